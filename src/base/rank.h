@@ -1,0 +1,45 @@
+// Who is speaking: the calling thread's rank, its coordinates on the grid, and its last events.
+//
+// A rank is a value, not a process: N ranks run as threads of one process or as MPI processes. Each enters its own Rank
+// once, at its start; errors, logs and hang reports then name it without it being passed to every function. The pointer
+// behind rank_current() is the one thread-local variable of the program: it is written by rank_enter alone and read only to
+// report, never to compute.
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { EVENTS_KEPT = 64 };
+
+// One line of the flight recorder: a literal format with up to three integers, so that recording costs nanoseconds.
+typedef struct {
+    double at_s;        // clock_s()
+    const char *format; // a string literal with up to three PRId64 conversions
+    int64_t a, b, c;
+} Event;
+
+typedef struct Rank {
+    int rank, size; // in the whole job
+    int tp, dp, pp; // coordinates; -1 until the grid is known
+    char doing[48]; // the current instruction, "F3.1", or a phase, "loading data"
+    uint64_t num_events;
+    Event events[EVENTS_KEPT];
+    void (*abort_job)(struct Rank *, int status); // how this rank ends everybody; NULL: exit the process
+    char message[1024];                           // of the last fail()
+} Rank;
+
+// Makes `rank` the calling thread's. NULL leaves. The Rank is borrowed until the thread leaves or ends.
+void rank_enter(Rank *rank);
+// Never NULL: a thread that entered none speaks as rank 0 of 1.
+Rank *rank_current(void);
+// Records what the rank does now; shown by errors and hang reports.
+void rank_doing(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void rank_event(const char *literal_format, int64_t a, int64_t b, int64_t c);
+// "[rank 3 tp1 dp0 pp1]" or "" in a job of one rank. Writes at most `size` bytes.
+void rank_describe(const Rank *rank, char *text, int size);
+// Prints the last events of the rank to stderr, oldest first.
+void rank_dump_events(const Rank *rank);
+// Ends the whole job with `status` on every rank. Does not return.
+_Noreturn void rank_abort_job(int status);
+
+double clock_s(void);        // CLOCK_MONOTONIC, seconds
+double clock_thread_s(void); // processor time of the calling thread, seconds

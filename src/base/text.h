@@ -1,0 +1,35 @@
+// Text for people and text from people: a growing buffer, strict number parsing, the nearest name, whole files.
+#pragma once
+#include "base/error.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+// A growing, always NUL-terminated buffer. Zero-initialise; text_free when done. Out of memory is a CHECK.
+typedef struct {
+    char *data; // NULL while empty
+    size_t size, capacity;
+} Text;
+
+void text_add(Text *text, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void text_add_bytes(Text *text, const void *bytes, size_t size);
+const char *text_string(const Text *text); // "" while empty
+void text_free(Text *text);
+
+// Whole-string parsers: false on anything else than one number in range (also on "", trailing characters, overflow).
+// Integers take K, M, G, B suffixes as 10^3, 10^6, 10^9, 10^9.
+bool parse_int(const char *string, int64_t *value);
+bool parse_double(const char *string, double *value); // finite only
+
+// Levenshtein distance, for "did you mean".
+int text_distance(const char *a, const char *b);
+// The candidate nearest to `name`, or NULL when none is within a third of its length (at least 2 edits).
+const char *text_nearest(const char *name, const char *const *candidates, int num_candidates);
+
+// Reads a whole regular file (at most `max_bytes`) into a NUL-terminated buffer that the caller frees.
+// Fails with a message naming the file: missing, a folder, too large, unreadable.
+Status file_read(const char *path, size_t max_bytes, char **data, size_t *size);
+// Writes through a temporary name and one rename, so that the file is whole or absent.
+Status file_write(const char *path, const void *data, size_t size);
+bool file_exists(const char *path);

@@ -1,0 +1,55 @@
+#include "harness.h"
+#include <ftw.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static atomic_int failures;
+static char folder[256];
+
+void harness_failure(const char *file, int line, const char *cond, const char *fmt, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (atomic_fetch_add(&failures, 1) < 50)
+        fprintf(stderr, "%s:%d: expected %s: %s\n", file, line, cond, text);
+}
+
+static bool selected(const char *name, int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (strstr(name, argv[i])) return true;
+    return argc < 2;
+}
+
+int harness_run(const Test *tests, int argc, char **argv) {
+    int ran = 0, failed = 0;
+    for (; tests->name; tests++) {
+        if (!selected(tests->name, argc, argv)) continue;
+        int before = atomic_load(&failures);
+        tests->run();
+        ran++;
+        if (atomic_load(&failures) != before) failed++, fprintf(stderr, "FAILED %s\n", tests->name);
+    }
+    if (!ran) fprintf(stderr, "no test was run\n");
+    return failed || !ran;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+static void remove_folder(void) { nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS); }
+
+const char *harness_folder(void) {
+    if (folder[0]) return folder;
+    const char *parent = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/trireme-test-XXXXXX", parent ? parent : "/tmp");
+    if (!mkdtemp(folder)) perror(folder), exit(1);
+    atexit(remove_folder);
+    return folder;
+}

@@ -1,0 +1,29 @@
+// A small test harness: each file lists its tests as rows; a test is silent unless an expectation fails.
+//
+//   static void sums(void) { EXPECT(1 + 1 == 2, "arithmetic"); }
+//   int main(int argc, char **argv) { return harness_run((const Test[]){{"sums", sums}, {0}}, argc, argv); }
+//
+// With arguments only the tests whose name contains one of them run.
+#pragma once
+#include "base/error.h"
+#include <stdbool.h>
+
+typedef struct {
+    const char *name;
+    void (*run)(void);
+} Test;
+
+// Counts a failure, printing file, line, the condition and the message. Thread safe. Does not stop the test.
+#define EXPECT(cond, ...)                                                                                    \
+    do {                                                                                                     \
+        if (!(cond)) harness_failure(__FILE__, __LINE__, #cond, __VA_ARGS__);                                \
+    } while (0)
+// That a call returns OK; prints the message of fail() otherwise.
+#define EXPECT_OK(call) EXPECT((call) == OK, "%s", fail_message())
+
+void harness_failure(const char *file, int line, const char *cond, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+int harness_run(const Test *tests, int argc, char **argv); // the exit code for main
+
+// A fresh folder under TMPDIR that is removed when the program ends; alive until then.
+const char *harness_folder(void);

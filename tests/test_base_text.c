@@ -1,0 +1,125 @@
+#include "base/text.h"
+#include "harness.h"
+#include <stdlib.h>
+#include <string.h>
+
+static void integers_parse_whole_or_not(void) {
+    static const struct {
+        const char *string;
+        int64_t value;
+    } GOOD[] = {{"0", 0},
+                {"-17", -17},
+                {"+5", 5},
+                {"3K", 3000},
+                {"2M", 2000000},
+                {"1G", 1000000000},
+                {"-4B", -4000000000},
+                {"9223372036854775807", INT64_MAX},
+                {"-9223372036854775808", INT64_MIN},
+                {"9223372036854775K", 9223372036854775000}};
+    static const char *const BAD[] = {"",
+                                      " 1",
+                                      "1 ",
+                                      "\t1",
+                                      "1.5",
+                                      "1e3",
+                                      "x",
+                                      "K",
+                                      "1KK",
+                                      "0x10",
+                                      "1k",
+                                      "--1",
+                                      "9223372036854775808",
+                                      "9223372036854776K",
+                                      "10000000000B"};
+    int64_t value = 0;
+    for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++)
+        EXPECT(parse_int(GOOD[i].string, &value) && value == GOOD[i].value, "%s gives %lld", GOOD[i].string,
+               (long long)value);
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
+        EXPECT(!parse_int(BAD[i], &value), "\"%s\"", BAD[i]);
+}
+
+static void reals_parse_whole_or_not(void) {
+    static const struct {
+        const char *string;
+        double value;
+    } GOOD[] = {{"0", 0}, {"-1.5e-4", -1.5e-4}, {".25", 0.25}, {"6e-5", 6e-5}, {"1e-3", 1e-3}};
+    static const char *const BAD[] = {"",     " 1",    "1 ",   "\n1", "nan", "inf",
+                                      "-inf", "1e999", "1.5x", "e5",  "1,5"};
+    double value = 0;
+    for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++)
+        EXPECT(parse_double(GOOD[i].string, &value) && value == GOOD[i].value, "%s gives %g", GOOD[i].string,
+               value);
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
+        EXPECT(!parse_double(BAD[i], &value), "\"%s\"", BAD[i]);
+}
+
+static void distance_is_a_metric(void) {
+    static const char *const WORDS[] = {"", "a", "kitten", "sitting", "sitten", "hidden-size", "hiddensize"};
+    enum { COUNT = sizeof WORDS / sizeof *WORDS };
+    EXPECT(text_distance("kitten", "sitting") == 3, "%d", text_distance("kitten", "sitting"));
+    for (int i = 0; i < COUNT; i++)
+        for (int j = 0; j < COUNT; j++) {
+            int d = text_distance(WORDS[i], WORDS[j]);
+            EXPECT((d == 0) == (i == j), "%s %s", WORDS[i], WORDS[j]);
+            EXPECT(d == text_distance(WORDS[j], WORDS[i]), "%s %s", WORDS[i], WORDS[j]);
+            for (int k = 0; k < COUNT; k++)
+                EXPECT(d <= text_distance(WORDS[i], WORDS[k]) + text_distance(WORDS[k], WORDS[j]), "%s %s %s",
+                       WORDS[i], WORDS[k], WORDS[j]);
+        }
+}
+
+static void nearest_name_is_near(void) {
+    static const char *const NAMES[] = {"hidden-size", "num-layers", "lr", "micro-batch-size"};
+    const char *found = text_nearest("hiden-sise", NAMES, 4);
+    EXPECT(found == NAMES[0], "%s", found ? found : "none");
+    EXPECT(text_nearest("micro-batchsize", NAMES, 4) == NAMES[3], "micro-batch-size");
+    EXPECT(text_nearest("num-layers", NAMES, 4) == NAMES[1], "itself");
+    EXPECT(text_nearest("tokenizer-model", NAMES, 4) == NULL, "none is near");
+    EXPECT(text_nearest("x", NAMES, 0) == NULL, "none at all");
+}
+
+static void text_grows(void) {
+    Text text = {0};
+    EXPECT(strcmp(text_string(&text), "") == 0, "empty");
+    for (int i = 0; i < 1000; i++) text_add(&text, "%d,", i);
+    EXPECT(text.size == 3890 && strlen(text.data) == text.size, "%zu bytes", text.size);
+    EXPECT(strncmp(text.data, "0,1,2,", 6) == 0 && strcmp(text.data + 3882, "998,999,") == 0, "%s",
+           text.data);
+    text_add_bytes(&text, "a\0b", 3);
+    EXPECT(text.size == 3893 && memcmp(text.data + 3890, "a\0b", 4) == 0, "bytes with a zero");
+    text_free(&text);
+    EXPECT(!text.data && !text.size, "freed");
+}
+
+static void files_are_whole_or_absent(void) {
+    char path[512], missing[512], *data = NULL;
+    size_t size = 0;
+    snprintf(path, sizeof path, "%s/file", harness_folder());
+    snprintf(missing, sizeof missing, "%s/no/such", harness_folder());
+    EXPECT(!file_exists(path), "not yet");
+    EXPECT_OK(file_write(path, "longer than the next", 20));
+    EXPECT_OK(file_write(path, "a\0b", 3));
+    EXPECT(file_exists(path), "now");
+    EXPECT_OK(file_read(path, 3, &data, &size));
+    EXPECT(size == 3 && data && memcmp(data, "a\0b", 4) == 0, "%zu bytes", size);
+    free(data);
+    EXPECT(file_read(path, 2, &data, &size) == ERR_DATA && strstr(fail_message(), path), "%s",
+           fail_message());
+    EXPECT(file_read(missing, 9, &data, &size) == ERR_NO_INPUT && strstr(fail_message(), missing), "%s",
+           fail_message());
+    EXPECT(file_read(harness_folder(), 9, &data, &size) == ERR_NO_INPUT, "a folder: %s", fail_message());
+    EXPECT(file_write(missing, "x", 1) == ERR_NO_INPUT, "no folder: %s", fail_message());
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"integers_parse_whole_or_not", integers_parse_whole_or_not},
+                                      {"reals_parse_whole_or_not", reals_parse_whole_or_not},
+                                      {"distance_is_a_metric", distance_is_a_metric},
+                                      {"nearest_name_is_near", nearest_name_is_near},
+                                      {"text_grows", text_grows},
+                                      {"files_are_whole_or_absent", files_are_whole_or_absent},
+                                      {0}},
+                       argc, argv);
+}
