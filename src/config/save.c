@@ -1,0 +1,94 @@
+#include "config/table.h"
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const char *origin_name(Origin origin) {
+    static const char *const names[] = {"default", "file", "command line", "derived"};
+    return names[origin];
+}
+
+// Always in double quotes, so that no word can be taken for anything but text.
+static void add_quoted(const char *word, Text *out) {
+    text_add(out, "\"");
+    for (const char *c = word; *c; c++) text_add(out, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
+    text_add(out, "\"");
+}
+
+static void add_yaml_value(const Options *options, const OptionInfo *option, Text *out) {
+    const void *field = (const char *)options + option->offset;
+    if (option->type == WORD) {
+        add_quoted(*(const OptionWord *)field, out);
+    } else if (option->type == LIST) {
+        const OptionList *list = field;
+        text_add(out, "[");
+        for (int i = 0; i < list->count; i++) {
+            if (i) text_add(out, ", ");
+            add_quoted(list->items[i], out);
+        }
+        text_add(out, "]");
+    } else {
+        value_print(options, option, out);
+    }
+}
+
+// Derived values are comments: they follow from the others, and a run on another grid derives its own.
+static void save_option(const Options *options, const OptionInfo *option, Text *out) {
+    Origin origin = options->store->origins[option - option_table];
+    if (!value_is_set(options, option)) {
+        text_add(out, "# %s: unset\n", option->field);
+        return;
+    }
+    text_add(out, "%s%s: ", origin == DERIVED ? "# " : "", option->field);
+    add_yaml_value(options, option, out);
+    text_add(out, "  # %s\n", origin_name(origin));
+}
+
+void options_save(const Options *options, Verb verb, Text *out) {
+    text_add(out, "# Every option of this run and where its value is from. Read back with --config.\n");
+    const char *section = "";
+    for (const OptionInfo *option = option_table; option < option_table + NUM_OPTIONS; option++) {
+        if (!(option->verbs & verb) || (option->verbs & COMMAND_LINE_ONLY)) continue;
+        if (strcmp(section, option->section)) text_add(out, "\n# %s\n", option->section);
+        section = option->section;
+        save_option(options, option, out);
+    }
+}
+
+// Megatron-LM prints Python's values, and so do the scripts that search for them.
+static void add_python_value(const Options *options, const OptionInfo *option, Text *out) {
+    const void *field = (const char *)options + option->offset;
+    if (!value_is_set(options, option)) {
+        text_add(out, "None");
+    } else if (option->type == FLAG) {
+        text_add(out, "%s", *(const OptionFlag *)field ? "True" : "False");
+    } else if (option->type == LIST) {
+        const OptionList *list = field;
+        for (int i = 0; i < list->count; i++) text_add(out, "%s'%s'", i ? ", " : "[", list->items[i]);
+        text_add(out, "]");
+    } else {
+        value_print(options, option, out);
+    }
+}
+
+static int by_field(const void *a, const void *b) {
+    return strcasecmp((*(const OptionInfo *const *)a)->field, (*(const OptionInfo *const *)b)->field);
+}
+
+void options_print(const Options *options, Verb verb, Text *out) {
+    static const char line[] = "------------------------";
+    static const char dots[] = "................................................";
+    const OptionInfo *sorted[NUM_OPTIONS];
+    size_t count = 0;
+    for (const OptionInfo *option = option_table; option < option_table + NUM_OPTIONS; option++)
+        if ((option->verbs & verb) && !(option->verbs & COMMAND_LINE_ONLY)) sorted[count++] = option;
+    qsort(sorted, count, sizeof sorted[0], by_field);
+    text_add(out, "%s arguments %s\n", line, line);
+    for (size_t i = 0; i < count; i++) {
+        int num_dots = 48 - (int)strlen(sorted[i]->field);
+        text_add(out, "  %s %.*s ", sorted[i]->field, num_dots > 0 ? num_dots : 0, dots);
+        add_python_value(options, sorted[i], out);
+        text_add(out, "\n");
+    }
+    text_add(out, "%.20s end of arguments %.21s\n", line, line);
+}

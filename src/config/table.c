@@ -1,0 +1,105 @@
+#include "config/table.h"
+#include <string.h>
+
+const OptionInfo option_table[NUM_OPTIONS] = {
+#define OPTION(verbs, section, TYPE, field, default_value, spellings, value, range, help)                    \
+    {verbs, section, TYPE, #field, default_value, spellings, value, range, help, offsetof(Options, field)},
+#include "config/options.def"
+#undef OPTION
+};
+
+static const Answer answers[] = {
+#define ANSWER(kind, arity, spellings, text) {kind, arity, spellings, text},
+#include "config/answers.def"
+#undef ANSWER
+};
+
+enum { NUM_ANSWERS = sizeof answers / sizeof answers[0] };
+
+static char dashed(char c) { return c == '_' ? '-' : c; }
+
+// Whether `key` is the word [word, word + length), in which a last '*' stands for any ending, but not for "=value".
+static bool same_name(const char *key, const char *word, size_t length) {
+    for (size_t i = 0; i < length; i++) {
+        if (word[i] == '*') return !strchr(key + i, '=');
+        if (!key[i] || dashed(key[i]) != dashed(word[i])) return false;
+    }
+    return !key[length];
+}
+
+// The next of the words that blanks separate, or NULL; `rest` moves behind it.
+static const char *next_word(const char **rest, size_t *length) {
+    const char *word = *rest + strspn(*rest, " ");
+    *length = strcspn(word, " ");
+    *rest = word + *length;
+    return *length ? word : NULL;
+}
+
+static bool spelled(const char *spellings, const char *key) {
+    size_t length;
+    for (const char *word; (word = next_word(&spellings, &length));)
+        if (same_name(key, word, length)) return true;
+    return false;
+}
+
+static const OptionInfo *find_option(Verb verb, const char *key) {
+    for (int i = 0; i < NUM_OPTIONS; i++)
+        if ((option_table[i].verbs & verb) && spelled(option_table[i].spellings, key))
+            return &option_table[i];
+    return NULL;
+}
+
+const Answer *answer_to(const char *key) {
+    for (int i = 0; i < NUM_ANSWERS; i++)
+        if (spelled(answers[i].spellings, key)) return &answers[i];
+    return NULL;
+}
+
+static bool starts_with_no(const char *key) {
+    return key[0] == 'n' && key[1] == 'o' && dashed(key[2]) == '-';
+}
+
+Meaning meaning_of(Verb verb, const char *key) {
+    const OptionInfo *option = find_option(verb, key);
+    if (option) return (Meaning){.option = option};
+    const OptionInfo *flag = starts_with_no(key) ? find_option(verb, key + 3) : NULL;
+    if (flag && flag->type == FLAG) return (Meaning){.option = flag, .negated = true};
+    return (Meaning){.answer = answer_to(key)};
+}
+
+Arity meaning_arity(Meaning meaning) {
+    if (meaning.answer) return meaning.answer->arity;
+    if (!meaning.option || meaning.option->type == FLAG) return NONE;
+    return meaning.option->type == LIST ? MANY : ONE;
+}
+
+typedef struct {
+    const char *key;
+    char *nearest;
+    size_t size;
+    int distance;
+} Search;
+
+static void compare_spellings(Search *search, const char *spellings) {
+    size_t length;
+    for (const char *word; (word = next_word(&spellings, &length));) {
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)length, word);
+        const char *candidate = name;
+        int distance = text_distance(search->key, name);
+        if (distance < search->distance && text_nearest(search->key, &candidate, 1)) {
+            search->distance = distance;
+            snprintf(search->nearest, search->size, "%s", name);
+        }
+    }
+}
+
+bool nearest_spelling(Verb verb, const char *key, char *nearest, size_t size) {
+    char dashes[64];
+    snprintf(dashes, sizeof dashes, "%s", key);
+    for (char *c = dashes; *c; c++) *c = dashed(*c);
+    Search search = {dashes, nearest, size, INT32_MAX};
+    for (int i = 0; i < NUM_OPTIONS; i++)
+        if (option_table[i].verbs & verb) compare_spellings(&search, option_table[i].spellings);
+    return search.distance < INT32_MAX;
+}

@@ -1,0 +1,85 @@
+// Help and the printed block cannot drift from the table, and the first screen fits a terminal.
+#include "config/table.h"
+#include "test_config_words.h"
+
+static const Verb verbs[] = {FOR_TRAIN, FOR_PREPROCESS, FOR_SCHEDULE};
+enum { NUM_VERBS = 3 };
+
+static int count_lines(const char *text) {
+    int lines = 0;
+    for (; *text; text++) lines += *text == '\n';
+    return lines;
+}
+
+// Law: the full help of a verb names each of its options and none of another's.
+static void every_option_is_explained(void) {
+    for (int v = 0; v < NUM_VERBS; v++) {
+        Text text = {0};
+        options_help(verbs[v], true, &text);
+        for (int i = 0; i < NUM_OPTIONS; i++) {
+            const OptionInfo *option = &option_table[i];
+            char name[128];
+            snprintf(name, sizeof name, "\n  --%.*s ", (int)strcspn(option->spellings, " "),
+                     option->spellings);
+            bool explained = strstr(text.data, name) != NULL, belongs = option->verbs & verbs[v];
+            EXPECT(explained == belongs, "%s in the help of verb %d", name, (int)verbs[v]);
+            EXPECT(!belongs || strstr(text.data, option->help), "%s", option->help);
+        }
+        text_free(&text);
+    }
+}
+
+static void sections_are_whole(void) {
+    Text text = {0};
+    options_help(FOR_TRAIN, true, &text);
+    for (int i = 0; i < NUM_OPTIONS; i++) {
+        char heading[64];
+        snprintf(heading, sizeof heading, "\n%s\n", option_table[i].section);
+        const char *first = strstr(text.data, heading);
+        EXPECT(!first || !strstr(first + 1, heading), "section %s is in two parts", option_table[i].section);
+    }
+    text_free(&text);
+}
+
+static void first_screen_fits(void) {
+    for (int v = 0; v < NUM_VERBS; v++) {
+        Text text = {0};
+        options_help(verbs[v], false, &text);
+        EXPECT(!strncmp(text.data, "trireme ", 8), "examples come first");
+        EXPECT(count_lines(text.data) <= 22, "%d lines, and two of a title", count_lines(text.data));
+        for (const char *line = text.data; *line; line += strcspn(line, "\n") + 1)
+            EXPECT(strcspn(line, "\n") <= 120, "%.*s", (int)strcspn(line, "\n"), line);
+        text_free(&text);
+    }
+}
+
+// The block that scripts search for in Megatron-LM's logs.
+static void arguments_block(void) {
+    Options o;
+    Text text = {0};
+    EXPECT_OK(resolve_run(&o, "--adam-eps 1e-8 --clip-grad 1.0"));
+    options_print(&o, FOR_TRAIN, &text);
+    static const char *const lines[] = {
+        "------------------------ arguments ------------------------\n  adam_beta1 ",
+        "\n  num_layers ...................................... 8\n",
+        "\n  clip_grad ....................................... 1.0\n",
+        "\n  adam_eps ........................................ 1e-08\n",
+        "\n  train_samples ................................... None\n",
+        "\n  eod_mask_loss ................................... False\n",
+        "\n  data_path ....................................... ['corpus']\n",
+        "\n-------------------- end of arguments ---------------------\n",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
+        EXPECT(strstr(text.data, lines[i]), "lacks %s in\n%s", lines[i], text.data);
+    text_free(&text);
+    options_destroy(&o);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"every option is explained", every_option_is_explained},
+                                      {"sections are whole", sections_are_whole},
+                                      {"first screen fits", first_screen_fits},
+                                      {"arguments block", arguments_block},
+                                      {0}},
+                       argc, argv);
+}

@@ -1,0 +1,250 @@
+// The command line: every type, every form, and an answer to every mistake.
+#include "config/table.h"
+#include "test_config_words.h"
+#include <math.h>
+
+static void types(void) {
+    Options o;
+    EXPECT_OK(parse_line(&o, FOR_TRAIN,
+                         "--num-layers 12 --train-samples 40M --lr 1.5e-4 --schedule gpipe --dry-run "
+                         "--data-path 0.5 a 0.5 -"));
+    EXPECT(o.num_layers == 12, "%d", o.num_layers);
+    EXPECT(o.train_samples == 40000000, "%lld", (long long)o.train_samples);
+    EXPECT(o.lr == 1.5e-4, "%g", o.lr);
+    EXPECT(!strcmp(o.schedule, "gpipe"), "%s", o.schedule);
+    EXPECT(o.dry_run, "flag");
+    EXPECT(o.data_path.count == 4 && !strcmp(o.data_path.items[3], "-"), "%d items", o.data_path.count);
+    options_destroy(&o);
+}
+
+static void defaults_and_unset(void) {
+    Options o;
+    EXPECT_OK(parse_line(&o, FOR_TRAIN, ""));
+    EXPECT(o.num_layers == INT_UNSET && o.train_iters == INT_UNSET && isnan(o.lr) && !o.metrics &&
+               !o.data_path.count,
+           "unset");
+    EXPECT(o.seed == 1234 && o.clip_grad == 1.0 && o.adam_eps == 1e-8, "Megatron-LM's defaults");
+    EXPECT(o.check_for_nan_in_loss_and_grad && !o.eod_mask_loss, "flags");
+    EXPECT(!strcmp(o.split, "969,30,1"), "%s", o.split);
+    EXPECT(options_origin(&o, "seed") == FROM_DEFAULT, "origin");
+    EXPECT(!*options_notes(&o), "%s", options_notes(&o));
+    options_destroy(&o);
+}
+
+// Any spelling, with '-' or '_', with a blank or '=', sets the same field.
+static void forms(void) {
+    static const char *const lines[] = {"--tensor-model-parallel-size 4",
+                                        "--tensor-model-parallel-size=4",
+                                        "--tp 4",
+                                        "--tensor_model_parallel_size 4",
+                                        "--tp=4",
+                                        "--tp 2 --tp 4"};
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        Options o;
+        EXPECT_OK(parse_line(&o, FOR_TRAIN, lines[i]));
+        EXPECT(o.tensor_model_parallel_size == 4, "%s", lines[i]);
+        EXPECT(options_origin(&o, "tensor_model_parallel_size") == FROM_COMMAND_LINE, "%s", lines[i]);
+        options_destroy(&o);
+    }
+    Options o;
+    EXPECT_OK(parse_line(&o, FOR_TRAIN, "-n 3 one --data-path=a two --encoder-num-layers 5"));
+    EXPECT(o.ranks == 3 && o.data_path.count == 1, "-n and =");
+    EXPECT(o.num_layers == 5, "an answer to --encoder-* is not about an option's value");
+    EXPECT(o.positional.count == 2 && !strcmp(o.positional.items[1], "two"), "%d words", o.positional.count);
+    options_destroy(&o);
+}
+
+static void flags(void) {
+    static const struct {
+        const char *line;
+        bool value;
+    } rows[] = {{"", true},
+                {"--no-deterministic-mode", false},
+                {"--no-deterministic-mode=false", true},
+                {"--deterministic-mode=false", false},
+                {"--deterministic-mode=off", false},
+                {"--no-deterministic-mode --deterministic_mode", true},
+                {"--no_deterministic_mode=yes", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Options o;
+        EXPECT_OK(parse_line(&o, FOR_TRAIN, rows[i].line));
+        EXPECT(o.deterministic_mode == rows[i].value, "%s", rows[i].line);
+        options_destroy(&o);
+    }
+}
+
+// The table's own laws: names are unique, canonical spellings are the fields' names, every number has a range.
+static void table_is_sound(void) {
+    for (int i = 0; i < NUM_OPTIONS; i++) {
+        const OptionInfo *option = &option_table[i];
+        char spellings[256], *rest = NULL;
+        snprintf(spellings, sizeof spellings, "%s", option->spellings);
+        for (char *word = strtok_r(spellings, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+            EXPECT(meaning_of(EVERY_VERB, word).option == option, "--%s of %s is another option's too", word,
+                   option->field);
+        EXPECT(meaning_of(EVERY_VERB, option->field).option == option, "%s is not spelled first",
+               option->field);
+        bool number = option->type == INT || option->type == LONG || option->type == REAL;
+        EXPECT(!number || strchr("[(", option->range[0]), "%s has no range", option->field);
+        EXPECT(*option->help && (option->type == FLAG || *option->value), "%s has no help", option->field);
+    }
+}
+
+static void check_answer(AnswerKind kind, const char *spelling, const char *text) {
+    char name[128];
+    snprintf(name, sizeof name, "%s", spelling);
+    const Answer *answer = answer_to(name);
+    EXPECT(answer && answer->kind == kind && !strcmp(answer->text, text), "an earlier row hides '%s'",
+           spelling);
+    name[strcspn(name, "=")] = 0;
+    Meaning meaning = meaning_of(FOR_TRAIN, name);
+    EXPECT(meaning.option || meaning.answer, "'%s' means nothing without a value", spelling);
+    EXPECT(strchr(spelling, '=') || !meaning_of(EVERY_VERB, name).option, "'%s' is an option", spelling);
+}
+
+// Every answer can be given: no row hides another, and none is hidden by an option.
+static void answers_are_reachable(void) {
+    static const struct {
+        AnswerKind kind;
+        const char *spellings, *text;
+    } rows[] = {
+#define ANSWER(kind, arity, spellings, text) {kind, spellings, text},
+#include "config/answers.def"
+#undef ANSWER
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char spellings[1024], *rest = NULL;
+        snprintf(spellings, sizeof spellings, "%s", rows[i].spellings);
+        for (char *word = strtok_r(spellings, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+            check_answer(rows[i].kind, word, rows[i].text);
+    }
+}
+
+static void accepted(void) {
+    Options o;
+    EXPECT_OK(parse_line(&o, FOR_TRAIN,
+                         "--num-workers 2 --use-mcore-models --profile-ranks 0 1 --seed 7 --use-mcore-models "
+                         "--context-parallel-size 1 --tp-comm-overlap-rs --attention-backend auto"));
+    const char *notes = options_notes(&o);
+    EXPECT(o.seed == 7 && !o.positional.count, "values of accepted flags are skipped");
+    const char *first = strstr(notes, "--use-mcore-models");
+    EXPECT(first && !strstr(first + 1, "--use-mcore-models"), "one note each: %s", notes);
+    EXPECT(strstr(notes, "--num-workers has no effect: "), "%s", notes);
+    options_destroy(&o);
+}
+
+static void mistakes(void) {
+    static const struct {
+        Verb verb;
+        const char *line, *text;
+        Status status;
+    } rows[] = {
+        {FOR_TRAIN, "--nun-layers 3", "did you mean --num-layers?", ERR_USAGE},
+        {FOR_TRAIN, "--zzzzzzzzzz", "trireme train --help-all", ERR_USAGE},
+        {FOR_TRAIN, "--num-lay 3", "unknown option --num-lay", ERR_USAGE}, // no abbreviations
+        {FOR_TRAIN, "--", "unknown option --", ERR_USAGE},
+        {FOR_TRAIN, "--seed", "--seed needs a value", ERR_USAGE},
+        {FOR_TRAIN, "--seed --lr 1", "--seed needs a value", ERR_USAGE},
+        {FOR_TRAIN, "--seed=", "empty", ERR_USAGE},
+        {FOR_TRAIN, "--seed 1e3", "'1e3' is not a whole number", ERR_USAGE},
+        {FOR_TRAIN, "--seq 3G", "[1,16777216]", ERR_USAGE},
+        {FOR_TRAIN, "--exit-interval 3G", "at most 2147483647", ERR_USAGE},
+        {FOR_TRAIN, "--train-iters 99999999999999999999", "not a whole number", ERR_USAGE},
+        {FOR_TRAIN, "--lr nan", "'nan' is not a number", ERR_USAGE},
+        {FOR_TRAIN, "--lr -1", "[0,)", ERR_USAGE},
+        {FOR_TRAIN, "--hidden-dropout 1", "[0,1)", ERR_USAGE},
+        {FOR_TRAIN, "--adam-eps 0", "(0,)", ERR_USAGE},
+        {FOR_TRAIN, "--schedule 2f2b", "gpipe|1f1b|interleaved", ERR_USAGE},
+        {FOR_TRAIN, "--plain=maybe", "'maybe' is neither true nor false", ERR_USAGE},
+        {FOR_TRAIN, "--no-lr", "unknown option --no-lr", ERR_USAGE},
+        {FOR_TRAIN, "--microbatches 3", "an option of `trireme schedule`, not of `trireme train`", ERR_USAGE},
+        {FOR_SCHEDULE, "--lr 3", "an option of `trireme train`, not of `trireme schedule`", ERR_USAGE},
+        {FOR_TRAIN, "--batch-size 4", "use --micro-batch-size", ERR_USAGE},
+        {FOR_TRAIN, "--model-parallel-size 4", "use --tensor-model-parallel-size", ERR_USAGE},
+        {FOR_TRAIN, "--warmup .1", "use --lr-warmup-fraction", ERR_USAGE},
+        {FOR_TRAIN, "--n_embd 4", "use --hidden-size", ERR_USAGE},
+        {FOR_TRAIN, "--nproc_per_node 4", "use --ranks", ERR_USAGE},
+        {FOR_TRAIN, "--fp16", "fp32; remove it", ERR_CONFIG},
+        {FOR_TRAIN, "--lr-decay-style WSD", "--lr-decay-style WSD is not supported", ERR_CONFIG},
+        {FOR_TRAIN, "--context-parallel-size 2", "not split over ranks", ERR_CONFIG},
+        {FOR_TRAIN, "--moe-router-topk 2 --num-experts 8",
+         "no experts; remove it (another model); likewise not supported: "
+         "--num-experts",
+         ERR_CONFIG},
+        {FOR_TRAIN, "--config /nowhere/run.yaml", "/nowhere/run.yaml", ERR_NO_INPUT},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Options o = {0};
+        expect_failure(parse_line(&o, rows[i].verb, rows[i].line), rows[i].status, rows[i].text,
+                       rows[i].line);
+        EXPECT(!o.store, "%s: nothing is left to destroy", rows[i].line);
+        options_destroy(&o);
+    }
+    Options o;
+    EXPECT_OK(parse_line(&o, FOR_TRAIN, "--fp16=false")); // what is refused may be off
+    options_destroy(&o);
+}
+
+// Megatron-LM v2.6, examples/pretrain_gpt_distributed_with_mp.sh: one message names all that has to go.
+static const char distributed_with_mp[] =
+    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 24 --hidden-size 1024 "
+    "--num-attention-heads 16 --micro-batch-size 4 --global-batch-size 16 --seq-length 1024 "
+    "--max-position-embeddings 1024 --train-iters 500000 --lr-decay-iters 320000 --data-path D --vocab-file "
+    "gpt2-vocab.json --merge-file gpt2-merges.txt --data-impl mmap --split 949,50,1 --distributed-backend nccl "
+    "--lr 0.00015 --lr-decay-style cosine --min-lr 1.0e-5 --weight-decay 1e-2 --clip-grad 1.0 --lr-warmup-fraction .01 "
+    "--log-interval 100 --eval-interval 1000 --eval-iters 10 ";
+
+static void script_distributed_with_mp(void) {
+    char line[2048];
+    snprintf(line, sizeof line, "%s%s", distributed_with_mp,
+             "--save C --load C --activations-checkpoint-method uniform --save-interval 10000 --fp16");
+    Options o;
+    expect_failure(parse_line(&o, FOR_TRAIN, line), ERR_CONFIG,
+                   "likewise not supported: --load, --activations-checkpoint-method, --save-interval, --fp16",
+                   "script");
+    EXPECT(!strncmp(fail_message(), "--save C is not supported: checkpoints", 38), "%s", fail_message());
+    EXPECT_OK(parse_line(&o, FOR_TRAIN, distributed_with_mp));
+    EXPECT_OK(options_resolve(&o, 8));
+    EXPECT(o.shape.dp == 2 && o.shape.num_microbatches == 2 && !strcmp(o.shape.schedule, "1f1b"), "grid");
+    EXPECT(o.shape.lr_decay_samples == 5120000 && o.shape.lr_warmup_samples == 51200, "%g",
+           o.shape.lr_warmup_samples);
+    EXPECT(strstr(options_notes(&o), "--data-impl has no effect"), "%s", options_notes(&o));
+    options_destroy(&o);
+}
+
+// Megatron-LM, examples/sc21: the flags of CONFIG.sh and run_table_1.sh, on a grid that interleaves.
+static void script_sc21(void) {
+    static const char sc21[] =
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 512 "
+        "--num-layers 32 --hidden-size 3072 --num-attention-heads 32 --DDP-impl local --data-path D --vocab-file V "
+        "--merge-file M --log-interval 5 --seq-length 2048 --max-position-embeddings 2048 --train-iters 500 "
+        "--lr-decay-iters 320 --lr 0.0001 --min-lr 0.00001 --lr-decay-style cosine --lr-warmup-fraction 0.01 "
+        "--split 969,30,1 --eval-iters 100 --eval-interval 1000 --clip-grad 1.0 --loss-scale 8192 "
+        "--num-layers-per-virtual-pipeline-stage 2";
+    char line[2048];
+    snprintf(line, sizeof line, "%s --fp16 --activations-checkpoint-method uniform", sc21);
+    Options o;
+    expect_failure(parse_line(&o, FOR_TRAIN, line), ERR_CONFIG,
+                   "--fp16 is not supported: training is in fp32", "script");
+    EXPECT_OK(parse_line(&o, FOR_TRAIN, sc21));
+    EXPECT_OK(options_resolve(&o, 64));
+    EXPECT(o.shape.vp == 4 && o.shape.dp == 8 && o.shape.num_microbatches == 64, "v %d d %d", o.shape.vp,
+           o.shape.dp);
+    EXPECT(!strcmp(o.shape.schedule, "interleaved"), "%s", o.shape.schedule);
+    options_destroy(&o);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"types", types},
+                                      {"defaults and unset", defaults_and_unset},
+                                      {"forms", forms},
+                                      {"flags", flags},
+                                      {"table is sound", table_is_sound},
+                                      {"answers are reachable", answers_are_reachable},
+                                      {"accepted", accepted},
+                                      {"mistakes", mistakes},
+                                      {"script pretrain_gpt_distributed_with_mp", script_distributed_with_mp},
+                                      {"script sc21", script_sc21},
+                                      {0}},
+                       argc, argv);
+}

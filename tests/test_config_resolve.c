@@ -1,0 +1,121 @@
+// What follows from options that fit: the grid, the batch, the lengths, and what is filled in.
+#include "test_config_words.h"
+#include <math.h>
+
+// Law: whatever is accepted is consistent, over all small grids and batches; and nothing that divides is refused.
+static void grids(void) {
+    for (int ranks = 1; ranks <= 12; ranks++)
+        for (int code = 0; code < 4 * 4 * 3 * 6; code++) {
+            int tp = 1 + code % 4, pp = 1 + code / 4 % 4, mbs = 1 + code / 16 % 3, gbs = 4 * (1 + code / 48);
+            char line[128];
+            snprintf(line, sizeof line, "--ranks %d --tp %d --pp %d --mbs %d --gbs %d", ranks, tp, pp, mbs,
+                     gbs);
+            int dp = ranks / (tp * pp);
+            bool fits = ranks % (tp * pp) == 0 && gbs % (mbs * dp) == 0 && 8 % pp == 0 && 8 % tp == 0;
+            Options o = {0};
+            Status status = resolve_run(&o, line);
+            EXPECT(status == (fits ? OK : ERR_CONFIG), "%s: %d %s", line, (int)status, fail_message());
+            if (status != OK) continue;
+            RunShape s = o.shape;
+            EXPECT(s.world_size == ranks && s.tp == tp && s.pp == pp && s.dp == dp && s.vp == 1, "%s", line);
+            EXPECT(s.num_microbatches * mbs * dp == gbs, "%s: m %d", line, s.num_microbatches);
+            EXPECT(s.train_samples == 100 * (int64_t)gbs, "%s", line);
+            options_destroy(&o);
+        }
+}
+
+static void chunks(void) {
+    Options o;
+    EXPECT_OK(resolve_run(&o, "--ranks 2 --pp 2 --gbs 8 --vp 4"));
+    EXPECT(o.shape.vp == 4 && !strcmp(o.shape.schedule, "interleaved"), "v %d %s", o.shape.vp,
+           o.shape.schedule);
+    EXPECT(options_origin(&o, "schedule") == DERIVED, "origin");
+    options_destroy(&o);
+    EXPECT_OK(resolve_run(&o, "--ranks 2 --pp 2 --gbs 8 --num-layers-per-virtual-pipeline-stage 2"));
+    EXPECT(o.shape.vp == 2, "v %d", o.shape.vp);
+    options_destroy(&o);
+    EXPECT_OK(resolve_run(&o, "--ranks 2 --pp 2 --schedule gpipe --vp 1"));
+    EXPECT(o.shape.vp == 1 && !strcmp(o.shape.schedule, "gpipe"), "%s", o.shape.schedule);
+    options_destroy(&o);
+}
+
+static void filled_in(void) {
+    Options o;
+    EXPECT_OK(resolve_run(&o, "--ranks 4 --tp 2"));
+    EXPECT(o.ffn_hidden_size == 256 && o.kv_channels == 8 && o.max_position_embeddings == 32, "model");
+    EXPECT(o.global_batch_size == 4 && o.data_parallel_size == 2 && o.lr_decay_iters == 100, "run");
+    EXPECT(!strcmp(o.schedule, "1f1b"), "%s", o.schedule);
+    EXPECT(o.threads == INT_UNSET, "how many cores a rank has is the launcher's to know");
+    static const char *const fields[] = {"ffn_hidden_size",   "kv_channels",        "max_position_embeddings",
+                                         "global_batch_size", "data_parallel_size", "lr_decay_iters",
+                                         "schedule"};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        EXPECT(options_origin(&o, fields[i]) == DERIVED, "%s", fields[i]);
+    EXPECT(options_origin(&o, "ranks") == FROM_COMMAND_LINE, "given stays given");
+    options_destroy(&o);
+}
+
+static void lengths(void) {
+    Options o;
+    EXPECT_OK(resolve_run(&o, "--gbs 4 --lr-decay-iters 10 --lr-warmup-fraction 0.01"));
+    EXPECT(o.shape.lr_decay_samples == 40 && fabs(o.shape.lr_warmup_samples - 0.4) < 1e-12,
+           "a fraction is not rounded");
+    options_destroy(&o);
+    EXPECT_OK(resolve_run(&o, "--gbs 4 --lr-warmup-iters 3"));
+    EXPECT(o.shape.lr_decay_samples == 400 && o.shape.lr_warmup_samples == 12, "in samples");
+    options_destroy(&o);
+    EXPECT_OK(parse_line(
+        &o, FOR_TRAIN,
+        "--data-path c --layers 2 --hidden 8 --heads 2 --seq 8 --mbs 2 --gbs 4 --lr 1 --train-samples 103 "
+        "--lr-warmup-samples 5"));
+    EXPECT_OK(options_resolve(&o, 1));
+    EXPECT(o.shape.train_iters == 25 && o.shape.train_samples == 103, "%lld steps",
+           (long long)o.shape.train_iters);
+    EXPECT(o.shape.lr_decay_samples == 103 && o.shape.lr_warmup_samples == 5, "samples as they are");
+    options_destroy(&o);
+}
+
+static void splits(void) {
+    static const struct {
+        const char *line;
+        double split[3];
+        int eval_iters;
+    } rows[] = {
+        {"", {0.969, 0.03, 0.001}, 100},
+        {"--split '99,1,0'", {0.99, 0.01, 0}, 100}, // quotes that a launch script left inside
+        {"--split 969,~30,~1", {0.969, 0.03, 0.001}, 100},
+        {"--split .75/.25", {0.75, 0.25, 0}, 100},
+        {"--split 100", {1, 0, 0}, 0}, // nothing to evaluate on
+        {"--split 100,0,0 --eval-iters 0", {1, 0, 0}, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Options o;
+        EXPECT_OK(resolve_run(&o, rows[i].line));
+        for (int k = 0; k < 3; k++)
+            EXPECT(fabs(o.shape.split[k] - rows[i].split[k]) < 1e-15, "%s: share %d is %g", rows[i].line, k,
+                   o.shape.split[k]);
+        EXPECT(o.shape.eval_iters == rows[i].eval_iters, "%s: %lld", rows[i].line,
+               (long long)o.shape.eval_iters);
+        options_destroy(&o);
+    }
+}
+
+static void launcher_and_ranks_agree(void) {
+    Options o;
+    EXPECT_OK(parse_run(&o, "--ranks 4"));
+    expect_failure(options_resolve(&o, 2), ERR_CONFIG, "--ranks 4, but 2 ranks were launched",
+                   "--ranks 4 on 2");
+    EXPECT_OK(options_resolve(&o, 4));
+    options_destroy(&o);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"grids", grids},
+                                      {"chunks", chunks},
+                                      {"filled in", filled_in},
+                                      {"lengths", lengths},
+                                      {"splits", splits},
+                                      {"launcher and ranks agree", launcher_and_ranks_agree},
+                                      {0}},
+                       argc, argv);
+}
