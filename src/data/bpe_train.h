@@ -1,0 +1,20 @@
+// Byte-pair encoding from counted pieces: which pairs become tokens.
+#pragma once
+#include "data/bpe.h"
+
+// Pieces and how often each occurs.
+typedef struct {
+    BytesMap pieces;
+    int64_t *counts;
+    size_t capacity;
+} PieceCounts;
+
+// Pieces longer than this have no vote: they are encoded runs, not words, and would make the training
+// quadratic.
+enum { MAX_TRAINED_PIECE_BYTES = 256 };
+
+void piece_counts_add(PieceCounts *counts, const char *piece, size_t bytes, int64_t times);
+
+// Fills an empty model: at most `vocab_size` (> 256) tokens. The rule is tokenizer_train's.
+void bpe_train(Bpe *bpe, const PieceCounts *counts, int vocab_size, void (*tick)(void *self, int num_tokens),
+               void *self);

@@ -1,0 +1,15 @@
+// NumPy's legacy RandomState, as far as Megatron's data order needs it: MT19937 and its in-place shuffle.
+// Source: Matsumoto and Nishimura, "Mersenne Twister", 1998; NumPy, RandomState.shuffle.
+#pragma once
+#include <stdint.h>
+
+enum { MT_WORDS = 624 };
+
+typedef struct {
+    uint32_t word[MT_WORDS];
+    int next; // word to temper next
+} RandomState;
+
+void random_state_seed(RandomState *state, uint32_t seed);
+uint32_t random_state_draw(RandomState *state);
+void random_state_shuffle(RandomState *state, int32_t *values, int64_t count); // count <= 2^31

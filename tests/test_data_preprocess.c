@@ -1,0 +1,234 @@
+// Text to dataset: the same bytes with any number of workers, the text back, clear refusals.
+#include "data/data.h"
+#include "harness.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char *path_of(const char *name) {
+    static char paths[8][512];
+    static int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", harness_folder(), name);
+    return path;
+}
+
+static void put(const char *name, const char *text) {
+    EXPECT_OK(file_write(path_of(name), text, strlen(text)));
+}
+
+// Files of some KB, so that several batches are in flight.
+static void put_long(const char *name, int lines, int seed) {
+    Text text = {0};
+    for (int i = 0; i < lines; i++)
+        text_add(&text, "line %d of %s: %d squared is %d\n", i, name, i + seed, (i + seed) * (i + seed));
+    put(name, text_string(&text));
+    text_free(&text);
+}
+
+static void make_folder(void) {
+    if (file_exists(path_of("in"))) return;
+    mkdir(path_of("in"), 0700);
+    mkdir(path_of("in/sub"), 0700);
+    mkdir(path_of("in/.git"), 0700);
+    put("in/b.txt", "second file, b\n");
+    put("in/a.txt", "first file\n");
+    put("in/sub/c.txt", "third: caf\xc3\xa9 \xff\n");
+    put("in/.git/config", "hidden");
+    put("in/empty.txt", "");
+    EXPECT_OK(file_write(path_of("in/program"), "\177ELF\0\1", 6));
+    for (int i = 0; i < 12; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "in/sub/long%02d.txt", i);
+        put_long(name, 2000 + 100 * i, i);
+    }
+}
+
+static const char *const text_key[] = {"text"};
+
+static PreprocessJob job_of(const char *const *input, const char *prefix) {
+    return (PreprocessJob){.inputs = input,
+                           .num_inputs = 1,
+                           .output_prefix = prefix,
+                           .json_keys = text_key,
+                           .num_json_keys = 1,
+                           .append_eod = true,
+                           .workers = 1,
+                           .vocab_size = 400};
+}
+
+static void expect_same_file(const char *a, const char *b) {
+    char *x, *y;
+    size_t x_bytes, y_bytes;
+    EXPECT_OK(file_read(a, 1 << 26, &x, &x_bytes));
+    EXPECT_OK(file_read(b, 1 << 26, &y, &y_bytes));
+    EXPECT(x_bytes == y_bytes && memcmp(x, y, x_bytes) == 0, "%s and %s differ", a, b);
+    free(x);
+    free(y);
+}
+
+static void workers_do_not_change_a_byte(void) {
+    make_folder();
+    static const char *const prefixes[] = {"w1", "w2", "w4"};
+    static const char *const endings[] = {"bin", "idx", "vocab.json", "merges.txt"};
+    for (int i = 0; i < 3; i++) {
+        PreprocessSummary s;
+        PreprocessJob job = job_of((const char *[]){path_of("in")}, path_of(prefixes[i]));
+        job.workers = 1 << i;
+        EXPECT_OK(preprocess_run(&job, &s));
+        EXPECT(s.documents == 16 && s.files == 16 && s.skipped_binary == 1, "%lld documents, %lld files",
+               (long long)s.documents, (long long)s.files);
+        EXPECT(s.vocab_size == 400 && s.tokens > 0, "vocabulary %d", s.vocab_size);
+        for (int e = 0; i && e < 4; e++) {
+            char a[64], b[64];
+            snprintf(a, sizeof a, "w1.%s", endings[e]);
+            snprintf(b, sizeof b, "%s.%s", prefixes[i], endings[e]);
+            expect_same_file(path_of(a), path_of(b));
+        }
+    }
+}
+
+// Sequence `i` of the dataset as text, without its EOD.
+static void expect_document(const char *prefix, int64_t i, const char *want) {
+    Tokenizer *t = NULL;
+    IndexedDataset *data = NULL;
+    Text text = {0};
+    EXPECT_OK(tokenizer_open_beside(&t, path_of("w1")));
+    EXPECT_OK(indexed_dataset_open(&data, path_of(prefix), tokenizer_vocab_size(t)));
+    int32_t tokens[4096], length = indexed_dataset_length(data, i);
+    EXPECT_OK(indexed_dataset_read(data, i, 0, length, tokens, 1));
+    EXPECT(tokens[length - 1] == tokenizer_eod(t), "ends with %d", tokens[length - 1]);
+    EXPECT_OK(tokenizer_decode(t, tokens, (size_t)length - 1, &text));
+    EXPECT(strcmp(text_string(&text), want) == 0, "document %lld is \"%s\"", (long long)i,
+           text_string(&text));
+    text_free(&text);
+    indexed_dataset_close(data);
+    tokenizer_close(t);
+}
+
+static void documents_come_back_in_order(void) {
+    workers_do_not_change_a_byte();
+    expect_document("w1", 0, "first file\n");
+    expect_document("w1", 1, "second file, b\n");
+    expect_document("w1", 2, "third: caf\xc3\xa9 \xff\n"); // the empty file has a document but no sequence
+}
+
+static PreprocessJob with_saved_tokenizer(PreprocessJob job) {
+    job.vocab_size = 0;
+    job.tokenizer_prefix = path_of("w1");
+    return job;
+}
+
+static void json_lines(void) {
+    workers_do_not_change_a_byte();
+    put("two.jsonl",
+        "{\"text\": \"a \\u00e9\\n\", \"title\": \"One\"}\n\n{\"title\": \"Two\", \"text\": \"nul\\u0000!\"}");
+    PreprocessSummary s;
+    PreprocessJob job = with_saved_tokenizer(job_of((const char *[]){path_of("two.jsonl")}, path_of("json")));
+    EXPECT_OK(preprocess_run(&job, &s));
+    EXPECT(s.documents == 2 && s.files == 1, "%lld documents", (long long)s.documents);
+    expect_document("json", 0, "a \xc3\xa9\n");
+    job.json_keys = (const char *const[]){"text", "title"};
+    job.num_json_keys = 2;
+    EXPECT_OK(preprocess_run(&job, &s));
+    expect_same_file(path_of("json.bin"), path_of("json_text_document.bin"));
+    expect_document("json_title_document", 1, "Two");
+    job.inputs = (const char *[]){path_of("in/a.txt")};
+    EXPECT(preprocess_run(&job, &s) == ERR_CONFIG, "a text file has no keys");
+}
+
+static void refuse_line(const char *line, const char *words) {
+    Text text = {0};
+    text_add(&text, "{\"text\": \"good\"}\n%s\n{\"bad\": 1}\n", line);
+    put("bad.jsonl", text_string(&text));
+    text_free(&text);
+    for (int workers = 1; workers <= 2; workers++) {
+        PreprocessSummary s;
+        PreprocessJob job = job_of((const char *[]){path_of("bad.jsonl")}, path_of("bad"));
+        job.workers = workers;
+        EXPECT(preprocess_run(&job, &s) == ERR_DATA, "%s", line);
+        EXPECT(strstr(fail_message(), "bad.jsonl:2: ") && strstr(fail_message(), words), "%s",
+               fail_message());
+    }
+}
+
+static void bad_lines_are_named(void) {
+    refuse_line("{\"text\": \"cut", "ends too early");
+    refuse_line("{\"text\": 'x'}", "byte 9");
+    refuse_line("{\"text\": \"x\"} trailing", "byte");
+    refuse_line("[\"text\"]", "a JSON object is expected");
+    refuse_line("{\"body\": \"x\"}", "no key \"text\"");
+    refuse_line("{\"text\": 5}", "\"text\" is not a string");
+    EXPECT(!file_exists(path_of("bad.bin")) && !file_exists(path_of("bad.idx")) &&
+               !file_exists(path_of("bad.vocab.json")),
+           "a failed run leaves files");
+}
+
+static Status run_on(const char *input, int64_t max_bytes, PreprocessSummary *s) {
+    PreprocessJob job = job_of(&input, path_of("limits"));
+    job.max_bytes = max_bytes;
+    return preprocess_run(&job, s);
+}
+
+static void inputs_are_checked(void) {
+    make_folder();
+    PreprocessSummary s;
+    EXPECT(run_on(path_of("missing"), 0, &s) == ERR_NO_INPUT && strstr(fail_message(), "missing"), "%s",
+           fail_message());
+    EXPECT(run_on(path_of("in/empty.txt"), 0, &s) == ERR_DATA && strstr(fail_message(), "no text"), "%s",
+           fail_message());
+    EXPECT(run_on(path_of("in/program"), 0, &s) == ERR_DATA && strstr(fail_message(), "1 binary"), "%s",
+           fail_message());
+    PreprocessJob job = job_of((const char *[]){path_of("in")}, path_of("no/folder/x"));
+    EXPECT(preprocess_run(&job, &s) == ERR_CREATE, "%s", fail_message());
+    job = job_of((const char *[]){path_of("in")}, path_of("limits"));
+    job.vocab_size = 0;
+    EXPECT(preprocess_run(&job, &s) == ERR_CONFIG && strstr(fail_message(), "--vocab-size"), "%s",
+           fail_message());
+}
+
+// a.txt has 11 bytes, b.txt 15: whole documents only.
+static void max_bytes_ends_at_a_document(void) {
+    make_folder();
+    PreprocessSummary s;
+    EXPECT_OK(run_on(path_of("in"), 26, &s));
+    EXPECT(s.bytes == 26 && s.documents == 3, "%lld bytes of %lld documents (one is empty)",
+           (long long)s.bytes, (long long)s.documents);
+    EXPECT_OK(run_on(path_of("in"), 25, &s));
+    EXPECT(s.bytes == 11 && s.documents == 1, "%lld bytes", (long long)s.bytes);
+    EXPECT(run_on(path_of("in"), 10, &s) == ERR_CONFIG && strstr(fail_message(), "a.txt"), "%s",
+           fail_message());
+}
+
+static void null_tokens(void) {
+    make_folder();
+    put("numbers.txt", "1 2 3\n99999 7\n");
+    PreprocessSummary s;
+    PreprocessJob job = job_of((const char *[]){path_of("numbers.txt")}, path_of("numbers"));
+    job.null_size = 99999;
+    EXPECT_OK(preprocess_run(&job, &s));
+    EXPECT(s.tokens == 6 && s.vocab_size == 100000, "%lld tokens", (long long)s.tokens);
+    IndexedDataset *data;
+    int32_t tokens[6];
+    EXPECT_OK(indexed_dataset_open(&data, path_of("numbers"), 100000));
+    EXPECT_OK(indexed_dataset_read(data, 0, 0, 6, tokens, 1));
+    EXPECT(tokens[3] == 99999 && tokens[5] == 99999 && tokens[4] == 7, "%d", tokens[3]);
+    indexed_dataset_close(data);
+    job.inputs = (const char *[]){path_of("in/a.txt")};
+    EXPECT(preprocess_run(&job, &s) == ERR_DATA && strstr(fail_message(), "a.txt: byte 0"), "%s",
+           fail_message());
+}
+
+int main(int argc, char **argv) {
+    static const Test tests[] = {
+        {"workers_do_not_change_a_byte", workers_do_not_change_a_byte},
+        {"documents_come_back_in_order", documents_come_back_in_order},
+        {"json_lines", json_lines},
+        {"bad_lines_are_named", bad_lines_are_named},
+        {"inputs_are_checked", inputs_are_checked},
+        {"max_bytes_ends_at_a_document", max_bytes_ends_at_a_document},
+        {"null_tokens", null_tokens},
+        {0},
+    };
+    return harness_run(tests, argc, argv);
+}
