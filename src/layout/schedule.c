@@ -1,0 +1,183 @@
+#include "layout/parts.h"
+#include <stdlib.h>
+
+#define X(name, text, kind, stash) {text, kind, stash},
+const ScheduleOpInfo schedule_ops[NUM_SCHEDULE_OPS] = {SCHEDULE_OPS(X)};
+#undef X
+
+void *layout_take(size_t count, size_t size) {
+    void *memory = calloc(count ? count : 1, size);
+    CHECK(memory, "no memory for %zu items of %zu bytes of a schedule", count, size);
+    return memory;
+}
+
+// ---- shape --------------------------------------------------------------------------------------------
+
+void schedule_shape(Schedule *schedule, int ranks, int chunks, int microbatches) {
+    size_t stages = (size_t)ranks * (size_t)chunks;
+    *schedule = (Schedule){.num_ranks = ranks, .num_chunks = chunks, .num_microbatches = microbatches};
+    schedule->stage = layout_take(stages, sizeof *schedule->stage);
+    schedule->home = layout_take(stages, sizeof *schedule->home);
+    schedule->programs = layout_take((size_t)ranks, sizeof *schedule->programs);
+    for (int stage = 0; stage < ranks * chunks; stage++) {
+        schedule->home[stage] = stage % ranks * chunks + stage / ranks;
+        schedule->stage[schedule->home[stage]] = stage;
+    }
+}
+
+void schedule_destroy(Schedule *schedule) {
+    if (!schedule) return;
+    for (int r = 0; r < schedule->num_ranks; r++) free(schedule->programs[r].instrs);
+    free(schedule->programs);
+    free(schedule->home);
+    free(schedule->stage);
+    *schedule = (Schedule){0};
+}
+
+void program_add(Program *program, Instr instr) {
+    if (program->count == program->capacity) {
+        program->capacity = program->capacity ? 2 * program->capacity : 64;
+        program->instrs = realloc(program->instrs, (size_t)program->capacity * sizeof instr);
+        CHECK(program->instrs, "no memory for %d instructions", program->capacity);
+    }
+    program->instrs[program->count++] = instr;
+}
+
+int schedule_stage(const Schedule *schedule, int rank, int chunk) {
+    return schedule->stage[rank * schedule->num_chunks + chunk];
+}
+
+int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp op) {
+    bool to_next = op == OP_SEND_FORWARD || op == OP_RECV_BACKWARD;
+    int stage = schedule_stage(schedule, rank, chunk) + (to_next ? 1 : -1);
+    if (stage < 0 || stage >= schedule->num_ranks * schedule->num_chunks) return -1;
+    int partner = schedule->home[stage] / schedule->num_chunks;
+    return partner == rank ? -1 : partner;
+}
+
+int schedule_peak_stash(const Schedule *schedule, int rank) {
+    const Program *program = &schedule->programs[rank];
+    int held = 0, peak = 0;
+    for (int i = 0; i < program->count; i++) {
+        held += schedule_slots_taken(schedule, rank, program->instrs[i]);
+        if (held > peak) peak = held;
+    }
+    return peak;
+}
+
+bool schedule_makes_message(const Schedule *schedule, int rank, Instr in) {
+    bool makes = in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT;
+    return makes && schedule_partner(schedule, rank, in.chunk, OP_SEND_BACKWARD) >= 0;
+}
+
+int schedule_gradient_buffers(const Schedule *schedule, int rank) {
+    const Program *program = &schedule->programs[rank];
+    int made = 0;
+    for (int i = 0; i < program->count; i++)
+        made += schedule_makes_message(schedule, rank, program->instrs[i]);
+    return made < schedule->num_ranks ? made : schedule->num_ranks;
+}
+
+int schedule_slots_taken(const Schedule *schedule, int rank, Instr in) {
+    bool receives = schedule_partner(schedule, rank, in.chunk, OP_RECV_FORWARD) >= 0;
+    if (in.op == OP_RECV_FORWARD || in.op == OP_FORWARD) return receives == (in.op == OP_RECV_FORWARD);
+    return schedule_ops[in.op].stash;
+}
+
+// ---- lowering: the only code that knows where communication goes ------------------------------------------
+
+static void add_message(const Schedule *schedule, int rank, Program *out, Instr at, ScheduleOp op) {
+    int partner = schedule_partner(schedule, rank, at.chunk, op);
+    if (partner < 0) return;
+    at.op = (uint8_t)op;
+    at.peer = (int16_t)partner;
+    program_add(out, at);
+}
+
+static bool needs_gradient(Instr in) { return in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT; }
+
+static void add_compute(const Schedule *schedule, int rank, Program *out, Instr in) {
+    if (in.op == OP_FORWARD) add_message(schedule, rank, out, in, OP_RECV_FORWARD);
+    if (needs_gradient(in)) add_message(schedule, rank, out, in, OP_RECV_BACKWARD);
+    program_add(out, in);
+    if (in.op == OP_FORWARD) add_message(schedule, rank, out, in, OP_SEND_FORWARD);
+    if (needs_gradient(in)) add_message(schedule, rank, out, in, OP_SEND_BACKWARD);
+}
+
+static Program computes_of(const Program *program) {
+    Program computes = {0};
+    for (int i = 0; i < program->count; i++)
+        if (schedule_ops[program->instrs[i].op].kind == COMPUTE) program_add(&computes, program->instrs[i]);
+    return computes;
+}
+
+static Program lower_program(const Schedule *schedule, int rank) {
+    Program computes = computes_of(&schedule->programs[rank]), out = {0};
+    int last_gradient[SCHEDULE_MAX_CHUNKS] = {0};
+    for (int i = 0; i < computes.count; i++)
+        if (schedule_ops[computes.instrs[i].op].stash < 0) last_gradient[computes.instrs[i].chunk] = i;
+    for (int i = 0; i < computes.count; i++) {
+        Instr in = computes.instrs[i];
+        add_compute(schedule, rank, &out, in);
+        if (schedule_ops[in.op].stash < 0 && last_gradient[in.chunk] == i)
+            program_add(&out,
+                        (Instr){.op = OP_REDUCE_GRADS, .chunk = in.chunk, .peer = -1, .microbatch = -1});
+    }
+    free(computes.instrs);
+    return out;
+}
+
+Status schedule_lower(Schedule *schedule) {
+    for (int r = 0; r < schedule->num_ranks; r++) {
+        Program lowered = lower_program(schedule, r);
+        free(schedule->programs[r].instrs);
+        schedule->programs[r] = lowered;
+    }
+    return schedule_verify(schedule);
+}
+
+// ---- create -------------------------------------------------------------------------------------------
+
+static Status find_kind(const char *name, const ScheduleKind **kind) {
+    *kind = schedule_kind(name);
+    if (*kind) return OK;
+    Text known = {0};
+    for (int i = 0; i < num_schedule_kinds; i++)
+        text_add(&known, "%s%s", i ? ", " : "", schedule_kinds[i].name);
+    Status status = fail(ERR_CONFIG, "schedule %s is not one of %s", name, text_string(&known));
+    text_free(&known);
+    return status;
+}
+
+static Status sizes_allowed(int ranks, int chunks, int microbatches) {
+    if (ranks < 1 || ranks > SCHEDULE_MAX_RANKS)
+        return fail(ERR_CONFIG, "schedule: %d pipeline ranks, 1 to %d are possible", ranks,
+                    SCHEDULE_MAX_RANKS);
+    if (chunks < 1 || chunks > SCHEDULE_MAX_CHUNKS)
+        return fail(ERR_CONFIG, "schedule: %d chunks per rank, 1 to %d are possible", chunks,
+                    SCHEDULE_MAX_CHUNKS);
+    if (microbatches < 1 || microbatches > SCHEDULE_MAX_MICROBATCHES)
+        return fail(ERR_CONFIG, "schedule: %d microbatches, 1 to %d are possible", microbatches,
+                    SCHEDULE_MAX_MICROBATCHES);
+    if ((int64_t)ranks * chunks * microbatches > SCHEDULE_MAX_FORWARDS)
+        return fail(ERR_CONFIG,
+                    "schedule: %d ranks x %d chunks x %d microbatches, at most %d in all are possible", ranks,
+                    chunks, microbatches, SCHEDULE_MAX_FORWARDS);
+    return OK;
+}
+
+Status schedule_create(Schedule *schedule, const char *kind_name, int ranks, int chunks, int microbatches) {
+    *schedule = (Schedule){0};
+    const ScheduleKind *kind;
+    char why[256];
+    TRY(find_kind(kind_name, &kind));
+    TRY(sizes_allowed(ranks, chunks, microbatches));
+    if (kind->refuse(ranks, chunks, microbatches, why, sizeof why))
+        return fail(ERR_CONFIG, "schedule %s %s", kind->name, why);
+    schedule_shape(schedule, ranks, chunks, microbatches);
+    for (int r = 0; r < ranks; r++) kind->generate(schedule, r, &schedule->programs[r]);
+    Status verified = schedule_lower(schedule);
+    CHECK(verified == OK, "%s of %d ranks, %d chunks, %d microbatches: %s", kind->name, ranks, chunks,
+          microbatches, fail_message());
+    return OK;
+}

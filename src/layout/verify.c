@@ -1,0 +1,145 @@
+// What can be proved rank by rank, before the walk: every microbatch of every chunk goes once through each of its computes,
+// in order. The walk alone would not notice a microbatch that all ranks forget.
+#include "layout/parts.h"
+#include <stdlib.h>
+
+// `done` holds, for each microbatch of each chunk, a bit per operation. Memory is bounded by the program, not by the sizes
+// that it claims: n computes cannot finish n + 1 cells, so the first n + 1 always include an unfinished one.
+typedef struct {
+    const Schedule *schedule;
+    int rank, num_cells;
+    uint16_t *done; // [num_cells], cell chunk * num_microbatches + microbatch
+    int reduced_at[SCHEDULE_MAX_CHUNKS],
+        last_gradient_at[SCHEDULE_MAX_CHUNKS]; // instructions; reduced_at 0: never
+} Check;
+
+static unsigned bit(ScheduleOp op) { return 1u << op; }
+
+static unsigned effect(Instr in) {
+    if (in.op == OP_BACKWARD) return bit(OP_BACKWARD_INPUT) | bit(OP_BACKWARD_WEIGHT);
+    return bit((ScheduleOp)in.op);
+}
+
+// The first operation of the same microbatch and chunk that has to come before `in`, or `in.op` when none is missing.
+static ScheduleOp missing_before(const Check *check, Instr in, unsigned done) {
+    const Schedule *s = check->schedule;
+    bool backward = in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT;
+    unsigned needs = 0;
+    if (in.op == OP_FORWARD && schedule_partner(s, check->rank, in.chunk, OP_RECV_FORWARD) >= 0)
+        needs = bit(OP_RECV_FORWARD);
+    if (backward && schedule_partner(s, check->rank, in.chunk, OP_RECV_BACKWARD) >= 0)
+        needs = bit(OP_RECV_BACKWARD);
+    if (in.op == OP_SEND_FORWARD || backward) needs |= bit(OP_FORWARD);
+    if (in.op == OP_RECV_BACKWARD) needs = bit(OP_SEND_FORWARD);
+    if (in.op == OP_SEND_BACKWARD || in.op == OP_BACKWARD_WEIGHT) needs = bit(OP_BACKWARD_INPUT);
+    for (ScheduleOp op = 0; op < NUM_SCHEDULE_OPS; op++)
+        if (needs & ~done & bit(op)) return op;
+    return (ScheduleOp)in.op;
+}
+
+static Status out_of_order(const Check *check, int at, Instr in, ScheduleOp missing) {
+    char text[16], first[16];
+    instr_print(check->schedule, in, text);
+    if (missing == in.op)
+        return fail(ERR_DATA, "rank %d instr %d: %s out of order: it comes a second time", check->rank, at,
+                    text);
+    in.op = (uint8_t)missing;
+    instr_print(check->schedule, in, first);
+    return fail(ERR_DATA, "rank %d instr %d: %s out of order: %s must come first", check->rank, at, text,
+                first);
+}
+
+// Where the neighbouring stage is on the same rank there is no message: the other chunk must simply have run before.
+static Status check_handed_over(const Check *check, int at, Instr in) {
+    const Schedule *s = check->schedule;
+    int step = in.op == OP_FORWARD ? -1 : 1, stage = schedule_stage(s, check->rank, in.chunk) + step;
+    if (stage < 0 || stage >= s->num_ranks * s->num_chunks) return OK;
+    int rank = s->home[stage] / s->num_chunks, chunk = s->home[stage] % s->num_chunks;
+    int64_t cell = (int64_t)chunk * s->num_microbatches + in.microbatch;
+    unsigned need = in.op == OP_FORWARD ? bit(OP_FORWARD) : bit(OP_BACKWARD_INPUT);
+    if (rank != check->rank || cell >= check->num_cells || check->done[cell] & need) return OK;
+    char text[16], first[16];
+    instr_print(s, in, text);
+    in.chunk = (uint8_t)chunk;
+    instr_print(s, in, first);
+    return fail(ERR_DATA, "rank %d instr %d: %s out of order: %s must come first", check->rank, at, text,
+                first);
+}
+
+static Status check_order(Check *check, int at, Instr in) {
+    int64_t cell = (int64_t)in.chunk * check->schedule->num_microbatches + in.microbatch;
+    if (schedule_ops[in.op].stash < 0) check->last_gradient_at[in.chunk] = at;
+    if (cell >= check->num_cells) return OK;
+    unsigned done = check->done[cell], effects = effect(in);
+    ScheduleOp missing = missing_before(check, in, done);
+    if (missing != in.op || done & effects) return out_of_order(check, at, in, missing);
+    check->done[cell] = (uint16_t)(done | effects);
+    bool hands_over = in.op == OP_FORWARD || in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT;
+    return hands_over ? check_handed_over(check, at, in) : OK;
+}
+
+static Status check_reduce(Check *check, int at, Instr in) {
+    if (check->reduced_at[in.chunk]) return out_of_order(check, at, in, OP_REDUCE_GRADS);
+    check->reduced_at[in.chunk] = at;
+    return OK;
+}
+
+static Status check_instr(Check *check, int at, Instr in) {
+    const Schedule *s = check->schedule;
+    bool reduce = in.op == OP_REDUCE_GRADS,
+         in_range = in.microbatch >= 0 && in.microbatch < s->num_microbatches;
+    if (in.op >= NUM_SCHEDULE_OPS || in.chunk >= s->num_chunks || !(reduce || in_range))
+        return fail(ERR_DATA,
+                    "rank %d instr %d: op %d, chunk %d, microbatch %d: no such thing in this schedule",
+                    check->rank, at, in.op, in.chunk, in.microbatch);
+    if (reduce) return check_reduce(check, at, in);
+    OpKind kind = schedule_ops[in.op].kind;
+    if (kind == COMPUTE) return check_order(check, at, in);
+    char text[16];
+    instr_print(s, in, text);
+    int partner = schedule_partner(s, check->rank, in.chunk, (ScheduleOp)in.op);
+    if (partner < 0)
+        return fail(
+            ERR_DATA,
+            "rank %d instr %d: %s has no other end: stage %d of %d has no such neighbour on another rank",
+            check->rank, at, text, schedule_stage(s, check->rank, in.chunk), s->num_ranks * s->num_chunks);
+    if (partner != in.peer)
+        return fail(ERR_DATA, "rank %d instr %d: %s names rank %d, but the neighbouring stage is on rank %d",
+                    check->rank, at, text, in.peer, partner);
+    return check_order(check, at, in);
+}
+
+static Status check_finished(const Check *check) {
+    const Schedule *s = check->schedule;
+    unsigned all = bit(OP_FORWARD) | bit(OP_BACKWARD_INPUT) | bit(OP_BACKWARD_WEIGHT);
+    for (int cell = 0; cell < check->num_cells; cell++)
+        if ((check->done[cell] & all) != all)
+            return fail(ERR_DATA, "rank %d: microbatch %d of chunk %d is not finished", check->rank,
+                        cell % s->num_microbatches, cell / s->num_microbatches);
+    for (int chunk = 0; chunk < s->num_chunks; chunk++)
+        if (check->reduced_at[chunk] < check->last_gradient_at[chunk])
+            return fail(ERR_DATA, "rank %d: R of chunk %d must come after its last gradient, instr %d",
+                        check->rank, chunk, check->last_gradient_at[chunk]);
+    return OK;
+}
+
+static Status check_program(const Schedule *schedule, int rank) {
+    const Program *program = &schedule->programs[rank];
+    int64_t cells = (int64_t)schedule->num_chunks * schedule->num_microbatches;
+    if (cells > program->count + 1) cells = program->count + 1;
+    Check check = {.schedule = schedule, .rank = rank, .num_cells = (int)cells};
+    check.done = layout_take((size_t)cells, sizeof *check.done);
+    Status status = OK;
+    for (int i = 0; i < program->count && status == OK; i++)
+        status = check_instr(&check, i, program->instrs[i]);
+    if (status == OK) status = check_finished(&check);
+    free(check.done);
+    return status;
+}
+
+Status schedule_verify(const Schedule *schedule) {
+    for (int r = 0; r < schedule->num_ranks; r++) TRY(check_program(schedule, r));
+    TRY(schedule_walk_forwards(schedule));
+    return schedule_walk(schedule, (ScheduleCosts){.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5},
+                         NULL);
+}

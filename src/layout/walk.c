@@ -1,0 +1,415 @@
+// The one interpreter. Whether a rank can go on depends only on what others have posted, never on who runs first, so one
+// walk in any order stands for all: if it ends, no execution hangs. With costs, the same walk is the simulator. A rank
+// that must wait is left until a post on the channel wakes it: the time is linear in the number of instructions.
+#include "layout/parts.h"
+#include <stdlib.h>
+
+typedef struct {
+    Instr instr;
+    int at;    // its index in the program
+    double us; // a send: when it arrives; a receive: when it is posted
+} Post;
+
+typedef struct {
+    Post *posts;
+    int count, capacity;
+} Posts;
+
+// One FIFO from a rank to another in one direction: the k-th send meets the k-th receive.
+typedef struct {
+    int from, to, direction;
+    Posts sends, receives;
+} Channel;
+
+typedef struct {
+    Channel *channel; // NULL: nothing was sent
+    int ticket;
+} Sent;
+
+// Memory that messages leave from, and the last one that did: a slot, whose output is sent forward, or a gradient buffer.
+typedef struct {
+    int64_t holder; // the microbatch of a chunk, -1 while untouched
+    Sent sent;
+} Buffer;
+
+// One microbatch of one chunk. By direction: the place in line of its receive, and the index of the buffer it sends from.
+typedef struct {
+    int ticket[2], buffer[2];
+} Item;
+
+typedef struct {
+    int at; // next instruction
+    double clock_us, busy_us;
+    Item *items;
+    Buffer *slots, *gradients;
+    int *free_slots, num_slots, first_free, num_free; // a ring
+    int num_gradients, next_gradient;                 // used in turn
+    const Channel *waits_on;                          // NULL while it can go on
+} Runner;
+
+typedef struct {
+    const Schedule *schedule;
+    ScheduleCosts costs;
+    bool forwards_only;
+    Simulation *out; // or NULL
+    Channel *channels;
+    int num_channels;
+    int *leaving; // [rank * chunks + chunk][direction]: the channel of the chunk's sends, -1 for none
+    Runner *runners;
+    int *awake, first_awake, num_awake; // a ring of ranks
+    bool *is_awake;
+} Walk;
+
+// ---- set-up -------------------------------------------------------------------------------------------
+
+static void open_channels(Walk *walk) {
+    const Schedule *s = walk->schedule;
+    size_t most = 2 * (size_t)s->num_ranks * (size_t)s->num_chunks;
+    walk->channels = layout_take(most, sizeof *walk->channels);
+    walk->leaving = layout_take(most, sizeof *walk->leaving);
+    for (int place = 0, first = 0; place < s->num_ranks * s->num_chunks; place++) {
+        int rank = place / s->num_chunks, chunk = place % s->num_chunks;
+        if (chunk == 0) first = walk->num_channels;
+        for (int direction = 0; direction < 2; direction++) {
+            int to = schedule_partner(s, rank, chunk, direction ? OP_SEND_BACKWARD : OP_SEND_FORWARD),
+                i = first;
+            while (i < walk->num_channels &&
+                   (walk->channels[i].to != to || walk->channels[i].direction != direction))
+                i++;
+            if (to >= 0 && i == walk->num_channels)
+                walk->channels[walk->num_channels++] =
+                    (Channel){.from = rank, .to = to, .direction = direction};
+            walk->leaving[2 * place + direction] = to < 0 ? -1 : i;
+        }
+    }
+}
+
+static void wake(Walk *walk, int rank) {
+    if (walk->is_awake[rank]) return;
+    walk->is_awake[rank] = true;
+    walk->awake[(walk->first_awake + walk->num_awake++) % walk->schedule->num_ranks] = rank;
+}
+
+static void open_runner(const Schedule *schedule, int rank, Runner *runner) {
+    size_t items = (size_t)schedule->num_chunks * (size_t)schedule->num_microbatches;
+    int slots = schedule_peak_stash(schedule, rank);
+    int gradients = schedule_gradient_buffers(schedule, rank);
+    *runner = (Runner){.num_slots = slots, .num_free = slots, .num_gradients = gradients};
+    runner->items = layout_take(items, sizeof *runner->items);
+    runner->slots = layout_take((size_t)slots, sizeof *runner->slots);
+    runner->free_slots = layout_take((size_t)slots, sizeof *runner->free_slots);
+    runner->gradients = layout_take((size_t)gradients, sizeof *runner->gradients);
+    for (int i = 0; i < slots; i++) runner->free_slots[i] = i, runner->slots[i].holder = -1;
+    for (int i = 0; i < gradients; i++) runner->gradients[i].holder = -1;
+}
+
+static void walk_open(Walk *walk, const Schedule *schedule, ScheduleCosts costs) {
+    size_t ranks = (size_t)schedule->num_ranks;
+    *walk = (Walk){.schedule = schedule, .costs = costs};
+    open_channels(walk);
+    walk->runners = layout_take(ranks, sizeof *walk->runners);
+    walk->awake = layout_take(ranks, sizeof *walk->awake);
+    walk->is_awake = layout_take(ranks, sizeof *walk->is_awake);
+    for (int r = 0; r < schedule->num_ranks; r++) open_runner(schedule, r, &walk->runners[r]), wake(walk, r);
+}
+
+static void walk_close(Walk *walk) {
+    for (int r = 0; r < walk->schedule->num_ranks; r++) {
+        free(walk->runners[r].free_slots);
+        free(walk->runners[r].gradients);
+        free(walk->runners[r].slots);
+        free(walk->runners[r].items);
+    }
+    for (int i = 0; i < walk->num_channels; i++) {
+        free(walk->channels[i].receives.posts);
+        free(walk->channels[i].sends.posts);
+    }
+    free(walk->is_awake);
+    free(walk->awake);
+    free(walk->runners);
+    free(walk->leaving);
+    free(walk->channels);
+}
+
+// ---- messages -----------------------------------------------------------------------------------------
+
+static Channel *channel_of(const Walk *walk, int rank, Instr in) {
+    const Schedule *s = walk->schedule;
+    int place = rank * s->num_chunks + in.chunk, direction = op_direction(in.op);
+    bool receives = in.op != OP_SEND_FORWARD && in.op != OP_SEND_BACKWARD;
+    if (receives) {
+        int stage = s->stage[place] + (direction ? 1 : -1);
+        if (stage < 0 || stage >= s->num_ranks * s->num_chunks) return NULL;
+        place = s->home[stage];
+    }
+    int channel = walk->leaving[2 * place + direction];
+    return channel < 0 ? NULL : &walk->channels[channel];
+}
+
+static int64_t item_of(const Walk *walk, Instr in) {
+    return (int64_t)in.chunk * walk->schedule->num_microbatches + in.microbatch;
+}
+
+static int post(Posts *posts, Post entry) {
+    if (posts->count == posts->capacity) {
+        posts->capacity = posts->capacity ? 2 * posts->capacity : 16;
+        posts->posts = realloc(posts->posts, (size_t)posts->capacity * sizeof entry);
+        CHECK(posts->posts, "no memory for %d messages", posts->capacity);
+    }
+    posts->posts[posts->count] = entry;
+    return posts->count++;
+}
+
+// Compares the two ends of message `ticket` once both are posted.
+static Status match(const Walk *walk, const Channel *channel, int ticket) {
+    if (ticket >= channel->sends.count || ticket >= channel->receives.count) return OK;
+    Post sent = channel->sends.posts[ticket], received = channel->receives.posts[ticket];
+    int from = schedule_stage(walk->schedule, channel->from, sent.instr.chunk);
+    int expected =
+        schedule_stage(walk->schedule, channel->to, received.instr.chunk) + (channel->direction ? 1 : -1);
+    if (from == expected && sent.instr.microbatch == received.instr.microbatch) return OK;
+    char text[16];
+    instr_print(walk->schedule, received.instr, text);
+    return fail(ERR_DATA, "rank %d instr %d: %s meets microbatch %d of stage %d", channel->to, received.at,
+                text, sent.instr.microbatch, from);
+}
+
+static Status run_send(Walk *walk, int rank, Instr in) {
+    Runner *self = &walk->runners[rank];
+    Channel *channel = channel_of(walk, rank, in);
+    int64_t item = item_of(walk, in);
+    int direction = op_direction(in.op), index = self->items[item].buffer[direction];
+    Buffer *buffer = direction ? &self->gradients[index] : &self->slots[index];
+    if (buffer->holder != item) {
+        char text[16];
+        instr_print(walk->schedule, in, text);
+        return fail(ERR_DATA, "rank %d instr %d: %s out of order: its memory already holds microbatch %d",
+                    rank, self->at, text, (int)(buffer->holder % walk->schedule->num_microbatches));
+    }
+    int ticket = post(&channel->sends, (Post){in, self->at, self->clock_us + walk->costs.hop_us});
+    buffer->sent = (Sent){channel, ticket};
+    wake(walk, channel->to);
+    return match(walk, channel, ticket);
+}
+
+// ---- waiting ------------------------------------------------------------------------------------------
+
+// Whether post `ticket` is there; moves `start_us` on to it, or makes the rank wait.
+static bool posted(Runner *self, const Channel *channel, const Posts *posts, int ticket, double *start_us) {
+    if (ticket >= posts->count) {
+        self->waits_on = channel;
+        return false;
+    }
+    if (posts->posts[ticket].us > *start_us) *start_us = posts->posts[ticket].us;
+    return true;
+}
+
+static bool input_arrived(const Walk *walk, int rank, Instr in, double *start_us) {
+    Runner *self = &walk->runners[rank];
+    const Channel *channel = in.op == OP_BACKWARD_WEIGHT ? NULL : channel_of(walk, rank, in);
+    if (!channel) return true;
+    int ticket = self->items[item_of(walk, in)].ticket[op_direction(in.op)];
+    return posted(self, channel, &channel->sends, ticket, start_us);
+}
+
+// Whether what was last sent from the buffer has been received, so far as posts go.
+static bool message_left(Runner *self, const Buffer *buffer, double *start_us) {
+    const Channel *channel = buffer->sent.channel;
+    return !channel || posted(self, channel, &channel->receives, buffer->sent.ticket, start_us);
+}
+
+// Takes the slot that has been free longest, once the output of its last microbatch has left.
+static bool slot_taken(const Walk *walk, int rank, Instr in, double *start_us) {
+    Runner *self = &walk->runners[rank];
+    CHECK(self->num_free > 0, "rank %d: more than %d slots in use", rank, self->num_slots);
+    int index = self->free_slots[self->first_free];
+    if (!message_left(self, &self->slots[index], start_us)) return false;
+    self->slots[index] = (Buffer){.holder = item_of(walk, in)};
+    self->items[item_of(walk, in)].buffer[0] = index;
+    self->first_free = (self->first_free + 1) % self->num_slots;
+    self->num_free--;
+    return true;
+}
+
+// A backward whose input gradient will be sent writes it into the next gradient buffer, once that is empty.
+static bool gradient_taken(const Walk *walk, int rank, Instr in, double *start_us) {
+    Runner *self = &walk->runners[rank];
+    if (!schedule_makes_message(walk->schedule, rank, in)) return true;
+    int index = self->next_gradient;
+    if (!message_left(self, &self->gradients[index], start_us)) return false;
+    self->gradients[index] = (Buffer){.holder = item_of(walk, in)};
+    self->items[item_of(walk, in)].buffer[1] = index;
+    self->next_gradient = (index + 1) % self->num_gradients;
+    return true;
+}
+
+// A gradient arrives where the output lay, so that one must have left.
+static bool output_left(Runner *self, int64_t item, double *start_us) {
+    return message_left(self, &self->slots[self->items[item].buffer[0]], start_us);
+}
+
+// ---- receives and computes ------------------------------------------------------------------------------
+
+static Status run_receive(Walk *walk, int rank, Instr in, double *start_us) {
+    Runner *self = &walk->runners[rank];
+    Channel *channel = channel_of(walk, rank, in);
+    int64_t item = item_of(walk, in);
+    bool can =
+        in.op == OP_RECV_FORWARD ? slot_taken(walk, rank, in, start_us) : output_left(self, item, start_us);
+    if (!can) return OK;
+    self->clock_us = *start_us;
+    int ticket = post(&channel->receives, (Post){in, self->at, self->clock_us});
+    self->items[item].ticket[op_direction(in.op)] = ticket;
+    wake(walk, channel->from);
+    return match(walk, channel, ticket);
+}
+
+static void free_slot(const Walk *walk, Runner *self, Instr in) {
+    self->free_slots[(self->first_free + self->num_free++) % self->num_slots] =
+        self->items[item_of(walk, in)].buffer[0];
+}
+
+static double duration_us(const Walk *walk, int rank, Instr in) {
+    const ScheduleCosts *costs = &walk->costs;
+    int stage = schedule_stage(walk->schedule, rank, in.chunk), chunks = walk->schedule->num_chunks;
+    double forward = costs->stage_forward_us ? costs->stage_forward_us[stage] : costs->forward_us / chunks;
+    double backward = costs->stage_forward_us ? costs->stage_backward_us[stage] : costs->backward_us / chunks;
+    if (in.op == OP_FORWARD) return forward;
+    if (in.op == OP_BACKWARD) return backward;
+    return backward * (in.op == OP_BACKWARD_INPUT ? 1 - costs->weight_fraction : costs->weight_fraction);
+}
+
+static void run_compute(const Walk *walk, int rank, Instr in, double *start_us) {
+    Runner *self = &walk->runners[rank];
+    if (!input_arrived(walk, rank, in, start_us)) return;
+    int taken = schedule_slots_taken(walk->schedule, rank, in);
+    if (taken > 0 && !slot_taken(walk, rank, in, start_us)) return;
+    if (!gradient_taken(walk, rank, in, start_us)) return;
+    if (taken < 0 || (walk->forwards_only && in.op == OP_FORWARD)) free_slot(walk, self, in);
+    self->clock_us = *start_us + duration_us(walk, rank, in);
+    self->busy_us += duration_us(walk, rank, in);
+}
+
+// ---- the walk -----------------------------------------------------------------------------------------
+
+static Status step(Walk *walk, int rank, Instr in) {
+    Runner *self = &walk->runners[rank];
+    if (walk->forwards_only && in.op > OP_SEND_FORWARD) return OK;
+    OpKind kind = schedule_ops[in.op].kind;
+    double start_us = self->clock_us;
+    if (kind == SEND) TRY(run_send(walk, rank, in));
+    if (kind == RECV) TRY(run_receive(walk, rank, in, &start_us));
+    if (kind == COMPUTE) run_compute(walk, rank, in, &start_us);
+    if (walk->out && !self->waits_on)
+        walk->out->spans[rank][self->at] =
+            (Span){start_us, self->clock_us + (kind == SEND ? walk->costs.hop_us : 0)};
+    return OK;
+}
+
+static Status run_until_it_waits(Walk *walk, int rank) {
+    const Program *program = &walk->schedule->programs[rank];
+    Runner *self = &walk->runners[rank];
+    self->waits_on = NULL;
+    while (self->at < program->count) {
+        TRY(step(walk, rank, program->instrs[self->at]));
+        if (self->waits_on) break;
+        self->at++;
+    }
+    return OK;
+}
+
+static bool ended(const Walk *walk, int rank) { return !walk->runners[rank].waits_on; }
+
+// Names one rank that is stuck and whom it waits for; returns the latter, -1 when that one has ended.
+static int report_wait(const Walk *walk, int rank, Text *out) {
+    const Runner *self = &walk->runners[rank];
+    bool receives = self->waits_on->to == rank;
+    int other = receives ? self->waits_on->from : self->waits_on->to;
+    char text[16];
+    instr_print(walk->schedule, walk->schedule->programs[rank].instrs[self->at], text);
+    text_add(out, "%srank %d instr %d: %s waits for rank %d to %s", out->size ? "; " : "", rank, self->at,
+             text, other, receives ? "send" : "receive");
+    if (!ended(walk, other)) return other;
+    text_add(out, ", which has ended");
+    return -1;
+}
+
+// Follows who waits for whom from the first rank that is stuck until the chain meets itself.
+static Status report_deadlock(const Walk *walk, int first) {
+    enum { MOST_NAMED = 8 };
+    Text chain = {0};
+    int named[MOST_NAMED], num_named = 0;
+    for (int rank = first; rank >= 0 && num_named < MOST_NAMED;) {
+        named[num_named++] = rank;
+        rank = report_wait(walk, rank, &chain);
+        for (int i = 0; i < num_named; i++)
+            if (named[i] == rank) rank = -1;
+    }
+    Status status = fail(ERR_DATA, "deadlock: %s", text_string(&chain));
+    text_free(&chain);
+    return status;
+}
+
+// Every receive is consumed by a compute, and every message has one sender and one receiver: ranks that end leave nothing.
+static Status check_end(const Walk *walk) {
+    for (int r = 0; r < walk->schedule->num_ranks; r++)
+        if (!ended(walk, r)) return report_deadlock(walk, r);
+    return OK;
+}
+
+static Status walk_all(Walk *walk) {
+    while (walk->num_awake) {
+        int rank = walk->awake[walk->first_awake];
+        walk->first_awake = (walk->first_awake + 1) % walk->schedule->num_ranks;
+        walk->num_awake--;
+        walk->is_awake[rank] = false;
+        TRY(run_until_it_waits(walk, rank));
+    }
+    return check_end(walk);
+}
+
+Status schedule_walk_forwards(const Schedule *schedule) {
+    Walk walk;
+    walk_open(&walk, schedule, (ScheduleCosts){.forward_us = 1});
+    walk.forwards_only = true;
+    Status status = walk_all(&walk);
+    walk_close(&walk);
+    return status;
+}
+
+Status schedule_walk(const Schedule *schedule, ScheduleCosts costs, Simulation *out) {
+    Walk walk;
+    walk_open(&walk, schedule, costs);
+    walk.out = out;
+    Status status = walk_all(&walk);
+    for (int r = 0; out && r < schedule->num_ranks; r++) {
+        out->busy_us[r] = walk.runners[r].busy_us;
+        if (walk.runners[r].clock_us > out->total_us) out->total_us = walk.runners[r].clock_us;
+    }
+    walk_close(&walk);
+    return status;
+}
+
+void schedule_simulate(const Schedule *schedule, ScheduleCosts costs, Simulation *out) {
+    size_t ranks = (size_t)schedule->num_ranks;
+    *out = (Simulation){.peak_stash = layout_take(ranks, sizeof *out->peak_stash),
+                        .busy_us = layout_take(ranks, sizeof *out->busy_us),
+                        .spans = layout_take(ranks, sizeof *out->spans)};
+    for (int r = 0; r < schedule->num_ranks; r++) {
+        out->peak_stash[r] = schedule_peak_stash(schedule, r);
+        out->spans[r] = layout_take((size_t)schedule->programs[r].count, sizeof **out->spans);
+    }
+    Status status = schedule_walk(schedule, costs, out);
+    CHECK(status == OK, "an unverified schedule is simulated: %s", fail_message());
+    double busy_us = 0;
+    for (int r = 0; r < schedule->num_ranks; r++) busy_us += out->busy_us[r];
+    out->bubble = busy_us > 0 ? out->total_us * schedule->num_ranks / busy_us - 1 : 0;
+}
+
+void simulation_destroy(Simulation *simulation, const Schedule *schedule) {
+    for (int r = 0; simulation->spans && r < schedule->num_ranks; r++) free(simulation->spans[r]);
+    free(simulation->spans);
+    free(simulation->busy_us);
+    free(simulation->peak_stash);
+    *simulation = (Simulation){0};
+}
