@@ -1,0 +1,23 @@
+// What a backend is: a table of typed functions, one per operation, that contain arithmetic only. The front (device.c) has
+// already checked shapes, revealed addresses and found the workspace when one of them is called.
+#pragma once
+#include "device/device.h"
+
+// Where an operation runs: the rank's threads and the stream's scratch memory.
+typedef struct {
+    int threads;
+    void *workspace; // at least what workspace_bytes said for this call
+    size_t workspace_bytes;
+} Exec;
+
+typedef struct {
+    const char *name;
+#define X(NAME, function, Args, reads, writes) void (*function)(const Exec *exec, const Args *args);
+    DEVICE_OPS(X)
+#undef X
+    // Workspace of one call, in bytes; `args` is the operation's argument struct. NULL: none ever.
+    size_t (*workspace_bytes)(int threads, DeviceOp op, const void *args);
+} Backend;
+
+extern const Backend reference_backend;
+extern const Backend cpu_backend;

@@ -1,0 +1,308 @@
+// What a rank computes with: memory, stream order and about 25 fused operations on whole tensors.
+//
+// Every operation passes one front (device.c) that checks shapes, counts calls, flops and bytes, and on a checking device
+// finds host pointers, overruns and the first NaN; a backend is a table of functions that contain arithmetic only.
+//   reference  plain loops, fp64 accumulation: the definition of correct
+//   cpu        oneDNN matrix products, fused OpenMP/SIMD kernels, attention without the S x S matrix
+//   null       allocates nothing, computes nothing, counts: the planner's device
+//   check      the cpu backend behind disguised addresses, poison, canaries and a NaN search: a GPU's pitfalls on a laptop;
+//              it ends the job at the first number written that is not finite (ERR_NUMERIC), naming operation and element
+// Operations are stream-ordered and may return before they are done; none allocates. Results do not depend on the number
+// of threads. A bad shape is our bug (CHECK). Letters: B microbatch, S sequence, H hidden, N heads, D head size, F mlp,
+// V vocabulary, T = S*B rows (row = s*B + b), t tensor-parallel size.
+#pragma once
+#include "base/arena.h"
+#include "base/rng.h"
+#include <stdint.h>
+
+typedef enum { F32, F64, I32, NUM_DTYPES } DType;
+
+// A row-major matrix in device memory. A vector is one row. data NULL: an absent optional argument.
+typedef struct {
+    void *data;
+    int64_t rows, cols;
+    DType dtype;
+} Tensor;
+
+typedef struct Device Device;
+typedef struct Stream Stream; // an order of execution with its own workspace
+
+size_t dtype_bytes(DType dtype);
+int64_t tensor_count(Tensor x);
+size_t tensor_bytes(Tensor x);
+Tensor tensor_rows(Tensor x, int64_t first, int64_t count);              // a view of some rows
+// From a device arena. Its contents are undefined; a checking device fills it with NaN (I32: -1) each time.
+Tensor tensor_take(Arena *arena, const char *name, int64_t rows, int64_t cols, DType dtype);
+bool tensor_same_shape(Tensor a, Tensor b);                              // and dtype
+
+// ---- the device -----------------------------------------------------------------------------------------
+
+typedef struct {
+    const char *kind;     // "cpu", "reference", "null", "check"
+    const char *stands_for; // null only: the kind whose workspace it reports; NULL: "cpu"
+    int threads;          // of this rank, >= 1
+    size_t workspace_bytes; // of its stream; what device_workspace_peak of a null run of the same work says
+} DeviceOptions;
+
+// Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest), ERR_OS without memory.
+// Close the arenas that live in its memory first.
+Status device_open(Device **device, DeviceOptions options);
+void device_close(Device *device);
+const char *const *device_kinds(int *count);
+bool device_computes(const Device *device); // false for null
+int device_threads(const Device *device);   // of this rank
+Stream *device_stream(Device *device);      // the compute stream
+Memory device_memory(Device *device);       // what arenas of this device live in
+void device_sync(Device *device, Stream *stream);
+size_t device_workspace_peak(const Device *device); // the most any operation so far needed, bytes
+
+// The address that host code and MPI may follow for device memory (the CPU's are plain or disguised); CHECKs that it is one.
+// On a null device there is nothing to follow: the address comes back as it is.
+void *device_address(Device *device, void *data);
+
+void device_upload(Device *device, Stream *stream, Tensor to, const void *from);   // host to device
+void device_download(Device *device, Stream *stream, void *to, Tensor from);       // and back; synchronous
+void device_copy(Device *device, Stream *stream, Tensor to, Tensor from);
+void device_zero(Device *device, Stream *stream, Tensor x);
+
+// ---- counting --------------------------------------------------------------------------------------------
+
+//  name, tensors read, tensors written (an argument struct holds them first, in this order)
+#define DEVICE_OPS(X)                                                                                             \
+    X(MATMUL, matmul, Matmul, 3, 1)                                                                               \
+    X(BIAS_GELU_FORWARD, bias_gelu_forward, BiasGeluForward, 2, 1)                                                \
+    X(BIAS_GELU_BACKWARD, bias_gelu_backward, BiasGeluBackward, 3, 1)                                             \
+    X(BIAS_DROPOUT_ADD, bias_dropout_add, BiasDropoutAdd, 3, 1)                                                   \
+    X(DROPOUT_BACKWARD, dropout_backward, DropoutBackward, 1, 1)                                                  \
+    X(COLUMN_SUM, column_sum, ColumnSum, 1, 1)                                                                    \
+    X(NORM_FORWARD, norm_forward, NormForward, 3, 3)                                                              \
+    X(NORM_BACKWARD_INPUT, norm_backward_input, NormBackwardInput, 6, 1)                                          \
+    X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight, 4, 2)                                       \
+    X(ATTENTION_FORWARD, attention_forward, AttentionForward, 1, 2)                                               \
+    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 4, 1)                                            \
+    X(EMBEDDING_FORWARD, embedding_forward, EmbeddingForward, 2, 1)                                               \
+    X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward, 2, 1)                                            \
+    X(POSITION_DROPOUT, position_dropout, PositionDropout, 2, 1)                                                  \
+    X(POSITION_BACKWARD, position_backward, PositionBackward, 1, 1)                                               \
+    X(LOSS_MAX, loss_max, LossMax, 1, 1)                                                                          \
+    X(LOSS_SUM, loss_sum, LossSum, 3, 2)                                                                          \
+    X(LOSS_FINISH, loss_finish, LossFinish, 5, 2)                                                                 \
+    X(SUM_SQUARES, sum_squares, SumSquares, 1, 1)                                                                 \
+    X(ADAMW, adamw, AdamW, 1, 3)                                                                                  \
+    X(ADD, add, Add, 1, 1)
+
+#define X(NAME, function, Args, reads, writes) OP_##NAME,
+typedef enum { DEVICE_OPS(X) NUM_DEVICE_OPS } DeviceOp;
+#undef X
+
+typedef struct {
+    int64_t calls;
+    double flops; // of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal
+                  // attention in full, B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk)
+    double bytes; // of its tensors, each once (one that is updated in place too)
+} OpCount;
+
+const char *device_op_name(DeviceOp op);
+const OpCount *device_counts(const Device *device); // [NUM_DEVICE_OPS] since open or the last reset
+void device_counts_reset(Device *device);
+
+// ---- operations: matrix products -----------------------------------------------------------------------------
+
+// d = op(a) op(b) (+ bias) (+ d).   op(a) [M, K], op(b) [K, N], d [M, N]; bias [1, N] or absent.
+typedef struct {
+    Tensor a, b, bias;
+    Tensor d;
+    bool transpose_a, transpose_b, accumulate;
+} Matmul;
+void matmul(Device *device, Stream *stream, Matmul args);
+
+// ---- activations, dropout, residual ----------------------------------------------------------------------------
+
+// y = gelu(x + bias), the tanh form: 0.5 u (1 + tanh(0.79788456 u (1 + 0.044715 u^2))).   x, y [T, F/t], bias [1, F/t]
+typedef struct {
+    Tensor x, bias;
+    Tensor y;
+} BiasGeluForward;
+void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args);
+
+// dx = dy * gelu'(x + bias).   dx may be dy.
+typedef struct {
+    Tensor dy, x, bias;
+    Tensor dx;
+} BiasGeluBackward;
+void bias_gelu_backward(Device *device, Stream *stream, BiasGeluBackward args);
+
+// Which elements of which samples are dropped: element (row s*B + b, column c) of a [S*B, H] tensor is element s*H + c of
+// sample first_sample + b (rng.h), so no grid and no schedule can change a mask. All zeros: no dropout.
+typedef struct {
+    RngKey key;
+    float probability;
+    int64_t first_sample; // numbered over the whole run
+    int64_t samples;      // B
+} Dropout;
+
+// y = residual + dropout(x + bias).   x, residual, y [T, H], bias [1, H]; y may be residual or x.
+typedef struct {
+    Tensor x, bias, residual;
+    Tensor y;
+    Dropout dropout;
+} BiasDropoutAdd;
+void bias_dropout_add(Device *device, Stream *stream, BiasDropoutAdd args);
+
+// dx = dropout'(dy); dx may be dy.
+typedef struct {
+    Tensor dy;
+    Tensor dx;
+    Dropout dropout;
+} DropoutBackward;
+void dropout_backward(Device *device, Stream *stream, DropoutBackward args);
+
+// sum += the column sums of x.   x [T, C], sum [1, C]
+typedef struct {
+    Tensor x;
+    Tensor sum;
+} ColumnSum;
+void column_sum(Device *device, Stream *stream, ColumnSum args);
+
+// ---- layer norm (Ba 2016): y = (x - mean) * rstd * gamma + beta; statistics per row in fp32 -----------------------
+
+//   x, y [T, H], gamma, beta [1, H], mean, rstd [1, T]
+typedef struct {
+    Tensor x, gamma, beta;
+    Tensor y, mean, rstd;
+    float epsilon;
+} NormForward;
+void norm_forward(Device *device, Stream *stream, NormForward args);
+
+// dx = residual (if present) + the gradient of x.   dx may be residual or dy.
+typedef struct {
+    Tensor dy, x, gamma, mean, rstd, residual;
+    Tensor dx;
+} NormBackwardInput;
+void norm_backward_input(Device *device, Stream *stream, NormBackwardInput args);
+
+// dgamma += ..., dbeta += ...
+typedef struct {
+    Tensor dy, x, mean, rstd;
+    Tensor dgamma, dbeta;
+} NormBackwardWeight;
+void norm_backward_weight(Device *device, Stream *stream, NormBackwardWeight args);
+
+// ---- causal self-attention ---------------------------------------------------------------------------------------
+
+// Columns of qkv: for each local head its q, k and v (D each), so a cut by heads is a cut of rows of the weight.
+// Scores are scaled by 1/sqrt(D). Dropout acts on the probabilities: element (h*S + q)*S + k of the sample, h global.
+typedef struct {
+    int64_t batch, sequence, heads, head_size; // B, S, N/t, D
+    int64_t first_head;                        // global number of local head 0
+} AttentionShape;
+
+//   qkv [T, 3*D*N/t], out [T, D*N/t], stats [B*N/t, S]: log of the sum of exp(scores) per query
+typedef struct {
+    Tensor qkv;
+    Tensor out, stats;
+    AttentionShape shape;
+    Dropout dropout;
+} AttentionForward;
+void attention_forward(Device *device, Stream *stream, AttentionForward args);
+
+typedef struct {
+    Tensor dout, qkv, out, stats;
+    Tensor dqkv;
+    AttentionShape shape;
+    Dropout dropout;
+} AttentionBackward;
+void attention_backward(Device *device, Stream *stream, AttentionBackward args);
+
+// ---- embedding, cut over the vocabulary -----------------------------------------------------------------------------
+
+// y row = table row (token - first_row), or zeros for a token outside this rank's rows.
+//   tokens I32 [1, T], table [V/t, H], y [T, H]
+typedef struct {
+    Tensor tokens, table;
+    Tensor y;
+    int64_t first_row;
+} EmbeddingForward;
+void embedding_forward(Device *device, Stream *stream, EmbeddingForward args);
+
+typedef struct {
+    Tensor tokens, dy;
+    Tensor dtable; // +=, in the order of the rows of dy
+    int64_t first_row;
+} EmbeddingBackward;
+void embedding_backward(Device *device, Stream *stream, EmbeddingBackward args);
+
+// y = dropout(x + position row s).   x, y [S*B, H], position [>= S, H]; y may be x.
+typedef struct {
+    Tensor x, position;
+    Tensor y;
+    Dropout dropout; // samples = B gives S
+} PositionDropout;
+void position_dropout(Device *device, Stream *stream, PositionDropout args);
+
+// dposition row s += the sum over b of dy rows s*B + b.
+typedef struct {
+    Tensor dy;
+    Tensor dposition;
+    int64_t samples;
+} PositionBackward;
+void position_backward(Device *device, Stream *stream, PositionBackward args);
+
+// ---- cross-entropy, cut over the vocabulary, in three local steps around two reductions over tp -------------------------
+
+// Columns are vocabulary entries first_col...; those >= vocabulary are padding and take no part.
+// 1. max[i] = the largest local logit (-inf when all local columns are padding).   logits [T, V/t], max [1, T]
+typedef struct {
+    Tensor logits;
+    Tensor max;
+    int64_t first_col, vocabulary;
+} LossMax;
+void loss_max(Device *device, Stream *stream, LossMax args);
+
+// (all-reduce MAX of max)
+// 2. sum[i] = sum of exp(logit - max[i]); target[i] = logit[label] - max[i], or 0 when the label is not local.
+//    sum and target are [1, T] each: adjacent in memory they make one all-reduce.
+typedef struct {
+    Tensor logits, labels, max;
+    Tensor sum, target;
+    int64_t first_col, vocabulary;
+} LossSum;
+void loss_sum(Device *device, Stream *stream, LossSum args);
+
+// (all-reduce SUM of sum and target)
+// 3. loss[i] = mask[i] * (log(sum[i]) - target[i]); logits become their gradient scale * mask[i] * (softmax - one-hot),
+//    zero in padding columns. mask F32 [1, T] or absent (all ones). The tensors read include the logits before.
+typedef struct {
+    Tensor labels, max, sum, target, mask;
+    Tensor logits, loss;
+    int64_t first_col, vocabulary;
+    float scale;
+} LossFinish;
+void loss_finish(Device *device, Stream *stream, LossFinish args);
+
+// ---- optimizer -------------------------------------------------------------------------------------------------------
+
+// sum F64 [1, 1] = the sum of squares of x in fp64, added in a fixed order.
+typedef struct {
+    Tensor x;
+    Tensor sum;
+} SumSquares;
+void sum_squares(Device *device, Stream *stream, SumSquares args);
+
+// AdamW (Loshchilov 2019) with g = grad_scale * gradient:
+//   m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= lr (m/correction1 / (sqrt(v/correction2) + epsilon) + weight_decay p)
+typedef struct {
+    Tensor gradient;
+    Tensor parameter, m, v;
+    double lr, beta1, beta2, epsilon, weight_decay; // double: 1 - beta2 of a float beta2 is off by 5e-5
+    double correction1, correction2;                // 1 - beta^step
+    double grad_scale;                              // the clipping coefficient, or 1
+} AdamW;
+void adamw(Device *device, Stream *stream, AdamW args);
+
+// y += x
+typedef struct {
+    Tensor x;
+    Tensor y;
+} Add;
+void add(Device *device, Stream *stream, Add args);

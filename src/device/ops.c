@@ -1,0 +1,306 @@
+#include "base/rank.h"
+#include "device/front.h"
+#include <inttypes.h>
+#include <stddef.h>
+
+// ---- the table of operations ---------------------------------------------------------------------------------------
+
+//  operation, argument struct, its last tensor, the names of its tensors
+#define OP_TENSORS(X)                                                                                        \
+    X(MATMUL, Matmul, d, "a", "b", "bias", "d")                                                              \
+    X(BIAS_GELU_FORWARD, BiasGeluForward, y, "x", "bias", "y")                                               \
+    X(BIAS_GELU_BACKWARD, BiasGeluBackward, dx, "dy", "x", "bias", "dx")                                     \
+    X(BIAS_DROPOUT_ADD, BiasDropoutAdd, y, "x", "bias", "residual", "y")                                     \
+    X(DROPOUT_BACKWARD, DropoutBackward, dx, "dy", "dx")                                                     \
+    X(COLUMN_SUM, ColumnSum, sum, "x", "sum")                                                                \
+    X(NORM_FORWARD, NormForward, rstd, "x", "gamma", "beta", "y", "mean", "rstd")                            \
+    X(NORM_BACKWARD_INPUT, NormBackwardInput, dx, "dy", "x", "gamma", "mean", "rstd", "residual", "dx")      \
+    X(NORM_BACKWARD_WEIGHT, NormBackwardWeight, dbeta, "dy", "x", "mean", "rstd", "dgamma", "dbeta")         \
+    X(ATTENTION_FORWARD, AttentionForward, stats, "qkv", "out", "stats")                                     \
+    X(ATTENTION_BACKWARD, AttentionBackward, dqkv, "dout", "qkv", "out", "stats", "dqkv")                    \
+    X(EMBEDDING_FORWARD, EmbeddingForward, y, "tokens", "table", "y")                                        \
+    X(EMBEDDING_BACKWARD, EmbeddingBackward, dtable, "tokens", "dy", "dtable")                               \
+    X(POSITION_DROPOUT, PositionDropout, y, "x", "position", "y")                                            \
+    X(POSITION_BACKWARD, PositionBackward, dposition, "dy", "dposition")                                     \
+    X(LOSS_MAX, LossMax, max, "logits", "max")                                                               \
+    X(LOSS_SUM, LossSum, target, "logits", "labels", "max", "sum", "target")                                 \
+    X(LOSS_FINISH, LossFinish, loss, "labels", "max", "sum", "target", "mask", "logits", "loss")             \
+    X(SUM_SQUARES, SumSquares, sum, "x", "sum")                                                              \
+    X(ADAMW, AdamW, v, "gradient", "parameter", "m", "v")                                                    \
+    X(ADD, Add, y, "x", "y")
+
+#define X(NAME, function, Args, reads, writes) TENSORS_##NAME = (reads) + (writes),
+enum { DEVICE_OPS(X) };
+#undef X
+// The front walks the tensors of an argument struct as an array.
+#define X(NAME, Args, last, ...)                                                                             \
+    _Static_assert(offsetof(Args, last) == (TENSORS_##NAME - 1) * sizeof(Tensor),                            \
+                   #Args " holds its tensors first");
+OP_TENSORS(X)
+#undef X
+
+const OpRow op_rows[NUM_DEVICE_OPS] = {
+#define X(NAME, Args, last, ...) [OP_##NAME].tensors = {__VA_ARGS__},
+    OP_TENSORS(X)
+#undef X
+#define X(NAME, function, Args, num_reads, num_writes)                                                       \
+    [OP_##NAME].name = #function, [OP_##NAME].event = #function " [%" PRId64 ", %" PRId64 "]",               \
+    [OP_##NAME].reads = num_reads, [OP_##NAME].writes = num_writes,
+        DEVICE_OPS(X)
+#undef X
+};
+
+const char *device_op_name(DeviceOp op) { return op_rows[op].name; }
+
+// ---- what every operation passes -----------------------------------------------------------------------------------
+
+// What a tensor must be; one per tensor of the argument struct, in its order.
+typedef struct {
+    int64_t rows, cols;
+    DType dtype;
+    bool optional;
+} Shape;
+
+static Shape f32(int64_t rows, int64_t cols) { return (Shape){rows, cols, F32, false}; }
+static Shape f64(int64_t rows, int64_t cols) { return (Shape){rows, cols, F64, false}; }
+static Shape i32(int64_t rows, int64_t cols) { return (Shape){rows, cols, I32, false}; }
+static Shape like(Tensor x) { return f32(x.rows, x.cols); }
+static Shape optional(Shape shape) { return (Shape){shape.rows, shape.cols, shape.dtype, true}; }
+
+static void check_shapes(const OpRow *row, const Tensor *tensors, const Shape *shapes) {
+    static const char *const NAMES[NUM_DTYPES] = {"f32", "f64", "i32"};
+    for (int i = 0; i < row->reads + row->writes; i++) {
+        Tensor x = tensors[i];
+        Shape s = shapes[i];
+        if (!x.data && s.optional) continue;
+        CHECK(x.data || !tensor_count(x), "%s: %s is absent", row->name, row->tensors[i]);
+        CHECK(x.rows == s.rows && x.cols == s.cols && x.dtype == s.dtype,
+              "%s: %s is [%lld, %lld] %s, wanted [%lld, %lld] %s", row->name, row->tensors[i],
+              (long long)x.rows, (long long)x.cols, NAMES[x.dtype], (long long)s.rows, (long long)s.cols,
+              NAMES[s.dtype]);
+    }
+}
+
+static double attention_products(AttentionShape s) {
+    return (double)s.batch * (double)s.heads * (double)s.sequence * (double)s.sequence * (double)s.head_size;
+}
+
+static double op_flops(DeviceOp op, const void *args) {
+    const Matmul *m = args;
+    switch (op) {
+    case OP_MATMUL:
+        return 2.0 * (double)tensor_count(m->d) * (double)(m->transpose_a ? m->a.rows : m->a.cols);
+    case OP_ATTENTION_FORWARD: return 4 * attention_products(((const AttentionForward *)args)->shape);
+    case OP_ATTENTION_BACKWARD: return 10 * attention_products(((const AttentionBackward *)args)->shape);
+    default: return 0;
+    }
+}
+
+static void count(Device *device, DeviceOp op, const void *args) {
+    OpCount *total = &device->counts[op];
+    const Tensor *tensors = args;
+    total->calls++;
+    total->flops += op_flops(op, args);
+    int num_tensors = op_rows[op].reads + op_rows[op].writes;
+    for (int i = 0; i < num_tensors; i++)
+        if (tensors[i].data) total->bytes += (double)tensor_bytes(tensors[i]);
+    Tensor last = tensors[num_tensors - 1];
+    rank_event(op_rows[op].event, last.rows, last.cols, 0);
+}
+
+static void find_workspace(Device *device, Stream *stream, DeviceOp op, const void *args) {
+    if (!device->backend->workspace_bytes) return;
+    size_t need = device->backend->workspace_bytes(stream->exec.threads, op, args);
+    if (need > stream->peak_bytes) stream->peak_bytes = need;
+    CHECK(!device->computes || need <= stream->exec.workspace_bytes,
+          "%s needs %zu bytes of workspace, its stream has %zu", op_rows[op].name, need,
+          stream->exec.workspace_bytes);
+}
+
+static void dispatch(const Backend *backend, const Exec *exec, DeviceOp op, const void *args) {
+    switch (op) {
+#define X(NAME, function, Args, reads, writes)                                                               \
+    case OP_##NAME: backend->function(exec, args); return;
+        DEVICE_OPS(X)
+#undef X
+    case NUM_DEVICE_OPS: break;
+    }
+    CHECK(false, "operation %d does not exist", (int)op);
+}
+
+// `args` is the operation's own copy of its arguments: a checking device reveals their addresses in place.
+static void launch(Device *device, Stream *stream, DeviceOp op, void *args, const Shape *shapes) {
+    CHECK(stream == &device->stream, "%s: a stream of another device", op_rows[op].name);
+    check_shapes(&op_rows[op], args, shapes);
+    find_workspace(device, stream, op, args);
+    count(device, op, args);
+    if (!device->computes) return;
+    if (device->checks) check_before(&device->guard, op, args);
+    dispatch(device->backend, &stream->exec, op, args);
+    if (device->checks) check_after(&device->guard, op, args);
+}
+
+// Without dropout nothing else needs to be said; backends may still divide by the number of samples.
+static Dropout check_dropout(DeviceOp op, Dropout dropout, int64_t rows) {
+    CHECK(dropout.probability >= 0 && dropout.probability < 1, "%s: dropout probability %g, wanted in [0, 1)",
+          op_rows[op].name, (double)dropout.probability);
+    if (dropout.probability == 0 && dropout.samples == 0) dropout.samples = 1;
+    CHECK(dropout.samples > 0 && rows % dropout.samples == 0, "%s: dropout of %lld rows in %lld samples",
+          op_rows[op].name, (long long)rows, (long long)dropout.samples);
+    return dropout;
+}
+
+// ---- matrix products, activations, dropout --------------------------------------------------------------------------
+
+void matmul(Device *device, Stream *stream, Matmul args) {
+    int64_t m = args.d.rows, n = args.d.cols, k = args.transpose_a ? args.a.rows : args.a.cols;
+    Shape a = args.transpose_a ? f32(k, m) : f32(m, k);
+    Shape b = args.transpose_b ? f32(n, k) : f32(k, n);
+    Shape bias = optional(f32(1, n));
+    launch(device, stream, OP_MATMUL, &args, (Shape[]){a, b, bias, f32(m, n)});
+}
+
+void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args) {
+    Shape x = like(args.x);
+    launch(device, stream, OP_BIAS_GELU_FORWARD, &args, (Shape[]){x, f32(1, x.cols), x});
+}
+
+void bias_gelu_backward(Device *device, Stream *stream, BiasGeluBackward args) {
+    Shape x = like(args.x);
+    launch(device, stream, OP_BIAS_GELU_BACKWARD, &args, (Shape[]){x, x, f32(1, x.cols), x});
+}
+
+void bias_dropout_add(Device *device, Stream *stream, BiasDropoutAdd args) {
+    Shape x = like(args.x);
+    args.dropout = check_dropout(OP_BIAS_DROPOUT_ADD, args.dropout, x.rows);
+    launch(device, stream, OP_BIAS_DROPOUT_ADD, &args, (Shape[]){x, f32(1, x.cols), x, x});
+}
+
+void dropout_backward(Device *device, Stream *stream, DropoutBackward args) {
+    Shape dy = like(args.dy);
+    args.dropout = check_dropout(OP_DROPOUT_BACKWARD, args.dropout, dy.rows);
+    launch(device, stream, OP_DROPOUT_BACKWARD, &args, (Shape[]){dy, dy});
+}
+
+void column_sum(Device *device, Stream *stream, ColumnSum args) {
+    Shape x = like(args.x);
+    launch(device, stream, OP_COLUMN_SUM, &args, (Shape[]){x, f32(1, x.cols)});
+}
+
+// ---- layer norm -----------------------------------------------------------------------------------------------------
+
+void norm_forward(Device *device, Stream *stream, NormForward args) {
+    Shape x = like(args.x), weight = f32(1, x.cols), statistic = f32(1, x.rows);
+    launch(device, stream, OP_NORM_FORWARD, &args, (Shape[]){x, weight, weight, x, statistic, statistic});
+}
+
+void norm_backward_input(Device *device, Stream *stream, NormBackwardInput args) {
+    Shape x = like(args.x), weight = f32(1, x.cols), statistic = f32(1, x.rows);
+    Shape residual = optional(f32(x.rows, x.cols));
+    launch(device, stream, OP_NORM_BACKWARD_INPUT, &args,
+           (Shape[]){x, x, weight, statistic, statistic, residual, x});
+}
+
+void norm_backward_weight(Device *device, Stream *stream, NormBackwardWeight args) {
+    Shape x = like(args.x), weight = f32(1, x.cols), statistic = f32(1, x.rows);
+    launch(device, stream, OP_NORM_BACKWARD_WEIGHT, &args,
+           (Shape[]){x, x, statistic, statistic, weight, weight});
+}
+
+// ---- attention ------------------------------------------------------------------------------------------------------
+
+static void check_attention(DeviceOp op, AttentionShape shape, Dropout dropout) {
+    CHECK(shape.batch > 0 && shape.sequence > 0 && shape.heads > 0 && shape.head_size > 0 &&
+              shape.first_head >= 0,
+          "%s: B %lld, S %lld, N/t %lld, D %lld, first head %lld", op_rows[op].name, (long long)shape.batch,
+          (long long)shape.sequence, (long long)shape.heads, (long long)shape.head_size,
+          (long long)shape.first_head);
+    check_dropout(op, dropout, shape.sequence * shape.batch);
+    CHECK(dropout.probability == 0 || dropout.samples == shape.batch,
+          "%s: dropout of %lld samples in a batch of %lld", op_rows[op].name, (long long)dropout.samples,
+          (long long)shape.batch);
+}
+
+void attention_forward(Device *device, Stream *stream, AttentionForward args) {
+    AttentionShape s = args.shape;
+    check_attention(OP_ATTENTION_FORWARD, s, args.dropout);
+    Shape out = f32(s.sequence * s.batch, s.heads * s.head_size), qkv = f32(out.rows, 3 * out.cols);
+    Shape stats = f32(s.batch * s.heads, s.sequence);
+    launch(device, stream, OP_ATTENTION_FORWARD, &args, (Shape[]){qkv, out, stats});
+}
+
+void attention_backward(Device *device, Stream *stream, AttentionBackward args) {
+    AttentionShape s = args.shape;
+    check_attention(OP_ATTENTION_BACKWARD, s, args.dropout);
+    Shape out = f32(s.sequence * s.batch, s.heads * s.head_size), qkv = f32(out.rows, 3 * out.cols);
+    Shape stats = f32(s.batch * s.heads, s.sequence);
+    launch(device, stream, OP_ATTENTION_BACKWARD, &args, (Shape[]){out, qkv, out, stats, qkv});
+}
+
+// ---- embedding ------------------------------------------------------------------------------------------------------
+
+void embedding_forward(Device *device, Stream *stream, EmbeddingForward args) {
+    Shape y = f32(args.y.rows, args.table.cols), tokens = i32(1, y.rows);
+    launch(device, stream, OP_EMBEDDING_FORWARD, &args, (Shape[]){tokens, f32(args.table.rows, y.cols), y});
+}
+
+void embedding_backward(Device *device, Stream *stream, EmbeddingBackward args) {
+    Shape dy = f32(args.dy.rows, args.dtable.cols), tokens = i32(1, dy.rows);
+    launch(device, stream, OP_EMBEDDING_BACKWARD, &args,
+           (Shape[]){tokens, dy, f32(args.dtable.rows, dy.cols)});
+}
+
+static void check_positions(DeviceOp op, int64_t rows, int64_t samples, int64_t positions) {
+    CHECK(samples > 0 && rows % samples == 0, "%s: %lld rows of %lld samples", op_rows[op].name,
+          (long long)rows, (long long)samples);
+    CHECK(rows / samples <= positions, "%s: a sequence of %lld, positions for %lld", op_rows[op].name,
+          (long long)(rows / samples), (long long)positions);
+}
+
+void position_dropout(Device *device, Stream *stream, PositionDropout args) {
+    Shape x = like(args.x);
+    check_positions(OP_POSITION_DROPOUT, x.rows, args.dropout.samples, args.position.rows);
+    check_dropout(OP_POSITION_DROPOUT, args.dropout, x.rows);
+    launch(device, stream, OP_POSITION_DROPOUT, &args, (Shape[]){x, f32(args.position.rows, x.cols), x});
+}
+
+void position_backward(Device *device, Stream *stream, PositionBackward args) {
+    Shape dy = like(args.dy);
+    check_positions(OP_POSITION_BACKWARD, dy.rows, args.samples, args.dposition.rows);
+    launch(device, stream, OP_POSITION_BACKWARD, &args, (Shape[]){dy, f32(args.dposition.rows, dy.cols)});
+}
+
+// ---- loss -----------------------------------------------------------------------------------------------------------
+
+void loss_max(Device *device, Stream *stream, LossMax args) {
+    Shape logits = like(args.logits);
+    launch(device, stream, OP_LOSS_MAX, &args, (Shape[]){logits, f32(1, logits.rows)});
+}
+
+void loss_sum(Device *device, Stream *stream, LossSum args) {
+    Shape logits = like(args.logits), row = f32(1, logits.rows), labels = i32(1, logits.rows);
+    launch(device, stream, OP_LOSS_SUM, &args, (Shape[]){logits, labels, row, row, row});
+}
+
+void loss_finish(Device *device, Stream *stream, LossFinish args) {
+    Shape logits = like(args.logits), row = f32(1, logits.rows), labels = i32(1, logits.rows);
+    Shape mask = optional(f32(1, logits.rows));
+    launch(device, stream, OP_LOSS_FINISH, &args, (Shape[]){labels, row, row, row, mask, logits, row});
+}
+
+// ---- optimizer ------------------------------------------------------------------------------------------------------
+
+void sum_squares(Device *device, Stream *stream, SumSquares args) {
+    Shape x = like(args.x);
+    launch(device, stream, OP_SUM_SQUARES, &args, (Shape[]){x, f64(1, 1)});
+}
+
+void adamw(Device *device, Stream *stream, AdamW args) {
+    Shape p = like(args.parameter);
+    launch(device, stream, OP_ADAMW, &args, (Shape[]){p, p, p, p});
+}
+
+void add(Device *device, Stream *stream, Add args) {
+    Shape x = like(args.x);
+    launch(device, stream, OP_ADD, &args, (Shape[]){x, x});
+}

@@ -1,0 +1,145 @@
+// Calling one variant of the cpu backend: tensors that are exact allocations, every call repeated with
+// several numbers of threads (the bits must not change) and given exactly the workspace that it asks for.
+#pragma once
+#include "device/cpu.h"
+#include "harness.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_BLOCKS = 128 };
+
+typedef struct {
+    const CpuVariant *variant;
+    void *blocks[MAX_BLOCKS]; // one exact allocation per tensor, so that a sanitizer sees every overrun
+    int num_blocks;
+    uint64_t drawn;
+} Bench;
+
+static inline void bench_close(Bench *b) {
+    for (int i = 0; i < b->num_blocks; i++) free(b->blocks[i]);
+}
+
+static inline void each_variant(void (*law)(Bench *)) {
+    for (int i = 0; i < num_cpu_variants; i++) {
+        Bench b = {.variant = &cpu_variants[i]};
+        if (b.variant->runs_here()) law(&b);
+        bench_close(&b);
+    }
+}
+
+// ---- tensors ----------------------------------------------------------------------------------------------
+
+static inline void *block(Bench *b, size_t bytes) {
+    CHECK(b->num_blocks < MAX_BLOCKS, "too many tensors");
+    void *data = calloc(1, bytes);
+    CHECK(data, "no memory");
+    return b->blocks[b->num_blocks++] = data;
+}
+
+static inline Tensor zeros(Bench *b, int64_t rows, int64_t cols) {
+    return (Tensor){block(b, (size_t)(rows * cols) * sizeof(float)), rows, cols, F32};
+}
+
+static inline float *f(Tensor x) { return x.data; }
+
+static inline Tensor constant(Bench *b, int64_t rows, int64_t cols, float value) {
+    Tensor x = zeros(b, rows, cols);
+    for (int64_t i = 0; i < rows * cols; i++) f(x)[i] = value;
+    return x;
+}
+
+static inline Tensor normals(Bench *b, int64_t rows, int64_t cols) {
+    Tensor x = zeros(b, rows, cols);
+    rng_fill_normal(rng_key(11, "cpu test", b->drawn++), 0, (uint64_t)(rows * cols), 0, 1, f(x));
+    return x;
+}
+
+// Integers in [0, limit).
+static inline Tensor integers(Bench *b, int64_t count, uint32_t limit) {
+    Tensor x = {block(b, (size_t)count * sizeof(int32_t)), 1, count, I32};
+    RngKey key = rng_key(11, "cpu test", b->drawn++);
+    for (int64_t i = 0; i < count; i++)
+        ((int32_t *)x.data)[i] = (int32_t)(rng_word(key, 0, (uint64_t)i) % limit);
+    return x;
+}
+
+static inline int32_t integer(Tensor x, int64_t i) { return ((const int32_t *)x.data)[i]; }
+
+static inline Tensor copy(Bench *b, Tensor x) {
+    Tensor y = zeros(b, x.rows, x.cols);
+    memcpy(y.data, x.data, tensor_bytes(x));
+    return y;
+}
+
+static inline Dropout dropout_of(float probability, int64_t samples) {
+    return (Dropout){rng_key(3, "cpu test dropout", 1), probability, ((int64_t)1 << 33) + 5, samples};
+}
+
+static inline double factor(Dropout d, int64_t b, int64_t index) {
+    uint32_t word = rng_word(d.key, (uint64_t)(d.first_sample + b), (uint64_t)index);
+    return word >= rng_dropout_threshold(d.probability) ? 1 / (1 - (double)d.probability) : 0;
+}
+
+// ---- calling ----------------------------------------------------------------------------------------------
+
+static inline void call(const Backend *backend, const Exec *exec, DeviceOp op, const void *args) {
+    switch (op) {
+#define X(NAME, function, Args, reads, writes)                                                               \
+    case OP_##NAME: backend->function(exec, args); break;
+        DEVICE_OPS(X)
+#undef X
+    case NUM_DEVICE_OPS: break;
+    }
+}
+
+static const int FIRST_WRITTEN[] = {
+#define X(NAME, function, Args, reads, writes) reads,
+    DEVICE_OPS(X)
+#undef X
+};
+
+static const int NUM_WRITTEN[] = {
+#define X(NAME, function, Args, reads, writes) writes,
+    DEVICE_OPS(X)
+#undef X
+};
+
+static inline void with_threads(Bench *b, int threads, DeviceOp op, const void *args) {
+    const Backend *backend = b->variant->backend;
+    size_t bytes = backend->workspace_bytes(threads, op, args);
+    Exec exec = {threads, malloc(bytes + !bytes), bytes};
+    CHECK(exec.workspace, "no memory");
+    memset(exec.workspace, 0xFF, bytes); // NaN: nothing may be read before it is written
+    call(backend, &exec, op, args);
+    free(exec.workspace);
+}
+
+// Runs the operation with 1, 2, 3 and 5 threads from the same start; leaves the result of the last.
+static inline void run(Bench *b, DeviceOp op, const void *args) {
+    const Tensor *written = (const Tensor *)args + FIRST_WRITTEN[op];
+    unsigned char *before[3], *result[3];
+    for (int i = 0; i < NUM_WRITTEN[op]; i++) {
+        size_t bytes = tensor_bytes(written[i]);
+        before[i] = malloc(bytes), result[i] = malloc(bytes);
+        CHECK(before[i] && result[i], "no memory");
+        memcpy(before[i], written[i].data, bytes);
+    }
+    with_threads(b, 1, op, args);
+    for (int i = 0; i < NUM_WRITTEN[op]; i++) memcpy(result[i], written[i].data, tensor_bytes(written[i]));
+    for (int threads = 2; threads <= 5; threads += threads == 3 ? 2 : 1) {
+        for (int i = 0; i < NUM_WRITTEN[op]; i++)
+            memcpy(written[i].data, before[i], tensor_bytes(written[i]));
+        with_threads(b, threads, op, args);
+        for (int i = 0; i < NUM_WRITTEN[op]; i++)
+            EXPECT(!memcmp(result[i], written[i].data, tensor_bytes(written[i])),
+                   "%s: %s, output %d differs between 1 and %d threads", b->variant->isa, device_op_name(op),
+                   i, threads);
+    }
+    for (int i = 0; i < NUM_WRITTEN[op]; i++) free(before[i]), free(result[i]);
+}
+
+static inline void near(Bench *b, const char *what, int64_t i, float got, double want, double tolerance) {
+    EXPECT(fabs((double)got - want) <= tolerance * (1 + fabs(want)), "%s: %s[%lld] = %.9g, not %.9g",
+           b->variant->isa, what, (long long)i, (double)got, want);
+}

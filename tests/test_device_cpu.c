@@ -1,0 +1,214 @@
+// The cpu backend's exp, gelu, dropout and attention against plain loops in double, for every variant that
+// runs here.
+#include "cpu_bench.h"
+
+// ---- exp and gelu -----------------------------------------------------------------------------------------
+
+// The sum over one column is exp(logit - max) itself.
+static void exponentials(Bench *b) {
+    enum { COUNT = 100003 };
+    Tensor x = zeros(b, COUNT, 1), labels = integers(b, COUNT, 1);
+    for (int64_t i = 0; i < COUNT; i++) f(x)[i] = -87.3f + 175.6f * (float)i / COUNT;
+    const float special[] = {-INFINITY, -200, -87.4f, 0, 88.5f, 1e30f, INFINITY, NAN}, limit[] = {0, 0, 0, 1};
+    memcpy(f(x), special, sizeof special);
+    LossSum args = {x, labels, zeros(b, 1, COUNT), zeros(b, 1, COUNT), zeros(b, 1, COUNT), 0, 1};
+    run(b, OP_LOSS_SUM, &args);
+    const float *y = f(args.sum);
+    double worst = 0;
+    for (int64_t i = 8; i < COUNT; i++) {
+        double want = exp((double)f(x)[i]), unit = nextafterf((float)want, INFINITY) - (float)want;
+        worst = fmax(worst, fabs((double)y[i] - want) / unit);
+    }
+    EXPECT(worst < 1.2, "%s: exp is off by %.2f units in the last place", b->variant->isa, worst);
+    for (int i = 0; i < 4; i++) EXPECT(y[i] == limit[i], "exp(%g) = %g", (double)special[i], (double)y[i]);
+    for (int i = 4; i < 7; i++) EXPECT(isinf(y[i]), "exp(%g) = %g", (double)special[i], (double)y[i]);
+    EXPECT(isnan(y[7]), "exp(NaN) = %g", (double)y[7]);
+}
+
+static double gelu(double u, double *slope) {
+    double a = 0.79788456080286535588, z = a * u * (1 + 0.044715 * u * u), gate = 1 / (1 + exp(-2 * z));
+    *slope = gate + 2 * u * gate * (1 - gate) * a * (1 + 3 * 0.044715 * u * u);
+    return u * gate;
+}
+
+// Relative to the value itself, down to the smallest normal numbers: the argument of the exponential is
+// rounded, so its size multiplies the error.
+static void gelus(Bench *b) {
+    enum { ROWS = 131, COLS = 701 };
+    Tensor x = normals(b, ROWS, COLS), bias = normals(b, 1, COLS), dy = normals(b, ROWS, COLS);
+    for (int64_t i = 0; i < ROWS * COLS; i++) f(x)[i] *= 3;
+    BiasGeluForward forward = {x, bias, zeros(b, ROWS, COLS)};
+    BiasGeluBackward backward = {dy, x, bias, dy}; // in place
+    Tensor dy_before = copy(b, dy);
+    run(b, OP_BIAS_GELU_FORWARD, &forward);
+    run(b, OP_BIAS_GELU_BACKWARD, &backward);
+    for (int64_t i = 0; i < ROWS * COLS; i++) {
+        double slope, u = (double)(f(x)[i] + f(bias)[i % COLS]), y = gelu(u, &slope);
+        double z = u * (1 + u * u), relative = 3e-7 * (2 + fabs(z));
+        EXPECT(fabs((double)f(forward.y)[i] - y) <= relative * fabs(y) + 2e-37,
+               "%s: gelu(%.9g) = %.9g, not %.9g", b->variant->isa, u, (double)f(forward.y)[i], y);
+        near(b, "gelu slope", i, f(dy)[i], (double)f(dy_before)[i] * slope, 1e-6);
+    }
+}
+
+// ---- dropout ----------------------------------------------------------------------------------------------
+
+static void dropouts(Bench *b, float probability) {
+    enum { S = 37, B = 3, COLS = 701, ROWS = S * B }; // rows begin at all four lanes of a Philox block
+    Dropout d = dropout_of(probability, B);
+    Tensor x = normals(b, ROWS, COLS), bias = normals(b, 1, COLS), residual = normals(b, ROWS, COLS);
+    Tensor position = normals(b, S + 2, COLS), before = copy(b, residual);
+    BiasDropoutAdd sum = {x, bias, residual, residual, d};
+    DropoutBackward backward = {x, zeros(b, ROWS, COLS), d};
+    PositionDropout embedded = {x, position, zeros(b, ROWS, COLS), d};
+    run(b, OP_BIAS_DROPOUT_ADD, &sum);
+    run(b, OP_DROPOUT_BACKWARD, &backward);
+    run(b, OP_POSITION_DROPOUT, &embedded);
+    for (int64_t i = 0; i < ROWS * COLS; i++) {
+        int64_t s = i / COLS / B, sample = i / COLS % B, c = i % COLS;
+        double keep = factor(d, sample, s * COLS + c), value = (double)f(x)[i];
+        EXPECT((f(backward.dx)[i] == 0) == (keep == 0), "%s: the mask differs at %lld", b->variant->isa,
+               (long long)i);
+        near(b, "dropout_backward", i, f(backward.dx)[i], value * keep, 1e-6);
+        near(b, "bias_dropout_add", i, f(sum.y)[i],
+             (double)f(before)[i] + (value + (double)f(bias)[c]) * keep, 1e-6);
+        near(b, "position_dropout", i, f(embedded.y)[i], (value + (double)f(position)[s * COLS + c]) * keep,
+             1e-6);
+    }
+}
+
+static void dropped(Bench *b) { dropouts(b, 0.3f); }
+static void not_dropped(Bench *b) { dropouts(b, 0); }
+
+// With q = 0 all keys weigh the same, and with v = 1 in column k of row k (D = S) out is the matrix P itself.
+static void attention_masks(Bench *b) {
+    enum { S = 70, B = 2, N = 2, FIRST_HEAD = 3 };
+    AttentionShape shape = {B, S, N, S, FIRST_HEAD};
+    Dropout d = dropout_of(0.4f, B);
+    AttentionForward args = {zeros(b, S * B, 3 * S * N), zeros(b, S * B, S * N), zeros(b, B * N, S), shape,
+                             d};
+    for (int64_t row = 0; row < S * B; row++)
+        for (int64_t h = 0; h < N; h++) f(args.qkv)[row * 3 * S * N + h * 3 * S + 2 * S + row / B] = 1;
+    run(b, OP_ATTENTION_FORWARD, &args);
+    for (int64_t i = 0; i < S * B * S * N; i++) {
+        int64_t row = i / (S * N), h = i / S % N, key = i % S, query = row / B, sample = row % B;
+        double keep = key <= query ? factor(d, sample, ((FIRST_HEAD + h) * S + query) * S + key) : 0;
+        EXPECT((f(args.out)[i] == 0) == (keep == 0), "%s: query %lld, key %lld", b->variant->isa,
+               (long long)query, (long long)key);
+        near(b, "probability", i, f(args.out)[i], keep / (double)(query + 1), 1e-6);
+    }
+}
+
+// ---- attention --------------------------------------------------------------------------------------------
+
+// One head of one sample in double: out, log-sum-exp, dq, dk and dv, by the definition.
+typedef struct {
+    int64_t s, d;
+    double *q, *k, *v, *out, *dout, *dq, *dk, *dv, *stats, *p,
+        *keep; // [s, d] each, stats [s], p and keep [s]
+} Exact;
+
+static double dot(const double *x, const double *y, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+static void add_scaled(double *to, double by, const double *x, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] += by * x[i];
+}
+
+static void exact_query(Exact *e, int64_t query) {
+    int64_t d = e->d;
+    double scale = 1 / sqrt((double)d), sum = 0, delta = 0;
+    for (int64_t k = 0; k <= query; k++) sum += e->p[k] = exp(scale * dot(e->q + query * d, e->k + k * d, d));
+    e->stats[query] = log(sum);
+    for (int64_t k = 0; k <= query; k++) {
+        e->p[k] /= sum;
+        add_scaled(e->out + query * d, e->p[k] * e->keep[k], e->v + k * d, d);
+        add_scaled(e->dv + k * d, e->p[k] * e->keep[k], e->dout + query * d, d);
+        delta += e->p[k] * e->keep[k] * dot(e->dout + query * d, e->v + k * d, d);
+    }
+    for (int64_t k = 0; k <= query; k++) {
+        double dp = e->keep[k] * dot(e->dout + query * d, e->v + k * d, d);
+        double dscore = scale * e->p[k] * (dp - delta);
+        add_scaled(e->dq + query * d, dscore, e->k + k * d, d);
+        add_scaled(e->dk + k * d, dscore, e->q + query * d, d);
+    }
+}
+
+static double *slice(double **free_space, int64_t count) {
+    double *start = *free_space;
+    *free_space += count;
+    return start;
+}
+
+static void compare_head(Bench *b, const AttentionBackward *p, int64_t sample, int64_t h) {
+    int64_t S = p->shape.sequence, D = p->shape.head_size, B = p->shape.batch, N = p->shape.heads;
+    double *space = calloc((size_t)(8 * S * D + 3 * S), sizeof *space), *next = space;
+    CHECK(space, "no memory");
+    Exact e = {.s = S, .d = D};
+    double **parts[] = {&e.q, &e.k, &e.v, &e.dq, &e.dk, &e.dv, &e.out, &e.dout};
+    for (int i = 0; i < 8; i++) *parts[i] = slice(&next, S * D);
+    e.stats = slice(&next, S), e.p = slice(&next, S), e.keep = slice(&next, S);
+    for (int64_t i = 0; i < S * D; i++) {
+        int64_t row = i / D * B + sample, at = row * 3 * D * N + h * 3 * D + i % D;
+        for (int part = 0; part < 3; part++) (*parts[part])[i] = (double)f(p->qkv)[at + part * D];
+        e.dout[i] = (double)f(p->dout)[(row * N + h) * D + i % D];
+    }
+    for (int64_t query = 0; query < S; query++) {
+        for (int64_t k = 0; k <= query; k++)
+            e.keep[k] = factor(p->dropout, sample, ((p->shape.first_head + h) * S + query) * S + k);
+        exact_query(&e, query);
+        near(b, "stats", query, f(p->stats)[(sample * N + h) * S + query], e.stats[query], 2e-6);
+    }
+    for (int64_t i = 0; i < S * D; i++) {
+        int64_t row = i / D * B + sample, at = row * 3 * D * N + h * 3 * D + i % D;
+        near(b, "out", i, f(p->out)[(row * N + h) * D + i % D], e.out[i], 5e-6);
+        for (int part = 0; part < 3; part++)
+            near(b,
+                 part == 0   ? "dq"
+                 : part == 1 ? "dk"
+                             : "dv",
+                 i, f(p->dqkv)[at + part * D], (*parts[3 + part])[i], 1e-5);
+    }
+    free(space);
+}
+
+static void attention(Bench *b, AttentionShape shape, float probability) {
+    int64_t rows = shape.sequence * shape.batch, width = shape.heads * shape.head_size;
+    Dropout d = dropout_of(probability, shape.batch);
+    Tensor qkv = normals(b, rows, 3 * width), dout = normals(b, rows, width);
+    AttentionForward forward = {qkv, constant(b, rows, width, NAN),
+                                zeros(b, shape.batch * shape.heads, shape.sequence), shape, d};
+    run(b, OP_ATTENTION_FORWARD, &forward);
+    AttentionBackward backward = {dout,  qkv, forward.out, forward.stats, constant(b, rows, 3 * width, NAN),
+                                  shape, d};
+    run(b, OP_ATTENTION_BACKWARD, &backward);
+    for (int64_t i = 0; i < shape.batch * shape.heads; i++)
+        compare_head(b, &backward, i / shape.heads, i % shape.heads);
+}
+
+static void attentions(Bench *b) {
+    attention(b, (AttentionShape){1, 1, 1, 4, 0}, 0);
+    attention(b, (AttentionShape){2, 64, 3, 8, 0}, 0.2f);
+    attention(b, (AttentionShape){3, 135, 2, 20, 6}, 0.1f); // neither blocks nor vectors divide it
+    attention(b, (AttentionShape){1, 560, 1, 8, 1}, 0.1f);  // several spans of the mask
+    attention(b, (AttentionShape){2, 100, 2, 16, 0}, 0);
+}
+
+static void exponential_law(void) { each_variant(exponentials); }
+static void gelu_law(void) { each_variant(gelus); }
+static void dropout_law(void) { each_variant(dropped), each_variant(not_dropped); }
+static void attention_mask_law(void) { each_variant(attention_masks); }
+static void attention_law(void) { each_variant(attentions); }
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"exponential", exponential_law},
+                                      {"gelu", gelu_law},
+                                      {"dropout masks", dropout_law},
+                                      {"attention masks", attention_mask_law},
+                                      {"attention", attention_law},
+                                      {0}},
+                       argc, argv);
+}

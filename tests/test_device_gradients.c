@@ -1,0 +1,311 @@
+// Every backward operation against finite differences of its forward, on the reference device: for L = sum of w y with
+// random w, dL/dx of each single element by Richardson-extrapolated central differences.
+#include "device_bench.h"
+#include <stdio.h>
+
+enum { MOST_INPUTS = 3 };
+static const double TOLERANCE =
+    2e-4; // of the largest gradient; the differences themselves are good to about 2e-5
+
+// What is differentiated: y as a function of the inputs. Other tensors are for the two functions alone.
+typedef struct {
+    Tensor inputs[MOST_INPUTS], gradients[MOST_INPUTS];
+    Tensor y, dy;
+    Tensor other[3];
+    Dropout dropout;
+    AttentionShape shape;
+} Problem;
+
+typedef void Step(Bench *b, Problem *p);
+
+static void add_input(Bench *b, Problem *p, int i, int64_t rows, int64_t cols) {
+    p->inputs[i] = normals(b, rows, cols);
+    p->gradients[i] = tensor(b, rows, cols);
+    device_zero(b->device, b->stream, p->gradients[i]);
+}
+
+static void set_y(Bench *b, Problem *p, int64_t rows, int64_t cols) {
+    p->y = tensor(b, rows, cols);
+    p->dy = normals(b, rows, cols);
+}
+
+static double weighted_sum(Bench *b, Problem *p, Step *forward, const float *weights) {
+    forward(b, p);
+    float *y = values_of(b, p->y);
+    double sum = 0;
+    for (int64_t i = 0; i < tensor_count(p->y); i++) sum += (double)weights[i] * (double)y[i];
+    free(y);
+    return sum;
+}
+
+static double central_difference(Bench *b, Problem *p, Step *forward, const float *weights, Tensor element,
+                                 float x, float h) {
+    float up = x + h, down = x - h;
+    device_upload(b->device, b->stream, element, &up);
+    double above = weighted_sum(b, p, forward, weights);
+    device_upload(b->device, b->stream, element, &down);
+    double below = weighted_sum(b, p, forward, weights);
+    device_upload(b->device, b->stream, element, &x);
+    return (above - below) / ((double)up - (double)down);
+}
+
+static void check_input(const char *name, int input, Bench *b, Problem *p, Step *forward,
+                        const float *weights) {
+    Tensor x = p->inputs[input];
+    float *values = values_of(b, x), *gradient = values_of(b, p->gradients[input]);
+    double largest = 0, error = 0;
+    for (int64_t i = 0; i < tensor_count(x); i++) {
+        Tensor element = {(float *)x.data + i, 1, 1, F32};
+        double wide = central_difference(b, p, forward, weights, element, values[i], 0.0625f);
+        double narrow = central_difference(b, p, forward, weights, element, values[i], 0.03125f);
+        double slope = (4 * narrow - wide) / 3;
+        largest = fmax(largest, fabs(slope));
+        error = fmax(error, fabs(slope - (double)gradient[i]));
+    }
+    EXPECT(largest > 0.01 && error < TOLERANCE * largest, "%s, input %d: error %.2g, largest gradient %.2g",
+           name, input, error, largest);
+    free(values);
+    free(gradient);
+}
+
+static void check_gradients(const char *name, void (*declare)(Bench *, Problem *), Step *forward,
+                            Step *backward) {
+    Bench b = bench_open("reference", 1);
+    Problem p = {0};
+    declare(&b, &p);
+    forward(&b, &p);
+    backward(&b, &p);
+    float *weights = values_of(&b, p.dy);
+    for (int i = 0; i < MOST_INPUTS && p.inputs[i].data; i++) check_input(name, i, &b, &p, forward, weights);
+    free(weights);
+    bench_close(&b);
+}
+
+// ---- linear: x [T, I], weight [O, I], bias [1, O] ---------------------------------------------------------------
+
+static void declare_linear(Bench *b, Problem *p) {
+    add_input(b, p, 0, 5, 7);
+    add_input(b, p, 1, 4, 7);
+    add_input(b, p, 2, 1, 4);
+    set_y(b, p, 5, 4);
+}
+
+static void linear_forward(Bench *b, Problem *p) {
+    matmul(
+        b->device, b->stream,
+        (Matmul){.a = p->inputs[0], .b = p->inputs[1], .bias = p->inputs[2], .d = p->y, .transpose_b = true});
+}
+
+static void linear_backward(Bench *b, Problem *p) {
+    matmul(b->device, b->stream, (Matmul){.a = p->dy, .b = p->inputs[1], .d = p->gradients[0]});
+    matmul(b->device, b->stream,
+           (Matmul){
+               .a = p->dy, .b = p->inputs[0], .d = p->gradients[1], .transpose_a = true, .accumulate = true});
+    column_sum(b->device, b->stream, (ColumnSum){p->dy, p->gradients[2]});
+}
+
+static void linear(void) { check_gradients("linear", declare_linear, linear_forward, linear_backward); }
+
+// ---- bias + gelu: x [T, F], bias [1, F] -------------------------------------------------------------------------
+
+static void declare_gelu(Bench *b, Problem *p) {
+    add_input(b, p, 0, 6, 5);
+    add_input(b, p, 1, 1, 5);
+    set_y(b, p, 6, 5);
+}
+
+static void gelu_forward(Bench *b, Problem *p) {
+    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){p->inputs[0], p->inputs[1], p->y});
+}
+
+static void gelu_backward(Bench *b, Problem *p) {
+    bias_gelu_backward(b->device, b->stream,
+                       (BiasGeluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0]});
+    column_sum(b->device, b->stream, (ColumnSum){p->gradients[0], p->gradients[1]});
+}
+
+static void bias_gelu(void) { check_gradients("bias_gelu", declare_gelu, gelu_forward, gelu_backward); }
+
+// ---- bias + dropout + residual: x [T, H], bias [1, H], residual [T, H] --------------------------------------------
+
+static void declare_residual(Bench *b, Problem *p) {
+    add_input(b, p, 0, 6, 9);
+    add_input(b, p, 1, 1, 9);
+    add_input(b, p, 2, 6, 9);
+    set_y(b, p, 6, 9);
+    p->dropout = dropout_of(0.3f, 2);
+}
+
+static void residual_forward(Bench *b, Problem *p) {
+    bias_dropout_add(b->device, b->stream,
+                     (BiasDropoutAdd){p->inputs[0], p->inputs[1], p->inputs[2], p->y, p->dropout});
+}
+
+static void residual_backward(Bench *b, Problem *p) {
+    dropout_backward(b->device, b->stream, (DropoutBackward){p->dy, p->gradients[0], p->dropout});
+    column_sum(b->device, b->stream, (ColumnSum){p->gradients[0], p->gradients[1]});
+    add(b->device, b->stream, (Add){p->dy, p->gradients[2]});
+}
+
+static void dropout_add(void) {
+    check_gradients("bias_dropout_add", declare_residual, residual_forward, residual_backward);
+}
+
+// ---- layer norm: x [T, H], gamma, beta [1, H]; other: mean, rstd ----------------------------------------------------
+
+static void declare_norm(Bench *b, Problem *p) {
+    add_input(b, p, 0, 4, 12);
+    add_input(b, p, 1, 1, 12);
+    add_input(b, p, 2, 1, 12);
+    set_y(b, p, 4, 12);
+    p->other[0] = tensor(b, 1, 4);
+    p->other[1] = tensor(b, 1, 4);
+    p->other[2] = (Tensor){0};
+}
+
+static void layer_norm_forward(Bench *b, Problem *p) {
+    norm_forward(
+        b->device, b->stream,
+        (NormForward){p->inputs[0], p->inputs[1], p->inputs[2], p->y, p->other[0], p->other[1], 1e-5f});
+}
+
+static void layer_norm_backward(Bench *b, Problem *p) {
+    norm_backward_input(b->device, b->stream,
+                        (NormBackwardInput){p->dy, p->inputs[0], p->inputs[1], p->other[0], p->other[1],
+                                            p->other[2], p->gradients[0]});
+    norm_backward_weight(b->device, b->stream,
+                         (NormBackwardWeight){p->dy, p->inputs[0], p->other[0], p->other[1], p->gradients[1],
+                                              p->gradients[2]});
+}
+
+static void layer_norm(void) {
+    check_gradients("norm", declare_norm, layer_norm_forward, layer_norm_backward);
+}
+
+// With a residual z = x + norm(x): dx = dy + the norm's.
+static void declare_norm_residual(Bench *b, Problem *p) {
+    declare_norm(b, p);
+    p->other[2] = p->dy;
+}
+
+static void layer_norm_residual_forward(Bench *b, Problem *p) {
+    layer_norm_forward(b, p);
+    add(b->device, b->stream, (Add){p->inputs[0], p->y});
+}
+
+static void layer_norm_residual(void) {
+    check_gradients("norm + x", declare_norm_residual, layer_norm_residual_forward, layer_norm_backward);
+}
+
+// ---- attention: qkv; other: stats ---------------------------------------------------------------------------------
+
+static void declare_attention_of(Bench *b, Problem *p, float probability) {
+    p->shape = (AttentionShape){2, 5, 2, 3, 4};
+    p->dropout = dropout_of(probability, 2);
+    add_input(b, p, 0, 10, 18);
+    set_y(b, p, 10, 6);
+    p->other[0] = tensor(b, 4, 5);
+}
+
+static void declare_attention(Bench *b, Problem *p) { declare_attention_of(b, p, 0); }
+static void declare_attention_dropout(Bench *b, Problem *p) { declare_attention_of(b, p, 0.3f); }
+
+static void self_attention_forward(Bench *b, Problem *p) {
+    attention_forward(b->device, b->stream,
+                      (AttentionForward){p->inputs[0], p->y, p->other[0], p->shape, p->dropout});
+}
+
+static void self_attention_backward(Bench *b, Problem *p) {
+    attention_backward(
+        b->device, b->stream,
+        (AttentionBackward){p->dy, p->inputs[0], p->y, p->other[0], p->gradients[0], p->shape, p->dropout});
+}
+
+static void attention(void) {
+    check_gradients("attention", declare_attention, self_attention_forward, self_attention_backward);
+    check_gradients("attention with dropout", declare_attention_dropout, self_attention_forward,
+                    self_attention_backward);
+}
+
+// ---- embedding: table [V/t, H]; other: tokens -----------------------------------------------------------------------
+
+static void declare_embedding(Bench *b, Problem *p) {
+    add_input(b, p, 0, 6, 4);
+    set_y(b, p, 15, 4);
+    p->other[0] = integers(b, 15, 9); // rows 2..7 are local
+}
+
+static void token_forward(Bench *b, Problem *p) {
+    embedding_forward(b->device, b->stream, (EmbeddingForward){p->other[0], p->inputs[0], p->y, 2});
+}
+
+static void token_backward(Bench *b, Problem *p) {
+    embedding_backward(b->device, b->stream, (EmbeddingBackward){p->other[0], p->dy, p->gradients[0], 2});
+}
+
+static void embedding(void) {
+    check_gradients("embedding", declare_embedding, token_forward, token_backward);
+}
+
+// ---- position: x [S*B, H], position [S, H] --------------------------------------------------------------------------
+
+static void declare_position(Bench *b, Problem *p) {
+    add_input(b, p, 0, 8, 5);
+    add_input(b, p, 1, 4, 5);
+    set_y(b, p, 8, 5);
+    p->dropout = dropout_of(0.25f, 2);
+}
+
+static void position_forward(Bench *b, Problem *p) {
+    position_dropout(b->device, b->stream, (PositionDropout){p->inputs[0], p->inputs[1], p->y, p->dropout});
+}
+
+static void position_gradient(Bench *b, Problem *p) {
+    dropout_backward(b->device, b->stream, (DropoutBackward){p->dy, p->gradients[0], p->dropout});
+    position_backward(b->device, b->stream, (PositionBackward){p->gradients[0], p->gradients[1], 2});
+}
+
+static void position(void) {
+    check_gradients("position", declare_position, position_forward, position_gradient);
+}
+
+// ---- loss: logits [T, V] with padding; y = loss; other: labels, max sum target in rows, mask --------------------------
+
+static void declare_loss(Bench *b, Problem *p) {
+    static const float ONES[6] = {1, 1, 1, 1, 1, 1};
+    add_input(b, p, 0, 6, 11);
+    p->y = tensor(b, 1, 6);
+    p->dy = from_floats(b, 1, 6, ONES);
+    p->other[0] = integers(b, 6, 9);
+    p->other[1] = tensor(b, 3, 6);
+    p->other[2] = normals(b, 1, 6);
+}
+
+// The last step turns its copy of the logits into the gradient of the sum of the losses.
+static void cross_entropy(Bench *b, Problem *p) {
+    Tensor logits = p->gradients[0], max = tensor_rows(p->other[1], 0, 1);
+    Tensor sum = tensor_rows(p->other[1], 1, 1), target = tensor_rows(p->other[1], 2, 1);
+    device_copy(b->device, b->stream, logits, p->inputs[0]);
+    loss_max(b->device, b->stream, (LossMax){logits, max, 0, 9});
+    loss_sum(b->device, b->stream, (LossSum){logits, p->other[0], max, sum, target, 0, 9});
+    loss_finish(b->device, b->stream,
+                (LossFinish){p->other[0], max, sum, target, p->other[2], logits, p->y, 0, 9, 1.0f});
+}
+
+static void nothing(Bench *b, Problem *p) { (void)b, (void)p; }
+
+static void loss(void) { check_gradients("loss", declare_loss, cross_entropy, nothing); }
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"linear", linear},
+                                      {"bias_gelu", bias_gelu},
+                                      {"bias_dropout_add", dropout_add},
+                                      {"norm", layer_norm},
+                                      {"norm_residual", layer_norm_residual},
+                                      {"attention", attention},
+                                      {"embedding", embedding},
+                                      {"position", position},
+                                      {"loss", loss},
+                                      {0}},
+                       argc, argv);
+}
