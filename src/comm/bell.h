@@ -1,0 +1,19 @@
+// A bell that one thread sleeps by and others ring: nobody misses a ring, and ringing costs no lock while nobody sleeps.
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    _Atomic(uint32_t) rings;
+    atomic_bool asleep;
+} Bell;
+
+void bell_open(Bell *bell);
+void bell_close(Bell *bell);
+void bell_ring(Bell *bell);
+// Until it has rung since `*seen`, which it updates; at most `seconds`. Turns over `spins` times before it sleeps.
+void bell_await(Bell *bell, uint32_t *seen, int spins, double seconds);

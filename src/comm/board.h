@@ -1,0 +1,49 @@
+// A blackboard: collectives of ranks that see one memory, as threads do, and processes of one node through a shared window.
+//
+// A collective is three phases, and a rank may begin one when all ranks of the group have finished the phase before:
+//   ENTER   say where my elements are (direct), or copy them to my stage in the shared memory (staged)
+//   REDUCE  add my slice of everybody's elements, in rank order
+//   LEAVE   copy the others' results
+// A slot counts the arrivals of one collective and is used again when all have left it. Staged calls go through the slots
+// in chunks that stay in the second-level cache. Nothing here blocks or allocates after board_open.
+#pragma once
+#include "comm/transport.h"
+#include <stdatomic.h>
+
+enum { PHASE_ENTER, PHASE_REDUCE, PHASE_LEAVE, NUM_PHASES };
+
+typedef struct {
+    _Alignas(64) _Atomic(uint64_t)
+        arrived[NUM_PHASES]; // over all uses: use number u is complete at (u + 1) * size
+} Slot;
+
+typedef struct {
+    const void *address;      // direct: this rank's elements
+    _Atomic(uint64_t) phases; // how many this rank has finished over all uses: for hang reports
+} Entry;
+
+typedef struct {
+    int rank, size, num_slots;
+    Slot *slots;    // shared [num_slots], zeroed before the first use
+    Entry *entries; // shared [num_slots * size], zeroed
+    char *const
+        *stages; // [size] each rank's stage, num_slots * stage_bytes, as this rank sees it; NULL: direct
+    size_t stage_bytes;
+    void (*ring)(void *self); // a phase is complete: others may be asleep; or NULL
+    void *self;
+    const char **parts; // private from here on
+    uint64_t next_use;
+} Board;
+
+typedef struct {
+    uint64_t use;  // the current chunk's number over all chunks of the board
+    size_t offset; // elements done
+    int phase;
+} BoardOp;
+
+void board_open(Board *board); // everything above `parts` is set
+void board_close(Board *board);
+// Collectives only; in the same order on every rank.
+void board_start(Board *board, const Call *call, BoardOp *op);
+Progress board_advance(Board *board, const Call *call, BoardOp *op);
+bool board_waits_for(const Board *board, const BoardOp *op, int rank);

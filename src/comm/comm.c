@@ -1,0 +1,319 @@
+#include "comm/comm.h"
+#include "comm/queue.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- what transports share ---------------------------------------------------------------------------
+
+void *comm_allocate(size_t count, size_t bytes) {
+    void *memory = calloc(count ? count : 1, bytes);
+    CHECK(memory, "no memory for %zu times %zu bytes of a communication group", count, bytes);
+    return memory;
+}
+
+void group_init(Group *group, const Transport *transport, const char *name, const Group *parent,
+                const int *ranks, int num_ranks, int rank) {
+    *group = (Group){.transport = transport, .name = name, .rank = parent ? -1 : rank, .size = num_ranks};
+    group->members = comm_allocate((size_t)num_ranks, sizeof(int));
+    for (int i = 0; i < num_ranks; i++) {
+        group->members[i] = parent ? parent->members[ranks[i]] : i;
+        if (parent && ranks[i] == parent->rank) group->rank = i;
+    }
+}
+
+// ---- the launch ------------------------------------------------------------------------------------
+
+// The first of these environment variables that is a number, or -1.
+static int from_environment(const char *const *names, int count) {
+    for (int i = 0; i < count; i++) {
+        const char *text = getenv(names[i]);
+        int64_t value;
+        if (text && parse_int(text, &value) && value >= 0 && value <= INT32_MAX) return (int)value;
+    }
+    return -1;
+}
+
+// Slurm sets SLURM_NTASKS in the batch script too; only srun's processes have a step and a process number.
+static bool under_srun(void) { return getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID"); }
+
+int comm_launcher_ranks(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
+    int ranks = from_environment(names, 3);
+    if (ranks < 1 && under_srun()) ranks = from_environment((const char *const[]){"SLURM_NTASKS"}, 1);
+    return ranks > 0 ? ranks : 0;
+}
+
+int comm_launcher_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK",
+                                        "SLURM_PROCID"};
+    int rank = comm_launcher_ranks() ? from_environment(names, 4) : 0;
+    return rank > 0 ? rank : 0;
+}
+
+int comm_launcher_ranks_here(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"};
+    int here = from_environment(names, 4), all = comm_launcher_ranks();
+    return here > 0 ? here : all > 0 ? all : 1;
+}
+
+static const struct {
+    const char *name;
+    Status (*launch)(const CommOptions *options, RankMain *rank_main, void *arg);
+} launchers[] = {
+    {"threads", threads_launch}, {"mpi", mpi_launch}, {"mpi-messages", mpi_launch}, {"null", null_launch}};
+
+Status comm_launch(CommOptions options, RankMain *rank_main, void *arg) {
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
+        if (!strcmp(options.transport, launchers[i].name))
+            return launchers[i].launch(&options, rank_main, arg);
+    return fail(ERR_CONFIG, "unknown transport '%s': threads, mpi, mpi-messages or null", options.transport);
+}
+
+Status world_run(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
+    if (options->check) TRY(check_wrap(group, &group));
+    World world = {.comm = {.group = group, .world = &world}, .options = options};
+    Status status = rank_main(&world.comm, arg);
+    // After an error operations may be in flight that others still complete into their requests: leave them alone.
+    if (status == OK) CHECK(!world.first, "a request was never awaited");
+    if (!world.first) queue_destroy(&world);
+    group->transport->close(group);
+    return status;
+}
+
+_Noreturn void abort_after_error(Status status) {
+    char who[64];
+    rank_describe(rank_current(), who, sizeof who);
+    fprintf(stderr, "trireme: error: %s%s%s (others were still at work: the job ends)\n", who,
+            *who ? " " : "", fail_message());
+    rank_abort_job((int)status);
+}
+
+// ---- groups ----------------------------------------------------------------------------------------
+
+int comm_rank(const Comm *comm) { return comm->group->rank; }
+int comm_size(const Comm *comm) { return comm->group->size; }
+const char *comm_name(const Comm *comm) { return comm->group->name; }
+const CommCount *comm_counts(const Comm *comm) { return comm->counts; }
+void comm_use_device(Comm *world, Device *device) { world->world->device = device; }
+
+Status comm_split(Comm *parent, const char *name, const int *ranks, int num_ranks, Comm **group) {
+    bool present = false;
+    CHECK(num_ranks > 0, "group %s of %d ranks", name, num_ranks);
+    for (int i = 0; i < num_ranks; i++) {
+        CHECK(ranks[i] >= 0 && ranks[i] < comm_size(parent), "group %s: rank %d of %d", name, ranks[i],
+              comm_size(parent));
+        present |= ranks[i] == comm_rank(parent);
+    }
+    CHECK(present, "group %s does not contain the rank %d that opens it", name, comm_rank(parent));
+    Comm *comm = comm_allocate(1, sizeof *comm);
+    comm->world = parent->world;
+    Status status = parent->group->transport->split(parent->group, name, ranks, num_ranks, &comm->group);
+    if (status != OK)
+        free(comm);
+    else
+        *group = comm;
+    return status;
+}
+
+void comm_close(Comm *group) {
+    if (!group) return;
+    group->group->transport->close(group->group);
+    free(group);
+}
+
+// ---- the front: what every call passes ------------------------------------------------------------------
+
+static const char *const event_formats[NUM_COMM_OPS] = {
+    [COMM_ALL_REDUCE] = "all_reduce of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
+    [COMM_REDUCE_SCATTER] = "reduce_scatter to %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
+    [COMM_ALL_GATHER] = "all_gather of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
+    [COMM_BROADCAST] = "broadcast of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
+    [COMM_BARRIER] = "barrier (%" PRId64 ") over %" PRId64 " ranks, call %" PRId64,
+    [COMM_SEND] = "send of %" PRId64 " elements to rank %" PRId64 " on channel %" PRId64,
+    [COMM_RECV] = "recv of %" PRId64 " elements from rank %" PRId64 " on channel %" PRId64,
+};
+
+static Request post(Comm *comm, Call call, size_t bytes) {
+    CommCount *count = &comm->counts[call.op];
+    count->calls++;
+    count->bytes += (double)bytes;
+    bool message = call.op == COMM_SEND || call.op == COMM_RECV;
+    rank_event(event_formats[call.op], (int64_t)call.count,
+               message ? comm->group->members[call.peer] : comm->group->size,
+               message ? call.channel : count->calls);
+    return queue_post(comm, call);
+}
+
+static void run(Comm *comm, Call call, size_t bytes) {
+    call.blocking = true;
+    Request request = post(comm, call, bytes);
+    queue_wait(comm, &request);
+}
+
+// Host address of a tensor once what computes it has run.
+static void *settled(Comm *comm, Stream *stream, Tensor x) {
+    Device *device = comm->world->device;
+    if (!device || !x.data || !comm->group->transport->moves_data) return x.data;
+    device_sync(device, stream);
+    return device_address(device, x.data);
+}
+
+static Call call_on(CommOp op, Tensor x) {
+    CHECK(x.rows >= 0 && x.cols >= 0 && (x.data || !tensor_count(x)), "a tensor without memory");
+    return (Call){
+        .op = op, .dtype = x.dtype, .count = (size_t)tensor_count(x), .element_bytes = dtype_bytes(x.dtype)};
+}
+
+static void check_rank(const Comm *comm, int rank) {
+    CHECK(rank >= 0 && rank < comm_size(comm), "rank %d in group %s of %d", rank, comm_name(comm),
+          comm_size(comm));
+}
+
+static void check_reducible(DType dtype, ReduceOp op) {
+    CHECK(dtype == F32 || dtype == F64, "only F32 and F64 can be reduced");
+    CHECK(op == REDUCE_SUM || op == REDUCE_MAX, "no reduction %d", (int)op);
+}
+
+// ---- collectives -----------------------------------------------------------------------------------
+
+static Call all_reduce_call(Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
+    check_reducible(x.dtype, op);
+    Call call = call_on(COMM_ALL_REDUCE, x);
+    call.in = call.out = settled(comm, stream, x);
+    call.reduce = op;
+    return call;
+}
+
+void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
+    run(comm, all_reduce_call(comm, stream, x, op), tensor_bytes(x));
+}
+
+Request comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
+    return post(comm, all_reduce_call(comm, stream, x, op), tensor_bytes(x));
+}
+
+void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out) {
+    check_reducible(out.dtype, REDUCE_SUM);
+    CHECK(in.dtype == out.dtype && tensor_count(in) == tensor_count(out) * comm_size(comm),
+          "reduce_scatter of %" PRId64 " elements into %" PRId64 " over %d ranks", tensor_count(in),
+          tensor_count(out), comm_size(comm));
+    Call call = call_on(COMM_REDUCE_SCATTER, out);
+    call.in = settled(comm, stream, in);
+    call.out = settled(comm, stream, out);
+    run(comm, call, tensor_bytes(in) + tensor_bytes(out));
+}
+
+void comm_all_gather(Comm *comm, Stream *stream, Tensor in, Tensor out) {
+    CHECK(in.dtype == out.dtype && tensor_count(out) == tensor_count(in) * comm_size(comm),
+          "all_gather of %" PRId64 " elements into %" PRId64 " over %d ranks", tensor_count(in),
+          tensor_count(out), comm_size(comm));
+    Call call = call_on(COMM_ALL_GATHER, in);
+    call.in = settled(comm, stream, in);
+    call.out = settled(comm, stream, out);
+    run(comm, call, tensor_bytes(in) + tensor_bytes(out));
+}
+
+void comm_broadcast(Comm *comm, Stream *stream, Tensor x, int root) {
+    check_rank(comm, root);
+    Call call = call_on(COMM_BROADCAST, x);
+    call.in = call.out = settled(comm, stream, x);
+    call.peer = root;
+    run(comm, call, tensor_bytes(x));
+}
+
+void comm_barrier(Comm *comm) { run(comm, (Call){.op = COMM_BARRIER, .element_bytes = 1}, 0); }
+
+// ---- host values -----------------------------------------------------------------------------------
+
+void comm_all_reduce_host(Comm *comm, double *values, int count, ReduceOp op) {
+    CHECK(count >= 0, "%d values", count);
+    check_reducible(F64, op);
+    Call call = {.op = COMM_ALL_REDUCE,
+                 .reduce = op,
+                 .dtype = F64,
+                 .in = values,
+                 .out = values,
+                 .count = (size_t)count,
+                 .element_bytes = sizeof(double)};
+    run(comm, call, (size_t)count * sizeof(double));
+}
+
+void comm_broadcast_host(Comm *comm, void *bytes, size_t size, int root) {
+    check_rank(comm, root);
+    Call call = {
+        .op = COMM_BROADCAST, .in = bytes, .out = bytes, .count = size, .element_bytes = 1, .peer = root};
+    run(comm, call, size);
+}
+
+// The first failing rank's message, which becomes everybody's. A message that was agreed before already names its rank.
+static void compose(char *text, size_t size, int others) {
+    char who[64];
+    rank_describe(rank_current(), who, sizeof who);
+    const char *message = fail_message();
+    if (!strncmp(message, "[rank", 5))
+        snprintf(text, size, "%s", message);
+    else if (others)
+        snprintf(text, size, "%s%s%s (and %d other rank%s failed)", who, *who ? " " : "", message, others,
+                 others > 1 ? "s" : "");
+    else
+        snprintf(text, size, "%s%s%s", who, *who ? " " : "", message);
+}
+
+Status comm_agree(Comm *comm, Status mine) {
+    int size = comm_size(comm), first = -1, failed = 0;
+    int *all = comm_allocate((size_t)size, sizeof *all), status = (int)mine, worst = OK;
+    all[comm_rank(comm)] = status;
+    run(comm,
+        (Call){.op = COMM_ALL_GATHER, .in = &status, .out = all, .count = 1, .element_bytes = sizeof status},
+        sizeof status * ((size_t)size + 1));
+    for (int i = size - 1; i >= 0; i--) {
+        if (all[i] == OK) continue;
+        first = i, failed++;
+        if (all[i] > worst) worst = all[i];
+    }
+    free(all);
+    if (first < 0) return OK;
+    char text[sizeof((Rank *)0)->message] = "";
+    if (first == comm_rank(comm)) compose(text, sizeof text, failed - 1);
+    comm_broadcast_host(comm, text, sizeof text, first);
+    return fail((Status)worst, "%s", text);
+}
+
+// ---- messages ----------------------------------------------------------------------------------------
+
+static Call message_call(Comm *comm, CommOp op, Tensor x, int peer, int channel) {
+    check_rank(comm, peer);
+    CHECK(channel >= 0 && channel < MAX_CHANNELS, "channel %d", channel);
+    Call call = call_on(op, x);
+    call.peer = peer;
+    call.channel = channel;
+    return call;
+}
+
+Request comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel) {
+    Call call = message_call(comm, COMM_SEND, x, to, channel);
+    call.in = settled(comm, stream, x);
+    return post(comm, call, tensor_bytes(x));
+}
+
+Request comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel) {
+    Call call = message_call(comm, COMM_RECV, x, from, channel);
+    call.out = settled(comm, stream, x);
+    return post(comm, call, tensor_bytes(x));
+}
+
+void comm_wait(Comm *comm, Stream *stream, Request *request) {
+    (void)
+        stream; // every transport here is done when it says so; one with streams of its own would make this one wait
+    if (*request) queue_wait(comm, request);
+}
+
+bool comm_done(Comm *comm, Request *request) {
+    if (!*request) return true;
+    queue_advance(comm->world);
+    return queue_take(comm->world, request);
+}
+
+void comm_poll(Comm *comm) { queue_advance(comm->world); }

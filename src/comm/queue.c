@@ -1,0 +1,141 @@
+#include "comm/queue.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static Request take_from_pool(World *world) {
+    size_t op_bytes = world->comm.group->transport->op_bytes;
+    Request r = world->pool;
+    if (!r) return comm_allocate(1, sizeof *r + op_bytes);
+    world->pool = r->next;
+    memset(r, 0, sizeof *r + op_bytes);
+    return r;
+}
+
+static void append(World *world, Request r) {
+    r->previous = world->last;
+    if (world->last)
+        world->last->next = r;
+    else
+        world->first = r;
+    world->last = r;
+}
+
+static void unlink_request(World *world, Request r) {
+    if (r->previous)
+        r->previous->next = r->next;
+    else
+        world->first = r->next;
+    if (r->next)
+        r->next->previous = r->previous;
+    else
+        world->last = r->previous;
+}
+
+static Progress advance(Request r) {
+    Progress progress = r->group->transport->advance(r->group, &r->call, r->op);
+    r->done = progress == DONE;
+    return progress;
+}
+
+// Advances all that is not done; says how it went for `watched`.
+static Progress advance_all(World *world, Request watched) {
+    Progress of_watched = watched->done ? DONE : STUCK;
+    for (Request r = world->first, next; r; r = next) {
+        next = r->next;
+        Progress progress = advance(r);
+        if (r == watched) of_watched = progress;
+        if (progress == DONE) unlink_request(world, r);
+    }
+    return of_watched;
+}
+
+Request queue_post(Comm *comm, Call call) {
+    Request r = take_from_pool(comm->world);
+    r->group = comm->group;
+    r->call = call;
+    comm->group->transport->start(comm->group, &r->call, r->op);
+    append(comm->world, r);
+    return r;
+}
+
+void queue_advance(World *world) {
+    for (Request r = world->first, next; r; r = next) {
+        next = r->next;
+        if (advance(r) == DONE) unlink_request(world, r);
+    }
+}
+
+bool queue_take(World *world, Request *request) {
+    Request r = *request;
+    if (!r->done) return false;
+    r->next = world->pool;
+    world->pool = r;
+    *request = NULL;
+    return true;
+}
+
+// ---- the watchdog ---------------------------------------------------------------------------------
+
+static const char *const op_names[NUM_COMM_OPS] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                                   "barrier",    "send",           "recv"};
+
+static void describe_call(const Request r, Text *text) {
+    const Group *group = r->group;
+    Text ranks = {0};
+    group->transport->waits_for(r->group, &r->call, r->op, &ranks);
+    text_add(text, " for rank%s in %s", text_string(&ranks), op_names[r->call.op]);
+    if (r->call.op == COMM_SEND || r->call.op == COMM_RECV) text_add(text, " on channel %d", r->call.channel);
+    text_add(text, " of %s", group->name);
+    text_free(&ranks);
+}
+
+static _Noreturn void hang(World *world, Request r, double waited_s) {
+    const Rank *me = rank_current();
+    char who[64];
+    rank_describe(me, who, sizeof who);
+    Text text = {0};
+    text_add(&text, "trireme: hang: %s%shas waited %.3g s%s%s", who, *who ? " " : "", waited_s,
+             *me->doing ? " at " : "", me->doing);
+    describe_call(r, &text);
+    fprintf(stderr, "%s\n", text_string(&text));
+    text_free(&text);
+    rank_dump_events(me);
+    Group *group = world->comm.group;
+    if (group->transport->report) group->transport->report(group);
+    sleep(1); // the other ranks' watchdogs are about to speak as well
+    rank_abort_job(ERR_HANG);
+}
+
+void queue_wait(Comm *comm, Request *request) {
+    World *world = comm->world;
+    Request r = *request;
+    if (!r->done && advance_all(world, r) != DONE) {
+        double start = clock_s(), last = start, waited = 0;
+        Group *group = world->comm.group;
+        Progress progress = STUCK;
+        for (int turns = 0; progress != DONE; turns = progress == STUCK ? turns + 1 : 0) {
+            group->transport->pause(group, turns);
+            progress = advance_all(world, r);
+            double now = clock_s();
+            // A process that was stopped finds a long gap here: it counts as one poll.
+            double gap = now - last;
+            waited = progress == MOVED ? 0 : waited + (gap < POLL_S ? gap : POLL_S);
+            last = now;
+            if (progress == STUCK && waited > world->options->timeout_s) hang(world, r, waited);
+        }
+        comm->counts[r->call.op].wait_s += last - start;
+    }
+    queue_take(world, request);
+}
+
+void queue_destroy(World *world) {
+    for (Request r = world->pool, next; r; r = next) {
+        next = r->next;
+        free(r);
+    }
+    for (Request r = world->first, next; r; r = next) {
+        next = r->next;
+        free(r);
+    }
+}

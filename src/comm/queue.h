@@ -1,0 +1,36 @@
+// What this rank has posted and not yet seen done: the one place that advances operations, waits, and watches every wait.
+#pragma once
+#include "comm/transport.h"
+
+typedef struct World World;
+
+struct Comm {
+    Group *group;
+    World *world;
+    CommCount counts[NUM_COMM_OPS];
+};
+
+struct CommRequest {
+    struct CommRequest *next, *previous; // in the queue, or `next` in the pool
+    Group *group;
+    Call call;
+    bool done;
+    _Alignas(max_align_t) unsigned char op[]; // the transport's state
+};
+
+// One rank's view of the job.
+struct World {
+    Comm comm; // of all ranks
+    const CommOptions *options;
+    Device *device;
+    Request first, last; // in the order of their start
+    Request pool;
+};
+
+Request queue_post(Comm *comm, Call call);
+void queue_advance(World *world); // each posted operation once
+// True, and the request is released and NULLed, when it is done.
+bool queue_take(World *world, Request *request);
+// Until done, under the watchdog: ends the job with ERR_HANG after timeout_s without progress.
+void queue_wait(Comm *comm, Request *request);
+void queue_destroy(World *world);

@@ -1,0 +1,10 @@
+// The one definition of a reduction: ((r0 + r1) + r2) + ... for every element, whatever transport brought the parts.
+#pragma once
+#include "comm/comm.h"
+
+// out[i] = parts[0][i] op parts[1][i] op ..., i < count. `out` may be one of the parts, at the same address.
+// REDUCE_MAX: NaN wins, so that it is not lost.
+void reduce_in_order(void *out, const char *const *parts, int num_parts, size_t count, DType dtype,
+                     ReduceOp op);
+// Slice i of `count` elements cut into `parts` nearly equal slices is [slice_begin(i), slice_begin(i + 1)).
+size_t slice_begin(size_t count, int parts, int i);

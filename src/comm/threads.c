@@ -1,0 +1,376 @@
+// N ranks as threads of this process: collectives on a blackboard that shows the callers' own memory, messages by
+// rendezvous, where whoever comes second copies.
+#include "comm/bell.h"
+#include "comm/board.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NUM_SLOTS = 8, SPINS = 4000 };
+
+// A posted send or receive that has not met its other end. Lives in the operation of the rank that posted it.
+typedef struct Post {
+    struct Post *next;
+    const Call *call;
+    int from, to; // ranks in the group
+    atomic_bool copied;
+} Post;
+
+typedef struct {
+    pthread_mutex_t mutex;
+    Post *first; // in the order of arrival
+} Inbox;
+
+typedef struct Shared Shared;
+
+// What the members of a group have in common.
+struct Shared {
+    Shared *next;         // in the list of groups that not all members have joined
+    const Shared *parent; // NULL: the world
+    int size, num_joined;
+    int *members;
+    bool *joined;
+    Slot *slots;
+    Entry *entries;
+    Inbox *inboxes; // [size] by receiving rank
+    atomic_int users;
+};
+
+typedef struct {
+    int size, spins;
+    Bell *bells;  // [size]
+    Rank **ranks; // [size]
+    pthread_mutex_t mutex;
+    Shared *unjoined; // under the mutex
+    atomic_bool reported;
+    atomic_int left;
+} ThreadWorld;
+
+typedef struct {
+    Group head;
+    ThreadWorld *world;
+    Shared *shared;
+    Board board;
+    uint32_t seen; // rings of this rank's bell; of the world's group
+} ThreadGroup;
+
+typedef union {
+    BoardOp collective;
+    Post message;
+} ThreadOp;
+
+_Static_assert(sizeof(ThreadOp) <= MAX_OP_BYTES, "room in a checked operation");
+
+static const Transport threads_transport;
+
+// ---- groups ---------------------------------------------------------------------------------------
+
+static Shared *shared_create(const Shared *parent, int size) {
+    Shared *s = comm_allocate(1, sizeof *s);
+    *s = (Shared){.parent = parent, .size = size};
+    s->members = comm_allocate((size_t)size, sizeof *s->members);
+    s->joined = comm_allocate((size_t)size, sizeof *s->joined);
+    s->slots = aligned_alloc(_Alignof(Slot), NUM_SLOTS * sizeof *s->slots);
+    CHECK(s->slots, "no memory for a group of %d ranks", size);
+    memset(s->slots, 0, NUM_SLOTS * sizeof *s->slots);
+    s->entries = comm_allocate((size_t)NUM_SLOTS * (size_t)size, sizeof *s->entries);
+    s->inboxes = comm_allocate((size_t)size, sizeof *s->inboxes);
+    for (int i = 0; i < size; i++) pthread_mutex_init(&s->inboxes[i].mutex, NULL);
+    atomic_init(&s->users, size);
+    return s;
+}
+
+static void shared_leave(Shared *s) {
+    if (!s || atomic_fetch_sub(&s->users, 1) > 1) return;
+    for (int i = 0; i < s->size; i++) pthread_mutex_destroy(&s->inboxes[i].mutex);
+    free(s->inboxes);
+    free(s->entries);
+    free(s->slots);
+    free(s->joined);
+    free(s->members);
+    free(s);
+}
+
+// Members find their group in the list by parent and members. A rank joins groups in the order in which it opens them, so
+// the first that it has not joined yet is the one the others mean.
+static Shared *join(ThreadWorld *world, const Shared *parent, const Group *group) {
+    size_t bytes = (size_t)group->size * sizeof *group->members;
+    pthread_mutex_lock(&world->mutex);
+    Shared **at = &world->unjoined;
+    for (; *at; at = &(*at)->next) {
+        const Shared *s = *at;
+        if (s->parent == parent && s->size == group->size && !s->joined[group->rank] &&
+            !memcmp(s->members, group->members, bytes))
+            break;
+    }
+    if (!*at) {
+        *at = shared_create(parent, group->size);
+        memcpy((*at)->members, group->members, bytes);
+    }
+    Shared *found = *at;
+    found->joined[group->rank] = true;
+    if (++found->num_joined == found->size) *at = found->next;
+    pthread_mutex_unlock(&world->mutex);
+    return found;
+}
+
+static void ring_others(void *self) {
+    const ThreadGroup *g = self;
+    for (int i = 0; i < g->head.size; i++)
+        if (i != g->head.rank) bell_ring(&g->world->bells[g->head.members[i]]);
+}
+
+static void open_board(ThreadGroup *g) {
+    g->board = (Board){.rank = g->head.rank,
+                       .size = g->head.size,
+                       .num_slots = NUM_SLOTS,
+                       .slots = g->shared->slots,
+                       .entries = g->shared->entries,
+                       .ring = ring_others,
+                       .self = g};
+    board_open(&g->board);
+}
+
+static Status threads_split(Group *parent, const char *name, const int *ranks, int num_ranks, Group **group) {
+    const ThreadGroup *p = (const ThreadGroup *)parent;
+    ThreadGroup *g = comm_allocate(1, sizeof *g);
+    group_init(&g->head, &threads_transport, name, parent, ranks, num_ranks, 0);
+    g->world = p->world;
+    g->shared = join(p->world, p->shared, &g->head);
+    open_board(g);
+    *group = &g->head;
+    return OK;
+}
+
+static void threads_close(Group *group) {
+    ThreadGroup *g = (ThreadGroup *)group;
+    board_close(&g->board);
+    shared_leave(g->shared);
+    free(g->head.members);
+    free(g);
+}
+
+// ---- messages ---------------------------------------------------------------------------------------
+
+static bool meets(const Post *a, const Post *b) {
+    return a->call->op != b->call->op && a->from == b->from && a->call->channel == b->call->channel;
+}
+
+static void copy_message(const ThreadGroup *g, const Post *send, const Post *recv) {
+    size_t sent = send->call->count * send->call->element_bytes,
+           wanted = recv->call->count * recv->call->element_bytes;
+    CHECK(sent == wanted, "group %s: rank %d sends %zu bytes on channel %d to rank %d, which expects %zu",
+          g->head.name, g->head.members[send->from], sent, send->call->channel, g->head.members[send->to],
+          wanted);
+    if (sent) memcpy(recv->call->out, send->call->in, sent);
+}
+
+static Post *take_partner(Inbox *inbox, Post *mine) {
+    pthread_mutex_lock(&inbox->mutex);
+    Post **at = &inbox->first;
+    while (*at && !meets(*at, mine)) at = &(*at)->next;
+    Post *partner = *at;
+    if (partner)
+        *at = partner->next;
+    else
+        *at = mine;
+    pthread_mutex_unlock(&inbox->mutex);
+    return partner;
+}
+
+static void post_message(ThreadGroup *g, const Call *call, Post *mine) {
+    bool sends = call->op == COMM_SEND;
+    mine->call = call;
+    mine->from = sends ? g->head.rank : call->peer;
+    mine->to = sends ? call->peer : g->head.rank;
+    Post *partner = take_partner(&g->shared->inboxes[mine->to], mine);
+    if (!partner) return;
+    copy_message(g, sends ? mine : partner, sends ? partner : mine);
+    atomic_store(&mine->copied, true);
+    // From here on the partner's rank may have released it.
+    atomic_store(&partner->copied, true);
+    bell_ring(&g->world->bells[g->head.members[call->peer]]);
+}
+
+// ---- the transport ------------------------------------------------------------------------------------
+
+static bool is_message(const Call *call) { return call->op == COMM_SEND || call->op == COMM_RECV; }
+
+static void threads_start(Group *group, const Call *call, void *op) {
+    ThreadGroup *g = (ThreadGroup *)group;
+    ThreadOp *o = op;
+    if (is_message(call))
+        post_message(g, call, &o->message);
+    else
+        board_start(&g->board, call, &o->collective);
+}
+
+static Progress threads_advance(Group *group, const Call *call, void *op) {
+    ThreadGroup *g = (ThreadGroup *)group;
+    ThreadOp *o = op;
+    if (!is_message(call)) return board_advance(&g->board, call, &o->collective);
+    return atomic_load(&o->message.copied) ? DONE : STUCK;
+}
+
+static void threads_waits_for(Group *group, const Call *call, const void *op, Text *ranks) {
+    const ThreadGroup *g = (const ThreadGroup *)group;
+    const ThreadOp *o = op;
+    for (int r = 0; r < group->size; r++)
+        if (is_message(call) ? r == call->peer : board_waits_for(&g->board, &o->collective, r))
+            text_add(ranks, " %d", group->members[r]);
+}
+
+static void threads_pause(Group *world, int turns) {
+    ThreadGroup *g = (ThreadGroup *)world;
+    (void)turns;
+    bell_await(&g->world->bells[world->rank], &g->seen, g->world->spins, POLL_S);
+}
+
+// The others go on writing while a hanging rank reads what they do: a torn word in a last message is acceptable.
+__attribute__((no_sanitize("thread"), noinline)) static void look_at(const Rank *rank, Rank *seen) {
+    const volatile char *from = rank->doing;
+    for (size_t i = 0; i + 1 < sizeof seen->doing; i++) seen->doing[i] = from[i];
+    seen->doing[sizeof seen->doing - 1] = 0;
+    const volatile int *place = &rank->rank;
+    seen->rank = place[0], seen->size = rank->size;
+    seen->tp = rank->tp, seen->dp = rank->dp, seen->pp = rank->pp;
+}
+
+static void threads_report(Group *world) {
+    ThreadWorld *w = ((ThreadGroup *)world)->world;
+    if (atomic_exchange(&w->reported, true)) return;
+    for (int i = 0; i < w->size; i++) {
+        if (i == world->rank) continue;
+        Rank seen;
+        char who[64];
+        look_at(w->ranks[i], &seen);
+        rank_describe(&seen, who, sizeof who);
+        fprintf(stderr, "  %s is at %s\n", who, *seen.doing ? seen.doing : "an unnamed place");
+    }
+}
+
+static const Transport threads_transport = {.op_bytes = sizeof(ThreadOp),
+                                            .moves_data = true,
+                                            .split = threads_split,
+                                            .close = threads_close,
+                                            .start = threads_start,
+                                            .advance = threads_advance,
+                                            .waits_for = threads_waits_for,
+                                            .pause = threads_pause,
+                                            .report = threads_report};
+
+// ---- the launch ---------------------------------------------------------------------------------------
+
+typedef struct {
+    ThreadWorld world;
+    Shared *shared;
+    const CommOptions *options;
+    RankMain *rank_main;
+    void *arg;
+    pthread_mutex_t gate; // held until all threads exist
+    bool cancelled;       // under the gate
+} Launch;
+
+typedef struct {
+    Launch *launch;
+    Rank rank;
+    pthread_t thread;
+    Status status;
+} Member;
+
+// An agreed error makes all ranks leave at about the same time; any other would leave them waiting for us for ever.
+static void leave_with_error(ThreadWorld *world, Status status) {
+    double deadline = clock_s() + LEAVE_GRACE_S;
+    while (atomic_load(&world->left) < world->size) {
+        if (clock_s() > deadline) abort_after_error(status);
+        usleep(1000);
+    }
+}
+
+static void *member_main(void *self) {
+    Member *me = self;
+    Launch *launch = me->launch;
+    pthread_mutex_lock(&launch->gate);
+    bool cancelled = launch->cancelled;
+    pthread_mutex_unlock(&launch->gate);
+    if (cancelled) return NULL;
+    rank_enter(&me->rank);
+    ThreadGroup *g = comm_allocate(1, sizeof *g);
+    group_init(&g->head, &threads_transport, "world", NULL, NULL, launch->world.size, me->rank.rank);
+    g->world = &launch->world;
+    g->shared = launch->shared;
+    open_board(g);
+    me->status = world_run(&g->head, launch->options, launch->rank_main, launch->arg);
+    atomic_fetch_add(&launch->world.left, 1);
+    if (me->status != OK) leave_with_error(&launch->world, me->status);
+    rank_enter(NULL);
+    return NULL;
+}
+
+static int start_members(Launch *launch, Member *members) {
+    int started = 0;
+    pthread_mutex_lock(&launch->gate);
+    for (; started < launch->world.size; started++) {
+        Member *m = &members[started];
+        *m = (Member){.launch = launch,
+                      .rank = {.rank = started, .size = launch->world.size, .tp = -1, .dp = -1, .pp = -1}};
+        if (pthread_create(&m->thread, NULL, member_main, m) != 0) break;
+    }
+    launch->cancelled = started < launch->world.size;
+    pthread_mutex_unlock(&launch->gate);
+    return started;
+}
+
+// The worst status; the first failing rank's message becomes the caller's.
+static Status join_members(Member *members, int started) {
+    Status worst = OK;
+    const Member *first = NULL;
+    for (int i = 0; i < started; i++) {
+        pthread_join(members[i].thread, NULL);
+        if (members[i].status != OK && !first) first = &members[i];
+        if (members[i].status > worst) worst = members[i].status;
+    }
+    return first ? fail(worst, "%s", first->rank.message) : OK;
+}
+
+static void launch_open(Launch *launch, Member *members, int size) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    launch->world = (ThreadWorld){.size = size, .spins = size <= cores ? SPINS : 0};
+    launch->world.bells = comm_allocate((size_t)size, sizeof(Bell));
+    launch->world.ranks = comm_allocate((size_t)size, sizeof(Rank *));
+    for (int i = 0; i < size; i++) {
+        bell_open(&launch->world.bells[i]);
+        launch->world.ranks[i] = &members[i].rank;
+    }
+    pthread_mutex_init(&launch->world.mutex, NULL);
+    pthread_mutex_init(&launch->gate, NULL);
+    launch->shared = shared_create(NULL, size);
+}
+
+static void launch_close(Launch *launch, bool ran) {
+    // The members that ran have let go of the world's group one by one.
+    if (!ran) atomic_store(&launch->shared->users, 1), shared_leave(launch->shared);
+    for (int i = 0; i < launch->world.size; i++) bell_close(&launch->world.bells[i]);
+    pthread_mutex_destroy(&launch->world.mutex);
+    pthread_mutex_destroy(&launch->gate);
+    free(launch->world.bells);
+    free(launch->world.ranks);
+}
+
+Status threads_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
+    int size = options->ranks;
+    if (size < 1) return fail(ERR_CONFIG, "%d ranks: at least one", size);
+    Launch *launch = comm_allocate(1, sizeof *launch);
+    Member *members = comm_allocate((size_t)size, sizeof *members);
+    launch_open(launch, members, size);
+    launch->options = options;
+    launch->rank_main = rank_main;
+    launch->arg = arg;
+    int started = start_members(launch, members);
+    Status status = join_members(members, started);
+    if (started < size) status = fail(ERR_OS, "cannot start %d threads: the system gave %d", size, started);
+    launch_close(launch, started == size);
+    free(members);
+    free(launch);
+    return status;
+}

@@ -1,0 +1,456 @@
+// The laws of communication: every operation equals a plain loop over all ranks' data, bit for bit, on every transport.
+// Alone the program runs them on threads; under mpirun on MPI (TRIREME_TEST_TRANSPORT, TRIREME_TEST_CHECK choose how).
+#include "comm/comm.h"
+#include "harness.h"
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const int counts[] = {1, 3, 1000, 4096, 100003};
+enum { NUM_COUNTS = sizeof counts / sizeof *counts, MAX_COUNT = 100003 };
+
+// Values of many magnitudes, so that another order of adding gives other bits. The mixer is splitmix64's (Steele 2014).
+static double value(int rank, int64_t i, int salt) {
+    uint64_t x = (uint64_t)i * 0x9e3779b97f4a7c15u + (uint64_t)rank * 0xd1b54a32d192ed03u + (uint64_t)salt;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    static const double scales[] = {1, 1e-3, 37, 5e4, 3e6, 0.25, 1e-6, 700};
+    return ((double)(x >> 11) / 9007199254740992.0 - 0.5) * scales[x & 7];
+}
+
+static double get(Tensor x, int64_t i) {
+    return x.dtype == F64 ? ((double *)x.data)[i] : (double)((float *)x.data)[i];
+}
+
+static void set(Tensor x, int64_t i, double v) {
+    if (x.dtype == F64)
+        ((double *)x.data)[i] = v;
+    else
+        ((float *)x.data)[i] = (float)v;
+}
+
+static Tensor tensor_new(int64_t count, DType dtype) {
+    return (Tensor){calloc((size_t)count + 1, dtype_bytes(dtype)), 1, count, dtype};
+}
+
+static void fill(Tensor x, int rank, int salt) {
+    for (int64_t i = 0; i < x.cols; i++) set(x, i, value(rank, i, salt));
+}
+
+static double reduced(int size, int64_t i, int salt, DType dtype, ReduceOp op) {
+    double sum = 0;
+    for (int r = 0; r < size; r++) {
+        double v = value(r, i, salt);
+        if (dtype == F32) v = (double)(float)v;
+        if (r == 0)
+            sum = v;
+        else if (op == REDUCE_MAX)
+            sum = v > sum ? v : sum;
+        else
+            sum = dtype == F32 ? (double)((float)sum + (float)v) : sum + v;
+    }
+    return sum;
+}
+
+// How many elements are not the reduction of rows first.. of all ranks' data.
+static int64_t wrong(Tensor x, int64_t first, int size, int salt, ReduceOp op) {
+    int64_t bad = 0;
+    for (int64_t i = 0; i < x.cols; i++) bad += get(x, i) != reduced(size, first + i, salt, x.dtype, op);
+    return bad;
+}
+
+static void law_all_reduce(Comm *world) {
+    for (int c = 0; c < NUM_COUNTS; c++) {
+        for (int kind = 0; kind < 8; kind++) {
+            DType dtype = kind & 1 ? F64 : F32;
+            ReduceOp op = kind & 2 ? REDUCE_MAX : REDUCE_SUM;
+            Tensor x = tensor_new(counts[c], dtype);
+            fill(x, comm_rank(world), kind);
+            Request request = NULL;
+            if (kind & 4)
+                request = comm_all_reduce_start(world, NULL, x, op);
+            else
+                comm_all_reduce(world, NULL, x, op);
+            comm_wait(world, NULL, &request);
+            int64_t bad = wrong(x, 0, comm_size(world), kind, op);
+            EXPECT(!bad, "all_reduce %d of %d over %d: %lld wrong", kind, counts[c], comm_size(world),
+                   (long long)bad);
+            free(x.data);
+        }
+    }
+}
+
+static void law_reduce_scatter(Comm *world) {
+    int size = comm_size(world), me = comm_rank(world);
+    for (int c = 0; c < NUM_COUNTS; c++) {
+        for (int in_place = 0; in_place < 2; in_place++) {
+            int64_t n = counts[c] / (c == NUM_COUNTS - 1 ? 4 : 1);
+            Tensor in = tensor_new(n * size, F32), own = tensor_new(n, F32), out = own;
+            fill(in, me, 9);
+            if (in_place) out.data = (float *)in.data + me * n;
+            comm_reduce_scatter(world, NULL, in, out);
+            int64_t bad = wrong(out, me * n, size, 9, REDUCE_SUM);
+            EXPECT(!bad, "reduce_scatter to %lld over %d: %lld wrong", (long long)n, size, (long long)bad);
+            free(in.data);
+            free(own.data);
+        }
+    }
+}
+
+static void law_all_gather(Comm *world) {
+    int size = comm_size(world), me = comm_rank(world);
+    for (int c = 0; c < NUM_COUNTS; c++) {
+        for (int in_place = 0; in_place < 2; in_place++) {
+            int64_t n = counts[c], bad = 0;
+            Tensor own = tensor_new(n, F64), in = own, out = tensor_new(n * size, F64);
+            if (in_place) in.data = (double *)out.data + me * n;
+            fill(in, me, 5);
+            comm_all_gather(world, NULL, in, out);
+            for (int64_t i = 0; i < n * size; i++) bad += get(out, i) != value((int)(i / n), i % n, 5);
+            EXPECT(!bad, "all_gather of %lld over %d: %lld wrong", (long long)n, size, (long long)bad);
+            free(own.data);
+            free(out.data);
+        }
+    }
+}
+
+static void law_broadcast(Comm *world) {
+    for (int c = 0; c < NUM_COUNTS; c++) {
+        int root = c % comm_size(world);
+        Tensor x = tensor_new(counts[c], F32);
+        fill(x, comm_rank(world), 3);
+        comm_broadcast(world, NULL, x, root);
+        int64_t bad = 0;
+        for (int64_t i = 0; i < x.cols; i++) bad += get(x, i) != (double)(float)value(root, i, 3);
+        EXPECT(!bad, "broadcast of %d from %d: %lld wrong", counts[c], root, (long long)bad);
+        free(x.data);
+    }
+    char text[700] = "";
+    if (comm_rank(world) == 0) memset(text, 'x', sizeof text - 1);
+    comm_broadcast_host(world, text, sizeof text, 0);
+    EXPECT(strlen(text) == sizeof text - 1, "a text of %zu bytes", strlen(text));
+}
+
+static void law_max_keeps_nan(Comm *world) {
+    for (int bad_rank = 0; bad_rank < comm_size(world); bad_rank++) {
+        double values[2] = {comm_rank(world) == bad_rank ? NAN : 1.0 + comm_rank(world), comm_rank(world)};
+        comm_all_reduce_host(world, values, 2, REDUCE_MAX);
+        EXPECT(isnan(values[0]), "NaN of rank %d became %g", bad_rank, values[0]);
+        EXPECT(values[1] == comm_size(world) - 1, "maximum %g", values[1]);
+        float single[1] = {(float)(comm_rank(world) == bad_rank ? NAN : 1.0)};
+        comm_all_reduce(world, NULL, (Tensor){single, 1, 1, F32}, REDUCE_MAX);
+        EXPECT(isnan(single[0]), "NaN of rank %d became %g", bad_rank, (double)single[0]);
+    }
+}
+
+// ---- messages ------------------------------------------------------------------------------------------
+
+enum { CHANNELS = 3, DEPTH = 4, MESSAGE = 2000 };
+
+static int message_length(int channel, int k) { return 1 + (channel * 977 + k * 331) % MESSAGE; }
+
+typedef struct {
+    Request request;
+    Tensor x;
+    int peer, channel, k;
+    bool receives;
+} Letter;
+
+// Every rank sends DEPTH messages to every rank, itself included, on every channel; the order in which a rank posts is
+// random but for the order within a channel.
+static int write_letters(const Comm *world, Letter *letters) {
+    int n = 0;
+    for (int k = 0; k < DEPTH; k++)
+        for (int peer = 0; peer < comm_size(world); peer++)
+            for (int channel = 0; channel < CHANNELS; channel++)
+                for (int way = 0; way < 2; way++) {
+                    Tensor x = tensor_new(message_length(channel, k), F32);
+                    if (way == 0) fill(x, comm_rank(world) * 64 + peer, channel * DEPTH + k);
+                    letters[n++] =
+                        (Letter){.x = x, .peer = peer, .channel = channel, .k = k, .receives = way};
+                }
+    return n;
+}
+
+static bool same_channel(const Letter *a, const Letter *b) {
+    return a->peer == b->peer && a->channel == b->channel && a->receives == b->receives;
+}
+
+static void shuffle(Letter *letters, int n, int seed) {
+    for (int i = n - 1; i > 0; i--) {
+        int j = (int)(rng_word(rng_key((uint64_t)seed, "shuffle", 0), 0, (uint64_t)i) % (uint32_t)(i + 1));
+        Letter swap = letters[i];
+        letters[i] = letters[j], letters[j] = swap;
+    }
+    for (int i = 0; i < n; i++)
+        for (int j = i + 1; j < n; j++)
+            if (same_channel(&letters[i], &letters[j]) && letters[j].k < letters[i].k) {
+                Letter swap = letters[i];
+                letters[i] = letters[j], letters[j] = swap;
+            }
+}
+
+static void post_letter(Comm *world, Letter *l) {
+    if (l->receives)
+        l->request = comm_recv(world, NULL, l->x, l->peer, l->channel);
+    else
+        l->request = comm_send(world, NULL, l->x, l->peer, l->channel);
+}
+
+static void law_messages(Comm *world) {
+    Letter *letters = calloc((size_t)comm_size(world) * DEPTH * CHANNELS * 2, sizeof *letters);
+    int n = write_letters(world, letters), me = comm_rank(world);
+    shuffle(letters, n, me);
+    for (int i = 0; i < n; i++) post_letter(world, &letters[i]);
+    for (int i = n - 1; i >= 0; i--) {
+        Letter *l = &letters[i];
+        if (i % 3)
+            comm_wait(world, NULL, &l->request);
+        else
+            while (!comm_done(world, &l->request)) comm_poll(world);
+        EXPECT(!l->request, "a request that is done is NULL");
+        int64_t bad = 0;
+        for (int64_t e = 0; l->receives && e < l->x.cols; e++)
+            bad += get(l->x, e) != (double)(float)value(l->peer * 64 + me, e, l->channel * DEPTH + l->k);
+        EXPECT(!bad, "message %d on channel %d from %d: %lld wrong", l->k, l->channel, l->peer,
+               (long long)bad);
+        free(l->x.data);
+    }
+    free(letters);
+}
+
+// ---- groups ---------------------------------------------------------------------------------------------
+
+static double group_sum(Comm *group, int my_value) {
+    double sum = my_value;
+    comm_all_reduce_host(group, &sum, 1, REDUCE_SUM);
+    return sum;
+}
+
+// A 2 x 2 x 2 grid: rank = tp + 2 (dp + 2 pp). Each axis' group holds the two ranks that differ in that bit.
+static void law_grid(Comm *world) {
+    if (comm_size(world) != 8) return;
+    static const char *const names[] = {"tp", "dp", "pp"};
+    int me = comm_rank(world);
+    Comm *axes[3];
+    for (int a = 0; a < 3; a++) {
+        int ranks[2] = {me & ~(1 << a), me | 1 << a};
+        EXPECT_OK(comm_split(world, names[a], ranks, 2, &axes[a]));
+    }
+    for (int a = 0; a < 3; a++) {
+        EXPECT(comm_rank(axes[a]) == (me >> a & 1), "%s rank %d of %d", comm_name(axes[a]),
+               comm_rank(axes[a]), me);
+        double sum = group_sum(axes[a], me), expected = 2 * (me & ~(1 << a)) + (1 << a);
+        EXPECT(sum == expected, "%s of rank %d: %g, expected %g", names[a], me, sum, expected);
+    }
+    for (int a = 2; a >= 0; a--) comm_close(axes[a]);
+}
+
+// Groups may list ranks in any order, overlap, and be split again.
+static void law_split(Comm *world) {
+    int size = comm_size(world), me = comm_rank(world), backwards[64], evens[64], n = 0;
+    Comm *reversed, *half;
+    for (int i = 0; i < size; i++) backwards[i] = size - 1 - i;
+    EXPECT_OK(comm_split(world, "reversed", backwards, size, &reversed));
+    EXPECT(comm_rank(reversed) == size - 1 - me, "rank %d in reverse is %d", me, comm_rank(reversed));
+    for (int i = me % 2; i < size; i += 2) evens[n++] = size - 1 - i;
+    EXPECT_OK(comm_split(reversed, "half", evens, n, &half));
+    EXPECT(comm_size(half) == n && comm_rank(half) == me / 2, "rank %d of %d", comm_rank(half),
+           comm_size(half));
+    double expected = n * (me % 2) + n * (n - 1);
+    EXPECT(group_sum(half, me) == expected, "the sum over a half of a reversed group, expected %g", expected);
+    comm_close(half);
+    comm_close(reversed);
+}
+
+// Started reductions of several sizes on two groups, messages and a blocking reduction in between, awaited backwards.
+static void law_interleaved(Comm *world) {
+    enum { STARTED = 12 };
+    int size = comm_size(world), me = comm_rank(world), all[64];
+    for (int i = 0; i < size; i++) all[i] = i;
+    Comm *twin;
+    EXPECT_OK(comm_split(world, "twin", all, size, &twin));
+    Tensor x[STARTED], token = tensor_new(1, F32), got = tensor_new(1, F32);
+    Request requests[STARTED];
+    for (int i = 0; i < STARTED; i++) {
+        x[i] = tensor_new(counts[(i + 2) % NUM_COUNTS], F32);
+        fill(x[i], me, 20 + i);
+        requests[i] = comm_all_reduce_start(i % 3 ? world : twin, NULL, x[i], REDUCE_SUM);
+        set(token, 0, 100 * me + i);
+        Request recv = comm_recv(world, NULL, got, (me + size - 1) % size, i % 2);
+        Request send = comm_send(world, NULL, token, (me + 1) % size, i % 2);
+        comm_wait(world, NULL, &recv);
+        comm_wait(world, NULL, &send);
+        EXPECT(get(got, 0) == 100 * ((me + size - 1) % size) + i, "token %g in round %d", get(got, 0), i);
+        if (i % 4 == 1) EXPECT(group_sum(twin, 1) == size, "a blocking reduction among started ones");
+    }
+    for (int i = STARTED - 1; i >= 0; i--) {
+        comm_wait(world, NULL, &requests[i]);
+        int64_t bad = wrong(x[i], 0, size, 20 + i, REDUCE_SUM);
+        EXPECT(!bad, "started reduction %d: %lld wrong", i, (long long)bad);
+        free(x[i].data);
+    }
+    free(token.data);
+    free(got.data);
+    comm_close(twin);
+}
+
+// More reductions in flight than a board has slots.
+static void law_burst(Comm *world) {
+    enum { BURST = 40 };
+    Tensor x[BURST];
+    Request requests[BURST];
+    for (int i = 0; i < BURST; i++) {
+        x[i] = tensor_new(17, F32);
+        fill(x[i], comm_rank(world), 60 + i);
+        requests[i] = comm_all_reduce_start(world, NULL, x[i], REDUCE_SUM);
+    }
+    for (int i = BURST - 1; i >= 0; i--) {
+        comm_wait(world, NULL, &requests[i]);
+        EXPECT(!wrong(x[i], 0, comm_size(world), 60 + i, REDUCE_SUM), "reduction %d of a burst", i);
+        free(x[i].data);
+    }
+}
+
+static void law_barrier(Comm *world, atomic_int *arrived) {
+    int size = comm_size(world);
+    for (int round = 1; round <= 20; round++) {
+        if (arrived) atomic_fetch_add(arrived, 1);
+        comm_barrier(world);
+        int seen = arrived ? atomic_load(arrived) : round * size;
+        EXPECT(seen >= round * size && seen < (round + 1) * size, "barrier %d let %d of %d through", round,
+               seen, size);
+    }
+}
+
+static void law_agree(Comm *world) {
+    int me = comm_rank(world), size = comm_size(world);
+    EXPECT(comm_agree(world, OK) == OK, "all are well");
+    if (size < 3) return;
+    Status mine = me == 1 ? fail(ERR_DATA, "a bad file") : me == 2 ? fail(ERR_CONFIG, "a bad option") : OK;
+    EXPECT(comm_agree(world, mine) == ERR_CONFIG, "the worst status");
+    EXPECT(!strcmp(fail_message(), "[rank 1] a bad file (and 1 other rank failed)"), "got: %s",
+           fail_message());
+    EXPECT(comm_agree(world, ERR_CONFIG) == ERR_CONFIG, "an agreed error stays as it is");
+    EXPECT(!strcmp(fail_message(), "[rank 1] a bad file (and 1 other rank failed)"), "got: %s",
+           fail_message());
+}
+
+static void law_counts(Comm *world) {
+    Comm *group;
+    int all[64];
+    for (int i = 0; i < comm_size(world); i++) all[i] = i;
+    EXPECT_OK(comm_split(world, "counted", all, comm_size(world), &group));
+    Tensor x = tensor_new(10, F32);
+    comm_all_reduce(group, NULL, x, REDUCE_SUM);
+    comm_all_reduce(group, NULL, x, REDUCE_SUM);
+    comm_barrier(group);
+    const CommCount *c = comm_counts(group);
+    EXPECT(c[COMM_ALL_REDUCE].calls == 2 && c[COMM_ALL_REDUCE].bytes == 80, "%lld calls of %g bytes",
+           (long long)c[COMM_ALL_REDUCE].calls, c[COMM_ALL_REDUCE].bytes);
+    EXPECT(c[COMM_BARRIER].calls == 1 && c[COMM_SEND].calls == 0, "one barrier, no send");
+    free(x.data);
+    comm_close(group);
+}
+
+static Status all_laws(Comm *world, void *arrived) {
+    law_all_reduce(world);
+    law_reduce_scatter(world);
+    law_all_gather(world);
+    law_broadcast(world);
+    law_max_keeps_nan(world);
+    law_messages(world);
+    law_grid(world);
+    law_split(world);
+    law_interleaved(world);
+    law_burst(world);
+    law_barrier(world, arrived);
+    law_agree(world);
+    law_counts(world);
+    return OK;
+}
+
+// ---- where they are run ---------------------------------------------------------------------------------
+
+static CommOptions options_for(const char *transport, int ranks, bool check) {
+    return (CommOptions){
+        .transport = transport, .ranks = ranks, .timeout_s = 60, .check = check, .deterministic = true};
+}
+
+static void on_threads(void) {
+    static const int sizes[] = {1, 2, 3, 4, 7, 8};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        atomic_int arrived = 0;
+        EXPECT_OK(comm_launch(options_for("threads", sizes[i], false), all_laws, &arrived));
+    }
+}
+
+static void checked(void) {
+    for (int size = 1; size <= 4; size++) {
+        atomic_int arrived = 0;
+        EXPECT_OK(comm_launch(options_for("threads", size, true), all_laws, &arrived));
+    }
+}
+
+static Status many(Comm *world, void *arg) {
+    (void)arg;
+    for (int round = 0; round < 5; round++) {
+        double n = group_sum(world, 1);
+        EXPECT(n == comm_size(world), "%g ranks", n);
+    }
+    law_split(world);
+    law_barrier(world, NULL);
+    return OK;
+}
+
+static void sixty_four_threads(void) {
+    EXPECT_OK(comm_launch(options_for("threads", 64, false), many, NULL));
+}
+
+// The null transport moves nothing and counts all.
+static Status alone(Comm *world, void *arg) {
+    (void)arg;
+    EXPECT(comm_rank(world) == 5 && comm_size(world) == 8, "rank %d of %d", comm_rank(world),
+           comm_size(world));
+    Tensor nowhere = {(void *)256, 1000, 1000, F32};
+    Request request = comm_recv(world, NULL, nowhere, 4, 1);
+    comm_all_reduce(world, NULL, nowhere, REDUCE_SUM);
+    comm_wait(world, NULL, &request);
+    EXPECT(comm_counts(world)[COMM_RECV].bytes == 4e6, "%g bytes", comm_counts(world)[COMM_RECV].bytes);
+    Comm *pair;
+    EXPECT_OK(comm_split(world, "pair", (const int[]){1, 5}, 2, &pair));
+    EXPECT(comm_rank(pair) == 1 && comm_size(pair) == 2, "rank %d of %d", comm_rank(pair), comm_size(pair));
+    EXPECT(comm_agree(pair, OK) == OK && comm_agree(pair, ERR_DATA) == ERR_DATA, "agreement with nobody");
+    comm_close(pair);
+    return OK;
+}
+
+static void on_null(void) {
+    CommOptions options = {.transport = "null", .ranks = 8, .null_rank = 5, .timeout_s = 1};
+    EXPECT_OK(comm_launch(options, alone, NULL));
+}
+
+static void unknown_transport(void) {
+    EXPECT(comm_launch((CommOptions){.transport = "pigeons"}, alone, NULL) == ERR_CONFIG,
+           "an unknown transport");
+    EXPECT(strstr(fail_message(), "pigeons"), "got: %s", fail_message());
+}
+
+static void on_mpi(void) {
+    const char *transport = getenv("TRIREME_TEST_TRANSPORT");
+    CommOptions options = options_for(transport ? transport : "mpi", 0, getenv("TRIREME_TEST_CHECK") != NULL);
+    EXPECT_OK(comm_launch(options, all_laws, NULL));
+}
+
+int main(int argc, char **argv) {
+    if (comm_launcher_ranks() > 0) return harness_run((const Test[]){{"on_mpi", on_mpi}, {0}}, argc, argv);
+    return harness_run((const Test[]){{"on_threads", on_threads},
+                                      {"checked", checked},
+                                      {"sixty_four_threads", sixty_four_threads},
+                                      {"on_null", on_null},
+                                      {"unknown_transport", unknown_transport},
+                                      {0}},
+                       argc, argv);
+}
