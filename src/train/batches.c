@@ -1,0 +1,106 @@
+#include "train/internal.h"
+#include <stdlib.h>
+
+static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
+    if (o->vocab_file && o->merge_file) return tokenizer_open(tokenizer, o->vocab_file, o->merge_file);
+    if (o->tokenizer_model) return tokenizer_open_beside(tokenizer, o->tokenizer_model);
+    return tokenizer_open_beside(tokenizer, o->data_path.items[0]);
+}
+
+Status batches_vocabulary(const Options *o, int *vocabulary, int *eod) {
+    *eod = -1;
+    if (o->vocab_size != INT_UNSET && !o->eod_mask_loss) {
+        *vocabulary = o->vocab_size;
+        return OK;
+    }
+    Tokenizer *tokenizer;
+    if (open_tokenizer(o, &tokenizer) != OK) {
+        char why[512];
+        snprintf(why, sizeof why, "%s", fail_message());
+        return fail(ERR_NO_INPUT,
+                    "no tokenizer for --data-path %s: %s. Give --tokenizer-model, --vocab-file with "
+                    "--merge-file, or --vocab-size",
+                    o->data_path.items[0], why);
+    }
+    *vocabulary = tokenizer_vocab_size(tokenizer);
+    *eod = tokenizer_eod(tokenizer);
+    tokenizer_close(tokenizer);
+    if (o->vocab_size != INT_UNSET && o->vocab_size != *vocabulary)
+        return fail(ERR_CONFIG, "--vocab-size %d differs from the tokenizer's %d: leave it out",
+                    o->vocab_size, *vocabulary);
+    return OK;
+}
+
+// ---- how many samples (Megatron-LM's rule) ---------------------------------------------------------------------
+
+static int64_t wanted_validation_samples(const Options *o) {
+    return (o->shape.train_iters / o->eval_interval + 1) * o->shape.eval_iters * o->global_batch_size;
+}
+
+static Status open_split(const Options *o, const IndexedDataset *data, Split which, int64_t samples,
+                         GptDataset **set) {
+    SplitRange range;
+    TRY(split_range(o->split, indexed_dataset_num_sequences(data), which, &range));
+    return gpt_dataset_open(set, data, range, samples, o->seq_length, (int)o->seed);
+}
+
+static Status open_data(Batches *b, const Options *o) {
+    TRY(indexed_dataset_open(&b->data, o->data_path.items[0], b->vocabulary));
+    TRY(open_split(o, b->data, SPLIT_TRAIN, o->shape.train_samples, &b->train));
+    if (o->shape.eval_iters > 0 && o->shape.split[SPLIT_VALID] > 0)
+        TRY(open_split(o, b->data, SPLIT_VALID, wanted_validation_samples(o), &b->valid));
+    return OK;
+}
+
+Status batches_open(Batches *b, const Options *o, Place place) {
+    const RunShape *shape = &o->shape;
+    *b = (Batches){.tokens = place.pp == 0,
+                   .labels = place.pp == shape->pp - 1,
+                   .masked = o->eod_mask_loss,
+                   .micro_batch = o->micro_batch_size,
+                   .sequence = o->seq_length,
+                   .num_microbatches = shape->num_microbatches,
+                   .dp = shape->dp,
+                   .dp_rank = place.dp};
+    TRY(batches_vocabulary(o, &b->vocabulary, &b->eod));
+    if (!b->tokens && !b->labels) return OK;
+    TRY(open_data(b, o));
+    size_t count = (size_t)b->num_microbatches * (size_t)b->micro_batch * (size_t)b->sequence;
+    b->token_buffer = malloc(count * sizeof *b->token_buffer);
+    b->label_buffer = malloc(count * sizeof *b->label_buffer);
+    b->mask_buffer = malloc(count * sizeof *b->mask_buffer);
+    if (!b->token_buffer || !b->label_buffer || !b->mask_buffer)
+        return fail(ERR_OS, "no memory for a step's batches");
+    return OK;
+}
+
+void batches_close(Batches *b) {
+    gpt_dataset_close(b->train);
+    gpt_dataset_close(b->valid);
+    indexed_dataset_close(b->data);
+    free(b->token_buffer);
+    free(b->label_buffer);
+    free(b->mask_buffer);
+    *b = (Batches){0};
+}
+
+static void mask_ends(const Batches *b, size_t count) {
+    for (size_t i = 0; i < count; i++) b->mask_buffer[i] = b->token_buffer[i] == b->eod ? 0.0f : 1.0f;
+}
+
+Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, Batch *batch) {
+    size_t one = (size_t)b->micro_batch * (size_t)b->sequence;
+    *batch = (Batch){.consumed = consumed,
+                     .tokens = b->token_buffer,
+                     .labels = b->label_buffer,
+                     .mask = b->masked ? b->mask_buffer : NULL};
+    if (!b->data) return OK;
+    bool tokens = b->tokens || b->masked;
+    for (int k = 0; k < b->num_microbatches; k++) {
+        BatchPlace place = {consumed, b->micro_batch, b->dp, b->dp_rank, k};
+        TRY(batch_fill(set, place, tokens ? b->token_buffer + (size_t)k * one : NULL,
+                       b->labels ? b->label_buffer + (size_t)k * one : NULL));
+    }
+    if (b->masked) mask_ends(b, one * (size_t)b->num_microbatches);
+    return OK;
+}

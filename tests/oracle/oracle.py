@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""An independent GPT in PyTorch: what trireme must compute, written as plainly as PyTorch allows.
+
+Prints the golden file that README.md in this folder describes. Weights and tokens are not stored anywhere: both sides
+generate them from the counter-based random numbers of src/base/rng.h, of which this file holds its own copy.
+
+    python3 oracle.py > ../golden/oracle_gpt.txt
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True)
+class Shape:
+    layers: int = 4
+    hidden: int = 32
+    heads: int = 4
+    sequence: int = 16
+    vocabulary: int = 61
+    micro_batch: int = 2
+    microbatches: int = 4
+
+
+SHAPE = Shape()
+SEED = 1234
+PERTURBATION = 0.05  # of every parameter around its base value
+STEPS = 10
+LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
+ELEMENTS = 8  # of each tensor, spread over its rows and columns
+LOGITS_AT = [(0, 0), (0, 15), (3, 7), (7, 15)]  # (sample, position)
+
+MASK32, MASK64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+
+
+# ---- Random numbers: Philox4x32-10 (Salmon et al., SC'11), keys by FNV-1a, normals by Box-Muller ---------------------
+
+
+def philox(counter, key):
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & MASK32, (p0 >> 32) ^ c3 ^ k1, p0 & MASK32
+        k0, k1 = (k0 + 0x9E3779B9) & MASK32, (k1 + 0xBB67AE85) & MASK32
+    return c0, c1, c2, c3
+
+
+def mix(x):
+    x = ((x ^ (x >> 33)) * 0xFF51AFD7ED558CCD) & MASK64
+    x = ((x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53) & MASK64
+    return x ^ (x >> 33)
+
+
+def rng_key(seed, purpose, number=0):
+    h = 0xCBF29CE484222325
+    for byte in purpose.encode():
+        h = ((h ^ byte) * 0x100000001B3) & MASK64
+    seed = mix((seed + 0x9E3779B97F4A7C15) & MASK64)
+    number = mix((number + 0xD1B54A32D192ED03) & MASK64) * 3 & MASK64
+    h = mix(h ^ seed ^ number)
+    return h & MASK32, h >> 32
+
+
+def rng_word(key, sample, index):
+    block = index // 4
+    return philox((block & MASK32, block >> 32, sample & MASK32, sample >> 32), key)[index % 4]
+
+
+def box_muller(u, v):
+    radius, angle = math.sqrt(-2.0 * math.log((u + 0.5) * 2.0**-32)), 2.0 * math.pi * v * 2.0**-32
+    return radius * math.cos(angle), radius * math.sin(angle)
+
+
+def rng_normals(key, count):
+    values = []
+    for block in range((count + 3) // 4):
+        w = philox((block & MASK32, block >> 32, 0, 0), key)
+        values += box_muller(w[0], w[1]) + box_muller(w[2], w[3])
+    return np.array(values[:count], dtype=np.float32)
+
+
+# ---- The model ---------------------------------------------------------------------------------------------------------
+
+
+def parameter_shapes(shape):
+    """Names as in Megatron-LM's core models, in the order of the forward pass."""
+    h, f = shape.hidden, 4 * shape.hidden
+    shapes = {
+        "embedding.word_embeddings.weight": (shape.vocabulary, h),
+        "embedding.position_embeddings.weight": (shape.sequence, h),
+    }
+    for i in range(shape.layers):
+        layer = f"decoder.layers.{i}."
+        shapes[layer + "input_layernorm.weight"] = shapes[layer + "input_layernorm.bias"] = (h,)
+        shapes[layer + "self_attention.linear_qkv.weight"] = (3 * h, h)
+        shapes[layer + "self_attention.linear_qkv.bias"] = (3 * h,)
+        shapes[layer + "self_attention.linear_proj.weight"] = (h, h)
+        shapes[layer + "self_attention.linear_proj.bias"] = (h,)
+        shapes[layer + "pre_mlp_layernorm.weight"] = shapes[layer + "pre_mlp_layernorm.bias"] = (h,)
+        shapes[layer + "mlp.linear_fc1.weight"], shapes[layer + "mlp.linear_fc1.bias"] = (f, h), (f,)
+        shapes[layer + "mlp.linear_fc2.weight"], shapes[layer + "mlp.linear_fc2.bias"] = (h, f), (h,)
+    shapes["decoder.final_layernorm.weight"] = shapes["decoder.final_layernorm.bias"] = (h,)
+    return shapes
+
+
+def initial_value(name, shape):
+    """base + 0.05 * normal, rounded as C rounds it in float: no bias is 0 and no norm weight is 1."""
+    base = np.float32(1.0 if name.endswith("layernorm.weight") else 0.0)
+    normals = rng_normals(rng_key(SEED, "oracle:" + name), math.prod(shape))
+    return (base + np.float32(PERTURBATION) * normals).reshape(shape)
+
+
+def make_parameters(shape, dtype):
+    return {
+        name: torch.tensor(initial_value(name, dims), dtype=dtype).requires_grad_()
+        for name, dims in parameter_shapes(shape).items()
+    }
+
+
+def norm(p, name, x):
+    return F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], eps=1e-5)
+
+
+def linear(p, name, x):
+    return F.linear(x, p[name + ".weight"], p[name + ".bias"])
+
+
+def attention(p, name, x, heads):
+    """The rows of linear_qkv lie head by head, within a head query, key, value."""
+    batch, sequence, hidden = x.shape
+    qkv = linear(p, name + ".linear_qkv", x).view(batch, sequence, heads, 3, hidden // heads)
+    query, key, value = qkv.permute(3, 0, 2, 1, 4)
+    context = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    return linear(p, name + ".linear_proj", context.transpose(1, 2).reshape(batch, sequence, hidden))
+
+
+def mlp(p, name, x):
+    return linear(p, name + ".linear_fc2", F.gelu(linear(p, name + ".linear_fc1", x), approximate="tanh"))
+
+
+def logits(p, tokens, shape):
+    """tokens [b, S] -> [b, S, V], without dropout; the output layer is the word embedding."""
+    words = p["embedding.word_embeddings.weight"]
+    x = F.embedding(tokens, words) + p["embedding.position_embeddings.weight"]
+    for i in range(shape.layers):
+        layer = f"decoder.layers.{i}"
+        x = x + attention(p, layer + ".self_attention", norm(p, layer + ".input_layernorm", x), shape.heads)
+        x = x + mlp(p, layer + ".mlp", norm(p, layer + ".pre_mlp_layernorm", x))
+    return F.linear(norm(p, "decoder.final_layernorm", x), words)
+
+
+# ---- Training ----------------------------------------------------------------------------------------------------------
+
+
+def sample_tokens(sample, shape):
+    """S + 1 tokens: inputs are the first S, labels the last S."""
+    key = rng_key(SEED, "tokens")
+    return [rng_word(key, sample, i) % shape.vocabulary for i in range(shape.sequence + 1)]
+
+
+def microbatch(step, index, shape):
+    first = (step * shape.microbatches + index) * shape.micro_batch
+    rows = torch.tensor([sample_tokens(first + i, shape) for i in range(shape.micro_batch)])
+    return rows[:, :-1], rows[:, 1:]
+
+
+def accumulate_gradients(p, step, shape):
+    """The loss of one step: the mean over tokens, then over microbatches. Adds to every .grad."""
+    total = 0.0
+    for index in range(shape.microbatches):
+        tokens, labels = microbatch(step, index, shape)
+        loss = F.cross_entropy(logits(p, tokens, shape).flatten(0, 1), labels.flatten()) / shape.microbatches
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def make_optimizer(p):
+    groups = [
+        {"params": [x for x in p.values() if x.ndim == 2], "weight_decay": WEIGHT_DECAY},
+        {"params": [x for x in p.values() if x.ndim == 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
+
+
+def train(dtype):
+    """[(loss, gradient norm before clipping)] of every step, and the trained parameters."""
+    p = make_parameters(SHAPE, dtype)
+    optimizer = make_optimizer(p)
+    history = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = accumulate_gradients(p, step, SHAPE)
+        history.append((loss, torch.nn.utils.clip_grad_norm_(p.values(), CLIP).item()))
+        optimizer.step()
+    return history, p
+
+
+# ---- The golden file -----------------------------------------------------------------------------------------------------
+
+
+def number(value):
+    return f"{value:.12e}"
+
+
+def print_tensor(key, name, tensor):
+    """key, name, count, sum, sum of squares, then eight pairs of index and value."""
+    flat = tensor.detach().flatten()
+    indices = [(k * flat.numel() // ELEMENTS + 5 * k) % flat.numel() for k in range(ELEMENTS)]
+    pairs = [f"{i} {number(flat[i].item())}" for i in indices]
+    print(key, name, flat.numel(), number(flat.sum().item()), number((flat * flat).sum().item()), *pairs)
+
+
+def print_settings():
+    print("oracle_gpt 1")
+    for key, value in vars(SHAPE).items():
+        print(key, value)
+    print("seed", SEED)
+    print("perturbation", PERTURBATION)
+    print("adamw", LEARNING_RATE, *BETAS, EPSILON, WEIGHT_DECAY, CLIP)
+    print("tokens", SHAPE.sequence + 1, *sample_tokens(0, SHAPE))
+
+
+def print_first_step():
+    p = make_parameters(SHAPE, torch.float64)
+    print("loss", number(accumulate_gradients(p, 0, SHAPE)))
+    for sample, position in LOGITS_AT:
+        tokens = torch.tensor([sample_tokens(sample, SHAPE)[:-1]])
+        row = logits(p, tokens, SHAPE)[0, position]
+        print("logits", sample, position, row.numel(), *(number(x.item()) for x in row))
+    print("parameters", len(p))
+    for name, tensor in p.items():
+        print_tensor("initial", name, tensor)
+        print_tensor("gradient", name, tensor.grad)
+
+
+def print_training():
+    (precise, trained), (single, _) = train(torch.float64), train(torch.float32)
+    print("steps", STEPS)
+    for step, ((loss, grad_norm), (loss32, _)) in enumerate(zip(precise, single)):
+        print("step", step, number(loss), number(grad_norm), number(loss32))
+    for name, tensor in trained.items():
+        print_tensor("final", name, tensor)
+
+
+def main():
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    print_settings()
+    print_first_step()
+    print_training()
+
+
+if __name__ == "__main__":
+    main()

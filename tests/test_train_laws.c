@@ -1,0 +1,202 @@
+// Any grid gives the same training run.
+//   bitwise    across p, v, schedule, transport and checks, other things equal
+//   1e-5       per step over 20 steps across t and d
+// The program is also a worker: `test_train_laws worker TRANSPORT t p d SCHEDULE v` prints a run's bits, so that a script can
+// compare what threads and MPI processes compute.
+#include "harness.h"
+#include "runs.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS = 8, GLOBAL_BATCH = 16, LONG_RUN = 20, SHORT_RUN = 5 };
+
+static RunPlan plan_for(Grid grid, const char *schedule, int chunks, const char *transport) {
+    return (RunPlan){.spec = run_spec(grid, schedule, chunks, LAYERS, GLOBAL_BATCH),
+                     .steps = SHORT_RUN,
+                     .lr = 3e-3,
+                     .transport = transport};
+}
+
+static void name_plan(const RunPlan *plan, char text[96]) {
+    Grid g = plan->spec.grid;
+    snprintf(text, 96, "t%d p%d d%d %s v%d on %s", g.tp, g.pp, g.dp, plan->spec.schedule,
+             plan->spec.num_chunks, plan->transport);
+}
+
+static void expect_same_bits(const RunResult *a, const RunResult *b, const char *name) {
+    for (int i = 0; i < SHORT_RUN; i++) {
+        EXPECT(!memcmp(&a->loss[i], &b->loss[i], sizeof(float)), "%s: loss %d is %.9g, not %.9g", name, i,
+               (double)b->loss[i], (double)a->loss[i]);
+        EXPECT(!memcmp(&a->norm[i], &b->norm[i], sizeof(double)), "%s: norm %d is %.17g, not %.17g", name, i,
+               b->norm[i], a->norm[i]);
+    }
+    EXPECT(!memcmp(&a->evaluation, &b->evaluation, sizeof(float)), "%s: evaluation", name);
+    EXPECT(!memcmp(a->checksum, b->checksum, sizeof a->checksum), "%s: parameters differ", name);
+}
+
+static void expect_close(const RunResult *a, const RunResult *b, const char *name) {
+    for (int i = 0; i < LONG_RUN; i++) {
+        double loss = fabs((double)(a->loss[i] - b->loss[i])) / (double)a->loss[i];
+        double norm = fabs(a->norm[i] - b->norm[i]) / a->norm[i];
+        EXPECT(loss < 1e-5, "%s: loss %d differs by %.2g", name, i, loss);
+        EXPECT(norm < 1e-4, "%s: norm %d differs by %.2g", name, i, norm);
+    }
+}
+
+// ---- threads: all grids with t, p, d in {1, 2, 4} and at most 8 ranks -----------------------------------------------
+
+typedef struct {
+    const char *schedule;
+    int chunks;
+} Way;
+
+static const Way ways[] = {{"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}};
+
+static bool run_or_complain(const RunPlan *plan, RunResult *result) {
+    char name[96];
+    name_plan(plan, name);
+    Status status = run_plan(plan, result);
+    EXPECT(status == OK, "%s: %s", name, fail_message());
+    return status == OK;
+}
+
+// One (t, d): every p and schedule gives the same bits; returns them.
+static bool all_pipelines(int t, int d, RunResult *first) {
+    bool any = false;
+    for (int p = 1; p <= 4 && t * d * p <= 8; p *= 2)
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+            if (ways[w].chunks > 1 && p == 1) continue;
+            RunPlan plan = plan_for((Grid){t, d, p}, ways[w].schedule, ways[w].chunks, "threads");
+            RunResult result;
+            char name[96];
+            name_plan(&plan, name);
+            if (!run_or_complain(&plan, &result)) return false;
+            if (any) expect_same_bits(first, &result, name);
+            if (!any) *first = result;
+            any = true;
+        }
+    return any;
+}
+
+static void pipelines_change_no_bit(void) {
+    RunResult result;
+    for (int t = 1; t <= 4; t *= 2)
+        for (int d = 1; d <= 4 && t * d <= 8; d *= 2)
+            if (!all_pipelines(t, d, &result)) return;
+}
+
+static bool long_run(RunPlan plan, RunResult *result) {
+    plan.steps = LONG_RUN;
+    return run_or_complain(&plan, result);
+}
+
+static void tensor_and_data_parallelism_are_close(void) {
+    RunResult serial, result;
+    if (!long_run(plan_for((Grid){1, 1, 1}, "1f1b", 1, "threads"), &serial)) return;
+    for (int t = 1; t <= 4; t *= 2)
+        for (int d = 1; d <= 4 && t * d <= 8; d *= 2) {
+            char name[96];
+            snprintf(name, sizeof name, "t%d d%d against one rank", t, d);
+            if (!long_run(plan_for((Grid){t, d, 1}, "1f1b", 1, "threads"), &result)) return;
+            expect_close(&serial, &result, name);
+        }
+}
+
+static void a_repeated_batch_is_learnt(void) {
+    RunPlan plan = plan_for((Grid){2, 2, 2}, "interleaved", 2, "threads");
+    plan.same_batch = true;
+    plan.lr = 1e-2;
+    RunResult result;
+    if (!long_run(plan, &result)) return;
+    EXPECT(result.loss[LONG_RUN - 1] < 0.9f * result.loss[0], "the loss goes %g -> %g",
+           (double)result.loss[0], (double)result.loss[LONG_RUN - 1]);
+}
+
+static void checks_change_no_bit(void) {
+    RunPlan plain = plan_for((Grid){2, 2, 2}, "interleaved", 2, "threads"), checked = plain;
+    checked.check_comm = true;
+    checked.spec.device = "check";
+    RunResult a, b;
+    if (run_or_complain(&plain, &a) && run_or_complain(&checked, &b))
+        expect_same_bits(&a, &b, "checking device and comm");
+}
+
+static void reference_device_is_close(void) {
+    RunPlan fast = plan_for((Grid){1, 1, 1}, "1f1b", 1, "threads"), reference = fast;
+    reference.spec.device = "reference";
+    RunResult a, b;
+    if (long_run(fast, &a) && long_run(reference, &b)) expect_close(&a, &b, "reference device");
+}
+
+static void microbatch_size_is_close(void) {
+    RunPlan one = plan_for((Grid){1, 1, 1}, "1f1b", 1, "threads"), two = one;
+    two.spec.shape.microbatch = 2;
+    two.spec.num_microbatches /= 2;
+    RunResult a, b;
+    if (long_run(one, &a) && long_run(two, &b)) expect_close(&a, &b, "micro-batch 2");
+}
+
+// t 8, p 4, d 2: far more ranks than cores.
+static void sixty_four_ranks(void) {
+    RunPlan many = plan_for((Grid){8, 2, 4}, "interleaved", 2, "threads"),
+            one = plan_for((Grid){1, 1, 1}, "1f1b", 1, "threads");
+    many.spec.shape.heads = one.spec.shape.heads = 8;
+    many.spec.shape.head_size = one.spec.shape.head_size = 4;
+    many.steps = one.steps = 2;
+    RunResult a, b;
+    if (!run_or_complain(&one, &a) || !run_or_complain(&many, &b)) return;
+    for (int i = 0; i < 2; i++)
+        EXPECT(fabs((double)(a.loss[i] - b.loss[i])) < 1e-5 * (double)a.loss[i], "loss %d: %.9g and %.9g", i,
+               (double)a.loss[i], (double)b.loss[i]);
+}
+
+// ---- the arenas take what the null device predicted -----------------------------------------------------------------
+
+static void same_memory(Engine *engine, void *self) {
+    (void)self;
+    const Context *c = engine_context(engine);
+    EXPECT(c->scratch->peak == c->scratch->capacity, "scratch: %zu of %zu bytes used", c->scratch->peak,
+           c->scratch->capacity);
+    EXPECT(device_workspace_peak(c->device) == engine_memory(engine)->workspace,
+           "workspace: %zu of %zu bytes used", device_workspace_peak(c->device),
+           engine_memory(engine)->workspace);
+}
+
+static void memory_is_as_predicted(void) {
+    RunPlan plan = plan_for((Grid){2, 1, 2}, "interleaved", 2, "threads");
+    plan.finished = same_memory;
+    RunResult result;
+    run_or_complain(&plan, &result);
+}
+
+// ---- worker ------------------------------------------------------------------------------------------------------------
+
+static int worker(char **argv) {
+    Grid grid = {atoi(argv[3]), atoi(argv[5]), atoi(argv[4])};
+    RunPlan plan = plan_for(grid, argv[6], atoi(argv[7]), argv[2]);
+    RunResult result = {0};
+    Status status = run_plan(&plan, &result);
+    if (status != OK) return fprintf(stderr, "%s\n", fail_message()), (int)status;
+    if (!result.ranks) return 0; // not rank 0
+    for (int i = 0; i < SHORT_RUN; i++) printf("%a %a\n", (double)result.loss[i], result.norm[i]);
+    printf("%a %a %a %a %a\n", (double)result.evaluation, result.checksum[0], result.checksum[1],
+           result.checksum[2], result.checksum[3]);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 8 && !strcmp(argv[1], "worker")) return worker(argv);
+    return harness_run(
+        (const Test[]){{"pipelines_change_no_bit", pipelines_change_no_bit},
+                       {"tensor_and_data_parallelism_are_close", tensor_and_data_parallelism_are_close},
+                       {"a_repeated_batch_is_learnt", a_repeated_batch_is_learnt},
+                       {"checks_change_no_bit", checks_change_no_bit},
+                       {"reference_device_is_close", reference_device_is_close},
+                       {"microbatch_size_is_close", microbatch_size_is_close},
+                       {"sixty_four_ranks", sixty_four_ranks},
+                       {"memory_is_as_predicted", memory_is_as_predicted},
+                       {0}},
+        argc, argv);
+}

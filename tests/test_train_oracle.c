@@ -1,0 +1,287 @@
+// The whole model against an independent one: logits, every gradient, ten AdamW steps of tests/golden/oracle_gpt.txt, which
+// tests/oracle/oracle.py printed (PyTorch, float64). tests/oracle/README.md has the format and the tolerances.
+#include "harness.h"
+#include "runs.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ELEMENTS = 8, MOST_LOGITS = 8, MOST_VOCABULARY = 128, MOST_PARAMS = 128, MOST_STEPS = 16 };
+
+typedef struct {
+    char name[96];
+    long count, index[ELEMENTS];
+    double sum, squares, value[ELEMENTS];
+} TensorGolden;
+
+typedef struct {
+    int layers, hidden, heads, sequence, vocabulary, micro_batch, microbatches, num_params, num_steps;
+    long seed;
+    double perturbation, adamw[6], loss, step_loss[MOST_STEPS], step_norm[MOST_STEPS];
+    struct {
+        int sample, position;
+        double value[MOST_VOCABULARY];
+    } logits[MOST_LOGITS];
+    int num_logits;
+    TensorGolden initial[MOST_PARAMS], gradient[MOST_PARAMS], final[MOST_PARAMS];
+    int num_final;
+} Golden;
+
+// ---- reading ---------------------------------------------------------------------------------------------------
+
+static bool read_tensor(FILE *f, TensorGolden *t) {
+    bool ok = fscanf(f, "%95s %ld %lf %lf", t->name, &t->count, &t->sum, &t->squares) == 4;
+    for (int i = 0; ok && i < ELEMENTS; i++) ok = fscanf(f, "%ld %lf", &t->index[i], &t->value[i]) == 2;
+    return ok;
+}
+
+static bool read_logits(FILE *f, Golden *g) {
+    int count, n = g->num_logits++;
+    bool ok = n < MOST_LOGITS &&
+              fscanf(f, "%d %d %d", &g->logits[n].sample, &g->logits[n].position, &count) == 3 &&
+              count <= MOST_VOCABULARY;
+    for (int i = 0; ok && i < count; i++) ok = fscanf(f, "%lf", &g->logits[n].value[i]) == 1;
+    return ok;
+}
+
+static bool read_tokens(FILE *f, const Golden *g) {
+    int count, token;
+    if (fscanf(f, "%d", &count) != 1) return false;
+    for (int i = 0; i < count; i++) {
+        if (fscanf(f, "%d", &token) != 1) return false;
+        EXPECT(token == run_token(0, i, g->vocabulary), "token %d is %d, not %d", i,
+               run_token(0, i, g->vocabulary), token);
+    }
+    return true;
+}
+
+static bool read_numbers(FILE *f, Golden *g, const char *key) {
+    const struct {
+        const char *key;
+        int *value;
+    } sizes[] = {{"oracle_gpt", &g->num_logits},   {"layers", &g->layers},
+                 {"hidden", &g->hidden},           {"heads", &g->heads},
+                 {"sequence", &g->sequence},       {"vocabulary", &g->vocabulary},
+                 {"micro_batch", &g->micro_batch}, {"microbatches", &g->microbatches},
+                 {"parameters", &g->num_params},   {"steps", &g->num_steps}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (!strcmp(key, sizes[i].key)) return fscanf(f, "%d", sizes[i].value) == 1;
+    if (!strcmp(key, "seed")) return fscanf(f, "%ld", &g->seed) == 1;
+    if (!strcmp(key, "perturbation")) return fscanf(f, "%lf", &g->perturbation) == 1;
+    if (!strcmp(key, "loss")) return fscanf(f, "%lf", &g->loss) == 1;
+    double *a = g->adamw;
+    return !strcmp(key, "adamw") &&
+           fscanf(f, "%lf %lf %lf %lf %lf %lf", a, a + 1, a + 2, a + 3, a + 4, a + 5) == 6;
+}
+
+static bool read_line(FILE *f, Golden *g, const char *key, int *num_initial, int *num_gradient) {
+    int step;
+    double loss32;
+    if (!strcmp(key, "initial"))
+        return *num_initial < MOST_PARAMS && read_tensor(f, &g->initial[(*num_initial)++]);
+    if (!strcmp(key, "gradient"))
+        return *num_gradient < MOST_PARAMS && read_tensor(f, &g->gradient[(*num_gradient)++]);
+    if (!strcmp(key, "final")) return g->num_final < MOST_PARAMS && read_tensor(f, &g->final[g->num_final++]);
+    if (!strcmp(key, "tokens")) return read_tokens(f, g);
+    if (!strcmp(key, "logits")) return read_logits(f, g);
+    if (strcmp(key, "step")) return read_numbers(f, g, key);
+    return fscanf(f, "%d", &step) == 1 && step < MOST_STEPS &&
+           fscanf(f, "%lf %lf %lf", &g->step_loss[step], &g->step_norm[step], &loss32) == 3;
+}
+
+static Golden *read_golden(void) {
+    Golden *g = calloc(1, sizeof *g);
+    FILE *f = fopen(TEST_FOLDER "/golden/oracle_gpt.txt", "r");
+    CHECK(g && f, "no golden file");
+    char key[64];
+    int num_initial = 0, num_gradient = 0;
+    while (fscanf(f, "%63s", key) == 1) {
+        EXPECT(read_line(f, g, key, &num_initial, &num_gradient), "cannot read the line '%s'", key);
+        if (!strcmp(key, "oracle_gpt")) g->num_logits = 0;
+    }
+    fclose(f);
+    EXPECT(num_initial == g->num_params && num_gradient == g->num_params, "%d and %d of %d parameters",
+           num_initial, num_gradient, g->num_params);
+    return g;
+}
+
+// ---- running ----------------------------------------------------------------------------------------------------
+
+typedef struct {
+    const Golden *golden;
+    EngineSpec spec;
+    float *
+        *whole; // [params]: whole gradients, then whole parameters, put together by the ranks that hold them
+} Check;
+
+static EngineSpec golden_spec(const Golden *g, Grid grid, const char *schedule, int chunks) {
+    EngineSpec spec = run_spec(grid, schedule, chunks, g->layers, g->micro_batch * g->microbatches);
+    ModelShape *s = &spec.shape;
+    s->hidden = g->hidden, s->heads = g->heads, s->head_size = g->hidden / g->heads, s->ffn = 4 * g->hidden;
+    s->sequence = s->positions = g->sequence;
+    s->vocabulary = g->vocabulary, s->padded_vocabulary = padded_vocabulary(g->vocabulary, 8, grid.tp);
+    s->microbatch = g->micro_batch;
+    s->hidden_dropout = s->attention_dropout = 0;
+    spec.num_microbatches = g->microbatches / grid.dp;
+    spec.adam = (AdamOptions){g->adamw[1], g->adamw[2], g->adamw[3], g->adamw[5]};
+    return spec;
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && !strcmp(text + n - k, end);
+}
+
+static void set_parameters(Engine *engine, const Golden *g) {
+    const Context *c = engine_context(engine);
+    const Params *params = engine_params(engine);
+    for (int i = 0; i < params->count; i++) {
+        const Param *p = params->items[i];
+        if (p->chunk < 0) continue;
+        char key[128];
+        snprintf(key, sizeof key, "oracle:%s", p->spec.tied_to ? p->spec.tied_to : p->spec.name);
+        int64_t count = p->spec.rows * p->spec.cols, real = p->spec.real_rows * p->spec.cols;
+        float *whole = calloc((size_t)count, sizeof *whole),
+              *local = calloc((size_t)tensor_count(p->value), sizeof *local);
+        float base = ends_with(p->spec.name, "layernorm.weight") ? 1.0f : 0.0f;
+        CHECK(whole && local, "no memory for %s", p->spec.name);
+        for (int64_t j = 0; j < real; j++)
+            whole[j] =
+                base + (float)g->perturbation * rng_normal(rng_key((uint64_t)g->seed, key, 0), (uint64_t)j);
+        param_slice(p, c->grid.tp, c->place.tp, whole, local);
+        device_upload(c->device, c->stream, p->value, local);
+        free(whole), free(local);
+    }
+}
+
+// Every rank writes its own share of the whole tensors: different memory, except among replicas, which write the same.
+static void gather(Engine *engine, Comm *world, float **whole, bool gradients) {
+    const Context *c = engine_context(engine);
+    const Params *params = engine_params(engine);
+    for (int turn = 0; turn < comm_size(world); turn++) {
+        comm_barrier(world);
+        if (turn != comm_rank(world)) continue;
+        for (int i = 0; i < params->count; i++) {
+            const Param *p = params->items[i];
+            if (p->chunk < 0 || p->spec.tied_to) continue;
+            float *local = calloc((size_t)tensor_count(p->value), sizeof *local);
+            CHECK(local, "no memory for %s", p->spec.name);
+            device_download(c->device, c->stream, local, gradients ? p->grad : p->value);
+            param_unslice(p, c->grid.tp, c->place.tp, local, whole[i]);
+            free(local);
+        }
+    }
+    comm_barrier(world);
+}
+
+static void compare_tensor(const TensorGolden *want, const float *have, double scale, const char *what) {
+    double sum = 0, squares = 0, size = sqrt(want->squares / (double)want->count);
+    for (long i = 0; i < want->count; i++)
+        sum += (double)have[i], squares += (double)have[i] * (double)have[i];
+    for (int i = 0; i < ELEMENTS; i++) {
+        double error = fabs((double)have[want->index[i]] - want->value[i]);
+        EXPECT(error <= scale * (size > 1 ? size : 1) * (strcmp(what, "gradient") ? 1 : size),
+               "%s of %s[%ld]: %.9g, not %.9g", what, want->name, want->index[i],
+               (double)have[want->index[i]], want->value[i]);
+    }
+    if (strcmp(what, "gradient")) return;
+    EXPECT(fabs(sum - want->sum) <= scale * size * (double)want->count, "%s of %s: sum %.9g, not %.9g", what,
+           want->name, sum, want->sum);
+    EXPECT(fabs(squares - want->squares) <= scale * want->squares, "%s of %s: squares %.9g, not %.9g", what,
+           want->name, squares, want->squares);
+}
+
+static void compare_all(const Engine *engine, const TensorGolden *want, int count, float **whole,
+                        double scale, const char *what) {
+    const Params *params = engine_params(engine);
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < params->count; j++)
+            if (!strcmp(want[i].name, params->items[j]->spec.name))
+                compare_tensor(&want[i], whole[j], scale, what);
+}
+
+// One rank alone: the last microbatch of an evaluation leaves its logits.
+static void compare_logits(Engine *engine, const Check *check) {
+    const Golden *g = check->golden;
+    const EngineSpec *spec = &check->spec;
+    Context *c = engine_context(engine);
+    int tokens = g->sequence * g->micro_batch, width = spec->shape.padded_vocabulary;
+    float *host = calloc((size_t)(tokens * width), sizeof *host);
+    Tensor logits = {host, tokens, width, F32};
+    CHECK(host, "no memory for logits");
+    gpt_keep_logits(engine_model(engine), logits);
+    for (int n = 0; n < g->num_logits; n++) {
+        int sample = g->logits[n].sample, first = sample / g->micro_batch * g->micro_batch;
+        Batch batch = run_batch(spec, c, first - (int64_t)(g->microbatches - 1) * g->micro_batch);
+        engine_evaluate(engine, batch);
+        run_batch_free(&batch);
+        const float *row = host + (int64_t)(g->logits[n].position * g->micro_batch + sample - first) * width;
+        for (int i = 0; i < g->vocabulary; i++)
+            EXPECT(fabs((double)row[i] - g->logits[n].value[i]) <= 1e-5,
+                   "logit %d of sample %d position %d: %.9g, not %.9g", i, sample, g->logits[n].position,
+                   (double)row[i], g->logits[n].value[i]);
+    }
+    gpt_keep_logits(engine_model(engine), (Tensor){0});
+    free(host);
+}
+
+static Status rank_main(Comm *world, void *arg) {
+    const Check *check = arg;
+    const Golden *g = check->golden;
+    Engine *engine;
+    TRY(engine_open(&engine, &check->spec, world));
+    bool judge = comm_rank(world) == 0;
+    set_parameters(engine, g);
+    if (comm_size(world) == 1) compare_logits(engine, check);
+    for (int step = 0; step < g->num_steps; step++) {
+        Batch batch =
+            run_batch(&check->spec, engine_context(engine), (int64_t)step * g->microbatches * g->micro_batch);
+        if (step == 0) {
+            engine_gradients(engine, batch);
+            gather(engine, world, check->whole, true);
+            if (judge) compare_all(engine, g->gradient, g->num_params, check->whole, 1e-5, "gradient");
+        }
+        StepResult r = engine_train(engine, batch, g->adamw[0], g->adamw[4]);
+        run_batch_free(&batch);
+        double scale = step ? 1e-4 : 1e-5;
+        if (!judge) continue;
+        EXPECT(fabs((double)r.loss - g->step_loss[step]) <= scale * g->step_loss[step],
+               "loss %d: %.9g, not %.9g", step, (double)r.loss, g->step_loss[step]);
+        EXPECT(fabs(r.grad_norm - g->step_norm[step]) <= scale * g->step_norm[step],
+               "norm %d: %.9g, not %.9g", step, r.grad_norm, g->step_norm[step]);
+    }
+    gather(engine, world, check->whole, false);
+    if (judge) compare_all(engine, g->final, g->num_final, check->whole, 1e-4, "final value");
+    engine_close(engine);
+    return OK;
+}
+
+static void compare_on(Grid grid, const char *schedule, int chunks, const char *device) {
+    Golden *g = read_golden();
+    Check check = {.golden = g, .spec = golden_spec(g, grid, schedule, chunks)};
+    check.spec.device = device;
+    check.whole = calloc(MOST_PARAMS, sizeof *check.whole);
+    CHECK(check.whole, "no memory for %d tensors", MOST_PARAMS);
+    // Room for the largest tensor, padded.
+    for (int i = 0; i < MOST_PARAMS; i++) check.whole[i] = calloc(1 << 14, sizeof(float));
+    CommOptions options = {
+        .transport = "threads", .ranks = grid_size(grid), .timeout_s = 60, .deterministic = true};
+    EXPECT_OK(comm_launch(options, rank_main, &check));
+    for (int i = 0; i < MOST_PARAMS; i++) free(check.whole[i]);
+    free(check.whole);
+    free(g);
+}
+
+static void one_rank(void) { compare_on((Grid){1, 1, 1}, "1f1b", 1, "cpu"); }
+static void reference(void) { compare_on((Grid){1, 1, 1}, "1f1b", 1, "reference"); }
+static void eight_ranks(void) { compare_on((Grid){2, 2, 2}, "interleaved", 2, "cpu"); }
+static void four_heads_apart(void) { compare_on((Grid){4, 1, 2}, "gpipe", 1, "cpu"); }
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"one_rank", one_rank},
+                                      {"reference", reference},
+                                      {"eight_ranks", eight_ranks},
+                                      {"four_heads_apart", four_heads_apart},
+                                      {0}},
+                       argc, argv);
+}
