@@ -1,0 +1,17 @@
+// The verbs of the program: `trireme VERB [--option value]...`. Each is one function that reads its own options, does the
+// work and returns the exit code; main.c finds the verb, answers `--help`, and prints the one error message.
+#pragma once
+#include "base/error.h"
+#include "config/config.h"
+
+typedef struct {
+    const char *name;
+    Verb verb; // whose options it takes
+    Status (*run)(int argc, char **argv);
+    const char *summary; // one line for people
+} Command;
+
+// argv[0] is the first argument after the verb. Messages for people go to stderr, results to stdout.
+Status cmd_train(int argc, char **argv);
+Status cmd_preprocess(int argc, char **argv);
+Status cmd_schedule(int argc, char **argv);

@@ -1,0 +1,94 @@
+#include "cli/cli.h"
+#include "config/config.h"
+#include "data/data.h"
+#include <inttypes.h>
+#include <sched.h>
+#include <string.h>
+
+static int num_cores(void) {
+    enum { MOST = 64 };
+    cpu_set_t set;
+    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return cores < MOST ? cores : MOST;
+}
+
+static Status check_options(const Options *o) {
+    if (o->positional.count > 0)
+        return fail(ERR_USAGE, "'%s' belongs to no option; inputs are given by --input",
+                    o->positional.items[0]);
+    if (o->input.count == 0)
+        return fail(ERR_USAGE, "preprocess needs --input: text files, folders or JSON lines");
+    if (!o->output_prefix || !*o->output_prefix)
+        return fail(ERR_USAGE,
+                    "preprocess needs --output-prefix PREFIX: it writes PREFIX.bin and PREFIX.idx");
+    if (!o->vocab_file != !o->merge_file)
+        return fail(ERR_CONFIG, "--vocab-file and --merge-file belong together: give both or neither");
+    if (o->vocab_file && o->tokenizer_model)
+        return fail(ERR_CONFIG, "--vocab-file and --tokenizer-model both name a tokenizer: give one");
+    return OK;
+}
+
+// The vocabulary size is what to train to, or, for the null tokenizer, its whole description.
+static Status choose_tokenizer(const Options *o, PreprocessJob *job) {
+    bool has_size = o->vocab_size != INT_UNSET;
+    bool is_null = o->tokenizer_type && strcmp(o->tokenizer_type, "NullTokenizer") == 0;
+    if (o->tokenizer_type && !is_null && strcmp(o->tokenizer_type, "GPT2BPETokenizer") != 0)
+        return fail(ERR_CONFIG, "--tokenizer-type %s: GPT2BPETokenizer or NullTokenizer", o->tokenizer_type);
+    if (is_null && !has_size) return fail(ERR_CONFIG, "--tokenizer-type NullTokenizer needs --vocab-size");
+    if (!is_null && has_size && (o->vocab_file || o->tokenizer_model))
+        return fail(
+            ERR_CONFIG,
+            "--vocab-size %d trains a tokenizer, --vocab-file and --tokenizer-model load one: give one",
+            o->vocab_size);
+    job->vocab_file = is_null ? NULL : o->vocab_file;
+    job->merge_file = is_null ? NULL : o->merge_file;
+    job->tokenizer_prefix = is_null ? NULL : o->tokenizer_model;
+    job->null_size = is_null ? o->vocab_size : 0;
+    job->vocab_size = is_null || !has_size ? 0 : o->vocab_size;
+    return OK;
+}
+
+static void print_summary(const PreprocessJob *job, const PreprocessSummary *s) {
+    printf("%s: %" PRId64 " documents, %" PRId64 " tokens, vocabulary %d%s\n", job->output_prefix,
+           s->documents, s->tokens, s->vocab_size, s->vocab_trained ? " (trained)" : "");
+    printf("  read %" PRId64 " files, %.1f MB: %.2f bytes per token, encoded at %.1f MB/s\n", s->files,
+           (double)s->bytes / 1e6, (double)s->bytes / (double)s->tokens,
+           (double)s->bytes / 1e6 / (s->encode_s + 1e-9));
+    if (s->skipped_binary) printf("  left out %" PRId64 " binary files\n", s->skipped_binary);
+    if (s->vocab_trained && s->vocab_size < job->vocab_size)
+        printf("  the text has no more pairs that occur twice: %d tokens instead of %d\n", s->vocab_size,
+               job->vocab_size);
+    if (s->vocab_trained && s->bytes > PREPROCESS_TRAIN_BYTES)
+        printf("  the tokenizer was trained on the first %d MB\n", PREPROCESS_TRAIN_BYTES / 1000000);
+}
+
+static Status run(const Options *o) {
+    TRY(check_options(o));
+    PreprocessJob job = {
+        .inputs = o->input.items,
+        .num_inputs = o->input.count,
+        .output_prefix = o->output_prefix,
+        .json_keys = o->json_keys.items,
+        .num_json_keys = o->json_keys.count,
+        .append_eod = o->append_eod,
+        .workers = o->workers == INT_UNSET ? num_cores() : o->workers,
+        .max_bytes = o->max_bytes == INT_UNSET ? 0 : o->max_bytes,
+        .progress = stderr,
+        .plain = o->plain,
+        .log_documents = o->log_interval == INT_UNSET ? 0 : 1000 * (int64_t)o->log_interval,
+    };
+    TRY(choose_tokenizer(o, &job));
+    PreprocessSummary summary;
+    TRY(preprocess_run(&job, &summary));
+    print_summary(&job, &summary);
+    return OK;
+}
+
+Status cmd_preprocess(int argc, char **argv) {
+    Options options;
+    TRY(options_parse(&options, FOR_PREPROCESS, argc, argv));
+    fputs(options_notes(&options), stderr);
+    Status status = run(&options);
+    options_destroy(&options);
+    return status;
+}

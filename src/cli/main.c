@@ -1,0 +1,87 @@
+// The entry of the program: it finds the verb and leaves everything else to it. No MPI is started here, so that help,
+// mistakes and the verbs of one process answer at once and on every machine.
+#include "cli/cli.h"
+#include <stdio.h>
+#include <string.h>
+
+static const Command commands[] = {
+    {"preprocess", FOR_PREPROCESS, cmd_preprocess, "make a data set (and a tokenizer) from text"},
+    {"train", FOR_TRAIN, cmd_train, "train a GPT on any grid of tensor, pipeline and data parallel ranks"},
+    {"schedule", FOR_SCHEDULE, cmd_schedule, "print, draw and check pipeline schedules"},
+};
+
+static const char version[] = "trireme 0.1.0";
+
+enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static Status print_overview(void) {
+    puts(
+        "trireme: GPT training with composed tensor, pipeline and data parallelism\n\n"
+        "  trireme preprocess --input book.txt --output-prefix corpus --vocab-size 4096\n"
+        "  trireme train --data-path corpus --layers 4 --hidden 128 --heads 4 --seq 128 --mbs 4 --steps 200 --lr 1e-3\n"
+        "  trireme train ... --ranks 8 --tp 2 --pp 2      (or: mpirun -n 8 trireme train ... --tp 2 --pp 2)\n"
+        "  trireme schedule --pp 4 --microbatches 8\n");
+    for (int i = 0; i < NUM_COMMANDS; i++) printf("  %-12s %s\n", commands[i].name, commands[i].summary);
+    puts("\ntrireme help VERB shows a verb's common options, trireme VERB --help-all every option.");
+    return OK;
+}
+
+static const Command *find_command(const char *name) {
+    for (int i = 0; i < NUM_COMMANDS; i++)
+        if (!strcmp(commands[i].name, name)) return &commands[i];
+    return NULL;
+}
+
+static Status unknown_verb(const char *name) {
+    const char *names[NUM_COMMANDS];
+    for (int i = 0; i < NUM_COMMANDS; i++) names[i] = commands[i].name;
+    const char *nearest = text_nearest(name, names, NUM_COMMANDS);
+    if (nearest) return fail(ERR_USAGE, "unknown verb '%s'; did you mean trireme %s?", name, nearest);
+    return fail(ERR_USAGE, "unknown verb '%s'; there are preprocess, train and schedule (see trireme --help)",
+                name);
+}
+
+static Status print_help(const Command *command, bool all) {
+    Text text = {0};
+    options_help(command->verb, all, &text);
+    printf("trireme %s: %s\n\n%s", command->name, command->summary, text_string(&text));
+    text_free(&text);
+    return OK;
+}
+
+static bool asks(int argc, char **argv, const char *word) {
+    for (int i = 0; i < argc; i++)
+        if (!strcmp(argv[i], word)) return true;
+    return false;
+}
+
+static Status run_verb(const char *name, int argc, char **argv) {
+    const Command *command = find_command(name);
+    if (!command) return unknown_verb(name);
+    if (asks(argc, argv, "--help-all")) return print_help(command, true);
+    if (asks(argc, argv, "--help") || asks(argc, argv, "-h")) return print_help(command, false);
+    return command->run(argc, argv);
+}
+
+static Status help_verb(const char *name) {
+    const Command *command = find_command(name);
+    return command ? print_help(command, false) : unknown_verb(name);
+}
+
+static Status run(int argc, char **argv) {
+    if (argc < 2) {
+        print_overview();
+        return ERR_USAGE;
+    }
+    const char *first = argv[1];
+    if (!strcmp(first, "--version")) return puts(version) < 0 ? ERR_IO : OK;
+    if (!strcmp(first, "--help") || !strcmp(first, "-h")) return print_overview();
+    if (!strcmp(first, "help")) return argc > 2 ? help_verb(argv[2]) : print_overview();
+    return run_verb(first, argc - 2, argv + 2);
+}
+
+int main(int argc, char **argv) {
+    Status status = run(argc, argv);
+    if (status != OK && *fail_message()) fprintf(stderr, "trireme: error: %s\n", fail_message());
+    return (int)status;
+}

@@ -1,0 +1,192 @@
+#include "report/report.h"
+#include <math.h>
+#include <stdio.h>
+
+enum { LEFT = 72, RIGHT = 28, TOP = 70, AXIS = 44, LEGEND = 40, NARROWEST = 620, WIDEST = 2400 }; // pixels
+
+typedef struct {
+    int red, green, blue;
+} Colour;
+
+// The first and the last chunk's colour; those between lie between.
+typedef struct {
+    const char *name, *class;
+    Colour dark, light;
+} Ink;
+
+static const Ink forward_ink = {"forward", "f", {52, 104, 168}, {176, 207, 238}};
+static const Ink backward_ink = {"backward", "b", {62, 137, 88}, {183, 222, 184}};
+static const Ink weight_ink = {"weight gradient", "w", {196, 132, 28}, {246, 216, 150}};
+
+typedef struct {
+    const Schedule *schedule;
+    const Simulation *simulation;
+    double pixels_per_us, plot_width, row_height, row_gap, font_size;
+    bool numbered; // every cell has room for its number
+    Text *out;
+} Drawing;
+
+static const Ink *ink_of(Instr in) {
+    return in.op == OP_FORWARD ? &forward_ink : in.op == OP_BACKWARD_WEIGHT ? &weight_ink : &backward_ink;
+}
+
+static bool is_compute(Instr in) { return schedule_ops[in.op].kind == COMPUTE; }
+
+static bool is_split(const Schedule *schedule) {
+    for (int i = 0; i < schedule->programs[0].count; i++)
+        if (schedule->programs[0].instrs[i].op == OP_BACKWARD_WEIGHT) return true;
+    return false;
+}
+
+// ---- layout -------------------------------------------------------------------------------------------
+
+// Cells wide enough for their numbers, within limits of the page.
+static Drawing plan(const Schedule *schedule, const Simulation *simulation, Text *out) {
+    double total = simulation->total_us > 0 ? simulation->total_us : 1, shortest = total;
+    for (int r = 0; r < schedule->num_ranks; r++)
+        for (int i = 0; i < schedule->programs[r].count; i++) {
+            double us = simulation->spans[r][i].end_us - simulation->spans[r][i].start_us;
+            if (is_compute(schedule->programs[r].instrs[i]) && us > 0) shortest = fmin(shortest, us);
+        }
+    double digits = floor(log10(fmax(1, schedule->num_microbatches - 1))) + 1;
+    double width = fmin(fmax((10 + 7 * digits) * total / shortest, NARROWEST), WIDEST);
+    double height = fmin(28, fmax(5, 640.0 / schedule->num_ranks));
+    return (Drawing){.schedule = schedule,
+                     .simulation = simulation,
+                     .pixels_per_us = width / total,
+                     .plot_width = width,
+                     .row_height = height,
+                     .row_gap = height > 10 ? 4 : 1,
+                     .font_size = fmin(12, 0.62 * height),
+                     .numbered = height > 10 && shortest * width / total >= 3 + 7 * digits,
+                     .out = out};
+}
+
+static double row_top(const Drawing *d, int rank) { return TOP + rank * (d->row_height + d->row_gap); }
+
+// ---- pieces -------------------------------------------------------------------------------------------
+
+static void add_escaped(Text *out, const char *string) {
+    for (; *string; string++) {
+        unsigned char c = (unsigned char)*string;
+        if (c == '&' || c == '<' || c == '>' || c == '"')
+            text_add(out, "&#%d;", c);
+        else
+            text_add(out, "%c", c < ' ' ? ' ' : c);
+    }
+}
+
+static Colour mix(const Ink *ink, double t) {
+    return (Colour){(int)lround(ink->dark.red + t * (ink->light.red - ink->dark.red)),
+                    (int)lround(ink->dark.green + t * (ink->light.green - ink->dark.green)),
+                    (int)lround(ink->dark.blue + t * (ink->light.blue - ink->dark.blue))};
+}
+
+// One class per chunk for its cells, one for the numbers in them: white on dark, black on light.
+static void draw_styles(const Drawing *d, const Ink *ink) {
+    int chunks = d->schedule->num_chunks;
+    for (int c = 0; c < chunks; c++) {
+        double t = chunks > 1 ? (double)c / (chunks - 1) : 0;
+        Colour colour = mix(ink, t);
+        text_add(d->out, ".%s%d{fill:#%02x%02x%02x}.cell .%s%d+text{fill:%s}\n", ink->class, c, colour.red,
+                 colour.green, colour.blue, ink->class, c, t < 0.5 ? "#fff" : "#111");
+    }
+}
+
+static void draw_head(const Drawing *d, const char *title) {
+    const Simulation *sim = d->simulation;
+    double width = LEFT + d->plot_width + RIGHT, height = row_top(d, d->schedule->num_ranks) + AXIS + LEGEND;
+    text_add(
+        d->out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
+        "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\">\n<style>\n",
+        width, height, width, height);
+    text_add(d->out, "text{fill:#222}.cell text{text-anchor:middle;font-size:%.1fpx}\n", d->font_size);
+    draw_styles(d, &forward_ink);
+    draw_styles(d, &backward_ink);
+    if (is_split(d->schedule)) draw_styles(d, &weight_ink);
+    text_add(d->out, "</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n");
+    text_add(d->out, "<text x=\"%d\" y=\"28\" font-size=\"16\" font-weight=\"bold\">", LEFT);
+    add_escaped(d->out, title);
+    text_add(d->out, "</text>\n<text x=\"%d\" y=\"50\" style=\"fill:#555\">", LEFT);
+    text_add(d->out, "%.6g µs, bubble %.4g %% of the ideal time (idle %.4g %% of the total)</text>\n",
+             sim->total_us, 100 * sim->bubble, 100 * sim->bubble / (1 + sim->bubble));
+}
+
+static void draw_cell(const Drawing *d, int rank, Instr in, Span span) {
+    double x = LEFT + span.start_us * d->pixels_per_us,
+           width = (span.end_us - span.start_us) * d->pixels_per_us;
+    double gap = width > 4 ? 1 : 0, y = row_top(d, rank);
+    text_add(d->out, "<rect class=\"%s%d\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/>",
+             ink_of(in)->class, in.chunk, x + gap / 2, y, width - gap, d->row_height);
+    if (d->numbered)
+        text_add(d->out, "<text x=\"%.2f\" y=\"%.2f\">%d</text>", x + width / 2,
+                 y + d->row_height / 2 + 0.36 * d->font_size, in.microbatch);
+    text_add(d->out, "\n");
+}
+
+static void draw_row(const Drawing *d, int rank) {
+    const Program *program = &d->schedule->programs[rank];
+    double y = row_top(d, rank);
+    text_add(d->out, "<rect x=\"%d\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"#e9e9ec\"/>\n", LEFT, y,
+             d->plot_width, d->row_height);
+    if (d->font_size >= 6)
+        text_add(d->out, "<text x=\"%d\" y=\"%.2f\" text-anchor=\"end\" font-size=\"%.1f\">rank %d</text>\n",
+                 LEFT - 10, y + d->row_height / 2 + 0.36 * d->font_size, d->font_size, rank);
+    text_add(d->out, "<g class=\"cell\">\n");
+    for (int i = 0; i < program->count; i++)
+        if (is_compute(program->instrs[i]))
+            draw_cell(d, rank, program->instrs[i], d->simulation->spans[rank][i]);
+    text_add(d->out, "</g>\n");
+}
+
+// The smallest of 1, 2, 5 times a power of ten that leaves 60 pixels between ticks.
+static double tick_us(const Drawing *d) {
+    double least = 60 / d->pixels_per_us, power = pow(10, floor(log10(least)));
+    double factor = least / power;
+    return power * (factor <= 1 ? 1 : factor <= 2 ? 2 : factor <= 5 ? 5 : 10);
+}
+
+static void draw_axis(const Drawing *d) {
+    double y = row_top(d, d->schedule->num_ranks) + 2, step = tick_us(d);
+    text_add(d->out, "<path d=\"M%d %.2fh%.2f", LEFT, y, d->plot_width);
+    for (double us = 0; us <= d->simulation->total_us * (1 + 1e-9); us += step)
+        text_add(d->out, "M%.2f %.2fv5", LEFT + us * d->pixels_per_us, y);
+    text_add(d->out, "\" stroke=\"#555\" fill=\"none\"/>\n<g font-size=\"11\" text-anchor=\"middle\">\n");
+    for (double us = 0; us <= d->simulation->total_us * (1 + 1e-9); us += step)
+        text_add(d->out, "<text x=\"%.2f\" y=\"%.2f\">%.6g</text>\n", LEFT + us * d->pixels_per_us, y + 18,
+                 us);
+    text_add(d->out, "</g>\n<text x=\"%d\" y=\"%.2f\" text-anchor=\"end\" font-size=\"11\">time, µs</text>\n",
+             LEFT - 10, y + 18);
+}
+
+static double draw_key(const Drawing *d, double x, const Ink *ink) {
+    enum { SWATCH = 14 };
+    int chunks = d->schedule->num_chunks;
+    double y = row_top(d, d->schedule->num_ranks) + AXIS;
+    for (int c = 0; c < chunks; c++, x += SWATCH)
+        text_add(d->out, "<rect class=\"%s%d\" x=\"%.2f\" y=\"%.2f\" width=\"%d\" height=\"%d\"/>",
+                 ink->class, c, x, y, SWATCH - 1, SWATCH);
+    char label[64];
+    int length =
+        snprintf(label, sizeof label, chunks > 1 ? "%s, chunk 0 to %d" : "%s", ink->name, chunks - 1);
+    text_add(d->out, "<text x=\"%.2f\" y=\"%.2f\">%s</text>\n", x + 5, y + 11.5, label);
+    return x + 6.6 * length + 24;
+}
+
+static void draw_legend(const Drawing *d) {
+    double x = draw_key(d, LEFT, &forward_ink), y = row_top(d, d->schedule->num_ranks) + AXIS;
+    x = draw_key(d, x, &backward_ink);
+    if (is_split(d->schedule)) x = draw_key(d, x, &weight_ink);
+    text_add(d->out, "<rect x=\"%.2f\" y=\"%.2f\" width=\"13\" height=\"14\" fill=\"#e9e9ec\"/>", x, y);
+    text_add(d->out, "<text x=\"%.2f\" y=\"%.2f\">idle</text>\n", x + 19, y + 11.5);
+}
+
+void timeline_svg(const Schedule *schedule, const Simulation *simulation, const char *title, Text *out) {
+    Drawing drawing = plan(schedule, simulation, out);
+    draw_head(&drawing, title);
+    for (int r = 0; r < schedule->num_ranks; r++) draw_row(&drawing, r);
+    draw_axis(&drawing);
+    draw_legend(&drawing);
+    text_add(out, "</svg>\n");
+}
