@@ -1,0 +1,208 @@
+// Whole training steps of GPT-2 124M (or another shape) as a fraction of the matrix products this machine does at the same
+// shapes, and what two ranks of one thread make of it against one rank of two threads. Medians; commands in `./run bench`.
+#include "train/train.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const char *name;
+    Grid grid;
+    int threads, microbatches,
+        steps; // microbatches of one rank; steps are counted after a first one that warms up
+} Case;
+
+typedef struct {
+    ModelShape shape;
+    const Case *which;
+    double step_s; // out: median
+} Job;
+
+static ModelShape gpt2_124m(int sequence, float dropout) {
+    return (ModelShape){.layers = 12,
+                        .hidden = 768,
+                        .heads = 12,
+                        .head_size = 64,
+                        .ffn = 3072,
+                        .sequence = sequence,
+                        .positions = sequence,
+                        .vocabulary = 50257,
+                        .microbatch = 1,
+                        .hidden_dropout = dropout,
+                        .attention_dropout = dropout,
+                        .norm_epsilon = 1e-5f,
+                        .init_std = 0.02f,
+                        .seed = 1};
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int count) {
+    qsort(values, (size_t)count, sizeof *values, by_size);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+// ---- matrix products at the model's shapes ------------------------------------------------------------------------------
+
+typedef struct {
+    double flops, seconds, best; // of all products of one microbatch; the highest rate of a single shape
+} Products;
+
+static double time_product(Device *device, Tensor a, Tensor b, Tensor d, bool ta, bool tb, bool accumulate) {
+    enum { REPEATS = 5 };
+    double seconds[REPEATS];
+    Matmul args = {.a = a, .b = b, .d = d, .transpose_a = ta, .transpose_b = tb, .accumulate = accumulate};
+    matmul(device, device_stream(device), args);
+    for (int i = 0; i < REPEATS; i++) {
+        double start = clock_s();
+        matmul(device, device_stream(device), args);
+        seconds[i] = clock_s() - start;
+    }
+    return median(seconds, REPEATS);
+}
+
+// y = x W^T, dx = dy W, dW += dy^T x for W [out, in], `times` of them in the model.
+static void add_linear(Device *device, float *memory, int64_t tokens, int64_t in, int64_t out, int times,
+                       Products *sum) {
+    Tensor x = {memory, tokens, in, F32}, y = {memory + tokens * in, tokens, out, F32};
+    Tensor w = {memory + tokens * (in + out), out, in, F32};
+    double flops = 2.0 * (double)tokens * (double)in * (double)out;
+    double seconds[3] = {time_product(device, x, w, y, false, true, false),
+                         time_product(device, y, w, x, false, false, false),
+                         time_product(device, y, x, w, true, false, true)};
+    for (int i = 0; i < 3; i++) {
+        sum->seconds += times * seconds[i];
+        if (flops / seconds[i] > sum->best) sum->best = flops / seconds[i];
+    }
+    sum->flops += 3 * times * flops;
+    memset(memory, 0,
+           (size_t)(tokens * (in + out) + in * out) * sizeof *memory); // accumulation would overflow
+}
+
+static Products measure_products(const ModelShape *s, int threads) {
+    Device *device;
+    Status status =
+        device_open(&device, (DeviceOptions){.kind = "cpu", .threads = threads, .workspace_bytes = 1 << 26});
+    CHECK(status == OK, "%s", fail_message());
+    int64_t tokens = s->sequence, h = s->hidden, v = padded_vocabulary(s->vocabulary, 128, 1);
+    float *memory = calloc((size_t)(tokens * (h + v) + h * v), sizeof *memory);
+    CHECK(memory, "no memory for the products");
+    Products sum = {0};
+    add_linear(device, memory, tokens, h, 3 * h, s->layers, &sum);
+    add_linear(device, memory, tokens, h, h, s->layers, &sum);
+    add_linear(device, memory, tokens, h, s->ffn, s->layers, &sum);
+    add_linear(device, memory, tokens, s->ffn, h, s->layers, &sum);
+    add_linear(device, memory, tokens, h, v, 1, &sum);
+    free(memory);
+    device_close(device);
+    return sum;
+}
+
+// ---- steps ----------------------------------------------------------------------------------------------------------
+
+static int32_t *random_tokens(const EngineSpec *spec, uint64_t stream) {
+    int64_t count = (int64_t)spec->num_microbatches * spec->shape.sequence * spec->shape.microbatch;
+    int32_t *tokens = malloc((size_t)count * sizeof *tokens);
+    CHECK(tokens, "no memory for tokens");
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] = (int32_t)(rng_word(rng_key(1, "bench", stream), 0, (uint64_t)i) %
+                              (uint32_t)spec->shape.vocabulary);
+    return tokens;
+}
+
+static Status rank_main(Comm *world, void *arg) {
+    Job *job = arg;
+    const Case *which = job->which;
+    EngineSpec spec = {.grid = which->grid,
+                       .shape = job->shape,
+                       .schedule = "1f1b",
+                       .num_chunks = 1,
+                       .num_microbatches = which->microbatches,
+                       .adam = {0.9, 0.999, 1e-8, 1.0},
+                       .bucket_elements = 40000000,
+                       .device = "cpu",
+                       .threads = which->threads};
+    spec.shape.padded_vocabulary = padded_vocabulary(spec.shape.vocabulary, 128, spec.grid.tp);
+    Engine *engine;
+    TRY(engine_open(&engine, &spec, world));
+    int32_t *tokens = random_tokens(&spec, 0), *labels = random_tokens(&spec, 1);
+    double seconds[16];
+    for (int step = 0; step <= which->steps; step++) {
+        comm_barrier(world);
+        double start = clock_s();
+        engine_train(engine, (Batch){.tokens = tokens, .labels = labels}, 1e-5, 0.01);
+        comm_barrier(world);
+        if (step) seconds[step - 1] = clock_s() - start;
+    }
+    if (comm_rank(world) == 0) job->step_s = median(seconds, which->steps);
+    free(tokens), free(labels);
+    engine_close(engine);
+    return OK;
+}
+
+static double run_case(const ModelShape *shape, const Case *which) {
+    Job job = {.shape = *shape, .which = which};
+    int launched = comm_launcher_ranks();
+    CommOptions options = {.transport = launched ? "mpi" : "threads",
+                           .ranks = grid_size(which->grid),
+                           .timeout_s = 600,
+                           .deterministic = true};
+    Status status = comm_launch(options, rank_main, &job);
+    CHECK(status == OK, "%s: %s", which->name, fail_message());
+    return job.step_s;
+}
+
+static void print_case(const Case *c, double step_s, double flops, double peak, double base_s) {
+    int samples = c->microbatches * c->grid.dp;
+    double rate = flops * samples / step_s, bubble = (double)(c->grid.pp - 1) / c->microbatches;
+    printf("%-34s %9.3f s/step %8.1f tokens/s %8.1f GFLOP/s %6.1f %% of the product peak", c->name, step_s,
+           samples * 1024 / step_s, rate / 1e9, 100 * rate / peak);
+    if (base_s > 0)
+        printf("   %6.1f %% of one rank x 2 threads", 100 * base_s * samples * (1 + bubble) / step_s);
+    if (bubble > 0) printf(" (bubble %.1f %% taken off)", 100 * bubble);
+    printf("\n");
+    fflush(stdout);
+}
+
+// Under mpirun: one case alone, since MPI starts once; the base is given in seconds per sample.
+static int run_launched(const ModelShape *shape, char **argv) {
+    const Case cases[] = {{"2 ranks x 1 thread, t=2, mpi", {2, 1, 1}, 1, 2, 3},
+                          {"2 ranks x 1 thread, d=2, mpi", {1, 2, 1}, 1, 1, 3},
+                          {"2 ranks x 1 thread, p=2 m=16, mpi", {1, 1, 2}, 1, 16, 1}};
+    const Case *c = &cases[atoi(argv[1])];
+    double step_s = run_case(shape, c);
+    if (step_s > 0) print_case(c, step_s, model_flops(shape, 1), atof(argv[2]) * 1e9, atof(argv[3]));
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    ModelShape shape = gpt2_124m(1024, 0.1f);
+    shape.padded_vocabulary = padded_vocabulary(shape.vocabulary, 128, 1);
+    if (argc == 4) return run_launched(&shape, argv);
+    Products products = measure_products(&shape, 2);
+    double flops = model_flops(&shape, 1);
+    printf(
+        "GPT-2 124M, sequence 1024, fp32, dropout 0.1; %.1f GFLOP per sample by 72 B L S H^2 (1 + S/6H + V/12LH)\n",
+        flops / 1e9);
+    printf(
+        "matrix products of one sample, 2 threads: %.1f GFLOP/s over all shapes, %.1f at the best shape (the peak below)\n",
+        products.flops / products.seconds / 1e9, products.best / 1e9);
+    const Case base = {"1 rank x 2 threads", {1, 1, 1}, 2, 2, 3};
+    const Case others[] = {{"2 ranks x 1 thread, t=2", {2, 1, 1}, 1, 2, 3},
+                           {"2 ranks x 1 thread, d=2", {1, 2, 1}, 1, 1, 3},
+                           {"2 ranks x 1 thread, p=2 m=16", {1, 1, 2}, 1, 16, 1}};
+    double base_s = run_case(&shape, &base) / base.microbatches;
+    print_case(&base, base_s * base.microbatches, flops, products.best, 0);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        double step_s = run_case(&shape, &others[i]);
+        print_case(&others[i], step_s, flops, products.best, base_s);
+    }
+    base_s = run_case(&shape, &base) / base.microbatches;
+    print_case(&base, base_s * base.microbatches, flops, products.best, 0);
+    printf("base for MPI: %.1f %.4f\n", products.best / 1e9, base_s);
+    return 0;
+}

@@ -1,0 +1,21 @@
+# shellcheck shell=bash
+# ./run bench: each operation at GPT-2's shapes, then whole training steps, as fractions of what this machine can do.
+
+bench() {
+    local folder=build/bench
+    quietly "building the benchmarks" cmake --build build --target bench_device bench_train
+    say "" "Operations at the shapes of GPT-2 124M (a minute)"
+    "$folder/bench_device" --json build/bench_device.json
+    say "" "Training steps of GPT-2 124M (about ten minutes, 8 GB of memory)"
+    bench_steps "$folder/bench_train" | tee build/bench_train.log
+}
+
+# Ranks as threads first; the last line says with which figures the same cases run as MPI processes.
+bench_steps() {
+    local log peak base
+    log=$(mktemp)
+    "$1" | tee "$log"
+    read -r peak base < <(sed -n 's/^base for MPI: //p' "$log")
+    rm -f "$log"
+    for case in 0 1 2; do mpirun --bind-to core -n 2 "$1" "$case" "$peak" "$base"; done
+}

@@ -1,0 +1,62 @@
+# shellcheck shell=bash
+# ./run test and ./run lint: everything that is checked, cheapest first; CTest's summary comes last.
+
+# Programs whose ranks share memory: what the thread sanitizer is for.
+threaded_tests='^test_(base|comm|parallel|train)'
+# Tests that start other programs or MPI itself, which leaks by design, or are slow say so in their name.
+unsanitized_tests='_(mpi|long)$'
+
+# Open MPI as root, in containers, and with more ranks than cores.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
+
+stage() { quietly "$@" || die 1 "stopped at: $1"; }
+
+lint() {
+    stage "includes go downward" lint_layers
+    stage "functions and files are small" lint_sizes
+    stage "formatting (clang-format-14)" lint_format
+    stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_*
+}
+
+lint_layers() { tools/lint_layers --self-test && tools/lint_layers; }
+lint_sizes() { tools/lint_sizes --self-test && tools/lint_sizes; }
+
+# Says which command repairs it.
+lint_format() {
+    local file wrong=()
+    while IFS= read -r file; do
+        clang-format-14 "$file" | cmp -s - "$file" || wrong+=("$file")
+    done < <(find src tests bench -name '*.[ch]' | sort)
+    [[ ${#wrong[@]} -eq 0 ]] || { echo "clang-format-14 -i ${wrong[*]}" && return 1; }
+}
+
+run_checks() {
+    local start=$SECONDS
+    require_packages "to build and test" "${build_packages[@]}" "${lint_packages[@]}" "${test_packages[@]}"
+    lint
+    configure_and_build build "building build/trireme" -DCMAKE_BUILD_TYPE=Release
+    configure_and_build build/gcc "warnings are errors: gcc" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON
+    configure_and_build build/clang "warnings are errors: clang" -DCMAKE_C_COMPILER=clang -DTRIREME_WERROR=ON -DCMAKE_BUILD_TYPE=Debug
+    sanitized address,undefined build/asan -E "$unsanitized_tests"
+    sanitized thread build/tsan -R "$threaded_tests" -E "$unsanitized_tests"
+    say "  the tests; everything before took $((SECONDS - start)) s"
+    run_tests build
+}
+
+# sanitized SANITIZERS FOLDER CTEST_OPTION...
+sanitized() {
+    local sanitizers=$1 folder=$2
+    shift 2
+    configure_and_build "$folder" "building with -fsanitize=$sanitizers" -DCMAKE_C_COMPILER=gcc \
+        -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTRIREME_SANITIZE="$sanitizers"
+    stage "tests with -fsanitize=$sanitizers" run_tests "$folder" "$@"
+}
+
+# run_tests FOLDER CTEST_OPTION...   Without address randomisation, where that may be switched off: gcc's thread sanitizer
+# does not know the layouts of newer kernels.
+run_tests() {
+    local fixed_addresses=(setarch "$(uname -m)" -R)
+    "${fixed_addresses[@]}" true 2>/dev/null || fixed_addresses=()
+    "${fixed_addresses[@]}" ctest --test-dir "$1" --output-on-failure --no-tests=error -j "$(cores)" "${@:2}" </dev/null
+}

@@ -1,0 +1,67 @@
+# shellcheck shell=bash
+# The packages that trireme needs and how each is recognised: only what is really missing is installed.
+#
+#   PACKAGE command:NAME   present when NAME can be run
+#   PACKAGE header:FILE    present when the C compiler finds FILE
+#   PACKAGE openmp:CC      present when CC compiles OpenMP
+#   PACKAGE python:MODULE  present when python3 imports MODULE
+
+build_packages=(
+    "gcc command:gcc"
+    "libc6-dev header:stdio.h"
+    "cmake command:cmake"
+    "ninja-build command:ninja"
+    "libopenmpi-dev command:mpicc"
+    "openmpi-bin command:mpirun"
+    "libdnnl-dev header:dnnl.h"
+    "libyaml-dev header:yaml.h"
+    "libjson-c-dev header:json-c/json.h"
+    "libpcre2-dev header:pcre2.h"
+)
+lint_packages=(
+    "clang-format-14 command:clang-format-14"
+    "shellcheck command:shellcheck"
+)
+test_packages=(
+    "clang command:clang"
+    "libomp-dev openmp:clang"
+)
+golden_packages=(
+    "python3-venv python:ensurepip"
+)
+
+is_present() {
+    local kind=${1%%:*} what=${1#*:}
+    case $kind in
+    command) command -v "$what" >/dev/null ;;
+    header) echo "#include <$what>" | gcc -DPCRE2_CODE_UNIT_WIDTH=8 -E - >/dev/null 2>&1 ;;
+    python) python3 -c "import $what" 2>/dev/null ;;
+    openmp) echo '#include <omp.h>' | "$what" -fopenmp -E - >/dev/null 2>&1 ;;
+    esac
+}
+
+# require_packages PURPOSE ROW...: returns when all are there, having installed those that were missing.
+require_packages() {
+    local purpose=$1 row missing=()
+    shift
+    for row in "$@"; do is_present "${row#* }" || missing+=("${row%% *}"); done
+    [[ ${#missing[@]} -gt 0 ]] || return 0
+    say "Missing $purpose: ${missing[*]}"
+    install_packages "${missing[@]}"
+}
+
+install_packages() {
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120)
+    command -v apt-get >/dev/null ||
+        die 69 "this is no Debian or Ubuntu: install the equivalents of those packages and try again."
+    if [[ $(id -u) -ne 0 ]]; then
+        command -v sudo >/dev/null || die 69 "as root: apt-get install --no-install-recommends $*"
+        apt=(sudo "${apt[@]}")
+        say "Installing them with apt-get takes root; sudo may ask for your password."
+        sudo -v || die 77 "as root: apt-get install --no-install-recommends $*"
+    fi
+    quietly "apt-get update" "${apt[@]}" update ||
+        die 69 "apt-get update failed: is the network, or the mirror in /etc/apt, reachable?"
+    quietly "apt-get install (a minute or two)" "${apt[@]}" install -y --no-install-recommends "$@" ||
+        die 69 "installing failed; try by hand: apt-get install --no-install-recommends $*"
+}
