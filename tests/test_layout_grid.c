@@ -92,7 +92,7 @@ static void layers_are_dealt_once_in_stage_order(void) {
         int p = 1 + i % 5, v = 1 + i / 5 % 4, per_stage = 1 + i / 20, expected = 0;
         for (int stage = 0; stage < p * v; stage++) {
             int first, count;
-            layer_range(p * v * per_stage, p, v, stage % p, stage / p, &first, &count);
+            layer_range((LayerSplit){p * v * per_stage, 0, 0}, p, v, stage, &first, &count);
             EXPECT(first == expected && count == per_stage, "p %d v %d stage %d: %d + %d", p, v, stage, first,
                    count);
             expected = first + count;
@@ -106,10 +106,20 @@ static void layers_are_placed_as_in_megatron(void) {
     for (int pp = 0; pp < 2; pp++)
         for (int chunk = 0; chunk < 2; chunk++) {
             int first, count;
-            layer_range(8, 2, 2, pp, chunk, &first, &count);
+            layer_range((LayerSplit){8, 0, 0}, 2, 2, chunk * 2 + pp, &first, &count);
             EXPECT(first == firsts[pp][chunk] && count == 2, "rank %d chunk %d: %d + %d", pp, chunk, first,
                    count);
         }
+}
+
+// Few layers on the last rank make room for the head: 12 layers, the last of 3 ranks has 2; two chunks of half each.
+static void ends_may_be_uneven(void) {
+    static const int firsts[6] = {0, 2, 5, 6, 8, 11}, counts[6] = {2, 3, 1, 2, 3, 1};
+    for (int stage = 0; stage < 6; stage++) {
+        int first, count;
+        layer_range((LayerSplit){12, 4, 2}, 3, 2, stage, &first, &count);
+        EXPECT(first == firsts[stage] && count == counts[stage], "stage %d: %d + %d", stage, first, count);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -120,6 +130,7 @@ int main(int argc, char **argv) {
         {"embeddings live at both ends", embeddings_live_at_both_ends},
         {"layers are dealt once, in stage order", layers_are_dealt_once_in_stage_order},
         {"layers are placed as in Megatron-LM", layers_are_placed_as_in_megatron},
+        {"ends may be uneven", ends_may_be_uneven},
         {0},
     };
     return harness_run(tests, argc, argv);

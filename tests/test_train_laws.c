@@ -87,6 +87,20 @@ static void pipelines_change_no_bit(void) {
             if (!all_pipelines(t, d, &result)) return;
 }
 
+// How the layers are dealt changes no bit either.
+static void uneven_stages_change_no_bit(void) {
+    RunPlan even = plan_for((Grid){1, 1, 2}, "1f1b", 1, "threads"), uneven = even, chunked = even;
+    uneven.spec.last_layers = 2;
+    chunked.spec.grid.pp = 4;
+    chunked.spec.schedule = "interleaved", chunked.spec.num_chunks = 2;
+    chunked.spec.shape.layers = even.spec.shape.layers = uneven.spec.shape.layers = 12;
+    chunked.spec.first_layers = 2, chunked.spec.last_layers = 2;
+    RunResult a, b;
+    if (run_or_complain(&even, &a) && run_or_complain(&uneven, &b))
+        expect_same_bits(&a, &b, "10 and 2 layers");
+    if (run_or_complain(&chunked, &b)) expect_same_bits(&a, &b, "2, 4, 4 and 2 layers in 2 chunks each");
+}
+
 static bool long_run(RunPlan plan, RunResult *result) {
     plan.steps = LONG_RUN;
     return run_or_complain(&plan, result);
@@ -190,6 +204,7 @@ int main(int argc, char **argv) {
     if (argc == 8 && !strcmp(argv[1], "worker")) return worker(argv);
     return harness_run(
         (const Test[]){{"pipelines_change_no_bit", pipelines_change_no_bit},
+                       {"uneven_stages_change_no_bit", uneven_stages_change_no_bit},
                        {"tensor_and_data_parallelism_are_close", tensor_and_data_parallelism_are_close},
                        {"a_repeated_batch_is_learnt", a_repeated_batch_is_learnt},
                        {"checks_change_no_bit", checks_change_no_bit},

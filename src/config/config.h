@@ -53,11 +53,12 @@ typedef StringList OptionList;
 
 // What follows from the options once they are resolved: the sizes every layer asks for.
 typedef struct {
-    int world_size;       // ranks: t * p * d
-    int tp, pp, dp, vp;   // tensor, pipeline, data parallel sizes; chunks per pipeline rank
-    int num_microbatches; // m = global batch / (d * micro-batch), per rank and step
-    const char *schedule; // "gpipe", "1f1b", "interleaved"
-    int64_t train_iters;  // steps of the run
+    int world_size;                // ranks: t * p * d
+    int tp, pp, dp, vp;            // tensor, pipeline, data parallel sizes; chunks per pipeline rank
+    int first_layers, last_layers; // of the first and last pipeline rank; 0: as many as the others
+    int num_microbatches;          // m = global batch / (d * micro-batch), per rank and step
+    const char *schedule;          // "gpipe", "1f1b", "interleaved"
+    int64_t train_iters;           // steps of the run
     int64_t train_samples;
     int64_t lr_decay_samples;
     double lr_warmup_samples; // a fraction of the decay need not be whole

@@ -105,8 +105,33 @@ static Status batch_divides(Options *o) {
 
 // ---- the pipeline ---------------------------------------------------------------------------------------------
 
+static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }
+
+// --decoder-first-... and --decoder-last-...: the ranks between them share what is left.
+static Status uneven_layers_divide(Options *o, int first, int last) {
+    int others = o->shape.pp - (first > 0) - (last > 0), rest = o->num_layers - first - last;
+    if (o->shape.pp == 1)
+        return fail(ERR_CONFIG,
+                    "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers need "
+                    "--pipeline-model-parallel-size 2 or more, not 1: leave them out");
+    if (o->num_layers_per_virtual_pipeline_stage != INT_UNSET)
+        return fail(ERR_CONFIG, "--num-layers-per-virtual-pipeline-stage needs equal pipeline ranks: use "
+                                "--num-virtual-stages-per-pipeline-rank");
+    if (others == 0 ? rest == 0 : rest > 0 && rest % others == 0) return OK;
+    return fail(
+        ERR_CONFIG,
+        "of --num-layers %d the first and last pipeline rank take %d and %d, which leaves %d for %d other "
+        "rank%s: they must share them evenly, such as %d in all",
+        o->num_layers, first, last, rest, others, others == 1 ? "" : "s",
+        first + last + (others && rest > others ? rest / others : others > 0) * others);
+}
+
 static Status layers_divide(Options *o) {
     int layers = o->num_layers, p = o->shape.pp;
+    o->shape.first_layers = or_zero(o->decoder_first_pipeline_num_layers);
+    o->shape.last_layers = or_zero(o->decoder_last_pipeline_num_layers);
+    if (o->shape.first_layers || o->shape.last_layers)
+        return uneven_layers_divide(o, o->shape.first_layers, o->shape.last_layers);
     if (layers % p == 0) return OK;
     return fail(
         ERR_CONFIG,
@@ -115,8 +140,18 @@ static Status layers_divide(Options *o) {
         layers, p, layers < p ? p : layers - layers % p, layers < p ? 2 * p : layers - layers % p + p);
 }
 
+// Every count of layers that some pipeline rank has.
+static int rank_counts(const Options *o, int counts[3]) {
+    int n = 0, first = o->shape.first_layers, last = o->shape.last_layers;
+    int others = o->shape.pp - (first > 0) - (last > 0);
+    if (first) counts[n++] = first;
+    if (last) counts[n++] = last;
+    if (others) counts[n++] = (o->num_layers - first - last) / others;
+    return n;
+}
+
 static Status chunks_divide(Options *o) {
-    int per_rank = o->num_layers / o->shape.pp, per_chunk = o->num_layers_per_virtual_pipeline_stage;
+    int counts[3], n = rank_counts(o, counts), per_chunk = o->num_layers_per_virtual_pipeline_stage;
     int chunks = o->num_virtual_stages_per_pipeline_rank;
     if (per_chunk != INT_UNSET && chunks != INT_UNSET)
         return fail(
@@ -124,17 +159,19 @@ static Status chunks_divide(Options *o) {
             "--num-layers-per-virtual-pipeline-stage %d and --num-virtual-stages-per-pipeline-rank %d "
             "cannot be set at the same time: keep one",
             per_chunk, chunks);
-    if (per_chunk != INT_UNSET && per_rank % per_chunk)
+    if (per_chunk != INT_UNSET && counts[0] % per_chunk)
         return fail(ERR_CONFIG,
                     "--num-layers-per-virtual-pipeline-stage %d does not divide the %d layers of a pipeline "
                     "rank (%d / %d): use a divisor of %d, such as 1",
-                    per_chunk, per_rank, o->num_layers, o->shape.pp, per_rank);
-    if (chunks != INT_UNSET && per_rank % chunks)
-        return fail(ERR_CONFIG,
-                    "--num-virtual-stages-per-pipeline-rank %d does not divide the %d layers of a pipeline "
-                    "rank (%d / %d): use a divisor of %d, such as %d",
-                    chunks, per_rank, o->num_layers, o->shape.pp, per_rank, per_rank);
-    o->shape.vp = per_chunk != INT_UNSET ? per_rank / per_chunk : chunks != INT_UNSET ? chunks : 1;
+                    per_chunk, counts[0], o->num_layers, o->shape.pp, counts[0]);
+    for (int i = 0; i < n && chunks != INT_UNSET; i++)
+        if (counts[i] % chunks)
+            return fail(
+                ERR_CONFIG,
+                "--num-virtual-stages-per-pipeline-rank %d does not divide the %d layers of a pipeline "
+                "rank: use a divisor of %d, such as %d",
+                chunks, counts[i], counts[i], counts[i]);
+    o->shape.vp = per_chunk != INT_UNSET ? counts[0] / per_chunk : chunks != INT_UNSET ? chunks : 1;
     return OK;
 }
 

@@ -30,17 +30,17 @@ typedef struct Stream Stream; // an order of execution with its own workspace
 size_t dtype_bytes(DType dtype);
 int64_t tensor_count(Tensor x);
 size_t tensor_bytes(Tensor x);
-Tensor tensor_rows(Tensor x, int64_t first, int64_t count);              // a view of some rows
+Tensor tensor_rows(Tensor x, int64_t first, int64_t count); // a view of some rows
 // From a device arena. Its contents are undefined; a checking device fills it with NaN (I32: -1) each time.
 Tensor tensor_take(Arena *arena, const char *name, int64_t rows, int64_t cols, DType dtype);
-bool tensor_same_shape(Tensor a, Tensor b);                              // and dtype
+bool tensor_same_shape(Tensor a, Tensor b); // and dtype
 
 // ---- the device -----------------------------------------------------------------------------------------
 
 typedef struct {
-    const char *kind;     // "cpu", "reference", "null", "check"
+    const char *kind;       // "cpu", "reference", "null", "check"
     const char *stands_for; // null only: the kind whose workspace it reports; NULL: "cpu"
-    int threads;          // of this rank, >= 1
+    int threads;            // of this rank, >= 1
     size_t workspace_bytes; // of its stream; what device_workspace_peak of a null run of the same work says
 } DeviceOptions;
 
@@ -60,35 +60,35 @@ size_t device_workspace_peak(const Device *device); // the most any operation so
 // On a null device there is nothing to follow: the address comes back as it is.
 void *device_address(Device *device, void *data);
 
-void device_upload(Device *device, Stream *stream, Tensor to, const void *from);   // host to device
-void device_download(Device *device, Stream *stream, void *to, Tensor from);       // and back; synchronous
+void device_upload(Device *device, Stream *stream, Tensor to, const void *from); // host to device
+void device_download(Device *device, Stream *stream, void *to, Tensor from);     // and back; synchronous
 void device_copy(Device *device, Stream *stream, Tensor to, Tensor from);
 void device_zero(Device *device, Stream *stream, Tensor x);
 
 // ---- counting --------------------------------------------------------------------------------------------
 
 //  name, tensors read, tensors written (an argument struct holds them first, in this order)
-#define DEVICE_OPS(X)                                                                                             \
-    X(MATMUL, matmul, Matmul, 3, 1)                                                                               \
-    X(BIAS_GELU_FORWARD, bias_gelu_forward, BiasGeluForward, 2, 1)                                                \
-    X(BIAS_GELU_BACKWARD, bias_gelu_backward, BiasGeluBackward, 3, 1)                                             \
-    X(BIAS_DROPOUT_ADD, bias_dropout_add, BiasDropoutAdd, 3, 1)                                                   \
-    X(DROPOUT_BACKWARD, dropout_backward, DropoutBackward, 1, 1)                                                  \
-    X(COLUMN_SUM, column_sum, ColumnSum, 1, 1)                                                                    \
-    X(NORM_FORWARD, norm_forward, NormForward, 3, 3)                                                              \
-    X(NORM_BACKWARD_INPUT, norm_backward_input, NormBackwardInput, 6, 1)                                          \
-    X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight, 4, 2)                                       \
-    X(ATTENTION_FORWARD, attention_forward, AttentionForward, 1, 2)                                               \
-    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 4, 1)                                            \
-    X(EMBEDDING_FORWARD, embedding_forward, EmbeddingForward, 2, 1)                                               \
-    X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward, 2, 1)                                            \
-    X(POSITION_DROPOUT, position_dropout, PositionDropout, 2, 1)                                                  \
-    X(POSITION_BACKWARD, position_backward, PositionBackward, 1, 1)                                               \
-    X(LOSS_MAX, loss_max, LossMax, 1, 1)                                                                          \
-    X(LOSS_SUM, loss_sum, LossSum, 3, 2)                                                                          \
-    X(LOSS_FINISH, loss_finish, LossFinish, 5, 2)                                                                 \
-    X(SUM_SQUARES, sum_squares, SumSquares, 1, 1)                                                                 \
-    X(ADAMW, adamw, AdamW, 1, 3)                                                                                  \
+#define DEVICE_OPS(X)                                                                                        \
+    X(MATMUL, matmul, Matmul, 3, 1)                                                                          \
+    X(BIAS_GELU_FORWARD, bias_gelu_forward, BiasGeluForward, 2, 1)                                           \
+    X(BIAS_GELU_BACKWARD, bias_gelu_backward, BiasGeluBackward, 3, 1)                                        \
+    X(BIAS_DROPOUT_ADD, bias_dropout_add, BiasDropoutAdd, 3, 1)                                              \
+    X(DROPOUT_BACKWARD, dropout_backward, DropoutBackward, 1, 1)                                             \
+    X(COLUMN_SUM, column_sum, ColumnSum, 1, 1)                                                               \
+    X(NORM_FORWARD, norm_forward, NormForward, 3, 3)                                                         \
+    X(NORM_BACKWARD_INPUT, norm_backward_input, NormBackwardInput, 6, 1)                                     \
+    X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight, 4, 2)                                  \
+    X(ATTENTION_FORWARD, attention_forward, AttentionForward, 1, 2)                                          \
+    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 4, 1)                                       \
+    X(EMBEDDING_FORWARD, embedding_forward, EmbeddingForward, 2, 1)                                          \
+    X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward, 2, 1)                                       \
+    X(POSITION_DROPOUT, position_dropout, PositionDropout, 2, 1)                                             \
+    X(POSITION_BACKWARD, position_backward, PositionBackward, 1, 1)                                          \
+    X(LOSS_MAX, loss_max, LossMax, 1, 1)                                                                     \
+    X(LOSS_SUM, loss_sum, LossSum, 3, 2)                                                                     \
+    X(LOSS_FINISH, loss_finish, LossFinish, 5, 2)                                                            \
+    X(SUM_SQUARES, sum_squares, SumSquares, 1, 1)                                                            \
+    X(ADAMW, adamw, AdamW, 1, 3)                                                                             \
     X(ADD, add, Add, 1, 1)
 
 #define X(NAME, function, Args, reads, writes) OP_##NAME,
@@ -97,8 +97,9 @@ typedef enum { DEVICE_OPS(X) NUM_DEVICE_OPS } DeviceOp;
 
 typedef struct {
     int64_t calls;
-    double flops; // of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal
-                  // attention in full, B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk)
+    double
+        flops; // of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal
+        // attention in full, B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk)
     double bytes; // of its tensors, each once (one that is updated in place too)
 } OpCount;
 

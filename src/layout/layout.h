@@ -39,8 +39,14 @@ typedef struct {
     int dim, blocks;
 } Shard;
 
-// The layer range [first, first + count) of chunk `chunk` on pipeline rank `pp`, for `num_layers` divisible by p * v.
-void layer_range(int num_layers, int pp_size, int num_chunks, int pp, int chunk, int *first, int *count);
+// How many layers the pipeline ranks hold: `first` and `last` those two, 0 as many as the others, which share the rest evenly.
+// Few on the last rank make room for the head and the loss. Every rank's layers are cut evenly into its chunks.
+typedef struct {
+    int layers, first, last;
+} LayerSplit;
+
+// The layers [first, first + count) of model stage `stage`, for p ranks of v chunks; stage s is chunk s / p of rank s % p.
+void layer_range(LayerSplit split, int pp_size, int num_chunks, int stage, int *first, int *count);
 
 // ---- Schedule -----------------------------------------------------------------------------------------
 

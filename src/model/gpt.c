@@ -37,38 +37,35 @@ static int most_layers(const Gpt *gpt) {
 
 // ---- declaration -----------------------------------------------------------------------------------
 
-static void find_chunks(Gpt *gpt, const Schedule *schedule) {
-    int last_stage = schedule->num_ranks * schedule->num_chunks - 1;
-    for (int c = 0; c < gpt->num_chunks; c++) {
-        Chunk *chunk = &gpt->chunks[c];
-        int stage = schedule_stage(schedule, gpt->context->place.pp, c);
-        int per_stage = gpt->shape.layers / (last_stage + 1);
-        *chunk = (Chunk){stage * per_stage, per_stage, stage == 0, stage == last_stage};
+// The stages in the model's order; a rank keeps the ranges of its own.
+static void declare_stage(Gpt *gpt, LayerSplit split, const Schedule *schedule, int stage, Params *params) {
+    int rank = gpt->context->place.pp, last_stage = schedule->num_ranks * schedule->num_chunks - 1;
+    Chunk chunk = {.first = stage == 0, .last = stage == last_stage};
+    layer_range(split, schedule->num_ranks, schedule->num_chunks, stage, &chunk.first_layer,
+                &chunk.num_layers);
+    if (chunk.first) gpt->embedding = embedding_declare(params, stage, &gpt->shape);
+    for (int i = 0; i < chunk.num_layers; i++) {
+        int number = chunk.first_layer + i;
+        Layer *layer = &gpt->layers[number];
+        layer->attention = attention_declare(params, number, stage, &gpt->shape, gpt->context->grid.tp,
+                                             gpt->context->place.tp);
+        layer->mlp = mlp_declare(params, number, stage, &gpt->shape);
     }
+    if (chunk.last) gpt->head = loss_head_declare(params, stage, &gpt->shape);
+    for (int c = 0; c < gpt->num_chunks; c++)
+        if (schedule_stage(schedule, rank, c) == stage) gpt->chunks[c] = chunk;
 }
 
-static void declare(Gpt *gpt, const Schedule *schedule, Params *params) {
-    int num_stages = schedule->num_ranks * schedule->num_chunks, per_stage = gpt->shape.layers / num_stages;
-    gpt->embedding = embedding_declare(params, 0, &gpt->shape);
-    for (int layer = 0; layer < gpt->shape.layers; layer++) {
-        int stage = layer / per_stage;
-        gpt->layers[layer].attention = attention_declare(params, layer, stage, &gpt->shape,
-                                                         gpt->context->grid.tp, gpt->context->place.tp);
-        gpt->layers[layer].mlp = mlp_declare(params, layer, stage, &gpt->shape);
-    }
-    gpt->head = loss_head_declare(params, num_stages - 1, &gpt->shape);
-}
-
-Status gpt_create(Gpt **out, const ModelShape *shape, Context *context, const Schedule *schedule,
-                  Params *params) {
+Status gpt_create(Gpt **out, const ModelShape *shape, LayerSplit split, Context *context,
+                  const Schedule *schedule, Params *params) {
     Gpt *gpt = *out = calloc(1, sizeof *gpt);
     if (!gpt) return fail(ERR_OS, "no memory for the model");
     *gpt = (Gpt){.shape = *shape, .context = context, .num_chunks = schedule->num_chunks};
     gpt->layers = calloc((size_t)shape->layers, sizeof *gpt->layers);
     gpt->chunks = calloc((size_t)gpt->num_chunks, sizeof *gpt->chunks);
     if (!gpt->layers || !gpt->chunks) return fail(ERR_OS, "no memory for %d layers", shape->layers);
-    find_chunks(gpt, schedule);
-    declare(gpt, schedule, params);
+    for (int stage = 0; stage < schedule->num_ranks * schedule->num_chunks; stage++)
+        declare_stage(gpt, split, schedule, stage, params);
     return OK;
 }
 

@@ -6,9 +6,10 @@
 
 typedef struct Gpt Gpt;
 
-// Declares all parameters into `params`, in the model's order; `schedule` says which stages this rank's chunks are.
-Status gpt_create(Gpt **gpt, const ModelShape *shape, Context *context, const Schedule *schedule,
-                  Params *params);
+// Declares all parameters into `params`, in the model's order; `schedule` says which stages this rank's chunks are,
+// `split` which layers a stage has.
+Status gpt_create(Gpt **gpt, const ModelShape *shape, LayerSplit split, Context *context,
+                  const Schedule *schedule, Params *params);
 void gpt_destroy(Gpt *gpt);
 Stage gpt_stage(Gpt *gpt); // borrowed: valid as long as the Gpt
 // Asks for a copy of the next microbatches' logits [T, V/t] on the last stage; an absent tensor ends it. For tests and scoring.

@@ -65,9 +65,10 @@ static void take_batches(Engine *e) {
 
 static Status open_model(Engine *e) {
     int stages[256], v = e->spec.num_chunks;
+    LayerSplit split = {e->spec.shape.layers, e->spec.first_layers, e->spec.last_layers};
     CHECK(v <= 256, "%d chunks", v);
     for (int c = 0; c < v; c++) stages[c] = schedule_stage(&e->schedule, e->context.place.pp, c);
-    TRY(gpt_create(&e->gpt, &e->spec.shape, &e->context, &e->schedule, &e->params));
+    TRY(gpt_create(&e->gpt, &e->spec.shape, split, &e->context, &e->schedule, &e->params));
     params_place(&e->params, &e->run, e->spec.grid.tp, stages, v);
     take_batches(e);
     TRY(optimizer_create(&e->optimizer, &e->context, &e->params, &e->run, e->spec.adam));

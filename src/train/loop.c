@@ -43,6 +43,8 @@ static EngineSpec engine_spec(const TrainJob *job, int vocabulary) {
     };
     spec.schedule = shape->schedule;
     spec.num_chunks = shape->vp;
+    spec.first_layers = shape->first_layers;
+    spec.last_layers = shape->last_layers;
     spec.num_microbatches = shape->num_microbatches;
     spec.adam = (AdamOptions){o->adam_beta1, o->adam_beta2, o->adam_eps, o->clip_grad};
     spec.bucket_elements = o->ddp_bucket_size == INT_UNSET ? 40000000 : o->ddp_bucket_size;

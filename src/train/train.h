@@ -12,7 +12,8 @@
 typedef struct {
     Grid grid;
     ModelShape shape;
-    const char *schedule; // kind
+    const char *schedule;          // kind
+    int first_layers, last_layers; // of the first and last pipeline rank; 0: as many as the others
     int num_chunks, num_microbatches;
     AdamOptions adam;
     int64_t bucket_elements;
