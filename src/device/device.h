@@ -97,9 +97,9 @@ typedef enum { DEVICE_OPS(X) NUM_DEVICE_OPS } DeviceOp;
 
 typedef struct {
     int64_t calls;
-    double
-        flops; // of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal
-        // attention in full, B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk)
+    // Of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal attention in full,
+    // B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk).
+    double flops;
     double bytes; // of its tensors, each once (one that is updated in place too)
 } OpCount;
 
