@@ -1,5 +1,6 @@
-// Whole training steps of GPT-2 124M (or another shape) as a fraction of the matrix products this machine does at the same
-// shapes, and what two ranks of one thread make of it against one rank of two threads. Medians; commands in `./run bench`.
+// Whole training steps of GPT-2 124M as a fraction of the matrix products this machine does at the same
+// shapes, and what two ranks of one thread make of it against one rank of two threads. Medians; commands in
+// `./run bench`.
 #include "train/train.h"
 #include <math.h>
 #include <stdio.h>
@@ -46,7 +47,8 @@ static double median(double *values, int count) {
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-// ---- matrix products at the model's shapes ------------------------------------------------------------------------------
+// ---- matrix products at the model's shapes
+// ------------------------------------------------------------------------------
 
 typedef struct {
     double flops, seconds, best; // of all products of one microbatch; the highest rate of a single shape
@@ -102,7 +104,8 @@ static Products measure_products(const ModelShape *s, int threads) {
     return sum;
 }
 
-// ---- steps ----------------------------------------------------------------------------------------------------------
+// ---- steps
+// ----------------------------------------------------------------------------------------------------------
 
 static int32_t *random_tokens(const EngineSpec *spec, uint64_t stream) {
     int64_t count = (int64_t)spec->num_microbatches * spec->shape.sequence * spec->shape.microbatch;
@@ -161,7 +164,7 @@ static void print_case(const Case *c, double step_s, double flops, double peak, 
     int samples = c->microbatches * c->grid.dp;
     double rate = flops * samples / step_s, bubble = (double)(c->grid.pp - 1) / c->microbatches;
     printf("%-46s %9.3f s/step %8.1f tokens/s %8.1f GFLOP/s %6.1f %% of the product peak", c->name, step_s,
-           samples * 1024 / step_s, rate / 1e9, 100 * rate / peak);
+           samples * 1024.0 / step_s, rate / 1e9, 100 * rate / peak);
     if (base_s > 0)
         printf("   %6.1f %% of one rank x 2 threads", 100 * base_s * samples * (1 + bubble) / step_s);
     if (bubble > 0) printf(" (bubble %.1f %% taken off)", 100 * bubble);

@@ -9,35 +9,37 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 failures=0
+cases=0 # each has a file of its own for what it prints
 
 complain() {
     echo "$*"
     failures=$((failures + 1))
 }
 
-# expect CODE TEXT COMMAND...: the exit code, and a part of what is printed.
+# expect CODE TEXT COMMAND...: the exit code, and a part of what is printed, which stays in the file $out.
 expect() {
     local want=$1 text=$2 code
     shift 2
-    timeout 60 "$@" >out 2>&1 </dev/null
+    out=out.$((++cases))
+    timeout -k 5 60 "$@" >"$out" 2>&1 </dev/null
     code=$?
-    [[ $code == "$want" ]] || complain "exit $code, not $want: $* $(tail -3 out)"
-    grep -qF -- "$text" out || complain "no '$text' in the output of: $* -- $(tail -3 out)"
-    if grep -qE 'Sanitizer|core dumped' out; then complain "a crash in: $*"; fi
+    [[ $code == "$want" ]] || complain "exit $code, not $want: $* $(tail -3 "$out")"
+    grep -qF -- "$text" "$out" || complain "no '$text' in the output of: $* -- $(tail -3 "$out")"
+    if grep -qE 'Sanitizer|core dumped' "$out"; then complain "a crash in: $*"; fi
 }
 
 model=(--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --global-batch-size 8 --lr 1e-3)
 
 for i in $(seq 400); do echo "int function_$i(int a) { return a + $i; }  // line $i of a text that repeats itself"; done >text.txt
-"$trireme" preprocess --input text.txt --output-prefix corpus --vocab-size 400 --append-eod >log 2>&1 || complain "preprocess: $(cat log)"
-run=("$trireme" train --data-path corpus --split 100,0,0 --eval-iters 0 "${model[@]}" --train-iters 3)
+while read -r line; do printf '{"text": "%s"}\n' "$line"; done <text.txt >many.jsonl
+expect 0 "vocabulary 400 (trained)" "$trireme" preprocess --input text.txt --output-prefix corpus --vocab-size 400 --append-eod
+expect 0 "many: 400 documents" "$trireme" preprocess --input many.jsonl --output-prefix many --vocab-size 400 --append-eod
+run=("$trireme" train --data-path corpus --split "100,0,0" --eval-iters 0 "${model[@]}" --train-iters 3)
 
 # ---- good runs ----------------------------------------------------------------------------------------------
 expect 0 "trained 3 iterations" "${run[@]}"
-expect 0 "trained 3 iterations" "${run[@]}" --ranks 8 --tp 2 --pp 2 --vp 2 --metrics metrics.jsonl
-[[ $(wc -l <metrics.jsonl) == 3 ]] || complain "metrics.jsonl has $(wc -l <metrics.jsonl) lines, not 3"
+expect 0 "trained 3 iterations" "${run[@]}" --ranks 8 --tp 2 --pp 2 --vp 2
 expect 0 "trained 3 iterations" mpirun --oversubscribe -n 4 "${run[@]}" --tp 2 --pp 2
-expect 0 "Nothing was trained" "${run[@]}" --dry-run
 expect 0 "trireme" "$trireme" --version
 
 # ---- files ---------------------------------------------------------------------------------------------------
@@ -46,13 +48,14 @@ expect 66 "missing.txt" "$trireme" preprocess --input missing.txt --output-prefi
 expect 65 "empty" "$trireme" preprocess --input empty.txt --output-prefix x --vocab-size 300
 printf '{"text": "fine"}\n{"text": broken\n' >bad.jsonl
 expect 65 "bad.jsonl:2" "$trireme" preprocess --input bad.jsonl --output-prefix x --vocab-size 300
-{ for i in $(seq 200); do printf 'caf\xc3\xa9 \xff\xfe\x80 %d latin \xe9t\xe9\n' "$i"; done; } >latin.txt
-expect 0 "" "$trireme" preprocess --input latin.txt --output-prefix latin --vocab-size 300
+for i in $(seq 200); do printf 'caf\xc3\xa9 \xff\xfe\x80 %d latin \xe9t\xe9\n' "$i"; done >latin.txt
+expect 0 "latin: 1 documents" "$trireme" preprocess --input latin.txt --output-prefix latin --vocab-size 300
 expect 66 "nowhere" "$trireme" train --data-path nowhere "${model[@]}" --train-iters 1
-expect 66 "tokenizer" bash -c 'cp corpus.bin bare.bin; cp corpus.idx bare.idx; exec "$0" train --data-path bare "$@"' "$trireme" "${model[@]}" --train-iters 1
+cp corpus.bin bare.bin && cp corpus.idx bare.idx
+expect 66 "tokenizer" "$trireme" train --data-path bare "${model[@]}" --train-iters 1
 
 damage() { for end in bin idx vocab.json merges.txt; do cp "corpus.$end" "damaged.$end"; done; } # a fresh copy to damage
-damaged=("$trireme" train --data-path damaged --split 100,0,0 --eval-iters 0 "${model[@]}" --train-iters 3)
+damaged=("$trireme" train --data-path damaged --split "100,0,0" --eval-iters 0 "${model[@]}" --train-iters 3)
 size=$(stat -c %s corpus.idx)
 for keep in 0 8 20 33 $((size / 2)) $((size - 1)); do
     damage && truncate -s "$keep" damaged.idx
@@ -64,56 +67,88 @@ for at in 0 9 17 18 26 34 38; do
     damage && printf '\xff' | dd of=damaged.idx bs=1 seek="$at" conv=notrunc status=none
     expect 65 "damaged" "${damaged[@]}"
 done
+
+# Tokens outside the vocabulary: some ranks read them, all ranks end, one of them speaks.
+expect_one_error() {
+    [[ $(grep -c '^trireme: error' "$out") == 1 ]] || complain "not one error: $(cat "$out")"
+}
 damage && head -c 4000 /dev/zero | tr '\0' '\377' | dd of=damaged.bin bs=1 seek=100 conv=notrunc status=none
 expect 65 "vocabulary" "${damaged[@]}"
+expect_one_error
 expect 65 "vocabulary" "${damaged[@]}" --ranks 4 --tp 2 --pp 2
+expect_one_error
+expect 65 "vocabulary" mpirun --oversubscribe -n 4 "${damaged[@]}" --tp 2
+expect_one_error
 printf 'lr: 1e-3\nnum-layres: 4\n' >typo.yaml
 expect 78 "typo.yaml:2" "${run[@]}" --config typo.yaml
 expect 64 "--num-layers" "${run[@]}" --num-layer 4
 expect 78 "--ranks" "${run[@]}" --ranks 3 --tp 2
-expect 78 "" mpirun --oversubscribe -n 3 "${run[@]}" --tp 2
+expect 78 "world size (3) is not divisible" mpirun --oversubscribe -n 3 "${run[@]}" --tp 2
+expect_one_error
 
 # ---- signals --------------------------------------------------------------------------------------------------
-long=("$trireme" train --data-path corpus --split 100,0,0 --eval-iters 0 "${model[@]}" --train-iters 100000 --plain)
+long=("$trireme" train --data-path corpus --split "100,0,0" --eval-iters 0 "${model[@]}" --train-iters 100000 --plain)
 
-wait_for_training() { # until the first log line, at most 20 s
-    for _ in $(seq 200); do
-        grep -q "iteration        1/" out && return
-        sleep 0.1
-    done
-    complain "no first iteration: $(tail -3 out)"
+# start COMMAND...: in the background, in a session of its own, whose number is $pid; what it prints goes to $out.
+start() {
+    out=out.$((++cases))
+    setsid "$@" >"$out" 2>&1 </dev/null &
+    pid=$!
 }
 
-expect_ended() { # PID CODE TEXT: within 30 s
-    for _ in $(seq 300); do kill -0 "$1" 2>/dev/null || break; sleep 0.1; done
-    if kill -0 "$1" 2>/dev/null; then complain "still running: $3" && kill -9 "$1"; fi
-    wait "$1"
-    local code=$?
-    [[ $2 == any && $code != 0 || $2 == "$code" ]] || complain "exit $code, not $2: $(tail -3 out)"
-    grep -qF -- "$3" out || complain "no '$3': $(tail -5 out)"
-    sleep 0.3
-    if pgrep -f "$folder|data-path corpus.*100000" >/dev/null; then
-        complain "something is left running"
-        pkill -9 -f "data-path corpus.*100000"
-    fi
+# until_true CONDITION...: tried for at most 20 s.
+until_true() {
+    for _ in $(seq 200); do
+        "$@" && return
+        sleep 0.1
+    done
+    complain "in vain: $* -- $(tail -3 "$out")"
+}
+
+is_training() { grep -q "iteration        1/" "$out"; }
+has_ended() { ! kill -0 "$pid" 2>/dev/null; }
+session_is_empty() { ! pgrep -s "$pid" >/dev/null; }
+
+# expect_ended CODE TEXT: "any" is every code but 0. Then no process of the session is left.
+expect_ended() {
+    local code
+    until_true has_ended
+    until_true session_is_empty
+    pkill -KILL -s "$pid"
+    wait "$pid"
+    code=$?
+    [[ $code == "$1" || ($1 == any && $code != 0) ]] || complain "exit $code, not $1: $(tail -3 "$out")"
+    grep -qF -- "$2" "$out" || complain "no '$2': $(tail -5 "$out")"
 }
 
 for signal in INT TERM; do
-    "${long[@]}" --ranks 4 --tp 2 --pp 2 >out 2>&1 </dev/null &
-    pid=$!
-    wait_for_training
+    start "${long[@]}" --ranks 4 --tp 2 --pp 2
+    until_true is_training
     kill -"$signal" "$pid"
-    expect_ended "$pid" 130 "stopped by a signal"
+    expect_ended 130 "stopped by a signal"
 done
+
+# The launcher turns either signal into TERM for the ranks and, a second later, KILL.
+for signal in INT TERM; do
+    start mpirun --oversubscribe -n 4 "${long[@]}" --tp 2 --pp 2
+    until_true is_training
+    kill -"$signal" "$pid"
+    expect_ended any "iteration        1/"
+done
+
+# An evaluation that would take minutes.
+start "$trireme" train --data-path many --split "50,50,0" --eval-interval 1 --eval-iters 100000 "${model[@]}" --train-iters 9 --plain
+until_true is_training
+sleep 0.5
+kill -TERM "$pid"
+expect_ended 130 "stopped by a signal after iteration 1"
 
 # One MPI rank dies in the middle of a step, another one stops answering.
 for signal in KILL STOP; do
-    mpirun --oversubscribe -n 4 "${long[@]}" --tp 2 --pp 2 --distributed-timeout-minutes 0.05 >out 2>&1 </dev/null &
-    pid=$!
-    wait_for_training
-    victim=$(pgrep -f -- "train --data-path corpus.*100000" | grep -vx "$pid" | sed -n 3p)
-    kill -"$signal" "$victim"
-    if [[ $signal == KILL ]]; then expect_ended "$pid" any "signal 9"; else expect_ended "$pid" any "has waited"; fi
+    start mpirun --oversubscribe -n 4 "${long[@]}" --tp 2 --pp 2 --distributed-timeout-minutes 0.05
+    until_true is_training
+    kill -"$signal" "$(pgrep -P "$pid" -x trireme | sed -n 3p)"
+    if [[ $signal == KILL ]]; then expect_ended any "signal 9"; else expect_ended any "has waited"; fi
 done
 
 [[ $failures == 0 ]] || { echo "$failures failures"; exit 1; }

@@ -10,8 +10,10 @@ export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
 compare() { # t p d schedule v
     "$laws" worker threads "$@" >"$folder/threads"
     mpirun --oversubscribe --bind-to none -n $(($1 * $2 * $3)) "$laws" worker mpi "$@" >"$folder/mpi"
-    [[ -s $folder/threads ]] && cmp "$folder/threads" "$folder/mpi" ||
-        { echo "threads and MPI differ at t$1 p$2 d$3 $4 v$5"; exit 1; }
+    if ! [[ -s $folder/threads ]] || ! cmp "$folder/threads" "$folder/mpi"; then
+        echo "threads and MPI differ at t$1 p$2 d$3 $4 v$5"
+        exit 1
+    fi
 }
 
 for t in 1 2 4; do for p in 1 2 4; do for d in 1 2 4; do

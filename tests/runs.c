@@ -53,7 +53,8 @@ void run_batch_free(Batch *batch) {
     *batch = (Batch){0};
 }
 
-// ---- a checksum that no partition changes -------------------------------------------------------------------------
+// ---- a checksum that no partition changes
+// -------------------------------------------------------------------------
 
 static uint64_t element_hash(RngKey key, uint64_t index, float value) {
     uint32_t bits;
@@ -90,7 +91,8 @@ static void checksum(Engine *engine, Comm *world, double out[4]) {
                        (p->spec.shard.dim >= 0 || c->place.tp == 0);
         if (counted) sum += param_hash(p, c, c->device);
     }
-    // 16 bits at a time, so that sums of doubles are exact; the pieces are compared as they are, without carries.
+    // 16 bits at a time, so that sums of doubles are exact; the pieces are compared as they are, without
+    // carries.
     for (int i = 0; i < 4; i++) out[i] = (double)(sum >> 16 * i & 0xFFFF);
     comm_all_reduce_host(world, out, 4, REDUCE_SUM);
     // Carry, modulo 2^64: partial sums differ with the partition, their total does not.
@@ -99,7 +101,8 @@ static void checksum(Engine *engine, Comm *world, double out[4]) {
     for (int i = 0; i < 4; i++) out[i] = (double)(total >> 16 * i & 0xFFFF);
 }
 
-// ---- running -------------------------------------------------------------------------------------------------------
+// ---- running
+// -------------------------------------------------------------------------------------------------------
 
 typedef struct {
     const RunPlan *plan;

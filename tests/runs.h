@@ -1,4 +1,5 @@
-// Small training runs for tests: a spec, synthetic batches that are a function of the sample number alone, and what came out
+// Small training runs for tests: a spec, synthetic batches that are a function of the sample number alone,
+// and what came out
 // in a form that does not depend on the grid. Included by the tests of train/.
 #pragma once
 #include "train/train.h"
@@ -22,7 +23,8 @@ typedef struct {
     float loss[RUN_STEPS_MOST];
     double norm[RUN_STEPS_MOST];
     float evaluation; // after the last step
-    // Over all elements of all parameters: independent of how they are cut and of the order they are visited in.
+    // Over all elements of all parameters: independent of how they are cut and of the order they are visited
+    // in.
     double checksum[4];
     int ranks;
 } RunResult;

@@ -1,7 +1,10 @@
 #include "base/text.h"
 #include "harness.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static void integers_parse_whole_or_not(void) {
     static const struct {
@@ -110,7 +113,43 @@ static void files_are_whole_or_absent(void) {
     EXPECT(file_read(missing, 9, &data, &size) == ERR_NO_INPUT && strstr(fail_message(), missing), "%s",
            fail_message());
     EXPECT(file_read(harness_folder(), 9, &data, &size) == ERR_NO_INPUT, "a folder: %s", fail_message());
-    EXPECT(file_write(missing, "x", 1) == ERR_NO_INPUT, "no folder: %s", fail_message());
+}
+
+// What cannot be created is no missing input; and a device is never replaced by a file.
+static void creations_have_their_own_status(void) {
+    char missing[512], plain[512], below[520], pipe[512];
+    snprintf(missing, sizeof missing, "%s/no/such", harness_folder());
+    snprintf(plain, sizeof plain, "%s/plain", harness_folder());
+    snprintf(below, sizeof below, "%s/below", plain);
+    snprintf(pipe, sizeof pipe, "%s/pipe", harness_folder());
+    EXPECT(file_write(missing, "x", 1) == ERR_CREATE && strstr(fail_message(), missing), "%s",
+           fail_message());
+    EXPECT_OK(file_write(plain, "x", 1));
+    EXPECT(file_write(below, "x", 1) == ERR_CREATE, "below a file: %s", fail_message());
+    EXPECT(file_write(harness_folder(), "x", 1) == ERR_CREATE, "a folder: %s", fail_message());
+    EXPECT(mkfifo(pipe, 0600) == 0, "%s", pipe);
+    EXPECT(file_write(pipe, "x", 1) == ERR_CREATE && strstr(fail_message(), "not a regular file"), "%s",
+           fail_message());
+    errno = EACCES;
+    EXPECT(create_status() == ERR_PERMISSION, "%d", (int)create_status());
+    errno = EROFS;
+    EXPECT(create_status() == ERR_PERMISSION, "%d", (int)create_status());
+    errno = ENOSPC;
+    EXPECT(create_status() == ERR_CREATE, "%d", (int)create_status());
+    errno = EIO;
+    EXPECT(create_status() == ERR_IO, "%d", (int)create_status());
+}
+
+// A pipe without a writer would block an ordinary open for ever.
+static void pipes_are_not_waited_for(void) {
+    char pipe[512], *data;
+    size_t size;
+    snprintf(pipe, sizeof pipe, "%s/waiting", harness_folder());
+    EXPECT(mkfifo(pipe, 0600) == 0, "%s", pipe);
+    alarm(5);
+    EXPECT(file_read(pipe, 9, &data, &size) == ERR_NO_INPUT && strstr(fail_message(), "not a regular file"),
+           "%s", fail_message());
+    alarm(0);
 }
 
 int main(int argc, char **argv) {
@@ -120,6 +159,8 @@ int main(int argc, char **argv) {
                                       {"nearest_name_is_near", nearest_name_is_near},
                                       {"text_grows", text_grows},
                                       {"files_are_whole_or_absent", files_are_whole_or_absent},
+                                      {"creations_have_their_own_status", creations_have_their_own_status},
+                                      {"pipes_are_not_waited_for", pipes_are_not_waited_for},
                                       {0}},
                        argc, argv);
 }

@@ -100,6 +100,21 @@ static void splits(void) {
     }
 }
 
+// One source each, and a NullTokenizer described by its size alone.
+static void tokenizers(void) {
+    static const char *const lines[] = {"",
+                                        "--tokenizer-type GPT2BPETokenizer --vocab-size 300",
+                                        "--tokenizer-type NullTokenizer --vocab-size 300",
+                                        "--vocab-file v --merge-file m",
+                                        "--vocab-file v --merge-file m --vocab-size 300",
+                                        "--tokenizer-model t --eod-mask-loss"};
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        Options o = {0};
+        EXPECT_OK(resolve_run(&o, lines[i]));
+        options_destroy(&o);
+    }
+}
+
 static void launcher_and_ranks_agree(void) {
     Options o;
     EXPECT_OK(parse_run(&o, "--ranks 4"));
@@ -115,6 +130,7 @@ int main(int argc, char **argv) {
                                       {"filled in", filled_in},
                                       {"lengths", lengths},
                                       {"splits", splits},
+                                      {"tokenizers", tokenizers},
                                       {"launcher and ranks agree", launcher_and_ranks_agree},
                                       {0}},
                        argc, argv);

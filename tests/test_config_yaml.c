@@ -45,6 +45,9 @@ static void values(void) {
     EXPECT(!o.deterministic_mode && !o.check_for_nan_in_loss_and_grad, "flags");
     EXPECT(strstr(options_notes(&o), "num_workers has no effect"), "%s", options_notes(&o));
     options_destroy(&o);
+    EXPECT_OK(parse_yaml(&o, "metrics: \"null\"\ndata_path: ['~']\n", "")); // in quotes they are words
+    EXPECT(!strcmp(o.metrics, "null") && !strcmp(o.data_path.items[0], "~"), "%s", o.metrics);
+    options_destroy(&o);
     EXPECT_OK(parse_yaml(&o, "# nothing\n", ""));
     options_destroy(&o);
     EXPECT_OK(parse_yaml(&o, "", ""));
@@ -78,6 +81,15 @@ static void mistakes(void) {
         {"seed:\n  lr: 1\n", "run.yaml:1:1: an option needs a value"},
         {"seed: [1, 2]\n", "run.yaml:1:1: seed takes one value, not 2"},
         {"data_path: [[a]]\n", "run.yaml:1:13: a list holds single values only"},
+        {"seed: []\n", "run.yaml:1:1: seed needs a value"},
+        {"plain: []\n", "run.yaml:1:8: true or false is expected, not a list"},
+        {"no_plain: [true]\n", "run.yaml:1:11: true or false is expected, not a list"},
+        {"seed: 1\nfp16: [false]\n", "run.yaml:2:7: true or false is expected, not a list"},
+        {"num_workers: []\n", "run.yaml:1:14: the list is empty"},
+        {"fp16: banana\n", "run.yaml:1:1: fp16: 'banana' is neither true nor false"},
+        {"seed: 1\nmetrics: ~\n", "run.yaml:2:10: ~ is no value"},
+        {"split: null\n", "run.yaml:1:8: null is no value"},
+        {"data_path: [a, NULL]\n", "run.yaml:1:16: NULL is no value"},
         {"data_path: []\n", "run.yaml:1:1: data_path needs a value"},
         {"metrics:\n", "run.yaml:1:1: metrics: a value is empty"},
         {"metrics: \"a\\0b\"\n", "run.yaml:1:10: the value has a NUL character"},

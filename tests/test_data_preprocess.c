@@ -1,6 +1,7 @@
 // Text to dataset: the same bytes with any number of workers, the text back, clear refusals.
 #include "data/data.h"
 #include "harness.h"
+#include <fts.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -127,12 +128,15 @@ static void json_lines(void) {
     PreprocessJob job = with_saved_tokenizer(job_of((const char *[]){path_of("two.jsonl")}, path_of("json")));
     EXPECT_OK(preprocess_run(&job, &s));
     EXPECT(s.documents == 2 && s.files == 1, "%lld documents", (long long)s.documents);
+    EXPECT(s.text_bytes == 5 + 5, "%lld bytes of text, without the JSON around it", (long long)s.text_bytes);
     expect_document("json", 0, "a \xc3\xa9\n");
     job.json_keys = (const char *const[]){"text", "title"};
     job.num_json_keys = 2;
     EXPECT_OK(preprocess_run(&job, &s));
     expect_same_file(path_of("json.bin"), path_of("json_text_document.bin"));
     expect_document("json_title_document", 1, "Two");
+    expect_same_file(path_of("json.vocab.json"), path_of("json_title_document.vocab.json"));
+    expect_same_file(path_of("json.merges.txt"), path_of("json_text_document.merges.txt"));
     job.inputs = (const char *[]){path_of("in/a.txt")};
     EXPECT(preprocess_run(&job, &s) == ERR_CONFIG, "a text file has no keys");
 }
@@ -200,6 +204,70 @@ static void max_bytes_ends_at_a_document(void) {
            fail_message());
 }
 
+static int files_beginning_with(const char *beginning) {
+    int count = 0;
+    FTS *tree = fts_open((char *[]){(char *)(uintptr_t)harness_folder(), NULL}, FTS_PHYSICAL, NULL);
+    for (FTSENT *e; tree && (e = fts_read(tree));)
+        count += strncmp(e->fts_name, beginning, strlen(beginning)) == 0;
+    if (tree) fts_close(tree);
+    return count;
+}
+
+// Asks for an end as soon as progress is written; the stream counts what is printed.
+static ssize_t stop_at_output(void *stopped, const char *text, size_t size) {
+    (void)text;
+    *(atomic_int *)stopped = 1;
+    return (ssize_t)size;
+}
+
+static void a_signal_leaves_nothing(void) {
+    make_folder();
+    atomic_int stopped = 1;
+    PreprocessSummary s;
+    PreprocessJob job = job_of((const char *[]){path_of("in")}, path_of("stopped"));
+    job.stopped = &stopped;
+    EXPECT(preprocess_run(&job, &s) == INTERRUPTED && strstr(fail_message(), "signal"), "%s", fail_message());
+    for (int workers = 1; workers <= 2; workers++) {
+        FILE *progress = fopencookie(&stopped, "w", (cookie_io_functions_t){.write = stop_at_output});
+        job = with_saved_tokenizer(job);
+        job.workers = workers;
+        job.progress = progress;
+        job.log_documents = 4;
+        stopped = 0;
+        EXPECT(preprocess_run(&job, &s) == INTERRUPTED, "in the middle: %s", fail_message());
+        EXPECT(s.documents > 0 && s.documents < 16, "%lld documents", (long long)s.documents);
+        fclose(progress);
+    }
+    EXPECT(files_beginning_with("stopped") == 0, "%d files are left", files_beginning_with("stopped"));
+}
+
+// Between the old and the new data set there is none: no .idx ever stands beside a foreign tokenizer.
+static void the_old_index_goes_first(void) {
+    make_folder();
+    PreprocessSummary s;
+    PreprocessJob job = job_of((const char *[]){path_of("in")}, path_of("again"));
+    EXPECT_OK(preprocess_run(&job, &s));
+    EXPECT(remove(path_of("again.merges.txt")) == 0 && mkdir(path_of("again.merges.txt"), 0700) == 0,
+           "a folder in the way of the tokenizer");
+    EXPECT(preprocess_run(&job, &s) == ERR_CREATE, "%s", fail_message());
+    EXPECT(!file_exists(path_of("again.idx")), "the old .idx is still there");
+    EXPECT(remove(path_of("again.merges.txt")) == 0, "folder");
+    EXPECT_OK(preprocess_run(&job, &s));
+}
+
+static void a_null_data_set_has_no_tokenizer(void) {
+    put("few.txt", "1 2 3\n");
+    put("few.vocab.json", "of an earlier run");
+    put("few.merges.txt", "of an earlier run");
+    PreprocessSummary s;
+    PreprocessJob job = job_of((const char *[]){path_of("few.txt")}, path_of("few"));
+    job.null_size = 9;
+    EXPECT_OK(preprocess_run(&job, &s));
+    EXPECT(!file_exists(path_of("few.vocab.json")) && !file_exists(path_of("few.merges.txt")),
+           "both are stale");
+    EXPECT(file_exists(path_of("few.idx")), "the data set is there");
+}
+
 static void null_tokens(void) {
     make_folder();
     put("numbers.txt", "1 2 3\n99999 7\n");
@@ -227,6 +295,9 @@ int main(int argc, char **argv) {
         {"bad_lines_are_named", bad_lines_are_named},
         {"inputs_are_checked", inputs_are_checked},
         {"max_bytes_ends_at_a_document", max_bytes_ends_at_a_document},
+        {"a_signal_leaves_nothing", a_signal_leaves_nothing},
+        {"the_old_index_goes_first", the_old_index_goes_first},
+        {"a_null_data_set_has_no_tokenizer", a_null_data_set_has_no_tokenizer},
         {"null_tokens", null_tokens},
         {0},
     };

@@ -268,6 +268,14 @@ static void waits_for_a_gradient_buffer_are_named(void) {
         "rank 1 instr 20: B2.1 waits for rank 0 to receive");
 }
 
+// Also when the first reduction is a rank's first instruction.
+static void second_reductions_are_refused(void) {
+    expect_refused("0: R F0 sf0 rb0 B0 R\n1: rf0 F0 B0 sb0 R\n",
+                   "rank 0 instr 5: R out of order: it comes a second time");
+    expect_refused("0: F0 sf0 rb0 B0 R R\n1: rf0 F0 B0 sb0 R\n",
+                   "rank 0 instr 5: R out of order: it comes a second time");
+}
+
 // A gradient arrives in the place of the output; the receiver of that output waits for an earlier gradient.
 static void waits_for_the_output_to_leave_are_named(void) {
     expect_refused("0: F0.0 sf0.0 F1.0 sf1.0 rf0.1 F0.1 sf0.1 rf1.1 F1.1 sf1.1 rb0.1 rb1.1"
@@ -340,12 +348,12 @@ int main(int argc, char **argv) {
         {"fewer streams hang", fewer_streams_hang},
         {"faults are named", faults_are_named},
         {"nothing can be left out", nothing_can_be_left_out},
+        {"second reductions are refused", second_reductions_are_refused},
         {"circular waits are named", circular_waits_are_named},
         {"waits for a gradient buffer are named", waits_for_a_gradient_buffer_are_named},
         {"waits for the output to leave are named", waits_for_the_output_to_leave_are_named},
         {"messages of other chunks are named", messages_of_other_chunks_are_named},
         {"evaluations are proved too", evaluations_are_proved_too},
-
         {"memory is not sent too late", memory_is_not_sent_too_late},
         {"early receives need slots", early_receives_need_slots},
         {"stages may turn around", stages_may_turn_around},

@@ -1,5 +1,6 @@
-// The whole model against an independent one: logits, every gradient, ten AdamW steps of tests/golden/oracle_gpt.txt, which
-// tests/oracle/oracle.py printed (PyTorch, float64). tests/oracle/README.md has the format and the tolerances.
+// The whole model against an independent one: initial values, logits, every gradient and ten AdamW steps of
+// tests/golden/oracle_gpt.txt, which tests/oracle/oracle.py printed (PyTorch, float64).
+// tests/oracle/README.md has the format and the tolerances.
 #include "harness.h"
 #include "runs.h"
 #include <math.h>
@@ -15,7 +16,8 @@ typedef struct {
 } TensorGolden;
 
 typedef struct {
-    int layers, hidden, heads, sequence, vocabulary, micro_batch, microbatches, num_params, num_steps;
+    int version, layers, hidden, heads, sequence, vocabulary, micro_batch, microbatches, num_params,
+        num_steps;
     long seed;
     double perturbation, adamw[6], loss, step_loss[MOST_STEPS], step_norm[MOST_STEPS];
     struct {
@@ -24,7 +26,7 @@ typedef struct {
     } logits[MOST_LOGITS];
     int num_logits;
     TensorGolden initial[MOST_PARAMS], gradient[MOST_PARAMS], final[MOST_PARAMS];
-    int num_final;
+    int num_initial, num_gradient, num_final, num_step_lines;
 } Golden;
 
 // ---- reading ---------------------------------------------------------------------------------------------------
@@ -59,7 +61,7 @@ static bool read_numbers(FILE *f, Golden *g, const char *key) {
     const struct {
         const char *key;
         int *value;
-    } sizes[] = {{"oracle_gpt", &g->num_logits},   {"layers", &g->layers},
+    } sizes[] = {{"oracle_gpt", &g->version},      {"layers", &g->layers},
                  {"hidden", &g->hidden},           {"heads", &g->heads},
                  {"sequence", &g->sequence},       {"vocabulary", &g->vocabulary},
                  {"micro_batch", &g->micro_batch}, {"microbatches", &g->microbatches},
@@ -74,18 +76,20 @@ static bool read_numbers(FILE *f, Golden *g, const char *key) {
            fscanf(f, "%lf %lf %lf %lf %lf %lf", a, a + 1, a + 2, a + 3, a + 4, a + 5) == 6;
 }
 
-static bool read_line(FILE *f, Golden *g, const char *key, int *num_initial, int *num_gradient) {
+static bool read_tensors(FILE *f, TensorGolden *tensors, int *count) {
+    return *count < MOST_PARAMS && read_tensor(f, &tensors[(*count)++]);
+}
+
+static bool read_line(FILE *f, Golden *g, const char *key) {
     int step;
     double loss32;
-    if (!strcmp(key, "initial"))
-        return *num_initial < MOST_PARAMS && read_tensor(f, &g->initial[(*num_initial)++]);
-    if (!strcmp(key, "gradient"))
-        return *num_gradient < MOST_PARAMS && read_tensor(f, &g->gradient[(*num_gradient)++]);
-    if (!strcmp(key, "final")) return g->num_final < MOST_PARAMS && read_tensor(f, &g->final[g->num_final++]);
+    if (!strcmp(key, "initial")) return read_tensors(f, g->initial, &g->num_initial);
+    if (!strcmp(key, "gradient")) return read_tensors(f, g->gradient, &g->num_gradient);
+    if (!strcmp(key, "final")) return read_tensors(f, g->final, &g->num_final);
     if (!strcmp(key, "tokens")) return read_tokens(f, g);
     if (!strcmp(key, "logits")) return read_logits(f, g);
     if (strcmp(key, "step")) return read_numbers(f, g, key);
-    return fscanf(f, "%d", &step) == 1 && step < MOST_STEPS &&
+    return fscanf(f, "%d", &step) == 1 && step == g->num_step_lines++ && step < MOST_STEPS &&
            fscanf(f, "%lf %lf %lf", &g->step_loss[step], &g->step_norm[step], &loss32) == 3;
 }
 
@@ -94,14 +98,15 @@ static Golden *read_golden(void) {
     FILE *f = fopen(TEST_FOLDER "/golden/oracle_gpt.txt", "r");
     CHECK(g && f, "no golden file");
     char key[64];
-    int num_initial = 0, num_gradient = 0;
-    while (fscanf(f, "%63s", key) == 1) {
-        EXPECT(read_line(f, g, key, &num_initial, &num_gradient), "cannot read the line '%s'", key);
-        if (!strcmp(key, "oracle_gpt")) g->num_logits = 0;
-    }
+    while (fscanf(f, "%63s", key) == 1) EXPECT(read_line(f, g, key), "cannot read the line '%s'", key);
     fclose(f);
-    EXPECT(num_initial == g->num_params && num_gradient == g->num_params, "%d and %d of %d parameters",
-           num_initial, num_gradient, g->num_params);
+    int n = g->num_params;
+    EXPECT(g->version == 1 && n > 0, "version %d, %d parameters", g->version, n);
+    EXPECT(g->num_initial == n && g->num_gradient == n && g->num_final == n, "%d, %d and %d of %d parameters",
+           g->num_initial, g->num_gradient, g->num_final, n);
+    EXPECT(g->num_logits == 4, "%d lines of logits", g->num_logits);
+    EXPECT(g->num_steps == 10 && g->num_step_lines == 10, "%d of %d steps", g->num_step_lines, g->num_steps);
+    EXPECT(g->loss == g->step_loss[0], "the loss %.12g is not that of step 0", g->loss);
     return g;
 }
 
@@ -110,8 +115,7 @@ static Golden *read_golden(void) {
 typedef struct {
     const Golden *golden;
     EngineSpec spec;
-    float *
-        *whole; // [params]: whole gradients, then whole parameters, put together by the ranks that hold them
+    float **whole; // [params]: whole tensors, put together by the ranks that hold them
 } Check;
 
 static EngineSpec golden_spec(const Golden *g, Grid grid, const char *schedule, int chunks) {
@@ -154,7 +158,8 @@ static void set_parameters(Engine *engine, const Golden *g) {
     }
 }
 
-// Every rank writes its own share of the whole tensors: different memory, except among replicas, which write the same.
+// Every rank writes its own share of the whole tensors: different memory, except among replicas, which write
+// the same.
 static void gather(Engine *engine, Comm *world, float **whole, bool gradients) {
     const Context *c = engine_context(engine);
     const Params *params = engine_params(engine);
@@ -174,30 +179,54 @@ static void gather(Engine *engine, Comm *world, float **whole, bool gradients) {
     comm_barrier(world);
 }
 
-static void compare_tensor(const TensorGolden *want, const float *have, double scale, const char *what) {
+// Errors count relative to the tensor's size, and those of single values at least to 1 (tests/oracle/README.md says why).
+typedef struct {
+    const char *what;
+    double scale, least_size;
+} Tolerance;
+
+static const Tolerance INITIAL = {"initial value", 1e-6, 1}, GRADIENT = {"gradient", 1e-5, 0},
+                       FINAL = {"final value", 1e-4, 1};
+
+static void compare_tensor(const TensorGolden *want, const float *have, Tolerance t) {
     double sum = 0, squares = 0, size = sqrt(want->squares / (double)want->count);
     for (long i = 0; i < want->count; i++)
         sum += (double)have[i], squares += (double)have[i] * (double)have[i];
     for (int i = 0; i < ELEMENTS; i++) {
-        double error = fabs((double)have[want->index[i]] - want->value[i]);
-        EXPECT(error <= scale * (size > 1 ? size : 1) * (strcmp(what, "gradient") ? 1 : size),
-               "%s of %s[%ld]: %.9g, not %.9g", what, want->name, want->index[i],
-               (double)have[want->index[i]], want->value[i]);
+        double value = want->index[i] < want->count ? (double)have[want->index[i]] : NAN;
+        EXPECT(fabs(value - want->value[i]) <= t.scale * fmax(size, t.least_size),
+               "%s of %s[%ld]: %.9g, not %.9g", t.what, want->name, want->index[i], value, want->value[i]);
     }
-    if (strcmp(what, "gradient")) return;
-    EXPECT(fabs(sum - want->sum) <= scale * size * (double)want->count, "%s of %s: sum %.9g, not %.9g", what,
-           want->name, sum, want->sum);
-    EXPECT(fabs(squares - want->squares) <= scale * want->squares, "%s of %s: squares %.9g, not %.9g", what,
-           want->name, squares, want->squares);
+    EXPECT(fabs(sum - want->sum) <= t.scale * size * (double)want->count, "%s of %s: sum %.9g, not %.9g",
+           t.what, want->name, sum, want->sum);
+    EXPECT(fabs(squares - want->squares) <= t.scale * want->squares, "%s of %s: squares %.9g, not %.9g",
+           t.what, want->name, squares, want->squares);
 }
 
+static int own_params(const Params *params) {
+    int count = 0;
+    for (int i = 0; i < params->count; i++) count += !params->items[i]->spec.tied_to;
+    return count;
+}
+
+// Each golden tensor is one parameter, and no parameter is left over.
 static void compare_all(const Engine *engine, const TensorGolden *want, int count, float **whole,
-                        double scale, const char *what) {
+                        Tolerance t) {
     const Params *params = engine_params(engine);
-    for (int i = 0; i < count; i++)
-        for (int j = 0; j < params->count; j++)
-            if (!strcmp(want[i].name, params->items[j]->spec.name))
-                compare_tensor(&want[i], whole[j], scale, what);
+    EXPECT(own_params(params) == count, "%d parameters, not %d", own_params(params), count);
+    for (int i = 0; i < count; i++) {
+        int matches = 0;
+        for (int j = 0; j < params->count; j++) {
+            const ParamSpec *spec = &params->items[j]->spec;
+            if (spec->tied_to || strcmp(want[i].name, spec->name)) continue;
+            bool same_size = want[i].count == spec->real_rows * spec->cols;
+            EXPECT(same_size, "%s is %lld x %lld", spec->name, (long long)spec->real_rows,
+                   (long long)spec->cols);
+            if (same_size) compare_tensor(&want[i], whole[j], t);
+            matches++;
+        }
+        EXPECT(matches == 1, "%d parameters are called %s", matches, want[i].name);
+    }
 }
 
 // One rank alone: the last microbatch of an evaluation leaves its logits.
@@ -225,6 +254,14 @@ static void compare_logits(Engine *engine, const Check *check) {
     free(host);
 }
 
+static void compare_step(const Golden *g, int step, StepResult r) {
+    double scale = step ? 1e-4 : 1e-5;
+    EXPECT(fabs((double)r.loss - g->step_loss[step]) <= scale * g->step_loss[step], "loss %d: %.9g, not %.9g",
+           step, (double)r.loss, g->step_loss[step]);
+    EXPECT(fabs(r.grad_norm - g->step_norm[step]) <= scale * g->step_norm[step], "norm %d: %.9g, not %.9g",
+           step, r.grad_norm, g->step_norm[step]);
+}
+
 static Status rank_main(Comm *world, void *arg) {
     const Check *check = arg;
     const Golden *g = check->golden;
@@ -232,6 +269,8 @@ static Status rank_main(Comm *world, void *arg) {
     TRY(engine_open(&engine, &check->spec, world));
     bool judge = comm_rank(world) == 0;
     set_parameters(engine, g);
+    gather(engine, world, check->whole, false);
+    if (judge) compare_all(engine, g->initial, g->num_initial, check->whole, INITIAL);
     if (comm_size(world) == 1) compare_logits(engine, check);
     for (int step = 0; step < g->num_steps; step++) {
         Batch batch =
@@ -239,19 +278,14 @@ static Status rank_main(Comm *world, void *arg) {
         if (step == 0) {
             engine_gradients(engine, batch);
             gather(engine, world, check->whole, true);
-            if (judge) compare_all(engine, g->gradient, g->num_params, check->whole, 1e-5, "gradient");
+            if (judge) compare_all(engine, g->gradient, g->num_gradient, check->whole, GRADIENT);
         }
         StepResult r = engine_train(engine, batch, g->adamw[0], g->adamw[4]);
         run_batch_free(&batch);
-        double scale = step ? 1e-4 : 1e-5;
-        if (!judge) continue;
-        EXPECT(fabs((double)r.loss - g->step_loss[step]) <= scale * g->step_loss[step],
-               "loss %d: %.9g, not %.9g", step, (double)r.loss, g->step_loss[step]);
-        EXPECT(fabs(r.grad_norm - g->step_norm[step]) <= scale * g->step_norm[step],
-               "norm %d: %.9g, not %.9g", step, r.grad_norm, g->step_norm[step]);
+        if (judge) compare_step(g, step, r);
     }
     gather(engine, world, check->whole, false);
-    if (judge) compare_all(engine, g->final, g->num_final, check->whole, 1e-4, "final value");
+    if (judge) compare_all(engine, g->final, g->num_final, check->whole, FINAL);
     engine_close(engine);
     return OK;
 }

@@ -1,4 +1,5 @@
-// Learning rates against Megatron-LM's OptimizerParamScheduler; vocabulary padding, parameter and FLOP counts.
+// Learning rates against Megatron-LM's OptimizerParamScheduler; vocabulary padding, parameter and FLOP
+// counts.
 #include "harness.h"
 #include "train/train.h"
 #include <math.h>
@@ -50,7 +51,8 @@ static ModelShape shape(int layers, int hidden, int heads, int sequence, int voc
                         .padded_vocabulary = vocabulary};
 }
 
-// The 72 B L S H^2 (1 + S/6H + V/12LH) column, and parameters by the paper's equation 2, which leaves the final norm out.
+// The 72 B L S H^2 (1 + S/6H + V/12LH) column, and parameters by the paper's equation 2, which leaves the
+// final norm out.
 static void flops_and_parameters(void) {
     const struct {
         ModelShape shape;

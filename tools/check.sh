@@ -2,8 +2,8 @@
 # ./run test and ./run lint: everything that is checked, cheapest first; CTest's summary comes last.
 
 # Programs whose ranks share memory: what the thread sanitizer is for.
-threaded_tests='^test_(base|comm|parallel|train)'
-# Tests that start other programs or MPI itself, which leaks by design, or are slow say so in their name.
+threaded_tests='^test_(base|comm|data|train)'
+# Scripts that drive whole programs: slow, and MPI leaks by design.
 unsanitized_tests='_(mpi|long)$'
 
 # Open MPI as root, in containers, and with more ranks than cores.
@@ -16,7 +16,7 @@ lint() {
     stage "includes go downward" lint_layers
     stage "functions and files are small" lint_sizes
     stage "formatting (clang-format-14)" lint_format
-    stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_*
+    stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_* tests/*.sh
 }
 
 lint_layers() { tools/lint_layers --self-test && tools/lint_layers; }

@@ -12,7 +12,7 @@ demo_options=(
     --data-path "$demo_folder/text" --split "100,0,0" --eval-iters 0
     --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128
     --attention-dropout 0 --hidden-dropout 0
-    --micro-batch-size 2 --global-batch-size 16 --train-iters 200
+    --micro-batch-size 2 --global-batch-size 16 --train-iters 250
     --lr 2e-3 --min-lr 2e-4 --lr-decay-style cosine --lr-warmup-iters 10 --weight-decay 0.1 --adam-beta2 0.95
     --seed 1234
 )
@@ -37,20 +37,24 @@ c_headers() {
         awk -F '\t' -v most="$demo_text_bytes" '(sum += $2) > most { exit } { print $1 }'
 }
 
-# demo_dataset PATH, "" for the default: text.bin, text.idx and the tokenizer, made again only when the source is another one.
+# fingerprint PATH...: changes with the name, the size or the date of any file that can be read.
+fingerprint() { { find -L "$@" -type f -printf '%p %s %T@\n' 2>/dev/null || true; } | sort | cksum; }
+
+# demo_dataset PATH, "" for the default: text.bin, text.idx and the tokenizer, made again only when the source has changed.
 demo_dataset() {
-    local source=${1:-"the C headers under /usr/include"} inputs=("$1")
-    if [[ -f $demo_folder/text.idx && $(cat "$demo_folder/text.source" 2>/dev/null) == "$source" ]]; then
+    local source=${1:-"the C headers under /usr/include"} inputs=("$1") made_of
+    [[ -z $1 || -e $1 ]] || die 66 "'$1' does not exist; give a text file or a folder of them"
+    [[ -n $1 ]] || mapfile -t inputs < <(c_headers)
+    made_of="$source $(fingerprint "${inputs[@]}")"
+    if [[ -f $demo_folder/text.idx && $(cat "$demo_folder/text.source" 2>/dev/null) == "$made_of" ]]; then
         say "Text: the tokens of $source are in $demo_folder/ from an earlier run."
         return
     fi
-    [[ -z $1 || -e $1 ]] || die 66 "'$1' does not exist; give a text file or a folder of them"
-    [[ -n $1 ]] || mapfile -t inputs < <(c_headers)
     say "Text: training a tokenizer on $source, up to 8 MB, and turning the text into tokens."
     rm -f "$demo_folder"/text.*
     build/trireme preprocess --input "${inputs[@]}" --max-bytes "$demo_text_bytes" --vocab-size "$demo_vocabulary" \
         --append-eod --output-prefix "$demo_folder/text"
-    printf '%s\n' "$source" >"$demo_folder/text.source"
+    printf '%s\n' "$made_of" >"$demo_folder/text.source"
 }
 
 # What is run is what the reader can run: the model's options in one place, the grid's as arguments.
@@ -142,5 +146,3 @@ What to try next
   ./run demo ~/some/folder                                 your own text
 END
 }
-
-# Ten steps on each grid; the speed is that of the last five.

@@ -25,6 +25,7 @@ lint_packages=(
 test_packages=(
     "clang command:clang"
     "libomp-dev openmp:clang"
+    "procps command:pgrep"
 )
 golden_packages=(
     "python3-venv python:ensurepip"

@@ -75,11 +75,26 @@ void arena_release(Arena *arena, ArenaMark mark) {
     arena->num_blocks = mark.num_blocks;
 }
 
+// How many blocks have the name of block `i`, and their bytes; 0 when an earlier block has spoken for them.
+static int blocks_named(const Arena *arena, int i, size_t *bytes) {
+    int count = 0;
+    for (int j = 0; j < arena->num_blocks; j++) {
+        if (strcmp(arena->blocks[j].name, arena->blocks[i].name)) continue;
+        if (j < i) return 0;
+        count++;
+        *bytes += arena->blocks[j].bytes;
+    }
+    return count;
+}
+
 void arena_print(const Arena *arena, void (*line)(void *self, const char *text), void *self) {
     char text[160];
     for (int i = 0; i < arena->num_blocks; i++) {
-        const Block *b = &arena->blocks[i];
-        snprintf(text, sizeof text, "  %-40s %12.3f MiB", b->name, (double)b->bytes / 1048576.0);
+        size_t bytes = 0;
+        int count = blocks_named(arena, i, &bytes);
+        if (!count) continue;
+        snprintf(text, sizeof text, "  %-56s %6d x %12.3f MiB", arena->blocks[i].name, count,
+                 (double)bytes / 1048576.0 / count);
         line(self, text);
     }
     snprintf(text, sizeof text, "%-42s %12.3f MiB (peak %.3f)", arena->name, (double)arena->used / 1048576.0,

@@ -1,9 +1,10 @@
 // Arenas: memory by lifetime, every block named, nothing freed one by one.
 //
-// There are three lifetimes: `run` (parameters, gradients, optimizer state, buffers), `stash` (what one microbatch keeps
-// from its forward to its backward) and `scratch` (within one instruction; released by mark). An arena never grows: a
-// first pass over the same code with *measuring* arenas (no memory behind them) gives every capacity, so the memory that
-// is taken equals the memory that was predicted, byte for byte.
+// There are three lifetimes: `run` (parameters, gradients, optimizer state, batches), `stash` (one per slot:
+// what a microbatch keeps from its forward to its backward) and `scratch` (within one instruction; released
+// by mark). An arena never grows: a first pass over the same code with *measuring* arenas (no memory behind
+// them) gives every capacity, so the memory that is taken equals the memory that was predicted, byte for
+// byte.
 #pragma once
 #include "base/error.h"
 #include <stdbool.h>
@@ -39,7 +40,8 @@ typedef struct {
 } ArenaMark;
 
 Memory memory_host(void); // huge-page friendly, zero filled
-// Fails with ERR_OS (naming arena and size) when the memory cannot be had. The arena owns its bytes until arena_close.
+// Fails with ERR_OS (naming arena and size) when the memory cannot be had. The arena owns its bytes until
+// arena_close.
 Status arena_open(Arena *arena, const char *name, Memory memory, size_t capacity);
 // No memory and no limit: addresses are distinct and aligned but must never be followed.
 void arena_open_measuring(Arena *arena, const char *name);
@@ -49,5 +51,5 @@ void arena_close(Arena *arena); // takes a zeroed arena too
 void *arena_take(Arena *arena, const char *block_name, size_t bytes);
 ArenaMark arena_mark(const Arena *arena);
 void arena_release(Arena *arena, ArenaMark mark); // everything taken since
-// One line per block: name, bytes, share. For `--dry-run` and reports.
+// One line per block name: how many, of which size; then the sum. For `--dry-run`.
 void arena_print(const Arena *arena, void (*line)(void *self, const char *text), void *self);

@@ -1,16 +1,17 @@
 // Who is speaking: the calling thread's rank, its coordinates on the grid, and its last events.
 //
-// A rank is a value, not a process: N ranks run as threads of one process or as MPI processes. Each enters its own Rank
-// once, at its start; errors, logs and hang reports then name it without it being passed to every function. The pointer
-// behind rank_current() is the one thread-local variable of the program: it is written by rank_enter alone and read only to
-// report, never to compute.
+// A rank is a value, not a process: N ranks run as threads of one process or as MPI processes. Each enters
+// its own Rank once, at its start; errors, logs and hang reports then name it without it being passed to
+// every function. The pointer behind rank_current(), and the Rank of a thread that entered none, are the only
+// thread-local variables of the program: they serve to report, never to compute.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
 enum { EVENTS_KEPT = 64 };
 
-// One line of the flight recorder: a literal format with up to three integers, so that recording costs nanoseconds.
+// One line of the flight recorder: a literal format with up to three integers, so that recording costs
+// nanoseconds.
 typedef struct {
     double at_s;        // clock_s()
     const char *format; // a string literal with up to three PRId64 conversions

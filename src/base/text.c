@@ -1,6 +1,7 @@
 #include "base/text.h"
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,8 +112,16 @@ static Status read_stream(FILE *file, const char *path, size_t size, char **data
     return OK;
 }
 
+// Without waiting: a pipe that nobody writes to would block the opening for ever.
+static FILE *open_at_once(const char *path) {
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    FILE *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
+    if (!file && fd >= 0) close(fd);
+    return file;
+}
+
 Status file_read(const char *path, size_t max_bytes, char **data, size_t *size) {
-    FILE *file = fopen(path, "rb");
+    FILE *file = open_at_once(path);
     if (!file) return fail(errno_status(), "%s: %s", path, strerror(errno));
     struct stat st;
     Status status = OK;
@@ -127,16 +136,30 @@ Status file_read(const char *path, size_t max_bytes, char **data, size_t *size) 
     return status;
 }
 
+Status create_status(void) {
+    switch (errno) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ENOTEMPTY:
+    case ENAMETOOLONG: return ERR_CREATE;
+    default: return errno_status();
+    }
+}
+
 Status file_write(const char *path, const void *data, size_t size) {
     char temporary[4096];
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return fail(ERR_CREATE, "%s: cannot create: it is there, and not a regular file", path);
     if (snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid()) >= (int)sizeof temporary)
         return fail(ERR_CREATE, "%s: the name is too long", path);
     FILE *file = fopen(temporary, "wb");
-    if (!file) return fail(errno_status(), "%s: cannot create: %s", path, strerror(errno));
+    if (!file) return fail(create_status(), "%s: cannot create: %s", path, strerror(errno));
     bool written = fwrite(data, 1, size, file) == size;
     written = fclose(file) == 0 && written;
     if (written && rename(temporary, path) == 0) return OK;
-    Status status = fail(errno_status(), "%s: cannot write %zu bytes: %s", path, size, strerror(errno));
+    Status status = fail(create_status(), "%s: cannot write %zu bytes: %s", path, size, strerror(errno));
     unlink(temporary);
     return status;
 }

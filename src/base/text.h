@@ -1,4 +1,5 @@
-// Text for people and text from people: a growing buffer, strict number parsing, the nearest name, whole files.
+// Text for people and text from people: a growing buffer, strict number parsing, the nearest name, whole
+// files.
 #pragma once
 #include "base/error.h"
 #include <stdbool.h>
@@ -17,8 +18,8 @@ void text_add_bytes(Text *text, const void *bytes, size_t size);
 const char *text_string(const Text *text); // "" while empty
 void text_free(Text *text);
 
-// Whole-string parsers: false on anything else than one number in range (also on "", trailing characters, overflow).
-// Integers take K, M, G, B suffixes as 10^3, 10^6, 10^9, 10^9.
+// Whole-string parsers: false on anything else than one number in range (also on "", trailing characters,
+// overflow). Integers take K, M, G, B suffixes as 10^3, 10^6, 10^9, 10^9.
 bool parse_int(const char *string, int64_t *value);
 bool parse_double(const char *string, double *value); // finite only
 
@@ -30,6 +31,10 @@ const char *text_nearest(const char *name, const char *const *candidates, int nu
 // Reads a whole regular file (at most `max_bytes`) into a NUL-terminated buffer that the caller frees.
 // Fails with a message naming the file: missing, a folder, too large, unreadable.
 Status file_read(const char *path, size_t max_bytes, char **data, size_t *size);
-// Writes through a temporary name and one rename, so that the file is whole or absent.
+// The status that goes with errno after a file could not be created or replaced: ERR_CREATE also where errno_status
+// speaks of a missing input (no such folder, or its name is a file's).
+Status create_status(void);
+// Writes through a temporary name and one rename, so that the file is whole or absent. Refuses to replace a folder, a
+// device or a pipe.
 Status file_write(const char *path, const void *data, size_t size);
 bool file_exists(const char *path);

@@ -3,6 +3,7 @@
 #include "data/data.h"
 #include <inttypes.h>
 #include <sched.h>
+#include <signal.h>
 #include <string.h>
 
 static int num_cores(void) {
@@ -10,6 +11,22 @@ static int num_cores(void) {
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     return cores < MOST ? cores : MOST;
+}
+
+// A signal handler can reach nothing but a static: set once, read between documents.
+static atomic_int stopped;
+
+// The first signal asks for an end that leaves no file behind; the second one ends the process as usual.
+static void ask_to_stop(int signal) {
+    (void)signal;
+    stopped = 1;
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = ask_to_stop, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
 }
 
 static Status check_options(const Options *o) {
@@ -21,38 +38,30 @@ static Status check_options(const Options *o) {
     if (!o->output_prefix || !*o->output_prefix)
         return fail(ERR_USAGE,
                     "preprocess needs --output-prefix PREFIX: it writes PREFIX.bin and PREFIX.idx");
-    if (!o->vocab_file != !o->merge_file)
-        return fail(ERR_CONFIG, "--vocab-file and --merge-file belong together: give both or neither");
-    if (o->vocab_file && o->tokenizer_model)
-        return fail(ERR_CONFIG, "--vocab-file and --tokenizer-model both name a tokenizer: give one");
+    TRY(options_check_tokenizer(o));
+    if (strcmp(o->tokenizer_type, "NullTokenizer") && o->vocab_size != INT_UNSET &&
+        (o->vocab_file || o->tokenizer_model))
+        return fail(ERR_CONFIG, "--vocab-size %d trains a tokenizer, %s loads one: keep one", o->vocab_size,
+                    o->vocab_file ? "--vocab-file" : "--tokenizer-model");
     return OK;
 }
 
 // The vocabulary size is what to train to, or, for the null tokenizer, its whole description.
-static Status choose_tokenizer(const Options *o, PreprocessJob *job) {
-    bool has_size = o->vocab_size != INT_UNSET;
-    bool is_null = o->tokenizer_type && strcmp(o->tokenizer_type, "NullTokenizer") == 0;
-    if (o->tokenizer_type && !is_null && strcmp(o->tokenizer_type, "GPT2BPETokenizer") != 0)
-        return fail(ERR_CONFIG, "--tokenizer-type %s: GPT2BPETokenizer or NullTokenizer", o->tokenizer_type);
-    if (is_null && !has_size) return fail(ERR_CONFIG, "--tokenizer-type NullTokenizer needs --vocab-size");
-    if (!is_null && has_size && (o->vocab_file || o->tokenizer_model))
-        return fail(
-            ERR_CONFIG,
-            "--vocab-size %d trains a tokenizer, --vocab-file and --tokenizer-model load one: give one",
-            o->vocab_size);
-    job->vocab_file = is_null ? NULL : o->vocab_file;
-    job->merge_file = is_null ? NULL : o->merge_file;
-    job->tokenizer_prefix = is_null ? NULL : o->tokenizer_model;
-    job->null_size = is_null ? o->vocab_size : 0;
-    job->vocab_size = is_null || !has_size ? 0 : o->vocab_size;
-    return OK;
+static void choose_tokenizer(const Options *o, PreprocessJob *job) {
+    int size = o->vocab_size == INT_UNSET ? 0 : o->vocab_size;
+    bool is_null = !strcmp(o->tokenizer_type, "NullTokenizer");
+    job->vocab_file = o->vocab_file;
+    job->merge_file = o->merge_file;
+    job->tokenizer_prefix = o->tokenizer_model;
+    job->null_size = is_null ? size : 0;
+    job->vocab_size = is_null ? 0 : size;
 }
 
 static void print_summary(const PreprocessJob *job, const PreprocessSummary *s) {
     printf("%s: %" PRId64 " documents, %" PRId64 " tokens, vocabulary %d%s\n", job->output_prefix,
            s->documents, s->tokens, s->vocab_size, s->vocab_trained ? " (trained)" : "");
-    printf("  read %" PRId64 " files, %.1f MB: %.2f bytes per token, encoded at %.1f MB/s\n", s->files,
-           (double)s->bytes / 1e6, (double)s->bytes / (double)s->tokens,
+    printf("  read %" PRId64 " files, %.1f MB: %.2f bytes of text per token, encoded at %.1f MB/s\n",
+           s->files, (double)s->bytes / 1e6, (double)s->text_bytes / (double)s->tokens,
            (double)s->bytes / 1e6 / (s->encode_s + 1e-9));
     if (s->skipped_binary) printf("  left out %" PRId64 " binary files\n", s->skipped_binary);
     if (s->vocab_trained && s->vocab_size < job->vocab_size)
@@ -75,9 +84,11 @@ static Status run(const Options *o) {
         .max_bytes = o->max_bytes == INT_UNSET ? 0 : o->max_bytes,
         .progress = stderr,
         .plain = o->plain,
-        .log_documents = o->log_interval == INT_UNSET ? 0 : 1000 * (int64_t)o->log_interval,
+        .log_documents = 1000 * (int64_t)o->log_interval,
+        .stopped = &stopped,
     };
-    TRY(choose_tokenizer(o, &job));
+    choose_tokenizer(o, &job);
+    catch_signals();
     PreprocessSummary summary;
     TRY(preprocess_run(&job, &summary));
     print_summary(&job, &summary);

@@ -2,6 +2,7 @@
 #include "report/report.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -33,14 +34,11 @@ static Status read_schedule(const char *path, Schedule *schedule) {
     char *text;
     size_t size;
     TRY(file_read(path, SCHEDULE_MAX_BYTES, &text, &size));
-    Status status = schedule_parse(schedule, text);
+    size_t length = strlen(text);
+    Status status = length < size ? fail(ERR_DATA, "byte %zu is a NUL, which no text has", length)
+                                  : schedule_parse(schedule, text);
     free(text);
-    if (status == OK) return OK;
-    Text why = {0};
-    text_add(&why, "%s", fail_message());
-    fail(status, "%s: %s", path, text_string(&why));
-    text_free(&why);
-    return status;
+    return status == OK ? OK : fail(status, "%s: %s", path, fail_message());
 }
 
 static int terminal_columns(void) {
@@ -89,6 +87,7 @@ static Status report(const Request *request, const Schedule *schedule, const Sim
     if (request->options->svg) {
         timeline_svg(schedule, simulation, text_string(&title), &svg);
         status = file_write(request->options->svg, svg.data, svg.size);
+        if (status != OK) fail(status, "--svg %s", fail_message());
     }
     text_free(&svg);
     text_free(&title);
@@ -133,6 +132,7 @@ static Status run(const Options *options) {
 Status cmd_schedule(int argc, char **argv) {
     Options options;
     TRY(options_parse(&options, FOR_SCHEDULE, argc, argv));
+    fputs(options_notes(&options), stderr);
     Status status = run(&options);
     options_destroy(&options);
     return status;

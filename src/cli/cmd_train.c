@@ -1,10 +1,12 @@
 #include "cli/cli.h"
 #include "train/train.h"
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
-// A signal handler can reach nothing but a static: the one mutable one of the program, set once, read by the loop.
-static volatile sig_atomic_t stopped;
+// A signal handler can reach nothing but a static: set once, read by the loop.
+static atomic_int stopped;
 
 // The first signal asks for a clean end after the current step; the second one ends the process as usual.
 static void ask_to_stop(int signal) {
@@ -26,20 +28,12 @@ static int processors(void) {
     return n > 0 ? n : 1;
 }
 
-// The processors this process may use, shared out over the ranks it shares them with.
+// The machine's processors shared out over its ranks, within what this process may use (a launcher may have bound it).
 static int threads_per_rank(const Options *options, int ranks_here) {
     if (options->threads != INT_UNSET) return options->threads;
-    int each = processors() / ranks_here;
-    return each > 0 ? each : 1;
-}
-
-static Status world_size(const Options *options, int launched, int *size) {
-    *size = launched ? launched : options->ranks != INT_UNSET ? options->ranks : 1;
-    if (launched && options->ranks != INT_UNSET && options->ranks != launched)
-        return fail(ERR_CONFIG,
-                    "--ranks %d, but the launcher started %d: leave --ranks out under mpirun and srun",
-                    options->ranks, launched);
-    return OK;
+    int share = (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks_here, allowed = processors();
+    int threads = share < allowed ? share : allowed;
+    return threads > 0 ? threads : 1;
 }
 
 static Status save_configuration(const Options *options) {
@@ -51,34 +45,40 @@ static Status save_configuration(const Options *options) {
     return status;
 }
 
-static Status start(Options *options) {
-    int launched = comm_launcher_ranks(), size;
-    TRY(world_size(options, launched, &size));
+// All that can be done before the ranks start.
+static Status prepare(Options *options, TrainJob *job, CommOptions *comm) {
+    int launched = comm_launcher_ranks(), asked = options->ranks != INT_UNSET ? options->ranks : 1;
+    int size = launched ? launched : asked;
     TRY(options_resolve(options, size));
-    bool speaks = comm_launcher_rank() == 0;
-    if (speaks) {
+    if (comm_launcher_rank() == 0) {
         fputs(options_notes(options), stderr);
         TRY(save_configuration(options));
     }
-    TrainJob job = {.options = options, .stopped = &stopped};
-    job.threads = threads_per_rank(options, launched ? comm_launcher_ranks_here() : size);
-    CommOptions comm = {.transport = launched ? "mpi" : "threads",
-                        .ranks = size,
-                        .timeout_s = options->distributed_timeout_minutes * 60,
-                        .check = options->check_comm,
-                        .deterministic = options->deterministic_mode};
+    job->threads = threads_per_rank(options, launched ? comm_launcher_ranks_here() : size);
+    *comm = (CommOptions){.transport = launched ? "mpi" : "threads",
+                          .ranks = size,
+                          .timeout_s = options->distributed_timeout_minutes * 60,
+                          .check = options->check_comm,
+                          .deterministic = options->deterministic_mode};
     catch_signals();
-    return comm_launch(comm, train_run, &job);
+    return OK;
+}
+
+// In a launched job process 0 speaks for all, except of files, which another machine may lack.
+static bool speaks_of(Status status) {
+    bool of_files =
+        status == ERR_NO_INPUT || status == ERR_IO || status == ERR_PERMISSION || status == ERR_CREATE;
+    return comm_launcher_rank() == 0 || of_files;
 }
 
 Status cmd_train(int argc, char **argv) {
     Options options;
+    TrainJob job = {.options = &options, .stopped = &stopped};
+    CommOptions comm;
     Status status = options_parse(&options, FOR_TRAIN, argc, argv);
-    if (status == OK) {
-        status = start(&options);
-        options_destroy(&options);
-    }
-    // Every process of a launched job has the same message; one of them says it.
-    if (status != OK && comm_launcher_rank() > 0) fail(status, "%s", "");
+    if (status == OK) status = prepare(&options, &job, &comm);
+    if (status != OK && !speaks_of(status)) fail(status, "%s", "");
+    if (status == OK) status = comm_launch(comm, train_run, &job);
+    options_destroy(&options);
     return status;
 }

@@ -1,6 +1,7 @@
 // The entry of the program: it finds the verb and leaves everything else to it. No MPI is started here, so that help,
 // mistakes and the verbs of one process answer at once and on every machine.
 #include "cli/cli.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,9 +50,13 @@ static Status print_help(const Command *command, bool all) {
     return OK;
 }
 
-static bool asks(int argc, char **argv, const char *word) {
+// The flag itself, or with a value that means yes.
+static bool asks(int argc, char **argv, const char *flag) {
+    static const char *const endings[] = {"", "=true", "=yes", "=on", "=1"};
+    size_t length = strlen(flag);
     for (int i = 0; i < argc; i++)
-        if (!strcmp(argv[i], word)) return true;
+        for (size_t e = 0; e < sizeof endings / sizeof endings[0]; e++)
+            if (!strncmp(argv[i], flag, length) && !strcmp(argv[i] + length, endings[e])) return true;
     return false;
 }
 
@@ -68,20 +73,34 @@ static Status help_verb(const char *name) {
     return command ? print_help(command, false) : unknown_verb(name);
 }
 
+static Status print_version(void) {
+    puts(version);
+    return OK;
+}
+
 static Status run(int argc, char **argv) {
     if (argc < 2) {
         print_overview();
         return ERR_USAGE;
     }
     const char *first = argv[1];
-    if (!strcmp(first, "--version")) return puts(version) < 0 ? ERR_IO : OK;
+    if (!strcmp(first, "--version")) return print_version();
     if (!strcmp(first, "--help") || !strcmp(first, "-h")) return print_overview();
     if (!strcmp(first, "help")) return argc > 2 ? help_verb(argv[2]) : print_overview();
     return run_verb(first, argc - 2, argv + 2);
 }
 
+// A result that did not arrive, on a full disk for example, is a failed run.
+static Status finish_output(void) {
+    bool earlier = ferror(stdout);
+    if (fflush(stdout) == 0 && !earlier) return OK;
+    return fail(ERR_IO, "standard output: not everything could be written: %s",
+                earlier ? "an earlier write failed" : strerror(errno));
+}
+
 int main(int argc, char **argv) {
     Status status = run(argc, argv);
+    if (status == OK) status = finish_output();
     if (status != OK && *fail_message()) fprintf(stderr, "trireme: error: %s\n", fail_message());
     return (int)status;
 }

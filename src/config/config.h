@@ -84,6 +84,9 @@ void options_destroy(Options *options);
 // Checks every rule for training on `world_size` ranks and fills what was left open (origin DERIVED) and `shape`.
 // ERR_CONFIG with one message: the rule, the values, a value that would work.
 Status options_resolve(Options *options, int world_size);
+// The rule of train (part of options_resolve) and preprocess for what names a tokenizer: both of --vocab-file and
+// --merge-file or neither, one source, and for the null tokenizer its size alone. ERR_CONFIG.
+Status options_check_tokenizer(const Options *options);
 Origin options_origin(const Options *options, const char *field);
 // Notes for the reader collected while parsing: options that are accepted and have no effect here. One per line, or "".
 const char *options_notes(const Options *options);

@@ -75,7 +75,10 @@ static void refuse(OptionsStore *store, Source source, const char *value, const 
 static Status give_answer(Options *options, const Answer *answer, const char *const *words, int num_words,
                           Source source) {
     bool wanted = true;
-    if (answer->arity == NONE && num_words == 1 && parse_flag(words[0], &wanted) && !wanted) return OK;
+    if (answer->arity == NONE && num_words == 1 && !parse_flag(words[0], &wanted))
+        return fail(source_status(source), "%s%s: '%s' is neither true nor false", source.where, source.name,
+                    words[0]);
+    if (!wanted) return OK;
     if (answer->kind == RENAMED)
         return fail(source_status(source), "%s%s is no option here; use %s", source.where, source.name,
                     answer->text);
@@ -141,10 +144,13 @@ Status name_apply(Options *options, const char *key, const char *const *words, i
 
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// "--name", "--name=value", and "-n" with one letter. A lone "-", a negative number and a path are values.
-static bool is_option(const char *word) {
-    if (word[0] != '-') return false;
-    return word[1] == '-' || (is_letter(word[1]) && (!word[2] || word[2] == '='));
+// "--name", "--name=value", "-n", and the mistake "-name". A lone "-", a negative number and a path are values.
+static bool is_option(const char *word) { return word[0] == '-' && (word[1] == '-' || is_letter(word[1])); }
+
+static Status one_dash_missing(Verb verb, const char *key, Source source) {
+    Meaning meaning = meaning_of(verb, key);
+    if (!meaning.option && !meaning.answer) return unknown_name(verb, key, source);
+    return fail(ERR_USAGE, "unknown option %s; did you mean -%s?", source.name, source.name);
 }
 
 typedef struct {
@@ -168,6 +174,7 @@ static Status apply_argument(Options *options, Arguments *arguments) {
     snprintf(name, sizeof name, "%.*s", (int)length, argument);
     const char *key = name + strspn(name, "-");
     Source source = {FROM_COMMAND_LINE, "", name, 0};
+    if (name[1] != '-' && name[2]) return one_dash_missing(options->store->verb, key, source);
     if (argument[length] == '=')
         return name_apply(options, key, (const char *[]){argument + length + 1}, 1, source);
     Arity arity = meaning_arity(meaning_of(options->store->verb, key));

@@ -199,6 +199,13 @@ static Status schedule_fits(Options *o) {
             "the interleaved schedule needs a number of microbatches (%d) divisible by the pipeline size (%d): use "
             "--global-batch-size %lld",
             m, p, (long long)(m / p + 1) * p * o->micro_batch_size * o->shape.dp);
+    // The caps of layout/layout.h, which refuses more.
+    if (m > 1000000 || (long long)p * v * m > 1 << 24)
+        return fail(
+            ERR_CONFIG,
+            "%d microbatches on %d pipeline ranks of %d chunks are more than a schedule holds (1000000, and "
+            "%d forwards in all): use a smaller --global-batch-size or a larger --micro-batch-size",
+            m, p, v, 1 << 24);
     if (!o->schedule) {
         o->schedule = interleaved ? "interleaved" : "1f1b";
         derived(o, OPT_schedule);
@@ -353,6 +360,25 @@ static Status one_data_set(Options *o) {
         o->data_path.count);
 }
 
+Status options_check_tokenizer(const Options *o) {
+    const char *file = o->vocab_file ? "--vocab-file" : "--merge-file";
+    bool is_null = !strcmp(o->tokenizer_type, "NullTokenizer"), has_files = o->vocab_file || o->merge_file;
+    if (is_null && (has_files || o->tokenizer_model))
+        return fail(ERR_CONFIG, "--tokenizer-type NullTokenizer reads no files: leave out %s",
+                    has_files ? file : "--tokenizer-model");
+    if (is_null && o->vocab_size == INT_UNSET)
+        return fail(ERR_CONFIG, "--tokenizer-type NullTokenizer needs --vocab-size N: its tokens are 0 to N");
+    if (!o->vocab_file != !o->merge_file)
+        return fail(ERR_CONFIG,
+                    "--vocab-file and --merge-file belong together: %s is missing; give both or neither",
+                    o->vocab_file ? "--merge-file" : "--vocab-file");
+    if (has_files && o->tokenizer_model)
+        return fail(ERR_CONFIG, "--vocab-file and --tokenizer-model both name a tokenizer: keep one");
+    return OK;
+}
+
+static Status one_tokenizer(Options *o) { return options_check_tokenizer(o); }
+
 // As Megatron-LM reads it: up to three numbers, whatever stands between them, quotes left by a script included.
 static Status split_adds_up(Options *o) {
     double sum = 0;
@@ -395,10 +421,10 @@ static Status evaluation_has_data(Options *o) {
 }
 
 static Status (*const rules[])(Options *) = {
-    no_stray_words, ranks_fill_grid, data_parallel_agrees, required_options,  batch_divides,
-    layers_divide,  chunks_divide,   schedule_fits,        one_length,        one_unit,
-    run_length,     heads_divide,    mlp_divides,          positions_suffice, rates_ordered,
-    decay_length,   warmup_length,   one_data_set,         split_adds_up,     evaluation_has_data,
+    no_stray_words, ranks_fill_grid,   data_parallel_agrees, required_options, batch_divides, layers_divide,
+    chunks_divide,  schedule_fits,     one_length,           one_unit,         run_length,    heads_divide,
+    mlp_divides,    positions_suffice, rates_ordered,        decay_length,     warmup_length, one_data_set,
+    one_tokenizer,  split_adds_up,     evaluation_has_data,
 };
 
 Status options_resolve(Options *options, int world_size) {

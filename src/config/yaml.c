@@ -45,6 +45,18 @@ static Status read_key(Reader *reader, const char **key) {
     return **key ? OK : broken(reader, reader->event.start_mark, "a name is empty");
 }
 
+// YAML's null would become the word "null", which nobody means.
+static Status read_value(Reader *reader, const char **value) {
+    static const char *const nulls[] = {"~", "null", "Null", "NULL"};
+    TRY(read_scalar(reader, value));
+    bool plain = reader->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+    char why[80];
+    snprintf(why, sizeof why, "%.8s is no value; leave the option out, or quote the word", *value);
+    for (size_t i = 0; plain && i < sizeof nulls / sizeof nulls[0]; i++)
+        if (!strcmp(*value, nulls[i])) return broken(reader, reader->event.start_mark, why);
+    return OK;
+}
+
 static Status read_items(Reader *reader, const char *items[MOST_ITEMS], int *count) {
     for (*count = 0;; (*count)++) {
         TRY(next_event(reader));
@@ -52,17 +64,28 @@ static Status read_items(Reader *reader, const char *items[MOST_ITEMS], int *cou
         if (reader->event.type != YAML_SCALAR_EVENT)
             return broken(reader, reader->event.start_mark, "a list holds single values only");
         if (*count == MOST_ITEMS) return broken(reader, reader->event.start_mark, "the list is too long");
-        TRY(read_scalar(reader, &items[*count]));
+        TRY(read_value(reader, &items[*count]));
     }
+}
+
+// A list where its length would decide what is meant: for a flag, and for an answer an empty one.
+static Status check_list(const Reader *reader, const char *key, yaml_mark_t mark, int count) {
+    Meaning meaning = meaning_of(reader->options->store->verb, key);
+    if (!meaning.option && !meaning.answer) return OK;
+    if (meaning_arity(meaning) == NONE) return broken(reader, mark, "true or false is expected, not a list");
+    return count || meaning.option ? OK : broken(reader, mark, "the list is empty");
 }
 
 static Status apply_value(Reader *reader, const char *key, yaml_mark_t mark) {
     const char *words[MOST_ITEMS];
     int count = 1;
-    if (reader->event.type == YAML_SCALAR_EVENT)
-        TRY(read_scalar(reader, &words[0]));
-    else
+    if (reader->event.type == YAML_SCALAR_EVENT) {
+        TRY(read_value(reader, &words[0]));
+    } else {
+        yaml_mark_t list = reader->event.start_mark;
         TRY(read_items(reader, words, &count));
+        TRY(check_list(reader, key, list, count));
+    }
     Text where = {0};
     text_add(&where, "%s:%zu:%zu: ", reader->path, mark.line + 1, mark.column + 1);
     Source source = {FROM_FILE, where.data, key, (int)mark.line + 1};

@@ -224,15 +224,16 @@ static void trainer_close(Trainer *t) {
     free(t->symbols);
 }
 
-void bpe_train(Bpe *bpe, const PieceCounts *counts, int vocab_size, void (*tick)(void *self, int num_tokens),
+void bpe_train(Bpe *bpe, const PieceCounts *counts, int vocab_size, bool (*tick)(void *self, int num_tokens),
                void *self) {
     add_bytes(bpe);
     Trainer trainer;
     trainer_open(&trainer, bpe, counts);
     Queued best;
-    while (bpe->spellings.count < (uint32_t)vocab_size - 1 && most_frequent(&trainer, &best)) {
+    bool more = true;
+    while (more && bpe->spellings.count < (uint32_t)vocab_size - 1 && most_frequent(&trainer, &best)) {
         merge_pair(&trainer, best);
-        if (tick) tick(self, (int)bpe->spellings.count);
+        if (tick) more = tick(self, (int)bpe->spellings.count);
     }
     trainer_close(&trainer);
     bpe->eod = (int32_t)bpe->spellings.count;

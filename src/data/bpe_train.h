@@ -16,5 +16,5 @@ enum { MAX_TRAINED_PIECE_BYTES = 256 };
 void piece_counts_add(PieceCounts *counts, const char *piece, size_t bytes, int64_t times);
 
 // Fills an empty model: at most `vocab_size` (> 256) tokens. The rule is tokenizer_train's.
-void bpe_train(Bpe *bpe, const PieceCounts *counts, int vocab_size, void (*tick)(void *self, int num_tokens),
+void bpe_train(Bpe *bpe, const PieceCounts *counts, int vocab_size, bool (*tick)(void *self, int num_tokens),
                void *self);

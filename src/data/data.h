@@ -8,6 +8,7 @@
 #pragma once
 #include "base/error.h"
 #include "base/text.h"
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -36,8 +37,8 @@ Status tokenizer_open(Tokenizer **tokenizer, const char *vocab_file, const char 
 Status tokenizer_open_null(Tokenizer **tokenizer, int size);
 // The files that tokenizer_save(prefix) wrote; or, when `prefix` is a folder, its vocab.json and merges.txt.
 Status tokenizer_open_beside(Tokenizer **tokenizer, const char *prefix);
-// Writes PREFIX.vocab.json and PREFIX.merges.txt (none for the null tokenizer). Opening them gives the same
-// ids.
+// Writes PREFIX.vocab.json and PREFIX.merges.txt; opening them gives the same ids. The null tokenizer has none:
+// it removes those of an earlier run.
 Status tokenizer_save(const Tokenizer *tokenizer, const char *prefix);
 void tokenizer_close(Tokenizer *tokenizer);
 
@@ -70,9 +71,9 @@ void piece_counter_close(PieceCounter *counter);
 // pairs the one with the smaller left id, then the smaller right id. Ids: 256 bytes in GPT-2's order, the
 // merges, <|endoftext|> last. Gives fewer tokens than `vocab_size` (at least 257) when no pair occurs twice.
 // The result depends on the counts alone. `tick` (may be NULL) is called now and then with the number of
-// tokens made.
+// tokens made; when it returns false, no more are made.
 Status tokenizer_train(Tokenizer **tokenizer, const PieceCounter *counts, int vocab_size,
-                       void (*tick)(void *self, int num_tokens), void *self);
+                       bool (*tick)(void *self, int num_tokens), void *self);
 
 // ---- Indexed dataset: PREFIX.bin and PREFIX.idx (MMIDIDX, version 1) ----------------------------------
 
@@ -84,8 +85,11 @@ typedef struct IndexedWriter IndexedWriter;
 Status indexed_writer_open(IndexedWriter **writer, const char *prefix, int vocab_size);
 // One document, one sequence. A document of no tokens counts as a document but has no sequence.
 Status indexed_writer_add(IndexedWriter *writer, const int32_t *ids, size_t count);
-Status indexed_writer_finish(IndexedWriter *writer);
-void indexed_writer_close(IndexedWriter *writer); // what is unfinished is discarded
+// Puts everything on disk under temporary names, then removes the .idx of an earlier run: from here until
+// indexed_writer_finish PREFIX has no dataset, and what belongs to it, its tokenizer, can be replaced.
+Status indexed_writer_retire_old(IndexedWriter *writer);
+Status indexed_writer_finish(IndexedWriter *writer); // retires an old one first, if that has not been done
+void indexed_writer_close(IndexedWriter *writer);    // what is unfinished is discarded
 
 // A mapped dataset. Immutable, shared by any number of threads; the files must not be changed while it is
 // open.
@@ -167,18 +171,22 @@ typedef struct {
     int vocab_size;                      //   or one to train on the first PREPROCESS_TRAIN_BYTES of the input
     FILE *progress;                      // NULL: silent
     bool plain;                          // lines only, also on a terminal
-    int64_t log_documents; // where there are lines: one at least every so many documents; 0: by time
+    int64_t log_documents;     // where there are lines: one at least every so many documents; 0: by time
+    const atomic_int *stopped; // not 0: a signal asks for an end; NULL: none can
 } PreprocessJob;
 
 enum { PREPROCESS_TRAIN_BYTES = 128 << 20 };
 
 typedef struct {
     int64_t files, skipped_binary; // read; left out because they contain a NUL
-    int64_t documents, tokens, bytes;
+    int64_t documents, tokens;
+    int64_t bytes;      // of input
+    int64_t text_bytes; // of the documents: without the JSON around them
     int vocab_size;
     bool vocab_trained;
     double train_s, encode_s;
 } PreprocessSummary;
 
 // Exactly the first that is given of: vocab_file with merge_file, tokenizer_prefix, null_size, vocab_size.
+// INTERRUPTED when `stopped` is set while text is read, counted or encoded: then nothing has been written.
 Status preprocess_run(const PreprocessJob *job, PreprocessSummary *summary);

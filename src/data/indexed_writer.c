@@ -28,8 +28,7 @@ static Status name_files(IndexedWriter *w, const char *prefix) {
 static Status create(const char *path, FILE **file) {
     *file = fopen(path, "wb");
     if (*file) return OK;
-    Status status = errno == ENOENT ? ERR_CREATE : errno_status();
-    return fail(status, "%s: cannot create: %s", path, strerror(errno));
+    return fail(create_status(), "%s: cannot create: %s", path, strerror(errno));
 }
 
 Status indexed_writer_open(IndexedWriter **writer, const char *prefix, int vocab_size) {
@@ -59,7 +58,7 @@ Status indexed_writer_add(IndexedWriter *w, const int32_t *ids, size_t count) {
     if (count > INT32_MAX)
         return fail(ERR_DATA, "%s: a document of %zu tokens; at most %d fit", w->bin, count, INT32_MAX);
     if (!write_tokens(w, ids, count))
-        return fail(errno_status(), "%s: cannot write: %s", w->bin_temporary, strerror(errno));
+        return fail(create_status(), "%s: cannot write: %s", w->bin_temporary, strerror(errno));
     if (count) {
         grow_array(&w->lengths, sizeof *w->lengths, w->num_sequences + 1, &w->lengths_capacity);
         w->lengths[w->num_sequences++] = (int32_t)count;
@@ -95,16 +94,15 @@ static Status settle(FILE *file, const char *path) {
     good = fclose(file) == 0 && good;
     if (good) return OK;
     errno = error;
-    return fail(errno_status(), "%s: cannot write: %s", path, strerror(errno));
+    return fail(create_status(), "%s: cannot write: %s", path, strerror(errno));
 }
 
 static Status move(const char *from, const char *to) {
     if (rename(from, to) == 0) return OK;
-    return fail(errno_status(), "%s: cannot rename to %s: %s", from, to, strerror(errno));
+    return fail(create_status(), "%s: cannot rename to %s: %s", from, to, strerror(errno));
 }
 
-// An .idx of an earlier run goes first: it must never stand beside the new .bin.
-Status indexed_writer_finish(IndexedWriter *w) {
+Status indexed_writer_retire_old(IndexedWriter *w) {
     FILE *bin = w->file, *idx;
     w->file = NULL;
     TRY(settle(bin, w->bin_temporary));
@@ -112,7 +110,13 @@ Status indexed_writer_finish(IndexedWriter *w) {
     write_index(w, idx);
     TRY(settle(idx, w->idx_temporary));
     if (unlink(w->idx) && errno != ENOENT)
-        return fail(errno_status(), "%s: cannot replace: %s", w->idx, strerror(errno));
+        return fail(create_status(), "%s: cannot replace: %s", w->idx, strerror(errno));
+    return OK;
+}
+
+// The .idx comes last: it never stands beside a .bin that is not its own.
+Status indexed_writer_finish(IndexedWriter *w) {
+    if (w->file) TRY(indexed_writer_retire_old(w));
     TRY(move(w->bin_temporary, w->bin));
     return move(w->idx_temporary, w->idx);
 }

@@ -18,6 +18,7 @@ typedef struct {
     TokenList *tokens; // [num_outputs] of all documents, one after another
     size_t *counts;    // [documents][num_outputs]
     size_t counts_capacity;
+    int64_t text_bytes; // of all documents
 } Slot;
 
 // One thread's tools: a counter in the first pass, an encoder in the second.
@@ -37,9 +38,16 @@ typedef struct {
     Slot *slots;
     int num_slots, num_outputs; // outputs: one per JSON key
     IndexedWriter **writers;    // [num_outputs]
+    Text *prefixes;             // [num_outputs]
     Progress progress;
     int64_t bytes_done;
 } Run;
+
+static Status check_stop(const Run *run) {
+    if (!run->job->stopped || !*run->job->stopped) return OK;
+    return fail(INTERRUPTED, "stopped by a signal: nothing was written to --output-prefix %s",
+                run->job->output_prefix);
+}
 
 // ---- One document -------------------------------------------------------------------------------------
 
@@ -79,7 +87,7 @@ static Status take_text(const Run *run, Worker *w, const Document *d, const char
 }
 
 static Status take_key(const Run *run, Worker *w, const Document *d, struct json_object *object, int k,
-                       TokenList *out, size_t *count) {
+                       Slot *slot, size_t *count) {
     const char *key = run->job->json_keys[k];
     struct json_object *value;
     if (!json_object_object_get_ex(object, key, &value))
@@ -88,19 +96,23 @@ static Status take_key(const Run *run, Worker *w, const Document *d, struct json
     if (!json_object_is_type(value, json_type_string))
         return fail(ERR_DATA, "%s:%" PRId64 ": the value of \"%s\" is not a string", d->path, d->line, key);
     size_t bytes = (size_t)json_object_get_string_len(value);
-    return take_text(run, w, d, json_object_get_string(value), bytes, out, count);
+    slot->text_bytes += (int64_t)bytes;
+    return take_text(run, w, d, json_object_get_string(value), bytes, &slot->tokens[k], count);
 }
 
 static Status take_document(const Run *run, Worker *w, Slot *slot, size_t i) {
     const Document *d = &slot->batch.documents[i];
     const char *raw = slot->batch.raw.data + d->start;
     size_t *counts = slot->counts + i * (size_t)run->num_outputs;
-    if (!d->line) return take_text(run, w, d, raw, d->bytes, &slot->tokens[0], counts);
+    if (!d->line) {
+        slot->text_bytes += (int64_t)d->bytes;
+        return take_text(run, w, d, raw, d->bytes, &slot->tokens[0], counts);
+    }
     struct json_object *object;
     TRY(parse_line(w, d, raw, &object));
     Status status = OK;
     for (int k = 0; status == OK && k < run->num_outputs; k++)
-        status = take_key(run, w, d, object, k, &slot->tokens[k], counts + k);
+        status = take_key(run, w, d, object, k, slot, counts + k);
     json_object_put(object);
     return status;
 }
@@ -114,6 +126,7 @@ static Status produce(void *self, int at, bool *end) {
     *end = slot->batch.count == 0;
     grow_array(&slot->counts, sizeof *slot->counts, slot->batch.count * (size_t)run->num_outputs,
                &slot->counts_capacity);
+    slot->text_bytes = 0;
     for (int k = 0; k < run->num_outputs; k++) slot->tokens[k].count = 0;
     return OK;
 }
@@ -121,7 +134,10 @@ static Status produce(void *self, int at, bool *end) {
 static Status work(void *self, int worker, int at) {
     Run *run = self;
     Slot *slot = &run->slots[at];
-    for (size_t i = 0; i < slot->batch.count; i++) TRY(take_document(run, &run->workers[worker], slot, i));
+    for (size_t i = 0; i < slot->batch.count; i++) {
+        TRY(check_stop(run));
+        TRY(take_document(run, &run->workers[worker], slot, i));
+    }
     return OK;
 }
 
@@ -145,9 +161,11 @@ static Status write_tokens(Run *run, const Slot *slot, int output) {
 static Status consume_tokens(void *self, int at) {
     Run *run = self;
     const Slot *slot = &run->slots[at];
+    TRY(check_stop(run));
     for (int k = 0; k < run->num_outputs; k++) TRY(write_tokens(run, slot, k));
     int64_t before = run->summary->documents, interval = run->job->log_documents;
     run->summary->documents += (int64_t)slot->batch.count;
+    run->summary->text_bytes += slot->text_bytes;
     run->bytes_done = slot->batch.bytes_read;
     if (interval > 0 && before / interval != run->summary->documents / interval)
         progress_line(&run->progress, run->bytes_done);
@@ -178,9 +196,10 @@ static Status pass(Run *run, const char *what, int64_t max_bytes, Status (*consu
 
 // ---- Getting a tokenizer ------------------------------------------------------------------------------
 
-static void train_tick(void *self, int num_tokens) {
+static bool train_tick(void *self, int num_tokens) {
     Run *run = self;
     progress_update(&run->progress, num_tokens);
+    return !run->job->stopped || !*run->job->stopped;
 }
 
 static Status train_from_counts(Run *run) {
@@ -191,7 +210,7 @@ static Status train_from_counts(Run *run) {
     Status status =
         tokenizer_train(&run->tokenizer, run->workers[0].counter, run->job->vocab_size, train_tick, run);
     progress_end(&run->progress, run->job->vocab_size);
-    return status;
+    return status == OK ? check_stop(run) : status;
 }
 
 static Status count_and_train(Run *run) {
@@ -228,10 +247,6 @@ static Status get_tokenizer(Run *run) {
 
 static Status check_job(const Run *run) {
     const PreprocessJob *job = run->job;
-    if (job->workers < 1 || job->workers > MAX_WORKERS)
-        return fail(ERR_CONFIG, "--workers %d: 1 to %d are allowed", job->workers, MAX_WORKERS);
-    if (job->max_bytes < 0)
-        return fail(ERR_CONFIG, "--max-bytes %" PRId64 ": 0 (all) or more", job->max_bytes);
     for (size_t i = 0; job->num_json_keys > 1 && i < run->corpus.num_files; i++)
         if (!run->corpus.files[i].json)
             return fail(ERR_CONFIG, "%s: a text file has no keys, but --json-keys names %d",
@@ -241,8 +256,7 @@ static Status check_job(const Run *run) {
     int length = slash ? (int)(slash - job->output_prefix) + 1 : 0;
     snprintf(folder, sizeof folder, "%.*s", length, job->output_prefix);
     if (access(length ? folder : ".", W_OK | X_OK))
-        return fail(errno == ENOENT ? ERR_CREATE : errno_status(),
-                    "--output-prefix %s: cannot create files in %s: %s", job->output_prefix,
+        return fail(create_status(), "--output-prefix %s: cannot create files in %s: %s", job->output_prefix,
                     length ? folder : "this folder", strerror(errno));
     return OK;
 }
@@ -253,7 +267,9 @@ static Status open_tools(Run *run) {
     run->workers = calloc((size_t)run->job->workers, sizeof *run->workers);
     run->slots = calloc((size_t)run->num_slots, sizeof *run->slots);
     run->writers = calloc((size_t)run->num_outputs, sizeof(IndexedWriter *));
-    CHECK(run->workers && run->slots && run->writers, "no memory for %d workers", run->job->workers);
+    run->prefixes = calloc((size_t)run->num_outputs, sizeof *run->prefixes);
+    CHECK(run->workers && run->slots && run->writers && run->prefixes, "no memory for %d workers",
+          run->job->workers);
     for (int i = 0; i < run->num_slots; i++) {
         run->slots[i].tokens = calloc((size_t)run->num_outputs, sizeof *run->slots[i].tokens);
         CHECK(run->slots[i].tokens, "no memory for %d workers", run->job->workers);
@@ -270,14 +286,19 @@ static Status open_outputs(Run *run) {
     const PreprocessJob *job = run->job;
     int vocab_size = run->summary->vocab_size = tokenizer_vocab_size(run->tokenizer);
     for (int i = 0; i < job->workers; i++) TRY(encoder_open(&run->workers[i].encoder, run->tokenizer));
-    if (run->num_outputs == 1) return indexed_writer_open(&run->writers[0], job->output_prefix, vocab_size);
     for (int k = 0; k < run->num_outputs; k++) {
-        Text prefix = {0};
-        text_add(&prefix, "%s_%s_document", job->output_prefix, job->json_keys[k]);
-        Status status = indexed_writer_open(&run->writers[k], prefix.data, vocab_size);
-        text_free(&prefix);
-        TRY(status);
+        text_add(&run->prefixes[k], "%s", job->output_prefix);
+        if (run->num_outputs > 1) text_add(&run->prefixes[k], "_%s_document", job->json_keys[k]);
+        TRY(indexed_writer_open(&run->writers[k], run->prefixes[k].data, vocab_size));
     }
+    return OK;
+}
+
+// Wherever this ends early, no .idx stands beside a tokenizer or a .bin that is not its own.
+static Status publish(Run *run) {
+    for (int k = 0; k < run->num_outputs; k++) TRY(indexed_writer_retire_old(run->writers[k]));
+    for (int k = 0; k < run->num_outputs; k++) TRY(tokenizer_save(run->tokenizer, run->prefixes[k].data));
+    for (int k = 0; k < run->num_outputs; k++) TRY(indexed_writer_finish(run->writers[k]));
     return OK;
 }
 
@@ -291,9 +312,7 @@ static Status encode_all(Run *run) {
         return fail(ERR_DATA, "--input %s%s: no text in %" PRId64 " files (%" PRId64 " binary ones left out)",
                     run->job->inputs[0], run->job->num_inputs > 1 ? " ..." : "", run->summary->files,
                     run->summary->skipped_binary);
-    TRY(tokenizer_save(run->tokenizer, run->job->output_prefix));
-    for (int k = 0; k < run->num_outputs; k++) TRY(indexed_writer_finish(run->writers[k]));
-    return OK;
+    return publish(run);
 }
 
 static Status run_all(Run *run) {
@@ -306,6 +325,8 @@ static Status run_all(Run *run) {
 
 static void close_tools(Run *run) {
     for (int k = 0; run->writers && k < run->num_outputs; k++) indexed_writer_close(run->writers[k]);
+    for (int k = 0; run->prefixes && k < run->num_outputs; k++) text_free(&run->prefixes[k]);
+    free(run->prefixes);
     free(run->writers);
     for (int i = 0; run->slots && i < run->num_slots; i++) {
         for (int k = 0; k < run->num_outputs; k++) token_list_free(&run->slots[i].tokens[k]);
@@ -325,6 +346,8 @@ static void close_tools(Run *run) {
 
 Status preprocess_run(const PreprocessJob *job, PreprocessSummary *summary) {
     CHECK(job->num_inputs > 0 && job->output_prefix, "a preprocess job without input or output");
+    CHECK(job->workers >= 1 && job->workers <= MAX_WORKERS && job->max_bytes >= 0,
+          "a preprocess job of %d workers and %" PRId64 " bytes", job->workers, job->max_bytes);
     *summary = (PreprocessSummary){0};
     Run run = {.job = job, .summary = summary};
     Status status = run_all(&run);

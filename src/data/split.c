@@ -16,14 +16,15 @@ static Status split_weights(const char *split, double weights[NUM_SPLITS]) {
         snprintf(number, sizeof number, "%.*s", (int)(length < sizeof number ? length : sizeof number), p);
         double weight = strtod(number, &end);
         if (count == NUM_SPLITS || length >= sizeof number || *end || end == number || !isfinite(weight))
-            return fail(ERR_CONFIG, "--split \"%s\": up to three numbers are expected, such as 969,30,1",
-                        split);
+            return fail(ERR_CONFIG,
+                        "--split %s: '%s' is not one of at most three numbers: use such as 969,30,1", split,
+                        number);
         weights[count++] = weight;
         p += length;
     }
     while (count < NUM_SPLITS) weights[count++] = 0;
     if (weights[0] + weights[1] + weights[2] > 0) return OK;
-    return fail(ERR_CONFIG, "--split \"%s\": at least one number above 0 is needed, such as 969,30,1", split);
+    return fail(ERR_CONFIG, "--split %s: at least one number above 0 is needed: use such as 969,30,1", split);
 }
 
 Status split_bounds(const char *split, int64_t num_sequences, int64_t bounds[NUM_SPLITS + 1]) {
@@ -46,7 +47,7 @@ Status split_range(const char *split, int64_t num_sequences, Split which, SplitR
     *range = (SplitRange){bounds[which], bounds[which + 1]};
     if (range->first < range->end || weights[which] <= 0) return OK;
     return fail(ERR_CONFIG,
-                "--split \"%s\": the %s split, fraction %.6g of %" PRId64
+                "--split %s: the %s split, fraction %.6g of %" PRId64
                 " sequences, is empty: raise its number, or make it 0",
                 split, split_names[which], weights[which] / (weights[0] + weights[1] + weights[2]),
                 num_sequences);

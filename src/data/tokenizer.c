@@ -1,10 +1,12 @@
 #include "data/bpe_train.h"
 #include "data/data.h"
 #include "data/pieces.h"
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct Tokenizer {
     Bpe bpe;
@@ -82,11 +84,20 @@ Status tokenizer_open_beside(Tokenizer **tokenizer, const char *prefix) {
     return tokenizer_open(tokenizer, vocab, merges);
 }
 
+static Status remove_stale(const char *path) {
+    if (unlink(path) == 0 || errno == ENOENT) return OK;
+    return fail(create_status(), "%s: cannot remove the tokenizer of an earlier run: %s", path,
+                strerror(errno));
+}
+
 Status tokenizer_save(const Tokenizer *tokenizer, const char *prefix) {
-    if (tokenizer->null_size) return OK;
     char vocab[PATH_MAX], merges[PATH_MAX];
     TRY(beside(vocab, prefix, ".", "vocab.json"));
     TRY(beside(merges, prefix, ".", "merges.txt"));
+    if (tokenizer->null_size) {
+        TRY(remove_stale(vocab));
+        return remove_stale(merges);
+    }
     return bpe_save(&tokenizer->bpe, vocab, merges);
 }
 
@@ -242,7 +253,7 @@ void piece_counter_close(PieceCounter *counter) {
 }
 
 Status tokenizer_train(Tokenizer **tokenizer, const PieceCounter *counts, int vocab_size,
-                       void (*tick)(void *self, int num_tokens), void *self) {
+                       bool (*tick)(void *self, int num_tokens), void *self) {
     enum { LEAST = 257, MOST = 1 << 24 };
     if (vocab_size < LEAST || vocab_size > MOST)
         return fail(ERR_CONFIG,

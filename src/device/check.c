@@ -1,5 +1,7 @@
-// The checking device: the CPU behind addresses that only the front can read, so that what a GPU would not forgive (host
-// code that follows a device pointer, a host pointer passed as a tensor) fails here, on a laptop, with a name.
+// The checking device: the CPU behind addresses that only the front can read, so that what a GPU would not
+// forgive (host
+// code that follows a device pointer, a host pointer passed as a tensor) fails here, on a laptop, with a
+// name.
 // The disguise is the idea of libCEED's memcheck backend (Brown et al., JOSS 2021).
 #include "base/rank.h"
 #include "device/front.h"
@@ -19,7 +21,8 @@ static char *reveal(const void *data) { return (char *)((uintptr_t)data & ~DISGU
 
 static bool disguised(const void *data) { return (uintptr_t)data & DISGUISE; }
 
-// ---- memory: [canary | the caller's bytes | canary] ---------------------------------------------------------------
+// ---- memory: [canary | the caller's bytes | canary]
+// ---------------------------------------------------------------
 
 static void remember(Guard *guard, Allocation allocation) {
     if (guard->num_allocations == guard->max_allocations) {
@@ -81,7 +84,8 @@ void check_close(Guard *guard) {
     free(guard->allocations);
 }
 
-// ---- addresses ---------------------------------------------------------------------------------------------------
+// ---- addresses
+// ---------------------------------------------------------------------------------------------------
 
 void *check_reveal(const Guard *guard, const char *who, const char *what, void *data, size_t bytes) {
     CHECK(disguised(data), "%s: %s is a host pointer (%p), device memory is wanted", who, what, data);
@@ -110,7 +114,8 @@ void check_before(const Guard *guard, DeviceOp op, Tensor *tensors) {
     }
 }
 
-// ---- numbers -----------------------------------------------------------------------------------------------------
+// ---- numbers
+// -----------------------------------------------------------------------------------------------------
 
 static double number(Tensor x, int64_t i) {
     return x.dtype == F64 ? ((double *)x.data)[i] : (double)((float *)x.data)[i];

@@ -24,7 +24,8 @@ static const struct {
 #undef X
 enum { NUM_KINDS = sizeof KINDS / sizeof *KINDS };
 
-// ---- tensors ---------------------------------------------------------------------------------------------------
+// ---- tensors
+// ---------------------------------------------------------------------------------------------------
 
 size_t dtype_bytes(DType dtype) { return dtype == F64 ? 8 : 4; }
 
@@ -53,7 +54,8 @@ bool tensor_same_shape(Tensor a, Tensor b) {
     return a.rows == b.rows && a.cols == b.cols && a.dtype == b.dtype;
 }
 
-// ---- life ------------------------------------------------------------------------------------------------------
+// ---- life
+// ------------------------------------------------------------------------------------------------------
 
 const char *const *device_kinds(int *count) {
     *count = NUM_KINDS;
@@ -123,7 +125,8 @@ const OpCount *device_counts(const Device *device) { return device->counts; }
 
 void device_counts_reset(Device *device) { memset(device->counts, 0, sizeof device->counts); }
 
-// ---- memory ----------------------------------------------------------------------------------------------------
+// ---- memory
+// ----------------------------------------------------------------------------------------------------
 
 Memory device_memory(Device *device) {
     if (!device->computes) return null_memory(device);

@@ -1,14 +1,20 @@
-// What a rank computes with: memory, stream order and about 25 fused operations on whole tensors.
+// What a rank computes with: memory, stream order and 21 fused operations on whole tensors.
 //
-// Every operation passes one front (device.c) that checks shapes, counts calls, flops and bytes, and on a checking device
-// finds host pointers, overruns and the first NaN; a backend is a table of functions that contain arithmetic only.
+// Every operation passes one front (ops.c) that checks shapes, counts calls, flops and bytes, and on a
+// checking device
+// finds host pointers, overruns and the first NaN; a backend is a table of functions that contain arithmetic
+// only.
 //   reference  plain loops, fp64 accumulation: the definition of correct
 //   cpu        oneDNN matrix products, fused OpenMP/SIMD kernels, attention without the S x S matrix
 //   null       allocates nothing, computes nothing, counts: the planner's device
-//   check      the cpu backend behind disguised addresses, poison, canaries and a NaN search: a GPU's pitfalls on a laptop;
-//              it ends the job at the first number written that is not finite (ERR_NUMERIC), naming operation and element
-// Operations are stream-ordered and may return before they are done; none allocates. Results do not depend on the number
-// of threads. A bad shape is our bug (CHECK). Letters: B microbatch, S sequence, H hidden, N heads, D head size, F mlp,
+//   check      the cpu backend behind disguised addresses, poison, canaries and a NaN search: a GPU's
+//   pitfalls on a laptop;
+//              it ends the job at the first number written that is not finite (ERR_NUMERIC), naming
+//              operation and element
+// Operations are stream-ordered and may return before they are done; none allocates. Results do not depend
+// on the number
+// of threads. A bad shape is our bug (CHECK). Letters: B microbatch, S sequence, H hidden, N heads, D head
+// size, F mlp,
 // V vocabulary, T = S*B rows (row = s*B + b), t tensor-parallel size.
 #pragma once
 #include "base/arena.h"
@@ -44,7 +50,8 @@ typedef struct {
     size_t workspace_bytes; // of its stream; what device_workspace_peak of a null run of the same work says
 } DeviceOptions;
 
-// Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest), ERR_OS without memory.
+// Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest), ERR_OS without
+// memory.
 // Close the arenas that live in its memory first.
 Status device_open(Device **device, DeviceOptions options);
 void device_close(Device *device);
@@ -56,7 +63,8 @@ Memory device_memory(Device *device);       // what arenas of this device live i
 void device_sync(Device *device, Stream *stream);
 size_t device_workspace_peak(const Device *device); // the most any operation so far needed, bytes
 
-// The address that host code and MPI may follow for device memory (the CPU's are plain or disguised); CHECKs that it is one.
+// The address that host code and MPI may follow for device memory (the CPU's are plain or disguised); CHECKs
+// that it is one.
 // On a null device there is nothing to follow: the address comes back as it is.
 void *device_address(Device *device, void *data);
 
@@ -97,7 +105,8 @@ typedef enum { DEVICE_OPS(X) NUM_DEVICE_OPS } DeviceOp;
 
 typedef struct {
     int64_t calls;
-    // Of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal attention in full,
+    // Of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal
+    // attention in full,
     // B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk).
     double flops;
     double bytes; // of its tensors, each once (one that is updated in place too)
@@ -107,7 +116,8 @@ const char *device_op_name(DeviceOp op);
 const OpCount *device_counts(const Device *device); // [NUM_DEVICE_OPS] since open or the last reset
 void device_counts_reset(Device *device);
 
-// ---- operations: matrix products -----------------------------------------------------------------------------
+// ---- operations: matrix products
+// -----------------------------------------------------------------------------
 
 // d = op(a) op(b) (+ bias) (+ d).   op(a) [M, K], op(b) [K, N], d [M, N]; bias [1, N] or absent.
 typedef struct {
@@ -117,9 +127,11 @@ typedef struct {
 } Matmul;
 void matmul(Device *device, Stream *stream, Matmul args);
 
-// ---- activations, dropout, residual ----------------------------------------------------------------------------
+// ---- activations, dropout, residual
+// ----------------------------------------------------------------------------
 
-// y = gelu(x + bias), the tanh form: 0.5 u (1 + tanh(0.79788456 u (1 + 0.044715 u^2))).   x, y [T, F/t], bias [1, F/t]
+// y = gelu(x + bias), the tanh form: 0.5 u (1 + tanh(0.79788456 u (1 + 0.044715 u^2))).   x, y [T, F/t],
+// bias [1, F/t]
 typedef struct {
     Tensor x, bias;
     Tensor y;
@@ -133,7 +145,8 @@ typedef struct {
 } BiasGeluBackward;
 void bias_gelu_backward(Device *device, Stream *stream, BiasGeluBackward args);
 
-// Which elements of which samples are dropped: element (row s*B + b, column c) of a [S*B, H] tensor is element s*H + c of
+// Which elements of which samples are dropped: element (row s*B + b, column c) of a [S*B, H] tensor is
+// element s*H + c of
 // sample first_sample + b (rng.h), so no grid and no schedule can change a mask. All zeros: no dropout.
 typedef struct {
     RngKey key;
@@ -165,7 +178,8 @@ typedef struct {
 } ColumnSum;
 void column_sum(Device *device, Stream *stream, ColumnSum args);
 
-// ---- layer norm (Ba 2016): y = (x - mean) * rstd * gamma + beta; statistics per row in fp32 -----------------------
+// ---- layer norm (Ba 2016): y = (x - mean) * rstd * gamma + beta; statistics per row in fp32
+// -----------------------
 
 //   x, y [T, H], gamma, beta [1, H], mean, rstd [1, T]
 typedef struct {
@@ -189,10 +203,13 @@ typedef struct {
 } NormBackwardWeight;
 void norm_backward_weight(Device *device, Stream *stream, NormBackwardWeight args);
 
-// ---- causal self-attention ---------------------------------------------------------------------------------------
+// ---- causal self-attention
+// ---------------------------------------------------------------------------------------
 
-// Columns of qkv: for each local head its q, k and v (D each), so a cut by heads is a cut of rows of the weight.
-// Scores are scaled by 1/sqrt(D). Dropout acts on the probabilities: element (h*S + q)*S + k of the sample, h global.
+// Columns of qkv: for each local head its q, k and v (D each), so a cut by heads is a cut of rows of the
+// weight.
+// Scores are scaled by 1/sqrt(D). Dropout acts on the probabilities: element (h*S + q)*S + k of the sample,
+// h global.
 typedef struct {
     int64_t batch, sequence, heads, head_size; // B, S, N/t, D
     int64_t first_head;                        // global number of local head 0
@@ -215,7 +232,8 @@ typedef struct {
 } AttentionBackward;
 void attention_backward(Device *device, Stream *stream, AttentionBackward args);
 
-// ---- embedding, cut over the vocabulary -----------------------------------------------------------------------------
+// ---- embedding, cut over the vocabulary
+// -----------------------------------------------------------------------------
 
 // y row = table row (token - first_row), or zeros for a token outside this rank's rows.
 //   tokens I32 [1, T], table [V/t, H], y [T, H]
@@ -249,10 +267,12 @@ typedef struct {
 } PositionBackward;
 void position_backward(Device *device, Stream *stream, PositionBackward args);
 
-// ---- cross-entropy, cut over the vocabulary, in three local steps around two reductions over tp -------------------------
+// ---- cross-entropy, cut over the vocabulary, in three local steps around two reductions over tp
+// -------------------------
 
 // Columns are vocabulary entries first_col...; those >= vocabulary are padding and take no part.
-// 1. max[i] = the largest local logit (-inf when all local columns are padding).   logits [T, V/t], max [1, T]
+// 1. max[i] = the largest local logit (-inf when all local columns are padding).   logits [T, V/t], max [1,
+// T]
 typedef struct {
     Tensor logits;
     Tensor max;
@@ -261,7 +281,8 @@ typedef struct {
 void loss_max(Device *device, Stream *stream, LossMax args);
 
 // (all-reduce MAX of max)
-// 2. sum[i] = sum of exp(logit - max[i]); target[i] = logit[label] - max[i], or 0 when the label is not local.
+// 2. sum[i] = sum of exp(logit - max[i]); target[i] = logit[label] - max[i], or 0 when the label is not
+// local.
 //    sum and target are [1, T] each: adjacent in memory they make one all-reduce.
 typedef struct {
     Tensor logits, labels, max;
@@ -271,8 +292,10 @@ typedef struct {
 void loss_sum(Device *device, Stream *stream, LossSum args);
 
 // (all-reduce SUM of sum and target)
-// 3. loss[i] = mask[i] * (log(sum[i]) - target[i]); logits become their gradient scale * mask[i] * (softmax - one-hot),
-//    zero in padding columns. mask F32 [1, T] or absent (all ones). The tensors read include the logits before.
+// 3. loss[i] = mask[i] * (log(sum[i]) - target[i]); logits become their gradient scale * mask[i] * (softmax
+// - one-hot),
+//    zero in padding columns. mask F32 [1, T] or absent (all ones). The tensors read include the logits
+//    before.
 typedef struct {
     Tensor labels, max, sum, target, mask;
     Tensor logits, loss;
@@ -281,7 +304,8 @@ typedef struct {
 } LossFinish;
 void loss_finish(Device *device, Stream *stream, LossFinish args);
 
-// ---- optimizer -------------------------------------------------------------------------------------------------------
+// ---- optimizer
+// -------------------------------------------------------------------------------------------------------
 
 // sum F64 [1, 1] = the sum of squares of x in fp64, added in a fixed order.
 typedef struct {
@@ -291,7 +315,8 @@ typedef struct {
 void sum_squares(Device *device, Stream *stream, SumSquares args);
 
 // AdamW (Loshchilov 2019) with g = grad_scale * gradient:
-//   m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= lr (m/correction1 / (sqrt(v/correction2) + epsilon) + weight_decay p)
+//   m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= lr (m/correction1 / (sqrt(v/correction2) + epsilon) +
+//   weight_decay p)
 typedef struct {
     Tensor gradient;
     Tensor parameter, m, v;

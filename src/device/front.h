@@ -1,11 +1,13 @@
-// The insides of the front, shared by its files: device.c (life and memory), ops.c (operations), check.c (the checking
+// The insides of the front, shared by its files: device.c (life and memory), ops.c (operations), check.c
+// (the checking
 // device). Backends do not see it.
 #pragma once
 #include "device/backend.h"
 
 enum { MOST_TENSORS = 7 };
 
-// What the front knows of an operation: its tensors in the order of the argument struct, those read before those written.
+// What the front knows of an operation: its tensors in the order of the argument struct, those read before
+// those written.
 typedef struct {
     const char *name, *event; // the event's format takes the rows and columns of the last tensor
     int reads, writes;
@@ -38,22 +40,26 @@ struct Device {
     uintptr_t next_fake; // null device
 };
 
-// ---- null.c: addresses with nothing behind them ----------------------------------------------------------------
+// ---- null.c: addresses with nothing behind them
+// ----------------------------------------------------------------
 
 Memory null_memory(Device *device);
 
-// ---- check.c: what a GPU would not forgive ---------------------------------------------------------------------
+// ---- check.c: what a GPU would not forgive
+// ---------------------------------------------------------------------
 
 Memory check_memory(Guard *guard);
 bool check_owns(const Arena *arena); // whether the arena lives in a checking device's memory
 void check_poison(void *data, size_t bytes);
 void check_close(Guard *guard); // CHECKs that every arena was closed
-// The plain address of [data, data + bytes). CHECKs that it is disguised, inside one live allocation, and that this
+// The plain address of [data, data + bytes). CHECKs that it is disguised, inside one live allocation, and
+// that this
 // allocation's canaries live; a failure names `who` and `what`.
 void *check_reveal(const Guard *guard, const char *who, const char *what, void *data, size_t bytes);
 // CHECKs that `pointer` is the host's.
 void check_host(const char *who, const void *pointer);
-// Before an operation: reveals its tensors in place. After it: looks at the canaries again, then for the first number
+// Before an operation: reveals its tensors in place. After it: looks at the canaries again, then for the
+// first number
 // written that is not finite, which it names before it ends the job with ERR_NUMERIC.
 void check_before(const Guard *guard, DeviceOp op, Tensor *tensors);
 void check_after(const Guard *guard, DeviceOp op, const Tensor *tensors);

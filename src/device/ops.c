@@ -3,7 +3,8 @@
 #include <inttypes.h>
 #include <stddef.h>
 
-// ---- the table of operations ---------------------------------------------------------------------------------------
+// ---- the table of operations
+// ---------------------------------------------------------------------------------------
 
 //  operation, argument struct, its last tensor, the names of its tensors
 #define OP_TENSORS(X)                                                                                        \
@@ -52,7 +53,8 @@ const OpRow op_rows[NUM_DEVICE_OPS] = {
 
 const char *device_op_name(DeviceOp op) { return op_rows[op].name; }
 
-// ---- what every operation passes -----------------------------------------------------------------------------------
+// ---- what every operation passes
+// -----------------------------------------------------------------------------------
 
 // What a tensor must be; one per tensor of the argument struct, in its order.
 typedef struct {
@@ -150,7 +152,8 @@ static Dropout check_dropout(DeviceOp op, Dropout dropout, int64_t rows) {
     return dropout;
 }
 
-// ---- matrix products, activations, dropout --------------------------------------------------------------------------
+// ---- matrix products, activations, dropout
+// --------------------------------------------------------------------------
 
 void matmul(Device *device, Stream *stream, Matmul args) {
     int64_t m = args.d.rows, n = args.d.cols, k = args.transpose_a ? args.a.rows : args.a.cols;
@@ -187,7 +190,8 @@ void column_sum(Device *device, Stream *stream, ColumnSum args) {
     launch(device, stream, OP_COLUMN_SUM, &args, (Shape[]){x, f32(1, x.cols)});
 }
 
-// ---- layer norm -----------------------------------------------------------------------------------------------------
+// ---- layer norm
+// -----------------------------------------------------------------------------------------------------
 
 void norm_forward(Device *device, Stream *stream, NormForward args) {
     Shape x = like(args.x), weight = f32(1, x.cols), statistic = f32(1, x.rows);
@@ -207,7 +211,8 @@ void norm_backward_weight(Device *device, Stream *stream, NormBackwardWeight arg
            (Shape[]){x, x, statistic, statistic, weight, weight});
 }
 
-// ---- attention ------------------------------------------------------------------------------------------------------
+// ---- attention
+// ------------------------------------------------------------------------------------------------------
 
 static void check_attention(DeviceOp op, AttentionShape shape, Dropout dropout) {
     CHECK(shape.batch > 0 && shape.sequence > 0 && shape.heads > 0 && shape.head_size > 0 &&
@@ -237,7 +242,8 @@ void attention_backward(Device *device, Stream *stream, AttentionBackward args) 
     launch(device, stream, OP_ATTENTION_BACKWARD, &args, (Shape[]){out, qkv, out, stats, qkv});
 }
 
-// ---- embedding ------------------------------------------------------------------------------------------------------
+// ---- embedding
+// ------------------------------------------------------------------------------------------------------
 
 void embedding_forward(Device *device, Stream *stream, EmbeddingForward args) {
     Shape y = f32(args.y.rows, args.table.cols), tokens = i32(1, y.rows);
@@ -270,7 +276,8 @@ void position_backward(Device *device, Stream *stream, PositionBackward args) {
     launch(device, stream, OP_POSITION_BACKWARD, &args, (Shape[]){dy, f32(args.dposition.rows, dy.cols)});
 }
 
-// ---- loss -----------------------------------------------------------------------------------------------------------
+// ---- loss
+// -----------------------------------------------------------------------------------------------------------
 
 void loss_max(Device *device, Stream *stream, LossMax args) {
     Shape logits = like(args.logits);
@@ -288,7 +295,8 @@ void loss_finish(Device *device, Stream *stream, LossFinish args) {
     launch(device, stream, OP_LOSS_FINISH, &args, (Shape[]){labels, row, row, row, mask, logits, row});
 }
 
-// ---- optimizer ------------------------------------------------------------------------------------------------------
+// ---- optimizer
+// ------------------------------------------------------------------------------------------------------
 
 void sum_squares(Device *device, Stream *stream, SumSquares args) {
     Shape x = like(args.x);

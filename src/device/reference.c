@@ -1,4 +1,5 @@
-// The reference backend: each operation as the plain loops that define it, in fp64, rounded to fp32 when stored. One
+// The reference backend: each operation as the plain loops that define it, in fp64, rounded to fp32 when
+// stored. One
 // thread. It is written to be read beside device.h; every other backend is compared with it.
 #include "device/reference.h"
 #include <math.h>
@@ -6,7 +7,8 @@
 static float *f32(Tensor x) { return x.data; }
 static const int32_t *i32(Tensor x) { return x.data; }
 
-// ---- matrix products ---------------------------------------------------------------------------------------------
+// ---- matrix products
+// ---------------------------------------------------------------------------------------------
 
 static double element(Tensor x, bool transpose, int64_t row, int64_t col) {
     return f32(x)[transpose ? col * x.cols + row : row * x.cols + col];
@@ -25,7 +27,8 @@ static void reference_matmul(const Exec *exec, const Matmul *p) {
         }
 }
 
-// ---- activations, dropout, residual ------------------------------------------------------------------------------
+// ---- activations, dropout, residual
+// ------------------------------------------------------------------------------
 
 static const double GELU_SCALE = 0.79788456080286535588, GELU_CUBE = 0.044715; // sqrt(2 / pi)
 
@@ -87,7 +90,8 @@ static void reference_column_sum(const Exec *exec, const ColumnSum *p) {
     }
 }
 
-// ---- layer norm --------------------------------------------------------------------------------------------------
+// ---- layer norm
+// --------------------------------------------------------------------------------------------------
 
 static void norm_row(const NormForward *p, int64_t row) {
     int64_t cols = p->x.cols;
@@ -151,7 +155,8 @@ static void reference_norm_backward_weight(const Exec *exec, const NormBackwardW
     }
 }
 
-// ---- embedding ---------------------------------------------------------------------------------------------------
+// ---- embedding
+// ---------------------------------------------------------------------------------------------------
 
 static bool local_row(int32_t token, int64_t first_row, Tensor table) {
     return token >= first_row && token < first_row + table.rows;
@@ -199,7 +204,8 @@ static void reference_position_backward(const Exec *exec, const PositionBackward
     }
 }
 
-// ---- loss --------------------------------------------------------------------------------------------------------
+// ---- loss
+// --------------------------------------------------------------------------------------------------------
 
 // How many of the local columns are vocabulary entries; the rest are padding.
 static int64_t vocabulary_columns(int64_t first_col, int64_t vocabulary, int64_t cols) {
@@ -248,7 +254,8 @@ static void reference_loss_finish(const Exec *exec, const LossFinish *p) {
     }
 }
 
-// ---- optimizer ---------------------------------------------------------------------------------------------------
+// ---- optimizer
+// ---------------------------------------------------------------------------------------------------
 
 static void reference_sum_squares(const Exec *exec, const SumSquares *p) {
     (void)exec;
@@ -276,7 +283,8 @@ static void reference_add(const Exec *exec, const Add *p) {
     for (int64_t i = 0; i < tensor_count(p->x); i++) f32(p->y)[i] += f32(p->x)[i];
 }
 
-// ---- the table ---------------------------------------------------------------------------------------------------
+// ---- the table
+// ---------------------------------------------------------------------------------------------------
 
 static size_t workspace_bytes(int threads, DeviceOp op, const void *args) {
     (void)threads;

@@ -2,7 +2,8 @@
 #pragma once
 #include "device/backend.h"
 
-// What dropout multiplies element `index` of sample `sample` by: 1 / (1 - probability), or 0 when it is dropped.
+// What dropout multiplies element `index` of sample `sample` by: 1 / (1 - probability), or 0 when it is
+// dropped.
 double reference_dropout_factor(Dropout dropout, int64_t sample, int64_t index);
 
 void reference_attention_forward(const Exec *exec, const AttentionForward *p);

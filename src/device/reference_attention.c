@@ -1,6 +1,8 @@
-// Causal self-attention as its definition: one head of one sample at a time, with the whole S x S matrices in the workspace.
+// Causal self-attention as its definition: one head of one sample at a time, with the whole S x S matrices
+// in the workspace.
 //   scores = q k^T / sqrt(D), causal;  P = softmax(scores);  A = P * mask / (1 - p);  out = A v
-//   dA = dout v^T;  dv = A^T dout;  dP = dA * mask / (1 - p);  dscores = P (dP - sum_k P dP);  dq = dscores k, dk = dscores^T q
+//   dA = dout v^T;  dv = A^T dout;  dP = dA * mask / (1 - p);  dscores = P (dP - sum_k P dP);  dq = dscores
+//   k, dk = dscores^T q
 #include "device/reference.h"
 #include <math.h>
 

@@ -1,6 +1,6 @@
-// The schedules of the paper emit forwards and backwards in one and the same order, in groups of p microbatches: a group
-// runs through chunk 0, then chunk 1, and so on, and backward through the chunks in reverse. They differ only in how many
-// forwards a rank runs ahead before it starts to alternate.
+// The schedules of the paper emit forwards and backwards in one and the same order, in groups of p
+// microbatches: a group runs through chunk 0, then chunk 1, and so on, and backward through the chunks in
+// reverse. They differ only in how many forwards a rank runs ahead before it starts to alternate.
 #include "layout/parts.h"
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +29,8 @@ static void one_forward_one_backward(const Schedule *shape, int rank, Program *o
     alternate(shape, shape->num_ranks - rank - 1, out);
 }
 
-// Twice the distance to the last rank, so that the first gradient arrives just in time, after all chunks but one.
+// Twice the distance to the last rank, so that the first gradient arrives just in time, after all chunks but
+// one.
 static void interleaved(const Schedule *shape, int rank, Program *out) {
     int p = shape->num_ranks, v = shape->num_chunks;
     alternate(shape, 2 * (p - rank - 1) + (v - 1) * p, out);

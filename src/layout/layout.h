@@ -1,9 +1,11 @@
-// A whole run's parallelism as plain integers: who is where (Grid), who holds which slice (Shard), who does what when
-// (Schedule). No device and no messages here: everything in this header can be printed, compared and proved on a laptop.
+// A whole run's parallelism as plain integers: who is where (Grid), who holds which slice (Shard), who does
+// what when (Schedule). No device and no messages here: everything in this header can be printed, compared
+// and proved on a laptop.
 //
-// A pipeline schedule is a list of small instructions per pipeline rank. Generators emit compute order only; one lowering
-// pass places every send and receive; one walk proves the list complete, ordered and unable to hang, and with costs instead
-// of ones it is the simulator. The executor, the drawing and the log line of a hang read the same list.
+// A pipeline schedule is a list of small instructions per pipeline rank. Generators emit compute order only;
+// one lowering pass places every send and receive; one walk proves the list complete, ordered and unable to
+// hang, and with costs instead of ones it is the simulator. The executor, the drawing and the log line of a
+// hang read the same list.
 #pragma once
 #include "base/error.h"
 #include "base/text.h"
@@ -25,27 +27,31 @@ typedef struct {
 int grid_size(Grid grid);
 Place grid_place(Grid grid, int rank);
 int grid_rank(Grid grid, Place place);
-// The ranks that share all coordinates with `rank` but those on the axes of `axis_mask` (1 << AXIS_TP | ...), in rank
-// order. Writes them to `ranks` (room for grid_size) and returns how many. Source: Megatron-LM's rank groups.
+// The ranks that share all coordinates with `rank` but those on the axes of `axis_mask` (1 << AXIS_TP | ...),
+// in rank order. Writes them to `ranks` (room for grid_size) and returns how many. Source: Megatron-LM's rank
+// groups.
 int grid_group(Grid grid, int rank, unsigned axis_mask, int *ranks);
-// The ranks that hold the two ends of the model: first and last stage of rank's pipeline (one rank when pp is 1).
+// The ranks that hold the two ends of the model: first and last stage of rank's pipeline (one rank when pp is
+// 1).
 int grid_embedding_group(Grid grid, int rank, int ranks[2]);
 
 // ---- Shard: how a tensor is cut over tp ----------------------------------------------------------------
 
-// Dimension `dim` is cut into t equal slices, slice i on tp rank i; dim -1: every rank holds the whole tensor.
-// (With `blocks` > 1 the dimension is that many equal parts, each cut by itself, as in gate-and-up projections.)
+// Dimension `dim` is cut into t equal slices, slice i on tp rank i; dim -1: every rank holds the whole
+// tensor.
 typedef struct {
-    int dim, blocks;
+    int dim;
 } Shard;
 
-// How many layers the pipeline ranks hold: `first` and `last` those two, 0 as many as the others, which share the rest evenly.
-// Few on the last rank make room for the head and the loss. Every rank's layers are cut evenly into its chunks.
+// How many layers the pipeline ranks hold: `first` and `last` those two, 0 as many as the others, which share
+// the rest evenly. Few on the last rank make room for the head and the loss. Every rank's layers are cut
+// evenly into its chunks.
 typedef struct {
     int layers, first, last;
 } LayerSplit;
 
-// The layers [first, first + count) of model stage `stage`, for p ranks of v chunks; stage s is chunk s / p of rank s % p.
+// The layers [first, first + count) of model stage `stage`, for p ranks of v chunks; stage s is chunk s / p
+// of rank s % p.
 void layer_range(LayerSplit split, int pp_size, int num_chunks, int stage, int *first, int *count);
 
 // ---- Schedule -----------------------------------------------------------------------------------------
@@ -61,25 +67,29 @@ enum {
 
 typedef enum { COMPUTE, SEND, RECV, REDUCE } OpKind;
 
-//  op, text, kind, change in stashed activations of its chunk
-#define SCHEDULE_OPS(X)                                                                                      \
-    X(RECV_FORWARD, "rf", RECV, 0)       /* post the receive of a stage input */                             \
-    X(FORWARD, "F", COMPUTE, +1)         /* run the chunk, stash for backward */                             \
-    X(SEND_FORWARD, "sf", SEND, 0)       /* post the send of the stage output */                             \
-    X(RECV_BACKWARD, "rb", RECV, 0)      /* post the receive of the output gradient */                       \
-    X(BACKWARD, "B", COMPUTE, -1)        /* input and weight gradients */                                    \
-    X(BACKWARD_INPUT, "I", COMPUTE, 0)   /* input gradient only; keep the stash */                           \
-    X(BACKWARD_WEIGHT, "W", COMPUTE, -1) /* weight gradient; drop the stash */                               \
-    X(SEND_BACKWARD, "sb", SEND, 0)      /* post the send of the input gradient */                           \
-    X(REDUCE_GRADS, "R", REDUCE, 0)      /* data-parallel reduction of one chunk */
+// FORWARDS: activations, to the next stage.   BACKWARDS: gradients, to the one before.
+typedef enum { FORWARDS, BACKWARDS } Direction;
 
-#define X(name, text, kind, stash) OP_##name,
+//  op, text, kind, direction, change in stashed activations of its chunk
+#define SCHEDULE_OPS(X)                                                                                      \
+    X(RECV_FORWARD, "rf", RECV, FORWARDS, 0)        /* post the receive of a stage input */                  \
+    X(FORWARD, "F", COMPUTE, FORWARDS, +1)          /* run the chunk, stash for backward */                  \
+    X(SEND_FORWARD, "sf", SEND, FORWARDS, 0)        /* post the send of the stage output */                  \
+    X(RECV_BACKWARD, "rb", RECV, BACKWARDS, 0)      /* post the receive of the output gradient */            \
+    X(BACKWARD, "B", COMPUTE, BACKWARDS, -1)        /* input and weight gradients */                         \
+    X(BACKWARD_INPUT, "I", COMPUTE, BACKWARDS, 0)   /* input gradient only; keep the stash */                \
+    X(BACKWARD_WEIGHT, "W", COMPUTE, BACKWARDS, -1) /* weight gradient; drop the stash */                    \
+    X(SEND_BACKWARD, "sb", SEND, BACKWARDS, 0)      /* post the send of the input gradient */                \
+    X(REDUCE_GRADS, "R", REDUCE, BACKWARDS, 0)      /* data-parallel reduction of one chunk */
+
+#define X(name, text, kind, direction, stash) OP_##name,
 typedef enum { SCHEDULE_OPS(X) NUM_SCHEDULE_OPS } ScheduleOp;
 #undef X
 
 typedef struct {
     const char *text;
     OpKind kind;
+    Direction direction;
     int stash;
 } ScheduleOpInfo;
 
@@ -120,44 +130,47 @@ extern const ScheduleKind schedule_kinds[];
 extern const int num_schedule_kinds;
 const ScheduleKind *schedule_kind(const char *name); // NULL when unknown
 
-// Generates, lowers and verifies. A RECV is posted right before its compute; where slots would then hang (interleaved), a
-// RECV_BACKWARD is posted one compute earlier. ERR_CONFIG with the broken rule when the kind refuses the shape.
+// Generates, lowers and verifies. A RECV is posted right before its compute, a SEND right after it.
+// ERR_CONFIG with the broken rule when the kind refuses the shape.
 Status schedule_create(Schedule *schedule, const char *kind, int ranks, int chunks, int microbatches);
 void schedule_destroy(Schedule *schedule);
 int schedule_stage(const Schedule *schedule, int rank, int chunk);
-// The rank at the other end of the SEND or RECV `op` of a chunk; -1 when there is no such message: at the ends of the
-// model, and where the neighbouring stage is on the same rank, which hands over locally.
+// The rank at the other end of the SEND or RECV `op` of a chunk; -1 when there is no such message: at the
+// ends of the model, and where the neighbouring stage is on the same rank, which hands over locally.
 int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp op);
 // The most microbatches of any chunk that `rank` holds at once: how many stash slots its executor needs.
 int schedule_peak_stash(const Schedule *schedule, int rank);
-// How many input gradients may be on their way from `rank` at once: the buffers its backwards write into, in turn. As many
-// as there are ranks, so that no backward waits for one that leaves where nobody takes it yet, a pipeline's length away.
+// How many input gradients may be on their way from `rank` at once: the buffers its backwards write into, in
+// turn. As many as there are ranks, so that no backward waits for one that leaves where nobody takes it yet,
+// a pipeline's length away.
 int schedule_gradient_buffers(const Schedule *schedule, int rank);
 bool schedule_makes_message(const Schedule *schedule, int rank,
                             Instr in); // a backward that needs such a buffer
 // The instruction as text, "rf3.1" (the chunk only when there are several); at most 16 bytes.
 void instr_print(const Schedule *schedule, Instr instr, char text[16]);
-// One line per rank: "0: F0 sf0 F1 ... R". schedule_parse reads it back and verifies it: ranks, chunks and microbatches
-// are those that occur; '#' starts a comment; a list without any send or receive is lowered first (R included). Stage s
-// is chunk s / p of rank s % p unless a line such as "stages: 0.0 1.0 1.1 0.1" names the rank.chunk of every stage in
-// turn. ERR_DATA names line and word, or instruction.
+// One line per rank: "0: F0 sf0 F1 ... R". schedule_parse reads it back and verifies it: ranks, chunks and
+// microbatches are those that occur; '#' starts a comment; a list without any send or receive is lowered
+// first (R included). Stage s is chunk s / p of rank s % p unless a line such as "stages: 0.0 1.0 1.1 0.1"
+// names the rank.chunk of every stage in turn. ERR_DATA names line and word, or instruction.
 void schedule_print(const Schedule *schedule, Text *out);
 Status schedule_parse(Schedule *schedule, const char *text);
-// Complete (every microbatch of every chunk once forward, then once backward, each chunk reduced after its last), in order,
-// every message met, nothing can hang, every slot free at the end. ERR_DATA with one line otherwise. What is walked is the
-// executor over a rendezvous transport, the strictest there is:
-//   - a channel is (from, to, direction), first in, first out. SENDs and RECVs are posts; a send is over only once its
-//     receive is posted, a compute waits for the receive that it consumes.
-//   - a rank has schedule_peak_stash slots. Inputs and output gradients arrive in the slot itself, outputs leave from it.
-//     RECV_FORWARD, or FORWARD where nothing is received, takes the slot that has been free longest, once the output sent
-//     from it has left, for which RECV_BACKWARD waits too; BACKWARD or BACKWARD_WEIGHT frees the slot.
+// Complete (every microbatch of every chunk once forward, then once backward, each chunk reduced after its
+// last), in order, every message met, nothing can hang, every slot free at the end. ERR_DATA with one line
+// otherwise. What is walked is the executor over a rendezvous transport, the strictest there is:
+//   - a channel is (from, to, direction), first in, first out. SENDs and RECVs are posts; a send is over only
+//     once its receive is posted, a compute waits for the receive that it consumes.
+//   - a rank has schedule_peak_stash slots. Inputs and output gradients arrive in the slot itself, outputs
+//     leave from it. RECV_FORWARD, or FORWARD where nothing is received, takes the slot that has been free
+//     longest, once the output sent from it has left, for which RECV_BACKWARD waits too; BACKWARD or
+//     BACKWARD_WEIGHT frees the slot.
 //   - input gradients leave from buffers of their own, schedule_gradient_buffers of them, taken in turn.
 // An evaluation, which runs the forwards alone and frees each slot right after, is walked too.
 Status schedule_verify(const Schedule *schedule);
 
 typedef struct {
     double forward_us, backward_us; // of one microbatch through all chunks of one rank
-    // [stages], of one microbatch through each stage; when given they replace the two above. NULL: all stages cost the same.
+    // [stages], of one microbatch through each stage; when given they replace the two above. NULL: all stages
+    // cost the same.
     const double *stage_forward_us, *stage_backward_us;
     double weight_fraction; // of backward_us that BACKWARD_WEIGHT takes, the rest is BACKWARD_INPUT
     double hop_us;          // from the end of a SEND's compute to its arrival

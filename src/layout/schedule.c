@@ -1,7 +1,7 @@
 #include "layout/parts.h"
 #include <stdlib.h>
 
-#define X(name, text, kind, stash) {text, kind, stash},
+#define X(name, text, kind, direction, stash) {text, kind, direction, stash},
 const ScheduleOpInfo schedule_ops[NUM_SCHEDULE_OPS] = {SCHEDULE_OPS(X)};
 #undef X
 

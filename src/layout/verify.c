@@ -1,16 +1,17 @@
-// What can be proved rank by rank, before the walk: every microbatch of every chunk goes once through each of its computes,
-// in order. The walk alone would not notice a microbatch that all ranks forget.
+// What can be proved rank by rank, before the walk: every microbatch of every chunk goes once through each of
+// its computes, in order. The walk alone would not notice a microbatch that all ranks forget.
 #include "layout/parts.h"
 #include <stdlib.h>
 
-// `done` holds, for each microbatch of each chunk, a bit per operation. Memory is bounded by the program, not by the sizes
-// that it claims: n computes cannot finish n + 1 cells, so the first n + 1 always include an unfinished one.
+// `done` holds, for each microbatch of each chunk, a bit per operation. Memory is bounded by the program, not
+// by the sizes that it claims: n computes cannot finish n + 1 cells, so the first n + 1 always include an
+// unfinished one.
 typedef struct {
     const Schedule *schedule;
     int rank, num_cells;
-    uint16_t *done; // [num_cells], cell chunk * num_microbatches + microbatch
-    int reduced_at[SCHEDULE_MAX_CHUNKS],
-        last_gradient_at[SCHEDULE_MAX_CHUNKS]; // instructions; reduced_at 0: never
+    uint16_t *done;                            // [num_cells], cell chunk * num_microbatches + microbatch
+    int last_gradient_at[SCHEDULE_MAX_CHUNKS]; // the instruction
+    int reduced_at[SCHEDULE_MAX_CHUNKS];       // the instruction, plus 1; 0: not yet
 } Check;
 
 static unsigned bit(ScheduleOp op) { return 1u << op; }
@@ -20,7 +21,8 @@ static unsigned effect(Instr in) {
     return bit((ScheduleOp)in.op);
 }
 
-// The first operation of the same microbatch and chunk that has to come before `in`, or `in.op` when none is missing.
+// The first operation of the same microbatch and chunk that has to come before `in`, or `in.op` when none is
+// missing.
 static ScheduleOp missing_before(const Check *check, Instr in, unsigned done) {
     const Schedule *s = check->schedule;
     bool backward = in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT;
@@ -49,7 +51,8 @@ static Status out_of_order(const Check *check, int at, Instr in, ScheduleOp miss
                 first);
 }
 
-// Where the neighbouring stage is on the same rank there is no message: the other chunk must simply have run before.
+// Where the neighbouring stage is on the same rank there is no message: the other chunk must simply have run
+// before.
 static Status check_handed_over(const Check *check, int at, Instr in) {
     const Schedule *s = check->schedule;
     int step = in.op == OP_FORWARD ? -1 : 1, stage = schedule_stage(s, check->rank, in.chunk) + step;
@@ -80,7 +83,7 @@ static Status check_order(Check *check, int at, Instr in) {
 
 static Status check_reduce(Check *check, int at, Instr in) {
     if (check->reduced_at[in.chunk]) return out_of_order(check, at, in, OP_REDUCE_GRADS);
-    check->reduced_at[in.chunk] = at;
+    check->reduced_at[in.chunk] = at + 1;
     return OK;
 }
 
@@ -117,7 +120,7 @@ static Status check_finished(const Check *check) {
             return fail(ERR_DATA, "rank %d: microbatch %d of chunk %d is not finished", check->rank,
                         cell % s->num_microbatches, cell / s->num_microbatches);
     for (int chunk = 0; chunk < s->num_chunks; chunk++)
-        if (check->reduced_at[chunk] < check->last_gradient_at[chunk])
+        if (check->reduced_at[chunk] <= check->last_gradient_at[chunk])
             return fail(ERR_DATA, "rank %d: R of chunk %d must come after its last gradient, instr %d",
                         check->rank, chunk, check->last_gradient_at[chunk]);
     return OK;

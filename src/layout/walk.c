@@ -1,6 +1,7 @@
-// The one interpreter. Whether a rank can go on depends only on what others have posted, never on who runs first, so one
-// walk in any order stands for all: if it ends, no execution hangs. With costs, the same walk is the simulator. A rank
-// that must wait is left until a post on the channel wakes it: the time is linear in the number of instructions.
+// The one interpreter. Whether a rank can go on depends only on what others have posted, never on who runs
+// first, so one walk in any order stands for all: if it ends, no execution hangs. With costs, the same walk
+// is the simulator. A rank that must wait is left until a post on the channel wakes it: the time is linear in
+// the number of instructions.
 #include "layout/parts.h"
 #include <stdlib.h>
 
@@ -26,13 +27,15 @@ typedef struct {
     int ticket;
 } Sent;
 
-// Memory that messages leave from, and the last one that did: a slot, whose output is sent forward, or a gradient buffer.
+// Memory that messages leave from, and the last one that did: a slot, whose output is sent forward, or a
+// gradient buffer.
 typedef struct {
     int64_t holder; // the microbatch of a chunk, -1 while untouched
     Sent sent;
 } Buffer;
 
-// One microbatch of one chunk. By direction: the place in line of its receive, and the index of the buffer it sends from.
+// One microbatch of one chunk. By direction: the place in line of its receive, and the index of the buffer it
+// sends from.
 typedef struct {
     int ticket[2], buffer[2];
 } Item;
@@ -135,7 +138,7 @@ static void walk_close(Walk *walk) {
 
 static Channel *channel_of(const Walk *walk, int rank, Instr in) {
     const Schedule *s = walk->schedule;
-    int place = rank * s->num_chunks + in.chunk, direction = op_direction(in.op);
+    int place = rank * s->num_chunks + in.chunk, direction = schedule_ops[in.op].direction;
     bool receives = in.op != OP_SEND_FORWARD && in.op != OP_SEND_BACKWARD;
     if (receives) {
         int stage = s->stage[place] + (direction ? 1 : -1);
@@ -178,7 +181,7 @@ static Status run_send(Walk *walk, int rank, Instr in) {
     Runner *self = &walk->runners[rank];
     Channel *channel = channel_of(walk, rank, in);
     int64_t item = item_of(walk, in);
-    int direction = op_direction(in.op), index = self->items[item].buffer[direction];
+    int direction = schedule_ops[in.op].direction, index = self->items[item].buffer[direction];
     Buffer *buffer = direction ? &self->gradients[index] : &self->slots[index];
     if (buffer->holder != item) {
         char text[16];
@@ -208,7 +211,7 @@ static bool input_arrived(const Walk *walk, int rank, Instr in, double *start_us
     Runner *self = &walk->runners[rank];
     const Channel *channel = in.op == OP_BACKWARD_WEIGHT ? NULL : channel_of(walk, rank, in);
     if (!channel) return true;
-    int ticket = self->items[item_of(walk, in)].ticket[op_direction(in.op)];
+    int ticket = self->items[item_of(walk, in)].ticket[schedule_ops[in.op].direction];
     return posted(self, channel, &channel->sends, ticket, start_us);
 }
 
@@ -259,7 +262,7 @@ static Status run_receive(Walk *walk, int rank, Instr in, double *start_us) {
     if (!can) return OK;
     self->clock_us = *start_us;
     int ticket = post(&channel->receives, (Post){in, self->at, self->clock_us});
-    self->items[item].ticket[op_direction(in.op)] = ticket;
+    self->items[item].ticket[schedule_ops[in.op].direction] = ticket;
     wake(walk, channel->from);
     return match(walk, channel, ticket);
 }
@@ -294,7 +297,7 @@ static void run_compute(const Walk *walk, int rank, Instr in, double *start_us) 
 
 static Status step(Walk *walk, int rank, Instr in) {
     Runner *self = &walk->runners[rank];
-    if (walk->forwards_only && in.op > OP_SEND_FORWARD) return OK;
+    if (walk->forwards_only && schedule_ops[in.op].direction == BACKWARDS) return OK;
     OpKind kind = schedule_ops[in.op].kind;
     double start_us = self->clock_us;
     if (kind == SEND) TRY(run_send(walk, rank, in));
@@ -350,7 +353,8 @@ static Status report_deadlock(const Walk *walk, int first) {
     return status;
 }
 
-// Every receive is consumed by a compute, and every message has one sender and one receiver: ranks that end leave nothing.
+// Every receive is consumed by a compute, and every message has one sender and one receiver: ranks that end
+// leave nothing.
 static Status check_end(const Walk *walk) {
     for (int r = 0; r < walk->schedule->num_ranks; r++)
         if (!ended(walk, r)) return report_deadlock(walk, r);

@@ -47,8 +47,7 @@ static void declare_stage(Gpt *gpt, LayerSplit split, const Schedule *schedule, 
     for (int i = 0; i < chunk.num_layers; i++) {
         int number = chunk.first_layer + i;
         Layer *layer = &gpt->layers[number];
-        layer->attention = attention_declare(params, number, stage, &gpt->shape, gpt->context->grid.tp,
-                                             gpt->context->place.tp);
+        layer->attention = attention_declare(params, number, stage, &gpt->shape);
         layer->mlp = mlp_declare(params, number, stage, &gpt->shape);
     }
     if (chunk.last) gpt->head = loss_head_declare(params, stage, &gpt->shape);
@@ -121,8 +120,8 @@ static void backward_layer(Context *c, const Layer *layer, const LayerStash *sta
     arena_release(c->scratch, mark);
 }
 
-// The gradient flows through slot->output, which every layer replaces by that of its own input; the first layer of the
-// chunk leaves it where it is sent from.
+// The gradient flows through slot->output, which every layer replaces by that of its own input; the first
+// layer of the chunk leaves it where it is sent from.
 static void backward(void *self, int chunk_index, Slot *slot, const Microbatch *mb) {
     Gpt *gpt = self;
     Context *c = gpt->context;

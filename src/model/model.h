@@ -1,16 +1,19 @@
-// A GPT (Radford 2019, as trained in the paper): embedding, layers, final norm and tied head, run chunk by chunk.
+// A GPT (Radford 2019, as trained in the paper): embedding, layers, final norm and tied head, run chunk by
+// chunk.
 //
-// Every rank declares the whole model and builds the layers of the stages it holds; a pipeline runs it through Stage.
+// Every rank declares the whole model and builds the layers of the stages it holds; a pipeline runs it
+// through Stage.
 #pragma once
 #include "nn/nn.h"
 
 typedef struct Gpt Gpt;
 
-// Declares all parameters into `params`, in the model's order; `schedule` says which stages this rank's chunks are,
-// `split` which layers a stage has.
+// Declares all parameters into `params`, in the model's order; `schedule` says which stages this rank's
+// chunks are, `split` which layers a stage has.
 Status gpt_create(Gpt **gpt, const ModelShape *shape, LayerSplit split, Context *context,
                   const Schedule *schedule, Params *params);
 void gpt_destroy(Gpt *gpt);
 Stage gpt_stage(Gpt *gpt); // borrowed: valid as long as the Gpt
-// Asks for a copy of the next microbatches' logits [T, V/t] on the last stage; an absent tensor ends it. For tests and scoring.
+// Asks for a copy of the next microbatches' logits [T, V/t] on the last stage; an absent tensor ends it. For
+// tests and scoring.
 void gpt_keep_logits(Gpt *gpt, Tensor logits);

@@ -2,16 +2,14 @@
 #include <math.h>
 #include <stdio.h>
 
-Attention attention_declare(Params *params, int layer, int stage, const ModelShape *shape, int tp_size,
-                            int tp_rank) {
+Attention attention_declare(Params *params, int layer, int stage, const ModelShape *shape) {
     char prefix[64], name[96];
-    int64_t width = (int64_t)shape->heads * shape->head_size, local_heads = shape->heads / tp_size;
+    int64_t width = (int64_t)shape->heads * shape->head_size;
     snprintf(prefix, sizeof prefix, "decoder.layers.%d", layer);
     Attention a = {.attention_dropout = shape->attention_dropout, .hidden_dropout = shape->hidden_dropout};
     a.attention_key = rng_key(shape->seed, "attention dropout", (uint64_t)layer);
     a.hidden_key = rng_key(shape->seed, "attention output dropout", (uint64_t)layer);
-    a.shape = (AttentionShape){shape->microbatch, shape->sequence, local_heads, shape->head_size,
-                               local_heads * tp_rank};
+    a.sequence = shape->sequence, a.head_size = shape->head_size;
     snprintf(name, sizeof name, "%s.input_layernorm", prefix);
     a.norm = norm_declare(params, name, stage, shape);
     snprintf(name, sizeof name, "%s.self_attention.linear_qkv", prefix);
@@ -22,21 +20,28 @@ Attention attention_declare(Params *params, int layer, int stage, const ModelSha
     return a;
 }
 
+// The local heads are those whose q, k and v the local rows of the weight give.
+static AttentionShape local_shape(const Context *c, const Attention *a, const Microbatch *mb) {
+    int64_t heads = a->qkv.bias->value.cols / (3 * a->head_size);
+    return (AttentionShape){mb->samples, a->sequence, heads, a->head_size, heads * c->place.tp};
+}
+
 void attention_apply(Context *c, const Attention *a, Tensor x, Tensor y, AttentionStash *stash, Arena *arena,
                      const Microbatch *mb) {
-    int64_t tokens = x.rows, width = a->shape.heads * a->shape.head_size;
+    AttentionShape shape = local_shape(c, a, mb);
+    int64_t tokens = x.rows, width = shape.heads * shape.head_size;
     norm_apply(c, &a->norm, x, &stash->norm, arena);
     stash->qkv = tensor_take(arena, "qkv", tokens, 3 * width, F32);
     stash->out = tensor_take(arena, "attention output", tokens, width, F32);
     stash->stats =
-        tensor_take(arena, "attention log-sum-exp", a->shape.batch * a->shape.heads, a->shape.sequence, F32);
+        tensor_take(arena, "attention log-sum-exp", shape.batch * shape.heads, shape.sequence, F32);
     column_linear_forward(c, &a->qkv, stash->norm.y, stash->qkv, true);
     attention_forward(
         c->device, c->stream,
         (AttentionForward){.qkv = stash->qkv,
                            .out = stash->out,
                            .stats = stash->stats,
-                           .shape = a->shape,
+                           .shape = shape,
                            .dropout = microbatch_dropout(mb, a->attention_key, a->attention_dropout)});
     row_linear_forward(c, &a->proj, stash->out, y);
     bias_dropout_add(c->device, c->stream,
@@ -67,7 +72,7 @@ void attention_backward_input(Context *c, const Attention *a, const AttentionSta
                             .out = out,
                             .stats = stash->stats,
                             .dqkv = grads->dqkv,
-                            .shape = a->shape,
+                            .shape = local_shape(c, a, mb),
                             .dropout = microbatch_dropout(mb, a->attention_key, a->attention_dropout)});
     arena_release(c->scratch, mark);
     column_linear_backward_input(c, &a->qkv, grads->dqkv, grads->dnorm);

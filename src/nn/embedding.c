@@ -3,7 +3,7 @@
 static const char word_name[] = "embedding.word_embeddings.weight";
 
 static ParamSpec table(const char *name, int stage, const ModelShape *shape, int64_t rows) {
-    ParamSpec spec = {.stage = stage, .rows = rows, .cols = shape->hidden, .shard = {-1, 1}};
+    ParamSpec spec = {.stage = stage, .rows = rows, .cols = shape->hidden, .shard = {-1}};
     snprintf(spec.name, sizeof spec.name, "%s", name);
     spec.init = INIT_NORMAL, spec.stddev = shape->init_std;
     spec.decay = true;
@@ -97,7 +97,8 @@ static void cross_entropy(Context *c, const LossHead *head, Tensor logits, const
                              .scale = mb->loss_scale});
 }
 
-// From the gradient of the logits to the head's weight gradients and the gradient of `hidden`, which it replaces.
+// From the gradient of the logits to the head's weight gradients and the gradient of `hidden`, which it
+// replaces.
 static void head_gradient(Context *c, const LossHead *head, const NormStash *norm, Tensor dlogits,
                           Tensor hidden) {
     Tensor dy = tensor_take(c->scratch, "gradient of final norm", hidden.rows, hidden.cols, F32);

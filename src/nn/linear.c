@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 static ParamSpec named(const char *prefix, const char *suffix, int stage) {
-    ParamSpec spec = {.stage = stage, .shard = {-1, 1}};
+    ParamSpec spec = {.stage = stage, .shard = {-1}};
     int length = snprintf(spec.name, sizeof spec.name, "%s.%s", prefix, suffix);
     CHECK(length < (int)sizeof spec.name, "the parameter name %s.%s is too long", prefix, suffix);
     return spec;

@@ -1,22 +1,25 @@
-// The layers of a GPT, written forward and backward by hand, each backward split into its input and its weight half.
+// The layers of a GPT, written forward and backward by hand, each backward split into its input and its
+// weight half.
 //
-// A layer *declares* its parameters in the one registry (global name, global shape, how it is cut over tp, init, decay, tie);
-// *placing* gives the local share addresses. Global sizes appear in declarations only; after that every tensor is local, and
-// tensor parallelism lives in two operators (Shoeybi 2019, section 3): f is identity forward and all-reduce backward, in
-// front of a column-parallel linear; g is all-reduce forward and identity backward, behind a row-parallel one.
-// Letters: B microbatch, S sequence, H hidden, N heads, D head size, F mlp, V padded vocabulary, T = S*B tokens, t tp size.
+// A layer *declares* its parameters in the one registry (global name, global shape, how it is cut over tp,
+// init, decay, tie); *placing* gives the local share addresses. Global sizes appear in declarations only;
+// after that every tensor is local, and tensor parallelism lives in two operators (Shoeybi 2019, section 3):
+// f is identity forward and all-reduce backward, in front of a column-parallel linear; g is all-reduce
+// forward and identity backward, behind a row-parallel one. Letters: B microbatch, S sequence, H hidden, N
+// heads, D head size, F mlp, V padded vocabulary, T = S*B tokens, t tp size.
 #pragma once
 #include "comm/comm.h"
 #include "layout/layout.h"
 
-// ---- the model's sizes -------------------------------------------------------------------------------------------
+// ---- the model's sizes --------------------------------------------------------------------------
 
 typedef struct {
     int layers, hidden, heads, head_size, ffn, sequence,
-        positions;  // positions: rows of the position table, >= sequence
-    int vocabulary; // entries that exist
-    int padded_vocabulary; // V: rows of the table, a multiple of (divisor * t); the rest never takes part in anything
-    int microbatch; // B
+        positions;         // positions: rows of the position table, >= sequence
+    int vocabulary;        // entries that exist
+    int padded_vocabulary; // V: rows of the table, a multiple of (divisor * t); the rest never takes part in
+                           // anything
+    int microbatch;        // B
     float hidden_dropout, attention_dropout, norm_epsilon, init_std;
     uint64_t seed;
 } ModelShape;
@@ -25,10 +28,11 @@ typedef struct {
 int padded_vocabulary(int vocabulary, int divisor, int tp);
 int64_t model_parameters(const ModelShape *shape); // of the unpadded model, tied embedding counted once
 // Model FLOPs of one iteration over `samples` sequences, attention counted in full, nothing recomputed:
-// 72 B L S H^2 (1 + S/6H + V/12LH) for F = 4H (Korthikanti 2022, eq. 7), in general 6 per weight and token plus attention.
+// 72 B L S H^2 (1 + S/6H + V/12LH) for F = 4H (Korthikanti 2022, eq. 7), in general 6 per weight and token
+// plus attention.
 double model_flops(const ModelShape *shape, double samples);
 
-// ---- parameters: one registry, many readers ---------------------------------------------------------------------------
+// ---- parameters: one registry, many readers -----------------------------------------------------
 
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } Init;
 
@@ -55,8 +59,8 @@ typedef struct Param {
 typedef struct {
     Param **items; // in the model's order, the same list on every rank
     int count, capacity;
-    Tensor *
-        chunk_grads; // [chunks]: all gradients of a chunk, one after the other: what data parallelism reduces
+    // [chunks]: all gradients of a chunk, one after the other: what data parallelism reduces.
+    Tensor *chunk_grads;
     int num_chunks;
 } Params;
 
@@ -65,7 +69,8 @@ Param *params_find(const Params *params, const char *name); // NULL when there i
 // Gives local parameters their memory: `stage_of_chunk[c]` is the stage that chunk c of this rank holds.
 void params_place(Params *params, Arena *arena, int tp, const int *stage_of_chunk, int num_chunks);
 // Every element is a function of (seed, name, its global index): the same model on any grid.
-void params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank);
+// ERR_OS without host memory for the largest of them.
+Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank);
 void params_zero_grads(const Params *params, Device *device);
 void params_free(Params *params);
 int64_t param_local_count(const Param *param, int tp);
@@ -73,7 +78,7 @@ int64_t param_local_count(const Param *param, int tp);
 void param_slice(const Param *param, int tp_size, int tp_rank, const float *whole, float *local);
 void param_unslice(const Param *param, int tp_size, int tp_rank, const float *local, float *whole);
 
-// ---- context: all that a layer may use ------------------------------------------------------------------------------
+// ---- context: all that a layer may use ----------------------------------------------------------
 
 typedef struct {
     Device *device;
@@ -100,7 +105,7 @@ typedef struct {
 // The mask of one dropout site on this microbatch; keeps everything when not training.
 Dropout microbatch_dropout(const Microbatch *microbatch, RngKey key, float probability);
 
-// ---- linear ------------------------------------------------------------------------------------------------------
+// ---- linear -------------------------------------------------------------------------------------
 
 typedef struct {
     Param *weight, *bias;
@@ -111,13 +116,14 @@ Linear column_linear_declare(Params *params, const char *name, int stage, int64_
                              float stddev);
 Linear row_linear_declare(Params *params, const char *name, int stage, int64_t in, int64_t out, float stddev);
 
-// x [T, I] -> y [T, O/t].   Stash: x (the caller's).   with_bias false leaves the bias to the next, fused operation.
+// x [T, I] -> y [T, O/t].   Stash: x (the caller's).   with_bias false leaves the bias to the next, fused
+// operation.
 void column_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor y, bool with_bias);
 // dy [T, O/t] -> dx [T, I].   Collective over tp: one all-reduce of dx (the f operator).
 void column_linear_backward_input(Context *context, const Linear *linear, Tensor dy, Tensor dx);
 
-// x [T, I/t] -> y [T, O].   Collective over tp: one all-reduce of y (the g operator).   The bias is the caller's to add, once,
-// after the reduction.
+// x [T, I/t] -> y [T, O].   Collective over tp: one all-reduce of y (the g operator).   The bias is the
+// caller's to add, once, after the reduction.
 void row_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor y);
 // dy [T, O] -> dx [T, I/t].   Local.
 void row_linear_backward_input(Context *context, const Linear *linear, Tensor dy, Tensor dx);
@@ -125,7 +131,7 @@ void row_linear_backward_input(Context *context, const Linear *linear, Tensor dy
 // dW += dy^T x, db += column sums of dy.   Local, for both kinds.
 void linear_backward_weight(Context *context, const Linear *linear, Tensor x, Tensor dy);
 
-// ---- layer norm ------------------------------------------------------------------------------------------------------
+// ---- layer norm ---------------------------------------------------------------------------------
 
 typedef struct {
     Param *gamma, *beta;
@@ -144,12 +150,12 @@ void norm_input_gradient(Context *context, const Norm *norm, const NormStash *st
                          Tensor residual, Tensor dx);
 void norm_weight_gradient(Context *context, const Norm *norm, const NormStash *stash, Tensor dy);
 
-// ---- the two halves of a transformer layer: x + dropout(... norm(x) ... + bias) ----------------------------------------
+// ---- the two halves of a transformer layer: x + dropout(... norm(x) ... + bias) -----------------
 
 typedef struct {
     Norm norm;
-    Linear qkv, proj; // qkv rows ordered per head (q, k, v): a cut by heads
-    AttentionShape shape;
+    Linear qkv, proj;            // qkv rows ordered per head (q, k, v): a cut by heads
+    int64_t sequence, head_size; // S, D
     float attention_dropout, hidden_dropout;
     RngKey attention_key, hidden_key;
 } Attention;
@@ -164,9 +170,9 @@ typedef struct {
     Tensor dproj, dqkv, dnorm; // gradients of the outputs of proj, qkv and the norm
 } AttentionGrads;
 
-Attention attention_declare(Params *params, int layer, int stage, const ModelShape *shape, int tp_size,
-                            int tp_rank);
-// x [T, H] -> y [T, H].   Collective over tp.   Stash: norm output and statistics, qkv, out, stats, and x itself.
+Attention attention_declare(Params *params, int layer, int stage, const ModelShape *shape);
+// x [T, H] -> y [T, H].   Collective over tp.   Stash: norm output and statistics, qkv, out, stats, and x
+// itself.
 void attention_apply(Context *context, const Attention *attention, Tensor x, Tensor y, AttentionStash *stash,
                      Arena *stash_arena, const Microbatch *microbatch);
 // dy -> dx (not dy itself).   Collective over tp.   What the weight half needs is taken from `keep`.
@@ -199,7 +205,7 @@ void mlp_backward_input(Context *context, const Mlp *mlp, const MlpStash *stash,
                         MlpGrads *grads, Arena *keep, const Microbatch *microbatch);
 void mlp_backward_weight(Context *context, const Mlp *mlp, const MlpStash *stash, const MlpGrads *grads);
 
-// ---- embedding and loss: the two ends of the model ------------------------------------------------------------------------
+// ---- embedding and loss: the two ends of the model ----------------------------------------------
 
 typedef struct {
     Param *word, *position;
@@ -208,7 +214,8 @@ typedef struct {
 } Embedding;
 
 Embedding embedding_declare(Params *params, int stage, const ModelShape *shape);
-// tokens -> y [T, H].   Collective over tp: one all-reduce of y (each rank adds the rows it holds).   Stash: nothing.
+// tokens -> y [T, H].   Collective over tp: one all-reduce of y (each rank adds the rows it holds).   Stash:
+// nothing.
 void embedding_apply(Context *context, const Embedding *embedding, Tensor y, const Microbatch *microbatch);
 // Accumulates both tables' gradients. dy is used up.
 void embedding_gradient(Context *context, const Embedding *embedding, Tensor dy,
@@ -221,18 +228,20 @@ typedef struct {
 } LossHead;
 
 LossHead loss_head_declare(Params *params, int stage, const ModelShape *shape);
-// Final norm, logits and vocabulary-parallel cross-entropy of hidden [T, H]; the logits never leave the rank that made them
-// and never outlive the call: in training the gradients of the head's weights are accumulated here too, and `hidden` is
-// replaced by its own gradient. microbatch->loss receives the losses. `logits` (may be absent) receives a copy [T, V/t].
-// Collective over tp: MAX of T values, SUM of 2T values, and in training one all-reduce of [T, H].
+// Final norm, logits and vocabulary-parallel cross-entropy of hidden [T, H]; the logits never leave the rank
+// that made them and never outlive the call: in training the gradients of the head's weights are accumulated
+// here too, and `hidden` is replaced by its own gradient. microbatch->loss receives the losses. `logits` (may
+// be absent) receives a copy [T, V/t]. Collective over tp: MAX of T values, SUM of 2T values, and in training
+// one all-reduce of [T, H].
 void loss_head_apply(Context *context, const LossHead *head, Tensor hidden, const Microbatch *microbatch,
                      Tensor logits);
 
-// ---- stage: all that a pipeline knows of a model ---------------------------------------------------------------------------
+// ---- stage: all that a pipeline knows of a model ------------------------------------------------
 
-// Where one microbatch lives on a rank between its forward and its backward. Its tensors double as the messages: `input` is
-// what RECV_FORWARD fills; `output` is what SEND_FORWARD sends, and then what RECV_BACKWARD fills with its gradient;
-// `input_gradient` is what SEND_BACKWARD sends, absent on the first stage, present during the backward alone.
+// Where one microbatch lives on a rank between its forward and its backward. Its tensors double as the
+// messages: `input` is what RECV_FORWARD fills; `output` is what SEND_FORWARD sends, and then what
+// RECV_BACKWARD fills with its gradient; `input_gradient` is what SEND_BACKWARD sends, absent on the first
+// stage, present during the backward alone.
 typedef struct {
     Tensor input, output, input_gradient; // [T, H]
     Arena stash;                          // everything else the chunk keeps

@@ -83,8 +83,6 @@ typedef struct {
 
 static Window local_window(const Param *p, int tp_size, int tp_rank) {
     Window w = {0, 0, local_rows(p, tp_size), local_cols(p, tp_size)};
-    CHECK(p->spec.shard.blocks <= 1, "%s: sharding in %d blocks is not placed yet", p->spec.name,
-          p->spec.shard.blocks);
     if (p->spec.shard.dim == 0) w.first_row = w.rows * tp_rank;
     if (p->spec.shard.dim == 1) w.first_col = w.cols * tp_rank;
     return w;
@@ -123,14 +121,14 @@ static void init_param(const Param *p, Device *device, uint64_t seed, int tp_siz
     device_upload(device, device_stream(device), p->value, host);
 }
 
-void params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank) {
+Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank) {
     int64_t largest = 0;
     for (int i = 0; i < params->count; i++) {
         int64_t n = param_local_count(params->items[i], tp_size);
         if (params->items[i]->chunk >= 0 && n > largest) largest = n;
     }
     float *host = malloc((size_t)largest * sizeof *host);
-    CHECK(host, "no memory for %lld floats", (long long)largest);
+    if (!host) return fail(ERR_OS, "no memory for %lld floats of a parameter", (long long)largest);
     Stream *stream = device_stream(device);
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
@@ -140,6 +138,7 @@ void params_init(const Params *params, Device *device, uint64_t seed, int tp_siz
         device_zero(device, stream, p->v);
     }
     free(host);
+    return OK;
 }
 
 void params_zero_grads(const Params *params, Device *device) {

@@ -108,8 +108,8 @@ PipelineTimes pipeline_times(const Pipeline *p) {
     return (PipelineTimes){p->total_s, p->wait_s, p->chunk_times};
 }
 
-// Time that this rank itself has worked: with one thread the thread's processor time, so that ranks that share a core do
-// not count each other's turns.
+// Time that this rank itself has worked: with one thread the thread's processor time, so that ranks that
+// share a core do not count each other's turns.
 static double work_clock_s(const Pipeline *p) {
     return device_threads(p->context->device) == 1 ? clock_thread_s() : clock_s();
 }
@@ -131,7 +131,8 @@ static void wait_for(Pipeline *p, Request *request) {
     p->wait_s += clock_s() - start;
 }
 
-// A slot may still be the source of its last microbatch's output; the queue gives that the longest time to leave.
+// A slot may still be the source of its last microbatch's output; the queue gives that the longest time to
+// leave.
 static SlotEntry *take_slot(Pipeline *p, Instr in) {
     CHECK(p->num_free > 0, "no slot left for microbatch %d of chunk %d", in.microbatch, in.chunk);
     int index = p->free_slots[p->first_free];
@@ -170,7 +171,7 @@ static void wait_for_sends(Pipeline *p) {
     for (int i = 0; i < p->num_gradients; i++) wait_for(p, &p->gradients[i].sent);
 }
 
-// ---- instructions -------------------------------------------------------------------------------------------
+// ---- instructions -------------------------------------------------------------------------------
 
 typedef struct {
     const Microbatch *microbatches;
@@ -200,7 +201,8 @@ static void send_forward(Pipeline *p, Instr in) {
         comm_send(p->context->pp, p->context->stream, entry->slot.output, in.peer, FORWARD_CHANNEL);
 }
 
-// The gradient arrives where the output still lies; whoever sends it has received that output, so the wait is short.
+// The gradient arrives where the output still lies; whoever sends it has received that output, so the wait is
+// short.
 static void recv_backward(Pipeline *p, Instr in) {
     SlotEntry *entry = slot_of(p, in);
     wait_for(p, &entry->sent_output);
@@ -239,16 +241,12 @@ static void execute(Pipeline *p, Instr in, const Run *run) {
     CHECK(false, "the executor does not know instruction %d", in.op);
 }
 
-static bool is_forward(Instr in) {
-    return in.op == OP_RECV_FORWARD || in.op == OP_FORWARD || in.op == OP_SEND_FORWARD;
-}
-
 static void run_program(Pipeline *p, Run run) {
     free_all(p);
     double start = clock_s(), waited_s = p->wait_s;
     for (int i = 0; i < p->program->count; i++) {
         Instr in = p->program->instrs[i];
-        if (!run.reducer && !is_forward(in)) continue;
+        if (!run.reducer && schedule_ops[in.op].direction == BACKWARDS) continue;
         char text[16];
         instr_print(p->schedule, in, text);
         rank_doing("%s", text);

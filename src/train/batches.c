@@ -1,37 +1,51 @@
 #include "train/internal.h"
 #include <stdlib.h>
+#include <string.h>
+
+static bool is_null_tokenizer(const Options *o) {
+    return o->tokenizer_type && !strcmp(o->tokenizer_type, "NullTokenizer");
+}
 
 static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
+    if (is_null_tokenizer(o)) return tokenizer_open_null(tokenizer, o->vocab_size);
     if (o->vocab_file && o->merge_file) return tokenizer_open(tokenizer, o->vocab_file, o->merge_file);
     if (o->tokenizer_model) return tokenizer_open_beside(tokenizer, o->tokenizer_model);
     return tokenizer_open_beside(tokenizer, o->data_path.items[0]);
 }
 
-Status batches_vocabulary(const Options *o, int *vocabulary, int *eod) {
-    *eod = -1;
-    if (o->vocab_size != INT_UNSET && !o->eod_mask_loss) {
-        *vocabulary = o->vocab_size;
-        return OK;
-    }
+// Whether the options name a tokenizer; without one --vocab-size alone will do.
+static bool names_tokenizer(const Options *o) {
+    return is_null_tokenizer(o) || o->vocab_file || o->merge_file || o->tokenizer_model;
+}
+
+static Status read_tokenizer(const Options *o, int *vocabulary, int *eod) {
     Tokenizer *tokenizer;
-    if (open_tokenizer(o, &tokenizer) != OK) {
+    Status status = open_tokenizer(o, &tokenizer);
+    if (status == ERR_NO_INPUT && !names_tokenizer(o)) {
         char why[512];
         snprintf(why, sizeof why, "%s", fail_message());
-        return fail(ERR_NO_INPUT,
-                    "no tokenizer for --data-path %s: %s. Give --tokenizer-model, --vocab-file with "
+        return fail(status,
+                    "no tokenizer beside --data-path %s: %s. Give --tokenizer-model, --vocab-file with "
                     "--merge-file, or --vocab-size",
                     o->data_path.items[0], why);
     }
+    TRY(status);
     *vocabulary = tokenizer_vocab_size(tokenizer);
     *eod = tokenizer_eod(tokenizer);
     tokenizer_close(tokenizer);
-    if (o->vocab_size != INT_UNSET && o->vocab_size != *vocabulary)
-        return fail(ERR_CONFIG, "--vocab-size %d differs from the tokenizer's %d: leave it out",
-                    o->vocab_size, *vocabulary);
-    return OK;
+    if (is_null_tokenizer(o) || o->vocab_size == INT_UNSET || o->vocab_size == *vocabulary) return OK;
+    return fail(ERR_CONFIG, "--vocab-size %d differs from the tokenizer's %d: leave it out", o->vocab_size,
+                *vocabulary);
 }
 
-// ---- how many samples (Megatron-LM's rule) ---------------------------------------------------------------------
+Status batches_vocabulary(const Options *o, int *vocabulary, int *eod) {
+    *vocabulary = o->vocab_size;
+    *eod = -1;
+    bool needed = o->vocab_size == INT_UNSET || o->eod_mask_loss || names_tokenizer(o);
+    return needed ? read_tokenizer(o, vocabulary, eod) : OK;
+}
+
+// ---- how many samples (Megatron-LM's rule) ------------------------------------------------------
 
 static int64_t wanted_validation_samples(const Options *o) {
     return (o->shape.train_iters / o->eval_interval + 1) * o->shape.eval_iters * o->global_batch_size;
@@ -44,12 +58,22 @@ static Status open_split(const Options *o, const IndexedDataset *data, Split whi
     return gpt_dataset_open(set, data, range, samples, o->seq_length, (int)o->seed);
 }
 
+// A small data set leaves nothing for validation in the default split: then nothing is evaluated.
+static Status open_validation(Batches *b, const Options *o) {
+    if (o->shape.eval_iters == 0 || !(o->shape.split[SPLIT_VALID] > 0)) return OK;
+    Status status = open_split(o, b->data, SPLIT_VALID, wanted_validation_samples(o), &b->valid);
+    return status == ERR_CONFIG && options_origin(o, "split") == FROM_DEFAULT ? OK : status;
+}
+
 static Status open_data(Batches *b, const Options *o) {
+    TRY(indexed_dataset_open(&b->data, o->data_path.items[0], 0)); // that it is there at all comes first
+    TRY(batches_vocabulary(o, &b->vocabulary, &b->eod));
+    indexed_dataset_close(b->data);
+    b->data = NULL;
+    if (!b->tokens && !b->labels) return OK;
     TRY(indexed_dataset_open(&b->data, o->data_path.items[0], b->vocabulary));
     TRY(open_split(o, b->data, SPLIT_TRAIN, o->shape.train_samples, &b->train));
-    if (o->shape.eval_iters > 0 && o->shape.split[SPLIT_VALID] > 0)
-        TRY(open_split(o, b->data, SPLIT_VALID, wanted_validation_samples(o), &b->valid));
-    return OK;
+    return open_validation(b, o);
 }
 
 Status batches_open(Batches *b, const Options *o, Place place) {
@@ -62,9 +86,8 @@ Status batches_open(Batches *b, const Options *o, Place place) {
                    .num_microbatches = shape->num_microbatches,
                    .dp = shape->dp,
                    .dp_rank = place.dp};
-    TRY(batches_vocabulary(o, &b->vocabulary, &b->eod));
-    if (!b->tokens && !b->labels) return OK;
     TRY(open_data(b, o));
+    if (!b->data) return OK;
     size_t count = (size_t)b->num_microbatches * (size_t)b->micro_batch * (size_t)b->sequence;
     b->token_buffer = malloc(count * sizeof *b->token_buffer);
     b->label_buffer = malloc(count * sizeof *b->label_buffer);

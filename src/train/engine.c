@@ -4,6 +4,7 @@
 #include <string.h>
 
 struct Engine {
+    Comm *world;
     EngineSpec spec;
     EngineMemory memory;
     Device *device;
@@ -25,7 +26,7 @@ static int64_t step_tokens(const Engine *e) {
     return (int64_t)e->spec.shape.sequence * e->spec.shape.microbatch;
 }
 
-// ---- opening -------------------------------------------------------------------------------------------------
+// ---- opening ------------------------------------------------------------------------------------
 
 static Status split(Comm *world, Grid grid, const char *name, unsigned axes, Comm **group) {
     int *ranks = malloc((size_t)grid_size(grid) * sizeof *ranks);
@@ -85,12 +86,13 @@ static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     DeviceOptions device = {
         .kind = spec->device, .threads = spec->threads, .workspace_bytes = memory->workspace};
     if (measuring) device.kind = "null", device.stands_for = spec->device;
+    e->world = world;
+    TRY(open_groups(e, world)); // first: it is collective, and what follows can fail on one rank alone
     TRY(device_open(&e->device, device));
     comm_use_device(world, e->device);
     e->context.device = e->device;
     e->context.stream = device_stream(e->device);
     e->context.scratch = &e->scratch;
-    TRY(open_groups(e, world));
     TRY(schedule_create(&e->schedule, spec->schedule, spec->grid.pp, spec->num_chunks,
                         spec->num_microbatches));
     if (measuring) {
@@ -122,17 +124,19 @@ void engine_close(Engine *e) {
     comm_close(e->context.pp);
     comm_close(e->context.dp);
     comm_close(e->context.tp);
+    if (e->world) comm_use_device(e->world, NULL);
     device_close(e->device);
     free(e->microbatches);
     free(e->host_losses);
     free(e);
 }
 
-// ---- measuring: the trainer's own step on the null device and the null network --------------------------------------
+// ---- measuring: the trainer's own step on the null device and the null network ------------------
 
 typedef struct {
     const EngineSpec *spec;
     EngineMemory *memory;
+    Text *map; // or NULL
 } Measurement;
 
 static double counted_flops(const Device *device) {
@@ -140,6 +144,19 @@ static double counted_flops(const Device *device) {
     double flops = 0;
     for (int op = 0; op < NUM_DEVICE_OPS; op++) flops += counts[op].flops;
     return flops;
+}
+
+static void add_line(void *text, const char *line) { text_add(text, "%s\n", line); }
+
+EngineMemory engine_memory_used(const Engine *e) {
+    EngineMemory used = {.run = e->run.peak,
+                         .slot = pipeline_slot_peak(e->pipeline),
+                         .num_slots = pipeline_slot_count(e->pipeline),
+                         .scratch = e->scratch.peak,
+                         .workspace = device_workspace_peak(e->device),
+                         .flops = counted_flops(e->device)};
+    used.total = used.run + used.slot * (size_t)used.num_slots + used.scratch + used.workspace;
+    return used;
 }
 
 static Status measure_share(Comm *world, void *arg) {
@@ -151,47 +168,46 @@ static Status measure_share(Comm *world, void *arg) {
         engine_evaluate(e, (Batch){0});
         device_counts_reset(e->device);
         engine_train(e, (Batch){0}, 0, 0);
-        *job->memory = (EngineMemory){.run = e->run.peak,
-                                      .slot = pipeline_slot_peak(e->pipeline),
-                                      .num_slots = pipeline_slot_count(e->pipeline),
-                                      .scratch = e->scratch.peak,
-                                      .workspace = device_workspace_peak(e->device),
-                                      .flops = counted_flops(e->device)};
+        *job->memory = engine_memory_used(e);
+        if (job->map) arena_print(&e->run, add_line, job->map);
     }
     engine_close(e);
     return status;
 }
 
-Status engine_measure(const EngineSpec *spec, int rank, EngineMemory *memory) {
+Status engine_measure(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map) {
     Rank *speaker = rank_current();
-    Measurement job = {spec, memory};
+    *memory = (EngineMemory){0};
+    Measurement job = {spec, memory, map};
     CommOptions options = {
         .transport = "null", .ranks = grid_size(spec->grid), .null_rank = rank, .timeout_s = 60};
     Status status = comm_launch(options, measure_share, &job);
     rank_enter(speaker);
-    memory->total =
-        memory->run + memory->slot * (size_t)memory->num_slots + memory->scratch + memory->workspace;
     return status;
+}
+
+static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, const EngineMemory *memory) {
+    TRY(comm_agree(world, open_share(e, spec, world, memory)));
+    Rank *rank = rank_current();
+    rank->tp = e->context.place.tp, rank->dp = e->context.place.dp, rank->pp = e->context.place.pp;
+    return comm_agree(
+        world, params_init(&e->params, e->device, spec->shape.seed, spec->grid.tp, e->context.place.tp));
 }
 
 Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
     EngineMemory memory;
     Engine *e = *out = calloc(1, sizeof *e);
-    if (!e) return fail(ERR_OS, "no memory for the engine");
-    Status status = comm_agree(world, engine_measure(spec, comm_rank(world), &memory));
-    if (status == OK) status = comm_agree(world, open_share(e, spec, world, &memory));
-    if (status != OK) {
-        engine_close(e);
-        *out = NULL;
-        return status;
-    }
-    Rank *rank = rank_current();
-    rank->tp = e->context.place.tp, rank->dp = e->context.place.dp, rank->pp = e->context.place.pp;
-    params_init(&e->params, e->device, spec->shape.seed, spec->grid.tp, e->context.place.tp);
-    return OK;
+    Status status =
+        e ? engine_measure(spec, comm_rank(world), &memory, NULL) : fail(ERR_OS, "no memory for the engine");
+    status = comm_agree(world, status);
+    if (status == OK) status = open_and_fill(e, spec, world, &memory);
+    if (status == OK) return OK;
+    engine_close(e);
+    *out = NULL;
+    return status;
 }
 
-// ---- a step -------------------------------------------------------------------------------------------------------
+// ---- a step -------------------------------------------------------------------------------------
 
 static double counted_tokens(const Engine *e, const Batch *batch, int microbatch) {
     int64_t tokens = step_tokens(e);
@@ -265,8 +281,6 @@ float engine_evaluate(Engine *e, Batch batch) {
     return (float)mean_loss(e, &batch);
 }
 
-bool engine_reads_tokens(const Engine *e) { return e->first; }
-bool engine_reads_labels(const Engine *e) { return e->last; }
 const EngineMemory *engine_memory(const Engine *e) { return &e->memory; }
 const Params *engine_params(const Engine *e) { return &e->params; }
 const Schedule *engine_schedule(const Engine *e) { return &e->schedule; }

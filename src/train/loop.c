@@ -13,12 +13,12 @@ typedef struct {
     Engine *engine;
     LearningRate rate;
     Reporter *reporter; // NULL on ranks that print nothing
-    int64_t iteration, consumed, consumed_valid;
+    int64_t iteration, consumed, consumed_valid, eval_iters;
     double train_s; // spent in training steps
     double start_s;
 } TrainingRun;
 
-// ---- before the first step -------------------------------------------------------------------------------------
+// ---- before the first step ----------------------------------------------------------------------
 
 static EngineSpec engine_spec(const TrainJob *job, int vocabulary) {
     const Options *o = job->options;
@@ -68,6 +68,11 @@ static Status open_run(TrainingRun *run) {
                                (double)o->shape.lr_decay_samples};
     Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec.shape) : OK;
     TRY(comm_agree(run->world, status));
+    double evaluates = run->batches.valid != NULL; // some ranks read nothing
+    comm_all_reduce_host(run->world, &evaluates, 1, REDUCE_MAX);
+    run->eval_iters = evaluates > 0 ? o->shape.eval_iters : 0;
+    if (run->reporter && o->shape.eval_iters > 0 && !run->eval_iters)
+        printf("the data set is too small for --split %s: nothing will be evaluated\n", o->split);
     rank_doing("setting up the model");
     return OK;
 }
@@ -75,105 +80,136 @@ static Status open_run(TrainingRun *run) {
 // --dry-run: everything but the memory and the steps.
 static Status dry_run(TrainingRun *run) {
     EngineMemory memory;
-    Status status = engine_measure(&run->spec, comm_rank(run->world), &memory);
-    TRY(comm_agree(run->world, status));
-    if (!run->reporter) return OK;
-    reporter_start(run->reporter, &run->spec, &memory);
-    printf(
-        "one step of rank 0 takes %.3f TFLOP; the whole model %.3f TFLOP. Nothing was trained (--dry-run)\n",
-        memory.flops / 1e12, model_flops(&run->spec.shape, run->options->global_batch_size) / 1e12);
+    Text map = {0}, options = {0};
+    TRY(comm_agree(run->world, engine_measure(&run->spec, comm_rank(run->world), &memory, &map)));
+    if (run->reporter) {
+        options_print(run->options, FOR_TRAIN, &options);
+        fputs(text_string(&options), stdout);
+        reporter_start(run->reporter, &run->spec, &memory);
+        printf(
+            "the run arena of rank 0:\n%sone step of rank 0 takes %.3f TFLOP, of the whole model %.3f TFLOP; "
+            "nothing was trained (--dry-run)\n",
+            text_string(&map), memory.flops / 1e12,
+            model_flops(&run->spec.shape, run->options->global_batch_size) / 1e12);
+    }
+    text_free(&options);
+    text_free(&map);
     return OK;
 }
 
-// ---- evaluation -----------------------------------------------------------------------------------------------
+// ---- reading and stopping together --------------------------------------------------------------
 
-// A batch that cannot be read (a token outside the vocabulary) is found by one rank in the middle of a step.
-static Batch load_or_abort(TrainingRun *run, const GptDataset *set, int64_t consumed) {
-    Batch batch;
+typedef enum { GO_ON, STOPPED, TIME_IS_UP } Verdict;
+
+// A batch that cannot be read (a token outside the vocabulary) is found by some ranks alone.   Collective
+// over the world.
+static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, Batch *batch) {
     rank_doing("reading a batch");
-    Status status = batches_load(&run->batches, set, consumed, &batch);
-    if (status != OK) {
-        fprintf(stderr, "trireme: error: %s\n", fail_message());
-        rank_abort_job(status);
-    }
-    return batch;
+    Status status = batches_load(&run->batches, set, consumed, batch);
+    double failed = status != OK;
+    comm_all_reduce_host(run->world, &failed, 1, REDUCE_MAX);
+    return failed > 0 ? comm_agree(run->world, status) : OK;
 }
 
-static void evaluate(TrainingRun *run, bool last) {
-    const RunShape *shape = &run->options->shape;
-    if (!shape->eval_iters || !(shape->split[SPLIT_VALID] > 0)) return;
+// All ranks must leave a loop together.   Collective over the world.
+static Verdict agree_to_stop(TrainingRun *run) {
+    const Options *o = run->options;
+    double minutes = (clock_s() - run->start_s) / 60;
+    double wish[2] = {run->job->stopped && atomic_load(run->job->stopped),
+                      !isnan(o->exit_duration_in_mins) && minutes > o->exit_duration_in_mins};
+    comm_all_reduce_host(run->world, wish, 2, REDUCE_MAX);
+    return wish[0] > 0 ? STOPPED : wish[1] > 0 ? TIME_IS_UP : GO_ON;
+}
+
+static Status stopped(const TrainingRun *run) {
+    return fail(INTERRUPTED, "stopped by a signal after iteration %lld", (long long)run->iteration);
+}
+
+static Status evaluate(TrainingRun *run, bool last) {
     double sum = 0;
-    for (int64_t i = 0; i < shape->eval_iters; i++) {
-        Batch batch = load_or_abort(run, run->batches.valid, run->consumed_valid);
+    for (int64_t i = 0; i < run->eval_iters; i++) {
+        Batch batch;
+        TRY(load(run, run->batches.valid, run->consumed_valid, &batch));
         sum += (double)engine_evaluate(run->engine, batch);
         run->consumed_valid += run->options->global_batch_size;
+        if (agree_to_stop(run) == STOPPED) return stopped(run);
     }
-    if (run->reporter)
-        reporter_validation(run->reporter, run->iteration, run->consumed, sum / (double)shape->eval_iters,
+    if (run->reporter && run->eval_iters)
+        reporter_validation(run->reporter, run->iteration, run->consumed, sum / (double)run->eval_iters,
                             last);
+    return OK;
 }
 
-// ---- the loop --------------------------------------------------------------------------------------------------
+// ---- the loop -----------------------------------------------------------------------------------
 
+// Since the last log line.
 typedef struct {
-    double loss_sum, elapsed_s;
-    int iterations;
-} Interval; // since the last log line
+    double loss_sum, elapsed_s; // losses that are finite
+    int iterations, skipped, nan;
+    StepReport last;
+} Interval;
 
-static void report(TrainingRun *run, Interval *interval, StepReport step, double step_s) {
-    Reporter *r = run->reporter;
-    bool line = run->iteration == 1 || run->iteration % run->options->log_interval == 0 ||
-                run->iteration == run->options->shape.train_iters;
-    interval->loss_sum += step.loss;
-    interval->elapsed_s += step_s;
+static void count_step(Interval *interval, const StepReport *step, bool skipped) {
+    bool finite = isfinite(step->loss);
+    interval->loss_sum += finite ? step->loss : 0;
+    interval->elapsed_s += step->elapsed_s;
     interval->iterations++;
-    step.elapsed_s = step_s;
-    if (r) reporter_metrics(r, &step);
-    step.elapsed_s = interval->elapsed_s / interval->iterations;
-    if (r && !line) reporter_progress(r, &step);
-    if (!line) return;
-    step.loss = interval->loss_sum / interval->iterations;
-    if (r) reporter_line(r, &step);
-    *interval = (Interval){0};
+    interval->skipped += skipped;
+    interval->nan += !finite;
+    interval->last = *step;
+}
+
+static StepReport average(const Interval *interval) {
+    StepReport mean = interval->last;
+    int finite = interval->iterations - interval->nan;
+    mean.loss = finite ? interval->loss_sum / finite : NAN;
+    mean.elapsed_s = interval->elapsed_s / interval->iterations;
+    mean.skipped = interval->skipped;
+    mean.nan = interval->nan;
+    return mean;
+}
+
+// Writes the line that is due, or, `now`, the line of what has gathered.
+static void report(TrainingRun *run, Interval *interval, bool now) {
+    bool line = run->iteration == 1 || run->iteration % run->options->log_interval == 0 || now;
+    if (!interval->iterations) return;
+    StepReport mean = average(interval);
+    if (run->reporter && line) reporter_line(run->reporter, &mean);
+    if (run->reporter && !line) reporter_progress(run->reporter, &mean);
+    if (line) *interval = (Interval){0};
 }
 
 static Status one_iteration(TrainingRun *run, Interval *interval) {
     const Options *o = run->options;
     double start = clock_s();
-    Batch batch = load_or_abort(run, run->batches.train, run->consumed);
+    Batch batch;
+    TRY(load(run, run->batches.train, run->consumed, &batch));
     double lr = learning_rate(&run->rate, (double)run->consumed);
     StepResult result = engine_train(run->engine, batch, lr, o->weight_decay);
     run->consumed += o->global_batch_size;
     run->iteration++;
-    double step_s = clock_s() - start;
-    run->train_s += step_s;
     StepReport step = {run->iteration,
                        run->consumed,
                        (double)result.loss,
                        result.grad_norm,
                        learning_rate(&run->rate, (double)run->consumed),
-                       step_s};
-    report(run, interval, step, step_s);
-    if (!result.finite && o->check_for_nan_in_loss_and_grad)
-        return fail(ERR_NUMERIC,
-                    "iteration %lld: lm loss %g, gradient norm %g. Lower --lr, or go on regardless with "
-                    "--no-check-for-nan-in-loss-and-grad (such a step changes nothing)",
-                    (long long)run->iteration, (double)result.loss, result.grad_norm);
-    return OK;
+                       clock_s() - start,
+                       0,
+                       0};
+    run->train_s += step.elapsed_s;
+    if (run->reporter) reporter_metrics(run->reporter, &step);
+    count_step(interval, &step, !result.finite);
+    report(run, interval, false);
+    if (result.finite || !o->check_for_nan_in_loss_and_grad) return OK;
+    return fail(ERR_NUMERIC,
+                "iteration %lld: lm loss %g, gradient norm %g. Lower --lr, or go on regardless with "
+                "--no-check-for-nan-in-loss-and-grad (such a step changes nothing)",
+                (long long)run->iteration, (double)result.loss, result.grad_norm);
 }
 
-typedef enum { GO_ON, STOPPED, TIME_IS_UP } Verdict;
-
-// All ranks must leave the loop together.   Collective over the world.
-static Verdict agree_to_stop(TrainingRun *run) {
-    const Options *o = run->options;
-    double minutes = (clock_s() - run->start_s) / 60;
-    double wish[2] = {run->job->stopped && *run->job->stopped,
-                      !isnan(o->exit_duration_in_mins) && minutes > o->exit_duration_in_mins};
-    comm_all_reduce_host(run->world, wish, 2, REDUCE_MAX);
-    if (wish[0] > 0) return STOPPED;
-    bool at_interval = o->exit_interval != INT_UNSET && run->iteration % o->exit_interval == 0;
-    return wish[1] > 0 || at_interval ? TIME_IS_UP : GO_ON;
+static bool at_exit_interval(const TrainingRun *run) {
+    int interval = run->options->exit_interval;
+    return interval != INT_UNSET && run->iteration % interval == 0;
 }
 
 static Status loop(TrainingRun *run) {
@@ -183,18 +219,18 @@ static Status loop(TrainingRun *run) {
     while (run->iteration < o->shape.train_iters && verdict == GO_ON) {
         TRY(one_iteration(run, &interval));
         verdict = agree_to_stop(run);
+        if (verdict == GO_ON && at_exit_interval(run)) verdict = TIME_IS_UP;
         bool ended = run->iteration == o->shape.train_iters || verdict != GO_ON;
-        if (!ended && run->iteration % o->eval_interval == 0) evaluate(run, false);
+        if (!ended && run->iteration % o->eval_interval == 0) TRY(evaluate(run, false));
     }
-    if (verdict == STOPPED)
-        return fail(INTERRUPTED, "stopped by a signal after iteration %lld", (long long)run->iteration);
-    evaluate(run, true);
-    return OK;
+    report(run, &interval, true);
+    return verdict == STOPPED ? stopped(run) : evaluate(run, true);
 }
 
-// ---- afterwards ------------------------------------------------------------------------------------------------
+// ---- afterwards ---------------------------------------------------------------------------------
 
-// Every stage's measured times, on every rank; then the schedule is walked with them.   Collective over the world.
+// Every stage's measured times, on every rank; then the schedule is walked with them.   Collective over the
+// world.
 static double replayed_bubble(TrainingRun *run) {
     const Schedule *schedule = engine_schedule(run->engine);
     int num_stages = schedule->num_ranks * schedule->num_chunks;
@@ -253,6 +289,6 @@ Status train_run(Comm *world, void *arg) {
     Status status = train(&run);
     engine_close(run.engine);
     batches_close(&run.batches);
-    reporter_close(&reporter);
-    return status;
+    Status closed = reporter_close(&reporter);
+    return status == OK ? closed : status;
 }

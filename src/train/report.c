@@ -29,14 +29,16 @@ Status reporter_open(Reporter *r, const Options *options, const ModelShape *shap
     if (!options->metrics) return OK;
     r->metrics = fopen(options->metrics, "w");
     if (!r->metrics)
-        return fail(errno_status(), "--metrics %s: cannot create the file: %s", options->metrics,
+        return fail(create_status(), "--metrics %s: cannot create the file: %s", options->metrics,
                     strerror(errno));
     return OK;
 }
 
-void reporter_close(Reporter *r) {
-    if (r->metrics) fclose(r->metrics);
+Status reporter_close(Reporter *r) {
+    bool failed = r->metrics && ferror(r->metrics);
+    if (r->metrics) failed = fclose(r->metrics) != 0 || failed;
     r->metrics = NULL;
+    return failed ? fail(ERR_IO, "--metrics %s: not everything could be written", r->options->metrics) : OK;
 }
 
 static void clear_progress(Reporter *r) {
@@ -88,17 +90,20 @@ void reporter_line(Reporter *r, const StepReport *s) {
     printf(
         " [%s] iteration %8" PRId64 "/%8" PRId64 " | consumed samples: %12" PRId64
         " | elapsed time per iteration (ms): %.1f | throughput per GPU (TFLOP/s/GPU): %.3f | learning rate: %.6E | "
-        "global batch size: %5d | lm loss: %.6E | loss scale: 1.0 | grad norm: %.3f | number of skipped iterations:   0 | "
-        "number of nan iterations:   0 | tokens/s: %.0f | eta: %s |\n",
+        "global batch size: %5d | lm loss: %.6E | loss scale: 1.0 | grad norm: %.3f | number of skipped iterations: %3d | "
+        "number of nan iterations: %3d | tokens/s: %.0f | eta: %s |\n",
         when, s->iteration, r->options->shape.train_iters, s->consumed, 1e3 * s->elapsed_s,
-        tflops_per_rank(r, s), s->lr, r->options->global_batch_size, s->loss, s->grad_norm, per_second(r, s),
-        left);
+        tflops_per_rank(r, s), s->lr, r->options->global_batch_size, s->loss, s->grad_norm, s->skipped,
+        s->nan, per_second(r, s), left);
     fflush(stdout);
 }
 
-// JSON has no NaN; a number that is none is written as a string.
+// JSON has no NaN and no infinity: they are written as the strings "NaN", "Infinity", "-Infinity".
 static void json_number(FILE *file, const char *name, double value) {
-    fprintf(file, isfinite(value) ? ", \"%s\": %.9g" : ", \"%s\": \"%g\"", name, value);
+    if (isfinite(value))
+        fprintf(file, ", \"%s\": %.9g", name, value);
+    else
+        fprintf(file, ", \"%s\": \"%s\"", name, isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
 }
 
 void reporter_metrics(Reporter *r, const StepReport *s) {
@@ -139,15 +144,18 @@ void reporter_summary(Reporter *r, const RunSummary *s) {
     const RunShape *shape = &r->options->shape;
     double tokens = (double)s->iterations * r->options->global_batch_size * r->options->seq_length;
     clear_progress(r);
+    if (!s->iterations) {
+        printf("nothing was trained: 0 iterations\n");
+        return;
+    }
     printf("trained %" PRId64 " iterations in %.1f s: lm loss %.4f -> %.4f", s->iterations, s->seconds,
            r->first_loss, r->last_loss);
     if (!isnan(r->last_validation)) printf(", validation %.4f", r->last_validation);
     printf("; %.0f tokens/s\n", s->seconds > 0 ? tokens / s->seconds : 0);
     if (shape->pp == 1) return;
-    printf(
-        "pipeline bubble: %.1f %% of the ideal time by the formula (p-1)/(v m) = %d/%d; %.1f %% when the schedule is replayed "
-        "with each stage's measured times\n",
-        100 * s->formula, shape->pp - 1, shape->vp * shape->num_microbatches, 100 * s->replay);
+    printf("pipeline bubble: %.1f %% of the ideal time by the formula for equal stages, (p-1)/(v m) = %d/%d; "
+           "%.1f %% when the schedule is replayed with each stage's measured times\n",
+           100 * s->formula, shape->pp - 1, shape->vp * shape->num_microbatches, 100 * s->replay);
     printf("waiting for other stages: %.1f %% of the pipeline's time", 100 * s->waited);
     if (s->busy_threads > s->cores)
         printf(" (%d threads share %d processors: most of it is other ranks' turns)", s->busy_threads,
