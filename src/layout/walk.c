@@ -138,7 +138,8 @@ static void walk_close(Walk *walk) {
 
 static Channel *channel_of(const Walk *walk, int rank, Instr in) {
     const Schedule *s = walk->schedule;
-    int place = rank * s->num_chunks + in.chunk, direction = schedule_ops[in.op].direction;
+    int direction = (int)schedule_ops[in.op].direction;
+    int place = rank * s->num_chunks + in.chunk;
     bool receives = in.op != OP_SEND_FORWARD && in.op != OP_SEND_BACKWARD;
     if (receives) {
         int stage = s->stage[place] + (direction ? 1 : -1);
@@ -181,7 +182,8 @@ static Status run_send(Walk *walk, int rank, Instr in) {
     Runner *self = &walk->runners[rank];
     Channel *channel = channel_of(walk, rank, in);
     int64_t item = item_of(walk, in);
-    int direction = schedule_ops[in.op].direction, index = self->items[item].buffer[direction];
+    int direction = (int)schedule_ops[in.op].direction;
+    int index = self->items[item].buffer[direction];
     Buffer *buffer = direction ? &self->gradients[index] : &self->slots[index];
     if (buffer->holder != item) {
         char text[16];
