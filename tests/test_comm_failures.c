@@ -111,6 +111,25 @@ static Status stopped(Comm *world) {
     return OK;
 }
 
+static Status stopped_before_split(Comm *world) {
+    Comm *pair;
+    const int ranks[] = {0, 1};
+    sign(world);
+    comm_barrier(world);
+    if (comm_rank(world) == 1) raise(SIGSTOP);
+    if (comm_rank(world) > 1) return OK;
+    TRY(comm_split(world, "pair", ranks, 2, &pair));
+    comm_close(pair);
+    return OK;
+}
+
+static Status stopped_at_the_end(Comm *world) {
+    sign(world);
+    comm_barrier(world);
+    if (comm_rank(world) == 1) raise(SIGSTOP);
+    return OK;
+}
+
 // Half of the time limit passes in waiting, and the test stops the whole process for twice the limit.
 static Status slow(Comm *world) {
     if (comm_rank(world) == 1) rest(0.3);
@@ -134,6 +153,8 @@ static const struct {
     {"lone_error", lone_error, false, 30},
     {"agreed_error", agreed_error, false, 30},
     {"stopped", stopped, false, 0.6},
+    {"stopped_before_split", stopped_before_split, false, 0.6},
+    {"stopped_at_the_end", stopped_at_the_end, false, 0.6},
     {"slow", slow, false, 0.6},
 };
 
@@ -315,14 +336,20 @@ static bool is_dead(int pid) {
     return state == 'X' || state == 'Z';
 }
 
-static void stopped_rank_ends_the_job(void) {
-    if (!mpi_runs) return;
-    expect_all(&(const Expectation){"stopped", "mpi", ERR_HANG, {"for rank 1 in barrier of world"}}, 1);
+static void expect_ended(const char *name, const char *text) {
+    expect_all(&(const Expectation){name, "mpi", ERR_HANG, {text}}, 1);
     for (int rank = 0; rank < 3; rank++) {
         int pid = signed_pid(rank);
         for (int i = 0; i < 50 && !is_dead(pid); i++) rest(0.1);
-        EXPECT(pid > 0 && is_dead(pid), "rank %d still runs as process %d", rank, pid);
+        EXPECT(pid > 0 && is_dead(pid), "%s: rank %d still runs as process %d", name, rank, pid);
     }
+}
+
+static void stopped_rank_ends_the_job(void) {
+    if (!mpi_runs) return;
+    expect_ended("stopped", "for rank 1 in barrier of world");
+    expect_ended("stopped_before_split", "for the other ranks in the set-up of group pair");
+    expect_ended("stopped_at_the_end", "for the other ranks in the end of the job");
 }
 
 static void stopped_time_does_not_count(void) {

@@ -91,7 +91,7 @@ static _Noreturn void disagree(const Group *group, const Signature *all, int oth
              *all[other].doing ? all[other].doing : "?", *all[0].doing ? all[0].doing : "?");
     for (int i = other + 1, first = 1; i < group->size; i++) {
         if (same(&all[i], &all[0])) continue;
-        text_add(&text, first ? "; so do ranks %d" : ", %d", group->members[i]);
+        text_add(&text, first ? "; others that differ: %d" : ", %d", group->members[i]);
         first = 0;
     }
     fprintf(stderr, "%s\n", text_string(&text));
@@ -110,7 +110,7 @@ static void compare(const Group *group, const Signature *all) {
 static void check_start(Group *group, const Call *call, void *op) {
     CheckGroup *g = (CheckGroup *)group;
     CheckOp *o = op;
-    if (call->op == COMM_SEND || call->op == COMM_RECV) {
+    if (is_message(call)) {
         g->calls->transport->start(g->calls, call, o->inner);
         return;
     }

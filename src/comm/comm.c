@@ -139,7 +139,7 @@ static Request post(Comm *comm, Call call, size_t bytes) {
     CommCount *count = &comm->counts[call.op];
     count->calls++;
     count->bytes += (double)bytes;
-    bool message = call.op == COMM_SEND || call.op == COMM_RECV;
+    bool message = is_message(&call);
     rank_event(event_formats[call.op], (int64_t)call.count,
                message ? comm->group->members[call.peer] : comm->group->size,
                message ? call.channel : count->calls);

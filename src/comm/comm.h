@@ -9,7 +9,8 @@
 // A *channel* is (from, to, number): a FIFO. Sends and receives are posts; they are awaited through their Request. That is
 // the model in which schedule_verify proves that a schedule cannot hang.
 // Every wait is watched: after timeout_s without progress the rank says who it waits for, in what, at which instruction, and
-// ends the job on every rank with ERR_HANG. Time in which the process itself was stopped does not count.
+// ends the job on every rank with ERR_HANG. Time in which the process itself was stopped does not count. (Where MPI itself
+// blocks, in set-up and at the end, the message names the group and "the other ranks".)
 #pragma once
 #include "base/rank.h"
 #include "device/device.h"

@@ -6,8 +6,12 @@
 
 enum {
     SMALL_BYTES = 4096,
+    SCRATCH_BYTES = 2 << 20,        // the parts of one segment
     COLLECTIVE_TAGS = MAX_CHANNELS, // channels are the tags below; MPI promises tags up to 32767
 };
+
+// Whom a request waits for when that is not one rank.
+enum { NOBODY = -1, EVERYBODY = -2 };
 
 #define MPI_DO(call)                                                                                         \
     do {                                                                                                     \
@@ -15,19 +19,26 @@ enum {
         CHECK(rc_ == MPI_SUCCESS, "MPI error %d in " #call, rc_);                                            \
     } while (0)
 
+static void open_workspace(Workspace *w, size_t size) {
+    w->requests = comm_allocate(2 * size, sizeof(MPI_Request));
+    w->indices = comm_allocate(2 * size, sizeof(int));
+    w->peers = comm_allocate(2 * size, sizeof(int));
+    w->scratch = comm_allocate(size > 1 ? SCRATCH_BYTES : 0, 1);
+}
+
 void messages_open(Messages *messages, MPI_Comm comm, const Group *group, bool deterministic) {
     *messages = (Messages){.comm = comm, .group = group, .deterministic = deterministic};
     messages->parts = comm_allocate((size_t)group->size, sizeof *messages->parts);
+    for (int i = 0; i < MESSAGES_IN_FLIGHT; i++) open_workspace(&messages->works[i], (size_t)group->size);
 }
 
 void messages_close(Messages *messages) {
-    for (Workspace *w = messages->idle, *next; w; w = next) {
-        next = w->next;
+    for (int i = 0; i < MESSAGES_IN_FLIGHT; i++) {
+        Workspace *w = &messages->works[i];
         free(w->requests);
         free(w->indices);
         free(w->peers);
         free(w->scratch);
-        free(w);
     }
     free(messages->parts);
 }
@@ -68,38 +79,6 @@ static MPI_Request post_recv(const Messages *m, void *to, size_t bytes, int from
     return request;
 }
 
-// ---- workspaces -----------------------------------------------------------------------------------------
-
-static Workspace *take_workspace(Messages *m, size_t scratch_bytes) {
-    Workspace *w = m->idle;
-    size_t twice = 2 * (size_t)m->group->size;
-    if (w) {
-        m->idle = w->next;
-    } else {
-        w = comm_allocate(1, sizeof *w);
-        w->requests = comm_allocate(twice, sizeof *w->requests);
-        w->indices = comm_allocate(twice, sizeof *w->indices);
-        w->peers = comm_allocate(twice, sizeof *w->peers);
-    }
-    if (w->scratch_bytes < scratch_bytes) {
-        free(w->scratch);
-        w->scratch = comm_allocate(scratch_bytes, 1);
-        w->scratch_bytes = scratch_bytes;
-    }
-    w->num_requests = 0;
-    return w;
-}
-
-static void give_back(Messages *m, Workspace *w) {
-    w->next = m->idle;
-    m->idle = w;
-}
-
-static void add_request(Workspace *w, MPI_Request request, int peer) {
-    w->peers[w->num_requests] = peer;
-    w->requests[w->num_requests++] = request;
-}
-
 // ---- the exchanges that collectives are made of -----------------------------------------------------------
 
 typedef struct {
@@ -108,26 +87,49 @@ typedef struct {
     MessagesOp *op;
 } Step;
 
-static bool is_small(const Call *call) { return call->count * call->element_bytes <= SMALL_BYTES; }
-
-// The slice of the call that `rank` reduces, in elements.
-static size_t first_of(const Step *s, int rank) {
-    const Call *call = s->call;
-    return call->op == COMM_REDUCE_SCATTER ? (size_t)rank * call->count
-                                           : slice_begin(call->count, s->m->group->size, rank);
+// Everybody's elements fit into one scratch, and are few.
+static bool is_small(const Messages *m, const Call *call) {
+    size_t bytes = call->count * call->element_bytes;
+    return bytes <= SMALL_BYTES && bytes * (size_t)m->group->size <= SCRATCH_BYTES;
 }
 
-static size_t elements_of(const Step *s, int rank) { return first_of(s, rank + 1) - first_of(s, rank); }
+// Elements per rank of one segment. The slices of an all-reduce differ by one element at most: room for one more each.
+static size_t segment_elements(const Messages *m, const Call *call) {
+    size_t fit = call->count, size = (size_t)m->group->size;
+    if (call->op == COMM_REDUCE_SCATTER) fit = SCRATCH_BYTES / call->element_bytes / size;
+    if (call->op == COMM_ALL_REDUCE && !is_small(m, call)) fit = SCRATCH_BYTES / call->element_bytes - size;
+    CHECK(fit > 0 || !call->count, "%d ranks are too many for %d bytes", m->group->size, SCRATCH_BYTES);
+    return fit < call->count ? fit : call->count;
+}
+
+// Where the part of the segment begins that `rank` reduces, in elements.
+static size_t first_of(const Step *s, int rank) {
+    if (s->call->op == COMM_REDUCE_SCATTER) return (size_t)rank * s->call->count + s->op->first;
+    return s->op->first + slice_begin(s->op->length, s->m->group->size, rank);
+}
+
+static size_t elements_of(const Step *s, int rank) {
+    if (s->call->op == COMM_REDUCE_SCATTER) return s->op->length;
+    return first_of(s, rank + 1) - first_of(s, rank);
+}
+
+static void add_request(const Step *s, MPI_Request request, int peer) {
+    Workspace *w = s->op->work;
+    w->peers[w->num_requests] = peer;
+    w->requests[w->num_requests++] = request;
+}
+
+// Segments of one collective share its tags: messages between two ranks do not overtake each other.
+static int tag_of(const Step *s) {
+    return COLLECTIVE_TAGS + (int)(s->op->number * 2 % (unsigned)COLLECTIVE_TAGS) + s->op->step;
+}
 
 static void send_to(const Step *s, int rank, const void *from, size_t elements) {
-    add_request(s->op->work,
-                post_send(s->m, from, elements * s->call->element_bytes, rank, s->op->tag + s->op->step),
-                rank);
+    add_request(s, post_send(s->m, from, elements * s->call->element_bytes, rank, tag_of(s)), rank);
 }
 
 static void recv_from(const Step *s, int rank, void *to, size_t elements) {
-    add_request(s->op->work,
-                post_recv(s->m, to, elements * s->call->element_bytes, rank, s->op->tag + s->op->step), rank);
+    add_request(s, post_recv(s->m, to, elements * s->call->element_bytes, rank, tag_of(s)), rank);
 }
 
 // Every rank's part of my slice comes to my scratch.
@@ -165,14 +167,14 @@ static void gather(const Step *s, const char *own, size_t mine, size_t (*at)(con
 
 static size_t whole(const Step *s, int rank) { return (size_t)rank * s->call->count; }
 
-// ---- one function per collective: posts the next exchange, or returns false when all is done -----------------
+// ---- one function per collective: posts the next exchange, or returns false when the segment is done ----------
 
 static bool all_reduce_step(const Step *s) {
     const Call *call = s->call;
     char *out = call->out;
     int me = s->m->group->rank;
     size_t first = first_of(s, me) * call->element_bytes, mine = elements_of(s, me);
-    if (is_small(call)) {
+    if (is_small(s->m, call)) {
         if (s->op->step == 0)
             gather(s, call->in, call->count, whole, s->op->work->scratch);
         else
@@ -187,13 +189,26 @@ static bool all_reduce_step(const Step *s) {
     return s->op->step < 2;
 }
 
+// MPI's own sum, in an order of its choice.
+static bool sum_by_mpi_step(const Step *s) {
+    const Call *call = s->call;
+    char *out = (char *)call->out + s->op->first * call->element_bytes;
+    MPI_Request request;
+    if (s->op->step > 0) return false;
+    MPI_DO(MPI_Iallreduce(MPI_IN_PLACE, out, (int)s->op->length, call->dtype == F64 ? MPI_DOUBLE : MPI_FLOAT,
+                          MPI_SUM, s->m->comm, &request));
+    add_request(s, request, EVERYBODY);
+    return true;
+}
+
 static bool reduce_scatter_step(const Step *s) {
     const Call *call = s->call;
+    size_t element = call->element_bytes, mine = first_of(s, s->m->group->rank);
     if (s->op->step == 0)
         scatter(s);
     else
-        reduce(s, call->out, (const char *)call->in + first_of(s, s->m->group->rank) * call->element_bytes,
-               call->count);
+        reduce(s, (char *)call->out + s->op->first * element, (const char *)call->in + mine * element,
+               s->op->length);
     return s->op->step == 0;
 }
 
@@ -240,19 +255,39 @@ static bool (*const steps[])(const Step *) = {
 
 // ---- the state machine ---------------------------------------------------------------------------------
 
-static bool is_message(const Call *call) { return call->op == COMM_SEND || call->op == COMM_RECV; }
-
-static size_t scratch_bytes(const Messages *m, const Call *call) {
-    size_t size = (size_t)m->group->size, element = call->element_bytes;
-    if (call->op == COMM_REDUCE_SCATTER || (call->op == COMM_ALL_REDUCE && is_small(call)))
-        return size * call->count * element;
-    return call->op == COMM_ALL_REDUCE ? (call->count + size * size) * element : 0;
+// MPI's sum may not keep NaN in a maximum.
+static bool left_to_mpi(const Messages *m, const Call *call) {
+    return !m->deterministic && call->op == COMM_ALL_REDUCE && call->reduce == REDUCE_SUM;
 }
 
-// MPI's own sum, in an order of its choice; it may not keep NaN in a maximum, so it only sums.
-static bool left_to_mpi(const Messages *m, const Call *call) {
-    return !m->deterministic && call->op == COMM_ALL_REDUCE && call->reduce == REDUCE_SUM &&
-           call->count <= INT_MAX;
+static bool post_step(Messages *m, const Call *call, MessagesOp *op) {
+    const Step s = {m, call, op};
+    return left_to_mpi(m, call) ? sum_by_mpi_step(&s) : steps[call->op](&s);
+}
+
+static void post_segment(Messages *m, const Call *call, MessagesOp *op, size_t first) {
+    size_t most = segment_elements(m, call), left = call->count - first;
+    op->first = first;
+    op->length = left < most ? left : most;
+    op->step = 0;
+    post_step(m, call, op);
+}
+
+static Workspace *idle_workspace(Messages *m) {
+    for (int i = 0; i < MESSAGES_IN_FLIGHT; i++)
+        if (!m->works[i].busy) return &m->works[i];
+    return NULL;
+}
+
+// Turns come in the order of the starts, which is the same on all ranks: so the oldest collective always goes on.
+static bool take_turn(Messages *m, const Call *call, MessagesOp *op) {
+    Workspace *w = op->number == m->num_posted ? idle_workspace(m) : NULL;
+    if (!w) return false;
+    m->num_posted++;
+    w->busy = true;
+    op->work = w;
+    post_segment(m, call, op, 0);
+    return true;
 }
 
 void messages_start(Messages *m, const Call *call, MessagesOp *op) {
@@ -261,16 +296,9 @@ void messages_start(Messages *m, const Call *call, MessagesOp *op) {
     if (call->op == COMM_SEND) op->message = post_send(m, call->in, bytes, call->peer, call->channel);
     if (call->op == COMM_RECV) op->message = post_recv(m, call->out, bytes, call->peer, call->channel);
     if (is_message(call)) return;
-    op->tag = COLLECTIVE_TAGS + (int)(m->num_calls++ * 2 % (unsigned)COLLECTIVE_TAGS);
-    op->work = take_workspace(m, left_to_mpi(m, call) ? 0 : scratch_bytes(m, call));
-    if (!left_to_mpi(m, call)) {
-        steps[call->op](&(Step){m, call, op});
-        return;
-    }
-    MPI_Request request;
-    MPI_DO(MPI_Iallreduce(MPI_IN_PLACE, call->out, (int)call->count,
-                          call->dtype == F64 ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM, m->comm, &request));
-    add_request(op->work, request, m->group->rank);
+    op->number = m->num_started++;
+    op->moves = m->moves;
+    take_turn(m, call, op);
 }
 
 static Progress advance_message(const Messages *m, const Call *call, MessagesOp *op) {
@@ -291,36 +319,62 @@ static Progress advance_message(const Messages *m, const Call *call, MessagesOp 
     return DONE;
 }
 
-Progress messages_advance(Messages *m, const Call *call, MessagesOp *op) {
-    if (is_message(call)) return advance_message(m, call, op);
-    Workspace *w = op->work;
-    Progress progress = STUCK;
-    for (;;) {
-        int done = 0;
-        MPI_DO(MPI_Testsome(w->num_requests, w->requests, &done, w->indices, MPI_STATUSES_IGNORE));
-        if (done > 0) progress = MOVED;
-        bool all = done == MPI_UNDEFINED; // no request is left
-        for (int i = 0; !all && i < done; i++) w->peers[w->indices[i]] = -1;
-        if (!all && done == 0) return progress;
-        if (!all) continue;
-        w->num_requests = 0;
-        op->step++;
-        if (left_to_mpi(m, call) || !steps[call->op](&(Step){m, call, op})) break;
-    }
-    give_back(m, w);
-    return DONE;
+// MOVED while the collectives ahead move: waiting for them is not a hang.
+static Progress wait_for_turn(const Messages *m, MessagesOp *op) {
+    Progress progress = op->moves == m->moves ? STUCK : MOVED;
+    op->moves = m->moves;
+    return progress;
 }
 
+// MOVED: some requests are done now; DONE: no request is left.
+static Progress test_requests(Workspace *w) {
+    int done = 0;
+    MPI_DO(MPI_Testsome(w->num_requests, w->requests, &done, w->indices, MPI_STATUSES_IGNORE));
+    if (done == MPI_UNDEFINED) return DONE;
+    for (int i = 0; i < done; i++) w->peers[w->indices[i]] = NOBODY;
+    return done ? MOVED : STUCK;
+}
+
+// The next exchange of the segment, or the next segment; false when all is done.
+static bool post_next(Messages *m, const Call *call, MessagesOp *op) {
+    op->work->num_requests = 0;
+    op->step++;
+    if (post_step(m, call, op)) return true;
+    if (op->first + op->length >= call->count) return false;
+    post_segment(m, call, op, op->first + op->length);
+    return true;
+}
+
+static Progress advance_collective(Messages *m, const Call *call, MessagesOp *op) {
+    for (Progress progress = STUCK;; progress = MOVED) {
+        Progress tested = test_requests(op->work);
+        if (tested == STUCK) return progress;
+        if (tested == DONE && !post_next(m, call, op)) return DONE;
+    }
+}
+
+Progress messages_advance(Messages *m, const Call *call, MessagesOp *op) {
+    if (is_message(call)) return advance_message(m, call, op);
+    if (!op->work && !take_turn(m, call, op)) return wait_for_turn(m, op);
+    Progress progress = advance_collective(m, call, op);
+    m->moves += progress != STUCK;
+    op->work->busy = progress != DONE;
+    return progress;
+}
+
+static bool waits_for(const Workspace *w, int rank, int me) {
+    for (int i = 0; w->busy && i < w->num_requests; i++)
+        if (w->peers[i] == rank || (w->peers[i] == EVERYBODY && rank != me)) return true;
+    return false;
+}
+
+// A collective whose turn has not come waits for those that the ones ahead wait for.
 void messages_waits_for(const Messages *m, const Call *call, const MessagesOp *op, Text *ranks) {
     const Group *group = m->group;
-    if (is_message(call)) {
-        text_add(ranks, " %d", group->members[call->peer]);
-        return;
+    for (int r = 0; r < group->size; r++) {
+        bool waits = is_message(call) && r == call->peer;
+        for (int i = 0; !is_message(call) && i < MESSAGES_IN_FLIGHT; i++)
+            if (!op->work || op->work == &m->works[i]) waits |= waits_for(&m->works[i], r, group->rank);
+        if (waits) text_add(ranks, " %d", group->members[r]);
     }
-    for (int r = 0; r < group->size; r++)
-        for (int i = 0; i < op->work->num_requests; i++) {
-            if (op->work->peers[i] != r) continue;
-            text_add(ranks, " %d", group->members[r]);
-            break;
-        }
 }

@@ -7,30 +7,36 @@
 #include "comm/transport.h"
 #include <mpi.h>
 
-// What one collective in flight needs; kept for the next when it is done.
-typedef struct Workspace {
-    struct Workspace *next;
+enum { MESSAGES_IN_FLIGHT = 2 };
+
+// What one collective in flight needs. A group has a fixed number of them, so a step allocates nothing: collectives get
+// one in the order of their start and go through its scratch segment by segment; those behind them wait their turn.
+typedef struct {
+    bool busy;
+    int num_requests;
     MPI_Request *requests; // [2 * size]
     int *indices;          // [2 * size]
-    int *peers;            // [2 * size] group ranks, -1: no request
-    int num_requests;
+    int *peers;    // [2 * size] the group rank that each request waits for, or one of the names in messages.c
     char *scratch; // received parts
-    size_t scratch_bytes;
 } Workspace;
 
 typedef struct {
     MPI_Comm comm;
     const Group *group;
-    bool deterministic; // false: MPI's own MPI_Iallreduce may do the sums
-    unsigned num_calls;
-    Workspace *idle;
-    const char **parts; // [size]
+    bool deterministic;               // false: MPI's own MPI_Iallreduce may do the sums
+    unsigned num_started, num_posted; // collectives; those that have been given a workspace
+    unsigned moves;                   // of any collective: one that waits its turn waits for these
+    const char **parts;               // [size]
+    Workspace works[MESSAGES_IN_FLIGHT];
 } Messages;
 
 typedef struct {
-    Workspace *work;
-    MPI_Request message; // of a send or receive
-    int tag, step;
+    MPI_Request message; // of a send or receive; from here on of a collective
+    Workspace *work;     // NULL: its turn has not come
+    unsigned number;     // of all that were started
+    unsigned moves;      // of the others, when last seen
+    int step;
+    size_t first, length; // the segment that is on its way, in elements per rank
 } MessagesOp;
 
 void messages_open(Messages *messages, MPI_Comm comm, const Group *group, bool deterministic);

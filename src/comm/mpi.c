@@ -1,5 +1,6 @@
 // N processes under mpirun or srun. Ranks of one node work on a blackboard in a shared window, 2.5 to 4 times as fast as
 // MPI_Allreduce; everything else, and all that is started and awaited later, goes in messages.
+#include "comm/alarm.h"
 #include "comm/board.h"
 #include "comm/messages.h"
 #include <malloc.h>
@@ -17,6 +18,7 @@ typedef struct {
     int *nodes;        // [size] the first rank on the same node, by world rank
     int spins;         // turns of waiting before the core is given up
     bool share_memory, deterministic;
+    double timeout_s;
     MpiGroup *groups; // all that were ever opened, the last first; freed when all ranks have left
 } MpiWorld;
 
@@ -117,6 +119,9 @@ static Status mpi_split(Group *parent, const char *name, const int *ranks, int n
     group_init(&g->head, &mpi_transport, name, parent, ranks, num_ranks, 0);
     MPI_Group all, some;
     MPI_Comm comm;
+    char what[64];
+    snprintf(what, sizeof what, "the set-up of group %s", name);
+    alarm_set(what, p->world->timeout_s);
     MPI_Comm_group(p->comm, &all);
     MPI_Group_incl(all, num_ranks, ranks, &some);
     int rc = MPI_Comm_create_group(p->comm, some, ranks[0], &comm);
@@ -125,6 +130,7 @@ static Status mpi_split(Group *parent, const char *name, const int *ranks, int n
     CHECK(rc == MPI_SUCCESS, "group %s of %d ranks: MPI error %d", name, num_ranks, rc);
     *group = &g->head;
     open_group(g, p->world, comm);
+    alarm_clear();
     return OK;
 }
 
@@ -154,7 +160,7 @@ static void free_groups(MpiGroup *newest) {
 
 // Started operations are polled now and then: whole messages need fewer polls than a chunked board.
 static bool uses_board(const MpiGroup *g, const Call *call) {
-    return g->window != MPI_WIN_NULL && call->blocking && call->op != COMM_SEND && call->op != COMM_RECV;
+    return g->window != MPI_WIN_NULL && call->blocking && !is_message(call);
 }
 
 static void mpi_start(Group *group, const Call *call, void *op) {
@@ -257,15 +263,20 @@ static Status farewell(MpiWorld *world, const Rank *me, Status mine) {
 
 static Status run_as(Rank *rank, const CommOptions *options, RankMain *rank_main, void *arg) {
     MpiWorld world = {.share_memory = !strcmp(options->transport, "mpi"),
-                      .deterministic = options->deterministic};
+                      .deterministic = options->deterministic,
+                      .timeout_s = options->timeout_s};
     MPI_Comm comm;
+    alarm_set("the start of the job", world.timeout_s);
     MPI_Comm_dup(MPI_COMM_WORLD, &world.farewell);
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     find_nodes(&world, rank->size);
     MpiGroup *g = comm_allocate(1, sizeof *g);
     group_init(&g->head, &mpi_transport, "world", NULL, NULL, rank->size, rank->rank);
     open_group(g, &world, comm);
-    Status status = farewell(&world, rank, world_run(&g->head, options, rank_main, arg));
+    alarm_clear();
+    Status mine = world_run(&g->head, options, rank_main, arg);
+    alarm_set("the end of the job", world.timeout_s);
+    Status status = farewell(&world, rank, mine);
     free_groups(world.groups);
     MPI_Comm_free(&world.farewell);
     free(world.nodes);
@@ -291,6 +302,7 @@ Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     else
         status = run_as(rank, options, rank_main, arg);
     MPI_Finalize();
+    alarm_clear();
     // A launcher ends the job at the first error status: rank 0 gets the time to print its message.
     if (status != OK && rank->rank != 0) usleep(500000);
     rank_enter(caller);

@@ -194,8 +194,6 @@ static void post_message(ThreadGroup *g, const Call *call, Post *mine) {
 
 // ---- the transport ------------------------------------------------------------------------------------
 
-static bool is_message(const Call *call) { return call->op == COMM_SEND || call->op == COMM_RECV; }
-
 static void threads_start(Group *group, const Call *call, void *op) {
     ThreadGroup *g = (ThreadGroup *)group;
     ThreadOp *o = op;

@@ -24,6 +24,9 @@ typedef struct {
     bool blocking; // the caller waits for it at once
 } Call;
 
+// A send or a receive; all else is a collective.
+static inline bool is_message(const Call *call) { return call->op == COMM_SEND || call->op == COMM_RECV; }
+
 typedef enum { STUCK, MOVED, DONE } Progress;
 
 typedef struct Transport Transport;
