@@ -3,6 +3,7 @@
 #pragma once
 #include "base/error.h"
 #include "config/config.h"
+#include <stdatomic.h>
 
 typedef struct {
     const char *name;
@@ -15,3 +16,7 @@ typedef struct {
 Status cmd_train(int argc, char **argv);
 Status cmd_preprocess(int argc, char **argv);
 Status cmd_schedule(int argc, char **argv);
+
+// From now on the first SIGINT or SIGTERM sets the flag that is returned, and asks for a clean end; the second one of
+// the same kind ends the process as usual.
+const atomic_int *stop_on_signals(void);

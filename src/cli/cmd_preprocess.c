@@ -3,7 +3,6 @@
 #include "data/data.h"
 #include <inttypes.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 
 static int num_cores(void) {
@@ -11,22 +10,6 @@ static int num_cores(void) {
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     return cores < MOST ? cores : MOST;
-}
-
-// A signal handler can reach nothing but a static: set once, read between documents.
-static atomic_int stopped;
-
-// The first signal asks for an end that leaves no file behind; the second one ends the process as usual.
-static void ask_to_stop(int signal) {
-    (void)signal;
-    stopped = 1;
-}
-
-static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = ask_to_stop, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
 }
 
 static Status check_options(const Options *o) {
@@ -85,10 +68,9 @@ static Status run(const Options *o) {
         .progress = stderr,
         .plain = o->plain,
         .log_documents = 1000 * (int64_t)o->log_interval,
-        .stopped = &stopped,
+        .stopped = stop_on_signals(),
     };
     choose_tokenizer(o, &job);
-    catch_signals();
     PreprocessSummary summary;
     TRY(preprocess_run(&job, &summary));
     print_summary(&job, &summary);

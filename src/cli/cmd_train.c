@@ -1,25 +1,8 @@
 #include "cli/cli.h"
 #include "train/train.h"
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-// A signal handler can reach nothing but a static: set once, read by the loop.
-static atomic_int stopped;
-
-// The first signal asks for a clean end after the current step; the second one ends the process as usual.
-static void ask_to_stop(int signal) {
-    (void)signal;
-    stopped = 1;
-}
-
-static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = ask_to_stop, .sa_flags = (int)SA_RESETHAND};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
 
 static int processors(void) {
     cpu_set_t set;
@@ -60,7 +43,6 @@ static Status prepare(Options *options, TrainJob *job, CommOptions *comm) {
                           .timeout_s = options->distributed_timeout_minutes * 60,
                           .check = options->check_comm,
                           .deterministic = options->deterministic_mode};
-    catch_signals();
     return OK;
 }
 
@@ -73,7 +55,7 @@ static bool speaks_of(Status status) {
 
 Status cmd_train(int argc, char **argv) {
     Options options;
-    TrainJob job = {.options = &options, .stopped = &stopped};
+    TrainJob job = {.options = &options, .stopped = stop_on_signals()};
     CommOptions comm;
     Status status = options_parse(&options, FOR_TRAIN, argc, argv);
     if (status == OK) status = prepare(&options, &job, &comm);
