@@ -143,6 +143,16 @@ sleep 0.5
 kill -TERM "$pid"
 expect_ended 130 "stopped by a signal after iteration 1"
 
+# In the middle of preprocessing: what was written so far goes. The text takes seconds, and its tokenizer is there already.
+cp many.jsonl large.jsonl
+for _ in $(seq 11); do cat large.jsonl large.jsonl >larger.jsonl && mv larger.jsonl large.jsonl; done
+is_writing() { compgen -G "stopped.*tmp*" >/dev/null; }
+start "$trireme" preprocess --input large.jsonl --output-prefix stopped --tokenizer-model corpus --append-eod
+until_true is_writing
+kill -TERM "$pid"
+expect_ended 130 "stopped by a signal"
+if compgen -G "stopped.*" >/dev/null; then complain "preprocessing left behind: $(echo stopped.*)"; fi
+
 # One MPI rank dies in the middle of a step, another one stops answering.
 for signal in KILL STOP; do
     start mpirun --oversubscribe -n 4 "${long[@]}" --tp 2 --pp 2 --distributed-timeout-minutes 0.05

@@ -35,13 +35,12 @@ run_checks() {
     local start=$SECONDS
     require_packages "to build and test" "${build_packages[@]}" "${lint_packages[@]}" "${test_packages[@]}"
     lint
-    configure_and_build build "building build/trireme" -DCMAKE_BUILD_TYPE=Release
-    configure_and_build build/gcc "warnings are errors: gcc" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON
+    configure_and_build build/gcc "warnings are errors: gcc" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON -DCMAKE_BUILD_TYPE=Release
     configure_and_build build/clang "warnings are errors: clang" -DCMAKE_C_COMPILER=clang -DTRIREME_WERROR=ON -DCMAKE_BUILD_TYPE=Debug
     sanitized address,undefined build/asan -E "$unsanitized_tests"
     sanitized thread build/tsan -R "$threaded_tests" -E "$unsanitized_tests"
     say "  the tests; everything before took $((SECONDS - start)) s"
-    run_tests build
+    run_tests build/gcc
 }
 
 # sanitized SANITIZERS FOLDER CTEST_OPTION...

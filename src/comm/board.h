@@ -13,8 +13,8 @@
 enum { PHASE_ENTER, PHASE_REDUCE, PHASE_LEAVE, NUM_PHASES };
 
 typedef struct {
-    _Alignas(64) _Atomic(uint64_t)
-        arrived[NUM_PHASES]; // over all uses: use number u is complete at (u + 1) * size
+    // Over all uses: use number u is complete at (u + 1) * size.
+    _Alignas(64) _Atomic(uint64_t) arrived[NUM_PHASES];
 } Slot;
 
 typedef struct {
@@ -26,8 +26,8 @@ typedef struct {
     int rank, size, num_slots;
     Slot *slots;    // shared [num_slots], zeroed before the first use
     Entry *entries; // shared [num_slots * size], zeroed
-    char *const
-        *stages; // [size] each rank's stage, num_slots * stage_bytes, as this rank sees it; NULL: direct
+    // [size] each rank's stage, num_slots * stage_bytes, as this rank sees it; NULL: direct.
+    char *const *stages;
     size_t stage_bytes;
     void (*ring)(void *self); // a phase is complete: others may be asleep; or NULL
     void *self;

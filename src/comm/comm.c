@@ -304,9 +304,9 @@ Request comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel) {
     return post(comm, call, tensor_bytes(x));
 }
 
+// Every transport here is done when it says so; one with streams of its own would make `stream` wait.
 void comm_wait(Comm *comm, Stream *stream, Request *request) {
-    (void)
-        stream; // every transport here is done when it says so; one with streams of its own would make this one wait
+    (void)stream;
     if (*request) queue_wait(comm, request);
 }
 

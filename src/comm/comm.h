@@ -25,22 +25,21 @@ typedef struct {
     int ranks;             // threads, null: how many; mpi: the launcher knows (0)
     int null_rank;         // null: which of them this one plays
     double timeout_s;
-    bool check; // wrap into the checking transport
-    bool
-        deterministic; // false allows the library's own reductions, whose order may depend on size and rank count
+    bool check;         // wrap into the checking transport
+    bool deterministic; // false allows the library's own reductions, in an order of its choice
 } CommOptions;
 
 // The number of ranks a launcher (mpirun, srun) started this process as part of, or 0 when there is none.
 int comm_launcher_ranks(void);
 int comm_launcher_rank(void); // this process's number among them; 0 when there is no launcher
-int comm_launcher_ranks_here(
-    void); // how many of them are on this machine, as far as the launcher says; at least 1
+// How many of them are on this machine, as far as the launcher says; at least 1.
+int comm_launcher_ranks_here(void);
 
 // Runs `rank_main` once per rank (on N threads, or here as this process's rank) and returns the worst status.
-// Each rank's Rank is entered before and left after; the first failing rank's message becomes the caller's (mpi: that of
-// process 0 alone, so that printing it prints it once). An error that comm_agree made everybody's ends the job in order;
-// a rank that returns one of its own while others are still at work after 2 s ends the job with its message and status.
-// mpi: once in a process.
+// Each rank's Rank is entered before; afterwards the caller's is what it was. The first failing rank's message becomes
+// the caller's (mpi: that of process 0 alone, so that printing it prints it once). An error that comm_agree made
+// everybody's ends the job in order; a rank that returns one of its own while others are still at work after 2 s ends
+// the job with its message and status. mpi: once in a process.
 typedef Status RankMain(Comm *world, void *arg);
 Status comm_launch(CommOptions options, RankMain *rank_main, void *arg);
 
@@ -60,9 +59,10 @@ void comm_close(Comm *group);
 void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op); // in place; F32 or F64
 // Posts it; progress is made in comm_poll and in any wait. x must stay untouched until the wait.
 Request comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op);
-void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in,
-                         Tensor out); // out: slice `rank` of the sum; in is n*out
-void comm_all_gather(Comm *comm, Stream *stream, Tensor in, Tensor out); // out: n*in, in rank order
+// in [n * count] -> out [count]: slice `rank` of the sum.
+void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out);
+// in [count] -> out [n * count], in rank order.
+void comm_all_gather(Comm *comm, Stream *stream, Tensor in, Tensor out);
 void comm_broadcast(Comm *comm, Stream *stream, Tensor x, int root);
 void comm_barrier(Comm *comm);
 
@@ -75,9 +75,9 @@ Status comm_agree(Comm *comm, Status mine);
 
 // ---- messages ---------------------------------------------------------------------------------------------
 
-Request comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel); // x untouched until the wait
-Request comm_recv(Comm *comm, Stream *stream, Tensor x, int from,
-                  int channel);                               // x holds the message after the wait
+// x must stay untouched until the wait; received, it holds the message after it.
+Request comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel);
+Request comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel);
 void comm_wait(Comm *comm, Stream *stream, Request *request); // sets it to NULL; NULL is done
 bool comm_done(Comm *comm, Request *request);                 // polls once; frees and NULLs when done
 void comm_poll(Comm *comm); // lets posted work of the whole world advance; cheap

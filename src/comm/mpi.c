@@ -237,7 +237,7 @@ static void find_nodes(MpiWorld *world, int size) {
     world->spins = local_size <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : 0;
 }
 
-// Waits until all ranks have left, then tells all of them the worst status and rank 0 the first failing rank's message.
+// Waits until all ranks have left, then tells all of them the worst status and the first failing rank's message.
 static Status farewell(MpiWorld *world, const Rank *me, Status mine) {
     int all_here = 0, status = (int)mine, worst = OK, first = -1;
     double deadline = clock_s() + LEAVE_GRACE_S;
@@ -258,7 +258,7 @@ static Status farewell(MpiWorld *world, const Rank *me, Status mine) {
     char text[sizeof me->message];
     memcpy(text, me->message, sizeof text);
     MPI_Bcast(text, sizeof text, MPI_CHAR, first, world->farewell);
-    return fail((Status)worst, "%s", me->rank == 0 ? text : "");
+    return fail((Status)worst, "%s", text);
 }
 
 static Status run_as(Rank *rank, const CommOptions *options, RankMain *rank_main, void *arg) {
@@ -284,20 +284,21 @@ static Status run_as(Rank *rank, const CommOptions *options, RankMain *rank_main
 }
 
 Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
-    int initialized, provided;
+    int initialized, provided = MPI_THREAD_SINGLE;
     MPI_Initialized(&initialized);
     CHECK(!initialized, "MPI can be started once in a process");
     tune();
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS ||
-        provided < MPI_THREAD_FUNNELED)
-        return fail(ERR_UNAVAILABLE, "MPI cannot be started with threads");
+    int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    if (rc != MPI_SUCCESS) return fail(ERR_UNAVAILABLE, "MPI cannot be started: its error %d", rc);
     Rank *rank = comm_allocate(1, sizeof *rank), *caller = rank_current();
     *rank = (Rank){.tp = -1, .dp = -1, .pp = -1, .abort_job = abort_all};
     MPI_Comm_rank(MPI_COMM_WORLD, &rank->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &rank->size);
     rank_enter(rank);
     Status status = OK;
-    if (options->ranks && options->ranks != rank->size)
+    if (provided < MPI_THREAD_FUNNELED)
+        status = fail(ERR_UNAVAILABLE, "this MPI does not allow threads in a process");
+    else if (options->ranks && options->ranks != rank->size)
         status = fail(ERR_CONFIG, "%d ranks are wanted, the launcher started %d", options->ranks, rank->size);
     else
         status = run_as(rank, options, rank_main, arg);
@@ -306,7 +307,7 @@ Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     // A launcher ends the job at the first error status: rank 0 gets the time to print its message.
     if (status != OK && rank->rank != 0) usleep(500000);
     rank_enter(caller);
-    if (status != OK) fail(status, "%s", rank->message);
+    if (status != OK) fail(status, "%s", rank->rank == 0 ? rank->message : ""); // said once
     free(rank);
     return status;
 }

@@ -85,7 +85,7 @@ static void describe_call(const Request r, Text *text) {
     Text ranks = {0};
     group->transport->waits_for(r->group, &r->call, r->op, &ranks);
     text_add(text, " for rank%s in %s", text_string(&ranks), op_names[r->call.op]);
-    if (r->call.op == COMM_SEND || r->call.op == COMM_RECV) text_add(text, " on channel %d", r->call.channel);
+    if (is_message(&r->call)) text_add(text, " on channel %d", r->call.channel);
     text_add(text, " of %s", group->name);
     text_free(&ranks);
 }
