@@ -1,5 +1,5 @@
-// How jobs end when something is wrong: each case runs in a process of its own, on threads and under mpirun, and the test
-// looks at the exit status, at what was said, and at how long it took.
+// How jobs end when something is wrong: each case runs in a process of its own, on threads and under mpirun,
+// and the test looks at the exit status, at what was said, and at how long it took.
 //   test_comm_failures --case NAME TRANSPORT RANKS   runs one case
 #include "comm/comm.h"
 #include "harness.h"
@@ -149,27 +149,26 @@ static Status slow(Comm *world) {
 static const struct {
     const char *name;
     Status (*run)(Comm *world);
-    bool check;
     double timeout_s;
-    bool any_order;
+    bool check, any_order;
     int ranks; // 0: as the launcher says
 } cases[] = {
-    {"other_operation", other_operation, true, 30},
-    {"other_size", other_size, true, 30},
-    {"other_order", other_order, true, 30},
-    {"other_message_size", other_message_size, false, 30},
-    {"no_answer", no_answer, false, 0.6},
-    {"absent", absent, false, 0.6},
-    {"absent_behind", absent_behind, false, 0.6},
-    {"absent_any_order", absent_behind, false, 0.6, .any_order = true},
-    {"other_ranks", absent, false, 30, .ranks = 5},
-    {"bug", bug, false, 30},
-    {"lone_error", lone_error, false, 30},
-    {"agreed_error", agreed_error, false, 30},
-    {"stopped", stopped, false, 0.6},
-    {"stopped_before_split", stopped_before_split, false, 0.6},
-    {"stopped_at_the_end", stopped_at_the_end, false, 0.6},
-    {"slow", slow, false, 0.6},
+    {"other_operation", other_operation, .timeout_s = 30, .check = true},
+    {"other_size", other_size, .timeout_s = 30, .check = true},
+    {"other_order", other_order, .timeout_s = 30, .check = true},
+    {"other_message_size", other_message_size, .timeout_s = 30},
+    {"no_answer", no_answer, .timeout_s = 0.6},
+    {"absent", absent, .timeout_s = 0.6},
+    {"absent_behind", absent_behind, .timeout_s = 0.6},
+    {"absent_any_order", absent_behind, .timeout_s = 0.6, .any_order = true},
+    {"other_ranks", absent, .timeout_s = 30, .ranks = 5},
+    {"bug", bug, .timeout_s = 30},
+    {"lone_error", lone_error, .timeout_s = 30},
+    {"agreed_error", agreed_error, .timeout_s = 30},
+    {"stopped", stopped, .timeout_s = 0.6},
+    {"stopped_before_split", stopped_before_split, .timeout_s = 0.6},
+    {"stopped_at_the_end", stopped_at_the_end, .timeout_s = 0.6},
+    {"slow", slow, .timeout_s = 0.6},
 };
 
 static Status run_selected(Comm *world, void *index) { return cases[*(int *)index].run(world); }

@@ -1,5 +1,5 @@
-// The laws of communication: every operation equals a plain loop over all ranks' data, bit for bit, on every transport.
-// Alone the program runs them on threads; under mpirun on MPI (TRIREME_TEST_TRANSPORT, _CHECK and _ANY_ORDER choose how).
+// The laws of communication: every operation equals a plain loop over all ranks' data, bit for bit, on every
+// transport. Alone they run on threads, under mpirun on MPI (TRIREME_TEST_TRANSPORT, _CHECK, _ANY_ORDER).
 #include "comm/comm.h"
 #include "harness.h"
 #include <math.h>
@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 static const int counts[] = {1, 3, 1000, 4096, 100003};
-enum { NUM_COUNTS = sizeof counts / sizeof *counts, MAX_COUNT = 100003 };
+enum { NUM_COUNTS = sizeof counts / sizeof *counts };
 
-// Values of many magnitudes, so that another order of adding gives other bits. The mixer is splitmix64's (Steele 2014).
+// Values of many magnitudes: another order of adding gives other bits. The mixer is splitmix64's (2014).
 static double value(int rank, int64_t i, int salt) {
     uint64_t x = (uint64_t)i * 0x9e3779b97f4a7c15u + (uint64_t)rank * 0xd1b54a32d192ed03u + (uint64_t)salt;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -54,29 +54,30 @@ static double reduced(int size, int64_t i, int salt, DType dtype, ReduceOp op) {
     return sum;
 }
 
-// How many elements are not the reduction of rows first.. of all ranks' data.
-static int64_t wrong(Tensor x, int64_t first, int size, int salt, ReduceOp op) {
-    int64_t bad = 0;
+// That x is the reduction of elements first.. of all ranks' data.
+static void expect_reduced(Comm *comm, Tensor x, int64_t first, int salt, ReduceOp op, const char *what) {
+    int size = comm_size(comm), bad = 0;
     for (int64_t i = 0; i < x.cols; i++) bad += get(x, i) != reduced(size, first + i, salt, x.dtype, op);
-    return bad;
+    EXPECT(!bad, "%s %d of %lld elements over %d: %d wrong", what, salt, (long long)x.cols, size, bad);
+}
+
+static void all_reduce(Comm *world, Tensor x, ReduceOp op, bool started) {
+    Request request = NULL;
+    if (started)
+        request = comm_all_reduce_start(world, NULL, x, op);
+    else
+        comm_all_reduce(world, NULL, x, op);
+    comm_wait(world, NULL, &request);
 }
 
 static void law_all_reduce(Comm *world) {
     for (int c = 0; c < NUM_COUNTS; c++) {
         for (int kind = 0; kind < 8; kind++) {
-            DType dtype = kind & 1 ? F64 : F32;
             ReduceOp op = kind & 2 ? REDUCE_MAX : REDUCE_SUM;
-            Tensor x = tensor_new(counts[c], dtype);
+            Tensor x = tensor_new(counts[c], kind & 1 ? F64 : F32);
             fill(x, comm_rank(world), kind);
-            Request request = NULL;
-            if (kind & 4)
-                request = comm_all_reduce_start(world, NULL, x, op);
-            else
-                comm_all_reduce(world, NULL, x, op);
-            comm_wait(world, NULL, &request);
-            int64_t bad = wrong(x, 0, comm_size(world), kind, op);
-            EXPECT(!bad, "all_reduce %d of %d over %d: %lld wrong", kind, counts[c], comm_size(world),
-                   (long long)bad);
+            all_reduce(world, x, op, kind & 4);
+            expect_reduced(world, x, 0, kind, op, "all_reduce");
             free(x.data);
         }
     }
@@ -91,8 +92,7 @@ static void law_reduce_scatter(Comm *world) {
             fill(in, me, 9);
             if (in_place) out.data = (float *)in.data + me * n;
             comm_reduce_scatter(world, NULL, in, out);
-            int64_t bad = wrong(out, me * n, size, 9, REDUCE_SUM);
-            EXPECT(!bad, "reduce_scatter to %lld over %d: %lld wrong", (long long)n, size, (long long)bad);
+            expect_reduced(world, out, me * n, 9, REDUCE_SUM, "reduce_scatter");
             free(in.data);
             free(own.data);
         }
@@ -158,8 +158,8 @@ typedef struct {
     bool receives;
 } Letter;
 
-// Every rank sends DEPTH messages to every rank, itself included, on every channel; the order in which a rank posts is
-// random but for the order within a channel.
+// Every rank sends DEPTH messages to every rank, itself included, on every channel; the order in which a rank
+// posts is random but for the order within a channel.
 static int write_letters(const Comm *world, Letter *letters) {
     int n = 0;
     for (int k = 0; k < DEPTH; k++)
@@ -265,7 +265,7 @@ static void law_split(Comm *world) {
     comm_close(reversed);
 }
 
-// Started reductions of several sizes on two groups, messages and a blocking reduction in between, awaited backwards.
+// Started reductions on two groups, messages and a blocking reduction in between, all awaited backwards.
 static void law_interleaved(Comm *world) {
     enum { STARTED = 12 };
     int size = comm_size(world), me = comm_rank(world), all[64];
@@ -288,8 +288,7 @@ static void law_interleaved(Comm *world) {
     }
     for (int i = STARTED - 1; i >= 0; i--) {
         comm_wait(world, NULL, &requests[i]);
-        int64_t bad = wrong(x[i], 0, size, 20 + i, REDUCE_SUM);
-        EXPECT(!bad, "started reduction %d: %lld wrong", i, (long long)bad);
+        expect_reduced(world, x[i], 0, 20 + i, REDUCE_SUM, "started reduction");
         free(x[i].data);
     }
     free(token.data);
@@ -309,13 +308,12 @@ static void law_burst(Comm *world) {
     }
     for (int i = BURST - 1; i >= 0; i--) {
         comm_wait(world, NULL, &requests[i]);
-        EXPECT(!wrong(x[i], 0, comm_size(world), 60 + i, REDUCE_SUM), "reduction %d of a burst", i);
+        expect_reduced(world, x[i], 0, 60 + i, REDUCE_SUM, "reduction of a burst");
         free(x[i].data);
     }
 }
 
-// More of it than fits into one segment, and more in flight than there are workspaces, in front of a barrier and a
-// reduce-scatter.
+// More than fits into one segment, more in flight than there are workspaces, a barrier and a reduce-scatter.
 static void law_long(Comm *world) {
     enum { LONG = 600007, STARTED = 3, SHORT = 300007 };
     int size = comm_size(world), me = comm_rank(world);
@@ -331,12 +329,10 @@ static void law_long(Comm *world) {
     comm_barrier(world);
     for (int i = STARTED - 1; i >= 0; i--) {
         comm_wait(world, NULL, &requests[i]);
-        int64_t bad = wrong(x[i], 0, size, 30 + i, REDUCE_SUM);
-        EXPECT(!bad, "long reduction %d: %lld wrong", i, (long long)bad);
+        expect_reduced(world, x[i], 0, 30 + i, REDUCE_SUM, "long reduction");
         free(x[i].data);
     }
-    int64_t bad = wrong(out, (int64_t)me * SHORT, size, 33, REDUCE_SUM);
-    EXPECT(!bad, "long reduce_scatter: %lld wrong", (long long)bad);
+    expect_reduced(world, out, (int64_t)me * SHORT, 33, REDUCE_SUM, "long reduce_scatter");
     free(in.data);
     free(out.data);
 }
@@ -349,7 +345,7 @@ static void law_barrier(Comm *world) {
         comm_barrier(world);
         times[1] = -clock_s();
         comm_all_reduce_host(world, times, 2, REDUCE_MAX);
-        EXPECT(times[0] <= -times[1], "barrier %d let a rank through %g s before the last came", round,
+        EXPECT(times[0] <= -times[1], "barrier %d: one left %g s before the last came", round,
                times[0] + times[1]);
     }
 }
@@ -357,26 +353,19 @@ static void law_barrier(Comm *world) {
 // Sums in an order of the library's choice: within what fp32 can lose.
 static Status any_order(Comm *world, void *arg) {
     (void)arg;
-    enum { LONG = 600007 };
+    Tensor x = tensor_new(600007, F32);
     for (int started = 0; started < 2; started++) {
-        Tensor x = tensor_new(LONG, F32);
         fill(x, comm_rank(world), 70);
-        Request request = NULL;
-        if (started)
-            request = comm_all_reduce_start(world, NULL, x, REDUCE_SUM);
-        else
-            comm_all_reduce(world, NULL, x, REDUCE_SUM);
-        comm_wait(world, NULL, &request);
-        for (int64_t i = 0, bad = 0; i < LONG && !bad; i++) {
-            double size = 0;
-            for (int r = 0; r < comm_size(world); r++) size += fabs(value(r, i, 70));
-            double error = get(x, i) - reduced(comm_size(world), i, 70, F32, REDUCE_SUM);
-            bad = !(fabs(error) <= 1e-6 * size);
+        all_reduce(world, x, REDUCE_SUM, started);
+        for (int64_t i = 0, bad = 0; i < x.cols && !bad; i++) {
+            double magnitude = 0, error = get(x, i) - reduced(comm_size(world), i, 70, F32, REDUCE_SUM);
+            for (int r = 0; r < comm_size(world); r++) magnitude += fabs(value(r, i, 70));
+            bad = !(fabs(error) <= 1e-6 * magnitude);
             EXPECT(!bad, "element %lld is off by %g", (long long)i, error);
         }
-        free(x.data);
     }
     law_max_keeps_nan(world);
+    free(x.data);
     return OK;
 }
 
@@ -385,12 +374,11 @@ static void law_agree(Comm *world) {
     EXPECT(comm_agree(world, OK) == OK, "all are well");
     if (size < 3) return;
     Status mine = me == 1 ? fail(ERR_DATA, "a bad file") : me == 2 ? fail(ERR_CONFIG, "a bad option") : OK;
+    const char *agreed = "[rank 1] a bad file (and 1 other rank failed)";
     EXPECT(comm_agree(world, mine) == ERR_CONFIG, "the worst status");
-    EXPECT(!strcmp(fail_message(), "[rank 1] a bad file (and 1 other rank failed)"), "got: %s",
-           fail_message());
+    EXPECT(!strcmp(fail_message(), agreed), "got: %s", fail_message());
     EXPECT(comm_agree(world, ERR_CONFIG) == ERR_CONFIG, "an agreed error stays as it is");
-    EXPECT(!strcmp(fail_message(), "[rank 1] a bad file (and 1 other rank failed)"), "got: %s",
-           fail_message());
+    EXPECT(!strcmp(fail_message(), agreed), "got: %s", fail_message());
 }
 
 static void law_counts(Comm *world) {
@@ -402,9 +390,8 @@ static void law_counts(Comm *world) {
     comm_all_reduce(group, NULL, x, REDUCE_SUM);
     comm_all_reduce(group, NULL, x, REDUCE_SUM);
     comm_barrier(group);
-    const CommCount *c = comm_counts(group);
-    EXPECT(c[COMM_ALL_REDUCE].calls == 2 && c[COMM_ALL_REDUCE].bytes == 80, "%lld calls of %g bytes",
-           (long long)c[COMM_ALL_REDUCE].calls, c[COMM_ALL_REDUCE].bytes);
+    const CommCount *c = comm_counts(group), sums = c[COMM_ALL_REDUCE];
+    EXPECT(sums.calls == 2 && sums.bytes == 80, "%lld calls of %g bytes", (long long)sums.calls, sums.bytes);
     EXPECT(c[COMM_BARRIER].calls == 1 && c[COMM_SEND].calls == 0, "one barrier, no send");
     free(x.data);
     comm_close(group);
@@ -490,8 +477,7 @@ static void on_null(void) {
 }
 
 static void unknown_transport(void) {
-    EXPECT(comm_launch((CommOptions){.transport = "pigeons"}, alone, NULL) == ERR_CONFIG,
-           "an unknown transport");
+    EXPECT(comm_launch((CommOptions){.transport = "pigeons"}, alone, NULL) == ERR_CONFIG, "not known");
     EXPECT(strstr(fail_message(), "pigeons"), "got: %s", fail_message());
 }
 

@@ -1,4 +1,5 @@
-// A bell that one thread sleeps by and others ring: nobody misses a ring, and ringing costs no lock while nobody sleeps.
+// A bell that one thread sleeps by and others ring: no ring is missed, and ringing takes a lock only when
+// somebody sleeps.
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,5 +16,5 @@ typedef struct {
 void bell_open(Bell *bell);
 void bell_close(Bell *bell);
 void bell_ring(Bell *bell);
-// Until it has rung since `*seen`, which it updates; at most `seconds`. Turns over `spins` times before it sleeps.
+// Until it has rung since `*seen`, which it updates; at most `seconds`. Spins `spins` times, then sleeps.
 void bell_await(Bell *bell, uint32_t *seen, int spins, double seconds);

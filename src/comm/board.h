@@ -1,11 +1,12 @@
-// A blackboard: collectives of ranks that see one memory, as threads do, and processes of one node through a shared window.
+// A blackboard: collectives of ranks that see one memory, as threads do, and processes of one node through a
+// shared window.
 //
-// A collective is three phases, and a rank may begin one when all ranks of the group have finished the phase before:
+// A collective is three phases; a rank may begin one when all ranks of the group finished the one before:
 //   ENTER   say where my elements are (direct), or copy them to my stage in the shared memory (staged)
 //   REDUCE  add my slice of everybody's elements, in rank order
 //   LEAVE   copy the others' results
-// A slot counts the arrivals of one collective and is used again when all have left it. Staged calls go through the slots
-// in chunks that stay in the second-level cache. Nothing here blocks or allocates after board_open.
+// A slot counts the arrivals of one collective and is used again when all have left it. Staged calls go
+// through the slots in chunks that stay in the L2 cache. After board_open nothing blocks or allocates.
 #pragma once
 #include "comm/transport.h"
 #include <stdatomic.h>

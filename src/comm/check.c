@@ -1,6 +1,6 @@
-// A transport around another one: before each collective the ranks of the group compare what they are about to do, on a
-// second group of the same ranks, and the job ends with one message when they differ. Messages need no such comparison:
-// every transport compares the sizes of both ends.
+// A transport around another one: before each collective the ranks of the group compare what they are about
+// to do, on a second group of the same ranks, and the job ends with one message when they differ. Messages
+// need no such comparison: every transport compares the sizes of both ends.
 #include "comm/transport.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -133,7 +133,7 @@ static void check_start(Group *group, const Call *call, void *op) {
     g->signatures->transport->start(g->signatures, &o->gather, o->inner);
 }
 
-// Comparisons may end in another order than they began; the calls themselves start in the order of the program.
+// Comparisons may end in another order than they began; the calls themselves start in the program's order.
 static Progress advance_comparison(CheckGroup *g, const Call *call, CheckOp *o) {
     Progress progress = STUCK;
     if (o->gather.count) progress = g->signatures->transport->advance(g->signatures, &o->gather, o->inner);

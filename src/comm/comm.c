@@ -75,7 +75,7 @@ Status world_run(Group *group, const CommOptions *options, RankMain *rank_main, 
     if (options->check) TRY(check_wrap(group, &group));
     World world = {.comm = {.group = group, .world = &world}, .options = options};
     Status status = rank_main(&world.comm, arg);
-    // After an error operations may be in flight that others still complete into their requests: leave them alone.
+    // After an error operations may be in flight that others still complete into their requests: keep those.
     if (status == OK) CHECK(!world.first, "a request was never awaited");
     if (!world.first) queue_destroy(&world);
     group->transport->close(group);
@@ -247,7 +247,7 @@ void comm_broadcast_host(Comm *comm, void *bytes, size_t size, int root) {
     run(comm, call, size);
 }
 
-// The first failing rank's message, which becomes everybody's. A message that was agreed before already names its rank.
+// The first failing rank's message, which becomes everybody's. One that was agreed before names its rank.
 static void compose(char *text, size_t size, int others) {
     char who[64];
     rank_describe(rank_current(), who, sizeof who);

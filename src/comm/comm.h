@@ -1,16 +1,16 @@
-// What ranks say to each other: groups, collectives, messages on channels, agreement, and a watchdog on every wait.
+// What ranks say to each other: groups, collectives, messages on channels, agreement; every wait is watched.
 //
 // A Comm is a group seen from one rank. Transports:
 //   threads  N ranks are threads of this process (laptop, tests, sanitizers)
 //   mpi      N processes under mpirun or srun
-//   null     one rank alone that pretends the others are there: nothing is sent, everything is counted (the planner's)
-//   check    a wrapper around one of them: before each call the ranks of the group compare operation, shape and order
-// Reductions add in rank order on every transport, so results are bitwise the same on all of them and on every run.
-// A *channel* is (from, to, number): a FIFO. Sends and receives are posts; they are awaited through their Request. That is
-// the model in which schedule_verify proves that a schedule cannot hang.
-// Every wait is watched: after timeout_s without progress the rank says who it waits for, in what, at which instruction, and
-// ends the job on every rank with ERR_HANG. Time in which the process itself was stopped does not count. (Where MPI itself
-// blocks, in set-up and at the end, the message names the group and "the other ranks".)
+//   null     one rank alone that pretends the others are there: nothing is sent, all is counted (to plan)
+//   check    around one of them: before each call the ranks of the group compare operation, shape and order
+// Reductions add in rank order on every transport, so results are bitwise the same on all of them and on
+// every run. A *channel* is (from, to, number): a FIFO. Sends and receives are posts; they are awaited
+// through their Request. That is the model in which schedule_verify proves that a schedule cannot hang.
+// After timeout_s without progress a rank says who it waits for, in what, at which instruction, and ends the
+// job on every rank with ERR_HANG. Time in which the process itself was stopped does not count. (Where MPI
+// itself blocks, in set-up and at the end, the message names the group and "the other ranks".)
 #pragma once
 #include "base/rank.h"
 #include "device/device.h"
@@ -26,7 +26,7 @@ typedef struct {
     int null_rank;         // null: which of them this one plays
     double timeout_s;
     bool check;         // wrap into the checking transport
-    bool deterministic; // false allows the library's own reductions, in an order of its choice
+    bool deterministic; // false: the library may add in an order of its own
 } CommOptions;
 
 // The number of ranks a launcher (mpirun, srun) started this process as part of, or 0 when there is none.
@@ -36,25 +36,25 @@ int comm_launcher_rank(void); // this process's number among them; 0 when there 
 int comm_launcher_ranks_here(void);
 
 // Runs `rank_main` once per rank (on N threads, or here as this process's rank) and returns the worst status.
-// Each rank's Rank is entered before; afterwards the caller's is what it was. The first failing rank's message becomes
-// the caller's (mpi: that of process 0 alone, so that printing it prints it once). An error that comm_agree made
-// everybody's ends the job in order; a rank that returns one of its own while others are still at work after 2 s ends
-// the job with its message and status. mpi: once in a process.
+// Each rank's Rank is entered before; afterwards the caller's is what it was. The first failing rank's
+// message becomes the caller's (mpi: that of process 0 alone, so that printing it prints it once). An error
+// that comm_agree made everybody's ends the job in order; a rank that returns one of its own while others are
+// still at work after 2 s ends the job with its message and status. mpi: once in a process.
 typedef Status RankMain(Comm *world, void *arg);
 Status comm_launch(CommOptions options, RankMain *rank_main, void *arg);
 
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
 const char *comm_name(const Comm *comm);
-// Device tensors handed to this world and to groups split from it later live on `device` (NULL: plain host memory).
+// Tensors handed to this world, and to groups split from it later, live on `device` (NULL: plain memory).
 void comm_use_device(Comm *world, Device *device);
 
-// The group of the given ranks of `parent`, in that order; called by exactly those ranks. Collective over them.
-// `name` ("tp", "dp") is for people and must stay alive. Closed with comm_close, before its parent.
+// The group of the given ranks of `parent`, in that order; called by exactly those ranks. Collective over
+// them. `name` ("tp", "dp") is for people and must stay alive. Closed with comm_close, before its parent.
 Status comm_split(Comm *parent, const char *name, const int *ranks, int num_ranks, Comm **group);
 void comm_close(Comm *group);
 
-// ---- collectives: same call, same shape, same order on every rank of the group --------------------------------
+// ---- collectives: same call, same shape, same order on every rank of the group ---------------------------
 
 void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op); // in place; F32 or F64
 // Posts it; progress is made in comm_poll and in any wait. x must stay untouched until the wait.
@@ -69,8 +69,8 @@ void comm_barrier(Comm *comm);
 // Host values, for control flow and statistics.
 void comm_all_reduce_host(Comm *comm, double *values, int count, ReduceOp op);
 void comm_broadcast_host(Comm *comm, void *bytes, size_t size, int root);
-// The worst status of any rank, on every rank. The message of the lowest failing rank, with its coordinates and the number
-// of others that failed, becomes every rank's fail_message. Set-up only.
+// The worst status of any rank, on every rank. The message of the lowest failing rank, with its coordinates
+// and the number of others that failed, becomes every rank's fail_message. Set-up only.
 Status comm_agree(Comm *comm, Status mine);
 
 // ---- messages ---------------------------------------------------------------------------------------------

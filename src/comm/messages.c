@@ -35,6 +35,7 @@ void messages_open(Messages *messages, MPI_Comm comm, const Group *group, bool d
 void messages_close(Messages *messages) {
     for (int i = 0; i < MESSAGES_IN_FLIGHT; i++) {
         Workspace *w = &messages->works[i];
+        if (w->busy) continue; // after an error: others may still write to it
         free(w->requests);
         free(w->indices);
         free(w->peers);
@@ -45,7 +46,7 @@ void messages_close(Messages *messages) {
 
 // ---- posting ------------------------------------------------------------------------------------------
 
-// A count and type for so many bytes: MPI counts are int, so longer messages are one element of a type of their own.
+// A count and type for so many bytes: MPI counts are int, so longer messages are one element of an own type.
 static MPI_Datatype bytes_as(size_t bytes, int *count) {
     enum { UNIT = 1 << 20 };
     *count = (int)bytes;
@@ -93,7 +94,7 @@ static bool is_small(const Messages *m, const Call *call) {
     return bytes <= SMALL_BYTES && bytes * (size_t)m->group->size <= SCRATCH_BYTES;
 }
 
-// Elements per rank of one segment. The slices of an all-reduce differ by one element at most: room for one more each.
+// Elements per rank of one segment. The slices of an all-reduce may differ by one: room for one more each.
 static size_t segment_elements(const Messages *m, const Call *call) {
     size_t fit = call->count, size = (size_t)m->group->size;
     if (call->op == COMM_REDUCE_SCATTER) fit = SCRATCH_BYTES / call->element_bytes / size;
@@ -167,7 +168,7 @@ static void gather(const Step *s, const char *own, size_t mine, size_t (*at)(con
 
 static size_t whole(const Step *s, int rank) { return (size_t)rank * s->call->count; }
 
-// ---- one function per collective: posts the next exchange, or returns false when the segment is done ----------
+// ---- one function per collective: posts the next exchange, or returns false when the segment is done ------
 
 static bool all_reduce_step(const Step *s) {
     const Call *call = s->call;
@@ -255,7 +256,7 @@ static bool (*const steps[])(const Step *) = {
 
 // ---- the state machine ---------------------------------------------------------------------------------
 
-// MPI's sum may not keep NaN in a maximum.
+// The sums only: MPI may lose a NaN in a maximum.
 static bool left_to_mpi(const Messages *m, const Call *call) {
     return !m->deterministic && call->op == COMM_ALL_REDUCE && call->reduce == REDUCE_SUM;
 }
@@ -279,7 +280,7 @@ static Workspace *idle_workspace(Messages *m) {
     return NULL;
 }
 
-// Turns come in the order of the starts, which is the same on all ranks: so the oldest collective always goes on.
+// Turns come in the order of the starts, the same on all ranks: so the oldest collective always goes on.
 static bool take_turn(Messages *m, const Call *call, MessagesOp *op) {
     Workspace *w = op->number == m->num_posted ? idle_workspace(m) : NULL;
     if (!w) return false;

@@ -1,23 +1,27 @@
-// Collectives made of messages between each two ranks, for processes that share no memory. Reductions keep the rank order:
+// Collectives made of messages between each two ranks, for processes that share no memory. Reductions keep
+// the rank order:
 //   small   everybody sends everything to everybody and adds for itself
-//   large   everybody sends slice j to rank j, adds its own slice in rank order, and sends the sum to everybody: each rank
-//           moves 2 (P-1)/P of the data, as a ring does, in two exchanges instead of 2 (P-1)
-// All is posted with MPI_Isend and MPI_Irecv and advanced by MPI_Testsome, so it progresses in any poll and can be watched.
+//   large   segment by segment: everybody sends slice j to rank j, adds its own slice in rank order, and
+//           sends the sum to everybody: each rank moves 2 (P-1)/P of the data, as in a ring, in two exchanges
+//           instead of 2 (P-1)
+// All is posted with MPI_Isend and MPI_Irecv and advanced by MPI_Testsome, so it progresses in any poll and
+// can be watched.
 #pragma once
 #include "comm/transport.h"
 #include <mpi.h>
 
 enum { MESSAGES_IN_FLIGHT = 2 };
 
-// What one collective in flight needs. A group has a fixed number of them, so a step allocates nothing: collectives get
-// one in the order of their start and go through its scratch segment by segment; those behind them wait their turn.
+// What one collective in flight needs. A group has a fixed number of them, so a step allocates nothing:
+// collectives get one in the order of their start and go through its scratch segment by segment; those behind
+// them wait their turn.
 typedef struct {
     bool busy;
     int num_requests;
     MPI_Request *requests; // [2 * size]
     int *indices;          // [2 * size]
-    int *peers;    // [2 * size] the group rank that each request waits for, or one of the names in messages.c
-    char *scratch; // received parts
+    int *peers;            // [2 * size] the group rank that a request waits for; NOBODY, EVERYBODY
+    char *scratch;         // received parts
 } Workspace;
 
 typedef struct {
@@ -31,11 +35,11 @@ typedef struct {
 } Messages;
 
 typedef struct {
-    MPI_Request message; // of a send or receive; from here on of a collective
-    Workspace *work;     // NULL: its turn has not come
-    unsigned number;     // of all that were started
-    unsigned moves;      // of the others, when last seen
-    int step;
+    MPI_Request message;  // of a send or receive; all below is of a collective
+    Workspace *work;      // NULL: its turn has not come
+    unsigned number;      // among those that were started
+    unsigned moves;       // of all, when last seen while waiting
+    int step;             // exchanges of the segment that are done
     size_t first, length; // the segment that is on its way, in elements per rank
 } MessagesOp;
 

@@ -1,5 +1,5 @@
-// N processes under mpirun or srun. Ranks of one node work on a blackboard in a shared window, 2.5 to 4 times as fast as
-// MPI_Allreduce; everything else, and all that is started and awaited later, goes in messages.
+// N processes under mpirun or srun. Ranks of one node work on a blackboard in a shared window, 2.5 to 4 times
+// as fast as MPI_Allreduce; everything else, and all that is started and awaited later, goes in messages.
 #include "comm/alarm.h"
 #include "comm/board.h"
 #include "comm/messages.h"
@@ -134,7 +134,7 @@ static Status mpi_split(Group *parent, const char *name, const int *ranks, int n
     return OK;
 }
 
-// Freeing is collective in MPI, and a rank that leaves with an error must not wait for the others here: see farewell.
+// Freeing is collective in MPI, and a rank that leaves with an error must not wait here: see farewell.
 static void mpi_close(Group *group) { (void)group; }
 
 static void free_group(MpiGroup *g) {
@@ -209,8 +209,9 @@ static const Transport mpi_transport = {.op_bytes = sizeof(MpiOp),
 
 // ---- the launch -----------------------------------------------------------------------------------------
 
-// Measured with Open MPI 4.1 on one node: large temporary buffers that keep their pages and copies through shared memory
-// halve the time of large messages; without yielding, more ranks than cores wait for each other for whole time slices.
+// Measured with Open MPI 4.1 on one node: large temporary buffers that keep their pages and copies through
+// shared memory halve the time of large messages; without yielding, more ranks than cores wait for each other
+// for whole time slices.
 static void tune(void) {
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, -1);
@@ -237,7 +238,7 @@ static void find_nodes(MpiWorld *world, int size) {
     world->spins = local_size <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : 0;
 }
 
-// Waits until all ranks have left, then tells all of them the worst status and the first failing rank's message.
+// Waits until all ranks have left, then tells them the worst status and the first failing rank's message.
 static Status farewell(MpiWorld *world, const Rank *me, Status mine) {
     int all_here = 0, status = (int)mine, worst = OK, first = -1;
     double deadline = clock_s() + LEAVE_GRACE_S;

@@ -1,4 +1,4 @@
-// One rank that pretends the others are there: every call is done at once and moves nothing; the front has counted it.
+// One rank that pretends the others are there: every call is done at once, moves nothing, is counted.
 #include "comm/transport.h"
 #include <stdlib.h>
 

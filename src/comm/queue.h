@@ -1,4 +1,4 @@
-// What this rank has posted and not yet seen done: the one place that advances operations, waits, and watches every wait.
+// What this rank has posted and not yet seen done: the one place that advances operations, waits and watches.
 #pragma once
 #include "comm/transport.h"
 

@@ -1,4 +1,4 @@
-// The one definition of a reduction: ((r0 + r1) + r2) + ... for every element, whatever transport brought the parts.
+// The one definition of a reduction: ((r0 + r1) + r2) + ... for every element, whoever brought the parts.
 #pragma once
 #include "comm/comm.h"
 

@@ -1,5 +1,5 @@
-// N ranks as threads of this process: collectives on a blackboard that shows the callers' own memory, messages by
-// rendezvous, where whoever comes second copies.
+// N ranks as threads of this process: collectives on a blackboard that shows the callers' own memory,
+// messages by rendezvous, where whoever comes second copies.
 #include "comm/bell.h"
 #include "comm/board.h"
 #include <stdlib.h>
@@ -91,8 +91,8 @@ static void shared_leave(Shared *s) {
     free(s);
 }
 
-// Members find their group in the list by parent and members. A rank joins groups in the order in which it opens them, so
-// the first that it has not joined yet is the one the others mean.
+// Members find their group in the list by parent and members. A rank joins groups in the order in which it
+// opens them, so the first that it has not joined yet is the one the others mean.
 static Shared *join(ThreadWorld *world, const Shared *parent, const Group *group) {
     size_t bytes = (size_t)group->size * sizeof *group->members;
     pthread_mutex_lock(&world->mutex);
@@ -224,7 +224,7 @@ static void threads_pause(Group *world, int turns) {
     bell_await(&g->world->bells[world->rank], &g->seen, g->world->spins, POLL_S);
 }
 
-// The others go on writing while a hanging rank reads what they do: a torn word in a last message is acceptable.
+// The others go on writing while a hanging rank reads what they do: a torn word in a last message will do.
 __attribute__((no_sanitize("thread"), noinline)) static void look_at(const Rank *rank, Rank *seen) {
     const volatile char *from = rank->doing;
     for (size_t i = 0; i + 1 < sizeof seen->doing; i++) seen->doing[i] = from[i];
@@ -276,7 +276,7 @@ typedef struct {
     Status status;
 } Member;
 
-// An agreed error makes all ranks leave at about the same time; any other would leave them waiting for us for ever.
+// An agreed error makes all ranks leave at about the same time; any other would leave them waiting for ever.
 static void leave_with_error(ThreadWorld *world, Status status) {
     double deadline = clock_s() + LEAVE_GRACE_S;
     while (atomic_load(&world->left) < world->size) {

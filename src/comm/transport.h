@@ -1,8 +1,8 @@
-// What a transport is: a table of typed functions that move bytes between the ranks of a group and never block.
+// What a transport is: a table of typed functions that move bytes between ranks of a group and never block.
 //
-// The front (comm.c) validates and counts, the queue (queue.c) waits and watches; a transport starts a Call and is then asked
-// to advance it until it is done. So every operation, blocking or not, is one small state machine, and there is one place
-// where a rank can wait.
+// The front (comm.c) validates and counts, the queue (queue.c) waits and watches; a transport starts a Call
+// and is then asked to advance it until it is done. So every operation, blocking or not, is one small state
+// machine, and there is one place where a rank can wait.
 #pragma once
 #include "base/text.h"
 #include "comm/comm.h"
@@ -48,7 +48,7 @@ struct Transport {
     Progress (*advance)(Group *group, const Call *call, void *op); // not called again after DONE
     // Adds the world ranks that the operation waits for, " 1 2".
     void (*waits_for)(Group *group, const Call *call, const void *op, Text *ranks);
-    // Lets others run until something may have changed, at most POLL_S; `turns` counts the calls since the last progress.
+    // Lets others run until something may have changed, at most POLL_S; `turns`: calls since progress.
     void (*pause)(Group *world, int turns);
     void (*report)(Group *world); // prints what the other ranks are doing, where that can be known; or NULL
 };
@@ -56,14 +56,14 @@ struct Transport {
 enum { MAX_OP_BYTES = 256, MAX_CHANNELS = 1 << 14 };
 #define POLL_S 0.1
 
-// Fills the head of a new group from its parent (NULL: the world, ranks are 0..num_ranks-1 and `rank` is ours).
+// Fills the head of a new group from its parent (NULL: the world, of ranks 0..num_ranks-1; `rank` is ours).
 void group_init(Group *group, const Transport *transport, const char *name, const Group *parent,
                 const int *ranks, int num_ranks, int rank);
 void *comm_allocate(size_t count, size_t bytes); // zeroed; CHECKs
 
-// Runs rank_main on a world group as the calling thread's rank; wraps it for checking if asked. Owns and closes `world`.
+// Runs rank_main on a world as the calling thread's rank; wraps it for checking if asked. Closes `world`.
 Status world_run(Group *world, const CommOptions *options, RankMain *rank_main, void *arg);
-// After a rank's error: how long the others get to leave too before the job is ended, and the line that says so.
+// After a rank's error: how long the others get to leave too before the job ends, and the line that says so.
 #define LEAVE_GRACE_S 2.0
 _Noreturn void abort_after_error(Status status);
 

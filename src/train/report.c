@@ -26,7 +26,7 @@ Status reporter_open(Reporter *r, const Options *options, const ModelShape *shap
     r->first_loss = r->last_loss = r->last_validation = NAN;
     const char *term = getenv("TERM");
     r->live = isatty(STDERR_FILENO) && !options->plain && term && strcmp(term, "dumb");
-    if (!options->metrics) return OK;
+    if (!options->metrics || options->dry_run) return OK;
     r->metrics = fopen(options->metrics, "w");
     if (!r->metrics)
         return fail(create_status(), "--metrics %s: cannot create the file: %s", options->metrics,
