@@ -176,14 +176,11 @@ static Status measure_share(Comm *world, void *arg) {
 }
 
 Status engine_measure(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map) {
-    Rank *speaker = rank_current();
     *memory = (EngineMemory){0};
     Measurement job = {spec, memory, map};
     CommOptions options = {
         .transport = "null", .ranks = grid_size(spec->grid), .null_rank = rank, .timeout_s = 60};
-    Status status = comm_launch(options, measure_share, &job);
-    rank_enter(speaker);
-    return status;
+    return comm_launch(options, measure_share, &job);
 }
 
 static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, const EngineMemory *memory) {
