@@ -42,7 +42,7 @@ static void expect_close(const RunResult *a, const RunResult *b, const char *nam
         double loss = fabs((double)(a->loss[i] - b->loss[i])) / (double)a->loss[i];
         double norm = fabs(a->norm[i] - b->norm[i]) / a->norm[i];
         EXPECT(loss < 1e-5, "%s: loss %d differs by %.2g", name, i, loss);
-        EXPECT(norm < 1e-4, "%s: norm %d differs by %.2g", name, i, norm);
+        EXPECT(norm < 1e-5, "%s: norm %d differs by %.2g", name, i, norm);
     }
 }
 
