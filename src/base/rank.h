@@ -26,6 +26,7 @@ typedef struct Rank {
     Event events[EVENTS_KEPT];
     void (*abort_job)(struct Rank *, int status); // how this rank ends everybody; NULL: exit the process
     char message[1024];                           // of the last fail()
+    struct Trace *trace;                          // what --trace records (trace.h), or NULL
 } Rank;
 
 // Makes `rank` the calling thread's. NULL leaves. The Rank is borrowed until the thread leaves or ends.

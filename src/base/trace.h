@@ -1,0 +1,38 @@
+// What a rank did when: spans of time for `--trace`, recorded into memory taken before the first step.
+//
+// A Trace hangs on its Rank; where none does, recording is one test of a pointer. It is a ring: a run longer
+// than its capacity keeps the end and says how much it lost. Recording neither allocates nor locks.
+#pragma once
+#include "base/rank.h"
+#include <stddef.h>
+
+// The rows that a rank gets in a drawing, one per stream of activity.
+typedef enum { TRACE_PIPELINE, TRACE_COMM, TRACE_STEP, NUM_TRACE_ROWS } TraceRow;
+
+typedef struct {
+    double start_s, end_s;     // clock_s()
+    const char *name;          // a literal: "F", "all_reduce", "wait", "optimizer"
+    const char *group;         // of a collective or message, alive as long as the trace; NULL: none
+    int64_t bytes;             // of a collective or message; 0: none
+    int32_t chunk, microbatch; // of an instruction; -1: none
+    int32_t peer;              // rank at the other end, in the job; -1: none
+    TraceRow row;
+} TraceEvent;
+
+typedef struct Trace {
+    TraceEvent *events; // [capacity], a ring
+    uint64_t count;     // recorded so far; the last `capacity` of them are there
+    size_t capacity;
+} Trace;
+
+// Gives the calling thread's rank a trace of `capacity` > 0 events; false without memory. A rank has at
+// most one.
+bool trace_open(size_t capacity);
+void trace_close(void);           // the rank stops recording; nothing where there is no trace
+bool trace_on(void);              // whether the calling thread's rank records
+void trace_add(TraceEvent event); // nothing where it does not
+
+// Reading it back: rank_current()->trace.
+uint64_t trace_lost(const Trace *trace); // events that the ring no longer has
+// Event i of those that are there, i < count - trace_lost, in the order of trace_add.
+const TraceEvent *trace_event(const Trace *trace, uint64_t i);
