@@ -11,6 +11,7 @@ enum { MAX_BLOCKS = 128 };
 
 typedef struct {
     const CpuVariant *variant;
+    DType dtype;              // the element type of the operations under test
     void *blocks[MAX_BLOCKS]; // one exact allocation per tensor, so that a sanitizer sees every overrun
     int num_blocks;
     uint64_t drawn;
@@ -73,7 +74,7 @@ static inline Tensor copy(Bench *b, Tensor x) {
 }
 
 static inline Dropout dropout_of(float probability, int64_t samples) {
-    return (Dropout){rng_key(3, "cpu test dropout", 1), probability, ((int64_t)1 << 33) + 5, samples};
+    return (Dropout){rng_key(3, "cpu test dropout", 1), probability, ((int64_t)1 << 33) + 5, samples, 0};
 }
 
 static inline double factor(Dropout d, int64_t b, int64_t index) {
@@ -106,7 +107,7 @@ static const int NUM_WRITTEN[] = {
 };
 
 static inline void with_threads(Bench *b, int threads, DeviceOp op, const void *args) {
-    const Backend *backend = b->variant->backend;
+    const Backend *backend = b->variant->of[b->dtype];
     size_t bytes = backend->workspace_bytes(threads, op, args);
     Exec exec = {threads, malloc(bytes + !bytes), bytes};
     CHECK(exec.workspace, "no memory");
@@ -118,23 +119,24 @@ static inline void with_threads(Bench *b, int threads, DeviceOp op, const void *
 // Runs the operation with 1, 2, 3 and 5 threads from the same start; leaves the result of the last.
 static inline void run(Bench *b, DeviceOp op, const void *args) {
     const Tensor *written = (const Tensor *)args + FIRST_WRITTEN[op];
-    unsigned char *before[3], *result[3];
+    unsigned char *before[4], *result[4];
     for (int i = 0; i < NUM_WRITTEN[op]; i++) {
         size_t bytes = tensor_bytes(written[i]);
-        before[i] = malloc(bytes), result[i] = malloc(bytes);
+        before[i] = malloc(bytes + !bytes), result[i] = malloc(bytes + !bytes);
         CHECK(before[i] && result[i], "no memory");
-        memcpy(before[i], written[i].data, bytes);
+        if (bytes) memcpy(before[i], written[i].data, bytes);
     }
     with_threads(b, 1, op, args);
-    for (int i = 0; i < NUM_WRITTEN[op]; i++) memcpy(result[i], written[i].data, tensor_bytes(written[i]));
+    for (int i = 0; i < NUM_WRITTEN[op]; i++)
+        if (written[i].data) memcpy(result[i], written[i].data, tensor_bytes(written[i]));
     for (int threads = 2; threads <= 5; threads += threads == 3 ? 2 : 1) {
         for (int i = 0; i < NUM_WRITTEN[op]; i++)
-            memcpy(written[i].data, before[i], tensor_bytes(written[i]));
+            if (written[i].data) memcpy(written[i].data, before[i], tensor_bytes(written[i]));
         with_threads(b, threads, op, args);
         for (int i = 0; i < NUM_WRITTEN[op]; i++)
-            EXPECT(!memcmp(result[i], written[i].data, tensor_bytes(written[i])),
-                   "%s: %s, output %d differs between 1 and %d threads", b->variant->isa, device_op_name(op),
-                   i, threads);
+            EXPECT(!written[i].data || !memcmp(result[i], written[i].data, tensor_bytes(written[i])),
+                   "%s %s: %s, output %d differs between 1 and %d threads", b->variant->isa,
+                   dtype_name(b->dtype), device_op_name(op), i, threads);
     }
     for (int i = 0; i < NUM_WRITTEN[op]; i++) free(before[i]), free(result[i]);
 }

@@ -1,6 +1,7 @@
-// A device with memory and a supply of reproducible tensors, for tests that run the same work on several devices.
+// A device with memory and a supply of reproducible tensors, for tests that run the same work on several
+// devices and in several element types.
 #pragma once
-#include "device/device.h"
+#include "device/element.h"
 #include "harness.h"
 #include <math.h>
 #include <stdlib.h>
@@ -17,17 +18,23 @@ typedef struct {
     Device *device;
     Stream *stream;
     Arena arena;
+    DType element;          // of tensors whose type is not said
+    DType drawn;            // drawn numbers have a value of this type, whatever they are stored as
     uint64_t tensors_drawn; // so that the n-th tensor is the same on every device
     Output outputs[BENCH_OUTPUTS];
     int num_outputs;
 } Bench;
 
-static inline Bench bench_open(const char *kind, int threads) {
-    Bench b = {0};
+static inline Bench bench_open_as(const char *kind, int threads, DType element, DType drawn) {
+    Bench b = {.element = element, .drawn = drawn};
     EXPECT_OK(device_open(&b.device, (DeviceOptions){kind, NULL, threads, BENCH_BYTES}));
     b.stream = device_stream(b.device);
     EXPECT_OK(arena_open(&b.arena, "bench", device_memory(b.device), BENCH_BYTES));
     return b;
+}
+
+static inline Bench bench_open(const char *kind, int threads) {
+    return bench_open_as(kind, threads, F32, F32);
 }
 
 static inline void bench_close(Bench *b) {
@@ -35,30 +42,114 @@ static inline void bench_close(Bench *b) {
     device_close(b->device);
 }
 
+// Runs a law on each device that computes.
+static inline void on_every_device_as(void (*law)(Bench *b), DType element) {
+    static const char *const KINDS[] = {"reference", "cpu", "check"};
+    for (int i = 0; i < 3; i++) {
+        Bench b = bench_open_as(KINDS[i], 1, element, element);
+        law(&b);
+        bench_close(&b);
+    }
+}
+
+static inline void on_every_device(void (*law)(Bench *b)) { on_every_device_as(law, F32); }
+
+// And in each element type.
+static inline void in_every_type(void (*law)(Bench *b)) {
+    on_every_device_as(law, F32);
+    on_every_device_as(law, BF16);
+    on_every_device_as(law, F16);
+}
+
+// Between neighbouring numbers of an element type, relative to them.
+static inline double precision_of(DType dtype) {
+    return dtype == BF16 ? 0x1p-7 : dtype == F16 ? 0x1p-10 : 0x1p-23;
+}
+
+// ---- tensors ----------------------------------------------------------------------------------------------
+
+static inline Tensor tensor_of(Bench *b, DType dtype, int64_t rows, int64_t cols) {
+    return tensor_take(&b->arena, "tensor", rows, cols, dtype);
+}
+
 static inline Tensor tensor(Bench *b, int64_t rows, int64_t cols) {
-    return tensor_take(&b->arena, "tensor", rows, cols, F32);
+    return tensor_of(b, b->element, rows, cols);
+}
+
+static inline Tensor tensor_f32(Bench *b, int64_t rows, int64_t cols) {
+    return tensor_of(b, F32, rows, cols);
+}
+
+static inline Tensor from_floats_of(Bench *b, DType dtype, int64_t rows, int64_t cols, const float *values) {
+    Tensor x = tensor_of(b, dtype, rows, cols), host = x;
+    host.data = malloc(tensor_bytes(x) + 1);
+    CHECK(host.data, "no memory");
+    for (int64_t i = 0; i < rows * cols; i++) store(host, i, (double)values[i]);
+    device_upload(b->device, b->stream, x, host.data);
+    free(host.data);
+    return x;
 }
 
 static inline Tensor from_floats(Bench *b, int64_t rows, int64_t cols, const float *values) {
-    Tensor x = tensor(b, rows, cols);
+    return from_floats_of(b, b->element, rows, cols, values);
+}
+
+static inline Tensor from_ints(Bench *b, int64_t count, const int32_t *values) {
+    Tensor x = tensor_of(b, I32, 1, count);
     device_upload(b->device, b->stream, x, values);
     return x;
 }
 
-static inline Tensor from_ints(Bench *b, int64_t count, const int32_t *values) {
-    Tensor x = tensor_take(&b->arena, "integers", 1, count, I32);
-    device_upload(b->device, b->stream, x, values);
+static inline Tensor zeros_of(Bench *b, DType dtype, int64_t rows, int64_t cols) {
+    Tensor x = tensor_of(b, dtype, rows, cols);
+    device_zero(b->device, b->stream, x);
+    return x;
+}
+
+static inline Tensor copy_of(Bench *b, Tensor x) {
+    Tensor y = tensor_of(b, x.dtype, x.rows, x.cols);
+    device_copy(b->device, b->stream, y, x);
+    return y;
+}
+
+// A copy of columns [first, first + count) of x.
+static inline Tensor columns_of(Bench *b, Tensor x, int64_t first, int64_t count) {
+    Tensor part = tensor_of(b, x.dtype, x.rows, count);
+    for (int64_t row = 0; row < x.rows; row++)
+        device_copy(b->device, b->stream, tensor_rows(part, row, 1),
+                    tensor_part(x, row * x.cols + first, count));
+    return part;
+}
+
+// ---- numbers drawn ----------------------------------------------------------------------------------------
+
+// `x` rounded to a type, in place.
+static inline void round_floats(DType dtype, int64_t count, float *x) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t word = 0;
+        Tensor one = {&word, 1, 1, dtype};
+        store(one, 0, (double)x[i]);
+        x[i] = (float)load(one, 0);
+    }
+}
+
+static inline Tensor draw_normals(Bench *b, DType dtype, DType drawn, int64_t rows, int64_t cols) {
+    float *values = malloc((size_t)(rows * cols) * sizeof *values + 1);
+    CHECK(values, "no memory");
+    rng_fill_normal(rng_key(7, "bench", b->tensors_drawn++), 0, (uint64_t)(rows * cols), 0, 1, values);
+    round_floats(drawn, rows * cols, values);
+    Tensor x = from_floats_of(b, dtype, rows, cols, values);
+    free(values);
     return x;
 }
 
 // Standard normals, the next ones.
 static inline Tensor normals(Bench *b, int64_t rows, int64_t cols) {
-    float *values = malloc((size_t)(rows * cols) * sizeof *values + 1);
-    CHECK(values, "no memory");
-    rng_fill_normal(rng_key(7, "bench", b->tensors_drawn++), 0, (uint64_t)(rows * cols), 0, 1, values);
-    Tensor x = from_floats(b, rows, cols, values);
-    free(values);
-    return x;
+    return draw_normals(b, b->element, b->drawn, rows, cols);
+}
+
+static inline Tensor normals_f32(Bench *b, int64_t rows, int64_t cols) {
+    return draw_normals(b, F32, F32, rows, cols);
 }
 
 // Integers in [0, limit), the next ones.
@@ -72,6 +163,27 @@ static inline Tensor integers(Bench *b, int64_t count, int32_t limit) {
     free(values);
     return x;
 }
+
+static inline Dropout dropout_of(float probability, int64_t samples) {
+    return (Dropout){rng_key(3, "test dropout", 1), probability, ((int64_t)1 << 33) + 5, samples, 0};
+}
+
+// A table of rotary angles that turn, unlike a model's, far within a few positions.
+static inline Tensor angles(Bench *b, int64_t sequence, int64_t cols) {
+    float *values = malloc((size_t)(sequence * cols) * sizeof *values + 1);
+    CHECK(values, "no memory");
+    for (int64_t s = 0; s < sequence; s++)
+        for (int64_t i = 0; i < cols / 2; i++) {
+            double angle = (double)s * pow(10, -(double)(2 * i) / (double)cols);
+            values[s * cols + i] = (float)cos(angle);
+            values[s * cols + cols / 2 + i] = (float)sin(angle);
+        }
+    Tensor table = from_floats_of(b, F32, sequence, cols, values);
+    free(values);
+    return table;
+}
+
+// ---- results ----------------------------------------------------------------------------------------------
 
 // Registers a tensor for comparison, and returns it.
 static inline Tensor output(Bench *b, const char *name, Tensor x) {
@@ -88,10 +200,29 @@ static inline void *values_of(Bench *b, Tensor x) {
     return values;
 }
 
-static inline double value_at(const void *values, DType dtype, int64_t i) {
-    return dtype == F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
+// The same, of any floating point type, as doubles.
+static inline double *doubles_of(Bench *b, Tensor x) {
+    double *doubles = malloc((size_t)tensor_count(x) * sizeof *doubles + 1);
+    CHECK(doubles, "no memory");
+    Tensor host = x;
+    host.data = values_of(b, x);
+    for (int64_t i = 0; i < tensor_count(x); i++) doubles[i] = load(host, i);
+    free(host.data);
+    return doubles;
 }
 
-static inline Dropout dropout_of(float probability, int64_t samples) {
-    return (Dropout){rng_key(3, "test dropout", 1), probability, ((int64_t)1 << 33) + 5, samples};
+// That every element of `got` is within `tolerance` of `wanted`; 0: that they have the same bits.
+static inline void expect_near(Bench *b, const char *what, Tensor got, Tensor wanted, double tolerance) {
+    EXPECT(tensor_same_shape(got, wanted), "%s: shape", what);
+    void *got_bits = values_of(b, got), *wanted_bits = values_of(b, wanted);
+    bool same = memcmp(got_bits, wanted_bits, tensor_bytes(got)) == 0;
+    double *g = doubles_of(b, got), *w = doubles_of(b, wanted), error = 0;
+    for (int64_t i = 0; i < tensor_count(got); i++)
+        error = fmax(error, isnan(g[i] - w[i]) ? INFINITY : fabs(g[i] - w[i]));
+    EXPECT(same || (tolerance > 0 && error <= tolerance), "%s: %s differs by %.3g", dtype_name(got.dtype),
+           what, error);
+    free(got_bits);
+    free(wanted_bits);
+    free(g);
+    free(w);
 }

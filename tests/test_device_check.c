@@ -1,4 +1,5 @@
-// The checking device names each mistake and ends the job: every test makes one in a forked child and reads what it said.
+// The checking device names each mistake and ends the job: every test makes one in a forked child and reads
+// what it said.
 #include "base/rank.h"
 #include "device/front.h"
 #include "device_bench.h"
@@ -70,6 +71,23 @@ static void overwrite_then_upload(Bench *b) {
 static void overwrite_then_close(Bench *b) { write_beyond(b, BENCH_BYTES); }
 
 // What the front sees after a backend that wrote too far.
+static void write_narrow_nan(Bench *b) {
+    b->element = BF16;
+    Tensor x = from_floats(b, 2, 3, (const float[]){1, 2, 3, 4, NAN, 6}), y = normals(b, 2, 3);
+    add(b->device, b->stream, (Add){x, y});
+}
+
+static void read_narrow_poison(Bench *b) {
+    Tensor x = tensor_of(b, F16, 3, 5);
+    convert(b->device, b->stream, (Convert){x, tensor_f32(b, 3, 5)});
+}
+
+// Far above 65504, fp16's largest.
+static void overflow_narrow(Bench *b) {
+    Tensor x = from_floats(b, 1, 1, (const float[]){1e5f});
+    convert(b->device, b->stream, (Convert){x, tensor_of(b, F16, 1, 1)});
+}
+
 static void overwrite_in_operation(Bench *b) {
     Tensor tensors[2] = {normals(b, 1, 4), normals(b, 1, 4)};
     check_before(&b->device->guard, OP_ADD, tensors);
@@ -132,8 +150,56 @@ static void pass_wrong_type(Bench *b) {
     add(b->device, b->stream, (Add){normals(b, 1, 3), integers(b, 3, 5)});
 }
 
+static void mix_types(Bench *b) {
+    add(b->device, b->stream, (Add){tensor_of(b, BF16, 1, 3), tensor_of(b, F16, 1, 3)});
+}
+
+static void accumulate_narrow(Bench *b) {
+    Tensor x = tensor_of(b, BF16, 2, 2);
+    matmul(b->device, b->stream, (Matmul){.a = x, .b = x, .d = x, .accumulate = true});
+}
+
+static void sum_narrow(Bench *b) {
+    column_sum(b->device, b->stream, (ColumnSum){tensor_of(b, F16, 2, 3), tensor_of(b, F16, 1, 3)});
+}
+
+static void narrow_integers(Bench *b) {
+    convert(b->device, b->stream, (Convert){integers(b, 3, 5), tensor(b, 1, 3)});
+}
+
+static void half_a_layer_norm(Bench *b) {
+    Tensor x = normals(b, 2, 3), row = normals(b, 1, 3), statistic = normals(b, 1, 2);
+    norm_forward(b->device, b->stream, (NormForward){x, row, row, x, {0}, statistic, 1e-5f});
+}
+
+static void uneven_groups(Bench *b) {
+    Rotary args = {tensor(b, 1, 2), tensor(b, 1, 14), {1, 1, 3, 2, 2, 0}, false};
+    rotary(b->device, b->stream, args);
+}
+
+static void part_of_a_row(Bench *b) {
+    Dropout dropout = dropout_of(0.5f, 2);
+    dropout.first_row = 3;
+    dropout_backward(b->device, b->stream, (DropoutBackward){normals(b, 2, 3), normals(b, 2, 3), dropout});
+}
+
+static void narrow_over_logits(Bench *b) {
+    Tensor x = tensor(b, 1, 4), row = tensor(b, 1, 1), narrow = {x.data, 1, 4, BF16};
+    loss_finish(b->device, b->stream,
+                (LossFinish){integers(b, 1, 4), row, row, row, {0}, x, narrow, row, 0, 4, 1});
+}
+
+static void too_large_to_square(Bench *b) {
+    Device *reference;
+    EXPECT_OK(device_open(&reference, (DeviceOptions){"reference", NULL, 1, 0}));
+    float x = -4.5f;
+    double sum[3] = {0};
+    sum_squares(reference, device_stream(reference), (SumSquares){{&x, 1, 1, F32}, {sum, 1, 3, F64}, 2});
+    (void)b;
+}
+
 static void too_small_workspace(Bench *b) {
-    AttentionShape shape = {1, 2048, 1, 1, 0};
+    AttentionShape shape = {1, 2048, 1, 1, 1, 0};
     AttentionForward args = {
         .qkv = tensor(b, 2048, 3), .out = tensor(b, 2048, 1), .stats = tensor(b, 1, 2048)};
     args.shape = shape;
@@ -160,14 +226,26 @@ static void numbers_are_named(void) {
     expect_death(read_poison, ERR_NUMERIC, "column_sum wrote");
     expect_death(read_fresh_arena, ERR_NUMERIC, "column_sum wrote");
     expect_death(read_released, ERR_NUMERIC, "column_sum wrote");
+    expect_death(write_narrow_nan, ERR_NUMERIC, "add wrote nan to y[1, 1] of [2, 3]");
+    expect_death(read_narrow_poison, ERR_NUMERIC, "convert wrote");
+    expect_death(overflow_narrow, ERR_NUMERIC, "convert wrote inf to y[0, 0]");
 }
 
 static void shapes_are_named(void) {
     expect_death(pass_wrong_shape, ERR_BUG, "add: y is [3, 2] f32, wanted [2, 3] f32");
     expect_death(pass_wrong_columns, ERR_BUG, "add: y is [2, 4] f32, wanted [2, 3] f32");
     expect_death(pass_wrong_type, ERR_BUG, "add: y is [1, 3] i32, wanted [1, 3] f32");
+    expect_death(mix_types, ERR_BUG, "add: y is [1, 3] f16, wanted [1, 3] bf16");
+    expect_death(accumulate_narrow, ERR_BUG, "matmul: d is [2, 2] bf16, wanted [2, 2] f32");
+    expect_death(sum_narrow, ERR_BUG, "column_sum: sum is [1, 3] f16, wanted [1, 3] f32");
+    expect_death(narrow_integers, ERR_BUG, "convert of i32 tensors");
+    expect_death(half_a_layer_norm, ERR_BUG, "norm_forward: of beta and mean one is absent");
+    expect_death(uneven_groups, ERR_BUG, "rotary: B 1, S 1, N/t 3, G/t 2");
+    expect_death(part_of_a_row, ERR_BUG, "dropout_backward: dropout from row 3 on, of 2 samples");
+    expect_death(narrow_over_logits, ERR_BUG, "loss_finish: bf16 dlogits over f32 logits");
+    expect_death(too_large_to_square, ERR_BUG, "sum_squares: x[0] = -4.5 is above 2^2");
     expect_death(leave_out_tensor, ERR_BUG, "add: y is absent");
-    expect_death(too_small_workspace, ERR_BUG, "attention_forward needs 33554432 bytes of workspace");
+    expect_death(too_small_workspace, ERR_BUG, "attention_forward needs 16384 bytes of workspace");
 }
 
 // A rank whose slice of the vocabulary is all padding has no largest logit; that is no fault.
@@ -178,6 +256,17 @@ static void padding_is_no_fault(void) {
     float *values = values_of(&b, max);
     EXPECT(values[0] == -INFINITY && values[1] == -INFINITY, "%g", (double)values[0]);
     free(values);
+    bench_close(&b);
+}
+
+// Nor are gradients that overflowed: that is what the operation is asked.
+static void infinite_gradients_are_no_fault(void) {
+    Bench b = bench_open("check", 1);
+    Tensor x = from_floats(&b, 1, 3, (const float[]){1, NAN, 2}), max = zeros_of(&b, F32, 1, 1);
+    abs_max(b.device, b.stream, (AbsMax){x, max});
+    double *value = doubles_of(&b, max);
+    EXPECT(*value == INFINITY, "%g", *value);
+    free(value);
     bench_close(&b);
 }
 
@@ -193,6 +282,7 @@ int main(int argc, char **argv) {
                                       {"numbers_are_named", numbers_are_named},
                                       {"shapes_are_named", shapes_are_named},
                                       {"padding_is_no_fault", padding_is_no_fault},
+                                      {"infinite_gradients_are_no_fault", infinite_gradients_are_no_fault},
                                       {"unknown_kind_is_refused", unknown_kind_is_refused},
                                       {0}},
                        argc, argv);

@@ -83,10 +83,10 @@ static void not_dropped(Bench *b) { dropouts(b, 0); }
 // With q = 0 all keys weigh the same, and with v = 1 in column k of row k (D = S) out is the matrix P itself.
 static void attention_masks(Bench *b) {
     enum { S = 70, B = 2, N = 2, FIRST_HEAD = 3 };
-    AttentionShape shape = {B, S, N, S, FIRST_HEAD};
+    AttentionShape shape = {B, S, N, N, S, FIRST_HEAD};
     Dropout d = dropout_of(0.4f, B);
-    AttentionForward args = {zeros(b, S * B, 3 * S * N), zeros(b, S * B, S * N), zeros(b, B * N, S), shape,
-                             d};
+    AttentionForward args = {.shape = shape, .dropout = d, .qkv = zeros(b, S * B, 3 * S * N)};
+    args.out = zeros(b, S * B, S * N), args.stats = zeros(b, B * N, S);
     for (int64_t row = 0; row < S * B; row++)
         for (int64_t h = 0; h < N; h++) f(args.qkv)[row * 3 * S * N + h * 3 * S + 2 * S + row / B] = 1;
     run(b, OP_ATTENTION_FORWARD, &args);
@@ -179,22 +179,23 @@ static void attention(Bench *b, AttentionShape shape, float probability) {
     int64_t rows = shape.sequence * shape.batch, width = shape.heads * shape.head_size;
     Dropout d = dropout_of(probability, shape.batch);
     Tensor qkv = normals(b, rows, 3 * width), dout = normals(b, rows, width);
-    AttentionForward forward = {qkv, constant(b, rows, width, NAN),
-                                zeros(b, shape.batch * shape.heads, shape.sequence), shape, d};
+    AttentionForward forward = {
+        .qkv = qkv, .out = constant(b, rows, width, NAN), .shape = shape, .dropout = d};
+    forward.stats = zeros(b, shape.batch * shape.heads, shape.sequence);
     run(b, OP_ATTENTION_FORWARD, &forward);
-    AttentionBackward backward = {dout,  qkv, forward.out, forward.stats, constant(b, rows, 3 * width, NAN),
-                                  shape, d};
+    AttentionBackward backward = {
+        dout, qkv, forward.out, forward.stats, {0}, constant(b, rows, 3 * width, NAN), shape, d};
     run(b, OP_ATTENTION_BACKWARD, &backward);
     for (int64_t i = 0; i < shape.batch * shape.heads; i++)
         compare_head(b, &backward, i / shape.heads, i % shape.heads);
 }
 
 static void attentions(Bench *b) {
-    attention(b, (AttentionShape){1, 1, 1, 4, 0}, 0);
-    attention(b, (AttentionShape){2, 64, 3, 8, 0}, 0.2f);
-    attention(b, (AttentionShape){3, 135, 2, 20, 6}, 0.1f); // neither blocks nor vectors divide it
-    attention(b, (AttentionShape){1, 560, 1, 8, 1}, 0.1f);  // several spans of the mask
-    attention(b, (AttentionShape){2, 100, 2, 16, 0}, 0);
+    attention(b, (AttentionShape){1, 1, 1, 1, 4, 0}, 0);
+    attention(b, (AttentionShape){2, 64, 3, 3, 8, 0}, 0.2f);
+    attention(b, (AttentionShape){3, 135, 2, 2, 20, 6}, 0.1f); // neither blocks nor vectors divide it
+    attention(b, (AttentionShape){1, 560, 1, 1, 8, 1}, 0.1f);  // several spans of the mask
+    attention(b, (AttentionShape){2, 100, 2, 2, 16, 0}, 0);
 }
 
 static void exponential_law(void) { each_variant(exponentials); }

@@ -110,7 +110,7 @@ static void embeddings(Bench *b) {
     EmbeddingForward forward = {tokens, table, constant(b, TOKENS, COLS, NAN), FIRST_ROW};
     run(b, OP_EMBEDDING_FORWARD, &forward);
     run(b, OP_EMBEDDING_BACKWARD, &(EmbeddingBackward){tokens, dy, dtable, FIRST_ROW});
-    run(b, OP_POSITION_BACKWARD, &(PositionBackward){dy, dposition, B});
+    run(b, OP_POSITION_BACKWARD, &(PositionBackward){dy, dposition, B, 0});
     for (int64_t i = 0; i < TOKENS * COLS; i++) {
         int64_t row = integer(tokens, i / COLS) - FIRST_ROW;
         bool local = row >= 0 && row < TABLE;
@@ -146,7 +146,8 @@ static void shared_loss(Bench *b, Tensor *shares, Tensor labels, Tensor mask, fl
     }
     for (int64_t s = 0; s < SHARES; s++)
         run(b, OP_LOSS_FINISH,
-            &(LossFinish){labels, max, sum, target, mask, shares[s], loss, s * SHARE, VOCABULARY, scale});
+            &(LossFinish){labels, max, sum, target, mask, shares[s], shares[s], loss, s * SHARE, VOCABULARY,
+                          scale});
 }
 
 static void losses_masked(Bench *b, bool masked) {
@@ -185,12 +186,14 @@ static void optimizers(Bench *b) {
            v = normals(b, 1, COUNT);
     for (int64_t i = 0; i < COUNT; i++) f(v)[i] *= f(v)[i];
     Tensor p0 = copy(b, p), m0 = copy(b, m), v0 = copy(b, v), y = copy(b, g);
-    Tensor squares = {block(b, sizeof(double)), 1, 1, F64};
-    AdamW args = {g, p, m, v, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.19, 0.002, 0.5};
+    Tensor squares = {block(b, 3 * sizeof(double)), 1, 3, F64}, max = zeros(b, 1, 1);
+    AdamW args = {g, p, m, v, {0}, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.19, 0.002, 0.5};
     run(b, OP_ADAMW, &args);
     run(b, OP_ADD, &(Add){p0, y});
-    run(b, OP_SUM_SQUARES, &(SumSquares){g, squares});
+    run(b, OP_SUM_SQUARES, &(SumSquares){g, squares, 3});
+    run(b, OP_ABS_MAX, &(AbsMax){g, max});
     double sum = 0;
+    float most = 0;
     for (int64_t i = 0; i < COUNT; i++) {
         double grad = 0.5 * (double)f(g)[i], old = (double)f(p0)[i];
         double want_m = 0.9 * (double)f(m0)[i] + 0.1 * grad,
@@ -201,8 +204,12 @@ static void optimizers(Bench *b) {
         near(b, "parameter", i, f(p)[i], old - 0.01 * (step + 0.1 * old), 1e-6);
         EXPECT(f(y)[i] == f(g)[i] + f(p0)[i], "%s: add, element %lld", b->variant->isa, (long long)i);
         sum += (double)f(g)[i] * (double)f(g)[i];
+        most = fmaxf(most, fabsf(f(g)[i]));
     }
-    double got = *(double *)squares.data;
+    EXPECT(f(max)[0] == most && most < 8, "%s: max of |x| is %g, not %g", b->variant->isa, (double)f(max)[0],
+           (double)most);
+    const double *parts = squares.data;
+    double got = (parts[0] + parts[1] + parts[2]) * 64;
     EXPECT(fabs(got - sum) <= 1e-13 * sum, "%s: sum of squares %.17g, not %.17g", b->variant->isa, got, sum);
 }
 
@@ -213,7 +220,7 @@ static void nans_at(Bench *b, int64_t at) {
     enum { ROWS = 3, COLS = 24 };
     Tensor x = normals(b, ROWS, COLS), row = normals(b, 1, COLS), other = normals(b, ROWS, COLS);
     Tensor y = zeros(b, ROWS, COLS), mean = zeros(b, 1, ROWS), rstd = zeros(b, 1, ROWS);
-    Tensor labels = integers(b, ROWS, COLS), squares = {block(b, sizeof(double)), 1, 1, F64},
+    Tensor labels = integers(b, ROWS, COLS), squares = {block(b, 3 * sizeof(double)), 1, 3, F64},
            targets = zeros(b, 1, ROWS);
     f(x)[COLS + at] = NAN;
     run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, row, y});
@@ -227,10 +234,14 @@ static void nans_at(Bench *b, int64_t at) {
     f(mean)[1] = 3;
     run(b, OP_LOSS_SUM, &(LossSum){x, labels, mean, rstd, targets, 0, COLS});
     EXPECT(isnan(f(rstd)[1]), "%s: loss sum", b->variant->isa);
-    run(b, OP_SUM_SQUARES, &(SumSquares){x, squares});
+    run(b, OP_SUM_SQUARES, &(SumSquares){x, squares, 3});
     EXPECT(isnan(*(double *)squares.data), "%s: sum of squares", b->variant->isa);
-    AttentionShape shape = {1, ROWS, 1, COLS / 3, 0};
-    AttentionForward attention = {x, zeros(b, ROWS, COLS / 3), zeros(b, 1, ROWS), shape, dropout_of(0, 1)};
+    f(targets)[0] = 1;
+    run(b, OP_ABS_MAX, &(AbsMax){x, targets});
+    EXPECT(isinf(f(targets)[0]), "%s: max of |x|", b->variant->isa);
+    AttentionForward attention = {.qkv = x, .out = zeros(b, ROWS, COLS / 3), .stats = zeros(b, 1, ROWS)};
+    attention.shape = (AttentionShape){1, ROWS, 1, 1, COLS / 3, 0};
+    attention.dropout = dropout_of(0, 1);
     run(b, OP_ATTENTION_FORWARD, &attention);
     EXPECT(isnan(f(attention.out)[COLS / 3 + at % (COLS / 3)]), "%s: attention",
            b->variant->isa); // q, k or v

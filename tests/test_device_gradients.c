@@ -1,11 +1,11 @@
-// Every backward operation against finite differences of its forward, on the reference device: for L = sum of w y with
-// random w, dL/dx of each single element by Richardson-extrapolated central differences.
+// Every backward operation against finite differences of its forward, on the reference device: for L = sum of
+// w y with random w, dL/dx of each single element by Richardson-extrapolated central differences.
 #include "device_bench.h"
 #include <stdio.h>
 
 enum { MOST_INPUTS = 3 };
-static const double TOLERANCE =
-    2e-4; // of the largest gradient; the differences themselves are good to about 2e-5
+// Of the largest gradient; the differences themselves are good to about 2e-5.
+static const double TOLERANCE = 2e-4;
 
 // What is differentiated: y as a function of the inputs. Other tensors are for the two functions alone.
 typedef struct {
@@ -55,7 +55,7 @@ static void check_input(const char *name, int input, Bench *b, Problem *p, Step 
     float *values = values_of(b, x), *gradient = values_of(b, p->gradients[input]);
     double largest = 0, error = 0;
     for (int64_t i = 0; i < tensor_count(x); i++) {
-        Tensor element = {(float *)x.data + i, 1, 1, F32};
+        Tensor element = tensor_part(x, i, 1);
         double wide = central_difference(b, p, forward, weights, element, values[i], 0.0625f);
         double narrow = central_difference(b, p, forward, weights, element, values[i], 0.03125f);
         double slope = (4 * narrow - wide) / 3;
@@ -81,7 +81,7 @@ static void check_gradients(const char *name, void (*declare)(Bench *, Problem *
     bench_close(&b);
 }
 
-// ---- linear: x [T, I], weight [O, I], bias [1, O] ---------------------------------------------------------------
+// ---- linear: x [T, I], weight [O, I], bias [1, O] ---------------------------------------------------------
 
 static void declare_linear(Bench *b, Problem *p) {
     add_input(b, p, 0, 5, 7);
@@ -106,7 +106,7 @@ static void linear_backward(Bench *b, Problem *p) {
 
 static void linear(void) { check_gradients("linear", declare_linear, linear_forward, linear_backward); }
 
-// ---- bias + gelu: x [T, F], bias [1, F] -------------------------------------------------------------------------
+// ---- bias + gelu: x [T, F], bias [1, F] -------------------------------------------------------------------
 
 static void declare_gelu(Bench *b, Problem *p) {
     add_input(b, p, 0, 6, 5);
@@ -126,7 +126,47 @@ static void gelu_backward(Bench *b, Problem *p) {
 
 static void bias_gelu(void) { check_gradients("bias_gelu", declare_gelu, gelu_forward, gelu_backward); }
 
-// ---- bias + dropout + residual: x [T, H], bias [1, H], residual [T, H] --------------------------------------------
+static void declare_plain_gelu(Bench *b, Problem *p) {
+    add_input(b, p, 0, 6, 5);
+    set_y(b, p, 6, 5);
+}
+
+static void plain_gelu_backward(Bench *b, Problem *p) {
+    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){p->dy, p->inputs[0], {0}, p->gradients[0]});
+}
+
+static void plain_gelu(void) {
+    check_gradients("gelu", declare_plain_gelu, gelu_forward, plain_gelu_backward);
+}
+
+// ---- swiglu: x [T, 2F], bias [1, 2F] or absent ------------------------------------------------------------
+
+static void declare_plain_swiglu(Bench *b, Problem *p) {
+    add_input(b, p, 0, 6, 10);
+    set_y(b, p, 6, 5);
+}
+
+static void declare_swiglu(Bench *b, Problem *p) {
+    declare_plain_swiglu(b, p);
+    add_input(b, p, 1, 1, 10);
+}
+
+static void gated_forward(Bench *b, Problem *p) {
+    swiglu_forward(b->device, b->stream, (SwigluForward){p->inputs[0], p->inputs[1], p->y});
+}
+
+static void gated_backward(Bench *b, Problem *p) {
+    swiglu_backward(b->device, b->stream,
+                    (SwigluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0]});
+    if (p->inputs[1].data) column_sum(b->device, b->stream, (ColumnSum){p->gradients[0], p->gradients[1]});
+}
+
+static void swiglu(void) {
+    check_gradients("swiglu", declare_plain_swiglu, gated_forward, gated_backward);
+    check_gradients("swiglu with bias", declare_swiglu, gated_forward, gated_backward);
+}
+
+// ---- bias + dropout + residual: x [T, H], bias [1, H], residual [T, H] ------------------------------------
 
 static void declare_residual(Bench *b, Problem *p) {
     add_input(b, p, 0, 6, 9);
@@ -151,7 +191,7 @@ static void dropout_add(void) {
     check_gradients("bias_dropout_add", declare_residual, residual_forward, residual_backward);
 }
 
-// ---- layer norm: x [T, H], gamma, beta [1, H]; other: mean, rstd ----------------------------------------------------
+// ---- layer norm: x [T, H], gamma, beta [1, H]; other: mean, rstd ------------------------------------------
 
 static void declare_norm(Bench *b, Problem *p) {
     add_input(b, p, 0, 4, 12);
@@ -197,37 +237,111 @@ static void layer_norm_residual(void) {
     check_gradients("norm + x", declare_norm_residual, layer_norm_residual_forward, layer_norm_backward);
 }
 
-// ---- attention: qkv; other: stats ---------------------------------------------------------------------------------
+// ---- RMS norm: x [T, H], gamma [1, H]; other: rstd, residual ----------------------------------------------
 
-static void declare_attention_of(Bench *b, Problem *p, float probability) {
-    p->shape = (AttentionShape){2, 5, 2, 3, 4};
-    p->dropout = dropout_of(probability, 2);
-    add_input(b, p, 0, 10, 18);
-    set_y(b, p, 10, 6);
-    p->other[0] = tensor(b, 4, 5);
+static void declare_rms_norm(Bench *b, Problem *p) {
+    add_input(b, p, 0, 5, 7);
+    add_input(b, p, 1, 1, 7);
+    set_y(b, p, 5, 7);
+    p->other[1] = tensor(b, 1, 5);
 }
 
-static void declare_attention(Bench *b, Problem *p) { declare_attention_of(b, p, 0); }
-static void declare_attention_dropout(Bench *b, Problem *p) { declare_attention_of(b, p, 0.3f); }
+static void rms_norm_forward(Bench *b, Problem *p) {
+    norm_forward(b->device, b->stream,
+                 (NormForward){p->inputs[0], p->inputs[1], {0}, p->y, {0}, p->other[1], 1e-5f});
+}
+
+static void rms_norm_backward(Bench *b, Problem *p) {
+    norm_backward_input(
+        b->device, b->stream,
+        (NormBackwardInput){
+            p->dy, p->inputs[0], p->inputs[1], {0}, p->other[1], p->other[2], p->gradients[0]});
+    norm_backward_weight(b->device, b->stream,
+                         (NormBackwardWeight){p->dy, p->inputs[0], {0}, p->other[1], p->gradients[1], {0}});
+}
+
+static void declare_rms_norm_residual(Bench *b, Problem *p) {
+    declare_rms_norm(b, p);
+    p->other[2] = p->dy;
+}
+
+static void rms_norm_residual_forward(Bench *b, Problem *p) {
+    rms_norm_forward(b, p);
+    add(b->device, b->stream, (Add){p->inputs[0], p->y});
+}
+
+static void rms_norm(void) {
+    check_gradients("rms norm", declare_rms_norm, rms_norm_forward, rms_norm_backward);
+    check_gradients("rms norm + x", declare_rms_norm_residual, rms_norm_residual_forward, rms_norm_backward);
+}
+
+// ---- rotary: the gradient is the transposed rotation; other: table ----------------------------------------
+
+static void declare_rotary(Bench *b, Problem *p) {
+    p->shape = (AttentionShape){2, 4, 2, 1, 6, 0};
+    add_input(b, p, 0, 8, 24);
+    set_y(b, p, 8, 24);
+    p->other[0] = angles(b, 4, 4); // of six columns four turn
+}
+
+static void rotary_forward(Bench *b, Problem *p) {
+    device_copy(b->device, b->stream, p->y, p->inputs[0]);
+    rotary(b->device, b->stream, (Rotary){p->other[0], p->y, p->shape, false});
+}
+
+static void rotary_backward(Bench *b, Problem *p) {
+    device_copy(b->device, b->stream, p->gradients[0], p->dy);
+    rotary(b->device, b->stream, (Rotary){p->other[0], p->gradients[0], p->shape, true});
+}
+
+static void rotary_embedding(void) {
+    check_gradients("rotary", declare_rotary, rotary_forward, rotary_backward);
+}
+
+// ---- attention: qkv; other: stats, probabilities ----------------------------------------------------------
+
+static void declare_attention_of(Bench *b, Problem *p, int64_t groups, float probability) {
+    p->shape = (AttentionShape){2, 5, 4, groups, 3, 4};
+    p->dropout = dropout_of(probability, 2);
+    add_input(b, p, 0, 10, (4 + 2 * groups) * 3);
+    set_y(b, p, 10, 12);
+    p->other[0] = tensor(b, 8, 5);
+}
+
+static void declare_attention(Bench *b, Problem *p) { declare_attention_of(b, p, 4, 0); }
+static void declare_two_groups(Bench *b, Problem *p) { declare_attention_of(b, p, 2, 0); }
+static void declare_one_group(Bench *b, Problem *p) { declare_attention_of(b, p, 1, 0.3f); }
+static void declare_attention_dropout(Bench *b, Problem *p) { declare_attention_of(b, p, 4, 0.3f); }
+
+static void declare_stored(Bench *b, Problem *p) {
+    declare_attention_of(b, p, 2, 0.3f);
+    p->other[1] = tensor(b, 40, 5);
+}
 
 static void self_attention_forward(Bench *b, Problem *p) {
     attention_forward(b->device, b->stream,
-                      (AttentionForward){p->inputs[0], p->y, p->other[0], p->shape, p->dropout});
+                      (AttentionForward){p->inputs[0], p->y, p->other[0], p->other[1], p->shape, p->dropout});
 }
 
 static void self_attention_backward(Bench *b, Problem *p) {
-    attention_backward(
-        b->device, b->stream,
-        (AttentionBackward){p->dy, p->inputs[0], p->y, p->other[0], p->gradients[0], p->shape, p->dropout});
+    attention_backward(b->device, b->stream,
+                       (AttentionBackward){p->dy, p->inputs[0], p->y, p->other[0], p->other[1],
+                                           p->gradients[0], p->shape, p->dropout});
 }
 
 static void attention(void) {
     check_gradients("attention", declare_attention, self_attention_forward, self_attention_backward);
+    check_gradients("attention of two groups", declare_two_groups, self_attention_forward,
+                    self_attention_backward);
+    check_gradients("attention of one group", declare_one_group, self_attention_forward,
+                    self_attention_backward);
     check_gradients("attention with dropout", declare_attention_dropout, self_attention_forward,
+                    self_attention_backward);
+    check_gradients("attention with stored probabilities", declare_stored, self_attention_forward,
                     self_attention_backward);
 }
 
-// ---- embedding: table [V/t, H]; other: tokens -----------------------------------------------------------------------
+// ---- embedding: table [V/t, H]; other: tokens -------------------------------------------------------------
 
 static void declare_embedding(Bench *b, Problem *p) {
     add_input(b, p, 0, 6, 4);
@@ -247,13 +361,14 @@ static void embedding(void) {
     check_gradients("embedding", declare_embedding, token_forward, token_backward);
 }
 
-// ---- position: x [S*B, H], position [S, H] --------------------------------------------------------------------------
+// ---- position: x [S*B, H], position [S, H] ----------------------------------------------------------------
 
 static void declare_position(Bench *b, Problem *p) {
     add_input(b, p, 0, 8, 5);
-    add_input(b, p, 1, 4, 5);
+    add_input(b, p, 1, 7, 5);
     set_y(b, p, 8, 5);
     p->dropout = dropout_of(0.25f, 2);
+    p->dropout.first_row = 6;
 }
 
 static void position_forward(Bench *b, Problem *p) {
@@ -262,14 +377,15 @@ static void position_forward(Bench *b, Problem *p) {
 
 static void position_gradient(Bench *b, Problem *p) {
     dropout_backward(b->device, b->stream, (DropoutBackward){p->dy, p->gradients[0], p->dropout});
-    position_backward(b->device, b->stream, (PositionBackward){p->gradients[0], p->gradients[1], 2});
+    position_backward(b->device, b->stream,
+                      (PositionBackward){p->gradients[0], p->gradients[1], 2, p->dropout.first_row});
 }
 
 static void position(void) {
     check_gradients("position", declare_position, position_forward, position_gradient);
 }
 
-// ---- loss: logits [T, V] with padding; y = loss; other: labels, max sum target in rows, mask --------------------------
+// ---- loss: logits [T, V] with padding; y = loss; other: labels, max sum target in rows, mask --------------
 
 static void declare_loss(Bench *b, Problem *p) {
     static const float ONES[6] = {1, 1, 1, 1, 1, 1};
@@ -289,7 +405,7 @@ static void cross_entropy(Bench *b, Problem *p) {
     loss_max(b->device, b->stream, (LossMax){logits, max, 0, 9});
     loss_sum(b->device, b->stream, (LossSum){logits, p->other[0], max, sum, target, 0, 9});
     loss_finish(b->device, b->stream,
-                (LossFinish){p->other[0], max, sum, target, p->other[2], logits, p->y, 0, 9, 1.0f});
+                (LossFinish){p->other[0], max, sum, target, p->other[2], logits, logits, p->y, 0, 9, 1.0f});
 }
 
 static void nothing(Bench *b, Problem *p) { (void)b, (void)p; }
@@ -299,9 +415,13 @@ static void loss(void) { check_gradients("loss", declare_loss, cross_entropy, no
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"linear", linear},
                                       {"bias_gelu", bias_gelu},
+                                      {"gelu", plain_gelu},
+                                      {"swiglu", swiglu},
                                       {"bias_dropout_add", dropout_add},
                                       {"norm", layer_norm},
                                       {"norm_residual", layer_norm_residual},
+                                      {"rms_norm", rms_norm},
+                                      {"rotary", rotary_embedding},
                                       {"attention", attention},
                                       {"embedding", embedding},
                                       {"position", position},

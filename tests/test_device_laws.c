@@ -1,41 +1,9 @@
-// What must hold on every device that computes: a tensor-parallel part of the work equals that part of the whole, a mask
-// does not depend on which batch a sample travels in, and small results known from elsewhere.
+// What must hold on every device that computes: a rank's part of the work equals that part of the whole,
+// results do not depend on where they go, and small results known from elsewhere.
 #include "device_bench.h"
 #include <stdio.h>
 
-static const char *const KINDS[] = {"reference", "cpu", "check"};
-enum { NUM_KINDS = sizeof KINDS / sizeof *KINDS };
-
-// Runs a law on each device.
-static void on_every_device(void (*law)(Bench *b)) {
-    for (int i = 0; i < NUM_KINDS; i++) {
-        Bench b = bench_open(KINDS[i], 1);
-        law(&b);
-        bench_close(&b);
-    }
-}
-
-// A copy of columns [first, first + count) of x.
-static Tensor columns_of(Bench *b, Tensor x, int64_t first, int64_t count) {
-    Tensor part = tensor(b, x.rows, count);
-    for (int64_t row = 0; row < x.rows; row++) {
-        Tensor from = {(float *)x.data + row * x.cols + first, 1, count, F32};
-        device_copy(b->device, b->stream, tensor_rows(part, row, 1), from);
-    }
-    return part;
-}
-
-static void expect_near(Bench *b, const char *what, Tensor got, Tensor wanted, double tolerance) {
-    EXPECT(tensor_same_shape(got, wanted), "%s: shape", what);
-    float *g = values_of(b, got), *w = values_of(b, wanted);
-    double error = 0;
-    for (int64_t i = 0; i < tensor_count(got); i++) error = fmax(error, fabs((double)g[i] - (double)w[i]));
-    EXPECT(error <= tolerance, "%s differs by %.3g", what, error);
-    free(g);
-    free(w);
-}
-
-// ---- the parts and the whole --------------------------------------------------------------------------------------
+// ---- the parts and the whole ------------------------------------------------------------------------------
 
 static void column_parallel(Bench *b) {
     Tensor x = normals(b, 13, 32), weight = normals(b, 48, 32), bias = normals(b, 1, 48),
@@ -68,31 +36,6 @@ static void row_parallel(Bench *b) {
     expect_near(b, "the sum of two halves", sum, y, 1e-5);
 }
 
-static void attend(Bench *b, Tensor qkv, Tensor dout, Tensor out, Tensor dqkv, AttentionShape shape,
-                   Dropout dropout) {
-    Tensor stats = tensor(b, shape.batch * shape.heads, shape.sequence);
-    attention_forward(b->device, b->stream, (AttentionForward){qkv, out, stats, shape, dropout});
-    attention_backward(b->device, b->stream,
-                       (AttentionBackward){dout, qkv, out, stats, dqkv, shape, dropout});
-}
-
-static void attention_heads(Bench *b) {
-    enum { BATCH = 2, SEQUENCE = 21, HEADS = 4, SIZE = 8, ROWS = BATCH * SEQUENCE, WIDTH = HEADS * SIZE };
-    Tensor qkv = normals(b, ROWS, 3 * WIDTH), dout = normals(b, ROWS, WIDTH);
-    Tensor out = tensor(b, ROWS, WIDTH), dqkv = tensor(b, ROWS, 3 * WIDTH);
-    Dropout dropout = dropout_of(0.2f, BATCH);
-    attend(b, qkv, dout, out, dqkv, (AttentionShape){BATCH, SEQUENCE, HEADS, SIZE, 0}, dropout);
-    for (int64_t part = 0; part < 2; part++) {
-        int64_t first = part * WIDTH / 2;
-        Tensor part_out = tensor(b, ROWS, WIDTH / 2), part_dqkv = tensor(b, ROWS, 3 * WIDTH / 2);
-        attend(b, columns_of(b, qkv, 3 * first, 3 * WIDTH / 2), columns_of(b, dout, first, WIDTH / 2),
-               part_out, part_dqkv, (AttentionShape){BATCH, SEQUENCE, HEADS / 2, SIZE, part * HEADS / 2},
-               dropout);
-        expect_near(b, "out of half the heads", part_out, columns_of(b, out, first, WIDTH / 2), 0);
-        expect_near(b, "dqkv of half the heads", part_dqkv, columns_of(b, dqkv, 3 * first, 3 * WIDTH / 2), 0);
-    }
-}
-
 static void embedding_parts(Bench *b) {
     Tensor tokens = integers(b, 30, 20), table = normals(b, 20, 6), whole = tensor(b, 30, 6),
            sum = tensor(b, 30, 6);
@@ -107,7 +50,7 @@ static void embedding_parts(Bench *b) {
     expect_near(b, "the sum of two slices", sum, whole, 0);
 }
 
-// ---- cross-entropy over two halves of a padded vocabulary, the reductions done by hand ------------------------------
+// ---- cross-entropy over two halves of a padded vocabulary, the reductions done by hand --------------------
 
 enum { LOSS_ROWS = 9, LOSS_COLUMNS = 24, VOCABULARY = 43 };
 
@@ -123,7 +66,8 @@ static Loss loss_of(Bench *b, Tensor logits) {
 static void finish(Bench *b, const Loss *l, Tensor labels, int64_t first) {
     loss_finish(
         b->device, b->stream,
-        (LossFinish){labels, l->max, l->sum, l->target, {0}, l->logits, l->loss, first, VOCABULARY, 0.5f});
+        (LossFinish){
+            labels, l->max, l->sum, l->target, {0}, l->logits, l->logits, l->loss, first, VOCABULARY, 0.5f});
 }
 
 // Stands for the all-reduce of one value per row of two ranks.
@@ -162,7 +106,7 @@ static void loss_halves(Bench *b) {
     }
 }
 
-// ---- dropout ------------------------------------------------------------------------------------------------------
+// ---- dropout ----------------------------------------------------------------------------------------------
 
 // The mask is the one that rng.h defines: element s*H + c of sample first_sample + b.
 static void mask_is_rng_word(Bench *b) {
@@ -172,41 +116,88 @@ static void mask_is_rng_word(Bench *b) {
     Dropout d = dropout_of(0.4f, SAMPLES);
     Tensor dy = from_floats(b, SEQUENCE * SAMPLES, WIDTH, ones);
     dropout_backward(b->device, b->stream, (DropoutBackward){dy, dy, d});
-    float *got = values_of(b, dy);
+    double *got = doubles_of(b, dy);
+    float kept = 1.0f / (1.0f - 0.4f);
+    round_floats(b->element, 1, &kept);
     int wrong = 0;
     for (int i = 0; i < COUNT; i++) {
         int row = i / WIDTH, s = row / SAMPLES, sample = row % SAMPLES;
         uint32_t word =
             rng_word(d.key, (uint64_t)(d.first_sample + sample), (uint64_t)(s * WIDTH + i % WIDTH));
-        wrong += got[i] != (word >= rng_dropout_threshold(0.4f) ? 1.0f / (1.0f - 0.4f) : 0);
+        wrong += got[i] != (word >= rng_dropout_threshold(0.4f) ? (double)kept : 0);
     }
     EXPECT(wrong == 0, "%d of %d elements", wrong, COUNT);
     free(got);
 }
 
-// Sample 1 of a batch of two, and the same sample alone: rows 2s + 1 of the first are rows s of the second.
-static void mask_does_not_depend_on_the_batch(Bench *b) {
-    enum { SEQUENCE = 11, HEADS = 2, SIZE = 4, WIDTH = HEADS * SIZE };
-    Dropout both = dropout_of(0.3f, 2), one = both;
-    one.first_sample++, one.samples = 1;
-    Tensor pair = normals(b, 2 * SEQUENCE, 3 * WIDTH), single = tensor(b, SEQUENCE, 3 * WIDTH);
-    for (int64_t s = 0; s < SEQUENCE; s++)
-        device_copy(b->device, b->stream, tensor_rows(single, s, 1), tensor_rows(pair, 2 * s + 1, 1));
-    Tensor out = tensor(b, 2 * SEQUENCE, WIDTH), stats = tensor(b, 2 * HEADS, SEQUENCE);
-    Tensor single_out = tensor(b, SEQUENCE, WIDTH), single_stats = tensor(b, HEADS, SEQUENCE);
-    attention_forward(b->device, b->stream,
-                      (AttentionForward){pair, out, stats, {2, SEQUENCE, HEADS, SIZE, 0}, both});
-    attention_forward(
-        b->device, b->stream,
-        (AttentionForward){single, single_out, single_stats, {1, SEQUENCE, HEADS, SIZE, 0}, one});
-    dropout_backward(b->device, b->stream, (DropoutBackward){out, out, both});
-    dropout_backward(b->device, b->stream, (DropoutBackward){single_out, single_out, one});
-    for (int64_t s = 0; s < SEQUENCE; s++)
-        expect_near(b, "a row of the sample", tensor_rows(single_out, s, 1), tensor_rows(out, 2 * s + 1, 1),
-                    0);
+// The halves of a batch along the sequence, with `first_row`, and the whole.
+static void rows_do_not_depend_on_the_cut(Bench *b) {
+    enum { SEQUENCE = 14, SAMPLES = 3, ROWS = SEQUENCE * SAMPLES, WIDTH = 37, HALF = ROWS / 2 };
+    Dropout dropout = dropout_of(0.3f, SAMPLES);
+    Tensor x = normals(b, ROWS, WIDTH), bias = normals(b, 1, WIDTH), residual = normals(b, ROWS, WIDTH);
+    Tensor position = normals(b, SEQUENCE, WIDTH), whole[3], half[3];
+    for (int i = 0; i < 3; i++) whole[i] = tensor(b, ROWS, WIDTH), half[i] = tensor(b, HALF, WIDTH);
+    Tensor whole_sum = zeros_of(b, F32, SEQUENCE, WIDTH), sum = zeros_of(b, F32, SEQUENCE, WIDTH);
+    bias_dropout_add(b->device, b->stream, (BiasDropoutAdd){x, bias, residual, whole[0], dropout});
+    dropout_backward(b->device, b->stream, (DropoutBackward){x, whole[1], dropout});
+    position_dropout(b->device, b->stream, (PositionDropout){x, position, whole[2], dropout});
+    position_backward(b->device, b->stream, (PositionBackward){x, whole_sum, SAMPLES, 0});
+    for (dropout.first_row = 0; dropout.first_row < ROWS; dropout.first_row += HALF) {
+        int64_t first = dropout.first_row;
+        Tensor part = tensor_rows(x, first, HALF), rest = tensor_rows(residual, first, HALF);
+        bias_dropout_add(b->device, b->stream, (BiasDropoutAdd){part, bias, rest, half[0], dropout});
+        dropout_backward(b->device, b->stream, (DropoutBackward){part, half[1], dropout});
+        position_dropout(b->device, b->stream, (PositionDropout){part, position, half[2], dropout});
+        position_backward(b->device, b->stream, (PositionBackward){part, sum, SAMPLES, first});
+        expect_near(b, "bias_dropout_add of half", half[0], tensor_rows(whole[0], first, HALF), 0);
+        expect_near(b, "dropout_backward of half", half[1], tensor_rows(whole[1], first, HALF), 0);
+        expect_near(b, "position_dropout of half", half[2], tensor_rows(whole[2], first, HALF), 0);
+    }
+    expect_near(b, "dposition of the halves", sum, whole_sum, 0);
 }
 
-// ---- goldens: small enough for paper and pencil, or PyTorch's numbers in double ---------------------------------------------------------------------------
+// Without a table the positions add nothing; a dropout of nothing needs no samples.
+static void position_is_optional(Bench *b) {
+    Tensor x = normals(b, 6, 5), y = tensor(b, 6, 5), z = tensor(b, 6, 5);
+    position_dropout(b->device, b->stream, (PositionDropout){x, {0}, y, {.samples = 0}});
+    expect_near(b, "x alone", y, x, 0);
+    Dropout dropout = dropout_of(0.5f, 2);
+    position_dropout(b->device, b->stream, (PositionDropout){x, {0}, y, dropout});
+    dropout_backward(b->device, b->stream, (DropoutBackward){x, z, dropout});
+    expect_near(b, "dropout alone", y, z, 0);
+}
+
+// ---- in place: the bits do not depend on where a result goes ----------------------------------------------
+
+static void results_in_place(Bench *b) {
+    enum { ROWS = 13, WIDTH = 35 };
+    Tensor x = normals(b, ROWS, 2 * WIDTH), dy = normals(b, ROWS, WIDTH), dx = tensor(b, ROWS, 2 * WIDTH);
+    Tensor bias = normals(b, 1, 2 * WIDTH), over = copy_of(b, x);
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, dx});
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, over, bias, over});
+    expect_near(b, "swiglu over x", over, dx, 0);
+
+    Tensor g = columns_of(b, x, 0, WIDTH), gamma = normals(b, 1, WIDTH), dg = tensor(b, ROWS, WIDTH);
+    Tensor row = normals(b, 1, WIDTH), over_x = copy_of(b, g), over_dy = copy_of(b, dy);
+    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, g, row, dg});
+    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, over_x, row, over_x});
+    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){over_dy, g, row, over_dy});
+    expect_near(b, "gelu over x", over_x, dg, 0);
+    expect_near(b, "gelu over dy", over_dy, dg, 0);
+
+    Tensor mean = normals_f32(b, 1, ROWS), rstd = normals_f32(b, 1, ROWS), rest = normals(b, ROWS, WIDTH);
+    Tensor places[3] = {copy_of(b, dy), copy_of(b, g), copy_of(b, rest)};
+    norm_backward_input(b->device, b->stream, (NormBackwardInput){dy, g, gamma, mean, rstd, rest, dg});
+    for (int i = 0; i < 3; i++) {
+        Tensor in[3] = {dy, g, rest};
+        in[i] = places[i];
+        norm_backward_input(b->device, b->stream,
+                            (NormBackwardInput){in[0], in[1], gamma, mean, rstd, in[2], places[i]});
+        expect_near(b, "norm in place", places[i], dg, 0);
+    }
+}
+
+// ---- goldens: small enough for paper and pencil, or PyTorch's numbers in double ---------------------------
 
 // Every sum is a small integer: exact in any order.
 static void golden_integers(Bench *b) {
@@ -231,24 +222,31 @@ static void golden_integers(Bench *b) {
 static void golden_sums(Bench *b) {
     Tensor x = from_floats(b, 4, 1, (const float[]){1, 2, 3, 4}),
            position = from_floats(b, 3, 1, (const float[]){10, 20, 30});
-    position_backward(b->device, b->stream, (PositionBackward){x, position, 2}); // S = 2, B = 2
+    position_backward(b->device, b->stream, (PositionBackward){x, position, 2, 0}); // S = 2, B = 2
     expect_near(b, "dposition", position, from_floats(b, 3, 1, (const float[]){13, 27, 30}), 0);
-    Tensor sum = tensor_take(&b->arena, "sum", 1, 1, F64);
-    float fine = 1 + 0x1p-20f; // its square needs 41 bits
-    sum_squares(b->device, b->stream, (SumSquares){from_floats(b, 1, 1, &fine), sum});
-    double *squares = values_of(b, sum);
-    EXPECT(*squares == 1 + 0x1p-19 + 0x1p-40, "%.17g", *squares);
-    free(squares);
+    position_backward(b->device, b->stream, (PositionBackward){x, position, 2, 2}); // from position 1 on
+    expect_near(b, "dposition", position, from_floats(b, 3, 1, (const float[]){13, 30, 37}), 0);
+}
+// silu(1) = 0.7310585786, silu(2) = 1.761594156; columns g then u.
+static void golden_swiglu(Bench *b) {
+    Tensor x = from_floats(b, 1, 4, (const float[]){1, 1, 3, -2}), y = tensor(b, 1, 2), dx = tensor(b, 1, 4);
+    Tensor bias = from_floats(b, 1, 4, (const float[]){0, 1, 0, 1});
+    Tensor dy = from_floats(b, 1, 2, (const float[]){1, 2});
+    swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, y});
+    expect_near(b, "swiglu", y, from_floats(b, 1, 2, (const float[]){2.193175736f, -1.761594156f}), 1e-6);
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, dx});
+    expect_near(
+        b, "dx", dx,
+        from_floats(b, 1, 4, (const float[]){2.783011434f, -2.181568498f, 0.731058579f, 3.523188312f}), 1e-6);
 }
 
-// Two tokens, D = 1: scores 6, then 10 and 10, so the second query halves between v = 1 and v = 5.
-static void golden_attention(Bench *b) {
-    Tensor qkv = from_floats(b, 2, 3, (const float[]){3, 2, 1, 5, 2, 5});
-    Tensor out = tensor(b, 2, 1), stats = tensor(b, 1, 2);
-    AttentionForward args = {.qkv = qkv, .out = out, .stats = stats, .shape = {1, 2, 1, 1, 0}};
-    attention_forward(b->device, b->stream, args);
-    expect_near(b, "out", out, from_floats(b, 2, 1, (const float[]){1, 3}), 1e-6);
-    expect_near(b, "stats", stats, from_floats(b, 1, 2, (const float[]){6, 10.693147181f}), 2e-6);
+// Rows of root mean square 5 / sqrt(2) and 0, the latter held by epsilon.
+static void golden_rms_norm(Bench *b) {
+    Tensor x = from_floats(b, 2, 2, (const float[]){3, 4, 0, 0}), y = tensor(b, 2, 2);
+    Tensor gamma = from_floats(b, 1, 2, (const float[]){1, 10}), rstd = tensor_f32(b, 1, 2);
+    norm_forward(b->device, b->stream, (NormForward){x, gamma, {0}, y, {0}, rstd, 0.25f});
+    expect_near(b, "y", y, from_floats(b, 2, 2, (const float[]){0.8401680504f, 11.20224067f, 0, 0}), 2e-6);
+    expect_near(b, "rstd", rstd, from_floats(b, 1, 2, (const float[]){0.2800560168f, 2}), 1e-6);
 }
 
 static void golden_gelu(Bench *b) {
@@ -271,7 +269,7 @@ static void golden_cross_entropy(Bench *b) {
     loss_max(b->device, b->stream, (LossMax){logits, l.max, 0, 4});
     loss_sum(b->device, b->stream, (LossSum){logits, labels, l.max, l.sum, l.target, 0, 4});
     loss_finish(b->device, b->stream,
-                (LossFinish){labels, l.max, l.sum, l.target, {0}, logits, l.loss, 0, 4, 1.0f});
+                (LossFinish){labels, l.max, l.sum, l.target, {0}, logits, logits, l.loss, 0, 4, 1.0f});
     expect_near(b, "loss", l.loss, from_floats(b, 1, 1, (const float[]){0.4607734891568512f}), 2e-7);
     expect_near(b, "dlogits", logits, gradient, 1e-7);
 }
@@ -286,16 +284,27 @@ static void golden_adamw(Bench *b) {
     for (int step = 1; step <= 2; step++) {
         // As if clipped by one half, which the doubled gradient takes back.
         Tensor g = from_floats(b, 1, 1, (const float[]){2 * GRADIENT[step - 1]});
-        adamw(
-            b->device, b->stream,
-            (AdamW){g, p, m, v, 1e-3, 0.9, 0.999, 1e-8, 0.01, 1 - pow(0.9, step), 1 - pow(0.999, step), 0.5});
+        adamw(b->device, b->stream,
+              (AdamW){g,
+                      p,
+                      m,
+                      v,
+                      {0},
+                      1e-3,
+                      0.9,
+                      0.999,
+                      1e-8,
+                      0.01,
+                      1 - pow(0.9, step),
+                      1 - pow(0.999, step),
+                      0.5});
         expect_near(b, "p", p, from_floats(b, 1, 1, &P[step - 1]), 1.5e-7);
         expect_near(b, "m", m, from_floats(b, 1, 1, &M[step - 1]), 1e-8);
         expect_near(b, "v", v, from_floats(b, 1, 1, &V[step - 1]), 1e-10);
     }
 }
 
-// ---- the null device ------------------------------------------------------------------------------------------------
+// ---- the null device --------------------------------------------------------------------------------------
 
 static void null_has_no_numbers(void) {
     Bench b = bench_open("null", 1);
@@ -316,42 +325,84 @@ static void null_stands_for_another(void) {
     float nothing = 0;
     AttentionForward args = {.qkv = {&nothing, 64, 12, F32}, .out = {&nothing, 64, 4, F32}};
     args.stats = (Tensor){&nothing, 1, 64, F32};
-    args.shape = (AttentionShape){1, 64, 1, 4, 0};
+    args.shape = (AttentionShape){1, 64, 1, 1, 4, 0};
     attention_forward(null, device_stream(null), args);
-    EXPECT(device_workspace_peak(null) == 64 * 64 * sizeof(double), "%zu", device_workspace_peak(null));
+    EXPECT(device_workspace_peak(null) == 64 * sizeof(double), "%zu", device_workspace_peak(null));
     device_close(null);
+}
+
+static void count_calls(void *self) { ++*(int *)self; }
+
+// Before every operation, also where none is computed; until it is taken back.
+static void hook_is_called(void) {
+    static const char *const KINDS[] = {"reference", "cpu", "check", "null"};
+    for (int i = 0; i < 4; i++) {
+        Bench b = bench_open(KINDS[i], 1);
+        Tensor x = normals(&b, 2, 3), y = normals(&b, 2, 3);
+        int calls = 0;
+        device_on_launch(b.device, count_calls, &calls);
+        add(b.device, b.stream, (Add){x, y});
+        convert(b.device, b.stream, (Convert){x, y});
+        EXPECT(calls == 2, "%s: %d calls", KINDS[i], calls);
+        device_on_launch(b.device, NULL, NULL);
+        add(b.device, b.stream, (Add){x, y});
+        EXPECT(calls == 2, "%s: %d calls after it was taken back", KINDS[i], calls);
+        bench_close(&b);
+    }
+}
+
+// ---- views ------------------------------------------------------------------------------------------------
+
+static void parts_of_tensors(void) {
+    float values[6] = {0, 1, 2, 3, 4, 5};
+    uint16_t narrow[6] = {0, 1, 2, 3, 4, 5};
+    Tensor x = tensor_part((Tensor){values, 2, 3, F32}, 2, 3),
+           y = tensor_part((Tensor){narrow, 2, 3, F16}, 4, 2);
+    EXPECT(x.data == values + 2 && x.rows == 1 && x.cols == 3 && x.dtype == F32, "of f32");
+    EXPECT(y.data == narrow + 4 && y.rows == 1 && y.cols == 2 && y.dtype == F16, "of f16");
+    EXPECT(tensor_bytes(x) == 12 && tensor_bytes(y) == 4, "%zu and %zu bytes", tensor_bytes(x),
+           tensor_bytes(y));
+    EXPECT(dtype_is_element(BF16) && dtype_is_element(F16) && dtype_is_element(F32), "elements");
+    EXPECT(!dtype_is_element(F64) && !dtype_is_element(I32), "not elements");
+    EXPECT(strcmp(dtype_name(BF16), "bf16") == 0 && strcmp(dtype_name(I32), "i32") == 0, "names");
 }
 
 static void matmul_columns(void) { on_every_device(column_parallel); }
 static void matmul_rows(void) { on_every_device(row_parallel); }
-static void attention_parts(void) { on_every_device(attention_heads); }
-static void embedding_slices(void) { on_every_device(embedding_parts); }
+static void embedding_slices(void) { in_every_type(embedding_parts); }
 static void loss_parts(void) { on_every_device(loss_halves); }
-static void dropout_mask(void) { on_every_device(mask_is_rng_word); }
-static void dropout_batch(void) { on_every_device(mask_does_not_depend_on_the_batch); }
+static void dropout_mask(void) { in_every_type(mask_is_rng_word); }
+static void row_parts(void) { in_every_type(rows_do_not_depend_on_the_cut); }
+static void no_position(void) { in_every_type(position_is_optional); }
+static void in_place(void) { in_every_type(results_in_place); }
 static void integers_exact(void) { on_every_device(golden_integers); }
 static void sums_exact(void) { on_every_device(golden_sums); }
-static void two_tokens(void) { on_every_device(golden_attention); }
 static void gelu_values(void) { on_every_device(golden_gelu); }
+static void swiglu_values(void) { on_every_device(golden_swiglu); }
+static void rms_norm_values(void) { on_every_device(golden_rms_norm); }
 static void cross_entropy(void) { on_every_device(golden_cross_entropy); }
 static void adamw_steps(void) { on_every_device(golden_adamw); }
 
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"matmul_columns", matmul_columns},
                                       {"matmul_rows", matmul_rows},
-                                      {"attention_parts", attention_parts},
                                       {"embedding_slices", embedding_slices},
                                       {"loss_parts", loss_parts},
                                       {"dropout_mask", dropout_mask},
-                                      {"dropout_batch", dropout_batch},
+                                      {"row_parts", row_parts},
+                                      {"no_position", no_position},
+                                      {"in_place", in_place},
                                       {"golden_integers", integers_exact},
                                       {"golden_sums", sums_exact},
-                                      {"golden_attention", two_tokens},
                                       {"golden_gelu", gelu_values},
+                                      {"golden_swiglu", swiglu_values},
+                                      {"golden_rms_norm", rms_norm_values},
                                       {"golden_cross_entropy", cross_entropy},
                                       {"golden_adamw", adamw_steps},
                                       {"null_has_no_numbers", null_has_no_numbers},
                                       {"null_stands_for_another", null_stands_for_another},
+                                      {"hook_is_called", hook_is_called},
+                                      {"parts_of_tensors", parts_of_tensors},
                                       {0}},
                        argc, argv);
 }

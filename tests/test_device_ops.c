@@ -1,18 +1,27 @@
-// Every operation on every device against the reference, over one table of cases: odd sizes, with and without optional
-// tensors, dropout on and off, parts of heads and vocabularies, padding. A wrong dropout mask is an error as large as the
-// numbers themselves, so the tolerance finds it.
+// Every operation on every device against the reference, over one table of cases in every element type: odd
+// sizes, with and without optional tensors, dropout on and off, parts of heads, rows and vocabularies, in
+// place. A wrong dropout mask is an error as large as the numbers themselves, so the tolerance finds it.
 #include "device_bench.h"
 #include <stdio.h>
 
 typedef struct {
     const char *name;
     void (*run)(Bench *b, const int64_t *n, float p);
-    double tolerance; // of the largest value of an output
-    int64_t n[6];
+    double tolerance; // in fp32, of the largest value of an output
+    int roundings;    // to the element type on the way from inputs to results
+    int64_t n[7];
     float p; // dropout probability
 } Case;
 
-enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, WITH_BIAS = 8 };
+static const DType ELEMENTS[] = {F32, BF16, F16};
+enum { NUM_ELEMENTS = sizeof ELEMENTS / sizeof *ELEMENTS };
+
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, WITH_BIAS = 8, TO_F32 = 16 };
+
+// A drawn vector, or an absent one.
+static Tensor optional(Bench *b, bool present, int64_t rows, int64_t cols) {
+    return present ? normals(b, rows, cols) : (Tensor){0};
+}
 
 static void run_matmul(Bench *b, const int64_t *n, float p) {
     (void)p;
@@ -21,22 +30,38 @@ static void run_matmul(Bench *b, const int64_t *n, float p) {
     args.accumulate = flags & ACCUMULATE;
     args.a = args.transpose_a ? normals(b, inner, rows) : normals(b, rows, inner);
     args.b = args.transpose_b ? normals(b, cols, inner) : normals(b, inner, cols);
-    if (flags & WITH_BIAS) args.bias = normals(b, 1, cols);
-    args.d = output(b, "d", args.accumulate ? normals(b, rows, cols) : tensor(b, rows, cols));
+    args.bias = optional(b, flags & WITH_BIAS, 1, cols);
+    args.d = args.accumulate  ? normals_f32(b, rows, cols)
+             : flags & TO_F32 ? tensor_f32(b, rows, cols)
+                              : tensor(b, rows, cols);
+    output(b, "d", args.d);
     matmul(b->device, b->stream, args);
 }
 
+enum { NEW, OVER_DY, OVER_X };
+
 static void run_bias_gelu(Bench *b, const int64_t *n, float p) {
     (void)p;
-    Tensor x = normals(b, n[0], n[1]), bias = normals(b, 1, n[1]), y = output(b, "y", tensor(b, n[0], n[1]));
-    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, y});
-    Tensor dy = normals(b, n[0], n[1]), dx = n[2] ? dy : tensor(b, n[0], n[1]);
+    Tensor x = normals(b, n[0], n[1]), bias = optional(b, n[3], 1, n[1]), y = tensor(b, n[0], n[1]);
+    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, output(b, "y", y)});
+    Tensor dy = normals(b, n[0], n[1]), dx = n[2] == OVER_DY  ? dy
+                                             : n[2] == OVER_X ? x
+                                                              : tensor(b, n[0], n[1]);
     bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, x, bias, output(b, "dx", dx)});
+}
+
+static void run_swiglu(Bench *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor x = normals(b, n[0], 2 * n[1]), bias = optional(b, n[3], 1, 2 * n[1]), y = tensor(b, n[0], n[1]);
+    swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, output(b, "y", y)});
+    Tensor dy = normals(b, n[0], n[1]), dx = n[2] == OVER_X ? x : tensor(b, n[0], 2 * n[1]);
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, output(b, "dx", dx)});
 }
 
 static void run_bias_dropout_add(Bench *b, const int64_t *n, float p) {
     Dropout dropout = dropout_of(p, n[2]);
-    Tensor x = normals(b, n[0], n[1]), bias = normals(b, 1, n[1]), residual = normals(b, n[0], n[1]);
+    dropout.first_row = n[5];
+    Tensor x = normals(b, n[0], n[1]), bias = optional(b, n[4], 1, n[1]), residual = normals(b, n[0], n[1]);
     Tensor y = n[3] == 0 ? tensor(b, n[0], n[1]) : n[3] == 1 ? x : residual;
     bias_dropout_add(b->device, b->stream, (BiasDropoutAdd){x, bias, residual, output(b, "y", y), dropout});
     Tensor dy = normals(b, n[0], n[1]), dx = output(b, "dx", n[3] ? dy : tensor(b, n[0], n[1]));
@@ -45,88 +70,112 @@ static void run_bias_dropout_add(Bench *b, const int64_t *n, float p) {
 
 static void run_column_sum(Bench *b, const int64_t *n, float p) {
     (void)p;
-    Tensor x = normals(b, n[0], n[1]), sum = output(b, "sum", normals(b, 1, n[1]));
+    Tensor x = normals(b, n[0], n[1]), sum = output(b, "sum", normals_f32(b, 1, n[1]));
     column_sum(b->device, b->stream, (ColumnSum){x, sum});
 }
 
 static void run_norm_forward(Bench *b, const int64_t *n, float p) {
     (void)p;
-    Tensor x = normals(b, n[0], n[1]), gamma = normals(b, 1, n[1]), beta = normals(b, 1, n[1]);
-    Tensor y = output(b, "y", tensor(b, n[0], n[1]));
-    Tensor mean = output(b, "mean", tensor(b, 1, n[0])), rstd = output(b, "rstd", tensor(b, 1, n[0]));
+    Tensor x = normals(b, n[0], n[1]), gamma = normals(b, 1, n[1]), beta = optional(b, n[2], 1, n[1]);
+    Tensor y = output(b, "y", tensor(b, n[0], n[1])), rstd = output(b, "rstd", tensor_f32(b, 1, n[0]));
+    Tensor mean = n[2] ? output(b, "mean", tensor_f32(b, 1, n[0])) : (Tensor){0};
     norm_forward(b->device, b->stream, (NormForward){x, gamma, beta, y, mean, rstd, 1e-5f});
 }
 
 static void run_norm_backward(Bench *b, const int64_t *n, float p) {
     (void)p;
     Tensor x = normals(b, n[0], n[1]), gamma = normals(b, 1, n[1]), y = tensor(b, n[0], n[1]);
-    Tensor mean = tensor(b, 1, n[0]), rstd = tensor(b, 1, n[0]), dy = normals(b, n[0], n[1]);
-    norm_forward(b->device, b->stream, (NormForward){x, gamma, gamma, y, mean, rstd, 1e-5f});
-    Tensor dgamma = output(b, "dgamma", normals(b, 1, n[1])), dbeta = output(b, "dbeta", normals(b, 1, n[1]));
+    Tensor dy = normals(b, n[0], n[1]), rstd = tensor_f32(b, 1, n[0]), mean = {0}, dbeta = {0};
+    if (n[3]) mean = tensor_f32(b, 1, n[0]), dbeta = output(b, "dbeta", normals_f32(b, 1, n[1]));
+    norm_forward(b->device, b->stream,
+                 (NormForward){x, gamma, n[3] ? gamma : (Tensor){0}, y, mean, rstd, 1e-5f});
+    Tensor dgamma = output(b, "dgamma", normals_f32(b, 1, n[1]));
     norm_backward_weight(b->device, b->stream, (NormBackwardWeight){dy, x, mean, rstd, dgamma, dbeta});
-    Tensor residual = n[2] ? normals(b, n[0], n[1]) : (Tensor){0};
-    Tensor dx = output(b, "dx", n[2] == 0 ? tensor(b, n[0], n[1]) : n[2] == 1 ? residual : dy);
+    Tensor residual = optional(b, n[2], n[0], n[1]), places[] = {{0}, residual, dy, x};
+    Tensor dx = output(b, "dx", n[2] == 0 ? tensor(b, n[0], n[1]) : places[n[2]]);
     norm_backward_input(b->device, b->stream, (NormBackwardInput){dy, x, gamma, mean, rstd, residual, dx});
 }
 
+static void run_rotary(Bench *b, const int64_t *n, float p) {
+    (void)p;
+    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0};
+    Tensor qkv = output(b, "qkv", normals(b, n[0] * n[1], (n[2] + 2 * n[3]) * n[4]));
+    rotary(b->device, b->stream, (Rotary){angles(b, n[1], n[5]), qkv, shape, n[6]});
+}
+
+enum { STORED = 1, IN_PLACE = 2 };
+
 static void run_attention(Bench *b, const int64_t *n, float p) {
-    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4]};
-    int64_t rows = n[0] * n[1], width = n[2] * n[3];
-    Tensor qkv = normals(b, rows, 3 * width), out = output(b, "out", tensor(b, rows, width));
-    Tensor stats = output(b, "stats", tensor(b, n[0] * n[2], n[1]));
+    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], n[5]};
+    int64_t rows = n[0] * n[1], width = n[2] * n[4], qkv_width = (n[2] + 2 * n[3]) * n[4];
+    Tensor qkv = normals(b, rows, qkv_width), out = output(b, "out", tensor(b, rows, width));
+    Tensor stats = output(b, "stats", tensor_f32(b, n[0] * n[2], n[1])), stored = {0};
+    if (n[6] & STORED) stored = output(b, "probabilities", tensor(b, n[0] * n[2] * n[1], n[1]));
     Dropout dropout = dropout_of(p, n[0]);
-    attention_forward(b->device, b->stream, (AttentionForward){qkv, out, stats, shape, dropout});
-    Tensor dout = normals(b, rows, width), dqkv = output(b, "dqkv", tensor(b, rows, 3 * width));
-    attention_backward(b->device, b->stream,
-                       (AttentionBackward){dout, qkv, out, stats, dqkv, shape, dropout});
+    attention_forward(b->device, b->stream, (AttentionForward){qkv, out, stats, stored, shape, dropout});
+    Tensor dout = normals(b, rows, width), dqkv = n[6] & IN_PLACE ? qkv : tensor(b, rows, qkv_width);
+    attention_backward(
+        b->device, b->stream,
+        (AttentionBackward){dout, qkv, out, stats, stored, output(b, "dqkv", dqkv), shape, dropout});
 }
 
 static void run_embedding(Bench *b, const int64_t *n, float p) {
     (void)p;
     int64_t rows = n[0], cols = n[1], local = n[2], first = n[3];
-    Tensor tokens = integers(b, rows, (int32_t)n[4]), table = normals(b, local, cols),
-           dy = normals(b, rows, cols);
-    Tensor y = output(b, "y", tensor(b, rows, cols)), dtable = output(b, "dtable", normals(b, local, cols));
+    Tensor tokens = integers(b, rows, (int32_t)n[4]), table = normals(b, local, cols);
+    Tensor dy = normals(b, rows, cols), dtable = output(b, "dtable", normals_f32(b, local, cols));
+    Tensor y = output(b, "y", tensor(b, rows, cols));
     embedding_forward(b->device, b->stream, (EmbeddingForward){tokens, table, y, first});
     embedding_backward(b->device, b->stream, (EmbeddingBackward){tokens, dy, dtable, first});
 }
 
 static void run_position(Bench *b, const int64_t *n, float p) {
-    int64_t rows = n[0] * n[2], cols = n[1];
-    Tensor x = normals(b, rows, cols), position = normals(b, n[0] + n[3], cols), dy = normals(b, rows, cols);
+    int64_t rows = n[0] * n[2], cols = n[1], positions = n[0] + n[3];
+    Tensor x = normals(b, rows, cols), position = optional(b, n[5], positions, cols);
+    Tensor dy = normals(b, rows, cols), dposition = output(b, "dposition", normals_f32(b, positions, cols));
     Tensor y = output(b, "y", n[4] ? x : tensor(b, rows, cols));
-    Tensor dposition = output(b, "dposition", normals(b, n[0] + n[3], cols));
-    position_dropout(b->device, b->stream, (PositionDropout){x, position, y, dropout_of(p, n[2])});
-    position_backward(b->device, b->stream, (PositionBackward){dy, dposition, n[2]});
+    Dropout dropout = dropout_of(p, n[2]);
+    dropout.first_row = n[6];
+    position_dropout(b->device, b->stream, (PositionDropout){x, position, y, dropout});
+    position_backward(b->device, b->stream, (PositionBackward){dy, dposition, n[2], n[6]});
 }
 
 static void run_loss(Bench *b, const int64_t *n, float p) {
     (void)p;
     int64_t rows = n[0], cols = n[1], first = n[2], vocabulary = n[3];
-    Tensor logits = output(b, "logits", normals(b, rows, cols)),
-           labels = integers(b, rows, (int32_t)vocabulary);
-    Tensor max = tensor(b, 1, rows), sum = output(b, "sum", tensor(b, 1, rows));
-    Tensor target = output(b, "target", tensor(b, 1, rows)), loss = output(b, "loss", tensor(b, 1, rows));
-    Tensor mask = n[4] ? normals(b, 1, rows) : (Tensor){0};
+    Tensor logits = normals_f32(b, rows, cols), labels = integers(b, rows, (int32_t)vocabulary);
+    Tensor max = tensor_f32(b, 1, rows), sum = output(b, "sum", tensor_f32(b, 1, rows));
+    Tensor target = output(b, "target", tensor_f32(b, 1, rows));
+    Tensor loss = output(b, "loss", tensor_f32(b, 1, rows)),
+           mask = n[4] ? normals_f32(b, 1, rows) : (Tensor){0};
+    Tensor dlogits = output(b, "dlogits", n[5] ? tensor(b, rows, cols) : logits);
     loss_max(b->device, b->stream, (LossMax){logits, max, first, vocabulary});
     loss_sum(b->device, b->stream, (LossSum){logits, labels, max, sum, target, first, vocabulary});
-    loss_finish(b->device, b->stream,
-                (LossFinish){labels, max, sum, target, mask, logits, loss, first, vocabulary, 0.125f});
+    loss_finish(
+        b->device, b->stream,
+        (LossFinish){labels, max, sum, target, mask, logits, dlogits, loss, first, vocabulary, 0.125f});
+}
+
+static void run_abs_max(Bench *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor max = output(b, "max", zeros_of(b, F32, 1, 1));
+    abs_max(b->device, b->stream, (AbsMax){normals_f32(b, n[0], n[1]), max});
 }
 
 static void run_sum_squares(Bench *b, const int64_t *n, float p) {
     (void)p;
-    Tensor sum = output(b, "sum", tensor_take(&b->arena, "sum", 1, 1, F64));
-    sum_squares(b->device, b->stream, (SumSquares){normals(b, n[0], n[1]), sum});
+    Tensor sum = output(b, "sum", zeros_of(b, F64, 1, 3));
+    sum_squares(b->device, b->stream, (SumSquares){normals_f32(b, n[0], n[1]), sum, 3});
+    sum_squares(b->device, b->stream, (SumSquares){normals_f32(b, n[0], n[1]), sum, 3});
 }
 
 static void run_adamw(Bench *b, const int64_t *n, float p) {
     (void)p;
-    Tensor parameter = output(b, "parameter", normals(b, n[0], n[1])),
-           v = output(b, "v", tensor(b, n[0], n[1]));
-    Tensor m = output(b, "m", normals(b, n[0], n[1]));
-    device_zero(b->device, b->stream, v);
-    AdamW args = {normals(b, n[0], n[1]), parameter, m, v, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.19, 0.0975, 0.5};
+    Tensor parameter = output(b, "parameter", normals_f32(b, n[0], n[1]));
+    Tensor m = output(b, "m", normals_f32(b, n[0], n[1])), v = output(b, "v", zeros_of(b, F32, n[0], n[1]));
+    Tensor value = n[2] ? output(b, "value", tensor(b, n[0], n[1])) : (Tensor){0};
+    AdamW args = {
+        normals_f32(b, n[0], n[1]), parameter, m, v, value, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.19, 0.0975, 0.5};
     adamw(b->device, b->stream, args);
     adamw(b->device, b->stream, args);
 }
@@ -137,68 +186,103 @@ static void run_add(Bench *b, const int64_t *n, float p) {
     add(b->device, b->stream, (Add){x, y});
 }
 
+static void run_convert(Bench *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor x = normals_f32(b, n[0], n[1]), y = output(b, "narrow", tensor(b, n[0], n[1]));
+    Tensor z = output(b, "wide", tensor_f32(b, n[0], n[1]));
+    convert(b->device, b->stream, (Convert){x, y});
+    convert(b->device, b->stream, (Convert){y, z});
+}
+
 static const Case CASES[] = {
     // rows, columns, inner, flags
-    {"matmul 1x1x1", run_matmul, 1e-5, {1, 1, 1, 0}, 0},
-    {"matmul", run_matmul, 1e-5, {37, 53, 29, 0}, 0},
-    {"matmul linear", run_matmul, 1e-5, {33, 65, 70, TRANSPOSE_B | WITH_BIAS}, 0},
-    {"matmul accumulates with bias", run_matmul, 1e-5, {17, 9, 31, TRANSPOSE_B | WITH_BIAS | ACCUMULATE}, 0},
-    {"matmul of a weight's gradient", run_matmul, 1e-5, {24, 40, 129, TRANSPOSE_A | ACCUMULATE}, 0},
-    {"matmul both transposed", run_matmul, 1e-5, {19, 21, 23, TRANSPOSE_A | TRANSPOSE_B | WITH_BIAS}, 0},
-    // rows, columns, in place
-    {"bias_gelu 1x1", run_bias_gelu, 1e-6, {1, 1, 0}, 0},
-    {"bias_gelu", run_bias_gelu, 1e-6, {13, 67, 0}, 0},
-    {"bias_gelu in place", run_bias_gelu, 1e-6, {64, 128, 1}, 0},
-    // rows, columns, samples, y: new 0, over x 1, over residual 2
-    {"bias_dropout_add without", run_bias_dropout_add, 1e-6, {12, 33, 0, 0}, 0},
-    {"bias_dropout_add", run_bias_dropout_add, 1e-6, {12, 33, 3, 0}, 0.1f},
-    {"bias_dropout_add over x", run_bias_dropout_add, 1e-6, {30, 64, 2, 1}, 0.5f},
-    {"bias_dropout_add over residual", run_bias_dropout_add, 1e-6, {7, 35, 7, 2}, 0.9f},
-    {"column_sum", run_column_sum, 1e-5, {1, 5}, 0},
-    {"column_sum tall", run_column_sum, 1e-5, {517, 37}, 0},
-    {"column_sum wide", run_column_sum, 1e-5, {3, 1031}, 0},
-    {"norm_forward", run_norm_forward, 1e-5, {9, 33}, 0},
-    {"norm_forward wide", run_norm_forward, 1e-5, {5, 768}, 0},
-    // rows, columns, residual: none 0, dx over it 1, dx over dy 2
-    {"norm_backward", run_norm_backward, 1e-5, {11, 47, 0}, 0},
-    {"norm_backward over residual", run_norm_backward, 1e-5, {300, 64, 1}, 0},
-    {"norm_backward over dy", run_norm_backward, 1e-5, {65, 129, 2}, 0},
-    // B, S, N/t, D, first head
-    {"attention of one token", run_attention, 1e-5, {1, 1, 1, 4, 0}, 0},
-    {"attention", run_attention, 1e-5, {2, 37, 3, 8, 0}, 0},
-    {"attention with dropout", run_attention, 1e-5, {2, 33, 2, 16, 0}, 0.25f},
-    {"attention of later heads", run_attention, 1e-5, {1, 70, 2, 5, 6}, 0.1f},
-    {"attention of many blocks", run_attention, 1e-5, {1, 131, 1, 64, 1}, 0.1f},
+    {"matmul 1x1x1", run_matmul, 1e-5, 1, {1, 1, 1, 0}, 0},
+    {"matmul", run_matmul, 1e-5, 1, {37, 53, 29, 0}, 0},
+    {"matmul linear", run_matmul, 1e-5, 1, {33, 65, 70, TRANSPOSE_B | WITH_BIAS}, 0},
+    {"matmul of logits", run_matmul, 1e-5, 0, {33, 65, 70, TRANSPOSE_B | WITH_BIAS | TO_F32}, 0},
+    {"matmul accumulates", run_matmul, 1e-5, 0, {17, 9, 31, TRANSPOSE_B | WITH_BIAS | ACCUMULATE}, 0},
+    {"matmul of a weight's gradient", run_matmul, 1e-5, 0, {24, 40, 129, TRANSPOSE_A | ACCUMULATE}, 0},
+    {"matmul both transposed", run_matmul, 1e-5, 1, {19, 21, 23, TRANSPOSE_A | TRANSPOSE_B | WITH_BIAS}, 0},
+    // rows, columns, dx, bias
+    {"bias_gelu 1x1", run_bias_gelu, 1e-6, 1, {1, 1, NEW, 1}, 0},
+    {"bias_gelu", run_bias_gelu, 1e-6, 1, {13, 67, NEW, 1}, 0},
+    {"bias_gelu over dy", run_bias_gelu, 1e-6, 1, {64, 128, OVER_DY, 1}, 0},
+    {"gelu over x", run_bias_gelu, 1e-6, 1, {31, 70, OVER_X, 0}, 0},
+    {"swiglu 1x1", run_swiglu, 1e-6, 1, {1, 1, NEW, 1}, 0},
+    {"swiglu", run_swiglu, 1e-6, 1, {13, 67, NEW, 0}, 0},
+    {"swiglu with bias over x", run_swiglu, 1e-6, 1, {37, 128, OVER_X, 1}, 0},
+    // rows, columns, samples, y: new 0, over x 1, over residual 2, bias, first row
+    {"bias_dropout_add without", run_bias_dropout_add, 1e-6, 1, {12, 33, 0, 0, 1}, 0},
+    {"bias_dropout_add", run_bias_dropout_add, 1e-6, 1, {12, 33, 3, 0, 1}, 0.1f},
+    {"bias_dropout_add over x", run_bias_dropout_add, 1e-6, 1, {30, 64, 2, 1, 1, 60}, 0.5f},
+    {"dropout_add over residual", run_bias_dropout_add, 1e-6, 1, {7, 35, 7, 2, 0, 21}, 0.9f},
+    {"column_sum", run_column_sum, 1e-5, 0, {1, 5}, 0},
+    {"column_sum tall", run_column_sum, 1e-5, 0, {517, 37}, 0},
+    {"column_sum wide", run_column_sum, 1e-5, 0, {3, 1031}, 0},
+    // rows, columns, layer norm
+    {"norm_forward", run_norm_forward, 1e-5, 1, {9, 33, 1}, 0},
+    {"norm_forward wide", run_norm_forward, 1e-5, 1, {5, 768, 1}, 0},
+    {"rms norm_forward", run_norm_forward, 1e-5, 1, {11, 97, 0}, 0},
+    // rows, columns, residual: none 0, dx over it 1, dx over dy 2, dx over x 3; layer norm
+    {"norm_backward", run_norm_backward, 1e-5, 1, {11, 47, 0, 1}, 0},
+    {"norm_backward over residual", run_norm_backward, 1e-5, 1, {300, 64, 1, 1}, 0},
+    {"norm_backward over dy", run_norm_backward, 1e-5, 1, {65, 129, 2, 1}, 0},
+    {"norm_backward over x", run_norm_backward, 1e-5, 1, {65, 33, 3, 1}, 0},
+    {"rms norm_backward", run_norm_backward, 1e-5, 1, {40, 65, 0, 0}, 0},
+    {"rms norm_backward over x", run_norm_backward, 1e-5, 1, {9, 768, 3, 0}, 0},
+    // B, S, N/t, G/t, D, R, inverse
+    {"rotary", run_rotary, 1e-6, 1, {2, 9, 3, 3, 8, 8, 0}, 0},
+    {"rotary inverse in part", run_rotary, 1e-6, 1, {3, 17, 4, 2, 10, 6, 1}, 0},
+    {"rotary of one group", run_rotary, 1e-6, 1, {1, 70, 6, 1, 64, 64, 0}, 0},
+    // B, S, N/t, G/t, D, first head, stored probabilities and dqkv over qkv
+    {"attention of one token", run_attention, 1e-5, 3, {1, 1, 1, 1, 4, 0}, 0},
+    {"attention", run_attention, 1e-5, 3, {2, 37, 3, 3, 8, 0}, 0},
+    {"attention with dropout", run_attention, 1e-5, 3, {2, 33, 2, 2, 16, 0, STORED}, 0.25f},
+    {"attention of later heads", run_attention, 1e-5, 3, {1, 70, 2, 2, 5, 6, IN_PLACE}, 0.1f},
+    {"attention of many blocks", run_attention, 1e-5, 3, {1, 131, 1, 1, 64, 1}, 0.1f},
+    {"attention of groups", run_attention, 1e-5, 3, {2, 67, 6, 2, 8, 12, IN_PLACE}, 0.1f},
+    {"attention of one group", run_attention, 1e-5, 3, {1, 130, 4, 1, 16, 0, STORED | IN_PLACE}, 0},
     // rows, columns, local rows, first row, vocabulary
-    {"embedding", run_embedding, 1e-6, {21, 33, 50, 0, 50}, 0},
-    {"embedding of a slice", run_embedding, 1e-6, {64, 16, 10, 20, 50}, 0},
-    {"embedding of no token", run_embedding, 1e-6, {5, 7, 10, 100, 50}, 0},
-    // S, columns, B, unused positions, in place
-    {"position without dropout", run_position, 1e-6, {9, 17, 3, 0, 0}, 0},
-    {"position", run_position, 1e-6, {16, 32, 2, 5, 0}, 0.1f},
-    {"position in place", run_position, 1e-6, {5, 70, 1, 1, 1}, 0.3f},
-    // rows, local columns, first column, vocabulary, mask
-    {"loss", run_loss, 1e-5, {7, 33, 0, 33, 0}, 0},
-    {"loss masked", run_loss, 1e-5, {19, 101, 0, 101, 1}, 0},
-    {"loss of a slice", run_loss, 1e-5, {19, 40, 40, 101, 1}, 0},
-    {"loss with padding", run_loss, 1e-5, {6, 64, 64, 101, 0}, 0},
-    {"sum_squares", run_sum_squares, 1e-12, {1, 1}, 0},
-    {"sum_squares long", run_sum_squares, 1e-12, {3, 33333}, 0},
-    {"adamw", run_adamw, 1e-6, {1, 1027}, 0},
-    {"add", run_add, 0, {7, 77}, 0},
+    {"embedding", run_embedding, 1e-6, 0, {21, 33, 50, 0, 50}, 0},
+    {"embedding of a slice", run_embedding, 1e-6, 0, {64, 16, 10, 20, 50}, 0},
+    {"embedding of no token", run_embedding, 1e-6, 0, {5, 7, 10, 100, 50}, 0},
+    // S, columns, B, unused positions, in place, table, first row
+    {"position without dropout", run_position, 1e-6, 1, {9, 17, 3, 0, 0, 1}, 0},
+    {"position", run_position, 1e-6, 1, {16, 32, 2, 5, 0, 1, 10}, 0.1f},
+    {"position in place", run_position, 1e-6, 1, {5, 70, 1, 1, 1, 1}, 0.3f},
+    {"position without a table", run_position, 1e-6, 1, {5, 70, 3, 3, 1, 0, 9}, 0.3f},
+    // rows, local columns, first column, vocabulary, mask, dlogits elsewhere
+    {"loss", run_loss, 1e-5, 0, {7, 33, 0, 33, 0, 0}, 0},
+    {"loss masked", run_loss, 1e-5, 1, {19, 101, 0, 101, 1, 1}, 0},
+    {"loss of a slice", run_loss, 1e-5, 1, {19, 40, 40, 101, 1, 1}, 0},
+    {"loss with padding", run_loss, 1e-5, 0, {6, 64, 64, 101, 0, 0}, 0},
+    {"loss with padding elsewhere", run_loss, 1e-5, 1, {6, 64, 64, 101, 0, 1}, 0},
+    {"abs_max", run_abs_max, 0, 0, {1, 1}, 0},
+    {"abs_max long", run_abs_max, 0, 0, {3, 33333}, 0},
+    {"sum_squares", run_sum_squares, 0, 0, {1, 1}, 0},
+    {"sum_squares long", run_sum_squares, 0, 0, {3, 33333}, 0},
+    // rows, columns, value
+    {"adamw", run_adamw, 1e-6, 0, {1, 1027, 0}, 0},
+    {"adamw with value", run_adamw, 1e-6, 1, {1, 517, 1}, 0},
+    {"add", run_add, 0, 0, {7, 77}, 0},
+    {"convert", run_convert, 0, 0, {7, 1031}, 0},
 };
 enum { NUM_CASES = sizeof CASES / sizeof *CASES };
 
 // The largest difference as a part of the largest value; 0 for equal bits, infinity for a NaN.
-static double difference(const void *got, const void *wanted, Tensor x) {
-    if (memcmp(got, wanted, tensor_bytes(x)) == 0) return 0;
-    double largest = 0, error = 0;
+static double difference(Bench *got, Tensor x, Bench *wanted, Tensor y) {
+    void *a = values_of(got, x), *b = values_of(wanted, y);
+    bool same = memcmp(a, b, tensor_bytes(x)) == 0;
+    free(a);
+    free(b);
+    if (same) return 0;
+    double *g = doubles_of(got, x), *w = doubles_of(wanted, y), largest = 0, error = 0;
     for (int64_t i = 0; i < tensor_count(x); i++) {
-        double g = value_at(got, x.dtype, i), w = value_at(wanted, x.dtype, i);
-        if (!isfinite(g)) return INFINITY;
-        largest = fmax(largest, fabs(w));
-        error = fmax(error, fabs(g - w));
+        largest = fmax(largest, fabs(w[i]));
+        error = fmax(error, isfinite(g[i]) ? fabs(g[i] - w[i]) : INFINITY);
     }
+    free(g);
+    free(w);
     return error == 0 ? 1e-300 : error / largest; // not 0: zeros of different sign are different bits
 }
 
@@ -206,23 +290,24 @@ static void compare(const Case *c, const char *how, Bench *got, Bench *wanted, d
     EXPECT(got->num_outputs == wanted->num_outputs && got->num_outputs > 0, "%s: no outputs", c->name);
     for (int i = 0; i < got->num_outputs; i++) {
         Output g = got->outputs[i], w = wanted->outputs[i];
-        void *a = values_of(got, g.tensor), *b = values_of(wanted, w.tensor);
-        double error = difference(a, b, w.tensor);
-        EXPECT(error <= tolerance, "%s: %s differs by %.2g of its largest value, %s", c->name, g.name, error,
-               how);
-        free(a);
-        free(b);
+        EXPECT(tensor_same_shape(g.tensor, w.tensor), "%s: shape of %s", c->name, g.name);
+        double error = difference(got, g.tensor, wanted, w.tensor);
+        EXPECT(error <= tolerance, "%s in %s: %s differs by %.2g of its largest value, %s", c->name,
+               dtype_name(got->element), g.name, error, how);
     }
 }
 
-// Runs each case on two devices and compares what it leaves there.
+// Runs each case in each element type on two devices and compares what it leaves there.
 static void compare_all(const char *how, const char *kind, int threads, const char *other, bool same_bits) {
-    for (int i = 0; i < NUM_CASES; i++) {
-        const Case *c = &CASES[i];
-        Bench got = bench_open(kind, threads), wanted = bench_open(other, 1);
+    for (int i = 0; i < NUM_CASES * NUM_ELEMENTS; i++) {
+        const Case *c = &CASES[i / NUM_ELEMENTS];
+        DType element = ELEMENTS[i % NUM_ELEMENTS];
+        Bench got = bench_open_as(kind, threads, element, element);
+        Bench wanted = bench_open_as(other, 1, element, element);
         c->run(&got, c->n, c->p);
         c->run(&wanted, c->n, c->p);
-        compare(c, how, &got, &wanted, same_bits ? 0 : c->tolerance);
+        double narrow = element == F32 ? 0 : c->roundings * precision_of(element);
+        compare(c, how, &got, &wanted, same_bits ? 0 : c->tolerance + narrow);
         bench_close(&got);
         bench_close(&wanted);
     }
@@ -240,18 +325,55 @@ static void threads_do_not_change_bits(void) {
 // Also: no operation reads memory that nobody wrote, or writes a number that is not finite.
 static void check_gives_the_bits_of_cpu(void) { compare_all("check and cpu", "check", 1, "cpu", true); }
 
+// A copy in fp32 of numbers of any type, rounded to `dtype` first.
+static Tensor rounded_to(Bench *b, Tensor x, DType dtype) {
+    double *values = doubles_of(b, x);
+    Tensor host = {malloc(tensor_bytes(x) + 1), x.rows, x.cols, dtype},
+           y = tensor_of(b, dtype, x.rows, x.cols);
+    CHECK(host.data, "no memory");
+    for (int64_t i = 0; i < tensor_count(x); i++) store(host, i, values[i]);
+    device_upload(b->device, b->stream, y, host.data);
+    free(values);
+    free(host.data);
+    return y;
+}
+
+// In a narrow type each operation gives what it gives in fp32 on the same numbers, rounded once, to the bit;
+// where a case reads its first result again (stored probabilities), the second may be a rounding away.
+static void narrow_types_round_once(void) {
+    for (int i = 0; i < NUM_CASES * NUM_ELEMENTS; i++) {
+        const Case *c = &CASES[i / NUM_ELEMENTS];
+        DType element = ELEMENTS[i % NUM_ELEMENTS];
+        Bench narrow = bench_open_as("reference", 1, element, element);
+        Bench wide = bench_open_as("reference", 1, F32, element);
+        c->run(&narrow, c->n, c->p);
+        c->run(&wide, c->n, c->p);
+        for (int k = 0; k < wide.num_outputs; k++) {
+            Output *w = &wide.outputs[k];
+            w->tensor = rounded_to(&wide, w->tensor, narrow.outputs[k].tensor.dtype);
+        }
+        bool chained = c->run == run_attention || c->run == run_convert;
+        compare(c, "narrow and rounded", &narrow, &wide, chained ? precision_of(element) : 0);
+        bench_close(&narrow);
+        bench_close(&wide);
+    }
+}
+
 static void null_counts_like_cpu(void) {
-    for (int i = 0; i < NUM_CASES; i++) {
-        Bench null = bench_open("null", 2), cpu = bench_open("cpu", 2);
-        CASES[i].run(&null, CASES[i].n, CASES[i].p);
-        CASES[i].run(&cpu, CASES[i].n, CASES[i].p);
+    for (int i = 0; i < NUM_CASES * NUM_ELEMENTS; i++) {
+        const Case *c = &CASES[i / NUM_ELEMENTS];
+        DType element = ELEMENTS[i % NUM_ELEMENTS];
+        Bench null = bench_open_as("null", 2, element, element),
+              cpu = bench_open_as("cpu", 2, element, element);
+        c->run(&null, c->n, c->p);
+        c->run(&cpu, c->n, c->p);
         EXPECT(memcmp(device_counts(null.device), device_counts(cpu.device),
                       sizeof(OpCount[NUM_DEVICE_OPS])) == 0,
-               "%s: counts differ", CASES[i].name);
+               "%s: counts differ", c->name);
         EXPECT(device_workspace_peak(null.device) == device_workspace_peak(cpu.device),
-               "%s: workspace %zu and %zu", CASES[i].name, device_workspace_peak(null.device),
+               "%s: workspace %zu and %zu", c->name, device_workspace_peak(null.device),
                device_workspace_peak(cpu.device));
-        EXPECT(null.arena.peak == cpu.arena.peak, "%s: memory", CASES[i].name);
+        EXPECT(null.arena.peak == cpu.arena.peak, "%s: memory", c->name);
         bench_close(&null);
         bench_close(&cpu);
     }
@@ -270,22 +392,24 @@ static void every_operation_has_a_case(void) {
 }
 
 static void counts_are_the_formulas(void) {
-    Bench b = bench_open("null", 1);
-    run_matmul(&b, (const int64_t[]){3, 5, 7, TRANSPOSE_B | WITH_BIAS}, 0);
-    OpCount product = device_counts(b.device)[OP_MATMUL];
-    EXPECT(product.calls == 1 && product.flops == 2 * 3 * 5 * 7, "%g flops", product.flops);
-    EXPECT(product.bytes == 4 * (3 * 7 + 5 * 7 + 5 + 3 * 5), "%g bytes", product.bytes);
-    Tensor x = tensor(&b, 4, 4);
-    matmul(b.device, b.stream, (Matmul){.a = x, .b = x, .bias = {NULL, 1, 4, F32}, .d = x});
-    EXPECT(device_counts(b.device)[OP_MATMUL].bytes - product.bytes == 3 * 64,
-           "an absent bias counts nothing");
-    b.num_outputs = 0;
-    run_attention(&b, (const int64_t[]){2, 16, 3, 8, 0}, 0); // B, S, N/t, D
+    Bench b = bench_open_as("null", 1, BF16, BF16);
     const OpCount *counts = device_counts(b.device);
-    EXPECT(counts[OP_ATTENTION_FORWARD].flops == 4.0 * 2 * 16 * 16 * 8 * 3, "forward");
-    EXPECT(counts[OP_ATTENTION_BACKWARD].flops == 10.0 * 2 * 16 * 16 * 8 * 3, "backward");
+    run_matmul(&b, (const int64_t[]){3, 5, 7, TRANSPOSE_B | WITH_BIAS | TO_F32}, 0);
+    OpCount product = counts[OP_MATMUL];
+    EXPECT(product.calls == 1 && product.flops == 2 * 3 * 5 * 7, "%g flops", product.flops);
+    EXPECT(product.bytes == 2 * (3 * 7 + 5 * 7 + 5) + 4 * 3 * 5, "%g bytes", product.bytes);
+    Tensor x = tensor_f32(&b, 4, 4);
+    matmul(b.device, b.stream, (Matmul){.a = x, .b = x, .bias = {NULL, 1, 4, F32}, .d = x});
+    EXPECT(counts[OP_MATMUL].bytes - product.bytes == 3 * 64, "an absent bias counts nothing");
+    for (int64_t groups = 1; groups <= 3; groups += 2) { // sharing keys and values changes no product
+        device_counts_reset(b.device);
+        b.num_outputs = 0;
+        run_attention(&b, (const int64_t[]){2, 16, 3, groups, 8, 0, 0}, 0); // B, S, N/t, G/t, D
+        EXPECT(counts[OP_ATTENTION_FORWARD].flops == 4.0 * 2 * 16 * 16 * 8 * 3, "forward");
+        EXPECT(counts[OP_ATTENTION_BACKWARD].flops == 10.0 * 2 * 16 * 16 * 8 * 3, "backward");
+    }
     device_counts_reset(b.device);
-    EXPECT(counts[OP_MATMUL].calls == 0, "the reset");
+    EXPECT(counts[OP_ATTENTION_FORWARD].calls == 0, "the reset");
     bench_close(&b);
 }
 
@@ -293,6 +417,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"cpu_agrees_with_reference", cpu_agrees_with_reference},
                                       {"threads_do_not_change_bits", threads_do_not_change_bits},
                                       {"check_gives_the_bits_of_cpu", check_gives_the_bits_of_cpu},
+                                      {"narrow_types_round_once", narrow_types_round_once},
                                       {"null_counts_like_cpu", null_counts_like_cpu},
                                       {"every_operation_has_a_case", every_operation_has_a_case},
                                       {"counts_are_the_formulas", counts_are_the_formulas},

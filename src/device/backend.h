@@ -1,6 +1,5 @@
 // What a backend is: a table of typed functions, one per operation, that contain arithmetic only. The front
-// (ops.c) has
-// already checked shapes, revealed addresses and found the workspace when one of them is called.
+// (ops.c) has already checked shapes, revealed addresses and found the workspace when one of them is called.
 #pragma once
 #include "device/device.h"
 

@@ -1,9 +1,9 @@
 // The checking device: the CPU behind addresses that only the front can read, so that what a GPU would not
-// forgive (host
-// code that follows a device pointer, a host pointer passed as a tensor) fails here, on a laptop, with a
-// name.
+// forgive (host code that follows a device pointer, a host pointer passed as a tensor) fails here, on a
+// laptop, with a name.
 // The disguise is the idea of libCEED's memcheck backend (Brown et al., JOSS 2021).
 #include "base/rank.h"
+#include "device/element.h"
 #include "device/front.h"
 #include <math.h>
 #include <stdio.h>
@@ -21,8 +21,7 @@ static char *reveal(const void *data) { return (char *)((uintptr_t)data & ~DISGU
 
 static bool disguised(const void *data) { return (uintptr_t)data & DISGUISE; }
 
-// ---- memory: [canary | the caller's bytes | canary]
-// ---------------------------------------------------------------
+// ---- memory: [canary | the caller's bytes | canary] -------------------------------------------------------
 
 static void remember(Guard *guard, Allocation allocation) {
     if (guard->num_allocations == guard->max_allocations) {
@@ -84,8 +83,7 @@ void check_close(Guard *guard) {
     free(guard->allocations);
 }
 
-// ---- addresses
-// ---------------------------------------------------------------------------------------------------
+// ---- addresses --------------------------------------------------------------------------------------------
 
 void *check_reveal(const Guard *guard, const char *who, const char *what, void *data, size_t bytes) {
     CHECK(disguised(data), "%s: %s is a host pointer (%p), device memory is wanted", who, what, data);
@@ -114,22 +112,19 @@ void check_before(const Guard *guard, DeviceOp op, Tensor *tensors) {
     }
 }
 
-// ---- numbers
-// -----------------------------------------------------------------------------------------------------
+// ---- numbers ----------------------------------------------------------------------------------------------
 
-static double number(Tensor x, int64_t i) {
-    return x.dtype == F64 ? ((double *)x.data)[i] : (double)((float *)x.data)[i];
+// The largest of no logits, where a rank holds padding only, and the word for gradients that are not finite.
+static bool may_be(DeviceOp op, double value) {
+    return (op == OP_LOSS_MAX && value == -INFINITY) || (op == OP_ABS_MAX && value == INFINITY);
 }
-
-// The largest of no logits, where a rank holds padding only.
-static bool may_be(DeviceOp op, double value) { return op == OP_LOSS_MAX && value == -INFINITY; }
 
 static _Noreturn void name_number(DeviceOp op, const char *tensor, Tensor x, int64_t i) {
     const Rank *rank = rank_current();
     char who[64];
     rank_describe(rank, who, sizeof who);
     fprintf(stderr, "trireme: %s%s%s wrote %g to %s[%lld, %lld] of [%lld, %lld]%s%s\n", who, *who ? " " : "",
-            op_rows[op].name, number(x, i), tensor, (long long)(i / x.cols), (long long)(i % x.cols),
+            op_rows[op].name, load(x, i), tensor, (long long)(i / x.cols), (long long)(i % x.cols),
             (long long)x.rows, (long long)x.cols, rank->doing[0] ? " while at " : "", rank->doing);
     rank_dump_events(rank);
     rank_abort_job(ERR_NUMERIC);
@@ -138,7 +133,7 @@ static _Noreturn void name_number(DeviceOp op, const char *tensor, Tensor x, int
 static void check_numbers(DeviceOp op, const char *name, Tensor x) {
     if (!x.data || x.dtype == I32) return;
     for (int64_t i = 0; i < tensor_count(x); i++)
-        if (!isfinite(number(x, i)) && !may_be(op, number(x, i))) name_number(op, name, x, i);
+        if (!isfinite(load(x, i)) && !may_be(op, load(x, i))) name_number(op, name, x, i);
 }
 
 void check_after(const Guard *guard, DeviceOp op, const Tensor *tensors) {

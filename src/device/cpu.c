@@ -1,16 +1,20 @@
-// The cpu backend: which variant of the kernels this machine runs, matrix products by oneDNN, and the
-// workspace.
+// The cpu backend: which of the compiled backends this machine and an operation run on, matrix products by
+// oneDNN, and the workspace.
 #include "device/cpu.h"
 #include <dnnl.h>
 #include <omp.h>
-#include <string.h>
 
 // ---- the variants -----------------------------------------------------------------------------------------
 
 static bool always(void) { return true; }
 
+extern const Backend cpu_backend_baseline_BF16, cpu_backend_baseline_F16;
+#define OF(isa)                                                                                              \
+    { [F32] = &cpu_backend_##isa##_F32, [BF16] = &cpu_backend_##isa##_BF16, [F16] = &cpu_backend_##isa##_F16 }
+
 #if defined(__x86_64__)
-extern const Backend cpu_backend_v3, cpu_backend_v4;
+extern const Backend cpu_backend_v3_F32, cpu_backend_v3_BF16, cpu_backend_v3_F16;
+extern const Backend cpu_backend_v4_F32, cpu_backend_v4_BF16, cpu_backend_v4_F16;
 
 static bool runs_v3(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
@@ -23,12 +27,12 @@ static bool runs_v4(void) {
 }
 
 const CpuVariant cpu_variants[] = {
-    {"x86-64-v4", &cpu_backend_v4, runs_v4},
-    {"x86-64-v3", &cpu_backend_v3, runs_v3},
-    {"x86-64", &cpu_backend_baseline, always},
+    {"x86-64-v4", OF(v4), runs_v4},
+    {"x86-64-v3", OF(v3), runs_v3},
+    {"x86-64", OF(baseline), always},
 };
 #else
-const CpuVariant cpu_variants[] = {{"baseline", &cpu_backend_baseline, always}};
+const CpuVariant cpu_variants[] = {{"baseline", OF(baseline), always}};
 #endif
 
 const int num_cpu_variants = (int)(sizeof cpu_variants / sizeof cpu_variants[0]);
@@ -39,7 +43,7 @@ const CpuVariant *cpu_best(void) {
     return variant;
 }
 
-static const Backend *best(void) { return cpu_best()->backend; }
+static const Backend *best(DType element) { return cpu_best()->of[element]; }
 
 // ---- threads ----------------------------------------------------------------------------------------------
 
@@ -53,117 +57,143 @@ int cpu_team(const Exec *exec, int64_t elements) {
 
 void cpu_products_alone(void) { omp_set_num_threads(1); }
 
+// oneDNN exports the product of bf16, as its own primitives use it, without declaring it.
+#ifdef TRIREME_HAVE_BF16_GEMM
+dnnl_status_t dnnl_gemm_bf16bf16f32(char transpose_a, char transpose_b, dnnl_dim_t rows, dnnl_dim_t cols,
+                                    dnnl_dim_t inner, float alpha, const void *a, dnnl_dim_t stride_a,
+                                    const void *b, dnnl_dim_t stride_b, float beta, float *c,
+                                    dnnl_dim_t stride);
+#endif
+
+// Without a unit for bf16 its products run at 40 % of the speed of fp32's; where oneDNN has none they fail.
+bool cpu_multiplies_bf16(void) {
+#ifdef TRIREME_HAVE_BF16_GEMM
+    unsigned unit = dnnl_cpu_isa_avx512_core_bf16;
+    return ((unsigned)dnnl_get_effective_cpu_isa() & unit) == unit;
+#else
+    return false;
+#endif
+}
+
+DType cpu_factor_type(DType element) { return element == BF16 && cpu_multiplies_bf16() ? BF16 : F32; }
+
 void cpu_product(int64_t rows, int64_t cols, int64_t inner, float alpha, Factor a, Factor b, float beta,
                  float *c, int64_t stride) {
-    dnnl_status_t status = dnnl_sgemm(a.transpose ? 'T' : 'N', b.transpose ? 'T' : 'N', rows, cols, inner,
-                                      alpha, a.data, a.stride, b.data, b.stride, beta, c, stride);
-    CHECK(status == dnnl_success, "dnnl_sgemm [%lld, %lld, %lld] returned %d", (long long)rows,
-          (long long)cols, (long long)inner, (int)status);
-}
-
-// A product is cut into tiles by its shape alone: left to oneDNN, the cut and with it some bits would depend
-// on the number of threads. Each tile packs its operands again; at this size that costs one thread 1 to 4 %,
-// at 256 x 384 up to 8 %.
-enum { TILE_ROWS = 512, TILE_COLS = 768 };
-
-// The bias becomes the start of the sum.
-static void add_bias(const Matmul *p, float *d, int64_t rows, const float *bias, int64_t cols) {
-    for (int64_t r = 0; r < rows; r++, d += p->d.cols)
-        for (int64_t c = 0; c < cols; c++) d[c] = p->accumulate ? d[c] + bias[c] : bias[c];
-}
-
-static void matmul_tile(const Matmul *p, int64_t row, int64_t rows, int64_t col, int64_t cols) {
-    Factor a = {p->a.data, p->a.cols, p->transpose_a}, b = {p->b.data, p->b.cols, p->transpose_b};
-    float *d = (float *)p->d.data + row * p->d.cols + col;
-    a.data += p->transpose_a ? row : row * a.stride;
-    b.data += p->transpose_b ? col * b.stride : col;
-    if (p->bias.data) add_bias(p, d, rows, (const float *)p->bias.data + col, cols);
-    float beta = p->accumulate || p->bias.data ? 1 : 0;
-    cpu_product(rows, cols, p->transpose_a ? p->a.rows : p->a.cols, 1, a, b, beta, d, p->d.cols);
-}
-
-// Part `i` of `count` cut into `parts` as equal as multiples of 16 allow.
-static int64_t part_start(int64_t count, int64_t parts, int64_t i) {
-    int64_t start = cpu_num_blocks(cpu_num_blocks(count, parts), 16) * 16 * i;
-    return start < count ? start : count;
-}
-
-void cpu_matmul(const Exec *exec, const Matmul *p) {
-    int64_t rows = p->d.rows, cols = p->d.cols;
-    int64_t tiles_down = cpu_num_blocks(rows, TILE_ROWS), tiles_across = cpu_num_blocks(cols, TILE_COLS);
-#pragma omp parallel num_threads(exec->threads)
-    {
-        cpu_products_alone();
-#pragma omp for schedule(dynamic)
-        for (int64_t tile = 0; tile < tiles_down * tiles_across; tile++) {
-            int64_t i = tile % tiles_down, j = tile / tiles_down;
-            int64_t row = part_start(rows, tiles_down, i), col = part_start(cols, tiles_across, j);
-            int64_t height = part_start(rows, tiles_down, i + 1) - row;
-            int64_t width = part_start(cols, tiles_across, j + 1) - col;
-            if (height && width) matmul_tile(p, row, height, col, width);
-        }
-    }
+    char ta = a.transpose ? 'T' : 'N', tb = b.transpose ? 'T' : 'N';
+    dnnl_status_t status = dnnl_unimplemented;
+    if (a.dtype == F32)
+        status =
+            dnnl_sgemm(ta, tb, rows, cols, inner, alpha, a.data, a.stride, b.data, b.stride, beta, c, stride);
+#ifdef TRIREME_HAVE_BF16_GEMM
+    else
+        status = dnnl_gemm_bf16bf16f32(ta, tb, rows, cols, inner, alpha, a.data, a.stride, b.data, b.stride,
+                                       beta, c, stride);
+#endif
+    CHECK(status == dnnl_success, "oneDNN's %s product [%lld, %lld, %lld] returned %d", dtype_name(a.dtype),
+          (long long)rows, (long long)cols, (long long)inner, (int)status);
 }
 
 // ---- workspace --------------------------------------------------------------------------------------------
 
-static size_t attention_bytes(int threads, AttentionShape shape, int64_t num_buffers) {
-    return (size_t)(cpu_attention_team(threads, shape) * num_buffers * QUERY_BLOCK *
-                    cpu_score_stride(shape.sequence)) *
-           sizeof(float);
+static int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
+
+CpuTileSizes cpu_tile_sizes(const Matmul *p) {
+    CpuTileSizes s = {0};
+    int64_t rows = at_most(p->d.rows, TILE_ROWS), cols = at_most(p->d.cols, TILE_COLS);
+    int64_t depth = at_most(p->transpose_a ? p->a.rows : p->a.cols, PANEL_INNER);
+    if (p->d.dtype != F32) s.sum = rows * cpu_row_stride(cols);
+    if (p->a.dtype != cpu_factor_type(p->a.dtype)) {
+        s.panel_a = p->transpose_a ? depth * cpu_row_stride(rows) : rows * cpu_row_stride(depth);
+        s.panel_b = p->transpose_b ? cols * cpu_row_stride(depth) : depth * cpu_row_stride(cols);
+    }
+    s.all = s.sum + s.panel_a + s.panel_b;
+    return s;
 }
 
-size_t cpu_workspace_bytes(int threads, DeviceOp op, const void *args) {
+CpuHeadSizes cpu_head_sizes(DType element, AttentionShape shape, bool backward) {
+    DType factor = cpu_factor_type(element);
+    int64_t block = at_most(cpu_query_block(factor), shape.sequence), head = shape.sequence * shape.head_size;
+    CpuHeadSizes s = {.scores = block * cpu_row_stride(shape.sequence), .rows = block * shape.head_size};
+    s.row = backward ? 0 : cpu_row_stride(shape.sequence);
+    s.sums = backward ? 2 * head : 0;
+    if (factor != element) s.copies = (backward ? 4 : 3) * head;
+    s.all = (backward ? 2 : 1) * s.scores + s.row + s.rows + s.sums + s.copies;
+    return s;
+}
+
+static int64_t floats_of_thread(DeviceOp op, const void *args) {
+    const AttentionForward *forward = args;
+    const AttentionBackward *backward = args;
     switch (op) {
-    case OP_ATTENTION_FORWARD: return attention_bytes(threads, ((const AttentionForward *)args)->shape, 1);
-    case OP_ATTENTION_BACKWARD: return attention_bytes(threads, ((const AttentionBackward *)args)->shape, 2);
-    case OP_SUM_SQUARES:
-        return (size_t)cpu_num_blocks(tensor_count(((const SumSquares *)args)->x), FLAT_BLOCK) *
-               sizeof(double);
+    case OP_MATMUL: return cpu_tile_sizes(args).all;
+    case OP_ATTENTION_FORWARD: return cpu_head_sizes(forward->qkv.dtype, forward->shape, false).all;
+    case OP_ATTENTION_BACKWARD: return cpu_head_sizes(backward->qkv.dtype, backward->shape, true).all;
     default: return 0;
     }
 }
 
-// ---- the backend: whichever variant is best here ----------------------------------------------------------
+size_t cpu_workspace_bytes(int threads, DeviceOp op, const void *args) {
+    return (size_t)(threads * floats_of_thread(op, args)) * sizeof(float);
+}
 
+// ---- the backend: the best variant's, of the operation's element type -------------------------------------
+
+static void cpu_matmul(const Exec *e, const Matmul *p) { best(p->a.dtype)->matmul(e, p); }
 static void cpu_bias_gelu_forward(const Exec *e, const BiasGeluForward *p) {
-    best()->bias_gelu_forward(e, p);
+    best(p->x.dtype)->bias_gelu_forward(e, p);
 }
 static void cpu_bias_gelu_backward(const Exec *e, const BiasGeluBackward *p) {
-    best()->bias_gelu_backward(e, p);
+    best(p->x.dtype)->bias_gelu_backward(e, p);
 }
-static void cpu_bias_dropout_add(const Exec *e, const BiasDropoutAdd *p) { best()->bias_dropout_add(e, p); }
-static void cpu_dropout_backward(const Exec *e, const DropoutBackward *p) { best()->dropout_backward(e, p); }
-static void cpu_column_sum(const Exec *e, const ColumnSum *p) { best()->column_sum(e, p); }
-static void cpu_norm_forward(const Exec *e, const NormForward *p) { best()->norm_forward(e, p); }
+static void cpu_swiglu_forward(const Exec *e, const SwigluForward *p) {
+    best(p->x.dtype)->swiglu_forward(e, p);
+}
+static void cpu_swiglu_backward(const Exec *e, const SwigluBackward *p) {
+    best(p->x.dtype)->swiglu_backward(e, p);
+}
+static void cpu_bias_dropout_add(const Exec *e, const BiasDropoutAdd *p) {
+    best(p->x.dtype)->bias_dropout_add(e, p);
+}
+static void cpu_dropout_backward(const Exec *e, const DropoutBackward *p) {
+    best(p->dy.dtype)->dropout_backward(e, p);
+}
+static void cpu_column_sum(const Exec *e, const ColumnSum *p) { best(p->x.dtype)->column_sum(e, p); }
+static void cpu_norm_forward(const Exec *e, const NormForward *p) { best(p->x.dtype)->norm_forward(e, p); }
 static void cpu_norm_backward_input(const Exec *e, const NormBackwardInput *p) {
-    best()->norm_backward_input(e, p);
+    best(p->x.dtype)->norm_backward_input(e, p);
 }
 static void cpu_norm_backward_weight(const Exec *e, const NormBackwardWeight *p) {
-    best()->norm_backward_weight(e, p);
+    best(p->x.dtype)->norm_backward_weight(e, p);
 }
+static void cpu_rotary(const Exec *e, const Rotary *p) { best(p->qkv.dtype)->rotary(e, p); }
 static void cpu_attention_forward(const Exec *e, const AttentionForward *p) {
-    best()->attention_forward(e, p);
+    best(p->qkv.dtype)->attention_forward(e, p);
 }
 static void cpu_attention_backward(const Exec *e, const AttentionBackward *p) {
-    best()->attention_backward(e, p);
+    best(p->qkv.dtype)->attention_backward(e, p);
 }
 static void cpu_embedding_forward(const Exec *e, const EmbeddingForward *p) {
-    best()->embedding_forward(e, p);
+    best(p->y.dtype)->embedding_forward(e, p);
 }
 static void cpu_embedding_backward(const Exec *e, const EmbeddingBackward *p) {
-    best()->embedding_backward(e, p);
+    best(p->dy.dtype)->embedding_backward(e, p);
 }
-static void cpu_position_dropout(const Exec *e, const PositionDropout *p) { best()->position_dropout(e, p); }
+static void cpu_position_dropout(const Exec *e, const PositionDropout *p) {
+    best(p->x.dtype)->position_dropout(e, p);
+}
 static void cpu_position_backward(const Exec *e, const PositionBackward *p) {
-    best()->position_backward(e, p);
+    best(p->dy.dtype)->position_backward(e, p);
 }
-static void cpu_loss_max(const Exec *e, const LossMax *p) { best()->loss_max(e, p); }
-static void cpu_loss_sum(const Exec *e, const LossSum *p) { best()->loss_sum(e, p); }
-static void cpu_loss_finish(const Exec *e, const LossFinish *p) { best()->loss_finish(e, p); }
-static void cpu_sum_squares(const Exec *e, const SumSquares *p) { best()->sum_squares(e, p); }
-static void cpu_adamw(const Exec *e, const AdamW *p) { best()->adamw(e, p); }
-static void cpu_add(const Exec *e, const Add *p) { best()->add(e, p); }
+static void cpu_loss_max(const Exec *e, const LossMax *p) { best(F32)->loss_max(e, p); }
+static void cpu_loss_sum(const Exec *e, const LossSum *p) { best(F32)->loss_sum(e, p); }
+static void cpu_loss_finish(const Exec *e, const LossFinish *p) { best(p->dlogits.dtype)->loss_finish(e, p); }
+static void cpu_abs_max(const Exec *e, const AbsMax *p) { best(F32)->abs_max(e, p); }
+static void cpu_sum_squares(const Exec *e, const SumSquares *p) { best(F32)->sum_squares(e, p); }
+static void cpu_adamw(const Exec *e, const AdamW *p) {
+    best(p->value.data ? p->value.dtype : F32)->adamw(e, p);
+}
+static void cpu_add(const Exec *e, const Add *p) { best(p->x.dtype)->add(e, p); }
+static void cpu_convert(const Exec *e, const Convert *p) { best(F32)->convert(e, p); }
 
 const Backend cpu_backend = {
     .name = "cpu",

@@ -1,15 +1,16 @@
 // The cpu backend's own pieces: what its files share.
 //
-// The kernels (cpu_kernels.c, cpu_attention.c) are compiled once per instruction set, each time into a whole
-// Backend: a variant. The program runs on any CPU of its architecture and takes the first variant that the
-// machine at hand can run. Every operation is cut into pieces by its shapes alone, and each piece is computed
-// by one thread: who computes it cannot change a bit.
+// The kernels (cpu_kernels.c, cpu_matmul.c, cpu_attention.c) are compiled once per instruction set and
+// element type, each time into a whole Backend. The program runs on any CPU of its architecture: it takes
+// the first variant that the machine at hand can run, and of it the backend of an operation's element
+// type. Every operation is cut into pieces by its shapes alone, and each piece is computed by one thread:
+// who computes it cannot change a bit.
 #pragma once
 #include "device/backend.h"
 
 typedef struct {
-    const char *isa; // "x86-64-v4"
-    const Backend *backend;
+    const char *isa;               // "x86-64-v4"
+    const Backend *of[NUM_DTYPES]; // by element type
     bool (*runs_here)(void);
 } CpuVariant;
 
@@ -17,13 +18,16 @@ extern const CpuVariant cpu_variants[]; // best first; the last one runs everywh
 extern const int num_cpu_variants;
 const CpuVariant *cpu_best(void);
 
-#ifdef CPU_ISA
-#define CPU_JOIN(name, isa)   name##_##isa
-#define CPU_EXPAND(name, isa) CPU_JOIN(name, isa)
-#define CPU_NAME(name)        CPU_EXPAND(name, CPU_ISA) // of a symbol that exists once per variant
-#else
-#define CPU_NAME(name) name##_baseline
+#ifndef CPU_ISA
+#define CPU_ISA baseline
 #endif
+#ifndef CPU_ELEMENT
+#define CPU_ELEMENT F32
+#endif
+// Of a symbol that exists once per backend.
+#define CPU_JOIN(name, isa, element)   name##_##isa##_##element
+#define CPU_EXPAND(name, isa, element) CPU_JOIN(name, isa, element)
+#define CPU_NAME(name)                 CPU_EXPAND(name, CPU_ISA, CPU_ELEMENT)
 
 extern const Backend CPU_NAME(cpu_backend);
 
@@ -31,27 +35,32 @@ extern const Backend CPU_NAME(cpu_backend);
 
 // Threads that are worth waking for this many elements of work: exec->threads, or fewer.
 int cpu_team(const Exec *exec, int64_t elements);
-void cpu_matmul(const Exec *exec, const Matmul *args); // oneDNN chooses its own instruction set
+size_t cpu_workspace_bytes(int threads, DeviceOp op, const void *args);
 
-// One side of a product: rows `stride` floats apart, used as they are or transposed.
+// One side of a product: rows `stride` elements apart, F32 or BF16, used as they are or transposed.
 typedef struct {
-    const float *data;
+    const void *data;
+    DType dtype;
     int64_t stride;
     bool transpose;
 } Factor;
 
-// c = alpha a b + beta c.   op(a) [rows, inner], op(b) [inner, cols], c [rows, cols] with rows `stride`
-// floats apart
+// Whether products of BF16 factors exist and are fast here; where not, they are made of F32 copies.
+bool cpu_multiplies_bf16(void);
+// The type of the factors that a product of elements of this type takes: itself, or F32 for copies.
+DType cpu_factor_type(DType element);
+
+// c = alpha a b + beta c, added in fp32.   op(a) [rows, inner], op(b) [inner, cols], both of one type; c F32
+// [rows, cols] with rows `stride` floats apart
 void cpu_product(int64_t rows, int64_t cols, int64_t inner, float alpha, Factor a, Factor b, float beta,
                  float *c, int64_t stride);
 // Inside a parallel region: products of the calling thread wake no others, also when the region has one
 // thread only.
 void cpu_products_alone(void);
 
-size_t cpu_workspace_bytes(int threads, DeviceOp op, const void *args);
+// ---- one per backend --------------------------------------------------------------------------------------
 
-// ---- one per variant --------------------------------------------------------------------------------------
-
+void CPU_NAME(cpu_matmul)(const Exec *exec, const Matmul *args);
 void CPU_NAME(cpu_attention_forward)(const Exec *exec, const AttentionForward *args);
 void CPU_NAME(cpu_attention_backward)(const Exec *exec, const AttentionBackward *args);
 
@@ -59,15 +68,36 @@ void CPU_NAME(cpu_attention_backward)(const Exec *exec, const AttentionBackward 
 
 enum {
     FLAT_BLOCK = 16384, // elements of a tensor without rows that one piece of work covers
-    QUERY_BLOCK = 64,   // query rows of attention at a time
+    // A matrix product is cut into tiles by its shape alone: left to oneDNN, the cut and with it some
+    // bits would depend on the number of threads. Each tile packs its operands again; at this size that
+    // costs one thread 1 to 4 %, at 256 x 384 up to 8 %.
+    TILE_ROWS = 512,
+    TILE_COLS = 768,
+    PANEL_INNER = 512, // elements along the sum that are copied to F32 at a time
 };
 
 static inline int64_t cpu_num_blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
-// Floats from one row of a block of scores to the next: whole vectors, and no power of two, which would make
-// rows compete for the same cache lines.
-static inline int64_t cpu_score_stride(int64_t sequence) { return (sequence + 15) / 16 * 16 + 16; }
-// Heads are independent, so no more threads than heads of samples work on attention.
-static inline int cpu_attention_team(int threads, AttentionShape shape) {
-    int64_t pieces = shape.batch * shape.heads;
-    return pieces < threads ? (int)pieces : threads;
-}
+// Floats from one row to the next of a block in the workspace: whole vectors, and no power of two, which
+// would make rows compete for the same cache lines.
+static inline int64_t cpu_row_stride(int64_t count) { return (count + 15) / 16 * 16 + 16; }
+
+// Query rows of attention at a time. Products of bf16 are fast enough to make up for the more that
+// is computed above the diagonal.
+enum { MOST_QUERIES = 128 };
+static inline int64_t cpu_query_block(DType factor) { return factor == BF16 ? MOST_QUERIES : 64; }
+
+// Floats of the workspace for one thread, piece by piece: of its largest tile of a matrix product ...
+typedef struct {
+    int64_t sum, panel_a, panel_b; // 0 where none is needed
+    int64_t all;
+} CpuTileSizes;
+CpuTileSizes cpu_tile_sizes(const Matmul *args);
+
+// ... and of its block of queries in attention.
+typedef struct {
+    int64_t scores, row; // a block of scores (backward: two); a row of exponentials (forward)
+    int64_t rows, sums;  // out or dq of a block; dk and dv of a head (backward)
+    int64_t copies;      // of q, k, v (and dout), where products do not take E itself
+    int64_t all;
+} CpuHeadSizes;
+CpuHeadSizes cpu_head_sizes(DType element, AttentionShape shape, bool backward);

@@ -1,11 +1,13 @@
-// The arithmetic of one instruction set: vectors of floats, exp, and the words of dropout masks.
+// The arithmetic of one instruction set: vectors of floats, the element types in memory, exp, and the
+// words of dropout masks.
 //
-// Floats is as wide as the CPU's registers. A loop over n floats goes in steps of LANES; its last, partial
-// vector passes the same instructions as all others, so that an element's bits do not depend on its place.
-// NaN and infinity follow IEEE rules. Written with the vector extensions of gcc and clang, which leave the
-// choice of instructions to the compiler.
+// Floats is as wide as the CPU's registers. A loop over n floats goes in steps of LANES; its last,
+// partial vector passes the same instructions as all others, so that an element's bits do not depend on
+// its place. NaN and infinity follow IEEE rules. Written with the vector extensions of gcc and clang,
+// which leave the choice of instructions to the compiler.
 #pragma once
-#include "device/device.h"
+#include "base/half.h"
+#include "device/cpu.h"
 #include <math.h>
 #include <string.h>
 
@@ -32,7 +34,11 @@ typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints
     __attribute__((vector_size(4 * LANES))); // also the result of a comparison: 0 or -1 per lane
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
-typedef uint64_t Wides __attribute__((vector_size(4 * LANES))); // half as many lanes
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES))); // the bits of bf16 or fp16
+typedef uint64_t Wides __attribute__((vector_size(4 * LANES)));  // half as many lanes
+typedef double Doubles __attribute__((vector_size(4 * LANES)));  // half as many lanes
+enum { DOUBLE_LANES = LANES / 2 };
+typedef float FloatsOfDoubles __attribute__((vector_size(4 * DOUBLE_LANES)));
 
 static inline Floats splat(float x) { return x - (Floats){0}; }
 
@@ -54,6 +60,99 @@ static inline void store(float *to, int64_t left, Floats x) {
     else
         memcpy(to, &x, (size_t)left * sizeof(float));
 }
+
+// ---- element types: rounded as base/half.h does -----------------------------------------------------------
+
+// Not left to the compiler where there are 16 lanes: gcc would convert them in halves.
+static inline Floats widen_bf16(Halves h) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
+#else
+    return (Floats)(__builtin_convertvector(h, Words) << 16);
+#endif
+}
+
+static inline Halves narrow_bf16(Floats x) {
+    Words bits = (Words)x, rounded = bits + (bits >> 16 & 1) + 0x7fff, quiet = bits | 0x400000;
+#if defined(__AVX512F__)
+    __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    __m512i chosen = _mm512_mask_mov_epi32((__m512i)rounded, nan, (__m512i)quiet);
+    return (Halves)_mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16));
+#else
+    Words nan = (Words)(x != x);
+    return __builtin_convertvector(((nan & quiet) | (~nan & rounded)) >> 16, Halves);
+#endif
+}
+
+static inline Floats widen_f16(Halves h) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__F16C__)
+    return (Floats)_mm256_cvtph_ps((__m128i)h);
+#else
+    Floats x;
+    for (int lane = 0; lane < LANES; lane++) x[lane] = f16_to_f32(h[lane]);
+    return x;
+#endif
+}
+
+static inline Halves narrow_f16(Floats x) {
+#if defined(__AVX512F__)
+    Words nan = (Words)(x != x), bits = ((Words)x & ~(nan & 0x7fffffff)) | (nan & 0x7fc00000);
+    return (Halves)_mm512_cvtps_ph((__m512)bits, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__)
+    Words nan = (Words)(x != x), bits = ((Words)x & ~(nan & 0x7fffffff)) | (nan & 0x7fc00000);
+    return (Halves)_mm256_cvtps_ph((__m256)bits, _MM_FROUND_TO_NEAREST_INT);
+#else
+    Halves h;
+    for (int lane = 0; lane < LANES; lane++) h[lane] = f16_of_f32(x[lane]);
+    return h;
+#endif
+}
+
+static inline Floats widen(DType dtype, const void *from) {
+    Halves h;
+    memcpy(&h, from, sizeof h);
+    return dtype == BF16 ? widen_bf16(h) : widen_f16(h);
+}
+
+static inline Halves narrow(DType dtype, Floats x) { return dtype == BF16 ? narrow_bf16(x) : narrow_f16(x); }
+
+// The next LANES elements, of which only `left` may exist: the others read as `fill`.
+static inline Floats load_as(DType dtype, const void *from, int64_t left, float fill) {
+    if (dtype == F32) return load_padded(from, left, fill);
+    if (left >= LANES) return widen(dtype, from);
+    uint16_t some[LANES] = {0};
+    memcpy(some, from, (size_t)left * sizeof some[0]);
+    Floats x = widen(dtype, some);
+    for (int64_t lane = left; fill != 0 && lane < LANES; lane++) x[lane] = fill;
+    return x;
+}
+
+static inline void store_as(DType dtype, void *to, int64_t left, Floats x) {
+    if (dtype == F32) {
+        store(to, left, x);
+        return;
+    }
+    Halves h = narrow(dtype, x);
+    if (left >= LANES)
+        memcpy(to, &h, sizeof h);
+    else
+        memcpy(to, &h, (size_t)left * sizeof h[0]);
+}
+
+// Kernels are compiled once per element type: E of device.h, a number to load and to store.
+typedef struct {
+    uint16_t bits[CPU_ELEMENT == F32 ? 2 : 1];
+} Element;
+
+static inline Floats load_e_padded(const Element *from, int64_t left, float fill) {
+    return load_as(CPU_ELEMENT, from, left, fill);
+}
+static inline Floats load_e(const Element *from, int64_t left) { return load_as(CPU_ELEMENT, from, left, 0); }
+static inline void store_e(Element *to, int64_t left, Floats x) { store_as(CPU_ELEMENT, to, left, x); }
+
+// ---- arithmetic -------------------------------------------------------------------------------------------
 
 static inline Floats choose(Ints condition, Floats yes, Floats no) {
     return (Floats)((condition & (Ints)yes) | (~condition & (Ints)no));

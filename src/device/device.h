@@ -1,27 +1,31 @@
-// What a rank computes with: memory, stream order and 21 fused operations on whole tensors.
+// What a rank computes with: memory, stream order and 26 fused operations on whole tensors.
 //
 // Every operation passes one front (ops.c) that checks shapes, counts calls, flops and bytes, and on a
-// checking device
-// finds host pointers, overruns and the first NaN; a backend is a table of functions that contain arithmetic
-// only.
+// checking device finds host pointers, overruns and the first NaN; a backend is a table of functions that
+// contain arithmetic only.
 //   reference  plain loops, fp64 accumulation: the definition of correct
 //   cpu        oneDNN matrix products, fused OpenMP/SIMD kernels, attention without the S x S matrix
 //   null       allocates nothing, computes nothing, counts: the planner's device
 //   check      the cpu backend behind disguised addresses, poison, canaries and a NaN search: a GPU's
-//   pitfalls on a laptop;
-//              it ends the job at the first number written that is not finite (ERR_NUMERIC), naming
-//              operation and element
+//              pitfalls on a laptop; it ends the job at the first number written that is not finite
+//              (ERR_NUMERIC), naming operation and element
 // Operations are stream-ordered and may return before they are done; none allocates. Results do not depend
-// on the number
-// of threads. A bad shape is our bug (CHECK). Letters: B microbatch, S sequence, H hidden, N heads, D head
-// size, F mlp,
-// V vocabulary, T = S*B rows (row = s*B + b), t tensor-parallel size.
+// on the number of threads. A bad shape is our bug (CHECK).
+//
+// Precision. One call has one *element type* E, F32, BF16 or F16: that of its activations and parameters.
+// What is added up is F32 (statistics, losses, gradients of parameters, AdamW's state): sums are made in fp32
+// or better and rounded to E once, when a result is stored. A tensor below is E unless its line says
+// otherwise.
+//
+// Letters: B microbatch, S sequence, H hidden, N heads, G groups of heads that share keys and values, D head
+// size, F mlp, V vocabulary, T = S*B rows (row = s*B + b), t tensor-parallel size. With sequence parallelism
+// a tensor of T rows is a share of T/t of them, from `first_row` on.
 #pragma once
 #include "base/arena.h"
 #include "base/rng.h"
 #include <stdint.h>
 
-typedef enum { F32, F64, I32, NUM_DTYPES } DType;
+typedef enum { F32, F64, I32, BF16, F16, NUM_DTYPES } DType;
 
 // A row-major matrix in device memory. A vector is one row. data NULL: an absent optional argument.
 typedef struct {
@@ -34,14 +38,17 @@ typedef struct Device Device;
 typedef struct Stream Stream; // an order of execution with its own workspace
 
 size_t dtype_bytes(DType dtype);
+const char *dtype_name(DType dtype); // "f32"
+bool dtype_is_element(DType dtype);  // F32, BF16 or F16: an element type of operations
 int64_t tensor_count(Tensor x);
 size_t tensor_bytes(Tensor x);
 Tensor tensor_rows(Tensor x, int64_t first, int64_t count); // a view of some rows
+Tensor tensor_part(Tensor x, int64_t first, int64_t count); // a view of some elements, as one row
 // From a device arena. Its contents are undefined; a checking device fills it with NaN (I32: -1) each time.
 Tensor tensor_take(Arena *arena, const char *name, int64_t rows, int64_t cols, DType dtype);
 bool tensor_same_shape(Tensor a, Tensor b); // and dtype
 
-// ---- the device -----------------------------------------------------------------------------------------
+// ---- the device -------------------------------------------------------------------------------------------
 
 typedef struct {
     const char *kind;       // "cpu", "reference", "null", "check"
@@ -51,8 +58,7 @@ typedef struct {
 } DeviceOptions;
 
 // Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest), ERR_OS without
-// memory.
-// Close the arenas that live in its memory first.
+// memory. Close the arenas that live in its memory first.
 Status device_open(Device **device, DeviceOptions options);
 void device_close(Device *device);
 const char *const *device_kinds(int *count);
@@ -64,8 +70,7 @@ void device_sync(Device *device, Stream *stream);
 size_t device_workspace_peak(const Device *device); // the most any operation so far needed, bytes
 
 // The address that host code and MPI may follow for device memory (the CPU's are plain or disguised); CHECKs
-// that it is one.
-// On a null device there is nothing to follow: the address comes back as it is.
+// that it is one. On a null device there is nothing to follow: the address comes back as it is.
 void *device_address(Device *device, void *data);
 
 void device_upload(Device *device, Stream *stream, Tensor to, const void *from); // host to device
@@ -73,31 +78,36 @@ void device_download(Device *device, Stream *stream, void *to, Tensor from);    
 void device_copy(Device *device, Stream *stream, Tensor to, Tensor from);
 void device_zero(Device *device, Stream *stream, Tensor x);
 
-// ---- counting --------------------------------------------------------------------------------------------
+// ---- counting ---------------------------------------------------------------------------------------------
 
 //  name, tensors read, tensors written (an argument struct holds them first, in this order)
 #define DEVICE_OPS(X)                                                                                        \
     X(MATMUL, matmul, Matmul, 3, 1)                                                                          \
     X(BIAS_GELU_FORWARD, bias_gelu_forward, BiasGeluForward, 2, 1)                                           \
     X(BIAS_GELU_BACKWARD, bias_gelu_backward, BiasGeluBackward, 3, 1)                                        \
+    X(SWIGLU_FORWARD, swiglu_forward, SwigluForward, 2, 1)                                                   \
+    X(SWIGLU_BACKWARD, swiglu_backward, SwigluBackward, 3, 1)                                                \
     X(BIAS_DROPOUT_ADD, bias_dropout_add, BiasDropoutAdd, 3, 1)                                              \
     X(DROPOUT_BACKWARD, dropout_backward, DropoutBackward, 1, 1)                                             \
     X(COLUMN_SUM, column_sum, ColumnSum, 1, 1)                                                               \
     X(NORM_FORWARD, norm_forward, NormForward, 3, 3)                                                         \
     X(NORM_BACKWARD_INPUT, norm_backward_input, NormBackwardInput, 6, 1)                                     \
     X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight, 4, 2)                                  \
-    X(ATTENTION_FORWARD, attention_forward, AttentionForward, 1, 2)                                          \
-    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 4, 1)                                       \
+    X(ROTARY, rotary, Rotary, 1, 1)                                                                          \
+    X(ATTENTION_FORWARD, attention_forward, AttentionForward, 1, 3)                                          \
+    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 5, 1)                                       \
     X(EMBEDDING_FORWARD, embedding_forward, EmbeddingForward, 2, 1)                                          \
     X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward, 2, 1)                                       \
     X(POSITION_DROPOUT, position_dropout, PositionDropout, 2, 1)                                             \
     X(POSITION_BACKWARD, position_backward, PositionBackward, 1, 1)                                          \
     X(LOSS_MAX, loss_max, LossMax, 1, 1)                                                                     \
     X(LOSS_SUM, loss_sum, LossSum, 3, 2)                                                                     \
-    X(LOSS_FINISH, loss_finish, LossFinish, 5, 2)                                                            \
+    X(LOSS_FINISH, loss_finish, LossFinish, 6, 2)                                                            \
+    X(ABS_MAX, abs_max, AbsMax, 1, 1)                                                                        \
     X(SUM_SQUARES, sum_squares, SumSquares, 1, 1)                                                            \
-    X(ADAMW, adamw, AdamW, 1, 3)                                                                             \
-    X(ADD, add, Add, 1, 1)
+    X(ADAMW, adamw, AdamW, 1, 4)                                                                             \
+    X(ADD, add, Add, 1, 1)                                                                                   \
+    X(CONVERT, convert, Convert, 1, 1)
 
 #define X(NAME, function, Args, reads, writes) OP_##NAME,
 typedef enum { DEVICE_OPS(X) NUM_DEVICE_OPS } DeviceOp;
@@ -106,8 +116,7 @@ typedef enum { DEVICE_OPS(X) NUM_DEVICE_OPS } DeviceOp;
 typedef struct {
     int64_t calls;
     // Of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal
-    // attention in full,
-    // B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk).
+    // attention in full, B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk).
     double flops;
     double bytes; // of its tensors, each once (one that is updated in place too)
 } OpCount;
@@ -115,11 +124,14 @@ typedef struct {
 const char *device_op_name(DeviceOp op);
 const OpCount *device_counts(const Device *device); // [NUM_DEVICE_OPS] since open or the last reset
 void device_counts_reset(Device *device);
+// Called before every operation, on every kind of device: lets messages under way advance while a long step
+// computes. NULL: nothing.
+void device_on_launch(Device *device, void (*hook)(void *self), void *self);
 
-// ---- operations: matrix products
-// -----------------------------------------------------------------------------
+// ---- operations: matrix products --------------------------------------------------------------------------
 
-// d = op(a) op(b) (+ bias) (+ d).   op(a) [M, K], op(b) [K, N], d [M, N]; bias [1, N] or absent.
+// d = op(a) op(b) (+ bias) (+ d).   op(a) [M, K], op(b) [K, N], bias [1, N] or absent; d [M, N] in E or F32,
+// and F32 with `accumulate`. Products are added in fp32.
 typedef struct {
     Tensor a, b, bias;
     Tensor d;
@@ -127,35 +139,50 @@ typedef struct {
 } Matmul;
 void matmul(Device *device, Stream *stream, Matmul args);
 
-// ---- activations, dropout, residual
-// ----------------------------------------------------------------------------
+// ---- activations, dropout, residual -----------------------------------------------------------------------
 
-// y = gelu(x + bias), the tanh form: 0.5 u (1 + tanh(0.79788456 u (1 + 0.044715 u^2))).   x, y [T, F/t],
-// bias [1, F/t]
+// y = gelu(x + bias), the tanh form: 0.5 u (1 + tanh(0.79788456 u (1 + 0.044715 u^2))).
+//   x, y [T, F/t], bias [1, F/t] or absent
 typedef struct {
     Tensor x, bias;
     Tensor y;
 } BiasGeluForward;
 void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args);
 
-// dx = dy * gelu'(x + bias).   dx may be dy.
+// dx = dy * gelu'(x + bias).   dx may be dy or x.
 typedef struct {
     Tensor dy, x, bias;
     Tensor dx;
 } BiasGeluBackward;
 void bias_gelu_backward(Device *device, Stream *stream, BiasGeluBackward args);
 
+// SwiGLU (Shazeer 2020): y = silu(g) * u, where g and u are the first and the last F/t columns of x + bias,
+// and silu(g) = g / (1 + exp(-g)).   x [T, 2F/t], bias [1, 2F/t] or absent, y [T, F/t]
+typedef struct {
+    Tensor x, bias;
+    Tensor y;
+} SwigluForward;
+void swiglu_forward(Device *device, Stream *stream, SwigluForward args);
+
+// dy [T, F/t] -> dx [T, 2F/t]; dx may be x.
+typedef struct {
+    Tensor dy, x, bias;
+    Tensor dx;
+} SwigluBackward;
+void swiglu_backward(Device *device, Stream *stream, SwigluBackward args);
+
 // Which elements of which samples are dropped: element (row s*B + b, column c) of a [S*B, H] tensor is
-// element s*H + c of
-// sample first_sample + b (rng.h), so no grid and no schedule can change a mask. All zeros: no dropout.
+// element s*H + c of sample first_sample + b (rng.h), so no grid and no schedule can change a mask. A tensor
+// that holds rows from `first_row` on drops what the whole one would. All zeros: no dropout.
 typedef struct {
     RngKey key;
     float probability;
     int64_t first_sample; // numbered over the whole run
     int64_t samples;      // B
+    int64_t first_row;    // of the [S*B, H] tensor; a multiple of B
 } Dropout;
 
-// y = residual + dropout(x + bias).   x, residual, y [T, H], bias [1, H]; y may be residual or x.
+// y = residual + dropout(x + bias).   x, residual, y [T, H], bias [1, H] or absent; y may be residual or x.
 typedef struct {
     Tensor x, bias, residual;
     Tensor y;
@@ -171,17 +198,18 @@ typedef struct {
 } DropoutBackward;
 void dropout_backward(Device *device, Stream *stream, DropoutBackward args);
 
-// sum += the column sums of x.   x [T, C], sum [1, C]
+// sum += the column sums of x.   x [T, C], sum F32 [1, C]
 typedef struct {
     Tensor x;
     Tensor sum;
 } ColumnSum;
 void column_sum(Device *device, Stream *stream, ColumnSum args);
 
-// ---- layer norm (Ba 2016): y = (x - mean) * rstd * gamma + beta; statistics per row in fp32
-// -----------------------
+// ---- norms: statistics per row in fp32 --------------------------------------------------------------------
 
-//   x, y [T, H], gamma, beta [1, H], mean, rstd [1, T]
+// Layer norm (Ba 2016): y = (x - mean) * rstd * gamma + beta.   RMS norm (Zhang 2019), where beta and mean
+// are absent: y = x * rstd * gamma, rstd = 1 / sqrt(mean of x^2 + epsilon).
+//   x, y [T, H], gamma, beta [1, H], mean, rstd F32 [1, T]
 typedef struct {
     Tensor x, gamma, beta;
     Tensor y, mean, rstd;
@@ -189,51 +217,64 @@ typedef struct {
 } NormForward;
 void norm_forward(Device *device, Stream *stream, NormForward args);
 
-// dx = residual (if present) + the gradient of x.   dx may be residual or dy.
+// dx = residual (if present) + the gradient of x.   dx may be residual, dy or x. mean absent: RMS norm.
 typedef struct {
     Tensor dy, x, gamma, mean, rstd, residual;
     Tensor dx;
 } NormBackwardInput;
 void norm_backward_input(Device *device, Stream *stream, NormBackwardInput args);
 
-// dgamma += ..., dbeta += ...
+// dgamma += ..., dbeta += ...   F32 [1, H] both; mean and dbeta absent: RMS norm.
 typedef struct {
     Tensor dy, x, mean, rstd;
     Tensor dgamma, dbeta;
 } NormBackwardWeight;
 void norm_backward_weight(Device *device, Stream *stream, NormBackwardWeight args);
 
-// ---- causal self-attention
-// ---------------------------------------------------------------------------------------
+// ---- causal self-attention --------------------------------------------------------------------------------
 
-// Columns of qkv: for each local head its q, k and v (D each), so a cut by heads is a cut of rows of the
-// weight.
-// Scores are scaled by 1/sqrt(D). Dropout acts on the probabilities: element (h*S + q)*S + k of the sample,
-// h global.
+// Columns of qkv: for each local group its N/G query heads, then its key and its value head (D each), so a
+// cut by groups is a cut of rows of the weight; as many groups as heads is the attention of GPT-2, fewer is
+// grouped-query attention (Ainslie 2023). Scores are scaled by 1/sqrt(D). Dropout acts on the probabilities:
+// element (h*S + q)*S + k of the sample, h global.
 typedef struct {
-    int64_t batch, sequence, heads, head_size; // B, S, N/t, D
-    int64_t first_head;                        // global number of local head 0
+    int64_t batch, sequence, heads, groups, head_size; // B, S, N/t, G/t, D
+    int64_t first_head;                                // global number of local head 0
 } AttentionShape;
 
-//   qkv [T, 3*D*N/t], out [T, D*N/t], stats [B*N/t, S]: log of the sum of exp(scores) per query
+// Rotary position embedding (Su 2021), half by half as in Llama and Megatron-LM: in every query and key head
+// (x1, x2) = (columns i, i + R/2) become (x1 cos - x2 sin, x2 cos + x1 sin); columns from R on stay.
+//   table F32 [S, R]: row s holds cos of the angles of position s, then sin (R/2 each)
+//   qkv [T, (N + 2G)/t * D], in place.   inverse: the transposed rotation, for gradients
+typedef struct {
+    Tensor table;
+    Tensor qkv;
+    AttentionShape shape;
+    bool inverse;
+} Rotary;
+void rotary(Device *device, Stream *stream, Rotary args);
+
+//   qkv [T, (N + 2G)/t * D], out [T, D*N/t], stats F32 [B*N/t, S]: log of the sum of exp(scores) per query
+//   probabilities [B*N/t * S, S] before dropout, zero above the diagonal, or absent: then no S x S matrix
+//   exists (Dao 2022)
 typedef struct {
     Tensor qkv;
-    Tensor out, stats;
+    Tensor out, stats, probabilities;
     AttentionShape shape;
     Dropout dropout;
 } AttentionForward;
 void attention_forward(Device *device, Stream *stream, AttentionForward args);
 
+// dqkv may be qkv. probabilities absent: computed again from qkv and stats.
 typedef struct {
-    Tensor dout, qkv, out, stats;
+    Tensor dout, qkv, out, stats, probabilities;
     Tensor dqkv;
     AttentionShape shape;
     Dropout dropout;
 } AttentionBackward;
 void attention_backward(Device *device, Stream *stream, AttentionBackward args);
 
-// ---- embedding, cut over the vocabulary
-// -----------------------------------------------------------------------------
+// ---- embedding, cut over the vocabulary -------------------------------------------------------------------
 
 // y row = table row (token - first_row), or zeros for a token outside this rank's rows.
 //   tokens I32 [1, T], table [V/t, H], y [T, H]
@@ -246,33 +287,33 @@ void embedding_forward(Device *device, Stream *stream, EmbeddingForward args);
 
 typedef struct {
     Tensor tokens, dy;
-    Tensor dtable; // +=, in the order of the rows of dy
+    Tensor dtable; // F32, +=, in the order of the rows of dy
     int64_t first_row;
 } EmbeddingBackward;
 void embedding_backward(Device *device, Stream *stream, EmbeddingBackward args);
 
-// y = dropout(x + position row s).   x, y [S*B, H], position [>= S, H]; y may be x.
+// y = dropout(x + position row s).   x, y [S*B, H], position [>= S, H] or absent; y may be x.
 typedef struct {
     Tensor x, position;
     Tensor y;
-    Dropout dropout; // samples = B gives S
+    Dropout dropout; // samples = B and first_row say which position a row has
 } PositionDropout;
 void position_dropout(Device *device, Stream *stream, PositionDropout args);
 
-// dposition row s += the sum over b of dy rows s*B + b.
+// dposition row s += the sum over b of dy rows s*B + b.   dposition F32
 typedef struct {
     Tensor dy;
     Tensor dposition;
-    int64_t samples;
+    int64_t samples, first_row; // B; row 0 of dy is row first_row of [S*B, H], a multiple of B
 } PositionBackward;
 void position_backward(Device *device, Stream *stream, PositionBackward args);
 
-// ---- cross-entropy, cut over the vocabulary, in three local steps around two reductions over tp
-// -------------------------
+// ---- cross-entropy, cut over the vocabulary, in three local steps around two reductions over tp -----------
 
 // Columns are vocabulary entries first_col...; those >= vocabulary are padding and take no part.
-// 1. max[i] = the largest local logit (-inf when all local columns are padding).   logits [T, V/t], max [1,
-// T]
+// All is F32 but the labels and, where they are narrower, the gradients of the logits.
+// 1. max[i] = the largest local logit (-inf when all local columns are padding).
+//    logits [T, V/t], max [1, T]
 typedef struct {
     Tensor logits;
     Tensor max;
@@ -281,8 +322,7 @@ typedef struct {
 void loss_max(Device *device, Stream *stream, LossMax args);
 
 // (all-reduce MAX of max)
-// 2. sum[i] = sum of exp(logit - max[i]); target[i] = logit[label] - max[i], or 0 when the label is not
-// local.
+// 2. sum[i] = sum of exp(logit - max[i]); target[i] = logit[label] - max[i], or 0 when it is not local.
 //    sum and target are [1, T] each: adjacent in memory they make one all-reduce.
 typedef struct {
     Tensor logits, labels, max;
@@ -292,43 +332,62 @@ typedef struct {
 void loss_sum(Device *device, Stream *stream, LossSum args);
 
 // (all-reduce SUM of sum and target)
-// 3. loss[i] = mask[i] * (log(sum[i]) - target[i]); logits become their gradient scale * mask[i] * (softmax
-// - one-hot),
-//    zero in padding columns. mask F32 [1, T] or absent (all ones). The tensors read include the logits
-//    before.
+// 3. loss[i] = mask[i] * (log(sum[i]) - target[i]); dlogits = scale * mask[i] * (softmax - one-hot), zero in
+//    padding columns, in any element type; in F32 it may be logits. mask F32 [1, T] or absent (all ones).
 typedef struct {
-    Tensor labels, max, sum, target, mask;
-    Tensor logits, loss;
+    Tensor labels, max, sum, target, mask, logits;
+    Tensor dlogits, loss;
     int64_t first_col, vocabulary;
     float scale;
 } LossFinish;
 void loss_finish(Device *device, Stream *stream, LossFinish args);
 
-// ---- optimizer
-// -------------------------------------------------------------------------------------------------------
+// ---- optimizer --------------------------------------------------------------------------------------------
 
-// sum F64 [1, 1] = the sum of squares of x in fp64, added in a fixed order.
+// max F32 [1, 1] = the larger of max and all |x|; infinity once any element of x is not finite.   x F32
+typedef struct {
+    Tensor x;
+    Tensor max;
+} AbsMax;
+void abs_max(Device *device, Stream *stream, AbsMax args);
+
+// Adds the squares of x so that neither order nor partition can change a bit: with q = (x / 2^exponent)^2,
+// which is at most 1, it adds three multiples of fixed quanta whose sum is q up to 2^-61: to sum[0] the
+// nearest multiple of 2^-20, to sum[1] that of 2^-40 to the rest, to sum[2] that of 2^-60. Adding such
+// multiples is exact for up to 2^33 elements, over ranks too. The sum of squares is
+// (sum[0] + sum[1] + sum[2]) * 4^exponent.
+//   x F32, |x| <= 2^exponent (CHECK on the reference device), sum F64 [1, 3], +=
+// Idea: Demmel and Nguyen 2013, reproducible summation
 typedef struct {
     Tensor x;
     Tensor sum;
+    int exponent;
 } SumSquares;
 void sum_squares(Device *device, Stream *stream, SumSquares args);
 
 // AdamW (Loshchilov 2019) with g = grad_scale * gradient:
-//   m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= lr (m/correction1 / (sqrt(v/correction2) + epsilon) +
-//   weight_decay p)
+//   m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
+//   p -= lr (m/correction1 / (sqrt(v/correction2) + epsilon) + weight_decay p)
+// gradient, parameter, m and v are F32; value, when present, becomes p in its own element type.
 typedef struct {
     Tensor gradient;
-    Tensor parameter, m, v;
+    Tensor parameter, m, v, value;
     double lr, beta1, beta2, epsilon, weight_decay; // double: 1 - beta2 of a float beta2 is off by 5e-5
     double correction1, correction2;                // 1 - beta^step
-    double grad_scale;                              // the clipping coefficient, or 1
+    double grad_scale;                              // the clipping coefficient over the loss scale, or 1
 } AdamW;
 void adamw(Device *device, Stream *stream, AdamW args);
 
-// y += x
+// y += x, both of one element type
 typedef struct {
     Tensor x;
     Tensor y;
 } Add;
 void add(Device *device, Stream *stream, Add args);
+
+// y = x in the element type of y, rounded to nearest even
+typedef struct {
+    Tensor x;
+    Tensor y;
+} Convert;
+void convert(Device *device, Stream *stream, Convert args);

@@ -3,32 +3,36 @@
 #include <inttypes.h>
 #include <stddef.h>
 
-// ---- the table of operations
-// ---------------------------------------------------------------------------------------
+// ---- the table of operations ------------------------------------------------------------------------------
 
 //  operation, argument struct, its last tensor, the names of its tensors
 #define OP_TENSORS(X)                                                                                        \
     X(MATMUL, Matmul, d, "a", "b", "bias", "d")                                                              \
     X(BIAS_GELU_FORWARD, BiasGeluForward, y, "x", "bias", "y")                                               \
     X(BIAS_GELU_BACKWARD, BiasGeluBackward, dx, "dy", "x", "bias", "dx")                                     \
+    X(SWIGLU_FORWARD, SwigluForward, y, "x", "bias", "y")                                                    \
+    X(SWIGLU_BACKWARD, SwigluBackward, dx, "dy", "x", "bias", "dx")                                          \
     X(BIAS_DROPOUT_ADD, BiasDropoutAdd, y, "x", "bias", "residual", "y")                                     \
     X(DROPOUT_BACKWARD, DropoutBackward, dx, "dy", "dx")                                                     \
     X(COLUMN_SUM, ColumnSum, sum, "x", "sum")                                                                \
     X(NORM_FORWARD, NormForward, rstd, "x", "gamma", "beta", "y", "mean", "rstd")                            \
     X(NORM_BACKWARD_INPUT, NormBackwardInput, dx, "dy", "x", "gamma", "mean", "rstd", "residual", "dx")      \
     X(NORM_BACKWARD_WEIGHT, NormBackwardWeight, dbeta, "dy", "x", "mean", "rstd", "dgamma", "dbeta")         \
-    X(ATTENTION_FORWARD, AttentionForward, stats, "qkv", "out", "stats")                                     \
-    X(ATTENTION_BACKWARD, AttentionBackward, dqkv, "dout", "qkv", "out", "stats", "dqkv")                    \
+    X(ROTARY, Rotary, qkv, "table", "qkv")                                                                   \
+    X(ATTENTION_FORWARD, AttentionForward, probabilities, "qkv", "out", "stats", "probabilities")            \
+    X(ATTENTION_BACKWARD, AttentionBackward, dqkv, "dout", "qkv", "out", "stats", "probabilities", "dqkv")   \
     X(EMBEDDING_FORWARD, EmbeddingForward, y, "tokens", "table", "y")                                        \
     X(EMBEDDING_BACKWARD, EmbeddingBackward, dtable, "tokens", "dy", "dtable")                               \
     X(POSITION_DROPOUT, PositionDropout, y, "x", "position", "y")                                            \
     X(POSITION_BACKWARD, PositionBackward, dposition, "dy", "dposition")                                     \
     X(LOSS_MAX, LossMax, max, "logits", "max")                                                               \
     X(LOSS_SUM, LossSum, target, "logits", "labels", "max", "sum", "target")                                 \
-    X(LOSS_FINISH, LossFinish, loss, "labels", "max", "sum", "target", "mask", "logits", "loss")             \
+    X(LOSS_FINISH, LossFinish, loss, "labels", "max", "sum", "target", "mask", "logits", "dlogits", "loss")  \
+    X(ABS_MAX, AbsMax, max, "x", "max")                                                                      \
     X(SUM_SQUARES, SumSquares, sum, "x", "sum")                                                              \
-    X(ADAMW, AdamW, v, "gradient", "parameter", "m", "v")                                                    \
-    X(ADD, Add, y, "x", "y")
+    X(ADAMW, AdamW, value, "gradient", "parameter", "m", "v", "value")                                       \
+    X(ADD, Add, y, "x", "y")                                                                                 \
+    X(CONVERT, Convert, y, "x", "y")
 
 #define X(NAME, function, Args, reads, writes) TENSORS_##NAME = (reads) + (writes),
 enum { DEVICE_OPS(X) };
@@ -53,8 +57,7 @@ const OpRow op_rows[NUM_DEVICE_OPS] = {
 
 const char *device_op_name(DeviceOp op) { return op_rows[op].name; }
 
-// ---- what every operation passes
-// -----------------------------------------------------------------------------------
+// ---- what every operation passes --------------------------------------------------------------------------
 
 // What a tensor must be; one per tensor of the argument struct, in its order.
 typedef struct {
@@ -66,11 +69,20 @@ typedef struct {
 static Shape f32(int64_t rows, int64_t cols) { return (Shape){rows, cols, F32, false}; }
 static Shape f64(int64_t rows, int64_t cols) { return (Shape){rows, cols, F64, false}; }
 static Shape i32(int64_t rows, int64_t cols) { return (Shape){rows, cols, I32, false}; }
-static Shape like(Tensor x) { return f32(x.rows, x.cols); }
+static Shape of(DType dtype, int64_t rows, int64_t cols) { return (Shape){rows, cols, dtype, false}; }
 static Shape optional(Shape shape) { return (Shape){shape.rows, shape.cols, shape.dtype, true}; }
 
+// The element type that this tensor gives its call.
+static DType element_type(DeviceOp op, Tensor x) {
+    CHECK(dtype_is_element(x.dtype), "%s of %s tensors; it works on f32, bf16 and f16", op_rows[op].name,
+          dtype_name(x.dtype));
+    return x.dtype;
+}
+
+static Shape like(DeviceOp op, Tensor x) { return of(element_type(op, x), x.rows, x.cols); }
+static Shape like_f32(Tensor x) { return f32(x.rows, x.cols); }
+
 static void check_shapes(const OpRow *row, const Tensor *tensors, const Shape *shapes) {
-    static const char *const NAMES[NUM_DTYPES] = {"f32", "f64", "i32"};
     for (int i = 0; i < row->reads + row->writes; i++) {
         Tensor x = tensors[i];
         Shape s = shapes[i];
@@ -78,8 +90,8 @@ static void check_shapes(const OpRow *row, const Tensor *tensors, const Shape *s
         CHECK(x.data || !tensor_count(x), "%s: %s is absent", row->name, row->tensors[i]);
         CHECK(x.rows == s.rows && x.cols == s.cols && x.dtype == s.dtype,
               "%s: %s is [%lld, %lld] %s, wanted [%lld, %lld] %s", row->name, row->tensors[i],
-              (long long)x.rows, (long long)x.cols, NAMES[x.dtype], (long long)s.rows, (long long)s.cols,
-              NAMES[s.dtype]);
+              (long long)x.rows, (long long)x.cols, dtype_name(x.dtype), (long long)s.rows, (long long)s.cols,
+              dtype_name(s.dtype));
     }
 }
 
@@ -100,14 +112,14 @@ static double op_flops(DeviceOp op, const void *args) {
 
 static void count(Device *device, DeviceOp op, const void *args) {
     OpCount *total = &device->counts[op];
+    const OpRow *row = &op_rows[op];
     const Tensor *tensors = args;
     total->calls++;
     total->flops += op_flops(op, args);
-    int num_tensors = op_rows[op].reads + op_rows[op].writes;
-    for (int i = 0; i < num_tensors; i++)
+    for (int i = 0; i < row->reads + row->writes; i++)
         if (tensors[i].data) total->bytes += (double)tensor_bytes(tensors[i]);
-    Tensor last = tensors[num_tensors - 1];
-    rank_event(op_rows[op].event, last.rows, last.cols, 0);
+    Tensor result = tensors[row->reads];
+    rank_event(row->event, result.rows, result.cols, 0);
 }
 
 static void find_workspace(Device *device, Stream *stream, DeviceOp op, const void *args) {
@@ -133,6 +145,7 @@ static void dispatch(const Backend *backend, const Exec *exec, DeviceOp op, cons
 // `args` is the operation's own copy of its arguments: a checking device reveals their addresses in place.
 static void launch(Device *device, Stream *stream, DeviceOp op, void *args, const Shape *shapes) {
     CHECK(stream == &device->stream, "%s: a stream of another device", op_rows[op].name);
+    if (device->hook) device->hook(device->hook_self);
     check_shapes(&op_rows[op], args, shapes);
     find_workspace(device, stream, op, args);
     count(device, op, args);
@@ -149,166 +162,226 @@ static Dropout check_dropout(DeviceOp op, Dropout dropout, int64_t rows) {
     if (dropout.probability == 0 && dropout.samples == 0) dropout.samples = 1;
     CHECK(dropout.samples > 0 && rows % dropout.samples == 0, "%s: dropout of %lld rows in %lld samples",
           op_rows[op].name, (long long)rows, (long long)dropout.samples);
+    CHECK(dropout.first_row >= 0 && dropout.first_row % dropout.samples == 0,
+          "%s: dropout from row %lld on, of %lld samples", op_rows[op].name, (long long)dropout.first_row,
+          (long long)dropout.samples);
     return dropout;
 }
 
-// ---- matrix products, activations, dropout
-// --------------------------------------------------------------------------
+// ---- matrix products, activations, dropout ----------------------------------------------------------------
 
 void matmul(Device *device, Stream *stream, Matmul args) {
     int64_t m = args.d.rows, n = args.d.cols, k = args.transpose_a ? args.a.rows : args.a.cols;
-    Shape a = args.transpose_a ? f32(k, m) : f32(m, k);
-    Shape b = args.transpose_b ? f32(n, k) : f32(k, n);
-    Shape bias = optional(f32(1, n));
-    launch(device, stream, OP_MATMUL, &args, (Shape[]){a, b, bias, f32(m, n)});
+    DType e = element_type(OP_MATMUL, args.a);
+    Shape a = args.transpose_a ? of(e, k, m) : of(e, m, k);
+    Shape b = args.transpose_b ? of(e, n, k) : of(e, k, n);
+    Shape d = args.accumulate || args.d.dtype == F32 ? f32(m, n) : of(e, m, n);
+    launch(device, stream, OP_MATMUL, &args, (Shape[]){a, b, optional(of(e, 1, n)), d});
 }
 
 void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args) {
-    Shape x = like(args.x);
-    launch(device, stream, OP_BIAS_GELU_FORWARD, &args, (Shape[]){x, f32(1, x.cols), x});
+    Shape x = like(OP_BIAS_GELU_FORWARD, args.x), bias = optional(of(x.dtype, 1, x.cols));
+    launch(device, stream, OP_BIAS_GELU_FORWARD, &args, (Shape[]){x, bias, x});
 }
 
 void bias_gelu_backward(Device *device, Stream *stream, BiasGeluBackward args) {
-    Shape x = like(args.x);
-    launch(device, stream, OP_BIAS_GELU_BACKWARD, &args, (Shape[]){x, x, f32(1, x.cols), x});
+    Shape x = like(OP_BIAS_GELU_BACKWARD, args.x), bias = optional(of(x.dtype, 1, x.cols));
+    launch(device, stream, OP_BIAS_GELU_BACKWARD, &args, (Shape[]){x, x, bias, x});
+}
+
+void swiglu_forward(Device *device, Stream *stream, SwigluForward args) {
+    Shape y = like(OP_SWIGLU_FORWARD, args.y), x = of(y.dtype, y.rows, 2 * y.cols);
+    launch(device, stream, OP_SWIGLU_FORWARD, &args, (Shape[]){x, optional(of(y.dtype, 1, x.cols)), y});
+}
+
+void swiglu_backward(Device *device, Stream *stream, SwigluBackward args) {
+    Shape dy = like(OP_SWIGLU_BACKWARD, args.dy), x = of(dy.dtype, dy.rows, 2 * dy.cols);
+    launch(device, stream, OP_SWIGLU_BACKWARD, &args, (Shape[]){dy, x, optional(of(dy.dtype, 1, x.cols)), x});
 }
 
 void bias_dropout_add(Device *device, Stream *stream, BiasDropoutAdd args) {
-    Shape x = like(args.x);
+    Shape x = like(OP_BIAS_DROPOUT_ADD, args.x), bias = optional(of(x.dtype, 1, x.cols));
     args.dropout = check_dropout(OP_BIAS_DROPOUT_ADD, args.dropout, x.rows);
-    launch(device, stream, OP_BIAS_DROPOUT_ADD, &args, (Shape[]){x, f32(1, x.cols), x, x});
+    launch(device, stream, OP_BIAS_DROPOUT_ADD, &args, (Shape[]){x, bias, x, x});
 }
 
 void dropout_backward(Device *device, Stream *stream, DropoutBackward args) {
-    Shape dy = like(args.dy);
+    Shape dy = like(OP_DROPOUT_BACKWARD, args.dy);
     args.dropout = check_dropout(OP_DROPOUT_BACKWARD, args.dropout, dy.rows);
     launch(device, stream, OP_DROPOUT_BACKWARD, &args, (Shape[]){dy, dy});
 }
 
 void column_sum(Device *device, Stream *stream, ColumnSum args) {
-    Shape x = like(args.x);
+    Shape x = like(OP_COLUMN_SUM, args.x);
     launch(device, stream, OP_COLUMN_SUM, &args, (Shape[]){x, f32(1, x.cols)});
 }
 
-// ---- layer norm
-// -----------------------------------------------------------------------------------------------------
+// ---- norms ------------------------------------------------------------------------------------------------
+
+// Layer norm has both tensors, RMS norm neither.
+static void check_both_or_neither(DeviceOp op, const char *names, Tensor a, Tensor b) {
+    CHECK(!a.data == !b.data, "%s: of %s one is absent", op_rows[op].name, names);
+}
 
 void norm_forward(Device *device, Stream *stream, NormForward args) {
-    Shape x = like(args.x), weight = f32(1, x.cols), statistic = f32(1, x.rows);
-    launch(device, stream, OP_NORM_FORWARD, &args, (Shape[]){x, weight, weight, x, statistic, statistic});
+    Shape x = like(OP_NORM_FORWARD, args.x), gamma = of(x.dtype, 1, x.cols), statistic = f32(1, x.rows);
+    check_both_or_neither(OP_NORM_FORWARD, "beta and mean", args.beta, args.mean);
+    launch(device, stream, OP_NORM_FORWARD, &args,
+           (Shape[]){x, gamma, optional(gamma), x, optional(statistic), statistic});
 }
 
 void norm_backward_input(Device *device, Stream *stream, NormBackwardInput args) {
-    Shape x = like(args.x), weight = f32(1, x.cols), statistic = f32(1, x.rows);
-    Shape residual = optional(f32(x.rows, x.cols));
+    Shape x = like(OP_NORM_BACKWARD_INPUT, args.x), gamma = of(x.dtype, 1, x.cols);
+    Shape statistic = f32(1, x.rows);
     launch(device, stream, OP_NORM_BACKWARD_INPUT, &args,
-           (Shape[]){x, x, weight, statistic, statistic, residual, x});
+           (Shape[]){x, x, gamma, optional(statistic), statistic, optional(x), x});
 }
 
 void norm_backward_weight(Device *device, Stream *stream, NormBackwardWeight args) {
-    Shape x = like(args.x), weight = f32(1, x.cols), statistic = f32(1, x.rows);
+    Shape x = like(OP_NORM_BACKWARD_WEIGHT, args.x), sum = f32(1, x.cols), statistic = f32(1, x.rows);
+    check_both_or_neither(OP_NORM_BACKWARD_WEIGHT, "mean and dbeta", args.mean, args.dbeta);
     launch(device, stream, OP_NORM_BACKWARD_WEIGHT, &args,
-           (Shape[]){x, x, statistic, statistic, weight, weight});
+           (Shape[]){x, x, optional(statistic), statistic, sum, optional(sum)});
 }
 
-// ---- attention
-// ------------------------------------------------------------------------------------------------------
+// ---- attention --------------------------------------------------------------------------------------------
+
+static void check_heads(DeviceOp op, AttentionShape shape) {
+    CHECK(shape.batch > 0 && shape.sequence > 0 && shape.heads > 0 && shape.groups > 0 &&
+              shape.heads % shape.groups == 0 && shape.head_size > 0 && shape.first_head >= 0,
+          "%s: B %lld, S %lld, N/t %lld, G/t %lld, D %lld, first head %lld", op_rows[op].name,
+          (long long)shape.batch, (long long)shape.sequence, (long long)shape.heads, (long long)shape.groups,
+          (long long)shape.head_size, (long long)shape.first_head);
+}
 
 static void check_attention(DeviceOp op, AttentionShape shape, Dropout dropout) {
-    CHECK(shape.batch > 0 && shape.sequence > 0 && shape.heads > 0 && shape.head_size > 0 &&
-              shape.first_head >= 0,
-          "%s: B %lld, S %lld, N/t %lld, D %lld, first head %lld", op_rows[op].name, (long long)shape.batch,
-          (long long)shape.sequence, (long long)shape.heads, (long long)shape.head_size,
-          (long long)shape.first_head);
+    check_heads(op, shape);
     check_dropout(op, dropout, shape.sequence * shape.batch);
-    CHECK(dropout.probability == 0 || dropout.samples == shape.batch,
-          "%s: dropout of %lld samples in a batch of %lld", op_rows[op].name, (long long)dropout.samples,
-          (long long)shape.batch);
+    CHECK(dropout.probability == 0 || (dropout.samples == shape.batch && dropout.first_row == 0),
+          "%s: dropout of %lld samples from row %lld on in a batch of %lld", op_rows[op].name,
+          (long long)dropout.samples, (long long)dropout.first_row, (long long)shape.batch);
+}
+
+static Shape qkv_of(DType e, AttentionShape s) {
+    return of(e, s.sequence * s.batch, (s.heads + 2 * s.groups) * s.head_size);
+}
+
+static Shape out_of(DType e, AttentionShape s) { return of(e, s.sequence * s.batch, s.heads * s.head_size); }
+
+static Shape stats_of(AttentionShape s) { return f32(s.batch * s.heads, s.sequence); }
+
+static Shape probabilities_of(DType e, AttentionShape s) {
+    return optional(of(e, s.batch * s.heads * s.sequence, s.sequence));
+}
+
+void rotary(Device *device, Stream *stream, Rotary args) {
+    AttentionShape s = args.shape;
+    int64_t columns = args.table.cols;
+    check_heads(OP_ROTARY, s);
+    CHECK(columns > 0 && columns % 2 == 0 && columns <= s.head_size, "rotary: %lld columns of heads of %lld",
+          (long long)columns, (long long)s.head_size);
+    DType e = element_type(OP_ROTARY, args.qkv);
+    launch(device, stream, OP_ROTARY, &args, (Shape[]){f32(s.sequence, columns), qkv_of(e, s)});
 }
 
 void attention_forward(Device *device, Stream *stream, AttentionForward args) {
     AttentionShape s = args.shape;
+    DType e = element_type(OP_ATTENTION_FORWARD, args.qkv);
     check_attention(OP_ATTENTION_FORWARD, s, args.dropout);
-    Shape out = f32(s.sequence * s.batch, s.heads * s.head_size), qkv = f32(out.rows, 3 * out.cols);
-    Shape stats = f32(s.batch * s.heads, s.sequence);
-    launch(device, stream, OP_ATTENTION_FORWARD, &args, (Shape[]){qkv, out, stats});
+    launch(device, stream, OP_ATTENTION_FORWARD, &args,
+           (Shape[]){qkv_of(e, s), out_of(e, s), stats_of(s), probabilities_of(e, s)});
 }
 
 void attention_backward(Device *device, Stream *stream, AttentionBackward args) {
     AttentionShape s = args.shape;
+    DType e = element_type(OP_ATTENTION_BACKWARD, args.qkv);
     check_attention(OP_ATTENTION_BACKWARD, s, args.dropout);
-    Shape out = f32(s.sequence * s.batch, s.heads * s.head_size), qkv = f32(out.rows, 3 * out.cols);
-    Shape stats = f32(s.batch * s.heads, s.sequence);
-    launch(device, stream, OP_ATTENTION_BACKWARD, &args, (Shape[]){out, qkv, out, stats, qkv});
+    Shape qkv = qkv_of(e, s), out = out_of(e, s);
+    launch(device, stream, OP_ATTENTION_BACKWARD, &args,
+           (Shape[]){out, qkv, out, stats_of(s), probabilities_of(e, s), qkv});
 }
 
-// ---- embedding
-// ------------------------------------------------------------------------------------------------------
+// ---- embedding --------------------------------------------------------------------------------------------
 
 void embedding_forward(Device *device, Stream *stream, EmbeddingForward args) {
-    Shape y = f32(args.y.rows, args.table.cols), tokens = i32(1, y.rows);
-    launch(device, stream, OP_EMBEDDING_FORWARD, &args, (Shape[]){tokens, f32(args.table.rows, y.cols), y});
+    Shape table = like(OP_EMBEDDING_FORWARD, args.table), y = of(table.dtype, args.y.rows, table.cols);
+    launch(device, stream, OP_EMBEDDING_FORWARD, &args, (Shape[]){i32(1, y.rows), table, y});
 }
 
 void embedding_backward(Device *device, Stream *stream, EmbeddingBackward args) {
-    Shape dy = f32(args.dy.rows, args.dtable.cols), tokens = i32(1, dy.rows);
+    Shape dy = like(OP_EMBEDDING_BACKWARD, args.dy);
     launch(device, stream, OP_EMBEDDING_BACKWARD, &args,
-           (Shape[]){tokens, dy, f32(args.dtable.rows, dy.cols)});
+           (Shape[]){i32(1, dy.rows), dy, f32(args.dtable.rows, dy.cols)});
 }
 
-static void check_positions(DeviceOp op, int64_t rows, int64_t samples, int64_t positions) {
-    CHECK(samples > 0 && rows % samples == 0, "%s: %lld rows of %lld samples", op_rows[op].name,
-          (long long)rows, (long long)samples);
-    CHECK(rows / samples <= positions, "%s: a sequence of %lld, positions for %lld", op_rows[op].name,
-          (long long)(rows / samples), (long long)positions);
+static void check_positions(DeviceOp op, int64_t rows, int64_t samples, int64_t first_row,
+                            int64_t positions) {
+    CHECK(samples > 0 && rows % samples == 0 && first_row >= 0 && first_row % samples == 0,
+          "%s: %lld rows from row %lld on, of %lld samples", op_rows[op].name, (long long)rows,
+          (long long)first_row, (long long)samples);
+    CHECK((first_row + rows) / samples <= positions, "%s: a sequence of %lld, positions for %lld",
+          op_rows[op].name, (long long)((first_row + rows) / samples), (long long)positions);
 }
 
 void position_dropout(Device *device, Stream *stream, PositionDropout args) {
-    Shape x = like(args.x);
-    check_positions(OP_POSITION_DROPOUT, x.rows, args.dropout.samples, args.position.rows);
-    check_dropout(OP_POSITION_DROPOUT, args.dropout, x.rows);
-    launch(device, stream, OP_POSITION_DROPOUT, &args, (Shape[]){x, f32(args.position.rows, x.cols), x});
+    Shape x = like(OP_POSITION_DROPOUT, args.x), position = of(x.dtype, args.position.rows, x.cols);
+    if (args.position.data)
+        check_positions(OP_POSITION_DROPOUT, x.rows, args.dropout.samples, args.dropout.first_row,
+                        position.rows);
+    args.dropout = check_dropout(OP_POSITION_DROPOUT, args.dropout, x.rows);
+    launch(device, stream, OP_POSITION_DROPOUT, &args, (Shape[]){x, optional(position), x});
 }
 
 void position_backward(Device *device, Stream *stream, PositionBackward args) {
-    Shape dy = like(args.dy);
-    check_positions(OP_POSITION_BACKWARD, dy.rows, args.samples, args.dposition.rows);
+    Shape dy = like(OP_POSITION_BACKWARD, args.dy);
+    check_positions(OP_POSITION_BACKWARD, dy.rows, args.samples, args.first_row, args.dposition.rows);
     launch(device, stream, OP_POSITION_BACKWARD, &args, (Shape[]){dy, f32(args.dposition.rows, dy.cols)});
 }
 
-// ---- loss
-// -----------------------------------------------------------------------------------------------------------
+// ---- loss -------------------------------------------------------------------------------------------------
 
 void loss_max(Device *device, Stream *stream, LossMax args) {
-    Shape logits = like(args.logits);
+    Shape logits = like_f32(args.logits);
     launch(device, stream, OP_LOSS_MAX, &args, (Shape[]){logits, f32(1, logits.rows)});
 }
 
 void loss_sum(Device *device, Stream *stream, LossSum args) {
-    Shape logits = like(args.logits), row = f32(1, logits.rows), labels = i32(1, logits.rows);
+    Shape logits = like_f32(args.logits), row = f32(1, logits.rows), labels = i32(1, logits.rows);
     launch(device, stream, OP_LOSS_SUM, &args, (Shape[]){logits, labels, row, row, row});
 }
 
 void loss_finish(Device *device, Stream *stream, LossFinish args) {
-    Shape logits = like(args.logits), row = f32(1, logits.rows), labels = i32(1, logits.rows);
-    Shape mask = optional(f32(1, logits.rows));
-    launch(device, stream, OP_LOSS_FINISH, &args, (Shape[]){labels, row, row, row, mask, logits, row});
+    Shape logits = like_f32(args.logits), row = f32(1, logits.rows), labels = i32(1, logits.rows);
+    Shape dlogits = of(element_type(OP_LOSS_FINISH, args.dlogits), logits.rows, logits.cols);
+    CHECK(dlogits.dtype == F32 || args.dlogits.data != args.logits.data,
+          "loss_finish: %s dlogits over f32 logits", dtype_name(dlogits.dtype));
+    launch(device, stream, OP_LOSS_FINISH, &args,
+           (Shape[]){labels, row, row, row, optional(row), logits, dlogits, row});
 }
 
-// ---- optimizer
-// ------------------------------------------------------------------------------------------------------
+// ---- optimizer, conversion --------------------------------------------------------------------------------
+
+void abs_max(Device *device, Stream *stream, AbsMax args) {
+    launch(device, stream, OP_ABS_MAX, &args, (Shape[]){like_f32(args.x), f32(1, 1)});
+}
 
 void sum_squares(Device *device, Stream *stream, SumSquares args) {
-    Shape x = like(args.x);
-    launch(device, stream, OP_SUM_SQUARES, &args, (Shape[]){x, f64(1, 1)});
+    launch(device, stream, OP_SUM_SQUARES, &args, (Shape[]){like_f32(args.x), f64(1, 3)});
 }
 
 void adamw(Device *device, Stream *stream, AdamW args) {
-    Shape p = like(args.parameter);
-    launch(device, stream, OP_ADAMW, &args, (Shape[]){p, p, p, p});
+    Shape p = like_f32(args.parameter), value = p;
+    if (args.value.data) value.dtype = element_type(OP_ADAMW, args.value);
+    launch(device, stream, OP_ADAMW, &args, (Shape[]){p, p, p, p, optional(value)});
 }
 
 void add(Device *device, Stream *stream, Add args) {
-    Shape x = like(args.x);
+    Shape x = like(OP_ADD, args.x);
     launch(device, stream, OP_ADD, &args, (Shape[]){x, x});
+}
+
+void convert(Device *device, Stream *stream, Convert args) {
+    Shape x = like(OP_CONVERT, args.x);
+    launch(device, stream, OP_CONVERT, &args,
+           (Shape[]){x, of(element_type(OP_CONVERT, args.y), x.rows, x.cols)});
 }

@@ -1,17 +1,15 @@
-// The reference backend: each operation as the plain loops that define it, in fp64, rounded to fp32 when
-// stored. One
-// thread. It is written to be read beside device.h; every other backend is compared with it.
+// The reference backend: each operation as the plain loops that define it, in fp64, rounded once when stored.
+// One thread. It is written to be read beside device.h; every other backend is compared with it.
 #include "device/reference.h"
+#include "base/rank.h"
 #include <math.h>
 
-static float *f32(Tensor x) { return x.data; }
 static const int32_t *i32(Tensor x) { return x.data; }
 
-// ---- matrix products
-// ---------------------------------------------------------------------------------------------
+// ---- matrix products --------------------------------------------------------------------------------------
 
 static double element(Tensor x, bool transpose, int64_t row, int64_t col) {
-    return f32(x)[transpose ? col * x.cols + row : row * x.cols + col];
+    return load(x, transpose ? col * x.cols + row : row * x.cols + col);
 }
 
 static void reference_matmul(const Exec *exec, const Matmul *p) {
@@ -19,16 +17,15 @@ static void reference_matmul(const Exec *exec, const Matmul *p) {
     int64_t inner = p->transpose_a ? p->a.rows : p->a.cols;
     for (int64_t i = 0; i < p->d.rows; i++)
         for (int64_t j = 0; j < p->d.cols; j++) {
-            float *d = &f32(p->d)[i * p->d.cols + j];
-            double sum = (p->accumulate ? (double)*d : 0) + (p->bias.data ? (double)f32(p->bias)[j] : 0);
+            int64_t at = i * p->d.cols + j;
+            double sum = (p->accumulate ? load(p->d, at) : 0) + load_or_zero(p->bias, j);
             for (int64_t k = 0; k < inner; k++)
                 sum += element(p->a, p->transpose_a, i, k) * element(p->b, p->transpose_b, k, j);
-            *d = (float)sum;
+            store(p->d, at, sum);
         }
 }
 
-// ---- activations, dropout, residual
-// ------------------------------------------------------------------------------
+// ---- activations ------------------------------------------------------------------------------------------
 
 static const double GELU_SCALE = 0.79788456080286535588, GELU_CUBE = 0.044715; // sqrt(2 / pi)
 
@@ -42,16 +39,44 @@ static double gelu_slope(double u) {
 static void reference_bias_gelu_forward(const Exec *exec, const BiasGeluForward *p) {
     (void)exec;
     for (int64_t i = 0; i < tensor_count(p->x); i++)
-        f32(p->y)[i] = (float)gelu((double)f32(p->x)[i] + (double)f32(p->bias)[i % p->x.cols]);
+        store(p->y, i, gelu(load(p->x, i) + load_or_zero(p->bias, i % p->x.cols)));
 }
 
 static void reference_bias_gelu_backward(const Exec *exec, const BiasGeluBackward *p) {
     (void)exec;
     for (int64_t i = 0; i < tensor_count(p->x); i++) {
-        double u = (double)f32(p->x)[i] + (double)f32(p->bias)[i % p->x.cols];
-        f32(p->dx)[i] = (float)((double)f32(p->dy)[i] * gelu_slope(u));
+        double u = load(p->x, i) + load_or_zero(p->bias, i % p->x.cols);
+        store(p->dx, i, load(p->dy, i) * gelu_slope(u));
     }
 }
+
+static double sigmoid(double g) { return 1 / (1 + exp(-g)); }
+
+static void reference_swiglu_forward(const Exec *exec, const SwigluForward *p) {
+    (void)exec;
+    int64_t cols = p->y.cols;
+    for (int64_t i = 0; i < tensor_count(p->y); i++) {
+        int64_t c = i % cols, at = i / cols * 2 * cols + c;
+        double g = load(p->x, at) + load_or_zero(p->bias, c);
+        double u = load(p->x, at + cols) + load_or_zero(p->bias, c + cols);
+        store(p->y, i, g * sigmoid(g) * u);
+    }
+}
+
+static void reference_swiglu_backward(const Exec *exec, const SwigluBackward *p) {
+    (void)exec;
+    int64_t cols = p->dy.cols;
+    for (int64_t i = 0; i < tensor_count(p->dy); i++) {
+        int64_t c = i % cols, at = i / cols * 2 * cols + c;
+        double g = load(p->x, at) + load_or_zero(p->bias, c);
+        double u = load(p->x, at + cols) + load_or_zero(p->bias, c + cols);
+        double dy = load(p->dy, i), s = sigmoid(g);
+        store(p->dx, at, dy * u * s * (1 + g * (1 - s)));
+        store(p->dx, at + cols, dy * g * s);
+    }
+}
+
+// ---- dropout, residual ------------------------------------------------------------------------------------
 
 double reference_dropout_factor(Dropout dropout, int64_t sample, int64_t index) {
     if (dropout.probability == 0) return 1;
@@ -60,53 +85,54 @@ double reference_dropout_factor(Dropout dropout, int64_t sample, int64_t index) 
     return kept ? (double)(1.0f / (1.0f - dropout.probability)) : 0;
 }
 
-// Of element `i` of a [S*B, H] tensor: row s*B + b, column c is element s*H + c of sample b.
+// Of element `i` of a tensor that holds rows first_row... of [S*B, H]: row s*B + b, column c is element
+// s*H + c of sample b.
 static double dropout_factor(Dropout dropout, int64_t i, int64_t cols) {
     if (dropout.probability == 0) return 1;
-    int64_t row = i / cols, s = row / dropout.samples, b = row % dropout.samples;
+    int64_t row = dropout.first_row + i / cols, s = row / dropout.samples, b = row % dropout.samples;
     return reference_dropout_factor(dropout, dropout.first_sample + b, s * cols + i % cols);
 }
 
 static void reference_bias_dropout_add(const Exec *exec, const BiasDropoutAdd *p) {
     (void)exec;
     for (int64_t i = 0; i < tensor_count(p->x); i++) {
-        double u = (double)f32(p->x)[i] + (double)f32(p->bias)[i % p->x.cols];
-        f32(p->y)[i] = (float)((double)f32(p->residual)[i] + u * dropout_factor(p->dropout, i, p->x.cols));
+        double u = load(p->x, i) + load_or_zero(p->bias, i % p->x.cols);
+        store(p->y, i, load(p->residual, i) + u * dropout_factor(p->dropout, i, p->x.cols));
     }
 }
 
 static void reference_dropout_backward(const Exec *exec, const DropoutBackward *p) {
     (void)exec;
     for (int64_t i = 0; i < tensor_count(p->dy); i++)
-        f32(p->dx)[i] = (float)((double)f32(p->dy)[i] * dropout_factor(p->dropout, i, p->dy.cols));
+        store(p->dx, i, load(p->dy, i) * dropout_factor(p->dropout, i, p->dy.cols));
 }
 
 static void reference_column_sum(const Exec *exec, const ColumnSum *p) {
     (void)exec;
     for (int64_t c = 0; c < p->x.cols; c++) {
-        double sum = f32(p->sum)[c];
-        for (int64_t r = 0; r < p->x.rows; r++) sum += (double)f32(p->x)[r * p->x.cols + c];
-        f32(p->sum)[c] = (float)sum;
+        double sum = load(p->sum, c);
+        for (int64_t r = 0; r < p->x.rows; r++) sum += load(p->x, r * p->x.cols + c);
+        store(p->sum, c, sum);
     }
 }
 
-// ---- layer norm
-// --------------------------------------------------------------------------------------------------
+// ---- norms ------------------------------------------------------------------------------------------------
 
 static void norm_row(const NormForward *p, int64_t row) {
-    int64_t cols = p->x.cols;
-    const float *x = f32(p->x) + row * cols;
+    int64_t cols = p->x.cols, first = row * cols;
     double mean = 0, variance = 0;
-    for (int64_t c = 0; c < cols; c++) mean += (double)x[c];
-    mean /= (double)cols;
-    for (int64_t c = 0; c < cols; c++) variance += ((double)x[c] - mean) * ((double)x[c] - mean);
-    variance /= (double)cols;
+    for (int64_t c = 0; c < cols && p->mean.data; c++) mean += load(p->x, first + c) / (double)cols;
+    for (int64_t c = 0; c < cols; c++) {
+        double centred = load(p->x, first + c) - mean;
+        variance += centred * centred / (double)cols;
+    }
     double rstd = 1 / sqrt(variance + (double)p->epsilon);
-    for (int64_t c = 0; c < cols; c++)
-        f32(p->y)[row * cols + c] =
-            (float)(((double)x[c] - mean) * rstd * (double)f32(p->gamma)[c] + (double)f32(p->beta)[c]);
-    f32(p->mean)[row] = (float)mean;
-    f32(p->rstd)[row] = (float)rstd;
+    for (int64_t c = 0; c < cols; c++) {
+        double n = (load(p->x, first + c) - mean) * rstd;
+        store(p->y, first + c, n * load(p->gamma, c) + load_or_zero(p->beta, c));
+    }
+    if (p->mean.data) store(p->mean, row, mean);
+    store(p->rstd, row, rstd);
 }
 
 static void reference_norm_forward(const Exec *exec, const NormForward *p) {
@@ -115,24 +141,24 @@ static void reference_norm_forward(const Exec *exec, const NormForward *p) {
 }
 
 static double normalized(Tensor x, Tensor mean, Tensor rstd, int64_t row, int64_t col) {
-    return ((double)f32(x)[row * x.cols + col] - (double)f32(mean)[row]) * (double)f32(rstd)[row];
+    return (load(x, row * x.cols + col) - load_or_zero(mean, row)) * load(rstd, row);
 }
 
-// With n = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - n mean(g n)), means over the row.
+// With n = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - n mean(g n)), means over the row. RMS
+// norm subtracts no mean in the forward, so no mean(g) either.
 static void norm_backward_row(const NormBackwardInput *p, int64_t row) {
     int64_t cols = p->x.cols;
     double mean_g = 0, mean_gn = 0;
     for (int64_t c = 0; c < cols; c++) {
-        double g = (double)f32(p->dy)[row * cols + c] * (double)f32(p->gamma)[c];
-        mean_g += g / (double)cols;
+        double g = load(p->dy, row * cols + c) * load(p->gamma, c);
+        if (p->mean.data) mean_g += g / (double)cols;
         mean_gn += g * normalized(p->x, p->mean, p->rstd, row, c) / (double)cols;
     }
     for (int64_t c = 0; c < cols; c++) {
         int64_t i = row * cols + c;
-        double g = (double)f32(p->dy)[i] * (double)f32(p->gamma)[c];
+        double g = load(p->dy, i) * load(p->gamma, c);
         double n = normalized(p->x, p->mean, p->rstd, row, c);
-        double dx = (double)f32(p->rstd)[row] * (g - mean_g - n * mean_gn);
-        f32(p->dx)[i] = (float)((p->residual.data ? (double)f32(p->residual)[i] : 0) + dx);
+        store(p->dx, i, load_or_zero(p->residual, i) + load(p->rstd, row) * (g - mean_g - n * mean_gn));
     }
 }
 
@@ -144,19 +170,18 @@ static void reference_norm_backward_input(const Exec *exec, const NormBackwardIn
 static void reference_norm_backward_weight(const Exec *exec, const NormBackwardWeight *p) {
     (void)exec;
     for (int64_t c = 0; c < p->x.cols; c++) {
-        double dgamma = f32(p->dgamma)[c], dbeta = f32(p->dbeta)[c];
+        double dgamma = load(p->dgamma, c), dbeta = load_or_zero(p->dbeta, c);
         for (int64_t row = 0; row < p->x.rows; row++) {
-            double dy = f32(p->dy)[row * p->x.cols + c];
+            double dy = load(p->dy, row * p->x.cols + c);
             dgamma += dy * normalized(p->x, p->mean, p->rstd, row, c);
             dbeta += dy;
         }
-        f32(p->dgamma)[c] = (float)dgamma;
-        f32(p->dbeta)[c] = (float)dbeta;
+        store(p->dgamma, c, dgamma);
+        if (p->dbeta.data) store(p->dbeta, c, dbeta);
     }
 }
 
-// ---- embedding
-// ---------------------------------------------------------------------------------------------------
+// ---- embedding --------------------------------------------------------------------------------------------
 
 static bool local_row(int32_t token, int64_t first_row, Tensor table) {
     return token >= first_row && token < first_row + table.rows;
@@ -164,22 +189,24 @@ static bool local_row(int32_t token, int64_t first_row, Tensor table) {
 
 static void reference_embedding_forward(const Exec *exec, const EmbeddingForward *p) {
     (void)exec;
+    int64_t cols = p->y.cols;
     for (int64_t i = 0; i < p->y.rows; i++) {
-        int32_t token = i32(p->tokens)[i];
-        bool local = local_row(token, p->first_row, p->table);
-        for (int64_t c = 0; c < p->y.cols; c++)
-            f32(p->y)[i * p->y.cols + c] = local ? f32(p->table)[(token - p->first_row) * p->y.cols + c] : 0;
+        int64_t row = i32(p->tokens)[i] - p->first_row;
+        bool local = local_row(i32(p->tokens)[i], p->first_row, p->table);
+        for (int64_t c = 0; c < cols; c++)
+            store(p->y, i * cols + c, local ? load(p->table, row * cols + c) : 0);
     }
 }
 
 // Added in fp32, row by row, as the contract says.
 static void reference_embedding_backward(const Exec *exec, const EmbeddingBackward *p) {
     (void)exec;
+    int64_t cols = p->dy.cols;
     for (int64_t i = 0; i < p->dy.rows; i++) {
-        int32_t token = i32(p->tokens)[i];
-        if (!local_row(token, p->first_row, p->dtable)) continue;
-        float *row = f32(p->dtable) + (token - p->first_row) * p->dy.cols;
-        for (int64_t c = 0; c < p->dy.cols; c++) row[c] += f32(p->dy)[i * p->dy.cols + c];
+        int64_t row = i32(p->tokens)[i] - p->first_row;
+        if (!local_row(i32(p->tokens)[i], p->first_row, p->dtable)) continue;
+        for (int64_t c = 0; c < cols; c++)
+            store(p->dtable, row * cols + c, load(p->dtable, row * cols + c) + load(p->dy, i * cols + c));
     }
 }
 
@@ -187,25 +214,24 @@ static void reference_position_dropout(const Exec *exec, const PositionDropout *
     (void)exec;
     int64_t cols = p->x.cols;
     for (int64_t i = 0; i < tensor_count(p->x); i++) {
-        int64_t s = i / cols / p->dropout.samples;
-        double sum = (double)f32(p->x)[i] + (double)f32(p->position)[s * cols + i % cols];
-        f32(p->y)[i] = (float)(sum * dropout_factor(p->dropout, i, cols));
+        int64_t s = (p->dropout.first_row + i / cols) / p->dropout.samples;
+        double sum = load(p->x, i) + load_or_zero(p->position, s * cols + i % cols);
+        store(p->y, i, sum * dropout_factor(p->dropout, i, cols));
     }
 }
 
 static void reference_position_backward(const Exec *exec, const PositionBackward *p) {
     (void)exec;
-    int64_t cols = p->dy.cols, sequence = p->dy.rows / p->samples;
+    int64_t cols = p->dy.cols, sequence = p->dy.rows / p->samples, first = p->first_row / p->samples;
     for (int64_t i = 0; i < sequence * cols; i++) {
         int64_t s = i / cols, c = i % cols;
-        double sum = f32(p->dposition)[i];
-        for (int64_t b = 0; b < p->samples; b++) sum += (double)f32(p->dy)[(s * p->samples + b) * cols + c];
-        f32(p->dposition)[i] = (float)sum;
+        double sum = load(p->dposition, first * cols + i);
+        for (int64_t b = 0; b < p->samples; b++) sum += load(p->dy, (s * p->samples + b) * cols + c);
+        store(p->dposition, first * cols + i, sum);
     }
 }
 
-// ---- loss
-// --------------------------------------------------------------------------------------------------------
+// ---- loss -------------------------------------------------------------------------------------------------
 
 // How many of the local columns are vocabulary entries; the rest are padding.
 static int64_t vocabulary_columns(int64_t first_col, int64_t vocabulary, int64_t cols) {
@@ -217,12 +243,12 @@ static void reference_loss_max(const Exec *exec, const LossMax *p) {
     (void)exec;
     int64_t used = vocabulary_columns(p->first_col, p->vocabulary, p->logits.cols);
     for (int64_t i = 0; i < p->logits.rows; i++) {
-        float max = -INFINITY;
+        double max = -INFINITY;
         for (int64_t c = 0; c < used; c++) {
-            float logit = f32(p->logits)[i * p->logits.cols + c];
+            double logit = load(p->logits, i * p->logits.cols + c);
             if (logit > max || isnan(logit)) max = logit; // a NaN must not be lost
         }
-        f32(p->max)[i] = max;
+        store(p->max, i, max);
     }
 }
 
@@ -230,61 +256,89 @@ static void reference_loss_sum(const Exec *exec, const LossSum *p) {
     (void)exec;
     int64_t used = vocabulary_columns(p->first_col, p->vocabulary, p->logits.cols);
     for (int64_t i = 0; i < p->logits.rows; i++) {
-        const float *logits = f32(p->logits) + i * p->logits.cols;
-        double max = f32(p->max)[i], sum = 0;
-        for (int64_t c = 0; c < used; c++) sum += exp((double)logits[c] - max);
-        int64_t label = i32(p->labels)[i] - p->first_col;
-        f32(p->sum)[i] = (float)sum;
-        f32(p->target)[i] = label >= 0 && label < used ? (float)((double)logits[label] - max) : 0;
+        int64_t first = i * p->logits.cols, label = i32(p->labels)[i] - p->first_col;
+        double max = load(p->max, i), sum = 0;
+        for (int64_t c = 0; c < used; c++) sum += exp(load(p->logits, first + c) - max);
+        store(p->sum, i, sum);
+        store(p->target, i, label >= 0 && label < used ? load(p->logits, first + label) - max : 0);
     }
 }
 
 static void reference_loss_finish(const Exec *exec, const LossFinish *p) {
     (void)exec;
-    int64_t used = vocabulary_columns(p->first_col, p->vocabulary, p->logits.cols);
+    int64_t cols = p->logits.cols, used = vocabulary_columns(p->first_col, p->vocabulary, cols);
     for (int64_t i = 0; i < p->logits.rows; i++) {
-        float *logits = f32(p->logits) + i * p->logits.cols;
-        double max = f32(p->max)[i], sum = f32(p->sum)[i], mask = p->mask.data ? (double)f32(p->mask)[i] : 1;
+        double max = load(p->max, i), sum = load(p->sum, i), mask = p->mask.data ? load(p->mask, i) : 1;
         int64_t label = i32(p->labels)[i] - p->first_col;
-        f32(p->loss)[i] = (float)(mask * (log(sum) - (double)f32(p->target)[i]));
-        for (int64_t c = 0; c < p->logits.cols; c++) {
-            double gradient = c < used ? exp((double)logits[c] - max) / sum - (c == label ? 1 : 0) : 0;
-            logits[c] = (float)((double)p->scale * mask * gradient);
+        store(p->loss, i, mask * (log(sum) - load(p->target, i)));
+        for (int64_t c = 0; c < cols; c++) {
+            double softmax = c < used ? exp(load(p->logits, i * cols + c) - max) / sum : 0;
+            double one = c == label && c < used ? 1 : 0;
+            store(p->dlogits, i * cols + c, (double)p->scale * mask * (softmax - one));
         }
     }
 }
 
-// ---- optimizer
-// ---------------------------------------------------------------------------------------------------
+// ---- optimizer, conversion --------------------------------------------------------------------------------
+
+static void reference_abs_max(const Exec *exec, const AbsMax *p) {
+    (void)exec;
+    double max = load(p->max, 0);
+    for (int64_t i = 0; i < tensor_count(p->x); i++) {
+        double x = fabs(load(p->x, i));
+        if (isnan(x)) x = INFINITY;
+        if (x > max) max = x;
+    }
+    store(p->max, 0, max);
+}
+
+// Rounds x to a multiple of the quantum 2^-bits: the last bit of a number near 1.5 * 2^52 quanta is one
+// quantum, so the addition rounds, to nearest even, and the subtraction is exact.
+static double round_to_quantum(double x, int bits) {
+    double shift = ldexp(1.5, 52 - bits);
+    return (x + shift) - shift;
+}
 
 static void reference_sum_squares(const Exec *exec, const SumSquares *p) {
     (void)exec;
-    double sum = 0;
-    for (int64_t i = 0; i < tensor_count(p->x); i++) sum += (double)f32(p->x)[i] * (double)f32(p->x)[i];
-    *(double *)p->sum.data = sum;
+    double *sum = p->sum.data, scale = ldexp(1, -p->exponent);
+    for (int64_t i = 0; i < tensor_count(p->x); i++) {
+        double x = load(p->x, i) * scale; // exact, and so is its square
+        CHECK(fabs(x) <= 1, "sum_squares: x[%lld] = %g is above 2^%d", (long long)i, load(p->x, i),
+              p->exponent);
+        double q = x * x;
+        double high = round_to_quantum(q, 20), middle = round_to_quantum(q - high, 40);
+        sum[0] += high;
+        sum[1] += middle;
+        sum[2] += round_to_quantum(q - high - middle, 60);
+    }
 }
 
 static void reference_adamw(const Exec *exec, const AdamW *p) {
     (void)exec;
     for (int64_t i = 0; i < tensor_count(p->parameter); i++) {
-        float *parameter = &f32(p->parameter)[i], *m = &f32(p->m)[i], *v = &f32(p->v)[i];
-        double g = p->grad_scale * (double)f32(p->gradient)[i];
-        double new_m = p->beta1 * (double)*m + (1 - p->beta1) * g;
-        double new_v = p->beta2 * (double)*v + (1 - p->beta2) * g * g;
-        double step = new_m / p->correction1 / (sqrt(new_v / p->correction2) + p->epsilon);
-        *parameter = (float)((double)*parameter - p->lr * (step + p->weight_decay * (double)*parameter));
-        *m = (float)new_m;
-        *v = (float)new_v;
+        double parameter = load(p->parameter, i), g = p->grad_scale * load(p->gradient, i);
+        double m = p->beta1 * load(p->m, i) + (1 - p->beta1) * g;
+        double v = p->beta2 * load(p->v, i) + (1 - p->beta2) * g * g;
+        double step = m / p->correction1 / (sqrt(v / p->correction2) + p->epsilon);
+        store(p->parameter, i, parameter - p->lr * (step + p->weight_decay * parameter));
+        store(p->m, i, m);
+        store(p->v, i, v);
+        if (p->value.data) store(p->value, i, load(p->parameter, i));
     }
 }
 
 static void reference_add(const Exec *exec, const Add *p) {
     (void)exec;
-    for (int64_t i = 0; i < tensor_count(p->x); i++) f32(p->y)[i] += f32(p->x)[i];
+    for (int64_t i = 0; i < tensor_count(p->x); i++) store(p->y, i, load(p->y, i) + load(p->x, i));
 }
 
-// ---- the table
-// ---------------------------------------------------------------------------------------------------
+static void reference_convert(const Exec *exec, const Convert *p) {
+    (void)exec;
+    for (int64_t i = 0; i < tensor_count(p->x); i++) store(p->y, i, load(p->x, i));
+}
+
+// ---- the table --------------------------------------------------------------------------------------------
 
 static size_t workspace_bytes(int threads, DeviceOp op, const void *args) {
     (void)threads;

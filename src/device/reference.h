@@ -1,11 +1,14 @@
-// The reference backend's own pieces: what its two files share.
+// The reference backend's own pieces: what its files share.
 #pragma once
 #include "device/backend.h"
+#include "device/element.h"
 
-// What dropout multiplies element `index` of sample `sample` by: 1 / (1 - probability), or 0 when it is
-// dropped.
+// What dropout multiplies element `index` of sample `sample` by: 1 / (1 - probability), or 0 when dropped.
 double reference_dropout_factor(Dropout dropout, int64_t sample, int64_t index);
 
+// ---- reference_attention.c --------------------------------------------------------------------------------
+
+void reference_rotary(const Exec *exec, const Rotary *p);
 void reference_attention_forward(const Exec *exec, const AttentionForward *p);
 void reference_attention_backward(const Exec *exec, const AttentionBackward *p);
 size_t reference_attention_workspace_bytes(DeviceOp op, const void *args);

@@ -1,23 +1,39 @@
-// Causal self-attention as its definition: one head of one sample at a time, with the whole S x S matrices
-// in the workspace.
+// Causal self-attention as its definition: one head of one sample at a time, whose gradients take the whole
+// S x S matrices in the workspace.
 //   scores = q k^T / sqrt(D), causal;  P = softmax(scores);  A = P * mask / (1 - p);  out = A v
-//   dA = dout v^T;  dv = A^T dout;  dP = dA * mask / (1 - p);  dscores = P (dP - sum_k P dP);  dq = dscores
-//   k, dk = dscores^T q
+//   dA = dout v^T;  dv = A^T dout;  dP = dA * mask / (1 - p);  dscores = P (dP - sum_k P dP);
+//   dq = dscores k / sqrt(D), dk = dscores^T q / sqrt(D)
 #include "device/reference.h"
 #include <math.h>
 
-// One head of one sample.
+// One query head of one sample; it shares keys and values with the other heads of its group.
 typedef struct {
     const AttentionShape *shape;
     const Dropout *dropout;
     int64_t b, h;
 } Head;
 
-// Where element (s, d) of its q (part 0), k (1) or v (2) lies.
-static int64_t qkv_at(const Head *head, int part, int64_t s, int64_t d) {
+// Heads side by side in a group of qkv: its query heads, then its key (number per_group) and its value (+ 1).
+static int64_t per_group(const AttentionShape *shape) { return shape->heads / shape->groups; }
+
+// Where element (s, d) of head `part` of the group lies in qkv.
+static int64_t group_at(const Head *head, int64_t part, int64_t s, int64_t d) {
     const AttentionShape *shape = head->shape;
-    int64_t row = s * shape->batch + head->b, width = 3 * shape->heads * shape->head_size;
-    return row * width + (head->h * 3 + part) * shape->head_size + d;
+    int64_t parts = per_group(shape) + 2, row = s * shape->batch + head->b;
+    int64_t column = (head->h / per_group(shape) * parts + part) * shape->head_size + d;
+    return row * shape->groups * parts * shape->head_size + column;
+}
+
+static int64_t query_at(const Head *head, int64_t s, int64_t d) {
+    return group_at(head, head->h % per_group(head->shape), s, d);
+}
+
+static int64_t key_at(const Head *head, int64_t s, int64_t d) {
+    return group_at(head, per_group(head->shape), s, d);
+}
+
+static int64_t value_at(const Head *head, int64_t s, int64_t d) {
+    return group_at(head, per_group(head->shape) + 1, s, d);
 }
 
 static int64_t out_at(const Head *head, int64_t s, int64_t d) {
@@ -26,20 +42,51 @@ static int64_t out_at(const Head *head, int64_t s, int64_t d) {
     return (row * shape->heads + head->h) * shape->head_size + d;
 }
 
+// Where row `query` of the head's P begins, in rows of S elements; stats have an element there.
+static int64_t row_at(const Head *head, int64_t query) {
+    return (head->b * head->shape->heads + head->h) * head->shape->sequence + query;
+}
+
 static double factor_at(const Head *head, int64_t query, int64_t key) {
     int64_t sequence = head->shape->sequence, h = head->shape->first_head + head->h;
     return reference_dropout_factor(*head->dropout, head->dropout->first_sample + head->b,
                                     (h * sequence + query) * sequence + key);
 }
 
+// ---- rotary position embedding ----------------------------------------------------------------------------
+
+static void rotate_head(const Rotary *p, const Head *head, int64_t part, int64_t s) {
+    int64_t half = p->table.cols / 2;
+    for (int64_t i = 0; i < half; i++) {
+        double cosine = load(p->table, s * 2 * half + i), sine = load(p->table, s * 2 * half + half + i);
+        if (p->inverse) sine = -sine;
+        int64_t first = group_at(head, part, s, i), second = group_at(head, part, s, i + half);
+        double x1 = load(p->qkv, first), x2 = load(p->qkv, second);
+        store(p->qkv, first, x1 * cosine - x2 * sine);
+        store(p->qkv, second, x2 * cosine + x1 * sine);
+    }
+}
+
+void reference_rotary(const Exec *exec, const Rotary *p) {
+    (void)exec;
+    int64_t per = per_group(&p->shape);
+    Head head = {&p->shape, NULL, 0, 0}; // the first of each group stands for it
+    for (head.b = 0; head.b < p->shape.batch; head.b++)
+        for (head.h = 0; head.h < p->shape.heads; head.h += per)
+            for (int64_t i = 0; i < (per + 1) * p->shape.sequence; i++)
+                rotate_head(p, &head, i % (per + 1), i / (per + 1));
+}
+
+// ---- forward ----------------------------------------------------------------------------------------------
+
 // Row `query` of P, over keys 0..query. Returns the log of the sum of exp(scores).
-static double softmax_row(const Head *head, const float *qkv, int64_t query, double *row) {
+static double softmax_row(const Head *head, Tensor qkv, int64_t query, double *row) {
     int64_t size = head->shape->head_size;
     double max = -INFINITY, sum = 0;
     for (int64_t key = 0; key <= query; key++) {
         double score = 0;
         for (int64_t d = 0; d < size; d++)
-            score += (double)qkv[qkv_at(head, 0, query, d)] * (double)qkv[qkv_at(head, 1, key, d)];
+            score += load(qkv, query_at(head, query, d)) * load(qkv, key_at(head, key, d));
         row[key] = score / sqrt((double)size);
         max = fmax(max, row[key]);
     }
@@ -48,19 +95,21 @@ static double softmax_row(const Head *head, const float *qkv, int64_t query, dou
     return max + log(sum);
 }
 
-static void head_forward(const Head *head, const AttentionForward *p, double *probabilities) {
+static void store_probabilities(const Head *head, Tensor probabilities, int64_t query, const double *row) {
     int64_t sequence = head->shape->sequence;
-    float *out = p->out.data,
-          *stats = (float *)p->stats.data + (head->b * head->shape->heads + head->h) * sequence;
-    for (int64_t query = 0; query < sequence; query++) {
-        double *row = probabilities + query * sequence;
-        stats[query] = (float)softmax_row(head, p->qkv.data, query, row);
+    for (int64_t key = 0; key < sequence; key++)
+        store(probabilities, row_at(head, query) * sequence + key, key <= query ? row[key] : 0);
+}
+
+static void head_forward(const Head *head, const AttentionForward *p, double *row) {
+    for (int64_t query = 0; query < head->shape->sequence; query++) {
+        store(p->stats, row_at(head, query), softmax_row(head, p->qkv, query, row));
+        if (p->probabilities.data) store_probabilities(head, p->probabilities, query, row);
         for (int64_t key = 0; key <= query; key++) row[key] *= factor_at(head, query, key);
         for (int64_t d = 0; d < head->shape->head_size; d++) {
             double sum = 0;
-            for (int64_t key = 0; key <= query; key++)
-                sum += row[key] * (double)((float *)p->qkv.data)[qkv_at(head, 2, key, d)];
-            out[out_at(head, query, d)] = (float)sum;
+            for (int64_t key = 0; key <= query; key++) sum += row[key] * load(p->qkv, value_at(head, key, d));
+            store(p->out, out_at(head, query, d), sum);
         }
     }
 }
@@ -71,15 +120,37 @@ void reference_attention_forward(const Exec *exec, const AttentionForward *p) {
         for (head.h = 0; head.h < p->shape.heads; head.h++) head_forward(&head, p, exec->workspace);
 }
 
+// ---- backward ---------------------------------------------------------------------------------------------
+
+// What the backward of a group keeps in the workspace. The gradients reach dqkv, which may be qkv, when they
+// are complete: a key's is a sum over the group's heads, and each head still needs the keys.
+typedef struct {
+    double *weights, *dscores; // [S, S] of one head: A and the gradient of the scores
+    double *gradients;         // [heads of the group + 2, S, D], in the order of qkv
+} Scratch;
+
+static double *gradient_at(const Head *head, const Scratch *scratch, int64_t part, int64_t s, int64_t d) {
+    return &scratch->gradients[(part * head->shape->sequence + s) * head->shape->head_size + d];
+}
+
+// Row `query` of P: computed again, or as it was stored. `stats` are for backends that would rather use them.
+static void probability_row(const Head *head, const AttentionBackward *p, int64_t query, double *row) {
+    if (!p->probabilities.data) {
+        softmax_row(head, p->qkv, query, row);
+        return;
+    }
+    for (int64_t key = 0; key <= query; key++)
+        row[key] = load(p->probabilities, row_at(head, query) * head->shape->sequence + key);
+}
+
 // Row `query` of A (over P, in place in `weights`) and of dscores.
 static void score_gradients(const Head *head, const AttentionBackward *p, int64_t query, double *weights,
                             double *dscores) {
-    const float *qkv = p->qkv.data, *dout = p->dout.data;
     double dot = 0;
     for (int64_t key = 0; key <= query; key++) {
         double sum = 0;
         for (int64_t d = 0; d < head->shape->head_size; d++)
-            sum += (double)dout[out_at(head, query, d)] * (double)qkv[qkv_at(head, 2, key, d)];
+            sum += load(p->dout, out_at(head, query, d)) * load(p->qkv, value_at(head, key, d));
         dscores[key] = sum * factor_at(head, query, key);
         dot += weights[key] * dscores[key];
     }
@@ -89,48 +160,62 @@ static void score_gradients(const Head *head, const AttentionBackward *p, int64_
     }
 }
 
-// Row s, column d of dq, dk and dv, each a sum over the queries or keys that causality lets row s meet.
-static void store_gradients(const Head *head, const AttentionBackward *p, const double *weights,
-                            const double *dscores, int64_t s, int64_t d) {
-    const float *qkv = p->qkv.data, *dout = p->dout.data;
-    int64_t sequence = head->shape->sequence;
+// Adds the head's part to row s, column d of dq, dk and dv, each a sum over the queries or keys that
+// causality lets row s meet.
+static void add_gradients(const Head *head, const AttentionBackward *p, const Scratch *scratch, int64_t s,
+                          int64_t d) {
+    int64_t sequence = head->shape->sequence, per = per_group(head->shape);
     double scale = 1 / sqrt((double)head->shape->head_size), dq = 0, dk = 0, dv = 0;
     for (int64_t key = 0; key <= s; key++)
-        dq += dscores[s * sequence + key] * (double)qkv[qkv_at(head, 1, key, d)];
+        dq += scratch->dscores[s * sequence + key] * load(p->qkv, key_at(head, key, d));
     for (int64_t query = s; query < sequence; query++) {
-        dk += dscores[query * sequence + s] * (double)qkv[qkv_at(head, 0, query, d)];
-        dv += weights[query * sequence + s] * (double)dout[out_at(head, query, d)];
+        dk += scratch->dscores[query * sequence + s] * load(p->qkv, query_at(head, query, d));
+        dv += scratch->weights[query * sequence + s] * load(p->dout, out_at(head, query, d));
     }
-    float *dqkv = p->dqkv.data;
-    dqkv[qkv_at(head, 0, s, d)] = (float)(scale * dq);
-    dqkv[qkv_at(head, 1, s, d)] = (float)(scale * dk);
-    dqkv[qkv_at(head, 2, s, d)] = (float)dv;
+    *gradient_at(head, scratch, head->h % per, s, d) += scale * dq;
+    *gradient_at(head, scratch, per, s, d) += scale * dk;
+    *gradient_at(head, scratch, per + 1, s, d) += dv;
 }
 
-// Recomputes P from qkv; `out` and `stats` are for backends that would rather not.
-static void head_backward(const Head *head, const AttentionBackward *p, double *weights, double *dscores) {
-    int64_t sequence = head->shape->sequence;
+static void head_backward(const Head *head, const AttentionBackward *p, const Scratch *scratch) {
+    int64_t sequence = head->shape->sequence, size = head->shape->head_size;
     for (int64_t query = 0; query < sequence; query++) {
-        softmax_row(head, p->qkv.data, query, weights + query * sequence);
-        score_gradients(head, p, query, weights + query * sequence, dscores + query * sequence);
+        double *weights = scratch->weights + query * sequence;
+        probability_row(head, p, query, weights);
+        score_gradients(head, p, query, weights, scratch->dscores + query * sequence);
     }
-    for (int64_t s = 0; s < sequence; s++)
-        for (int64_t d = 0; d < head->shape->head_size; d++) store_gradients(head, p, weights, dscores, s, d);
+    for (int64_t i = 0; i < sequence * size; i++) add_gradients(head, p, scratch, i / size, i % size);
+}
+
+// `head` is the group's first.
+static void group_backward(Head head, const AttentionBackward *p, const Scratch *scratch) {
+    int64_t sequence = p->shape.sequence, size = p->shape.head_size, first = head.h;
+    int64_t per = per_group(&p->shape), count = (per + 2) * sequence * size;
+    for (int64_t i = 0; i < count; i++) scratch->gradients[i] = 0;
+    for (; head.h < first + per; head.h++) head_backward(&head, p, scratch);
+    head.h = first;
+    for (int64_t i = 0; i < count; i++)
+        store(p->dqkv, group_at(&head, i / size / sequence, i / size % sequence, i % size),
+              scratch->gradients[i]);
 }
 
 void reference_attention_backward(const Exec *exec, const AttentionBackward *p) {
-    double *weights = exec->workspace, *dscores = weights + p->shape.sequence * p->shape.sequence;
+    int64_t square = p->shape.sequence * p->shape.sequence;
+    double *workspace = exec->workspace;
+    Scratch scratch = {workspace, workspace + square, workspace + 2 * square};
     Head head = {&p->shape, &p->dropout, 0, 0};
     for (head.b = 0; head.b < p->shape.batch; head.b++)
-        for (head.h = 0; head.h < p->shape.heads; head.h++) head_backward(&head, p, weights, dscores);
+        for (head.h = 0; head.h < p->shape.heads; head.h += per_group(&p->shape))
+            group_backward(head, p, &scratch);
 }
 
-static size_t square_bytes(AttentionShape shape) {
-    return (size_t)(shape.sequence * shape.sequence) * sizeof(double);
-}
+// ---- workspace --------------------------------------------------------------------------------------------
 
 size_t reference_attention_workspace_bytes(DeviceOp op, const void *args) {
-    if (op == OP_ATTENTION_FORWARD) return square_bytes(((const AttentionForward *)args)->shape);
-    if (op == OP_ATTENTION_BACKWARD) return 2 * square_bytes(((const AttentionBackward *)args)->shape);
-    return 0;
+    if (op == OP_ATTENTION_FORWARD)
+        return (size_t)((const AttentionForward *)args)->shape.sequence * sizeof(double);
+    if (op != OP_ATTENTION_BACKWARD) return 0;
+    AttentionShape s = ((const AttentionBackward *)args)->shape;
+    int64_t parts = per_group(&s) + 2;
+    return (size_t)(2 * s.sequence * s.sequence + parts * s.sequence * s.head_size) * sizeof(double);
 }

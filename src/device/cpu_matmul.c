@@ -1,0 +1,123 @@
+// Matrix products of one element type: cut into tiles, each a product in fp32 that is rounded when it is
+// whole.
+#include "device/cpu.h"
+#include "device/cpu_vector.h"
+#include <omp.h>
+
+// A tile of d. Its sum lies in d itself, or, where d is narrower than F32, in the workspace.
+typedef struct {
+    const Matmul *p;
+    int64_t row, rows, col, cols;
+    float *sum;
+    int64_t stride;           // of the rows of the sum
+    float *panel_a, *panel_b; // copies of the factors
+} Tile;
+
+static const Element *bias_of(const Tile *tile) {
+    const Element *bias = tile->p->bias.data;
+    return bias ? bias + tile->col : NULL;
+}
+
+// The bias becomes the start of the sum.
+static void start_with_bias(const Tile *tile) {
+    const Element *bias = bias_of(tile);
+    float *sum = tile->sum;
+    for (int64_t r = 0; r < tile->rows; r++, sum += tile->stride)
+        for (int64_t c = 0; c < tile->cols; c += LANES) {
+            Floats b = load_e(bias + c, tile->cols - c);
+            store(sum + c, tile->cols - c, tile->p->accumulate ? load(sum + c, tile->cols - c) + b : b);
+        }
+}
+
+static void round_sum(const Tile *tile) {
+    const Element *bias = bias_of(tile);
+    Element *d = (Element *)tile->p->d.data + tile->row * tile->p->d.cols + tile->col;
+    const float *sum = tile->sum;
+    for (int64_t r = 0; r < tile->rows; r++, sum += tile->stride, d += tile->p->d.cols)
+        for (int64_t c = 0; c < tile->cols; c += LANES) {
+            int64_t left = tile->cols - c;
+            Floats x = load(sum + c, left);
+            store_e(d + c, left, bias ? x + load_e(bias + c, left) : x);
+        }
+}
+
+// The workspace of a thread, for the largest tile of d: its sum, then a copy of a and one of b.
+static void tile_open(Tile *tile, float *workspace) {
+    const CpuTileSizes sizes = cpu_tile_sizes(tile->p);
+    bool rounds = tile->p->d.dtype != F32;
+    tile->sum = rounds ? workspace : (float *)tile->p->d.data + tile->row * tile->p->d.cols + tile->col;
+    tile->stride = rounds ? cpu_row_stride(tile->cols) : tile->p->d.cols;
+    tile->panel_a = workspace + sizes.sum;
+    tile->panel_b = tile->panel_a + sizes.panel_a;
+}
+
+// Rows and columns [row, row + rows) x [col, col + cols) of x as floats.
+static Factor copy_panel(float *panel, Tensor x, bool transpose, int64_t row, int64_t rows, int64_t col,
+                         int64_t cols) {
+    int64_t stride = cpu_row_stride(cols);
+    for (int64_t r = 0; r < rows; r++) {
+        const Element *from = (const Element *)x.data + (row + r) * x.cols + col;
+        for (int64_t c = 0; c < cols; c += LANES)
+            store(panel + r * stride + c, cols - c, load_e(from + c, cols - c));
+    }
+    return (Factor){panel, F32, stride, transpose};
+}
+
+// Sums of copies grow a panel at a time.
+static void multiply_panels(const Tile *tile, int64_t inner, float beta) {
+    const Matmul *p = tile->p;
+    for (int64_t k = 0; k < inner; k += PANEL_INNER) {
+        int64_t depth = inner - k < PANEL_INNER ? inner - k : PANEL_INNER;
+        Factor a = p->transpose_a ? copy_panel(tile->panel_a, p->a, true, k, depth, tile->row, tile->rows)
+                                  : copy_panel(tile->panel_a, p->a, false, tile->row, tile->rows, k, depth);
+        Factor b = p->transpose_b ? copy_panel(tile->panel_b, p->b, true, tile->col, tile->cols, k, depth)
+                                  : copy_panel(tile->panel_b, p->b, false, k, depth, tile->col, tile->cols);
+        cpu_product(tile->rows, tile->cols, depth, 1, a, b, k ? 1 : beta, tile->sum, tile->stride);
+    }
+}
+
+static Factor factor_at(Tensor x, bool transpose, int64_t row, int64_t col) {
+    const Element *data = (const Element *)x.data + (transpose ? col * x.cols + row : row * x.cols + col);
+    return (Factor){data, CPU_ELEMENT, x.cols, transpose};
+}
+
+static void multiply_tile(const Tile *tile) {
+    const Matmul *p = tile->p;
+    int64_t inner = p->transpose_a ? p->a.rows : p->a.cols;
+    bool rounds = p->d.dtype != F32;
+    if (p->bias.data && !rounds) start_with_bias(tile);
+    float beta = p->accumulate || (p->bias.data && !rounds) ? 1 : 0;
+    if (cpu_factor_type(CPU_ELEMENT) == CPU_ELEMENT)
+        cpu_product(tile->rows, tile->cols, inner, 1, factor_at(p->a, p->transpose_a, tile->row, 0),
+                    factor_at(p->b, p->transpose_b, 0, tile->col), beta, tile->sum, tile->stride);
+    else
+        multiply_panels(tile, inner, beta);
+    if (rounds) round_sum(tile);
+}
+
+// Part `i` of `count` cut into `parts` as equal as multiples of 16 allow.
+static int64_t part_start(int64_t count, int64_t parts, int64_t i) {
+    int64_t start = cpu_num_blocks(cpu_num_blocks(count, parts), 16) * 16 * i;
+    return start < count ? start : count;
+}
+
+void CPU_NAME(cpu_matmul)(const Exec *exec, const Matmul *p) {
+    int64_t rows = p->d.rows, cols = p->d.cols;
+    int64_t tiles_down = cpu_num_blocks(rows, TILE_ROWS), tiles_across = cpu_num_blocks(cols, TILE_COLS);
+#pragma omp parallel num_threads(exec->threads)
+    {
+        const CpuTileSizes sizes = cpu_tile_sizes(p);
+        float *workspace = (float *)exec->workspace + omp_get_thread_num() * sizes.all;
+        cpu_products_alone();
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < tiles_down * tiles_across; i++) {
+            int64_t down = i % tiles_down, across = i / tiles_down;
+            Tile tile = {.p = p, .row = part_start(rows, tiles_down, down)};
+            tile.rows = part_start(rows, tiles_down, down + 1) - tile.row;
+            tile.col = part_start(cols, tiles_across, across);
+            tile.cols = part_start(cols, tiles_across, across + 1) - tile.col;
+            tile_open(&tile, workspace);
+            if (tile.rows && tile.cols) multiply_tile(&tile);
+        }
+    }
+}

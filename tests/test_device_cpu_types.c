@@ -1,0 +1,305 @@
+// The cpu backend in bf16 and fp16, for every variant that runs here: the same arithmetic as in f32, on
+// what the elements stand for, and one rounding at the end. So kernels over rows give the f32 result,
+// rounded, bit by bit; matrix products and attention, which may round their factors, come as close as
+// roundings allow.
+#include "base/half.h"
+#include "cpu_bench.h"
+#include <sys/wait.h>
+#include <unistd.h>
+
+// ---- the same call in f32 and in an element type ----------------------------------------------------------
+
+// Where a case draws its tensors: numbers of type `element`, held as `b->dtype`, which is that or F32.
+typedef struct {
+    Bench *b;
+    DType element;
+    Tensor outputs[8];
+    int num_outputs;
+} Draw;
+
+static float rounded(DType type, float x) {
+    if (type == BF16) return bf16_to_f32(bf16_of_f32(x));
+    return type == F16 ? f16_to_f32(f16_of_f32(x)) : x;
+}
+
+static float value(Tensor x, int64_t i) {
+    if (x.dtype == F32) return f(x)[i];
+    uint16_t bits = ((const uint16_t *)x.data)[i];
+    return x.dtype == BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+
+static void set(Tensor x, int64_t i, float to) {
+    if (x.dtype == F32)
+        f(x)[i] = to;
+    else
+        ((uint16_t *)x.data)[i] = x.dtype == BF16 ? bf16_of_f32(to) : f16_of_f32(to);
+}
+
+static Tensor elements(Draw *d, int64_t rows, int64_t cols) {
+    Tensor x = {block(d->b, (size_t)(rows * cols) * dtype_bytes(d->b->dtype)), rows, cols, d->b->dtype};
+    Tensor normal = normals(d->b, rows, cols);
+    for (int64_t i = 0; i < rows * cols; i++) set(x, i, rounded(d->element, f(normal)[i]));
+    return x;
+}
+
+static Tensor output(Draw *d, Tensor x) { return d->outputs[d->num_outputs++] = x; }
+static Tensor sums(Draw *d, int64_t rows, int64_t cols) { return output(d, normals(d->b, rows, cols)); }
+
+typedef void (*Case)(Draw *d);
+
+// Runs a case in F32 and in the element type, from the same numbers, on one variant.
+static void both(const CpuVariant *variant, DType element, Case run_case,
+                 void (*compare)(const Draw *want, const Draw *got)) {
+    Bench wide = {.variant = variant, .dtype = F32}, narrow = {.variant = variant, .dtype = element};
+    Draw want = {.b = &wide, .element = element}, got = {.b = &narrow, .element = element};
+    run_case(&want);
+    run_case(&got);
+    compare(&want, &got);
+    bench_close(&wide);
+    bench_close(&narrow);
+}
+
+static void each_type(Case run_case, void (*compare)(const Draw *want, const Draw *got)) {
+    for (int i = 0; i < num_cpu_variants; i++)
+        if (cpu_variants[i].runs_here()) {
+            both(&cpu_variants[i], BF16, run_case, compare);
+            both(&cpu_variants[i], F16, run_case, compare);
+        }
+}
+
+static void same_bits(const Draw *want, const Draw *got) {
+    for (int n = 0; n < got->num_outputs; n++) {
+        Tensor x = got->outputs[n], y = want->outputs[n];
+        int64_t bad = 0;
+        while (bad < tensor_count(x) && value(x, bad) == rounded(x.dtype, f(y)[bad])) bad++;
+        EXPECT(bad == tensor_count(x), "%s %s: output %d, element %lld is %.9g, not %.9g rounded",
+               got->b->variant->isa, dtype_name(got->element), n, (long long)bad, (double)value(x, bad),
+               (double)f(y)[bad]);
+    }
+}
+
+// Of the largest value: one rounding of a result and several of the factors on the way.
+static void close_values(const Draw *want, const Draw *got) {
+    double unit = got->element == BF16 ? 0x1p-8 : 0x1p-11;
+    for (int n = 0; n < got->num_outputs; n++) {
+        Tensor x = got->outputs[n], y = want->outputs[n];
+        double largest = 0, worst = 0;
+        for (int64_t i = 0; i < tensor_count(x); i++) {
+            double off = fabs((double)value(x, i) - (double)f(y)[i]);
+            largest = fmax(largest, fabs((double)f(y)[i]));
+            worst = off <= worst ? worst : off; // a NaN stays
+        }
+        EXPECT(worst <= 2 * unit * largest, "%s %s: output %d is off by %g of %g", got->b->variant->isa,
+               dtype_name(got->element), n, worst, largest);
+    }
+}
+
+// ---- kernels over rows ------------------------------------------------------------------------------------
+
+enum { ROWS = 30, COLS = 701, SAMPLES = 3 }; // no vector divides the columns
+
+static void activations(Draw *d) {
+    Tensor x = elements(d, ROWS, COLS), bias = elements(d, 1, COLS), dy = elements(d, ROWS, COLS);
+    Tensor y = output(d, elements(d, ROWS, COLS)), dx = output(d, elements(d, ROWS, COLS));
+    run(d->b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, bias, y});
+    run(d->b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, bias, dx});
+    Tensor wide = output(d, elements(d, ROWS, 2 * COLS)), wide_bias = elements(d, 1, 2 * COLS);
+    Tensor gated = output(d, elements(d, ROWS, COLS));
+    run(d->b, OP_SWIGLU_FORWARD, &(SwigluForward){wide, wide_bias, gated});
+    run(d->b, OP_SWIGLU_BACKWARD, &(SwigluBackward){dy, wide, (Tensor){0}, wide}); // in place
+    run(d->b, OP_COLUMN_SUM, &(ColumnSum){x, sums(d, 1, COLS)});
+    run(d->b, OP_ADD, &(Add){x, output(d, dy)});
+}
+
+static void dropouts(Draw *d) {
+    Dropout dropout = dropout_of(0.3f, SAMPLES);
+    dropout.first_row = 4 * SAMPLES;
+    Tensor x = elements(d, ROWS, COLS), bias = elements(d, 1, COLS), residual = elements(d, ROWS, COLS);
+    Tensor position = elements(d, 4 + ROWS / SAMPLES, COLS), dposition = sums(d, 4 + ROWS / SAMPLES, COLS);
+    run(d->b, OP_BIAS_DROPOUT_ADD,
+        &(BiasDropoutAdd){x, bias, residual, output(d, elements(d, ROWS, COLS)), dropout});
+    run(d->b, OP_DROPOUT_BACKWARD, &(DropoutBackward){x, output(d, residual), dropout});
+    run(d->b, OP_POSITION_BACKWARD, &(PositionBackward){x, dposition, SAMPLES, 4 * SAMPLES});
+    run(d->b, OP_POSITION_DROPOUT, &(PositionDropout){x, position, output(d, x), dropout});
+}
+
+static void norms_of(Draw *d, bool centres) {
+    Tensor none = {0}, x = elements(d, ROWS, COLS), gamma = elements(d, 1, COLS),
+           dy = elements(d, ROWS, COLS);
+    Tensor beta = centres ? elements(d, 1, COLS) : none, mean = centres ? sums(d, 1, ROWS) : none;
+    Tensor rstd = sums(d, 1, ROWS), y = output(d, elements(d, ROWS, COLS));
+    Tensor residual = output(d, elements(d, ROWS, COLS)), dbeta = centres ? sums(d, 1, COLS) : none;
+    run(d->b, OP_NORM_FORWARD, &(NormForward){x, gamma, beta, y, mean, rstd, 1e-5f});
+    run(d->b, OP_NORM_BACKWARD_WEIGHT, &(NormBackwardWeight){dy, x, mean, rstd, sums(d, 1, COLS), dbeta});
+    run(d->b, OP_NORM_BACKWARD_INPUT, &(NormBackwardInput){dy, x, gamma, mean, rstd, residual, residual});
+}
+
+static void layer_norms(Draw *d) { norms_of(d, true); }
+static void rms_norms(Draw *d) { norms_of(d, false); }
+
+static void embeddings(Draw *d) {
+    Tensor tokens = integers(d->b, ROWS, 20), table = elements(d, 7, COLS);
+    run(d->b, OP_EMBEDDING_FORWARD,
+        &(EmbeddingForward){tokens, table, output(d, elements(d, ROWS, COLS)), 5});
+    run(d->b, OP_EMBEDDING_BACKWARD,
+        &(EmbeddingBackward){tokens, elements(d, ROWS, COLS), sums(d, 7, COLS), 5});
+    AttentionShape shape = {SAMPLES, ROWS / SAMPLES, 6, 2, 11, 0};
+    Tensor angles = normals(d->b, ROWS / SAMPLES, 10);
+    run(d->b, OP_ROTARY, &(Rotary){angles, output(d, elements(d, ROWS, 10 * 11)), shape, false});
+    run(d->b, OP_ROTARY, &(Rotary){angles, output(d, elements(d, ROWS, 10 * 11)), shape, true});
+}
+
+// The gradients of logits are rounded once, also where the label is.
+static void losses(Draw *d) {
+    Tensor logits = normals(d->b, ROWS, COLS), labels = integers(d->b, ROWS, COLS),
+           max = zeros(d->b, 1, ROWS);
+    Tensor sum = zeros(d->b, 1, ROWS), target = zeros(d->b, 1, ROWS), none = {0};
+    Tensor dlogits = output(d, elements(d, ROWS, COLS));
+    for (int64_t i = 0; i < ROWS; i++) f(logits)[i * COLS + integer(labels, i)] = 12; // p - 1 is small
+    run(d->b, OP_LOSS_MAX, &(LossMax){logits, max, 0, COLS - 3});
+    run(d->b, OP_LOSS_SUM, &(LossSum){logits, labels, max, sum, target, 0, COLS - 3});
+    run(d->b, OP_LOSS_FINISH,
+        &(LossFinish){labels, max, sum, target, none, logits, dlogits, sums(d, 1, ROWS), 0, COLS - 3, 0.5f});
+}
+
+static void optimizers(Draw *d) {
+    enum { COUNT = FLAT_BLOCK + 7 };
+    Tensor p = sums(d, 1, COUNT), m = sums(d, 1, COUNT), v = sums(d, 1, COUNT), g = normals(d->b, 1, COUNT);
+    for (int64_t i = 0; i < COUNT; i++) f(v)[i] *= f(v)[i];
+    Tensor given = output(d, elements(d, 1, COUNT)), converted = output(d, elements(d, 1, COUNT));
+    run(d->b, OP_ADAMW, &(AdamW){g, p, m, v, given, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.19, 0.002, 0.5});
+    run(d->b, OP_CONVERT, &(Convert){p, converted});
+}
+
+static void activation_law(void) { each_type(activations, same_bits); }
+static void dropout_law(void) { each_type(dropouts, same_bits); }
+static void norm_law(void) { each_type(layer_norms, same_bits), each_type(rms_norms, same_bits); }
+static void embedding_law(void) { each_type(embeddings, same_bits); }
+static void loss_law(void) { each_type(losses, same_bits); }
+static void optimizer_law(void) { each_type(optimizers, same_bits); }
+
+// ---- rounding itself --------------------------------------------------------------------------------------
+
+// Floats near every boundary of every 16-bit number, and NaNs, become what base/half.h says; and back.
+static void conversions(Bench *b) {
+    enum { COUNT = 1 << 19 };
+    const DType types[] = {BF16, F16};
+    Tensor x = zeros(b, 1, COUNT), y = {block(b, COUNT * sizeof(uint16_t)), 1, COUNT, BF16},
+           z = zeros(b, 1, COUNT);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const uint32_t low[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xfff, 0x1000, 0x1001};
+        f(x)[i] = float_of_bits((i >> 3) << 16 | low[i & 7]);
+    }
+    for (int t = 0; t < 2; t++) {
+        y.dtype = types[t];
+        run(b, OP_CONVERT, &(Convert){x, y});
+        run(b, OP_CONVERT, &(Convert){y, z});
+        int64_t bad = 0, worse = 0;
+        for (int64_t i = 0; i < COUNT; i++) {
+            uint16_t want = y.dtype == BF16 ? bf16_of_f32(f(x)[i]) : f16_of_f32(f(x)[i]);
+            bad += ((const uint16_t *)y.data)[i] != want;
+            float back = value(y, i);
+            worse += f(z)[i] != back && !(isnan(back) && isnan(f(z)[i]));
+        }
+        EXPECT(!bad && !worse, "%s: %lld of f32 to %s are wrong, %lld back", b->variant->isa, (long long)bad,
+               dtype_name(y.dtype), (long long)worse);
+    }
+}
+
+static void conversion_law(void) { each_variant(conversions); }
+
+// ---- matrix products and attention ------------------------------------------------------------------------
+
+typedef struct {
+    int64_t rows, cols, inner;
+} Size;
+
+static void product(Draw *d, Size n, bool ta, bool tb, bool with_bias, bool accumulate) {
+    Tensor x = ta ? elements(d, n.inner, n.rows) : elements(d, n.rows, n.inner);
+    Tensor y = tb ? elements(d, n.cols, n.inner) : elements(d, n.inner, n.cols);
+    Tensor bias = with_bias ? elements(d, 1, n.cols) : (Tensor){0};
+    Tensor into = accumulate ? sums(d, n.rows, n.cols) : output(d, elements(d, n.rows, n.cols));
+    if (!accumulate) memset(into.data, 0xFF, tensor_bytes(into)); // NaN: must not be read
+    run(d->b, OP_MATMUL, &(Matmul){x, y, bias, into, ta, tb, accumulate});
+}
+
+// More than one tile both ways; then more than one panel along the sum.
+static void products(Draw *d) {
+    const Size wide = {TILE_ROWS + 18, TILE_COLS + 22, 9}, deep = {20, 30, PANEL_INNER + 88};
+    product(d, wide, false, true, true, false);
+    product(d, wide, true, true, true, true);
+    product(d, deep, false, false, false, false);
+    product(d, deep, true, false, false, true);
+}
+
+// Rounded once: a result is off by half a unit in the last place and the order of a sum of K terms, no more.
+static void rounded_once(const Draw *want, const Draw *got) {
+    double unit = got->element == BF16 ? 0x1p-8 : 0x1p-11;
+    for (int n = 0; n < got->num_outputs; n++) {
+        Tensor x = got->outputs[n], y = want->outputs[n];
+        int64_t bad = 0;
+        for (int64_t i = 0; i < tensor_count(x); i++) {
+            double exact = (double)f(y)[i], half = x.dtype == F32 ? 0 : unit * fabs(exact);
+            bad += !(fabs((double)value(x, i) - exact) <= half + 2e-4);
+        }
+        EXPECT(!bad, "%s %s: %lld elements of product %d are off", got->b->variant->isa,
+               dtype_name(got->element), (long long)bad, n);
+    }
+}
+
+// Groups of heads, sequences over one block, dropout; backward in place, with probabilities kept and without.
+static void attention(Draw *d, AttentionShape s, float probability, bool keeps) {
+    int64_t rows = s.sequence * s.batch, width = (s.heads + 2 * s.groups) * s.head_size;
+    Tensor qkv = elements(d, rows, width), out = output(d, elements(d, rows, s.heads * s.head_size));
+    Tensor stats = sums(d, s.batch * s.heads, s.sequence), dout = elements(d, rows, s.heads * s.head_size);
+    Tensor kept = keeps ? output(d, elements(d, s.batch * s.heads * s.sequence, s.sequence)) : (Tensor){0};
+    Dropout dropout = dropout_of(probability, s.batch);
+    run(d->b, OP_ATTENTION_FORWARD, &(AttentionForward){qkv, out, stats, kept, s, dropout});
+    run(d->b, OP_ATTENTION_BACKWARD,
+        &(AttentionBackward){dout, qkv, out, stats, kept, output(d, qkv), s, dropout});
+}
+
+static void attentions(Draw *d) {
+    attention(d, (AttentionShape){1, 150, 2, 2, 20, 1}, 0.1f, false);
+    attention(d, (AttentionShape){2, 131, 4, 2, 8, 0}, 0, true);
+}
+
+static void groups(Draw *d) {
+    attention(d, (AttentionShape){2, 70, 6, 2, 16, 0}, 0.2f, true);
+    attention(d, (AttentionShape){2, 70, 3, 1, 16, 0}, 0.2f, false);
+}
+
+static void product_law(void) { each_type(products, rounded_once); }
+static void attention_law(void) { each_type(attentions, close_values), each_type(groups, close_values); }
+
+// As on a CPU without a unit for bf16. oneDNN fixes what it uses at its first call, so this runs first,
+// in a process of its own.
+static void without_unit(void) {
+    pid_t child = fork();
+    CHECK(child >= 0, "no process");
+    if (child == 0) {
+        setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+        if (cpu_multiplies_bf16()) _exit(2);
+        int failures = harness_run(
+            (const Test[]){{"products", product_law}, {"attention", attention_law}, {0}}, 0, NULL);
+        _exit(failures ? 1 : 0);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child, "no child");
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "products of copies: status %d", status);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"without the unit", without_unit},
+                                      {"matrix products", product_law},
+                                      {"attention", attention_law},
+                                      {"conversion", conversion_law},
+                                      {"activation", activation_law},
+                                      {"dropout", dropout_law},
+                                      {"norm", norm_law},
+                                      {"embedding", embedding_law},
+                                      {"loss", loss_law},
+                                      {"optimizer", optimizer_law},
+                                      {0}},
+                       argc, argv);
+}

@@ -1,0 +1,258 @@
+// Laws of the operations that are about numbers themselves, on every device that computes: conversion between
+// element types, the largest magnitude, the sum of squares that no order and no partition can change, the
+// optimizer's copy.
+#include "device_bench.h"
+
+// ---- conversion -------------------------------------------------------------------------------------------
+
+enum { ALL_BITS = 1 << 16 };
+
+// Every number of a narrow type is a number of fp32, and comes back from there.
+static void narrow_numbers_are_exact(Bench *b, DType dtype) {
+    uint16_t bits[ALL_BITS];
+    int count = 0;
+    for (int i = 0; i < ALL_BITS; i++) {
+        Tensor one = {&bits[count], 1, 1, dtype};
+        bits[count] = (uint16_t)i;
+        count += isfinite(load(one, 0)); // the checking device would end at the others
+    }
+    Tensor x = tensor_of(b, dtype, 1, count), back = tensor_of(b, dtype, 1, count);
+    Tensor wide = tensor_f32(b, 1, count);
+    device_upload(b->device, b->stream, x, bits);
+    convert(b->device, b->stream, (Convert){x, wide});
+    convert(b->device, b->stream, (Convert){wide, back});
+    expect_near(b, "there and back", back, x, 0);
+    double *w = doubles_of(b, wide), *n = doubles_of(b, x);
+    EXPECT(memcmp(w, n, (size_t)count * sizeof *w) == 0, "%s: another number in fp32", dtype_name(dtype));
+    free(w);
+    free(n);
+}
+
+static void exact(Bench *b) {
+    narrow_numbers_are_exact(b, BF16);
+    narrow_numbers_are_exact(b, F16);
+}
+
+// Of each gap between neighbours: the points before, at and after the middle, both signs. Halfway goes to the
+// even one.
+static void gaps_round(Bench *b, DType dtype, uint16_t limit) {
+    enum { POINTS = 6 };
+    int64_t count = (int64_t)limit * POINTS;
+    Tensor wide = {malloc((size_t)count * 4), 1, count, F32},
+           wanted = {malloc((size_t)count * 2), 1, count, dtype};
+    CHECK(wide.data && wanted.data, "no memory");
+    for (uint16_t k = 0; k < limit; k++) {
+        uint16_t pair[2] = {k, (uint16_t)(k + 1)};
+        Tensor ends = {pair, 1, 2, dtype};
+        float middle = (float)((load(ends, 0) + load(ends, 1)) / 2);
+        float points[3] = {nextafterf(middle, 0), middle, nextafterf(middle, INFINITY)};
+        for (int i = 0; i < POINTS; i++) {
+            bool up = i % 3 == 2 || (i % 3 == 1 && k % 2);
+            int64_t at = (int64_t)k * POINTS + i;
+            store(wide, at, (double)(i < 3 ? points[i] : -points[i - 3]));
+            ((uint16_t *)wanted.data)[at] = (uint16_t)(pair[up] | (i < 3 ? 0 : 0x8000));
+        }
+    }
+    Tensor x = tensor_f32(b, 1, count), y = tensor_of(b, dtype, 1, count), z = tensor_of(b, dtype, 1, count);
+    device_upload(b->device, b->stream, x, wide.data);
+    device_upload(b->device, b->stream, z, wanted.data);
+    convert(b->device, b->stream, (Convert){x, y});
+    expect_near(b, "the nearer neighbour", y, z, 0);
+    free(wide.data);
+    free(wanted.data);
+}
+
+static void rounding(Bench *b) {
+    gaps_round(b, F16, 0x7bff);
+    gaps_round(b, BF16, 0x7f7f);
+}
+
+// Infinities, what rounds to them, and NaNs, whose bits may all be in the part that is cut off. Not on the
+// checking device, which would end at them.
+static void infinities_and_nans(Bench *b) {
+    static const struct {
+        DType dtype;
+        float below, above; // the last number that rounds to a finite one, the first that does not
+    } TYPES[] = {{BF16, 0x1.fefffep127f, 0x1.ffp127f}, {F16, 0x1.ffdffep15f, 0x1.ffep15f}};
+    const float nan = float_of_bits(0xff800001);
+    EXPECT(isnan(bf16_to_f32(bf16_of_f32(nan))) && isnan(f16_to_f32(f16_of_f32(nan))), "NaN as bits");
+    for (int i = 0; i < 2; i++) {
+        const float values[6] = {INFINITY, TYPES[i].above, -TYPES[i].above, NAN, nan, TYPES[i].below};
+        Tensor x = tensor_f32(b, 1, 6);
+        device_upload(b->device, b->stream, x, values);
+        Tensor y = tensor_of(b, TYPES[i].dtype, 1, 6), z = tensor_f32(b, 1, 6);
+        convert(b->device, b->stream, (Convert){x, y});
+        convert(b->device, b->stream, (Convert){y, z});
+        double *v = doubles_of(b, z), *narrow = doubles_of(b, y);
+        EXPECT(v[0] == INFINITY && v[1] == INFINITY && v[2] == -INFINITY, "%s: %g %g %g",
+               dtype_name(TYPES[i].dtype), v[0], v[1], v[2]);
+        EXPECT(isnan(narrow[3]) && isnan(narrow[4]) && isnan(v[3]) && isnan(v[4]), "NaN stays");
+        EXPECT(isfinite(v[5]), "%s of %a", dtype_name(TYPES[i].dtype), (double)TYPES[i].below);
+        free(v);
+        free(narrow);
+    }
+}
+
+static void not_numbers(void) {
+    static const char *const KINDS[] = {"reference", "cpu"};
+    for (int i = 0; i < 2; i++) {
+        Bench b = bench_open(KINDS[i], 1);
+        infinities_and_nans(&b);
+        bench_close(&b);
+    }
+}
+
+// From one narrow type to the other through fp32; to the same type without a change.
+static void between_narrow_types(Bench *b) {
+    b->element = F16;
+    Tensor x = normals(b, 3, 111), wide = tensor_f32(b, 3, 111), same = tensor(b, 3, 111);
+    Tensor direct = tensor_of(b, BF16, 3, 111), through = tensor_of(b, BF16, 3, 111);
+    convert(b->device, b->stream, (Convert){x, direct});
+    convert(b->device, b->stream, (Convert){x, wide});
+    convert(b->device, b->stream, (Convert){wide, through});
+    convert(b->device, b->stream, (Convert){x, same});
+    expect_near(b, "f16 to bf16", direct, through, 0);
+    expect_near(b, "f16 to f16", same, x, 0);
+}
+
+// ---- the largest magnitude --------------------------------------------------------------------------------
+
+static double largest(Bench *b, double start, int64_t count, const float *x) {
+    float first = (float)start;
+    Tensor max = from_floats(b, 1, 1, &first);
+    abs_max(b->device, b->stream, (AbsMax){from_floats(b, 1, count, x), max});
+    double *values = doubles_of(b, max), result = *values;
+    free(values);
+    return result;
+}
+
+static void abs_max_values(Bench *b) {
+    float x[1000] = {0};
+    x[997] = -7.25f, x[3] = 5;
+    EXPECT(largest(b, 0, 1000, x) == 7.25, "the largest");
+    EXPECT(largest(b, 8, 1000, x) == 8, "what was there before");
+    EXPECT(largest(b, 0, 3, x) == 0, "of zeros");
+    for (int i = 0; i < 1000; i += 111) {
+        float kept = x[i];
+        x[i] = NAN;
+        EXPECT(largest(b, 0, 1000, x) == INFINITY, "NaN at %d", i);
+        x[i] = -INFINITY;
+        EXPECT(largest(b, 0, 1000, x) == INFINITY, "-infinity at %d", i);
+        x[i] = kept;
+    }
+    EXPECT(largest(b, INFINITY, 1000, x) == INFINITY, "infinity stays");
+}
+
+// ---- the sum of squares -----------------------------------------------------------------------------------
+
+enum { COUNT = 30011 };
+
+// Adds up x, cut after every `piece` elements.
+static void sum_in_pieces(Bench *b, Tensor x, int64_t piece, int exponent, double sum[3]) {
+    Tensor total = zeros_of(b, F64, 1, 3);
+    for (int64_t first = 0; first < tensor_count(x); first += piece) {
+        int64_t count = tensor_count(x) - first < piece ? tensor_count(x) - first : piece;
+        sum_squares(b->device, b->stream, (SumSquares){tensor_part(x, first, count), total, exponent});
+    }
+    double *values = doubles_of(b, total);
+    memcpy(sum, values, 3 * sizeof *sum);
+    free(values);
+}
+
+// Numbers over forty powers of two, the largest at the very limit; in order, backwards, cut into pieces.
+static void no_order_changes_the_sum(Bench *b) {
+    float x[COUNT], reversed[COUNT];
+    rng_fill_normal(rng_key(5, "squares", 0), 0, COUNT, 0, 1, x);
+    double expected = 0, sum[3], other[3];
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = i == 77 ? -0x1p9f : ldexpf(fminf(fmaxf(x[i], -8), 8), i % 40 - 34);
+        expected += (double)x[i] * (double)x[i];
+    }
+    for (int i = 0; i < COUNT; i++) reversed[i] = x[COUNT - 1 - i];
+    Tensor forward = from_floats(b, 1, COUNT, x), backward = from_floats(b, 1, COUNT, reversed);
+    sum_in_pieces(b, forward, COUNT, 9, sum);
+    static const int64_t PIECES[] = {1, 7, 4096, COUNT};
+    for (int i = 0; i < 8; i++) {
+        sum_in_pieces(b, i % 2 ? forward : backward, PIECES[i / 2], 9, other);
+        EXPECT(memcmp(sum, other, sizeof sum) == 0, "pieces of %lld: %a %a %a, not %a %a %a",
+               (long long)PIECES[i / 2], other[0], other[1], other[2], sum[0], sum[1], sum[2]);
+    }
+    double value = ldexp(sum[0] + sum[1] + sum[2], 18);
+    EXPECT(fabs(value - expected) <= 1e-12 * expected, "%.17g, not %.17g", value, expected);
+}
+
+// What each of the three sums gets of (1/3)^2, so that any device adds the same to the same: whole quanta,
+// the nearest ones, which are exact to add up over ranks too.
+static void sums_are_whole_quanta(Bench *b) {
+    float third = 1.0f / 3;
+    double sum[3], rest = (double)third * (double)third;
+    sum_in_pieces(b, from_floats(b, 1, 1, &third), 1, 0, sum);
+    for (int i = 0; i < 3; i++) {
+        double quantum = ldexp(1, -20 * (i + 1)), wanted = quantum * nearbyint(rest / quantum);
+        EXPECT(sum[i] == wanted && wanted != 0, "sum %d is %a, not %a", i, sum[i], wanted);
+        rest -= wanted;
+    }
+}
+
+// The finest, the largest and the smallest number of fp32.
+static void squares_of_single_numbers(Bench *b) {
+    static const struct {
+        float x;
+        int exponent;
+        double expected;
+    } ROWS[] = {{1 + 0x1p-20f, 1, 1 + 0x1p-19 + 0x1p-40},
+                {0x1.fffffep127f, 128, 0x1.fffffep127 * 0x1.fffffep127},
+                {-0x1p-149f, -149, 0x1p-298},
+                {0x1p-149f, 100, 0},
+                {0, -149, 0}};
+    for (int i = 0; i < 5; i++) {
+        double sum[3];
+        sum_in_pieces(b, from_floats(b, 1, 1, &ROWS[i].x), 1, ROWS[i].exponent, sum);
+        double value = ldexp(sum[0] + sum[1] + sum[2], 2 * ROWS[i].exponent);
+        EXPECT(value == ROWS[i].expected, "the square of %a is %a, not %a", (double)ROWS[i].x, value,
+               ROWS[i].expected);
+    }
+}
+
+// ---- the optimizer's copy ---------------------------------------------------------------------------------
+
+// The value is the new parameter, rounded, and its presence changes nothing else.
+static void value_is_the_parameter(Bench *b) {
+    enum { WIDTH = 333 };
+    Tensor g = normals_f32(b, 1, WIDTH), p[2], m[2], v[2], value = tensor(b, 1, WIDTH);
+    p[0] = normals_f32(b, 1, WIDTH), m[0] = normals_f32(b, 1, WIDTH), v[0] = zeros_of(b, F32, 1, WIDTH);
+    p[1] = copy_of(b, p[0]), m[1] = copy_of(b, m[0]), v[1] = copy_of(b, v[0]);
+    for (int i = 0; i < 2; i++)
+        adamw(b->device, b->stream,
+              (AdamW){g, p[i], m[i], v[i], i ? value : (Tensor){0}, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.19, 0.0975,
+                      1});
+    Tensor rounded = tensor(b, 1, WIDTH);
+    convert(b->device, b->stream, (Convert){p[1], rounded});
+    expect_near(b, "the value", value, rounded, 0);
+    expect_near(b, "the parameter", p[1], p[0], 0);
+    expect_near(b, "m", m[1], m[0], 0);
+    expect_near(b, "v", v[1], v[0], 0);
+}
+
+static void convert_exact(void) { on_every_device(exact); }
+static void convert_rounding(void) { on_every_device(rounding); }
+static void convert_narrow(void) { on_every_device(between_narrow_types); }
+static void magnitudes(void) { on_every_device(abs_max_values); }
+static void squares_order(void) { on_every_device(no_order_changes_the_sum); }
+static void squares_quanta(void) { on_every_device(sums_are_whole_quanta); }
+static void squares_single(void) { on_every_device(squares_of_single_numbers); }
+static void adamw_value(void) { in_every_type(value_is_the_parameter); }
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"convert_exact", convert_exact},
+                                      {"convert_rounding", convert_rounding},
+                                      {"convert_not_numbers", not_numbers},
+                                      {"convert_narrow", convert_narrow},
+                                      {"abs_max", magnitudes},
+                                      {"sum_squares_order", squares_order},
+                                      {"sum_squares_quanta", squares_quanta},
+                                      {"sum_squares_single", squares_single},
+                                      {"adamw_value", adamw_value},
+                                      {0}},
+                       argc, argv);
+}
