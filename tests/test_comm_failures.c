@@ -52,6 +52,21 @@ static Status other_order(Comm *world) {
     return OK;
 }
 
+static Status other_type(Comm *world) {
+    Tensor in = floats(600), out = floats(200);
+    in.dtype = out.dtype = comm_rank(world) == 2 ? F16 : BF16;
+    Request request = comm_reduce_scatter_start(world, NULL, in, out);
+    comm_wait(world, NULL, &request);
+    return OK;
+}
+
+// Slice 0 in place is rank 0's; on the others it would be overwritten while it is read.
+static Status other_slice(Comm *world) {
+    Tensor whole = floats(300);
+    comm_all_gather(world, NULL, tensor_part(whole, 0, 100), whole);
+    return OK;
+}
+
 static Status other_message_size(Comm *world) {
     Request request = NULL;
     if (comm_rank(world) == 0) request = comm_send(world, NULL, floats(10), 1, 2);
@@ -156,6 +171,8 @@ static const struct {
     {"other_operation", other_operation, .timeout_s = 30, .check = true},
     {"other_size", other_size, .timeout_s = 30, .check = true},
     {"other_order", other_order, .timeout_s = 30, .check = true},
+    {"other_type", other_type, .timeout_s = 30, .check = true},
+    {"other_slice", other_slice, .timeout_s = 30},
     {"other_message_size", other_message_size, .timeout_s = 30},
     {"no_answer", no_answer, .timeout_s = 0.6},
     {"absent", absent, .timeout_s = 0.6},
@@ -294,6 +311,8 @@ static void mismatches(void) {
         {"other_operation", "mpi", ERR_BUG, {operation, "(call 1; at F3.0 / B1.0)"}},
         {"other_message_size", "threads", ERR_BUG, {message}},
         {"other_message_size", "mpi", ERR_BUG, {message}},
+        {"other_type", "threads", ERR_BUG, {"rank 2 calls reduce_scatter (sum) of 200 f16", "of 200 bf16"}},
+        {"other_slice", "threads", ERR_BUG, {"all_gather of group world: a slice overlaps the whole"}},
         {"other_size", "threads", ERR_BUG, {size, "call 2", "others that differ: 2"}},
         {"other_order", "threads", ERR_BUG, {"(max) of 7 f32", "(sum) of 7 f32", "call 1"}},
     };
@@ -312,6 +331,7 @@ static void hangs(void) {
         {"absent", "threads", ERR_HANG, {"for rank 1 in barrier of world"}},
         {"absent", "mpi", ERR_HANG, {"for rank 1 in barrier of world"}},
         {"absent", "mpi-messages", ERR_HANG, {"for rank 1 in barrier of world"}},
+        {"absent_behind", "mpi", ERR_HANG, {"for rank 1 in all_reduce of world"}},
         {"absent_behind", "mpi-messages", ERR_HANG, {"for rank 1 in all_reduce of world"}},
         {"absent_any_order", "mpi-messages", ERR_HANG, {"for rank 1 2 in all_reduce of world"}},
     };

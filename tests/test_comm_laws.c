@@ -1,120 +1,12 @@
-// The laws of communication: every operation equals a plain loop over all ranks' data, bit for bit, on every
-// transport. Alone they run on threads, under mpirun on MPI (TRIREME_TEST_TRANSPORT, _CHECK, _ANY_ORDER).
-#include "comm/comm.h"
-#include "harness.h"
+// The laws of communication: messages, groups, agreement, and long, many and mixed operations, on every
+// transport (test_comm_collectives.c has those of each collective). Alone they run on threads, under
+// mpirun on MPI (TRIREME_TEST_TRANSPORT, _CHECK, _ANY_ORDER).
+#include "test_comm_values.h"
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static const int counts[] = {1, 3, 1000, 4096, 100003};
 enum { NUM_COUNTS = sizeof counts / sizeof *counts };
-
-// Values of many magnitudes: another order of adding gives other bits. The mixer is splitmix64's (2014).
-static double value(int rank, int64_t i, int salt) {
-    uint64_t x = (uint64_t)i * 0x9e3779b97f4a7c15u + (uint64_t)rank * 0xd1b54a32d192ed03u + (uint64_t)salt;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    static const double scales[] = {1, 1e-3, 37, 5e4, 3e6, 0.25, 1e-6, 700};
-    return ((double)(x >> 11) / 9007199254740992.0 - 0.5) * scales[x & 7];
-}
-
-static double get(Tensor x, int64_t i) {
-    return x.dtype == F64 ? ((double *)x.data)[i] : (double)((float *)x.data)[i];
-}
-
-static void set(Tensor x, int64_t i, double v) {
-    if (x.dtype == F64)
-        ((double *)x.data)[i] = v;
-    else
-        ((float *)x.data)[i] = (float)v;
-}
-
-static Tensor tensor_new(int64_t count, DType dtype) {
-    return (Tensor){calloc((size_t)count + 1, dtype_bytes(dtype)), 1, count, dtype};
-}
-
-static void fill(Tensor x, int rank, int salt) {
-    for (int64_t i = 0; i < x.cols; i++) set(x, i, value(rank, i, salt));
-}
-
-static double reduced(int size, int64_t i, int salt, DType dtype, ReduceOp op) {
-    double sum = 0;
-    for (int r = 0; r < size; r++) {
-        double v = value(r, i, salt);
-        if (dtype == F32) v = (double)(float)v;
-        if (r == 0)
-            sum = v;
-        else if (op == REDUCE_MAX)
-            sum = v > sum ? v : sum;
-        else
-            sum = dtype == F32 ? (double)((float)sum + (float)v) : sum + v;
-    }
-    return sum;
-}
-
-// That x is the reduction of elements first.. of all ranks' data.
-static void expect_reduced(Comm *comm, Tensor x, int64_t first, int salt, ReduceOp op, const char *what) {
-    int size = comm_size(comm), bad = 0;
-    for (int64_t i = 0; i < x.cols; i++) bad += get(x, i) != reduced(size, first + i, salt, x.dtype, op);
-    EXPECT(!bad, "%s %d of %lld elements over %d: %d wrong", what, salt, (long long)x.cols, size, bad);
-}
-
-static void all_reduce(Comm *world, Tensor x, ReduceOp op, bool started) {
-    Request request = NULL;
-    if (started)
-        request = comm_all_reduce_start(world, NULL, x, op);
-    else
-        comm_all_reduce(world, NULL, x, op);
-    comm_wait(world, NULL, &request);
-}
-
-static void law_all_reduce(Comm *world) {
-    for (int c = 0; c < NUM_COUNTS; c++) {
-        for (int kind = 0; kind < 8; kind++) {
-            ReduceOp op = kind & 2 ? REDUCE_MAX : REDUCE_SUM;
-            Tensor x = tensor_new(counts[c], kind & 1 ? F64 : F32);
-            fill(x, comm_rank(world), kind);
-            all_reduce(world, x, op, kind & 4);
-            expect_reduced(world, x, 0, kind, op, "all_reduce");
-            free(x.data);
-        }
-    }
-}
-
-static void law_reduce_scatter(Comm *world) {
-    int size = comm_size(world), me = comm_rank(world);
-    for (int c = 0; c < NUM_COUNTS; c++) {
-        for (int in_place = 0; in_place < 2; in_place++) {
-            int64_t n = counts[c] / (c == NUM_COUNTS - 1 ? 4 : 1);
-            Tensor in = tensor_new(n * size, F32), own = tensor_new(n, F32), out = own;
-            fill(in, me, 9);
-            if (in_place) out.data = (float *)in.data + me * n;
-            comm_reduce_scatter(world, NULL, in, out);
-            expect_reduced(world, out, me * n, 9, REDUCE_SUM, "reduce_scatter");
-            free(in.data);
-            free(own.data);
-        }
-    }
-}
-
-static void law_all_gather(Comm *world) {
-    int size = comm_size(world), me = comm_rank(world);
-    for (int c = 0; c < NUM_COUNTS; c++) {
-        for (int in_place = 0; in_place < 2; in_place++) {
-            int64_t n = counts[c], bad = 0;
-            Tensor own = tensor_new(n, F64), in = own, out = tensor_new(n * size, F64);
-            if (in_place) in.data = (double *)out.data + me * n;
-            fill(in, me, 5);
-            comm_all_gather(world, NULL, in, out);
-            for (int64_t i = 0; i < n * size; i++) bad += get(out, i) != value((int)(i / n), i % n, 5);
-            EXPECT(!bad, "all_gather of %lld over %d: %lld wrong", (long long)n, size, (long long)bad);
-            free(own.data);
-            free(out.data);
-        }
-    }
-}
 
 static void law_broadcast(Comm *world) {
     for (int c = 0; c < NUM_COUNTS; c++) {
@@ -133,19 +25,7 @@ static void law_broadcast(Comm *world) {
     EXPECT(strlen(text) == sizeof text - 1, "a text of %zu bytes", strlen(text));
 }
 
-static void law_max_keeps_nan(Comm *world) {
-    for (int bad_rank = 0; bad_rank < comm_size(world); bad_rank++) {
-        double values[2] = {comm_rank(world) == bad_rank ? NAN : 1.0 + comm_rank(world), comm_rank(world)};
-        comm_all_reduce_host(world, values, 2, REDUCE_MAX);
-        EXPECT(isnan(values[0]), "NaN of rank %d became %g", bad_rank, values[0]);
-        EXPECT(values[1] == comm_size(world) - 1, "maximum %g", values[1]);
-        float single[1] = {(float)(comm_rank(world) == bad_rank ? NAN : 1.0)};
-        comm_all_reduce(world, NULL, (Tensor){single, 1, 1, F32}, REDUCE_MAX);
-        EXPECT(isnan(single[0]), "NaN of rank %d became %g", bad_rank, (double)single[0]);
-    }
-}
-
-// ---- messages ------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------------
 
 enum { CHANNELS = 3, DEPTH = 4, MESSAGE = 2000 };
 
@@ -221,7 +101,68 @@ static void law_messages(Comm *world) {
     free(letters);
 }
 
-// ---- groups ---------------------------------------------------------------------------------------------
+// More and longer messages than a sender has room for, received in another order.
+static void law_many_messages(Comm *world) {
+    enum { MANY = 9 };
+    int size = comm_size(world), to = (comm_rank(world) + 1) % size,
+        from = (comm_rank(world) + size - 1) % size;
+    Tensor out[MANY], in[MANY];
+    Request sends[MANY], recvs[MANY];
+    for (int i = 0; i < MANY; i++) {
+        out[i] = tensor_new(i == 1 ? 700001 : i == 2 ? 0 : 20001, F32);
+        in[i] = tensor_new(out[i].cols, F32);
+        fill(out[i], comm_rank(world), 80 + i);
+        sends[i] = comm_send(world, NULL, out[i], to, i);
+    }
+    for (int i = MANY - 1; i >= 0; i--) recvs[i] = comm_recv(world, NULL, in[i], from, i);
+    for (int i = 0; i < MANY; i++) {
+        int64_t bad = 0;
+        comm_wait(world, NULL, &recvs[i]);
+        comm_wait(world, NULL, &sends[i]);
+        for (int64_t e = 0; e < in[i].cols; e++)
+            bad += get(in[i], e) != as_stored(value(from, e, 80 + i), F32);
+        EXPECT(!bad, "message %d of many: %lld wrong", i, (long long)bad);
+        free(out[i].data);
+        free(in[i].data);
+    }
+}
+
+// In shared memory a message leaves when its receiver does something else.
+static void law_sender_needs_nobody(Comm *world) {
+    const char *transport = getenv("TRIREME_TEST_TRANSPORT");
+    if (!transport || strcmp(transport, "mpi") != 0 || comm_size(world) < 2 || comm_rank(world) > 1) return;
+    Comm *pair;
+    EXPECT_OK(comm_split(world, "pair", (const int[]){0, 1}, 2, &pair));
+    Tensor x = tensor_new(400000, F32);
+    Request request = NULL;
+    if (comm_rank(pair) == 0) request = comm_send(pair, NULL, x, 1, 0);
+    while (!comm_done(pair, &request)) continue;
+    comm_barrier(pair);
+    if (comm_rank(pair) == 1) request = comm_recv(pair, NULL, x, 0, 0);
+    comm_wait(pair, NULL, &request);
+    free(x.data);
+    comm_close(pair);
+}
+
+// Rank 0 hears everybody's text, one after another.
+static void law_host_messages(Comm *world) {
+    char text[3000];
+    for (int from = 1; from < comm_size(world); from++) {
+        size_t size = (size_t)from * 321, got = 0;
+        if (comm_rank(world) == from) {
+            memset(text, 'a' + from % 26, size);
+            comm_send_host(world, &size, sizeof size, 0);
+            comm_send_host(world, text, size, 0);
+        }
+        if (comm_rank(world) != 0) continue;
+        comm_recv_host(world, &got, sizeof got, from);
+        EXPECT(got == size, "%zu bytes of rank %d", got, from);
+        comm_recv_host(world, text, size, from);
+        EXPECT(text[0] == 'a' + from % 26 && text[size - 1] == text[0], "the text of rank %d", from);
+    }
+}
+
+// ---- groups -------------------------------------------------------------------------------------------
 
 static double group_sum(Comm *group, int my_value) {
     double sum = my_value;
@@ -356,7 +297,12 @@ static Status any_order(Comm *world, void *arg) {
     Tensor x = tensor_new(600007, F32);
     for (int started = 0; started < 2; started++) {
         fill(x, comm_rank(world), 70);
-        all_reduce(world, x, REDUCE_SUM, started);
+        Request request = NULL;
+        if (started)
+            request = comm_all_reduce_start(world, NULL, x, REDUCE_SUM);
+        else
+            comm_all_reduce(world, NULL, x, REDUCE_SUM);
+        comm_wait(world, NULL, &request);
         for (int64_t i = 0, bad = 0; i < x.cols && !bad; i++) {
             double magnitude = 0, error = get(x, i) - reduced(comm_size(world), i, 70, F32, REDUCE_SUM);
             for (int r = 0; r < comm_size(world); r++) magnitude += fabs(value(r, i, 70));
@@ -364,7 +310,13 @@ static Status any_order(Comm *world, void *arg) {
             EXPECT(!bad, "element %lld is off by %g", (long long)i, error);
         }
     }
-    law_max_keeps_nan(world);
+    double nan = comm_rank(world) ? 1 : (double)NAN;
+    comm_all_reduce_host(world, &nan, 1, REDUCE_MAX);
+    EXPECT(isnan(nan), "NaN became %g", nan);
+    Tensor half = tensor_part((Tensor){x.data, 1, x.cols, F16}, 0, 1000);
+    fill(half, comm_rank(world), 71);
+    comm_all_reduce(world, NULL, half, REDUCE_SUM);
+    expect_reduced(world, half, 0, 71, REDUCE_SUM, "no type of the library's");
     free(x.data);
     return OK;
 }
@@ -399,12 +351,11 @@ static void law_counts(Comm *world) {
 
 static Status all_laws(Comm *world, void *arg) {
     (void)arg;
-    law_all_reduce(world);
-    law_reduce_scatter(world);
-    law_all_gather(world);
     law_broadcast(world);
-    law_max_keeps_nan(world);
     law_messages(world);
+    law_many_messages(world);
+    law_sender_needs_nobody(world);
+    law_host_messages(world);
     law_grid(world);
     law_split(world);
     law_interleaved(world);
@@ -416,7 +367,7 @@ static Status all_laws(Comm *world, void *arg) {
     return OK;
 }
 
-// ---- where they are run ---------------------------------------------------------------------------------
+// ---- where they are run -------------------------------------------------------------------------------
 
 static CommOptions options_for(const char *transport, int ranks, bool check) {
     return (CommOptions){

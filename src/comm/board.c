@@ -21,8 +21,9 @@ static size_t chunk_elements(const Board *board, const Call *call) {
 
 void board_start(Board *board, const Call *call, BoardOp *op) {
     size_t chunk = chunk_elements(board, call);
-    *op = (BoardOp){.use = board->next_use};
-    board->next_use += chunk ? (call->count + chunk - 1) / chunk : 1;
+    uint64_t chunks = chunk ? (call->count + chunk - 1) / chunk : 1;
+    *op = (BoardOp){.first = board->next_use, .chunks = chunks};
+    board->next_use += chunks;
 }
 
 // ---- one phase of one chunk ----------------------------------------------------------------------
@@ -105,58 +106,63 @@ static void (*const phases[NUM_PHASES])(const Chunk *) = {enter, reduce, leave};
 
 // ---- the state machine ----------------------------------------------------------------------------
 
+// Uses of the slot before this one.
+static uint64_t earlier_uses(const Board *board, uint64_t use) { return use / (uint64_t)board->num_slots; }
+
 static bool complete(const Board *board, uint64_t use, int phase, uint64_t uses) {
     const Slot *slot = &board->slots[use % (uint64_t)board->num_slots];
     return atomic_load_explicit(&slot->arrived[phase], memory_order_acquire) >= uses * (uint64_t)board->size;
 }
 
 // All have left the slot's use before this one; all have entered; all have reduced; direct: all have left.
-static bool may_begin(const Board *board, const Call *call, const BoardOp *op) {
-    uint64_t earlier = op->use / (uint64_t)board->num_slots;
-    if (op->phase == PHASE_ENTER) return complete(board, op->use, PHASE_LEAVE, earlier);
-    if (op->phase == PHASE_LEAVE && call->op != COMM_ALL_REDUCE) return true;
-    return complete(board, op->use, op->phase - 1, earlier + 1);
+static bool may_begin(const Board *board, const Call *call, uint64_t use, int phase) {
+    uint64_t earlier = earlier_uses(board, use);
+    if (phase == PHASE_ENTER) return complete(board, use, PHASE_LEAVE, earlier);
+    if (phase == PHASE_LEAVE && call->op != COMM_ALL_REDUCE) return true;
+    return complete(board, use, phase - 1, earlier + 1);
 }
 
-static void arrive(Board *board, const BoardOp *op) {
-    size_t slot = op->use % (uint64_t)board->num_slots;
-    uint64_t earlier = op->use / (uint64_t)board->num_slots;
+static void arrive(Board *board, uint64_t use, int phase) {
+    size_t slot = use % (uint64_t)board->num_slots;
+    uint64_t earlier = earlier_uses(board, use);
     atomic_store_explicit(&entry(board, slot, board->rank)->phases,
-                          earlier * NUM_PHASES + (uint64_t)op->phase + 1, memory_order_relaxed);
-    uint64_t before =
-        atomic_fetch_add_explicit(&board->slots[slot].arrived[op->phase], 1, memory_order_acq_rel);
+                          earlier * NUM_PHASES + (uint64_t)phase + 1, memory_order_relaxed);
+    uint64_t before = atomic_fetch_add_explicit(&board->slots[slot].arrived[phase], 1, memory_order_acq_rel);
     if (board->ring && before + 1 == (earlier + 1) * (uint64_t)board->size) board->ring(board->self);
 }
 
-// True when another chunk is to be done.
-static bool next_chunk(const Call *call, size_t chunk, BoardOp *op) {
-    op->offset += chunk;
-    if (op->offset >= call->count) return false;
-    op->use++;
-    op->phase = PHASE_ENTER;
-    return true;
+// One phase of one chunk; false when none may begin. The oldest chunk first: it is in the cache, and others
+// wait for its slot.
+static bool take_step(Board *board, const Call *call, size_t length, BoardOp *op) {
+    for (int phase = PHASE_LEAVE; phase >= PHASE_ENTER; phase--) {
+        uint64_t chunk = op->done[phase], use = op->first + chunk;
+        uint64_t ready = phase == PHASE_ENTER ? op->chunks : op->done[phase - 1];
+        if (chunk == ready || !may_begin(board, call, use, phase)) continue;
+        size_t offset = (size_t)chunk * length, left = call->count - offset;
+        phases[phase](
+            &(Chunk){board, call, use % (uint64_t)board->num_slots, offset, left < length ? left : length});
+        arrive(board, use, phase);
+        op->done[phase]++;
+        return true;
+    }
+    return false;
 }
 
 Progress board_advance(Board *board, const Call *call, BoardOp *op) {
-    size_t chunk = chunk_elements(board, call);
+    size_t length = chunk_elements(board, call);
     Progress progress = STUCK;
-    while (may_begin(board, call, op)) {
-        progress = MOVED;
-        if (op->phase == NUM_PHASES) return DONE;
-        size_t left = call->count - op->offset;
-        phases[op->phase](&(Chunk){board, call, op->use % (uint64_t)board->num_slots, op->offset,
-                                   left < chunk ? left : chunk});
-        arrive(board, op);
-        op->phase++;
-        // What others still read is the stage, not the caller's memory: no need to wait until they have left.
-        if (board->stages && op->phase == NUM_PHASES && !next_chunk(call, chunk, op)) return DONE;
-    }
-    return progress;
+    while (take_step(board, call, length, op)) progress = MOVED;
+    if (op->done[PHASE_LEAVE] < op->chunks) return progress;
+    // Staged, what others still read is not the caller's memory: no need to wait until they have left.
+    return board->stages || may_begin(board, call, op->first, NUM_PHASES) ? DONE : progress;
 }
 
 bool board_waits_for(const Board *board, const BoardOp *op, int rank) {
-    uint64_t earlier = op->use / (uint64_t)board->num_slots;
-    const Entry *e = entry(board, op->use % (uint64_t)board->num_slots, rank);
+    uint64_t chunk = op->done[PHASE_LEAVE] < op->chunks ? op->done[PHASE_LEAVE] : op->chunks - 1;
+    int phase = PHASE_ENTER; // of the oldest chunk on its way
+    while (phase < NUM_PHASES && op->done[phase] > chunk) phase++;
+    uint64_t use = op->first + chunk;
+    const Entry *e = entry(board, use % (uint64_t)board->num_slots, rank);
     return atomic_load_explicit(&e->phases, memory_order_relaxed) <
-           earlier * NUM_PHASES + (uint64_t)op->phase;
+           earlier_uses(board, use) * NUM_PHASES + (uint64_t)phase;
 }

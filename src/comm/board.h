@@ -5,8 +5,10 @@
 //   ENTER   say where my elements are (direct), or copy them to my stage in the shared memory (staged)
 //   REDUCE  add my slice of everybody's elements, in rank order
 //   LEAVE   copy the others' results
-// A slot counts the arrivals of one collective and is used again when all have left it. Staged calls go
-// through the slots in chunks that stay in the L2 cache. After board_open nothing blocks or allocates.
+// A slot counts the arrivals of one chunk and is used again when all have left it. Direct calls are one
+// chunk. Staged calls go through the slots in chunks that stay in the L2 cache, as many at a time as
+// there are slots: that much a rank can do in one poll, without the others. After board_open nothing
+// blocks or allocates.
 #pragma once
 #include "comm/transport.h"
 #include <stdatomic.h>
@@ -37,9 +39,8 @@ typedef struct {
 } Board;
 
 typedef struct {
-    uint64_t use;  // the current chunk's number over all chunks of the board
-    size_t offset; // elements done
-    int phase;
+    uint64_t first, chunks;    // its chunks' numbers over all chunks of the board: [first, first + chunks)
+    uint64_t done[NUM_PHASES]; // how many of them this rank has taken through a phase
 } BoardOp;
 
 void board_open(Board *board); // everything above `parts` is set

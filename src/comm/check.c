@@ -63,14 +63,12 @@ static bool same(const Signature *a, const Signature *b) {
 }
 
 static void describe(const Signature *s, Text *text) {
-    static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"};
-    static const char *const dtypes[] = {[F32] = "f32", [F64] = "f64", [I32] = "i32"};
     bool reduces = s->op == COMM_ALL_REDUCE || s->op == COMM_REDUCE_SCATTER;
-    text_add(text, "calls %s", names[s->op]);
+    text_add(text, "calls %s", comm_op_name((CommOp)s->op));
     if (s->op == COMM_BARRIER) return;
     if (reduces) text_add(text, " (%s)", s->reduce == REDUCE_SUM ? "sum" : "max");
     if (reduces)
-        text_add(text, " of %" PRId64 " %s", s->count, dtypes[s->dtype]);
+        text_add(text, " of %" PRId64 " %s", s->count, dtype_name((DType)s->dtype));
     else
         text_add(text, " of %" PRId64 " elements of %" PRId64 " bytes", s->count, s->element_bytes);
     if (s->op == COMM_BROADCAST) text_add(text, " from rank %d", s->peer);

@@ -1,5 +1,6 @@
 #include "comm/comm.h"
 #include "comm/queue.h"
+#include "comm/reduce.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,30 +126,38 @@ void comm_close(Comm *group) {
 
 // ---- the front: what every call passes ------------------------------------------------------------------
 
-static const char *const event_formats[NUM_COMM_OPS] = {
-    [COMM_ALL_REDUCE] = "all_reduce of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
-    [COMM_REDUCE_SCATTER] = "reduce_scatter to %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
-    [COMM_ALL_GATHER] = "all_gather of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
-    [COMM_BROADCAST] = "broadcast of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
-    [COMM_BARRIER] = "barrier (%" PRId64 ") over %" PRId64 " ranks, call %" PRId64,
-    [COMM_SEND] = "send of %" PRId64 " elements to rank %" PRId64 " on channel %" PRId64,
-    [COMM_RECV] = "recv of %" PRId64 " elements from rank %" PRId64 " on channel %" PRId64,
+static const struct {
+    const char *name, *event;
+} ops[NUM_COMM_OPS] = {
+    [COMM_ALL_REDUCE] = {"all_reduce",
+                         "all_reduce of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64},
+    [COMM_REDUCE_SCATTER] = {"reduce_scatter",
+                             "reduce_scatter to %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64},
+    [COMM_ALL_GATHER] = {"all_gather",
+                         "all_gather of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64},
+    [COMM_BROADCAST] = {"broadcast",
+                        "broadcast of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64},
+    [COMM_BARRIER] = {"barrier", "barrier (%" PRId64 ") over %" PRId64 " ranks, call %" PRId64},
+    [COMM_SEND] = {"send", "send of %" PRId64 " elements to rank %" PRId64 " on channel %" PRId64},
+    [COMM_RECV] = {"recv", "recv of %" PRId64 " elements from rank %" PRId64 " on channel %" PRId64},
 };
 
-static Request post(Comm *comm, Call call, size_t bytes) {
+const char *comm_op_name(CommOp op) { return ops[op].name; }
+
+static Request post(Comm *comm, Call call) {
     CommCount *count = &comm->counts[call.op];
     count->calls++;
-    count->bytes += (double)bytes;
+    count->bytes += (double)call.bytes;
     bool message = is_message(&call);
-    rank_event(event_formats[call.op], (int64_t)call.count,
+    rank_event(ops[call.op].event, (int64_t)call.count,
                message ? comm->group->members[call.peer] : comm->group->size,
                message ? call.channel : count->calls);
     return queue_post(comm, call);
 }
 
-static void run(Comm *comm, Call call, size_t bytes) {
+static void run(Comm *comm, Call call) {
     call.blocking = true;
-    Request request = post(comm, call, bytes);
+    Request request = post(comm, call);
     queue_wait(comm, &request);
 }
 
@@ -160,20 +169,24 @@ static void *settled(Comm *comm, Stream *stream, Tensor x) {
     return device_address(device, x.data);
 }
 
-static Call call_on(CommOp op, Tensor x) {
-    CHECK(x.rows >= 0 && x.cols >= 0 && (x.data || !tensor_count(x)), "a tensor without memory");
-    return (Call){
-        .op = op, .dtype = x.dtype, .count = (size_t)tensor_count(x), .element_bytes = dtype_bytes(x.dtype)};
-}
-
 static void check_rank(const Comm *comm, int rank) {
     CHECK(rank >= 0 && rank < comm_size(comm), "rank %d in group %s of %d", rank, comm_name(comm),
           comm_size(comm));
 }
 
 static void check_reducible(DType dtype, ReduceOp op) {
-    CHECK(dtype == F32 || dtype == F64, "only F32 and F64 can be reduced");
+    CHECK(can_reduce(dtype), "%s cannot be reduced", dtype_name(dtype));
     CHECK(op == REDUCE_SUM || op == REDUCE_MAX, "no reduction %d", (int)op);
+}
+
+// Of one tensor per rank, all the same; the host's addresses are still missing.
+static Call call_on(CommOp op, Tensor x) {
+    CHECK(x.rows >= 0 && x.cols >= 0 && (x.data || !tensor_count(x)), "a tensor without memory");
+    return (Call){.op = op,
+                  .dtype = x.dtype,
+                  .count = (size_t)tensor_count(x),
+                  .element_bytes = dtype_bytes(x.dtype),
+                  .bytes = tensor_bytes(x)};
 }
 
 // ---- collectives -----------------------------------------------------------------------------------
@@ -187,32 +200,66 @@ static Call all_reduce_call(Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
 }
 
 void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
-    run(comm, all_reduce_call(comm, stream, x, op), tensor_bytes(x));
+    run(comm, all_reduce_call(comm, stream, x, op));
 }
 
 Request comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
-    return post(comm, all_reduce_call(comm, stream, x, op), tensor_bytes(x));
+    return post(comm, all_reduce_call(comm, stream, x, op));
+}
+
+// A call whose `whole` holds a slice for every rank, of the shape of `part`.
+static Call sliced_call(const Comm *comm, CommOp op, Tensor whole, Tensor part) {
+    Call call = call_on(op, part);
+    CHECK(whole.dtype == part.dtype && tensor_count(whole) == tensor_count(part) * comm_size(comm),
+          "%s: %" PRId64 " elements %s and %" PRId64 " %s over %d ranks", comm_op_name(op),
+          tensor_count(whole), dtype_name(whole.dtype), tensor_count(part), dtype_name(part.dtype),
+          comm_size(comm));
+    call.bytes += tensor_bytes(whole);
+    return call;
+}
+
+// Addresses that are never followed may be alike.
+static void check_place(const Comm *comm, const Call *call, const void *whole, const void *part) {
+    if (!comm->group->transport->moves_data) return;
+    uintptr_t first = (uintptr_t)whole, at = (uintptr_t)part;
+    size_t slice = call->count * call->element_bytes, size = (size_t)comm_size(comm);
+    CHECK(!slice || at == first + slice * (size_t)comm_rank(comm) || at + slice <= first ||
+              at >= first + slice * size,
+          "%s of group %s: a slice overlaps the whole, and is not slice %d", comm_op_name(call->op),
+          comm_name(comm), comm_rank(comm));
+}
+
+static Call reduce_scatter_call(Comm *comm, Stream *stream, Tensor in, Tensor out) {
+    check_reducible(out.dtype, REDUCE_SUM);
+    Call call = sliced_call(comm, COMM_REDUCE_SCATTER, in, out);
+    call.in = settled(comm, stream, in);
+    call.out = settled(comm, stream, out);
+    check_place(comm, &call, call.in, call.out);
+    return call;
 }
 
 void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out) {
-    check_reducible(out.dtype, REDUCE_SUM);
-    CHECK(in.dtype == out.dtype && tensor_count(in) == tensor_count(out) * comm_size(comm),
-          "reduce_scatter of %" PRId64 " elements into %" PRId64 " over %d ranks", tensor_count(in),
-          tensor_count(out), comm_size(comm));
-    Call call = call_on(COMM_REDUCE_SCATTER, out);
+    run(comm, reduce_scatter_call(comm, stream, in, out));
+}
+
+Request comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out) {
+    return post(comm, reduce_scatter_call(comm, stream, in, out));
+}
+
+static Call all_gather_call(Comm *comm, Stream *stream, Tensor in, Tensor out) {
+    Call call = sliced_call(comm, COMM_ALL_GATHER, out, in);
     call.in = settled(comm, stream, in);
     call.out = settled(comm, stream, out);
-    run(comm, call, tensor_bytes(in) + tensor_bytes(out));
+    check_place(comm, &call, call.out, call.in);
+    return call;
 }
 
 void comm_all_gather(Comm *comm, Stream *stream, Tensor in, Tensor out) {
-    CHECK(in.dtype == out.dtype && tensor_count(out) == tensor_count(in) * comm_size(comm),
-          "all_gather of %" PRId64 " elements into %" PRId64 " over %d ranks", tensor_count(in),
-          tensor_count(out), comm_size(comm));
-    Call call = call_on(COMM_ALL_GATHER, in);
-    call.in = settled(comm, stream, in);
-    call.out = settled(comm, stream, out);
-    run(comm, call, tensor_bytes(in) + tensor_bytes(out));
+    run(comm, all_gather_call(comm, stream, in, out));
+}
+
+Request comm_all_gather_start(Comm *comm, Stream *stream, Tensor in, Tensor out) {
+    return post(comm, all_gather_call(comm, stream, in, out));
 }
 
 void comm_broadcast(Comm *comm, Stream *stream, Tensor x, int root) {
@@ -220,31 +267,54 @@ void comm_broadcast(Comm *comm, Stream *stream, Tensor x, int root) {
     Call call = call_on(COMM_BROADCAST, x);
     call.in = call.out = settled(comm, stream, x);
     call.peer = root;
-    run(comm, call, tensor_bytes(x));
+    run(comm, call);
 }
 
-void comm_barrier(Comm *comm) { run(comm, (Call){.op = COMM_BARRIER, .element_bytes = 1}, 0); }
+void comm_barrier(Comm *comm) { run(comm, (Call){.op = COMM_BARRIER, .element_bytes = 1}); }
 
 // ---- host values -----------------------------------------------------------------------------------
+
+static Call host_call(CommOp op, size_t count, size_t element_bytes) {
+    return (Call){.op = op, .count = count, .element_bytes = element_bytes, .bytes = count * element_bytes};
+}
 
 void comm_all_reduce_host(Comm *comm, double *values, int count, ReduceOp op) {
     CHECK(count >= 0, "%d values", count);
     check_reducible(F64, op);
-    Call call = {.op = COMM_ALL_REDUCE,
-                 .reduce = op,
-                 .dtype = F64,
-                 .in = values,
-                 .out = values,
-                 .count = (size_t)count,
-                 .element_bytes = sizeof(double)};
-    run(comm, call, (size_t)count * sizeof(double));
+    Call call = host_call(COMM_ALL_REDUCE, (size_t)count, sizeof(double));
+    call.in = call.out = values;
+    call.dtype = F64;
+    call.reduce = op;
+    run(comm, call);
 }
 
 void comm_broadcast_host(Comm *comm, void *bytes, size_t size, int root) {
     check_rank(comm, root);
-    Call call = {
-        .op = COMM_BROADCAST, .in = bytes, .out = bytes, .count = size, .element_bytes = 1, .peer = root};
-    run(comm, call, size);
+    Call call = host_call(COMM_BROADCAST, size, 1);
+    call.in = call.out = bytes;
+    call.peer = root;
+    run(comm, call);
+}
+
+static Call host_message(const Comm *comm, CommOp op, size_t size, int peer) {
+    check_rank(comm, peer);
+    CHECK(peer != comm_rank(comm), "a rank that waits for itself");
+    Call call = host_call(op, size, 1);
+    call.peer = peer;
+    call.channel = HOST_CHANNEL;
+    return call;
+}
+
+void comm_send_host(Comm *comm, const void *bytes, size_t size, int to) {
+    Call call = host_message(comm, COMM_SEND, size, to);
+    call.in = bytes;
+    run(comm, call);
+}
+
+void comm_recv_host(Comm *comm, void *bytes, size_t size, int from) {
+    Call call = host_message(comm, COMM_RECV, size, from);
+    call.out = bytes;
+    run(comm, call);
 }
 
 // The first failing rank's message, which becomes everybody's. One that was agreed before names its rank.
@@ -265,9 +335,10 @@ Status comm_agree(Comm *comm, Status mine) {
     int size = comm_size(comm), first = -1, failed = 0;
     int *all = comm_allocate((size_t)size, sizeof *all), status = (int)mine, worst = OK;
     all[comm_rank(comm)] = status;
-    run(comm,
-        (Call){.op = COMM_ALL_GATHER, .in = &status, .out = all, .count = 1, .element_bytes = sizeof status},
-        sizeof status * ((size_t)size + 1));
+    Call call = host_call(COMM_ALL_GATHER, 1, sizeof status);
+    call.in = &status;
+    call.out = all;
+    run(comm, call);
     for (int i = size - 1; i >= 0; i--) {
         if (all[i] == OK) continue;
         first = i, failed++;
@@ -285,7 +356,7 @@ Status comm_agree(Comm *comm, Status mine) {
 
 static Call message_call(Comm *comm, CommOp op, Tensor x, int peer, int channel) {
     check_rank(comm, peer);
-    CHECK(channel >= 0 && channel < MAX_CHANNELS, "channel %d", channel);
+    CHECK(channel >= 0 && channel < HOST_CHANNEL, "channel %d", channel);
     Call call = call_on(op, x);
     call.peer = peer;
     call.channel = channel;
@@ -295,13 +366,13 @@ static Call message_call(Comm *comm, CommOp op, Tensor x, int peer, int channel)
 Request comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel) {
     Call call = message_call(comm, COMM_SEND, x, to, channel);
     call.in = settled(comm, stream, x);
-    return post(comm, call, tensor_bytes(x));
+    return post(comm, call);
 }
 
 Request comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel) {
     Call call = message_call(comm, COMM_RECV, x, from, channel);
     call.out = settled(comm, stream, x);
-    return post(comm, call, tensor_bytes(x));
+    return post(comm, call);
 }
 
 // Every transport here is done when it says so; one with streams of its own would make `stream` wait.

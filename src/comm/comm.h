@@ -56,19 +56,28 @@ void comm_close(Comm *group);
 
 // ---- collectives: same call, same shape, same order on every rank of the group ---------------------------
 
-void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op); // in place; F32 or F64
-// Posts it; progress is made in comm_poll and in any wait. x must stay untouched until the wait.
+// Sums of BF16 and F16 are made in fp32, in rank order, and rounded once. A name that ends in _start posts
+// the operation: progress is made in comm_poll and in any wait, and its tensors must stay untouched until the
+// wait.
+
+void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op); // in place; any type but I32
 Request comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op);
-// in [n * count] -> out [count]: slice `rank` of the sum.
+// in [n * count] -> out [count]: slice `rank` of the sum. out may be that slice of in (CHECK: else apart from
+// it); the rest of in is then undefined, else in is left as it was.
 void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out);
-// in [count] -> out [n * count], in rank order.
+Request comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out);
+// in [count] -> out [n * count], in rank order. in may be slice `rank` of out (CHECK: else apart from it).
 void comm_all_gather(Comm *comm, Stream *stream, Tensor in, Tensor out);
+Request comm_all_gather_start(Comm *comm, Stream *stream, Tensor in, Tensor out);
 void comm_broadcast(Comm *comm, Stream *stream, Tensor x, int root);
 void comm_barrier(Comm *comm);
 
 // Host values, for control flow and statistics.
 void comm_all_reduce_host(Comm *comm, double *values, int count, ReduceOp op);
 void comm_broadcast_host(Comm *comm, void *bytes, size_t size, int root);
+// Blocking messages between two different ranks, in their order: both sides give the same size.
+void comm_send_host(Comm *comm, const void *bytes, size_t size, int to);
+void comm_recv_host(Comm *comm, void *bytes, size_t size, int from);
 // The worst status of any rank, on every rank. The message of the lowest failing rank, with its coordinates
 // and the number of others that failed, becomes every rank's fail_message. Set-up only.
 Status comm_agree(Comm *comm, Status mine);
@@ -80,14 +89,16 @@ Request comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel);
 Request comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel);
 void comm_wait(Comm *comm, Stream *stream, Request *request); // sets it to NULL; NULL is done
 bool comm_done(Comm *comm, Request *request);                 // polls once; frees and NULLs when done
-void comm_poll(Comm *comm); // lets posted work of the whole world advance; cheap
+// Lets posted work of the whole world advance: one test of a pointer when nothing is posted, else the copies
+// and additions that can be made without waiting for anybody. To be called a thousand times a second.
+void comm_poll(Comm *comm);
 
 // ---- counting ---------------------------------------------------------------------------------------------
 
 typedef struct {
     int64_t calls;
     double bytes;  // of the tensors handed in on this rank
-    double wait_s; // time spent waiting
+    double wait_s; // time spent in waits and blocking calls
 } CommCount;
 
 typedef enum {

@@ -6,8 +6,8 @@
 
 enum {
     SMALL_BYTES = 4096,
-    SCRATCH_BYTES = 2 << 20,        // the parts of one segment
-    COLLECTIVE_TAGS = MAX_CHANNELS, // channels are the tags below; MPI promises tags up to 32767
+    SCRATCH_BYTES = 2 << 20,            // the parts of one segment
+    COLLECTIVE_TAGS = 2 * MAX_CHANNELS, // so many from here; MPI promises tags up to 32767
 };
 
 // Whom a request waits for when that is not one rank.
@@ -62,20 +62,20 @@ static MPI_Datatype bytes_as(size_t bytes, int *count) {
     return whole;
 }
 
-static MPI_Request post_send(const Messages *m, const void *from, size_t bytes, int to, int tag) {
+MPI_Request messages_send(MPI_Comm comm, const void *from, size_t bytes, int to, int tag) {
     int count;
     MPI_Request request;
     MPI_Datatype type = bytes_as(bytes, &count);
-    MPI_DO(MPI_Isend(from, count, type, to, tag, m->comm, &request));
+    MPI_DO(MPI_Isend(from, count, type, to, tag, comm, &request));
     if (type != MPI_BYTE) MPI_DO(MPI_Type_free(&type)); // lives on until the message is sent
     return request;
 }
 
-static MPI_Request post_recv(const Messages *m, void *to, size_t bytes, int from, int tag) {
+MPI_Request messages_recv(MPI_Comm comm, void *to, size_t bytes, int from, int tag) {
     int count;
     MPI_Request request;
     MPI_Datatype type = bytes_as(bytes, &count);
-    MPI_DO(MPI_Irecv(to, count, type, from, tag, m->comm, &request));
+    MPI_DO(MPI_Irecv(to, count, type, from, tag, comm, &request));
     if (type != MPI_BYTE) MPI_DO(MPI_Type_free(&type));
     return request;
 }
@@ -126,11 +126,11 @@ static int tag_of(const Step *s) {
 }
 
 static void send_to(const Step *s, int rank, const void *from, size_t elements) {
-    add_request(s, post_send(s->m, from, elements * s->call->element_bytes, rank, tag_of(s)), rank);
+    add_request(s, messages_send(s->m->comm, from, elements * s->call->element_bytes, rank, tag_of(s)), rank);
 }
 
 static void recv_from(const Step *s, int rank, void *to, size_t elements) {
-    add_request(s, post_recv(s->m, to, elements * s->call->element_bytes, rank, tag_of(s)), rank);
+    add_request(s, messages_recv(s->m->comm, to, elements * s->call->element_bytes, rank, tag_of(s)), rank);
 }
 
 // Every rank's part of my slice comes to my scratch.
@@ -256,9 +256,10 @@ static bool (*const steps[])(const Step *) = {
 
 // ---- the state machine ---------------------------------------------------------------------------------
 
-// The sums only: MPI may lose a NaN in a maximum.
+// The sums only: MPI may lose a NaN in a maximum, and knows no 16-bit floating point.
 static bool left_to_mpi(const Messages *m, const Call *call) {
-    return !m->deterministic && call->op == COMM_ALL_REDUCE && call->reduce == REDUCE_SUM;
+    return !m->deterministic && call->op == COMM_ALL_REDUCE && call->reduce == REDUCE_SUM &&
+           (call->dtype == F32 || call->dtype == F64);
 }
 
 static bool post_step(Messages *m, const Call *call, MessagesOp *op) {
@@ -294,8 +295,10 @@ static bool take_turn(Messages *m, const Call *call, MessagesOp *op) {
 void messages_start(Messages *m, const Call *call, MessagesOp *op) {
     size_t bytes = call->count * call->element_bytes;
     op->message = MPI_REQUEST_NULL;
-    if (call->op == COMM_SEND) op->message = post_send(m, call->in, bytes, call->peer, call->channel);
-    if (call->op == COMM_RECV) op->message = post_recv(m, call->out, bytes, call->peer, call->channel);
+    if (call->op == COMM_SEND)
+        op->message = messages_send(m->comm, call->in, bytes, call->peer, call->channel);
+    if (call->op == COMM_RECV)
+        op->message = messages_recv(m->comm, call->out, bytes, call->peer, call->channel);
     if (is_message(call)) return;
     op->number = m->num_started++;
     op->moves = m->moves;

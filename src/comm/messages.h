@@ -43,6 +43,11 @@ typedef struct {
     size_t first, length; // the segment that is on its way, in elements per rank
 } MessagesOp;
 
+// A request for bytes of any number. Tags: those below MAX_CHANNELS are the channels', as many more the
+// rings', the rest the collectives'.
+MPI_Request messages_send(MPI_Comm comm, const void *from, size_t bytes, int to, int tag);
+MPI_Request messages_recv(MPI_Comm comm, void *to, size_t bytes, int from, int tag);
+
 void messages_open(Messages *messages, MPI_Comm comm, const Group *group, bool deterministic);
 void messages_close(Messages *messages);
 void messages_start(Messages *messages, const Call *call, MessagesOp *op);

@@ -1,4 +1,5 @@
 #include "comm/queue.h"
+#include "base/trace.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,39 +33,49 @@ static void unlink_request(World *world, Request r) {
         world->last = r->previous;
 }
 
+// A span that ends now, of an operation or of the wait for one.
+static void trace_span(const Request r, const char *name, double start_s) {
+    trace_add((TraceEvent){.start_s = start_s,
+                           .end_s = clock_s(),
+                           .name = name,
+                           .group = r->group->name,
+                           .bytes = (int64_t)r->call.bytes,
+                           .chunk = -1,
+                           .microbatch = -1,
+                           .peer = is_message(&r->call) ? r->group->members[r->call.peer] : -1,
+                           .row = TRACE_COMM});
+}
+
 static Progress advance(Request r) {
     Progress progress = r->group->transport->advance(r->group, &r->call, r->op);
     r->done = progress == DONE;
+    if (r->done && r->posted_s > 0) trace_span(r, comm_op_name(r->call.op), r->posted_s);
     return progress;
 }
 
-// Advances all that is not done; says how it went for `watched`.
-static Progress advance_all(World *world, Request watched) {
-    Progress of_watched = watched->done ? DONE : STUCK;
+// Each posted operation, as far as it goes without waiting; STUCK when none moved.
+static Progress advance_all(World *world) {
+    Progress moved = STUCK;
     for (Request r = world->first, next; r; r = next) {
         next = r->next;
         Progress progress = advance(r);
-        if (r == watched) of_watched = progress;
         if (progress == DONE) unlink_request(world, r);
+        if (progress != STUCK) moved = MOVED;
     }
-    return of_watched;
+    return moved;
 }
 
 Request queue_post(Comm *comm, Call call) {
     Request r = take_from_pool(comm->world);
     r->group = comm->group;
     r->call = call;
+    r->posted_s = trace_on() ? clock_s() : 0;
     comm->group->transport->start(comm->group, &r->call, r->op);
     append(comm->world, r);
     return r;
 }
 
-void queue_advance(World *world) {
-    for (Request r = world->first, next; r; r = next) {
-        next = r->next;
-        if (advance(r) == DONE) unlink_request(world, r);
-    }
-}
+void queue_advance(World *world) { advance_all(world); }
 
 bool queue_take(World *world, Request *request) {
     Request r = *request;
@@ -77,14 +88,11 @@ bool queue_take(World *world, Request *request) {
 
 // ---- the watchdog ---------------------------------------------------------------------------------
 
-static const char *const op_names[NUM_COMM_OPS] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                                   "barrier",    "send",           "recv"};
-
 static void describe_call(const Request r, Text *text) {
     const Group *group = r->group;
     Text ranks = {0};
     group->transport->waits_for(r->group, &r->call, r->op, &ranks);
-    text_add(text, " for rank%s in %s", text_string(&ranks), op_names[r->call.op]);
+    text_add(text, " for rank%s in %s", text_string(&ranks), comm_op_name(r->call.op));
     if (is_message(&r->call)) text_add(text, " on channel %d", r->call.channel);
     text_add(text, " of %s", group->name);
     text_free(&ranks);
@@ -107,24 +115,32 @@ static _Noreturn void hang(World *world, Request r, double waited_s) {
     rank_abort_job(ERR_HANG);
 }
 
+// Until r is done. While any operation moves, r may be waiting for that one: it is no hang.
+static void watch(World *world, Request r) {
+    double last = clock_s(), waited = 0;
+    Group *group = world->comm.group;
+    for (int turns = 0; !r->done;) {
+        group->transport->pause(group, turns);
+        bool moved = advance_all(world) == MOVED;
+        double now = clock_s();
+        // A process that was stopped finds a long gap here: it counts as one poll.
+        double gap = now - last;
+        waited = moved ? 0 : waited + (gap < POLL_S ? gap : POLL_S);
+        turns = moved ? 0 : turns + 1;
+        last = now;
+        if (waited > world->options->timeout_s) hang(world, r, waited);
+    }
+}
+
 void queue_wait(Comm *comm, Request *request) {
     World *world = comm->world;
     Request r = *request;
-    if (!r->done && advance_all(world, r) != DONE) {
-        double start = clock_s(), last = start, waited = 0;
-        Group *group = world->comm.group;
-        Progress progress = STUCK;
-        for (int turns = 0; progress != DONE; turns = progress == STUCK ? turns + 1 : 0) {
-            group->transport->pause(group, turns);
-            progress = advance_all(world, r);
-            double now = clock_s();
-            // A process that was stopped finds a long gap here: it counts as one poll.
-            double gap = now - last;
-            waited = progress == MOVED ? 0 : waited + (gap < POLL_S ? gap : POLL_S);
-            last = now;
-            if (progress == STUCK && waited > world->options->timeout_s) hang(world, r, waited);
-        }
-        comm->counts[r->call.op].wait_s += last - start;
+    if (!r->done) {
+        double start = clock_s();
+        advance_all(world);
+        watch(world, r);
+        comm->counts[r->call.op].wait_s += clock_s() - start;
+        if (r->posted_s > 0) trace_span(r, "wait", start);
     }
     queue_take(world, request);
 }

@@ -14,6 +14,7 @@ struct CommRequest {
     struct CommRequest *next, *previous; // in the queue, or `next` in the pool
     Group *group;
     Call call;
+    double posted_s; // clock_s() when the rank records a trace, else 0
     bool done;
     _Alignas(max_align_t) unsigned char op[]; // the transport's state
 };
@@ -28,7 +29,7 @@ struct World {
 };
 
 Request queue_post(Comm *comm, Call call);
-void queue_advance(World *world); // each posted operation once
+void queue_advance(World *world); // each posted operation, as far as it goes without waiting
 // True, and the request is released and NULLed, when it is done.
 bool queue_take(World *world, Request *request);
 // Until done, under the watchdog: ends the job with ERR_HANG after timeout_s without progress.

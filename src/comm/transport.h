@@ -19,6 +19,7 @@ typedef struct {
     const void *in;
     void *out;
     size_t count, element_bytes;
+    size_t bytes;  // of all tensors handed in, for counts and traces
     int peer;      // rank in the group: root, from, to
     int channel;   // of a message
     bool blocking; // the caller waits for it at once
@@ -53,7 +54,8 @@ struct Transport {
     void (*report)(Group *world); // prints what the other ranks are doing, where that can be known; or NULL
 };
 
-enum { MAX_OP_BYTES = 256, MAX_CHANNELS = 1 << 14 };
+enum { MAX_OP_BYTES = 256, MAX_CHANNELS = 1 << 13, HOST_CHANNEL = MAX_CHANNELS - 1 };
+const char *comm_op_name(CommOp op); // "all_reduce"
 #define POLL_S 0.1
 
 // Fills the head of a new group from its parent (NULL: the world, of ranks 0..num_ranks-1; `rank` is ours).

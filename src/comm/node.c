@@ -1,0 +1,98 @@
+#include "comm/node.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+enum { PAGE = 4096 };
+
+// 256 KiB fit into a second-level cache twice. A started operation has the more slots the fewer polls it
+// needs.
+static const struct {
+    int slots;
+    size_t stage_bytes, rings_bytes;
+} sizes[NUM_WAYS] = {[STARTED] = {16, 256 << 10, RINGS_BYTES}, [BLOCKING] = {2, 256 << 10, 0}};
+
+static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+// Parts of a window need not begin on a page. Processes map whole pages, so they all find the same next one.
+static char *next_page(char *address) { return address + (PAGE - (uintptr_t)address % PAGE) % PAGE; }
+
+// Every part begins with a board's slots and entries, of which rank 0's count; then its stages, then its
+// rings.
+static size_t header_bytes(Way way, int size) {
+    return whole_pages((size_t)sizes[way].slots * (sizeof(Slot) + (size_t)size * sizeof(Entry)));
+}
+
+static size_t stage_bytes(Way way) { return (size_t)sizes[way].slots * sizes[way].stage_bytes; }
+
+// Memory that is promised here is taken when it is first written, too late to do without: there must be
+// plenty.
+static bool enough(size_t bytes) {
+    struct statvfs fs;
+    return statvfs("/dev/shm", &fs) != 0 || fs.f_bavail * fs.f_frsize / 4 > bytes;
+}
+
+static bool all_agree(MPI_Comm comm, bool mine) {
+    int all = mine;
+    MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, comm);
+    return all;
+}
+
+static bool open_window(MPI_Win *window, MPI_Comm comm, int size, size_t part) {
+    if (!all_agree(comm, enough(part * (size_t)size))) return false;
+    MPI_Info info;
+    char *mine = NULL;
+    MPI_Info_create(&info);
+    MPI_Info_set(info, "alloc_shared_noncontig", "true");
+    int rc = MPI_Win_allocate_shared((MPI_Aint)part, 1, info, comm, &mine, window);
+    MPI_Info_free(&info);
+    return all_agree(comm, rc == MPI_SUCCESS);
+}
+
+static char *part_of(MPI_Win window, int rank) {
+    MPI_Aint size;
+    int unit;
+    char *address;
+    MPI_Win_shared_query(window, rank, &size, &unit, &address);
+    return next_page(address);
+}
+
+static void open_share(NodeShare *s, Way way, MPI_Comm comm, const Group *group) {
+    size_t header = header_bytes(way, group->size), stage = stage_bytes(way), count = (size_t)group->size;
+    s->open = open_window(&s->window, comm, group->size, header + stage + sizes[way].rings_bytes + PAGE);
+    if (!s->open) return;
+    s->stages = comm_allocate(count, sizeof *s->stages);
+    s->rings = comm_allocate(count, sizeof *s->rings);
+    for (int r = 0; r < group->size; r++) {
+        s->stages[r] = part_of(s->window, r) + header;
+        s->rings[r] = s->stages[r] + stage;
+    }
+    char *board = s->stages[0] - header;
+    if (group->rank == 0) memset(board, 0, header);
+    if (sizes[way].rings_bytes) memset(s->rings[group->rank], 0, RINGS_HEADER_BYTES);
+    s->board = (Board){.rank = group->rank,
+                       .size = group->size,
+                       .num_slots = sizes[way].slots,
+                       .slots = (Slot *)(void *)board,
+                       .entries = (Entry *)(void *)(board + (size_t)sizes[way].slots * sizeof(Slot)),
+                       .stages = s->stages,
+                       .stage_bytes = sizes[way].stage_bytes};
+    board_open(&s->board);
+    MPI_Barrier(comm); // nobody counts before all headers are zero
+}
+
+void node_open(Node *node, MPI_Comm comm, const Group *group) {
+    for (Way way = 0; way < NUM_WAYS; way++) open_share(&node->shares[way], way, comm, group);
+    node->rings = (Rings){.comm = comm, .group = group, .parts = node->shares[STARTED].rings};
+}
+
+void node_close(Node *node) {
+    for (Way way = 0; way < NUM_WAYS; way++) {
+        NodeShare *s = &node->shares[way];
+        if (!s->open) continue;
+        board_close(&s->board);
+        MPI_Win_free(&s->window);
+        free(s->stages);
+        free(s->rings);
+    }
+}
