@@ -1,6 +1,7 @@
 // The process grid and the placement of layers: laws over many grids, then Megatron-LM's groups for three of them.
 #include "harness.h"
 #include "layout/layout.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,7 +93,7 @@ static void layers_are_dealt_once_in_stage_order(void) {
         int p = 1 + i % 5, v = 1 + i / 5 % 4, per_stage = 1 + i / 20, expected = 0;
         for (int stage = 0; stage < p * v; stage++) {
             int first, count;
-            layer_range((LayerSplit){p * v * per_stage, 0, 0}, p, v, stage, &first, &count);
+            layer_range((LayerSplit){.layers = p * v * per_stage}, p, v, stage, &first, &count);
             EXPECT(first == expected && count == per_stage, "p %d v %d stage %d: %d + %d", p, v, stage, first,
                    count);
             expected = first + count;
@@ -106,7 +107,7 @@ static void layers_are_placed_as_in_megatron(void) {
     for (int pp = 0; pp < 2; pp++)
         for (int chunk = 0; chunk < 2; chunk++) {
             int first, count;
-            layer_range((LayerSplit){8, 0, 0}, 2, 2, chunk * 2 + pp, &first, &count);
+            layer_range((LayerSplit){.layers = 8}, 2, 2, chunk * 2 + pp, &first, &count);
             EXPECT(first == firsts[pp][chunk] && count == 2, "rank %d chunk %d: %d + %d", pp, chunk, first,
                    count);
         }
@@ -117,9 +118,221 @@ static void ends_may_be_uneven(void) {
     static const int firsts[6] = {0, 2, 5, 6, 8, 11}, counts[6] = {2, 3, 1, 2, 3, 1};
     for (int stage = 0; stage < 6; stage++) {
         int first, count;
-        layer_range((LayerSplit){12, 4, 2}, 3, 2, stage, &first, &count);
+        layer_range((LayerSplit){.layers = 12, .first = 4, .last = 2}, 3, 2, stage, &first, &count);
         EXPECT(first == firsts[stage] && count == counts[stage], "stage %d: %d + %d", stage, first, count);
     }
+}
+
+// Counts rule over all else; a stage may have no layer.
+static void counts_may_be_given(void) {
+    static const int counts[4] = {2, 0, 3, 1};
+    LayerSplit split = {.layers = 6, .first = 1, .counts = counts};
+    for (int stage = 0, expected = 0; stage < 4; stage++) {
+        int first, count;
+        layer_range(split, 2, 2, stage, &first, &count);
+        EXPECT(first == expected && count == counts[stage], "stage %d: %d + %d", stage, first, count);
+        expected += counts[stage];
+    }
+}
+
+// ---- balance --------------------------------------------------------------------------------------------
+
+static double load(const int *counts, int stages, double embedding, double head, int stage) {
+    return counts[stage] + (stage == 0 ? embedding : 0) + (stage == stages - 1 ? head : 0);
+}
+
+static double most_loaded(const int *counts, int stages, double embedding, double head) {
+    double most = 0;
+    for (int i = 0; i < stages; i++) most = fmax(most, load(counts, stages, embedding, head, i));
+    return most;
+}
+
+// The least that the most loaded stage can have: tries all ways to deal the layers.
+static double least_possible(int layers, int stages, double embedding, double head) {
+    enum { MOST_STAGES = 4 };
+    int counts[MOST_STAGES] = {0}, ways = 1;
+    double least = INFINITY;
+    for (int i = 0; i < stages; i++) ways *= layers + 1;
+    for (int way = 0; way < ways; way++) {
+        int dealt = 0, rest = way;
+        for (int i = 0; i < stages; i++, rest /= layers + 1) dealt += counts[i] = rest % (layers + 1);
+        if (dealt == layers) least = fmin(least, most_loaded(counts, stages, embedding, head));
+    }
+    return least;
+}
+
+// No layer is better placed on an earlier stage, and the sum is right.
+static void check_balanced(const int *counts, int layers, int stages, double embedding, double head) {
+    int sum = 0;
+    for (int i = 0; i < stages; i++) {
+        sum += counts[i];
+        for (int earlier = 0; earlier < i && counts[i]; earlier++)
+            EXPECT(load(counts, stages, embedding, head, earlier) + 1 >
+                       load(counts, stages, embedding, head, i),
+                   "%d layers: stage %d has %d, stage %d has %d", layers, earlier, counts[earlier], i,
+                   counts[i]);
+    }
+    EXPECT(sum == layers, "%d of %d layers are dealt", sum, layers);
+}
+
+static void loads_are_balanced(void) {
+    for (int i = 0; i < 4 * 8 * 5 * 5; i++) {
+        int stages = 1 + i % 4, layers = i / 4 % 8, counts[4];
+        double embedding = i / 32 % 5 * 0.75, head = i / 160 * 1.25;
+        layer_balance(layers, stages, embedding, head, counts);
+        check_balanced(counts, layers, stages, embedding, head);
+        EXPECT(most_loaded(counts, stages, embedding, head) ==
+                   least_possible(layers, stages, embedding, head),
+               "%d layers, %d stages, %g, %g: %g", layers, stages, embedding, head,
+               most_loaded(counts, stages, embedding, head));
+    }
+    int counts[64];
+    for (int layers = 0; layers < 300; layers += 7) {
+        layer_balance(layers, 64, 0.5, 2.5, counts);
+        check_balanced(counts, layers, 64, 0.5, 2.5);
+    }
+}
+
+static void expect_counts(const int *counts, int stages, const char *expected) {
+    Text text = {0};
+    for (int i = 0; i < stages; i++) text_add(&text, "%s%d", i ? " " : "", counts[i]);
+    EXPECT(!strcmp(text_string(&text), expected), "%s, not %s", text_string(&text), expected);
+    text_free(&text);
+}
+
+static void balances_that_one_would_choose(void) {
+    int counts[8];
+    layer_balance(24, 4, 0, 0, counts);
+    expect_counts(counts, 4, "6 6 6 6");
+    layer_balance(10, 4, 0, 0, counts);
+    expect_counts(counts, 4, "3 3 2 2");
+    layer_balance(30, 4, 0.1, 2, counts);
+    expect_counts(counts, 4, "8 8 8 6");
+    layer_balance(30, 4, 1, 1, counts);
+    expect_counts(counts, 4, "7 8 8 7");
+    layer_balance(3, 4, 5, 5, counts);
+    expect_counts(counts, 4, "0 2 1 0");
+}
+
+// ---- layouts as text --------------------------------------------------------------------------------------
+
+// Stages of `counts` as one would write them by hand: single letters, or t*n, with commas here and there.
+static void print_layout(const int *counts, int stages, int way, Text *out) {
+    text_add(out, "E");
+    for (int i = 0; i < stages; i++) {
+        if (way && counts[i])
+            text_add(out, "t*%d", counts[i]);
+        else
+            for (int layer = 0; layer < counts[i]; layer++) text_add(out, layer % 3 ? "t" : ",t");
+        if (i < stages - 1) text_add(out, "|");
+    }
+    text_add(out, "L");
+}
+
+static void layouts_come_back(void) {
+    for (unsigned i = 0; i < 200; i++) {
+        int counts[6], read[6], stages = 1 + (int)i % 6, layers = 0;
+        for (int stage = 0; stage < stages; stage++)
+            layers += counts[stage] = (int)(i * 2654435761u >> (5 * stage) & 7);
+        for (int way = 0; way < 2; way++) {
+            Text text = {0};
+            print_layout(counts, stages, way, &text);
+            EXPECT_OK(layer_parse(text_string(&text), layers, stages, read));
+            EXPECT(!memcmp(counts, read, (size_t)stages * sizeof *read), "%s", text_string(&text));
+            text_free(&text);
+        }
+    }
+}
+
+static void layouts_of_megatron(void) {
+    static const struct {
+        const char *text;
+        int layers, stages;
+        const char *counts;
+    } cases[] = {
+        {"Et*3|(tt|)*2,t|L", 8, 5, "3 2 2 1 0"},
+        {"E|(t|)*3L", 3, 5, "0 1 1 1 0"},
+        {"Et|(tt|)*2tL", 6, 4, "1 2 2 1"},
+        {"E(t|)*2(t(t|)*2)*2L", 8, 7, "1 1 2 1 2 1 0"},
+        {"EttL", 2, 1, "2"},
+        {"EL", 0, 1, "0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int counts[8];
+        EXPECT_OK(layer_parse(cases[i].text, cases[i].layers, cases[i].stages, counts));
+        expect_counts(counts, cases[i].stages, cases[i].counts);
+    }
+}
+
+static void bad_layouts_are_refused(void) {
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"", "pipeline layout: it is empty"},
+        {",,", "pipeline layout: it is empty"},
+        {"Ett|ttx|L",
+         "pipeline layout, character 7: only E, t, L, |, *, digits after *, ( ) and , are known"},
+        {"Ett |ttL", "pipeline layout, character 4: only E, t, L, |, *, digits after *, ( ) and , are known"},
+        {"*2", "pipeline layout, character 1: a letter or a group must come right before '*'"},
+        {"Et,*2|ttL", "pipeline layout, character 4: a letter or a group must come right before '*'"},
+        {"Et*2*2|L", "pipeline layout, character 5: a letter or a group must come right before '*'"},
+        {"Et*|ttL", "pipeline layout, character 3: a number from 1 to 999999999 must follow '*'"},
+        {"Et*0|ttL", "pipeline layout, character 3: a number from 1 to 999999999 must follow '*'"},
+        {"Et*-1|ttL", "pipeline layout, character 3: a number from 1 to 999999999 must follow '*'"},
+        {"Et*9999999999|L", "pipeline layout, character 3: a number from 1 to 999999999 must follow '*'"},
+        {"Et*999999999|L",
+         "pipeline layout, character 3: by here there are more layers or stages than the run has"},
+        {"E((((t*3)*3)*3)*999999999)*999999999|L",
+         "pipeline layout, character 13: by here there are more layers or stages than the run has"},
+        {"Ett|tt)L", "pipeline layout, character 7: this ')' closes nothing"},
+        {"E(tt|tt", "pipeline layout: a '(' is not closed at its end"},
+        {"E()*3tt|ttL", "pipeline layout, character 3: the group holds nothing"},
+        {"((((((((((((((((((", "pipeline layout, character 17: groups are nested deeper than 16"},
+        {"tt|ttL",
+         "pipeline layout, stage 1: E, the embedding, must be at the very start, L, head and loss, at the "
+         "very end, and neither anywhere else"},
+        {"Ett|Ett|L",
+         "pipeline layout, stage 2: E, the embedding, must be at the very start, L, head and loss, at "
+         "the very end, and neither anywhere else"},
+        {"Ett|ttLt",
+         "pipeline layout, stage 2: E, the embedding, must be at the very start, L, head and loss, at the "
+         "very end, and neither anywhere else"},
+        {"Ett|tt",
+         "pipeline layout, stage 2: E, the embedding, must be at the very start, L, head and loss, at the "
+         "very end, and neither anywhere else"},
+        {"Ett|t|tL",
+         "pipeline layout: 4 layers (t) in 3 stages (separated by |); the run has 4 layers and 2 stages "
+         "(pipeline ranks x chunks)"},
+        {"Ett|tttL",
+         "pipeline layout: 5 layers (t) in 2 stages (separated by |); the run has 4 layers and 2 stages "
+         "(pipeline ranks x chunks)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int counts[2];
+        Status status = layer_parse(cases[i].text, 4, 2, counts);
+        EXPECT(status == ERR_CONFIG && !strcmp(fail_message(), cases[i].message), "%s: %s", cases[i].text,
+               status == OK ? "accepted" : fail_message());
+    }
+}
+
+// Any text is either refused or gives counts that add up.
+static void hostile_layouts_do_no_harm(void) {
+    static const char letters[] = "EtL|,*()0123459 x";
+    uint64_t state = 1;
+    int accepted = 0;
+    for (int i = 0; i < 20000; i++) {
+        char text[] = "Et*3|(tt|)*2,t|L";
+        for (int change = 0; change < 1 + i % 3; change++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            text[(state >> 33) % (sizeof text - 1)] = letters[(state >> 45) % (sizeof letters - 1)];
+        }
+        int counts[5], sum = 0;
+        Status status = layer_parse(text, 8, 5, counts);
+        for (int stage = 0; stage < 5; stage++) sum += counts[stage];
+        EXPECT(status == ERR_CONFIG || sum == 8, "%s: %d layers", text, sum);
+        accepted += status == OK;
+    }
+    EXPECT(accepted > 100 && accepted < 19000, "%d texts are accepted", accepted);
 }
 
 int main(int argc, char **argv) {
@@ -131,6 +344,13 @@ int main(int argc, char **argv) {
         {"layers are dealt once, in stage order", layers_are_dealt_once_in_stage_order},
         {"layers are placed as in Megatron-LM", layers_are_placed_as_in_megatron},
         {"ends may be uneven", ends_may_be_uneven},
+        {"counts may be given", counts_may_be_given},
+        {"loads are balanced", loads_are_balanced},
+        {"balances that one would choose", balances_that_one_would_choose},
+        {"layouts come back", layouts_come_back},
+        {"layouts of Megatron-LM", layouts_of_megatron},
+        {"bad layouts are refused", bad_layouts_are_refused},
+        {"hostile layouts do no harm", hostile_layouts_do_no_harm},
         {0},
     };
     return harness_run(tests, argc, argv);

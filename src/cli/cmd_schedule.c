@@ -1,5 +1,7 @@
 #include "cli/cli.h"
 #include "report/report.h"
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,23 +12,74 @@
 typedef struct {
     const Options *options;
     const ScheduleKind *kind; // NULL: from a file
-    int ranks, chunks, microbatches;
-    ScheduleCosts costs;
+    ScheduleSpec spec;        // its costs are those of the drawing, whatever the kind
 } Request;
 
 static int or_default(int value, int otherwise) { return value == INT_UNSET ? otherwise : value; }
 
-static Request request_of(const Options *options) {
-    Request request = {.options = options, .ranks = options->pipeline_model_parallel_size};
-    request.chunks = or_default(options->num_virtual_stages_per_pipeline_rank, 1);
-    request.microbatches = or_default(options->microbatches, 2 * request.ranks);
-    request.costs = (ScheduleCosts){.forward_us = options->forward_us,
-                                    .backward_us = options->backward_us,
-                                    .weight_fraction = 0.5,
-                                    .hop_us = options->hop_us};
-    const char *name = options->schedule ? options->schedule : request.chunks > 1 ? "interleaved" : "1f1b";
-    if (!options->from) request.kind = schedule_kind(name);
-    return request;
+// The two ways to give times: whole backwards in microseconds, or --schedule-times, which tells its halves apart.
+static Status costs_of(const Options *options, ScheduleCosts *costs) {
+    static const char *const whole[] = {"forward_us", "backward_us", "hop_us"};
+    *costs = (ScheduleCosts){.forward_us = options->forward_us,
+                             .backward_us = options->backward_us,
+                             .weight_fraction = 0.5,
+                             .hop_us = options->hop_us};
+    if (options_origin(options, "schedule_times") == FROM_DEFAULT) return OK;
+    for (int i = 0; i < 3; i++)
+        if (options_origin(options, whole[i]) != FROM_DEFAULT)
+            return fail(ERR_USAGE,
+                        "--schedule-times gives all times: leave out --forward-us, --backward-us and "
+                        "--hop-us");
+    double times[4];
+    TRY(options_schedule_times(options, times));
+    double backward = times[1] + times[2];
+    *costs = (ScheduleCosts){.forward_us = times[0],
+                             .backward_us = backward,
+                             .weight_fraction = backward > 0 ? times[2] / backward : 0,
+                             .hop_us = times[3]};
+    return OK;
+}
+
+// An option that the kind would pass over is refused.
+static Status check_kind_takes(const Options *options, const char *kind) {
+    static const struct {
+        const char *field, *option, *kind;
+    } special[] = {{"microbatch_group_size_per_virtual_pipeline_stage",
+                    "--microbatch-group-size-per-virtual-pipeline-stage", "interleaved"},
+                   {"schedule_stash_limit", "--schedule-stash-limit", "auto"}};
+    for (int i = 0; i < 2; i++)
+        if (strcmp(kind, special[i].kind) && options_origin(options, special[i].field) != FROM_DEFAULT)
+            return fail(ERR_USAGE, "%s is for --schedule %s, not %s: leave it out", special[i].option,
+                        special[i].kind, kind);
+    return OK;
+}
+
+// As train has it: the smallest group that suits the microbatches, where the command line names none.
+static int group_of(const Options *options, const ScheduleKind *kind, ScheduleSpec spec) {
+    char why[256];
+    int given = or_default(options->microbatch_group_size_per_virtual_pipeline_stage, 0);
+    if (given || strcmp(spec.kind, "interleaved")) return given;
+    for (spec.group = spec.ranks; spec.group <= spec.microbatches; spec.group++)
+        if (!kind->refuse(&spec, why, sizeof why)) return spec.group;
+    return 0;
+}
+
+static Status request_of(const Options *options, Request *request) {
+    *request = (Request){.options = options};
+    ScheduleSpec *spec = &request->spec;
+    TRY(costs_of(options, &spec->costs));
+    if (options->from) return OK;
+    int chunks = or_default(options->num_virtual_stages_per_pipeline_rank, 1);
+    spec->kind = options->schedule ? options->schedule : chunks > 1 ? "interleaved" : "1f1b";
+    TRY(check_kind_takes(options, spec->kind));
+    request->kind = schedule_kind(spec->kind);
+    bool folded = !strcmp(spec->kind, "zb-v");
+    spec->ranks = options->pipeline_model_parallel_size;
+    spec->chunks = or_default(options->num_virtual_stages_per_pipeline_rank, folded ? 2 : 1);
+    spec->microbatches = or_default(options->microbatches, 2 * spec->ranks);
+    spec->group = group_of(options, request->kind, *spec);
+    spec->stash_limit = or_default(options->schedule_stash_limit, 0);
+    return OK;
 }
 
 // A file's schedule; what is wrong with it is told with its name in front.
@@ -58,36 +111,47 @@ static void add_title(const Request *request, const Schedule *schedule, Text *ou
              schedule->num_microbatches > 1 ? "es" : "");
 }
 
+// Whether the times are those that the formulas of the kinds are for.
+static bool has_formula(const Request *request) {
+    const ScheduleCosts *costs = &request->spec.costs;
+    if (!request->kind || costs->hop_us > 0 || isnan(request->kind->bubble(&request->spec))) return false;
+    bool equal = costs->backward_us == 2 * costs->forward_us && costs->weight_fraction == 0.5;
+    return equal || !request->kind->splits_backward;
+}
+
 static void add_bubble(const Request *request, const Schedule *schedule, const Simulation *simulation,
                        Text *out) {
     text_add(out, "bubble  %.4f of the ideal time (%.1f %% of the total)", simulation->bubble,
              100 * simulation->bubble / (1 + simulation->bubble));
-    if (request->kind && request->costs.hop_us == 0)
-        text_add(
-            out, "; (p-1)/(v*m) = %.4f",
-            request->kind->bubble(schedule->num_ranks, schedule->num_chunks, schedule->num_microbatches));
+    if (has_formula(request)) text_add(out, "; by its formula %.4f", request->kind->bubble(&request->spec));
     text_add(out, "\nstash  ");
     for (int r = 0; r < schedule->num_ranks; r++) text_add(out, " %d", simulation->peak_stash[r]);
     text_add(out, "  %s at once, by rank\n",
              schedule->num_chunks > 1 ? "microbatches of a chunk" : "microbatches");
 }
 
+// What --svg asks for, whichever the picture.
+static Status write_drawing(const Options *options, const Text *svg) {
+    Status status = file_write(options->svg, svg->data, svg->size);
+    return status == OK ? OK : fail(status, "--svg %s", fail_message());
+}
+
+static int columns_of(const Options *options) { return or_default(options->width, terminal_columns()); }
+
 static Status report(const Request *request, const Schedule *schedule, const Simulation *simulation) {
     Text text = {0}, title = {0}, svg = {0};
+    Status status = OK;
     add_title(request, schedule, &title);
     text_add(&text, "%s\n\n", text_string(&title));
     schedule_print(schedule, &text);
     text_add(&text, "\n");
-    timeline_text(schedule, simulation, or_default(request->options->width, terminal_columns()),
-                  wants_colour(), &text);
+    timeline_text(schedule, simulation, columns_of(request->options), wants_colour(), &text);
     text_add(&text, "\n");
     add_bubble(request, schedule, simulation, &text);
     fputs(text_string(&text), stdout);
-    Status status = OK;
     if (request->options->svg) {
         timeline_svg(schedule, simulation, text_string(&title), &svg);
-        status = file_write(request->options->svg, svg.data, svg.size);
-        if (status != OK) fail(status, "--svg %s", fail_message());
+        status = write_drawing(request->options, &svg);
     }
     text_free(&svg);
     text_free(&title);
@@ -95,34 +159,83 @@ static Status report(const Request *request, const Schedule *schedule, const Sim
     return status;
 }
 
+// --trace: what a run did, in place of what a schedule would do.
+static Status report_run(const Options *options, const MeasuredStep *step) {
+    Text text = {0}, title = {0}, svg = {0};
+    Status status = OK;
+    measured_step_print(step, &text);
+    text_add(&text, "\n");
+    measured_step_timeline(step, columns_of(options), wants_colour(), &text);
+    fputs(text_string(&text), stdout);
+    if (options->svg) {
+        text_add(&title, "%s: step %" PRId64 " of %s", step->kind, step->iteration, options->trace);
+        measured_step_svg(step, text_string(&title), &svg);
+        status = write_drawing(options, &svg);
+    }
+    text_free(&svg);
+    text_free(&title);
+    text_free(&text);
+    return status;
+}
+
+static Status run_trace(const Options *options) {
+    MeasuredStep step;
+    Status status = measured_step_read(&step, options->trace);
+    if (status == OK) status = report_run(options, &step);
+    measured_step_destroy(&step);
+    return status;
+}
+
+// The name on the command line of the first of the fields that has a value from the user, "" when none has.
+static const char *first_given(const Options *options, const char *const *fields, char name[64]) {
+    *name = 0;
+    for (; *fields && !*name; fields++)
+        if (options_origin(options, *fields) != FROM_DEFAULT) snprintf(name, 64, "--%s", *fields);
+    for (char *c = name; *c; c++)
+        if (*c == '_') *c = '-';
+    return name;
+}
+
 // A file says all by itself; an option that would be passed over is refused.
 static Status check_words(const Options *options) {
-    static const char *const shapes[] = {"schedule", "pipeline_model_parallel_size",
-                                         "num_virtual_stages_per_pipeline_rank", "microbatches"};
+    static const char *const in_trace[] = {"from",        "schedule_times", "forward_us",
+                                           "backward_us", "hop_us",         NULL};
+    static const char *const in_both[] = {"schedule",
+                                          "pipeline_model_parallel_size",
+                                          "num_virtual_stages_per_pipeline_rank",
+                                          "microbatches",
+                                          "microbatch_group_size_per_virtual_pipeline_stage",
+                                          "schedule_stash_limit",
+                                          NULL};
+    char name[64];
     if (options->positional.count)
-        return fail(ERR_USAGE, "schedule takes options only, not %s; --from FILE reads a schedule",
+        return fail(ERR_USAGE,
+                    "schedule takes options only, not %s; --from FILE reads a schedule, --trace FILE what a "
+                    "run did",
                     options->positional.items[0]);
-    for (int i = 0; options->from && i < 4; i++)
-        if (options_origin(options, shapes[i]) != FROM_DEFAULT)
-            return fail(
-                ERR_USAGE,
-                "--from %s says which ranks and microbatches there are: leave out --schedule, --pp, --vp "
-                "and --microbatches",
-                options->from);
+    if (options->trace && *first_given(options, in_trace, name))
+        return fail(ERR_USAGE, "--trace %s has the schedule and the times of a run: leave out %s",
+                    options->trace, name);
+    const char *path = options->trace ? options->trace : options->from;
+    if (path && *first_given(options, in_both, name))
+        return fail(ERR_USAGE,
+                    "--%s %s says which ranks and microbatches there are and what they do when: leave out %s",
+                    options->trace ? "trace" : "from", path, name);
     return OK;
 }
 
 static Status run(const Options *options) {
-    Request request = request_of(options);
+    Request request;
     Schedule schedule;
     Simulation simulation;
     TRY(check_words(options));
+    if (options->trace) return run_trace(options);
+    TRY(request_of(options, &request));
     if (options->from)
         TRY(read_schedule(options->from, &schedule));
     else
-        TRY(schedule_create(&schedule, request.kind->name, request.ranks, request.chunks,
-                            request.microbatches));
-    schedule_simulate(&schedule, request.costs, &simulation);
+        TRY(schedule_create(&schedule, &request.spec));
+    schedule_simulate(&schedule, request.spec.costs, &simulation);
     Status status = report(&request, &schedule, &simulation);
     simulation_destroy(&simulation, &schedule);
     schedule_destroy(&schedule);

@@ -31,16 +31,17 @@ int grid_rank(Grid grid, Place place);
 // in rank order. Writes them to `ranks` (room for grid_size) and returns how many. Source: Megatron-LM's rank
 // groups.
 int grid_group(Grid grid, int rank, unsigned axis_mask, int *ranks);
-// The ranks that hold the two ends of the model: first and last stage of rank's pipeline (one rank when pp is
-// 1).
+// The ranks that hold the two ends of the model where the last stage is on the last pipeline rank: of rank's
+// pipeline its first and its last (one rank when pp is 1).
 int grid_embedding_group(Grid grid, int rank, int ranks[2]);
 
 // ---- Shard: how a tensor is cut over tp ----------------------------------------------------------------
 
 // Dimension `dim` is cut into t equal slices, slice i on tp rank i; dim -1: every rank holds the whole
-// tensor.
+// tensor. A tensor of several equal `blocks` along dim (0 is one: gate and up of a gated MLP are two) is cut
+// block by block: a rank holds its slice of each, one after the other.
 typedef struct {
-    int dim;
+    int dim, blocks;
 } Shard;
 
 // How many layers the pipeline ranks hold: `first` and `last` those two, 0 as many as the others, which share
@@ -48,11 +49,21 @@ typedef struct {
 // evenly into its chunks.
 typedef struct {
     int layers, first, last;
+    const int *counts; // of each stage in the model's order (0 is possible), or NULL: by the rule above
 } LayerSplit;
 
 // The layers [first, first + count) of model stage `stage`, for p ranks of v chunks; stage s is chunk s / p
 // of rank s % p.
 void layer_range(LayerSplit split, int pp_size, int num_chunks, int stage, int *first, int *count);
+// Layers per stage such that the most loaded stage has as little as possible, when what the first stage does
+// besides its layers costs as much as `embedding` layers and what the last does as `head` layers. Equal loads
+// are preferred on earlier stages.   counts [stages]
+void layer_balance(int layers, int stages, double embedding, double head, int *counts);
+// Reads Megatron-LM's layout text, "Et*3|(tt|)*2,t|L": stages separated by '|', E embedding, t a layer, L
+// head and loss, "*n" repeats the letter or the (group) before it, ',' only separates. counts [stages].
+// ERR_CONFIG names the place and the rule: as many stages and layers as given, E only at the very start, L
+// only at the very end.
+Status layer_parse(const char *text, int layers, int stages, int *counts);
 
 // ---- Schedule -----------------------------------------------------------------------------------------
 
@@ -112,40 +123,107 @@ typedef struct {
     int *stage;        // [num_ranks * num_chunks]: which stage chunk c of rank r holds, at r * num_chunks + c
     int *home;         // [num_ranks * num_chunks]: the inverse, r * num_chunks + c of each stage
     Program *programs; // one per pipeline rank
+    int receive_ahead; // how many computes before their own the lowering has posted receives
+    int num_sending;   // buffers of each pool that is sent from (see Hold)
 } Schedule;
+
+// What instructions take when they are simulated, or ordered by time.
+typedef struct {
+    double forward_us, backward_us; // of one microbatch through all chunks of one rank
+    // [stages], of one microbatch through each stage; when given they replace the two above. NULL: all stages
+    // cost the same.
+    const double *stage_forward_us, *stage_backward_us;
+    double weight_fraction; // of backward_us that BACKWARD_WEIGHT takes, the rest is BACKWARD_INPUT
+    double hop_us;          // from the end of a SEND's compute to its arrival
+} ScheduleCosts;
+
+// What schedule_create makes a schedule from.
+typedef struct {
+    const char *kind; // name of a row of schedule_kinds
+    int ranks, chunks, microbatches;
+    int group; // interleaved: how many microbatches a chunk takes before the next one's turn; 0: ranks
+    int receive_ahead; // how many computes before its own a RECV is posted: 0 right before it
+    // Of the kind "auto" alone: what it orders by, and how many stashes a rank may hold (0: as many as 1f1b).
+    ScheduleCosts costs;
+    int stash_limit;
+} ScheduleSpec;
 
 // Row order is the order in which `--help` and messages list them.
 typedef struct {
-    const char *name;    // "gpipe", "1f1b", "interleaved"
-    const char *summary; // one line for people
-    const char *source;  // author and year
+    const char *name;     // "gpipe", "1f1b", "interleaved"
+    const char *summary;  // one line for people
+    const char *source;   // author and year
+    bool splits_backward; // into BACKWARD_INPUT and BACKWARD_WEIGHT
     // NULL when the shape is allowed, else the rule it breaks and values that would work, written into `why`.
-    const char *(*refuse)(int ranks, int chunks, int microbatches, char *why, size_t size);
-    void (*generate)(const Schedule *shape, int rank, Program *out); // compute order only
-    // Over the ideal time, when messages cost nothing.
-    double (*bubble)(int ranks, int chunks, int microbatches);
+    const char *(*refuse)(const ScheduleSpec *spec, char *why, size_t size);
+    // Compute order only, of every rank. `schedule` has its sizes, empty programs, and stage s on chunk s / p
+    // of rank s % p; a kind with another placement writes its own into schedule->stage.
+    void (*generate)(const ScheduleSpec *spec, Schedule *schedule);
+    // Over the ideal time, when messages cost nothing, backward takes twice as long as forward and its halves
+    // are equal; NAN where there is no formula.
+    double (*bubble)(const ScheduleSpec *spec);
 } ScheduleKind;
 
 extern const ScheduleKind schedule_kinds[];
 extern const int num_schedule_kinds;
 const ScheduleKind *schedule_kind(const char *name); // NULL when unknown
 
-// Generates, lowers and verifies. A RECV is posted right before its compute, a SEND right after it.
-// ERR_CONFIG with the broken rule when the kind refuses the shape.
-Status schedule_create(Schedule *schedule, const char *kind, int ranks, int chunks, int microbatches);
+// Generates, lowers and verifies. A SEND is posted right after its compute. ERR_CONFIG with the broken rule
+// when the kind refuses the shape.
+Status schedule_create(Schedule *schedule, const ScheduleSpec *spec);
 void schedule_destroy(Schedule *schedule);
 int schedule_stage(const Schedule *schedule, int rank, int chunk);
 // The rank at the other end of the SEND or RECV `op` of a chunk; -1 when there is no such message: at the
 // ends of the model, and where the neighbouring stage is on the same rank, which hands over locally.
 int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp op);
-// The most microbatches of any chunk that `rank` holds at once: how many stash slots its executor needs.
+
+// What an executor holds of each microbatch of each chunk, from when to when. All but the stash are one
+// message large.
+//   INPUT            RECV_FORWARD fills it, or FORWARD where nothing is
+//                    received (embedding, or a copy of the output that the
+//                    stage before left on the same rank).                until BACKWARD or BACKWARD_WEIGHT
+//   STASH            FORWARD: what its layers keep.                      until BACKWARD or BACKWARD_WEIGHT
+//   OUTPUT           FORWARD, but on the last stage.                     until SEND_FORWARD is over, or the
+//                                                                        next one's FORWARD on the same rank
+//   OUTPUT_GRADIENT  RECV_BACKWARD fills it, or the next stage's
+//                    backward on the same rank, or FORWARD on the last.  until BACKWARD or BACKWARD_INPUT
+//   INPUT_GRADIENT   BACKWARD or BACKWARD_INPUT, where it is sent.       until SEND_BACKWARD is over
+// Each kind is a pool: the buffer that has been free longest is taken first, once what was sent from it has
+// left.
+typedef enum {
+    HOLD_INPUT,
+    HOLD_STASH,
+    HOLD_OUTPUT,
+    HOLD_OUTPUT_GRADIENT,
+    HOLD_INPUT_GRADIENT,
+    NUM_HOLDS
+} Hold;
+
+// Takes a buffer for a microbatch of `chunk`, or gives it back.
+typedef struct {
+    Hold hold;
+    int chunk;
+    bool take;
+} HoldChange;
+
+typedef struct {
+    HoldChange items[8];
+    int count;
+} HoldChanges;
+
+// The table above as a function: what an instruction takes before it does anything, and gives back
+// afterwards, all for its own microbatch. An evaluation (not training) runs the forwards alone and keeps
+// nothing of them.
+HoldChanges schedule_holds(const Schedule *schedule, int rank, Instr in, bool training);
+// The chunk of the same rank that holds the stage before (step -1) or after (+1) that of `chunk`; -1: none
+// does.
+int schedule_local_chunk(const Schedule *schedule, int rank, int chunk, int step);
+// How large the pools of `rank` are: what the program needs at once. The two that are sent from have
+// num_sending - 1 buffers more, as many as keep the walk of schedule_verify as short as any number would;
+// those that are received into have room for all that may come receive_ahead.
+int schedule_pool(const Schedule *schedule, int rank, Hold hold);
+// The most microbatches of any chunk that `rank` holds at once: its stash pool.
 int schedule_peak_stash(const Schedule *schedule, int rank);
-// How many input gradients may be on their way from `rank` at once: the buffers its backwards write into, in
-// turn. As many as there are ranks, so that no backward waits for one that leaves where nobody takes it yet,
-// a pipeline's length away.
-int schedule_gradient_buffers(const Schedule *schedule, int rank);
-bool schedule_makes_message(const Schedule *schedule, int rank,
-                            Instr in); // a backward that needs such a buffer
 // The instruction as text, "rf3.1" (the chunk only when there are several); at most 16 bytes.
 void instr_print(const Schedule *schedule, Instr instr, char text[16]);
 // One line per rank: "0: F0 sf0 F1 ... R". schedule_parse reads it back and verifies it: ranks, chunks and
@@ -155,26 +233,14 @@ void instr_print(const Schedule *schedule, Instr instr, char text[16]);
 void schedule_print(const Schedule *schedule, Text *out);
 Status schedule_parse(Schedule *schedule, const char *text);
 // Complete (every microbatch of every chunk once forward, then once backward, each chunk reduced after its
-// last), in order, every message met, nothing can hang, every slot free at the end. ERR_DATA with one line
-// otherwise. What is walked is the executor over a rendezvous transport, the strictest there is:
+// last), in order, every message met, nothing can hang. ERR_DATA with one line otherwise. What is walked is
+// the executor over a rendezvous transport, the strictest there is:
 //   - a channel is (from, to, direction), first in, first out. SENDs and RECVs are posts; a send is over only
 //     once its receive is posted, a compute waits for the receive that it consumes.
-//   - a rank has schedule_peak_stash slots. Inputs and output gradients arrive in the slot itself, outputs
-//     leave from it. RECV_FORWARD, or FORWARD where nothing is received, takes the slot that has been free
-//     longest, once the output sent from it has left, for which RECV_BACKWARD waits too; BACKWARD or
-//     BACKWARD_WEIGHT frees the slot.
-//   - input gradients leave from buffers of their own, schedule_gradient_buffers of them, taken in turn.
-// An evaluation, which runs the forwards alone and frees each slot right after, is walked too.
+//   - a rank has schedule_pool buffers of each kind; an instruction that takes one waits until what was last
+//     sent from it has left.
+// An evaluation, which runs the forwards alone and keeps nothing of them, is walked too.
 Status schedule_verify(const Schedule *schedule);
-
-typedef struct {
-    double forward_us, backward_us; // of one microbatch through all chunks of one rank
-    // [stages], of one microbatch through each stage; when given they replace the two above. NULL: all stages
-    // cost the same.
-    const double *stage_forward_us, *stage_backward_us;
-    double weight_fraction; // of backward_us that BACKWARD_WEIGHT takes, the rest is BACKWARD_INPUT
-    double hop_us;          // from the end of a SEND's compute to its arrival
-} ScheduleCosts;
 
 typedef struct {
     double start_us, end_us;

@@ -55,35 +55,6 @@ int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp o
     return partner == rank ? -1 : partner;
 }
 
-int schedule_peak_stash(const Schedule *schedule, int rank) {
-    const Program *program = &schedule->programs[rank];
-    int held = 0, peak = 0;
-    for (int i = 0; i < program->count; i++) {
-        held += schedule_slots_taken(schedule, rank, program->instrs[i]);
-        if (held > peak) peak = held;
-    }
-    return peak;
-}
-
-bool schedule_makes_message(const Schedule *schedule, int rank, Instr in) {
-    bool makes = in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT;
-    return makes && schedule_partner(schedule, rank, in.chunk, OP_SEND_BACKWARD) >= 0;
-}
-
-int schedule_gradient_buffers(const Schedule *schedule, int rank) {
-    const Program *program = &schedule->programs[rank];
-    int made = 0;
-    for (int i = 0; i < program->count; i++)
-        made += schedule_makes_message(schedule, rank, program->instrs[i]);
-    return made < schedule->num_ranks ? made : schedule->num_ranks;
-}
-
-int schedule_slots_taken(const Schedule *schedule, int rank, Instr in) {
-    bool receives = schedule_partner(schedule, rank, in.chunk, OP_RECV_FORWARD) >= 0;
-    if (in.op == OP_RECV_FORWARD || in.op == OP_FORWARD) return receives == (in.op == OP_RECV_FORWARD);
-    return schedule_ops[in.op].stash;
-}
-
 // ---- lowering: the only code that knows where communication goes ------------------------------------------
 
 static void add_message(const Schedule *schedule, int rank, Program *out, Instr at, ScheduleOp op) {
@@ -96,10 +67,12 @@ static void add_message(const Schedule *schedule, int rank, Program *out, Instr 
 
 static bool needs_gradient(Instr in) { return in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT; }
 
-static void add_compute(const Schedule *schedule, int rank, Program *out, Instr in) {
+static void add_receive(const Schedule *schedule, int rank, Program *out, Instr in) {
     if (in.op == OP_FORWARD) add_message(schedule, rank, out, in, OP_RECV_FORWARD);
     if (needs_gradient(in)) add_message(schedule, rank, out, in, OP_RECV_BACKWARD);
-    program_add(out, in);
+}
+
+static void add_send(const Schedule *schedule, int rank, Program *out, Instr in) {
     if (in.op == OP_FORWARD) add_message(schedule, rank, out, in, OP_SEND_FORWARD);
     if (needs_gradient(in)) add_message(schedule, rank, out, in, OP_SEND_BACKWARD);
 }
@@ -111,14 +84,17 @@ static Program computes_of(const Program *program) {
     return computes;
 }
 
-static Program lower_program(const Schedule *schedule, int rank) {
+static Program lower_program(const Schedule *schedule, int rank, int receive_ahead) {
     Program computes = computes_of(&schedule->programs[rank]), out = {0};
-    int last_gradient[SCHEDULE_MAX_CHUNKS] = {0};
+    int last_gradient[SCHEDULE_MAX_CHUNKS] = {0}, received = 0;
     for (int i = 0; i < computes.count; i++)
         if (schedule_ops[computes.instrs[i].op].stash < 0) last_gradient[computes.instrs[i].chunk] = i;
     for (int i = 0; i < computes.count; i++) {
         Instr in = computes.instrs[i];
-        add_compute(schedule, rank, &out, in);
+        for (; received < computes.count && received - i <= receive_ahead; received++)
+            add_receive(schedule, rank, &out, computes.instrs[received]);
+        program_add(&out, in);
+        add_send(schedule, rank, &out, in);
         if (schedule_ops[in.op].stash < 0 && last_gradient[in.chunk] == i)
             program_add(&out,
                         (Instr){.op = OP_REDUCE_GRADS, .chunk = in.chunk, .peer = -1, .microbatch = -1});
@@ -127,13 +103,13 @@ static Program lower_program(const Schedule *schedule, int rank) {
     return out;
 }
 
-Status schedule_lower(Schedule *schedule) {
+void schedule_lower(Schedule *schedule, int receive_ahead) {
+    schedule->receive_ahead = receive_ahead;
     for (int r = 0; r < schedule->num_ranks; r++) {
-        Program lowered = lower_program(schedule, r);
+        Program lowered = lower_program(schedule, r, receive_ahead);
         free(schedule->programs[r].instrs);
         schedule->programs[r] = lowered;
     }
-    return schedule_verify(schedule);
 }
 
 // ---- create -------------------------------------------------------------------------------------------
@@ -149,7 +125,8 @@ static Status find_kind(const char *name, const ScheduleKind **kind) {
     return status;
 }
 
-static Status sizes_allowed(int ranks, int chunks, int microbatches) {
+static Status sizes_allowed(const ScheduleSpec *spec) {
+    int ranks = spec->ranks, chunks = spec->chunks, microbatches = spec->microbatches;
     if (ranks < 1 || ranks > SCHEDULE_MAX_RANKS)
         return fail(ERR_CONFIG, "schedule: %d pipeline ranks, 1 to %d are possible", ranks,
                     SCHEDULE_MAX_RANKS);
@@ -163,21 +140,37 @@ static Status sizes_allowed(int ranks, int chunks, int microbatches) {
         return fail(ERR_CONFIG,
                     "schedule: %d ranks x %d chunks x %d microbatches, at most %d in all are possible", ranks,
                     chunks, microbatches, SCHEDULE_MAX_FORWARDS);
+    if (spec->receive_ahead < 0)
+        return fail(ERR_CONFIG, "schedule: receives %d computes ahead, 0 or more are possible",
+                    spec->receive_ahead);
     return OK;
 }
 
-Status schedule_create(Schedule *schedule, const char *kind_name, int ranks, int chunks, int microbatches) {
+// A generator may have placed the stages in its own way.
+static void find_homes(Schedule *schedule) {
+    int stages = schedule->num_ranks * schedule->num_chunks;
+    for (int stage = 0; stage < stages; stage++) schedule->home[stage] = -1;
+    for (int place = 0; place < stages; place++) {
+        int stage = schedule->stage[place];
+        CHECK(stage >= 0 && stage < stages && schedule->home[stage] < 0, "stage %d at place %d", stage,
+              place);
+        schedule->home[stage] = place;
+    }
+}
+
+Status schedule_create(Schedule *schedule, const ScheduleSpec *spec) {
     *schedule = (Schedule){0};
     const ScheduleKind *kind;
     char why[256];
-    TRY(find_kind(kind_name, &kind));
-    TRY(sizes_allowed(ranks, chunks, microbatches));
-    if (kind->refuse(ranks, chunks, microbatches, why, sizeof why))
-        return fail(ERR_CONFIG, "schedule %s %s", kind->name, why);
-    schedule_shape(schedule, ranks, chunks, microbatches);
-    for (int r = 0; r < ranks; r++) kind->generate(schedule, r, &schedule->programs[r]);
-    Status verified = schedule_lower(schedule);
-    CHECK(verified == OK, "%s of %d ranks, %d chunks, %d microbatches: %s", kind->name, ranks, chunks,
-          microbatches, fail_message());
+    TRY(find_kind(spec->kind, &kind));
+    TRY(sizes_allowed(spec));
+    if (kind->refuse(spec, why, sizeof why)) return fail(ERR_CONFIG, "schedule %s %s", kind->name, why);
+    schedule_shape(schedule, spec->ranks, spec->chunks, spec->microbatches);
+    kind->generate(spec, schedule);
+    find_homes(schedule);
+    schedule_lower(schedule, spec->receive_ahead);
+    Status proved = schedule_prove(schedule);
+    CHECK(proved == OK, "%s of %d ranks, %d chunks, %d microbatches: %s", kind->name, spec->ranks,
+          spec->chunks, spec->microbatches, fail_message());
     return OK;
 }

@@ -209,9 +209,11 @@ static Status assemble(Parser *parser, Schedule *schedule) {
     memcpy(schedule->programs, parser->programs, (size_t)parser->num_ranks * sizeof *parser->programs);
     parser->num_ranks = 0;
     TRY(place_stages(parser, schedule));
-    if (!parser->has_messages) return schedule_lower(schedule);
-    name_peers(schedule);
-    return schedule_verify(schedule);
+    if (parser->has_messages)
+        name_peers(schedule);
+    else
+        schedule_lower(schedule, 0);
+    return schedule_prove(schedule);
 }
 
 Status schedule_parse(Schedule *schedule, const char *text) {

@@ -27,33 +27,29 @@ typedef struct {
     int ticket;
 } Sent;
 
-// Memory that messages leave from, and the last one that did: a slot, whose output is sent forward, or a
-// gradient buffer.
+// `free` is a ring of indices: the buffer that has been free longest comes first.
 typedef struct {
-    int64_t holder; // the microbatch of a chunk, -1 while untouched
-    Sent sent;
-} Buffer;
+    Sent *sent; // [size]: what last left from each buffer
+    int *free, size, first_free, num_free;
+} Pool;
 
-// One microbatch of one chunk. By direction: the place in line of its receive, and the index of the buffer it
-// sends from.
+// One microbatch of one chunk: the places in line of its two receives, by direction, and its buffers.
 typedef struct {
-    int ticket[2], buffer[2];
+    int ticket[2], buffer[NUM_HOLDS];
 } Item;
 
 typedef struct {
     int at; // next instruction
     double clock_us, busy_us;
     Item *items;
-    Buffer *slots, *gradients;
-    int *free_slots, num_slots, first_free, num_free; // a ring
-    int num_gradients, next_gradient;                 // used in turn
-    const Channel *waits_on;                          // NULL while it can go on
+    Pool pools[NUM_HOLDS];
+    const Channel *waits_on; // NULL while it can go on
 } Runner;
 
 typedef struct {
     const Schedule *schedule;
     ScheduleCosts costs;
-    bool forwards_only;
+    bool training;
     Simulation *out; // or NULL
     Channel *channels;
     int num_channels;
@@ -95,20 +91,30 @@ static void wake(Walk *walk, int rank) {
 
 static void open_runner(const Schedule *schedule, int rank, Runner *runner) {
     size_t items = (size_t)schedule->num_chunks * (size_t)schedule->num_microbatches;
-    int slots = schedule_peak_stash(schedule, rank);
-    int gradients = schedule_gradient_buffers(schedule, rank);
-    *runner = (Runner){.num_slots = slots, .num_free = slots, .num_gradients = gradients};
-    runner->items = layout_take(items, sizeof *runner->items);
-    runner->slots = layout_take((size_t)slots, sizeof *runner->slots);
-    runner->free_slots = layout_take((size_t)slots, sizeof *runner->free_slots);
-    runner->gradients = layout_take((size_t)gradients, sizeof *runner->gradients);
-    for (int i = 0; i < slots; i++) runner->free_slots[i] = i, runner->slots[i].holder = -1;
-    for (int i = 0; i < gradients; i++) runner->gradients[i].holder = -1;
+    int sizes[NUM_HOLDS];
+    schedule_pools(schedule, rank, sizes);
+    *runner = (Runner){.items = layout_take(items, sizeof *runner->items)};
+    for (int hold = 0; hold < NUM_HOLDS; hold++) {
+        size_t size = (size_t)sizes[hold];
+        Pool *pool = &runner->pools[hold];
+        *pool = (Pool){.size = sizes[hold], .num_free = sizes[hold]};
+        pool->sent = layout_take(size, sizeof *pool->sent);
+        pool->free = layout_take(size, sizeof *pool->free);
+        for (int i = 0; i < pool->size; i++) pool->free[i] = i;
+    }
 }
 
-static void walk_open(Walk *walk, const Schedule *schedule, ScheduleCosts costs) {
+static void close_runner(Runner *runner) {
+    for (int hold = 0; hold < NUM_HOLDS; hold++) {
+        free(runner->pools[hold].free);
+        free(runner->pools[hold].sent);
+    }
+    free(runner->items);
+}
+
+static void walk_open(Walk *walk, const Schedule *schedule, ScheduleCosts costs, bool training) {
     size_t ranks = (size_t)schedule->num_ranks;
-    *walk = (Walk){.schedule = schedule, .costs = costs};
+    *walk = (Walk){.schedule = schedule, .costs = costs, .training = training};
     open_channels(walk);
     walk->runners = layout_take(ranks, sizeof *walk->runners);
     walk->awake = layout_take(ranks, sizeof *walk->awake);
@@ -117,12 +123,7 @@ static void walk_open(Walk *walk, const Schedule *schedule, ScheduleCosts costs)
 }
 
 static void walk_close(Walk *walk) {
-    for (int r = 0; r < walk->schedule->num_ranks; r++) {
-        free(walk->runners[r].free_slots);
-        free(walk->runners[r].gradients);
-        free(walk->runners[r].slots);
-        free(walk->runners[r].items);
-    }
+    for (int r = 0; r < walk->schedule->num_ranks; r++) close_runner(&walk->runners[r]);
     for (int i = 0; i < walk->num_channels; i++) {
         free(walk->channels[i].receives.posts);
         free(walk->channels[i].sends.posts);
@@ -150,8 +151,8 @@ static Channel *channel_of(const Walk *walk, int rank, Instr in) {
     return channel < 0 ? NULL : &walk->channels[channel];
 }
 
-static int64_t item_of(const Walk *walk, Instr in) {
-    return (int64_t)in.chunk * walk->schedule->num_microbatches + in.microbatch;
+static Item *item_of(const Walk *walk, int rank, int chunk, int microbatch) {
+    return &walk->runners[rank].items[(int64_t)chunk * walk->schedule->num_microbatches + microbatch];
 }
 
 static int post(Posts *posts, Post entry) {
@@ -178,22 +179,19 @@ static Status match(const Walk *walk, const Channel *channel, int ticket) {
                 text, sent.instr.microbatch, from);
 }
 
-static Status run_send(Walk *walk, int rank, Instr in) {
+// A send arrives after its hop; a receive is there at once. `sent` is what a buffer that is given back waits
+// for.
+static Status run_message(Walk *walk, int rank, Instr in, Sent *sent) {
     Runner *self = &walk->runners[rank];
     Channel *channel = channel_of(walk, rank, in);
-    int64_t item = item_of(walk, in);
-    int direction = (int)schedule_ops[in.op].direction;
-    int index = self->items[item].buffer[direction];
-    Buffer *buffer = direction ? &self->gradients[index] : &self->slots[index];
-    if (buffer->holder != item) {
-        char text[16];
-        instr_print(walk->schedule, in, text);
-        return fail(ERR_DATA, "rank %d instr %d: %s out of order: its memory already holds microbatch %d",
-                    rank, self->at, text, (int)(buffer->holder % walk->schedule->num_microbatches));
-    }
-    int ticket = post(&channel->sends, (Post){in, self->at, self->clock_us + walk->costs.hop_us});
-    buffer->sent = (Sent){channel, ticket};
-    wake(walk, channel->to);
+    bool sends = schedule_ops[in.op].kind == SEND;
+    Post entry = {in, self->at, self->clock_us + (sends ? walk->costs.hop_us : 0)};
+    int ticket = post(sends ? &channel->sends : &channel->receives, entry);
+    if (sends)
+        *sent = (Sent){channel, ticket};
+    else
+        item_of(walk, rank, in.chunk, in.microbatch)->ticket[schedule_ops[in.op].direction] = ticket;
+    wake(walk, sends ? channel->to : channel->from);
     return match(walk, channel, ticket);
 }
 
@@ -210,69 +208,55 @@ static bool posted(Runner *self, const Channel *channel, const Posts *posts, int
 }
 
 static bool input_arrived(const Walk *walk, int rank, Instr in, double *start_us) {
-    Runner *self = &walk->runners[rank];
-    const Channel *channel = in.op == OP_BACKWARD_WEIGHT ? NULL : channel_of(walk, rank, in);
+    bool consumes = schedule_ops[in.op].kind == COMPUTE && in.op != OP_BACKWARD_WEIGHT;
+    const Channel *channel = consumes ? channel_of(walk, rank, in) : NULL;
     if (!channel) return true;
-    int ticket = self->items[item_of(walk, in)].ticket[schedule_ops[in.op].direction];
-    return posted(self, channel, &channel->sends, ticket, start_us);
+    int ticket = item_of(walk, rank, in.chunk, in.microbatch)->ticket[schedule_ops[in.op].direction];
+    return posted(&walk->runners[rank], channel, &channel->sends, ticket, start_us);
 }
 
-// Whether what was last sent from the buffer has been received, so far as posts go.
-static bool message_left(Runner *self, const Buffer *buffer, double *start_us) {
-    const Channel *channel = buffer->sent.channel;
-    return !channel || posted(self, channel, &channel->receives, buffer->sent.ticket, start_us);
-}
-
-// Takes the slot that has been free longest, once the output of its last microbatch has left.
-static bool slot_taken(const Walk *walk, int rank, Instr in, double *start_us) {
-    Runner *self = &walk->runners[rank];
-    CHECK(self->num_free > 0, "rank %d: more than %d slots in use", rank, self->num_slots);
-    int index = self->free_slots[self->first_free];
-    if (!message_left(self, &self->slots[index], start_us)) return false;
-    self->slots[index] = (Buffer){.holder = item_of(walk, in)};
-    self->items[item_of(walk, in)].buffer[0] = index;
-    self->first_free = (self->first_free + 1) % self->num_slots;
-    self->num_free--;
+// Whether what was last sent from the buffers that would be taken has been received, so far as posts go.
+static bool buffers_left(Runner *self, const HoldChanges *changes, double *start_us) {
+    for (int i = 0; i < changes->count; i++) {
+        if (!changes->items[i].take) continue;
+        const Pool *pool = &self->pools[changes->items[i].hold];
+        CHECK(pool->num_free > 0, "more than %d buffers of kind %d in use", pool->size,
+              changes->items[i].hold);
+        Sent sent = pool->sent[pool->free[pool->first_free]];
+        if (sent.channel && !posted(self, sent.channel, &sent.channel->receives, sent.ticket, start_us))
+            return false;
+    }
     return true;
 }
 
-// A backward whose input gradient will be sent writes it into the next gradient buffer, once that is empty.
-static bool gradient_taken(const Walk *walk, int rank, Instr in, double *start_us) {
-    Runner *self = &walk->runners[rank];
-    if (!schedule_makes_message(walk->schedule, rank, in)) return true;
-    int index = self->next_gradient;
-    if (!message_left(self, &self->gradients[index], start_us)) return false;
-    self->gradients[index] = (Buffer){.holder = item_of(walk, in)};
-    self->items[item_of(walk, in)].buffer[1] = index;
-    self->next_gradient = (index + 1) % self->num_gradients;
-    return true;
+static void take_buffer(Pool *pool, int *buffer) {
+    *buffer = pool->free[pool->first_free];
+    pool->sent[*buffer] = (Sent){0};
+    pool->first_free = (pool->first_free + 1) % pool->size;
+    pool->num_free--;
 }
 
-// A gradient arrives where the output lay, so that one must have left.
-static bool output_left(Runner *self, int64_t item, double *start_us) {
-    return message_left(self, &self->slots[self->items[item].buffer[0]], start_us);
+static void give_back_buffer(Pool *pool, int buffer, Sent sent) {
+    CHECK(pool->num_free < pool->size, "more than %d buffers of one kind are given back", pool->size);
+    pool->sent[buffer] = sent;
+    pool->free[(pool->first_free + pool->num_free++) % pool->size] = buffer;
 }
 
-// ---- receives and computes ------------------------------------------------------------------------------
-
-static Status run_receive(Walk *walk, int rank, Instr in, double *start_us) {
-    Runner *self = &walk->runners[rank];
-    Channel *channel = channel_of(walk, rank, in);
-    int64_t item = item_of(walk, in);
-    bool can =
-        in.op == OP_RECV_FORWARD ? slot_taken(walk, rank, in, start_us) : output_left(self, item, start_us);
-    if (!can) return OK;
-    self->clock_us = *start_us;
-    int ticket = post(&channel->receives, (Post){in, self->at, self->clock_us});
-    self->items[item].ticket[schedule_ops[in.op].direction] = ticket;
-    wake(walk, channel->from);
-    return match(walk, channel, ticket);
+static void change_buffers(const Walk *walk, int rank, int microbatch, const HoldChanges *changes, bool take,
+                           Sent sent) {
+    for (int i = 0; i < changes->count; i++) {
+        HoldChange change = changes->items[i];
+        if (change.take != take) continue;
+        Pool *pool = &walk->runners[rank].pools[change.hold];
+        int *buffer = &item_of(walk, rank, change.chunk, microbatch)->buffer[change.hold];
+        if (take)
+            take_buffer(pool, buffer);
+        else
+            give_back_buffer(pool, *buffer, sent);
+    }
 }
 
-static void free_slot(const Walk *walk, Runner *self, Instr in) {
-    self->free_slots[(self->first_free + self->num_free++) % self->num_slots] =
-        self->items[item_of(walk, in)].buffer[0];
-}
+// ---- the walk -----------------------------------------------------------------------------------------
 
 static double duration_us(const Walk *walk, int rank, Instr in) {
     const ScheduleCosts *costs = &walk->costs;
@@ -284,28 +268,27 @@ static double duration_us(const Walk *walk, int rank, Instr in) {
     return backward * (in.op == OP_BACKWARD_INPUT ? 1 - costs->weight_fraction : costs->weight_fraction);
 }
 
-static void run_compute(const Walk *walk, int rank, Instr in, double *start_us) {
+static void run_compute(const Walk *walk, int rank, Instr in) {
     Runner *self = &walk->runners[rank];
-    if (!input_arrived(walk, rank, in, start_us)) return;
-    int taken = schedule_slots_taken(walk->schedule, rank, in);
-    if (taken > 0 && !slot_taken(walk, rank, in, start_us)) return;
-    if (!gradient_taken(walk, rank, in, start_us)) return;
-    if (taken < 0 || (walk->forwards_only && in.op == OP_FORWARD)) free_slot(walk, self, in);
-    self->clock_us = *start_us + duration_us(walk, rank, in);
-    self->busy_us += duration_us(walk, rank, in);
+    double us = duration_us(walk, rank, in);
+    self->clock_us += us;
+    self->busy_us += us;
 }
-
-// ---- the walk -----------------------------------------------------------------------------------------
 
 static Status step(Walk *walk, int rank, Instr in) {
     Runner *self = &walk->runners[rank];
-    if (walk->forwards_only && schedule_ops[in.op].direction == BACKWARDS) return OK;
     OpKind kind = schedule_ops[in.op].kind;
+    if (!walk->training && schedule_ops[in.op].direction == BACKWARDS) return OK;
+    HoldChanges changes = schedule_holds(walk->schedule, rank, in, walk->training);
     double start_us = self->clock_us;
-    if (kind == SEND) TRY(run_send(walk, rank, in));
-    if (kind == RECV) TRY(run_receive(walk, rank, in, &start_us));
-    if (kind == COMPUTE) run_compute(walk, rank, in, &start_us);
-    if (walk->out && !self->waits_on)
+    Sent sent = {0};
+    if (!input_arrived(walk, rank, in, &start_us) || !buffers_left(self, &changes, &start_us)) return OK;
+    change_buffers(walk, rank, in.microbatch, &changes, true, sent);
+    self->clock_us = start_us;
+    if (kind == COMPUTE) run_compute(walk, rank, in);
+    if (kind == SEND || kind == RECV) TRY(run_message(walk, rank, in, &sent));
+    change_buffers(walk, rank, in.microbatch, &changes, false, sent);
+    if (walk->out && walk->out->spans)
         walk->out->spans[rank][self->at] =
             (Span){start_us, self->clock_us + (kind == SEND ? walk->costs.hop_us : 0)};
     return OK;
@@ -374,22 +357,13 @@ static Status walk_all(Walk *walk) {
     return check_end(walk);
 }
 
-Status schedule_walk_forwards(const Schedule *schedule) {
+Status schedule_walk(const Schedule *schedule, ScheduleCosts costs, bool training, Simulation *out) {
     Walk walk;
-    walk_open(&walk, schedule, (ScheduleCosts){.forward_us = 1});
-    walk.forwards_only = true;
-    Status status = walk_all(&walk);
-    walk_close(&walk);
-    return status;
-}
-
-Status schedule_walk(const Schedule *schedule, ScheduleCosts costs, Simulation *out) {
-    Walk walk;
-    walk_open(&walk, schedule, costs);
+    walk_open(&walk, schedule, costs, training);
     walk.out = out;
     Status status = walk_all(&walk);
     for (int r = 0; out && r < schedule->num_ranks; r++) {
-        out->busy_us[r] = walk.runners[r].busy_us;
+        if (out->busy_us) out->busy_us[r] = walk.runners[r].busy_us;
         if (walk.runners[r].clock_us > out->total_us) out->total_us = walk.runners[r].clock_us;
     }
     walk_close(&walk);
@@ -405,7 +379,7 @@ void schedule_simulate(const Schedule *schedule, ScheduleCosts costs, Simulation
         out->peak_stash[r] = schedule_peak_stash(schedule, r);
         out->spans[r] = layout_take((size_t)schedule->programs[r].count, sizeof **out->spans);
     }
-    Status status = schedule_walk(schedule, costs, out);
+    Status status = schedule_walk(schedule, costs, true, out);
     CHECK(status == OK, "an unverified schedule is simulated: %s", fail_message());
     double busy_us = 0;
     for (int r = 0; r < schedule->num_ranks; r++) busy_us += out->busy_us[r];

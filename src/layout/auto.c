@@ -1,0 +1,131 @@
+// The kind "auto": the shortest schedule that is known for given times and a given number of stashes. Tried are
+// the kinds of one chunk per rank, and the greedy orders of all choices; on a tie the first is taken.
+// Source: Qi et al. 2023, arXiv 2401.10241, section 3: ZB-1p and ZB-2p are its limits p and 2p.
+#include "layout/greedy.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+// Greedy orders take a time and a word of memory for each microbatch on each rank.
+enum { MOST_FORWARDS = 1 << 20 };
+
+static int limit_of(const ScheduleSpec *spec) {
+    int as_1f1b = spec->ranks < spec->microbatches ? spec->ranks : spec->microbatches;
+    return spec->stash_limit ? spec->stash_limit : as_1f1b;
+}
+
+const char *refuse_auto(const ScheduleSpec *spec, char *why, size_t size) {
+    int64_t forwards = (int64_t)spec->ranks * spec->microbatches;
+    if (spec->chunks != 1)
+        snprintf(why, size, "takes 1 chunk per pipeline rank, not %d; interleaved takes several",
+                 spec->chunks);
+    else if (spec->stash_limit < 0)
+        snprintf(why, size, "takes a stash limit of 1 or more, or 0 for as many as 1f1b, not %d",
+                 spec->stash_limit);
+    else if (forwards > MOST_FORWARDS)
+        snprintf(why, size,
+                 "takes up to %d microbatches on all ranks together, not %d x %d; zb-h1 takes more",
+                 MOST_FORWARDS, spec->microbatches, spec->ranks);
+    else
+        return NULL;
+    return why;
+}
+
+// Without times all three operations take the same.
+static ScheduleCosts costs_of(const ScheduleSpec *spec) {
+    ScheduleCosts costs = spec->costs;
+    if (costs.stage_forward_us || costs.forward_us > 0 || costs.backward_us > 0) return costs;
+    return (ScheduleCosts){.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5, .hop_us = costs.hop_us};
+}
+
+// ---- candidates -----------------------------------------------------------------------------------------
+
+// The order that is best so far: a kind's, or, where there is none, that of a choice.
+typedef struct {
+    const ScheduleKind *kind;
+    GreedyChoice choice;
+    double us;
+} Best;
+
+// What a candidate takes when it is walked with all its messages; INFINITY when a rank holds more than the limit.
+static double candidate_us(const ScheduleSpec *spec, Schedule *candidate) {
+    Simulation simulation = {0};
+    for (int r = 0; r < spec->ranks; r++)
+        if (schedule_peak_stash(candidate, r) > limit_of(spec)) return INFINITY;
+    schedule_lower(candidate, spec->receive_ahead);
+    Status status = schedule_prove(candidate);
+    if (status == OK) status = schedule_walk(candidate, costs_of(spec), true, &simulation);
+    CHECK(status == OK, "auto of %d ranks, %d microbatches: %s", spec->ranks, spec->microbatches,
+          fail_message());
+    return simulation.total_us;
+}
+
+static bool shorter(double us, double than_us) { return us < than_us * (1 - 1e-9); }
+
+static void try_kind(const ScheduleSpec *spec, const char *name, Best *best) {
+    const ScheduleKind *kind = schedule_kind(name);
+    Schedule candidate;
+    schedule_shape(&candidate, spec->ranks, 1, spec->microbatches);
+    kind->generate(spec, &candidate);
+    double us = candidate_us(spec, &candidate);
+    if (shorter(us, best->us)) *best = (Best){.kind = kind, .us = us};
+    schedule_destroy(&candidate);
+}
+
+// What messages add cannot make up for a greedy order that is already longer without.
+static void try_choice(const ScheduleSpec *spec, const GreedyTask *task, GreedyChoice choice, Best *best) {
+    Schedule candidate;
+    schedule_shape(&candidate, spec->ranks, 1, spec->microbatches);
+    if (shorter(greedy_order(task, choice, candidate.programs), best->us)) {
+        double us = candidate_us(spec, &candidate);
+        if (shorter(us, best->us)) *best = (Best){.choice = choice, .us = us};
+    }
+    schedule_destroy(&candidate);
+}
+
+// ---- all of them ------------------------------------------------------------------------------------------
+
+static GreedyTask task_open(const ScheduleSpec *spec) {
+    ScheduleCosts costs = costs_of(spec);
+    size_t ranks = (size_t)spec->ranks;
+    GreedyTask task = {.ranks = spec->ranks,
+                       .microbatches = spec->microbatches,
+                       .stash_limit = limit_of(spec),
+                       .hop_us = costs.hop_us};
+    task.forward_us = layout_take(ranks, sizeof *task.forward_us);
+    task.input_us = layout_take(ranks, sizeof *task.input_us);
+    task.weight_us = layout_take(ranks, sizeof *task.weight_us);
+    for (int r = 0; r < spec->ranks; r++) {
+        double backward_us = costs.stage_forward_us ? costs.stage_backward_us[r] : costs.backward_us;
+        task.forward_us[r] = costs.stage_forward_us ? costs.stage_forward_us[r] : costs.forward_us;
+        task.weight_us[r] = backward_us * costs.weight_fraction;
+        task.input_us[r] = backward_us - task.weight_us[r];
+    }
+    return task;
+}
+
+static void task_close(GreedyTask *task) {
+    free(task->weight_us);
+    free(task->input_us);
+    free(task->forward_us);
+}
+
+static GreedyChoice nth_choice(const GreedyTask *task, int i) {
+    const int slacks[] = {0, 1, task->microbatches};
+    return (GreedyChoice){
+        .wait_for_input = i & 1, .fill_whole = i & 2, .lead = i & 4, .slack = slacks[i / 8]};
+}
+
+void generate_auto(const ScheduleSpec *spec, Schedule *schedule) {
+    static const char *const kinds[] = {"1f1b", "zb-h1", "zb-h2", "gpipe"};
+    enum { NUM_CHOICES = 2 * 2 * 2 * 3 };
+    GreedyTask task = task_open(spec);
+    Best best = {.us = INFINITY};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) try_kind(spec, kinds[i], &best);
+    for (int i = 0; i < NUM_CHOICES; i++) try_choice(spec, &task, nth_choice(&task, i), &best);
+    if (best.kind)
+        best.kind->generate(spec, schedule);
+    else
+        greedy_order(&task, best.choice, schedule->programs);
+    task_close(&task);
+}

@@ -1,0 +1,231 @@
+// Where receives are posted, and how many buffers of each kind an executor needs.
+#include "harness.h"
+#include "layout/layout.h"
+#include <limits.h>
+#include <string.h>
+
+static void create(Schedule *s, const char *kind, int p, int v, int m, int receive_ahead) {
+    EXPECT_OK(schedule_create(
+        s, &(ScheduleSpec){.kind = kind,
+                           .ranks = p,
+                           .chunks = v,
+                           .microbatches = m,
+                           .receive_ahead = receive_ahead,
+                           .costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5}}));
+}
+
+// ---- every kind that there is -----------------------------------------------------------------------------
+
+typedef void Law(const Schedule *schedule, const char *kind, int receive_ahead);
+
+static void for_each_schedule(Law *law) {
+    for (int i = 0; i < num_schedule_kinds * 6 * 3 * 10; i++) {
+        const ScheduleKind *kind = &schedule_kinds[i % num_schedule_kinds];
+        int j = i / num_schedule_kinds, p = 1 + j % 6, v = 1 + j / 6 % 3, m = 1 + j / 18;
+        ScheduleSpec shape = {.kind = kind->name, .ranks = p, .chunks = v, .microbatches = m};
+        char why[256];
+        if (kind->refuse(&shape, why, sizeof why)) continue;
+        for (int ahead = 0; ahead < 3; ahead++) {
+            Schedule s;
+            create(&s, kind->name, p, v, m, ahead);
+            law(&s, kind->name, ahead);
+            schedule_destroy(&s);
+        }
+    }
+}
+
+static bool consumes(Instr receive, Instr in) {
+    bool forward = receive.op == OP_RECV_FORWARD;
+    bool fits = forward ? in.op == OP_FORWARD : in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT;
+    return fits && in.chunk == receive.chunk && in.microbatch == receive.microbatch;
+}
+
+// How many computes lie between a receive and its own, or would but for the start of the program.
+static void ahead_law(const Schedule *s, const char *kind, int receive_ahead) {
+    for (int r = 0; r < s->num_ranks; r++) {
+        const Program *program = &s->programs[r];
+        for (int i = 0, before = 0; i < program->count; i++) {
+            int between = 0, j = i + 1;
+            before += schedule_ops[program->instrs[i].op].kind == COMPUTE;
+            if (schedule_ops[program->instrs[i].op].kind != RECV) continue;
+            while (!consumes(program->instrs[i], program->instrs[j]))
+                between += schedule_ops[program->instrs[j++].op].kind == COMPUTE;
+            EXPECT(between == receive_ahead || (between < receive_ahead && before == 0),
+                   "%s p %d m %d rank %d instr %d: %d ahead, not %d", kind, s->num_ranks, s->num_microbatches,
+                   r, i, between, receive_ahead);
+        }
+    }
+}
+
+static void receives_go_ahead(void) { for_each_schedule(ahead_law); }
+
+static double total_us(const Schedule *s, int num_sending, ScheduleCosts costs) {
+    Schedule with = *s;
+    Simulation sim;
+    with.num_sending = num_sending;
+    schedule_simulate(&with, costs, &sim);
+    double us = sim.total_us;
+    simulation_destroy(&sim, &with);
+    return us;
+}
+
+// As short as with any number of buffers, and half as many would not do.
+static void sending_law(const Schedule *s, const char *kind, int receive_ahead) {
+    int half = s->num_sending / 2;
+    ScheduleCosts costs = {
+        .forward_us = s->num_chunks, .backward_us = 2 * s->num_chunks, .weight_fraction = 0.5};
+    double shortest_us = total_us(s, INT_MAX, costs);
+    Schedule with = *s;
+    with.num_sending = half;
+    bool fewer = half && schedule_verify(&with) == OK && total_us(s, half, costs) <= shortest_us;
+    EXPECT(total_us(s, s->num_sending, costs) == shortest_us && !fewer,
+           "%s p %d v %d m %d ahead %d: %d buffers", kind, s->num_ranks, s->num_chunks, s->num_microbatches,
+           receive_ahead, s->num_sending);
+}
+
+static void sending_takes_as_few_buffers_as_can_be(void) { for_each_schedule(sending_law); }
+
+// What is taken is given back in the end, and never more is held than the pools have, in an evaluation too.
+static void balance_law(const Schedule *s, const char *kind, int receive_ahead) {
+    for (int r = 0; r < 2 * s->num_ranks; r++) {
+        const Program *program = &s->programs[r / 2];
+        int held[NUM_HOLDS] = {0}, peak[NUM_HOLDS] = {0};
+        bool training = r % 2;
+        for (int i = 0; i < program->count; i++) {
+            if (!training && schedule_ops[program->instrs[i].op].direction == BACKWARDS) continue;
+            HoldChanges changes = schedule_holds(s, r / 2, program->instrs[i], training);
+            for (int c = 0; c < changes.count; c++) {
+                int *now = &held[changes.items[c].hold], *most = &peak[changes.items[c].hold];
+                *now += changes.items[c].take ? 1 : -1;
+                if (*now > *most) *most = *now;
+            }
+        }
+        for (Hold hold = 0; hold < NUM_HOLDS; hold++)
+            EXPECT(held[hold] == 0 && peak[hold] <= schedule_pool(s, r / 2, hold),
+                   "%s p %d m %d ahead %d rank %d kind %d: %d of %d held, %d left", kind, s->num_ranks,
+                   s->num_microbatches, receive_ahead, r / 2, hold, peak[hold], schedule_pool(s, r / 2, hold),
+                   held[hold]);
+    }
+}
+
+static void what_is_taken_is_given_back(void) { for_each_schedule(balance_law); }
+
+// ---- how many buffers -------------------------------------------------------------------------------------
+
+static void expect_pools(const Schedule *s, int rank, const int expected[NUM_HOLDS]) {
+    for (Hold hold = 0; hold < NUM_HOLDS; hold++)
+        EXPECT(schedule_pool(s, rank, hold) == expected[hold], "rank %d kind %d: %d, not %d", rank, hold,
+               schedule_pool(s, rank, hold), expected[hold]);
+}
+
+// Columns: input, stash, output, output gradient, input gradient. The first stage sends no gradient, the last
+// no output but keeps the gradient of its own loss.
+static void pools_of_1f1b_and_gpipe(void) {
+    Schedule s;
+    create(&s, "1f1b", 4, 1, 8, 0);
+    expect_pools(&s, 0, (int[]){4, 4, 1, 1, 0});
+    expect_pools(&s, 1, (int[]){3, 3, 1, 1, 1});
+    expect_pools(&s, 3, (int[]){1, 1, 0, 1, 1});
+    schedule_destroy(&s);
+    create(&s, "1f1b", 4, 1, 8, 2);
+    expect_pools(&s, 0, (int[]){4, 4, 1, 3, 0});
+    expect_pools(&s, 1, (int[]){5, 3, 1, 3, 1});
+    expect_pools(&s, 3, (int[]){3, 1, 0, 1, 1});
+    schedule_destroy(&s);
+    create(&s, "gpipe", 2, 1, 5, 0);
+    expect_pools(&s, 0, (int[]){5, 5, 1, 1, 0});
+    expect_pools(&s, 1, (int[]){5, 5, 0, 5, 1});
+    schedule_destroy(&s);
+}
+
+// What is handed over on the same rank is no message, but it lies in a buffer from one compute to the other.
+static void pools_of_a_hand_over(void) {
+    Schedule s;
+    EXPECT_OK(schedule_parse(&s, "stages: 0.0 1.0 1.1 0.1\n"
+                                 "0: F0.0 F1.0 F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 I0.0 W0.0 I1.0 W1.0\n"
+                                 "1: F0.0 F1.0 F0.1 F1.1 I0.1 I1.1 I0.0 W0.0 W0.1 W1.1 I1.0 W1.0\n"));
+    expect_pools(&s, 0, (int[]){3, 3, 1, 1, 1});
+    expect_pools(&s, 1, (int[]){4, 4, 3, 3, 1});
+    schedule_destroy(&s);
+}
+
+static void received_ahead_but_not_yet_computed(void) {
+    Schedule s;
+    EXPECT_OK(schedule_parse(&s, "0: F0 sf0 F1 sf1 rb0 B0 rb1 B1 R\n1: rf0 F0 rf1 B0 sb0 F1 B1 sb1 R\n"));
+    EXPECT(schedule_peak_stash(&s, 0) == 2 && schedule_peak_stash(&s, 1) == 1, "%d",
+           schedule_peak_stash(&s, 1));
+    EXPECT(schedule_pool(&s, 1, HOLD_INPUT) == 2, "%d", schedule_pool(&s, 1, HOLD_INPUT));
+    schedule_destroy(&s);
+}
+
+// Whatever is sent late waits in a buffer of its own.
+static void pools_of_late_sends(void) {
+    Schedule s;
+    EXPECT_OK(schedule_parse(&s, "0: F0 sf0 F1 sf1 F2 sf2 rb0 B0 rb1 B1 rb2 B2 R\n"
+                                 "1: rf0 F0 B0 rf1 F1 B1 rf2 F2 B2 sb0 sb1 sb2 R\n"));
+    expect_pools(&s, 1, (int[]){1, 1, 0, 1, 3});
+    schedule_destroy(&s);
+    EXPECT_OK(schedule_parse(&s, "0: F0 F1 sf1 rb1 B1 F2 sf0 sf2 rb0 B0 rb2 B2 R\n"
+                                 "1: rf1 F1 B1 sb1 rf0 F0 B0 sb0 rf2 F2 B2 sb2 R\n"));
+    expect_pools(&s, 0, (int[]){2, 2, 2, 1, 0});
+    schedule_destroy(&s);
+}
+
+// Channels alone let this end. With one buffer each rank's next output waits for one that the other takes
+// only later.
+static void too_few_buffers_hang(void) {
+    static const char computes[] =
+        "F0.0 F1.0 F2.0 F3.0 F0.1 F1.1 F2.1 F3.1 B0.1 B1.1 B2.1 B3.1 B0.0 B1.0 B2.0 B3.0";
+    Schedule s;
+    Text text = {0};
+    text_add(&text, "0: %s\n1: %s\n", computes, computes);
+    EXPECT_OK(schedule_parse(&s, text_string(&text)));
+    EXPECT(s.num_sending == 4, "%d", s.num_sending);
+    s.num_sending = 1;
+    EXPECT(schedule_verify(&s) == ERR_DATA &&
+               !strcmp(fail_message(), "deadlock: rank 0 instr 6: F3.0 waits for rank 1 to receive; "
+                                       "rank 1 instr 4: F1.0 waits for rank 0 to receive"),
+           "%s", fail_message());
+    schedule_destroy(&s);
+    text_free(&text);
+}
+
+// A pipeline made for many microbatches runs schedules of fewer.
+static void pools_grow_with_microbatches(void) {
+    for (int i = 0; i < num_schedule_kinds * 8 * 2 * 3; i++) {
+        const ScheduleKind *kind = &schedule_kinds[i % num_schedule_kinds];
+        int j = i / num_schedule_kinds, p = 1 + j % 8, v = 1 + j / 8 % 2, ahead = j / 16;
+        int before[8][NUM_HOLDS] = {{0}};
+        for (int m = 1; m <= 16; m++) {
+            ScheduleSpec shape = {.kind = kind->name, .ranks = p, .chunks = v, .microbatches = m};
+            char why[256];
+            if (kind->refuse(&shape, why, sizeof why)) continue;
+            Schedule s;
+            create(&s, kind->name, p, v, m, ahead);
+            for (int k = 0; k < p * NUM_HOLDS; k++) {
+                int *least = &before[k / NUM_HOLDS][k % NUM_HOLDS];
+                int size = schedule_pool(&s, k / NUM_HOLDS, (Hold)(k % NUM_HOLDS));
+                EXPECT(size >= *least, "%s p %d v %d m %d ahead %d rank %d kind %d: %d after %d", kind->name,
+                       p, v, m, ahead, k / NUM_HOLDS, k % NUM_HOLDS, size, *least);
+                *least = size;
+            }
+            schedule_destroy(&s);
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    static const Test tests[] = {
+        {"receives go ahead", receives_go_ahead},
+        {"sending takes as few buffers as can be", sending_takes_as_few_buffers_as_can_be},
+        {"what is taken is given back", what_is_taken_is_given_back},
+        {"pools of 1f1b and gpipe", pools_of_1f1b_and_gpipe},
+        {"pools of a hand-over", pools_of_a_hand_over},
+        {"received ahead but not yet computed", received_ahead_but_not_yet_computed},
+        {"pools of late sends", pools_of_late_sends},
+        {"too few buffers hang", too_few_buffers_hang},
+        {"pools grow with microbatches", pools_grow_with_microbatches},
+        {0},
+    };
+    return harness_run(tests, argc, argv);
+}
