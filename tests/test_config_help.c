@@ -2,8 +2,8 @@
 #include "config/table.h"
 #include "test_config_words.h"
 
-static const Verb verbs[] = {FOR_TRAIN, FOR_PREPROCESS, FOR_SCHEDULE};
-enum { NUM_VERBS = 3 };
+static const Verb verbs[] = {FOR_TRAIN, FOR_PREPROCESS, FOR_SCHEDULE, FOR_MEMORY, FOR_MODELS};
+enum { NUM_VERBS = sizeof verbs / sizeof verbs[0] };
 
 static int count_lines(const char *text) {
     int lines = 0;
@@ -60,7 +60,7 @@ static void arguments_block(void) {
     EXPECT_OK(resolve_run(&o, "--adam-eps 1e-8 --clip-grad 1.0"));
     options_print(&o, FOR_TRAIN, &text);
     static const char *const lines[] = {
-        "------------------------ arguments ------------------------\n  adam_beta1 ",
+        "------------------------ arguments ------------------------\n  account_for_embedding_in_pipeline_split ",
         "\n  num_layers ...................................... 8\n",
         "\n  clip_grad ....................................... 1.0\n",
         "\n  adam_eps ........................................ 1e-08\n",

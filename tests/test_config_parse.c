@@ -133,56 +133,65 @@ static void accepted(void) {
     options_destroy(&o);
 }
 
+static const struct {
+    Verb verb;
+    const char *line, *text;
+    Status status;
+} mistaken[] = {
+    {FOR_TRAIN, "--nun-layers 3", "did you mean --num-layers?", ERR_USAGE},
+    {FOR_TRAIN, "--zzzzzzzzzz", "trireme train --help-all", ERR_USAGE},
+    {FOR_TRAIN, "--num-lay 3", "unknown option --num-lay", ERR_USAGE}, // no abbreviations
+    {FOR_TRAIN, "--", "unknown option --", ERR_USAGE},
+    {FOR_TRAIN, "--seed", "--seed needs a value", ERR_USAGE},
+    {FOR_TRAIN, "--seed --lr 1", "--seed needs a value", ERR_USAGE},
+    {FOR_TRAIN, "--seed=", "empty", ERR_USAGE},
+    {FOR_TRAIN, "--seed 1e3", "'1e3' is not a whole number", ERR_USAGE},
+    {FOR_TRAIN, "--seq 3G", "[1,16777216]", ERR_USAGE},
+    {FOR_TRAIN, "--exit-interval 3G", "at most 2147483647", ERR_USAGE},
+    {FOR_TRAIN, "--train-iters 99999999999999999999", "not a whole number", ERR_USAGE},
+    {FOR_TRAIN, "--lr nan", "'nan' is not a number", ERR_USAGE},
+    {FOR_TRAIN, "--lr -1", "[0,)", ERR_USAGE},
+    {FOR_TRAIN, "--hidden-dropout 1", "[0,1)", ERR_USAGE},
+    {FOR_TRAIN, "--adam-eps 0", "(0,)", ERR_USAGE},
+    {FOR_TRAIN, "--schedule 2f2b", "gpipe|1f1b|interleaved", ERR_USAGE},
+    {FOR_TRAIN, "--plain=maybe", "'maybe' is neither true nor false", ERR_USAGE},
+    {FOR_TRAIN, "-np 4", "unknown option -np; did you mean --np?", ERR_USAGE},
+    {FOR_TRAIN, "-np=4", "unknown option -np; did you mean --np?", ERR_USAGE},
+    {FOR_TRAIN, "-nun-layers 3", "did you mean --num-layers?", ERR_USAGE},
+    {FOR_TRAIN, "-xyzzyxyz", "trireme train --help-all", ERR_USAGE},
+    {FOR_PREPROCESS, "--workers 257", "[1,256]", ERR_USAGE},
+    {FOR_TRAIN, "--no-lr", "unknown option --no-lr", ERR_USAGE},
+    {FOR_TRAIN, "--microbatches 3", "an option of `trireme schedule`, not of `trireme train`", ERR_USAGE},
+    {FOR_SCHEDULE, "--lr 3", "an option of `trireme train`, not of `trireme schedule`", ERR_USAGE},
+    {FOR_TRAIN, "--batch-size 4", "use --micro-batch-size", ERR_USAGE},
+    {FOR_TRAIN, "--model-parallel-size 4", "use --tensor-model-parallel-size", ERR_USAGE},
+    {FOR_TRAIN, "--warmup .1", "use --lr-warmup-fraction", ERR_USAGE},
+    {FOR_TRAIN, "--n_embd 4", "use --hidden-size", ERR_USAGE},
+    {FOR_TRAIN, "--nproc_per_node 4", "use --ranks", ERR_USAGE},
+    {FOR_TRAIN, "--rerun-mode report_stats", "--rerun-mode report_stats is not supported", ERR_CONFIG},
+    {FOR_TRAIN, "--activations-checkpoint-method x", "--activations-checkpoint-method: 'x' is not known",
+     ERR_USAGE},
+    {FOR_TRAIN, "--activations-checkpoint-method", "--activations-checkpoint-method needs a value",
+     ERR_USAGE},
+    {FOR_TRAIN, "--enable-zero-bubble=2", "'2' is neither true nor false", ERR_USAGE},
+    {FOR_MODELS, "--lr 3", "an option of `trireme train`, not of `trireme models`", ERR_USAGE},
+    {FOR_MODELS, "--config c", "an option of `trireme train`, not of `trireme models`", ERR_USAGE},
+    {FOR_MEMORY, "--dry-run", "an option of `trireme train`, not of `trireme memory`", ERR_USAGE},
+    {FOR_MEMORY, "--nun-layers 3", "did you mean --num-layers?", ERR_USAGE},
+    {FOR_TRAIN, "--context-parallel-size 2", "not split over ranks", ERR_CONFIG},
+    {FOR_TRAIN, "--moe-router-topk 2 --num-experts 8",
+     "no experts; remove it (another model); likewise not supported: "
+     "--num-experts",
+     ERR_CONFIG},
+    {FOR_TRAIN, "--config /nowhere/run.yaml", "/nowhere/run.yaml", ERR_NO_INPUT},
+};
+
 static void mistakes(void) {
-    static const struct {
-        Verb verb;
-        const char *line, *text;
-        Status status;
-    } rows[] = {
-        {FOR_TRAIN, "--nun-layers 3", "did you mean --num-layers?", ERR_USAGE},
-        {FOR_TRAIN, "--zzzzzzzzzz", "trireme train --help-all", ERR_USAGE},
-        {FOR_TRAIN, "--num-lay 3", "unknown option --num-lay", ERR_USAGE}, // no abbreviations
-        {FOR_TRAIN, "--", "unknown option --", ERR_USAGE},
-        {FOR_TRAIN, "--seed", "--seed needs a value", ERR_USAGE},
-        {FOR_TRAIN, "--seed --lr 1", "--seed needs a value", ERR_USAGE},
-        {FOR_TRAIN, "--seed=", "empty", ERR_USAGE},
-        {FOR_TRAIN, "--seed 1e3", "'1e3' is not a whole number", ERR_USAGE},
-        {FOR_TRAIN, "--seq 3G", "[1,16777216]", ERR_USAGE},
-        {FOR_TRAIN, "--exit-interval 3G", "at most 2147483647", ERR_USAGE},
-        {FOR_TRAIN, "--train-iters 99999999999999999999", "not a whole number", ERR_USAGE},
-        {FOR_TRAIN, "--lr nan", "'nan' is not a number", ERR_USAGE},
-        {FOR_TRAIN, "--lr -1", "[0,)", ERR_USAGE},
-        {FOR_TRAIN, "--hidden-dropout 1", "[0,1)", ERR_USAGE},
-        {FOR_TRAIN, "--adam-eps 0", "(0,)", ERR_USAGE},
-        {FOR_TRAIN, "--schedule 2f2b", "gpipe|1f1b|interleaved", ERR_USAGE},
-        {FOR_TRAIN, "--plain=maybe", "'maybe' is neither true nor false", ERR_USAGE},
-        {FOR_TRAIN, "-np 4", "unknown option -np; did you mean --np?", ERR_USAGE},
-        {FOR_TRAIN, "-np=4", "unknown option -np; did you mean --np?", ERR_USAGE},
-        {FOR_TRAIN, "-nun-layers 3", "did you mean --num-layers?", ERR_USAGE},
-        {FOR_TRAIN, "-xyzzyxyz", "trireme train --help-all", ERR_USAGE},
-        {FOR_PREPROCESS, "--workers 257", "[1,256]", ERR_USAGE},
-        {FOR_TRAIN, "--no-lr", "unknown option --no-lr", ERR_USAGE},
-        {FOR_TRAIN, "--microbatches 3", "an option of `trireme schedule`, not of `trireme train`", ERR_USAGE},
-        {FOR_SCHEDULE, "--lr 3", "an option of `trireme train`, not of `trireme schedule`", ERR_USAGE},
-        {FOR_TRAIN, "--batch-size 4", "use --micro-batch-size", ERR_USAGE},
-        {FOR_TRAIN, "--model-parallel-size 4", "use --tensor-model-parallel-size", ERR_USAGE},
-        {FOR_TRAIN, "--warmup .1", "use --lr-warmup-fraction", ERR_USAGE},
-        {FOR_TRAIN, "--n_embd 4", "use --hidden-size", ERR_USAGE},
-        {FOR_TRAIN, "--nproc_per_node 4", "use --ranks", ERR_USAGE},
-        {FOR_TRAIN, "--fp16", "fp32; remove it", ERR_CONFIG},
-        {FOR_TRAIN, "--lr-decay-style WSD", "--lr-decay-style WSD is not supported", ERR_CONFIG},
-        {FOR_TRAIN, "--context-parallel-size 2", "not split over ranks", ERR_CONFIG},
-        {FOR_TRAIN, "--moe-router-topk 2 --num-experts 8",
-         "no experts; remove it (another model); likewise not supported: "
-         "--num-experts",
-         ERR_CONFIG},
-        {FOR_TRAIN, "--config /nowhere/run.yaml", "/nowhere/run.yaml", ERR_NO_INPUT},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    for (size_t i = 0; i < sizeof mistaken / sizeof mistaken[0]; i++) {
         Options o = {0};
-        expect_failure(parse_line(&o, rows[i].verb, rows[i].line), rows[i].status, rows[i].text,
-                       rows[i].line);
-        EXPECT(!o.store, "%s: nothing is left to destroy", rows[i].line);
+        expect_failure(parse_line(&o, mistaken[i].verb, mistaken[i].line), mistaken[i].status,
+                       mistaken[i].text, mistaken[i].line);
+        EXPECT(!o.store, "%s: nothing is left to destroy", mistaken[i].line);
         options_destroy(&o);
     }
     Options o;
@@ -197,22 +206,22 @@ static const char distributed_with_mp[] =
     "--max-position-embeddings 1024 --train-iters 500000 --lr-decay-iters 320000 --data-path D --vocab-file "
     "gpt2-vocab.json --merge-file gpt2-merges.txt --data-impl mmap --split 949,50,1 --distributed-backend nccl "
     "--lr 0.00015 --lr-decay-style cosine --min-lr 1.0e-5 --weight-decay 1e-2 --clip-grad 1.0 --lr-warmup-fraction .01 "
-    "--log-interval 100 --eval-interval 1000 --eval-iters 10 ";
+    "--log-interval 100 --eval-interval 1000 --eval-iters 10 --activations-checkpoint-method uniform --fp16 ";
 
 static void script_distributed_with_mp(void) {
     char line[2048];
-    snprintf(line, sizeof line, "%s%s", distributed_with_mp,
-             "--save C --load C --activations-checkpoint-method uniform --save-interval 10000 --fp16");
+    snprintf(line, sizeof line, "%s%s", distributed_with_mp, "--save C --load C --save-interval 10000");
     Options o;
     expect_failure(parse_line(&o, FOR_TRAIN, line), ERR_CONFIG,
-                   "likewise not supported: --load, --activations-checkpoint-method, --save-interval, --fp16",
-                   "script");
+                   "likewise not supported: --load, --save-interval", "script");
     EXPECT(!strncmp(fail_message(), "--save C is not supported: checkpoints", 38), "%s", fail_message());
     EXPECT_OK(parse_line(&o, FOR_TRAIN, distributed_with_mp));
     EXPECT_OK(options_resolve(&o, 8));
     EXPECT(o.shape.dp == 2 && o.shape.num_microbatches == 2 && !strcmp(o.shape.schedule, "1f1b"), "grid");
     EXPECT(o.shape.lr_decay_samples == 5120000 && o.shape.lr_warmup_samples == 51200, "%g",
            o.shape.lr_warmup_samples);
+    EXPECT(o.fp16 && o.shape.dynamic_loss_scale && !o.check_for_nan_in_loss_and_grad, "precision");
+    EXPECT(!strcmp(o.shape.recompute, "uniform") && o.shape.recompute_layers == 1, "%s", o.shape.recompute);
     EXPECT(strstr(options_notes(&o), "--data-impl has no effect"), "%s", options_notes(&o));
     options_destroy(&o);
 }
@@ -225,17 +234,62 @@ static void script_sc21(void) {
         "--merge-file M --log-interval 5 --seq-length 2048 --max-position-embeddings 2048 --train-iters 500 "
         "--lr-decay-iters 320 --lr 0.0001 --min-lr 0.00001 --lr-decay-style cosine --lr-warmup-fraction 0.01 "
         "--split 969,30,1 --eval-iters 100 --eval-interval 1000 --clip-grad 1.0 --loss-scale 8192 "
-        "--num-layers-per-virtual-pipeline-stage 2";
-    char line[2048];
-    snprintf(line, sizeof line, "%s --fp16 --activations-checkpoint-method uniform", sc21);
+        "--num-layers-per-virtual-pipeline-stage 2 --fp16 --activations-checkpoint-method uniform";
     Options o;
-    expect_failure(parse_line(&o, FOR_TRAIN, line), ERR_CONFIG,
-                   "--fp16 is not supported: training is in fp32", "script");
     EXPECT_OK(parse_line(&o, FOR_TRAIN, sc21));
     EXPECT_OK(options_resolve(&o, 64));
     EXPECT(o.shape.vp == 4 && o.shape.dp == 8 && o.shape.num_microbatches == 64, "v %d d %d", o.shape.vp,
            o.shape.dp);
     EXPECT(!strcmp(o.shape.schedule, "interleaved"), "%s", o.shape.schedule);
+    EXPECT(o.fp16 && o.loss_scale == 8192 && !o.shape.dynamic_loss_scale, "a fixed scale");
+    options_destroy(&o);
+}
+
+// Megatron-LM v2.6, examples/pretrain_gpt3_175B.sh: a batch that grows.
+static void script_gpt3(void) {
+    static const char gpt3[] =
+        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --num-layers 96 --hidden-size 12288 "
+        "--num-attention-heads 96 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 "
+        "--global-batch-size 1536 --rampup-batch-size 16 16 5859375 --train-samples 146484375 "
+        "--lr-decay-samples 126953125 --lr-warmup-samples 183105 --lr 6.0e-5 --min-lr 6.0e-6 --lr-decay-style cosine "
+        "--log-interval 10 --eval-iters 40 --eval-interval 1000 --data-path D --vocab-file V --merge-file M "
+        "--split 98,2,0 --clip-grad 1.0 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.006 "
+        "--tensorboard-dir T --fp16 --activations-checkpoint-method uniform";
+    Options o;
+    EXPECT_OK(parse_line(&o, FOR_TRAIN, gpt3));
+    EXPECT_OK(options_resolve(&o, 1024));
+    // 19802 steps grow the batch and consume 5859424 samples; the rest are full.
+    EXPECT(o.shape.train_iters == 19802 + (146484375 - 5859424) / 1536, "%lld steps",
+           (long long)o.shape.train_iters);
+    EXPECT(o.shape.rampup_start == 16 && o.shape.rampup_increment == 16 && o.shape.rampup_samples == 5859375,
+           "ramp-up");
+    EXPECT(o.shape.num_microbatches == 192, "m %d", o.shape.num_microbatches);
+    options_destroy(&o);
+}
+
+// Megatron-LM, examples/llama/train_llama3_8b_h100_fp8.sh, without what belongs to fp8 and to other losses.
+static void script_llama3(void) {
+    static const char llama3[] =
+        "--use-mcore-models --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+        "--group-query-attention --num-query-groups 8 --kv-channels 128 --seq-length 8192 "
+        "--max-position-embeddings 8192 --position-embedding-type rope --rotary-base 1000000 --rotary-percent 1.0 "
+        "--attention-dropout 0.0 --hidden-dropout 0.0 --swiglu --normalization RMSNorm --init-method-std 0.0134 "
+        "--attention-backend fused --untie-embeddings-and-output-weights --disable-bias-linear --micro-batch-size 1 "
+        "--global-batch-size 128 --train-samples 1953125000 --lr-decay-samples 1949218748 "
+        "--lr-warmup-samples 3906252 --lr 0.00015 --min-lr 0.00001 --lr-decay-style cosine --clip-grad 1.0 "
+        "--weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --bf16 --cross-entropy-loss-fusion --manual-gc "
+        "--empty-unused-memory-level 1 --exit-duration-in-mins 235 --use-distributed-optimizer --overlap-grad-reduce "
+        "--overlap-param-gather --tensor-model-parallel-size 1 --context-parallel-size 1 --sequence-parallel "
+        "--data-path D --tokenizer-type NullTokenizer --vocab-size 128256 --data-cache-path C --tiktoken-pattern v2 "
+        "--split '99,1,0' --no-create-attention-mask-in-dataloader --no-mmap-bin-files --num-workers 1 "
+        "--log-interval 1 --eval-iters 32 --eval-interval 100 --log-throughput --profile --profile-step-start 4 "
+        "--profile-step-end 6 --distributed-timeout-minutes 60";
+    Options o;
+    EXPECT_OK(parse_line(&o, FOR_TRAIN, llama3));
+    EXPECT_OK(options_resolve(&o, 8));
+    EXPECT(o.shape.query_groups == 8 && o.shape.rotary_columns == 128, "%d groups", o.shape.query_groups);
+    EXPECT(!o.shape.sequence_parallel, "there is one tensor rank");
+    EXPECT(strstr(options_notes(&o), "--sequence-parallel has no effect"), "%s", options_notes(&o));
     options_destroy(&o);
 }
 
@@ -250,6 +304,8 @@ int main(int argc, char **argv) {
                                       {"mistakes", mistakes},
                                       {"script pretrain_gpt_distributed_with_mp", script_distributed_with_mp},
                                       {"script sc21", script_sc21},
+                                      {"script pretrain_gpt3_175B", script_gpt3},
+                                      {"script train_llama3_8b", script_llama3},
                                       {0}},
                        argc, argv);
 }

@@ -115,6 +115,44 @@ static void tokenizers(void) {
     }
 }
 
+// A note says so when an option that was given does nothing; no other line of the tests has one.
+static void notes_of_idle_options(void) {
+    static const struct {
+        const char *line, *name, *counterpart;
+    } rows[] = {
+        {"--num-query-groups 2", "--num-query-groups", "--group-query-attention"},
+        {"--rotary-base 500000", "--rotary-base", "--position-embedding-type rope"},
+        {"--rotary-percent 0.5", "--rotary-percent", "--use-rotary-position-embeddings"},
+        {"--loss-scale 8", "--loss-scale", "--fp16"},
+        {"--initial-loss-scale 8", "--initial-loss-scale", "--fp16"},
+        {"--min-loss-scale 2", "--min-loss-scale", "--fp16"},
+        {"--loss-scale-window 8", "--loss-scale-window", "--fp16"},
+        {"--hysteresis 3", "--hysteresis", "--fp16"},
+        {"--lr-wsd-decay-iters 8", "--lr-wsd-decay-iters", "--lr-decay-style WSD"},
+        {"--lr-wsd-decay-style linear", "--lr-wsd-decay-style",
+         "--lr-decay-style WSD --lr-wsd-decay-iters 8"},
+        {"--sequence-parallel", "--sequence-parallel", "--ranks 2 --tp 2"},
+        {"--schedule-times 2,3,1,.5", "--schedule-times", "--schedule auto"},
+        {"--schedule-stash-limit 3", "--schedule-stash-limit", "--enable-zero-bubble"},
+        {"--microbatch-group-size-per-virtual-pipeline-stage 3",
+         "--microbatch-group-size-per-virtual-pipeline-stage", "--ranks 2 --pp 2 --vp 2 --gbs 12"},
+        {"--loss-spike-factor 3", "--loss-spike-factor", "--check-for-spiky-loss"},
+        {"--trace-events 300", "--trace-events", "--trace t"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Options o;
+        char note[128], both[256];
+        snprintf(note, sizeof note, "%s has no effect: ", rows[i].name);
+        EXPECT_OK(resolve_run(&o, rows[i].line));
+        EXPECT(strstr(options_notes(&o), note), "%s: %s", rows[i].line, options_notes(&o));
+        options_destroy(&o);
+        snprintf(both, sizeof both, "%s %s", rows[i].line, rows[i].counterpart);
+        EXPECT_OK(resolve_run(&o, both));
+        EXPECT(!*options_notes(&o), "%s: %s", both, options_notes(&o));
+        options_destroy(&o);
+    }
+}
+
 static void launcher_and_ranks_agree(void) {
     Options o;
     EXPECT_OK(parse_run(&o, "--ranks 4"));
@@ -131,6 +169,7 @@ int main(int argc, char **argv) {
                                       {"lengths", lengths},
                                       {"splits", splits},
                                       {"tokenizers", tokenizers},
+                                      {"notes of idle options", notes_of_idle_options},
                                       {"launcher and ranks agree", launcher_and_ranks_agree},
                                       {0}},
                        argc, argv);

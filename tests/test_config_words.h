@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_WORDS = 128 };
+enum { MOST_WORDS = 512 };
 
 // What a training run needs at least; words after it override.
 #define GOOD_RUN                                                                                                       \
@@ -14,7 +14,7 @@ enum { MOST_WORDS = 128 };
 
 // options_parse of the words of `line`, which blanks separate; '~' within a word stands for a blank.
 static inline Status parse_line(Options *options, Verb verb, const char *line) {
-    char copy[4096], *words[MOST_WORDS], *rest = NULL;
+    char copy[16384], *words[MOST_WORDS], *rest = NULL;
     int count = 0;
     snprintf(copy, sizeof copy, "%s", line);
     for (char *word = strtok_r(copy, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest)) {

@@ -37,11 +37,16 @@ static void values(void) {
                          "deterministic_mode: no\n"
                          "no_check_for_nan_in_loss_and_grad: true\n"
                          "fp16: false\n"
+                         "recompute_activations: true\n"
+                         "enable_zero_bubble: false\n"
+                         "rampup_batch_size: [16, 16, 1000]\n"
                          "num_workers: 4\n",
                          ""));
     EXPECT(o.num_layers == 12 && o.hidden_size == 768 && o.lr == 1e-4, "numbers");
     EXPECT(o.data_path.count == 2 && !strcmp(o.data_path.items[1], "my corpus"), "list");
     EXPECT(!strcmp(o.metrics, "no") && !strcmp(o.lr_decay_style, "cosine"), "words");
+    EXPECT(!strcmp(o.recompute_granularity, "selective") && !o.schedule, "names that stand for others");
+    EXPECT(o.rampup_batch_size.count == 3 && !o.fp16, "%d words", o.rampup_batch_size.count);
     EXPECT(!o.deterministic_mode && !o.check_for_nan_in_loss_and_grad, "flags");
     EXPECT(strstr(options_notes(&o), "num_workers has no effect"), "%s", options_notes(&o));
     options_destroy(&o);
@@ -106,6 +111,11 @@ static void mistakes(void) {
         {"microbatches: 3\n", "run.yaml:1:1: microbatches is an option of `trireme schedule`"},
         {"n_layer: 3\n", "run.yaml:1:1: n_layer is no option here; use --num-layers"},
         {"seed: 1\nsave: out\nfp16: true\n", "run.yaml:2:1: save out is not supported: checkpoints"},
+        {"recompute_activations: true\nrecompute_granularity: full\n",
+         "run.yaml:2:1: recompute_granularity is given twice; the first is in line 1"},
+        {"activations-checkpoint-method: [block, uniform]\n", "takes one value, not 2"},
+        {"enable_zero_bubble: maybe\n",
+         "run.yaml:1:1: enable_zero_bubble: 'maybe' is neither true nor false"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         Options o = {0};
@@ -140,7 +150,7 @@ static void add_sample(const OptionInfo *option, int number, Text *line) {
                  choices ? option->range : nasty);
     } else {
         bool below_one = option->type == REAL && strstr(option->range, ",1");
-        text_add(line, "--%s %s%d%s ", option->field, below_one ? "0." : "", 20 + number,
+        text_add(line, "--%s %s%d%s ", option->field, below_one ? "0." : "", 20 + number % 40,
                  option->type == REAL ? below_one ? "45678901234567" : ".45678901234567" : "");
     }
 }
@@ -164,7 +174,7 @@ static void expect_same_values(const Options *a, const Options *b) {
 
 // Law: whatever the values, parse(save(options)) has the same ones; of every verb and every option.
 static void saved_reads_back(void) {
-    static const Verb verbs[] = {FOR_TRAIN, FOR_PREPROCESS, FOR_SCHEDULE};
+    static const Verb verbs[] = {FOR_TRAIN, FOR_PREPROCESS, FOR_SCHEDULE, FOR_MEMORY};
     for (size_t v = 0; v < sizeof verbs / sizeof verbs[0]; v++) {
         Text line = {0}, saved = {0};
         for (int i = 0; i < NUM_OPTIONS; i++)

@@ -16,6 +16,8 @@ typedef struct {
 Status cmd_train(int argc, char **argv);
 Status cmd_preprocess(int argc, char **argv);
 Status cmd_schedule(int argc, char **argv);
+Status cmd_memory(int argc, char **argv);
+Status cmd_models(int argc, char **argv);
 
 // From now on the first SIGINT or SIGTERM sets the flag that is returned, and asks for a clean end; the second one of
 // the same kind ends the process as usual.

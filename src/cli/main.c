@@ -8,7 +8,9 @@
 static const Command commands[] = {
     {"preprocess", FOR_PREPROCESS, cmd_preprocess, "make a data set (and a tokenizer) from text"},
     {"train", FOR_TRAIN, cmd_train, "train a GPT on any grid of tensor, pipeline and data parallel ranks"},
+    {"memory", FOR_MEMORY, cmd_memory, "say what memory each rank of a run would take, without its data"},
     {"schedule", FOR_SCHEDULE, cmd_schedule, "print, draw and check pipeline schedules"},
+    {"models", FOR_MODELS, cmd_models, "list the published models that --model knows"},
 };
 
 static const char version[] = "trireme 0.1.0";
@@ -21,6 +23,7 @@ static Status print_overview(void) {
         "  trireme preprocess --input book.txt --output-prefix corpus --vocab-size 4096\n"
         "  trireme train --data-path corpus --layers 4 --hidden 128 --heads 4 --seq 128 --mbs 4 --steps 200 --lr 1e-3\n"
         "  trireme train ... --ranks 8 --tp 2 --pp 2      (or: mpirun -n 8 trireme train ... --tp 2 --pp 2)\n"
+        "  trireme memory --model gpt3-175b --mbs 1 --gbs 1536 --ranks 1024 --tp 8 --pp 16 --bf16\n"
         "  trireme schedule --pp 4 --microbatches 8\n");
     for (int i = 0; i < NUM_COMMANDS; i++) printf("  %-12s %s\n", commands[i].name, commands[i].summary);
     puts("\ntrireme help VERB shows a verb's common options, trireme VERB --help-all every option.");
@@ -38,8 +41,7 @@ static Status unknown_verb(const char *name) {
     for (int i = 0; i < NUM_COMMANDS; i++) names[i] = commands[i].name;
     const char *nearest = text_nearest(name, names, NUM_COMMANDS);
     if (nearest) return fail(ERR_USAGE, "unknown verb '%s'; did you mean trireme %s?", name, nearest);
-    return fail(ERR_USAGE, "unknown verb '%s'; there are preprocess, train and schedule (see trireme --help)",
-                name);
+    return fail(ERR_USAGE, "unknown verb '%s'; trireme --help lists them", name);
 }
 
 static Status print_help(const Command *command, bool all) {

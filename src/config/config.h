@@ -1,8 +1,9 @@
 // Options: one table (options.def) gives the struct, the command line, the YAML file, `--help` and the saved copy.
 //
-// Names are Megatron-LM's, old and new spellings. Values come from, in rising precedence: the table's default, the file of
-// `--config`, the command line; each value remembers where it came from. Every combination is checked by options_resolve
-// before any work starts, in one message: the rule, the values, a value that would work. Nothing is silently changed.
+// Names are Megatron-LM's, old and new spellings. Values come from, in rising precedence: the table's default,
+// the model named by `--model`, the file of `--config`, the command line; each value remembers where it came
+// from. Every combination is checked by options_resolve before any work starts, in one message: the rule, the
+// values, a value that would work. Nothing is silently changed.
 #pragma once
 #include "base/error.h"
 #include "base/text.h"
@@ -14,11 +15,14 @@ typedef enum {
     FOR_TRAIN = 1,
     FOR_PREPROCESS = 2,
     FOR_SCHEDULE = 4,
-    EVERY_VERB = 7,
-    COMMAND_LINE_ONLY = 8, // about this invocation alone: neither read from a file nor saved
+    FOR_MEMORY = 8,
+    FOR_MODELS = 16,
+    FOR_RUN = FOR_TRAIN | FOR_MEMORY, // a training run, done or only measured
+    EVERY_VERB = 31,
+    COMMAND_LINE_ONLY = 32, // about this invocation alone: neither read from a file nor saved
 } Verb;
 
-typedef enum { FROM_DEFAULT, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;
+typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;
 
 // What an option's value is.     C type        unset
 //   INT                          int           INT_UNSET
@@ -51,17 +55,34 @@ typedef StringList OptionList;
 #define FIELD_WORD OptionWord
 #define FIELD_LIST OptionList
 
-// What follows from the options once they are resolved: the sizes every layer asks for.
+// What follows from the options once they are resolved: the sizes every layer asks for. What an option says all
+// by itself is read from it.
 typedef struct {
     int world_size;                // ranks: t * p * d
     int tp, pp, dp, vp;            // tensor, pipeline, data parallel sizes; chunks per pipeline rank
     int first_layers, last_layers; // of the first and last pipeline rank; 0: as many as the others
-    int num_microbatches;          // m = global batch / (d * micro-batch), per rank and step
-    const char *schedule;          // "gpipe", "1f1b", "interleaved"
-    int64_t train_iters;           // steps of the run
+    int num_microbatches;          // m = global batch / (d * micro-batch), per rank and step; of a full batch
+    // The global batch grows from the first by the second over so many samples; 0: it is full throughout.
+    // With --decrease-batch-size-if-needed it is rounded down to a multiple of d * micro-batch.
+    int rampup_start, rampup_increment;
+    int64_t rampup_samples;
+    const char *schedule;     // one of --schedule's choices
+    int microbatch_group;     // of the interleaved schedule; else 0
+    int receive_ahead;        // how many computations before its own a receive is posted
+    double schedule_times[4]; // of "auto": forward, input half, weight half, message; relative to each other
+    int schedule_stash_limit; // of "auto"; 0: as many as 1f1b
+    int query_groups;         // heads that have their own keys and values: all, or --num-query-groups
+    int rotary_columns;       // of each head, that rope rotates; 0: none
+    bool sequence_parallel;   // asked for, and t > 1
+    bool keep_probabilities;  // attention keeps its S x S matrix
+    const char *recompute;    // "nothing", "selective", "uniform", "block"
+    int recompute_layers;     // of uniform and block
+    bool dynamic_loss_scale;  // fp16 without --loss-scale
+    int64_t train_iters;      // steps of the run
     int64_t train_samples;
     int64_t lr_decay_samples;
     double lr_warmup_samples; // a fraction of the decay need not be whole
+    int64_t lr_wsd_samples;   // the last part of a WSD decay
     int64_t eval_iters;       // batches of one evaluation; 0: never evaluate
     double split[3];          // shares of training, validation and test; their sum is 1
 } RunShape;
@@ -81,14 +102,19 @@ typedef struct Options {
 // --help is not handled here: see options_help. The Options own their strings until options_destroy.
 Status options_parse(Options *options, Verb verb, int argc, char **argv);
 void options_destroy(Options *options);
-// Checks every rule for training on `world_size` ranks and fills what was left open (origin DERIVED) and `shape`.
-// ERR_CONFIG with one message: the rule, the values, a value that would work.
+// Checks every rule for training on `world_size` ranks and fills what was left open (origin FROM_MODEL or
+// DERIVED) and `shape`. FOR_MEMORY asks for no data, length and learning rate, but for a vocabulary: their rules
+// and members of `shape` are left out. ERR_CONFIG with one message: the rule, the values, one that works.
 Status options_resolve(Options *options, int world_size);
+// --schedule-times as numbers (RunShape.schedule_times); part of options_resolve, for the verb schedule.
+// ERR_CONFIG.
+Status options_schedule_times(const Options *options, double times[4]);
 // The rule of train (part of options_resolve) and preprocess for what names a tokenizer: both of --vocab-file and
 // --merge-file or neither, one source, and for the null tokenizer its size alone. ERR_CONFIG.
 Status options_check_tokenizer(const Options *options);
 Origin options_origin(const Options *options, const char *field);
-// Notes for the reader collected while parsing: options that are accepted and have no effect here. One per line, or "".
+// Notes for the reader, collected while parsing and resolving: options that are accepted and have no effect,
+// or another than written. One per line, or "".
 const char *options_notes(const Options *options);
 
 void options_help(Verb verb, bool all, Text *out); // by section, from the table
@@ -96,3 +122,17 @@ void options_help(Verb verb, bool all, Text *out); // by section, from the table
 void options_save(const Options *options, Verb verb, Text *out);
 // The block of dotted lines that Megatron-LM prints and people search in logs.
 void options_print(const Options *options, Verb verb, Text *out);
+
+// ---- published models ------------------------------------------------------------------------------------
+
+// A row of models.def: what `--model NAME` sets.
+typedef struct {
+    const char *name, *family;
+    int layers, hidden, heads;
+    int groups, ffn; // 0: heads; by the rule of --ffn-hidden-size
+    int sequence, vocabulary;
+    const char *source; // author, year and table
+} ModelPreset;
+
+extern const ModelPreset model_presets[];
+extern const int num_model_presets;

@@ -1,7 +1,7 @@
 #include "config/table.h"
 #include <string.h>
 
-enum { NAME_COLUMNS = 44, MOST_COMMON = 16 };
+enum { NAME_COLUMNS = 44, MOST_COMMON = 17 };
 
 // The first screen of a verb: how it is used, and the options that most runs set.
 typedef struct {
@@ -15,10 +15,10 @@ static const Screen screens[] = {
      "trireme train --data-path corpus --layers 4 --hidden 128 --heads 4 --seq 128 --mbs 4 --steps 200 --lr 1e-3\n"
      "trireme train ... --ranks 8 --tp 2 --pp 2          # 8 ranks as threads: 2 tensor x 2 pipeline x 2 data\n"
      "mpirun -n 8 trireme train --config run.yaml        # ranks as processes, options from a file\n",
-     {OPT_data_path, OPT_num_layers, OPT_hidden_size, OPT_num_attention_heads, OPT_seq_length,
+     {OPT_data_path, OPT_model, OPT_num_layers, OPT_hidden_size, OPT_num_attention_heads, OPT_seq_length,
       OPT_micro_batch_size, OPT_global_batch_size, OPT_train_iters, OPT_lr, OPT_ranks,
-      OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size, OPT_schedule, OPT_metrics,
-      OPT_dry_run, -1}},
+      OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size, OPT_schedule, OPT_bf16, OPT_dry_run,
+      -1}},
     {FOR_PREPROCESS,
      "trireme preprocess --input book.txt --output-prefix corpus --vocab-size 4096\n"
      "trireme preprocess --input *.jsonl --output-prefix corpus --vocab-file vocab.json --merge-file merges.txt\n",
@@ -27,9 +27,21 @@ static const Screen screens[] = {
     {FOR_SCHEDULE,
      "trireme schedule --pp 4 --microbatches 8                              # draw 1F1B on four ranks\n"
      "trireme schedule --pp 4 --vp 2 --microbatches 8 --svg timeline.svg   # interleaved, as a picture\n"
+     "trireme schedule --pp 4 --schedule zb-h1 --microbatches 8             # with weight gradients put off\n"
      "trireme schedule --from mine.txt                                      # check a schedule of your own\n",
      {OPT_schedule, OPT_pipeline_model_parallel_size, OPT_num_virtual_stages_per_pipeline_rank,
-      OPT_microbatches, OPT_forward_us, OPT_backward_us, OPT_hop_us, OPT_from, OPT_svg, OPT_width, -1}},
+      OPT_microbatches, OPT_forward_us, OPT_backward_us, OPT_hop_us, OPT_schedule_stash_limit, OPT_from,
+      OPT_svg, OPT_trace, OPT_width, -1}},
+    {FOR_MEMORY,
+     "trireme memory --model llama2-7b --mbs 1 --ranks 8 --tp 8 --bf16                    # rank by rank\n"
+     "trireme memory --config run.yaml --ranks 64 --pp 8 --recompute-activations         # of a run to be\n",
+     {OPT_model, OPT_vocab_size, OPT_micro_batch_size, OPT_global_batch_size, OPT_ranks,
+      OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size, OPT_schedule,
+      OPT_use_distributed_optimizer, OPT_sequence_parallel, OPT_recompute_granularity, OPT_recompute_method,
+      OPT_bf16, OPT_config, -1}},
+    {FOR_MODELS,
+     "trireme models                                # then: trireme train --model NAME ...\n",
+     {OPT_help_all, -1}},
 };
 
 static void add_name_and_help(const OptionInfo *option, Text *out) {
@@ -82,12 +94,11 @@ static void help_all(Verb verb, Text *out) {
 }
 
 void options_help(Verb verb, bool all, Text *out) {
-    static const char *const names[] = {"train", "preprocess", "schedule"};
     for (size_t i = 0; i < sizeof screens / sizeof screens[0]; i++) {
         if (screens[i].verb != verb) continue;
         if (all)
             help_all(verb, out);
         else
-            help_short(&screens[i], names[i], out);
+            help_short(&screens[i], verb_name(verb), out);
     }
 }

@@ -38,10 +38,6 @@ void options_destroy(Options *options) {
 
 // ---- acting on names ------------------------------------------------------------------------------------------
 
-static const char *verb_name(unsigned verbs) {
-    return verbs & FOR_TRAIN ? "train" : verbs & FOR_PREPROCESS ? "preprocess" : "schedule";
-}
-
 static Status unknown_name(Verb verb, const char *key, Source source) {
     Status status = source_status(source);
     const OptionInfo *elsewhere = meaning_of(EVERY_VERB, key).option;
@@ -56,7 +52,8 @@ static Status unknown_name(Verb verb, const char *key, Source source) {
                 verb_name(verb));
 }
 
-static void add_note(OptionsStore *store, const char *name, const char *text) {
+void note_add(Options *options, const char *name, const char *text) {
+    OptionsStore *store = options->store;
     Text note = {0};
     text_add(&note, "%s has no effect: %s\n", name, text);
     if (!strstr(text_string(&store->notes), note.data)) text_add(&store->notes, "%s", note.data);
@@ -72,6 +69,21 @@ static void refuse(OptionsStore *store, Source source, const char *value, const 
         text_add(&store->also_refused, "%s%s", store->also_refused.size ? ", " : "", source.name);
 }
 
+// Each `name=value` of the text, as if it had been given; '$' is the word that was. The messages name what was given.
+static Status apply_other_names(Options *options, const char *text, const char *const *words, int num_words,
+                                Source source) {
+    for (size_t length; length = strcspn(text, " "), length > 0; text += length + (text[length] == ' ')) {
+        char pair[96];
+        snprintf(pair, sizeof pair, "%.*s", (int)length, text);
+        char *value = strchr(pair, '=');
+        *value++ = 0;
+        bool given = !strcmp(value, "$");
+        const char *word = value;
+        TRY(name_apply(options, pair, given ? words : &word, given ? num_words : 1, source));
+    }
+    return OK;
+}
+
 static Status give_answer(Options *options, const Answer *answer, const char *const *words, int num_words,
                           Source source) {
     bool wanted = true;
@@ -82,10 +94,11 @@ static Status give_answer(Options *options, const Answer *answer, const char *co
     if (answer->kind == RENAMED)
         return fail(source_status(source), "%s%s is no option here; use %s", source.where, source.name,
                     answer->text);
+    if (answer->kind == STANDS_FOR) return apply_other_names(options, answer->text, words, num_words, source);
     if (answer->kind == REFUSED)
         refuse(options->store, source, num_words == 1 ? words[0] : "", answer->text);
     else
-        add_note(options->store, source.name, answer->text);
+        note_add(options, source.name, answer->text);
     return OK;
 }
 
@@ -221,6 +234,12 @@ Origin options_origin(const Options *options, const char *field) {
     int index = option_index(field);
     CHECK(index >= 0, "no option has the field %s", field);
     return options->store->origins[index];
+}
+
+bool option_given(const Options *options, int index) {
+    Origin origin = options->store->origins[index];
+    return (origin == FROM_FILE || origin == FROM_COMMAND_LINE) &&
+           value_is_set(options, &option_table[index]);
 }
 
 const char *options_notes(const Options *options) { return text_string(&options->store->notes); }

@@ -4,7 +4,7 @@
 #include <strings.h>
 
 static const char *origin_name(Origin origin) {
-    static const char *const names[] = {"default", "file", "command line", "derived"};
+    static const char *const names[] = {"default", "model", "file", "command line", "derived"};
     return names[origin];
 }
 
@@ -32,14 +32,16 @@ static void add_yaml_value(const Options *options, const OptionInfo *option, Tex
     }
 }
 
-// Derived values are comments: they follow from the others, and a run on another grid derives its own.
+// Derived values are comments: they follow from the others, and a run on another grid derives its own. So do
+// the values that --model has set.
 static void save_option(const Options *options, const OptionInfo *option, Text *out) {
     Origin origin = options->store->origins[option - option_table];
     if (!value_is_set(options, option)) {
         text_add(out, "# %s: unset\n", option->field);
         return;
     }
-    text_add(out, "%s%s: ", origin == DERIVED ? "# " : "", option->field);
+    bool follows = origin == DERIVED || origin == FROM_MODEL;
+    text_add(out, "%s%s: ", follows ? "# " : "", option->field);
     add_yaml_value(options, option, out);
     text_add(out, "  # %s\n", origin_name(origin));
 }

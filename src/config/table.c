@@ -16,6 +16,14 @@ static const Answer answers[] = {
 
 enum { NUM_ANSWERS = sizeof answers / sizeof answers[0] };
 
+const char *verb_name(unsigned verbs) {
+    static const char *const names[] = {"train", "preprocess", "schedule", "memory", "models"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (verbs & 1u << i) return names[i];
+    CHECK(false, "no verb is in %u", verbs);
+    return NULL;
+}
+
 static char dashed(char c) { return c == '_' ? '-' : c; }
 
 // Whether `key` is the word [word, word + length), in which a last '*' stands for any ending, but not for "=value".

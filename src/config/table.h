@@ -22,7 +22,7 @@ typedef struct {
 
 extern const OptionInfo option_table[NUM_OPTIONS];
 
-typedef enum { ACCEPTED, REFUSED, RENAMED } AnswerKind;
+typedef enum { ACCEPTED, REFUSED, RENAMED, STANDS_FOR } AnswerKind;
 typedef enum { NONE, ONE, MANY } Arity; // words that follow a name on the command line
 
 // A name that is no option but has an answer: see answers.def.
@@ -60,6 +60,7 @@ typedef struct OptionsStore {
 
 // ---- table.c: what names mean
 
+const char *verb_name(unsigned verbs); // "train"; of the first of several
 // The answer to a name, or to "name=value"; NULL: none.
 const Answer *answer_to(const char *key);
 // `key` is a name without leading dashes; '_' and '-' are the same.
@@ -83,6 +84,10 @@ bool parse_flag(const char *word, bool *value); // true, yes, on, 1 and their op
 Status source_status(Source source);
 
 // ---- parse.c: acting on names
+
+bool option_given(const Options *options, int index); // by the user
+// Notes "NAME has no effect: TEXT", once.
+void note_add(Options *options, const char *name, const char *text);
 
 // Sets the option, or notes or refuses it. A value that the command line has set is checked, but not replaced by a file's.
 Status name_apply(Options *options, const char *key, const char *const *words, int num_words, Source source);

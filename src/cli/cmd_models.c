@@ -1,0 +1,50 @@
+#include "cli/cli.h"
+#include "train/train.h"
+
+// The options of a training run of the model, so that what is listed is what a run would build.
+static Status resolve_model(const ModelPreset *model, Options *options) {
+    char name[64];
+    snprintf(name, sizeof name, "--model=%s", model->name);
+    TRY(options_parse(options, FOR_MEMORY, 2, (char *[]){name, "--micro-batch-size=1"}));
+    return options_resolve(options, 1);
+}
+
+static Status add_model(const ModelPreset *model, Text *out) {
+    Options o = {0};
+    EngineSpec spec;
+    int layers_of_stage[1];
+    Status status = resolve_model(model, &o);
+    if (status == OK) status = engine_spec(&o, 1, o.vocab_size, layers_of_stage, &spec);
+    if (status == OK) {
+        double count = (double)model_parameters(&spec.shape);
+        bool billions = count >= 1e9;
+        text_add(out, "%-14s %9.*f%c %6d %6d %5d %6d %6d %8d %10d  %-7s %s\n", model->name, billions ? 2 : 1,
+                 billions ? count / 1e9 : count / 1e6, billions ? 'B' : 'M', o.num_layers, o.hidden_size,
+                 o.num_attention_heads, o.shape.query_groups, o.ffn_hidden_size, o.seq_length, o.vocab_size,
+                 model->family, model->source);
+    }
+    options_destroy(&o);
+    return status;
+}
+
+static Status run(const Options *options) {
+    if (options->positional.count)
+        return fail(ERR_USAGE, "models takes no words such as %s; it lists all, for --model NAME",
+                    options->positional.items[0]);
+    Text text = {0};
+    Status status = OK;
+    text_add(&text, "%-14s %10s %6s %6s %5s %6s %6s %8s %10s  %-7s %s\n", "name", "parameters", "layers",
+             "hidden", "heads", "groups", "ffn", "sequence", "vocabulary", "family", "source");
+    for (int i = 0; i < num_model_presets && status == OK; i++) status = add_model(&model_presets[i], &text);
+    if (status == OK) fputs(text_string(&text), stdout);
+    text_free(&text);
+    return status;
+}
+
+Status cmd_models(int argc, char **argv) {
+    Options options;
+    TRY(options_parse(&options, FOR_MODELS, argc, argv));
+    Status status = run(&options);
+    options_destroy(&options);
+    return status;
+}

@@ -1,0 +1,94 @@
+// Published models as data, and what `--model NAME` sets: options that nobody has given.
+#include "config/rules.h"
+#include <string.h>
+
+typedef struct {
+    const char *name, *like, *options; // see models.def
+} Family;
+
+#define MODEL(...)
+#define FAMILY(name, like, options) {name, like, options},
+static const Family families[] = {
+#include "config/models.def"
+};
+#undef FAMILY
+#undef MODEL
+
+#define FAMILY(...)
+#define MODEL(...) {__VA_ARGS__},
+const ModelPreset model_presets[] = {
+#include "config/models.def"
+};
+#undef FAMILY
+#undef MODEL
+
+enum { NUM_PRESETS = sizeof model_presets / sizeof model_presets[0] };
+const int num_model_presets = NUM_PRESETS;
+
+static const Family *find_family(const char *name) {
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        if (!strcmp(families[i].name, name)) return &families[i];
+    CHECK(false, "no family is named %s", name);
+    return NULL;
+}
+
+static void preset(Options *o, const OptionInfo *option, const char *word) {
+    Origin *origin = &o->store->origins[option - option_table];
+    if (*origin != FROM_DEFAULT) return;
+    *origin = FROM_MODEL;
+    Status status = value_set(o, option, &word, 1, (Source){FROM_MODEL, "", option->field, 0});
+    CHECK(status == OK, "--model %s: %s", o->model, fail_message());
+}
+
+static void preset_number(Options *o, int index, int value) {
+    char word[16];
+    snprintf(word, sizeof word, "%d", value);
+    if (value) preset(o, &option_table[index], word);
+}
+
+// What an earlier family has set stays.
+static void preset_family(Options *o, const char *name) {
+    if (!*name) return;
+    const Family *family = find_family(name);
+    char words[512], *rest = NULL;
+    int length = snprintf(words, sizeof words, "%s", family->options);
+    CHECK(length < (int)sizeof words, "the options of %s are too long", name);
+    for (char *key = strtok_r(words, " ", &rest); key; key = strtok_r(NULL, " ", &rest)) {
+        const OptionInfo *option = meaning_of(FOR_RUN, key).option;
+        CHECK(option, "%s of the family %s is no option", key, name);
+        preset(o, option, strtok_r(NULL, " ", &rest));
+    }
+    preset_family(o, family->like);
+}
+
+static const ModelPreset *find_preset(const char *name) {
+    for (int i = 0; i < NUM_PRESETS; i++)
+        if (!strcmp(model_presets[i].name, name)) return &model_presets[i];
+    return NULL;
+}
+
+static Status unknown_model(const char *name) {
+    const char *names[NUM_PRESETS];
+    for (int i = 0; i < NUM_PRESETS; i++) names[i] = model_presets[i].name;
+    const char *nearest = text_nearest(name, names, NUM_PRESETS);
+    if (nearest) return fail(ERR_CONFIG, "--model %s is not known; did you mean %s?", name, nearest);
+    return fail(ERR_CONFIG, "--model %s is not known; `trireme models` lists those that are", name);
+}
+
+Status model_is_known(Options *o) {
+    if (!o->model) return OK;
+    const ModelPreset *model = find_preset(o->model);
+    if (!model) return unknown_model(o->model);
+    preset_family(o, model->family);
+    preset_number(o, OPT_num_layers, model->layers);
+    preset_number(o, OPT_hidden_size, model->hidden);
+    preset_number(o, OPT_num_attention_heads, model->heads);
+    preset_number(o, OPT_ffn_hidden_size, model->ffn);
+    preset_number(o, OPT_group_query_attention, model->groups > 0);
+    preset_number(o, OPT_num_query_groups, model->groups);
+    preset_number(o, OPT_seq_length, model->sequence);
+    if (!strcmp(o->position_embedding_type, "learned_absolute"))
+        preset_number(o, OPT_max_position_embeddings, model->sequence);
+    if (o->store->verb == FOR_MEMORY) preset_number(o, OPT_vocab_size, model->vocabulary);
+    return OK;
+}

@@ -1,0 +1,26 @@
+// The rules between options, by subject. Each says the rule, the values, and values that would work; it may rely
+// on all rules before it, and fills what the user left open. Internal to config/.
+#pragma once
+#include "config/table.h"
+
+// OK, or ERR_CONFIG.
+typedef Status Rule(Options *options);
+
+// Lists in the order in which they are checked, which is Megatron-LM's; each ends with NULL.
+extern Rule *const batch_rules[];    // rules_batch.c: how many samples a step has
+extern Rule *const pipeline_rules[]; // rules_pipeline.c: which layers are where, and the schedule
+extern Rule *const length_rules[];   // rules_length.c: steps and samples of the run ...
+extern Rule *const rate_rules[];     // ... and learning rate and weight decay along it
+extern Rule *const model_rules[];    // rules_model.c: sizes that divide over tp, precision, recomputation
+extern Rule *const data_rules[];     // rules_data.c: data set, tokenizer, evaluation
+
+Rule model_is_known; // presets.c: sets what --model stands for
+
+// ---- rules.c: what the rules share
+
+void derived(Options *options, int index); // that the program chose the value
+// Fills what was left open.
+void derive_int(Options *options, int index, int *field, int value);
+// How many steps a run takes until --rampup-batch-size has filled its batch, or --train-samples are used up, and
+// how many samples they consume; 0 without a ramp-up.   rules_batch.c
+int64_t rampup_steps(const Options *options, int64_t *consumed);

@@ -1,0 +1,139 @@
+// How many samples a step has: the global batch, and how it grows.
+#include "config/rules.h"
+
+static int64_t one_microbatch_each(const Options *o) { return (int64_t)o->micro_batch_size * o->shape.dp; }
+
+static Status batch_fits(Options *o) {
+    int64_t unit = one_microbatch_each(o);
+    if (unit > INT32_MAX)
+        return fail(ERR_CONFIG,
+                    "micro batch size (%d) times data parallel size (%d) exceeds %d samples: use less",
+                    o->micro_batch_size, o->shape.dp, INT32_MAX);
+    derive_int(o, OPT_global_batch_size, &o->global_batch_size, (int)unit);
+    return OK;
+}
+
+static Status round_batch_down(Options *o, int batch) {
+    char note[96];
+    snprintf(note, sizeof note, "%d is rounded down to %d (--decrease-batch-size-if-needed)",
+             o->global_batch_size, batch);
+    note_add(o, "--global-batch-size", note);
+    o->global_batch_size = batch;
+    return OK;
+}
+
+static Status batch_divides(Options *o) {
+    int64_t unit = one_microbatch_each(o), batch = o->global_batch_size;
+    o->shape.num_microbatches = (int)(batch / unit);
+    if (batch % unit == 0) return OK;
+    if (o->decrease_batch_size_if_needed && batch > unit)
+        return round_batch_down(o, (int)(batch - batch % unit));
+    return fail(
+        ERR_CONFIG,
+        "global batch size (%lld) is not divisible by micro batch size (%d) times data parallel size (%d): use "
+        "--global-batch-size %lld",
+        (long long)batch, o->micro_batch_size, o->shape.dp, (long long)((batch / unit + 1) * unit));
+}
+
+// ---- a batch that grows ---------------------------------------------------------------------------------------
+
+enum { MOST_RAMPUP_STAGES = 100000 };
+
+static Status rampup_numbers(const Options *o, int64_t numbers[3]) {
+    const StringList *words = &o->rampup_batch_size;
+    if (words->count != 3)
+        return fail(
+            ERR_CONFIG,
+            "--rampup-batch-size has %d words: START INCREMENT SAMPLES are needed, such as 16 16 5859375",
+            words->count);
+    for (int i = 0; i < 3; i++) {
+        int64_t most = i < 2 ? INT32_MAX : (int64_t)1e15;
+        if (!parse_int(words->items[i], &numbers[i]) || numbers[i] < 1 || numbers[i] > most)
+            return fail(ERR_CONFIG, "--rampup-batch-size: '%s' is not a whole number from 1 to %lld",
+                        words->items[i], (long long)most);
+    }
+    return OK;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
+
+static int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+
+static Status rampup_arrives(const Options *o, int64_t start, int64_t increment) {
+    int64_t way = o->global_batch_size - start;
+    if (way < 0)
+        return fail(
+            ERR_CONFIG,
+            "--rampup-batch-size starts at %lld, above --global-batch-size %d: start at %d or less, or use a "
+            "larger global batch",
+            (long long)start, o->global_batch_size, o->global_batch_size);
+    if (way % increment)
+        return fail(
+            ERR_CONFIG,
+            "--rampup-batch-size: steps of %lld do not lead from %lld to --global-batch-size %d: use an "
+            "increment of %lld, or --global-batch-size %lld",
+            (long long)increment, (long long)start, o->global_batch_size,
+            (long long)common_divisor(way, increment), (long long)(start + round_up(way, increment)));
+    if (way / increment > MOST_RAMPUP_STAGES)
+        return fail(ERR_CONFIG,
+                    "--rampup-batch-size has %lld stages, more than %d: use a larger increment than %lld",
+                    (long long)(way / increment), MOST_RAMPUP_STAGES, (long long)increment);
+    return OK;
+}
+
+static Status rampup_divides(const Options *o, int64_t start, int64_t increment) {
+    int64_t unit = one_microbatch_each(o);
+    if (o->decrease_batch_size_if_needed && start >= unit) return OK;
+    if (start % unit == 0 && increment % unit == 0) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--rampup-batch-size: %lld and its increment %lld are not divisible by micro batch size (%d) times data "
+        "parallel size (%d): use %lld and %lld, or --decrease-batch-size-if-needed with %lld or more",
+        (long long)start, (long long)increment, o->micro_batch_size, o->shape.dp,
+        (long long)round_up(start, unit), (long long)round_up(increment, unit), (long long)unit);
+}
+
+static Status batch_grows(Options *o) {
+    if (o->rampup_batch_size.count == 0) return OK;
+    int64_t numbers[3];
+    TRY(rampup_numbers(o, numbers));
+    if (numbers[0] == o->global_batch_size) return OK; // full from the start
+    TRY(rampup_arrives(o, numbers[0], numbers[1]));
+    TRY(rampup_divides(o, numbers[0], numbers[1]));
+    o->shape.rampup_start = (int)numbers[0];
+    o->shape.rampup_increment = (int)numbers[1];
+    o->shape.rampup_samples = numbers[2];
+    return OK;
+}
+
+Rule *const batch_rules[] = {batch_fits, batch_divides, batch_grows, NULL};
+
+// ---- how long it grows ----------------------------------------------------------------------------------------
+
+// The first count of samples that is beyond a stage of `per` samples.
+static int64_t end_of_stage(int64_t stage, double per) {
+    int64_t end = (int64_t)((double)(stage + 1) * per);
+    while ((int64_t)((double)end / per) <= stage) end++;
+    return end;
+}
+
+// Source: Megatron-LM, RampupBatchsizeNumMicroBatchesCalculator.
+int64_t rampup_steps(const Options *o, int64_t *consumed) {
+    const RunShape *s = &o->shape;
+    int64_t steps = 0, unit = one_microbatch_each(o);
+    *consumed = 0;
+    if (!s->rampup_increment) return 0;
+    int stages = (o->global_batch_size - s->rampup_start) / s->rampup_increment;
+    double per = (double)s->rampup_samples / stages;
+    while (*consumed <= s->rampup_samples) {
+        int64_t stage = (int64_t)((double)*consumed / per), end = end_of_stage(stage, per);
+        int64_t batch = s->rampup_start + s->rampup_increment * stage, left = o->train_samples - *consumed;
+        batch -= batch % unit;
+        int64_t here = (end - *consumed + batch - 1) / batch;
+        if (here > left / batch) here = left / batch;
+        if (here == 0) break;
+        steps += here;
+        *consumed += here * batch;
+    }
+    return steps;
+}

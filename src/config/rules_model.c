@@ -1,0 +1,246 @@
+// The model: sizes that divide over tp, and how it is run: precision, recomputation, sharding.
+#include "config/rules.h"
+#include <math.h>
+#include <string.h>
+
+// ---- sizes ----------------------------------------------------------------------------------------------------
+
+static Status heads_divide(Options *o) {
+    int hidden = o->hidden_size, heads = o->num_attention_heads, t = o->shape.tp;
+    if (o->kv_channels == INT_UNSET && hidden % heads)
+        return fail(
+            ERR_CONFIG,
+            "--hidden-size %d is not divisible by --num-attention-heads %d: use --hidden-size %lld, or set "
+            "--kv-channels",
+            hidden, heads, (long long)(hidden / heads + 1) * heads);
+    if (heads % t)
+        return fail(
+            ERR_CONFIG,
+            "--num-attention-heads %d is not divisible by --tensor-model-parallel-size %d: use %d heads, or a "
+            "tensor size that divides %d",
+            heads, t, heads - heads % t + t, heads);
+    derive_int(o, OPT_kv_channels, &o->kv_channels, hidden / heads);
+    return OK;
+}
+
+// The divisor of `heads` nearest above `groups` that t divides; heads are one.
+static int groups_that_fit(int heads, int groups, int t) {
+    while (groups < heads && (heads % groups || groups % t)) groups++;
+    return groups < heads ? groups : heads;
+}
+
+static Status groups_divide(Options *o) {
+    int heads = o->num_attention_heads, groups = o->num_query_groups, t = o->shape.tp;
+    o->shape.query_groups = o->group_query_attention ? groups : heads;
+    if (!o->group_query_attention) return OK;
+    if (heads % groups)
+        return fail(ERR_CONFIG,
+                    "--num-attention-heads %d is not divisible by --num-query-groups %d: use %d groups",
+                    heads, groups, groups_that_fit(heads, groups, t));
+    if (groups % t)
+        return fail(
+            ERR_CONFIG,
+            "--num-query-groups %d is not divisible by --tensor-model-parallel-size %d: use %d groups, or a tensor "
+            "size that divides %d",
+            groups, t, groups_that_fit(heads, groups, t), groups);
+    return OK;
+}
+
+static Status mlp_divides(Options *o) {
+    int t = o->shape.tp, gated = o->hidden_size / 24 * 64; // 2/3 of 4 H in multiples of 64
+    if (o->swiglu && gated == 0 && o->ffn_hidden_size == INT_UNSET)
+        return fail(
+            ERR_CONFIG,
+            "--swiglu with --hidden-size %d leaves no multiple of 64 for the MLP: set --ffn-hidden-size, such "
+            "as %lld",
+            o->hidden_size, 4LL * o->hidden_size);
+    derive_int(o, OPT_ffn_hidden_size, &o->ffn_hidden_size, o->swiglu ? gated : 4 * o->hidden_size);
+    if (o->ffn_hidden_size % t == 0) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--ffn-hidden-size %d is not divisible by --tensor-model-parallel-size %d: use --ffn-hidden-size %d",
+        o->ffn_hidden_size, t, o->ffn_hidden_size - o->ffn_hidden_size % t + t);
+}
+
+// ---- positions ------------------------------------------------------------------------------------------------
+
+static bool positions_are(const Options *o, const char *type) {
+    return !strcmp(o->position_embedding_type, type);
+}
+
+// --no-position-embedding is an older way of asking for no table.
+static Status position_words_agree(Options *o) {
+    if (o->position_embedding || !positions_are(o, "learned_absolute")) return OK;
+    if (option_given(o, OPT_position_embedding_type))
+        return fail(
+            ERR_CONFIG,
+            "--no-position-embedding contradicts --position-embedding-type learned_absolute: use rope or none");
+    o->position_embedding_type = "none";
+    derived(o, OPT_position_embedding_type);
+    return OK;
+}
+
+static Status positions_suffice(Options *o) {
+    derive_int(o, OPT_max_position_embeddings, &o->max_position_embeddings, o->seq_length);
+    if (!positions_are(o, "learned_absolute") || o->max_position_embeddings >= o->seq_length) return OK;
+    return fail(ERR_CONFIG,
+                "--max-position-embeddings (%d) must be greater than or equal to --seq-length (%d): use %d",
+                o->max_position_embeddings, o->seq_length, o->seq_length);
+}
+
+static Status rotated_columns_are_pairs(Options *o) {
+    int columns = (int)(o->kv_channels * o->rotary_percent);
+    if (!positions_are(o, "rope")) return OK;
+    o->shape.rotary_columns = columns;
+    if (columns > 0 && columns % 2 == 0) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--position-embedding-type rope rotates pairs, but --rotary-percent %g of the %d columns of a head are "
+        "%d: use an even --kv-channels, or another share",
+        o->rotary_percent, o->kv_channels, columns);
+}
+
+// ---- precision ------------------------------------------------------------------------------------------------
+
+static Status one_precision(Options *o) {
+    if (o->bf16 && o->fp16)
+        return fail(ERR_CONFIG, "--bf16 and --fp16 cannot be set at the same time: keep one");
+    o->shape.dynamic_loss_scale = o->fp16 && isnan(o->loss_scale);
+    if (o->shape.dynamic_loss_scale && o->min_loss_scale > o->initial_loss_scale)
+        return fail(ERR_CONFIG,
+                    "--min-loss-scale %g is above --initial-loss-scale %g: use --min-loss-scale %g or less",
+                    o->min_loss_scale, o->initial_loss_scale, o->initial_loss_scale);
+    return OK;
+}
+
+// Overflows are how a dynamic scale finds its value.
+static Status overflows_are_allowed(Options *o) {
+    if (!o->shape.dynamic_loss_scale || !o->check_for_nan_in_loss_and_grad) return OK;
+    if (option_given(o, OPT_check_for_nan_in_loss_and_grad))
+        note_add(o, "--check-for-nan-in-loss-and-grad",
+                 "with a dynamic loss scale steps that overflow are skipped");
+    o->check_for_nan_in_loss_and_grad = false;
+    derived(o, OPT_check_for_nan_in_loss_and_grad);
+    return OK;
+}
+
+// ---- what is kept for the backward ----------------------------------------------------------------------------
+
+static Status modules_are_known(const Options *o) {
+    for (int i = 0; i < o->recompute_modules.count; i++)
+        if (strcmp(o->recompute_modules.items[i], "core_attn"))
+            return fail(
+                ERR_CONFIG,
+                "--recompute-modules %s is not available: use core_attn, or --recompute-granularity full",
+                o->recompute_modules.items[i]);
+    return OK;
+}
+
+static Status recompute_selective(Options *o) {
+    const char *extra = o->recompute_method                    ? "--recompute-method"
+                        : o->recompute_num_layers != INT_UNSET ? "--recompute-num-layers"
+                                                               : NULL;
+    if (extra)
+        return fail(
+            ERR_CONFIG,
+            "%s is not for --recompute-granularity selective, which recomputes the attention of every "
+            "layer: leave it out, or use --recompute-granularity full",
+            extra);
+    o->shape.recompute = "selective";
+    return modules_are_known(o);
+}
+
+static Status recompute_full(Options *o) {
+    if (!o->recompute_method)
+        return fail(
+            ERR_CONFIG,
+            "--recompute-granularity full needs --recompute-method: uniform recomputes all layers, block the "
+            "first --recompute-num-layers of each chunk");
+    if (o->recompute_modules.count)
+        return fail(ERR_CONFIG,
+                    "--recompute-modules %s is not for --recompute-granularity full, which recomputes whole "
+                    "layers: leave it out, or use --recompute-granularity selective",
+                    o->recompute_modules.items[0]);
+    derive_int(o, OPT_recompute_num_layers, &o->recompute_num_layers, 1);
+    o->shape.recompute = o->recompute_method;
+    o->shape.recompute_layers = o->recompute_num_layers;
+    return OK;
+}
+
+static Status recompute_nothing(Options *o) {
+    const char *extra = o->recompute_method                    ? "--recompute-method"
+                        : o->recompute_num_layers != INT_UNSET ? "--recompute-num-layers"
+                        : o->recompute_modules.count           ? "--recompute-modules"
+                                                               : NULL;
+    o->shape.recompute = "nothing";
+    if (!extra) return OK;
+    return fail(ERR_CONFIG, "%s needs --recompute-granularity %s: nothing is recomputed without it", extra,
+                o->recompute_method || o->recompute_num_layers != INT_UNSET ? "full" : "selective");
+}
+
+static Status recomputation_is_whole(Options *o) {
+    const char *what = o->recompute_granularity;
+    o->shape.keep_probabilities =
+        !strcmp(o->attention_backend, "unfused") || !strcmp(o->attention_backend, "local");
+    if (!what) return recompute_nothing(o);
+    return strcmp(what, "full") ? recompute_selective(o) : recompute_full(o);
+}
+
+// ---- what is shared out -----------------------------------------------------------------------------------------
+
+static Status sequence_divides(Options *o) {
+    int t = o->shape.tp, s = o->seq_length;
+    o->shape.sequence_parallel = o->sequence_parallel && t > 1;
+    if (!o->shape.sequence_parallel || s % t == 0) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--sequence-parallel: --seq-length %d is not divisible by --tensor-model-parallel-size %d: use "
+        "--seq-length %d",
+        s, t, s - s % t + t);
+}
+
+static Status saved_activations_divide(Options *o) {
+    if (!o->distribute_saved_activations) return OK;
+    int t = o->shape.tp, s = o->seq_length;
+    bool full = o->recompute_granularity && !strcmp(o->recompute_granularity, "full");
+    if (t == 1)
+        return fail(ERR_CONFIG,
+                    "--distribute-saved-activations needs --tensor-model-parallel-size 2 or more, not 1");
+    if (!full)
+        return fail(ERR_CONFIG,
+                    "--distribute-saved-activations shares out what full recomputation saves: use "
+                    "--recompute-granularity full with --recompute-method uniform");
+    if (o->shape.sequence_parallel)
+        return fail(ERR_CONFIG,
+                    "--distribute-saved-activations and --sequence-parallel, which shares out more, "
+                    "cannot be set at the same time: keep --sequence-parallel");
+    if (s % t)
+        return fail(ERR_CONFIG,
+                    "--distribute-saved-activations: --seq-length %d is not divisible by "
+                    "--tensor-model-parallel-size %d: use --seq-length %d",
+                    s, t, s - s % t + t);
+    return OK;
+}
+
+// Source: Megatron-LM, validate_args.
+static Status gathers_follow_shards(Options *o) {
+    const char *missing = !o->use_distributed_optimizer ? "--use-distributed-optimizer"
+                          : !o->overlap_grad_reduce     ? "--overlap-grad-reduce"
+                                                        : NULL;
+    if (!o->overlap_param_gather || !missing) return OK;
+    return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
+}
+
+Rule *const model_rules[] = {heads_divide,
+                             groups_divide,
+                             mlp_divides,
+                             position_words_agree,
+                             positions_suffice,
+                             rotated_columns_are_pairs,
+                             one_precision,
+                             overflows_are_allowed,
+                             recomputation_is_whole,
+                             sequence_divides,
+                             saved_activations_divide,
+                             gathers_follow_shards,
+                             NULL};

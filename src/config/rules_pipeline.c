@@ -1,0 +1,279 @@
+// Which layers are on which pipeline rank, and whether the schedule takes the shape that results.
+#include "config/rules.h"
+#include <string.h>
+
+static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }
+
+static bool is_schedule(const Options *o, const char *name) {
+    return o->schedule && !strcmp(o->schedule, name);
+}
+
+static bool layers_per_chunk_given(const Options *o) {
+    return o->num_layers_per_virtual_pipeline_stage != INT_UNSET;
+}
+
+// ---- one way to cut the layers --------------------------------------------------------------------------------
+
+static bool accounts(const Options *o) {
+    return o->account_for_embedding_in_pipeline_split || o->account_for_loss_in_pipeline_split;
+}
+
+static Status one_cut(Options *o) {
+    const struct {
+        bool given;
+        const char *name;
+    } cuts[] = {
+        {o->pipeline_model_parallel_layout != NULL, "--pipeline-model-parallel-layout"},
+        {o->balance_stages, "--balance-stages"},
+        {accounts(o), o->account_for_loss_in_pipeline_split ? "--account-for-loss-in-pipeline-split"
+                                                            : "--account-for-embedding-in-pipeline-split"},
+        {o->decoder_first_pipeline_num_layers != INT_UNSET, "--decoder-first-pipeline-num-layers"},
+        {o->decoder_last_pipeline_num_layers != INT_UNSET, "--decoder-last-pipeline-num-layers"},
+    };
+    enum { FIRST = 3, NUM_CUTS = 5 }; // the first and last rank go together
+    for (int i = 0; i < FIRST; i++)
+        for (int j = i + 1; j < NUM_CUTS; j++)
+            if (cuts[i].given && cuts[j].given)
+                return fail(ERR_CONFIG, "%s and %s both say where the layers are: keep one", cuts[i].name,
+                            cuts[j].name);
+    if (layers_per_chunk_given(o) && (cuts[0].given || cuts[1].given))
+        return fail(
+            ERR_CONFIG,
+            "--num-layers-per-virtual-pipeline-stage needs stages of one size, and %s makes others: use "
+            "--num-virtual-stages-per-pipeline-rank",
+            cuts[cuts[0].given ? 0 : 1].name);
+    return OK;
+}
+
+// --decoder-first-... and --decoder-last-...: the ranks between them share what is left.
+static Status uneven_layers_divide(Options *o, int first, int last) {
+    int others = o->shape.pp - (first > 0) - (last > 0), rest = o->num_layers - first - last;
+    if (o->shape.pp == 1)
+        return fail(ERR_CONFIG,
+                    "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers need "
+                    "--pipeline-model-parallel-size 2 or more, not 1: leave them out");
+    if (layers_per_chunk_given(o))
+        return fail(ERR_CONFIG, "--num-layers-per-virtual-pipeline-stage needs equal pipeline ranks: use "
+                                "--num-virtual-stages-per-pipeline-rank");
+    if (others == 0 ? rest == 0 : rest > 0 && rest % others == 0) return OK;
+    return fail(
+        ERR_CONFIG,
+        "of --num-layers %d the first and last pipeline rank take %d and %d, which leaves %d for %d other "
+        "rank%s: they must share them evenly, such as %d in all",
+        o->num_layers, first, last, rest, others, others == 1 ? "" : "s",
+        first + last + (others && rest > others ? rest / others : others > 0) * others);
+}
+
+// Embedding and loss count as layers where they are asked to (Megatron-LM's rule).
+static Status accounted_layers_divide(Options *o) {
+    int extra = o->account_for_embedding_in_pipeline_split + o->account_for_loss_in_pipeline_split;
+    int p = o->shape.pp, all = o->num_layers + extra, fewer = all - all % p;
+    if (all % p == 0) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--num-layers %d and %d more for embedding and loss are not divisible by --pipeline-model-parallel-size "
+        "%d: use %d or %d layers, or --balance-stages",
+        o->num_layers, extra, p, fewer > extra ? fewer - extra : fewer + p - extra,
+        fewer > extra ? fewer + p - extra : fewer + 2 * p - extra);
+}
+
+static Status layers_divide(Options *o) {
+    int layers = o->num_layers, p = o->shape.pp;
+    o->shape.first_layers = or_zero(o->decoder_first_pipeline_num_layers);
+    o->shape.last_layers = or_zero(o->decoder_last_pipeline_num_layers);
+    if (o->pipeline_model_parallel_layout || o->balance_stages) return OK;
+    if (accounts(o)) return accounted_layers_divide(o);
+    if (o->shape.first_layers || o->shape.last_layers)
+        return uneven_layers_divide(o, o->shape.first_layers, o->shape.last_layers);
+    if (layers % p == 0) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--num-layers %d is not divisible by --pipeline-model-parallel-size %d: use %d or %d layers, or another "
+        "pipeline size",
+        layers, p, layers < p ? p : layers - layers % p, layers < p ? 2 * p : layers - layers % p + p);
+}
+
+// ---- chunks ---------------------------------------------------------------------------------------------------
+
+// Every count of layers that some pipeline rank cuts into chunks; none where stages are listed or balanced.
+static int rank_counts(const Options *o, int counts[3]) {
+    int n = 0, first = o->shape.first_layers, last = o->shape.last_layers;
+    int others = o->shape.pp - (first > 0) - (last > 0);
+    int extra = o->account_for_embedding_in_pipeline_split + o->account_for_loss_in_pipeline_split;
+    if (o->pipeline_model_parallel_layout || o->balance_stages) return 0;
+    if (first) counts[n++] = first;
+    if (last) counts[n++] = last;
+    if (others) counts[n++] = (o->num_layers + extra - first - last) / others;
+    return n;
+}
+
+static Status one_count_of_chunks(Options *o) {
+    int chunks = o->num_virtual_stages_per_pipeline_rank;
+    if (layers_per_chunk_given(o) && chunks != INT_UNSET)
+        return fail(
+            ERR_CONFIG,
+            "--num-layers-per-virtual-pipeline-stage %d and --num-virtual-stages-per-pipeline-rank %d "
+            "cannot be set at the same time: keep one",
+            o->num_layers_per_virtual_pipeline_stage, chunks);
+    if (is_schedule(o, "zb-v") && !layers_per_chunk_given(o))
+        derive_int(o, OPT_num_virtual_stages_per_pipeline_rank, &o->num_virtual_stages_per_pipeline_rank, 2);
+    return OK;
+}
+
+static Status layers_per_chunk_divides(Options *o, int layers) {
+    int per_chunk = o->num_layers_per_virtual_pipeline_stage;
+    o->shape.vp = layers / per_chunk;
+    if (layers % per_chunk == 0) return OK;
+    return fail(ERR_CONFIG,
+                "--num-layers-per-virtual-pipeline-stage %d does not divide the %d layers of a pipeline "
+                "rank (%d / %d): use a divisor of %d, such as 1",
+                per_chunk, layers, layers * o->shape.pp, o->shape.pp, layers);
+}
+
+static Status chunks_divide(Options *o) {
+    int counts[3], n = rank_counts(o, counts), chunks = o->num_virtual_stages_per_pipeline_rank;
+    if (layers_per_chunk_given(o)) return layers_per_chunk_divides(o, counts[0]);
+    o->shape.vp = chunks == INT_UNSET ? 1 : chunks;
+    for (int i = 0; i < n; i++) {
+        if (counts[i] % o->shape.vp == 0) continue;
+        if (is_schedule(o, "zb-v"))
+            return fail(
+                ERR_CONFIG,
+                "--schedule zb-v has 2 chunks per pipeline rank, which do not divide its %d layers: use "
+                "--num-layers %d, or --pipeline-model-parallel-layout",
+                counts[i], (counts[i] + 1) * o->shape.pp);
+        return fail(ERR_CONFIG,
+                    "--num-virtual-stages-per-pipeline-rank %d does not divide the %d layers of a pipeline "
+                    "rank: use a divisor of %d, such as %d",
+                    chunks, counts[i], counts[i], counts[i]);
+    }
+    return OK;
+}
+
+// ---- the schedule ---------------------------------------------------------------------------------------------
+
+static Status schedule_has_chunks(Options *o) {
+    int p = o->shape.pp, v = o->shape.vp;
+    if (!o->schedule) {
+        o->schedule = v > 1 ? "interleaved" : "1f1b";
+        derived(o, OPT_schedule);
+    }
+    o->shape.schedule = o->schedule;
+    bool interleaved = is_schedule(o, "interleaved"), folded = is_schedule(o, "zb-v");
+    if (v > 1 && !interleaved && !folded)
+        return fail(
+            ERR_CONFIG,
+            "--schedule %s has one chunk per pipeline rank, but there are %d: use --schedule interleaved, or leave "
+            "out the virtual stages",
+            o->schedule, v);
+    if (folded && v != 2)
+        return fail(ERR_CONFIG,
+                    "--schedule zb-v has 2 chunks per pipeline rank, not %d: use "
+                    "--num-virtual-stages-per-pipeline-rank 2, or leave it out",
+                    v);
+    if (interleaved && p < 2)
+        return fail(ERR_CONFIG,
+                    "the interleaved schedule needs --pipeline-model-parallel-size 2 or more, not %d", p);
+    if (interleaved && v < 2)
+        return fail(
+            ERR_CONFIG,
+            "--schedule interleaved needs --num-virtual-stages-per-pipeline-rank 2 or more (a divisor "
+            "of %d layers), not %d",
+            o->num_layers / p, v);
+    return OK;
+}
+
+// Batches that the run goes through, the full one last, and how many microbatches each has.
+static int num_batches(const Options *o) {
+    const RunShape *s = &o->shape;
+    return s->rampup_increment ? (o->global_batch_size - s->rampup_start) / s->rampup_increment + 1 : 1;
+}
+
+static int microbatches_of(const Options *o, int i) {
+    const RunShape *s = &o->shape;
+    int64_t batch = o->global_batch_size - (int64_t)(num_batches(o) - 1 - i) * s->rampup_increment;
+    return (int)(batch / ((int64_t)o->micro_batch_size * s->dp));
+}
+
+// The last group is full, or has a microbatch for each rank.
+// Source: Megatron-LM, forward_backward_pipelining_with_interleaving.
+static bool group_fits(int m, int p, int group) {
+    return group >= p && group <= m && (m % group == 0 || m % group >= p);
+}
+
+// The first of the run's batches that does not go in such groups, or -1.
+static int batch_without_groups(const Options *o, int group) {
+    for (int i = 0; i < num_batches(o); i++)
+        if (!group_fits(microbatches_of(o, i), o->shape.pp, group)) return i;
+    return -1;
+}
+
+// The smallest group that suits all batches; the smallest of all, where none does.
+static int smallest_group(const Options *o) {
+    enum { TRIES = 1000 };
+    int p = o->shape.pp, most = microbatches_of(o, 0);
+    if (num_batches(o) > 1 && most > p + TRIES) most = p + TRIES;
+    for (int group = p; group <= most; group++)
+        if (batch_without_groups(o, group) < 0) return group;
+    return p;
+}
+
+static Status groups_fit(Options *o) {
+    if (!is_schedule(o, "interleaved")) return OK;
+    int p = o->shape.pp, fewest = microbatches_of(o, 0);
+    long long unit = (long long)o->micro_batch_size * o->shape.dp;
+    const char *batch = num_batches(o) > 1 ? "--rampup-batch-size" : "--global-batch-size";
+    if (fewest < p)
+        return fail(
+            ERR_CONFIG,
+            "the interleaved schedule needs at least as many microbatches as the pipeline size (%d), not %d: use "
+            "%s %lld",
+            p, fewest, batch, p * unit);
+    derive_int(o, OPT_microbatch_group_size_per_virtual_pipeline_stage,
+               &o->microbatch_group_size_per_virtual_pipeline_stage, smallest_group(o));
+    int group = o->shape.microbatch_group = o->microbatch_group_size_per_virtual_pipeline_stage;
+    int odd = batch_without_groups(o, group);
+    if (odd < 0) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--microbatch-group-size-per-virtual-pipeline-stage %d does not suit %d microbatches on %d pipeline "
+        "ranks: groups have %d to %d, the last one %d or more; use %d, or multiples of %lld in %s",
+        group, microbatches_of(o, odd), p, p, fewest, p, smallest_group(o), p * unit, batch);
+}
+
+// The caps of layout/layout.h, which refuses more.
+static Status schedule_is_held(Options *o) {
+    int p = o->shape.pp, v = o->shape.vp, m = o->shape.num_microbatches;
+    if (m <= 1000000 && (long long)p * v * m <= 1 << 24) return OK;
+    return fail(
+        ERR_CONFIG,
+        "%d microbatches on %d pipeline ranks of %d chunks are more than a schedule holds (1000000, and "
+        "%d forwards in all): use a smaller --global-batch-size or a larger --micro-batch-size",
+        m, p, v, 1 << 24);
+}
+
+Status options_schedule_times(const Options *o, double times[4]) {
+    char words[96], *rest = NULL;
+    int count = 0;
+    bool fits = snprintf(words, sizeof words, "%s", o->schedule_times) < (int)sizeof words;
+    for (char *word = strtok_r(words, ",", &rest); word && fits; word = strtok_r(NULL, ",", &rest)) {
+        double time;
+        fits = count < 4 && parse_double(word, &time) && (time > 0 || (count == 3 && time == 0));
+        if (fits) times[count++] = time;
+    }
+    if (fits && count == 4) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--schedule-times %s: four numbers F,B,W,HOP are needed, the first three above 0, such as 1,1,1,0",
+        o->schedule_times);
+}
+
+static Status schedule_is_told(Options *o) {
+    o->shape.receive_ahead = o->overlap_p2p_communication && o->shape.pp > 1;
+    o->shape.schedule_stash_limit = or_zero(o->schedule_stash_limit);
+    return options_schedule_times(o, o->shape.schedule_times);
+}
+
+Rule *const pipeline_rules[] = {one_cut,          layers_divide,       one_count_of_chunks,
+                                chunks_divide,    schedule_has_chunks, groups_fit,
+                                schedule_is_held, schedule_is_told,    NULL};

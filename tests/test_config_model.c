@@ -1,0 +1,189 @@
+// Published models, the model family, precision, recomputation: what options mean together.
+#include "config/table.h"
+#include "test_config_words.h"
+#include <math.h>
+#include <stdlib.h>
+
+// Weights of matrices and tables, counted here by themselves: biases and norms are below the tolerance.
+static double weights_of(const Options *o) {
+    double h = o->hidden_size, head = o->kv_channels, heads = o->num_attention_heads;
+    double attention = h * head * (2 * heads + 2 * o->shape.query_groups);
+    double mlp = (o->swiglu ? 3.0 : 2.0) * h * o->ffn_hidden_size;
+    double tables = o->vocab_size * h * (o->untie_embeddings_and_output_weights ? 2 : 1);
+    if (!strcmp(o->position_embedding_type, "learned_absolute")) tables += o->max_position_embeddings * h;
+    return o->num_layers * (attention + mlp) + tables;
+}
+
+// Law: every row resolves, and has about as many weights as its name says.
+static void presets_are_what_they_say(void) {
+    for (int i = 0; i < num_model_presets; i++) {
+        const ModelPreset *model = &model_presets[i];
+        char line[128], *unit;
+        snprintf(line, sizeof line, "--model %s --mbs 1", model->name);
+        Options o = {0};
+        EXPECT_OK(parse_line(&o, FOR_MEMORY, line));
+        EXPECT_OK(options_resolve(&o, 1));
+        double said = strtod(strrchr(model->name, '-') + 1, &unit) * (*unit == 'm' ? 1e6 : 1e9);
+        EXPECT(fabs(weights_of(&o) / said - 1) < 0.1, "%s has %g weights", model->name, weights_of(&o));
+        EXPECT(*model->source, "%s has no source", model->name);
+        for (int k = 0; k < i; k++)
+            EXPECT(strcmp(model->name, model_presets[k].name), "%s twice", model->name);
+        options_destroy(&o);
+    }
+    EXPECT(num_model_presets == 33, "%d models", num_model_presets);
+}
+
+static void presets_give_way(void) {
+    Options o;
+    EXPECT_OK(
+        resolve_run(&o, "--model llama3-8b --hidden-dropout 0.2 --no-swiglu --ffn 512 --kv-channels 64"));
+    EXPECT(o.num_layers == 8 && o.hidden_size == 64 && o.seq_length == 32, "sizes of the command line");
+    EXPECT(o.hidden_dropout == 0.2 && !o.swiglu && o.attention_dropout == 0, "given wins");
+    EXPECT(o.shape.query_groups == 8 && o.rotary_base == 500000 && !strcmp(o.normalization, "RMSNorm"),
+           "the rest is the model's");
+    EXPECT(o.disable_bias_linear && o.untie_embeddings_and_output_weights, "of its family, too");
+    EXPECT(o.norm_epsilon == 1e-5, "%g", o.norm_epsilon);
+    EXPECT(o.vocab_size == INT_UNSET, "the tokenizer says how many entries there are");
+    EXPECT(options_origin(&o, "rotary_base") == FROM_MODEL &&
+               options_origin(&o, "swiglu") == FROM_COMMAND_LINE,
+           "origins");
+    Text saved = {0};
+    options_save(&o, FOR_TRAIN, &saved);
+    EXPECT(strstr(saved.data, "\n# rotary_base: 500000  # model\n"), "%s", saved.data);
+    EXPECT(strstr(saved.data, "\nmodel: \"llama3-8b\"  # command line\n"), "%s", saved.data);
+    text_free(&saved);
+    options_destroy(&o);
+    EXPECT_OK(parse_line(&o, FOR_TRAIN,
+                         "--model gpt2-355m --mbs 1 --lr 1 --train-iters 1 --data-path c --seq 512"));
+    EXPECT_OK(options_resolve(&o, 1));
+    EXPECT(o.num_layers == 24 && o.max_position_embeddings == 1024 && o.ffn_hidden_size == 4096, "gpt2-355m");
+    options_destroy(&o);
+    EXPECT_OK(resolve_run(&o, "--model llama-7b"));
+    EXPECT(o.norm_epsilon == 1e-6 && o.rotary_base == 10000, "the first of the family");
+    options_destroy(&o);
+}
+
+// trireme memory: a run without data, length and rate, but with a vocabulary.
+static void memory_needs_no_data(void) {
+    Options o = {0};
+    EXPECT_OK(parse_line(&o, FOR_MEMORY, "--layers 2 --hidden 48 --heads 4 --seq 8 --mbs 1 --swiglu"));
+    expect_failure(options_resolve(&o, 1), ERR_CONFIG, "--vocab-size is required, such as --vocab-size 50257",
+                   "no vocabulary");
+    options_destroy(&o);
+    EXPECT_OK(parse_line(&o, FOR_MEMORY,
+                         "--model gpt3-175b --mbs 1 --gbs 1536 --tp 8 --pp 16 --bf16 --vocab-size 51200 "
+                         "--data-path c --lr 1 --train-iters 3"));
+    EXPECT_OK(options_resolve(&o, 1024));
+    EXPECT(o.vocab_size == 51200 && o.shape.num_microbatches == 192, "m %d", o.shape.num_microbatches);
+    o.num_layers = 97;
+    expect_failure(options_resolve(&o, 1024), ERR_CONFIG, "--num-layers 97 is not divisible", "other rules");
+    options_destroy(&o);
+}
+
+static void families(void) {
+    static const struct {
+        const char *line;
+        int ffn, groups, rotary;
+        const char *position;
+    } rows[] = {
+        {"", 256, 8, 0, "learned_absolute"},
+        {"--swiglu", 128, 8, 0, "learned_absolute"}, // int(64 * 8/3 / 64) * 64
+        {"--swiglu --hidden 512", 1344, 8, 0, "learned_absolute"},
+        {"--swiglu --hidden 768", 2048, 8, 0, "learned_absolute"},
+        {"--group-query-attention --num-query-groups 2", 256, 2, 0, "learned_absolute"},
+        {"--group-query-attention", 256, 1, 0, "learned_absolute"},
+        {"--use-rotary-position-embeddings", 256, 8, 8, "rope"},
+        {"--use-rotary-position-embeddings --no-position-embedding", 256, 8, 8, "rope"},
+        {"--position-embedding-type rope --rotary-percent 0.5", 256, 8, 4, "rope"},
+        {"--no-position-embedding", 256, 8, 0, "none"},
+        {"--position-embedding-type rope --max-position-embeddings 8", 256, 8, 8, "rope"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Options o;
+        EXPECT_OK(resolve_run(&o, rows[i].line));
+        EXPECT(o.ffn_hidden_size == rows[i].ffn, "%s: ffn %d", rows[i].line, o.ffn_hidden_size);
+        EXPECT(o.shape.query_groups == rows[i].groups, "%s: %d groups", rows[i].line, o.shape.query_groups);
+        EXPECT(o.shape.rotary_columns == rows[i].rotary, "%s: %d", rows[i].line, o.shape.rotary_columns);
+        EXPECT(!strcmp(o.position_embedding_type, rows[i].position), "%s: %s", rows[i].line,
+               o.position_embedding_type);
+        options_destroy(&o);
+    }
+}
+
+static void precision(void) {
+    static const struct {
+        const char *line;
+        bool dynamic, check;
+    } rows[] = {{"", false, true},
+                {"--bf16", false, true},
+                {"--fp16", true, false},
+                {"--fp16 --loss-scale 1024", false, true},
+                {"--fp16 --check-for-nan-in-loss-and-grad", true, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Options o;
+        EXPECT_OK(resolve_run(&o, rows[i].line));
+        EXPECT(o.shape.dynamic_loss_scale == rows[i].dynamic, "%s", rows[i].line);
+        EXPECT(o.check_for_nan_in_loss_and_grad == rows[i].check, "%s", rows[i].line);
+        EXPECT(o.initial_loss_scale == 4294967296.0, "%g", o.initial_loss_scale);
+        options_destroy(&o);
+    }
+}
+
+static void recomputation(void) {
+    static const struct {
+        const char *line, *what;
+        int layers;
+        bool keeps;
+    } rows[] = {
+        {"", "nothing", 0, false},
+        {"--attention-backend unfused", "nothing", 0, true},
+        {"--attention-backend local", "nothing", 0, true},
+        {"--attention-backend flash", "nothing", 0, false},
+        {"--recompute-activations", "selective", 0, false},
+        {"--recompute-granularity selective --recompute-modules core_attn", "selective", 0, false},
+        {"--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", "uniform", 2,
+         false},
+        {"--recompute-granularity full --recompute-method block", "block", 1, false},
+        {"--activations-checkpoint-method block --activations-checkpoint-num-layers 3", "block", 3, false},
+        {"--checkpoint-activations", "uniform", 1, false},
+        {"--checkpoint-activations=false", "nothing", 0, false},
+        {"--ranks 2 --tp 2 --checkpoint-activations --distribute-checkpointed-activations", "uniform", 1,
+         false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Options o;
+        EXPECT_OK(resolve_run(&o, rows[i].line));
+        EXPECT(!strcmp(o.shape.recompute, rows[i].what), "%s: %s", rows[i].line, o.shape.recompute);
+        EXPECT(o.shape.recompute_layers == rows[i].layers, "%s: %d", rows[i].line, o.shape.recompute_layers);
+        EXPECT(o.shape.keep_probabilities == rows[i].keeps, "%s", rows[i].line);
+        EXPECT(o.distribute_saved_activations == (strstr(rows[i].line, "distribute") != NULL), "shares");
+        options_destroy(&o);
+    }
+}
+
+static void shards(void) {
+    Options o;
+    EXPECT_OK(resolve_run(&o, "--ranks 2 --tp 2 --sequence-parallel"));
+    EXPECT(o.shape.sequence_parallel && !*options_notes(&o), "%s", options_notes(&o));
+    options_destroy(&o);
+    EXPECT_OK(resolve_run(&o, "--sequence-parallel"));
+    EXPECT(!o.shape.sequence_parallel && o.sequence_parallel, "asked for, and of no use");
+    options_destroy(&o);
+    EXPECT_OK(resolve_run(&o, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
+                              "--no-scatter-gather-tensors-in-pipeline"));
+    EXPECT(o.use_distributed_optimizer && o.overlap_param_gather && !o.scatter_gather_tensors_in_pipeline,
+           "flags");
+    options_destroy(&o);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"presets are what they say", presets_are_what_they_say},
+                                      {"presets give way", presets_give_way},
+                                      {"memory needs no data", memory_needs_no_data},
+                                      {"families", families},
+                                      {"precision", precision},
+                                      {"recomputation", recomputation},
+                                      {"shards", shards},
+                                      {0}},
+                       argc, argv);
+}
