@@ -1,13 +1,17 @@
 #include "model/model.h"
+#include <math.h>
 #include <stdlib.h>
 
 typedef struct {
     Attention attention;
     Mlp mlp;
+    int first_param, end_param; // its parameters in the registry
 } Layer;
 
 typedef struct {
-    Tensor x, middle; // input of the attention half and of the mlp half
+    Tensor x;      // input of the attention half; after an input half, what the mlp's weight half needs
+    Tensor middle; // input of the mlp half; after an input half, what the attention's weight half needs
+    Tensor saved;  // what is kept of x for recomputation, where that is less
     AttentionStash attention;
     MlpStash mlp;
 } LayerStash;
@@ -20,11 +24,13 @@ typedef struct {
 struct Gpt {
     ModelShape shape;
     Context *context;
+    Params *params;
     Layer *layers; // of the whole model; those of other ranks are declared and never run
     Embedding embedding;
     LossHead head;
     Chunk *chunks;
     int num_chunks;
+    Tensor rotary_table;
     Tensor logits;
 };
 
@@ -37,20 +43,24 @@ static int most_layers(const Gpt *gpt) {
 
 // ---- declaration -----------------------------------------------------------------------------------
 
+static void declare_layer(Gpt *gpt, const Builder *builder, int number) {
+    Layer *layer = &gpt->layers[number];
+    layer->first_param = builder->params->count;
+    layer->attention = attention_declare(builder, number);
+    layer->mlp = mlp_declare(builder, number);
+    layer->end_param = builder->params->count;
+}
+
 // The stages in the model's order; a rank keeps the ranges of its own.
-static void declare_stage(Gpt *gpt, LayerSplit split, const Schedule *schedule, int stage, Params *params) {
+static void declare_stage(Gpt *gpt, LayerSplit split, const Schedule *schedule, int stage) {
     int rank = gpt->context->place.pp, last_stage = schedule->num_ranks * schedule->num_chunks - 1;
     Chunk chunk = {.first = stage == 0, .last = stage == last_stage};
+    Builder builder = {gpt->params, &gpt->shape, gpt->context->mode.sequence_parallel, stage};
     layer_range(split, schedule->num_ranks, schedule->num_chunks, stage, &chunk.first_layer,
                 &chunk.num_layers);
-    if (chunk.first) gpt->embedding = embedding_declare(params, stage, &gpt->shape);
-    for (int i = 0; i < chunk.num_layers; i++) {
-        int number = chunk.first_layer + i;
-        Layer *layer = &gpt->layers[number];
-        layer->attention = attention_declare(params, number, stage, &gpt->shape);
-        layer->mlp = mlp_declare(params, number, stage, &gpt->shape);
-    }
-    if (chunk.last) gpt->head = loss_head_declare(params, stage, &gpt->shape);
+    if (chunk.first) gpt->embedding = embedding_declare(&builder);
+    for (int i = 0; i < chunk.num_layers; i++) declare_layer(gpt, &builder, chunk.first_layer + i);
+    if (chunk.last) gpt->head = loss_head_declare(&builder);
     for (int c = 0; c < gpt->num_chunks; c++)
         if (schedule_stage(schedule, rank, c) == stage) gpt->chunks[c] = chunk;
 }
@@ -59,12 +69,41 @@ Status gpt_create(Gpt **out, const ModelShape *shape, LayerSplit split, Context 
                   const Schedule *schedule, Params *params) {
     Gpt *gpt = *out = calloc(1, sizeof *gpt);
     if (!gpt) return fail(ERR_OS, "no memory for the model");
-    *gpt = (Gpt){.shape = *shape, .context = context, .num_chunks = schedule->num_chunks};
+    *gpt = (Gpt){.shape = *shape, .context = context, .params = params, .num_chunks = schedule->num_chunks};
     gpt->layers = calloc((size_t)shape->layers, sizeof *gpt->layers);
     gpt->chunks = calloc((size_t)gpt->num_chunks, sizeof *gpt->chunks);
     if (!gpt->layers || !gpt->chunks) return fail(ERR_OS, "no memory for %d layers", shape->layers);
     for (int stage = 0; stage < schedule->num_ranks * schedule->num_chunks; stage++)
-        declare_stage(gpt, split, schedule, stage, params);
+        declare_stage(gpt, split, schedule, stage);
+    return OK;
+}
+
+static int rotary_columns(const ModelShape *shape) {
+    return shape->rotary_columns ? shape->rotary_columns : shape->head_size;
+}
+
+// Angle i of position s is s / base^(2i / R).
+static void fill_rotary(const ModelShape *shape, float *table) {
+    int columns = rotary_columns(shape), half = columns / 2;
+    for (int s = 0; s < shape->sequence; s++, table += columns)
+        for (int i = 0; i < half; i++) {
+            double angle = s * pow(shape->rotary_base, -2.0 * i / columns);
+            table[i] = (float)cos(angle), table[half + i] = (float)sin(angle);
+        }
+}
+
+Status gpt_place(Gpt *gpt, Arena *arena) {
+    const ModelShape *shape = &gpt->shape;
+    Context *c = gpt->context;
+    if (shape->position != POSITION_ROTARY) return OK;
+    int64_t rows = shape->sequence, columns = rotary_columns(shape);
+    float *host = malloc((size_t)(rows * columns) * sizeof *host);
+    if (!host) return fail(ERR_OS, "no memory for the table of rotary positions");
+    gpt->rotary_table = tensor_take(arena, "rotary positions", rows, columns, F32);
+    fill_rotary(shape, host);
+    device_upload(c->device, c->stream, gpt->rotary_table, host);
+    free(host);
+    for (int i = 0; i < shape->layers; i++) gpt->layers[i].attention.rotary_table = gpt->rotary_table;
     return OK;
 }
 
@@ -77,69 +116,234 @@ void gpt_destroy(Gpt *gpt) {
 
 void gpt_keep_logits(Gpt *gpt, Tensor logits) { gpt->logits = logits; }
 
+// ---- who follows the chunk's parameters -------------------------------------------------------------
+
+// Where a parameter ends among those that a forward waits for one by one; 0 for the others.
+static int64_t end_of(const Gpt *gpt, const Param *p) {
+    if (!p || p->chunk < 0 || p->offset < 0 || p->offset >= gpt->params->chunks[p->chunk].partial) return 0;
+    return p->offset + tensor_count(p->value);
+}
+
+static void need(const Gpt *gpt, int chunk, int64_t end) {
+    const ParamWatch *watch = &gpt->context->watch;
+    if (watch->need) watch->need(watch->self, chunk, end);
+}
+
+static void need_embedding(const Gpt *gpt, int chunk) {
+    int64_t word = end_of(gpt, gpt->embedding.word), position = end_of(gpt, gpt->embedding.position);
+    need(gpt, chunk, word > position ? word : position);
+}
+
+static void need_layer(const Gpt *gpt, int chunk, int number) {
+    int64_t end = 0;
+    for (int i = gpt->layers[number].first_param; i < gpt->layers[number].end_param; i++) {
+        int64_t one = end_of(gpt, gpt->params->items[i]);
+        if (one > end) end = one;
+    }
+    need(gpt, chunk, end);
+}
+
+// The last backward has passed layer `number`: all gradients from its first parameter on are final.
+static void done(const Gpt *gpt, int chunk, int number) {
+    const ParamWatch *watch = &gpt->context->watch;
+    if (!watch->done) return;
+    int64_t begin = gpt->params->chunks[chunk].partial;
+    for (int i = gpt->layers[number].first_param; i < gpt->layers[number].end_param; i++)
+        if (gpt->params->items[i]->offset < begin) begin = gpt->params->items[i]->offset;
+    watch->done(watch->self, chunk, begin);
+}
+
+// ---- what is stashed and what is computed again -------------------------------------------------------
+
+// The group of layers [*first, *end) of a chunk that layer `i` is computed again with; false: it is stashed.
+static bool recomputed(const Gpt *gpt, const Chunk *chunk, int i, int *first, int *end) {
+    const ModelMode *mode = &gpt->context->mode;
+    int k = mode->recompute_layers;
+    *first = i, *end = i + 1;
+    if (mode->recompute == RECOMPUTE_BLOCK) return i < k;
+    if (mode->recompute != RECOMPUTE_UNIFORM) return false;
+    *first = i / k * k;
+    *end = *first + k < chunk->num_layers ? *first + k : chunk->num_layers;
+    return true;
+}
+
+// Whether layer i is the start of a group whose input is kept in shares. The first one's is the stage's input, a
+// message that stays where it arrived.
+static bool saves_share(const Gpt *gpt, const Chunk *chunk, int i) {
+    int first, end;
+    bool again = recomputed(gpt, chunk, i, &first, &end) && first == i;
+    return again && i > 0 && gpt->context->mode.distribute_saved && gpt->context->grid.tp > 1;
+}
+
+// Whether layer i's whole input has to outlive the forward.
+static bool keeps_input(const Gpt *gpt, const Chunk *chunk, int i) {
+    int first, end;
+    if (!recomputed(gpt, chunk, i, &first, &end)) return true;
+    return first == i && !saves_share(gpt, chunk, i);
+}
+
+static Tensor share_of(const Context *c, Tensor x) {
+    int64_t rows = x.rows / c->grid.tp;
+    return tensor_rows(x, rows * c->place.tp, rows);
+}
+
 // ---- one chunk, forward -------------------------------------------------------------------------------
+
+static void forward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor x, Tensor y, Arena *arena,
+                          const Microbatch *mb) {
+    const Layer *layer = &gpt->layers[number];
+    Tensor saved = stash->saved;
+    *stash = (LayerStash){.x = x, .saved = saved};
+    stash->middle = tensor_take(arena, "hidden between the halves of a layer", x.rows, x.cols, x.dtype);
+    attention_apply(gpt->context, &layer->attention, x, stash->middle, &stash->attention, arena, mb);
+    mlp_apply(gpt->context, &layer->mlp, stash->middle, y, &stash->mlp, arena, mb);
+}
+
+// Layer i of a chunk, for the first time: what is computed again later leaves nothing but its group's input.
+static void forward_first(Gpt *gpt, const Chunk *chunk, int i, Slot *slot, Tensor x, Tensor y,
+                          const Microbatch *mb) {
+    Context *c = gpt->context;
+    LayerStash *stash = &((LayerStash *)slot->layers)[i];
+    int first, end;
+    *stash = (LayerStash){0};
+    if (!recomputed(gpt, chunk, i, &first, &end)) {
+        forward_layer(gpt, chunk->first_layer + i, stash, x, y, &slot->stash, mb);
+        return;
+    }
+    if (first == i) stash->saved = x;
+    if (saves_share(gpt, chunk, i)) {
+        Tensor share = share_of(c, x);
+        stash->saved =
+            tensor_take(&slot->stash, "saved share of a layer's input", share.rows, share.cols, x.dtype);
+        device_copy(c->device, c->stream, stash->saved, share);
+    }
+    ArenaMark mark = arena_mark(c->scratch);
+    forward_layer(gpt, chunk->first_layer + i, stash, x, y, c->scratch, mb);
+    arena_release(c->scratch, mark);
+}
+
+// Hidden states that nobody keeps alternate between two tensors.
+static void forward_layers(Gpt *gpt, int chunk_index, Slot *slot, const Microbatch *mb) {
+    Context *c = gpt->context;
+    const Chunk *chunk = &gpt->chunks[chunk_index];
+    Tensor x = slot->input, passing[2];
+    for (int i = 0; i < 2 && c->mode.recompute >= RECOMPUTE_UNIFORM; i++)
+        passing[i] = tensor_take(c->scratch, "hidden between recomputed layers", x.rows, x.cols, x.dtype);
+    for (int i = 0; i < chunk->num_layers; i++) {
+        Tensor y;
+        if (i + 1 == chunk->num_layers)
+            y = slot->output;
+        else if (keeps_input(gpt, chunk, i + 1))
+            y = tensor_take(&slot->stash, "hidden between layers", x.rows, x.cols, x.dtype);
+        else
+            y = passing[i % 2];
+        need_layer(gpt, chunk_index, chunk->first_layer + i);
+        forward_first(gpt, chunk, i, slot, x, y, mb);
+        x = y;
+    }
+    if (!chunk->num_layers) device_copy(c->device, c->stream, slot->output, slot->input);
+}
 
 static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *mb) {
     Gpt *gpt = self;
     Context *c = gpt->context;
     const Chunk *chunk = &gpt->chunks[chunk_index];
-    LayerStash *stash = slot->layers;
-    Tensor x = slot->input;
-    if (chunk->first) embedding_apply(c, &gpt->embedding, x, mb);
-    for (int i = 0; i < chunk->num_layers; i++) {
-        const Layer *layer = &gpt->layers[chunk->first_layer + i];
-        bool end = i + 1 == chunk->num_layers;
-        Tensor middle =
-            tensor_take(&slot->stash, "hidden between the halves of a layer", x.rows, x.cols, F32);
-        Tensor y =
-            end ? slot->output : tensor_take(&slot->stash, "hidden between layers", x.rows, x.cols, F32);
-        stash[i] = (LayerStash){.x = x, .middle = middle};
-        attention_apply(c, &layer->attention, x, middle, &stash[i].attention, &slot->stash, mb);
-        mlp_apply(c, &layer->mlp, middle, y, &stash[i].mlp, &slot->stash, mb);
-        x = y;
+    ArenaMark mark = arena_mark(c->scratch);
+    if (chunk->first) {
+        need_embedding(gpt, chunk_index);
+        embedding_apply(c, &gpt->embedding, slot->input, mb);
     }
-    if (chunk->last) loss_head_apply(c, &gpt->head, slot->output, mb, gpt->logits);
+    forward_layers(gpt, chunk_index, slot, mb);
+    arena_release(c->scratch, mark);
+    if (!chunk->last) return;
+    need(gpt, chunk_index, gpt->params->chunks[chunk_index].count);
+    loss_head_apply(c, &gpt->head, slot->output, mb, gpt->logits);
 }
 
 // ---- one chunk, backward ------------------------------------------------------------------------------
 
-// Both halves of one layer's backward; dy and dx may be the same tensor.
-static void backward_layer(Context *c, const Layer *layer, const LayerStash *stash, Tensor dy, Tensor dx,
+// One layer's backward, dy -> dx, which may be dy. When the weight half comes later, what it needs moves to where
+// the layer's input lay, which is dead by then.
+static void backward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor dy, Tensor dx, Halves halves,
                            const Microbatch *mb) {
+    Context *c = gpt->context;
+    const Layer *layer = &gpt->layers[number];
+    if (halves == WEIGHT_HALF) {
+        mlp_gradient(c, &layer->mlp, halves, &stash->mlp, (Tensor){0}, stash->x, (Tensor){0}, mb);
+        attention_gradient(c, &layer->attention, halves, &stash->attention, (Tensor){0}, stash->middle,
+                           (Tensor){0}, mb);
+        return;
+    }
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor dmiddle = tensor_take(c->scratch, "gradient between the halves of a layer", dy.rows, dy.cols, F32);
-    ArenaMark half = arena_mark(c->scratch);
-    MlpGrads mlp;
-    mlp_backward_input(c, &layer->mlp, &stash->mlp, dy, dmiddle, &mlp, c->scratch, mb);
-    mlp_backward_weight(c, &layer->mlp, &stash->mlp, &mlp);
-    arena_release(c->scratch, half);
-    AttentionGrads attention;
-    attention_backward_input(c, &layer->attention, &stash->attention, dmiddle, dx, &attention, c->scratch,
-                             mb);
-    attention_backward_weight(c, &layer->attention, &stash->attention, &attention);
+    Tensor dmiddle =
+        tensor_take(c->scratch, "gradient between the halves of a layer", dy.rows, dy.cols, dy.dtype);
+    Tensor dlast = tensor_take(c->scratch, "gradient of the mlp's output", dy.rows, dy.cols, dy.dtype);
+    mlp_gradient(c, &layer->mlp, halves, &stash->mlp, dy, dlast, dmiddle, mb);
+    attention_gradient(c, &layer->attention, halves, &stash->attention, dmiddle, stash->middle, dx, mb);
+    if (halves == INPUT_HALF) device_copy(c->device, c->stream, stash->x, dlast);
     arena_release(c->scratch, mark);
 }
 
-// The gradient flows through slot->output, which every layer replaces by that of its own input; the first
-// layer of the chunk leaves it where it is sent from.
-static void backward(void *self, int chunk_index, Slot *slot, const Microbatch *mb) {
+// Runs layers [first, end) of a chunk forward again, from what was saved of their input; `arena` receives what
+// they stash.
+static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, LayerStash *stash, Arena *arena,
+                            const Microbatch *mb) {
+    Context *c = gpt->context;
+    Tensor x = stash[first].saved;
+    if (saves_share(gpt, chunk, first)) {
+        Tensor share = x;
+        x = tensor_take(arena, "gathered input of a layer", share.rows * c->grid.tp, share.cols, share.dtype);
+        comm_all_gather(c->tp, c->stream, share, x);
+    }
+    for (int i = first; i < end; i++) {
+        Tensor y = tensor_take(arena, "hidden between layers", x.rows, x.cols, x.dtype);
+        forward_layer(gpt, chunk->first_layer + i, &stash[i], x, y, arena, mb);
+        x = y;
+    }
+}
+
+// What the weight half will need of a recomputed group stays in the slot; otherwise it is gone with the call.
+static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *slot, Halves halves,
+                           const Microbatch *mb, bool final) {
+    Context *c = gpt->context;
+    const Chunk *chunk = &gpt->chunks[chunk_index];
+    LayerStash *stash = slot->layers;
+    ArenaMark mark = arena_mark(c->scratch);
+    if (halves != WEIGHT_HALF && recomputed(gpt, chunk, first, &first, &end))
+        recompute_group(gpt, chunk, first, end, stash, halves == INPUT_HALF ? &slot->stash : c->scratch, mb);
+    for (int i = end - 1; i >= first; i--) {
+        int number = chunk->first_layer + i;
+        bool leaves = i == 0 && !chunk->first;
+        backward_layer(gpt, number, &stash[i], slot->output_gradient,
+                       leaves ? slot->input_gradient : slot->output_gradient, halves, mb);
+        if (final && halves != INPUT_HALF) done(gpt, chunk_index, number);
+    }
+    arena_release(c->scratch, mark);
+}
+
+static void backward(void *self, int chunk_index, Slot *slot, const Microbatch *mb, Halves halves,
+                     bool final) {
     Gpt *gpt = self;
     Context *c = gpt->context;
     const Chunk *chunk = &gpt->chunks[chunk_index];
-    const LayerStash *stash = slot->layers;
-    for (int i = chunk->num_layers - 1; i >= 0; i--) {
-        bool leaves = i == 0 && !chunk->first;
-        backward_layer(c, &gpt->layers[chunk->first_layer + i], &stash[i], slot->output,
-                       leaves ? slot->input_gradient : slot->output, mb);
+    for (int end = chunk->num_layers, first, group_end; end > 0; end = first) {
+        recomputed(gpt, chunk, end - 1, &first, &group_end);
+        backward_group(gpt, chunk_index, first, end, slot, halves, mb, final);
     }
-    if (chunk->first) embedding_gradient(c, &gpt->embedding, slot->output, mb);
+    if (!(halves & INPUT_HALF)) return;
+    if (chunk->first)
+        embedding_gradient(c, &gpt->embedding, slot->output_gradient, mb);
+    else if (!chunk->num_layers)
+        device_copy(c->device, c->stream, slot->input_gradient, slot->output_gradient);
 }
 
 Stage gpt_stage(Gpt *gpt) {
+    int64_t tokens = (int64_t)gpt->shape.sequence * gpt->shape.microbatch;
     return (Stage){.self = gpt,
                    .num_chunks = gpt->num_chunks,
-                   .tokens = (int64_t)gpt->shape.sequence * gpt->shape.microbatch,
+                   .rows = context_rows(gpt->context, tokens),
                    .hidden = gpt->shape.hidden,
+                   .dtype = gpt->context->mode.dtype,
                    .slot_layers_bytes = (size_t)most_layers(gpt) * sizeof(LayerStash),
                    .forward = forward,
                    .backward = backward};

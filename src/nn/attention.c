@@ -2,86 +2,153 @@
 #include <math.h>
 #include <stdio.h>
 
-Attention attention_declare(Params *params, int layer, int stage, const ModelShape *shape) {
+Attention attention_declare(const Builder *b, int layer) {
+    const ModelShape *shape = b->shape;
     char prefix[64], name[96];
-    int64_t width = (int64_t)shape->heads * shape->head_size;
+    int64_t groups = model_groups(shape), heads = shape->heads, head_size = shape->head_size;
     snprintf(prefix, sizeof prefix, "decoder.layers.%d", layer);
     Attention a = {.attention_dropout = shape->attention_dropout, .hidden_dropout = shape->hidden_dropout};
     a.attention_key = rng_key(shape->seed, "attention dropout", (uint64_t)layer);
     a.hidden_key = rng_key(shape->seed, "attention output dropout", (uint64_t)layer);
-    a.sequence = shape->sequence, a.head_size = shape->head_size;
+    a.heads_per_group = heads / groups, a.head_size = head_size;
     snprintf(name, sizeof name, "%s.input_layernorm", prefix);
-    a.norm = norm_declare(params, name, stage, shape);
+    a.norm = norm_declare(b, name);
     snprintf(name, sizeof name, "%s.self_attention.linear_qkv", prefix);
-    a.qkv = column_linear_declare(params, name, stage, shape->hidden, 3 * width, shape->init_std);
+    a.qkv = column_linear_declare(b, (LinearSpec){.name = name,
+                                                  .in = shape->hidden,
+                                                  .out = (heads + 2 * groups) * head_size,
+                                                  .stddev = shape->init_std,
+                                                  .bias = !shape->no_linear_bias || shape->qkv_bias});
     snprintf(name, sizeof name, "%s.self_attention.linear_proj", prefix);
-    a.proj = row_linear_declare(params, name, stage, width, shape->hidden,
-                                shape->init_std / sqrtf(2.0f * (float)shape->layers));
+    a.proj =
+        row_linear_declare(b, (LinearSpec){.name = name,
+                                           .in = heads * head_size,
+                                           .out = shape->hidden,
+                                           .stddev = shape->init_std / sqrtf(2.0f * (float)shape->layers),
+                                           .bias = !shape->no_linear_bias});
     return a;
 }
 
-// The local heads are those whose q, k and v the local rows of the weight give.
+// The local groups are those whose queries, keys and values the local rows of the weight give.
 static AttentionShape local_shape(const Context *c, const Attention *a, const Microbatch *mb) {
-    int64_t heads = a->qkv.bias->value.cols / (3 * a->head_size);
-    return (AttentionShape){mb->samples, a->sequence, heads, a->head_size, heads * c->place.tp};
+    int64_t groups = a->qkv.weight->value.rows / ((a->heads_per_group + 2) * a->head_size);
+    int64_t heads = groups * a->heads_per_group;
+    return (AttentionShape){.batch = mb->samples,
+                            .sequence = mb->sequence,
+                            .heads = heads,
+                            .groups = groups,
+                            .head_size = a->head_size,
+                            .first_head = heads * c->place.tp};
 }
+
+static Dropout hidden_dropout(const Context *c, const Attention *a, const Microbatch *mb) {
+    return microbatch_dropout(c, mb, a->hidden_key, a->hidden_dropout, true);
+}
+
+static Dropout attention_dropout(const Context *c, const Attention *a, const Microbatch *mb) {
+    return microbatch_dropout(c, mb, a->attention_key, a->attention_dropout, false);
+}
+
+static void rotate(Context *c, const Attention *a, Tensor qkv, AttentionShape shape, bool inverse) {
+    if (!a->rotary_table.data) return;
+    rotary(c->device, c->stream,
+           (Rotary){.table = a->rotary_table, .qkv = qkv, .shape = shape, .inverse = inverse});
+}
+
+// ---- the core: scores, softmax, dropout, values -----------------------------------------------------
+
+// What the core keeps for its backward besides its input and output.
+static void take_core_stash(const Context *c, AttentionShape shape, AttentionStash *stash, Arena *arena) {
+    int64_t heads = shape.batch * shape.heads;
+    stash->stats = tensor_take(arena, "attention log-sum-exp", heads, shape.sequence, F32);
+    if (c->mode.keep_probabilities)
+        stash->probabilities = tensor_take(arena, "attention probabilities", heads * shape.sequence,
+                                           shape.sequence, stash->qkv.dtype);
+}
+
+static void core_forward(Context *c, const Attention *a, const AttentionStash *stash, AttentionShape shape,
+                         const Microbatch *mb) {
+    attention_forward(c->device, c->stream,
+                      (AttentionForward){.qkv = stash->qkv,
+                                         .out = stash->out,
+                                         .stats = stash->stats,
+                                         .probabilities = stash->probabilities,
+                                         .shape = shape,
+                                         .dropout = attention_dropout(c, a, mb)});
+}
+
+// The gradient of qkv takes its place.
+static void core_backward(Context *c, const Attention *a, const AttentionStash *kept, Tensor dout,
+                          const Microbatch *mb) {
+    AttentionShape shape = local_shape(c, a, mb);
+    AttentionStash stash = *kept;
+    if (!stash.stats.data) {
+        take_core_stash(c, shape, &stash, c->scratch);
+        core_forward(c, a, &stash, shape, mb);
+    }
+    attention_backward(c->device, c->stream,
+                       (AttentionBackward){.dout = dout,
+                                           .qkv = stash.qkv,
+                                           .out = stash.out,
+                                           .stats = stash.stats,
+                                           .probabilities = stash.probabilities,
+                                           .dqkv = stash.qkv,
+                                           .shape = shape,
+                                           .dropout = attention_dropout(c, a, mb)});
+    rotate(c, a, stash.qkv, shape, true);
+}
+
+// ---- the whole half ----------------------------------------------------------------------------------
 
 void attention_apply(Context *c, const Attention *a, Tensor x, Tensor y, AttentionStash *stash, Arena *arena,
                      const Microbatch *mb) {
     AttentionShape shape = local_shape(c, a, mb);
-    int64_t tokens = x.rows, width = shape.heads * shape.head_size;
+    int64_t tokens = shape.batch * shape.sequence;
+    *stash = (AttentionStash){0};
     norm_apply(c, &a->norm, x, &stash->norm, arena);
-    stash->qkv = tensor_take(arena, "qkv", tokens, 3 * width, F32);
-    stash->out = tensor_take(arena, "attention output", tokens, width, F32);
-    stash->stats =
-        tensor_take(arena, "attention log-sum-exp", shape.batch * shape.heads, shape.sequence, F32);
+    stash->qkv = tensor_take(arena, "qkv", tokens, a->qkv.weight->value.rows, x.dtype);
+    stash->out = tensor_take(arena, "attention output", tokens, shape.heads * shape.head_size, x.dtype);
     column_linear_forward(c, &a->qkv, stash->norm.y, stash->qkv, true);
-    attention_forward(
-        c->device, c->stream,
-        (AttentionForward){.qkv = stash->qkv,
-                           .out = stash->out,
-                           .stats = stash->stats,
-                           .shape = shape,
-                           .dropout = microbatch_dropout(mb, a->attention_key, a->attention_dropout)});
+    rotate(c, a, stash->qkv, shape, false);
+    bool recomputed = c->mode.recompute == RECOMPUTE_SELECTIVE;
+    ArenaMark mark = arena_mark(c->scratch);
+    AttentionStash core = *stash;
+    take_core_stash(c, shape, &core, recomputed ? c->scratch : arena);
+    if (recomputed) core.probabilities = (Tensor){0};
+    core_forward(c, a, &core, shape, mb);
+    if (!recomputed) *stash = core;
+    if (recomputed) arena_release(c->scratch, mark);
     row_linear_forward(c, &a->proj, stash->out, y);
     bias_dropout_add(c->device, c->stream,
                      (BiasDropoutAdd){.x = y,
-                                      .bias = a->proj.bias->value,
+                                      .bias = a->proj.bias ? a->proj.bias->value : (Tensor){0},
                                       .residual = x,
                                       .y = y,
-                                      .dropout = microbatch_dropout(mb, a->hidden_key, a->hidden_dropout)});
+                                      .dropout = hidden_dropout(c, a, mb)});
 }
 
-void attention_backward_input(Context *c, const Attention *a, const AttentionStash *stash, Tensor dy,
-                              Tensor dx, AttentionGrads *grads, Arena *keep, const Microbatch *mb) {
-    Tensor qkv = stash->qkv, out = stash->out;
-    grads->dproj = tensor_take(keep, "gradient of proj", dy.rows, dy.cols, F32);
-    grads->dqkv = tensor_take(keep, "gradient of qkv", qkv.rows, qkv.cols, F32);
-    grads->dnorm = tensor_take(keep, "gradient of norm", dy.rows, dy.cols, F32);
-    dropout_backward(c->device, c->stream,
-                     (DropoutBackward){.dy = dy,
-                                       .dx = grads->dproj,
-                                       .dropout = microbatch_dropout(mb, a->hidden_key, a->hidden_dropout)});
+static void input_half(Context *c, const Attention *a, Halves halves, const AttentionStash *stash, Tensor dy,
+                       Tensor dlast, Tensor dx, const Microbatch *mb) {
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor dout = tensor_take(c->scratch, "gradient of attention output", out.rows, out.cols, F32);
-    row_linear_backward_input(c, &a->proj, grads->dproj, dout);
-    attention_backward(
-        c->device, c->stream,
-        (AttentionBackward){.dout = dout,
-                            .qkv = qkv,
-                            .out = out,
-                            .stats = stash->stats,
-                            .dqkv = grads->dqkv,
-                            .shape = local_shape(c, a, mb),
-                            .dropout = microbatch_dropout(mb, a->attention_key, a->attention_dropout)});
+    dropout_backward(c->device, c->stream,
+                     (DropoutBackward){.dy = dy, .dx = dlast, .dropout = hidden_dropout(c, a, mb)});
+    Tensor out = stash->out;
+    Tensor dout = tensor_take(c->scratch, "gradient of attention output", out.rows, out.cols, out.dtype);
+    row_linear_backward(c, &a->proj, halves, out, dlast, dout);
+    core_backward(c, a, stash, dout, mb);
     arena_release(c->scratch, mark);
-    column_linear_backward_input(c, &a->qkv, grads->dqkv, grads->dnorm);
-    norm_input_gradient(c, &a->norm, &stash->norm, grads->dnorm, dy, dx);
+    Tensor dnorm = tensor_take(c->scratch, "gradient of norm", dy.rows, dy.cols, dy.dtype);
+    column_linear_backward(c, &a->qkv, halves, stash->norm.y, stash->qkv, dnorm);
+    norm_gradient(c, &a->norm, &stash->norm, dnorm, dy, dx);
+    arena_release(c->scratch, mark);
 }
 
-void attention_backward_weight(Context *c, const Attention *a, const AttentionStash *stash,
-                               const AttentionGrads *grads) {
-    linear_backward_weight(c, &a->proj, stash->out, grads->dproj);
-    linear_backward_weight(c, &a->qkv, stash->norm.y, grads->dqkv);
-    norm_weight_gradient(c, &a->norm, &stash->norm, grads->dnorm);
+void attention_gradient(Context *c, const Attention *a, Halves halves, AttentionStash *stash, Tensor dy,
+                        Tensor dlast, Tensor dx, const Microbatch *mb) {
+    if (halves & INPUT_HALF) {
+        input_half(c, a, halves, stash, dy, dlast, dx, mb);
+        return;
+    }
+    row_linear_backward(c, &a->proj, halves, stash->out, dlast, (Tensor){0});
+    column_linear_backward(c, &a->qkv, halves, stash->norm.y, stash->qkv, (Tensor){0});
 }

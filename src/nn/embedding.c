@@ -2,73 +2,87 @@
 
 static const char word_name[] = "embedding.word_embeddings.weight";
 
-static ParamSpec table(const char *name, int stage, const ModelShape *shape, int64_t rows) {
-    ParamSpec spec = {.stage = stage, .rows = rows, .cols = shape->hidden, .shard = {-1}};
+// ---- embedding ---------------------------------------------------------------------------------------
+
+static ParamSpec table(const Builder *b, const char *name, int64_t rows) {
+    ParamSpec spec = {.stage = b->stage, .rows = rows, .cols = b->shape->hidden, .shard = {.dim = -1}};
     snprintf(spec.name, sizeof spec.name, "%s", name);
-    spec.init = INIT_NORMAL, spec.stddev = shape->init_std;
+    spec.init = INIT_NORMAL, spec.stddev = b->shape->init_std;
     spec.decay = true;
     return spec;
 }
 
-static ParamSpec word_table(const char *name, int stage, const ModelShape *shape) {
-    ParamSpec spec = table(name, stage, shape, shape->padded_vocabulary);
+static ParamSpec word_table(const Builder *b, const char *name) {
+    ParamSpec spec = table(b, name, b->shape->padded_vocabulary);
     spec.shard.dim = 0;
-    spec.real_rows = shape->vocabulary;
+    spec.real_rows = b->shape->vocabulary;
     return spec;
 }
 
-Embedding embedding_declare(Params *params, int stage, const ModelShape *shape) {
-    ParamSpec position = table("embedding.position_embeddings.weight", stage, shape, shape->positions);
-    Embedding e = {.hidden_dropout = shape->hidden_dropout};
-    e.hidden_key = rng_key(shape->seed, "embedding dropout", 0);
-    e.word = params_declare(params, word_table(word_name, stage, shape));
-    e.position = params_declare(params, position);
+Embedding embedding_declare(const Builder *b) {
+    Embedding e = {.hidden_dropout = b->shape->hidden_dropout};
+    e.hidden_key = rng_key(b->shape->seed, "embedding dropout", 0);
+    e.word = params_declare(b->params, word_table(b, word_name));
+    if (b->shape->position != POSITION_LEARNED) return e;
+    ParamSpec position = table(b, "embedding.position_embeddings.weight", b->shape->positions);
+    position.partial = b->sequence_parallel;
+    e.position = params_declare(b->params, position);
     return e;
 }
 
 static int64_t first_local_row(const Context *c, const Param *word) { return word->value.rows * c->place.tp; }
 
 void embedding_apply(Context *c, const Embedding *e, Tensor y, const Microbatch *mb) {
-    embedding_forward(
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor mine = context_summand(c, y);
+    embedding_forward(c->device, c->stream,
+                      (EmbeddingForward){.tokens = mb->tokens,
+                                         .table = e->word->value,
+                                         .y = mine,
+                                         .first_row = first_local_row(c, e->word)});
+    context_sum(c, mine, y);
+    arena_release(c->scratch, mark);
+    position_dropout(
         c->device, c->stream,
-        (EmbeddingForward){
-            .tokens = mb->tokens, .table = e->word->value, .y = y, .first_row = first_local_row(c, e->word)});
-    comm_all_reduce(c->tp, c->stream, y, REDUCE_SUM);
-    position_dropout(c->device, c->stream,
-                     (PositionDropout){.x = y,
-                                       .position = e->position->value,
-                                       .y = y,
-                                       .dropout = microbatch_dropout(mb, e->hidden_key, e->hidden_dropout)});
+        (PositionDropout){.x = y,
+                          .position = e->position ? e->position->value : (Tensor){0},
+                          .y = y,
+                          .dropout = microbatch_dropout(c, mb, e->hidden_key, e->hidden_dropout, true)});
 }
 
 void embedding_gradient(Context *c, const Embedding *e, Tensor dy, const Microbatch *mb) {
-    dropout_backward(c->device, c->stream,
-                     (DropoutBackward){.dy = dy,
-                                       .dx = dy,
-                                       .dropout = microbatch_dropout(mb, e->hidden_key, e->hidden_dropout)});
-    position_backward(c->device, c->stream,
-                      (PositionBackward){.dy = dy, .dposition = e->position->grad, .samples = mb->samples});
+    Dropout dropout = microbatch_dropout(c, mb, e->hidden_key, e->hidden_dropout, true);
+    dropout_backward(c->device, c->stream, (DropoutBackward){.dy = dy, .dx = dy, .dropout = dropout});
+    if (e->position)
+        position_backward(c->device, c->stream,
+                          (PositionBackward){.dy = dy,
+                                             .dposition = e->position->grad,
+                                             .samples = mb->samples,
+                                             .first_row = dropout.first_row});
+    ArenaMark mark = arena_mark(c->scratch);
     embedding_backward(c->device, c->stream,
                        (EmbeddingBackward){.tokens = mb->tokens,
-                                           .dy = dy,
+                                           .dy = context_whole(c, dy),
                                            .dtable = e->word->grad,
                                            .first_row = first_local_row(c, e->word)});
+    arena_release(c->scratch, mark);
 }
 
 // ---- final norm, head, loss ----------------------------------------------------------------------------
 
-LossHead loss_head_declare(Params *params, int stage, const ModelShape *shape) {
-    LossHead head = {.vocabulary = shape->vocabulary};
-    head.norm = norm_declare(params, "decoder.final_layernorm", stage, shape);
-    ParamSpec word = word_table("output_layer.weight", stage, shape);
-    word.tied_to = word_name;
-    head.word = params_declare(params, word);
+LossHead loss_head_declare(const Builder *b) {
+    LossHead head = {.vocabulary = b->shape->vocabulary};
+    head.norm = norm_declare(b, "decoder.final_layernorm");
+    ParamSpec word = word_table(b, "output_layer.weight");
+    if (!b->shape->untied) word.tied_to = word_name;
+    head.output.weight = params_declare(b->params, word);
     return head;
 }
 
-// Leaves the losses in mb->loss and the gradient of the logits in `logits`.
-static void cross_entropy(Context *c, const LossHead *head, Tensor logits, const Microbatch *mb) {
-    int64_t tokens = logits.rows, first = first_local_row(c, head->word);
+// Leaves the losses in mb->loss and the gradient of the logits in `dlogits`.
+static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tensor dlogits,
+                          const Microbatch *mb) {
+    int64_t tokens = logits.rows, first = first_local_row(c, head->output.weight);
     Tensor max = tensor_take(c->scratch, "loss max", 1, tokens, F32);
     Tensor sums = tensor_take(c->scratch, "loss sum and target", 2, tokens, F32);
     Tensor sum = tensor_rows(sums, 0, 1), target = tensor_rows(sums, 1, 1);
@@ -91,37 +105,30 @@ static void cross_entropy(Context *c, const LossHead *head, Tensor logits, const
                              .target = target,
                              .mask = mb->mask,
                              .logits = logits,
+                             .dlogits = dlogits,
                              .loss = mb->loss,
                              .first_col = first,
                              .vocabulary = head->vocabulary,
                              .scale = mb->loss_scale});
 }
 
-// From the gradient of the logits to the head's weight gradients and the gradient of `hidden`, which it
-// replaces.
-static void head_gradient(Context *c, const LossHead *head, const NormStash *norm, Tensor dlogits,
-                          Tensor hidden) {
-    Tensor dy = tensor_take(c->scratch, "gradient of final norm", hidden.rows, hidden.cols, F32);
-    matmul(c->device, c->stream, (Matmul){.a = dlogits, .b = head->word->value, .d = dy});
-    comm_all_reduce(c->tp, c->stream, dy, REDUCE_SUM);
-    matmul(
-        c->device, c->stream,
-        (Matmul){.a = dlogits, .b = norm->y, .d = head->word->grad, .transpose_a = true, .accumulate = true});
-    norm_weight_gradient(c, &head->norm, norm, dy);
-    norm_input_gradient(c, &head->norm, norm, dy, (Tensor){0}, dy);
-    device_copy(c->device, c->stream, hidden, dy);
-}
-
 void loss_head_apply(Context *c, const LossHead *head, Tensor hidden, const Microbatch *mb,
                      Tensor logits_copy) {
     ArenaMark mark = arena_mark(c->scratch);
+    int64_t tokens = mb->sequence * mb->samples, width = head->output.weight->value.rows;
     NormStash norm;
     norm_apply(c, &head->norm, hidden, &norm, c->scratch);
-    Tensor logits = tensor_take(c->scratch, "logits", hidden.rows, head->word->value.rows, F32);
-    matmul(c->device, c->stream,
-           (Matmul){.a = norm.y, .b = head->word->value, .d = logits, .transpose_b = true});
+    Tensor logits = tensor_take(c->scratch, "logits", tokens, width, F32), dlogits = logits;
+    if (hidden.dtype != F32)
+        dlogits = tensor_take(c->scratch, "gradient of logits", tokens, width, hidden.dtype);
+    column_linear_forward(c, &head->output, norm.y, logits, false);
     if (logits_copy.data) device_copy(c->device, c->stream, logits_copy, logits);
-    cross_entropy(c, head, logits, mb);
-    if (mb->training) head_gradient(c, head, &norm, logits, hidden);
+    cross_entropy(c, head, logits, dlogits, mb);
+    if (mb->training) {
+        Tensor dnorm =
+            tensor_take(c->scratch, "gradient of final norm", hidden.rows, hidden.cols, hidden.dtype);
+        column_linear_backward(c, &head->output, BOTH_HALVES, norm.y, dlogits, dnorm);
+        norm_gradient(c, &head->norm, &norm, dnorm, (Tensor){0}, hidden);
+    }
     arena_release(c->scratch, mark);
 }

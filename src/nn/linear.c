@@ -1,34 +1,74 @@
 #include "nn/nn.h"
 #include <stdio.h>
 
-static ParamSpec named(const char *prefix, const char *suffix, int stage) {
-    ParamSpec spec = {.stage = stage, .shard = {-1}};
+// ---- declaring -------------------------------------------------------------------------------------
+
+static ParamSpec named(const Builder *b, const char *prefix, const char *suffix) {
+    ParamSpec spec = {.stage = b->stage, .shard = {.dim = -1}};
     int length = snprintf(spec.name, sizeof spec.name, "%s.%s", prefix, suffix);
     CHECK(length < (int)sizeof spec.name, "the parameter name %s.%s is too long", prefix, suffix);
     return spec;
 }
 
-static Linear declare(Params *params, const char *name, int stage, int64_t in, int64_t out, float stddev,
-                      int cut_dim) {
-    ParamSpec weight = named(name, "weight", stage), bias = named(name, "bias", stage);
-    weight.rows = out, weight.cols = in;
-    weight.shard.dim = cut_dim;
-    weight.init = INIT_NORMAL, weight.stddev = stddev;
+static Param *declare_weight(const Builder *b, LinearSpec linear, Shard shard) {
+    ParamSpec weight = named(b, linear.name, "weight");
+    weight.rows = linear.out, weight.cols = linear.in;
+    weight.shard = shard;
+    weight.init = INIT_NORMAL, weight.stddev = linear.stddev;
     weight.decay = true;
-    bias.rows = 1, bias.cols = out;
-    bias.shard.dim = cut_dim == 0 ? 1 : -1; // cut with the output, or whole on every rank
-    return (Linear){params_declare(params, weight), params_declare(params, bias)};
+    return params_declare(b->params, weight);
 }
 
-Linear column_linear_declare(Params *params, const char *name, int stage, int64_t in, int64_t out,
-                             float stddev) {
-    return declare(params, name, stage, in, out, stddev, 0);
+Linear column_linear_declare(const Builder *b, LinearSpec linear) {
+    Linear l = {.weight = declare_weight(b, linear, (Shard){0, linear.blocks})};
+    if (!linear.bias) return l;
+    ParamSpec bias = named(b, linear.name, "bias");
+    bias.rows = 1, bias.cols = linear.out;
+    bias.shard = (Shard){1, linear.blocks};
+    l.bias = params_declare(b->params, bias);
+    return l;
 }
 
-Linear row_linear_declare(Params *params, const char *name, int stage, int64_t in, int64_t out,
-                          float stddev) {
-    return declare(params, name, stage, in, out, stddev, 1);
+Linear row_linear_declare(const Builder *b, LinearSpec linear) {
+    Linear l = {.weight = declare_weight(b, linear, (Shard){.dim = 1})};
+    if (!linear.bias) return l;
+    ParamSpec bias = named(b, linear.name, "bias");
+    bias.rows = 1, bias.cols = linear.out;
+    bias.partial = b->sequence_parallel;
+    l.bias = params_declare(b->params, bias);
+    return l;
 }
+
+// ---- the conjugate operators -----------------------------------------------------------------------
+
+static bool cut(const Context *c) { return c->mode.sequence_parallel && c->grid.tp > 1; }
+
+int64_t context_rows(const Context *c, int64_t rows) { return cut(c) ? rows / c->grid.tp : rows; }
+
+int64_t context_first_row(const Context *c, int64_t rows) {
+    return cut(c) ? rows / c->grid.tp * c->place.tp : 0;
+}
+
+Tensor context_whole(Context *c, Tensor share) {
+    if (!cut(c)) return share;
+    Tensor all = tensor_take(c->scratch, "gathered rows", share.rows * c->grid.tp, share.cols, share.dtype);
+    comm_all_gather(c->tp, c->stream, share, all);
+    return all;
+}
+
+Tensor context_summand(Context *c, Tensor result) {
+    if (!cut(c)) return result;
+    return tensor_take(c->scratch, "rows to scatter", result.rows * c->grid.tp, result.cols, result.dtype);
+}
+
+void context_sum(Context *c, Tensor mine, Tensor result) {
+    if (cut(c))
+        comm_reduce_scatter(c->tp, c->stream, mine, result);
+    else
+        comm_all_reduce(c->tp, c->stream, result, REDUCE_SUM);
+}
+
+// ---- products --------------------------------------------------------------------------------------
 
 // y = x W^T (+ bias)
 static void product_forward(Context *c, const Linear *l, Tensor x, Tensor bias, Tensor y) {
@@ -41,55 +81,93 @@ static void product_backward(Context *c, const Linear *l, Tensor dy, Tensor dx) 
     matmul(c->device, c->stream, (Matmul){.a = dy, .b = l->weight->value, .d = dx});
 }
 
-void column_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y, bool with_bias) {
-    product_forward(c, l, x, with_bias ? l->bias->value : (Tensor){0}, y);
+// dW += dy^T x
+static void product_weight(Context *c, const Linear *l, Tensor x, Tensor dy) {
+    matmul(c->device, c->stream,
+           (Matmul){.a = dy, .b = x, .d = l->weight->grad, .transpose_a = true, .accumulate = true});
 }
 
-void column_linear_backward_input(Context *c, const Linear *l, Tensor dy, Tensor dx) {
-    product_backward(c, l, dy, dx);
-    comm_all_reduce(c->tp, c->stream, dx, REDUCE_SUM);
+static void bias_gradient(Context *c, const Linear *l, Tensor dy) {
+    if (l->bias) column_sum(c->device, c->stream, (ColumnSum){.x = dy, .sum = l->bias->grad});
+}
+
+void column_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y, bool with_bias) {
+    ArenaMark mark = arena_mark(c->scratch);
+    product_forward(c, l, context_whole(c, x), with_bias && l->bias ? l->bias->value : (Tensor){0}, y);
+    arena_release(c->scratch, mark);
+}
+
+void column_linear_backward(Context *c, const Linear *l, Halves halves, Tensor x, Tensor dy, Tensor dx) {
+    ArenaMark mark = arena_mark(c->scratch);
+    if (halves & INPUT_HALF) {
+        Tensor mine = context_summand(c, dx);
+        product_backward(c, l, dy, mine);
+        context_sum(c, mine, dx);
+        bias_gradient(c, l, dy);
+        arena_release(c->scratch, mark);
+    }
+    if (halves & WEIGHT_HALF) product_weight(c, l, context_whole(c, x), dy);
+    arena_release(c->scratch, mark);
 }
 
 void row_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y) {
-    product_forward(c, l, x, (Tensor){0}, y);
-    comm_all_reduce(c->tp, c->stream, y, REDUCE_SUM);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor mine = context_summand(c, y);
+    product_forward(c, l, x, (Tensor){0}, mine);
+    context_sum(c, mine, y);
+    arena_release(c->scratch, mark);
 }
 
-void row_linear_backward_input(Context *c, const Linear *l, Tensor dy, Tensor dx) {
-    product_backward(c, l, dy, dx);
+void row_linear_backward(Context *c, const Linear *l, Halves halves, Tensor x, Tensor dy, Tensor dx) {
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor all = context_whole(c, dy);
+    if (halves & INPUT_HALF) {
+        product_backward(c, l, all, dx);
+        bias_gradient(c, l, dy);
+    }
+    if (halves & WEIGHT_HALF) product_weight(c, l, x, all);
+    arena_release(c->scratch, mark);
 }
 
-void linear_backward_weight(Context *c, const Linear *l, Tensor x, Tensor dy) {
-    matmul(c->device, c->stream,
-           (Matmul){.a = dy, .b = x, .d = l->weight->grad, .transpose_a = true, .accumulate = true});
-    column_sum(c->device, c->stream, (ColumnSum){.x = dy, .sum = l->bias->grad});
-}
+// ---- norm ------------------------------------------------------------------------------------------
 
-Norm norm_declare(Params *params, const char *name, int stage, const ModelShape *shape) {
-    ParamSpec gamma = named(name, "weight", stage), beta = named(name, "bias", stage);
+Norm norm_declare(const Builder *b, const char *name) {
+    ParamSpec gamma = named(b, name, "weight"), beta = named(b, name, "bias");
     gamma.rows = beta.rows = 1;
-    gamma.cols = beta.cols = shape->hidden;
+    gamma.cols = beta.cols = b->shape->hidden;
+    gamma.partial = beta.partial = b->sequence_parallel;
     gamma.init = INIT_ONE;
-    return (Norm){params_declare(params, gamma), params_declare(params, beta), shape->norm_epsilon};
+    Norm norm = {.gamma = params_declare(b->params, gamma), .epsilon = b->shape->norm_epsilon};
+    if (!b->shape->rms_norm) norm.beta = params_declare(b->params, beta);
+    return norm;
 }
+
+static Tensor value_or_absent(const Param *p) { return p ? p->value : (Tensor){0}; }
+static Tensor grad_or_absent(const Param *p) { return p ? p->grad : (Tensor){0}; }
 
 void norm_apply(Context *c, const Norm *n, Tensor x, NormStash *stash, Arena *arena) {
     *stash = (NormStash){.x = x,
-                         .y = tensor_take(arena, "norm output", x.rows, x.cols, F32),
-                         .mean = tensor_take(arena, "norm mean", 1, x.rows, F32),
+                         .y = tensor_take(arena, "norm output", x.rows, x.cols, x.dtype),
                          .rstd = tensor_take(arena, "norm 1/deviation", 1, x.rows, F32)};
+    if (n->beta) stash->mean = tensor_take(arena, "norm mean", 1, x.rows, F32);
     norm_forward(c->device, c->stream,
                  (NormForward){.x = x,
                                .gamma = n->gamma->value,
-                               .beta = n->beta->value,
+                               .beta = value_or_absent(n->beta),
                                .y = stash->y,
                                .mean = stash->mean,
                                .rstd = stash->rstd,
                                .epsilon = n->epsilon});
 }
 
-void norm_input_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Tensor residual,
-                         Tensor dx) {
+void norm_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Tensor residual, Tensor dx) {
+    norm_backward_weight(c->device, c->stream,
+                         (NormBackwardWeight){.dy = dy,
+                                              .x = s->x,
+                                              .mean = s->mean,
+                                              .rstd = s->rstd,
+                                              .dgamma = n->gamma->grad,
+                                              .dbeta = grad_or_absent(n->beta)});
     norm_backward_input(c->device, c->stream,
                         (NormBackwardInput){.dy = dy,
                                             .x = s->x,
@@ -98,14 +176,4 @@ void norm_input_gradient(Context *c, const Norm *n, const NormStash *s, Tensor d
                                             .rstd = s->rstd,
                                             .residual = residual,
                                             .dx = dx});
-}
-
-void norm_weight_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy) {
-    norm_backward_weight(c->device, c->stream,
-                         (NormBackwardWeight){.dy = dy,
-                                              .x = s->x,
-                                              .mean = s->mean,
-                                              .rstd = s->rstd,
-                                              .dgamma = n->gamma->grad,
-                                              .dbeta = n->beta->grad});
 }

@@ -2,59 +2,93 @@
 #include <math.h>
 #include <stdio.h>
 
-Mlp mlp_declare(Params *params, int layer, int stage, const ModelShape *shape) {
+Mlp mlp_declare(const Builder *b, int layer) {
+    const ModelShape *shape = b->shape;
     char prefix[64], name[96];
+    bool gated = shape->activation == ACTIVATION_SWIGLU;
     snprintf(prefix, sizeof prefix, "decoder.layers.%d", layer);
-    Mlp m = {.hidden_dropout = shape->hidden_dropout};
+    Mlp m = {.activation = shape->activation, .hidden_dropout = shape->hidden_dropout};
     m.hidden_key = rng_key(shape->seed, "mlp output dropout", (uint64_t)layer);
     snprintf(name, sizeof name, "%s.pre_mlp_layernorm", prefix);
-    m.norm = norm_declare(params, name, stage, shape);
+    m.norm = norm_declare(b, name);
     snprintf(name, sizeof name, "%s.mlp.linear_fc1", prefix);
-    m.fc1 = column_linear_declare(params, name, stage, shape->hidden, shape->ffn, shape->init_std);
+    m.fc1 = column_linear_declare(b, (LinearSpec){.name = name,
+                                                  .in = shape->hidden,
+                                                  .out = (gated ? 2 : 1) * (int64_t)shape->ffn,
+                                                  .stddev = shape->init_std,
+                                                  .bias = !shape->no_linear_bias,
+                                                  .blocks = gated ? 2 : 1});
     snprintf(name, sizeof name, "%s.mlp.linear_fc2", prefix);
-    m.fc2 = row_linear_declare(params, name, stage, shape->ffn, shape->hidden,
-                               shape->init_std / sqrtf(2.0f * (float)shape->layers));
+    m.fc2 = row_linear_declare(b, (LinearSpec){.name = name,
+                                               .in = shape->ffn,
+                                               .out = shape->hidden,
+                                               .stddev = shape->init_std / sqrtf(2.0f * (float)shape->layers),
+                                               .bias = !shape->no_linear_bias});
     return m;
+}
+
+static Dropout hidden_dropout(const Context *c, const Mlp *m, const Microbatch *mb) {
+    return microbatch_dropout(c, mb, m->hidden_key, m->hidden_dropout, true);
+}
+
+static Tensor bias_of(const Linear *linear) { return linear->bias ? linear->bias->value : (Tensor){0}; }
+
+static void activate(Context *c, const Mlp *m, const MlpStash *s) {
+    if (m->activation == ACTIVATION_SWIGLU)
+        swiglu_forward(c->device, c->stream,
+                       (SwigluForward){.x = s->fc1, .bias = bias_of(&m->fc1), .y = s->activated});
+    else
+        bias_gelu_forward(c->device, c->stream,
+                          (BiasGeluForward){.x = s->fc1, .bias = bias_of(&m->fc1), .y = s->activated});
+}
+
+// The gradient of fc1's output takes its place.
+static void activation_gradient(Context *c, const Mlp *m, const MlpStash *s, Tensor dy) {
+    if (m->activation == ACTIVATION_SWIGLU)
+        swiglu_backward(c->device, c->stream,
+                        (SwigluBackward){.dy = dy, .x = s->fc1, .bias = bias_of(&m->fc1), .dx = s->fc1});
+    else
+        bias_gelu_backward(c->device, c->stream,
+                           (BiasGeluBackward){.dy = dy, .x = s->fc1, .bias = bias_of(&m->fc1), .dx = s->fc1});
 }
 
 void mlp_apply(Context *c, const Mlp *m, Tensor x, Tensor y, MlpStash *stash, Arena *arena,
                const Microbatch *mb) {
-    int64_t width = m->fc1.bias->value.cols;
+    int64_t tokens = mb->sequence * mb->samples;
     norm_apply(c, &m->norm, x, &stash->norm, arena);
-    stash->fc1 = tensor_take(arena, "fc1 output", x.rows, width, F32);
-    stash->gelu = tensor_take(arena, "gelu output", x.rows, width, F32);
+    stash->fc1 = tensor_take(arena, "fc1 output", tokens, m->fc1.weight->value.rows, x.dtype);
+    stash->activated = tensor_take(arena, "activation output", tokens, m->fc2.weight->value.cols, x.dtype);
     column_linear_forward(c, &m->fc1, stash->norm.y, stash->fc1, false);
-    bias_gelu_forward(c->device, c->stream,
-                      (BiasGeluForward){.x = stash->fc1, .bias = m->fc1.bias->value, .y = stash->gelu});
-    row_linear_forward(c, &m->fc2, stash->gelu, y);
-    bias_dropout_add(c->device, c->stream,
-                     (BiasDropoutAdd){.x = y,
-                                      .bias = m->fc2.bias->value,
-                                      .residual = x,
-                                      .y = y,
-                                      .dropout = microbatch_dropout(mb, m->hidden_key, m->hidden_dropout)});
-}
-
-void mlp_backward_input(Context *c, const Mlp *m, const MlpStash *stash, Tensor dy, Tensor dx,
-                        MlpGrads *grads, Arena *keep, const Microbatch *mb) {
-    Tensor fc1 = stash->fc1;
-    grads->dfc2 = tensor_take(keep, "gradient of fc2", dy.rows, dy.cols, F32);
-    grads->dfc1 = tensor_take(keep, "gradient of fc1", fc1.rows, fc1.cols, F32);
-    grads->dnorm = tensor_take(keep, "gradient of norm", dy.rows, dy.cols, F32);
-    dropout_backward(c->device, c->stream,
-                     (DropoutBackward){.dy = dy,
-                                       .dx = grads->dfc2,
-                                       .dropout = microbatch_dropout(mb, m->hidden_key, m->hidden_dropout)});
-    row_linear_backward_input(c, &m->fc2, grads->dfc2, grads->dfc1);
-    bias_gelu_backward(
+    activate(c, m, stash);
+    row_linear_forward(c, &m->fc2, stash->activated, y);
+    bias_dropout_add(
         c->device, c->stream,
-        (BiasGeluBackward){.dy = grads->dfc1, .x = fc1, .bias = m->fc1.bias->value, .dx = grads->dfc1});
-    column_linear_backward_input(c, &m->fc1, grads->dfc1, grads->dnorm);
-    norm_input_gradient(c, &m->norm, &stash->norm, grads->dnorm, dy, dx);
+        (BiasDropoutAdd){
+            .x = y, .bias = bias_of(&m->fc2), .residual = x, .y = y, .dropout = hidden_dropout(c, m, mb)});
 }
 
-void mlp_backward_weight(Context *c, const Mlp *m, const MlpStash *stash, const MlpGrads *grads) {
-    linear_backward_weight(c, &m->fc2, stash->gelu, grads->dfc2);
-    linear_backward_weight(c, &m->fc1, stash->norm.y, grads->dfc1);
-    norm_weight_gradient(c, &m->norm, &stash->norm, grads->dnorm);
+static void input_half(Context *c, const Mlp *m, Halves halves, const MlpStash *stash, Tensor dy,
+                       Tensor dlast, Tensor dx, const Microbatch *mb) {
+    ArenaMark mark = arena_mark(c->scratch);
+    dropout_backward(c->device, c->stream,
+                     (DropoutBackward){.dy = dy, .dx = dlast, .dropout = hidden_dropout(c, m, mb)});
+    Tensor y = stash->activated;
+    Tensor dy_activated = tensor_take(c->scratch, "gradient of activation output", y.rows, y.cols, y.dtype);
+    row_linear_backward(c, &m->fc2, halves, y, dlast, dy_activated);
+    activation_gradient(c, m, stash, dy_activated);
+    arena_release(c->scratch, mark);
+    Tensor dnorm = tensor_take(c->scratch, "gradient of norm", dy.rows, dy.cols, dy.dtype);
+    column_linear_backward(c, &m->fc1, halves, stash->norm.y, stash->fc1, dnorm);
+    norm_gradient(c, &m->norm, &stash->norm, dnorm, dy, dx);
+    arena_release(c->scratch, mark);
+}
+
+void mlp_gradient(Context *c, const Mlp *m, Halves halves, MlpStash *stash, Tensor dy, Tensor dlast,
+                  Tensor dx, const Microbatch *mb) {
+    if (halves & INPUT_HALF) {
+        input_half(c, m, halves, stash, dy, dlast, dx, mb);
+        return;
+    }
+    row_linear_backward(c, &m->fc2, halves, stash->activated, dlast, (Tensor){0});
+    column_linear_backward(c, &m->fc1, halves, stash->norm.y, stash->fc1, (Tensor){0});
 }

@@ -1,3 +1,4 @@
+#include "base/half.h"
 #include "nn/nn.h"
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,10 @@ Param *params_declare(Params *params, ParamSpec spec) {
     Param *p = calloc(1, sizeof *p);
     CHECK(p, "no memory for parameter %s", spec.name);
     if (!spec.real_rows) spec.real_rows = spec.rows;
+    if (!spec.shard.blocks) spec.shard.blocks = 1;
     p->spec = spec;
     p->chunk = -1;
+    p->offset = -1;
     return params->items[params->count++] = p;
 }
 
@@ -32,123 +35,207 @@ static int64_t local_cols(const Param *p, int tp) {
 
 int64_t param_local_count(const Param *p, int tp) { return local_rows(p, tp) * local_cols(p, tp); }
 
-static Tensor local_tensor(const Param *p, int tp, float *data) {
-    return (Tensor){data, local_rows(p, tp), local_cols(p, tp), F32};
-}
+// ---- placing ------------------------------------------------------------------------------------
 
-// Floats between neighbours in a flat buffer: parameters start on a cache line.
-static int64_t padded_count(const Param *p, int tp) { return (param_local_count(p, tp) + 15) / 16 * 16; }
+typedef enum { REGION_WHOLE, REGION_PARTIAL, REGION_TIED, NUM_REGIONS } Region;
 
-static void place_values(Params *params, Arena *arena, int tp, Param *p) {
-    p->shares = p->spec.tied_to ? params_find(params, p->spec.tied_to) : NULL;
-    if (p->shares && p->shares->chunk < 0)
-        p->shares = NULL; // the original is on another rank: this is a real copy
-    if (p->shares) {
-        p->value = p->shares->value;
-        return;
+static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+static bool has_copy(const Params *params, const Param *p) {
+    for (int i = 0; i < params->count; i++) {
+        const char *original = params->items[i]->spec.tied_to;
+        if (original && !strcmp(original, p->spec.name)) return true;
     }
-    p->value = tensor_take(arena, p->spec.name, local_rows(p, tp), local_cols(p, tp), F32);
-    p->m = tensor_take(arena, "AdamW first moment", local_rows(p, tp), local_cols(p, tp), F32);
-    p->v = tensor_take(arena, "AdamW second moment", local_rows(p, tp), local_cols(p, tp), F32);
+    return false;
 }
 
-void params_place(Params *params, Arena *arena, int tp, const int *stage_of_chunk, int num_chunks) {
+static Region region_of(const Params *params, const Param *p, int tp) {
+    bool partial = p->spec.partial && tp > 1, tied = p->spec.tied_to || has_copy(params, p);
+    CHECK(!partial || !tied, "parameter %s is tied and partial at once", p->spec.name);
+    return tied ? REGION_TIED : partial ? REGION_PARTIAL : REGION_WHOLE;
+}
+
+// Who is on this rank, and who of them uses another's value.
+static void find_chunks(Params *params, const int *stage_of_chunk) {
+    for (int i = 0; i < params->count; i++)
+        for (int chunk = 0; chunk < params->num_chunks; chunk++)
+            if (params->items[i]->spec.stage == stage_of_chunk[chunk]) params->items[i]->chunk = chunk;
+    for (int i = 0; i < params->count; i++) {
+        Param *p = params->items[i];
+        if (p->chunk < 0 || !p->spec.tied_to) continue;
+        Param *original = params_find(params, p->spec.tied_to);
+        CHECK(original && original != p, "%s is tied to %s", p->spec.name, p->spec.tied_to);
+        if (original->chunk >= 0) p->shares = original;
+    }
+}
+
+// Gives the chunk's parameters of one region their offsets from `end` on; returns where the region ends.
+static int64_t lay_out(Params *params, int chunk, Region region, Grid grid, int64_t end) {
+    for (int i = 0; i < params->count; i++) {
+        Param *p = params->items[i];
+        if (p->chunk != chunk || p->shares || region_of(params, p, grid.tp) != region) continue;
+        p->offset = end;
+        end += round_up(param_local_count(p, grid.tp), PARAM_ALIGNMENT);
+    }
+    return round_up(end, (int64_t)PARAM_ALIGNMENT * grid.dp);
+}
+
+static Tensor local_tensor(const Param *p, int tp, Tensor flat) {
+    Tensor x = tensor_part(flat, p->offset, param_local_count(p, tp));
+    x.rows = local_rows(p, tp);
+    x.cols = local_cols(p, tp);
+    return x;
+}
+
+static void place_chunk(Params *params, Arena *arena, Grid grid, DType dtype, int chunk) {
+    ChunkParams *c = &params->chunks[chunk];
+    c->partial = lay_out(params, chunk, REGION_WHOLE, grid, 0);
+    c->tied = lay_out(params, chunk, REGION_PARTIAL, grid, c->partial);
+    c->count = lay_out(params, chunk, REGION_TIED, grid, c->tied);
+    c->values = tensor_take(arena, "parameters of a chunk", 1, c->count, dtype);
+    c->grads = tensor_take(arena, "gradients of a chunk", 1, c->count, F32);
+    for (int i = 0; i < params->count; i++) {
+        Param *p = params->items[i];
+        if (p->chunk != chunk || p->shares) continue;
+        p->value = local_tensor(p, grid.tp, c->values);
+        p->grad = local_tensor(p, grid.tp, c->grads);
+    }
+}
+
+static void check_cut(const ParamSpec *spec, int tp) {
+    int64_t size = spec->shard.dim == 0 ? spec->rows : spec->cols;
+    CHECK(spec->shard.dim < 0 || size % ((int64_t)spec->shard.blocks * tp) == 0,
+          "%s: %lld do not divide into %d blocks over %d ranks", spec->name, (long long)size,
+          spec->shard.blocks, tp);
+}
+
+void params_place(Params *params, Arena *arena, Grid grid, DType dtype, const int *stage_of_chunk,
+                  int num_chunks) {
     params->num_chunks = num_chunks;
-    params->chunk_grads = calloc((size_t)num_chunks, sizeof *params->chunk_grads);
-    CHECK(params->chunk_grads, "no memory for %d chunks", num_chunks);
-    for (int chunk = 0; chunk < num_chunks; chunk++) {
-        int64_t total = 0;
-        for (int i = 0; i < params->count; i++) {
-            Param *p = params->items[i];
-            if (p->spec.stage != stage_of_chunk[chunk]) continue;
-            p->chunk = chunk;
-            place_values(params, arena, tp, p);
-            total += padded_count(p, tp);
-        }
-        Tensor grads = params->chunk_grads[chunk] = tensor_take(arena, "gradients of a chunk", 1, total, F32);
-        float *next = grads.data;
-        for (int i = 0; i < params->count; i++) {
-            Param *p = params->items[i];
-            if (p->chunk != chunk) continue;
-            p->grad = local_tensor(p, tp, next);
-            next += padded_count(p, tp);
-        }
+    params->chunks = calloc((size_t)num_chunks, sizeof *params->chunks);
+    CHECK(params->chunks, "no memory for %d chunks", num_chunks);
+    for (int i = 0; i < params->count; i++) check_cut(&params->items[i]->spec, grid.tp);
+    find_chunks(params, stage_of_chunk);
+    for (int chunk = 0; chunk < num_chunks; chunk++) place_chunk(params, arena, grid, dtype, chunk);
+    for (int i = 0; i < params->count; i++) {
+        Param *p = params->items[i];
+        if (!p->shares) continue;
+        p->value = p->shares->value;
+        p->grad = tensor_take(arena, "gradient of a tied copy", p->value.rows, p->value.cols, F32);
     }
 }
 
-// The local share of row `row`, columns [first, first + count) of the whole tensor.
-typedef struct {
-    int64_t first_row, first_col, rows, cols;
-} Window;
+// ---- shares of a whole tensor -----------------------------------------------------------------------
 
-static Window local_window(const Param *p, int tp_size, int tp_rank) {
-    Window w = {0, 0, local_rows(p, tp_size), local_cols(p, tp_size)};
-    if (p->spec.shard.dim == 0) w.first_row = w.rows * tp_rank;
-    if (p->spec.shard.dim == 1) w.first_col = w.cols * tp_rank;
-    return w;
+// Neighbouring elements that a rank holds: `count` of row `row` from column `col` on, at `local` in its
+// share.
+typedef struct {
+    int64_t row, col, count, local;
+} Run;
+
+static int64_t num_runs(const Param *p, int tp_size) {
+    return local_rows(p, tp_size) * (p->spec.shard.dim == 1 ? p->spec.shard.blocks : 1);
+}
+
+static Run local_run(const Param *p, int tp_size, int tp_rank, int64_t i) {
+    const ParamSpec *spec = &p->spec;
+    int64_t blocks = spec->shard.blocks, size = spec->shard.dim == 0 ? spec->rows : spec->cols;
+    int64_t block = size / blocks, slice = block / tp_size;
+    if (spec->shard.dim == 0) {
+        int64_t row = i / slice * block + slice * tp_rank + i % slice;
+        return (Run){row, 0, spec->cols, i * spec->cols};
+    }
+    if (spec->shard.dim == 1)
+        return (Run){i / blocks, i % blocks * block + slice * tp_rank, slice, i * slice};
+    return (Run){i, 0, spec->cols, i * spec->cols};
 }
 
 void param_slice(const Param *p, int tp_size, int tp_rank, const float *whole, float *local) {
-    Window w = local_window(p, tp_size, tp_rank);
-    for (int64_t r = 0; r < w.rows; r++)
-        memcpy(local + r * w.cols, whole + (w.first_row + r) * p->spec.cols + w.first_col,
-               (size_t)w.cols * sizeof *local);
+    for (int64_t i = 0; i < num_runs(p, tp_size); i++) {
+        Run run = local_run(p, tp_size, tp_rank, i);
+        memcpy(local + run.local, whole + run.row * p->spec.cols + run.col,
+               (size_t)run.count * sizeof *local);
+    }
 }
 
 void param_unslice(const Param *p, int tp_size, int tp_rank, const float *local, float *whole) {
-    Window w = local_window(p, tp_size, tp_rank);
-    for (int64_t r = 0; r < w.rows; r++)
-        memcpy(whole + (w.first_row + r) * p->spec.cols + w.first_col, local + r * w.cols,
-               (size_t)w.cols * sizeof *local);
+    for (int64_t i = 0; i < num_runs(p, tp_size); i++) {
+        Run run = local_run(p, tp_size, tp_rank, i);
+        memcpy(whole + run.row * p->spec.cols + run.col, local + run.local,
+               (size_t)run.count * sizeof *local);
+    }
 }
 
-static void init_row(const ParamSpec *spec, RngKey key, int64_t row, int64_t first_col, int64_t cols,
-                     float *out) {
-    bool padding = row >= spec->real_rows;
+// ---- initial values -----------------------------------------------------------------------------
+
+static void init_run(const ParamSpec *spec, RngKey key, Run run, float *out) {
+    bool padding = run.row >= spec->real_rows;
     if (spec->init == INIT_NORMAL && !padding) {
-        rng_fill_normal(key, (uint64_t)(row * spec->cols + first_col), (uint64_t)cols, 0.0f, spec->stddev,
-                        out);
+        rng_fill_normal(key, (uint64_t)(run.row * spec->cols + run.col), (uint64_t)run.count, 0.0f,
+                        spec->stddev, out);
         return;
     }
-    for (int64_t c = 0; c < cols; c++) out[c] = spec->init == INIT_ONE && !padding ? 1.0f : 0.0f;
+    for (int64_t i = 0; i < run.count; i++) out[i] = spec->init == INIT_ONE && !padding ? 1.0f : 0.0f;
 }
 
-static void init_param(const Param *p, Device *device, uint64_t seed, int tp_size, int tp_rank, float *host) {
-    Window w = local_window(p, tp_size, tp_rank);
+static void init_local(const Param *p, uint64_t seed, int tp_size, int tp_rank, float *local) {
     RngKey key = rng_key(seed, p->spec.tied_to ? p->spec.tied_to : p->spec.name, 0);
-    for (int64_t r = 0; r < w.rows; r++)
-        init_row(&p->spec, key, w.first_row + r, w.first_col, w.cols, host + r * w.cols);
-    device_upload(device, device_stream(device), p->value, host);
+    for (int64_t i = 0; i < num_runs(p, tp_size); i++) {
+        Run run = local_run(p, tp_size, tp_rank, i);
+        init_run(&p->spec, key, run, local + run.local);
+    }
 }
 
-Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank) {
+// `half` has room for as many elements.
+static void upload_rounded(Device *device, Tensor value, const float *local, uint16_t *half) {
+    if (value.dtype == F32) {
+        device_upload(device, device_stream(device), value, local);
+        return;
+    }
+    for (int64_t i = 0; i < tensor_count(value); i++)
+        half[i] = value.dtype == BF16 ? bf16_of_f32(local[i]) : f16_of_f32(local[i]);
+    device_upload(device, device_stream(device), value, half);
+}
+
+static int64_t largest_local(const Params *params, int tp_size) {
     int64_t largest = 0;
     for (int i = 0; i < params->count; i++) {
         int64_t n = param_local_count(params->items[i], tp_size);
         if (params->items[i]->chunk >= 0 && n > largest) largest = n;
     }
-    float *host = malloc((size_t)largest * sizeof *host);
-    if (!host) return fail(ERR_OS, "no memory for %lld floats of a parameter", (long long)largest);
-    Stream *stream = device_stream(device);
+    return largest;
+}
+
+Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank,
+                   WriteMain *write_main, void *self) {
+    int64_t largest = largest_local(params, tp_size);
+    float *local = malloc((size_t)largest * (sizeof *local + sizeof(uint16_t)) + 1);
+    if (!local) return fail(ERR_OS, "no memory for %lld floats of a parameter", (long long)largest);
+    uint16_t *half = (uint16_t *)(local + largest);
+    // What lies between parameters is reduced and gathered with them: it is zero from here on.
+    for (int c = 0; c < params->num_chunks; c++)
+        device_zero(device, device_stream(device), params->chunks[c].values);
     for (int i = 0; i < params->count; i++) {
-        Param *p = params->items[i];
+        const Param *p = params->items[i];
         if (p->chunk < 0 || p->shares) continue;
-        init_param(p, device, seed, tp_size, tp_rank, host);
-        device_zero(device, stream, p->m);
-        device_zero(device, stream, p->v);
+        init_local(p, seed, tp_size, tp_rank, local);
+        if (write_main) write_main(self, p, local);
+        upload_rounded(device, p->value, local, half);
     }
-    free(host);
+    free(local);
     return OK;
 }
 
 void params_zero_grads(const Params *params, Device *device) {
-    for (int c = 0; c < params->num_chunks; c++)
-        device_zero(device, device_stream(device), params->chunk_grads[c]);
+    Stream *stream = device_stream(device);
+    for (int c = 0; c < params->num_chunks; c++) device_zero(device, stream, params->chunks[c].grads);
+    for (int i = 0; i < params->count; i++)
+        if (params->items[i]->shares) device_zero(device, stream, params->items[i]->grad);
 }
 
 void params_free(Params *params) {
     for (int i = 0; i < params->count; i++) free(params->items[i]);
     free(params->items);
-    free(params->chunk_grads);
+    free(params->chunks);
     *params = (Params){0};
 }

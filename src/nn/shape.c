@@ -5,26 +5,43 @@ int padded_vocabulary(int vocabulary, int divisor, int tp) {
     return (vocabulary + multiple - 1) / multiple * multiple;
 }
 
-static double layer_weights(const ModelShape *s) {
-    double h = s->hidden, attention = (double)s->heads * s->head_size;
-    return 4 * h * attention + 2 * h * s->ffn;
+int model_groups(const ModelShape *s) { return s->groups ? s->groups : s->heads; }
+
+// Outputs of fc1: gate and up, or one.
+static int64_t inner_width(const ModelShape *s) {
+    return (s->activation == ACTIVATION_SWIGLU ? 2 : 1) * (int64_t)s->ffn;
+}
+
+static int64_t qkv_width(const ModelShape *s) {
+    return ((int64_t)s->heads + 2 * model_groups(s)) * s->head_size;
+}
+
+static int64_t layer_weights(const ModelShape *s) {
+    int64_t h = s->hidden;
+    return h * (qkv_width(s) + (int64_t)s->heads * s->head_size + inner_width(s) + s->ffn);
 }
 
 int64_t model_parameters(const ModelShape *s) {
-    int64_t h = s->hidden, attention = (int64_t)s->heads * s->head_size;
-    int64_t layer = 4 * h * attention + 2 * h * s->ffn // matrices
-                    + 3 * attention + h + s->ffn + h   // biases
-                    + 4 * h;                           // two norms
-    return s->layers * layer + (s->vocabulary + s->positions) * h + 2 * h;
+    int64_t h = s->hidden, norm = s->rms_norm ? h : 2 * h, layer = layer_weights(s) + 2 * norm;
+    if (!s->no_linear_bias || s->qkv_bias) layer += qkv_width(s);
+    if (!s->no_linear_bias) layer += h + inner_width(s) + h;
+    int64_t ends = s->vocabulary * h * (s->untied ? 2 : 1) + norm;
+    if (s->position == POSITION_LEARNED) ends += s->positions * h;
+    return s->layers * layer + ends;
 }
 
 double model_flops(const ModelShape *s, double samples) {
-    double per_token = 6 * (s->layers * layer_weights(s) + (double)s->padded_vocabulary * s->hidden);
+    double per_token = 6 * (s->layers * (double)layer_weights(s) + (double)s->padded_vocabulary * s->hidden);
     double attention =
         12.0 * s->layers * s->sequence * s->heads * s->head_size; // QK^T and PV, forward and twice backward
     return samples * s->sequence * (per_token + attention);
 }
 
-Dropout microbatch_dropout(const Microbatch *mb, RngKey key, float probability) {
-    return (Dropout){key, mb->training ? probability : 0.0f, mb->first_sample, mb->samples};
+Dropout microbatch_dropout(const Context *c, const Microbatch *mb, RngKey key, float probability, bool cut) {
+    int64_t tokens = mb->samples * mb->sequence;
+    return (Dropout){.key = key,
+                     .probability = mb->training ? probability : 0.0f,
+                     .first_sample = mb->first_sample,
+                     .samples = mb->samples,
+                     .first_row = cut ? context_first_row(c, tokens) : 0};
 }

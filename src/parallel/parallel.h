@@ -4,39 +4,73 @@
 #pragma once
 #include "nn/nn.h"
 
-// ---- gradient reduction -----------------------------------------------------------------------------------
+// ---- buckets: what data parallelism moves at once ------------------------------------------------
 
-// Sums gradients over dp in buckets, posted chunk by chunk as soon as the chunk's last backward is done; then
-// sums the two copies of the tied embedding over the first and last stage. The mean is in the loss scale, not
-// here.
+// A range of a chunk's flat buffers that lies in one region of ChunkParams. With the distributed optimizer
+// every rank of the dp group keeps and steps one of dp equal shards of each bucket; without it, the whole.
+typedef struct {
+    int chunk;
+    int64_t begin, count;             // elements
+    bool late;                        // beyond `partial`: complete only when the whole step is
+    int64_t shard_begin, shard_count; // this rank's, in the chunk's buffers
+} Bucket;
+
+typedef struct {
+    Bucket *items; // chunk by chunk; within a chunk from its end to its start, as backwards finish them
+    int count;
+    bool sharded; // never when dp is 1
+} Buckets;
+
+// Buckets hold at most `elements`, rounded down so that shards start on PARAM_ALIGNMENT, but at least
+// PARAM_ALIGNMENT * dp.   ERR_OS without memory.
+// Source: Rajbhandari 2020 (ZeRO, stage 1); Megatron-LM's distributed optimizer cuts the same way.
+Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements,
+                      bool sharded);
+void buckets_destroy(Buckets *buckets);
+
+// ---- gradients and weights over data parallelism --------------------------------------------------
+
+// Sums gradients over dp, bucket by bucket: an all-reduce, or with shards a reduce-scatter in place. With
+// `overlap` a bucket is posted as soon as the last backward has passed it (ParamWatch.done), else when its
+// chunk is complete (REDUCE_GRADS); late ones last, after the sums over tp (partial) and over the ends of the
+// model (tied). The mean is in the loss scale, not here. And gathers the weights that sharded steps have
+// changed: at once, or with `overlap_gather` posted, and awaited by the next forward that needs them
+// (ParamWatch.need).
 typedef struct {
     Context *context;
     const Params *params;
-    int64_t bucket_elements;
-    Request *posted;
-    int num_posted, capacity;
+    const Buckets *buckets;
+    bool overlap, overlap_gather;
+    Request *reducing, *gathering; // [buckets->count]
+    bool *reduced;                 // [buckets->count] posted in this step
 } GradReducer;
 
 Status grad_reducer_create(GradReducer *reducer, Context *context, const Params *params,
-                           int64_t bucket_elements);
+                           const Buckets *buckets, bool overlap, bool overlap_gather);
 void grad_reducer_destroy(GradReducer *reducer);
-// Posts the buckets of one chunk.   Collective over dp, in the same order of chunks on every rank of a dp
-// group.
+ParamWatch grad_reducer_watch(GradReducer *reducer); // borrowed; what the model is to call
+// Posts the buckets of a complete chunk that have not been posted.   Collective over dp, in the same order of
+// chunks on every rank of a dp group.
 void grad_reducer_start(GradReducer *reducer, int chunk);
-// Waits for all of them, then sums tied gradients.   Collective over dp, and over the first and last stage.
+// Sums partial and tied gradients, posts the late buckets, waits for all, also for gathers that no forward
+// has asked for. With shards, gradients outside this rank's are then undefined.   Collective over the world.
 void grad_reducer_finish(GradReducer *reducer);
+// After a sharded step: every rank gets all values. Nothing to do without shards.   Collective over dp.
+void grad_reducer_gather(GradReducer *reducer);
+void grad_reducer_gather_wait(GradReducer *reducer); // for whoever reads values outside a forward
 
 // ---- pipeline -----------------------------------------------------------------------------------
 
 // The interpreter: runs this rank's program of a verified schedule on a Stage, one instruction after another.
-// A rank holds exactly as many slots as its peak stash; messages are posts on channels, so a verified program
-// cannot hang. It takes what the schedule kinds make: whole backwards, and neighbouring stages on different
-// ranks.
+// A rank holds as many inputs, stashes and messages as schedule_pool says; messages are posts on channels, so
+// a verified program cannot hang. With `scatter_gather` a message whose rows all tp ranks hold crosses the
+// edge once, each of them sending 1/t of its rows; the receivers gather it (Narayanan 2021, section 4.1).
 typedef struct Pipeline Pipeline;
 
 // Where the time of one rank went, summed since pipeline_create.
 typedef struct {
     double forward_s, backward_s; // inside the stage: processor time of a rank of one thread, else wall time
+    double weight_s;              // of backward_s, in weight halves that ran on their own
 } ChunkTimes;
 
 typedef struct {
@@ -45,13 +79,21 @@ typedef struct {
     const ChunkTimes *chunks;
 } PipelineTimes;
 
-// slot_bytes: capacity of one slot, 0 to measure it (then nothing may touch the memory: a null device).
-// Gradients that are sent take their memory from `arena`.
-Status pipeline_create(Pipeline **pipeline, Context *context, const Schedule *schedule, Stage stage,
-                       Arena *arena, size_t slot_bytes);
+typedef struct {
+    const Schedule *schedule; // the one with the most microbatches that will be run; borrowed
+    Stage stage;
+    Arena *arena; // of the run: inputs and messages are taken from it
+    size_t
+        stash_bytes; // capacity of one stash, 0 to measure it (then nothing may touch the memory: a null device)
+    bool scatter_gather; // ignored where the rows do not divide by t, or sequence parallelism has cut them
+} PipelineSpec;
+
+Status pipeline_create(Pipeline **pipeline, Context *context, const PipelineSpec *spec);
 void pipeline_destroy(Pipeline *pipeline);
-size_t pipeline_slot_peak(const Pipeline *pipeline); // bytes the fullest slot has needed
-int pipeline_slot_count(const Pipeline *pipeline);
+// Another schedule of the same placement, with pools no larger (ERR_CONFIG otherwise): fewer microbatches.
+Status pipeline_use(Pipeline *pipeline, const Schedule *schedule);
+size_t pipeline_stash_peak(const Pipeline *pipeline); // bytes the fullest stash has needed
+int pipeline_stash_count(const Pipeline *pipeline);
 // One training step over all microbatches: forwards, backwards, reductions started.   Collective over the
 // whole model and dp.
 void pipeline_train(Pipeline *pipeline, const Microbatch *microbatches, GradReducer *reducer);
@@ -66,21 +108,37 @@ typedef struct {
     double clip; // global norm above which gradients are scaled down; 0: never
 } AdamOptions;
 
+// The shard of one bucket that this rank steps. F32 [1, shard_count] each; in an fp32 run `main` is the
+// value.
+typedef struct {
+    Tensor main, m, v;
+} ShardState;
+
 typedef struct {
     Context *context;
     const Params *params;
+    const Buckets *buckets;
     AdamOptions options;
-    Tensor sums;   // F64 [1, parameters]: sum of squares of each
-    double *host;  // the same, on the host
-    int64_t steps; // done so far
+    ShardState *shards; // [buckets->count]
+    Comm *owners;       // who adds up the norm: model x dp with shards, model without
+    Tensor max, sums;   // F32 [1, 1]; F64 [1, 3 * parameters]: sums of squares of each
+    double *host;       // the same, on the host
+    int64_t steps;      // done so far
 } Optimizer;
 
-Status optimizer_create(Optimizer *optimizer, Context *context, const Params *params, Arena *arena,
-                        AdamOptions options);
+// Takes the state from `arena`, all zeros: per parameter 12 bytes (fp32 parameters: 8), over dp with shards.
+// `world` must hold exactly the ranks of the run.   ERR_OS without host memory.
+Status optimizer_create(Optimizer *optimizer, Context *context, Comm *world, const Params *params,
+                        const Buckets *buckets, Arena *arena, AdamOptions options);
 void optimizer_destroy(Optimizer *optimizer);
-// The L2 norm of all gradients of the model, every parameter counted once: shares cut over tp are added,
-// replicas and the tied copy are left out. The sum runs over parameters in the model's order, so no p, v or
-// schedule changes its bits. Collective over the model's ranks.
-double optimizer_grad_norm(Optimizer *optimizer);
-// AdamW with clipping by the given norm. Weight decay on matrices only.
-void optimizer_step(Optimizer *optimizer, double grad_norm, double lr, double weight_decay);
+// A WriteMain for params_init: keeps the fp32 share of a parameter that this rank owns.
+void optimizer_write_main(void *optimizer, const Param *param, const float *local);
+// The L2 norm of all gradients of the model over `loss_scale`, every parameter counted once: shares cut over
+// tp are added, replicas and the tied copy are left out. Squares are added exactly, so p, v, schedule,
+// buckets and shards cannot change a bit. Infinite when any gradient is not finite.   Collective over
+// `owners`: one maximum, then 3 sums per parameter of the model.
+double optimizer_grad_norm(Optimizer *optimizer, double loss_scale);
+// AdamW on this rank's shards with clipping by the given norm, of gradients that are loss_scale times too
+// large. Weight decay on matrices only.
+void optimizer_step(Optimizer *optimizer, double grad_norm, double loss_scale, double lr,
+                    double weight_decay);

@@ -1,128 +1,162 @@
+#include "base/trace.h"
 #include "parallel/parallel.h"
 #include <stdlib.h>
+#include <string.h>
 
-enum { FORWARD_CHANNEL, BACKWARD_CHANNEL };
-
-// A slot and the messages that touch it.
+// Memory of one message, and what is under way into it or out of it.
 typedef struct {
-    Slot slot;
-    ArenaMark empty;  // the stash with nothing but input and output in it
-    Request received; // of input or output, whichever is due
-    Request sent_output;
-} SlotEntry;
+    Tensor message; // [rows, hidden]; absent in the pool of stashes
+    Request pending;
+} Buffer;
 
-// Where an input gradient waits until it is received.
+// Of `capacity` buffers the schedule in use has `size`; `free` is a ring of their indices: the one that has
+// been free longest comes first.
 typedef struct {
-    Tensor gradient; // [T, H]
-    Request sent;
-} GradientBuffer;
+    Buffer *buffers;
+    int *free, capacity, size, first_free, num_free;
+} Pool;
 
-// One microbatch of one chunk: the indices of what holds it, -1 before.
+// One microbatch of one chunk: the index of the buffer that it holds in each pool, -1 for none.
 typedef struct {
-    int slot, gradient;
+    int buffer[NUM_HOLDS];
 } Item;
 
 struct Pipeline {
     Context *context;
+    Stage stage;
     const Schedule *schedule;
     const Program *program;
-    Stage stage;
-    SlotEntry *slots;
-    int num_slots;
-    int *free_slots, first_free, num_free; // a queue: the slot that has been free longest is taken first
-    GradientBuffer *gradients;             // taken in turn
-    int num_gradients, next_gradient;
+    Pool pools[NUM_HOLDS];
+    Slot *slots; // [capacity of the pool of stashes]: each with its arena
     Item *items; // [chunks * microbatches]
+    size_t num_items;
+    int *last_weight; // [chunks]: where the program completes the chunk's gradients
+    // What of a message this rank sends and receives; when that is less than all it is gathered.
+    int64_t first_row, num_rows;
     double total_s, wait_s;
     ChunkTimes *chunk_times;
 };
 
-// ---- slots -----------------------------------------------------------------------------------------------
+// ---- opening ---------------------------------------------------------------------------------------------
 
-static Status open_slot(Pipeline *p, SlotEntry *entry, size_t slot_bytes) {
-    Slot *slot = &entry->slot;
-    if (slot_bytes)
-        TRY(arena_open(&slot->stash, "stash", device_memory(p->context->device), slot_bytes));
+static const char *const hold_names[NUM_HOLDS] = {
+    [HOLD_INPUT] = "stage input",
+    [HOLD_STASH] = "stash",
+    [HOLD_OUTPUT] = "stage output",
+    [HOLD_OUTPUT_GRADIENT] = "output gradient",
+    [HOLD_INPUT_GRADIENT] = "input gradient",
+};
+
+static Status open_pool(Pipeline *p, Hold hold, Arena *arena) {
+    Pool *pool = &p->pools[hold];
+    pool->capacity = schedule_pool(p->schedule, p->context->place.pp, hold);
+    pool->buffers = calloc((size_t)pool->capacity + 1, sizeof *pool->buffers);
+    pool->free = calloc((size_t)pool->capacity + 1, sizeof *pool->free);
+    if (!pool->buffers || !pool->free)
+        return fail(ERR_OS, "no memory for %d buffers of kind %s", pool->capacity, hold_names[hold]);
+    for (int i = 0; i < pool->capacity && hold != HOLD_STASH; i++)
+        pool->buffers[i].message =
+            tensor_take(arena, hold_names[hold], p->stage.rows, p->stage.hidden, p->stage.dtype);
+    return OK;
+}
+
+static Status open_slot(Pipeline *p, Slot *slot, size_t stash_bytes) {
+    if (stash_bytes)
+        TRY(arena_open(&slot->stash, "stash", device_memory(p->context->device), stash_bytes));
     else
         arena_open_measuring(&slot->stash, "stash");
     slot->layers = calloc(1, p->stage.slot_layers_bytes);
-    if (!slot->layers) return fail(ERR_OS, "no memory for a slot's record of its layers");
-    slot->input = tensor_take(&slot->stash, "stage input", p->stage.tokens, p->stage.hidden, F32);
-    slot->output = tensor_take(&slot->stash, "stage output", p->stage.tokens, p->stage.hidden, F32);
-    entry->empty = arena_mark(&slot->stash);
-    return OK;
+    return slot->layers ? OK : fail(ERR_OS, "no memory for a slot's record of its layers");
 }
 
 static size_t num_items(const Schedule *s) { return (size_t)s->num_chunks * (size_t)s->num_microbatches; }
 
 static Status take_lists(Pipeline *p) {
-    p->num_slots = schedule_peak_stash(p->schedule, p->context->place.pp);
-    p->num_gradients = schedule_gradient_buffers(p->schedule, p->context->place.pp);
-    p->slots = calloc((size_t)p->num_slots, sizeof *p->slots);
-    p->free_slots = calloc((size_t)p->num_slots, sizeof *p->free_slots);
-    p->gradients = calloc((size_t)p->num_gradients + 1, sizeof *p->gradients);
-    p->items = calloc(num_items(p->schedule), sizeof *p->items);
-    p->chunk_times = calloc((size_t)p->schedule->num_chunks, sizeof *p->chunk_times);
-    if (p->slots && p->free_slots && p->gradients && p->items && p->chunk_times) return OK;
-    return fail(ERR_OS, "no memory for %d slots", p->num_slots);
+    size_t chunks = (size_t)p->schedule->num_chunks;
+    p->num_items = num_items(p->schedule);
+    p->slots = calloc((size_t)p->pools[HOLD_STASH].capacity, sizeof *p->slots);
+    p->items = calloc(p->num_items, sizeof *p->items);
+    p->last_weight = calloc(chunks, sizeof *p->last_weight);
+    p->chunk_times = calloc(chunks, sizeof *p->chunk_times);
+    if (p->slots && p->items && p->last_weight && p->chunk_times) return OK;
+    return fail(ERR_OS, "no memory for %zu microbatches in flight", p->num_items);
 }
 
-Status pipeline_create(Pipeline **out, Context *context, const Schedule *schedule, Stage stage, Arena *arena,
-                       size_t slot_bytes) {
+static void choose_rows(Pipeline *p, bool scatter_gather) {
+    const Context *c = p->context;
+    int64_t tp = scatter_gather && !c->mode.sequence_parallel ? c->grid.tp : 1;
+    if (p->stage.rows % tp) tp = 1;
+    p->num_rows = p->stage.rows / tp;
+    p->first_row = tp > 1 ? c->place.tp * p->num_rows : 0;
+}
+
+Status pipeline_create(Pipeline **out, Context *context, const PipelineSpec *spec) {
     Pipeline *p = *out = calloc(1, sizeof *p);
     if (!p) return fail(ERR_OS, "no memory for the pipeline");
-    *p = (Pipeline){.context = context, .schedule = schedule, .stage = stage};
-    p->program = &schedule->programs[context->place.pp];
+    *p = (Pipeline){.context = context, .stage = spec->stage, .schedule = spec->schedule};
+    choose_rows(p, spec->scatter_gather);
+    for (Hold hold = 0; hold < NUM_HOLDS; hold++) TRY(open_pool(p, hold, spec->arena));
     TRY(take_lists(p));
-    for (int i = 0; i < p->num_slots; i++) TRY(open_slot(p, &p->slots[i], slot_bytes));
-    for (int i = 0; i < p->num_gradients; i++)
-        p->gradients[i].gradient =
-            tensor_take(arena, "input gradient on its way", stage.tokens, stage.hidden, F32);
-    return OK;
+    for (int i = 0; i < p->pools[HOLD_STASH].capacity; i++)
+        TRY(open_slot(p, &p->slots[i], spec->stash_bytes));
+    return pipeline_use(p, spec->schedule);
 }
 
 void pipeline_destroy(Pipeline *p) {
     if (!p) return;
-    for (int i = 0; p->slots && i < p->num_slots; i++) {
-        arena_close(&p->slots[i].slot.stash);
-        free(p->slots[i].slot.layers);
+    for (int i = 0; p->slots && i < p->pools[HOLD_STASH].capacity; i++) {
+        arena_close(&p->slots[i].stash);
+        free(p->slots[i].layers);
+    }
+    for (int hold = 0; hold < NUM_HOLDS; hold++) {
+        free(p->pools[hold].free);
+        free(p->pools[hold].buffers);
     }
     free(p->chunk_times);
+    free(p->last_weight);
     free(p->items);
-    free(p->gradients);
-    free(p->free_slots);
     free(p->slots);
     free(p);
 }
 
-size_t pipeline_slot_peak(const Pipeline *p) {
+// The executor holds what the walk of this very schedule held, not what the largest one needs.
+Status pipeline_use(Pipeline *p, const Schedule *schedule) {
+    const Schedule *s = p->schedule;
+    size_t places = (size_t)s->num_ranks * (size_t)s->num_chunks;
+    if (schedule->num_ranks != s->num_ranks || schedule->num_chunks != s->num_chunks ||
+        memcmp(schedule->stage, s->stage, places * sizeof *s->stage) || num_items(schedule) > p->num_items)
+        return fail(ERR_CONFIG, "a schedule of %d ranks, %d chunks, %d microbatches on a pipeline of another",
+                    schedule->num_ranks, schedule->num_chunks, schedule->num_microbatches);
+    int rank = p->context->place.pp, sizes[NUM_HOLDS];
+    for (Hold hold = 0; hold < NUM_HOLDS; hold++) {
+        sizes[hold] = schedule_pool(schedule, rank, hold);
+        if (sizes[hold] > p->pools[hold].capacity)
+            return fail(ERR_CONFIG,
+                        "the schedule of %d microbatches needs %d buffers of kind %s, there are %d",
+                        schedule->num_microbatches, sizes[hold], hold_names[hold], p->pools[hold].capacity);
+    }
+    for (int hold = 0; hold < NUM_HOLDS; hold++) p->pools[hold].size = sizes[hold];
+    p->schedule = schedule;
+    p->program = &schedule->programs[rank];
+    for (int i = 0; i < p->program->count; i++)
+        if (schedule_ops[p->program->instrs[i].op].stash < 0) p->last_weight[p->program->instrs[i].chunk] = i;
+    return OK;
+}
+
+size_t pipeline_stash_peak(const Pipeline *p) {
     size_t peak = 0;
-    for (int i = 0; i < p->num_slots; i++)
-        if (p->slots[i].slot.stash.peak > peak) peak = p->slots[i].slot.stash.peak;
+    for (int i = 0; i < p->pools[HOLD_STASH].capacity; i++)
+        if (p->slots[i].stash.peak > peak) peak = p->slots[i].stash.peak;
     return peak;
 }
 
-int pipeline_slot_count(const Pipeline *p) { return p->num_slots; }
+int pipeline_stash_count(const Pipeline *p) { return p->pools[HOLD_STASH].capacity; }
 
 PipelineTimes pipeline_times(const Pipeline *p) {
     return (PipelineTimes){p->total_s, p->wait_s, p->chunk_times};
 }
 
-// Time that this rank itself has worked: with one thread the thread's processor time, so that ranks that
-// share a core do not count each other's turns.
-static double work_clock_s(const Pipeline *p) {
-    return device_threads(p->context->device) == 1 ? clock_thread_s() : clock_s();
-}
-
-static Item *item_of(Pipeline *p, Instr in) {
-    return &p->items[in.chunk * p->schedule->num_microbatches + in.microbatch];
-}
-
-static SlotEntry *slot_of(Pipeline *p, Instr in) {
-    int index = item_of(p, in)->slot;
-    CHECK(index >= 0, "microbatch %d of chunk %d has no slot", in.microbatch, in.chunk);
-    return &p->slots[index];
-}
+// ---- pools -----------------------------------------------------------------------------------------------
 
 static void wait_for(Pipeline *p, Request *request) {
     if (!*request) return;
@@ -131,44 +165,63 @@ static void wait_for(Pipeline *p, Request *request) {
     p->wait_s += clock_s() - start;
 }
 
-// A slot may still be the source of its last microbatch's output; the queue gives that the longest time to
-// leave.
-static SlotEntry *take_slot(Pipeline *p, Instr in) {
-    CHECK(p->num_free > 0, "no slot left for microbatch %d of chunk %d", in.microbatch, in.chunk);
-    int index = p->free_slots[p->first_free];
-    p->first_free = (p->first_free + 1) % p->num_slots;
-    p->num_free--;
-    item_of(p, in)->slot = index;
-    SlotEntry *entry = &p->slots[index];
-    wait_for(p, &entry->sent_output);
-    arena_release(&entry->slot.stash, entry->empty);
-    return entry;
+static int *index_of(Pipeline *p, Hold hold, int chunk, int microbatch) {
+    return &p->items[chunk * p->schedule->num_microbatches + microbatch].buffer[hold];
 }
 
-static void free_slot(Pipeline *p, Instr in) {
-    p->free_slots[(p->first_free + p->num_free) % p->num_slots] = item_of(p, in)->slot;
-    p->num_free++;
+static Buffer *buffer_of(Pipeline *p, Hold hold, Instr in) {
+    int index = *index_of(p, hold, in.chunk, in.microbatch);
+    CHECK(index >= 0, "microbatch %d of chunk %d holds no %s", in.microbatch, in.chunk, hold_names[hold]);
+    return &p->pools[hold].buffers[index];
 }
 
-// The buffer for the gradient that a backward leaves, absent on the first stage.
-static Tensor take_gradient(Pipeline *p, Instr in) {
-    if (!schedule_makes_message(p->schedule, p->context->place.pp, in)) return (Tensor){0};
-    int index = item_of(p, in)->gradient = p->next_gradient;
-    p->next_gradient = (index + 1) % p->num_gradients;
-    wait_for(p, &p->gradients[index].sent);
-    return p->gradients[index].gradient;
+// Absent where nothing is held.
+static Tensor message_of(Pipeline *p, Hold hold, int chunk, int microbatch) {
+    int index = *index_of(p, hold, chunk, microbatch);
+    return index < 0 ? (Tensor){0} : p->pools[hold].buffers[index].message;
+}
+
+// The buffer may still be the source of its last message; the ring gives that the longest time to leave.
+static void take_buffer(Pipeline *p, Pool *pool, int *index) {
+    CHECK(pool->num_free > 0, "all %d buffers of kind %s are in use", pool->size,
+          hold_names[pool - p->pools]);
+    *index = pool->free[pool->first_free];
+    pool->first_free = (pool->first_free + 1) % pool->size;
+    pool->num_free--;
+    wait_for(p, &pool->buffers[*index].pending);
+}
+
+static void give_back_buffer(Pool *pool, int *index) {
+    CHECK(*index >= 0, "a buffer is given back that was not taken");
+    pool->free[(pool->first_free + pool->num_free++) % pool->size] = *index;
+    *index = -1;
+}
+
+static void change_buffers(Pipeline *p, const HoldChanges *changes, int microbatch, bool take) {
+    for (int i = 0; i < changes->count; i++) {
+        HoldChange change = changes->items[i];
+        if (change.take != take) continue;
+        int *index = index_of(p, change.hold, change.chunk, microbatch);
+        if (take)
+            take_buffer(p, &p->pools[change.hold], index);
+        else
+            give_back_buffer(&p->pools[change.hold], index);
+    }
 }
 
 static void free_all(Pipeline *p) {
-    p->first_free = p->next_gradient = 0;
-    p->num_free = p->num_slots;
-    for (int i = 0; i < p->num_slots; i++) p->free_slots[i] = i;
-    for (size_t i = 0; i < num_items(p->schedule); i++) p->items[i] = (Item){-1, -1};
+    for (int hold = 0; hold < NUM_HOLDS; hold++) {
+        Pool *pool = &p->pools[hold];
+        pool->first_free = 0;
+        pool->num_free = pool->size;
+        for (int i = 0; i < pool->size; i++) pool->free[i] = i;
+        for (size_t i = 0; i < num_items(p->schedule); i++) p->items[i].buffer[hold] = -1;
+    }
 }
 
 static void wait_for_sends(Pipeline *p) {
-    for (int i = 0; i < p->num_slots; i++) wait_for(p, &p->slots[i].sent_output);
-    for (int i = 0; i < p->num_gradients; i++) wait_for(p, &p->gradients[i].sent);
+    for (int hold = 0; hold < NUM_HOLDS; hold++)
+        for (int i = 0; i < p->pools[hold].size; i++) wait_for(p, &p->pools[hold].buffers[i].pending);
 }
 
 // ---- instructions -------------------------------------------------------------------------------
@@ -176,76 +229,125 @@ static void wait_for_sends(Pipeline *p) {
 typedef struct {
     const Microbatch *microbatches;
     GradReducer *reducer; // NULL: forwards only
+    int at;               // the instruction
 } Run;
 
-static void recv_forward(Pipeline *p, Instr in) {
-    SlotEntry *entry = take_slot(p, in);
-    entry->received =
-        comm_recv(p->context->pp, p->context->stream, entry->slot.input, in.peer, FORWARD_CHANNEL);
+static Tensor share_of(const Pipeline *p, Tensor message) {
+    return tensor_rows(message, p->first_row, p->num_rows);
 }
 
+static void post_send(Pipeline *p, Instr in, Hold hold) {
+    Buffer *buffer = buffer_of(p, hold, in);
+    buffer->pending = comm_send(p->context->pp, p->context->stream, share_of(p, buffer->message), in.peer,
+                                (int)schedule_ops[in.op].direction);
+}
+
+static void post_receive(Pipeline *p, Instr in, Hold hold) {
+    Buffer *buffer = buffer_of(p, hold, in);
+    buffer->pending = comm_recv(p->context->pp, p->context->stream, share_of(p, buffer->message), in.peer,
+                                (int)schedule_ops[in.op].direction);
+}
+
+// Waits for the message that a compute consumes, where there is one.
+static void complete_receive(Pipeline *p, Instr in, ScheduleOp receive, Hold hold) {
+    if (schedule_partner(p->schedule, p->context->place.pp, in.chunk, receive) < 0) return;
+    Buffer *buffer = buffer_of(p, hold, in);
+    wait_for(p, &buffer->pending);
+    if (p->num_rows < p->stage.rows)
+        comm_all_gather(p->context->tp, p->context->stream, share_of(p, buffer->message), buffer->message);
+}
+
+static void complete_input(Pipeline *p, Instr in) {
+    if (in.op == OP_FORWARD) complete_receive(p, in, OP_RECV_FORWARD, HOLD_INPUT);
+    if (in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT)
+        complete_receive(p, in, OP_RECV_BACKWARD, HOLD_OUTPUT_GRADIENT);
+}
+
+// Time that this rank itself has worked: with one thread the thread's processor time, so that ranks that
+// share a core do not count each other's turns.
+static double work_clock_s(const Pipeline *p) {
+    return device_threads(p->context->device) == 1 ? clock_thread_s() : clock_s();
+}
+
+static Slot *slot_of(Pipeline *p, Instr in) {
+    int index = *index_of(p, HOLD_STASH, in.chunk, in.microbatch);
+    CHECK(index >= 0, "microbatch %d of chunk %d has no stash", in.microbatch, in.chunk);
+    Slot *slot = &p->slots[index];
+    slot->input = message_of(p, HOLD_INPUT, in.chunk, in.microbatch);
+    slot->output = slot->output_gradient = slot->input_gradient = (Tensor){0};
+    return slot;
+}
+
+// The last stage has no output: it leaves the gradient that its backward starts from.
 static void forward(Pipeline *p, Instr in, const Run *run) {
-    SlotEntry *entry = item_of(p, in)->slot < 0 ? take_slot(p, in) : slot_of(p, in);
-    wait_for(p, &entry->received);
+    int rank = p->context->place.pp, before = schedule_local_chunk(p->schedule, rank, in.chunk, -1);
+    Slot *slot = slot_of(p, in);
+    slot->output = message_of(p, HOLD_OUTPUT, in.chunk, in.microbatch);
+    if (!slot->output.data) slot->output = message_of(p, HOLD_OUTPUT_GRADIENT, in.chunk, in.microbatch);
+    arena_release(&slot->stash, (ArenaMark){0});
     double start = work_clock_s(p);
-    p->stage.forward(p->stage.self, in.chunk, &entry->slot, &run->microbatches[in.microbatch]);
-    if (run->reducer)
-        p->chunk_times[in.chunk].forward_s += work_clock_s(p) - start;
-    else
-        free_slot(p, in);
+    if (before >= 0)
+        device_copy(p->context->device, p->context->stream, slot->input,
+                    message_of(p, HOLD_OUTPUT, before, in.microbatch));
+    p->stage.forward(p->stage.self, in.chunk, slot, &run->microbatches[in.microbatch]);
+    if (run->reducer) p->chunk_times[in.chunk].forward_s += work_clock_s(p) - start;
 }
 
-static void send_forward(Pipeline *p, Instr in) {
-    SlotEntry *entry = slot_of(p, in);
-    entry->sent_output =
-        comm_send(p->context->pp, p->context->stream, entry->slot.output, in.peer, FORWARD_CHANNEL);
-}
-
-// The gradient arrives where the output still lies; whoever sends it has received that output, so the wait is
-// short.
-static void recv_backward(Pipeline *p, Instr in) {
-    SlotEntry *entry = slot_of(p, in);
-    wait_for(p, &entry->sent_output);
-    entry->received =
-        comm_recv(p->context->pp, p->context->stream, entry->slot.output, in.peer, BACKWARD_CHANNEL);
-}
-
-static void backward(Pipeline *p, Instr in, const Run *run) {
-    SlotEntry *entry = slot_of(p, in);
-    wait_for(p, &entry->received);
-    entry->slot.input_gradient = take_gradient(p, in);
+static void backward(Pipeline *p, Instr in, const Run *run, Halves halves) {
+    int rank = p->context->place.pp, before = schedule_local_chunk(p->schedule, rank, in.chunk, -1);
+    Slot *slot = slot_of(p, in);
+    if (halves & INPUT_HALF) {
+        slot->output_gradient = message_of(p, HOLD_OUTPUT_GRADIENT, in.chunk, in.microbatch);
+        slot->input_gradient = before >= 0 ? message_of(p, HOLD_OUTPUT_GRADIENT, before, in.microbatch)
+                                           : message_of(p, HOLD_INPUT_GRADIENT, in.chunk, in.microbatch);
+    }
     double start = work_clock_s(p);
-    p->stage.backward(p->stage.self, in.chunk, &entry->slot, &run->microbatches[in.microbatch]);
-    p->chunk_times[in.chunk].backward_s += work_clock_s(p) - start;
-    free_slot(p, in);
+    p->stage.backward(p->stage.self, in.chunk, slot, &run->microbatches[in.microbatch], halves,
+                      run->at == p->last_weight[in.chunk]);
+    double worked_s = work_clock_s(p) - start;
+    p->chunk_times[in.chunk].backward_s += worked_s;
+    if (halves == WEIGHT_HALF) p->chunk_times[in.chunk].weight_s += worked_s;
 }
 
-static void send_backward(Pipeline *p, Instr in) {
-    GradientBuffer *buffer = &p->gradients[item_of(p, in)->gradient];
-    buffer->sent = comm_send(p->context->pp, p->context->stream, buffer->gradient, in.peer, BACKWARD_CHANNEL);
-}
-
-static void execute(Pipeline *p, Instr in, const Run *run) {
+static void act(Pipeline *p, Instr in, const Run *run) {
     switch ((ScheduleOp)in.op) {
-    case OP_RECV_FORWARD: recv_forward(p, in); return;
+    case OP_RECV_FORWARD: post_receive(p, in, HOLD_INPUT); return;
     case OP_FORWARD: forward(p, in, run); return;
-    case OP_SEND_FORWARD: send_forward(p, in); return;
-    case OP_RECV_BACKWARD: recv_backward(p, in); return;
-    case OP_BACKWARD: backward(p, in, run); return;
-    case OP_SEND_BACKWARD: send_backward(p, in); return;
+    case OP_SEND_FORWARD: post_send(p, in, HOLD_OUTPUT); return;
+    case OP_RECV_BACKWARD: post_receive(p, in, HOLD_OUTPUT_GRADIENT); return;
+    case OP_BACKWARD: backward(p, in, run, BOTH_HALVES); return;
+    case OP_BACKWARD_INPUT: backward(p, in, run, INPUT_HALF); return;
+    case OP_BACKWARD_WEIGHT: backward(p, in, run, WEIGHT_HALF); return;
+    case OP_SEND_BACKWARD: post_send(p, in, HOLD_INPUT_GRADIENT); return;
     case OP_REDUCE_GRADS: grad_reducer_start(run->reducer, in.chunk); return;
-    case OP_BACKWARD_INPUT:
-    case OP_BACKWARD_WEIGHT:
     case NUM_SCHEDULE_OPS: break;
     }
     CHECK(false, "the executor does not know instruction %d", in.op);
 }
 
+// The time of an instruction begins when nothing keeps it waiting any more.
+static void execute(Pipeline *p, Instr in, const Run *run) {
+    HoldChanges changes = schedule_holds(p->schedule, p->context->place.pp, in, run->reducer);
+    change_buffers(p, &changes, in.microbatch, true);
+    complete_input(p, in);
+    double start = trace_on() ? clock_s() : 0;
+    act(p, in, run);
+    if (trace_on())
+        trace_add((TraceEvent){.start_s = start,
+                               .end_s = clock_s(),
+                               .name = schedule_ops[in.op].text,
+                               .chunk = in.chunk,
+                               .microbatch = in.microbatch,
+                               .peer = -1,
+                               .row = TRACE_PIPELINE});
+    change_buffers(p, &changes, in.microbatch, false);
+}
+
 static void run_program(Pipeline *p, Run run) {
     free_all(p);
     double start = clock_s(), waited_s = p->wait_s;
-    for (int i = 0; i < p->program->count; i++) {
-        Instr in = p->program->instrs[i];
+    for (; run.at < p->program->count; run.at++) {
+        Instr in = p->program->instrs[run.at];
         if (!run.reducer && schedule_ops[in.op].direction == BACKWARDS) continue;
         char text[16];
         instr_print(p->schedule, in, text);
@@ -261,9 +363,9 @@ static void run_program(Pipeline *p, Run run) {
 }
 
 void pipeline_train(Pipeline *p, const Microbatch *microbatches, GradReducer *reducer) {
-    run_program(p, (Run){microbatches, reducer});
+    run_program(p, (Run){.microbatches = microbatches, .reducer = reducer});
 }
 
 void pipeline_evaluate(Pipeline *p, const Microbatch *microbatches) {
-    run_program(p, (Run){microbatches, NULL});
+    run_program(p, (Run){.microbatches = microbatches});
 }

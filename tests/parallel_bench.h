@@ -1,0 +1,256 @@
+// One rank's share of the model in params_bench.h with all that data parallelism needs, and its parameters
+// put together again from what all ranks hold.
+#pragma once
+#include "base/half.h"
+#include "parallel/parallel.h"
+#include "params_bench.h"
+#include <math.h>
+#include <pthread.h>
+
+typedef struct {
+    Grid grid;
+    int num_chunks; // 0: 1
+    bool vee;       // every second chunk in reverse: first and last stage on one rank
+    DType dtype;
+    int64_t bucket_elements;
+    bool sharded, overlap, overlap_gather;
+    const char *device; // NULL: reference
+    bool check_comm;
+} Setup;
+
+typedef struct {
+    const Setup *setup;
+    Comm *world;
+    Device *device;
+    Arena arena;
+    Context context;
+    Params params;
+    Buckets buckets;
+    GradReducer reducer;
+    Optimizer optimizer;
+} Share;
+
+static inline const char *setup_name(const Setup *s) {
+    static _Thread_local char text[160];
+    snprintf(text, sizeof text, "t%d d%d p%d v%d%s %s buckets of %lld%s%s%s on %s", s->grid.tp, s->grid.dp,
+             s->grid.pp, s->num_chunks, s->vee ? " vee" : "", dtype_name(s->dtype),
+             (long long)s->bucket_elements, s->sharded ? " sharded" : "", s->overlap ? " overlap" : "",
+             s->overlap_gather ? " overlap_gather" : "", s->device ? s->device : "reference");
+    return text;
+}
+
+static inline int setup_chunks(const Setup *s) { return s->num_chunks ? s->num_chunks : 1; }
+
+// ---- life ---------------------------------------------------------------------------------------
+
+static inline Comm *bench_group(Share *s, const char *name, unsigned axes) {
+    int ranks[64];
+    Comm *group = NULL;
+    EXPECT_OK(comm_split(s->world, name, ranks, grid_group(s->setup->grid, comm_rank(s->world), axes, ranks),
+                         &group));
+    return group;
+}
+
+static inline void open_bench_groups(Share *s) {
+    const Setup *setup = s->setup;
+    Context *c = &s->context;
+    c->grid = setup->grid;
+    c->place = grid_place(c->grid, comm_rank(s->world));
+    c->mode.dtype = setup->dtype;
+    c->tp = bench_group(s, "tp", 1u << AXIS_TP);
+    c->dp = bench_group(s, "dp", 1u << AXIS_DP);
+    c->pp = bench_group(s, "pp", 1u << AXIS_PP);
+    c->model = bench_group(s, "model", 1u << AXIS_TP | 1u << AXIS_PP);
+    bool one_rank = c->grid.pp == 1 || (setup->vee && setup_chunks(setup) % 2 == 0);
+    int ends[2], rank = comm_rank(s->world), num_ends = grid_embedding_group(c->grid, rank, ends);
+    if (!one_rank && (c->place.pp == 0 || c->place.pp == c->grid.pp - 1))
+        EXPECT_OK(comm_split(s->world, "embedding", ends, num_ends, &c->embedding));
+}
+
+static inline void place_bench(Share *s) {
+    const Setup *setup = s->setup;
+    int stages[16], chunks = setup_chunks(setup);
+    for (int c = 0; c < chunks; c++) stages[c] = bench_stage(setup->grid, setup->vee, s->context.place.pp, c);
+    declare_model(&s->params, setup->grid.pp * chunks);
+    params_place(&s->params, &s->arena, setup->grid, setup->dtype, stages, chunks);
+    EXPECT_OK(buckets_create(&s->buckets, &s->context, &s->params, setup->bucket_elements, setup->sharded));
+    EXPECT_OK(grad_reducer_create(&s->reducer, &s->context, &s->params, &s->buckets, setup->overlap,
+                                  setup->overlap_gather));
+    EXPECT_OK(optimizer_create(&s->optimizer, &s->context, s->world, &s->params, &s->buckets, &s->arena,
+                               (AdamOptions){0.9, 0.95, 1e-8, 1.0}));
+}
+
+static inline void share_open(Share *s, const Setup *setup, Comm *world) {
+    *s = (Share){.setup = setup, .world = world};
+    DeviceOptions options = {.kind = setup->device ? setup->device : "reference", .threads = 1};
+    EXPECT_OK(device_open(&s->device, options));
+    comm_use_device(world, s->device);
+    open_bench_groups(s);
+    s->context.device = s->device;
+    s->context.stream = device_stream(s->device);
+    EXPECT_OK(arena_open(&s->arena, "run", device_memory(s->device), 1 << 20));
+    place_bench(s);
+    EXPECT_OK(params_init(&s->params, s->device, 1234, setup->grid.tp, s->context.place.tp,
+                          optimizer_write_main, &s->optimizer));
+}
+
+static inline void share_close(Share *s) {
+    grad_reducer_destroy(&s->reducer);
+    optimizer_destroy(&s->optimizer);
+    buckets_destroy(&s->buckets);
+    params_free(&s->params);
+    arena_close(&s->arena);
+    comm_close(s->context.embedding);
+    comm_close(s->context.model);
+    comm_close(s->context.pp);
+    comm_close(s->context.dp);
+    comm_close(s->context.tp);
+    comm_use_device(s->world, NULL);
+    device_close(s->device);
+}
+
+static inline Status setup_launch(const Setup *setup, RankMain *rank_main, void *arg) {
+    CommOptions options = {.transport = "threads",
+                           .ranks = grid_size(setup->grid),
+                           .timeout_s = 60,
+                           .check = setup->check_comm,
+                           .deterministic = true};
+    return comm_launch(options, rank_main, arg);
+}
+
+// ---- gradients ----------------------------------------------------------------------------------
+
+// What data rank `dp` adds to the gradient of a whole parameter in a step; tensor ranks differ where each has
+// seen only its rows.
+static inline void contribution(const ParamSpec *spec, int step, int dp, int tp, float *whole) {
+    int64_t n = spec->rows * spec->cols;
+    uint64_t number = (uint64_t)(dp * 64 + (spec->partial ? tp : 0));
+    rng_fill_normal(rng_key((uint64_t)step, spec->name, number), 0, (uint64_t)n, 0, 0.7f, whole);
+}
+
+// Leaves this rank's own gradient of a local parameter where a backward would.
+static inline void fill_gradient(Share *s, const Param *p, int step) {
+    float whole[BENCH_LARGEST], local[BENCH_LARGEST];
+    Place place = s->context.place;
+    contribution(&p->spec, step, place.dp, place.tp, whole);
+    param_slice(p, s->setup->grid.tp, place.tp, whole, local);
+    device_upload(s->device, s->context.stream, p->grad, local);
+}
+
+// As a model's backward does: parameters from the end of each chunk to its start, telling who watches.
+static inline void run_backward(Share *s, int step) {
+    ParamWatch watch = grad_reducer_watch(&s->reducer);
+    params_zero_grads(&s->params, s->device);
+    for (int chunk = s->params.num_chunks - 1; chunk >= 0; chunk--) {
+        for (int i = s->params.count - 1; i >= 0; i--) {
+            const Param *p = s->params.items[i];
+            if (p->chunk != chunk) continue;
+            fill_gradient(s, p, step);
+            if (p->offset >= 0 && p->offset < s->params.chunks[chunk].partial)
+                watch.done(watch.self, chunk, p->offset);
+            comm_poll(s->world);
+        }
+        grad_reducer_start(&s->reducer, chunk);
+    }
+}
+
+// ---- whole parameters, put together from all ranks' shares ------------------------------------------
+
+typedef struct {
+    pthread_mutex_t lock;
+    float of[BENCH_PARAMS][BENCH_LARGEST]; // NaN: nobody has it
+} Whole;
+
+static inline void whole_open(Whole *w) {
+    pthread_mutex_init(&w->lock, NULL);
+    for (int i = 0; i < BENCH_PARAMS; i++)
+        for (int64_t k = 0; k < BENCH_LARGEST; k++) w->of[i][k] = NAN;
+}
+
+static inline bool same_bits(float a, float b) { return bits_of_float(a) == bits_of_float(b); }
+
+// Adds a rank's share, NaN where it has nothing; what two ranks hold must be equal to the bit.
+static inline void whole_add(Whole *w, const Share *s, int index, const float *local) {
+    const Param *p = s->params.items[index];
+    float own[BENCH_LARGEST];
+    int64_t n = p->spec.rows * p->spec.cols, bad = 0;
+    for (int64_t k = 0; k < n; k++) own[k] = NAN;
+    param_unslice(p, s->setup->grid.tp, s->context.place.tp, local, own);
+    pthread_mutex_lock(&w->lock);
+    for (int64_t k = 0; k < n; k++) {
+        if (isnan(own[k])) continue;
+        bad += !isnan(w->of[index][k]) && !same_bits(w->of[index][k], own[k]);
+        w->of[index][k] = own[k];
+    }
+    pthread_mutex_unlock(&w->lock);
+    EXPECT(!bad, "%lld elements of %s differ between ranks: %s", (long long)bad, p->spec.name,
+           setup_name(s->setup));
+}
+
+static inline void download_f32(const Share *s, Tensor x, float *out) {
+    uint16_t half[4 * BENCH_LARGEST];
+    int64_t n = tensor_count(x);
+    CHECK(n <= 4 * BENCH_LARGEST, "%lld elements", (long long)n);
+    device_download(s->device, s->context.stream, x.dtype == F32 ? (void *)out : half, x);
+    for (int64_t i = 0; i < n && x.dtype != F32; i++)
+        out[i] = x.dtype == BF16 ? bf16_to_f32(half[i]) : f16_to_f32(half[i]);
+}
+
+typedef enum { GRADS, MAIN, FIRST_MOMENT, SECOND_MOMENT } Owned;
+
+// The shard of bucket b of one of the things that sharding distributes.
+static inline Tensor owned_shard(const Share *s, int b, Owned what) {
+    const Bucket *bucket = &s->buckets.items[b];
+    const ShardState *state = &s->optimizer.shards[b];
+    if (what == GRADS)
+        return tensor_part(s->params.chunks[bucket->chunk].grads, bucket->shard_begin, bucket->shard_count);
+    return what == MAIN ? state->main : what == FIRST_MOMENT ? state->m : state->v;
+}
+
+// What this rank owns of one parameter.
+static inline void collect_owned_of(Whole *w, const Share *s, int index, Owned what) {
+    const Param *p = s->params.items[index];
+    int64_t n = param_local_count(p, s->setup->grid.tp);
+    float local[BENCH_LARGEST], one;
+    for (int64_t k = 0; k < n; k++) local[k] = NAN;
+    for (int b = 0; b < s->buckets.count; b++) {
+        const Bucket *bucket = &s->buckets.items[b];
+        if (bucket->chunk != p->chunk) continue;
+        Tensor shard = owned_shard(s, b, what);
+        for (int64_t k = 0; k < n; k++) {
+            int64_t at = p->offset + k - bucket->shard_begin;
+            if (at < 0 || at >= bucket->shard_count) continue;
+            download_f32(s, tensor_part(shard, at, 1), &one);
+            EXPECT(isnan(local[k]), "%s is owned twice", p->spec.name);
+            local[k] = one;
+        }
+    }
+    whole_add(w, s, index, local);
+}
+
+static inline void collect_owned(Whole *w, const Share *s, Owned what) {
+    for (int i = 0; i < s->params.count; i++)
+        if (s->params.items[i]->offset >= 0) collect_owned_of(w, s, i, what);
+}
+
+static inline void collect_values(Whole *w, const Share *s) {
+    float local[BENCH_LARGEST];
+    for (int i = 0; i < s->params.count; i++) {
+        if (s->params.items[i]->chunk < 0) continue;
+        download_f32(s, s->params.items[i]->value, local);
+        whole_add(w, s, i, local);
+    }
+}
+
+// Every element of a that exists equals b's, but for the tied copy, which not every grid has.
+static inline void expect_same_whole(const Whole *a, const Whole *b, const char *what, const Setup *setup) {
+    int64_t bad = 0, none = 0;
+    for (int i = 0; i < BENCH_PARAMS; i++)
+        for (int64_t k = 0; k < BENCH_LARGEST; k++) {
+            if (i + 1 == BENCH_PARAMS && (isnan(a->of[i][k]) || isnan(b->of[i][k]))) continue;
+            none += isnan(a->of[i][k]) != isnan(b->of[i][k]);
+            bad += !isnan(a->of[i][k]) && !same_bits(a->of[i][k], b->of[i][k]);
+        }
+    EXPECT(!bad && !none, "%s: %lld elements differ, %lld are missing: %s", what, (long long)bad,
+           (long long)none, setup_name(setup));
+}

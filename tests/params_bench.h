@@ -1,0 +1,53 @@
+// A small model of hand-made parameters with every kind of cut, for tests that need parameters and no layers:
+// a table and its tied copy at the two ends, and four layers whose parameters are cut by rows in two blocks,
+// by columns, or not at all.
+#pragma once
+#include "harness.h"
+#include "nn/nn.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    BENCH_HIDDEN = 10,
+    BENCH_FFN = 48,
+    BENCH_ROWS = 72,
+    BENCH_LAYERS = 4,
+    BENCH_PARAMS = 2 + 5 * BENCH_LAYERS,
+    BENCH_LARGEST = 2 * BENCH_FFN * BENCH_HIDDEN // elements of the largest parameter
+};
+
+static inline void declare_layer(Params *params, int layer, int stage) {
+    ParamSpec specs[] = {
+        {.name = "norm", 1, BENCH_HIDDEN, {-1, 0}, INIT_ONE, .partial = true},
+        {.name = "fc1", 2 * BENCH_FFN, BENCH_HIDDEN, {0, 2}, INIT_NORMAL, 0.3f, .decay = true},
+        {.name = "fc1.bias", 1, 2 * BENCH_FFN, {1, 2}, INIT_ZERO},
+        {.name = "fc2", BENCH_HIDDEN, BENCH_FFN, {1, 0}, INIT_NORMAL, 0.1f, .decay = true},
+        {.name = "fc2.bias", 1, BENCH_HIDDEN, {-1, 0}, INIT_ZERO, .partial = true},
+    };
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        char last[16];
+        memcpy(last, specs[i].name, sizeof last);
+        snprintf(specs[i].name, sizeof specs[i].name, "layers.%d.%s", layer, last);
+        specs[i].stage = stage;
+        params_declare(params, specs[i]);
+    }
+}
+
+static inline void declare_model(Params *params, int stages) {
+    ParamSpec table = {.name = "table", BENCH_ROWS, BENCH_HIDDEN, {0, 0}, INIT_NORMAL, 0.5f, .decay = true};
+    table.real_rows = BENCH_ROWS - 5;
+    params_declare(params, table);
+    for (int layer = 0; layer < BENCH_LAYERS; layer++)
+        declare_layer(params, layer, layer * stages / BENCH_LAYERS);
+    snprintf(table.name, sizeof table.name, "head");
+    table.tied_to = "table";
+    table.stage = stages - 1;
+    params_declare(params, table);
+    CHECK(params->count == BENCH_PARAMS, "%d parameters", params->count);
+}
+
+// Chunk c of pipeline rank r holds stage c * p + r; `vee` turns every second chunk round.
+static inline int bench_stage(Grid grid, bool vee, int rank, int chunk) {
+    return vee && chunk % 2 ? (chunk + 1) * grid.pp - 1 - rank : chunk * grid.pp + rank;
+}

@@ -1,0 +1,282 @@
+// The registry of parameters: where they lie in the flat buffers, which part of a whole tensor a rank holds,
+// and what is in it at the start.
+#include "base/half.h"
+#include "params_bench.h"
+
+static float element(int64_t row, int64_t col) { return (float)(row * 1000 + col); }
+
+static void fill_whole(const Param *p, float *whole) {
+    for (int64_t r = 0; r < p->spec.rows; r++)
+        for (int64_t c = 0; c < p->spec.cols; c++) whole[r * p->spec.cols + c] = element(r, c);
+}
+
+static Param *declare_one(Params *params, int64_t rows, int64_t cols, Shard shard) {
+    return params_declare(params, (ParamSpec){.name = "w", .rows = rows, .cols = cols, .shard = shard});
+}
+
+// ---- shares -------------------------------------------------------------------------------------
+
+static void slices_put_together_are_the_whole(void) {
+    static const Shard shards[] = {{-1, 0}, {0, 0}, {1, 0}, {0, 1}, {0, 2}, {1, 2}, {0, 3}, {1, 3}};
+    enum { ROWS = 24, COLS = 48 };
+    float whole[ROWS * COLS], back[ROWS * COLS] = {0}, local[ROWS * COLS];
+    for (size_t i = 0; i < sizeof shards / sizeof *shards; i++) {
+        for (int tp = 1; tp <= 4; tp += tp) {
+            Params params = {0};
+            Param *p = declare_one(&params, ROWS, COLS, shards[i]);
+            fill_whole(p, whole);
+            for (int k = 0; k < ROWS * COLS; k++) back[k] = -1;
+            int64_t count = 0;
+            for (int rank = 0; rank < tp; rank++) {
+                param_slice(p, tp, rank, whole, local);
+                param_unslice(p, tp, rank, local, back);
+                count += param_local_count(p, tp);
+            }
+            EXPECT(!memcmp(whole, back, sizeof whole), "dim %d blocks %d over %d", shards[i].dim,
+                   shards[i].blocks, tp);
+            EXPECT(count == (shards[i].dim < 0 ? tp : 1) * ROWS * COLS, "%lld elements", (long long)count);
+            params_free(&params);
+        }
+    }
+}
+
+// A gated MLP's weight is gate over up; each rank holds a slice of the gate, then the same slice of up.
+static void blocks_are_cut_one_by_one(void) {
+    Params params = {0};
+    Param *p = declare_one(&params, 8, 2, (Shard){0, 2});
+    float whole[16], local[8];
+    fill_whole(p, whole);
+    param_slice(p, 2, 1, whole, local);
+    static const int rows[] = {2, 3, 6, 7};
+    for (int r = 0; r < 4; r++)
+        EXPECT(local[2 * r + 1] == element(rows[r], 1), "row %d is %g", r, (double)local[2 * r + 1]);
+    params_free(&params);
+
+    p = declare_one(&params, 3, 8, (Shard){1, 2});
+    float wide[24], half[12];
+    fill_whole(p, wide);
+    param_slice(p, 2, 1, wide, half);
+    static const int cols[] = {2, 3, 6, 7};
+    for (int k = 0; k < 12; k++)
+        EXPECT(half[k] == element(k / 4, cols[k % 4]), "element %d is %g", k, (double)half[k]);
+    params_free(&params);
+}
+
+// ---- places -------------------------------------------------------------------------------------
+
+typedef struct {
+    Grid grid;
+    int chunks;
+    bool vee;
+    DType dtype;
+} Case;
+
+static const Case cases[] = {
+    {{1, 1, 1}, 1, false, F32},  {{2, 3, 1}, 1, false, BF16}, {{1, 2, 2}, 1, false, F32},
+    {{2, 2, 2}, 2, false, BF16}, {{4, 4, 2}, 2, true, F16},   {{2, 1, 4}, 2, false, F32},
+    {{2, 5, 1}, 4, false, BF16},
+};
+enum { NUM_CASES = sizeof cases / sizeof *cases };
+
+typedef struct {
+    Device *device;
+    Arena arena;
+    Params params;
+} Placed;
+
+static Placed place(const Case *one, int pp_rank) {
+    Placed p = {0};
+    int stages[8];
+    EXPECT_OK(device_open(&p.device, (DeviceOptions){.kind = "reference", .threads = 1}));
+    EXPECT_OK(arena_open(&p.arena, "run", device_memory(p.device), 1 << 20));
+    declare_model(&p.params, one->grid.pp * one->chunks);
+    for (int c = 0; c < one->chunks; c++) stages[c] = bench_stage(one->grid, one->vee, pp_rank, c);
+    params_place(&p.params, &p.arena, one->grid, one->dtype, stages, one->chunks);
+    return p;
+}
+
+static void unplace(Placed *p) {
+    params_free(&p->params);
+    arena_close(&p->arena);
+    device_close(p->device);
+}
+
+static void expect_in_region(const Param *p, const ChunkParams *chunk, const Case *one) {
+    bool tied = p->spec.tied_to || !strcmp(p->spec.name, "table"),
+         partial = p->spec.partial && one->grid.tp > 1;
+    int64_t begin = tied ? chunk->tied : partial ? chunk->partial : 0;
+    int64_t end = tied ? chunk->count : partial ? chunk->tied : chunk->partial;
+    int64_t n = param_local_count(p, one->grid.tp);
+    EXPECT(p->offset >= begin && p->offset + n <= end, "%s at %lld is outside [%lld, %lld)", p->spec.name,
+           (long long)p->offset, (long long)begin, (long long)end);
+    EXPECT(p->offset % PARAM_ALIGNMENT == 0, "%s starts at %lld", p->spec.name, (long long)p->offset);
+    EXPECT(p->value.data == tensor_part(chunk->values, p->offset, n).data && p->value.dtype == one->dtype,
+           "the value of %s lies elsewhere", p->spec.name);
+    EXPECT(p->grad.data == tensor_part(chunk->grads, p->offset, n).data && p->grad.dtype == F32,
+           "the gradient of %s lies elsewhere", p->spec.name);
+    EXPECT(tensor_count(p->value) == n && tensor_count(p->grad) == n, "shapes of %s", p->spec.name);
+}
+
+// A chunk's parameters follow each other in the model's order within their region, and none overlaps another.
+static void expect_in_order(const Params *params, int chunk, const Case *one) {
+    const ChunkParams *c = &params->chunks[chunk];
+    int64_t ends[3] = {0, c->partial, c->tied};
+    int64_t unit = (int64_t)PARAM_ALIGNMENT * one->grid.dp;
+    EXPECT(c->partial % unit == 0 && c->tied % unit == 0 && c->count % unit == 0, "borders of chunk %d",
+           chunk);
+    for (int i = 0; i < params->count; i++) {
+        const Param *p = params->items[i];
+        if (p->chunk != chunk || p->shares) continue;
+        expect_in_region(p, c, one);
+        int64_t *end = &ends[p->offset >= c->tied ? 2 : p->offset >= c->partial ? 1 : 0];
+        EXPECT(p->offset >= *end && p->offset < *end + PARAM_ALIGNMENT, "a gap before %s", p->spec.name);
+        *end = p->offset + param_local_count(p, one->grid.tp);
+    }
+}
+
+static void regions_are_as_promised(void) {
+    for (int i = 0; i < NUM_CASES; i++) {
+        int placed = 0;
+        for (int rank = 0; rank < cases[i].grid.pp; rank++) {
+            Placed p = place(&cases[i], rank);
+            for (int c = 0; c < cases[i].chunks; c++) expect_in_order(&p.params, c, &cases[i]);
+            for (int k = 0; k < p.params.count; k++) placed += p.params.items[k]->chunk >= 0;
+            unplace(&p);
+        }
+        EXPECT(placed == BENCH_PARAMS, "%d parameters on all ranks of case %d", placed, i);
+    }
+}
+
+static void ties_within_a_rank_share_the_value(void) {
+    for (int i = 0; i < NUM_CASES; i++) {
+        Placed p = place(&cases[i], 0);
+        const Param *table = params_find(&p.params, "table"), *head = params_find(&p.params, "head");
+        bool here = cases[i].grid.pp == 1 || cases[i].vee;
+        EXPECT((head->shares == table) == here && !table->shares, "case %d", i);
+        if (here) {
+            EXPECT(head->value.data == table->value.data && head->offset == -1, "case %d", i);
+            const ChunkParams *c = &p.params.chunks[table->chunk];
+            EXPECT((char *)head->grad.data >= (char *)c->grads.data + tensor_bytes(c->grads), "case %d", i);
+            EXPECT(tensor_same_shape(head->grad, table->grad), "case %d", i);
+        }
+        unplace(&p);
+    }
+}
+
+static void ties_between_ranks_have_one_layout(void) {
+    for (int i = 0; i < NUM_CASES; i++) {
+        if (cases[i].grid.pp == 1 || cases[i].vee) continue;
+        Placed first = place(&cases[i], 0), last = place(&cases[i], cases[i].grid.pp - 1);
+        const Param *table = params_find(&first.params, "table"), *head = params_find(&last.params, "head");
+        const ChunkParams *a = &first.params.chunks[table->chunk], *b = &last.params.chunks[head->chunk];
+        EXPECT(a->count - a->tied == b->count - b->tied && a->count > a->tied, "sizes in case %d", i);
+        EXPECT(table->offset - a->tied == head->offset - b->tied, "places in case %d", i);
+        unplace(&first);
+        unplace(&last);
+    }
+}
+
+static void gradients_start_at_zero(void) {
+    for (int i = 0; i < NUM_CASES; i++) {
+        Placed p = place(&cases[i], 0);
+        memset(p.arena.base, 0xff, p.arena.used);
+        params_zero_grads(&p.params, p.device);
+        for (int c = 0; c < p.params.num_chunks; c++) {
+            const float *grads = p.params.chunks[c].grads.data;
+            int64_t bad = 0;
+            for (int64_t k = 0; k < p.params.chunks[c].count; k++) bad += bits_of_float(grads[k]) != 0;
+            EXPECT(!bad, "%lld gradients of chunk %d, case %d", (long long)bad, c, i);
+        }
+        const Param *head = params_find(&p.params, "head");
+        for (int64_t k = 0; head->shares && k < tensor_count(head->grad); k++)
+            EXPECT(((float *)head->grad.data)[k] == 0, "gradient %lld of the copy", (long long)k);
+        unplace(&p);
+    }
+}
+
+// ---- initial values -----------------------------------------------------------------------------
+
+static void whole_init(const Param *p, float *whole) {
+    RngKey key = rng_key(1234, p->spec.tied_to ? p->spec.tied_to : p->spec.name, 0);
+    for (int64_t k = 0; k < p->spec.rows * p->spec.cols; k++) {
+        whole[k] = p->spec.init == INIT_ONE ? 1 : 0;
+        if (p->spec.init != INIT_NORMAL || k >= p->spec.real_rows * p->spec.cols) continue;
+        rng_fill_normal(key, (uint64_t)k, 1, 0, p->spec.stddev, &whole[k]);
+    }
+}
+
+typedef struct {
+    int tp, rank, calls;
+} MainReader;
+
+static void read_main(void *self, const Param *p, const float *local) {
+    MainReader *reader = self;
+    float whole[BENCH_LARGEST], want[BENCH_LARGEST];
+    whole_init(p, whole);
+    param_slice(p, reader->tp, reader->rank, whole, want);
+    size_t bytes = (size_t)param_local_count(p, reader->tp) * sizeof *want;
+    EXPECT(!memcmp(want, local, bytes), "the fp32 values of %s", p->spec.name);
+    EXPECT(p->chunk >= 0 && !p->shares, "%s is not this rank's", p->spec.name);
+    reader->calls++;
+}
+
+static uint32_t bits_at(Tensor x, int64_t i) {
+    return x.dtype == F32 ? ((uint32_t *)x.data)[i] : ((uint16_t *)x.data)[i];
+}
+
+static uint32_t rounded_bits(float x, DType dtype) {
+    return dtype == F32 ? bits_of_float(x) : dtype == BF16 ? bf16_of_f32(x) : f16_of_f32(x);
+}
+
+// Every local value is the rounded element of the whole; all else in the buffers is zero.
+static void expect_values(const Placed *p, const Case *one, int rank) {
+    int64_t nonzero = 0, found = 0, bad = 0;
+    for (int c = 0; c < p->params.num_chunks; c++)
+        for (int64_t k = 0; k < p->params.chunks[c].count; k++)
+            found += bits_at(p->params.chunks[c].values, k) != 0;
+    for (int i = 0; i < p->params.count; i++) {
+        const Param *param = p->params.items[i];
+        if (param->chunk < 0) continue;
+        float whole[BENCH_LARGEST], local[BENCH_LARGEST];
+        whole_init(param, whole);
+        param_slice(param, one->grid.tp, rank, whole, local);
+        for (int64_t k = 0; k < tensor_count(param->value); k++) {
+            uint32_t want = rounded_bits(local[k], one->dtype);
+            bad += bits_at(param->value, k) != want;
+            nonzero += want != 0 && !param->shares;
+        }
+    }
+    EXPECT(!bad, "%lld values differ", (long long)bad);
+    EXPECT(found == nonzero, "%lld values are not zero, %lld should be", (long long)found,
+           (long long)nonzero);
+}
+
+static void values_do_not_depend_on_the_grid(void) {
+    for (int i = 0; i < NUM_CASES; i++) {
+        const Case *one = &cases[i];
+        for (int rank = 0; rank < one->grid.tp * one->grid.pp; rank++) {
+            Placed p = place(one, rank / one->grid.tp);
+            memset(p.arena.base, 0xff, p.arena.used);
+            MainReader reader = {one->grid.tp, rank % one->grid.tp, 0};
+            EXPECT_OK(params_init(&p.params, p.device, 1234, reader.tp, reader.rank, read_main, &reader));
+            expect_values(&p, one, reader.rank);
+            int own = 0;
+            for (int k = 0; k < p.params.count; k++) own += p.params.items[k]->offset >= 0;
+            EXPECT(reader.calls == own, "%d of %d parameters were handed out", reader.calls, own);
+            unplace(&p);
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    return harness_run(
+        (const Test[]){{"slices_put_together_are_the_whole", slices_put_together_are_the_whole},
+                       {"blocks_are_cut_one_by_one", blocks_are_cut_one_by_one},
+                       {"regions_are_as_promised", regions_are_as_promised},
+                       {"ties_within_a_rank_share_the_value", ties_within_a_rank_share_the_value},
+                       {"ties_between_ranks_have_one_layout", ties_between_ranks_have_one_layout},
+                       {"gradients_start_at_zero", gradients_start_at_zero},
+                       {"values_do_not_depend_on_the_grid", values_do_not_depend_on_the_grid},
+                       {0}},
+        argc, argv);
+}

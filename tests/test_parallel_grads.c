@@ -1,0 +1,301 @@
+// Buckets and the sums over them: every grid, bucket size, overlap and sharding gives the gradients of a
+// plain loop over all ranks, bit for bit, and gathered weights are their owners'.
+#include "parallel_bench.h"
+
+static const Setup setups[] = {
+    {.grid = {1, 1, 1}, .bucket_elements = 500},
+    {.grid = {1, 2, 1}, .bucket_elements = 500},
+    {.grid = {1, 2, 1}, .bucket_elements = 500, .overlap = true},
+    {.grid = {1, 3, 1}, .bucket_elements = 1, .overlap = true},
+    {.grid = {1, 3, 1}, .bucket_elements = 1, .sharded = true, .overlap = true, .overlap_gather = true},
+    {.grid = {1, 4, 1}, .bucket_elements = 1000000, .sharded = true},
+    {.grid = {1, 4, 1}, .bucket_elements = 700, .sharded = true, .overlap_gather = true, .check_comm = true},
+    {.grid = {2, 1, 1}, .bucket_elements = 300, .sharded = true},
+    {.grid = {2, 2, 1}, .bucket_elements = 300, .sharded = true, .overlap = true, .device = "cpu"},
+    {.grid = {2, 2, 1}, .num_chunks = 3, .bucket_elements = 200, .overlap = true, .check_comm = true},
+    {.grid = {1, 1, 2}, .bucket_elements = 300},
+    {.grid = {1, 2, 2}, .bucket_elements = 300, .overlap = true, .overlap_gather = true},
+    {.grid = {1, 2, 2}, .bucket_elements = 300, .sharded = true, .overlap = true, .overlap_gather = true},
+    {.grid = {2, 2, 2}, .num_chunks = 2, .bucket_elements = 300, .sharded = true, .dtype = BF16},
+    {.grid = {2, 3, 2},
+     .num_chunks = 2,
+     .bucket_elements = 130,
+     .sharded = true,
+     .overlap = true,
+     .overlap_gather = true,
+     .dtype = BF16,
+     .device = "check"},
+    {.grid = {2, 2, 2}, .num_chunks = 2, .vee = true, .bucket_elements = 300, .sharded = true, .dtype = F16},
+    {.grid = {1, 2, 2}, .num_chunks = 2, .vee = true, .bucket_elements = 64, .overlap = true},
+    {.grid = {1, 2, 3}, .num_chunks = 2, .bucket_elements = 400, .sharded = true, .overlap = true},
+};
+enum { NUM_SETUPS = sizeof setups / sizeof *setups };
+
+// ---- buckets ------------------------------------------------------------------------------------
+
+// The buckets of a chunk tile its buffers from the end to the start, none across a region's border.
+static void expect_tiling(const Share *s, int chunk, int *next) {
+    const ChunkParams *c = &s->params.chunks[chunk];
+    int64_t end = c->count, unit = (int64_t)PARAM_ALIGNMENT * s->setup->grid.dp;
+    int64_t largest = s->setup->bucket_elements > unit ? s->setup->bucket_elements : unit;
+    for (; *next < s->buckets.count && s->buckets.items[*next].chunk == chunk; ++*next) {
+        const Bucket *b = &s->buckets.items[*next];
+        EXPECT(b->begin + b->count == end && b->count > 0, "a gap at %lld", (long long)end);
+        EXPECT(b->begin % unit == 0 && b->count % unit == 0 && b->count <= largest, "[%lld, +%lld)",
+               (long long)b->begin, (long long)b->count);
+        for (int border = 0; border < 2; border++) {
+            int64_t at = border ? c->tied : c->partial;
+            EXPECT(at <= b->begin || at >= end, "a bucket lies across %lld", (long long)at);
+        }
+        EXPECT(b->late == (b->begin >= c->partial), "late %d at %lld", b->late, (long long)b->begin);
+        end = b->begin;
+    }
+    EXPECT(end == 0, "chunk %d has no bucket below %lld", chunk, (long long)end);
+}
+
+static void expect_shard(const Share *s, const Bucket *b) {
+    bool sharded = s->setup->sharded && s->setup->grid.dp > 1;
+    int64_t count = sharded ? b->count / s->setup->grid.dp : b->count;
+    EXPECT(s->buckets.sharded == sharded && b->shard_count == count, "shards of %lld",
+           (long long)b->shard_count);
+    EXPECT(b->shard_begin == b->begin + (sharded ? count * s->context.place.dp : 0), "a shard at %lld",
+           (long long)b->shard_begin);
+}
+
+static Status buckets_on_rank(Comm *world, void *arg) {
+    Share s;
+    share_open(&s, arg, world);
+    int next = 0;
+    for (int chunk = 0; chunk < s.params.num_chunks; chunk++) expect_tiling(&s, chunk, &next);
+    EXPECT(next == s.buckets.count, "%d of %d buckets: %s", next, s.buckets.count, setup_name(s.setup));
+    for (int i = 0; i < s.buckets.count; i++) expect_shard(&s, &s.buckets.items[i]);
+    share_close(&s);
+    return OK;
+}
+
+static void buckets_tile_the_regions(void) {
+    for (int i = 0; i < NUM_SETUPS; i++) {
+        Setup setup = setups[i];
+        EXPECT_OK(setup_launch(&setup, buckets_on_rank, &setup));
+    }
+}
+
+// ---- sums ---------------------------------------------------------------------------------------
+
+static void add_to(float *sum, const float *x) {
+    for (int64_t k = 0; k < BENCH_LARGEST; k++) sum[k] += x[k];
+}
+
+// What the ranks of one copy of the model have of a whole parameter: rows of all tensor ranks, both ends of a
+// tie.
+static void gradient_of_copy(const ParamSpec *spec, Grid grid, int step, int dp, float *sum) {
+    float x[BENCH_LARGEST] = {0};
+    contribution(spec, step, dp, 0, sum);
+    for (int tp = 1; spec->partial && tp < grid.tp; tp++) {
+        contribution(spec, step, dp, tp, x);
+        add_to(sum, x);
+    }
+    if (strcmp(spec->name, "table") && strcmp(spec->name, "head")) return;
+    ParamSpec table = *spec, head = *spec;
+    snprintf(table.name, sizeof table.name, "table");
+    snprintf(head.name, sizeof head.name, "head");
+    contribution(&table, step, dp, 0, sum);
+    contribution(&head, step, dp, 0, x);
+    add_to(sum, x);
+}
+
+static void plain_sums(const Setup *setup, int step, Whole *want) {
+    Params params = {0};
+    declare_model(&params, setup->grid.pp * setup_chunks(setup));
+    for (int i = 0; i < params.count; i++) {
+        const ParamSpec *spec = &params.items[i]->spec;
+        float sum[BENCH_LARGEST] = {0}, one[BENCH_LARGEST] = {0};
+        gradient_of_copy(spec, setup->grid, step, 0, sum);
+        for (int dp = 1; dp < setup->grid.dp; dp++) {
+            gradient_of_copy(spec, setup->grid, step, dp, one);
+            add_to(sum, one);
+        }
+        memcpy(want->of[i], sum, (size_t)(spec->rows * spec->cols) * sizeof *sum);
+    }
+    params_free(&params);
+}
+
+typedef struct {
+    Setup setup;
+    Whole *whole;
+} Job;
+
+enum { STEPS = 2 };
+
+static Status sums_on_rank(Comm *world, void *arg) {
+    Job *job = arg;
+    Share s;
+    share_open(&s, &job->setup, world);
+    for (int step = 0; step < STEPS; step++) {
+        run_backward(&s, step);
+        grad_reducer_finish(&s.reducer);
+        collect_owned(&job->whole[step], &s, GRADS);
+    }
+    share_close(&s);
+    return OK;
+}
+
+static void sums_equal_plain_loops(void) {
+    for (int i = 0; i < NUM_SETUPS; i++) {
+        Job job = {setups[i], calloc(STEPS + 1, sizeof *job.whole)};
+        CHECK(job.whole, "no memory");
+        for (int step = 0; step <= STEPS; step++) whole_open(&job.whole[step]);
+        EXPECT_OK(setup_launch(&job.setup, sums_on_rank, &job));
+        for (int step = 0; step < STEPS; step++) {
+            plain_sums(&job.setup, step, &job.whole[STEPS]);
+            expect_same_whole(&job.whole[step], &job.whole[STEPS], "gradients", &job.setup);
+        }
+        free(job.whole);
+    }
+}
+
+// ---- overlap ------------------------------------------------------------------------------------
+
+// A bucket is under way exactly once the backward has passed it; the late ones never before the end.
+static void expect_posted(const Share *s, int chunk, int64_t begin, bool overlap) {
+    for (int i = 0; i < s->buckets.count; i++) {
+        const Bucket *b = &s->buckets.items[i];
+        bool due = b->chunk == chunk && !b->late && b->begin >= begin && overlap;
+        EXPECT(s->reducer.reduced[i] == due, "bucket %d at %lld after %lld", i, (long long)b->begin,
+               (long long)begin);
+    }
+}
+
+static Status overlap_on_rank(Comm *world, void *arg) {
+    Share s;
+    share_open(&s, arg, world);
+    bool overlap = s.setup->overlap;
+    ParamWatch watch = grad_reducer_watch(&s.reducer);
+    params_zero_grads(&s.params, s.device);
+    expect_posted(&s, 0, INT64_MAX, overlap);
+    for (int64_t begin = s.params.chunks[0].partial; begin > 0; begin -= PARAM_ALIGNMENT) {
+        watch.done(watch.self, 0, begin);
+        expect_posted(&s, 0, begin, overlap);
+    }
+    grad_reducer_start(&s.reducer, 0);
+    expect_posted(&s, 0, 0, true);
+    for (int chunk = 1; chunk < s.params.num_chunks; chunk++) grad_reducer_start(&s.reducer, chunk);
+    grad_reducer_finish(&s.reducer);
+    expect_posted(&s, 0, INT64_MAX, overlap);
+    share_close(&s);
+    return OK;
+}
+
+static void buckets_leave_when_passed(void) {
+    for (int overlap = 0; overlap < 2; overlap++) {
+        Setup setup = {.grid = {2, 2, 1}, .num_chunks = 2, .bucket_elements = 300, .overlap = overlap};
+        EXPECT_OK(setup_launch(&setup, overlap_on_rank, &setup));
+    }
+}
+
+// ---- weights ------------------------------------------------------------------------------------
+
+// Small integers, exact in every element type; no two neighbours are equal.
+static float owner_value(int chunk, int64_t at, int round) {
+    return (float)((at * 7 + chunk * 31 + round * 13) % 251);
+}
+
+static void write_own(const Share *s, int b, int round) {
+    const Bucket *bucket = &s->buckets.items[b];
+    Tensor values = s->params.chunks[bucket->chunk].values;
+    float *own = malloc((size_t)bucket->shard_count * (sizeof *own + sizeof(uint16_t)));
+    CHECK(own, "no memory");
+    uint16_t *half = (uint16_t *)(own + bucket->shard_count);
+    for (int64_t k = 0; k < bucket->shard_count; k++) {
+        own[k] = owner_value(bucket->chunk, bucket->shard_begin + k, round);
+        half[k] = values.dtype == BF16 ? bf16_of_f32(own[k]) : f16_of_f32(own[k]);
+    }
+    device_upload(s->device, s->context.stream, tensor_part(values, bucket->shard_begin, bucket->shard_count),
+                  values.dtype == F32 ? (void *)own : half);
+    free(own);
+}
+
+// Elements [begin, end) of a chunk are what their owners wrote.
+static void expect_owners(const Share *s, int chunk, int64_t begin, int64_t end, int round) {
+    int64_t bad = 0;
+    for (int64_t at = begin; at < end; at++) {
+        float one;
+        download_f32(s, tensor_part(s->params.chunks[chunk].values, at, 1), &one);
+        bad += one != owner_value(chunk, at, round);
+    }
+    EXPECT(!bad, "%lld of [%lld, %lld) of chunk %d in round %d: %s", (long long)bad, (long long)begin,
+           (long long)end, chunk, round, setup_name(s->setup));
+}
+
+// Round by round, reading what a forward may read as soon as it may. Some forwards ask for half, one for all.
+static Status gather_on_rank(Comm *world, void *arg) {
+    Share s;
+    share_open(&s, arg, world);
+    ParamWatch watch = grad_reducer_watch(&s.reducer);
+    for (int round = 0; round < 3; round++) {
+        for (int b = 0; b < s.buckets.count; b++) write_own(&s, b, round);
+        grad_reducer_gather(&s.reducer);
+        for (int chunk = 0; chunk < s.params.num_chunks; chunk++) {
+            const ChunkParams *c = &s.params.chunks[chunk];
+            int64_t end = round < 2 ? c->partial / 2 : c->partial;
+            if (s.setup->overlap_gather) watch.need(watch.self, chunk, end);
+            expect_owners(&s, chunk, 0, end, round);
+            expect_owners(&s, chunk, c->partial, c->count, round);
+        }
+        if (round == 1)
+            grad_reducer_gather_wait(&s.reducer);
+        else
+            run_backward(&s, round), grad_reducer_finish(&s.reducer);
+        for (int b = 0; b < s.buckets.count; b++)
+            EXPECT(!s.reducer.gathering[b], "bucket %d is on its way", b);
+        for (int chunk = 0; chunk < s.params.num_chunks; chunk++)
+            expect_owners(&s, chunk, 0, s.params.chunks[chunk].count, round);
+    }
+    share_close(&s);
+    return OK;
+}
+
+static void gathered_weights_are_their_owners(void) {
+    for (int i = 0; i < NUM_SETUPS; i++) {
+        Setup setup = setups[i];
+        EXPECT_OK(setup_launch(&setup, gather_on_rank, &setup));
+    }
+}
+
+// A forward waits for what it needs and leaves the rest on its way.
+static Status need_on_rank(Comm *world, void *arg) {
+    Share s;
+    share_open(&s, arg, world);
+    ParamWatch watch = grad_reducer_watch(&s.reducer);
+    grad_reducer_gather(&s.reducer);
+    for (int64_t end = 0; end <= s.params.chunks[1].partial; end += PARAM_ALIGNMENT) {
+        watch.need(watch.self, 1, end);
+        for (int i = 0; i < s.buckets.count; i++) {
+            const Bucket *b = &s.buckets.items[i];
+            bool waited = b->chunk == 1 && (b->late || b->begin < end);
+            EXPECT(!s.reducer.gathering[i] == waited, "bucket %d of chunk %d at %lld, needed %lld", i,
+                   b->chunk, (long long)b->begin, (long long)end);
+        }
+    }
+    grad_reducer_gather_wait(&s.reducer);
+    for (int i = 0; i < s.buckets.count; i++) EXPECT(!s.reducer.gathering[i], "bucket %d", i);
+    share_close(&s);
+    return OK;
+}
+
+static void forwards_wait_for_what_they_need(void) {
+    Setup setup = {
+        .grid = {2, 2, 1}, .num_chunks = 2, .bucket_elements = 300, .sharded = true, .overlap_gather = true};
+    EXPECT_OK(setup_launch(&setup, need_on_rank, &setup));
+}
+
+int main(int argc, char **argv) {
+    return harness_run(
+        (const Test[]){{"buckets_tile_the_regions", buckets_tile_the_regions},
+                       {"sums_equal_plain_loops", sums_equal_plain_loops},
+                       {"buckets_leave_when_passed", buckets_leave_when_passed},
+                       {"gathered_weights_are_their_owners", gathered_weights_are_their_owners},
+                       {"forwards_wait_for_what_they_need", forwards_wait_for_what_they_need},
+                       {0}},
+        argc, argv);
+}

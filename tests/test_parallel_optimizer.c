@@ -1,0 +1,398 @@
+// The norm and the step: neither sharding, buckets, pipeline nor overlap changes a bit of either; both equal
+// plain loops; parameters in 16 bits are always the rounded fp32 ones; and the memory they take is what is
+// known of it.
+#include "parallel_bench.h"
+#include <float.h>
+
+enum { STEPS = 3 };
+
+static const double RATE = 0.01, DECAY = 0.1;
+
+// What all ranks of a run have in the end, and the norm of every step.
+typedef struct {
+    Setup setup;
+    double loss_scale;
+    double norm[STEPS];
+    Whole values, main, m, v;
+} Trial;
+
+static Trial *trial_new(Setup setup) {
+    Trial *t = calloc(1, sizeof *t);
+    CHECK(t, "no memory");
+    *t = (Trial){.setup = setup, .loss_scale = 1};
+    whole_open(&t->values);
+    whole_open(&t->main);
+    whole_open(&t->m);
+    whole_open(&t->v);
+    return t;
+}
+
+// ---- a run --------------------------------------------------------------------------------------
+
+static void scale_gradients(Share *s, double factor) {
+    for (int c = 0; c < s->params.num_chunks; c++) {
+        float *grads = s->params.chunks[c].grads.data;
+        for (int64_t k = 0; k < s->params.chunks[c].count; k++) grads[k] *= (float)factor;
+    }
+}
+
+// The value of every element this rank owns is its fp32 parameter, rounded.
+static void expect_rounded(const Share *s) {
+    int64_t bad = 0;
+    for (int i = 0; i < s->buckets.count; i++) {
+        const Bucket *b = &s->buckets.items[i];
+        Tensor values = tensor_part(s->params.chunks[b->chunk].values, b->shard_begin, b->shard_count);
+        for (int64_t k = 0; k < b->shard_count; k++) {
+            float main, value;
+            download_f32(s, tensor_part(s->optimizer.shards[i].main, k, 1), &main);
+            download_f32(s, tensor_part(values, k, 1), &value);
+            if (values.dtype == BF16) main = bf16_to_f32(bf16_of_f32(main));
+            if (values.dtype == F16) main = f16_to_f32(f16_of_f32(main));
+            bad += !same_bits(main, value);
+        }
+    }
+    EXPECT(!bad, "%lld values are not their rounded parameters: %s", (long long)bad, setup_name(s->setup));
+}
+
+static bool in_gap(const Share *s, int chunk, int64_t at) {
+    for (int i = 0; i < s->params.count; i++) {
+        const Param *p = s->params.items[i];
+        if (p->chunk == chunk && !p->shares && at >= p->offset &&
+            at < p->offset + param_local_count(p, s->setup->grid.tp))
+            return false;
+    }
+    return true;
+}
+
+static int64_t nonzero(const Share *s, Tensor flat, int64_t at) {
+    float one;
+    download_f32(s, tensor_part(flat, at, 1), &one);
+    return bits_of_float(one) != 0;
+}
+
+// Parameters, moments and gradients between parameters are zero.
+static void expect_gaps_zero(const Share *s) {
+    int64_t bad = 0;
+    for (int i = 0; i < s->buckets.count; i++) {
+        const Bucket *b = &s->buckets.items[i];
+        const ChunkParams *c = &s->params.chunks[b->chunk];
+        const ShardState *state = &s->optimizer.shards[i];
+        for (int64_t k = 0; k < b->shard_count; k++) {
+            int64_t at = b->shard_begin + k;
+            if (!in_gap(s, b->chunk, at)) continue;
+            bad += nonzero(s, c->values, at) + nonzero(s, c->grads, at) + nonzero(s, state->main, k) +
+                   nonzero(s, state->m, k) + nonzero(s, state->v, k);
+        }
+    }
+    EXPECT(!bad, "%lld numbers between parameters are not zero: %s", (long long)bad, setup_name(s->setup));
+}
+
+static Status trial_on_rank(Comm *world, void *arg) {
+    Trial *t = arg;
+    Share s;
+    share_open(&s, &t->setup, world);
+    expect_rounded(&s);
+    for (int step = 0; step < STEPS; step++) {
+        run_backward(&s, step);
+        grad_reducer_finish(&s.reducer);
+        if (t->loss_scale != 1) scale_gradients(&s, t->loss_scale);
+        double norm = optimizer_grad_norm(&s.optimizer, t->loss_scale);
+        if (comm_rank(world) == 0) t->norm[step] = norm;
+        optimizer_step(&s.optimizer, norm, t->loss_scale, RATE, DECAY);
+        expect_rounded(&s);
+        grad_reducer_gather(&s.reducer);
+        comm_barrier(world);
+        EXPECT(norm == t->norm[step], "ranks have other norms: %s", setup_name(s.setup));
+    }
+    grad_reducer_gather_wait(&s.reducer);
+    expect_gaps_zero(&s);
+    collect_values(&t->values, &s);
+    collect_owned(&t->main, &s, MAIN);
+    collect_owned(&t->m, &s, FIRST_MOMENT);
+    collect_owned(&t->v, &s, SECOND_MOMENT);
+    share_close(&s);
+    return OK;
+}
+
+static Trial *trial_run(Setup setup) {
+    Trial *t = trial_new(setup);
+    EXPECT_OK(setup_launch(&t->setup, trial_on_rank, t));
+    return t;
+}
+
+static void expect_same_trial(const Trial *a, const Trial *b) {
+    for (int step = 0; step < STEPS; step++)
+        EXPECT(a->norm[step] == b->norm[step] && a->norm[step] > 0, "norm %.17g, not %.17g: %s",
+               a->norm[step], b->norm[step], setup_name(&a->setup));
+    expect_same_whole(&a->values, &b->values, "values", &a->setup);
+    expect_same_whole(&a->main, &b->main, "parameters", &a->setup);
+    expect_same_whole(&a->m, &b->m, "first moments", &a->setup);
+    expect_same_whole(&a->v, &b->v, "second moments", &a->setup);
+}
+
+// ---- laws ---------------------------------------------------------------------------------------
+
+// Cuts of the same tp and dp that must agree with one pipeline rank, one bucket, nothing sharded.
+static const Setup cuts[] = {
+    {.bucket_elements = 64},
+    {.bucket_elements = 400, .overlap = true},
+    {.bucket_elements = 64, .sharded = true},
+    {.bucket_elements = 1000, .sharded = true, .overlap = true, .overlap_gather = true},
+    {.grid.pp = 2, .bucket_elements = 300},
+    {.grid.pp = 2, .num_chunks = 2, .bucket_elements = 300, .sharded = true, .overlap_gather = true},
+    {.grid.pp = 2, .num_chunks = 2, .vee = true, .bucket_elements = 500, .sharded = true, .overlap = true},
+    {.num_chunks = 4, .bucket_elements = 500, .sharded = true},
+};
+
+static void compare_cuts(int tp, int dp, DType dtype, const char *device) {
+    Setup base = {.grid = {tp, dp, 1}, .bucket_elements = 1000000, .dtype = dtype, .device = device};
+    Trial *want = trial_run(base);
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        Setup setup = cuts[i];
+        setup.grid = (Grid){tp, dp, cuts[i].grid.pp ? cuts[i].grid.pp : 1};
+        setup.dtype = dtype;
+        setup.device = device;
+        Trial *got = trial_run(setup);
+        expect_same_trial(got, want);
+        free(got);
+    }
+    free(want);
+}
+
+static void no_cut_changes_a_bit(void) {
+    compare_cuts(1, 1, F32, "reference");
+    compare_cuts(1, 2, BF16, "reference");
+    compare_cuts(1, 3, F32, "reference");
+    compare_cuts(2, 2, F16, "reference");
+}
+
+static void no_cut_changes_a_bit_on_cpu(void) {
+    compare_cuts(1, 2, F32, "cpu");
+    compare_cuts(2, 2, BF16, "check");
+}
+
+// A power of two in front of the loss changes no bit behind the step.
+static void loss_scale_leaves_no_trace(void) {
+    Setup setup = {.grid = {2, 2, 1}, .bucket_elements = 400, .sharded = true, .dtype = F16};
+    Trial *want = trial_run(setup), *got = trial_new(setup);
+    got->loss_scale = 65536;
+    EXPECT_OK(setup_launch(&setup, trial_on_rank, got));
+    expect_same_trial(got, want);
+    free(got);
+    free(want);
+}
+
+// A table and its copy on two ranks stay equal.
+static void ends_of_the_model_stay_tied(void) {
+    Setup setup = {.grid = {2, 2, 2}, .bucket_elements = 300, .sharded = true, .dtype = BF16};
+    Trial *t = trial_run(setup);
+    EXPECT(
+        !memcmp(t->values.of[0], t->values.of[BENCH_PARAMS - 1], sizeof(float) * BENCH_ROWS * BENCH_HIDDEN),
+        "table and head differ");
+    EXPECT(!isnan(t->values.of[BENCH_PARAMS - 1][0]), "no rank has the head");
+    free(t);
+}
+
+// ---- against plain loops -----------------------------------------------------------------------------
+
+typedef struct {
+    float p[BENCH_LARGEST];
+    double m[BENCH_LARGEST], v[BENCH_LARGEST];
+} PlainState;
+
+static void add_contribution(const ParamSpec *spec, int step, int tp, float *sum) {
+    float one[BENCH_LARGEST];
+    contribution(spec, step, 0, tp, one);
+    for (int64_t k = 0; k < spec->rows * spec->cols; k++) sum[k] += one[k];
+}
+
+// The gradient of one parameter over `tp` tensor ranks that hold the whole model.
+static void plain_gradient(const ParamSpec *spec, int tp, int step, float *sum) {
+    contribution(spec, step, 0, 0, sum);
+    for (int rank = 1; spec->partial && rank < tp; rank++) add_contribution(spec, step, rank, sum);
+    if (strcmp(spec->name, "table")) return;
+    ParamSpec head = *spec;
+    snprintf(head.name, sizeof head.name, "head");
+    add_contribution(&head, step, 0, sum);
+}
+
+static double plain_norm(const Params *params, int tp, int step) {
+    double sum = 0;
+    float g[BENCH_LARGEST];
+    for (int i = 0; i + 1 < params->count; i++) {
+        const ParamSpec *spec = &params->items[i]->spec;
+        plain_gradient(spec, tp, step, g);
+        for (int64_t k = 0; k < spec->rows * spec->cols; k++) sum += (double)g[k] * (double)g[k];
+    }
+    return sqrt(sum);
+}
+
+static void plain_step(const ParamSpec *spec, PlainState *state, int tp, int step, double norm) {
+    float g[BENCH_LARGEST];
+    plain_gradient(spec, tp, step, g);
+    double clip = norm > 1 ? 1 / (norm + 1e-6) : 1, decay = spec->decay ? DECAY : 0;
+    for (int64_t k = 0; k < spec->rows * spec->cols; k++) {
+        double x = clip * (double)g[k], p = (double)state->p[k];
+        state->m[k] = 0.9 * state->m[k] + 0.1 * x;
+        state->v[k] = 0.95 * state->v[k] + 0.05 * x * x;
+        double m = state->m[k] / (1 - pow(0.9, step + 1)), v = state->v[k] / (1 - pow(0.95, step + 1));
+        state->p[k] = (float)(p - RATE * (m / (sqrt(v) + 1e-8) + decay * p));
+    }
+}
+
+static void plain_init(const ParamSpec *spec, float *p) {
+    RngKey key = rng_key(1234, spec->name, 0);
+    for (int64_t k = 0; k < spec->rows * spec->cols; k++) {
+        p[k] = spec->init == INIT_ONE;
+        if (spec->init == INIT_NORMAL && k < spec->real_rows * spec->cols)
+            p[k] = spec->stddev * rng_normal(key, (uint64_t)k);
+    }
+}
+
+// The largest difference over the largest number.
+static double difference(const float *got, const double *want, int64_t count) {
+    double worst = 0, largest = 0;
+    for (int64_t k = 0; k < count; k++) {
+        worst = fmax(worst, fabs((double)got[k] - want[k]));
+        largest = fmax(largest, fabs(want[k]));
+    }
+    return worst / largest;
+}
+
+static void expect_plain_state(const Trial *t, const ParamSpec *spec, int index) {
+    PlainState state = {0};
+    plain_init(spec, state.p);
+    for (int step = 0; step < STEPS; step++) plain_step(spec, &state, t->setup.grid.tp, step, t->norm[step]);
+    double p[BENCH_LARGEST];
+    int64_t n = spec->rows * spec->cols;
+    for (int64_t k = 0; k < n; k++) p[k] = (double)state.p[k];
+    double worst = difference(t->values.of[index], p, n);
+    EXPECT(worst < 1e-6, "%s is off by %g", spec->name, worst);
+    // Parameters hardly depend on the scale of gradients; moments do.
+    worst = fmax(difference(t->m.of[index], state.m, n), difference(t->v.of[index], state.v, n));
+    EXPECT(worst < 1e-6, "moments of %s are off by %g", spec->name, worst);
+}
+
+static void steps_equal_plain_loops(void) {
+    for (int tp = 1; tp <= 2; tp++) {
+        Trial *t = trial_run((Setup){.grid = {tp, 1, 1}, .bucket_elements = 300});
+        Params params = {0};
+        declare_model(&params, 1);
+        for (int step = 0; step < STEPS; step++) {
+            double want = plain_norm(&params, tp, step);
+            EXPECT(fabs(t->norm[step] / want - 1) < 1e-13, "norm %.17g, not %.17g", t->norm[step], want);
+        }
+        for (int i = 0; i + 1 < params.count; i++) expect_plain_state(t, &params.items[i]->spec, i);
+        params_free(&params);
+        free(t);
+    }
+}
+
+// ---- gradients that are not numbers, or very large, or nothing -----------------------------------------
+
+typedef struct {
+    Setup setup;
+    float gradient;
+    int rank;
+    double norm;
+} Single;
+
+// One gradient of the last stage on one rank, zeros everywhere else.
+static Status single_on_rank(Comm *world, void *arg) {
+    Single *job = arg;
+    Share s;
+    share_open(&s, &job->setup, world);
+    params_zero_grads(&s.params, s.device);
+    const Param *p = params_find(&s.params, "layers.3.fc1");
+    if (comm_rank(world) == job->rank) {
+        CHECK(p->chunk >= 0, "rank %d has no such parameter", job->rank);
+        device_upload(s.device, s.context.stream, tensor_part(p->grad, 77, 1), &job->gradient);
+    }
+    for (int c = 0; c < s.params.num_chunks; c++) grad_reducer_start(&s.reducer, c);
+    grad_reducer_finish(&s.reducer);
+    double norm = optimizer_grad_norm(&s.optimizer, 1);
+    if (comm_rank(world) == 0) job->norm = norm;
+    share_close(&s);
+    return OK;
+}
+
+static double single_norm(float gradient, bool sharded) {
+    Single job = {.setup = {.grid = {2, 2, 2}, .bucket_elements = 300, .sharded = sharded},
+                  .gradient = gradient,
+                  .rank = 5};
+    EXPECT_OK(setup_launch(&job.setup, single_on_rank, &job));
+    return job.norm;
+}
+
+static void every_rank_hears_of_one_gradient(void) {
+    for (int sharded = 0; sharded < 2; sharded++) {
+        EXPECT(isinf(single_norm(NAN, sharded)), "NaN, sharded %d", sharded);
+        EXPECT(isinf(single_norm(-INFINITY, sharded)), "infinity, sharded %d", sharded);
+        static const float ones[] = {3e38f, FLT_MAX, -1, 1e-20f, 1e-30f, 0};
+        for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
+            EXPECT(single_norm(ones[i], sharded) == fabs((double)ones[i]), "|%g| is %.17g", (double)ones[i],
+                   single_norm(ones[i], sharded));
+    }
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+typedef struct {
+    int dp;
+    DType dtype;
+    bool sharded;
+    double bytes; // of one parameter
+} MemoryCase;
+
+static Status measure(Comm *world, void *arg) {
+    const MemoryCase *one = arg;
+    Device *device;
+    Arena arena;
+    EXPECT_OK(device_open(&device, (DeviceOptions){.kind = "null", .threads = 1}));
+    arena_open_measuring(&arena, "run");
+    Context context = {.device = device, .stream = device_stream(device), .grid = {1, one->dp, 1}};
+    context.mode.dtype = one->dtype;
+    Params params = {0};
+    params_declare(&params, (ParamSpec){.name = "a", .rows = 5000, .cols = 1001, .shard = {-1, 0}});
+    params_declare(&params, (ParamSpec){.name = "b", .rows = 777, .cols = 3333, .shard = {-1, 0}});
+    params_place(&params, &arena, context.grid, one->dtype, (int[]){0}, 1);
+    Buckets buckets;
+    Optimizer optimizer;
+    EXPECT_OK(buckets_create(&buckets, &context, &params, 1000000, one->sharded));
+    EXPECT_OK(optimizer_create(&optimizer, &context, world, &params, &buckets, &arena, (AdamOptions){0}));
+    double each = (double)arena.used / (5000.0 * 1001 + 777.0 * 3333);
+    EXPECT(fabs(each / one->bytes - 1) < 1e-3, "%.4f bytes of each parameter, not %.4f: %s over %d", each,
+           one->bytes, dtype_name(one->dtype), one->dp);
+    optimizer_destroy(&optimizer);
+    buckets_destroy(&buckets);
+    params_free(&params);
+    arena_close(&arena);
+    device_close(device);
+    return OK;
+}
+
+// Weights, fp32 gradients, fp32 parameters where the weights are not, two moments.
+static void memory_is_what_is_known_of_it(void) {
+    static const MemoryCase cases[] = {
+        {1, F32, false, 16},           {4, F32, false, 16},          {4, F32, true, 8 + 8.0 / 4},
+        {8, BF16, true, 6 + 12.0 / 8}, {3, F16, true, 6 + 12.0 / 3}, {8, BF16, false, 18},
+        {1, BF16, true, 18},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        MemoryCase one = cases[i];
+        CommOptions options = {.transport = "null", .ranks = one.dp, .timeout_s = 1};
+        EXPECT_OK(comm_launch(options, measure, &one));
+    }
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"no_cut_changes_a_bit", no_cut_changes_a_bit},
+                                      {"no_cut_changes_a_bit_on_cpu", no_cut_changes_a_bit_on_cpu},
+                                      {"loss_scale_leaves_no_trace", loss_scale_leaves_no_trace},
+                                      {"ends_of_the_model_stay_tied", ends_of_the_model_stay_tied},
+                                      {"steps_equal_plain_loops", steps_equal_plain_loops},
+                                      {"every_rank_hears_of_one_gradient", every_rank_hears_of_one_gradient},
+                                      {"memory_is_what_is_known_of_it", memory_is_what_is_known_of_it},
+                                      {0}},
+                       argc, argv);
+}

@@ -1,0 +1,373 @@
+// The interpreter on a toy model: stage s adds s + 1, and its weight gradient is the sum of dy * x. Whole
+// numbers, so that whatever the schedule, outputs and sums must be exact; a buffer used too early or too late
+// changes them.
+#include "base/trace.h"
+#include "harness.h"
+#include "parallel/parallel.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HIDDEN = 3, MOST_CHUNKS = 3, MOST_MICROBATCHES = 12 };
+
+typedef struct {
+    const Schedule *schedule;
+    Device *device;
+    int rank, stages;
+    int weights[MOST_CHUNKS], finals[MOST_CHUNKS];
+    double sums[MOST_CHUNKS], outputs[MOST_MICROBATCHES];
+    int64_t faults;
+} Toy;
+
+// Of one microbatch of a chunk, between its forward and its backwards.
+typedef struct {
+    Tensor x, dy;
+} ToyLayers;
+
+static float *data_of(const Toy *toy, Tensor x) {
+    return x.data ? device_address(toy->device, x.data) : NULL;
+}
+
+static float first_input(int64_t microbatch, int64_t i) { return (float)(10 * microbatch + i); }
+
+// The sum of what stages `first` to `last` - 1 add.
+static float added(int first, int last) { return (float)(last * (last + 1) - first * (first + 1)) / 2; }
+
+static int stage_of(const Toy *toy, int chunk) { return schedule_stage(toy->schedule, toy->rank, chunk); }
+
+static Tensor keep(Toy *toy, Slot *slot, const char *name, Tensor x) {
+    Tensor kept = tensor_take(&slot->stash, name, x.rows, x.cols, x.dtype);
+    memcpy(data_of(toy, kept), data_of(toy, x), tensor_bytes(x));
+    return kept;
+}
+
+static void toy_forward(void *self, int chunk, Slot *slot, const Microbatch *microbatch) {
+    Toy *toy = self;
+    ToyLayers *layers = slot->layers;
+    int stage = stage_of(toy, chunk);
+    float *x = data_of(toy, slot->input), *y = data_of(toy, slot->output);
+    double sum = 0;
+    for (int64_t i = 0; i < tensor_count(slot->input); i++) {
+        if (stage == 0) x[i] = first_input(microbatch->first_sample, i);
+        y[i] = x[i] + (float)(stage + 1);
+        sum += (double)y[i];
+    }
+    layers->x = keep(toy, slot, "x", slot->input);
+    if (stage == toy->stages - 1) toy->outputs[microbatch->first_sample] = sum;
+}
+
+// dx = dy + s + 1; dy is used up, and kept for the other half.
+static void input_half(Toy *toy, int stage, Slot *slot) {
+    ToyLayers *layers = slot->layers;
+    float *dy = data_of(toy, slot->output_gradient), *dx = data_of(toy, slot->input_gradient);
+    toy->faults += !dx != (stage == 0);
+    layers->dy = keep(toy, slot, "dy", slot->output_gradient);
+    for (int64_t i = 0; i < tensor_count(slot->output_gradient); i++) {
+        if (dx) dx[i] = dy[i] + (float)(stage + 1);
+        dy[i] = NAN;
+    }
+}
+
+static void weight_half(Toy *toy, int chunk, const Slot *slot) {
+    const ToyLayers *layers = slot->layers;
+    const float *x = data_of(toy, slot->input), *kept = data_of(toy, layers->x),
+                *dy = data_of(toy, layers->dy);
+    toy->weights[chunk]++;
+    for (int64_t i = 0; i < tensor_count(slot->input); i++) {
+        toy->sums[chunk] += (double)dy[i] * (double)x[i];
+        toy->faults += x[i] != kept[i];
+    }
+}
+
+static void toy_backward(void *self, int chunk, Slot *slot, const Microbatch *microbatch, Halves halves,
+                         bool final) {
+    Toy *toy = self;
+    (void)microbatch;
+    if (halves & INPUT_HALF) input_half(toy, stage_of(toy, chunk), slot);
+    if (halves & WEIGHT_HALF) weight_half(toy, chunk, slot);
+    toy->finals[chunk] += final;
+    toy->faults += final != (halves & WEIGHT_HALF && toy->weights[chunk] == toy->schedule->num_microbatches);
+}
+
+// ---- one schedule -----------------------------------------------------------------------------------------
+
+typedef struct {
+    Context context;
+    Arena run;
+    Toy toy;
+    GradReducer reducer;
+    Buckets no_buckets;
+    Microbatch microbatches[MOST_MICROBATCHES];
+    Pipeline *pipeline;
+} Rig;
+
+static void open_rig(Rig *rig, const Schedule *schedule, int64_t rows, bool scatter_gather) {
+    Context *c = &rig->context;
+    rig->toy = (Toy){.schedule = schedule,
+                     .device = c->device,
+                     .rank = c->place.pp,
+                     .stages = schedule->num_ranks * schedule->num_chunks};
+    rig->reducer = (GradReducer){.context = c, .buckets = &rig->no_buckets};
+    for (int i = 0; i < MOST_MICROBATCHES; i++) rig->microbatches[i] = (Microbatch){.first_sample = i};
+    EXPECT_OK(arena_open(&rig->run, "run", device_memory(c->device), 1 << 20));
+    PipelineSpec spec = {.schedule = schedule,
+                         .arena = &rig->run,
+                         .stash_bytes = 2 * ARENA_ALIGNMENT,
+                         .scatter_gather = scatter_gather};
+    spec.stage = (Stage){.self = &rig->toy,
+                         .num_chunks = schedule->num_chunks,
+                         .rows = rows,
+                         .hidden = HIDDEN,
+                         .dtype = F32,
+                         .slot_layers_bytes = sizeof(ToyLayers),
+                         .forward = toy_forward,
+                         .backward = toy_backward};
+    EXPECT_OK(pipeline_create(&rig->pipeline, c, &spec));
+}
+
+static void close_rig(Rig *rig) {
+    pipeline_destroy(rig->pipeline);
+    arena_close(&rig->run);
+}
+
+static void expect_outputs(const Rig *rig, int64_t count, const char *what) {
+    const Toy *toy = &rig->toy;
+    if (stage_of(toy, 0) != toy->stages - 1 &&
+        stage_of(toy, toy->schedule->num_chunks - 1) != toy->stages - 1)
+        return;
+    for (int m = 0; m < toy->schedule->num_microbatches; m++) {
+        double expected = 0;
+        for (int64_t i = 0; i < count; i++) expected += (double)(first_input(m, i) + added(0, toy->stages));
+        EXPECT(toy->outputs[m] == expected, "%s microbatch %d: %g, not %g", what, m, toy->outputs[m],
+               expected);
+    }
+}
+
+static void expect_sums(const Rig *rig, int64_t count, const char *what) {
+    const Toy *toy = &rig->toy;
+    for (int chunk = 0; chunk < toy->schedule->num_chunks; chunk++) {
+        int stage = stage_of(toy, chunk);
+        double expected = 0;
+        for (int64_t i = 0; i < count * toy->schedule->num_microbatches; i++) {
+            float first = first_input(i / count, i % count);
+            float dy = first + added(0, toy->stages) + added(stage + 1, toy->stages);
+            expected += (double)dy * (double)(first + added(0, stage));
+        }
+        EXPECT(toy->sums[chunk] == expected, "%s stage %d: %g, not %g", what, stage, toy->sums[chunk],
+               expected);
+        EXPECT(toy->finals[chunk] == 1, "%s stage %d: %d times final", what, stage, toy->finals[chunk]);
+    }
+    EXPECT(toy->faults == 0, "%s: %lld faults", what, (long long)toy->faults);
+}
+
+static int num_sends(const Schedule *schedule, int rank) {
+    int sends = 0;
+    for (int i = 0; i < schedule->programs[rank].count; i++)
+        sends += schedule_ops[schedule->programs[rank].instrs[i].op].kind == SEND;
+    return sends;
+}
+
+// A step with `schedule`, exact and with exactly the messages that it names.
+static void train_once(Rig *rig, const Schedule *schedule, int64_t rows, double bytes, const char *what) {
+    const Context *c = &rig->context;
+    double sent = comm_counts(c->pp)[COMM_SEND].bytes;
+    EXPECT_OK(pipeline_use(rig->pipeline, schedule));
+    rig->toy.schedule = schedule;
+    memset(rig->toy.sums, 0, sizeof rig->toy.sums);
+    memset(rig->toy.weights, 0, sizeof rig->toy.weights);
+    memset(rig->toy.finals, 0, sizeof rig->toy.finals);
+    pipeline_train(rig->pipeline, rig->microbatches, &rig->reducer);
+    expect_outputs(rig, rows * HIDDEN, what);
+    expect_sums(rig, rows * HIDDEN, what);
+    sent = comm_counts(c->pp)[COMM_SEND].bytes - sent;
+    EXPECT(sent == bytes * num_sends(schedule, c->place.pp), "%s: %g bytes sent", what, sent);
+}
+
+static void evaluate_once(Rig *rig, int64_t rows, const char *what) {
+    memset(rig->toy.outputs, 0, sizeof rig->toy.outputs);
+    pipeline_evaluate(rig->pipeline, rig->microbatches);
+    expect_outputs(rig, rows * HIDDEN, what);
+}
+
+typedef struct {
+    ScheduleSpec spec;
+    int64_t rows;
+    bool scatter_gather;
+} Case;
+
+// The largest schedule, an evaluation, a smaller one, the largest again.
+static void run_case(Rig *rig, const Case *one) {
+    char what[128];
+    ScheduleSpec few = one->spec;
+    Schedule large, small;
+    int tp = rig->context.grid.tp;
+    bool shared = one->scatter_gather && one->rows % tp == 0;
+    double bytes = (double)(one->rows * HIDDEN * 4) / (shared ? tp : 1);
+    few.microbatches = one->spec.ranks;
+    snprintf(what, sizeof what, "%s t %d p %d v %d m %d ahead %d rows %d scatter %d", one->spec.kind, tp,
+             one->spec.ranks, one->spec.chunks, one->spec.microbatches, one->spec.receive_ahead,
+             (int)one->rows, one->scatter_gather);
+    EXPECT_OK(schedule_create(&large, &one->spec));
+    EXPECT_OK(schedule_create(&small, &few));
+    open_rig(rig, &large, one->rows, one->scatter_gather);
+    train_once(rig, &large, one->rows, bytes, what);
+    evaluate_once(rig, one->rows, what);
+    train_once(rig, &small, one->rows, bytes, what);
+    evaluate_once(rig, one->rows, what);
+    train_once(rig, &large, one->rows, bytes, what);
+    EXPECT(pipeline_stash_count(rig->pipeline) == schedule_peak_stash(&large, rig->context.place.pp), "%s",
+           what);
+    EXPECT(pipeline_stash_peak(rig->pipeline) == 2 * ARENA_ALIGNMENT, "%s", what);
+    close_rig(rig);
+    schedule_destroy(&small);
+    schedule_destroy(&large);
+}
+
+// ---- all of them on one grid ------------------------------------------------------------------------------
+
+static Status split(Comm *world, Grid grid, const char *name, Axis axis, Comm **group) {
+    int ranks[16];
+    int count = grid_group(grid, comm_rank(world), 1u << axis, ranks);
+    return comm_split(world, name, ranks, count, group);
+}
+
+static Status open_context(Context *c, Comm *world, Grid grid) {
+    *c = (Context){.grid = grid, .place = grid_place(grid, comm_rank(world))};
+    TRY(split(world, grid, "tp", AXIS_TP, &c->tp));
+    TRY(split(world, grid, "pp", AXIS_PP, &c->pp));
+    TRY(device_open(&c->device,
+                    (DeviceOptions){.kind = "reference", .threads = 1, .workspace_bytes = 1 << 20}));
+    c->stream = device_stream(c->device);
+    comm_use_device(world, c->device);
+    return OK;
+}
+
+static void close_context(Context *c, Comm *world) {
+    comm_close(c->pp);
+    comm_close(c->tp);
+    comm_use_device(world, NULL);
+    device_close(c->device);
+}
+
+typedef struct {
+    Grid grid;
+    void (*run)(Rig *rig);
+} Job;
+
+static Status run_job(Comm *world, void *arg) {
+    const Job *job = arg;
+    Rig rig = {.pipeline = NULL};
+    Status status = open_context(&rig.context, world, job->grid);
+    if (status == OK) job->run(&rig);
+    close_context(&rig.context, world);
+    return status;
+}
+
+static void on_grid(int tp, int pp, void (*run)(Rig *rig)) {
+    Job job = {{.tp = tp, .dp = 1, .pp = pp}, run};
+    EXPECT_OK(comm_launch((CommOptions){.transport = "threads",
+                                        .ranks = tp * pp,
+                                        .timeout_s = 20,
+                                        .check = tp > 1,
+                                        .deterministic = true},
+                          run_job, &job));
+}
+
+static void run_every_kind(Rig *rig) {
+    static const int64_t rows[] = {4, 5};
+    int p = rig->context.grid.pp, most_ways = rig->context.grid.tp > 1 ? 3 : 1;
+    for (int i = 0; i < num_schedule_kinds * MOST_CHUNKS * 3 * most_ways; i++) {
+        int j = i / num_schedule_kinds, way = j / (3 * MOST_CHUNKS);
+        Case one = {.rows = rows[way == 2], .scatter_gather = way > 0};
+        one.spec = (ScheduleSpec){.kind = schedule_kinds[i % num_schedule_kinds].name,
+                                  .ranks = p,
+                                  .chunks = 1 + j % MOST_CHUNKS,
+                                  .microbatches = 3 * p,
+                                  .receive_ahead = j / MOST_CHUNKS % 3,
+                                  .costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5}};
+        char why[256];
+        if (!schedule_kind(one.spec.kind)->refuse(&one.spec, why, sizeof why)) run_case(rig, &one);
+    }
+}
+
+static void every_schedule_is_exact(void) {
+    for (int p = 1; p <= 4; p++) on_grid(1, p, run_every_kind);
+}
+
+static void every_schedule_is_exact_over_tp(void) {
+    for (int p = 1; p <= 3; p++) on_grid(2, p, run_every_kind);
+}
+
+// ---- what else it promises --------------------------------------------------------------------------------
+
+static void run_traced(Rig *rig) {
+    Schedule s;
+    EXPECT_OK(
+        schedule_create(&s, &(ScheduleSpec){.kind = "zb-h1", .ranks = 2, .chunks = 1, .microbatches = 4}));
+    open_rig(rig, &s, 4, false);
+    EXPECT(trace_open(1000), "no memory");
+    pipeline_train(rig->pipeline, rig->microbatches, &rig->reducer);
+    const Trace *trace = rank_current()->trace;
+    const Program *program = &s.programs[rig->context.place.pp];
+    int at = 0;
+    double before = 0;
+    for (uint64_t i = 0; i < trace->count; i++) {
+        const TraceEvent *event = &trace->events[i];
+        if (event->row != TRACE_PIPELINE) continue;
+        Instr in = at < program->count ? program->instrs[at++] : (Instr){.microbatch = -2};
+        EXPECT(!strcmp(event->name, schedule_ops[in.op].text) && event->microbatch == in.microbatch &&
+                   event->chunk == in.chunk,
+               "event %d: %s of microbatch %d", at, event->name, event->microbatch);
+        EXPECT(event->start_s >= before && event->end_s >= event->start_s, "event %d", at);
+        before = event->end_s;
+    }
+    EXPECT(at == program->count, "%d events of %d", at, program->count);
+    trace_close();
+    PipelineTimes times = pipeline_times(rig->pipeline);
+    EXPECT(times.chunks[0].weight_s > 0 && times.chunks[0].weight_s < times.chunks[0].backward_s, "%g of %g",
+           times.chunks[0].weight_s, times.chunks[0].backward_s);
+    EXPECT(times.wait_s > 0 && times.wait_s < times.total_s, "%g of %g", times.wait_s, times.total_s);
+    close_rig(rig);
+    schedule_destroy(&s);
+}
+
+static void instructions_are_traced_and_timed(void) { on_grid(1, 2, run_traced); }
+
+static void expect_unusable(Rig *rig, const char *kind, int chunks, int microbatches, const char *message) {
+    Schedule s;
+    ScheduleSpec spec = {.kind = kind, .ranks = 2, .chunks = chunks, .microbatches = microbatches};
+    EXPECT_OK(schedule_create(&s, &spec));
+    EXPECT(pipeline_use(rig->pipeline, &s) == ERR_CONFIG && !strcmp(fail_message(), message), "%s",
+           fail_message());
+    schedule_destroy(&s);
+}
+
+static void run_refusals(Rig *rig) {
+    Schedule s;
+    EXPECT_OK(
+        schedule_create(&s, &(ScheduleSpec){.kind = "1f1b", .ranks = 2, .chunks = 1, .microbatches = 4}));
+    open_rig(rig, &s, 4, false);
+    expect_unusable(rig, "1f1b", 1, 5,
+                    "a schedule of 2 ranks, 1 chunks, 5 microbatches on a pipeline of another");
+    expect_unusable(rig, "zb-v", 2, 2,
+                    "a schedule of 2 ranks, 2 chunks, 2 microbatches on a pipeline of another");
+    expect_unusable(rig, "gpipe", 1, 4,
+                    rig->context.place.pp
+                        ? "the schedule of 4 microbatches needs 4 buffers of kind stage input, there are 1"
+                        : "the schedule of 4 microbatches needs 4 buffers of kind stage input, there are 2");
+    close_rig(rig);
+    schedule_destroy(&s);
+}
+
+static void other_schedules_are_refused(void) { on_grid(1, 2, run_refusals); }
+
+int main(int argc, char **argv) {
+    static const Test tests[] = {
+        {"every schedule is exact", every_schedule_is_exact},
+        {"every schedule is exact over tp", every_schedule_is_exact_over_tp},
+        {"instructions are traced and timed", instructions_are_traced_and_timed},
+        {"other schedules are refused", other_schedules_are_refused},
+        {0},
+    };
+    return harness_run(tests, argc, argv);
+}
