@@ -1,6 +1,6 @@
-// Whole training steps of GPT-2 124M as a fraction of the matrix products this machine does at the same
-// shapes, and what two ranks of one thread make of it against one rank of two threads. Medians; commands in
-// `./run bench`.
+// Whole training steps of GPT-2 124M, in fp32 and in bf16, as a fraction of the matrix products this machine does
+// at the same shapes, and what two ranks of one thread make of it against one rank of two threads. Medians;
+// commands in `./run bench`. Usage: bench_train [fp32|bf16], both in turn without one.
 #include "train/train.h"
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +16,7 @@ typedef struct {
 
 typedef struct {
     ModelShape shape;
+    DType dtype;
     const Case *which;
     double step_s; // out: median
 } Job;
@@ -47,8 +48,7 @@ static double median(double *values, int count) {
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-// ---- matrix products at the model's shapes
-// ------------------------------------------------------------------------------
+// ---- matrix products at the model's shapes ------------------------------------------------------------------
 
 typedef struct {
     double flops, seconds, best; // of all products of one microbatch; the highest rate of a single shape
@@ -67,45 +67,43 @@ static double time_product(Device *device, Tensor a, Tensor b, Tensor d, bool ta
     return median(seconds, REPEATS);
 }
 
-// y = x W^T, dx = dy W, dW += dy^T x for W [out, in], `times` of them in the model.
-static void add_linear(Device *device, float *memory, int64_t tokens, int64_t in, int64_t out, int times,
-                       Products *sum) {
-    Tensor x = {memory, tokens, in, F32}, y = {memory + tokens * in, tokens, out, F32};
-    Tensor w = {memory + tokens * (in + out), out, in, F32};
+// y = x W^T, dx = dy W, dW += dy^T x for W [out, in], `times` of them in the model. Memory of zeros has room.
+static void add_linear(Device *device, DType dtype, float *memory, int64_t tokens, int64_t in, int64_t out,
+                       int times, Products *sum) {
+    Tensor x = {memory, tokens, in, dtype}, y = {memory + tokens * in, tokens, out, dtype};
+    Tensor w = {memory + tokens * (in + out), out, in, dtype}, dw = w;
+    dw.data = memory + tokens * (in + out) + in * out, dw.dtype = F32;
     double flops = 2.0 * (double)tokens * (double)in * (double)out;
     double seconds[3] = {time_product(device, x, w, y, false, true, false),
                          time_product(device, y, w, x, false, false, false),
-                         time_product(device, y, x, w, true, false, true)};
+                         time_product(device, y, x, dw, true, false, true)};
     for (int i = 0; i < 3; i++) {
         sum->seconds += times * seconds[i];
         if (flops / seconds[i] > sum->best) sum->best = flops / seconds[i];
     }
     sum->flops += 3 * times * flops;
-    memset(memory, 0,
-           (size_t)(tokens * (in + out) + in * out) * sizeof *memory); // accumulation would overflow
 }
 
-static Products measure_products(const ModelShape *s, int threads) {
+static Products measure_products(const ModelShape *s, DType dtype, int threads) {
     Device *device;
     Status status =
         device_open(&device, (DeviceOptions){.kind = "cpu", .threads = threads, .workspace_bytes = 1 << 26});
     CHECK(status == OK, "%s", fail_message());
     int64_t tokens = s->sequence, h = s->hidden, v = padded_vocabulary(s->vocabulary, 128, 1);
-    float *memory = calloc((size_t)(tokens * (h + v) + h * v), sizeof *memory);
+    float *memory = calloc((size_t)(tokens * (h + v) + 2 * h * v), sizeof *memory);
     CHECK(memory, "no memory for the products");
     Products sum = {0};
-    add_linear(device, memory, tokens, h, 3 * h, s->layers, &sum);
-    add_linear(device, memory, tokens, h, h, s->layers, &sum);
-    add_linear(device, memory, tokens, h, s->ffn, s->layers, &sum);
-    add_linear(device, memory, tokens, s->ffn, h, s->layers, &sum);
-    add_linear(device, memory, tokens, h, v, 1, &sum);
+    add_linear(device, dtype, memory, tokens, h, 3 * h, s->layers, &sum);
+    add_linear(device, dtype, memory, tokens, h, h, s->layers, &sum);
+    add_linear(device, dtype, memory, tokens, h, s->ffn, s->layers, &sum);
+    add_linear(device, dtype, memory, tokens, s->ffn, h, s->layers, &sum);
+    add_linear(device, dtype, memory, tokens, h, v, 1, &sum);
     free(memory);
     device_close(device);
     return sum;
 }
 
-// ---- steps
-// ----------------------------------------------------------------------------------------------------------
+// ---- steps --------------------------------------------------------------------------------------------------
 
 static int32_t *random_tokens(const EngineSpec *spec, uint64_t stream) {
     int64_t count = (int64_t)spec->num_microbatches * spec->shape.sequence * spec->shape.microbatch;
@@ -122,9 +120,13 @@ static Status rank_main(Comm *world, void *arg) {
     const Case *which = job->which;
     EngineSpec spec = {.grid = which->grid,
                        .shape = job->shape,
+                       .mode = {.dtype = job->dtype},
+                       .split = {.layers = job->shape.layers, .last = which->last_layers},
                        .schedule = "1f1b",
-                       .last_layers = which->last_layers,
                        .num_chunks = 1,
+                       .receive_ahead = 1,
+                       .overlap_gradients = true,
+                       .scatter_gather = true,
                        .num_microbatches = which->microbatches,
                        .adam = {0.9, 0.999, 1e-8, 1.0},
                        .bucket_elements = 40000000,
@@ -138,7 +140,8 @@ static Status rank_main(Comm *world, void *arg) {
     for (int step = 0; step <= which->steps; step++) {
         comm_barrier(world);
         double start = clock_s();
-        engine_train(engine, (Batch){.tokens = tokens, .labels = labels}, 1e-5, 0.01);
+        Batch batch = {.num_microbatches = spec.num_microbatches, .tokens = tokens, .labels = labels};
+        engine_train(engine, batch, (StepOptions){.lr = 1e-5, .weight_decay = 0.01, .loss_scale = 1});
         comm_barrier(world);
         if (step) seconds[step - 1] = clock_s() - start;
     }
@@ -148,8 +151,8 @@ static Status rank_main(Comm *world, void *arg) {
     return OK;
 }
 
-static double run_case(const ModelShape *shape, const Case *which) {
-    Job job = {.shape = *shape, .which = which};
+static double run_case(const ModelShape *shape, DType dtype, const Case *which) {
+    Job job = {.shape = *shape, .dtype = dtype, .which = which};
     int launched = comm_launcher_ranks();
     CommOptions options = {.transport = launched ? "mpi" : "threads",
                            .ranks = grid_size(which->grid),
@@ -172,41 +175,53 @@ static void print_case(const Case *c, double step_s, double flops, double peak, 
     fflush(stdout);
 }
 
-// Under mpirun: one case alone, since MPI starts once; the base is given in seconds per sample.
+static const char *type_name(DType dtype) { return dtype == BF16 ? "bf16" : "fp32"; }
+
+// Under mpirun: one case alone, since MPI starts once; peak and base come from the run before.
 static int run_launched(const ModelShape *shape, char **argv) {
     const Case cases[] = {{"2 ranks x 1 thread, t=2, mpi", {2, 1, 1}, 1, 2, 3, 0},
                           {"2 ranks x 1 thread, d=2, mpi", {1, 2, 1}, 1, 1, 3, 0},
                           {"2 ranks x 1 thread, p=2 (8+4 layers) m=16, mpi", {1, 1, 2}, 1, 16, 1, 4}};
-    const Case *c = &cases[atoi(argv[1])];
-    double step_s = run_case(shape, c);
-    if (step_s > 0) print_case(c, step_s, model_flops(shape, 1), atof(argv[2]) * 1e9, atof(argv[3]));
+    const Case *c = &cases[atoi(argv[2])];
+    double step_s = run_case(shape, strcmp(argv[1], "bf16") ? F32 : BF16, c);
+    if (step_s > 0) print_case(c, step_s, model_flops(shape, 1), atof(argv[3]) * 1e9, atof(argv[4]));
     return 0;
+}
+
+// Seconds per sample of one rank of two threads, from the second of two runs around the others.
+static double run_all(const ModelShape *shape, DType dtype) {
+    const Case base = {"1 rank x 2 threads", {1, 1, 1}, 2, 2, 3, 0};
+    const Case others[] = {{"2 ranks x 1 thread, t=2", {2, 1, 1}, 1, 2, 3, 0},
+                           {"2 ranks x 1 thread, d=2", {1, 2, 1}, 1, 1, 3, 0},
+                           {"2 ranks x 1 thread, p=2 (8+4 layers) m=16", {1, 1, 2}, 1, 16, 1, 4}};
+    Products products = measure_products(shape, dtype, 2);
+    double flops = model_flops(shape, 1);
+    printf(
+        "\n%s: matrix products of one sample, 2 threads: %.1f GFLOP/s over all shapes, %.1f at the best shape "
+        "(the peak below)\n",
+        type_name(dtype), products.flops / products.seconds / 1e9, products.best / 1e9);
+    double base_s = run_case(shape, dtype, &base) / base.microbatches;
+    print_case(&base, base_s * base.microbatches, flops, products.best, 0);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        print_case(&others[i], run_case(shape, dtype, &others[i]), flops, products.best, base_s);
+    base_s = run_case(shape, dtype, &base) / base.microbatches;
+    print_case(&base, base_s * base.microbatches, flops, products.best, 0);
+    printf("base for MPI: %s %.1f %.4f\n", type_name(dtype), products.best / 1e9, base_s);
+    return base_s;
 }
 
 int main(int argc, char **argv) {
     ModelShape shape = gpt2_124m(1024, 0.1f);
     shape.padded_vocabulary = padded_vocabulary(shape.vocabulary, 128, 1);
-    if (argc == 4) return run_launched(&shape, argv);
-    Products products = measure_products(&shape, 2);
-    double flops = model_flops(&shape, 1);
+    if (argc == 5) return run_launched(&shape, argv);
     printf(
-        "GPT-2 124M, sequence 1024, fp32, dropout 0.1; %.1f GFLOP per sample by 72 B L S H^2 (1 + S/6H + V/12LH)\n",
-        flops / 1e9);
-    printf(
-        "matrix products of one sample, 2 threads: %.1f GFLOP/s over all shapes, %.1f at the best shape (the peak below)\n",
-        products.flops / products.seconds / 1e9, products.best / 1e9);
-    const Case base = {"1 rank x 2 threads", {1, 1, 1}, 2, 2, 3, 0};
-    const Case others[] = {{"2 ranks x 1 thread, t=2", {2, 1, 1}, 1, 2, 3, 0},
-                           {"2 ranks x 1 thread, d=2", {1, 2, 1}, 1, 1, 3, 0},
-                           {"2 ranks x 1 thread, p=2 (8+4 layers) m=16", {1, 1, 2}, 1, 16, 1, 4}};
-    double base_s = run_case(&shape, &base) / base.microbatches;
-    print_case(&base, base_s * base.microbatches, flops, products.best, 0);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        double step_s = run_case(&shape, &others[i]);
-        print_case(&others[i], step_s, flops, products.best, base_s);
-    }
-    base_s = run_case(&shape, &base) / base.microbatches;
-    print_case(&base, base_s * base.microbatches, flops, products.best, 0);
-    printf("base for MPI: %.1f %.4f\n", products.best / 1e9, base_s);
+        "GPT-2 124M, sequence 1024, dropout 0.1; %.1f GFLOP per sample by 72 B L S H^2 (1 + S/6H + V/12LH)\n",
+        model_flops(&shape, 1) / 1e9);
+    bool both = argc == 1;
+    double single_s = both || strcmp(argv[1], "bf16") ? run_all(&shape, F32) : 0;
+    double half_s = both || !strcmp(argv[1], "bf16") ? run_all(&shape, BF16) : 0;
+    if (both)
+        printf("\n1 rank x 2 threads: bf16 trains %.2f times as many tokens per second as fp32\n",
+               single_s / half_s);
     return 0;
 }

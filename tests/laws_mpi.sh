@@ -1,25 +1,34 @@
 #!/usr/bin/env bash
-# The same run as threads and as MPI processes gives the same bits, on every grid with t, p, d in {1, 2, 4} and at most 8 ranks.
-# Usage: laws_mpi.sh PATH/test_train_laws
+# The same run as threads and as MPI processes gives the same bits: on every grid with t, p, d in {1, 2, 4} and at most 8 ranks,
+# and for a tenth of the covering set of combinations.
+# Usage: laws_mpi.sh PATH/test_train_laws      test_train_covering lies beside it
 set -euo pipefail
 laws=$1
+covering=${1%_laws}_covering
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-compare() { # t p d schedule v
-    "$laws" worker threads "$@" >"$folder/threads"
-    mpirun --oversubscribe --bind-to none -n $(($1 * $2 * $3)) "$laws" worker mpi "$@" >"$folder/mpi"
+compare() { # RANKS WHAT PROGRAM before and after TRANSPORT...
+    local ranks=$1 what=$2
+    shift 2
+    "${@/TRANSPORT/threads}" >"$folder/threads"
+    mpirun --oversubscribe --bind-to none -n "$ranks" "${@/TRANSPORT/mpi}" >"$folder/mpi"
     if ! [[ -s $folder/threads ]] || ! cmp "$folder/threads" "$folder/mpi"; then
-        echo "threads and MPI differ at t$1 p$2 d$3 $4 v$5"
+        echo "threads and MPI differ: $what"
         exit 1
     fi
 }
 
 for t in 1 2 4; do for p in 1 2 4; do for d in 1 2 4; do
-    [[ $((t * p * d)) -le 8 ]] || continue
-    compare "$t" "$p" "$d" 1f1b 1
+    ranks=$((t * p * d))
+    [[ $ranks -le 8 ]] || continue
+    compare "$ranks" "t$t p$p d$d 1f1b" "$laws" worker TRANSPORT "$t" "$p" "$d" 1f1b 1
     [[ $p -gt 1 ]] || continue
-    compare "$t" "$p" "$d" gpipe 1
-    compare "$t" "$p" "$d" interleaved 2
+    compare "$ranks" "t$t p$p d$d interleaved" "$laws" worker TRANSPORT "$t" "$p" "$d" interleaved 2
 done; done; done
+
+for number in $(seq 4 10 204); do
+    read -r ranks what <<<"$("$covering" ranks "$number")"
+    compare "$ranks" "$what" "$covering" worker "$number" TRANSPORT
+done

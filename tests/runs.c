@@ -1,4 +1,5 @@
 #include "runs.h"
+#include "base/half.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,10 +21,19 @@ EngineSpec run_spec(Grid grid, const char *schedule, int num_chunks, int layers,
                               .init_std = 0.02f,
                               .seed = 1234};
     spec.shape.padded_vocabulary = padded_vocabulary(67, 8, grid.tp);
+    spec.split.layers = layers;
     spec.num_microbatches = global_batch / grid.dp;
     spec.adam = (AdamOptions){0.9, 0.95, 1e-8, 1.0};
     spec.bucket_elements = 5000;
     return spec;
+}
+
+void run_make_llama(EngineSpec *spec) {
+    ModelShape *s = &spec->shape;
+    s->activation = ACTIVATION_SWIGLU, s->position = POSITION_ROTARY, s->rotary_base = 10000;
+    s->rms_norm = s->no_linear_bias = s->untied = true;
+    s->heads = 8, s->head_size = 4, s->groups = 4;
+    s->ffn = 96;
 }
 
 int32_t run_token(int64_t sample, int64_t position, int vocabulary) {
@@ -44,7 +54,7 @@ Batch run_batch(const EngineSpec *spec, const Context *context, int64_t consumed
             tokens[k * tokens_each + i] = run_token(sample, position, s->vocabulary);
             labels[k * tokens_each + i] = run_token(sample, position + 1, s->vocabulary);
         }
-    return (Batch){.consumed = consumed, .tokens = tokens, .labels = labels};
+    return (Batch){.num_microbatches = (int)m, .consumed = consumed, .tokens = tokens, .labels = labels};
 }
 
 void run_batch_free(Batch *batch) {
@@ -64,14 +74,29 @@ static uint64_t element_hash(RngKey key, uint64_t index, float value) {
     return out[0] | (uint64_t)out[1] << 32;
 }
 
-static uint64_t param_hash(const Param *p, const Context *c, Device *device) {
+// The local share of a value, whatever its type.
+static void download(const Param *p, const Context *c, float *out) {
+    size_t count = (size_t)tensor_count(p->value);
+    if (p->value.dtype == F32) {
+        device_download(c->device, c->stream, out, p->value);
+        return;
+    }
+    uint16_t *half = malloc(count * sizeof *half);
+    CHECK(half, "no memory for %s", p->spec.name);
+    device_download(c->device, c->stream, half, p->value);
+    for (size_t i = 0; i < count; i++)
+        out[i] = p->value.dtype == BF16 ? bf16_to_f32(half[i]) : f16_to_f32(half[i]);
+    free(half);
+}
+
+static uint64_t param_hash(const Param *p, const Context *c) {
     RngKey key = rng_key(0, p->spec.name, 0);
     size_t whole_count = (size_t)(p->spec.rows * p->spec.cols), local_count = (size_t)tensor_count(p->value);
     float *whole = calloc(whole_count, sizeof *whole), *local = calloc(local_count, sizeof *local);
     float *marks = calloc(local_count, sizeof *marks), *where = calloc(whole_count, sizeof *where);
     CHECK(whole && local && marks && where, "no memory for %s", p->spec.name);
     for (size_t i = 0; i < local_count; i++) marks[i] = 1;
-    device_download(device, c->stream, local, p->value);
+    download(p, c, local);
     param_unslice(p, c->grid.tp, c->place.tp, local, whole);
     param_unslice(p, c->grid.tp, c->place.tp, marks, where);
     uint64_t sum = 0;
@@ -89,7 +114,7 @@ static void checksum(Engine *engine, Comm *world, double out[4]) {
         const Param *p = params->items[i];
         bool counted = p->chunk >= 0 && !p->spec.tied_to && c->place.dp == 0 &&
                        (p->spec.shard.dim >= 0 || c->place.tp == 0);
-        if (counted) sum += param_hash(p, c, c->device);
+        if (counted) sum += param_hash(p, c);
     }
     // 16 bits at a time, so that sums of doubles are exact; the pieces are compared as they are, without
     // carries.
@@ -122,7 +147,8 @@ static Status rank_main(Comm *world, void *arg) {
         Batch batch =
             run_batch(&plan->spec, engine_context(engine), plan->same_batch ? 0 : step * global_batch);
         if (step < plan->steps) {
-            StepResult r = engine_train(engine, batch, plan->lr, 0.1);
+            StepResult r = engine_train(
+                engine, batch, (StepOptions){plan->lr, 0.1, plan->loss_scale > 0 ? plan->loss_scale : 1});
             result.loss[step] = r.loss, result.norm[step] = r.grad_norm;
         } else {
             result.evaluation = engine_evaluate(engine, batch);

@@ -12,7 +12,8 @@ typedef struct {
     double lr;
     const char *transport; // "threads" or "mpi"
     bool check_comm;
-    bool same_batch; // every step reads the first samples again
+    bool same_batch;   // every step reads the first samples again
+    double loss_scale; // of the gradients; 0: 1
     // Called by every rank after engine_open and after the last step; NULL: not.
     void (*opened)(Engine *engine, void *self);
     void (*finished)(Engine *engine, void *self);
@@ -31,6 +32,8 @@ typedef struct {
 
 // A GPT of `layers` layers small enough for thousands of steps; dropout on.
 EngineSpec run_spec(Grid grid, const char *schedule, int num_chunks, int layers, int global_batch);
+// Turns its model into a Llama: RMS norms, rotary positions, SwiGLU, grouped queries, no biases, untied.
+void run_make_llama(EngineSpec *spec);
 // Token `position` of sample `sample`.
 int32_t run_token(int64_t sample, int64_t position, int vocabulary);
 // The arrays of one step of this rank; freed with run_batch_free.

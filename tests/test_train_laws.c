@@ -97,11 +97,12 @@ static void pipelines_change_no_bit(void) {
 // How the layers are dealt changes no bit either.
 static void uneven_stages_change_no_bit(void) {
     RunPlan even = plan_for((Grid){1, 1, 2}, "1f1b", 1, "threads"), uneven = even, chunked = even;
-    uneven.spec.last_layers = 2;
+    uneven.spec.split.last = 2;
     chunked.spec.grid.pp = 4;
     chunked.spec.schedule = "interleaved", chunked.spec.num_chunks = 2;
     chunked.spec.shape.layers = even.spec.shape.layers = uneven.spec.shape.layers = 12;
-    chunked.spec.first_layers = 2, chunked.spec.last_layers = 2;
+    chunked.spec.split.first = 2, chunked.spec.split.last = 2;
+    chunked.spec.split.layers = even.spec.split.layers = uneven.spec.split.layers = 12;
     RunResult a, b;
     if (run_or_complain(&even, &a) && run_or_complain(&uneven, &b))
         expect_same_bits(&a, &b, "10 and 2 layers");
@@ -181,8 +182,9 @@ static void same_memory(Engine *engine, void *self) {
     const EngineMemory *said = engine_memory(engine);
     EngineMemory used = engine_memory_used(engine);
     EXPECT(used.run == said->run, "run: %zu of %zu bytes", used.run, said->run);
-    EXPECT(used.slot == said->slot && used.num_slots == said->num_slots,
-           "slots: %d of %zu, not %d of %zu bytes", used.num_slots, used.slot, said->num_slots, said->slot);
+    EXPECT(used.stash == said->stash && used.num_stashes == said->num_stashes,
+           "stashes: %d of %zu, not %d of %zu bytes", used.num_stashes, used.stash, said->num_stashes,
+           said->stash);
     EXPECT(used.scratch == said->scratch, "scratch: %zu of %zu bytes", used.scratch, said->scratch);
     EXPECT(used.workspace == said->workspace, "workspace: %zu of %zu bytes", used.workspace, said->workspace);
 }

@@ -1,5 +1,5 @@
 // The whole model against an independent one: initial values, logits, every gradient and ten AdamW steps of
-// tests/golden/oracle_gpt.txt, which tests/oracle/oracle.py printed (PyTorch, float64).
+// tests/golden/oracle_gpt.txt and oracle_llama.txt, which tests/oracle/oracle.py printed (PyTorch, float64).
 // tests/oracle/README.md has the format and the tolerances.
 #include "harness.h"
 #include "runs.h"
@@ -16,8 +16,8 @@ typedef struct {
 } TensorGolden;
 
 typedef struct {
-    int version, layers, hidden, heads, sequence, vocabulary, micro_batch, microbatches, num_params,
-        num_steps;
+    int version, layers, hidden, heads, groups, ffn, sequence, vocabulary, micro_batch, microbatches, llama,
+        num_params, num_steps;
     long seed;
     double perturbation, adamw[6], loss, step_loss[MOST_STEPS], step_norm[MOST_STEPS];
     struct {
@@ -61,11 +61,19 @@ static bool read_numbers(FILE *f, Golden *g, const char *key) {
     const struct {
         const char *key;
         int *value;
-    } sizes[] = {{"oracle_gpt", &g->version},      {"layers", &g->layers},
-                 {"hidden", &g->hidden},           {"heads", &g->heads},
-                 {"sequence", &g->sequence},       {"vocabulary", &g->vocabulary},
-                 {"micro_batch", &g->micro_batch}, {"microbatches", &g->microbatches},
-                 {"parameters", &g->num_params},   {"steps", &g->num_steps}};
+    } sizes[] = {{"oracle_gpt", &g->version},
+                 {"layers", &g->layers},
+                 {"hidden", &g->hidden},
+                 {"heads", &g->heads},
+                 {"groups", &g->groups},
+                 {"ffn", &g->ffn},
+                 {"llama", &g->llama},
+                 {"sequence", &g->sequence},
+                 {"vocabulary", &g->vocabulary},
+                 {"micro_batch", &g->micro_batch},
+                 {"microbatches", &g->microbatches},
+                 {"parameters", &g->num_params},
+                 {"steps", &g->num_steps}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (!strcmp(key, sizes[i].key)) return fscanf(f, "%d", sizes[i].value) == 1;
     if (!strcmp(key, "seed")) return fscanf(f, "%ld", &g->seed) == 1;
@@ -93,15 +101,15 @@ static bool read_line(FILE *f, Golden *g, const char *key) {
            fscanf(f, "%lf %lf %lf", &g->step_loss[step], &g->step_norm[step], &loss32) == 3;
 }
 
-static Golden *read_golden(void) {
+static Golden *read_golden(const char *path) {
     Golden *g = calloc(1, sizeof *g);
-    FILE *f = fopen(TEST_FOLDER "/golden/oracle_gpt.txt", "r");
-    CHECK(g && f, "no golden file");
+    FILE *f = fopen(path, "r");
+    CHECK(g && f, "no golden file %s", path);
     char key[64];
     while (fscanf(f, "%63s", key) == 1) EXPECT(read_line(f, g, key), "cannot read the line '%s'", key);
     fclose(f);
     int n = g->num_params;
-    EXPECT(g->version == 1 && n > 0, "version %d, %d parameters", g->version, n);
+    EXPECT(g->version == 2 && n > 0, "version %d, %d parameters", g->version, n);
     EXPECT(g->num_initial == n && g->num_gradient == n && g->num_final == n, "%d, %d and %d of %d parameters",
            g->num_initial, g->num_gradient, g->num_final, n);
     EXPECT(g->num_logits == 4, "%d lines of logits", g->num_logits);
@@ -121,7 +129,9 @@ typedef struct {
 static EngineSpec golden_spec(const Golden *g, Grid grid, const char *schedule, int chunks) {
     EngineSpec spec = run_spec(grid, schedule, chunks, g->layers, g->micro_batch * g->microbatches);
     ModelShape *s = &spec.shape;
-    s->hidden = g->hidden, s->heads = g->heads, s->head_size = g->hidden / g->heads, s->ffn = 4 * g->hidden;
+    if (g->llama) run_make_llama(&spec);
+    s->hidden = g->hidden, s->heads = g->heads, s->head_size = g->hidden / g->heads, s->ffn = g->ffn;
+    s->groups = g->groups;
     s->sequence = s->positions = g->sequence;
     s->vocabulary = g->vocabulary, s->padded_vocabulary = padded_vocabulary(g->vocabulary, 8, grid.tp);
     s->microbatch = g->micro_batch;
@@ -210,8 +220,7 @@ static int own_params(const Params *params) {
 }
 
 // Each golden tensor is one parameter, and no parameter is left over.
-static void compare_all(const Engine *engine, const TensorGolden *want, int count, float **whole,
-                        Tolerance t) {
+static void compare_all(Engine *engine, const TensorGolden *want, int count, float **whole, Tolerance t) {
     const Params *params = engine_params(engine);
     EXPECT(own_params(params) == count, "%d parameters, not %d", own_params(params), count);
     for (int i = 0; i < count; i++) {
@@ -276,11 +285,11 @@ static Status rank_main(Comm *world, void *arg) {
         Batch batch =
             run_batch(&check->spec, engine_context(engine), (int64_t)step * g->microbatches * g->micro_batch);
         if (step == 0) {
-            engine_gradients(engine, batch);
+            engine_gradients(engine, batch, 1);
             gather(engine, world, check->whole, true);
             if (judge) compare_all(engine, g->gradient, g->num_gradient, check->whole, GRADIENT);
         }
-        StepResult r = engine_train(engine, batch, g->adamw[0], g->adamw[4]);
+        StepResult r = engine_train(engine, batch, (StepOptions){g->adamw[0], g->adamw[4], 1});
         run_batch_free(&batch);
         if (judge) compare_step(g, step, r);
     }
@@ -290,8 +299,9 @@ static Status rank_main(Comm *world, void *arg) {
     return OK;
 }
 
-static void compare_on(Grid grid, const char *schedule, int chunks, const char *device) {
-    Golden *g = read_golden();
+static void compare_with(const char *golden, Grid grid, const char *schedule, int chunks,
+                         const char *device) {
+    Golden *g = read_golden(golden);
     Check check = {.golden = g, .spec = golden_spec(g, grid, schedule, chunks)};
     check.spec.device = device;
     check.whole = calloc(MOST_PARAMS, sizeof *check.whole);
@@ -306,16 +316,23 @@ static void compare_on(Grid grid, const char *schedule, int chunks, const char *
     free(g);
 }
 
+static void compare_on(Grid grid, const char *schedule, int chunks, const char *device) {
+    compare_with(TEST_FOLDER "/golden/oracle_gpt.txt", grid, schedule, chunks, device);
+    compare_with(TEST_FOLDER "/golden/oracle_llama.txt", grid, schedule, chunks, device);
+}
+
 static void one_rank(void) { compare_on((Grid){1, 1, 1}, "1f1b", 1, "cpu"); }
 static void reference(void) { compare_on((Grid){1, 1, 1}, "1f1b", 1, "reference"); }
 static void eight_ranks(void) { compare_on((Grid){2, 2, 2}, "interleaved", 2, "cpu"); }
 static void four_heads_apart(void) { compare_on((Grid){4, 1, 2}, "gpipe", 1, "cpu"); }
+static void zero_bubble(void) { compare_on((Grid){2, 1, 2}, "zb-v", 2, "cpu"); }
 
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"one_rank", one_rank},
                                       {"reference", reference},
                                       {"eight_ranks", eight_ranks},
                                       {"four_heads_apart", four_heads_apart},
+                                      {"zero_bubble", zero_bubble},
                                       {0}},
                        argc, argv);
 }

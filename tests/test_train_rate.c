@@ -1,31 +1,95 @@
-// Learning rates against Megatron-LM's OptimizerParamScheduler; vocabulary padding, parameter and FLOP
-// counts.
+// Learning rates and weight decays against Megatron-LM's OptimizerParamScheduler; vocabulary padding,
+// parameter and FLOP counts.
 #include "harness.h"
 #include "train/train.h"
 #include <math.h>
 
-static const double at[] = {0, 1, 50, 100, 101, 250, 550, 900, 999, 1000, 1001};
+enum { NUM_RATES = 11 };
+static const double at[NUM_RATES] = {0, 1, 50, 100, 101, 250, 550, 900, 999, 1000, 1001};
+static const double wsd_at[NUM_RATES] = {0, 50, 100, 500, 800, 801, 850, 900, 950, 1000, 1001};
 
-static void expect_rates(const char *style, const double want[11]) {
-    LearningRate schedule = {style, 1.5e-4, 1e-5, 0, 100, 1000};
-    for (int i = 0; i < 11; i++) {
-        double rate = learning_rate(&schedule, at[i]);
-        EXPECT(fabs(rate - want[i]) <= 1e-9 * want[i] + 1e-18, "%s after %g samples: %.12g, not %.12g", style,
-               at[i], rate, want[i]);
+static bool is_near(double value, double want) { return fabs(value - want) <= 1e-9 * want + 1e-18; }
+
+static void expect_rates(LearningRate schedule, const double samples[], const double want[]) {
+    for (int i = 0; i < NUM_RATES; i++) {
+        double rate = learning_rate(&schedule, samples[i]);
+        EXPECT(is_near(rate, want[i]), "%s %s after %g samples: %.12g, not %.12g", schedule.style,
+               schedule.wsd_style ? schedule.wsd_style : "", samples[i], rate, want[i]);
     }
 }
 
+static LearningRate rate(const char *style) {
+    return (LearningRate){
+        .style = style, .max = 1.5e-4, .min = 1e-5, .warmup_samples = 100, .decay_samples = 1000};
+}
+
 static void learning_rates(void) {
-    expect_rates("constant", (const double[]){0, 1.5e-6, 7.5e-5, 1.5e-4, 1.5e-4, 1.5e-4, 1.5e-4, 1.5e-4,
-                                              1.5e-4, 1.5e-4, 1.5e-4});
-    expect_rates("linear", (const double[]){0, 1.5e-6, 7.5e-5, 1.5e-4, 1.498444444444e-4, 1.266666666667e-4,
-                                            8e-5, 2.555555555556e-5, 1.015555555556e-5, 1e-5, 1e-5});
-    expect_rates("cosine", (const double[]){0, 1.5e-6, 7.5e-5, 1.5e-4, 1.4999957353e-4, 1.4062177826e-4, 8e-5,
-                                            1.42215165374e-5, 1.00004264653e-5, 1e-5, 1e-5});
+    expect_rates(
+        rate("constant"), at,
+        (const double[]){0, 1.5e-6, 7.5e-5, 1.5e-4, 1.5e-4, 1.5e-4, 1.5e-4, 1.5e-4, 1.5e-4, 1.5e-4, 1.5e-4});
+    expect_rates(rate("linear"), at,
+                 (const double[]){0, 1.5e-6, 7.5e-5, 1.5e-4, 1.498444444444e-4, 1.266666666667e-4, 8e-5,
+                                  2.555555555556e-5, 1.015555555556e-5, 1e-5, 1e-5});
+    expect_rates(rate("cosine"), at,
+                 (const double[]){0, 1.5e-6, 7.5e-5, 1.5e-4, 1.4999957353e-4, 1.4062177826e-4, 8e-5,
+                                  1.42215165374e-5, 1.00004264653e-5, 1e-5, 1e-5});
+    expect_rates(rate("inverse-square-root"), at,
+                 (const double[]){0, 1.5e-6, 7.5e-5, 1.5e-4, 1.492555785e-4, 9.486832981e-5, 6.396021491e-5,
+                                  5e-5, 4.745789979e-5, 4.743416490e-5, 1e-5});
+}
+
+static void expect_wsd(const char *wsd_style, const double want[]) {
+    LearningRate schedule = rate("WSD");
+    schedule.wsd_style = wsd_style;
+    schedule.wsd_samples = 200;
+    expect_rates(schedule, wsd_at, want);
+}
+
+static void warm_up_stable_decay(void) {
+    expect_wsd("exponential", (const double[]){0, 7.5e-5, 1.5e-4, 1.5e-4, 1.5e-4, 1.490312736e-4,
+                                               1.054509963e-4, 6.798989873e-5, 3.648899610e-5, 1e-5, 1e-5});
+    expect_wsd("linear", (const double[]){0, 7.5e-5, 1.5e-4, 1.5e-4, 1.5e-4, 1.493e-4, 1.15e-4, 8e-5, 4.5e-5,
+                                          1e-5, 1e-5});
+    expect_wsd("cosine", (const double[]){0, 7.5e-5, 1.5e-4, 1.5e-4, 1.5e-4, 1.499913643e-4, 1.294974747e-4,
+                                          8e-5, 3.050252532e-5, 1e-5, 1e-5});
+    // 1 - sqrt(q) at q = 1/200, 1/4, 1/2, 3/4.
+    expect_wsd("minus_sqrt", (const double[]){0, 7.5e-5, 1.5e-4, 1.5e-4, 1.5e-4, 1.40100505063e-4, 8e-5,
+                                              5.10050506339e-5, 2.87564434702e-5, 1e-5, 1e-5});
+}
+
+// Without a warm-up the inverse square root starts at the peak and counts from the first sample.
+static void inverse_square_root_without_warm_up(void) {
+    LearningRate schedule = rate("inverse-square-root");
+    schedule.warmup_samples = 0;
+    EXPECT(is_near(learning_rate(&schedule, 0), 1.5e-4), "%g", learning_rate(&schedule, 0));
+    EXPECT(is_near(learning_rate(&schedule, 4), 0.75e-4), "%g", learning_rate(&schedule, 4));
+    EXPECT(is_near(learning_rate(&schedule, 900), 1e-5), "%g: below the least",
+           learning_rate(&schedule, 900));
+}
+
+static void expect_decays(const char *style, const double want[7]) {
+    static const double steps[7] = {0, 100, 250, 500, 750, 1000, 1001};
+    WeightDecay schedule = {style, 0.01, 0.1, 1000};
+    for (int i = 0; i < 7; i++) {
+        double decay = weight_decay(&schedule, steps[i]);
+        EXPECT(is_near(decay, want[i]), "%s after %g samples: %.12g, not %.12g", style, steps[i], decay,
+               want[i]);
+    }
+}
+
+static void weight_decays(void) {
+    expect_decays("constant", (const double[]){.1, .1, .1, .1, .1, .1, .1});
+    expect_decays("linear", (const double[]){.01, .019, .0325, .055, .0775, .1, .1});
+    expect_decays("cosine", (const double[]){.01, .01220245677, .02318019485, .055, .08681980515, .1, .1});
 }
 
 static void another_warm_up(void) {
-    LearningRate schedule = {"linear", 0.1, 0.001, 0.01, 100, 1000};
+    LearningRate schedule = {.style = "linear",
+                             .max = 0.1,
+                             .min = 0.001,
+                             .init = 0.01,
+                             .warmup_samples = 100,
+                             .decay_samples = 1000};
     EXPECT(fabs(learning_rate(&schedule, 50) - 0.055) < 1e-12, "%g", learning_rate(&schedule, 50));
     EXPECT(fabs(learning_rate(&schedule, 500) - (0.1 - 0.099 * 400 / 900)) < 1e-12, "%g",
            learning_rate(&schedule, 500));
@@ -73,10 +137,14 @@ static void flops_and_parameters(void) {
 }
 
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"learning_rates", learning_rates},
-                                      {"another_warm_up", another_warm_up},
-                                      {"padding", padding},
-                                      {"flops_and_parameters", flops_and_parameters},
-                                      {0}},
-                       argc, argv);
+    return harness_run(
+        (const Test[]){{"learning_rates", learning_rates},
+                       {"warm_up_stable_decay", warm_up_stable_decay},
+                       {"inverse_square_root_without_warm_up", inverse_square_root_without_warm_up},
+                       {"weight_decays", weight_decays},
+                       {"another_warm_up", another_warm_up},
+                       {"padding", padding},
+                       {"flops_and_parameters", flops_and_parameters},
+                       {0}},
+        argc, argv);
 }

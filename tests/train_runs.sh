@@ -58,6 +58,7 @@ expect_rows threads 20
 number='-?[0-9]+(\.[0-9]+)?(e[-+][0-9]+)?'
 row='^\{"iteration": [0-9]+, "consumed_samples": [0-9]+'
 for key in lm_loss grad_norm learning_rate elapsed_ms tokens_per_s tflops_per_rank; do row+=", \"$key\": $number"; done
+row+=', "loss_scale": 1, "global_batch_size": 8, "skipped": 0'
 complain_of_others() { # NAME: rows that are neither of training nor of validation
     local others
     others=$(grep -vE "$row\}\$|^\{\"iteration\": [0-9]+, \"consumed_samples\": [0-9]+, \"validation_loss\": $number\}\$" "$1.jsonl")

@@ -10,12 +10,14 @@ bench() {
     bench_steps "$folder/bench_train" | tee build/bench_train.log
 }
 
-# Ranks as threads first; the last line says with which figures the same cases run as MPI processes.
+# Ranks as threads first; the last line of each type says with which figures the same cases run as MPI processes.
 bench_steps() {
-    local log peak base
+    local log type peak base
     log=$(mktemp)
     "$1" | tee "$log"
-    read -r peak base < <(sed -n 's/^base for MPI: //p' "$log")
+    while read -r type peak base; do
+        say "" "$type, ranks as MPI processes"
+        for case in 0 1 2; do mpirun --bind-to core -n 2 "$1" "$type" "$case" "$peak" "$base" </dev/null; done
+    done < <(sed -n 's/^base for MPI: //p' "$log")
     rm -f "$log"
-    for case in 0 1 2; do mpirun --bind-to core -n 2 "$1" "$case" "$peak" "$base"; done
 }

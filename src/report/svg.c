@@ -1,8 +1,17 @@
-#include "report/report.h"
+#include "report/internal.h"
 #include <math.h>
 #include <stdio.h>
 
-enum { LEFT = 72, RIGHT = 28, TOP = 70, AXIS = 44, LEGEND = 40, NARROWEST = 620, WIDEST = 2400 }; // pixels
+enum {
+    LEFT = 72,
+    RIGHT = 28,
+    TOP = 70,
+    AXIS = 44,
+    LEGEND = 40,
+    CAPTION = 30,
+    NARROWEST = 620,
+    WIDEST = 2400
+}; // pixels
 
 typedef struct {
     int red, green, blue;
@@ -20,7 +29,9 @@ static const Ink weight_ink = {"weight gradient", "w", {196, 132, 28}, {246, 216
 
 typedef struct {
     const Schedule *schedule;
-    const Simulation *simulation;
+    const Panel *panels; // one under the other
+    int num_panels;
+    PanelTimes times;
     double pixels_per_us, plot_width, row_height, row_gap, font_size;
     bool numbered; // every cell has room for its number
     Text *out;
@@ -41,18 +52,17 @@ static bool is_split(const Schedule *schedule) {
 // ---- layout -------------------------------------------------------------------------------------------
 
 // Cells wide enough for their numbers, within limits of the page.
-static Drawing plan(const Schedule *schedule, const Simulation *simulation, Text *out) {
-    double total = simulation->total_us > 0 ? simulation->total_us : 1, shortest = total;
-    for (int r = 0; r < schedule->num_ranks; r++)
-        for (int i = 0; i < schedule->programs[r].count; i++) {
-            double us = simulation->spans[r][i].end_us - simulation->spans[r][i].start_us;
-            if (is_compute(schedule->programs[r].instrs[i]) && us > 0) shortest = fmin(shortest, us);
-        }
+static Drawing plan(const Schedule *schedule, const Panel *panels, int num_panels, Text *out) {
+    PanelTimes times = panel_times(schedule, panels, num_panels);
+    if (times.total_us <= 0) times = (PanelTimes){1, 1};
+    double total = times.total_us, shortest = times.shortest_us;
     double digits = floor(log10(fmax(1, schedule->num_microbatches - 1))) + 1;
     double width = fmin(fmax((10 + 7 * digits) * total / shortest, NARROWEST), WIDEST);
     double height = fmin(28, fmax(5, 640.0 / schedule->num_ranks));
     return (Drawing){.schedule = schedule,
-                     .simulation = simulation,
+                     .panels = panels,
+                     .num_panels = num_panels,
+                     .times = times,
                      .pixels_per_us = width / total,
                      .plot_width = width,
                      .row_height = height,
@@ -62,7 +72,18 @@ static Drawing plan(const Schedule *schedule, const Simulation *simulation, Text
                      .out = out};
 }
 
-static double row_top(const Drawing *d, int rank) { return TOP + rank * (d->row_height + d->row_gap); }
+// Panels with a name have it above their rows.
+static double panel_top(const Drawing *d, int panel) {
+    double caption = d->panels[0].name ? CAPTION : 0;
+    double rows = d->schedule->num_ranks * (d->row_height + d->row_gap);
+    return TOP + caption + panel * (rows + caption);
+}
+
+static double row_top(const Drawing *d, int panel, int rank) {
+    return panel_top(d, panel) + rank * (d->row_height + d->row_gap);
+}
+
+static double rows_end(const Drawing *d) { return row_top(d, d->num_panels - 1, d->schedule->num_ranks); }
 
 // ---- pieces -------------------------------------------------------------------------------------------
 
@@ -93,9 +114,21 @@ static void draw_styles(const Drawing *d, const Ink *ink) {
     }
 }
 
+static void draw_bubble(const Drawing *d, const Simulation *sim) {
+    text_add(d->out, "%.6g µs, bubble %.4g %% of the ideal time (idle %.4g %% of the total)</text>\n",
+             sim->total_us, 100 * sim->bubble, 100 * sim->bubble / (1 + sim->bubble));
+}
+
+static void draw_caption(const Drawing *d, int panel) {
+    bool named = d->panels[panel].name;
+    text_add(d->out, "<text x=\"%d\" y=\"%.0f\" style=\"fill:#555\">", LEFT,
+             named ? panel_top(d, panel) - 10 : 50);
+    if (named) text_add(d->out, "%s: ", d->panels[panel].name);
+    draw_bubble(d, d->panels[panel].simulation);
+}
+
 static void draw_head(const Drawing *d, const char *title) {
-    const Simulation *sim = d->simulation;
-    double width = LEFT + d->plot_width + RIGHT, height = row_top(d, d->schedule->num_ranks) + AXIS + LEGEND;
+    double width = LEFT + d->plot_width + RIGHT, height = rows_end(d) + AXIS + LEGEND;
     text_add(
         d->out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
@@ -108,15 +141,13 @@ static void draw_head(const Drawing *d, const char *title) {
     text_add(d->out, "</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n");
     text_add(d->out, "<text x=\"%d\" y=\"28\" font-size=\"16\" font-weight=\"bold\">", LEFT);
     add_escaped(d->out, title);
-    text_add(d->out, "</text>\n<text x=\"%d\" y=\"50\" style=\"fill:#555\">", LEFT);
-    text_add(d->out, "%.6g µs, bubble %.4g %% of the ideal time (idle %.4g %% of the total)</text>\n",
-             sim->total_us, 100 * sim->bubble, 100 * sim->bubble / (1 + sim->bubble));
+    text_add(d->out, "</text>\n");
 }
 
-static void draw_cell(const Drawing *d, int rank, Instr in, Span span) {
+static void draw_cell(const Drawing *d, double y, Instr in, Span span) {
     double x = LEFT + span.start_us * d->pixels_per_us,
            width = (span.end_us - span.start_us) * d->pixels_per_us;
-    double gap = width > 4 ? 1 : 0, y = row_top(d, rank);
+    double gap = width > 4 ? 1 : 0;
     text_add(d->out, "<rect class=\"%s%d\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/>",
              ink_of(in)->class, in.chunk, x + gap / 2, y, width - gap, d->row_height);
     if (d->numbered)
@@ -125,9 +156,10 @@ static void draw_cell(const Drawing *d, int rank, Instr in, Span span) {
     text_add(d->out, "\n");
 }
 
-static void draw_row(const Drawing *d, int rank) {
+static void draw_row(const Drawing *d, int panel, int rank) {
     const Program *program = &d->schedule->programs[rank];
-    double y = row_top(d, rank);
+    const Span *spans = d->panels[panel].simulation->spans[rank];
+    double y = row_top(d, panel, rank);
     text_add(d->out, "<rect x=\"%d\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"#e9e9ec\"/>\n", LEFT, y,
              d->plot_width, d->row_height);
     if (d->font_size >= 6)
@@ -135,8 +167,7 @@ static void draw_row(const Drawing *d, int rank) {
                  LEFT - 10, y + d->row_height / 2 + 0.36 * d->font_size, d->font_size, rank);
     text_add(d->out, "<g class=\"cell\">\n");
     for (int i = 0; i < program->count; i++)
-        if (is_compute(program->instrs[i]))
-            draw_cell(d, rank, program->instrs[i], d->simulation->spans[rank][i]);
+        if (is_compute(program->instrs[i])) draw_cell(d, y, program->instrs[i], spans[i]);
     text_add(d->out, "</g>\n");
 }
 
@@ -148,12 +179,12 @@ static double tick_us(const Drawing *d) {
 }
 
 static void draw_axis(const Drawing *d) {
-    double y = row_top(d, d->schedule->num_ranks) + 2, step = tick_us(d);
+    double y = rows_end(d) + 2, step = tick_us(d);
     text_add(d->out, "<path d=\"M%d %.2fh%.2f", LEFT, y, d->plot_width);
-    for (double us = 0; us <= d->simulation->total_us * (1 + 1e-9); us += step)
+    for (double us = 0; us <= d->times.total_us * (1 + 1e-9); us += step)
         text_add(d->out, "M%.2f %.2fv5", LEFT + us * d->pixels_per_us, y);
     text_add(d->out, "\" stroke=\"#555\" fill=\"none\"/>\n<g font-size=\"11\" text-anchor=\"middle\">\n");
-    for (double us = 0; us <= d->simulation->total_us * (1 + 1e-9); us += step)
+    for (double us = 0; us <= d->times.total_us * (1 + 1e-9); us += step)
         text_add(d->out, "<text x=\"%.2f\" y=\"%.2f\">%.6g</text>\n", LEFT + us * d->pixels_per_us, y + 18,
                  us);
     text_add(d->out, "</g>\n<text x=\"%d\" y=\"%.2f\" text-anchor=\"end\" font-size=\"11\">time, µs</text>\n",
@@ -163,7 +194,7 @@ static void draw_axis(const Drawing *d) {
 static double draw_key(const Drawing *d, double x, const Ink *ink) {
     enum { SWATCH = 14 };
     int chunks = d->schedule->num_chunks;
-    double y = row_top(d, d->schedule->num_ranks) + AXIS;
+    double y = rows_end(d) + AXIS;
     for (int c = 0; c < chunks; c++, x += SWATCH)
         text_add(d->out, "<rect class=\"%s%d\" x=\"%.2f\" y=\"%.2f\" width=\"%d\" height=\"%d\"/>",
                  ink->class, c, x, y, SWATCH - 1, SWATCH);
@@ -175,18 +206,25 @@ static double draw_key(const Drawing *d, double x, const Ink *ink) {
 }
 
 static void draw_legend(const Drawing *d) {
-    double x = draw_key(d, LEFT, &forward_ink), y = row_top(d, d->schedule->num_ranks) + AXIS;
+    double x = draw_key(d, LEFT, &forward_ink), y = rows_end(d) + AXIS;
     x = draw_key(d, x, &backward_ink);
     if (is_split(d->schedule)) x = draw_key(d, x, &weight_ink);
     text_add(d->out, "<rect x=\"%.2f\" y=\"%.2f\" width=\"13\" height=\"14\" fill=\"#e9e9ec\"/>", x, y);
     text_add(d->out, "<text x=\"%.2f\" y=\"%.2f\">idle</text>\n", x + 19, y + 11.5);
 }
 
-void timeline_svg(const Schedule *schedule, const Simulation *simulation, const char *title, Text *out) {
-    Drawing drawing = plan(schedule, simulation, out);
+void svg_panels(const Schedule *schedule, const Panel *panels, int num_panels, const char *title, Text *out) {
+    Drawing drawing = plan(schedule, panels, num_panels, out);
     draw_head(&drawing, title);
-    for (int r = 0; r < schedule->num_ranks; r++) draw_row(&drawing, r);
+    for (int p = 0; p < num_panels; p++) {
+        draw_caption(&drawing, p);
+        for (int r = 0; r < schedule->num_ranks; r++) draw_row(&drawing, p, r);
+    }
     draw_axis(&drawing);
     draw_legend(&drawing);
     text_add(out, "</svg>\n");
+}
+
+void timeline_svg(const Schedule *schedule, const Simulation *simulation, const char *title, Text *out) {
+    svg_panels(schedule, &(Panel){NULL, simulation}, 1, title, out);
 }

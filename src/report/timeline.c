@@ -1,4 +1,4 @@
-#include "report/report.h"
+#include "report/internal.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,24 +24,29 @@ static int num_digits(int number) {
 
 static bool is_compute(Instr in) { return schedule_ops[in.op].kind == COMPUTE; }
 
-static double shortest_compute_us(const Schedule *schedule, const Simulation *simulation) {
-    double shortest = simulation->total_us;
-    for (int r = 0; r < schedule->num_ranks; r++)
-        for (int i = 0; i < schedule->programs[r].count; i++) {
-            Span span = simulation->spans[r][i];
-            double us = span.end_us - span.start_us;
-            if (is_compute(schedule->programs[r].instrs[i]) && us > 0 && us < shortest) shortest = us;
-        }
-    return shortest;
+// What all pictures that share a scale have to fit in: the longest time, and the shortest compute.
+PanelTimes panel_times(const Schedule *schedule, const Panel *panels, int num_panels) {
+    PanelTimes times = {0, 0};
+    for (int p = 0; p < num_panels; p++)
+        times.total_us = fmax(times.total_us, panels[p].simulation->total_us);
+    times.shortest_us = times.total_us;
+    for (int p = 0; p < num_panels; p++)
+        for (int r = 0; r < schedule->num_ranks; r++)
+            for (int i = 0; i < schedule->programs[r].count; i++) {
+                Span span = panels[p].simulation->spans[r][i];
+                double us = span.end_us - span.start_us;
+                if (is_compute(schedule->programs[r].instrs[i]) && us > 0)
+                    times.shortest_us = fmin(times.shortest_us, us);
+            }
+    return times;
 }
 
 // Whole characters for the shortest compute as long as they fit, so that equal times look equal.
-static double characters_per_us(const Schedule *schedule, const Simulation *simulation, int width) {
-    double shortest = shortest_compute_us(schedule, simulation), total = simulation->total_us;
-    if (total <= 0) return 0;
-    double fitting = floor(width * shortest / total + 1e-9),
+static double characters_per_us(const Schedule *schedule, PanelTimes times, int width) {
+    if (times.total_us <= 0) return 0;
+    double fitting = floor(width * times.shortest_us / times.total_us + 1e-9),
            wanted = num_digits(schedule->num_microbatches - 1) + 1;
-    return fitting < 1 ? width / total : fmin(fitting, wanted) / shortest;
+    return fitting < 1 ? width / times.total_us : fmin(fitting, wanted) / times.shortest_us;
 }
 
 static char mark_of(const Schedule *schedule, Instr in) {
@@ -96,10 +101,10 @@ static void print_row(const Row *row, Text *out) {
     text_add(out, "\n");
 }
 
-static void print_axis(const Simulation *simulation, int label_width, double scale, Text *out) {
+static void print_axis(double total_us, int label_width, double scale, Text *out) {
     char end[32];
-    int length = snprintf(end, sizeof end, "%.6g us", simulation->total_us);
-    int width = (int)lround(simulation->total_us * scale);
+    int length = snprintf(end, sizeof end, "%.6g us", total_us);
+    int width = (int)lround(total_us * scale);
     text_add(out, "%*s0%*s\n", label_width, "", width > length ? width - 1 : length + 1, end);
 }
 
@@ -124,23 +129,35 @@ static void print_legend(const Schedule *schedule, bool colour, int label_width,
     text_add(out, chunks > 1 ? "of microbatch 0 in chunks 0 to %d\n" : "of microbatch 0\n", chunks - 1);
 }
 
-void timeline_text(const Schedule *schedule, const Simulation *simulation, int columns, bool colour,
-                   Text *out) {
-    int digits = num_digits(schedule->num_ranks - 1), label_width = digits + (int)strlen("rank  ");
+static void print_panel(const Schedule *schedule, const Panel *panel, double scale, Row *row, Text *out) {
+    int digits = num_digits(schedule->num_ranks - 1);
+    if (panel->name) text_add(out, "%s, bubble %.1f %%:\n", panel->name, 100 * panel->simulation->bubble);
+    for (int r = 0; r < schedule->num_ranks; r++) {
+        paint_row(schedule, panel->simulation, r, scale, row);
+        text_add(out, "rank %*d ", digits, r);
+        print_row(row, out);
+    }
+}
+
+void timeline_panels(const Schedule *schedule, const Panel *panels, int num_panels, int columns, bool colour,
+                     Text *out) {
+    int label_width = num_digits(schedule->num_ranks - 1) + (int)strlen("rank  ");
     if (columns < NARROWEST) columns = NARROWEST;
     Row row = {.width = columns - label_width, .colour = colour};
     row.marks = malloc((size_t)row.width);
     row.styles = malloc((size_t)row.width * sizeof *row.styles);
     CHECK(row.marks && row.styles, "no memory for a row of %d characters", row.width);
-    double scale = characters_per_us(schedule, simulation, row.width);
-    row.numbered = scale * shortest_compute_us(schedule, simulation) > 1 - 1e-9;
-    for (int r = 0; r < schedule->num_ranks; r++) {
-        paint_row(schedule, simulation, r, scale, &row);
-        text_add(out, "rank %*d ", digits, r);
-        print_row(&row, out);
-    }
-    print_axis(simulation, label_width, scale, out);
+    PanelTimes times = panel_times(schedule, panels, num_panels);
+    double scale = characters_per_us(schedule, times, row.width);
+    row.numbered = scale * times.shortest_us > 1 - 1e-9;
+    for (int p = 0; p < num_panels; p++) print_panel(schedule, &panels[p], scale, &row, out);
+    print_axis(times.total_us, label_width, scale, out);
     print_legend(schedule, colour, label_width, out);
     free(row.styles);
     free(row.marks);
+}
+
+void timeline_text(const Schedule *schedule, const Simulation *simulation, int columns, bool colour,
+                   Text *out) {
+    timeline_panels(schedule, &(Panel){NULL, simulation}, 1, columns, colour, out);
 }

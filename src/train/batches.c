@@ -45,6 +45,13 @@ Status batches_vocabulary(const Options *o, int *vocabulary, int *eod) {
     return needed ? read_tokenizer(o, vocabulary, eod) : OK;
 }
 
+Status batches_look(Batches *b, const Options *o) {
+    IndexedDataset *data;
+    TRY(indexed_dataset_open(&data, o->data_path.items[0], 0));
+    indexed_dataset_close(data);
+    return batches_vocabulary(o, &b->vocabulary, &b->eod);
+}
+
 // ---- how many samples (Megatron-LM's rule) ------------------------------------------------------
 
 static int64_t wanted_validation_samples(const Options *o) {
@@ -66,29 +73,23 @@ static Status open_validation(Batches *b, const Options *o) {
 }
 
 static Status open_data(Batches *b, const Options *o) {
-    TRY(indexed_dataset_open(&b->data, o->data_path.items[0], 0)); // that it is there at all comes first
-    TRY(batches_vocabulary(o, &b->vocabulary, &b->eod));
-    indexed_dataset_close(b->data);
-    b->data = NULL;
     if (!b->tokens && !b->labels) return OK;
     TRY(indexed_dataset_open(&b->data, o->data_path.items[0], b->vocabulary));
     TRY(open_split(o, b->data, SPLIT_TRAIN, o->shape.train_samples, &b->train));
     return open_validation(b, o);
 }
 
-Status batches_open(Batches *b, const Options *o, Place place) {
-    const RunShape *shape = &o->shape;
-    *b = (Batches){.tokens = place.pp == 0,
-                   .labels = place.pp == shape->pp - 1,
-                   .masked = o->eod_mask_loss,
-                   .micro_batch = o->micro_batch_size,
-                   .sequence = o->seq_length,
-                   .num_microbatches = shape->num_microbatches,
-                   .dp = shape->dp,
-                   .dp_rank = place.dp};
+Status batches_open(Batches *b, const Options *o, Place place, bool first, bool last) {
+    b->tokens = first;
+    b->labels = last;
+    b->masked = o->eod_mask_loss;
+    b->micro_batch = o->micro_batch_size;
+    b->sequence = o->seq_length;
+    b->dp = o->shape.dp;
+    b->dp_rank = place.dp;
     TRY(open_data(b, o));
     if (!b->data) return OK;
-    size_t count = (size_t)b->num_microbatches * (size_t)b->micro_batch * (size_t)b->sequence;
+    size_t count = (size_t)o->shape.num_microbatches * (size_t)b->micro_batch * (size_t)b->sequence;
     b->token_buffer = malloc(count * sizeof *b->token_buffer);
     b->label_buffer = malloc(count * sizeof *b->label_buffer);
     b->mask_buffer = malloc(count * sizeof *b->mask_buffer);
@@ -111,19 +112,20 @@ static void mask_ends(const Batches *b, size_t count) {
     for (size_t i = 0; i < count; i++) b->mask_buffer[i] = b->token_buffer[i] == b->eod ? 0.0f : 1.0f;
 }
 
-Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, Batch *batch) {
+Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num_microbatches, Batch *batch) {
     size_t one = (size_t)b->micro_batch * (size_t)b->sequence;
-    *batch = (Batch){.consumed = consumed,
+    *batch = (Batch){.num_microbatches = num_microbatches,
+                     .consumed = consumed,
                      .tokens = b->token_buffer,
                      .labels = b->label_buffer,
                      .mask = b->masked ? b->mask_buffer : NULL};
     if (!b->data) return OK;
     bool tokens = b->tokens || b->masked;
-    for (int k = 0; k < b->num_microbatches; k++) {
+    for (int k = 0; k < num_microbatches; k++) {
         BatchPlace place = {consumed, b->micro_batch, b->dp, b->dp_rank, k};
         TRY(batch_fill(set, place, tokens ? b->token_buffer + (size_t)k * one : NULL,
                        b->labels ? b->label_buffer + (size_t)k * one : NULL));
     }
-    if (b->masked) mask_ends(b, one * (size_t)b->num_microbatches);
+    if (b->masked) mask_ends(b, one * (size_t)num_microbatches);
     return OK;
 }

@@ -1,3 +1,4 @@
+#include "base/trace.h"
 #include "train/train.h"
 #include <math.h>
 #include <stdlib.h>
@@ -9,11 +10,13 @@ struct Engine {
     EngineMemory memory;
     Device *device;
     Context context;
-    Schedule schedule;
+    Schedule schedule;             // of the largest batch
+    Schedule smaller[2], *current; // of the batch at hand: one of these, in turn, where that is smaller
     Arena run, scratch;
     Params params;
     Gpt *gpt;
     Pipeline *pipeline;
+    Buckets buckets;
     GradReducer reducer;
     Optimizer optimizer;
     Tensor tokens, labels, mask, losses; // [m, T]
@@ -37,6 +40,22 @@ static Status split(Comm *world, Grid grid, const char *name, unsigned axes, Com
     return status;
 }
 
+// The ranks that hold the first and the last stage share the embedding.
+static Status open_embedding_group(Engine *e, Comm *world) {
+    const Schedule *s = &e->schedule;
+    Context *c = &e->context;
+    Place place = c->place;
+    int last_stage = s->num_ranks * s->num_chunks - 1;
+    int first = s->home[0] / s->num_chunks, last = s->home[last_stage] / s->num_chunks;
+    e->first = c->place.pp == first;
+    e->last = c->place.pp == last;
+    if (first == last || !(e->first || e->last)) return OK;
+    int ends[2];
+    place.pp = first, ends[0] = grid_rank(c->grid, place);
+    place.pp = last, ends[1] = grid_rank(c->grid, place);
+    return comm_split(world, "embedding", ends, 2, &c->embedding);
+}
+
 static Status open_groups(Engine *e, Comm *world) {
     Context *c = &e->context;
     Grid grid = e->spec.grid;
@@ -46,13 +65,7 @@ static Status open_groups(Engine *e, Comm *world) {
     TRY(split(world, grid, "dp", 1u << AXIS_DP, &c->dp));
     TRY(split(world, grid, "pp", 1u << AXIS_PP, &c->pp));
     TRY(split(world, grid, "model", 1u << AXIS_TP | 1u << AXIS_PP, &c->model));
-    e->first = c->place.pp == 0;
-    e->last = c->place.pp == grid.pp - 1;
-    int ends[2];
-    if (grid.pp > 1 && (e->first || e->last))
-        TRY(comm_split(world, "embedding", ends, grid_embedding_group(grid, comm_rank(world), ends),
-                       &c->embedding));
-    return OK;
+    return open_embedding_group(e, world);
 }
 
 static void take_batches(Engine *e) {
@@ -66,17 +79,28 @@ static void take_batches(Engine *e) {
 
 static Status open_model(Engine *e) {
     int stages[256], v = e->spec.num_chunks;
-    LayerSplit split = {e->spec.shape.layers, e->spec.first_layers, e->spec.last_layers};
     CHECK(v <= 256, "%d chunks", v);
     for (int c = 0; c < v; c++) stages[c] = schedule_stage(&e->schedule, e->context.place.pp, c);
-    TRY(gpt_create(&e->gpt, &e->spec.shape, split, &e->context, &e->schedule, &e->params));
-    params_place(&e->params, &e->run, e->spec.grid.tp, stages, v);
+    TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, &e->context, &e->schedule, &e->params));
+    params_place(&e->params, &e->run, e->spec.grid, e->spec.mode.dtype, stages, v);
+    TRY(gpt_place(e->gpt, &e->run));
     take_batches(e);
-    TRY(optimizer_create(&e->optimizer, &e->context, &e->params, &e->run, e->spec.adam));
-    TRY(grad_reducer_create(&e->reducer, &e->context, &e->params, e->spec.bucket_elements));
-    return pipeline_create(&e->pipeline, &e->context, &e->schedule, gpt_stage(e->gpt), &e->run,
-                           e->memory.slot);
+    TRY(buckets_create(&e->buckets, &e->context, &e->params, e->spec.bucket_elements,
+                       e->spec.shard_optimizer));
+    TRY(optimizer_create(&e->optimizer, &e->context, e->world, &e->params, &e->buckets, &e->run,
+                         e->spec.adam));
+    TRY(grad_reducer_create(&e->reducer, &e->context, &e->params, &e->buckets, e->spec.overlap_gradients,
+                            e->spec.overlap_weights));
+    e->context.watch = grad_reducer_watch(&e->reducer);
+    PipelineSpec pipeline = {.schedule = &e->schedule,
+                             .stage = gpt_stage(e->gpt),
+                             .arena = &e->run,
+                             .stash_bytes = e->memory.stash,
+                             .scatter_gather = e->spec.scatter_gather};
+    return pipeline_create(&e->pipeline, &e->context, &pipeline);
 }
+
+static void poll(void *world) { comm_poll(world); }
 
 // `memory` all zero: measure. The caller closes the engine when this fails.
 static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const EngineMemory *memory) {
@@ -87,14 +111,17 @@ static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
         .kind = spec->device, .threads = spec->threads, .workspace_bytes = memory->workspace};
     if (measuring) device.kind = "null", device.stands_for = spec->device;
     e->world = world;
+    ScheduleSpec schedule = engine_schedule_spec(spec, spec->num_microbatches);
+    TRY(schedule_create(&e->schedule, &schedule)); // the same on all ranks
+    e->current = &e->schedule;
     TRY(open_groups(e, world)); // first: it is collective, and what follows can fail on one rank alone
     TRY(device_open(&e->device, device));
     comm_use_device(world, e->device);
+    device_on_launch(e->device, poll, world);
     e->context.device = e->device;
     e->context.stream = device_stream(e->device);
     e->context.scratch = &e->scratch;
-    TRY(schedule_create(&e->schedule, spec->schedule, spec->grid.pp, spec->num_chunks,
-                        spec->num_microbatches));
+    e->context.mode = spec->mode;
     if (measuring) {
         arena_open_measuring(&e->run, "run");
         arena_open_measuring(&e->scratch, "scratch");
@@ -111,13 +138,17 @@ static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
 
 void engine_close(Engine *e) {
     if (!e) return;
+    if (e->reducer.buckets) grad_reducer_gather_wait(&e->reducer);
     pipeline_destroy(e->pipeline);
     grad_reducer_destroy(&e->reducer);
     optimizer_destroy(&e->optimizer);
+    buckets_destroy(&e->buckets);
     gpt_destroy(e->gpt);
     params_free(&e->params);
     arena_close(&e->scratch);
     arena_close(&e->run);
+    schedule_destroy(&e->smaller[1]);
+    schedule_destroy(&e->smaller[0]);
     schedule_destroy(&e->schedule);
     comm_close(e->context.embedding);
     comm_close(e->context.model);
@@ -150,12 +181,12 @@ static void add_line(void *text, const char *line) { text_add(text, "%s\n", line
 
 EngineMemory engine_memory_used(const Engine *e) {
     EngineMemory used = {.run = e->run.peak,
-                         .slot = pipeline_slot_peak(e->pipeline),
-                         .num_slots = pipeline_slot_count(e->pipeline),
+                         .stash = pipeline_stash_peak(e->pipeline),
+                         .num_stashes = pipeline_stash_count(e->pipeline),
                          .scratch = e->scratch.peak,
                          .workspace = device_workspace_peak(e->device),
                          .flops = counted_flops(e->device)};
-    used.total = used.run + used.slot * (size_t)used.num_slots + used.scratch + used.workspace;
+    used.total = used.run + used.stash * (size_t)used.num_stashes + used.scratch + used.workspace;
     return used;
 }
 
@@ -165,9 +196,10 @@ static Status measure_share(Comm *world, void *arg) {
     if (!e) return fail(ERR_OS, "no memory for a trial run");
     Status status = open_share(e, job->spec, world, &(EngineMemory){0});
     if (status == OK) {
-        engine_evaluate(e, (Batch){0});
+        Batch largest = {.num_microbatches = job->spec->num_microbatches};
+        engine_evaluate(e, largest);
         device_counts_reset(e->device);
-        engine_train(e, (Batch){0}, 0, 0);
+        engine_train(e, largest, (StepOptions){.loss_scale = 1});
         *job->memory = engine_memory_used(e);
         if (job->map) arena_print(&e->run, add_line, job->map);
     }
@@ -187,8 +219,8 @@ static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, cons
     TRY(comm_agree(world, open_share(e, spec, world, memory)));
     Rank *rank = rank_current();
     rank->tp = e->context.place.tp, rank->dp = e->context.place.dp, rank->pp = e->context.place.pp;
-    return comm_agree(
-        world, params_init(&e->params, e->device, spec->shape.seed, spec->grid.tp, e->context.place.tp));
+    return comm_agree(world, params_init(&e->params, e->device, spec->shape.seed, spec->grid.tp,
+                                         e->context.place.tp, optimizer_write_main, &e->optimizer));
 }
 
 Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
@@ -216,21 +248,55 @@ static double counted_tokens(const Engine *e, const Batch *batch, int microbatch
 
 static Tensor row_or_absent(Tensor all, int row) { return all.data ? tensor_rows(all, row, 1) : (Tensor){0}; }
 
-static void load_batch(Engine *e, const Batch *batch, bool training) {
-    const Context *c = &e->context;
-    int m = e->spec.num_microbatches, b = e->spec.shape.microbatch, d = e->spec.grid.dp;
-    if (e->first) device_upload(e->device, c->stream, e->tokens, batch->tokens);
-    if (e->last) device_upload(e->device, c->stream, e->labels, batch->labels);
-    if (e->mask.data) device_upload(e->device, c->stream, e->mask, batch->mask);
+// The batch at hand may have fewer microbatches than the largest one. Where its schedule's receives that are posted
+// ahead need more messages than the largest's, it does without.
+static void use_microbatches(Engine *e, int m) {
+    CHECK(m > 0 && m <= e->spec.num_microbatches, "%d microbatches, 1 to %d are possible", m,
+          e->spec.num_microbatches);
+    if (m == e->current->num_microbatches) return;
+    Schedule *next = &e->schedule, *last = e->current;
+    ScheduleSpec spec = engine_schedule_spec(&e->spec, m);
+    Status status = OK;
+    if (m < e->spec.num_microbatches) {
+        next = last == &e->smaller[0] ? &e->smaller[1] : &e->smaller[0];
+        status = schedule_create(next, &spec);
+    }
+    if (status == OK) status = pipeline_use(e->pipeline, next);
+    if (status != OK && spec.receive_ahead) {
+        schedule_destroy(next);
+        spec.receive_ahead = 0;
+        status = schedule_create(next, &spec);
+        if (status == OK) status = pipeline_use(e->pipeline, next);
+    }
+    CHECK(status == OK, "%d microbatches: %s", m, fail_message());
+    if (last != &e->schedule) schedule_destroy(last);
+    e->current = next;
+}
+
+static Tensor first_rows(Tensor all, int rows) { return tensor_rows(all, 0, rows); }
+
+static void upload_batch(Engine *e, const Batch *batch) {
+    Stream *stream = e->context.stream;
+    int m = batch->num_microbatches;
+    if (e->first) device_upload(e->device, stream, first_rows(e->tokens, m), batch->tokens);
+    if (e->last) device_upload(e->device, stream, first_rows(e->labels, m), batch->labels);
+    if (e->mask.data) device_upload(e->device, stream, first_rows(e->mask, m), batch->mask);
+}
+
+static void load_batch(Engine *e, const Batch *batch, bool training, double loss_scale) {
+    int m = batch->num_microbatches, b = e->spec.shape.microbatch, d = e->spec.grid.dp;
+    use_microbatches(e, m);
+    upload_batch(e, batch);
     for (int k = 0; k < m; k++)
         e->microbatches[k] = (Microbatch){
             .tokens = row_or_absent(e->tokens, k),
             .labels = row_or_absent(e->labels, k),
             .mask = row_or_absent(e->mask, k),
             .loss = row_or_absent(e->losses, k),
-            .loss_scale = (float)(1 / (counted_tokens(e, batch, k) * m * d)),
-            .first_sample = batch->consumed + (int64_t)k * b * d + (int64_t)c->place.dp * b,
+            .loss_scale = (float)(loss_scale / (counted_tokens(e, batch, k) * m * d)),
+            .first_sample = batch->consumed + (int64_t)k * b * d + (int64_t)e->context.place.dp * b,
             .samples = b,
+            .sequence = e->spec.shape.sequence,
             .training = training,
         };
 }
@@ -238,12 +304,13 @@ static void load_batch(Engine *e, const Batch *batch, bool training) {
 // The mean over microbatches and data ranks of each microbatch's mean, known to the last stage, told to all.
 static double mean_loss(Engine *e, const Batch *batch) {
     const Context *c = &e->context;
-    int m = e->spec.num_microbatches;
+    const Schedule *s = &e->schedule;
+    int m = batch->num_microbatches;
     double sum = 0;
     rank_doing("mean loss");
     if (e->last) {
         int64_t tokens = step_tokens(e);
-        device_download(e->device, c->stream, e->host_losses, e->losses);
+        device_download(e->device, c->stream, e->host_losses, first_rows(e->losses, m));
         for (int k = 0; k < m; k++) {
             double one = 0;
             for (int64_t i = 0; i < tokens; i++) one += (double)e->host_losses[k * tokens + i];
@@ -251,35 +318,58 @@ static double mean_loss(Engine *e, const Batch *batch) {
         }
         comm_all_reduce_host(c->dp, &sum, 1, REDUCE_SUM);
     }
-    comm_broadcast_host(c->pp, &sum, sizeof sum, e->spec.grid.pp - 1);
+    comm_broadcast_host(c->pp, &sum, sizeof sum, s->home[s->num_ranks * s->num_chunks - 1] / s->num_chunks);
     return sum / (m * e->spec.grid.dp);
 }
 
-StepResult engine_gradients(Engine *e, Batch batch) {
-    load_batch(e, &batch, true);
+static void trace_phase(const char *name, double start_s) {
+    if (!trace_on()) return;
+    trace_add((TraceEvent){.start_s = start_s,
+                           .end_s = clock_s(),
+                           .name = name,
+                           .chunk = -1,
+                           .microbatch = -1,
+                           .peer = -1,
+                           .row = TRACE_STEP});
+}
+
+StepResult engine_gradients(Engine *e, Batch batch, double loss_scale) {
+    load_batch(e, &batch, true, loss_scale);
     params_zero_grads(&e->params, e->device);
     pipeline_train(e->pipeline, e->microbatches, &e->reducer);
+    double start = clock_s();
     grad_reducer_finish(&e->reducer);
+    trace_phase("finish gradients", start);
     StepResult result = {.loss = (float)mean_loss(e, &batch),
-                         .grad_norm = optimizer_grad_norm(&e->optimizer)};
+                         .grad_norm = optimizer_grad_norm(&e->optimizer, loss_scale)};
     result.finite = isfinite(result.loss) && isfinite(result.grad_norm);
     return result;
 }
 
-StepResult engine_train(Engine *e, Batch batch, double lr, double weight_decay) {
-    StepResult result = engine_gradients(e, batch);
-    if (result.finite) optimizer_step(&e->optimizer, result.grad_norm, lr, weight_decay);
+StepResult engine_train(Engine *e, Batch batch, StepOptions options) {
+    StepResult result = engine_gradients(e, batch, options.loss_scale);
+    double start = clock_s();
+    if (result.finite) {
+        optimizer_step(&e->optimizer, result.grad_norm, options.loss_scale, options.lr, options.weight_decay);
+        grad_reducer_gather(&e->reducer);
+    }
+    trace_phase("optimizer", start);
     return result;
 }
 
 float engine_evaluate(Engine *e, Batch batch) {
-    load_batch(e, &batch, false);
+    load_batch(e, &batch, false, 1);
     pipeline_evaluate(e->pipeline, e->microbatches);
     return (float)mean_loss(e, &batch);
 }
 
 const EngineMemory *engine_memory(const Engine *e) { return &e->memory; }
-const Params *engine_params(const Engine *e) { return &e->params; }
+
+const Params *engine_params(Engine *e) {
+    grad_reducer_gather_wait(&e->reducer);
+    return &e->params;
+}
+
 const Schedule *engine_schedule(const Engine *e) { return &e->schedule; }
 Context *engine_context(Engine *e) { return &e->context; }
 Gpt *engine_model(Engine *e) { return e->gpt; }

@@ -1,4 +1,5 @@
-// Pieces of train_run: where batches come from, and what the reader sees.
+// Pieces of train_run: where batches come from, which numbers a step gets, what the reader sees, what is
+// traced.
 #pragma once
 #include "train/train.h"
 
@@ -10,26 +11,63 @@ typedef struct {
         *valid; // NULL on ranks that read nothing; valid also when there is nothing to evaluate
     int vocabulary, eod;
     bool tokens, labels, masked; // what this rank reads
-    int micro_batch, sequence, num_microbatches, dp, dp_rank;
+    int micro_batch, sequence, dp, dp_rank;
     int32_t *token_buffer, *label_buffer;
     float *mask_buffer;
 } Batches;
 
 // The vocabulary of the run: --vocab-size, or the tokenizer's (--vocab-file with --merge-file,
-// --tokenizer-model, or the one beside the data set).
+// --tokenizer-model, or the one beside the data set); and the token that ends a document, or -1.
 Status batches_vocabulary(const Options *options, int *vocabulary, int *eod);
-Status batches_open(Batches *batches, const Options *options, Place place);
+// That the data set is there, which comes first, and its vocabulary and end token.
+Status batches_look(Batches *batches, const Options *options);
+// Opens what this rank reads: `first`, `last` say that it holds the first, the last stage. After
+// batches_look.
+Status batches_open(Batches *batches, const Options *options, Place place, bool first, bool last);
 void batches_close(Batches *batches);
-// The step's samples, starting at sample `consumed` of the split. Valid until the next call.
-Status batches_load(Batches *batches, const GptDataset *set, int64_t consumed, Batch *batch);
+// The samples of so many microbatches, at most those of a full batch, from sample `consumed` of the split on.
+// Valid until the next call.
+Status batches_load(Batches *batches, const GptDataset *set, int64_t consumed, int num_microbatches,
+                    Batch *batch);
+
+// ---- control.c: the numbers of each step, and when it cannot go on ---------------------------------
+
+typedef struct {
+    const Options *options;
+    LearningRate rate;
+    WeightDecay decay;
+    BatchRampup rampup;
+    LossScaler scaler;
+    int64_t iteration, consumed; // steps done and samples read
+    int64_t stepped;             // of these samples, those of steps that changed the parameters
+    int skipped_in_a_row;        // steps up to now that did not
+    double usual_loss;           // running mean
+    int64_t num_losses;          // in it
+} StepControl;
+
+StepControl control_open(const Options *options);
+int control_batch(const StepControl *control); // samples of the next step
+StepOptions control_options(const StepControl *control);
+void control_advance(StepControl *control, int batch, const StepResult *result);
+// ERR_NUMERIC when the step just done ends the run. In fp32 and bf16 and with a fixed loss scale a loss
+// that is not finite does, without a loss scale a gradient too, unless --no-check-for-nan-in-loss-and-grad;
+// a dynamic scale answers by itself. --max-skipped-steps in a row always do.
+Status control_check(const StepControl *control, const StepResult *result);
+// The usual loss when this one is --loss-spike-factor times as large, else 0. Counts it as usual for later
+// ones.
+double control_spike(StepControl *control, double loss);
 
 // ---- report.c: log lines, progress, metrics -----------------------------------------------------
 
 // What one logged step was like.
 typedef struct {
     int64_t iteration, consumed;
-    double loss, grad_norm, lr, elapsed_s; // loss and elapsed: means since the last line
-    int skipped, nan; // steps since the last line that changed nothing; whose loss was not finite
+    int batch;                          // samples of it
+    double loss, grad_norm;             // loss: mean of the steps since the last line that were not skipped
+    double lr, loss_scale;              // of the next step
+    double samples_per_step, elapsed_s; // means since the last line
+    int skipped,
+        nan; // steps since the last line that changed nothing; of them, those whose loss was not finite
 } StepReport;
 
 typedef struct {
@@ -47,14 +85,35 @@ void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemo
 void reporter_progress(Reporter *reporter, const StepReport *step);
 void reporter_line(Reporter *reporter, const StepReport *step);    // Megatron-LM's log line
 void reporter_metrics(Reporter *reporter, const StepReport *step); // one JSON object
+void reporter_spike(Reporter *reporter, const StepReport *step, double usual_loss);
+void reporter_lost_events(Reporter *reporter, uint64_t lost); // that the trace could not keep
 void reporter_validation(Reporter *reporter, int64_t iteration, int64_t consumed, double loss, bool last);
 // How the run went: losses, rate, and the pipeline's bubble by formula, by replay with measured times, and as
 // waited.
 typedef struct {
-    int64_t iterations;
+    int64_t iterations, samples;
     double seconds;          // of training steps
-    double formula, replay;  // bubble over the ideal time
+    double formula, replay;  // bubble over the ideal time; formula NaN: there is none
     double waited;           // share of the pipeline's wall time, mean over ranks
     int busy_threads, cores; // threads of all ranks on this machine, processors of it
 } RunSummary;
 void reporter_summary(Reporter *reporter, const RunSummary *summary);
+
+// ---- trace_file.c: what --trace writes -----------------------------------------------------------
+
+typedef struct {
+    const char *path; // NULL: nothing is traced
+    FILE *file;       // of rank 0: the temporary one
+    Text temporary;   // its name
+    Comm *world;
+    double origin_s; // time 0 on this rank's clock: the same moment on every rank
+} TraceFile;
+
+// Creates FILE.tmp.   Collective over the world; fails on all ranks before any work is done.
+Status trace_file_open(TraceFile *trace, const Options *options, Comm *world);
+// From here on this rank's events are kept.   Collective over the world.
+Status trace_file_start(TraceFile *trace, const Options *options);
+// Writes the events of all ranks and renames the file. `lost`: how many events the rank that lost most had
+// no room for.  Collective over the world.
+Status trace_file_write(TraceFile *trace, const EngineSpec *spec, const Schedule *schedule, uint64_t *lost);
+void trace_file_close(TraceFile *trace); // removes a file that was not finished

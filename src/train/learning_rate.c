@@ -2,12 +2,47 @@
 #include <math.h>
 #include <string.h>
 
+static const double pi = 3.14159265358979323846;
+
+// What a style leaves of max - min when the part `done` of the decay, 0 to 1, is over.
+typedef struct {
+    const char *name;
+    double (*left)(double done);
+} Ending;
+
+static double linear(double done) { return 1 - done; }
+static double cosine(double done) { return 0.5 * (1 + cos(pi * done)); }
+static double exponential(double done) { return 2 * pow(0.5, done) - 1; }
+static double minus_sqrt(double done) { return 1 - sqrt(done); }
+
+static const Ending endings[] = {
+    {"linear", linear}, {"cosine", cosine}, {"exponential", exponential}, {"minus_sqrt", minus_sqrt}};
+
+static double left(const char *style, double done) {
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
+        if (!strcmp(style, endings[i].name)) return endings[i].left(done);
+    CHECK(false, "no style of decay is named %s", style);
+}
+
+// Warm-up, stable, decay (Hu 2024): the highest rate until the last part.
+static double wsd_left(const LearningRate *s, double samples) {
+    double begin = s->decay_samples - s->wsd_samples;
+    return samples <= begin ? 1 : left(s->wsd_style, (samples - begin) / s->wsd_samples);
+}
+
 double learning_rate(const LearningRate *s, double samples) {
     if (s->warmup_samples > 0 && samples <= s->warmup_samples)
         return s->init + (s->max - s->init) * samples / s->warmup_samples;
     if (!strcmp(s->style, "constant")) return s->max;
     if (samples > s->decay_samples) return s->min;
+    if (!strcmp(s->style, "inverse-square-root"))
+        return fmax(s->min, s->max * sqrt(fmax(s->warmup_samples, 1)) / sqrt(fmax(samples, 1)));
+    bool wsd = !strcmp(s->style, "WSD");
     double done = (samples - s->warmup_samples) / (s->decay_samples - s->warmup_samples);
-    double left = !strcmp(s->style, "cosine") ? 0.5 * (1 + cos(3.14159265358979323846 * done)) : 1 - done;
-    return s->min + left * (s->max - s->min);
+    return s->min + (wsd ? wsd_left(s, samples) : left(s->style, done)) * (s->max - s->min);
+}
+
+double weight_decay(const WeightDecay *s, double samples) {
+    if (!strcmp(s->style, "constant") || samples >= s->samples) return s->end;
+    return s->start + (1 - left(s->style, samples / s->samples)) * (s->end - s->start);
 }

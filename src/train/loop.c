@@ -1,73 +1,62 @@
+#include "base/trace.h"
 #include "train/internal.h"
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct {
     const TrainJob *job;
     const Options *options;
     Comm *world;
+    int *layers_of_stage; // of the spec
     EngineSpec spec;
     Batches batches;
     Engine *engine;
-    LearningRate rate;
+    StepControl control;
+    TraceFile trace;
     Reporter *reporter; // NULL on ranks that print nothing
-    int64_t iteration, consumed, consumed_valid, eval_iters;
-    double train_s; // spent in training steps
+    int64_t consumed_valid, eval_iters;
+    int64_t microbatches; // that went through this rank's chunks
+    double train_s;       // spent in training steps
     double start_s;
 } TrainingRun;
 
 // ---- before the first step ----------------------------------------------------------------------
 
-static EngineSpec engine_spec(const TrainJob *job, int vocabulary) {
-    const Options *o = job->options;
-    const RunShape *shape = &o->shape;
-    EngineSpec spec = {.grid = {shape->tp, shape->dp, shape->pp}};
-    spec.shape = (ModelShape){
-        .layers = o->num_layers,
-        .hidden = o->hidden_size,
-        .heads = o->num_attention_heads,
-        .head_size = o->kv_channels,
-        .ffn = o->ffn_hidden_size,
-        .sequence = o->seq_length,
-        .positions = o->max_position_embeddings,
-        .vocabulary = vocabulary,
-        .padded_vocabulary = padded_vocabulary(vocabulary, o->make_vocab_size_divisible_by, shape->tp),
-        .microbatch = o->micro_batch_size,
-        .hidden_dropout = (float)o->hidden_dropout,
-        .attention_dropout = (float)o->attention_dropout,
-        .norm_epsilon = (float)o->norm_epsilon,
-        .init_std = (float)o->init_method_std,
-        .seed = (uint64_t)o->seed,
-    };
-    spec.schedule = shape->schedule;
-    spec.num_chunks = shape->vp;
-    spec.first_layers = shape->first_layers;
-    spec.last_layers = shape->last_layers;
-    spec.num_microbatches = shape->num_microbatches;
-    spec.adam = (AdamOptions){o->adam_beta1, o->adam_beta2, o->adam_eps, o->clip_grad};
-    spec.bucket_elements = o->ddp_bucket_size == INT_UNSET ? 40000000 : o->ddp_bucket_size;
-    spec.device = o->device;
-    spec.threads = job->threads;
-    spec.masked = o->eod_mask_loss;
-    return spec;
+// Both fail alike on all ranks.
+static Status make_spec(TrainingRun *run) {
+    const Options *o = run->options;
+    run->layers_of_stage = calloc((size_t)(o->shape.pp * o->shape.vp), sizeof *run->layers_of_stage);
+    if (!run->layers_of_stage) return fail(ERR_OS, "no memory for %d stages", o->shape.pp * o->shape.vp);
+    return engine_spec(o, run->job->threads, run->batches.vocabulary, run->layers_of_stage, &run->spec);
+}
+
+// The schedule says which pipeline ranks hold the two ends of the model.
+static Status find_ends(const EngineSpec *spec, int *first, int *last) {
+    Schedule schedule;
+    ScheduleSpec from = engine_schedule_spec(spec, spec->num_microbatches);
+    TRY(schedule_create(&schedule, &from));
+    int v = schedule.num_chunks;
+    *first = schedule.home[0] / v;
+    *last = schedule.home[schedule.num_ranks * v - 1] / v;
+    schedule_destroy(&schedule);
+    return OK;
 }
 
 static Status open_run(TrainingRun *run) {
     const Options *o = run->options;
-    Place place = grid_place((Grid){o->shape.tp, o->shape.dp, o->shape.pp}, comm_rank(run->world));
     rank_doing("opening the data");
-    TRY(comm_agree(run->world, batches_open(&run->batches, o, place)));
-    run->spec = engine_spec(run->job, run->batches.vocabulary);
-    run->rate = (LearningRate){o->lr_decay_style,
-                               o->lr,
-                               o->min_lr,
-                               o->lr_warmup_init,
-                               o->shape.lr_warmup_samples,
-                               (double)o->shape.lr_decay_samples};
+    TRY(comm_agree(run->world, batches_look(&run->batches, o)));
+    int first, last;
+    TRY(make_spec(run));
+    TRY(find_ends(&run->spec, &first, &last));
+    Place place = grid_place(run->spec.grid, comm_rank(run->world));
+    Status opened = batches_open(&run->batches, o, place, place.pp == first, place.pp == last);
+    TRY(comm_agree(run->world, opened));
+    run->control = control_open(o);
     Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec.shape) : OK;
     TRY(comm_agree(run->world, status));
+    TRY(trace_file_open(&run->trace, o, run->world));
     double evaluates = run->batches.valid != NULL; // some ranks read nothing
     comm_all_reduce_host(run->world, &evaluates, 1, REDUCE_MAX);
     run->eval_iters = evaluates > 0 ? o->shape.eval_iters : 0;
@@ -86,11 +75,10 @@ static Status dry_run(TrainingRun *run) {
         options_print(run->options, FOR_TRAIN, &options);
         fputs(text_string(&options), stdout);
         reporter_start(run->reporter, &run->spec, &memory);
-        printf(
-            "the run arena of rank 0:\n%sone step of rank 0 takes %.3f TFLOP, of the whole model %.3f TFLOP; "
-            "nothing was trained (--dry-run)\n",
-            text_string(&map), memory.flops / 1e12,
-            model_flops(&run->spec.shape, run->options->global_batch_size) / 1e12);
+        printf("the memory of rank 0:\n%sone step of rank 0 takes %.3f TFLOP, of the whole model %.3f TFLOP; "
+               "nothing was trained (--dry-run)\n",
+               text_string(&map), memory.flops / 1e12,
+               model_flops(&run->spec.shape, run->options->global_batch_size) / 1e12);
     }
     text_free(&options);
     text_free(&map);
@@ -101,11 +89,24 @@ static Status dry_run(TrainingRun *run) {
 
 typedef enum { GO_ON, STOPPED, TIME_IS_UP } Verdict;
 
+static void trace_span(const char *name, double start_s, int64_t iteration) {
+    trace_add((TraceEvent){.start_s = start_s,
+                           .end_s = clock_s(),
+                           .name = name,
+                           .chunk = -1,
+                           .microbatch = (int32_t)iteration,
+                           .peer = -1,
+                           .row = TRACE_STEP});
+}
+
 // A batch that cannot be read (a token outside the vocabulary) is found by some ranks alone.   Collective
 // over the world.
-static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, Batch *batch) {
+static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, int samples, Batch *batch) {
+    double start = clock_s();
     rank_doing("reading a batch");
-    Status status = batches_load(&run->batches, set, consumed, batch);
+    int num_microbatches = samples / (run->spec.shape.microbatch * run->spec.grid.dp);
+    Status status = batches_load(&run->batches, set, consumed, num_microbatches, batch);
+    trace_span("batch", start, -1);
     double failed = status != OK;
     comm_all_reduce_host(run->world, &failed, 1, REDUCE_MAX);
     return failed > 0 ? comm_agree(run->world, status) : OK;
@@ -122,21 +123,25 @@ static Verdict agree_to_stop(TrainingRun *run) {
 }
 
 static Status stopped(const TrainingRun *run) {
-    return fail(INTERRUPTED, "stopped by a signal after iteration %lld", (long long)run->iteration);
+    return fail(INTERRUPTED, "stopped by a signal after iteration %lld", (long long)run->control.iteration);
 }
 
 static Status evaluate(TrainingRun *run, bool last) {
-    double sum = 0;
+    const StepControl *control = &run->control;
+    double start = clock_s(), sum = 0;
+    int samples = run->options->global_batch_size;
     for (int64_t i = 0; i < run->eval_iters; i++) {
         Batch batch;
-        TRY(load(run, run->batches.valid, run->consumed_valid, &batch));
+        TRY(load(run, run->batches.valid, run->consumed_valid, samples, &batch));
         sum += (double)engine_evaluate(run->engine, batch);
-        run->consumed_valid += run->options->global_batch_size;
+        run->consumed_valid += samples;
         if (agree_to_stop(run) == STOPPED) return stopped(run);
     }
-    if (run->reporter && run->eval_iters)
-        reporter_validation(run->reporter, run->iteration, run->consumed, sum / (double)run->eval_iters,
-                            last);
+    if (!run->eval_iters) return OK;
+    trace_span("evaluation", start, control->iteration);
+    if (run->reporter)
+        reporter_validation(run->reporter, control->iteration, control->consumed,
+                            sum / (double)run->eval_iters, last);
     return OK;
 }
 
@@ -144,26 +149,28 @@ static Status evaluate(TrainingRun *run, bool last) {
 
 // Since the last log line.
 typedef struct {
-    double loss_sum, elapsed_s; // losses that are finite
+    double loss_sum, elapsed_s; // losses of steps that were not skipped
+    int64_t samples;
     int iterations, skipped, nan;
     StepReport last;
 } Interval;
 
-static void count_step(Interval *interval, const StepReport *step, bool skipped) {
-    bool finite = isfinite(step->loss);
-    interval->loss_sum += finite ? step->loss : 0;
+static void count_step(Interval *interval, const StepReport *step) {
+    interval->loss_sum += step->skipped ? 0 : step->loss;
     interval->elapsed_s += step->elapsed_s;
+    interval->samples += step->batch;
     interval->iterations++;
-    interval->skipped += skipped;
-    interval->nan += !finite;
+    interval->skipped += step->skipped;
+    interval->nan += step->nan;
     interval->last = *step;
 }
 
 static StepReport average(const Interval *interval) {
     StepReport mean = interval->last;
-    int finite = interval->iterations - interval->nan;
-    mean.loss = finite ? interval->loss_sum / finite : NAN;
+    int counted = interval->iterations - interval->skipped;
+    mean.loss = counted ? interval->loss_sum / counted : NAN;
     mean.elapsed_s = interval->elapsed_s / interval->iterations;
+    mean.samples_per_step = (double)interval->samples / interval->iterations;
     mean.skipped = interval->skipped;
     mean.nan = interval->nan;
     return mean;
@@ -171,7 +178,8 @@ static StepReport average(const Interval *interval) {
 
 // Writes the line that is due, or, `now`, the line of what has gathered.
 static void report(TrainingRun *run, Interval *interval, bool now) {
-    bool line = run->iteration == 1 || run->iteration % run->options->log_interval == 0 || now;
+    int64_t iteration = run->control.iteration;
+    bool line = iteration == 1 || iteration % run->options->log_interval == 0 || now;
     if (!interval->iterations) return;
     StepReport mean = average(interval);
     if (run->reporter && line) reporter_line(run->reporter, &mean);
@@ -179,49 +187,70 @@ static void report(TrainingRun *run, Interval *interval, bool now) {
     if (line) *interval = (Interval){0};
 }
 
+// The step just done. As in Megatron-LM learning rate and loss scale are those of the next one.
+static StepReport step_report(const TrainingRun *run, int samples, const StepResult *result,
+                              double elapsed_s) {
+    StepOptions next = control_options(&run->control);
+    return (StepReport){.iteration = run->control.iteration,
+                        .consumed = run->control.consumed,
+                        .batch = samples,
+                        .loss = (double)result->loss,
+                        .grad_norm = result->grad_norm,
+                        .lr = next.lr,
+                        .loss_scale = next.loss_scale,
+                        .samples_per_step = samples,
+                        .elapsed_s = elapsed_s,
+                        .skipped = !result->finite,
+                        .nan = !isfinite(result->loss)};
+}
+
+static void report_step(TrainingRun *run, const StepReport *step, Interval *interval) {
+    double usual = control_spike(&run->control, step->loss);
+    if (run->reporter) reporter_metrics(run->reporter, step);
+    if (run->reporter && usual > 0) reporter_spike(run->reporter, step, usual);
+    count_step(interval, step);
+    report(run, interval, false);
+}
+
 static Status one_iteration(TrainingRun *run, Interval *interval) {
-    const Options *o = run->options;
+    StepControl *control = &run->control;
+    int samples = control_batch(control);
     double start = clock_s();
     Batch batch;
-    TRY(load(run, run->batches.train, run->consumed, &batch));
-    double lr = learning_rate(&run->rate, (double)run->consumed);
-    StepResult result = engine_train(run->engine, batch, lr, o->weight_decay);
-    run->consumed += o->global_batch_size;
-    run->iteration++;
-    StepReport step = {run->iteration,
-                       run->consumed,
-                       (double)result.loss,
-                       result.grad_norm,
-                       learning_rate(&run->rate, (double)run->consumed),
-                       clock_s() - start,
-                       0,
-                       0};
+    TRY(load(run, run->batches.train, control->consumed, samples, &batch));
+    StepResult result = engine_train(run->engine, batch, control_options(control));
+    control_advance(control, samples, &result);
+    run->microbatches += batch.num_microbatches;
+    trace_span("step", start, control->iteration);
+    StepReport step = step_report(run, samples, &result, clock_s() - start);
     run->train_s += step.elapsed_s;
-    if (run->reporter) reporter_metrics(run->reporter, &step);
-    count_step(interval, &step, !result.finite);
-    report(run, interval, false);
-    if (result.finite || !o->check_for_nan_in_loss_and_grad) return OK;
-    return fail(ERR_NUMERIC,
-                "iteration %lld: lm loss %g, gradient norm %g. Lower --lr, or go on regardless with "
-                "--no-check-for-nan-in-loss-and-grad (such a step changes nothing)",
-                (long long)run->iteration, (double)result.loss, result.grad_norm);
+    report_step(run, &step, interval);
+    return control_check(control, &result);
+}
+
+// Less than a whole batch at the end of the samples is left over.
+static bool is_over(const TrainingRun *run) {
+    const RunShape *shape = &run->options->shape;
+    const StepControl *control = &run->control;
+    return control->iteration >= shape->train_iters ||
+           control->consumed + control_batch(control) > shape->train_samples;
 }
 
 static bool at_exit_interval(const TrainingRun *run) {
     int interval = run->options->exit_interval;
-    return interval != INT_UNSET && run->iteration % interval == 0;
+    return interval != INT_UNSET && run->control.iteration % interval == 0;
 }
 
 static Status loop(TrainingRun *run) {
     const Options *o = run->options;
     Interval interval = {0};
     Verdict verdict = GO_ON;
-    while (run->iteration < o->shape.train_iters && verdict == GO_ON) {
+    while (!is_over(run) && verdict == GO_ON) {
         TRY(one_iteration(run, &interval));
         verdict = agree_to_stop(run);
         if (verdict == GO_ON && at_exit_interval(run)) verdict = TIME_IS_UP;
-        bool ended = run->iteration == o->shape.train_iters || verdict != GO_ON;
-        if (!ended && run->iteration % o->eval_interval == 0) TRY(evaluate(run, false));
+        bool ended = is_over(run) || verdict != GO_ON;
+        if (!ended && run->control.iteration % o->eval_interval == 0) TRY(evaluate(run, false));
     }
     report(run, &interval, true);
     return verdict == STOPPED ? stopped(run) : evaluate(run, true);
@@ -235,18 +264,24 @@ static double replayed_bubble(TrainingRun *run) {
     const Schedule *schedule = engine_schedule(run->engine);
     int num_stages = schedule->num_ranks * schedule->num_chunks;
     PipelineTimes times = engine_times(run->engine);
-    double *us = calloc((size_t)(2 * num_stages), sizeof *us); // forward of each stage, then backward
+    double *us =
+        calloc((size_t)(3 * num_stages), sizeof *us); // of each stage: forward, backward, its weight half
     CHECK(us, "no memory for %d stages", num_stages);
-    double runs = (double)run->iteration * schedule->num_microbatches * run->spec.grid.tp * run->spec.grid.dp;
-    for (int c = 0; c < schedule->num_chunks && run->iteration > 0; c++) {
+    double runs = (double)run->microbatches * run->spec.grid.tp * run->spec.grid.dp;
+    for (int c = 0; c < schedule->num_chunks && runs > 0; c++) {
         int stage = schedule_stage(schedule, engine_context(run->engine)->place.pp, c);
         us[stage] = 1e6 * times.chunks[c].forward_s / runs;
         us[num_stages + stage] = 1e6 * times.chunks[c].backward_s / runs;
+        us[2 * num_stages + stage] = 1e6 * times.chunks[c].weight_s / runs;
     }
-    comm_all_reduce_host(run->world, us, 2 * num_stages, REDUCE_SUM);
+    comm_all_reduce_host(run->world, us, 3 * num_stages, REDUCE_SUM);
+    double backward = 0, weight = 0;
+    for (int s = 0; s < num_stages; s++) backward += us[num_stages + s], weight += us[2 * num_stages + s];
+    ScheduleCosts costs = {.stage_forward_us = us,
+                           .stage_backward_us = us + num_stages,
+                           .weight_fraction = backward > 0 ? weight / backward : 0};
     Simulation simulation;
-    schedule_simulate(schedule, (ScheduleCosts){.stage_forward_us = us, .stage_backward_us = us + num_stages},
-                      &simulation);
+    schedule_simulate(schedule, costs, &simulation);
     double bubble = simulation.bubble;
     simulation_destroy(&simulation, schedule);
     free(us);
@@ -255,14 +290,16 @@ static double replayed_bubble(TrainingRun *run) {
 
 static void sum_up(TrainingRun *run) {
     const RunShape *shape = &run->options->shape;
+    ScheduleSpec spec = engine_schedule_spec(&run->spec, run->spec.num_microbatches);
     PipelineTimes times = engine_times(run->engine);
     double waits[2] = {times.wait_s, times.total_s};
     comm_all_reduce_host(run->world, waits, 2, REDUCE_SUM);
     RunSummary summary = {
-        .iterations = run->iteration,
+        .iterations = run->control.iteration,
+        .samples = run->control.consumed,
         .seconds = run->train_s,
-        .formula = (double)(shape->pp - 1) / (shape->vp * shape->num_microbatches),
-        .replay = shape->pp > 1 && run->iteration > 0 ? replayed_bubble(run) : 0,
+        .formula = schedule_kind(shape->schedule)->bubble(&spec),
+        .replay = shape->pp > 1 && run->control.iteration > 0 ? replayed_bubble(run) : 0,
         .waited = waits[1] > 0 ? waits[0] / waits[1] : 0,
         .busy_threads = shape->world_size * run->spec.threads,
         .cores = (int)sysconf(_SC_NPROCESSORS_ONLN),
@@ -270,15 +307,27 @@ static void sum_up(TrainingRun *run) {
     if (run->reporter) reporter_summary(run->reporter, &summary);
 }
 
+// However the steps ended, what they did is worth a look; why they ended is what is told.
+static Status write_trace(TrainingRun *run, Status status) {
+    if (!run->trace.path) return status;
+    char why[sizeof rank_current()->message];
+    snprintf(why, sizeof why, "%s", fail_message());
+    uint64_t lost;
+    Status written = trace_file_write(&run->trace, &run->spec, engine_schedule(run->engine), &lost);
+    if (lost && run->reporter) reporter_lost_events(run->reporter, lost);
+    return status == OK ? written : fail(status, "%s", why);
+}
+
 static Status train(TrainingRun *run) {
     TRY(open_run(run));
     if (run->options->dry_run) return dry_run(run);
     TRY(engine_open(&run->engine, &run->spec, run->world));
+    TRY(trace_file_start(&run->trace, run->options));
     if (run->reporter) reporter_start(run->reporter, &run->spec, engine_memory(run->engine));
     run->start_s = clock_s();
     Status status = loop(run);
     if (status == OK || status == INTERRUPTED) sum_up(run);
-    return status;
+    return write_trace(run, status);
 }
 
 Status train_run(Comm *world, void *arg) {
@@ -287,8 +336,10 @@ Status train_run(Comm *world, void *arg) {
     TrainingRun run = {.job = job, .options = job->options, .world = world};
     run.reporter = comm_rank(world) == 0 ? &reporter : NULL;
     Status status = train(&run);
+    trace_file_close(&run.trace);
     engine_close(run.engine);
     batches_close(&run.batches);
+    free(run.layers_of_stage);
     Status closed = reporter_close(&reporter);
     return status == OK ? closed : status;
 }

@@ -8,12 +8,11 @@
 #include <unistd.h>
 
 static double per_second(const Reporter *r, const StepReport *s) {
-    return (double)r->options->global_batch_size * r->options->seq_length / s->elapsed_s;
+    return s->samples_per_step * r->options->seq_length / s->elapsed_s;
 }
 
 static double tflops_per_rank(const Reporter *r, const StepReport *s) {
-    return model_flops(&r->shape, r->options->global_batch_size) / s->elapsed_s /
-           r->options->shape.world_size / 1e12;
+    return model_flops(&r->shape, s->samples_per_step) / s->elapsed_s / r->options->shape.world_size / 1e12;
 }
 
 static void eta(const Reporter *r, const StepReport *s, char text[32]) {
@@ -48,24 +47,37 @@ static void clear_progress(Reporter *r) {
 
 static double mib(size_t bytes) { return (double)bytes / 1048576.0; }
 
+static const char *plural(int count) { return count == 1 ? "" : "s"; }
+
+static void print_model(const EngineSpec *spec) {
+    const ModelShape *m = &spec->shape;
+    printf(
+        "model: %d layers, hidden %d, %d heads, sequence %d, vocabulary %d padded to %d: %.1f M parameters, %s\n",
+        m->layers, m->hidden, m->heads, m->sequence, m->vocabulary, m->padded_vocabulary,
+        (double)model_parameters(m) / 1e6, dtype_name(spec->mode.dtype));
+}
+
+static void print_memory(const EngineMemory *memory) {
+    printf(
+        "memory of rank 0 (MiB): parameters, gradients, moments, batches %.1f, %d stash%s of %.1f, scratch %.1f, "
+        "workspace %.1f, total %.1f\n",
+        mib(memory->run), memory->num_stashes, memory->num_stashes == 1 ? "" : "es", mib(memory->stash),
+        mib(memory->scratch), mib(memory->workspace), mib(memory->total));
+}
+
 void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *memory) {
     const RunShape *shape = &r->options->shape;
-    const ModelShape *m = &r->shape;
     printf(
         "using world size: %d, data-parallel size: %d, tensor-model-parallel size: %d, pipeline-model-parallel size: %d\n",
         shape->world_size, shape->dp, shape->tp, shape->pp);
-    printf(
-        "model: %d layers, hidden %d, %d heads, sequence %d, vocabulary %d padded to %d: %.1f M parameters\n",
-        m->layers, m->hidden, m->heads, m->sequence, m->vocabulary, m->padded_vocabulary,
-        (double)model_parameters(m) / 1e6);
+    print_model(spec);
     printf("schedule: %s, %d microbatches of %d, %d chunk%s per rank; device %s, %d thread%s per rank\n",
-           spec->schedule, spec->num_microbatches, m->microbatch, spec->num_chunks,
-           spec->num_chunks == 1 ? "" : "s", spec->device, spec->threads, spec->threads == 1 ? "" : "s");
-    printf(
-        "memory of rank 0 (MiB): parameters, gradients, moments, batches %.1f, %d slot%s of %.1f, scratch %.1f, "
-        "workspace %.1f, total %.1f\n",
-        mib(memory->run), memory->num_slots, memory->num_slots == 1 ? "" : "s", mib(memory->slot),
-        mib(memory->scratch), mib(memory->workspace), mib(memory->total));
+           spec->schedule, spec->num_microbatches, spec->shape.microbatch, spec->num_chunks,
+           plural(spec->num_chunks), spec->device, spec->threads, plural(spec->threads));
+    if (shape->rampup_increment)
+        printf("global batch size: from %d by %d to %d over %" PRId64 " samples\n", shape->rampup_start,
+               shape->rampup_increment, r->options->global_batch_size, shape->rampup_samples);
+    print_memory(memory);
     fflush(stdout);
 }
 
@@ -79,23 +91,41 @@ void reporter_progress(Reporter *r, const StepReport *s) {
     r->line_open = true;
 }
 
-// The fields and widths of Megatron-LM's line, so that its parsers work; then what else people ask for.
+// The fields and widths of Megatron-LM's line, so that its parsers work; then what else people ask for. As there,
+// steps that were all skipped have no loss, and an overflow has no norm.
 void reporter_line(Reporter *r, const StepReport *s) {
-    char when[32], left[32];
+    char when[32], left[32], loss[48] = "", norm[48] = "";
     time_t now = time(NULL);
     struct tm local;
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
     eta(r, s, left);
+    if (!isnan(s->loss)) snprintf(loss, sizeof loss, "lm loss: %.6E | ", s->loss);
+    if (isfinite(s->grad_norm)) snprintf(norm, sizeof norm, "grad norm: %.3f | ", s->grad_norm);
     clear_progress(r);
     printf(
         " [%s] iteration %8" PRId64 "/%8" PRId64 " | consumed samples: %12" PRId64
         " | elapsed time per iteration (ms): %.1f | throughput per GPU (TFLOP/s/GPU): %.3f | learning rate: %.6E | "
-        "global batch size: %5d | lm loss: %.6E | loss scale: 1.0 | grad norm: %.3f | number of skipped iterations: %3d | "
+        "global batch size: %5d | %sloss scale: %.1f | %snumber of skipped iterations: %3d | "
         "number of nan iterations: %3d | tokens/s: %.0f | eta: %s |\n",
         when, s->iteration, r->options->shape.train_iters, s->consumed, 1e3 * s->elapsed_s,
-        tflops_per_rank(r, s), s->lr, r->options->global_batch_size, s->loss, s->grad_norm, s->skipped,
-        s->nan, per_second(r, s), left);
+        tflops_per_rank(r, s), s->lr, s->batch, loss, s->loss_scale, norm, s->skipped, s->nan,
+        per_second(r, s), left);
     fflush(stdout);
+}
+
+void reporter_spike(Reporter *r, const StepReport *s, double usual) {
+    clear_progress(r);
+    fprintf(stderr,
+            "iteration %" PRId64 ": lm loss %.6g, %.1f times the usual %.6g (--check-for-spiky-loss)\n",
+            s->iteration, s->loss, s->loss / usual, usual);
+}
+
+void reporter_lost_events(Reporter *r, uint64_t lost) {
+    clear_progress(r);
+    fprintf(stderr,
+            "--trace %s: a rank had no room for its first %" PRIu64 " events; --trace-events %" PRIu64
+            " keeps all\n",
+            r->options->trace, lost, lost + (uint64_t)r->options->trace_events);
 }
 
 // JSON has no NaN and no infinity: they are written as the strings "NaN", "Infinity", "-Infinity".
@@ -107,8 +137,8 @@ static void json_number(FILE *file, const char *name, double value) {
 }
 
 void reporter_metrics(Reporter *r, const StepReport *s) {
-    if (isnan(r->first_loss)) r->first_loss = s->loss;
-    r->last_loss = s->loss;
+    if (isfinite(s->loss) && isnan(r->first_loss)) r->first_loss = s->loss;
+    if (isfinite(s->loss)) r->last_loss = s->loss;
     if (!r->metrics) return;
     fprintf(r->metrics, "{\"iteration\": %" PRId64 ", \"consumed_samples\": %" PRId64, s->iteration,
             s->consumed);
@@ -118,6 +148,9 @@ void reporter_metrics(Reporter *r, const StepReport *s) {
     json_number(r->metrics, "elapsed_ms", 1e3 * s->elapsed_s);
     json_number(r->metrics, "tokens_per_s", per_second(r, s));
     json_number(r->metrics, "tflops_per_rank", tflops_per_rank(r, s));
+    json_number(r->metrics, "loss_scale", s->loss_scale);
+    json_number(r->metrics, "global_batch_size", s->batch);
+    json_number(r->metrics, "skipped", s->skipped);
     fprintf(r->metrics, "}\n");
     fflush(r->metrics);
 }
@@ -140,9 +173,21 @@ void reporter_validation(Reporter *r, int64_t iteration, int64_t consumed, doubl
     fflush(r->metrics);
 }
 
+static void print_bubble(const Reporter *r, const RunSummary *s) {
+    printf("pipeline bubble over the ideal time: ");
+    if (!isnan(s->formula))
+        printf("%.1f %% by the formula for equal stages of %s, ", 100 * s->formula,
+               r->options->shape.schedule);
+    printf("%.1f %% when the schedule is replayed with each stage's measured times\n", 100 * s->replay);
+    printf("waiting for other stages: %.1f %% of the pipeline's time", 100 * s->waited);
+    if (s->busy_threads > s->cores)
+        printf(" (%d threads share %d processors: most of it is other ranks' turns)", s->busy_threads,
+               s->cores);
+    printf("\n");
+}
+
 void reporter_summary(Reporter *r, const RunSummary *s) {
-    const RunShape *shape = &r->options->shape;
-    double tokens = (double)s->iterations * r->options->global_batch_size * r->options->seq_length;
+    double tokens = (double)s->samples * r->options->seq_length;
     clear_progress(r);
     if (!s->iterations) {
         printf("nothing was trained: 0 iterations\n");
@@ -152,14 +197,6 @@ void reporter_summary(Reporter *r, const RunSummary *s) {
            r->first_loss, r->last_loss);
     if (!isnan(r->last_validation)) printf(", validation %.4f", r->last_validation);
     printf("; %.0f tokens/s\n", s->seconds > 0 ? tokens / s->seconds : 0);
-    if (shape->pp == 1) return;
-    printf("pipeline bubble: %.1f %% of the ideal time by the formula for equal stages, (p-1)/(v m) = %d/%d; "
-           "%.1f %% when the schedule is replayed with each stage's measured times\n",
-           100 * s->formula, shape->pp - 1, shape->vp * shape->num_microbatches, 100 * s->replay);
-    printf("waiting for other stages: %.1f %% of the pipeline's time", 100 * s->waited);
-    if (s->busy_threads > s->cores)
-        printf(" (%d threads share %d processors: most of it is other ranks' turns)", s->busy_threads,
-               s->cores);
-    printf("\n");
+    if (r->options->shape.pp > 1) print_bubble(r, s);
     fflush(stdout);
 }

@@ -12,9 +12,17 @@
 typedef struct {
     Grid grid;
     ModelShape shape;
-    const char *schedule;          // kind
-    int first_layers, last_layers; // of the first and last pipeline rank; 0: as many as the others
-    int num_chunks, num_microbatches;
+    ModelMode mode;
+    LayerSplit split;
+    const char *schedule; // kind
+    int num_chunks;
+    int num_microbatches;                // of the largest batch of the run
+    int microbatch_group, receive_ahead; // see ScheduleSpec
+    ScheduleCosts schedule_costs;        // of the kind "auto"
+    int stash_limit;
+    bool scatter_gather;                     // of messages between stages, over tp
+    bool shard_optimizer;                    // over dp
+    bool overlap_gradients, overlap_weights; // reductions with backwards, gathers with forwards
     AdamOptions adam;
     int64_t bucket_elements;
     const char *device; // kind
@@ -25,9 +33,9 @@ typedef struct {
 // What one rank takes, in bytes. Found by running the trainer's own step on the null device; the arenas then
 // take exactly that.
 typedef struct {
-    size_t run;       // parameters, gradients, moments, batches
-    size_t slot;      // one microbatch in flight
-    int num_slots;    // how many are in flight at most
+    size_t run;       // parameters, gradients, moments, batches, messages
+    size_t stash;     // what the layers keep of one microbatch in flight
+    int num_stashes;  // how many are in flight at most
     size_t scratch;   // within one instruction
     size_t workspace; // of the device's operations
     size_t total;
@@ -36,7 +44,7 @@ typedef struct {
 
 typedef struct Engine Engine;
 
-// `map` (may be NULL) receives the blocks of the run arena, a line each.
+// `map` (may be NULL) receives the blocks of the arenas, a line each.
 Status engine_measure(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map);
 // Measures, then takes the memory and initialises the model.   Collective over the world, which is
 // grid_size(spec->grid).
@@ -45,6 +53,7 @@ void engine_close(Engine *engine);
 
 // The samples of one step as this rank sees them. An array that a rank does not read may be NULL there.
 typedef struct {
+    int num_microbatches;  // m of this step; at most the engine's
     int64_t consumed;      // samples of the run before this step
     const int32_t *tokens; // [m, S*B], row s*B + b; first stage
     const int32_t *labels; // [m, S*B]; last stage
@@ -52,37 +61,77 @@ typedef struct {
 } Batch;
 
 typedef struct {
-    float loss;       // mean over the step's tokens, on every rank
-    double grad_norm; // before clipping
+    double lr, weight_decay;
+    double loss_scale; // of the gradients inside the step; 1 but in fp16
+} StepOptions;
+
+typedef struct {
+    float loss;       // mean over the step's tokens, on every rank; not scaled
+    double grad_norm; // before clipping, not scaled; infinite when any gradient was
     bool finite;      // both are; otherwise the parameters were left as they were
 } StepResult;
 
 // One step: gradients of all microbatches, reductions, clipping, AdamW.   Collective over the world.
-StepResult engine_train(Engine *engine, Batch batch, double lr, double weight_decay);
+StepResult engine_train(Engine *engine, Batch batch, StepOptions options);
 float engine_evaluate(Engine *engine, Batch batch); // the loss without dropout.   Collective over the world
 // What engine_train does before its optimizer step. For tests that look at gradients.
-StepResult engine_gradients(Engine *engine, Batch batch);
+StepResult engine_gradients(Engine *engine, Batch batch, double loss_scale);
 
 const EngineMemory *engine_memory(const Engine *engine); // as predicted and taken
 EngineMemory engine_memory_used(const Engine *engine);   // what has really been in use, so far
-const Params *engine_params(const Engine *engine);
+const Params *engine_params(Engine *engine);             // values are whole on every rank
 const Schedule *engine_schedule(const Engine *engine);
 Context *engine_context(Engine *engine);
 Gpt *engine_model(Engine *engine);
 PipelineTimes engine_times(const Engine *engine);
 
-// ---- learning rate ------------------------------------------------------------------------------
+// ---- numbers that change during a run ------------------------------------------------------------
+
+// All but the loss scale are functions of a count of samples; where nothing else is said, of those whose
+// steps changed the parameters: a skipped step leaves them where they were. Source: Megatron-LM,
+// OptimizerParamScheduler.
 
 typedef struct {
-    const char *style; // "constant", "linear", "cosine"
+    const char *style; // "constant", "linear", "cosine", "inverse-square-root", "WSD"
     double max, min, init;
     double warmup_samples, decay_samples;
+    const char *wsd_style; // "linear", "cosine", "exponential", "minus_sqrt": how WSD ends
+    double wsd_samples;    // its last part
 } LearningRate;
-
-// The rate after `samples` samples. Source: Megatron-LM, OptimizerParamScheduler.
 double learning_rate(const LearningRate *schedule, double samples);
 
+typedef struct {
+    const char *style; // "constant" (end throughout), "linear", "cosine"
+    double start, end, samples;
+} WeightDecay;
+double weight_decay(const WeightDecay *schedule, double samples);
+
+// The global batch grows from `start` by `increment` over `samples` consumed ones; increment 0: it is `full`
+// throughout. On the way it is rounded down to a multiple of `multiple` (microbatch times data ranks).
+typedef struct {
+    int start, increment, full, multiple;
+    int64_t samples;
+} BatchRampup;
+int batch_rampup(const BatchRampup *rampup, int64_t consumed);
+
+// fp16's loss scale. Source: Megatron-LM, ConstantGradScaler and DynamicGradScaler; Micikevicius 2018.
+typedef struct {
+    double scale, minimum;
+    int window, hysteresis; // clean steps before it doubles; overflows before it halves
+    bool dynamic;
+    int growth, left; // clean steps so far; overflows until it halves
+} LossScaler;
+LossScaler loss_scaler(double initial, double minimum, int window, int hysteresis, bool dynamic);
+void loss_scaler_update(LossScaler *scaler, bool overflow);
+
 // ---- the run ------------------------------------------------------------------------------------
+
+// What resolved options ask of an engine. `layers_of_stage` [pp * vp] is written when the layers are not cut
+// evenly; the spec borrows it.   ERR_CONFIG when --pipeline-model-parallel-layout is not one of this model.
+Status engine_spec(const Options *options, int threads, int vocabulary, int *layers_of_stage,
+                   EngineSpec *spec);
+// What the engine's schedule is made from, for steps of so many microbatches.
+ScheduleSpec engine_schedule_spec(const EngineSpec *spec, int num_microbatches);
 
 typedef struct {
     const Options *options;    // resolved
@@ -93,3 +142,6 @@ typedef struct {
 // Checks, prints, trains, evaluates, sums up. A RankMain: `arg` is the TrainJob.   Collective over the world.
 // OK, INTERRUPTED after a clean end on a signal, or an error that is the same on all ranks.
 Status train_run(Comm *world, void *arg);
+
+// What a run with these options would take, rank by rank and block by block, beside the published formula.
+Status memory_report(const Options *options, Text *out);

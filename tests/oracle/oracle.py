@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""An independent GPT in PyTorch: what trireme must compute, written as plainly as PyTorch allows.
+"""An independent GPT and Llama in PyTorch: what trireme must compute, written as plainly as PyTorch allows.
 
 Prints the golden file that README.md in this folder describes. Weights and tokens are not stored anywhere: both sides
 generate them from the counter-based random numbers of src/base/rng.h, of which this file holds its own copy.
 
-    python3 oracle.py > ../golden/oracle_gpt.txt
+    python3 oracle.py gpt > ../golden/oracle_gpt.txt
+    python3 oracle.py llama > ../golden/oracle_llama.txt
 """
 
 import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +22,17 @@ class Shape:
     layers: int = 4
     hidden: int = 32
     heads: int = 4
+    groups: int = 4  # of heads that share keys and values
+    ffn: int = 128
     sequence: int = 16
     vocabulary: int = 61
     micro_batch: int = 2
     microbatches: int = 4
+    llama: int = 0  # RMS norms, rotary positions, SwiGLU, no biases, an output layer of its own
 
 
-SHAPE = Shape()
+SHAPES = {"gpt": Shape(), "llama": Shape(heads=8, groups=4, ffn=96, llama=1)}
+ROTARY_BASE = 10000.0
 SEED = 1234
 PERTURBATION = 0.05  # of every parameter around its base value
 STEPS = 10
@@ -89,7 +95,8 @@ def rng_normals(key, count):
 
 def parameter_shapes(shape):
     """Names as in Megatron-LM's core models, in the order of the forward pass."""
-    h, f = shape.hidden, 4 * shape.hidden
+    h, f = shape.hidden, shape.ffn
+    qkv, inner = (shape.heads + 2 * shape.groups) * h // shape.heads, (2 if shape.llama else 1) * f
     shapes = {
         "embedding.word_embeddings.weight": (shape.vocabulary, h),
         "embedding.position_embeddings.weight": (shape.sequence, h),
@@ -97,15 +104,18 @@ def parameter_shapes(shape):
     for i in range(shape.layers):
         layer = f"decoder.layers.{i}."
         shapes[layer + "input_layernorm.weight"] = shapes[layer + "input_layernorm.bias"] = (h,)
-        shapes[layer + "self_attention.linear_qkv.weight"] = (3 * h, h)
-        shapes[layer + "self_attention.linear_qkv.bias"] = (3 * h,)
+        shapes[layer + "self_attention.linear_qkv.weight"] = (qkv, h)
+        shapes[layer + "self_attention.linear_qkv.bias"] = (qkv,)
         shapes[layer + "self_attention.linear_proj.weight"] = (h, h)
         shapes[layer + "self_attention.linear_proj.bias"] = (h,)
         shapes[layer + "pre_mlp_layernorm.weight"] = shapes[layer + "pre_mlp_layernorm.bias"] = (h,)
-        shapes[layer + "mlp.linear_fc1.weight"], shapes[layer + "mlp.linear_fc1.bias"] = (f, h), (f,)
+        shapes[layer + "mlp.linear_fc1.weight"], shapes[layer + "mlp.linear_fc1.bias"] = (inner, h), (inner,)
         shapes[layer + "mlp.linear_fc2.weight"], shapes[layer + "mlp.linear_fc2.bias"] = (h, f), (h,)
     shapes["decoder.final_layernorm.weight"] = shapes["decoder.final_layernorm.bias"] = (h,)
-    return shapes
+    if not shape.llama:
+        return shapes
+    shapes["output_layer.weight"] = (shape.vocabulary, h)
+    return {name: dims for name, dims in shapes.items() if not name.endswith("bias") and "position" not in name}
 
 
 def initial_value(name, shape):
@@ -123,35 +133,58 @@ def make_parameters(shape, dtype):
 
 
 def norm(p, name, x):
+    if name + ".bias" not in p:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * p[name + ".weight"]
     return F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], eps=1e-5)
 
 
 def linear(p, name, x):
-    return F.linear(x, p[name + ".weight"], p[name + ".bias"])
+    return F.linear(x, p[name + ".weight"], p.get(name + ".bias"))
 
 
-def attention(p, name, x, heads):
-    """The rows of linear_qkv lie head by head, within a head query, key, value."""
+def rotate(x):
+    """Rotary positions of x [batch, heads, sequence, size]: the pair (i, i + size/2) turns by s / base^(2i/size)."""
+    sequence, size = x.shape[-2:]
+    speeds = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    angles = torch.outer(torch.arange(sequence, dtype=torch.float64), speeds)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, last = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - last * sin, last * cos + first * sin), dim=-1)
+
+
+def attention(p, name, x, shape):
+    """The rows of linear_qkv lie group by group, within a group its queries, then key, then value."""
     batch, sequence, hidden = x.shape
-    qkv = linear(p, name + ".linear_qkv", x).view(batch, sequence, heads, 3, hidden // heads)
-    query, key, value = qkv.permute(3, 0, 2, 1, 4)
+    each = shape.heads // shape.groups
+    qkv = linear(p, name + ".linear_qkv", x).view(batch, sequence, shape.groups, each + 2, hidden // shape.heads)
+    qkv = qkv.permute(0, 2, 3, 1, 4)  # batch, group, head within it, position, column
+    query = qkv[:, :, :each].flatten(1, 2)
+    key, value = (qkv[:, :, each + i].repeat_interleave(each, dim=1) for i in range(2))
+    if shape.llama:
+        query, key = rotate(query), rotate(key)
     context = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     return linear(p, name + ".linear_proj", context.transpose(1, 2).reshape(batch, sequence, hidden))
 
 
-def mlp(p, name, x):
-    return linear(p, name + ".linear_fc2", F.gelu(linear(p, name + ".linear_fc1", x), approximate="tanh"))
+def mlp(p, name, x, shape):
+    y = linear(p, name + ".linear_fc1", x)
+    if shape.llama:
+        gate, up = y.chunk(2, dim=-1)
+        return linear(p, name + ".linear_fc2", F.silu(gate) * up)
+    return linear(p, name + ".linear_fc2", F.gelu(y, approximate="tanh"))
 
 
 def logits(p, tokens, shape):
-    """tokens [b, S] -> [b, S, V], without dropout; the output layer is the word embedding."""
+    """tokens [b, S] -> [b, S, V], without dropout; GPT's output layer is the word embedding."""
     words = p["embedding.word_embeddings.weight"]
-    x = F.embedding(tokens, words) + p["embedding.position_embeddings.weight"]
+    x = F.embedding(tokens, words)
+    if not shape.llama:
+        x = x + p["embedding.position_embeddings.weight"]
     for i in range(shape.layers):
         layer = f"decoder.layers.{i}"
-        x = x + attention(p, layer + ".self_attention", norm(p, layer + ".input_layernorm", x), shape.heads)
-        x = x + mlp(p, layer + ".mlp", norm(p, layer + ".pre_mlp_layernorm", x))
-    return F.linear(norm(p, "decoder.final_layernorm", x), words)
+        x = x + attention(p, layer + ".self_attention", norm(p, layer + ".input_layernorm", x), shape)
+        x = x + mlp(p, layer + ".mlp", norm(p, layer + ".pre_mlp_layernorm", x), shape)
+    return F.linear(norm(p, "decoder.final_layernorm", x), p.get("output_layer.weight", words))
 
 
 # ---- Training ----------------------------------------------------------------------------------------------------------
@@ -188,14 +221,14 @@ def make_optimizer(p):
     return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
 
 
-def train(dtype):
+def train(dtype, shape):
     """[(loss, gradient norm before clipping)] of every step, and the trained parameters."""
-    p = make_parameters(SHAPE, dtype)
+    p = make_parameters(shape, dtype)
     optimizer = make_optimizer(p)
     history = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss = accumulate_gradients(p, step, SHAPE)
+        loss = accumulate_gradients(p, step, shape)
         history.append((loss, torch.nn.utils.clip_grad_norm_(p.values(), CLIP).item()))
         optimizer.step()
     return history, p
@@ -216,22 +249,22 @@ def print_tensor(key, name, tensor):
     print(key, name, flat.numel(), number(flat.sum().item()), number((flat * flat).sum().item()), *pairs)
 
 
-def print_settings():
-    print("oracle_gpt 1")
-    for key, value in vars(SHAPE).items():
+def print_settings(shape):
+    print("oracle_gpt 2")
+    for key, value in vars(shape).items():
         print(key, value)
     print("seed", SEED)
     print("perturbation", PERTURBATION)
     print("adamw", LEARNING_RATE, *BETAS, EPSILON, WEIGHT_DECAY, CLIP)
-    print("tokens", SHAPE.sequence + 1, *sample_tokens(0, SHAPE))
+    print("tokens", shape.sequence + 1, *sample_tokens(0, shape))
 
 
-def print_first_step():
-    p = make_parameters(SHAPE, torch.float64)
-    print("loss", number(accumulate_gradients(p, 0, SHAPE)))
+def print_first_step(shape):
+    p = make_parameters(shape, torch.float64)
+    print("loss", number(accumulate_gradients(p, 0, shape)))
     for sample, position in LOGITS_AT:
-        tokens = torch.tensor([sample_tokens(sample, SHAPE)[:-1]])
-        row = logits(p, tokens, SHAPE)[0, position]
+        tokens = torch.tensor([sample_tokens(sample, shape)[:-1]])
+        row = logits(p, tokens, shape)[0, position]
         print("logits", sample, position, row.numel(), *(number(x.item()) for x in row))
     print("parameters", len(p))
     for name, tensor in p.items():
@@ -239,8 +272,8 @@ def print_first_step():
         print_tensor("gradient", name, tensor.grad)
 
 
-def print_training():
-    (precise, trained), (single, _) = train(torch.float64), train(torch.float32)
+def print_training(shape):
+    (precise, trained), (single, _) = train(torch.float64, shape), train(torch.float32, shape)
     print("steps", STEPS)
     for step, ((loss, grad_norm), (loss32, _)) in enumerate(zip(precise, single)):
         print("step", step, number(loss), number(grad_norm), number(loss32))
@@ -251,9 +284,10 @@ def print_training():
 def main():
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
-    print_settings()
-    print_first_step()
-    print_training()
+    shape = SHAPES[sys.argv[1]]
+    print_settings(shape)
+    print_first_step(shape)
+    print_training(shape)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,345 @@
+#include "report/internal.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *take(size_t count, size_t size) {
+    void *items = calloc(count ? count : 1, size);
+    CHECK(items, "no memory for %zu items of a measured step", count);
+    return items;
+}
+
+static double length_us(Span span) { return span.end_us - span.start_us; }
+
+static bool is_compute(Instr in) { return schedule_ops[in.op].kind == COMPUTE; }
+
+// The part of a list ordered by time that begins within `within`: items begin with their span.
+static size_t first_within(const void *items, size_t count, size_t size, double start_us) {
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const Span *span = (const void *)((const char *)items + middle * size);
+        if (span->start_us < start_us)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// ---- which steps are there as a whole -----------------------------------------------------------
+
+// Where each compute of a rank's program stands in it.
+typedef struct {
+    const Schedule *schedule;
+    int *index; // [ops * chunks * microbatches], -1: no such instruction
+    int num_computes;
+} ProgramIndex;
+
+static size_t key(const Schedule *s, int op, int chunk, int microbatch) {
+    return ((size_t)op * (size_t)s->num_chunks + (size_t)chunk) * (size_t)s->num_microbatches +
+           (size_t)microbatch;
+}
+
+static ProgramIndex index_program(const Schedule *s, int pp) {
+    size_t count = key(s, NUM_SCHEDULE_OPS, 0, 0);
+    ProgramIndex index = {s, take(count, sizeof *index.index), 0};
+    for (size_t i = 0; i < count; i++) index.index[i] = -1;
+    for (int i = 0; i < s->programs[pp].count; i++) {
+        Instr in = s->programs[pp].instrs[i];
+        if (!is_compute(in)) continue;
+        index.index[key(s, in.op, in.chunk, in.microbatch)] = i;
+        index.num_computes++;
+    }
+    return index;
+}
+
+// Writes when each compute ran [program count]; false unless each of them did exactly once in `step`.
+static bool match_step(const ProgramIndex *index, const TracedRank *rank, Span step, Span *spans, int count) {
+    int found = 0;
+    for (int i = 0; i < count; i++) spans[i] = (Span){-1, -1};
+    size_t i = first_within(rank->computes, rank->num_computes, sizeof *rank->computes, step.start_us);
+    for (; i < rank->num_computes && rank->computes[i].span.end_us <= step.end_us; i++) {
+        const TracedCompute *c = &rank->computes[i];
+        int at = index->index[key(index->schedule, c->op, c->chunk, c->microbatch)];
+        if (at < 0 || spans[at].start_us >= 0) return false;
+        spans[at] = c->span;
+        found++;
+    }
+    return found == index->num_computes;
+}
+
+static const TracedStep *find_step(const TracedRank *rank, int64_t iteration) {
+    for (size_t i = 0; i < rank->num_steps; i++)
+        if (rank->steps[i].iteration == iteration) return &rank->steps[i];
+    return NULL;
+}
+
+// Steps of rank 0 that are `whole` so far stay so when this rank has all of them too.
+static void keep_whole_steps(const TracedRun *run, int r, bool *whole) {
+    const Program *program = &run->schedule.programs[grid_place(run->grid, r).pp];
+    const TracedRank *first = &run->ranks[0], *rank = &run->ranks[r];
+    ProgramIndex index = index_program(&run->schedule, grid_place(run->grid, r).pp);
+    Span *spans = take((size_t)program->count, sizeof *spans);
+    for (size_t i = 0; i < first->num_steps; i++) {
+        const TracedStep *step = whole[i] ? find_step(rank, first->steps[i].iteration) : NULL;
+        whole[i] = step && match_step(&index, rank, step->span, spans, program->count);
+    }
+    free(spans);
+    free(index.index);
+}
+
+// ---- the median step ----------------------------------------------------------------------------
+
+typedef struct {
+    int64_t iteration;
+    double us; // from the first rank's begin to the last one's end
+} StepLength;
+
+static StepLength measure_length(const TracedRun *run, int64_t iteration) {
+    Span all = {INFINITY, 0};
+    for (int r = 0; r < run->num_ranks; r++) {
+        const TracedStep *step = find_step(&run->ranks[r], iteration);
+        all.start_us = fmin(all.start_us, step->span.start_us);
+        all.end_us = fmax(all.end_us, step->span.end_us);
+    }
+    return (StepLength){iteration, length_us(all)};
+}
+
+static int shorter(const void *a, const void *b) {
+    const StepLength *x = a, *y = b;
+    return (x->us > y->us) - (x->us < y->us);
+}
+
+static Status choose_step(const TracedRun *run, MeasuredStep *step) {
+    enum { COLD_STEPS = 2 };
+    size_t num_steps = run->ranks[0].num_steps, kept = 0;
+    bool *whole = take(num_steps, sizeof *whole);
+    StepLength *lengths = take(num_steps, sizeof *lengths);
+    for (size_t i = 0; i < num_steps; i++) whole[i] = true;
+    for (int r = 0; r < run->num_ranks; r++) keep_whole_steps(run, r, whole);
+    for (size_t i = 0; i < num_steps; i++)
+        if (whole[i]) lengths[kept++] = measure_length(run, run->ranks[0].steps[i].iteration);
+    size_t cold = kept > COLD_STEPS ? COLD_STEPS : kept > 0 ? kept - 1 : 0;
+    qsort(lengths + cold, kept - cold, sizeof *lengths, shorter);
+    step->num_steps = (int)(kept - cold);
+    if (kept) {
+        step->iteration = lengths[cold + (kept - cold - 1) / 2].iteration;
+        step->step_us = lengths[cold + (kept - cold - 1) / 2].us;
+    }
+    free(lengths);
+    free(whole);
+    return kept ? OK : fail(ERR_DATA, "no step of it is there as a whole: --trace-events was too small");
+}
+
+// ---- what it was like ---------------------------------------------------------------------------
+
+static void add_waits(const TracedRank *rank, Span step, double waits_us[NUM_WAITS]) {
+    size_t i = first_within(rank->waits, rank->num_waits, sizeof *rank->waits, step.start_us);
+    for (; i < rank->num_waits && rank->waits[i].span.start_us < step.end_us; i++)
+        waits_us[rank->waits[i].kind] += length_us(rank->waits[i].span);
+}
+
+// When the rank first and last computed.
+static Span busy_span(const Program *program, const Span *spans) {
+    Span busy = {INFINITY, 0};
+    for (int i = 0; i < program->count; i++) {
+        if (!is_compute(program->instrs[i])) continue;
+        busy.start_us = fmin(busy.start_us, spans[i].start_us);
+        busy.end_us = fmax(busy.end_us, spans[i].end_us);
+    }
+    return busy;
+}
+
+// Adds a rank's computes to the times of the stages that it holds.   forward, backward, weight [stages]
+static void add_stage_times(const Schedule *s, int pp, const Span *spans, double *forward, double *backward,
+                            double *weight) {
+    for (int i = 0; i < s->programs[pp].count; i++) {
+        Instr in = s->programs[pp].instrs[i];
+        if (!is_compute(in)) continue;
+        int stage = schedule_stage(s, pp, in.chunk);
+        double us = length_us(spans[i]) / s->num_microbatches;
+        *(in.op == OP_FORWARD ? &forward[stage] : &backward[stage]) += us;
+        if (in.op == OP_BACKWARD_WEIGHT) weight[stage] += us;
+    }
+}
+
+// `spans` of the ranks of one pipeline; the two simulations are of its schedule.
+static void simulate(MeasuredStep *step, Span *const *spans) {
+    const Schedule *s = &step->schedule;
+    size_t stages = (size_t)s->num_ranks * (size_t)s->num_chunks;
+    double *times = take(3 * stages, sizeof *times), backward = 0, weight = 0;
+    for (int pp = 0; pp < s->num_ranks; pp++)
+        add_stage_times(s, pp, spans[pp], times, times + stages, times + 2 * stages);
+    for (size_t i = 0; i < stages; i++) backward += times[stages + i], weight += times[2 * stages + i];
+    ScheduleCosts costs = {.stage_forward_us = times,
+                           .stage_backward_us = times + stages,
+                           .weight_fraction = backward > 0 ? weight / backward : 0};
+    schedule_simulate(s, costs, &step->simulated);
+    schedule_simulate(s, costs, &step->measured);
+    free(times);
+}
+
+// Puts the times that were measured in place of the simulated ones.
+static void replace_spans(MeasuredStep *step, Span *const *spans, Span busy) {
+    Simulation *sim = &step->measured;
+    double computed = 0;
+    sim->total_us = length_us(busy);
+    for (int pp = 0; pp < step->schedule.num_ranks; pp++) {
+        const Program *program = &step->schedule.programs[pp];
+        sim->busy_us[pp] = 0;
+        for (int i = 0; i < program->count; i++) {
+            bool compute = is_compute(program->instrs[i]);
+            sim->spans[pp][i] = (Span){0, 0};
+            if (compute)
+                sim->spans[pp][i] =
+                    (Span){spans[pp][i].start_us - busy.start_us, spans[pp][i].end_us - busy.start_us};
+            sim->busy_us[pp] += length_us(sim->spans[pp][i]);
+        }
+        computed += sim->busy_us[pp];
+    }
+    sim->bubble = computed > 0 ? sim->total_us * step->schedule.num_ranks / computed - 1 : 0;
+}
+
+// One pipeline: its ranks' times and its bubble; that of tp 0 and dp 0 is drawn.
+static double measure_pipeline(MeasuredStep *step, const TracedRun *run, Place place) {
+    const Schedule *s = &step->schedule;
+    Span **spans = take((size_t)s->num_ranks, sizeof *spans), busy = {INFINITY, 0};
+    double computed = 0;
+    for (place.pp = 0; place.pp < s->num_ranks; place.pp++) {
+        const Program *program = &s->programs[place.pp];
+        int r = grid_rank(step->grid, place);
+        Span whole = find_step(&run->ranks[r], step->iteration)->span;
+        ProgramIndex index = index_program(s, place.pp);
+        spans[place.pp] = take((size_t)program->count, sizeof **spans);
+        match_step(&index, &run->ranks[r], whole, spans[place.pp], program->count);
+        free(index.index);
+        add_waits(&run->ranks[r], whole, step->ranks[r].waits_us);
+        for (int i = 0; i < program->count; i++) step->ranks[r].compute_us += length_us(spans[place.pp][i]);
+        computed += step->ranks[r].compute_us;
+        Span own = busy_span(program, spans[place.pp]);
+        busy = (Span){fmin(busy.start_us, own.start_us), fmax(busy.end_us, own.end_us)};
+    }
+    if (place.tp == 0 && place.dp == 0) {
+        simulate(step, spans);
+        replace_spans(step, spans, busy);
+    }
+    for (int pp = 0; pp < s->num_ranks; pp++) free(spans[pp]);
+    free(spans);
+    return computed > 0 ? length_us(busy) * s->num_ranks / computed - 1 : 0;
+}
+
+static void measure(MeasuredStep *step, const TracedRun *run) {
+    Place place = {0, 0, 0};
+    for (place.dp = 0; place.dp < step->grid.dp; place.dp++)
+        for (place.tp = 0; place.tp < step->grid.tp; place.tp++)
+            step->bubble += measure_pipeline(step, run, place) / (step->grid.dp * step->grid.tp);
+}
+
+Status measured_step_read(MeasuredStep *step, const char *path) {
+    TracedRun run;
+    *step = (MeasuredStep){0};
+    Status status = traced_run_read(&run, path);
+    if (status == OK) {
+        status = choose_step(&run, step);
+        if (status != OK) fail(status, "%s: %s", path, fail_message());
+    }
+    if (status == OK) {
+        step->grid = run.grid;
+        memcpy(step->kind, run.kind, sizeof step->kind);
+        step->schedule = run.schedule;
+        run.schedule = (Schedule){0};
+        step->ranks = take((size_t)run.num_ranks, sizeof *step->ranks);
+        measure(step, &run);
+    }
+    traced_run_close(&run);
+    return status;
+}
+
+void measured_step_destroy(MeasuredStep *step) {
+    if (!step->ranks) return;
+    simulation_destroy(&step->measured, &step->schedule);
+    simulation_destroy(&step->simulated, &step->schedule);
+    schedule_destroy(&step->schedule);
+    free(step->ranks);
+    *step = (MeasuredStep){0};
+}
+
+// ---- in words and pictures ----------------------------------------------------------------------
+
+// Mean over the tp and dp ranks of a pipeline rank.
+static double stage_compute_us(const MeasuredStep *step, int pp) {
+    double sum = 0;
+    for (int dp = 0; dp < step->grid.dp; dp++)
+        for (int tp = 0; tp < step->grid.tp; tp++)
+            sum += step->ranks[grid_rank(step->grid, (Place){tp, dp, pp})].compute_us;
+    return sum / (step->grid.dp * step->grid.tp);
+}
+
+static void print_balance(const MeasuredStep *step, Text *out) {
+    double sum = 0, most = 0;
+    int busiest = 0;
+    for (int pp = 0; pp < step->grid.pp; pp++) {
+        double us = stage_compute_us(step, pp);
+        sum += us;
+        if (us > most) most = us, busiest = pp;
+    }
+    if (step->grid.pp > 1)
+        text_add(out, "imbalance: pipeline rank %d computes %.2f times as long as the mean\n", busiest,
+                 sum > 0 ? most * step->grid.pp / sum : 1);
+}
+
+static void print_rank(const MeasuredStep *step, int r, Text *out) {
+    const RankTimes *times = &step->ranks[r];
+    Place place = grid_place(step->grid, r);
+    text_add(out, "%4d %4d %4d %4d %12.3f", r, place.tp, place.dp, place.pp, times->compute_us / 1e3);
+    for (int kind = 0; kind < NUM_WAITS; kind++) text_add(out, " %9.3f", times->waits_us[kind] / 1e3);
+    text_add(out, "\n");
+}
+
+static void print_exposed(const MeasuredStep *step, Text *out) {
+    double waited = 0;
+    int ranks = grid_size(step->grid);
+    for (int r = 0; r < ranks; r++)
+        for (int kind = WAIT_TP; kind < NUM_WAITS; kind++) waited += step->ranks[r].waits_us[kind];
+    text_add(out, "exposed communication: %.1f %% of the step, mean over ranks\n",
+             step->step_us > 0 ? 100 * waited / ranks / step->step_us : 0);
+}
+
+void measured_step_print(const MeasuredStep *step, Text *out) {
+    text_add(out, "step %" PRId64 ": %.3f ms, the median of %d; %s on tp %d, dp %d, pp %d\n", step->iteration,
+             step->step_us / 1e3, step->num_steps, step->kind, step->grid.tp, step->grid.dp, step->grid.pp);
+    if (step->grid.pp > 1)
+        text_add(out,
+                 "pipeline bubble over the ideal time: %.1f %% measured, %.1f %% simulated with each stage's "
+                 "measured times\n",
+                 100 * step->bubble, 100 * step->simulated.bubble);
+    print_balance(step, out);
+    print_exposed(step, out);
+    text_add(out,
+             "\nms of step %" PRId64
+             " in forwards and backwards (waits for tp included), and waiting for whom:\n"
+             "rank   tp   dp   pp    computing    stages        tp        dp    others\n",
+             step->iteration);
+    for (int r = 0; r < grid_size(step->grid); r++) print_rank(step, r, out);
+}
+
+enum { NUM_PANELS = 2 };
+
+static void fill_panels(const MeasuredStep *step, Panel panels[NUM_PANELS]) {
+    panels[0] = (Panel){"simulated with the measured times of each stage", &step->simulated};
+    panels[1] = (Panel){"measured", &step->measured};
+}
+
+void measured_step_timeline(const MeasuredStep *step, int columns, bool colour, Text *out) {
+    Panel panels[NUM_PANELS];
+    fill_panels(step, panels);
+    timeline_panels(&step->schedule, panels, NUM_PANELS, columns, colour, out);
+}
+
+void measured_step_svg(const MeasuredStep *step, const char *title, Text *out) {
+    Panel panels[NUM_PANELS];
+    fill_panels(step, panels);
+    svg_panels(&step->schedule, panels, NUM_PANELS, title, out);
+}

@@ -1,0 +1,264 @@
+// Reads what train/trace_file.c writes: the first line opens the object and describes the run, every
+// further one is an event. So a file of any size is read line by line, and one that was cut off is known as
+// such.
+#include "report/internal.h"
+#include <errno.h>
+#include <json-c/json.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MOST_RANKS = 1 << 20 };
+
+typedef struct {
+    const char *path;
+    TracedRun *run;
+    FILE *file;
+    struct json_tokener *tokener;
+    char *line;
+    size_t capacity;
+    long long number; // of the line
+    Text head;
+} Reader;
+
+// ---- values of objects, checked -----------------------------------------------------------------
+
+static Status bad(const Reader *r, const char *what) {
+    return fail(ERR_DATA, "%s: line %lld: %s; a file of `trireme train --trace` is expected", r->path,
+                r->number, what);
+}
+
+static bool get_int(struct json_object *object, const char *name, int64_t least, int64_t most,
+                    int64_t *value) {
+    struct json_object *member;
+    if (!json_object_object_get_ex(object, name, &member) || !json_object_is_type(member, json_type_int))
+        return false;
+    *value = json_object_get_int64(member);
+    return *value >= least && *value <= most;
+}
+
+static const char *get_string(struct json_object *object, const char *name) {
+    struct json_object *member;
+    bool found = json_object_object_get_ex(object, name, &member) &&
+                 json_object_is_type(member, json_type_string) &&
+                 strlen(json_object_get_string(member)) == (size_t)json_object_get_string_len(member);
+    return found ? json_object_get_string(member) : NULL;
+}
+
+static bool get_time(struct json_object *object, const char *name, double *us) {
+    struct json_object *member;
+    if (!json_object_object_get_ex(object, name, &member)) return false;
+    if (!json_object_is_type(member, json_type_double) && !json_object_is_type(member, json_type_int))
+        return false;
+    *us = json_object_get_double(member);
+    return isfinite(*us) && *us >= 0 && *us < 1e15;
+}
+
+static struct json_object *get_object(struct json_object *object, const char *name) {
+    struct json_object *member;
+    bool found =
+        json_object_object_get_ex(object, name, &member) && json_object_is_type(member, json_type_object);
+    return found ? member : NULL;
+}
+
+// One JSON object and nothing else; NULL otherwise.
+static struct json_object *parse_object(Reader *r, const char *text, size_t size) {
+    if (size > INT_MAX) return NULL;
+    json_tokener_reset(r->tokener);
+    struct json_object *object = json_tokener_parse_ex(r->tokener, text, (int)size);
+    bool whole = json_tokener_get_error(r->tokener) == json_tokener_success &&
+                 json_tokener_get_parse_end(r->tokener) == size &&
+                 json_object_is_type(object, json_type_object);
+    if (whole) return object;
+    json_object_put(object);
+    return NULL;
+}
+
+// ---- the first line -----------------------------------------------------------------------------
+
+static Status take_grid(Reader *r, struct json_object *data) {
+    struct json_object *grid = get_object(data, "grid");
+    int64_t tp, dp, pp;
+    bool found = grid && get_int(grid, "tp", 1, MOST_RANKS, &tp) && get_int(grid, "dp", 1, MOST_RANKS, &dp) &&
+                 get_int(grid, "pp", 1, SCHEDULE_MAX_RANKS, &pp);
+    if (!found || tp * dp > MOST_RANKS || tp * dp * pp > MOST_RANKS) return bad(r, "no \"grid\" of ranks");
+    r->run->grid = (Grid){(int)tp, (int)dp, (int)pp};
+    int ranks = grid_size(r->run->grid);
+    r->run->ranks = calloc((size_t)ranks, sizeof *r->run->ranks);
+    if (!r->run->ranks) return fail(ERR_OS, "%s: no memory for %d ranks", r->path, ranks);
+    r->run->num_ranks = ranks;
+    return OK;
+}
+
+static Status take_schedule(Reader *r, struct json_object *data) {
+    const char *kind = get_string(data, "schedule_kind"), *text = get_string(data, "schedule");
+    if (!kind || !text || strlen(kind) >= sizeof r->run->kind) return bad(r, "no \"schedule\"");
+    snprintf(r->run->kind, sizeof r->run->kind, "%s", kind);
+    Schedule schedule;
+    Status status = schedule_parse(&schedule, text);
+    if (status != OK) {
+        char why[512];
+        snprintf(why, sizeof why, "%s", fail_message());
+        return fail(status, "%s: line 1: its schedule: %s", r->path, why);
+    }
+    r->run->schedule = schedule;
+    if (schedule.num_ranks != r->run->grid.pp) return bad(r, "a schedule of another number of ranks");
+    return OK;
+}
+
+// The line ends where the events begin: closed, it is an object of its own.
+static Status read_head(Reader *r, size_t size) {
+    static const char opening[] = "\"traceEvents\":[\n";
+    size_t tail = sizeof opening - 1;
+    if (size < tail || memcmp(r->line + size - tail, opening, tail)) return bad(r, "it opens no trace");
+    text_add_bytes(&r->head, r->line, size);
+    text_add(&r->head, "]}");
+    struct json_object *object = parse_object(r, r->head.data, r->head.size);
+    struct json_object *data = object ? get_object(object, "otherData") : NULL;
+    int64_t version;
+    Status status = OK;
+    if (!data || !get_int(data, "version", 1, 1, &version)) status = bad(r, "it opens no trace of version 1");
+    if (status == OK) status = take_grid(r, data);
+    if (status == OK) status = take_schedule(r, data);
+    json_object_put(object);
+    return status;
+}
+
+// ---- events -------------------------------------------------------------------------------------
+
+static void *grow(void *items, size_t count, size_t *capacity, size_t size) {
+    if (count < *capacity) return items;
+    *capacity = *capacity ? 2 * *capacity : 256;
+    void *grown = realloc(items, *capacity * size);
+    CHECK(grown, "no memory for %zu events of a trace", *capacity);
+    return grown;
+}
+
+static Status add_compute(Reader *r, TracedRank *rank, struct json_object *arguments, const char *name,
+                          Span span) {
+    const Schedule *schedule = &r->run->schedule;
+    int op = 0;
+    int64_t chunk, microbatch;
+    while (op < NUM_SCHEDULE_OPS && strcmp(name, schedule_ops[op].text)) op++;
+    if (op == NUM_SCHEDULE_OPS || schedule_ops[op].kind != COMPUTE) return OK;
+    if (!get_int(arguments, "chunk", 0, schedule->num_chunks - 1, &chunk) ||
+        !get_int(arguments, "microbatch", 0, schedule->num_microbatches - 1, &microbatch))
+        return bad(r, "a compute that the schedule does not have");
+    rank->computes =
+        grow(rank->computes, rank->num_computes, &rank->compute_capacity, sizeof *rank->computes);
+    rank->computes[rank->num_computes++] =
+        (TracedCompute){span, (uint8_t)op, (uint8_t)chunk, (int32_t)microbatch};
+    return OK;
+}
+
+static Status add_step(Reader *r, TracedRank *rank, struct json_object *arguments, Span span) {
+    int64_t iteration;
+    if (!get_int(arguments, "iteration", 0, INT64_MAX, &iteration)) return bad(r, "a step without a number");
+    rank->steps = grow(rank->steps, rank->num_steps, &rank->step_capacity, sizeof *rank->steps);
+    rank->steps[rank->num_steps++] = (TracedStep){span, iteration};
+    return OK;
+}
+
+static Status add_wait(TracedRank *rank, struct json_object *arguments, Span span) {
+    const char *group = get_string(arguments, "group");
+    WaitKind kind = !group                 ? WAIT_OTHERS
+                    : !strcmp(group, "pp") ? WAIT_STAGES
+                    : !strcmp(group, "tp") ? WAIT_TP
+                    : !strcmp(group, "dp") ? WAIT_DP
+                                           : WAIT_OTHERS;
+    rank->waits = grow(rank->waits, rank->num_waits, &rank->wait_capacity, sizeof *rank->waits);
+    rank->waits[rank->num_waits++] = (TracedWait){span, kind};
+    return OK;
+}
+
+static Status take_event(Reader *r, struct json_object *event) {
+    const char *phase = get_string(event, "ph"), *name = get_string(event, "name"),
+               *row = get_string(event, "cat");
+    if (!phase || !name) return bad(r, "no event");
+    if (strcmp(phase, "X") || !row) return OK;
+    struct json_object *arguments = get_object(event, "args");
+    int64_t pid;
+    double start, duration;
+    if (!arguments || !get_int(event, "pid", 0, r->run->num_ranks - 1, &pid) ||
+        !get_time(event, "ts", &start) || !get_time(event, "dur", &duration))
+        return bad(r, "a span without rank or time");
+    TracedRank *rank = &r->run->ranks[pid];
+    Span span = {start, start + duration};
+    if (!strcmp(name, "wait")) return add_wait(rank, arguments, span);
+    if (!strcmp(name, "step")) return add_step(r, rank, arguments, span);
+    return strcmp(row, "pipeline") ? OK : add_compute(r, rank, arguments, name, span);
+}
+
+// Without the comma and the end of the line.
+static size_t trimmed(const char *line, size_t size) {
+    while (size && strchr(",\r\n ", line[size - 1])) size--;
+    return size;
+}
+
+static Status read_events(Reader *r) {
+    for (;;) {
+        ssize_t size = getline(&r->line, &r->capacity, r->file);
+        r->number++;
+        if (size < 0) return bad(r, "it ends too early");
+        if (!strcmp(r->line, "]}\n")) return OK;
+        struct json_object *event = parse_object(r, r->line, trimmed(r->line, (size_t)size));
+        Status status = event ? take_event(r, event) : bad(r, "no event");
+        json_object_put(event);
+        TRY(status);
+    }
+}
+
+// ---- all of it ----------------------------------------------------------------------------------
+
+// Each list's items begin with their span.
+static int earlier(const void *a, const void *b) {
+    const Span *x = a, *y = b;
+    return (x->start_us > y->start_us) - (x->start_us < y->start_us);
+}
+
+static void order_by_time(TracedRank *rank) {
+    if (rank->num_computes) qsort(rank->computes, rank->num_computes, sizeof *rank->computes, earlier);
+    if (rank->num_waits) qsort(rank->waits, rank->num_waits, sizeof *rank->waits, earlier);
+    if (rank->num_steps) qsort(rank->steps, rank->num_steps, sizeof *rank->steps, earlier);
+}
+
+static Status read_file(Reader *r) {
+    struct stat st;
+    r->file = fopen(r->path, "r");
+    if (!r->file) return fail(errno_status(), "%s: %s", r->path, strerror(errno));
+    if (fstat(fileno(r->file), &st) || !S_ISREG(st.st_mode))
+        return fail(ERR_NO_INPUT, "%s: not a regular file", r->path);
+    r->number = 1;
+    ssize_t size = getline(&r->line, &r->capacity, r->file);
+    if (size < 0) return bad(r, "it is empty");
+    TRY(read_head(r, (size_t)size));
+    return read_events(r);
+}
+
+Status traced_run_read(TracedRun *run, const char *path) {
+    enum { DEEPEST = 8 };
+    *run = (TracedRun){0};
+    Reader reader = {.path = path, .run = run, .tokener = json_tokener_new_ex(DEEPEST)};
+    CHECK(reader.tokener, "no memory to read %s", path);
+    json_tokener_set_flags(reader.tokener, JSON_TOKENER_STRICT);
+    Status status = read_file(&reader);
+    for (int r = 0; r < run->num_ranks; r++) order_by_time(&run->ranks[r]);
+    if (reader.file) fclose(reader.file);
+    json_tokener_free(reader.tokener);
+    free(reader.line);
+    text_free(&reader.head);
+    return status;
+}
+
+void traced_run_close(TracedRun *run) {
+    for (int r = 0; r < run->num_ranks; r++) {
+        free(run->ranks[r].computes);
+        free(run->ranks[r].waits);
+        free(run->ranks[r].steps);
+    }
+    free(run->ranks);
+    if (run->schedule.programs) schedule_destroy(&run->schedule);
+    *run = (TracedRun){0};
+}

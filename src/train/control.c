@@ -1,0 +1,89 @@
+#include "train/internal.h"
+#include <math.h>
+#include <string.h>
+
+static LossScaler scaler_of(const Options *o) {
+    if (!o->fp16) return loss_scaler(1, 1, 1, 1, false);
+    bool dynamic = o->shape.dynamic_loss_scale;
+    return loss_scaler(dynamic ? o->initial_loss_scale : o->loss_scale, o->min_loss_scale,
+                       o->loss_scale_window, o->hysteresis, dynamic);
+}
+
+static WeightDecay decay_of(const Options *o) {
+    bool constant = !strcmp(o->weight_decay_incr_style, "constant");
+    return (WeightDecay){.style = o->weight_decay_incr_style,
+                         .start = constant ? o->weight_decay : o->start_weight_decay,
+                         .end = constant ? o->weight_decay : o->end_weight_decay,
+                         .samples = (double)o->shape.train_samples};
+}
+
+StepControl control_open(const Options *o) {
+    const RunShape *shape = &o->shape;
+    return (StepControl){
+        .options = o,
+        .rate = {.style = o->lr_decay_style,
+                 .max = o->lr,
+                 .min = o->min_lr,
+                 .init = o->lr_warmup_init,
+                 .warmup_samples = shape->lr_warmup_samples,
+                 .decay_samples = (double)shape->lr_decay_samples,
+                 .wsd_style = o->lr_wsd_decay_style,
+                 .wsd_samples = (double)shape->lr_wsd_samples},
+        .decay = decay_of(o),
+        .rampup = {.start = shape->rampup_start,
+                   .increment = shape->rampup_increment,
+                   .full = o->global_batch_size,
+                   .multiple = o->micro_batch_size * shape->dp,
+                   .samples = shape->rampup_samples},
+        .scaler = scaler_of(o),
+    };
+}
+
+int control_batch(const StepControl *c) { return batch_rampup(&c->rampup, c->consumed); }
+
+StepOptions control_options(const StepControl *c) {
+    return (StepOptions){.lr = learning_rate(&c->rate, (double)c->stepped),
+                         .weight_decay = weight_decay(&c->decay, (double)c->stepped),
+                         .loss_scale = c->scaler.scale};
+}
+
+void control_advance(StepControl *c, int batch, const StepResult *result) {
+    c->iteration++;
+    c->consumed += batch;
+    if (result->finite) c->stepped += batch;
+    c->skipped_in_a_row = result->finite ? 0 : c->skipped_in_a_row + 1;
+    loss_scaler_update(&c->scaler, !result->finite);
+}
+
+// An overflow of scaled gradients says nothing against the run, a loss that is not finite does.
+static bool ends_the_run(const Options *o, const StepResult *result) {
+    if (result->finite || !o->check_for_nan_in_loss_and_grad || o->shape.dynamic_loss_scale) return false;
+    return !o->fp16 || !isfinite(result->loss);
+}
+
+Status control_check(const StepControl *c, const StepResult *result) {
+    const Options *o = c->options;
+    if (ends_the_run(o, result))
+        return fail(ERR_NUMERIC,
+                    "iteration %lld: lm loss %g, gradient norm %g. Lower --lr, or go on regardless with "
+                    "--no-check-for-nan-in-loss-and-grad (such a step changes nothing)",
+                    (long long)c->iteration, (double)result->loss, result->grad_norm);
+    if (c->skipped_in_a_row < o->max_skipped_steps) return OK;
+    return fail(
+        ERR_NUMERIC,
+        "iteration %lld: %d steps in a row changed nothing (--max-skipped-steps): lm loss %g, gradient norm "
+        "%g, loss scale %g. Lower --lr%s",
+        (long long)c->iteration, c->skipped_in_a_row, (double)result->loss, result->grad_norm,
+        c->scaler.scale, o->fp16 ? ", or use --bf16 in place of --fp16" : "");
+}
+
+// The mean of all losses at first, then one that forgets: a run's loss falls for good.
+double control_spike(StepControl *c, double loss) {
+    enum { MEMORY = 100 }; // steps
+    if (!c->options->check_for_spiky_loss || !isfinite(loss)) return 0;
+    double usual = c->usual_loss;
+    bool spike = c->num_losses > 0 && loss > c->options->loss_spike_factor * usual;
+    if (c->num_losses < MEMORY) c->num_losses++;
+    c->usual_loss += (loss - usual) / (double)c->num_losses;
+    return spike ? usual : 0;
+}

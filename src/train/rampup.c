@@ -1,0 +1,9 @@
+#include "train/train.h"
+
+int batch_rampup(const BatchRampup *r, int64_t consumed) {
+    if (!r->increment || r->start == r->full || consumed > r->samples || !r->samples) return r->full;
+    int levels = (r->full - r->start) / r->increment;
+    double samples_per_level = (double)r->samples / levels;
+    int batch = r->start + r->increment * (int)((double)consumed / samples_per_level);
+    return batch - batch % r->multiple;
+}

@@ -1,0 +1,140 @@
+#include "train/train.h"
+#include <string.h>
+
+static ModelShape model_shape(const Options *o, int vocabulary) {
+    const RunShape *shape = &o->shape;
+    return (ModelShape){
+        .layers = o->num_layers,
+        .hidden = o->hidden_size,
+        .heads = o->num_attention_heads,
+        .head_size = o->kv_channels,
+        .ffn = o->ffn_hidden_size,
+        .sequence = o->seq_length,
+        .groups = shape->query_groups,
+        .positions = o->max_position_embeddings,
+        .vocabulary = vocabulary,
+        .padded_vocabulary = padded_vocabulary(vocabulary, o->make_vocab_size_divisible_by, shape->tp),
+        .microbatch = o->micro_batch_size,
+        .activation = o->swiglu ? ACTIVATION_SWIGLU : ACTIVATION_GELU,
+        .position = !strcmp(o->position_embedding_type, "rope")   ? POSITION_ROTARY
+                    : !strcmp(o->position_embedding_type, "none") ? POSITION_NONE
+                                                                  : POSITION_LEARNED,
+        .rotary_base = o->rotary_base,
+        .rotary_columns = shape->rotary_columns,
+        .rms_norm = !strcmp(o->normalization, "RMSNorm"),
+        .no_linear_bias = o->disable_bias_linear,
+        .qkv_bias = o->add_qkv_bias,
+        .untied = o->untie_embeddings_and_output_weights,
+        .hidden_dropout = (float)o->hidden_dropout,
+        .attention_dropout = (float)o->attention_dropout,
+        .norm_epsilon = (float)o->norm_epsilon,
+        .init_std = (float)o->init_method_std,
+        .seed = (uint64_t)o->seed,
+    };
+}
+
+static Recompute recompute_of(const char *name) {
+    static const char *const names[] = {[RECOMPUTE_NOTHING] = "nothing",
+                                        [RECOMPUTE_SELECTIVE] = "selective",
+                                        [RECOMPUTE_UNIFORM] = "uniform",
+                                        [RECOMPUTE_BLOCK] = "block"};
+    for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
+        if (!strcmp(names[i], name)) return (Recompute)i;
+    CHECK(false, "no recomputation is named %s", name);
+}
+
+static ModelMode model_mode(const Options *o) {
+    return (ModelMode){
+        .dtype = o->bf16   ? BF16
+                 : o->fp16 ? F16
+                           : F32,
+        .sequence_parallel = o->shape.sequence_parallel,
+        .keep_probabilities = o->shape.keep_probabilities,
+        .recompute = recompute_of(o->shape.recompute),
+        .recompute_layers = o->shape.recompute_layers,
+        .distribute_saved = o->distribute_saved_activations,
+    };
+}
+
+// ---- which layers a stage has -------------------------------------------------------------------
+
+// What the head costs in layers: the arithmetic of logits and loss over that of one layer.
+static double head_in_layers(const ModelShape *shape) {
+    ModelShape bare = *shape;
+    bare.layers = 0;
+    double head = model_flops(&bare, 1);
+    return head / ((model_flops(shape, 1) - head) / shape->layers);
+}
+
+// Megatron-LM's rule: embedding and loss count as a layer each, then all stages are equal.
+static void count_ends_as_layers(const Options *o, int stages, int *counts) {
+    int embedding = o->account_for_embedding_in_pipeline_split, loss = o->account_for_loss_in_pipeline_split;
+    for (int s = 0; s < stages; s++) counts[s] = (o->num_layers + embedding + loss) / stages;
+    counts[0] -= embedding;
+    counts[stages - 1] -= loss;
+}
+
+static Status split_layers(const Options *o, const ModelShape *shape, int *counts, LayerSplit *split) {
+    int stages = o->shape.pp * o->shape.vp;
+    *split =
+        (LayerSplit){.layers = o->num_layers, .first = o->shape.first_layers, .last = o->shape.last_layers};
+    if (o->pipeline_model_parallel_layout) {
+        Status status = layer_parse(o->pipeline_model_parallel_layout, o->num_layers, stages, counts);
+        if (status != OK) return fail(status, "--pipeline-model-parallel-layout: %s", fail_message());
+    } else if (o->balance_stages) {
+        layer_balance(o->num_layers, stages, 0, head_in_layers(shape), counts);
+    } else if (o->account_for_embedding_in_pipeline_split || o->account_for_loss_in_pipeline_split) {
+        count_ends_as_layers(o, stages, counts);
+    } else {
+        return OK;
+    }
+    split->counts = counts;
+    return OK;
+}
+
+// ---- all of it ----------------------------------------------------------------------------------
+
+static ScheduleCosts costs_of(const double times[4]) {
+    double backward = times[1] + times[2];
+    return (ScheduleCosts){.forward_us = times[0],
+                           .backward_us = backward,
+                           .weight_fraction = backward > 0 ? times[2] / backward : 0.5,
+                           .hop_us = times[3]};
+}
+
+Status engine_spec(const Options *o, int threads, int vocabulary, int *layers_of_stage, EngineSpec *spec) {
+    const RunShape *shape = &o->shape;
+    *spec = (EngineSpec){
+        .grid = {shape->tp, shape->dp, shape->pp},
+        .shape = model_shape(o, vocabulary),
+        .mode = model_mode(o),
+        .schedule = shape->schedule,
+        .num_chunks = shape->vp,
+        .num_microbatches = shape->num_microbatches,
+        .microbatch_group = shape->microbatch_group,
+        .receive_ahead = shape->receive_ahead,
+        .schedule_costs = costs_of(shape->schedule_times),
+        .stash_limit = shape->schedule_stash_limit,
+        .scatter_gather = o->scatter_gather_tensors_in_pipeline,
+        .shard_optimizer = o->use_distributed_optimizer,
+        .overlap_gradients = o->overlap_grad_reduce,
+        .overlap_weights = o->overlap_param_gather,
+        .adam = {o->adam_beta1, o->adam_beta2, o->adam_eps, o->clip_grad},
+        .bucket_elements = o->ddp_bucket_size == INT_UNSET ? 40000000 : o->ddp_bucket_size,
+        .device = o->device,
+        .threads = threads,
+        .masked = o->eod_mask_loss,
+    };
+    return split_layers(o, &spec->shape, layers_of_stage, &spec->split);
+}
+
+ScheduleSpec engine_schedule_spec(const EngineSpec *spec, int num_microbatches) {
+    return (ScheduleSpec){.kind = spec->schedule,
+                          .ranks = spec->grid.pp,
+                          .chunks = spec->num_chunks,
+                          .microbatches = num_microbatches,
+                          .group = spec->microbatch_group,
+                          .receive_ahead = spec->receive_ahead,
+                          .costs = spec->schedule_costs,
+                          .stash_limit = spec->stash_limit};
+}

@@ -1,0 +1,348 @@
+// The file of --trace, in the JSON of Chrome's and Perfetto's viewers: one process per rank, one thread per
+// row.
+//
+// Its first line opens the object and holds, under "otherData", what a reader needs to know of the run;
+// then every event is a line of its own. Each rank formats its own events; rank 0 takes them one rank after
+// another, block by block.
+#include "base/trace.h"
+#include "train/internal.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    BLOCK_BYTES = 1 << 20, // of text on its way
+    CLOCK_ROUNDS = 8,
+    MOST_LANES = 16, // of one row
+    MOST_DEPTH = 16, // of spans within spans
+    NS_PER_US = 1000
+};
+
+// ---- opening: before the first step -----------------------------------------------------------------------
+
+static Status create_file(TraceFile *trace, const char *path) {
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return fail(ERR_CREATE, "--trace %s: it is there, and not a regular file", path);
+    text_add(&trace->temporary, "%s.tmp", path);
+    trace->file = fopen(text_string(&trace->temporary), "w");
+    if (trace->file) return OK;
+    return fail(create_status(), "--trace %s: cannot create %s: %s", path, text_string(&trace->temporary),
+                strerror(errno));
+}
+
+// How far the clock of `rank` is ahead of rank 0's, from the quickest of some questions and answers (Cristian
+// 1989). An error of half the way and back is possible: what is no larger than that is one clock.
+static double ask_clock(Comm *world, int rank) {
+    double quickest = INFINITY, ahead = 0;
+    for (int i = 0; i < CLOCK_ROUNDS; i++) {
+        double asked = clock_s(), theirs;
+        comm_send_host(world, &asked, sizeof asked, rank);
+        comm_recv_host(world, &theirs, sizeof theirs, rank);
+        double took = clock_s() - asked;
+        if (took < quickest) quickest = took, ahead = theirs - (asked + took / 2);
+    }
+    return fabs(ahead) <= quickest / 2 ? 0 : ahead;
+}
+
+static void answer_clock(Comm *world) {
+    for (int i = 0; i < CLOCK_ROUNDS; i++) {
+        double theirs, mine;
+        comm_recv_host(world, &theirs, sizeof theirs, 0);
+        mine = clock_s();
+        comm_send_host(world, &mine, sizeof mine, 0);
+    }
+}
+
+// Time 0 of the trace on this rank's clock: the same moment on all.   Collective over the world.
+static double agree_origin(Comm *world) {
+    double origin = clock_s();
+    comm_broadcast_host(world, &origin, sizeof origin, 0);
+    if (comm_rank(world) > 0) {
+        double ahead;
+        answer_clock(world);
+        comm_recv_host(world, &ahead, sizeof ahead, 0);
+        return origin + ahead;
+    }
+    for (int rank = 1; rank < comm_size(world); rank++) {
+        double ahead = ask_clock(world, rank);
+        comm_send_host(world, &ahead, sizeof ahead, rank);
+    }
+    return origin;
+}
+
+Status trace_file_open(TraceFile *trace, const Options *o, Comm *world) {
+    *trace = (TraceFile){.world = world};
+    if (!o->trace || o->dry_run) return OK;
+    trace->path = o->trace;
+    return comm_agree(world, comm_rank(world) == 0 ? create_file(trace, o->trace) : OK);
+}
+
+Status trace_file_start(TraceFile *trace, const Options *o) {
+    if (!trace->path) return OK;
+    bool opened = trace_open((size_t)o->trace_events);
+    TRY(comm_agree(trace->world,
+                   opened ? OK : fail(ERR_OS, "no memory for --trace-events %d", o->trace_events)));
+    trace->origin_s = agree_origin(trace->world);
+    rank_current()->trace->count = 0; // what was said to get here is not the run's
+    return OK;
+}
+
+void trace_file_close(TraceFile *trace) {
+    trace_close();
+    if (trace->file) {
+        fclose(trace->file);
+        unlink(text_string(&trace->temporary));
+    }
+    text_free(&trace->temporary);
+    *trace = (TraceFile){0};
+}
+
+// ---- what the file says of the run --------------------------------------------------------------
+
+static void add_json_string(Text *out, const char *string) {
+    text_add(out, "\"");
+    for (; *string; string++) {
+        unsigned char c = (unsigned char)*string;
+        if (c == '"' || c == '\\')
+            text_add(out, "\\%c", c);
+        else if (c < ' ')
+            text_add(out, "\\u%04x", c);
+        else
+            text_add_bytes(out, string, 1);
+    }
+    text_add(out, "\"");
+}
+
+static void add_head(const EngineSpec *spec, const Schedule *schedule, Text *out) {
+    const ModelShape *m = &spec->shape;
+    Text programs = {0};
+    schedule_print(schedule, &programs);
+    text_add(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"trireme\",\"version\":1,");
+    text_add(out, "\"grid\":{\"tp\":%d,\"dp\":%d,\"pp\":%d},", spec->grid.tp, spec->grid.dp, spec->grid.pp);
+    text_add(out, "\"model\":{\"layers\":%d,\"hidden\":%d,\"heads\":%d,\"ffn\":%d,\"sequence\":%d,",
+             m->layers, m->hidden, m->heads, m->ffn, m->sequence);
+    text_add(out, "\"vocabulary\":%d,\"microbatch\":%d,\"dtype\":\"%s\"},", m->vocabulary, m->microbatch,
+             dtype_name(spec->mode.dtype));
+    text_add(out, "\"schedule_kind\":\"%s\",\"schedule\":", spec->schedule);
+    add_json_string(out, text_string(&programs));
+    text_add(out, "},\"traceEvents\":[\n");
+    text_free(&programs);
+}
+
+// ---- one rank's events --------------------------------------------------------------------------
+
+// The rows of a rank in the file: those it records, and its waits on one of their own, where they never
+// overlap.
+enum { ROW_WAITS = NUM_TRACE_ROWS, NUM_ROWS };
+
+static const char *const row_names[NUM_ROWS] = {"pipeline", "communication", "step", "waits"};
+
+static int row_of(const TraceEvent *event) {
+    return strcmp(event->name, "wait") ? (int)event->row : (int)ROW_WAITS;
+}
+
+// Spans of one thread of the drawing must lie within each other or apart; a row whose spans overlap otherwise
+// (messages under way at once) gets several lanes.
+typedef struct {
+    int64_t ends_ns[MOST_DEPTH]; // of the open spans, outermost first
+    int depth;
+} Lane;
+
+typedef struct {
+    TraceFile *trace;
+    Trace *events; // of this rank
+    int rank;
+    Lane lanes[NUM_ROWS][MOST_LANES];
+    int num_lanes[NUM_ROWS];
+    Text text;
+    bool begun;  // a line is there to end
+    bool failed; // the file could not take everything
+} Writer;
+
+static int64_t nanoseconds(const TraceFile *trace, double s) {
+    return (int64_t)llround((s - trace->origin_s) * 1e9);
+}
+
+// Earlier first, and what contains before what it contains.
+static int compare_events(const void *a, const void *b) {
+    const TraceEvent *x = a, *y = b;
+    if (x->start_s < y->start_s || x->start_s > y->start_s) return x->start_s < y->start_s ? -1 : 1;
+    return (x->end_s < y->end_s) - (x->end_s > y->end_s);
+}
+
+static bool lane_takes(Lane *lane, int64_t start_ns, int64_t end_ns) {
+    while (lane->depth && lane->ends_ns[lane->depth - 1] <= start_ns) lane->depth--;
+    if (lane->depth == MOST_DEPTH || (lane->depth && lane->ends_ns[lane->depth - 1] < end_ns)) return false;
+    lane->ends_ns[lane->depth++] = end_ns;
+    return true;
+}
+
+// The lane of this span; the last one takes what fits nowhere.
+static int choose_lane(Writer *w, int row, int64_t start_ns, int64_t end_ns) {
+    int lane = 0;
+    while (lane < MOST_LANES - 1 && !lane_takes(&w->lanes[row][lane], start_ns, end_ns)) lane++;
+    return lane;
+}
+
+static int thread_id(int row, int lane) { return row * MOST_LANES + lane; }
+
+// All ranks' lines follow each other: a comma ends the line before.
+static void begin_line(Writer *w) {
+    text_add(&w->text, "%s", w->begun ? ",\n" : "");
+    w->begun = true;
+}
+
+static void add_lane_name(Writer *w, int row, int lane) {
+    char number[16] = "";
+    if (lane) snprintf(number, sizeof number, " %d", lane + 1);
+    begin_line(w);
+    text_add(&w->text,
+             "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s%s\"}}",
+             w->rank, thread_id(row, lane), row_names[row], number);
+    w->num_lanes[row] = lane + 1;
+}
+
+static void add_arguments(Text *out, const TraceEvent *event) {
+    const char *comma = "";
+    const struct {
+        const char *name;
+        int64_t value;
+        bool known;
+    } numbers[] = {
+        {"chunk", event->chunk, event->chunk >= 0},
+        {event->row == TRACE_STEP ? "iteration" : "microbatch", event->microbatch, event->microbatch >= 0},
+        {"peer", event->peer, event->peer >= 0},
+        {"bytes", event->bytes, event->bytes > 0},
+    };
+    text_add(out, "\"args\":{");
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (!numbers[i].known) continue;
+        text_add(out, "%s\"%s\":%" PRId64, comma, numbers[i].name, numbers[i].value);
+        comma = ",";
+    }
+    if (event->group) text_add(out, "%s\"group\":\"%s\"", comma, event->group);
+    text_add(out, "}");
+}
+
+static void add_event(Writer *w, const TraceEvent *event) {
+    int64_t start = nanoseconds(w->trace, event->start_s), end = nanoseconds(w->trace, event->end_s);
+    int64_t ns = end > start ? end - start : 0, from = start > 0 ? start : 0;
+    int row = row_of(event), lane = choose_lane(w, row, from, from + ns);
+    if (lane >= w->num_lanes[row]) add_lane_name(w, row, lane);
+    begin_line(w);
+    text_add(&w->text,
+             "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64
+             ".%03" PRId64 ",\"dur\":%" PRId64 ".%03" PRId64 ",",
+             event->name, row_names[row], w->rank, thread_id(row, lane), from / NS_PER_US, from % NS_PER_US,
+             ns / NS_PER_US, ns % NS_PER_US);
+    add_arguments(&w->text, event);
+    text_add(&w->text, "}");
+}
+
+static void add_rank_name(Writer *w, Grid grid, uint64_t lost) {
+    Place place = grid_place(grid, w->rank);
+    begin_line(w);
+    text_add(
+        &w->text,
+        "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d tp%d dp%d pp%d\","
+        "\"lost\":%" PRIu64 "}}",
+        w->rank, w->rank, place.tp, place.dp, place.pp, lost);
+}
+
+// ---- to rank 0 and into the file ----------------------------------------------------------------
+
+static void write_block(Writer *w, const char *bytes, size_t size) {
+    if (!w->failed) w->failed = fwrite(bytes, 1, size, w->trace->file) != size;
+}
+
+// An empty block tells rank 0 that this was all.
+static void pass_on(Writer *w) {
+    if (w->rank == 0) {
+        write_block(w, text_string(&w->text), w->text.size);
+    } else {
+        uint64_t size = w->text.size;
+        comm_send_host(w->trace->world, &size, sizeof size, 0);
+        if (size) comm_send_host(w->trace->world, w->text.data, size, 0);
+    }
+    w->text.size = 0;
+}
+
+static void write_rank(Writer *w, const EngineSpec *spec) {
+    Trace *trace = w->events;
+    uint64_t lost = trace_lost(trace), count = trace->count - lost;
+    qsort(trace->events, count, sizeof *trace->events, compare_events);
+    add_rank_name(w, spec->grid, lost);
+    for (int row = 0; row < NUM_ROWS; row++) add_lane_name(w, row, 0);
+    for (uint64_t i = 0; i < count; i++) {
+        add_event(w, &trace->events[i]);
+        if (w->text.size >= BLOCK_BYTES) pass_on(w);
+    }
+    if (w->text.size) pass_on(w);
+}
+
+static void take_rank(Writer *w, char *block, size_t capacity, int from) {
+    for (;;) {
+        uint64_t size;
+        comm_recv_host(w->trace->world, &size, sizeof size, from);
+        if (!size) return;
+        CHECK(size <= capacity, "a block of %" PRIu64 " bytes from rank %d", size, from);
+        comm_recv_host(w->trace->world, block, size, from);
+        write_block(w, block, size);
+    }
+}
+
+static Status finish_file(Writer *w) {
+    TraceFile *trace = w->trace;
+    const char *temporary = text_string(&trace->temporary);
+    write_block(w, "\n]}\n", 4);
+    bool written = fclose(trace->file) == 0 && !w->failed;
+    trace->file = NULL;
+    if (written && rename(temporary, trace->path) == 0) return OK;
+    Status status = fail(create_status(), "--trace %s: cannot write it: %s", trace->path, strerror(errno));
+    unlink(temporary);
+    return status;
+}
+
+static Status write_all(Writer *w, const EngineSpec *spec, const Schedule *schedule) {
+    enum { LONGEST_LINE = 4096 };
+    size_t capacity = BLOCK_BYTES + LONGEST_LINE;
+    char *block = malloc(capacity);
+    CHECK(block, "no memory for %zu bytes of the trace", capacity);
+    add_head(spec, schedule, &w->text);
+    pass_on(w);
+    write_rank(w, spec);
+    for (int rank = 1; rank < comm_size(w->trace->world); rank++) take_rank(w, block, capacity, rank);
+    free(block);
+    return finish_file(w);
+}
+
+// What is sent from here on is not part of the trace: the rank records nothing meanwhile.
+Status trace_file_write(TraceFile *trace, const EngineSpec *spec, const Schedule *schedule, uint64_t *lost) {
+    Rank *rank = rank_current();
+    Writer *w = calloc(1, sizeof *w);
+    CHECK(w, "no memory to write the trace");
+    *w = (Writer){.trace = trace, .events = rank->trace, .rank = comm_rank(trace->world)};
+    w->begun = w->rank > 0;
+    rank->trace = NULL;
+    rank_doing("writing the trace");
+    double most_lost = (double)trace_lost(w->events);
+    Status status = OK;
+    if (w->rank == 0) {
+        status = write_all(w, spec, schedule);
+    } else {
+        write_rank(w, spec);
+        pass_on(w);
+    }
+    comm_all_reduce_host(trace->world, &most_lost, 1, REDUCE_MAX);
+    *lost = (uint64_t)most_lost;
+    status = comm_agree(trace->world, status);
+    rank->trace = w->events;
+    text_free(&w->text);
+    free(w);
+    return status;
+}

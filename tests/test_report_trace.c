@@ -1,0 +1,354 @@
+// The file of --trace, from the ranks that write it to the report that reads it.
+#include "base/trace.h"
+#include "harness.h"
+#include "report/report.h"
+#include "train/internal.h"
+#include <json-c/json.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NUM_STEPS = 6, NUM_MICROBATCHES = 4, EVENTS = 4096 };
+
+static const char *path_of(const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s", harness_folder(), name);
+    return path;
+}
+
+static void make_schedule(Schedule *schedule) {
+    EXPECT_OK(schedule_create(
+        schedule,
+        &(ScheduleSpec){.kind = "1f1b", .ranks = 2, .chunks = 1, .microbatches = NUM_MICROBATCHES}));
+}
+
+// ---- a run that is told, not done ---------------------------------------------------------------
+
+typedef struct {
+    const char *path;
+    int trace_events;
+    int before;    // events before the first step
+    Status status; // of rank 0
+    uint64_t lost;
+} Told;
+
+static TraceEvent event(const char *name, TraceRow row, double start_s, double end_s) {
+    return (TraceEvent){start_s, end_s, name, NULL, 0, -1, -1, -1, row};
+}
+
+// Step k takes as long as the simulation with forwards of 1 + k % 3 ms, and 5 ms more.
+static double scale_of(int step) { return 1e-6 * (1 + step % 3); }
+
+static double step_begin_s(double origin, int step) { return origin + 0.1 * step; }
+
+static void tell_step(const Schedule *schedule, const Simulation *sim, int pp, double begin, int step) {
+    for (int i = 0; i < schedule->programs[pp].count; i++) {
+        Instr in = schedule->programs[pp].instrs[i];
+        if (schedule_ops[in.op].kind != COMPUTE) continue;
+        TraceEvent e = event(schedule_ops[in.op].text, TRACE_PIPELINE,
+                             begin + scale_of(step) * sim->spans[pp][i].start_us,
+                             begin + scale_of(step) * sim->spans[pp][i].end_us);
+        e.chunk = in.chunk, e.microbatch = in.microbatch;
+        trace_add(e);
+    }
+    // Two messages under way at once, waits as they end, and what lies within the step.
+    TraceEvent first = event("send", TRACE_COMM, begin, begin + 3e-3);
+    TraceEvent second = event("recv", TRACE_COMM, begin + 1e-3, begin + 4e-3);
+    TraceEvent wait = event("wait", TRACE_COMM, begin + 2e-3, begin + 3e-3);
+    first.group = second.group = wait.group = "pp";
+    first.bytes = second.bytes = 4096;
+    first.peer = second.peer = 1 - pp;
+    trace_add(first), trace_add(wait), trace_add(second);
+    wait = event("wait", TRACE_COMM, begin + 3e-3, begin + 3.5e-3);
+    wait.group = pp ? "tp" : "embedding";
+    trace_add(wait);
+    trace_add(event("optimizer", TRACE_STEP, begin + scale_of(step) * sim->total_us,
+                    begin + scale_of(step) * sim->total_us + 4e-3));
+    TraceEvent whole = event("step", TRACE_STEP, begin, begin + scale_of(step) * sim->total_us + 5e-3);
+    whole.microbatch = step + 1;
+    trace_add(whole);
+}
+
+static Status tell(Comm *world, void *arg) {
+    Told *told = arg;
+    EngineSpec spec = {.grid = {.tp = 2, .dp = 1, .pp = 2}, .schedule = "1f1b"};
+    Options options = {.trace = told->path, .trace_events = told->trace_events};
+    TraceFile file;
+    Schedule schedule;
+    Simulation sim;
+    uint64_t lost = 0;
+    make_schedule(&schedule);
+    schedule_simulate(&schedule, (ScheduleCosts){.forward_us = 1e3, .backward_us = 2e3}, &sim);
+    Status status = trace_file_open(&file, &options, world);
+    if (status == OK) status = trace_file_start(&file, &options);
+    for (int i = 0; status == OK && i < told->before; i++)
+        trace_add(event("before", TRACE_STEP, file.origin_s, file.origin_s));
+    for (int step = 0; status == OK && step < NUM_STEPS; step++)
+        tell_step(&schedule, &sim, grid_place(spec.grid, comm_rank(world)).pp,
+                  step_begin_s(file.origin_s, step), step);
+    if (status == OK) status = trace_file_write(&file, &spec, &schedule, &lost);
+    // Ranks of one machine have one clock, and find that out.
+    double earliest_and_latest[2] = {-file.origin_s, file.origin_s};
+    if (status == OK) comm_all_reduce_host(world, earliest_and_latest, 2, REDUCE_MAX);
+    EXPECT(earliest_and_latest[0] + earliest_and_latest[1] == 0, "origins differ by %g s",
+           earliest_and_latest[0] + earliest_and_latest[1]);
+    trace_file_close(&file);
+    if (comm_rank(world) == 0) told->status = status, told->lost = lost;
+    simulation_destroy(&sim, &schedule);
+    schedule_destroy(&schedule);
+    return status;
+}
+
+static Told tell_run(const char *path, int trace_events, int before) {
+    Told told = {.path = path, .trace_events = trace_events, .before = before};
+    comm_launch((CommOptions){.transport = "threads", .ranks = 4, .timeout_s = 20, .deterministic = true},
+                tell, &told);
+    return told;
+}
+
+// ---- what any viewer expects --------------------------------------------------------------------
+
+static struct json_object *member(struct json_object *object, const char *name) {
+    struct json_object *value = NULL;
+    json_object_object_get_ex(object, name, &value);
+    return value;
+}
+
+static const char *text_of(struct json_object *object, const char *name) {
+    const char *text = json_object_get_string(member(object, name));
+    return text ? text : "";
+}
+
+// In nanoseconds, exactly.
+static int64_t time_of(struct json_object *event, const char *name) {
+    return (int64_t)llround(1e3 * json_object_get_double(member(event, name)));
+}
+
+typedef struct {
+    int64_t pid, tid, start, end;
+} Slice;
+
+static int compare_slices(const void *a, const void *b) {
+    const Slice *x = a, *y = b;
+    if (x->pid != y->pid) return x->pid < y->pid ? -1 : 1;
+    if (x->tid != y->tid) return x->tid < y->tid ? -1 : 1;
+    if (x->start != y->start) return x->start < y->start ? -1 : 1;
+    return (x->end < y->end) - (x->end > y->end);
+}
+
+// Slices of one thread lie within each other or apart.
+static void expect_nested(Slice *slices, size_t count) {
+    int64_t open[16];
+    int depth = 0;
+    qsort(slices, count, sizeof *slices, compare_slices);
+    for (size_t i = 0; i < count; i++) {
+        Slice s = slices[i];
+        if (i == 0 || slices[i - 1].pid != s.pid || slices[i - 1].tid != s.tid) depth = 0;
+        while (depth && open[depth - 1] <= s.start) depth--;
+        EXPECT(depth < 16 && (!depth || open[depth - 1] >= s.end), "rank %lld, thread %lld: %lld to %lld ns",
+               (long long)s.pid, (long long)s.tid, (long long)s.start, (long long)s.end);
+        if (depth < 16) open[depth++] = s.end;
+    }
+}
+
+static void is_a_chrome_trace(void) {
+    const char *path = path_of("chrome.json");
+    Told told = tell_run(path, EVENTS, 0);
+    EXPECT(told.status == OK && !told.lost, "%s", fail_message());
+    EXPECT(access(path_of("chrome.json.tmp"), F_OK) != 0, "the temporary file is left");
+    struct json_object *root = json_object_from_file(path_of("chrome.json"));
+    struct json_object *events = root ? member(root, "traceEvents") : NULL;
+    EXPECT(events, "%s", json_util_get_last_err());
+    size_t count = events ? json_object_array_length(events) : 0, num_slices = 0;
+    Slice *slices = calloc(count + 1, sizeof *slices);
+    int names = 0, messages = 0, waits = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct json_object *e = json_object_array_get_idx(events, i);
+        names += !strcmp(text_of(member(e, "args"), "name"), "rank 3 tp1 dp0 pp1");
+        messages += !strcmp(text_of(e, "name"), "send") &&
+                    !strcmp(text_of(member(e, "args"), "group"), "pp") &&
+                    json_object_get_int64(member(member(e, "args"), "bytes")) == 4096;
+        waits += !strcmp(text_of(e, "cat"), "waits");
+        if (strcmp(text_of(e, "ph"), "X")) continue;
+        int64_t start = time_of(e, "ts");
+        slices[num_slices++] =
+            (Slice){json_object_get_int64(member(e, "pid")), json_object_get_int64(member(e, "tid")), start,
+                    start + time_of(e, "dur")};
+    }
+    // 8 computes, 2 messages, 2 waits, the optimizer and the step itself.
+    EXPECT(num_slices == 4 * NUM_STEPS * 14, "%zu slices", num_slices);
+    EXPECT(names == 1 && messages == 4 * NUM_STEPS && waits == 4 * NUM_STEPS * 2,
+           "%d names, %d messages, %d waits", names, messages, waits);
+    expect_nested(slices, num_slices);
+    free(slices);
+    json_object_put(root);
+}
+
+// ---- what the report makes of it ----------------------------------------------------------------
+
+// Steps 1 and 2 are left out; of 3, 2, 1, 3 ms the lower median are those of step 5 (k = 4: 2 ms).
+static void the_median_step(void) {
+    MeasuredStep step;
+    tell_run(path_of("run.json"), EVENTS, 0);
+    EXPECT_OK(measured_step_read(&step, path_of("run.json")));
+    EXPECT(step.iteration == 5 && step.num_steps == 4, "step %lld of %d", (long long)step.iteration,
+           step.num_steps);
+    EXPECT(fabs(step.bubble - 0.25) < 1e-6 && fabs(step.simulated.bubble - 0.25) < 1e-6 &&
+               fabs(step.measured.bubble - 0.25) < 1e-6,
+           "bubbles %g, %g, %g, not 1/4", step.bubble, step.simulated.bubble, step.measured.bubble);
+    Text text = {0};
+    measured_step_print(&step, &text);
+    EXPECT(!strcmp(text_string(&text),
+                   "step 5: 35.000 ms, the median of 4; 1f1b on tp 2, dp 1, pp 2\n"
+                   "pipeline bubble over the ideal time: 25.0 % measured, 25.0 % simulated with each stage's "
+                   "measured times\n"
+                   "imbalance: pipeline rank 0 computes 1.00 times as long as the mean\n"
+                   "exposed communication: 1.4 % of the step, mean over ranks\n"
+                   "\n"
+                   "ms of step 5 in forwards and backwards (waits for tp included), and waiting for whom:\n"
+                   "rank   tp   dp   pp    computing    stages        tp        dp    others\n"
+                   "   0    0    0    0       24.000     1.000     0.000     0.000     0.500\n"
+                   "   1    1    0    0       24.000     1.000     0.000     0.000     0.500\n"
+                   "   2    0    0    1       24.000     1.000     0.500     0.000     0.000\n"
+                   "   3    1    0    1       24.000     1.000     0.500     0.000     0.000\n"),
+           "%s", text_string(&text));
+    text_free(&text);
+    measured_step_timeline(&step, 80, false, &text);
+    EXPECT(!strcmp(text_string(&text), "simulated with the measured times of each stage, bubble 25.0 %:\n"
+                                       "rank 0 0>1>    0<<<2>1<<<3>2<<<  3<<<\n"
+                                       "rank 1   0>0<<<1>1<<<2>2<<<3>3<<<\n"
+                                       "measured, bubble 25.0 %:\n"
+                                       "rank 0 0>1>    0<<<2>1<<<3>2<<<  3<<<\n"
+                                       "rank 1   0>0<<<1>1<<<2>2<<<3>3<<<\n"
+                                       "       0                     30000 us\n"
+                                       "       0> forward   0< backward  of microbatch 0\n"),
+           "%s", text_string(&text));
+    text_free(&text);
+    measured_step_svg(&step, "a run", &text);
+    EXPECT(strstr(text_string(&text), ">measured: 30000 µs, bubble 25 %") &&
+               !strcmp(text.data + text.size - 7, "</svg>\n"),
+           "%s", text_string(&text));
+    text_free(&text);
+    measured_step_destroy(&step);
+}
+
+// A ring that is too small keeps the end: what is whole there is still reported.
+static void a_small_ring_keeps_the_end(void) {
+    MeasuredStep step;
+    Told told = tell_run(path_of("small.json"), 2 * 14 + 5, 0);
+    EXPECT(told.status == OK && told.lost == NUM_STEPS * 14 - (2 * 14 + 5), "%llu lost",
+           (unsigned long long)told.lost);
+    EXPECT_OK(measured_step_read(&step, path_of("small.json")));
+    EXPECT(step.num_steps == 1 && step.iteration == 6, "step %lld of %d", (long long)step.iteration,
+           step.num_steps);
+    measured_step_destroy(&step);
+    tell_run(path_of("tiny.json"), 8, 0);
+    Status status = measured_step_read(&step, path_of("tiny.json"));
+    EXPECT(status == ERR_DATA && strstr(fail_message(), "--trace-events was too small"), "%s",
+           fail_message());
+    measured_step_destroy(&step);
+}
+
+// More than fits into one block on its way; what is sent meanwhile neither is recorded nor takes others'
+// place.
+static void a_large_ring_arrives_whole(void) {
+    enum { CAPACITY = 30000 };
+    Told told = tell_run(path_of("large.json"), CAPACITY, 19 * CAPACITY / 10 - NUM_STEPS * 14);
+    char *text;
+    size_t size, found = 0;
+    EXPECT(told.status == OK && told.lost == 9 * CAPACITY / 10, "%llu lost", (unsigned long long)told.lost);
+    EXPECT_OK(file_read(path_of("large.json"), 64 << 20, &text, &size));
+    EXPECT(size > 8 << 20, "%zu bytes: few blocks of each rank", size);
+    for (const char *at = text; (at = strstr(at, "\"name\":\"before\"")); at++) found++;
+    EXPECT(found == 4 * (CAPACITY - NUM_STEPS * 14), "%zu events before the steps", found);
+    free(text);
+}
+
+// ---- what goes wrong ----------------------------------------------------------------------------
+
+static void files_that_cannot_be(void) {
+    Told told = tell_run(path_of("no/such/folder.json"), EVENTS, 0);
+    EXPECT(told.status == ERR_CREATE && strstr(fail_message(), "--trace"), "%d: %s", (int)told.status,
+           fail_message());
+    told = tell_run(harness_folder(), EVENTS, 0);
+    EXPECT(told.status == ERR_CREATE && strstr(fail_message(), "not a regular file"), "%d: %s",
+           (int)told.status, fail_message());
+}
+
+static Status leave(Comm *world, void *arg) {
+    Options options = {.trace = arg, .trace_events = 16};
+    TraceFile file;
+    TRY(trace_file_open(&file, &options, world));
+    EXPECT(comm_rank(world) > 0 || file_exists(text_string(&file.temporary)), "no temporary file");
+    trace_file_close(&file);
+    return OK;
+}
+
+static void an_unfinished_file_is_removed(void) {
+    char path[512];
+    snprintf(path, sizeof path, "%s", path_of("left.json"));
+    EXPECT_OK(comm_launch((CommOptions){.transport = "threads", .ranks = 2, .timeout_s = 20}, leave, path));
+    EXPECT(!file_exists(path) && !file_exists(path_of("left.json.tmp")), "a file is left");
+}
+
+static void damaged_files(void) {
+#define HEAD(data) "{\"otherData\":{" data "},\"traceEvents\":[\n"
+#define GRID       "\"grid\":{\"tp\":1,\"dp\":1,\"pp\":1},"
+#define GOOD       HEAD("\"version\":1," GRID "\"schedule_kind\":\"1f1b\",\"schedule\":\"0: F0 B0 R\\n\"")
+    static const char *const cases[][2] = {
+        {"", "it is empty"},
+        {"[]\n", "line 1: it opens no trace"},
+        {"{\"traceEvents\":[\n]}\n", "line 1: it opens no trace of version 1"},
+        {HEAD("\"version\":2"), "line 1: it opens no trace of version 1"},
+        {HEAD("\"version\":1"), "no \"grid\""},
+        {HEAD("\"version\":1,\"grid\":{\"tp\":1048576,\"dp\":1048576,\"pp\":1}"), "no \"grid\""},
+        {HEAD("\"version\":1," GRID "\"schedule_kind\":\"x\""), "no \"schedule\""},
+        {HEAD("\"version\":1," GRID "\"schedule_kind\":\"x\",\"schedule\":\"0: Z\""), "its schedule: line 1"},
+        {HEAD("\"version\":1," GRID "\"schedule_kind\":\"x\",\"schedule\":\"0: F0 B0\\n1: F0 B0\\n\""),
+         "another number of ranks"},
+        {GOOD, "line 2: it ends too early"},
+        {GOOD "{\"ph\":\"M\",\n", "line 2: no event"},
+        {GOOD
+         "{\"ph\":\"X\",\"name\":\"F\",\"cat\":\"pipeline\",\"pid\":1,\"ts\":0,\"dur\":1,\"args\":{}}\n]}\n",
+         "line 2: a span without rank or time"},
+        {GOOD
+         "{\"ph\":\"X\",\"name\":\"F\",\"cat\":\"pipeline\",\"pid\":0,\"ts\":-1,\"dur\":1,\"args\":{}}\n]}\n",
+         "line 2: a span without rank or time"},
+        {GOOD "{\"ph\":\"X\",\"name\":\"F\",\"cat\":\"pipeline\",\"pid\":0,\"ts\":0,\"dur\":1,"
+              "\"args\":{\"chunk\":0,\"microbatch\":1}}\n]}\n",
+         "line 2: a compute that the schedule does not have"},
+        {GOOD
+         "{\"ph\":\"X\",\"name\":\"step\",\"cat\":\"step\",\"pid\":0,\"ts\":0,\"dur\":1,\"args\":{}}\n]}\n",
+         "line 2: a step without a number"},
+        {GOOD "{\"ph\":\"X\",\"name\":\"step\",\"cat\":\"step\",\"pid\":0,\"ts\":0,\"dur\":1,"
+              "\"args\":{\"iteration\":1}}\n]}\n",
+         "no step of it is there as a whole"},
+        {GOOD "]}\n", "no step of it is there as a whole"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        MeasuredStep step;
+        EXPECT_OK(file_write(path_of("bad.json"), cases[i][0], strlen(cases[i][0])));
+        Status status = measured_step_read(&step, path_of("bad.json"));
+        EXPECT(status == ERR_DATA && strstr(fail_message(), cases[i][1]), "case %zu: %d: %s", i, (int)status,
+               fail_message());
+        measured_step_destroy(&step);
+    }
+    MeasuredStep step;
+    EXPECT(measured_step_read(&step, path_of("absent.json")) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT(measured_step_read(&step, harness_folder()) == ERR_NO_INPUT, "%s", fail_message());
+}
+
+int main(int argc, char **argv) {
+    static const Test tests[] = {
+        {"is a chrome trace", is_a_chrome_trace},
+        {"the median step", the_median_step},
+        {"a small ring keeps the end", a_small_ring_keeps_the_end},
+        {"a large ring arrives whole", a_large_ring_arrives_whole},
+        {"files that cannot be", files_that_cannot_be},
+        {"an unfinished file is removed", an_unfinished_file_is_removed},
+        {"damaged files", damaged_files},
+        {0},
+    };
+    return harness_run(tests, argc, argv);
+}

@@ -1,0 +1,331 @@
+// Everything composes: a covering set of runs. Each combines a grid, a schedule, precision, recomputation, sequence
+// parallelism, the distributed optimizer, overlaps, transports and a model; together they hold every pair of such
+// choices that is possible at all. Each must give the bits of the plain run: one pipeline rank, nothing recomputed,
+// sharded or overlapped, threads. What changes rounding (t, d, sequence parallelism) is compared in tolerances.
+// The program is also a worker: `test_train_covering worker CASE TRANSPORT` prints a run's bits, `ranks CASE` how
+// many ranks it has and what it is.
+#include "harness.h"
+#include "runs.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS = 8, GLOBAL_BATCH = 16, STEPS = 2, LEAST_CASES = 210, MOST_CASES = 400 };
+
+// ---- the choices ---------------------------------------------------------------------------------------
+
+typedef enum {
+    TENSOR,
+    DATA,
+    PIPELINE,
+    SCHEDULE,
+    RECOMPUTATION,
+    SEQUENCE_PARALLEL,
+    SHARDED,
+    OVERLAP,
+    MESSAGES,
+    PRECISION,
+    MODEL,
+    DROPOUT,
+    PROBABILITIES,
+    CHECKED,
+    NUM_FACTORS
+} Factor;
+
+enum { MOST_LEVELS = 7 };
+static const int num_levels[NUM_FACTORS] = {3, 3, 3, 7, 6, 2, 2, 3, 3, 3, 2, 2, 2, 2};
+
+typedef struct {
+    int level[NUM_FACTORS];
+} Case;
+
+static const char *const schedules[] = {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "auto"};
+static const int powers[] = {1, 2, 4};
+
+static bool two_chunks(const char *schedule) {
+    return !strcmp(schedule, "interleaved") || !strcmp(schedule, "zb-v");
+}
+
+static void set_recomputation(ModelMode *mode, int level) {
+    static const struct {
+        Recompute recompute;
+        int layers;
+        bool distribute;
+    } ways[] = {{RECOMPUTE_NOTHING, 0, false}, {RECOMPUTE_SELECTIVE, 0, false}, {RECOMPUTE_UNIFORM, 1, false},
+                {RECOMPUTE_UNIFORM, 2, false}, {RECOMPUTE_BLOCK, 1, false},     {RECOMPUTE_UNIFORM, 1, true}};
+    mode->recompute = ways[level].recompute;
+    mode->recompute_layers = ways[level].layers;
+    mode->distribute_saved = ways[level].distribute;
+}
+
+static RunPlan plan_of(const Case *c) {
+    static const DType types[] = {F32, BF16, F16};
+    const int *l = c->level;
+    Grid grid = {powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]]};
+    const char *schedule = schedules[l[SCHEDULE]];
+    RunPlan plan = {.spec = run_spec(grid, schedule, two_chunks(schedule) ? 2 : 1, LAYERS, GLOBAL_BATCH),
+                    .steps = STEPS,
+                    .lr = 3e-3,
+                    .transport = "threads",
+                    .check_comm = l[CHECKED],
+                    .loss_scale = l[PRECISION] == 2 ? 256 : 1};
+    EngineSpec *spec = &plan.spec;
+    if (l[MODEL]) run_make_llama(spec);
+    if (!l[DROPOUT]) spec->shape.hidden_dropout = spec->shape.attention_dropout = 0;
+    if (l[CHECKED]) spec->device = "check";
+    spec->mode.dtype = types[l[PRECISION]];
+    spec->mode.sequence_parallel = l[SEQUENCE_PARALLEL];
+    spec->mode.keep_probabilities = l[PROBABILITIES];
+    set_recomputation(&spec->mode, l[RECOMPUTATION]);
+    spec->shard_optimizer = l[SHARDED];
+    spec->overlap_gradients = l[OVERLAP] > 0;
+    spec->overlap_weights = l[OVERLAP] > 1;
+    spec->scatter_gather = l[MESSAGES] > 0;
+    spec->receive_ahead = l[MESSAGES] > 1;
+    return plan;
+}
+
+static void name_case(const Case *c, char text[256]) {
+    static const char *const recomputations[] = {"no",        "selective", "uniform-1",
+                                                 "uniform-2", "block-1",   "saved-shares"};
+    static const char *const types[] = {"fp32", "bf16", "fp16"};
+    const int *l = c->level;
+    snprintf(text, 256, "t%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s",
+             powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]], schedules[l[SCHEDULE]],
+             recomputations[l[RECOMPUTATION]], l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "",
+             l[SHARDED] ? ", sharded optimizer" : "", l[OVERLAP], l[MESSAGES], types[l[PRECISION]],
+             l[MODEL] ? "llama" : "gpt", l[DROPOUT] ? ", dropout" : "",
+             l[PROBABILITIES] ? ", probabilities kept" : "", l[CHECKED] ? ", checked" : "");
+}
+
+// ---- which combinations are possible -------------------------------------------------------------------
+
+static bool possible(const Case *c) {
+    const int *l = c->level;
+    int t = powers[l[TENSOR]], d = powers[l[DATA]], p = powers[l[PIPELINE]];
+    if (t * d * p > 8) return false;
+    if (l[SEQUENCE_PARALLEL] && (t == 1 || l[RECOMPUTATION] == 5)) return false;
+    if (t == 1 && l[RECOMPUTATION] == 5) return false;
+    if (d == 1 && (l[SHARDED] || l[OVERLAP])) return false;
+    if (l[OVERLAP] > 1 && !l[SHARDED]) return false;
+    if (p == 1 && (l[MESSAGES] || l[SCHEDULE] == 2)) return false;
+    RunPlan plan = plan_of(c);
+    const EngineSpec *spec = &plan.spec;
+    Schedule schedule;
+    Status status = schedule_create(&schedule, &(ScheduleSpec){.kind = spec->schedule,
+                                                               .ranks = p,
+                                                               .chunks = spec->num_chunks,
+                                                               .microbatches = spec->num_microbatches});
+    if (status == OK) schedule_destroy(&schedule);
+    return status == OK;
+}
+
+// ---- the covering set: greedy, from candidates that are the same in every run ----------------------------
+
+typedef bool Pairs[NUM_FACTORS][MOST_LEVELS][NUM_FACTORS][MOST_LEVELS];
+
+static int mark_pairs(Pairs seen, const Case *c, bool mark) {
+    int fresh = 0;
+    for (int a = 0; a < NUM_FACTORS; a++)
+        for (int b = 0; b < a; b++) {
+            bool *pair = &seen[a][c->level[a]][b][c->level[b]];
+            fresh += !*pair;
+            if (mark) *pair = true;
+        }
+    return fresh;
+}
+
+static Case candidate(uint64_t number) {
+    Case c;
+    for (int f = 0; f < NUM_FACTORS; f++)
+        c.level[f] =
+            (int)(rng_word(rng_key(7, "candidates", 0), number, (uint64_t)f) % (unsigned)num_levels[f]);
+    return c;
+}
+
+typedef struct {
+    Case cases[MOST_CASES];
+    int count;
+    uint64_t tried;
+    int pairs, uncovered; // pairs of choices that some candidate held; of them in no case
+} CoveringSet;
+
+// The best of `pool` possible candidates.
+static int choose(CoveringSet *set, Pairs seen, Pairs known, int pool, Case *best) {
+    int most = -1;
+    for (int found = 0; found < pool;) {
+        Case c = candidate(set->tried++);
+        if (!possible(&c)) continue;
+        found++;
+        set->pairs += mark_pairs(known, &c, true);
+        int fresh = mark_pairs(seen, &c, false);
+        if (fresh > most) most = fresh, *best = c;
+    }
+    return mark_pairs(seen, best, true);
+}
+
+static void make_set(CoveringSet *set) {
+    static Pairs seen, known;
+    memset(seen, 0, sizeof seen), memset(known, 0, sizeof known);
+    *set = (CoveringSet){0};
+    int covered = 0;
+    while (set->count < LEAST_CASES || (covered < set->pairs && set->count < MOST_CASES))
+        covered += choose(set, seen, known, 20, &set->cases[set->count]), set->count++;
+    set->uncovered = set->pairs - covered;
+}
+
+// ---- the law ---------------------------------------------------------------------------------------------
+
+static bool run_or_complain(const RunPlan *plan, const char *name, RunResult *result) {
+    Status status = run_plan(plan, result);
+    EXPECT(status == OK, "%s: %s", name, fail_message());
+    if (status != OK) return false;
+    double guess = log(plan->spec.shape.vocabulary);
+    EXPECT(fabs((double)result->loss[0] - guess) < 0.1 && result->norm[0] > 0, "%s: first loss %g, norm %g",
+           name, (double)result->loss[0], result->norm[0]);
+    return true;
+}
+
+// The same function and rounding, run as plainly as can be.
+static Case plain(const Case *c) {
+    static const Factor matters[] = {TENSOR, DATA,    SEQUENCE_PARALLEL, PRECISION,
+                                     MODEL,  DROPOUT, PROBABILITIES};
+    Case result = {{0}};
+    for (size_t i = 0; i < sizeof matters / sizeof *matters; i++)
+        result.level[matters[i]] = c->level[matters[i]];
+    return result;
+}
+
+typedef struct {
+    Case of;
+    RunResult result;
+} Known;
+
+static const RunResult *plain_result(const Case *c) {
+    static Known known[MOST_CASES];
+    static int count;
+    Case key = plain(c);
+    for (int i = 0; i < count; i++)
+        if (!memcmp(&known[i].of, &key, sizeof key)) return &known[i].result;
+    char name[256];
+    name_case(&key, name);
+    RunPlan plan = plan_of(&key);
+    if (count == MOST_CASES || !run_or_complain(&plan, name, &known[count].result)) return NULL;
+    known[count].of = key;
+    return &known[count++].result;
+}
+
+static void expect_same_bits(const RunResult *a, const RunResult *b, const char *name) {
+    for (int i = 0; i < STEPS; i++) {
+        EXPECT(!memcmp(&a->loss[i], &b->loss[i], sizeof(float)), "%s: loss %d is %.9g, not %.9g", name, i,
+               (double)b->loss[i], (double)a->loss[i]);
+        EXPECT(!memcmp(&a->norm[i], &b->norm[i], sizeof(double)), "%s: norm %d is %.17g, not %.17g", name, i,
+               b->norm[i], a->norm[i]);
+    }
+    EXPECT(!memcmp(&a->evaluation, &b->evaluation, sizeof(float)), "%s: evaluation", name);
+    EXPECT(!memcmp(a->checksum, b->checksum, sizeof a->checksum), "%s: parameters differ", name);
+}
+
+static void every_combination_gives_the_same_bits(void) {
+    static CoveringSet set;
+    make_set(&set);
+    EXPECT(set.count >= 200, "%d cases", set.count);
+    EXPECT(set.uncovered == 0, "%d of %d pairs of choices are in no case", set.uncovered, set.pairs);
+    for (int i = 0; i < set.count; i++) {
+        char name[256];
+        RunResult result;
+        name_case(&set.cases[i], name);
+        RunPlan plan = plan_of(&set.cases[i]);
+        const RunResult *expected = plain_result(&set.cases[i]);
+        if (expected && run_or_complain(&plan, name, &result)) expect_same_bits(expected, &result, name);
+    }
+}
+
+// ---- what rounds differently -----------------------------------------------------------------------------
+
+static double worst_difference(const RunResult *a, const RunResult *b) {
+    double worst = 0;
+    for (int i = 0; i < STEPS; i++) {
+        double loss = fabs((double)(a->loss[i] - b->loss[i])) / (double)a->loss[i];
+        double norm = fabs(a->norm[i] - b->norm[i]) / a->norm[i];
+        worst = fmax(worst, fmax(loss, norm));
+    }
+    return worst;
+}
+
+// How far a serial run in 16 bits is from the one in fp32: what rounding does at this size. A sum over t ranks is
+// rounded in t + 1 places instead of one, which is another draw of the same error.
+static double rounding_error(const Case *serial) {
+    Case exact = *serial;
+    exact.level[PRECISION] = 0;
+    const RunResult *rounded = plain_result(serial), *precise = plain_result(&exact);
+    return rounded && precise ? worst_difference(precise, rounded) : 0;
+}
+
+static void compare_grids(int precision, int model) {
+    Case serial = {{0}};
+    serial.level[PRECISION] = precision, serial.level[MODEL] = model;
+    const RunResult *one = plain_result(&serial);
+    double tolerance = precision ? 2 * rounding_error(&serial) : 1e-5;
+    if (getenv("TRIREME_TEST_REPORT"))
+        printf("precision %d, model %d: tolerance %.2g\n", precision, model, tolerance);
+    for (int t = 0; one && t < 3; t++)
+        for (int d = 0; d < 3; d++)
+            for (int sp = 0; sp < 2; sp++) {
+                Case c = serial;
+                c.level[TENSOR] = t, c.level[DATA] = d, c.level[SEQUENCE_PARALLEL] = sp;
+                if (!possible(&c)) continue;
+                char name[256];
+                name_case(&c, name);
+                const RunResult *result = plain_result(&c);
+                if (!result) return;
+                double difference = worst_difference(one, result);
+                if (getenv("TRIREME_TEST_REPORT")) printf("%s: %.2g\n", name, difference);
+                EXPECT(difference < tolerance, "%s: differs by %.2g, more than %.2g", name, difference,
+                       tolerance);
+            }
+}
+
+static void grids_are_close(void) {
+    for (int model = 0; model < 2; model++)
+        for (int precision = 0; precision < 3; precision++) compare_grids(precision, model);
+}
+
+// ---- worker ------------------------------------------------------------------------------------------------
+
+static int worker(char **argv) {
+    static CoveringSet set;
+    make_set(&set);
+    int number = atoi(argv[2]);
+    if (number >= set.count) return fprintf(stderr, "there are %d cases\n", set.count), 2;
+    RunPlan plan = plan_of(&set.cases[number]);
+    plan.transport = argv[3];
+    RunResult result = {0};
+    Status status = run_plan(&plan, &result);
+    if (status != OK) return fprintf(stderr, "%s\n", fail_message()), (int)status;
+    if (!result.ranks) return 0; // not rank 0
+    for (int i = 0; i < STEPS; i++) printf("%a %a\n", (double)result.loss[i], result.norm[i]);
+    printf("%a %a %a %a %a\n", (double)result.evaluation, result.checksum[0], result.checksum[1],
+           result.checksum[2], result.checksum[3]);
+    return 0;
+}
+
+static int ranks_of_case(const char *number) {
+    static CoveringSet set;
+    make_set(&set);
+    const Case *c = &set.cases[atoi(number) % set.count];
+    char name[256];
+    name_case(c, name);
+    RunPlan plan = plan_of(c);
+    return printf("%d %s\n", grid_size(plan.spec.grid), name), 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 4 && !strcmp(argv[1], "worker")) return worker(argv);
+    if (argc == 3 && !strcmp(argv[1], "ranks")) return ranks_of_case(argv[2]);
+    return harness_run(
+        (const Test[]){{"every_combination_gives_the_same_bits", every_combination_gives_the_same_bits},
+                       {"grids_are_close", grids_are_close},
+                       {0}},
+        argc, argv);
+}
