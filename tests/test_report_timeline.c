@@ -42,7 +42,7 @@ static void figure_4(void) {
                     "       0                                                            33 us\n"
                     "       0> forward   0< backward  of microbatch 0\n");
     expect_timeline("interleaved", 2, 2, 4, 80, false,
-                    "rank 0 0a1a0b1b    2a0BBB3a1BBB2b0AAA3b1AAA2BBB  3BBB2AAA3AAA\n"
+                    "rank 0 0a1a0b1b2a  0BBB3a1BBB2b0AAA3b1AAA  2BBB  3BBB2AAA3AAA\n"
                     "rank 1   0a1a0b0BBB1b1BBB2a0AAA3a1AAA2b2BBB3b3BBB2AAA3AAA\n"
                     "       0                                              13.5 us\n"
                     "       0a 0b forward   0A 0B backward  of microbatch 0 in chunks 0 to 1\n");

@@ -219,7 +219,7 @@ HoldChanges schedule_holds(const Schedule *schedule, int rank, Instr in, bool tr
 // does.
 int schedule_local_chunk(const Schedule *schedule, int rank, int chunk, int step);
 // How large the pools of `rank` are: what the program needs at once. The two that are sent from have
-// num_sending - 1 buffers more, as many as keep the walk of schedule_verify as short as any number would;
+// num_sending - 1 buffers more, so many that the walk of schedule_verify delays no compute for the lack of one;
 // those that are received into have room for all that may come receive_ahead.
 int schedule_pool(const Schedule *schedule, int rank, Hold hold);
 // The most microbatches of any chunk that `rank` holds at once: its stash pool.
@@ -248,6 +248,7 @@ typedef struct {
 
 typedef struct {
     double total_us; // makespan
+    double ends_us;  // when computes end, all added up: larger when any was delayed
     double bubble;   // total / (mean busy time of the ranks) - 1: the paper's bubble over the ideal time
     int *peak_stash; // [num_ranks] chunk activations held at once
     double *busy_us; // [num_ranks]

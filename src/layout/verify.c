@@ -144,29 +144,29 @@ static Status check_programs(const Schedule *schedule) {
 }
 
 // With computes of 1, so that times are exact: a FORWARD, BACKWARD_INPUT or BACKWARD_WEIGHT of a chunk.
-static Status walk_both(const Schedule *schedule, double *total_us) {
+static Status walk_both(const Schedule *schedule, double *ends_us) {
     double unit = schedule->num_chunks;
     ScheduleCosts costs = {.forward_us = unit, .backward_us = 2 * unit, .weight_fraction = 0.5};
     Simulation training = {0};
     TRY(schedule_walk(schedule, costs, false, NULL));
     TRY(schedule_walk(schedule, costs, true, &training));
-    *total_us = training.total_us;
+    *ends_us = training.ends_us;
     return OK;
 }
 
 Status schedule_verify(const Schedule *schedule) {
-    double total_us;
+    double ends_us;
     TRY(check_programs(schedule));
-    return walk_both(schedule, &total_us);
+    return walk_both(schedule, &ends_us);
 }
 
 // Ends: with as many buffers as messages nothing waits for one.
 Status schedule_prove(Schedule *schedule) {
-    double shortest_us, total_us;
+    double undelayed_us, ends_us;
     TRY(check_programs(schedule));
     schedule->num_sending = INT_MAX;
-    TRY(walk_both(schedule, &shortest_us));
+    TRY(walk_both(schedule, &undelayed_us));
     schedule->num_sending = 1;
-    while (walk_both(schedule, &total_us) != OK || total_us > shortest_us) schedule->num_sending *= 2;
+    while (walk_both(schedule, &ends_us) != OK || ends_us > undelayed_us) schedule->num_sending *= 2;
     return OK;
 }

@@ -40,7 +40,7 @@ typedef struct {
 
 typedef struct {
     int at; // next instruction
-    double clock_us, busy_us;
+    double clock_us, busy_us, ends_us;
     Item *items;
     Pool pools[NUM_HOLDS];
     const Channel *waits_on; // NULL while it can go on
@@ -273,6 +273,7 @@ static void run_compute(const Walk *walk, int rank, Instr in) {
     double us = duration_us(walk, rank, in);
     self->clock_us += us;
     self->busy_us += us;
+    self->ends_us += self->clock_us;
 }
 
 static Status step(Walk *walk, int rank, Instr in) {
@@ -364,6 +365,7 @@ Status schedule_walk(const Schedule *schedule, ScheduleCosts costs, bool trainin
     Status status = walk_all(&walk);
     for (int r = 0; out && r < schedule->num_ranks; r++) {
         if (out->busy_us) out->busy_us[r] = walk.runners[r].busy_us;
+        out->ends_us += walk.runners[r].ends_us;
         if (walk.runners[r].clock_us > out->total_us) out->total_us = walk.runners[r].clock_us;
     }
     walk_close(&walk);
