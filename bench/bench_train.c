@@ -1,6 +1,7 @@
 // Whole training steps of GPT-2 124M, in fp32 and in bf16, as a fraction of the matrix products this machine does
-// at the same shapes, and what two ranks of one thread make of it against one rank of two threads. Medians;
-// commands in `./run bench`. Usage: bench_train [fp32|bf16], both in turn without one.
+// at the same shapes, what two ranks of one thread make of it against one rank of two threads, and what --trace
+// costs. Medians; commands in `./run bench`. Usage: bench_train [fp32|bf16|trace], all in turn without one.
+#include "base/trace.h"
 #include "train/train.h"
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +19,8 @@ typedef struct {
     ModelShape shape;
     DType dtype;
     const Case *which;
-    double step_s; // out: median
+    bool trace;              // every other step
+    double step_s, traced_s; // out: medians
 } Job;
 
 static ModelShape gpt2_124m(int sequence, float dropout) {
@@ -136,31 +138,56 @@ static Status rank_main(Comm *world, void *arg) {
     Engine *engine;
     TRY(engine_open(&engine, &spec, world));
     int32_t *tokens = random_tokens(&spec, 0), *labels = random_tokens(&spec, 1);
-    double seconds[16];
-    for (int step = 0; step <= which->steps; step++) {
+    double seconds[2][16]; // without and with a trace, in turn: the machine's moods strike both
+    Rank *rank = rank_current();
+    CHECK(!job->trace || trace_open(100000), "no memory for a trace");
+    Trace *trace = rank->trace;
+    int ways = job->trace ? 2 : 1;
+    for (int step = 0; step <= ways * which->steps; step++) {
+        rank->trace = step % ways ? trace : NULL;
         comm_barrier(world);
         double start = clock_s();
         Batch batch = {.num_microbatches = spec.num_microbatches, .tokens = tokens, .labels = labels};
         engine_train(engine, batch, (StepOptions){.lr = 1e-5, .weight_decay = 0.01, .loss_scale = 1});
         comm_barrier(world);
-        if (step) seconds[step - 1] = clock_s() - start;
+        if (step) seconds[step % ways][(step - 1) / ways] = clock_s() - start;
     }
-    if (comm_rank(world) == 0) job->step_s = median(seconds, which->steps);
+    rank->trace = trace;
+    trace_close();
+    if (comm_rank(world) == 0) job->step_s = median(seconds[0], which->steps);
+    if (comm_rank(world) == 0 && job->trace) job->traced_s = median(seconds[1], which->steps);
     free(tokens), free(labels);
     engine_close(engine);
     return OK;
 }
 
-static double run_case(const ModelShape *shape, DType dtype, const Case *which) {
-    Job job = {.shape = *shape, .dtype = dtype, .which = which};
+static void run_job(Job *job) {
+    const Case *which = job->which;
     int launched = comm_launcher_ranks();
     CommOptions options = {.transport = launched ? "mpi" : "threads",
                            .ranks = grid_size(which->grid),
                            .timeout_s = 600,
                            .deterministic = true};
-    Status status = comm_launch(options, rank_main, &job);
+    Status status = comm_launch(options, rank_main, job);
     CHECK(status == OK, "%s: %s", which->name, fail_message());
+}
+
+static double run_case(const ModelShape *shape, DType dtype, const Case *which) {
+    Job job = {.shape = *shape, .dtype = dtype, .which = which};
+    run_job(&job);
     return job.step_s;
+}
+
+// Small layers, so that there are many events for the time.
+static void run_traced(void) {
+    const Case which = {"2 ranks x 1 thread, p=2 m=16", {1, 1, 2}, 1, 16, 9, 0};
+    Job job = {.shape = gpt2_124m(64, 0.1f), .dtype = F32, .which = &which, .trace = true};
+    job.shape.layers = 4, job.shape.hidden = 256, job.shape.ffn = 1024;
+    job.shape.heads = 4, job.shape.head_size = 64, job.shape.vocabulary = 1024;
+    run_job(&job);
+    printf(
+        "\n--trace: a step of 4 layers of 256, sequence 64, %s takes %.2f ms, traced %.2f ms: %.3f times\n",
+        which.name, 1e3 * job.step_s, 1e3 * job.traced_s, job.traced_s / job.step_s);
 }
 
 static void print_case(const Case *c, double step_s, double flops, double peak, double base_s) {
@@ -217,11 +244,13 @@ int main(int argc, char **argv) {
     printf(
         "GPT-2 124M, sequence 1024, dropout 0.1; %.1f GFLOP per sample by 72 B L S H^2 (1 + S/6H + V/12LH)\n",
         model_flops(&shape, 1) / 1e9);
+    if (argc == 2 && !strcmp(argv[1], "trace")) return run_traced(), 0;
     bool both = argc == 1;
     double single_s = both || strcmp(argv[1], "bf16") ? run_all(&shape, F32) : 0;
     double half_s = both || !strcmp(argv[1], "bf16") ? run_all(&shape, BF16) : 0;
     if (both)
         printf("\n1 rank x 2 threads: bf16 trains %.2f times as many tokens per second as fp32\n",
                single_s / half_s);
+    if (both) run_traced();
     return 0;
 }

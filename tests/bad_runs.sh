@@ -86,6 +86,45 @@ expect 78 "--ranks" "${run[@]}" --ranks 3 --tp 2
 expect 78 "world size (3) is not divisible" mpirun --oversubscribe -n 3 "${run[@]}" --tp 2
 expect_one_error
 
+# ---- memory without data -----------------------------------------------------------------------------------------
+memory=("$trireme" memory "${model[@]}")
+expect 78 "--vocab-size is required" "${memory[@]}"
+expect 78 "add --data-path or --tokenizer-model" "${memory[@]}" --vocab-size 400 --eod-mask-loss
+expect 78 "--merge-file is missing" "${memory[@]}" --vocab-size 400 --vocab-file corpus.vocab.json
+expect 66 "nowhere" "${memory[@]}" --data-path nowhere
+expect 78 "differs from the tokenizer's 400" "${memory[@]}" --vocab-size 401 --tokenizer-model corpus
+
+# ---- traces --------------------------------------------------------------------------------------------------------
+expect 73 "--trace nowhere/t.json: cannot create" "${run[@]}" --trace nowhere/t.json
+expect 73 "--trace nowhere/t.json: cannot create" mpirun --oversubscribe -n 2 "${run[@]}" --trace nowhere/t.json
+expect_one_error
+expect 73 "not a regular file" "${run[@]}" --trace /dev/full
+expect 0 "trained 3 iterations" "${run[@]}" --ranks 4 --pp 2 --vp 2 --trace traced.json
+read_trace=("$trireme" schedule --trace)
+expect 0 ", the median of " "${read_trace[@]}" traced.json
+expect 64 "leave out --pipeline-model-parallel-size" "${read_trace[@]}" traced.json --pp 2
+expect 64 "leave out --hop-us" "${read_trace[@]}" traced.json --hop-us 1
+expect 64 "leave out --from" "${read_trace[@]}" traced.json --from mine.txt
+expect 66 "missing.json" "${read_trace[@]}" missing.json
+expect 65 "text.txt: line 1: it opens no trace" "${read_trace[@]}" text.txt
+expect 73 "--svg nowhere/s.svg" "${read_trace[@]}" traced.json --svg nowhere/s.svg
+size=$(stat -c %s traced.json)
+for keep in 0 1 500 5000 $((size / 2)) $((size - 1)) $((size - 4)); do
+    head -c "$keep" traced.json >cut.json
+    expect 65 "cut.json: line" "${read_trace[@]}" cut.json
+done
+for at in 0 100 115 125 300 700 1300 $(seq 3001 $((size / 20)) "$size"); do # what can still be read may be read
+    cp traced.json flipped.json
+    printf '\xff' | dd of=flipped.json bs=1 seek="$at" conv=notrunc status=none
+    timeout 60 "${read_trace[@]}" flipped.json >flipped.log 2>&1
+    code=$?
+    [[ $code == 0 || $code == 65 ]] || complain "exit $code with byte $at of a trace wrong: $(tail -3 flipped.log)"
+done
+expect 0 "had no room for its first" "${run[@]}" --ranks 4 --pp 2 --vp 2 --trace few.json --trace-events 30
+expect 65 "few.json: no step of it is there as a whole: --trace-events was too small, rank" "${read_trace[@]}" few.json
+expect 0 "nothing was trained" "${run[@]}" --train-iters 0 --trace none.json
+expect 65 "none.json: no step of it is there as a whole: the run ended" "${read_trace[@]}" none.json
+
 # ---- signals --------------------------------------------------------------------------------------------------
 long=("$trireme" train --data-path corpus --split "100,0,0" --eval-iters 0 "${model[@]}" --train-iters 100000 --plain)
 
@@ -127,6 +166,14 @@ for signal in INT TERM; do
     kill -"$signal" "$pid"
     expect_ended 130 "stopped by a signal"
 done
+
+# A run that was stopped has a trace all the same.
+start "${long[@]}" --ranks 4 --tp 2 --pp 2 --trace ended.json
+until_true is_training
+sleep 0.5
+kill -INT "$pid"
+expect_ended 130 "stopped by a signal"
+expect 0 "tp 2, dp 1, pp 2" "${read_trace[@]}" ended.json
 
 # The launcher turns either signal into TERM for the ranks and, a second later, KILL.
 for signal in INT TERM; do

@@ -38,6 +38,8 @@ int harness_run(const Test *tests, int argc, char **argv) {
     return failed || !ran;
 }
 
+bool harness_short(void) { return getenv("TRIREME_TEST_SHORT") != NULL; }
+
 static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
     (void)st, (void)kind, (void)at;
     return remove(path);

@@ -61,10 +61,12 @@ static inline void open_bench_groups(Share *s) {
     c->dp = bench_group(s, "dp", 1u << AXIS_DP);
     c->pp = bench_group(s, "pp", 1u << AXIS_PP);
     c->model = bench_group(s, "model", 1u << AXIS_TP | 1u << AXIS_PP);
-    bool one_rank = c->grid.pp == 1 || (setup->vee && setup_chunks(setup) % 2 == 0);
-    int ends[2], rank = comm_rank(s->world), num_ends = grid_embedding_group(c->grid, rank, ends);
-    if (!one_rank && (c->place.pp == 0 || c->place.pp == c->grid.pp - 1))
-        EXPECT_OK(comm_split(s->world, "embedding", ends, num_ends, &c->embedding));
+    int last = setup->vee && setup_chunks(setup) % 2 == 0 ? 0 : c->grid.pp - 1;
+    if (last == 0 || (c->place.pp != 0 && c->place.pp != last)) return;
+    Place first_stage = c->place, last_stage = c->place;
+    first_stage.pp = 0, last_stage.pp = last;
+    int ends[2] = {grid_rank(c->grid, first_stage), grid_rank(c->grid, last_stage)};
+    EXPECT_OK(comm_split(s->world, "embedding", ends, 2, &c->embedding));
 }
 
 static inline void place_bench(Share *s) {

@@ -1,5 +1,8 @@
 #include "runs.h"
 #include "base/half.h"
+#include "harness.h"
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,30 +44,38 @@ int32_t run_token(int64_t sample, int64_t position, int vocabulary) {
     return (int32_t)(word % (uint32_t)vocabulary);
 }
 
-Batch run_batch(const EngineSpec *spec, const Context *context, int64_t consumed) {
+// Three of four tokens, of each sample the first.
+static float run_mask(int64_t sample, int64_t position) {
+    uint32_t word = rng_word(rng_key(1234, "mask", 0), (uint64_t)sample, (uint64_t)position);
+    return position == 0 || word % 4 ? 1 : 0;
+}
+
+Batch run_batch(const EngineSpec *spec, const Context *context, int64_t consumed, int num_microbatches) {
     const ModelShape *s = &spec->shape;
-    int64_t m = spec->num_microbatches, tokens_each = (int64_t)s->sequence * s->microbatch;
+    int64_t m = num_microbatches, tokens_each = (int64_t)s->sequence * s->microbatch;
     int32_t *tokens = malloc((size_t)(m * tokens_each) * sizeof *tokens);
     int32_t *labels = malloc((size_t)(m * tokens_each) * sizeof *labels);
-    CHECK(tokens && labels, "no memory for a batch");
-    for (int64_t k = 0; k < m; k++)
-        for (int64_t i = 0; i < tokens_each; i++) {
-            int64_t position = i / s->microbatch, column = i % s->microbatch;
-            int64_t sample = consumed + (k * spec->grid.dp + context->place.dp) * s->microbatch + column;
-            tokens[k * tokens_each + i] = run_token(sample, position, s->vocabulary);
-            labels[k * tokens_each + i] = run_token(sample, position + 1, s->vocabulary);
-        }
-    return (Batch){.num_microbatches = (int)m, .consumed = consumed, .tokens = tokens, .labels = labels};
+    float *mask = spec->masked ? malloc((size_t)(m * tokens_each) * sizeof *mask) : NULL;
+    CHECK(tokens && labels && !(spec->masked && !mask), "no memory for a batch");
+    for (int64_t i = 0; i < m * tokens_each; i++) {
+        int64_t k = i / tokens_each, position = i % tokens_each / s->microbatch, column = i % s->microbatch;
+        int64_t sample = consumed + (k * spec->grid.dp + context->place.dp) * s->microbatch + column;
+        tokens[i] = run_token(sample, position, s->vocabulary);
+        labels[i] = run_token(sample, position + 1, s->vocabulary);
+        if (mask) mask[i] = run_mask(sample, position);
+    }
+    return (Batch){
+        .num_microbatches = (int)m, .consumed = consumed, .tokens = tokens, .labels = labels, .mask = mask};
 }
 
 void run_batch_free(Batch *batch) {
     free((void *)(uintptr_t)batch->tokens);
     free((void *)(uintptr_t)batch->labels);
+    free((void *)(uintptr_t)batch->mask);
     *batch = (Batch){0};
 }
 
-// ---- a checksum that no partition changes
-// -------------------------------------------------------------------------
+// ---- a checksum that no partition changes -----------------------------------------------------------------
 
 static uint64_t element_hash(RngKey key, uint64_t index, float value) {
     uint32_t bits;
@@ -89,8 +100,9 @@ static void download(const Param *p, const Context *c, float *out) {
     free(half);
 }
 
+// A tied copy counts as what it is a copy of.
 static uint64_t param_hash(const Param *p, const Context *c) {
-    RngKey key = rng_key(0, p->spec.name, 0);
+    RngKey key = rng_key(0, p->spec.tied_to ? p->spec.tied_to : p->spec.name, 0);
     size_t whole_count = (size_t)(p->spec.rows * p->spec.cols), local_count = (size_t)tensor_count(p->value);
     float *whole = calloc(whole_count, sizeof *whole), *local = calloc(local_count, sizeof *local);
     float *marks = calloc(local_count, sizeof *marks), *where = calloc(whole_count, sizeof *where);
@@ -106,33 +118,86 @@ static uint64_t param_hash(const Param *p, const Context *c) {
     return sum;
 }
 
+// 16 bits at a time, so that sums of doubles are exact.
+static void split_sum(uint64_t sum, double pieces[4]) {
+    for (int i = 0; i < 4; i++) pieces[i] = (double)(sum >> 16 * i & 0xFFFF);
+}
+
+static void expect_alike(Comm *group, uint64_t sum, const char *what) {
+    double ends[8];
+    split_sum(sum, ends);
+    for (int i = 0; i < 4; i++) ends[4 + i] = -ends[i];
+    comm_all_reduce_host(group, ends, 8, REDUCE_MAX);
+    for (int i = 0; i < 4; i++) EXPECT(ends[i] == -ends[4 + i], "%s of %s differ", what, comm_name(group));
+}
+
+static bool is_tied(const Params *params, const Param *p) {
+    for (int i = 0; i < params->count; i++) {
+        const char *original = params->items[i]->spec.tied_to;
+        if (original && (params->items[i] == p || !strcmp(original, p->spec.name))) return true;
+    }
+    return false;
+}
+
 static void checksum(Engine *engine, Comm *world, double out[4]) {
     const Context *c = engine_context(engine);
     const Params *params = engine_params(engine);
-    uint64_t sum = 0;
+    uint64_t counted = 0, all = 0, whole = 0, tied = 0;
     for (int i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
-        bool counted = p->chunk >= 0 && !p->spec.tied_to && c->place.dp == 0 &&
-                       (p->spec.shard.dim >= 0 || c->place.tp == 0);
-        if (counted) sum += param_hash(p, c);
+        if (p->chunk < 0) continue;
+        bool sliced = p->spec.shard.dim >= 0;
+        uint64_t hash = param_hash(p, c);
+        all += hash;
+        if (!sliced) whole += hash;
+        if (c->embedding && is_tied(params, p)) tied += hash;
+        if (!p->spec.tied_to && c->place.dp == 0 && (sliced || c->place.tp == 0)) counted += hash;
     }
-    // 16 bits at a time, so that sums of doubles are exact; the pieces are compared as they are, without
-    // carries.
-    for (int i = 0; i < 4; i++) out[i] = (double)(sum >> 16 * i & 0xFFFF);
+    expect_alike(c->dp, all, "parameters");
+    expect_alike(c->tp, whole, "parameters that are not cut");
+    if (c->embedding) expect_alike(c->embedding, tied, "tied copies");
+    split_sum(counted, out);
     comm_all_reduce_host(world, out, 4, REDUCE_SUM);
     // Carry, modulo 2^64: partial sums differ with the partition, their total does not.
     uint64_t total = 0;
     for (int i = 0; i < 4; i++) total += (uint64_t)out[i] << 16 * i;
-    for (int i = 0; i < 4; i++) out[i] = (double)(total >> 16 * i & 0xFFFF);
+    split_sum(total, out);
 }
 
-// ---- running
-// -------------------------------------------------------------------------------------------------------
+// ---- running ----------------------------------------------------------------------------------------------
 
 typedef struct {
     const RunPlan *plan;
     RunResult *result;
 } Job;
+
+static int microbatches_of(const RunPlan *plan, int step) {
+    return plan->microbatches ? plan->microbatches[step] : plan->spec.num_microbatches;
+}
+
+static float evaluate(const RunPlan *plan, Engine *engine, int64_t consumed) {
+    Batch batch = run_batch(&plan->spec, engine_context(engine), consumed, plan->spec.num_microbatches);
+    float loss = engine_evaluate(engine, batch);
+    run_batch_free(&batch);
+    return loss;
+}
+
+static void train(const RunPlan *plan, Engine *engine, RunResult *result) {
+    int64_t consumed = 0, samples = (int64_t)plan->spec.grid.dp * plan->spec.shape.microbatch;
+    LossScaler scaler = plan->scaler.scale > 0 ? plan->scaler : loss_scaler(1, 1, 1, 1, false);
+    result->steps = plan->steps;
+    for (int step = 0; step < plan->steps; step++) {
+        int m = microbatches_of(plan, step);
+        Batch batch = run_batch(&plan->spec, engine_context(engine), consumed, m);
+        StepResult r = engine_train(engine, batch, (StepOptions){plan->lr, 0.1, scaler.scale});
+        run_batch_free(&batch);
+        result->loss[step] = r.loss, result->norm[step] = r.grad_norm, result->scale[step] = scaler.scale;
+        loss_scaler_update(&scaler, !r.finite);
+        if (!plan->same_batch) consumed += m * samples;
+        if (plan->evaluates_between || step + 1 == plan->steps)
+            result->evaluation[step] = evaluate(plan, engine, consumed);
+    }
+}
 
 static Status rank_main(Comm *world, void *arg) {
     const Job *job = arg;
@@ -141,20 +206,7 @@ static Status rank_main(Comm *world, void *arg) {
     Engine *engine;
     TRY(engine_open(&engine, &plan->spec, world));
     if (plan->opened) plan->opened(engine, plan->self);
-    int64_t global_batch =
-        (int64_t)plan->spec.num_microbatches * plan->spec.grid.dp * plan->spec.shape.microbatch;
-    for (int step = 0; step <= plan->steps; step++) {
-        Batch batch =
-            run_batch(&plan->spec, engine_context(engine), plan->same_batch ? 0 : step * global_batch);
-        if (step < plan->steps) {
-            StepResult r = engine_train(
-                engine, batch, (StepOptions){plan->lr, 0.1, plan->loss_scale > 0 ? plan->loss_scale : 1});
-            result.loss[step] = r.loss, result.norm[step] = r.grad_norm;
-        } else {
-            result.evaluation = engine_evaluate(engine, batch);
-        }
-        run_batch_free(&batch);
-    }
+    train(plan, engine, &result);
     checksum(engine, world, result.checksum);
     if (plan->finished) plan->finished(engine, plan->self);
     if (comm_rank(world) == 0) *job->result = result;
@@ -163,11 +215,74 @@ static Status rank_main(Comm *world, void *arg) {
 }
 
 Status run_plan(const RunPlan *plan, RunResult *result) {
-    Job job = {plan, result};
+    int smaller[RUN_STEPS_MOST];
+    RunPlan announced = *plan;
+    CHECK(plan->steps <= RUN_STEPS_MOST, "%d steps", plan->steps);
+    announced.spec.smaller = smaller, announced.spec.num_smaller = 0;
+    for (int step = 0; step < plan->steps; step++)
+        if (microbatches_of(plan, step) < plan->spec.num_microbatches)
+            smaller[announced.spec.num_smaller++] = microbatches_of(plan, step);
+    Job job = {&announced, result};
     CommOptions options = {.transport = plan->transport,
                            .ranks = grid_size(plan->spec.grid),
                            .timeout_s = 120,
                            .check = plan->check_comm,
                            .deterministic = true};
     return comm_launch(options, rank_main, &job);
+}
+
+// ---- expectations -----------------------------------------------------------------------------------------
+
+bool run_or_complain(const RunPlan *plan, const char *name, RunResult *result) {
+    Status status = run_plan(plan, result);
+    EXPECT(status == OK, "%s: %s", name, fail_message());
+    if (status != OK) return false;
+    double guess = log(plan->spec.shape.vocabulary);
+    EXPECT(fabs((double)result->loss[0] - guess) < 0.1 && result->norm[0] > 0, "%s: first loss %g, norm %g",
+           name, (double)result->loss[0], result->norm[0]);
+    return true;
+}
+
+void run_expect_same_bits(const RunResult *a, const RunResult *b, const char *name) {
+    EXPECT(a->steps == b->steps, "%s: %d and %d steps", name, a->steps, b->steps);
+    for (int i = 0; i < a->steps; i++) {
+        bool both = a->evaluation[i] > 0 && b->evaluation[i] > 0;
+        EXPECT(!memcmp(&a->loss[i], &b->loss[i], sizeof(float)), "%s: loss %d is %.9g, not %.9g", name, i,
+               (double)b->loss[i], (double)a->loss[i]);
+        EXPECT(!memcmp(&a->norm[i], &b->norm[i], sizeof(double)), "%s: norm %d is %.17g, not %.17g", name, i,
+               b->norm[i], a->norm[i]);
+        EXPECT(a->scale[i] == b->scale[i], "%s: scale %d is %g, not %g", name, i, b->scale[i], a->scale[i]);
+        EXPECT(!both || !memcmp(&a->evaluation[i], &b->evaluation[i], sizeof(float)),
+               "%s: evaluation %d is %.9g, not %.9g", name, i, (double)b->evaluation[i],
+               (double)a->evaluation[i]);
+    }
+    EXPECT(a->evaluation[a->steps - 1] > 0 && b->evaluation[a->steps - 1] > 0, "%s: no evaluation", name);
+    EXPECT(!memcmp(a->checksum, b->checksum, sizeof a->checksum), "%s: parameters differ", name);
+}
+
+void run_expect_predicted_memory(Engine *engine, void *self) {
+    (void)self;
+    const EngineMemory *said = engine_memory(engine);
+    EngineMemory used = engine_memory_used(engine);
+    EXPECT(used.run == said->run, "run: %zu of %zu bytes", used.run, said->run);
+    EXPECT(used.stash == said->stash && used.num_stashes == said->num_stashes,
+           "stashes: %d of %zu, not %d of %zu bytes", used.num_stashes, used.stash, said->num_stashes,
+           said->stash);
+    EXPECT(used.recomputed == said->recomputed && used.num_recomputed == said->num_recomputed,
+           "recomputed: %d of %zu, not %d of %zu bytes", used.num_recomputed, used.recomputed,
+           said->num_recomputed, said->recomputed);
+    EXPECT(used.scratch == said->scratch, "scratch: %zu of %zu bytes", used.scratch, said->scratch);
+    EXPECT(used.workspace == said->workspace, "workspace: %zu of %zu bytes", used.workspace, said->workspace);
+}
+
+int run_print_bits(const RunPlan *plan) {
+    RunResult result = {0}; // and so it stays, but on rank 0
+    Status status = run_plan(plan, &result);
+    if (status != OK) return fprintf(stderr, "%s\n", fail_message()), (int)status;
+    for (int i = 0; i < result.steps; i++)
+        printf("%a %a %a\n", (double)result.loss[i], result.norm[i], (double)result.evaluation[i]);
+    if (result.ranks)
+        printf("%a %a %a %a\n", result.checksum[0], result.checksum[1], result.checksum[2],
+               result.checksum[3]);
+    return 0;
 }

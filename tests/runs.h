@@ -1,6 +1,5 @@
 // Small training runs for tests: a spec, synthetic batches that are a function of the sample number alone,
-// and what came out
-// in a form that does not depend on the grid. Included by the tests of train/.
+// and what came out in a form that does not depend on the grid. Included by the tests of train/.
 #pragma once
 #include "train/train.h"
 
@@ -12,8 +11,11 @@ typedef struct {
     double lr;
     const char *transport; // "threads" or "mpi"
     bool check_comm;
-    bool same_batch;   // every step reads the first samples again
-    double loss_scale; // of the gradients; 0: 1
+    bool same_batch;        // every step reads the first samples again
+    bool evaluates_between; // after every step, not only after the last
+    // [steps], at most the spec's; NULL: always those. run_plan announces them to the engine.
+    const int *microbatches;
+    LossScaler scaler; // of the gradients; scale 0: 1 throughout
     // Called by every rank after engine_open and after the last step; NULL: not.
     void (*opened)(Engine *engine, void *self);
     void (*finished)(Engine *engine, void *self);
@@ -21,13 +23,12 @@ typedef struct {
 } RunPlan;
 
 typedef struct {
+    int steps, ranks;
     float loss[RUN_STEPS_MOST];
-    double norm[RUN_STEPS_MOST];
-    float evaluation; // after the last step
-    // Over all elements of all parameters: independent of how they are cut and of the order they are visited
-    // in.
+    float evaluation[RUN_STEPS_MOST]; // of a full batch, after the step; 0: there was none
+    double norm[RUN_STEPS_MOST], scale[RUN_STEPS_MOST];
+    // Over all elements of all parameters, however they are cut and in whatever order they are visited.
     double checksum[4];
-    int ranks;
 } RunResult;
 
 // A GPT of `layers` layers small enough for thousands of steps; dropout on.
@@ -37,7 +38,17 @@ void run_make_llama(EngineSpec *spec);
 // Token `position` of sample `sample`.
 int32_t run_token(int64_t sample, int64_t position, int vocabulary);
 // The arrays of one step of this rank; freed with run_batch_free.
-Batch run_batch(const EngineSpec *spec, const Context *context, int64_t consumed);
+Batch run_batch(const EngineSpec *spec, const Context *context, int64_t consumed, int num_microbatches);
 void run_batch_free(Batch *batch);
-// Runs the plan on all its ranks; rank 0's result.
+// Runs the plan on all its ranks; rank 0's result. That replicas and tied copies end alike is expected on
+// every rank.
 Status run_plan(const RunPlan *plan, RunResult *result);
+// The same; false, and a failure of the test, when it does not run or begins with another loss than that of
+// guessing (a run of nothing but NaN would agree with itself).
+bool run_or_complain(const RunPlan *plan, const char *name, RunResult *result);
+// Losses, norms, scales, checksums, and the evaluations that both made.
+void run_expect_same_bits(const RunResult *a, const RunResult *b, const char *name);
+// What a rank has used is what was predicted. For RunPlan.finished.
+void run_expect_predicted_memory(Engine *engine, void *self);
+// Runs the plan and prints its bits, from rank 0; the exit code for main.
+int run_print_bits(const RunPlan *plan);

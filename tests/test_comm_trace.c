@@ -1,5 +1,5 @@
-// What comm/ leaves in a trace: each operation from its post to its end, each wait, and nothing without a
-// trace.
+// What comm/ leaves in a trace: each operation from its post to its end, each wait, and nothing of groups of
+// a single rank or without a trace.
 #include "base/trace.h"
 #include "test_comm_values.h"
 #include <unistd.h>
@@ -47,6 +47,17 @@ static void talk(Comm *pair) {
     free(x.data);
 }
 
+static void talk_to_oneself(Comm *world) {
+    Comm *alone = NULL;
+    int rank = comm_rank(world);
+    double value = rank;
+    EXPECT_OK(comm_split(world, "alone", &rank, 1, &alone));
+    comm_all_reduce_host(alone, &value, 1, REDUCE_SUM);
+    comm_barrier(alone);
+    EXPECT(value == rank && comm_counts(alone)[COMM_BARRIER].calls == 1, "it did not happen");
+    comm_close(alone);
+}
+
 static Status traced(Comm *world, void *arg) {
     bool on = *(bool *)arg;
     if (on) EXPECT(trace_open(100), "no memory");
@@ -56,6 +67,7 @@ static Status traced(Comm *world, void *arg) {
         talk(pair);
         comm_close(pair);
     }
+    talk_to_oneself(world);
     comm_barrier(world);
     const Trace *trace = rank_current()->trace;
     EXPECT(on == (trace != NULL), "a trace that nobody opened");
@@ -70,6 +82,7 @@ static Status traced(Comm *world, void *arg) {
     }
     if (comm_rank(world) == 2) expect_event(trace, "send", "pair", BYTES, 1);
     if (comm_rank(world) > 0) expect_event(trace, "all_reduce", "pair", BYTES, -1);
+    EXPECT(count_named(trace, "all_reduce") == (comm_rank(world) > 0), "another all_reduce");
     trace_close();
     return OK;
 }

@@ -1,4 +1,5 @@
-// Wrong configurations, one per line of bad_config.txt, are each refused with the exit code and the words of the line.
+// Wrong configurations, one per line of bad_config.txt, are each refused with the exit code and the words of
+// the line.
 #include "test_config_words.h"
 #include <stdlib.h>
 

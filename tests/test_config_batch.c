@@ -11,7 +11,8 @@ typedef struct {
     int64_t samples, train;
 } Ramp;
 
-// The rule step by step (Megatron-LM, RampupBatchsizeNumMicroBatchesCalculator), as long as whole batches are left.
+// The rule step by step (Megatron-LM, RampupBatchsizeNumMicroBatchesCalculator), as long as whole batches are
+// left.
 static int64_t count_steps(Ramp r, int64_t *consumed, int until_batch) {
     int stages = (r.full - r.start) / r.increment;
     double per = (double)r.samples / stages;
@@ -19,7 +20,7 @@ static int64_t count_steps(Ramp r, int64_t *consumed, int until_batch) {
     for (*consumed = 0;; steps++) {
         int64_t batch = r.full;
         if (*consumed <= r.samples) batch = r.start + r.increment * (int64_t)((double)*consumed / per);
-        batch -= batch % r.unit;
+        batch -= batch % r.unit; // of what the ramp says, last
         if (batch == until_batch || *consumed + batch > r.train) return steps;
         *consumed += batch;
     }
@@ -60,8 +61,6 @@ static void steps_of_ramps(void) {
         r.start = rounded ? r.unit + below(&state, 20) : r.unit * (1 + below(&state, 5));
         r.increment = rounded ? 1 + below(&state, 9) : r.unit * (1 + below(&state, 3));
         r.full = r.start + r.increment * (1 + below(&state, 12));
-        if (rounded) r.full += (r.unit - r.full % r.unit) % r.unit * r.increment; // a full batch divides
-        if (r.full % r.unit) continue;
         r.samples = 1 + below(&state, 5000);
         r.train = 1 + below(&state, 20000);
         int64_t consumed, want = count_steps(r, &consumed, -1);
@@ -71,6 +70,8 @@ static void steps_of_ramps(void) {
                r.start, r.increment, (long long)r.samples, r.full, r.unit, (long long)r.train,
                (long long)o.shape.train_iters, (long long)want);
         EXPECT(o.shape.train_samples == r.train && o.shape.rampup_start == r.start, "as given");
+        EXPECT(o.global_batch_size == r.full && o.shape.global_batch == r.full - r.full % r.unit, "%d of %d",
+               o.shape.global_batch, r.full);
         options_destroy(&o);
     }
 }
@@ -85,14 +86,45 @@ static void long_ramp_is_quick(void) {
     options_destroy(&o);
 }
 
+// What is asked for stays as it is written; what a step has is the run's.
 static void batches_rounded_down(void) {
     Options o = {0};
-    EXPECT_OK(resolve_run(&o, "--gbs 7 --decrease-batch-size-if-needed"));
-    EXPECT(o.global_batch_size == 6 && o.shape.num_microbatches == 3, "%d", o.global_batch_size);
-    EXPECT(strstr(options_notes(&o), "7 is rounded down to 6"), "%s", options_notes(&o));
+    EXPECT_OK(resolve_run(&o,
+                          "--gbs 7 --decrease-batch-size-if-needed --lr-decay-iters 10 --lr-warmup-iters 2 "
+                          "--lr-decay-style WSD --lr-wsd-decay-iters 5"));
+    EXPECT(o.global_batch_size == 7 && options_origin(&o, "global_batch_size") == FROM_COMMAND_LINE, "%d",
+           o.global_batch_size);
+    EXPECT(o.shape.global_batch == 6 && o.shape.num_microbatches == 3, "%d", o.shape.global_batch);
+    EXPECT(o.shape.train_samples == 600 && o.shape.lr_decay_samples == 60 && o.shape.lr_wsd_samples == 30 &&
+               o.shape.lr_warmup_samples == 12,
+           "lengths in samples");
+    static const char note[] =
+        "--global-batch-size 7 is rounded down to 6 (--decrease-batch-size-if-needed)\n";
+    EXPECT(!strcmp(options_notes(&o), note), "%s", options_notes(&o));
+    options_destroy(&o);
+    EXPECT_OK(resolve_run(&o, "--gbs 6 --decrease-batch-size-if-needed"));
+    EXPECT(o.shape.global_batch == 6 && !*options_notes(&o), "%s", options_notes(&o));
     options_destroy(&o);
     expect_failure(resolve_run(&o, "--gbs 1 --decrease-batch-size-if-needed"), ERR_CONFIG,
                    "use --global-batch-size 2", "nothing is left");
+}
+
+// A launch script's quotes, or a scalar of a file, make one word of three.
+static void ramp_in_one_word(void) {
+    static const char *const words[] = {"4 2 100", "4~2~100", "4~2 100", "~4~~2~100~"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        char line[256];
+        snprintf(line, sizeof line,
+                 "--data-path c --layers 8 --hidden 64 --heads 8 --seq 32 --lr 1 --mbs 2 --gbs 8 "
+                 "--train-samples 1000 --rampup-batch-size %s",
+                 words[i]);
+        Options o = {0};
+        EXPECT_OK(parse_line(&o, FOR_TRAIN, line));
+        EXPECT_OK(options_resolve(&o, 1));
+        EXPECT(o.shape.rampup_start == 4 && o.shape.rampup_increment == 2 && o.shape.rampup_samples == 100,
+               "'%s'", words[i]);
+        options_destroy(&o);
+    }
 }
 
 // Law: as many microbatches as ranks are enough; the group is the smallest whose last one is full or has p.
@@ -127,6 +159,13 @@ static void schedules(void) {
         {"--ranks 4 --pp 4 --schedule zb-v --num-layers-per-virtual-pipeline-stage 1", "zb-v", 2, 0, 1, 0},
         {"--ranks 3 --pp 3 --schedule zb-v --pipeline-model-parallel-layout Et|t|tt|tt|t|tL", "zb-v", 2, 0, 1,
          0},
+        {"--ranks 2 --pp 2 --pipeline-model-parallel-layout Et*4|t*4L", "1f1b", 1, 0, 1, 0},
+        {"--ranks 2 --pp 2 --gbs 4 --pipeline-model-parallel-layout Et|(t,t|)*2tttL", "interleaved", 2, 2, 1,
+         0},
+        {"--ranks 2 --pp 2 --gbs 4 --pipeline-model-parallel-layout E(t|)*3((t||)*2t||)*1ttL", "interleaved",
+         5, 2, 1, 0}, // 3 + 2 * 2 + 2 bars
+        {"--ranks 2 --pp 2 --gbs 4 --pipeline-model-parallel-layout Et|*3t*7L", "interleaved", 2, 2, 1, 0},
+        {"--pipeline-model-parallel-layout Et*8L", "1f1b", 1, 0, 0, 0},
         {"--ranks 4 --pp 4 --enable-zero-bubble --schedule-stash-limit 3", "auto", 1, 0, 1, 3},
         {"--ranks 3 --pp 3 --balance-stages", "1f1b", 1, 0, 1, 0},
         {"--ranks 2 --pp 2 --balance-stages --vp 3 --gbs 4", "interleaved", 3, 2, 1, 0},
@@ -184,6 +223,7 @@ int main(int argc, char **argv) {
                                       {"steps of ramps", steps_of_ramps},
                                       {"long ramp is quick", long_ramp_is_quick},
                                       {"batches rounded down", batches_rounded_down},
+                                      {"ramp in one word", ramp_in_one_word},
                                       {"groups", groups},
                                       {"schedules", schedules},
                                       {"schedule times", schedule_times},

@@ -118,15 +118,29 @@ static void precision(void) {
                 {"--bf16", false, true},
                 {"--fp16", true, false},
                 {"--fp16 --loss-scale 1024", false, true},
-                {"--fp16 --check-for-nan-in-loss-and-grad", true, false}};
+                {"--fp16 --check-for-nan-in-loss-and-grad", true, false},
+                {"--fp16 --loss-scale 1024 --device check", false, true},
+                {"--bf16 --device check", false, true},
+                {"--fp16 --device reference --loss-scale-window 1000.0", true, false}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         Options o;
         EXPECT_OK(resolve_run(&o, rows[i].line));
         EXPECT(o.shape.dynamic_loss_scale == rows[i].dynamic, "%s", rows[i].line);
         EXPECT(o.check_for_nan_in_loss_and_grad == rows[i].check, "%s", rows[i].line);
-        EXPECT(o.initial_loss_scale == 4294967296.0, "%g", o.initial_loss_scale);
+        EXPECT(o.initial_loss_scale == 4294967296.0 && o.loss_scale_window == 1000, "%g",
+               o.initial_loss_scale);
         options_destroy(&o);
     }
+}
+
+// The largest unit of a padded vocabulary that an int holds.
+static void vocabulary_is_padded(void) {
+    Options o;
+    EXPECT_OK(resolve_run(&o,
+                          "--ranks 2048 --tp 2048 --heads 2048 --hidden 2048 --make-vocab-size-divisible-by "
+                          "1048575"));
+    EXPECT(o.make_vocab_size_divisible_by == 1048575, "%d", o.make_vocab_size_divisible_by);
+    options_destroy(&o);
 }
 
 static void recomputation(void) {
@@ -182,6 +196,7 @@ int main(int argc, char **argv) {
                                       {"memory needs no data", memory_needs_no_data},
                                       {"families", families},
                                       {"precision", precision},
+                                      {"vocabulary is padded", vocabulary_is_padded},
                                       {"recomputation", recomputation},
                                       {"shards", shards},
                                       {0}},

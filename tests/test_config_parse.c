@@ -6,7 +6,7 @@
 static void types(void) {
     Options o;
     EXPECT_OK(parse_line(&o, FOR_TRAIN,
-                         "--num-layers 12 --train-samples 40M --lr 1.5e-4 --schedule gpipe --dry-run "
+                         "--num-layers 12.0 --train-samples 40M --lr 1.5e-4 --schedule gpipe --dry-run "
                          "--data-path 0.5 a 0.5 -"));
     EXPECT(o.num_layers == 12, "%d", o.num_layers);
     EXPECT(o.train_samples == 40000000, "%lld", (long long)o.train_samples);
@@ -73,7 +73,8 @@ static void flags(void) {
     }
 }
 
-// The table's own laws: names are unique, canonical spellings are the fields' names, every number has a range.
+// The table's own laws: names are unique, canonical spellings are the fields' names, every number has a
+// range.
 static void table_is_sound(void) {
     for (int i = 0; i < NUM_OPTIONS; i++) {
         const OptionInfo *option = &option_table[i];
@@ -146,6 +147,10 @@ static const struct {
     {FOR_TRAIN, "--seed --lr 1", "--seed needs a value", ERR_USAGE},
     {FOR_TRAIN, "--seed=", "empty", ERR_USAGE},
     {FOR_TRAIN, "--seed 1e3", "'1e3' is not a whole number", ERR_USAGE},
+    {FOR_TRAIN, "--seed 1.", "'1.' is not a whole number", ERR_USAGE},
+    {FOR_TRAIN, "--seed 1.0x", "'1.0x' is not a whole number", ERR_USAGE},
+    {FOR_TRAIN, "--seed 1.01", "'1.01' is not a whole number", ERR_USAGE},
+    {FOR_TRAIN, "--seed 1K.0", "'1K.0' is not a whole number", ERR_USAGE},
     {FOR_TRAIN, "--seq 3G", "[1,16777216]", ERR_USAGE},
     {FOR_TRAIN, "--exit-interval 3G", "at most 2147483647", ERR_USAGE},
     {FOR_TRAIN, "--train-iters 99999999999999999999", "not a whole number", ERR_USAGE},

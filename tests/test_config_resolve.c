@@ -2,7 +2,8 @@
 #include "test_config_words.h"
 #include <math.h>
 
-// Law: whatever is accepted is consistent, over all small grids and batches; and nothing that divides is refused.
+// Law: whatever is accepted is consistent, over all small grids and batches; and nothing that divides is
+// refused.
 static void grids(void) {
     for (int ranks = 1; ranks <= 12; ranks++)
         for (int code = 0; code < 4 * 4 * 3 * 6; code++) {

@@ -192,18 +192,60 @@ static void saved_reads_back(void) {
     }
 }
 
-// Law: also after options_resolve, when the saved run is resolved for the same ranks.
+// Law: a saved run, read back and resolved for the same ranks, is the same run.
 static void resolved_reads_back(void) {
+    static const struct {
+        const char *line;
+        int ranks;
+    } runs[] = {
+        {"", 1},
+        {"--ranks 4 --tp 2 --pp 2 --num-layers-per-virtual-pipeline-stage 1 --gbs 8 --clip-grad 0.30000000000000004",
+         4},
+        {"--gbs 7 --decrease-batch-size-if-needed --lr-warmup-iters 3", 1},
+        {"--ranks 2 --pp 2 --gbs 4 --pipeline-model-parallel-layout Et|(tt|)*2tttL", 2},
+        {"--ranks 4 --pp 4 --schedule zb-v", 4},
+        {"--model llama3-8b --no-swiglu --hidden-dropout 0.1", 1},
+        {"--fp16 --no-position-embedding --split 100 --checkpoint-activations", 1},
+        {"--seed 1234 --no-deterministic-mode --log-interval=10", 1},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        Options set, read;
+        Text saved = {0};
+        EXPECT_OK(resolve_run(&set, runs[i].line));
+        options_save(&set, FOR_TRAIN, &saved);
+        EXPECT_OK(parse_yaml(&read, saved.data, ""));
+        EXPECT_OK(options_resolve(&read, runs[i].ranks));
+        expect_same_values(&set, &read);
+        EXPECT(!strcmp(set.shape.schedule, read.shape.schedule) && set.shape.vp == read.shape.vp &&
+                   set.shape.global_batch == read.shape.global_batch &&
+                   set.shape.lr_warmup_samples == read.shape.lr_warmup_samples,
+               "%s: another run", runs[i].line);
+        options_destroy(&set), options_destroy(&read);
+        text_free(&saved);
+    }
+}
+
+// What nobody has chosen is a comment, so that it is the reader's to choose, or --model's.
+static void what_is_saved(void) {
     Options set, read;
     Text saved = {0};
-    EXPECT_OK(resolve_run(&set, "--ranks 4 --tp 2 --pp 2 --num-layers-per-virtual-pipeline-stage 1 --gbs 8 "
-                                "--clip-grad 0.30000000000000004"));
+    EXPECT_OK(resolve_run(&set, "--ranks 4 --tp 2 --pp 2 --num-layers-per-virtual-pipeline-stage 1 --gbs 9 "
+                                "--decrease-batch-size-if-needed --seed 1234"));
     options_save(&set, FOR_TRAIN, &saved);
-    EXPECT(strstr(saved.data, "\n# schedule: \"interleaved\"  # derived\n"), "%s", saved.data);
-    EXPECT(strstr(saved.data, "\nglobal_batch_size: 8  # command line\n"), "%s", saved.data);
-    EXPECT_OK(parse_yaml(&read, saved.data, ""));
+    static const char *const lines[] = {
+        "# schedule: \"interleaved\"  # derived\n", "global_batch_size: 9  # command line\n",
+        "# normalization: \"LayerNorm\"  # default\n", "# metrics: unset\n", "seed: 1234  # command line\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        const char *line = strstr(saved.data, lines[i]);
+        EXPECT(line && line[-1] == '\n', "lacks %s in\n%s", lines[i], saved.data);
+    }
+    EXPECT_OK(parse_yaml(&read, saved.data, "--model llama3-8b"));
     EXPECT_OK(options_resolve(&read, 4));
-    expect_same_values(&set, &read);
+    EXPECT(!strcmp(read.normalization, "RMSNorm") && read.swiglu && read.hidden_dropout == 0, "a Llama");
+    EXPECT(read.num_layers == 8 && options_origin(&read, "num_layers") == FROM_FILE, "of the file's size");
+    text_free(&saved);
+    options_save(&read, FOR_TRAIN, &saved);
+    EXPECT(strstr(saved.data, "\nseed: 1234  # file\n"), "a file's values are live again: %s", saved.data);
     options_destroy(&set), options_destroy(&read);
     text_free(&saved);
 }
@@ -237,6 +279,7 @@ int main(int argc, char **argv) {
                                       {"long lists and files", long_lists_and_files},
                                       {"saved reads back", saved_reads_back},
                                       {"resolved reads back", resolved_reads_back},
+                                      {"what is saved", what_is_saved},
                                       {"random bytes", random_bytes},
                                       {0}},
                        argc, argv);

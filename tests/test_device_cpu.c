@@ -104,8 +104,8 @@ static void attention_masks(Bench *b) {
 // One head of one sample in double: out, log-sum-exp, dq, dk and dv, by the definition.
 typedef struct {
     int64_t s, d;
-    double *q, *k, *v, *out, *dout, *dq, *dk, *dv, *stats, *p,
-        *keep; // [s, d] each, stats [s], p and keep [s]
+    double *q, *k, *v, *out, *dout, *dq, *dk, *dv; // [s, d]
+    double *stats, *p, *keep;                      // [s]
 } Exact;
 
 static double dot(const double *x, const double *y, int64_t count) {

@@ -186,14 +186,6 @@ static void run_add(Bench *b, const int64_t *n, float p) {
     add(b->device, b->stream, (Add){x, y});
 }
 
-static void run_convert(Bench *b, const int64_t *n, float p) {
-    (void)p;
-    Tensor x = normals_f32(b, n[0], n[1]), y = output(b, "narrow", tensor(b, n[0], n[1]));
-    Tensor z = output(b, "wide", tensor_f32(b, n[0], n[1]));
-    convert(b->device, b->stream, (Convert){x, y});
-    convert(b->device, b->stream, (Convert){y, z});
-}
-
 static const Case CASES[] = {
     // rows, columns, inner, flags
     {"matmul 1x1x1", run_matmul, 1e-5, 1, {1, 1, 1, 0}, 0},
@@ -265,7 +257,6 @@ static const Case CASES[] = {
     {"adamw", run_adamw, 1e-6, 0, {1, 1027, 0}, 0},
     {"adamw with value", run_adamw, 1e-6, 1, {1, 517, 1}, 0},
     {"add", run_add, 0, 0, {7, 77}, 0},
-    {"convert", run_convert, 0, 0, {7, 1031}, 0},
 };
 enum { NUM_CASES = sizeof CASES / sizeof *CASES };
 
@@ -352,7 +343,7 @@ static void narrow_types_round_once(void) {
             Output *w = &wide.outputs[k];
             w->tensor = rounded_to(&wide, w->tensor, narrow.outputs[k].tensor.dtype);
         }
-        bool chained = c->run == run_attention || c->run == run_convert;
+        bool chained = c->run == run_attention;
         compare(c, "narrow and rounded", &narrow, &wide, chained ? precision_of(element) : 0);
         bench_close(&narrow);
         bench_close(&wide);

@@ -78,16 +78,6 @@ static void groups_are_those_of_megatron(void) {
     }
 }
 
-static void embeddings_live_at_both_ends(void) {
-    int ends[2];
-    for (int rank = 0; rank < 16; rank++) {
-        EXPECT(grid_embedding_group((Grid){2, 2, 4}, rank, ends) == 2, "rank %d", rank);
-        EXPECT(ends[0] == rank % 4 && ends[1] == rank % 4 + 12, "rank %d: %d %d", rank, ends[0], ends[1]);
-        EXPECT(grid_embedding_group((Grid){4, 4, 1}, rank, ends) == 1 && ends[0] == rank, "rank %d alone",
-               rank);
-    }
-}
-
 static void layers_are_dealt_once_in_stage_order(void) {
     for (int i = 0; i < 60; i++) {
         int p = 1 + i % 5, v = 1 + i / 5 % 4, per_stage = 1 + i / 20, expected = 0;
@@ -340,7 +330,6 @@ int main(int argc, char **argv) {
         {"ranks and places are inverse", ranks_and_places_are_inverse},
         {"groups partition the ranks", groups_partition_the_ranks},
         {"groups are those of Megatron-LM", groups_are_those_of_megatron},
-        {"embeddings live at both ends", embeddings_live_at_both_ends},
         {"layers are dealt once, in stage order", layers_are_dealt_once_in_stage_order},
         {"layers are placed as in Megatron-LM", layers_are_placed_as_in_megatron},
         {"ends may be uneven", ends_may_be_uneven},

@@ -215,9 +215,10 @@ static void run_case(Rig *rig, const Case *one) {
     train_once(rig, &small, one->rows, bytes, what);
     evaluate_once(rig, one->rows, what);
     train_once(rig, &large, one->rows, bytes, what);
-    EXPECT(pipeline_stash_count(rig->pipeline) == schedule_peak_stash(&large, rig->context.place.pp), "%s",
-           what);
-    EXPECT(pipeline_stash_peak(rig->pipeline) == 2 * ARENA_ALIGNMENT, "%s", what);
+    EXPECT(pipeline_pool_count(rig->pipeline, HOLD_STASH) ==
+               schedule_peak_stash(&large, rig->context.place.pp),
+           "%s", what);
+    EXPECT(pipeline_pool_peak(rig->pipeline, HOLD_STASH) == 2 * ARENA_ALIGNMENT, "%s", what);
     close_rig(rig);
     schedule_destroy(&small);
     schedule_destroy(&large);

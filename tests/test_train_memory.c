@@ -130,6 +130,67 @@ static void bytes_per_parameter(void) {
     }
 }
 
+// ---- all ranks, all threads ------------------------------------------------------------------------------
+
+// Sizes that no rank count divides: what is padded is padded alike.
+static EngineSpec odd_spec(int way) {
+    static const char *const schedules[] = {"1f1b", "zb-h1", "interleaved"};
+    EngineSpec spec = run_spec((Grid){2, 3, 2}, schedules[way % 3], way % 3 == 2 ? 2 : 1, 8, 12);
+    spec.shape.hidden = 36, spec.shape.head_size = 9, spec.shape.ffn = 94;
+    spec.shape.sequence = spec.shape.positions = 18, spec.shape.microbatch = 3;
+    spec.mode.dtype = way & 1 ? BF16 : F32;
+    spec.mode.sequence_parallel = way & 2;
+    spec.shard_optimizer = way & 4;
+    spec.scatter_gather = !spec.mode.sequence_parallel;
+    spec.overlap_gradients = spec.overlap_weights = spec.shard_optimizer;
+    spec.bucket_elements = 1237;
+    return spec;
+}
+
+static void expect_same(const EngineMemory *a, const EngineMemory *b, int way, Place place) {
+    EXPECT(a->run == b->run && a->stash == b->stash && a->num_stashes == b->num_stashes &&
+               a->recomputed == b->recomputed && a->num_recomputed == b->num_recomputed &&
+               a->scratch == b->scratch && a->workspace == b->workspace && a->total == b->total,
+           "way %d, tp%d dp%d pp%d: run %zu, stash %zu, scratch %zu, workspace %zu, not %zu, %zu, %zu, %zu",
+           way, place.tp, place.dp, place.pp, a->run, a->stash, a->scratch, a->workspace, b->run, b->stash,
+           b->scratch, b->workspace);
+}
+
+static void ranks_of_a_stage_are_alike(void) {
+    for (int way = 0; way < 12; way++) {
+        EngineSpec spec = odd_spec(way);
+        for (int rank = 0; rank < grid_size(spec.grid); rank++) {
+            Place place = grid_place(spec.grid, rank);
+            EngineMemory one = measured(&spec, rank);
+            EngineMemory first = measured(&spec, grid_rank(spec.grid, (Place){0, 0, place.pp}));
+            expect_same(&one, &first, way, place);
+        }
+    }
+}
+
+static void compare_with_taken(Engine *engine, void *self) {
+    const EngineSpec *spec = self;
+    Place place = engine_context(engine)->place;
+    EngineMemory said = measured(spec, grid_rank(spec->grid, place)), used = engine_memory_used(engine);
+    expect_same(&used, &said, spec->threads, place);
+}
+
+static void a_run_of_two_threads_takes_what_was_said(void) {
+    for (int way = 0; way < 8; way += 5) {
+        EngineSpec spec = odd_spec(way);
+        spec.grid = (Grid){1, 1, 2}, spec.num_microbatches = 4, spec.threads = 2;
+        spec.mode.sequence_parallel = false;
+        RunResult result;
+        RunPlan plan = {.spec = spec,
+                        .steps = 2,
+                        .lr = 1e-3,
+                        .transport = "threads",
+                        .finished = compare_with_taken,
+                        .self = &spec};
+        EXPECT(run_plan(&plan, &result) == OK, "%s", fail_message());
+    }
+}
+
 // ---- messages --------------------------------------------------------------------------------------------
 
 static void count_messages(Engine *engine, void *self) {
@@ -170,6 +231,8 @@ int main(int argc, char **argv) {
             {"full_recomputation_keeps_inputs_alone", full_recomputation_keeps_inputs_alone},
             {"a_split_backward_takes_no_larger_stash", a_split_backward_takes_no_larger_stash},
             {"bytes_per_parameter", bytes_per_parameter},
+            {"ranks_of_a_stage_are_alike", ranks_of_a_stage_are_alike},
+            {"a_run_of_two_threads_takes_what_was_said", a_run_of_two_threads_takes_what_was_said},
             {"scatter_gather_sends_a_share", scatter_gather_sends_a_share},
             {0}},
         argc, argv);

@@ -189,7 +189,8 @@ static void gather(Engine *engine, Comm *world, float **whole, bool gradients) {
     comm_barrier(world);
 }
 
-// Errors count relative to the tensor's size, and those of single values at least to 1 (tests/oracle/README.md says why).
+// Errors count relative to the tensor's size, and those of single values at least to 1
+// (tests/oracle/README.md says why).
 typedef struct {
     const char *what;
     double scale, least_size;
@@ -250,7 +251,8 @@ static void compare_logits(Engine *engine, const Check *check) {
     gpt_keep_logits(engine_model(engine), logits);
     for (int n = 0; n < g->num_logits; n++) {
         int sample = g->logits[n].sample, first = sample / g->micro_batch * g->micro_batch;
-        Batch batch = run_batch(spec, c, first - (int64_t)(g->microbatches - 1) * g->micro_batch);
+        Batch batch = run_batch(spec, c, first - (int64_t)(g->microbatches - 1) * g->micro_batch,
+                                spec->num_microbatches);
         engine_evaluate(engine, batch);
         run_batch_free(&batch);
         const float *row = host + (int64_t)(g->logits[n].position * g->micro_batch + sample - first) * width;
@@ -283,7 +285,8 @@ static Status rank_main(Comm *world, void *arg) {
     if (comm_size(world) == 1) compare_logits(engine, check);
     for (int step = 0; step < g->num_steps; step++) {
         Batch batch =
-            run_batch(&check->spec, engine_context(engine), (int64_t)step * g->microbatches * g->micro_batch);
+            run_batch(&check->spec, engine_context(engine), (int64_t)step * g->microbatches * g->micro_batch,
+                      check->spec.num_microbatches);
         if (step == 0) {
             engine_gradients(engine, batch, 1);
             gather(engine, world, check->whole, true);

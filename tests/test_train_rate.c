@@ -67,9 +67,9 @@ static void inverse_square_root_without_warm_up(void) {
            learning_rate(&schedule, 900));
 }
 
-static void expect_decays(const char *style, const double want[7]) {
+static void expect_decays(const char *style, double start, const double want[7]) {
     static const double steps[7] = {0, 100, 250, 500, 750, 1000, 1001};
-    WeightDecay schedule = {style, 0.01, 0.1, 1000};
+    WeightDecay schedule = {style, start, 0.1, 1000};
     for (int i = 0; i < 7; i++) {
         double decay = weight_decay(&schedule, steps[i]);
         EXPECT(is_near(decay, want[i]), "%s after %g samples: %.12g, not %.12g", style, steps[i], decay,
@@ -78,9 +78,10 @@ static void expect_decays(const char *style, const double want[7]) {
 }
 
 static void weight_decays(void) {
-    expect_decays("constant", (const double[]){.1, .1, .1, .1, .1, .1, .1});
-    expect_decays("linear", (const double[]){.01, .019, .0325, .055, .0775, .1, .1});
-    expect_decays("cosine", (const double[]){.01, .01220245677, .02318019485, .055, .08681980515, .1, .1});
+    expect_decays("constant", .1, (const double[]){.1, .1, .1, .1, .1, .1, .1});
+    expect_decays("linear", .01, (const double[]){.01, .019, .0325, .055, .0775, .1, .1});
+    expect_decays("cosine", .01,
+                  (const double[]){.01, .01220245677, .02318019485, .055, .08681980515, .1, .1});
 }
 
 static void another_warm_up(void) {

@@ -115,6 +115,20 @@ static void what_ends_a_run(void) {
     }
 }
 
+// What a NaN's sign bit is nobody wants to read.
+static void a_nan_has_no_sign(void) {
+    Options options = options_of(false, NAN);
+    StepControl control = control_open(&options);
+    StepResult negative = {.loss = -fabsf(NAN), .grad_norm = -fabs(NAN)};
+    EXPECT(step(&control, negative) == ERR_NUMERIC &&
+               strstr(fail_message(), "lm loss nan, gradient norm nan."),
+           "%s", fail_message());
+    options.max_skipped_steps = 1, options.check_for_nan_in_loss_and_grad = false;
+    EXPECT(step(&control, negative) == ERR_NUMERIC &&
+               strstr(fail_message(), "lm loss nan, gradient norm nan,"),
+           "%s", fail_message());
+}
+
 static void too_many_in_a_row(void) {
     Options options = options_of(true, NAN);
     StepControl control = control_open(&options);
@@ -148,6 +162,7 @@ int main(int argc, char **argv) {
                                       {"constant_scale", constant_scale},
                                       {"a_skipped_step_keeps_the_rates", a_skipped_step_keeps_the_rates},
                                       {"what_ends_a_run", what_ends_a_run},
+                                      {"a_nan_has_no_sign", a_nan_has_no_sign},
                                       {"too_many_in_a_row", too_many_in_a_row},
                                       {"spikes", spikes},
                                       {0}},

@@ -3,54 +3,8 @@
 # compared as they are printed: nine digits tell every float from its neighbours.
 # Usage: train_runs.sh PATH/trireme
 set -uo pipefail
-trireme=$1
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-failures=0
-
-complain() {
-    echo "$*"
-    failures=$((failures + 1))
-}
-
-# train NAME OPTION...: leaves NAME.log and NAME.jsonl; with $launcher in front.
-launcher=()
-train() {
-    local name=$1
-    shift
-    timeout -k 5 60 "${launcher[@]}" "$trireme" train "${corpus[@]}" "$@" --metrics "$name.jsonl" >"$name.log" 2>&1 </dev/null ||
-        complain "$name: exit $?: $(tail -3 "$name.log")"
-}
-
-metric() { sed -n "s/.*\"$1\": \\([^,}]*\\).*/\\1/p" "$2.jsonl"; } # metric KEY NAME: one value per row that has it
-rows() { metric lm_loss "$1" | wc -l; }                            # of training
-expect_rows() { [[ $(rows "$1") == "$2" ]] || complain "$1: $(rows "$1") rows, not $2"; }
-
-# expect_same KEY NAME OTHER: the same text in every row, and rows.
-expect_same() {
-    local one other
-    one=$(metric "$1" "$2")
-    other=$(metric "$1" "$3")
-    [[ -n $one && $one == "$other" ]] || complain "$1 of $2 and $3 differ: $(paste <(echo "$one") <(echo "$other"))"
-}
-
-# expect_close NAME OTHER: losses, to 1e-5.
-expect_close() {
-    paste <(metric lm_loss "$1") <(metric lm_loss "$2") | awk '
-        { difference = ($1 - $2) / $1; if (NF != 2 || difference > 1e-5 || difference < -1e-5) bad = 1 }
-        END { exit bad || !NR }' || complain "losses of $1 and $2 are not within 1e-5"
-}
-
-# A corpus of many documents, each shorter than two samples.
-for i in $(seq 600); do
-    printf '{"text": "document %d: int f_%d(int a) { return a + %d; } and %d words more, then others"}\n' "$i" "$i" $((i * i)) "$i"
-done >documents.jsonl
-"$trireme" preprocess --input documents.jsonl --output-prefix documents --vocab-size 400 --append-eod >log 2>&1 || complain "$(cat log)"
-corpus=(--data-path documents --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32
-    --micro-batch-size 1 --global-batch-size 8 --lr "1e-3")
-no_evaluation=(--split "100,0,0" --eval-iters 0)
+# shellcheck source=tests/script.sh
+source "${BASH_SOURCE%/*}/script.sh" "$1"
 
 # ---- rows and lines ---------------------------------------------------------------------------------------------
 train threads "${no_evaluation[@]}" --train-iters 20 --ranks 4 --tp 2 --pp 2
@@ -110,14 +64,59 @@ train interval "${no_evaluation[@]}" --train-iters 20 --exit-interval 3 --ranks 
 expect_rows interval 3
 [[ $(metric lm_loss interval) == "$(metric lm_loss threads | head -3)" ]] || complain "--exit-interval changes losses"
 
+# Who leaves early leaves without a last evaluation; one that is due at that step is made, and a run that is over evaluates.
+train leaving --train-iters 20 --exit-interval 3 --eval-interval 9 --eval-iters 2
+[[ -z $(metric validation_loss leaving) ]] || complain "--exit-interval evaluates"
+train due --train-iters 20 --exit-interval 4 --eval-interval 4 --eval-iters 2
+[[ $(metric validation_loss due | wc -l) == 1 ]] || complain "--exit-interval passes over an evaluation that is due"
+train over --train-iters 4 --exit-interval 4 --eval-interval 9 --eval-iters 2
+[[ $(metric validation_loss over | wc -l) == 1 ]] || complain "a run that is over at its --exit-interval does not evaluate"
+
 start=$SECONDS
 train duration "${no_evaluation[@]}" --train-iters 1000000 --exit-duration-in-mins 0.02 --ranks 2 --tp 2
 ((SECONDS - start < 20 && $(rows duration) > 0)) || complain "--exit-duration-in-mins 0.02: $((SECONDS - start)) s"
+
+# Time counts from the program's start: here the opening of the metrics takes longer than there is.
+mkfifo slow.jsonl
+(sleep 2; cat slow.jsonl >rows.jsonl) &
+train slow --train-iters 1000000 --exit-duration-in-mins 0.02 --eval-iters 2
+wait
+expect_rows rows 1
+[[ -z $(metric validation_loss rows) ]] || complain "--exit-duration-in-mins evaluates"
+
+# A run that is ended by its numbers tells of the steps since the last line, too.
+timeout 60 "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 20 --lr "1e30" --lr-decay-style constant --clip-grad 0 >ended.log 2>&1
+[[ $? == 76 ]] || complain "a loss that is not finite does not end the run: $(tail -2 ended.log)"
+last=$(sed -nE 's/.*error: .*iteration ([0-9]+): lm loss (nan|inf).*/\1/p' ended.log)
+[[ -n $last && $last -gt 1 ]] && grep -qE "iteration +$last/" ended.log || complain "iteration '$last' has no line: $(tail -3 ended.log)"
+
+# Steps that changed nothing are counted, and their losses are not the run's.
+train skipping "${no_evaluation[@]}" --train-iters 6 --fp16 --initial-loss-scale "1e12" --hysteresis 1
+skipped=$(metric skipped skipping | grep -c 1)
+counted=$(paste <(metric skipped skipping) <(metric lm_loss skipping) | awk '!$1 { last = $2; if (!n++) first = $2 } END { printf n ? ": lm loss %.4f -> %.4f" : "", first, last }')
+[[ $skipped -gt 0 ]] && grep -qF ", $skipped of them skipped (they changed nothing)$counted; " skipping.log || complain "$skipped steps were skipped, losses '$counted': $(tail -1 skipping.log)"
+train counting "${no_evaluation[@]}" --train-iters 12 --fp16 --initial-loss-scale "16777216" --hysteresis 1
+counted=$(paste <(metric skipped counting) <(metric lm_loss counting) | awk '!$1 { last = $2; if (!n++) first = $2 } END { printf ": lm loss %.4f -> %.4f", first, last }')
+grep -qF "(they changed nothing)$counted; " counting.log || complain "losses '$counted': $(tail -1 counting.log)"
 
 train dry "${no_evaluation[@]}" --train-iters 20 --dry-run --ranks 4 --tp 2
 grep -q "nothing was trained (--dry-run)" dry.log || complain "--dry-run does not say that nothing was trained"
 grep -q "iteration  " dry.log && complain "--dry-run trains"
 [[ ! -s dry.jsonl ]] || complain "--dry-run writes metrics"
+
+# ---- predicted and taken with the threads that a run has --------------------------------------------------------
+numbers='s/^memory of rank 0 \(MiB\)[^0-9]*|^   0 / /;s/[^0-9.]+/ /gp'
+for options in "" "--threads 2" "--threads 2 --ranks 2 --pp 2"; do
+    # shellcheck disable=SC2086 # several words
+    train taking "${no_evaluation[@]}" --train-iters 1 $options
+    # shellcheck disable=SC2086
+    "$trireme" memory "${corpus[@]}" $options >memory.log || complain "memory $options: exit $?"
+    taken=$(grep '^memory of rank 0' taking.log | sed -nE "$numbers" | xargs)
+    said=$(grep '^   0 ' memory.log | sed -nE "$numbers" | xargs)
+    threads=$(sed -nE 's/.*device cpu, ([0-9]+ threads?) per rank/\1/p' taking.log)
+    [[ -n $taken && $taken == "$said" ]] || complain "memory $options says '$said', a run takes '$taken'"
+    grep -qF "with $threads," memory.log || complain "memory $options is not for $threads: $(head -1 memory.log)"
+done
 
 # ---- masked losses ----------------------------------------------------------------------------------------------------
 train masked "${no_evaluation[@]}" --train-iters 5 --eod-mask-loss
@@ -129,4 +128,4 @@ for grid in "2 --tp 2" "2 --pp 2" "2" "4 --tp 2 --pp 2" "8 --tp 2 --pp 2" "4 --p
     expect_close masked "masked $grid"
 done
 
-[[ $failures == 0 ]] || { echo "$failures failures"; exit 1; }
+finish

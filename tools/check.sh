@@ -2,7 +2,7 @@
 # ./run test and ./run lint: everything that is checked, cheapest first; CTest's summary comes last.
 
 # Programs whose ranks share memory: what the thread sanitizer is for.
-threaded_tests='^test_(base|comm|data|train)'
+threaded_tests='^test_(base|comm|parallel|data|train)'
 # Scripts that drive whole programs: slow, and MPI leaks by design.
 unsanitized_tests='_(mpi|long)$'
 
@@ -43,13 +43,13 @@ run_checks() {
     run_tests build/gcc
 }
 
-# sanitized SANITIZERS FOLDER CTEST_OPTION...
+# sanitized SANITIZERS FOLDER CTEST_OPTION...   The tests' short form. Little optimisation: building takes longer than testing.
 sanitized() {
     local sanitizers=$1 folder=$2
     shift 2
     configure_and_build "$folder" "building with -fsanitize=$sanitizers" -DCMAKE_C_COMPILER=gcc \
-        -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTRIREME_SANITIZE="$sanitizers"
-    stage "tests with -fsanitize=$sanitizers" run_tests "$folder" "$@"
+        -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g1" -DTRIREME_SANITIZE="$sanitizers"
+    TRIREME_TEST_SHORT=1 stage "tests with -fsanitize=$sanitizers" run_tests "$folder" "$@"
 }
 
 # run_tests FOLDER CTEST_OPTION...   Without address randomisation, where that may be switched off: gcc's thread sanitizer

@@ -12,9 +12,9 @@ static Status resolve_model(const ModelPreset *model, Options *options) {
 static Status add_model(const ModelPreset *model, Text *out) {
     Options o = {0};
     EngineSpec spec;
-    int layers_of_stage[1];
+    int room[1]; // one stage, no ramp
     Status status = resolve_model(model, &o);
-    if (status == OK) status = engine_spec(&o, 1, o.vocab_size, layers_of_stage, &spec);
+    if (status == OK) status = engine_spec(&o, 1, o.vocab_size, room, &spec);
     if (status == OK) {
         double count = (double)model_parameters(&spec.shape);
         bool billions = count >= 1e9;

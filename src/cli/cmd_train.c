@@ -1,23 +1,5 @@
 #include "cli/cli.h"
 #include "train/train.h"
-#include <sched.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-static int processors(void) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? n : 1;
-}
-
-// The machine's processors shared out over its ranks, within what this process may use (a launcher may have bound it).
-static int threads_per_rank(const Options *options, int ranks_here) {
-    if (options->threads != INT_UNSET) return options->threads;
-    int share = (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks_here, allowed = processors();
-    int threads = share < allowed ? share : allowed;
-    return threads > 0 ? threads : 1;
-}
 
 static Status save_configuration(const Options *options) {
     if (!options->save_config) return OK;
@@ -37,7 +19,8 @@ static Status prepare(Options *options, TrainJob *job, CommOptions *comm) {
         fputs(options_notes(options), stderr);
         TRY(save_configuration(options));
     }
-    job->threads = threads_per_rank(options, launched ? comm_launcher_ranks_here() : size);
+    job->ranks_here = launched ? comm_launcher_ranks_here() : size;
+    job->threads = threads_per_rank(options, job->ranks_here);
     *comm = (CommOptions){.transport = launched ? "mpi" : "threads",
                           .ranks = size,
                           .timeout_s = options->distributed_timeout_minutes * 60,
@@ -55,7 +38,7 @@ static bool speaks_of(Status status) {
 
 Status cmd_train(int argc, char **argv) {
     Options options;
-    TrainJob job = {.options = &options, .stopped = stop_on_signals()};
+    TrainJob job = {.start_s = clock_s(), .options = &options, .stopped = stop_on_signals()};
     CommOptions comm;
     Status status = options_parse(&options, FOR_TRAIN, argc, argv);
     if (status == OK) status = prepare(&options, &job, &comm);

@@ -148,10 +148,11 @@ static Request post(Comm *comm, Call call) {
     CommCount *count = &comm->counts[call.op];
     count->calls++;
     count->bytes += (double)call.bytes;
-    bool message = is_message(&call);
-    rank_event(ops[call.op].event, (int64_t)call.count,
-               message ? comm->group->members[call.peer] : comm->group->size,
-               message ? call.channel : count->calls);
+    bool message = is_message(&call), alone = comm->group->size == 1;
+    if (!alone)
+        rank_event(ops[call.op].event, (int64_t)call.count,
+                   message ? comm->group->members[call.peer] : comm->group->size,
+                   message ? call.channel : count->calls);
     return queue_post(comm, call);
 }
 

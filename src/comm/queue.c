@@ -69,7 +69,7 @@ Request queue_post(Comm *comm, Call call) {
     Request r = take_from_pool(comm->world);
     r->group = comm->group;
     r->call = call;
-    r->posted_s = trace_on() ? clock_s() : 0;
+    r->posted_s = trace_on() && comm->group->size > 1 ? clock_s() : 0;
     comm->group->transport->start(comm->group, &r->call, r->op);
     append(comm->world, r);
     return r;

@@ -1,9 +1,10 @@
-// Options: one table (options.def) gives the struct, the command line, the YAML file, `--help` and the saved copy.
+// Options: one table (options.def) gives the struct, the command line, the YAML file, `--help` and the saved
+// copy.
 //
-// Names are Megatron-LM's, old and new spellings. Values come from, in rising precedence: the table's default,
-// the model named by `--model`, the file of `--config`, the command line; each value remembers where it came
-// from. Every combination is checked by options_resolve before any work starts, in one message: the rule, the
-// values, a value that would work. Nothing is silently changed.
+// Names are Megatron-LM's, old and new spellings. Values come from, in rising precedence: the table's
+// default, the model named by `--model`, the file of `--config`, the command line; each value remembers where
+// it came from. Every combination is checked by options_resolve before any work starts, in one message: the
+// rule, the values, a value that would work. Nothing is silently changed.
 #pragma once
 #include "base/error.h"
 #include "base/text.h"
@@ -55,15 +56,17 @@ typedef StringList OptionList;
 #define FIELD_WORD OptionWord
 #define FIELD_LIST OptionList
 
-// What follows from the options once they are resolved: the sizes every layer asks for. What an option says all
-// by itself is read from it.
+// What follows from the options once they are resolved: the sizes every layer asks for. What an option says
+// all by itself is read from it.
 typedef struct {
     int world_size;                // ranks: t * p * d
     int tp, pp, dp, vp;            // tensor, pipeline, data parallel sizes; chunks per pipeline rank
     int first_layers, last_layers; // of the first and last pipeline rank; 0: as many as the others
-    int num_microbatches;          // m = global batch / (d * micro-batch), per rank and step; of a full batch
-    // The global batch grows from the first by the second over so many samples; 0: it is full throughout.
-    // With --decrease-batch-size-if-needed it is rounded down to a multiple of d * micro-batch.
+    int global_batch;              // samples of a full step: --global-batch-size, where need be rounded down
+    int num_microbatches;          // m = global_batch / (d * micro-batch), per rank and step; of a full batch
+    // --global-batch-size grows from the first by the second over so many samples; 0: it is full throughout.
+    // With --decrease-batch-size-if-needed each step rounds what it has grown to down to a multiple of
+    // d * micro-batch.
     int rampup_start, rampup_increment;
     int64_t rampup_samples;
     const char *schedule;     // one of --schedule's choices
@@ -97,20 +100,22 @@ typedef struct Options {
 } Options;
 
 // Defaults, then the file of --config, then the arguments (argv[0] is the first argument, not the program).
-// `--key value`, `--key=value`; booleans also `--key=false`; negative spellings clear. Words that are no option go to
-// `positional`. On ERR_USAGE the message names the argument and, for an unknown option, the nearest one.
-// --help is not handled here: see options_help. The Options own their strings until options_destroy.
+// `--key value`, `--key=value`; booleans also `--key=false`; negative spellings clear. Words that are no
+// option go to `positional`. On ERR_USAGE the message names the argument and, for an unknown option, the
+// nearest one. --help is not handled here: see options_help. The Options own their strings until
+// options_destroy.
 Status options_parse(Options *options, Verb verb, int argc, char **argv);
 void options_destroy(Options *options);
 // Checks every rule for training on `world_size` ranks and fills what was left open (origin FROM_MODEL or
-// DERIVED) and `shape`. FOR_MEMORY asks for no data, length and learning rate, but for a vocabulary: their rules
-// and members of `shape` are left out. ERR_CONFIG with one message: the rule, the values, one that works.
+// DERIVED) and `shape`. FOR_MEMORY asks for no data, length and learning rate, but for a vocabulary: their
+// rules and members of `shape` are left out. ERR_CONFIG with one message: the rule, the values, one that
+// works.
 Status options_resolve(Options *options, int world_size);
 // --schedule-times as numbers (RunShape.schedule_times); part of options_resolve, for the verb schedule.
 // ERR_CONFIG.
 Status options_schedule_times(const Options *options, double times[4]);
-// The rule of train (part of options_resolve) and preprocess for what names a tokenizer: both of --vocab-file and
-// --merge-file or neither, one source, and for the null tokenizer its size alone. ERR_CONFIG.
+// The rule of train (part of options_resolve) and preprocess for what names a tokenizer: both of --vocab-file
+// and --merge-file or neither, one source, and for the null tokenizer its size alone. ERR_CONFIG.
 Status options_check_tokenizer(const Options *options);
 Origin options_origin(const Options *options, const char *field);
 // Notes for the reader, collected while parsing and resolving: options that are accepted and have no effect,
@@ -118,7 +123,9 @@ Origin options_origin(const Options *options, const char *field);
 const char *options_notes(const Options *options);
 
 void options_help(Verb verb, bool all, Text *out); // by section, from the table
-// Every option with its value and origin, as YAML that options_parse reads back (`--config`).
+// Every option with its value and origin, as YAML that options_parse reads back (`--config`). Live are the
+// lines of what the user chose; the rest are comments, since whoever reads the file chooses them by the same
+// rules, and --model may choose others.
 void options_save(const Options *options, Verb verb, Text *out);
 // The block of dotted lines that Megatron-LM prints and people search in logs.
 void options_print(const Options *options, Verb verb, Text *out);

@@ -26,9 +26,10 @@ static const Screen screens[] = {
       OPT_append_eod, OPT_workers, OPT_max_bytes, OPT_config, -1}},
     {FOR_SCHEDULE,
      "trireme schedule --pp 4 --microbatches 8                              # draw 1F1B on four ranks\n"
-     "trireme schedule --pp 4 --vp 2 --microbatches 8 --svg timeline.svg   # interleaved, as a picture\n"
+     "trireme schedule --pp 4 --vp 2 --microbatches 8 --svg timeline.svg    # interleaved, as a picture\n"
      "trireme schedule --pp 4 --schedule zb-h1 --microbatches 8             # with weight gradients put off\n"
-     "trireme schedule --from mine.txt                                      # check a schedule of your own\n",
+     "trireme schedule --from mine.txt                                      # check a schedule of your own\n"
+     "trireme schedule --trace run.json                                     # what `trireme train --trace` saw\n",
      {OPT_schedule, OPT_pipeline_model_parallel_size, OPT_num_virtual_stages_per_pipeline_rank,
       OPT_microbatches, OPT_forward_us, OPT_backward_us, OPT_hop_us, OPT_schedule_stash_limit, OPT_from,
       OPT_svg, OPT_trace, OPT_width, -1}},

@@ -36,7 +36,7 @@ void options_destroy(Options *options) {
     *options = (Options){0};
 }
 
-// ---- acting on names ------------------------------------------------------------------------------------------
+// ---- acting on names --------------------------------------------------------------------------------------
 
 static Status unknown_name(Verb verb, const char *key, Source source) {
     Status status = source_status(source);
@@ -52,11 +52,18 @@ static Status unknown_name(Verb verb, const char *key, Source source) {
                 verb_name(verb));
 }
 
-void note_add(Options *options, const char *name, const char *text) {
+void note_add(Options *options, const char *note) {
     OptionsStore *store = options->store;
+    Text line = {0};
+    text_add(&line, "%s\n", note);
+    if (!strstr(text_string(&store->notes), line.data)) text_add(&store->notes, "%s", line.data);
+    text_free(&line);
+}
+
+void note_idle(Options *options, const char *name, const char *why) {
     Text note = {0};
-    text_add(&note, "%s has no effect: %s\n", name, text);
-    if (!strstr(text_string(&store->notes), note.data)) text_add(&store->notes, "%s", note.data);
+    text_add(&note, "%s has no effect: %s", name, why);
+    note_add(options, note.data);
     text_free(&note);
 }
 
@@ -69,7 +76,8 @@ static void refuse(OptionsStore *store, Source source, const char *value, const 
         text_add(&store->also_refused, "%s%s", store->also_refused.size ? ", " : "", source.name);
 }
 
-// Each `name=value` of the text, as if it had been given; '$' is the word that was. The messages name what was given.
+// Each `name=value` of the text, as if it had been given; '$' is the word that was. The messages name what
+// was given.
 static Status apply_other_names(Options *options, const char *text, const char *const *words, int num_words,
                                 Source source) {
     for (size_t length; length = strcspn(text, " "), length > 0; text += length + (text[length] == ' ')) {
@@ -98,7 +106,7 @@ static Status give_answer(Options *options, const Answer *answer, const char *co
     if (answer->kind == REFUSED)
         refuse(options->store, source, num_words == 1 ? words[0] : "", answer->text);
     else
-        note_add(options, source.name, answer->text);
+        note_idle(options, source.name, answer->text);
     return OK;
 }
 
@@ -153,11 +161,12 @@ Status name_apply(Options *options, const char *key, const char *const *words, i
     return set_option(options, meaning, words, num_words, source);
 }
 
-// ---- the command line -----------------------------------------------------------------------------------------
+// ---- the command line -------------------------------------------------------------------------------------
 
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// "--name", "--name=value", "-n", and the mistake "-name". A lone "-", a negative number and a path are values.
+// "--name", "--name=value", "-n", and the mistake "-name". A lone "-", a negative number and a path are
+// values.
 static bool is_option(const char *word) { return word[0] == '-' && (word[1] == '-' || is_letter(word[1])); }
 
 static Status one_dash_missing(Verb verb, const char *key, Source source) {

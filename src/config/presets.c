@@ -67,11 +67,20 @@ static const ModelPreset *find_preset(const char *name) {
     return NULL;
 }
 
+// The first model whose name goes on where `name` ends, as llama2-7b does after llama2.
+static const char *first_of_family(const char *name) {
+    for (int i = 0; i < NUM_PRESETS; i++)
+        if (!strncmp(model_presets[i].name, name, strlen(name))) return model_presets[i].name;
+    return NULL;
+}
+
 static Status unknown_model(const char *name) {
-    const char *names[NUM_PRESETS];
+    const char *names[NUM_PRESETS], *nearest = first_of_family(name);
     for (int i = 0; i < NUM_PRESETS; i++) names[i] = model_presets[i].name;
-    const char *nearest = text_nearest(name, names, NUM_PRESETS);
-    if (nearest) return fail(ERR_CONFIG, "--model %s is not known; did you mean %s?", name, nearest);
+    if (!nearest) nearest = text_nearest(name, names, NUM_PRESETS);
+    if (nearest)
+        return fail(ERR_CONFIG, "--model %s is not known; did you mean %s? `trireme models` lists all", name,
+                    nearest);
     return fail(ERR_CONFIG, "--model %s is not known; `trireme models` lists those that are", name);
 }
 
@@ -89,6 +98,7 @@ Status model_is_known(Options *o) {
     preset_number(o, OPT_seq_length, model->sequence);
     if (!strcmp(o->position_embedding_type, "learned_absolute"))
         preset_number(o, OPT_max_position_embeddings, model->sequence);
-    if (o->store->verb == FOR_MEMORY) preset_number(o, OPT_vocab_size, model->vocabulary);
+    if (o->store->verb == FOR_MEMORY && !names_tokenizer_files(o))
+        preset_number(o, OPT_vocab_size, model->vocabulary);
     return OK;
 }

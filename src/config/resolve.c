@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-// ---- what must be there ---------------------------------------------------------------------------------------
+// ---- what must be there -----------------------------------------------------------------------------------
 
 static Status no_stray_words(Options *o) {
     if (o->positional.count == 0) return OK;
@@ -27,7 +27,6 @@ static Status required_options(Options *o) {
         {OPT_micro_batch_size, FOR_RUN, "4"},
         {OPT_lr, FOR_TRAIN, "6e-4"},
         {OPT_data_path, FOR_TRAIN, "PREFIX, made by `trireme preprocess`"},
-        {OPT_vocab_size, FOR_MEMORY, "50257"},
     };
     for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
         const OptionInfo *option = &option_table[required[i].index];
@@ -39,7 +38,7 @@ static Status required_options(Options *o) {
     return OK;
 }
 
-// ---- the grid -------------------------------------------------------------------------------------------------
+// ---- the grid ---------------------------------------------------------------------------------------------
 
 static Status ranks_fill_grid(Options *o) {
     int n = o->shape.world_size;
@@ -76,7 +75,7 @@ static Status data_parallel_agrees(Options *o) {
 static Rule *const start_rules[] = {no_stray_words,       model_is_known,   ranks_fill_grid,
                                     data_parallel_agrees, required_options, NULL};
 
-// ---- options without effect -----------------------------------------------------------------------------------
+// ---- options without effect -------------------------------------------------------------------------------
 
 static bool without_groups(const Options *o) { return !o->group_query_attention; }
 static bool without_rope(const Options *o) { return strcmp(o->position_embedding_type, "rope") != 0; }
@@ -122,19 +121,20 @@ static void note_idle_options(Options *o) {
         const OptionInfo *option = &option_table[rows[i].index];
         char name[80];
         snprintf(name, sizeof name, "--%.*s", (int)strcspn(option->spellings, " "), option->spellings);
-        if (option_given(o, rows[i].index) && rows[i].idle(o)) note_add(o, name, rows[i].why);
+        if (option_given(o, rows[i].index) && rows[i].idle(o)) note_idle(o, name, rows[i].why);
     }
 }
 
-// ---- all of them ----------------------------------------------------------------------------------------------
+// ---- all of them ------------------------------------------------------------------------------------------
 
 Status options_resolve(Options *options, int world_size) {
     static const struct {
         Verb verbs;
         Rule *const *rules;
     } groups[] = {
-        {FOR_RUN, start_rules}, {FOR_RUN, batch_rules},  {FOR_RUN, pipeline_rules}, {FOR_TRAIN, length_rules},
-        {FOR_RUN, model_rules}, {FOR_TRAIN, rate_rules}, {FOR_TRAIN, data_rules},
+        {FOR_RUN, start_rules},    {FOR_RUN, batch_rules},     {FOR_RUN, pipeline_rules},
+        {FOR_TRAIN, length_rules}, {FOR_RUN, model_rules},     {FOR_TRAIN, rate_rules},
+        {FOR_TRAIN, data_rules},   {FOR_MEMORY, memory_rules},
     };
     CHECK(world_size > 0, "%d ranks", world_size);
     CHECK(options->store->verb & FOR_RUN, "only a training run is resolved");

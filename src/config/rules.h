@@ -1,5 +1,5 @@
-// The rules between options, by subject. Each says the rule, the values, and values that would work; it may rely
-// on all rules before it, and fills what the user left open. Internal to config/.
+// The rules between options, by subject. Each says the rule, the values, and values that would work; it may
+// rely on all rules before it, and fills what the user left open. Internal to config/.
 #pragma once
 #include "config/table.h"
 
@@ -12,15 +12,18 @@ extern Rule *const pipeline_rules[]; // rules_pipeline.c: which layers are where
 extern Rule *const length_rules[];   // rules_length.c: steps and samples of the run ...
 extern Rule *const rate_rules[];     // ... and learning rate and weight decay along it
 extern Rule *const model_rules[];    // rules_model.c: sizes that divide over tp, precision, recomputation
-extern Rule *const data_rules[];     // rules_data.c: data set, tokenizer, evaluation
+extern Rule *const data_rules[];     // rules_data.c: data set, tokenizer, evaluation, files written
+extern Rule *const memory_rules[];   // rules_data.c: the vocabulary of a run without data
 
 Rule model_is_known; // presets.c: sets what --model stands for
+// Whether an option names files of a tokenizer, which then says the size of the vocabulary.   rules_data.c
+bool names_tokenizer_files(const Options *options);
 
 // ---- rules.c: what the rules share
 
 void derived(Options *options, int index); // that the program chose the value
 // Fills what was left open.
 void derive_int(Options *options, int index, int *field, int value);
-// How many steps a run takes until --rampup-batch-size has filled its batch, or --train-samples are used up, and
-// how many samples they consume; 0 without a ramp-up.   rules_batch.c
+// How many steps a run takes until --rampup-batch-size has filled its batch, or --train-samples are used up,
+// and how many samples they consume; 0 without a ramp-up.   rules_batch.c
 int64_t rampup_steps(const Options *options, int64_t *consumed);

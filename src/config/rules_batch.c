@@ -1,5 +1,6 @@
 // How many samples a step has: the global batch, and how it grows.
 #include "config/rules.h"
+#include <string.h>
 
 static int64_t one_microbatch_each(const Options *o) { return (int64_t)o->micro_batch_size * o->shape.dp; }
 
@@ -13,21 +14,20 @@ static Status batch_fits(Options *o) {
     return OK;
 }
 
-static Status round_batch_down(Options *o, int batch) {
-    char note[96];
-    snprintf(note, sizeof note, "%d is rounded down to %d (--decrease-batch-size-if-needed)",
-             o->global_batch_size, batch);
-    note_add(o, "--global-batch-size", note);
-    o->global_batch_size = batch;
-    return OK;
+static void note_rounding(Options *o) {
+    char note[128];
+    snprintf(note, sizeof note,
+             "--global-batch-size %d is rounded down to %d (--decrease-batch-size-if-needed)",
+             o->global_batch_size, o->shape.global_batch);
+    note_add(o, note);
 }
 
 static Status batch_divides(Options *o) {
     int64_t unit = one_microbatch_each(o), batch = o->global_batch_size;
+    o->shape.global_batch = (int)(batch - batch % unit);
     o->shape.num_microbatches = (int)(batch / unit);
     if (batch % unit == 0) return OK;
-    if (o->decrease_batch_size_if_needed && batch > unit)
-        return round_batch_down(o, (int)(batch - batch % unit));
+    if (o->decrease_batch_size_if_needed && batch > unit) return note_rounding(o), OK;
     return fail(
         ERR_CONFIG,
         "global batch size (%lld) is not divisible by micro batch size (%d) times data parallel size (%d): use "
@@ -35,22 +35,36 @@ static Status batch_divides(Options *o) {
         (long long)batch, o->micro_batch_size, o->shape.dp, (long long)((batch / unit + 1) * unit));
 }
 
-// ---- a batch that grows ---------------------------------------------------------------------------------------
+// ---- a batch that grows -----------------------------------------------------------------------------------
 
 enum { MOST_RAMPUP_STAGES = 100000 };
 
-static Status rampup_numbers(const Options *o, int64_t numbers[3]) {
-    const StringList *words = &o->rampup_batch_size;
-    if (words->count != 3)
+// The words of the list, also where quotes or a file made one of several; at most `most`. Returns how many
+// there are.
+static int split_words(Options *o, const StringList *list, const char **words, int most) {
+    int count = 0;
+    for (int i = 0; i < list->count; i++) {
+        char *copy = options_block(o, strlen(list->items[i]) + 1), *rest = NULL;
+        strcpy(copy, list->items[i]);
+        for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest), count++)
+            if (count < most) words[count] = word;
+    }
+    return count;
+}
+
+static Status rampup_numbers(Options *o, int64_t numbers[3]) {
+    const char *words[3];
+    int count = split_words(o, &o->rampup_batch_size, words, 3);
+    if (count != 3)
         return fail(
             ERR_CONFIG,
-            "--rampup-batch-size has %d words: START INCREMENT SAMPLES are needed, such as 16 16 5859375",
-            words->count);
+            "--rampup-batch-size has %d word%s: START INCREMENT SAMPLES are needed, such as 16 16 5859375",
+            count, count == 1 ? "" : "s");
     for (int i = 0; i < 3; i++) {
         int64_t most = i < 2 ? INT32_MAX : (int64_t)1e15;
-        if (!parse_int(words->items[i], &numbers[i]) || numbers[i] < 1 || numbers[i] > most)
+        if (!parse_int(words[i], &numbers[i]) || numbers[i] < 1 || numbers[i] > most)
             return fail(ERR_CONFIG, "--rampup-batch-size: '%s' is not a whole number from 1 to %lld",
-                        words->items[i], (long long)most);
+                        words[i], (long long)most);
     }
     return OK;
 }
@@ -108,7 +122,7 @@ static Status batch_grows(Options *o) {
 
 Rule *const batch_rules[] = {batch_fits, batch_divides, batch_grows, NULL};
 
-// ---- how long it grows ----------------------------------------------------------------------------------------
+// ---- how long it grows ------------------------------------------------------------------------------------
 
 // The first count of samples that is beyond a stage of `per` samples.
 static int64_t end_of_stage(int64_t stage, double per) {

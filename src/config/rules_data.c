@@ -1,4 +1,4 @@
-// The data set, its tokenizer, its split, and whether there is something to evaluate on.
+// The data set, its tokenizer, its split, and whether there is something to evaluate on; files written.
 #include "config/rules.h"
 #include <string.h>
 
@@ -30,7 +30,8 @@ Status options_check_tokenizer(const Options *o) {
 
 static Status one_tokenizer(Options *o) { return options_check_tokenizer(o); }
 
-// As Megatron-LM reads it: up to three numbers, whatever stands between them, quotes left by a script included.
+// As Megatron-LM reads it: up to three numbers, whatever stands between them, quotes left by a script
+// included.
 static Status split_adds_up(Options *o) {
     double sum = 0;
     int count = 0;
@@ -71,4 +72,31 @@ static Status evaluation_has_data(Options *o) {
     return OK;
 }
 
-Rule *const data_rules[] = {one_data_set, one_tokenizer, split_adds_up, evaluation_has_data, NULL};
+// One would be lost.
+static Status files_differ(Options *o) {
+    if (o->trace && o->metrics && !strcmp(o->trace, o->metrics))
+        return fail(ERR_CONFIG, "--trace and --metrics both write %s: name two files", o->trace);
+    return OK;
+}
+
+Rule *const data_rules[] = {one_data_set,        one_tokenizer, split_adds_up,
+                            evaluation_has_data, files_differ,  NULL};
+
+// ---- without data -----------------------------------------------------------------------------------------
+
+bool names_tokenizer_files(const Options *o) {
+    return o->data_path.count || o->tokenizer_model || o->vocab_file || o->merge_file;
+}
+
+static Status vocabulary_known(Options *o) {
+    if (names_tokenizer_files(o)) return OK;
+    if (o->vocab_size == INT_UNSET)
+        return fail(ERR_CONFIG, "--vocab-size is required, such as --vocab-size 50257; or --data-path or "
+                                "--tokenizer-model, whose tokenizer says it");
+    if (o->eod_mask_loss && strcmp(o->tokenizer_type, "NullTokenizer"))
+        return fail(ERR_CONFIG, "--eod-mask-loss is about the tokenizer's end token: add --data-path or "
+                                "--tokenizer-model, or leave it out");
+    return OK;
+}
+
+Rule *const memory_rules[] = {one_tokenizer, vocabulary_known, NULL};

@@ -19,7 +19,7 @@ static Status one_length(Options *o) {
             "--rampup-batch-size with --train-iters %lld: expected no batch-size rampup for iteration-based "
             "training; use --train-samples, such as %lld",
             (long long)o->train_iters,
-            (long long)((o->train_iters < 1000000000 ? o->train_iters : 1000000000) * o->global_batch_size));
+            (long long)((o->train_iters < 1000000000 ? o->train_iters : 1000000000) * o->shape.global_batch));
     return OK;
 }
 
@@ -48,7 +48,7 @@ static Status one_unit(Options *o) {
 }
 
 static Status run_length(Options *o) {
-    int64_t batch = o->global_batch_size;
+    int64_t batch = o->shape.global_batch;
     if (in_samples(o)) {
         int64_t consumed, steps = rampup_steps(o, &consumed);
         o->shape.train_samples = o->train_samples;
@@ -66,7 +66,7 @@ static Status run_length(Options *o) {
 
 Rule *const length_rules[] = {one_length, one_unit, run_length, NULL};
 
-// ---- the learning rate ----------------------------------------------------------------------------------------
+// ---- the learning rate ------------------------------------------------------------------------------------
 
 static Status rates_ordered(Options *o) {
     if (o->min_lr > o->lr)
@@ -88,12 +88,12 @@ static Status decay_length(Options *o) {
         *length = in_samples(o) ? o->train_samples : o->train_iters;
         derived(o, in_samples(o) ? OPT_lr_decay_samples : OPT_lr_decay_iters);
     }
-    if (!__builtin_mul_overflow(*length, in_samples(o) ? 1 : o->global_batch_size,
+    if (!__builtin_mul_overflow(*length, in_samples(o) ? 1 : o->shape.global_batch,
                                 &o->shape.lr_decay_samples))
         return OK;
     return fail(ERR_CONFIG,
                 "--lr-decay-iters %lld times --global-batch-size %d samples is too large: use at most %lld",
-                (long long)*length, o->global_batch_size, (long long)(INT64_MAX / o->global_batch_size));
+                (long long)*length, o->shape.global_batch, (long long)(INT64_MAX / o->shape.global_batch));
 }
 
 static Status warmup_length(Options *o) {
@@ -105,7 +105,7 @@ static Status warmup_length(Options *o) {
             ERR_CONFIG,
             "--lr-warmup-fraction %g and --lr-warmup-%s %lld cannot be set at the same time: keep one",
             fraction, unit, (long long)length);
-    double warmup = (double)length * (in_samples(o) ? 1 : o->global_batch_size);
+    double warmup = (double)length * (in_samples(o) ? 1 : o->shape.global_batch);
     o->shape.lr_warmup_samples = isnan(fraction) ? warmup : fraction * decay;
     if (o->shape.lr_warmup_samples <= decay) return OK;
     return fail(
@@ -127,11 +127,11 @@ static Status wsd_length(Options *o) {
         return fail(ERR_CONFIG,
                     "--lr-wsd-decay-%s %lld is longer than the decay of %lld %s: use %lld or less", unit,
                     (long long)length, (long long)decay, unit, (long long)decay);
-    o->shape.lr_wsd_samples = length * (in_samples(o) ? 1 : o->global_batch_size);
+    o->shape.lr_wsd_samples = length * (in_samples(o) ? 1 : o->shape.global_batch);
     return OK;
 }
 
-// ---- weight decay ---------------------------------------------------------------------------------------------
+// ---- weight decay -----------------------------------------------------------------------------------------
 
 static Status weight_decay_ends(Options *o) {
     bool start = !isnan(o->start_weight_decay), end = !isnan(o->end_weight_decay);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-// ---- sizes ----------------------------------------------------------------------------------------------------
+// ---- sizes ------------------------------------------------------------------------------------------------
 
 static Status heads_divide(Options *o) {
     int hidden = o->hidden_size, heads = o->num_attention_heads, t = o->shape.tp;
@@ -62,7 +62,19 @@ static Status mlp_divides(Options *o) {
         o->ffn_hidden_size, t, o->ffn_hidden_size - o->ffn_hidden_size % t + t);
 }
 
-// ---- positions ------------------------------------------------------------------------------------------------
+// What a vocabulary of at most 2^30 is padded to is less than twice as large, or this unit.
+static Status padded_vocabulary_fits(Options *o) {
+    int t = o->shape.tp;
+    int64_t unit = (int64_t)o->make_vocab_size_divisible_by * t;
+    if (unit <= INT32_MAX) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--make-vocab-size-divisible-by %d times --tensor-model-parallel-size %d pads the vocabulary to %lld "
+        "entries, more than %d: use --make-vocab-size-divisible-by %d or less",
+        o->make_vocab_size_divisible_by, t, (long long)unit, INT32_MAX, INT32_MAX / t);
+}
+
+// ---- positions --------------------------------------------------------------------------------------------
 
 static bool positions_are(const Options *o, const char *type) {
     return !strcmp(o->position_embedding_type, type);
@@ -100,7 +112,7 @@ static Status rotated_columns_are_pairs(Options *o) {
         o->rotary_percent, o->kv_channels, columns);
 }
 
-// ---- precision ------------------------------------------------------------------------------------------------
+// ---- precision --------------------------------------------------------------------------------------------
 
 static Status one_precision(Options *o) {
     if (o->bf16 && o->fp16)
@@ -114,17 +126,25 @@ static Status one_precision(Options *o) {
 }
 
 // Overflows are how a dynamic scale finds its value.
+static Status device_allows_overflows(Options *o) {
+    if (!o->shape.dynamic_loss_scale || strcmp(o->device, "check")) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--device check ends the job at the first value that is not finite, which a dynamic loss scale "
+        "meets on purpose: use --loss-scale, such as --loss-scale 65536, or another --device");
+}
+
 static Status overflows_are_allowed(Options *o) {
     if (!o->shape.dynamic_loss_scale || !o->check_for_nan_in_loss_and_grad) return OK;
     if (option_given(o, OPT_check_for_nan_in_loss_and_grad))
-        note_add(o, "--check-for-nan-in-loss-and-grad",
-                 "with a dynamic loss scale steps that overflow are skipped");
+        note_idle(o, "--check-for-nan-in-loss-and-grad",
+                  "with a dynamic loss scale steps that overflow are skipped");
     o->check_for_nan_in_loss_and_grad = false;
     derived(o, OPT_check_for_nan_in_loss_and_grad);
     return OK;
 }
 
-// ---- what is kept for the backward ----------------------------------------------------------------------------
+// ---- what is kept for the backward ------------------------------------------------------------------------
 
 static Status modules_are_known(const Options *o) {
     for (int i = 0; i < o->recompute_modules.count; i++)
@@ -186,7 +206,7 @@ static Status recomputation_is_whole(Options *o) {
     return strcmp(what, "full") ? recompute_selective(o) : recompute_full(o);
 }
 
-// ---- what is shared out -----------------------------------------------------------------------------------------
+// ---- what is shared out -----------------------------------------------------------------------------------
 
 static Status sequence_divides(Options *o) {
     int t = o->shape.tp, s = o->seq_length;
@@ -234,10 +254,12 @@ static Status gathers_follow_shards(Options *o) {
 Rule *const model_rules[] = {heads_divide,
                              groups_divide,
                              mlp_divides,
+                             padded_vocabulary_fits,
                              position_words_agree,
                              positions_suffice,
                              rotated_columns_are_pairs,
                              one_precision,
+                             device_allows_overflows,
                              overflows_are_allowed,
                              recomputation_is_whole,
                              sequence_divides,

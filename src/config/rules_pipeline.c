@@ -1,5 +1,6 @@
 // Which layers are on which pipeline rank, and whether the schedule takes the shape that results.
 #include "config/rules.h"
+#include <stdlib.h>
 #include <string.h>
 
 static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }
@@ -12,7 +13,7 @@ static bool layers_per_chunk_given(const Options *o) {
     return o->num_layers_per_virtual_pipeline_stage != INT_UNSET;
 }
 
-// ---- one way to cut the layers --------------------------------------------------------------------------------
+// ---- one way to cut the layers ----------------------------------------------------------------------------
 
 static bool accounts(const Options *o) {
     return o->account_for_embedding_in_pipeline_split || o->account_for_loss_in_pipeline_split;
@@ -36,13 +37,22 @@ static Status one_cut(Options *o) {
             if (cuts[i].given && cuts[j].given)
                 return fail(ERR_CONFIG, "%s and %s both say where the layers are: keep one", cuts[i].name,
                             cuts[j].name);
-    if (layers_per_chunk_given(o) && (cuts[0].given || cuts[1].given))
+    if (layers_per_chunk_given(o) && o->balance_stages)
         return fail(
             ERR_CONFIG,
-            "--num-layers-per-virtual-pipeline-stage needs stages of one size, and %s makes others: use "
-            "--num-virtual-stages-per-pipeline-rank",
-            cuts[cuts[0].given ? 0 : 1].name);
+            "--num-layers-per-virtual-pipeline-stage needs stages of one size, and --balance-stages makes "
+            "others: use --num-virtual-stages-per-pipeline-rank");
     return OK;
+}
+
+// Both options are about ranks that have one end of the model each.
+static Status ends_are_apart(const Options *o) {
+    if (!is_schedule(o, "zb-v")) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--schedule zb-v puts the first and the last stage on one rank, so that --decoder-%s-pipeline-num-layers "
+        "means nothing: list the layers of the %d stages with --pipeline-model-parallel-layout",
+        o->shape.first_layers ? "first" : "last", 2 * o->shape.pp);
 }
 
 // --decoder-first-... and --decoder-last-...: the ranks between them share what is left.
@@ -55,6 +65,7 @@ static Status uneven_layers_divide(Options *o, int first, int last) {
     if (layers_per_chunk_given(o))
         return fail(ERR_CONFIG, "--num-layers-per-virtual-pipeline-stage needs equal pipeline ranks: use "
                                 "--num-virtual-stages-per-pipeline-rank");
+    TRY(ends_are_apart(o));
     if (others == 0 ? rest == 0 : rest > 0 && rest % others == 0) return OK;
     return fail(
         ERR_CONFIG,
@@ -93,7 +104,7 @@ static Status layers_divide(Options *o) {
         layers, p, layers < p ? p : layers - layers % p, layers < p ? 2 * p : layers - layers % p + p);
 }
 
-// ---- chunks ---------------------------------------------------------------------------------------------------
+// ---- chunks -----------------------------------------------------------------------------------------------
 
 // Every count of layers that some pipeline rank cuts into chunks; none where stages are listed or balanced.
 static int rank_counts(const Options *o, int counts[3]) {
@@ -107,8 +118,70 @@ static int rank_counts(const Options *o, int counts[3]) {
     return n;
 }
 
+enum { MOST_CHUNKS = 64, MOST_BARS = 1 << 20, MOST_DEEP = 16 };
+
+// The number that follows a '*' at *text, and moves past it; 0 where there is none from 1 to 999999999.
+static int read_times(const char **text) {
+    const char *digits = *text + 1;
+    size_t length = strspn(digits, "0123456789");
+    *text = digits + length;
+    return length <= 9 ? atoi(digits) : 0;
+}
+
+// How many '|' a layout has, repeats written out, from *text to the end of its group; MOST_BARS when there
+// are more, -1 where groups or repeats are broken. What else is wrong with it layer_parse says.
+static int64_t count_bars(const char **text, int depth) {
+    int64_t bars = 0, before = 0; // those of the letter or group just before
+    while (**text && **text != ')') {
+        int64_t more;
+        if (**text == '*') {
+            int times = read_times(text);
+            if (!times) return -1;
+            more = before * (times - 1);
+        } else if (*(*text)++ == '(') {
+            more = before = depth < MOST_DEEP ? count_bars(text, depth + 1) : -1;
+            if (before < 0 || *(*text)++ != ')') return -1;
+        } else {
+            more = before = (*text)[-1] == '|';
+        }
+        bars = bars + more < MOST_BARS ? bars + more : MOST_BARS;
+    }
+    return bars;
+}
+
+// Source: Megatron-LM, validate_args: the layout alone gives the number of chunks.
+static Status layout_has_chunks(Options *o) {
+    const char *layout = o->pipeline_model_parallel_layout, *end = layout;
+    const char *extra = layers_per_chunk_given(o) ? "--num-layers-per-virtual-pipeline-stage"
+                        : o->num_virtual_stages_per_pipeline_rank != INT_UNSET
+                            ? "--num-virtual-stages-per-pipeline-rank"
+                            : NULL;
+    int p = o->shape.pp;
+    if (extra)
+        return fail(
+            ERR_CONFIG,
+            "--pipeline-model-parallel-layout already says how many virtual stages there are: leave out %s",
+            extra);
+    int64_t bars = count_bars(&end, 0), stages = bars + 1;
+    if (bars < 0 || *end)
+        return fail(
+            ERR_CONFIG,
+            "--pipeline-model-parallel-layout %.200s: a group, or the number after '*', is wrong: write such as "
+            "Et*3|(tt|)*6tL",
+            layout);
+    if (stages % p || stages / p > MOST_CHUNKS)
+        return fail(
+            ERR_CONFIG,
+            "--pipeline-model-parallel-layout %.200s has %lld%s stages, separated by '|': use a multiple of "
+            "--pipeline-model-parallel-size %d, up to %d",
+            layout, (long long)stages, bars == MOST_BARS ? " or more" : "", p, MOST_CHUNKS * p);
+    o->shape.vp = (int)(stages / p);
+    return OK;
+}
+
 static Status one_count_of_chunks(Options *o) {
     int chunks = o->num_virtual_stages_per_pipeline_rank;
+    if (o->pipeline_model_parallel_layout) return OK;
     if (layers_per_chunk_given(o) && chunks != INT_UNSET)
         return fail(
             ERR_CONFIG,
@@ -132,6 +205,7 @@ static Status layers_per_chunk_divides(Options *o, int layers) {
 
 static Status chunks_divide(Options *o) {
     int counts[3], n = rank_counts(o, counts), chunks = o->num_virtual_stages_per_pipeline_rank;
+    if (o->pipeline_model_parallel_layout) return layout_has_chunks(o);
     if (layers_per_chunk_given(o)) return layers_per_chunk_divides(o, counts[0]);
     o->shape.vp = chunks == INT_UNSET ? 1 : chunks;
     for (int i = 0; i < n; i++) {
@@ -150,7 +224,7 @@ static Status chunks_divide(Options *o) {
     return OK;
 }
 
-// ---- the schedule ---------------------------------------------------------------------------------------------
+// ---- the schedule -----------------------------------------------------------------------------------------
 
 static Status schedule_has_chunks(Options *o) {
     int p = o->shape.pp, v = o->shape.vp;
@@ -166,6 +240,11 @@ static Status schedule_has_chunks(Options *o) {
             "--schedule %s has one chunk per pipeline rank, but there are %d: use --schedule interleaved, or leave "
             "out the virtual stages",
             o->schedule, v);
+    if (folded && v != 2 && o->pipeline_model_parallel_layout)
+        return fail(ERR_CONFIG,
+                    "--schedule zb-v has 2 chunks per pipeline rank, not %d: list %d stages in "
+                    "--pipeline-model-parallel-layout",
+                    v, 2 * p);
     if (folded && v != 2)
         return fail(ERR_CONFIG,
                     "--schedule zb-v has 2 chunks per pipeline rank, not %d: use "
@@ -264,7 +343,7 @@ Status options_schedule_times(const Options *o, double times[4]) {
     if (fits && count == 4) return OK;
     return fail(
         ERR_CONFIG,
-        "--schedule-times %s: four numbers F,B,W,HOP are needed, the first three above 0, such as 1,1,1,0",
+        "--schedule-times %s: four numbers F,I,W,HOP are needed, the first three above 0, such as 1,1,1,0",
         o->schedule_times);
 }
 

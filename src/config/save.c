@@ -32,22 +32,24 @@ static void add_yaml_value(const Options *options, const OptionInfo *option, Tex
     }
 }
 
-// Derived values are comments: they follow from the others, and a run on another grid derives its own. So do
-// the values that --model has set.
+// What the user has not chosen is a comment: it follows from the rest, and on another grid or from another
+// --model something else does.
 static void save_option(const Options *options, const OptionInfo *option, Text *out) {
     Origin origin = options->store->origins[option - option_table];
     if (!value_is_set(options, option)) {
         text_add(out, "# %s: unset\n", option->field);
         return;
     }
-    bool follows = origin == DERIVED || origin == FROM_MODEL;
-    text_add(out, "%s%s: ", follows ? "# " : "", option->field);
+    bool chosen = origin == FROM_FILE || origin == FROM_COMMAND_LINE;
+    text_add(out, "%s%s: ", chosen ? "" : "# ", option->field);
     add_yaml_value(options, option, out);
     text_add(out, "  # %s\n", origin_name(origin));
 }
 
 void options_save(const Options *options, Verb verb, Text *out) {
-    text_add(out, "# Every option of this run and where its value is from. Read back with --config.\n");
+    text_add(out,
+             "# Every option of this run and where its value is from. Read back with --config, which takes\n"
+             "# what was chosen and works out the comments again.\n");
     const char *section = "";
     for (const OptionInfo *option = option_table; option < option_table + NUM_OPTIONS; option++) {
         if (!(option->verbs & verb) || (option->verbs & COMMAND_LINE_ONLY)) continue;

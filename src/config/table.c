@@ -26,7 +26,8 @@ const char *verb_name(unsigned verbs) {
 
 static char dashed(char c) { return c == '_' ? '-' : c; }
 
-// Whether `key` is the word [word, word + length), in which a last '*' stands for any ending, but not for "=value".
+// Whether `key` is the word [word, word + length), in which a last '*' stands for any ending, but not for
+// "=value".
 static bool same_name(const char *key, const char *word, size_t length) {
     for (size_t i = 0; i < length; i++) {
         if (word[i] == '*') return !strchr(key + i, '=');

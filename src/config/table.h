@@ -1,5 +1,5 @@
-// The option table as data, and what the files of this folder share: looking a name up, giving an option a value, and
-// reading the value back as text. Internal to config/.
+// The option table as data, and what the files of this folder share: looking a name up, giving an option a
+// value, and reading the value back as text. Internal to config/.
 #pragma once
 #include "config/config.h"
 #include <stddef.h>
@@ -66,13 +66,14 @@ const Answer *answer_to(const char *key);
 // `key` is a name without leading dashes; '_' and '-' are the same.
 Meaning meaning_of(Verb verb, const char *key);
 Arity meaning_arity(Meaning meaning);
-// The spelling nearest to `key` among the names that the verb understands, written to `nearest`; false: none is near.
+// The spelling nearest to `key` among the names that the verb understands, written to `nearest`; false: none
+// is near.
 bool nearest_spelling(Verb verb, const char *key, char *nearest, size_t size);
 
 // ---- value.c: values from and to text
 
-// Gives the option a value, or fails with what is allowed: ERR_USAGE for the command line, ERR_CONFIG for a file.
-// `words` are one, or any number for a LIST, or none for a FLAG, which is then on.
+// Gives the option a value, or fails with what is allowed: ERR_USAGE for the command line, ERR_CONFIG for a
+// file. `words` are one, or any number for a LIST, or none for a FLAG, which is then on.
 Status value_set(Options *options, const OptionInfo *option, const char *const *words, int num_words,
                  Source source);
 void value_set_default(Options *options, const OptionInfo *option);
@@ -86,10 +87,13 @@ Status source_status(Source source);
 // ---- parse.c: acting on names
 
 bool option_given(const Options *options, int index); // by the user
-// Notes "NAME has no effect: TEXT", once.
-void note_add(Options *options, const char *name, const char *text);
+// Notes a line, once.
+void note_add(Options *options, const char *note);
+// Notes "NAME has no effect: WHY", once.
+void note_idle(Options *options, const char *name, const char *why);
 
-// Sets the option, or notes or refuses it. A value that the command line has set is checked, but not replaced by a file's.
+// Sets the option, or notes or refuses it. A value that the command line has set is checked, but not replaced
+// by a file's.
 Status name_apply(Options *options, const char *key, const char *const *words, int num_words, Source source);
 // Memory that lives as long as the options.
 void *options_block(Options *options, size_t bytes);
@@ -97,5 +101,6 @@ const char *options_string(Options *options, const char *string);
 
 // ---- yaml.c
 
-// Reads a configuration file: ERR_CONFIG naming file, line and column; ERR_NO_INPUT and others from file_read.
+// Reads a configuration file: ERR_CONFIG naming file, line and column; ERR_NO_INPUT and others from
+// file_read.
 Status yaml_read(Options *options, const char *path);

@@ -25,9 +25,19 @@ static Status out_of_range(const OptionInfo *option, const char *word, Source so
                 source.name, word, option->range);
 }
 
+// Also "1000.0": some options that are whole here, such as --loss-scale-window, are reals in Megatron-LM.
+static bool parse_whole(const char *word, int64_t *value) {
+    size_t digits = strspn(word, "0123456789");
+    const char *zeros = word + digits + 1;
+    char whole[32];
+    if (!digits || word[digits] != '.' || !*zeros || zeros[strspn(zeros, "0")]) return parse_int(word, value);
+    return snprintf(whole, sizeof whole, "%.*s", (int)digits, word) < (int)sizeof whole &&
+           parse_int(whole, value);
+}
+
 static Status set_integer(Options *options, const OptionInfo *option, const char *word, Source source) {
     int64_t value;
-    if (!parse_int(word, &value))
+    if (!parse_whole(word, &value))
         return fail(source_status(source), "%s%s: '%s' is not a whole number; such as 16 or 40M is expected",
                     source.where, source.name, word);
     if (!in_range(option->range, (double)value)) return out_of_range(option, word, source);
@@ -81,7 +91,8 @@ static bool is_choice(const char *choices, const char *word) {
     return false;
 }
 
-// Words end up in messages, file names and the saved configuration, none of which can hold control characters.
+// Words end up in messages, file names and the saved configuration, none of which can hold control
+// characters.
 static Status check_word(const char *word, Source source) {
     if (!*word) return fail(source_status(source), "%s%s: a value is empty", source.where, source.name);
     for (const char *c = word; *c; c++)
@@ -156,7 +167,8 @@ bool value_is_set(const Options *options, const OptionInfo *option) {
     return false;
 }
 
-// The fewest digits that read back as the same double; always with a point or an exponent, as Python prints them.
+// The fewest digits that read back as the same double; always with a point or an exponent, as Python prints
+// them.
 static void print_real(double value, Text *out) {
     char digits[32];
     for (int precision = 6; precision <= 17; precision++) {

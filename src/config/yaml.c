@@ -26,7 +26,8 @@ static Status next_event(Reader *reader) {
     return broken(reader, mark, parser->problem ? parser->problem : "this is not YAML");
 }
 
-// The current scalar as a string of the options. YAML can escape a NUL, which would hide the rest of the word.
+// The current scalar as a string of the options. YAML can escape a NUL, which would hide the rest of the
+// word.
 static Status read_scalar(Reader *reader, const char **word) {
     const char *value = (const char *)reader->event.data.scalar.value;
     if (strlen(value) != reader->event.data.scalar.length)
@@ -99,7 +100,8 @@ static bool is_name(const Reader *reader, const char *key) {
     return meaning.option || meaning.answer;
 }
 
-// The mapping whose start is the current event: `option: value`, and at the top also `section: {option: value}`.
+// The mapping whose start is the current event: `option: value`, and at the top also
+// `section: {option: value}`.
 static Status read_mapping(Reader *reader, bool in_section) {
     for (;;) {
         TRY(next_event(reader));

@@ -193,7 +193,6 @@ static void cpu_adamw(const Exec *e, const AdamW *p) {
     best(p->value.data ? p->value.dtype : F32)->adamw(e, p);
 }
 static void cpu_add(const Exec *e, const Add *p) { best(p->x.dtype)->add(e, p); }
-static void cpu_convert(const Exec *e, const Convert *p) { best(F32)->convert(e, p); }
 
 const Backend cpu_backend = {
     .name = "cpu",

@@ -537,22 +537,6 @@ static void cpu_add(const Exec *exec, const Add *p) {
     }
 }
 
-static void convert_block(const Convert *p, int64_t first, int64_t count) {
-    DType from = p->x.dtype, to = p->y.dtype;
-    const char *x = (const char *)p->x.data + (size_t)first * dtype_bytes(from);
-    char *y = (char *)p->y.data + (size_t)first * dtype_bytes(to);
-    size_t step_x = dtype_bytes(from) * LANES, step_y = dtype_bytes(to) * LANES;
-    for (int64_t i = 0; i < count; i += LANES, x += step_x, y += step_y)
-        store_as(to, y, count - i, load_as(from, x, count - i, 0));
-}
-
-static void cpu_convert(const Exec *exec, const Convert *p) {
-    int64_t count = tensor_count(p->x);
-#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static)
-    for (int64_t first = 0; first < count; first += FLAT_BLOCK)
-        convert_block(p, first, at_most(FLAT_BLOCK, count - first));
-}
-
 // ---- the table --------------------------------------------------------------------------------------------
 
 const Backend CPU_NAME(cpu_backend) = {
@@ -582,6 +566,5 @@ const Backend CPU_NAME(cpu_backend) = {
     .sum_squares = cpu_sum_squares,
     .adamw = cpu_adamw,
     .add = cpu_add,
-    .convert = cpu_convert,
     .workspace_bytes = cpu_workspace_bytes,
 };

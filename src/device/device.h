@@ -106,8 +106,7 @@ void device_zero(Device *device, Stream *stream, Tensor x);
     X(ABS_MAX, abs_max, AbsMax, 1, 1)                                                                        \
     X(SUM_SQUARES, sum_squares, SumSquares, 1, 1)                                                            \
     X(ADAMW, adamw, AdamW, 1, 4)                                                                             \
-    X(ADD, add, Add, 1, 1)                                                                                   \
-    X(CONVERT, convert, Convert, 1, 1)
+    X(ADD, add, Add, 1, 1)
 
 #define X(NAME, function, Args, reads, writes) OP_##NAME,
 typedef enum { DEVICE_OPS(X) NUM_DEVICE_OPS } DeviceOp;
@@ -384,10 +383,3 @@ typedef struct {
     Tensor y;
 } Add;
 void add(Device *device, Stream *stream, Add args);
-
-// y = x in the element type of y, rounded to nearest even
-typedef struct {
-    Tensor x;
-    Tensor y;
-} Convert;
-void convert(Device *device, Stream *stream, Convert args);

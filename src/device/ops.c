@@ -31,8 +31,7 @@
     X(ABS_MAX, AbsMax, max, "x", "max")                                                                      \
     X(SUM_SQUARES, SumSquares, sum, "x", "sum")                                                              \
     X(ADAMW, AdamW, value, "gradient", "parameter", "m", "v", "value")                                       \
-    X(ADD, Add, y, "x", "y")                                                                                 \
-    X(CONVERT, Convert, y, "x", "y")
+    X(ADD, Add, y, "x", "y")
 
 #define X(NAME, function, Args, reads, writes) TENSORS_##NAME = (reads) + (writes),
 enum { DEVICE_OPS(X) };
@@ -359,7 +358,7 @@ void loss_finish(Device *device, Stream *stream, LossFinish args) {
            (Shape[]){labels, row, row, row, optional(row), logits, dlogits, row});
 }
 
-// ---- optimizer, conversion --------------------------------------------------------------------------------
+// ---- optimizer --------------------------------------------------------------------------------------------
 
 void abs_max(Device *device, Stream *stream, AbsMax args) {
     launch(device, stream, OP_ABS_MAX, &args, (Shape[]){like_f32(args.x), f32(1, 1)});
@@ -378,10 +377,4 @@ void adamw(Device *device, Stream *stream, AdamW args) {
 void add(Device *device, Stream *stream, Add args) {
     Shape x = like(OP_ADD, args.x);
     launch(device, stream, OP_ADD, &args, (Shape[]){x, x});
-}
-
-void convert(Device *device, Stream *stream, Convert args) {
-    Shape x = like(OP_CONVERT, args.x);
-    launch(device, stream, OP_CONVERT, &args,
-           (Shape[]){x, of(element_type(OP_CONVERT, args.y), x.rows, x.cols)});
 }

@@ -279,7 +279,7 @@ static void reference_loss_finish(const Exec *exec, const LossFinish *p) {
     }
 }
 
-// ---- optimizer, conversion --------------------------------------------------------------------------------
+// ---- optimizer --------------------------------------------------------------------------------------------
 
 static void reference_abs_max(const Exec *exec, const AbsMax *p) {
     (void)exec;
@@ -331,11 +331,6 @@ static void reference_adamw(const Exec *exec, const AdamW *p) {
 static void reference_add(const Exec *exec, const Add *p) {
     (void)exec;
     for (int64_t i = 0; i < tensor_count(p->x); i++) store(p->y, i, load(p->y, i) + load(p->x, i));
-}
-
-static void reference_convert(const Exec *exec, const Convert *p) {
-    (void)exec;
-    for (int64_t i = 0; i < tensor_count(p->x); i++) store(p->y, i, load(p->x, i));
 }
 
 // ---- the table --------------------------------------------------------------------------------------------

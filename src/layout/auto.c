@@ -1,5 +1,7 @@
-// The kind "auto": the shortest schedule that is known for given times and a given number of stashes. Tried are
-// the kinds of one chunk per rank, and the greedy orders of all choices; on a tie the first is taken.
+// The kind "auto": the shortest schedule of one chunk per rank that is known for given times and a given
+// number of stashes. Tried are the kinds of that placement, so that it is never longer than one of them
+// within the limit, and the greedy orders of all choices; on a tie the first is taken. Kinds of several
+// chunks place the model otherwise and are not compared.
 // Source: Qi et al. 2023, arXiv 2401.10241, section 3: ZB-1p and ZB-2p are its limits p and 2p.
 #include "layout/greedy.h"
 #include <math.h>
@@ -47,7 +49,7 @@ typedef struct {
     double us;
 } Best;
 
-// What a candidate takes when it is walked with all its messages; INFINITY when a rank holds more than the limit.
+// What a candidate takes when it is walked with all its messages; INFINITY when a rank holds too much.
 static double candidate_us(const ScheduleSpec *spec, Schedule *candidate) {
     Simulation simulation = {0};
     for (int r = 0; r < spec->ranks; r++)

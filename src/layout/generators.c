@@ -116,19 +116,19 @@ static double no_formula(const ScheduleSpec *spec) {
 // ---- the table --------------------------------------------------------------------------------------------
 
 const ScheduleKind schedule_kinds[] = {
-    {"gpipe", "all forwards, then all backwards", "Huang 2019", false, refuse_chunks, gpipe, bubble},
+    {"gpipe", "all forwards, then all backwards", "Huang 2019", false, true, refuse_chunks, gpipe, bubble},
     {"1f1b", "one forward, one backward: as fast as gpipe, at most p activations", "Narayanan 2019", false,
-     refuse_chunks, one_forward_one_backward, bubble},
+     true, refuse_chunks, one_forward_one_backward, bubble},
     {"interleaved", "1f1b over several chunks per rank: a bubble v times smaller", "Narayanan 2021", false,
-     refuse_interleaved, interleaved, bubble},
+     false, refuse_interleaved, interleaved, bubble},
     {"zb-h1", "1f1b with weight gradients put off to fill gaps: a third of its bubble, its memory", "Qi 2023",
-     true, refuse_chunks, generate_zb_h1, bubble_h1},
-    {"zb-h2", "zb-h1 with up to 2p-1 activations: no gap within a rank", "Qi 2023", true, refuse_chunks,
+     true, true, refuse_chunks, generate_zb_h1, bubble_h1},
+    {"zb-h2", "zb-h1 with up to 2p-1 activations: no gap within a rank", "Qi 2023", true, true, refuse_chunks,
      generate_zb_h2, bubble_twice},
-    {"zb-v", "zb-h2's gaps in 1f1b's memory: 2 chunks per rank, laid as a V", "Qi 2023", true, refuse_v,
+    {"zb-v", "zb-h2's gaps in 1f1b's memory: 2 chunks per rank, laid as a V", "Qi 2023", true, true, refuse_v,
      generate_zb_v, bubble_twice},
-    {"auto", "the shortest order known for given times and as many stashes as allowed", "Qi 2023", true,
-     refuse_auto, generate_auto, no_formula},
+    {"auto", "the shortest known of one chunk per rank, for given times and a given number of stashes",
+     "Qi 2023", true, false, refuse_auto, generate_auto, no_formula},
 };
 const int num_schedule_kinds = sizeof schedule_kinds / sizeof schedule_kinds[0];
 

@@ -1,6 +1,6 @@
-// Ranks are looked at in the order of time, so all that has happened until then is known, and of each neighbour also
-// the operation that it is at. Nothing can hang: the oldest microbatch without I is always wanted somewhere down the
-// line, by a rank that is free to take it or has a W to make room with.
+// Ranks are looked at in the order of time, so all that has happened until then is known, and of each
+// neighbour also the operation that it is at. Nothing can hang: the oldest microbatch without I is always
+// wanted somewhere down the line, by a rank that is free to take it or has a W to make room with.
 // Source: Qi et al. 2023, arXiv 2401.10241, section 3.1, whose rules the choices are.
 #include "layout/greedy.h"
 #include <math.h>
@@ -22,7 +22,7 @@ typedef struct {
     int *queue, num_queued;                // a heap of ranks by their clocks
 } Greedy;
 
-// When something arrives: `us` if that is known, INFINITY otherwise, and not before `earliest_us` in any case.
+// When something arrives: `us` if that is known, else INFINITY, and not before `earliest_us` in any case.
 typedef struct {
     double us, earliest_us;
 } Arrival;
@@ -70,7 +70,8 @@ static size_t cell(const Greedy *g, int rank, int microbatch) {
     return (size_t)rank * (size_t)g->task->microbatches + (size_t)microbatch;
 }
 
-// The output of a neighbour's operation: the neighbour has got to it, or would need at least `takes_us` from now.
+// The output of a neighbour's operation: the neighbour has got to it, or would need at least `takes_us` from
+// now.
 static Arrival from_neighbour(const Greedy *g, bool begun, double end_us, double takes_us, double now_us) {
     double us = begun ? end_us + g->task->hop_us : INFINITY;
     return (Arrival){us, begun ? us : now_us + takes_us + g->task->hop_us};
@@ -100,35 +101,37 @@ static Arrival next_input(const Greedy *g, int rank, double now_us) {
 
 // ---- what it does -----------------------------------------------------------------------------------------
 
-// REDUCE_GRADS stands for nothing to do now.
-static ScheduleOp decide(const Greedy *g, int rank, double now_us, Arrival forward, Arrival input) {
+typedef enum { NOTHING, DO_FORWARD, DO_INPUT, DO_WEIGHT } Decision;
+
+static Decision decide(const Greedy *g, int rank, double now_us, Arrival forward, Arrival input) {
     const Worker *self = &g->workers[rank];
     const GreedyTask *task = g->task;
     bool can_forward = forward.us <= now_us, can_input = input.us <= now_us;
     bool next_is_dry = rank < task->ranks - 1 && self->forwards <= self[1].forwards;
-    if (can_input && can_forward && g->choice.lead && next_is_dry) return OP_FORWARD;
-    if (can_input) return OP_BACKWARD_INPUT;
+    if (can_input && can_forward && g->choice.lead && next_is_dry) return DO_FORWARD;
+    if (can_input) return DO_INPUT;
     bool input_is_near = input.us < now_us + task->forward_us[rank];
-    if (can_forward && !(g->choice.wait_for_input && input_is_near)) return OP_FORWARD;
-    if (self->weights == self->inputs) return OP_REDUCE_GRADS;
+    if (can_forward && !(g->choice.wait_for_input && input_is_near)) return DO_FORWARD;
+    if (self->weights == self->inputs) return NOTHING;
     double gap_us = fmin(forward.earliest_us, input.earliest_us) - now_us;
-    return g->choice.fill_whole && gap_us < task->weight_us[rank] ? OP_REDUCE_GRADS : OP_BACKWARD_WEIGHT;
+    return g->choice.fill_whole && gap_us < task->weight_us[rank] ? NOTHING : DO_WEIGHT;
 }
 
-static void run(Greedy *g, int rank, double now_us, ScheduleOp op) {
+static void run(Greedy *g, int rank, double now_us, Decision decision) {
+    static const ScheduleOp ops[] = {
+        [DO_FORWARD] = OP_FORWARD, [DO_INPUT] = OP_BACKWARD_INPUT, [DO_WEIGHT] = OP_BACKWARD_WEIGHT};
     Worker *self = &g->workers[rank];
     const GreedyTask *task = g->task;
-    int *done = op == OP_FORWARD ? &self->forwards : op == OP_BACKWARD_INPUT ? &self->inputs : &self->weights;
-    const double *us = op == OP_FORWARD          ? task->forward_us
-                       : op == OP_BACKWARD_INPUT ? task->input_us
-                                                 : task->weight_us;
+    bool forward = decision == DO_FORWARD, input = decision == DO_INPUT;
+    int *done = forward ? &self->forwards : input ? &self->inputs : &self->weights;
+    const double *us = forward ? task->forward_us : input ? task->input_us : task->weight_us;
     int microbatch = (*done)++;
     self->end_us = now_us + us[rank];
-    if (op == OP_FORWARD) g->forward_end_us[cell(g, rank, microbatch)] = self->end_us;
-    if (op == OP_BACKWARD_INPUT) g->input_end_us[cell(g, rank, microbatch)] = self->end_us;
-    if (g->programs) program_compute(&g->programs[rank], op, 0, microbatch);
+    if (forward) g->forward_end_us[cell(g, rank, microbatch)] = self->end_us;
+    if (input) g->input_end_us[cell(g, rank, microbatch)] = self->end_us;
+    if (g->programs) program_compute(&g->programs[rank], ops[decision], 0, microbatch);
     queue_add(g, rank, self->end_us);
-    wake(g, rank + (op == OP_FORWARD ? 1 : -1), now_us);
+    wake(g, rank + (forward ? 1 : -1), now_us);
 }
 
 static void look(Greedy *g, int rank) {
@@ -136,9 +139,9 @@ static void look(Greedy *g, int rank) {
     double now_us = self->clock_us;
     if (self->weights == g->task->microbatches) return;
     Arrival forward = next_forward(g, rank, now_us), input = next_input(g, rank, now_us);
-    ScheduleOp op = decide(g, rank, now_us, forward, input);
-    if (op != OP_REDUCE_GRADS) {
-        run(g, rank, now_us, op);
+    Decision decision = decide(g, rank, now_us, forward, input);
+    if (decision != NOTHING) {
+        run(g, rank, now_us, decision);
         return;
     }
     double arrives_us = forward.us <= now_us ? input.us : fmin(forward.us, input.us);

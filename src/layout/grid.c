@@ -20,13 +20,3 @@ int grid_group(Grid grid, int rank, unsigned axis_mask, int *ranks) {
     }
     return count;
 }
-
-int grid_embedding_group(Grid grid, int rank, int ranks[2]) {
-    Place first = grid_place(grid, rank), last = first;
-    first.pp = 0;
-    last.pp = grid.pp - 1;
-    ranks[0] = grid_rank(grid, first);
-    if (grid.pp == 1) return 1;
-    ranks[1] = grid_rank(grid, last);
-    return 2;
-}

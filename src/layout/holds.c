@@ -45,6 +45,8 @@ HoldChanges schedule_holds(const Schedule *schedule, int rank, Instr in, bool tr
     if (in.op == OP_FORWARD) forward_holds(schedule, rank, in.chunk, training, &changes);
     if (in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT)
         backward_input_holds(schedule, rank, in.chunk, &changes);
+    if (in.op == OP_BACKWARD_INPUT) take(&changes, HOLD_RECOMPUTED, in.chunk);
+    if (in.op == OP_BACKWARD_WEIGHT) give_back(&changes, HOLD_RECOMPUTED, in.chunk);
     if (in.op == OP_BACKWARD || in.op == OP_BACKWARD_WEIGHT) {
         give_back(&changes, HOLD_INPUT, in.chunk);
         give_back(&changes, HOLD_STASH, in.chunk);
@@ -95,7 +97,8 @@ static void count_instr(const Schedule *s, int rank, Instr in, Account accounts[
 
 // A buffer that was sent is given back at once, while its message may still be under way: one of num_sending
 // is among those in use, the others make it possible to go on meanwhile. Receives that are posted ahead get
-// as many buffers more, used or not: a schedule of fewer microbatches may use them where this one does not.
+// as many buffers more than computes need, used or not: so pools grow with the microbatches where a kind says
+// so.
 static int pool_size(const Schedule *schedule, const Account *account) {
     int64_t size = account->peak, ahead = (int64_t)account->peak_needed + schedule->receive_ahead;
     if (account->sent) size += schedule->num_sending - 1;

@@ -10,6 +10,6 @@ void generate_zb_h1(const ScheduleSpec *spec, Schedule *schedule);
 void generate_zb_h2(const ScheduleSpec *spec, Schedule *schedule);
 // Split backwards over two chunks per rank, the model laid as a V: down the ranks and up again.
 void generate_zb_v(const ScheduleSpec *spec, Schedule *schedule);
-// The shortest order known for spec->costs and spec->stash_limit.
+// The shortest order of one chunk per rank known for spec->costs and spec->stash_limit.
 const char *refuse_auto(const ScheduleSpec *spec, char *why, size_t size);
 void generate_auto(const ScheduleSpec *spec, Schedule *schedule);

@@ -31,9 +31,6 @@ int grid_rank(Grid grid, Place place);
 // in rank order. Writes them to `ranks` (room for grid_size) and returns how many. Source: Megatron-LM's rank
 // groups.
 int grid_group(Grid grid, int rank, unsigned axis_mask, int *ranks);
-// The ranks that hold the two ends of the model where the last stage is on the last pipeline rank: of rank's
-// pipeline its first and its last (one rank when pp is 1).
-int grid_embedding_group(Grid grid, int rank, int ranks[2]);
 
 // ---- Shard: how a tensor is cut over tp ----------------------------------------------------------------
 
@@ -154,6 +151,7 @@ typedef struct {
     const char *summary;  // one line for people
     const char *source;   // author and year
     bool splits_backward; // into BACKWARD_INPUT and BACKWARD_WEIGHT
+    bool pools_grow;      // with the microbatches: a smaller batch fits into a larger one's pools
     // NULL when the shape is allowed, else the rule it breaks and values that would work, written into `why`.
     const char *(*refuse)(const ScheduleSpec *spec, char *why, size_t size);
     // Compute order only, of every rank. `schedule` has its sizes, empty programs, and stage s on chunk s / p
@@ -173,16 +171,19 @@ const ScheduleKind *schedule_kind(const char *name); // NULL when unknown
 Status schedule_create(Schedule *schedule, const ScheduleSpec *spec);
 void schedule_destroy(Schedule *schedule);
 int schedule_stage(const Schedule *schedule, int rank, int chunk);
+int schedule_home_rank(const Schedule *schedule, int stage); // the pipeline rank that holds it
 // The rank at the other end of the SEND or RECV `op` of a chunk; -1 when there is no such message: at the
 // ends of the model, and where the neighbouring stage is on the same rank, which hands over locally.
 int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp op);
 
-// What an executor holds of each microbatch of each chunk, from when to when. All but the stash are one
-// message large.
+// What an executor holds of each microbatch of each chunk, from when to when. All but STASH and
+// RECOMPUTED are one message large.
 //   INPUT            RECV_FORWARD fills it, or FORWARD where nothing is
 //                    received (embedding, or a copy of the output that the
 //                    stage before left on the same rank).                until BACKWARD or BACKWARD_WEIGHT
 //   STASH            FORWARD: what its layers keep.                      until BACKWARD or BACKWARD_WEIGHT
+//   RECOMPUTED       BACKWARD_INPUT: what it computed again and the
+//                    weight half needs.                                  until BACKWARD_WEIGHT
 //   OUTPUT           FORWARD, but on the last stage.                     until SEND_FORWARD is over, or the
 //                                                                        next one's FORWARD on the same rank
 //   OUTPUT_GRADIENT  RECV_BACKWARD fills it, or the next stage's
@@ -193,6 +194,7 @@ int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp o
 typedef enum {
     HOLD_INPUT,
     HOLD_STASH,
+    HOLD_RECOMPUTED,
     HOLD_OUTPUT,
     HOLD_OUTPUT_GRADIENT,
     HOLD_INPUT_GRADIENT,
@@ -255,6 +257,9 @@ typedef struct {
     Span **spans;    // [num_ranks][program count]: when each instruction runs; a SEND ends when it arrives
 } Simulation;
 
+// Costs from what was measured of each stage. `times` [3 * stages], in us of one microbatch, is borrowed:
+// forwards, then backwards, then of these the weight halves that ran on their own.
+ScheduleCosts schedule_costs_of_stages(const double *times, int stages);
 // Walks a verified schedule with costs.
 void schedule_simulate(const Schedule *schedule, ScheduleCosts costs, Simulation *out);
 void simulation_destroy(Simulation *simulation, const Schedule *schedule);

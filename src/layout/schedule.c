@@ -47,12 +47,24 @@ int schedule_stage(const Schedule *schedule, int rank, int chunk) {
     return schedule->stage[rank * schedule->num_chunks + chunk];
 }
 
+int schedule_home_rank(const Schedule *schedule, int stage) {
+    return schedule->home[stage] / schedule->num_chunks;
+}
+
 int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp op) {
     bool to_next = op == OP_SEND_FORWARD || op == OP_RECV_BACKWARD;
     int stage = schedule_stage(schedule, rank, chunk) + (to_next ? 1 : -1);
     if (stage < 0 || stage >= schedule->num_ranks * schedule->num_chunks) return -1;
-    int partner = schedule->home[stage] / schedule->num_chunks;
+    int partner = schedule_home_rank(schedule, stage);
     return partner == rank ? -1 : partner;
+}
+
+ScheduleCosts schedule_costs_of_stages(const double *times, int stages) {
+    double backward = 0, weight = 0;
+    for (int s = 0; s < stages; s++) backward += times[stages + s], weight += times[2 * stages + s];
+    return (ScheduleCosts){.stage_forward_us = times,
+                           .stage_backward_us = times + stages,
+                           .weight_fraction = backward > 0 ? weight / backward : 0};
 }
 
 // ---- lowering: the only code that knows where communication goes ------------------------------------------

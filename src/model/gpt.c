@@ -302,7 +302,7 @@ static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, La
     }
 }
 
-// What the weight half will need of a recomputed group stays in the slot; otherwise it is gone with the call.
+// What a later weight half will need of a recomputed group is kept for it; otherwise it is gone with the call.
 static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *slot, Halves halves,
                            const Microbatch *mb, bool final) {
     Context *c = gpt->context;
@@ -310,7 +310,8 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
     LayerStash *stash = slot->layers;
     ArenaMark mark = arena_mark(c->scratch);
     if (halves != WEIGHT_HALF && recomputed(gpt, chunk, first, &first, &end))
-        recompute_group(gpt, chunk, first, end, stash, halves == INPUT_HALF ? &slot->stash : c->scratch, mb);
+        recompute_group(gpt, chunk, first, end, stash, halves == INPUT_HALF ? slot->recomputed : c->scratch,
+                        mb);
     for (int i = end - 1; i >= first; i--) {
         int number = chunk->first_layer + i;
         bool leaves = i == 0 && !chunk->first;

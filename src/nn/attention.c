@@ -1,27 +1,21 @@
 #include "nn/nn.h"
 #include <math.h>
-#include <stdio.h>
 
 Attention attention_declare(const Builder *b, int layer) {
     const ModelShape *shape = b->shape;
-    char prefix[64], name[96];
     int64_t groups = model_groups(shape), heads = shape->heads, head_size = shape->head_size;
-    snprintf(prefix, sizeof prefix, "decoder.layers.%d", layer);
     Attention a = {.attention_dropout = shape->attention_dropout, .hidden_dropout = shape->hidden_dropout};
     a.attention_key = rng_key(shape->seed, "attention dropout", (uint64_t)layer);
     a.hidden_key = rng_key(shape->seed, "attention output dropout", (uint64_t)layer);
     a.heads_per_group = heads / groups, a.head_size = head_size;
-    snprintf(name, sizeof name, "%s.input_layernorm", prefix);
-    a.norm = norm_declare(b, name);
-    snprintf(name, sizeof name, "%s.self_attention.linear_qkv", prefix);
-    a.qkv = column_linear_declare(b, (LinearSpec){.name = name,
+    a.norm = norm_declare(b, part_name(layer, "input_layernorm").text);
+    a.qkv = column_linear_declare(b, (LinearSpec){.name = part_name(layer, "self_attention.linear_qkv").text,
                                                   .in = shape->hidden,
                                                   .out = (heads + 2 * groups) * head_size,
                                                   .stddev = shape->init_std,
                                                   .bias = !shape->no_linear_bias || shape->qkv_bias});
-    snprintf(name, sizeof name, "%s.self_attention.linear_proj", prefix);
     a.proj =
-        row_linear_declare(b, (LinearSpec){.name = name,
+        row_linear_declare(b, (LinearSpec){.name = part_name(layer, "self_attention.linear_proj").text,
                                            .in = heads * head_size,
                                            .out = shape->hidden,
                                            .stddev = shape->init_std / sqrtf(2.0f * (float)shape->layers),
@@ -121,7 +115,7 @@ void attention_apply(Context *c, const Attention *a, Tensor x, Tensor y, Attenti
     row_linear_forward(c, &a->proj, stash->out, y);
     bias_dropout_add(c->device, c->stream,
                      (BiasDropoutAdd){.x = y,
-                                      .bias = a->proj.bias ? a->proj.bias->value : (Tensor){0},
+                                      .bias = param_value(a->proj.bias),
                                       .residual = x,
                                       .y = y,
                                       .dropout = hidden_dropout(c, a, mb)});

@@ -45,7 +45,7 @@ void embedding_apply(Context *c, const Embedding *e, Tensor y, const Microbatch 
     position_dropout(
         c->device, c->stream,
         (PositionDropout){.x = y,
-                          .position = e->position ? e->position->value : (Tensor){0},
+                          .position = param_value(e->position),
                           .y = y,
                           .dropout = microbatch_dropout(c, mb, e->hidden_key, e->hidden_dropout, true)});
 }

@@ -10,6 +10,13 @@ static ParamSpec named(const Builder *b, const char *prefix, const char *suffix)
     return spec;
 }
 
+PartName part_name(int layer, const char *part) {
+    PartName name;
+    int length = snprintf(name.text, sizeof name.text, "decoder.layers.%d.%s", layer, part);
+    CHECK(length < (int)sizeof name.text, "the name of %s of layer %d is too long", part, layer);
+    return name;
+}
+
 static Param *declare_weight(const Builder *b, LinearSpec linear, Shard shard) {
     ParamSpec weight = named(b, linear.name, "weight");
     weight.rows = linear.out, weight.cols = linear.in;
@@ -68,6 +75,15 @@ void context_sum(Context *c, Tensor mine, Tensor result) {
         comm_all_reduce(c->tp, c->stream, result, REDUCE_SUM);
 }
 
+Dropout microbatch_dropout(const Context *c, const Microbatch *mb, RngKey key, float probability, bool cut) {
+    int64_t tokens = mb->samples * mb->sequence;
+    return (Dropout){.key = key,
+                     .probability = mb->training ? probability : 0.0f,
+                     .first_sample = mb->first_sample,
+                     .samples = mb->samples,
+                     .first_row = cut ? context_first_row(c, tokens) : 0};
+}
+
 // ---- products --------------------------------------------------------------------------------------
 
 // y = x W^T (+ bias)
@@ -93,7 +109,7 @@ static void bias_gradient(Context *c, const Linear *l, Tensor dy) {
 
 void column_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y, bool with_bias) {
     ArenaMark mark = arena_mark(c->scratch);
-    product_forward(c, l, context_whole(c, x), with_bias && l->bias ? l->bias->value : (Tensor){0}, y);
+    product_forward(c, l, context_whole(c, x), with_bias ? param_value(l->bias) : (Tensor){0}, y);
     arena_release(c->scratch, mark);
 }
 
@@ -142,9 +158,6 @@ Norm norm_declare(const Builder *b, const char *name) {
     return norm;
 }
 
-static Tensor value_or_absent(const Param *p) { return p ? p->value : (Tensor){0}; }
-static Tensor grad_or_absent(const Param *p) { return p ? p->grad : (Tensor){0}; }
-
 void norm_apply(Context *c, const Norm *n, Tensor x, NormStash *stash, Arena *arena) {
     *stash = (NormStash){.x = x,
                          .y = tensor_take(arena, "norm output", x.rows, x.cols, x.dtype),
@@ -153,7 +166,7 @@ void norm_apply(Context *c, const Norm *n, Tensor x, NormStash *stash, Arena *ar
     norm_forward(c->device, c->stream,
                  (NormForward){.x = x,
                                .gamma = n->gamma->value,
-                               .beta = value_or_absent(n->beta),
+                               .beta = param_value(n->beta),
                                .y = stash->y,
                                .mean = stash->mean,
                                .rstd = stash->rstd,
@@ -167,7 +180,7 @@ void norm_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Ten
                                               .mean = s->mean,
                                               .rstd = s->rstd,
                                               .dgamma = n->gamma->grad,
-                                              .dbeta = grad_or_absent(n->beta)});
+                                              .dbeta = param_grad(n->beta)});
     norm_backward_input(c->device, c->stream,
                         (NormBackwardInput){.dy = dy,
                                             .x = s->x,

@@ -1,25 +1,19 @@
 #include "nn/nn.h"
 #include <math.h>
-#include <stdio.h>
 
 Mlp mlp_declare(const Builder *b, int layer) {
     const ModelShape *shape = b->shape;
-    char prefix[64], name[96];
     bool gated = shape->activation == ACTIVATION_SWIGLU;
-    snprintf(prefix, sizeof prefix, "decoder.layers.%d", layer);
     Mlp m = {.activation = shape->activation, .hidden_dropout = shape->hidden_dropout};
     m.hidden_key = rng_key(shape->seed, "mlp output dropout", (uint64_t)layer);
-    snprintf(name, sizeof name, "%s.pre_mlp_layernorm", prefix);
-    m.norm = norm_declare(b, name);
-    snprintf(name, sizeof name, "%s.mlp.linear_fc1", prefix);
-    m.fc1 = column_linear_declare(b, (LinearSpec){.name = name,
+    m.norm = norm_declare(b, part_name(layer, "pre_mlp_layernorm").text);
+    m.fc1 = column_linear_declare(b, (LinearSpec){.name = part_name(layer, "mlp.linear_fc1").text,
                                                   .in = shape->hidden,
                                                   .out = (gated ? 2 : 1) * (int64_t)shape->ffn,
                                                   .stddev = shape->init_std,
                                                   .bias = !shape->no_linear_bias,
                                                   .blocks = gated ? 2 : 1});
-    snprintf(name, sizeof name, "%s.mlp.linear_fc2", prefix);
-    m.fc2 = row_linear_declare(b, (LinearSpec){.name = name,
+    m.fc2 = row_linear_declare(b, (LinearSpec){.name = part_name(layer, "mlp.linear_fc2").text,
                                                .in = shape->ffn,
                                                .out = shape->hidden,
                                                .stddev = shape->init_std / sqrtf(2.0f * (float)shape->layers),
@@ -31,25 +25,26 @@ static Dropout hidden_dropout(const Context *c, const Mlp *m, const Microbatch *
     return microbatch_dropout(c, mb, m->hidden_key, m->hidden_dropout, true);
 }
 
-static Tensor bias_of(const Linear *linear) { return linear->bias ? linear->bias->value : (Tensor){0}; }
-
 static void activate(Context *c, const Mlp *m, const MlpStash *s) {
     if (m->activation == ACTIVATION_SWIGLU)
         swiglu_forward(c->device, c->stream,
-                       (SwigluForward){.x = s->fc1, .bias = bias_of(&m->fc1), .y = s->activated});
+                       (SwigluForward){.x = s->fc1, .bias = param_value(m->fc1.bias), .y = s->activated});
     else
-        bias_gelu_forward(c->device, c->stream,
-                          (BiasGeluForward){.x = s->fc1, .bias = bias_of(&m->fc1), .y = s->activated});
+        bias_gelu_forward(
+            c->device, c->stream,
+            (BiasGeluForward){.x = s->fc1, .bias = param_value(m->fc1.bias), .y = s->activated});
 }
 
 // The gradient of fc1's output takes its place.
 static void activation_gradient(Context *c, const Mlp *m, const MlpStash *s, Tensor dy) {
     if (m->activation == ACTIVATION_SWIGLU)
-        swiglu_backward(c->device, c->stream,
-                        (SwigluBackward){.dy = dy, .x = s->fc1, .bias = bias_of(&m->fc1), .dx = s->fc1});
+        swiglu_backward(
+            c->device, c->stream,
+            (SwigluBackward){.dy = dy, .x = s->fc1, .bias = param_value(m->fc1.bias), .dx = s->fc1});
     else
-        bias_gelu_backward(c->device, c->stream,
-                           (BiasGeluBackward){.dy = dy, .x = s->fc1, .bias = bias_of(&m->fc1), .dx = s->fc1});
+        bias_gelu_backward(
+            c->device, c->stream,
+            (BiasGeluBackward){.dy = dy, .x = s->fc1, .bias = param_value(m->fc1.bias), .dx = s->fc1});
 }
 
 void mlp_apply(Context *c, const Mlp *m, Tensor x, Tensor y, MlpStash *stash, Arena *arena,
@@ -61,10 +56,12 @@ void mlp_apply(Context *c, const Mlp *m, Tensor x, Tensor y, MlpStash *stash, Ar
     column_linear_forward(c, &m->fc1, stash->norm.y, stash->fc1, false);
     activate(c, m, stash);
     row_linear_forward(c, &m->fc2, stash->activated, y);
-    bias_dropout_add(
-        c->device, c->stream,
-        (BiasDropoutAdd){
-            .x = y, .bias = bias_of(&m->fc2), .residual = x, .y = y, .dropout = hidden_dropout(c, m, mb)});
+    bias_dropout_add(c->device, c->stream,
+                     (BiasDropoutAdd){.x = y,
+                                      .bias = param_value(m->fc2.bias),
+                                      .residual = x,
+                                      .y = y,
+                                      .dropout = hidden_dropout(c, m, mb)});
 }
 
 static void input_half(Context *c, const Mlp *m, Halves halves, const MlpStash *stash, Tensor dy,

@@ -134,6 +134,8 @@ Status params_init(const Params *params, Device *device, uint64_t seed, int tp_s
 void params_zero_grads(const Params *params, Device *device);
 void params_free(Params *params);
 int64_t param_local_count(const Param *param, int tp);
+Tensor param_value(const Param *param); // absent for NULL: a bias that a layer does not have
+Tensor param_grad(const Param *param);
 // Copies the local share out of a whole tensor held by the host, and back into it. For init, tests and files.
 void param_slice(const Param *param, int tp_size, int tp_rank, const float *whole, float *local);
 void param_unslice(const Param *param, int tp_size, int tp_rank, const float *local, float *whole);
@@ -155,7 +157,7 @@ typedef struct {
     Comm *tp, *dp, *pp;
     Comm *model; // tp x pp: the ranks that hold one copy of the model
     Comm *
-        embedding; // the ranks of first and last stage of this pipeline; NULL elsewhere and where they are one
+        embedding; // the ranks of first and last stage of this pipeline; NULL where they are one, and elsewhere
     Arena *scratch; // within one instruction
     ModelMode mode;
     ParamWatch watch; // of data parallelism; zeros: nobody
@@ -200,6 +202,12 @@ typedef struct {
     bool sequence_parallel;
     int stage;
 } Builder;
+
+// The name of a part of a transformer layer, "decoder.layers.3.mlp.linear_fc1".
+typedef struct {
+    char text[96];
+} PartName;
+PartName part_name(int layer, const char *part);
 
 // ---- linear -------------------------------------------------------------------------------------
 
@@ -339,12 +347,13 @@ void loss_head_apply(Context *context, const LossHead *head, Tensor hidden, cons
 // Where one microbatch of a chunk lives between its forward and its backward. All tensors are [rows, hidden] in the
 // run's element type, messages to or from other stages or copies of them.
 typedef struct {
-    Tensor input;           // filled before the forward, but on the first stage; kept until the last half
-    Tensor output;          // written by the forward; on the last stage it leaves the gradient here
+    Tensor input;  // filled before the forward, but on the first stage; the stage's until its last half
+    Tensor output; // written by the forward; on the last stage it leaves the gradient here
     Tensor output_gradient; // filled before the backward; used up by it
     Tensor input_gradient;  // written by the backward, but on the first stage (absent)
     Arena stash;            // everything else the chunk keeps
-    void *layers;           // the model's own record of what lies in `stash`
+    Arena *recomputed; // from an input half to its weight half: room for what was computed again; else NULL
+    void *layers;      // the model's own record of what lies in both
 } Slot;
 
 typedef struct {

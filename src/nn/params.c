@@ -35,6 +35,9 @@ static int64_t local_cols(const Param *p, int tp) {
 
 int64_t param_local_count(const Param *p, int tp) { return local_rows(p, tp) * local_cols(p, tp); }
 
+Tensor param_value(const Param *p) { return p ? p->value : (Tensor){0}; }
+Tensor param_grad(const Param *p) { return p ? p->grad : (Tensor){0}; }
+
 // ---- placing ------------------------------------------------------------------------------------
 
 typedef enum { REGION_WHOLE, REGION_PARTIAL, REGION_TIED, NUM_REGIONS } Region;

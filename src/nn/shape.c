@@ -1,8 +1,9 @@
 #include "nn/nn.h"
 
 int padded_vocabulary(int vocabulary, int divisor, int tp) {
-    int multiple = divisor * tp;
-    return (vocabulary + multiple - 1) / multiple * multiple;
+    int64_t multiple = (int64_t)divisor * tp, padded = (vocabulary + multiple - 1) / multiple * multiple;
+    CHECK(padded <= INT32_MAX, "a vocabulary of %lld entries, padding included", (long long)padded);
+    return (int)padded;
 }
 
 int model_groups(const ModelShape *s) { return s->groups ? s->groups : s->heads; }
@@ -35,13 +36,4 @@ double model_flops(const ModelShape *s, double samples) {
     double attention =
         12.0 * s->layers * s->sequence * s->heads * s->head_size; // QK^T and PV, forward and twice backward
     return samples * s->sequence * (per_token + attention);
-}
-
-Dropout microbatch_dropout(const Context *c, const Microbatch *mb, RngKey key, float probability, bool cut) {
-    int64_t tokens = mb->samples * mb->sequence;
-    return (Dropout){.key = key,
-                     .probability = mb->training ? probability : 0.0f,
-                     .first_sample = mb->first_sample,
-                     .samples = mb->samples,
-                     .first_row = cut ? context_first_row(c, tokens) : 0};
 }

@@ -80,20 +80,26 @@ typedef struct {
 } PipelineTimes;
 
 typedef struct {
-    const Schedule *schedule; // the one with the most microbatches that will be run; borrowed
+    const Schedule *schedule; // of the largest batch; borrowed
+    int capacity[NUM_HOLDS];  // of each pool, where smaller batches need more than this one; else 0
     Stage stage;
     Arena *arena; // of the run: inputs and messages are taken from it
-    size_t
-        stash_bytes; // capacity of one stash, 0 to measure it (then nothing may touch the memory: a null device)
+    // Capacities of a stash, and of what a microbatch computes again for its weight half. `measuring`: they are to
+    // be found, and nothing may touch the memory (a null device).
+    size_t stash_bytes, recomputed_bytes;
+    bool measuring;
     bool scatter_gather; // ignored where the rows do not divide by t, or sequence parallelism has cut them
 } PipelineSpec;
 
 Status pipeline_create(Pipeline **pipeline, Context *context, const PipelineSpec *spec);
 void pipeline_destroy(Pipeline *pipeline);
-// Another schedule of the same placement, with pools no larger (ERR_CONFIG otherwise): fewer microbatches.
+// Another of the schedules, or one of their placement with pools no larger (ERR_CONFIG otherwise).
 Status pipeline_use(Pipeline *pipeline, const Schedule *schedule);
-size_t pipeline_stash_peak(const Pipeline *pipeline); // bytes the fullest stash has needed
-int pipeline_stash_count(const Pipeline *pipeline);
+// HOLD_STASH or HOLD_RECOMPUTED: how many the pool has, and the bytes that the fullest has needed.
+int pipeline_pool_count(const Pipeline *pipeline, Hold hold);
+size_t pipeline_pool_peak(const Pipeline *pipeline, Hold hold);
+// Of these pools the arena with the most in use at the moment, for printing; NULL: the pool is empty.
+const Arena *pipeline_pool_fullest(const Pipeline *pipeline, Hold hold);
 // One training step over all microbatches: forwards, backwards, reductions started.   Collective over the
 // whole model and dp.
 void pipeline_train(Pipeline *pipeline, const Microbatch *microbatches, GradReducer *reducer);

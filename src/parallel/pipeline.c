@@ -5,7 +5,7 @@
 
 // Memory of one message, and what is under way into it or out of it.
 typedef struct {
-    Tensor message; // [rows, hidden]; absent in the pool of stashes
+    Tensor message; // [rows, hidden]; absent in the pools of arenas
     Request pending;
 } Buffer;
 
@@ -27,8 +27,9 @@ struct Pipeline {
     const Schedule *schedule;
     const Program *program;
     Pool pools[NUM_HOLDS];
-    Slot *slots; // [capacity of the pool of stashes]: each with its arena
-    Item *items; // [chunks * microbatches]
+    Slot *slots;       // [capacity of the pool of stashes]: each with its arena
+    Arena *recomputed; // [capacity of that pool]
+    Item *items;       // [chunks * microbatches]
     size_t num_items;
     int *last_weight; // [chunks]: where the program completes the chunk's gradients
     // What of a message this rank sends and receives; when that is less than all it is gathered.
@@ -42,31 +43,44 @@ struct Pipeline {
 static const char *const hold_names[NUM_HOLDS] = {
     [HOLD_INPUT] = "stage input",
     [HOLD_STASH] = "stash",
+    [HOLD_RECOMPUTED] = "what is recomputed",
     [HOLD_OUTPUT] = "stage output",
     [HOLD_OUTPUT_GRADIENT] = "output gradient",
     [HOLD_INPUT_GRADIENT] = "input gradient",
 };
 
-static Status open_pool(Pipeline *p, Hold hold, Arena *arena) {
+static bool holds_arena(Hold hold) { return hold == HOLD_STASH || hold == HOLD_RECOMPUTED; }
+
+static Status open_pool(Pipeline *p, Hold hold, const PipelineSpec *spec) {
     Pool *pool = &p->pools[hold];
-    pool->capacity = schedule_pool(p->schedule, p->context->place.pp, hold);
+    int size = schedule_pool(spec->schedule, p->context->place.pp, hold);
+    pool->capacity = size > spec->capacity[hold] ? size : spec->capacity[hold];
     pool->buffers = calloc((size_t)pool->capacity + 1, sizeof *pool->buffers);
     pool->free = calloc((size_t)pool->capacity + 1, sizeof *pool->free);
     if (!pool->buffers || !pool->free)
         return fail(ERR_OS, "no memory for %d buffers of kind %s", pool->capacity, hold_names[hold]);
-    for (int i = 0; i < pool->capacity && hold != HOLD_STASH; i++)
+    for (int i = 0; i < pool->capacity && !holds_arena(hold); i++)
         pool->buffers[i].message =
-            tensor_take(arena, hold_names[hold], p->stage.rows, p->stage.hidden, p->stage.dtype);
+            tensor_take(spec->arena, hold_names[hold], p->stage.rows, p->stage.hidden, p->stage.dtype);
     return OK;
 }
 
-static Status open_slot(Pipeline *p, Slot *slot, size_t stash_bytes) {
-    if (stash_bytes)
-        TRY(arena_open(&slot->stash, "stash", device_memory(p->context->device), stash_bytes));
-    else
-        arena_open_measuring(&slot->stash, "stash");
-    slot->layers = calloc(1, p->stage.slot_layers_bytes);
-    return slot->layers ? OK : fail(ERR_OS, "no memory for a slot's record of its layers");
+static Status open_arena(Pipeline *p, Arena *arena, const char *name, size_t bytes, bool measuring) {
+    if (!measuring) return arena_open(arena, name, device_memory(p->context->device), bytes);
+    arena_open_measuring(arena, name);
+    return OK;
+}
+
+static Status open_arenas(Pipeline *p, const PipelineSpec *spec) {
+    for (int i = 0; i < p->pools[HOLD_STASH].capacity; i++) {
+        Slot *slot = &p->slots[i];
+        TRY(open_arena(p, &slot->stash, "stash", spec->stash_bytes, spec->measuring));
+        slot->layers = calloc(1, p->stage.slot_layers_bytes + 1);
+        if (!slot->layers) return fail(ERR_OS, "no memory for a slot's record of its layers");
+    }
+    for (int i = 0; i < p->pools[HOLD_RECOMPUTED].capacity; i++)
+        TRY(open_arena(p, &p->recomputed[i], "recomputed", spec->recomputed_bytes, spec->measuring));
+    return OK;
 }
 
 static size_t num_items(const Schedule *s) { return (size_t)s->num_chunks * (size_t)s->num_microbatches; }
@@ -75,10 +89,11 @@ static Status take_lists(Pipeline *p) {
     size_t chunks = (size_t)p->schedule->num_chunks;
     p->num_items = num_items(p->schedule);
     p->slots = calloc((size_t)p->pools[HOLD_STASH].capacity, sizeof *p->slots);
+    p->recomputed = calloc((size_t)p->pools[HOLD_RECOMPUTED].capacity + 1, sizeof *p->recomputed);
     p->items = calloc(p->num_items, sizeof *p->items);
     p->last_weight = calloc(chunks, sizeof *p->last_weight);
     p->chunk_times = calloc(chunks, sizeof *p->chunk_times);
-    if (p->slots && p->items && p->last_weight && p->chunk_times) return OK;
+    if (p->slots && p->recomputed && p->items && p->last_weight && p->chunk_times) return OK;
     return fail(ERR_OS, "no memory for %zu microbatches in flight", p->num_items);
 }
 
@@ -95,10 +110,9 @@ Status pipeline_create(Pipeline **out, Context *context, const PipelineSpec *spe
     if (!p) return fail(ERR_OS, "no memory for the pipeline");
     *p = (Pipeline){.context = context, .stage = spec->stage, .schedule = spec->schedule};
     choose_rows(p, spec->scatter_gather);
-    for (Hold hold = 0; hold < NUM_HOLDS; hold++) TRY(open_pool(p, hold, spec->arena));
+    for (Hold hold = 0; hold < NUM_HOLDS; hold++) TRY(open_pool(p, hold, spec));
     TRY(take_lists(p));
-    for (int i = 0; i < p->pools[HOLD_STASH].capacity; i++)
-        TRY(open_slot(p, &p->slots[i], spec->stash_bytes));
+    TRY(open_arenas(p, spec));
     return pipeline_use(p, spec->schedule);
 }
 
@@ -108,6 +122,8 @@ void pipeline_destroy(Pipeline *p) {
         arena_close(&p->slots[i].stash);
         free(p->slots[i].layers);
     }
+    for (int i = 0; p->recomputed && i < p->pools[HOLD_RECOMPUTED].capacity; i++)
+        arena_close(&p->recomputed[i]);
     for (int hold = 0; hold < NUM_HOLDS; hold++) {
         free(p->pools[hold].free);
         free(p->pools[hold].buffers);
@@ -115,6 +131,7 @@ void pipeline_destroy(Pipeline *p) {
     free(p->chunk_times);
     free(p->last_weight);
     free(p->items);
+    free(p->recomputed);
     free(p->slots);
     free(p);
 }
@@ -143,14 +160,25 @@ Status pipeline_use(Pipeline *p, const Schedule *schedule) {
     return OK;
 }
 
-size_t pipeline_stash_peak(const Pipeline *p) {
+int pipeline_pool_count(const Pipeline *p, Hold hold) { return p->pools[hold].capacity; }
+
+static const Arena *arena_of(const Pipeline *p, Hold hold, int i) {
+    return hold == HOLD_STASH ? &p->slots[i].stash : &p->recomputed[i];
+}
+
+size_t pipeline_pool_peak(const Pipeline *p, Hold hold) {
     size_t peak = 0;
-    for (int i = 0; i < p->pools[HOLD_STASH].capacity; i++)
-        if (p->slots[i].stash.peak > peak) peak = p->slots[i].stash.peak;
+    for (int i = 0; i < p->pools[hold].capacity; i++)
+        if (arena_of(p, hold, i)->peak > peak) peak = arena_of(p, hold, i)->peak;
     return peak;
 }
 
-int pipeline_stash_count(const Pipeline *p) { return p->pools[HOLD_STASH].capacity; }
+const Arena *pipeline_pool_fullest(const Pipeline *p, Hold hold) {
+    const Arena *fullest = NULL;
+    for (int i = 0; i < p->pools[hold].capacity; i++)
+        if (!fullest || arena_of(p, hold, i)->used > fullest->used) fullest = arena_of(p, hold, i);
+    return fullest;
+}
 
 PipelineTimes pipeline_times(const Pipeline *p) {
     return (PipelineTimes){p->total_s, p->wait_s, p->chunk_times};
@@ -275,6 +303,8 @@ static Slot *slot_of(Pipeline *p, Instr in) {
     Slot *slot = &p->slots[index];
     slot->input = message_of(p, HOLD_INPUT, in.chunk, in.microbatch);
     slot->output = slot->output_gradient = slot->input_gradient = (Tensor){0};
+    int recomputed = *index_of(p, HOLD_RECOMPUTED, in.chunk, in.microbatch);
+    slot->recomputed = recomputed < 0 ? NULL : &p->recomputed[recomputed];
     return slot;
 }
 
@@ -296,6 +326,7 @@ static void forward(Pipeline *p, Instr in, const Run *run) {
 static void backward(Pipeline *p, Instr in, const Run *run, Halves halves) {
     int rank = p->context->place.pp, before = schedule_local_chunk(p->schedule, rank, in.chunk, -1);
     Slot *slot = slot_of(p, in);
+    if (halves == INPUT_HALF) arena_release(slot->recomputed, (ArenaMark){0});
     if (halves & INPUT_HALF) {
         slot->output_gradient = message_of(p, HOLD_OUTPUT_GRADIENT, in.chunk, in.microbatch);
         slot->input_gradient = before >= 0 ? message_of(p, HOLD_OUTPUT_GRADIENT, before, in.microbatch)

@@ -27,6 +27,7 @@ typedef struct {
     TracedStep *steps;
     size_t num_computes, num_waits, num_steps;
     size_t compute_capacity, wait_capacity, step_capacity;
+    int64_t lost; // events before the first that is there
 } TracedRank;
 
 typedef struct {
@@ -42,6 +43,8 @@ Status traced_run_read(TracedRun *run, const char *path);
 void traced_run_close(TracedRun *run);
 
 // ---- timeline.c, svg.c: pictures of one schedule on one scale, one under the other ---------------------
+
+bool is_compute(Instr instr); // others take no place in a picture
 
 typedef struct {
     const char *name; // above it; NULL: none

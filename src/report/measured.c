@@ -12,8 +12,6 @@ static void *take(size_t count, size_t size) {
 
 static double length_us(Span span) { return span.end_us - span.start_us; }
 
-static bool is_compute(Instr in) { return schedule_ops[in.op].kind == COMPUTE; }
-
 // The part of a list ordered by time that begins within `within`: items begin with their span.
 static size_t first_within(const void *items, size_t count, size_t size, double start_us) {
     size_t low = 0, high = count;
@@ -112,6 +110,21 @@ static int shorter(const void *a, const void *b) {
     return (x->us > y->us) - (x->us < y->us);
 }
 
+static Status no_whole_step(const TracedRun *run) {
+    int worst = 0;
+    for (int r = 1; r < run->num_ranks; r++)
+        if (run->ranks[r].lost > run->ranks[worst].lost) worst = r;
+    int64_t lost = run->ranks[worst].lost;
+    if (!lost)
+        return fail(ERR_DATA,
+                    "no step of it is there as a whole: the run ended before one of the full batch");
+    return fail(
+        ERR_DATA,
+        "no step of it is there as a whole: --trace-events was too small, rank %d lost its first %" PRId64
+        " events",
+        worst, lost);
+}
+
 static Status choose_step(const TracedRun *run, MeasuredStep *step) {
     enum { COLD_STEPS = 2 };
     size_t num_steps = run->ranks[0].num_steps, kept = 0;
@@ -130,7 +143,7 @@ static Status choose_step(const TracedRun *run, MeasuredStep *step) {
     }
     free(lengths);
     free(whole);
-    return kept ? OK : fail(ERR_DATA, "no step of it is there as a whole: --trace-events was too small");
+    return kept ? OK : no_whole_step(run);
 }
 
 // ---- what it was like ---------------------------------------------------------------------------
@@ -169,13 +182,10 @@ static void add_stage_times(const Schedule *s, int pp, const Span *spans, double
 static void simulate(MeasuredStep *step, Span *const *spans) {
     const Schedule *s = &step->schedule;
     size_t stages = (size_t)s->num_ranks * (size_t)s->num_chunks;
-    double *times = take(3 * stages, sizeof *times), backward = 0, weight = 0;
+    double *times = take(3 * stages, sizeof *times);
     for (int pp = 0; pp < s->num_ranks; pp++)
         add_stage_times(s, pp, spans[pp], times, times + stages, times + 2 * stages);
-    for (size_t i = 0; i < stages; i++) backward += times[stages + i], weight += times[2 * stages + i];
-    ScheduleCosts costs = {.stage_forward_us = times,
-                           .stage_backward_us = times + stages,
-                           .weight_fraction = backward > 0 ? weight / backward : 0};
+    ScheduleCosts costs = schedule_costs_of_stages(times, (int)stages);
     schedule_simulate(s, costs, &step->simulated);
     schedule_simulate(s, costs, &step->measured);
     free(times);
@@ -290,21 +300,39 @@ static void print_balance(const MeasuredStep *step, Text *out) {
                  sum > 0 ? most * step->grid.pp / sum : 1);
 }
 
+static double mean_compute_us(const MeasuredStep *step) {
+    double sum = 0;
+    int ranks = grid_size(step->grid);
+    for (int r = 0; r < ranks; r++) sum += step->ranks[r].compute_us;
+    return sum / ranks;
+}
+
+// Percent of the step. Other groups span pipeline ranks: whoever waits for them mostly waits for the pipeline
+// to run dry, which the bubble has counted.
+static double exposed(const MeasuredStep *step, int r) {
+    const double *us = step->ranks[r].waits_us;
+    return step->step_us > 0 ? 100 * (us[WAIT_TP] + us[WAIT_DP]) / step->step_us : 0;
+}
+
 static void print_rank(const MeasuredStep *step, int r, Text *out) {
     const RankTimes *times = &step->ranks[r];
     Place place = grid_place(step->grid, r);
+    double mean = mean_compute_us(step);
     text_add(out, "%4d %4d %4d %4d %12.3f", r, place.tp, place.dp, place.pp, times->compute_us / 1e3);
     for (int kind = 0; kind < NUM_WAITS; kind++) text_add(out, " %9.3f", times->waits_us[kind] / 1e3);
-    text_add(out, "\n");
+    text_add(out, " %10.2f %7.1f %%\n", mean > 0 ? times->compute_us / mean : 1, exposed(step, r));
 }
 
 static void print_exposed(const MeasuredStep *step, Text *out) {
-    double waited = 0;
+    double sum = 0, others_us = 0;
     int ranks = grid_size(step->grid);
     for (int r = 0; r < ranks; r++)
-        for (int kind = WAIT_TP; kind < NUM_WAITS; kind++) waited += step->ranks[r].waits_us[kind];
-    text_add(out, "exposed communication: %.1f %% of the step, mean over ranks\n",
-             step->step_us > 0 ? 100 * waited / ranks / step->step_us : 0);
+        sum += exposed(step, r), others_us += step->ranks[r].waits_us[WAIT_OTHERS];
+    text_add(
+        out,
+        "exposed communication: %.1f %% of the step in waits for tp and dp, mean over ranks; %.1f %% more in "
+        "waits for other groups, mostly for the pipeline's end\n",
+        sum / ranks, step->step_us > 0 ? 100 * others_us / ranks / step->step_us : 0);
 }
 
 void measured_step_print(const MeasuredStep *step, Text *out) {
@@ -317,11 +345,13 @@ void measured_step_print(const MeasuredStep *step, Text *out) {
                  100 * step->bubble, 100 * step->simulated.bubble);
     print_balance(step, out);
     print_exposed(step, out);
-    text_add(out,
-             "\nms of step %" PRId64
-             " in forwards and backwards (waits for tp included), and waiting for whom:\n"
-             "rank   tp   dp   pp    computing    stages        tp        dp    others\n",
-             step->iteration);
+    text_add(
+        out,
+        "\nms of step %" PRId64
+        " in forwards and backwards (waits for tp included), and waiting for whom; computing over the "
+        "mean of all ranks; waits for tp and dp over the step:\n"
+        "rank   tp   dp   pp    computing    stages        tp        dp    others  imbalance   exposed\n",
+        step->iteration);
     for (int r = 0; r < grid_size(step->grid); r++) print_rank(step, r, out);
 }
 

@@ -41,8 +41,6 @@ static const Ink *ink_of(Instr in) {
     return in.op == OP_FORWARD ? &forward_ink : in.op == OP_BACKWARD_WEIGHT ? &weight_ink : &backward_ink;
 }
 
-static bool is_compute(Instr in) { return schedule_ops[in.op].kind == COMPUTE; }
-
 static bool is_split(const Schedule *schedule) {
     for (int i = 0; i < schedule->programs[0].count; i++)
         if (schedule->programs[0].instrs[i].op == OP_BACKWARD_WEIGHT) return true;

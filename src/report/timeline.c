@@ -22,7 +22,7 @@ static int num_digits(int number) {
     return digits;
 }
 
-static bool is_compute(Instr in) { return schedule_ops[in.op].kind == COMPUTE; }
+bool is_compute(Instr in) { return schedule_ops[in.op].kind == COMPUTE; }
 
 // What all pictures that share a scale have to fit in: the longest time, and the shortest compute.
 PanelTimes panel_times(const Schedule *schedule, const Panel *panels, int num_panels) {

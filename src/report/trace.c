@@ -173,10 +173,22 @@ static Status add_wait(TracedRank *rank, struct json_object *arguments, Span spa
     return OK;
 }
 
+// A rank says with its name how many events it had no room for.
+static Status take_rank_name(Reader *r, struct json_object *event) {
+    struct json_object *arguments = get_object(event, "args");
+    int64_t pid, lost;
+    if (!arguments || !get_int(event, "pid", 0, r->run->num_ranks - 1, &pid) ||
+        !get_int(arguments, "lost", 0, INT64_MAX, &lost))
+        return bad(r, "a rank without \"lost\"");
+    r->run->ranks[pid].lost = lost;
+    return OK;
+}
+
 static Status take_event(Reader *r, struct json_object *event) {
     const char *phase = get_string(event, "ph"), *name = get_string(event, "name"),
                *row = get_string(event, "cat");
     if (!phase || !name) return bad(r, "no event");
+    if (!strcmp(name, "process_name")) return take_rank_name(r, event);
     if (strcmp(phase, "X") || !row) return OK;
     struct json_object *arguments = get_object(event, "args");
     int64_t pid;

@@ -55,7 +55,7 @@ Status batches_look(Batches *b, const Options *o) {
 // ---- how many samples (Megatron-LM's rule) ------------------------------------------------------
 
 static int64_t wanted_validation_samples(const Options *o) {
-    return (o->shape.train_iters / o->eval_interval + 1) * o->shape.eval_iters * o->global_batch_size;
+    return (o->shape.train_iters / o->eval_interval + 1) * o->shape.eval_iters * o->shape.global_batch;
 }
 
 static Status open_split(const Options *o, const IndexedDataset *data, Split which, int64_t samples,

@@ -1,20 +1,11 @@
 #include "train/internal.h"
 #include <math.h>
-#include <string.h>
 
 static LossScaler scaler_of(const Options *o) {
     if (!o->fp16) return loss_scaler(1, 1, 1, 1, false);
     bool dynamic = o->shape.dynamic_loss_scale;
     return loss_scaler(dynamic ? o->initial_loss_scale : o->loss_scale, o->min_loss_scale,
                        o->loss_scale_window, o->hysteresis, dynamic);
-}
-
-static WeightDecay decay_of(const Options *o) {
-    bool constant = !strcmp(o->weight_decay_incr_style, "constant");
-    return (WeightDecay){.style = o->weight_decay_incr_style,
-                         .start = constant ? o->weight_decay : o->start_weight_decay,
-                         .end = constant ? o->weight_decay : o->end_weight_decay,
-                         .samples = (double)o->shape.train_samples};
 }
 
 StepControl control_open(const Options *o) {
@@ -29,7 +20,10 @@ StepControl control_open(const Options *o) {
                  .decay_samples = (double)shape->lr_decay_samples,
                  .wsd_style = o->lr_wsd_decay_style,
                  .wsd_samples = (double)shape->lr_wsd_samples},
-        .decay = decay_of(o),
+        .decay = {.style = o->weight_decay_incr_style,
+                  .start = o->start_weight_decay,
+                  .end = o->end_weight_decay,
+                  .samples = (double)shape->train_samples},
         .rampup = {.start = shape->rampup_start,
                    .increment = shape->rampup_increment,
                    .full = o->global_batch_size,
@@ -63,18 +57,19 @@ static bool ends_the_run(const Options *o, const StepResult *result) {
 
 Status control_check(const StepControl *c, const StepResult *result) {
     const Options *o = c->options;
+    double loss = unsigned_nan((double)result->loss), norm = unsigned_nan(result->grad_norm);
     if (ends_the_run(o, result))
         return fail(ERR_NUMERIC,
                     "iteration %lld: lm loss %g, gradient norm %g. Lower --lr, or go on regardless with "
                     "--no-check-for-nan-in-loss-and-grad (such a step changes nothing)",
-                    (long long)c->iteration, (double)result->loss, result->grad_norm);
+                    (long long)c->iteration, loss, norm);
     if (c->skipped_in_a_row < o->max_skipped_steps) return OK;
     return fail(
         ERR_NUMERIC,
         "iteration %lld: %d steps in a row changed nothing (--max-skipped-steps): lm loss %g, gradient norm "
         "%g, loss scale %g. Lower --lr%s",
-        (long long)c->iteration, c->skipped_in_a_row, (double)result->loss, result->grad_norm,
-        c->scaler.scale, o->fp16 ? ", or use --bf16 in place of --fp16" : "");
+        (long long)c->iteration, c->skipped_in_a_row, loss, norm, c->scaler.scale,
+        o->fp16 ? ", or use --bf16 in place of --fp16" : "");
 }
 
 // The mean of all losses at first, then one that forgets: a run's loss falls for good.

@@ -10,8 +10,9 @@ struct Engine {
     EngineMemory memory;
     Device *device;
     Context context;
-    Schedule schedule;             // of the largest batch
-    Schedule smaller[2], *current; // of the batch at hand: one of these, in turn, where that is smaller
+    Schedule schedule;   // of the largest batch
+    Schedule smaller[2]; // of the last two smaller batches; `newer` is the index of the last
+    int newer;
     Arena run, scratch;
     Params params;
     Gpt *gpt;
@@ -78,8 +79,7 @@ static void take_batches(Engine *e) {
 }
 
 static Status open_model(Engine *e) {
-    int stages[256], v = e->spec.num_chunks;
-    CHECK(v <= 256, "%d chunks", v);
+    int stages[SCHEDULE_MAX_CHUNKS], v = e->spec.num_chunks;
     for (int c = 0; c < v; c++) stages[c] = schedule_stage(&e->schedule, e->context.place.pp, c);
     TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, &e->context, &e->schedule, &e->params));
     params_place(&e->params, &e->run, e->spec.grid, e->spec.mode.dtype, stages, v);
@@ -96,8 +96,28 @@ static Status open_model(Engine *e) {
                              .stage = gpt_stage(e->gpt),
                              .arena = &e->run,
                              .stash_bytes = e->memory.stash,
+                             .recomputed_bytes = e->memory.recomputed,
+                             .measuring = !e->memory.total,
                              .scatter_gather = e->spec.scatter_gather};
+    memcpy(pipeline.capacity, e->memory.pools, sizeof pipeline.capacity);
     return pipeline_create(&e->pipeline, &e->context, &pipeline);
+}
+
+// What the pools of the run's smaller batches need, where that may be more than the largest one's.
+static Status find_pools(Engine *e) {
+    const EngineSpec *spec = &e->spec;
+    bool grow = schedule_kind(spec->schedule)->pools_grow;
+    for (int i = 0; i < spec->num_smaller && !grow; i++) {
+        Schedule schedule;
+        ScheduleSpec one = engine_schedule_spec(spec, spec->smaller[i]);
+        TRY(schedule_create(&schedule, &one));
+        for (Hold hold = 0; hold < NUM_HOLDS; hold++) {
+            int size = schedule_pool(&schedule, e->context.place.pp, hold);
+            if (size > e->memory.pools[hold]) e->memory.pools[hold] = size;
+        }
+        schedule_destroy(&schedule);
+    }
+    return OK;
 }
 
 static void poll(void *world) { comm_poll(world); }
@@ -113,7 +133,6 @@ static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     e->world = world;
     ScheduleSpec schedule = engine_schedule_spec(spec, spec->num_microbatches);
     TRY(schedule_create(&e->schedule, &schedule)); // the same on all ranks
-    e->current = &e->schedule;
     TRY(open_groups(e, world)); // first: it is collective, and what follows can fail on one rank alone
     TRY(device_open(&e->device, device));
     comm_use_device(world, e->device);
@@ -133,12 +152,13 @@ static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     e->host_losses = calloc((size_t)(spec->num_microbatches * step_tokens(e)), sizeof *e->host_losses);
     if (!e->microbatches || !e->host_losses)
         return fail(ERR_OS, "no memory for %d microbatches", spec->num_microbatches);
+    if (measuring) TRY(find_pools(e));
     return open_model(e);
 }
 
 void engine_close(Engine *e) {
     if (!e) return;
-    if (e->reducer.buckets) grad_reducer_gather_wait(&e->reducer);
+    if (e->reducer.gathering) grad_reducer_gather_wait(&e->reducer);
     pipeline_destroy(e->pipeline);
     grad_reducer_destroy(&e->reducer);
     optimizer_destroy(&e->optimizer);
@@ -181,13 +201,27 @@ static void add_line(void *text, const char *line) { text_add(text, "%s\n", line
 
 EngineMemory engine_memory_used(const Engine *e) {
     EngineMemory used = {.run = e->run.peak,
-                         .stash = pipeline_stash_peak(e->pipeline),
-                         .num_stashes = pipeline_stash_count(e->pipeline),
+                         .stash = pipeline_pool_peak(e->pipeline, HOLD_STASH),
+                         .num_stashes = pipeline_pool_count(e->pipeline, HOLD_STASH),
+                         .recomputed = pipeline_pool_peak(e->pipeline, HOLD_RECOMPUTED),
+                         .num_recomputed = pipeline_pool_count(e->pipeline, HOLD_RECOMPUTED),
                          .scratch = e->scratch.peak,
                          .workspace = device_workspace_peak(e->device),
                          .flops = counted_flops(e->device)};
-    used.total = used.run + used.stash * (size_t)used.num_stashes + used.scratch + used.workspace;
+    memcpy(used.pools, e->memory.pools, sizeof used.pools);
+    used.total = used.run + used.stash * (size_t)used.num_stashes +
+                 used.recomputed * (size_t)used.num_recomputed + used.scratch + used.workspace;
     return used;
+}
+
+// What the last microbatch left in the fullest stash; of the scratch, which is empty by now, the peak.
+static void print_arenas(const Engine *e, Text *map) {
+    const Arena *stash = pipeline_pool_fullest(e->pipeline, HOLD_STASH);
+    const Arena *recomputed = pipeline_pool_fullest(e->pipeline, HOLD_RECOMPUTED);
+    arena_print(&e->run, add_line, map);
+    if (stash) arena_print(stash, add_line, map);
+    if (recomputed) arena_print(recomputed, add_line, map);
+    arena_print(&e->scratch, add_line, map);
 }
 
 static Status measure_share(Comm *world, void *arg) {
@@ -201,7 +235,7 @@ static Status measure_share(Comm *world, void *arg) {
         device_counts_reset(e->device);
         engine_train(e, largest, (StepOptions){.loss_scale = 1});
         *job->memory = engine_memory_used(e);
-        if (job->map) arena_print(&e->run, add_line, job->map);
+        if (job->map) print_arenas(e, job->map);
     }
     engine_close(e);
     return status;
@@ -248,29 +282,21 @@ static double counted_tokens(const Engine *e, const Batch *batch, int microbatch
 
 static Tensor row_or_absent(Tensor all, int row) { return all.data ? tensor_rows(all, row, 1) : (Tensor){0}; }
 
-// The batch at hand may have fewer microbatches than the largest one. Where its schedule's receives that are posted
-// ahead need more messages than the largest's, it does without.
+// The schedule of a smaller batch is kept until another smaller one comes.
 static void use_microbatches(Engine *e, int m) {
     CHECK(m > 0 && m <= e->spec.num_microbatches, "%d microbatches, 1 to %d are possible", m,
           e->spec.num_microbatches);
-    if (m == e->current->num_microbatches) return;
-    Schedule *next = &e->schedule, *last = e->current;
-    ScheduleSpec spec = engine_schedule_spec(&e->spec, m);
-    Status status = OK;
-    if (m < e->spec.num_microbatches) {
-        next = last == &e->smaller[0] ? &e->smaller[1] : &e->smaller[0];
-        status = schedule_create(next, &spec);
-    }
-    if (status == OK) status = pipeline_use(e->pipeline, next);
-    if (status != OK && spec.receive_ahead) {
+    Schedule *next = m == e->spec.num_microbatches ? &e->schedule : &e->smaller[e->newer];
+    if (m != next->num_microbatches) {
+        e->newer = !e->newer; // the pipeline may still hold the other
+        next = &e->smaller[e->newer];
         schedule_destroy(next);
-        spec.receive_ahead = 0;
-        status = schedule_create(next, &spec);
-        if (status == OK) status = pipeline_use(e->pipeline, next);
+        ScheduleSpec spec = engine_schedule_spec(&e->spec, m);
+        Status made = schedule_create(next, &spec);
+        CHECK(made == OK, "%d microbatches: %s", m, fail_message());
     }
+    Status status = pipeline_use(e->pipeline, next);
     CHECK(status == OK, "%d microbatches: %s", m, fail_message());
-    if (last != &e->schedule) schedule_destroy(last);
-    e->current = next;
 }
 
 static Tensor first_rows(Tensor all, int rows) { return tensor_rows(all, 0, rows); }

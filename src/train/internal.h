@@ -74,10 +74,14 @@ typedef struct {
     const Options *options;
     ModelShape shape;
     FILE *metrics;
-    bool live;                                     // a progress line stays in place on the terminal
-    bool line_open;                                // it is there now
-    double first_loss, last_loss, last_validation; // NaN: none yet
+    bool live;                    // a progress line stays in place on the terminal
+    bool line_open;               // it is there now
+    double first_loss, last_loss; // of steps that changed something; NaN: none yet
+    double last_validation;       // NaN: none yet
 } Reporter;
+
+double mib(size_t bytes);          // as MiB
+double unsigned_nan(double value); // printed as "nan", never as "-nan"
 
 Status reporter_open(Reporter *reporter, const Options *options, const ModelShape *shape);
 Status reporter_close(Reporter *reporter); // ERR_IO when metrics could not be written
@@ -91,25 +95,31 @@ void reporter_validation(Reporter *reporter, int64_t iteration, int64_t consumed
 // How the run went: losses, rate, and the pipeline's bubble by formula, by replay with measured times, and as
 // waited.
 typedef struct {
-    int64_t iterations, samples;
-    double seconds;          // of training steps
-    double formula, replay;  // bubble over the ideal time; formula NaN: there is none
-    double waited;           // share of the pipeline's wall time, mean over ranks
-    int busy_threads, cores; // threads of all ranks on this machine, processors of it
+    int64_t iterations, skipped, samples; // skipped: those of the iterations that changed nothing
+    double seconds;                       // of training steps
+    double formula, replay;               // bubble over the ideal time; formula NaN: there is none
+    double waited;                        // share of the pipeline's wall time, mean over ranks
+    int busy_threads, cores;              // threads of all ranks on this machine, processors of it
 } RunSummary;
 void reporter_summary(Reporter *reporter, const RunSummary *summary);
+
+// ---- memory.c: what --dry-run and `trireme memory` print -------------------------------------------
+
+// Every pipeline rank's memory, what a layer keeps beside the published formulas, the blocks of the arenas.
+Status memory_add(const EngineSpec *spec, Text *out);
 
 // ---- trace_file.c: what --trace writes -----------------------------------------------------------
 
 typedef struct {
     const char *path; // NULL: nothing is traced
-    FILE *file;       // of rank 0: the temporary one
+    FILE *file;       // of rank 0, while it is written: the temporary one
     Text temporary;   // its name
     Comm *world;
     double origin_s; // time 0 on this rank's clock: the same moment on every rank
 } TraceFile;
 
-// Creates FILE.tmp.   Collective over the world; fails on all ranks before any work is done.
+// Makes sure that FILE can be written, and leaves nothing behind.   Collective over the world; fails on all
+// ranks before any work is done.
 Status trace_file_open(TraceFile *trace, const Options *options, Comm *world);
 // From here on this rank's events are kept.   Collective over the world.
 Status trace_file_start(TraceFile *trace, const Options *options);

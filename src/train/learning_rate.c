@@ -10,13 +10,17 @@ typedef struct {
     double (*left)(double done);
 } Ending;
 
+static double constant(double done) { return (void)done, 1; }
 static double linear(double done) { return 1 - done; }
 static double cosine(double done) { return 0.5 * (1 + cos(pi * done)); }
 static double exponential(double done) { return 2 * pow(0.5, done) - 1; }
 static double minus_sqrt(double done) { return 1 - sqrt(done); }
 
-static const Ending endings[] = {
-    {"linear", linear}, {"cosine", cosine}, {"exponential", exponential}, {"minus_sqrt", minus_sqrt}};
+static const Ending endings[] = {{"constant", constant},
+                                 {"linear", linear},
+                                 {"cosine", cosine},
+                                 {"exponential", exponential},
+                                 {"minus_sqrt", minus_sqrt}};
 
 static double left(const char *style, double done) {
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
@@ -43,6 +47,6 @@ double learning_rate(const LearningRate *s, double samples) {
 }
 
 double weight_decay(const WeightDecay *s, double samples) {
-    if (!strcmp(s->style, "constant") || samples >= s->samples) return s->end;
+    if (samples >= s->samples) return s->end;
     return s->start + (1 - left(s->style, samples / s->samples)) * (s->end - s->start);
 }

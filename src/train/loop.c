@@ -8,7 +8,7 @@ typedef struct {
     const TrainJob *job;
     const Options *options;
     Comm *world;
-    int *layers_of_stage; // of the spec
+    int *spec_room; // what the spec borrows
     EngineSpec spec;
     Batches batches;
     Engine *engine;
@@ -17,8 +17,8 @@ typedef struct {
     Reporter *reporter; // NULL on ranks that print nothing
     int64_t consumed_valid, eval_iters;
     int64_t microbatches; // that went through this rank's chunks
+    int64_t skipped;      // steps that changed nothing
     double train_s;       // spent in training steps
-    double start_s;
 } TrainingRun;
 
 // ---- before the first step ----------------------------------------------------------------------
@@ -26,9 +26,9 @@ typedef struct {
 // Both fail alike on all ranks.
 static Status make_spec(TrainingRun *run) {
     const Options *o = run->options;
-    run->layers_of_stage = calloc((size_t)(o->shape.pp * o->shape.vp), sizeof *run->layers_of_stage);
-    if (!run->layers_of_stage) return fail(ERR_OS, "no memory for %d stages", o->shape.pp * o->shape.vp);
-    return engine_spec(o, run->job->threads, run->batches.vocabulary, run->layers_of_stage, &run->spec);
+    run->spec_room = calloc((size_t)engine_spec_room(o), sizeof *run->spec_room);
+    if (!run->spec_room) return fail(ERR_OS, "no memory for %d stages", o->shape.pp * o->shape.vp);
+    return engine_spec(o, run->job->threads, run->batches.vocabulary, run->spec_room, &run->spec);
 }
 
 // The schedule says which pipeline ranks hold the two ends of the model.
@@ -36,9 +36,8 @@ static Status find_ends(const EngineSpec *spec, int *first, int *last) {
     Schedule schedule;
     ScheduleSpec from = engine_schedule_spec(spec, spec->num_microbatches);
     TRY(schedule_create(&schedule, &from));
-    int v = schedule.num_chunks;
-    *first = schedule.home[0] / v;
-    *last = schedule.home[schedule.num_ranks * v - 1] / v;
+    *first = schedule_home_rank(&schedule, 0);
+    *last = schedule_home_rank(&schedule, schedule.num_ranks * schedule.num_chunks - 1);
     schedule_destroy(&schedule);
     return OK;
 }
@@ -66,23 +65,30 @@ static Status open_run(TrainingRun *run) {
     return OK;
 }
 
+static void print_plan(TrainingRun *run, const EngineMemory *memory, const Text *report) {
+    Text options = {0};
+    options_print(run->options, FOR_TRAIN, &options);
+    fputs(text_string(&options), stdout);
+    reporter_start(run->reporter, &run->spec, memory);
+    printf("%sone step of rank 0 takes %.3f TFLOP, of the whole model %.3f TFLOP; nothing was trained "
+           "(--dry-run)\n",
+           text_string(report), memory->flops / 1e12,
+           model_flops(&run->spec.shape, run->options->shape.global_batch) / 1e12);
+    text_free(&options);
+}
+
 // --dry-run: everything but the memory and the steps.
 static Status dry_run(TrainingRun *run) {
     EngineMemory memory;
-    Text map = {0}, options = {0};
-    TRY(comm_agree(run->world, engine_measure(&run->spec, comm_rank(run->world), &memory, &map)));
+    Text report = {0};
+    Status status = OK;
     if (run->reporter) {
-        options_print(run->options, FOR_TRAIN, &options);
-        fputs(text_string(&options), stdout);
-        reporter_start(run->reporter, &run->spec, &memory);
-        printf("the memory of rank 0:\n%sone step of rank 0 takes %.3f TFLOP, of the whole model %.3f TFLOP; "
-               "nothing was trained (--dry-run)\n",
-               text_string(&map), memory.flops / 1e12,
-               model_flops(&run->spec.shape, run->options->global_batch_size) / 1e12);
+        status = engine_measure(&run->spec, 0, &memory, NULL);
+        if (status == OK) status = memory_add(&run->spec, &report);
+        if (status == OK) print_plan(run, &memory, &report);
     }
-    text_free(&options);
-    text_free(&map);
-    return OK;
+    text_free(&report);
+    return comm_agree(run->world, status);
 }
 
 // ---- reading and stopping together --------------------------------------------------------------
@@ -99,27 +105,26 @@ static void trace_span(const char *name, double start_s, int64_t iteration) {
                            .row = TRACE_STEP});
 }
 
-// A batch that cannot be read (a token outside the vocabulary) is found by some ranks alone.   Collective
-// over the world.
-static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, int samples, Batch *batch) {
+// --exit-duration-in-mins counts from the program's start, as limits of jobs do, and lets one step be taken.
+static bool is_time_up(const TrainingRun *run) {
+    double minutes = (clock_s() - run->job->start_s) / 60;
+    return run->control.iteration > 0 && minutes > run->options->exit_duration_in_mins;
+}
+
+// Reads a batch. What some ranks alone may know is shared on the way: that it cannot be read (a token outside
+// the vocabulary), that a signal came, that time is up.   Collective over the world.
+static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, int samples, Batch *batch,
+                   Verdict *verdict) {
     double start = clock_s();
     rank_doing("reading a batch");
     int num_microbatches = samples / (run->spec.shape.microbatch * run->spec.grid.dp);
     Status status = batches_load(&run->batches, set, consumed, num_microbatches, batch);
     trace_span("batch", start, -1);
-    double failed = status != OK;
-    comm_all_reduce_host(run->world, &failed, 1, REDUCE_MAX);
-    return failed > 0 ? comm_agree(run->world, status) : OK;
-}
-
-// All ranks must leave a loop together.   Collective over the world.
-static Verdict agree_to_stop(TrainingRun *run) {
-    const Options *o = run->options;
-    double minutes = (clock_s() - run->start_s) / 60;
-    double wish[2] = {run->job->stopped && atomic_load(run->job->stopped),
-                      !isnan(o->exit_duration_in_mins) && minutes > o->exit_duration_in_mins};
-    comm_all_reduce_host(run->world, wish, 2, REDUCE_MAX);
-    return wish[0] > 0 ? STOPPED : wish[1] > 0 ? TIME_IS_UP : GO_ON;
+    double failed_signal_time[3] = {status != OK, run->job->stopped && atomic_load(run->job->stopped),
+                                    is_time_up(run)};
+    comm_all_reduce_host(run->world, failed_signal_time, 3, REDUCE_MAX);
+    *verdict = failed_signal_time[1] > 0 ? STOPPED : failed_signal_time[2] > 0 ? TIME_IS_UP : GO_ON;
+    return failed_signal_time[0] > 0 ? comm_agree(run->world, status) : OK;
 }
 
 static Status stopped(const TrainingRun *run) {
@@ -129,13 +134,14 @@ static Status stopped(const TrainingRun *run) {
 static Status evaluate(TrainingRun *run, bool last) {
     const StepControl *control = &run->control;
     double start = clock_s(), sum = 0;
-    int samples = run->options->global_batch_size;
+    int samples = run->options->shape.global_batch;
     for (int64_t i = 0; i < run->eval_iters; i++) {
         Batch batch;
-        TRY(load(run, run->batches.valid, run->consumed_valid, samples, &batch));
+        Verdict verdict;
+        TRY(load(run, run->batches.valid, run->consumed_valid, samples, &batch, &verdict));
+        if (verdict == STOPPED) return stopped(run);
         sum += (double)engine_evaluate(run->engine, batch);
         run->consumed_valid += samples;
-        if (agree_to_stop(run) == STOPPED) return stopped(run);
     }
     if (!run->eval_iters) return OK;
     trace_span("evaluation", start, control->iteration);
@@ -212,28 +218,27 @@ static void report_step(TrainingRun *run, const StepReport *step, Interval *inte
     report(run, interval, false);
 }
 
-static Status one_iteration(TrainingRun *run, Interval *interval) {
+static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdict) {
     StepControl *control = &run->control;
     int samples = control_batch(control);
     double start = clock_s();
     Batch batch;
-    TRY(load(run, run->batches.train, control->consumed, samples, &batch));
+    TRY(load(run, run->batches.train, control->consumed, samples, &batch, verdict));
+    if (*verdict != GO_ON) return OK;
     StepResult result = engine_train(run->engine, batch, control_options(control));
     control_advance(control, samples, &result);
     run->microbatches += batch.num_microbatches;
     trace_span("step", start, control->iteration);
     StepReport step = step_report(run, samples, &result, clock_s() - start);
     run->train_s += step.elapsed_s;
+    run->skipped += step.skipped;
     report_step(run, &step, interval);
     return control_check(control, &result);
 }
 
-// Less than a whole batch at the end of the samples is left over.
+// Less than a whole batch at the end of the samples is left over: see RunShape.train_iters.
 static bool is_over(const TrainingRun *run) {
-    const RunShape *shape = &run->options->shape;
-    const StepControl *control = &run->control;
-    return control->iteration >= shape->train_iters ||
-           control->consumed + control_batch(control) > shape->train_samples;
+    return run->control.iteration >= run->options->shape.train_iters;
 }
 
 static bool at_exit_interval(const TrainingRun *run) {
@@ -241,19 +246,26 @@ static bool at_exit_interval(const TrainingRun *run) {
     return interval != INT_UNSET && run->control.iteration % interval == 0;
 }
 
+// As in Megatron-LM an evaluation that is due comes before the look at --exit-interval.
+static Status take_steps(TrainingRun *run, Interval *interval, Verdict *verdict) {
+    while (!is_over(run) && *verdict == GO_ON) {
+        TRY(one_iteration(run, interval, verdict));
+        if (*verdict != GO_ON || is_over(run)) return OK;
+        if (run->control.iteration % run->options->eval_interval == 0) TRY(evaluate(run, false));
+        if (at_exit_interval(run)) *verdict = TIME_IS_UP;
+    }
+    return OK;
+}
+
+// Who leaves early leaves without a last evaluation.
 static Status loop(TrainingRun *run) {
-    const Options *o = run->options;
     Interval interval = {0};
     Verdict verdict = GO_ON;
-    while (!is_over(run) && verdict == GO_ON) {
-        TRY(one_iteration(run, &interval));
-        verdict = agree_to_stop(run);
-        if (verdict == GO_ON && at_exit_interval(run)) verdict = TIME_IS_UP;
-        bool ended = is_over(run) || verdict != GO_ON;
-        if (!ended && run->control.iteration % o->eval_interval == 0) TRY(evaluate(run, false));
-    }
+    Status status = take_steps(run, &interval, &verdict);
     report(run, &interval, true);
-    return verdict == STOPPED ? stopped(run) : evaluate(run, true);
+    TRY(status);
+    if (verdict == STOPPED) return stopped(run);
+    return verdict == GO_ON ? evaluate(run, true) : OK;
 }
 
 // ---- afterwards ---------------------------------------------------------------------------------
@@ -264,8 +276,7 @@ static double replayed_bubble(TrainingRun *run) {
     const Schedule *schedule = engine_schedule(run->engine);
     int num_stages = schedule->num_ranks * schedule->num_chunks;
     PipelineTimes times = engine_times(run->engine);
-    double *us =
-        calloc((size_t)(3 * num_stages), sizeof *us); // of each stage: forward, backward, its weight half
+    double *us = calloc((size_t)(3 * num_stages), sizeof *us);
     CHECK(us, "no memory for %d stages", num_stages);
     double runs = (double)run->microbatches * run->spec.grid.tp * run->spec.grid.dp;
     for (int c = 0; c < schedule->num_chunks && runs > 0; c++) {
@@ -275,13 +286,8 @@ static double replayed_bubble(TrainingRun *run) {
         us[2 * num_stages + stage] = 1e6 * times.chunks[c].weight_s / runs;
     }
     comm_all_reduce_host(run->world, us, 3 * num_stages, REDUCE_SUM);
-    double backward = 0, weight = 0;
-    for (int s = 0; s < num_stages; s++) backward += us[num_stages + s], weight += us[2 * num_stages + s];
-    ScheduleCosts costs = {.stage_forward_us = us,
-                           .stage_backward_us = us + num_stages,
-                           .weight_fraction = backward > 0 ? weight / backward : 0};
     Simulation simulation;
-    schedule_simulate(schedule, costs, &simulation);
+    schedule_simulate(schedule, schedule_costs_of_stages(us, num_stages), &simulation);
     double bubble = simulation.bubble;
     simulation_destroy(&simulation, schedule);
     free(us);
@@ -296,12 +302,13 @@ static void sum_up(TrainingRun *run) {
     comm_all_reduce_host(run->world, waits, 2, REDUCE_SUM);
     RunSummary summary = {
         .iterations = run->control.iteration,
+        .skipped = run->skipped,
         .samples = run->control.consumed,
         .seconds = run->train_s,
         .formula = schedule_kind(shape->schedule)->bubble(&spec),
         .replay = shape->pp > 1 && run->control.iteration > 0 ? replayed_bubble(run) : 0,
         .waited = waits[1] > 0 ? waits[0] / waits[1] : 0,
-        .busy_threads = shape->world_size * run->spec.threads,
+        .busy_threads = run->job->ranks_here * run->spec.threads,
         .cores = (int)sysconf(_SC_NPROCESSORS_ONLN),
     };
     if (run->reporter) reporter_summary(run->reporter, &summary);
@@ -324,7 +331,6 @@ static Status train(TrainingRun *run) {
     TRY(engine_open(&run->engine, &run->spec, run->world));
     TRY(trace_file_start(&run->trace, run->options));
     if (run->reporter) reporter_start(run->reporter, &run->spec, engine_memory(run->engine));
-    run->start_s = clock_s();
     Status status = loop(run);
     if (status == OK || status == INTERRUPTED) sum_up(run);
     return write_trace(run, status);
@@ -339,7 +345,7 @@ Status train_run(Comm *world, void *arg) {
     trace_file_close(&run.trace);
     engine_close(run.engine);
     batches_close(&run.batches);
-    free(run.layers_of_stage);
+    free(run.spec_room);
     Status closed = reporter_close(&reporter);
     return status == OK ? closed : status;
 }

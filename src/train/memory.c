@@ -1,66 +1,136 @@
-// `trireme memory`: what a run would take, rank by rank and block by block, found by running the trainer's own step
-// on a device that only counts, and set beside the published formula.
+// What a run would take, rank by rank and block by block, found by running the trainer's own step on a device
+// that only counts, and set beside the published formulas. For `trireme memory` and --dry-run.
 #include "train/internal.h"
 #include <stdlib.h>
 
-static double mib(double bytes) { return bytes / (1 << 20); }
+// Parts of the report that are gathered stage by stage.
+typedef struct {
+    const EngineSpec *spec;
+    Schedule schedule;
+    Text ranks, saved, blocks;
+} Report;
 
-static Status add_ranks(const EngineSpec *spec, Text *out) {
-    Grid grid = spec->grid;
-    text_add(out, "MiB of each rank, by pipeline stage (all tp and dp ranks of a stage are alike):\n"
-                  "  pp        run  stashes       x MiB each    scratch  workspace      total\n");
-    for (int pp = 0; pp < grid.pp; pp++) {
-        EngineMemory m;
-        TRY(engine_measure(spec, grid_rank(grid, (Place){0, 0, pp}), &m, NULL));
-        text_add(out, "%4d %10.1f %8d %16.1f %10.1f %10.1f %10.1f\n", pp, mib((double)m.run), m.num_stashes,
-                 mib((double)m.stash), mib((double)m.scratch), mib((double)m.workspace),
-                 mib((double)m.total));
+static double sbh(const EngineSpec *spec) {
+    return (double)spec->shape.sequence * spec->shape.microbatch * spec->shape.hidden;
+}
+
+// ---- each pipeline rank ---------------------------------------------------------------------------------
+
+// Every stage's arenas as long as they are few, else those of the two ends.
+static bool shows_blocks(const Report *r, int pp) {
+    enum { MOST_SHOWN = 8 };
+    int num_ranks = r->spec->grid.pp;
+    return num_ranks <= MOST_SHOWN || pp == 0 || pp == num_ranks - 1;
+}
+
+static void add_rank(Report *r, int pp, const EngineMemory *m) {
+    text_add(&r->ranks, "%4d %10.1f %8d %10.1f %11d %10.1f", pp, mib(m->run), m->num_stashes, mib(m->stash),
+             m->num_recomputed, mib(m->recomputed));
+    text_add(&r->ranks, " %10.1f %10.1f %10.1f\n", mib(m->scratch), mib(m->workspace), mib(m->total));
+}
+
+static double sum_terms(const EngineSpec *spec, bool published) {
+    StashTerm terms[MOST_STASH_TERMS];
+    int count = model_stash_terms(&spec->shape, &spec->mode, spec->grid.tp, terms);
+    double sum = 0;
+    for (int i = 0; i < count; i++) sum += published ? terms[i].published : terms[i].kept;
+    return sum;
+}
+
+// Korthikanti 2022: 2sbh of every group that is computed again, or a share of it; all terms of other layers.
+static double published_saved(const EngineSpec *spec, int layers) {
+    const ModelMode *mode = &spec->mode;
+    int k = mode->recompute_layers, block = layers < k ? layers : k;
+    bool shared = mode->sequence_parallel || mode->distribute_saved;
+    double input = 2 * sbh(spec) / (shared ? spec->grid.tp : 1);
+    if (mode->recompute == RECOMPUTE_UNIFORM) return input * ((layers + k - 1) / k);
+    return input * block + (layers - block) * sum_terms(spec, true);
+}
+
+// The stage's input, where its first layer begins, is kept as the message that it came in.
+static void add_saved(Report *r, int pp, const EngineMemory *m) {
+    const EngineSpec *spec = r->spec;
+    double published = 0, rows = spec->mode.sequence_parallel ? spec->grid.tp : 1;
+    double input = sbh(spec) / rows * (double)dtype_bytes(spec->mode.dtype);
+    for (int c = 0; c < spec->num_chunks; c++) {
+        int first, layers;
+        layer_range(spec->split, spec->grid.pp, spec->num_chunks, schedule_stage(&r->schedule, pp, c), &first,
+                    &layers);
+        double one = published_saved(spec, layers);
+        if (one > published) published = one;
     }
+    text_add(&r->saved, "  pipeline rank %-12d %16.0f %16.0f\n", pp, published, (double)m->stash + input);
+}
+
+static Status measure_rank(Report *r, int pp) {
+    EngineMemory m;
+    bool shown = shows_blocks(r, pp);
+    if (shown) text_add(&r->blocks, "\nthe arenas of pipeline rank %d:\n", pp);
+    TRY(engine_measure(r->spec, grid_rank(r->spec->grid, (Place){0, 0, pp}), &m, shown ? &r->blocks : NULL));
+    add_rank(r, pp, &m);
+    if (r->spec->mode.recompute >= RECOMPUTE_UNIFORM) add_saved(r, pp, &m);
     return OK;
 }
 
+// ---- all of it --------------------------------------------------------------------------------------------
+
 static void add_terms(const EngineSpec *spec, Text *out) {
     StashTerm terms[MOST_STASH_TERMS];
-    double published = 0, kept = 0;
+    double published = sum_terms(spec, true), kept = sum_terms(spec, false);
     int count = model_stash_terms(&spec->shape, &spec->mode, spec->grid.tp, terms);
     text_add(
         out,
         "\nbytes that one layer keeps of one microbatch on a rank (unless it is recomputed as a whole):\n"
         "%-28s %16s %16s\n",
         "", "published", "kept here");
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         text_add(out, "  %-26s %16.0f %16.0f\n", terms[i].what, terms[i].published, terms[i].kept);
-        published += terms[i].published, kept += terms[i].kept;
-    }
     text_add(out, "  %-26s %16.0f %16.0f\n", "sum", published, kept);
-    double sbh = (double)spec->shape.sequence * spec->shape.microbatch * spec->shape.hidden;
     text_add(out,
              "  %-26s %16.3f %16.3f\n"
              "published: Korthikanti et al. 2022; dropout masks are drawn again here, never stored\n",
-             "in units of s*b*h", published / sbh, kept / sbh);
+             "in units of s*b*h", published / sbh(spec), kept / sbh(spec));
 }
 
-static Status report(const EngineSpec *spec, Text *out) {
-    EngineMemory memory;
-    Text map = {0};
-    Status status = add_ranks(spec, out);
-    if (status == OK) status = engine_measure(spec, 0, &memory, &map);
-    if (status == OK) {
-        add_terms(spec, out);
-        text_add(out, "\nthe arenas of rank 0:\n%s", text_string(&map));
-    }
-    text_free(&map);
+static void print_report(const Report *r, Text *out) {
+    text_add(
+        out,
+        "MiB of each rank with %d thread%s, by pipeline stage (all tp and dp ranks of a stage are alike):\n"
+        "  pp        run  stashes x MiB each  recomputed x MiB each    scratch  workspace      total\n%s",
+        r->spec->threads, r->spec->threads == 1 ? "" : "s", text_string(&r->ranks));
+    add_terms(r->spec, out);
+    if (r->saved.size)
+        text_add(
+            out,
+            "\nbytes that all layers of the fullest chunk keep, recomputed as wholes: 2*s*b*h of each group, or "
+            "shares\n%s",
+            text_string(&r->saved));
+    text_add(out, "%s", text_string(&r->blocks));
+}
+
+Status memory_add(const EngineSpec *spec, Text *out) {
+    Report report = {.spec = spec};
+    ScheduleSpec schedule = engine_schedule_spec(spec, spec->num_microbatches);
+    TRY(schedule_create(&report.schedule, &schedule));
+    Status status = OK;
+    for (int pp = 0; status == OK && pp < spec->grid.pp; pp++) status = measure_rank(&report, pp);
+    if (status == OK) print_report(&report, out);
+    text_free(&report.blocks);
+    text_free(&report.saved);
+    text_free(&report.ranks);
+    schedule_destroy(&report.schedule);
     return status;
 }
 
 Status memory_report(const Options *options, Text *out) {
-    int vocabulary, eod, threads = options->threads == INT_UNSET ? 1 : options->threads;
+    int vocabulary, eod;
     EngineSpec spec;
     TRY(batches_vocabulary(options, &vocabulary, &eod));
-    int *layers_of_stage = calloc((size_t)(options->shape.pp * options->shape.vp), sizeof *layers_of_stage);
-    if (!layers_of_stage) return fail(ERR_OS, "no memory for the layers of each stage");
-    Status status = engine_spec(options, threads, vocabulary, layers_of_stage, &spec);
-    if (status == OK) status = report(&spec, out);
-    free(layers_of_stage);
+    int *room = calloc((size_t)engine_spec_room(options), sizeof *room);
+    if (!room) return fail(ERR_OS, "no memory for the layers of each stage");
+    int threads = threads_per_rank(options, options->shape.world_size);
+    Status status = engine_spec(options, threads, vocabulary, room, &spec);
+    if (status == OK) status = memory_add(&spec, out);
+    free(room);
     return status;
 }

@@ -45,7 +45,9 @@ static void clear_progress(Reporter *r) {
     r->line_open = false;
 }
 
-static double mib(size_t bytes) { return (double)bytes / 1048576.0; }
+double mib(size_t bytes) { return (double)bytes / 1048576.0; }
+
+double unsigned_nan(double value) { return isnan(value) ? NAN : value; }
 
 static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
@@ -59,10 +61,11 @@ static void print_model(const EngineSpec *spec) {
 
 static void print_memory(const EngineMemory *memory) {
     printf(
-        "memory of rank 0 (MiB): parameters, gradients, moments, batches %.1f, %d stash%s of %.1f, scratch %.1f, "
-        "workspace %.1f, total %.1f\n",
+        "memory of rank 0 (MiB): parameters, gradients, moments, batches %.1f, %d stash%s of %.1f, %d of %.1f "
+        "recomputed ahead of weight gradients, scratch %.1f, workspace %.1f, total %.1f\n",
         mib(memory->run), memory->num_stashes, memory->num_stashes == 1 ? "" : "es", mib(memory->stash),
-        mib(memory->scratch), mib(memory->workspace), mib(memory->total));
+        memory->num_recomputed, mib(memory->recomputed), mib(memory->scratch), mib(memory->workspace),
+        mib(memory->total));
 }
 
 void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *memory) {
@@ -76,7 +79,7 @@ void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *mem
            plural(spec->num_chunks), spec->device, spec->threads, plural(spec->threads));
     if (shape->rampup_increment)
         printf("global batch size: from %d by %d to %d over %" PRId64 " samples\n", shape->rampup_start,
-               shape->rampup_increment, r->options->global_batch_size, shape->rampup_samples);
+               shape->rampup_increment, shape->global_batch, shape->rampup_samples);
     print_memory(memory);
     fflush(stdout);
 }
@@ -86,13 +89,14 @@ void reporter_progress(Reporter *r, const StepReport *s) {
     char left[32];
     eta(r, s, left);
     fprintf(stderr, "\r\033[K %" PRId64 "/%" PRId64 "  loss %.4f  grad norm %.3f  %.0f tokens/s  eta %s",
-            s->iteration, r->options->shape.train_iters, s->loss, s->grad_norm, per_second(r, s), left);
+            s->iteration, r->options->shape.train_iters, s->loss, unsigned_nan(s->grad_norm),
+            per_second(r, s), left);
     fflush(stderr);
     r->line_open = true;
 }
 
-// The fields and widths of Megatron-LM's line, so that its parsers work; then what else people ask for. As there,
-// steps that were all skipped have no loss, and an overflow has no norm.
+// The fields and widths of Megatron-LM's line, so that its parsers work; then what else people ask for. As
+// there, steps that were all skipped have no loss, and an overflow has no norm.
 void reporter_line(Reporter *r, const StepReport *s) {
     char when[32], left[32], loss[48] = "", norm[48] = "";
     time_t now = time(NULL);
@@ -137,8 +141,8 @@ static void json_number(FILE *file, const char *name, double value) {
 }
 
 void reporter_metrics(Reporter *r, const StepReport *s) {
-    if (isfinite(s->loss) && isnan(r->first_loss)) r->first_loss = s->loss;
-    if (isfinite(s->loss)) r->last_loss = s->loss;
+    if (!s->skipped && isnan(r->first_loss)) r->first_loss = s->loss;
+    if (!s->skipped) r->last_loss = s->loss;
     if (!r->metrics) return;
     fprintf(r->metrics, "{\"iteration\": %" PRId64 ", \"consumed_samples\": %" PRId64, s->iteration,
             s->consumed);
@@ -157,7 +161,7 @@ void reporter_metrics(Reporter *r, const StepReport *s) {
 
 void reporter_validation(Reporter *r, int64_t iteration, int64_t consumed, double loss, bool last) {
     char text[256], dashes[256];
-    r->last_validation = loss;
+    r->last_validation = loss = unsigned_nan(loss);
     int length =
         snprintf(text, sizeof text,
                  " validation loss at iteration %" PRId64 "%s | lm loss value: %.6E | lm loss PPL: %.6E | ",
@@ -193,8 +197,9 @@ void reporter_summary(Reporter *r, const RunSummary *s) {
         printf("nothing was trained: 0 iterations\n");
         return;
     }
-    printf("trained %" PRId64 " iterations in %.1f s: lm loss %.4f -> %.4f", s->iterations, s->seconds,
-           r->first_loss, r->last_loss);
+    printf("trained %" PRId64 " iterations in %.1f s", s->iterations, s->seconds);
+    if (s->skipped) printf(", %" PRId64 " of them skipped (they changed nothing)", s->skipped);
+    if (!isnan(r->first_loss)) printf(": lm loss %.4f -> %.4f", r->first_loss, r->last_loss);
     if (!isnan(r->last_validation)) printf(", validation %.4f", r->last_validation);
     printf("; %.0f tokens/s\n", s->seconds > 0 ? tokens / s->seconds : 0);
     if (r->options->shape.pp > 1) print_bubble(r, s);

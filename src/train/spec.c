@@ -1,5 +1,21 @@
 #include "train/train.h"
+#include <sched.h>
 #include <string.h>
+#include <unistd.h>
+
+static int allowed_processors(void) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n > 0 ? n : 1;
+}
+
+int threads_per_rank(const Options *o, int ranks_here) {
+    if (o->threads != INT_UNSET) return o->threads;
+    int share = (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks_here, allowed = allowed_processors();
+    int threads = share < allowed ? share : allowed;
+    return threads > 0 ? threads : 1;
+}
 
 static ModelShape model_shape(const Options *o, int vocabulary) {
     const RunShape *shape = &o->shape;
@@ -102,7 +118,25 @@ static ScheduleCosts costs_of(const double times[4]) {
                            .hop_us = times[3]};
 }
 
-Status engine_spec(const Options *o, int threads, int vocabulary, int *layers_of_stage, EngineSpec *spec) {
+static int num_stages(const Options *o) { return o->shape.pp * o->shape.vp; }
+
+// Batches of the ramp before the full one; neighbours may be equal once rounded.
+static int ramp_levels(const RunShape *shape) {
+    if (!shape->rampup_increment) return 0;
+    return (shape->global_batch - shape->rampup_start) / shape->rampup_increment + 1;
+}
+
+int engine_spec_room(const Options *o) { return num_stages(o) + ramp_levels(&o->shape); }
+
+static void list_smaller_batches(const RunShape *shape, int samples_each, int *smaller, EngineSpec *spec) {
+    spec->smaller = smaller;
+    for (int i = 0; i < ramp_levels(shape); i++) {
+        int m = (shape->rampup_start + i * shape->rampup_increment) / samples_each, n = spec->num_smaller;
+        if (m < spec->num_microbatches && (!n || smaller[n - 1] != m)) smaller[spec->num_smaller++] = m;
+    }
+}
+
+Status engine_spec(const Options *o, int threads, int vocabulary, int *room, EngineSpec *spec) {
     const RunShape *shape = &o->shape;
     *spec = (EngineSpec){
         .grid = {shape->tp, shape->dp, shape->pp},
@@ -125,7 +159,8 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *layers_of
         .threads = threads,
         .masked = o->eod_mask_loss,
     };
-    return split_layers(o, &spec->shape, layers_of_stage, &spec->split);
+    list_smaller_batches(shape, o->micro_batch_size * shape->dp, room + num_stages(o), spec);
+    return split_layers(o, &spec->shape, room, &spec->split);
 }
 
 ScheduleSpec engine_schedule_spec(const EngineSpec *spec, int num_microbatches) {

@@ -24,15 +24,29 @@ enum {
 
 // ---- opening: before the first step -----------------------------------------------------------------------
 
-static Status create_file(TraceFile *trace, const char *path) {
-    struct stat st;
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return fail(ERR_CREATE, "--trace %s: it is there, and not a regular file", path);
-    text_add(&trace->temporary, "%s.tmp", path);
+static Status open_temporary(TraceFile *trace) {
     trace->file = fopen(text_string(&trace->temporary), "w");
     if (trace->file) return OK;
-    return fail(create_status(), "--trace %s: cannot create %s: %s", path, text_string(&trace->temporary),
-                strerror(errno));
+    return fail(create_status(), "--trace %s: cannot create %s: %s", trace->path,
+                text_string(&trace->temporary), strerror(errno));
+}
+
+static void remove_temporary(TraceFile *trace) {
+    if (!trace->file) return;
+    fclose(trace->file);
+    unlink(text_string(&trace->temporary));
+    trace->file = NULL;
+}
+
+// The file is there only while it is written: a run that is ended by force leaves none behind.
+static Status try_file(TraceFile *trace) {
+    struct stat st;
+    if (stat(trace->path, &st) == 0 && !S_ISREG(st.st_mode))
+        return fail(ERR_CREATE, "--trace %s: it is there, and not a regular file", trace->path);
+    text_add(&trace->temporary, "%s.tmp", trace->path);
+    TRY(open_temporary(trace));
+    remove_temporary(trace);
+    return OK;
 }
 
 // How far the clock of `rank` is ahead of rank 0's, from the quickest of some questions and answers (Cristian
@@ -79,7 +93,7 @@ Status trace_file_open(TraceFile *trace, const Options *o, Comm *world) {
     *trace = (TraceFile){.world = world};
     if (!o->trace || o->dry_run) return OK;
     trace->path = o->trace;
-    return comm_agree(world, comm_rank(world) == 0 ? create_file(trace, o->trace) : OK);
+    return comm_agree(world, comm_rank(world) == 0 ? try_file(trace) : OK);
 }
 
 Status trace_file_start(TraceFile *trace, const Options *o) {
@@ -94,10 +108,7 @@ Status trace_file_start(TraceFile *trace, const Options *o) {
 
 void trace_file_close(TraceFile *trace) {
     trace_close();
-    if (trace->file) {
-        fclose(trace->file);
-        unlink(text_string(&trace->temporary));
-    }
+    remove_temporary(trace);
     text_free(&trace->temporary);
     *trace = (TraceFile){0};
 }
@@ -257,7 +268,7 @@ static void add_rank_name(Writer *w, Grid grid, uint64_t lost) {
 // ---- to rank 0 and into the file ----------------------------------------------------------------
 
 static void write_block(Writer *w, const char *bytes, size_t size) {
-    if (!w->failed) w->failed = fwrite(bytes, 1, size, w->trace->file) != size;
+    if (w->trace->file && !w->failed) w->failed = fwrite(bytes, 1, size, w->trace->file) != size;
 }
 
 // An empty block tells rank 0 that this was all.
@@ -313,12 +324,13 @@ static Status write_all(Writer *w, const EngineSpec *spec, const Schedule *sched
     size_t capacity = BLOCK_BYTES + LONGEST_LINE;
     char *block = malloc(capacity);
     CHECK(block, "no memory for %zu bytes of the trace", capacity);
+    Status opened = open_temporary(w->trace); // the other ranks send all the same
     add_head(spec, schedule, &w->text);
     pass_on(w);
     write_rank(w, spec);
     for (int rank = 1; rank < comm_size(w->trace->world); rank++) take_rank(w, block, capacity, rank);
     free(block);
-    return finish_file(w);
+    return opened == OK ? finish_file(w) : opened;
 }
 
 // What is sent from here on is not part of the trace: the rank records nothing meanwhile.

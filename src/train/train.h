@@ -16,7 +16,9 @@ typedef struct {
     LayerSplit split;
     const char *schedule; // kind
     int num_chunks;
-    int num_microbatches;                // of the largest batch of the run
+    int num_microbatches; // of the largest batch of the run
+    const int *smaller;   // of its smaller ones; borrowed
+    int num_smaller;
     int microbatch_group, receive_ahead; // see ScheduleSpec
     ScheduleCosts schedule_costs;        // of the kind "auto"
     int stash_limit;
@@ -33,11 +35,14 @@ typedef struct {
 // What one rank takes, in bytes. Found by running the trainer's own step on the null device; the arenas then
 // take exactly that.
 typedef struct {
-    size_t run;       // parameters, gradients, moments, batches, messages
-    size_t stash;     // what the layers keep of one microbatch in flight
-    int num_stashes;  // how many are in flight at most
-    size_t scratch;   // within one instruction
-    size_t workspace; // of the device's operations
+    size_t run;           // parameters, gradients, moments, batches, messages
+    size_t stash;         // what the layers keep of one microbatch in flight
+    int num_stashes;      // how many are in flight at most
+    size_t recomputed;    // what one keeps of recomputed layers between the halves of a split backward
+    int num_recomputed;   // how many do at most
+    int pools[NUM_HOLDS]; // what smaller batches of the run need, where that may be more (see Hold)
+    size_t scratch;       // within one instruction
+    size_t workspace;     // of the device's operations
     size_t total;
     double flops; // of one training step, as the operations count them
 } EngineMemory;
@@ -101,7 +106,7 @@ typedef struct {
 double learning_rate(const LearningRate *schedule, double samples);
 
 typedef struct {
-    const char *style; // "constant" (end throughout), "linear", "cosine"
+    const char *style; // "constant" (start and end are one), "linear", "cosine"
     double start, end, samples;
 } WeightDecay;
 double weight_decay(const WeightDecay *schedule, double samples);
@@ -126,10 +131,14 @@ void loss_scaler_update(LossScaler *scaler, bool overflow);
 
 // ---- the run ------------------------------------------------------------------------------------
 
-// What resolved options ask of an engine. `layers_of_stage` [pp * vp] is written when the layers are not cut
-// evenly; the spec borrows it.   ERR_CONFIG when --pipeline-model-parallel-layout is not one of this model.
-Status engine_spec(const Options *options, int threads, int vocabulary, int *layers_of_stage,
-                   EngineSpec *spec);
+// --threads, or this machine's processors shared out over its ranks, within what this process may use (a
+// launcher may have bound it).
+int threads_per_rank(const Options *options, int ranks_here);
+// What resolved options ask of an engine. `room` [engine_spec_room] receives the lists that the spec borrows: the layers
+// of each stage, where they are not cut evenly, and the run's smaller batches.   ERR_CONFIG when
+// --pipeline-model-parallel-layout is not one of this model.
+int engine_spec_room(const Options *options);
+Status engine_spec(const Options *options, int threads, int vocabulary, int *room, EngineSpec *spec);
 // What the engine's schedule is made from, for steps of so many microbatches.
 ScheduleSpec engine_schedule_spec(const EngineSpec *spec, int num_microbatches);
 
@@ -137,11 +146,14 @@ typedef struct {
     const Options *options;    // resolved
     const atomic_int *stopped; // a signal asked for a clean end; NULL: none can
     int threads;               // per rank
+    int ranks_here;            // of them on this machine
+    double start_s;            // clock_s() when the program began
 } TrainJob;
 
 // Checks, prints, trains, evaluates, sums up. A RankMain: `arg` is the TrainJob.   Collective over the world.
 // OK, INTERRUPTED after a clean end on a signal, or an error that is the same on all ranks.
 Status train_run(Comm *world, void *arg);
 
-// What a run with these options would take, rank by rank and block by block, beside the published formula.
+// What a run with these options would take on this machine, rank by rank and block by block, beside the
+// published formulas.
 Status memory_report(const Options *options, Text *out);
