@@ -368,7 +368,6 @@ static void bench_optimizer(Bench *b) {
     bytes_row(b, "adamw", OP_ADAMW, &step, 7 * bytes_of(p) + (value.data ? bytes_of(value) : 0));
     bytes_row(b, "abs_max", OP_ABS_MAX, &(AbsMax){g, max}, bytes_of(g));
     bytes_row(b, "sum_squares", OP_SUM_SQUARES, &(SumSquares){g, sum, 0}, bytes_of(g));
-    if (value.data) bytes_row(b, "convert", OP_CONVERT, &(Convert){g, value}, bytes_of(g) + bytes_of(value));
     arena_release(&b->arena, mark);
 }
 

@@ -1,6 +1,7 @@
-// Whole training steps of GPT-2 124M, in fp32 and in bf16, as a fraction of the matrix products this machine does
-// at the same shapes, what two ranks of one thread make of it against one rank of two threads, and what --trace
-// costs. Medians; commands in `./run bench`. Usage: bench_train [fp32|bf16|trace], all in turn without one.
+// Whole training steps of GPT-2 124M, in fp32 and in bf16, as a fraction of the matrix products this
+// machine does at the same shapes, what two ranks of one thread make of it against one rank of two threads,
+// and what --trace costs. Medians; commands in `./run bench`. Usage: bench_train [fp32|bf16|trace], all in
+// turn without one.
 #include "base/trace.h"
 #include "train/train.h"
 #include <math.h>
@@ -50,7 +51,7 @@ static double median(double *values, int count) {
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-// ---- matrix products at the model's shapes ------------------------------------------------------------------
+// ---- matrix products at the model's shapes --------------------------------------------------------------
 
 typedef struct {
     double flops, seconds, best; // of all products of one microbatch; the highest rate of a single shape
@@ -105,7 +106,7 @@ static Products measure_products(const ModelShape *s, DType dtype, int threads) 
     return sum;
 }
 
-// ---- steps --------------------------------------------------------------------------------------------------
+// ---- steps ----------------------------------------------------------------------------------------------
 
 static int32_t *random_tokens(const EngineSpec *spec, uint64_t stream) {
     int64_t count = (int64_t)spec->num_microbatches * spec->shape.sequence * spec->shape.microbatch;
@@ -223,10 +224,9 @@ static double run_all(const ModelShape *shape, DType dtype) {
                            {"2 ranks x 1 thread, p=2 (8+4 layers) m=16", {1, 1, 2}, 1, 16, 1, 4}};
     Products products = measure_products(shape, dtype, 2);
     double flops = model_flops(shape, 1);
-    printf(
-        "\n%s: matrix products of one sample, 2 threads: %.1f GFLOP/s over all shapes, %.1f at the best shape "
-        "(the peak below)\n",
-        type_name(dtype), products.flops / products.seconds / 1e9, products.best / 1e9);
+    printf("\n%s: matrix products of one sample, 2 threads: %.1f GFLOP/s over all shapes, %.1f at the best "
+           "shape (the peak below)\n",
+           type_name(dtype), products.flops / products.seconds / 1e9, products.best / 1e9);
     double base_s = run_case(shape, dtype, &base) / base.microbatches;
     print_case(&base, base_s * base.microbatches, flops, products.best, 0);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a user can do to a run: damaged and missing files, wrong text, signals, ranks that die or stop. Each ends with the
-# right exit code, a message that names the cause, and nothing left running.
+# What a user can do to a run: damaged and missing files, wrong text, signals, ranks that die or stop. Each
+# ends with the right exit code, a message that names the cause, and nothing left running.
 # Usage: bad_runs.sh PATH/trireme
 set -uo pipefail
 trireme=$1
@@ -28,21 +28,26 @@ expect() {
     if grep -qE 'Sanitizer|core dumped' "$out"; then complain "a crash in: $*"; fi
 }
 
-model=(--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --global-batch-size 8 --lr 1e-3)
+model=(--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1
+    --global-batch-size 8 --lr 1e-3)
 
-for i in $(seq 400); do echo "int function_$i(int a) { return a + $i; }  // line $i of a text that repeats itself"; done >text.txt
+for i in $(seq 400); do
+    echo "int function_$i(int a) { return a + $i; }  // line $i of a text that repeats itself"
+done >text.txt
 while read -r line; do printf '{"text": "%s"}\n' "$line"; done <text.txt >many.jsonl
-expect 0 "vocabulary 400 (trained)" "$trireme" preprocess --input text.txt --output-prefix corpus --vocab-size 400 --append-eod
-expect 0 "many: 400 documents" "$trireme" preprocess --input many.jsonl --output-prefix many --vocab-size 400 --append-eod
+expect 0 "vocabulary 400 (trained)" "$trireme" preprocess --input text.txt --output-prefix corpus \
+    --vocab-size 400 --append-eod
+expect 0 "many: 400 documents" "$trireme" preprocess --input many.jsonl --output-prefix many \
+    --vocab-size 400 --append-eod
 run=("$trireme" train --data-path corpus --split "100,0,0" --eval-iters 0 "${model[@]}" --train-iters 3)
 
-# ---- good runs ----------------------------------------------------------------------------------------------
+# ---- good runs -------------------------------------------------------------------------------------------
 expect 0 "trained 3 iterations" "${run[@]}"
 expect 0 "trained 3 iterations" "${run[@]}" --ranks 8 --tp 2 --pp 2 --vp 2
 expect 0 "trained 3 iterations" mpirun --oversubscribe -n 4 "${run[@]}" --tp 2 --pp 2
 expect 0 "trireme" "$trireme" --version
 
-# ---- files ---------------------------------------------------------------------------------------------------
+# ---- files -----------------------------------------------------------------------------------------------
 expect 66 "missing.txt" "$trireme" preprocess --input missing.txt --output-prefix x --vocab-size 300
 : >empty.txt
 expect 65 "empty" "$trireme" preprocess --input empty.txt --output-prefix x --vocab-size 300
@@ -54,7 +59,8 @@ expect 66 "nowhere" "$trireme" train --data-path nowhere "${model[@]}" --train-i
 cp corpus.bin bare.bin && cp corpus.idx bare.idx
 expect 66 "tokenizer" "$trireme" train --data-path bare "${model[@]}" --train-iters 1
 
-damage() { for end in bin idx vocab.json merges.txt; do cp "corpus.$end" "damaged.$end"; done; } # a fresh copy to damage
+# A fresh copy to damage.
+damage() { for end in bin idx vocab.json merges.txt; do cp "corpus.$end" "damaged.$end"; done; }
 damaged=("$trireme" train --data-path damaged --split "100,0,0" --eval-iters 0 "${model[@]}" --train-iters 3)
 size=$(stat -c %s corpus.idx)
 for keep in 0 8 20 33 $((size / 2)) $((size - 1)); do
@@ -86,7 +92,7 @@ expect 78 "--ranks" "${run[@]}" --ranks 3 --tp 2
 expect 78 "world size (3) is not divisible" mpirun --oversubscribe -n 3 "${run[@]}" --tp 2
 expect_one_error
 
-# ---- memory without data -----------------------------------------------------------------------------------------
+# ---- memory without data ---------------------------------------------------------------------------------
 memory=("$trireme" memory "${model[@]}")
 expect 78 "--vocab-size is required" "${memory[@]}"
 expect 78 "add --data-path or --tokenizer-model" "${memory[@]}" --vocab-size 400 --eod-mask-loss
@@ -94,9 +100,10 @@ expect 78 "--merge-file is missing" "${memory[@]}" --vocab-size 400 --vocab-file
 expect 66 "nowhere" "${memory[@]}" --data-path nowhere
 expect 78 "differs from the tokenizer's 400" "${memory[@]}" --vocab-size 401 --tokenizer-model corpus
 
-# ---- traces --------------------------------------------------------------------------------------------------------
+# ---- traces ----------------------------------------------------------------------------------------------
 expect 73 "--trace nowhere/t.json: cannot create" "${run[@]}" --trace nowhere/t.json
-expect 73 "--trace nowhere/t.json: cannot create" mpirun --oversubscribe -n 2 "${run[@]}" --trace nowhere/t.json
+expect 73 "--trace nowhere/t.json: cannot create" mpirun --oversubscribe -n 2 "${run[@]}" \
+    --trace nowhere/t.json
 expect_one_error
 expect 73 "not a regular file" "${run[@]}" --trace /dev/full
 expect 0 "trained 3 iterations" "${run[@]}" --ranks 4 --pp 2 --vp 2 --trace traced.json
@@ -113,22 +120,27 @@ for keep in 0 1 500 5000 $((size / 2)) $((size - 1)) $((size - 4)); do
     head -c "$keep" traced.json >cut.json
     expect 65 "cut.json: line" "${read_trace[@]}" cut.json
 done
-for at in 0 100 115 125 300 700 1300 $(seq 3001 $((size / 20)) "$size"); do # what can still be read may be read
+# What can still be read may be read.
+for at in 0 100 115 125 300 700 1300 $(seq 3001 $((size / 20)) "$size"); do
     cp traced.json flipped.json
     printf '\xff' | dd of=flipped.json bs=1 seek="$at" conv=notrunc status=none
     timeout 60 "${read_trace[@]}" flipped.json >flipped.log 2>&1
     code=$?
-    [[ $code == 0 || $code == 65 ]] || complain "exit $code with byte $at of a trace wrong: $(tail -3 flipped.log)"
+    [[ $code == 0 || $code == 65 ]] ||
+        complain "exit $code with byte $at of a trace wrong: $(tail -3 flipped.log)"
 done
 expect 0 "had no room for its first" "${run[@]}" --ranks 4 --pp 2 --vp 2 --trace few.json --trace-events 30
-expect 65 "few.json: no step of it is there as a whole: --trace-events was too small, rank" "${read_trace[@]}" few.json
+expect 65 "few.json: no step of it is there as a whole: --trace-events was too small, rank" \
+    "${read_trace[@]}" few.json
 expect 0 "nothing was trained" "${run[@]}" --train-iters 0 --trace none.json
 expect 65 "none.json: no step of it is there as a whole: the run ended" "${read_trace[@]}" none.json
 
-# ---- signals --------------------------------------------------------------------------------------------------
-long=("$trireme" train --data-path corpus --split "100,0,0" --eval-iters 0 "${model[@]}" --train-iters 100000 --plain)
+# ---- signals ---------------------------------------------------------------------------------------------
+long=("$trireme" train --data-path corpus --split "100,0,0" --eval-iters 0 "${model[@]}"
+    --train-iters 100000 --plain)
 
-# start COMMAND...: in the background, in a session of its own, whose number is $pid; what it prints goes to $out.
+# start COMMAND...: in the background, in a session of its own, whose number is $pid; what it
+# prints goes to $out.
 start() {
     out=out.$((++cases))
     setsid "$@" >"$out" 2>&1 </dev/null &
@@ -184,13 +196,15 @@ for signal in INT TERM; do
 done
 
 # An evaluation that would take minutes.
-start "$trireme" train --data-path many --split "50,50,0" --eval-interval 1 --eval-iters 100000 "${model[@]}" --train-iters 9 --plain
+start "$trireme" train --data-path many --split "50,50,0" --eval-interval 1 \
+    --eval-iters 100000 "${model[@]}" --train-iters 9 --plain
 until_true is_training
 sleep 0.5
 kill -TERM "$pid"
 expect_ended 130 "stopped by a signal after iteration 1"
 
-# In the middle of preprocessing: what was written so far goes. The text takes seconds, and its tokenizer is there already.
+# In the middle of preprocessing: what was written so far goes. The text takes seconds, and its tokenizer
+# is there already.
 cp many.jsonl large.jsonl
 for _ in $(seq 11); do cat large.jsonl large.jsonl >larger.jsonl && mv larger.jsonl large.jsonl; done
 is_writing() { compgen -G "stopped.*tmp*" >/dev/null; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The features of a run as a user meets them, alone and together, on tiny models: precision, recomputation, shards, schedules,
-# a batch that grows, traces, predicted memory, published models. What must not change a bit is compared as it is printed:
-# nine digits tell every float from its neighbours.
+# The features of a run as a user meets them, alone and together, on tiny models: precision, recomputation,
+# shards, schedules, a batch that grows, traces, predicted memory, published models. What must not change a
+# bit is compared as it is printed: nine digits tell every float from its neighbours.
 # Usage: features.sh PATH/trireme
 set -uo pipefail
 # shellcheck source=tests/script.sh
@@ -20,13 +20,16 @@ expect_bits() {
 
 expect_text() { grep -qF -- "$2" "$1" || complain "no '$2' in $1: $(tail -5 "$1")"; } # FILE TEXT
 
-# ---- precision, schedules, recomputation ------------------------------------------------------------------------
+# ---- precision, schedules, recomputation -----------------------------------------------------------------
 precisions=("" "--bf16" "--fp16 --loss-scale 1024")
 names=(fp32 bf16 fp16)
-pipelines=("2 --pp 2 --schedule gpipe" "2 --pp 2" "4 --pp 4 --schedule zb-h1" "4 --pp 4 --schedule zb-h2" "2 --pp 2 --schedule zb-v"
-    "4 --pp 4 --schedule auto --schedule-times 1,2,1,1 --schedule-stash-limit 6" "2 --pp 2 --vp 2 --schedule interleaved"
+pipelines=("2 --pp 2 --schedule gpipe" "2 --pp 2" "4 --pp 4 --schedule zb-h1" "4 --pp 4 --schedule zb-h2"
+    "2 --pp 2 --schedule zb-v"
+    "4 --pp 4 --schedule auto --schedule-times 1,2,1,1 --schedule-stash-limit 6"
+    "2 --pp 2 --vp 2 --schedule interleaved"
     "4 --pp 4 --balance-stages")
-recomputations=("--recompute-activations" "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2"
+recomputations=("--recompute-activations"
+    "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2"
     "--recompute-granularity full --recompute-method block --recompute-num-layers 1")
 for i in 0 1 2; do
     name=${names[i]}
@@ -47,11 +50,12 @@ for name in bf16 fp16; do
     expect_close fp32 $name 1e-3
     [[ $(metric lm_loss $name) != "$(metric lm_loss fp32)" ]] || complain "--$name changes nothing"
 done
-expect_bits bf16 "together" "${steps[@]}" --bf16 --ranks 2 --pp 2 --schedule zb-v --recompute-granularity full --recompute-method uniform
+expect_bits bf16 "together" "${steps[@]}" --bf16 --ranks 2 --pp 2 --schedule zb-v \
+    --recompute-granularity full --recompute-method uniform
 
-# ---- a Llama with everything on ---------------------------------------------------------------------------------
-llama=(--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear --untie-embeddings-and-output-weights
-    --group-query-attention --num-query-groups 2 --ffn-hidden-size 64)
+# ---- a Llama with everything on --------------------------------------------------------------------------
+llama=(--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear
+    --untie-embeddings-and-output-weights --group-query-attention --num-query-groups 2 --ffn-hidden-size 64)
 shards=(--tp 2 --sequence-parallel --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather)
 train llama "${steps[@]}" "${llama[@]}"
 for i in 0 1; do
@@ -60,7 +64,8 @@ for i in 0 1; do
     name="llama ${names[i]}"
     train "$name" "${options[@]}" --ranks 4 --save-config "$i.yaml"
     expect_bits "$name" "$name grid" "${options[@]}" --ranks 8 --pp 2 --recompute-activations
-    expect_bits "$name" "$name full" "${options[@]}" --ranks 8 --pp 2 --schedule zb-v --recompute-granularity full --recompute-method uniform
+    expect_bits "$name" "$name full" "${options[@]}" --ranks 8 --pp 2 --schedule zb-v \
+        --recompute-granularity full --recompute-method uniform
     expect_bits "$name" "$name config" --config "$i.yaml"
     launcher=(mpirun --oversubscribe --bind-to none -n 8)
     expect_bits "$name" "$name mpi" "${options[@]}" --pp 2 --recompute-activations --trace "mpi $i.json"
@@ -69,84 +74,101 @@ done
 expect_close llama "llama fp32"
 expect_close llama "llama bf16" 1e-3
 
-# ---- a batch that grows -----------------------------------------------------------------------------------------
+# ---- a batch that grows ----------------------------------------------------------------------------------
 # 4, and 4 more after every 60 / 3 samples until there are 16, which need more than 60 samples.
 growing=(--global-batch-size 16 --train-samples 120 --rampup-batch-size 4 4 60)
 train growing "${growing[@]}"
 sizes=$(metric global_batch_size growing | xargs)
 [[ $sizes == "4 4 4 4 4 8 8 8 12 12 16 16 16" ]] || complain "--rampup-batch-size: batches of $sizes"
 paste <(metric consumed_samples growing) <(metric global_batch_size growing) |
-    awk '{ consumed += $2; if ($1 != consumed) bad = 1 } END { exit bad || !NR }' || complain "samples and batches do not add up"
+    awk '{ consumed += $2; if ($1 != consumed) bad = 1 } END { exit bad || !NR }' ||
+    complain "samples and batches do not add up"
 expect_bits growing "growing pipeline" "${growing[@]}" --ranks 2 --pp 2
 expect_bits growing "growing zb-h2" "${growing[@]}" --ranks 2 --pp 2 --schedule zb-h2
 expect_same global_batch_size growing "growing pipeline"
 
-# ---- overflows of fp16 ------------------------------------------------------------------------------------------
+# ---- overflows of fp16 -----------------------------------------------------------------------------------
 # Each one halves the scale and leaves everything else, the learning rate too; two good steps double it.
 overflowing=(--fp16 --initial-loss-scale 16777216 --hysteresis 1 --loss-scale-window 2 --train-iters 16)
 train overflowing "${overflowing[@]}"
-paste <(metric skipped overflowing) <(metric loss_scale overflowing) <(metric grad_norm overflowing) <(metric learning_rate overflowing) | awk '
+paste <(metric skipped overflowing) <(metric loss_scale overflowing) <(metric grad_norm overflowing) \
+    <(metric learning_rate overflowing) | awk '
     BEGIN { scale = 16777216; rate = 1e-3 }
     $1 { scale /= 2; good = 0; skipped++; if ($3 != "\"Infinity\"" || $4 != rate) bad = 1 }
     !$1 { steps++; if (++good == 2) { scale *= 2; good = 0 }; if ($4 >= rate) bad = 1 }
     $2 != scale { bad = 1 }
     { rate = $4 }
-    END { exit bad || !skipped || steps < 3 }' || complain "skipped steps: $(cut -d, -f 3-5,9- overflowing.jsonl)"
+    END { exit bad || !skipped || steps < 3 }' ||
+    complain "skipped steps: $(cut -d, -f 3-5,9- overflowing.jsonl)"
 expect_text overflowing.log "loss scale: 8388608.0 | number of skipped iterations:   1 |"
 expect_bits overflowing "overflowing pipeline" "${overflowing[@]}" --ranks 4 --pp 4 --schedule zb-h1
-timeout 60 "$trireme" train "${corpus[@]}" --fp16 --initial-loss-scale 1e30 --max-skipped-steps 3 --train-iters 9 >log 2>&1
+timeout 60 "$trireme" train "${corpus[@]}" --fp16 --initial-loss-scale 1e30 --max-skipped-steps 3 \
+    --train-iters 9 >log 2>&1
 [[ $? == 76 ]] || complain "--max-skipped-steps does not end the run: $(tail -2 log)"
 expect_text log "iteration 3: 3 steps in a row changed nothing (--max-skipped-steps)"
 
-# ---- losses that jump, ends ----------------------------------------------------------------------------------------
+# ---- losses that jump, ends ------------------------------------------------------------------------------
 train spiky --lr 3 --lr-decay-style constant "${steps[@]}" --check-for-spiky-loss --loss-spike-factor 2
 expect_text spiky.log "iteration 2: lm loss"
 expect_text spiky.log "(--check-for-spiky-loss)"
 train interval "${steps[@]}" --bf16 --exit-interval 3 --ranks 2 --pp 2 --schedule zb-h1
-[[ $(metric lm_loss interval) == "$(metric lm_loss bf16 | head -3)" ]] || complain "--exit-interval does not end after 3 of bf16's steps"
+[[ $(metric lm_loss interval) == "$(metric lm_loss bf16 | head -3)" ]] ||
+    complain "--exit-interval does not end after 3 of bf16's steps"
 train duration --bf16 --train-iters 1000000 --exit-duration-in-mins 0.01 --ranks 2
 expect_text duration.log "trained"
 
-# ---- traces -----------------------------------------------------------------------------------------------------------
+# ---- traces ----------------------------------------------------------------------------------------------
 train untraced "${steps[@]}" --bf16 --ranks 2 --dp 2
 expect_bits untraced traced "${steps[@]}" --bf16 --ranks 4 --pp 2 --vp 2 --dp 2 --trace threads.json
 # read_trace FILE RANKS TEXT: the program's own reader refuses what is no JSON; a line per rank, two pictures.
 read_trace() {
-    "$trireme" schedule --trace "$1" --svg trace.svg --width 80 >log 2>&1 || complain "schedule --trace $1: exit $?: $(cat log)"
+    "$trireme" schedule --trace "$1" --svg trace.svg --width 80 >log 2>&1 ||
+        complain "schedule --trace $1: exit $?: $(cat log)"
     expect_text log "$3"
-    [[ $(awk '/^rank   tp/ { table = 1; next } /^$/ { table = 0 } table' log | wc -l) == "$2" ]] || complain "$1: not $2 ranks: $(cat log)"
-    [[ $(grep -c "bubble .* %:$" log) == 2 && $(head -c 4 trace.svg) == "<svg" ]] || complain "$1: not two pictures: $(cat log)"
+    [[ $(awk '/^rank   tp/ { table = 1; next } /^$/ { table = 0 } table' log | wc -l) == "$2" ]] ||
+        complain "$1: not $2 ranks: $(cat log)"
+    [[ $(grep -c "bubble .* %:$" log) == 2 && $(head -c 4 trace.svg) == "<svg" ]] ||
+        complain "$1: not two pictures: $(cat log)"
 }
 read_trace threads.json 4 "interleaved on tp 1, dp 2, pp 2"
 for i in 0 1; do read_trace "mpi $i.json" 8 "1f1b on tp 2, dp 2, pp 2"; done
 
-# ---- memory and models ---------------------------------------------------------------------------------------------------
-# numbers_of FILE: the memory of rank 0 as train and as memory print it: run, stashes, each, recomputed, each, scratch,
-# workspace, total.
+# ---- memory and models -----------------------------------------------------------------------------------
+# numbers_of FILE: the memory of rank 0 as train and as memory print it: run, stashes, each, recomputed, each,
+# scratch, workspace, total.
 numbers_of() {
-    sed -nE -e '/^memory of rank 0/{s/^[^0-9]*0[^0-9]*//;s/[^0-9.]+/ /g;p}' -e '/^   0 /{s/ +/ /g;s/^ 0 //;p}' "$1" | head -1
+    sed -nE -e '/^memory of rank 0/{s/^[^0-9]*0[^0-9]*//;s/[^0-9.]+/ /g;p}' \
+        -e '/^   0 /{s/ +/ /g;s/^ 0 //;p}' "$1" | head -1
 }
 
 # same_memory OPTION...: what is predicted is what a run takes, the blocks of the arena included.
 same_memory() {
-    timeout 60 "$trireme" train --data-path documents "$@" --lr "1e-3" --train-iters 1 --dry-run >log 2>&1 || complain "--dry-run $*: $(tail -2 log)"
-    timeout 60 "$trireme" memory --data-path documents "$@" >memory.log 2>&1 || complain "memory $*: exit $?: $(tail -2 memory.log)"
+    timeout 60 "$trireme" train --data-path documents "$@" --lr "1e-3" --train-iters 1 --dry-run >log 2>&1 ||
+        complain "--dry-run $*: $(tail -2 log)"
+    timeout 60 "$trireme" memory --data-path documents "$@" >memory.log 2>&1 ||
+        complain "memory $*: exit $?: $(tail -2 memory.log)"
     [[ $(numbers_of log | wc -w) == 8 && $(numbers_of log) == "$(numbers_of memory.log)" ]] ||
         complain "memory of $*: train says $(numbers_of log), memory $(numbers_of memory.log)"
-    [[ $(grep -E ' [0-9]+ x ' log) == "$(grep -E ' [0-9]+ x ' memory.log)" ]] || complain "the arenas of $* differ"
-    awk 'NF == 9 && /^ +[0-9]+ / && ($2 <= 0 || $3 < 1 || $9 < $2 + $3 * $4 + $5 * $6 - 1) { bad = 1 } /^ +sum / && $2 > 0 { sum = 1 } END { exit bad || !sum }' \
-        memory.log || complain "memory $*: $(cat memory.log)"
+    [[ $(grep -E ' [0-9]+ x ' log) == "$(grep -E ' [0-9]+ x ' memory.log)" ]] ||
+        complain "the arenas of $* differ"
+    awk 'NF == 9 && /^ +[0-9]+ / && ($2 <= 0 || $3 < 1 || $9 < $2 + $3 * $4 + $5 * $6 - 1) { bad = 1 }
+        /^ +sum / && $2 > 0 { sum = 1 }
+        END { exit bad || !sum }' memory.log ||
+        complain "memory $*: $(cat memory.log)"
 }
 small=(--hidden 256 --layers 4 --heads 8 --seq 128 --mbs 2 --gbs 16 --threads 1 "${no_evaluation[@]}")
 same_memory --model gpt2-124m "${small[@]}" --max-position-embeddings 128
-same_memory --model llama2-7b "${small[@]}" --bf16 --ranks 8 "${shards[@]}" --pp 2 --schedule zb-h2 --recompute-activations
+same_memory --model llama2-7b "${small[@]}" --bf16 --ranks 8 "${shards[@]}" --pp 2 --schedule zb-h2 \
+    --recompute-activations
 expect_text log "swiglu .......................................... True"
 expect_text log "num_layers ...................................... 4"
 expect_text log "model: 4 layers, hidden 256, 8 heads, sequence 128, vocabulary 400"
-same_memory --model llama3-8b "${small[@]}" --num-query-groups 4 --fp16 --ranks 4 --pp 2 --vp 2 --checkpoint-activations
+same_memory --model llama3-8b "${small[@]}" --num-query-groups 4 --fp16 --ranks 4 --pp 2 --vp 2 \
+    --checkpoint-activations
 # What memory predicts is also what a run that trains says it took.
 train taken "${small[@]}" --bf16 --ranks 4 --tp 2 --pp 2 --train-iters 1
-"$trireme" memory --vocab-size 400 "${small[@]}" --bf16 --ranks 4 --tp 2 --pp 2 >memory.log 2>&1 || complain "memory: exit $?"
+"$trireme" memory --vocab-size 400 "${small[@]}" --bf16 --ranks 4 --tp 2 --pp 2 >memory.log 2>&1 ||
+    complain "memory: exit $?"
 [[ $(numbers_of taken.log | wc -w) == 8 && $(numbers_of taken.log) == "$(numbers_of memory.log)" ]] ||
     complain "a run takes $(numbers_of taken.log), memory says $(numbers_of memory.log)"
 
@@ -155,7 +177,8 @@ train taken "${small[@]}" --bf16 --ranks 4 --tp 2 --pp 2 --train-iters 1
 while read -r model parameters _; do
     [[ $model == name ]] && continue
     [[ $parameters =~ ^[1-9][0-9.]*[MB]$ ]] || complain "$model has $parameters parameters"
-    "$trireme" memory --model "$model" --mbs 1 >log 2>&1 || complain "memory --model $model: exit $?: $(tail -2 log)"
+    "$trireme" memory --model "$model" --mbs 1 >log 2>&1 ||
+        complain "memory --model $model: exit $?: $(tail -2 log)"
 done <list
 
 finish

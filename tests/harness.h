@@ -25,7 +25,8 @@ void harness_failure(const char *file, int line, const char *cond, const char *f
     __attribute__((format(printf, 4, 5)));
 int harness_run(const Test *tests, int argc, char **argv); // the exit code for main
 
-// That TRIREME_TEST_SHORT is set, as it is for the sanitizers: each way through the code once, and fewer numbers.
+// That TRIREME_TEST_SHORT is set, as it is for the sanitizers: each way through the code once,
+// and fewer numbers.
 bool harness_short(void);
 
 // A fresh folder under TMPDIR that is removed when the program ends; alive until then.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The same run as threads and as MPI processes gives the same bits: on every grid with t, p, d in {1, 2, 4} and at most 8 ranks,
-# and for a tenth of the covering set of combinations.
+# The same run as threads and as MPI processes gives the same bits: on every grid with t, p, d in {1, 2, 4}
+# and at most 8 ranks, and for a tenth of the covering set of combinations.
 # Usage: laws_mpi.sh PATH/test_train_laws      test_train_covering lies beside it
 set -euo pipefail
 laws=$1
@@ -23,9 +23,8 @@ compare() { # RANKS WHAT PROGRAM before and after TRANSPORT...
 for t in 1 2 4; do for p in 1 2 4; do for d in 1 2 4; do
     ranks=$((t * p * d))
     [[ $ranks -le 8 ]] || continue
-    compare "$ranks" "t$t p$p d$d 1f1b" "$laws" worker TRANSPORT "$t" "$p" "$d" 1f1b 1
-    [[ $p -gt 1 ]] || continue
-    compare "$ranks" "t$t p$p d$d interleaved" "$laws" worker TRANSPORT "$t" "$p" "$d" interleaved 2
+    if [[ $p -gt 1 ]]; then way=(interleaved 2); else way=(1f1b 1); fi
+    compare "$ranks" "t$t p$p d$d ${way[0]}" "$laws" worker TRANSPORT "$t" "$p" "$d" "${way[@]}"
 done; done; done
 
 for number in $(seq 4 10 204); do

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the scripts that drive `trireme train` share. Sourced with the program's path; works in a folder of its own, which goes
-# at the end, and makes a small data set there.
+# What the scripts that drive `trireme train` share. Sourced with the program's path; works in a folder of its
+# own, which goes at the end, and makes a small data set there.
 trireme=$1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -17,9 +17,11 @@ finish() { [[ $failures == 0 ]] || { echo "$failures failures"; exit 1; }; }
 
 # A corpus of many documents, each shorter than two samples.
 for i in $(seq 600); do
-    printf '{"text": "document %d: int f_%d(int a) { return a + %d; } and %d words more, then others"}\n' "$i" "$i" $((i * i)) "$i"
+    printf '{"text": "document %d: int f_%d(int a) { return a + %d; } and %d words more, then others"}\n' \
+        "$i" "$i" $((i * i)) "$i"
 done >documents.jsonl
-"$trireme" preprocess --input documents.jsonl --output-prefix documents --vocab-size 400 --append-eod >log 2>&1 || complain "$(cat log)"
+"$trireme" preprocess --input documents.jsonl --output-prefix documents --vocab-size 400 \
+    --append-eod >log 2>&1 || complain "$(cat log)"
 corpus=(--data-path documents --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32
     --micro-batch-size 1 --global-batch-size 8 --lr "1e-3")
 # shellcheck disable=SC2034 # for the scripts
@@ -30,11 +32,13 @@ launcher=()
 train() {
     local name=$1
     shift
-    timeout -k 5 60 "${launcher[@]}" "$trireme" train "${corpus[@]}" "$@" --metrics "$name.jsonl" >"$name.log" 2>&1 </dev/null ||
+    timeout -k 5 60 "${launcher[@]}" "$trireme" train "${corpus[@]}" "$@" \
+        --metrics "$name.jsonl" >"$name.log" 2>&1 </dev/null ||
         complain "$name: exit $?: $(tail -3 "$name.log")"
 }
 
-metric() { sed -n "s/.*\"$1\": \\([^,}]*\\).*/\\1/p" "$2.jsonl"; } # metric KEY NAME: one value per row that has it
+# metric KEY NAME: one value per row that has it.
+metric() { sed -n "s/.*\"$1\": \\([^,}]*\\).*/\\1/p" "$2.jsonl"; }
 rows() { metric lm_loss "$1" | wc -l; }                            # of training
 expect_rows() { [[ $(rows "$1") == "$2" ]] || complain "$1: $(rows "$1") rows, not $2"; }
 
@@ -43,7 +47,8 @@ expect_same() {
     local one other
     one=$(metric "$1" "$2")
     other=$(metric "$1" "$3")
-    [[ -n $one && $one == "$other" ]] || complain "$1 of $2 and $3 differ: $(paste <(echo "$one") <(echo "$other"))"
+    [[ -n $one && $one == "$other" ]] ||
+        complain "$1 of $2 and $3 differ: $(paste <(echo "$one") <(echo "$other"))"
 }
 
 # expect_close NAME OTHER [DISTANCE]: losses, to 1e-5.

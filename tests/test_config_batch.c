@@ -28,11 +28,10 @@ static int64_t count_steps(Ramp r, int64_t *consumed, int until_batch) {
 
 static void resolve_ramp(Ramp r, const char *more, Options *o) {
     char line[512];
-    snprintf(
-        line, sizeof line,
-        "--data-path c --layers 8 --hidden 64 --heads 8 --seq 32 --lr 1 --mbs 2 --gbs %d --train-samples %lld "
-        "--rampup-batch-size %d %d %lld --ranks %d %s",
-        r.full, (long long)r.train, r.start, r.increment, (long long)r.samples, r.unit / 2, more);
+    snprintf(line, sizeof line,
+             "--data-path c --layers 8 --hidden 64 --heads 8 --seq 32 --lr 1 --mbs 2 --gbs %d "
+             "--train-samples %lld --rampup-batch-size %d %d %lld --ranks %d %s",
+             r.full, (long long)r.train, r.start, r.increment, (long long)r.samples, r.unit / 2, more);
     EXPECT_OK(parse_line(o, FOR_TRAIN, line));
     EXPECT_OK(options_resolve(o, r.unit / 2));
 }
@@ -173,8 +172,8 @@ static void schedules(void) {
          "interleaved", 2, 8, 1, 0},
         {"--ranks 5 --pp 5 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
          "1f1b", 1, 0, 1, 0},
-        {"--ranks 3 --pp 3 --layers 16 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split "
-         "--num-layers-per-virtual-pipeline-stage 3 --gbs 6",
+        {"--ranks 3 --pp 3 --layers 16 --account-for-embedding-in-pipeline-split "
+         "--account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 3 --gbs 6",
          "interleaved", 2, 3, 1, 0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

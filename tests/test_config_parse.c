@@ -209,9 +209,10 @@ static const char distributed_with_mp[] =
     "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 24 --hidden-size 1024 "
     "--num-attention-heads 16 --micro-batch-size 4 --global-batch-size 16 --seq-length 1024 "
     "--max-position-embeddings 1024 --train-iters 500000 --lr-decay-iters 320000 --data-path D --vocab-file "
-    "gpt2-vocab.json --merge-file gpt2-merges.txt --data-impl mmap --split 949,50,1 --distributed-backend nccl "
-    "--lr 0.00015 --lr-decay-style cosine --min-lr 1.0e-5 --weight-decay 1e-2 --clip-grad 1.0 --lr-warmup-fraction .01 "
-    "--log-interval 100 --eval-interval 1000 --eval-iters 10 --activations-checkpoint-method uniform --fp16 ";
+    "gpt2-vocab.json --merge-file gpt2-merges.txt --data-impl mmap --split 949,50,1 "
+    "--distributed-backend nccl --lr 0.00015 --lr-decay-style cosine --min-lr 1.0e-5 --weight-decay 1e-2 "
+    "--clip-grad 1.0 --lr-warmup-fraction .01 --log-interval 100 --eval-interval 1000 --eval-iters 10 "
+    "--activations-checkpoint-method uniform --fp16 ";
 
 static void script_distributed_with_mp(void) {
     char line[2048];
@@ -234,11 +235,12 @@ static void script_distributed_with_mp(void) {
 // Megatron-LM, examples/sc21: the flags of CONFIG.sh and run_table_1.sh, on a grid that interleaves.
 static void script_sc21(void) {
     static const char sc21[] =
-        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 512 "
-        "--num-layers 32 --hidden-size 3072 --num-attention-heads 32 --DDP-impl local --data-path D --vocab-file V "
-        "--merge-file M --log-interval 5 --seq-length 2048 --max-position-embeddings 2048 --train-iters 500 "
-        "--lr-decay-iters 320 --lr 0.0001 --min-lr 0.00001 --lr-decay-style cosine --lr-warmup-fraction 0.01 "
-        "--split 969,30,1 --eval-iters 100 --eval-interval 1000 --clip-grad 1.0 --loss-scale 8192 "
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --micro-batch-size 1 "
+        "--global-batch-size 512 --num-layers 32 --hidden-size 3072 --num-attention-heads 32 "
+        "--DDP-impl local --data-path D --vocab-file V --merge-file M --log-interval 5 --seq-length 2048 "
+        "--max-position-embeddings 2048 --train-iters 500 --lr-decay-iters 320 --lr 0.0001 "
+        "--min-lr 0.00001 --lr-decay-style cosine --lr-warmup-fraction 0.01 --split 969,30,1 "
+        "--eval-iters 100 --eval-interval 1000 --clip-grad 1.0 --loss-scale 8192 "
         "--num-layers-per-virtual-pipeline-stage 2 --fp16 --activations-checkpoint-method uniform";
     Options o;
     EXPECT_OK(parse_line(&o, FOR_TRAIN, sc21));
@@ -253,13 +255,14 @@ static void script_sc21(void) {
 // Megatron-LM v2.6, examples/pretrain_gpt3_175B.sh: a batch that grows.
 static void script_gpt3(void) {
     static const char gpt3[] =
-        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --num-layers 96 --hidden-size 12288 "
-        "--num-attention-heads 96 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 "
-        "--global-batch-size 1536 --rampup-batch-size 16 16 5859375 --train-samples 146484375 "
-        "--lr-decay-samples 126953125 --lr-warmup-samples 183105 --lr 6.0e-5 --min-lr 6.0e-6 --lr-decay-style cosine "
-        "--log-interval 10 --eval-iters 40 --eval-interval 1000 --data-path D --vocab-file V --merge-file M "
-        "--split 98,2,0 --clip-grad 1.0 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.006 "
-        "--tensorboard-dir T --fp16 --activations-checkpoint-method uniform";
+        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --num-layers 96 "
+        "--hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --max-position-embeddings 2048 "
+        "--micro-batch-size 1 --global-batch-size 1536 --rampup-batch-size 16 16 5859375 "
+        "--train-samples 146484375 --lr-decay-samples 126953125 --lr-warmup-samples 183105 --lr 6.0e-5 "
+        "--min-lr 6.0e-6 --lr-decay-style cosine --log-interval 10 --eval-iters 40 --eval-interval 1000 "
+        "--data-path D --vocab-file V --merge-file M --split 98,2,0 --clip-grad 1.0 --weight-decay 0.1 "
+        "--adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.006 --tensorboard-dir T --fp16 "
+        "--activations-checkpoint-method uniform";
     Options o;
     EXPECT_OK(parse_line(&o, FOR_TRAIN, gpt3));
     EXPECT_OK(options_resolve(&o, 1024));
@@ -275,19 +278,22 @@ static void script_gpt3(void) {
 // Megatron-LM, examples/llama/train_llama3_8b_h100_fp8.sh, without what belongs to fp8 and to other losses.
 static void script_llama3(void) {
     static const char llama3[] =
-        "--use-mcore-models --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
-        "--group-query-attention --num-query-groups 8 --kv-channels 128 --seq-length 8192 "
-        "--max-position-embeddings 8192 --position-embedding-type rope --rotary-base 1000000 --rotary-percent 1.0 "
-        "--attention-dropout 0.0 --hidden-dropout 0.0 --swiglu --normalization RMSNorm --init-method-std 0.0134 "
-        "--attention-backend fused --untie-embeddings-and-output-weights --disable-bias-linear --micro-batch-size 1 "
+        "--use-mcore-models --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 "
+        "--num-attention-heads 32 --group-query-attention --num-query-groups 8 --kv-channels 128 "
+        "--seq-length 8192 --max-position-embeddings 8192 --position-embedding-type rope "
+        "--rotary-base 1000000 --rotary-percent 1.0 --attention-dropout 0.0 --hidden-dropout 0.0 "
+        "--swiglu --normalization RMSNorm --init-method-std 0.0134 --attention-backend fused "
+        "--untie-embeddings-and-output-weights --disable-bias-linear --micro-batch-size 1 "
         "--global-batch-size 128 --train-samples 1953125000 --lr-decay-samples 1949218748 "
-        "--lr-warmup-samples 3906252 --lr 0.00015 --min-lr 0.00001 --lr-decay-style cosine --clip-grad 1.0 "
-        "--weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --bf16 --cross-entropy-loss-fusion --manual-gc "
-        "--empty-unused-memory-level 1 --exit-duration-in-mins 235 --use-distributed-optimizer --overlap-grad-reduce "
-        "--overlap-param-gather --tensor-model-parallel-size 1 --context-parallel-size 1 --sequence-parallel "
-        "--data-path D --tokenizer-type NullTokenizer --vocab-size 128256 --data-cache-path C --tiktoken-pattern v2 "
-        "--split '99,1,0' --no-create-attention-mask-in-dataloader --no-mmap-bin-files --num-workers 1 "
-        "--log-interval 1 --eval-iters 32 --eval-interval 100 --log-throughput --profile --profile-step-start 4 "
+        "--lr-warmup-samples 3906252 --lr 0.00015 --min-lr 0.00001 --lr-decay-style cosine "
+        "--clip-grad 1.0 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --bf16 "
+        "--cross-entropy-loss-fusion --manual-gc --empty-unused-memory-level 1 "
+        "--exit-duration-in-mins 235 --use-distributed-optimizer --overlap-grad-reduce "
+        "--overlap-param-gather --tensor-model-parallel-size 1 --context-parallel-size 1 "
+        "--sequence-parallel --data-path D --tokenizer-type NullTokenizer --vocab-size 128256 "
+        "--data-cache-path C --tiktoken-pattern v2 --split '99,1,0' "
+        "--no-create-attention-mask-in-dataloader --no-mmap-bin-files --num-workers 1 --log-interval 1 "
+        "--eval-iters 32 --eval-interval 100 --log-throughput --profile --profile-step-start 4 "
         "--profile-step-end 6 --distributed-timeout-minutes 60";
     Options o;
     EXPECT_OK(parse_line(&o, FOR_TRAIN, llama3));

@@ -8,9 +8,9 @@
 enum { MOST_WORDS = 512 };
 
 // What a training run needs at least; words after it override.
-#define GOOD_RUN                                                                                                       \
-    "--data-path corpus --num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 32 --micro-batch-size 2 " \
-    "--train-iters 100 --lr 1e-3 "
+#define GOOD_RUN                                                                                             \
+    "--data-path corpus --num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 32 "            \
+    "--micro-batch-size 2 --train-iters 100 --lr 1e-3 "
 
 // options_parse of the words of `line`, which blanks separate; '~' within a word stands for a blank.
 static inline Status parse_line(Options *options, Verb verb, const char *line) {

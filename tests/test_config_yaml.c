@@ -199,7 +199,8 @@ static void resolved_reads_back(void) {
         int ranks;
     } runs[] = {
         {"", 1},
-        {"--ranks 4 --tp 2 --pp 2 --num-layers-per-virtual-pipeline-stage 1 --gbs 8 --clip-grad 0.30000000000000004",
+        {"--ranks 4 --tp 2 --pp 2 --num-layers-per-virtual-pipeline-stage 1 --gbs 8 "
+         "--clip-grad 0.30000000000000004",
          4},
         {"--gbs 7 --decrease-batch-size-if-needed --lr-warmup-iters 3", 1},
         {"--ranks 2 --pp 2 --gbs 4 --pipeline-model-parallel-layout Et|(tt|)*2tttL", 2},

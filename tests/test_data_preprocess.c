@@ -122,8 +122,8 @@ static PreprocessJob with_saved_tokenizer(PreprocessJob job) {
 
 static void json_lines(void) {
     workers_do_not_change_a_byte();
-    put("two.jsonl",
-        "{\"text\": \"a \\u00e9\\n\", \"title\": \"One\"}\n\n{\"title\": \"Two\", \"text\": \"nul\\u0000!\"}");
+    put("two.jsonl", "{\"text\": \"a \\u00e9\\n\", \"title\": \"One\"}\n\n"
+                     "{\"title\": \"Two\", \"text\": \"nul\\u0000!\"}");
     PreprocessSummary s;
     PreprocessJob job = with_saved_tokenizer(job_of((const char *[]){path_of("two.jsonl")}, path_of("json")));
     EXPECT_OK(preprocess_run(&job, &s));

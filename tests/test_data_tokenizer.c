@@ -47,8 +47,8 @@ static void expect_round_trip(const Tokenizer *tokenizer, const char *text, size
 
 static const char sample[] =
     "the quick brown fox can't jump over the lazy dog; the dogs' 12 bones aren't the fox's 1234 stones.\n"
-    "static int sum(int a, int b) { return a + b; }\n\tna\xc3\xafve \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e aaaaa "
-    "aaaaaaa aaaaaaaaaaa\n\n";
+    "static int sum(int a, int b) { return a + b; }\n\tna\xc3\xafve \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e "
+    "aaaaa aaaaaaa aaaaaaaaaaa\n\n";
 
 // ---- Pieces -------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ static void pieces_are_gpt2s(void) {
         "tabs|\t|\t|x",
         "trailing|   ",
         "   \n",
-        "na\xc3\xafve| \xe2\x85\xa7\xc2\xbd| \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e|\xe2\x80\xa6", // Roman eight, one half
+        "na\xc3\xafve| \xe2\x85\xa7\xc2\xbd| \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e|\xe2\x80\xa6", // VIII, 1/2
         "a|\xc2\xa0|b",                 // no-break space is a blank
         "ab|\xff|\xfe| cd",             // invalid bytes stand alone
         "x|\xc3",                       // a character cut short

@@ -1,5 +1,5 @@
-// The kind "auto": never worse than a fixed kind that holds as little, within its limit, near what no order can beat
-// when it may hold twice as much. TRIREME_TEST_REPORT=1 prints how much it gains.
+// The kind "auto": never worse than a fixed kind that holds as little, within its limit, near what no order
+// can beat when it may hold twice as much. TRIREME_TEST_REPORT=1 prints how much it gains.
 #include "harness.h"
 #include "layout/layout.h"
 #include <math.h>
@@ -22,8 +22,8 @@ static int between(uint64_t *state, int least, int most) {
     return least + (int)(next(state) >> 33) % (most - least + 1);
 }
 
-// Times of one forward about 1, of the halves of a backward from a third to twice that, a third of the cases with
-// stages that differ; limits from one microbatch to more than are of use.
+// Times of one forward about 1, of the halves of a backward from a third to twice that, a third of the cases
+// with stages that differ; limits from one microbatch to more than are of use.
 static void draw(uint64_t *state, Case *drawn) {
     int p = between(state, 1, 8), m = between(state, 1, 32);
     double input_us = between(state, 3, 20) / 10.0, weight_us = between(state, 3, 20) / 10.0;
@@ -98,8 +98,8 @@ static void never_worse_than_a_fixed_kind(void) {
                shorter, compared, 100 * gain / compared);
 }
 
-// The last rank begins after p-1 forwards and has all its work before it: with room for 2p microbatches that is
-// reached, with room for p what the paper's ZB-1p reaches.    Source: Qi et al. 2023, table 5, its times.
+// The last rank begins after p-1 forwards and has all its work before it: with room for 2p microbatches that
+// is reached, with room for p what the paper's ZB-1p reaches.    Source: Qi et al. 2023, table 5, its times.
 static void twice_the_memory_leaves_no_bubble_but_the_start(void) {
     static const struct {
         int p, m;
@@ -128,7 +128,8 @@ static void twice_the_memory_leaves_no_bubble_but_the_start(void) {
     }
 }
 
-// One microbatch at a time is the slowest that there is: down the pipeline, up again, and a W before the next.
+// One microbatch at a time is the slowest that there is: down the pipeline, up again, and a W
+// before the next.
 static void more_memory_helps(void) {
     int peak;
     ScheduleSpec spec = {.ranks = 4, .chunks = 1, .microbatches = 12, .stash_limit = 1};
@@ -171,7 +172,8 @@ static void shapes_are_refused_with_reasons(void) {
         {4, 2, 8, 0, "schedule auto takes 1 chunk per pipeline rank, not 2; interleaved takes several"},
         {4, 1, 8, -1, "schedule auto takes a stash limit of 1 or more, or 0 for as many as 1f1b, not -1"},
         {4096, 1, 1000, 0,
-         "schedule auto takes up to 1048576 microbatches on all ranks together, not 1000 x 4096; zb-h1 takes more"},
+         "schedule auto takes up to 1048576 microbatches on all ranks together, not 1000 x 4096; zb-h1 "
+         "takes more"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Schedule s;

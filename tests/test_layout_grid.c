@@ -1,4 +1,5 @@
-// The process grid and the placement of layers: laws over many grids, then Megatron-LM's groups for three of them.
+// The process grid and the placement of layers: laws over many grids, then Megatron-LM's groups
+// for three of them.
 #include "harness.h"
 #include "layout/layout.h"
 #include <math.h>
@@ -19,8 +20,8 @@ static void ranks_and_places_are_inverse(void) {
     }
 }
 
-// Groups of a mask partition the ranks: each holds its own rank, is the same seen from every member, and has the size
-// that the masked axes say.
+// Groups of a mask partition the ranks: each holds its own rank, is the same seen from every member, and has
+// the size that the masked axes say.
 static void check_partition(Grid grid, unsigned mask) {
     int size = (mask & TP ? grid.tp : 1) * (mask & DP ? grid.dp : 1) * (mask & PP ? grid.pp : 1);
     for (int rank = 0; rank < grid_size(grid); rank++) {
@@ -103,7 +104,8 @@ static void layers_are_placed_as_in_megatron(void) {
         }
 }
 
-// Few layers on the last rank make room for the head: 12 layers, the last of 3 ranks has 2; two chunks of half each.
+// Few layers on the last rank make room for the head: 12 layers, the last of 3 ranks has 2; two
+// chunks of half each.
 static void ends_may_be_uneven(void) {
     static const int firsts[6] = {0, 2, 5, 6, 8, 11}, counts[6] = {2, 3, 1, 2, 3, 1};
     for (int stage = 0; stage < 6; stage++) {

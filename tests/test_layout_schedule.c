@@ -1,4 +1,5 @@
-// Generated schedules: laws for every p <= 8, m <= 24, v <= 4, then the listings and numbers that the papers print.
+// Generated schedules: laws for every p <= 8, m <= 24, v <= 4, then the listings and numbers that
+// the papers print.
 #include "harness.h"
 #include "layout/layout.h"
 #include <math.h>
@@ -35,7 +36,8 @@ static void bubble_law(const Schedule *s, const char *kind) {
     simulation_destroy(&exact, s);
 }
 
-// (p-1)/(v m) for the schedules of the paper, a third of it for the split ones, while microbatches fill the pipeline.
+// (p-1)/(v m) for the schedules of the paper, a third of it for the split ones, while microbatches
+// fill the pipeline.
 static void formulas_are_those_of_the_papers(void) {
     static const struct {
         const char *kind;
@@ -80,7 +82,8 @@ static void interleaved_stash_law(const Schedule *s, const char *kind) {
     }
 }
 
-// Gradients add up in the order of microbatches on every grid, so that their sum has the same bits; and R comes last.
+// Gradients add up in the order of microbatches on every grid, so that their sum has the same bits;
+// and R comes last.
 static void order_law(const Schedule *s, const char *kind) {
     for (int r = 0; r < s->num_ranks; r++) {
         int next[NUM_SCHEDULE_OPS][4] = {{0}}, computes = 0;
@@ -244,10 +247,14 @@ static void listing_of_gpipe(void) {
 // Narayanan et al. 2021, figure 4.
 static void listing_of_interleaved(void) {
     static const char *const lines[] = {
-        "F0 F1 F2 F3 F0' F1' F2' F3' F4 F5 F6 B0' F7 B1' F4' B2' F5' B3' F6' B0 F7' B1 B2 B3 B4' B5' B6' B7' B4 B5 B6 B7",
-        "F0 F1 F2 F3 F0' F1' F2' F3' F4 B0' F5 B1' F6 B2' F7 B3' F4' B0 F5' B1 F6' B2 F7' B3 B4' B5' B6' B7' B4 B5 B6 B7",
-        "F0 F1 F2 F3 F0' F1' F2' B0' F3' B1' F4 B2' F5 B3' F6 B0 F7 B1 F4' B2 F5' B3 F6' B4' F7' B5' B6' B7' B4 B5 B6 B7",
-        "F0 F1 F2 F3 F0' B0' F1' B1' F2' B2' F3' B3' F4 B0 F5 B1 F6 B2 F7 B3 F4' B4' F5' B5' F6' B6' F7' B7' B4 B5 B6 B7"};
+        "F0 F1 F2 F3 F0' F1' F2' F3' F4 F5 F6 B0' F7 B1' F4' B2' F5' B3' F6' B0 F7' B1 B2 B3 B4' B5' B6' "
+        "B7' B4 B5 B6 B7",
+        "F0 F1 F2 F3 F0' F1' F2' F3' F4 B0' F5 B1' F6 B2' F7 B3' F4' B0 F5' B1 F6' B2 F7' B3 B4' B5' B6' "
+        "B7' B4 B5 B6 B7",
+        "F0 F1 F2 F3 F0' F1' F2' B0' F3' B1' F4 B2' F5 B3' F6 B0 F7 B1 F4' B2 F5' B3 F6' B4' F7' B5' B6' "
+        "B7' B4 B5 B6 B7",
+        "F0 F1 F2 F3 F0' B0' F1' B1' F2' B2' F3' B3' F4 B0 F5 B1 F6 B2 F7 B3 F4' B4' F5' B5' F6' B6' F7' "
+        "B7' B4 B5 B6 B7"};
     expect_listing(spec_of("interleaved", 4, 2, 8), print_computes, lines);
 }
 
@@ -323,8 +330,8 @@ static void shapes_are_refused_with_reasons(void) {
         {"interleaved", 4, 2, 3, 0,
          "schedule interleaved needs as many microbatches as pipeline ranks, 4, or more, not 3"},
         {"interleaved", 4, 2, 6, 0,
-         "schedule interleaved takes 6 microbatches in groups of 4, and the last group has 2, fewer than the 4 "
-         "pipeline ranks: groups of 6, or 4 microbatches, would work"},
+         "schedule interleaved takes 6 microbatches in groups of 4, and the last group has 2, fewer than "
+         "the 4 pipeline ranks: groups of 6, or 4 microbatches, would work"},
         {"interleaved", 4, 2, 8, 3,
          "schedule interleaved takes groups of 4 (the pipeline ranks) to 8 (all) microbatches, not 3"},
         {"interleaved", 4, 2, 8, 9,

@@ -1,5 +1,5 @@
-// Schedules with split backwards against what their paper prints: the orders of its figures, memory and spans of
-// every size, and the bubble rates of its table 5 for measured times.
+// Schedules with split backwards against what their paper prints: the orders of its figures, memory and spans
+// of every size, and the bubble rates of its table 5 for measured times.
 // Source: Qi et al. 2023, arXiv 2401.10241.
 #include "harness.h"
 #include "layout/layout.h"
@@ -56,14 +56,19 @@ static void listing_of_h2(void) {
 
 static void listing_of_v(void) {
     static const char *const lines[] = {
-        "F0 F1 F2 F3 F4 F5 F6 F0' I0' W0' F1' I1' W1' F2' I2' W2' F3' I3' W3' F7 I0 W0 F4' I4' W4' I1 W1 F5' I5' W5' I2 W2 F6' I6' W6' I3 W3 F7' I7' W7' I4 W4 I5 W5 I6 W6 I7 W7",
-        "F0 F1 F2 F3 F4 F0' F5 F1' I0' W0' F2' I1' W1' F3' I2' W2' F6 I0 W0 F4' I3' W3' F7 I1 W1 F5' I4' W4' I2 W2 F6' I5' W5' I3 W3 F7' I6' W6' I4 I7' I5 W4 I6 W5 I7 W6 W7' W7",
-        "F0 F1 F2 F0' F3 F1' F4 F2' I0' W0' F3' I1' W1' F5 I0 W0 F4' I2' W2' F6 I1 W1 F5' I3' W3' F7 I2 W2 F6' I4' W4' I3 W3 F7' I5' W5' I4 I6' I5 I7' I6 W4 I7 W5 W6' W7' W6 W7",
-        "F0 F0' F1 F1' F2 F2' F3 F3' I0' W0' F4 I0 W0 F4' I1' W1' F5 I1 W1 F5' I2' W2' F6 I2 W2 F6' I3' W3' F7 I3 W3 F7' I4' W4' I4 I5' I5 I6' I6 I7' I7 W4 W5' W6' W7' W5 W6 W7"};
+        "F0 F1 F2 F3 F4 F5 F6 F0' I0' W0' F1' I1' W1' F2' I2' W2' F3' I3' W3' F7 I0 W0 F4' I4' W4' I1 W1 "
+        "F5' I5' W5' I2 W2 F6' I6' W6' I3 W3 F7' I7' W7' I4 W4 I5 W5 I6 W6 I7 W7",
+        "F0 F1 F2 F3 F4 F0' F5 F1' I0' W0' F2' I1' W1' F3' I2' W2' F6 I0 W0 F4' I3' W3' F7 I1 W1 F5' I4' "
+        "W4' I2 W2 F6' I5' W5' I3 W3 F7' I6' W6' I4 I7' I5 W4 I6 W5 I7 W6 W7' W7",
+        "F0 F1 F2 F0' F3 F1' F4 F2' I0' W0' F3' I1' W1' F5 I0 W0 F4' I2' W2' F6 I1 W1 F5' I3' W3' F7 I2 W2 "
+        "F6' I4' W4' I3 W3 F7' I5' W5' I4 I6' I5 I7' I6 W4 I7 W5 W6' W7' W6 W7",
+        "F0 F0' F1 F1' F2 F2' F3 F3' I0' W0' F4 I0 W0 F4' I1' W1' F5 I1 W1 F5' I2' W2' F6 I2 W2 F6' I3' W3' "
+        "F7 I3 W3 F7' I4' W4' I4 I5' I5 I6' I6 I7' I7 W4 W5' W6' W7' W5 W6 W7"};
     expect_listing("zb-v", lines);
 }
 
-// Down the ranks and up again, so that rank 0 has both ends of the model and the last rank hands over to itself.
+// Down the ranks and up again, so that rank 0 has both ends of the model and the last rank
+// hands over to itself.
 static void stages_lie_as_a_v(void) {
     Schedule s;
     create(&s, "zb-v", 3, 5);
@@ -87,8 +92,9 @@ static Span busy_span(const Schedule *s, const Simulation *simulation, int rank)
     return all;
 }
 
-// With equal times: no gap between the first and the last compute of a rank, each rank a compute after the one before.
-// The few sending buffers with which the whole takes no longer may let a single rank end later: here there are plenty.
+// With equal times: no gap between the first and the last compute of a rank, each rank a compute after the
+// one before. The few sending buffers with which the whole takes no longer may let a single rank end later:
+// here there are plenty.
 static void ranks_are_never_idle_once_begun(void) {
     for (int i = 0; i < 2 * 8 * 24; i++) {
         const char *kind = i % 2 ? "zb-v" : "zb-h2";

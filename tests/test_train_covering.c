@@ -125,6 +125,26 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
 
 // ---- which combinations are possible -------------------------------------------------------------------
 
+static bool schedule_exists(const EngineSpec *spec) {
+    Schedule schedule;
+    Status status = schedule_create(&schedule, &(ScheduleSpec){.kind = spec->schedule,
+                                                               .ranks = spec->grid.pp,
+                                                               .chunks = spec->num_chunks,
+                                                               .microbatches = spec->num_microbatches});
+    if (status == OK) schedule_destroy(&schedule);
+    return status == OK;
+}
+
+// Asked for thousands of candidates, of few different schedules.
+static bool schedule_is_known_to_exist(const Case *c, const EngineSpec *spec) {
+    static enum { UNKNOWN, EXISTS, DOES_NOT } answers[MOST_LEVELS][MOST_LEVELS][GLOBAL_BATCH + 1];
+    const int *l = c->level;
+    int m = spec->num_microbatches;
+    if (answers[l[SCHEDULE]][l[PIPELINE]][m] == UNKNOWN)
+        answers[l[SCHEDULE]][l[PIPELINE]][m] = schedule_exists(spec) ? EXISTS : DOES_NOT;
+    return answers[l[SCHEDULE]][l[PIPELINE]][m] == EXISTS;
+}
+
 static bool possible(const Case *c) {
     const int *l = c->level;
     int t = powers[l[TENSOR]], d = powers[l[DATA]], p = powers[l[PIPELINE]];
@@ -137,13 +157,7 @@ static bool possible(const Case *c) {
     RunPlan plan = plan_of(c);
     const EngineSpec *spec = &plan.spec;
     if (l[LAYERS_OF_STAGES] && !spec->split.counts) return false;
-    Schedule schedule;
-    Status status = schedule_create(&schedule, &(ScheduleSpec){.kind = spec->schedule,
-                                                               .ranks = p,
-                                                               .chunks = spec->num_chunks,
-                                                               .microbatches = spec->num_microbatches});
-    if (status == OK) schedule_destroy(&schedule);
-    return status == OK;
+    return schedule_is_known_to_exist(c, spec);
 }
 
 // ---- the covering set: greedy, from candidates that are the same in every run ----------------------------

@@ -1,5 +1,5 @@
-// What the arenas hold is what was predicted and what is published: stashes term by term, bytes per parameter, bytes
-// per message.
+// What the arenas hold is what was predicted and what is published: stashes term by term, bytes per
+// parameter, bytes per message.
 #include "harness.h"
 #include "runs.h"
 #include <math.h>
@@ -70,8 +70,8 @@ static void published_terms_give_the_published_formulas(void) {
     }
 }
 
-// What selective recomputation saves is what the core kept: of the published 5as^2b the softmax output is stored (2),
-// its dropout mask (1) and product (2) never are; the statistics go too.
+// What selective recomputation saves is what the core kept: of the published 5as^2b the softmax output is
+// stored (2), its dropout mask (1) and product (2) never are; the statistics go too.
 static void selective_recomputation_saves_the_core(void) {
     EngineSpec spec = even_spec((Grid){2, 1, 2}, "1f1b", 1);
     spec.mode.keep_probabilities = true;
@@ -112,7 +112,8 @@ static void a_split_backward_takes_no_larger_stash(void) {
            whole.stash);
 }
 
-// Weights, gradients and optimizer, per parameter: 18 bytes in bf16, 6 + 12/d when sharded; fp32 16 and 8 + 8/d.
+// Weights, gradients and optimizer, per parameter: 18 bytes in bf16, 6 + 12/d when sharded;
+// fp32 16 and 8 + 8/d.
 static void bytes_per_parameter(void) {
     for (int way = 0; way < 8; way++) {
         int d = way & 1 ? 4 : 2;
@@ -175,8 +176,10 @@ static void compare_with_taken(Engine *engine, void *self) {
     expect_same(&used, &said, spec->threads, place);
 }
 
+// Not in the short form: the thread sanitizer sees races in OpenMP's way of handing work over,
+// which it cannot read.
 static void a_run_of_two_threads_takes_what_was_said(void) {
-    for (int way = 0; way < 8; way += 5) {
+    for (int way = 0; way < 8 && !harness_short(); way += 5) {
         EngineSpec spec = odd_spec(way);
         spec.grid = (Grid){1, 1, 2}, spec.num_microbatches = 4, spec.threads = 2;
         spec.mode.sequence_parallel = false;

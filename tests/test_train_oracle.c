@@ -29,7 +29,7 @@ typedef struct {
     int num_initial, num_gradient, num_final, num_step_lines;
 } Golden;
 
-// ---- reading ---------------------------------------------------------------------------------------------------
+// ---- reading --------------------------------------------------------------------------------------------
 
 static bool read_tensor(FILE *f, TensorGolden *t) {
     bool ok = fscanf(f, "%95s %ld %lf %lf", t->name, &t->count, &t->sum, &t->squares) == 4;
@@ -118,7 +118,7 @@ static Golden *read_golden(const char *path) {
     return g;
 }
 
-// ---- running ----------------------------------------------------------------------------------------------------
+// ---- running --------------------------------------------------------------------------------------------
 
 typedef struct {
     const Golden *golden;

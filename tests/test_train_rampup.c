@@ -68,8 +68,7 @@ static void laws(void) {
     int before = 0;
     for (int64_t consumed = 0; consumed < 1000; consumed++) {
         int batch = batch_rampup(&rampup, consumed);
-        EXPECT(batch >= before && batch <= 64 && batch % 3 == 0, "%d after %lld", batch,
-               (long long)consumed);
+        EXPECT(batch >= before && batch <= 64 && batch % 3 == 0, "%d after %lld", batch, (long long)consumed);
         before = batch;
     }
     EXPECT(before == 63, "%d", before);

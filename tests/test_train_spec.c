@@ -1,5 +1,5 @@
-// What each option asks of the engine: every option that engine_spec reads changes its field, to the value that
-// was asked for.
+// What each option asks of the engine: every option that engine_spec reads changes its field, to the value
+// that was asked for.
 #include "harness.h"
 #include "test_config_words.h"
 #include "train/train.h"

@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
-# What a training run leaves behind: rows of metrics, lines of the log, evaluations, and when it ends. The numbers are
-# compared as they are printed: nine digits tell every float from its neighbours.
+# What a training run leaves behind: rows of metrics, lines of the log, evaluations, and when it ends. The
+# numbers are compared as they are printed: nine digits tell every float from its neighbours.
 # Usage: train_runs.sh PATH/trireme
 set -uo pipefail
 # shellcheck source=tests/script.sh
 source "${BASH_SOURCE%/*}/script.sh" "$1"
 
-# ---- rows and lines ---------------------------------------------------------------------------------------------
+# ---- rows and lines --------------------------------------------------------------------------------------
 train threads "${no_evaluation[@]}" --train-iters 20 --ranks 4 --tp 2 --pp 2
 expect_rows threads 20
 number='-?[0-9]+(\.[0-9]+)?(e[-+][0-9]+)?'
 row='^\{"iteration": [0-9]+, "consumed_samples": [0-9]+'
-for key in lm_loss grad_norm learning_rate elapsed_ms tokens_per_s tflops_per_rank; do row+=", \"$key\": $number"; done
+for key in lm_loss grad_norm learning_rate elapsed_ms tokens_per_s tflops_per_rank; do
+    row+=", \"$key\": $number"
+done
+validation="^\{\"iteration\": [0-9]+, \"consumed_samples\": [0-9]+, \"validation_loss\": $number"
 row+=', "loss_scale": 1, "global_batch_size": 8, "skipped": 0'
 complain_of_others() { # NAME: rows that are neither of training nor of validation
     local others
-    others=$(grep -vE "$row\}\$|^\{\"iteration\": [0-9]+, \"consumed_samples\": [0-9]+, \"validation_loss\": $number\}\$" "$1.jsonl")
+    others=$(grep -vE -e "$row\}\$" -e "$validation\}\$" "$1.jsonl")
     [[ -z $others ]] || complain "$1.jsonl has rows of another form: $others"
 }
 complain_of_others threads
@@ -23,88 +26,112 @@ awk -F '[:,}]' '
     { tokens_per_s = 8 * 32 / ($12 / 1000); error = $14 / tokens_per_s - 1 }
     $2 != NR || $4 != 8 * NR || error > 1e-6 || error < -1e-6 { bad = 1 }
     END { exit bad }' threads.jsonl || complain "iterations, samples and speeds do not belong together"
-digits=$(metric lm_loss threads | tr -d '.-' | awk '{ if (length($1) > most) most = length($1) } END { print most }')
+digits=$(metric lm_loss threads | tr -d '.-' |
+    awk '{ if (length($1) > most) most = length($1) } END { print most }')
 [[ $digits == 9 ]] || complain "losses of $digits digits"
 
-line='^ \[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\] iteration +[0-9]+/ +20 \| consumed samples: +[0-9]+ \|'
-line+=' elapsed time per iteration \(ms\): [0-9]+\.[0-9] \| throughput per GPU \(TFLOP/s/GPU\): [0-9]+\.[0-9]{3} \|'
-line+=' learning rate: [0-9]\.[0-9]{6}E[-+][0-9]{2} \| global batch size: +8 \| lm loss: [0-9]\.[0-9]{6}E[-+][0-9]{2} \|'
-line+=' loss scale: 1\.0 \| grad norm: [0-9]+\.[0-9]{3} \| number of skipped iterations: +0 \| number of nan iterations: +0 \|'
+line='^ \[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\] iteration +[0-9]+/ +20 \|'
+line+=' consumed samples: +[0-9]+ \| elapsed time per iteration \(ms\): [0-9]+\.[0-9] \|'
+line+=' throughput per GPU \(TFLOP/s/GPU\): [0-9]+\.[0-9]{3} \|'
+line+=' learning rate: [0-9]\.[0-9]{6}E[-+][0-9]{2} \| global batch size: +8 \|'
+line+=' lm loss: [0-9]\.[0-9]{6}E[-+][0-9]{2} \|'
+line+=' loss scale: 1\.0 \| grad norm: [0-9]+\.[0-9]{3} \| number of skipped iterations: +0 \|'
+line+=' number of nan iterations: +0 \|'
 lines=$(grep -cE "$line" threads.log)
-[[ $lines == 3 ]] || complain "$lines lines of the log have Megatron-LM's form, not those of iterations 1, 10, 20"
+[[ $lines == 3 ]] ||
+    complain "$lines lines of the log have Megatron-LM's form, not those of iterations 1, 10, 20"
 
-# ---- the same run otherwise started -------------------------------------------------------------------------------
+# ---- the same run otherwise started ----------------------------------------------------------------------
 launcher=(mpirun --oversubscribe -n 4)
 train mpi "${no_evaluation[@]}" --train-iters 20 --tp 2 --pp 2
 launcher=()
 for key in lm_loss grad_norm learning_rate; do expect_same "$key" threads mpi; done
 
-train saving "${no_evaluation[@]}" --train-iters 6 --ranks 4 --pp 4 --lr-warmup-iters 3 --lr-decay-style cosine --seed 7 --save-config saved.yaml
+train saving "${no_evaluation[@]}" --train-iters 6 --ranks 4 --pp 4 --lr-warmup-iters 3 \
+    --lr-decay-style cosine --seed 7 --save-config saved.yaml
 corpus_of_options=("${corpus[@]}")
 corpus=()
 train loaded --config saved.yaml --ranks 4
 corpus=("${corpus_of_options[@]}")
 for key in lm_loss grad_norm learning_rate; do expect_same "$key" saving loaded; done
 
-# ---- evaluation -----------------------------------------------------------------------------------------------------
+# ---- evaluation ------------------------------------------------------------------------------------------
 train evaluating --train-iters 10 --eval-interval 4 --eval-iters 2
 expect_rows evaluating 10
 complain_of_others evaluating
-found=$(sed -n 's/.*"iteration": \([0-9]*\), "consumed_samples": \([0-9]*\), "validation_loss".*/\1:\2/p' evaluating.jsonl | xargs)
+found=$(sed -n 's/.*"iteration": \([0-9]*\), "consumed_samples": \([0-9]*\), "validation_loss".*/\1:\2/p' \
+    evaluating.jsonl | xargs)
 [[ $found == "4:32 8:64 10:80" ]] || complain "evaluations at '$found'"
-[[ $(grep -c '^ validation loss at iteration' evaluating.log) == 3 ]] || complain "not three evaluations in the log"
+[[ $(grep -c '^ validation loss at iteration' evaluating.log) == 3 ]] ||
+    complain "not three evaluations in the log"
 train grid --train-iters 10 --eval-interval 4 --eval-iters 2 --ranks 8 --tp 2 --pp 2
 expect_close evaluating grid
 paste <(metric validation_loss evaluating) <(metric validation_loss grid) |
-    awk '{ if (NF != 2 || $1 / $2 > 1 + 1e-5 || $2 / $1 > 1 + 1e-5 || $1 < 1) bad = 1 } END { exit bad || NR != 3 }' ||
+    awk '{ if (NF != 2 || $1 / $2 > 1 + 1e-5 || $2 / $1 > 1 + 1e-5 || $1 < 1) bad = 1 }
+        END { exit bad || NR != 3 }' ||
     complain "the grids differ in the validation loss"
 
-# ---- where a run ends -------------------------------------------------------------------------------------------------
+# ---- where a run ends ------------------------------------------------------------------------------------
 train interval "${no_evaluation[@]}" --train-iters 20 --exit-interval 3 --ranks 4 --tp 2 --pp 2
 expect_rows interval 3
-[[ $(metric lm_loss interval) == "$(metric lm_loss threads | head -3)" ]] || complain "--exit-interval changes losses"
+[[ $(metric lm_loss interval) == "$(metric lm_loss threads | head -3)" ]] ||
+    complain "--exit-interval changes losses"
 
-# Who leaves early leaves without a last evaluation; one that is due at that step is made, and a run that is over evaluates.
+# Who leaves early leaves without a last evaluation; one that is due at that step is made, and a run that
+# is over evaluates.
 train leaving --train-iters 20 --exit-interval 3 --eval-interval 9 --eval-iters 2
 [[ -z $(metric validation_loss leaving) ]] || complain "--exit-interval evaluates"
 train due --train-iters 20 --exit-interval 4 --eval-interval 4 --eval-iters 2
-[[ $(metric validation_loss due | wc -l) == 1 ]] || complain "--exit-interval passes over an evaluation that is due"
+[[ $(metric validation_loss due | wc -l) == 1 ]] ||
+    complain "--exit-interval passes over an evaluation that is due"
 train over --train-iters 4 --exit-interval 4 --eval-interval 9 --eval-iters 2
-[[ $(metric validation_loss over | wc -l) == 1 ]] || complain "a run that is over at its --exit-interval does not evaluate"
+[[ $(metric validation_loss over | wc -l) == 1 ]] ||
+    complain "a run that is over at its --exit-interval does not evaluate"
 
 start=$SECONDS
 train duration "${no_evaluation[@]}" --train-iters 1000000 --exit-duration-in-mins 0.02 --ranks 2 --tp 2
-((SECONDS - start < 20 && $(rows duration) > 0)) || complain "--exit-duration-in-mins 0.02: $((SECONDS - start)) s"
+((SECONDS - start < 20 && $(rows duration) > 0)) ||
+    complain "--exit-duration-in-mins 0.02: $((SECONDS - start)) s"
 
 # Time counts from the program's start: here the opening of the metrics takes longer than there is.
 mkfifo slow.jsonl
-(sleep 2; cat slow.jsonl >rows.jsonl) &
+(sleep 2; timeout 60 cat slow.jsonl >rows.jsonl) &
 train slow --train-iters 1000000 --exit-duration-in-mins 0.02 --eval-iters 2
 wait
 expect_rows rows 1
 [[ -z $(metric validation_loss rows) ]] || complain "--exit-duration-in-mins evaluates"
 
 # A run that is ended by its numbers tells of the steps since the last line, too.
-timeout 60 "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 20 --lr "1e30" --lr-decay-style constant --clip-grad 0 >ended.log 2>&1
+timeout 60 "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 20 --lr "1e30" \
+    --lr-decay-style constant --clip-grad 0 >ended.log 2>&1
 [[ $? == 76 ]] || complain "a loss that is not finite does not end the run: $(tail -2 ended.log)"
 last=$(sed -nE 's/.*error: .*iteration ([0-9]+): lm loss (nan|inf).*/\1/p' ended.log)
-[[ -n $last && $last -gt 1 ]] && grep -qE "iteration +$last/" ended.log || complain "iteration '$last' has no line: $(tail -3 ended.log)"
+{ [[ -n $last && $last -gt 1 ]] && grep -qE "iteration +$last/" ended.log; } ||
+    complain "iteration '$last' has no line: $(tail -3 ended.log)"
 
 # Steps that changed nothing are counted, and their losses are not the run's.
 train skipping "${no_evaluation[@]}" --train-iters 6 --fp16 --initial-loss-scale "1e12" --hysteresis 1
 skipped=$(metric skipped skipping | grep -c 1)
-counted=$(paste <(metric skipped skipping) <(metric lm_loss skipping) | awk '!$1 { last = $2; if (!n++) first = $2 } END { printf n ? ": lm loss %.4f -> %.4f" : "", first, last }')
-[[ $skipped -gt 0 ]] && grep -qF ", $skipped of them skipped (they changed nothing)$counted; " skipping.log || complain "$skipped steps were skipped, losses '$counted': $(tail -1 skipping.log)"
+counted=$(paste <(metric skipped skipping) <(metric lm_loss skipping) | awk '
+    !$1 { last = $2; if (!n++) first = $2 }
+    END { printf n ? ": lm loss %.4f -> %.4f" : "", first, last }')
+told=", $skipped of them skipped (they changed nothing)$counted; "
+{ [[ $skipped -gt 0 ]] && grep -qF "$told" skipping.log; } ||
+    complain "$skipped steps were skipped, losses '$counted': $(tail -1 skipping.log)"
 train counting "${no_evaluation[@]}" --train-iters 12 --fp16 --initial-loss-scale "16777216" --hysteresis 1
-counted=$(paste <(metric skipped counting) <(metric lm_loss counting) | awk '!$1 { last = $2; if (!n++) first = $2 } END { printf ": lm loss %.4f -> %.4f", first, last }')
-grep -qF "(they changed nothing)$counted; " counting.log || complain "losses '$counted': $(tail -1 counting.log)"
+counted=$(paste <(metric skipped counting) <(metric lm_loss counting) | awk '
+    !$1 { last = $2; if (!n++) first = $2 }
+    END { printf ": lm loss %.4f -> %.4f", first, last }')
+grep -qF "(they changed nothing)$counted; " counting.log ||
+    complain "losses '$counted': $(tail -1 counting.log)"
 
 train dry "${no_evaluation[@]}" --train-iters 20 --dry-run --ranks 4 --tp 2
-grep -q "nothing was trained (--dry-run)" dry.log || complain "--dry-run does not say that nothing was trained"
+grep -q "nothing was trained (--dry-run)" dry.log ||
+    complain "--dry-run does not say that nothing was trained"
 grep -q "iteration  " dry.log && complain "--dry-run trains"
 [[ ! -s dry.jsonl ]] || complain "--dry-run writes metrics"
 
-# ---- predicted and taken with the threads that a run has --------------------------------------------------------
+# ---- predicted and taken with the threads that a run has -------------------------------------------------
 numbers='s/^memory of rank 0 \(MiB\)[^0-9]*|^   0 / /;s/[^0-9.]+/ /gp'
 for options in "" "--threads 2" "--threads 2 --ranks 2 --pp 2"; do
     # shellcheck disable=SC2086 # several words
@@ -115,10 +142,11 @@ for options in "" "--threads 2" "--threads 2 --ranks 2 --pp 2"; do
     said=$(grep '^   0 ' memory.log | sed -nE "$numbers" | xargs)
     threads=$(sed -nE 's/.*device cpu, ([0-9]+ threads?) per rank/\1/p' taking.log)
     [[ -n $taken && $taken == "$said" ]] || complain "memory $options says '$said', a run takes '$taken'"
-    grep -qF "with $threads," memory.log || complain "memory $options is not for $threads: $(head -1 memory.log)"
+    grep -qF "with $threads," memory.log ||
+        complain "memory $options is not for $threads: $(head -1 memory.log)"
 done
 
-# ---- masked losses ----------------------------------------------------------------------------------------------------
+# ---- masked losses ---------------------------------------------------------------------------------------
 train masked "${no_evaluation[@]}" --train-iters 5 --eod-mask-loss
 train unmasked "${no_evaluation[@]}" --train-iters 5
 [[ $(metric lm_loss masked) != "$(metric lm_loss unmasked)" ]] || complain "--eod-mask-loss changes nothing"

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# ./run bench: each operation at GPT-2's shapes, then whole training steps, as fractions of what this machine can do.
+# ./run bench: each operation at GPT-2's shapes, then whole training steps, as fractions of what
+# this machine can do.
 
 bench() {
     local folder=build/bench
@@ -10,7 +11,8 @@ bench() {
     bench_steps "$folder/bench_train" | tee build/bench_train.log
 }
 
-# Ranks as threads first; the last line of each type says with which figures the same cases run as MPI processes.
+# Ranks as threads first; the last line of each type says with which figures the same cases run
+# as MPI processes.
 bench_steps() {
     local log type peak base
     log=$(mktemp)

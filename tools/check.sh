@@ -35,15 +35,18 @@ run_checks() {
     local start=$SECONDS
     require_packages "to build and test" "${build_packages[@]}" "${lint_packages[@]}" "${test_packages[@]}"
     lint
-    configure_and_build build/gcc "warnings are errors: gcc" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON -DCMAKE_BUILD_TYPE=Release
-    configure_and_build build/clang "warnings are errors: clang" -DCMAKE_C_COMPILER=clang -DTRIREME_WERROR=ON -DCMAKE_BUILD_TYPE=Debug
+    configure_and_build build/gcc "warnings are errors: gcc" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON \
+        -DCMAKE_BUILD_TYPE=Release
+    configure_and_build build/clang "warnings are errors: clang" -DCMAKE_C_COMPILER=clang \
+        -DTRIREME_WERROR=ON -DCMAKE_BUILD_TYPE=Debug
     sanitized address,undefined build/asan -E "$unsanitized_tests"
     sanitized thread build/tsan -R "$threaded_tests" -E "$unsanitized_tests"
     say "  the tests; everything before took $((SECONDS - start)) s"
     run_tests build/gcc
 }
 
-# sanitized SANITIZERS FOLDER CTEST_OPTION...   The tests' short form. Little optimisation: building takes longer than testing.
+# sanitized SANITIZERS FOLDER CTEST_OPTION...   The tests' short form, and little optimisation: half of the
+# time is the compiler's.
 sanitized() {
     local sanitizers=$1 folder=$2
     shift 2
@@ -52,10 +55,11 @@ sanitized() {
     TRIREME_TEST_SHORT=1 stage "tests with -fsanitize=$sanitizers" run_tests "$folder" "$@"
 }
 
-# run_tests FOLDER CTEST_OPTION...   Without address randomisation, where that may be switched off: gcc's thread sanitizer
-# does not know the layouts of newer kernels.
+# run_tests FOLDER CTEST_OPTION...   Without address randomisation, where that may be switched off: gcc's
+# thread sanitizer does not know the layouts of newer kernels.
 run_tests() {
     local fixed_addresses=(setarch "$(uname -m)" -R)
     "${fixed_addresses[@]}" true 2>/dev/null || fixed_addresses=()
-    "${fixed_addresses[@]}" ctest --test-dir "$1" --output-on-failure --no-tests=error -j "$(cores)" "${@:2}" </dev/null
+    "${fixed_addresses[@]}" ctest --test-dir "$1" --output-on-failure --no-tests=error \
+        -j "$(cores)" "${@:2}" </dev/null
 }

@@ -13,7 +13,8 @@ die() {
     exit "$status"
 }
 
-# quietly LABEL COMMAND...: one line with the time it took; the command's output only when it fails, and then its status.
+# quietly LABEL COMMAND...: one line with the time it took; the command's output only when it fails,
+# and then its status.
 quietly() {
     local label=$1 log start=$SECONDS status=0
     shift
@@ -37,7 +38,8 @@ configure_and_build() {
     local folder=$1 label=$2
     shift 2
     quietly "$label" configure_and_build_aloud "$folder" "$@" ||
-        die 1 "$label failed; the compiler's output is above." "After a change of compiler or machine: rm -rf $folder"
+        die 1 "$label failed; the compiler's output is above." \
+            "After a change of compiler or machine: rm -rf $folder"
 }
 
 configure_and_build_aloud() {

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# ./run demo: from text to a trained GPT on three different grids, with every number taken from the runs' own files.
+# ./run demo: from text to a trained GPT on three different grids, with every number taken from
+# the runs' own files.
 
 demo_folder=demo-run
 demo_text_bytes=8000000
@@ -40,7 +41,8 @@ c_headers() {
 # fingerprint PATH...: changes with the name, the size or the date of any file that can be read.
 fingerprint() { { find -L "$@" -type f -printf '%p %s %T@\n' 2>/dev/null || true; } | sort | cksum; }
 
-# demo_dataset PATH, "" for the default: text.bin, text.idx and the tokenizer, made again only when the source has changed.
+# demo_dataset PATH, "" for the default: text.bin, text.idx and the tokenizer, made again only when the
+# source has changed.
 demo_dataset() {
     local source=${1:-"the C headers under /usr/include"} inputs=("$1") made_of
     [[ -z $1 || -e $1 ]] || die 66 "'$1' does not exist; give a text file or a folder of them"
@@ -52,8 +54,8 @@ demo_dataset() {
     fi
     say "Text: training a tokenizer on $source, up to 8 MB, and turning the text into tokens."
     rm -f "$demo_folder"/text.*
-    build/trireme preprocess --input "${inputs[@]}" --max-bytes "$demo_text_bytes" --vocab-size "$demo_vocabulary" \
-        --append-eod --output-prefix "$demo_folder/text"
+    build/trireme preprocess --input "${inputs[@]}" --max-bytes "$demo_text_bytes" \
+        --vocab-size "$demo_vocabulary" --append-eod --output-prefix "$demo_folder/text"
     printf '%s\n' "$made_of" >"$demo_folder/text.source"
 }
 
@@ -113,7 +115,8 @@ demo_print_losses() {
             if (compared < 1 || compared < NR) { print "  steps are missing: the runs ended early"; exit 1 }
             printf "\n  The grids agree to %.1e; the promise is 1e-5.\n", worst
             exit (worst > 1e-5)
-        }' || die 76 "the grids do not agree: that is a bug of trireme" "The losses are in $demo_folder/*.jsonl."
+        }' || die 76 "the grids do not agree: that is a bug of trireme" \
+        "The losses are in $demo_folder/*.jsonl."
     rm -f "${columns[@]}"
 }
 
@@ -121,7 +124,8 @@ demo_summary() {
     local mpi_options=--oversubscribe
     ((EUID)) || mpi_options+=" --allow-run-as-root"
     say "" "What happened"
-    paste <(metric lm_loss "$demo_folder/metrics.jsonl") <(metric tokens_per_s "$demo_folder/metrics.jsonl") | awk '
+    paste <(metric lm_loss "$demo_folder/metrics.jsonl") <(metric tokens_per_s "$demo_folder/metrics.jsonl") |
+        awk '
         NR == 1 { first = $1 }
         { loss[NR] = $1; seconds_per_token += 1 / $2 }
         END {

@@ -6,7 +6,8 @@
 //                            knows writes the message; callers pass the status up with TRY(f()).
 //   abort of the job         a device or network fault inside a step: dumps the last events of the rank.
 //
-// A Status is the exit code the program ends with (after sysexits.h): there is nothing to translate at the top.
+// A Status is the exit code the program ends with (after sysexits.h): there is nothing to
+// translate at the top.
 #pragma once
 #include <stdarg.h>
 

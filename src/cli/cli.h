@@ -1,5 +1,6 @@
-// The verbs of the program: `trireme VERB [--option value]...`. Each is one function that reads its own options, does the
-// work and returns the exit code; main.c finds the verb, answers `--help`, and prints the one error message.
+// The verbs of the program: `trireme VERB [--option value]...`. Each is one function that reads its own
+// options, does the work and returns the exit code; main.c finds the verb, answers `--help`, and prints the
+// one error message.
 #pragma once
 #include "base/error.h"
 #include "config/config.h"
@@ -19,6 +20,6 @@ Status cmd_schedule(int argc, char **argv);
 Status cmd_memory(int argc, char **argv);
 Status cmd_models(int argc, char **argv);
 
-// From now on the first SIGINT or SIGTERM sets the flag that is returned, and asks for a clean end; the second one of
-// the same kind ends the process as usual.
+// From now on the first SIGINT or SIGTERM sets the flag that is returned, and asks for a clean end; the
+// second one of the same kind ends the process as usual.
 const atomic_int *stop_on_signals(void);

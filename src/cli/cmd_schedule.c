@@ -17,7 +17,8 @@ typedef struct {
 
 static int or_default(int value, int otherwise) { return value == INT_UNSET ? otherwise : value; }
 
-// The two ways to give times: whole backwards in microseconds, or --schedule-times, which tells its halves apart.
+// The two ways to give times: whole backwards in microseconds, or --schedule-times, which tells
+// its halves apart.
 static Status costs_of(const Options *options, ScheduleCosts *costs) {
     static const char *const whole[] = {"forward_us", "backward_us", "hop_us"};
     *costs = (ScheduleCosts){.forward_us = options->forward_us,

@@ -1,5 +1,5 @@
-// The entry of the program: it finds the verb and leaves everything else to it. No MPI is started here, so that help,
-// mistakes and the verbs of one process answer at once and on every machine.
+// The entry of the program: it finds the verb and leaves everything else to it. No MPI is started here, so
+// that help, mistakes and the verbs of one process answer at once and on every machine.
 #include "cli/cli.h"
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +21,8 @@ static Status print_overview(void) {
     puts(
         "trireme: GPT training with composed tensor, pipeline and data parallelism\n\n"
         "  trireme preprocess --input book.txt --output-prefix corpus --vocab-size 4096\n"
-        "  trireme train --data-path corpus --layers 4 --hidden 128 --heads 4 --seq 128 --mbs 4 --steps 200 --lr 1e-3\n"
+        "  trireme train --data-path corpus --layers 4 --hidden 128 --heads 4 --seq 128 --mbs 4 "
+        "--steps 200 --lr 1e-3\n"
         "  trireme train ... --ranks 8 --tp 2 --pp 2      (or: mpirun -n 8 trireme train ... --tp 2 --pp 2)\n"
         "  trireme memory --model gpt3-175b --mbs 1 --gbs 1536 --ranks 1024 --tp 8 --pp 16 --bf16\n"
         "  trireme schedule --pp 4 --microbatches 8\n");

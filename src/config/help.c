@@ -12,8 +12,10 @@ typedef struct {
 
 static const Screen screens[] = {
     {FOR_TRAIN,
-     "trireme train --data-path corpus --layers 4 --hidden 128 --heads 4 --seq 128 --mbs 4 --steps 200 --lr 1e-3\n"
-     "trireme train ... --ranks 8 --tp 2 --pp 2          # 8 ranks as threads: 2 tensor x 2 pipeline x 2 data\n"
+     "trireme train --data-path corpus --layers 4 --hidden 128 --heads 4 --seq 128 --mbs 4 "
+     "--steps 200 --lr 1e-3\n"
+     "trireme train ... --ranks 8 --tp 2 --pp 2          # 8 ranks as threads: "
+     "2 tensor x 2 pipeline x 2 data\n"
      "mpirun -n 8 trireme train --config run.yaml        # ranks as processes, options from a file\n",
      {OPT_data_path, OPT_model, OPT_num_layers, OPT_hidden_size, OPT_num_attention_heads, OPT_seq_length,
       OPT_micro_batch_size, OPT_global_batch_size, OPT_train_iters, OPT_lr, OPT_ranks,
@@ -21,7 +23,8 @@ static const Screen screens[] = {
       -1}},
     {FOR_PREPROCESS,
      "trireme preprocess --input book.txt --output-prefix corpus --vocab-size 4096\n"
-     "trireme preprocess --input *.jsonl --output-prefix corpus --vocab-file vocab.json --merge-file merges.txt\n",
+     "trireme preprocess --input *.jsonl --output-prefix corpus --vocab-file vocab.json "
+     "--merge-file merges.txt\n",
      {OPT_input, OPT_output_prefix, OPT_vocab_size, OPT_vocab_file, OPT_merge_file, OPT_json_keys,
       OPT_append_eod, OPT_workers, OPT_max_bytes, OPT_config, -1}},
     {FOR_SCHEDULE,
@@ -29,7 +32,8 @@ static const Screen screens[] = {
      "trireme schedule --pp 4 --vp 2 --microbatches 8 --svg timeline.svg    # interleaved, as a picture\n"
      "trireme schedule --pp 4 --schedule zb-h1 --microbatches 8             # with weight gradients put off\n"
      "trireme schedule --from mine.txt                                      # check a schedule of your own\n"
-     "trireme schedule --trace run.json                                     # what `trireme train --trace` saw\n",
+     "trireme schedule --trace run.json                                     "
+     "# what `trireme train --trace` saw\n",
      {OPT_schedule, OPT_pipeline_model_parallel_size, OPT_num_virtual_stages_per_pipeline_rank,
       OPT_microbatches, OPT_forward_us, OPT_backward_us, OPT_hop_us, OPT_schedule_stash_limit, OPT_from,
       OPT_svg, OPT_trace, OPT_width, -1}},
@@ -89,9 +93,8 @@ static void help_all(Verb verb, Text *out) {
         add_name_and_help(option, out);
         add_facts(option, out);
     }
-    text_add(
-        out,
-        "\n--name=value works too. In a --config file: `name: value` lines, with '_' or '-', in sections or not.\n");
+    text_add(out, "\n--name=value works too. In a --config file: `name: value` lines, with '_' or '-', "
+                  "in sections or not.\n");
 }
 
 void options_help(Verb verb, bool all, Text *out) {

@@ -30,8 +30,8 @@ static Status batch_divides(Options *o) {
     if (o->decrease_batch_size_if_needed && batch > unit) return note_rounding(o), OK;
     return fail(
         ERR_CONFIG,
-        "global batch size (%lld) is not divisible by micro batch size (%d) times data parallel size (%d): use "
-        "--global-batch-size %lld",
+        "global batch size (%lld) is not divisible by micro batch size (%d) times data parallel size (%d): "
+        "use --global-batch-size %lld",
         (long long)batch, o->micro_batch_size, o->shape.dp, (long long)((batch / unit + 1) * unit));
 }
 
@@ -101,8 +101,8 @@ static Status rampup_divides(const Options *o, int64_t start, int64_t increment)
     if (start % unit == 0 && increment % unit == 0) return OK;
     return fail(
         ERR_CONFIG,
-        "--rampup-batch-size: %lld and its increment %lld are not divisible by micro batch size (%d) times data "
-        "parallel size (%d): use %lld and %lld, or --decrease-batch-size-if-needed with %lld or more",
+        "--rampup-batch-size: %lld and its increment %lld are not divisible by micro batch size (%d) times "
+        "data parallel size (%d): use %lld and %lld, or --decrease-batch-size-if-needed with %lld or more",
         (long long)start, (long long)increment, o->micro_batch_size, o->shape.dp,
         (long long)round_up(start, unit), (long long)round_up(increment, unit), (long long)unit);
 }

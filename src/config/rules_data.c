@@ -6,8 +6,8 @@ static Status one_data_set(Options *o) {
     if (o->data_path.count == 1) return OK;
     return fail(
         ERR_CONFIG,
-        "--data-path has %d words, but one data set is read, and blends are not supported: give one prefix, and "
-        "make one data set of several with `trireme preprocess --input A B ...`",
+        "--data-path has %d words, but one data set is read, and blends are not supported: give one prefix, "
+        "and make one data set of several with `trireme preprocess --input A B ...`",
         o->data_path.count);
 }
 

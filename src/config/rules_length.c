@@ -138,17 +138,17 @@ static Status weight_decay_ends(Options *o) {
     const char *style = o->weight_decay_incr_style;
     if (strcmp(style, "constant")) {
         if (start && end) return OK;
-        return fail(
-            ERR_CONFIG,
-            "--weight-decay-incr-style %s needs --%s-weight-decay, such as 0.1: it goes from one to the other",
-            style, start ? "end" : "start");
+        return fail(ERR_CONFIG,
+                    "--weight-decay-incr-style %s needs --%s-weight-decay, such as 0.1: "
+                    "it goes from one to the other",
+                    style, start ? "end" : "start");
     }
     bool same = o->start_weight_decay == o->weight_decay && o->end_weight_decay == o->weight_decay;
     if ((start || end) && !same)
         return fail(
             ERR_CONFIG,
-            "--%s-weight-decay with --weight-decay-incr-style constant: use --weight-decay alone, or the style "
-            "linear or cosine",
+            "--%s-weight-decay with --weight-decay-incr-style constant: use --weight-decay alone, or the "
+            "style linear or cosine",
             start ? "start" : "end");
     o->start_weight_decay = o->end_weight_decay = o->weight_decay;
     derived(o, OPT_start_weight_decay);

@@ -16,8 +16,8 @@ static Status heads_divide(Options *o) {
     if (heads % t)
         return fail(
             ERR_CONFIG,
-            "--num-attention-heads %d is not divisible by --tensor-model-parallel-size %d: use %d heads, or a "
-            "tensor size that divides %d",
+            "--num-attention-heads %d is not divisible by --tensor-model-parallel-size %d: use %d heads, or "
+            "a tensor size that divides %d",
             heads, t, heads - heads % t + t, heads);
     derive_int(o, OPT_kv_channels, &o->kv_channels, hidden / heads);
     return OK;
@@ -40,8 +40,8 @@ static Status groups_divide(Options *o) {
     if (groups % t)
         return fail(
             ERR_CONFIG,
-            "--num-query-groups %d is not divisible by --tensor-model-parallel-size %d: use %d groups, or a tensor "
-            "size that divides %d",
+            "--num-query-groups %d is not divisible by --tensor-model-parallel-size %d: use %d groups, or a "
+            "tensor size that divides %d",
             groups, t, groups_that_fit(heads, groups, t), groups);
     return OK;
 }
@@ -51,8 +51,8 @@ static Status mlp_divides(Options *o) {
     if (o->swiglu && gated == 0 && o->ffn_hidden_size == INT_UNSET)
         return fail(
             ERR_CONFIG,
-            "--swiglu with --hidden-size %d leaves no multiple of 64 for the MLP: set --ffn-hidden-size, such "
-            "as %lld",
+            "--swiglu with --hidden-size %d leaves no multiple of 64 for the MLP: set --ffn-hidden-size, "
+            "such as %lld",
             o->hidden_size, 4LL * o->hidden_size);
     derive_int(o, OPT_ffn_hidden_size, &o->ffn_hidden_size, o->swiglu ? gated : 4 * o->hidden_size);
     if (o->ffn_hidden_size % t == 0) return OK;
@@ -86,7 +86,8 @@ static Status position_words_agree(Options *o) {
     if (option_given(o, OPT_position_embedding_type))
         return fail(
             ERR_CONFIG,
-            "--no-position-embedding contradicts --position-embedding-type learned_absolute: use rope or none");
+            "--no-position-embedding contradicts --position-embedding-type learned_absolute: use rope or "
+            "none");
     o->position_embedding_type = "none";
     derived(o, OPT_position_embedding_type);
     return OK;
@@ -107,8 +108,8 @@ static Status rotated_columns_are_pairs(Options *o) {
     if (columns > 0 && columns % 2 == 0) return OK;
     return fail(
         ERR_CONFIG,
-        "--position-embedding-type rope rotates pairs, but --rotary-percent %g of the %d columns of a head are "
-        "%d: use an even --kv-channels, or another share",
+        "--position-embedding-type rope rotates pairs, but --rotary-percent %g of the %d columns of a head "
+        "are %d: use an even --kv-channels, or another share",
         o->rotary_percent, o->kv_channels, columns);
 }
 

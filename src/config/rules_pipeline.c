@@ -48,11 +48,11 @@ static Status one_cut(Options *o) {
 // Both options are about ranks that have one end of the model each.
 static Status ends_are_apart(const Options *o) {
     if (!is_schedule(o, "zb-v")) return OK;
-    return fail(
-        ERR_CONFIG,
-        "--schedule zb-v puts the first and the last stage on one rank, so that --decoder-%s-pipeline-num-layers "
-        "means nothing: list the layers of the %d stages with --pipeline-model-parallel-layout",
-        o->shape.first_layers ? "first" : "last", 2 * o->shape.pp);
+    return fail(ERR_CONFIG,
+                "--schedule zb-v puts the first and the last stage on one rank, so that "
+                "--decoder-%s-pipeline-num-layers means nothing: list the layers of the %d stages with "
+                "--pipeline-model-parallel-layout",
+                o->shape.first_layers ? "first" : "last", 2 * o->shape.pp);
 }
 
 // --decoder-first-... and --decoder-last-...: the ranks between them share what is left.
@@ -80,12 +80,11 @@ static Status accounted_layers_divide(Options *o) {
     int extra = o->account_for_embedding_in_pipeline_split + o->account_for_loss_in_pipeline_split;
     int p = o->shape.pp, all = o->num_layers + extra, fewer = all - all % p;
     if (all % p == 0) return OK;
-    return fail(
-        ERR_CONFIG,
-        "--num-layers %d and %d more for embedding and loss are not divisible by --pipeline-model-parallel-size "
-        "%d: use %d or %d layers, or --balance-stages",
-        o->num_layers, extra, p, fewer > extra ? fewer - extra : fewer + p - extra,
-        fewer > extra ? fewer + p - extra : fewer + 2 * p - extra);
+    return fail(ERR_CONFIG,
+                "--num-layers %d and %d more for embedding and loss are not divisible by "
+                "--pipeline-model-parallel-size %d: use %d or %d layers, or --balance-stages",
+                o->num_layers, extra, p, fewer > extra ? fewer - extra : fewer + p - extra,
+                fewer > extra ? fewer + p - extra : fewer + 2 * p - extra);
 }
 
 static Status layers_divide(Options *o) {
@@ -99,8 +98,8 @@ static Status layers_divide(Options *o) {
     if (layers % p == 0) return OK;
     return fail(
         ERR_CONFIG,
-        "--num-layers %d is not divisible by --pipeline-model-parallel-size %d: use %d or %d layers, or another "
-        "pipeline size",
+        "--num-layers %d is not divisible by --pipeline-model-parallel-size %d: use %d or %d layers, or "
+        "another pipeline size",
         layers, p, layers < p ? p : layers - layers % p, layers < p ? 2 * p : layers - layers % p + p);
 }
 
@@ -166,8 +165,8 @@ static Status layout_has_chunks(Options *o) {
     if (bars < 0 || *end)
         return fail(
             ERR_CONFIG,
-            "--pipeline-model-parallel-layout %.200s: a group, or the number after '*', is wrong: write such as "
-            "Et*3|(tt|)*6tL",
+            "--pipeline-model-parallel-layout %.200s: a group, or the number after '*', is wrong: write "
+            "such as Et*3|(tt|)*6tL",
             layout);
     if (stages % p || stages / p > MOST_CHUNKS)
         return fail(
@@ -237,8 +236,8 @@ static Status schedule_has_chunks(Options *o) {
     if (v > 1 && !interleaved && !folded)
         return fail(
             ERR_CONFIG,
-            "--schedule %s has one chunk per pipeline rank, but there are %d: use --schedule interleaved, or leave "
-            "out the virtual stages",
+            "--schedule %s has one chunk per pipeline rank, but there are %d: use --schedule interleaved, "
+            "or leave out the virtual stages",
             o->schedule, v);
     if (folded && v != 2 && o->pipeline_model_parallel_layout)
         return fail(ERR_CONFIG,
@@ -305,8 +304,8 @@ static Status groups_fit(Options *o) {
     if (fewest < p)
         return fail(
             ERR_CONFIG,
-            "the interleaved schedule needs at least as many microbatches as the pipeline size (%d), not %d: use "
-            "%s %lld",
+            "the interleaved schedule needs at least as many microbatches as the pipeline size (%d), not "
+            "%d: use %s %lld",
             p, fewest, batch, p * unit);
     derive_int(o, OPT_microbatch_group_size_per_virtual_pipeline_stage,
                &o->microbatch_group_size_per_virtual_pipeline_stage, smallest_group(o));

@@ -37,8 +37,8 @@ Status tokenizer_open(Tokenizer **tokenizer, const char *vocab_file, const char 
 Status tokenizer_open_null(Tokenizer **tokenizer, int size);
 // The files that tokenizer_save(prefix) wrote; or, when `prefix` is a folder, its vocab.json and merges.txt.
 Status tokenizer_open_beside(Tokenizer **tokenizer, const char *prefix);
-// Writes PREFIX.vocab.json and PREFIX.merges.txt; opening them gives the same ids. The null tokenizer has none:
-// it removes those of an earlier run.
+// Writes PREFIX.vocab.json and PREFIX.merges.txt; opening them gives the same ids. The null tokenizer has
+// none: it removes those of an earlier run.
 Status tokenizer_save(const Tokenizer *tokenizer, const char *prefix);
 void tokenizer_close(Tokenizer *tokenizer);
 

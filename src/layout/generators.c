@@ -1,6 +1,6 @@
-// The schedules of the paper emit forwards and backwards in one and the same order, in groups of microbatches:
-// a group runs through chunk 0, then chunk 1, and so on, and backward through the chunks in reverse. They
-// differ only in how many forwards a rank runs ahead before it starts to alternate.
+// The schedules of the paper emit forwards and backwards in one and the same order, in groups of
+// microbatches: a group runs through chunk 0, then chunk 1, and so on, and backward through the chunks in
+// reverse. They differ only in how many forwards a rank runs ahead before it starts to alternate.
 #include "layout/kinds.h"
 #include <math.h>
 #include <stdio.h>
@@ -61,7 +61,8 @@ static const char *refuse_v(const ScheduleSpec *spec, char *why, size_t size) {
     return why;
 }
 
-// Groups that are not full: every rank must have one of its microbatches to work on while the others have theirs.
+// Groups that are not full: every rank must have one of its microbatches to work on while the
+// others have theirs.
 static const char *refuse_groups(const ScheduleSpec *spec, char *why, size_t size) {
     int p = spec->ranks, m = spec->microbatches, group = group_of(spec), rest = m % group;
     if (group < p || group > m) {

@@ -70,8 +70,7 @@ static size_t cell(const Greedy *g, int rank, int microbatch) {
     return (size_t)rank * (size_t)g->task->microbatches + (size_t)microbatch;
 }
 
-// The output of a neighbour's operation: the neighbour has got to it, or would need at least `takes_us` from
-// now.
+// The output of a neighbour's operation: the neighbour has got to it, or needs at least `takes_us` from now.
 static Arrival from_neighbour(const Greedy *g, bool begun, double end_us, double takes_us, double now_us) {
     double us = begun ? end_us + g->task->hop_us : INFINITY;
     return (Arrival){us, begun ? us : now_us + takes_us + g->task->hop_us};

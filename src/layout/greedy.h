@@ -1,6 +1,6 @@
-// An order of forwards and split backwards found by running the pipeline: whenever a rank is free it takes what
-// its choices say, given what has arrived and what is under way next door. Apart from auto.c, which tries all
-// choices, because a clock and a queue of ranks are a subject of their own.
+// An order of forwards and split backwards found by running the pipeline: whenever a rank is free it takes
+// what its choices say, given what has arrived and what is under way next door. Apart from auto.c, which
+// tries all choices, because a clock and a queue of ranks are a subject of their own.
 #pragma once
 #include "layout/kinds.h"
 
@@ -17,7 +17,8 @@ typedef struct {
     bool fill_whole;     // a W goes only into a gap that is known to be long enough for it
     bool lead;           // F before I where the next rank has had as many F: it runs dry otherwise
     // How many microbatches a rank may have between F and I more than a straight line allows that falls from
-    // stash_limit on the first rank to 1 on the last: what lies below the line is left for W that are put off.
+    // stash_limit on the first rank to 1 on the last: what lies below the line is left for W
+    // that are put off.
     int slack;
 } GreedyChoice;
 

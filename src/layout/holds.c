@@ -97,8 +97,7 @@ static void count_instr(const Schedule *s, int rank, Instr in, Account accounts[
 
 // A buffer that was sent is given back at once, while its message may still be under way: one of num_sending
 // is among those in use, the others make it possible to go on meanwhile. Receives that are posted ahead get
-// as many buffers more than computes need, used or not: so pools grow with the microbatches where a kind says
-// so.
+// as many more than computes need, used or not: so pools grow with the microbatches where a kind says so.
 static int pool_size(const Schedule *schedule, const Account *account) {
     int64_t size = account->peak, ahead = (int64_t)account->peak_needed + schedule->receive_ahead;
     if (account->sent) size += schedule->num_sending - 1;

@@ -221,8 +221,8 @@ HoldChanges schedule_holds(const Schedule *schedule, int rank, Instr in, bool tr
 // does.
 int schedule_local_chunk(const Schedule *schedule, int rank, int chunk, int step);
 // How large the pools of `rank` are: what the program needs at once. The two that are sent from have
-// num_sending - 1 buffers more, so many that the walk of schedule_verify delays no compute for the lack of one;
-// those that are received into have room for all that may come receive_ahead.
+// num_sending - 1 buffers more, so many that the walk of schedule_verify delays no compute for the lack of
+// one; those that are received into have room for all that may come receive_ahead.
 int schedule_pool(const Schedule *schedule, int rank, Hold hold);
 // The most microbatches of any chunk that `rank` holds at once: its stash pool.
 int schedule_peak_stash(const Schedule *schedule, int rank);

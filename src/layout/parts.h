@@ -17,8 +17,8 @@ void program_add(Program *program, Instr instr);
 // Receives keep the order of their computes, so that every channel keeps its own.
 void schedule_lower(Schedule *schedule, int receive_ahead);
 // schedule_verify of a schedule whose num_sending is yet to be found: the smallest of 1, 2, 4, ... with which
-// the walk ends and, with computes of 1 (FORWARD and each half of a backward), delays none of them against any
-// number.
+// the walk ends and, with computes of 1 (FORWARD and each half of a backward), delays none of them
+// against any number.
 Status schedule_prove(Schedule *schedule);
 // schedule_pool of all kinds.
 void schedule_pools(const Schedule *schedule, int rank, int sizes[NUM_HOLDS]);

@@ -23,8 +23,8 @@ void layer_range(LayerSplit split, int pp_size, int num_chunks, int stage, int *
     *count = stage_layers(split, pp_size, num_chunks, stage);
 }
 
-// Layer after layer goes to the stage that has least. The stages between the ends are all alike, so that they are
-// simply filled in turn.
+// Layer after layer goes to the stage that has least. The stages between the ends are all alike, so that they
+// are simply filled in turn.
 void layer_balance(int layers, int stages, double embedding, double head, int *counts) {
     CHECK(layers >= 0 && stages >= 1, "%d layers over %d stages", layers, stages);
     memset(counts, 0, (size_t)stages * sizeof *counts);
@@ -133,8 +133,8 @@ static Status count_layers(const Layout *layout, int layers, int stages, int *co
     if (stage + 1 != stages || placed != layers)
         return fail(
             ERR_CONFIG,
-            "pipeline layout: %d layers (t) in %d stages (separated by |); the run has %d layers and %d stages "
-            "(pipeline ranks x chunks)",
+            "pipeline layout: %d layers (t) in %d stages (separated by |); the run has %d layers and %d "
+            "stages (pipeline ranks x chunks)",
             placed, stage + 1, layers, stages);
     return OK;
 }

@@ -1,5 +1,5 @@
-// A backward split in two: I, the input gradient that the previous stage waits for, and W, the weight gradient
-// that nobody does. W then fills the gaps that 1f1b leaves.
+// A backward split in two: I, the input gradient that the previous stage waits for, and W, the weight
+// gradient that nobody does. W then fills the gaps that 1f1b leaves.
 // Source: Qi et al. 2023, arXiv 2401.10241: H1 and H2 after figure 3, V after section 6 of version 1.
 #include "layout/kinds.h"
 
@@ -28,8 +28,8 @@ void generate_zb_h2(const ScheduleSpec *spec, Schedule *schedule) {
 
 // ---- V ------------------------------------------------------------------------------------------------
 
-// How many of the 2p-1 or more microbatches that the order is made for have gone through each operation of each
-// of the two chunks. Those that are not there are counted and left out.
+// How many of the 2p-1 or more microbatches that the order is made for have gone through each operation of
+// each of the two chunks. Those that are not there are counted and left out.
 typedef struct {
     Program *out;
     int there, planned;

@@ -167,8 +167,8 @@ static bool recomputed(const Gpt *gpt, const Chunk *chunk, int i, int *first, in
     return true;
 }
 
-// Whether layer i is the start of a group whose input is kept in shares. The first one's is the stage's input, a
-// message that stays where it arrived.
+// Whether layer i is the start of a group whose input is kept in shares. The first one's is the stage's
+// input, a message that stays where it arrived.
 static bool saves_share(const Gpt *gpt, const Chunk *chunk, int i) {
     int first, end;
     bool again = recomputed(gpt, chunk, i, &first, &end) && first == i;
@@ -262,8 +262,8 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
 
 // ---- one chunk, backward ------------------------------------------------------------------------------
 
-// One layer's backward, dy -> dx, which may be dy. When the weight half comes later, what it needs moves to where
-// the layer's input lay, which is dead by then.
+// One layer's backward, dy -> dx, which may be dy. When the weight half comes later, what it needs moves to
+// where the layer's input lay, which is dead by then.
 static void backward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor dy, Tensor dx, Halves halves,
                            const Microbatch *mb) {
     Context *c = gpt->context;
@@ -284,8 +284,8 @@ static void backward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor dy, T
     arena_release(c->scratch, mark);
 }
 
-// Runs layers [first, end) of a chunk forward again, from what was saved of their input; `arena` receives what
-// they stash.
+// Runs layers [first, end) of a chunk forward again, from what was saved of their input; `arena` receives
+// what they stash.
 static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, LayerStash *stash, Arena *arena,
                             const Microbatch *mb) {
     Context *c = gpt->context;
@@ -302,7 +302,8 @@ static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, La
     }
 }
 
-// What a later weight half will need of a recomputed group is kept for it; otherwise it is gone with the call.
+// What a later weight half will need of a recomputed group is kept for it; otherwise it is
+// gone with the call.
 static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *slot, Halves halves,
                            const Microbatch *mb, bool final) {
     Context *c = gpt->context;

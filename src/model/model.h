@@ -1,5 +1,5 @@
-// A GPT: embedding, layers, final norm and head, run chunk by chunk. GPT-2 (Radford 2019, as trained in the paper)
-// and Llama (Touvron 2023) are two settings of ModelShape.
+// A GPT: embedding, layers, final norm and head, run chunk by chunk. GPT-2 (Radford 2019, as trained in the
+// paper) and Llama (Touvron 2023) are two settings of ModelShape.
 //
 // Every rank declares the whole model and builds the layers of the stages it holds; a pipeline runs it
 // through Stage.
@@ -12,10 +12,11 @@ typedef struct Gpt Gpt;
 // chunks are, `split` which layers a stage has.
 Status gpt_create(Gpt **gpt, const ModelShape *shape, LayerSplit split, Context *context,
                   const Schedule *schedule, Params *params);
-// Takes and fills the model's tables that are no parameters, after params_place.   ERR_OS without host memory.
+// Takes and fills the model's tables that are no parameters, after params_place.   ERR_OS
+// without host memory.
 Status gpt_place(Gpt *gpt, Arena *arena);
 void gpt_destroy(Gpt *gpt);
 Stage gpt_stage(Gpt *gpt); // borrowed: valid as long as the Gpt
-// Asks for a copy of the next microbatches' logits, F32 [T, V/t], on the last stage; an absent tensor ends it. For
-// tests and scoring.
+// Asks for a copy of the next microbatches' logits, F32 [T, V/t], on the last stage; an absent tensor ends
+// it. For tests and scoring.
 void gpt_keep_logits(Gpt *gpt, Tensor logits);

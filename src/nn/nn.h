@@ -43,9 +43,9 @@ typedef struct {
     DType dtype;             // of weights, activations and messages
     bool sequence_parallel;  // norms, dropout and residuals work on T/t rows
     bool keep_probabilities; // attention stashes its S x S matrix instead of computing it again
-    // What is not stashed but computed again in the backward. SELECTIVE: the attention core (Korthikanti 2022).
-    // UNIFORM: all but the input of each group of `recompute_layers` layers. BLOCK: the same for the first
-    // `recompute_layers` layers of a chunk, each on its own; the others stash everything.
+    // What is not stashed but computed again in the backward. SELECTIVE: the attention core (Korthikanti
+    // 2022). UNIFORM: all but the input of each group of `recompute_layers` layers. BLOCK: the same for the
+    // first `recompute_layers` layers of a chunk, each on its own; the others stash everything.
     Recompute recompute;
     int recompute_layers;
     bool distribute_saved; // those inputs are kept in shares of T/t rows
@@ -60,7 +60,8 @@ int64_t model_parameters(const ModelShape *shape); // of the unpadded model, tie
 // plus attention.
 double model_flops(const ModelShape *shape, double samples);
 
-// What one layer keeps of one microbatch from its forward to its backward, term by term, in bytes of one rank.
+// What one layer keeps of one microbatch from its forward to its backward, term by term, in
+// bytes of one rank.
 typedef struct {
     const char *what;
     double published; // Korthikanti 2022, section 4: everything that a backward reads, 1-byte dropout masks
@@ -68,8 +69,8 @@ typedef struct {
 } StashTerm;
 
 enum { MOST_STASH_TERMS = 13 };
-// Of a layer that is not recomputed as a whole. Both columns follow the mode (selective recomputation, sequence
-// parallelism, element type) and, beyond the published GPT, the shape. Returns how many.
+// Of a layer that is not recomputed as a whole. Both columns follow the mode (selective recomputation,
+// sequence parallelism, element type) and, beyond the published GPT, the shape. Returns how many.
 int model_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);
 
 // ---- parameters: one registry, many readers -----------------------------------------------------
@@ -99,10 +100,10 @@ typedef struct Param {
 } Param;
 
 // All values and all gradients of a chunk, parameter after parameter at the same offsets in both: what data
-// parallelism reduces, shards and gathers. Three regions: [0, partial) in the model's order, whose gradients are
-// final as soon as the chunk's last backward has passed them; [partial, tied) those that are also summed over
-// tp; [tied, count) the embedding or its copy, also summed over the two ends of the model. Every region starts
-// and ends on a multiple of PARAM_ALIGNMENT * dp.
+// parallelism reduces, shards and gathers. Three regions: [0, partial) in the model's order, whose gradients
+// are final as soon as the chunk's last backward has passed them; [partial, tied) those that are also summed
+// over tp; [tied, count) the embedding or its copy, also summed over the two ends of the model. Every region
+// starts and ends on a multiple of PARAM_ALIGNMENT * dp.
 typedef struct {
     Tensor values, grads; // [1, count] in the run's element type; F32
     int64_t partial, tied, count;
@@ -119,15 +120,15 @@ typedef struct {
 
 Param *params_declare(Params *params, ParamSpec spec);
 Param *params_find(const Params *params, const char *name); // NULL when there is none
-// Gives local parameters their memory, once all are declared: `stage_of_chunk[c]` is the stage that chunk c of this
-// rank holds. Within a region they lie in the model's order. The gradient of one that shares a value lies outside
-// the flat buffers.
+// Gives local parameters their memory, once all are declared: `stage_of_chunk[c]` is the stage that chunk c
+// of this rank holds. Within a region they lie in the model's order. The gradient of one that shares a value
+// lies outside the flat buffers.
 void params_place(Params *params, Arena *arena, Grid grid, DType dtype, const int *stage_of_chunk,
                   int num_chunks);
 // Every element is a function of (seed, name, its global index): the same model on any grid. `tp` are the
-// coordinates of this rank. Writes values, zeros between parameters; `write_main` (may be NULL) is handed the local
-// share of each parameter with a value of its own, in fp32, before it is rounded.   ERR_OS without host memory for
-// the largest of them.
+// coordinates of this rank. Writes values, zeros between parameters; `write_main` (may be NULL) is handed the
+// local share of each parameter with a value of its own, in fp32, before it is rounded.   ERR_OS without host
+// memory for the largest of them.
 typedef void WriteMain(void *self, const Param *param, const float *local);
 Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank,
                    WriteMain *write_main, void *self);
@@ -156,8 +157,8 @@ typedef struct {
     Place place;
     Comm *tp, *dp, *pp;
     Comm *model; // tp x pp: the ranks that hold one copy of the model
-    Comm *
-        embedding; // the ranks of first and last stage of this pipeline; NULL where they are one, and elsewhere
+    // The ranks of first and last stage of this pipeline; NULL where they are one, and elsewhere.
+    Comm *embedding;
     Arena *scratch; // within one instruction
     ModelMode mode;
     ParamWatch watch; // of data parallelism; zeros: nobody
@@ -167,9 +168,11 @@ typedef struct {
 int64_t context_rows(const Context *context, int64_t rows);
 int64_t context_first_row(const Context *context, int64_t rows); // where that share starts
 // The conjugate operators of tensor parallelism, from [T', C] to [T, C] and back.   Collective over tp.
-// All rows of a tensor of which every tp rank holds its share: the tensor itself, or gathered into scratch memory.
+// All rows of a tensor of which every tp rank holds its share: the tensor itself, or gathered
+// into scratch memory.
 Tensor context_whole(Context *context, Tensor share);
-// Where a rank leaves its summand [T, C] of what becomes `result` [T', C]: there, or in scratch memory; then its sum.
+// Where a rank leaves its summand [T, C] of what becomes `result` [T', C]: there, or in scratch
+// memory; then its sum.
 Tensor context_summand(Context *context, Tensor result);
 void context_sum(Context *context, Tensor summand, Tensor result);
 
@@ -211,10 +214,10 @@ PartName part_name(int layer, const char *part);
 
 // ---- linear -------------------------------------------------------------------------------------
 
-// Tensor parallelism lives here, in a pair of conjugate operators (Shoeybi 2019, section 3): in front of a column-
-// parallel linear, identity forward and all-reduce backward; behind a row-parallel one the reverse. With sequence
-// parallelism (Korthikanti 2022) x of the first and y of the second hold T/t rows, written T' below: all-gather
-// forward and reduce-scatter backward in front, the reverse behind.
+// Tensor parallelism lives here, in a pair of conjugate operators (Shoeybi 2019, section 3): in front of a
+// column-parallel linear, identity forward and all-reduce backward; behind a row-parallel one the reverse.
+// With sequence parallelism (Korthikanti 2022) x of the first and y of the second hold T/t rows, written T'
+// below: all-gather forward and reduce-scatter backward in front, the reverse behind.
 typedef struct {
     Param *weight, *bias; // bias NULL: none
 } Linear;
@@ -231,18 +234,19 @@ typedef struct {
 Linear column_linear_declare(const Builder *builder, LinearSpec spec);
 Linear row_linear_declare(const Builder *builder, LinearSpec spec);
 
-// x [T', I] -> y [T, O/t], in E or F32.   Stash: x (the caller's).   with_bias false leaves the bias to the next,
-// fused operation.   Collective over tp with sequence parallelism.
+// x [T', I] -> y [T, O/t], in E or F32.   Stash: x (the caller's).   with_bias false leaves the bias to the
+// next, fused operation.   Collective over tp with sequence parallelism.
 void column_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor y, bool with_bias);
-// INPUT_HALF: dy [T, O/t] -> dx [T', I], db += column sums of dy.   WEIGHT_HALF: dW += dy^T x (dx may be absent).
-// Collective over tp.
+// INPUT_HALF: dy [T, O/t] -> dx [T', I], db += column sums of dy.   WEIGHT_HALF: dW += dy^T x (dx may be
+// absent). Collective over tp.
 void column_linear_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,
                             Tensor dx);
 
-// x [T, I/t] -> y [T', O].   Collective over tp.   The bias is the caller's to add, once, after the reduction.
+// x [T, I/t] -> y [T', O].   Collective over tp.   The bias is the caller's to add, once,
+// after the reduction.
 void row_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor y);
-// INPUT_HALF: dy [T', O] -> dx [T, I/t], db += column sums of dy.   WEIGHT_HALF: dW += dy^T x (dx may be absent).
-// Collective over tp with sequence parallelism.
+// INPUT_HALF: dy [T', O] -> dx [T, I/t], db += column sums of dy.   WEIGHT_HALF: dW += dy^T x (dx may be
+// absent). Collective over tp with sequence parallelism.
 void row_linear_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,
                          Tensor dx);
 
@@ -266,10 +270,10 @@ void norm_gradient(Context *context, const Norm *norm, const NormStash *stash, T
 
 // ---- the two halves of a transformer layer: y = x + dropout(... norm(x) ... + bias) ----------------
 
-// Both halves of a layer are used alike. The forward x [T', H] -> y [T', H] takes its stash from an arena. The input
-// half of the backward, dy -> dx (dx may be dy), uses the stash up: the gradients that the weight half needs
-// take the place of activations that it does not, and one, of the output of the last linear, is left in
-// `dlast` [T', H], which the caller hands in again for the weight half.   Collective over tp.
+// Both halves of a layer are used alike. The forward x [T', H] -> y [T', H] takes its stash from an arena.
+// The input half of the backward, dy -> dx (dx may be dy), uses the stash up: the gradients that the weight
+// half needs take the place of activations that it does not, and one, of the output of the last linear, is
+// left in `dlast` [T', H], which the caller hands in again for the weight half.   Collective over tp.
 
 typedef struct {
     Norm norm;
@@ -344,8 +348,8 @@ void loss_head_apply(Context *context, const LossHead *head, Tensor hidden, cons
 
 // ---- stage: all that a pipeline knows of a model ------------------------------------------------
 
-// Where one microbatch of a chunk lives between its forward and its backward. All tensors are [rows, hidden] in the
-// run's element type, messages to or from other stages or copies of them.
+// Where one microbatch of a chunk lives between its forward and its backward. All tensors are [rows, hidden]
+// in the run's element type, messages to or from other stages or copies of them.
 typedef struct {
     Tensor input;  // filled before the forward, but on the first stage; the stage's until its last half
     Tensor output; // written by the forward; on the last stage it leaves the gradient here
@@ -363,8 +367,8 @@ typedef struct {
     DType dtype;
     size_t slot_layers_bytes; // of Slot.layers
     void (*forward)(void *self, int chunk, Slot *slot, const Microbatch *microbatch);
-    // INPUT_HALF first, WEIGHT_HALF after it, or BOTH_HALVES. `final`: the chunk's gradients are complete with this
-    // call. The weight half needs input and stash alone.
+    // INPUT_HALF first, WEIGHT_HALF after it, or BOTH_HALVES. `final`: the chunk's gradients are complete
+    // with this call. The weight half needs input and stash alone.
     void (*backward)(void *self, int chunk, Slot *slot, const Microbatch *microbatch, Halves halves,
                      bool final);
 } Stage;

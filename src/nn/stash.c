@@ -1,6 +1,7 @@
 #include "nn/nn.h"
 
-// The published terms assume 16 bits; in another element type those of activations grow with it, masks do not.
+// The published terms assume 16 bits; in another element type those of activations grow with
+// it, masks do not.
 int model_stash_terms(const ModelShape *s, const ModelMode *mode, int tp, StashTerm *out) {
     double e = (double)dtype_bytes(mode->dtype), t = tp, tokens = (double)s->sequence * s->microbatch;
     double rows = mode->sequence_parallel ? tokens / t : tokens; // of what only sequence parallelism cuts

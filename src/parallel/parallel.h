@@ -84,8 +84,8 @@ typedef struct {
     int capacity[NUM_HOLDS];  // of each pool, where smaller batches need more than this one; else 0
     Stage stage;
     Arena *arena; // of the run: inputs and messages are taken from it
-    // Capacities of a stash, and of what a microbatch computes again for its weight half. `measuring`: they are to
-    // be found, and nothing may touch the memory (a null device).
+    // Capacities of a stash, and of what a microbatch computes again for its weight half. `measuring`: they
+    // are to be found, and nothing may touch the memory (a null device).
     size_t stash_bytes, recomputed_bytes;
     bool measuring;
     bool scatter_gather; // ignored where the rows do not divide by t, or sequence parallelism has cut them

@@ -100,11 +100,10 @@ static void print_report(const Report *r, Text *out) {
         r->spec->threads, r->spec->threads == 1 ? "" : "s", text_string(&r->ranks));
     add_terms(r->spec, out);
     if (r->saved.size)
-        text_add(
-            out,
-            "\nbytes that all layers of the fullest chunk keep, recomputed as wholes: 2*s*b*h of each group, or "
-            "shares\n%s",
-            text_string(&r->saved));
+        text_add(out,
+                 "\nbytes that all layers of the fullest chunk keep, recomputed as wholes: 2*s*b*h of each "
+                 "group, or shares\n%s",
+                 text_string(&r->saved));
     text_add(out, "%s", text_string(&r->blocks));
 }
 

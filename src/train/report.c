@@ -53,26 +53,25 @@ static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
 static void print_model(const EngineSpec *spec) {
     const ModelShape *m = &spec->shape;
-    printf(
-        "model: %d layers, hidden %d, %d heads, sequence %d, vocabulary %d padded to %d: %.1f M parameters, %s\n",
-        m->layers, m->hidden, m->heads, m->sequence, m->vocabulary, m->padded_vocabulary,
-        (double)model_parameters(m) / 1e6, dtype_name(spec->mode.dtype));
+    printf("model: %d layers, hidden %d, %d heads, sequence %d, vocabulary %d padded to %d: %.1f M "
+           "parameters, %s\n",
+           m->layers, m->hidden, m->heads, m->sequence, m->vocabulary, m->padded_vocabulary,
+           (double)model_parameters(m) / 1e6, dtype_name(spec->mode.dtype));
 }
 
 static void print_memory(const EngineMemory *memory) {
-    printf(
-        "memory of rank 0 (MiB): parameters, gradients, moments, batches %.1f, %d stash%s of %.1f, %d of %.1f "
-        "recomputed ahead of weight gradients, scratch %.1f, workspace %.1f, total %.1f\n",
-        mib(memory->run), memory->num_stashes, memory->num_stashes == 1 ? "" : "es", mib(memory->stash),
-        memory->num_recomputed, mib(memory->recomputed), mib(memory->scratch), mib(memory->workspace),
-        mib(memory->total));
+    printf("memory of rank 0 (MiB): parameters, gradients, moments, batches %.1f, %d stash%s of %.1f, %d of "
+           "%.1f recomputed ahead of weight gradients, scratch %.1f, workspace %.1f, total %.1f\n",
+           mib(memory->run), memory->num_stashes, memory->num_stashes == 1 ? "" : "es", mib(memory->stash),
+           memory->num_recomputed, mib(memory->recomputed), mib(memory->scratch), mib(memory->workspace),
+           mib(memory->total));
 }
 
 void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *memory) {
     const RunShape *shape = &r->options->shape;
-    printf(
-        "using world size: %d, data-parallel size: %d, tensor-model-parallel size: %d, pipeline-model-parallel size: %d\n",
-        shape->world_size, shape->dp, shape->tp, shape->pp);
+    printf("using world size: %d, data-parallel size: %d, tensor-model-parallel size: %d, "
+           "pipeline-model-parallel size: %d\n",
+           shape->world_size, shape->dp, shape->tp, shape->pp);
     print_model(spec);
     printf("schedule: %s, %d microbatches of %d, %d chunk%s per rank; device %s, %d thread%s per rank\n",
            spec->schedule, spec->num_microbatches, spec->shape.microbatch, spec->num_chunks,
@@ -108,9 +107,9 @@ void reporter_line(Reporter *r, const StepReport *s) {
     clear_progress(r);
     printf(
         " [%s] iteration %8" PRId64 "/%8" PRId64 " | consumed samples: %12" PRId64
-        " | elapsed time per iteration (ms): %.1f | throughput per GPU (TFLOP/s/GPU): %.3f | learning rate: %.6E | "
-        "global batch size: %5d | %sloss scale: %.1f | %snumber of skipped iterations: %3d | "
-        "number of nan iterations: %3d | tokens/s: %.0f | eta: %s |\n",
+        " | elapsed time per iteration (ms): %.1f | throughput per GPU (TFLOP/s/GPU): %.3f | "
+        "learning rate: %.6E | global batch size: %5d | %sloss scale: %.1f | "
+        "%snumber of skipped iterations: %3d | number of nan iterations: %3d | tokens/s: %.0f | eta: %s |\n",
         when, s->iteration, r->options->shape.train_iters, s->consumed, 1e3 * s->elapsed_s,
         tflops_per_rank(r, s), s->lr, s->batch, loss, s->loss_scale, norm, s->skipped, s->nan,
         per_second(r, s), left);

@@ -134,8 +134,8 @@ void loss_scaler_update(LossScaler *scaler, bool overflow);
 // --threads, or this machine's processors shared out over its ranks, within what this process may use (a
 // launcher may have bound it).
 int threads_per_rank(const Options *options, int ranks_here);
-// What resolved options ask of an engine. `room` [engine_spec_room] receives the lists that the spec borrows: the layers
-// of each stage, where they are not cut evenly, and the run's smaller batches.   ERR_CONFIG when
+// What resolved options ask of an engine. `room` [engine_spec_room] receives the lists that the spec borrows:
+// the layers of each stage, where they are not cut evenly, and the run's smaller batches.   ERR_CONFIG when
 // --pipeline-model-parallel-layout is not one of this model.
 int engine_spec_room(const Options *options);
 Status engine_spec(const Options *options, int threads, int vocabulary, int *room, EngineSpec *spec);

@@ -43,7 +43,7 @@ LOGITS_AT = [(0, 0), (0, 15), (3, 7), (7, 15)]  # (sample, position)
 MASK32, MASK64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 
 
-# ---- Random numbers: Philox4x32-10 (Salmon et al., SC'11), keys by FNV-1a, normals by Box-Muller ---------------------
+# ---- Random numbers: Philox4x32-10 (Salmon et al., SC'11), keys by FNV-1a, normals by Box-Muller ---------
 
 
 def philox(counter, key):
@@ -90,7 +90,7 @@ def rng_normals(key, count):
     return np.array(values[:count], dtype=np.float32)
 
 
-# ---- The model ---------------------------------------------------------------------------------------------------------
+# ---- The model -------------------------------------------------------------------------------------------
 
 
 def parameter_shapes(shape):
@@ -115,7 +115,8 @@ def parameter_shapes(shape):
     if not shape.llama:
         return shapes
     shapes["output_layer.weight"] = (shape.vocabulary, h)
-    return {name: dims for name, dims in shapes.items() if not name.endswith("bias") and "position" not in name}
+    return {name: dims for name, dims in shapes.items()
+            if not name.endswith("bias") and "position" not in name}
 
 
 def initial_value(name, shape):
@@ -143,7 +144,7 @@ def linear(p, name, x):
 
 
 def rotate(x):
-    """Rotary positions of x [batch, heads, sequence, size]: the pair (i, i + size/2) turns by s / base^(2i/size)."""
+    """Rotary positions of x [batch, heads, sequence, size]: (i, i + size/2) turns by s/base^(2i/size)."""
     sequence, size = x.shape[-2:]
     speeds = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
     angles = torch.outer(torch.arange(sequence, dtype=torch.float64), speeds)
@@ -156,7 +157,8 @@ def attention(p, name, x, shape):
     """The rows of linear_qkv lie group by group, within a group its queries, then key, then value."""
     batch, sequence, hidden = x.shape
     each = shape.heads // shape.groups
-    qkv = linear(p, name + ".linear_qkv", x).view(batch, sequence, shape.groups, each + 2, hidden // shape.heads)
+    qkv = linear(p, name + ".linear_qkv", x)
+    qkv = qkv.view(batch, sequence, shape.groups, each + 2, hidden // shape.heads)
     qkv = qkv.permute(0, 2, 3, 1, 4)  # batch, group, head within it, position, column
     query = qkv[:, :, :each].flatten(1, 2)
     key, value = (qkv[:, :, each + i].repeat_interleave(each, dim=1) for i in range(2))
@@ -187,7 +189,7 @@ def logits(p, tokens, shape):
     return F.linear(norm(p, "decoder.final_layernorm", x), p.get("output_layer.weight", words))
 
 
-# ---- Training ----------------------------------------------------------------------------------------------------------
+# ---- Training --------------------------------------------------------------------------------------------
 
 
 def sample_tokens(sample, shape):
@@ -234,7 +236,7 @@ def train(dtype, shape):
     return history, p
 
 
-# ---- The golden file -----------------------------------------------------------------------------------------------------
+# ---- The golden file -------------------------------------------------------------------------------------
 
 
 def number(value):
