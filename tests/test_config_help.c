@@ -60,8 +60,8 @@ static void arguments_block(void) {
     EXPECT_OK(resolve_run(&o, "--adam-eps 1e-8 --clip-grad 1.0"));
     options_print(&o, FOR_TRAIN, &text);
     static const char *const lines[] = {
-        "------------------------ arguments ------------------------\n"
-        "  account_for_embedding_in_pipeline_split ",
+        ("------------------------ arguments ------------------------\n"
+         "  account_for_embedding_in_pipeline_split "),
         "\n  num_layers ...................................... 8\n",
         "\n  clip_grad ....................................... 1.0\n",
         "\n  adam_eps ........................................ 1e-08\n",
