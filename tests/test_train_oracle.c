@@ -210,8 +210,9 @@ static void compare_tensor(const TensorGolden *want, const float *have, Toleranc
     }
     EXPECT(fabs(sum - want->sum) <= t.scale * size * (double)want->count, "%s of %s: sum %.9g, not %.9g",
            t.what, want->name, sum, want->sum);
-    EXPECT(fabs(squares - want->squares) <= t.scale * want->squares, "%s of %s: squares %.9g, not %.9g",
-           t.what, want->name, squares, want->squares);
+    double most = t.scale * fmax(size, t.least_size) * sqrt(want->squares * (double)want->count);
+    EXPECT(fabs(squares - want->squares) <= most, "%s of %s: squares %.9g, not %.9g", t.what, want->name,
+           squares, want->squares);
 }
 
 static int own_params(const Params *params) {
@@ -319,7 +320,9 @@ static void compare_with(const char *golden, Grid grid, const char *schedule, in
     free(g);
 }
 
+// Numbers alone: other tests of the short form take more paths.
 static void compare_on(Grid grid, const char *schedule, int chunks, const char *device) {
+    if (harness_short() && grid_size(grid) > 1) return;
     compare_with(TEST_FOLDER "/golden/oracle_gpt.txt", grid, schedule, chunks, device);
     compare_with(TEST_FOLDER "/golden/oracle_llama.txt", grid, schedule, chunks, device);
 }
