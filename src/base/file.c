@@ -1,0 +1,219 @@
+#include "base/file.h"
+#include "base/text.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum { BUFFER_BYTES = 1 << 20, OPEN_FOLDERS = 16 };
+
+// ---- writing a file -----------------------------------------------------------------------------
+
+static void close_quietly(int fd) {
+    int why = errno;
+    close(fd);
+    errno = why;
+}
+
+Status file_writer_open(FileWriter *writer, const char *path) {
+    *writer = (FileWriter){.fd = -1};
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == EEXIST) return fail(ERR_CREATE, "%s: it is there already", path);
+    if (fd < 0) return fail(create_status(), "%s: cannot create: %s", path, strerror(errno));
+    *writer = (FileWriter){.fd = fd, .path = strdup(path), .buffer = malloc(BUFFER_BYTES)};
+    if (writer->path && writer->buffer) return OK;
+    unlink(path);
+    close(fd);
+    free(writer->path);
+    free(writer->buffer);
+    *writer = (FileWriter){.fd = -1};
+    return fail(ERR_OS, "%s: no memory to write it", path);
+}
+
+static Status write_all(FileWriter *writer, const char *data, size_t size) {
+    while (size) {
+        ssize_t n = write(writer->fd, data, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return fail(create_status(), "%s: cannot write at byte %lld: %s", writer->path,
+                        (long long)writer->bytes, strerror(errno));
+        data += n;
+        size -= (size_t)n;
+        writer->bytes += n;
+    }
+    return OK;
+}
+
+static Status flush(FileWriter *writer) {
+    size_t size = writer->buffered;
+    writer->buffered = 0;
+    writer->bytes -= (int64_t)size;
+    return write_all(writer, writer->buffer, size);
+}
+
+Status file_writer_add(FileWriter *writer, const void *data, size_t size) {
+    CHECK(writer->path, "adds to a file that is not open");
+    if (size > BUFFER_BYTES - writer->buffered) TRY(flush(writer));
+    if (size >= BUFFER_BYTES) return write_all(writer, data, size);
+    if (size) memcpy(writer->buffer + writer->buffered, data, size);
+    writer->buffered += size;
+    writer->bytes += (int64_t)size;
+    return OK;
+}
+
+static void forget(FileWriter *writer) {
+    free(writer->path);
+    free(writer->buffer);
+    *writer = (FileWriter){.fd = -1, .bytes = writer->bytes};
+}
+
+static int sync_file(int fd) {
+    int result;
+    do result = fsync(fd);
+    while (result < 0 && errno == EINTR);
+    return result;
+}
+
+static Status sync_and_close(FileWriter *writer) {
+    TRY(flush(writer));
+    if (sync_file(writer->fd))
+        return fail(create_status(), "%s: cannot sync: %s", writer->path, strerror(errno));
+    int fd = writer->fd;
+    writer->fd = -1; // closed even where close complains
+    if (close(fd) && errno != EINTR)
+        return fail(create_status(), "%s: cannot close: %s", writer->path, strerror(errno));
+    return OK;
+}
+
+Status file_writer_finish(FileWriter *writer) {
+    CHECK(writer->path, "finishes a file that is not open");
+    Status status = sync_and_close(writer);
+    if (status != OK)
+        file_writer_abandon(writer);
+    else
+        forget(writer);
+    return status;
+}
+
+void file_writer_abandon(FileWriter *writer) {
+    if (!writer->path) return;
+    if (writer->fd >= 0) close_quietly(writer->fd);
+    unlink(writer->path);
+    forget(writer);
+}
+
+// ---- folders ------------------------------------------------------------------------------------
+
+Status folder_sync(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return fail(errno_status(), "%s: cannot open the folder: %s", path, strerror(errno));
+    int result = sync_file(fd);
+    close_quietly(fd);
+    // EINVAL: a file system that keeps names without being asked.
+    if (result == 0 || errno == EINVAL) return OK;
+    return fail(errno_status(), "%s: cannot sync the folder: %s", path, strerror(errno));
+}
+
+static Status make_one(const char *path) {
+    struct stat st;
+    if (mkdir(path, 0777) == 0) return OK;
+    int why = errno;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return OK;
+    if (why == EEXIST) return fail(ERR_CREATE, "%s: cannot make a folder: it is there, and no folder", path);
+    errno = why;
+    return fail(create_status(), "%s: cannot make the folder: %s", path, strerror(why));
+}
+
+Status folder_make(const char *path) {
+    Text prefix = {0};
+    Status status = OK;
+    for (const char *slash = strchr(path, '/'); status == OK && slash; slash = strchr(slash + 1, '/')) {
+        if (slash == path) continue;
+        text_free(&prefix);
+        text_add_bytes(&prefix, path, (size_t)(slash - path));
+        status = make_one(prefix.data);
+    }
+    text_free(&prefix);
+    return status == OK ? make_one(path) : status;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)st, (void)kind, (void)at;
+    if (remove(path) == 0 || errno == ENOENT) return 0;
+    return (int)fail(errno_status(), "%s: cannot remove: %s", path, strerror(errno));
+}
+
+Status folder_remove(const char *path) {
+    int result = nftw(path, remove_entry, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS);
+    if (result > 0) return (Status)result;
+    if (result == 0 || errno == ENOENT) return OK;
+    return fail(errno_status(), "%s: cannot remove: %s", path, strerror(errno));
+}
+
+Status folder_room(const char *path, int64_t *bytes) {
+    struct statvfs st;
+    if (statvfs(path, &st))
+        return fail(errno_status(), "%s: cannot ask for free space: %s", path, strerror(errno));
+    if (__builtin_mul_overflow(st.f_bavail, st.f_frsize, bytes)) *bytes = INT64_MAX;
+    return OK;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+// One block: [count] pointers, then the characters behind them.
+static char **pack_names(const Text *names, int count) {
+    size_t pointers = (size_t)count * sizeof(char *);
+    char **packed = malloc(pointers + names->size + 1);
+    if (!packed) return NULL;
+    char *at = (char *)packed + pointers;
+    if (names->size) memcpy(at, names->data, names->size);
+    for (int i = 0; i < count; i++, at += strlen(at) + 1) packed[i] = at;
+    qsort(packed, (size_t)count, sizeof *packed, by_name);
+    return packed;
+}
+
+Status folder_list(const char *path, char ***names, int *count) {
+    DIR *folder = opendir(path);
+    if (!folder) return fail(errno_status(), "%s: cannot list: %s", path, strerror(errno));
+    Text text = {0};
+    *count = 0;
+    errno = 0;
+    for (const struct dirent *entry; (entry = readdir(folder)); errno = 0) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        text_add_bytes(&text, entry->d_name, strlen(entry->d_name) + 1);
+        ++*count;
+    }
+    Status status = errno ? fail(errno_status(), "%s: cannot list: %s", path, strerror(errno)) : OK;
+    closedir(folder);
+    if (status == OK && !(*names = pack_names(&text, *count)))
+        status = fail(ERR_OS, "%s: no memory for %d names", path, *count);
+    text_free(&text);
+    return status;
+}
+
+// ---- reading ------------------------------------------------------------------------------------
+
+Status file_read_at(int fd, const char *path, int64_t offset, void *data, size_t size) {
+    char *to = data;
+    while (size) {
+        ssize_t n = pread(fd, to, size, (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return fail(errno_status(), "%s: cannot read at byte %lld: %s", path, (long long)offset,
+                        strerror(errno));
+        if (n == 0)
+            return fail(ERR_DATA, "%s: ends at byte %lld, %zu bytes too early", path, (long long)offset,
+                        size);
+        to += n;
+        size -= (size_t)n;
+        offset += n;
+    }
+    return OK;
+}

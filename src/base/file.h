@@ -1,0 +1,40 @@
+// Files that must survive: every call is checked, nothing is replaced by accident, and what has been finished
+// is on disk, not in a cache. Short writes and interrupted calls are carried on; whatever fails says which
+// file and why (create_status, errno_status).
+#pragma once
+#include "base/error.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+// A file that is being written from its start to its end. Zeroed: none.
+typedef struct {
+    int fd;        // -1: closed
+    char *path;    // owned
+    int64_t bytes; // written so far
+    char *buffer;  // small writes are gathered
+    size_t buffered;
+} FileWriter;
+
+// A new file (O_EXCL): ERR_CREATE when there is one.
+Status file_writer_open(FileWriter *writer, const char *path);
+Status file_writer_add(FileWriter *writer, const void *data, size_t size);
+// Writes what is left, fsyncs, closes. After a failure the file is removed.
+Status file_writer_finish(FileWriter *writer);
+// Closes and removes. Nothing happens to a finished one, nor to a zeroed one.
+void file_writer_abandon(FileWriter *writer);
+
+// Makes names that were added to or removed from a folder durable.
+Status folder_sync(const char *path);
+// mkdir, and its parents where they are missing. OK when it is there.
+Status folder_make(const char *path);
+// Removes a folder and all that is in it. Links are removed, never followed. OK when it is not there.
+Status folder_remove(const char *path);
+// Bytes that the file system of `path` has left for us.
+Status folder_room(const char *path, int64_t *bytes);
+// The names in a folder but "." and "..", sorted, as one block that the caller frees.
+Status folder_list(const char *path, char ***names, int *count);
+
+// Exactly `size` bytes from `offset` of an open file: ERR_DATA where it ends earlier, `path` for messages.
+Status file_read_at(int fd, const char *path, int64_t offset, void *data, size_t size);

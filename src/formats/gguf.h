@@ -1,0 +1,133 @@
+// GGUF, version 3: llama.cpp's file of one model, little-endian. Typed metadata by key, a table of tensors,
+// then their bytes, each on a multiple of the alignment.
+//
+// The writer streams: metadata and shapes first, then the bytes in pieces of any size. The reader believes
+// nothing: it is there to check what was written, and to stand hostile files.
+// Source: the ggml repository's description of the format.
+#pragma once
+#include "formats/formats.h"
+
+// ---- types of tensors -----------------------------------------------------------------------------
+
+//  name, number in the file, elements of a block, bytes of a block
+#define GGML_TYPES(X)                                                                                        \
+    X(F32, 0, 1, 4)                                                                                          \
+    X(F16, 1, 1, 2)                                                                                          \
+    X(Q8_0, 8, 32, 34) /* an fp16 scale, then 32 signed bytes */                                             \
+    X(BF16, 30, 1, 2)
+
+#define X(NAME, number, elements, bytes) GGML_##NAME,
+typedef enum { GGML_TYPES(X) NUM_GGML_TYPES } GgmlType;
+#undef X
+
+const char *ggml_type_name(GgmlType type);
+int64_t ggml_type_block(GgmlType type); // elements; a row is a multiple of it
+int64_t ggml_type_bytes(GgmlType type, int64_t elements);
+// Whole blocks of fp32 to a type and back. Q8_0 rounds to 1/127 of a block's largest magnitude: ERR_NUMERIC
+// for a block that no fp16 scale can hold (not finite, or beyond 8e6).
+Status ggml_of_f32(GgmlType type, const float *from, int64_t elements, void *to);
+void ggml_to_f32(GgmlType type, const void *from, int64_t elements, float *to);
+
+// ---- writing --------------------------------------------------------------------------------------
+
+enum { GGUF_ALIGNMENT = 32, GGUF_DIMS = 4, GGUF_LONGEST_NAME = 63 };
+
+// Pairs of key and value on their way into a file. Zero-initialise; text_free(&metadata.bytes) when done.
+typedef struct {
+    Text bytes;
+    uint64_t count;
+} GgufMetadata;
+
+void gguf_set_u32(GgufMetadata *metadata, const char *key, uint32_t value);
+void gguf_set_f32(GgufMetadata *metadata, const char *key, float value);
+void gguf_set_bool(GgufMetadata *metadata, const char *key, bool value);
+void gguf_set_string(GgufMetadata *metadata, const char *key, const char *value);
+void gguf_set_i32s(GgufMetadata *metadata, const char *key, const int32_t *values, uint64_t count);
+void gguf_set_f32s(GgufMetadata *metadata, const char *key, const float *values, uint64_t count);
+// An array of strings is announced, and then followed by exactly so many of them.
+void gguf_begin_strings(GgufMetadata *metadata, const char *key, uint64_t count);
+void gguf_add_string(GgufMetadata *metadata, const char *value, size_t size);
+
+// dims[0] runs fastest: a matrix [rows, cols] is {cols, rows}.
+typedef struct {
+    char name[GGUF_LONGEST_NAME + 1];
+    GgmlType type;
+    int ndim;
+    int64_t dims[GGUF_DIMS];
+    int64_t offset, bytes; // in the file, of a reader; a writer computes them
+} GgufTensor;
+
+typedef struct {
+    FileWriter file;
+    GgufTensor *tensors; // its own copy
+    int count, current;
+    int64_t written; // of the current one
+} GgufWriter;
+
+// A new file. The bytes are a function of the arguments alone.
+Status gguf_create(GgufWriter *writer, const char *path, const GgufMetadata *metadata,
+                   const GgufTensor *tensors, int count);
+// The next bytes of the tensors, in their order; no call crosses from one into the next.
+Status gguf_add(GgufWriter *writer, const void *data, size_t size);
+// ERR_BUG when not all tensors have all their bytes. Synced and closed.
+Status gguf_finish(GgufWriter *writer);
+void gguf_abandon(GgufWriter *writer);
+
+// ---- reading --------------------------------------------------------------------------------------
+
+typedef enum {
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_FLOAT32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_FLOAT64,
+    NUM_GGUF_VALUE_TYPES
+} GgufValueType;
+
+// A piece of the file; not NUL-terminated.
+typedef struct {
+    const char *data;
+    size_t size;
+} GgufString;
+
+typedef struct {
+    GgufString key;
+    GgufValueType type;     // of the elements, when it is an array
+    bool is_array;          // of anything but arrays
+    uint64_t count;         // of elements; 1: no array
+    const char *data;       // the elements as they lie in the file, unaligned
+    const GgufString *text; // of strings: all of them
+} GgufPair;
+
+typedef struct {
+    char *path;
+    const char *map; // the whole file
+    size_t size;
+    GgufPair *pairs;
+    int64_t num_pairs;
+    GgufTensor *tensors;
+    int64_t num_tensors;
+    GgufString *strings; // of all pairs
+    uint64_t num_strings;
+} Gguf;
+
+// ERR_DATA with the byte for all that the format forbids, for what we never write (other versions, other
+// tensor types, arrays of arrays), for keys or tensors of one name, and for offsets that leave room between
+// tensors or pass the end. Memory is bounded by a small multiple of the size.
+Status gguf_open(Gguf **file, const char *path);
+void gguf_close(Gguf *file);                                  // takes NULL
+const GgufPair *gguf_find(const Gguf *file, const char *key); // NULL: absent
+// False when the pair is absent (NULL), of another type, or out of range.
+bool gguf_int(const GgufPair *pair, int64_t *out);
+bool gguf_string_is(const GgufPair *pair, const char *value);
+const GgufTensor *gguf_tensor(const Gguf *file, const char *name); // NULL: absent
+// Elements [first, first + count) in fp32; both in whole blocks, inside the tensor (CHECK).
+void gguf_read(const Gguf *file, const GgufTensor *tensor, int64_t first, int64_t count, float *out);

@@ -1,0 +1,13 @@
+// What GGUF's writer and reader share: the numbers of the format.
+#pragma once
+#include "formats/gguf.h"
+
+enum { GGUF_VERSION = 3 };
+
+typedef struct {
+    const char *name;
+    uint32_t number;
+    int elements, bytes; // of a block
+} GgmlTypeInfo;
+
+extern const GgmlTypeInfo ggml_types[NUM_GGML_TYPES];

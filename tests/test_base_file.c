@@ -1,0 +1,191 @@
+#include "base/file.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "harness.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *path_of(const char *name) {
+    static char path[4][512];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", harness_folder(), name);
+    return path[turn];
+}
+
+// The same bytes in pieces of any size give the same file, around and beyond the buffer's size.
+static void pieces_make_no_difference(void) {
+    enum { SIZE = 5 << 20 };
+    char *data = malloc(SIZE), *back = NULL;
+    RngKey key = rng_key(1, "file", 0);
+    for (uint64_t i = 0; i < SIZE; i++) data[i] = (char)rng_word(key, 0, i);
+    for (int round = 0; round < 4; round++) {
+        const char *path = path_of("pieces");
+        FileWriter writer;
+        EXPECT_OK(file_writer_open(&writer, path));
+        for (size_t done = 0, piece, i = 0; done < SIZE; done += piece, i++) {
+            piece = rng_word(key, 1 + (uint64_t)round, i) % (1u << (14 + 3 * round));
+            if (i % 50 == 7) piece = 1 << 20;
+            if (piece > SIZE - done) piece = SIZE - done;
+            EXPECT_OK(file_writer_add(&writer, data + done, piece));
+            EXPECT(writer.bytes == (int64_t)(done + piece), "%lld bytes", (long long)writer.bytes);
+        }
+        EXPECT_OK(file_writer_finish(&writer));
+        size_t size = 0;
+        EXPECT_OK(file_read(path, SIZE, &back, &size));
+        EXPECT(size == SIZE && memcmp(back, data, SIZE) == 0, "%zu bytes", size);
+        free(back);
+        unlink(path);
+    }
+    free(data);
+}
+
+static void nothing_is_replaced(void) {
+    const char *path = path_of("first");
+    char *data = NULL;
+    size_t size = 0;
+    FileWriter writer;
+    EXPECT_OK(file_write(path, "first", 5));
+    EXPECT(file_writer_open(&writer, path) == ERR_CREATE && strstr(fail_message(), path), "%s",
+           fail_message());
+    file_writer_abandon(&writer);
+    EXPECT_OK(file_read(path, 5, &data, &size));
+    EXPECT(size == 5 && memcmp(data, "first", 5) == 0, "%zu bytes", size);
+    free(data);
+    EXPECT(file_writer_open(&writer, path_of("no/such")) == ERR_CREATE, "%s", fail_message());
+    file_writer_abandon(&writer);
+}
+
+static void abandoned_files_are_gone(void) {
+    FileWriter writer = {0};
+    file_writer_abandon(&writer);
+    EXPECT_OK(file_writer_open(&writer, path_of("abandoned")));
+    EXPECT_OK(file_writer_add(&writer, "x", 1));
+    file_writer_abandon(&writer);
+    file_writer_abandon(&writer);
+    EXPECT(!file_exists(path_of("abandoned")), "removed");
+    EXPECT_OK(file_writer_open(&writer, path_of("finished")));
+    EXPECT_OK(file_writer_finish(&writer));
+    file_writer_abandon(&writer);
+    EXPECT(file_exists(path_of("finished")), "what has been finished stays");
+}
+
+// A limit cuts a write short at byte LIMIT and then refuses; that is found whether the bytes are buffered,
+// go past the buffer, or are written at the end.
+static void failed_writes_are_found_and_removed(void) {
+    enum { LIMIT = (1 << 20) + 4096, HALF = 600000 };
+    struct rlimit old, low;
+    char *data = calloc(2, HALF * 2);
+    getrlimit(RLIMIT_FSIZE, &old);
+    low = (struct rlimit){LIMIT, old.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &low);
+    for (int way = 0; way < 3; way++) {
+        FileWriter writer;
+        const char *path = path_of("limited");
+        EXPECT_OK(file_writer_open(&writer, path));
+        Status status = file_writer_add(&writer, data, way == 0 ? HALF * 4 : HALF);
+        for (int i = 0; status == OK && i < way; i++) status = file_writer_add(&writer, data, HALF);
+        if (status == OK) status = file_writer_finish(&writer);
+        EXPECT(status != OK && strstr(fail_message(), path) && strstr(fail_message(), "byte 1052672"), "%s",
+               fail_message());
+        file_writer_abandon(&writer);
+        EXPECT(!file_exists(path), "removed");
+    }
+    setrlimit(RLIMIT_FSIZE, &old);
+    free(data);
+}
+
+static void folders_are_made_with_their_parents(void) {
+    EXPECT_OK(folder_make(path_of("a//b/c")));
+    EXPECT_OK(folder_make(path_of("a/b/c/")));
+    EXPECT_OK(folder_sync(path_of("a/b")));
+    EXPECT_OK(folder_make("/"));
+    EXPECT_OK(file_write(path_of("a/file"), "x", 1));
+    EXPECT(folder_make(path_of("a/file")) == ERR_CREATE && strstr(fail_message(), "no folder"), "%s",
+           fail_message());
+    EXPECT(folder_make(path_of("a/file/below")) == ERR_CREATE, "%s", fail_message());
+    EXPECT(folder_sync(path_of("a/none")) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT(folder_sync(path_of("a/file")) != OK, "a file is no folder");
+}
+
+static void links_are_removed_not_followed(void) {
+    EXPECT_OK(folder_make(path_of("kept")));
+    EXPECT_OK(file_write(path_of("kept/file"), "x", 1));
+    EXPECT_OK(folder_make(path_of("tree/deep/er")));
+    EXPECT_OK(file_write(path_of("tree/deep/file"), "x", 1));
+    EXPECT(symlink(path_of("kept"), path_of("tree/deep/link")) == 0, "link");
+    EXPECT(symlink("nowhere", path_of("tree/broken")) == 0, "link");
+    EXPECT(symlink(path_of("kept"), path_of("link")) == 0, "link");
+    EXPECT_OK(folder_remove(path_of("tree")));
+    EXPECT_OK(folder_remove(path_of("link")));
+    EXPECT(!file_exists(path_of("tree")) && !file_exists(path_of("link")), "gone");
+    EXPECT(file_exists(path_of("kept/file")), "what a link names stays");
+    EXPECT_OK(folder_remove(path_of("tree")));
+}
+
+static void lists_are_sorted_and_whole(void) {
+    enum { FILES = 200 };
+    char **names;
+    int count = -1;
+    EXPECT_OK(folder_make(path_of("list")));
+    EXPECT_OK(folder_list(path_of("list"), &names, &count));
+    EXPECT(count == 0, "%d names", count);
+    free(names);
+    for (int i = 0; i < FILES; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "list/.%d", i * 7919 % FILES);
+        EXPECT_OK(file_write(path_of(name), "", 0));
+    }
+    EXPECT_OK(folder_list(path_of("list"), &names, &count));
+    EXPECT(count == FILES, "%d names", count);
+    for (int i = 1; i < count; i++)
+        EXPECT(strcmp(names[i - 1], names[i]) < 0, "%s before %s", names[i - 1], names[i]);
+    free(names);
+    EXPECT(folder_list(path_of("none"), &names, &count) == ERR_NO_INPUT, "%s", fail_message());
+}
+
+static void room_is_what_the_file_system_has(void) {
+    int64_t bytes = -1;
+    EXPECT_OK(folder_room(harness_folder(), &bytes));
+    EXPECT(bytes > 0, "%lld", (long long)bytes);
+    EXPECT(folder_room(path_of("none"), &bytes) == ERR_NO_INPUT, "%s", fail_message());
+}
+
+static void reads_are_exact(void) {
+    const char *path = path_of("read");
+    char data[8] = {0};
+    EXPECT_OK(file_write(path, "0123456789", 10));
+    int fd = open(path, O_RDONLY);
+    EXPECT_OK(file_read_at(fd, path, 3, data, 7));
+    EXPECT(strcmp(data, "3456789") == 0, "%s", data);
+    EXPECT_OK(file_read_at(fd, path, 99, data, 0));
+    EXPECT(file_read_at(fd, path, 4, data, 7) == ERR_DATA && strstr(fail_message(), "byte 10, 1 bytes"), "%s",
+           fail_message());
+    EXPECT(file_read_at(fd, path, 11, data, 1) == ERR_DATA, "%s", fail_message());
+    EXPECT(file_read_at(-1, path, 0, data, 1) == ERR_IO && strstr(fail_message(), path), "%s",
+           fail_message());
+    close(fd);
+}
+
+int main(int argc, char **argv) {
+    return harness_run(
+        (const Test[]){{"pieces_make_no_difference", pieces_make_no_difference},
+                       {"nothing_is_replaced", nothing_is_replaced},
+                       {"abandoned_files_are_gone", abandoned_files_are_gone},
+                       {"failed_writes_are_found_and_removed", failed_writes_are_found_and_removed},
+                       {"folders_are_made_with_their_parents", folders_are_made_with_their_parents},
+                       {"links_are_removed_not_followed", links_are_removed_not_followed},
+                       {"lists_are_sorted_and_whole", lists_are_sorted_and_whole},
+                       {"room_is_what_the_file_system_has", room_is_what_the_file_system_has},
+                       {"reads_are_exact", reads_are_exact},
+                       {0}},
+        argc, argv);
+}
