@@ -14,7 +14,8 @@ endif()
 
 # The layer's own copy of the kernels is F32 on the baseline of the architecture; each other combination is an object
 # library whose symbols end in the names of both. Kernels may fuse multiplications with additions; NaN and infinity stay.
-set(kernel_sources src/device/cpu_kernels.c src/device/cpu_matmul.c src/device/cpu_attention.c)
+set(kernel_sources src/device/cpu_kernels.c src/device/cpu_matmul.c src/device/cpu_attention.c
+    src/device/cpu_cached.c)
 set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
 set(kernel_levels baseline)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")

@@ -271,6 +271,21 @@ static void groups(Draw *d) {
     attention(d, (AttentionShape){2, 70, 3, 1, 16, 0}, 0.2f, false);
 }
 
+// Later positions of groups of heads, that neither vectors nor threads divide, and the next token alone.
+static void cached(Draw *d) {
+    static const AttentionShape SHAPES[] = {{2, 9, 6, 2, 20, 0}, {3, 1, 2, 2, 64, 0}};
+    for (int i = 0; i < 2; i++) {
+        AttentionShape s = SHAPES[i];
+        int64_t position = 131, rows = s.sequence * s.batch, all = (position + s.sequence) * s.batch;
+        Tensor qkv = elements(d, rows, (s.heads + 2 * s.groups) * s.head_size);
+        Tensor out = output(d, elements(d, rows, s.heads * s.head_size));
+        Tensor keys = output(d, elements(d, all, s.groups * s.head_size));
+        Tensor values = output(d, elements(d, all, s.groups * s.head_size));
+        run(d->b, OP_ATTENTION_CACHED, &(AttentionCached){qkv, out, keys, values, s, position});
+    }
+}
+
+static void cached_law(void) { each_type(cached, same_bits); }
 static void product_law(void) { each_type(products, rounded_once); }
 static void attention_law(void) { each_type(attentions, close_values), each_type(groups, close_values); }
 
@@ -295,6 +310,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"without the unit", without_unit},
                                       {"matrix products", product_law},
                                       {"attention", attention_law},
+                                      {"attention with a cache", cached_law},
                                       {"rounding", rounding_law},
                                       {"activation", activation_law},
                                       {"dropout", dropout_law},

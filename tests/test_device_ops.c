@@ -140,6 +140,17 @@ static void run_position(Bench *b, const int64_t *n, float p) {
     position_backward(b->device, b->stream, (PositionBackward){dy, dposition, n[2], n[6]});
 }
 
+static void run_cached(Bench *b, const int64_t *n, float p) {
+    (void)p;
+    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0};
+    int64_t rows = n[0] * n[1], so_far = n[0] * (n[5] + n[1]), size = n[4];
+    Tensor qkv = normals(b, rows, (n[2] + 2 * n[3]) * size);
+    Tensor out = output(b, "out", tensor(b, rows, n[2] * size));
+    Tensor keys = output(b, "keys", normals(b, so_far, n[3] * size));
+    Tensor values = output(b, "values", normals(b, so_far, n[3] * size));
+    attention_cached(b->device, b->stream, (AttentionCached){qkv, out, keys, values, shape, n[5]});
+}
+
 static void run_loss(Bench *b, const int64_t *n, float p) {
     (void)p;
     int64_t rows = n[0], cols = n[1], first = n[2], vocabulary = n[3];
@@ -234,6 +245,12 @@ static const Case CASES[] = {
     {"attention of many blocks", run_attention, 1e-5, 3, {1, 131, 1, 1, 64, 1}, 0.1f},
     {"attention of groups", run_attention, 1e-5, 3, {2, 67, 6, 2, 8, 12, IN_PLACE}, 0.1f},
     {"attention of one group", run_attention, 1e-5, 3, {1, 130, 4, 1, 16, 0, STORED | IN_PLACE}, 0},
+    // B, S, N/t, G/t, D, position
+    {"cached attention of one token", run_cached, 1e-5, 1, {1, 1, 1, 1, 4, 0}, 0},
+    {"cached attention from the start", run_cached, 1e-5, 1, {2, 19, 3, 3, 8, 0}, 0},
+    {"cached attention of the next token", run_cached, 1e-5, 1, {3, 1, 4, 4, 64, 130}, 0},
+    {"cached attention of groups", run_cached, 1e-5, 1, {2, 5, 6, 2, 10, 33}, 0},
+    {"cached attention of one group", run_cached, 1e-5, 1, {1, 9, 4, 1, 33, 7}, 0},
     // rows, columns, local rows, first row, vocabulary
     {"embedding", run_embedding, 1e-6, 0, {21, 33, 50, 0, 50}, 0},
     {"embedding of a slice", run_embedding, 1e-6, 0, {64, 16, 10, 20, 50}, 0},
@@ -399,6 +416,9 @@ static void counts_are_the_formulas(void) {
         EXPECT(counts[OP_ATTENTION_FORWARD].flops == 4.0 * 2 * 16 * 16 * 8 * 3, "forward");
         EXPECT(counts[OP_ATTENTION_BACKWARD].flops == 10.0 * 2 * 16 * 16 * 8 * 3, "backward");
     }
+    b.num_outputs = 0;
+    run_cached(&b, (const int64_t[]){2, 4, 3, 1, 8, 12}, 0); // B, S, N/t, G/t, D, position
+    EXPECT(counts[OP_ATTENTION_CACHED].flops == 4.0 * 2 * 4 * 16 * 8 * 3, "with a cache");
     device_counts_reset(b.device);
     EXPECT(counts[OP_ATTENTION_FORWARD].calls == 0, "the reset");
     bench_close(&b);

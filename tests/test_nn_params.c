@@ -62,6 +62,49 @@ static void blocks_are_cut_one_by_one(void) {
     params_free(&params);
 }
 
+// However a share is cut into stretches, the rectangles of each are where its elements are in the whole tensor, and
+// leave out the padding alone.
+static void expect_rects(const Param *p, int tp, int rank, int pieces) {
+    enum { MOST = 24 * 48 };
+    float whole[MOST], local[MOST], back[MOST];
+    int64_t count = param_local_count(p, tp), found = 0, real = 0;
+    ParamRect rects[MOST_PARAM_RECTS];
+    fill_whole(p, whole);
+    param_slice(p, tp, rank, whole, local);
+    for (int64_t i = 0; i < count; i++) real += local[i] < element(p->spec.real_rows, 0), back[i] = -1;
+    for (int k = 0; k < pieces; k++) {
+        int64_t begin = count * k / pieces, end = count * (k + 1) / pieces;
+        int n = param_rects(p, tp, rank, begin, end - begin, rects);
+        for (int i = 0; i < n; i++)
+            for (int64_t e = 0; e < rects[i].rows * rects[i].cols; e++) {
+                int64_t row = e / rects[i].cols, col = e % rects[i].cols;
+                int64_t at = rects[i].local + row * rects[i].stride + col;
+                EXPECT(at >= begin && at < end, "element %lld is not of the stretch", (long long)at);
+                back[at] = element(rects[i].row + row, rects[i].col + col);
+                found++;
+            }
+    }
+    EXPECT(found == real, "%lld of %lld elements", (long long)found, (long long)real);
+    for (int64_t i = 0; i < count; i++)
+        EXPECT(back[i] < 0 || back[i] == local[i], "element %lld is %g, not %g", (long long)i,
+               (double)back[i], (double)local[i]);
+}
+
+static void rectangles_are_the_share(void) {
+    static const Shard shards[] = {{-1, 0}, {0, 0}, {1, 0}, {0, 2}, {1, 2}, {0, 3}};
+    static const int pieces[] = {1, 2, 3, 7, 50, 1152};
+    for (size_t s = 0; s < sizeof shards / sizeof *shards; s++)
+        for (int padding = 0; padding <= 5; padding += 5)
+            for (int tp = 1; tp <= 4; tp += tp) {
+                Params params = {0};
+                Param *p = declare_one(&params, 24, 48, shards[s]);
+                p->spec.real_rows -= padding;
+                for (int rank = 0; rank < tp; rank++)
+                    for (int k = 0; k < 6; k++) expect_rects(p, tp, rank, pieces[k]);
+                params_free(&params);
+            }
+}
+
 // ---- places -------------------------------------------------------------------------------------
 
 typedef struct {
@@ -272,6 +315,7 @@ int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"slices_put_together_are_the_whole", slices_put_together_are_the_whole},
                        {"blocks_are_cut_one_by_one", blocks_are_cut_one_by_one},
+                       {"rectangles_are_the_share", rectangles_are_the_share},
                        {"regions_are_as_promised", regions_are_as_promised},
                        {"ties_within_a_rank_share_the_value", ties_within_a_rank_share_the_value},
                        {"ties_between_ranks_have_one_layout", ties_between_ranks_have_one_layout},

@@ -128,6 +128,7 @@ static int64_t floats_of_thread(DeviceOp op, const void *args) {
     case OP_MATMUL: return cpu_tile_sizes(args).all;
     case OP_ATTENTION_FORWARD: return cpu_head_sizes(forward->qkv.dtype, forward->shape, false).all;
     case OP_ATTENTION_BACKWARD: return cpu_head_sizes(backward->qkv.dtype, backward->shape, true).all;
+    case OP_ATTENTION_CACHED: return cpu_cached_floats(args);
     default: return 0;
     }
 }
@@ -171,6 +172,9 @@ static void cpu_attention_forward(const Exec *e, const AttentionForward *p) {
 }
 static void cpu_attention_backward(const Exec *e, const AttentionBackward *p) {
     best(p->qkv.dtype)->attention_backward(e, p);
+}
+static void cpu_attention_cached(const Exec *e, const AttentionCached *p) {
+    best(p->qkv.dtype)->attention_cached(e, p);
 }
 static void cpu_embedding_forward(const Exec *e, const EmbeddingForward *p) {
     best(p->y.dtype)->embedding_forward(e, p);

@@ -1,8 +1,8 @@
 // The cpu backend's own pieces: what its files share.
 //
-// The kernels (cpu_kernels.c, cpu_matmul.c, cpu_attention.c) are compiled once per instruction set and
-// element type, each time into a whole Backend. The program runs on any CPU of its architecture: it takes
-// the first variant that the machine at hand can run, and of it the backend of an operation's element
+// The kernels (cpu_kernels.c, cpu_matmul.c, cpu_attention.c, cpu_cached.c) are compiled once per instruction
+// set and element type, each time into a whole Backend. The program runs on any CPU of its architecture: it
+// takes the first variant that the machine at hand can run, and of it the backend of an operation's element
 // type. Every operation is cut into pieces by its shapes alone, and each piece is computed by one thread:
 // who computes it cannot change a bit.
 #pragma once
@@ -63,6 +63,7 @@ void cpu_products_alone(void);
 void CPU_NAME(cpu_matmul)(const Exec *exec, const Matmul *args);
 void CPU_NAME(cpu_attention_forward)(const Exec *exec, const AttentionForward *args);
 void CPU_NAME(cpu_attention_backward)(const Exec *exec, const AttentionBackward *args);
+void CPU_NAME(cpu_attention_cached)(const Exec *exec, const AttentionCached *args);
 
 // ---- sizes that the workspace depends on ------------------------------------------------------------------
 
@@ -101,3 +102,7 @@ typedef struct {
     int64_t all;
 } CpuHeadSizes;
 CpuHeadSizes cpu_head_sizes(DType element, AttentionShape shape, bool backward);
+// ... and of the scores of one query over a cache.
+static inline int64_t cpu_cached_floats(const AttentionCached *args) {
+    return cpu_row_stride(args->position + args->shape.sequence);
+}

@@ -555,6 +555,7 @@ const Backend CPU_NAME(cpu_backend) = {
     .rotary = cpu_rotary,
     .attention_forward = CPU_NAME(cpu_attention_forward),
     .attention_backward = CPU_NAME(cpu_attention_backward),
+    .attention_cached = CPU_NAME(cpu_attention_cached),
     .embedding_forward = cpu_embedding_forward,
     .embedding_backward = cpu_embedding_backward,
     .position_dropout = cpu_position_dropout,

@@ -96,6 +96,7 @@ void device_zero(Device *device, Stream *stream, Tensor x);
     X(ROTARY, rotary, Rotary, 1, 1)                                                                          \
     X(ATTENTION_FORWARD, attention_forward, AttentionForward, 1, 3)                                          \
     X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 5, 1)                                       \
+    X(ATTENTION_CACHED, attention_cached, AttentionCached, 1, 3)                                             \
     X(EMBEDDING_FORWARD, embedding_forward, EmbeddingForward, 2, 1)                                          \
     X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward, 2, 1)                                       \
     X(POSITION_DROPOUT, position_dropout, PositionDropout, 2, 1)                                             \
@@ -115,7 +116,8 @@ typedef enum { DEVICE_OPS(X) NUM_DEVICE_OPS } DeviceOp;
 typedef struct {
     int64_t calls;
     // Of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal
-    // attention in full, B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk).
+    // attention in full, B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk); with a
+    // cache 4 B*S*P*D*N/t.
     double flops;
     double bytes; // of its tensors, each once (one that is updated in place too)
 } OpCount;
@@ -272,6 +274,18 @@ typedef struct {
     Dropout dropout;
 } AttentionBackward;
 void attention_backward(Device *device, Stream *stream, AttentionBackward args);
+
+// Attention of S new positions, from `position` on, to themselves and to all P = position + S so far: their
+// keys and values go to the last rows of the cache, the rows before are those of earlier calls. `out` has the
+// bits of one call with all positions, however they were cut into calls.
+//   qkv [S*B, (N + 2G)/t * D], out [S*B, N/t * D], keys, values [P*B, G/t * D], row = position * B + b
+typedef struct {
+    Tensor qkv;
+    Tensor out, keys, values;
+    AttentionShape shape; // sequence: S of this call
+    int64_t position;
+} AttentionCached;
+void attention_cached(Device *device, Stream *stream, AttentionCached args);
 
 // ---- embedding, cut over the vocabulary -------------------------------------------------------------------
 

@@ -21,6 +21,7 @@
     X(ROTARY, Rotary, qkv, "table", "qkv")                                                                   \
     X(ATTENTION_FORWARD, AttentionForward, probabilities, "qkv", "out", "stats", "probabilities")            \
     X(ATTENTION_BACKWARD, AttentionBackward, dqkv, "dout", "qkv", "out", "stats", "probabilities", "dqkv")   \
+    X(ATTENTION_CACHED, AttentionCached, values, "qkv", "out", "keys", "values")                             \
     X(EMBEDDING_FORWARD, EmbeddingForward, y, "tokens", "table", "y")                                        \
     X(EMBEDDING_BACKWARD, EmbeddingBackward, dtable, "tokens", "dy", "dtable")                               \
     X(POSITION_DROPOUT, PositionDropout, y, "x", "position", "y")                                            \
@@ -94,17 +95,23 @@ static void check_shapes(const OpRow *row, const Tensor *tensors, const Shape *s
     }
 }
 
-static double attention_products(AttentionShape s) {
-    return (double)s.batch * (double)s.heads * (double)s.sequence * (double)s.sequence * (double)s.head_size;
+// Of the queries of a call with so many positions.
+static double attention_products(AttentionShape s, int64_t positions) {
+    return (double)s.batch * (double)s.heads * (double)s.sequence * (double)positions * (double)s.head_size;
 }
 
 static double op_flops(DeviceOp op, const void *args) {
     const Matmul *m = args;
+    const AttentionForward *forward = args;
+    const AttentionBackward *backward = args;
+    const AttentionCached *cached = args;
     switch (op) {
     case OP_MATMUL:
         return 2.0 * (double)tensor_count(m->d) * (double)(m->transpose_a ? m->a.rows : m->a.cols);
-    case OP_ATTENTION_FORWARD: return 4 * attention_products(((const AttentionForward *)args)->shape);
-    case OP_ATTENTION_BACKWARD: return 10 * attention_products(((const AttentionBackward *)args)->shape);
+    case OP_ATTENTION_FORWARD: return 4 * attention_products(forward->shape, forward->shape.sequence);
+    case OP_ATTENTION_BACKWARD: return 10 * attention_products(backward->shape, backward->shape.sequence);
+    case OP_ATTENTION_CACHED:
+        return 4 * attention_products(cached->shape, cached->position + cached->shape.sequence);
     default: return 0;
     }
 }
@@ -298,6 +305,15 @@ void attention_backward(Device *device, Stream *stream, AttentionBackward args) 
     Shape qkv = qkv_of(e, s), out = out_of(e, s);
     launch(device, stream, OP_ATTENTION_BACKWARD, &args,
            (Shape[]){out, qkv, out, stats_of(s), probabilities_of(e, s), qkv});
+}
+
+void attention_cached(Device *device, Stream *stream, AttentionCached args) {
+    AttentionShape s = args.shape;
+    DType e = element_type(OP_ATTENTION_CACHED, args.qkv);
+    check_heads(OP_ATTENTION_CACHED, s);
+    CHECK(args.position >= 0, "attention_cached: position %lld", (long long)args.position);
+    Shape cache = of(e, (args.position + s.sequence) * s.batch, s.groups * s.head_size);
+    launch(device, stream, OP_ATTENTION_CACHED, &args, (Shape[]){qkv_of(e, s), out_of(e, s), cache, cache});
 }
 
 // ---- embedding --------------------------------------------------------------------------------------------

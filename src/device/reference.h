@@ -11,4 +11,5 @@ double reference_dropout_factor(Dropout dropout, int64_t sample, int64_t index);
 void reference_rotary(const Exec *exec, const Rotary *p);
 void reference_attention_forward(const Exec *exec, const AttentionForward *p);
 void reference_attention_backward(const Exec *exec, const AttentionBackward *p);
+void reference_attention_cached(const Exec *exec, const AttentionCached *p);
 size_t reference_attention_workspace_bytes(DeviceOp op, const void *args);

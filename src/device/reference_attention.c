@@ -120,6 +120,61 @@ void reference_attention_forward(const Exec *exec, const AttentionForward *p) {
         for (head.h = 0; head.h < p->shape.heads; head.h++) head_forward(&head, p, exec->workspace);
 }
 
+// ---- forward with a cache ---------------------------------------------------------------------------------
+
+// Where element (position, d) of the head's key or value lies in the cache.
+static int64_t cache_at(const Head *head, int64_t position, int64_t d) {
+    const AttentionShape *shape = head->shape;
+    int64_t row = position * shape->batch + head->b;
+    return (row * shape->groups + head->h / per_group(shape)) * shape->head_size + d;
+}
+
+// Every head of a group stores the same.
+static void remember_head(const Head *head, const AttentionCached *p) {
+    int64_t size = head->shape->head_size;
+    for (int64_t i = 0; i < head->shape->sequence * size; i++) {
+        int64_t s = i / size, d = i % size, at = cache_at(head, p->position + s, d);
+        store(p->keys, at, load(p->qkv, key_at(head, s, d)));
+        store(p->values, at, load(p->qkv, value_at(head, s, d)));
+    }
+}
+
+// Row `query` of P, over `keys` of the cache.
+static void cached_softmax_row(const Head *head, const AttentionCached *p, int64_t query, int64_t keys,
+                               double *row) {
+    int64_t size = head->shape->head_size;
+    double max = -INFINITY, sum = 0;
+    for (int64_t key = 0; key < keys; key++) {
+        double score = 0;
+        for (int64_t d = 0; d < size; d++)
+            score += load(p->qkv, query_at(head, query, d)) * load(p->keys, cache_at(head, key, d));
+        row[key] = score / sqrt((double)size);
+        max = fmax(max, row[key]);
+    }
+    for (int64_t key = 0; key < keys; key++) sum += row[key] = exp(row[key] - max);
+    for (int64_t key = 0; key < keys; key++) row[key] /= sum;
+}
+
+static void cached_head(const Head *head, const AttentionCached *p, double *row) {
+    remember_head(head, p);
+    for (int64_t query = 0; query < head->shape->sequence; query++) {
+        int64_t keys = p->position + query + 1;
+        cached_softmax_row(head, p, query, keys, row);
+        for (int64_t d = 0; d < head->shape->head_size; d++) {
+            double sum = 0;
+            for (int64_t key = 0; key < keys; key++)
+                sum += row[key] * load(p->values, cache_at(head, key, d));
+            store(p->out, out_at(head, query, d), sum);
+        }
+    }
+}
+
+void reference_attention_cached(const Exec *exec, const AttentionCached *p) {
+    Head head = {&p->shape, NULL, 0, 0};
+    for (head.b = 0; head.b < p->shape.batch; head.b++)
+        for (head.h = 0; head.h < p->shape.heads; head.h++) cached_head(&head, p, exec->workspace);
+}
+
 // ---- backward ---------------------------------------------------------------------------------------------
 
 // What the backward of a group keeps in the workspace. The gradients reach dqkv, which may be qkv, when they
@@ -214,6 +269,10 @@ void reference_attention_backward(const Exec *exec, const AttentionBackward *p) 
 size_t reference_attention_workspace_bytes(DeviceOp op, const void *args) {
     if (op == OP_ATTENTION_FORWARD)
         return (size_t)((const AttentionForward *)args)->shape.sequence * sizeof(double);
+    if (op == OP_ATTENTION_CACHED) {
+        const AttentionCached *cached = args;
+        return (size_t)(cached->position + cached->shape.sequence) * sizeof(double);
+    }
     if (op != OP_ATTENTION_BACKWARD) return 0;
     AttentionShape s = ((const AttentionBackward *)args)->shape;
     int64_t parts = per_group(&s) + 2;

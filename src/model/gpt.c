@@ -107,6 +107,13 @@ Status gpt_place(Gpt *gpt, Arena *arena) {
     return OK;
 }
 
+void gpt_place_cache(Gpt *gpt, Arena *arena, int64_t positions) {
+    for (int c = 0; c < gpt->num_chunks; c++)
+        for (int i = 0; i < gpt->chunks[c].num_layers; i++)
+            attention_place_cache(&gpt->layers[gpt->chunks[c].first_layer + i].attention, arena, positions,
+                                  gpt->shape.microbatch);
+}
+
 void gpt_destroy(Gpt *gpt) {
     if (!gpt) return;
     free(gpt->layers);
@@ -257,7 +264,10 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
     arena_release(c->scratch, mark);
     if (!chunk->last) return;
     need(gpt, chunk_index, gpt->params->chunks[chunk_index].count);
-    loss_head_apply(c, &gpt->head, slot->output, mb, gpt->logits);
+    if (mb->labels.data)
+        loss_head_apply(c, &gpt->head, slot->output, mb, gpt->logits);
+    else
+        loss_head_predict(c, &gpt->head, slot->output, mb, gpt->logits);
 }
 
 // ---- one chunk, backward ------------------------------------------------------------------------------

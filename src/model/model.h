@@ -15,8 +15,11 @@ Status gpt_create(Gpt **gpt, const ModelShape *shape, LayerSplit split, Context 
 // Takes and fills the model's tables that are no parameters, after params_place.   ERR_OS
 // without host memory.
 Status gpt_place(Gpt *gpt, Arena *arena);
+// Takes what cached microbatches need: keys and values of so many positions of B sequences, for every layer
+// of this rank.
+void gpt_place_cache(Gpt *gpt, Arena *arena, int64_t positions);
 void gpt_destroy(Gpt *gpt);
 Stage gpt_stage(Gpt *gpt); // borrowed: valid as long as the Gpt
 // Asks for a copy of the next microbatches' logits, F32 [T, V/t], on the last stage; an absent tensor ends
-// it. For tests and scoring.
+// it. For tests and scoring. A microbatch without labels leaves F32 [B, V/t] there, of its last position.
 void gpt_keep_logits(Gpt *gpt, Tensor logits);

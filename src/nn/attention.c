@@ -23,9 +23,19 @@ Attention attention_declare(const Builder *b, int layer) {
     return a;
 }
 
-// The local groups are those whose queries, keys and values the local rows of the weight give.
+// Those whose queries, keys and values the local rows of the weight give.
+static int64_t local_groups(const Attention *a) {
+    return a->qkv.weight->value.rows / ((a->heads_per_group + 2) * a->head_size);
+}
+
+void attention_place_cache(Attention *a, Arena *arena, int64_t positions, int64_t samples) {
+    int64_t rows = positions * samples, width = local_groups(a) * a->head_size;
+    a->keys = tensor_take(arena, "cached keys", rows, width, a->qkv.weight->value.dtype);
+    a->values = tensor_take(arena, "cached values", rows, width, a->qkv.weight->value.dtype);
+}
+
 static AttentionShape local_shape(const Context *c, const Attention *a, const Microbatch *mb) {
-    int64_t groups = a->qkv.weight->value.rows / ((a->heads_per_group + 2) * a->head_size);
+    int64_t groups = local_groups(a);
     int64_t heads = groups * a->heads_per_group;
     return (AttentionShape){.batch = mb->samples,
                             .sequence = mb->sequence,
@@ -43,10 +53,11 @@ static Dropout attention_dropout(const Context *c, const Attention *a, const Mic
     return microbatch_dropout(c, mb, a->attention_key, a->attention_dropout, false);
 }
 
-static void rotate(Context *c, const Attention *a, Tensor qkv, AttentionShape shape, bool inverse) {
+static void rotate(Context *c, const Attention *a, Tensor qkv, AttentionShape shape, const Microbatch *mb,
+                   bool inverse) {
     if (!a->rotary_table.data) return;
-    rotary(c->device, c->stream,
-           (Rotary){.table = a->rotary_table, .qkv = qkv, .shape = shape, .inverse = inverse});
+    Tensor table = tensor_rows(a->rotary_table, mb->position, shape.sequence);
+    rotary(c->device, c->stream, (Rotary){.table = table, .qkv = qkv, .shape = shape, .inverse = inverse});
 }
 
 // ---- the core: scores, softmax, dropout, values -----------------------------------------------------
@@ -71,6 +82,30 @@ static void core_forward(Context *c, const Attention *a, const AttentionStash *s
                                          .dropout = attention_dropout(c, a, mb)});
 }
 
+static void core_stashed(Context *c, const Attention *a, AttentionStash *stash, AttentionShape shape,
+                         Arena *arena, const Microbatch *mb) {
+    bool recomputed = c->mode.recompute == RECOMPUTE_SELECTIVE;
+    ArenaMark mark = arena_mark(c->scratch);
+    AttentionStash core = *stash;
+    take_core_stash(c, shape, &core, recomputed ? c->scratch : arena);
+    if (recomputed) core.probabilities = (Tensor){0};
+    core_forward(c, a, &core, shape, mb);
+    if (!recomputed) *stash = core;
+    if (recomputed) arena_release(c->scratch, mark);
+}
+
+static void core_cached(Context *c, const Attention *a, const AttentionStash *stash, AttentionShape shape,
+                        const Microbatch *mb) {
+    int64_t rows = (mb->position + shape.sequence) * shape.batch;
+    attention_cached(c->device, c->stream,
+                     (AttentionCached){.qkv = stash->qkv,
+                                       .out = stash->out,
+                                       .keys = tensor_rows(a->keys, 0, rows),
+                                       .values = tensor_rows(a->values, 0, rows),
+                                       .shape = shape,
+                                       .position = mb->position});
+}
+
 // The gradient of qkv takes its place.
 static void core_backward(Context *c, const Attention *a, const AttentionStash *kept, Tensor dout,
                           const Microbatch *mb) {
@@ -89,7 +124,7 @@ static void core_backward(Context *c, const Attention *a, const AttentionStash *
                                            .dqkv = stash.qkv,
                                            .shape = shape,
                                            .dropout = attention_dropout(c, a, mb)});
-    rotate(c, a, stash.qkv, shape, true);
+    rotate(c, a, stash.qkv, shape, mb, true);
 }
 
 // ---- the whole half ----------------------------------------------------------------------------------
@@ -103,15 +138,11 @@ void attention_apply(Context *c, const Attention *a, Tensor x, Tensor y, Attenti
     stash->qkv = tensor_take(arena, "qkv", tokens, a->qkv.weight->value.rows, x.dtype);
     stash->out = tensor_take(arena, "attention output", tokens, shape.heads * shape.head_size, x.dtype);
     column_linear_forward(c, &a->qkv, stash->norm.y, stash->qkv, true);
-    rotate(c, a, stash->qkv, shape, false);
-    bool recomputed = c->mode.recompute == RECOMPUTE_SELECTIVE;
-    ArenaMark mark = arena_mark(c->scratch);
-    AttentionStash core = *stash;
-    take_core_stash(c, shape, &core, recomputed ? c->scratch : arena);
-    if (recomputed) core.probabilities = (Tensor){0};
-    core_forward(c, a, &core, shape, mb);
-    if (!recomputed) *stash = core;
-    if (recomputed) arena_release(c->scratch, mark);
+    rotate(c, a, stash->qkv, shape, mb, false);
+    if (mb->cached)
+        core_cached(c, a, stash, shape, mb);
+    else
+        core_stashed(c, a, stash, shape, arena, mb);
     row_linear_forward(c, &a->proj, stash->out, y);
     bias_dropout_add(c->device, c->stream,
                      (BiasDropoutAdd){.x = y,

@@ -79,7 +79,7 @@ LossHead loss_head_declare(const Builder *b) {
     return head;
 }
 
-// Leaves the losses in mb->loss and the gradient of the logits in `dlogits`.
+// Leaves the losses in mb->loss, the margins in mb->margin and the gradient of the logits in `dlogits`.
 static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tensor dlogits,
                           const Microbatch *mb) {
     int64_t tokens = logits.rows, first = first_local_row(c, head->output.weight);
@@ -98,6 +98,7 @@ static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tenso
                        .first_col = first,
                        .vocabulary = head->vocabulary});
     comm_all_reduce(c->tp, c->stream, sums, REDUCE_SUM);
+    if (mb->margin.data) device_copy(c->device, c->stream, mb->margin, target);
     loss_finish(c->device, c->stream,
                 (LossFinish){.labels = mb->labels,
                              .max = max,
@@ -110,6 +111,15 @@ static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tenso
                              .first_col = first,
                              .vocabulary = head->vocabulary,
                              .scale = mb->loss_scale});
+}
+
+void loss_head_predict(Context *c, const LossHead *head, Tensor hidden, const Microbatch *mb, Tensor logits) {
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor last = tensor_rows(hidden, (mb->sequence - 1) * mb->samples, mb->samples);
+    NormStash norm;
+    norm_apply(c, &head->norm, last, &norm, c->scratch);
+    column_linear_forward(c, &head->output, norm.y, logits, false);
+    arena_release(c->scratch, mark);
 }
 
 void loss_head_apply(Context *c, const LossHead *head, Tensor hidden, const Microbatch *mb,

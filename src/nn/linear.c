@@ -81,7 +81,7 @@ Dropout microbatch_dropout(const Context *c, const Microbatch *mb, RngKey key, f
                      .probability = mb->training ? probability : 0.0f,
                      .first_sample = mb->first_sample,
                      .samples = mb->samples,
-                     .first_row = cut ? context_first_row(c, tokens) : 0};
+                     .first_row = mb->position * mb->samples + (cut ? context_first_row(c, tokens) : 0)};
 }
 
 // ---- products --------------------------------------------------------------------------------------

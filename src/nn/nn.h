@@ -116,6 +116,7 @@ typedef struct {
     int count, capacity;
     ChunkParams *chunks;
     int num_chunks;
+    bool values_only; // set before placing: a model that is not trained takes no gradients
 } Params;
 
 Param *params_declare(Params *params, ParamSpec spec);
@@ -125,11 +126,15 @@ Param *params_find(const Params *params, const char *name); // NULL when there i
 // lies outside the flat buffers.
 void params_place(Params *params, Arena *arena, Grid grid, DType dtype, const int *stage_of_chunk,
                   int num_chunks);
-// Every element is a function of (seed, name, its global index): the same model on any grid. `tp` are the
-// coordinates of this rank. Writes values, zeros between parameters; `write_main` (may be NULL) is handed the
-// local share of each parameter with a value of its own, in fp32, before it is rounded.   ERR_OS without host
-// memory for the largest of them.
+// Gives every local parameter its values: `fill` writes the local share of one in fp32 (`local` holds zeros);
+// `write_main` (may be NULL) is handed it before it is rounded. One that shares another's value is left out,
+// zeros lie between parameters.   ERR_OS without host memory for the largest of them; else what `fill` says.
+typedef Status FillParam(void *self, const Param *param, float *local);
 typedef void WriteMain(void *self, const Param *param, const float *local);
+Status params_fill(const Params *params, Device *device, int tp_size, FillParam *fill, void *source,
+                   WriteMain *write_main, void *self);
+// Fills with the initial values: every element is a function of (seed, name, its global index), the same
+// model on any grid. `tp_rank` is the coordinate of this rank.
 Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank,
                    WriteMain *write_main, void *self);
 void params_zero_grads(const Params *params, Device *device);
@@ -140,6 +145,15 @@ Tensor param_grad(const Param *param);
 // Copies the local share out of a whole tensor held by the host, and back into it. For init, tests and files.
 void param_slice(const Param *param, int tp_size, int tp_rank, const float *whole, float *local);
 void param_unslice(const Param *param, int tp_size, int tp_rank, const float *local, float *whole);
+// Elements [begin, begin + count) of a local share as rectangles of the whole tensor, without padding rows:
+// at most 3 * blocks. Row i of one is at share element local + i * stride.
+typedef struct {
+    int64_t row, col, rows, cols;
+    int64_t local, stride;
+} ParamRect;
+enum { MOST_PARAM_RECTS = 24 };
+int param_rects(const Param *param, int tp_size, int tp_rank, int64_t begin, int64_t count,
+                ParamRect rects[MOST_PARAM_RECTS]);
 
 // ---- context: all that a layer may use ----------------------------------------------------------
 
@@ -181,11 +195,14 @@ typedef struct {
     Tensor tokens, labels; // I32 [1, T]; absent on stages that need none
     Tensor mask;           // F32 [1, T] or absent: which labels count
     Tensor loss;           // F32 [1, T], written by the last stage
+    Tensor margin;         // F32 [1, T] or absent: the same for the label's logit less the largest one
     float loss_scale;      // of each counted token's gradient
     int64_t first_sample;  // of its samples, numbered over the whole run
     int64_t samples;       // B
     int64_t sequence;      // S
     bool training;         // false: no dropout, no gradients
+    int64_t position;      // of the first token in its sequence; 0 in training
+    bool cached;           // attention keeps keys and values, and sees those of all positions before
 } Microbatch;
 
 // The mask of one dropout site on this microbatch; keeps everything when not training. `cut`: of a tensor of
@@ -279,7 +296,8 @@ typedef struct {
     Norm norm;
     Linear qkv, proj;                   // qkv rows ordered by groups, see AttentionShape: a cut by groups
     int64_t heads_per_group, head_size; // N/G, D
-    Tensor rotary_table;                // F32 [S, R], or absent: no rotary positions
+    Tensor rotary_table;                // F32 [>= S, R], or absent: no rotary positions
+    Tensor keys, values; // the cache, [positions * B, G/t * D]; absent: cached microbatches cannot come
     float attention_dropout, hidden_dropout;
     RngKey attention_key, hidden_key;
 } Attention;
@@ -292,6 +310,8 @@ typedef struct {
 } AttentionStash;
 
 Attention attention_declare(const Builder *builder, int layer);
+// Takes the cache of so many positions of `samples` sequences, its contents undefined. After params_place.
+void attention_place_cache(Attention *attention, Arena *arena, int64_t positions, int64_t samples);
 void attention_apply(Context *context, const Attention *attention, Tensor x, Tensor y, AttentionStash *stash,
                      Arena *stash_arena, const Microbatch *microbatch);
 void attention_gradient(Context *context, const Attention *attention, Halves halves, AttentionStash *stash,
@@ -340,11 +360,14 @@ typedef struct {
 LossHead loss_head_declare(const Builder *builder);
 // Final norm, logits and vocabulary-parallel cross-entropy of hidden [T', H]; the logits never leave the rank
 // that made them and never outlive the call: in training the gradients of the head's weights are accumulated
-// here too, and `hidden` is replaced by its own gradient. microbatch->loss receives the losses. `logits` (may
-// be absent) receives a copy, F32 [T, V/t]. Collective over tp: MAX of T values, SUM of 2T values, and the
-// operators around a column-parallel linear.
+// here too, and `hidden` is replaced by its own gradient. microbatch->loss and ->margin receive theirs.
+// `logits` (may be absent) receives a copy, F32 [T, V/t]. Collective over tp: MAX of T values, SUM of 2T
+// values, and the operators around a column-parallel linear.
 void loss_head_apply(Context *context, const LossHead *head, Tensor hidden, const Microbatch *microbatch,
                      Tensor logits);
+// What comes next: final norm and logits of the last position of each sequence alone, F32 [B, V/t].
+void loss_head_predict(Context *context, const LossHead *head, Tensor hidden, const Microbatch *microbatch,
+                       Tensor logits);
 
 // ---- stage: all that a pipeline knows of a model ------------------------------------------------
 

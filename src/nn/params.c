@@ -42,6 +42,8 @@ Tensor param_grad(const Param *p) { return p ? p->grad : (Tensor){0}; }
 
 typedef enum { REGION_WHOLE, REGION_PARTIAL, REGION_TIED, NUM_REGIONS } Region;
 
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 static bool has_copy(const Params *params, const Param *p) {
@@ -96,12 +98,12 @@ static void place_chunk(Params *params, Arena *arena, Grid grid, DType dtype, in
     c->tied = lay_out(params, chunk, REGION_PARTIAL, grid, c->partial);
     c->count = lay_out(params, chunk, REGION_TIED, grid, c->tied);
     c->values = tensor_take(arena, "parameters of a chunk", 1, c->count, dtype);
-    c->grads = tensor_take(arena, "gradients of a chunk", 1, c->count, F32);
+    if (!params->values_only) c->grads = tensor_take(arena, "gradients of a chunk", 1, c->count, F32);
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
         if (p->chunk != chunk || p->shares) continue;
         p->value = local_tensor(p, grid.tp, c->values);
-        p->grad = local_tensor(p, grid.tp, c->grads);
+        if (c->grads.data) p->grad = local_tensor(p, grid.tp, c->grads);
     }
 }
 
@@ -124,6 +126,7 @@ void params_place(Params *params, Arena *arena, Grid grid, DType dtype, const in
         Param *p = params->items[i];
         if (!p->shares) continue;
         p->value = p->shares->value;
+        if (params->values_only) continue;
         p->grad = tensor_take(arena, "gradient of a tied copy", p->value.rows, p->value.cols, F32);
     }
 }
@@ -169,6 +172,57 @@ void param_unslice(const Param *p, int tp_size, int tp_rank, const float *local,
     }
 }
 
+typedef struct {
+    int64_t row, col, rows, cols;
+} Area; // of a local share
+
+// Elements [begin, begin + count) of rows of `width`: the end of a row, whole rows, the start of a row.
+static int areas_of(int64_t begin, int64_t count, int64_t width, Area areas[3]) {
+    int n = 0;
+    int64_t end = begin + count, first = begin / width, col = begin % width;
+    if (col || end < (first + 1) * width) {
+        int64_t stop = end < (first + 1) * width ? end - first * width : width;
+        areas[n++] = (Area){first++, col, 1, stop - col};
+    }
+    int64_t whole = end / width - first;
+    if (whole > 0) areas[n++] = (Area){first, 0, whole, width};
+    if (end / width >= first && end % width) areas[n++] = (Area){end / width, 0, 1, end % width};
+    return n;
+}
+
+// The part of an area that lies in block `b` of the share, which is one rectangle of the whole tensor too.
+static bool rect_of(const Param *p, int tp_size, int tp_rank, int b, Area area, ParamRect *rect) {
+    const ParamSpec *spec = &p->spec;
+    int64_t width = local_cols(p, tp_size), height = local_rows(p, tp_size);
+    Area block = {0, 0, height, width};
+    int64_t row = 0, col = 0; // of the block in the whole tensor
+    if (spec->shard.dim == 0) {
+        block.rows = height / spec->shard.blocks, block.row = b * block.rows;
+        row = b * (spec->rows / spec->shard.blocks) + tp_rank * block.rows;
+    } else if (spec->shard.dim == 1) {
+        block.cols = width / spec->shard.blocks, block.col = b * block.cols;
+        col = b * (spec->cols / spec->shard.blocks) + tp_rank * block.cols;
+    }
+    int64_t top = larger(area.row, block.row), left = larger(area.col, block.col);
+    int64_t bottom = smaller(area.row + area.rows, block.row + block.rows);
+    int64_t right = smaller(area.col + area.cols, block.col + block.cols);
+    row += top - block.row, col += left - block.col;
+    bottom = smaller(bottom, top + spec->real_rows - row);
+    *rect = (ParamRect){row, col, bottom - top, right - left, top * width + left, width};
+    return rect->rows > 0 && rect->cols > 0;
+}
+
+int param_rects(const Param *p, int tp_size, int tp_rank, int64_t begin, int64_t count,
+                ParamRect rects[MOST_PARAM_RECTS]) {
+    Area areas[3];
+    int num_areas = count > 0 ? areas_of(begin, count, local_cols(p, tp_size), areas) : 0, n = 0;
+    int blocks = p->spec.shard.dim < 0 ? 1 : p->spec.shard.blocks;
+    CHECK(3 * blocks <= MOST_PARAM_RECTS, "%s has %d blocks", p->spec.name, blocks);
+    for (int a = 0; a < num_areas; a++)
+        for (int b = 0; b < blocks; b++) n += rect_of(p, tp_size, tp_rank, b, areas[a], &rects[n]);
+    return n;
+}
+
 // ---- initial values -----------------------------------------------------------------------------
 
 static void init_run(const ParamSpec *spec, RngKey key, Run run, float *out) {
@@ -181,12 +235,19 @@ static void init_run(const ParamSpec *spec, RngKey key, Run run, float *out) {
     for (int64_t i = 0; i < run.count; i++) out[i] = spec->init == INIT_ONE && !padding ? 1.0f : 0.0f;
 }
 
-static void init_local(const Param *p, uint64_t seed, int tp_size, int tp_rank, float *local) {
-    RngKey key = rng_key(seed, p->spec.tied_to ? p->spec.tied_to : p->spec.name, 0);
-    for (int64_t i = 0; i < num_runs(p, tp_size); i++) {
-        Run run = local_run(p, tp_size, tp_rank, i);
+typedef struct {
+    uint64_t seed;
+    int tp_size, tp_rank;
+} InitialValues;
+
+static Status init_local(void *self, const Param *p, float *local) {
+    const InitialValues *init = self;
+    RngKey key = rng_key(init->seed, p->spec.tied_to ? p->spec.tied_to : p->spec.name, 0);
+    for (int64_t i = 0; i < num_runs(p, init->tp_size); i++) {
+        Run run = local_run(p, init->tp_size, init->tp_rank, i);
         init_run(&p->spec, key, run, local + run.local);
     }
+    return OK;
 }
 
 // `half` has room for as many elements.
@@ -209,24 +270,32 @@ static int64_t largest_local(const Params *params, int tp_size) {
     return largest;
 }
 
-Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank,
+Status params_fill(const Params *params, Device *device, int tp_size, FillParam *fill, void *source,
                    WriteMain *write_main, void *self) {
     int64_t largest = largest_local(params, tp_size);
     float *local = malloc((size_t)largest * (sizeof *local + sizeof(uint16_t)) + 1);
     if (!local) return fail(ERR_OS, "no memory for %lld floats of a parameter", (long long)largest);
     uint16_t *half = (uint16_t *)(local + largest);
+    Status status = OK;
     // What lies between parameters is reduced and gathered with them: it is zero from here on.
     for (int c = 0; c < params->num_chunks; c++)
         device_zero(device, device_stream(device), params->chunks[c].values);
-    for (int i = 0; i < params->count; i++) {
+    for (int i = 0; i < params->count && status == OK; i++) {
         const Param *p = params->items[i];
         if (p->chunk < 0 || p->shares) continue;
-        init_local(p, seed, tp_size, tp_rank, local);
-        if (write_main) write_main(self, p, local);
-        upload_rounded(device, p->value, local, half);
+        memset(local, 0, (size_t)param_local_count(p, tp_size) * sizeof *local);
+        status = fill(source, p, local);
+        if (status == OK && write_main) write_main(self, p, local);
+        if (status == OK) upload_rounded(device, p->value, local, half);
     }
     free(local);
-    return OK;
+    return status;
+}
+
+Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank,
+                   WriteMain *write_main, void *self) {
+    InitialValues init = {seed, tp_size, tp_rank};
+    return params_fill(params, device, tp_size, init_local, &init, write_main, self);
 }
 
 void params_zero_grads(const Params *params, Device *device) {

@@ -64,6 +64,24 @@ void optimizer_destroy(Optimizer *o) {
     *o = (Optimizer){0};
 }
 
+Status optimizer_visit(const Optimizer *o, VisitPart *visit, void *self) {
+    for (int i = 0; i < o->buckets->count; i++)
+        for (int k = 0; k < o->params->count; k++) {
+            const Bucket *b = &o->buckets->items[i];
+            const Param *p = o->params->items[k];
+            Piece piece = owned_piece(o, b, p);
+            if (piece.count <= 0) continue;
+            OwnedPart part = {p,
+                              piece.begin - p->offset,
+                              piece.count,
+                              shard_part(o->shards[i].main, b, piece),
+                              shard_part(o->shards[i].m, b, piece),
+                              shard_part(o->shards[i].v, b, piece)};
+            TRY(visit(self, &part));
+        }
+    return OK;
+}
+
 void optimizer_write_main(void *optimizer, const Param *p, const float *local) {
     const Optimizer *o = optimizer;
     const Context *c = o->context;

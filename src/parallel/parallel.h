@@ -137,6 +137,17 @@ typedef struct {
 Status optimizer_create(Optimizer *optimizer, Context *context, Comm *world, const Params *params,
                         const Buckets *buckets, Arena *arena, AdamOptions options);
 void optimizer_destroy(Optimizer *optimizer);
+// A stretch of a parameter's local share whose state this rank keeps: elements [begin, begin + count) of the
+// share; main, m and v are F32 [1, count].
+typedef struct {
+    const Param *param;
+    int64_t begin, count;
+    Tensor main, m, v;
+} OwnedPart;
+// Calls `visit` for every such stretch, bucket by bucket, until it fails. Those of all ranks of a dp group
+// make up their chunks; without shards every one has all.
+typedef Status VisitPart(void *self, const OwnedPart *part);
+Status optimizer_visit(const Optimizer *optimizer, VisitPart *visit, void *self);
 // A WriteMain for params_init: keeps the fp32 share of a parameter that this rank owns.
 void optimizer_write_main(void *optimizer, const Param *param, const float *local);
 // The L2 norm of all gradients of the model over `loss_scale`, every parameter counted once: shares cut over

@@ -1,0 +1,114 @@
+// Causal attention over a cache, of one instruction set and element type: one query of one head at a time,
+// which adds along its own row alone, so that its bits do not depend on how many queries came with it. With
+// few of them the time goes into reading the cache, which products of blocks would not make faster.
+#include "device/cpu.h"
+#include "device/cpu_vector.h"
+#include <omp.h>
+
+// One head of one sample; rows of its tensors lie `stride` elements apart.
+typedef struct {
+    const Element *data;
+    int64_t stride;
+} Rows;
+
+typedef struct {
+    Rows queries, keys, values;
+    Element *out;
+    int64_t size, out_stride;
+    float scale;   // of the scores
+    float *scores; // of the calling thread: of one query
+} Head;
+
+static int64_t qkv_width(const AttentionShape *s) { return (s->heads + 2 * s->groups) * s->head_size; }
+
+// Where a group of sample b begins in a row of the sample's first position.
+static int64_t group_in_qkv(const AttentionShape *s, int64_t b, int64_t group) {
+    return b * qkv_width(s) + group * (s->heads / s->groups + 2) * s->head_size;
+}
+
+static int64_t group_in_cache(const AttentionShape *s, int64_t b, int64_t group) {
+    return (b * s->groups + group) * s->head_size;
+}
+
+// Stores the new keys and values of a group.
+static void remember_group(const AttentionCached *p, int64_t b, int64_t group) {
+    const AttentionShape *s = &p->shape;
+    int64_t size = s->head_size, stride = s->batch * s->groups * size;
+    size_t bytes = (size_t)size * sizeof(Element);
+    const Element *key =
+        (const Element *)p->qkv.data + group_in_qkv(s, b, group) + s->heads / s->groups * size;
+    int64_t to = group_in_cache(s, b, group) + p->position * stride;
+    for (int64_t i = 0; i < s->sequence; i++, key += s->batch * qkv_width(s), to += stride) {
+        memcpy((Element *)p->keys.data + to, key, bytes);
+        memcpy((Element *)p->values.data + to, key + size, bytes);
+    }
+}
+
+static Head head_of(const AttentionCached *p, int64_t b, int64_t h, float *scores) {
+    const AttentionShape *s = &p->shape;
+    int64_t size = s->head_size, per_group = s->heads / s->groups, group = h / per_group;
+    int64_t query = group_in_qkv(s, b, group) + h % per_group * size, cached = group_in_cache(s, b, group);
+    int64_t cache_stride = s->batch * s->groups * size;
+    return (Head){
+        .queries = {(const Element *)p->qkv.data + query, s->batch * qkv_width(s)},
+        .keys = {(const Element *)p->keys.data + cached, cache_stride},
+        .values = {(const Element *)p->values.data + cached, cache_stride},
+        .out = (Element *)p->out.data + (b * s->heads + h) * size,
+        .size = size,
+        .out_stride = s->batch * s->heads * size,
+        .scale = 1.0f / sqrtf((float)size),
+        .scores = scores,
+    };
+}
+
+static float dot(const Element *a, const Element *b, int64_t count) {
+    Floats sum = {0};
+    for (int64_t i = 0; i < count; i += LANES) sum += load_e(a + i, count - i) * load_e(b + i, count - i);
+    return sum_lanes(sum);
+}
+
+// The scores become exp(score - max), and zeros up to a whole vector. Returns their sum.
+static float exponentials(float *scores, int64_t keys) {
+    Floats most = splat(-INFINITY), sum = {0};
+    for (int64_t key = keys; key % LANES; key++) scores[key] = -INFINITY;
+    for (int64_t key = 0; key < keys; key += LANES) most = larger(most, load(scores + key, LANES));
+    float max = max_lanes(most);
+    for (int64_t key = 0; key < keys; key += LANES) {
+        Floats e = exponential(load(scores + key, LANES) - max);
+        store(scores + key, LANES, e);
+        sum += e;
+    }
+    return sum_lanes(sum);
+}
+
+static void attend(const Head *head, int64_t query, int64_t keys) {
+    const Element *q = head->queries.data + query * head->queries.stride;
+    Element *out = head->out + query * head->out_stride;
+    for (int64_t key = 0; key < keys; key++)
+        head->scores[key] = head->scale * dot(q, head->keys.data + key * head->keys.stride, head->size);
+    float total = exponentials(head->scores, keys);
+    for (int64_t c = 0; c < head->size; c += LANES) {
+        Floats sum = {0};
+        const Element *value = head->values.data + c;
+        for (int64_t key = 0; key < keys; key++, value += head->values.stride)
+            sum += head->scores[key] * load_e(value, head->size - c);
+        store_e(out + c, head->size - c, sum / total);
+    }
+}
+
+void CPU_NAME(cpu_attention_cached)(const Exec *exec, const AttentionCached *p) {
+    const AttentionShape *s = &p->shape;
+    int64_t positions = p->position + s->sequence, heads = s->batch * s->heads;
+#pragma omp parallel num_threads(cpu_team(exec, heads * s->sequence * positions * s->head_size))
+    {
+        float *scores = (float *)exec->workspace + omp_get_thread_num() * cpu_cached_floats(p);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < s->batch * s->groups; i++) remember_group(p, i / s->groups, i % s->groups);
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < heads; i++) {
+            Head head = head_of(p, i / s->heads, i % s->heads, scores);
+            for (int64_t query = 0; query < s->sequence; query++)
+                attend(&head, query, p->position + query + 1);
+        }
+    }
+}
