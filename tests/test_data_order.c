@@ -1,29 +1,15 @@
 // Megatron's data order: random state, splits, indices, samples, batches.
-#include "data/data.h"
 #include "data/gpt_index.h"
 #include "data/random_state.h"
-#include "harness.h"
+#include "test_data_sets.h"
 #include <stdlib.h>
-#include <string.h>
 
 enum { S = 8, SEED = 1234, NUM_DOCUMENTS = 8 };
 static const int lengths[NUM_DOCUMENTS] = {5, 9, 3, 7, 6, 4, 8, 10};
 
-// Document i holds 100*i, 100*i + 1, ...
 static IndexedDataset *make_dataset(int vocab_size) {
-    char prefix[512];
-    snprintf(prefix, sizeof prefix, "%s/order", harness_folder());
-    IndexedWriter *writer;
-    EXPECT_OK(indexed_writer_open(&writer, prefix, 1000));
-    for (int i = 0; i < NUM_DOCUMENTS; i++) {
-        int32_t tokens[16];
-        for (int k = 0; k < lengths[i]; k++) tokens[k] = 100 * i + k;
-        EXPECT_OK(indexed_writer_add(writer, tokens, (size_t)lengths[i]));
-    }
-    EXPECT_OK(indexed_writer_finish(writer));
-    indexed_writer_close(writer);
     IndexedDataset *data = NULL;
-    EXPECT_OK(indexed_dataset_open(&data, prefix, vocab_size));
+    EXPECT_OK(indexed_dataset_open(&data, write_set("order", 0, lengths, NUM_DOCUMENTS), vocab_size));
     return data;
 }
 
@@ -50,6 +36,24 @@ static void shuffles_are_numpys(void) {
     }
 }
 
+// RandomState.randint of 64 bits: the way that shuffles above 2^32 entries draw.
+static void wide_intervals_are_numpys(void) {
+    static const uint64_t large[] = {878802328948, 656147994617, 617876871857,
+                                     662277595166, 737940505758, 1014294388604};
+    static const uint64_t around[] = {327741615, 976413892, 3349725721, 1882953283, 1152936666, 2146978983};
+    RandomState state;
+    random_state_seed(&state, SEED);
+    for (int i = 0; i < 6; i++) {
+        uint64_t got = random_state_interval(&state, (UINT64_C(1) << 40) + 4);
+        EXPECT(got == large[i], "number %d is %llu", i, (unsigned long long)got);
+    }
+    random_state_seed(&state, 7);
+    for (int i = 0; i < 6; i++) {
+        uint64_t got = random_state_interval(&state, UINT32_MAX + (uint64_t)(i >= 3));
+        EXPECT(got == around[i], "number %d is %llu", i, (unsigned long long)got);
+    }
+}
+
 typedef struct {
     int wanted, epochs;
     bool separate;
@@ -73,27 +77,40 @@ static void expect_text(Text *got, const char *want, const char *what, int wante
     text_free(got);
 }
 
-static void indices_are_megatrons(void) {
+static Status open_index(GptIndex *index, const IndexedDataset *data, SplitRange range, int wanted, int s,
+                         int seed, bool wide) {
+    GptIndexSpec spec = {
+        .data = data, .range = range, .num_samples = wanted, .seq_length = s, .seed = seed, .wide = wide};
+    return gpt_index_open(index, &spec);
+}
+
+static void compare_indices(bool wide) {
     IndexedDataset *data = make_dataset(1000);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         GptIndex index;
-        EXPECT_OK(gpt_index_build(&index, data, (SplitRange){0, NUM_DOCUMENTS}, cases[c].wanted, S, SEED));
+        EXPECT_OK(open_index(&index, data, (SplitRange){0, NUM_DOCUMENTS}, cases[c].wanted, S, SEED, wide));
         EXPECT(index.num_epochs == cases[c].epochs && index.separate == cases[c].separate, "%d samples",
                cases[c].wanted);
         Text documents = {0}, starts = {0}, shuffle = {0};
         for (int64_t i = 0; i < index.num_documents; i++)
             text_add(&documents, i ? " %d" : "%d", index.documents[i]);
-        for (int64_t i = 0; i <= index.num_samples; i++)
-            text_add(&starts, i ? " %d,%d" : "%d,%d", index.starts[i].position, index.starts[i].offset);
+        for (int64_t i = 0; i <= index.num_samples; i++) {
+            SampleStart start = gpt_index_start(&index, i);
+            text_add(&starts, "%s%d,%d", i ? " " : "", (int)start.position, (int)start.offset);
+        }
         for (int64_t i = 0; i < index.num_samples; i++)
-            text_add(&shuffle, i ? " %d" : "%d", index.shuffle[i]);
+            text_add(&shuffle, i ? " %d" : "%d", (int)gpt_index_drawn(&index, i));
         expect_text(&documents, cases[c].documents, "documents", cases[c].wanted);
         expect_text(&starts, cases[c].starts, "starts", cases[c].wanted);
         expect_text(&shuffle, cases[c].shuffle, "shuffle", cases[c].wanted);
-        gpt_index_free(&index);
+        gpt_index_close(&index);
     }
     indexed_dataset_close(data);
 }
+
+static void indices_are_megatrons(void) { compare_indices(false); }
+
+static void indices_of_64_bits_are_the_same(void) { compare_indices(true); }
 
 static void samples_are_megatrons(void) {
     static const int32_t want[6][S + 1] = {
@@ -121,24 +138,25 @@ static void laws_of_the_indices(void) {
     for (int s = 1; s < 70; s += 3)
         for (int wanted = 1; wanted < 60; wanted += 2) {
             GptIndex index;
-            EXPECT_OK(gpt_index_build(&index, data, (SplitRange){2, 7}, wanted, s, wanted));
+            EXPECT_OK(open_index(&index, data, (SplitRange){2, 7}, wanted, s, wanted, wanted % 4 == 1));
             EXPECT(index.num_samples >= wanted, "%lld of %d", (long long)index.num_samples, wanted);
             int64_t seen[NUM_DOCUMENTS] = {0}, drawn = 0, apart = 0;
             for (int64_t i = 0; i < index.num_documents; i++) seen[index.documents[i]]++;
             for (int i = 0; i < NUM_DOCUMENTS; i++)
                 EXPECT(seen[i] == (i >= 2 && i < 7 ? index.num_epochs : 0), "document %d", i);
-            for (int64_t i = 0; i < index.num_samples; i++) drawn += index.shuffle[i];
+            for (int64_t i = 0; i < index.num_samples; i++) drawn += gpt_index_drawn(&index, i);
             EXPECT(drawn == index.num_samples * (index.num_samples - 1) / 2,
                    "not a permutation: %d samples of %d", wanted, s);
             SampleStart at = {0, 0};
             for (int64_t i = 0; i <= index.num_samples; i++) {
-                for (; at.position < index.starts[i].position; at.position++, at.offset = 0)
+                SampleStart start = gpt_index_start(&index, i);
+                for (; at.position < start.position; at.position++, at.offset = 0)
                     apart += indexed_dataset_length(data, index.documents[at.position]) - at.offset;
-                apart += index.starts[i].offset - at.offset;
-                at = index.starts[i];
+                apart += start.offset - at.offset;
+                at = start;
                 EXPECT(apart == i * s, "sample %lld starts at token %lld", (long long)i, (long long)apart);
             }
-            gpt_index_free(&index);
+            gpt_index_close(&index);
         }
     indexed_dataset_close(data);
 }
@@ -148,9 +166,9 @@ static void the_last_epoch_is_separate_below_80_percent(void) {
     IndexedDataset *data = make_dataset(1000);
     for (int wanted = 11; wanted <= 20; wanted++) {
         GptIndex index;
-        EXPECT_OK(gpt_index_build(&index, data, (SplitRange){0, NUM_DOCUMENTS}, wanted, 5, SEED));
+        EXPECT_OK(open_index(&index, data, (SplitRange){0, NUM_DOCUMENTS}, wanted, 5, SEED, false));
         EXPECT(index.num_epochs == 2 && index.separate == (wanted < 18), "%d samples", wanted);
-        gpt_index_free(&index);
+        gpt_index_close(&index);
     }
     indexed_dataset_close(data);
 }
@@ -249,7 +267,9 @@ int main(int argc, char **argv) {
     static const Test tests[] = {
         {"mersenne_twister_is_numpys", mersenne_twister_is_numpys},
         {"shuffles_are_numpys", shuffles_are_numpys},
+        {"wide_intervals_are_numpys", wide_intervals_are_numpys},
         {"indices_are_megatrons", indices_are_megatrons},
+        {"indices_of_64_bits_are_the_same", indices_of_64_bits_are_the_same},
         {"samples_are_megatrons", samples_are_megatrons},
         {"laws_of_the_indices", laws_of_the_indices},
         {"the_last_epoch_is_separate_below_80_percent", the_last_epoch_is_separate_below_80_percent},

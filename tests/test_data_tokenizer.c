@@ -73,7 +73,7 @@ static void pieces_are_gpt2s(void) {
         "\xf4\x8f\xbf\xbf",    // 10FFFF itself
     };
     PieceScanner *scanner;
-    EXPECT_OK(piece_scanner_open(&scanner));
+    EXPECT_OK(piece_scanner_open(&scanner, &(const char *){gpt2_pattern}, 1));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Text text = {0}, got = {0};
         for (const char *c = cases[i]; *c; c++)
@@ -91,12 +91,45 @@ static void pieces_are_gpt2s(void) {
     piece_scanner_close(scanner);
 }
 
+// A group around the pattern changes nothing but that it is not recognised as the one that is done by hand.
+static void by_hand_as_by_pcre2(void) {
+    static const char *const parts[] = {
+        "a",  "Z",    "x",    "'",        "'s",           "'re",          "'l",
+        "0",  "9",    " ",    " ",        "\n",           "\t",           "\r",
+        "\v", "\x1c", "\x7f", "\xc3\xa9", "\xe2\x80\x83", "\xe1\xa0\x8e", "\xff",
+        "!"};
+    enum { NUM_PARTS = sizeof parts / sizeof *parts };
+    PieceScanner *hand, *pcre2;
+    Text pattern = {0}, text = {0};
+    text_add(&pattern, "(?:%s)", gpt2_pattern);
+    EXPECT_OK(piece_scanner_open(&hand, &(const char *){gpt2_pattern}, 1));
+    EXPECT_OK(piece_scanner_open(&pcre2, &(const char *){pattern.data}, 1));
+    RngKey key = rng_key(11, "pieces by hand", 0);
+    for (uint64_t round = 0; round < (harness_short() ? 2000U : 20000U); round++) {
+        text.size = 0;
+        for (uint64_t i = 0; i < 1 + round % 40; i++)
+            text_add(&text, "%s", parts[rng_word(key, round, i) % NUM_PARTS]);
+        piece_scanner_start(hand, text.data, text.size);
+        piece_scanner_start(pcre2, text.data, text.size);
+        const char *piece, *want;
+        size_t size, want_size;
+        while (piece_scanner_next(pcre2, &want, &want_size))
+            EXPECT(piece_scanner_next(hand, &piece, &size) && piece == want && size == want_size,
+                   "\"%s\" at byte %td: not %zu bytes", text.data, want - text.data, want_size);
+        EXPECT(!piece_scanner_next(hand, &piece, &size), "\"%s\": more pieces", text.data);
+    }
+    piece_scanner_close(hand);
+    piece_scanner_close(pcre2);
+    text_free(&pattern);
+    text_free(&text);
+}
+
 static void long_runs_scan(void) {
     enum { BYTES = 1 << 20 };
     char *run = malloc(BYTES);
     static const char kinds[] = "a 1!\n'\xff";
     PieceScanner *scanner;
-    EXPECT_OK(piece_scanner_open(&scanner));
+    EXPECT_OK(piece_scanner_open(&scanner, &(const char *){gpt2_pattern}, 1));
     for (const char *kind = kinds; *kind; kind++) {
         memset(run, *kind, BYTES);
         size_t total = 0, size;
@@ -241,8 +274,8 @@ static void merging_equals_the_slow_way(void) {
     Tokenizer *t = trained_on(sample, 400);
     Bpe bpe = {0};
     BpeScratch scratch = {0};
-    EXPECT_OK(tokenizer_save(t, path_of("slow")));
-    EXPECT_OK(bpe_load(&bpe, path_of("slow.vocab.json"), path_of("slow.merges.txt")));
+    EXPECT_OK(tokenizer_save_folder(t, harness_folder()));
+    EXPECT_OK(bpe_load(&bpe, path_of("vocab.json"), path_of("merges.txt")));
     RngKey key = rng_key(3, "pieces", 0);
     for (uint64_t round = 0; round < 3000; round++) {
         char piece[64];
@@ -416,6 +449,7 @@ static void bad_files_are_refused(void) {
 int main(int argc, char **argv) {
     static const Test tests[] = {
         {"pieces_are_gpt2s", pieces_are_gpt2s},
+        {"by_hand_as_by_pcre2", by_hand_as_by_pcre2},
         {"long_runs_scan", long_runs_scan},
         {"trains_as_by_hand", trains_as_by_hand},
         {"ties_go_to_smaller_ids", ties_go_to_smaller_ids},

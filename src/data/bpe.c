@@ -31,6 +31,13 @@ static int spelled_byte(const char *utf8, size_t left, size_t *length) {
     return byte < 256 && bpe_byte_char((unsigned char)byte) == code ? (int)byte : -1;
 }
 
+void bpe_spell(Text *out, const char *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        char utf8[2];
+        text_add_bytes(out, utf8, bpe_spell_byte((unsigned char)bytes[i], utf8));
+    }
+}
+
 // A token with a character that spells no byte is special: its bytes are its text.
 static void add_token_bytes(Bpe *bpe, const char *spelling, size_t size) {
     size_t start = bpe->bytes.size, length;
@@ -46,16 +53,25 @@ static void add_token_bytes(Bpe *bpe, const char *spelling, size_t size) {
     }
 }
 
-bool bpe_add_token(Bpe *bpe, const char *spelling, size_t size) {
+static bool add_token(Bpe *bpe, const char *spelling, size_t size, bool literal) {
     bool added;
     uint32_t id = bytes_map_add(&bpe->spellings, spelling, size, &added);
     if (!added) return false;
     grow_array(&bpe->starts, sizeof *bpe->starts, (size_t)id + 2, &bpe->starts_capacity);
     bpe->starts[id] = bpe->bytes.size;
-    add_token_bytes(bpe, spelling, size);
+    if (literal)
+        text_add_bytes(&bpe->bytes, spelling, size);
+    else
+        add_token_bytes(bpe, spelling, size);
     bpe->starts[id + 1] = bpe->bytes.size;
     return true;
 }
+
+bool bpe_add_token(Bpe *bpe, const char *spelling, size_t size) {
+    return add_token(bpe, spelling, size, false);
+}
+
+bool bpe_add_literal(Bpe *bpe, const char *text, size_t size) { return add_token(bpe, text, size, true); }
 
 int32_t bpe_find(const Bpe *bpe, const char *spelling, size_t size) {
     uint32_t id = bytes_map_find(&bpe->spellings, spelling, size);
@@ -69,6 +85,16 @@ bool bpe_add_merge(Bpe *bpe, int32_t left, int32_t right, int32_t result) {
     grow_array(&bpe->merges, sizeof *bpe->merges, (size_t)rank + 1, &bpe->merges_capacity);
     bpe->merges[rank] = (Merge){left, right, result};
     return true;
+}
+
+void bpe_write_merge(const Bpe *bpe, uint32_t rank, Text *out) {
+    size_t size;
+    const Merge *merge = &bpe->merges[rank];
+    const char *left = bytes_map_at(&bpe->spellings, (uint32_t)merge->left, &size);
+    text_add_bytes(out, left, size);
+    text_add_bytes(out, " ", 1);
+    const char *right = bytes_map_at(&bpe->spellings, (uint32_t)merge->right, &size);
+    text_add_bytes(out, right, size);
 }
 
 void bpe_free(Bpe *bpe) {
@@ -145,13 +171,13 @@ static void merge_at(const Bpe *bpe, BpeScratch *s, struct BpeCandidate c) {
     add_pending(bpe, s, c.at);
 }
 
-// One rank at a time, leftmost first. Pairs born meanwhile wait until the rank is done, as in GPT-2, where a
-// whole pass belongs to one pair: it matters for merge lists in which a pair born of rank r has a lower rank.
+// One rank at a time, leftmost first. In passes, pairs born meanwhile wait until the rank is done.
 static void merge_lowest_rank(const Bpe *bpe, BpeScratch *s) {
     uint32_t rank = s->heap[0].rank;
     while (s->heap_count && s->heap[0].rank == rank) {
         struct BpeCandidate c = heap_pop(s);
         if (rank_at(bpe, s, c.at) == c.rank) merge_at(bpe, s, c); // else it was consumed meanwhile
+        if (!bpe->in_passes) flush_pending(s);
     }
     flush_pending(s);
 }

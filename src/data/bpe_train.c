@@ -236,6 +236,5 @@ void bpe_train(Bpe *bpe, const PieceCounts *counts, int vocab_size, bool (*tick)
         if (tick) more = tick(self, (int)bpe->spellings.count);
     }
     trainer_close(&trainer);
-    bpe->eod = (int32_t)bpe->spellings.count;
-    bpe_add_token(bpe, EOD_SPELLING, strlen(EOD_SPELLING));
+    bpe_add_literal(bpe, EOD_SPELLING, strlen(EOD_SPELLING));
 }

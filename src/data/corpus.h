@@ -1,61 +1,90 @@
 // The text to preprocess: which files, in which order, cut into documents.
 //
 // A file whose name ends in .jsonl (or .json, when it is named itself) holds one JSON document per line,
-// blank lines aside; any other file is one document of text. Folders are read recursively, without hidden
-// entries and links, sorted by path. Files that contain a NUL are no text: they are left out and counted.
+// blank lines aside; any other file is one document of text; each also as .gz or .zst. Folders are read
+// recursively, without hidden entries and links, sorted by path. Files with a NUL among their first 256 KiB are
+// no text: they are left out and counted. "-" is standard input: JSON lines when its first character that is
+// not blank is '{', else text.
 #pragma once
-#include "base/error.h"
-#include "base/text.h"
-#include <stdint.h>
+#include "data/source.h"
 
-enum { MAX_DOCUMENT_BYTES = 1 << 30, BATCH_BYTES = 256 << 10 };
+enum {
+    BATCH_BYTES = 256 << 10,
+    MAX_LINE_BYTES = 64 << 20,
+    MAX_STRETCH_BYTES = 16 << 20, // of text that must not be cut: encoding it takes many times as much
+};
+
+typedef enum { TEXT_FILE, JSON_LINES, STANDARD_INPUT } FileKind;
 
 typedef struct {
     char *path;
-    bool json;
-    int64_t bytes;
+    FileKind kind;
+    Compression compression;
+    int64_t bytes; // as it lies there; 0 for standard input
 } CorpusFile;
 
 typedef struct {
     CorpusFile *files;
     size_t num_files, capacity;
     int64_t bytes;
+    bool endless; // standard input is among them: nobody knows how much there is
 } Corpus;
 
-// ERR_NO_INPUT when an input does not exist.
+// ERR_NO_INPUT when an input does not exist; ERR_USAGE for standard input twice.
 Status corpus_open(Corpus *corpus, const char *const *inputs, int num_inputs);
 void corpus_close(Corpus *corpus);
 
+// A line, a whole text, or a stretch of one.
 typedef struct {
     size_t start, bytes; // in Batch.raw
     const char *path;    // of the corpus
-    int64_t line;        // 0: a text file
+    int64_t line;        // 0: text
+    bool ends;           // false: the next one goes on with the same text
 } Document;
 
 // Some documents in a row, as read. Zero-initialise.
 typedef struct {
-    Text raw;
+    char *raw;
+    size_t raw_bytes, raw_capacity;
     Document *documents;
     size_t count, capacity;
-    int64_t bytes_read; // by the reader up to the end of this batch
+    int64_t bytes_read; // by the reader up to the end of this batch: of text, and of the files as they lie
+    int64_t position;
 } Batch;
 
 void batch_free(Batch *batch);
 
 typedef struct {
+    int64_t max_bytes;    // of whole documents; 0: all
+    int64_t enough_bytes; // stops after the batch that reaches it; 0: never
+    bool may_cut;         // long texts, where cut_place says
+    StandardInput *standard_input;
+    const atomic_bool *cancelled;
+} ReadOptions;
+
+typedef struct {
     const Corpus *corpus;
-    int64_t max_bytes; // 0: all
+    ReadOptions options;
     size_t next_file;
-    FILE *lines; // the JSON lines file being read
-    char *line;  // getline's
-    size_t line_capacity;
-    int64_t line_number, bytes;
-    int64_t num_files, skipped_binary; // read; left out
-    bool full;                         // the next document would pass max_bytes
+    const CorpusFile *file; // being read, from `source`
+    Source *source;
+    bool json, begun,
+        ended;   // its lines are JSON; something of it has been handed out; all of it has been read
+    char *carry; // read, not handed out yet
+    size_t carry_bytes, carry_capacity;
+    int64_t line_number, bytes, finished_bytes; // bytes: of text; finished: of whole files, as they lie
+    int64_t num_files, skipped_binary;          // read; left out
+    bool full;                                  // the next document would pass max_bytes
 } CorpusReader;
 
-void corpus_reader_open(CorpusReader *reader, const Corpus *corpus, int64_t max_bytes);
+void corpus_reader_open(CorpusReader *reader, const Corpus *corpus, ReadOptions options);
 void corpus_reader_close(CorpusReader *reader);
-// The next documents, about BATCH_BYTES of them; none at the end. With max_bytes reading stops before the
-// first document that would pass it; ERR_CONFIG when that is the first of all.
+// The next documents, about BATCH_BYTES of them; none at the end. The same batches whatever the speed at which
+// the input comes. With max_bytes reading stops before the first document that would pass it, ERR_CONFIG when
+// that is the first of all; a text whose length nobody knows before its end (an archive, standard input) ends
+// at the last cut instead. ERR_DATA for lines and stretches that are too long, and for damaged archives.
 Status corpus_read(CorpusReader *reader, Batch *batch);
+
+// Where a long text is cut: how many of its bytes come before the last blank or line end that follows an ASCII
+// letter or digit; 0: nowhere. GPT-2's pattern and those made after it never put the two into one piece.
+size_t cut_place(const char *text, size_t bytes);

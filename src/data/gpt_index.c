@@ -1,7 +1,7 @@
 #include "data/gpt_index.h"
 #include "data/random_state.h"
 #include <inttypes.h>
-#include <stdlib.h>
+#include <string.h>
 
 // What the sizes follow from.
 typedef struct {
@@ -12,6 +12,8 @@ typedef struct {
     int64_t whole_samples; // P, of all epochs but the last when that one is separate, else of all
     bool separate;
 } Plan;
+
+enum { DOCUMENTS, STARTS, DRAWN };
 
 static int64_t count_tokens(const IndexedDataset *data, SplitRange range) {
     int64_t tokens = 0;
@@ -36,102 +38,198 @@ static void plan_epochs(Plan *plan, int64_t wanted, int64_t s) {
     if (plan->separate) plan->whole_samples = before;
 }
 
-static Status make_plan(Plan *plan, const IndexedDataset *data, SplitRange range, int64_t wanted,
-                        int seq_length) {
-    *plan = (Plan){.num_tokens = count_tokens(data, range), .num_sequences = range.end - range.first};
+static Status make_plan(Plan *plan, const GptIndexSpec *spec) {
+    SplitRange range = spec->range;
+    const char *name = indexed_dataset_name(spec->data);
+    *plan = (Plan){.num_tokens = count_tokens(spec->data, range), .num_sequences = range.end - range.first};
     if (plan->num_tokens == 0)
-        return fail(ERR_DATA, "sequences %" PRId64 " to %" PRId64 " of the dataset hold no token",
-                    range.first, range.end);
-    int64_t need, total;
-    bool overflow = __builtin_mul_overflow(wanted, (int64_t)seq_length, &need) ||
-                    __builtin_add_overflow(need, plan->num_tokens, &total) || wanted > INT32_MAX;
-    if (!overflow) plan_epochs(plan, wanted, seq_length);
-    int64_t positions;
-    if (overflow || __builtin_mul_overflow(plan->num_epochs, plan->num_sequences, &positions) ||
-        positions > INT32_MAX || plan->samples >= INT32_MAX)
-        return fail(ERR_UNAVAILABLE,
-                    "%" PRId64 " samples of %d tokens from %" PRId64 " sequences (%" PRId64
-                    " tokens): an index would pass 2^31 entries",
-                    wanted, seq_length, plan->num_sequences, plan->num_tokens);
+        return fail(ERR_DATA, "%s: sequences %" PRId64 " to %" PRId64 " hold no token", name, range.first,
+                    range.end);
+    int64_t need, total, positions;
+    bool overflow = __builtin_mul_overflow(spec->num_samples, (int64_t)spec->seq_length, &need) ||
+                    __builtin_add_overflow(need, plan->num_tokens, &total);
+    if (!overflow) plan_epochs(plan, spec->num_samples, spec->seq_length);
+    if (overflow || __builtin_mul_overflow(plan->num_epochs, plan->num_sequences, &positions))
+        return fail(ERR_UNAVAILABLE, "%" PRId64 " samples of %d tokens are more than can be counted",
+                    spec->num_samples, spec->seq_length);
     if (plan->samples == 0)
         return fail(ERR_DATA,
-                    "sequences %" PRId64 " to %" PRId64 " hold %" PRId64
+                    "%s: sequences %" PRId64 " to %" PRId64 " hold %" PRId64
                     " tokens, one sample takes %d: shorten --seq-length or give more text",
-                    range.first, range.end, plan->num_tokens, seq_length + 1);
+                    name, range.first, range.end, plan->num_tokens, spec->seq_length + 1);
     return OK;
 }
 
-static Status take_memory(GptIndex *index, const Plan *plan) {
+static IndexArray numbers(const char *name, const char *type, int64_t rows, int columns) {
+    return (IndexArray){
+        .name = name, .type = type, .item_bytes = (size_t)(type[2] - '0'), .rows = rows, .columns = columns};
+}
+
+// Numbers are as wide as in Megatron-LM's files. A sequence has less than 2^31 tokens.
+static void describe(GptIndex *index, const Plan *plan, const GptIndexSpec *spec) {
     index->num_epochs = plan->num_epochs;
     index->separate = plan->separate;
     index->num_documents = plan->num_epochs * plan->num_sequences;
     index->num_samples = plan->samples;
-    index->documents = calloc((size_t)index->num_documents, sizeof *index->documents);
-    index->starts = calloc((size_t)plan->samples + 1, sizeof *index->starts);
-    index->shuffle = calloc((size_t)plan->samples, sizeof *index->shuffle);
-    if (index->documents && index->starts && index->shuffle) return OK;
-    return fail(ERR_OS,
-                "no memory for the indices of %" PRId64 " samples and %" PRId64 " sequences (%" PRId64 " MB)",
-                index->num_samples, index->num_documents,
-                (12 * index->num_samples + 4 * index->num_documents) / 1000000);
+    bool wide_starts = spec->wide || index->num_documents > INT32_MAX;
+    bool wide_drawn = spec->wide || index->num_samples >= UINT32_MAX - 1;
+    index->arrays.items[DOCUMENTS] = numbers("document_index", "<i4", index->num_documents, 0);
+    index->arrays.items[STARTS] =
+        numbers("sample_index", wide_starts ? "<i8" : "<i4", index->num_samples + 1, 2);
+    index->arrays.items[DRAWN] = numbers("shuffle_index", wide_drawn ? "<i8" : "<u4", index->num_samples, 0);
+    index->arrays.count = 3;
 }
 
-static void fill_documents(GptIndex *index, const Plan *plan, SplitRange range, RandomState *random) {
-    for (int64_t i = 0; i < index->num_documents; i++)
-        index->documents[i] = (int32_t)(range.first + i % plan->num_sequences);
-    int64_t together = index->num_documents - (plan->separate ? plan->num_sequences : 0);
-    random_state_shuffle(random, index->documents, together);
-    random_state_shuffle(random, index->documents + together, index->num_documents - together);
+// ---- Filling ----------------------------------------------------------------------------------------------
+
+static void fill_documents(int32_t *documents, const Plan *plan, SplitRange range, RandomState *random) {
+    int64_t count = plan->num_epochs * plan->num_sequences;
+    for (int64_t i = 0; i < count; i++) documents[i] = (int32_t)(range.first + i % plan->num_sequences);
+    int64_t together = count - (plan->separate ? plan->num_sequences : 0);
+    random_state_shuffle(random, documents, together);
+    random_state_shuffle(random, documents + together, count - together);
 }
 
 // From the start of one sample to the start of the next, its last token: s + 1 tokens in all.
-static SampleStart next_start(const GptIndex *index, const IndexedDataset *data, SampleStart at, int64_t s) {
+static SampleStart next_start(const IndexArray *documents, const IndexedDataset *data, SampleStart at,
+                              int64_t s) {
+    const int32_t *sequences = documents->data;
     int64_t left = s + 1;
     for (;;) {
-        CHECK(at.position < index->num_documents, "the sample index walks past %" PRId64 " documents",
-              index->num_documents);
-        int64_t length = indexed_dataset_length(data, index->documents[at.position]) - at.offset;
+        CHECK(at.position < documents->rows, "the sample index walks past %" PRId64 " documents",
+              documents->rows);
+        int64_t length = indexed_dataset_length(data, sequences[at.position]) - at.offset;
         if (left <= length) break;
         left -= length;
         at = (SampleStart){at.position + 1, 0};
     }
-    at.offset += (int32_t)left - 1;
+    at.offset += left - 1;
     return at;
 }
 
-static void fill_samples(GptIndex *index, const Plan *plan, const IndexedDataset *data, int64_t s,
-                         RandomState *random) {
-    for (int64_t i = 0; i < index->num_samples; i++) {
-        index->starts[i + 1] = next_start(index, data, index->starts[i], s);
-        index->shuffle[i] = (int32_t)i;
+static void fill_starts(IndexArrays *arrays, const IndexedDataset *data, int64_t s) {
+    const IndexArray *starts = &arrays->items[STARTS];
+    int32_t *narrow = starts->data;
+    int64_t *wide = starts->data;
+    SampleStart at = {0, 0};
+    for (int64_t i = 0; i < starts->rows; i++) {
+        if (i) at = next_start(&arrays->items[DOCUMENTS], data, at, s);
+        if (starts->item_bytes == 8) {
+            wide[2 * i] = at.position;
+            wide[2 * i + 1] = at.offset;
+        } else {
+            narrow[2 * i] = (int32_t)at.position;
+            narrow[2 * i + 1] = (int32_t)at.offset;
+        }
     }
-    random_state_shuffle(random, index->shuffle, plan->whole_samples);
-    random_state_shuffle(random, index->shuffle + plan->whole_samples,
-                         index->num_samples - plan->whole_samples);
 }
 
-Status gpt_index_build(GptIndex *index, const IndexedDataset *data, SplitRange range, int64_t num_samples,
-                       int seq_length, int seed) {
-    CHECK(num_samples >= 0 && seq_length > 0 && seed >= 0, "%" PRId64 " samples, length %d, seed %d",
-          num_samples, seq_length, seed);
+// Unsigned numbers of 32 bits are moved about as signed ones.
+static void fill_drawn(IndexArray *drawn, const Plan *plan, RandomState *random) {
+    int64_t whole = plan->whole_samples, *wide = drawn->data;
+    if (drawn->item_bytes == 8) {
+        for (int64_t i = 0; i < drawn->rows; i++) wide[i] = i;
+        random_state_shuffle_wide(random, wide, whole);
+        random_state_shuffle_wide(random, wide + whole, drawn->rows - whole);
+        return;
+    }
+    uint32_t *narrow = drawn->data;
+    for (int64_t i = 0; i < drawn->rows; i++) narrow[i] = (uint32_t)i;
+    random_state_shuffle(random, drawn->data, whole);
+    random_state_shuffle(random, (int32_t *)drawn->data + whole, drawn->rows - whole);
+}
+
+typedef struct {
+    const GptIndexSpec *spec;
+    const Plan *plan;
+} Job;
+
+static void fill(const void *self, IndexArrays *arrays) {
+    const Job *job = self;
+    RandomState random;
+    random_state_seed(&random, (uint32_t)job->spec->seed);
+    fill_documents(arrays->items[DOCUMENTS].data, job->plan, job->spec->range, &random);
+    fill_starts(arrays, job->spec->data, job->spec->seq_length);
+    fill_drawn(&arrays->items[DRAWN], job->plan, &random);
+}
+
+// ---- Reading ----------------------------------------------------------------------------------------------
+
+static SampleStart start_at(const IndexArray *starts, int64_t i) {
+    if (starts->item_bytes == 8) return ((const SampleStart *)starts->data)[i];
+    const int32_t *narrow = starts->data;
+    return (SampleStart){narrow[2 * i], narrow[2 * i + 1]};
+}
+
+static int64_t drawn_at(const IndexArray *drawn, int64_t i) {
+    return drawn->item_bytes == 8 ? ((const int64_t *)drawn->data)[i] : ((const uint32_t *)drawn->data)[i];
+}
+
+SampleStart gpt_index_start(const GptIndex *index, int64_t sample) {
+    return start_at(&index->arrays.items[STARTS], sample);
+}
+
+int64_t gpt_index_drawn(const GptIndex *index, int64_t i) { return drawn_at(&index->arrays.items[DRAWN], i); }
+
+// That reading a sample stays inside the data and the arrays.
+static bool is_sound(const void *self, const IndexArrays *arrays) {
+    const SplitRange range = ((const Job *)self)->spec->range;
+    const IndexArray *documents = &arrays->items[DOCUMENTS], *starts = &arrays->items[STARTS];
+    const IndexArray *drawn = &arrays->items[DRAWN];
+    const int32_t *sequences = documents->data;
+    bool sound = true;
+    for (int64_t i = 0; i < documents->rows; i++)
+        sound &= sequences[i] >= range.first && sequences[i] < range.end;
+    for (int64_t i = 0; i < starts->rows; i++) {
+        SampleStart at = start_at(starts, i);
+        sound &= at.position >= 0 && at.position < documents->rows && at.offset >= 0;
+    }
+    for (int64_t i = 0; i < drawn->rows; i++)
+        sound &= drawn_at(drawn, i) >= 0 && drawn_at(drawn, i) < drawn->rows;
+    return sound;
+}
+
+// Sequences are known by their lengths: whatever their tokens are and wherever they lie, the order is this.
+static uint64_t hash_lengths(const IndexedDataset *data, SplitRange range) {
+    enum { BLOCK = 4096 };
+    int32_t lengths[BLOCK];
+    uint64_t hash = 0;
+    for (int64_t first = range.first; first < range.end; first += BLOCK) {
+        int count = range.end - first < BLOCK ? (int)(range.end - first) : BLOCK;
+        for (int i = 0; i < count; i++) lengths[i] = indexed_dataset_length(data, first + i);
+        hash = index_hash(lengths, (size_t)count * sizeof *lengths, hash);
+    }
+    return hash;
+}
+
+static void add_description(Text *out, const GptIndexSpec *spec) {
+    text_add(out,
+             "trireme, order of samples, version 1\n"
+             "sequences %" PRId64 " to %" PRId64 ", lengths %016" PRIx64 "\n"
+             "samples wanted %" PRId64 "\nsequence length %d\nseed %d\n%s",
+             spec->range.first, spec->range.end, hash_lengths(spec->data, spec->range), spec->num_samples,
+             spec->seq_length, spec->seed, spec->wide ? "64 bits\n" : "");
+}
+
+Status gpt_index_open(GptIndex *index, const GptIndexSpec *spec) {
+    CHECK(spec->num_samples >= 0 && spec->seq_length > 0 && spec->seed >= 0,
+          "%" PRId64 " samples, length %d, seed %d", spec->num_samples, spec->seq_length, spec->seed);
     *index = (GptIndex){0};
     Plan plan;
-    TRY(make_plan(&plan, data, range, num_samples, seq_length));
-    Status status = take_memory(index, &plan);
-    if (status != OK) {
-        gpt_index_free(index);
-        return status;
-    }
-    RandomState random;
-    random_state_seed(&random, (uint32_t)seed);
-    fill_documents(index, &plan, range, &random);
-    fill_samples(index, &plan, data, seq_length, &random);
-    return OK;
+    TRY(make_plan(&plan, spec));
+    describe(index, &plan, spec);
+    Text description = {0};
+    char kind[32];
+    snprintf(kind, sizeof kind, "GPTDataset-%s", split_name(spec->split));
+    if (spec->cache) add_description(&description, spec);
+    IndexRecipe recipe = {spec->cache, kind, text_string(&description), fill, is_sound, &(Job){spec, &plan}};
+    Status status = index_arrays_open(&index->arrays, &recipe);
+    text_free(&description);
+    index->documents = index->arrays.items[DOCUMENTS].data;
+    return status;
 }
 
-void gpt_index_free(GptIndex *index) {
-    free(index->documents);
-    free(index->starts);
-    free(index->shuffle);
+void gpt_index_close(GptIndex *index) {
+    index_arrays_close(&index->arrays);
     *index = (GptIndex){0};
 }

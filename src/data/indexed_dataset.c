@@ -1,5 +1,6 @@
 #include "data/data.h"
 #include "data/indexed_format.h"
+#include "data/mock.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -21,6 +22,8 @@ struct IndexedDataset {
     size_t token_bytes;
     int64_t num_sequences, num_documents, num_tokens;
     const char *lengths, *offsets, *documents; // into idx; unaligned
+    int32_t *mock_lengths;                     // of synthetic data, else NULL
+    int mock_eod;
 };
 
 static int64_t i32_at(const char *array, int64_t i) {
@@ -172,14 +175,39 @@ Status indexed_dataset_open(IndexedDataset **dataset, const char *prefix, int vo
     return status;
 }
 
+// Nothing but the lengths is kept: a token follows from its place.
+Status indexed_dataset_open_mock(IndexedDataset **dataset, int vocab_size, int eod) {
+    IndexedDataset *d = *dataset = calloc(1, sizeof *d);
+    if (d) d->mock_lengths = malloc(MOCK_SEQUENCES * sizeof *d->mock_lengths);
+    if (!d || !d->mock_lengths) {
+        indexed_dataset_close(d);
+        *dataset = NULL;
+        return fail(ERR_OS, "no memory for synthetic data");
+    }
+    mock_lengths(d->mock_lengths);
+    d->vocab_size = vocab_size;
+    d->mock_eod = eod;
+    d->lengths = (const char *)d->mock_lengths;
+    d->num_sequences = d->num_documents = MOCK_SEQUENCES;
+    for (int i = 0; i < MOCK_SEQUENCES; i++) d->num_tokens += d->mock_lengths[i];
+    return OK;
+}
+
 void indexed_dataset_close(IndexedDataset *dataset) {
     if (!dataset) return;
+    free(dataset->mock_lengths);
     if (dataset->idx.data) munmap((void *)(uintptr_t)dataset->idx.data, dataset->idx.bytes);
     if (dataset->bin.data) munmap((void *)(uintptr_t)dataset->bin.data, dataset->bin.bytes);
     free(dataset);
 }
 
 // ---- Reading ------------------------------------------------------------------------------------------
+
+const char *indexed_dataset_name(const IndexedDataset *d) {
+    return d->mock_lengths ? "mock data" : d->idx.path;
+}
+
+int indexed_dataset_token_bytes(const IndexedDataset *dataset) { return (int)dataset->token_bytes; }
 
 int64_t indexed_dataset_num_sequences(const IndexedDataset *dataset) { return dataset->num_sequences; }
 
@@ -200,11 +228,23 @@ static int32_t token_at(const char *from, size_t token_bytes) {
     return small;
 }
 
+static void read_mock(const IndexedDataset *d, int64_t sequence, int64_t offset, int64_t count, int32_t *out,
+                      size_t stride) {
+    int64_t last = d->mock_lengths[sequence] - 1;
+    int64_t period = d->vocab_size > 0 ? d->vocab_size : INT32_MAX;
+    for (int64_t i = offset; i < offset + count; i++, out += stride)
+        *out = i == last ? d->mock_eod : (int32_t)((i + 1) % period);
+}
+
 Status indexed_dataset_read(const IndexedDataset *d, int64_t sequence, int64_t offset, int64_t count,
                             int32_t *out, size_t stride) {
     CHECK(offset >= 0 && count >= 0 && offset + count <= indexed_dataset_length(d, sequence),
           "tokens %" PRId64 " + %" PRId64 " of sequence %" PRId64, offset, count, sequence);
     if (!count) return OK;
+    if (d->mock_lengths) {
+        read_mock(d, sequence, offset, count, out, stride);
+        return OK;
+    }
     const char *from = d->bin.data + i64_at(d->offsets, sequence) + offset * (int64_t)d->token_bytes;
     int32_t limit = d->vocab_size > 0 ? d->vocab_size : INT32_MAX;
     for (int64_t i = 0; i < count; i++, from += d->token_bytes, out += stride) {

@@ -24,7 +24,7 @@ static uint64_t mix(uint64_t a, uint64_t b) {
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-static uint32_t hash_bytes(const char *bytes, size_t size) {
+uint32_t bytes_hash(const char *bytes, size_t size) {
     uint64_t hash = size, word = 0;
     for (; size >= 8; bytes += 8, size -= 8) {
         memcpy(&word, bytes, 8);
@@ -69,12 +69,12 @@ static void bytes_rehash(BytesMap *map) {
 
 uint32_t bytes_map_find(const BytesMap *map, const char *bytes, size_t size) {
     if (!map->count) return NOT_FOUND;
-    return *bytes_slot(map, bytes, size, hash_bytes(bytes, size)) - 1; // a free slot is 0: 0 - 1 is NOT_FOUND
+    return *bytes_slot(map, bytes, size, bytes_hash(bytes, size)) - 1; // a free slot is 0: 0 - 1 is NOT_FOUND
 }
 
 uint32_t bytes_map_add(BytesMap *map, const char *bytes, size_t size, bool *added) {
     if (map->count >= map->num_slots / 2) bytes_rehash(map);
-    uint32_t hash = hash_bytes(bytes, size), *slot = bytes_slot(map, bytes, size, hash);
+    uint32_t hash = bytes_hash(bytes, size), *slot = bytes_slot(map, bytes, size, hash);
     *added = *slot == 0;
     if (!*added) return *slot - 1;
     CHECK(size < UINT32_MAX, "a string of %zu bytes as a key", size);
@@ -82,7 +82,8 @@ uint32_t bytes_map_add(BytesMap *map, const char *bytes, size_t size, bool *adde
     grow_array(&map->pool, 1, map->pool_bytes + size + 1, &map->pool_capacity);
     if (size) memcpy(map->pool + map->pool_bytes, bytes, size);
     map->entries[map->count] = (struct BytesEntry){map->pool_bytes, (uint32_t)size, hash};
-    map->pool_bytes += size;
+    map->pool[map->pool_bytes + size] = '\0';
+    map->pool_bytes += size + 1;
     *slot = ++map->count;
     return map->count - 1;
 }

@@ -10,9 +10,11 @@
 // Grows `*array` (elements of `size` bytes) so that `need` of them fit.
 void grow_array(void *array, size_t size, size_t need, size_t *capacity);
 
+uint32_t bytes_hash(const char *bytes, size_t size);
+
 // Byte strings. Zero-initialise.
 typedef struct {
-    char *pool; // all strings, one after another
+    char *pool; // all strings, a NUL behind each
     size_t pool_bytes, pool_capacity;
     struct BytesEntry {
         size_t start;

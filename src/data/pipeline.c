@@ -6,9 +6,14 @@
 #include <time.h>
 
 typedef struct {
-    bool done;
     Status status;
     char *message; // when it failed
+} Outcome;
+
+typedef struct {
+    bool done;
+    size_t weight;
+    Outcome outcome;
 } Slot;
 
 // Items are numbered; item i sits in slot i % num_slots. consumed <= taken <= produced <= consumed +
@@ -21,10 +26,28 @@ typedef struct {
     Slot *slots;
     int num_slots, num_workers; // workers that have begun
     long produced, taken, consumed;
-    bool stop;
+    size_t weight, max_weight; // of the items between produced and consumed
+    bool ended, stop;          // nothing more is produced; everybody leaves
+    Outcome production;
 } Pipeline;
 
 int pipeline_num_slots(int workers) { return workers * SLOTS_PER_WORKER; }
+
+static Outcome outcome_of(Status status) {
+    return (Outcome){status, status == OK ? NULL : strdup(fail_message())};
+}
+
+static Status repeat(const Outcome *outcome) {
+    if (outcome->status == OK) return OK;
+    return fail(outcome->status, "%s", outcome->message ? outcome->message : "");
+}
+
+static void announce(Pipeline *p) {
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
+
+// ---- Workers ----------------------------------------------------------------------------------------------
 
 // The next item for a worker, -1 when there will be none.
 static long take(Pipeline *p) {
@@ -44,15 +67,62 @@ static void *worker_main(void *argument) {
     pthread_mutex_unlock(&p->lock);
     for (long item; (item = take(p)) >= 0;) {
         int slot = (int)(item % p->num_slots);
-        Status status = p->steps->work(p->self, worker, slot);
+        Outcome outcome = outcome_of(p->steps->work(p->self, worker, slot));
         pthread_mutex_lock(&p->lock);
-        p->slots[slot] = (Slot){true, status, status == OK ? NULL : strdup(fail_message())};
-        pthread_cond_broadcast(&p->changed);
-        pthread_mutex_unlock(&p->lock);
+        p->slots[slot].outcome = outcome;
+        p->slots[slot].done = true;
+        announce(p);
     }
     rank_enter(NULL);
     return NULL;
 }
+
+// ---- The producer -----------------------------------------------------------------------------------------
+
+static bool has_slot(Pipeline *p) {
+    pthread_mutex_lock(&p->lock);
+    while (!p->stop && p->produced - p->consumed == p->num_slots) pthread_cond_wait(&p->changed, &p->lock);
+    bool stop = p->stop;
+    pthread_mutex_unlock(&p->lock);
+    return !stop;
+}
+
+// The item waits in its slot until those before it leave room for its weight.
+static void publish(Pipeline *p, int slot, size_t weight) {
+    pthread_mutex_lock(&p->lock);
+    while (!p->stop && p->weight && p->weight + weight > p->max_weight)
+        pthread_cond_wait(&p->changed, &p->lock);
+    p->slots[slot].weight = weight;
+    p->weight += weight;
+    p->produced++;
+    announce(p);
+}
+
+static Status produce_all(Pipeline *p) {
+    for (bool end = false; has_slot(p);) {
+        int slot = (int)(p->produced % p->num_slots);
+        size_t weight = 0;
+        TRY(p->steps->produce(p->self, slot, &weight, &end));
+        if (end) return OK;
+        publish(p, slot, weight);
+    }
+    return OK;
+}
+
+static void *producer_main(void *argument) {
+    Pipeline *p = argument;
+    Rank rank = {.size = 1, .tp = -1, .dp = -1, .pp = -1};
+    rank_enter(&rank);
+    Outcome outcome = outcome_of(produce_all(p));
+    pthread_mutex_lock(&p->lock);
+    p->production = outcome;
+    p->ended = true;
+    announce(p);
+    rank_enter(NULL);
+    return NULL;
+}
+
+// ---- The consumer -----------------------------------------------------------------------------------------
 
 static void wait_a_little(Pipeline *p) {
     struct timespec until;
@@ -63,83 +133,72 @@ static void wait_a_little(Pipeline *p) {
     pthread_cond_timedwait(&p->changed, &p->lock, &until);
 }
 
-static Status produce_one(Pipeline *p, bool *end) {
-    TRY(p->steps->produce(p->self, (int)(p->produced % p->num_slots), end));
-    if (*end) return OK;
-    pthread_mutex_lock(&p->lock);
-    p->produced++;
-    pthread_cond_broadcast(&p->changed);
-    pthread_mutex_unlock(&p->lock);
-    return OK;
-}
-
-// Waits until the oldest item is done; true at once when instead another could be produced.
-static bool oldest_done(Pipeline *p, bool may_produce) {
+// Waits a little for the oldest item to be done, or for the end of all.
+static bool oldest_done(Pipeline *p, bool *end) {
     Slot *oldest = &p->slots[p->consumed % p->num_slots];
     pthread_mutex_lock(&p->lock);
-    bool done = p->consumed < p->produced && oldest->done;
-    if (!done && !may_produce) wait_a_little(p);
+    if (!oldest->done && !(p->ended && p->consumed == p->produced)) wait_a_little(p);
+    bool done = oldest->done;
+    *end = !done && p->ended && p->consumed == p->produced;
     pthread_mutex_unlock(&p->lock);
     return done;
 }
 
 static Status consume_one(Pipeline *p) {
-    int slot = (int)(p->consumed % p->num_slots);
-    if (p->slots[slot].status != OK)
-        return fail(p->slots[slot].status, "%s", p->slots[slot].message ? p->slots[slot].message : "");
-    TRY(p->steps->consume(p->self, slot));
-    p->slots[slot].done = false;
+    Slot *slot = &p->slots[p->consumed % p->num_slots];
+    TRY(repeat(&slot->outcome));
+    TRY(p->steps->consume(p->self, (int)(p->consumed % p->num_slots)));
+    pthread_mutex_lock(&p->lock);
+    slot->done = false;
+    p->weight -= slot->weight;
     p->consumed++;
+    announce(p);
     return OK;
 }
 
 // A producer's failure counts only after the items before it: theirs come first.
 static Status drive(Pipeline *p) {
-    bool end = false;
-    Status produced = OK;
-    char *message = NULL;
-    for (;;) {
-        p->steps->tick(p->self);
-        bool may_produce = !end && p->produced - p->consumed < p->num_slots;
-        Status status = OK;
-        if (oldest_done(p, may_produce))
-            status = consume_one(p);
-        else if (may_produce && (produced = produce_one(p, &end)) != OK) {
-            end = true;
-            message = strdup(fail_message());
-        }
-        if (status != OK || (end && p->consumed == p->produced)) {
-            if (status == OK && produced != OK) status = fail(produced, "%s", message ? message : "");
-            free(message);
-            return status;
-        }
+    for (bool end = false;;) {
+        TRY(p->steps->tick(p->self));
+        if (oldest_done(p, &end)) TRY(consume_one(p));
+        if (end) return repeat(&p->production);
     }
 }
 
-static Status run_workers(Pipeline *p, int workers) {
-    pthread_t threads[MAX_WORKERS];
-    int started = 0;
-    while (started < workers && pthread_create(&threads[started], NULL, worker_main, p) == 0) started++;
-    Status status = started == workers ? drive(p) : fail(ERR_OS, "cannot start %d worker threads", workers);
+// ---- The whole --------------------------------------------------------------------------------------------
+
+static void stop(Pipeline *p) {
     pthread_mutex_lock(&p->lock);
     p->stop = true;
-    pthread_cond_broadcast(&p->changed);
-    pthread_mutex_unlock(&p->lock);
+    announce(p);
+    p->steps->cancel(p->self);
+}
+
+static Status run_threads(Pipeline *p, int workers) {
+    pthread_t producer, threads[MAX_WORKERS];
+    int started = 0;
+    while (started < workers && pthread_create(&threads[started], NULL, worker_main, p) == 0) started++;
+    bool all = started == workers && pthread_create(&producer, NULL, producer_main, p) == 0;
+    Status status = all ? drive(p) : fail(ERR_OS, "cannot start %d threads", workers + 1);
+    stop(p);
+    if (all) pthread_join(producer, NULL);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     return status;
 }
 
-Status pipeline_run(const PipelineSteps *steps, void *self, int workers) {
+Status pipeline_run(const PipelineSteps *steps, void *self, int workers, size_t max_weight) {
     CHECK(workers >= 1 && workers <= MAX_WORKERS, "%d workers", workers);
-    Pipeline p = {.steps = steps, .self = self, .num_slots = pipeline_num_slots(workers)};
+    Pipeline p = {
+        .steps = steps, .self = self, .num_slots = pipeline_num_slots(workers), .max_weight = max_weight};
     p.slots = calloc((size_t)p.num_slots, sizeof *p.slots);
     if (!p.slots) return fail(ERR_OS, "no memory for %d workers", workers);
     pthread_mutex_init(&p.lock, NULL);
     pthread_cond_init(&p.changed, NULL);
-    Status status = run_workers(&p, workers);
+    Status status = run_threads(&p, workers);
     pthread_cond_destroy(&p.changed);
     pthread_mutex_destroy(&p.lock);
-    for (int i = 0; i < p.num_slots; i++) free(p.slots[i].message);
+    for (int i = 0; i < p.num_slots; i++) free(p.slots[i].outcome.message);
     free(p.slots);
+    free(p.production.message);
     return status;
 }

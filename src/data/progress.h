@@ -1,5 +1,5 @@
-// One live line on a terminal (unless `plain`), else a plain line every few seconds: what, how far, how fast.
-// NULL stream: silent.
+// One live line on a terminal (unless `plain`), else a plain line each second: what, how far, how fast, how
+// long still. NULL stream: silent.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,12 +10,16 @@ typedef struct {
     bool terminal;
     const char *what, *unit;
     double unit_size; // of what is counted, 1e6 for bytes shown as MB
-    int64_t total;
     double start_s, next_s;
 } Progress;
 
-Progress progress_start(FILE *out, bool plain, const char *what, int64_t total, const char *unit,
-                        double unit_size);
-void progress_update(Progress *progress, int64_t done); // cheap; prints when it is time
-void progress_line(Progress *progress, int64_t done);   // prints now, unless there is a live line
-void progress_end(Progress *progress, int64_t done);    // the last state and a line end, on a terminal
+// What is done, counted, and as a share of all of it; NAN when nobody knows how much there is.
+typedef struct {
+    int64_t count;
+    double share;
+} Done;
+
+Progress progress_start(FILE *out, bool plain, const char *what, const char *unit, double unit_size);
+void progress_update(Progress *progress, Done done); // cheap; prints when it is time
+void progress_line(Progress *progress, Done done);   // prints now, unless there is a live line
+void progress_end(Progress *progress, Done done);    // the last state and a line end, on a terminal

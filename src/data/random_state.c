@@ -27,19 +27,33 @@ uint32_t random_state_draw(RandomState *state) {
     return y ^ y >> 18;
 }
 
-// Uniform in [0, max]: draws under the smallest mask that covers max, until one is not above it.
-static uint32_t interval(RandomState *state, uint32_t max) {
+static uint64_t draw_wide(RandomState *state) {
+    uint64_t high = random_state_draw(state);
+    return high << 32 | random_state_draw(state);
+}
+
+// Draws under the smallest mask that covers max, until one is not above it.
+uint64_t random_state_interval(RandomState *state, uint64_t max) {
     if (max == 0) return 0;
-    uint32_t mask = UINT32_MAX >> __builtin_clz(max), value;
-    do value = random_state_draw(state) & mask;
+    uint64_t mask = UINT64_MAX >> __builtin_clzll(max), value;
+    do value = (max > UINT32_MAX ? draw_wide(state) : random_state_draw(state)) & mask;
     while (value > max);
     return value;
 }
 
 void random_state_shuffle(RandomState *state, int32_t *values, int64_t count) {
     for (int64_t i = count - 1; i > 0; i--) {
-        uint32_t j = interval(state, (uint32_t)i);
+        uint64_t j = random_state_interval(state, (uint64_t)i);
         int32_t kept = values[i];
+        values[i] = values[j];
+        values[j] = kept;
+    }
+}
+
+void random_state_shuffle_wide(RandomState *state, int64_t *values, int64_t count) {
+    for (int64_t i = count - 1; i > 0; i--) {
+        uint64_t j = random_state_interval(state, (uint64_t)i);
+        int64_t kept = values[i];
         values[i] = values[j];
         values[j] = kept;
     }

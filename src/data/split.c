@@ -1,10 +1,16 @@
 #include "data/data.h"
+#include "data/gpt_index.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const split_names[NUM_SPLITS] = {"train", "validation", "test"};
+
+const char *split_name(Split split) {
+    static const char *const short_names[NUM_SPLITS] = {"train", "valid", "test"};
+    return short_names[split];
+}
 
 // Every run of [.0-9] is a number; what stands between them does not matter.
 static Status split_weights(const char *split, double weights[NUM_SPLITS]) {

@@ -1,0 +1,24 @@
+// In which order a blend draws from its members. Source: Megatron-LM, BlendedDataset and
+// build_blending_indices.
+#pragma once
+#include "data/cache.h"
+#include "data/data.h"
+
+enum { MAX_MEMBERS = INT16_MAX };
+
+typedef struct {
+    int64_t size;          // samples
+    const int16_t *member; // [size] whose sample is drawn i-th,
+    const int64_t *sample; // [size] and which of its samples: 0, 1, 2 ... of each member
+    IndexArrays arrays;    // the two above
+} BlendOrder;
+
+// Weights that sum to 1, added up as NumPy does it.
+void blend_normalize(double *weights, int count);
+// What a member of weight `share` is asked for when `samples` are.
+int64_t blend_target(int64_t samples, double share);
+// For i = 0, 1 ... the member with the largest shares[k] * max(i, 1) - (drawn so far), the first of equals.
+// sizes [count], or NULL: a member that has given so many samples is passed over. `cache` as in GptSource.
+Status blend_order_open(BlendOrder *order, const double *shares, const int64_t *sizes, int count,
+                        int64_t samples, Split split, const char *cache);
+void blend_order_close(BlendOrder *order);

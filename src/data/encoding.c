@@ -1,0 +1,217 @@
+#include "data/encoding.h"
+#include "data/maps.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LARGE_BYTES = 4 << 20 }; // of a document; what it took is given back
+
+// ---- Tools ------------------------------------------------------------------------------------------------
+
+void slot_open(Slot *slot, int num_outputs) {
+    *slot = (Slot){.outputs = calloc((size_t)num_outputs, sizeof *slot->outputs)};
+    CHECK(slot->outputs, "no memory for %d outputs", num_outputs);
+}
+
+void slot_close(Slot *slot, int num_outputs) {
+    for (int k = 0; slot->outputs && k < num_outputs; k++) {
+        token_list_free(&slot->outputs[k].tokens);
+        free(slot->outputs[k].parts);
+    }
+    free(slot->outputs);
+    batch_free(&slot->batch);
+    *slot = (Slot){0};
+}
+
+void worker_open(Worker *w, const char *const *json_keys, int num_json_keys, const atomic_int *stopped) {
+    *w = (Worker){.stopped = stopped};
+    json_line_open(&w->json, json_keys, num_json_keys);
+}
+
+Status worker_encodes(Worker *w, const Tokenizer *tokenizer, bool may_cut) {
+    w->tokenizer = tokenizer;
+    w->may_cut = may_cut;
+    return encoder_open(&w->encoder, tokenizer);
+}
+
+void worker_close(Worker *w) {
+    piece_counter_close(w->counter);
+    encoder_close(w->encoder);
+    json_line_free(&w->json);
+    *w = (Worker){0};
+}
+
+// Scratch and caches grow with the largest document: with one worker after another they would fill memory.
+static Status renew(Worker *w) {
+    text_free(&w->json.scratch);
+    if (!w->encoder) return OK;
+    encoder_close(w->encoder);
+    w->encoder = NULL;
+    return encoder_open(&w->encoder, w->tokenizer);
+}
+
+// ---- One document -----------------------------------------------------------------------------------------
+
+static Status about(const Document *d, Status status, const char *what) {
+    return d->line ? fail(status, "%s:%" PRId64 ": %s", d->path, d->line, what)
+                   : fail(status, "%s: %s", d->path, what);
+}
+
+// Where the first stretch of a text ends.
+static size_t first_stretch(const Worker *w, const char *text, size_t bytes) {
+    for (size_t most = BATCH_BYTES; w->may_cut && most < bytes; most *= 2) {
+        size_t cut = cut_place(text, most);
+        if (cut) return cut;
+    }
+    return bytes;
+}
+
+// A long text in stretches, since what an encoder needs grows with what it gets at once.
+static Status encode_text(Worker *w, const Document *d, const char *text, size_t bytes, TokenList *out) {
+    for (size_t stretch; bytes; text += stretch, bytes -= stretch) {
+        stretch = first_stretch(w, text, bytes);
+        if (stretch > MAX_STRETCH_BYTES)
+            return about(d, ERR_DATA, "a string of more than 16 MiB without a place where it may be cut");
+        Status status = encoder_encode(w->encoder, text, stretch, out);
+        if (status != OK) return about(d, status, fail_message());
+    }
+    return OK;
+}
+
+// Counts or encodes one text.
+static Status take_text(Worker *w, Slot *slot, const Document *d, const char *text, size_t bytes, Output *out,
+                        Part part) {
+    slot->text_bytes += (int64_t)bytes;
+    if (w->counter) {
+        piece_counter_add(w->counter, text, bytes);
+        return OK;
+    }
+    size_t before = out->tokens.count;
+    TRY(encode_text(w, d, text, bytes, &out->tokens));
+    part.tokens = out->tokens.count - before;
+    grow_array(&out->parts, sizeof *out->parts, out->num_parts + 1, &out->capacity);
+    out->parts[out->num_parts++] = part;
+    return OK;
+}
+
+static Status bad_line(const Document *d, const char *key, const char *why) {
+    return fail(ERR_DATA, "%s:%" PRId64 ": %s \"%s\"%s", d->path, d->line, why, key,
+                strcmp(why, "no key") ? " is not a string or a list of strings"
+                                      : " (--json-keys names the keys to read)");
+}
+
+static Status take_list(Worker *w, Slot *slot, const Document *d, JsonCursor at, const char *key,
+                        Output *out) {
+    const char *string;
+    size_t bytes;
+    for (bool more = json_line_begins_list(&at); more; more = json_line_next_element(&at)) {
+        if (!json_line_string(&w->json, &at, &string, &bytes)) return bad_line(d, key, "the value of");
+        TRY(take_text(w, slot, d, string, bytes, out, (Part){.sentence = true}));
+    }
+    return take_text(w, slot, d, "", 0, out, (Part){.ends = true});
+}
+
+static Status take_key(Worker *w, Slot *slot, const Document *d, JsonCursor at, int k) {
+    const char *string, *key = w->json.keys[k];
+    size_t bytes;
+    at.at = w->json.values[k];
+    if (!at.at) return bad_line(d, key, "no key");
+    if (json_line_string(&w->json, &at, &string, &bytes))
+        return take_text(w, slot, d, string, bytes, &slot->outputs[k], (Part){.ends = true});
+    if (at.text[at.at] != '[') return bad_line(d, key, "the value of");
+    return take_list(w, slot, d, at, key, &slot->outputs[k]);
+}
+
+static Status take_line(Worker *w, Slot *slot, const Document *d, const char *line) {
+    JsonCursor cursor = {.text = line, .bytes = d->bytes - (line[d->bytes - 1] == '\n')};
+    if (!json_line_scan(&w->json, &cursor))
+        return fail(ERR_DATA, "%s:%" PRId64 ": byte %zu: %s", d->path, d->line, cursor.at, cursor.error);
+    for (int k = 0; k < w->json.num_keys; k++) TRY(take_key(w, slot, d, cursor, k));
+    return OK;
+}
+
+static Status take_document(Worker *w, Slot *slot, const Document *d) {
+    const char *raw = slot->batch.raw + d->start;
+    if (d->line)
+        TRY(take_line(w, slot, d, raw));
+    else
+        TRY(take_text(w, slot, d, raw, d->bytes, &slot->outputs[0], (Part){.ends = d->ends}));
+    return d->bytes > LARGE_BYTES ? renew(w) : OK;
+}
+
+// ---- A batch ----------------------------------------------------------------------------------------------
+
+// Empty again; what one large document took goes back.
+static void clear(Output *out) {
+    if (out->tokens.capacity > LARGE_BYTES / sizeof(int32_t)) token_list_free(&out->tokens);
+    out->tokens.count = out->num_parts = 0;
+}
+
+Status encode_batch(Worker *w, Slot *slot) {
+    slot->text_bytes = 0;
+    for (int k = 0; k < w->json.num_keys; k++) clear(&slot->outputs[k]);
+    for (size_t i = 0; i < slot->batch.count; i++) {
+        if (w->stopped && *w->stopped) return fail(INTERRUPTED, "stopped by a signal");
+        TRY(take_document(w, slot, &slot->batch.documents[i]));
+    }
+    return OK;
+}
+
+static Status write_output(const Output *out, IndexedWriter *writer, int32_t eod) {
+    const int32_t *ids = out->tokens.ids;
+    for (const Part *part = out->parts; part < out->parts + out->num_parts; part++) {
+        if (part->sentence && part->tokens) TRY(indexed_writer_end_sequence(writer));
+        TRY(indexed_writer_extend(writer, ids, part->tokens));
+        if (part->ends) TRY(indexed_writer_end_document(writer, eod));
+        if (part->tokens) ids += part->tokens;
+    }
+    return OK;
+}
+
+Status write_batch(const Slot *slot, IndexedWriter *const *writers, int num_outputs, int32_t eod) {
+    for (int k = 0; k < num_outputs; k++) TRY(write_output(&slot->outputs[k], writers[k], eod));
+    return OK;
+}
+
+// ---- Cutting ----------------------------------------------------------------------------------------------
+
+// Whether a text and its two parts have the same tokens.
+static Status cut_alike(Encoder *encoder, const char *text, bool *alike) {
+    TokenList whole = {0}, parts = {0};
+    size_t cut = cut_place(text, strlen(text));
+    Status status = encoder_encode(encoder, text, strlen(text), &whole);
+    if (status == OK) status = encoder_encode(encoder, text, cut, &parts);
+    if (status == OK) status = encoder_encode(encoder, text + cut, strlen(text) - cut, &parts);
+    *alike = whole.count && whole.count == parts.count &&
+             !memcmp(whole.ids, parts.ids, whole.count * sizeof *whole.ids);
+    token_list_free(&whole);
+    token_list_free(&parts);
+    return status;
+}
+
+static Status all_cut_alike(Encoder *encoder, const char *const *texts, bool *alike) {
+    for (*alike = true; *alike && *texts; texts++) TRY(cut_alike(encoder, *texts, alike));
+    return OK;
+}
+
+// A token that is recognised as a whole and contains a place to cut: "New York".
+static bool has_token_to_cut(const Tokenizer *tokenizer) {
+    for (int id = 0; id < tokenizer_vocab_size(tokenizer); id++) {
+        TokenType type = tokenizer_token_type(tokenizer, id);
+        const char *spelling = tokenizer_spelling(tokenizer, id);
+        if (type != TOKEN_NORMAL && type != TOKEN_BYTE && cut_place(spelling, strlen(spelling))) return true;
+    }
+    return false;
+}
+
+Status may_be_cut(const Tokenizer *tokenizer, bool *may) {
+    static const char *const texts[] = {"the word", "the\nword", "the\n\n word", "the  word", "it's\n",
+                                        "1 2",      "1\n2",      "1 \n2",        NULL};
+    *may = tokenizer_kind(tokenizer) == TOKENIZER_NULL;
+    if (*may || has_token_to_cut(tokenizer)) return OK;
+    Encoder *encoder;
+    TRY(encoder_open(&encoder, tokenizer));
+    Status status = all_cut_alike(encoder, texts, may);
+    encoder_close(encoder);
+    return status;
+}

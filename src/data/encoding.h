@@ -1,0 +1,51 @@
+// One worker's part: a batch of documents in, their tokens out, one list for each JSON key; or, while a
+// tokenizer is trained, their pieces counted.
+#pragma once
+#include "data/corpus.h"
+#include "data/data.h"
+#include "data/json_line.h"
+
+// A stretch of tokens: of a document, or of one sentence where a document is a list of them.
+typedef struct {
+    size_t tokens;
+    bool sentence; // begins a sequence of its own
+    bool ends;     // the document
+} Part;
+
+typedef struct {
+    TokenList tokens; // of all parts, one after another
+    Part *parts;
+    size_t num_parts, capacity;
+} Output;
+
+typedef struct {
+    Batch batch;
+    Output *outputs;    // [num_outputs]
+    int64_t text_bytes; // of all documents
+} Slot;
+
+// One thread's tools: a counter in the first pass, an encoder in the second.
+typedef struct {
+    PieceCounter *counter;
+    Encoder *encoder;
+    const Tokenizer *tokenizer; // the encoder's
+    bool may_cut;               // long texts, for it
+    JsonLine json;
+    const atomic_int *stopped;
+} Worker;
+
+void slot_open(Slot *slot, int num_outputs);
+void slot_close(Slot *slot, int num_outputs);
+
+void worker_open(Worker *worker, const char *const *json_keys, int num_json_keys, const atomic_int *stopped);
+Status worker_encodes(Worker *worker, const Tokenizer *tokenizer, bool may_cut); // from now on
+void worker_close(Worker *worker);
+
+// INTERRUPTED once `stopped` is set; ERR_DATA with file and line for what is not a JSON object with all keys.
+Status encode_batch(Worker *worker, Slot *slot);
+// Hands the slot's tokens to the writers, [num_outputs]; eod < 0: no end of document is written.
+Status write_batch(const Slot *slot, IndexedWriter *const *writers, int num_outputs, int32_t eod);
+
+// Whether long texts may be cut where cut_place says: the tokens of the parts are those of the whole. Found by
+// trying, so that it holds of a tokenizer that puts a blank before every text, or joins words, too.
+Status may_be_cut(const Tokenizer *tokenizer, bool *may);
