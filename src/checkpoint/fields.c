@@ -1,0 +1,162 @@
+#include "checkpoint/manifest.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+typedef enum { FIELD_INT, FIELD_INT64, FIELD_BOOL, FIELD_FLOAT, FIELD_DOUBLE, FIELD_WORD } FieldType;
+
+typedef struct {
+    const char *name;
+    FieldType type;
+    size_t offset;
+    double least, most;       // of what is read
+    const char *const *words; // of an enumeration, ended by NULL
+} Field;
+
+static const char *const activation_words[] = {"gelu", "swiglu", NULL};
+static const char *const position_words[] = {"learned", "rotary", "none", NULL};
+
+_Static_assert(sizeof(Activation) == sizeof(int) && sizeof(Position) == sizeof(int), "read as int");
+
+#define X(TYPE, field) {#field, FIELD_##TYPE, offsetof(RunState, field), 0, INFINITY, NULL},
+static const Field state_fields[] = {RUN_STATE(X)};
+#undef X
+
+#define SHAPE(TYPE, field, least, most, words)                                                               \
+    { #field, FIELD_##TYPE, offsetof(ModelShape, field), least, most, words }
+static const Field shape_fields[] = {
+    SHAPE(INT, layers, 1, 1e5, NULL),
+    SHAPE(INT, hidden, 1, 1 << 20, NULL),
+    SHAPE(INT, heads, 1, 1 << 16, NULL),
+    SHAPE(INT, head_size, 1, 1 << 13, NULL),
+    SHAPE(INT, ffn, 1, 1 << 24, NULL),
+    SHAPE(INT, sequence, 1, 1 << 24, NULL),
+    SHAPE(INT, groups, 0, 1 << 16, NULL),
+    SHAPE(INT, positions, 0, 1 << 24, NULL),
+    SHAPE(INT, vocabulary, 1, 1 << 30, NULL),
+    SHAPE(WORD, activation, 0, 0, activation_words),
+    SHAPE(WORD, position, 0, 0, position_words),
+    SHAPE(DOUBLE, rotary_base, 0, INFINITY, NULL),
+    SHAPE(INT, rotary_columns, 0, 1 << 13, NULL),
+    SHAPE(BOOL, rms_norm, 0, 1, NULL),
+    SHAPE(BOOL, no_linear_bias, 0, 1, NULL),
+    SHAPE(BOOL, qkv_bias, 0, 1, NULL),
+    SHAPE(BOOL, untied, 0, 1, NULL),
+    SHAPE(FLOAT, hidden_dropout, 0, 1, NULL),
+    SHAPE(FLOAT, attention_dropout, 0, 1, NULL),
+    SHAPE(FLOAT, norm_epsilon, 0, 1, NULL),
+    SHAPE(FLOAT, init_std, 0, INFINITY, NULL),
+    SHAPE(INT64, seed, -INFINITY, INFINITY, NULL),
+};
+enum {
+    NUM_STATE = sizeof state_fields / sizeof state_fields[0],
+    NUM_SHAPE = sizeof shape_fields / sizeof shape_fields[0],
+};
+
+// ---- writing ------------------------------------------------------------------------------------
+
+static void add_value(const Field *field, const void *object, Text *out) {
+    const void *at = (const char *)object + field->offset;
+    switch (field->type) {
+    case FIELD_INT: text_add(out, "%d", *(const int *)at); break;
+    case FIELD_INT64: text_add(out, "%" PRId64, *(const int64_t *)at); break;
+    case FIELD_BOOL: text_add(out, "%s", *(const bool *)at ? "true" : "false"); break;
+    case FIELD_FLOAT: json_add_double(out, (double)*(const float *)at); break;
+    case FIELD_DOUBLE: json_add_double(out, *(const double *)at); break;
+    case FIELD_WORD: text_add(out, "\"%s\"", field->words[*(const int *)at]); break;
+    }
+}
+
+static void write_fields(const Field *fields, int count, const void *object, Text *out) {
+    for (int i = 0; i < count; i++) {
+        text_add(out, "%s\"%s\": ", i ? ", " : "{", fields[i].name);
+        add_value(&fields[i], object, out);
+    }
+    text_add(out, "}");
+}
+
+void state_write(const RunState *state, Text *out) { write_fields(state_fields, NUM_STATE, state, out); }
+void shape_write(const ModelShape *shape, Text *out) { write_fields(shape_fields, NUM_SHAPE, shape, out); }
+
+static void describe_fields(const Field *fields, int count, const void *object, Text *out) {
+    for (int i = 0; i < count; i++) {
+        text_add(out, "%-18s ", fields[i].name);
+        add_value(&fields[i], object, out);
+        text_add(out, "\n");
+    }
+}
+
+void checkpoint_describe(const CheckpointInfo *info, Text *out) {
+    describe_fields(state_fields, NUM_STATE, &info->state, out);
+    describe_fields(shape_fields, NUM_SHAPE, &info->shape, out);
+    text_add(out, "%-18s %s\n", "dtype", info->dtype);
+    text_add(out, "%-18s %s\n", "optimizer", info->has_optimizer ? "true" : "false");
+}
+
+// ---- reading ------------------------------------------------------------------------------------
+
+static bool read_word(const Field *field, const Json *value, int *out) {
+    const char *word = json_string(value);
+    for (int i = 0; word && field->words[i]; i++)
+        if (!strcmp(field->words[i], word)) return *out = i, true;
+    return false;
+}
+
+// What is not finite was written as null.
+static bool read_real(const Field *field, const Json *value, double *out) {
+    if (value && value->type == JSON_NULL) return *out = NAN, true;
+    return json_double(value, out) && *out >= field->least && *out <= field->most;
+}
+
+static bool read_value(const Field *field, const Json *value, void *object) {
+    void *at = (char *)object + field->offset;
+    int64_t whole = 0;
+    double real = 0;
+    switch (field->type) {
+    case FIELD_INT:
+    case FIELD_INT64:
+        if (!json_int(value, &whole) || (double)whole < field->least || (double)whole > field->most)
+            return false;
+        if (field->type == FIELD_INT)
+            *(int *)at = (int)whole;
+        else
+            *(int64_t *)at = whole;
+        return true;
+    case FIELD_BOOL: return json_flag(value, at);
+    case FIELD_WORD: return read_word(field, value, at);
+    case FIELD_FLOAT:
+    case FIELD_DOUBLE:
+        if (!read_real(field, value, &real)) return false;
+        if (field->type == FIELD_FLOAT)
+            *(float *)at = (float)real;
+        else
+            *(double *)at = real;
+        return true;
+    }
+    return false;
+}
+
+// What is absent was not known yet to the program that wrote it, and is zero where zero can be.
+static Status read_fields(const Field *fields, int count, const Json *object, const char *what, void *out) {
+    if (!object || object->type != JSON_OBJECT)
+        return fail(ERR_DATA, "%s: \"state\" or \"model\" is missing", what);
+    for (int i = 0; i < count; i++) {
+        const Json *value = json_member(object, fields[i].name);
+        if (!value && fields[i].least <= 0) continue;
+        if (!read_value(&fields[i], value, out))
+            return fail(ERR_DATA, "%s: \"%s\" is missing or has a value that cannot be", what,
+                        fields[i].name);
+    }
+    return OK;
+}
+
+Status state_read(const Json *object, const char *what, RunState *state) {
+    return read_fields(state_fields, NUM_STATE, object, what, state);
+}
+
+Status shape_read(const Json *object, const char *what, ModelShape *shape) {
+    TRY(read_fields(shape_fields, NUM_SHAPE, object, what, shape));
+    if (shape->groups == 0 || shape->heads % shape->groups == 0) return OK;
+    return fail(ERR_DATA, "%s: %d heads do not make %d groups", what, shape->heads, shape->groups);
+}

@@ -1,0 +1,103 @@
+#include "checkpoint/manifest.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char step_prefix[] = "step-", trash_prefix[] = ".trash-";
+
+static bool is_folder(const char *save, const char *name) {
+    char path[PATH_ROOM];
+    struct stat st;
+    return path_join(path, save, name) == OK && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+// Only the name that checkpoint_names would give.
+static bool step_of(const char *name, int64_t *step) {
+    char again[64];
+    const char *digits = name + strlen(step_prefix);
+    if (strncmp(name, step_prefix, strlen(step_prefix)) != 0) return false;
+    if (!*digits || strspn(digits, "0123456789") != strlen(digits) || !parse_int(digits, step)) return false;
+    snprintf(again, sizeof again, "%s%08" PRId64, step_prefix, *step);
+    return !strcmp(name, again);
+}
+
+static int newest_first(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+Status checkpoint_steps(const char *save, int64_t **steps, int *count) {
+    char **names = NULL;
+    int num_names = 0;
+    *steps = NULL;
+    *count = 0;
+    if (!file_exists(save)) return OK;
+    TRY(folder_list(save, &names, &num_names));
+    *steps = malloc(((size_t)num_names + 1) * sizeof **steps);
+    CHECK(*steps, "no memory for %d names", num_names);
+    for (int i = 0; i < num_names; i++)
+        if (step_of(names[i], &(*steps)[*count]) && is_folder(save, names[i])) ++*count;
+    free(names);
+    qsort(*steps, (size_t)*count, sizeof **steps, newest_first);
+    return OK;
+}
+
+// ---- pruning ------------------------------------------------------------------------------------
+
+static bool is_intact(const char *save, int64_t step) {
+    CheckpointNames names;
+    Checkpoint *checkpoint = NULL;
+    if (checkpoint_names(save, step, &names) != OK) return false;
+    bool intact = checkpoint_open(&checkpoint, names.final) == OK;
+    checkpoint_close(checkpoint);
+    return intact;
+}
+
+// Under another name first: what is half removed is no checkpoint.
+static Status remove_step(const char *save, int64_t step) {
+    CheckpointNames names;
+    char trash[PATH_ROOM];
+    TRY(checkpoint_names(save, step, &names));
+    if (snprintf(trash, sizeof trash, "%s/%s%s%08" PRId64, save, trash_prefix, step_prefix, step) >=
+        PATH_ROOM)
+        return fail(ERR_CREATE, "%s: the name is too long", save);
+    TRY(folder_remove(trash));
+    if (rename(names.final, trash))
+        return fail(errno_status(), "%s: cannot remove: %s", names.final, strerror(errno));
+    return folder_remove(trash);
+}
+
+// What a removal that was killed has left.
+static Status remove_trash(const char *save) {
+    char **names = NULL, path[PATH_ROOM];
+    int count = 0;
+    TRY(folder_list(save, &names, &count));
+    Status status = OK;
+    for (int i = 0; i < count; i++) {
+        if (strncmp(names[i], trash_prefix, strlen(trash_prefix)) != 0) continue;
+        Status removed = path_join(path, save, names[i]);
+        if (removed == OK) removed = folder_remove(path);
+        if (removed != OK) status = removed;
+    }
+    free(names);
+    return status;
+}
+
+Status checkpoint_prune(const char *save, int keep, int64_t retain_interval) {
+    int64_t *steps = NULL;
+    int count = 0;
+    if (keep <= 0) return OK;
+    TRY(checkpoint_steps(save, &steps, &count));
+    int intact = 0;
+    while (intact < count && count > keep && !is_intact(save, steps[intact])) intact++;
+    Status status = count ? remove_trash(save) : OK;
+    for (int i = keep; i < count; i++) {
+        if (i == intact || (retain_interval > 0 && steps[i] % retain_interval == 0)) continue;
+        Status removed = remove_step(save, steps[i]);
+        if (removed != OK) status = removed;
+    }
+    free(steps);
+    return status;
+}

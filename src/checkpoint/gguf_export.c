@@ -1,0 +1,260 @@
+#include "checkpoint/mapping.h"
+#include "formats/gguf.h"
+#include <stdlib.h>
+#include <string.h>
+
+// Source: llama.cpp's convert_hf_to_gguf and the key list of its gguf package, for names and conventions.
+
+static const struct {
+    GgmlType type;
+    uint32_t file_type; // general.file_type
+} kinds[] = {[GGUF_F32] = {GGML_F32, 0},
+             [GGUF_F16] = {GGML_F16, 1},
+             [GGUF_BF16] = {GGML_BF16, 32},
+             [GGUF_Q8_0] = {GGML_Q8_0, 7}};
+
+// ---- the model ------------------------------------------------------------------------------------------
+
+// "gpt2.block_count"
+typedef struct {
+    char text[64];
+} Key;
+
+static Key key_of(Architecture architecture, const char *name) {
+    Key key;
+    snprintf(key.text, sizeof key.text, "%s.%s", architecture == ARCHITECTURE_GPT2 ? "gpt2" : "llama", name);
+    return key;
+}
+
+static void set_size(GgufMetadata *m, Architecture architecture, const char *name, int64_t value) {
+    gguf_set_u32(m, key_of(architecture, name).text, (uint32_t)value);
+}
+
+static void describe_heads(GgufMetadata *m, Architecture architecture, const ModelShape *s) {
+    set_size(m, architecture, "attention.head_count", s->heads);
+    set_size(m, architecture, "attention.head_count_kv", model_groups(s));
+    if (architecture == ARCHITECTURE_GPT2) {
+        gguf_set_f32(m, key_of(architecture, "attention.layer_norm_epsilon").text, s->norm_epsilon);
+        return;
+    }
+    gguf_set_f32(m, key_of(architecture, "attention.layer_norm_rms_epsilon").text, s->norm_epsilon);
+    set_size(m, architecture, "attention.key_length", s->head_size);
+    set_size(m, architecture, "attention.value_length", s->head_size);
+    set_size(m, architecture, "rope.dimension_count", s->head_size);
+    gguf_set_f32(m, key_of(architecture, "rope.freq_base").text, (float)s->rotary_base);
+}
+
+static void describe_model(GgufMetadata *m, Architecture architecture, const ModelShape *s, GgufKind kind) {
+    gguf_set_string(m, "general.architecture", architecture == ARCHITECTURE_GPT2 ? "gpt2" : "llama");
+    gguf_set_string(m, "general.type", "model");
+    gguf_set_u32(m, "general.alignment", GGUF_ALIGNMENT);
+    gguf_set_u32(m, "general.file_type", kinds[kind].file_type);
+    if (kind == GGUF_Q8_0) gguf_set_u32(m, "general.quantization_version", 2);
+    bool learned = s->position == POSITION_LEARNED;
+    set_size(m, architecture, "vocab_size", s->vocabulary);
+    set_size(m, architecture, "context_length",
+             learned || s->positions > s->sequence ? s->positions : s->sequence);
+    set_size(m, architecture, "embedding_length", s->hidden);
+    set_size(m, architecture, "block_count", s->layers);
+    set_size(m, architecture, "feed_forward_length", s->ffn);
+    describe_heads(m, architecture, s);
+}
+
+// ---- the tokenizer ----------------------------------------------------------------------------------------
+
+// What llama.cpp calls the patterns that cut text into pieces; it knows each by name alone.
+static const struct {
+    const char *pattern, *name;
+} patterns[] = {
+    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", "gpt-2"},
+    {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", "gpt-2"},
+    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+     "llama-bpe"},
+    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+     "qwen2"},
+};
+
+static Status describe_pieces(GgufMetadata *m, const Tokenizer *t) {
+    const char *only = tokenizer_num_patterns(t) == 1 ? tokenizer_pattern(t, 0) : "";
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        if (!strcmp(only, patterns[i].pattern)) {
+            gguf_set_string(m, "tokenizer.ggml.pre", patterns[i].name);
+            return OK;
+        }
+    return fail(ERR_UNAVAILABLE, "llama.cpp has no name for how the tokenizer cuts text into pieces: %.200s",
+                *only ? only : "several patterns");
+}
+
+static void describe_merges(GgufMetadata *m, const Tokenizer *t) {
+    Text merge = {0};
+    gguf_begin_strings(m, "tokenizer.ggml.merges", (uint64_t)tokenizer_num_merges(t));
+    for (int rank = 0; rank < tokenizer_num_merges(t); rank++) {
+        if (merge.data) merge.size = 0;
+        tokenizer_merge(t, rank, &merge);
+        gguf_add_string(m, merge.data, merge.size);
+    }
+    text_free(&merge);
+}
+
+// Rows of the table beyond the tokenizer's vocabulary have no text.
+static void describe_tokens(GgufMetadata *m, const Tokenizer *t, int vocabulary, int32_t *types,
+                            float *scores) {
+    gguf_begin_strings(m, "tokenizer.ggml.tokens", (uint64_t)vocabulary);
+    for (int id = 0; id < vocabulary; id++) {
+        char none[32];
+        bool known = id < tokenizer_vocab_size(t);
+        snprintf(none, sizeof none, "[PAD%d]", id);
+        const char *spelling = known ? tokenizer_spelling(t, id) : none;
+        gguf_add_string(m, spelling, strlen(spelling));
+        types[id] = known ? (int32_t)tokenizer_token_type(t, id) : TOKEN_UNUSED;
+        scores[id] = known ? tokenizer_score(t, id) : 0;
+    }
+    gguf_set_i32s(m, "tokenizer.ggml.token_type", types, (uint64_t)vocabulary);
+    if (tokenizer_kind(t) == TOKENIZER_SENTENCEPIECE)
+        gguf_set_f32s(m, "tokenizer.ggml.scores", scores, (uint64_t)vocabulary);
+}
+
+static void set_token(GgufMetadata *m, const char *key, int id) {
+    if (id >= 0) gguf_set_u32(m, key, (uint32_t)id);
+}
+
+static Status describe_tokenizer(GgufMetadata *m, const Tokenizer *t, int vocabulary) {
+    bool pieces = tokenizer_kind(t) == TOKENIZER_SENTENCEPIECE;
+    if (tokenizer_vocab_size(t) > vocabulary)
+        return fail(ERR_DATA, "the tokenizer has %d tokens, the model %d", tokenizer_vocab_size(t),
+                    vocabulary);
+    int32_t *types = malloc((size_t)vocabulary * (sizeof *types + sizeof(float)) + 1);
+    if (!types) return fail(ERR_OS, "no memory for %d tokens", vocabulary);
+    gguf_set_string(m, "tokenizer.ggml.model", pieces ? "llama" : "gpt2");
+    describe_tokens(m, t, vocabulary, types, (float *)(types + vocabulary));
+    free(types);
+    int bos = tokenizer_bos(t);
+    set_token(m, "tokenizer.ggml.bos_token_id", bos >= 0 ? bos : tokenizer_eod(t));
+    set_token(m, "tokenizer.ggml.eos_token_id", tokenizer_eod(t));
+    set_token(m, "tokenizer.ggml.unknown_token_id", tokenizer_unknown(t));
+    // Training never puts one in front of a document.
+    gguf_set_bool(m, "tokenizer.ggml.add_bos_token", false);
+    gguf_set_bool(m, "tokenizer.ggml.add_eos_token", false);
+    if (pieces) return OK;
+    describe_merges(m, t);
+    return describe_pieces(m, t);
+}
+
+// ---- tensors ----------------------------------------------------------------------------------------------
+
+// Vectors and positions stay in fp32, as llama.cpp's operations want them; a row of no whole blocks in fp16.
+static GgmlType type_of(const TheirTensor *t, GgufKind kind) {
+    GgmlType type = kinds[kind].type;
+    if (t->is_vector || t->is_position) return GGML_F32;
+    return t->cols % ggml_type_block(type) ? GGML_F16 : type;
+}
+
+static GgufTensor describe_tensor(const TheirTensor *t, GgufKind kind) {
+    GgufTensor tensor = {.type = type_of(t, kind), .ndim = t->is_vector ? 1 : 2};
+    tensor.dims[0] = t->is_vector ? t->rows : t->cols;
+    tensor.dims[1] = t->rows;
+    CHECK(strlen(t->name) < sizeof tensor.name, "the name %s is too long", t->name);
+    snprintf(tensor.name, sizeof tensor.name, "%.63s", t->name);
+    return tensor;
+}
+
+enum { MOST_AT_ONCE = 1 << 16 }; // elements
+
+typedef struct {
+    GgufWriter *writer;
+    GgmlType type;
+    char *bytes; // of MOST_AT_ONCE elements
+} Sink;
+
+static Status take(void *self, const float *elements, int64_t count) {
+    Sink *sink = self;
+    for (int64_t i = 0; i < count; i += MOST_AT_ONCE) {
+        int64_t n = count - i < MOST_AT_ONCE ? count - i : MOST_AT_ONCE;
+        TRY(ggml_of_f32(sink->type, elements + i, n, sink->bytes));
+        TRY(gguf_add(sink->writer, sink->bytes, (size_t)ggml_type_bytes(sink->type, n)));
+    }
+    return OK;
+}
+
+static Status stream_all(ModelSource *source, const Mapping *mapping, const GgufTensor *tensors,
+                         GgufWriter *writer) {
+    Sink sink = {.writer = writer, .bytes = malloc(MOST_AT_ONCE * sizeof(float))};
+    Status status = sink.bytes ? OK : fail(ERR_OS, "no memory for %d elements", MOST_AT_ONCE);
+    for (int i = 0; status == OK && i < mapping->num_tensors; i++) {
+        sink.type = tensors[i].type;
+        status = mapping_stream(mapping, source, i, take, &sink);
+        if (status == ERR_NUMERIC) {
+            char message[256];
+            snprintf(message, sizeof message, "%s", fail_message());
+            status = fail(ERR_NUMERIC, "%s: %s", tensors[i].name, message);
+        }
+    }
+    free(sink.bytes);
+    return status;
+}
+
+static Status write_tensors(ModelSource *source, const Mapping *mapping, const GgufMetadata *metadata,
+                            const char *path, GgufKind kind) {
+    GgufTensor *tensors = calloc((size_t)mapping->num_tensors + 1, sizeof *tensors);
+    if (!tensors) return fail(ERR_OS, "no memory for %d tensors", mapping->num_tensors);
+    for (int i = 0; i < mapping->num_tensors; i++) tensors[i] = describe_tensor(&mapping->tensors[i], kind);
+    GgufWriter writer;
+    Status status = gguf_create(&writer, path, metadata, tensors, mapping->num_tensors);
+    if (status == OK) {
+        status = stream_all(source, mapping, tensors, &writer);
+        if (status == OK)
+            status = gguf_finish(&writer);
+        else
+            gguf_abandon(&writer);
+    }
+    free(tensors);
+    return status;
+}
+
+// ---- the file -------------------------------------------------------------------------------------------
+
+// What was written is read back before it gets its name.
+static Status check_and_name(const char *temporary, const char *path) {
+    Gguf *file;
+    Status status = gguf_open(&file, temporary);
+    if (status == OK) gguf_close(file);
+    if (status == OK) status = appear(temporary, path);
+    if (status != OK) remove(temporary);
+    return status;
+}
+
+static Status write_file(ModelSource *source, const GgufMetadata *metadata, const char *path, GgufKind kind) {
+    char temporary[4096];
+    Mapping mapping;
+    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
+        return fail(ERR_CREATE, "%s: the name is too long", path);
+    remove(temporary);
+    TRY(mapping_create(&mapping, &model_source_info(source)->shape, FORMAT_GGUF));
+    Status status = write_tensors(source, &mapping, metadata, temporary, kind);
+    mapping_destroy(&mapping);
+    return status == OK ? check_and_name(temporary, path) : status;
+}
+
+Status export_gguf(ModelSource *source, const char *path, GgufKind kind) {
+    const ModelShape *shape = &model_source_info(source)->shape;
+    Architecture architecture;
+    GgufMetadata metadata = {0};
+    Tokenizer *tokenizer = NULL;
+    if (file_exists(path)) return fail(ERR_CREATE, "%s exists, and is not replaced", path);
+    TRY(architecture_of(shape, &architecture));
+    Status status = model_source_tokenizer(source, &tokenizer);
+    if (status != OK && status != ERR_NO_INPUT) return status;
+    bool known = status == OK && tokenizer_kind(tokenizer) != TOKENIZER_NULL;
+    status = OK;
+    describe_model(&metadata, architecture, shape, kind);
+    if (known)
+        status = describe_tokenizer(&metadata, tokenizer, shape->vocabulary);
+    else
+        gguf_set_string(&metadata, "tokenizer.ggml.model", "none");
+    if (status == OK) status = write_file(source, &metadata, path, kind);
+    tokenizer_close(tokenizer);
+    text_free(&metadata.bytes);
+    return status;
+}

@@ -1,0 +1,311 @@
+#include "checkpoint/hugging_face.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_CONFIG = 1 << 20, MOST_INDEX = 100 << 20, MOST_FILES = 4096 };
+
+// Where one of their tensors lies.
+typedef struct {
+    const Safetensors *file;
+    const SafeTensor *tensor;
+} Found;
+
+struct HuggingFace {
+    char *folder;
+    CheckpointInfo info;
+    Mapping mapping;
+    Found *found; // of mapping.tensors
+    Safetensors **files;
+    int num_files;
+    Json *index; // of several files: "weight_map"; else NULL
+    bool bare;   // names lack the "transformer." of the language model in front
+};
+
+static Status path_of(const HuggingFace *m, const char *name, char path[4096]) {
+    int size = snprintf(path, 4096, "%s/%s", m->folder, name);
+    return size < 4096 ? OK : fail(ERR_NO_INPUT, "%s: the name is too long", m->folder);
+}
+
+static Status read_json(const HuggingFace *m, const char *name, size_t most, Json **root) {
+    char path[4096], *text;
+    size_t size;
+    TRY(path_of(m, name, path));
+    TRY(file_read(path, most, &text, &size));
+    Status status = json_parse(root, text, size, path);
+    free(text);
+    return status;
+}
+
+// ---- files and tensors ------------------------------------------------------------------------------
+
+static Status open_file(HuggingFace *m, const char *name) {
+    char path[4096];
+    TRY(path_of(m, name, path));
+    for (int i = 0; i < m->num_files; i++)
+        if (!strcmp(m->files[i]->path, path)) return OK;
+    if (m->num_files == MOST_FILES) return fail(ERR_DATA, "%s: more than %d files", m->folder, MOST_FILES);
+    TRY(safetensors_open(&m->files[m->num_files], path));
+    m->num_files++;
+    return OK;
+}
+
+static Status open_index(HuggingFace *m) {
+    TRY(read_json(m, "model.safetensors.index.json", MOST_INDEX, &m->index));
+    const Json *map = json_member(m->index, "weight_map");
+    if (!map || map->type != JSON_OBJECT)
+        return fail(ERR_DATA, "%s/model.safetensors.index.json: no object \"weight_map\"", m->folder);
+    for (size_t i = 0; i < map->count; i++) {
+        const char *file = json_string(&map->items[i]);
+        if (!file || strchr(file, '/') || !*file || *file == '.')
+            return fail(ERR_DATA, "%s/model.safetensors.index.json: byte %" PRId64 ": not a file's name",
+                        m->folder, map->items[i].offset);
+        TRY(open_file(m, file));
+    }
+    return OK;
+}
+
+static bool has(const HuggingFace *m, const char *name) {
+    char path[4096];
+    return path_of(m, name, path) == OK && file_exists(path);
+}
+
+static Status open_files(HuggingFace *m) {
+    m->files = calloc(MOST_FILES, sizeof *m->files);
+    if (!m->files) return fail(ERR_OS, "no memory for %d files", MOST_FILES);
+    if (has(m, "model.safetensors.index.json")) return open_index(m);
+    if (has(m, "model.safetensors")) return open_file(m, "model.safetensors");
+    if (has(m, "pytorch_model.bin") || has(m, "pytorch_model.bin.index.json"))
+        return fail(ERR_UNAVAILABLE,
+                    "%s has pytorch_model.bin; only safetensors are read: save_pretrained(..., "
+                    "safe_serialization=True) writes them",
+                    m->folder);
+    return fail(ERR_NO_INPUT, "%s has neither model.safetensors nor model.safetensors.index.json", m->folder);
+}
+
+static Found find(const HuggingFace *m, const char *name) {
+    const char *prefix = "transformer.";
+    if (m->bare && !strncmp(name, prefix, strlen(prefix))) name += strlen(prefix);
+    for (int i = 0; i < m->num_files; i++) {
+        const SafeTensor *tensor = safetensors_find(m->files[i], name);
+        if (tensor) return (Found){m->files[i], tensor};
+    }
+    return (Found){0};
+}
+
+static int64_t num_tensors(const HuggingFace *m) {
+    int64_t count = 0;
+    for (int i = 0; i < m->num_files; i++) count += m->files[i]->count;
+    return count;
+}
+
+static Status check_found(const HuggingFace *m, const TheirTensor *theirs, Found found) {
+    const SafeTensor *t = found.tensor;
+    if (!t) return fail(ERR_DATA, "%s: tensor %s is missing", m->folder, theirs->name);
+    const char *file = found.file->path;
+    if (!file_type_is_float(t->type))
+        return fail(ERR_UNAVAILABLE, "%s: tensor %s is of type %s; F32, BF16 and F16 are read", file, t->name,
+                    file_type_name(t->type));
+    int64_t shape[2] = {theirs->rows, theirs->cols};
+    if (theirs->transposed) shape[0] = theirs->cols, shape[1] = theirs->rows;
+    bool fits = theirs->is_vector ? t->ndim == 1 && t->shape[0] == theirs->rows
+                                  : t->ndim == 2 && t->shape[0] == shape[0] && t->shape[1] == shape[1];
+    if (fits) return OK;
+    if (theirs->is_vector)
+        return fail(ERR_DATA, "%s: tensor %s is not [%" PRId64 "]", file, t->name, theirs->rows);
+    return fail(ERR_DATA, "%s: tensor %s is not [%" PRId64 ", %" PRId64 "]", file, t->name, shape[0],
+                shape[1]);
+}
+
+// ---- tensors that a model does without ------------------------------------------------------------------
+
+static bool ends_with(const char *name, const char *ending) {
+    size_t size = strlen(name), tail = strlen(ending);
+    return size >= tail && !strcmp(name + size - tail, ending);
+}
+
+// Constants of older versions, and the head's copy of the table it is tied to.
+static bool is_spare(const HuggingFace *m, const char *name) {
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+           ends_with(name, ".rotary_emb.inv_freq") ||
+           (!m->info.shape.untied && !strcmp(name, "lm_head.weight"));
+}
+
+static int compare_pointers(const void *a, const void *b) {
+    const SafeTensor *const *x = a, *const *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+// Something that nobody reads would be a model other than the one that the configuration tells.
+static Status check_all_used(const HuggingFace *m) {
+    int n = m->mapping.num_tensors;
+    const SafeTensor **used = malloc(((size_t)n + 1) * sizeof *used);
+    if (!used) return fail(ERR_OS, "no memory for %d tensors", n);
+    for (int i = 0; i < n; i++) used[i] = m->found[i].tensor;
+    qsort(used, (size_t)n, sizeof *used, compare_pointers);
+    Status status = OK;
+    for (int f = 0; f < m->num_files; f++)
+        for (int i = 0; status == OK && i < m->files[f]->count; i++) {
+            const SafeTensor *t = &m->files[f]->tensors[i];
+            if (is_spare(m, t->name) || bsearch(&t, used, (size_t)n, sizeof *used, compare_pointers))
+                continue;
+            status = fail(ERR_DATA, "%s: tensor %.200s belongs to no part of the model in %s/config.json",
+                          m->files[f]->path, t->name, m->folder);
+        }
+    free(used);
+    return status;
+}
+
+// A tensor without a weight of ours has to be what it is for us: nothing.
+static Status check_zero(const HuggingFace *m, Found found) {
+    int64_t n = found.tensor->shape[0];
+    float *values = malloc((size_t)n * sizeof *values + 1);
+    if (!values) return fail(ERR_OS, "no memory for %s", found.tensor->name);
+    Status status = safetensors_read_f32(found.file, found.tensor, 0, n, values);
+    for (int64_t i = 0; status == OK && i < n; i++)
+        if (!(values[i] == 0))
+            status =
+                fail(ERR_UNAVAILABLE,
+                     "%s: %s is not zero: a bias of the projection without one in the mlp is not supported",
+                     m->folder, found.tensor->name);
+    free(values);
+    return status;
+}
+
+static Status find_tensors(HuggingFace *m) {
+    const Mapping *map = &m->mapping;
+    m->found = calloc((size_t)map->num_tensors + 1, sizeof *m->found);
+    if (!m->found) return fail(ERR_OS, "no memory for %d tensors", map->num_tensors);
+    m->bare = !find(m, "transformer.wte.weight").tensor;
+    for (int i = 0; i < map->num_tensors; i++) {
+        m->found[i] = find(m, map->tensors[i].name);
+        TRY(check_found(m, &map->tensors[i], m->found[i]));
+        if (!map->tensors[i].strips) TRY(check_zero(m, m->found[i]));
+    }
+    return check_all_used(m);
+}
+
+// ---- opening ------------------------------------------------------------------------------------------
+
+static Status read_config(HuggingFace *m) {
+    char path[4096];
+    Json *root;
+    TRY(path_of(m, "config.json", path));
+    TRY(read_json(m, "config.json", MOST_CONFIG, &root));
+    m->info = (CheckpointInfo){.grid = {1, 1, 1}, .num_chunks = 1, .program = "transformers"};
+    Status status = config_read(root, path, &m->info.shape, &m->info.dtype);
+    json_free(root);
+    return status;
+}
+
+static Status open_model(HuggingFace *m) {
+    TRY(read_config(m));
+    TRY(open_files(m));
+    // Before anything is made for each of them.
+    if (m->info.shape.layers > num_tensors(m))
+        return fail(ERR_DATA, "%s: %d layers in config.json, %" PRId64 " tensors", m->folder,
+                    m->info.shape.layers, num_tensors(m));
+    TRY(mapping_create(&m->mapping, &m->info.shape, FORMAT_HUGGING_FACE));
+    return find_tensors(m);
+}
+
+Status hugging_face_open(HuggingFace **model, const char *folder) {
+    HuggingFace *m = *model = calloc(1, sizeof *m);
+    CHECK(m, "no memory for a model");
+    m->folder = strdup(folder);
+    CHECK(m->folder, "no memory for a path");
+    Status status = open_model(m);
+    if (status == OK) return OK;
+    hugging_face_close(m);
+    *model = NULL;
+    return status;
+}
+
+void hugging_face_close(HuggingFace *m) {
+    if (!m) return;
+    for (int i = 0; i < m->num_files; i++) safetensors_close(m->files[i]);
+    mapping_destroy(&m->mapping);
+    json_free(m->index);
+    free(m->files);
+    free(m->found);
+    free(m->folder);
+    free(m);
+}
+
+const CheckpointInfo *hugging_face_info(const HuggingFace *m) { return &m->info; }
+
+// ---- reading ------------------------------------------------------------------------------------------
+
+// What one strip gives to a rectangle of ours: rows [begin, end) of the strip.
+typedef struct {
+    const Strip *strip;
+    const TheirTensor *theirs;
+    Found found;
+    int64_t begin, end;
+    Rect rect;
+    float *out;
+    int64_t stride;
+} Piece;
+
+static float *place(const Piece *p, int64_t i) {
+    return p->out + (strip_row(p->strip, i) - p->rect.row) * p->stride;
+}
+
+static Status read_rows(const Piece *p) {
+    for (int64_t i = p->begin; i < p->end; i++) {
+        int64_t first = (p->strip->first + i) * p->theirs->cols + p->rect.col;
+        TRY(safetensors_read_f32(p->found.file, p->found.tensor, first, p->rect.cols, place(p, i)));
+    }
+    return OK;
+}
+
+// Their lines are our columns: some of them at a time, so that neighbours are written together.
+static Status read_columns(const Piece *p) {
+    enum { COLUMNS = 16, ROWS = 1024 };
+    float lines[COLUMNS][ROWS];
+    for (int64_t col = 0; col < p->rect.cols; col += COLUMNS)
+        for (int64_t row = p->begin; row < p->end; row += ROWS) {
+            int64_t cols = p->rect.cols - col < COLUMNS ? p->rect.cols - col : COLUMNS;
+            int64_t rows = p->end - row < ROWS ? p->end - row : ROWS;
+            for (int64_t c = 0; c < cols; c++) {
+                int64_t first = (p->rect.col + col + c) * p->theirs->rows + p->strip->first + row;
+                TRY(safetensors_read_f32(p->found.file, p->found.tensor, first, rows, lines[c]));
+            }
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t c = 0; c < cols; c++) place(p, row + r)[col + c] = lines[c][r];
+        }
+    return OK;
+}
+
+static int find_weight(const Mapping *map, const char *name) {
+    for (int i = 0; i < map->num_weights; i++)
+        if (!strcmp(map->weights[i].name, name)) return i;
+    CHECK(false, "the model has no weight %s", name);
+}
+
+Status hugging_face_read(const HuggingFace *m, const char *name, Rect rect, float *out, int64_t stride) {
+    const Mapping *map = &m->mapping;
+    int weight = find_weight(map, name);
+    const WeightSpec *spec = &map->weights[weight];
+    CHECK(rect.row >= 0 && rect.col >= 0 && rect.row + rect.rows <= spec->rows &&
+              rect.col + rect.cols <= spec->cols,
+          "a rectangle outside %s", name);
+    if (weight_is_vector(spec)) {
+        rect = (Rect){rect.col, 0, rect.cols, 1};
+        stride = 1;
+    }
+    for (int i = 0; i < map->num_strips; i++) {
+        const Strip *s = &map->strips[i];
+        if (s->weight != weight) continue;
+        Piece piece = {.strip = s,
+                       .theirs = &map->tensors[s->tensor],
+                       .found = m->found[s->tensor],
+                       .begin = strip_rows_before(s, rect.row),
+                       .end = strip_rows_before(s, rect.row + rect.rows),
+                       .rect = rect,
+                       .out = out,
+                       .stride = stride};
+        TRY(piece.theirs->transposed ? read_columns(&piece) : read_rows(&piece));
+    }
+    return OK;
+}

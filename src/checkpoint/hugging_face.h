@@ -1,0 +1,25 @@
+// A Hugging Face folder: config.json read and written, and the weights in its safetensors as ours.
+#pragma once
+#include "checkpoint/mapping.h"
+
+// ---- config.json (hugging_face_config.c) --------------------------------------------------------------
+
+// The shape that a config.json describes, and the type of its tensors ("f32", "bf16", "f16"). `what`, its
+// path, begins messages. ERR_DATA for members that are absent, of another type or out of range;
+// ERR_UNAVAILABLE for architectures, activations, rotations and quantisations that we do not have.
+Status config_read(const Json *root, const char *what, ModelShape *shape, const char **dtype);
+// The config.json of a model. `tokenizer` (may be NULL) names the ends of text.
+void config_write(const ModelShape *shape, Architecture architecture, FileType type,
+                  const Tokenizer *tokenizer, Text *out);
+
+// ---- the folder (hugging_face.c) ------------------------------------------------------------------------
+
+typedef struct HuggingFace HuggingFace;
+
+// Knows every tensor's place when it returns: ERR_DATA names file and tensor for one that is missing, has
+// another shape or type, or that no part of the model uses.
+Status hugging_face_open(HuggingFace **model, const char *folder);
+void hugging_face_close(HuggingFace *model);
+const CheckpointInfo *hugging_face_info(const HuggingFace *model);
+// As model_source_read. Any number of threads may read.
+Status hugging_face_read(const HuggingFace *model, const char *name, Rect rect, float *out, int64_t stride);

@@ -1,0 +1,129 @@
+#include "checkpoint/hugging_face.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_AT_ONCE = 1 << 16 }; // elements
+
+// ---- tensors ------------------------------------------------------------------------------------------
+
+typedef struct {
+    SafetensorsWriter *writer;
+    FileType type;
+    char *bytes; // of MOST_AT_ONCE elements
+} Sink;
+
+static Status take(void *self, const float *elements, int64_t count) {
+    Sink *sink = self;
+    for (int64_t i = 0; i < count; i += MOST_AT_ONCE) {
+        int64_t n = count - i < MOST_AT_ONCE ? count - i : MOST_AT_ONCE;
+        file_type_of_f32(sink->type, elements + i, n, sink->bytes);
+        TRY(safetensors_add(sink->writer, sink->bytes, (size_t)n * file_type_bytes(sink->type)));
+    }
+    return OK;
+}
+
+static SafeTensor describe(const TheirTensor *t, FileType type) {
+    SafeTensor tensor = {.name = t->name, .type = type, .ndim = t->is_vector ? 1 : 2};
+    tensor.shape[0] = t->transposed && !t->is_vector ? t->cols : t->rows;
+    tensor.shape[1] = t->transposed ? t->rows : t->cols;
+    return tensor;
+}
+
+static Status stream_all(const Mapping *mapping, ModelSource *source, SafetensorsWriter *writer,
+                         FileType type) {
+    Sink sink = {writer, type, malloc(MOST_AT_ONCE * file_type_bytes(type))};
+    Status status = sink.bytes ? OK : fail(ERR_OS, "no memory for %d elements", MOST_AT_ONCE);
+    for (int i = 0; status == OK && i < mapping->num_tensors; i++)
+        status = mapping_stream(mapping, source, i, take, &sink);
+    free(sink.bytes);
+    return status;
+}
+
+static Status write_tensors(ModelSource *source, const Mapping *mapping, const char *path, FileType type) {
+    SafeTensor *tensors = calloc((size_t)mapping->num_tensors + 1, sizeof *tensors);
+    if (!tensors) return fail(ERR_OS, "no memory for %d tensors", mapping->num_tensors);
+    for (int i = 0; i < mapping->num_tensors; i++) tensors[i] = describe(&mapping->tensors[i], type);
+    SafetensorsWriter writer;
+    Status status =
+        safetensors_create(&writer, path, tensors, mapping->num_tensors, &(SafeMetadata){"format", "pt"}, 1);
+    free(tensors);
+    TRY(status);
+    status = stream_all(mapping, source, &writer, type);
+    if (status == OK) return safetensors_finish(&writer);
+    safetensors_abandon(&writer);
+    return status;
+}
+
+// ---- the folder ---------------------------------------------------------------------------------------
+
+static Status write_text(const char *path, const Text *text) {
+    FileWriter file;
+    TRY(file_writer_open(&file, path));
+    Status status = file_writer_add(&file, text_string(text), text->size);
+    if (status == OK) return file_writer_finish(&file);
+    file_writer_abandon(&file);
+    return status;
+}
+
+static Status write_config(ModelSource *source, const char *path, FileType type, const Tokenizer *tokenizer) {
+    const ModelShape *shape = &model_source_info(source)->shape;
+    Architecture architecture;
+    Text text = {0};
+    TRY(architecture_of(shape, &architecture));
+    config_write(shape, architecture, type, tokenizer, &text);
+    Status status = write_text(path, &text);
+    text_free(&text);
+    return status;
+}
+
+static Status path_in(const char *folder, const char *name, char path[4096]) {
+    int size = snprintf(path, 4096, "%s/%s", folder, name);
+    return size < 4096 ? OK : fail(ERR_CREATE, "%s: the name is too long", folder);
+}
+
+static Status fill(ModelSource *source, const Mapping *mapping, const char *folder, FileType type,
+                   const Tokenizer *tokenizer) {
+    char path[4096];
+    TRY(path_in(folder, "config.json", path));
+    TRY(write_config(source, path, type, tokenizer));
+    if (tokenizer && tokenizer_kind(tokenizer) != TOKENIZER_NULL)
+        TRY(tokenizer_save_folder(tokenizer, folder));
+    TRY(path_in(folder, "model.safetensors", path));
+    TRY(write_tensors(source, mapping, path, type));
+    return folder_sync(folder);
+}
+
+// The folder under a name of its own until it is whole.
+static Status write_folder(ModelSource *source, const char *folder, FileType type,
+                           const Tokenizer *tokenizer) {
+    char temporary[4096];
+    Mapping mapping;
+    if (file_exists(folder)) return fail(ERR_CREATE, "%s exists, and is not replaced", folder);
+    if (snprintf(temporary, sizeof temporary, "%s.tmp", folder) >= (int)sizeof temporary)
+        return fail(ERR_CREATE, "%s: the name is too long", folder);
+    TRY(mapping_create(&mapping, &model_source_info(source)->shape, FORMAT_HUGGING_FACE));
+    Status status = folder_remove(temporary);
+    if (status == OK) status = folder_make(temporary);
+    if (status == OK) status = fill(source, &mapping, temporary, type, tokenizer);
+    if (status == OK) status = appear(temporary, folder);
+    mapping_destroy(&mapping);
+    if (status == OK) return OK;
+    char message[1024];
+    snprintf(message, sizeof message, "%s", fail_message());
+    (void)folder_remove(temporary);
+    return fail(status, "%s", message);
+}
+
+Status export_hugging_face(ModelSource *source, const char *folder, FileType type) {
+    char name[4096];
+    int size = snprintf(name, sizeof name, "%s", folder);
+    CHECK(file_type_is_float(type), "weights as %s", file_type_name(type));
+    if (size >= (int)sizeof name) return fail(ERR_CREATE, "%s: the name is too long", folder);
+    while (size > 1 && name[size - 1] == '/') name[--size] = 0;
+    Tokenizer *tokenizer = NULL;
+    Status status = model_source_tokenizer(source, &tokenizer);
+    if (status != OK && status != ERR_NO_INPUT) return status;
+    status = write_folder(source, name, type, status == OK ? tokenizer : NULL);
+    tokenizer_close(tokenizer);
+    return status;
+}

@@ -1,0 +1,133 @@
+#include "checkpoint/checkpoint.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+// A shard holds what fits into memory at once, so that a model that does not can be imported: whole tensors
+// as long as there is room, or some rows of one that is larger.
+enum { MOST_SHARD_ELEMENTS = 128 << 20 };
+
+typedef struct {
+    ModelSource *source;
+    const WeightSpec *weights;
+    int count;
+    float *room;   // of one shard
+    int64_t most;  // elements there
+    Slice *slices; // of one shard: [count]
+    Text *records; // of the shards so far
+    int num_shards, max_shards;
+} Import;
+
+// Where the next shard begins.
+typedef struct {
+    int weight;
+    int64_t row;
+} Cursor;
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Reads the rows that come next, as many as fit; `full` when none do.
+static Status read_slice(Import *import, Cursor *at, int64_t *used, Slice *slice, bool *full) {
+    const WeightSpec *w = &import->weights[at->weight];
+    int64_t rows = smaller(w->rows - at->row, (import->most - *used) / w->cols);
+    *full = rows == 0;
+    if (*full) return OK;
+    *slice = (Slice){.rows = w->rows,
+                     .cols = w->cols,
+                     .rect = {at->row, 0, rows, w->cols},
+                     .data = import->room + *used,
+                     .stride = w->cols};
+    snprintf(slice->tensor, sizeof slice->tensor, "%s", w->name);
+    TRY(model_source_read(import->source, w->name, slice->rect, import->room + *used, w->cols));
+    *used += rows * w->cols;
+    at->row += rows;
+    if (at->row == w->rows) *at = (Cursor){at->weight + 1, 0};
+    return OK;
+}
+
+static Status add_record(Import *import, Text **record) {
+    if (import->num_shards == import->max_shards) {
+        int max = import->max_shards ? 2 * import->max_shards : 16;
+        Text *more = realloc(import->records, (size_t)max * sizeof *more);
+        if (!more) return fail(ERR_OS, "no memory for the records of %d files", max);
+        import->records = more;
+        import->max_shards = max;
+    }
+    *record = &import->records[import->num_shards++];
+    **record = (Text){0};
+    return OK;
+}
+
+static Status write_shard(Import *import, const CheckpointNames *names, Cursor *at) {
+    int64_t used = 0;
+    int slices = 0;
+    for (bool full = false; at->weight < import->count && slices < import->count;) {
+        TRY(read_slice(import, at, &used, &import->slices[slices], &full));
+        if (full) break;
+        slices++;
+    }
+    CHECK(slices > 0, "no row of %s fits into a shard", import->weights[at->weight].name);
+    Text *record = NULL;
+    TRY(add_record(import, &record));
+    return checkpoint_write_shard(names, import->num_shards - 1, import->slices, slices, record);
+}
+
+static Status write_shards(Import *import, const CheckpointNames *names, int64_t elements) {
+    TRY(checkpoint_begin(names, elements * (int64_t)sizeof(float)));
+    for (Cursor at = {0}; at.weight < import->count;) TRY(write_shard(import, names, &at));
+    return OK;
+}
+
+static Status commit(Import *import, const CheckpointNames *names) {
+    CheckpointInfo info = *model_source_info(import->source);
+    Tokenizer *tokenizer = NULL;
+    info.state = (RunState){.loss_scale = 1};
+    info.grid = (Grid){1, 1, 1};
+    info.num_chunks = 1;
+    info.has_optimizer = false;
+    Status status = model_source_tokenizer(import->source, &tokenizer);
+    if (status != OK && status != ERR_NO_INPUT) return status;
+    bool known = status == OK;
+    status = checkpoint_commit(names, &info, known ? tokenizer : NULL, import->records, import->num_shards);
+    tokenizer_close(tokenizer);
+    return status;
+}
+
+static Status take_room(Import *import, int64_t *elements) {
+    int64_t widest = 0;
+    *elements = 0;
+    for (int i = 0; i < import->count; i++) {
+        *elements += import->weights[i].rows * import->weights[i].cols;
+        if (import->weights[i].cols > widest) widest = import->weights[i].cols;
+    }
+    import->most = smaller(*elements, MOST_SHARD_ELEMENTS);
+    if (import->most < widest) import->most = widest;
+    import->room = malloc((size_t)import->most * sizeof *import->room);
+    import->slices = calloc((size_t)import->count, sizeof *import->slices);
+    if (import->room && import->slices) return OK;
+    return fail(ERR_OS, "no memory for %" PRId64 " weights", import->most);
+}
+
+static Status import_weights(Import *import, const char *save) {
+    CheckpointNames names;
+    int64_t elements;
+    TRY(take_room(import, &elements));
+    TRY(checkpoint_names(save, 0, &names));
+    Status status = write_shards(import, &names, elements);
+    if (status == OK) status = commit(import, &names);
+    if (status != OK) checkpoint_abandon(&names);
+    return status;
+}
+
+Status import_model(ModelSource *source, const char *save) {
+    WeightSpec *weights;
+    Import import = {.source = source};
+    TRY(model_weights(&model_source_info(source)->shape, &weights, &import.count));
+    import.weights = weights;
+    Status status = import_weights(&import, save);
+    for (int i = 0; i < import.num_shards; i++) text_free(&import.records[i]);
+    free(import.records);
+    free(import.slices);
+    free(import.room);
+    free(weights);
+    return status;
+}

@@ -1,0 +1,111 @@
+// Pieces of a checkpoint: its checksums, and its manifest as a structure. A rank's record and the manifest
+// share one form, tables of files and slices, so one function writes both and one reads both.
+#pragma once
+#include "checkpoint/checkpoint.h"
+
+// ---- hash.c: XXH3 --------------------------------------------------------------------------------
+
+typedef struct {
+    uint64_t high, low;
+} Hash; // XXH3-128
+typedef struct {
+    _Alignas(64) unsigned char state[576];
+} Hasher;
+
+void hasher_start(Hasher *hasher);
+void hasher_add(Hasher *hasher, const void *data, size_t size);
+Hash hasher_end(const Hasher *hasher);
+Hash hash_of(const void *data, size_t size);
+uint64_t hash64_of(const void *data, size_t size); // XXH3-64
+bool hash_same(Hash a, Hash b);
+
+// ---- fields.c: the run's state and the model's shape, as rows ------------------------------------------
+
+// A JSON object of all fields.
+void state_write(const RunState *state, Text *out);
+void shape_write(const ModelShape *shape, Text *out);
+// ERR_DATA with the byte for a field that is absent, of another type or out of range; `what` begins messages.
+Status state_read(const Json *object, const char *what, RunState *state);
+Status shape_read(const Json *object, const char *what, ModelShape *shape);
+
+// ---- manifest.c, manifest_write.c, cover.c -------------------------------------------------------------
+
+enum { MANIFEST_VERSION = 1, PATH_ROOM = 4400, MOST_NAME = 200, SLICE_NAME = 256 };
+
+typedef struct {
+    const char *name; // in the checkpoint's folder
+    int64_t bytes, header_bytes;
+    uint64_t header_hash;
+} ShardFile;
+
+typedef struct {
+    const char *tensor;
+    int64_t rows, cols; // of the tensor
+    Rect rect;
+    int file;
+    Hash hash;      // of its elements in the file, row after row
+    int64_t offset; // of the first of them; known once the file is opened
+    bool verified;
+} SliceEntry;
+
+typedef struct {
+    const char *name;
+    int64_t bytes;
+    Hash hash;
+} OtherFile;
+
+typedef struct {
+    int first, count; // slices
+} TensorEntry;
+
+// Names are borrowed: of `roots`, or of whoever filled it in.
+typedef struct {
+    CheckpointInfo info;
+    ShardFile *files;
+    SliceEntry *slices; // after manifest_finish by tensor, row, column
+    OtherFile *others;
+    TensorEntry *tensors; // made by manifest_finish: weights before moments; embedding, layers, head
+    Json **roots;
+    int num_files, num_slices, num_others, num_tensors, num_roots;
+} Manifest;
+
+void manifest_free(Manifest *manifest);
+// Adds the files and slices of a record or of a whole manifest; `what` begins messages. The text need not
+// outlive the call.
+Status manifest_add(Manifest *manifest, const char *text, size_t size, const char *what);
+void manifest_add_other(Manifest *manifest, OtherFile file);
+// Groups the slices by tensor. ERR_DATA unless those of each cover it exactly once.
+Status manifest_finish(Manifest *manifest, const char *what);
+int manifest_find(const Manifest *manifest, const char *tensor); // -1: none
+
+// The tables alone, an object: a rank's record.
+void manifest_write_record(const Manifest *manifest, Text *out);
+// All of it, with its last line.
+void manifest_write(const Manifest *manifest, Text *out);
+// What the last line must be behind `size` bytes of text.
+void manifest_write_last_line(const char *text, size_t size, Text *out);
+// Checks the last line, then the version, then everything else, and finishes.
+Status manifest_read(Manifest *manifest, const char *text, size_t size, const char *what);
+
+// ---- shard.c: one file of slices, written in pieces --------------------------------------------------
+
+// The name of a slice in its file: NAME where it is the whole tensor, else NAME[r0:r1,c0:c1], ends excluded.
+void slice_name(const SliceEntry *slice, char name[SLICE_NAME]);
+Status path_join(char path[PATH_ROOM], const char *folder, const char *name);
+
+typedef struct {
+    char path[PATH_ROOM], name[32];
+    SafetensorsWriter file;
+    Manifest record;
+    Hasher hasher;
+    int slice;    // that is being written
+    int64_t left; // elements of it
+} ShardWriter;
+
+// `slices` say where; their data is not read. They are borrowed until the end.
+Status shard_open(ShardWriter *writer, const CheckpointNames *names, int rank, const Slice *slices,
+                  int count);
+// The next elements, of one slice.
+Status shard_add(ShardWriter *writer, const float *data, int64_t count);
+Status shard_finish(ShardWriter *writer, Text *record);
+void shard_abandon(ShardWriter *writer);

@@ -1,0 +1,103 @@
+#include "checkpoint/manifest.h"
+#include <inttypes.h>
+#include <string.h>
+
+static void add_string(Text *out, const char *string) { json_add_string(out, string, strlen(string)); }
+
+static void add_hash(Text *out, Hash hash) {
+    text_add(out, "\"xxh3_128\": \"%016" PRIx64 "%016" PRIx64 "\"", hash.high, hash.low);
+}
+
+static void write_files(const Manifest *m, Text *out) {
+    text_add(out, "\"files\": [");
+    for (int i = 0; i < m->num_files; i++) {
+        const ShardFile *f = &m->files[i];
+        text_add(out, "%s\n  {\"name\": ", i ? "," : "");
+        add_string(out, f->name);
+        text_add(out,
+                 ", \"bytes\": %" PRId64 ", \"header_bytes\": %" PRId64 ", \"header_xxh3_64\": \"%016" PRIx64
+                 "\"}",
+                 f->bytes, f->header_bytes, f->header_hash);
+    }
+    text_add(out, "]");
+}
+
+static void write_slice(const SliceEntry *s, Text *out) {
+    text_add(out,
+             "\n    {\"file\": %d, \"at\": [%" PRId64 ", %" PRId64 "], \"shape\": [%" PRId64 ", %" PRId64
+             "], ",
+             s->file, s->rect.row, s->rect.col, s->rect.rows, s->rect.cols);
+    add_hash(out, s->hash);
+    text_add(out, "}");
+}
+
+static bool same_tensor(const SliceEntry *a, const SliceEntry *b) {
+    return !strcmp(a->tensor, b->tensor) && a->rows == b->rows && a->cols == b->cols;
+}
+
+// Slices of one tensor that follow each other share an entry.
+static void write_tensors(const Manifest *m, Text *out) {
+    text_add(out, "\"tensors\": [");
+    for (int i = 0; i < m->num_slices; i++) {
+        const SliceEntry *s = &m->slices[i];
+        if (i && same_tensor(s, s - 1)) {
+            text_add(out, ",");
+        } else {
+            text_add(out, "%s\n  {\"name\": ", i ? "]}," : "");
+            add_string(out, s->tensor);
+            text_add(out, ", \"shape\": [%" PRId64 ", %" PRId64 "], \"slices\": [", s->rows, s->cols);
+        }
+        write_slice(s, out);
+    }
+    text_add(out, "%s]", m->num_slices ? "]}" : "");
+}
+
+static void write_others(const Manifest *m, Text *out) {
+    text_add(out, "\"others\": [");
+    for (int i = 0; i < m->num_others; i++) {
+        text_add(out, "%s\n  {\"name\": ", i ? "," : "");
+        add_string(out, m->others[i].name);
+        text_add(out, ", \"bytes\": %" PRId64 ", ", m->others[i].bytes);
+        add_hash(out, m->others[i].hash);
+        text_add(out, "}");
+    }
+    text_add(out, "]");
+}
+
+void manifest_write_record(const Manifest *m, Text *out) {
+    text_add(out, "{");
+    write_files(m, out);
+    text_add(out, ",\n");
+    write_tensors(m, out);
+    text_add(out, "}\n");
+}
+
+static void write_info(const CheckpointInfo *info, Text *out) {
+    text_add(out, "\"format\": \"trireme checkpoint\",\n\"version\": %d,\n\"program\": ", MANIFEST_VERSION);
+    add_string(out, info->program);
+    text_add(out, ",\n\"state\": ");
+    state_write(&info->state, out);
+    text_add(out, ",\n\"model\": ");
+    shape_write(&info->shape, out);
+    text_add(out, ",\n\"grid\": {\"tensor\": %d, \"pipeline\": %d, \"data\": %d, \"chunks\": %d},\n",
+             info->grid.tp, info->grid.pp, info->grid.dp, info->num_chunks);
+    text_add(out, "\"dtype\": \"%s\",\n\"optimizer\": %s,\n", info->dtype,
+             info->has_optimizer ? "true" : "false");
+}
+
+void manifest_write_last_line(const char *text, size_t size, Text *out) {
+    add_hash(out, hash_of(text, size));
+    text_add(out, "}\n");
+}
+
+void manifest_write(const Manifest *m, Text *out) {
+    text_add(out, "{\n");
+    write_info(&m->info, out);
+    write_files(m, out);
+    text_add(out, ",\n");
+    write_tensors(m, out);
+    text_add(out, ",\n");
+    write_others(m, out);
+    text_add(out, ",\n");
+    manifest_write_last_line(out->data, out->size, out);
+}

@@ -1,0 +1,319 @@
+#include "checkpoint/mapping.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- which architecture -----------------------------------------------------------------------------
+
+const char *architecture_name(Architecture architecture) {
+    return architecture == ARCHITECTURE_GPT2 ? "GPT2LMHeadModel" : "LlamaForCausalLM";
+}
+
+typedef struct {
+    bool has;
+    const char *what;
+} Trait;
+
+static Status refuse(Architecture architecture, const Trait *traits, int count) {
+    for (int i = 0; i < count; i++)
+        if (traits[i].has)
+            return fail(ERR_UNAVAILABLE, "%s has no %s, and the model has", architecture_name(architecture),
+                        traits[i].what);
+    return OK;
+}
+
+static Status check_gpt2(const ModelShape *s) {
+    const Trait traits[] = {
+        {s->position == POSITION_NONE, "models without positions"},
+        {s->rms_norm, "RMSNorm"},
+        {s->activation != ACTIVATION_GELU, "SwiGLU"},
+        {s->no_linear_bias, "linear layers without biases"},
+        {model_groups(s) != s->heads, "groups of heads that share keys and values"},
+        {s->heads * s->head_size != s->hidden, "head size other than hidden size / heads"},
+    };
+    return refuse(ARCHITECTURE_GPT2, traits, sizeof traits / sizeof *traits);
+}
+
+static Status check_llama(const ModelShape *s) {
+    const Trait traits[] = {
+        {!s->rms_norm, "LayerNorm"},
+        {s->activation != ACTIVATION_SWIGLU, "GELU"},
+        {s->rotary_columns && s->rotary_columns != s->head_size, "partly rotated heads (rotary-percent)"},
+        {s->hidden % s->heads != 0, "hidden size that the heads do not divide"},
+    };
+    return refuse(ARCHITECTURE_LLAMA, traits, sizeof traits / sizeof *traits);
+}
+
+Status architecture_of(const ModelShape *shape, Architecture *architecture) {
+    bool rotary = shape->position == POSITION_ROTARY;
+    *architecture = rotary ? ARCHITECTURE_LLAMA : ARCHITECTURE_GPT2;
+    return rotary ? check_llama(shape) : check_gpt2(shape);
+}
+
+// ---- the table ----------------------------------------------------------------------------------------
+
+// Which rows of a weight: all, those of queries, keys or values, or one half of fc1.
+typedef enum { ALL, QUERY, KEY, VALUE, GATE, UP } Part;
+
+// A name of ours without "decoder.layers.N." and ".weight", and theirs, by format and architecture, without
+// the suffix. NULL: not there.
+typedef struct {
+    const char *ours;
+    Part part;
+    const char *theirs[NUM_FORMATS][NUM_ARCHITECTURES];
+} Row;
+
+static const Row table[] = {
+    {"embedding.word_embeddings",
+     ALL,
+     {{"transformer.wte", "model.embed_tokens"}, {"token_embd", "token_embd"}}},
+    {"embedding.position_embeddings", ALL, {{"transformer.wpe", NULL}, {"position_embd", NULL}}},
+    {"input_layernorm",
+     ALL,
+     {{"transformer.h.%d.ln_1", "model.layers.%d.input_layernorm"},
+      {"blk.%d.attn_norm", "blk.%d.attn_norm"}}},
+    {"self_attention.linear_qkv",
+     QUERY,
+     {{"transformer.h.%d.attn.c_attn", "model.layers.%d.self_attn.q_proj"},
+      {"blk.%d.attn_qkv", "blk.%d.attn_q"}}},
+    {"self_attention.linear_qkv",
+     KEY,
+     {{"transformer.h.%d.attn.c_attn", "model.layers.%d.self_attn.k_proj"},
+      {"blk.%d.attn_qkv", "blk.%d.attn_k"}}},
+    {"self_attention.linear_qkv",
+     VALUE,
+     {{"transformer.h.%d.attn.c_attn", "model.layers.%d.self_attn.v_proj"},
+      {"blk.%d.attn_qkv", "blk.%d.attn_v"}}},
+    {"self_attention.linear_proj",
+     ALL,
+     {{"transformer.h.%d.attn.c_proj", "model.layers.%d.self_attn.o_proj"},
+      {"blk.%d.attn_output", "blk.%d.attn_output"}}},
+    {"pre_mlp_layernorm",
+     ALL,
+     {{"transformer.h.%d.ln_2", "model.layers.%d.post_attention_layernorm"},
+      {"blk.%d.ffn_norm", "blk.%d.ffn_norm"}}},
+    {"mlp.linear_fc1", ALL, {{"transformer.h.%d.mlp.c_fc", NULL}, {"blk.%d.ffn_up", NULL}}},
+    {"mlp.linear_fc1", GATE, {{NULL, "model.layers.%d.mlp.gate_proj"}, {NULL, "blk.%d.ffn_gate"}}},
+    {"mlp.linear_fc1", UP, {{NULL, "model.layers.%d.mlp.up_proj"}, {NULL, "blk.%d.ffn_up"}}},
+    {"mlp.linear_fc2",
+     ALL,
+     {{"transformer.h.%d.mlp.c_proj", "model.layers.%d.mlp.down_proj"},
+      {"blk.%d.ffn_down", "blk.%d.ffn_down"}}},
+    {"decoder.final_layernorm", ALL, {{"transformer.ln_f", "model.norm"}, {"output_norm", "output_norm"}}},
+    {"output_layer", ALL, {{"lm_head", "lm_head"}, {"output", "output"}}},
+};
+
+enum { NUM_ROWS = sizeof table / sizeof *table, MOST_PARTS = 3 };
+
+// A name of ours, taken apart.
+typedef struct {
+    char stem[96];
+    const char *suffix; // "weight" or "bias", inside the name
+    int layer;          // -1: in none
+} Name;
+
+static Name take_apart(const WeightSpec *weight) {
+    Name name = {.layer = -1};
+    int begin = 0;
+    if (sscanf(weight->name, "decoder.layers.%d.%n", &name.layer, &begin) != 1) name.layer = -1, begin = 0;
+    const char *dot = strrchr(weight->name, '.');
+    CHECK(dot && dot > weight->name + begin, "a weight named %s", weight->name);
+    name.suffix = dot + 1;
+    snprintf(name.stem, sizeof name.stem, "%.*s", (int)(dot - weight->name) - begin, weight->name + begin);
+    return name;
+}
+
+bool weight_is_vector(const WeightSpec *weight) {
+    const char *dot = strrchr(weight->name, '.');
+    return !strcmp(dot, ".bias") || strstr(weight->name, "layernorm.");
+}
+
+static void name_theirs(char out[96], const char *pattern, const Name *ours) {
+    const char *number = strstr(pattern, "%d");
+    if (number)
+        snprintf(out, 96, "%.*s%d%s.%s", (int)(number - pattern), pattern, ours->layer, number + 2,
+                 ours->suffix);
+    else
+        snprintf(out, 96, "%s.%s", pattern, ours->suffix);
+}
+
+// ---- making a mapping -----------------------------------------------------------------------------------
+
+typedef struct {
+    Mapping *mapping;
+    const ModelShape *shape;
+    Format format;
+    Architecture architecture;
+} Maker;
+
+static int64_t weight_rows(const WeightSpec *w) { return weight_is_vector(w) ? w->cols : w->rows; }
+
+static Strip strip_of(const ModelShape *s, Part part, int64_t rows) {
+    int64_t size = s->head_size, groups = model_groups(s), queries = s->heads / groups * size;
+    int64_t block = queries + 2 * size;
+    switch (part) {
+    case QUERY: return (Strip){.at = 0, .per = queries, .block = block, .groups = groups};
+    case KEY: return (Strip){.at = queries, .per = size, .block = block, .groups = groups};
+    case VALUE: return (Strip){.at = queries + size, .per = size, .block = block, .groups = groups};
+    case GATE: return (Strip){.at = 0, .per = rows / 2, .block = rows, .groups = 1};
+    case UP: return (Strip){.at = rows / 2, .per = rows / 2, .block = rows, .groups = 1};
+    default: return (Strip){.at = 0, .per = rows, .block = rows, .groups = 1};
+    }
+}
+
+static TheirTensor *last_tensor(Mapping *m) {
+    return m->num_tensors ? &m->tensors[m->num_tensors - 1] : NULL;
+}
+
+static TheirTensor *add_tensor(const Maker *maker, const char *name, const WeightSpec *ours, const Row *row) {
+    Mapping *m = maker->mapping;
+    TheirTensor *t = &m->tensors[m->num_tensors++];
+    *t = (TheirTensor){.is_vector = weight_is_vector(ours), .strip = m->num_strips};
+    snprintf(t->name, sizeof t->name, "%s", name);
+    t->cols = t->is_vector ? 1 : ours->cols;
+    bool linear = !strncmp(row->ours, "self_attention.", 15) || !strncmp(row->ours, "mlp.", 4);
+    bool conv1d = maker->format == FORMAT_HUGGING_FACE && maker->architecture == ARCHITECTURE_GPT2 && linear;
+    t->transposed = t->is_vector || conv1d;
+    bool rotated = row->part == QUERY || row->part == KEY;
+    if (maker->format == FORMAT_GGUF && maker->architecture == ARCHITECTURE_LLAMA && rotated)
+        t->permuted = maker->shape->head_size;
+    t->is_position = !strcmp(row->ours, "embedding.position_embeddings");
+    return t;
+}
+
+// A part of a weight: a tensor of its own, or the next rows of the one that the part before it began.
+static void add_part(const Maker *maker, int weight, const Name *name, const Row *row) {
+    Mapping *m = maker->mapping;
+    const WeightSpec *ours = &m->weights[weight];
+    char theirs[96];
+    name_theirs(theirs, row->theirs[maker->format][maker->architecture], name);
+    TheirTensor *t = last_tensor(m);
+    if (!t || strcmp(t->name, theirs)) t = add_tensor(maker, theirs, ours, row);
+    Strip strip = strip_of(maker->shape, row->part, weight_rows(ours));
+    strip.weight = weight;
+    strip.tensor = (int)(t - m->tensors);
+    strip.first = t->rows;
+    t->rows += strip.per * strip.groups;
+    t->strips++;
+    m->strips[m->num_strips++] = strip;
+}
+
+// transformers' Llama has a bias of the projection wherever queries have one: where ours has none, zeros.
+static void add_zeros(const Maker *maker, const Name *name) {
+    Mapping *m = maker->mapping;
+    const ModelShape *s = maker->shape;
+    bool missing = s->no_linear_bias && s->qkv_bias && !strcmp(name->stem, "self_attention.linear_proj");
+    if (!missing || maker->format != FORMAT_HUGGING_FACE) return;
+    TheirTensor *t = &m->tensors[m->num_tensors++];
+    *t = (TheirTensor){.rows = s->hidden, .cols = 1, .is_vector = true, .transposed = true};
+    snprintf(t->name, sizeof t->name, "model.layers.%d.self_attn.o_proj.bias", name->layer);
+}
+
+Status mapping_create(Mapping *m, const ModelShape *shape, Format format) {
+    *m = (Mapping){0};
+    Maker maker = {.mapping = m, .shape = shape, .format = format};
+    TRY(architecture_of(shape, &maker.architecture));
+    TRY(model_weights(shape, &m->weights, &m->num_weights));
+    size_t room = (size_t)m->num_weights * MOST_PARTS + 1;
+    m->tensors = calloc(room, sizeof *m->tensors);
+    m->strips = calloc(room, sizeof *m->strips);
+    if (!m->tensors || !m->strips) {
+        mapping_destroy(m);
+        return fail(ERR_OS, "no memory for the names of %zu tensors", room);
+    }
+    for (int w = 0; w < m->num_weights; w++) {
+        Name name = take_apart(&m->weights[w]);
+        int before = m->num_strips;
+        for (int r = 0; r < NUM_ROWS; r++)
+            if (!strcmp(table[r].ours, name.stem) && table[r].theirs[format][maker.architecture])
+                add_part(&maker, w, &name, &table[r]);
+        CHECK(m->num_strips > before, "no other format has a name for %s", m->weights[w].name);
+        add_zeros(&maker, &name);
+    }
+    return OK;
+}
+
+void mapping_destroy(Mapping *m) {
+    free(m->weights);
+    free(m->tensors);
+    free(m->strips);
+    *m = (Mapping){0};
+}
+
+// ---- rows of a strip --------------------------------------------------------------------------------------
+
+int64_t strip_rows_before(const Strip *s, int64_t row) {
+    int64_t group = row / s->block, within = row % s->block - s->at;
+    within = within < 0 ? 0 : within > s->per ? s->per : within;
+    return group < s->groups ? group * s->per + within : s->groups * s->per;
+}
+
+int64_t strip_row(const Strip *s, int64_t i) { return i / s->per * s->block + s->at + i % s->per; }
+
+// ---- reading theirs from ours --------------------------------------------------------------
+
+// Which row comes to place `row` when those of a head, two halves, are paired: 0, D/2, 1, D/2 + 1, ...
+static int64_t paired(int64_t row, int64_t head) {
+    int64_t i = row % head;
+    return row - i + i % 2 * (head / 2) + i / 2;
+}
+
+// A rectangle of their tensor, turned as ours.   out [rect.rows, rect.cols]
+static Status read_strip(const Mapping *m, ModelSource *source, const Strip *s, Rect rect, float *out) {
+    const WeightSpec *weight = &m->weights[s->weight];
+    int64_t head = m->tensors[s->tensor].permuted;
+    int64_t begin = rect.row > s->first ? rect.row - s->first : 0, all = s->per * s->groups;
+    int64_t end = rect.row + rect.rows - s->first < all ? rect.row + rect.rows - s->first : all;
+    for (int64_t i = begin, run; i < end; i += run) {
+        run = head ? 1 : s->per - i % s->per;
+        if (run > end - i) run = end - i;
+        int64_t ours = strip_row(s, head ? paired(i, head) : i);
+        Rect from = {ours, rect.col, run, rect.cols};
+        if (weight_is_vector(weight)) from = (Rect){0, ours, 1, run};
+        TRY(model_source_read(source, weight->name, from, out + (s->first + i - rect.row) * rect.cols,
+                              from.cols));
+    }
+    return OK;
+}
+
+static Status read_rect(const Mapping *m, ModelSource *source, int tensor, Rect rect, float *out) {
+    const TheirTensor *t = &m->tensors[tensor];
+    if (!t->strips) memset(out, 0, (size_t)(rect.rows * rect.cols) * sizeof *out);
+    for (int i = 0; i < t->strips; i++) TRY(read_strip(m, source, &m->strips[t->strip + i], rect, out));
+    return OK;
+}
+
+enum { MOST_PIECE = 4 << 20, TILE = 16 };
+
+static void transpose(const float *from, int64_t rows, int64_t cols, float *to) {
+    for (int64_t row = 0; row < rows; row += TILE)
+        for (int64_t col = 0; col < cols; col++)
+            for (int64_t r = row; r < row + TILE && r < rows; r++) to[col * rows + r] = from[r * cols + col];
+}
+
+// Lines of the file are columns where it lies transposed.
+static Status read_lines(const Mapping *m, ModelSource *source, int tensor, int64_t first, int64_t count,
+                         float *scratch, float *out) {
+    const TheirTensor *t = &m->tensors[tensor];
+    if (!t->transposed) return read_rect(m, source, tensor, (Rect){first, 0, count, t->cols}, out);
+    TRY(read_rect(m, source, tensor, (Rect){0, first, t->rows, count}, scratch));
+    transpose(scratch, t->rows, count, out);
+    return OK;
+}
+
+Status mapping_stream(const Mapping *m, ModelSource *source, int tensor, TakePiece *take, void *self) {
+    const TheirTensor *t = &m->tensors[tensor];
+    int64_t lines = t->transposed ? t->cols : t->rows, line = t->transposed ? t->rows : t->cols;
+    int64_t most = line < MOST_PIECE ? MOST_PIECE / line : 1;
+    if (most > lines) most = lines;
+    float *piece = malloc((size_t)(2 * most * line) * sizeof *piece);
+    if (!piece) return fail(ERR_OS, "no memory for %" PRId64 " elements of %s", 2 * most * line, t->name);
+    Status status = OK;
+    for (int64_t first = 0; status == OK && first < lines; first += most) {
+        int64_t count = lines - first < most ? lines - first : most;
+        status = read_lines(m, source, tensor, first, count, piece + most * line, piece);
+        if (status == OK) status = take(self, piece, count * line);
+    }
+    free(piece);
+    return status;
+}

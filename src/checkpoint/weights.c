@@ -1,0 +1,39 @@
+#include "checkpoint/checkpoint.h"
+#include "model/model.h"
+#include <stdlib.h>
+
+static bool is_own(const Param *p) { return !p->spec.tied_to; }
+
+static Status list(const Params *params, WeightSpec **weights, int *count) {
+    *count = 0;
+    *weights = calloc((size_t)params->count + 1, sizeof **weights);
+    if (!*weights) return fail(ERR_OS, "no memory for the list of %d weights", params->count);
+    for (int i = 0; i < params->count; i++) {
+        const ParamSpec *spec = &params->items[i]->spec;
+        if (!is_own(params->items[i])) continue;
+        WeightSpec *weight = &(*weights)[(*count)++];
+        *weight = (WeightSpec){.rows = spec->real_rows, .cols = spec->cols};
+        snprintf(weight->name, sizeof weight->name, "%s", spec->name);
+    }
+    return OK;
+}
+
+// One rank's model is declared, never placed.
+Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count) {
+    ModelShape bare = *shape;
+    bare.padded_vocabulary = bare.vocabulary;
+    Context context = {.grid = {1, 1, 1}};
+    Params params = {0};
+    Schedule schedule;
+    Gpt *gpt = NULL;
+    *weights = NULL;
+    TRY(schedule_create(&schedule,
+                        &(ScheduleSpec){.kind = "1f1b", .ranks = 1, .chunks = 1, .microbatches = 1}));
+    Status status =
+        gpt_create(&gpt, &bare, (LayerSplit){.layers = shape->layers}, &context, &schedule, &params);
+    if (status == OK) status = list(&params, weights, count);
+    gpt_destroy(gpt);
+    params_free(&params);
+    schedule_destroy(&schedule);
+    return status;
+}

@@ -1,0 +1,267 @@
+#include "checkpoint/manifest.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PIECE = 1 << 20 }; // elements that are hashed, then written, while they are in the cache
+
+// ---- 1. the folder ------------------------------------------------------------------------------
+
+// Where the older checkpoint of the same name waits when two folders cannot be exchanged at once.
+static Status aside_name(char path[PATH_ROOM], const CheckpointNames *names) {
+    const char *slash = strrchr(names->final, '/');
+    int size =
+        snprintf(path, PATH_ROOM, "%.*s/.old-%s", (int)(slash - names->final), names->final, slash + 1);
+    return size < PATH_ROOM ? OK : fail(ERR_CREATE, "%s: the name is too long", names->final);
+}
+
+// A save was killed between two renames: the older checkpoint gets its name back.
+static Status settle_aside(const CheckpointNames *names) {
+    char aside[PATH_ROOM];
+    TRY(aside_name(aside, names));
+    if (!file_exists(aside)) return OK;
+    if (file_exists(names->final)) return folder_remove(aside);
+    if (rename(aside, names->final) == 0) return OK;
+    return fail(create_status(), "%s: cannot rename to %s: %s", aside, names->final, strerror(errno));
+}
+
+static Status check_room(const char *save, int64_t bytes) {
+    int64_t room, need = bytes > INT64_MAX / 11 * 10 ? INT64_MAX : bytes + bytes / 10;
+    TRY(folder_room(save, &room));
+    if (room >= need) return OK;
+    return fail(ERR_CREATE, "%s: no space for a checkpoint: %.1f MB are needed, %.1f MB are left", save,
+                (double)need / 1e6, (double)room / 1e6);
+}
+
+// The folder that `path` is in.
+static void parent_of(char parent[PATH_ROOM], const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        snprintf(parent, PATH_ROOM, ".");
+    else
+        snprintf(parent, PATH_ROOM, "%.*s", slash > path ? (int)(slash - path) : 1, path);
+}
+
+// Like folder_make; the names of new folders are on disk.
+static Status make_durably(const char *path) {
+    char above[PATH_ROOM];
+    if (file_exists(path)) return folder_make(path);
+    parent_of(above, path);
+    TRY(make_durably(above));
+    TRY(folder_make(path));
+    return folder_sync(above);
+}
+
+Status checkpoint_begin(const CheckpointNames *names, int64_t bytes) {
+    char save[PATH_ROOM];
+    parent_of(save, names->temporary);
+    TRY(make_durably(save));
+    TRY(check_room(save, bytes));
+    TRY(settle_aside(names));
+    TRY(folder_remove(names->temporary));
+    return folder_make(names->temporary);
+}
+
+// The message tells of what went wrong before, not of this.
+void checkpoint_abandon(const CheckpointNames *names) {
+    char message[1024];
+    snprintf(message, sizeof message, "%s", fail_message());
+    if (folder_remove(names->temporary) != OK) (void)fail(ERR_OTHER, "%s", message);
+}
+
+// ---- 2. a rank's file ---------------------------------------------------------------------------
+
+static Status add_whole_rows(ShardWriter *w, const Slice *s) {
+    int64_t count = s->rect.rows * s->rect.cols;
+    for (int64_t at = 0; at < count; at += PIECE)
+        TRY(shard_add(w, s->data + at, count - at < PIECE ? count - at : PIECE));
+    return OK;
+}
+
+static Status add_gathered(ShardWriter *w, const Slice *s, float *piece) {
+    int64_t cols = s->rect.cols, most = PIECE / cols;
+    for (int64_t row = 0; row < s->rect.rows; row += most) {
+        int64_t rows = s->rect.rows - row < most ? s->rect.rows - row : most;
+        for (int64_t i = 0; i < rows; i++)
+            memcpy(piece + i * cols, s->data + (row + i) * s->stride, (size_t)cols * sizeof *piece);
+        TRY(shard_add(w, piece, rows * cols));
+    }
+    return OK;
+}
+
+// Rows too long to be gathered, one after the other.
+static Status add_long_rows(ShardWriter *w, const Slice *s) {
+    for (int64_t row = 0; row < s->rect.rows; row++) {
+        Slice one = *s;
+        one.rect.rows = 1;
+        one.data += row * s->stride;
+        TRY(add_whole_rows(w, &one));
+    }
+    return OK;
+}
+
+static Status add_slices(ShardWriter *w, const Slice *slices, int count, float *piece) {
+    for (int i = 0; i < count; i++) {
+        const Slice *s = &slices[i];
+        if (s->stride == s->rect.cols || s->rect.rows == 1)
+            TRY(add_whole_rows(w, s));
+        else if (s->rect.cols > PIECE)
+            TRY(add_long_rows(w, s));
+        else
+            TRY(add_gathered(w, s, piece));
+    }
+    return OK;
+}
+
+Status checkpoint_write_shard(const CheckpointNames *names, int rank, const Slice *slices, int count,
+                              Text *record) {
+    if (count == 0) return OK;
+    float *piece = malloc(PIECE * sizeof *piece);
+    if (!piece) return fail(ERR_OS, "no memory to gather slices for %s", names->final);
+    ShardWriter w;
+    Status status = shard_open(&w, names, rank, slices, count);
+    if (status == OK) {
+        status = add_slices(&w, slices, count, piece);
+        if (status == OK)
+            status = shard_finish(&w, record);
+        else
+            shard_abandon(&w);
+    }
+    free(piece);
+    return status;
+}
+
+// ---- 3. the commit ------------------------------------------------------------------------------
+
+static Status write_file(const char *folder, const char *name, const void *data, size_t size) {
+    char path[PATH_ROOM];
+    FileWriter file;
+    TRY(path_join(path, folder, name));
+    TRY(file_writer_open(&file, path));
+    Status status = file_writer_add(&file, data, size);
+    if (status == OK) return file_writer_finish(&file);
+    file_writer_abandon(&file);
+    return status;
+}
+
+static int sync_file(int fd) {
+    int result;
+    do result = fsync(fd);
+    while (result < 0 && errno == EINTR);
+    return result;
+}
+
+static Status sync_existing(const char *path) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool synced = fd >= 0 && sync_file(fd) == 0;
+    Status status = synced ? OK : fail(create_status(), "%s: cannot sync: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    return status;
+}
+
+static bool is_shard(const Manifest *m, const char *name) {
+    for (int i = 0; i < m->num_files; i++)
+        if (!strcmp(m->files[i].name, name)) return true;
+    return false;
+}
+
+static Status add_other(Manifest *m, const char *folder, const char *name) {
+    char path[PATH_ROOM], *data = NULL;
+    size_t size;
+    TRY(path_join(path, folder, name));
+    TRY(file_read(path, SIZE_MAX >> 1, &data, &size));
+    manifest_add_other(m, (OtherFile){name, (int64_t)size, hash_of(data, size)});
+    free(data);
+    return sync_existing(path);
+}
+
+// Whatever the folder has besides the ranks' files belongs to the checkpoint.
+static Status add_others(Manifest *m, const char *folder, char *const *names, int count) {
+    for (int i = 0; i < count; i++)
+        if (!is_shard(m, names[i])) TRY(add_other(m, folder, names[i]));
+    return OK;
+}
+
+static Status write_manifest(Manifest *m, const char *folder) {
+    char **names = NULL;
+    int count = 0;
+    Text text = {0};
+    TRY(folder_list(folder, &names, &count));
+    Status status = add_others(m, folder, names, count);
+    if (status == OK) {
+        manifest_write(m, &text);
+        status = write_file(folder, "manifest.json", text.data, text.size);
+    }
+    text_free(&text);
+    free(names);
+    return status == OK ? folder_sync(folder) : status;
+}
+
+static Status fill(const CheckpointNames *names, const CheckpointInfo *info, const Tokenizer *tokenizer,
+                   const Text *records, int num_ranks) {
+    Manifest m = {.info = *info};
+    Status status = OK;
+    for (int i = 0; i < num_ranks && status == OK; i++)
+        if (records[i].size) status = manifest_add(&m, records[i].data, records[i].size, names->final);
+    if (status == OK) status = manifest_finish(&m, names->final);
+    if (status == OK && info->config)
+        status = write_file(names->temporary, "config.yaml", info->config, strlen(info->config));
+    if (status == OK && tokenizer) status = tokenizer_save_folder(tokenizer, names->temporary);
+    if (status == OK) status = write_manifest(&m, names->temporary);
+    manifest_free(&m);
+    return status;
+}
+
+static Status cannot_rename(const CheckpointNames *names) {
+    return fail(create_status(), "%s: cannot rename to %s: %s", names->temporary, names->final,
+                strerror(errno));
+}
+
+// Where the file system cannot exchange two names: the older one steps aside.
+static Status replace_in_two(const CheckpointNames *names) {
+    char aside[PATH_ROOM];
+    TRY(aside_name(aside, names));
+    if (rename(names->final, aside)) return cannot_rename(names);
+    if (rename(names->temporary, names->final)) {
+        Status status = cannot_rename(names);
+        return rename(aside, names->final) ? ERR_IO : status;
+    }
+    (void)rename(aside, names->temporary); // the next save removes it, should it stay
+    return OK;
+}
+
+// Gives the temporary folder its final name; an older checkpoint of that name becomes the temporary one.
+static Status exchange(const CheckpointNames *names) {
+    if (!file_exists(names->final)) return rename(names->temporary, names->final) ? cannot_rename(names) : OK;
+    if (renameat2(AT_FDCWD, names->temporary, AT_FDCWD, names->final, RENAME_EXCHANGE) == 0) return OK;
+    if (errno == EINVAL || errno == ENOSYS) return replace_in_two(names);
+    return cannot_rename(names);
+}
+
+// What a cut of power could undo is undone at once: a failed save leaves what was there before.
+static Status publish(const CheckpointNames *names) {
+    char save[PATH_ROOM];
+    CheckpointNames back;
+    parent_of(save, names->final);
+    memcpy(back.temporary, names->final, sizeof back.temporary);
+    memcpy(back.final, names->temporary, sizeof back.final);
+    TRY(exchange(names));
+    Status status = folder_sync(save);
+    if (status == OK) return OK;
+    char message[1024];
+    snprintf(message, sizeof message, "%s", fail_message());
+    (void)exchange(&back);
+    return fail(status, "%s", message);
+}
+
+Status checkpoint_commit(const CheckpointNames *names, const CheckpointInfo *info, const Tokenizer *tokenizer,
+                         const Text *records, int num_ranks) {
+    Status status = fill(names, info, tokenizer, records, num_ranks);
+    if (status == OK) status = publish(names);
+    checkpoint_abandon(names); // what is left: nothing, the older one, or what failed
+    return status;
+}

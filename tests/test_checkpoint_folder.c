@@ -1,0 +1,193 @@
+// A folder of checkpoints: which are listed, which are removed, what a save finds and leaves; and that a
+// checkpoint of version 1 stays readable.
+//   test_checkpoint_folder write-golden FOLDER    writes the checkpoint of tests/golden anew
+#include "test_checkpoint_slices.h"
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void save_step(const char *save, int64_t step) {
+    Model *m = model_make(1, 2, 6, 1);
+    EXPECT_OK(model_save(m, save, step));
+    model_free(m);
+}
+
+static void expect_steps(const char *save, const char *want) {
+    int64_t *steps = NULL;
+    int count = 0;
+    Text text = {0};
+    EXPECT_OK(checkpoint_steps(save, &steps, &count));
+    for (int i = 0; i < count; i++) text_add(&text, "%s%" PRId64, i ? " " : "", steps[i]);
+    EXPECT(!strcmp(text_string(&text), want), "steps \"%s\", not \"%s\"", text_string(&text), want);
+    text_free(&text);
+    free(steps);
+}
+
+static const char *step_path(const char *save, int64_t step, const char *file) {
+    CheckpointNames names;
+    char path[500];
+    EXPECT_OK(checkpoint_names(save, step, &names));
+    snprintf(path, sizeof path, "%s%s%s", names.final + strlen(harness_folder()) + 1, *file ? "/" : "", file);
+    return path_in(path);
+}
+
+// ---- listing ------------------------------------------------------------------------------------
+
+static void only_committed_ones_are_listed(void) {
+    const char *save = path_in("list");
+    expect_steps(save, "");
+    static const char *const folders[] = {"",          "/step-00000007",      "/step-00000070",
+                                          "/step-7",   "/step-000000007",     "/step-1234567890",
+                                          "/step-",    "/.tmp-step-00000009", "/.old-step-00000010",
+                                          "/step--07", "/step-0000001K",      "/.trash-step-00000011"};
+    for (int i = 0; i < (int)(sizeof folders / sizeof folders[0]); i++) {
+        char path[600];
+        snprintf(path, sizeof path, "%s%s", save, folders[i]);
+        EXPECT(mkdir(path, 0700) == 0, "cannot make %s", path);
+    }
+    EXPECT_OK(file_write(path_in("list/step-00000012"), "", 0)); // a file
+    expect_steps(save, "1234567890 70 7");
+}
+
+// ---- pruning ------------------------------------------------------------------------------------
+
+static void pruning_keeps_what_it_must(void) {
+    const char *save = path_in("prune");
+    EXPECT_OK(checkpoint_prune(save, 3, 0)); // nothing there
+    for (int step = 10; step <= 70; step += 10) save_step(save, step);
+    EXPECT(mkdir(path_in("prune/.trash-step-00000001"), 0700) == 0, "cannot make a folder");
+    EXPECT_OK(checkpoint_prune(save, 0, 0));
+    expect_steps(save, "70 60 50 40 30 20 10");
+    EXPECT_OK(checkpoint_prune(save, 10, 0));
+    expect_steps(save, "70 60 50 40 30 20 10");
+    EXPECT(!file_exists(path_in("prune/.trash-step-00000001")), "trash is left");
+    EXPECT_OK(checkpoint_prune(save, 3, 20));
+    expect_steps(save, "70 60 50 40 20");
+    EXPECT_OK(checkpoint_prune(save, 3, 0));
+    expect_steps(save, "70 60 50");
+    EXPECT_OK(checkpoint_prune(save, 1, 0));
+    expect_steps(save, "70");
+    char **names = NULL;
+    int count = 0;
+    EXPECT_OK(folder_list(save, &names, &count));
+    EXPECT(count == 1, "%d names are left", count);
+    free(names);
+}
+
+static void pruning_keeps_the_newest_intact_one(void) {
+    const char *save = path_in("intact");
+    for (int step = 10; step <= 50; step += 10) save_step(save, step);
+    for (int step = 40; step <= 50; step += 10) {
+        const char *file = step_path(save, step, "rank-00000.safetensors");
+        EXPECT(truncate(file, 100) == 0, "cannot truncate %s", file);
+    }
+    EXPECT_OK(checkpoint_prune(save, 1, 0));
+    expect_steps(save, "50 30");
+}
+
+// ---- saving -------------------------------------------------------------------------------------
+
+static void a_save_makes_the_folders_it_needs(void) {
+    save_step(path_in("a/b/c"), 3);
+    expect_steps(path_in("a/b/c"), "3");
+}
+
+static void a_stale_temporary_folder_is_replaced(void) {
+    EXPECT_OK(folder_make(path_in("stale/.tmp-step-00000004")));
+    EXPECT_OK(file_write(path_in("stale/.tmp-step-00000004/rank-00000.safetensors"), "old", 3));
+    EXPECT_OK(file_write(path_in("stale/.tmp-step-00000004/other"), "old", 3));
+    save_step(path_in("stale"), 4);
+    expect_steps(path_in("stale"), "4");
+    EXPECT(!file_exists(step_path(path_in("stale"), 4, "other")), "a stale file came along");
+}
+
+static void too_little_room_is_told_first(void) {
+    CheckpointNames names;
+    EXPECT_OK(checkpoint_names(path_in("room"), 1, &names));
+    EXPECT(checkpoint_begin(&names, INT64_MAX / 2) == ERR_CREATE, "begins without room");
+    EXPECT(strstr(fail_message(), "no space"), "%s", fail_message());
+    EXPECT(!file_exists(names.temporary), "a folder was made");
+}
+
+// The same step again replaces the older one, also where a save was killed between two renames.
+static void the_same_step_again(void) {
+    const char *save = path_in("again");
+    CheckpointNames names;
+    Model *first = model_make(31, 3, 9, 2), *second = model_make(32, 2, 9, 2);
+    EXPECT_OK(model_save(first, save, 5));
+    EXPECT_OK(model_save(second, save, 5));
+    expect_saved(second, save, 5);
+    EXPECT_OK(checkpoint_names(save, 5, &names));
+    EXPECT(!file_exists(names.temporary), "the older one is left");
+    EXPECT(rename(names.final, path_in("again/.old-step-00000005")) == 0, "cannot rename");
+    EXPECT_OK(checkpoint_begin(&names, 0));
+    checkpoint_abandon(&names);
+    expect_saved(second, save, 5);
+    model_free(first);
+    model_free(second);
+}
+
+static void an_abandoned_save_keeps_its_message(void) {
+    CheckpointNames names;
+    EXPECT_OK(checkpoint_names(path_in("abandoned"), 1, &names));
+    EXPECT_OK(checkpoint_begin(&names, 0));
+    (void)fail(ERR_IO, "what went wrong");
+    checkpoint_abandon(&names);
+    EXPECT(!file_exists(names.temporary), "the temporary folder is left");
+    EXPECT(!strcmp(fail_message(), "what went wrong"), "%s", fail_message());
+}
+
+static void missing_folders_and_manifests(void) {
+    Checkpoint *c = NULL;
+    EXPECT(checkpoint_open(&c, path_in("nowhere")) == ERR_NO_INPUT && !c, "opens nothing");
+    EXPECT(strstr(fail_message(), "nowhere"), "%s", fail_message());
+}
+
+// ---- version 1 ----------------------------------------------------------------------------------
+
+enum { GOLDEN_SEED = 1, GOLDEN_STEP = 7 };
+
+static Model *golden_model(void) { return model_make(GOLDEN_SEED, 2, 8, 2); }
+
+static void version_1_stays_readable(void) {
+    Model *m = golden_model();
+    CheckpointNames names;
+    Checkpoint *c = NULL;
+    CheckpointInfo want = info_at(GOLDEN_STEP);
+    Text a = {0}, b = {0};
+    expect_saved(m, TEST_FOLDER "/golden/checkpoint_v1", GOLDEN_STEP);
+    EXPECT_OK(checkpoint_names(TEST_FOLDER "/golden/checkpoint_v1", GOLDEN_STEP, &names));
+    EXPECT_OK(checkpoint_open(&c, names.final));
+    checkpoint_describe(&want, &a);
+    if (c) checkpoint_describe(checkpoint_info(c), &b);
+    EXPECT(!strcmp(text_string(&a), text_string(&b)), "reads\n%s", text_string(&b));
+    checkpoint_close(c);
+    text_free(&a);
+    text_free(&b);
+    model_free(m);
+}
+
+static int write_golden(const char *folder) {
+    Model *m = golden_model();
+    Status status = model_save(m, folder, GOLDEN_STEP);
+    model_free(m);
+    if (status != OK) fprintf(stderr, "%s\n", fail_message());
+    return (int)status;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && !strcmp(argv[1], "write-golden")) return write_golden(argv[2]);
+    use_memory_for_files();
+    return harness_run(
+        (const Test[]){{"only_committed_ones_are_listed", only_committed_ones_are_listed},
+                       {"pruning_keeps_what_it_must", pruning_keeps_what_it_must},
+                       {"pruning_keeps_the_newest_intact_one", pruning_keeps_the_newest_intact_one},
+                       {"a_save_makes_the_folders_it_needs", a_save_makes_the_folders_it_needs},
+                       {"a_stale_temporary_folder_is_replaced", a_stale_temporary_folder_is_replaced},
+                       {"too_little_room_is_told_first", too_little_room_is_told_first},
+                       {"the_same_step_again", the_same_step_again},
+                       {"an_abandoned_save_keeps_its_message", an_abandoned_save_keeps_its_message},
+                       {"missing_folders_and_manifests", missing_folders_and_manifests},
+                       {"version_1_stays_readable", version_1_stays_readable},
+                       {0}},
+        argc, argv);
+}

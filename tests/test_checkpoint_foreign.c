@@ -1,0 +1,292 @@
+// Models of others as they come: spelled otherwise, in several files, or no model of ours, which is refused with
+// a message that tells why. And which of several checkpoints is chosen.
+#include "test_checkpoint_models.h"
+
+// ---- folders of others, changed --------------------------------------------------------------------------
+
+typedef struct {
+    const char *drop;      // a tensor that is left out
+    const char *from, *to; // one that gets another name
+    const char *resize;    // a vector that loses its last element
+    const char *spoil;     // one whose first element becomes 1
+    const char *integers;  // one that becomes I32
+    const char *prefix;    // taken off every name that has it
+    int part, parts;       // only tensors i with i % parts == part; parts 0: all
+} Change;
+
+static bool is_it(const char *name, const char *wanted) { return wanted && !strcmp(name, wanted); }
+
+// A copy of a safetensors file, changed.
+static void rewrite(const char *from, const char *to, Change change) {
+    Safetensors *file;
+    EXPECT_OK(safetensors_open(&file, from));
+    CHECK(file, "no file %s", from);
+    SafeTensor *tensors = calloc((size_t)file->count, sizeof *tensors);
+    char *bytes = malloc((size_t)file->file_bytes), *end = bytes;
+    CHECK(tensors && bytes, "no memory");
+    int count = 0;
+    for (int i = 0; i < file->count; i++) {
+        SafeTensor t = file->tensors[i];
+        if (is_it(t.name, change.drop) || (change.parts && i % change.parts != change.part)) continue;
+        if (is_it(t.name, change.resize)) t.shape[0]--;
+        int64_t elements = t.shape[0] * (t.ndim == 2 ? t.shape[1] : 1);
+        EXPECT_OK(safetensors_read(file, &t, 0, elements, end));
+        if (is_it(t.name, change.spoil)) memcpy(end, &(float){1}, sizeof(float));
+        if (is_it(t.name, change.integers)) t.type = FILE_I32;
+        if (is_it(t.name, change.from)) t.name = change.to;
+        if (change.prefix && !strncmp(t.name, change.prefix, strlen(change.prefix)))
+            t.name += strlen(change.prefix);
+        tensors[count++] = t;
+        end += (size_t)elements * file_type_bytes(t.type);
+    }
+    SafetensorsWriter writer;
+    EXPECT_OK(safetensors_create(&writer, to, tensors, count, NULL, 0));
+    EXPECT_OK(safetensors_add(&writer, bytes, (size_t)(end - bytes)));
+    EXPECT_OK(safetensors_finish(&writer));
+    free(bytes);
+    free(tensors);
+    safetensors_close(file);
+}
+
+static void copy_config(const char *from, const char *to, const char *old, const char *new) {
+    char *text;
+    size_t size;
+    Text changed = {0};
+    EXPECT_OK(file_read(inside(from, "config.json").text, 1 << 20, &text, &size));
+    char *at = old ? strstr(text, old) : NULL;
+    EXPECT(!old || at, "no %s in config.json", old);
+    if (at)
+        text_add(&changed, "%.*s%s%s", (int)(at - text), text, new, at + strlen(old));
+    else
+        text_add(&changed, "%s", text);
+    EXPECT_OK(folder_make(to));
+    EXPECT_OK(file_write(inside(to, "config.json").text, changed.data, changed.size));
+    text_free(&changed);
+    free(text);
+}
+
+static void expect_refused(const char *path, Status wanted, const char *told) {
+    ModelSource *source;
+    Status status = model_source_open(&source, path, -1);
+    EXPECT(status == wanted && !source, "exit %d instead of %d: %s", status, wanted, fail_message());
+    EXPECT(strstr(fail_message(), told), "no '%s' in: %s", told, fail_message());
+    model_source_close(source);
+}
+
+static Path exported(const char *name, MakeShape *shape) {
+    ModelShape s = shape();
+    Path save = path_of(name), folder = inside(save.text, "hf");
+    make_checkpoint(save.text, &s, 7, 5);
+    export_to(save.text, folder.text, FILE_F32);
+    return folder;
+}
+
+static const char tensors_name[] = "model.safetensors";
+
+static void changed_tensors(void) {
+    static const struct {
+        Change change;
+        Status status;
+        const char *told;
+    } cases[] = {
+        {{.drop = "model.layers.1.mlp.up_proj.weight"},
+         ERR_DATA,
+         "model.layers.1.mlp.up_proj.weight is missing"},
+        {{.from = "lm_head.weight", .to = "score.weight"}, ERR_DATA, "lm_head.weight is missing"},
+        {{.from = "model.norm.weight", .to = "model.norm.bias"}, ERR_DATA, "model.norm.weight is missing"},
+        {{.resize = "model.norm.weight"}, ERR_DATA, "model.norm.weight is not [32]"},
+        {{.integers = "model.norm.weight"}, ERR_UNAVAILABLE, "model.norm.weight is of type I32"},
+        {{.spoil = "model.layers.0.self_attn.o_proj.bias"}, ERR_UNAVAILABLE, "o_proj.bias is not zero"},
+    };
+    Path from = exported("changed", biased_queries);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "changed%zu", i);
+        Path folder = path_of(name);
+        copy_config(from.text, folder.text, NULL, NULL);
+        rewrite(inside(from.text, tensors_name).text, inside(folder.text, tensors_name).text,
+                cases[i].change);
+        expect_refused(folder.text, cases[i].status, cases[i].told);
+    }
+}
+
+static void changed_config(void) {
+    static const struct {
+        const char *old, *new;
+        Status status;
+        const char *told;
+    } cases[] = {
+        {"LlamaForCausalLM", "MambaForCausalLM", ERR_UNAVAILABLE, "architecture MambaForCausalLM"},
+        {"\"hidden_size\": 32", "\"hidden_size\": \"32\"", ERR_DATA, "\"hidden_size\" is not a whole number"},
+        {"\"hidden_size\": 32", "\"hidden_size\": 64", ERR_DATA, "is not ["},
+        {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", ERR_DATA, "model.layers.2"},
+        {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", ERR_DATA, "belongs to no part"},
+        {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 99999", ERR_DATA, "99999 layers"},
+        {"\"vocab_size\": 67", "\"vocab_size\": -1", ERR_DATA, "vocab_size"},
+        {"\"vocab_size\": 67,", "", ERR_DATA, "no member \"vocab_size\""},
+        {"\"use_cache\": true", "\"quantization_config\": {}", ERR_UNAVAILABLE, "quantization_config"},
+        {"\"use_cache\": true", "\"rope_scaling\": {\"factor\": 2}", ERR_UNAVAILABLE, "rope_scaling"},
+        {"silu", "relu", ERR_UNAVAILABLE, "hidden_act \"relu\""},
+        {"float32", "int8", ERR_UNAVAILABLE, "\"int8\""},
+        {"\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", ERR_DATA, "groups divide heads"},
+        {"\"tie_word_embeddings\": false", "\"tie_word_embeddings\": 0", ERR_DATA, "is not true or false"},
+        {"{", "[", ERR_DATA, "config.json"},
+    };
+    Path from = exported("configs", llama);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "configs%zu", i);
+        Path folder = path_of(name);
+        copy_config(from.text, folder.text, cases[i].old, cases[i].new);
+        rewrite(inside(from.text, tensors_name).text, inside(folder.text, tensors_name).text, (Change){0});
+        expect_refused(folder.text, cases[i].status, cases[i].told);
+    }
+}
+
+// As the hub has GPT-2: names of the model without its head, and a rotation told the new way.
+static void other_spellings(void) {
+    ModelShape shape = gpt2(), rotated = llama();
+    Path from = exported("bare", gpt2), folder = path_of("bare_copy");
+    copy_config(from.text, folder.text, NULL, NULL);
+    rewrite(inside(from.text, tensors_name).text, inside(folder.text, tensors_name).text,
+            (Change){.prefix = "transformer."});
+    expect_weights(folder.text, &shape, 5);
+    from = exported("rotation", llama), folder = path_of("rotation_copy");
+    copy_config(from.text, folder.text, "\"rope_theta\": 50000.0",
+                "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 50000.0}");
+    rewrite(inside(from.text, tensors_name).text, inside(folder.text, tensors_name).text, (Change){0});
+    ModelSource *source;
+    EXPECT_OK(model_source_open(&source, folder.text, -1));
+    if (source)
+        EXPECT(model_source_info(source)->shape.rotary_base == rotated.rotary_base, "base %g",
+               model_source_info(source)->shape.rotary_base);
+    model_source_close(source);
+}
+
+static void write_index(const char *folder, const char *tensors, const char *second) {
+    Safetensors *file;
+    Text index = {0};
+    EXPECT_OK(safetensors_open(&file, tensors));
+    text_add(&index, "{\"metadata\": {\"total_size\": 0}, \"weight_map\": {");
+    for (int i = 0; i < file->count; i++)
+        text_add(&index, "%s\"%s\": \"%s\"", i ? ", " : "", file->tensors[i].name,
+                 i % 2 ? second : "model-00001-of-00002.safetensors");
+    text_add(&index, "}}");
+    EXPECT_OK(file_write(inside(folder, "model.safetensors.index.json").text, index.data, index.size));
+    text_free(&index);
+    safetensors_close(file);
+}
+
+static void several_files(void) {
+    ModelShape shape = llama();
+    Path from = exported("one_file", llama), folder = path_of("two_files"),
+         tensors = inside(from.text, tensors_name);
+    copy_config(from.text, folder.text, NULL, NULL);
+    expect_refused(folder.text, ERR_NO_INPUT, "neither model.safetensors nor");
+    rewrite(tensors.text, inside(folder.text, "model-00001-of-00002.safetensors").text,
+            (Change){.part = 0, .parts = 2});
+    write_index(folder.text, tensors.text, "model-00002-of-00002.safetensors");
+    expect_refused(folder.text, ERR_NO_INPUT, "model-00002-of-00002.safetensors");
+    rewrite(tensors.text, inside(folder.text, "model-00002-of-00002.safetensors").text,
+            (Change){.part = 1, .parts = 2});
+    expect_weights(folder.text, &shape, 5);
+    write_index(folder.text, tensors.text, "../model.safetensors");
+    expect_refused(folder.text, ERR_DATA, "not a file's name");
+}
+
+// ---- which model is chosen --------------------------------------------------------------------------------
+
+static void expect_step(const char *save, int64_t asked, int64_t wanted) {
+    ModelSource *source;
+    EXPECT_OK(model_source_open(&source, save, asked));
+    if (!source) return;
+    int64_t found = model_source_info(source)->state.iteration;
+    EXPECT(found == wanted && model_source_checkpoint(source), "step %" PRId64 ", not %" PRId64, found,
+           wanted);
+    model_source_close(source);
+}
+
+static void damage(const char *save, int64_t step) {
+    CheckpointNames names;
+    EXPECT_OK(checkpoint_names(save, step, &names));
+    Path manifest = inside(names.final, "manifest.json");
+    EXPECT_OK(file_write(manifest.text, "{}", 2));
+}
+
+static void choice(void) {
+    ModelShape shape = llama();
+    Path save = path_of("choice");
+    CheckpointNames names;
+    ModelSource *source;
+    for (int64_t step = 1; step <= 3; step++) make_checkpoint(save.text, &shape, step, 5);
+    expect_step(save.text, -1, 3);
+    expect_step(save.text, 2, 2);
+    EXPECT_OK(checkpoint_names(save.text, 2, &names));
+    expect_step(names.final, -1, 2);
+    EXPECT(model_source_open(&source, names.final, 3) == ERR_NO_INPUT, "step 2 is not step 3");
+    EXPECT(model_source_open(&source, save.text, 4) == ERR_NO_INPUT, "there is no step 4: %s",
+           fail_message());
+    damage(save.text, 3);
+    expect_step(save.text, -1, 2);
+    damage(save.text, 1);
+    damage(save.text, 2);
+    expect_refused(save.text, ERR_DATA, "none of 3 checkpoints can be read; of the newest: ");
+    EXPECT(strstr(fail_message(), "step-00000003"), "%s", fail_message());
+    expect_refused(path_of("nothing").text, ERR_NO_INPUT, "neither a checkpoint");
+    Path folder = exported("no_steps", llama);
+    EXPECT(model_source_open(&source, folder.text, 7) == ERR_USAGE, "a Hugging Face model has steps");
+}
+
+// ---- what the architectures lack ----------------------------------------------------------------------------
+
+static void expect_unavailable(ModelShape shape, const char *told) {
+    Path save = path_of("lacks"), folder = inside(save.text, "hf"), file = inside(save.text, "file.gguf");
+    ModelSource *source;
+    make_checkpoint(save.text, &shape, 7, 5);
+    EXPECT_OK(model_source_open(&source, save.text, -1));
+    EXPECT(export_hugging_face(source, folder.text, FILE_F32) == ERR_UNAVAILABLE, "%s", told);
+    EXPECT(strstr(fail_message(), told), "no '%s' in: %s", told, fail_message());
+    EXPECT(export_gguf(source, file.text, GGUF_F16) == ERR_UNAVAILABLE, "%s", told);
+    EXPECT(!file_exists(folder.text) && !file_exists(file.text), "something was left behind");
+    model_source_close(source);
+}
+
+static void lacking(void) {
+    ModelShape shape = gpt2();
+    shape.rms_norm = true;
+    expect_unavailable(shape, "GPT2LMHeadModel has no RMSNorm");
+    shape = gpt2(), shape.position = POSITION_NONE;
+    expect_unavailable(shape, "without positions");
+    shape = gpt2(), shape.groups = 2;
+    expect_unavailable(shape, "groups of heads");
+    shape = gpt2(), shape.no_linear_bias = true;
+    expect_unavailable(shape, "without biases");
+    shape = llama(), shape.rotary_columns = 4;
+    expect_unavailable(shape, "LlamaForCausalLM has no partly rotated heads");
+    shape = llama(), shape.activation = ACTIVATION_GELU;
+    expect_unavailable(shape, "GELU");
+}
+
+static void never_replaced(void) {
+    ModelShape shape = llama();
+    Path save = path_of("replaced"), folder = inside(save.text, "hf");
+    ModelSource *source;
+    make_checkpoint(save.text, &shape, 7, 5);
+    export_to(save.text, folder.text, FILE_F32);
+    EXPECT_OK(model_source_open(&source, save.text, -1));
+    EXPECT(export_hugging_face(source, folder.text, FILE_F32) == ERR_CREATE,
+           "an existing folder was replaced");
+    model_source_close(source);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"changed_tensors", changed_tensors},
+                                      {"changed_config", changed_config},
+                                      {"other_spellings", other_spellings},
+                                      {"several_files", several_files},
+                                      {"choice", choice},
+                                      {"lacking", lacking},
+                                      {"never_replaced", never_replaced},
+                                      {0}},
+                       argc, argv);
+}

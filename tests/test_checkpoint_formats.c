@@ -1,0 +1,226 @@
+// Other people's formats: what goes out comes in again, and lies where they look for it.
+#include "base/half.h"
+#include "formats/gguf.h"
+#include "test_checkpoint_models.h"
+#include <math.h>
+
+// ---- out and in -----------------------------------------------------------------------------------------
+
+static void expect_same_file(const char *folder, const char *other, const char *name) {
+    char *a = NULL, *b = NULL;
+    size_t size_a = 0, size_b = 0;
+    EXPECT_OK(file_read(inside(folder, name).text, 1 << 24, &a, &size_a));
+    EXPECT_OK(file_read(inside(other, name).text, 1 << 24, &b, &size_b));
+    EXPECT(a && b && size_a == size_b && !memcmp(a, b, size_a), "%s/%s and that of %s differ", folder, name,
+           other);
+    free(a);
+    free(b);
+}
+
+static void expect_round_trip(int i) {
+    ModelShape shape = shapes[i]();
+    char name[32];
+    snprintf(name, sizeof name, "trip%d", i);
+    Path save = path_of(name), first = inside(save.text, "first"), back = inside(save.text, "back"),
+         second = inside(save.text, "second"), direct = inside(save.text, "direct");
+    make_checkpoint(save.text, &shape, 7, (uint64_t)i);
+    export_to(save.text, first.text, FILE_F32);
+    expect_weights(save.text, &shape, (uint64_t)i);
+    expect_weights(first.text, &shape, (uint64_t)i);
+    import_to(first.text, back.text);
+    expect_weights(back.text, &shape, (uint64_t)i);
+    export_to(back.text, second.text, FILE_F32);
+    export_to(first.text, direct.text, FILE_F32);
+    for (int f = 0; f < 2; f++) {
+        const char *file = f ? "model.safetensors" : "config.json";
+        expect_same_file(first.text, second.text, file);
+        expect_same_file(first.text, direct.text, file);
+    }
+}
+
+static void round_trips(void) {
+    for (int i = 0; i < NUM_SHAPES; i++) expect_round_trip(i);
+}
+
+// 16 bits are rounded once.
+static void rounded(void) {
+    ModelShape shape = llama();
+    Path save = path_of("rounded"), bf16 = inside(save.text, "bf16"), back = inside(save.text, "back"),
+         again = inside(save.text, "again");
+    make_checkpoint(save.text, &shape, 7, 1);
+    export_to(save.text, bf16.text, FILE_BF16);
+    import_to(bf16.text, back.text);
+    export_to(back.text, again.text, FILE_BF16);
+    expect_same_file(bf16.text, again.text, "model.safetensors");
+    ModelSource *source;
+    float wanted[MOST_ELEMENTS], found[4];
+    WeightSpec head = {"output_layer.weight", 67, 32};
+    fill(&head, 1, wanted);
+    EXPECT_OK(model_source_open(&source, bf16.text, -1));
+    EXPECT(!strcmp(model_source_info(source)->dtype, "bf16"), "%s", model_source_info(source)->dtype);
+    EXPECT_OK(model_source_read(source, head.name, (Rect){2, 3, 1, 4}, found, 4));
+    for (int i = 0; i < 4; i++)
+        EXPECT(found[i] == bf16_to_f32(bf16_of_f32(wanted[2 * 32 + 3 + i])), "element %d", i);
+    model_source_close(source);
+}
+
+// ---- where others look ------------------------------------------------------------------------------------
+
+static float element(const Safetensors *file, const char *name, int64_t i) {
+    float value = NAN;
+    const SafeTensor *t = safetensors_find(file, name);
+    EXPECT(t, "no tensor %s", name);
+    if (t) EXPECT_OK(safetensors_read_f32(file, t, i, 1, &value));
+    return value;
+}
+
+// Row of ours where group g has its queries (part 0, of head h of the group), key (1) or value (2).
+static int64_t our_row(const ModelShape *s, int g, int part, int h, int d) {
+    int heads = s->heads / model_groups(s);
+    return ((int64_t)g * (heads + 2) + (part ? heads + part - 1 : h)) * s->head_size + d;
+}
+
+static void gpt2_layout(void) {
+    ModelShape shape = gpt2();
+    Path save = path_of("layout_gpt2"), folder = inside(save.text, "hf");
+    float qkv[MOST_ELEMENTS];
+    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 96, 32};
+    fill(&weight, 5, qkv);
+    make_checkpoint(save.text, &shape, 7, 5);
+    export_to(save.text, folder.text, FILE_F32);
+    Safetensors *file;
+    EXPECT_OK(safetensors_open(&file, inside(folder.text, "model.safetensors").text));
+    EXPECT(!safetensors_find(file, "lm_head.weight"), "a tied head is stored");
+    EXPECT(safetensors_metadata(file, "format") && !strcmp(safetensors_metadata(file, "format"), "pt"),
+           "the format");
+    // c_attn [H, 3H]: column 32 * part + 8 * head + d, row: the input.
+    for (int part = 0; part < 3; part++)
+        for (int head = 0; head < 4; head++)
+            for (int d = 0; d < 8; d += 3) {
+                int64_t row = our_row(&shape, head, part, 0, d), col = 32 * part + 8 * head + d, in = 11;
+                float found = element(file, "transformer.h.1.attn.c_attn.weight", in * 96 + col);
+                EXPECT(found == qkv[row * 32 + in], "part %d, head %d, %d", part, head, d);
+            }
+    safetensors_close(file);
+}
+
+static void llama_layout(void) {
+    ModelShape shape = llama();
+    Path save = path_of("layout_llama"), folder = inside(save.text, "hf");
+    float qkv[MOST_ELEMENTS], fc1[MOST_ELEMENTS];
+    WeightSpec weight = {"decoder.layers.0.self_attention.linear_qkv.weight", 64, 32};
+    WeightSpec inner = {"decoder.layers.0.mlp.linear_fc1.weight", 128, 32};
+    fill(&weight, 5, qkv);
+    fill(&inner, 5, fc1);
+    make_checkpoint(save.text, &shape, 7, 5);
+    export_to(save.text, folder.text, FILE_F32);
+    Safetensors *file;
+    EXPECT_OK(safetensors_open(&file, inside(folder.text, "model.safetensors").text));
+    static const char *const names[] = {"model.layers.0.self_attn.q_proj.weight",
+                                        "model.layers.0.self_attn.k_proj.weight",
+                                        "model.layers.0.self_attn.v_proj.weight"};
+    for (int part = 0; part < 3; part++)
+        for (int head = 0; head < (part ? 2 : 4); head++) {
+            int group = part ? head : head / 2, d = 5, in = 11;
+            float found = element(file, names[part], (head * 8 + d) * 32 + in);
+            EXPECT(found == qkv[our_row(&shape, group, part, head % 2, d) * 32 + in], "part %d, head %d",
+                   part, head);
+        }
+    EXPECT(element(file, "model.layers.0.mlp.gate_proj.weight", 40 * 32 + 7) == fc1[40 * 32 + 7], "gate");
+    EXPECT(element(file, "model.layers.0.mlp.up_proj.weight", 40 * 32 + 7) == fc1[(64 + 40) * 32 + 7], "up");
+    safetensors_close(file);
+}
+
+// ---- GGUF -----------------------------------------------------------------------------------------------
+
+static Gguf *export_gguf_to(const char *save, const char *name, GgufKind kind) {
+    ModelSource *source;
+    Gguf *file = NULL;
+    Path path = inside(save, name);
+    EXPECT_OK(model_source_open(&source, save, -1));
+    if (source) EXPECT_OK(export_gguf(source, path.text, kind));
+    EXPECT(export_gguf(source, path.text, kind) == ERR_CREATE, "%s was replaced", path.text);
+    model_source_close(source);
+    EXPECT_OK(gguf_open(&file, path.text));
+    CHECK(file, "no GGUF file");
+    return file;
+}
+
+static int64_t number(const Gguf *file, const char *key) {
+    int64_t value = -1;
+    EXPECT(gguf_int(gguf_find(file, key), &value), "no whole number %s", key);
+    return value;
+}
+
+// Dimension 2i + k of a head is its row i + k D/2: llama.cpp rotates neighbours.
+static void llama_gguf(void) {
+    ModelShape shape = llama();
+    Path save = path_of("gguf_llama");
+    float qkv[MOST_ELEMENTS], row[32];
+    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 64, 32};
+    fill(&weight, 5, qkv);
+    make_checkpoint(save.text, &shape, 7, 5);
+    Gguf *file = export_gguf_to(save.text, "f32.gguf", GGUF_F32);
+    EXPECT(gguf_string_is(gguf_find(file, "general.architecture"), "llama"), "the architecture");
+    EXPECT(number(file, "llama.attention.head_count_kv") == 2 && number(file, "llama.block_count") == 2 &&
+               number(file, "llama.rope.dimension_count") == 8 && number(file, "general.file_type") == 0,
+           "metadata");
+    const GgufTensor *k = gguf_tensor(file, "blk.1.attn_k.weight"),
+                     *v = gguf_tensor(file, "blk.1.attn_v.weight");
+    CHECK(k && v && gguf_tensor(file, "output.weight"), "tensors are missing");
+    EXPECT(k->ndim == 2 && k->dims[0] == 32 && k->dims[1] == 16, "the keys' shape");
+    for (int i = 0; i < 4; i++)
+        for (int half = 0; half < 2; half++) {
+            gguf_read(file, k, (8 + 2 * i + half) * 32, 32, row);
+            EXPECT(!memcmp(row, qkv + our_row(&shape, 1, 1, 0, i + half * 4) * 32, sizeof row), "key %d %d",
+                   i, half);
+        }
+    gguf_read(file, v, (8 + 3) * 32, 32, row);
+    EXPECT(!memcmp(row, qkv + our_row(&shape, 1, 2, 0, 3) * 32, sizeof row), "a value");
+    gguf_close(file);
+}
+
+static GgmlType type_in(const Gguf *file, const char *name) {
+    const GgufTensor *t = gguf_tensor(file, name);
+    EXPECT(t, "no tensor %s", name);
+    return t ? t->type : NUM_GGML_TYPES;
+}
+
+// Rows of no whole blocks fall back to fp16; vectors and positions stay as they are.
+static void quantised_gguf(void) {
+    ModelShape shape = gpt2();
+    shape.ffn = 72;
+    Path save = path_of("gguf_gpt2");
+    float whole[MOST_ELEMENTS], row[32];
+    WeightSpec weight = {"embedding.word_embeddings.weight", 67, 32};
+    fill(&weight, 5, whole);
+    make_checkpoint(save.text, &shape, 7, 5);
+    Gguf *file = export_gguf_to(save.text, "q8.gguf", GGUF_Q8_0);
+    EXPECT(number(file, "general.file_type") == 7 && number(file, "gpt2.feed_forward_length") == 72,
+           "metadata");
+    EXPECT(type_in(file, "token_embd.weight") == GGML_Q8_0 &&
+               type_in(file, "blk.0.attn_qkv.weight") == GGML_Q8_0,
+           "matrices are q8_0");
+    EXPECT(type_in(file, "blk.0.ffn_down.weight") == GGML_F16, "rows of 72 are fp16");
+    EXPECT(type_in(file, "blk.0.ffn_up.bias") == GGML_F32 &&
+               type_in(file, "position_embd.weight") == GGML_F32,
+           "vectors and positions are fp32");
+    gguf_read(file, gguf_tensor(file, "token_embd.weight"), 9 * 32, 32, row);
+    for (int i = 0; i < 32; i++)
+        EXPECT(fabsf(row[i] - whole[9 * 32 + i]) < 0.02f, "element %d is %g", i, (double)row[i]);
+    gguf_close(file);
+    file = export_gguf_to(save.text, "bf16.gguf", GGUF_BF16);
+    EXPECT(type_in(file, "blk.0.ffn_down.weight") == GGML_BF16, "every row is bf16");
+    gguf_close(file);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"round_trips", round_trips},
+                                      {"rounded", rounded},
+                                      {"gpt2_layout", gpt2_layout},
+                                      {"llama_layout", llama_layout},
+                                      {"llama_gguf", llama_gguf},
+                                      {"quantised_gguf", quantised_gguf},
+                                      {0}},
+                       argc, argv);
+}

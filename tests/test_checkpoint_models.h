@@ -1,0 +1,184 @@
+// Small models for the tests of checkpoints' formats: shapes, random weights, folders.
+#pragma once
+#include "base/rng.h"
+#include "checkpoint/checkpoint.h"
+#include "harness.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    char text[4096];
+} Path;
+
+static inline Path path_of(const char *name) {
+    Path path;
+    snprintf(path.text, sizeof path.text, "%s/%s", harness_folder(), name);
+    return path;
+}
+
+static inline Path inside(const char *folder, const char *name) {
+    Path path;
+    int size = snprintf(path.text, sizeof path.text, "%s/%s", folder, name);
+    CHECK(size < (int)sizeof path.text, "a path of %d characters", size);
+    return path;
+}
+
+// ---- models ---------------------------------------------------------------------------------------------
+
+static inline ModelShape gpt2(void) {
+    return (ModelShape){.layers = 2,
+                        .hidden = 32,
+                        .heads = 4,
+                        .head_size = 8,
+                        .ffn = 96,
+                        .sequence = 16,
+                        .positions = 20,
+                        .vocabulary = 67,
+                        .hidden_dropout = 0.1f,
+                        .norm_epsilon = 1e-5f,
+                        .init_std = 0.02f,
+                        .seed = 3};
+}
+
+static inline ModelShape untied_gpt2(void) {
+    ModelShape s = gpt2();
+    s.untied = true;
+    return s;
+}
+
+static inline ModelShape llama(void) {
+    return (ModelShape){.layers = 2,
+                        .hidden = 32,
+                        .heads = 4,
+                        .head_size = 8,
+                        .groups = 2,
+                        .ffn = 64,
+                        .sequence = 16,
+                        .vocabulary = 67,
+                        .activation = ACTIVATION_SWIGLU,
+                        .position = POSITION_ROTARY,
+                        .rotary_base = 50000,
+                        .rms_norm = true,
+                        .no_linear_bias = true,
+                        .untied = true,
+                        .norm_epsilon = 1e-6f,
+                        .init_std = 0.02f,
+                        .seed = 3};
+}
+
+static inline ModelShape tied_llama(void) {
+    ModelShape s = llama();
+    s.untied = false;
+    s.groups = 0;
+    return s;
+}
+
+static inline ModelShape biased_queries(void) {
+    ModelShape s = llama();
+    s.qkv_bias = true;
+    return s;
+}
+
+static inline ModelShape biases_everywhere(void) {
+    ModelShape s = llama();
+    s.no_linear_bias = false;
+    s.groups = 1;
+    return s;
+}
+
+static inline ModelShape wide_heads(void) {
+    ModelShape s = llama();
+    s.head_size = 12;
+    return s;
+}
+
+typedef ModelShape MakeShape(void);
+static MakeShape *const shapes[] = {gpt2,           untied_gpt2,       llama,     tied_llama,
+                                    biased_queries, biases_everywhere, wide_heads};
+enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MOST_ELEMENTS = 8192 };
+
+static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {
+    rng_fill_normal(rng_key(seed, weight->name, 0), 0, (uint64_t)(weight->rows * weight->cols), 0, 1, values);
+}
+
+// A checkpoint of step `step` in `save` with random weights.
+static inline void make_checkpoint(const char *save, const ModelShape *shape, int64_t step, uint64_t seed) {
+    WeightSpec *weights;
+    int count;
+    CheckpointNames names;
+    Text record = {0};
+    EXPECT_OK(model_weights(shape, &weights, &count));
+    Slice *slices = calloc((size_t)count, sizeof *slices);
+    float *values = malloc((size_t)count * MOST_ELEMENTS * sizeof *values);
+    CHECK(slices && values, "no memory");
+    for (int i = 0; i < count; i++) {
+        const WeightSpec *w = &weights[i];
+        CHECK(w->rows * w->cols <= MOST_ELEMENTS, "%s is too large", w->name);
+        fill(w, seed, values + i * MOST_ELEMENTS);
+        slices[i] = (Slice){.rows = w->rows,
+                            .cols = w->cols,
+                            .rect = {0, 0, w->rows, w->cols},
+                            .data = values + i * MOST_ELEMENTS,
+                            .stride = w->cols};
+        snprintf(slices[i].tensor, sizeof slices[i].tensor, "%s", w->name);
+    }
+    CheckpointInfo info = {.shape = *shape,
+                           .state = {.iteration = step, .loss_scale = 1},
+                           .grid = {1, 1, 1},
+                           .num_chunks = 1,
+                           .dtype = "f32",
+                           .program = "test"};
+    EXPECT_OK(checkpoint_names(save, step, &names));
+    EXPECT_OK(checkpoint_begin(&names, 1 << 20));
+    EXPECT_OK(checkpoint_write_shard(&names, 0, slices, count, &record));
+    EXPECT_OK(checkpoint_commit(&names, &info, NULL, &record, 1));
+    text_free(&record);
+    free(values);
+    free(slices);
+    free(weights);
+}
+
+static inline void export_to(const char *from, const char *folder, FileType type) {
+    ModelSource *source;
+    EXPECT_OK(model_source_open(&source, from, -1));
+    if (source) EXPECT_OK(export_hugging_face(source, folder, type));
+    model_source_close(source);
+}
+
+static inline void import_to(const char *from, const char *save) {
+    ModelSource *source;
+    EXPECT_OK(model_source_open(&source, from, -1));
+    if (source) EXPECT_OK(import_model(source, save));
+    model_source_close(source);
+}
+
+// ---- what is read back ----
+
+// Whole, and a rectangle out of the middle.
+static inline void expect_weight(ModelSource *source, const WeightSpec *w, uint64_t seed) {
+    static float wanted[MOST_ELEMENTS], found[MOST_ELEMENTS];
+    fill(w, seed, wanted);
+    EXPECT_OK(model_source_read(source, w->name, (Rect){0, 0, w->rows, w->cols}, found, w->cols));
+    EXPECT(!memcmp(wanted, found, (size_t)(w->rows * w->cols) * sizeof *found), "%s differs in %s", w->name,
+           model_source_path(source));
+    Rect part = {w->rows / 3, w->cols / 4, w->rows - w->rows / 3, w->cols / 2};
+    int64_t stride = part.cols + 3;
+    if (part.rows * stride > MOST_ELEMENTS) part.rows = MOST_ELEMENTS / stride;
+    EXPECT_OK(model_source_read(source, w->name, part, found, stride));
+    for (int64_t i = 0; i < part.rows; i++)
+        EXPECT(!memcmp(found + i * stride, wanted + (part.row + i) * w->cols + part.col,
+                       (size_t)part.cols * sizeof *found),
+               "row %" PRId64 " of a part of %s", i, w->name);
+}
+
+static inline void expect_weights(const char *path, const ModelShape *shape, uint64_t seed) {
+    ModelSource *source;
+    WeightSpec *weights;
+    int count;
+    EXPECT_OK(model_weights(shape, &weights, &count));
+    EXPECT_OK(model_source_open(&source, path, -1));
+    for (int i = 0; source && i < count; i++) expect_weight(source, &weights[i], seed);
+    model_source_close(source);
+    free(weights);
+}
