@@ -183,7 +183,7 @@ static float evaluate(const RunPlan *plan, Engine *engine, int64_t consumed) {
 }
 
 static void train(const RunPlan *plan, Engine *engine, RunResult *result) {
-    int64_t consumed = 0, samples = (int64_t)plan->spec.grid.dp * plan->spec.shape.microbatch;
+    int64_t consumed = plan->consumed, samples = (int64_t)plan->spec.grid.dp * plan->spec.shape.microbatch;
     LossScaler scaler = plan->scaler.scale > 0 ? plan->scaler : loss_scaler(1, 1, 1, 1, false);
     result->steps = plan->steps;
     for (int step = 0; step < plan->steps; step++) {

@@ -8,6 +8,7 @@ enum { RUN_STEPS_MOST = 64 };
 typedef struct {
     EngineSpec spec;
     int steps;
+    int64_t consumed; // samples of the run before its first step
     double lr;
     const char *transport; // "threads" or "mpi"
     bool check_comm;

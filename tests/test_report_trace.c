@@ -128,10 +128,10 @@ static int64_t time_of(struct json_object *event, const char *name) {
 
 typedef struct {
     int64_t pid, tid, start, end;
-} Slice;
+} TraceSlice;
 
 static int compare_slices(const void *a, const void *b) {
-    const Slice *x = a, *y = b;
+    const TraceSlice *x = a, *y = b;
     if (x->pid != y->pid) return x->pid < y->pid ? -1 : 1;
     if (x->tid != y->tid) return x->tid < y->tid ? -1 : 1;
     if (x->start != y->start) return x->start < y->start ? -1 : 1;
@@ -139,12 +139,12 @@ static int compare_slices(const void *a, const void *b) {
 }
 
 // Slices of one thread lie within each other or apart.
-static void expect_nested(Slice *slices, size_t count) {
+static void expect_nested(TraceSlice *slices, size_t count) {
     int64_t open[16];
     int depth = 0;
     qsort(slices, count, sizeof *slices, compare_slices);
     for (size_t i = 0; i < count; i++) {
-        Slice s = slices[i];
+        TraceSlice s = slices[i];
         if (i == 0 || slices[i - 1].pid != s.pid || slices[i - 1].tid != s.tid) depth = 0;
         while (depth && open[depth - 1] <= s.start) depth--;
         EXPECT(depth < 16 && (!depth || open[depth - 1] >= s.end), "rank %lld, thread %lld: %lld to %lld ns",
@@ -162,7 +162,7 @@ static void is_a_chrome_trace(void) {
     struct json_object *events = root ? member(root, "traceEvents") : NULL;
     EXPECT(events, "%s", json_util_get_last_err());
     size_t count = events ? json_object_array_length(events) : 0, num_slices = 0;
-    Slice *slices = calloc(count + 1, sizeof *slices);
+    TraceSlice *slices = calloc(count + 1, sizeof *slices);
     int names = 0, messages = 0, waits = 0;
     for (size_t i = 0; i < count; i++) {
         struct json_object *e = json_object_array_get_idx(events, i);
@@ -174,8 +174,8 @@ static void is_a_chrome_trace(void) {
         if (strcmp(text_of(e, "ph"), "X")) continue;
         int64_t start = time_of(e, "ts");
         slices[num_slices++] =
-            (Slice){json_object_get_int64(member(e, "pid")), json_object_get_int64(member(e, "tid")), start,
-                    start + time_of(e, "dur")};
+            (TraceSlice){json_object_get_int64(member(e, "pid")), json_object_get_int64(member(e, "tid")),
+                         start, start + time_of(e, "dur")};
     }
     // 8 computes, 2 messages, 2 waits, the optimizer and the step itself.
     EXPECT(num_slices == 4 * NUM_STEPS * 14, "%zu slices", num_slices);

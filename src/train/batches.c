@@ -2,15 +2,73 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_null_tokenizer(const Options *o) {
-    return o->tokenizer_type && !strcmp(o->tokenizer_type, "NullTokenizer");
+// ---- which data sets ----------------------------------------------------------------------------
+
+typedef struct {
+    const char *const *words;
+    int count;
+    const char *named; // the option or file that they are from
+    bool whole;        // the data sets belong to one split as a whole
+    BlendWords read;   // from a file
+} DataWords;
+
+static void free_words(DataWords *words) { blend_words_free(&words->read); }
+
+static DataWords list_words(const StringList *list, const char *named, bool whole) {
+    return (DataWords){.words = list->items, .count = list->count, .named = named, .whole = whole};
 }
 
-static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
-    if (is_null_tokenizer(o)) return tokenizer_open_null(tokenizer, o->vocab_size);
-    if (o->vocab_file && o->merge_file) return tokenizer_open(tokenizer, o->vocab_file, o->merge_file);
-    if (o->tokenizer_model) return tokenizer_open_beside(tokenizer, o->tokenizer_model);
-    return tokenizer_open_beside(tokenizer, o->data_path.items[0]);
+static Status read_words(const Options *o, Split which, DataWords *words) {
+    bool whole = o->per_split_data_args_path != NULL;
+    *words = (DataWords){.named = whole ? o->per_split_data_args_path : o->data_args_path, .whole = whole};
+    Status status = whole ? blend_words_read_split(&words->read, words->named, which)
+                          : blend_words_read(&words->read, words->named);
+    words->words = words->read.words;
+    words->count = words->read.count;
+    static const char *const splits[NUM_SPLITS] = {"train", "valid", "test"};
+    if (status == OK && words->count == 0)
+        status = fail(ERR_DATA, "%s names no data set%s%s", words->named, whole ? " for " : "",
+                      whole ? splits[which] : "");
+    if (status != OK) free_words(words);
+    return status;
+}
+
+// The words that name the data of a split; none for --mock-data. The rules of config/ saw to it that one
+// option names them.
+static Status find_words(const Options *o, Split which, DataWords *words) {
+    const StringList *lists[NUM_SPLITS] = {&o->train_data_path, &o->valid_data_path, &o->test_data_path};
+    static const char *const names[NUM_SPLITS] = {"--train-data-path", "--valid-data-path",
+                                                  "--test-data-path"};
+    *words = (DataWords){.named = "--mock-data"};
+    if (o->mock_data) return OK;
+    if (o->data_args_path || o->per_split_data_args_path) return read_words(o, which, words);
+    *words = o->data_path.count ? list_words(&o->data_path, "--data-path", false)
+                                : list_words(lists[which], names[which], true);
+    return OK;
+}
+
+// Calls `visit` for each data set of a split, up to the first failure.
+static Status visit_prefixes(const Options *o, Split which, Status (*visit)(const char *prefix, void *self),
+                             void *self) {
+    DataWords words;
+    TRY(find_words(o, which, &words));
+    size_t room = (size_t)words.count + 1;
+    const char **prefixes = calloc(room, sizeof *prefixes);
+    double *weights = calloc(room, sizeof *weights);
+    Status status = prefixes && weights ? OK : fail(ERR_OS, "no memory for %d words", words.count);
+    int count = status == OK ? blend_parse(words.words, words.count, words.named, prefixes, weights) : 0;
+    if (count < 0) status = ERR_CONFIG;
+    for (int i = 0; i < count && status == OK; i++) status = visit(prefixes[i], self);
+    free(prefixes);
+    free(weights);
+    free_words(&words);
+    return status;
+}
+
+// ---- tokenizer ----------------------------------------------------------------------------------
+
+static bool is_null_tokenizer(const Options *o) {
+    return o->tokenizer_type && !strcmp(o->tokenizer_type, "NullTokenizer");
 }
 
 // Whether the options name a tokenizer; without one --vocab-size alone will do.
@@ -18,37 +76,76 @@ static bool names_tokenizer(const Options *o) {
     return is_null_tokenizer(o) || o->vocab_file || o->merge_file || o->tokenizer_model;
 }
 
+// The first one's.
+static Status open_beside(const char *prefix, void *self) {
+    Tokenizer **tokenizer = self;
+    if (*tokenizer) return OK;
+    Status status = tokenizer_open_beside(tokenizer, prefix);
+    if (status != ERR_NO_INPUT) return status;
+    char why[512];
+    snprintf(why, sizeof why, "%s", fail_message());
+    return fail(status,
+                "no tokenizer beside the data set %s: %s. Give --tokenizer-model, --vocab-file with "
+                "--merge-file, or --vocab-size",
+                prefix, why);
+}
+
+static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
+    *tokenizer = NULL;
+    if (is_null_tokenizer(o)) return tokenizer_open_null(tokenizer, o->vocab_size);
+    if (o->vocab_file && o->merge_file) return tokenizer_open(tokenizer, o->vocab_file, o->merge_file);
+    if (o->tokenizer_model) return tokenizer_open_path(tokenizer, o->tokenizer_model);
+    return visit_prefixes(o, SPLIT_TRAIN, open_beside, tokenizer);
+}
+
+static bool agrees(const Options *o, const Tokenizer *tokenizer) {
+    return is_null_tokenizer(o) || o->vocab_size == INT_UNSET ||
+           o->vocab_size == tokenizer_vocab_size(tokenizer);
+}
+
+Status batches_tokenizer(const Options *o, Tokenizer **tokenizer) {
+    Status status = open_tokenizer(o, tokenizer);
+    if (names_tokenizer(o)) return status;
+    if (status == ERR_NO_INPUT) return OK;
+    if (status != OK || !*tokenizer || agrees(o, *tokenizer)) return status;
+    tokenizer_close(*tokenizer); // it lies there, but --vocab-size speaks of another
+    *tokenizer = NULL;
+    return OK;
+}
+
 static Status read_tokenizer(const Options *o, int *vocabulary, int *eod) {
     Tokenizer *tokenizer;
-    Status status = open_tokenizer(o, &tokenizer);
-    if (status == ERR_NO_INPUT && !names_tokenizer(o)) {
-        char why[512];
-        snprintf(why, sizeof why, "%s", fail_message());
-        return fail(status,
-                    "no tokenizer beside --data-path %s: %s. Give --tokenizer-model, --vocab-file with "
-                    "--merge-file, or --vocab-size",
-                    o->data_path.items[0], why);
-    }
-    TRY(status);
+    TRY(open_tokenizer(o, &tokenizer));
+    CHECK(tokenizer, "no option names a tokenizer or a size");
+    bool fits = agrees(o, tokenizer);
     *vocabulary = tokenizer_vocab_size(tokenizer);
     *eod = tokenizer_eod(tokenizer);
     tokenizer_close(tokenizer);
-    if (is_null_tokenizer(o) || o->vocab_size == INT_UNSET || o->vocab_size == *vocabulary) return OK;
+    if (fits) return OK;
     return fail(ERR_CONFIG, "--vocab-size %d differs from the tokenizer's %d: leave it out", o->vocab_size,
                 *vocabulary);
 }
 
+// Synthetic text of no tokenizer ends with the last token.
 Status batches_vocabulary(const Options *o, int *vocabulary, int *eod) {
+    bool is_mock = o->mock_data && !names_tokenizer(o);
     *vocabulary = o->vocab_size;
-    *eod = -1;
-    bool needed = o->vocab_size == INT_UNSET || o->eod_mask_loss || names_tokenizer(o);
+    *eod = is_mock ? *vocabulary - 1 : -1;
+    bool needed = !is_mock && (o->vocab_size == INT_UNSET || o->eod_mask_loss || names_tokenizer(o));
     return needed ? read_tokenizer(o, vocabulary, eod) : OK;
 }
 
-Status batches_look(Batches *b, const Options *o) {
+static Status look_at(const char *prefix, void *self) {
+    (void)self;
     IndexedDataset *data;
-    TRY(indexed_dataset_open(&data, o->data_path.items[0], 0));
+    TRY(indexed_dataset_open(&data, prefix, 0));
     indexed_dataset_close(data);
+    return OK;
+}
+
+Status batches_look(Batches *b, const Options *o) {
+    TRY(visit_prefixes(o, SPLIT_TRAIN, look_at, NULL));
+    if (o->shape.eval_iters > 0) TRY(visit_prefixes(o, SPLIT_VALID, look_at, NULL));
     return batches_vocabulary(o, &b->vocabulary, &b->eod);
 }
 
@@ -58,25 +155,30 @@ static int64_t wanted_validation_samples(const Options *o) {
     return (o->shape.train_iters / o->eval_interval + 1) * o->shape.eval_iters * o->shape.global_batch;
 }
 
-static Status open_split(const Options *o, const IndexedDataset *data, Split which, int64_t samples,
-                         GptDataset **set) {
-    SplitRange range;
-    TRY(split_range(o->split, indexed_dataset_num_sequences(data), which, &range));
-    return gpt_dataset_open(set, data, range, samples, o->seq_length, (int)o->seed);
+static Status open_split(const Batches *b, const Options *o, Split which, int64_t samples, GptDataset **set) {
+    DataWords words;
+    TRY(find_words(o, which, &words));
+    GptSource source = {.words = words.words,
+                        .num_words = words.count,
+                        .named = words.named,
+                        .split = words.whole ? NULL : o->split,
+                        .which = which,
+                        .num_samples = samples,
+                        .seq_length = o->seq_length,
+                        .seed = (int)o->seed,
+                        .vocab_size = b->vocabulary,
+                        .eod = b->eod,
+                        .cache = o->data_cache_path};
+    Status status = gpt_dataset_open_source(set, &source);
+    free_words(&words);
+    return status;
 }
 
 // A small data set leaves nothing for validation in the default split: then nothing is evaluated.
 static Status open_validation(Batches *b, const Options *o) {
     if (o->shape.eval_iters == 0 || !(o->shape.split[SPLIT_VALID] > 0)) return OK;
-    Status status = open_split(o, b->data, SPLIT_VALID, wanted_validation_samples(o), &b->valid);
+    Status status = open_split(b, o, SPLIT_VALID, wanted_validation_samples(o), &b->valid);
     return status == ERR_CONFIG && options_origin(o, "split") == FROM_DEFAULT ? OK : status;
-}
-
-static Status open_data(Batches *b, const Options *o) {
-    if (!b->tokens && !b->labels) return OK;
-    TRY(indexed_dataset_open(&b->data, o->data_path.items[0], b->vocabulary));
-    TRY(open_split(o, b->data, SPLIT_TRAIN, o->shape.train_samples, &b->train));
-    return open_validation(b, o);
 }
 
 Status batches_open(Batches *b, const Options *o, Place place, bool first, bool last) {
@@ -87,8 +189,9 @@ Status batches_open(Batches *b, const Options *o, Place place, bool first, bool 
     b->sequence = o->seq_length;
     b->dp = o->shape.dp;
     b->dp_rank = place.dp;
-    TRY(open_data(b, o));
-    if (!b->data) return OK;
+    if (!first && !last) return OK;
+    TRY(open_split(b, o, SPLIT_TRAIN, o->shape.train_samples, &b->train));
+    TRY(open_validation(b, o));
     size_t count = (size_t)o->shape.num_microbatches * (size_t)b->micro_batch * (size_t)b->sequence;
     b->token_buffer = malloc(count * sizeof *b->token_buffer);
     b->label_buffer = malloc(count * sizeof *b->label_buffer);
@@ -101,7 +204,6 @@ Status batches_open(Batches *b, const Options *o, Place place, bool first, bool 
 void batches_close(Batches *b) {
     gpt_dataset_close(b->train);
     gpt_dataset_close(b->valid);
-    indexed_dataset_close(b->data);
     free(b->token_buffer);
     free(b->label_buffer);
     free(b->mask_buffer);
@@ -119,7 +221,7 @@ Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num
                      .tokens = b->token_buffer,
                      .labels = b->label_buffer,
                      .mask = b->masked ? b->mask_buffer : NULL};
-    if (!b->data) return OK;
+    if (!b->train) return OK;
     bool tokens = b->tokens || b->masked;
     for (int k = 0; k < num_microbatches; k++) {
         BatchPlace place = {consumed, b->micro_batch, b->dp, b->dp_rank, k};

@@ -33,6 +33,24 @@ StepControl control_open(const Options *o) {
     };
 }
 
+void control_save(const StepControl *c, RunState *state) {
+    state->iteration = c->iteration, state->consumed = c->consumed, state->stepped = c->stepped;
+    state->skipped_in_a_row = c->skipped_in_a_row;
+    state->usual_loss = c->usual_loss, state->num_losses = c->num_losses;
+    state->loss_scale = c->scaler.scale;
+    state->loss_scale_growth = c->scaler.growth, state->loss_scale_left = c->scaler.left;
+}
+
+// The scale of a run in another precision is not this one's.
+void control_restore(StepControl *c, const RunState *state) {
+    c->iteration = state->iteration, c->consumed = state->consumed, c->stepped = state->stepped;
+    c->skipped_in_a_row = (int)state->skipped_in_a_row;
+    c->usual_loss = state->usual_loss, c->num_losses = state->num_losses;
+    if (!c->scaler.dynamic || state->loss_scale <= 1) return;
+    c->scaler.scale = state->loss_scale;
+    c->scaler.growth = (int)state->loss_scale_growth, c->scaler.left = (int)state->loss_scale_left;
+}
+
 int control_batch(const StepControl *c) { return batch_rampup(&c->rampup, c->consumed); }
 
 StepOptions control_options(const StepControl *c) {

@@ -396,7 +396,10 @@ const Params *engine_params(Engine *e) {
     return &e->params;
 }
 
+const EngineSpec *engine_spec_of(const Engine *e) { return &e->spec; }
 const Schedule *engine_schedule(const Engine *e) { return &e->schedule; }
 Context *engine_context(Engine *e) { return &e->context; }
 Gpt *engine_model(Engine *e) { return e->gpt; }
+Optimizer *engine_optimizer(Engine *e) { return &e->optimizer; }
+int64_t engine_optimizer_steps(const Engine *e) { return e->optimizer.steps; }
 PipelineTimes engine_times(const Engine *e) { return pipeline_times(e->pipeline); }

@@ -2,13 +2,13 @@
 // traced.
 #pragma once
 #include "train/train.h"
+#include <pthread.h>
 
 // ---- batches.c: one rank's view of the data -----------------------------------------------------
 
 typedef struct {
-    IndexedDataset *data;
-    GptDataset *train,
-        *valid; // NULL on ranks that read nothing; valid also when there is nothing to evaluate
+    GptDataset *train; // NULL on ranks that read nothing,
+    GptDataset *valid; //   this one also when there is nothing to evaluate
     int vocabulary, eod;
     bool tokens, labels, masked; // what this rank reads
     int micro_batch, sequence, dp, dp_rank;
@@ -16,10 +16,12 @@ typedef struct {
     float *mask_buffer;
 } Batches;
 
-// The vocabulary of the run: --vocab-size, or the tokenizer's (--vocab-file with --merge-file,
-// --tokenizer-model, or the one beside the data set); and the token that ends a document, or -1.
+// The tokenizer of the run: of --vocab-file with --merge-file, --tokenizer-model, or the one beside the (first)
+// data set. NULL when it has none: --vocab-size alone says what it needs to know.
+Status batches_tokenizer(const Options *options, Tokenizer **tokenizer);
+// The vocabulary of the run: --vocab-size, or the tokenizer's; and the token that ends a document, or -1.
 Status batches_vocabulary(const Options *options, int *vocabulary, int *eod);
-// That the data set is there, which comes first, and its vocabulary and end token.
+// That the data sets are there, which comes first, and their vocabulary and end token.
 Status batches_look(Batches *batches, const Options *options);
 // Opens what this rank reads: `first`, `last` say that it holds the first, the last stage. After
 // batches_look.
@@ -29,6 +31,10 @@ void batches_close(Batches *batches);
 // Valid until the next call.
 Status batches_load(Batches *batches, const GptDataset *set, int64_t consumed, int num_microbatches,
                     Batch *batch);
+
+// ---- state.c, and what it asks of engine.c ---------------------------------------------------------
+
+Optimizer *engine_optimizer(Engine *engine);
 
 // ---- control.c: the numbers of each step, and when it cannot go on ---------------------------------
 
@@ -46,6 +52,9 @@ typedef struct {
 } StepControl;
 
 StepControl control_open(const Options *options);
+// What a checkpoint keeps of it, and back.
+void control_save(const StepControl *control, RunState *state);
+void control_restore(StepControl *control, const RunState *state);
 int control_batch(const StepControl *control); // samples of the next step
 StepOptions control_options(const StepControl *control);
 void control_advance(StepControl *control, int batch, const StepResult *result);
@@ -89,6 +98,13 @@ void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemo
 void reporter_progress(Reporter *reporter, const StepReport *step);
 void reporter_line(Reporter *reporter, const StepReport *step);    // Megatron-LM's log line
 void reporter_metrics(Reporter *reporter, const StepReport *step); // one JSON object
+void reporter_saving(Reporter *reporter, int64_t iteration);
+void reporter_saved(Reporter *reporter, int64_t iteration, double bytes, double seconds);
+void reporter_not_saved(Reporter *reporter, int64_t iteration, const char *why);
+void reporter_loaded(Reporter *reporter, const char *from, const RunState *state);
+void reporter_changed(Reporter *reporter, const char *changes); // of the options since the checkpoint
+// A warning about reading a checkpoint.
+void reporter_not_loaded(Reporter *reporter, const char *why);
 void reporter_spike(Reporter *reporter, const StepReport *step, double usual_loss);
 void reporter_lost_events(Reporter *reporter, uint64_t lost); // that the trace could not keep
 void reporter_validation(Reporter *reporter, int64_t iteration, int64_t consumed, double loss, bool last);
@@ -107,6 +123,54 @@ void reporter_summary(Reporter *reporter, const RunSummary *summary);
 
 // Every pipeline rank's memory, what a layer keeps beside the published formulas, the blocks of the arenas.
 Status memory_add(const EngineSpec *spec, Text *out);
+
+// ---- saving.c: checkpoints that are written --------------------------------------------------------
+
+typedef enum { SAVER_IDLE, SAVER_WRITING, SAVER_COMMITTING } SaverPhase;
+
+typedef struct {
+    const Options *options;
+    Comm *world;
+    Reporter *reporter; // NULL on ranks that print nothing
+    int rank, num_ranks;
+    int lock;             // on the folder, of rank 0; -1: none
+    Tokenizer *tokenizer; // of rank 0; NULL: the run has none
+    Text config;          // of rank 0
+    Text *records;        // of rank 0 [ranks]
+    // The save under way.
+    SaverPhase phase;
+    EngineState state;
+    CheckpointNames names;
+    CheckpointInfo info;
+    Text record;
+    double start_s, all_bytes; // of all ranks' tensors
+    bool is_last;              // of the run: its failure is the run's
+    pthread_t thread;
+    bool running; // there is a thread
+    atomic_bool done;
+    Status result;
+    char message[1024];
+    int failures; // in a row
+    int64_t last; // iteration of the newest that is committed or was loaded; -1: none
+} Saver;
+
+// Without --save there is nothing to do here and in all that follows.   Collective over the world, all of it.
+Status saver_open(Saver *saver, const Options *options, Comm *world, Reporter *reporter);
+void saver_close(Saver *saver);
+// Saves the run as it is, after what is still being saved. With --async-save it returns when a copy is taken,
+// but for the last of the run. A failure is told and forgiven once; not twice in a row, and not the last.
+Status saver_start(Saver *saver, Engine *engine, const RunState *state, bool is_last);
+bool saver_is_busy(const Saver *saver); // on this rank alone
+// Takes the save under way to its next part. When no rank is busy it does not wait.
+Status saver_advance(Saver *saver);
+Status saver_finish(Saver *saver); // to its end
+
+// ---- restoring.c: the run that a checkpoint left ---------------------------------------------------
+
+// --load: the weights, and unless it is to be finetuned moments and state of the run. A damaged checkpoint is
+// told, and the next older one is read. `state` is all zeros when there is nothing to go on from. `*loaded`
+// is where it came from, for the reader; NULL: from nothing.   Collective over the world.
+Status restore(Engine *engine, const Options *options, Comm *world, Reporter *reporter, RunState *state);
 
 // ---- trace_file.c: what --trace writes -----------------------------------------------------------
 

@@ -15,8 +15,12 @@ typedef struct {
     StepControl control;
     TraceFile trace;
     Reporter *reporter; // NULL on ranks that print nothing
+    Saver saver;
     int64_t consumed_valid, eval_iters;
+    int64_t evaluated;    // iteration of the last evaluation
+    int64_t first;        // iteration that this run began with
     int64_t microbatches; // that went through this rank's chunks
+    int64_t samples;      // that this run trained on
     int64_t skipped;      // steps that changed nothing
     double train_s;       // spent in training steps
 } TrainingRun;
@@ -56,6 +60,7 @@ static Status open_run(TrainingRun *run) {
     Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec.shape) : OK;
     TRY(comm_agree(run->world, status));
     TRY(trace_file_open(&run->trace, o, run->world));
+    if (!o->dry_run) TRY(saver_open(&run->saver, o, run->world, run->reporter));
     double evaluates = run->batches.valid != NULL; // some ranks read nothing
     comm_all_reduce_host(run->world, &evaluates, 1, REDUCE_MAX);
     run->eval_iters = evaluates > 0 ? o->shape.eval_iters : 0;
@@ -108,11 +113,12 @@ static void trace_span(const char *name, double start_s, int64_t iteration) {
 // --exit-duration-in-mins counts from the program's start, as limits of jobs do, and lets one step be taken.
 static bool is_time_up(const TrainingRun *run) {
     double minutes = (clock_s() - run->job->start_s) / 60;
-    return run->control.iteration > 0 && minutes > run->options->exit_duration_in_mins;
+    return run->control.iteration > run->first && minutes > run->options->exit_duration_in_mins;
 }
 
 // Reads a batch. What some ranks alone may know is shared on the way: that it cannot be read (a token outside
-// the vocabulary), that a signal came, that time is up.   Collective over the world.
+// the vocabulary), that a signal came, that time is up, that it still writes a checkpoint.   Collective over
+// the world.
 static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, int samples, Batch *batch,
                    Verdict *verdict) {
     double start = clock_s();
@@ -120,34 +126,68 @@ static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, in
     int num_microbatches = samples / (run->spec.shape.microbatch * run->spec.grid.dp);
     Status status = batches_load(&run->batches, set, consumed, num_microbatches, batch);
     trace_span("batch", start, -1);
-    double failed_signal_time[3] = {status != OK, run->job->stopped && atomic_load(run->job->stopped),
-                                    is_time_up(run)};
-    comm_all_reduce_host(run->world, failed_signal_time, 3, REDUCE_MAX);
-    *verdict = failed_signal_time[1] > 0 ? STOPPED : failed_signal_time[2] > 0 ? TIME_IS_UP : GO_ON;
-    return failed_signal_time[0] > 0 ? comm_agree(run->world, status) : OK;
+    enum { FAILED, SIGNAL, TIME, BUSY, NUM_NEWS };
+    double news[NUM_NEWS] = {status != OK, run->job->stopped && atomic_load(run->job->stopped),
+                             is_time_up(run), saver_is_busy(&run->saver)};
+    comm_all_reduce_host(run->world, news, NUM_NEWS, REDUCE_MAX);
+    *verdict = news[SIGNAL] > 0 ? STOPPED : news[TIME] > 0 ? TIME_IS_UP : GO_ON;
+    if (news[FAILED] > 0) return comm_agree(run->world, status);
+    return news[BUSY] > 0 ? OK : saver_advance(&run->saver);
 }
 
 static Status stopped(const TrainingRun *run) {
-    return fail(INTERRUPTED, "stopped by a signal after iteration %lld", (long long)run->control.iteration);
+    const char *folder = run->options->save;
+    return fail(INTERRUPTED, "stopped by a signal after iteration %lld%s%s",
+                (long long)run->control.iteration, folder ? "; go on with --load " : "",
+                folder ? folder : "");
 }
 
+// An evaluation that a signal breaks off has not been.
 static Status evaluate(TrainingRun *run, bool last) {
     const StepControl *control = &run->control;
     double start = clock_s(), sum = 0;
     int samples = run->options->shape.global_batch;
-    for (int64_t i = 0; i < run->eval_iters; i++) {
+    int64_t consumed = run->consumed_valid;
+    for (int64_t i = 0; i < run->eval_iters; i++, consumed += samples) {
         Batch batch;
         Verdict verdict;
-        TRY(load(run, run->batches.valid, run->consumed_valid, samples, &batch, &verdict));
+        TRY(load(run, run->batches.valid, consumed, samples, &batch, &verdict));
         if (verdict == STOPPED) return stopped(run);
         sum += (double)engine_evaluate(run->engine, batch);
-        run->consumed_valid += samples;
     }
+    run->consumed_valid = consumed;
+    run->evaluated = control->iteration;
     if (!run->eval_iters) return OK;
     trace_span("evaluation", start, control->iteration);
     if (run->reporter)
         reporter_validation(run->reporter, control->iteration, control->consumed,
                             sum / (double)run->eval_iters, last);
+    return OK;
+}
+
+// ---- checkpoints --------------------------------------------------------------------------------
+
+static Status save(TrainingRun *run, bool last) {
+    if (!run->options->save) return OK;
+    RunState state = {.consumed_valid = run->consumed_valid,
+                      .evaluated = run->evaluated,
+                      .optimizer_steps = engine_optimizer_steps(run->engine)};
+    control_save(&run->control, &state);
+    double start = clock_s();
+    Status status = saver_start(&run->saver, run->engine, &state, last);
+    trace_span("checkpoint", start, state.iteration);
+    return status;
+}
+
+static Status load_checkpoint(TrainingRun *run) {
+    RunState state;
+    TRY(restore(run->engine, run->options, run->world, run->reporter, &state));
+    if (!state.iteration) return OK;
+    control_restore(&run->control, &state);
+    run->consumed_valid = state.consumed_valid;
+    run->evaluated = state.evaluated;
+    run->first = state.iteration;
+    run->saver.last = state.iteration;
     return OK;
 }
 
@@ -227,6 +267,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     if (*verdict != GO_ON) return OK;
     StepResult result = engine_train(run->engine, batch, control_options(control));
     control_advance(control, samples, &result);
+    run->samples += samples;
     run->microbatches += batch.num_microbatches;
     trace_span("step", start, control->iteration);
     StepReport step = step_report(run, samples, &result, clock_s() - start);
@@ -246,25 +287,49 @@ static bool at_exit_interval(const TrainingRun *run) {
     return interval != INT_UNSET && run->control.iteration % interval == 0;
 }
 
-// As in Megatron-LM an evaluation that is due comes before the look at --exit-interval.
+// Also that of a run which was stopped before it.
+static bool evaluation_is_due(const TrainingRun *run) {
+    int64_t iteration = run->control.iteration;
+    return iteration > 0 && iteration % run->options->eval_interval == 0 && run->evaluated < iteration;
+}
+
+static bool save_is_due(const TrainingRun *run) {
+    int64_t interval = run->options->save_interval;
+    return interval != INT_UNSET && run->control.iteration % interval == 0;
+}
+
+// As in Megatron-LM an evaluation that is due comes before a checkpoint, and both before the look at
+// --exit-interval.
 static Status take_steps(TrainingRun *run, Interval *interval, Verdict *verdict) {
     while (!is_over(run) && *verdict == GO_ON) {
+        if (evaluation_is_due(run)) TRY(evaluate(run, false));
         TRY(one_iteration(run, interval, verdict));
         if (*verdict != GO_ON || is_over(run)) return OK;
-        if (run->control.iteration % run->options->eval_interval == 0) TRY(evaluate(run, false));
+        if (evaluation_is_due(run)) TRY(evaluate(run, false));
+        if (save_is_due(run)) TRY(save(run, false));
         if (at_exit_interval(run)) *verdict = TIME_IS_UP;
     }
     return OK;
 }
 
-// Who leaves early leaves without a last evaluation.
+// What was fit to be saved before the run went wrong is.
+static Status finish_save(TrainingRun *run, Status status) {
+    char why[sizeof rank_current()->message];
+    snprintf(why, sizeof why, "%s", fail_message());
+    saver_finish(&run->saver);
+    return fail(status, "%s", why);
+}
+
+// Who leaves early leaves without a last evaluation, but not without a checkpoint. The last evaluation comes
+// after it: a longer run would not make it.
 static Status loop(TrainingRun *run) {
     Interval interval = {0};
     Verdict verdict = GO_ON;
     Status status = take_steps(run, &interval, &verdict);
     report(run, &interval, true);
-    TRY(status);
-    if (verdict == STOPPED) return stopped(run);
+    if (status != OK && status != INTERRUPTED) return finish_save(run, status);
+    TRY(save(run, true));
+    if (verdict == STOPPED || status == INTERRUPTED) return stopped(run);
     return verdict == GO_ON ? evaluate(run, true) : OK;
 }
 
@@ -301,12 +366,12 @@ static void sum_up(TrainingRun *run) {
     double waits[2] = {times.wait_s, times.total_s};
     comm_all_reduce_host(run->world, waits, 2, REDUCE_SUM);
     RunSummary summary = {
-        .iterations = run->control.iteration,
+        .iterations = run->control.iteration - run->first,
         .skipped = run->skipped,
-        .samples = run->control.consumed,
+        .samples = run->samples,
         .seconds = run->train_s,
         .formula = schedule_kind(shape->schedule)->bubble(&spec),
-        .replay = shape->pp > 1 && run->control.iteration > 0 ? replayed_bubble(run) : 0,
+        .replay = shape->pp > 1 && run->control.iteration > run->first ? replayed_bubble(run) : 0,
         .waited = waits[1] > 0 ? waits[0] / waits[1] : 0,
         .busy_threads = run->job->ranks_here * run->spec.threads,
         .cores = (int)sysconf(_SC_NPROCESSORS_ONLN),
@@ -331,6 +396,7 @@ static Status train(TrainingRun *run) {
     TRY(engine_open(&run->engine, &run->spec, run->world));
     TRY(trace_file_start(&run->trace, run->options));
     if (run->reporter) reporter_start(run->reporter, &run->spec, engine_memory(run->engine));
+    TRY(load_checkpoint(run));
     Status status = loop(run);
     if (status == OK || status == INTERRUPTED) sum_up(run);
     return write_trace(run, status);
@@ -339,10 +405,11 @@ static Status train(TrainingRun *run) {
 Status train_run(Comm *world, void *arg) {
     const TrainJob *job = arg;
     Reporter reporter = {0};
-    TrainingRun run = {.job = job, .options = job->options, .world = world};
+    TrainingRun run = {.job = job, .options = job->options, .world = world, .saver = {.lock = -1}};
     run.reporter = comm_rank(world) == 0 ? &reporter : NULL;
     Status status = train(&run);
     trace_file_close(&run.trace);
+    saver_close(&run.saver);
     engine_close(run.engine);
     batches_close(&run.batches);
     free(run.spec_room);

@@ -26,7 +26,7 @@ Status reporter_open(Reporter *r, const Options *options, const ModelShape *shap
     const char *term = getenv("TERM");
     r->live = isatty(STDERR_FILENO) && !options->plain && term && strcmp(term, "dumb");
     if (!options->metrics || options->dry_run) return OK;
-    r->metrics = fopen(options->metrics, "w");
+    r->metrics = fopen(options->metrics, options->load ? "a" : "w");
     if (!r->metrics)
         return fail(create_status(), "--metrics %s: cannot create the file: %s", options->metrics,
                     strerror(errno));
@@ -114,6 +114,43 @@ void reporter_line(Reporter *r, const StepReport *s) {
         tflops_per_rank(r, s), s->lr, s->batch, loss, s->loss_scale, norm, s->skipped, s->nan,
         per_second(r, s), left);
     fflush(stdout);
+}
+
+// The words of Megatron-LM, and what it took.
+void reporter_saving(Reporter *r, int64_t iteration) {
+    clear_progress(r);
+    printf("saving checkpoint at iteration %7" PRId64 " to %s\n", iteration, r->options->save);
+    fflush(stdout);
+}
+
+void reporter_saved(Reporter *r, int64_t iteration, double bytes, double seconds) {
+    clear_progress(r);
+    printf("  successfully saved checkpoint from iteration %7" PRId64 " to %s (%.1f MB in %.2f s)\n",
+           iteration, r->options->save, bytes / 1e6, seconds);
+    fflush(stdout);
+}
+
+void reporter_not_saved(Reporter *r, int64_t iteration, const char *why) {
+    clear_progress(r);
+    fprintf(stderr, "WARNING: iteration %" PRId64 " was not saved, training goes on: %s\n", iteration, why);
+}
+
+void reporter_not_loaded(Reporter *r, const char *why) {
+    clear_progress(r);
+    fprintf(stderr, "WARNING: %s\n", why);
+}
+
+void reporter_changed(Reporter *r, const char *changes) {
+    (void)r;
+    fprintf(stderr, "not the same as before the checkpoint: %s\n", changes);
+}
+
+void reporter_loaded(Reporter *r, const char *from, const RunState *state) {
+    printf("  successfully loaded checkpoint from %s at iteration %" PRId64 "\n", from, state->iteration);
+    fflush(stdout);
+    if (!r->metrics) return;
+    fprintf(r->metrics, "{\"event\": \"resume\", \"from\": %" PRId64 "}\n", state->iteration);
+    fflush(r->metrics);
 }
 
 void reporter_spike(Reporter *r, const StepReport *s, double usual) {

@@ -5,6 +5,7 @@
 // then every event is a line of its own. Each rank formats its own events; rank 0 takes them one rank after
 // another, block by block.
 #include "base/trace.h"
+#include "formats/formats.h"
 #include "train/internal.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -115,20 +116,6 @@ void trace_file_close(TraceFile *trace) {
 
 // ---- what the file says of the run --------------------------------------------------------------
 
-static void add_json_string(Text *out, const char *string) {
-    text_add(out, "\"");
-    for (; *string; string++) {
-        unsigned char c = (unsigned char)*string;
-        if (c == '"' || c == '\\')
-            text_add(out, "\\%c", c);
-        else if (c < ' ')
-            text_add(out, "\\u%04x", c);
-        else
-            text_add_bytes(out, string, 1);
-    }
-    text_add(out, "\"");
-}
-
 static void add_head(const EngineSpec *spec, const Schedule *schedule, Text *out) {
     const ModelShape *m = &spec->shape;
     Text programs = {0};
@@ -140,7 +127,7 @@ static void add_head(const EngineSpec *spec, const Schedule *schedule, Text *out
     text_add(out, "\"vocabulary\":%d,\"microbatch\":%d,\"dtype\":\"%s\"},", m->vocabulary, m->microbatch,
              dtype_name(spec->mode.dtype));
     text_add(out, "\"schedule_kind\":\"%s\",\"schedule\":", spec->schedule);
-    add_json_string(out, text_string(&programs));
+    json_add_string(out, text_string(&programs), programs.size);
     text_add(out, "},\"traceEvents\":[\n");
     text_free(&programs);
 }

@@ -1,6 +1,7 @@
 // Training: an Engine is one rank's share of a run (model, pipeline, optimizer, memory); train_run is the
 // loop around it: data, learning rate, evaluation, log lines, metrics, the end.
 #pragma once
+#include "checkpoint/checkpoint.h"
 #include "config/config.h"
 #include "data/data.h"
 #include "model/model.h"
@@ -82,9 +83,29 @@ float engine_evaluate(Engine *engine, Batch batch); // the loss without dropout.
 // What engine_train does before its optimizer step. For tests that look at gradients.
 StepResult engine_gradients(Engine *engine, Batch batch, double loss_scale);
 
+// The parameters and moments that this rank answers for, as rectangles of global tensors: together those of
+// all ranks are every tensor once. `copied`: of a copy, which training does not touch; else valid until the
+// next step.
+typedef struct {
+    Slice *items;
+    int count;
+    int64_t bytes; // of their elements
+    float *memory; // of the copy, kept from one time to the next
+    int64_t capacity;
+} EngineState;
+
+// `moments`: AdamW's too.   ERR_OS without memory.
+Status engine_state(Engine *engine, bool moments, bool copied, EngineState *state);
+void engine_state_free(EngineState *state);
+// Reads all weights; with `moments` also AdamW's state from a source that is a checkpoint. `optimizer_steps`:
+// how many it has done. Fails on this rank alone.
+Status engine_read(Engine *engine, ModelSource *source, bool moments, int64_t optimizer_steps);
+int64_t engine_optimizer_steps(const Engine *engine);
+
 const EngineMemory *engine_memory(const Engine *engine); // as predicted and taken
 EngineMemory engine_memory_used(const Engine *engine);   // what has really been in use, so far
 const Params *engine_params(Engine *engine);             // values are whole on every rank
+const EngineSpec *engine_spec_of(const Engine *engine);
 const Schedule *engine_schedule(const Engine *engine);
 Context *engine_context(Engine *engine);
 Gpt *engine_model(Engine *engine);

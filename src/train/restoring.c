@@ -1,0 +1,217 @@
+// The run that a checkpoint left, or another run's weights. Rank 0 alone looks which checkpoints there are:
+// no rank may choose for itself.
+#include "train/internal.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ITSELF = -1, NONE_LEFT = -2 };
+
+// ---- whether it is this model -------------------------------------------------------------------
+
+typedef struct {
+    const char *name;
+    double saved, asked;
+} Size;
+
+// Of what the weights' shapes and meaning depend on; what one kind of position does not have is left out.
+static int sizes(const ModelShape *a, const ModelShape *b, Size out[20]) {
+    bool learned = b->position == POSITION_LEARNED, rotary = b->position == POSITION_ROTARY;
+    const Size all[] = {
+        {"num_layers", a->layers, b->layers},
+        {"hidden_size", a->hidden, b->hidden},
+        {"num_attention_heads", a->heads, b->heads},
+        {"num_query_groups", model_groups(a), model_groups(b)},
+        {"kv_channels", a->head_size, b->head_size},
+        {"ffn_hidden_size", a->ffn, b->ffn},
+        {"vocabulary", a->vocabulary, b->vocabulary},
+        {"position_embedding_type", a->position, b->position},
+        {"max_position_embeddings", learned ? a->positions : 0, learned ? b->positions : 0},
+        {"rotary_base", rotary ? a->rotary_base : 0, rotary ? b->rotary_base : 0},
+        {"swiglu", a->activation == ACTIVATION_SWIGLU, b->activation == ACTIVATION_SWIGLU},
+        {"normalization", a->rms_norm, b->rms_norm},
+        {"disable_bias_linear", a->no_linear_bias, b->no_linear_bias},
+        {"add_qkv_bias", a->qkv_bias, b->qkv_bias},
+        {"untie_embeddings_and_output_weights", a->untied, b->untied},
+    };
+    memcpy(out, all, sizeof all);
+    return (int)(sizeof all / sizeof all[0]);
+}
+
+static Status same_model(const ModelSource *source, const ModelShape *asked) {
+    Size all[20];
+    int count = sizes(&model_source_info(source)->shape, asked, all);
+    for (int i = 0; i < count; i++)
+        if (all[i].saved != all[i].asked)
+            return fail(ERR_CONFIG,
+                        "%s: %s value from checkpoint (%g) is not equal to the input argument value (%g)",
+                        model_source_path(source), all[i].name, all[i].saved, all[i].asked);
+    return OK;
+}
+
+// ---- what the user has changed --------------------------------------------------------------------
+
+// The next line of a saved configuration (see options_save), whether its value is a comment or not: "NAME: VALUE",
+// without where it is from. Headings of sections have no value.
+typedef struct {
+    const char *name, *value;
+    int name_size, value_size;
+} ConfigLine;
+
+static bool next_line(const char **text, ConfigLine *line) {
+    const char *start = *text, *end = strchr(start, '\n');
+    if (!end) return false;
+    *text = end + 1;
+    if (!strncmp(start, "# ", 2)) start += 2;
+    const char *colon = memchr(start, ':', (size_t)(end - start)), *value = colon ? colon + 2 : end;
+    const char *origin = colon ? strstr(start, "  # ") : NULL;
+    const char *value_end = origin && origin < end ? origin : end;
+    *line = (ConfigLine){start, value, (int)((colon ? colon : end) - start), (int)(value_end - value)};
+    if (value > value_end) line->value_size = 0;
+    return true;
+}
+
+static bool find_line(const char *text, const ConfigLine *wanted, ConfigLine *found) {
+    while (next_line(&text, found))
+        if (found->name_size == wanted->name_size && found->value_size > 0 &&
+            !strncmp(found->name, wanted->name, (size_t)wanted->name_size))
+            return true;
+    return false;
+}
+
+// Whether a section's options have a part in the numbers of a run.
+static bool matters(const ConfigLine *heading) {
+    static const char *const sections[] = {"Batch and run length", "Optimizer", "Learning rate",
+                                           "Initialisation",       "Precision", "Data and tokenizer"};
+    for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++)
+        if ((int)strlen(sections[i]) == heading->name_size &&
+            !strncmp(sections[i], heading->name, (size_t)heading->name_size))
+            return true;
+    return false;
+}
+
+// One line that names what will not go on as before.
+static void tell_changes(const Options *o, const char *saved, Reporter *reporter) {
+    Text now = {0}, changes = {0};
+    ConfigLine line, before;
+    bool section_matters = false;
+    options_save(o, FOR_TRAIN, &now);
+    const char *rest = text_string(&now);
+    while (next_line(&rest, &line)) {
+        if (!line.value_size) section_matters = line.name_size && matters(&line);
+        if (!line.value_size || !section_matters || !find_line(saved, &line, &before)) continue;
+        if (line.value_size == before.value_size &&
+            !strncmp(line.value, before.value, (size_t)line.value_size))
+            continue;
+        text_add(&changes, "%s%.*s %.*s (was %.*s)", changes.size ? ", " : "", line.name_size, line.name,
+                 line.value_size, line.value, before.value_size, before.value);
+    }
+    if (changes.size) reporter_changed(reporter, text_string(&changes));
+    text_free(&now);
+    text_free(&changes);
+}
+
+// ---- one checkpoint -----------------------------------------------------------------------------
+
+static Status wanted_moments(const Options *o, const ModelSource *source, bool *moments) {
+    const CheckpointInfo *info = model_source_info(source);
+    *moments = o->load_optim && !o->finetune && info->has_optimizer;
+    if (*moments || o->finetune || !o->load_optim || info->state.iteration == 0) return OK;
+    return fail(
+        ERR_CONFIG,
+        "%s holds no optimizer state (it was saved with --no-save-optim): add --no-load-optim to go on "
+        "with fresh moments, or --finetune to begin at step 0",
+        model_source_path(source));
+}
+
+static Status read_one(Engine *engine, const Options *o, int64_t step, ModelSource **source) {
+    bool moments;
+    TRY(model_source_open(source, o->load, step));
+    TRY(same_model(*source, &engine_spec_of(engine)->shape));
+    TRY(wanted_moments(o, *source, &moments));
+    return engine_read(engine, *source, moments, model_source_info(*source)->state.optimizer_steps);
+}
+
+static void take_state(const Options *o, const ModelSource *source, RunState *state) {
+    *state = o->finetune ? (RunState){0} : model_source_info(source)->state;
+}
+
+// ---- which one ----------------------------------------------------------------------------------
+
+typedef struct {
+    int64_t *steps; // newest first
+    int count, next;
+} Candidates;
+
+static bool is_one(const char *folder) {
+    char manifest[4096], config[4096];
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", folder);
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    return file_exists(manifest) || file_exists(config);
+}
+
+// On rank 0.   An empty folder is no mistake of the first of several runs with the same command.
+static Status find(const Options *o, Candidates *candidates) {
+    if (o->ckpt_step != INT_UNSET || is_one(o->load)) {
+        candidates->steps = malloc(sizeof *candidates->steps);
+        if (!candidates->steps) return fail(ERR_OS, "no memory for a list of checkpoints");
+        candidates->steps[0] = o->ckpt_step != INT_UNSET ? o->ckpt_step : ITSELF;
+        candidates->count = 1;
+        return OK;
+    }
+    TRY(checkpoint_steps(o->load, &candidates->steps, &candidates->count));
+    if (candidates->count || !o->exit_on_missing_checkpoint) return OK;
+    return fail(ERR_NO_INPUT, "--load %s: there is no checkpoint (--exit-on-missing-checkpoint)", o->load);
+}
+
+static int64_t next_step(Candidates *candidates, Comm *world) {
+    int64_t step = candidates->next < candidates->count ? candidates->steps[candidates->next++] : NONE_LEFT;
+    comm_broadcast_host(world, &step, sizeof step, 0);
+    return step;
+}
+
+// What an older checkpoint may be free of.
+static bool is_damage(Status status) {
+    return status == ERR_DATA || status == ERR_IO || status == ERR_NO_INPUT;
+}
+
+static void tell_damage(Reporter *reporter, Text *why) {
+    text_add(why, "%s%s", why->size ? "; " : "", fail_message());
+    if (reporter) reporter_not_loaded(reporter, fail_message());
+}
+
+static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporter *reporter,
+                          Candidates *candidates, RunState *state) {
+    Text why = {0};
+    Status status = OK;
+    int64_t step = next_step(candidates, world);
+    if (step == NONE_LEFT && reporter)
+        reporter_not_loaded(reporter, "could not find a checkpoint to load: will start from random");
+    while (step != NONE_LEFT) {
+        ModelSource *source = NULL;
+        status = comm_agree(world, read_one(engine, o, step, &source));
+        if (status == OK) take_state(o, source, state);
+        if (status == OK && reporter) reporter_loaded(reporter, model_source_path(source), state);
+        const char *saved = status == OK ? model_source_info(source)->config : NULL;
+        if (saved && reporter && state->iteration) tell_changes(o, saved, reporter);
+        model_source_close(source);
+        if (!is_damage(status)) break;
+        tell_damage(reporter, &why);
+        step = next_step(candidates, world);
+        if (step == NONE_LEFT)
+            fail(status, "--load %s: nothing intact is there: %s", o->load, text_string(&why));
+    }
+    text_free(&why);
+    return status;
+}
+
+Status restore(Engine *engine, const Options *o, Comm *world, Reporter *reporter, RunState *state) {
+    Candidates candidates = {0};
+    *state = (RunState){0};
+    if (!o->load) return OK;
+    rank_doing("loading a checkpoint");
+    Status status = comm_agree(world, comm_rank(world) == 0 ? find(o, &candidates) : OK);
+    if (status == OK) status = read_newest(engine, o, world, reporter, &candidates, state);
+    free(candidates.steps);
+    return status;
+}

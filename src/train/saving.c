@@ -1,0 +1,214 @@
+// Saving a run while it goes on. A save has two parts that take time: every rank writes its shard, then rank
+// 0 commits. Each runs on a thread of its own with --async-save, else at once; between them, and after, all
+// ranks agree on the training thread, at the start of a step.
+#include "base/version.h"
+#include "train/internal.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+enum { MOST_FAILED_SAVES = 2 }; // in a row
+
+// ---- life ---------------------------------------------------------------------------------------
+
+// Two runs that write into one folder would remove each other's files. The lock goes with the process.
+static Status lock_folder(Saver *saver, const char *folder) {
+    char path[4096], holder[256] = "";
+    TRY(folder_make(folder));
+    if (snprintf(path, sizeof path, "%s/.lock", folder) >= (int)sizeof path)
+        return fail(ERR_CREATE, "--save %s: the name is too long", folder);
+    saver->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (saver->lock < 0)
+        return fail(create_status(), "--save %s: cannot create %s: %s", folder, path, strerror(errno));
+    if (flock(saver->lock, LOCK_EX | LOCK_NB) == 0) {
+        char host[128] = "";
+        gethostname(host, sizeof host - 1);
+        if (ftruncate(saver->lock, 0) == 0) dprintf(saver->lock, "process %ld on %s", (long)getpid(), host);
+        return OK;
+    }
+    if (errno != EWOULDBLOCK) return OK; // a file system without locks
+    if (read(saver->lock, holder, sizeof holder - 1) < 0) holder[0] = 0;
+    return fail(ERR_CREATE, "--save %s: another run is writing there%s%s%s", folder, *holder ? " (" : "",
+                holder, *holder ? ")" : "");
+}
+
+Status saver_open(Saver *saver, const Options *options, Comm *world, Reporter *reporter) {
+    *saver = (Saver){.options = options, .world = world, .reporter = reporter, .lock = -1, .last = -1};
+    if (!options->save) return OK;
+    Status status = OK;
+    if (comm_rank(world) == 0) {
+        saver->records = calloc((size_t)comm_size(world), sizeof *saver->records);
+        status = saver->records ? lock_folder(saver, options->save)
+                                : fail(ERR_OS, "no memory for the records of %d ranks", comm_size(world));
+        options_save(options, FOR_TRAIN, &saver->config);
+        if (status == OK) status = batches_tokenizer(options, &saver->tokenizer);
+    }
+    return comm_agree(world, status);
+}
+
+void saver_close(Saver *saver) {
+    if (saver->running) pthread_join(saver->thread, NULL);
+    if (saver->phase != SAVER_IDLE && comm_rank(saver->world) == 0) checkpoint_abandon(&saver->names);
+    if (saver->lock >= 0) close(saver->lock);
+    for (int i = 0; saver->records && i < comm_size(saver->world); i++) text_free(&saver->records[i]);
+    free(saver->records);
+    text_free(&saver->record);
+    text_free(&saver->config);
+    tokenizer_close(saver->tokenizer);
+    engine_state_free(&saver->state);
+    *saver = (Saver){.lock = -1};
+}
+
+// ---- the two parts ------------------------------------------------------------------------------
+
+static Status write_shard(Saver *saver) {
+    saver->record.size = 0;
+    return checkpoint_write_shard(&saver->names, saver->rank, saver->state.items, saver->state.count,
+                                  &saver->record);
+}
+
+static Status commit(Saver *saver) {
+    const Options *o = saver->options;
+    TRY(checkpoint_commit(&saver->names, &saver->info, saver->tokenizer, saver->records, saver->num_ranks));
+    int64_t retain = o->save_retain_interval == INT_UNSET ? 0 : o->save_retain_interval;
+    if (!o->keep_last) return OK;
+    if (checkpoint_prune(o->save, o->keep_last, retain) != OK)
+        fprintf(stderr, "an older checkpoint stays: %s\n", fail_message());
+    return OK;
+}
+
+static void *work(void *arg) {
+    Saver *saver = arg;
+    saver->result = saver->phase == SAVER_WRITING ? write_shard(saver) : commit(saver);
+    if (saver->result != OK) snprintf(saver->message, sizeof saver->message, "%s", fail_message());
+    atomic_store(&saver->done, true);
+    return NULL;
+}
+
+// Without a thread to be had the work is done at once.
+static void start(Saver *saver, SaverPhase phase) {
+    saver->phase = phase;
+    atomic_store(&saver->done, false);
+    saver->result = OK;
+    bool mine = phase == SAVER_WRITING || saver->rank == 0;
+    if (!mine) {
+        atomic_store(&saver->done, true);
+        return;
+    }
+    saver->running = saver->options->async_save && pthread_create(&saver->thread, NULL, work, saver) == 0;
+    if (!saver->running) work(saver);
+}
+
+// What this rank's part came to, with its message as if the calling thread had done it.
+static Status join(Saver *saver) {
+    if (saver->running) pthread_join(saver->thread, NULL);
+    saver->running = false;
+    return saver->result == OK ? OK : fail(saver->result, "%s", saver->message);
+}
+
+// ---- together -----------------------------------------------------------------------------------
+
+// Later saves may do better: only several failures in a row end a run.
+static Status give_up(Saver *saver, Status status) {
+    char why[sizeof saver->message];
+    snprintf(why, sizeof why, "%s", fail_message());
+    if (saver->rank == 0) checkpoint_abandon(&saver->names);
+    saver->phase = SAVER_IDLE;
+    if (++saver->failures >= MOST_FAILED_SAVES || saver->is_last)
+        return fail(status, "iteration %" PRId64 " could not be saved: %s", saver->info.state.iteration, why);
+    if (saver->reporter) reporter_not_saved(saver->reporter, saver->info.state.iteration, why);
+    return OK;
+}
+
+static void gather_records(Saver *saver) {
+    Comm *world = saver->world;
+    int64_t size = (int64_t)saver->record.size;
+    if (saver->rank > 0) {
+        comm_send_host(world, &size, sizeof size, 0);
+        comm_send_host(world, text_string(&saver->record), (size_t)size, 0);
+        return;
+    }
+    for (int rank = 0; rank < saver->num_ranks; rank++) {
+        Text *record = &saver->records[rank];
+        record->size = 0;
+        if (rank == 0) {
+            text_add_bytes(record, text_string(&saver->record), (size_t)size);
+            continue;
+        }
+        int64_t theirs;
+        comm_recv_host(world, &theirs, sizeof theirs, rank);
+        char *text = malloc((size_t)theirs + 1);
+        CHECK(text, "no memory for the record of rank %d, %" PRId64 " bytes", rank, theirs);
+        comm_recv_host(world, text, (size_t)theirs, rank);
+        text_add_bytes(record, text, (size_t)theirs);
+        free(text);
+    }
+}
+
+static void committed(Saver *saver) {
+    saver->phase = SAVER_IDLE;
+    saver->failures = 0;
+    saver->last = saver->info.state.iteration;
+    if (saver->reporter)
+        reporter_saved(saver->reporter, saver->last, saver->all_bytes, clock_s() - saver->start_s);
+}
+
+bool saver_is_busy(const Saver *saver) { return saver->phase != SAVER_IDLE && !atomic_load(&saver->done); }
+
+Status saver_advance(Saver *saver) {
+    if (saver->phase == SAVER_IDLE) return OK;
+    rank_doing("saving a checkpoint");
+    Status status = comm_agree(saver->world, join(saver));
+    if (status != OK) return give_up(saver, status);
+    if (saver->phase == SAVER_COMMITTING) {
+        committed(saver);
+        return OK;
+    }
+    gather_records(saver);
+    start(saver, SAVER_COMMITTING);
+    return OK;
+}
+
+Status saver_finish(Saver *saver) {
+    while (saver->phase != SAVER_IDLE) TRY(saver_advance(saver));
+    return OK;
+}
+
+static Status begin(Saver *saver, Engine *engine, const RunState *state) {
+    const Options *o = saver->options;
+    const EngineSpec *spec = engine_spec_of(engine);
+    saver->info = (CheckpointInfo){.shape = spec->shape,
+                                   .state = *state,
+                                   .grid = spec->grid,
+                                   .num_chunks = spec->num_chunks,
+                                   .dtype = dtype_name(spec->mode.dtype),
+                                   .has_optimizer = o->save_optim,
+                                   .config = text_string(&saver->config),
+                                   .program = TRIREME_VERSION};
+    saver->info.shape.padded_vocabulary = saver->info.shape.microbatch = 0;
+    TRY(checkpoint_names(o->save, state->iteration, &saver->names));
+    TRY(engine_state(engine, o->save_optim, o->async_save, &saver->state));
+    return OK;
+}
+
+Status saver_start(Saver *saver, Engine *engine, const RunState *state, bool is_last) {
+    TRY(saver_finish(saver));
+    if (saver->last == state->iteration) return OK;
+    saver->start_s = clock_s();
+    saver->rank = comm_rank(saver->world), saver->num_ranks = comm_size(saver->world);
+    saver->is_last = is_last;
+    rank_doing("saving a checkpoint");
+    if (saver->reporter) reporter_saving(saver->reporter, state->iteration);
+    Status status = comm_agree(saver->world, begin(saver, engine, state));
+    saver->all_bytes = (double)saver->state.bytes;
+    comm_all_reduce_host(saver->world, &saver->all_bytes, 1, REDUCE_SUM);
+    if (status == OK && saver->rank == 0) status = checkpoint_begin(&saver->names, (int64_t)saver->all_bytes);
+    status = comm_agree(saver->world, status);
+    if (status != OK) return give_up(saver, status);
+    start(saver, SAVER_WRITING);
+    return saver->options->async_save && !is_last ? OK : saver_finish(saver);
+}

@@ -1,0 +1,171 @@
+// What a rank keeps of the model, as rectangles of global tensors and back.
+#include "train/internal.h"
+#include <stdlib.h>
+#include <string.h>
+
+// ---- out ----------------------------------------------------------------------------------------
+
+typedef struct {
+    const Engine *engine;
+    Context *context;
+    bool moments, copied, sharded;
+    EngineState *state;
+    int capacity; // slices; 0: they are only counted
+    int64_t used; // elements of the copy
+} Gathering;
+
+// Replicas of a whole optimizer share the work of saving it: the elements from which replica k is on duty, at
+// the start of a row where there are enough.
+static int64_t duty(const OwnedPart *part, int replicas, int k) {
+    int64_t width = part->param->value.cols, at = part->count * k / replicas;
+    return k < replicas && part->count >= width * replicas ? at / width * width : at;
+}
+
+static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, Tensor owned,
+                      const float *data) {
+    const ParamSpec *spec = &part->param->spec;
+    ParamRect rects[MOST_PARAM_RECTS];
+    Context *c = g->context;
+    int n = param_rects(part->param, c->grid.tp, c->place.tp, part->begin, part->count, rects);
+    for (int i = 0; i < n; i++) {
+        g->state->bytes += rects[i].rows * rects[i].cols * (int64_t)sizeof(float);
+        int at = g->state->count++;
+        if (!g->capacity) continue;
+        CHECK(at < g->capacity && owned.data, "more slices than were counted");
+        Slice *slice = &g->state->items[at];
+        *slice = (Slice){.rows = spec->real_rows,
+                         .cols = spec->cols,
+                         .rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols},
+                         .data = data + (rects[i].local - part->begin),
+                         .stride = rects[i].stride};
+        state_tensor_name(which, spec->name, slice->tensor);
+    }
+}
+
+// One rank's copy of what several hold is enough; a tied copy is its original.
+static Status gather_part(void *self, const OwnedPart *whole) {
+    Gathering *g = self;
+    Context *c = g->context;
+    if (whole->param->spec.tied_to || (whole->param->spec.shard.dim < 0 && c->place.tp > 0)) return OK;
+    int replicas = g->sharded ? 1 : c->grid.dp, k = g->sharded ? 0 : c->place.dp;
+    int64_t from = duty(whole, replicas, k), to = duty(whole, replicas, k + 1);
+    OwnedPart part = {.param = whole->param, .begin = whole->begin + from, .count = to - from};
+    Tensor all[NUM_STATE_TENSORS] = {whole->main, whole->m, whole->v};
+    for (StateTensor t = 0; t < (g->moments ? NUM_STATE_TENSORS : STATE_WEIGHT + 1); t++) {
+        if (part.count <= 0) break;
+        Tensor owned = tensor_part(all[t], from, part.count);
+        float *data = NULL;
+        if (g->capacity && g->copied) {
+            data = g->state->memory + g->used;
+            device_download(c->device, c->stream, data, owned);
+        } else if (g->capacity) {
+            data = device_address(c->device, owned.data);
+        }
+        g->used += part.count;
+        add_rects(g, &part, t, owned, data);
+    }
+    return OK;
+}
+
+static Status take_copy(EngineState *state, int64_t elements) {
+    if (state->capacity >= elements) return OK;
+    free(state->memory);
+    state->capacity = elements;
+    state->memory = calloc((size_t)elements + 1, sizeof *state->memory);
+    if (state->memory) return OK;
+    state->capacity = 0;
+    return fail(ERR_OS, "no memory for a copy of %lld bytes of parameters and moments (--async-save)",
+                (long long)elements * 4);
+}
+
+Status engine_state(Engine *engine, bool moments, bool copied, EngineState *state) {
+    Optimizer *optimizer = engine_optimizer(engine);
+    Gathering g = {.engine = engine,
+                   .context = engine_context(engine),
+                   .moments = moments,
+                   .copied = copied,
+                   .sharded = optimizer->buckets->sharded,
+                   .state = state};
+    state->count = 0, state->bytes = 0;
+    TRY(optimizer_visit(optimizer, gather_part, &g));
+    if (copied) TRY(take_copy(state, g.used));
+    free(state->items);
+    state->items = calloc((size_t)state->count + 1, sizeof *state->items);
+    if (!state->items) return fail(ERR_OS, "no memory for %d slices of a checkpoint", state->count);
+    g.capacity = state->count + 1, g.used = 0;
+    state->count = 0, state->bytes = 0;
+    device_sync(g.context->device, g.context->stream);
+    return optimizer_visit(optimizer, gather_part, &g);
+}
+
+void engine_state_free(EngineState *state) {
+    free(state->items);
+    free(state->memory);
+    *state = (EngineState){0};
+}
+
+// ---- and back -----------------------------------------------------------------------------------
+
+typedef struct {
+    ModelSource *source;
+    Context *context;
+    float *buffer; // of one part
+    int64_t capacity;
+} Reading;
+
+static Status read_weight(void *self, const Param *p, float *local) {
+    Reading *r = self;
+    const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
+    int tp = r->context->grid.tp;
+    ParamRect rects[MOST_PARAM_RECTS];
+    int n = param_rects(p, tp, r->context->place.tp, 0, param_local_count(p, tp), rects);
+    for (int i = 0; i < n; i++) {
+        Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
+        TRY(model_source_read(r->source, name, rect, local + rects[i].local, rects[i].stride));
+    }
+    return OK;
+}
+
+static Status read_moment(Reading *r, const OwnedPart *part, StateTensor which, Tensor moment) {
+    Checkpoint *checkpoint = model_source_checkpoint(r->source);
+    const ParamSpec *spec = &part->param->spec;
+    char name[160];
+    state_tensor_name(which, spec->tied_to ? spec->tied_to : spec->name, name);
+    int tensor = checkpoint_find(checkpoint, name);
+    if (tensor < 0) return fail(ERR_DATA, "%s: no tensor %s", checkpoint_folder(checkpoint), name);
+    ParamRect rects[MOST_PARAM_RECTS];
+    Context *c = r->context;
+    int n = param_rects(part->param, c->grid.tp, c->place.tp, part->begin, part->count, rects);
+    memset(r->buffer, 0, (size_t)part->count * sizeof *r->buffer);
+    for (int i = 0; i < n; i++) {
+        Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
+        TRY(checkpoint_read(checkpoint, tensor, rect, r->buffer + (rects[i].local - part->begin),
+                            rects[i].stride));
+    }
+    device_upload(c->device, c->stream, moment, r->buffer);
+    return OK;
+}
+
+static Status read_moments(void *self, const OwnedPart *part) {
+    Reading *r = self;
+    if (part->count > r->capacity) {
+        free(r->buffer);
+        r->capacity = part->count;
+        r->buffer = malloc((size_t)part->count * sizeof *r->buffer);
+        if (!r->buffer) return fail(ERR_OS, "no memory for %lld moments", (long long)part->count);
+    }
+    TRY(read_moment(r, part, STATE_EXP_AVG, part->m));
+    return read_moment(r, part, STATE_EXP_AVG_SQ, part->v);
+}
+
+Status engine_read(Engine *engine, ModelSource *source, bool moments, int64_t optimizer_steps) {
+    Optimizer *optimizer = engine_optimizer(engine);
+    Context *c = engine_context(engine);
+    Reading reading = {.source = source, .context = c};
+    Status status = params_fill(engine_params(engine), c->device, c->grid.tp, read_weight, &reading,
+                                optimizer_write_main, optimizer);
+    if (status == OK && moments) status = optimizer_visit(optimizer, read_moments, &reading);
+    if (status == OK && moments) optimizer->steps = optimizer_steps;
+    free(reading.buffer);
+    return status;
+}

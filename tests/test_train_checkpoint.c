@@ -1,0 +1,227 @@
+// Checkpoints of real runs, on every grid of at most 8 ranks with t in {1, 2, 4, 8}: GPT and Llama, fp32 and bf16,
+// whole and sharded optimizer. Going on from a checkpoint of the same grid is never having stopped, bit for bit; what
+// another grid has loaded and saved again is the same tensors, byte for byte.
+//
+// Each grid is left in one of the eight settings and met on a quarter of the grids; with TRIREME_TEST_LONG=1 in all
+// settings and on all grids.
+#include "harness.h"
+#include "runs.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_GRIDS = 40, LAYERS = 8, NUM_SETTINGS = 8, FIRST_STEPS = 2, MORE_STEPS = 2, MOST_RANKS = 8 };
+
+static Grid grids[MOST_GRIDS];
+static int num_grids;
+
+static void list_grids(void) {
+    int most = harness_short() ? 4 : MOST_RANKS;
+    num_grids = 0;
+    for (int tp = 1; tp <= most; tp *= 2)
+        for (int dp = 1; tp * dp <= most; dp++)
+            for (int pp = 1; tp * dp * pp <= most; pp++) grids[num_grids++] = (Grid){tp, dp, pp};
+    CHECK(num_grids <= MOST_GRIDS, "%d grids", num_grids);
+}
+
+// ---- one run ------------------------------------------------------------------------------------
+
+typedef struct {
+    EngineSpec spec;
+    int counts[16]; // layers of each stage
+    char name[96];
+} Setting;
+
+// Chunks where there are layers for them; 8 layers go unevenly into 3, 5, 6 and 7 stages.
+static void make_setting(Setting *s, Grid grid, int number) {
+    bool llama = number & 1, bf16 = number & 2, sharded = number & 4;
+    bool two_chunks = grid.pp == 2 || grid.pp == 4;
+    const char *schedule = grid.pp == 2 ? "zb-v" : two_chunks ? "interleaved" : "1f1b";
+    s->spec = run_spec(grid, schedule, two_chunks ? 2 : 1, LAYERS, 4 * grid.dp);
+    ModelShape *shape = &s->spec.shape;
+    if (llama) run_make_llama(&s->spec);
+    shape->heads = llama ? 16 : 8, shape->head_size = llama ? 2 : 4, shape->groups = llama ? 8 : 0;
+    s->spec.mode.dtype = bf16 ? BF16 : F32;
+    s->spec.shard_optimizer = sharded && grid.dp > 1;
+    s->spec.overlap_weights = s->spec.overlap_gradients = s->spec.shard_optimizer;
+    layer_balance(LAYERS, grid.pp * s->spec.num_chunks, 0, 0, s->counts);
+    s->spec.split.counts = s->counts;
+    snprintf(s->name, sizeof s->name, "t%d d%d p%d %s %s%s", grid.tp, grid.dp, grid.pp,
+             llama ? "llama" : "gpt", bf16 ? "bf16" : "fp32", sharded ? " sharded" : "");
+}
+
+// What the ranks of one run share while they load and save.
+typedef struct {
+    const char *load; // a checkpoint, or NULL
+    const char *save; // a folder, or NULL
+    int64_t iteration;
+    int64_t loaded_steps; // AdamW's
+    Text records[MOST_RANKS];
+} Files;
+
+static void barrier(Engine *engine) {
+    comm_barrier(engine_context(engine)->model);
+    comm_barrier(engine_context(engine)->dp);
+}
+
+static void load(Engine *engine, void *self) {
+    Files *files = self;
+    if (!files->load) return;
+    ModelSource *source = NULL;
+    EXPECT_OK(model_source_open(&source, files->load, -1));
+    if (!source) return;
+    EXPECT_OK(engine_read(engine, source, true, model_source_info(source)->state.optimizer_steps));
+    model_source_close(source);
+}
+
+static void save(Engine *engine, void *self) {
+    Files *files = self;
+    if (!files->save) return;
+    Context *c = engine_context(engine);
+    int rank = grid_rank(c->grid, c->place);
+    CheckpointNames names;
+    EngineState state = {0};
+    CheckpointInfo info = {
+        .shape = engine_spec_of(engine)->shape,
+        .state = {.iteration = files->iteration, .optimizer_steps = engine_optimizer_steps(engine)},
+        .grid = c->grid,
+        .num_chunks = engine_spec_of(engine)->num_chunks,
+        .dtype = dtype_name(c->mode.dtype),
+        .has_optimizer = true,
+        .program = "test"};
+    EXPECT_OK(checkpoint_names(files->save, files->iteration, &names));
+    EXPECT_OK(engine_state(engine, true, rank % 2 == 0, &state));
+    if (rank == 0) EXPECT_OK(checkpoint_begin(&names, state.bytes));
+    barrier(engine);
+    files->records[rank].size = 0;
+    EXPECT_OK(checkpoint_write_shard(&names, rank, state.items, state.count, &files->records[rank]));
+    barrier(engine);
+    if (rank == 0) EXPECT_OK(checkpoint_commit(&names, &info, NULL, files->records, grid_size(c->grid)));
+    barrier(engine);
+    engine_state_free(&state);
+}
+
+static void free_files(Files *files) {
+    for (int i = 0; i < MOST_RANKS; i++) text_free(&files->records[i]);
+}
+
+// Trains `steps` from sample `consumed` on, between loading and saving.
+static bool run(const Setting *setting, Files *files, int steps, int64_t consumed, RunResult *result) {
+    RunPlan plan = {.spec = setting->spec,
+                    .steps = steps,
+                    .consumed = consumed,
+                    .lr = 1e-2,
+                    .transport = "threads",
+                    .opened = load,
+                    .finished = save,
+                    .self = files};
+    plan.spec.split.counts = setting->counts;
+    Status status = run_plan(&plan, result);
+    EXPECT(status == OK, "%s: %s", setting->name, fail_message());
+    return status == OK;
+}
+
+static void path_of(char path[512], const char *kind, int grid, int number) {
+    snprintf(path, 512, "%s/%s-%d-%d", harness_folder(), kind, grid, number);
+}
+
+static void step_of(char path[600], const char *folder, int64_t step) {
+    snprintf(path, 600, "%s/step-%08lld", folder, (long long)step);
+}
+
+// ---- the same bytes -----------------------------------------------------------------------------
+
+static float *read_whole(Checkpoint *checkpoint, int i, int64_t *count) {
+    CheckpointTensor tensor = checkpoint_tensor(checkpoint, i);
+    *count = tensor.rows * tensor.cols;
+    float *all = malloc((size_t)*count * sizeof *all + 1);
+    CHECK(all, "no memory for %s", tensor.name);
+    EXPECT_OK(checkpoint_read(checkpoint, i, (Rect){0, 0, tensor.rows, tensor.cols}, all, tensor.cols));
+    return all;
+}
+
+static void compare_tensor(Checkpoint *a, Checkpoint *b, int i, const char *name) {
+    int64_t count, other_count;
+    int other = checkpoint_find(b, checkpoint_tensor(a, i).name);
+    EXPECT(other >= 0, "%s: %s is gone", name, checkpoint_tensor(a, i).name);
+    if (other < 0) return;
+    float *x = read_whole(a, i, &count), *y = read_whole(b, other, &other_count);
+    EXPECT(count == other_count && !memcmp(x, y, (size_t)count * sizeof *x), "%s: %s differs", name,
+           checkpoint_tensor(a, i).name);
+    free(x), free(y);
+}
+
+static void expect_same_tensors(const char *first, const char *second, const char *name) {
+    Checkpoint *a = NULL, *b = NULL;
+    EXPECT_OK(checkpoint_open(&a, first));
+    EXPECT_OK(checkpoint_open(&b, second));
+    if (a && b) {
+        int count = checkpoint_num_tensors(a);
+        EXPECT(count > 0 && count == checkpoint_num_tensors(b), "%s: %d and %d tensors", name, count,
+               checkpoint_num_tensors(b));
+        EXPECT(!memcmp(&checkpoint_info(a)->state, &checkpoint_info(b)->state, sizeof(RunState)),
+               "%s: the states differ", name);
+        for (int i = 0; i < count; i++) compare_tensor(a, b, i, name);
+    }
+    checkpoint_close(a);
+    checkpoint_close(b);
+}
+
+// ---- the laws -----------------------------------------------------------------------------------
+
+// Leaves the checkpoint behind, for the pairs.
+static void expect_going_on(int g, int number) {
+    Setting setting;
+    char folder[512], step[600];
+    make_setting(&setting, grids[g], number);
+    path_of(folder, "first", g, number);
+    step_of(step, folder, FIRST_STEPS);
+    Files none = {0}, saving = {.save = folder, .iteration = FIRST_STEPS}, loading = {.load = step};
+    RunResult whole, first, second;
+    int64_t consumed = (int64_t)FIRST_STEPS * setting.spec.num_microbatches * grids[g].dp;
+    if (!run(&setting, &none, FIRST_STEPS + MORE_STEPS, 0, &whole) ||
+        !run(&setting, &saving, FIRST_STEPS, 0, &first) ||
+        !run(&setting, &loading, MORE_STEPS, consumed, &second))
+        return;
+    for (int i = 0; i < MORE_STEPS; i++)
+        EXPECT(!memcmp(&whole.loss[FIRST_STEPS + i], &second.loss[i], sizeof(float)) &&
+                   !memcmp(&whole.norm[FIRST_STEPS + i], &second.norm[i], sizeof(double)),
+               "%s: step %d after going on: loss %.9g, not %.9g", setting.name, i, (double)second.loss[i],
+               (double)whole.loss[FIRST_STEPS + i]);
+    EXPECT(!memcmp(whole.checksum, second.checksum, sizeof whole.checksum), "%s: parameters differ",
+           setting.name);
+    EXPECT(memcmp(first.checksum, second.checksum, sizeof first.checksum) != 0, "%s: nothing was trained",
+           setting.name);
+    free_files(&saving);
+}
+
+static void expect_same_elsewhere(int from, int to, int number) {
+    Setting setting;
+    char folder[512], step[600], again[512], again_step[600], name[256];
+    make_setting(&setting, grids[to], number);
+    path_of(folder, "first", from, number);
+    step_of(step, folder, FIRST_STEPS);
+    path_of(again, "again", to, number);
+    step_of(again_step, again, FIRST_STEPS);
+    Files files = {.load = step, .save = again, .iteration = FIRST_STEPS};
+    RunResult result;
+    snprintf(name, sizeof name, "%s, from grid t%d d%d p%d", setting.name, grids[from].tp, grids[from].dp,
+             grids[from].pp);
+    if (run(&setting, &files, 0, 0, &result)) expect_same_tensors(step, again_step, name);
+    free_files(&files);
+}
+
+static void every_pair(void) {
+    bool all = getenv("TRIREME_TEST_LONG") != NULL;
+    list_grids();
+    for (int number = 0; number < NUM_SETTINGS; number++)
+        for (int from = 0; from < num_grids; from++) {
+            if (!all && from % NUM_SETTINGS != number) continue;
+            expect_going_on(from, number);
+            for (int to = 0; to < num_grids; to++)
+                if (all || (from + to) % 4 == 0) expect_same_elsewhere(from, to, number);
+        }
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"every pair of grids", every_pair}, {0}}, argc, argv);
+}
