@@ -1,0 +1,189 @@
+#include "infer/generate.h"
+#include "base/rank.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    TextStream text;
+    int32_t last; // token
+    int new_tokens;
+    bool ended;
+} Sample;
+
+typedef struct {
+    const TokenModel *model;
+    const GenerateSpec *spec;
+    GenerateReport *report;
+    Sample *samples; // [B]
+    int living;
+    int vocabulary;  // entries that the tokenizer knows
+    int fed;         // tokens of each sequence that the model has seen
+    int32_t *tokens; // [longest, B]
+    float *logits;   // [B, vocabulary of the model]
+    Candidate *scratch;
+    Text piece; // of text, on its way
+} Generation;
+
+// ---- tokens to text -----------------------------------------------------------------------------
+
+static void hand_over(Generation *g, int b) {
+    const GenerateSpec *spec = g->spec;
+    if (spec->give && g->piece.size) spec->give(spec->self, b, g->piece.data, g->piece.size);
+    text_free(&g->piece);
+}
+
+static void end_sample(Generation *g, int b, Ending why) {
+    g->samples[b].ended = true;
+    g->living--;
+    g->report->num_endings[why]++;
+    text_stream_finish(&g->samples[b].text, &g->piece);
+    hand_over(g, b);
+}
+
+// The byte that a token of SentencePiece stands for, "<0x0A>"; -1: another token.
+static int byte_of(const Tokenizer *tokenizer, int32_t token) {
+    if (tokenizer_kind(tokenizer) != TOKENIZER_SENTENCEPIECE) return -1;
+    if (tokenizer_token_type(tokenizer, token) != TOKEN_BYTE) return -1;
+    return (int)strtol(tokenizer_spelling(tokenizer, token) + 1, NULL, 16);
+}
+
+// What a token adds to the text may depend on the one before it: blanks between words of some tokenizers.
+static Status token_text(const Tokenizer *tokenizer, int32_t last, int32_t token, Text *out) {
+    int byte = byte_of(tokenizer, token);
+    if (byte >= 0) {
+        text_add_bytes(out, &(unsigned char){(unsigned char)byte}, 1);
+        return OK;
+    }
+    int32_t pair[2] = {last, token};
+    Text before = {0}, both = {0};
+    Status status = tokenizer_decode(tokenizer, pair, 1, &before);
+    if (status == OK) status = tokenizer_decode(tokenizer, pair, 2, &both);
+    if (both.size > before.size) text_add_bytes(out, both.data + before.size, both.size - before.size);
+    text_free(&before);
+    text_free(&both);
+    return status;
+}
+
+static Status take_token(Generation *g, int b) {
+    Sample *sample = &g->samples[b];
+    const float *logits = g->logits + (size_t)b * (size_t)g->model->vocabulary;
+    int32_t token = sample_token(logits, g->vocabulary, &g->spec->sampling, b, g->fed, g->scratch);
+    sample->new_tokens++;
+    g->report->new_tokens++;
+    if (token == tokenizer_eod(g->spec->tokenizer)) {
+        end_sample(g, b, END_TOKEN);
+        return OK;
+    }
+    Text bytes = {0};
+    TRY(token_text(g->spec->tokenizer, sample->last, token, &bytes));
+    bool stop = text_stream_add(&sample->text, text_string(&bytes), bytes.size, &g->piece);
+    text_free(&bytes);
+    sample->last = token;
+    if (stop)
+        end_sample(g, b, END_STOP);
+    else if (sample->new_tokens == g->spec->max_new_tokens)
+        end_sample(g, b, END_COUNT);
+    else
+        hand_over(g, b);
+    return OK;
+}
+
+// ---- the loop -----------------------------------------------------------------------------------
+
+static void end_all(Generation *g, Ending why) {
+    for (int b = 0; b < g->model->batch; b++)
+        if (!g->samples[b].ended) end_sample(g, b, why);
+}
+
+// Lets the model see `tokens`; false when a signal came first.
+static bool feed(Generation *g, int n) {
+    if (g->model->stopped(g->model->self)) {
+        end_all(g, END_SIGNAL);
+        return false;
+    }
+    g->model->next(g->model->self, g->tokens, n, g->logits);
+    g->fed += n;
+    return true;
+}
+
+static bool feed_prompt(Generation *g) {
+    int batch = g->model->batch, n;
+    for (int done = 0; done < g->spec->prompt_tokens; done += n) {
+        int left = g->spec->prompt_tokens - done;
+        n = left < g->model->longest ? left : g->model->longest;
+        for (int i = 0; i < n * batch; i++) g->tokens[i] = g->spec->prompt[done + i / batch];
+        if (!feed(g, n)) return false;
+    }
+    return true;
+}
+
+static bool feed_tokens(Generation *g) {
+    if (g->fed == g->model->capacity) {
+        end_all(g, END_CAPACITY);
+        return false;
+    }
+    for (int b = 0; b < g->model->batch; b++) g->tokens[b] = g->samples[b].last;
+    return feed(g, 1);
+}
+
+static Status run(Generation *g) {
+    double start = clock_s();
+    bool more = feed_prompt(g);
+    g->report->prompt_s = clock_s() - start;
+    while (more) {
+        for (int b = 0; b < g->model->batch; b++)
+            if (!g->samples[b].ended) TRY(take_token(g, b));
+        more = g->living > 0 && feed_tokens(g);
+    }
+    g->report->new_s = clock_s() - start - g->report->prompt_s;
+    return OK;
+}
+
+static Status open_generation(Generation *g, const TokenModel *model, const GenerateSpec *spec) {
+    size_t batch = (size_t)model->batch, vocabulary = (size_t)model->vocabulary;
+    int known = tokenizer_vocab_size(spec->tokenizer);
+    g->vocabulary = known < model->vocabulary ? known : model->vocabulary;
+    g->living = model->batch;
+    g->samples = calloc(batch, sizeof *g->samples);
+    g->tokens = malloc((size_t)model->longest * batch * sizeof *g->tokens);
+    g->logits = malloc(batch * vocabulary * sizeof *g->logits);
+    g->scratch = malloc(vocabulary * sizeof *g->scratch);
+    if (!g->samples || !g->tokens || !g->logits || !g->scratch)
+        return fail(ERR_OS, "no memory for the logits of %d samples", model->batch);
+    for (int b = 0; b < model->batch; b++)
+        g->samples[b] = (Sample){.text = {.stops = spec->stops, .num_stops = spec->num_stops},
+                                 .last = spec->prompt[spec->prompt_tokens - 1]};
+    return OK;
+}
+
+static void close_generation(Generation *g) {
+    for (int b = 0; g->samples && b < g->model->batch; b++) text_stream_free(&g->samples[b].text);
+    free(g->samples);
+    free(g->tokens);
+    free(g->logits);
+    free(g->scratch);
+    text_free(&g->piece);
+}
+
+Status generate(const TokenModel *model, const GenerateSpec *spec, GenerateReport *report) {
+    CHECK(spec->prompt_tokens > 0 && spec->prompt_tokens <= model->capacity && spec->max_new_tokens > 0,
+          "a prompt of %d tokens, %d new ones, capacity %d", spec->prompt_tokens, spec->max_new_tokens,
+          model->capacity);
+    *report = (GenerateReport){0};
+    Generation g = {.model = model, .spec = spec, .report = report};
+    Status status = open_generation(&g, model, spec);
+    if (status == OK) status = run(&g);
+    close_generation(&g);
+    return status;
+}
+
+Status prompt_encode(const Tokenizer *tokenizer, const char *text, size_t size, TokenList *out) {
+    TRY(tokenizer_encode(tokenizer, text, size, out));
+    if (out->count) return OK;
+    int32_t start = text_start(tokenizer);
+    if (start < 0)
+        return fail(ERR_CONFIG,
+                    "--prompt is empty, and the tokenizer has no token that starts or ends a text");
+    token_list_add(out, &start, 1);
+    return OK;
+}

@@ -1,0 +1,348 @@
+#include "infer/internal.h"
+#include <stdlib.h>
+#include <string.h>
+
+struct Infer {
+    Comm *world;
+    InferSpec spec;
+    ModelShape shape; // as it is run: B sequences of `capacity` positions
+    Device *device;
+    Context context;
+    Schedule schedule; // of one microbatch: who has which stage
+    Arena run, scratch;
+    Params params;
+    Gpt *gpt;
+    Stage stage;
+    Slot slot;
+    Tensor input, output;   // [most positions of a call * B, H]
+    Tensor tokens, labels;  // I32 [1, as many]; on the first, the last stage
+    Tensor losses, margins; // F32 [1, as many], on every rank in the end
+    Tensor logits;          // F32 [B, V/t], on the last stage
+    Tensor gathered;        // F32 [t * B, V/t], on every rank in the end
+    float *host_logits;     // [t * B, V/t]
+    int32_t *history;       // [capacity, B]: the tokens so far
+    int position;
+    bool first, last; // this rank holds the first, the last stage
+};
+
+// What the arenas hold, in bytes.
+typedef struct {
+    size_t run, scratch, workspace;
+    bool known;
+} InferMemory;
+
+// ---- what can be run --------------------------------------------------------------------------------
+
+static Status check_cut(const char *what, int size, int tp) {
+    if (size % tp == 0) return OK;
+    return fail(ERR_CONFIG, "--tensor-model-parallel-size %d does not divide the model's %d %s", tp, size,
+                what);
+}
+
+static Status check_spec(const ModelShape *shape, const InferSpec *spec, const Comm *world) {
+    Grid grid = spec->grid;
+    CHECK(spec->batch >= 1 && spec->longest >= 1 && spec->longest <= spec->capacity,
+          "%d sequences of %d positions, %d at a time", spec->batch, spec->capacity, spec->longest);
+    if (grid.dp != 1 || grid_size(grid) != comm_size(world))
+        return fail(ERR_CONFIG,
+                    "%d ranks: a model at work takes exactly --tensor-model-parallel-size %d times "
+                    "--pipeline-model-parallel-size %d",
+                    comm_size(world), grid.tp, grid.pp);
+    TRY(check_cut("attention heads", shape->heads, grid.tp));
+    TRY(check_cut("query groups", model_groups(shape), grid.tp));
+    TRY(check_cut("columns of the mlp", shape->ffn, grid.tp));
+    if (shape->position != POSITION_LEARNED || spec->capacity <= shape->positions) return OK;
+    return fail(ERR_CONFIG, "%d positions are asked for, the model has learned %d", spec->capacity,
+                shape->positions);
+}
+
+// ---- opening ----------------------------------------------------------------------------------------
+
+static Status split(Infer *f, const char *name, Axis axis, Comm **group) {
+    int *ranks = malloc((size_t)grid_size(f->spec.grid) * sizeof *ranks);
+    if (!ranks) return fail(ERR_OS, "no memory for the ranks of group %s", name);
+    int n = grid_group(f->spec.grid, comm_rank(f->world), 1u << axis, ranks);
+    Status status = comm_split(f->world, name, ranks, n, group);
+    free(ranks);
+    return status;
+}
+
+static void poll(void *world) { comm_poll(world); }
+
+static Status open_device(Infer *f, const InferMemory *memory) {
+    DeviceOptions device = {
+        .kind = f->spec.device, .threads = f->spec.threads, .workspace_bytes = memory->workspace};
+    if (!memory->known) device.kind = "null", device.stands_for = f->spec.device;
+    TRY(device_open(&f->device, device));
+    comm_use_device(f->world, f->device);
+    device_on_launch(f->device, poll, f->world);
+    if (!memory->known) {
+        arena_open_measuring(&f->run, "run");
+        arena_open_measuring(&f->scratch, "scratch");
+        return OK;
+    }
+    TRY(arena_open(&f->run, "run", device_memory(f->device), memory->run));
+    return arena_open(&f->scratch, "scratch", device_memory(f->device), memory->scratch);
+}
+
+// All layers of a stage are one group to be computed again: none of them keeps anything for a backward.
+static void open_context(Infer *f) {
+    Context *c = &f->context;
+    c->device = f->device;
+    c->stream = device_stream(f->device);
+    c->scratch = &f->scratch;
+    c->mode = (ModelMode){
+        .dtype = f->spec.dtype, .recompute = RECOMPUTE_UNIFORM, .recompute_layers = f->shape.layers};
+}
+
+// The layers of each stage as even as they go, whatever their number.
+static Status create_model(Infer *f) {
+    int stages = f->spec.grid.pp, *counts = malloc((size_t)stages * sizeof *counts);
+    if (!counts) return fail(ERR_OS, "no memory for %d stages", stages);
+    layer_balance(f->shape.layers, stages, 0, 0, counts);
+    LayerSplit layers = {.layers = f->shape.layers, .counts = counts};
+    Status status = gpt_create(&f->gpt, &f->shape, layers, &f->context, &f->schedule, &f->params);
+    free(counts);
+    return status;
+}
+
+static int most_positions(const InferSpec *spec) { return spec->cache ? spec->longest : spec->capacity; }
+
+static void take_tensors(Infer *f) {
+    int64_t batch = f->spec.batch, rows = most_positions(&f->spec) * batch;
+    int64_t width = f->shape.padded_vocabulary / f->spec.grid.tp;
+    DType dtype = f->spec.dtype;
+    f->input = tensor_take(&f->run, "stage input", rows, f->shape.hidden, dtype);
+    f->output = tensor_take(&f->run, "stage output", rows, f->shape.hidden, dtype);
+    if (f->first) f->tokens = tensor_take(&f->run, "tokens", 1, rows, I32);
+    if (f->last) f->labels = tensor_take(&f->run, "labels", 1, rows, I32);
+    if (f->last) f->logits = tensor_take(&f->run, "logits of the next token", batch, width, F32);
+    f->losses = tensor_take(&f->run, "losses", 1, rows, F32);
+    f->margins = tensor_take(&f->run, "margins", 1, rows, F32);
+    f->gathered = tensor_take(&f->run, "gathered logits", batch * f->spec.grid.tp, width, F32);
+}
+
+static Status open_model(Infer *f) {
+    TRY(create_model(f));
+    f->params.values_only = true;
+    params_place(&f->params, &f->run, f->spec.grid, f->spec.dtype, &f->context.place.pp, 1);
+    TRY(gpt_place(f->gpt, &f->run));
+    if (f->spec.cache) gpt_place_cache(f->gpt, &f->run, f->spec.capacity);
+    take_tensors(f);
+    f->stage = gpt_stage(f->gpt);
+    f->slot.layers = calloc(1, f->stage.slot_layers_bytes + 1);
+    f->host_logits = malloc(tensor_bytes(f->gathered));
+    f->history = calloc((size_t)f->spec.capacity * (size_t)f->spec.batch, sizeof *f->history);
+    if (f->slot.layers && f->host_logits && f->history) return OK;
+    return fail(ERR_OS, "no memory for %d sequences of %d tokens", f->spec.batch, f->spec.capacity);
+}
+
+// `memory` not known: measure. The caller closes when this fails.
+static Status open_share(Infer *f, const ModelShape *shape, const InferSpec *spec, Comm *world,
+                         const InferMemory *memory) {
+    Context *c = &f->context;
+    f->world = world, f->spec = *spec, f->shape = *shape;
+    f->shape.sequence = spec->capacity, f->shape.microbatch = spec->batch;
+    f->shape.padded_vocabulary = padded_vocabulary(shape->vocabulary, 128, spec->grid.tp);
+    c->grid = spec->grid, c->place = grid_place(spec->grid, comm_rank(world));
+    f->first = c->place.pp == 0, f->last = c->place.pp == spec->grid.pp - 1;
+    ScheduleSpec schedule = {.kind = "gpipe", .ranks = spec->grid.pp, .chunks = 1, .microbatches = 1};
+    TRY(schedule_create(&f->schedule, &schedule)); // the same on all ranks
+    // First: they are collective, and what follows can fail on one rank alone.
+    TRY(split(f, "tp", AXIS_TP, &c->tp));
+    TRY(split(f, "pp", AXIS_PP, &c->pp));
+    TRY(open_device(f, memory));
+    open_context(f);
+    return open_model(f);
+}
+
+void infer_close(Infer *f) {
+    if (!f) return;
+    free(f->history);
+    free(f->host_logits);
+    free(f->slot.layers);
+    gpt_destroy(f->gpt);
+    params_free(&f->params);
+    arena_close(&f->scratch);
+    arena_close(&f->run);
+    schedule_destroy(&f->schedule);
+    comm_close(f->context.pp);
+    comm_close(f->context.tp);
+    if (f->world) comm_use_device(f->world, NULL);
+    device_close(f->device);
+    free(f);
+}
+
+// ---- one pass through all stages --------------------------------------------------------------------
+
+static Tensor uploaded(Infer *f, Tensor room, const int32_t *values, int64_t count) {
+    Tensor x = tensor_part(room, 0, count);
+    device_upload(f->device, f->context.stream, x, values);
+    return x;
+}
+
+static void receive_input(Infer *f) {
+    Context *c = &f->context;
+    Request request = comm_recv(c->pp, c->stream, f->slot.input, c->place.pp - 1, 0);
+    comm_wait(c->pp, c->stream, &request);
+}
+
+static void send_output(Infer *f) {
+    Context *c = &f->context;
+    Request request = comm_send(c->pp, c->stream, f->slot.output, c->place.pp + 1, 0);
+    comm_wait(c->pp, c->stream, &request);
+}
+
+// n positions of every sequence from `position` on, tokens [n, B]. With labels the last stage has their
+// losses, else the logits of what follows.
+static void forward(Infer *f, const int32_t *tokens, const int32_t *labels, int position, int n,
+                    bool cached) {
+    int64_t rows = (int64_t)n * f->spec.batch;
+    Microbatch mb = {
+        .loss_scale = 1, .samples = f->spec.batch, .sequence = n, .position = position, .cached = cached};
+    rank_doing("positions %d to %d", position, position + n - 1);
+    f->slot.input = tensor_rows(f->input, 0, rows), f->slot.output = tensor_rows(f->output, 0, rows);
+    if (f->first)
+        mb.tokens = uploaded(f, f->tokens, tokens, rows);
+    else
+        receive_input(f);
+    if (f->last && labels) {
+        mb.labels = uploaded(f, f->labels, labels, rows);
+        mb.loss = tensor_part(f->losses, 0, rows);
+        mb.margin = tensor_part(f->margins, 0, rows);
+    }
+    gpt_keep_logits(f->gpt, labels ? (Tensor){0} : f->logits);
+    f->stage.forward(f->stage.self, 0, &f->slot, &mb);
+    if (!f->last) send_output(f);
+}
+
+// ---- measuring, and the weights ---------------------------------------------------------------------
+
+typedef struct {
+    const ModelShape *shape;
+    const InferSpec *spec;
+    InferMemory *memory;
+} Measurement;
+
+// The calls that need most: the longest with the most before it, and the losses of as many labels.
+static Status measure_share(Comm *world, void *arg) {
+    const Measurement *job = arg;
+    const InferSpec *spec = job->spec;
+    Infer *f = calloc(1, sizeof *f);
+    if (!f) return fail(ERR_OS, "no memory for a trial run");
+    Status status = open_share(f, job->shape, spec, world, &(InferMemory){0});
+    if (status == OK) {
+        int n = most_positions(spec);
+        forward(f, f->history, f->history, 0, spec->longest, false);
+        forward(f, f->history, NULL, spec->capacity - n, n, spec->cache);
+        *job->memory =
+            (InferMemory){f->run.peak, f->scratch.peak, device_workspace_peak(f->device), .known = true};
+    }
+    infer_close(f);
+    return status;
+}
+
+static Status measure(const ModelShape *shape, const InferSpec *spec, const Comm *world,
+                      InferMemory *memory) {
+    TRY(check_spec(shape, spec, world));
+    Measurement job = {shape, spec, memory};
+    CommOptions options = {
+        .transport = "null", .ranks = comm_size(world), .null_rank = comm_rank(world), .timeout_s = 60};
+    return comm_launch(options, measure_share, &job);
+}
+
+typedef struct {
+    const Infer *infer;
+    WeightReader reader;
+} Shares;
+
+// A tied copy is known by the name of what it is a copy of.
+static Status read_share(void *self, const Param *p, float *local) {
+    const Shares *shares = self;
+    const Context *c = &shares->infer->context;
+    const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
+    ParamRect rects[MOST_PARAM_RECTS];
+    int n = param_rects(p, c->grid.tp, c->place.tp, 0, param_local_count(p, c->grid.tp), rects);
+    for (int i = 0; i < n; i++) {
+        Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
+        TRY(shares->reader.read(shares->reader.self, name, rect, local + rects[i].local, rects[i].stride));
+    }
+    return OK;
+}
+
+static Status open_and_fill(Infer *f, const ModelShape *shape, WeightReader reader, const InferSpec *spec,
+                            Comm *world, const InferMemory *memory) {
+    TRY(comm_agree(world, open_share(f, shape, spec, world, memory)));
+    Rank *rank = rank_current();
+    rank->tp = f->context.place.tp, rank->dp = 0, rank->pp = f->context.place.pp;
+    Shares shares = {f, reader};
+    return comm_agree(world,
+                      params_fill(&f->params, f->device, spec->grid.tp, read_share, &shares, NULL, NULL));
+}
+
+Status infer_open_with(Infer **out, const ModelShape *shape, WeightReader reader, const InferSpec *spec,
+                       Comm *world) {
+    InferMemory memory = {0};
+    Infer *f = *out = calloc(1, sizeof *f);
+    Status status = f ? measure(shape, spec, world, &memory) : fail(ERR_OS, "no memory for a model at work");
+    status = comm_agree(world, status);
+    if (status == OK) status = open_and_fill(f, shape, reader, spec, world, &memory);
+    if (status == OK) return OK;
+    infer_close(f);
+    *out = NULL;
+    return status;
+}
+
+const ModelShape *infer_shape(const Infer *f) { return &f->shape; }
+
+// ---- at work ----------------------------------------------------------------------------------------
+
+// Brings the last stage's numbers to every rank, and to its host.
+static void tell_all(Infer *f, Tensor x, float *host) {
+    Context *c = &f->context;
+    comm_broadcast(c->pp, c->stream, x, c->grid.pp - 1);
+    device_download(f->device, c->stream, host, x);
+}
+
+// From the shares of the vocabulary, rank after rank, to whole rows without padding.
+static void give_logits(Infer *f, float *logits) {
+    Context *c = &f->context;
+    int64_t batch = f->spec.batch, width = f->gathered.cols, vocabulary = f->shape.vocabulary;
+    if (f->last) comm_all_gather(c->tp, c->stream, f->logits, f->gathered);
+    tell_all(f, f->gathered, f->host_logits);
+    for (int64_t i = 0; i < f->gathered.rows; i++) {
+        int64_t first = i / batch * width, left = vocabulary - first;
+        int64_t count = left < width ? left : width;
+        if (count > 0)
+            memcpy(logits + i % batch * vocabulary + first, f->host_logits + i * width,
+                   (size_t)count * sizeof *logits);
+    }
+}
+
+void infer_next(Infer *f, const int32_t *tokens, int n, float *logits) {
+    CHECK(n >= 1 && n <= f->spec.longest && n <= f->spec.capacity - f->position,
+          "%d tokens after %d; %d at a time, %d in all", n, f->position, f->spec.longest, f->spec.capacity);
+    size_t batch = (size_t)f->spec.batch;
+    memcpy(f->history + (size_t)f->position * batch, tokens, (size_t)n * batch * sizeof *tokens);
+    if (f->spec.cache)
+        forward(f, tokens, NULL, f->position, n, true);
+    else
+        forward(f, f->history, NULL, 0, f->position + n, false);
+    f->position += n;
+    give_logits(f, logits);
+}
+
+int infer_position(const Infer *f) { return f->position; }
+
+void infer_rewind(Infer *f, int position) {
+    CHECK(position >= 0 && position <= f->position, "back to %d from %d", position, f->position);
+    f->position = position;
+}
+
+void infer_score(Infer *f, const int32_t *tokens, const int32_t *labels, int n, float *nll, float *margin) {
+    CHECK(n >= 1 && n <= f->spec.longest, "%d labels; %d at a time", n, f->spec.longest);
+    int64_t count = (int64_t)n * f->spec.batch;
+    forward(f, tokens, labels, 0, n, false);
+    tell_all(f, tensor_part(f->losses, 0, count), nll);
+    if (margin) tell_all(f, tensor_part(f->margins, 0, count), margin);
+}

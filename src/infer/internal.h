@@ -1,0 +1,14 @@
+// Inside the folder: the same inference with weights that come from anywhere, so that it can be tried
+// without files.
+#pragma once
+#include "infer/infer.h"
+
+// Reads a rectangle of the weight NAME in fp32: row j of it goes to out + j * stride.
+typedef struct {
+    Status (*read)(void *self, const char *name, Rect rect, float *out, int64_t stride);
+    void *self;
+} WeightReader;
+
+// `shape` as in CheckpointInfo: padded_vocabulary and microbatch are set here.
+Status infer_open_with(Infer **infer, const ModelShape *shape, WeightReader reader, const InferSpec *spec,
+                       Comm *world);

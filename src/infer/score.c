@@ -1,0 +1,199 @@
+#include "infer/score.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Token rows on their way through the model, [longest, B] each: element i of row b is at i*B + b.
+typedef struct {
+    const ScoreModel *model;
+    int n; // of the longest row
+    int32_t *tokens, *labels;
+    float *nll, *margin;
+} Rows;
+
+static Status rows_open(Rows *rows, const ScoreModel *model) {
+    size_t count = (size_t)model->longest * (size_t)model->batch;
+    *rows = (Rows){.model = model};
+    rows->tokens = calloc(count, sizeof *rows->tokens);
+    rows->labels = calloc(count, sizeof *rows->labels);
+    rows->nll = malloc(count * sizeof *rows->nll);
+    rows->margin = malloc(count * sizeof *rows->margin);
+    if (rows->tokens && rows->labels && rows->nll && rows->margin) return OK;
+    return fail(ERR_OS, "no memory for a batch of %zu tokens", count);
+}
+
+static void rows_close(Rows *rows) {
+    free(rows->tokens);
+    free(rows->labels);
+    free(rows->nll);
+    free(rows->margin);
+}
+
+// What is not set is token 0: padding.
+static void rows_clear(Rows *rows) {
+    size_t bytes = (size_t)rows->model->longest * (size_t)rows->model->batch * sizeof *rows->tokens;
+    rows->n = 0;
+    memset(rows->tokens, 0, bytes);
+    memset(rows->labels, 0, bytes);
+}
+
+// Row b: the last of `count` tokens is only predicted, the first only seen.
+static void rows_set(Rows *rows, int b, const int32_t *tokens, int count) {
+    CHECK(count >= 2 && count - 1 <= rows->model->longest, "a row of %d tokens", count);
+    for (int i = 0; i + 1 < count; i++) {
+        rows->tokens[i * rows->model->batch + b] = tokens[i];
+        rows->labels[i * rows->model->batch + b] = tokens[i + 1];
+    }
+    if (count - 1 > rows->n) rows->n = count - 1;
+}
+
+static Status rows_score(Rows *rows) {
+    const ScoreModel *model = rows->model;
+    if (model->score(model->self, rows->tokens, rows->labels, rows->n, rows->nll, rows->margin)) return OK;
+    return fail(INTERRUPTED, "stopped by a signal");
+}
+
+// ---- perplexity ---------------------------------------------------------------------------------
+
+typedef struct {
+    const ScoreText *text;
+    Perplexity *result;
+    int64_t sequence, offset; // the next token
+    int32_t *window;          // [S + 1]: the last token of the window before comes first
+    int held;                 // tokens in it
+} Windows;
+
+// Tokens until the window is full or the text at its end.
+static Status fill_window(Windows *w) {
+    const IndexedDataset *data = w->text->data;
+    while (w->held < w->text->window + 1 && w->sequence < w->text->range.end) {
+        int64_t left = indexed_dataset_length(data, w->sequence) - w->offset;
+        int64_t room = w->text->window + 1 - w->held, count = left < room ? left : room;
+        TRY(indexed_dataset_read(data, w->sequence, w->offset, count, w->window + w->held, 1));
+        w->held += (int)count;
+        w->offset = count < left ? w->offset + count : 0;
+        w->sequence += count == left;
+    }
+    return OK;
+}
+
+// Of what the window predicts. Ends of documents are no text.
+static Status count_bytes(Windows *w) {
+    const Tokenizer *tokenizer = w->text->tokenizer;
+    if (!tokenizer) return OK;
+    Text text = {0};
+    Status status = OK;
+    for (int from = 1, to; from < w->held && status == OK; from = to + 1) {
+        for (to = from; to < w->held && w->window[to] != tokenizer_eod(tokenizer);) to++;
+        status = tokenizer_decode(tokenizer, w->window + from, (size_t)(to - from), &text);
+    }
+    w->result->bytes += (int64_t)text.size;
+    text_free(&text);
+    return status;
+}
+
+// Fills as many rows as there are windows, at most B; their lengths go to counts [B].
+static Status fill_rows(Windows *w, Rows *rows, int *counts, int *num_rows) {
+    rows_clear(rows);
+    for (*num_rows = 0; *num_rows < rows->model->batch; ++*num_rows) {
+        TRY(fill_window(w));
+        if (w->held < 2) return OK;
+        rows_set(rows, *num_rows, w->window, w->held);
+        TRY(count_bytes(w));
+        counts[*num_rows] = w->held - 1;
+        w->window[0] = w->window[w->held - 1];
+        w->held = 1;
+    }
+    return OK;
+}
+
+static void add_up(const Rows *rows, const int *counts, int num_rows, Perplexity *result) {
+    for (int b = 0; b < num_rows; b++) {
+        result->tokens += counts[b];
+        for (int i = 0; i < counts[b]; i++) result->nats += (double)rows->nll[i * rows->model->batch + b];
+    }
+}
+
+static Status score_windows(Windows *w, Rows *rows, int *counts) {
+    for (;;) {
+        int num_rows;
+        TRY(fill_rows(w, rows, counts, &num_rows));
+        if (num_rows == 0) break;
+        TRY(rows_score(rows));
+        add_up(rows, counts, num_rows, w->result);
+    }
+    if (w->result->tokens) return OK;
+    return fail(ERR_DATA, "the share of the data set has less than two tokens: there is nothing to predict");
+}
+
+Status score_text(const ScoreModel *model, const ScoreText *text, Perplexity *result) {
+    CHECK(text->window <= model->longest, "windows of %d tokens, a model of %d", text->window,
+          model->longest);
+    *result = (Perplexity){0};
+    Windows w = {.text = text, .result = result, .sequence = text->range.first};
+    Rows rows;
+    w.window = malloc(((size_t)text->window + 1) * sizeof *w.window);
+    int *counts = calloc((size_t)model->batch, sizeof *counts);
+    CHECK(w.window && counts, "no memory for a window of %d tokens", text->window);
+    Status status = rows_open(&rows, model);
+    if (status == OK) status = score_windows(&w, &rows, counts);
+    rows_close(&rows);
+    free(counts);
+    free(w.window);
+    return status;
+}
+
+// ---- requests -----------------------------------------------------------------------------------
+
+static int longest_first(const void *a, const void *b) {
+    const Continuation *x = *(Continuation *const *)a, *y = *(Continuation *const *)b;
+    if (x->tokens.count != y->tokens.count) return x->tokens.count > y->tokens.count ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static void answer(const Rows *rows, int b, Continuation *c) {
+    int count = (int)c->tokens.count - 1;
+    c->log_likelihood = 0;
+    c->greedy = true;
+    for (int i = count - c->scored; i < count; i++) {
+        c->log_likelihood -= (double)rows->nll[i * rows->model->batch + b];
+        c->greedy = c->greedy && rows->margin[i * rows->model->batch + b] >= 0;
+    }
+}
+
+static Status score_batch(Rows *rows, Continuation **batch, int count) {
+    rows_clear(rows);
+    for (int b = 0; b < count; b++) rows_set(rows, b, batch[b]->tokens.ids, (int)batch[b]->tokens.count);
+    TRY(rows_score(rows));
+    for (int b = 0; b < count; b++) answer(rows, b, batch[b]);
+    return OK;
+}
+
+// Nothing to predict has been predicted: a continuation that the context's tokens swallow.
+static int to_score(Requests *r, Continuation **sorted) {
+    int count = 0;
+    for (int i = 0; i < r->num_continuations; i++) {
+        r->continuations[i].greedy = true;
+        if (r->continuations[i].scored) sorted[count++] = &r->continuations[i];
+    }
+    qsort(sorted, (size_t)count, sizeof(Continuation *), longest_first);
+    return count;
+}
+
+static Status score_batches(Rows *rows, Continuation **sorted, int count) {
+    int batch = rows->model->batch;
+    for (int i = 0; i < count; i += batch)
+        TRY(score_batch(rows, sorted + i, count - i < batch ? count - i : batch));
+    return OK;
+}
+
+Status requests_score(const ScoreModel *model, Requests *r) {
+    Rows rows;
+    Continuation **sorted = malloc((size_t)r->num_continuations * sizeof(Continuation *));
+    CHECK(sorted, "no memory for %d requests", r->num_continuations);
+    Status status = rows_open(&rows, model);
+    if (status == OK) status = score_batches(&rows, sorted, to_score(r, sorted));
+    rows_close(&rows);
+    free(sorted);
+    return status;
+}

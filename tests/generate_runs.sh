@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# A trained model at work, as people use it: the same text with and without a cache, on every grid and
+# launcher; perplexities that are the trainer's; log-likelihoods; what is refused.
+# Usage: generate_runs.sh PATH/trireme
+set -uo pipefail
+# shellcheck source=tests/script.sh
+source "${BASH_SOURCE%/*}/script.sh" "$1"
+
+# run VERB NAME OPTION...: leaves NAME.out and NAME.err; with $launcher in front.
+run() {
+    local verb=$1 name=$2
+    shift 2
+    timeout -k 5 60 "${launcher[@]}" "$trireme" "$verb" "$@" >"$name.out" 2>"$name.err" ||
+        complain "$name: exit $?: $(tail -3 "$name.err")"
+}
+
+# expect_out NAME OTHER: the same output, and some.
+expect_out() {
+    [[ -s $1.out ]] || complain "$1 gives nothing: $(cat "$1.err")"
+    cmp -s "$1.out" "$2.out" || complain "$1 and $2 differ: '$(cat "$1.out")' and '$(cat "$2.out")'"
+}
+
+# refused CODE WORDS VERB OPTION...: ends with the code and says the words.
+refused() {
+    local code=$1 words=$2 status
+    shift 2
+    timeout -k 5 60 "$trireme" "$@" >refused.out 2>refused.err </dev/null
+    status=$?
+    [[ $status == "$code" ]] || complain "$*: exit $status, not $code: $(cat refused.err)"
+    grep -q -e "$words" refused.err || complain "$*: '$words' is not in $(cat refused.err)"
+    [[ -s refused.out ]] && complain "$*: printed $(cat refused.out)"
+}
+
+grids=("1 1" "2 1" "1 2" "4 1" "2 2" "1 4")
+
+# ---- text ------------------------------------------------------------------------------------------------
+train start "${no_evaluation[@]}" --train-iters 30 --save saved
+from=(--load saved --prompt "document 7: int f_" --max-new-tokens 12 --threads 1)
+drawn=(--temperature 0.9 --top-k 40 --top-p 0.95 --seed 11 --num-samples 3)
+run generate greedy "${from[@]}" --temperature 0
+run generate drawn "${from[@]}" "${drawn[@]}"
+[[ $(grep -c '^--- sample [123] of 3 ---$' drawn.out) == 3 ]] || complain "no three samples: $(cat drawn.out)"
+for grid in "${grids[@]}"; do
+    read -r t p <<<"$grid"
+    shape=(--tp "$t" --pp "$p" --ranks $((t * p)))
+    run generate "greedy$t$p" "${from[@]}" --temperature 0 "${shape[@]}"
+    run generate "uncached$t$p" "${from[@]}" --temperature 0 --no-kv-cache "${shape[@]}"
+    run generate "drawn$t$p" "${from[@]}" "${drawn[@]}" "${shape[@]}"
+    expect_out "greedy$t$p" greedy
+    expect_out "uncached$t$p" greedy
+    expect_out "drawn$t$p" drawn
+done
+launcher=(mpirun --oversubscribe -n 2)
+run generate mpi "${from[@]}" --temperature 0 --tp 2
+expect_out mpi greedy
+# Under a launcher only one process has a standard input.
+printf 'document 7: int f_' | run generate piped_mpi "${from[@]}" --prompt - --temperature 0 --pp 2
+expect_out piped_mpi greedy
+launcher=()
+printf 'document 7: int f_' | run generate piped "${from[@]}" --prompt - --temperature 0 --ranks 2 --tp 2
+expect_out piped greedy
+for precision in bf16 fp16; do
+    run generate "$precision" "${from[@]}" --temperature 0 --$precision
+    [[ -s $precision.out ]] || complain "no text in $precision"
+done
+run generate other_seed "${from[@]}" "${drawn[@]}" --seed 12
+cmp -s other_seed.out drawn.out && complain "another seed draws the same text"
+
+run generate empty --load saved --max-new-tokens 4 --temperature 0
+[[ -s empty.out ]] || complain "an empty prompt gives nothing"
+run generate lines "${from[@]}" --prompt $'two\nlines' --temperature 0
+text=$(cat greedy.out)
+stop=${text:5:2}
+run generate stopped "${from[@]}" --temperature 0 --stop "never this" "$stop"
+[[ $(cat stopped.out) == "${text%%"$stop"*}" ]] || complain "--stop '$stop' gives '$(cat stopped.out)'"
+run generate long --load saved --prompt "document 7" --max-new-tokens 100 --temperature 0
+grep -qE "end of the model's positions|the end token" long.err || complain "no end: $(cat long.err)"
+
+# A model without a tokenizer.
+for file in bin idx; do cp "documents.$file" "bare.$file"; done
+train wordless "${no_evaluation[@]}" --data-path bare --vocab-size 400 --train-iters 30 --save wordless
+run generate named "${from[@]}" --load wordless --tokenizer-model documents --temperature 0
+expect_out named greedy
+
+# ---- a model without a limit of length, and the trainer's validation loss --------------------------------
+# Two documents, of which the second, three windows of 32 and a token, is all that is validated.
+awk 'BEGIN {
+    for (d = 0; d < 2; d++) {
+        printf "{\"text\": \""
+        for (i = 0; i < (d ? 97 : 2000); i++) printf "%d ", x = (3 * x + 1 + i % 5 % 2) % 50
+        print "\"}"
+    }
+}' >numbers.jsonl
+"$trireme" preprocess --input numbers.jsonl --output-prefix numbers --tokenizer-type NullTokenizer \
+    --vocab-size 50 >log 2>&1 || complain "$(cat log)"
+corpus=(--data-path numbers --tokenizer-type NullTokenizer --vocab-size 50 --num-layers 4 --hidden-size 32
+    --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --global-batch-size 3 --lr "1e-2")
+train numbers --position-embedding-type rope --train-iters 10 --split "1,1,0" --eval-iters 1 --save numbered
+loss=$(metric validation_loss numbers)
+for options in "" "--tp 2 --ranks 2 --mbs 2" "--pp 4 --ranks 4 --mbs 3" "--device reference --mbs 4"; do
+    # shellcheck disable=SC2086 # several words
+    run evaluate perplexity --load numbered --data-path numbers --split "1,1,0" $options
+    grep -q ' 96 tokens in windows of 32$' perplexity.out || complain "$(cat perplexity.out)"
+    awk -v loss="$loss" '/^nats/ { d = $2 - loss } END { exit !(NR && d < 2e-5 && d > -2e-5) }' \
+        perplexity.out || complain "validation loss $loss, but $options $(cat perplexity.out)"
+done
+run evaluate shorter --load numbered --data-path numbers --split "0,1,0" --seq-length 7
+grep -q ' 2096 tokens in windows of 7$' shorter.out || complain "$(cat shorter.out)"
+
+# A signal ends with what there is, on all ranks.
+timeout --preserve-status -k 20 -s INT 4 "$trireme" generate --load numbered --prompt "1 4" \
+    --tokenizer-model numbers --temperature 0 --max-new-tokens 200000 --ranks 2 --tp 2 --threads 1 \
+    >cut.out 2>cut.err
+status=$?
+[[ $status == 130 && -s cut.out ]] || complain "a signal: exit $status, $(wc -c <cut.out) bytes"
+grep -q 'stopped by a signal after' cut.err || complain "a signal: $(cat cut.err)"
+
+# ---- log-likelihoods -------------------------------------------------------------------------------------
+for i in $(seq 9); do
+    printf '{"context": "document %d: int ", "continuation": "f_%d(int a) { return"}\n' "$i" "$i"
+    printf '{"context": "%*s", "continuations": [" then others", "words"], "label": 0}\n' $((i * 9)) "document"
+done >requests.jsonl
+run evaluate alone --load saved --requests requests.jsonl --mbs 1 --output alone.jsonl
+[[ $(wc -l <alone.jsonl) == 18 ]] || complain "$(wc -l <alone.jsonl) answers"
+grep -q '^acc [01].* of 9 with a label$' alone.out || complain "no summary: $(cat alone.out)"
+# Numbers to 1e-4, everything else as it is.
+close_answers() { # NAME OTHER
+    paste -d '\n' <(tr -s ' ,{}[]' '\n' <"$1") <(tr -s ' ,{}[]' '\n' <"$2") | awk '
+        NR % 2 { one = $0; next }
+        one != $0 { d = one - $0; if (d > 1e-4 || d < -1e-4 || one !~ /[.]/) bad = 1 }
+        END { exit bad || !NR }' || complain "answers $1 and $2 differ: $(diff "$1" "$2")"
+}
+for grid in "${grids[@]}"; do
+    read -r t p <<<"$grid"
+    run evaluate "asked$t$p" --load saved --requests - --mbs $((t + 3 * p)) --tp "$t" --pp "$p" \
+        --ranks $((t * p)) --threads 1 <requests.jsonl
+    close_answers "asked$t$p.out" alone.jsonl
+done
+launcher=(mpirun --oversubscribe -n 2)
+run evaluate asked_mpi --load saved --requests requests.jsonl --tp 2
+close_answers asked_mpi.out alone.jsonl
+launcher=()
+
+# ---- what is refused -------------------------------------------------------------------------------------
+refused 64 "--load is needed" generate --prompt x
+refused 64 "belongs to no option" generate --load saved word
+refused 66 nowhere generate --load nowhere --prompt x
+refused 78 "use --ranks 2" generate --load saved --prompt x --tp 2
+refused 78 "4 attention heads are not divisible" generate --load saved --prompt x --tp 3 --ranks 3
+refused 78 "the model has 4 layers" generate --load saved --prompt x --pp 5 --ranks 5
+refused 78 "--bf16 and --fp16" generate --load saved --prompt x --bf16 --fp16
+refused 78 "--stop is empty" generate --load saved --prompt x --stop a ""
+refused 78 "the model has 32 positions" generate --load saved --prompt "$(seq -s " " 200)"
+refused 78 "do not belong together" generate --load numbered --tokenizer-model documents --prompt x
+refused 78 "no tokenizer lies beside" generate --load wordless --prompt x
+refused 64 "--data-path PREFIX" evaluate --load saved
+refused 64 "two evaluations" evaluate --load saved --data-path documents --requests requests.jsonl
+refused 64 "--output" evaluate --load saved --data-path documents --output x
+refused 73 "alone.jsonl" evaluate --load saved --requests requests.jsonl --output alone.jsonl
+refused 78 "--seq-length 33" evaluate --load saved --data-path documents --seq-length 33
+refused 78 "no validation share" evaluate --load saved --data-path documents --split "1,0,0"
+refused 65 "vocabulary" evaluate --load numbered --data-path documents --split "0,1,0"
+refused 66 "missing" evaluate --load saved --requests missing.jsonl
+echo '{"context": "a"}' >bad.jsonl
+refused 65 "bad.jsonl, line 1" evaluate --load saved --requests bad.jsonl --output never.jsonl
+[[ -e never.jsonl ]] && complain "an empty file of answers was left"
+
+finish

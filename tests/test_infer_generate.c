@@ -1,0 +1,281 @@
+// Text out of a model, with models that say what they are told to: streams of characters, stop strings, ends.
+#include "base/rng.h"
+#include "harness.h"
+#include "infer/generate.h"
+#include <stdlib.h>
+#include <string.h>
+
+// ---- text streams -------------------------------------------------------------------------------
+
+static int random_number(int key, int i, int below) {
+    return (int)(rng_word(rng_key((uint64_t)key, "test", 0), 0, (uint64_t)i) % (unsigned)below);
+}
+
+static bool is_text(const char *s, size_t size) {
+    TextStream stream = {0};
+    Text out = {0};
+    text_stream_add(&stream, s, size, &out);
+    bool same = out.size == size && (!size || !memcmp(out.data, s, size));
+    text_stream_free(&stream);
+    text_free(&out);
+    return same;
+}
+
+// Feeds `s` in pieces of random sizes (key < 0: at once); what comes out.
+static Text streamed(const char *s, size_t size, const char *stop, int key) {
+    TextStream stream = {.stops = &stop, .num_stops = stop != NULL};
+    Text all = {0};
+    bool ended = false;
+    for (size_t done = 0, i = 0; done < size && !ended; i++) {
+        size_t n = key < 0 ? size : 1 + (size_t)random_number(key, (int)i, 3);
+        if (n > size - done) n = size - done;
+        Text piece = {0};
+        ended = text_stream_add(&stream, s + done, n, &piece);
+        EXPECT(is_text(text_string(&piece), piece.size), "a piece is no whole text: '%s'",
+               text_string(&piece));
+        EXPECT(stream.held.size < 4 + (stop ? strlen(stop) : 0), "%zu bytes wait", stream.held.size);
+        text_add_bytes(&all, text_string(&piece), piece.size);
+        text_free(&piece);
+        done += n;
+    }
+    if (!ended) text_stream_finish(&stream, &all);
+    text_stream_free(&stream);
+    return all;
+}
+
+// Whatever the pieces, the text is the one of all bytes at once, and ends before the stop string.
+static void pieces_do_not_matter(void) {
+    static const char *const parts[] = {
+        "a",        "b",        "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\x80",
+        "\xe2\x82", "\xf0\x9f", "\xff",     "ab",           "\xed\xa0\x80"};
+    static const char *const stops[] = {NULL,
+                                        "ab",
+                                        "aab",
+                                        "\xc3\xa9",
+                                        "b\xc3\xa9"
+                                        "a",
+                                        "\xe2\x82\xac"};
+    for (int key = 0; key < 400; key++) {
+        const char *stop = stops[key % 6];
+        Text text = {0};
+        for (int i = 0; i < 12; i++) text_add(&text, "%s", parts[random_number(1000 + key, i, 11)]);
+        Text whole = streamed(text.data, text.size, stop, -1),
+             pieces = streamed(text.data, text.size, stop, key);
+        EXPECT(!strcmp(text_string(&whole), text_string(&pieces)), "'%s' and in pieces '%s'",
+               text_string(&whole), text_string(&pieces));
+        const char *at = stop ? strstr(text.data, stop) : NULL;
+        Text before = streamed(text.data, at ? (size_t)(at - text.data) : text.size, NULL, -1);
+        EXPECT(!strcmp(text_string(&whole), text_string(&before)), "'%s' instead of '%s'",
+               text_string(&whole), text_string(&before));
+        text_free(&text);
+        text_free(&whole);
+        text_free(&pieces);
+        text_free(&before);
+    }
+}
+
+// One U+FFFD for each longest start of a character that goes wrong (Unicode 15, section 3.9).
+static void bad_bytes(void) {
+    static const struct {
+        const char *bytes, *text;
+    } cases[] = {{"\x80", "\xef\xbf\xbd"},
+                 {"a\xf0\x9f\x98z", "a\xef\xbf\xbdz"},
+                 {"\xf0\x80\x80\x41", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
+                                      "A"},
+                 {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+                 {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"},
+                 {"\xf4\x90\xc3\xa9", "\xef\xbf\xbd\xef\xbf\xbd\xc3\xa9"},
+                 {"x\xe2\x82", "x\xef\xbf\xbd"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Text text = streamed(cases[i].bytes, strlen(cases[i].bytes), NULL, -1);
+        EXPECT(!strcmp(text_string(&text), cases[i].text), "case %zu gives '%s'", i, text_string(&text));
+        text_free(&text);
+    }
+}
+
+static void first_of_several_stops(void) {
+    const char *const stops[] = {"b cd", "cx", "bcx", "b c", "y"};
+    TextStream stream = {.stops = stops, .num_stops = 5};
+    Text out = {0};
+    EXPECT(!text_stream_add(&stream, "a b", 3, &out), "ended early");
+    EXPECT(!strcmp(text_string(&out), "a "), "'%s' instead of 'a '", text_string(&out));
+    EXPECT(text_stream_add(&stream, " cx", 3, &out), "no end");
+    EXPECT(!strcmp(text_string(&out), "a "), "'%s' instead of 'a '", text_string(&out));
+    text_stream_free(&stream);
+    text_free(&out);
+}
+
+// ---- the loop -----------------------------------------------------------------------------------
+
+// Bytes in GPT-2's order and the end token: 257 tokens.
+static Tokenizer *byte_tokenizer(void) {
+    PieceCounter *counter;
+    Tokenizer *tokenizer = NULL;
+    EXPECT_OK(piece_counter_open(&counter));
+    piece_counter_add(counter, "a b", 3);
+    EXPECT_OK(tokenizer_train(&tokenizer, counter, 257, NULL, NULL));
+    piece_counter_close(counter);
+    return tokenizer;
+}
+
+enum { MOST_SAMPLES = 3, MOST_TOKENS = 64, PADDING = 5 };
+
+// Sample b says lines[b] after the prompt, then the end token. Two more logits than the tokenizer has tokens
+// are the largest: they must never be drawn.
+typedef struct {
+    const char *lines[MOST_SAMPLES];
+    TokenList tokens[MOST_SAMPLES]; // of the lines
+    int32_t seen[MOST_SAMPLES][MOST_TOKENS];
+    int batch, prompt, fed, longest_call, vocabulary, end;
+    int stop_after; // calls of `stopped`; 0: never
+    int asked;
+    Text given[MOST_SAMPLES];
+} Script;
+
+static void script_next(void *self, const int32_t *tokens, int n, float *logits) {
+    Script *s = self;
+    for (int i = 0; i < n * s->batch; i++) s->seen[i % s->batch][s->fed + i / s->batch] = tokens[i];
+    s->fed += n;
+    if (n > s->longest_call) s->longest_call = n;
+    for (int b = 0; b < s->batch; b++) {
+        float *row = logits + b * (s->vocabulary + PADDING);
+        int place = s->fed - s->prompt;
+        for (int v = 0; v < s->vocabulary + PADDING; v++) row[v] = v < s->vocabulary ? 0.0f : 9.0f;
+        if (place >= 0) row[place < (int)s->tokens[b].count ? s->tokens[b].ids[place] : s->end] = 1;
+    }
+}
+
+static bool script_stopped(void *self) {
+    Script *s = self;
+    return s->stop_after && ++s->asked >= s->stop_after;
+}
+
+static void script_give(void *self, int sample, const char *text, size_t size) {
+    Script *s = self;
+    EXPECT(size > 0, "an empty piece");
+    text_add_bytes(&s->given[sample], text, size);
+}
+
+typedef struct {
+    int batch, capacity, longest, most;
+    const char *prompt, *stop;
+} Asked;
+
+static GenerateReport play(Script *s, const Tokenizer *tokenizer, Asked asked) {
+    TokenList prompt = {0};
+    GenerateReport report = {0};
+    EXPECT_OK(prompt_encode(tokenizer, asked.prompt, strlen(asked.prompt), &prompt));
+    s->batch = asked.batch;
+    s->prompt = (int)prompt.count;
+    s->vocabulary = tokenizer_vocab_size(tokenizer);
+    s->end = tokenizer_eod(tokenizer);
+    for (int b = 0; b < asked.batch; b++)
+        EXPECT_OK(tokenizer_encode(tokenizer, s->lines[b], strlen(s->lines[b]), &s->tokens[b]));
+    TokenModel model = {s,           asked.batch,   asked.capacity, asked.longest, s->vocabulary + PADDING,
+                        script_next, script_stopped};
+    GenerateSpec spec = {.tokenizer = tokenizer,
+                         .prompt = prompt.ids,
+                         .prompt_tokens = (int)prompt.count,
+                         .max_new_tokens = asked.most,
+                         .stops = &asked.stop,
+                         .num_stops = asked.stop != NULL,
+                         .sampling = {.top_p = 1},
+                         .give = script_give,
+                         .self = s};
+    EXPECT_OK(generate(&model, &spec, &report));
+    for (int i = 0; i < s->prompt && i < s->fed; i++)
+        EXPECT(s->seen[asked.batch - 1][i] == prompt.ids[i], "token %d of the prompt is wrong", i);
+    for (int b = 0; b < asked.batch; b++) token_list_free(&s->tokens[b]);
+    token_list_free(&prompt);
+    return report;
+}
+
+static void expect_text(Script *s, int sample, const char *text) {
+    EXPECT(!strcmp(text_string(&s->given[sample]), text), "sample %d gives '%s', not '%s'", sample,
+           text_string(&s->given[sample]), text);
+    text_free(&s->given[sample]);
+}
+
+static void samples_end_on_their_own(void) {
+    Tokenizer *tokenizer = byte_tokenizer();
+    Script s = {.lines = {"one", "t\xc3\xa9o", "three and more"}};
+    GenerateReport report = play(&s, tokenizer, (Asked){3, 60, 4, 9, "prompt", NULL});
+    EXPECT(report.num_endings[END_TOKEN] == 2 && report.num_endings[END_COUNT] == 1, "wrong ends");
+    EXPECT(report.new_tokens == 4 + 5 + 9, "%lld tokens", (long long)report.new_tokens);
+    EXPECT(s.longest_call == 4 && s.fed == 6 + 8, "calls of %d tokens, %d in all", s.longest_call, s.fed);
+    expect_text(&s, 0, "one");
+    expect_text(&s, 1, "t\xc3\xa9o");
+    expect_text(&s, 2, "three and");
+    tokenizer_close(tokenizer);
+}
+
+static void stops_straddle_tokens(void) {
+    Tokenizer *tokenizer = byte_tokenizer();
+    Script s = {.lines = {"a\nQ: b", "\nQ", "\nQ:"}};
+    GenerateReport report = play(&s, tokenizer, (Asked){3, 60, 60, 50, "p", "\nQ:"});
+    EXPECT(report.num_endings[END_STOP] == 2 && report.num_endings[END_TOKEN] == 1, "wrong ends");
+    expect_text(&s, 0, "a");
+    expect_text(&s, 1, "\nQ"); // it was none, after all
+    expect_text(&s, 2, "");
+    tokenizer_close(tokenizer);
+}
+
+// A full capacity still says which token follows it; a character cut by it becomes U+FFFD.
+static void capacity_ends(void) {
+    Tokenizer *tokenizer = byte_tokenizer();
+    Script s = {.lines = {"abc\xe2\x82\xac"}};
+    GenerateReport report = play(&s, tokenizer, (Asked){1, 8, 3, 50, "1234", NULL});
+    EXPECT(report.num_endings[END_CAPACITY] == 1 && s.fed == 8, "%d fed", s.fed);
+    expect_text(&s, 0, "abc\xef\xbf\xbd");
+    s = (Script){.lines = {"abc"}};
+    report = play(&s, tokenizer, (Asked){1, 4, 4, 50, "1234", NULL});
+    EXPECT(report.num_endings[END_CAPACITY] == 1 && s.fed == 4, "%d fed", s.fed);
+    expect_text(&s, 0, "a");
+    tokenizer_close(tokenizer);
+}
+
+static void signals_end(void) {
+    Tokenizer *tokenizer = byte_tokenizer();
+    Script s = {.lines = {"abcdef", "g"}, .stop_after = 4};
+    GenerateReport report = play(&s, tokenizer, (Asked){2, 60, 60, 50, "p", "bcx"});
+    EXPECT(report.num_endings[END_SIGNAL] == 1 && report.num_endings[END_TOKEN] == 1, "wrong ends");
+    expect_text(&s, 0, "abc"); // what waited for a stop string is given
+    expect_text(&s, 1, "g");
+    s = (Script){.lines = {"abcdef"}, .stop_after = 1};
+    play(&s, tokenizer, (Asked){1, 60, 60, 50, "p", NULL});
+    EXPECT(s.fed == 0, "%d tokens were fed", s.fed);
+    tokenizer_close(tokenizer);
+}
+
+// Text is continued: the blank between two numbers belongs to the second.
+static void blanks_of_the_null_tokenizer(void) {
+    Tokenizer *tokenizer;
+    EXPECT_OK(tokenizer_open_null(&tokenizer, 100));
+    Script s = {.lines = {"7 99 0"}};
+    play(&s, tokenizer, (Asked){1, 60, 60, 50, "1 2 3", NULL});
+    expect_text(&s, 0, " 7 99 0");
+    tokenizer_close(tokenizer);
+}
+
+static void empty_prompts(void) {
+    Tokenizer *tokenizer = byte_tokenizer();
+    TokenList tokens = {0};
+    EXPECT_OK(prompt_encode(tokenizer, "", 0, &tokens));
+    EXPECT(tokens.count == 1 && tokens.ids[0] == tokenizer_eod(tokenizer), "%zu tokens", tokens.count);
+    token_list_free(&tokens);
+    tokenizer_close(tokenizer);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"pieces do not matter", pieces_do_not_matter},
+                                      {"bad bytes", bad_bytes},
+                                      {"first of several stops", first_of_several_stops},
+                                      {"samples end on their own", samples_end_on_their_own},
+                                      {"stops straddle tokens", stops_straddle_tokens},
+                                      {"capacity ends", capacity_ends},
+                                      {"signals end", signals_end},
+                                      {"blanks of the null tokenizer", blanks_of_the_null_tokenizer},
+                                      {"empty prompts", empty_prompts},
+                                      {0}},
+                       argc, argv);
+}
