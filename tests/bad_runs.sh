@@ -60,7 +60,7 @@ cp corpus.bin bare.bin && cp corpus.idx bare.idx
 expect 66 "tokenizer" "$trireme" train --data-path bare "${model[@]}" --train-iters 1
 
 # A fresh copy to damage.
-damage() { for end in bin idx vocab.json merges.txt; do cp "corpus.$end" "damaged.$end"; done; }
+damage() { for end in bin idx tokenizer.json; do cp "corpus.$end" "damaged.$end"; done; }
 damaged=("$trireme" train --data-path damaged --split "100,0,0" --eval-iters 0 "${model[@]}" --train-iters 3)
 size=$(stat -c %s corpus.idx)
 for keep in 0 8 20 33 $((size / 2)) $((size - 1)); do
@@ -91,6 +91,35 @@ expect 64 "--num-layers" "${run[@]}" --num-layer 4
 expect 78 "--ranks" "${run[@]}" --ranks 3 --tp 2
 expect 78 "world size (3) is not divisible" mpirun --oversubscribe -n 3 "${run[@]}" --tp 2
 expect_one_error
+
+# ---- blends, synthetic data, index files -----------------------------------------------------------------
+rest=("$trireme" train --eval-iters 0 "${model[@]}" --train-iters 3)
+expect 0 "trained 3 iterations" "${rest[@]}" --mock-data --vocab-size 300
+expect 0 "trained 3 iterations" mpirun --oversubscribe -n 4 "${rest[@]}" --data-path .3 corpus .7 many \
+    --split 1 --pp 2 --data-cache-path cache
+index=$(compgen -G "cache/*GPTDataset-train-sample_index.npy" | head -1)
+[[ -n $index ]] || complain "no index files: $(ls cache)"
+printf '\377' | dd of="$index" bs=1 seek=300 conv=notrunc status=none
+expect 0 "checksums are not those of the arrays: made again" "${rest[@]}" --data-path .3 corpus .7 many \
+    --split 1 --data-cache-path cache
+expect 73 "corpus.bin" "${rest[@]}" --data-path corpus --split 1 --data-cache-path corpus.bin
+expect 66 "nowhere.idx" "${rest[@]}" --data-path .3 corpus .7 nowhere --split 1
+expect 65 "without weights are read once" "${rest[@]}" --data-path many many --split 1 --train-iters 100000
+expect 66 "nowhere" "${rest[@]}" --data-args-path nowhere
+printf '{"train": ["corpus"], "valid": 3}' >splits.json
+expect 0 "trained 3 iterations" "${rest[@]}" --per-split-data-args-path splits.json
+expect 65 "splits.json: byte" "${rest[@]}" --per-split-data-args-path splits.json --eval-iters 1
+echo '{}' >none.json
+expect 65 "none.json names no data set for train" "${rest[@]}" --per-split-data-args-path none.json
+expect 0 "many: 400 documents" "$trireme" data inspect corpus many --seq-length 32 --samples 1000
+expect 0 "all in the vocabulary of 400" "$trireme" data verify many
+damage && printf '\377\377' | dd of=damaged.bin bs=1 seek=100 conv=notrunc status=none
+expect 65 "damaged.bin: byte 100: sequence 0, position 50: token 65535 is not in the vocabulary of 400" \
+    "$trireme" data verify corpus damaged
+expect 0 "<|endoftext|>" "$trireme" data sample 1 corpus 2 many --seq-length 32 --split 1 \
+    --train-samples 50 --samples 20
+expect 64 "did you mean sample?" "$trireme" data smple many
+expect 78 "use --train-samples N" "$trireme" data sample many --seq-length 32 --first-sample 100000
 
 # ---- memory without data ---------------------------------------------------------------------------------
 memory=("$trireme" memory "${model[@]}")

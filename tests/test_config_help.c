@@ -2,8 +2,15 @@
 #include "config/table.h"
 #include "test_config_words.h"
 
-static const Verb verbs[] = {FOR_TRAIN, FOR_PREPROCESS, FOR_SCHEDULE, FOR_MEMORY, FOR_MODELS};
+static const Verb verbs[] = {FOR_TRAIN, FOR_PREPROCESS, FOR_SCHEDULE, FOR_MEMORY, FOR_MODELS,   FOR_TOKENIZER,
+                             FOR_DATA,  FOR_CHECKPOINT, FOR_EXPORT,   FOR_IMPORT, FOR_GENERATE, FOR_EVALUATE};
 enum { NUM_VERBS = sizeof verbs / sizeof verbs[0] };
+
+static void no_verb_is_left_out(void) {
+    unsigned all = 0;
+    for (int v = 0; v < NUM_VERBS; v++) all |= verbs[v];
+    EXPECT(all == EVERY_VERB, "%u", all);
+}
 
 static int count_lines(const char *text) {
     int lines = 0;
@@ -16,12 +23,13 @@ static void every_option_is_explained(void) {
     for (int v = 0; v < NUM_VERBS; v++) {
         Text text = {0};
         options_help(verbs[v], true, &text);
+        EXPECT(text.size, "verb %d has no help", (int)verbs[v]);
         for (int i = 0; i < NUM_OPTIONS; i++) {
             const OptionInfo *option = &option_table[i];
             char name[128];
             snprintf(name, sizeof name, "\n  --%.*s ", (int)strcspn(option->spellings, " "),
                      option->spellings);
-            bool explained = strstr(text.data, name) != NULL, belongs = option->verbs & verbs[v];
+            bool explained = strstr(text_string(&text), name) != NULL, belongs = option->verbs & verbs[v];
             EXPECT(explained == belongs, "%s in the help of verb %d", name, (int)verbs[v]);
             EXPECT(!belongs || strstr(text.data, option->help), "%s", option->help);
         }
@@ -45,7 +53,7 @@ static void first_screen_fits(void) {
     for (int v = 0; v < NUM_VERBS; v++) {
         Text text = {0};
         options_help(verbs[v], false, &text);
-        EXPECT(!strncmp(text.data, "trireme ", 8), "examples come first");
+        EXPECT(!strncmp(text_string(&text), "trireme ", 8), "examples come first");
         EXPECT(count_lines(text.data) <= 22, "%d lines, and two of a title", count_lines(text.data));
         for (const char *line = text.data; *line; line += strcspn(line, "\n") + 1)
             EXPECT(strcspn(line, "\n") <= 120, "%.*s", (int)strcspn(line, "\n"), line);
@@ -77,7 +85,8 @@ static void arguments_block(void) {
 }
 
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"every option is explained", every_option_is_explained},
+    return harness_run((const Test[]){{"no verb is left out", no_verb_is_left_out},
+                                      {"every option is explained", every_option_is_explained},
                                       {"sections are whole", sections_are_whole},
                                       {"first screen fits", first_screen_fits},
                                       {"arguments block", arguments_block},

@@ -101,6 +101,42 @@ static void splits(void) {
     }
 }
 
+// Everything that says where data are, alone; and what it makes of the split.
+static void data_sources(void) {
+    static const char rest[] = "--layers 2 --hidden 8 --heads 2 --seq 8 --mbs 1 --lr 1 --train-iters 3 ";
+    static const struct {
+        const char *line;
+        double split[3];
+        int eval_iters;
+    } rows[] = {
+        {"--data-path a b", {0.969, 0.03, 0.001}, 100},
+        {"--data-path 0.5 a 1e1 b", {0.969, 0.03, 0.001}, 100},
+        {"--data-args-path f --split 3,1", {0.75, 0.25, 0}, 100},
+        {"--train-data-path 1 a 2 b", {1, 0, 0}, 0},
+        {"--train-data-path a --valid-data-path b", {0.5, 0.5, 0}, 100},
+        {"--train-data-path a --test-data-path c --eval-iters 0", {0.5, 0, 0.5}, 0},
+        {"--per-split-data-args-path f", {1 / 3.0, 1 / 3.0, 1 / 3.0}, 100},
+        {"--mock-data --vocab-size 99", {1 / 3.0, 1 / 3.0, 1 / 3.0}, 100},
+        {"--mock-data --tokenizer-model t --split 9,1", {0.9, 0.1, 0}, 100},
+        {"--mock-data --tokenizer-type NullTokenizer --vocab-size 99 --eod-mask-loss --split 1",
+         {1, 0, 0},
+         0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Options o;
+        char line[512];
+        snprintf(line, sizeof line, "%s%s", rest, rows[i].line);
+        EXPECT_OK(parse_line(&o, FOR_TRAIN, line));
+        EXPECT_OK(options_resolve(&o, 1));
+        for (int k = 0; k < 3; k++)
+            EXPECT(fabs(o.shape.split[k] - rows[i].split[k]) < 1e-15, "%s: share %d is %g", rows[i].line, k,
+                   o.shape.split[k]);
+        EXPECT(o.shape.eval_iters == rows[i].eval_iters, "%s: %lld", rows[i].line,
+               (long long)o.shape.eval_iters);
+        options_destroy(&o);
+    }
+}
+
 // One source each, and a NullTokenizer described by its size alone.
 static void tokenizers(void) {
     static const char *const lines[] = {"",
@@ -108,6 +144,7 @@ static void tokenizers(void) {
                                         "--tokenizer-type NullTokenizer --vocab-size 300",
                                         "--vocab-file v --merge-file m",
                                         "--vocab-file v --merge-file m --vocab-size 300",
+                                        "--tokenizer-type HuggingFaceTokenizer --tokenizer-model t",
                                         "--tokenizer-model t --eod-mask-loss"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         Options o = {0};
@@ -137,6 +174,7 @@ static void notes_of_idle_options(void) {
         {"--schedule-stash-limit 3", "--schedule-stash-limit", "--enable-zero-bubble"},
         {"--microbatch-group-size-per-virtual-pipeline-stage 3",
          "--microbatch-group-size-per-virtual-pipeline-stage", "--ranks 2 --pp 2 --vp 2 --gbs 12"},
+        {"--save c --save-retain-interval 3", "--save-retain-interval", "--keep-last 2"},
         {"--loss-spike-factor 3", "--loss-spike-factor", "--check-for-spiky-loss"},
         {"--trace-events 300", "--trace-events", "--trace t"},
     };
@@ -169,6 +207,7 @@ int main(int argc, char **argv) {
                                       {"filled in", filled_in},
                                       {"lengths", lengths},
                                       {"splits", splits},
+                                      {"data sources", data_sources},
                                       {"tokenizers", tokenizers},
                                       {"notes of idle options", notes_of_idle_options},
                                       {"launcher and ranks agree", launcher_and_ranks_agree},

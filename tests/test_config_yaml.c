@@ -110,7 +110,7 @@ static void mistakes(void) {
         {"config: other.yaml\n", "run.yaml:1:1: config belongs on the command line"},
         {"microbatches: 3\n", "run.yaml:1:1: microbatches is an option of `trireme schedule`"},
         {"n_layer: 3\n", "run.yaml:1:1: n_layer is no option here; use --num-layers"},
-        {"seed: 1\nsave: out\nfp16: true\n", "run.yaml:2:1: save out is not supported: checkpoints"},
+        {"seed: 1\nresume: out\nfp16: true\n", "run.yaml:2:1: resume out is not supported: use --load"},
         {"recompute_activations: true\nrecompute_granularity: full\n",
          "run.yaml:2:1: recompute_granularity is given twice; the first is in line 1"},
         {"activations-checkpoint-method: [block, uniform]\n", "takes one value, not 2"},
@@ -174,7 +174,8 @@ static void expect_same_values(const Options *a, const Options *b) {
 
 // Law: whatever the values, parse(save(options)) has the same ones; of every verb and every option.
 static void saved_reads_back(void) {
-    static const Verb verbs[] = {FOR_TRAIN, FOR_PREPROCESS, FOR_SCHEDULE, FOR_MEMORY};
+    static const Verb verbs[] = {FOR_TRAIN,  FOR_PREPROCESS, FOR_SCHEDULE,
+                                 FOR_MEMORY, FOR_GENERATE,   FOR_EVALUATE};
     for (size_t v = 0; v < sizeof verbs / sizeof verbs[0]; v++) {
         Text line = {0}, saved = {0};
         for (int i = 0; i < NUM_OPTIONS; i++)

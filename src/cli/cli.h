@@ -14,11 +14,18 @@ typedef struct {
 } Command;
 
 // argv[0] is the first argument after the verb. Messages for people go to stderr, results to stdout.
+Status cmd_data(int argc, char **argv);
 Status cmd_train(int argc, char **argv);
 Status cmd_preprocess(int argc, char **argv);
+Status cmd_tokenizer(int argc, char **argv);
 Status cmd_schedule(int argc, char **argv);
 Status cmd_memory(int argc, char **argv);
 Status cmd_models(int argc, char **argv);
+Status cmd_checkpoint(int argc, char **argv);
+Status cmd_export(int argc, char **argv);
+Status cmd_import(int argc, char **argv);
+Status cmd_generate(int argc, char **argv);
+Status cmd_evaluate(int argc, char **argv);
 
 // From now on the first SIGINT or SIGTERM sets the flag that is returned, and asks for a clean end; the
 // second one of the same kind ends the process as usual.

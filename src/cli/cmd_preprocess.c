@@ -35,7 +35,7 @@ static void choose_tokenizer(const Options *o, PreprocessJob *job) {
     bool is_null = !strcmp(o->tokenizer_type, "NullTokenizer");
     job->vocab_file = o->vocab_file;
     job->merge_file = o->merge_file;
-    job->tokenizer_prefix = o->tokenizer_model;
+    job->tokenizer_path = o->tokenizer_model;
     job->null_size = is_null ? size : 0;
     job->vocab_size = is_null ? 0 : size;
 }

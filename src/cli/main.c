@@ -1,5 +1,6 @@
 // The entry of the program: it finds the verb and leaves everything else to it. No MPI is started here, so
 // that help, mistakes and the verbs of one process answer at once and on every machine.
+#include "base/version.h"
 #include "cli/cli.h"
 #include <errno.h>
 #include <stdio.h>
@@ -7,13 +8,18 @@
 
 static const Command commands[] = {
     {"preprocess", FOR_PREPROCESS, cmd_preprocess, "make a data set (and a tokenizer) from text"},
+    {"tokenizer", FOR_TOKENIZER, cmd_tokenizer, "train and inspect tokenizers, encode and decode text"},
+    {"data", FOR_DATA, cmd_data, "inspect and verify data sets, show samples as training reads them"},
     {"train", FOR_TRAIN, cmd_train, "train a GPT on any grid of tensor, pipeline and data parallel ranks"},
+    {"generate", FOR_GENERATE, cmd_generate, "continue a text with a trained model"},
+    {"evaluate", FOR_EVALUATE, cmd_evaluate, "say how likely a trained model finds given text"},
     {"memory", FOR_MEMORY, cmd_memory, "say what memory each rank of a run would take, without its data"},
     {"schedule", FOR_SCHEDULE, cmd_schedule, "print, draw and check pipeline schedules"},
     {"models", FOR_MODELS, cmd_models, "list the published models that --model knows"},
+    {"checkpoint", FOR_CHECKPOINT, cmd_checkpoint, "list, show, verify, compare and rewrite checkpoints"},
+    {"export", FOR_EXPORT, cmd_export, "write a model for others: Hugging Face, or GGUF for llama.cpp"},
+    {"import", FOR_IMPORT, cmd_import, "make a checkpoint of a Hugging Face GPT-2 or Llama"},
 };
-
-static const char version[] = "trireme 0.1.0";
 
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -77,7 +83,7 @@ static Status help_verb(const char *name) {
 }
 
 static Status print_version(void) {
-    puts(version);
+    puts(TRIREME_VERSION);
     return OK;
 }
 

@@ -18,9 +18,19 @@ typedef enum {
     FOR_SCHEDULE = 4,
     FOR_MEMORY = 8,
     FOR_MODELS = 16,
-    FOR_RUN = FOR_TRAIN | FOR_MEMORY, // a training run, done or only measured
-    EVERY_VERB = 31,
-    COMMAND_LINE_ONLY = 32, // about this invocation alone: neither read from a file nor saved
+    FOR_TOKENIZER = 32,
+    FOR_DATA = 64,
+    FOR_CHECKPOINT = 128,
+    FOR_EXPORT = 256,
+    FOR_IMPORT = 512,
+    FOR_GENERATE = 1024,
+    FOR_EVALUATE = 2048,
+    FOR_RUN = FOR_TRAIN | FOR_MEMORY,          // a training run, done or only measured
+    FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,   // a trained model at work
+    FOR_TEXT = FOR_PREPROCESS | FOR_TOKENIZER, // text on its way to tokens
+    FOR_SOURCE = FOR_MODEL | FOR_EXPORT,       // what reads a model with --load
+    EVERY_VERB = 4095,
+    COMMAND_LINE_ONLY = 4096, // about this invocation alone: neither read from a file nor saved
 } Verb;
 
 typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;

@@ -23,10 +23,18 @@ static const Screen screens[] = {
       -1}},
     {FOR_PREPROCESS,
      "trireme preprocess --input book.txt --output-prefix corpus --vocab-size 4096\n"
-     "trireme preprocess --input *.jsonl --output-prefix corpus --vocab-file vocab.json "
-     "--merge-file merges.txt\n",
-     {OPT_input, OPT_output_prefix, OPT_vocab_size, OPT_vocab_file, OPT_merge_file, OPT_json_keys,
-      OPT_append_eod, OPT_workers, OPT_max_bytes, OPT_config, -1}},
+     "trireme preprocess --input *.jsonl.zst --output-prefix corpus --tokenizer-model tokenizer.json "
+     "--append-eod\n",
+     {OPT_input, OPT_output_prefix, OPT_vocab_size, OPT_tokenizer_model, OPT_vocab_file, OPT_merge_file,
+      OPT_json_keys, OPT_append_eod, OPT_workers, OPT_max_bytes, OPT_config, -1}},
+    {FOR_TOKENIZER,
+     "trireme tokenizer train --input src/ --vocab-size 32768 --output FOLDER    # tokenizer.json and more\n"
+     "trireme tokenizer encode --tokenizer-model PATH [FILE ...]                 # ids, a line for each file\n"
+     "trireme tokenizer decode --tokenizer-model PATH [FILE ...]                 # ids back to text\n"
+     "trireme tokenizer inspect --tokenizer-model PATH                           # kind, size, patterns\n"
+     "\nWithout FILE encode and decode read standard input.\n",
+     {OPT_tokenizer_model, OPT_vocab_file, OPT_merge_file, OPT_input, OPT_vocab_size, OPT_output,
+      OPT_json_keys, OPT_max_bytes, -1}},
     {FOR_SCHEDULE,
      "trireme schedule --pp 4 --microbatches 8                              # draw 1F1B on four ranks\n"
      "trireme schedule --pp 4 --vp 2 --microbatches 8 --svg timeline.svg    # interleaved, as a picture\n"
@@ -47,6 +55,41 @@ static const Screen screens[] = {
     {FOR_MODELS,
      "trireme models                                # then: trireme train --model NAME ...\n",
      {OPT_help_all, -1}},
+    {FOR_GENERATE,
+     "trireme generate --load checkpoints --prompt \"Once upon\"                # the newest checkpoint\n"
+     "trireme generate --load llama-hf --prompt - --temperature 0 --bf16 <question.txt\n"
+     "trireme generate --load checkpoints --tp 2 --pp 2 --ranks 4 --num-samples 8 --top-p 0.9\n",
+     {OPT_load, OPT_prompt, OPT_max_new_tokens, OPT_temperature, OPT_top_k, OPT_top_p, OPT_seed,
+      OPT_num_samples, OPT_stop, OPT_tokenizer_model, OPT_ranks, OPT_tensor_model_parallel_size,
+      OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
+    {FOR_EVALUATE,
+     "trireme evaluate --load checkpoints --data-path corpus             # perplexity of the validation share\n"
+     "trireme evaluate --load checkpoints --data-path held-out --split 0,1,0               # of a whole set\n"
+     "trireme evaluate --load checkpoints --requests tasks.jsonl --output answers.jsonl\n",
+     {OPT_load, OPT_data_path, OPT_split, OPT_seq_length, OPT_requests, OPT_output, OPT_micro_batch_size,
+      OPT_tokenizer_model, OPT_ranks, OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size,
+      OPT_bf16, -1}},
+    {FOR_DATA,
+     "trireme data inspect PREFIX                   # documents, tokens, lengths\n"
+     "trireme data verify PREFIX                    # every token, against the tokenizer beside it\n"
+     "trireme data sample PREFIX --seq 128          # what training reads, in its order\n"
+     "\nsample takes a blend too: WEIGHT PREFIX WEIGHT PREFIX ...\n",
+     {OPT_seq_length, OPT_samples, OPT_first_sample, OPT_train_samples, OPT_split, OPT_tokenizer_model, -1}},
+    {FOR_CHECKPOINT,
+     "trireme checkpoint list FOLDER                # steps, sizes, dates, grids\n"
+     "trireme checkpoint inspect PATH               # state, model and tensors\n"
+     "trireme checkpoint verify PATH                # every byte; of a folder: all its checkpoints\n"
+     "trireme checkpoint diff PATH PATH             # exit status 1 when they differ\n"
+     "trireme checkpoint reshard PATH --output FOLDER --files 4\n"
+     "\nPATH is a checkpoint, or a folder of them: the newest.\n",
+     {OPT_output, OPT_files, -1}},
+    {FOR_EXPORT,
+     "trireme export --load checkpoints --output model-hf                   # the newest, for transformers\n"
+     "trireme export --load checkpoints --to gguf --dtype q8_0 --output model.gguf        # for llama.cpp\n",
+     {OPT_load, OPT_ckpt_step, OPT_to, OPT_dtype, OPT_output, -1}},
+    {FOR_IMPORT,
+     "trireme import gpt2-hf --save checkpoints     # then: trireme train --load checkpoints ...\n",
+     {OPT_save, -1}},
 };
 
 static void add_name_and_help(const OptionInfo *option, Text *out) {
@@ -70,7 +113,8 @@ static const char *type_name(OptionType type) {
 
 static void add_facts(const OptionInfo *option, Text *out) {
     text_add(out, "  %-*s %s", NAME_COLUMNS, "", type_name(option->type));
-    if (*option->range) text_add(out, " %s%s", option->type == WORD ? "" : "in ", option->range);
+    if (*option->range && strcmp(option->range, "text"))
+        text_add(out, " %s%s", option->type == WORD ? "" : "in ", option->range);
     bool on = option->type == FLAG && *option->default_value;
     if (on)
         text_add(out, ", on; --no-%s turns it off", option->spellings);

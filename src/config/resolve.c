@@ -26,7 +26,6 @@ static Status required_options(Options *o) {
         {OPT_seq_length, FOR_RUN, "1024"},
         {OPT_micro_batch_size, FOR_RUN, "4"},
         {OPT_lr, FOR_TRAIN, "6e-4"},
-        {OPT_data_path, FOR_TRAIN, "PREFIX, made by `trireme preprocess`"},
     };
     for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
         const OptionInfo *option = &option_table[required[i].index];
@@ -72,8 +71,13 @@ static Status data_parallel_agrees(Options *o) {
     return OK;
 }
 
-static Rule *const start_rules[] = {no_stray_words,       model_is_known,   ranks_fill_grid,
-                                    data_parallel_agrees, required_options, NULL};
+static Rule *const start_rules[] = {no_stray_words,
+                                    model_is_known,
+                                    ranks_fill_grid,
+                                    data_parallel_agrees,
+                                    required_options,
+                                    one_data_source,
+                                    NULL};
 
 // ---- options without effect -------------------------------------------------------------------------------
 
@@ -89,6 +93,7 @@ static bool without_tensor_ranks(const Options *o) { return o->shape.tp == 1; }
 static bool without_auto(const Options *o) { return strcmp(o->schedule, "auto") != 0; }
 static bool without_interleaving(const Options *o) { return strcmp(o->schedule, "interleaved") != 0; }
 static bool without_spikes(const Options *o) { return !o->check_for_spiky_loss; }
+static bool without_removal(const Options *o) { return o->keep_last == 0; }
 static bool without_trace(const Options *o) { return !o->trace; }
 
 static void note_idle_options(Options *o) {
@@ -115,6 +120,7 @@ static void note_idle_options(Options *o) {
         {OPT_microbatch_group_size_per_virtual_pipeline_stage, without_interleaving,
          "it is for the interleaved schedule"},
         {OPT_loss_spike_factor, without_spikes, "it is for --check-for-spiky-loss"},
+        {OPT_save_retain_interval, without_removal, "without --keep-last every checkpoint is kept"},
         {OPT_trace_events, without_trace, "it is for --trace"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -12,10 +12,11 @@ extern Rule *const pipeline_rules[]; // rules_pipeline.c: which layers are where
 extern Rule *const length_rules[];   // rules_length.c: steps and samples of the run ...
 extern Rule *const rate_rules[];     // ... and learning rate and weight decay along it
 extern Rule *const model_rules[];    // rules_model.c: sizes that divide over tp, precision, recomputation
-extern Rule *const data_rules[];     // rules_data.c: data set, tokenizer, evaluation, files written
+extern Rule *const data_rules[];     // rules_data.c: data sets, tokenizer, evaluation, checkpoints, files
 extern Rule *const memory_rules[];   // rules_data.c: the vocabulary of a run without data
 
-Rule model_is_known; // presets.c: sets what --model stands for
+Rule model_is_known;  // presets.c: sets what --model stands for
+Rule one_data_source; // rules_data.c: a training run has data, and one option names them
 // Whether an option names files of a tokenizer, which then says the size of the vocabulary.   rules_data.c
 bool names_tokenizer_files(const Options *options);
 

@@ -1,14 +1,66 @@
-// The data set, its tokenizer, its split, and whether there is something to evaluate on; files written.
+// The data, its tokenizer, its split, and whether there is something to evaluate on; checkpoints; files
+// written.
 #include "config/rules.h"
 #include <string.h>
 
-static Status one_data_set(Options *o) {
-    if (o->data_path.count == 1) return OK;
-    return fail(
-        ERR_CONFIG,
-        "--data-path has %d words, but one data set is read, and blends are not supported: give one prefix, "
-        "and make one data set of several with `trireme preprocess --input A B ...`",
-        o->data_path.count);
+// ---- where the data are -----------------------------------------------------------------------------------
+
+static bool has_lists(const Options *o) {
+    return o->train_data_path.count || o->valid_data_path.count || o->test_data_path.count;
+}
+
+// The splits are named one by one, not cut.
+static bool names_splits(const Options *o) { return has_lists(o) || o->per_split_data_args_path; }
+
+Status one_data_source(Options *o) {
+    const struct {
+        bool given;
+        const char *name;
+    } sources[] = {
+        {o->data_path.count > 0, "--data-path"},
+        {o->data_args_path != NULL, "--data-args-path"},
+        {has_lists(o), o->train_data_path.count ? "--train-data-path" : "--valid-data-path"},
+        {o->per_split_data_args_path != NULL, "--per-split-data-args-path"},
+        {o->mock_data, "--mock-data"},
+    };
+    const char *found = NULL;
+    if (!(o->store->verb & FOR_TRAIN)) return OK;
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+        if (!sources[i].given) continue;
+        if (found)
+            return fail(ERR_CONFIG, "%s and %s both say what to train on: keep one", found, sources[i].name);
+        found = sources[i].name;
+    }
+    if (!found)
+        return fail(ERR_CONFIG, "--data-path is required, such as --data-path PREFIX, made by "
+                                "`trireme preprocess`; or --mock-data, which needs no files");
+    if (has_lists(o) && !o->train_data_path.count)
+        return fail(ERR_CONFIG, "--valid-data-path and --test-data-path need --train-data-path: add it, or "
+                                "use --data-path and --split");
+    return OK;
+}
+
+// WEIGHT PREFIX pairs, or prefixes alone. The words of a file are checked alike when it is read.
+static Status words_make_sense(const StringList *list, const char *name) {
+    int numbers = 0;
+    double weight;
+    for (int i = 0; i < list->count; i += 2) numbers += parse_double(list->items[i], &weight);
+    if (numbers > 1 && list->count % 2)
+        return fail(ERR_CONFIG, "%s: %d words are no pairs of WEIGHT and PREFIX; the last is '%s'", name,
+                    list->count, list->items[list->count - 1]);
+    for (int i = 0; i < list->count && numbers && list->count % 2 == 0; i += 2)
+        if (!parse_double(list->items[i], &weight) || weight <= 0)
+            return fail(ERR_CONFIG,
+                        "%s: '%s' before %s is no weight above 0: write WEIGHT PREFIX WEIGHT PREFIX ...",
+                        name, list->items[i], list->items[i + 1]);
+    return OK;
+}
+
+static Status blends_make_sense(Options *o) {
+    TRY(words_make_sense(&o->data_path, "--data-path"));
+    TRY(words_make_sense(&o->train_data_path, "--train-data-path"));
+    TRY(words_make_sense(&o->valid_data_path, "--valid-data-path"));
+    return words_make_sense(&o->test_data_path, "--test-data-path");
 }
 
 Status options_check_tokenizer(const Options *o) {
@@ -30,11 +82,40 @@ Status options_check_tokenizer(const Options *o) {
 
 static Status one_tokenizer(Options *o) { return options_check_tokenizer(o); }
 
+static Status mock_has_vocabulary(Options *o) {
+    if (!o->mock_data || names_tokenizer_files(o) || o->vocab_size != INT_UNSET) return OK;
+    return fail(ERR_CONFIG,
+                "--mock-data needs --vocab-size, such as --vocab-size 50257; or --tokenizer-model, "
+                "whose tokenizer says it");
+}
+
+// ---- splits and evaluation --------------------------------------------------------------------------------
+
+// Data sets of their own take the place of shares; a file says later which there are.
+static Status splits_are_named(Options *o) {
+    bool file = o->per_split_data_args_path != NULL;
+    if (option_given(o, OPT_split))
+        return fail(ERR_CONFIG,
+                    "--split %s cuts --data-path, but %s names the data of each split: leave it out",
+                    o->split, file ? "--per-split-data-args-path" : "--train-data-path");
+    bool valid = file || o->valid_data_path.count, test = file || o->test_data_path.count;
+    double share = 1.0 / (1 + valid + test);
+    o->shape.split[0] = share;
+    o->shape.split[1] = valid ? share : 0;
+    o->shape.split[2] = test ? share : 0;
+    return OK;
+}
+
 // As Megatron-LM reads it: up to three numbers, whatever stands between them, quotes left by a script
 // included.
 static Status split_adds_up(Options *o) {
     double sum = 0;
     int count = 0;
+    if (names_splits(o)) return splits_are_named(o);
+    if (o->mock_data && !option_given(o, OPT_split)) {
+        o->split = "1,1,1";
+        derived(o, OPT_split);
+    }
     for (const char *c = o->split; *c;) {
         size_t length = strspn(c, "0123456789.");
         char number[32];
@@ -59,6 +140,9 @@ static Status split_adds_up(Options *o) {
 
 static Status evaluation_has_data(Options *o) {
     bool has_data = o->shape.split[1] > 0;
+    if (o->eval_iters && !has_data && names_splits(o) && option_given(o, OPT_eval_iters))
+        return fail(ERR_CONFIG, "--eval-iters %d needs --valid-data-path: add it, or use --eval-iters 0",
+                    o->eval_iters);
     if (o->eval_iters && !has_data && option_given(o, OPT_eval_iters))
         return fail(
             ERR_CONFIG,
@@ -72,6 +156,30 @@ static Status evaluation_has_data(Options *o) {
     return OK;
 }
 
+// ---- checkpoints and files --------------------------------------------------------------------------------
+
+static Status checkpoints_have_folders(Options *o) {
+    const struct {
+        bool used;
+        const char *name, *needs, *folder;
+    } rows[] = {
+        {o->save_interval != INT_UNSET, "--save-interval", "--save", o->save},
+        {o->keep_last > 0, "--keep-last", "--save", o->save},
+        {o->save_retain_interval != INT_UNSET, "--save-retain-interval", "--save", o->save},
+        {o->async_save, "--async-save", "--save", o->save},
+        {!o->save_optim, "--no-save-optim", "--save", o->save},
+        {o->ckpt_step != INT_UNSET, "--ckpt-step", "--load", o->load},
+        {o->finetune, "--finetune", "--load", o->load},
+        {!o->load_optim, "--no-load-optim", "--load", o->load},
+        {o->exit_on_missing_checkpoint, "--exit-on-missing-checkpoint", "--load", o->load},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].used && !rows[i].folder)
+            return fail(ERR_CONFIG, "%s needs %s FOLDER: add it, or leave %s out", rows[i].name,
+                        rows[i].needs, rows[i].name);
+    return OK;
+}
+
 // One would be lost.
 static Status files_differ(Options *o) {
     if (o->trace && o->metrics && !strcmp(o->trace, o->metrics))
@@ -79,13 +187,16 @@ static Status files_differ(Options *o) {
     return OK;
 }
 
-Rule *const data_rules[] = {one_data_set,        one_tokenizer, split_adds_up,
-                            evaluation_has_data, files_differ,  NULL};
+Rule *const data_rules[] = {blends_make_sense,   one_tokenizer,
+                            mock_has_vocabulary, split_adds_up,
+                            evaluation_has_data, checkpoints_have_folders,
+                            files_differ,        NULL};
 
 // ---- without data -----------------------------------------------------------------------------------------
 
 bool names_tokenizer_files(const Options *o) {
-    return o->data_path.count || o->tokenizer_model || o->vocab_file || o->merge_file;
+    return o->data_path.count || o->data_args_path || names_splits(o) || o->tokenizer_model ||
+           o->vocab_file || o->merge_file;
 }
 
 static Status vocabulary_known(Options *o) {

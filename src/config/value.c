@@ -91,9 +91,12 @@ static bool is_choice(const char *choices, const char *word) {
     return false;
 }
 
+static bool is_free_text(const OptionInfo *option) { return !strcmp(option->range, "text"); }
+
 // Words end up in messages, file names and the saved configuration, none of which can hold control
-// characters.
-static Status check_word(const char *word, Source source) {
+// characters. Free text has lines.
+static Status check_word(const OptionInfo *option, const char *word, Source source) {
+    if (is_free_text(option)) return OK;
     if (!*word) return fail(source_status(source), "%s%s: a value is empty", source.where, source.name);
     for (const char *c = word; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 127)
@@ -103,7 +106,7 @@ static Status check_word(const char *word, Source source) {
 }
 
 static Status set_word(Options *options, const OptionInfo *option, const char *word, Source source) {
-    if (*option->range && !is_choice(option->range, word))
+    if (*option->range && !is_free_text(option) && !is_choice(option->range, word))
         return fail(source_status(source), "%s%s: '%s' is not known; choose from %s", source.where,
                     source.name, word, option->range);
     *(OptionWord *)field_of(options, option) = options_string(options, word);
@@ -119,7 +122,7 @@ static Status set_list(Options *options, const OptionInfo *option, const char *c
 
 Status value_set(Options *options, const OptionInfo *option, const char *const *words, int num_words,
                  Source source) {
-    for (int i = 0; i < num_words; i++) TRY(check_word(words[i], source));
+    for (int i = 0; i < num_words; i++) TRY(check_word(option, words[i], source));
     if (option->type == FLAG) return set_flag(options, option, num_words ? words[0] : "true", source);
     if (num_words == 0) return fail(source_status(source), "%s%s needs a value", source.where, source.name);
     if (option->type == LIST) return set_list(options, option, words, num_words);

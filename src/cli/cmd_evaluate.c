@@ -1,0 +1,25 @@
+#include "cli/model_verb.h"
+#include "infer/score.h"
+
+static Status check(const Options *o) {
+    if (!o->requests && !o->data_path.count)
+        return fail(ERR_USAGE, "evaluate needs --data-path PREFIX for a perplexity, or --requests FILE");
+    if (o->requests && o->data_path.count)
+        return fail(ERR_USAGE, "--data-path and --requests are two evaluations: run one after the other");
+    if (o->data_path.count > 1)
+        return fail(ERR_USAGE, "--data-path has %d words; evaluate reads one data set: give one prefix",
+                    o->data_path.count);
+    if (o->output && !o->requests)
+        return fail(ERR_USAGE, "--output is where the answers to --requests go; a perplexity is printed");
+    if (o->output && file_exists(o->output))
+        return fail(ERR_CREATE, "--output %s exists and is not replaced: name another file", o->output);
+    return OK;
+}
+
+static Status check_model(const ModelJob *job) {
+    return job->options->requests ? model_job_needs_tokenizer(job) : OK;
+}
+
+Status cmd_evaluate(int argc, char **argv) {
+    return model_verb(FOR_EVALUATE, argc, argv, check, check_model, evaluate_run);
+}

@@ -1,0 +1,85 @@
+#include "base/rank.h"
+#include "checkpoint/checkpoint.h"
+#include "cli/cli.h"
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct {
+    const char *name;
+    FileType hugging_face; // NUM_FILE_TYPES: not there
+    GgufKind gguf;
+} TypeRow;
+
+static const TypeRow types[] = {
+    {"f32", FILE_F32, GGUF_F32},
+    {"f16", FILE_F16, GGUF_F16},
+    {"bf16", FILE_BF16, GGUF_BF16},
+    {"q8_0", NUM_FILE_TYPES, GGUF_Q8_0},
+};
+
+// NULL: unknown, as the type of a run of other times may be.
+static const TypeRow *find_type(const char *name) {
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!strcmp(types[i].name, name)) return &types[i];
+    return NULL;
+}
+
+static Status check_options(const Options *o) {
+    if (o->positional.count > 0)
+        return fail(ERR_USAGE, "'%s' belongs to no option; the model is given by --load",
+                    o->positional.items[0]);
+    if (!o->load || !*o->load)
+        return fail(ERR_USAGE,
+                    "export needs --load PATH: a checkpoint, a folder of them, or a Hugging Face model");
+    if (!o->output || !*o->output)
+        return fail(ERR_USAGE, "export needs --output %s", !strcmp(o->to, "gguf") ? "FILE" : "FOLDER");
+    if (!strcmp(o->to, "hf") && o->dtype && find_type(o->dtype)->hugging_face == NUM_FILE_TYPES)
+        return fail(ERR_CONFIG, "--dtype %s is a type of --to gguf alone; --to hf: f32, f16, bf16", o->dtype);
+    return OK;
+}
+
+static double written_mb(const char *path) {
+    char tensors[4096];
+    struct stat info;
+    bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    if (folder && (snprintf(tensors, sizeof tensors, "%s/model.safetensors", path) >= (int)sizeof tensors ||
+                   stat(tensors, &info)))
+        return 0;
+    return (double)info.st_size / 1e6;
+}
+
+static Status export(ModelSource *source, const Options *o) {
+    const CheckpointInfo *info = model_source_info(source);
+    const TypeRow *type = find_type(o->dtype ? o->dtype : info->dtype);
+    if (!type)
+        return fail(ERR_UNAVAILABLE, "%s: a run in %s; --dtype names another", model_source_path(source),
+                    info->dtype);
+    double start = clock_s();
+    if (!strcmp(o->to, "gguf"))
+        TRY(export_gguf(source, o->output, type->gguf));
+    else
+        TRY(export_hugging_face(source, o->output, type->hugging_face));
+    double seconds = clock_s() - start, mb = written_mb(o->output);
+    printf("%s: %.2f M parameters as %s, %.1f MB in %.1f s (%.0f MB/s), from %s\n", o->output,
+           (double)model_parameters(&info->shape) / 1e6, type->name, mb, seconds, mb / (seconds + 1e-9),
+           model_source_path(source));
+    return OK;
+}
+
+static Status run(const Options *o) {
+    ModelSource *source;
+    TRY(check_options(o));
+    TRY(model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step));
+    Status status = export(source, o);
+    model_source_close(source);
+    return status;
+}
+
+Status cmd_export(int argc, char **argv) {
+    Options options;
+    TRY(options_parse(&options, FOR_EXPORT, argc, argv));
+    fputs(options_notes(&options), stderr);
+    Status status = run(&options);
+    options_destroy(&options);
+    return status;
+}

@@ -1,0 +1,12 @@
+#include "cli/model_verb.h"
+#include "infer/generate.h"
+
+static Status check(const Options *o) {
+    for (int i = 0; i < o->stop.count; i++)
+        if (!*o->stop.items[i]) return fail(ERR_CONFIG, "--stop is empty: give a text, or leave it out");
+    return OK;
+}
+
+Status cmd_generate(int argc, char **argv) {
+    return model_verb(FOR_GENERATE, argc, argv, check, model_job_needs_tokenizer, generate_run);
+}
