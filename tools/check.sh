@@ -2,7 +2,7 @@
 # ./run test and ./run lint: everything that is checked, cheapest first; CTest's summary comes last.
 
 # Programs whose ranks share memory: what the thread sanitizer is for.
-threaded_tests='^test_(base|comm|parallel|data|train)'
+threaded_tests='^test_(base|comm|parallel|data|train|infer)'
 # Scripts that drive whole programs: slow, and MPI leaks by design.
 unsanitized_tests='_(mpi|long)$'
 
@@ -27,13 +27,15 @@ lint_format() {
     local file wrong=()
     while IFS= read -r file; do
         clang-format-14 "$file" | cmp -s - "$file" || wrong+=("$file")
-    done < <(find src tests bench -name '*.[ch]' | sort)
+    done < <(find src tests bench fuzz -name '*.[ch]' | sort)
     [[ ${#wrong[@]} -eq 0 ]] || { echo "clang-format-14 -i ${wrong[*]}" && return 1; }
 }
 
 run_checks() {
     local start=$SECONDS
     require_packages "to build and test" "${build_packages[@]}" "${lint_packages[@]}" "${test_packages[@]}"
+    (require_packages "to compare with Python's libraries" "${ecosystem_packages[@]}") ||
+        say "  that comparison will be left out"
     lint
     configure_and_build build/gcc "warnings are errors: gcc" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON \
         -DCMAKE_BUILD_TYPE=Release

@@ -1,11 +1,13 @@
 # shellcheck shell=bash
-# ./run demo: from text to a trained GPT on three different grids, with every number taken from
-# the runs' own files.
+# ./run demo: from text to a trained GPT, through the death of a rank, over several grids, to text again and to
+# other people's formats; every number is taken from the runs' own files.
 
 demo_folder=demo-run
 demo_text_bytes=8000000
 demo_vocabulary=4096
-demo_minutes=1.5
+demo_minutes=1
+steps_before_death=30
+save_interval=10
 compared_steps=10
 
 # The model and its training, the same on every grid: 4 layers of width 256, 4.2 million parameters.
@@ -17,7 +19,10 @@ demo_options=(
     --lr 2e-3 --min-lr 2e-4 --lr-decay-style cosine --lr-warmup-iters 10 --weight-decay 0.1 --adam-beta2 0.95
     --seed 1234
 )
+first_grid=(--tp 2 --pp 2)
 main_grid=(--ranks 8 --tp 2 --pp 2 --vp 2 --schedule interleaved)
+saving=(--save "$demo_folder/checkpoints" --load "$demo_folder/checkpoints" --save-interval "$save_interval"
+    --keep-last 3 --async-save)
 
 # demo FOLDER [PATH]: a relative PATH starts at FOLDER.
 demo() {
@@ -27,8 +32,10 @@ demo() {
     mkdir -p "$demo_folder"
     demo_dataset "$path"
     demo_write_script
-    demo_train
+    demo_until_death
+    demo_go_on
     demo_compare
+    demo_use
     demo_summary
 }
 
@@ -76,11 +83,40 @@ demo_run() {
     "$demo_folder/train.sh" --metrics "$metrics" "${@:2}"
 }
 
-demo_train() {
-    say "" "Training for about $demo_minutes minutes on 8 ranks, threads of one process:" \
+newest_checkpoint() { find "$demo_folder/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null | sort | tail -n 1; }
+
+# Four processes train until one of them is killed, as machines are: without a warning.
+demo_until_death() {
+    local mpi=(mpirun --oversubscribe -n 4) log=$demo_folder/killed.log ranks victim deadline
+    ((EUID)) || mpi+=(--allow-run-as-root)
+    rm -rf "$demo_folder/checkpoints" "$demo_folder/metrics.jsonl"
+    say "" "Training on 4 ranks, MPI processes: tensor 2 x pipeline 2. Every $save_interval steps a checkpoint is written" \
+        "while training goes on. After step $steps_before_death one rank is killed with kill -9."
+    "${mpi[@]}" "$demo_folder/train.sh" "${first_grid[@]}" "${saving[@]}" --plain \
+        --metrics "$demo_folder/metrics.jsonl" >"$log" 2>&1 &
+    local launcher=$!
+    deadline=$((SECONDS + 120))
+    until [[ $(newest_checkpoint) > $(printf '%s/checkpoints/step-%08d' "$demo_folder" $((steps_before_death - 1))) ]]; do
+        kill -0 $launcher 2>/dev/null || die 70 "training ended by itself:" "$(tail -n 5 "$log")"
+        ((SECONDS < deadline)) || { kill $launcher; die 70 "training is too slow here; see $log"; }
+        sleep 0.2
+    done
+    mapfile -t ranks < <(pgrep -P $launcher -x trireme)
+    [[ ${#ranks[@]} -gt 1 ]] || die 70 "the ranks of the job were not found; see $log"
+    victim=${ranks[1]}
+    kill -9 "$victim"
+    wait $launcher || true
+    grep -E 'iteration +(1|[0-9]*0)/|saved' "$log" | cut -c 1-100 | tail -n 6
+    say "Killed process $victim (rank 1). The job has ended; the newest whole checkpoint is $(newest_checkpoint)."
+}
+
+demo_go_on() {
+    say "" "Going on from there for about $demo_minutes minute on another grid: 8 ranks, threads of one process," \
         "tensor 2 x pipeline 2 (2 chunks each, interleaved) x data 2."
-    demo_run metrics "${main_grid[@]}" --exit-duration-in-mins "$demo_minutes" | tee "$demo_folder/log.txt" ||
+    "$demo_folder/train.sh" "${main_grid[@]}" "${saving[@]}" --metrics "$demo_folder/metrics.jsonl" \
+        --exit-duration-in-mins "$demo_minutes" | tee "$demo_folder/log.txt" ||
         die $? "training did not come to its end; the reason is above"
+    grep -q 'successfully loaded' "$demo_folder/log.txt" || die 70 "the checkpoint was not loaded"
 }
 
 demo_compare() {
@@ -104,7 +140,7 @@ demo_print_losses() {
     paste "${columns[@]}" | awk -v steps="$compared_steps" '
         function abs(x) { return x < 0 ? -x : x }
         function max(x, y) { return x > y ? x : y }
-        BEGIN { printf "\n  step   t2 p2 v2 d2       1 rank        p4 d2   relative difference\n" }
+        BEGIN { printf "\n  step        t2 p2       1 rank        p4 d2   relative difference\n" }
         NF == 3 {
             difference = max(abs($1 - $2), abs($1 - $3)) / abs($2)
             worst = max(worst, difference)
@@ -119,6 +155,24 @@ demo_print_losses() {
         "The losses are in $demo_folder/*.jsonl."
     rm -f "${columns[@]}"
 }
+
+# The same text from our checkpoint and from the exported model, and one drawn at random.
+demo_use() {
+    local prompt="#define " model=$demo_folder/checkpoints hf=$demo_folder/hugging-face ours theirs
+    say "" "Generating text from the newest checkpoint, and exporting the model."
+    rm -rf "$hf" "$demo_folder/model.gguf"
+    stage "Hugging Face folder" build/trireme export --load "$model" --to hf --output "$hf"
+    stage "GGUF file for llama.cpp" build/trireme export --load "$model" --to gguf --dtype f16 \
+        --output "$demo_folder/model.gguf"
+    ours=$(demo_generate "$model" "$prompt" --temperature 0 --max-new-tokens 40)
+    theirs=$(demo_generate "$hf" "$prompt" --temperature 0 --max-new-tokens 40 --ranks 2 --tp 2)
+    [[ $ours == "$theirs" ]] || die 76 "the exported model does not say what the checkpoint says"
+    say "The most likely text after '$prompt' is the same from the checkpoint and from the exported model." "" \
+        "Drawn with --temperature 0.8 --top-p 0.9 --seed 1:"
+    demo_generate "$model" "$prompt" --temperature 0.8 --top-p 0.9 --seed 1 --max-new-tokens 100 | sed 's/^/  | /'
+}
+
+demo_generate() { build/trireme generate --load "$1" --prompt "$2" "${@:3}" 2>"$demo_folder/generate.log"; }
 
 demo_summary() {
     local mpi_options=--oversubscribe
@@ -139,10 +193,12 @@ demo_summary() {
 
 Where things are, in $demo_folder/
   text.bin, text.idx                 the tokens, in Megatron-LM's format
-  text.vocab.json, text.merges.txt   the tokenizer, in GPT-2's format
+  text.tokenizer.json                the tokenizer, as Hugging Face's tokenizers reads it
   metrics.jsonl                      every step of the run, one JSON object per line
   log.txt                            what the run printed
   train.sh                           the command that was run; it takes other options behind its own
+  checkpoints/                       the last three checkpoints; build/trireme checkpoint list shows them
+  hugging-face/, model.gguf          the model for transformers and for llama.cpp
 
 What to try next
   build/trireme schedule --pp 4 --vp 2 --microbatches 8    a pipeline schedule, drawn

@@ -3,7 +3,9 @@
 #
 #   PACKAGE command:NAME   present when NAME can be run
 #   PACKAGE header:FILE    present when the C compiler finds FILE
+#   PACKAGE c++:FILE       present when the C++ compiler finds FILE
 #   PACKAGE openmp:CC      present when CC compiles OpenMP
+#   PACKAGE fuzzer:CC      present when CC links with libFuzzer
 #   PACKAGE python:MODULE  present when python3 imports MODULE
 
 build_packages=(
@@ -15,8 +17,12 @@ build_packages=(
     "openmpi-bin command:mpirun"
     "libdnnl-dev header:dnnl.h"
     "libyaml-dev header:yaml.h"
-    "libjson-c-dev header:json-c/json.h"
     "libpcre2-dev header:pcre2.h"
+    "libzstd-dev header:zstd.h"
+    "zlib1g-dev header:zlib.h"
+    "libxxhash-dev header:xxhash.h"
+    "g++ command:g++"
+    "libsentencepiece-dev c++:sentencepiece_processor.h"
 )
 lint_packages=(
     "clang-format-14 command:clang-format-14"
@@ -27,8 +33,17 @@ test_packages=(
     "libomp-dev openmp:clang"
     "procps command:pgrep"
 )
+fuzz_packages=(
+    "clang command:clang++"
+    "libclang-rt-dev fuzzer:clang"
+    "libomp-dev openmp:clang"
+)
 golden_packages=(
     "python3-venv python:ensurepip"
+)
+ecosystem_packages=(
+    "python3-venv python:ensurepip"
+    "python3-torch python:torch"
 )
 
 is_present() {
@@ -36,7 +51,12 @@ is_present() {
     case $kind in
     command) command -v "$what" >/dev/null ;;
     header) echo "#include <$what>" | gcc -DPCRE2_CODE_UNIT_WIDTH=8 -E - >/dev/null 2>&1 ;;
+    c++) echo "#include <$what>" | g++ -E -x c++ - >/dev/null 2>&1 ;;
     python) python3 -c "import $what" 2>/dev/null ;;
+    fuzzer)
+        echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+            "$what" -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1
+        ;;
     openmp) echo '#include <omp.h>' | "$what" -fopenmp -E - >/dev/null 2>&1 ;;
     esac
 }

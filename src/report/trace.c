@@ -1,10 +1,9 @@
 // Reads what train/trace_file.c writes: the first line opens the object and describes the run, every
 // further one is an event. So a file of any size is read line by line, and one that was cut off is known as
 // such.
+#include "formats/formats.h"
 #include "report/internal.h"
 #include <errno.h>
-#include <json-c/json.h>
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,6 @@ typedef struct {
     const char *path;
     TracedRun *run;
     FILE *file;
-    struct json_tokener *tokener;
     char *line;
     size_t capacity;
     long long number; // of the line
@@ -30,56 +28,36 @@ static Status bad(const Reader *r, const char *what) {
                 r->number, what);
 }
 
-static bool get_int(struct json_object *object, const char *name, int64_t least, int64_t most,
-                    int64_t *value) {
-    struct json_object *member;
-    if (!json_object_object_get_ex(object, name, &member) || !json_object_is_type(member, json_type_int))
-        return false;
-    *value = json_object_get_int64(member);
-    return *value >= least && *value <= most;
+static bool get_int(const Json *object, const char *name, int64_t least, int64_t most, int64_t *value) {
+    return json_int(json_member(object, name), value) && *value >= least && *value <= most;
 }
 
-static const char *get_string(struct json_object *object, const char *name) {
-    struct json_object *member;
-    bool found = json_object_object_get_ex(object, name, &member) &&
-                 json_object_is_type(member, json_type_string) &&
-                 strlen(json_object_get_string(member)) == (size_t)json_object_get_string_len(member);
-    return found ? json_object_get_string(member) : NULL;
+static const char *get_string(const Json *object, const char *name) {
+    return json_string(json_member(object, name));
 }
 
-static bool get_time(struct json_object *object, const char *name, double *us) {
-    struct json_object *member;
-    if (!json_object_object_get_ex(object, name, &member)) return false;
-    if (!json_object_is_type(member, json_type_double) && !json_object_is_type(member, json_type_int))
-        return false;
-    *us = json_object_get_double(member);
-    return isfinite(*us) && *us >= 0 && *us < 1e15;
+static bool get_time(const Json *object, const char *name, double *us) {
+    return json_double(json_member(object, name), us) && *us >= 0 && *us < 1e15;
 }
 
-static struct json_object *get_object(struct json_object *object, const char *name) {
-    struct json_object *member;
-    bool found =
-        json_object_object_get_ex(object, name, &member) && json_object_is_type(member, json_type_object);
-    return found ? member : NULL;
+static const Json *get_object(const Json *object, const char *name) {
+    const Json *member = json_member(object, name);
+    return member && member->type == JSON_OBJECT ? member : NULL;
 }
 
 // One JSON object and nothing else; NULL otherwise.
-static struct json_object *parse_object(Reader *r, const char *text, size_t size) {
-    if (size > INT_MAX) return NULL;
-    json_tokener_reset(r->tokener);
-    struct json_object *object = json_tokener_parse_ex(r->tokener, text, (int)size);
-    bool whole = json_tokener_get_error(r->tokener) == json_tokener_success &&
-                 json_tokener_get_parse_end(r->tokener) == size &&
-                 json_object_is_type(object, json_type_object);
-    if (whole) return object;
-    json_object_put(object);
+static Json *parse_object(const Reader *r, const char *text, size_t size) {
+    Json *object;
+    if (json_parse(&object, text, size, r->path) != OK) return NULL;
+    if (object->type == JSON_OBJECT) return object;
+    json_free(object);
     return NULL;
 }
 
 // ---- the first line -----------------------------------------------------------------------------
 
-static Status take_grid(Reader *r, struct json_object *data) {
-    struct json_object *grid = get_object(data, "grid");
+static Status take_grid(Reader *r, const Json *data) {
+    const Json *grid = get_object(data, "grid");
     int64_t tp, dp, pp;
     bool found = grid && get_int(grid, "tp", 1, MOST_RANKS, &tp) && get_int(grid, "dp", 1, MOST_RANKS, &dp) &&
                  get_int(grid, "pp", 1, SCHEDULE_MAX_RANKS, &pp);
@@ -92,7 +70,7 @@ static Status take_grid(Reader *r, struct json_object *data) {
     return OK;
 }
 
-static Status take_schedule(Reader *r, struct json_object *data) {
+static Status take_schedule(Reader *r, const Json *data) {
     const char *kind = get_string(data, "schedule_kind"), *text = get_string(data, "schedule");
     if (!kind || !text || strlen(kind) >= sizeof r->run->kind) return bad(r, "no \"schedule\"");
     snprintf(r->run->kind, sizeof r->run->kind, "%s", kind);
@@ -115,14 +93,14 @@ static Status read_head(Reader *r, size_t size) {
     if (size < tail || memcmp(r->line + size - tail, opening, tail)) return bad(r, "it opens no trace");
     text_add_bytes(&r->head, r->line, size);
     text_add(&r->head, "]}");
-    struct json_object *object = parse_object(r, r->head.data, r->head.size);
-    struct json_object *data = object ? get_object(object, "otherData") : NULL;
+    Json *object = parse_object(r, r->head.data, r->head.size);
+    const Json *data = object ? get_object(object, "otherData") : NULL;
     int64_t version;
     Status status = OK;
     if (!data || !get_int(data, "version", 1, 1, &version)) status = bad(r, "it opens no trace of version 1");
     if (status == OK) status = take_grid(r, data);
     if (status == OK) status = take_schedule(r, data);
-    json_object_put(object);
+    json_free(object);
     return status;
 }
 
@@ -136,8 +114,7 @@ static void *grow(void *items, size_t count, size_t *capacity, size_t size) {
     return grown;
 }
 
-static Status add_compute(Reader *r, TracedRank *rank, struct json_object *arguments, const char *name,
-                          Span span) {
+static Status add_compute(Reader *r, TracedRank *rank, const Json *arguments, const char *name, Span span) {
     const Schedule *schedule = &r->run->schedule;
     int op = 0;
     int64_t chunk, microbatch;
@@ -153,7 +130,7 @@ static Status add_compute(Reader *r, TracedRank *rank, struct json_object *argum
     return OK;
 }
 
-static Status add_step(Reader *r, TracedRank *rank, struct json_object *arguments, Span span) {
+static Status add_step(Reader *r, TracedRank *rank, const Json *arguments, Span span) {
     int64_t iteration;
     if (!get_int(arguments, "iteration", 0, INT64_MAX, &iteration)) return bad(r, "a step without a number");
     rank->steps = grow(rank->steps, rank->num_steps, &rank->step_capacity, sizeof *rank->steps);
@@ -161,7 +138,7 @@ static Status add_step(Reader *r, TracedRank *rank, struct json_object *argument
     return OK;
 }
 
-static Status add_wait(TracedRank *rank, struct json_object *arguments, Span span) {
+static Status add_wait(TracedRank *rank, const Json *arguments, Span span) {
     const char *group = get_string(arguments, "group");
     WaitKind kind = !group                 ? WAIT_OTHERS
                     : !strcmp(group, "pp") ? WAIT_STAGES
@@ -174,8 +151,8 @@ static Status add_wait(TracedRank *rank, struct json_object *arguments, Span spa
 }
 
 // A rank says with its name how many events it had no room for.
-static Status take_rank_name(Reader *r, struct json_object *event) {
-    struct json_object *arguments = get_object(event, "args");
+static Status take_rank_name(Reader *r, const Json *event) {
+    const Json *arguments = get_object(event, "args");
     int64_t pid, lost;
     if (!arguments || !get_int(event, "pid", 0, r->run->num_ranks - 1, &pid) ||
         !get_int(arguments, "lost", 0, INT64_MAX, &lost))
@@ -184,13 +161,13 @@ static Status take_rank_name(Reader *r, struct json_object *event) {
     return OK;
 }
 
-static Status take_event(Reader *r, struct json_object *event) {
+static Status take_event(Reader *r, const Json *event) {
     const char *phase = get_string(event, "ph"), *name = get_string(event, "name"),
                *row = get_string(event, "cat");
     if (!phase || !name) return bad(r, "no event");
     if (!strcmp(name, "process_name")) return take_rank_name(r, event);
     if (strcmp(phase, "X") || !row) return OK;
-    struct json_object *arguments = get_object(event, "args");
+    const Json *arguments = get_object(event, "args");
     int64_t pid;
     double start, duration;
     if (!arguments || !get_int(event, "pid", 0, r->run->num_ranks - 1, &pid) ||
@@ -215,9 +192,9 @@ static Status read_events(Reader *r) {
         r->number++;
         if (size < 0) return bad(r, "it ends too early");
         if (!strcmp(r->line, "]}\n")) return OK;
-        struct json_object *event = parse_object(r, r->line, trimmed(r->line, (size_t)size));
+        Json *event = parse_object(r, r->line, trimmed(r->line, (size_t)size));
         Status status = event ? take_event(r, event) : bad(r, "no event");
-        json_object_put(event);
+        json_free(event);
         TRY(status);
     }
 }
@@ -250,15 +227,11 @@ static Status read_file(Reader *r) {
 }
 
 Status traced_run_read(TracedRun *run, const char *path) {
-    enum { DEEPEST = 8 };
     *run = (TracedRun){0};
-    Reader reader = {.path = path, .run = run, .tokener = json_tokener_new_ex(DEEPEST)};
-    CHECK(reader.tokener, "no memory to read %s", path);
-    json_tokener_set_flags(reader.tokener, JSON_TOKENER_STRICT);
+    Reader reader = {.path = path, .run = run};
     Status status = read_file(&reader);
     for (int r = 0; r < run->num_ranks; r++) order_by_time(&run->ranks[r]);
     if (reader.file) fclose(reader.file);
-    json_tokener_free(reader.tokener);
     free(reader.line);
     text_free(&reader.head);
     return status;
