@@ -22,6 +22,8 @@ static Status steps_of(const char *path, int64_t **steps, int *count) {
     TRY(checkpoint_steps(path, steps, count));
     if (*count) return OK;
     free(*steps);
+    if (is_checkpoint(path))
+        return fail(ERR_NO_INPUT, "%s: a checkpoint itself: checkpoint inspect shows it", path);
     return fail(ERR_NO_INPUT, "%s: neither a checkpoint nor a folder of them", path);
 }
 
@@ -292,7 +294,8 @@ static const struct {
 };
 enum { NUM_ACTIONS = sizeof actions / sizeof actions[0] };
 
-static Status run(const Options *o) {
+Status cmd_checkpoint(Options *o) {
+    tell_notes(o);
     const char *word = o->positional.count ? o->positional.items[0] : NULL, *names[NUM_ACTIONS];
     for (int i = 0; i < NUM_ACTIONS; i++) names[i] = actions[i].name;
     for (int i = 0; word && i < NUM_ACTIONS; i++) {
@@ -304,13 +307,4 @@ static Status run(const Options *o) {
     const char *nearest = text_nearest(word, names, NUM_ACTIONS);
     return fail(ERR_USAGE, "checkpoint %s: %s%s; it is one of list, inspect, verify, diff, reshard", word,
                 nearest ? "did you mean " : "unknown", nearest ? nearest : "");
-}
-
-Status cmd_checkpoint(int argc, char **argv) {
-    Options options;
-    TRY(options_parse(&options, FOR_CHECKPOINT, argc, argv));
-    fputs(options_notes(&options), stderr);
-    Status status = run(&options);
-    options_destroy(&options);
-    return status;
 }

@@ -248,11 +248,38 @@ static Status sample(const Options *o, const Words *words) {
 // ---- the verb ---------------------------------------------------------------------------------------------
 
 static Status each(const Options *o, const Words *words, Status (*act)(const Options *, const char *)) {
-    for (int i = 0; i < words->count; i++) TRY(act(o, words->words[i]));
+    const char **prefixes = calloc((size_t)words->count, sizeof *prefixes);
+    double *weights = calloc((size_t)words->count, sizeof *weights);
+    Status status = prefixes && weights ? OK : fail(ERR_OS, "no memory for %d words", words->count);
+    int count = status == OK ? blend_parse(words->words, words->count, words->named, prefixes, weights) : 0;
+    if (count < 0) status = ERR_CONFIG;
+    for (int i = 0; i < count && status == OK; i++) status = act(o, prefixes[i]);
+    free(prefixes);
+    free(weights);
+    return status;
+}
+
+// An option without effect is a misunderstanding.
+static Status check_options(const Options *o, const char *what) {
+    static const char *const of_samples[] = {"split",     "seed",       "first_sample",  "data_cache_path",
+                                             "mock_data", "seq_length", "train_samples", "samples"};
+    enum { NONE_OF_INSPECT = 5, ALL = 8 };
+    int count = !strcmp(what, "sample") ? 0 : !strcmp(what, "inspect") ? NONE_OF_INSPECT : ALL;
+    for (int i = 0; i < count; i++) {
+        if (options_origin(o, of_samples[i]) == FROM_DEFAULT) continue;
+        Text flag = {0};
+        text_add(&flag, "%s", of_samples[i]);
+        for (char *c = flag.data; *c; c++)
+            if (*c == '_') *c = '-';
+        fail(ERR_USAGE, "--%s is not for data %s: leave it out", flag.data, what);
+        text_free(&flag);
+        return ERR_USAGE;
+    }
     return OK;
 }
 
-static Status run(const Options *o) {
+Status cmd_data(Options *o) {
+    tell_notes(o);
     static const char *const names[] = {"inspect", "verify", "sample"};
     if (!o->positional.count)
         return fail(ERR_USAGE,
@@ -264,19 +291,11 @@ static Status run(const Options *o) {
         return fail(ERR_USAGE, "data %s is not known; %s%s%s", what, nearest ? "did you mean " : "",
                     nearest ? nearest : "use inspect, verify or sample", nearest ? "?" : "");
     Words words;
+    TRY(check_options(o, what));
     TRY(find_words(o, &words));
     Status status = which == 0   ? each(o, &words, inspect_one)
                     : which == 1 ? each(o, &words, verify_one)
                                  : sample(o, &words);
     blend_words_free(&words.read);
-    return status;
-}
-
-Status cmd_data(int argc, char **argv) {
-    Options options;
-    TRY(options_parse(&options, FOR_DATA, argc, argv));
-    fputs(options_notes(&options), stderr);
-    Status status = run(&options);
-    options_destroy(&options);
     return status;
 }

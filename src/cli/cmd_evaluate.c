@@ -20,6 +20,4 @@ static Status check_model(const ModelJob *job) {
     return job->options->requests ? model_job_needs_tokenizer(job) : OK;
 }
 
-Status cmd_evaluate(int argc, char **argv) {
-    return model_verb(FOR_EVALUATE, argc, argv, check, check_model, evaluate_run);
-}
+Status cmd_evaluate(Options *options) { return model_verb(options, check, check_model, evaluate_run); }

@@ -66,20 +66,13 @@ static Status export(ModelSource *source, const Options *o) {
     return OK;
 }
 
-static Status run(const Options *o) {
+Status cmd_export(Options *o) {
+    tell_notes(o);
     ModelSource *source;
     TRY(check_options(o));
     TRY(model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step));
+    model_source_warn(source);
     Status status = export(source, o);
     model_source_close(source);
-    return status;
-}
-
-Status cmd_export(int argc, char **argv) {
-    Options options;
-    TRY(options_parse(&options, FOR_EXPORT, argc, argv));
-    fputs(options_notes(&options), stderr);
-    Status status = run(&options);
-    options_destroy(&options);
     return status;
 }

@@ -7,6 +7,6 @@ static Status check(const Options *o) {
     return OK;
 }
 
-Status cmd_generate(int argc, char **argv) {
-    return model_verb(FOR_GENERATE, argc, argv, check, model_job_needs_tokenizer, generate_run);
+Status cmd_generate(Options *options) {
+    return model_verb(options, check, model_job_needs_tokenizer, generate_run);
 }

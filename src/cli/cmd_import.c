@@ -2,13 +2,15 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
 
-static Status run(const Options *o) {
+Status cmd_import(Options *o) {
+    tell_notes(o);
     ModelSource *source;
     if (o->positional.count != 1)
         return fail(ERR_USAGE, "usage: trireme import SOURCE --save FOLDER; SOURCE is a Hugging Face folder");
     if (!o->save || !*o->save)
         return fail(ERR_USAGE, "import needs --save FOLDER: it writes FOLDER/step-00000000");
     TRY(model_source_open(&source, o->positional.items[0], -1));
+    model_source_warn(source);
     double start = clock_s();
     Status status = import_model(source, o->save);
     double millions = (double)model_parameters(&model_source_info(source)->shape) / 1e6;
@@ -16,14 +18,5 @@ static Status run(const Options *o) {
         printf("%s/step-00000000: %.2f M parameters from %s in %.1f s\n", o->save, millions,
                model_source_path(source), clock_s() - start);
     model_source_close(source);
-    return status;
-}
-
-Status cmd_import(int argc, char **argv) {
-    Options options;
-    TRY(options_parse(&options, FOR_IMPORT, argc, argv));
-    fputs(options_notes(&options), stderr);
-    Status status = run(&options);
-    options_destroy(&options);
     return status;
 }

@@ -27,7 +27,7 @@ static Status add_model(const ModelPreset *model, Text *out) {
     return status;
 }
 
-static Status run(const Options *options) {
+Status cmd_models(Options *options) {
     if (options->positional.count)
         return fail(ERR_USAGE, "models takes no words such as %s; it lists all, for --model NAME",
                     options->positional.items[0]);
@@ -38,13 +38,5 @@ static Status run(const Options *options) {
     for (int i = 0; i < num_model_presets && status == OK; i++) status = add_model(&model_presets[i], &text);
     if (status == OK) fputs(text_string(&text), stdout);
     text_free(&text);
-    return status;
-}
-
-Status cmd_models(int argc, char **argv) {
-    Options options;
-    TRY(options_parse(&options, FOR_MODELS, argc, argv));
-    Status status = run(&options);
-    options_destroy(&options);
     return status;
 }

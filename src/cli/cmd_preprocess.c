@@ -12,6 +12,19 @@ static int num_cores(void) {
     return cores < MOST ? cores : MOST;
 }
 
+// Each key names a data set of its own.
+static Status check_keys(const StringList *keys) {
+    for (int i = 0; i < keys->count; i++) {
+        if (keys->count > 1 && strchr(keys->items[i], '/'))
+            return fail(ERR_USAGE, "--json-keys: '%s' cannot be part of a file's name: give it alone",
+                        keys->items[i]);
+        for (int k = 0; k < i; k++)
+            if (!strcmp(keys->items[i], keys->items[k]))
+                return fail(ERR_USAGE, "--json-keys names '%s' twice", keys->items[i]);
+    }
+    return OK;
+}
+
 static Status check_options(const Options *o) {
     if (o->positional.count > 0)
         return fail(ERR_USAGE, "'%s' belongs to no option; inputs are given by --input",
@@ -21,6 +34,7 @@ static Status check_options(const Options *o) {
     if (!o->output_prefix || !*o->output_prefix)
         return fail(ERR_USAGE,
                     "preprocess needs --output-prefix PREFIX: it writes PREFIX.bin and PREFIX.idx");
+    TRY(check_keys(&o->json_keys));
     TRY(options_check_tokenizer(o));
     if (strcmp(o->tokenizer_type, "NullTokenizer") && o->vocab_size != INT_UNSET &&
         (o->vocab_file || o->tokenizer_model))
@@ -54,7 +68,8 @@ static void print_summary(const PreprocessJob *job, const PreprocessSummary *s) 
         printf("  the tokenizer was trained on the first %d MB\n", PREPROCESS_TRAIN_BYTES / 1000000);
 }
 
-static Status run(const Options *o) {
+Status cmd_preprocess(Options *o) {
+    tell_notes(o);
     TRY(check_options(o));
     PreprocessJob job = {
         .inputs = o->input.items,
@@ -75,13 +90,4 @@ static Status run(const Options *o) {
     TRY(preprocess_run(&job, &summary));
     print_summary(&job, &summary);
     return OK;
-}
-
-Status cmd_preprocess(int argc, char **argv) {
-    Options options;
-    TRY(options_parse(&options, FOR_PREPROCESS, argc, argv));
-    fputs(options_notes(&options), stderr);
-    Status status = run(&options);
-    options_destroy(&options);
-    return status;
 }

@@ -225,7 +225,8 @@ static Status check_words(const Options *options) {
     return OK;
 }
 
-static Status run(const Options *options) {
+Status cmd_schedule(Options *options) {
+    tell_notes(options);
     Request request;
     Schedule schedule;
     Simulation simulation;
@@ -240,14 +241,5 @@ static Status run(const Options *options) {
     Status status = report(&request, &schedule, &simulation);
     simulation_destroy(&simulation, &schedule);
     schedule_destroy(&schedule);
-    return status;
-}
-
-Status cmd_schedule(int argc, char **argv) {
-    Options options;
-    TRY(options_parse(&options, FOR_SCHEDULE, argc, argv));
-    fputs(options_notes(&options), stderr);
-    Status status = run(&options);
-    options_destroy(&options);
     return status;
 }

@@ -205,9 +205,14 @@ static Status run_with_tokenizer(const Options *o, const char *what) {
     if (inspect && o->positional.count > 1)
         return fail(ERR_USAGE, "'%s': tokenizer inspect takes no file; --tokenizer-model names the tokenizer",
                     o->positional.items[1]);
-    if (o->input.count || o->output)
-        return fail(ERR_USAGE, "--%s is for tokenizer train; %s reads FILE ... or standard input",
-                    o->output ? "output" : "input", what);
+    const char *for_train = o->output                                        ? "output"
+                            : o->input.count                                 ? "input"
+                            : o->max_bytes != INT_UNSET                      ? "max-bytes"
+                            : options_origin(o, "json_keys") == FROM_DEFAULT ? NULL
+                                                                             : "json-keys";
+    if (for_train)
+        return fail(ERR_USAGE, "--%s is for tokenizer train; %s reads FILE ... or standard input", for_train,
+                    what);
     Tokenizer *t;
     TRY(open_tokenizer(o, &t));
     Status status =
@@ -216,7 +221,8 @@ static Status run_with_tokenizer(const Options *o, const char *what) {
     return status;
 }
 
-static Status run(const Options *o) {
+Status cmd_tokenizer(Options *o) {
+    tell_notes(o);
     static const char *const whats[] = {"train", "encode", "decode", "inspect"};
     if (!o->positional.count)
         return fail(ERR_USAGE, "trireme tokenizer train | encode | decode | inspect: which of them?");
@@ -227,13 +233,4 @@ static Status run(const Options *o) {
     const char *nearest = text_nearest(what, whats, 4);
     return fail(ERR_USAGE, "trireme tokenizer %s: there are train, encode, decode and inspect%s%s%s", what,
                 nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
-}
-
-Status cmd_tokenizer(int argc, char **argv) {
-    Options options;
-    TRY(options_parse(&options, FOR_TOKENIZER, argc, argv));
-    fputs(options_notes(&options), stderr);
-    Status status = run(&options);
-    options_destroy(&options);
-    return status;
 }

@@ -2,6 +2,7 @@
 // that help, mistakes and the verbs of one process answer at once and on every machine.
 #include "base/version.h"
 #include "cli/cli.h"
+#include "comm/comm.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,6 +31,8 @@ static Status print_overview(void) {
         "  trireme train --data-path corpus --layers 4 --hidden 128 --heads 4 --seq 128 --mbs 4 "
         "--steps 200 --lr 1e-3\n"
         "  trireme train ... --ranks 8 --tp 2 --pp 2      (or: mpirun -n 8 trireme train ... --tp 2 --pp 2)\n"
+        "  trireme train ... --save checkpoints --load checkpoints --save-interval 100\n"
+        "  trireme generate --load checkpoints --prompt \"Once upon a time\"\n"
         "  trireme memory --model gpt3-175b --mbs 1 --gbs 1536 --ranks 1024 --tp 8 --pp 16 --bf16\n"
         "  trireme schedule --pp 4 --microbatches 8\n");
     for (int i = 0; i < NUM_COMMANDS; i++) printf("  %-12s %s\n", commands[i].name, commands[i].summary);
@@ -69,12 +72,32 @@ static bool asks(int argc, char **argv, const char *flag) {
     return false;
 }
 
+void tell_notes(const Options *options) {
+    if (comm_launcher_rank() == 0) fputs(options_notes(options), stderr);
+}
+
+// In a launched job process 0 speaks for all, except of files, which another machine may lack.
+static bool speaks_of(Status status) {
+    bool of_files =
+        status == ERR_NO_INPUT || status == ERR_IO || status == ERR_PERMISSION || status == ERR_CREATE;
+    return comm_launcher_rank() == 0 || of_files;
+}
+
+static Status run_command(const Command *command, int argc, char **argv) {
+    Options options;
+    Status status = options_parse(&options, command->verb, argc, argv);
+    if (status == OK) status = command->run(&options);
+    if (status != OK && !speaks_of(status)) fail(status, "%s", "");
+    options_destroy(&options);
+    return status;
+}
+
 static Status run_verb(const char *name, int argc, char **argv) {
     const Command *command = find_command(name);
     if (!command) return unknown_verb(name);
     if (asks(argc, argv, "--help-all")) return print_help(command, true);
     if (asks(argc, argv, "--help") || asks(argc, argv, "-h")) return print_help(command, false);
-    return command->run(argc, argv);
+    return run_command(command, argc, argv);
 }
 
 static Status help_verb(const char *name) {

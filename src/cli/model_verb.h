@@ -4,7 +4,7 @@
 #include "comm/comm.h"
 #include "infer/model_job.h"
 
-// Parses the options of `verb`, checks them (`check` has the verb's own rules, before anything is opened),
-// finds the model, and runs rank_main on every rank with the ModelJob.
-Status model_verb(Verb verb, int argc, char **argv, Status (*check)(const Options *options),
+// Checks the options (`check` has the verb's own rules, before anything is opened), finds the model, and runs
+// rank_main on every rank with the ModelJob.
+Status model_verb(const Options *options, Status (*check)(const Options *options),
                   Status (*prepare)(const ModelJob *job), RankMain *rank_main);
