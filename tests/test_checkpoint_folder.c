@@ -52,19 +52,19 @@ static void only_committed_ones_are_listed(void) {
 
 static void pruning_keeps_what_it_must(void) {
     const char *save = path_in("prune");
-    EXPECT_OK(checkpoint_prune(save, 3, 0)); // nothing there
+    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 3, 0)); // nothing there
     for (int step = 10; step <= 70; step += 10) save_step(save, step);
     EXPECT(mkdir(path_in("prune/.trash-step-00000001"), 0700) == 0, "cannot make a folder");
-    EXPECT_OK(checkpoint_prune(save, 0, 0));
+    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 0, 0));
     expect_steps(save, "70 60 50 40 30 20 10");
-    EXPECT_OK(checkpoint_prune(save, 10, 0));
+    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 10, 0));
     expect_steps(save, "70 60 50 40 30 20 10");
     EXPECT(!file_exists(path_in("prune/.trash-step-00000001")), "trash is left");
-    EXPECT_OK(checkpoint_prune(save, 3, 20));
+    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 3, 20));
     expect_steps(save, "70 60 50 40 20");
-    EXPECT_OK(checkpoint_prune(save, 3, 0));
+    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 3, 0));
     expect_steps(save, "70 60 50");
-    EXPECT_OK(checkpoint_prune(save, 1, 0));
+    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 1, 0));
     expect_steps(save, "70");
     char **names = NULL;
     int count = 0;
@@ -80,11 +80,40 @@ static void pruning_keeps_the_newest_intact_one(void) {
         const char *file = step_path(save, step, "rank-00000.safetensors");
         EXPECT(truncate(file, 100) == 0, "cannot truncate %s", file);
     }
-    EXPECT_OK(checkpoint_prune(save, 1, 0));
+    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 1, 0));
     expect_steps(save, "50 30");
 }
 
+// A run that went back to step 20 and has just saved 25.
+static void pruning_leaves_later_ones(void) {
+    const char *save = path_in("later");
+    for (int step = 10; step <= 40; step += 10) save_step(save, step);
+    save_step(save, 25);
+    EXPECT_OK(checkpoint_prune(save, 25, 2, 0));
+    expect_steps(save, "40 30 25 20");
+    EXPECT_OK(checkpoint_prune(save, 25, 1, 0));
+    expect_steps(save, "40 30 25");
+}
+
 // ---- saving -------------------------------------------------------------------------------------
+
+static void what_was_killed_is_settled(void) {
+    const char *save = path_in("settle");
+    EXPECT_OK(checkpoint_settle(save)); // nothing there
+    for (int step = 10; step <= 30; step += 10) save_step(save, step);
+    EXPECT_OK(folder_make(path_in("settle/.tmp-step-00000040/deep")));
+    EXPECT_OK(folder_make(path_in("settle/.trash-step-00000001")));
+    EXPECT_OK(folder_make(path_in("settle/.old-step-00000010")));
+    EXPECT_OK(folder_make(path_in("settle/.mine")));
+    EXPECT(rename(step_path(save, 20, ""), path_in("settle/.old-step-00000020")) == 0, "cannot rename");
+    EXPECT_OK(checkpoint_settle(save));
+    expect_steps(save, "30 20 10");
+    char **names = NULL;
+    int count = 0;
+    EXPECT_OK(folder_list(save, &names, &count));
+    EXPECT(count == 4 && !strcmp(names[0], ".mine"), "%d names are left", count);
+    free(names);
+}
 
 static void a_save_makes_the_folders_it_needs(void) {
     save_step(path_in("a/b/c"), 3);
@@ -181,6 +210,8 @@ int main(int argc, char **argv) {
         (const Test[]){{"only_committed_ones_are_listed", only_committed_ones_are_listed},
                        {"pruning_keeps_what_it_must", pruning_keeps_what_it_must},
                        {"pruning_keeps_the_newest_intact_one", pruning_keeps_the_newest_intact_one},
+                       {"pruning_leaves_later_ones", pruning_leaves_later_ones},
+                       {"what_was_killed_is_settled", what_was_killed_is_settled},
                        {"a_save_makes_the_folders_it_needs", a_save_makes_the_folders_it_needs},
                        {"a_stale_temporary_folder_is_replaced", a_stale_temporary_folder_is_replaced},
                        {"too_little_room_is_told_first", too_little_room_is_told_first},

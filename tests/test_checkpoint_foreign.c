@@ -1,5 +1,5 @@
-// Models of others as they come: spelled otherwise, in several files, or no model of ours, which is refused with
-// a message that tells why. And which of several checkpoints is chosen.
+// Models of others as they come: spelled otherwise, in several files, or no model of ours, which is refused
+// with a message that tells why. And which of several checkpoints is chosen.
 #include "test_checkpoint_models.h"
 
 // ---- folders of others, changed --------------------------------------------------------------------------
@@ -237,7 +237,27 @@ static void choice(void) {
     EXPECT(model_source_open(&source, folder.text, 7) == ERR_USAGE, "a Hugging Face model has steps");
 }
 
-// ---- what the architectures lack ----------------------------------------------------------------------------
+// Every checksum is right, but it is not the model that the manifest tells of.
+static void another_model(void) {
+    ModelShape is = llama(), said = is;
+    Path save = path_of("another");
+    make_checkpoint(save.text, &is, 1, 5);
+    said.untied = false;
+    make_mistaken(save.text, &is, &said, 2, 5); // a head too many
+    expect_step(save.text, -1, 1);
+    expect_refused(inside(save.text, "step-00000002").text, ERR_DATA, "15 tensors; its model has 14");
+    make_mistaken(save.text, &said, &is, 3, 5);
+    expect_refused(inside(save.text, "step-00000003").text, ERR_DATA, "output_layer.weight is missing");
+    said = is, said.ffn = 32;
+    make_mistaken(save.text, &is, &said, 4, 5); // larger than it should be
+    expect_refused(inside(save.text, "step-00000004").text, ERR_DATA,
+                   "mlp.linear_fc1.weight is [128, 32]; in its model it is [64, 32]");
+    make_mistaken(save.text, &said, &is, 5, 5); // smaller
+    expect_refused(inside(save.text, "step-00000005").text, ERR_DATA, "in its model it is");
+    expect_step(save.text, -1, 1);
+}
+
+// ---- what the architectures lack --------------------------------------------------------------------------
 
 static void expect_unavailable(ModelShape shape, const char *told) {
     Path save = path_of("lacks"), folder = inside(save.text, "hf"), file = inside(save.text, "file.gguf");
@@ -272,10 +292,16 @@ static void never_replaced(void) {
     Path save = path_of("replaced"), folder = inside(save.text, "hf");
     ModelSource *source;
     make_checkpoint(save.text, &shape, 7, 5);
+    Path mine = inside(save.text, "hf.tmp");
+    EXPECT_OK(folder_make(mine.text));
     export_to(save.text, folder.text, FILE_F32);
+    EXPECT(file_exists(mine.text), "somebody's folder was removed");
     EXPECT_OK(model_source_open(&source, save.text, -1));
     EXPECT(export_hugging_face(source, folder.text, FILE_F32) == ERR_CREATE,
            "an existing folder was replaced");
+    Path imported = path_of("imported");
+    EXPECT_OK(import_model(source, imported.text));
+    EXPECT(import_model(source, imported.text) == ERR_CREATE, "an existing checkpoint was replaced");
     model_source_close(source);
 }
 
@@ -285,6 +311,7 @@ int main(int argc, char **argv) {
                                       {"other_spellings", other_spellings},
                                       {"several_files", several_files},
                                       {"choice", choice},
+                                      {"another_model", another_model},
                                       {"lacking", lacking},
                                       {"never_replaced", never_replaced},
                                       {0}},

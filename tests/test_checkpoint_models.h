@@ -102,8 +102,10 @@ static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) 
     rng_fill_normal(rng_key(seed, weight->name, 0), 0, (uint64_t)(weight->rows * weight->cols), 0, 1, values);
 }
 
-// A checkpoint of step `step` in `save` with random weights.
-static inline void make_checkpoint(const char *save, const ModelShape *shape, int64_t step, uint64_t seed) {
+// A checkpoint of step `step` in `save` with random weights of `shape`; its manifest says that it is of
+// `said`.
+static inline void make_mistaken(const char *save, const ModelShape *shape, const ModelShape *said,
+                                 int64_t step, uint64_t seed) {
     WeightSpec *weights;
     int count;
     CheckpointNames names;
@@ -123,8 +125,8 @@ static inline void make_checkpoint(const char *save, const ModelShape *shape, in
                             .stride = w->cols};
         snprintf(slices[i].tensor, sizeof slices[i].tensor, "%s", w->name);
     }
-    CheckpointInfo info = {.shape = *shape,
-                           .state = {.iteration = step, .loss_scale = 1},
+    CheckpointInfo info = {.shape = *said,
+                           .state = {.iteration = step},
                            .grid = {1, 1, 1},
                            .num_chunks = 1,
                            .dtype = "f32",
@@ -137,6 +139,10 @@ static inline void make_checkpoint(const char *save, const ModelShape *shape, in
     free(values);
     free(slices);
     free(weights);
+}
+
+static inline void make_checkpoint(const char *save, const ModelShape *shape, int64_t step, uint64_t seed) {
+    make_mistaken(save, shape, shape, step, seed);
 }
 
 static inline void export_to(const char *from, const char *folder, FileType type) {

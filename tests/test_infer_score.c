@@ -7,8 +7,8 @@
 
 // ---- a model ------------------------------------------------------------------------------------
 
-// The nll of a label depends on all tokens before it, so a wrong row, place or padding shows. In sixteenths of
-// a nat: sums are exact.
+// The nll of a label depends on all tokens before it, so a wrong row, place or padding shows. In sixteenths
+// of a nat: sums are exact.
 typedef struct {
     int batch, longest, calls, stop_after;
 } Model;

@@ -1,9 +1,9 @@
-// Checkpoints of real runs, on every grid of at most 8 ranks with t in {1, 2, 4, 8}: GPT and Llama, fp32 and bf16,
-// whole and sharded optimizer. Going on from a checkpoint of the same grid is never having stopped, bit for bit; what
-// another grid has loaded and saved again is the same tensors, byte for byte.
+// Checkpoints of real runs, on every grid of at most 8 ranks with t in {1, 2, 4, 8}: GPT and Llama, fp32 and
+// bf16, whole and sharded optimizer. Going on from a checkpoint of the same grid is never having stopped, bit
+// for bit; what another grid has loaded and saved again is the same tensors, byte for byte.
 //
-// Each grid is left in one of the eight settings and met on a quarter of the grids; with TRIREME_TEST_LONG=1 in all
-// settings and on all grids.
+// Each grid is left in one of the eight settings and met on a quarter of the grids; with TRIREME_TEST_LONG=1
+// in all settings and on all grids.
 #include "harness.h"
 #include "runs.h"
 #include <stdlib.h>

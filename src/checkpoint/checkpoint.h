@@ -40,7 +40,7 @@ void state_tensor_name(StateTensor which, const char *param, char name[160]);
     X(INT64, skipped_in_a_row)  /* steps up to now that changed nothing */                                   \
     X(DOUBLE, usual_loss)       /* running mean, for spikes */                                               \
     X(INT64, num_losses)        /* in it */                                                                  \
-    X(DOUBLE, loss_scale)       /* of fp16 */                                                                \
+    X(DOUBLE, loss_scale)       /* of fp16, where it is dynamic; else 0 */                                   \
     X(INT64, loss_scale_growth) /* clean steps so far */                                                     \
     X(INT64, loss_scale_left)   /* overflows until it halves */
 
@@ -96,10 +96,18 @@ Status checkpoint_write_shard(const CheckpointNames *names, int rank, const Slic
 Status checkpoint_commit(const CheckpointNames *names, const CheckpointInfo *info, const Tokenizer *tokenizer,
                          const Text *records, int num_ranks);
 void checkpoint_abandon(const CheckpointNames *names); // removes the temporary folder
-// Removes all but the newest `keep` checkpoints of `save` (0: keeps all), and never one whose step is a
-// multiple of `retain_interval` (0: none is), nor the newest intact one. What cannot be removed is told in
-// the message; nothing else happens.
-Status checkpoint_prune(const char *save, int keep, int64_t retain_interval);
+// Of the checkpoints of `save` up to step `last`, the one just saved, removes all but the newest `keep` (0:
+// keeps all), and never one whose step is a multiple of `retain_interval` (0: none is), nor the newest intact
+// one. Later ones, of a run that was left for an older checkpoint, neither count nor go. What cannot be
+// removed is told in the message; nothing else happens.
+Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain_interval);
+// Removes what killed saves and removals have left in `save`, of whatever step, and gives a checkpoint that
+// was being replaced its name back. Only while nobody else writes there.
+Status checkpoint_settle(const char *save);
+// Makes `save`, keeps others from writing there as long as the process lives or until checkpoint_unlock, and
+// settles it. ERR_CREATE says who does. On a file system without locks nothing is locked and nothing settled.
+Status checkpoint_lock(const char *save, int *lock);
+void checkpoint_unlock(int lock); // takes -1
 
 // ---- reading ------------------------------------------------------------------------------------
 
@@ -146,10 +154,13 @@ Status checkpoint_steps(const char *save, int64_t **steps, int *count);
 typedef struct ModelSource ModelSource;
 
 // `path`: a checkpoint; a folder of checkpoints (the newest that opens; `step` >= 0: that one); a Hugging
-// Face folder. ERR_NO_INPUT, ERR_DATA, ERR_UNAVAILABLE (an architecture that we do not have, with its name).
+// Face folder. Every weight is there in its shape, in a checkpoint with moments these too, and nothing else.
+// ERR_NO_INPUT, ERR_DATA, ERR_UNAVAILABLE (an architecture that we do not have, with its name).
 Status model_source_open(ModelSource **source, const char *path, int64_t step);
 void model_source_close(ModelSource *source);
 const char *model_source_path(const ModelSource *source); // what was chosen
+// Says on standard error what is wrong with the newer checkpoints that were not, if any.
+void model_source_warn(const ModelSource *source);
 // As CheckpointInfo.shape. state is all zeros for other people's models.
 const CheckpointInfo *model_source_info(const ModelSource *source);
 // A rectangle of the weight NAME (Megatron-LM's global name, as in the registry).
@@ -177,5 +188,5 @@ Status export_hugging_face(ModelSource *source, const char *folder, FileType typ
 typedef enum { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 } GgufKind;
 // One GGUF file as llama.cpp reads it, with the tokenizer inside.
 Status export_gguf(ModelSource *source, const char *path, GgufKind kind);
-// Makes SAVE/step-00000000 of a source: weights alone, from which --load starts.
+// Makes SAVE/step-00000000 of a source: weights alone, from which --load starts. ERR_CREATE when it exists.
 Status import_model(ModelSource *source, const char *save);

@@ -5,7 +5,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char step_prefix[] = "step-", trash_prefix[] = ".trash-";
+static const char step_prefix[] = "step-", trash_prefix[] = ".trash-step-", temporary_prefix[] = ".tmp-step-";
+static const char old_prefix[] = ".old-";
 
 static bool is_folder(const char *save, const char *name) {
     char path[PATH_ROOM];
@@ -60,8 +61,7 @@ static Status remove_step(const char *save, int64_t step) {
     CheckpointNames names;
     char trash[PATH_ROOM];
     TRY(checkpoint_names(save, step, &names));
-    if (snprintf(trash, sizeof trash, "%s/%s%s%08" PRId64, save, trash_prefix, step_prefix, step) >=
-        PATH_ROOM)
+    if (snprintf(trash, sizeof trash, "%s/%s%08" PRId64, save, trash_prefix, step) >= PATH_ROOM)
         return fail(ERR_CREATE, "%s: the name is too long", save);
     TRY(folder_remove(trash));
     if (rename(names.final, trash))
@@ -69,14 +69,14 @@ static Status remove_step(const char *save, int64_t step) {
     return folder_remove(trash);
 }
 
-// What a removal that was killed has left.
-static Status remove_trash(const char *save) {
+// What a save or a removal that was killed has left.
+static Status remove_left(const char *save, const char *prefix) {
     char **names = NULL, path[PATH_ROOM];
     int count = 0;
     TRY(folder_list(save, &names, &count));
     Status status = OK;
     for (int i = 0; i < count; i++) {
-        if (strncmp(names[i], trash_prefix, strlen(trash_prefix)) != 0) continue;
+        if (strncmp(names[i], prefix, strlen(prefix)) != 0) continue;
         Status removed = path_join(path, save, names[i]);
         if (removed == OK) removed = folder_remove(path);
         if (removed != OK) status = removed;
@@ -85,19 +85,49 @@ static Status remove_trash(const char *save) {
     return status;
 }
 
-Status checkpoint_prune(const char *save, int keep, int64_t retain_interval) {
+Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain_interval) {
     int64_t *steps = NULL;
     int count = 0;
     if (keep <= 0) return OK;
     TRY(checkpoint_steps(save, &steps, &count));
-    int intact = 0;
-    while (intact < count && count > keep && !is_intact(save, steps[intact])) intact++;
-    Status status = count ? remove_trash(save) : OK;
-    for (int i = keep; i < count; i++) {
+    int later = 0;
+    while (later < count && steps[later] > last) later++;
+    int intact = later;
+    while (intact < count && count - later > keep && !is_intact(save, steps[intact])) intact++;
+    Status status = count ? remove_left(save, trash_prefix) : OK;
+    for (int i = later + keep; i < count; i++) {
         if (i == intact || (retain_interval > 0 && steps[i] % retain_interval == 0)) continue;
         Status removed = remove_step(save, steps[i]);
         if (removed != OK) status = removed;
     }
     free(steps);
     return status;
+}
+
+// ---- what was killed ----------------------------------------------------------------------------
+
+// A save was killed between two renames: the older checkpoint gets its name back.
+static Status settle_old(const char *save, const char *name) {
+    int64_t step;
+    CheckpointNames names;
+    char old[PATH_ROOM];
+    if (strncmp(name, old_prefix, strlen(old_prefix)) != 0 || !step_of(name + strlen(old_prefix), &step))
+        return OK;
+    TRY(checkpoint_names(save, step, &names));
+    TRY(path_join(old, save, name));
+    if (file_exists(names.final)) return folder_remove(old);
+    if (rename(old, names.final) == 0) return OK;
+    return fail(create_status(), "%s: cannot rename to %s: %s", old, names.final, strerror(errno));
+}
+
+Status checkpoint_settle(const char *save) {
+    char **names = NULL;
+    int count = 0;
+    if (!file_exists(save)) return OK;
+    TRY(folder_list(save, &names, &count));
+    Status status = OK;
+    for (int i = 0; i < count && status == OK; i++) status = settle_old(save, names[i]);
+    free(names);
+    if (status == OK) status = remove_left(save, temporary_prefix);
+    return status == OK ? remove_left(save, trash_prefix) : status;
 }

@@ -228,8 +228,7 @@ static Status check_and_name(const char *temporary, const char *path) {
 static Status write_file(ModelSource *source, const GgufMetadata *metadata, const char *path, GgufKind kind) {
     char temporary[4096];
     Mapping mapping;
-    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
-        return fail(ERR_CREATE, "%s: the name is too long", path);
+    TRY(temporary_name(path, temporary));
     remove(temporary);
     TRY(mapping_create(&mapping, &model_source_info(source)->shape, FORMAT_GGUF));
     Status status = write_tensors(source, &mapping, metadata, temporary, kind);

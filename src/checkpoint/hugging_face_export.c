@@ -99,8 +99,7 @@ static Status write_folder(ModelSource *source, const char *folder, FileType typ
     char temporary[4096];
     Mapping mapping;
     if (file_exists(folder)) return fail(ERR_CREATE, "%s exists, and is not replaced", folder);
-    if (snprintf(temporary, sizeof temporary, "%s.tmp", folder) >= (int)sizeof temporary)
-        return fail(ERR_CREATE, "%s: the name is too long", folder);
+    TRY(temporary_name(folder, temporary));
     TRY(mapping_create(&mapping, &model_source_info(source)->shape, FORMAT_HUGGING_FACE));
     Status status = folder_remove(temporary);
     if (status == OK) status = folder_make(temporary);

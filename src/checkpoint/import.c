@@ -80,7 +80,7 @@ static Status write_shards(Import *import, const CheckpointNames *names, int64_t
 static Status commit(Import *import, const CheckpointNames *names) {
     CheckpointInfo info = *model_source_info(import->source);
     Tokenizer *tokenizer = NULL;
-    info.state = (RunState){.loss_scale = 1};
+    info.state = (RunState){0};
     info.grid = (Grid){1, 1, 1};
     info.num_chunks = 1;
     info.has_optimizer = false;
@@ -110,11 +110,15 @@ static Status take_room(Import *import, int64_t *elements) {
 static Status import_weights(Import *import, const char *save) {
     CheckpointNames names;
     int64_t elements;
-    TRY(take_room(import, &elements));
     TRY(checkpoint_names(save, 0, &names));
+    if (file_exists(names.final)) return fail(ERR_CREATE, "%s: it is there already", names.final);
+    TRY(take_room(import, &elements));
+    int lock;
+    TRY(checkpoint_lock(save, &lock));
     Status status = write_shards(import, &names, elements);
     if (status == OK) status = commit(import, &names);
     if (status != OK) checkpoint_abandon(&names);
+    checkpoint_unlock(lock);
     return status;
 }
 

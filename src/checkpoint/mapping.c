@@ -209,6 +209,17 @@ static void add_zeros(const Maker *maker, const Name *name) {
     snprintf(t->name, sizeof t->name, "model.layers.%d.self_attn.o_proj.bias", name->layer);
 }
 
+// A GPT-2 of GGUF has a tensor for its output, tied or not: many llama.cpp in use know no other.
+static void add_tied_output(const Maker *maker) {
+    const Mapping *m = maker->mapping;
+    Name output = {.suffix = "weight", .layer = -1};
+    if (maker->format != FORMAT_GGUF || maker->architecture != ARCHITECTURE_GPT2 || maker->shape->untied)
+        return;
+    for (int w = 0; w < m->num_weights; w++)
+        if (!strcmp(m->weights[w].name, "embedding.word_embeddings.weight"))
+            add_part(maker, w, &output, &table[NUM_ROWS - 1]);
+}
+
 Status mapping_create(Mapping *m, const ModelShape *shape, Format format) {
     *m = (Mapping){0};
     Maker maker = {.mapping = m, .shape = shape, .format = format};
@@ -230,6 +241,7 @@ Status mapping_create(Mapping *m, const ModelShape *shape, Format format) {
         CHECK(m->num_strips > before, "no other format has a name for %s", m->weights[w].name);
         add_zeros(&maker, &name);
     }
+    add_tied_output(&maker);
     return OK;
 }
 

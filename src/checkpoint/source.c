@@ -7,6 +7,7 @@ struct ModelSource {
     Checkpoint *checkpoint; // one of the two
     HuggingFace *model;
     char *path;
+    Text passed_over; // why newer checkpoints were not taken
 };
 
 static bool holds(const char *folder, const char *file) {
@@ -15,8 +16,56 @@ static bool holds(const char *folder, const char *file) {
     return size < (int)sizeof path && file_exists(path);
 }
 
-static Status open_one(ModelSource *source, const char *path, int64_t step) {
+// ---- a checkpoint has what its model needs ----------------------------------------------------------
+
+static Status check_tensor(const Checkpoint *c, StateTensor which, const WeightSpec *weight) {
+    char name[160];
+    state_tensor_name(which, weight->name, name);
+    int i = checkpoint_find(c, name);
+    if (i < 0) return fail(ERR_DATA, "%s: tensor %s is missing", checkpoint_folder(c), name);
+    CheckpointTensor t = checkpoint_tensor(c, i);
+    if (t.rows == weight->rows && t.cols == weight->cols) return OK;
+    return fail(ERR_DATA,
+                "%s: tensor %s is [%" PRId64 ", %" PRId64 "]; in its model it is [%" PRId64 ", %" PRId64 "]",
+                checkpoint_folder(c), name, t.rows, t.cols, weight->rows, weight->cols);
+}
+
+static Status check_tensors(const Checkpoint *c, const WeightSpec *weights, int count) {
+    int kinds = checkpoint_info(c)->has_optimizer ? NUM_STATE_TENSORS : STATE_WEIGHT + 1;
+    for (StateTensor which = 0; (int)which < kinds; which++)
+        for (int i = 0; i < count; i++) TRY(check_tensor(c, which, &weights[i]));
+    if (checkpoint_num_tensors(c) == kinds * count) return OK;
+    return fail(ERR_DATA, "%s: %d tensors; its model has %d", checkpoint_folder(c), checkpoint_num_tensors(c),
+                kinds * count);
+}
+
+static Status check_model(const Checkpoint *c) {
+    const ModelShape *shape = &checkpoint_info(c)->shape;
+    WeightSpec *weights;
+    int count;
+    // Before anything is made for each of them.
+    if (shape->layers > checkpoint_num_tensors(c))
+        return fail(ERR_DATA, "%s: %d tensors for %d layers", checkpoint_folder(c), checkpoint_num_tensors(c),
+                    shape->layers);
+    TRY(model_weights(shape, &weights, &count));
+    Status status = check_tensors(c, weights, count);
+    free(weights);
+    return status;
+}
+
+static Status open_checkpoint(ModelSource *source, const char *path) {
     TRY(checkpoint_open(&source->checkpoint, path));
+    Status status = check_model(source->checkpoint);
+    if (status == OK) return OK;
+    checkpoint_close(source->checkpoint);
+    source->checkpoint = NULL;
+    return status;
+}
+
+// ---- opening ------------------------------------------------------------------------------------
+
+static Status open_one(ModelSource *source, const char *path, int64_t step) {
+    TRY(open_checkpoint(source, path));
     int64_t iteration = checkpoint_info(source->checkpoint)->state.iteration;
     if (step >= 0 && step != iteration)
         return fail(ERR_NO_INPUT, "%s is the checkpoint of step %" PRId64 ", not %" PRId64, path, iteration,
@@ -24,24 +73,23 @@ static Status open_one(ModelSource *source, const char *path, int64_t step) {
     return OK;
 }
 
-// The newest that opens; when none does, what is wrong with the newest.
+// The newest that opens, with what is wrong with newer ones; when none does, what is wrong with the newest.
 static Status open_newest(ModelSource *source, const char *save, const int64_t *steps, int count) {
-    Text newest = {0};
+    Text *passed = &source->passed_over;
     Status status = OK, first = OK;
+    size_t size = 0; // of what is wrong with the newest
     for (int i = 0; i < count; i++) {
         CheckpointNames names;
         status = checkpoint_names(save, steps[i], &names);
-        if (status == OK) status = checkpoint_open(&source->checkpoint, names.final);
-        if (status == OK || status == ERR_OS) break;
+        if (status == OK) status = open_checkpoint(source, names.final);
+        if (status == OK || status == ERR_OS) return status;
+        text_add(passed, "%s%s", i ? "; " : "", fail_message());
         if (i) continue;
         first = status;
-        text_add(&newest, "%s", fail_message());
+        size = passed->size;
     }
-    if (status != OK && first != OK)
-        status = fail(first, "%s: none of %d checkpoints can be read; of the newest: %s", save, count,
-                      text_string(&newest));
-    text_free(&newest);
-    return status;
+    return fail(first, "%s: none of %d checkpoints can be read; of the newest: %.*s", save, count, (int)size,
+                text_string(passed));
 }
 
 static Status open_folder(ModelSource *source, const char *save, int64_t step) {
@@ -89,11 +137,16 @@ void model_source_close(ModelSource *source) {
     if (!source) return;
     checkpoint_close(source->checkpoint);
     hugging_face_close(source->model);
+    text_free(&source->passed_over);
     free(source->path);
     free(source);
 }
 
 const char *model_source_path(const ModelSource *source) { return source->path; }
+void model_source_warn(const ModelSource *source) {
+    if (!source->passed_over.size) return;
+    fprintf(stderr, "WARNING: %s: going back to %s\n", source->passed_over.data, source->path);
+}
 Checkpoint *model_source_checkpoint(ModelSource *source) { return source->checkpoint; }
 
 const CheckpointInfo *model_source_info(const ModelSource *source) {

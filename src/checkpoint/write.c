@@ -60,9 +60,9 @@ Status checkpoint_begin(const CheckpointNames *names, int64_t bytes) {
     char save[PATH_ROOM];
     parent_of(save, names->temporary);
     TRY(make_durably(save));
-    TRY(check_room(save, bytes));
     TRY(settle_aside(names));
-    TRY(folder_remove(names->temporary));
+    TRY(folder_remove(names->temporary)); // it takes room
+    TRY(check_room(save, bytes));
     return folder_make(names->temporary);
 }
 

@@ -1,5 +1,6 @@
 #include "infer/generate.h"
 #include "base/rank.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,9 +65,22 @@ static Status token_text(const Tokenizer *tokenizer, int32_t last, int32_t token
     return status;
 }
 
+// What is not a number can be neither compared nor drawn from.
+static Status check_logits(const Generation *g, const float *logits) {
+    for (int i = 0; i < g->vocabulary; i++)
+        if (!isfinite(logits[i]))
+            return fail(
+                ERR_NUMERIC,
+                "the logit of token %d is %g after %d tokens: the weights are no model's, or too large for "
+                "the precision (without --fp16?)",
+                i, (double)logits[i], g->fed);
+    return OK;
+}
+
 static Status take_token(Generation *g, int b) {
     Sample *sample = &g->samples[b];
     const float *logits = g->logits + (size_t)b * (size_t)g->model->vocabulary;
+    TRY(check_logits(g, logits));
     int32_t token = sample_token(logits, g->vocabulary, &g->spec->sampling, b, g->fed, g->scratch);
     sample->new_tokens++;
     g->report->new_tokens++;

@@ -1,4 +1,5 @@
 #include "train/internal.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,6 +215,17 @@ static void mask_ends(const Batches *b, size_t count) {
     for (size_t i = 0; i < count; i++) b->mask_buffer[i] = b->token_buffer[i] == b->eod ? 0.0f : 1.0f;
 }
 
+Status batches_suffice(const Batches *b, int64_t samples) {
+    if (!b->train || samples <= gpt_dataset_num_samples(b->train)) return OK;
+    return fail(
+        ERR_CONFIG,
+        "the run will have read %" PRId64 " samples in the end, with those before the checkpoint; the "
+        "data are laid out for %" PRId64
+        ": the batches before it were larger. Say how long the run is with --train-samples in place of "
+        "--train-iters",
+        samples, gpt_dataset_num_samples(b->train));
+}
+
 Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num_microbatches, Batch *batch) {
     size_t one = (size_t)b->micro_batch * (size_t)b->sequence;
     *batch = (Batch){.num_microbatches = num_microbatches,
@@ -223,6 +235,8 @@ Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num
                      .mask = b->masked ? b->mask_buffer : NULL};
     if (!b->train) return OK;
     bool tokens = b->tokens || b->masked;
+    int64_t starts = gpt_dataset_num_samples(set) - (int64_t)num_microbatches * b->micro_batch * b->dp + 1;
+    if (set == b->valid && starts > 0) consumed %= starts;
     for (int k = 0; k < num_microbatches; k++) {
         BatchPlace place = {consumed, b->micro_batch, b->dp, b->dp_rank, k};
         TRY(batch_fill(set, place, tokens ? b->token_buffer + (size_t)k * one : NULL,

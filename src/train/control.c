@@ -30,6 +30,7 @@ StepControl control_open(const Options *o) {
                    .multiple = o->micro_batch_size * shape->dp,
                    .samples = shape->rampup_samples},
         .scaler = scaler_of(o),
+        .end = shape->train_iters,
     };
 }
 
@@ -37,16 +38,32 @@ void control_save(const StepControl *c, RunState *state) {
     state->iteration = c->iteration, state->consumed = c->consumed, state->stepped = c->stepped;
     state->skipped_in_a_row = c->skipped_in_a_row;
     state->usual_loss = c->usual_loss, state->num_losses = c->num_losses;
+    if (!c->scaler.dynamic) return;
     state->loss_scale = c->scaler.scale;
     state->loss_scale_growth = c->scaler.growth, state->loss_scale_left = c->scaler.left;
 }
 
-// The scale of a run in another precision is not this one's.
+// Of a run that is measured in samples: it may have had other batches before its checkpoint.
+static int64_t end_of_samples(const StepControl *c) {
+    int64_t all = c->options->train_samples, at = c->consumed, iteration = c->iteration;
+    for (; at <= c->rampup.samples && at + batch_rampup(&c->rampup, at) <= all; iteration++)
+        at += batch_rampup(&c->rampup, at);
+    return at < all ? iteration + (all - at) / c->rampup.full : iteration;
+}
+
+int64_t control_consumed_at_end(const StepControl *c) {
+    int64_t at = c->consumed, left = c->end - c->iteration;
+    for (; left > 0 && at <= c->rampup.samples; left--) at += batch_rampup(&c->rampup, at);
+    return left > 0 ? at + left * c->rampup.full : at;
+}
+
+// A run whose scale was fixed has left none.
 void control_restore(StepControl *c, const RunState *state) {
     c->iteration = state->iteration, c->consumed = state->consumed, c->stepped = state->stepped;
     c->skipped_in_a_row = (int)state->skipped_in_a_row;
     c->usual_loss = state->usual_loss, c->num_losses = state->num_losses;
-    if (!c->scaler.dynamic || state->loss_scale <= 1) return;
+    if (c->options->train_samples != INT_UNSET) c->end = end_of_samples(c);
+    if (!c->scaler.dynamic || !(state->loss_scale > 0)) return;
     c->scaler.scale = state->loss_scale;
     c->scaler.growth = (int)state->loss_scale_growth, c->scaler.left = (int)state->loss_scale_left;
 }

@@ -16,8 +16,8 @@ typedef struct {
     float *mask_buffer;
 } Batches;
 
-// The tokenizer of the run: of --vocab-file with --merge-file, --tokenizer-model, or the one beside the (first)
-// data set. NULL when it has none: --vocab-size alone says what it needs to know.
+// The tokenizer of the run: of --vocab-file with --merge-file, --tokenizer-model, or the one beside the
+// (first) data set. NULL when it has none: --vocab-size alone says what it needs to know.
 Status batches_tokenizer(const Options *options, Tokenizer **tokenizer);
 // The vocabulary of the run: --vocab-size, or the tokenizer's; and the token that ends a document, or -1.
 Status batches_vocabulary(const Options *options, int *vocabulary, int *eod);
@@ -27,7 +27,11 @@ Status batches_look(Batches *batches, const Options *options);
 // batches_look.
 Status batches_open(Batches *batches, const Options *options, Place place, bool first, bool last);
 void batches_close(Batches *batches);
+// That the training data reach for so many samples. They were laid out for --train-iters whole batches from
+// the start on: a run that has read larger ones before its checkpoint needs more.
+Status batches_suffice(const Batches *batches, int64_t samples);
 // The samples of so many microbatches, at most those of a full batch, from sample `consumed` of the split on.
+// Validation begins anew where its samples end: a run may have evaluated more often before its checkpoint.
 // Valid until the next call.
 Status batches_load(Batches *batches, const GptDataset *set, int64_t consumed, int num_microbatches,
                     Batch *batch);
@@ -46,6 +50,7 @@ typedef struct {
     LossScaler scaler;
     int64_t iteration, consumed; // steps done and samples read
     int64_t stepped;             // of these samples, those of steps that changed the parameters
+    int64_t end;                 // the iteration that is the run's last
     int skipped_in_a_row;        // steps up to now that did not
     double usual_loss;           // running mean
     int64_t num_losses;          // in it
@@ -56,6 +61,7 @@ StepControl control_open(const Options *options);
 void control_save(const StepControl *control, RunState *state);
 void control_restore(StepControl *control, const RunState *state);
 int control_batch(const StepControl *control); // samples of the next step
+int64_t control_consumed_at_end(const StepControl *control);
 StepOptions control_options(const StepControl *control);
 void control_advance(StepControl *control, int batch, const StepResult *result);
 // ERR_NUMERIC when the step just done ends the run. In fp32 and bf16 and with a fixed loss scale a loss
@@ -70,7 +76,7 @@ double control_spike(StepControl *control, double loss);
 
 // What one logged step was like.
 typedef struct {
-    int64_t iteration, consumed;
+    int64_t iteration, consumed, end;   // end: the run's last iteration
     int batch;                          // samples of it
     double loss, grad_norm;             // loss: mean of the steps since the last line that were not skipped
     double lr, loss_scale;              // of the next step

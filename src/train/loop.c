@@ -2,6 +2,7 @@
 #include "train/internal.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 typedef struct {
@@ -184,10 +185,14 @@ static Status load_checkpoint(TrainingRun *run) {
     TRY(restore(run->engine, run->options, run->world, run->reporter, &state));
     if (!state.iteration) return OK;
     control_restore(&run->control, &state);
+    Status status = batches_suffice(&run->batches, control_consumed_at_end(&run->control));
+    TRY(comm_agree(run->world, status));
     run->consumed_valid = state.consumed_valid;
     run->evaluated = state.evaluated;
     run->first = state.iteration;
-    run->saver.last = state.iteration;
+    // In another folder it is not there yet.
+    const Options *o = run->options;
+    if (o->save && !strcmp(o->save, o->load)) run->saver.last = state.iteration;
     return OK;
 }
 
@@ -239,6 +244,7 @@ static StepReport step_report(const TrainingRun *run, int samples, const StepRes
     StepOptions next = control_options(&run->control);
     return (StepReport){.iteration = run->control.iteration,
                         .consumed = run->control.consumed,
+                        .end = run->control.end,
                         .batch = samples,
                         .loss = (double)result->loss,
                         .grad_norm = result->grad_norm,
@@ -278,9 +284,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
 }
 
 // Less than a whole batch at the end of the samples is left over: see RunShape.train_iters.
-static bool is_over(const TrainingRun *run) {
-    return run->control.iteration >= run->options->shape.train_iters;
-}
+static bool is_over(const TrainingRun *run) { return run->control.iteration >= run->control.end; }
 
 static bool at_exit_interval(const TrainingRun *run) {
     int interval = run->options->exit_interval;

@@ -15,8 +15,8 @@ static double tflops_per_rank(const Reporter *r, const StepReport *s) {
     return model_flops(&r->shape, s->samples_per_step) / s->elapsed_s / r->options->shape.world_size / 1e12;
 }
 
-static void eta(const Reporter *r, const StepReport *s, char text[32]) {
-    int64_t left = (int64_t)((double)(r->options->shape.train_iters - s->iteration) * s->elapsed_s + 0.5);
+static void eta(const StepReport *s, char text[32]) {
+    int64_t left = (int64_t)((double)(s->end - s->iteration) * s->elapsed_s + 0.5);
     snprintf(text, 32, "%02" PRId64 ":%02" PRId64 ":%02" PRId64, left / 3600, left / 60 % 60, left % 60);
 }
 
@@ -86,10 +86,9 @@ void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *mem
 void reporter_progress(Reporter *r, const StepReport *s) {
     if (!r->live) return;
     char left[32];
-    eta(r, s, left);
+    eta(s, left);
     fprintf(stderr, "\r\033[K %" PRId64 "/%" PRId64 "  loss %.4f  grad norm %.3f  %.0f tokens/s  eta %s",
-            s->iteration, r->options->shape.train_iters, s->loss, unsigned_nan(s->grad_norm),
-            per_second(r, s), left);
+            s->iteration, s->end, s->loss, unsigned_nan(s->grad_norm), per_second(r, s), left);
     fflush(stderr);
     r->line_open = true;
 }
@@ -101,7 +100,7 @@ void reporter_line(Reporter *r, const StepReport *s) {
     time_t now = time(NULL);
     struct tm local;
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
-    eta(r, s, left);
+    eta(s, left);
     if (!isnan(s->loss)) snprintf(loss, sizeof loss, "lm loss: %.6E | ", s->loss);
     if (isfinite(s->grad_norm)) snprintf(norm, sizeof norm, "grad norm: %.3f | ", s->grad_norm);
     clear_progress(r);
@@ -110,9 +109,8 @@ void reporter_line(Reporter *r, const StepReport *s) {
         " | elapsed time per iteration (ms): %.1f | throughput per GPU (TFLOP/s/GPU): %.3f | "
         "learning rate: %.6E | global batch size: %5d | %sloss scale: %.1f | "
         "%snumber of skipped iterations: %3d | number of nan iterations: %3d | tokens/s: %.0f | eta: %s |\n",
-        when, s->iteration, r->options->shape.train_iters, s->consumed, 1e3 * s->elapsed_s,
-        tflops_per_rank(r, s), s->lr, s->batch, loss, s->loss_scale, norm, s->skipped, s->nan,
-        per_second(r, s), left);
+        when, s->iteration, s->end, s->consumed, 1e3 * s->elapsed_s, tflops_per_rank(r, s), s->lr, s->batch,
+        loss, s->loss_scale, norm, s->skipped, s->nan, per_second(r, s), left);
     fflush(stdout);
 }
 

@@ -14,6 +14,10 @@ typedef struct {
     double saved, asked;
 } Size;
 
+static double rotary_share(const ModelShape *s) {
+    return s->rotary_columns ? (double)s->rotary_columns / s->head_size : 1;
+}
+
 // Of what the weights' shapes and meaning depend on; what one kind of position does not have is left out.
 static int sizes(const ModelShape *a, const ModelShape *b, Size out[20]) {
     bool learned = b->position == POSITION_LEARNED, rotary = b->position == POSITION_ROTARY;
@@ -28,8 +32,10 @@ static int sizes(const ModelShape *a, const ModelShape *b, Size out[20]) {
         {"position_embedding_type", a->position, b->position},
         {"max_position_embeddings", learned ? a->positions : 0, learned ? b->positions : 0},
         {"rotary_base", rotary ? a->rotary_base : 0, rotary ? b->rotary_base : 0},
+        {"rotary_percent", rotary ? rotary_share(a) : 0, rotary ? rotary_share(b) : 0},
         {"swiglu", a->activation == ACTIVATION_SWIGLU, b->activation == ACTIVATION_SWIGLU},
         {"normalization", a->rms_norm, b->rms_norm},
+        {"norm_epsilon", (double)a->norm_epsilon, (double)b->norm_epsilon},
         {"disable_bias_linear", a->no_linear_bias, b->no_linear_bias},
         {"add_qkv_bias", a->qkv_bias, b->qkv_bias},
         {"untie_embeddings_and_output_weights", a->untied, b->untied},
@@ -40,19 +46,23 @@ static int sizes(const ModelShape *a, const ModelShape *b, Size out[20]) {
 
 static Status same_model(const ModelSource *source, const ModelShape *asked) {
     Size all[20];
-    int count = sizes(&model_source_info(source)->shape, asked, all);
+    const CheckpointInfo *info = model_source_info(source);
+    int count = sizes(&info->shape, asked, all);
     for (int i = 0; i < count; i++)
         if (all[i].saved != all[i].asked)
-            return fail(ERR_CONFIG,
-                        "%s: %s value from checkpoint (%g) is not equal to the input argument value (%g)",
-                        model_source_path(source), all[i].name, all[i].saved, all[i].asked);
+            return fail(
+                ERR_CONFIG,
+                "%s: %s value from checkpoint (%g) is not equal to the input argument value (%g)%s%s%s",
+                model_source_path(source), all[i].name, all[i].saved, all[i].asked,
+                info->config ? ": --config " : "", info->config ? model_source_path(source) : "",
+                info->config ? "/config.yaml has its options" : "");
     return OK;
 }
 
 // ---- what the user has changed --------------------------------------------------------------------
 
-// The next line of a saved configuration (see options_save), whether its value is a comment or not: "NAME: VALUE",
-// without where it is from. Headings of sections have no value.
+// The next line of a saved configuration (see options_save), whether its value is a comment or not: "NAME:
+// VALUE", without where it is from. Headings of sections have no value.
 typedef struct {
     const char *name, *value;
     int name_size, value_size;
@@ -175,6 +185,24 @@ static bool is_damage(Status status) {
     return status == ERR_DATA || status == ERR_IO || status == ERR_NO_INPUT;
 }
 
+// What --ckpt-step leaves behind in the folder that this run saves to is what --load alone would find next.
+static void tell_later(const Options *o, int64_t step, Reporter *reporter) {
+    int64_t *steps = NULL;
+    int count = 0;
+    if (!reporter || step < 0 || !o->save || strcmp(o->save, o->load) != 0) return;
+    char why[256];
+    if (checkpoint_steps(o->save, &steps, &count) == OK && count && steps[0] > step &&
+        o->ckpt_step != INT_UNSET) {
+        snprintf(why, sizeof why,
+                 "step %" PRId64 " and maybe others after %" PRId64
+                 " stay beside what this run saves: --load "
+                 "without --ckpt-step takes the newest",
+                 steps[0], step);
+        reporter_not_loaded(reporter, why);
+    }
+    free(steps);
+}
+
 static void tell_damage(Reporter *reporter, Text *why) {
     text_add(why, "%s%s", why->size ? "; " : "", fail_message());
     if (reporter) reporter_not_loaded(reporter, fail_message());
@@ -194,6 +222,7 @@ static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporte
         if (status == OK && reporter) reporter_loaded(reporter, model_source_path(source), state);
         const char *saved = status == OK ? model_source_info(source)->config : NULL;
         if (saved && reporter && state->iteration) tell_changes(o, saved, reporter);
+        if (status == OK) tell_later(o, step, reporter);
         model_source_close(source);
         if (!is_damage(status)) break;
         tell_damage(reporter, &why);

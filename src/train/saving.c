@@ -3,38 +3,12 @@
 // ranks agree on the training thread, at the start of a step.
 #include "base/version.h"
 #include "train/internal.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 enum { MOST_FAILED_SAVES = 2 }; // in a row
 
 // ---- life ---------------------------------------------------------------------------------------
-
-// Two runs that write into one folder would remove each other's files. The lock goes with the process.
-static Status lock_folder(Saver *saver, const char *folder) {
-    char path[4096], holder[256] = "";
-    TRY(folder_make(folder));
-    if (snprintf(path, sizeof path, "%s/.lock", folder) >= (int)sizeof path)
-        return fail(ERR_CREATE, "--save %s: the name is too long", folder);
-    saver->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (saver->lock < 0)
-        return fail(create_status(), "--save %s: cannot create %s: %s", folder, path, strerror(errno));
-    if (flock(saver->lock, LOCK_EX | LOCK_NB) == 0) {
-        char host[128] = "";
-        gethostname(host, sizeof host - 1);
-        if (ftruncate(saver->lock, 0) == 0) dprintf(saver->lock, "process %ld on %s", (long)getpid(), host);
-        return OK;
-    }
-    if (errno != EWOULDBLOCK) return OK; // a file system without locks
-    if (read(saver->lock, holder, sizeof holder - 1) < 0) holder[0] = 0;
-    return fail(ERR_CREATE, "--save %s: another run is writing there%s%s%s", folder, *holder ? " (" : "",
-                holder, *holder ? ")" : "");
-}
 
 Status saver_open(Saver *saver, const Options *options, Comm *world, Reporter *reporter) {
     *saver = (Saver){.options = options, .world = world, .reporter = reporter, .lock = -1, .last = -1};
@@ -42,7 +16,7 @@ Status saver_open(Saver *saver, const Options *options, Comm *world, Reporter *r
     Status status = OK;
     if (comm_rank(world) == 0) {
         saver->records = calloc((size_t)comm_size(world), sizeof *saver->records);
-        status = saver->records ? lock_folder(saver, options->save)
+        status = saver->records ? checkpoint_lock(options->save, &saver->lock)
                                 : fail(ERR_OS, "no memory for the records of %d ranks", comm_size(world));
         options_save(options, FOR_TRAIN, &saver->config);
         if (status == OK) status = batches_tokenizer(options, &saver->tokenizer);
@@ -53,7 +27,7 @@ Status saver_open(Saver *saver, const Options *options, Comm *world, Reporter *r
 void saver_close(Saver *saver) {
     if (saver->running) pthread_join(saver->thread, NULL);
     if (saver->phase != SAVER_IDLE && comm_rank(saver->world) == 0) checkpoint_abandon(&saver->names);
-    if (saver->lock >= 0) close(saver->lock);
+    checkpoint_unlock(saver->lock);
     for (int i = 0; saver->records && i < comm_size(saver->world); i++) text_free(&saver->records[i]);
     free(saver->records);
     text_free(&saver->record);
@@ -76,7 +50,7 @@ static Status commit(Saver *saver) {
     TRY(checkpoint_commit(&saver->names, &saver->info, saver->tokenizer, saver->records, saver->num_ranks));
     int64_t retain = o->save_retain_interval == INT_UNSET ? 0 : o->save_retain_interval;
     if (!o->keep_last) return OK;
-    if (checkpoint_prune(o->save, o->keep_last, retain) != OK)
+    if (checkpoint_prune(o->save, saver->info.state.iteration, o->keep_last, retain) != OK)
         fprintf(stderr, "an older checkpoint stays: %s\n", fail_message());
     return OK;
 }

@@ -129,6 +129,8 @@ def gguf_tensors(model):
         if llama and ".k_proj." in name:
             value = paired(value, model.config.num_key_value_heads)
         yield names.get_name(name, try_suffixes=(".weight", ".bias")), value
+    if not llama and "lm_head.weight" not in state_of(model):
+        yield "output.weight", state_of(model)["transformer.wte.weight"].float().numpy()
 
 
 def field(reader, key):
