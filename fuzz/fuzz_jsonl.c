@@ -19,7 +19,7 @@ static void read_values(JsonLine *line, const char *text, size_t bytes) {
         size_t size;
         if (json_line_string(line, &cursor, &string, &size)) continue;
         cursor = (JsonCursor){text, bytes, line->values[k], NULL};
-        bool more = json_line_begins_list(&cursor) && json_line_next_element(&cursor);
+        bool more = json_line_begins_list(&cursor);
         while (more)
             more = json_line_string(line, &cursor, &string, &size) && json_line_next_element(&cursor);
     }

@@ -119,6 +119,14 @@ expect 65 "damaged.bin: byte 100: sequence 0, position 50: token 65535 is not in
 expect 0 "<|endoftext|>" "$trireme" data sample 1 corpus 2 many --seq-length 32 --split 1 \
     --train-samples 50 --samples 20
 expect 64 "did you mean sample?" "$trireme" data smple many
+expect 0 "many: sound" "$trireme" data verify --data-path 1 corpus 2 many
+expect 64 "--split is not for data inspect" "$trireme" data inspect many --split 1,1,1
+expect 64 "--mock-data is not for data verify" "$trireme" data verify --mock-data --vocab-size 9
+expect 64 "--max-bytes is for tokenizer train" "$trireme" tokenizer encode --tokenizer-model corpus --max-bytes 9
+expect 64 "--json-keys names 'a' twice" "$trireme" preprocess --input many.jsonl --output-prefix twice \
+    --vocab-size 300 --json-keys a a
+expect 64 "cannot be part of a file's name" "$trireme" preprocess --input many.jsonl --output-prefix twice \
+    --vocab-size 300 --json-keys a ../b
 expect 78 "use --train-samples N" "$trireme" data sample many --seq-length 32 --first-sample 100000
 
 # ---- memory without data ---------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ preprocess folder --input parts "${vocabulary[@]}"
 expect_same_set one folder
 preprocess piped --input - "${vocabulary[@]}" < <(cat documents.jsonl)
 expect_same_set one piped
+preprocess piped --input - "${vocabulary[@]}" < <(printf '\xef\xbb\xbf' && cat documents.jsonl)
+expect_same_set one piped
 preprocess piped --input - --tokenizer-model one <documents.jsonl.gz
 expect_same_set one piped
 if command -v zstd >/dev/null; then

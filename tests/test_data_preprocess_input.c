@@ -1,8 +1,9 @@
 // However text comes, it gives the same data set: as a file, an archive of several members, through standard
-// input; one long text in stretches as in one piece. Archives that are damaged and texts that are too long are
-// refused by name.
+// input; one long text in stretches as in one piece. Archives that are damaged and texts that are too long
+// are refused by name.
 #include "data/corpus.h"
 #include "data/data.h"
+#include "data/encoding.h"
 #include "harness.h"
 #include <fcntl.h>
 #include <stdlib.h>
@@ -204,6 +205,54 @@ static void cuts_follow_a_letter_or_digit(void) {
     EXPECT(cut_place("a  b", 4) == 1, "between two blanks: %zu", cut_place("a  b", 4));
     EXPECT(cut_place("a\n1 .", 5) == 3, "the last one: %zu", cut_place("a\n1 .", 5));
     EXPECT(cut_place(". \n\xc3\xa9 ", 6) == 0, "not at all: %zu", cut_place(". \n\xc3\xa9 ", 6));
+    static const struct {
+        const char *text;
+        size_t place;
+    } others[] = {{"\xd1\x8f ", 2},
+                  {"\xd1\x90 ", 0},
+                  {"\xe5\xad\x97\n", 3},
+                  {"\xe3\x80\x82\n", 0},
+                  {"\xe3\x81\x82\n", 3},
+                  {"\xed\x95\x9c ", 3},
+                  {"\xad\x97\n", 0},
+                  {"\xe5\xad \xe5\xad\n", 0},
+                  {"\x97 ", 0},
+                  {"\xf0\xa5\xad\x97\n", 0},
+                  {NULL, 0}};
+    for (int i = 0; others[i].text; i++)
+        EXPECT(cut_place(others[i].text, strlen(others[i].text)) == others[i].place, "text %d: %zu", i,
+               cut_place(others[i].text, strlen(others[i].text)));
+}
+
+// A tokenizer whose tokens reach over words must see a text as a whole, whatever it makes of a few of them.
+static void tokens_over_words_forbid_cuts(void) {
+    Tokenizer *t;
+    PieceCounter *counter;
+    Text json = {0};
+    bool may;
+    EXPECT_OK(piece_counter_open(&counter));
+    EXPECT_OK(tokenizer_train(&t, counter, 257, NULL, NULL));
+    EXPECT_OK(may_be_cut(t, &may));
+    EXPECT(may, "GPT-2's pattern may be cut");
+    EXPECT_OK(tokenizer_save(t, path_of("over")));
+    tokenizer_close(t);
+    char *text = NULL;
+    size_t size = 0;
+    EXPECT_OK(file_read(path_of("over.tokenizer.json"), 1 << 20, &text, &size));
+    char *pre = text ? strstr(text, "\"use_regex\": true") : NULL, *end = strstr(text, ": 256}");
+    EXPECT(pre && end, "another tokenizer.json");
+    text_add(&json,
+             "%.*s\"use_regex\": false%.*s: 256, \"x\\u0120\": 257, \"x\\u0120y\": 258},\n\"merges\": "
+             "[\"x \\u0120\", \"x\\u0120 y\"]}}",
+             (int)(pre - text), text, (int)(end - pre - 17), pre + 17);
+    put("over.tokenizer.json", json.data, json.size);
+    EXPECT_OK(tokenizer_open_beside(&t, path_of("over")));
+    EXPECT_OK(may_be_cut(t, &may));
+    EXPECT(!may, "a token reaches over words");
+    tokenizer_close(t);
+    text_free(&json);
+    free(text);
+    piece_counter_close(counter);
 }
 
 static void too_long_is_refused(void) {
@@ -290,6 +339,7 @@ int main(int argc, char **argv) {
         {"damaged_archives_are_refused", damaged_archives_are_refused},
         {"a_long_text_is_one_document", a_long_text_is_one_document},
         {"cuts_follow_a_letter_or_digit", cuts_follow_a_letter_or_digit},
+        {"tokens_over_words_forbid_cuts", tokens_over_words_forbid_cuts},
         {"too_long_is_refused", too_long_is_refused},
         {"max_bytes_of_a_stream", max_bytes_of_a_stream},
         {"a_list_is_sentences", a_list_is_sentences},

@@ -1,6 +1,7 @@
 // The tokenizer: pieces, merging, training, files, round trips.
 #include "base/rng.h"
 #include "data/bpe.h"
+#include "data/bpe_train.h"
 #include "data/data.h"
 #include "data/pieces.h"
 #include "harness.h"
@@ -192,6 +193,31 @@ static void counting_is_order_free(void) {
     piece_counter_close(one);
     piece_counter_close(two);
     piece_counter_close(all);
+}
+
+// Ever new pieces come to an end; those that were there count on.
+static void distinct_pieces_are_bounded(void) {
+    PieceCounts counts = {0};
+    char piece[16];
+    for (int i = 0; i < MAX_DISTINCT_PIECES + 1000; i++) {
+        snprintf(piece, sizeof piece, "%x", i);
+        piece_counts_add(&counts, piece, strlen(piece), 1);
+    }
+    EXPECT(counts.pieces.count == MAX_DISTINCT_PIECES, "%u pieces", counts.pieces.count);
+    piece_counts_add(&counts, "2a", 2, 5);
+    EXPECT(counts.counts[42] == 6, "%lld", (long long)counts.counts[42]);
+    bytes_map_free(&counts.pieces);
+    free(counts.counts);
+    counts = (PieceCounts){0};
+    char large[MAX_TRAINED_PIECE_BYTES];
+    memset(large, 'x', sizeof large);
+    for (int i = 0; i < MAX_DISTINCT_BYTES / MAX_TRAINED_PIECE_BYTES + 9; i++) {
+        memcpy(large, &i, sizeof i);
+        piece_counts_add(&counts, large, sizeof large, 1);
+    }
+    EXPECT(counts.pieces.pool_bytes <= MAX_DISTINCT_BYTES, "%zu bytes", counts.pieces.pool_bytes);
+    bytes_map_free(&counts.pieces);
+    free(counts.counts);
 }
 
 static void vocabulary_sizes_are_checked(void) {
@@ -454,6 +480,7 @@ int main(int argc, char **argv) {
         {"trains_as_by_hand", trains_as_by_hand},
         {"ties_go_to_smaller_ids", ties_go_to_smaller_ids},
         {"counting_is_order_free", counting_is_order_free},
+        {"distinct_pieces_are_bounded", distinct_pieces_are_bounded},
         {"vocabulary_sizes_are_checked", vocabulary_sizes_are_checked},
         {"random_bytes_come_back", random_bytes_come_back},
         {"every_character_is_valid_and_comes_back", every_character_is_valid_and_comes_back},

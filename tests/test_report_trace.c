@@ -1,9 +1,9 @@
 // The file of --trace, from the ranks that write it to the report that reads it.
 #include "base/trace.h"
+#include "formats/formats.h"
 #include "harness.h"
 #include "report/report.h"
 #include "train/internal.h"
-#include <json-c/json.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,20 +110,22 @@ static Told tell_run(const char *path, int trace_events, int before) {
 
 // ---- what any viewer expects --------------------------------------------------------------------
 
-static struct json_object *member(struct json_object *object, const char *name) {
-    struct json_object *value = NULL;
-    json_object_object_get_ex(object, name, &value);
-    return value;
-}
-
-static const char *text_of(struct json_object *object, const char *name) {
-    const char *text = json_object_get_string(member(object, name));
+static const char *text_of(const Json *object, const char *name) {
+    const char *text = json_string(json_member(object, name));
     return text ? text : "";
 }
 
+static int64_t number_of(const Json *object, const char *name) {
+    int64_t number = -1;
+    json_int(json_member(object, name), &number);
+    return number;
+}
+
 // In nanoseconds, exactly.
-static int64_t time_of(struct json_object *event, const char *name) {
-    return (int64_t)llround(1e3 * json_object_get_double(member(event, name)));
+static int64_t time_of(const Json *event, const char *name) {
+    double us = NAN;
+    json_double(json_member(event, name), &us);
+    return (int64_t)llround(1e3 * us);
 }
 
 typedef struct {
@@ -158,24 +160,27 @@ static void is_a_chrome_trace(void) {
     Told told = tell_run(path, EVENTS, 0);
     EXPECT(told.status == OK && !told.lost, "%s", fail_message());
     EXPECT(access(path_of("chrome.json.tmp"), F_OK) != 0, "the temporary file is left");
-    struct json_object *root = json_object_from_file(path_of("chrome.json"));
-    struct json_object *events = root ? member(root, "traceEvents") : NULL;
-    EXPECT(events, "%s", json_util_get_last_err());
-    size_t count = events ? json_object_array_length(events) : 0, num_slices = 0;
+    char *text;
+    size_t size;
+    Json *root;
+    EXPECT_OK(file_read(path_of("chrome.json"), 64 << 20, &text, &size));
+    EXPECT_OK(json_parse(&root, text, size, "chrome.json"));
+    const Json *events = json_member(root, "traceEvents");
+    EXPECT(events && events->type == JSON_ARRAY, "no traceEvents");
+    size_t count = events ? events->count : 0, num_slices = 0;
     TraceSlice *slices = calloc(count + 1, sizeof *slices);
     int names = 0, messages = 0, waits = 0;
     for (size_t i = 0; i < count; i++) {
-        struct json_object *e = json_object_array_get_idx(events, i);
-        names += !strcmp(text_of(member(e, "args"), "name"), "rank 3 tp1 dp0 pp1");
+        const Json *e = &events->items[i];
+        names += !strcmp(text_of(json_member(e, "args"), "name"), "rank 3 tp1 dp0 pp1");
         messages += !strcmp(text_of(e, "name"), "send") &&
-                    !strcmp(text_of(member(e, "args"), "group"), "pp") &&
-                    json_object_get_int64(member(member(e, "args"), "bytes")) == 4096;
+                    !strcmp(text_of(json_member(e, "args"), "group"), "pp") &&
+                    number_of(json_member(e, "args"), "bytes") == 4096;
         waits += !strcmp(text_of(e, "cat"), "waits");
         if (strcmp(text_of(e, "ph"), "X")) continue;
         int64_t start = time_of(e, "ts");
         slices[num_slices++] =
-            (TraceSlice){json_object_get_int64(member(e, "pid")), json_object_get_int64(member(e, "tid")),
-                         start, start + time_of(e, "dur")};
+            (TraceSlice){number_of(e, "pid"), number_of(e, "tid"), start, start + time_of(e, "dur")};
     }
     // 8 computes, 2 messages, 2 waits, the optimizer and the step itself.
     EXPECT(num_slices == 4 * NUM_STEPS * 14, "%zu slices", num_slices);
@@ -183,7 +188,8 @@ static void is_a_chrome_trace(void) {
            "%d names, %d messages, %d waits", names, messages, waits);
     expect_nested(slices, num_slices);
     free(slices);
-    json_object_put(root);
+    json_free(root);
+    free(text);
 }
 
 // ---- what the report makes of it ----------------------------------------------------------------

@@ -28,10 +28,10 @@ static const Screen screens[] = {
      {OPT_input, OPT_output_prefix, OPT_vocab_size, OPT_tokenizer_model, OPT_vocab_file, OPT_merge_file,
       OPT_json_keys, OPT_append_eod, OPT_workers, OPT_max_bytes, OPT_config, -1}},
     {FOR_TOKENIZER,
-     "trireme tokenizer train --input src/ --vocab-size 32768 --output FOLDER    # tokenizer.json and more\n"
-     "trireme tokenizer encode --tokenizer-model PATH [FILE ...]                 # ids, a line for each file\n"
-     "trireme tokenizer decode --tokenizer-model PATH [FILE ...]                 # ids back to text\n"
-     "trireme tokenizer inspect --tokenizer-model PATH                           # kind, size, patterns\n"
+     "trireme tokenizer train --input src/ --vocab-size 32768 --output FOLDER # tokenizer.json and more\n"
+     "trireme tokenizer encode --tokenizer-model PATH [FILE ...]              # ids, a line for each file\n"
+     "trireme tokenizer decode --tokenizer-model PATH [FILE ...]              # ids back to text\n"
+     "trireme tokenizer inspect --tokenizer-model PATH                        # kind, size, patterns\n"
      "\nWithout FILE encode and decode read standard input.\n",
      {OPT_tokenizer_model, OPT_vocab_file, OPT_merge_file, OPT_input, OPT_vocab_size, OPT_output,
       OPT_json_keys, OPT_max_bytes, -1}},
@@ -63,7 +63,7 @@ static const Screen screens[] = {
       OPT_num_samples, OPT_stop, OPT_tokenizer_model, OPT_ranks, OPT_tensor_model_parallel_size,
       OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
     {FOR_EVALUATE,
-     "trireme evaluate --load checkpoints --data-path corpus             # perplexity of the validation share\n"
+     "trireme evaluate --load checkpoints --data-path corpus           # perplexity of the validation share\n"
      "trireme evaluate --load checkpoints --data-path held-out --split 0,1,0               # of a whole set\n"
      "trireme evaluate --load checkpoints --requests tasks.jsonl --output answers.jsonl\n",
      {OPT_load, OPT_data_path, OPT_split, OPT_seq_length, OPT_requests, OPT_output, OPT_micro_batch_size,

@@ -3,8 +3,10 @@
 #include <string.h>
 
 void piece_counts_add(PieceCounts *counts, const char *piece, size_t bytes, int64_t times) {
+    bool added, full = counts->pieces.count >= MAX_DISTINCT_PIECES ||
+                       counts->pieces.pool_bytes + bytes >= MAX_DISTINCT_BYTES;
     if (bytes > MAX_TRAINED_PIECE_BYTES) return;
-    bool added;
+    if (full && bytes_map_find(&counts->pieces, piece, bytes) == NOT_FOUND) return;
     uint32_t i = bytes_map_add(&counts->pieces, piece, bytes, &added);
     grow_array(&counts->counts, sizeof *counts->counts, (size_t)i + 1, &counts->capacity);
     counts->counts[i] = added ? times : counts->counts[i] + times;
@@ -31,6 +33,8 @@ typedef struct {
     int32_t left, right;
     uint32_t pair;
 } Queued;
+
+enum { ANY = -1 };
 
 typedef struct {
     Bpe *bpe;
@@ -93,7 +97,8 @@ static bool most_frequent(Trainer *t, Queued *best) {
 
 // ---- Counting pairs in words --------------------------------------------------------------------------
 
-static void count_pair(Trainer *t, uint32_t word, int32_t left, int32_t right) {
+// `list`: the word may not be in the pair's list yet.
+static void count_pair(Trainer *t, uint32_t word, int32_t left, int32_t right, bool list) {
     bool added;
     uint32_t index = pair_map_add(&t->map, left, right, &added);
     if (added) {
@@ -102,7 +107,7 @@ static void count_pair(Trainer *t, uint32_t word, int32_t left, int32_t right) {
     }
     Pair *pair = &t->pairs[index];
     pair->count += t->words[word].times;
-    if (!pair->num_words || pair->words[pair->num_words - 1] != word) {
+    if (list && (!pair->num_words || pair->words[pair->num_words - 1] != word)) {
         grow_array(&pair->words, sizeof *pair->words, pair->num_words + 1, &pair->capacity);
         pair->words[pair->num_words++] = word;
     }
@@ -112,9 +117,13 @@ static void count_pair(Trainer *t, uint32_t word, int32_t left, int32_t right) {
     t->touched[t->num_touched++] = index;
 }
 
-static void count_word(Trainer *t, uint32_t word) {
+// Of a word in which a merge has made `merged`, other pairs were there before. ANY: of a new word.
+static void count_word(Trainer *t, uint32_t word, int32_t merged) {
     const Word *w = &t->words[word];
-    for (int i = 0; i + 1 < w->length; i++) count_pair(t, word, w->symbols[i], w->symbols[i + 1]);
+    for (int i = 0; i + 1 < w->length; i++) {
+        int32_t left = w->symbols[i], right = w->symbols[i + 1];
+        count_pair(t, word, left, right, merged == ANY || left == merged || right == merged);
+    }
 }
 
 static void uncount_word(Trainer *t, uint32_t word) {
@@ -191,7 +200,7 @@ static void merge_pair(Trainer *t, Queued best) {
         if (!contains(w, best.left, best.right)) continue;
         uncount_word(t, words[i]);
         replace(w, best.left, best.right, result);
-        count_word(t, words[i]);
+        count_word(t, words[i], result);
     }
     free(words);
     queue_touched(t);
@@ -209,7 +218,7 @@ static void trainer_open(Trainer *t, Bpe *bpe, const PieceCounts *counts) {
         const char *piece = bytes_map_at(&counts->pieces, i, &bytes);
         t->words[i] = (Word){at, (int)bytes, counts->counts[i]};
         for (size_t k = 0; k < bytes; k++) *at++ = bpe->byte_ids[(unsigned char)piece[k]];
-        count_word(t, i);
+        count_word(t, i, ANY);
     }
     queue_touched(t);
 }

@@ -13,6 +13,10 @@ typedef struct {
 // quadratic.
 enum { MAX_TRAINED_PIECE_BYTES = 256 };
 
+// What bounds memory: of ever new pieces (random letters; Chinese, of which a whole clause is a piece) those
+// that came first are counted, wherever they occur.
+enum { MAX_DISTINCT_PIECES = 1 << 20, MAX_DISTINCT_BYTES = 32 << 20 };
+
 void piece_counts_add(PieceCounts *counts, const char *piece, size_t bytes, int64_t times);
 
 // Fills an empty model: at most `vocab_size` (> 256) tokens. The rule is tokenizer_train's.

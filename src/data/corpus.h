@@ -2,9 +2,9 @@
 //
 // A file whose name ends in .jsonl (or .json, when it is named itself) holds one JSON document per line,
 // blank lines aside; any other file is one document of text; each also as .gz or .zst. Folders are read
-// recursively, without hidden entries and links, sorted by path. Files with a NUL among their first 256 KiB are
-// no text: they are left out and counted. "-" is standard input: JSON lines when its first character that is
-// not blank is '{', else text.
+// recursively, without hidden entries and links, sorted by path. Files with a NUL among their first 256 KiB
+// are no text: they are left out and counted. "-" is standard input: JSON lines when its first character that
+// is not blank is '{', else text.
 #pragma once
 #include "data/source.h"
 
@@ -79,12 +79,14 @@ typedef struct {
 
 void corpus_reader_open(CorpusReader *reader, const Corpus *corpus, ReadOptions options);
 void corpus_reader_close(CorpusReader *reader);
-// The next documents, about BATCH_BYTES of them; none at the end. The same batches whatever the speed at which
-// the input comes. With max_bytes reading stops before the first document that would pass it, ERR_CONFIG when
-// that is the first of all; a text whose length nobody knows before its end (an archive, standard input) ends
-// at the last cut instead. ERR_DATA for lines and stretches that are too long, and for damaged archives.
+// The next documents, about BATCH_BYTES of them; none at the end. The same batches whatever the speed at
+// which the input comes. With max_bytes reading stops before the first document that would pass it,
+// ERR_CONFIG when that is the first of all; a text whose length nobody knows before its end (an archive,
+// standard input) ends at the last cut instead. ERR_DATA for lines and stretches that are too long, and for
+// damaged archives.
 Status corpus_read(CorpusReader *reader, Batch *batch);
 
-// Where a long text is cut: how many of its bytes come before the last blank or line end that follows an ASCII
-// letter or digit; 0: nowhere. GPT-2's pattern and those made after it never put the two into one piece.
+// Where a long text is cut: how many of its bytes come before the last blank or line end that follows a
+// letter or digit (ASCII, Cyrillic, kana, Chinese, Korean); 0: nowhere. GPT-2's pattern and those made after
+// it never put the two into one piece.
 size_t cut_place(const char *text, size_t bytes);

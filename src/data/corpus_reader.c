@@ -41,11 +41,23 @@ static Status open_next(CorpusReader *r) {
 
 // ---- A stretch that can be handed out ---------------------------------------------------------------------
 
+// ASCII; Cyrillic; kana, Chinese and Korean: texts of these may go on for long without an ASCII letter.
+static bool ends_with_letter(const char *text, size_t bytes) {
+    const unsigned char *end = (const unsigned char *)text + bytes;
+    if (end[-1] < 128) return isalnum(end[-1]);
+    unsigned two = bytes > 1 && (end[-2] >> 5) == 6 ? (end[-2] & 31U) << 6 | (end[-1] & 63U) : 0;
+    unsigned three = bytes > 2 && (end[-3] >> 4) == 14 && (end[-2] >> 6) == 2
+                         ? (end[-3] & 15U) << 12 | (end[-2] & 63U) << 6 | (end[-1] & 63U)
+                         : 0;
+    return (end[-1] >> 6) == 2 &&
+           ((two >= 0x410 && two <= 0x44f) || (three >= 0x3041 && three <= 0x3096) ||
+            (three >= 0x30a1 && three <= 0x30fa) || (three >= 0x4e00 && three <= 0x9fa5) ||
+            (three >= 0xac00 && three <= 0xd7a3));
+}
+
 size_t cut_place(const char *text, size_t bytes) {
-    for (size_t i = bytes; i > 1; i--) {
-        unsigned char before = (unsigned char)text[i - 2];
-        if ((text[i - 1] == ' ' || text[i - 1] == '\n') && before < 128 && isalnum(before)) return i - 1;
-    }
+    for (size_t i = bytes; i > 1; i--)
+        if ((text[i - 1] == ' ' || text[i - 1] == '\n') && ends_with_letter(text, i - 1)) return i - 1;
     return 0;
 }
 
@@ -57,7 +69,14 @@ static size_t whole_part(const CorpusReader *r, const char *data, size_t bytes) 
     return end ? (size_t)(end - data) + 1 : 0;
 }
 
+// Windows's programs begin files with a mark of their encoding, which is no JSON.
+static size_t mark_bytes(const char *data, size_t bytes) {
+    return bytes >= 3 && !memcmp(data, "\xef\xbb\xbf", 3) ? 3 : 0;
+}
+
 static bool looks_like_json(const char *data, size_t bytes) {
+    size_t mark = mark_bytes(data, bytes);
+    data += mark, bytes -= mark;
     while (bytes && strchr(" \t\r\n", *data)) data++, bytes--;
     return bytes && *data == '{';
 }
@@ -84,8 +103,9 @@ static Status too_long(const CorpusReader *r) {
                     "lines of it",
                     path, MAX_STRETCH_BYTES);
     return fail(ERR_DATA,
-                "%s: no place to cut in %d bytes: a letter or digit with a blank or line end behind it", path,
-                MAX_STRETCH_BYTES);
+                "%s: no place to cut in %d bytes: a letter or digit with a blank or line end behind it; make "
+                "JSON lines of it",
+                path, MAX_STRETCH_BYTES);
 }
 
 // Doubles what there is, up to one byte more than may be.
@@ -139,6 +159,7 @@ static bool is_blank(const char *line, size_t bytes) {
 }
 
 static Status take_lines(CorpusReader *r, Batch *batch, size_t at) {
+    if (!r->begun) at += mark_bytes(batch->raw + at, batch->raw_bytes - at);
     if (!r->begun) r->num_files++;
     for (size_t bytes; at < batch->raw_bytes; at += bytes) {
         const char *line = batch->raw + at, *end = memchr(line, '\n', batch->raw_bytes - at);
@@ -197,7 +218,6 @@ static bool goes_on(const CorpusReader *r) {
 }
 
 Status corpus_read(CorpusReader *r, Batch *batch) {
-    if (batch->raw_capacity > 8 * BATCH_BYTES) batch_free(batch); // of a large document: it goes back
     batch->count = batch->raw_bytes = 0;
     while (batch->raw_bytes < BATCH_BYTES && goes_on(r)) TRY(read_some(r, batch));
     batch->bytes_read = r->bytes;

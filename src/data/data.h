@@ -24,8 +24,8 @@ typedef struct {
 void token_list_add(TokenList *list, const int32_t *ids, size_t count);
 void token_list_free(TokenList *list);
 
-// Immutable once made: any number of threads may share one.
-// - Byte-level BPE (Radford 2019; Sennrich 2016): GPT-2's two files, Hugging Face's tokenizer.json, tiktoken's
+// Immutable once made: any number of threads may share one. - Byte-level BPE (Radford 2019; Sennrich 2016):
+// GPT-2's two files, Hugging Face's tokenizer.json, tiktoken's
 //   ranks. Any byte string encodes, and decodes to the same bytes: a byte that is not part of valid UTF-8 is
 //   a piece of its own. The "added tokens" of a tokenizer.json are recognised inside text, as Hugging Face
 //   does; the special tokens of the others, such as <|endoftext|>, have no meaning inside a document. A
@@ -100,13 +100,14 @@ Status encoder_encode(Encoder *encoder, const char *text, size_t bytes, TokenLis
 // The same for a single text, such as a prompt: opens an Encoder and closes it.
 Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t bytes, TokenList *out);
 
-// Training a tokenizer needs only how often each piece (word) of the text occurs. One counter per thread,
-// then merge.
+// Training a tokenizer needs only how often each piece (word) of the text occurs. A counter takes 100 MB at
+// most: a million distinct pieces, then no new ones. So the order of what is added and merged counts.
 typedef struct PieceCounter PieceCounter;
 
 Status piece_counter_open(PieceCounter **counter);
 void piece_counter_add(PieceCounter *counter, const char *text, size_t bytes);
 void piece_counter_merge(PieceCounter *into, const PieceCounter *from);
+void piece_counter_clear(PieceCounter *counter); // to count anew
 void piece_counter_close(PieceCounter *counter);
 // Byte-pair encoding: again and again the most frequent adjacent pair becomes a token; of equally frequent
 // pairs the one with the smaller left id, then the smaller right id. Ids: 256 bytes in GPT-2's order, the
@@ -133,9 +134,9 @@ Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_
 
 // Streams documents out. Tokens are 16 bits when the vocabulary has less than 65500, else 32. Memory does not
 // grow with their number: lengths are spooled to a third file until the index is written. Both files appear
-// under their names in indexed_writer_finish; an .idx that exists describes a whole .bin. Temporary files have
-// fixed names and are locked while they are written: those of a run that was killed are used again, those of a
-// run that lives are left alone (ERR_CREATE).
+// under their names in indexed_writer_finish; an .idx that exists describes a whole .bin. Temporary files
+// have fixed names and are locked while they are written: those of a run that was killed are used again,
+// those of a run that lives are left alone (ERR_CREATE).
 typedef struct IndexedWriter IndexedWriter;
 
 Status indexed_writer_open(IndexedWriter **writer, const char *prefix, int vocab_size);
@@ -235,7 +236,8 @@ typedef struct {
     int64_t sequence, offset, count;
 } SamplePiece;
 
-// What sample `index` is put together from, in order: fills at most `most` pieces, returns how many there are.
+// What sample `index` is put together from, in order: fills at most `most` pieces, returns how many there
+// are.
 int gpt_dataset_pieces(const GptDataset *set, int64_t index, SamplePiece *pieces, int most);
 
 // The words of a blend, one after another. Zero-initialise; blend_words_free when done.
@@ -272,8 +274,8 @@ Status batch_fill(const GptDataset *set, BatchPlace place, int32_t *tokens, int3
 
 // ---- trireme preprocess -------------------------------------------------------------------------------
 
-// Text files, folders, JSON lines, archives of them, standard input -> dataset and tokenizer. docs/data.md has
-// the rules. Memory does not grow with the input.
+// Text files, folders, JSON lines, archives of them, standard input -> dataset and tokenizer. docs/data.md
+// has the rules. Memory does not grow with the input.
 typedef struct {
     const char *const *inputs; // files, folders, "-"
     int num_inputs;

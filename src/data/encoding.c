@@ -19,6 +19,7 @@ void slot_close(Slot *slot, int num_outputs) {
         free(slot->outputs[k].parts);
     }
     free(slot->outputs);
+    piece_counter_close(slot->counter);
     batch_free(&slot->batch);
     *slot = (Slot){0};
 }
@@ -35,7 +36,6 @@ Status worker_encodes(Worker *w, const Tokenizer *tokenizer, bool may_cut) {
 }
 
 void worker_close(Worker *w) {
-    piece_counter_close(w->counter);
     encoder_close(w->encoder);
     json_line_free(&w->json);
     *w = (Worker){0};
@@ -82,8 +82,8 @@ static Status encode_text(Worker *w, const Document *d, const char *text, size_t
 static Status take_text(Worker *w, Slot *slot, const Document *d, const char *text, size_t bytes, Output *out,
                         Part part) {
     slot->text_bytes += (int64_t)bytes;
-    if (w->counter) {
-        piece_counter_add(w->counter, text, bytes);
+    if (slot->counter) {
+        piece_counter_add(slot->counter, text, bytes);
         return OK;
     }
     size_t before = out->tokens.count;
@@ -141,15 +141,18 @@ static Status take_document(Worker *w, Slot *slot, const Document *d) {
 
 // ---- A batch ----------------------------------------------------------------------------------------------
 
-// Empty again; what one large document took goes back.
-static void clear(Output *out) {
-    if (out->tokens.capacity > LARGE_BYTES / sizeof(int32_t)) token_list_free(&out->tokens);
-    out->tokens.count = out->num_parts = 0;
+void slot_trim(Slot *slot, int num_outputs) {
+    if (slot->counter) piece_counter_clear(slot->counter);
+    if (slot->batch.raw_capacity > LARGE_BYTES) batch_free(&slot->batch);
+    for (int k = 0; k < num_outputs; k++) {
+        Output *out = &slot->outputs[k];
+        if (out->tokens.capacity > LARGE_BYTES / sizeof(int32_t)) token_list_free(&out->tokens);
+    }
 }
 
 Status encode_batch(Worker *w, Slot *slot) {
     slot->text_bytes = 0;
-    for (int k = 0; k < w->json.num_keys; k++) clear(&slot->outputs[k]);
+    for (int k = 0; k < w->json.num_keys; k++) slot->outputs[k].tokens.count = slot->outputs[k].num_parts = 0;
     for (size_t i = 0; i < slot->batch.count; i++) {
         if (w->stopped && *w->stopped) return fail(INTERRUPTED, "stopped by a signal");
         TRY(take_document(w, slot, &slot->batch.documents[i]));
@@ -194,19 +197,22 @@ static Status all_cut_alike(Encoder *encoder, const char *const *texts, bool *al
     return OK;
 }
 
-// A token that is recognised as a whole and contains a place to cut: "New York".
+// A token that contains a place to cut, recognised as a whole or merged over words: "New York".
 static bool has_token_to_cut(const Tokenizer *tokenizer) {
-    for (int id = 0; id < tokenizer_vocab_size(tokenizer); id++) {
-        TokenType type = tokenizer_token_type(tokenizer, id);
-        const char *spelling = tokenizer_spelling(tokenizer, id);
-        if (type != TOKEN_NORMAL && type != TOKEN_BYTE && cut_place(spelling, strlen(spelling))) return true;
+    Text bytes = {0};
+    bool found = false;
+    for (int32_t id = 0; id < tokenizer_vocab_size(tokenizer) && !found; id++) {
+        bytes.size = 0;
+        found = tokenizer_decode(tokenizer, &id, 1, &bytes) != OK || cut_place(bytes.data, bytes.size);
     }
-    return false;
+    text_free(&bytes);
+    return found;
 }
 
 Status may_be_cut(const Tokenizer *tokenizer, bool *may) {
-    static const char *const texts[] = {"the word", "the\nword", "the\n\n word", "the  word", "it's\n",
-                                        "1 2",      "1\n2",      "1 \n2",        NULL};
+    static const char *const texts[] = {
+        "the word", "the\nword", "the\n\n word", "the  word",         "it's\n",
+        "1 2",      "1\n2",      "1 \n2",        "\xe5\xad\x97\nthe", NULL};
     *may = tokenizer_kind(tokenizer) == TOKENIZER_NULL;
     if (*may || has_token_to_cut(tokenizer)) return OK;
     Encoder *encoder;

@@ -20,13 +20,13 @@ typedef struct {
 
 typedef struct {
     Batch batch;
-    Output *outputs;    // [num_outputs]
-    int64_t text_bytes; // of all documents
+    Output *outputs;       // [num_outputs]
+    PieceCounter *counter; // in the pass that trains a tokenizer, instead
+    int64_t text_bytes;    // of all documents
 } Slot;
 
-// One thread's tools: a counter in the first pass, an encoder in the second.
+// One thread's tools.
 typedef struct {
-    PieceCounter *counter;
     Encoder *encoder;
     const Tokenizer *tokenizer; // the encoder's
     bool may_cut;               // long texts, for it
@@ -43,9 +43,12 @@ void worker_close(Worker *worker);
 
 // INTERRUPTED once `stopped` is set; ERR_DATA with file and line for what is not a JSON object with all keys.
 Status encode_batch(Worker *worker, Slot *slot);
+// Gives back what large documents took of a slot that has been consumed: kept until it is used again, that of
+// many slots would fill memory.
+void slot_trim(Slot *slot, int num_outputs);
 // Hands the slot's tokens to the writers, [num_outputs]; eod < 0: no end of document is written.
 Status write_batch(const Slot *slot, IndexedWriter *const *writers, int num_outputs, int32_t eod);
 
-// Whether long texts may be cut where cut_place says: the tokens of the parts are those of the whole. Found by
-// trying, so that it holds of a tokenizer that puts a blank before every text, or joins words, too.
+// Whether long texts may be cut where cut_place says: the tokens of the parts are those of the whole. Found
+// by trying, so that it holds of a tokenizer that puts a blank before every text, or joins words, too.
 Status may_be_cut(const Tokenizer *tokenizer, bool *may);

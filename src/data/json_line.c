@@ -217,7 +217,10 @@ static bool skip_value(JsonCursor *c, int depth) {
     case 'f': return skip_word(c, "false");
     case 'n': return skip_word(c, "null");
     case 'N': return skip_word(c, "NaN");
-    default: return skip_number(c);
+    default:
+        return first == '-' || first == 'I' || (first >= '0' && first <= '9')
+                   ? skip_number(c)
+                   : wrong(c, "a value is expected");
     }
 }
 

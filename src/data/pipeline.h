@@ -1,5 +1,5 @@
-// Ordered parallel work: one thread produces items, workers work on them, the caller's thread consumes them in
-// the order in which they were produced.
+// Ordered parallel work: one thread produces items, workers work on them, the caller's thread consumes them
+// in the order in which they were produced.
 //
 // Since consuming is in order, the outcome does not depend on the number of workers; since there are finitely
 // many slots, and no more weight in them than `max_weight` unless one item has more alone, neither does the

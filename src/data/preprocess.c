@@ -18,6 +18,7 @@ typedef struct {
     StandardInput standard_input;
     CorpusReader reader;
     atomic_bool cancelled; // the reader gives up waiting
+    PieceCounter *counter; // of all slots, while a tokenizer is trained
     Tokenizer *tokenizer;
     bool may_cut; // long texts, for this tokenizer
     Worker *workers;
@@ -65,7 +66,10 @@ static void note_done(Run *run, const Batch *batch) {
 
 static Status consume_counts(void *self, int at) {
     Run *run = self;
-    note_done(run, &run->slots[at].batch);
+    Slot *slot = &run->slots[at];
+    note_done(run, &slot->batch);
+    piece_counter_merge(run->counter, slot->counter); // in the order of the text
+    slot_trim(slot, run->num_outputs);
     return check_stop(run);
 }
 
@@ -77,13 +81,14 @@ static int64_t num_ends(const Batch *batch) {
 
 static Status consume_tokens(void *self, int at) {
     Run *run = self;
-    const Slot *slot = &run->slots[at];
+    Slot *slot = &run->slots[at];
     TRY(check_stop(run));
     TRY(write_batch(slot, run->writers, run->num_outputs, run->eod));
     int64_t before = run->summary->documents, interval = run->job->log_documents;
     run->summary->documents += num_ends(&slot->batch);
     run->summary->text_bytes += slot->text_bytes;
     note_done(run, &slot->batch);
+    slot_trim(slot, run->num_outputs);
     if (interval > 0 && before / interval != run->summary->documents / interval)
         progress_line(&run->progress, run->done);
     return OK;
@@ -129,32 +134,37 @@ static bool train_tick(void *self, int num_tokens) {
 }
 
 static Status train_from_counts(Run *run) {
-    for (int i = 1; i < run->job->workers; i++)
-        piece_counter_merge(run->workers[0].counter, run->workers[i].counter);
     run->progress =
         progress_start(run->job->progress, run->job->plain, "training the tokenizer", "tokens", 1);
-    Status status =
-        tokenizer_train(&run->tokenizer, run->workers[0].counter, run->job->vocab_size, train_tick, run);
+    Status status = tokenizer_train(&run->tokenizer, run->counter, run->job->vocab_size, train_tick, run);
     progress_end(&run->progress, (Done){run->job->vocab_size, 1});
     return status == OK ? check_stop(run) : status;
 }
 
+static void close_slot_counters(Run *run) {
+    for (int i = 0; i < run->num_slots; i++) {
+        piece_counter_close(run->slots[i].counter);
+        run->slots[i].counter = NULL;
+    }
+}
+
 static Status count_and_train(Run *run) {
     ReadOptions options = {.enough_bytes = PREPROCESS_TRAIN_BYTES, .may_cut = true};
-    for (int i = 0; i < run->job->workers; i++) TRY(piece_counter_open(&run->workers[i].counter));
+    TRY(piece_counter_open(&run->counter));
+    for (int i = 0; i < run->num_slots; i++) TRY(piece_counter_open(&run->slots[i].counter));
     run->standard_input.keep = true;
     TRY(pass(run, "counting words", options, consume_counts));
     run->standard_input.keep = false;
+    close_slot_counters(run);
     return train_from_counts(run);
 }
 
 static Status train_tokenizer(Run *run) {
     double start_s = clock_s();
     Status status = count_and_train(run);
-    for (int i = 0; i < run->job->workers; i++) {
-        piece_counter_close(run->workers[i].counter);
-        run->workers[i].counter = NULL;
-    }
+    close_slot_counters(run);
+    piece_counter_close(run->counter);
+    run->counter = NULL;
     run->summary->train_s = clock_s() - start_s;
     run->summary->vocab_trained = true;
     return status;

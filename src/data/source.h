@@ -1,5 +1,5 @@
-// The bytes of one input, decompressed as they are read: a plain file, gzip (any number of members), Zstandard
-// (any number of frames), or standard input. A stream: memory does not grow with it.
+// The bytes of one input, decompressed as they are read: a plain file, gzip (any number of members),
+// Zstandard (any number of frames), or standard input. A stream: memory does not grow with it.
 #pragma once
 #include "base/error.h"
 #include "base/text.h"
@@ -9,8 +9,8 @@
 
 typedef enum { PLAIN, GZIP, ZSTANDARD } Compression;
 
-// Standard input comes once only. What is read while `keep` is set stays here, and whoever opens it next reads
-// that first. Zero-initialise; text_free(&kept) when done.
+// Standard input comes once only. What is read while `keep` is set stays here, and whoever opens it next
+// reads that first. Zero-initialise; text_free(&kept) when done.
 typedef struct {
     Text kept;
     bool keep;

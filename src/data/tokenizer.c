@@ -178,11 +178,22 @@ void piece_counter_merge(PieceCounter *into, const PieceCounter *from) {
     }
 }
 
+static void free_counts(PieceCounts *counts) {
+    bytes_map_free(&counts->pieces);
+    free(counts->counts);
+    *counts = (PieceCounts){0};
+}
+
+void piece_counter_clear(PieceCounter *counter) {
+    enum { LARGE_BYTES = 1 << 20 };
+    if (counter->counts.pieces.pool_capacity > LARGE_BYTES) free_counts(&counter->counts);
+    bytes_map_clear(&counter->counts.pieces);
+}
+
 void piece_counter_close(PieceCounter *counter) {
     if (!counter) return;
     piece_scanner_close(counter->scanner);
-    bytes_map_free(&counter->counts.pieces);
-    free(counter->counts.counts);
+    free_counts(&counter->counts);
     free(counter);
 }
 

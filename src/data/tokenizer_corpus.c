@@ -1,7 +1,8 @@
 // Training a tokenizer from files: preprocess's first pass alone, on one thread.
 #include "data/encoding.h"
 
-static Status count_pieces(const Corpus *corpus, Worker *worker, Slot *slot, int64_t max_bytes) {
+static Status count_pieces(const Corpus *corpus, Worker *worker, Slot *slot, int64_t max_bytes,
+                           PieceCounter *counter) {
     atomic_bool cancelled = false;
     StandardInput standard_input = {0};
     ReadOptions options = {.max_bytes = max_bytes,
@@ -14,6 +15,8 @@ static Status count_pieces(const Corpus *corpus, Worker *worker, Slot *slot, int
     Status status = corpus_read(&reader, &slot->batch);
     while (status == OK && slot->batch.count) {
         status = encode_batch(worker, slot);
+        piece_counter_merge(counter, slot->counter);
+        slot_trim(slot, worker->json.num_keys);
         if (status == OK) status = corpus_read(&reader, &slot->batch);
     }
     corpus_reader_close(&reader);
@@ -27,10 +30,10 @@ static bool go_on(void *self, int num_tokens) {
 }
 
 static Status train(Tokenizer **tokenizer, const Corpus *corpus, TrainingText *text, Worker *worker,
-                    Slot *slot, int vocab_size) {
-    TRY(piece_counter_open(&worker->counter));
-    TRY(count_pieces(corpus, worker, slot, text->max_bytes));
-    TRY(tokenizer_train(tokenizer, worker->counter, vocab_size, go_on, text));
+                    Slot *slot, PieceCounter *counter, int vocab_size) {
+    TRY(piece_counter_open(&slot->counter));
+    TRY(count_pieces(corpus, worker, slot, text->max_bytes, counter));
+    TRY(tokenizer_train(tokenizer, counter, vocab_size, go_on, text));
     if (go_on(text, 0)) return OK;
     tokenizer_close(*tokenizer);
     *tokenizer = NULL;
@@ -45,7 +48,10 @@ Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_
     TRY(corpus_open(&corpus, text.inputs, text.num_inputs));
     worker_open(&worker, text.json_keys, text.num_json_keys, text.stopped);
     slot_open(&slot, text.num_json_keys);
-    Status status = train(tokenizer, &corpus, &text, &worker, &slot, vocab_size);
+    PieceCounter *counter;
+    Status status = piece_counter_open(&counter);
+    if (status == OK) status = train(tokenizer, &corpus, &text, &worker, &slot, counter, vocab_size);
+    piece_counter_close(counter);
     slot_close(&slot, text.num_json_keys);
     worker_close(&worker);
     corpus_close(&corpus);
