@@ -9,6 +9,7 @@
 // Medians.
 #include "base/text.h"
 #include "comm/comm.h"
+#include "median.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,16 +79,6 @@ enum { NUM_ROWS = sizeof rows / sizeof *rows };
 
 // ---- measuring ----------------------------------------------------------------------------------------
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *times) {
-    qsort(times, REPETITIONS, sizeof *times, by_size);
-    return times[REPETITIONS / 2];
-}
-
 static double time_alone(Bench *b, int row) {
     double times[REPETITIONS];
     rows[row].alone(b);
@@ -98,7 +89,7 @@ static double time_alone(Bench *b, int row) {
         times[i] = clock_s() - start;
         comm_all_reduce_host(b->world, &times[i], 1, REDUCE_MAX);
     }
-    return median(times);
+    return median(times, REPETITIONS);
 }
 
 // Computes for so many seconds, which the polls in between do not count towards; returns the time of the
@@ -132,8 +123,8 @@ static void overlap(Bench *b, int row, double seconds, double *exposed_s, double
         comm_all_reduce_host(b->world, &exposed[i], 1, REDUCE_MAX);
         comm_all_reduce_host(b->world, &polls[i], 1, REDUCE_MAX);
     }
-    *exposed_s = median(exposed);
-    *polls_s = median(polls);
+    *exposed_s = median(exposed, REPETITIONS);
+    *polls_s = median(polls, REPETITIONS);
 }
 
 // Of one poll of `n` receives that nobody answers yet, against none.

@@ -1,5 +1,5 @@
-// How fast `trireme preprocess` is, for each core: text and JSON lines, as files and as archives, from made-up
-// words that are about as frequent and as long as those of a natural language (Zipf).
+// How fast `trireme preprocess` is, for each core: text and JSON lines, as files and as archives, from
+// made-up words that are about as frequent and as long as those of a natural language (Zipf).
 //
 //   bench_data [MEGABYTES]     default 128
 #include "base/rank.h"

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "device/cpu.h"
 #include "device/cpu_vector.h"
+#include "median.h"
 #include <omp.h>
 #include <stdlib.h>
 #include <time.h>
@@ -37,11 +38,6 @@ static double seconds(clockid_t clock) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // The median time of work(self), after one call to warm up.
 static double median_time(int threads, void (*work)(void *self), void *self) {
     clockid_t clock = threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
@@ -53,8 +49,7 @@ static double median_time(int threads, void (*work)(void *self), void *self) {
         work(self);
         total += times[count++] = seconds(clock) - start;
     }
-    qsort(times, (size_t)count, sizeof times[0], by_size);
-    return times[count / 2];
+    return median(times, count);
 }
 
 // ---- ceilings ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 // and what --trace costs. Medians; commands in `./run bench`. Usage: bench_train [fp32|bf16|trace], all in
 // turn without one.
 #include "base/trace.h"
+#include "median.h"
 #include "train/train.h"
 #include <math.h>
 #include <stdio.h>
@@ -39,16 +40,6 @@ static ModelShape gpt2_124m(int sequence, float dropout) {
                         .norm_epsilon = 1e-5f,
                         .init_std = 0.02f,
                         .seed = 1};
-}
-
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, by_size);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
 // ---- matrix products at the model's shapes --------------------------------------------------------------

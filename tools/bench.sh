@@ -4,11 +4,13 @@
 
 bench() {
     local folder=build/bench
-    quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_data
+    quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_train_save bench_data
     say "" "Operations at the shapes of GPT-2 124M (a minute)"
     "$folder/bench_device" --json build/bench_device.json
     say "" "Text to tokens, vocabulary 32000 (half a minute)"
     "$folder/bench_data"
+    say "" "Checkpoints: the disk, and steps during a save (a minute and a half)"
+    "$folder/bench_train_save" build
     say "" "Training steps of GPT-2 124M (about ten minutes, 8 GB of memory)"
     bench_steps "$folder/bench_train" | tee build/bench_train.log
 }
