@@ -59,7 +59,22 @@ run_and_kill() { # LOG
         ((RANDOM % 2)) && victims=("${victims[RANDOM % ${#victims[@]}]}")
         kill -9 "${victims[@]}" 2>/dev/null
     fi
-    wait $pid 2>/dev/null
+    end_launcher "$pid"
+    wait "$pid" 2>/dev/null
+}
+
+# mpirun ends a job that has lost a rank within two seconds, but can wait for ever when ranks die while it still
+# starts others.
+end_launcher() { # PID
+    local tenths
+    [[ ${command[0]} == mpirun ]] || return 0
+    for tenths in {1..100}; do
+        kill -0 "$1" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    echo "mpirun was killed after $tenths tenths of a second"
+    pkill -9 -P "$1"
+    kill -9 "$1"
 }
 
 seconds=1.2

@@ -163,7 +163,7 @@ static void wrong_amount(void) {
     EXPECT(!file_exists(path.text), "a broken file stays");
 }
 
-// ---- hostile files ------------------------------------------------------------------------------------------
+// ---- hostile files ----------------------------------------------------------------------------------------
 
 static Status open_bytes(const char *data, size_t size) {
     Path path = path_of("hostile.gguf");

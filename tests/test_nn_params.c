@@ -62,8 +62,8 @@ static void blocks_are_cut_one_by_one(void) {
     params_free(&params);
 }
 
-// However a share is cut into stretches, the rectangles of each are where its elements are in the whole tensor, and
-// leave out the padding alone.
+// However a share is cut into stretches, the rectangles of each are where its elements are in the whole
+// tensor, and leave out the padding alone.
 static void expect_rects(const Param *p, int tp, int rank, int pieces) {
     enum { MOST = 24 * 48 };
     float whole[MOST], local[MOST], back[MOST];

@@ -27,7 +27,7 @@ lint_format() {
     local file wrong=()
     while IFS= read -r file; do
         clang-format-14 "$file" | cmp -s - "$file" || wrong+=("$file")
-    done < <(find src tests bench fuzz -name '*.[ch]' | sort)
+    done < <(find src tests bench fuzz -name '*.[ch]' -o -name '*.cc' | sort)
     [[ ${#wrong[@]} -eq 0 ]] || { echo "clang-format-14 -i ${wrong[*]}" && return 1; }
 }
 

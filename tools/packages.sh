@@ -28,6 +28,9 @@ lint_packages=(
     "clang-format-14 command:clang-format-14"
     "shellcheck command:shellcheck"
 )
+demo_packages=(
+    "procps command:pgrep"
+)
 test_packages=(
     "clang command:clang"
     "libomp-dev openmp:clang"
