@@ -162,6 +162,8 @@ typedef struct {
 
 // Without --save there is nothing to do here and in all that follows.   Collective over the world, all of it.
 Status saver_open(Saver *saver, const Options *options, Comm *world, Reporter *reporter);
+// With --async-save the memory of the copy, before the first step: later saves take none.
+Status saver_take_memory(Saver *saver, Engine *engine);
 void saver_close(Saver *saver);
 // Saves the run as it is, after what is still being saved. With --async-save it returns when a copy is taken,
 // but for the last of the run. A failure is told and forgiven once; not twice in a row, and not the last.

@@ -401,6 +401,7 @@ static Status train(TrainingRun *run) {
     TRY(trace_file_start(&run->trace, run->options));
     if (run->reporter) reporter_start(run->reporter, &run->spec, engine_memory(run->engine));
     TRY(load_checkpoint(run));
+    TRY(saver_take_memory(&run->saver, run->engine));
     Status status = loop(run);
     if (status == OK || status == INTERRUPTED) sum_up(run);
     return write_trace(run, status);

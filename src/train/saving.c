@@ -24,6 +24,12 @@ Status saver_open(Saver *saver, const Options *options, Comm *world, Reporter *r
     return comm_agree(world, status);
 }
 
+Status saver_take_memory(Saver *saver, Engine *engine) {
+    const Options *o = saver->options;
+    if (!o->save || !o->async_save) return OK;
+    return comm_agree(saver->world, engine_state(engine, o->save_optim, true, &saver->state));
+}
+
 void saver_close(Saver *saver) {
     if (saver->running) pthread_join(saver->thread, NULL);
     if (saver->phase != SAVER_IDLE && comm_rank(saver->world) == 0) checkpoint_abandon(&saver->names);
