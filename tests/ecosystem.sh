@@ -8,7 +8,7 @@ set -uo pipefail
 trireme=$(readlink -f "$1")
 print_logits=$(readlink -f "$2")
 here=$(cd "${BASH_SOURCE%/*}" && pwd)
-export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error TOKENIZERS_PARALLELISM=false
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error TOKENIZERS_PARALLELISM=false
 export TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 
 # The newest that work with the torch 1.13, NumPy 1.24 and Python 3.11 of Debian 12.

@@ -100,6 +100,9 @@ static bool matters(const ConfigLine *heading) {
     return false;
 }
 
+// When a run leaves is no part of its numbers.
+static bool is_about_leaving(const ConfigLine *line) { return !strncmp(line->name, "exit_", 5); }
+
 // One line that names what will not go on as before.
 static void tell_changes(const Options *o, const char *saved, Reporter *reporter) {
     Text now = {0}, changes = {0};
@@ -109,7 +112,8 @@ static void tell_changes(const Options *o, const char *saved, Reporter *reporter
     const char *rest = text_string(&now);
     while (next_line(&rest, &line)) {
         if (!line.value_size) section_matters = line.name_size && matters(&line);
-        if (!line.value_size || !section_matters || !find_line(saved, &line, &before)) continue;
+        if (!line.value_size || !section_matters || is_about_leaving(&line)) continue;
+        if (!find_line(saved, &line, &before)) continue;
         if (line.value_size == before.value_size &&
             !strncmp(line.value, before.value, (size_t)line.value_size))
             continue;
