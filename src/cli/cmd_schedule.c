@@ -13,7 +13,7 @@ typedef struct {
     const Options *options;
     const ScheduleKind *kind; // NULL: from a file
     ScheduleSpec spec;        // its costs are those of the drawing, whatever the kind
-} Request;
+} ScheduleRequest;
 
 static int or_default(int value, int otherwise) { return value == INT_UNSET ? otherwise : value; }
 
@@ -65,8 +65,8 @@ static int group_of(const Options *options, const ScheduleKind *kind, ScheduleSp
     return 0;
 }
 
-static Status request_of(const Options *options, Request *request) {
-    *request = (Request){.options = options};
+static Status request_of(const Options *options, ScheduleRequest *request) {
+    *request = (ScheduleRequest){.options = options};
     ScheduleSpec *spec = &request->spec;
     TRY(costs_of(options, &spec->costs));
     if (options->from) return OK;
@@ -104,7 +104,7 @@ static int terminal_columns(void) {
 
 static bool wants_colour(void) { return isatty(STDOUT_FILENO) && !getenv("NO_COLOR"); }
 
-static void add_title(const Request *request, const Schedule *schedule, Text *out) {
+static void add_title(const ScheduleRequest *request, const Schedule *schedule, Text *out) {
     text_add(out, "%s: %d pipeline rank%s", request->kind ? request->kind->name : request->options->from,
              schedule->num_ranks, schedule->num_ranks > 1 ? "s" : "");
     if (schedule->num_chunks > 1) text_add(out, " of %d chunks", schedule->num_chunks);
@@ -113,14 +113,14 @@ static void add_title(const Request *request, const Schedule *schedule, Text *ou
 }
 
 // Whether the times are those that the formulas of the kinds are for.
-static bool has_formula(const Request *request) {
+static bool has_formula(const ScheduleRequest *request) {
     const ScheduleCosts *costs = &request->spec.costs;
     if (!request->kind || costs->hop_us > 0 || isnan(request->kind->bubble(&request->spec))) return false;
     bool equal = costs->backward_us == 2 * costs->forward_us && costs->weight_fraction == 0.5;
     return equal || !request->kind->splits_backward;
 }
 
-static void add_bubble(const Request *request, const Schedule *schedule, const Simulation *simulation,
+static void add_bubble(const ScheduleRequest *request, const Schedule *schedule, const Simulation *simulation,
                        Text *out) {
     text_add(out, "bubble  %.4f of the ideal time (%.1f %% of the total)", simulation->bubble,
              100 * simulation->bubble / (1 + simulation->bubble));
@@ -139,7 +139,7 @@ static Status write_drawing(const Options *options, const Text *svg) {
 
 static int columns_of(const Options *options) { return or_default(options->width, terminal_columns()); }
 
-static Status report(const Request *request, const Schedule *schedule, const Simulation *simulation) {
+static Status report(const ScheduleRequest *request, const Schedule *schedule, const Simulation *simulation) {
     Text text = {0}, title = {0}, svg = {0};
     Status status = OK;
     add_title(request, schedule, &title);
@@ -227,7 +227,7 @@ static Status check_words(const Options *options) {
 
 Status cmd_schedule(Options *options) {
     tell_notes(options);
-    Request request;
+    ScheduleRequest request;
     Schedule schedule;
     Simulation simulation;
     TRY(check_words(options));

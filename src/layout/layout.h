@@ -5,7 +5,8 @@
 // A pipeline schedule is a list of small instructions per pipeline rank. Generators emit compute order only;
 // one lowering pass places every send and receive; one walk proves the list complete, ordered and unable to
 // hang, and with costs instead of ones it is the simulator. The executor, the drawing and the log line of a
-// hang read the same list.
+// hang read the same list. For plans, which ask for thousands of times, a replay of the compute order alone
+// gives the simulator's numbers.
 #pragma once
 #include "base/error.h"
 #include "base/text.h"
@@ -131,7 +132,17 @@ typedef struct {
     // cost the same.
     const double *stage_forward_us, *stage_backward_us;
     double weight_fraction; // of backward_us that BACKWARD_WEIGHT takes, the rest is BACKWARD_INPUT
-    double hop_us;          // from the end of a SEND's compute to its arrival
+    double hop_us;          // from a SEND to its arrival
+    // [stages - 1], of a message either way between stage s and the next; NULL: hop_us. Nothing is sent, and
+    // nothing counted, where both are on one rank.
+    const double *edge_hop_us;
+    // [stages - 1], of programs that block in their messages, as Megatron-LM's of 2021 do: how long one keeps
+    // its sender and its receiver from computing. What lies between two computes of a rank, sends and
+    // receives, is one call that begins when the first of them ends. NULL: computes go on meanwhile.
+    const double *edge_hold_us;
+    // [stages], of REDUCE_GRADS: it begins when the list comes to it and the rank's reduction before is over,
+    // and goes on beside what follows. NULL: 0.
+    const double *stage_reduce_us;
 } ScheduleCosts;
 
 // What schedule_create makes a schedule from.
@@ -166,6 +177,9 @@ extern const ScheduleKind schedule_kinds[];
 extern const int num_schedule_kinds;
 const ScheduleKind *schedule_kind(const char *name); // NULL when unknown
 
+// Compute order only, neither messages nor proof: all that schedule_replay needs. ERR_CONFIG with the broken
+// rule when the kind refuses the shape.
+Status schedule_order(Schedule *schedule, const ScheduleSpec *spec);
 // Generates, lowers and verifies. A SEND is posted right after its compute. ERR_CONFIG with the broken rule
 // when the kind refuses the shape.
 Status schedule_create(Schedule *schedule, const ScheduleSpec *spec);
@@ -249,12 +263,17 @@ typedef struct {
 } Span;
 
 typedef struct {
-    double total_us; // makespan
-    double ends_us;  // when computes end, all added up: larger when any was delayed
-    double bubble;   // total / (mean busy time of the ranks) - 1: the paper's bubble over the ideal time
-    int *peak_stash; // [num_ranks] chunk activations held at once
-    double *busy_us; // [num_ranks]
-    Span **spans;    // [num_ranks][program count]: when each instruction runs; a SEND ends when it arrives
+    double total_us;      // makespan
+    double computed_us;   // the same without the reductions that go on at the end
+    double ends_us;       // when computes end, all added up: larger when any was delayed
+    double bubble;        // computed / (mean busy time of the ranks) - 1: the paper's, over the ideal time
+    int *peak_stash;      // [num_ranks] chunk activations held at once
+    double *busy_us;      // [num_ranks] computing
+    double *message_us;   // [num_ranks] held up by messages; the rest of computed_us a rank waits for others
+    double *gradients_us; // [stages] when the last gradient of a stage is there to be reduced
+    // [num_ranks][program count]: when each instruction runs; a SEND ends when it arrives. NULL after
+    // schedule_replay.
+    Span **spans;
 } Simulation;
 
 // Costs from what was measured of each stage. `times` [3 * stages], in us of one microbatch, is borrowed:
@@ -262,4 +281,8 @@ typedef struct {
 ScheduleCosts schedule_costs_of_stages(const double *times, int stages);
 // Walks a verified schedule with costs.
 void schedule_simulate(const Schedule *schedule, ScheduleCosts costs, Simulation *out);
+// The same numbers, but for the spans, from the computes alone of what schedule_order or schedule_create made:
+// as if a rank had as many buffers as it sends messages.
+void schedule_replay(const Schedule *schedule, ScheduleCosts costs, Simulation *out);
+// The schedule may be NULL where there are no spans.
 void simulation_destroy(Simulation *simulation, const Schedule *schedule);

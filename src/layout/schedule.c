@@ -170,7 +170,7 @@ static void find_homes(Schedule *schedule) {
     }
 }
 
-Status schedule_create(Schedule *schedule, const ScheduleSpec *spec) {
+Status schedule_order(Schedule *schedule, const ScheduleSpec *spec) {
     *schedule = (Schedule){0};
     const ScheduleKind *kind;
     char why[256];
@@ -180,9 +180,14 @@ Status schedule_create(Schedule *schedule, const ScheduleSpec *spec) {
     schedule_shape(schedule, spec->ranks, spec->chunks, spec->microbatches);
     kind->generate(spec, schedule);
     find_homes(schedule);
+    return OK;
+}
+
+Status schedule_create(Schedule *schedule, const ScheduleSpec *spec) {
+    TRY(schedule_order(schedule, spec));
     schedule_lower(schedule, spec->receive_ahead);
     Status proved = schedule_prove(schedule);
-    CHECK(proved == OK, "%s of %d ranks, %d chunks, %d microbatches: %s", kind->name, spec->ranks,
+    CHECK(proved == OK, "%s of %d ranks, %d chunks, %d microbatches: %s", spec->kind, spec->ranks,
           spec->chunks, spec->microbatches, fail_message());
     return OK;
 }

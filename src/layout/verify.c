@@ -85,6 +85,19 @@ static Status check_reduce(Check *check, int at, Instr in) {
     return OK;
 }
 
+static Status wrong_peer(const Check *check, int at, Instr in, int partner) {
+    const Schedule *s = check->schedule;
+    char text[16];
+    instr_print(s, in, text);
+    if (partner < 0)
+        return fail(
+            ERR_DATA,
+            "rank %d instr %d: %s has no other end: stage %d of %d has no such neighbour on another rank",
+            check->rank, at, text, schedule_stage(s, check->rank, in.chunk), s->num_ranks * s->num_chunks);
+    return fail(ERR_DATA, "rank %d instr %d: %s names rank %d, but the neighbouring stage is on rank %d",
+                check->rank, at, text, in.peer, partner);
+}
+
 static Status check_instr(Check *check, int at, Instr in) {
     const Schedule *s = check->schedule;
     bool reduce = in.op == OP_REDUCE_GRADS,
@@ -96,17 +109,8 @@ static Status check_instr(Check *check, int at, Instr in) {
     if (reduce) return check_reduce(check, at, in);
     OpKind kind = schedule_ops[in.op].kind;
     if (kind == COMPUTE) return check_order(check, at, in);
-    char text[16];
-    instr_print(s, in, text);
     int partner = schedule_partner(s, check->rank, in.chunk, (ScheduleOp)in.op);
-    if (partner < 0)
-        return fail(
-            ERR_DATA,
-            "rank %d instr %d: %s has no other end: stage %d of %d has no such neighbour on another rank",
-            check->rank, at, text, schedule_stage(s, check->rank, in.chunk), s->num_ranks * s->num_chunks);
-    if (partner != in.peer)
-        return fail(ERR_DATA, "rank %d instr %d: %s names rank %d, but the neighbouring stage is on rank %d",
-                    check->rank, at, text, in.peer, partner);
+    if (partner < 0 || partner != in.peer) return wrong_peer(check, at, in, partner);
     return check_order(check, at, in);
 }
 

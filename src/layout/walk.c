@@ -2,6 +2,7 @@
 // first, so one walk in any order stands for all: if it ends, no execution hangs. With costs, the same walk
 // is the simulator. A rank that must wait is left until a post on the channel wakes it: the time is linear in
 // the number of instructions.
+#include "layout/clock.h"
 #include "layout/parts.h"
 #include <stdlib.h>
 
@@ -40,7 +41,7 @@ typedef struct {
 
 typedef struct {
     int at; // next instruction
-    double clock_us, busy_us, ends_us;
+    Clock clock;
     Item *items;
     Pool pools[NUM_HOLDS];
     const Channel *waits_on; // NULL while it can go on
@@ -48,7 +49,7 @@ typedef struct {
 
 typedef struct {
     const Schedule *schedule;
-    ScheduleCosts costs;
+    StageCosts *costs;
     bool training;
     Simulation *out; // or NULL
     Channel *channels;
@@ -114,7 +115,7 @@ static void close_runner(Runner *runner) {
 
 static void walk_open(Walk *walk, const Schedule *schedule, ScheduleCosts costs, bool training) {
     size_t ranks = (size_t)schedule->num_ranks;
-    *walk = (Walk){.schedule = schedule, .costs = costs, .training = training};
+    *walk = (Walk){.schedule = schedule, .costs = stage_costs(schedule, costs), .training = training};
     open_channels(walk);
     walk->runners = layout_take(ranks, sizeof *walk->runners);
     walk->awake = layout_take(ranks, sizeof *walk->awake);
@@ -133,6 +134,7 @@ static void walk_close(Walk *walk) {
     free(walk->runners);
     free(walk->leaving);
     free(walk->channels);
+    free(walk->costs);
 }
 
 // ---- messages -----------------------------------------------------------------------------------------
@@ -179,14 +181,12 @@ static Status match(const Walk *walk, const Channel *channel, int ticket) {
                 text, sent.instr.microbatch, from);
 }
 
-// A send arrives after its hop; a receive is there at once. `sent` is what a buffer that is given back waits
-// for.
-static Status run_message(Walk *walk, int rank, Instr in, Sent *sent) {
+// At `us` a send arrives, or a receive is posted. `sent` is what a buffer that is given back waits for.
+static Status run_message(Walk *walk, int rank, Instr in, double us, Sent *sent) {
     Runner *self = &walk->runners[rank];
     Channel *channel = channel_of(walk, rank, in);
     bool sends = schedule_ops[in.op].kind == SEND;
-    Post entry = {in, self->at, self->clock_us + (sends ? walk->costs.hop_us : 0)};
-    int ticket = post(sends ? &channel->sends : &channel->receives, entry);
+    int ticket = post(sends ? &channel->sends : &channel->receives, (Post){in, self->at, us});
     if (sends)
         *sent = (Sent){channel, ticket};
     else
@@ -258,22 +258,26 @@ static void change_buffers(const Walk *walk, int rank, int microbatch, const Hol
 
 // ---- the walk -----------------------------------------------------------------------------------------
 
-static double duration_us(const Walk *walk, int rank, Instr in) {
-    const ScheduleCosts *costs = &walk->costs;
-    int stage = schedule_stage(walk->schedule, rank, in.chunk), chunks = walk->schedule->num_chunks;
-    double forward = costs->stage_forward_us ? costs->stage_forward_us[stage] : costs->forward_us / chunks;
-    double backward = costs->stage_forward_us ? costs->stage_backward_us[stage] : costs->backward_us / chunks;
-    if (in.op == OP_FORWARD) return forward;
-    if (in.op == OP_BACKWARD) return backward;
-    return backward * (in.op == OP_BACKWARD_INPUT ? 1 - costs->weight_fraction : costs->weight_fraction);
+static Span run_reduce(const Walk *walk, int rank, int stage) {
+    Clock *clock = &walk->runners[rank].clock;
+    if (walk->out && walk->out->gradients_us) walk->out->gradients_us[stage] = clock->now_us;
+    double start_us = clock_reduce(clock, walk->costs[stage].reduce_us);
+    return (Span){start_us, clock->reduced_us};
 }
 
-static void run_compute(const Walk *walk, int rank, Instr in) {
-    Runner *self = &walk->runners[rank];
-    double us = duration_us(walk, rank, in);
-    self->clock_us += us;
-    self->busy_us += us;
-    self->ends_us += self->clock_us;
+static Span run_timed(const Walk *walk, int rank, Instr in, double ready_us) {
+    Clock *clock = &walk->runners[rank].clock;
+    ScheduleOpInfo info = schedule_ops[in.op];
+    int stage = schedule_stage(walk->schedule, rank, in.chunk);
+    const StageCosts *costs = &walk->costs[stage];
+    if (info.kind == COMPUTE) {
+        Edge from = in.op == OP_BACKWARD_WEIGHT ? (Edge){0} : costs->edges[!info.direction];
+        double start_us = clock_compute(clock, ready_us, from, costs->compute_us[in.op]);
+        return (Span){start_us, clock->now_us};
+    }
+    clock->now_us = ready_us;
+    if (info.kind == REDUCE) return run_reduce(walk, rank, stage);
+    return (Span){ready_us, info.kind == SEND ? clock_send(clock, costs->edges[info.direction]) : ready_us};
 }
 
 static Status step(Walk *walk, int rank, Instr in) {
@@ -281,17 +285,14 @@ static Status step(Walk *walk, int rank, Instr in) {
     OpKind kind = schedule_ops[in.op].kind;
     if (!walk->training && schedule_ops[in.op].direction == BACKWARDS) return OK;
     HoldChanges changes = schedule_holds(walk->schedule, rank, in, walk->training);
-    double start_us = self->clock_us;
+    double ready_us = self->clock.now_us;
     Sent sent = {0};
-    if (!input_arrived(walk, rank, in, &start_us) || !buffers_left(self, &changes, &start_us)) return OK;
+    if (!input_arrived(walk, rank, in, &ready_us) || !buffers_left(self, &changes, &ready_us)) return OK;
     change_buffers(walk, rank, in.microbatch, &changes, true, sent);
-    self->clock_us = start_us;
-    if (kind == COMPUTE) run_compute(walk, rank, in);
-    if (kind == SEND || kind == RECV) TRY(run_message(walk, rank, in, &sent));
+    Span span = run_timed(walk, rank, in, ready_us);
+    if (kind == SEND || kind == RECV) TRY(run_message(walk, rank, in, span.end_us, &sent));
     change_buffers(walk, rank, in.microbatch, &changes, false, sent);
-    if (walk->out && walk->out->spans)
-        walk->out->spans[rank][self->at] =
-            (Span){start_us, self->clock_us + (kind == SEND ? walk->costs.hop_us : 0)};
+    if (walk->out && walk->out->spans) walk->out->spans[rank][self->at] = span;
     return OK;
 }
 
@@ -363,35 +364,19 @@ Status schedule_walk(const Schedule *schedule, ScheduleCosts costs, bool trainin
     walk_open(&walk, schedule, costs, training);
     walk.out = out;
     Status status = walk_all(&walk);
-    for (int r = 0; out && r < schedule->num_ranks; r++) {
-        if (out->busy_us) out->busy_us[r] = walk.runners[r].busy_us;
-        out->ends_us += walk.runners[r].ends_us;
-        if (walk.runners[r].clock_us > out->total_us) out->total_us = walk.runners[r].clock_us;
-    }
+    for (int r = 0; out && r < schedule->num_ranks; r++) simulation_add(out, r, &walk.runners[r].clock);
     walk_close(&walk);
     return status;
 }
 
 void schedule_simulate(const Schedule *schedule, ScheduleCosts costs, Simulation *out) {
-    size_t ranks = (size_t)schedule->num_ranks;
-    *out = (Simulation){.peak_stash = layout_take(ranks, sizeof *out->peak_stash),
-                        .busy_us = layout_take(ranks, sizeof *out->busy_us),
-                        .spans = layout_take(ranks, sizeof *out->spans)};
+    simulation_open(out, schedule);
+    out->spans = layout_take((size_t)schedule->num_ranks, sizeof *out->spans);
     for (int r = 0; r < schedule->num_ranks; r++) {
         out->peak_stash[r] = schedule_peak_stash(schedule, r);
         out->spans[r] = layout_take((size_t)schedule->programs[r].count, sizeof **out->spans);
     }
     Status status = schedule_walk(schedule, costs, true, out);
     CHECK(status == OK, "an unverified schedule is simulated: %s", fail_message());
-    double busy_us = 0;
-    for (int r = 0; r < schedule->num_ranks; r++) busy_us += out->busy_us[r];
-    out->bubble = busy_us > 0 ? out->total_us * schedule->num_ranks / busy_us - 1 : 0;
-}
-
-void simulation_destroy(Simulation *simulation, const Schedule *schedule) {
-    for (int r = 0; simulation->spans && r < schedule->num_ranks; r++) free(simulation->spans[r]);
-    free(simulation->spans);
-    free(simulation->busy_us);
-    free(simulation->peak_stash);
-    *simulation = (Simulation){0};
+    simulation_sum_up(out, schedule->num_ranks);
 }

@@ -1,0 +1,94 @@
+#include "layout/clock.h"
+#include "layout/parts.h"
+#include <stdlib.h>
+
+static double later(double a_us, double b_us) { return a_us > b_us ? a_us : b_us; }
+
+// ---- costs --------------------------------------------------------------------------------------------
+
+static Edge edge_of(const Schedule *schedule, const ScheduleCosts *costs, int edge) {
+    bool inside = edge >= 0 && edge < schedule->num_ranks * schedule->num_chunks - 1;
+    if (!inside || schedule_home_rank(schedule, edge) == schedule_home_rank(schedule, edge + 1))
+        return (Edge){0};
+    return (Edge){costs->edge_hop_us ? costs->edge_hop_us[edge] : costs->hop_us,
+                  costs->edge_hold_us ? costs->edge_hold_us[edge] : 0};
+}
+
+static StageCosts costs_of_stage(const Schedule *schedule, const ScheduleCosts *costs, int stage) {
+    int chunks = schedule->num_chunks;
+    double forward = costs->stage_forward_us ? costs->stage_forward_us[stage] : costs->forward_us / chunks;
+    double backward = costs->stage_forward_us ? costs->stage_backward_us[stage] : costs->backward_us / chunks;
+    return (StageCosts){
+        .compute_us = {[OP_FORWARD] = forward,
+                       [OP_BACKWARD] = backward,
+                       [OP_BACKWARD_INPUT] = backward * (1 - costs->weight_fraction),
+                       [OP_BACKWARD_WEIGHT] = backward * costs->weight_fraction},
+        .reduce_us = costs->stage_reduce_us ? costs->stage_reduce_us[stage] : 0,
+        .edges = {
+            [FORWARDS] = edge_of(schedule, costs, stage), [BACKWARDS] = edge_of(schedule, costs, stage - 1)}};
+}
+
+StageCosts *stage_costs(const Schedule *schedule, ScheduleCosts costs) {
+    int stages = schedule->num_ranks * schedule->num_chunks;
+    StageCosts *table = layout_take((size_t)stages, sizeof *table);
+    for (int stage = 0; stage < stages; stage++) table[stage] = costs_of_stage(schedule, &costs, stage);
+    return table;
+}
+
+// ---- clocks -------------------------------------------------------------------------------------------
+
+double clock_send(Clock *clock, Edge edge) {
+    clock->held_us = later(clock->held_us, clock->now_us + edge.hold_us);
+    return clock->now_us + edge.hop_us;
+}
+
+double clock_compute(Clock *clock, double ready_us, Edge edge, double us) {
+    double free_us = later(clock->held_us, clock->now_us + edge.hold_us);
+    double start_us = later(ready_us, free_us);
+    clock->message_us += free_us - clock->now_us;
+    clock->now_us = clock->held_us = start_us + us;
+    clock->busy_us += us;
+    clock->ends_us += clock->now_us;
+    return start_us;
+}
+
+double clock_reduce(Clock *clock, double us) {
+    double start_us = later(clock->reduced_us, clock->now_us);
+    clock->reduced_us = start_us + us;
+    return start_us;
+}
+
+// ---- results ------------------------------------------------------------------------------------------
+
+void simulation_open(Simulation *simulation, const Schedule *schedule) {
+    size_t ranks = (size_t)schedule->num_ranks, stages = ranks * (size_t)schedule->num_chunks;
+    *simulation = (Simulation){.peak_stash = layout_take(ranks, sizeof *simulation->peak_stash),
+                               .busy_us = layout_take(ranks, sizeof *simulation->busy_us),
+                               .message_us = layout_take(ranks, sizeof *simulation->message_us),
+                               .gradients_us = layout_take(stages, sizeof *simulation->gradients_us)};
+}
+
+void simulation_add(Simulation *simulation, int rank, const Clock *clock) {
+    double free_us = later(clock->now_us, clock->held_us);
+    if (simulation->busy_us) simulation->busy_us[rank] = clock->busy_us;
+    if (simulation->message_us) simulation->message_us[rank] = clock->message_us + free_us - clock->now_us;
+    simulation->ends_us += clock->ends_us;
+    simulation->computed_us = later(simulation->computed_us, free_us);
+    simulation->total_us = later(simulation->total_us, later(free_us, clock->reduced_us));
+}
+
+void simulation_sum_up(Simulation *simulation, int ranks) {
+    double busy_us = 0;
+    for (int r = 0; r < ranks; r++) busy_us += simulation->busy_us[r];
+    simulation->bubble = busy_us > 0 ? simulation->computed_us * ranks / busy_us - 1 : 0;
+}
+
+void simulation_destroy(Simulation *simulation, const Schedule *schedule) {
+    for (int r = 0; simulation->spans && r < schedule->num_ranks; r++) free(simulation->spans[r]);
+    free(simulation->spans);
+    free(simulation->gradients_us);
+    free(simulation->message_us);
+    free(simulation->busy_us);
+    free(simulation->peak_stash);
+    *simulation = (Simulation){0};
+}
