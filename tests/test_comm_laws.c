@@ -349,6 +349,45 @@ static void law_counts(Comm *world) {
     comm_close(group);
 }
 
+typedef struct {
+    int calls;
+    double bytes;
+    const Comm *group; // of the last call, and what it was
+    CommOp op;
+    DType dtype;
+} Heard;
+
+static void hear(void *self, const Comm *group, CommOp op, DType dtype, size_t bytes) {
+    Heard *heard = self;
+    heard->calls++;
+    heard->bytes += (double)bytes;
+    heard->group = group, heard->op = op, heard->dtype = dtype;
+}
+
+// A listener of the world hears of each group what the group counts.
+static void law_listening(Comm *world) {
+    Comm *alone;
+    Heard heard = {0};
+    int me = comm_rank(world);
+    EXPECT_OK(comm_split(world, "alone", &me, 1, &alone));
+    Tensor x = tensor_new(10, BF16);
+    double all = comm_counts(world)[COMM_ALL_REDUCE].bytes;
+    comm_on_call(world, hear, &heard);
+    comm_all_reduce(world, NULL, x, REDUCE_SUM);
+    EXPECT(heard.group == world && heard.op == COMM_ALL_REDUCE && heard.dtype == BF16, "heard of a %s of %s",
+           comm_op_name(heard.op), comm_name(heard.group));
+    EXPECT(heard.bytes == comm_counts(world)[COMM_ALL_REDUCE].bytes - all, "%g bytes", heard.bytes);
+    Request gather = comm_all_gather_start(alone, NULL, x, x);
+    EXPECT(heard.group == alone && heard.op == COMM_ALL_GATHER, "heard of a %s", comm_op_name(heard.op));
+    EXPECT(heard.bytes == 60 && heard.calls == 2, "%g bytes in %d calls", heard.bytes, heard.calls);
+    comm_wait(alone, NULL, &gather);
+    comm_on_call(world, NULL, NULL);
+    comm_barrier(world);
+    EXPECT(heard.calls == 2, "heard after it was taken back");
+    free(x.data);
+    comm_close(alone);
+}
+
 static Status all_laws(Comm *world, void *arg) {
     (void)arg;
     law_broadcast(world);
@@ -364,6 +403,7 @@ static Status all_laws(Comm *world, void *arg) {
     law_barrier(world);
     law_agree(world);
     law_counts(world);
+    law_listening(world);
     return OK;
 }
 

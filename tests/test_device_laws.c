@@ -351,6 +351,44 @@ static void hook_is_called(void) {
     }
 }
 
+typedef struct {
+    DeviceOp op;
+    Matmul args;
+    OpCount sum;
+} Heard;
+
+static void hear(void *self, DeviceOp op, const void *args, OpCount one) {
+    Heard *heard = self;
+    heard->op = op;
+    if (op == OP_MATMUL) heard->args = *(const Matmul *)args;
+    heard->sum.calls += one.calls, heard->sum.flops += one.flops, heard->sum.bytes += one.bytes;
+}
+
+// What a listener is told of each operation adds up to the counts.
+static void listeners_hear_what_is_counted(void) {
+    static const char *const KINDS[] = {"reference", "cpu", "check", "null"};
+    for (int i = 0; i < 4; i++) {
+        Bench b = bench_open(KINDS[i], 1);
+        Heard heard = {0};
+        Tensor x = normals(&b, 2, 3), y = normals(&b, 3, 5), d = zeros_of(&b, F32, 2, 5);
+        device_counts_reset(b.device);
+        device_on_operation(b.device, hear, &heard);
+        matmul(b.device, b.stream, (Matmul){.a = x, .b = y, .d = d});
+        EXPECT(heard.op == OP_MATMUL && heard.args.d.data == d.data, "%s: heard of %s", KINDS[i],
+               device_op_name(heard.op));
+        EXPECT(heard.sum.flops == 60 && heard.sum.bytes == 4 * (6 + 15 + 10), "%s: %g flops, %g bytes",
+               KINDS[i], heard.sum.flops, heard.sum.bytes);
+        add(b.device, b.stream, (Add){x, x});
+        double bytes = device_counts(b.device)[OP_MATMUL].bytes + device_counts(b.device)[OP_ADD].bytes;
+        EXPECT(heard.op == OP_ADD && heard.sum.calls == 2 && heard.sum.bytes == bytes, "%s: %g bytes of %g",
+               KINDS[i], heard.sum.bytes, bytes);
+        device_on_operation(b.device, NULL, NULL);
+        add(b.device, b.stream, (Add){x, x});
+        EXPECT(heard.sum.calls == 2, "%s: heard after it was taken back", KINDS[i]);
+        bench_close(&b);
+    }
+}
+
 // ---- views ------------------------------------------------------------------------------------------------
 
 static void parts_of_tensors(void) {
@@ -402,6 +440,7 @@ int main(int argc, char **argv) {
                                       {"null_has_no_numbers", null_has_no_numbers},
                                       {"null_stands_for_another", null_stands_for_another},
                                       {"hook_is_called", hook_is_called},
+                                      {"listeners_hear_what_is_counted", listeners_hear_what_is_counted},
                                       {"parts_of_tensors", parts_of_tensors},
                                       {0}},
                        argc, argv);

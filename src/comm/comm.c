@@ -99,6 +99,11 @@ const char *comm_name(const Comm *comm) { return comm->group->name; }
 const CommCount *comm_counts(const Comm *comm) { return comm->counts; }
 void comm_use_device(Comm *world, Device *device) { world->world->device = device; }
 
+void comm_on_call(Comm *world, OnCall *hook, void *self) {
+    world->world->listener = hook;
+    world->world->listener_self = self;
+}
+
 Status comm_split(Comm *parent, const char *name, const int *ranks, int num_ranks, Comm **group) {
     bool present = false;
     CHECK(num_ranks > 0, "group %s of %d ranks", name, num_ranks);
@@ -148,6 +153,8 @@ static Request post(Comm *comm, Call call) {
     CommCount *count = &comm->counts[call.op];
     count->calls++;
     count->bytes += (double)call.bytes;
+    const World *world = comm->world;
+    if (world->listener) world->listener(world->listener_self, comm, call.op, call.dtype, call.bytes);
     bool message = is_message(&call), alone = comm->group->size == 1;
     if (!alone)
         rank_event(ops[call.op].event, (int64_t)call.count,

@@ -112,4 +112,10 @@ typedef enum {
     NUM_COMM_OPS
 } CommOp;
 
+const char *comm_op_name(CommOp op);            // "all_reduce"
 const CommCount *comm_counts(const Comm *comm); // [NUM_COMM_OPS] of this group since its start
+// Called for every call of any group of this world once it is counted: `bytes` is what it adds there, `dtype`
+// that of its tensors (F64 of host values that are added up; of other host bytes it says nothing). NULL:
+// nobody listens.
+typedef void OnCall(void *self, const Comm *group, CommOp op, DType dtype, size_t bytes);
+void comm_on_call(Comm *world, OnCall *hook, void *self);

@@ -24,6 +24,8 @@ struct World {
     Comm comm; // of all ranks
     const CommOptions *options;
     Device *device;
+    OnCall *listener; // told of every call; may be NULL
+    void *listener_self;
     Request first, last; // in the order of their start
     Request pool;
 };

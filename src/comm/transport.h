@@ -55,7 +55,6 @@ struct Transport {
 };
 
 enum { MAX_OP_BYTES = 256, MAX_CHANNELS = 1 << 13, HOST_CHANNEL = MAX_CHANNELS - 1 };
-const char *comm_op_name(CommOp op); // "all_reduce"
 #define POLL_S 0.1
 
 // Fills the head of a new group from its parent (NULL: the world, of ranks 0..num_ranks-1; `rank` is ours).

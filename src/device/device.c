@@ -155,6 +155,11 @@ void device_on_launch(Device *device, void (*hook)(void *self), void *self) {
     device->hook_self = self;
 }
 
+void device_on_operation(Device *device, OnOperation *hook, void *self) {
+    device->listener = hook;
+    device->listener_self = self;
+}
+
 // ---- memory -----------------------------------------------------------------------------------------------
 
 Memory device_memory(Device *device) {

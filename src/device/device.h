@@ -128,6 +128,10 @@ void device_counts_reset(Device *device);
 // Called before every operation, on every kind of device: lets messages under way advance while a long step
 // computes. NULL: nothing.
 void device_on_launch(Device *device, void (*hook)(void *self), void *self);
+// Called for every operation once it is counted: `args` is its argument struct, `one` what the call adds to
+// the counts. NULL: nobody listens.
+typedef void OnOperation(void *self, DeviceOp op, const void *args, OpCount one);
+void device_on_operation(Device *device, OnOperation *hook, void *self);
 
 // ---- operations: matrix products --------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ struct Device {
     OpCount counts[NUM_DEVICE_OPS];
     void (*hook)(void *self); // called before every operation; may be NULL
     void *hook_self;
+    OnOperation *listener; // told of every operation; may be NULL
+    void *listener_self;
     Guard guard;         // checking device
     uintptr_t next_fake; // null device
 };

@@ -117,13 +117,15 @@ static double op_flops(DeviceOp op, const void *args) {
 }
 
 static void count(Device *device, DeviceOp op, const void *args) {
-    OpCount *total = &device->counts[op];
+    OpCount *total = &device->counts[op], one = {.calls = 1, .flops = op_flops(op, args)};
     const OpRow *row = &op_rows[op];
     const Tensor *tensors = args;
-    total->calls++;
-    total->flops += op_flops(op, args);
     for (int i = 0; i < row->reads + row->writes; i++)
-        if (tensors[i].data) total->bytes += (double)tensor_bytes(tensors[i]);
+        if (tensors[i].data) one.bytes += (double)tensor_bytes(tensors[i]);
+    total->calls++;
+    total->flops += one.flops;
+    total->bytes += one.bytes;
+    if (device->listener) device->listener(device->listener_self, op, args, one);
     Tensor result = tensors[row->reads];
     rank_event(row->event, result.rows, result.cols, 0);
 }

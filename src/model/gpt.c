@@ -97,13 +97,15 @@ Status gpt_place(Gpt *gpt, Arena *arena) {
     Context *c = gpt->context;
     if (shape->position != POSITION_ROTARY) return OK;
     int64_t rows = shape->sequence, columns = rotary_columns(shape);
+    gpt->rotary_table = tensor_take(arena, "rotary positions", rows, columns, F32);
+    for (int i = 0; i < shape->layers; i++) gpt->layers[i].attention.rotary_table = gpt->rotary_table;
+    // Making it takes milliseconds, and nobody would read it.
+    if (!device_computes(c->device)) return OK;
     float *host = malloc((size_t)(rows * columns) * sizeof *host);
     if (!host) return fail(ERR_OS, "no memory for the table of rotary positions");
-    gpt->rotary_table = tensor_take(arena, "rotary positions", rows, columns, F32);
     fill_rotary(shape, host);
     device_upload(c->device, c->stream, gpt->rotary_table, host);
     free(host);
-    for (int i = 0; i < shape->layers; i++) gpt->layers[i].attention.rotary_table = gpt->rotary_table;
     return OK;
 }
 

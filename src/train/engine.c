@@ -24,6 +24,10 @@ struct Engine {
     Microbatch *microbatches;
     float *host_losses;
     bool first, last; // this rank holds the first, the last stage
+    // Of a recorded step; NULL: nobody listens.
+    const StepListener *listener;
+    Stage stage; // the model's
+    Instr at;    // the compute that runs; op NUM_SCHEDULE_OPS: none
 };
 
 static int64_t step_tokens(const Engine *e) {
@@ -78,6 +82,53 @@ static void take_batches(Engine *e) {
     if (e->spec.masked) e->mask = tensor_take(&e->run, "loss mask", m, tokens, F32);
 }
 
+// ---- listening to a step ------------------------------------------------------------------------
+
+static const Instr no_compute = {.op = NUM_SCHEDULE_OPS};
+
+static Instr compute(const Engine *e, ScheduleOp op, int chunk, const Microbatch *mb) {
+    return (Instr){(uint8_t)op, (uint8_t)chunk, -1, (int32_t)(mb - e->microbatches)};
+}
+
+static void noted_forward(void *self, int chunk, Slot *slot, const Microbatch *mb) {
+    Engine *e = self;
+    e->at = compute(e, OP_FORWARD, chunk, mb);
+    e->stage.forward(e->stage.self, chunk, slot, mb);
+    e->at = no_compute;
+}
+
+static void noted_backward(void *self, int chunk, Slot *slot, const Microbatch *mb, Halves halves,
+                           bool final) {
+    static const ScheduleOp ops[] = {
+        [INPUT_HALF] = OP_BACKWARD_INPUT, [WEIGHT_HALF] = OP_BACKWARD_WEIGHT, [BOTH_HALVES] = OP_BACKWARD};
+    Engine *e = self;
+    e->at = compute(e, ops[halves], chunk, mb);
+    e->stage.backward(e->stage.self, chunk, slot, mb, halves, final);
+    e->at = no_compute;
+}
+
+// The model's, which notes what runs as long as somebody listens.
+static Stage engine_stage(Engine *e) {
+    Stage stage = e->stage = gpt_stage(e->gpt);
+    e->at = no_compute;
+    if (e->listener) stage.self = e, stage.forward = noted_forward, stage.backward = noted_backward;
+    return stage;
+}
+
+static const Instr *compute_now(const Engine *e) { return e->at.op == NUM_SCHEDULE_OPS ? NULL : &e->at; }
+
+static void tell_operation(void *self, DeviceOp op, const void *args, OpCount one) {
+    const Engine *e = self;
+    e->listener->operation(e->listener->self, compute_now(e), op, args, one);
+}
+
+static void tell_call(void *self, const Comm *group, CommOp op, DType dtype, size_t bytes) {
+    const Engine *e = self;
+    e->listener->call(e->listener->self, compute_now(e), group, op, dtype, bytes);
+}
+
+// ---- opening, all of it -------------------------------------------------------------------------
+
 static Status open_model(Engine *e) {
     int stages[SCHEDULE_MAX_CHUNKS], v = e->spec.num_chunks;
     for (int c = 0; c < v; c++) stages[c] = schedule_stage(&e->schedule, e->context.place.pp, c);
@@ -93,7 +144,7 @@ static Status open_model(Engine *e) {
                             e->spec.overlap_weights));
     e->context.watch = grad_reducer_watch(&e->reducer);
     PipelineSpec pipeline = {.schedule = &e->schedule,
-                             .stage = gpt_stage(e->gpt),
+                             .stage = engine_stage(e),
                              .arena = &e->run,
                              .stash_bytes = e->memory.stash,
                              .recomputed_bytes = e->memory.recomputed,
@@ -190,6 +241,11 @@ typedef struct {
     Text *map; // or NULL
 } Measurement;
 
+typedef struct {
+    const EngineSpec *spec;
+    const StepListener *listener;
+} Recording;
+
 static double counted_flops(const Device *device) {
     const OpCount *counts = device_counts(device);
     double flops = 0;
@@ -241,12 +297,40 @@ static Status measure_share(Comm *world, void *arg) {
     return status;
 }
 
+static Status launch_alone(const EngineSpec *spec, int rank, RankMain *rank_main, void *job) {
+    CommOptions options = {
+        .transport = "null", .ranks = grid_size(spec->grid), .null_rank = rank, .timeout_s = 60};
+    return comm_launch(options, rank_main, job);
+}
+
 Status engine_measure(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map) {
     *memory = (EngineMemory){0};
     Measurement job = {spec, memory, map};
-    CommOptions options = {
-        .transport = "null", .ranks = grid_size(spec->grid), .null_rank = rank, .timeout_s = 60};
-    return comm_launch(options, measure_share, &job);
+    return launch_alone(spec, rank, measure_share, &job);
+}
+
+static Status record_share(Comm *world, void *arg) {
+    const Recording *job = arg;
+    const StepListener *listener = job->listener;
+    Engine *e = calloc(1, sizeof *e);
+    if (!e) return fail(ERR_OS, "no memory for a recorded run");
+    e->listener = listener;
+    Status status = open_share(e, job->spec, world, &(EngineMemory){0});
+    if (status == OK) {
+        listener->opened(listener->self, &e->params);
+        device_on_operation(e->device, tell_operation, e);
+        comm_on_call(world, tell_call, e);
+        engine_train(e, (Batch){.num_microbatches = job->spec->num_microbatches},
+                     (StepOptions){.loss_scale = 1});
+        comm_on_call(world, NULL, NULL);
+    }
+    engine_close(e);
+    return status;
+}
+
+Status engine_record(const EngineSpec *spec, int rank, const StepListener *listener) {
+    Recording job = {spec, listener};
+    return launch_alone(spec, rank, record_share, &job);
 }
 
 static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, const EngineMemory *memory) {

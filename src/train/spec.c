@@ -17,7 +17,7 @@ int threads_per_rank(const Options *o, int ranks_here) {
     return threads > 0 ? threads : 1;
 }
 
-static ModelShape model_shape(const Options *o, int vocabulary) {
+ModelShape options_model(const Options *o, int vocabulary) {
     const RunShape *shape = &o->shape;
     return (ModelShape){
         .layers = o->num_layers,
@@ -140,7 +140,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
     const RunShape *shape = &o->shape;
     *spec = (EngineSpec){
         .grid = {shape->tp, shape->dp, shape->pp},
-        .shape = model_shape(o, vocabulary),
+        .shape = options_model(o, vocabulary),
         .mode = model_mode(o),
         .schedule = shape->schedule,
         .num_chunks = shape->vp,

@@ -52,6 +52,20 @@ typedef struct Engine Engine;
 
 // `map` (may be NULL) receives the blocks of the arenas, a line each.
 Status engine_measure(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map);
+
+// Who is told what a step asks for. `at`: the compute of the pipeline's program that asks; NULL outside of
+// them, where messages between stages, reductions of gradients and the optimizer are. What is handed over is
+// valid during the call.
+typedef struct {
+    void *self;
+    void (*opened)(void *self, const Params *params); // before the step
+    void (*operation)(void *self, const Instr *at, DeviceOp op, const void *args, OpCount one);
+    void (*call)(void *self, const Instr *at, const Comm *group, CommOp op, DType dtype, size_t bytes);
+} StepListener;
+// Runs a step as one rank like engine_measure, and tells each operation of the device and each call of a
+// group, in the order in which the rank makes them.
+Status engine_record(const EngineSpec *spec, int rank, const StepListener *listener);
+
 // Measures, then takes the memory and initialises the model.   Collective over the world, which is
 // grid_size(spec->grid).
 Status engine_open(Engine **engine, const EngineSpec *spec, Comm *world);
@@ -155,6 +169,8 @@ void loss_scaler_update(LossScaler *scaler, bool overflow);
 // --threads, or this machine's processors shared out over its ranks, within what this process may use (a
 // launcher may have bound it).
 int threads_per_rank(const Options *options, int ranks_here);
+// What the model is that resolved options ask for.
+ModelShape options_model(const Options *options, int vocabulary);
 // What resolved options ask of an engine. `room` [engine_spec_room] receives the lists that the spec borrows:
 // the layers of each stage, where they are not cut evenly, and the run's smaller batches.   ERR_CONFIG when
 // --pipeline-model-parallel-layout is not one of this model.
