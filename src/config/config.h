@@ -25,12 +25,15 @@ typedef enum {
     FOR_IMPORT = 512,
     FOR_GENERATE = 1024,
     FOR_EVALUATE = 2048,
+    FOR_PLAN = 4096,
+    FOR_BENCH = 8192,
     FOR_RUN = FOR_TRAIN | FOR_MEMORY,          // a training run, done or only measured
+    FOR_DESIGN = FOR_RUN | FOR_PLAN,           // ... or planned
     FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,   // a trained model at work
     FOR_TEXT = FOR_PREPROCESS | FOR_TOKENIZER, // text on its way to tokens
     FOR_SOURCE = FOR_MODEL | FOR_EXPORT,       // what reads a model with --load
-    EVERY_VERB = 4095,
-    COMMAND_LINE_ONLY = 4096, // about this invocation alone: neither read from a file nor saved
+    EVERY_VERB = 16383,
+    COMMAND_LINE_ONLY = 16384, // about this invocation alone: neither read from a file nor saved
 } Verb;
 
 typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;
@@ -118,7 +121,7 @@ Status options_parse(Options *options, Verb verb, int argc, char **argv);
 void options_destroy(Options *options);
 // Checks every rule for training on `world_size` ranks and fills what was left open (origin FROM_MODEL or
 // DERIVED) and `shape`. FOR_MEMORY asks for no data, length and learning rate, but for a vocabulary: their
-// rules and members of `shape` are left out. ERR_CONFIG with one message: the rule, the values, one that
+// rules and members of `shape` are left out. FOR_PLAN asks for what the model is alone, as of one rank. ERR_CONFIG with one message: the rule, the values, one that
 // works.
 Status options_resolve(Options *options, int world_size);
 // --schedule-times as numbers (RunShape.schedule_times); part of options_resolve, for the verb schedule.

@@ -52,6 +52,18 @@ static const Screen screens[] = {
       OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size, OPT_schedule,
       OPT_use_distributed_optimizer, OPT_sequence_parallel, OPT_recompute_granularity, OPT_recompute_method,
       OPT_bf16, OPT_config, -1}},
+    {FOR_PLAN,
+     "trireme plan --model gpt3-175b --gpus 1024 --machine dgx-a100 --gbs 1536 --tokens 300B   # the best\n"
+     "trireme plan --model gpt3-175b --gpus 1024 --machine dgx-a100 --gbs 1536 --tp 8 --pp 16 --mbs 1\n"
+     "trireme plan --rows measured.csv --stack megatron-lm-2021 --loo         # errors on measured runs\n"
+     "trireme plan --calibrate measured.csv --stack megatron-lm-2021 --output mine.yaml\n"
+     "Sizes that are given are kept, the others are sought; with t, p and b given that run alone is priced.\n",
+     {OPT_model, OPT_gpus, OPT_machine, OPT_global_batch_size, OPT_tensor_model_parallel_size,
+      OPT_pipeline_model_parallel_size, OPT_micro_batch_size, OPT_tokens, OPT_price, OPT_stack, OPT_json,
+      OPT_html, OPT_rows, OPT_calibrate, -1}},
+    {FOR_BENCH,
+     "trireme bench --machine laptop.yaml           # a minute; then: trireme plan --machine laptop.yaml ...\n",
+     {OPT_machine, OPT_threads, OPT_bf16, -1}},
     {FOR_MODELS,
      "trireme models                                # then: trireme train --model NAME ...\n",
      {OPT_help_all, -1}},

@@ -98,7 +98,7 @@ Status model_is_known(Options *o) {
     preset_number(o, OPT_seq_length, model->sequence);
     if (!strcmp(o->position_embedding_type, "learned_absolute"))
         preset_number(o, OPT_max_position_embeddings, model->sequence);
-    if (o->store->verb == FOR_MEMORY && !names_tokenizer_files(o))
+    if ((o->store->verb & (FOR_MEMORY | FOR_PLAN)) && !names_tokenizer_files(o))
         preset_number(o, OPT_vocab_size, model->vocabulary);
     return OK;
 }

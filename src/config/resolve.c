@@ -20,10 +20,10 @@ static Status required_options(Options *o) {
         Verb verbs;
         const char *such_as;
     } required[] = {
-        {OPT_num_layers, FOR_RUN, "12; or --model gpt2-124m"},
-        {OPT_hidden_size, FOR_RUN, "768"},
-        {OPT_num_attention_heads, FOR_RUN, "12"},
-        {OPT_seq_length, FOR_RUN, "1024"},
+        {OPT_num_layers, FOR_DESIGN, "12; or --model gpt2-124m"},
+        {OPT_hidden_size, FOR_DESIGN, "768"},
+        {OPT_num_attention_heads, FOR_DESIGN, "12"},
+        {OPT_seq_length, FOR_DESIGN, "1024"},
         {OPT_micro_batch_size, FOR_RUN, "4"},
         {OPT_lr, FOR_TRAIN, "6e-4"},
     };
@@ -78,6 +78,14 @@ static Rule *const start_rules[] = {no_stray_words,
                                     required_options,
                                     one_data_source,
                                     NULL};
+
+// A plan seeks the grid: what is asked of the model must hold on one rank at least.
+static Status grid_is_open(Options *o) {
+    o->shape.tp = o->shape.pp = o->shape.dp = 1;
+    return OK;
+}
+
+static Rule *const open_rules[] = {no_stray_words, model_is_known, grid_is_open, required_options, NULL};
 
 // ---- options without effect -------------------------------------------------------------------------------
 
@@ -138,17 +146,18 @@ Status options_resolve(Options *options, int world_size) {
         Verb verbs;
         Rule *const *rules;
     } groups[] = {
-        {FOR_RUN, start_rules},    {FOR_RUN, batch_rules},     {FOR_RUN, pipeline_rules},
-        {FOR_TRAIN, length_rules}, {FOR_RUN, model_rules},     {FOR_TRAIN, rate_rules},
-        {FOR_TRAIN, data_rules},   {FOR_MEMORY, memory_rules},
+        {FOR_RUN, start_rules},     {FOR_PLAN, open_rules},    {FOR_RUN, batch_rules},
+        {FOR_RUN, pipeline_rules},  {FOR_TRAIN, length_rules}, {FOR_DESIGN, shape_rules},
+        {FOR_RUN, model_rules},     {FOR_TRAIN, rate_rules},   {FOR_TRAIN, data_rules},
+        {FOR_MEMORY, memory_rules}, {FOR_PLAN, plan_rules},
     };
     CHECK(world_size > 0, "%d ranks", world_size);
-    CHECK(options->store->verb & FOR_RUN, "only a training run is resolved");
+    CHECK(options->store->verb & FOR_DESIGN, "only a training run is resolved");
     options->shape = (RunShape){.world_size = world_size};
     for (size_t g = 0; g < sizeof groups / sizeof groups[0]; g++) {
         if (!(groups[g].verbs & options->store->verb)) continue;
         for (Rule *const *rule = groups[g].rules; *rule; rule++) TRY((*rule)(options));
     }
-    note_idle_options(options);
+    if (options->store->verb & FOR_RUN) note_idle_options(options);
     return OK;
 }

@@ -11,9 +11,11 @@ extern Rule *const batch_rules[];    // rules_batch.c: how many samples a step h
 extern Rule *const pipeline_rules[]; // rules_pipeline.c: which layers are where, and the schedule
 extern Rule *const length_rules[];   // rules_length.c: steps and samples of the run ...
 extern Rule *const rate_rules[];     // ... and learning rate and weight decay along it
-extern Rule *const model_rules[];    // rules_model.c: sizes that divide over tp, precision, recomputation
+extern Rule *const shape_rules[];    // rules_model.c: what the model is, sizes that divide over tp, precision
+extern Rule *const model_rules[];    // rules_model.c: recomputation, what is shared out
 extern Rule *const data_rules[];     // rules_data.c: data sets, tokenizer, evaluation, checkpoints, files
 extern Rule *const memory_rules[];   // rules_data.c: the vocabulary of a run without data
+extern Rule *const plan_rules[];     // rules_data.c: ... and of one whose grid is sought
 
 Rule model_is_known;  // presets.c: sets what --model stands for
 Rule one_data_source; // rules_data.c: a training run has data, and one option names them

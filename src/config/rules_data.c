@@ -210,4 +210,10 @@ static Status vocabulary_known(Options *o) {
     return OK;
 }
 
+static Status vocabulary_given(Options *o) {
+    if (o->vocab_size != INT_UNSET) return OK;
+    return fail(ERR_CONFIG, "--vocab-size is required, such as --vocab-size 50257; or --model gpt2-124m");
+}
+
+Rule *const plan_rules[] = {vocabulary_given, NULL};
 Rule *const memory_rules[] = {one_tokenizer, vocabulary_known, NULL};

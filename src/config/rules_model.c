@@ -252,7 +252,7 @@ static Status gathers_follow_shards(Options *o) {
     return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
 }
 
-Rule *const model_rules[] = {heads_divide,
+Rule *const shape_rules[] = {heads_divide,
                              groups_divide,
                              mlp_divides,
                              padded_vocabulary_fits,
@@ -260,7 +260,9 @@ Rule *const model_rules[] = {heads_divide,
                              positions_suffice,
                              rotated_columns_are_pairs,
                              one_precision,
-                             device_allows_overflows,
+                             NULL};
+
+Rule *const model_rules[] = {device_allows_overflows,
                              overflows_are_allowed,
                              recomputation_is_whole,
                              sequence_divides,

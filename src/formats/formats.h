@@ -1,5 +1,5 @@
-// File formats of others, as files: JSON, safetensors, GGUF. They know tensors as names, types, shapes and
-// bytes; what the names mean to a model is told elsewhere.
+// File formats of others, as files: JSON, YAML, safetensors, GGUF. They know tensors as names, types, shapes
+// and bytes; what the names mean to a model is told elsewhere.
 //
 // Files from outside are hostile: sizes are checked against the file before anything is allocated, arithmetic
 // on them cannot overflow, nothing is declared twice, and a message names file and byte.
@@ -14,7 +14,7 @@ typedef enum { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_STRING, JSON_
 // A value. Strings are unescaped UTF-8 and may contain NUL; a number is kept as it is written.
 typedef struct Json {
     JsonType type;
-    int64_t offset;           // of its first character in the text
+    int64_t offset;           // of its first character in the text; from YAML: its line, from 1
     const char *key;          // as a member of an object: its name, NUL-terminated; else NULL
     size_t key_size;          // a name may contain NUL
     const char *string;       // of a string or a number: its characters, NUL-terminated
@@ -38,6 +38,16 @@ const char *json_string(const Json *value); // NULL: absent, no string, or one w
 void json_add_string(Text *out, const char *string, size_t size);
 // The shortest decimal that reads back as the same double; one that is not finite becomes null.
 void json_add_double(Text *out, double value);
+
+// ---- YAML 1.1, a part of it -----------------------------------------------------------------------
+
+// Parses one document into the tree that json_parse makes, freed by json_free; `offset` is a line. Plain
+// scalars that JSON would take for numbers are numbers; true, false, null, ~ and nothing at all are what they
+// say; every other scalar is a string, and so is whatever is quoted. Without a document: null.
+// ERR_DATA with file (`what`) and line for what is no YAML, and for what YAML has beyond JSON: anchors,
+// aliases, tags, names that are no scalars, further documents; also for duplicate names, values more than 64
+// deep, mappings of more than 1000 names.
+Status yaml_parse(Json **root, const char *text, size_t size, const char *what);
 
 // ---- types of tensors in files ------------------------------------------------------------------
 

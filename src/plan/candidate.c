@@ -1,0 +1,108 @@
+// Which candidates are possible at all. Each rule says what it wants and a value that would do.
+#include "plan/plan.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int candidate_microbatches(const Candidate *c) { return c->batch / (c->microbatch * c->grid.dp); }
+
+int candidate_devices(const Candidate *c) { return grid_size(c->grid) * c->context; }
+
+Candidate candidate_of_stack(const Stack *stack, const Question *question) {
+    bool unfused = question->fused_attention < 0 ? stack->unfused_attention : !question->fused_attention;
+    return (Candidate){.grid = {1, 1, 1},
+                       .context = 1,
+                       .chunks = 1,
+                       .microbatch = 1,
+                       .batch = question->batch,
+                       .schedule = "1f1b",
+                       .attention = unfused ? ATTENTION_UNFUSED : ATTENTION_FUSED,
+                       .dtype = question->dtype,
+                       .scatter_gather = stack->scatters_messages,
+                       .overlap_gradients = stack->overlaps_gradients,
+                       .overlap_tensor = stack->overlaps_tensor};
+}
+
+typedef struct {
+    const ModelShape *model;
+    const Machine *machine;
+    const Candidate *candidate;
+    char *why;
+    size_t size;
+} Rules;
+
+__attribute__((format(printf, 2, 3))) static bool broken(const Rules *r, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(r->why, r->size, format, list);
+    va_end(list);
+    return true;
+}
+
+// The largest divisor of `value` that is at most `limit`.
+static int divisor_below(int value, int limit) {
+    int divisor = limit < value ? limit : value;
+    while (divisor > 1 && value % divisor) divisor--;
+    return divisor > 0 ? divisor : 1;
+}
+
+static bool tensor_breaks(const Rules *r) {
+    const ModelShape *m = r->model;
+    int t = r->candidate->grid.tp, groups = model_groups(m);
+    if (m->heads % t)
+        return broken(r, "t = %d does not divide the %d heads: use %d", t, m->heads,
+                      divisor_below(m->heads, t));
+    if (groups % t)
+        return broken(r, "t = %d does not divide the %d groups of keys and values: use %d", t, groups,
+                      divisor_below(groups, t));
+    if (m->ffn % t)
+        return broken(r, "t = %d does not divide the MLP's width, %d: use %d", t, m->ffn,
+                      divisor_below(m->ffn, t));
+    if (r->candidate->sequence_parallel && t == 1) return broken(r, "sequence parallelism needs t > 1");
+    if (r->candidate->sequence_parallel && m->sequence / r->candidate->context % t)
+        return broken(r, "t = %d does not divide the sequence, %d", t, m->sequence / r->candidate->context);
+    return false;
+}
+
+static bool context_breaks(const Rules *r) {
+    int c = r->candidate->context;
+    return r->model->sequence % c && broken(r, "c = %d does not divide the sequence, %d: use %d", c,
+                                            r->model->sequence, divisor_below(r->model->sequence, c));
+}
+
+static bool batch_breaks(const Rules *r) {
+    const Candidate *c = r->candidate;
+    int64_t unit = (int64_t)c->microbatch * c->grid.dp;
+    if (c->batch < unit)
+        return broken(r, "a batch of %d is less than b * d = %d * %d: use %lld samples, or a smaller d",
+                      c->batch, c->microbatch, c->grid.dp, (long long)unit);
+    return c->batch % unit && broken(r, "a batch of %d is no multiple of b * d = %d * %d: use %lld", c->batch,
+                                     c->microbatch, c->grid.dp, (long long)((c->batch / unit + 1) * unit));
+}
+
+static bool pipeline_breaks(const Rules *r) {
+    const Candidate *c = r->candidate;
+    int p = c->grid.pp, v = c->chunks, layers = r->model->layers;
+    // Embedding and head may have a stage each.
+    if (p * v > layers && p * v != layers + 2)
+        return broken(r, "p * v = %d * %d stages are more than the %d layers", p, v, layers);
+    int64_t m = candidate_microbatches(c);
+    if (m > SCHEDULE_MAX_MICROBATCHES || p * v * m > SCHEDULE_MAX_FORWARDS)
+        return broken(r, "%lld microbatches on %d stages are more than a schedule holds: use a larger b or d",
+                      (long long)m, p * v);
+    ScheduleSpec spec = {
+        .kind = c->schedule, .ranks = p, .chunks = v, .microbatches = candidate_microbatches(c)};
+    const ScheduleKind *kind = schedule_kind(c->schedule);
+    char why[160];
+    if (!kind) return broken(r, "no schedule is named %s", c->schedule);
+    const char *refusal = kind->refuse(&spec, why, sizeof why);
+    return refusal && broken(r, "the schedule %s %s", c->schedule, refusal);
+}
+
+const char *candidate_refuse(const ModelShape *model, const Machine *machine, const Candidate *candidate,
+                             char *why, size_t size) {
+    Rules rules = {model, machine, candidate, why, size};
+    bool refused =
+        context_breaks(&rules) || tensor_breaks(&rules) || batch_breaks(&rules) || pipeline_breaks(&rules);
+    return refused ? why : NULL;
+}

@@ -1,0 +1,270 @@
+#include "plan/parts.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- keys ----------------------------------------------------------------------------------------
+
+// All that a part depends on. Compared as bytes: always made from zeros. Recomputation is added to what a
+// part takes without it.
+typedef struct {
+    ModelShape model;
+    int tp, context, microbatch;
+    Recompute recompute;
+    AttentionKind attention;
+    DType dtype;
+    int sequence_parallel, overlap_tensor;
+} Key;
+
+typedef struct {
+    Key key;
+    uint64_t hash;
+    Work work;
+    Constants constants; // that the parts were priced with
+    const Machine *machine;
+    const Stack *stack;
+    int busy_ranks; // on a CPU they share its memory
+    Parts parts;
+} Entry;
+
+struct PlanCache {
+    Entry **entries;
+    int *slots; // of a hash table with open addressing: index + 1, 0 is free
+    int count, capacity, num_slots;
+};
+
+static Key key_of(const ModelShape *model, const Candidate *c) {
+    Key key;
+    memset(&key, 0, sizeof key);
+    memcpy(&key.model, model, sizeof *model);
+    key.model.microbatch = key.model.padded_vocabulary = key.model.layers = 0;
+    key.tp = c->grid.tp;
+    key.context = c->context;
+    key.microbatch = c->microbatch;
+    key.recompute = c->recompute;
+    key.attention = c->attention;
+    key.dtype = c->dtype;
+    key.sequence_parallel = c->sequence_parallel;
+    key.overlap_tensor = c->overlap_tensor;
+    return key;
+}
+
+static uint64_t hash_of(const Key *key) {
+    const unsigned char *bytes = (const unsigned char *)key;
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < sizeof *key; i++) hash = (hash ^ bytes[i]) * 1099511628211u;
+    return hash;
+}
+
+// ---- the cache -----------------------------------------------------------------------------------
+
+Status plan_cache_open(PlanCache **cache) {
+    *cache = calloc(1, sizeof **cache);
+    return *cache ? OK : fail(ERR_OS, "no memory for a plan");
+}
+
+void plan_cache_close(PlanCache *cache) {
+    if (!cache) return;
+    for (int i = 0; i < cache->count; i++) {
+        work_free(&cache->entries[i]->work);
+        free(cache->entries[i]);
+    }
+    free(cache->entries);
+    free(cache->slots);
+    free(cache);
+}
+
+static int *find_slot(const PlanCache *cache, const Key *key, uint64_t hash) {
+    uint64_t mask = (uint64_t)cache->num_slots - 1;
+    for (uint64_t i = hash & mask;; i = (i + 1) & mask) {
+        int *slot = &cache->slots[i];
+        if (!*slot) return slot;
+        const Entry *entry = cache->entries[*slot - 1];
+        if (entry->hash == hash && !memcmp(&entry->key, key, sizeof *key)) return slot;
+    }
+}
+
+static Status grow(PlanCache *cache) {
+    int capacity = cache->capacity ? 2 * cache->capacity : 64, num_slots = 4 * capacity;
+    Entry **entries = realloc(cache->entries, (size_t)capacity * sizeof *entries);
+    if (entries) cache->entries = entries;
+    int *slots = calloc((size_t)num_slots, sizeof *slots);
+    if (!entries || !slots) {
+        free(slots);
+        return fail(ERR_OS, "no memory for a plan of %d parts", capacity);
+    }
+    free(cache->slots);
+    cache->slots = slots;
+    cache->capacity = capacity;
+    cache->num_slots = num_slots;
+    for (int i = 0; i < cache->count; i++)
+        *find_slot(cache, &cache->entries[i]->key, cache->entries[i]->hash) = i + 1;
+    return OK;
+}
+
+// ---- prices --------------------------------------------------------------------------------------
+
+// A host that launches and a device that computes overlap; where both take about as long, not quite.
+static double overlap(double host, double device) {
+    double longer = fmax(host, device), ratio = longer > 0 ? fmin(host, device) / longer : 0;
+    double cube = ratio * ratio * ratio;
+    return longer * pow(1 + cube * cube, 1.0 / 6);
+}
+
+// Attention sees the whole sequence: c times what a share of its own length asks for.
+static double item_seconds(const Site *site, const Candidate *candidate, const WorkItem *item) {
+    bool attends = item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD;
+    return price_operation(site, candidate, item) * (attends ? candidate->context : 1);
+}
+
+// What a list takes on the device, and what its collectives take.
+typedef struct {
+    double device, tensor;
+    double gradients; // of the device's: products for weight gradients
+    double launches;
+} Price;
+
+static Price price_list(const Site *site, const Candidate *candidate, const WorkList *list) {
+    Price price = {0};
+    for (int i = 0; i < list->count; i++) {
+        const WorkItem *item = &list->items[i];
+        if (item->kind == WORK_COLLECTIVE) {
+            if (item->axis == AXIS_TP)
+                price.tensor += price_collective(site, candidate, (CommOp)item->op, AXIS_TP, item->bytes);
+            continue;
+        }
+        double seconds = item_seconds(site, candidate, item);
+        price.device += seconds;
+        if (item->accumulate) price.gradients += seconds;
+        price.launches += operation_launches(site, item);
+    }
+    return price;
+}
+
+// While collectives are under way the host launches on.
+static PartTime part_time(const Site *site, const Price *price, double tensor) {
+    double host = site->machine->is_cpu ? 0 : price->launches * site->constants.launch_us * 1e-6;
+    double device = price->device + tensor, total = overlap(host, device);
+    return (PartTime){total, device > 0 ? tensor * total / device : 0};
+}
+
+// What hides behind the products for the weight gradients of the two linear layers that read a gathered
+// input: all all-reduces of a backward; of sequence parallelism's gathers and scatters two thirds, or the
+// third that gathers those inputs again.   Source: Korthikanti 2022, section 4.2.2
+static double hidden_share(const Stack *stack, const Candidate *candidate) {
+    bool sequence = candidate->sequence_parallel;
+    if (stack->overlaps_backward) return sequence ? 2.0 / 3 : 1;
+    return stack->hides_gathers && sequence ? 1.0 / 3 : 0;
+}
+
+static double backward_tensor(const Site *site, const Candidate *candidate, const Price *price) {
+    static const double first_products = 7.0 / 12; // of the weight gradients' arithmetic
+    double tensor = price->tensor;
+    if (candidate->overlap_tensor) tensor *= site->constants.tensor_backward_exposed;
+    return tensor - fmin(tensor * hidden_share(site->stack, candidate), first_products * price->gradients);
+}
+
+// The attention of a layer's forward.
+static double attention_seconds(const Site *site, const Candidate *candidate, const WorkList *forward) {
+    double seconds = 0;
+    for (int i = 0; i < forward->count; i++)
+        if (forward->items[i].kind == WORK_OP && forward->items[i].op == OP_ATTENTION_FORWARD)
+            seconds += item_seconds(site, candidate, &forward->items[i]);
+    return seconds;
+}
+
+static void add_again(Parts *parts, const Site *site, const Candidate *candidate, const Work *work) {
+    double again = 0;
+    if (candidate->recompute == RECOMPUTE_SELECTIVE)
+        again = attention_seconds(site, candidate, &work->forward[PART_LAYER]);
+    if (candidate->recompute >= RECOMPUTE_UNIFORM) {
+        again = parts->forward[PART_LAYER].total;
+        parts->backward[PART_LAYER].tensor += parts->forward[PART_LAYER].tensor;
+        parts->flops[PART_LAYER] += work_flops(&work->forward[PART_LAYER]);
+    }
+    parts->backward[PART_LAYER].total += again;
+    parts->again = again;
+}
+
+// Keys and values of the rest of the sequence go around once forward, and with their gradients backward.
+static void add_context(Parts *parts, const Site *site, const Candidate *candidate, const ModelShape *model) {
+    double bytes = 2.0 * model->sequence / candidate->context * candidate->microbatch * model_groups(model) *
+                   model->head_size / candidate->grid.tp * (double)dtype_bytes(candidate->dtype);
+    double seconds = price_context(site, candidate, bytes);
+    parts->forward[PART_LAYER].total += seconds, parts->forward[PART_LAYER].tensor += seconds;
+    parts->backward[PART_LAYER].total += 2 * seconds, parts->backward[PART_LAYER].tensor += 2 * seconds;
+}
+
+// Programs whose loss is not cut over the vocabulary gather the logits first.
+static void add_gathered_logits(Parts *parts, const Site *site, const Candidate *candidate,
+                                const ModelShape *model) {
+    if (!site->stack->gathers_logits || candidate->grid.tp == 1) return;
+    double logits = (double)model->sequence / candidate->context * candidate->microbatch * model->vocabulary;
+    double seconds = price_collective(site, candidate, COMM_ALL_GATHER, AXIS_TP,
+                                      logits * (double)dtype_bytes(candidate->dtype));
+    parts->forward[PART_HEAD].total += seconds, parts->forward[PART_HEAD].tensor += seconds;
+}
+
+static void price_parts(const Site *site, const ModelShape *model, const Candidate *candidate, Entry *entry) {
+    Parts *parts = &entry->parts;
+    const Work *work = &entry->work;
+    double exposed = candidate->overlap_tensor ? site->constants.tensor_exposed : 1;
+    *parts = (Parts){.message_bytes = work->stage_message_bytes};
+    for (int p = 0; p < NUM_PARTS; p++) {
+        Price forward = price_list(site, candidate, &work->forward[p]);
+        Price backward = price_list(site, candidate, &work->backward[p]);
+        parts->forward[p] = part_time(site, &forward, exposed * forward.tensor);
+        parts->backward[p] = part_time(site, &backward, backward_tensor(site, candidate, &backward));
+        parts->flops[p] = work_flops(&work->forward[p]) + work_flops(&work->backward[p]);
+        parts->parameters[p] = (double)work->parameters[p];
+    }
+    add_context(parts, site, candidate, model);
+    add_gathered_logits(parts, site, candidate, model);
+    add_again(parts, site, candidate, work);
+    entry->constants = site->constants;
+    entry->machine = site->machine;
+    entry->stack = site->stack;
+    entry->busy_ranks = site_busy_ranks(site, candidate);
+}
+
+static Status record(Entry *entry, const ModelShape *model, const Candidate *candidate) {
+    ModelShape share = *model;
+    Candidate whole = *candidate;
+    whole.recompute = RECOMPUTE_NOTHING;
+    share.sequence /= candidate->context;
+    if (share.positions < share.sequence) share.positions = share.sequence;
+    return work_record(&entry->work, &share, &whole);
+}
+
+static Status add_entry(PlanCache *cache, const Key *key, uint64_t hash, const ModelShape *model,
+                        const Candidate *candidate, Entry **out) {
+    if (cache->count == cache->capacity) TRY(grow(cache));
+    Entry *entry = calloc(1, sizeof *entry);
+    if (!entry) return fail(ERR_OS, "no memory for a part of a plan");
+    memcpy(&entry->key, key, sizeof *key);
+    entry->hash = hash;
+    Status status = record(entry, model, candidate);
+    if (status != OK) {
+        free(entry);
+        return status;
+    }
+    *find_slot(cache, key, hash) = cache->count + 1;
+    cache->entries[cache->count++] = entry;
+    *out = entry;
+    return OK;
+}
+
+Status parts_of(PlanCache *cache, const Site *site, const ModelShape *model, const Candidate *candidate,
+                const Parts **parts) {
+    Key key = key_of(model, candidate);
+    uint64_t hash = hash_of(&key);
+    int found = cache->num_slots ? *find_slot(cache, &key, hash) : 0;
+    Entry *entry = found ? cache->entries[found - 1] : NULL;
+    if (!entry) TRY(add_entry(cache, &key, hash, model, candidate, &entry));
+    bool priced = entry->machine == site->machine && entry->stack == site->stack &&
+                  entry->busy_ranks == site_busy_ranks(site, candidate) &&
+                  !memcmp(&entry->constants, &site->constants, sizeof site->constants);
+    if (!priced) price_parts(site, model, candidate, entry);
+    *parts = &entry->parts;
+    return OK;
+}

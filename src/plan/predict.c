@@ -1,0 +1,358 @@
+// One candidate's step: the parts on their stages, the schedule replayed with what they take, then what every
+// step ends with. All data-parallel replicas do the same, so one pipeline stands for all.
+#include "plan/cpu_price.h"
+#include "plan/memory.h"
+#include "plan/parts.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double US = 1e6; // in a second
+
+// ---- stages --------------------------------------------------------------------------------------
+
+// One pipeline: what its stages hold and take.
+typedef struct {
+    const Parts *parts;
+    int ranks, chunks, stages, microbatches;
+    bool folded; // the second chunks lie on the ranks in reverse: zb-v
+    int *layers; // [stages]
+    double *forward_us, *backward_us, *hop_us, *hold_us; // [stages], [stages], [stages - 1] twice
+    void *memory;
+} Stages;
+
+static Status stages_open(Stages *s, const Site *site, const Parts *parts, const ModelShape *model,
+                          const Candidate *candidate) {
+    size_t stages = (size_t)candidate->grid.pp * (size_t)candidate->chunks;
+    *s = (Stages){.parts = parts,
+                  .ranks = candidate->grid.pp,
+                  .chunks = candidate->chunks,
+                  .stages = (int)stages,
+                  .microbatches = candidate_microbatches(candidate),
+                  .folded = !strcmp(candidate->schedule, "zb-v")};
+    double *numbers = s->memory = calloc(stages, 4 * sizeof(double) + sizeof(int));
+    if (!numbers) return fail(ERR_OS, "no memory for %zu stages", stages);
+    s->forward_us = numbers, s->backward_us = numbers + stages;
+    s->hop_us = numbers + 2 * stages, s->hold_us = numbers + 3 * stages;
+    s->layers = (int *)(numbers + 4 * stages);
+    Status status = stage_layers(site->stack, model, candidate, s->layers);
+    if (status != OK) free(s->memory);
+    return status;
+}
+
+static void stages_close(Stages *s) { free(s->memory); }
+
+static int stage_at(const Stages *s, int rank, int chunk) {
+    return s->folded && chunk ? s->stages - 1 - rank : chunk * s->ranks + rank;
+}
+
+static int last_rank(const Stages *s) { return s->folded ? 0 : s->ranks - 1; } // that of the last stage
+
+// The rank before the edge from a stage to the next; in a fold messages go the other way over the same edges.
+static int edge_rank(const Stages *s, int stage) {
+    return s->folded && stage >= s->ranks ? s->stages - 2 - stage : stage;
+}
+
+static bool has_part(const Stages *s, int stage, Part part) {
+    return part == PART_LAYER || stage == (part == PART_EMBEDDING ? 0 : s->stages - 1);
+}
+
+static int part_count(const Stages *s, int stage, Part part) {
+    if (part == PART_LAYER) return s->layers[stage];
+    return has_part(s, stage, part);
+}
+
+static double stage_sum(const Stages *s, int stage, const PartTime *times) {
+    double seconds = 0;
+    for (Part part = 0; part < NUM_PARTS; part++) seconds += part_count(s, stage, part) * times[part].total;
+    return seconds;
+}
+
+// A message holds up the ranks it goes between in programs that wait for their messages; in others it only
+// arrives later.
+static void price_stages(Stages *s, const Site *site, const Candidate *candidate, double slower) {
+    double held = candidate->chunks > 1 ? site->constants.interleaved_hold : 1;
+    for (int stage = 0; stage < s->stages; stage++) {
+        s->forward_us[stage] = slower * US * stage_sum(s, stage, s->parts->forward);
+        s->backward_us[stage] = slower * US * stage_sum(s, stage, s->parts->backward);
+        if (stage + 1 == s->stages) break;
+        double us =
+            slower * US * price_message(site, candidate, edge_rank(s, stage), s->parts->message_bytes);
+        bool waits = !site->stack->overlaps_messages;
+        s->hop_us[stage] = waits ? 0 : us;
+        s->hold_us[stage] = waits ? us * held : 0;
+    }
+}
+
+static ScheduleCosts stage_costs(const Stages *s) {
+    return (ScheduleCosts){.stage_forward_us = s->forward_us,
+                           .stage_backward_us = s->backward_us,
+                           .weight_fraction = 0.5,
+                           .edge_hop_us = s->hop_us,
+                           .edge_hold_us = s->hold_us};
+}
+
+static ScheduleSpec schedule_spec(const Candidate *c) {
+    return (ScheduleSpec){.kind = c->schedule,
+                          .ranks = c->grid.pp,
+                          .chunks = c->chunks,
+                          .microbatches = candidate_microbatches(c)};
+}
+
+// ---- the end of a step ------------------------------------------------------------------------------
+
+// Parameters of the stages of a rank; the last one has a copy of a tied table.
+static double rank_parameters(const Stages *s, const ModelShape *model, int rank) {
+    double count = 0;
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        for (Part part = 0; part < NUM_PARTS; part++)
+            count += part_count(s, stage_at(s, rank, chunk), part) * s->parts->parameters[part];
+    bool copies = !model->untied && rank && rank == last_rank(s);
+    return count + (copies ? s->parts->parameters[PART_EMBEDDING] : 0);
+}
+
+static double most_parameters(const Stages *s, const ModelShape *model) {
+    double most = 0;
+    for (int rank = 0; rank < s->ranks; rank++) most = fmax(most, rank_parameters(s, model, rank));
+    return most;
+}
+
+// What remains of a reduction that begins in the last backwards, or of a gather that ends in the first
+// forwards, where the program overlaps them: at least a share, and all that there is no room for.
+static double exposed_seconds(const Site *site, const Candidate *candidate, double seconds, double window) {
+    if (!candidate->overlap_gradients) return seconds;
+    return fmax(site->constants.data_exposed * seconds, seconds - window);
+}
+
+// How many microbatches of a rank a reduction or gather goes on beside. One without interleaving; else those
+// of a chunk begin as soon as its own p microbatches are through, while the other chunks compute.
+static double window_microbatches(const Stages *s, const Candidate *candidate) {
+    if (strcmp(candidate->schedule, "interleaved")) return 1;
+    return (s->ranks * (s->chunks - 1.0) + 1) / s->chunks;
+}
+
+// Gradients summed over d, or scattered behind the backward; then parameters are gathered behind the forward.
+static double reduction_seconds(const Site *site, const Candidate *candidate, const Stages *s,
+                                double parameters) {
+    double forward = 0, backward = 0, count = window_microbatches(s, candidate);
+    double bytes = parameters * site->stack->gradient_bytes;
+    if (candidate->grid.dp * candidate->context == 1) return 0;
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        forward += count * s->forward_us[stage_at(s, 0, chunk)] / US;
+        backward += count * s->backward_us[stage_at(s, 0, chunk)] / US;
+    }
+    if (candidate->zero_stage == 0)
+        return exposed_seconds(site, candidate,
+                               price_collective(site, candidate, COMM_ALL_REDUCE, AXIS_DP, bytes), backward);
+    double scatter = price_collective(site, candidate, COMM_REDUCE_SCATTER, AXIS_DP, bytes);
+    double gather = price_collective(site, candidate, COMM_ALL_GATHER, AXIS_DP,
+                                     parameters * (double)dtype_bytes(candidate->dtype));
+    return exposed_seconds(site, candidate, scatter, backward) +
+           exposed_seconds(site, candidate, gather, forward);
+}
+
+// The two copies of a tied table add up their gradients: the ends of the pipeline are a group of two.
+static double table_seconds(const Site *site, const ModelShape *model, const Candidate *candidate,
+                            const Stages *s) {
+    if (model->untied || !last_rank(s)) return 0;
+    Candidate ends = *candidate; // half the machine apart: on one node only where all ranks are
+    ends.grid = (Grid){.tp = (candidate_devices(candidate) + 1) / 2, .dp = 2, .pp = 1};
+    ends.context = 1;
+    double bytes = s->parts->parameters[PART_EMBEDDING] * site->stack->gradient_bytes;
+    return price_collective(site, &ends, COMM_ALL_REDUCE, AXIS_DP, bytes);
+}
+
+static double optimizer_seconds(const Site *site, const Candidate *candidate, double parameters) {
+    const Constants *c = &site->constants;
+    double shares = candidate->zero_stage ? candidate->grid.dp * candidate->context : 1;
+    if (site->machine->is_cpu)
+        return price_step_cpu(site->machine, parameters, parameters / shares, candidate->dtype,
+                              site_busy_ranks(site, candidate));
+    double bytes = c->optimizer_whole_bytes + (c->optimizer_bytes - c->optimizer_whole_bytes) / shares;
+    return parameters * bytes / (site->machine->memory_gbs * 1e9 * c->stream_efficiency);
+}
+
+// ---- the whole step -----------------------------------------------------------------------------------
+
+static double nodes_of(const Site *site, const Candidate *candidate) {
+    return fmax(1, ceil((double)candidate_devices(candidate) / site->machine->devices_per_node));
+}
+
+// Stragglers and the crowding of a network grow with its size.
+static double slower_by_size(const Site *site, const Candidate *candidate) {
+    return site->machine->is_cpu ? 1 : 1 + site->constants.straggler * log2(nodes_of(site, candidate));
+}
+
+// The rank that is busy longest.
+static int busiest(const Stages *s, const Simulation *simulation) {
+    int most = 0;
+    for (int rank = 1; rank < s->ranks; rank++)
+        if (simulation->busy_us[rank] > simulation->busy_us[most]) most = rank;
+    return most;
+}
+
+// Sums over the stages and microbatches of a rank.
+static void add_rank_parts(const Stages *s, int rank, double slower, Breakdown *parts) {
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        for (Part part = 0; part < NUM_PARTS; part++) {
+            double times = slower * s->microbatches * part_count(s, stage_at(s, rank, chunk), part);
+            parts->tensor += times * (s->parts->forward[part].tensor + s->parts->backward[part].tensor);
+            if (part == PART_LAYER) parts->recompute += times * s->parts->again;
+        }
+    }
+}
+
+static double host_seconds(const Site *site, const Candidate *candidate) {
+    const Constants *c = &site->constants;
+    if (site->machine->is_cpu) return 0;
+    return 1e-3 * (c->step_ms + c->microbatch_ms * candidate_microbatches(candidate));
+}
+
+static void break_down(const Stages *s, const Simulation *simulation, double slower, Breakdown *parts) {
+    int rank = busiest(s, simulation);
+    add_rank_parts(s, rank, slower, parts);
+    parts->stages = simulation->message_us[rank] / US;
+    parts->compute = simulation->busy_us[rank] / US - parts->tensor;
+    parts->bubble = simulation->computed_us / US - simulation->busy_us[rank] / US - parts->stages;
+}
+
+static void end_step(const Site *site, const ModelShape *model, const Candidate *candidate, const Stages *s,
+                     double slower, Breakdown *parts) {
+    double parameters = most_parameters(s, model);
+    parts->data = slower * (reduction_seconds(site, candidate, s, parameters) +
+                            table_seconds(site, model, candidate, s));
+    parts->optimizer = optimizer_seconds(site, candidate, parameters);
+    parts->other = host_seconds(site, candidate);
+}
+
+static double sum_of(const Breakdown *p) {
+    return p->compute + p->tensor + p->stages + p->bubble + p->data + p->optimizer + p->other;
+}
+
+// ---- what is told beside the time ----------------------------------------------------------------------
+
+static void tell_rates(const Site *site, const ModelShape *model, const Stages *s, Prediction *out) {
+    const Candidate *c = &out->candidate;
+    double flops = 0, devices = candidate_devices(c);
+    for (Part part = 0; part < NUM_PARTS; part++)
+        flops += s->parts->flops[part] * (part == PART_LAYER ? model->layers : 1);
+    out->hardware_flops = flops * c->grid.tp * c->context * c->batch / c->microbatch;
+    out->model_flops = model_flops(model, c->batch);
+    out->tflops = out->hardware_flops / out->step_s / devices / 1e12;
+    double peak = site->machine->peak_tflops[c->dtype];
+    out->hfu = out->tflops / peak;
+    out->mfu = out->model_flops / out->step_s / devices / 1e12 / peak;
+}
+
+// What a cut through the middle of the machine carries while messages are under way: of the pipelines both
+// directions of an edge, all replicas; of the reductions half of what all devices send.
+static void tell_traffic(const Site *site, const ModelShape *model, const Stages *s, Prediction *out) {
+    const Candidate *c = &out->candidate;
+    double replicas = c->grid.dp * c->context;
+    out->edge_bytes = s->parts->message_bytes;
+    if (c->grid.pp > 1)
+        out->edge_bandwidth =
+            2 * out->edge_bytes * replicas / price_message(site, c, (c->grid.pp - 1) / 2, out->edge_bytes);
+    double bytes = most_parameters(s, model) * site->stack->gradient_bytes;
+    if (replicas > 1)
+        out->data_bandwidth = (replicas - 1) / replicas * bytes * candidate_devices(c) /
+                              price_collective(site, c, COMM_ALL_REDUCE, AXIS_DP, bytes);
+}
+
+static bool outside(double value, double least, double most) {
+    return most > 0 && (value < least || value > most);
+}
+
+static void tell_interval(const Site *site, const ModelShape *model, Prediction *out) {
+    const Accuracy *a = &site->stack->accuracy;
+    const Candidate *c = &out->candidate;
+    double p90 = a->count ? a->p90 / 100 : 0.2;
+    out->low_s = out->step_s / (1 + p90);
+    out->high_s = out->step_s * (1 + p90);
+    out->extrapolates = !a->count || outside(candidate_devices(c), a->least_gpus, a->most_gpus) ||
+                        outside(model->hidden, a->least_hidden, a->most_hidden) ||
+                        outside(c->grid.tp, a->least_tp, a->most_tp) ||
+                        outside(model->sequence, a->least_sequence, a->most_sequence);
+}
+
+// ---- predictions ------------------------------------------------------------------------------------------
+
+static Status run_stages(const Stages *s, const Candidate *candidate, Simulation *simulation) {
+    Schedule schedule;
+    ScheduleSpec spec = schedule_spec(candidate);
+    TRY(schedule_order(&schedule, &spec));
+    schedule_replay(&schedule, stage_costs(s), simulation);
+    schedule_destroy(&schedule);
+    return OK;
+}
+
+static Status open_priced(PlanCache *cache, const Site *site, const ModelShape *model,
+                          const Candidate *candidate, Stages *s) {
+    const Parts *parts;
+    TRY(parts_of(cache, site, model, candidate, &parts));
+    TRY(stages_open(s, site, parts, model, candidate));
+    price_stages(s, site, candidate, slower_by_size(site, candidate));
+    return OK;
+}
+
+Status predict(PlanCache *cache, const Site *site, const ModelShape *model, const Candidate *candidate,
+               Prediction *out) {
+    Stages s;
+    Simulation simulation;
+    *out = (Prediction){.candidate = *candidate};
+    TRY(open_priced(cache, site, model, candidate, &s));
+    Status status = run_stages(&s, candidate, &simulation);
+    if (status == OK) {
+        double slower = slower_by_size(site, candidate);
+        break_down(&s, &simulation, slower, &out->parts);
+        end_step(site, model, candidate, &s, slower, &out->parts);
+        out->step_s = sum_of(&out->parts);
+        out->bubble = simulation.bubble;
+        tell_rates(site, model, &s, out);
+        tell_traffic(site, model, &s, out);
+        tell_interval(site, model, out);
+        simulation_destroy(&simulation, NULL);
+        status = memory_exact(site, model, candidate, &out->memory);
+    }
+    stages_close(&s);
+    return status;
+}
+
+// No rank can begin before the first microbatch has come down to it, nor be done before the last one has gone
+// back from it, but where weight gradients may come last.
+static double pipeline_bound(const Stages *s, bool splits_backward) {
+    double most = 0, before = 0;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        double us = 0;
+        for (int chunk = 0; chunk < s->chunks; chunk++) {
+            int stage = stage_at(s, rank, chunk);
+            us += s->forward_us[stage] + s->backward_us[stage];
+        }
+        most = fmax(most, before + s->microbatches * us);
+        before += s->forward_us[rank] + (splits_backward ? 0 : s->backward_us[rank]);
+    }
+    return most / US;
+}
+
+Status predict_bound(PlanCache *cache, const Site *site, const ModelShape *model, const Candidate *candidate,
+                     double *step_s, MemoryNeed *memory) {
+    Stages s;
+    TRY(open_priced(cache, site, model, candidate, &s));
+    Breakdown parts = {0};
+    end_step(site, model, candidate, &s, slower_by_size(site, candidate), &parts);
+    parts.compute = pipeline_bound(&s, schedule_kind(candidate->schedule)->splits_backward);
+    *step_s = sum_of(&parts);
+    stages_close(&s);
+    return memory ? memory_need(site, model, candidate, memory) : OK;
+}
+
+Status predict_timeline(PlanCache *cache, const Site *site, const ModelShape *model,
+                        const Candidate *candidate, Schedule *schedule, Simulation *simulation) {
+    Stages s;
+    ScheduleSpec spec = schedule_spec(candidate);
+    TRY(open_priced(cache, site, model, candidate, &s));
+    Status status = schedule_create(schedule, &spec);
+    if (status == OK) schedule_simulate(schedule, stage_costs(&s), simulation);
+    stages_close(&s);
+    return status;
+}

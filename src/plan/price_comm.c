@@ -1,0 +1,170 @@
+// What messages take. A group's ranks are `stride` devices apart, node after node (t fastest, then c, d, p):
+// that says how many of them share a node, and how many NICs of it are theirs. Inside a node bandwidth is as
+// measured of the size; between nodes a collective moves what the NICs of its members carry.
+#include "plan/cpu_price.h"
+#include "plan/plan.h"
+#include <math.h>
+
+typedef struct {
+    double ranks, here, nodes; // in all, on one node, nodes
+} Spread;
+
+static double us(double microseconds) { return microseconds * 1e-6; }
+
+static int axis_stride(const Candidate *candidate, Axis axis) {
+    Grid grid = candidate->grid;
+    return axis == AXIS_TP ? 1 : axis == AXIS_DP ? grid.tp : grid.tp * candidate->context * grid.dp;
+}
+
+// Gradients are reduced over the ranks that share a sequence too.
+static int axis_size(const Candidate *candidate, Axis axis) {
+    Grid grid = candidate->grid;
+    return axis == AXIS_TP ? grid.tp : axis == AXIS_DP ? grid.dp * candidate->context : grid.pp;
+}
+
+static Spread group_spread(const Machine *machine, int ranks, int stride) {
+    int here = machine->devices_per_node / stride;
+    if (here < 1) here = 1;
+    if (here > ranks) here = ranks;
+    return (Spread){ranks, here, ceil((double)ranks / here)};
+}
+
+// ---- inside a node ----------------------------------------------------------------------------------
+
+// The curve measured with so many ranks of a node, or nodes, else the next larger number, else the largest.
+static const Curve *find_curve(const Machine *machine, int ranks, int nodes) {
+    const Curve *best = NULL;
+    int wanted = nodes > 1 ? nodes : ranks;
+    for (int i = 0; i < machine->num_curves; i++) {
+        const Curve *curve = &machine->curves[i];
+        if ((curve->nodes > 1) != (nodes > 1)) continue;
+        int size = nodes > 1 ? curve->nodes : curve->ranks;
+        int best_size = !best ? 0 : nodes > 1 ? best->nodes : best->ranks;
+        bool nearer = size >= wanted ? best_size < wanted || size < best_size : size > best_size;
+        if (nearer) best = curve;
+    }
+    return best;
+}
+
+// Seconds that the bus takes per bus byte, between the points straight in logarithms; below the first point
+// the time is the first one's, beyond the last the bandwidth is the last one's.
+static double curve_seconds(const Curve *curve, double bytes, double bus) {
+    const CurvePoint *points = curve->points;
+    int last = curve->count - 1, i = 0;
+    if (bytes <= points[0].bytes) return points[0].bytes * bus / (points[0].gbs * 1e9);
+    if (bytes >= points[last].bytes) return bytes * bus / (points[last].gbs * 1e9);
+    while (points[i + 1].bytes < bytes) i++;
+    double at = log(bytes / points[i].bytes) / log(points[i + 1].bytes / points[i].bytes);
+    double gbs = exp((1 - at) * log(points[i].gbs) + at * log(points[i + 1].gbs));
+    // Never faster than a smaller message: what a measurement says beyond that is noise.
+    return fmax(bytes / gbs, points[i].bytes / points[i].gbs) * bus * 1e-9;
+}
+
+// Of an all-reduce of `bytes`; gathers and scatters take half.
+static double inside_seconds(const Site *site, double ranks, double bytes) {
+    const Machine *machine = site->machine;
+    const Constants *c = &site->constants;
+    double bus = 2 * (ranks - 1) / ranks;
+    const Curve *curve = find_curve(machine, (int)ranks, 1);
+    if (curve) return curve_seconds(curve, bytes, bus);
+    double latency = us(c->link_latency_us + (ranks - 2) * c->link_latency_rank_us);
+    return latency + bytes * bus / (machine->link_gbs * 1e9 * c->link_efficiency);
+}
+
+// ---- between nodes -------------------------------------------------------------------------------------
+
+static double nic_rate(const Machine *machine) { // of a device's share, bytes/s
+    return machine->nics * machine->nic_gbs * 1e9 / machine->devices_per_node;
+}
+
+// A group with `here` of a node's devices has that share of its NICs.
+static double between_seconds(const Site *site, Spread spread, double bytes) {
+    const Machine *machine = site->machine;
+    const Constants *c = &site->constants;
+    double bus = 2 * (spread.ranks - 1) / spread.ranks, share = spread.here / machine->devices_per_node;
+    const Curve *curve = find_curve(machine, 0, (int)spread.nodes);
+    if (curve) return curve_seconds(curve, bytes, bus) / share;
+    double rate = fmin(nic_rate(machine) * spread.here * c->network_efficiency,
+                       machine->link_gbs * 1e9 * c->link_efficiency);
+    rate *= bytes / (bytes + c->network_half_mb * 1e6 + 1);
+    double latency = us(c->network_latency_us) * log2(spread.nodes) + us(c->link_latency_us);
+    return latency + bytes * bus / rate;
+}
+
+static double group_seconds(const Site *site, Spread spread, CommOp op, double bytes) {
+    if (spread.ranks <= 1) return 0;
+    double all_reduce =
+        spread.nodes > 1 ? between_seconds(site, spread, bytes) : inside_seconds(site, spread.ranks, bytes);
+    return op == COMM_ALL_REDUCE ? all_reduce : all_reduce / 2 * site->constants.gather_penalty;
+}
+
+// Several groups of a node at once on the network.
+static double crowding(const Site *site, Spread spread) {
+    const Constants *c = &site->constants;
+    if (spread.here >= site->machine->devices_per_node) return 1;
+    return spread.here > 1 ? c->network_mixing : c->network_sharing;
+}
+
+// Reductions between nodes: many groups share a node's NICs, one group cannot use them all, and the network
+// fills up with the size of the job.
+static double data_seconds(const Site *site, const Candidate *candidate, Spread spread, CommOp op,
+                           double bytes) {
+    const Constants *c = &site->constants;
+    double alone = group_seconds(site, spread, op, bytes);
+    if (spread.nodes <= 1) return alone / c->data_derate;
+    double bus = (op == COMM_ALL_REDUCE ? 2 : 1) * (spread.ranks - 1) / spread.ranks;
+    double limit = c->ring_limit * bytes * bus / nic_rate(site->machine);
+    double growth = pow(candidate_devices(candidate) / 64.0, c->data_growth);
+    return (alone * crowding(site, spread) / c->data_derate + limit) * growth;
+}
+
+// Ranks that do the same work never come quite at once.
+static double tensor_seconds(const Site *site, Spread spread, CommOp op, double bytes) {
+    const Constants *c = &site->constants;
+    double wait = us(c->tensor_wait_us) * sqrt(spread.ranks / 8) * (op == COMM_ALL_REDUCE ? 1 : 0.5);
+    return group_seconds(site, spread, op, bytes) / c->tensor_derate + wait;
+}
+
+double price_collective(const Site *site, const Candidate *candidate, CommOp op, Axis axis, double bytes) {
+    int ranks = axis_size(candidate, axis);
+    if (ranks <= 1) return 0;
+    if (site->machine->is_cpu) return price_collective_cpu(site->machine, ranks, op, bytes);
+    Spread spread = group_spread(site->machine, ranks, axis_stride(candidate, axis));
+    return axis == AXIS_TP ? tensor_seconds(site, spread, op, bytes)
+                           : data_seconds(site, candidate, spread, op, bytes);
+}
+
+// ---- messages between stages -----------------------------------------------------------------------------
+
+bool edge_leaves_node(const Site *site, const Candidate *candidate, int stage) {
+    int stride = axis_stride(candidate, AXIS_PP), per_node = site->machine->devices_per_node;
+    int last_of_stage = (stage % candidate->grid.pp + 1) * stride - 1;
+    int to = (stage + 1) % candidate->grid.pp * stride;
+    return last_of_stage / per_node != to / per_node || stride >= per_node;
+}
+
+// Each of the t ranks sends the whole, or its share, which the receivers gather. With sequence parallelism
+// the whole is a share already.
+double price_message(const Site *site, const Candidate *candidate, int stage, double bytes) {
+    const Constants *c = &site->constants;
+    if (site->machine->is_cpu) return price_message_cpu(site->machine, bytes);
+    int t = candidate->grid.tp;
+    bool shares = t > 1 && (candidate->scatter_gather || candidate->sequence_parallel);
+    double rate = edge_leaves_node(site, candidate, stage)
+                      ? nic_rate(site->machine)
+                      : site->machine->link_gbs * 1e9 * c->link_efficiency;
+    double seconds = us(c->message_us) + (shares ? bytes / t : bytes) / (rate * c->message_derate);
+    if (shares && !candidate->sequence_parallel)
+        seconds += price_collective(site, candidate, COMM_ALL_GATHER, AXIS_TP, bytes);
+    return seconds;
+}
+
+// Keys and values of the other ranks of a sequence, in turn.
+double price_context(const Site *site, const Candidate *candidate, double bytes) {
+    int c = candidate->context, t = candidate->grid.tp;
+    if (c == 1) return 0;
+    bool inside = t * c <= site->machine->devices_per_node;
+    double rate =
+        inside ? site->machine->link_gbs * 1e9 * site->constants.link_efficiency : nic_rate(site->machine);
+    return bytes * (c - 1) / rate * site->constants.context_exposed;
+}

@@ -1,0 +1,362 @@
+// The search: every grid, depth of interleaving, microbatch, recomputation and sharding that keeps the rules
+// is bounded from below in closed form; those that fit are replayed in the order of their bounds, until no
+// bound is below what was found.
+#include "plan/plan.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_CHOICES = 64, LARGEST_MICROBATCH = 64 };
+
+typedef struct {
+    int values[MOST_CHOICES];
+    int count;
+} Choices;
+
+typedef struct {
+    Candidate candidate;
+    double bound_s;
+    Verdict verdict;
+} Bounded;
+
+typedef struct {
+    PlanCache *cache;
+    const Site *site;
+    const ModelShape *model;
+    const Question *question;
+    Bounded *bounded;
+    int count, capacity;
+    Bounded closest; // of those that do not fit, the one that misses by least
+    MemoryNeed closest_need;
+    PlanResult *out;
+} Search;
+
+// ---- choices -------------------------------------------------------------------------------------
+
+static void choose(Choices *choices, int value) {
+    if (choices->count < MOST_CHOICES) choices->values[choices->count++] = value;
+}
+
+static Choices one(int value) { return (Choices){{value}, 1}; }
+
+static Choices divisors(int value, int limit) {
+    Choices choices = {0};
+    for (int i = 1; i <= value && i <= limit; i++)
+        if (value % i == 0) choose(&choices, i);
+    return choices;
+}
+
+static Choices powers_of_two(int limit) {
+    Choices choices = {0};
+    for (int i = 1; i <= limit; i *= 2) choose(&choices, i);
+    return choices;
+}
+
+// Equal shares of a node. Tensor parallelism beyond it is for those who ask for it.
+static Choices tensor_choices(const Search *s) {
+    int devices = s->question->devices, node = s->site->machine->devices_per_node;
+    return s->question->tp ? one(s->question->tp) : divisors(devices < node ? devices : node, node);
+}
+
+static Choices pipeline_choices(const Search *s, int ranks) {
+    return s->question->pp ? one(s->question->pp) : divisors(ranks, s->model->layers);
+}
+
+static Choices chunk_choices(const Search *s, int pp) {
+    if (s->question->chunks) return one(s->question->chunks);
+    if (s->question->schedule && strcmp(s->question->schedule, "interleaved"))
+        return one(strcmp(s->question->schedule, "zb-v") ? 1 : 2);
+    if (pp == 1 || s->model->layers % pp) return one(1);
+    return divisors(s->model->layers / pp, SCHEDULE_MAX_CHUNKS);
+}
+
+static Choices microbatch_choices(const Search *s) {
+    return s->question->microbatch ? one(s->question->microbatch) : powers_of_two(LARGEST_MICROBATCH);
+}
+
+// Without an S x S matrix there is nothing to be recomputed selectively.
+static Choices recompute_choices(const Search *s, const Candidate *candidate) {
+    if (s->question->recompute >= 0) return one(s->question->recompute);
+    Choices choices = {{RECOMPUTE_NOTHING, RECOMPUTE_UNIFORM}, 2};
+    if (candidate->attention == ATTENTION_UNFUSED) choose(&choices, RECOMPUTE_SELECTIVE);
+    return choices;
+}
+
+static Choices flag_choices(int decided, bool sensible) {
+    if (decided >= 0) return one(decided);
+    return sensible ? (Choices){{0, 1}, 2} : one(0);
+}
+
+// ---- one candidate -----------------------------------------------------------------------------------
+
+static void reject(Search *s, Reject reject, const char *example) {
+    if (!s->out->rejected[reject]++)
+        snprintf(s->out->examples[reject], sizeof s->out->examples[reject], "%s", example);
+}
+
+static void describe(const Candidate *c, char *text, size_t size) {
+    snprintf(text, size, "t %d p %d d %d, v %d, b %d%s%s%s", c->grid.tp, c->grid.pp, c->grid.dp, c->chunks,
+             c->microbatch,
+             c->recompute == RECOMPUTE_NOTHING     ? ""
+             : c->recompute == RECOMPUTE_SELECTIVE ? ", attention recomputed"
+                                                   : ", recomputed",
+             c->sequence_parallel ? ", sequence parallel" : "",
+             c->zero_stage ? ", distributed optimizer" : "");
+}
+
+static void reject_memory(Search *s, const Bounded *b, const MemoryNeed *need) {
+    char text[120], example[200];
+    double miss = need->total / need->capacity;
+    bool first = !s->out->rejected[REJECT_MEMORY];
+    if (first || miss < s->closest_need.total / s->closest_need.capacity)
+        s->closest = *b, s->closest_need = *need;
+    describe(&b->candidate, text, sizeof text);
+    snprintf(example, sizeof example, "%s needs %.1f GB of %.1f on pipeline rank %d", text, need->total / 1e9,
+             need->capacity / 1e9, need->rank);
+    reject(s, REJECT_MEMORY, example);
+}
+
+static Status keep(Search *s, const Bounded *bounded) {
+    if (s->count == s->capacity) {
+        int capacity = s->capacity ? 2 * s->capacity : 1024;
+        Bounded *more = realloc(s->bounded, (size_t)capacity * sizeof *more);
+        if (!more) return fail(ERR_OS, "no memory for %d candidates", capacity);
+        s->bounded = more, s->capacity = capacity;
+    }
+    s->bounded[s->count++] = *bounded;
+    return OK;
+}
+
+static Status try_candidate(Search *s, const Candidate *candidate) {
+    char why[200];
+    MemoryNeed need;
+    Bounded bounded = {.candidate = *candidate};
+    s->out->tried++;
+    if (candidate_refuse(s->model, s->site->machine, candidate, why, sizeof why)) {
+        reject(s, REJECT_RULE, why);
+        return OK;
+    }
+    TRY(memory_need(s->site, s->model, candidate, &need));
+    bounded.verdict = memory_verdict(&need);
+    if (bounded.verdict == FITS_NOT) {
+        reject_memory(s, &bounded, &need);
+        return OK;
+    }
+    TRY(predict_bound(s->cache, s->site, s->model, candidate, &bounded.bound_s, NULL));
+    return keep(s, &bounded);
+}
+
+// ---- all candidates ----------------------------------------------------------------------------------
+
+// What is a matter of memory first: recomputation, shares of the sequence, of the state.
+static Status try_memory_choices(Search *s, Candidate c) {
+    Choices recompute = recompute_choices(s, &c);
+    Choices share = flag_choices(c.grid.tp > 1 ? s->question->sequence_parallel : 0, c.grid.tp > 1);
+    int devices = c.grid.dp * c.context;
+    Choices zero =
+        s->question->zero_stage >= 0 ? one(s->question->zero_stage) : flag_choices(-1, devices > 1);
+    for (int i = 0; i < recompute.count * share.count * zero.count; i++) {
+        c.recompute = (Recompute)recompute.values[i % recompute.count];
+        c.sequence_parallel = share.values[i / recompute.count % share.count];
+        c.zero_stage = zero.values[i / recompute.count / share.count];
+        TRY(try_candidate(s, &c));
+    }
+    return OK;
+}
+
+static const char *schedule_of(const Search *s, int chunks) {
+    if (s->question->schedule) return s->question->schedule;
+    return chunks > 1 ? "interleaved" : "1f1b";
+}
+
+static Status try_grid(Search *s, Candidate c) {
+    Choices chunks = chunk_choices(s, c.grid.pp), microbatches = microbatch_choices(s);
+    for (int i = 0; i < chunks.count; i++)
+        for (int j = 0; j < microbatches.count; j++) {
+            c.chunks = chunks.values[i];
+            c.microbatch = microbatches.values[j];
+            c.schedule = schedule_of(s, c.chunks);
+            TRY(try_memory_choices(s, c));
+        }
+    return OK;
+}
+
+static Status try_all(Search *s) {
+    const Question *q = s->question;
+    Candidate c = candidate_of_stack(s->site->stack, q);
+    c.context = q->context ? q->context : 1;
+    Choices tensor = tensor_choices(s);
+    for (int i = 0; i < tensor.count; i++) {
+        int model = tensor.values[i] * c.context;
+        if (q->devices % model) continue;
+        Choices pipeline = pipeline_choices(s, q->devices / model);
+        for (int j = 0; j < pipeline.count; j++) {
+            int dp = q->devices / model / pipeline.values[j];
+            if (dp < 1 || q->devices != model * pipeline.values[j] * dp || (q->dp && q->dp != dp)) continue;
+            c.grid = (Grid){.tp = tensor.values[i], .pp = pipeline.values[j], .dp = dp};
+            TRY(try_grid(s, c));
+        }
+    }
+    return OK;
+}
+
+// ---- the best ------------------------------------------------------------------------------------------
+
+static int by_bound(const void *a, const void *b) {
+    double x = ((const Bounded *)a)->bound_s, y = ((const Bounded *)b)->bound_s;
+    return (x > y) - (x < y);
+}
+
+// Candidates that a person would call the same: they differ in what only memory cares for.
+static bool alike(const Candidate *a, const Candidate *b) {
+    return a->grid.tp == b->grid.tp && a->grid.pp == b->grid.pp && a->chunks == b->chunks &&
+           a->microbatch == b->microbatch && a->recompute == b->recompute &&
+           !strcmp(a->schedule, b->schedule);
+}
+
+static void insert(PlanResult *out, const Prediction *p, int most) {
+    int at = 0, same = -1;
+    for (int i = 0; i < out->count; i++)
+        if (alike(&out->best[i].candidate, &p->candidate)) same = i;
+    if (same >= 0 && out->best[same].step_s <= p->step_s) return;
+    if (same >= 0) {
+        memmove(&out->best[same], &out->best[same + 1], (size_t)(--out->count - same) * sizeof *out->best);
+    }
+    while (at < out->count && out->best[at].step_s <= p->step_s) at++;
+    if (at == most) return;
+    int moved = (out->count < most ? out->count : most - 1) - at;
+    memmove(&out->best[at + 1], &out->best[at], (size_t)moved * sizeof *out->best);
+    out->best[at] = *p;
+    if (out->count < most) out->count++;
+}
+
+static Status replay(Search *s, const Candidate *candidate, Prediction *prediction) {
+    s->out->replayed++;
+    return predict(s->cache, s->site, s->model, candidate, prediction);
+}
+
+static Status replay_best(Search *s, int most, Verdict verdict) {
+    PlanResult *out = s->out;
+    for (int i = 0; i < s->count; i++) {
+        const Bounded *b = &s->bounded[i];
+        if (b->verdict != verdict) continue;
+        if (out->count == most && b->bound_s >= out->best[most - 1].step_s) {
+            char text[120], example[200];
+            describe(&b->candidate, text, sizeof text);
+            snprintf(example, sizeof example, "%s takes at least %.4g s", text, b->bound_s);
+            reject(s, REJECT_BOUND, example);
+            continue;
+        }
+        Prediction p;
+        TRY(replay(s, &b->candidate, &p));
+        insert(out, &p, most);
+    }
+    return OK;
+}
+
+// ---- what else there was -----------------------------------------------------------------------------
+
+// The choices that alternatives are told for.
+typedef struct {
+    const char *name;
+    int (*of)(const Candidate *candidate);
+} Choice;
+
+static int tensor_of(const Candidate *c) { return c->grid.tp; }
+static int pipeline_of(const Candidate *c) { return c->grid.pp; }
+static int chunks_of(const Candidate *c) { return c->chunks; }
+static int microbatch_of(const Candidate *c) { return c->microbatch; }
+static int recompute_of(const Candidate *c) { return (int)c->recompute; }
+
+static const Choice choices_told[] = {{"t", tensor_of},
+                                      {"p", pipeline_of},
+                                      {"v", chunks_of},
+                                      {"b", microbatch_of},
+                                      {"recompute", recompute_of}};
+
+static const char *const recompute_names[] = {"nothing", "attention", "layers", "layers"};
+
+static bool told(const PlanResult *out, const char *choice) {
+    for (int i = 0; i < out->num_alternatives; i++)
+        if (!strcmp(out->alternatives[i].choice, choice)) return true;
+    return false;
+}
+
+// The first of each other value, in the order of bounds: near enough to the fastest of it.
+static Status add_alternatives(Search *s, const Choice *choice) {
+    PlanResult *out = s->out;
+    int winner = choice->of(&out->best[0].candidate);
+    for (int i = 0; i < s->count && out->num_alternatives < MOST_ALTERNATIVES; i++) {
+        const Bounded *b = &s->bounded[i];
+        int value = choice->of(&b->candidate);
+        if (value == winner || b->verdict != FITS) continue;
+        Alternative *a = &out->alternatives[out->num_alternatives];
+        char name[48];
+        if (choice->of == recompute_of)
+            snprintf(name, sizeof name, "recompute %s", recompute_names[value]);
+        else
+            snprintf(name, sizeof name, "%s = %d", choice->name, value);
+        if (told(out, name)) continue;
+        memcpy(a->choice, name, sizeof name);
+        TRY(replay(s, &b->candidate, &a->prediction));
+        out->num_alternatives++;
+    }
+    return OK;
+}
+
+// ---- when nothing is left ---------------------------------------------------------------------------
+
+static Status tell_nearest(Search *s) {
+    PlanResult *out = s->out;
+    const MemoryNeed *need = &s->closest_need;
+    int devices = s->question->devices;
+    char text[120];
+    if (!out->rejected[REJECT_MEMORY])
+        return fail(ERR_CONFIG, "no configuration of %d devices keeps the rules; one example: %s", devices,
+                    out->examples[REJECT_RULE]);
+    describe(&s->closest.candidate, text, sizeof text);
+    snprintf(
+        out->nearest, sizeof out->nearest,
+        "%s misses by least: it needs %.1f GB of the %.1f GB of a device (%.1f parameters and gradients, "
+        "%.1f optimizer, %.1f activations)",
+        text, need->total / 1e9, need->capacity / 1e9, (need->parameters + need->gradients) / 1e9,
+        need->optimizer / 1e9, need->activations / 1e9);
+    double gb = 1.1 * need->total / 1e9, room = need->capacity - need->reserve;
+    if (room <= 0)
+        return fail(ERR_CONFIG, "nothing fits on %d devices: %s; devices with %.0f GB would do", devices,
+                    out->nearest, gb);
+    // Doubled, as what divides by them now does so then.
+    double enough = devices * exp2(ceil(log2(1.1 * (need->total - need->reserve) / room)));
+    return fail(ERR_CONFIG,
+                "nothing fits on %d devices: %s; about %.0f devices would do, or devices with %.0f GB",
+                devices, out->nearest, enough, gb);
+}
+
+// ---- all of it -------------------------------------------------------------------------------------------
+
+static Status search(Search *s, int most) {
+    TRY(try_all(s));
+    if (!s->count) return tell_nearest(s);
+    qsort(s->bounded, (size_t)s->count, sizeof *s->bounded, by_bound);
+    TRY(replay_best(s, most, FITS));
+    s->out->perhaps = !s->out->count;
+    if (s->out->perhaps) TRY(replay_best(s, most, FITS_PERHAPS));
+    for (size_t i = 0; i < sizeof choices_told / sizeof *choices_told && !s->out->perhaps; i++)
+        TRY(add_alternatives(s, &choices_told[i]));
+    return OK;
+}
+
+Status plan_search(PlanCache *cache, const Site *site, const ModelShape *model, const Question *question,
+                   int most, PlanResult *out) {
+    Search s = {.cache = cache, .site = site, .model = model, .question = question, .out = out};
+    *out = (PlanResult){.best = calloc((size_t)most, sizeof *out->best)};
+    if (!out->best) return fail(ERR_OS, "no memory for %d predictions", most);
+    Status status = search(&s, most);
+    free(s.bounded);
+    return status;
+}
+
+void plan_result_free(PlanResult *result) {
+    free(result->best);
+    *result = (PlanResult){0};
+}

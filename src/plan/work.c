@@ -1,0 +1,220 @@
+#include "plan/plan.h"
+#include <stdlib.h>
+#include <string.h>
+
+// What a part is on record for: stage i of the recorded pipeline is part i and nothing else.
+typedef struct {
+    Work *work;
+    Part part;
+    int tp;
+    bool unfused;
+    bool past_loss;  // what follows in the forward are gradients
+    bool incomplete; // memory ran out
+} Recorder;
+
+// ---- lists --------------------------------------------------------------------------------------
+
+// False without memory.
+static bool add_item(WorkList *list, WorkItem item) {
+    if (list->count == list->capacity) {
+        int capacity = list->capacity ? 2 * list->capacity : 32;
+        WorkItem *items = realloc(list->items, (size_t)capacity * sizeof *items);
+        if (!items) return false;
+        list->items = items;
+        list->capacity = capacity;
+    }
+    list->items[list->count++] = item;
+    return true;
+}
+
+double work_flops(const WorkList *list) {
+    double sum = 0;
+    for (int i = 0; i < list->count; i++) sum += list->items[i].flops;
+    return sum;
+}
+
+void work_free(Work *work) {
+    for (int part = 0; part < NUM_PARTS; part++) {
+        free(work->forward[part].items);
+        free(work->backward[part].items);
+    }
+    *work = (Work){0};
+}
+
+// ---- listening ----------------------------------------------------------------------------------
+
+static void note(Recorder *r, const Instr *at, WorkItem item) {
+    bool is_forward = at->op == OP_FORWARD && !r->past_loss;
+    WorkList *lists = is_forward ? r->work->forward : r->work->backward;
+    if (!add_item(&lists[r->part], item)) r->incomplete = true;
+}
+
+// An argument struct holds its tensors first, those that are written last.
+static Tensor first_written(DeviceOp op, const void *args) {
+#define X(NAME, function, Args, reads, writes) [OP_##NAME] = (reads),
+    static const int num_read[NUM_DEVICE_OPS] = {DEVICE_OPS(X)};
+#undef X
+    return ((const Tensor *)args)[num_read[op]];
+}
+
+static void describe_matmul(const Matmul *args, WorkItem *item) {
+    item->dtype = (uint8_t)args->a.dtype;
+    item->m = args->d.rows, item->n = args->d.cols;
+    item->k = args->transpose_a ? args->a.rows : args->a.cols;
+    item->batch = 1;
+    item->transpose_a = args->transpose_a;
+    item->transpose_b = args->transpose_b;
+    item->accumulate = args->accumulate;
+}
+
+// What is computed again needs no S x S matrix on our devices. Programs without fused attention have one.
+static void describe_attention(AttentionShape shape, Tensor probabilities, Dropout dropout, bool unfused,
+                               WorkItem *item) {
+    double s = (double)shape.sequence;
+    item->m = item->k = shape.sequence;
+    item->n = shape.head_size;
+    item->batch = shape.batch * shape.heads;
+    item->probabilities = unfused || probabilities.data;
+    item->dropout = dropout.probability > 0;
+    if (unfused && !probabilities.data)
+        item->bytes += (double)item->batch * s * s * (double)dtype_bytes((DType)item->dtype);
+}
+
+static bool drops(DeviceOp op, const void *args) {
+    switch (op) {
+    case OP_BIAS_DROPOUT_ADD: return ((const BiasDropoutAdd *)args)->dropout.probability > 0;
+    case OP_DROPOUT_BACKWARD: return ((const DropoutBackward *)args)->dropout.probability > 0;
+    case OP_POSITION_DROPOUT: return ((const PositionDropout *)args)->dropout.probability > 0;
+    default: return false;
+    }
+}
+
+WorkItem work_item(DeviceOp op, const void *args, OpCount one, bool unfused) {
+    const AttentionForward *forward = args;
+    const AttentionBackward *backward = args;
+    Tensor written = first_written(op, args);
+    WorkItem item = {.kind = WORK_OP,
+                     .op = (uint8_t)op,
+                     .dtype = (uint8_t)written.dtype,
+                     .dropout = drops(op, args),
+                     .m = written.rows,
+                     .n = written.cols,
+                     .bytes = one.bytes,
+                     .flops = one.flops};
+    if (op == OP_MATMUL) describe_matmul(args, &item);
+    if (op == OP_ATTENTION_FORWARD)
+        describe_attention(forward->shape, forward->probabilities, forward->dropout, unfused, &item);
+    if (op == OP_ATTENTION_BACKWARD)
+        describe_attention(backward->shape, backward->probabilities, backward->dropout, unfused, &item);
+    return item;
+}
+
+static void on_operation(void *self, const Instr *at, DeviceOp op, const void *args, OpCount one) {
+    Recorder *r = self;
+    if (!at) return;
+    note(r, at, work_item(op, args, one, r->unfused));
+    if (op == OP_LOSS_FINISH) r->past_loss = true;
+}
+
+static Axis axis_of(const Comm *group) {
+    static const char *const names[NUM_AXES] = {[AXIS_TP] = "tp", [AXIS_DP] = "dp", [AXIS_PP] = "pp"};
+    Axis axis = 0;
+    while (axis < NUM_AXES && strcmp(comm_name(group), names[axis])) axis++;
+    return axis;
+}
+
+// Groups count the whole tensor and the share of a scatter or gather.
+static double whole_bytes(const Comm *group, CommOp op, size_t bytes) {
+    double size = comm_size(group);
+    return (double)bytes * (op == COMM_REDUCE_SCATTER || op == COMM_ALL_GATHER ? size / (size + 1) : 1);
+}
+
+static void on_call(void *self, const Instr *at, const Comm *group, CommOp op, DType dtype, size_t bytes) {
+    if (!at || comm_size(group) == 1) return;
+    note(self, at,
+         (WorkItem){.kind = WORK_COLLECTIVE,
+                    .op = (uint8_t)op,
+                    .axis = (uint8_t)axis_of(group),
+                    .dtype = (uint8_t)dtype,
+                    .bytes = whole_bytes(group, op, bytes)});
+}
+
+static void on_opened(void *self, const Params *params) {
+    const Recorder *r = self;
+    for (int i = 0; i < params->count; i++) {
+        const Param *p = params->items[i];
+        if (p->spec.stage != (int)r->part || p->spec.tied_to) continue;
+        r->work->parameters[r->part] += param_local_count(p, r->tp);
+        r->work->tensors[r->part]++;
+    }
+}
+
+// ---- the recorded run ---------------------------------------------------------------------------
+
+static const int layers_of_stage[NUM_PARTS] = {[PART_LAYER] = 1};
+
+static Status check_cuts(const ModelShape *model, const Candidate *c) {
+    int t = c->grid.tp, shares = c->sequence_parallel ? t : 1;
+    const struct {
+        const char *what;
+        int64_t size, by;
+    } cuts[] = {{"attention heads, in query groups", model->heads, model_groups(model)},
+                {"query groups, over tensor-parallel ranks", model_groups(model), t},
+                {"columns of the mlp, over tensor-parallel ranks", model->ffn, t},
+                {"tokens of a microbatch, over tensor-parallel ranks",
+                 (int64_t)model->sequence * c->microbatch, shares}};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
+        if (cuts[i].by < 1 || cuts[i].size < 1 || cuts[i].size % cuts[i].by)
+            return fail(ERR_CONFIG, "%lld %s: they do not divide by %lld", (long long)cuts[i].size,
+                        cuts[i].what, (long long)cuts[i].by);
+    if (model->position == POSITION_LEARNED && model->positions < model->sequence)
+        return fail(ERR_CONFIG, "a sequence of %d in a model with positions for %d", model->sequence,
+                    model->positions);
+    return OK;
+}
+
+static ModelShape shape_of(const ModelShape *model, const Candidate *c) {
+    enum { VOCABULARY_MULTIPLE = 128 }; // Megatron-LM's --make-vocab-size-divisible-by
+    ModelShape shape = *model;
+    shape.layers = 1;
+    shape.microbatch = c->microbatch;
+    shape.padded_vocabulary = padded_vocabulary(model->vocabulary, VOCABULARY_MULTIPLE, c->grid.tp);
+    return shape;
+}
+
+// All microbatches ask for the same: one is enough.
+static EngineSpec spec_of(const ModelShape *model, const Candidate *c) {
+    return (EngineSpec){.grid = {.tp = c->grid.tp, .dp = 1, .pp = NUM_PARTS},
+                        .shape = shape_of(model, c),
+                        .mode = {.dtype = c->dtype,
+                                 .sequence_parallel = c->sequence_parallel,
+                                 .keep_probabilities = c->attention == ATTENTION_UNFUSED,
+                                 .recompute = c->recompute,
+                                 .recompute_layers = 1},
+                        .split = {.layers = 1, .counts = layers_of_stage},
+                        .schedule = "1f1b",
+                        .num_chunks = 1,
+                        .num_microbatches = 1,
+                        .adam = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8},
+                        .bucket_elements = INT64_MAX / 2,
+                        .device = "reference",
+                        .threads = 1};
+}
+
+Status work_record(Work *work, const ModelShape *model, const Candidate *candidate) {
+    *work = (Work){0};
+    TRY(check_cuts(model, candidate));
+    EngineSpec spec = spec_of(model, candidate);
+    work->stage_message_bytes = (double)model->sequence * candidate->microbatch * model->hidden *
+                                (double)dtype_bytes(spec.mode.dtype);
+    Status status = OK;
+    for (Part part = 0; part < NUM_PARTS && status == OK; part++) {
+        Recorder recorder = {
+            .work = work, .part = part, .tp = spec.grid.tp, .unfused = spec.mode.keep_probabilities};
+        StepListener listener = {&recorder, on_opened, on_operation, on_call};
+        status = engine_record(&spec, grid_rank(spec.grid, (Place){.pp = (int)part}), &listener);
+        if (status == OK && recorder.incomplete) status = fail(ERR_OS, "no memory for recorded work");
+    }
+    if (status != OK) work_free(work);
+    return status;
+}

@@ -1,0 +1,438 @@
+// What a rank holds: the published formulas and figures, the schedules' own counts, trireme's own arenas.
+#include "harness.h"
+#include "plan/cpu_price.h"
+#include "plan/memory.h"
+#include <math.h>
+
+static const double GIB = 1024.0 * 1024 * 1024;
+
+// ---- what is asked about -------------------------------------------------------------------------
+
+typedef struct {
+    Machine machine;
+    Stack stack;
+    Site site;
+} Planned;
+
+// Megatron-LM of 2022 as published: nothing but what is held.
+static void open_plan(Planned *place) {
+    EXPECT_OK(machine_open(&place->machine, "dgx-a100-80gb"));
+    EXPECT_OK(stack_open(&place->stack, "megatron-lm-2022"));
+    place->site = (Site){.machine = &place->machine,
+                         .stack = &place->stack,
+                         .constants = constants_of(&place->machine, &place->stack)};
+    place->site.constants.activation_factor = 1;
+    place->site.constants.reserve_gb = 0;
+}
+
+static ModelShape gpt(int layers, int hidden, int heads) {
+    return (ModelShape){.layers = layers,
+                        .hidden = hidden,
+                        .heads = heads,
+                        .head_size = hidden / heads,
+                        .ffn = 4 * hidden,
+                        .sequence = 2048,
+                        .positions = 2048,
+                        .vocabulary = 51200,
+                        .hidden_dropout = 0.1f,
+                        .attention_dropout = 0.1f,
+                        .norm_epsilon = 1e-5f,
+                        .init_std = 0.02f};
+}
+
+static ModelShape llama(void) {
+    ModelShape shape = gpt(8, 1024, 16);
+    shape.groups = 4, shape.ffn = 3072;
+    shape.activation = ACTIVATION_SWIGLU, shape.position = POSITION_ROTARY, shape.rotary_base = 10000;
+    shape.rms_norm = shape.no_linear_bias = shape.untied = true;
+    shape.hidden_dropout = shape.attention_dropout = 0;
+    return shape;
+}
+
+static Candidate grid(int tp, int pp, int dp, int microbatch, int microbatches) {
+    return (Candidate){.grid = {.tp = tp, .pp = pp, .dp = dp},
+                       .context = 1,
+                       .chunks = 1,
+                       .microbatch = microbatch,
+                       .batch = microbatch * microbatches * dp,
+                       .schedule = "1f1b",
+                       .attention = ATTENTION_UNFUSED,
+                       .dtype = F16};
+}
+
+static bool near(double a, double b, double share) { return fabs(a - b) <= share * fabs(b); }
+
+static MemoryNeed need(const Site *site, const ModelShape *model, const Candidate *candidate) {
+    MemoryNeed out = {0};
+    EXPECT_OK(memory_need(site, model, candidate, &out));
+    return out;
+}
+
+// ---- what it is made of --------------------------------------------------------------------------
+
+static void parameters_as_declared(void) {
+    for (int way = 0; way < 12; way++) {
+        ModelShape model = way & 1 ? llama() : gpt(8, 512, 8);
+        if (way & 2) model.untied = true;
+        model.qkv_bias = way == 5;
+        Candidate c = grid(1 << way / 4, 1, 1, 1, 1);
+        Work work;
+        EXPECT_OK(work_record(&work, &model, &c));
+        for (Part part = 0; part < NUM_PARTS; part++)
+            EXPECT(part_parameters(&model, c.grid.tp, part) == (double)work.parameters[part],
+                   "way %d, part %d: %.0f, not %lld", way, (int)part,
+                   part_parameters(&model, c.grid.tp, part), (long long)work.parameters[part]);
+        work_free(&work);
+    }
+}
+
+// Korthikanti 2022, table 2.
+static void activations_as_published(void) {
+    Planned place;
+    open_plan(&place);
+    ModelShape model = gpt(24, 2048, 32);
+    for (int t = 1; t <= 8; t *= 2)
+        for (int shared = 0; shared <= (t > 1); shared++)
+            for (Recompute again = RECOMPUTE_NOTHING; again <= RECOMPUTE_UNIFORM; again++) {
+                Candidate c = grid(t, 1, 1, 4, 1);
+                c.sequence_parallel = shared, c.recompute = again;
+                double sbh = 2048.0 * 4 * 2048, scores = 5.0 * 32 * 2048 / 2048 / t;
+                double outside = shared ? 34.0 / t : 10 + 24.0 / t;
+                double expected = again == RECOMPUTE_UNIFORM     ? 2.0 / (shared ? t : 1)
+                                  : again == RECOMPUTE_SELECTIVE ? outside
+                                                                 : outside + scores;
+                double found = layer_kept_bytes(&place.site, &model, &c) / sbh;
+                EXPECT(near(found, expected, 1e-9), "t %d shared %d recompute %d: %g sbh, not %g", t, shared,
+                       (int)again, found, expected);
+                double working = layer_again_bytes(&place.site, &model, &c) / sbh;
+                expected = again == RECOMPUTE_UNIFORM ? outside + scores : again ? scores : 0;
+                EXPECT(near(working, expected, 1e-9), "t %d: %g sbh at work, not %g", t, working, expected);
+            }
+    machine_close(&place.machine);
+}
+
+// Without dropout no masks, without the S x S matrix two numbers of each of its rows.
+static void activations_of_llama(void) {
+    Planned place;
+    open_plan(&place);
+    ModelShape model = llama();
+    Candidate c = grid(2, 1, 1, 1, 1);
+    c.attention = ATTENTION_FUSED;
+    double T = 2048, qkvo = 2 * 1024 + 2 * 256, mlp = 3 * 3072;
+    double expected = 8 * T * 1024 + 2 * T * (qkvo + mlp) / 2 + 8 * T * 16 / 2;
+    double found = layer_kept_bytes(&place.site, &model, &c);
+    EXPECT(near(found, expected, 1e-9), "%.0f bytes, not %.0f", found, expected);
+    place.site.constants.norm_kept_bytes = 4, place.site.constants.mlp_kept_bytes = 2;
+    expected += 2 * 4 * T * 1024 + 2 * T * 3072 / 2;
+    found = layer_kept_bytes(&place.site, &model, &c);
+    EXPECT(near(found, expected, 1e-9), "unfused kernels: %.0f bytes, not %.0f", found, expected);
+    c.attention = ATTENTION_UNFUSED;
+    place.site.constants.score_kept_bytes = 6;
+    expected += T * 16 / 2 * (6 * T - 8);
+    found = layer_kept_bytes(&place.site, &model, &c);
+    EXPECT(near(found, expected, 1e-9), "unfused attention: %.0f bytes, not %.0f", found, expected);
+    machine_close(&place.machine);
+}
+
+static void check_flight(const char *kind, int p, int v, int m) {
+    Candidate c = grid(1, p, 1, 1, m);
+    c.schedule = kind, c.chunks = v;
+    ScheduleSpec spec = {.kind = kind, .ranks = p, .chunks = v, .microbatches = m};
+    char why[160];
+    if (schedule_kind(kind)->refuse(&spec, why, sizeof why)) return;
+    Schedule order;
+    Simulation simulation;
+    EXPECT_OK(schedule_order(&order, &spec));
+    schedule_replay(&order, (ScheduleCosts){.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5},
+                    &simulation);
+    for (int rank = 0; rank < p; rank++) {
+        EXPECT(chunks_in_flight(&c, rank) == simulation.peak_stash[rank],
+               "%s p %d v %d m %d, rank %d: %g in flight, not %d", kind, p, v, m, rank,
+               chunks_in_flight(&c, rank), simulation.peak_stash[rank]);
+        for (int chunk = 0; chunk < v; chunk++)
+            EXPECT(stage_of_chunk(&c, rank, chunk) == schedule_stage(&order, rank, chunk),
+                   "%s: chunk %d of rank %d", kind, chunk, rank);
+    }
+    simulation_destroy(&simulation, NULL);
+    schedule_destroy(&order);
+}
+
+static void in_flight_as_replayed(void) {
+    static const char *const kinds[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"};
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
+        for (int p = 1; p <= 6; p++)
+            for (int v = 1; v <= 3; v++)
+                for (int m = 1; m <= 14; m++) check_flight(kinds[kind], p, v, m);
+}
+
+// ---- published figures ---------------------------------------------------------------------------
+
+// Korthikanti 2022, figures 1 and 7, grids of table 3, t = 8: GiB of a rank's state, and of activations on
+// the first rank, with tensor parallelism alone and with sequence parallelism and selective recomputation.
+static const struct {
+    int layers, hidden, heads, pp, chunks, microbatch;
+    double state, baseline, both;
+} figures[] = {{48, 6144, 64, 1, 1, 4, 45.56, 59.25, 9.56},
+               {96, 12288, 96, 8, 3, 1, 45.56, 66.84, 12.35},
+               {105, 20480, 128, 35, 3, 1, 31.64, 114.0, 23.08},
+               {128, 25600, 160, 64, 1, 1, 32.96, 131.25, 26.56}};
+
+static void figures_as_published(void) {
+    Planned place;
+    open_plan(&place);
+    place.stack.state_bytes = 6, place.stack.sharded_bytes = 12; // as that paper counts
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+        int p = figures[i].pp;
+        ModelShape model = gpt(figures[i].layers, figures[i].hidden, figures[i].heads);
+        Candidate c = grid(8, p, 1, figures[i].microbatch, 2 * p);
+        MemoryNeed baseline, both;
+        c.chunks = figures[i].chunks;
+        if (c.chunks > 1) c.schedule = "interleaved";
+        EXPECT_OK(memory_of_rank(&place.site, &model, &c, 0, &baseline));
+        c.sequence_parallel = true, c.recompute = RECOMPUTE_SELECTIVE;
+        EXPECT_OK(memory_of_rank(&place.site, &model, &c, 0, &both));
+        double state = p > 1 ? 0 : -18 * part_parameters(&model, 8, PART_EMBEDDING);
+        MemoryNeed middle;
+        EXPECT_OK(memory_of_rank(&place.site, &model, &c, p / 2, &middle));
+        state += middle.parameters + middle.gradients + middle.optimizer;
+        EXPECT(near(state / GIB, figures[i].state, 2e-3), "%d: state %g GiB", model.hidden, state / GIB);
+        EXPECT(near(baseline.activations / GIB, figures[i].baseline, 1e-3), "%d: baseline %g GiB",
+               model.hidden, baseline.activations / GIB);
+        EXPECT(near(both.activations / GIB, figures[i].both, 1e-3), "%d: with both %g GiB", model.hidden,
+               both.activations / GIB);
+    }
+    machine_close(&place.machine);
+}
+
+// ---- ranks ---------------------------------------------------------------------------------------
+
+static double sum(const MemoryNeed *n) {
+    return n->parameters + n->gradients + n->optimizer + n->activations + n->ends + n->buffers + n->reserve;
+}
+
+static void fullest_rank(void) {
+    Planned place;
+    open_plan(&place);
+    for (int large = 0; large < 2; large++) {
+        ModelShape model = gpt(16, 2048, 16);
+        Candidate c = grid(2, 4, 2, 2, 8);
+        if (large) model.vocabulary = 1 << 20, model.untied = true;
+        MemoryNeed most = need(&place.site, &model, &c), one;
+        double total = 0;
+        for (int rank = 0; rank < 4; rank++) {
+            EXPECT_OK(memory_of_rank(&place.site, &model, &c, rank, &one));
+            EXPECT(near(one.total, sum(&one), 1e-12), "rank %d: parts of %g, total %g", rank, sum(&one),
+                   one.total);
+            total = fmax(total, one.total);
+        }
+        EXPECT(most.total == total, "the fullest has %g, not %g", most.total, total);
+        EXPECT(most.rank == (large ? 3 : 0), "rank %d is the fullest", most.rank);
+    }
+    machine_close(&place.machine);
+}
+
+static void shards_divide(void) {
+    Planned place;
+    open_plan(&place);
+    ModelShape model = gpt(16, 2048, 16);
+    Candidate c = grid(2, 2, 8, 1, 4);
+    MemoryNeed whole = need(&place.site, &model, &c);
+    for (int zero = 1; zero <= 3; zero++) {
+        c.zero_stage = zero;
+        MemoryNeed cut = need(&place.site, &model, &c);
+        EXPECT(near(cut.optimizer, whole.optimizer / 8, 1e-12), "stage %d: optimizer", zero);
+        EXPECT(near(cut.gradients, whole.gradients / (zero >= 2 ? 8 : 1), 1e-12), "stage %d: gradients",
+               zero);
+        EXPECT(near(cut.parameters, whole.parameters / (zero >= 3 ? 8 : 1), 1e-12), "stage %d: weights",
+               zero);
+        EXPECT(zero < 3 || cut.buffers > whole.buffers, "layers are gathered from nowhere");
+    }
+    c.zero_stage = 0, c.dtype = F32;
+    MemoryNeed wide = need(&place.site, &model, &c);
+    EXPECT(near(wide.parameters, 2 * whole.parameters, 1e-12) &&
+               near(wide.optimizer, 2 * wide.parameters, 1e-12),
+           "fp32: 4 + 4 + 8 bytes, not of %g and %g", wide.parameters, wide.optimizer);
+    machine_close(&place.machine);
+}
+
+// Masks of the embedding's dropout for every microbatch in flight; messages each way; a whole input where
+// sequence parallelism keeps shares.
+static void ends_and_buffers(void) {
+    Planned place;
+    open_plan(&place);
+    ModelShape model = gpt(16, 2048, 16);
+    Candidate c = grid(4, 2, 1, 1, 8);
+    double sbh = 2048.0 * 2048;
+    MemoryNeed n;
+    EXPECT_OK(memory_of_rank(&place.site, &model, &c, 0, &n));
+    EXPECT(near(n.ends, 2 * sbh, 1e-12) && near(n.buffers, 2 * 2 * sbh, 1e-12),
+           "%g sbh of ends, %g of buffers", n.ends / sbh, n.buffers / sbh);
+    c.sequence_parallel = true;
+    EXPECT_OK(memory_of_rank(&place.site, &model, &c, 0, &n));
+    EXPECT(near(n.ends, 2 * sbh / 4, 1e-12) && near(n.buffers, sbh + 2 * sbh, 1e-12),
+           "with shares %g sbh of ends, %g of buffers", n.ends / sbh, n.buffers / sbh);
+    c.sequence_parallel = false, c.context = 2, c.grid.pp = 1;
+    model.hidden_dropout = 0;
+    n = need(&place.site, &model, &c);
+    EXPECT(near(n.buffers, 8 * sbh / 2 / 4, 1e-12), "keys and values on their way: %g sbh", n.buffers / sbh);
+    machine_close(&place.machine);
+}
+
+static void gathered_logits(void) {
+    Planned place;
+    open_plan(&place);
+    ModelShape model = gpt(16, 2048, 16);
+    Candidate c = grid(8, 2, 2, 1, 4);
+    MemoryNeed share, all;
+    EXPECT_OK(memory_of_rank(&place.site, &model, &c, 1, &share));
+    place.stack.gathers_logits = true;
+    EXPECT_OK(memory_of_rank(&place.site, &model, &c, 1, &all));
+    double logits = 2048.0 * 51200, expected = 8 * logits * 7 / 8 + 4 * logits / 8;
+    EXPECT(near(all.ends - share.ends, expected, 1e-9), "%g bytes more, not %g", all.ends - share.ends,
+           expected);
+    machine_close(&place.machine);
+}
+
+static void check_layers(const Planned *place, int pp, int layers, int vocabulary, const int expected[3]) {
+    ModelShape model = gpt(layers, 2048, 16);
+    Candidate c = grid(8, pp, 2, 1, 4);
+    int counts[MOST_STAGES];
+    model.vocabulary = vocabulary;
+    EXPECT_OK(stage_layers(&place->stack, &model, &c, counts));
+    EXPECT(counts[0] == expected[0] && counts[1] == expected[1] && counts[pp - 1] == expected[2],
+           "%d layers: %d %d .. %d", layers, counts[0], counts[1], counts[pp - 1]);
+}
+
+static void layers_are_shared_out(void) {
+    Planned place;
+    open_plan(&place);
+    check_layers(&place, 2, 15, 51200, (int[]){8, 7, 7});
+    check_layers(&place, 4, 14, 51200, (int[]){3, 4, 3}); // the ends fill what is missing
+    check_layers(&place, 4, 16, 1 << 20, (int[]){4, 4, 4});
+    place.stack.balances_stages = true;
+    check_layers(&place, 4, 16, 1 << 20, (int[]){0, 8, 0});
+    machine_close(&place.machine);
+}
+
+static void sums_of_gradients(void) {
+    Planned place;
+    open_plan(&place);
+    ModelShape model = gpt(16, 2048, 16);
+    Candidate c = grid(8, 4, 2, 1, 4);
+    c.dtype = BF16, place.site.constants.bf16_sum_bytes = 4, c.zero_stage = 1;
+    MemoryNeed n = need(&place.site, &model, &c);
+    EXPECT(near(n.gradients / n.parameters, 8 / 2.0, 1e-12), "gradients and their sums");
+    EXPECT(near(n.optimizer / n.parameters, 10 / 2.0 / 2, 1e-12), "what is left to be cut");
+    machine_close(&place.machine);
+}
+
+static void too_many_stages(void) {
+    Planned place;
+    open_plan(&place);
+    ModelShape model = gpt(2 * MOST_STAGES, 2048, 16);
+    Candidate c = grid(1, MOST_STAGES + 1, 1, 1, 4);
+    MemoryNeed n;
+    EXPECT(memory_need(&place.site, &model, &c, &n) == ERR_CONFIG, "%d stages", c.grid.pp);
+    c.grid.pp = MOST_STAGES;
+    EXPECT_OK(memory_need(&place.site, &model, &c, &n));
+    machine_close(&place.machine);
+}
+
+static void ends_of_a_v(void) {
+    Planned place;
+    open_plan(&place);
+    ModelShape model = gpt(12, 2048, 16);
+    MemoryNeed before, after, single;
+    Candidate turned = grid(1, 2, 1, 1, 8);
+    EXPECT_OK(memory_of_rank(&place.site, &model, &turned, 1, &before));
+    turned.schedule = "zb-v", turned.chunks = 2;
+    EXPECT_OK(memory_of_rank(&place.site, &model, &turned, 1, &after));
+    double ends = part_parameters(&model, 1, PART_HEAD) + 51200.0 * model.hidden;
+    EXPECT(near(before.parameters - after.parameters, 2 * ends, 1e-9), "as a V, both ends are on rank 0");
+    EXPECT_OK(memory_of_rank(&place.site, &model, &turned, 0, &after));
+    turned.grid.pp = 1, turned.schedule = "1f1b", turned.chunks = 1, model.layers = 6;
+    EXPECT_OK(memory_of_rank(&place.site, &model, &turned, 0, &single));
+    EXPECT(near(after.parameters, single.parameters, 1e-9), "and one table serves them");
+    machine_close(&place.machine);
+}
+
+static void verdicts(void) {
+    static const struct {
+        double total, margin;
+        Verdict verdict;
+    } cases[] = {{90, 0.1, FITS},
+                 {92, 0.1, FITS_PERHAPS},
+                 {111, 0.1, FITS_PERHAPS},
+                 {112, 0.1, FITS_NOT},
+                 {100, 0, FITS}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        MemoryNeed n = {.total = cases[i].total, .capacity = 100, .margin = cases[i].margin};
+        EXPECT(memory_verdict(&n) == cases[i].verdict, "%g of 100, margin %g", n.total, n.margin);
+    }
+}
+
+// ---- trireme itself ------------------------------------------------------------------------------
+
+// A way to run a small model on a CPU.
+static Candidate own_way(int way) {
+    static const char *const kinds[] = {"1f1b", "interleaved", "gpipe", "zb-h1", "1f1b", "zb-v"};
+    Candidate c = grid(1 + way % 2, 1 << way % 3, 1 + way / 3, 1 + way % 2, 8);
+    c.schedule = kinds[way];
+    if (way == 1 || way == 5) c.grid.pp = 2, c.chunks = 2;
+    c.attention = way % 2 ? ATTENTION_FUSED : ATTENTION_UNFUSED;
+    c.recompute = way == 2 ? RECOMPUTE_UNIFORM : way == 4 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NOTHING;
+    c.sequence_parallel = way == 3;
+    c.zero_stage = way >= 3;
+    c.dtype = way == 4 ? BF16 : F32;
+    return c;
+}
+
+static void own_memory_is_exact(void) {
+    Planned place;
+    open_plan(&place);
+    EXPECT_OK(stack_open(&place.stack, "trireme-cpu"));
+    place.machine.is_cpu = true;
+    place.site.constants = constants_of(&place.machine, &place.stack);
+    for (int way = 0; way < 6; way++) {
+        ModelShape model = way % 2 ? llama() : gpt(8, 512, 8);
+        Candidate c = own_way(way);
+        size_t bytes;
+        int rank;
+        MemoryNeed exact;
+        model.sequence = model.positions = 256, model.vocabulary = 1024;
+        EXPECT_OK(cpu_memory(&model, &c, &bytes, &rank));
+        EXPECT_OK(memory_exact(&place.site, &model, &c, &exact));
+        EXPECT(exact.total == (double)bytes && exact.rank == rank && exact.margin == 0,
+               "way %d: %.0f bytes on rank %d, not %zu on %d", way, exact.total, exact.rank, bytes, rank);
+        EXPECT(near(sum(&exact), exact.total, 1e-12) && exact.buffers >= 0, "way %d: parts of %.0f", way,
+               sum(&exact));
+        MemoryNeed closed = need(&place.site, &model, &c);
+        EXPECT(near(closed.total, exact.total, 0.05), "way %d: %.0f bytes in closed form, not %.0f", way,
+               closed.total, exact.total);
+        c.zero_stage = 2;
+        EXPECT_OK(memory_exact(&place.site, &model, &c, &exact));
+        closed = need(&place.site, &model, &c);
+        EXPECT(exact.total == closed.total, "zero stage 2 is not trireme's");
+    }
+    machine_close(&place.machine);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"parameters_as_declared", parameters_as_declared},
+                                      {"activations_as_published", activations_as_published},
+                                      {"activations_of_llama", activations_of_llama},
+                                      {"in_flight_as_replayed", in_flight_as_replayed},
+                                      {"figures_as_published", figures_as_published},
+                                      {"fullest_rank", fullest_rank},
+                                      {"shards_divide", shards_divide},
+                                      {"ends_and_buffers", ends_and_buffers},
+                                      {"gathered_logits", gathered_logits},
+                                      {"layers_are_shared_out", layers_are_shared_out},
+                                      {"too_many_stages", too_many_stages},
+                                      {"sums_of_gradients", sums_of_gradients},
+                                      {"ends_of_a_v", ends_of_a_v},
+                                      {"verdicts", verdicts},
+                                      {"own_memory_is_exact", own_memory_is_exact},
+                                      {0}},
+                       argc, argv);
+}
