@@ -1,9 +1,10 @@
-// What a schedule does with its time, simulated and as `trireme train --trace` saw it: pictures and sums.
+// What a schedule does with its time, simulated and as `trireme train --trace` saw it: pictures and sums; and
+// the page of a plan.
 //
 // Pictures are drawn in the manner of figures 3 and 4 of Narayanan et al. 2021: one row per pipeline rank,
 // time to the right, each compute a cell with the number of its microbatch, idle time left empty.
 #pragma once
-#include "layout/layout.h"
+#include "plan/answer.h"
 
 // For a terminal of `columns` characters. Each cell ends in a mark of direction and chunk: "0>" forward and
 // "0<" backward, or "0a" and "0A" for chunk 0, "0b" and "0B" for chunk 1, when ranks have several. `colour`
@@ -51,3 +52,26 @@ void measured_step_print(const MeasuredStep *step, Text *out);
 // The simulated pipeline and below it the measured one, on one scale of time.
 void measured_step_timeline(const MeasuredStep *step, int columns, bool colour, Text *out);
 void measured_step_svg(const MeasuredStep *step, const char *title, Text *out);
+
+// ---- a plan ---------------------------------------------------------------------------------------------
+
+// The same batch on another number of devices, at its best.
+typedef struct {
+    int devices;
+    Prediction prediction;
+} ScalePoint;
+
+// What a page is made of; all of it is borrowed.
+typedef struct {
+    const Answer *answer;
+    const Schedule *schedule;     // of the chosen one; NULL: it is not drawn
+    const Simulation *simulation; // of it, with spans
+    const ScalePoint *scaling;    // in rising order of devices
+    int num_scaling;              // below 2: no such section
+} PlanPage;
+
+// One HTML file that needs nothing else: it loads nothing, and without JavaScript lacks zoom, sorting and
+// copying alone. Sizes: 100 KB, and 15 bytes for each compute of the schedule, which is not drawn when it has
+// more than PAGE_MOST_COMPUTES.
+enum { PAGE_MOST_COMPUTES = 1 << 19 };
+void plan_page(const PlanPage *page, Text *out);
