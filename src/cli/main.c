@@ -15,6 +15,8 @@ static const Command commands[] = {
     {"generate", FOR_GENERATE, cmd_generate, "continue a text with a trained model"},
     {"evaluate", FOR_EVALUATE, cmd_evaluate, "say how likely a trained model finds given text"},
     {"memory", FOR_MEMORY, cmd_memory, "say what memory each rank of a run would take, without its data"},
+    {"plan", FOR_PLAN, cmd_plan, "say which grid is fastest on a cluster, how fast, and at what cost"},
+    {"bench", FOR_BENCH, cmd_bench, "measure this machine and write its description for plan"},
     {"schedule", FOR_SCHEDULE, cmd_schedule, "print, draw and check pipeline schedules"},
     {"models", FOR_MODELS, cmd_models, "list the published models that --model knows"},
     {"checkpoint", FOR_CHECKPOINT, cmd_checkpoint, "list, show, verify, compare and rewrite checkpoints"},
@@ -34,6 +36,7 @@ static Status print_overview(void) {
         "  trireme train ... --save checkpoints --load checkpoints --save-interval 100\n"
         "  trireme generate --load checkpoints --prompt \"Once upon a time\"\n"
         "  trireme memory --model gpt3-175b --mbs 1 --gbs 1536 --ranks 1024 --tp 8 --pp 16 --bf16\n"
+        "  trireme plan --model gpt3-175b --gpus 1024 --machine dgx-a100 --gbs 1536 --tokens 300B\n"
         "  trireme schedule --pp 4 --microbatches 8\n");
     for (int i = 0; i < NUM_COMMANDS; i++) printf("  %-12s %s\n", commands[i].name, commands[i].summary);
     puts("\ntrireme help VERB shows a verb's common options, trireme VERB --help-all every option.");

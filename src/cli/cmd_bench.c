@@ -1,0 +1,85 @@
+#include "cli/cli.h"
+#include "plan/cpu_price.h"
+#include "train/train.h"
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void tell(const char *what, int ranks) {
+    fprintf(stderr, "bench: %s, %d rank%s at work\n", what, ranks, ranks > 1 ? "s" : "");
+}
+
+// The file's name without folders and ending is the machine's.
+static Status check_options(const Options *options) {
+    const char *path = options->machine;
+    size_t length = path ? strlen(path) : 0;
+    if (!length)
+        return fail(ERR_USAGE, "bench writes what it measures to a file: --machine FILE.yaml is required");
+    if (length < 6 || strcmp(path + length - 5, ".yaml") != 0)
+        return fail(ERR_USAGE, "--machine %s: the name of the file to write ends in .yaml", path);
+    if (options->positional.count)
+        return fail(ERR_USAGE, "bench takes options only, not %s", options->positional.items[0]);
+    return OK;
+}
+
+// Every class at the largest number of ranks beside what one of them alone takes for the same.
+static void print_rate(const Rate *row) {
+    printf("%-42s %-5s %5d", row->op, dtype_name(row->dtype), row->ranks);
+    for (int i = 0; i < MOST_TERMS; i++)
+        if (i < row->count)
+            printf(" %10.3g", row->seconds[i]);
+        else
+            printf(" %10s", "");
+    printf(" %8.1f\n", 100 * row->error);
+}
+
+static void print_table(const Machine *machine) {
+    printf("%-42s %-5s %5s %-*s %8s\n", "class", "type", "ranks", 11 * MOST_TERMS - 1,
+           " seconds of a unit of each term", "error %");
+    for (int i = 0; i < machine->num_rates; i++) print_rate(&machine->rates[i]);
+    printf("\na rank: %.0f GFLOP/s in fp32", 1e3 * machine->peak_tflops[F32]);
+    if (machine->peak_tflops[BF16] > 0) printf(", %.0f in bf16", 1e3 * machine->peak_tflops[BF16]);
+    printf("; %.1f GB/s with all %d ranks at work; %.1f GB of memory\n", machine->memory_gbs,
+           machine->devices_per_node, machine->memory_gb);
+}
+
+static Status write_machine(const Machine *machine, const char *path) {
+    Text text = {0};
+    machine_print(machine, &text);
+    Status status = file_write(path, text_string(&text), text.size);
+    text_free(&text);
+    return status == OK ? OK : fail(status, "--machine %s", fail_message());
+}
+
+static void name_machine(Machine *machine, const CpuBench *bench) {
+    snprintf(machine->gpu, sizeof machine->gpu, "cpu");
+    snprintf(machine->description, sizeof machine->description,
+             "measured by trireme bench: %d rank%s of %d thread%s", bench->ranks, bench->ranks > 1 ? "s" : "",
+             bench->threads, bench->threads > 1 ? "s" : "");
+}
+
+// Under a launcher its ranks share the processors; else there are as many ranks as --threads leaves room for.
+static CpuBench bench_of(const Options *options) {
+    int launched = comm_launcher_ranks(), cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    CpuBench bench = {
+        .threads = options->threads != INT_UNSET ? options->threads : 1, .bf16 = options->bf16, .tell = tell};
+    bench.ranks = launched ? launched : cores / bench.threads;
+    if (bench.ranks < 1) bench.ranks = 1;
+    return bench;
+}
+
+Status cmd_bench(Options *options) {
+    Machine machine;
+    tell_notes(options);
+    TRY(check_options(options));
+    CpuBench bench = bench_of(options);
+    TRY(cpu_bench(&machine, &bench));
+    Status status = OK;
+    if (machine.num_rates) {
+        name_machine(&machine, &bench);
+        print_table(&machine);
+        status = write_machine(&machine, options->machine);
+    }
+    machine_close(&machine);
+    return status;
+}

@@ -1,0 +1,127 @@
+#include "cli/plan_verb.h"
+#include <stdio.h>
+#include <string.h>
+
+// ---- which of the three ---------------------------------------------------------------------------
+
+// The first of these that the user has given, as a word of the command line; "" when none is.
+static void find_given(const Options *options, const char *const *fields, char name[64]) {
+    *name = 0;
+    for (; *fields && !*name; fields++)
+        if (options_origin(options, *fields) != FROM_DEFAULT) snprintf(name, 64, "--%s", *fields);
+    for (char *c = name; *c; c++)
+        if (*c == '_') *c = '-';
+}
+
+static Status check_words(const Options *o) {
+    static const char *const of_plan[] = {"gpus", "tokens", "price", "html", "top", NULL};
+    static const char *const of_rows[] = {"loo", "leave_model_out", "folds", NULL};
+    char name[64];
+    bool rows = o->rows.count || o->calibrate.count;
+    const char *mode = o->rows.count ? "--rows" : "--calibrate";
+    if (o->positional.count)
+        return fail(ERR_USAGE, "plan takes options only, not %s; such as --model gpt3-175b --gpus 1024",
+                    o->positional.items[0]);
+    if (o->rows.count && o->calibrate.count)
+        return fail(ERR_USAGE, "--rows predicts and --calibrate fits: one of them at a time");
+    find_given(o, rows ? of_plan : of_rows, name);
+    if (*name)
+        return rows ? fail(ERR_USAGE, "%s: the rows say what was run; leave out %s", mode, name)
+                    : fail(ERR_USAGE, "%s is for --rows and --calibrate: leave it out", name);
+    if (o->output && !o->calibrate.count)
+        return fail(ERR_USAGE,
+                    "--output is where --calibrate writes the stack: leave it out, or use --html FILE");
+    if (o->calibrate.count && o->json)
+        return fail(ERR_USAGE, "--calibrate prints text, and --output writes a stack: leave out --json");
+    if (o->loo + o->leave_model_out + (o->folds != INT_UNSET) > 1)
+        return fail(ERR_USAGE,
+                    "--loo, --leave-model-out and --folds each say what is held out: give one of them");
+    return OK;
+}
+
+// ---- the plan -------------------------------------------------------------------------------------
+
+static Status tell(PlanCache *cache, const PlanJob *job, const Answer *answer) {
+    Text text = {0};
+    if (job->options->html) TRY(plan_html(cache, job, answer));
+    if (job->options->json)
+        answer_json(answer, &text);
+    else
+        answer_print(answer, &text);
+    fputs(text_string(&text), stdout);
+    text_free(&text);
+    return OK;
+}
+
+// A given configuration is compared with what is best when nothing but the devices, the batch and the kernels
+// is decided.
+static Question open_question(const Question *question) {
+    return (Question){.devices = question->devices,
+                      .batch = question->batch,
+                      .sequence_parallel = -1,
+                      .zero_stage = -1,
+                      .fused_attention = question->fused_attention,
+                      .recompute = -1,
+                      .dtype = question->dtype};
+}
+
+static Status price_given(PlanCache *cache, const PlanJob *job, Answer *answer) {
+    Prediction given;
+    PlanResult result;
+    Question open = open_question(&job->question);
+    TRY(predict(cache, &job->site, &job->model, &job->candidate, &given));
+    TRY(memory_exact(&job->site, &job->model, &job->candidate, &given.memory));
+    answer->chosen = &given;
+    Status searched = plan_search(cache, &job->site, &job->model, &open, job->options->top, &result);
+    answer->result = searched == OK ? &result : NULL;
+    Status status = searched == OK || searched == ERR_CONFIG ? tell(cache, job, answer) : searched;
+    plan_result_free(&result);
+    return status;
+}
+
+static Status tell_best(PlanCache *cache, const PlanJob *job, Answer *answer, PlanResult *result) {
+    Prediction *best = &result->best[0];
+    TRY(memory_exact(&job->site, &job->model, &best->candidate, &best->memory));
+    answer->result = result;
+    answer->chosen = best;
+    return tell(cache, job, answer);
+}
+
+static Status seek(PlanCache *cache, const PlanJob *job, Answer *answer) {
+    PlanResult result;
+    Status status = plan_search(cache, &job->site, &job->model, &job->question, job->options->top, &result);
+    if (status == OK) status = tell_best(cache, job, answer, &result);
+    plan_result_free(&result);
+    return status;
+}
+
+static Status answer_job(const PlanJob *job) {
+    PlanCache *cache;
+    Answer answer = {.model_name = job->options->model,
+                     .model = &job->model,
+                     .site = &job->site,
+                     .question = &job->question,
+                     .given = job->given,
+                     .tokens = job->tokens,
+                     .price = job->price};
+    TRY(plan_cache_open(&cache));
+    Status status = job->given ? price_given(cache, job, &answer) : seek(cache, job, &answer);
+    plan_cache_close(cache);
+    return status;
+}
+
+static Status plan(Options *options) {
+    PlanJob job;
+    TRY(plan_job_open(&job, options));
+    tell_notes(options);
+    Status status = answer_job(&job);
+    plan_job_close(&job);
+    return status;
+}
+
+Status cmd_plan(Options *options) {
+    TRY(check_words(options));
+    if (options->rows.count) return plan_on_rows(options);
+    if (options->calibrate.count) return plan_calibration(options);
+    return plan(options);
+}

@@ -1,0 +1,66 @@
+// --html: the page of a plan, with what only a page has room for: the timeline, and other numbers of devices.
+#include "cli/plan_verb.h"
+#include "report/report.h"
+#include <string.h>
+
+enum { NUM_SCALES = 6 };
+
+// ---- other numbers of devices ---------------------------------------------------------------------
+
+// The best on so many devices, where there is one. What the user has decided stays decided, but for d.
+static Status add_point(PlanCache *cache, const PlanJob *job, int devices, PlanPage *page,
+                        ScalePoint *points) {
+    PlanResult result;
+    Question question = job->question;
+    question.devices = devices;
+    question.dp = 0;
+    Status status = plan_search(cache, &job->site, &job->model, &question, 1, &result);
+    if (status == OK && result.count) points[page->num_scaling++] = (ScalePoint){devices, result.best[0]};
+    plan_result_free(&result);
+    return status == ERR_CONFIG ? OK : status;
+}
+
+static Status add_scaling(PlanCache *cache, const PlanJob *job, PlanPage *page, ScalePoint *points) {
+    static const double scales[NUM_SCALES] = {1.0 / 8, 1.0 / 4, 1.0 / 2, 1, 2, 4};
+    int here = job->question.devices;
+    page->scaling = points;
+    for (int i = 0; i < NUM_SCALES; i++) {
+        double devices = here * scales[i];
+        if (devices < 1 || devices != (int)devices || devices > MOST_DEVICES) continue;
+        if (scales[i] == 1)
+            points[page->num_scaling++] = (ScalePoint){here, *page->answer->chosen};
+        else
+            TRY(add_point(cache, job, (int)devices, page, points));
+    }
+    return OK;
+}
+
+// ---- the page -----------------------------------------------------------------------------------
+
+static Status write_page(const char *path, const PlanPage *page) {
+    Text html = {0};
+    plan_page(page, &html);
+    Status status = file_write(path, text_string(&html), html.size);
+    text_free(&html);
+    return status == OK ? OK : fail(status, "--html %s", fail_message());
+}
+
+static Status draw(PlanCache *cache, const PlanJob *job, PlanPage *page) {
+    Schedule schedule;
+    Simulation simulation;
+    const Candidate *c = &page->answer->chosen->candidate;
+    TRY(predict_timeline(cache, &job->site, &job->model, c, &schedule, &simulation));
+    page->schedule = &schedule;
+    page->simulation = &simulation;
+    Status status = write_page(job->options->html, page);
+    simulation_destroy(&simulation, &schedule);
+    schedule_destroy(&schedule);
+    return status;
+}
+
+Status plan_html(PlanCache *cache, const PlanJob *job, const Answer *answer) {
+    ScalePoint points[NUM_SCALES];
+    PlanPage page = {.answer = answer};
+    TRY(add_scaling(cache, job, &page, points));
+    return draw(cache, job, &page);
+}

@@ -1,0 +1,215 @@
+// From options to a question: which machine, which stack, what is decided and what is open.
+#include "cli/plan_verb.h"
+#include <string.h>
+
+static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }
+
+static bool is_given(const Options *options, const char *field) {
+    Origin origin = options_origin(options, field);
+    return origin == FROM_FILE || origin == FROM_COMMAND_LINE;
+}
+
+// ---- machine and stack --------------------------------------------------------------------------
+
+static Status with_option(Status status, const char *option) {
+    return status == OK ? OK : fail(status, "%s: %s", option, fail_message());
+}
+
+static Status machine_required(void) {
+    Text names = {0};
+    for (int i = 0; i < num_shipped_machines; i++)
+        text_add(&names, "%s%s", i ? ", " : "", shipped_machines[i].name);
+    Status status = fail(ERR_USAGE, "--machine is required: FILE.yaml, or one of %s", text_string(&names));
+    text_free(&names);
+    return status;
+}
+
+Status plan_machine(const Options *options, Machine *machine) {
+    if (!options->machine) return machine_required();
+    return with_option(machine_open(machine, options->machine), "--machine");
+}
+
+Status plan_stack(const Options *options, const Machine *machine, Stack *stack) {
+    if (!options->stack) return stack_for(stack, machine);
+    return with_option(stack_open(stack, options->stack), "--stack");
+}
+
+static Status open_site(PlanJob *job) {
+    TRY(plan_machine(job->options, &job->machine));
+    Status status = plan_stack(job->options, &job->machine, &job->stack);
+    if (status != OK) {
+        machine_close(&job->machine);
+        return status;
+    }
+    job->site = (Site){.machine = &job->machine,
+                       .stack = &job->stack,
+                       .constants = constants_of(&job->machine, &job->stack)};
+    return OK;
+}
+
+// ---- the question -------------------------------------------------------------------------------
+
+// A number of tokens is seldom whole in its unit: "1.4T".
+static Status read_tokens(const char *word, double *tokens) {
+    static const char units[] = "KMBGT";
+    static const double factors[] = {1e3, 1e6, 1e9, 1e9, 1e12};
+    char number[32];
+    size_t length = word ? strlen(word) : 0;
+    *tokens = 0;
+    if (!word) return OK;
+    const char *unit = length ? strchr(units, word[length - 1]) : NULL;
+    bool read = length < sizeof number;
+    if (read) {
+        snprintf(number, sizeof number, "%.*s", (int)(length - (unit != NULL)), word);
+        read = parse_double(number, tokens) && *tokens > 0 && *tokens < 1e18;
+    }
+    if (!read)
+        return fail(ERR_USAGE,
+                    "--tokens %s: a number above 0 is expected, such as 300B, 1.4T or 300000000000", word);
+    if (unit) *tokens *= factors[unit - units];
+    return OK;
+}
+
+// What the device is best at, where the user does not choose: 16 bits on a GPU, with bf16's range if it can.
+static DType usual_type(const Machine *machine) {
+    if (machine->is_cpu) return F32;
+    return machine->peak_tflops[BF16] > 0 ? BF16 : machine->peak_tflops[F16] > 0 ? F16 : F32;
+}
+
+static Status choose_type(PlanJob *job) {
+    static const char *const flags[] = {[F32] = "fp32", [BF16] = "--bf16", [F16] = "--fp16"};
+    const Options *o = job->options;
+    bool told = is_given(o, "bf16") || is_given(o, "fp16");
+    DType type = o->bf16 ? BF16 : o->fp16 ? F16 : told ? F32 : usual_type(&job->machine);
+    if (job->machine.peak_tflops[type] <= 0)
+        return fail(ERR_CONFIG, "%s: %s does not compute in it; leave it out, or use %s", flags[type],
+                    job->machine.name, flags[usual_type(&job->machine)]);
+    job->question.dtype = type;
+    return OK;
+}
+
+static int fused_attention(const char *backend) {
+    if (!strcmp(backend, "auto")) return -1;
+    return strcmp(backend, "unfused") != 0 && strcmp(backend, "local") != 0;
+}
+
+// `otherwise` where the user says nothing.
+static int flag_or(const Options *options, const char *field, bool value, int otherwise) {
+    return is_given(options, field) ? value : otherwise;
+}
+
+static int recompute_or(const Options *options, int otherwise) {
+    if (!options->recompute_granularity) return otherwise;
+    return strcmp(options->recompute_granularity, "full") ? RECOMPUTE_SELECTIVE : RECOMPUTE_UNIFORM;
+}
+
+static void ask(PlanJob *job) {
+    const Options *o = job->options;
+    Question *q = &job->question;
+    bool tensor = is_given(o, "tensor_model_parallel_size");
+    bool pipeline = is_given(o, "pipeline_model_parallel_size");
+    *q = (Question){.batch = o->global_batch_size,
+                    .tp = tensor ? o->tensor_model_parallel_size : 0,
+                    .pp = pipeline ? o->pipeline_model_parallel_size : 0,
+                    .dp = or_zero(o->data_parallel_size),
+                    .context = or_zero(o->context_parallel_size),
+                    .chunks = or_zero(o->num_virtual_stages_per_pipeline_rank),
+                    .microbatch = or_zero(o->micro_batch_size),
+                    .fused_attention = fused_attention(o->attention_backend),
+                    .schedule = o->schedule};
+    job->given = q->tp && q->pp && q->microbatch;
+    int open = job->given ? 0 : -1;
+    q->sequence_parallel = flag_or(o, "sequence_parallel", o->sequence_parallel, open);
+    q->zero_stage = flag_or(o, "use_distributed_optimizer", o->use_distributed_optimizer, open);
+    q->recompute = recompute_or(o, job->given ? RECOMPUTE_NOTHING : -1);
+}
+
+// ---- the devices --------------------------------------------------------------------------------
+
+// The sizes that the user has given, and their product.
+static int64_t decided_sizes(const Question *q, Text *out) {
+    const struct {
+        const char *name;
+        int value;
+    } sizes[] = {{"t", q->tp}, {"p", q->pp}, {"d", q->dp}, {"c", q->context}};
+    int64_t product = 1;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (!sizes[i].value) continue;
+        text_add(out, "%s%s = %d", out->size ? ", " : "", sizes[i].name, sizes[i].value);
+        product *= sizes[i].value;
+    }
+    return product;
+}
+
+static Status sizes_fit(const Question *q, int64_t devices) {
+    Text text = {0};
+    Status status = OK;
+    int64_t decided = decided_sizes(q, &text);
+    bool all = q->tp && q->pp && q->dp;
+    if (all ? devices != decided : devices % decided != 0)
+        status = fail(ERR_CONFIG, "%s ask for %s%lld devices, not %lld: use --gpus %lld, or other sizes",
+                      text_string(&text), all ? "" : "a multiple of ", (long long)decided, (long long)devices,
+                      (long long)(decided * (all ? 1 : devices / decided + 1)));
+    text_free(&text);
+    return status;
+}
+
+static Status count_devices(PlanJob *job) {
+    Question *q = &job->question;
+    int given = job->options->gpus;
+    if (given == INT_UNSET && !(q->tp && q->pp && q->dp))
+        return fail(ERR_USAGE, "--gpus is required, such as --gpus 1024: how many devices there are");
+    int64_t devices = (int64_t)q->tp * q->pp * q->dp * (q->context ? q->context : 1);
+    if (given != INT_UNSET) devices = given;
+    if (devices > MOST_DEVICES)
+        return fail(ERR_CONFIG, "t * p * d * c = %lld devices: at most %d are possible", (long long)devices,
+                    MOST_DEVICES);
+    TRY(sizes_fit(q, devices));
+    q->devices = (int)devices;
+    return OK;
+}
+
+// As train would read the options: what is not there is off.
+static Status candidate_given(PlanJob *job) {
+    const Question *q = &job->question;
+    Candidate c = candidate_of_stack(&job->stack, q);
+    c.context = q->context ? q->context : 1;
+    c.grid = (Grid){.tp = q->tp, .pp = q->pp, .dp = q->devices / (q->tp * q->pp * c.context)};
+    bool folded = q->schedule && !strcmp(q->schedule, "zb-v");
+    c.chunks = q->chunks ? q->chunks : folded ? 2 : 1;
+    c.microbatch = q->microbatch;
+    c.schedule = q->schedule ? q->schedule : c.chunks > 1 ? "interleaved" : "1f1b";
+    c.recompute = (Recompute)q->recompute;
+    c.sequence_parallel = q->sequence_parallel && q->tp > 1;
+    c.zero_stage = q->zero_stage;
+    job->candidate = c;
+    char why[200];
+    if (candidate_refuse(&job->model, &job->machine, &c, why, sizeof why)) return fail(ERR_CONFIG, "%s", why);
+    return OK;
+}
+
+static Status fill(PlanJob *job) {
+    const Options *o = job->options;
+    if (o->global_batch_size == INT_UNSET)
+        return fail(ERR_USAGE,
+                    "--global-batch-size is required, such as --global-batch-size 1536: samples of a "
+                    "step over all devices");
+    ask(job);
+    TRY(read_tokens(o->tokens, &job->tokens));
+    job->price = o->price > 0 ? o->price : job->machine.price;
+    job->model = options_model(o, o->vocab_size);
+    TRY(choose_type(job));
+    TRY(count_devices(job));
+    return job->given ? candidate_given(job) : OK;
+}
+
+Status plan_job_open(PlanJob *job, Options *options) {
+    *job = (PlanJob){.options = options};
+    TRY(options_resolve(options, 1));
+    TRY(open_site(job));
+    Status status = fill(job);
+    if (status != OK) plan_job_close(job);
+    return status;
+}
+
+void plan_job_close(PlanJob *job) { machine_close(&job->machine); }

@@ -1,0 +1,371 @@
+// Measured rows: how far a stack's predictions are from them, and a stack's constants fitted to them.
+#include "cli/plan_verb.h"
+#include "formats/formats.h"
+#include "plan/row_predict.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { USUAL_FOLDS = 5 };
+
+// Rows, and what predicts them.
+typedef struct {
+    const Options *options;
+    PlanRows rows;
+    Stack stack;
+    RowPredictor predictor;
+    Constants constants, priors; // of the stack on the machine of the first row
+    double *predicted_s;         // [rows]
+} RowsJob;
+
+// ---- reading ------------------------------------------------------------------------------------
+
+static Status add_csv(PlanRows *rows, const char *path) {
+    PlanRows more;
+    TRY(plan_rows_read(&more, path));
+    Status status = OK;
+    for (int i = 0; i < more.count && status == OK; i++) status = plan_rows_add(rows, &more.items[i]);
+    rows->refused += more.refused;
+    plan_rows_free(&more);
+    return status;
+}
+
+static bool ends_in(const char *path, const char *ending) {
+    size_t length = strlen(path), size = strlen(ending);
+    return length > size && !strcmp(path + length - size, ending);
+}
+
+// Resolved options of a run, as what is predicted.
+static Status candidate_of_run(const Options *o, const char *path, Candidate *out) {
+    const RunShape *s = &o->shape;
+    if (!strcmp(s->recompute, "block"))
+        return fail(ERR_CONFIG, "%s: recompute-method block is not predicted; uniform is", path);
+    *out = (Candidate){.grid = {.tp = s->tp, .pp = s->pp, .dp = s->dp},
+                       .context = 1,
+                       .chunks = s->vp,
+                       .microbatch = o->micro_batch_size,
+                       .batch = s->global_batch,
+                       .schedule = schedule_kind(s->schedule)->name,
+                       .recompute = !strcmp(s->recompute, "nothing")     ? RECOMPUTE_NOTHING
+                                    : !strcmp(s->recompute, "selective") ? RECOMPUTE_SELECTIVE
+                                                                         : RECOMPUTE_UNIFORM,
+                       .attention = s->keep_probabilities ? ATTENTION_UNFUSED : ATTENTION_FUSED,
+                       .dtype = o->bf16   ? BF16
+                                : o->fp16 ? F16
+                                          : F32,
+                       .sequence_parallel = s->sequence_parallel,
+                       .zero_stage = o->use_distributed_optimizer,
+                       .scatter_gather = o->scatter_gather_tensors_in_pipeline,
+                       .overlap_gradients = o->overlap_grad_reduce};
+    return OK;
+}
+
+// The file of --save-config says no more about the number of ranks than its user did.
+static int ranks_of_run(const Options *o) {
+    if (o->ranks != INT_UNSET) return o->ranks;
+    int data = o->data_parallel_size == INT_UNSET ? 1 : o->data_parallel_size;
+    return o->tensor_model_parallel_size * o->pipeline_model_parallel_size * data;
+}
+
+static Status vocabulary_of_run(const RowsJob *job, const Options *run, const char *path, int *vocabulary) {
+    *vocabulary = run->vocab_size != INT_UNSET ? run->vocab_size : job->options->vocab_size;
+    if (*vocabulary != INT_UNSET) return OK;
+    return fail(ERR_USAGE, "%s: the run's vocabulary is its tokenizer's: --vocab-size V is required", path);
+}
+
+static Status add_run(RowsJob *job, const char *path, Options *run) {
+    Candidate candidate;
+    int vocabulary;
+    if (!job->options->machine)
+        return fail(ERR_USAGE, "%s does not say where it ran: --machine NAME or FILE.yaml is required", path);
+    TRY(options_resolve(run, ranks_of_run(run)));
+    TRY(candidate_of_run(run, path, &candidate));
+    TRY(vocabulary_of_run(job, run, path, &vocabulary));
+    ModelShape model = options_model(run, vocabulary);
+    return plan_rows_add_metrics(&job->rows, path, &model, &candidate, job->options->machine);
+}
+
+// A file of --metrics has the times; what was run is in the file of --save-config beside it.
+static Status add_metrics(RowsJob *job, const char *path) {
+    Options run = {0};
+    char config[4096];
+    int stem = (int)(strlen(path) - strlen(".jsonl"));
+    int length = snprintf(config, sizeof config, "--config=%.*s.yaml", stem, path);
+    if (length >= (int)sizeof config) return fail(ERR_USAGE, "%.80s...: the name is too long", path);
+    const char *yaml = config + strlen("--config=");
+    if (!file_exists(yaml))
+        return fail(ERR_NO_INPUT,
+                    "%s: what was run is read from %s, which is not there; --save-config writes it", path,
+                    yaml);
+    Status status = options_parse(&run, FOR_TRAIN, 1, (char *[]){config});
+    if (status == OK) status = add_run(job, path, &run);
+    options_destroy(&run);
+    return status;
+}
+
+static Status read_rows(RowsJob *job, const StringList *files) {
+    for (int i = 0; i < files->count; i++) {
+        const char *path = files->items[i];
+        TRY(ends_in(path, ".jsonl") ? add_metrics(job, path) : add_csv(&job->rows, path));
+    }
+    if (!job->rows.count) return fail(ERR_DATA, "%s: no rows that can be predicted", files->items[0]);
+    return OK;
+}
+
+// ---- whose constants ----------------------------------------------------------------------------
+
+// Without --stack the one that the rows name, if they agree.
+static Status find_stack(RowsJob *job) {
+    const PlanRow *first = &job->rows.items[0];
+    if (job->options->stack) return plan_stack(job->options, NULL, &job->stack);
+    for (int i = 1; i < job->rows.count; i++)
+        if (strcmp(job->rows.items[i].stack, first->stack))
+            return fail(ERR_USAGE, "the rows are of several stacks, %s and %s: --stack NAME chooses one",
+                        first->stack, job->rows.items[i].stack);
+    Status status = stack_open(&job->stack, first->stack);
+    return status == OK ? OK : fail(status, "%s; --stack NAME chooses one", fail_message());
+}
+
+// --machine stands for the machine of every row.
+static Status find_machines(RowsJob *job) {
+    const char *name = job->options->machine;
+    if (name && strlen(name) >= MOST_NAME)
+        return fail(ERR_USAGE, "--machine %s: a path of rows has at most %d bytes", name, MOST_NAME - 1);
+    for (int i = 0; name && i < job->rows.count; i++) strcpy(job->rows.items[i].machine, name);
+    return OK;
+}
+
+static Status find_constants(RowsJob *job) {
+    const PlanRow *first = &job->rows.items[0];
+    Machine machine;
+    if (!*first->machine)
+        return fail(ERR_DATA,
+                    "row %s: no machine with the GPU %s is known; --machine FILE.yaml describes one",
+                    first->id, first->gpu);
+    TRY(machine_open(&machine, first->machine));
+    job->constants = constants_of(&machine, &job->stack);
+    job->priors = priors_of(&machine, &job->stack);
+    machine_close(&machine);
+    return OK;
+}
+
+static Status job_open(RowsJob *job, const StringList *files) {
+    TRY(read_rows(job, files));
+    TRY(find_stack(job));
+    TRY(find_machines(job));
+    TRY(find_constants(job));
+    job->predicted_s = calloc((size_t)job->rows.count, sizeof *job->predicted_s);
+    if (!job->predicted_s) return fail(ERR_OS, "no memory for %d rows", job->rows.count);
+    return row_predictor_open(&job->predictor, &job->stack);
+}
+
+static void job_close(RowsJob *job) {
+    row_predictor_close(&job->predictor);
+    free(job->predicted_s);
+    plan_rows_free(&job->rows);
+}
+
+// ---- predicting ---------------------------------------------------------------------------------
+
+// Whether the user says what is held out; else single rows are.
+static bool holds_out(const Options *o) { return o->loo || o->leave_model_out || o->folds != INT_UNSET; }
+
+static Protocol protocol_of(const Options *o) {
+    if (o->folds != INT_UNSET) return K_FOLDS;
+    return o->leave_model_out ? LEAVE_MODEL_OUT : LEAVE_ONE_OUT;
+}
+
+static Calibration calibration_of(RowsJob *job, Protocol protocol, int folds) {
+    return (Calibration){.predict = row_predict_step,
+                         .self = &job->predictor,
+                         .priors = job->priors,
+                         .is_free = job->stack.is_free,
+                         .protocol = protocol,
+                         .folds = folds};
+}
+
+static Status check_free(const RowsJob *job) {
+    for (int i = 0; i < num_constants; i++)
+        if (job->stack.is_free[i]) return OK;
+    return fail(ERR_CONFIG, "the stack %s has no free constants: its file names them, as in priors: {%s: %g}",
+                job->stack.name, constant_table[0].name, constant_table[0].usual);
+}
+
+static Status predict_as_is(RowsJob *job) {
+    for (int i = 0; i < job->rows.count; i++)
+        TRY(row_predict_step(&job->predictor, &job->constants, &job->rows.items[i], &job->predicted_s[i]));
+    return OK;
+}
+
+static Status predict_held_out(RowsJob *job, const Calibration *calibration, AccuracyTerms *terms,
+                               char protocol[32]) {
+    CalibrationResult result;
+    TRY(check_free(job));
+    TRY(calibrate(calibration, &job->rows, &result));
+    memcpy(job->predicted_s, result.held_out, (size_t)job->rows.count * sizeof *job->predicted_s);
+    protocol_name(calibration->protocol, result.num_folds, protocol);
+    *terms = (AccuracyTerms){protocol, result.num_free};
+    calibration_free(&result);
+    return OK;
+}
+
+// Whether rows fit is held out as their times are.
+static Status score_memory(const RowsJob *job, MemoryScore *score) {
+    double fitted[2];
+    *score = (MemoryScore){0};
+    if (job->options->folds == INT_UNSET) return memory_score(&job->stack, &job->rows, score);
+    Status status = memory_cross_validate(&job->stack, &job->rows, job->options->folds, score, fitted);
+    return status == ERR_DATA ? OK : status; // nothing is known of their memory
+}
+
+// ---- telling ------------------------------------------------------------------------------------
+
+static void print_rows(const RowsJob *job, AccuracyTerms terms, const MemoryScore *score, Text *out) {
+    text_add(out, "stack %s, constants %s\n\n", job->stack.name,
+             terms.protocol ? "fitted to the other rows" : "as in its file");
+    accuracy_print(&job->rows, job->predicted_s, terms, out);
+    if (score->outcomes + score->measured) memory_score_print(score, out);
+}
+
+static void json_row(const PlanRow *row, double predicted_s, Text *out) {
+    text_add(out, "{\"id\": ");
+    json_add_string(out, row->id, strlen(row->id));
+    text_add(out, ", \"line\": %d, \"measured_s\": ", row->line);
+    json_add_double(out, row->step_s);
+    text_add(out, ", \"predicted_s\": ");
+    json_add_double(out, predicted_s);
+    text_add(out, ", \"guessed\": %s}", row->guessed ? "true" : "false");
+}
+
+static void json_rows(const RowsJob *job, AccuracyTerms terms, const MemoryScore *score, Text *out) {
+    ErrorSummary s = error_summary(&job->rows, job->predicted_s);
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {{"mape", s.mape}, {"median", s.median}, {"p90", s.p90},    {"worst", s.worst},
+                   {"bias", s.bias}, {"naive", s.naive},   {"skill", s.skill}};
+    text_add(out, "{\"stack\": ");
+    json_add_string(out, job->stack.name, strlen(job->stack.name));
+    text_add(out, ", \"protocol\": \"%s\", \"free_constants\": %d, \"count\": %d",
+             terms.protocol ? terms.protocol : "", terms.num_free, s.count);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        text_add(out, ", \"%s\": ", numbers[i].key);
+        json_add_double(out, numbers[i].value);
+    }
+    text_add(out,
+             ", \"memory\": {\"outcomes\": %d, \"right\": %d, \"false_fits\": %d, \"false_alarms\": %d, "
+             "\"measured\": %d, \"within\": %d}, \"rows\": [",
+             score->outcomes, score->right, score->false_fits, score->false_alarms, score->measured,
+             score->within);
+    for (int i = 0; i < job->rows.count; i++) {
+        if (i) text_add(out, ",\n");
+        json_row(&job->rows.items[i], job->predicted_s[i], out);
+    }
+    text_add(out, "]}\n");
+}
+
+static Status predict_and_tell(RowsJob *job) {
+    const Options *o = job->options;
+    char protocol[32];
+    AccuracyTerms terms = {0};
+    MemoryScore score;
+    Text text = {0};
+    Calibration calibration = calibration_of(job, protocol_of(o), o->folds);
+    TRY(holds_out(o) ? predict_held_out(job, &calibration, &terms, protocol) : predict_as_is(job));
+    TRY(score_memory(job, &score));
+    if (o->json)
+        json_rows(job, terms, &score, &text);
+    else
+        print_rows(job, terms, &score, &text);
+    fputs(text_string(&text), stdout);
+    text_free(&text);
+    return OK;
+}
+
+Status plan_on_rows(const Options *options) {
+    RowsJob job = {.options = options};
+    Status status = job_open(&job, &options->rows);
+    if (status == OK) status = predict_and_tell(&job);
+    job_close(&job);
+    return status;
+}
+
+// ---- calibrating --------------------------------------------------------------------------------
+
+// The names of the files, as far as there is room.
+static void name_rows(const StringList *files, char *to, size_t size) {
+    size_t length = 0;
+    for (int i = 0; i < files->count && length < size; i++) {
+        const char *name = strrchr(files->items[i], '/');
+        length += (size_t)snprintf(to + length, size - length, "%s%s", i ? ", " : "",
+                                   name ? name + 1 : files->items[i]);
+    }
+}
+
+static void today(char date[16]) {
+    time_t now = time(NULL);
+    struct tm parts;
+    gmtime_r(&now, &parts);
+    strftime(date, 16, "%Y-%m-%d", &parts);
+}
+
+static Status write_stack(RowsJob *job, const Calibration *calibration, const CalibrationResult *result) {
+    Stack *stack = &job->stack;
+    Constants fitted = result->constants;
+    Text text = {0};
+    for (int i = 0; i < num_constants; i++) {
+        if (!stack->is_free[i]) continue;
+        *constant_at(&stack->constants, i) = *constant_at(&fitted, i);
+        stack->set[i] = true;
+    }
+    stack->accuracy = calibration_accuracy(calibration, &job->rows, result);
+    name_rows(&job->options->calibrate, stack->accuracy.rows, sizeof stack->accuracy.rows);
+    today(stack->accuracy.date);
+    stack_print(stack, &text);
+    Status status = file_write(job->options->output, text_string(&text), text.size);
+    text_free(&text);
+    if (status != OK) return fail(status, "--output %s", fail_message());
+    printf("wrote %s\n", job->options->output);
+    return OK;
+}
+
+// The errors of one protocol; with `whole` also the constants, and --output.
+static Status fit_and_tell(RowsJob *job, Protocol protocol, int folds, bool whole) {
+    CalibrationResult result;
+    Calibration calibration = calibration_of(job, protocol, folds);
+    Text text = {0};
+    TRY(calibrate(&calibration, &job->rows, &result));
+    char name[32];
+    protocol_name(protocol, result.num_folds, name);
+    if (whole)
+        calibration_print(&calibration, &result, &text);
+    else
+        accuracy_line(&result.summary, (AccuracyTerms){name, result.num_free}, &text);
+    fputs(text_string(&text), stdout);
+    text_free(&text);
+    Status status = whole && job->options->output ? write_stack(job, &calibration, &result) : OK;
+    calibration_free(&result);
+    return status;
+}
+
+// Both protocols, unless one is asked for: leaving out single rows flatters where rows are near copies.
+static Status fit_and_tell_all(RowsJob *job) {
+    const Options *o = job->options;
+    TRY(check_free(job));
+    if (!holds_out(o)) TRY(fit_and_tell(job, K_FOLDS, USUAL_FOLDS, false));
+    return fit_and_tell(job, protocol_of(o), o->folds, true);
+}
+
+Status plan_calibration(const Options *options) {
+    RowsJob job = {.options = options};
+    if (!options->stack)
+        return fail(ERR_USAGE, "--calibrate fits the free constants of a stack: --stack NAME or FILE.yaml is "
+                               "required");
+    if (options->output && !ends_in(options->output, ".yaml"))
+        return fail(ERR_USAGE, "--output %s: the name of a stack's file ends in .yaml", options->output);
+    Status status = job_open(&job, &options->calibrate);
+    if (status == OK) status = fit_and_tell_all(&job);
+    job_close(&job);
+    return status;
+}

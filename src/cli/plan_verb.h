@@ -1,0 +1,34 @@
+// The parts of the verb plan: what is asked, and measured rows.
+#pragma once
+#include "cli/cli.h"
+#include "plan/answer.h"
+
+enum { MOST_DEVICES = 1 << 20 }; // as of --gpus
+
+// What resolved options ask for. Opened in place: `site` points into it.
+typedef struct {
+    const Options *options;
+    Machine machine;
+    Stack stack;
+    Site site;
+    ModelShape model;
+    Question question;
+    Candidate candidate; // what is priced, where `given`
+    bool given;          // t, p and b are all there: the options mean what they mean to train
+    double tokens, price;
+} PlanJob;
+
+Status plan_job_open(PlanJob *job, Options *options);
+void plan_job_close(PlanJob *job);
+
+// Writes the page of --html: the answer, its timeline, and the best on fewer and more devices.
+Status plan_html(PlanCache *cache, const PlanJob *job, const Answer *answer);
+
+// --rows and --calibrate. They take no model: the rows say what was run.
+Status plan_on_rows(const Options *options);
+Status plan_calibration(const Options *options);
+
+// As machine_open and stack_open, with the option in front of the message. Without --stack the one measured
+// on the machine.
+Status plan_machine(const Options *options, Machine *machine);
+Status plan_stack(const Options *options, const Machine *machine, Stack *stack);

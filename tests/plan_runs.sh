@@ -1,0 +1,201 @@
+#!/usr/bin/env bash
+# Plans as people ask for them: the shape of an answer, flags that a run takes, one object of JSON, measured
+# rows and calibration, and what is said about every kind of wrong input.
+# Usage: plan_runs.sh PATH/trireme
+set -uo pipefail
+trireme=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+failures=0
+
+complain() {
+    echo "$*"
+    failures=$((failures + 1))
+}
+
+# answer NAME OPTION...: leaves NAME.out.
+answer() {
+    local name=$1
+    shift
+    timeout -k 5 60 "$trireme" plan "$@" >"$name.out" 2>"$name.err" </dev/null ||
+        complain "plan $*: exit $?: $(tail -3 "$name.err")"
+}
+
+# says NAME WORDS: they are in the answer, wherever its lines are broken.
+says() { tr '\n' ' ' <"$1.out" | grep -qF -e "$2" || complain "$1: no '$2' in $(head -40 "$1.out")"; }
+
+# refused CODE WORDS OPTION...: ends with the code, says the words on one line, and prints nothing else.
+refused() {
+    local code=$1 words=$2 status
+    shift 2
+    timeout -k 5 60 "$trireme" plan "$@" >refused.out 2>refused.err </dev/null
+    status=$?
+    [[ $status == "$code" ]] || complain "plan $*: exit $status, not $code: $(cat refused.err)"
+    grep -qF -e "$words" refused.err || complain "plan $*: no '$words' in: $(cat refused.err)"
+    [[ $(wc -l <refused.err) == 1 ]] || complain "plan $*: more than a line: $(cat refused.err)"
+    [[ ! -s refused.out ]] || complain "plan $*: printed $(head -3 refused.out)"
+}
+
+# number NAME KEY: of the chosen configuration, from JSON of one member a line.
+number() { tr "{" "," <"$1.out" | tr "," "\n" | sed -n "s|^ *\"$2\": ||p" | head -1; }
+# close A B SHARE: the numbers differ by less.
+close() { awk -v a="$1" -v b="$2" -v s="$3" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(a > 0 && d <= s * b) }'; }
+
+question=(--model gpt3-175b --gpus 1024 --machine dgx-a100 --global-batch-size 1536)
+
+# ---- answers ---------------------------------------------------------------------------------------------
+answer best "${question[@]}" --tokens 300B --price 2.10
+for words in "gpt3-175b (175 B parameters) on 1024 GPUs of dgx-a100" "TFLOP/s per GPU" "tokens take" "and cost" \
+    "trireme train" "pretrain_gpt.py" "Korthikanti 2022" "Where the time goes" "Memory, in GB" "The fastest 5" \
+    "Why it wins" "break a rule" "do not fit" "cannot be faster" "How far to trust it"; do
+    says best "$words"
+done
+answer again "${question[@]}" --tokens 300B --price 2.10
+cmp -s best.out again.out || complain "two answers to one question differ"
+answer more "${question[@]}" --top 12
+[[ $(grep -c '1f1b\b.*[0-9]$\|interleaved .*[0-9]$' more.out) == 12 ]] || complain "no 12 rows: $(cat more.out)"
+
+# Time and cost are the step's, and constraints are kept.
+answer json "${question[@]}" --tokens 300B --price 2.10 --json
+close "$(number json run_s)" "$(awk -v s="$(number json step_s)" 'BEGIN { print s * 300e9 / 1536 / 2048 }')" 1e-5 ||
+    complain "the run takes $(number json run_s) s"
+close "$(number json run_dollars)" "$(awk -v s="$(number json run_s)" 'BEGIN { print s / 3600 * 1024 * 2.1 }')" 1e-5 ||
+    complain "the run costs $(number json run_dollars)"
+awk -v low="$(number json low_s)" -v step="$(number json step_s)" -v high="$(number json high_s)" \
+    'BEGIN { exit !(low < step && step < high) }' || complain "no interval around the step"
+answer kept "${question[@]}" --json --tp 4 --micro-batch-size 2
+[[ $(number kept tp) == 4 && $(number kept micro_batch_size) == 2 ]] || complain "t or b was not kept"
+awk -v free="$(number json step_s)" -v kept="$(number kept step_s)" 'BEGIN { exit !(free <= kept) }' ||
+    complain "what is decided cannot be faster than what is open"
+if command -v python3 >/dev/null; then
+    python3 -c 'import json, sys
+plan = json.load(open(sys.argv[1]))
+best = plan["chosen"]
+parts = best["breakdown_s"]
+assert abs(sum(parts.values()) - parts["recompute"] - best["step_s"]) < 1e-6 * best["step_s"], parts
+assert plan["ranking"][0] == best and plan["ranking"] == sorted(plan["ranking"], key=lambda p: p["step_s"])
+need = best["memory_bytes"]
+total = sum(v for k, v in need.items() if k not in ("total", "capacity"))
+assert abs(total - need["total"]) < 1e-6 * total, need' json.out || complain "the JSON contradicts itself"
+fi
+
+# One configuration: t, p and b are there, and all that is not is off.
+answer given "${question[@]}" --tp 8 --pp 16 --micro-batch-size 1
+says given "As asked: 8-way tensor parallelism, 16 pipeline stages (1f1b) and 8 replicas; microbatches"
+says given "Better"
+answer headline --model megatron-1008b --gpus 3072 --machine dgx-a100 --stack megatron-lm-2021 \
+    --global-batch-size 3072 --tp 8 --pp 64 --micro-batch-size 1 --recompute-granularity full \
+    --attention-backend unfused --fp16 --tokens 450B --json
+close "$(number headline tflops)" 163 0.15 || complain "1008B: $(number headline tflops) TFLOP/s"
+close "$(number headline run_s)" $((84 * 86400)) 0.15 || complain "1008B: $(number headline run_s) s"
+
+# What is printed to be pasted is what the program takes.
+pasted() {
+    answer pasted "${@:2}"
+    sed -n '/^For trireme/,/^For Megatron/p' pasted.out | grep -v '^For\|^#' | tr -d '\\\n' |
+        sed 's/.*trireme train//' >words
+    eval "set -- $1 $(cat words)"
+    "$trireme" memory --ranks "$1" --vocab-size 51200 "${@:2}" >memory.out 2>memory.err ||
+        complain "the flags are refused: $(cat memory.err words)"
+}
+pasted 1024 "${question[@]}"
+pasted 64 --model llama2-7b --gpus 64 --machine dgx-h100 --gbs 64
+pasted 320 --model gpt3-175b --gpus 320 --machine dgx-a100 --gbs 320 --tp 8 --pp 10
+pasted 64 --model gpt3-175b --gpus 64 --machine dgx-a100 --gbs 64 --tp 8 --pp 8 --schedule zb-v
+
+# ---- pages -----------------------------------------------------------------------------------------------
+answer page "${question[@]}" --html page.html
+grep -q '</html>' page.html || complain "no whole page: $(tail -c 200 page.html)"
+refused 73 "nowhere/page.html" "${question[@]}" --html nowhere/page.html
+
+# ---- measured rows ---------------------------------------------------------------------------------------
+cat >rows.csv <<'ROWS'
+id,stack,gpu,inter_node_gbps,model,layers,hidden,heads,vocab,seq,tp,pp,vp,dp,micro_batch,global_batch,recompute,attention,precision,step_s
+a,megatron-lm-2021,a100-80gb,1600,1.7B,24,2304,24,51200,2048,1,1,1,32,16,512,full,unfused,fp16,3.53
+b,megatron-lm-2021,a100-80gb,1600,3.6B,30,3072,32,51200,2048,2,1,1,32,16,512,full,unfused,fp16,3.70
+c,megatron-lm-2021,a100-80gb,1600,7.5B,36,4096,32,51200,2048,4,1,1,32,16,512,full,unfused,fp16,3.70
+d,megatron-lm-2021,a100-80gb,1600,18B,40,6144,48,51200,2048,8,1,1,32,8,1024,full,unfused,fp16,9.40
+e,megatron-lm-2021,a100-80gb,1600,39B,48,8192,64,51200,2048,8,2,1,32,4,1536,full,unfused,fp16,14.5
+f,megatron-lm-2021,a100-80gb,1600,76B,60,10240,80,51200,2048,8,4,3,32,2,1792,full,unfused,fp16,16.1
+ROWS
+answer rows --rows rows.csv
+says rows "stack megatron-lm-2021, constants as in its file"
+says rows "n 6: MAPE"
+answer loo --rows rows.csv --loo
+says loo "free constants, leave one out: MAPE"
+answer folds --rows rows.csv --folds 3
+says folds "free constants, 3-fold: MAPE"
+answer twice --rows rows.csv rows.csv
+says twice "n 12: MAPE"
+answer machine --rows rows.csv --machine dgx-h100
+cmp -s rows.out machine.out && complain "--machine does not count for rows"
+answer fit --calibrate rows.csv --stack megatron-lm-2021 --output mine.yaml
+says fit "5-fold: MAPE"
+says fit "leave one out: MAPE"
+answer mine "${question[@]}" --stack ./mine.yaml
+says mine "over 6 measured runs that the constants were not fitted to (rows.csv; leave one out"
+
+# What train leaves behind: times in one file, and what was run in the file beside it.
+for ranks in 1 2; do
+    "$trireme" train --mock-data --tokenizer-type NullTokenizer --vocab-size 511 --layers 2 --hidden 32 --heads 2 \
+        --seq 16 --mbs 1 --gbs 4 --lr 1e-3 --steps 8 --eval-iters 0 --ranks "$ranks" --tp "$ranks" --threads 1 \
+        --log-interval 1 --metrics "run$ranks.jsonl" --save-config "run$ranks.yaml" --plain >train.out 2>&1 ||
+        complain "train: $(tail -3 train.out)"
+done
+answer runs --calibrate run1.jsonl run2.jsonl --stack megatron-lm-2021 --machine dgx-a100
+says runs "n 2, "
+refused 64 "--machine NAME" --calibrate run1.jsonl --stack megatron-lm-2021
+refused 65 "1 configuration to calibrate" --calibrate run1.jsonl --stack megatron-lm-2021 --machine dgx-a100
+
+# ---- wrong input -----------------------------------------------------------------------------------------
+refused 78 "did you mean gpt3-175b?" --model gpt3-175 --gpus 8 --machine dgx-a100 --gbs 8
+refused 64 "did you mean dgx-a100?" --model gpt3-175b --gpus 8 --machine dgx-a10 --gbs 8
+refused 64 "--machine is required" --model gpt3-175b --gpus 8 --gbs 8
+refused 64 "--gpus is required" --model gpt3-175b --machine dgx-a100 --gbs 8
+refused 64 "--global-batch-size is required" --model gpt3-175b --gpus 8 --machine dgx-a100
+refused 64 "there are" "${question[@]}" --stack nobody
+refused 64 "such as 300B" "${question[@]}" --tokens 300X
+refused 64 "such as 300B" "${question[@]}" --tokens -3B
+refused 64 "(0,)" "${question[@]}" --price 0
+refused 64 "not word" "${question[@]}" word
+refused 78 "t = 7 ask for a multiple of 7 devices" "${question[@]}" --tp 7
+refused 78 "use --gpus 128" --model gpt3-175b --gpus 64 --machine dgx-a100 --gbs 64 --tp 8 --pp 8 --dp 2
+refused 78 "use 1024 samples, or a smaller d" --model gpt2-124m --gpus 1024 --machine dgx-a100 --gbs 4 --dp 1024
+refused 78 "is no multiple of b * d" "${question[@]}" --tp 8 --pp 16 --micro-batch-size 5
+refused 78 "devices would do" --model gpt3-175b --gpus 8 --machine dgx-a100 --gbs 8
+refused 78 "use --fp16" --model gpt3-175b --gpus 64 --machine dgx-v100 --gbs 64 --bf16
+refused 64 "leave it out" "${question[@]}" --loo
+refused 64 "leave out --gpus" --rows rows.csv --gpus 8
+refused 64 "leave out --json" --calibrate rows.csv --stack megatron-lm-2021 --json
+refused 64 "one of them" --rows rows.csv --loo --folds 3
+refused 64 "one of them" --rows rows.csv --calibrate rows.csv
+refused 64 "--stack NAME" --calibrate rows.csv
+refused 66 "nowhere.csv" --rows nowhere.csv
+sed 's/global_batch/batch/' rows.csv >column.csv
+refused 65 "column.csv: line 1: no column global_batch" --rows column.csv
+sed 's/,14.5/,fast/' rows.csv >text.csv
+refused 65 "text.csv: line 6: step_s 'fast'" --rows text.csv
+sed 's/^b,megatron-lm-2021/b,aleph-alpha-scaling/' rows.csv >mixed.csv
+refused 64 "--stack NAME chooses one" --rows mixed.csv
+cat >slow.yaml <<'MACHINE'
+description: a node with a link that takes
+gpu: a100-80gb
+devices_per_node: 8
+peak_tflops: {f32: 19.5, bf16: 312, f16: 312}
+memory_gb: 85.9
+usable_gb: 85.0
+memory_gbs: 2039
+sms: 108
+link_gbs: -300
+nics: 8
+nic_gbs: 25
+tiles: [[256, 128, 1]]
+MACHINE
+refused 65 "slow.yaml:9: link_gbs: -300" --model gpt3-175b --gpus 64 --machine ./slow.yaml --gbs 64
+refused 66 "times.yaml" --calibrate times.jsonl --stack megatron-lm-2021 --machine dgx-a100
+sed -i 's/-300/300/' slow.yaml
+answer slow --model gpt3-175b --gpus 64 --machine ./slow.yaml --gbs 64
+says slow "64 GPUs of slow"
+
+[[ $failures == 0 ]] || { echo "$failures failures"; exit 1; }
