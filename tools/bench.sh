@@ -4,13 +4,19 @@
 
 bench() {
     local folder=build/bench
-    quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_train_save bench_data
+    quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_train_save \
+        bench_data bench_plan bench_plan_cpu
     say "" "Operations at the shapes of GPT-2 124M (a minute)"
     "$folder/bench_device" --json build/bench_device.json
     say "" "Text to tokens, vocabulary 32000 (half a minute)"
     "$folder/bench_data"
     say "" "Checkpoints: the disk, and steps during a save (a minute and a half)"
     "$folder/bench_train_save" build
+    say "" "Plans: replays, bounds, searches (seconds)"
+    "$folder/bench_plan"
+    say "" "This machine, measured, and training steps on 10 grids against their predictions (four minutes)"
+    build/trireme bench --machine build/this-machine.yaml >build/bench_machine.log
+    (cd build && bench/bench_plan_cpu ./trireme ./this-machine.yaml)
     say "" "Training steps of GPT-2 124M (about ten minutes, 8 GB of memory)"
     bench_steps "$folder/bench_train" | tee build/bench_train.log
 }

@@ -167,7 +167,8 @@ static double optimizer_seconds(const Site *site, const Candidate *candidate, do
     double shares = candidate->zero_stage ? candidate->grid.dp * candidate->context : 1;
     if (site->machine->is_cpu)
         return price_step_cpu(site->machine, parameters, parameters / shares, candidate->dtype,
-                              site_busy_ranks(site, candidate));
+                              site_busy_ranks(site, candidate)) /
+               c->memory_efficiency;
     double bytes = c->optimizer_whole_bytes + (c->optimizer_bytes - c->optimizer_whole_bytes) / shares;
     return parameters * bytes / (site->machine->memory_gbs * 1e9 * c->stream_efficiency);
 }

@@ -132,9 +132,15 @@ int site_busy_ranks(const Site *site, const Candidate *candidate) {
     return ranks < site->machine->devices_per_node ? ranks : site->machine->devices_per_node;
 }
 
+// As measured in training; the two efficiencies are for those who calibrate with logs of their own.
+static double cpu_seconds(const Site *site, const Candidate *candidate, const WorkItem *item) {
+    const Constants *c = &site->constants;
+    double measured = price_operation_cpu(site->machine, item, site_busy_ranks(site, candidate));
+    return measured / (item->op == OP_MATMUL ? c->matmul_efficiency : c->memory_efficiency);
+}
+
 double price_operation(const Site *site, const Candidate *candidate, const WorkItem *item) {
-    if (site->machine->is_cpu)
-        return price_operation_cpu(site->machine, item, site_busy_ranks(site, candidate));
+    if (site->machine->is_cpu) return cpu_seconds(site, candidate, item);
     switch ((DeviceOp)item->op) {
     case OP_MATMUL: return matmul_seconds(site, item);
     case OP_ATTENTION_FORWARD: return attention_seconds(site, item, false);

@@ -128,7 +128,8 @@ static double tensor_seconds(const Site *site, Spread spread, CommOp op, double 
 double price_collective(const Site *site, const Candidate *candidate, CommOp op, Axis axis, double bytes) {
     int ranks = axis_size(candidate, axis);
     if (ranks <= 1) return 0;
-    if (site->machine->is_cpu) return price_collective_cpu(site->machine, ranks, op, bytes);
+    double derate = axis == AXIS_TP ? site->constants.tensor_derate : site->constants.data_derate;
+    if (site->machine->is_cpu) return price_collective_cpu(site->machine, ranks, op, bytes) / derate;
     Spread spread = group_spread(site->machine, ranks, axis_stride(candidate, axis));
     return axis == AXIS_TP ? tensor_seconds(site, spread, op, bytes)
                            : data_seconds(site, candidate, spread, op, bytes);
@@ -147,7 +148,7 @@ bool edge_leaves_node(const Site *site, const Candidate *candidate, int stage) {
 // the whole is a share already.
 double price_message(const Site *site, const Candidate *candidate, int stage, double bytes) {
     const Constants *c = &site->constants;
-    if (site->machine->is_cpu) return price_message_cpu(site->machine, bytes);
+    if (site->machine->is_cpu) return price_message_cpu(site->machine, bytes) / c->message_derate;
     int t = candidate->grid.tp;
     bool shares = t > 1 && (candidate->scatter_gather || candidate->sequence_parallel);
     double rate = edge_leaves_node(site, candidate, stage)
