@@ -15,6 +15,7 @@ bench() {
     say "" "Plans: replays, bounds, searches (seconds)"
     "$folder/bench_plan"
     say "" "This machine, measured, and training steps on 10 grids against their predictions (four minutes)"
+    rm -f build/this-machine.yaml
     build/trireme bench --machine build/this-machine.yaml >build/bench_machine.log
     (cd build && bench/bench_plan_cpu ./trireme ./this-machine.yaml)
     say "" "Training steps of GPT-2 124M (about ten minutes, 8 GB of memory)"
