@@ -247,7 +247,7 @@ static void recomputation_costs_one_forward(void) {
         EXPECT(forward > 0 && near(forward, more, 1e-9), "%g us, a forward %g", more, forward);
         kept.grid.pp = again.grid.pp = 1;
         Breakdown a = predicted(&site, model, &again).parts, k = predicted(&site, model, &kept).parts;
-        EXPECT(near(a.compute + a.tensor - k.compute - k.tensor, a.recompute, 1e-9) && k.recompute == 0,
+        EXPECT(near(a.compute - k.compute, a.recompute, 1e-9) && k.recompute == 0,
                "%g s more, of which %g are computed again", a.compute - k.compute, a.recompute);
     }
 }
@@ -265,6 +265,27 @@ static void flops_are_the_model_s(void) {
     EXPECT(near(again.hardware_flops, kept.hardware_flops + layers / 3, 0.02), "%g more, not %g",
            again.hardware_flops - kept.hardware_flops, layers / 3);
     EXPECT(near(kept.tflops * 1e12 * kept.step_s * 4, kept.hardware_flops, 1e-9), "%g TFLOP/s", kept.tflops);
+}
+
+// Ranks that share a sequence do together what one does with all of it; attention that is computed again is
+// counted.
+static void flops_count_whole_sequences(void) {
+    Site site = site_of(&machine, &stack);
+    ModelShape model = gpt_of(8, 1024, 16);
+    model.sequence = model.positions = 8192;
+    Candidate c = candidate_of(2, 2, 1, 4);
+    double counted[3];
+    for (int i = 0; i < 3; i++) {
+        c.recompute = (Recompute)i;
+        c.context = 1;
+        double whole = counted[i] = predicted(&site, &model, &c).hardware_flops;
+        c.context = 4;
+        double shared = predicted(&site, &model, &c).hardware_flops;
+        EXPECT(near(whole, shared, 1e-3), "recompute %d: %g over 4 ranks, %g on one", i, shared, whole);
+    }
+    double attention = 4.0 * model.layers * c.batch * model.sequence * model.sequence * model.hidden;
+    EXPECT(near(counted[RECOMPUTE_SELECTIVE] - counted[RECOMPUTE_NOTHING], attention, 1e-6),
+           "%g more, not %g", counted[RECOMPUTE_SELECTIVE] - counted[RECOMPUTE_NOTHING], attention);
 }
 
 // ---- scaling ----------------------------------------------------------------------------------------------
@@ -301,6 +322,54 @@ static void replicas_compute_the_same(void) {
         EXPECT(parts.data >= data, "d %d: %g s of reductions, %g before", d, parts.data, data);
         compute = parts.compute, data = parts.data;
     }
+}
+
+// What no rank keeps whole is moved for every microbatch.
+static void zero_stages_move_more(void) {
+    Site site = ideal_site(&machine, &stack);
+    ModelShape model = gpt_of(12, 1024, 16);
+    double data[4], m = 6;
+    for (int stage = 0; stage < 4; stage++) {
+        Candidate c = candidate_of(1, 1, 16, (int)m);
+        c.zero_stage = stage;
+        data[stage] = predicted(&site, &model, &c).parts.data;
+    }
+    EXPECT(near(data[0], data[1], 1e-9), "%g s, %g in halves", data[0], data[1]);
+    EXPECT(near(data[2], (m + 1) / 2 * data[0], 1e-9), "stage 2: %g s for %g", data[2], data[0]);
+    EXPECT(near(data[3], 3 * m / 2 * data[0], 1e-9), "stage 3: %g s for %g", data[3], data[0]);
+}
+
+// Nine in ten rows, all rows, another machine.
+static void intervals_widen(void) {
+    Stack measured = stack;
+    measured.accuracy = (Accuracy){.count = 9, .p90 = 5, .worst = 10, .most_gpus = 8, .most_tp = 8};
+    Machine elsewhere = machine;
+    snprintf(elsewhere.name, sizeof elsewhere.name, "elsewhere");
+    ModelShape model = gpt_of(12, 1024, 16);
+    Candidate small = candidate_of(1, 1, 8, 1), large = candidate_of(1, 1, 16, 1);
+    Site here = site_of(&machine, &measured), there = site_of(&elsewhere, &measured);
+    Prediction p[] = {predicted(&here, &model, &small), predicted(&here, &model, &large),
+                      predicted(&there, &model, &small)};
+    static const double shares[] = {0.05, 0.1, 0.2};
+    for (int i = 0; i < 3; i++)
+        EXPECT(near(p[i].high_s / p[i].step_s, 1 + shares[i], 1e-9), "%d: %g to %g s", i, p[i].low_s,
+               p[i].high_s);
+}
+
+static void machines_refuse_what_they_cannot(void) {
+    ModelShape model = gpt_of(12, 1024, 16);
+    Candidate c = candidate_of(1, 1, 16, 1);
+    Machine narrow = machine, alone = machine, cpu = machine;
+    char why[200];
+    narrow.peak_tflops[F16] = 0, alone.nics = 0, cpu.is_cpu = true;
+    EXPECT(!candidate_refuse(&model, &machine, &c, why, sizeof why), "%s", why);
+    EXPECT(candidate_refuse(&model, &narrow, &c, why, sizeof why) && strstr(why, "f16"), "no f16");
+    EXPECT(candidate_refuse(&model, &alone, &c, why, sizeof why) && strstr(why, "8 devices"), "no NICs");
+    EXPECT(candidate_refuse(&model, &cpu, &c, why, sizeof why) && strstr(why, "8 devices"), "no network");
+    c = candidate_of(1, 1, 4, 1);
+    c.context = 2;
+    EXPECT(!candidate_refuse(&model, &alone, &c, why, sizeof why), "%s", why);
+    EXPECT(candidate_refuse(&model, &cpu, &c, why, sizeof why) && strstr(why, "c = 1"), "shared sequences");
 }
 
 static void machines_twice_as_fast_take_half(void) {
@@ -369,8 +438,12 @@ int main(int argc, char **argv) {
                        {"tied_tables_are_summed_between_nodes", tied_tables_are_summed_between_nodes},
                        {"recomputation_costs_one_forward", recomputation_costs_one_forward},
                        {"flops_are_the_model_s", flops_are_the_model_s},
+                       {"flops_count_whole_sequences", flops_count_whole_sequences},
                        {"batches_add_microbatches", batches_add_microbatches},
                        {"replicas_compute_the_same", replicas_compute_the_same},
+                       {"zero_stages_move_more", zero_stages_move_more},
+                       {"intervals_widen", intervals_widen},
+                       {"machines_refuse_what_they_cannot", machines_refuse_what_they_cannot},
                        {"machines_twice_as_fast_take_half", machines_twice_as_fast_take_half},
                        {"better_machines_are_never_slower", better_machines_are_never_slower},
                        {"layers_take_time", layers_take_time},

@@ -52,8 +52,10 @@ static void try_memory(Everything *all, const Site *site, const ModelShape *mode
 }
 
 static void try_chunks(Everything *all, const Site *site, const ModelShape *model, Candidate c) {
-    for (int v = 1; v <= model->layers / c.grid.pp; v++) {
-        if (v > 1 && model->layers % (c.grid.pp * v)) continue;
+    int layers = model->layers, p = c.grid.pp;
+    if (layers % p && (layers + 2) % p == 0) layers += 2; // embedding and head for a layer each
+    for (int v = 1; v <= model->layers / p; v++) {
+        if (v > 1 && (p == 1 || layers % (p * v))) continue;
         c.chunks = v, c.schedule = v > 1 ? "interleaved" : "1f1b";
         for (c.microbatch = 1; c.microbatch <= 64; c.microbatch *= 2) try_memory(all, site, model, c);
     }

@@ -99,10 +99,22 @@ static bool pipeline_breaks(const Rules *r) {
     return refusal && broken(r, "the schedule %s %s", c->schedule, refusal);
 }
 
+static bool machine_breaks(const Rules *r) {
+    const Machine *m = r->machine;
+    const Candidate *c = r->candidate;
+    int devices = candidate_devices(c);
+    if (m->peak_tflops[c->dtype] <= 0)
+        return broken(r, "%s does not compute in %s", m->name, dtype_name(c->dtype));
+    if (m->is_cpu && c->context > 1)
+        return broken(r, "sequences are not shared out over CPU ranks: use c = 1");
+    return (m->is_cpu || !m->nics) && devices > m->devices_per_node &&
+           broken(r, "%s is a node of its own: use at most %d devices", m->name, m->devices_per_node);
+}
+
 const char *candidate_refuse(const ModelShape *model, const Machine *machine, const Candidate *candidate,
                              char *why, size_t size) {
     Rules rules = {model, machine, candidate, why, size};
-    bool refused =
-        context_breaks(&rules) || tensor_breaks(&rules) || batch_breaks(&rules) || pipeline_breaks(&rules);
+    bool refused = machine_breaks(&rules) || context_breaks(&rules) || tensor_breaks(&rules) ||
+                   batch_breaks(&rules) || pipeline_breaks(&rules);
     return refused ? why : NULL;
 }

@@ -112,9 +112,19 @@ static double overlap(double host, double device) {
 }
 
 // Attention sees the whole sequence: c times what a share of its own length asks for.
-static double item_seconds(const Site *site, const Candidate *candidate, const WorkItem *item) {
+static double repeats(const Candidate *candidate, const WorkItem *item) {
     bool attends = item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD;
-    return price_operation(site, candidate, item) * (attends ? candidate->context : 1);
+    return item->kind == WORK_OP && attends ? candidate->context : 1;
+}
+
+static double item_seconds(const Site *site, const Candidate *candidate, const WorkItem *item) {
+    return price_operation(site, candidate, item) * repeats(candidate, item);
+}
+
+static double list_flops(const Candidate *candidate, const WorkList *list) {
+    double sum = 0;
+    for (int i = 0; i < list->count; i++) sum += list->items[i].flops * repeats(candidate, &list->items[i]);
+    return sum;
 }
 
 // What a list takes on the device, and what its collectives take.
@@ -148,6 +158,11 @@ static PartTime part_time(const Site *site, const Price *price, double tensor) {
     return (PartTime){total, device > 0 ? tensor * total / device : 0};
 }
 
+// What of a backward the products for weight gradients take.
+static double weight_seconds(const Price *price, const PartTime *backward) {
+    return price->device > 0 ? (backward->total - backward->tensor) * price->gradients / price->device : 0;
+}
+
 // What hides behind the products for the weight gradients of the two linear layers that read a gathered
 // input: all all-reduces of a backward; of sequence parallelism's gathers and scatters two thirds, or the
 // third that gathers those inputs again.   Source: Korthikanti 2022, section 4.2.2
@@ -164,26 +179,28 @@ static double backward_tensor(const Site *site, const Candidate *candidate, cons
     return tensor - fmin(tensor * hidden_share(site->stack, candidate), first_products * price->gradients);
 }
 
-// The attention of a layer's forward.
-static double attention_seconds(const Site *site, const Candidate *candidate, const WorkList *forward) {
-    double seconds = 0;
-    for (int i = 0; i < forward->count; i++)
-        if (forward->items[i].kind == WORK_OP && forward->items[i].op == OP_ATTENTION_FORWARD)
-            seconds += item_seconds(site, candidate, &forward->items[i]);
-    return seconds;
+// Selectively: the attention of a layer's forward.
+static void add_attention_again(Parts *parts, const Site *site, const Candidate *candidate,
+                                const WorkList *forward) {
+    for (int i = 0; i < forward->count; i++) {
+        const WorkItem *item = &forward->items[i];
+        if (item->kind != WORK_OP || item->op != OP_ATTENTION_FORWARD) continue;
+        double seconds = item_seconds(site, candidate, item);
+        parts->again += seconds;
+        parts->backward[PART_LAYER].total += seconds;
+        parts->flops[PART_LAYER] += item->flops * repeats(candidate, item);
+    }
 }
 
-static void add_again(Parts *parts, const Site *site, const Candidate *candidate, const Work *work) {
-    double again = 0;
-    if (candidate->recompute == RECOMPUTE_SELECTIVE)
-        again = attention_seconds(site, candidate, &work->forward[PART_LAYER]);
-    if (candidate->recompute >= RECOMPUTE_UNIFORM) {
-        again = parts->forward[PART_LAYER].total;
-        parts->backward[PART_LAYER].tensor += parts->forward[PART_LAYER].tensor;
-        parts->flops[PART_LAYER] += work_flops(&work->forward[PART_LAYER]);
-    }
-    parts->backward[PART_LAYER].total += again;
-    parts->again = again;
+static void add_again(Parts *parts, const Site *site, const Candidate *candidate, const WorkList *forward) {
+    const PartTime *whole = &parts->forward[PART_LAYER];
+    PartTime *backward = &parts->backward[PART_LAYER];
+    if (candidate->recompute == RECOMPUTE_SELECTIVE) add_attention_again(parts, site, candidate, forward);
+    if (candidate->recompute < RECOMPUTE_UNIFORM) return;
+    backward->total += whole->total;
+    backward->tensor += whole->tensor;
+    parts->again = whole->total - whole->tensor;
+    parts->flops[PART_LAYER] += list_flops(candidate, forward);
 }
 
 // Keys and values of the rest of the sequence go around once forward, and with their gradients backward.
@@ -208,19 +225,23 @@ static void add_gathered_logits(Parts *parts, const Site *site, const Candidate 
 static void price_parts(const Site *site, const ModelShape *model, const Candidate *candidate, Entry *entry) {
     Parts *parts = &entry->parts;
     const Work *work = &entry->work;
-    double exposed = candidate->overlap_tensor ? site->constants.tensor_exposed : 1;
+    double exposed = candidate->overlap_tensor ? site->constants.tensor_exposed : 1, weights[NUM_PARTS];
     *parts = (Parts){.message_bytes = work->stage_message_bytes};
     for (int p = 0; p < NUM_PARTS; p++) {
         Price forward = price_list(site, candidate, &work->forward[p]);
         Price backward = price_list(site, candidate, &work->backward[p]);
         parts->forward[p] = part_time(site, &forward, exposed * forward.tensor);
         parts->backward[p] = part_time(site, &backward, backward_tensor(site, candidate, &backward));
-        parts->flops[p] = work_flops(&work->forward[p]) + work_flops(&work->backward[p]);
+        parts->flops[p] =
+            list_flops(candidate, &work->forward[p]) + list_flops(candidate, &work->backward[p]);
         parts->parameters[p] = (double)work->parameters[p];
+        weights[p] = weight_seconds(&backward, &parts->backward[p]);
     }
     add_context(parts, site, candidate, model);
     add_gathered_logits(parts, site, candidate, model);
-    add_again(parts, site, candidate, work);
+    add_again(parts, site, candidate, &work->forward[PART_LAYER]);
+    double backward_s = parts->backward[PART_LAYER].total;
+    parts->weight_fraction = backward_s > 0 ? weights[PART_LAYER] / backward_s : 0;
     entry->constants = site->constants;
     entry->machine = site->machine;
     entry->stack = site->stack;

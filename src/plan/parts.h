@@ -11,8 +11,9 @@ typedef struct {
 
 typedef struct {
     PartTime forward[NUM_PARTS], backward[NUM_PARTS];
-    double again;                 // of a layer's backward: what is computed again
-    double flops[NUM_PARTS];      // of both, on this rank, as the device counts them
+    double again;                 // of a layer's backward: what is computed again, without its collectives
+    double weight_fraction;       // of a layer's backward: what zero-bubble schedules may put off
+    double flops[NUM_PARTS];      // of both and of what is computed again, on this rank: OpCount
     double parameters[NUM_PARTS]; // that this rank holds of each; a tied table is the embedding's
     double message_bytes;         // between stages
 } Parts;

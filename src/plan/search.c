@@ -66,8 +66,11 @@ static Choices chunk_choices(const Search *s, int pp) {
     if (s->question->chunks) return one(s->question->chunks);
     if (s->question->schedule && strcmp(s->question->schedule, "interleaved"))
         return one(strcmp(s->question->schedule, "zb-v") ? 1 : 2);
-    if (pp == 1 || s->model->layers % pp) return one(1);
-    return divisors(s->model->layers / pp, SCHEDULE_MAX_CHUNKS);
+    int layers = s->model->layers;
+    if (layers % pp && (layers + 2) % pp == 0) layers += 2; // the ends of the model count as a layer each
+    if (pp == 1 || layers % pp || pp > s->model->layers) return one(1);
+    int most = s->model->layers / pp;
+    return divisors(layers / pp, most < SCHEDULE_MAX_CHUNKS ? most : SCHEDULE_MAX_CHUNKS);
 }
 
 static Choices microbatch_choices(const Search *s) {
@@ -187,12 +190,13 @@ static Status try_all(Search *s) {
     c.context = q->context ? q->context : 1;
     Choices tensor = tensor_choices(s);
     for (int i = 0; i < tensor.count; i++) {
-        int model = tensor.values[i] * c.context;
+        int64_t model = (int64_t)tensor.values[i] * c.context;
         if (q->devices % model) continue;
-        Choices pipeline = pipeline_choices(s, q->devices / model);
+        int ranks = (int)(q->devices / model);
+        Choices pipeline = pipeline_choices(s, ranks);
         for (int j = 0; j < pipeline.count; j++) {
-            int dp = q->devices / model / pipeline.values[j];
-            if (dp < 1 || q->devices != model * pipeline.values[j] * dp || (q->dp && q->dp != dp)) continue;
+            int dp = ranks / pipeline.values[j];
+            if (dp < 1 || ranks != pipeline.values[j] * dp || (q->dp && q->dp != dp)) continue;
             c.grid = (Grid){.tp = tensor.values[i], .pp = pipeline.values[j], .dp = dp};
             TRY(try_grid(s, c));
         }
