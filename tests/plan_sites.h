@@ -1,5 +1,6 @@
 // Machines, stacks and models that the tests of plans share.
 #pragma once
+#include "harness.h"
 #include "plan/plan.h"
 #include <math.h>
 
@@ -52,7 +53,9 @@ static inline ModelShape gpt_of(int layers, int hidden, int heads) {
                         .vocabulary = 51200,
                         .padded_vocabulary = 51200,
                         .hidden_dropout = 0.1f,
-                        .attention_dropout = 0.1f};
+                        .attention_dropout = 0.1f,
+                        .norm_epsilon = 1e-5f,
+                        .init_std = 0.02f};
 }
 
 // Groups of four heads share their keys and values.
@@ -87,4 +90,29 @@ static inline int draw(uint64_t *state, int limit) {
 
 static inline bool near(double a, double b, double share) {
     return fabs(a - b) <= share * fmax(fabs(a), fabs(b));
+}
+
+// A machine and a stack as shipped.
+typedef struct {
+    Machine machine;
+    Stack stack;
+    Site site;
+} Planned;
+
+// Megatron-LM of 2022 as published: nothing but what is held.
+static inline void open_plan(Planned *place) {
+    EXPECT_OK(machine_open(&place->machine, "dgx-a100-80gb"));
+    EXPECT_OK(stack_open(&place->stack, "megatron-lm-2022"));
+    place->site = site_of(&place->machine, &place->stack);
+    place->site.constants.activation_factor = 1;
+    place->site.constants.reserve_gb = 0;
+}
+
+// Nothing recomputed.
+static inline Candidate grid_of(int tp, int pp, int dp, int microbatch, int microbatches) {
+    Candidate candidate = candidate_of(tp, pp, dp, microbatches);
+    candidate.recompute = RECOMPUTE_NOTHING;
+    candidate.microbatch = microbatch;
+    candidate.batch *= microbatch;
+    return candidate;
 }

@@ -1,66 +1,21 @@
 // What a rank holds: the published formulas and figures, the schedules' own counts, trireme's own arenas.
-#include "harness.h"
 #include "plan/cpu_price.h"
 #include "plan/memory.h"
+#include "plan_sites.h"
 #include <math.h>
 
 static const double GIB = 1024.0 * 1024 * 1024;
 
 // ---- what is asked about -------------------------------------------------------------------------
 
-typedef struct {
-    Machine machine;
-    Stack stack;
-    Site site;
-} Planned;
-
-// Megatron-LM of 2022 as published: nothing but what is held.
-static void open_plan(Planned *place) {
-    EXPECT_OK(machine_open(&place->machine, "dgx-a100-80gb"));
-    EXPECT_OK(stack_open(&place->stack, "megatron-lm-2022"));
-    place->site = (Site){.machine = &place->machine,
-                         .stack = &place->stack,
-                         .constants = constants_of(&place->machine, &place->stack)};
-    place->site.constants.activation_factor = 1;
-    place->site.constants.reserve_gb = 0;
-}
-
-static ModelShape gpt(int layers, int hidden, int heads) {
-    return (ModelShape){.layers = layers,
-                        .hidden = hidden,
-                        .heads = heads,
-                        .head_size = hidden / heads,
-                        .ffn = 4 * hidden,
-                        .sequence = 2048,
-                        .positions = 2048,
-                        .vocabulary = 51200,
-                        .hidden_dropout = 0.1f,
-                        .attention_dropout = 0.1f,
-                        .norm_epsilon = 1e-5f,
-                        .init_std = 0.02f};
-}
-
 static ModelShape llama(void) {
-    ModelShape shape = gpt(8, 1024, 16);
+    ModelShape shape = gpt_of(8, 1024, 16);
     shape.groups = 4, shape.ffn = 3072;
     shape.activation = ACTIVATION_SWIGLU, shape.position = POSITION_ROTARY, shape.rotary_base = 10000;
     shape.rms_norm = shape.no_linear_bias = shape.untied = true;
     shape.hidden_dropout = shape.attention_dropout = 0;
     return shape;
 }
-
-static Candidate grid(int tp, int pp, int dp, int microbatch, int microbatches) {
-    return (Candidate){.grid = {.tp = tp, .pp = pp, .dp = dp},
-                       .context = 1,
-                       .chunks = 1,
-                       .microbatch = microbatch,
-                       .batch = microbatch * microbatches * dp,
-                       .schedule = "1f1b",
-                       .attention = ATTENTION_UNFUSED,
-                       .dtype = F16};
-}
-
-static bool near(double a, double b, double share) { return fabs(a - b) <= share * fabs(b); }
 
 static MemoryNeed need(const Site *site, const ModelShape *model, const Candidate *candidate) {
     MemoryNeed out = {0};
@@ -72,10 +27,10 @@ static MemoryNeed need(const Site *site, const ModelShape *model, const Candidat
 
 static void parameters_as_declared(void) {
     for (int way = 0; way < 12; way++) {
-        ModelShape model = way & 1 ? llama() : gpt(8, 512, 8);
+        ModelShape model = way & 1 ? llama() : gpt_of(8, 512, 8);
         if (way & 2) model.untied = true;
         model.qkv_bias = way == 5;
-        Candidate c = grid(1 << way / 4, 1, 1, 1, 1);
+        Candidate c = grid_of(1 << way / 4, 1, 1, 1, 1);
         Work work;
         EXPECT_OK(work_record(&work, &model, &c));
         for (Part part = 0; part < NUM_PARTS; part++)
@@ -90,11 +45,11 @@ static void parameters_as_declared(void) {
 static void activations_as_published(void) {
     Planned place;
     open_plan(&place);
-    ModelShape model = gpt(24, 2048, 32);
+    ModelShape model = gpt_of(24, 2048, 32);
     for (int t = 1; t <= 8; t *= 2)
         for (int shared = 0; shared <= (t > 1); shared++)
             for (Recompute again = RECOMPUTE_NOTHING; again <= RECOMPUTE_UNIFORM; again++) {
-                Candidate c = grid(t, 1, 1, 4, 1);
+                Candidate c = grid_of(t, 1, 1, 4, 1);
                 c.sequence_parallel = shared, c.recompute = again;
                 double sbh = 2048.0 * 4 * 2048, scores = 5.0 * 32 * 2048 / 2048 / t;
                 double outside = shared ? 34.0 / t : 10 + 24.0 / t;
@@ -116,7 +71,7 @@ static void activations_of_llama(void) {
     Planned place;
     open_plan(&place);
     ModelShape model = llama();
-    Candidate c = grid(2, 1, 1, 1, 1);
+    Candidate c = grid_of(2, 1, 1, 1, 1);
     c.attention = ATTENTION_FUSED;
     double T = 2048, qkvo = 2 * 1024 + 2 * 256, mlp = 3 * 3072;
     double expected = 8 * T * 1024 + 2 * T * (qkvo + mlp) / 2 + 8 * T * 16 / 2;
@@ -135,7 +90,7 @@ static void activations_of_llama(void) {
 }
 
 static void check_flight(const char *kind, int p, int v, int m) {
-    Candidate c = grid(1, p, 1, 1, m);
+    Candidate c = grid_of(1, p, 1, 1, m);
     c.schedule = kind, c.chunks = v;
     ScheduleSpec spec = {.kind = kind, .ranks = p, .chunks = v, .microbatches = m};
     char why[160];
@@ -183,8 +138,8 @@ static void figures_as_published(void) {
     place.stack.state_bytes = 6, place.stack.sharded_bytes = 12; // as that paper counts
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
         int p = figures[i].pp;
-        ModelShape model = gpt(figures[i].layers, figures[i].hidden, figures[i].heads);
-        Candidate c = grid(8, p, 1, figures[i].microbatch, 2 * p);
+        ModelShape model = gpt_of(figures[i].layers, figures[i].hidden, figures[i].heads);
+        Candidate c = grid_of(8, p, 1, figures[i].microbatch, 2 * p);
         MemoryNeed baseline, both;
         c.chunks = figures[i].chunks;
         if (c.chunks > 1) c.schedule = "interleaved";
@@ -214,8 +169,8 @@ static void fullest_rank(void) {
     Planned place;
     open_plan(&place);
     for (int large = 0; large < 2; large++) {
-        ModelShape model = gpt(16, 2048, 16);
-        Candidate c = grid(2, 4, 2, 2, 8);
+        ModelShape model = gpt_of(16, 2048, 16);
+        Candidate c = grid_of(2, 4, 2, 2, 8);
         if (large) model.vocabulary = 1 << 20, model.untied = true;
         MemoryNeed most = need(&place.site, &model, &c), one;
         double total = 0;
@@ -234,8 +189,8 @@ static void fullest_rank(void) {
 static void shards_divide(void) {
     Planned place;
     open_plan(&place);
-    ModelShape model = gpt(16, 2048, 16);
-    Candidate c = grid(2, 2, 8, 1, 4);
+    ModelShape model = gpt_of(16, 2048, 16);
+    Candidate c = grid_of(2, 2, 8, 1, 4);
     MemoryNeed whole = need(&place.site, &model, &c);
     for (int zero = 1; zero <= 3; zero++) {
         c.zero_stage = zero;
@@ -260,8 +215,8 @@ static void shards_divide(void) {
 static void ends_and_buffers(void) {
     Planned place;
     open_plan(&place);
-    ModelShape model = gpt(16, 2048, 16);
-    Candidate c = grid(4, 2, 1, 1, 8);
+    ModelShape model = gpt_of(16, 2048, 16);
+    Candidate c = grid_of(4, 2, 1, 1, 8);
     double sbh = 2048.0 * 2048;
     MemoryNeed n;
     EXPECT_OK(memory_of_rank(&place.site, &model, &c, 0, &n));
@@ -281,8 +236,8 @@ static void ends_and_buffers(void) {
 static void gathered_logits(void) {
     Planned place;
     open_plan(&place);
-    ModelShape model = gpt(16, 2048, 16);
-    Candidate c = grid(8, 2, 2, 1, 4);
+    ModelShape model = gpt_of(16, 2048, 16);
+    Candidate c = grid_of(8, 2, 2, 1, 4);
     MemoryNeed share, all;
     EXPECT_OK(memory_of_rank(&place.site, &model, &c, 1, &share));
     place.stack.gathers_logits = true;
@@ -294,8 +249,8 @@ static void gathered_logits(void) {
 }
 
 static void check_layers(const Planned *place, int pp, int layers, int vocabulary, const int expected[3]) {
-    ModelShape model = gpt(layers, 2048, 16);
-    Candidate c = grid(8, pp, 2, 1, 4);
+    ModelShape model = gpt_of(layers, 2048, 16);
+    Candidate c = grid_of(8, pp, 2, 1, 4);
     int counts[MOST_STAGES];
     model.vocabulary = vocabulary;
     EXPECT_OK(stage_layers(&place->stack, &model, &c, counts));
@@ -317,8 +272,8 @@ static void layers_are_shared_out(void) {
 static void sums_of_gradients(void) {
     Planned place;
     open_plan(&place);
-    ModelShape model = gpt(16, 2048, 16);
-    Candidate c = grid(8, 4, 2, 1, 4);
+    ModelShape model = gpt_of(16, 2048, 16);
+    Candidate c = grid_of(8, 4, 2, 1, 4);
     c.dtype = BF16, place.site.constants.bf16_sum_bytes = 4, c.zero_stage = 1;
     MemoryNeed n = need(&place.site, &model, &c);
     EXPECT(near(n.gradients / n.parameters, 8 / 2.0, 1e-12), "gradients and their sums");
@@ -329,8 +284,8 @@ static void sums_of_gradients(void) {
 static void too_many_stages(void) {
     Planned place;
     open_plan(&place);
-    ModelShape model = gpt(2 * MOST_STAGES, 2048, 16);
-    Candidate c = grid(1, MOST_STAGES + 1, 1, 1, 4);
+    ModelShape model = gpt_of(2 * MOST_STAGES, 2048, 16);
+    Candidate c = grid_of(1, MOST_STAGES + 1, 1, 1, 4);
     MemoryNeed n;
     EXPECT(memory_need(&place.site, &model, &c, &n) == ERR_CONFIG, "%d stages", c.grid.pp);
     c.grid.pp = MOST_STAGES;
@@ -341,9 +296,9 @@ static void too_many_stages(void) {
 static void ends_of_a_v(void) {
     Planned place;
     open_plan(&place);
-    ModelShape model = gpt(12, 2048, 16);
+    ModelShape model = gpt_of(12, 2048, 16);
     MemoryNeed before, after, single;
-    Candidate turned = grid(1, 2, 1, 1, 8);
+    Candidate turned = grid_of(1, 2, 1, 1, 8);
     EXPECT_OK(memory_of_rank(&place.site, &model, &turned, 1, &before));
     turned.schedule = "zb-v", turned.chunks = 2;
     EXPECT_OK(memory_of_rank(&place.site, &model, &turned, 1, &after));
@@ -376,7 +331,7 @@ static void verdicts(void) {
 // A way to run a small model on a CPU.
 static Candidate own_way(int way) {
     static const char *const kinds[] = {"1f1b", "interleaved", "gpipe", "zb-h1", "1f1b", "zb-v"};
-    Candidate c = grid(1 + way % 2, 1 << way % 3, 1 + way / 3, 1 + way % 2, 8);
+    Candidate c = grid_of(1 + way % 2, 1 << way % 3, 1 + way / 3, 1 + way % 2, 8);
     c.schedule = kinds[way];
     if (way == 1 || way == 5) c.grid.pp = 2, c.chunks = 2;
     c.attention = way % 2 ? ATTENTION_FUSED : ATTENTION_UNFUSED;
@@ -394,7 +349,7 @@ static void own_memory_is_exact(void) {
     place.machine.is_cpu = true;
     place.site.constants = constants_of(&place.machine, &place.stack);
     for (int way = 0; way < 6; way++) {
-        ModelShape model = way % 2 ? llama() : gpt(8, 512, 8);
+        ModelShape model = way % 2 ? llama() : gpt_of(8, 512, 8);
         Candidate c = own_way(way);
         size_t bytes;
         int rank;

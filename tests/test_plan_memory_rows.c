@@ -1,54 +1,8 @@
 // How predictions of memory are scored against measured rows, and what is fitted to them.
-#include "harness.h"
-#include "plan/plan.h"
+#include "plan_sites.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-typedef struct {
-    Machine machine;
-    Stack stack;
-    Site site;
-} Planned;
-
-// Megatron-LM of 2022 as published: nothing but what is held.
-static void open_plan(Planned *place) {
-    EXPECT_OK(machine_open(&place->machine, "dgx-a100-80gb"));
-    EXPECT_OK(stack_open(&place->stack, "megatron-lm-2022"));
-    place->site = (Site){.machine = &place->machine,
-                         .stack = &place->stack,
-                         .constants = constants_of(&place->machine, &place->stack)};
-    place->site.constants.activation_factor = 1;
-    place->site.constants.reserve_gb = 0;
-}
-
-static ModelShape gpt(int layers, int hidden, int heads) {
-    return (ModelShape){.layers = layers,
-                        .hidden = hidden,
-                        .heads = heads,
-                        .head_size = hidden / heads,
-                        .ffn = 4 * hidden,
-                        .sequence = 2048,
-                        .positions = 2048,
-                        .vocabulary = 51200,
-                        .hidden_dropout = 0.1f,
-                        .attention_dropout = 0.1f,
-                        .norm_epsilon = 1e-5f,
-                        .init_std = 0.02f};
-}
-
-static Candidate grid(int tp, int pp, int dp, int microbatch, int microbatches) {
-    return (Candidate){.grid = {.tp = tp, .pp = pp, .dp = dp},
-                       .context = 1,
-                       .chunks = 1,
-                       .microbatch = microbatch,
-                       .batch = microbatch * microbatches * dp,
-                       .schedule = "1f1b",
-                       .attention = ATTENTION_UNFUSED,
-                       .dtype = F16};
-}
-
-static bool near(double a, double b, double share) { return fabs(a - b) <= share * fabs(b); }
 
 static MemoryNeed need(const Site *site, const ModelShape *model, const Candidate *candidate) {
     MemoryNeed out = {0};
@@ -59,8 +13,8 @@ static MemoryNeed need(const Site *site, const ModelShape *model, const Candidat
 // Runs of all sizes as this machine would do them with these constants.
 static void add_rows(const Site *site, PlanRows *rows, bool bytes) {
     for (int i = 0; i < 60; i++) {
-        PlanRow row = {.model = gpt(8 + 8 * (i % 5), 1024 * (1 + i % 7), 16), .line = i};
-        row.candidate = grid(1 << i % 4, 1 << i / 20, 4, 1 << i % 3, 16);
+        PlanRow row = {.model = gpt_of(8 + 8 * (i % 5), 1024 * (1 + i % 7), 16), .line = i};
+        row.candidate = grid_of(1 << i % 4, 1 << i / 20, 4, 1 << i % 3, 16);
         snprintf(row.machine, sizeof row.machine, "dgx-a100-80gb");
         MemoryNeed n = need(site, &row.model, &row.candidate);
         row.step_s = bytes || n.total <= n.capacity;
@@ -99,9 +53,10 @@ static void wrong_verdicts_are_told_apart(void) {
     Planned place;
     open_plan(&place);
     PlanRows rows = {0};
-    PlanRow small = {.model = gpt(8, 1024, 16), .candidate = grid(1, 1, 1, 1, 4), .machine = "dgx-a100-80gb"};
+    PlanRow small = {
+        .model = gpt_of(8, 1024, 16), .candidate = grid_of(1, 1, 1, 1, 4), .machine = "dgx-a100-80gb"};
     PlanRow large = {
-        .model = gpt(96, 12288, 96), .candidate = grid(1, 1, 1, 1, 4), .machine = "dgx-a100-80gb"};
+        .model = gpt_of(96, 12288, 96), .candidate = grid_of(1, 1, 1, 1, 4), .machine = "dgx-a100-80gb"};
     EXPECT_OK(plan_rows_add(&rows, &small));
     EXPECT_OK(plan_rows_add(&rows, &large));
     small.step_s = large.step_s = 1;
