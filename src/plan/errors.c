@@ -64,7 +64,7 @@ static ErrorSummary summarise(double *errors, double *rates, int count) {
     s.median = percentile(errors, count, 0.5);
     s.p90 = percentile(errors, count, 0.9);
     s.worst = errors[count - 1];
-    s.skill = 1 - s.mape / s.naive;
+    s.skill = s.naive > 0 ? 1 - s.mape / s.naive : 0;
     return s;
 }
 

@@ -62,7 +62,8 @@ static double fused_attention_seconds(const Site *site, const WorkItem *item, bo
     double head = (double)item->n, flops = 0.5 * item->flops;
     double rate = site->machine->peak_tflops[item->dtype] * 1e12 * c->fused_attention_efficiency * head /
                   (head + c->attention_head_size);
-    return flops / (backward ? rate * c->fused_attention_backward : rate);
+    double seconds = flops / (backward ? rate * c->fused_attention_backward : rate);
+    return fmax(seconds, memory_seconds(site, item->bytes)) + us(c->kernel_us);
 }
 
 // Megatron-LM's fused softmax takes S to 2048 and scores of samples and heads by fours.
