@@ -83,7 +83,10 @@ fi
 # One configuration: t, p and b are there, and all that is not is off.
 answer given "${question[@]}" --tp 8 --pp 16 --micro-batch-size 1
 says given "As asked: 8-way tensor parallelism, 16 pipeline stages (1f1b) and 8 replicas; microbatches"
-says given "Better"
+says given "It does not fit: the fullest GPU needs"
+says given "The fastest that fits"
+answer slower "${question[@]}" --tp 8 --pp 16 --micro-batch-size 1 --recompute-granularity full
+says slower "Better, "
 answer headline --model megatron-1008b --gpus 3072 --machine dgx-a100 --stack megatron-lm-2021 \
     --global-batch-size 3072 --tp 8 --pp 64 --micro-batch-size 1 --recompute-granularity full \
     --attention-backend unfused --fp16 --tokens 450B --json
@@ -103,10 +106,28 @@ pasted 1024 "${question[@]}"
 pasted 64 --model llama2-7b --gpus 64 --machine dgx-h100 --gbs 64
 pasted 320 --model gpt3-175b --gpus 320 --machine dgx-a100 --gbs 320 --tp 8 --pp 10
 pasted 64 --model gpt3-175b --gpus 64 --machine dgx-a100 --gbs 64 --tp 8 --pp 8 --schedule zb-v
+# ... with the stages that were priced: ends that count as layers, and as parameters.
+pasted 128 --model llama3-405b --gpus 128 --machine dgx-h100 --gbs 128 --tp 8 --pp 16 --micro-batch-size 1
+grep -qF "layout 'Et*7|(t*8|)*14t*7L'" words || complain "llama3-405b is cut otherwise: $(cat words)"
+pasted 64 --model llama3-8b --gpus 64 --machine dgx-a100 --gbs 64 --tp 1 --pp 8 --micro-batch-size 1 --stack aleph-alpha
+grep -qF "layout 'Et*2|" words || complain "aleph-alpha's stages are not balanced: $(cat words)"
+
+# Nodes that are not full, large rates, short runs, other machines than the stack's.
+answer odd --model llama3-8b --gpus 12 --machine dgx-b200 --gbs 12 --tokens 100K
+says odd "# on the last node with --nproc-per-node 4, its share of 12 devices"
+says odd "extrapolated), which is 1"
+says odd "seconds"
+says odd "another machine is an extrapolation"
+tr '\n' ' ' <odd.out | grep -q '[0-9]e+[0-9]* TFLOP/s' && complain "an exponent in $(head -5 odd.out)"
 
 # ---- pages -----------------------------------------------------------------------------------------------
 answer page "${question[@]}" --html page.html
 grep -q '</html>' page.html || complain "no whole page: $(tail -c 200 page.html)"
+answer page "${question[@]}" --tp 8 --pp 16 --micro-batch-size 1 --html page.html
+grep -q 'caution.*It does not fit' page.html || complain "the page does not say that it does not fit"
+answer page --model gpt2-124m --gpus 1 --machine dgx-a100 --gbs 1 --html page.html
+grep -q 'Run it on <b>one device</b>' page.html || complain "one device: $(grep advice page.html)"
+grep -q '1 sample, at its best.*beyond 1 device\.' page.html || complain "plurals: $(grep 'at its best' page.html)"
 refused 73 "nowhere/page.html" "${question[@]}" --html nowhere/page.html
 
 # ---- measured rows ---------------------------------------------------------------------------------------
@@ -133,6 +154,7 @@ cmp -s rows.out machine.out && complain "--machine does not count for rows"
 answer fit --calibrate rows.csv --stack megatron-lm-2021 --output mine.yaml
 says fit "5-fold: MAPE"
 says fit "leave one out: MAPE"
+refused 73 "never replaced" --calibrate rows.csv --stack megatron-lm-2021 --output mine.yaml
 answer mine "${question[@]}" --stack ./mine.yaml
 says mine "over 6 measured runs that the constants were not fitted to (rows.csv; leave one out"
 
@@ -161,7 +183,7 @@ refused 64 "(0,)" "${question[@]}" --price 0
 refused 64 "not word" "${question[@]}" word
 refused 78 "t = 7 ask for a multiple of 7 devices" "${question[@]}" --tp 7
 refused 78 "use --gpus 128" --model gpt3-175b --gpus 64 --machine dgx-a100 --gbs 64 --tp 8 --pp 8 --dp 2
-refused 78 "use 1024 samples, or a smaller d" --model gpt2-124m --gpus 1024 --machine dgx-a100 --gbs 4 --dp 1024
+refused 78 "1024 samples, or fewer devices" --model gpt2-124m --gpus 1024 --machine dgx-a100 --gbs 4 --dp 1024
 refused 78 "is no multiple of b * d" "${question[@]}" --tp 8 --pp 16 --micro-batch-size 5
 refused 78 "devices would do" --model gpt3-175b --gpus 8 --machine dgx-a100 --gbs 8
 refused 78 "use --fp16" --model gpt3-175b --gpus 64 --machine dgx-v100 --gbs 64 --bf16
@@ -193,9 +215,16 @@ nic_gbs: 25
 tiles: [[256, 128, 1]]
 MACHINE
 refused 65 "slow.yaml:9: link_gbs: -300" --model gpt3-175b --gpus 64 --machine ./slow.yaml --gbs 64
+timeout 5 "$trireme" bench --machine nowhere/cpu.yaml >bench.out 2>&1
+[[ $? == 73 ]] || complain "bench measures what it cannot write: $(cat bench.out)"
 refused 66 "times.yaml" --calibrate times.jsonl --stack megatron-lm-2021 --machine dgx-a100
 sed -i 's/-300/300/' slow.yaml
 answer slow --model gpt3-175b --gpus 64 --machine ./slow.yaml --gbs 64
 says slow "64 GPUs of slow"
+
+refused 78 "a batch of 1 is too small for every grid of 1024 devices" --model gpt3-175b --gpus 1024 --machine dgx-a100 --gbs 1
+answer rules --takeaways --machine dgx-a100 --stack megatron-lm-2021
+says rules "Takeaway 3. The best microbatch b is that of eq. 1"
+refused 64 "--machine is required" --takeaways
 
 [[ $failures == 0 ]] || { echo "$failures failures"; exit 1; }

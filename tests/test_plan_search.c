@@ -280,7 +280,7 @@ static void rules_that_leave_nothing_are_told(void) {
     ModelShape model = gpt_of(16, 2048, 16);
     Question question = question_of(64, 4);
     question.dp = 64;
-    expect_failure(&site, &model, &question, "a batch of 4 is less than");
+    expect_failure(&site, &model, &question, "a batch of 4 is too small");
     question = question_of(64, 64), question.tp = 5;
     expect_failure(&site, &model, &question, "64 devices");
     question = question_of(64, 64), question.pp = 32;

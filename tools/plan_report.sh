@@ -156,7 +156,8 @@ Made by `./run plan-report FOLDER`, where FOLDER holds CSV files of measured run
 shipped are in `measured/`. Seconds of a step are compared. A line that names free constants was predicted by fits that had not
 seen the row (the fold, the model); one with 0 free constants by the stack as it is shipped, which was fitted to other rows.
 *naive* is one rate for all rows, the median of the other rows' FLOP/s of a device: a set with little spread flatters
-everybody. *peers*: Calculon (Isaev et al. 2023) as published, vTrain (Bang et al. 2024), which profiles on the target.
+everybody. *peers*: Calculon (Isaev et al. 2023) as it is shipped, run on these rows (on those of the first line: table 1 alone);
+vTrain (Bang et al. 2024), which profiles on the target, by its authors.
 
 END
     plan_all_errors

@@ -29,5 +29,5 @@ if [[ $# -gt 0 ]]; then
 else
     build/trireme plan "${plan[@]}" --html "$work/page.html" >/dev/null
 fi
-photograph docs/plan.png 1280 4010 1
+photograph docs/plan.png 1280 4200 1
 photograph docs/plan-dark.png 1280 2030 0

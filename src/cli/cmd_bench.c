@@ -1,12 +1,25 @@
 #include "cli/cli.h"
 #include "plan/cpu_price.h"
 #include "train/train.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 static void tell(const char *what, int ranks) {
     fprintf(stderr, "bench: %s, %d rank%s at work\n", what, ranks, ranks > 1 ? "s" : "");
+}
+
+// That a file can be written is known before anything is measured.
+static Status check_folder(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char folder[4096];
+    int length = slash ? (int)(slash - path) + 1 : 1;
+    if (length >= (int)sizeof folder)
+        return fail(ERR_CREATE, "--machine %.80s...: the name is too long", path);
+    snprintf(folder, sizeof folder, "%.*s", length, slash ? path : ".");
+    if (access(folder, W_OK | X_OK) == 0) return OK;
+    return fail(create_status(), "--machine %s: cannot create: %s", path, strerror(errno));
 }
 
 // The file's name without folders and ending is the machine's.
@@ -19,7 +32,7 @@ static Status check_options(const Options *options) {
         return fail(ERR_USAGE, "--machine %s: the name of the file to write ends in .yaml", path);
     if (options->positional.count)
         return fail(ERR_USAGE, "bench takes options only, not %s", options->positional.items[0]);
-    return OK;
+    return check_folder(path);
 }
 
 // Every class at the largest number of ranks beside what one of them alone takes for the same.

@@ -119,8 +119,33 @@ static Status plan(Options *options) {
     return status;
 }
 
+// ---- the paper's takeaways ------------------------------------------------------------------------
+
+static Status print_takeaways(const Machine *machine, const Stack *stack) {
+    PlanCache *cache;
+    Text text = {0};
+    Site site = {.machine = machine, .stack = stack, .constants = constants_of(machine, stack)};
+    TRY(plan_cache_open(&cache));
+    Status status = plan_takeaways(cache, &site, &text);
+    if (status == OK) fputs(text_string(&text), stdout);
+    plan_cache_close(cache);
+    text_free(&text);
+    return status;
+}
+
+static Status takeaways(const Options *options) {
+    Machine machine;
+    Stack stack;
+    TRY(plan_machine(options, &machine));
+    Status status = plan_stack(options, &machine, &stack);
+    if (status == OK) status = print_takeaways(&machine, &stack);
+    machine_close(&machine);
+    return status;
+}
+
 Status cmd_plan(Options *options) {
     TRY(check_words(options));
+    if (options->takeaways) return takeaways(options);
     if (options->rows.count) return plan_on_rows(options);
     if (options->calibrate.count) return plan_calibration(options);
     return plan(options);

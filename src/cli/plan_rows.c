@@ -364,6 +364,8 @@ Status plan_calibration(const Options *options) {
                                "required");
     if (options->output && !ends_in(options->output, ".yaml"))
         return fail(ERR_USAGE, "--output %s: the name of a stack's file ends in .yaml", options->output);
+    if (options->output && file_exists(options->output))
+        return fail(ERR_CREATE, "--output %s exists; an existing one is never replaced", options->output);
     Status status = job_open(&job, &options->calibrate);
     if (status == OK) status = fit_and_tell_all(&job);
     job_close(&job);

@@ -17,9 +17,11 @@ typedef struct {
 
 double answer_seconds(const Answer *answer, double step_s); // of all tokens
 double answer_dollars(const Answer *answer, double step_s); // of all tokens
-const char *device_word(const Machine *machine);            // "GPU", "rank"
-const char *recompute_word(Recompute recompute);            // "nothing", "attention", "layers"
-const char *verdict_word(Verdict verdict);                  // "yes", "perhaps", "no"
+// Outside of what the stack's constants were compared with, or on another machine than the stack's.
+bool answer_extrapolates(const Answer *answer, const Prediction *prediction);
+const char *device_word(const Machine *machine); // "GPU", "rank"
+const char *recompute_word(Recompute recompute); // "nothing", "attention", "layers"
+const char *verdict_word(Verdict verdict);       // "yes", "perhaps", "no"
 // The published formula that the operations of such a step add up to, for a GPT with F = 4H.
 const char *flops_formula(Recompute recompute);
 
@@ -29,10 +31,10 @@ void answer_paragraph(const Answer *answer, Text *out);
 void answer_print(const Answer *answer, Text *out);
 // One object; its members are listed in docs/plan.md.
 void answer_json(const Answer *answer, Text *out);
-// How good the constants are and where they come from: one sentence.
+// How good the constants are and where they come from: a sentence, and another where the machine is not the stack's.
 void accuracy_sentence(const Answer *answer, Text *out);
 
 // A command as for a shell, in lines that end in a backslash. Data, tokenizer and learning rate are left to
-// the user.
-void flags_trireme(const ModelShape *model, const Candidate *candidate, Text *out);
-void flags_megatron(const ModelShape *model, const Candidate *candidate, int devices_per_node, Text *out);
+// the user. The candidate is one that was predicted.
+void flags_trireme(const Site *site, const ModelShape *model, const Candidate *candidate, Text *out);
+void flags_megatron(const Site *site, const ModelShape *model, const Candidate *candidate, Text *out);

@@ -27,7 +27,8 @@ void plan_compare(const Prediction *winner, const Prediction *other, Text *out) 
         {"optimizer and host", o->optimizer + o->other - w->optimizer - w->other},
     };
     qsort(differences, NUM_DIFFERENCES, sizeof differences[0], by_size);
-    text_add(out, "%+.1f %% slower:", 100 * (other->step_s / winner->step_s - 1));
+    double change = 100 * (other->step_s / winner->step_s - 1);
+    text_add(out, "%.1f %% %s:", fabs(change), change < 0 ? "faster" : "slower");
     for (int i = 0, told = 0; i < NUM_DIFFERENCES; i++) {
         double percent = 100 * differences[i].seconds / winner->step_s;
         if (fabs(percent) < 0.3) break;

@@ -1,5 +1,6 @@
 // A candidate as the command lines of two programs. Where they name a thing alike, one function names it.
 #include "plan/answer.h"
+#include "plan/memory.h"
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,37 +61,44 @@ static void add_model(Command *to, const ModelShape *m) {
     if (m->hidden_dropout != 0.1f) put(to, "--hidden-dropout %g", (double)m->hidden_dropout);
 }
 
-static void add_layers(int layers, Text *out) { text_add(out, layers > 1 ? "t*%d" : "t", layers); }
+static void add_layers(int layers, Text *out) {
+    if (layers) text_add(out, layers > 1 ? "t*%d" : "t", layers);
+}
 
-// "Et*3|(t*3|)*6(t*2|)*8t*2L", for layers that no division makes equal.
-static void add_layout(Command *to, int layers, int stages) {
+// "Et*3|(t*3|)*6(t*2|)*8t*2L", for stages that differ.
+static void add_layout(Command *to, const int *layers, int stages) {
     Text text = {0};
-    int *counts = calloc((size_t)stages, sizeof *counts);
-    CHECK(counts, "no memory for %d stages", stages);
-    layer_balance(layers, stages, 0, 0, counts);
     text_add(&text, "--pipeline-model-parallel-layout 'E");
-    add_layers(counts[0], &text);
+    add_layers(layers[0], &text);
     text_add(&text, "|");
     for (int i = 1, times; i + 1 < stages; i += times) {
-        for (times = 1; i + times + 1 < stages && counts[i + times] == counts[i];) times++;
-        text_add(&text, "(");
-        add_layers(counts[i], &text);
-        text_add(&text, "|)*%d", times);
+        for (times = 1; i + times + 1 < stages && layers[i + times] == layers[i];) times++;
+        text_add(&text, times > 1 ? "(" : "");
+        add_layers(layers[i], &text);
+        text_add(&text, times > 1 ? "|)*%d" : "|", times);
     }
-    add_layers(counts[stages - 1], &text);
+    add_layers(layers[stages - 1], &text);
     text_add(&text, "L'");
     add_flag(to, text_string(&text));
-    free(counts);
     text_free(&text);
 }
 
-static void add_pipeline(Command *to, int layers, const Candidate *c) {
-    int stages = c->grid.pp * c->chunks;
+static bool all_equal(const int *layers, int stages) {
+    for (int i = 1; i < stages; i++)
+        if (layers[i] != layers[0]) return false;
+    return true;
+}
+
+// The stages are those that were priced.
+static void add_pipeline(Command *to, const Stack *stack, const ModelShape *model, const Candidate *c) {
+    int stages = c->grid.pp * c->chunks, *layers = calloc((size_t)stages, sizeof *layers);
+    CHECK(layers && stage_layers(stack, model, c, layers) == OK, "%d stages cannot be told", stages);
     put(to, "--pipeline-model-parallel-size %d", c->grid.pp);
-    if (layers % stages)
+    if (!all_equal(layers, stages))
         add_layout(to, layers, stages);
     else if (!strcmp(c->schedule, "interleaved"))
-        put(to, "--num-layers-per-virtual-pipeline-stage %d", layers / stages);
+        put(to, "--num-layers-per-virtual-pipeline-stage %d", layers[0]);
+    free(layers);
 }
 
 static void add_recompute(Command *to, Recompute recompute) {
@@ -101,13 +109,13 @@ static void add_recompute(Command *to, Recompute recompute) {
     put(to, "--recompute-num-layers 1");
 }
 
-static void add_run(Command *to, int layers, const Candidate *c) {
+static void add_run(Command *to, const Stack *stack, const ModelShape *model, const Candidate *c) {
     put(to, "--micro-batch-size %d", c->microbatch);
     put(to, "--global-batch-size %d", c->batch);
     if (c->dtype != F32) put(to, "--%s", c->dtype == BF16 ? "bf16" : "fp16");
     put(to, "--tensor-model-parallel-size %d", c->grid.tp);
     if (c->sequence_parallel) put(to, "--sequence-parallel");
-    add_pipeline(to, layers, c);
+    add_pipeline(to, stack, model, c);
     add_recompute(to, c->recompute);
     put(to, "--attention-backend %s", c->attention == ATTENTION_UNFUSED ? "unfused" : "flash");
     if (c->zero_stage) put(to, "--use-distributed-optimizer");
@@ -120,31 +128,35 @@ static void add_missing(bool missing, const char *what, Text *out) {
     if (missing) text_add(out, "# %s\n", what);
 }
 
-void flags_trireme(const ModelShape *model, const Candidate *c, Text *out) {
+void flags_trireme(const Site *site, const ModelShape *model, const Candidate *c, Text *out) {
     char program[64];
     add_missing(c->context > 1, "trireme train does not share a sequence out over ranks", out);
     add_missing(c->zero_stage > 1, "trireme train shares out the optimizer's state alone", out);
     snprintf(program, sizeof program, "mpirun -n %d trireme train", grid_size(c->grid));
     Command command = command_begin(out, program);
     add_model(&command, model);
-    add_run(&command, model->layers, c);
+    add_run(&command, site->stack, model, c);
     bool usual = !strcmp(c->schedule, "1f1b") || !strcmp(c->schedule, "interleaved");
     if (!usual) put(&command, "--schedule %s", c->schedule);
     if (!usual && c->chunks > 1) put(&command, "--num-virtual-stages-per-pipeline-rank %d", c->chunks);
     text_add(out, "\n");
 }
 
-void flags_megatron(const ModelShape *model, const Candidate *c, int devices_per_node, Text *out) {
+void flags_megatron(const Site *site, const ModelShape *model, const Candidate *c, Text *out) {
     char program[120];
-    int devices = candidate_devices(c), here = devices < devices_per_node ? devices : devices_per_node;
+    int devices = candidate_devices(c), node = site->machine->devices_per_node;
+    int here = devices < node ? devices : node;
     bool usual = !strcmp(c->schedule, "1f1b") || !strcmp(c->schedule, "interleaved");
     add_missing(!usual, "Megatron-LM has no such schedule", out);
+    if (devices % here)
+        text_add(out, "# on the last node with --nproc-per-node %d, its share of %d devices\n",
+                 devices % here, devices);
     snprintf(program, sizeof program, "torchrun --nnodes %d --nproc-per-node %d pretrain_gpt.py",
              (devices + here - 1) / here, here);
     Command command = command_begin(out, program);
     add_model(&command, model);
     if (model->position != POSITION_LEARNED) put(&command, "--max-position-embeddings %d", model->sequence);
-    add_run(&command, model->layers, c);
+    add_run(&command, site->stack, model, c);
     if (c->context > 1) put(&command, "--context-parallel-size %d", c->context);
     if (c->overlap_tensor && c->sequence_parallel) put(&command, "--tp-comm-overlap");
     text_add(out, "\n");

@@ -165,8 +165,8 @@ static void add_question(const Answer *a, Text *out) {
 static void add_flags(const Answer *a, Text *out) {
     const Candidate *c = &a->chosen->candidate;
     Text trireme = {0}, megatron = {0};
-    flags_trireme(a->model, c, &trireme);
-    flags_megatron(a->model, c, a->site->machine->devices_per_node, &megatron);
+    flags_trireme(a->site, a->model, c, &trireme);
+    flags_megatron(a->site, a->model, c, &megatron);
     add_key("flags", out);
     text_add(out, "{");
     add_string("trireme", text_string(&trireme), out);

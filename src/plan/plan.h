@@ -224,7 +224,7 @@ typedef struct {
     Prediction prediction;
 } Alternative;
 
-enum { MOST_ALTERNATIVES = 24 };
+enum { MOST_ALTERNATIVES = 64 };
 
 typedef struct {
     Prediction *best; // in rising order of step_s

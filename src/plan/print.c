@@ -18,6 +18,10 @@ double answer_dollars(const Answer *a, double step_s) {
     return answer_seconds(a, step_s) / HOUR_S * a->question->devices * a->price;
 }
 
+bool answer_extrapolates(const Answer *a, const Prediction *p) {
+    return p->extrapolates || !stack_is_of(a->site->stack, a->site->machine);
+}
+
 const char *device_word(const Machine *machine) { return machine->is_cpu ? "rank" : "GPU"; }
 
 const char *recompute_word(Recompute recompute) {
@@ -46,17 +50,23 @@ static void add_short(double value, Text *out) {
     text_add(out, "%.*f%s", value < 9.995 && i ? 2 : value < 99.95 && i ? 1 : 0, value, prefixes[i]);
 }
 
+// Three digits, never with an exponent above 1.
+static void add_digits(double value, Text *out) {
+    text_add(out, value >= 99.95 ? "%.0f" : value >= 0.9995 ? "%.3g" : "%.2g", value);
+}
+
 static void add_duration(double seconds, Text *out) {
-    if (seconds >= 2 * DAY_S)
-        text_add(out, seconds < 999 * DAY_S ? "%.3g days" : "%.0f days", seconds / DAY_S);
-    else if (seconds >= 2 * HOUR_S)
-        text_add(out, "%.3g hours", seconds / HOUR_S);
-    else
-        text_add(out, "%.3g minutes", seconds / 60);
+    bool days = seconds >= 2 * DAY_S, hours = seconds >= 2 * HOUR_S, minutes = seconds >= 120;
+    add_digits(seconds / (days ? DAY_S : hours ? HOUR_S : minutes ? 60 : 1), out);
+    text_add(out, days ? " days" : hours ? " hours" : minutes ? " minutes" : " seconds");
 }
 
 static void add_step(double seconds, Text *out) {
-    text_add(out, seconds < 1 ? "%.0f ms" : "%.2f s", seconds < 1 ? 1e3 * seconds : seconds);
+    if (seconds < 1)
+        add_digits(1e3 * seconds, out);
+    else
+        text_add(out, "%.2f", seconds);
+    text_add(out, seconds < 1 ? " ms" : " s");
 }
 
 static const char *plural(int count) { return count == 1 ? "" : "s"; }
@@ -140,8 +150,9 @@ void answer_paragraph(const Answer *a, Text *out) {
     add_step(p->low_s, out);
     text_add(out, " to ");
     add_step(p->high_s, out);
-    text_add(out, "), which is %.3g TFLOP/s per %s, %.0f %% of its peak.", p->tflops,
-             device_word(a->site->machine), 100 * p->hfu);
+    text_add(out, "%s), which is ", answer_extrapolates(a, p) ? ", extrapolated" : "");
+    add_digits(p->tflops, out);
+    text_add(out, " TFLOP/s per %s, %.0f %% of its peak.", device_word(a->site->machine), 100 * p->hfu);
     add_length(a, out);
     add_fit(a, out);
 }
@@ -172,9 +183,9 @@ static void print_paragraph(const Answer *a, Text *out) {
 static void print_flags(const Answer *a, Text *out) {
     const Candidate *c = &a->chosen->candidate;
     text_add(out, "\nFor trireme (add data, tokenizer, learning rate):\n\n");
-    flags_trireme(a->model, c, out);
+    flags_trireme(a->site, a->model, c, out);
     text_add(out, "\nFor Megatron-LM (likewise):\n\n");
-    flags_megatron(a->model, c, a->site->machine->devices_per_node, out);
+    flags_megatron(a->site, a->model, c, out);
 }
 
 // ---- time ---------------------------------------------------------------------------------------
@@ -205,19 +216,36 @@ static void print_bubble(const Prediction *p, Text *out) {
     text_add(out, "\n");
 }
 
+// What the interval of the step rests on.
+static const char *interval_words(const Answer *a) {
+    const Stack *stack = a->site->stack;
+    if (!stack->accuracy.count) return "a guess: no runs were compared";
+    if (!stack_is_of(stack, a->site->machine)) return "a guess: no runs on this machine were compared";
+    return a->chosen->extrapolates ? "extrapolated; all rows not fitted to were"
+                                   : "9 of 10 rows not fitted to were";
+}
+
+// What is done beside the model's own operations.
+static void add_done(const Candidate *c, Text *out) {
+    if (c->recompute != RECOMPUTE_NOTHING)
+        text_add(out, "; of a GPT about %s", flops_formula(c->recompute));
+    else if (c->attention == ATTENTION_FUSED)
+        text_add(out, "; fused attention computes its scores again");
+}
+
 static void print_rates(const Answer *a, Text *out) {
     const Prediction *p = a->chosen;
-    const Accuracy *accuracy = &a->site->stack->accuracy;
     const char *device = device_word(a->site->machine);
     text_add(out, "\nSpeed\n  %-18s %10.4g s, between %.4g and %.4g (%s)\n", "step", p->step_s, p->low_s,
-             p->high_s,
-             accuracy->count ? "9 of 10 rows not fitted to were" : "nothing was measured: a guess");
+             p->high_s, interval_words(a));
     text_add(out, "  %-18s %10.4g of a %s, %.4g PFLOP/s of all\n", "TFLOP/s", p->tflops, device,
              p->tflops * a->question->devices / 1e3);
-    text_add(out, "  %-18s %10.1f %% of %.4g TFLOP/s, counting %s\n", "MFU", 100 * p->mfu,
-             a->site->machine->peak_tflops[p->candidate.dtype], flops_formula(RECOMPUTE_NOTHING));
-    text_add(out, "  %-18s %10.1f %%, counting the operations that are done; of a GPT %s\n", "HFU",
-             100 * p->hfu, flops_formula(p->candidate.recompute));
+    text_add(out, "  %-18s %10.1f %% of %.4g TFLOP/s, counting the model alone; of a GPT %s\n", "MFU",
+             100 * p->mfu, a->site->machine->peak_tflops[p->candidate.dtype],
+             flops_formula(RECOMPUTE_NOTHING));
+    text_add(out, "  %-18s %10.1f %%, counting every operation that is done", "HFU", 100 * p->hfu);
+    add_done(&p->candidate, out);
+    text_add(out, "\n");
     print_bubble(p, out);
     if (p->candidate.grid.pp > 1)
         text_add(out, "  %-18s %10.3g MB between two stages for each microbatch and direction\n", "messages",
@@ -263,10 +291,10 @@ static void print_breakdown(const Prediction *p, Text *out) {
 
 static void print_memory(const Answer *a, Text *out) {
     const MemoryNeed *m = &a->chosen->memory;
-    Named rows[] = {{"parameters", m->parameters},         {"gradients", m->gradients},
-                    {"optimizer", m->optimizer},           {"activations", m->activations},
-                    {"embedding, logits", m->ends},        {"buffers", m->buffers},
-                    {"reserve of the program", m->reserve}};
+    Named rows[] = {{"parameters", m->parameters},       {"gradients", m->gradients},
+                    {"optimizer", m->optimizer},         {"activations", m->activations},
+                    {"embedding, logits", m->ends},      {"buffers", m->buffers},
+                    {"driver and libraries", m->reserve}};
     Verdict verdict = memory_verdict(m);
     bool small = m->total < GB;
     double unit = small ? 1e6 : GB;
@@ -328,6 +356,9 @@ static void print_ranking(const PlanResult *result, Text *out) {
              result->count, "", "t", "p", "d", "v", "b", "again", "seq", "opt", "schedule", "step s", "+ %",
              "TFLOP/s", "bubble", "GB");
     for (int i = 0; i < result->count; i++) print_row(i + 1, &result->best[i], result->best[0].step_s, out);
+    text_add(out,
+             "  again: computed again in the backward; seq: sequence parallelism; opt: optimizer cut over d, "
+             "or on each;\n  bubble: %% of the ideal time; GB: of the fullest\n");
 }
 
 static int by_step(const void *a, const void *b) {
@@ -375,7 +406,8 @@ static void print_better(const Answer *a, Text *out) {
     } else if (fits && best_s > 0.995 * given_s) {
         text_add(&text, "Nothing better was found.");
     } else {
-        text_add(&text, "Better, %.4g s (%+.1f %%): ", best_s, 100 * (best_s / given_s - 1));
+        text_add(&text, "%s, %.4g s (%+.1f %%): ", fits ? "Better" : "The fastest that fits", best_s,
+                 100 * (best_s / given_s - 1));
         add_ways(&a->result->best[0].candidate, &text);
     }
     text_add(out, "\n");
@@ -388,8 +420,10 @@ static void print_better(const Answer *a, Text *out) {
 void accuracy_sentence(const Answer *a, Text *out) {
     const Stack *stack = a->site->stack;
     const Accuracy *accuracy = &stack->accuracy;
+    bool same = stack_is_of(stack, a->site->machine);
     if (!accuracy->count) {
-        text_add(out, "%s: its constants were never compared with measured runs.", stack->name);
+        text_add(out, "%s: its constants were never compared with measured runs%s%s.", stack->name,
+                 same ? "" : ", and it is not for ", same ? "" : a->site->machine->name);
         return;
     }
     text_add(
@@ -399,6 +433,9 @@ void accuracy_sentence(const Answer *a, Text *out) {
         "erred by %.1f %%.",
         stack->name, accuracy->count, accuracy->rows, accuracy->method, accuracy->date, accuracy->mape,
         accuracy->p90, accuracy->worst, accuracy->naive);
+    if (!same)
+        text_add(out, " They were measured on %s, not on %s: another machine is an extrapolation.",
+                 stack->machine, a->site->machine->name);
 }
 
 static void add_hull(const Accuracy *accuracy, Text *out) {
@@ -413,9 +450,6 @@ static void print_trust(const Answer *a, Text *out) {
     const Stack *stack = a->site->stack;
     Text text = {0};
     accuracy_sentence(a, &text);
-    if (!stack_is_of(stack, a->site->machine))
-        text_add(&text, " They were measured on %s, not on %s: another machine is an extrapolation.",
-                 stack->machine, a->site->machine->name);
     if (a->chosen->extrapolates && stack->accuracy.count) add_hull(&stack->accuracy, &text);
     text_add(out, "\nHow far to trust it\n");
     add_wrapped(text_string(&text), TEXT_COLUMNS, out);

@@ -26,7 +26,8 @@ typedef struct {
     const Question *question;
     Bounded *bounded;
     int count, capacity;
-    Bounded closest; // of those that do not fit, the one that misses by least
+    int64_t least_batch; // b d of all grids and microbatches, at least; 0: none was tried
+    Bounded closest;     // of those that do not fit, the one that misses by least
     MemoryNeed closest_need;
     PlanResult *out;
 } Search;
@@ -130,13 +131,19 @@ static Status keep(Search *s, const Bounded *bounded) {
     return OK;
 }
 
+static void reject_rule(Search *s, const Candidate *c, const char *why) {
+    int64_t unit = (int64_t)c->microbatch * c->grid.dp;
+    if (!s->least_batch || unit < s->least_batch) s->least_batch = unit;
+    reject(s, REJECT_RULE, why);
+}
+
 static Status try_candidate(Search *s, const Candidate *candidate) {
     char why[200];
     MemoryNeed need;
     Bounded bounded = {.candidate = *candidate};
     s->out->tried++;
     if (candidate_refuse(s->model, s->site->machine, candidate, why, sizeof why)) {
-        reject(s, REJECT_RULE, why);
+        reject_rule(s, candidate, why);
         return OK;
     }
     TRY(memory_need(s->site, s->model, candidate, &need));
@@ -286,7 +293,19 @@ static bool told(const PlanResult *out, const char *choice) {
     return false;
 }
 
-// The first of each other value, in the order of bounds: near enough to the fastest of it.
+// The fastest that fits of a value of a choice: replayed in the order of bounds, until none is below it.
+static Status best_of_value(Search *s, const Choice *choice, int value, Prediction *best) {
+    bool found = false;
+    for (int i = 0; i < s->count && (!found || s->bounded[i].bound_s < best->step_s); i++) {
+        Prediction p;
+        if (s->bounded[i].verdict != FITS || choice->of(&s->bounded[i].candidate) != value) continue;
+        TRY(replay(s, &s->bounded[i].candidate, &p));
+        if (!found || p.step_s < best->step_s) *best = p;
+        found = true;
+    }
+    return OK;
+}
+
 static Status add_alternatives(Search *s, const Choice *choice) {
     PlanResult *out = s->out;
     int winner = choice->of(&out->best[0].candidate);
@@ -302,7 +321,7 @@ static Status add_alternatives(Search *s, const Choice *choice) {
             snprintf(name, sizeof name, "%s = %d", choice->name, value);
         if (told(out, name)) continue;
         memcpy(a->choice, name, sizeof name);
-        TRY(replay(s, &b->candidate, &a->prediction));
+        TRY(best_of_value(s, choice, value, &a->prediction));
         out->num_alternatives++;
     }
     return OK;
@@ -315,6 +334,12 @@ static Status tell_nearest(Search *s) {
     const MemoryNeed *need = &s->closest_need;
     int devices = s->question->devices;
     char text[120];
+    if (!out->rejected[REJECT_MEMORY] && s->least_batch > s->question->batch)
+        return fail(
+            ERR_CONFIG,
+            "a batch of %d is too small for every grid of %d devices: %lld samples, or fewer devices, "
+            "would do",
+            s->question->batch, devices, (long long)s->least_batch);
     if (!out->rejected[REJECT_MEMORY])
         return fail(ERR_CONFIG, "no configuration of %d devices keeps the rules; one example: %s", devices,
                     out->examples[REJECT_RULE]);

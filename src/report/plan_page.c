@@ -71,7 +71,7 @@ static void add_grid_words(const Candidate *c, Text *out) {
     add_way(out, c->grid.pp, "pipeline", &told);
     add_way(out, c->context, "context", &told);
     add_way(out, c->grid.dp, "data", &told);
-    text_add(out, told ? " parallel" : "<b>one device</b>");
+    text_add(out, told ? " parallel" : "on <b>one device</b>");
 }
 
 static void add_words(const Answer *answer, Text *out) {
@@ -128,13 +128,14 @@ static void add_figures(const Answer *answer, Text *out) {
     snprintf(rate, sizeof rate, "TFLOP/s per %s", device_word(machine));
     text_add(out, "<dl class=\"figures\">\n");
     add_figure(out, "Step", word_seconds(p->step_s), "%s to %s%s", word_seconds(p->low_s).text,
-               word_seconds(p->high_s).text, p->extrapolates ? ", extrapolated" : "");
+               word_seconds(p->high_s).text, answer_extrapolates(answer, p) ? ", extrapolated" : "");
     add_figure(out, rate, word_number(p->tflops), "%s PFLOP/s together",
                word_number(p->tflops * candidate_devices(&p->candidate) / 1e3).text);
     add_figure(out, "MFU", word_percent(p->mfu), "HFU %s of %s TFLOP/s", word_percent(p->hfu).text,
                word_number(machine->peak_tflops[p->candidate.dtype]).text);
-    add_figure(out, "Bubble", word_percent(p->bubble), "%s microbatches",
-               word_count(candidate_microbatches(&p->candidate)).text);
+    int microbatches = candidate_microbatches(&p->candidate);
+    add_figure(out, "Bubble", word_percent(p->bubble), "%s microbatch%s", word_count(microbatches).text,
+               microbatches > 1 ? "es" : "");
     add_memory_figure(&p->memory, out);
     add_run_figures(answer, out);
     text_add(out, "</dl>\n");
@@ -153,8 +154,8 @@ static void add_flags(const char *title, const char *id, const Text *flags, Text
 static void add_commands(const Answer *answer, Text *out) {
     const Candidate *c = &answer->chosen->candidate;
     Text ours = {0}, megatron = {0};
-    flags_trireme(answer->model, c, &ours);
-    flags_megatron(answer->model, c, answer->site->machine->devices_per_node, &megatron);
+    flags_trireme(answer->site, answer->model, c, &ours);
+    flags_megatron(answer->site, answer->model, c, &megatron);
     add_flags("trireme", "flags", &ours, out);
     text_add(out, "<details><summary>The same for Megatron-LM</summary>\n");
     add_flags("Megatron-LM", "megatron", &megatron, out);
@@ -163,9 +164,17 @@ static void add_commands(const Answer *answer, Text *out) {
     text_free(&megatron);
 }
 
+static void add_misfit(const Answer *answer, Text *out) {
+    const MemoryNeed *need = &answer->chosen->memory;
+    if (memory_verdict(need) != FITS_NOT) return;
+    text_add(out, "<p class=\"caution\">It does not fit: the fullest %s needs %s and has %s.</p>\n",
+             device_word(answer->site->machine), word_gb(need->total).text, word_gb(need->capacity).text);
+}
+
 static void add_advice(const Answer *answer, Text *out) {
     text_add(out, "<section>\n");
     add_words(answer, out);
+    add_misfit(answer, out);
     if (answer->result && answer->result->perhaps)
         text_add(out, "<p class=\"caution\">Nothing fits for sure: what is shown is within the error of the "
                       "memory that is predicted.</p>\n");

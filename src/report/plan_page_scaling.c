@@ -153,11 +153,13 @@ void page_scaling(const PlanPage *page, Text *out) {
     Chart chart = {
         .points = page->scaling, .count = page->num_scaling, .chosen = candidate_devices(best), .out = out};
     if (chart.count < 2) return;
-    text_add(out,
-             "<section>\n<h2>On more or fewer devices</h2>\n<p>The same batch of %s samples, at its best on "
-             "each number of devices. Dashed: as if nothing were lost from %s devices on.</p>\n<div "
-             "class=\"charts\">\n",
-             word_count(best->batch).text, word_count(chart.points[0].devices).text);
+    text_add(
+        out,
+        "<section>\n<h2>On more or fewer devices</h2>\n<p>The same batch of %s sample%s, at its best on each "
+        "number of devices. Dashed: as if nothing were lost beyond %s device%s.</p>\n<div "
+        "class=\"charts\">\n",
+        word_count(best->batch).text, best->batch > 1 ? "s" : "", word_count(chart.points[0].devices).text,
+        chart.points[0].devices > 1 ? "s" : "");
     draw_step_chart(&chart);
     draw_rate_chart(&chart);
     text_add(out, "</div>\n</section>\n");

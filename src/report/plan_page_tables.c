@@ -16,7 +16,7 @@ static const struct {
     {"b", "samples in a microbatch", true, true},
     {"again", "what the backward computes again", false, false},
     {"step", "seconds", true, true},
-    {"interval", "nine of ten measured steps lie within", false, false},
+    {"interval", "seconds; what it rests on is said below", false, false},
     {"TFLOP/s", "of a device, what is computed again counted", true, true},
     {"bubble", "idle time of the pipeline, over the ideal time", true, true},
     {"memory", "of the fullest device; the line is what it has", false, true},
