@@ -15,6 +15,7 @@ extern const Backend cpu_backend_baseline_BF16, cpu_backend_baseline_F16;
 #if defined(__x86_64__)
 extern const Backend cpu_backend_v3_F32, cpu_backend_v3_BF16, cpu_backend_v3_F16;
 extern const Backend cpu_backend_v4_F32, cpu_backend_v4_BF16, cpu_backend_v4_F16;
+extern const Backend cpu_backend_v4bf16_BF16;
 
 static bool runs_v3(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
@@ -26,7 +27,13 @@ static bool runs_v4(void) {
            __builtin_cpu_supports("avx512vl");
 }
 
+static bool runs_v4_bf16(void) { return runs_v4() && __builtin_cpu_supports("avx512bf16"); }
+
+#define OF_V4_BF16                                                                                           \
+    { [F32] = &cpu_backend_v4_F32, [BF16] = &cpu_backend_v4bf16_BF16, [F16] = &cpu_backend_v4_F16 }
+
 const CpuVariant cpu_variants[] = {
+    {"x86-64-v4 avx512_bf16", OF_V4_BF16, runs_v4_bf16},
     {"x86-64-v4", OF(v4), runs_v4},
     {"x86-64-v3", OF(v3), runs_v3},
     {"x86-64", OF(baseline), always},
