@@ -1,6 +1,6 @@
 // The two 16-bit floating point formats as bits: bf16 (8 bits of exponent, 7 of fraction) and IEEE fp16 (5
-// and 10). Conversions round to nearest even; infinities stay and NaNs stay NaNs. Every device and transport
-// rounds as these functions do.
+// and 10). Conversions round to nearest even, but for bf16_split; infinities stay and NaNs stay NaNs. Every
+// device and transport rounds as these functions do.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -23,6 +23,19 @@ static inline uint16_t bf16_of_f32(float x) {
     uint32_t bits = bits_of_float(x);
     if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40); // NaN, quiet
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// An fp32 number as a bf16 value and the 16 bits that this leaves out: bits of the number = bits of the value
+// * 2^16 + remainder, which is signed. So the value is the number rounded to nearest like bf16_of_f32's, but
+// halfway away from zero: the remainder of the other choice has no 16 bits. A NaN loses its payload.
+static inline uint16_t bf16_split(float x, uint16_t *remainder) {
+    uint32_t bits = x != x ? 0x7fc00000 : bits_of_float(x);
+    *remainder = (uint16_t)bits;
+    return (uint16_t)((bits + 0x8000) >> 16);
+}
+
+static inline float bf16_join(uint16_t value, uint16_t remainder) {
+    return float_of_bits(((uint32_t)value << 16) + (remainder ^ 0x8000u) - 0x8000u);
 }
 
 static inline float f16_to_f32(uint16_t h) {

@@ -23,7 +23,9 @@ static Status prepare(Options *options, TrainJob *job, CommOptions *comm) {
                           .ranks = size,
                           .timeout_s = options->distributed_timeout_minutes * 60,
                           .check = options->check_comm,
-                          .deterministic = options->deterministic_mode};
+                          .deterministic = options->deterministic_mode,
+                          .threads = job->threads,
+                          .bind_cores = options->bind_cores};
     return OK;
 }
 

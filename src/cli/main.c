@@ -1,5 +1,6 @@
 // The entry of the program: it finds the verb and leaves everything else to it. No MPI is started here, so
 // that help, mistakes and the verbs of one process answer at once and on every machine.
+#include "base/cores.h"
 #include "base/version.h"
 #include "cli/cli.h"
 #include "comm/comm.h"
@@ -133,7 +134,13 @@ static Status finish_output(void) {
                 earlier ? "an earlier write failed" : strerror(errno));
 }
 
+static bool computes(int argc, char **argv) {
+    const Command *command = argc > 1 ? find_command(argv[1]) : NULL;
+    return command && command->verb & (FOR_TRAIN | FOR_MODEL | FOR_BENCH);
+}
+
 int main(int argc, char **argv) {
+    if (computes(argc, argv)) cores_wait_briefly(argv);
     Status status = run(argc, argv);
     if (status == OK) status = finish_output();
     if (status != OK && *fail_message()) fprintf(stderr, "trireme: error: %s\n", fail_message());

@@ -5,12 +5,14 @@
 static Status launch(ModelJob *job, int ranks, RankMain *rank_main) {
     const Options *o = job->options;
     int launched = comm_launcher_ranks();
+    job->threads = threads_per_rank(o, launched ? comm_launcher_ranks_here() : ranks);
     CommOptions comm = {.transport = launched ? "mpi" : "threads",
                         .ranks = ranks,
                         .timeout_s = o->distributed_timeout_minutes * 60,
                         .check = o->check_comm,
-                        .deterministic = true};
-    job->threads = threads_per_rank(o, launched ? comm_launcher_ranks_here() : ranks);
+                        .deterministic = true,
+                        .threads = job->threads,
+                        .bind_cores = o->bind_cores};
     job->stopped = stop_on_signals();
     return comm_launch(comm, rank_main, job);
 }

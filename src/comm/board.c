@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SUMS_BYTES = 64 << 10 }; // of a block: it stays in the second-level cache with all its parts
+
 void board_open(Board *board) {
     board->parts = comm_allocate((size_t)board->size, sizeof *board->parts);
     board->next_use = 0;
@@ -47,57 +49,94 @@ static Entry *entry(const Board *board, size_t slot, int rank) {
 }
 
 // Where `rank` shows element `index` of this chunk to everybody.
-static const char *shown(const Chunk *c, int rank, size_t index) {
-    const char *base = c->board->stages ? stage(c, rank) : entry(c->board, c->slot, rank)->address;
+static char *shown(const Chunk *c, int rank, size_t index) {
+    char *base = c->board->stages ? stage(c, rank) : entry(c->board, c->slot, rank)->address;
     return base + index * c->call->element_bytes;
+}
+
+// Element `index` of this rank's own memory behind `base`, of which the chunk is a part.
+static const char *own(const Chunk *c, const void *base, size_t index) {
+    return (const char *)base + (c->offset + index) * c->call->element_bytes;
+}
+
+// The elements of an all-reduce that `rank` adds: [first, returned value).
+static size_t slice_of(const Chunk *c, int rank, size_t *first) {
+    *first = slice_begin(c->length, c->board->size, rank);
+    return slice_begin(c->length, c->board->size, rank + 1);
+}
+
+// To this rank's stage, what the others need: all but what it adds itself.
+static void enter_staged(const Chunk *c) {
+    const Call *call = c->call;
+    const Board *b = c->board;
+    char *to = stage(c, b->rank);
+    size_t element = call->element_bytes, bytes = c->length * element, first, end;
+    if (call->op == COMM_ALL_REDUCE) {
+        end = slice_of(c, b->rank, &first);
+        copy(to, own(c, call->in, 0), first * element);
+        copy(to + end * element, own(c, call->in, end), bytes - end * element);
+    } else if (call->op == COMM_REDUCE_SCATTER) {
+        for (int r = 0; r < b->size; r++)
+            if (r != b->rank) copy(to + (size_t)r * bytes, own(c, call->in, (size_t)r * call->count), bytes);
+    } else if (call->op == COMM_ALL_GATHER || call->peer == b->rank) {
+        copy(to, own(c, call->in, 0), bytes);
+    }
 }
 
 static void enter(const Chunk *c) {
     const Call *call = c->call;
     const Board *b = c->board;
-    size_t element = call->element_bytes, bytes = c->length * element;
-    entry(b, c->slot, b->rank)->address = call->in;
-    if (!b->stages || call->op == COMM_BARRIER || (call->op == COMM_BROADCAST && call->peer != b->rank))
-        return;
-    size_t pieces = call->op == COMM_REDUCE_SCATTER ? (size_t)b->size : 1;
-    for (size_t i = 0; i < pieces; i++)
-        copy(stage(c, b->rank) + i * bytes, (const char *)call->in + (i * call->count + c->offset) * element,
-             bytes);
+    // Only what is reduced in place is written by others.
+    entry(b, c->slot, b->rank)->address = (void *)(uintptr_t)call->in;
+    if (b->stages && call->op != COMM_BARRIER) enter_staged(c);
+}
+
+// To whom the sums go that this rank made: on to its stage, or at once into everybody's memory.
+static void hand_out(const Chunk *c, const char *sums, size_t index, size_t bytes) {
+    const Board *b = c->board;
+    if (b->stages) copy(shown(c, b->rank, index), sums, bytes);
+    for (int r = 0; !b->stages && r < b->size; r++) copy(shown(c, r, index), sums, bytes);
+}
+
+// Block by block, so that sums are handed out from the cache.
+static void reduce_slice(const Chunk *c) {
+    const Call *call = c->call;
+    const Board *b = c->board;
+    size_t first, end = slice_of(c, b->rank, &first), block = SUMS_BYTES / call->element_bytes;
+    for (size_t at = first, n; at < end; at += n) {
+        n = end - at < block ? end - at : block;
+        char *sums = (char *)call->out + (c->offset + at) * call->element_bytes;
+        for (int r = 0; r < b->size; r++) b->parts[r] = r == b->rank ? sums : shown(c, r, at);
+        reduce_in_order(sums, b->parts, b->size, n, call->dtype, call->reduce);
+        hand_out(c, sums, at, n * call->element_bytes);
+    }
 }
 
 static void reduce(const Chunk *c) {
     const Call *call = c->call;
     const Board *b = c->board;
-    size_t first = 0, count = c->length;
-    char *out = call->out;
-    if (call->op == COMM_REDUCE_SCATTER) {
-        first = (size_t)b->rank * c->length;
-        out += c->offset * call->element_bytes;
-    } else if (call->op == COMM_ALL_REDUCE) {
-        first = slice_begin(c->length, b->size, b->rank);
-        count = slice_begin(c->length, b->size, b->rank + 1) - first;
-        out = (b->stages ? stage(c, b->rank) : out) + first * call->element_bytes;
-    } else {
-        return;
-    }
-    if (!count) return;
-    for (int r = 0; r < b->size; r++) b->parts[r] = shown(c, r, first);
-    reduce_in_order(out, b->parts, b->size, count, call->dtype, call->reduce);
+    if (call->op == COMM_ALL_REDUCE) reduce_slice(c);
+    if (call->op != COMM_REDUCE_SCATTER || !c->length) return;
+    size_t rank = (size_t)b->rank;
+    for (int r = 0; r < b->size; r++)
+        b->parts[r] = r == b->rank ? own(c, call->in, rank * call->count) : shown(c, r, rank * c->length);
+    reduce_in_order((char *)call->out + c->offset * call->element_bytes, b->parts, b->size, c->length,
+                    call->dtype, call->reduce);
 }
 
 static void leave(const Chunk *c) {
     const Call *call = c->call;
     const Board *b = c->board;
-    size_t element = call->element_bytes;
-    char *out = call->out;
-    if (call->op == COMM_BROADCAST && call->peer != b->rank)
-        copy(out + c->offset * element, shown(c, call->peer, 0), c->length * element);
+    size_t element = call->element_bytes, bytes = c->length * element, first, end;
+    char *out = (char *)call->out + c->offset * element;
+    if (call->op == COMM_BROADCAST && call->peer != b->rank) copy(out, shown(c, call->peer, 0), bytes);
     for (int r = 0; r < b->size; r++) {
-        if (call->op == COMM_ALL_REDUCE) {
-            size_t first = slice_begin(c->length, b->size, r), end = slice_begin(c->length, b->size, r + 1);
-            copy(out + (c->offset + first) * element, shown(c, r, first), (end - first) * element);
+        if (call->op == COMM_ALL_REDUCE && b->stages && r != b->rank) {
+            end = slice_of(c, r, &first);
+            copy(out + first * element, shown(c, r, first), (end - first) * element);
         } else if (call->op == COMM_ALL_GATHER) {
-            copy(out + ((size_t)r * call->count + c->offset) * element, shown(c, r, 0), c->length * element);
+            copy(out + (size_t)r * call->count * element, r == b->rank ? own(c, call->in, 0) : shown(c, r, 0),
+                 bytes);
         }
     }
 }
@@ -153,8 +192,10 @@ Progress board_advance(Board *board, const Call *call, BoardOp *op) {
     Progress progress = STUCK;
     while (take_step(board, call, length, op)) progress = MOVED;
     if (op->done[PHASE_LEAVE] < op->chunks) return progress;
-    // Staged, what others still read is not the caller's memory: no need to wait until they have left.
-    return board->stages || may_begin(board, call, op->first, NUM_PHASES) ? DONE : progress;
+    // Staged, what others still read is not the caller's memory, and sums are handed out before anybody
+    // leaves: no need to wait until all have.
+    bool alone = board->stages || call->op == COMM_ALL_REDUCE;
+    return alone || may_begin(board, call, op->first, NUM_PHASES) ? DONE : progress;
 }
 
 bool board_waits_for(const Board *board, const BoardOp *op, int rank) {

@@ -3,8 +3,9 @@
 //
 // A collective is three phases; a rank may begin one when all ranks of the group finished the one before:
 //   ENTER   say where my elements are (direct), or copy them to my stage in the shared memory (staged)
-//   REDUCE  add my slice of everybody's elements, in rank order
-//   LEAVE   copy the others' results
+//   REDUCE  add my slice of everybody's elements, in rank order; of an all-reduce hand the sums out: into
+//           everybody's memory (direct), or to my stage (staged)
+//   LEAVE   copy the others' results that are not there yet
 // A slot counts the arrivals of one chunk and is used again when all have left it. Direct calls are one
 // chunk. Staged calls go through the slots in chunks that stay in the L2 cache, as many at a time as
 // there are slots: that much a rank can do in one poll, without the others. After board_open nothing
@@ -21,7 +22,7 @@ typedef struct {
 } Slot;
 
 typedef struct {
-    const void *address;      // direct: this rank's elements
+    void *address;            // direct: this rank's elements; written to by others in an all-reduce alone
     _Atomic(uint64_t) phases; // how many this rank has finished over all uses: for hang reports
 } Entry;
 

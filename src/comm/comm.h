@@ -27,6 +27,8 @@ typedef struct {
     double timeout_s;
     bool check;         // wrap into the checking transport
     bool deterministic; // false: the library may add in an order of its own
+    int threads;        // that each rank computes with; 0: one. With more of them than cores nobody spins
+    bool bind_cores;    // each rank gets cores of its own, where there are enough (base/cores.h)
 } CommOptions;
 
 // The number of ranks a launcher (mpirun, srun) started this process as part of, or 0 when there is none.

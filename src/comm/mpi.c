@@ -1,5 +1,6 @@
 // N processes under mpirun or srun. Ranks of one node work in shared memory, 2.5 to 4 times as fast as
 // MPI_Allreduce and without MPI's need for many calls to get on; all others exchange MPI messages.
+#include "base/cores.h"
 #include "comm/alarm.h"
 #include "comm/messages.h"
 #include "comm/node.h"
@@ -172,18 +173,38 @@ static void abort_all(Rank *rank, int status) {
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 
-static void find_nodes(MpiWorld *world, int size) {
+// Whether the ranks of a node may all use the same processors: else the launcher has divided them already.
+static bool share_cores(MPI_Comm node, const Cores *mine) {
+    Cores first = *mine;
+    MPI_Bcast(&first, (int)sizeof first, MPI_BYTE, 0, node);
+    int same = !memcmp(&first, mine, sizeof first);
+    MPI_Allreduce(MPI_IN_PLACE, &same, 1, MPI_INT, MPI_MIN, node);
+    return same;
+}
+
+static void find_cores(MpiWorld *world, MPI_Comm node, const CommOptions *options) {
+    int rank, size, threads = options->threads > 0 ? options->threads : 1;
+    Cores all, mine;
+    MPI_Comm_rank(node, &rank);
+    MPI_Comm_size(node, &size);
+    cores_allowed(&all);
+    bool shared = share_cores(node, &all);
+    bool fits = cores_share(&all, shared ? size : 1, threads, shared ? rank : 0, &mine);
+    world->spins = fits ? SPINS : 0;
+    if (fits && options->bind_cores) cores_bind(&mine);
+}
+
+static void find_nodes(MpiWorld *world, int size, const CommOptions *options) {
     MPI_Comm node;
-    int rank, local_size;
+    int rank, first;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-    MPI_Comm_size(node, &local_size);
-    int first = rank;
+    first = rank;
     MPI_Bcast(&first, 1, MPI_INT, 0, node);
+    find_cores(world, node, options);
     MPI_Comm_free(&node);
     world->nodes = comm_allocate((size_t)size, sizeof *world->nodes);
     MPI_Allgather(&first, 1, MPI_INT, world->nodes, 1, MPI_INT, MPI_COMM_WORLD);
-    world->spins = local_size <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : 0;
 }
 
 // Waits until all ranks have left, then tells them the worst status and the first failing rank's message.
@@ -218,7 +239,7 @@ static Status run_as(Rank *rank, const CommOptions *options, RankMain *rank_main
     alarm_set("the start of the job", world.timeout_s);
     MPI_Comm_dup(MPI_COMM_WORLD, &world.farewell);
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
-    find_nodes(&world, rank->size);
+    find_nodes(&world, rank->size, options);
     MpiGroup *g = comm_allocate(1, sizeof *g);
     group_init(&g->head, &mpi_transport, "world", NULL, NULL, rank->size, rank->rank);
     open_group(g, &world, comm);

@@ -4,90 +4,98 @@
 
 enum { BLOCK = 1024 }; // elements: the running result and a widened part stay in the first-level cache
 
-static void add_f32(void *into, const void *from, size_t n) {
-    float *restrict a = into;
-    const float *restrict x = from;
-    for (size_t i = 0; i < n; i++) a[i] += x[i];
+bool can_reduce(DType dtype) { return dtype != I32; }
+
+// ---- one block; compiled for each level below -------------------------------------------------------
+
+#define INLINED static inline __attribute__((always_inline))
+
+INLINED void fold_f32(float *restrict into, const float *restrict x, size_t n, ReduceOp op) {
+    if (op == REDUCE_SUM)
+        for (size_t i = 0; i < n; i++) into[i] += x[i];
+    else
+        for (size_t i = 0; i < n; i++) into[i] = x[i] > into[i] || x[i] != x[i] ? x[i] : into[i];
 }
 
-static void add_f64(void *into, const void *from, size_t n) {
-    double *restrict a = into;
-    const double *restrict x = from;
-    for (size_t i = 0; i < n; i++) a[i] += x[i];
+INLINED void fold_f64(double *restrict into, const double *restrict x, size_t n, ReduceOp op) {
+    if (op == REDUCE_SUM)
+        for (size_t i = 0; i < n; i++) into[i] += x[i];
+    else
+        for (size_t i = 0; i < n; i++) into[i] = x[i] > into[i] || x[i] != x[i] ? x[i] : into[i];
 }
 
-static void max_f32(void *into, const void *from, size_t n) {
-    float *restrict a = into;
-    const float *restrict x = from;
-    for (size_t i = 0; i < n; i++) a[i] = x[i] > a[i] || x[i] != x[i] ? x[i] : a[i];
+INLINED void widen(float *restrict into, const uint16_t *restrict from, size_t n, DType dtype) {
+    if (dtype == BF16)
+        for (size_t i = 0; i < n; i++) into[i] = bf16_to_f32(from[i]);
+    else
+        for (size_t i = 0; i < n; i++) into[i] = f16_to_f32(from[i]);
 }
 
-static void max_f64(void *into, const void *from, size_t n) {
-    double *restrict a = into;
-    const double *restrict x = from;
-    for (size_t i = 0; i < n; i++) a[i] = x[i] > a[i] || x[i] != x[i] ? x[i] : a[i];
+INLINED void narrow(uint16_t *restrict into, const float *restrict from, size_t n, DType dtype) {
+    if (dtype == BF16)
+        for (size_t i = 0; i < n; i++) into[i] = bf16_of_f32(from[i]);
+    else
+        for (size_t i = 0; i < n; i++) into[i] = f16_of_f32(from[i]);
 }
 
-static void widen_bf16(float *restrict into, const uint16_t *restrict from, size_t n) {
-    for (size_t i = 0; i < n; i++) into[i] = bf16_to_f32(from[i]);
-}
-
-static void narrow_bf16(uint16_t *restrict into, const float *restrict from, size_t n) {
-    for (size_t i = 0; i < n; i++) into[i] = bf16_of_f32(from[i]);
-}
-
-static void widen_f16(float *restrict into, const uint16_t *restrict from, size_t n) {
-    for (size_t i = 0; i < n; i++) into[i] = f16_to_f32(from[i]);
-}
-
-static void narrow_f16(uint16_t *restrict into, const float *restrict from, size_t n) {
-    for (size_t i = 0; i < n; i++) into[i] = f16_of_f32(from[i]);
-}
-
-typedef struct {
-    size_t wide_bytes; // of an element while it is reduced; 0: the type cannot be
-    void (*fold[2])(void *into, const void *from, size_t n);
-    // Narrow types only: all in between is fp32.
-    void (*widen)(float *into, const uint16_t *from, size_t n);
-    void (*narrow)(uint16_t *into, const float *from, size_t n);
-} Kernels;
-
-static const Kernels kernels[NUM_DTYPES] = {
-    [F32] = {sizeof(float), {add_f32, max_f32}, NULL, NULL},
-    [F64] = {sizeof(double), {add_f64, max_f64}, NULL, NULL},
-    [BF16] = {sizeof(float), {add_f32, max_f32}, widen_bf16, narrow_bf16},
-    [F16] = {sizeof(float), {add_f32, max_f32}, widen_f16, narrow_f16},
-};
-
-bool can_reduce(DType dtype) { return kernels[dtype].wide_bytes; }
-
-// A part as it is added: itself, or its elements in fp32 at `wide`.
-static const void *widened(const Kernels *k, const char *part, size_t n, float *wide) {
-    if (!k->widen) return part;
-    k->widen(wide, (const uint16_t *)(const void *)part, n);
-    return wide;
-}
-
-void reduce_in_order(void *out, const char *const *parts, int num_parts, size_t count, DType dtype,
-                     ReduceOp op) {
-    const Kernels *k = &kernels[dtype];
-    size_t element = dtype_bytes(dtype);
+// Elements [at, at + n) of the parts, n <= BLOCK. Narrow types are fp32 in between.
+INLINED void reduce_block(char *out, const char *const *parts, int num_parts, size_t at, size_t n,
+                          DType dtype, ReduceOp op) {
     union {
         float f32[BLOCK];
         double f64[BLOCK];
     } result;
     float wide[BLOCK];
-    for (size_t done = 0; done < count; done += BLOCK) {
-        size_t n = count - done < BLOCK ? count - done : BLOCK;
-        char *to = (char *)out + done * element;
-        memcpy(&result, widened(k, parts[0] + done * element, n, wide), n * k->wide_bytes);
-        for (int r = 1; r < num_parts; r++)
-            k->fold[op](&result, widened(k, parts[r] + done * element, n, wide), n);
-        if (k->narrow)
-            k->narrow((uint16_t *)(void *)to, result.f32, n);
+    size_t element = dtype_bytes(dtype);
+    bool is_narrow = element == sizeof(uint16_t);
+    if (is_narrow)
+        widen(result.f32, (const uint16_t *)(const void *)parts[0] + at, n, dtype);
+    else
+        memcpy(&result, parts[0] + at * element, n * element);
+    for (int r = 1; r < num_parts; r++) {
+        const void *part = parts[r] + at * element;
+        if (is_narrow) widen(wide, part, n, dtype);
+        if (dtype == F64)
+            fold_f64(result.f64, part, n, op);
         else
-            memcpy(to, &result, n * element);
+            fold_f32(result.f32, is_narrow ? wide : part, n, op);
     }
+    if (is_narrow)
+        narrow((uint16_t *)(void *)out + at, result.f32, n, dtype);
+    else
+        memcpy(out + at * element, &result, n * element);
+}
+
+INLINED void reduce_all(void *out, const char *const *parts, int num_parts, size_t count, DType dtype,
+                        ReduceOp op) {
+    for (size_t at = 0; at < count; at += BLOCK)
+        reduce_block(out, parts, num_parts, at, count - at < BLOCK ? count - at : BLOCK, dtype, op);
+}
+
+// ---- levels: additions give the same bits in vectors of any width ------------------------------------
+
+typedef void Reduce(void *out, const char *const *parts, int num_parts, size_t count, DType dtype,
+                    ReduceOp op);
+
+static void reduce_baseline(void *out, const char *const *parts, int num_parts, size_t count, DType dtype,
+                            ReduceOp op) {
+    reduce_all(out, parts, num_parts, count, dtype, op);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void reduce_avx2(void *out, const char *const *parts, int num_parts,
+                                                        size_t count, DType dtype, ReduceOp op) {
+    reduce_all(out, parts, num_parts, count, dtype, op);
+}
+
+static Reduce *best_reduce(void) { return __builtin_cpu_supports("avx2") ? reduce_avx2 : reduce_baseline; }
+#else
+static Reduce *best_reduce(void) { return reduce_baseline; }
+#endif
+
+void reduce_in_order(void *out, const char *const *parts, int num_parts, size_t count, DType dtype,
+                     ReduceOp op) {
+    best_reduce()(out, parts, num_parts, count, dtype, op);
 }
 
 size_t slice_begin(size_t count, int parts, int i) {

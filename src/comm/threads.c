@@ -1,5 +1,6 @@
 // N ranks as threads of this process: collectives on a blackboard that shows the callers' own memory,
 // messages by rendezvous, where whoever comes second copies.
+#include "base/cores.h"
 #include "comm/bell.h"
 #include "comm/board.h"
 #include <stdlib.h>
@@ -262,6 +263,7 @@ static const Transport threads_transport = {.op_bytes = sizeof(ThreadOp),
 typedef struct {
     ThreadWorld world;
     Shared *shared;
+    Cores cores; // of the process
     const CommOptions *options;
     RankMain *rank_main;
     void *arg;
@@ -285,6 +287,16 @@ static void leave_with_error(ThreadWorld *world, Status status) {
     }
 }
 
+static int threads_each(const CommOptions *options) { return options->threads > 0 ? options->threads : 1; }
+
+static void bind_member(const Launch *launch, int rank) {
+    const CommOptions *options = launch->options;
+    Cores mine;
+    if (options->bind_cores &&
+        cores_share(&launch->cores, options->ranks, threads_each(options), rank, &mine))
+        cores_bind(&mine);
+}
+
 static void *member_main(void *self) {
     Member *me = self;
     Launch *launch = me->launch;
@@ -292,6 +304,7 @@ static void *member_main(void *self) {
     bool cancelled = launch->cancelled;
     pthread_mutex_unlock(&launch->gate);
     if (cancelled) return NULL;
+    bind_member(launch, me->rank.rank);
     rank_enter(&me->rank);
     ThreadGroup *g = comm_allocate(1, sizeof *g);
     group_init(&g->head, &threads_transport, "world", NULL, NULL, launch->world.size, me->rank.rank);
@@ -331,9 +344,12 @@ static Status join_members(Member *members, int started) {
     return first ? fail(worst, "%s", first->rank.message) : OK;
 }
 
-static void launch_open(Launch *launch, Member *members, int size) {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    launch->world = (ThreadWorld){.size = size, .spins = size <= cores ? SPINS : 0};
+static void launch_open(Launch *launch, Member *members, const CommOptions *options) {
+    int size = options->ranks;
+    cores_allowed(&launch->cores);
+    bool crowded = launch->cores.count / size < threads_each(options);
+    launch->options = options;
+    launch->world = (ThreadWorld){.size = size, .spins = crowded ? 0 : SPINS};
     launch->world.bells = comm_allocate((size_t)size, sizeof(Bell));
     launch->world.ranks = comm_allocate((size_t)size, sizeof(Rank *));
     for (int i = 0; i < size; i++) {
@@ -360,8 +376,7 @@ Status threads_launch(const CommOptions *options, RankMain *rank_main, void *arg
     if (size < 1) return fail(ERR_CONFIG, "%d ranks: at least one", size);
     Launch *launch = comm_allocate(1, sizeof *launch);
     Member *members = comm_allocate((size_t)size, sizeof *members);
-    launch_open(launch, members, size);
-    launch->options = options;
+    launch_open(launch, members, options);
     launch->rank_main = rank_main;
     launch->arg = arg;
     int started = start_members(launch, members);

@@ -1,3 +1,4 @@
+#include "base/cores.h"
 #include "train/internal.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -67,15 +68,30 @@ static void print_memory(const EngineMemory *memory) {
            mib(memory->total));
 }
 
+// Rank 0 speaks, of itself. Open MPI binds ranks to one core each unless told otherwise.
+static void print_cores(int threads) {
+    Cores cores;
+    Text text = {0};
+    cores_allowed(&cores);
+    cores_print(&cores, &text);
+    printf("; rank 0 on core%s %s%s\n", plural(cores.count), text_string(&text),
+           cores.count >= threads ? ""
+           : comm_launcher_ranks()
+               ? ", fewer than its threads: is it mpirun's --bind-to none that is missing?"
+               : ", fewer than its threads");
+    text_free(&text);
+}
+
 void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *memory) {
     const RunShape *shape = &r->options->shape;
     printf("using world size: %d, data-parallel size: %d, tensor-model-parallel size: %d, "
            "pipeline-model-parallel size: %d\n",
            shape->world_size, shape->dp, shape->tp, shape->pp);
     print_model(spec);
-    printf("schedule: %s, %d microbatches of %d, %d chunk%s per rank; device %s, %d thread%s per rank\n",
+    printf("schedule: %s, %d microbatches of %d, %d chunk%s per rank; device %s, %d thread%s per rank",
            spec->schedule, spec->num_microbatches, spec->shape.microbatch, spec->num_chunks,
            plural(spec->num_chunks), spec->device, spec->threads, plural(spec->threads));
+    print_cores(spec->threads);
     if (shape->rampup_increment)
         printf("global batch size: from %d by %d to %d over %" PRId64 " samples\n", shape->rampup_start,
                shape->rampup_increment, shape->global_batch, shape->rampup_samples);
@@ -237,5 +253,8 @@ void reporter_summary(Reporter *r, const RunSummary *s) {
     if (!isnan(r->last_validation)) printf(", validation %.4f", r->last_validation);
     printf("; %.0f tokens/s\n", s->seconds > 0 ? tokens / s->seconds : 0);
     if (r->options->shape.pp > 1) print_bubble(r, s);
+    printf("peak resident memory of all ranks: %.1f MiB, of which %.1f were predicted (%+.1f %%)\n",
+           s->resident_bytes / 1048576, s->predicted_bytes / 1048576,
+           100 * (s->resident_bytes / s->predicted_bytes - 1));
     fflush(stdout);
 }

@@ -1,19 +1,15 @@
+#include "base/cores.h"
 #include "train/train.h"
-#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
-static int allowed_processors(void) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? n : 1;
-}
-
 int threads_per_rank(const Options *o, int ranks_here) {
     if (o->threads != INT_UNSET) return o->threads;
-    int share = (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks_here, allowed = allowed_processors();
-    int threads = share < allowed ? share : allowed;
+    Cores cores;
+    cores_allowed(&cores);
+    // A launcher may have bound each rank: then those that this one may use are its own.
+    int share = (comm_launcher_ranks() ? (int)sysconf(_SC_NPROCESSORS_ONLN) : cores.count) / ranks_here;
+    int threads = share < cores.count ? share : cores.count;
     return threads > 0 ? threads : 1;
 }
 

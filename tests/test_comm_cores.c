@@ -1,0 +1,53 @@
+#include "base/cores.h"
+#include "comm/comm.h"
+#include "harness.h"
+#include <string.h>
+
+// What the ranks of one process may run on while they work.
+typedef struct {
+    Cores cores[4];
+} Seen;
+
+static Status look(Comm *world, void *arg) {
+    Seen *seen = arg;
+    cores_allowed(&seen->cores[comm_rank(world)]);
+    return OK;
+}
+
+static void run(int ranks, int threads, bool bind, Seen *seen) {
+    CommOptions options = {
+        .transport = "threads", .ranks = ranks, .timeout_s = 60, .threads = threads, .bind_cores = bind};
+    EXPECT_OK(comm_launch(options, look, seen));
+}
+
+// Each rank has its share, as the pure function says it; the process is left as it was.
+static void bound(void) {
+    Cores all, after, share;
+    Seen seen;
+    cores_allowed(&all);
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        for (int threads = 0; threads <= 2; threads++) {
+            run(ranks, threads, true, &seen);
+            for (int r = 0; r < ranks; r++) {
+                cores_share(&all, ranks, threads ? threads : 1, r, &share);
+                EXPECT(!memcmp(&share, &seen.cores[r], sizeof share),
+                       "rank %d of %d with %d threads has %d cores from %d", r, ranks, threads,
+                       seen.cores[r].count, seen.cores[r].ids[0]);
+            }
+        }
+    }
+    cores_allowed(&after);
+    EXPECT(!memcmp(&all, &after, sizeof all), "%d cores instead of %d", after.count, all.count);
+}
+
+static void unbound(void) {
+    Cores all;
+    Seen seen;
+    cores_allowed(&all);
+    run(2, 1, false, &seen);
+    EXPECT(!memcmp(&all, &seen.cores[1], sizeof all), "rank 1 was bound to %d cores", seen.cores[1].count);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"bound", bound}, {"unbound", unbound}, {0}}, argc, argv);
+}
