@@ -3,7 +3,8 @@
 add_layer(device trireme_layout ${DNNL_LIBRARY} OpenMP::OpenMP_C)
 target_include_directories(trireme_device PRIVATE ${DNNL_INCLUDE})
 
-# oneDNN's product of bf16 factors is exported, but in no header (src/device/cpu.c).
+# oneDNN's product of bf16 factors is exported, but in no header; without it, or with
+# -DTRIREME_HAVE_BF16_GEMM=OFF, its matmul primitive makes them (src/device/cpu_onednn.c).
 include(CheckFunctionExists)
 set(CMAKE_REQUIRED_LIBRARIES ${DNNL_LIBRARY})
 check_function_exists(dnnl_gemm_bf16bf16f32 TRIREME_HAVE_BF16_GEMM)
@@ -15,7 +16,7 @@ endif()
 # The layer's own copy of the kernels is F32 on the baseline of the architecture; each other combination is an object
 # library whose symbols end in the names of both. Kernels may fuse multiplications with additions; NaN and infinity stay.
 set(kernel_sources src/device/cpu_kernels.c src/device/cpu_matmul.c src/device/cpu_attention.c
-    src/device/cpu_cached.c)
+    src/device/cpu_cached.c src/device/cpu_optimizer.c)
 set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
 set(kernel_combinations baseline_BF16 baseline_F16)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")

@@ -198,15 +198,33 @@ static inline void download_f32(const Share *s, Tensor x, float *out) {
         out[i] = x.dtype == BF16 ? bf16_to_f32(half[i]) : f16_to_f32(half[i]);
 }
 
+// Element k of the shard of bucket b, as the fp32 number that is stepped.
+static inline void download_main(const Share *s, int b, int64_t k, float *out) {
+    const Bucket *bucket = &s->buckets.items[b];
+    Tensor main = tensor_part(s->optimizer.shards[b].main, k, 1);
+    if (main.dtype != U16) {
+        download_f32(s, main, out);
+        return;
+    }
+    uint16_t value, remainder;
+    Tensor values = s->params.chunks[bucket->chunk].values;
+    device_download(s->device, s->context.stream, &value, tensor_part(values, bucket->shard_begin + k, 1));
+    device_download(s->device, s->context.stream, &remainder, main);
+    *out = bf16_join(value, remainder);
+}
+
 typedef enum { GRADS, MAIN, FIRST_MOMENT, SECOND_MOMENT } Owned;
 
-// The shard of bucket b of one of the things that sharding distributes.
-static inline Tensor owned_shard(const Share *s, int b, Owned what) {
+// Element k of the shard of bucket b of one of the things that sharding distributes.
+static inline void download_owned(const Share *s, int b, Owned what, int64_t k, float *out) {
     const Bucket *bucket = &s->buckets.items[b];
     const ShardState *state = &s->optimizer.shards[b];
-    if (what == GRADS)
-        return tensor_part(s->params.chunks[bucket->chunk].grads, bucket->shard_begin, bucket->shard_count);
-    return what == MAIN ? state->main : what == FIRST_MOMENT ? state->m : state->v;
+    if (what == MAIN)
+        download_main(s, b, k, out);
+    else if (what == GRADS)
+        download_f32(s, tensor_part(s->params.chunks[bucket->chunk].grads, bucket->shard_begin + k, 1), out);
+    else
+        download_f32(s, tensor_part(what == FIRST_MOMENT ? state->m : state->v, k, 1), out);
 }
 
 // What this rank owns of one parameter.
@@ -218,11 +236,10 @@ static inline void collect_owned_of(Whole *w, const Share *s, int index, Owned w
     for (int b = 0; b < s->buckets.count; b++) {
         const Bucket *bucket = &s->buckets.items[b];
         if (bucket->chunk != p->chunk) continue;
-        Tensor shard = owned_shard(s, b, what);
         for (int64_t k = 0; k < n; k++) {
             int64_t at = p->offset + k - bucket->shard_begin;
             if (at < 0 || at >= bucket->shard_count) continue;
-            download_f32(s, tensor_part(shard, at, 1), &one);
+            download_owned(s, b, what, at, &one);
             EXPECT(isnan(local[k]), "%s is owned twice", p->spec.name);
             local[k] = one;
         }

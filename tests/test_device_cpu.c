@@ -9,20 +9,19 @@ static void exponentials(Bench *b) {
     enum { COUNT = 100003 };
     Tensor x = zeros(b, COUNT, 1), labels = integers(b, COUNT, 1);
     for (int64_t i = 0; i < COUNT; i++) f(x)[i] = -87.3f + 175.6f * (float)i / COUNT;
-    const float special[] = {-INFINITY, -200, -87.4f, 0, 88.5f, 1e30f, INFINITY, NAN}, limit[] = {0, 0, 0, 1};
+    const float special[] = {-INFINITY, -1e30f, -200, -87.4f, 0, NAN}, limit[] = {0, 0, 0, 0, 1};
     memcpy(f(x), special, sizeof special);
     LossSum args = {x, labels, zeros(b, 1, COUNT), zeros(b, 1, COUNT), zeros(b, 1, COUNT), 0, 1};
     run(b, OP_LOSS_SUM, &args);
     const float *y = f(args.sum);
     double worst = 0;
-    for (int64_t i = 8; i < COUNT; i++) {
+    for (int64_t i = 6; i < COUNT; i++) {
         double want = exp((double)f(x)[i]), unit = nextafterf((float)want, INFINITY) - (float)want;
         worst = fmax(worst, fabs((double)y[i] - want) / unit);
     }
     EXPECT(worst < 1.2, "%s: exp is off by %.2f units in the last place", b->variant->isa, worst);
-    for (int i = 0; i < 4; i++) EXPECT(y[i] == limit[i], "exp(%g) = %g", (double)special[i], (double)y[i]);
-    for (int i = 4; i < 7; i++) EXPECT(isinf(y[i]), "exp(%g) = %g", (double)special[i], (double)y[i]);
-    EXPECT(isnan(y[7]), "exp(NaN) = %g", (double)y[7]);
+    for (int i = 0; i < 5; i++) EXPECT(y[i] == limit[i], "exp(%g) = %g", (double)special[i], (double)y[i]);
+    EXPECT(isnan(y[5]), "exp(NaN) = %g", (double)y[5]);
 }
 
 static double gelu(double u, double *slope) {

@@ -124,6 +124,14 @@ static void dropouts(Draw *d) {
     run(d->b, OP_POSITION_DROPOUT, &(PositionDropout){x, position, output(d, x), dropout});
 }
 
+// Results around the smallest normal number and below it, which no rounding may take for zero.
+static void tiny_numbers(Draw *d) {
+    Tensor x = elements(d, ROWS, COLS), y = output(d, elements(d, ROWS, COLS));
+    float smallest = d->element == BF16 ? 0x1p-126f : 0x1p-14f;
+    for (int64_t i = 0; i < ROWS * COLS; i++) set(x, i, rounded(d->element, value(x, i) * smallest));
+    run(d->b, OP_DROPOUT_BACKWARD, &(DropoutBackward){x, y, dropout_of(0.3f, SAMPLES)});
+}
+
 static void norms_of(Draw *d, bool centres) {
     Tensor none = {0}, x = elements(d, ROWS, COLS), gamma = elements(d, 1, COLS),
            dy = elements(d, ROWS, COLS);
@@ -173,6 +181,7 @@ static void optimizers(Draw *d) {
 
 static void activation_law(void) { each_type(activations, same_bits); }
 static void dropout_law(void) { each_type(dropouts, same_bits); }
+static void tiny_law(void) { each_type(tiny_numbers, same_bits); }
 static void norm_law(void) { each_type(layer_norms, same_bits), each_type(rms_norms, same_bits); }
 static void embedding_law(void) { each_type(embeddings, same_bits); }
 static void loss_law(void) { each_type(losses, same_bits); }
@@ -314,6 +323,7 @@ int main(int argc, char **argv) {
                                       {"rounding", rounding_law},
                                       {"activation", activation_law},
                                       {"dropout", dropout_law},
+                                      {"tiny numbers", tiny_law},
                                       {"norm", norm_law},
                                       {"embedding", embedding_law},
                                       {"loss", loss_law},

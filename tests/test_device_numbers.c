@@ -192,13 +192,13 @@ static void no_order_changes_the_sum(Bench *b) {
 }
 
 // What each of the three sums gets of (1/3)^2, so that any device adds the same to the same: whole quanta,
-// the nearest ones, which are exact to add up over ranks too.
+// rounded down, which are exact to add up over ranks too.
 static void sums_are_whole_quanta(Bench *b) {
     float third = 1.0f / 3;
     double sum[3], rest = (double)third * (double)third;
     sum_in_pieces(b, from_floats(b, 1, 1, &third), 1, 0, sum);
     for (int i = 0; i < 3; i++) {
-        double quantum = ldexp(1, -20 * (i + 1)), wanted = quantum * nearbyint(rest / quantum);
+        double quantum = ldexp(1, -20 * (i + 1)), wanted = quantum * floor(rest / quantum);
         EXPECT(sum[i] == wanted && wanted != 0, "sum %d is %a, not %a", i, sum[i], wanted);
         rest -= wanted;
     }
@@ -244,6 +244,57 @@ static void value_is_the_parameter(Bench *b) {
     expect_near(b, "v", v[1], v[0], 0);
 }
 
+// Kept as a bf16 value and what this leaves out, the parameter takes the same steps to the bit, and the value
+// is it rounded.
+static void split_parameters_step_alike(Bench *b) {
+    enum { WIDTH = 333, STEPS = 5 };
+    float start[WIDTH];
+    uint16_t values[WIDTH], remainders[WIDTH], rest;
+    rng_fill_normal(rng_key(9, "split", 0), 0, WIDTH, 0, 1, start);
+    for (int i = 0; i < 4; i++) start[i] = float_of_bits(0x3f808000u + (uint32_t)i * 0x10000); // halfway
+    for (int i = 0; i < WIDTH; i++) values[i] = bf16_split(start[i], &remainders[i]);
+    Tensor g = normals_f32(b, 1, WIDTH), p[2], m[2], v[2], value = tensor_of(b, BF16, 1, WIDTH);
+    p[0] = from_floats(b, 1, WIDTH, start), p[1] = tensor_of(b, U16, 1, WIDTH);
+    device_upload(b->device, b->stream, p[1], remainders);
+    device_upload(b->device, b->stream, value, values);
+    for (int i = 0; i < 2; i++) m[i] = zeros_of(b, F32, 1, WIDTH), v[i] = zeros_of(b, F32, 1, WIDTH);
+    for (int step = 0; step < STEPS; step++)
+        for (int i = 0; i < 2; i++)
+            adamw(b->device, b->stream,
+                  (AdamW){g, p[i], m[i], v[i], i ? value : (Tensor){0}, step ? 1e-3 : 0, 0.9, 0.95, 1e-8, 0.1,
+                          0.19, 0.0975, 1});
+    float *whole = values_of(b, p[0]);
+    device_download(b->device, b->stream, values, value);
+    device_download(b->device, b->stream, remainders, p[1]);
+    for (int i = 0; i < WIDTH; i++) {
+        float joined = bf16_join(values[i], remainders[i]);
+        EXPECT(bits_of_float(joined) == bits_of_float(whole[i]), "%d: %a, not %a", i, (double)joined,
+               (double)whole[i]);
+        EXPECT(values[i] == bf16_split(whole[i], &rest), "%d: the value is not the parameter rounded", i);
+    }
+    free(whole);
+    expect_near(b, "m", m[1], m[0], 0);
+    expect_near(b, "v", v[1], v[0], 0);
+}
+
+// Any fp32 number comes back from its two parts; the value is a nearest one.
+static void parts_join(void) {
+    int64_t bad = 0, far = 0;
+    for (uint64_t i = 0; i < 1u << 22; i++) {
+        const uint32_t low[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x5a5a, (uint32_t)i & 0xffff};
+        uint32_t bits = (uint32_t)(i >> 3) << 16 | low[i & 7];
+        float x = float_of_bits(bits);
+        uint16_t remainder, value = bf16_split(x, &remainder);
+        float joined = bf16_join(value, remainder);
+        bad += isnan(x) ? !isnan(joined) || !isnan(bf16_to_f32(value)) : bits_of_float(joined) != bits;
+        bool halfway = (bits & 0xffff) == 0x8000;
+        far += !isnan(x) && value != (halfway ? (bits >> 16) + 1 : bf16_of_f32(x));
+    }
+    EXPECT(!bad, "%lld numbers do not come back", (long long)bad);
+    EXPECT(!far, "%lld values are not the nearest", (long long)far);
+}
+
+static void adamw_split(void) { on_every_device(split_parameters_step_alike); }
 static void narrow_exact(void) { on_every_device(exact); }
 static void narrow_rounding(void) { on_every_device(rounding); }
 static void magnitudes(void) { on_every_device(abs_max_values); }
@@ -261,6 +312,8 @@ int main(int argc, char **argv) {
                                       {"sum_squares_quanta", squares_quanta},
                                       {"sum_squares_single", squares_single},
                                       {"adamw_value", adamw_value},
+                                      {"adamw_split", adamw_split},
+                                      {"parts_join", parts_join},
                                       {0}},
                        argc, argv);
 }

@@ -172,7 +172,8 @@ static void step_adds_up(void) {
     double half = price_step_cpu(&machine, 1000, 500, F32, 1);
     EXPECT(fabs(whole - 28e-7) < 1e-12, "%g", whole);
     EXPECT(fabs(half - 16e-7) < 1e-12, "%g", half);
-    EXPECT(fabs(price_step_cpu(&machine, 1000, 1000, BF16, 1) - 30e-7) < 1e-12, "bf16");
+    EXPECT(fabs(price_step_cpu(&machine, 1000, 1000, BF16, 1) - 28e-7) < 1e-12, "bf16");
+    EXPECT(fabs(price_step_cpu(&machine, 1000, 1000, F16, 1) - 30e-7) < 1e-12, "fp16");
 }
 
 // Dropout, kept probabilities and transposition tell classes apart; a table counts by the rows looked up.

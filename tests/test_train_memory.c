@@ -112,7 +112,7 @@ static void a_split_backward_takes_no_larger_stash(void) {
            whole.stash);
 }
 
-// Weights, gradients and optimizer, per parameter: 18 bytes in bf16, 6 + 12/d when sharded;
+// Weights, gradients and optimizer, per parameter: 16 bytes in bf16, 6 + 10/d when sharded;
 // fp32 16 and 8 + 8/d.
 static void bytes_per_parameter(void) {
     for (int way = 0; way < 8; way++) {
@@ -125,7 +125,7 @@ static void bytes_per_parameter(void) {
         larger.shape.layers = larger.split.layers = 16;
         double parameters = (double)(model_parameters(&larger.shape) - model_parameters(&spec.shape));
         double bytes = (double)(measured(&larger, 0).run - measured(&spec, 0).run) / parameters;
-        double expected = way & 4 ? sharded ? 8 + 8.0 / d : 16 : sharded ? 6 + 12.0 / d : 18;
+        double expected = way & 4 ? sharded ? 8 + 8.0 / d : 16 : sharded ? 6 + 10.0 / d : 16;
         EXPECT(fabs(bytes - expected) < 0.01 * expected, "way %d: %.3f bytes per parameter, not %.3f", way,
                bytes, expected);
     }

@@ -66,13 +66,15 @@ typedef struct {
 
 // ---- writing ------------------------------------------------------------------------------------
 
-// A rectangle of a global tensor in memory: row i of it starts at data + i * stride.
+// A rectangle of a global tensor in memory: row i of it starts at element i * stride.
 typedef struct {
     char tensor[160];
     int64_t rows, cols; // of the whole tensor, without padding
     Rect rect;
     const float *data;
     int64_t stride; // elements
+    // data NULL: the same numbers as bf16_split (half.h) left them, apart.
+    const uint16_t *values, *remainders;
 } Slice;
 
 // The names of a checkpoint's folder in `save` while it is written and when it is committed.

@@ -1,3 +1,4 @@
+#include "base/half.h"
 #include "checkpoint/manifest.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -75,10 +76,18 @@ void checkpoint_abandon(const CheckpointNames *names) {
 
 // ---- 2. a rank's file ---------------------------------------------------------------------------
 
-static Status add_whole_rows(ShardWriter *w, const Slice *s) {
-    int64_t count = s->rect.rows * s->rect.cols;
-    for (int64_t at = 0; at < count; at += PIECE)
-        TRY(shard_add(w, s->data + at, count - at < PIECE ? count - at : PIECE));
+// A slice's elements from `at` on; where they lie apart they are put together in `piece`.
+static const float *elements(const Slice *s, int64_t at, int64_t count, float *piece) {
+    if (s->data) return s->data + at;
+    for (int64_t i = 0; i < count; i++) piece[i] = bf16_join(s->values[at + i], s->remainders[at + i]);
+    return piece;
+}
+
+static Status add_stretch(ShardWriter *w, const Slice *s, int64_t first, int64_t count, float *piece) {
+    for (int64_t at = 0; at < count; at += PIECE) {
+        int64_t some = count - at < PIECE ? count - at : PIECE;
+        TRY(shard_add(w, elements(s, first + at, some, piece), some));
+    }
     return OK;
 }
 
@@ -86,21 +95,20 @@ static Status add_gathered(ShardWriter *w, const Slice *s, float *piece) {
     int64_t cols = s->rect.cols, most = PIECE / cols;
     for (int64_t row = 0; row < s->rect.rows; row += most) {
         int64_t rows = s->rect.rows - row < most ? s->rect.rows - row : most;
-        for (int64_t i = 0; i < rows; i++)
-            memcpy(piece + i * cols, s->data + (row + i) * s->stride, (size_t)cols * sizeof *piece);
+        for (int64_t i = 0; i < rows; i++) {
+            float *to = piece + i * cols;
+            const float *from = elements(s, (row + i) * s->stride, cols, to);
+            if (from != to) memcpy(to, from, (size_t)cols * sizeof *to);
+        }
         TRY(shard_add(w, piece, rows * cols));
     }
     return OK;
 }
 
 // Rows too long to be gathered, one after the other.
-static Status add_long_rows(ShardWriter *w, const Slice *s) {
-    for (int64_t row = 0; row < s->rect.rows; row++) {
-        Slice one = *s;
-        one.rect.rows = 1;
-        one.data += row * s->stride;
-        TRY(add_whole_rows(w, &one));
-    }
+static Status add_long_rows(ShardWriter *w, const Slice *s, float *piece) {
+    for (int64_t row = 0; row < s->rect.rows; row++)
+        TRY(add_stretch(w, s, row * s->stride, s->rect.cols, piece));
     return OK;
 }
 
@@ -108,9 +116,9 @@ static Status add_slices(ShardWriter *w, const Slice *slices, int count, float *
     for (int i = 0; i < count; i++) {
         const Slice *s = &slices[i];
         if (s->stride == s->rect.cols || s->rect.rows == 1)
-            TRY(add_whole_rows(w, s));
+            TRY(add_stretch(w, s, 0, s->rect.rows * s->rect.cols, piece));
         else if (s->rect.cols > PIECE)
-            TRY(add_long_rows(w, s));
+            TRY(add_long_rows(w, s, piece));
         else
             TRY(add_gathered(w, s, piece));
     }

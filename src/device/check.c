@@ -131,8 +131,9 @@ static _Noreturn void name_number(DeviceOp op, const char *tensor, Tensor x, int
 }
 
 static void check_numbers(DeviceOp op, const char *name, Tensor x) {
-    if (!x.data || x.dtype == I32) return;
-    for (int64_t i = 0; i < tensor_count(x); i++)
+    if (!x.data || x.dtype == I32 || x.dtype == U16) return;
+    int64_t count = tensor_count(x);
+    for (int64_t i = 0; i < count; i++)
         if (!isfinite(load(x, i)) && !may_be(op, load(x, i))) name_number(op, name, x, i);
 }
 

@@ -1,8 +1,6 @@
-// The cpu backend: which of the compiled backends this machine and an operation run on, matrix products by
-// oneDNN, and the workspace.
+// The cpu backend: which of the compiled backends this machine and an operation run on, how products are cut,
+// and the workspace.
 #include "device/cpu.h"
-#include <dnnl.h>
-#include <omp.h>
 
 // ---- the variants -----------------------------------------------------------------------------------------
 
@@ -60,53 +58,34 @@ int cpu_team(const Exec *exec, int64_t elements) {
     return useful < exec->threads ? (int)useful : exec->threads;
 }
 
-// ---- matrix products --------------------------------------------------------------------------------------
-
-void cpu_products_alone(void) { omp_set_num_threads(1); }
-
-// oneDNN exports the product of bf16, as its own primitives use it, without declaring it.
-#ifdef TRIREME_HAVE_BF16_GEMM
-dnnl_status_t dnnl_gemm_bf16bf16f32(char transpose_a, char transpose_b, dnnl_dim_t rows, dnnl_dim_t cols,
-                                    dnnl_dim_t inner, float alpha, const void *a, dnnl_dim_t stride_a,
-                                    const void *b, dnnl_dim_t stride_b, float beta, float *c,
-                                    dnnl_dim_t stride);
-#endif
-
-// Without a unit for bf16 its products run at 40 % of the speed of fp32's; where oneDNN has none they fail.
-bool cpu_multiplies_bf16(void) {
-#ifdef TRIREME_HAVE_BF16_GEMM
-    unsigned unit = dnnl_cpu_isa_avx512_core_bf16;
-    return ((unsigned)dnnl_get_effective_cpu_isa() & unit) == unit;
-#else
-    return false;
-#endif
-}
-
-DType cpu_factor_type(DType element) { return element == BF16 && cpu_multiplies_bf16() ? BF16 : F32; }
-
-void cpu_product(int64_t rows, int64_t cols, int64_t inner, float alpha, Factor a, Factor b, float beta,
-                 float *c, int64_t stride) {
-    char ta = a.transpose ? 'T' : 'N', tb = b.transpose ? 'T' : 'N';
-    dnnl_status_t status = dnnl_unimplemented;
-    if (a.dtype == F32)
-        status =
-            dnnl_sgemm(ta, tb, rows, cols, inner, alpha, a.data, a.stride, b.data, b.stride, beta, c, stride);
-#ifdef TRIREME_HAVE_BF16_GEMM
-    else
-        status = dnnl_gemm_bf16bf16f32(ta, tb, rows, cols, inner, alpha, a.data, a.stride, b.data, b.stride,
-                                       beta, c, stride);
-#endif
-    CHECK(status == dnnl_success, "oneDNN's %s product [%lld, %lld, %lld] returned %d", dtype_name(a.dtype),
-          (long long)rows, (long long)cols, (long long)inner, (int)status);
-}
-
 // ---- workspace --------------------------------------------------------------------------------------------
 
 static int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
 
+static int64_t num_parts(int64_t count, int64_t most) {
+    return count > most ? cpu_num_blocks(count, most) : 1; // one of nothing
+}
+
+// An even number of tiles, so that two threads end together, and high ones where there are many.
+CpuCut cpu_cut(const Matmul *p) {
+    bool large = p->d.rows >= HIGH_TILE_ROWS && p->d.rows * p->d.cols >= 16LL * HIGH_TILE_ROWS * TILE_COLS;
+    CpuCut cut = {.down = num_parts(p->d.rows, large ? HIGH_TILE_ROWS : TILE_ROWS),
+                  .across = num_parts(p->d.cols, TILE_COLS)};
+    if (cut.down * cut.across > 1 && cut.down % 2 && cut.across % 2) {
+        if (cut.down > cut.across)
+            cut.down++;
+        else
+            cut.across++;
+    }
+    cut.rows = cpu_num_blocks(cpu_num_blocks(p->d.rows, cut.down), 16) * 16;
+    cut.cols = cpu_num_blocks(cpu_num_blocks(p->d.cols, cut.across), 16) * 16;
+    return cut;
+}
+
 CpuTileSizes cpu_tile_sizes(const Matmul *p) {
     CpuTileSizes s = {0};
-    int64_t rows = at_most(p->d.rows, TILE_ROWS), cols = at_most(p->d.cols, TILE_COLS);
+    CpuCut cut = cpu_cut(p);
+    int64_t rows = at_most(p->d.rows, cut.rows), cols = at_most(p->d.cols, cut.cols);
     int64_t depth = at_most(p->transpose_a ? p->a.rows : p->a.cols, PANEL_INNER);
     if (p->d.dtype != F32) s.sum = rows * cpu_row_stride(cols);
     if (p->a.dtype != cpu_factor_type(p->a.dtype)) {
@@ -117,14 +96,11 @@ CpuTileSizes cpu_tile_sizes(const Matmul *p) {
     return s;
 }
 
-CpuHeadSizes cpu_head_sizes(DType element, AttentionShape shape, bool backward) {
-    DType factor = cpu_factor_type(element);
-    int64_t block = at_most(cpu_query_block(factor), shape.sequence), head = shape.sequence * shape.head_size;
-    CpuHeadSizes s = {.scores = block * cpu_row_stride(shape.sequence), .rows = block * shape.head_size};
-    s.row = backward ? 0 : cpu_row_stride(shape.sequence);
-    s.sums = backward ? 2 * head : 0;
-    if (factor != element) s.copies = (backward ? 4 : 3) * head;
-    s.all = (backward ? 2 : 1) * s.scores + s.row + s.rows + s.sums + s.copies;
+CpuHeadSizes cpu_head_sizes(AttentionShape shape, bool backward) {
+    int64_t width = (shape.head_size + 15) / 16 * 16;
+    CpuHeadSizes s = {.rows = ATTENTION_QUERIES * width, .scores = ATTENTION_QUERIES * ATTENTION_KEYS};
+    s.head = cpu_num_blocks(shape.sequence, ATTENTION_KEYS) * ATTENTION_KEYS * width;
+    s.all = backward ? 5 * s.head + 5 * s.rows + 3 * s.scores : 2 * s.head + 2 * s.rows + s.scores;
     return s;
 }
 
@@ -133,8 +109,8 @@ static int64_t floats_of_thread(DeviceOp op, const void *args) {
     const AttentionBackward *backward = args;
     switch (op) {
     case OP_MATMUL: return cpu_tile_sizes(args).all;
-    case OP_ATTENTION_FORWARD: return cpu_head_sizes(forward->qkv.dtype, forward->shape, false).all;
-    case OP_ATTENTION_BACKWARD: return cpu_head_sizes(backward->qkv.dtype, backward->shape, true).all;
+    case OP_ATTENTION_FORWARD: return cpu_head_sizes(forward->shape, false).all;
+    case OP_ATTENTION_BACKWARD: return cpu_head_sizes(backward->shape, true).all;
     case OP_ATTENTION_CACHED: return cpu_cached_floats(args);
     default: return 0;
     }

@@ -1,10 +1,10 @@
 // The cpu backend's own pieces: what its files share.
 //
-// The kernels (cpu_kernels.c, cpu_matmul.c, cpu_attention.c, cpu_cached.c) are compiled once per instruction
-// set and element type, each time into a whole Backend. The program runs on any CPU of its architecture: it
-// takes the first variant that the machine at hand can run, and of it the backend of an operation's element
-// type. Every operation is cut into pieces by its shapes alone, and each piece is computed by one thread:
-// who computes it cannot change a bit.
+// The kernels (cpu_kernels.c, cpu_matmul.c, cpu_attention.c, cpu_cached.c, cpu_optimizer.c) are compiled once
+// per instruction set and element type, each time into a whole Backend. The program runs on any CPU of its
+// architecture: it takes the first variant that the machine at hand can run, and of it the backend of an
+// operation's element type. Every operation is cut into pieces by its shapes alone, and each piece is computed
+// by one thread: who computes it cannot change a bit.
 #pragma once
 #include "device/backend.h"
 
@@ -50,10 +50,11 @@ bool cpu_multiplies_bf16(void);
 // The type of the factors that a product of elements of this type takes: itself, or F32 for copies.
 DType cpu_factor_type(DType element);
 
-// c = alpha a b + beta c, added in fp32.   op(a) [rows, inner], op(b) [inner, cols], both of one type; c F32
-// [rows, cols] with rows `stride` floats apart
-void cpu_product(int64_t rows, int64_t cols, int64_t inner, float alpha, Factor a, Factor b, float beta,
-                 float *c, int64_t stride);
+// c = a b, or with `adds` c + a b, added in fp32.
+//   op(a) [rows, inner], op(b) [inner, cols], both of one type
+//   c F32 [rows, cols], its rows `stride` floats apart
+void cpu_product(int64_t rows, int64_t cols, int64_t inner, Factor a, Factor b, bool adds, float *c,
+                 int64_t stride);
 // Inside a parallel region: products of the calling thread wake no others, also when the region has one
 // thread only.
 void cpu_products_alone(void);
@@ -64,6 +65,9 @@ void CPU_NAME(cpu_matmul)(const Exec *exec, const Matmul *args);
 void CPU_NAME(cpu_attention_forward)(const Exec *exec, const AttentionForward *args);
 void CPU_NAME(cpu_attention_backward)(const Exec *exec, const AttentionBackward *args);
 void CPU_NAME(cpu_attention_cached)(const Exec *exec, const AttentionCached *args);
+void CPU_NAME(cpu_abs_max)(const Exec *exec, const AbsMax *args);
+void CPU_NAME(cpu_sum_squares)(const Exec *exec, const SumSquares *args);
+void CPU_NAME(cpu_adamw)(const Exec *exec, const AdamW *args);
 
 // ---- sizes that the workspace depends on ------------------------------------------------------------------
 
@@ -71,8 +75,9 @@ enum {
     FLAT_BLOCK = 16384, // elements of a tensor without rows that one piece of work covers
     // A matrix product is cut into tiles by its shape alone: left to oneDNN, the cut and with it some
     // bits would depend on the number of threads. Each tile packs its operands again; at this size that
-    // costs one thread 1 to 4 %, at 256 x 384 up to 8 %.
+    // costs one thread 2 to 5 %, at twice the rows half as much, at 256 x 384 up to 8 %.
     TILE_ROWS = 512,
+    HIGH_TILE_ROWS = 1024,
     TILE_COLS = 768,
     PANEL_INNER = 512, // elements along the sum that are copied to F32 at a time
 };
@@ -82,10 +87,15 @@ static inline int64_t cpu_num_blocks(int64_t count, int64_t block) { return (cou
 // would make rows compete for the same cache lines.
 static inline int64_t cpu_row_stride(int64_t count) { return (count + 15) / 16 * 16 + 16; }
 
-// Query rows of attention at a time. Products of bf16 are fast enough to make up for the more that
-// is computed above the diagonal.
-enum { MOST_QUERIES = 128 };
-static inline int64_t cpu_query_block(DType factor) { return factor == BF16 ? MOST_QUERIES : 64; }
+// Queries and keys of attention at a time: a block of keys in fp32 takes half of a first-level cache, and all
+// that a pair of blocks works on a part of a second-level one.
+enum { ATTENTION_QUERIES = 128, ATTENTION_KEYS = 64 };
+
+// A matrix product in down x across tiles of so many rows and columns; the last ones may be smaller or empty.
+typedef struct {
+    int64_t down, across, rows, cols;
+} CpuCut;
+CpuCut cpu_cut(const Matmul *args);
 
 // Floats of the workspace for one thread, piece by piece: of its largest tile of a matrix product ...
 typedef struct {
@@ -94,14 +104,13 @@ typedef struct {
 } CpuTileSizes;
 CpuTileSizes cpu_tile_sizes(const Matmul *args);
 
-// ... and of its block of queries in attention.
+// ... and of its head in attention, enough for every variant.
 typedef struct {
-    int64_t scores, row; // a block of scores (backward: two); a row of exponentials (forward)
-    int64_t rows, sums;  // out or dq of a block; dk and dv of a head (backward)
-    int64_t copies;      // of q, k, v (and dout), where products do not take E itself
+    int64_t head;         // keys or values, packed, or the sums of their gradients
+    int64_t rows, scores; // a block of queries, of out, of dout or of dq; a block of scores
     int64_t all;
 } CpuHeadSizes;
-CpuHeadSizes cpu_head_sizes(DType element, AttentionShape shape, bool backward);
+CpuHeadSizes cpu_head_sizes(AttentionShape shape, bool backward);
 // ... and of the scores of one query over a cache.
 static inline int64_t cpu_cached_floats(const AttentionCached *args) {
     return cpu_row_stride(args->position + args->shape.sequence);

@@ -1,17 +1,21 @@
-// Causal attention of one instruction set and element type, without the S x S matrix: a block of query
-// rows at a time against the keys up to the block's end, so nothing is computed beyond the blocks on the
-// diagonal. Matrix products read q, k and v where they lie in qkv, or F32 copies where they do not take
-// their type. One thread works on one head of one sample; backward on the heads of one group, whose key
-// and value gradients it sums in fp32. Source: exact softmax by blocks with a stored log-sum-exp, Dao
-// 2022 (FlashAttention), algorithms 1 and 4.
-#include "device/cpu.h"
-#include "device/cpu_vector.h"
+// Causal attention of one instruction set and element type, without the S x S matrix: a block of query rows
+// against a block of keys at a time, with a running maximum and sum of every row, so that what is worked on
+// stays in the caches whatever S is. Blocks above the diagonal are left out; on it, strips of queries take
+// only the keys that they see. One thread works on one head of one sample; backward on the heads of one
+// group, whose key and value gradients it sums in fp32. Sources: Dao 2022 (FlashAttention), algorithms 1 and
+// 4; Dao 2023 (FlashAttention-2), for queries in the outer loop and the division at the end.
+#include "device/cpu_strips.h"
 #include <omp.h>
+
+enum { KEYS = ATTENTION_KEYS, QUERIES = ATTENTION_QUERIES, PHILOX_KEYS = 20 };
+static const float LOG2_E = 1.44269504f;
+// A running maximum does until a score exceeds it by this much, in units of log2: sums stay small.
+static const float HEADROOM = 8;
 
 // One head of one sample. Rows of E lie `qkv_stride` or `out_stride` elements apart.
 typedef struct {
     int64_t sequence, size, qkv_stride, out_stride;
-    Factor q, k, v, g;            // [S, D] each, as products take them; g is dout: backward only
+    const Element *q, *k, *v;
     Element *out, *probabilities; // probabilities [S, S] or NULL
     Element *dq, *dk, *dv;        // backward only
     const Element *dout;          // backward only
@@ -19,38 +23,87 @@ typedef struct {
     float scale;           // of the scores
     uint64_t mask_element; // of the sample's mask where the head's S x S elements begin
     Mask mask;
-    DType factor;                // of products: E, or F32 for copies
-    int64_t block, score_stride; // queries at a time, and from a row of their scores to the next
-    // Of the calling thread. Scores and their gradients become, in place, factors of products of that type.
-    float *scores, *gradients, *row, *rows, *sum_dk, *sum_dv;
+    Wides round_keys[PHILOX_KEYS];
     bool sums; // sum_dk and sum_dv hold something already
+
+    // Of the calling thread. Keys and values of the whole head, by columns (terms along the sequence) or, a
+    // block at a time, transposed (terms along D).
+    int64_t terms, stride, width; // of a row of D elements; these and D in whole vectors
+    Term *keys, *keys_transposed, *values, *values_transposed;
+    float *sum_dk, *sum_dv;
+    // Of a block of queries: rows have terms along D, columns along the queries.
+    Term *q_rows, *q_columns, *dout_rows, *dout_columns;
+    float *scores, *gradients; // [QUERIES, KEYS], then in place terms along the queries
+    Term *gradient_rows;       // terms along the keys; may be the gradients themselves
+    float *rows;               // out or dq, [QUERIES, width]
+    // Of each query, in units of log2: its largest score so far, or (backward) log-sum-exp; and dout . out.
+    float maxima[QUERIES], deltas[QUERIES];
+    uint32_t words[PAIR][KEYS + 4 * LANES];
+    float sum[QUERIES * LANES]; // of exponentials, a vector per query
 } Head;
+
+// ---- masks ------------------------------------------------------------------------------------------------
+
+// The keys of the ten rounds, one per lane: made once, since they would cost as much as the rounds.
+static void schedule_keys(RngKey key, Wides keys[PHILOX_KEYS]) {
+    for (uint32_t round = 0; round < PHILOX_KEYS / 2; round++) {
+        keys[2 * round] = (uint64_t)(key.word[0] + round * 0x9E3779B9u) - (Wides){0};
+        keys[2 * round + 1] = (uint64_t)(key.word[1] + round * 0xBB67AE85u) - (Wides){0};
+    }
+}
+
+// philox_words (cpu_vector.h) with the keys of its rounds.
+static inline void philox_of_schedule(const Wides *keys, uint64_t sample, uint64_t block, uint32_t *words) {
+    static const uint64_t LANE_NUMBER[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    Wides c0, c1, c2 = sample - (Wides){0}, c3 = c2 >> 32;
+    memcpy(&c0, LANE_NUMBER, sizeof c0);
+    c0 += block;
+    c1 = c0 >> 32;
+    for (int i = 0; i < PHILOX_KEYS; i += 2) {
+        Wides p0 = wide_product(c0, 0xD2511F53u), p1 = wide_product(c2, 0xCD9E8D57u);
+        c0 = (p1 >> 32) ^ c1 ^ keys[i];
+        c2 = (p0 >> 32) ^ c3 ^ keys[i + 1];
+        c1 = p1;
+        c3 = p0;
+    }
+    Wides first = (c0 & 0xFFFFFFFFu) | (c1 << 32), second = (c2 & 0xFFFFFFFFu) | (c3 << 32);
+    Wides low = __builtin_shufflevector(first, second, LOW_PAIRS);
+    Wides high = __builtin_shufflevector(first, second, HIGH_PAIRS);
+    memcpy(words, &low, sizeof low);
+    memcpy(words + LANES, &high, sizeof high);
+}
 
 // ---- opening a head ---------------------------------------------------------------------------------------
 
-// [S, D] of E as products take it; copies use up memory from `free_copies` on.
-static Factor factor_of(const Head *head, const Element *data, int64_t stride, float **free_copies) {
-    if (head->factor == CPU_ELEMENT) return (Factor){data, CPU_ELEMENT, stride, false};
-    float *copy = *free_copies;
-    *free_copies += head->sequence * head->size;
-    for (int64_t s = 0; s < head->sequence; s++)
-        for (int64_t c = 0; c < head->size; c += LANES)
-            store(copy + s * head->size + c, head->size - c, load_e(data + s * stride + c, head->size - c));
-    return (Factor){copy, F32, head->size, false};
+static float *take(float **free_space, int64_t floats) {
+    float *start = *free_space;
+    *free_space += floats;
+    return start;
 }
 
-static void open_workspace(Head *head, const AttentionBackward *p, float *workspace) {
+static void open_workspace(Head *head, const AttentionBackward *p, float *space) {
     bool backward = p->dout.data;
-    const CpuHeadSizes sizes = cpu_head_sizes(CPU_ELEMENT, p->shape, backward);
-    head->factor = cpu_factor_type(CPU_ELEMENT);
-    head->block = cpu_query_block(head->factor);
-    head->score_stride = cpu_row_stride(head->sequence);
-    head->scores = workspace;
-    head->gradients = head->scores + (backward ? sizes.scores : 0);
-    head->row = head->gradients + sizes.scores;
-    head->rows = head->row + sizes.row;
-    head->sum_dk = head->rows + sizes.rows;
-    head->sum_dv = head->sum_dk + sizes.sums / 2;
+    const CpuHeadSizes sizes = cpu_head_sizes(p->shape, backward);
+    head->terms = num_terms(head->size);
+    head->stride = round_up(head->terms, LANES);
+    head->width = round_up(head->size, LANES);
+    head->keys_transposed = take(&space, sizes.head);
+    head->q_rows = take(&space, sizes.rows);
+    head->scores = take(&space, sizes.scores);
+    head->rows = take(&space, sizes.rows);
+    if (!backward) {
+        head->values = take(&space, sizes.head);
+        return;
+    }
+    head->values_transposed = take(&space, sizes.head);
+    head->keys = take(&space, sizes.head);
+    head->sum_dk = take(&space, sizes.head);
+    head->sum_dv = take(&space, sizes.head);
+    head->q_columns = take(&space, sizes.rows);
+    head->dout_rows = take(&space, sizes.rows);
+    head->dout_columns = take(&space, sizes.rows);
+    head->gradients = take(&space, sizes.scores);
+    head->gradient_rows = PAIR == 1 ? head->gradients : take(&space, sizes.scores);
 }
 
 // Opens local head h of sample b; forward is backward without dout and dqkv. `workspace` is the thread's.
@@ -61,21 +114,17 @@ static void head_open(Head *head, const AttentionBackward *p, float *workspace, 
     int64_t group = b * width + h / per_group * (per_group + 2) * size;
     int64_t q = group + h % per_group * size, k = group + per_group * size, out = piece * size;
     const Element *qkv = p->qkv.data;
-    *head = (Head){.sequence = shape->sequence, .size = size};
+    head->sequence = shape->sequence, head->size = size;
     head->qkv_stride = shape->batch * width;
     head->out_stride = shape->batch * shape->heads * size;
-    open_workspace(head, p, workspace);
-    float *copies = head->sum_dk + cpu_head_sizes(CPU_ELEMENT, *shape, p->dout.data).sums;
-    head->q = factor_of(head, qkv + q, head->qkv_stride, &copies);
-    head->k = factor_of(head, qkv + k, head->qkv_stride, &copies);
-    head->v = factor_of(head, qkv + k + size, head->qkv_stride, &copies);
+    head->q = qkv + q, head->k = qkv + k, head->v = head->k + size;
     head->out = (Element *)p->out.data + out;
     head->stats = (float *)p->stats.data + piece * shape->sequence;
+    head->probabilities = NULL;
     if (p->probabilities.data)
         head->probabilities = (Element *)p->probabilities.data + piece * shape->sequence * shape->sequence;
     if (p->dout.data) {
         head->dout = (const Element *)p->dout.data + out;
-        head->g = factor_of(head, head->dout, head->out_stride, &copies);
         head->dq = (Element *)p->dqkv.data + q;
         head->dk = (Element *)p->dqkv.data + k;
         head->dv = head->dk + size;
@@ -84,172 +133,239 @@ static void head_open(Head *head, const AttentionBackward *p, float *workspace, 
     head->mask_element = (uint64_t)((shape->first_head + h) * shape->sequence * shape->sequence);
     mask_open(&head->mask, &p->dropout);
     head->mask.sample = (uint64_t)(p->dropout.first_sample + b);
+    schedule_keys(p->dropout.key, head->round_keys);
+    open_workspace(head, p, workspace);
+}
+
+static void pack_head_transposed(const Head *head, Term *to, const Element *x) {
+    for (int64_t s = 0; s < head->sequence; s += KEYS) {
+        int64_t rows = at_most(head->sequence - s, KEYS);
+        Term *block = to + s * head->stride;
+        pack_transposed(block, KEYS, x + s * head->qkv_stride, head->qkv_stride, rows, head->size);
+    }
+}
+
+static void pack_head_columns(const Head *head, Term *to, const Element *x) {
+    int64_t terms = num_terms(head->sequence), all = round_up(head->sequence, KEYS) / PAIR;
+    pack_columns(to, head->width, x, head->qkv_stride, head->sequence, head->size);
+    memset(to + terms * head->width, 0, (size_t)((all - terms) * head->width) * sizeof *to);
+}
+
+// ---- a pair of blocks -------------------------------------------------------------------------------------
+
+// Queries from `query` on, of which `rows` exist and `strips` rows are computed, against keys from `key` on.
+typedef struct {
+    int64_t query, key, rows, strips;
+} Blocks;
+
+static Blocks blocks_at(const Head *head, int64_t query) {
+    int64_t rows = at_most(head->sequence - query, QUERIES);
+    return (Blocks){query, 0, rows, round_up(rows, STRIP)};
+}
+
+// The first row of the block of queries that sees any of the keys.
+static inline int64_t first_row(Blocks at) { return at.key > at.query ? at.key - at.query : 0; }
+
+// How many keys of the block row `row` of the block of queries sees.
+static inline int64_t keys_seen(Blocks at, int64_t row) { return at_most(at.query + row + 1 - at.key, KEYS); }
+// ... and how many its strip takes.
+static inline int64_t keys_taken(Blocks at, int64_t strip) { return keys_seen(at, strip + STRIP - 1); }
+
+// scores [QUERIES, KEYS] = rows of queries times a transposed block.
+static void block_scores(const Head *head, Blocks at, const Term *rows, const Term *transposed,
+                         float *scores) {
+    Right b = {transposed + at.key * head->stride, KEYS};
+    for (int64_t strip = first_row(at); strip < at.strips; strip += STRIP) {
+        Left a = {rows + strip * head->terms, head->terms, 1};
+        strip_product(keys_taken(at, strip), head->terms, a, b, false, scores + strip * KEYS, KEYS);
+    }
+}
+
+// rows [QUERIES, width] (+)= terms along the keys, times keys or values.
+static void add_rows(const Head *head, Blocks at, const Term *left, int64_t stride, const Term *columns) {
+    Right b = {columns + at.key / PAIR * head->width, head->width};
+    for (int64_t strip = first_row(at); strip < at.strips; strip += STRIP) {
+        Left a = {left + strip * stride, stride, 1};
+        strip_product(head->width, num_terms(keys_taken(at, strip)), a, b, at.key > 0,
+                      head->rows + strip * head->width, head->width);
+    }
 }
 
 // ---- one row of scores ------------------------------------------------------------------------------------
 
-// Whole vectors that cover keys 0..query. Those beyond the query become -inf, whose exponential is 0.
-static int64_t cover_keys(float *row, int64_t query) {
-    int64_t used = (query + LANES) / LANES * LANES;
-    for (int64_t key = query + 1; key < used; key++) row[key] = -INFINITY;
+// The greater; b where either is NaN.
+static inline Floats greater(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return choose(a > b, a, b);
+#endif
+}
+
+static inline bool any_exceeds(Floats x, float limit) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(limit), _CMP_GT_OQ);
+#else
+    Ints exceeds = x > limit;
+    int32_t any = 0;
+    for (int lane = 0; lane < LANES; lane++) any |= exceeds[lane];
+    return any;
+#endif
+}
+
+static inline Halves nearest_bf16(Floats x) {
+#if defined(__AVX512BF16__)
+    return (Halves)_mm512_cvtneps_pbh((__m512)x);
+#else
+    return narrow_bf16(x);
+#endif
+}
+
+// 2^x for x <= 0, to about 1 unit in the last place; below 2^-126 it may be 0. x = n + r with |r| <= 1/2; the
+// polynomial is a minimax fit of (2^r - 1) / r, error 9e-8.
+static inline Floats power_of_two(Floats x) {
+    const float ROUND = 0x1.8p23f; // adding it leaves an integer in the low bits
+    x = greater(splat(-127), x);
+    Floats shifted = x + ROUND, r = x - (shifted - ROUND);
+    Floats y = r * 0x1.5bba16p-10f + 0x1.3cea8ap-7f;
+    y = y * r + 0x1.c6b752p-5f;
+    y = y * r + 0x1.ebf9bcp-3f;
+    y = y * r + 0x1.62e42ap-1f;
+    y = y * r + 1.0f;
+    return (Floats)((Ints)y + ((Ints)shifted << 23));
+}
+
+// Scores that the query does not see, up to the vectors that its strip takes, become -inf. Returns the end of
+// those vectors.
+static int64_t cover_keys(float *row, int64_t seen, int64_t taken) {
+    int64_t used = round_up(taken, LANES);
+    for (int64_t key = seen; key < used; key++) row[key] = -INFINITY;
     return used;
 }
 
-// A row of fp32 is rewritten from its start as a row of factors, which are no wider.
-static inline DType row_type(const Head *head) { return CPU_ELEMENT == BF16 ? head->factor : F32; }
+// The words of the mask for `count` keys of a query from `key` on, whole vectors, in buffer `place`.
+static const uint32_t *mask_of(Head *head, int place, int64_t query, int64_t key, int64_t count) {
+    if (!head->mask.drops) return KEEP_ALL;
+    uint64_t index = head->mask_element + (uint64_t)(query * head->sequence + key);
+    int64_t first = (int64_t)(index % 4);
+    for (int64_t i = 0; i < first + count; i += 2 * LANES)
+        philox_of_schedule(head->round_keys, head->mask.sample, index / 4 + (uint64_t)i / 4,
+                           head->words[place] + i);
+    return head->words[place] + first;
+}
 
-static inline void store_factor(const Head *head, float *row, int64_t key, Floats x) {
-    if (row_type(head) == F32)
-        store(row + key, LANES, x);
+static inline Floats mask_keep(const Mask *mask, const uint32_t *words, Floats x) {
+    Words w;
+    memcpy(&w, words, sizeof w);
+    return (Floats)((Ints)(w >= mask->threshold) & (Ints)x);
+}
+
+static void scale_row(float *row, int64_t count, float by) {
+    for (int64_t i = 0; i < count; i += LANES) store(row + i, LANES, load(row + i, LANES) * by);
+}
+
+// Terms along a row that replace it from its start.
+static inline void store_terms(float *row, int64_t at, Floats x) {
+    Halves rounded = nearest_bf16(x);
+    if (PAIR == 1)
+        store(row + at, LANES, x);
     else
-        store_as(BF16, (uint16_t *)row + key, LANES, x);
+        memcpy((uint16_t *)row + at, &rounded, sizeof rounded);
 }
 
-static void clear_factors(const Head *head, float *row, int64_t from, int64_t keys) {
-    size_t bytes = row_type(head) == F32 ? sizeof(float) : sizeof(uint16_t);
-    if (from < keys) memset((char *)row + (size_t)from * bytes, 0, (size_t)(keys - from) * bytes);
+static float greatest_lane(Floats x) {
+    float greatest[LANES];
+    memcpy(greatest, &x, sizeof x);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++)
+            if (greatest[lane + half] > greatest[lane]) greatest[lane] = greatest[lane + half];
+    return greatest[0];
 }
 
-// The words of the mask for keys [first, first + count) of a query.
-static const uint32_t *mask_of(Head *head, int64_t query, int64_t first, int64_t count) {
-    return mask_span(&head->mask, head->mask_element + (uint64_t)(query * head->sequence + first), count);
+// Makes room for scores far above those before: what was added up under the old maximum shrinks.
+static void raise_maximum(Head *head, Blocks at, int64_t row, float max) {
+    float before = head->maxima[row];
+    head->maxima[row] = max;
+    if (at.key == 0) return;
+    float factor = power_of_two(splat(before - max))[0];
+    scale_row(head->sum + row * LANES, LANES, factor);
+    scale_row(head->rows + row * head->width, head->width, factor);
 }
 
-// The exponentials of a row, divided by their sum.
-static void keep_probabilities(const Head *head, int64_t query, float sum) {
-    Element *row = head->probabilities + query * head->sequence;
-    for (int64_t key = 0; key <= query; key += LANES)
-        store_e(row + key, query + 1 - key, load(head->row + key, LANES) / sum);
-    memset(row + query + 1, 0, (size_t)(head->sequence - query - 1) * sizeof *row);
-}
-
-// Scores of a query become dropout(exp(score - max)), zero beyond the diagonal. Returns the sum of the
-// exponentials.
-static float softmax_row(Head *head, float *row, int64_t query, int64_t keys) {
-    int64_t used = cover_keys(row, query);
-    Floats most = splat(-INFINITY), sum = {0};
-    for (int64_t key = 0; key < used; key += LANES) most = larger(most, load(row + key, LANES));
-    float max = max_lanes(most);
-    for (int64_t first = 0; first < used; first += MASK_SPAN) {
-        int64_t end = used - first < MASK_SPAN ? used : first + MASK_SPAN;
-        const uint32_t *words = mask_of(head, query, first, end - first);
-        for (int64_t key = first; key < end; key += LANES) {
-            Floats e = exponential(load(row + key, LANES) - max);
-            sum += e;
-            if (head->probabilities) store(head->row + key, LANES, e);
-            store_factor(head, row, key, mask_apply(&head->mask, words + (key - first), e));
-        }
+// Scores of a query become dropout(exp(score - max)) but for dropout's scale, zero beyond the diagonal.
+static void softmax_row(Head *head, Blocks at, int64_t row, int64_t taken) {
+    float *scores = head->scores + row * KEYS, unit = head->scale * LOG2_E;
+    int64_t used = cover_keys(scores, keys_seen(at, row), taken);
+    Floats most = load(scores, LANES);
+    for (int64_t key = LANES; key < used; key += LANES) most = greater(most, load(scores + key, LANES));
+    if (any_exceeds(most * unit, head->maxima[row] + HEADROOM))
+        raise_maximum(head, at, row, unit * greatest_lane(most));
+    float max = head->maxima[row];
+    const uint32_t *words = mask_of(head, 0, at.query + row, at.key, used);
+    Floats sum = load(head->sum + row * LANES, LANES);
+    for (int64_t key = 0; key < used; key += LANES) {
+        Floats e = power_of_two(load(scores + key, LANES) * unit - max);
+        sum += e;
+        store_terms(scores, key, mask_keep(&head->mask, words + key, e));
     }
-    clear_factors(head, row, used, keys);
-    float total = sum_lanes(sum);
-    head->stats[query] = max + logf(total);
-    if (head->probabilities) keep_probabilities(head, query, total);
-    return total;
+    store(head->sum + row * LANES, LANES, sum);
 }
 
-// With P = exp(score - stats), its dropout factor f, and dA in `gradients`: scores become P f, gradients the
-// gradient of q k^T, scale P (f dA - delta). `delta` is the sum over keys of P f dA, which is dout . out.
-static void softmax_backward_row(Head *head, float *scores, float *gradients, int64_t query, int64_t keys,
-                                 float delta) {
-    int64_t used = cover_keys(scores, query);
-    float log_sum = head->stats[query];
-    const Element *kept = head->probabilities ? head->probabilities + query * head->sequence : NULL;
-    for (int64_t first = 0; first < used; first += MASK_SPAN) {
-        int64_t end = used - first < MASK_SPAN ? used : first + MASK_SPAN;
-        const uint32_t *words = mask_of(head, query, first, end - first);
-        for (int64_t key = first; key < end; key += LANES) {
-            Floats p =
-                kept ? load_e(kept + key, query + 1 - key) : exponential(load(scores + key, LANES) - log_sum);
-            Floats f = mask_apply(&head->mask, words + (key - first), splat(1));
-            Floats d = load(gradients + key, LANES);
-            store_factor(head, scores, key, p * f);
-            store_factor(head, gradients, key, head->scale * p * (f * d - delta));
-        }
+// ---- forward ----------------------------------------------------------------------------------------------
+
+// Of the block's row: its sum of exponentials, out, and the log of the sum.
+static void finish_row(Head *head, Blocks at, int64_t row) {
+    float total = sum_lanes(load(head->sum + row * LANES, LANES)), by = head->mask.scale / total;
+    const float *from = head->rows + row * head->width;
+    Element *to = head->out + (at.query + row) * head->out_stride;
+    for (int64_t c = 0; c < head->size; c += LANES)
+        store_e(to + c, head->size - c, load(from + c, LANES) * by);
+    head->stats[at.query + row] = (head->maxima[row] + log2f(total)) / LOG2_E;
+}
+
+// A block of probabilities, from its scores once more.
+static void keep_probabilities(const Head *head, Blocks at) {
+    block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
+    for (int64_t row = first_row(at); row < at.rows; row++) {
+        int64_t query = at.query + row, seen = keys_seen(at, row);
+        float unit = head->scale * LOG2_E, log = head->stats[query] * LOG2_E;
+        Element *to = head->probabilities + query * head->sequence + at.key;
+        for (int64_t key = 0; key < seen; key += LANES)
+            store_e(to + key, seen - key,
+                    power_of_two(load(head->scores + row * KEYS + key, LANES) * unit - log));
     }
-    clear_factors(head, scores, used, keys);
-    clear_factors(head, gradients, used, keys);
 }
 
-static float dot(const Element *a, const Element *b, int64_t count) {
-    Floats sum = {0};
-    for (int64_t i = 0; i < count; i += LANES) sum += load_e(a + i, count - i) * load_e(b + i, count - i);
-    return sum_lanes(sum);
+static void clear_above_diagonal(const Head *head, Blocks at) {
+    for (int64_t query = at.query; query < at.query + at.rows; query++)
+        memset(head->probabilities + query * head->sequence + query + 1, 0,
+               (size_t)(head->sequence - query - 1) * sizeof(Element));
 }
 
-// ---- one block of queries ---------------------------------------------------------------------------------
-
-static int64_t block_rows(const Head *head, int64_t first) {
-    int64_t left = head->sequence - first;
-    return left < head->block ? left : head->block;
+static void pack_queries(const Head *head, Blocks at, Term *to, const Element *x, int64_t stride) {
+    pack_rows(to, x + at.query * stride, stride, at.rows, head->size);
+    memset(to + at.rows * head->terms, 0, (size_t)((at.strips - at.rows) * head->terms) * sizeof *to);
 }
 
-static Factor rows_from(Factor x, int64_t first) {
-    x.data = (const char *)x.data + (size_t)(first * x.stride) * dtype_bytes(x.dtype);
-    return x;
-}
-
-static Factor transposed(Factor x) {
-    x.transpose = true;
-    return x;
-}
-
-// A block of scores, or of their gradients, once its rows are factors.
-static Factor rewritten(const Head *head, const float *scores) {
-    int64_t stride = head->score_stride;
-    return (Factor){scores, row_type(head), row_type(head) == F32 ? stride : 2 * stride, false};
-}
-
-// scores = scale q k^T of a block of queries.
-static void block_scores(const Head *head, int64_t first, int64_t rows, int64_t keys) {
-    cpu_product(rows, keys, head->size, head->scale, rows_from(head->q, first), transposed(head->k), 0,
-                head->scores, head->score_stride);
-}
-
-static void round_row(Element *to, const float *from, int64_t count) {
-    for (int64_t i = 0; i < count; i += LANES) store_e(to + i, count - i, load(from + i, count - i));
-}
-
-static void divide_row(Element *to, const float *from, int64_t count, float by) {
-    for (int64_t i = 0; i < count; i += LANES) store_e(to + i, count - i, load(from + i, count - i) / by);
-}
-
-static void block_forward(Head *head, int64_t first) {
-    int64_t rows = block_rows(head, first), keys = first + rows, size = head->size;
-    float sums[MOST_QUERIES];
-    block_scores(head, first, rows, keys);
-    for (int64_t r = 0; r < rows; r++)
-        sums[r] = softmax_row(head, head->scores + r * head->score_stride, first + r, keys);
-    cpu_product(rows, size, keys, 1, rewritten(head, head->scores), head->v, 0, head->rows, size);
-    for (int64_t r = 0; r < rows; r++)
-        divide_row(head->out + (first + r) * head->out_stride, head->rows + r * size, size, sums[r]);
-}
-
-// Adds to the sums of dk and dv of all keys that the block sees. The first block to come is the last one,
-// which sees all keys. dq may lie where q was: it is written when q is no longer needed.
-static void block_backward(Head *head, int64_t first) {
-    int64_t rows = block_rows(head, first), keys = first + rows, size = head->size;
-    Factor q = rows_from(head->q, first), g = rows_from(head->g, first);
-    float beta = head->sums ? 1 : 0;
-    if (!head->probabilities) block_scores(head, first, rows, keys);
-    cpu_product(rows, keys, size, 1, g, transposed(head->v), 0, head->gradients, head->score_stride);
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t at = r * head->score_stride, out = (first + r) * head->out_stride;
-        float delta = dot(head->dout + out, head->out + out, size);
-        softmax_backward_row(head, head->scores + at, head->gradients + at, first + r, keys, delta);
+static void block_forward(Head *head, int64_t query) {
+    Blocks at = blocks_at(head, query);
+    pack_queries(head, at, head->q_rows, head->q, head->qkv_stride);
+    memset(head->sum, 0, sizeof head->sum);
+    for (int64_t row = 0; row < at.rows; row++) head->maxima[row] = -INFINITY;
+    for (; at.key < query + at.rows; at.key += KEYS) {
+        block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
+        for (int64_t row = first_row(at); row < at.rows; row++)
+            softmax_row(head, at, row, keys_taken(at, row / STRIP * STRIP));
+        add_rows(head, at, head->scores, KEYS, head->values);
     }
-    Factor p = rewritten(head, head->scores), d = rewritten(head, head->gradients);
-    cpu_product(rows, size, keys, 1, d, head->k, 0, head->rows, size);
-    cpu_product(keys, size, rows, 1, transposed(d), q, beta, head->sum_dk, size);
-    cpu_product(keys, size, rows, 1, transposed(p), g, beta, head->sum_dv, size);
-    head->sums = true;
-    for (int64_t r = 0; r < rows; r++)
-        round_row(head->dq + (first + r) * head->qkv_stride, head->rows + r * size, size);
+    for (int64_t row = 0; row < at.rows; row++) finish_row(head, at, row);
+    if (!head->probabilities) return;
+    for (at.key = 0; at.key < query + at.rows; at.key += KEYS) keep_probabilities(head, at);
+    clear_above_diagonal(head, at);
 }
-
-// ---- all heads --------------------------------------------------------------------------------------------
 
 static float *workspace_of_thread(const Exec *exec, const AttentionBackward *p) {
-    int64_t floats = cpu_head_sizes(CPU_ELEMENT, p->shape, p->dout.data).all;
+    int64_t floats = cpu_head_sizes(p->shape, p->dout.data).all;
     return (float *)exec->workspace + omp_get_thread_num() * floats;
 }
 
@@ -260,36 +376,146 @@ void CPU_NAME(cpu_attention_forward)(const Exec *exec, const AttentionForward *f
 #pragma omp parallel num_threads(exec->threads)
     {
         Head head;
-        cpu_products_alone();
 #pragma omp for schedule(dynamic)
         for (int64_t piece = 0; piece < p.shape.batch * heads; piece++) {
             head_open(&head, &p, workspace_of_thread(exec, &p), piece / heads, piece % heads);
-            for (int64_t first = 0; first < head.sequence; first += head.block) block_forward(&head, first);
+            pack_head_transposed(&head, head.keys_transposed, head.k);
+            pack_head_columns(&head, head.values, head.v);
+            for (int64_t query = 0; query < head.sequence; query += QUERIES) block_forward(&head, query);
         }
     }
 }
 
+// ---- backward ---------------------------------------------------------------------------------------------
+
+static float dot(const Element *a, const Element *b, int64_t count) {
+    Floats sum = {0};
+    for (int64_t i = 0; i < count; i += LANES) sum += load_e(a + i, count - i) * load_e(b + i, count - i);
+    return sum_lanes(sum);
+}
+
+// What the rows need of the forward pass; one beyond the sequence gets probabilities of 0.
+static void open_rows(Head *head, Blocks at) {
+    for (int64_t row = 0; row < at.strips; row++) {
+        int64_t query = at.query + row, out = query * head->out_stride;
+        bool exists = row < at.rows;
+        head->maxima[row] = exists ? head->stats[query] * LOG2_E : INFINITY;
+        head->deltas[row] =
+            exists ? dot(head->dout + out, head->out + out, head->size) / head->mask.scale : 0;
+    }
+}
+
+// Neighbours along the queries as one vector of terms.
+static inline Floats pair_rows(Floats first, Floats second) {
+    Words low = __builtin_convertvector(nearest_bf16(first), Words);
+    return (Floats)(low | __builtin_convertvector(nearest_bf16(second), Words) << 16);
+}
+
+static Floats kept_probabilities(const Head *head, Blocks at, int64_t row, int64_t key) {
+    int64_t left = keys_seen(at, row) - key;
+    if (left <= 0 || row >= at.rows) return (Floats){0};
+    return load_e(head->probabilities + (at.query + row) * head->sequence + at.key + key, left);
+}
+
+// With P = exp(score - stats), its dropout mask f, and dA in `gradients`: scores become P f, gradients the
+// gradient of q k^T, P (f dA - delta); all but for scales, which follow at the end. PAIR rows at a time.
+static void softmax_backward_rows(Head *head, Blocks at, int64_t row, int64_t taken) {
+    float *scores = head->scores + row * KEYS, *gradients = head->gradients + row * KEYS;
+    float unit = head->scale * LOG2_E;
+    const uint32_t *words[PAIR];
+    int64_t used = 0;
+    for (int i = 0; i < PAIR; i++) {
+        used = cover_keys(scores + i * KEYS, keys_seen(at, row + i), taken);
+        words[i] = mask_of(head, i, at.query + row + i, at.key, used);
+    }
+    for (int64_t key = 0; key < used; key += LANES) {
+        Floats p[PAIR], d[PAIR];
+        for (int i = 0; i < PAIR; i++) {
+            p[i] = head->probabilities
+                       ? kept_probabilities(head, at, row + i, key)
+                       : power_of_two(load(scores + i * KEYS + key, LANES) * unit - head->maxima[row + i]);
+            Floats dp = mask_keep(&head->mask, words[i] + key, load(gradients + i * KEYS + key, LANES));
+            d[i] = p[i] * (dp - head->deltas[row + i]);
+            p[i] = mask_keep(&head->mask, words[i] + key, p[i]);
+            store_terms(head->gradient_rows + (row + i) * (KEYS / PAIR), key, d[i]);
+        }
+        store(scores + key, LANES, PAIR == 1 ? p[0] : pair_rows(p[0], p[PAIR - 1]));
+        store(gradients + key, LANES, PAIR == 1 ? d[0] : pair_rows(d[0], d[PAIR - 1]));
+    }
+}
+
+// sums [keys, width] += the transposed of `left`, which has terms along the queries, times rows of queries.
+static void add_keys(const Head *head, Blocks at, const Term *left, const Term *columns, float *sums) {
+    int64_t keys = keys_taken(at, at.strips - STRIP);
+    for (int64_t strip = 0; strip < keys; strip += STRIP) {
+        int64_t key = at.key + strip,
+                first = key > at.query ? key - at.query : 0; // query that sees these keys
+        Left a = {left + first * KEYS + strip, 1, PAIR * KEYS};
+        Right b = {columns + first / PAIR * head->width, head->width};
+        strip_product(head->width, (at.strips - first) / PAIR, a, b, head->sums, sums + key * head->width,
+                      head->width);
+    }
+}
+
+static void round_rows(Element *to, int64_t stride, const float *from, const Head *head, int64_t rows,
+                       float by) {
+    for (int64_t row = 0; row < rows; row++, to += stride, from += head->width)
+        for (int64_t c = 0; c < head->size; c += LANES)
+            store_e(to + c, head->size - c, load(from + c, LANES) * by);
+}
+
+static void pack_query_columns(const Head *head, Blocks at, Term *to, const Element *x, int64_t stride) {
+    int64_t terms = num_terms(at.rows);
+    pack_columns(to, head->width, x + at.query * stride, stride, at.rows, head->size);
+    memset(to + terms * head->width, 0, (size_t)((at.strips / PAIR - terms) * head->width) * sizeof *to);
+}
+
+// Adds to the sums of dk and dv of all keys that the block sees. The first block to come is the last one,
+// which sees all keys. dq may lie where q was: it is written when q is no longer needed.
+static void block_backward(Head *head, int64_t query) {
+    Blocks at = blocks_at(head, query);
+    pack_queries(head, at, head->q_rows, head->q, head->qkv_stride);
+    pack_queries(head, at, head->dout_rows, head->dout, head->out_stride);
+    pack_query_columns(head, at, head->q_columns, head->q, head->qkv_stride);
+    pack_query_columns(head, at, head->dout_columns, head->dout, head->out_stride);
+    open_rows(head, at);
+    for (; at.key < query + at.rows; at.key += KEYS) {
+        if (!head->probabilities) block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
+        block_scores(head, at, head->dout_rows, head->values_transposed, head->gradients);
+        for (int64_t row = first_row(at); row < at.strips; row += PAIR)
+            softmax_backward_rows(head, at, row, keys_taken(at, row / STRIP * STRIP));
+        add_rows(head, at, head->gradient_rows, KEYS / PAIR, head->keys);
+        add_keys(head, at, head->scores, head->dout_columns, head->sum_dv);
+        add_keys(head, at, head->gradients, head->q_columns, head->sum_dk);
+    }
+    head->sums = true;
+    round_rows(head->dq + query * head->qkv_stride, head->qkv_stride, head->rows, head, at.rows,
+               head->scale * head->mask.scale);
+}
+
 // The heads of a group add to one dk and dv, one after the other.
 static void group_backward(const AttentionBackward *p, float *workspace, int64_t b, int64_t group) {
-    int64_t per_group = p->shape.heads / p->shape.groups, size = p->shape.head_size;
+    int64_t per_group = p->shape.heads / p->shape.groups;
     Head head;
     for (int64_t h = 0; h < per_group; h++) {
         head_open(&head, p, workspace, b, group * per_group + h);
         head.sums = h > 0;
-        int64_t last = (head.sequence - 1) / head.block * head.block;
-        for (int64_t first = last; first >= 0; first -= head.block) block_backward(&head, first);
+        if (h == 0) {
+            pack_head_transposed(&head, head.keys_transposed, head.k);
+            pack_head_transposed(&head, head.values_transposed, head.v);
+            pack_head_columns(&head, head.keys, head.k);
+        }
+        for (int64_t query = (head.sequence - 1) / QUERIES * QUERIES; query >= 0; query -= QUERIES)
+            block_backward(&head, query);
     }
-    for (int64_t s = 0; s < p->shape.sequence; s++) {
-        round_row(head.dk + s * head.qkv_stride, head.sum_dk + s * size, size);
-        round_row(head.dv + s * head.qkv_stride, head.sum_dv + s * size, size);
-    }
+    round_rows(head.dk, head.qkv_stride, head.sum_dk, &head, head.sequence, head.scale * head.mask.scale);
+    round_rows(head.dv, head.qkv_stride, head.sum_dv, &head, head.sequence, head.mask.scale);
 }
 
 void CPU_NAME(cpu_attention_backward)(const Exec *exec, const AttentionBackward *p) {
     int64_t groups = p->shape.groups;
 #pragma omp parallel num_threads(exec->threads)
     {
-        cpu_products_alone();
 #pragma omp for schedule(dynamic)
         for (int64_t piece = 0; piece < p->shape.batch * groups; piece++)
             group_backward(p, workspace_of_thread(exec, p), piece / groups, piece % groups);

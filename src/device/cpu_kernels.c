@@ -14,33 +14,45 @@ static inline Floats load_optional(const Element *row, int64_t c, int64_t left) 
     return row ? load_e(row + c, left) : (Floats){0};
 }
 
+// One addition waits for the one before: a sum over a row, or a maximum, grows in several vectors.
+enum { SUMS = 4 };
+
 // ---- activations ------------------------------------------------------------------------------------------
 
+// Rows are worked through in whole vectors, then what is left of them: the same instructions, but without
+// `left` to look at. Each kernel has them in a function named _at.
+
 // gelu(u) = u * sigmoid(2 z) with z = 0.79788456 u (1 + 0.044715 u^2), since (1 + tanh z) / 2 = sigmoid(2 z):
-// exact to the last places in the negative tail too, where 1 + tanh cancels.
-static inline Floats gelu_gate(Floats u) {
-    Floats twice_z = u * (1.595769122f + 0.0713548162f * (u * u));
-    return 1.0f / (1.0f + exponential(-twice_z));
+// exact to the last places in the negative tail too, where 1 + tanh cancels. With powers of 2, z in units of
+// ln 2 / 2, sigmoid = 2^x / (1 + 2^x), which is 1 long before x = 110.
+static inline Floats gelu_exponent(Floats u) { return u * (2.302208198f + 0.1029432396f * (u * u)); }
+
+static inline Floats gelu(Floats u) {
+    Floats x = gelu_exponent(u), e = exponential_of_base_2(choose(x > 110.0f, splat(110.0f), x));
+    return u * e * reciprocal(1.0f + e);
 }
 
 // gate + u gate (1 - gate) d(2z)/du. From e = exp(-|2z|) both gate and 1 - gate come without cancellation.
 static inline Floats gelu_slope(Floats u) {
-    Floats twice_z = u * (1.595769122f + 0.0713548162f * (u * u));
-    Ints negative = twice_z < 0;
-    Floats e = exponential(choose(negative, twice_z, -twice_z));
-    Floats large = 1.0f / (1.0f + e), small = e * large;
+    Floats x = gelu_exponent(u);
+    Ints negative = x < 0;
+    Floats e = exponential_of_base_2(choose(negative, x, -x));
+    Floats large = reciprocal(1.0f + e), small = e * large;
     Floats slope_of_twice_z = 1.595769122f + 0.2140644488f * (u * u);
     return choose(negative, small, large) + u * (small * large) * slope_of_twice_z;
+}
+
+static inline void gelu_at(const Element *x, const Element *bias, Element *y, int64_t c, int64_t left) {
+    Floats u = load_e(x + c, left) + load_optional(bias, c, left);
+    store_e(y + c, left, gelu(u));
 }
 
 static void bias_gelu_row(const BiasGeluForward *p, int64_t row) {
     const Element *x = row_of(p->x, row), *bias = p->bias.data;
     Element *y = row_of(p->y, row);
-    int64_t cols = p->x.cols;
-    for (int64_t c = 0; c < cols; c += LANES) {
-        Floats u = load_e(x + c, cols - c) + load_optional(bias, c, cols - c);
-        store_e(y + c, cols - c, u * gelu_gate(u));
-    }
+    int64_t cols = p->x.cols, c = 0;
+    for (; c + LANES <= cols; c += LANES) gelu_at(x, bias, y, c, LANES);
+    if (c < cols) gelu_at(x, bias, y, c, cols - c);
 }
 
 static void cpu_bias_gelu_forward(const Exec *exec, const BiasGeluForward *p) {
@@ -48,14 +60,18 @@ static void cpu_bias_gelu_forward(const Exec *exec, const BiasGeluForward *p) {
     for (int64_t row = 0; row < p->x.rows; row++) bias_gelu_row(p, row);
 }
 
+static inline void gelu_backward_at(const Element *dy, const Element *x, const Element *bias, Element *dx,
+                                    int64_t c, int64_t left) {
+    Floats u = load_e(x + c, left) + load_optional(bias, c, left);
+    store_e(dx + c, left, load_e(dy + c, left) * gelu_slope(u));
+}
+
 static void bias_gelu_backward_row(const BiasGeluBackward *p, int64_t row) {
     const Element *dy = row_of(p->dy, row), *x = row_of(p->x, row), *bias = p->bias.data;
     Element *dx = row_of(p->dx, row);
-    int64_t cols = p->x.cols;
-    for (int64_t c = 0; c < cols; c += LANES) {
-        Floats u = load_e(x + c, cols - c) + load_optional(bias, c, cols - c);
-        store_e(dx + c, cols - c, load_e(dy + c, cols - c) * gelu_slope(u));
-    }
+    int64_t cols = p->x.cols, c = 0;
+    for (; c + LANES <= cols; c += LANES) gelu_backward_at(dy, x, bias, dx, c, LANES);
+    if (c < cols) gelu_backward_at(dy, x, bias, dx, c, cols - c);
 }
 
 static void cpu_bias_gelu_backward(const Exec *exec, const BiasGeluBackward *p) {
@@ -63,16 +79,27 @@ static void cpu_bias_gelu_backward(const Exec *exec, const BiasGeluBackward *p) 
     for (int64_t row = 0; row < p->x.rows; row++) bias_gelu_backward_row(p, row);
 }
 
+// As for gelu: silu(g) = g e^g / (1 + e^g).
+static const float LOG2_E = 1.44269504f;
+
+static inline Floats silu(Floats g) {
+    Floats e = exponential_of_base_2(choose(g > 80.0f, splat(80.0f), g) * LOG2_E);
+    return g * e * reciprocal(1.0f + e);
+}
+
+static inline void swiglu_at(const Element *gate, const Element *up, const Element *bias, Element *y,
+                             int64_t cols, int64_t c, int64_t left) {
+    Floats g = load_e(gate + c, left) + load_optional(bias, c, left);
+    Floats u = load_e(up + c, left) + load_optional(bias, cols + c, left);
+    store_e(y + c, left, silu(g) * u);
+}
+
 static void swiglu_row(const SwigluForward *p, int64_t row) {
-    int64_t cols = p->y.cols;
-    const Element *gate = row_of(p->x, row), *up = gate + cols;
-    const Element *gate_bias = p->bias.data, *up_bias = gate_bias ? gate_bias + cols : NULL;
+    int64_t cols = p->y.cols, c = 0;
+    const Element *gate = row_of(p->x, row), *up = gate + cols, *bias = p->bias.data;
     Element *y = row_of(p->y, row);
-    for (int64_t c = 0; c < cols; c += LANES) {
-        Floats g = load_e(gate + c, cols - c) + load_optional(gate_bias, c, cols - c);
-        Floats u = load_e(up + c, cols - c) + load_optional(up_bias, c, cols - c);
-        store_e(y + c, cols - c, g / (1.0f + exponential(-g)) * u);
-    }
+    for (; c + LANES <= cols; c += LANES) swiglu_at(gate, up, bias, y, cols, c, LANES);
+    if (c < cols) swiglu_at(gate, up, bias, y, cols, c, cols - c);
 }
 
 static void cpu_swiglu_forward(const Exec *exec, const SwigluForward *p) {
@@ -82,21 +109,23 @@ static void cpu_swiglu_forward(const Exec *exec, const SwigluForward *p) {
 
 // With s = sigmoid(g): dg = dy u (s + g s (1 - s)), du = dy g s. As for gelu, e = exp(-|g|) gives both s
 // and 1 - s.
+static inline void swiglu_backward_at(const Element *dy, const Element *x, const Element *bias, Element *dx,
+                                      int64_t cols, int64_t c, int64_t left) {
+    Floats g = load_e(x + c, left) + load_optional(bias, c, left);
+    Floats u = load_e(x + cols + c, left) + load_optional(bias, cols + c, left), d = load_e(dy + c, left);
+    Ints negative = g < 0;
+    Floats e = exponential_of_base_2(choose(negative, g, -g) * LOG2_E);
+    Floats large = reciprocal(1.0f + e), small = e * large, s = choose(negative, small, large);
+    store_e(dx + c, left, d * u * (s + g * (small * large)));
+    store_e(dx + cols + c, left, d * (g * s));
+}
+
 static void swiglu_backward_row(const SwigluBackward *p, int64_t row) {
-    int64_t cols = p->dy.cols;
-    const Element *gate = row_of(p->x, row), *up = gate + cols, *dy = row_of(p->dy, row);
-    const Element *gate_bias = p->bias.data, *up_bias = gate_bias ? gate_bias + cols : NULL;
-    Element *dgate = row_of(p->dx, row), *dup = dgate + cols;
-    for (int64_t c = 0; c < cols; c += LANES) {
-        Floats g = load_e(gate + c, cols - c) + load_optional(gate_bias, c, cols - c);
-        Floats u = load_e(up + c, cols - c) + load_optional(up_bias, c, cols - c);
-        Floats d = load_e(dy + c, cols - c);
-        Ints negative = g < 0;
-        Floats e = exponential(choose(negative, g, -g));
-        Floats large = 1.0f / (1.0f + e), small = e * large, s = choose(negative, small, large);
-        store_e(dgate + c, cols - c, d * u * (s + g * (small * large)));
-        store_e(dup + c, cols - c, d * (g * s));
-    }
+    const Element *dy = row_of(p->dy, row), *x = row_of(p->x, row), *bias = p->bias.data;
+    Element *dx = row_of(p->dx, row);
+    int64_t cols = p->dy.cols, c = 0;
+    for (; c + LANES <= cols; c += LANES) swiglu_backward_at(dy, x, bias, dx, cols, c, LANES);
+    if (c < cols) swiglu_backward_at(dy, x, bias, dx, cols, c, cols - c);
 }
 
 static void cpu_swiglu_backward(const Exec *exec, const SwigluBackward *p) {
@@ -187,15 +216,22 @@ static int64_t panel_width(int team, int64_t cols) {
 
 enum { ROWS_TOGETHER = 8 }; // per pass over the sums, which lie in the cache
 
+// `x` is that of the first of `count` rows.
+static inline void column_sum_at(const Element *x, int64_t cols, int64_t count, float *sum, int64_t left) {
+    Floats part = {0};
+    for (int64_t r = 0; r < count; r++) part += load_e(x + r * cols, left);
+    store(sum, left, load(sum, left) + part);
+}
+
 static void column_sum_panel(const ColumnSum *p, int64_t first, int64_t end) {
     float *sum = vector(p->sum);
-    for (int64_t row = 0; row < p->x.rows; row += ROWS_TOGETHER) {
-        int64_t count = at_most(ROWS_TOGETHER, p->x.rows - row);
-        for (int64_t c = first; c < end; c += LANES) {
-            Floats part = {0};
-            for (int64_t r = 0; r < count; r++) part += load_e(row_of(p->x, row + r) + c, end - c);
-            store(sum + c, end - c, load(sum + c, end - c) + part);
-        }
+    int64_t cols = p->x.cols, rows = p->x.rows;
+    for (int64_t row = 0; row < rows; row += ROWS_TOGETHER) {
+        int64_t count = at_most(ROWS_TOGETHER, rows - row), c = first;
+        const Element *x = row_of(p->x, row);
+        for (; count == ROWS_TOGETHER && c + LANES <= end; c += LANES)
+            column_sum_at(x + c, cols, ROWS_TOGETHER, sum + c, LANES);
+        for (; c < end; c += LANES) column_sum_at(x + c, cols, count, sum + c, end - c);
     }
 }
 
@@ -206,21 +242,35 @@ static void cpu_column_sum(const Exec *exec, const ColumnSum *p) {
     for (int64_t c = 0; c < cols; c += width) column_sum_panel(p, c, at_most(c + width, cols));
 }
 
+// Some rows of a norm's output gradient and input, with their statistics, and the sums that they add to.
+typedef struct {
+    const Element *dy, *x;
+    int64_t cols;
+    float mean[ROWS_TOGETHER], rstd[ROWS_TOGETHER]; // mean 0 for RMS norm
+    float *dgamma, *dbeta;                          // dbeta may be NULL
+} NormRows;
+
+static inline void norm_weight_at(const NormRows *n, int64_t count, int64_t c, int64_t left) {
+    Floats gamma = {0}, beta = {0};
+    for (int64_t r = 0; r < count; r++) {
+        Floats g = load_e(n->dy + r * n->cols + c, left), x = load_e(n->x + r * n->cols + c, left);
+        gamma += g * ((x - n->mean[r]) * n->rstd[r]);
+        beta += g;
+    }
+    store(n->dgamma + c, left, load(n->dgamma + c, left) + gamma);
+    if (n->dbeta) store(n->dbeta + c, left, load(n->dbeta + c, left) + beta);
+}
+
 static void norm_weight_panel(const NormBackwardWeight *p, int64_t first, int64_t end) {
-    float *dgamma = vector(p->dgamma), *dbeta = vector(p->dbeta);
-    const float *mean = vector(p->mean), *rstd = vector(p->rstd);
+    NormRows n = {.cols = p->x.cols, .dgamma = vector(p->dgamma), .dbeta = vector(p->dbeta)};
     for (int64_t row = 0; row < p->x.rows; row += ROWS_TOGETHER) {
-        int64_t count = at_most(ROWS_TOGETHER, p->x.rows - row);
-        for (int64_t c = first; c < end; c += LANES) {
-            Floats gamma = {0}, beta = {0};
-            for (int64_t r = row; r < row + count; r++) {
-                Floats g = load_e(row_of(p->dy, r) + c, end - c), x = load_e(row_of(p->x, r) + c, end - c);
-                gamma += g * ((x - (mean ? mean[r] : 0)) * rstd[r]);
-                beta += g;
-            }
-            store(dgamma + c, end - c, load(dgamma + c, end - c) + gamma);
-            if (dbeta) store(dbeta + c, end - c, load(dbeta + c, end - c) + beta);
-        }
+        int64_t count = at_most(ROWS_TOGETHER, p->x.rows - row), c = first;
+        n.dy = row_of(p->dy, row), n.x = row_of(p->x, row);
+        if (p->mean.data) memcpy(n.mean, vector(p->mean) + row, (size_t)count * sizeof(float));
+        memcpy(n.rstd, vector(p->rstd) + row, (size_t)count * sizeof(float));
+        for (; count == ROWS_TOGETHER && c + LANES <= end; c += LANES)
+            norm_weight_at(&n, ROWS_TOGETHER, c, LANES);
+        for (; c < end; c += LANES) norm_weight_at(&n, count, c, end - c);
     }
 }
 
@@ -233,28 +283,46 @@ static void cpu_norm_backward_weight(const Exec *exec, const NormBackwardWeight 
 
 // ---- norms ------------------------------------------------------------------------------------------------
 
+static float sum_of(const Floats part[SUMS]) { return sum_lanes((part[0] + part[1]) + (part[2] + part[3])); }
+
 // RMS norm is layer norm with a mean of zero.
 static float mean_of(const Element *x, int64_t cols) {
-    Floats sum = {0};
-    for (int64_t c = 0; c < cols; c += LANES) sum += load_e(x + c, cols - c);
-    return sum_lanes(sum) / (float)cols;
+    Floats sum[SUMS] = {0};
+    int64_t c = 0;
+    for (; c + SUMS * LANES <= cols; c += SUMS * LANES)
+        for (int i = 0; i < SUMS; i++) sum[i] += load_e(x + c + i * LANES, LANES);
+    for (; c < cols; c += LANES) sum[0] += load_e(x + c, cols - c);
+    return sum_of(sum) / (float)cols;
+}
+
+static inline Floats square_at(const Element *x, int64_t left, float mean) {
+    Floats centred = load_e_padded(x, left, mean) - mean;
+    return centred * centred;
+}
+
+static float variance_of(const Element *x, int64_t cols, float mean) {
+    Floats sum[SUMS] = {0};
+    int64_t c = 0;
+    for (; c + SUMS * LANES <= cols; c += SUMS * LANES)
+        for (int i = 0; i < SUMS; i++) sum[i] += square_at(x + c + i * LANES, LANES, mean);
+    for (; c < cols; c += LANES) sum[0] += square_at(x + c, cols - c, mean);
+    return sum_of(sum) / (float)cols;
+}
+
+static inline void norm_at(const Element *x, const Element *gamma, const Element *beta, Element *y,
+                           float mean, float rstd, int64_t c, int64_t left) {
+    Floats scale = load_e(gamma + c, left), offset = load_optional(beta, c, left);
+    store_e(y + c, left, (load_e(x + c, left) - mean) * rstd * scale + offset);
 }
 
 static void norm_row(const NormForward *p, int64_t row) {
     const Element *x = row_of(p->x, row), *gamma = p->gamma.data, *beta = p->beta.data;
     Element *y = row_of(p->y, row);
-    int64_t cols = p->x.cols;
+    int64_t cols = p->x.cols, c = 0;
     float mean = p->mean.data ? mean_of(x, cols) : 0;
-    Floats squares = {0};
-    for (int64_t c = 0; c < cols; c += LANES) {
-        Floats centred = load_e_padded(x + c, cols - c, mean) - mean;
-        squares += centred * centred;
-    }
-    float rstd = 1.0f / sqrtf(sum_lanes(squares) / (float)cols + p->epsilon);
-    for (int64_t c = 0; c < cols; c += LANES) {
-        Floats scale = load_e(gamma + c, cols - c), offset = load_optional(beta, c, cols - c);
-        store_e(y + c, cols - c, (load_e(x + c, cols - c) - mean) * rstd * scale + offset);
-    }
+    float rstd = 1.0f / sqrtf(variance_of(x, cols, mean) + p->epsilon);
+    for (; c + LANES <= cols; c += LANES) norm_at(x, gamma, beta, y, mean, rstd, c, LANES);
+    if (c < cols) norm_at(x, gamma, beta, y, mean, rstd, c, cols - c);
     if (p->mean.data) vector(p->mean)[row] = mean;
     vector(p->rstd)[row] = rstd;
 }
@@ -264,28 +332,50 @@ static void cpu_norm_forward(const Exec *exec, const NormForward *p) {
     for (int64_t row = 0; row < p->x.rows; row++) norm_row(p, row);
 }
 
+// One row of the gradient of a norm. `residual` may be NULL.
+typedef struct {
+    const Element *dy, *x, *gamma, *residual;
+    Element *dx;
+    float mean, rstd;
+    float mean_g, mean_gn; // see below
+} NormGradient;
+
+static inline void norm_sums_at(const NormGradient *n, int64_t c, int64_t left, Floats *g_sum,
+                                Floats *gn_sum) {
+    Floats g = load_e(n->dy + c, left) * load_e(n->gamma + c, left);
+    *g_sum += g;
+    *gn_sum += g * ((load_e(n->x + c, left) - n->mean) * n->rstd);
+}
+
+static inline void norm_gradient_at(const NormGradient *n, int64_t c, int64_t left) {
+    Floats g = load_e(n->dy + c, left) * load_e(n->gamma + c, left);
+    Floats normal = (load_e(n->x + c, left) - n->mean) * n->rstd;
+    Floats change = n->rstd * (g - n->mean_g - normal * n->mean_gn);
+    store_e(n->dx + c, left, n->residual ? load_e(n->residual + c, left) + change : change);
+}
+
 // With n = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - n mean(g n)), means over the row. RMS
 // norm has no mean(g).
 static void norm_backward_row(const NormBackwardInput *p, int64_t row) {
-    const Element *dy = row_of(p->dy, row), *x = row_of(p->x, row), *gamma = p->gamma.data;
-    const Element *residual = p->residual.data ? row_of(p->residual, row) : NULL;
-    Element *dx = row_of(p->dx, row);
+    int64_t cols = p->x.cols, c = 0;
     bool centres = p->mean.data;
-    float mean = centres ? vector(p->mean)[row] : 0, rstd = vector(p->rstd)[row];
-    int64_t cols = p->x.cols;
-    Floats sum_g = {0}, sum_gn = {0};
-    for (int64_t c = 0; c < cols; c += LANES) {
-        Floats g = load_e(dy + c, cols - c) * load_e(gamma + c, cols - c);
-        sum_g += g;
-        sum_gn += g * ((load_e(x + c, cols - c) - mean) * rstd);
-    }
-    float mean_g = centres ? sum_lanes(sum_g) / (float)cols : 0, mean_gn = sum_lanes(sum_gn) / (float)cols;
-    for (int64_t c = 0; c < cols; c += LANES) {
-        Floats g = load_e(dy + c, cols - c) * load_e(gamma + c, cols - c);
-        Floats normal = (load_e(x + c, cols - c) - mean) * rstd,
-               change = rstd * (g - mean_g - normal * mean_gn);
-        store_e(dx + c, cols - c, residual ? load_e(residual + c, cols - c) + change : change);
-    }
+    NormGradient n = {row_of(p->dy, row),
+                      row_of(p->x, row),
+                      p->gamma.data,
+                      NULL,
+                      row_of(p->dx, row),
+                      centres ? vector(p->mean)[row] : 0,
+                      vector(p->rstd)[row],
+                      0,
+                      0};
+    if (p->residual.data) n.residual = row_of(p->residual, row);
+    Floats sum_g[SUMS] = {0}, sum_gn[SUMS] = {0};
+    for (; c + SUMS * LANES <= cols; c += SUMS * LANES)
+        for (int i = 0; i < SUMS; i++) norm_sums_at(&n, c + i * LANES, LANES, &sum_g[i], &sum_gn[i]);
+    for (; c < cols; c += LANES) norm_sums_at(&n, c, cols - c, &sum_g[0], &sum_gn[0]);
+    n.mean_g = centres ? sum_of(sum_g) / (float)cols : 0, n.mean_gn = sum_of(sum_gn) / (float)cols;
+    for (c = 0; c + LANES <= cols; c += LANES) norm_gradient_at(&n, c, LANES);
+    if (c < cols) norm_gradient_at(&n, c, cols - c);
 }
 
 static void cpu_norm_backward_input(const Exec *exec, const NormBackwardInput *p) {
@@ -376,16 +466,29 @@ static int64_t vocabulary_columns(int64_t first_col, int64_t vocabulary, int64_t
     return left < 0 ? 0 : at_most(left, cols);
 }
 
+static float max_of(const float *x, int64_t count) {
+    Floats max[SUMS];
+    int64_t c = 0;
+    for (int i = 0; i < SUMS; i++) max[i] = splat(-INFINITY);
+    for (; c + SUMS * LANES <= count; c += SUMS * LANES)
+        for (int i = 0; i < SUMS; i++) max[i] = larger(max[i], load(x + c + i * LANES, LANES));
+    for (; c < count; c += LANES) max[0] = larger(max[0], load_padded(x + c, count - c, -INFINITY));
+    return max_lanes(larger(larger(max[0], max[1]), larger(max[2], max[3])));
+}
+
 static void cpu_loss_max(const Exec *exec, const LossMax *p) {
     int64_t used = vocabulary_columns(p->first_col, p->vocabulary, p->logits.cols);
 #pragma omp parallel for num_threads(cpu_team(exec, tensor_count(p->logits))) schedule(static)
-    for (int64_t row = 0; row < p->logits.rows; row++) {
-        const float *logits = floats_of(p->logits, row);
-        Floats max = splat(-INFINITY);
-        for (int64_t c = 0; c < used; c += LANES)
-            max = larger(max, load_padded(logits + c, used - c, -INFINITY));
-        vector(p->max)[row] = max_lanes(max);
-    }
+    for (int64_t row = 0; row < p->logits.rows; row++)
+        vector(p->max)[row] = max_of(floats_of(p->logits, row), used);
+}
+
+static float sum_of_exponentials(const float *x, int64_t count, float max) {
+    Floats sum = {0};
+    int64_t c = 0;
+    for (; c + LANES <= count; c += LANES) sum += exponential(load(x + c, LANES) - max);
+    if (c < count) sum += exponential(load_padded(x + c, count - c, -INFINITY) - max);
+    return sum_lanes(sum);
 }
 
 static void cpu_loss_sum(const Exec *exec, const LossSum *p) {
@@ -394,11 +497,8 @@ static void cpu_loss_sum(const Exec *exec, const LossSum *p) {
     for (int64_t row = 0; row < p->logits.rows; row++) {
         const float *logits = floats_of(p->logits, row);
         float max = vector(p->max)[row];
-        Floats sum = {0};
-        for (int64_t c = 0; c < used; c += LANES)
-            sum += exponential(load_padded(logits + c, used - c, -INFINITY) - max);
         int64_t label = ((const int32_t *)p->labels.data)[row] - p->first_col;
-        vector(p->sum)[row] = sum_lanes(sum);
+        vector(p->sum)[row] = sum_of_exponentials(logits, used, max);
         vector(p->target)[row] = label >= 0 && label < used ? logits[label] - max : 0;
     }
 }
@@ -410,11 +510,15 @@ static void loss_finish_row(const LossFinish *p, int64_t row, int64_t used) {
     float max = vector(p->max)[row], sum = vector(p->sum)[row];
     float mask = p->mask.data ? vector(p->mask)[row] : 1;
     float weight = p->scale * mask, factor = weight / sum;
-    int64_t label = ((const int32_t *)p->labels.data)[row] - p->first_col;
+    int64_t label = ((const int32_t *)p->labels.data)[row] - p->first_col, c = 0;
     bool local = label >= 0 && label < used;
     Floats at_label = local ? exponential(load(logits + label, 1) - max) * factor : (Floats){0};
-    for (int64_t c = 0; c < used; c += LANES)
-        store_e(dlogits + c, used - c, exponential(load(logits + c, used - c) - max) * factor);
+    for (; c + LANES <= used; c += LANES)
+        store_e(dlogits + c, LANES, exponential(load(logits + c, LANES) - max) * factor);
+    if (c < used) {
+        Floats last = exponential(load_padded(logits + c, used - c, max) - max);
+        store_e(dlogits + c, used - c, last * factor);
+    }
     memset(dlogits + used, 0, (size_t)(p->logits.cols - used) * sizeof *dlogits);
     if (local) store_e(dlogits + label, 1, splat(at_label[0] - weight));
     vector(p->loss)[row] = mask * (logf(sum) - vector(p->target)[row]);
@@ -426,104 +530,7 @@ static void cpu_loss_finish(const Exec *exec, const LossFinish *p) {
     for (int64_t row = 0; row < p->logits.rows; row++) loss_finish_row(p, row, used);
 }
 
-// ---- optimizer --------------------------------------------------------------------------------------------
-
-// Comparisons with NaN are false, so whatever is not finite becomes infinity.
-static float abs_max_of(const float *x, int64_t count) {
-    Floats most = {0};
-    for (int64_t i = 0; i < count; i += LANES) {
-        Floats size = (Floats)((Ints)load(x + i, count - i) & 0x7fffffff);
-        size = choose(size <= 0x1.fffffep127f, size, splat(INFINITY));
-        most = choose(size > most, size, most);
-    }
-    return max_lanes(most);
-}
-
-static void cpu_abs_max(const Exec *exec, const AbsMax *p) {
-    int64_t count = tensor_count(p->x);
-    float max = vector(p->max)[0];
-#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static) reduction(max : max)
-    for (int64_t first = 0; first < count; first += FLAT_BLOCK) {
-        float found = abs_max_of(vector(p->x) + first, at_most(FLAT_BLOCK, count - first));
-        max = found > max ? found : max;
-    }
-    vector(p->max)[0] = max;
-}
-
-// The three parts of a number that are multiples of 2^-20, 2^-40 and 2^-60: adding 1.5 * 2^52 quanta and
-// taking them away again rounds to a quantum, and the rest is exact.
-typedef struct {
-    Doubles of[3];
-} Parts;
-
-static inline void add_parts(Parts *sum, Doubles q) {
-    const double shift[3] = {0x1.8p32, 0x1.8p12, 0x1.8p-8};
-    for (int i = 0; i < 3; i++) {
-        Doubles part = (q + shift[i]) - shift[i];
-        sum->of[i] += part;
-        q -= part;
-    }
-}
-
-static inline Doubles load_doubles(const float *from, int64_t left) {
-    FloatsOfDoubles x = {0};
-    if (left >= DOUBLE_LANES)
-        memcpy(&x, from, sizeof x);
-    else
-        memcpy(&x, from, (size_t)left * sizeof(float));
-    return __builtin_convertvector(x, Doubles);
-}
-
-static Parts sum_squares_of(const float *x, int64_t count, double scale) {
-    Parts sum = {0};
-    for (int64_t i = 0; i < count; i += DOUBLE_LANES) {
-        Doubles v = load_doubles(x + i, count - i) * scale;
-        add_parts(&sum, v * v);
-    }
-    return sum;
-}
-
-// All additions are exact, so their order is of no interest.
-static void cpu_sum_squares(const Exec *exec, const SumSquares *p) {
-    int64_t count = tensor_count(p->x);
-    double sum0 = 0, sum1 = 0, sum2 = 0, scale = ldexp(1, -p->exponent), *sums = p->sum.data;
-#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static) reduction(+ : sum0, sum1, sum2)
-    for (int64_t first = 0; first < count; first += FLAT_BLOCK) {
-        Parts sum = sum_squares_of(vector(p->x) + first, at_most(FLAT_BLOCK, count - first), scale);
-        for (int lane = 0; lane < DOUBLE_LANES; lane++)
-            sum0 += sum.of[0][lane], sum1 += sum.of[1][lane], sum2 += sum.of[2][lane];
-    }
-    sums[0] += sum0, sums[1] += sum1, sums[2] += sum2;
-}
-
-static void adamw_block(const AdamW *p, int64_t first, int64_t count) {
-    const float *gradient = vector(p->gradient) + first;
-    float *parameter = vector(p->parameter) + first, *m = vector(p->m) + first, *v = vector(p->v) + first;
-    Element *value = p->value.data ? (Element *)p->value.data + first : NULL;
-    float beta1 = (float)p->beta1, rest1 = (float)(1 - p->beta1), correct1 = (float)(1 / p->correction1);
-    float beta2 = (float)p->beta2, rest2 = (float)(1 - p->beta2), correct2 = (float)(1 / p->correction2);
-    float scale = (float)p->grad_scale, epsilon = (float)p->epsilon;
-    float lr = (float)p->lr, decay = (float)p->weight_decay;
-    for (int64_t i = 0; i < count; i += LANES) {
-        int64_t left = count - i;
-        Floats g = load(gradient + i, left) * scale, old = load(parameter + i, left);
-        Floats new_m = load(m + i, left) * beta1 + g * rest1;
-        Floats new_v = load(v + i, left) * beta2 + g * g * rest2;
-        Floats step = new_m * correct1 / (square_root(new_v * correct2) + epsilon);
-        store(m + i, left, new_m);
-        store(v + i, left, new_v);
-        Floats updated = old - lr * (step + decay * old);
-        store(parameter + i, left, updated);
-        if (value) store_e(value + i, left, updated);
-    }
-}
-
-static void cpu_adamw(const Exec *exec, const AdamW *p) {
-    int64_t count = tensor_count(p->parameter);
-#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static)
-    for (int64_t first = 0; first < count; first += FLAT_BLOCK)
-        adamw_block(p, first, at_most(FLAT_BLOCK, count - first));
-}
+// ---- sums --------------------------------------------------------------------------------------------------
 
 static void cpu_add(const Exec *exec, const Add *p) {
     int64_t count = tensor_count(p->x);
@@ -563,9 +570,9 @@ const Backend CPU_NAME(cpu_backend) = {
     .loss_max = cpu_loss_max,
     .loss_sum = cpu_loss_sum,
     .loss_finish = cpu_loss_finish,
-    .abs_max = cpu_abs_max,
-    .sum_squares = cpu_sum_squares,
-    .adamw = cpu_adamw,
+    .abs_max = CPU_NAME(cpu_abs_max),
+    .sum_squares = CPU_NAME(cpu_sum_squares),
+    .adamw = CPU_NAME(cpu_adamw),
     .add = cpu_add,
     .workspace_bytes = cpu_workspace_bytes,
 };

@@ -42,13 +42,12 @@ static void round_sum(const Tile *tile) {
 }
 
 // The workspace of a thread, for the largest tile of d: its sum, then a copy of a and one of b.
-static void tile_open(Tile *tile, float *workspace) {
-    const CpuTileSizes sizes = cpu_tile_sizes(tile->p);
+static void tile_open(Tile *tile, const CpuTileSizes *sizes, float *workspace) {
     bool rounds = tile->p->d.dtype != F32;
     tile->sum = rounds ? workspace : (float *)tile->p->d.data + tile->row * tile->p->d.cols + tile->col;
     tile->stride = rounds ? cpu_row_stride(tile->cols) : tile->p->d.cols;
-    tile->panel_a = workspace + sizes.sum;
-    tile->panel_b = tile->panel_a + sizes.panel_a;
+    tile->panel_a = workspace + sizes->sum;
+    tile->panel_b = tile->panel_a + sizes->panel_a;
 }
 
 // Rows and columns [row, row + rows) x [col, col + cols) of x as floats.
@@ -64,7 +63,7 @@ static Factor copy_panel(float *panel, Tensor x, bool transpose, int64_t row, in
 }
 
 // Sums of copies grow a panel at a time.
-static void multiply_panels(const Tile *tile, int64_t inner, float beta) {
+static void multiply_panels(const Tile *tile, int64_t inner, bool adds) {
     const Matmul *p = tile->p;
     for (int64_t k = 0; k < inner; k += PANEL_INNER) {
         int64_t depth = inner - k < PANEL_INNER ? inner - k : PANEL_INNER;
@@ -72,7 +71,7 @@ static void multiply_panels(const Tile *tile, int64_t inner, float beta) {
                                   : copy_panel(tile->panel_a, p->a, false, tile->row, tile->rows, k, depth);
         Factor b = p->transpose_b ? copy_panel(tile->panel_b, p->b, true, tile->col, tile->cols, k, depth)
                                   : copy_panel(tile->panel_b, p->b, false, k, depth, tile->col, tile->cols);
-        cpu_product(tile->rows, tile->cols, depth, 1, a, b, k ? 1 : beta, tile->sum, tile->stride);
+        cpu_product(tile->rows, tile->cols, depth, a, b, adds || k, tile->sum, tile->stride);
     }
 }
 
@@ -86,38 +85,36 @@ static void multiply_tile(const Tile *tile) {
     int64_t inner = p->transpose_a ? p->a.rows : p->a.cols;
     bool rounds = p->d.dtype != F32;
     if (p->bias.data && !rounds) start_with_bias(tile);
-    float beta = p->accumulate || (p->bias.data && !rounds) ? 1 : 0;
+    bool adds = p->accumulate || (p->bias.data && !rounds);
     if (cpu_factor_type(CPU_ELEMENT) == CPU_ELEMENT)
-        cpu_product(tile->rows, tile->cols, inner, 1, factor_at(p->a, p->transpose_a, tile->row, 0),
-                    factor_at(p->b, p->transpose_b, 0, tile->col), beta, tile->sum, tile->stride);
+        cpu_product(tile->rows, tile->cols, inner, factor_at(p->a, p->transpose_a, tile->row, 0),
+                    factor_at(p->b, p->transpose_b, 0, tile->col), adds, tile->sum, tile->stride);
     else
-        multiply_panels(tile, inner, beta);
+        multiply_panels(tile, inner, adds);
     if (rounds) round_sum(tile);
 }
 
-// Part `i` of `count` cut into `parts` as equal as multiples of 16 allow.
-static int64_t part_start(int64_t count, int64_t parts, int64_t i) {
-    int64_t start = cpu_num_blocks(cpu_num_blocks(count, parts), 16) * 16 * i;
-    return start < count ? start : count;
-}
+static int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
+
+// Multiplications that one thread does in the time of some ten thousand elements (cpu_team).
+enum { PRODUCTS_PER_ELEMENT = 256 };
 
 void CPU_NAME(cpu_matmul)(const Exec *exec, const Matmul *p) {
-    int64_t rows = p->d.rows, cols = p->d.cols;
-    int64_t tiles_down = cpu_num_blocks(rows, TILE_ROWS), tiles_across = cpu_num_blocks(cols, TILE_COLS);
-#pragma omp parallel num_threads(exec->threads)
+    const CpuCut cut = cpu_cut(p);
+    const CpuTileSizes sizes = cpu_tile_sizes(p);
+    int64_t inner = p->transpose_a ? p->a.rows : p->a.cols, num_tiles = cut.down * cut.across;
+    int team = cpu_team(exec, tensor_count(p->d) * inner / PRODUCTS_PER_ELEMENT);
+#pragma omp parallel num_threads(at_most(team, num_tiles))
     {
-        const CpuTileSizes sizes = cpu_tile_sizes(p);
         float *workspace = (float *)exec->workspace + omp_get_thread_num() * sizes.all;
         cpu_products_alone();
 #pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < tiles_down * tiles_across; i++) {
-            int64_t down = i % tiles_down, across = i / tiles_down;
-            Tile tile = {.p = p, .row = part_start(rows, tiles_down, down)};
-            tile.rows = part_start(rows, tiles_down, down + 1) - tile.row;
-            tile.col = part_start(cols, tiles_across, across);
-            tile.cols = part_start(cols, tiles_across, across + 1) - tile.col;
-            tile_open(&tile, workspace);
-            if (tile.rows && tile.cols) multiply_tile(&tile);
+        for (int64_t i = 0; i < num_tiles; i++) {
+            Tile tile = {.p = p, .row = i % cut.down * cut.rows, .col = i / cut.down * cut.cols};
+            tile.rows = at_most(p->d.rows - tile.row, cut.rows);
+            tile.cols = at_most(p->d.cols - tile.col, cut.cols);
+            tile_open(&tile, &sizes, workspace);
+            if (tile.rows > 0 && tile.cols > 0) multiply_tile(&tile);
         }
     }
 }

@@ -36,7 +36,8 @@ typedef int32_t Ints
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES))); // the bits of bf16 or fp16
 typedef uint64_t Wides __attribute__((vector_size(4 * LANES)));  // half as many lanes
-typedef double Doubles __attribute__((vector_size(4 * LANES)));  // half as many lanes
+typedef int64_t Longs __attribute__((vector_size(4 * LANES)));
+typedef double Doubles __attribute__((vector_size(4 * LANES))); // half as many lanes
 enum { DOUBLE_LANES = LANES / 2 };
 typedef float FloatsOfDoubles __attribute__((vector_size(4 * DOUBLE_LANES)));
 
@@ -53,6 +54,20 @@ static inline Floats load_padded(const float *from, int64_t left, float fill) {
 }
 
 static inline Floats load(const float *from, int64_t left) { return load_padded(from, left, 0); }
+
+// Not left to the compiler where there are 8 doubles: gcc would convert in halves.
+static inline Doubles load_doubles(const float *from, int64_t left) {
+    FloatsOfDoubles x = {0};
+    if (left >= DOUBLE_LANES)
+        memcpy(&x, from, sizeof x);
+    else
+        memcpy(&x, from, (size_t)left * sizeof(float));
+#if defined(__AVX512F__)
+    return (Doubles)_mm512_cvtps_pd((__m256)x);
+#else
+    return __builtin_convertvector(x, Doubles);
+#endif
+}
 
 static inline void store(float *to, int64_t left, Floats x) {
     if (left >= LANES)
@@ -72,15 +87,28 @@ static inline Floats widen_bf16(Halves h) {
 #endif
 }
 
+static inline Halves high_halves(Words x) {
+#if defined(__AVX512F__)
+    return (Halves)_mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)x, 16));
+#else
+    return __builtin_convertvector(x >> 16, Halves);
+#endif
+}
+
 static inline Halves narrow_bf16(Floats x) {
+#if defined(__AVX512BF16__)
+    // The instruction takes numbers below the smallest normal one for zero: those go the long way.
+    enum { DENORMAL = 0x20 };
+    if (__builtin_expect(!_mm512_fpclass_ps_mask((__m512)x, DENORMAL), 1))
+        return (Halves)_mm512_cvtneps_pbh((__m512)x);
+#endif
     Words bits = (Words)x, rounded = bits + (bits >> 16 & 1) + 0x7fff, quiet = bits | 0x400000;
 #if defined(__AVX512F__)
     __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
-    __m512i chosen = _mm512_mask_mov_epi32((__m512i)rounded, nan, (__m512i)quiet);
-    return (Halves)_mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16));
+    return high_halves((Words)_mm512_mask_mov_epi32((__m512i)rounded, nan, (__m512i)quiet));
 #else
     Words nan = (Words)(x != x);
-    return __builtin_convertvector(((nan & quiet) | (~nan & rounded)) >> 16, Halves);
+    return high_halves((nan & quiet) | (~nan & rounded));
 #endif
 }
 
@@ -181,23 +209,50 @@ static inline float max_lanes(Floats x) {
     return max;
 }
 
-// e^x to about 1 unit in the last place. Below the smallest normal number (x < -87.33) it is 0, above 2^127.5
-// (x > 88.37) infinity. x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is a minimax fit of (e^r - 1 - r)
-// / r^2, error 3e-9.
+// 1 / x to about 1 unit in the last place, for x of at most 2^125 and no smaller than 2^-125.
+static inline Floats reciprocal(Floats x) {
+#if defined(__AVX512F__)
+    Floats guess = (Floats)_mm512_rcp14_ps((__m512)x); // a step of Newton's doubles its 14 bits
+    return guess + guess * (1.0f - x * guess);
+#else
+    return 1.0f / x;
+#endif
+}
+
+// x 2^n for whole n: the latter from its place in the low bits of n + EXPONENT_ROUND.
+static const float EXPONENT_ROUND = 0x1.8p23f;
+
+static inline Floats scaled_by_power(Floats x, Floats shifted, Floats n) {
+#if defined(__AVX512F__)
+    (void)shifted;
+    return (Floats)_mm512_scalef_ps((__m512)x, (__m512)n);
+#else
+    (void)n;
+    Ints exponent = (Ints)shifted - (Ints)splat(EXPONENT_ROUND);
+    return x * (Floats)((exponent + 127) << 23);
+#endif
+}
+
+// e^x to about 1 unit in the last place for x <= 88.37, or NaN. Below the smallest normal number (x < -87.33)
+// it is 0. x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is a minimax fit of (e^r - 1 - r) / r^2, error
+// 3e-9.
 static inline Floats exponential(Floats x) {
-    const float ROUND = 0x1.8p23f; // adding it leaves an integer in the low bits
-    Floats shifted = x * 1.44269504f + ROUND, n = shifted - ROUND;
+    // Adding it leaves an integer in the low bits.
+    Floats shifted = x * 1.44269504f + EXPONENT_ROUND, n = shifted - EXPONENT_ROUND;
     Floats r = x - n * 0.693359375f; // ln 2 in two parts, the first short enough for an exact product
     r = r - n * -2.12194440e-4f;
-    Floats q = r * 0x1.6a2256p-10f + 0x1.123b02p-7f;
-    q = q * r + 0x1.5558f8p-5f;
-    q = q * r + 0x1.555490p-3f;
-    q = q * r + 0x1.fffffcp-2f;
-    Floats y = q * (r * r) + r + 1.0f;
-    Ints exponent = (Ints)shifted - (Ints)splat(ROUND);
-    y = y * (Floats)((exponent + 127) << 23);
-    y = choose(x > 88.37f, splat(INFINITY), y);
-    return (Floats)(~(x < -87.33f) & (Ints)y);
+    Floats r2 = r * r, high = r * 0x1.123b02p-7f + 0x1.5558f8p-5f, low = r * 0x1.555490p-3f + 0x1.fffffcp-2f;
+    Floats y = ((r2 * 0x1.6a2256p-10f + high) * r2 + low) * r2 + r + 1.0f; // in pairs: a short way to the end
+    return (Floats)(~(x < -87.33f) & (Ints)scaled_by_power(y, shifted, n));
+}
+
+// 2^x for x < 127.5, or NaN: fewer steps, and less exact where x is a rounded product. Below 2^-126 it is 0.
+// x = n + r with |r| <= 1/2; the polynomial is a minimax fit of (2^r - 1) / r, error 9e-8.
+static inline Floats exponential_of_base_2(Floats x) {
+    Floats shifted = x + EXPONENT_ROUND, n = shifted - EXPONENT_ROUND, r = x - n, r2 = r * r;
+    Floats high = r * 0x1.5bba16p-10f + 0x1.3cea8ap-7f, low = r * 0x1.c6b752p-5f + 0x1.ebf9bcp-3f;
+    Floats y = (high * r2 + low) * r2 + (r * 0x1.62e42ap-1f + 1.0f);
+    return (Floats)(~(x < -126.0f) & (Ints)scaled_by_power(y, shifted, n));
 }
 
 // ---- dropout ----------------------------------------------------------------------------------------------
@@ -216,30 +271,71 @@ static inline Wides wide_product(Wides a, uint32_t k) {
 #endif
 }
 
-// Philox4x32-10 of LANES / 2 consecutive blocks (rng.h): 2 * LANES words, in the order of the elements. Each
-// word lives in the low half of a 64-bit lane; what the rounds leave in the high halves never reaches a low
-// one.
-static inline void philox_words(RngKey key, uint64_t sample, uint64_t block, uint32_t *words) {
-    static const uint64_t LANE_NUMBER[] = {0, 1, 2, 3, 4, 5, 6, 7};
-    Wides c0, c1, c2 = sample - (Wides){0}, c3 = c2 >> 32;
-    memcpy(&c0, LANE_NUMBER, sizeof c0);
-    c0 += block;
-    c1 = c0 >> 32;
-    uint32_t k0 = key.word[0], k1 = key.word[1];
-    for (int round = 0; round < 10; round++) {
-        Wides p0 = wide_product(c0, 0xD2511F53u), p1 = wide_product(c2, 0xCD9E8D57u);
-        c0 = (p1 >> 32) ^ c1 ^ (uint64_t)k0;
-        c2 = (p0 >> 32) ^ c3 ^ (uint64_t)k1;
-        c1 = p1;
-        c3 = p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+// The words that enter each round of Philox, from the key alone.
+enum { PHILOX_ROUNDS = 10 };
+
+typedef struct {
+    uint64_t word[PHILOX_ROUNDS][2]; // 32 bits each
+} RoundKeys;
+
+static inline void round_keys(RoundKeys *keys, RngKey key) {
+    for (uint32_t round = 0; round < PHILOX_ROUNDS; round++) {
+        keys->word[round][0] = key.word[0] + round * 0x9E3779B9u;
+        keys->word[round][1] = key.word[1] + round * 0xBB67AE85u;
     }
-    Wides first = (c0 & 0xFFFFFFFFu) | (c1 << 32), second = (c2 & 0xFFFFFFFFu) | (c3 << 32);
+}
+
+// LANES / 2 blocks of Philox4x32-10 (rng.h). Each word lives in the low half of a 64-bit lane; what the
+// rounds leave in the high halves never reaches a low one.
+typedef struct {
+    Wides c0, c1, c2, c3;
+} PhiloxBlocks;
+
+static inline PhiloxBlocks first_blocks(uint64_t sample, uint64_t block) {
+    static const uint64_t LANE_NUMBER[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    PhiloxBlocks b = {.c2 = sample - (Wides){0}};
+    memcpy(&b.c0, LANE_NUMBER, sizeof b.c0);
+    b.c0 += block;
+    b.c1 = b.c0 >> 32;
+    b.c3 = b.c2 >> 32;
+    return b;
+}
+
+static inline PhiloxBlocks next_round(PhiloxBlocks b, const uint64_t key[2]) {
+    Wides p0 = wide_product(b.c0, 0xD2511F53u), p1 = wide_product(b.c2, 0xCD9E8D57u);
+    return (PhiloxBlocks){(p1 >> 32) ^ b.c1 ^ key[0], p1, (p0 >> 32) ^ b.c3 ^ key[1], p0};
+}
+
+// Their words, in the order of the elements.
+static inline void store_words(uint32_t *words, PhiloxBlocks b) {
+    Wides first = (b.c0 & 0xFFFFFFFFu) | (b.c1 << 32), second = (b.c2 & 0xFFFFFFFFu) | (b.c3 << 32);
     Wides low = __builtin_shufflevector(first, second, LOW_PAIRS);
     Wides high = __builtin_shufflevector(first, second, HIGH_PAIRS);
     memcpy(words, &low, sizeof low);
     memcpy(words + LANES, &high, sizeof high);
+}
+
+// The words of LANES / 2 consecutive blocks: 2 * LANES of them, in the order of the elements.
+static inline void philox_words(RngKey key, uint64_t sample, uint64_t block, uint32_t *words) {
+    RoundKeys keys;
+    round_keys(&keys, key);
+    PhiloxBlocks b = first_blocks(sample, block);
+    for (int round = 0; round < PHILOX_ROUNDS; round++) b = next_round(b, keys.word[round]);
+    store_words(words, b);
+}
+
+// The same of twice as many. A round waits for the one before: two series of them keep the units busy.
+enum { WORDS_TOGETHER = 4 * LANES };
+
+static inline void philox_words_together(const RoundKeys *keys, uint64_t sample, uint64_t block,
+                                         uint32_t *words) {
+    PhiloxBlocks a = first_blocks(sample, block), b = first_blocks(sample, block + LANES / 2);
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        a = next_round(a, keys->word[round]);
+        b = next_round(b, keys->word[round]);
+    }
+    store_words(words, a);
+    store_words(words + 2 * LANES, b);
 }
 
 enum { MASK_SPAN = 512 }; // elements whose words are made at a time: they stay in the first-level cache
@@ -247,17 +343,19 @@ enum { MASK_SPAN = 512 }; // elements whose words are made at a time: they stay 
 // The mask of one sample, a span at a time.
 typedef struct {
     RngKey key;
+    RoundKeys keys; // of it
     uint64_t sample;
     uint32_t threshold;
     float scale; // of what is kept
     bool drops;
-    uint32_t words[MASK_SPAN + 4 * LANES];
+    uint32_t words[MASK_SPAN + LANES + WORDS_TOGETHER];
 } Mask;
 
 static const uint32_t KEEP_ALL[MASK_SPAN + LANES]; // words for a probability of 0
 
 static inline void mask_open(Mask *mask, const Dropout *dropout) {
     mask->key = dropout->key;
+    round_keys(&mask->keys, mask->key);
     mask->threshold = rng_dropout_threshold(dropout->probability);
     mask->scale = 1.0f / (1.0f - dropout->probability);
     mask->drops = dropout->probability != 0;
@@ -266,9 +364,9 @@ static inline void mask_open(Mask *mask, const Dropout *dropout) {
 // Makes the words of elements [index, index + count), count <= MASK_SPAN; returns those of the first.
 static inline const uint32_t *mask_span(Mask *mask, uint64_t index, int64_t count) {
     if (!mask->drops) return KEEP_ALL;
-    int64_t first = (int64_t)(index % 4);
-    for (int64_t i = 0; i < first + count + LANES; i += 2 * LANES)
-        philox_words(mask->key, mask->sample, index / 4 + (uint64_t)i / 4, mask->words + i);
+    int64_t first = (int64_t)(index % 4), needed = first + (count + LANES - 1) / LANES * LANES;
+    for (int64_t i = 0; i < needed; i += WORDS_TOGETHER)
+        philox_words_together(&mask->keys, mask->sample, (index + (uint64_t)i) / 4, mask->words + i);
     return mask->words + first;
 }
 

@@ -32,7 +32,8 @@ enum { NUM_KINDS = sizeof KINDS / sizeof *KINDS };
     X(F64, "f64", 8, false)                                                                                  \
     X(I32, "i32", 4, false)                                                                                  \
     X(BF16, "bf16", 2, true)                                                                                 \
-    X(F16, "f16", 2, true)
+    X(F16, "f16", 2, true)                                                                                   \
+    X(U16, "u16", 2, false)
 
 #define X(dtype, ...) [dtype] = {__VA_ARGS__},
 static const struct {

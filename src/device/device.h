@@ -25,7 +25,7 @@
 #include "base/rng.h"
 #include <stdint.h>
 
-typedef enum { F32, F64, I32, BF16, F16, NUM_DTYPES } DType;
+typedef enum { F32, F64, I32, BF16, F16, U16, NUM_DTYPES } DType;
 
 // A row-major matrix in device memory. A vector is one row. data NULL: an absent optional argument.
 typedef struct {
@@ -44,7 +44,8 @@ int64_t tensor_count(Tensor x);
 size_t tensor_bytes(Tensor x);
 Tensor tensor_rows(Tensor x, int64_t first, int64_t count); // a view of some rows
 Tensor tensor_part(Tensor x, int64_t first, int64_t count); // a view of some elements, as one row
-// From a device arena. Its contents are undefined; a checking device fills it with NaN (I32: -1) each time.
+// From a device arena. Its contents are undefined; a checking device fills it with NaN (integers: all bits set)
+// each time.
 Tensor tensor_take(Arena *arena, const char *name, int64_t rows, int64_t cols, DType dtype);
 bool tensor_same_shape(Tensor a, Tensor b); // and dtype
 
@@ -369,9 +370,9 @@ typedef struct {
 void abs_max(Device *device, Stream *stream, AbsMax args);
 
 // Adds the squares of x so that neither order nor partition can change a bit: with q = (x / 2^exponent)^2,
-// which is at most 1, it adds three multiples of fixed quanta whose sum is q up to 2^-61: to sum[0] the
-// nearest multiple of 2^-20, to sum[1] that of 2^-40 to the rest, to sum[2] that of 2^-60. Adding such
-// multiples is exact for up to 2^33 elements, over ranks too. The sum of squares is
+// which is at most 1, it adds three multiples of fixed quanta whose sum is q but for less than 2^-60: to
+// sum[0] the largest multiple of 2^-20 up to q, to sum[1] that of 2^-40 up to the rest, to sum[2] that of
+// 2^-60. Adding such multiples is exact for up to 2^33 elements, over ranks too. The sum of squares is
 // (sum[0] + sum[1] + sum[2]) * 4^exponent.
 //   x F32, |x| <= 2^exponent (CHECK on the reference device), sum F64 [1, 3], +=
 // Idea: Demmel and Nguyen 2013, reproducible summation
@@ -385,7 +386,8 @@ void sum_squares(Device *device, Stream *stream, SumSquares args);
 // AdamW (Loshchilov 2019) with g = grad_scale * gradient:
 //   m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
 //   p -= lr (m/correction1 / (sqrt(v/correction2) + epsilon) + weight_decay p)
-// gradient, parameter, m and v are F32; value, when present, becomes p in its own element type.
+// gradient, m and v are F32. parameter is p in F32, and value, when present, becomes p in its own element
+// type; or parameter is U16 and value BF16: p is then kept as the two parts of bf16_split (half.h).
 typedef struct {
     Tensor gradient;
     Tensor parameter, m, v, value;

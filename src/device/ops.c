@@ -387,9 +387,10 @@ void sum_squares(Device *device, Stream *stream, SumSquares args) {
 }
 
 void adamw(Device *device, Stream *stream, AdamW args) {
-    Shape p = like_f32(args.parameter), value = p;
+    Shape f = like_f32(args.parameter), p = f, value = f;
     if (args.value.data) value.dtype = element_type(OP_ADAMW, args.value);
-    launch(device, stream, OP_ADAMW, &args, (Shape[]){p, p, p, p, optional(value)});
+    if (args.parameter.dtype == U16 && value.dtype == BF16) p.dtype = U16;
+    launch(device, stream, OP_ADAMW, &args, (Shape[]){f, p, f, f, optional(value)});
 }
 
 void add(Device *device, Stream *stream, Add args) {

@@ -1,6 +1,7 @@
 // The reference backend: each operation as the plain loops that define it, in fp64, rounded once when stored.
 // One thread. It is written to be read beside device.h; every other backend is compared with it.
 #include "device/reference.h"
+#include "base/half.h"
 #include "base/rank.h"
 #include <math.h>
 
@@ -292,12 +293,7 @@ static void reference_abs_max(const Exec *exec, const AbsMax *p) {
     store(p->max, 0, max);
 }
 
-// Rounds x to a multiple of the quantum 2^-bits: the last bit of a number near 1.5 * 2^52 quanta is one
-// quantum, so the addition rounds, to nearest even, and the subtraction is exact.
-static double round_to_quantum(double x, int bits) {
-    double shift = ldexp(1.5, 52 - bits);
-    return (x + shift) - shift;
-}
+static double round_down(double x, double quantum) { return quantum * floor(x / quantum); }
 
 static void reference_sum_squares(const Exec *exec, const SumSquares *p) {
     (void)exec;
@@ -307,24 +303,38 @@ static void reference_sum_squares(const Exec *exec, const SumSquares *p) {
         CHECK(fabs(x) <= 1, "sum_squares: x[%lld] = %g is above 2^%d", (long long)i, load(p->x, i),
               p->exponent);
         double q = x * x;
-        double high = round_to_quantum(q, 20), middle = round_to_quantum(q - high, 40);
+        double high = round_down(q, 0x1p-20), middle = round_down(q - high, 0x1p-40);
         sum[0] += high;
         sum[1] += middle;
-        sum[2] += round_to_quantum(q - high - middle, 60);
+        sum[2] += round_down(q - high - middle, 0x1p-60);
     }
+}
+
+static double load_parameter(const AdamW *p, int64_t i) {
+    const uint16_t *value = p->value.data, *remainder = p->parameter.data;
+    return p->parameter.dtype == U16 ? (double)bf16_join(value[i], remainder[i]) : load(p->parameter, i);
+}
+
+static void store_parameter(const AdamW *p, int64_t i, double x) {
+    uint16_t *value = p->value.data, *remainder = p->parameter.data;
+    if (p->parameter.dtype == U16) {
+        value[i] = bf16_split((float)x, &remainder[i]);
+        return;
+    }
+    store(p->parameter, i, x);
+    if (p->value.data) store(p->value, i, load(p->parameter, i));
 }
 
 static void reference_adamw(const Exec *exec, const AdamW *p) {
     (void)exec;
     for (int64_t i = 0; i < tensor_count(p->parameter); i++) {
-        double parameter = load(p->parameter, i), g = p->grad_scale * load(p->gradient, i);
+        double parameter = load_parameter(p, i), g = p->grad_scale * load(p->gradient, i);
         double m = p->beta1 * load(p->m, i) + (1 - p->beta1) * g;
         double v = p->beta2 * load(p->v, i) + (1 - p->beta2) * g * g;
         double step = m / p->correction1 / (sqrt(v / p->correction2) + p->epsilon);
-        store(p->parameter, i, parameter - p->lr * (step + p->weight_decay * parameter));
+        store_parameter(p, i, parameter - p->lr * (step + p->weight_decay * parameter));
         store(p->m, i, m);
         store(p->v, i, v);
-        if (p->value.data) store(p->value, i, load(p->parameter, i));
     }
 }
 

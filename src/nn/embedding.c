@@ -122,23 +122,86 @@ void loss_head_predict(Context *c, const LossHead *head, Tensor hidden, const Mi
     arena_release(c->scratch, mark);
 }
 
+// Logits exist for a chunk of tokens at a time. Chunks of the vocabulary would need the head's product
+// twice, since no gradient is known before a whole row is. Every chunk reads and writes dW once, 8 bytes an
+// element for 2 flops a token: this many tokens keep that small, whatever the model's sizes.
+enum { CHUNK_TOKENS = 512 };
+
+// As equal as can be: a short last one would pay for dW as much as a long one.
+static int64_t chunk_tokens(int64_t tokens) {
+    int64_t chunks = (tokens + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
+    return (tokens + chunks - 1) / chunks;
+}
+
+static Microbatch chunk_of(const Microbatch *mb, int64_t first, int64_t count) {
+    Microbatch chunk = *mb;
+    Tensor *cut[] = {&chunk.labels, &chunk.mask, &chunk.loss, &chunk.margin};
+    for (int i = 0; i < 4; i++)
+        if (cut[i]->data) *cut[i] = tensor_part(*cut[i], first, count);
+    return chunk;
+}
+
+// From rows of the norm's output to their losses and, in training, to this rank's summand `dx` of their
+// gradient.
+static void head_chunk(Context *c, const LossHead *head, Tensor x, Tensor dx, const Microbatch *chunk,
+                       Tensor logits_copy) {
+    ArenaMark mark = arena_mark(c->scratch);
+    int64_t width = head->output.weight->value.rows;
+    Tensor logits = tensor_take(c->scratch, "logits", x.rows, width, F32), dlogits = logits;
+    if (x.dtype != F32) dlogits = tensor_take(c->scratch, "gradient of logits", x.rows, width, x.dtype);
+    linear_forward(c, &head->output, x, (Tensor){0}, logits);
+    if (logits_copy.data) device_copy(c->device, c->stream, logits_copy, logits);
+    cross_entropy(c, head, logits, dlogits, chunk);
+    if (chunk->training) {
+        linear_input_gradient(c, &head->output, dlogits, dx);
+        linear_weight_gradient(c, &head->output, x, dlogits);
+    }
+    arena_release(c->scratch, mark);
+}
+
+// `dnorm` is absent when not training. A chunk's rows are those of all ranks, so they are gathered and summed
+// for all chunks at once.
+static void head_chunks(Context *c, const LossHead *head, Tensor norm, Tensor dnorm, const Microbatch *mb,
+                        Tensor logits_copy) {
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor x = context_whole(c, norm), dx = dnorm.data ? context_summand(c, dnorm) : dnorm;
+    int64_t step = chunk_tokens(x.rows);
+    for (int64_t first = 0; first < x.rows; first += step) {
+        int64_t count = x.rows - first < step ? x.rows - first : step;
+        Microbatch chunk = chunk_of(mb, first, count);
+        head_chunk(c, head, tensor_rows(x, first, count), dx.data ? tensor_rows(dx, first, count) : dx,
+                   &chunk, logits_copy.data ? tensor_rows(logits_copy, first, count) : logits_copy);
+    }
+    if (dnorm.data) context_sum(c, dx, dnorm);
+    arena_release(c->scratch, mark);
+}
+
+// All tokens at once, through the same operators around the product as any column-parallel linear.
+static void head_whole(Context *c, const LossHead *head, Tensor norm, Tensor dnorm, const Microbatch *mb,
+                       Tensor logits_copy) {
+    ArenaMark mark = arena_mark(c->scratch);
+    int64_t tokens = mb->sequence * mb->samples, width = head->output.weight->value.rows;
+    Tensor logits = tensor_take(c->scratch, "logits", tokens, width, F32), dlogits = logits;
+    if (norm.dtype != F32) dlogits = tensor_take(c->scratch, "gradient of logits", tokens, width, norm.dtype);
+    column_linear_forward(c, &head->output, norm, logits, false);
+    if (logits_copy.data) device_copy(c->device, c->stream, logits_copy, logits);
+    cross_entropy(c, head, logits, dlogits, mb);
+    if (dnorm.data) column_linear_backward(c, &head->output, BOTH_HALVES, norm, dlogits, dnorm);
+    arena_release(c->scratch, mark);
+}
+
 void loss_head_apply(Context *c, const LossHead *head, Tensor hidden, const Microbatch *mb,
                      Tensor logits_copy) {
     ArenaMark mark = arena_mark(c->scratch);
-    int64_t tokens = mb->sequence * mb->samples, width = head->output.weight->value.rows;
     NormStash norm;
     norm_apply(c, &head->norm, hidden, &norm, c->scratch);
-    Tensor logits = tensor_take(c->scratch, "logits", tokens, width, F32), dlogits = logits;
-    if (hidden.dtype != F32)
-        dlogits = tensor_take(c->scratch, "gradient of logits", tokens, width, hidden.dtype);
-    column_linear_forward(c, &head->output, norm.y, logits, false);
-    if (logits_copy.data) device_copy(c->device, c->stream, logits_copy, logits);
-    cross_entropy(c, head, logits, dlogits, mb);
-    if (mb->training) {
-        Tensor dnorm =
-            tensor_take(c->scratch, "gradient of final norm", hidden.rows, hidden.cols, hidden.dtype);
-        column_linear_backward(c, &head->output, BOTH_HALVES, norm.y, dlogits, dnorm);
-        norm_gradient(c, &head->norm, &norm, dnorm, (Tensor){0}, hidden);
-    }
+    Tensor dnorm = {0};
+    if (mb->training)
+        dnorm = tensor_take(c->scratch, "gradient of final norm", hidden.rows, hidden.cols, hidden.dtype);
+    if (c->mode.whole_logits)
+        head_whole(c, head, norm.y, dnorm, mb, logits_copy);
+    else
+        head_chunks(c, head, norm.y, dnorm, mb, logits_copy);
+    if (mb->training) norm_gradient(c, &head->norm, &norm, dnorm, (Tensor){0}, hidden);
     arena_release(c->scratch, mark);
 }

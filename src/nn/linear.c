@@ -86,19 +86,16 @@ Dropout microbatch_dropout(const Context *c, const Microbatch *mb, RngKey key, f
 
 // ---- products --------------------------------------------------------------------------------------
 
-// y = x W^T (+ bias)
-static void product_forward(Context *c, const Linear *l, Tensor x, Tensor bias, Tensor y) {
+void linear_forward(Context *c, const Linear *l, Tensor x, Tensor bias, Tensor y) {
     matmul(c->device, c->stream,
            (Matmul){.a = x, .b = l->weight->value, .bias = bias, .d = y, .transpose_b = true});
 }
 
-// dx = dy W
-static void product_backward(Context *c, const Linear *l, Tensor dy, Tensor dx) {
+void linear_input_gradient(Context *c, const Linear *l, Tensor dy, Tensor dx) {
     matmul(c->device, c->stream, (Matmul){.a = dy, .b = l->weight->value, .d = dx});
 }
 
-// dW += dy^T x
-static void product_weight(Context *c, const Linear *l, Tensor x, Tensor dy) {
+void linear_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
     matmul(c->device, c->stream,
            (Matmul){.a = dy, .b = x, .d = l->weight->grad, .transpose_a = true, .accumulate = true});
 }
@@ -109,7 +106,7 @@ static void bias_gradient(Context *c, const Linear *l, Tensor dy) {
 
 void column_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y, bool with_bias) {
     ArenaMark mark = arena_mark(c->scratch);
-    product_forward(c, l, context_whole(c, x), with_bias ? param_value(l->bias) : (Tensor){0}, y);
+    linear_forward(c, l, context_whole(c, x), with_bias ? param_value(l->bias) : (Tensor){0}, y);
     arena_release(c->scratch, mark);
 }
 
@@ -117,19 +114,19 @@ void column_linear_backward(Context *c, const Linear *l, Halves halves, Tensor x
     ArenaMark mark = arena_mark(c->scratch);
     if (halves & INPUT_HALF) {
         Tensor mine = context_summand(c, dx);
-        product_backward(c, l, dy, mine);
+        linear_input_gradient(c, l, dy, mine);
         context_sum(c, mine, dx);
         bias_gradient(c, l, dy);
         arena_release(c->scratch, mark);
     }
-    if (halves & WEIGHT_HALF) product_weight(c, l, context_whole(c, x), dy);
+    if (halves & WEIGHT_HALF) linear_weight_gradient(c, l, context_whole(c, x), dy);
     arena_release(c->scratch, mark);
 }
 
 void row_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y) {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor mine = context_summand(c, y);
-    product_forward(c, l, x, (Tensor){0}, mine);
+    linear_forward(c, l, x, (Tensor){0}, mine);
     context_sum(c, mine, y);
     arena_release(c->scratch, mark);
 }
@@ -138,10 +135,10 @@ void row_linear_backward(Context *c, const Linear *l, Halves halves, Tensor x, T
     ArenaMark mark = arena_mark(c->scratch);
     Tensor all = context_whole(c, dy);
     if (halves & INPUT_HALF) {
-        product_backward(c, l, all, dx);
+        linear_input_gradient(c, l, all, dx);
         bias_gradient(c, l, dy);
     }
-    if (halves & WEIGHT_HALF) product_weight(c, l, x, all);
+    if (halves & WEIGHT_HALF) linear_weight_gradient(c, l, x, all);
     arena_release(c->scratch, mark);
 }
 

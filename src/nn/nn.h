@@ -49,6 +49,7 @@ typedef struct {
     Recompute recompute;
     int recompute_layers;
     bool distribute_saved; // those inputs are kept in shares of T/t rows
+    bool whole_logits;     // of all tokens of a microbatch at once, as other programs make them
 } ModelMode;
 
 int model_groups(const ModelShape *shape); // groups, or heads
@@ -251,6 +252,11 @@ typedef struct {
 Linear column_linear_declare(const Builder *builder, LinearSpec spec);
 Linear row_linear_declare(const Builder *builder, LinearSpec spec);
 
+// The products of the local share alone, without messages: y = x W^T (+ bias), dx = dy W, dW += dy^T x.
+void linear_forward(Context *context, const Linear *linear, Tensor x, Tensor bias, Tensor y);
+void linear_input_gradient(Context *context, const Linear *linear, Tensor dy, Tensor dx);
+void linear_weight_gradient(Context *context, const Linear *linear, Tensor x, Tensor dy);
+
 // x [T', I] -> y [T, O/t], in E or F32.   Stash: x (the caller's).   with_bias false leaves the bias to the
 // next, fused operation.   Collective over tp with sequence parallelism.
 void column_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor y, bool with_bias);
@@ -358,11 +364,12 @@ typedef struct {
 } LossHead;
 
 LossHead loss_head_declare(const Builder *builder);
-// Final norm, logits and vocabulary-parallel cross-entropy of hidden [T', H]; the logits never leave the rank
-// that made them and never outlive the call: in training the gradients of the head's weights are accumulated
-// here too, and `hidden` is replaced by its own gradient. microbatch->loss and ->margin receive theirs.
-// `logits` (may be absent) receives a copy, F32 [T, V/t]. Collective over tp: MAX of T values, SUM of 2T
-// values, and the operators around a column-parallel linear.
+// Final norm, logits and vocabulary-parallel cross-entropy of hidden [T', H], a chunk of tokens at a time:
+// the logits never exist whole (but see ModelMode), never leave the rank that made them and never outlive the
+// call: in training the gradients of the head's weights are accumulated here too, and `hidden` is replaced by
+// its own gradient. microbatch->loss and ->margin receive theirs. `logits` (may be absent) receives a copy,
+// F32 [T, V/t]. Collective over tp: for each chunk of C tokens MAX of C values and SUM of 2C values, and the
+// operators around a column-parallel linear.
 void loss_head_apply(Context *context, const LossHead *head, Tensor hidden, const Microbatch *microbatch,
                      Tensor logits);
 // What comes next: final norm and logits of the last position of each sequence alone, F32 [B, V/t].

@@ -250,14 +250,16 @@ static Status init_local(void *self, const Param *p, float *local) {
     return OK;
 }
 
-// `half` has room for as many elements.
+// In bf16 as the optimizer does that keeps the rest of the number, on whichever rank. `half` has room for as
+// many elements.
 static void upload_rounded(Device *device, Tensor value, const float *local, uint16_t *half) {
     if (value.dtype == F32) {
         device_upload(device, device_stream(device), value, local);
         return;
     }
+    uint16_t remainder;
     for (int64_t i = 0; i < tensor_count(value); i++)
-        half[i] = value.dtype == BF16 ? bf16_of_f32(local[i]) : f16_of_f32(local[i]);
+        half[i] = value.dtype == BF16 ? bf16_split(local[i], &remainder) : f16_of_f32(local[i]);
     device_upload(device, device_stream(device), value, half);
 }
 

@@ -1,3 +1,4 @@
+#include "base/half.h"
 #include "parallel/parallel.h"
 #include <math.h>
 #include <stdlib.h>
@@ -26,8 +27,8 @@ static Tensor shard_part(Tensor state, const Bucket *b, Piece piece) {
 
 // ---- life ---------------------------------------------------------------------------------------
 
-static Tensor take_zeros(const Context *c, Arena *arena, const char *name, int64_t count) {
-    Tensor x = tensor_take(arena, name, 1, count, F32);
+static Tensor take_zeros(const Context *c, Arena *arena, const char *name, int64_t count, DType dtype) {
+    Tensor x = tensor_take(arena, name, 1, count, dtype);
     device_zero(c->device, c->stream, x);
     return x;
 }
@@ -37,10 +38,14 @@ static void take_shard(Optimizer *o, Arena *arena, int i) {
     const Bucket *b = &o->buckets->items[i];
     Tensor values = o->params->chunks[b->chunk].values;
     ShardState *shard = &o->shards[i];
-    shard->main = values.dtype == F32 ? tensor_part(values, b->shard_begin, b->shard_count)
-                                      : take_zeros(c, arena, "fp32 parameters", b->shard_count);
-    shard->m = take_zeros(c, arena, "AdamW first moment", b->shard_count);
-    shard->v = take_zeros(c, arena, "AdamW second moment", b->shard_count);
+    if (values.dtype == F32)
+        shard->main = tensor_part(values, b->shard_begin, b->shard_count);
+    else if (values.dtype == BF16)
+        shard->main = take_zeros(c, arena, "fp32 parameters beyond bf16", b->shard_count, U16);
+    else
+        shard->main = take_zeros(c, arena, "fp32 parameters", b->shard_count, F32);
+    shard->m = take_zeros(c, arena, "AdamW first moment", b->shard_count, F32);
+    shard->v = take_zeros(c, arena, "AdamW second moment", b->shard_count, F32);
 }
 
 Status optimizer_create(Optimizer *o, Context *context, Comm *world, const Params *params,
@@ -74,12 +79,24 @@ Status optimizer_visit(const Optimizer *o, VisitPart *visit, void *self) {
             OwnedPart part = {p,
                               piece.begin - p->offset,
                               piece.count,
+                              flat_part(o->params->chunks[b->chunk].values, piece),
                               shard_part(o->shards[i].main, b, piece),
                               shard_part(o->shards[i].m, b, piece),
                               shard_part(o->shards[i].v, b, piece)};
             TRY(visit(self, &part));
         }
     return OK;
+}
+
+// A bf16 run keeps the remainders alone: params_fill rounds the values as bf16_split does.
+static void write_remainders(const Context *c, Tensor main, const float *from) {
+    enum { BLOCK = 4096 };
+    uint16_t remainders[BLOCK];
+    for (int64_t first = 0, count; first < tensor_count(main); first += count) {
+        count = tensor_count(main) - first < BLOCK ? tensor_count(main) - first : BLOCK;
+        for (int64_t i = 0; i < count; i++) (void)bf16_split(from[first + i], &remainders[i]);
+        device_upload(c->device, c->stream, tensor_part(main, first, count), remainders);
+    }
 }
 
 void optimizer_write_main(void *optimizer, const Param *p, const float *local) {
@@ -89,8 +106,12 @@ void optimizer_write_main(void *optimizer, const Param *p, const float *local) {
         const Bucket *b = &o->buckets->items[i];
         Piece piece = owned_piece(o, b, p);
         if (piece.count <= 0) continue;
-        device_upload(c->device, c->stream, shard_part(o->shards[i].main, b, piece),
-                      local + (piece.begin - p->offset));
+        const float *from = local + (piece.begin - p->offset);
+        Tensor main = shard_part(o->shards[i].main, b, piece);
+        if (main.dtype == U16)
+            write_remainders(c, main, from);
+        else
+            device_upload(c->device, c->stream, main, from);
     }
 }
 

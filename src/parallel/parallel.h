@@ -114,8 +114,9 @@ typedef struct {
     double clip; // global norm above which gradients are scaled down; 0: never
 } AdamOptions;
 
-// The shard of one bucket that this rank steps. F32 [1, shard_count] each; in an fp32 run `main` is the
-// value.
+// The shard of one bucket that this rank steps: [1, shard_count] each, moments in F32. The fp32 parameter is
+// the value itself in an fp32 run, beside it (F32) in an fp16 run; of a bf16 run `main` is what bf16_split
+// leaves out of the value (U16), since a copy would hold the value's 16 bits again.
 typedef struct {
     Tensor main, m, v;
 } ShardState;
@@ -132,17 +133,18 @@ typedef struct {
     int64_t steps;      // done so far
 } Optimizer;
 
-// Takes the state from `arena`, all zeros: per parameter 12 bytes (fp32 parameters: 8), over dp with shards.
+// Takes the state from `arena`, all zeros: per parameter 8 bytes, in bf16 10, in fp16 12; over dp with
+// shards.
 // `world` must hold exactly the ranks of the run.   ERR_OS without host memory.
 Status optimizer_create(Optimizer *optimizer, Context *context, Comm *world, const Params *params,
                         const Buckets *buckets, Arena *arena, AdamOptions options);
 void optimizer_destroy(Optimizer *optimizer);
 // A stretch of a parameter's local share whose state this rank keeps: elements [begin, begin + count) of the
-// share; main, m and v are F32 [1, count].
+// share; value, and main, m and v as in ShardState, are [1, count].
 typedef struct {
     const Param *param;
     int64_t begin, count;
-    Tensor main, m, v;
+    Tensor value, main, m, v;
 } OwnedPart;
 // Calls `visit` for every such stretch, bucket by bucket, until it fails. Those of all ranks of a dp group
 // make up their chunks; without shards every one has all.

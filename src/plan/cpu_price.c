@@ -121,9 +121,9 @@ static double price_of_bytes(const Machine *machine, const char *name, double by
     return price(machine, &terms, F32, ranks, seconds_of_bytes(machine, bytes));
 }
 
-// Gradients are fp32 in every precision; of weights narrower than that AdamW keeps an fp32 copy.
+// Gradients are fp32 in every precision. Of fp16 weights AdamW keeps an fp32 copy; bf16 ones are half of theirs.
 double price_step_cpu(const Machine *machine, double parameters, double stepped, DType dtype, int ranks) {
-    double value = dtype == F32 ? 0 : (double)dtype_bytes(dtype);
+    double value = dtype == F16 ? (double)dtype_bytes(dtype) : 0;
     return price_of_bytes(machine, "zero", 4 * parameters, ranks) +
            price_of_bytes(machine, device_op_name(OP_ABS_MAX), 4 * stepped, ranks) +
            price_of_bytes(machine, device_op_name(OP_SUM_SQUARES), 4 * stepped, ranks) +

@@ -115,7 +115,9 @@ static State state_of(const Site *site, const Candidate *c) {
     const Stack *stack = site->stack;
     double weight = (double)dtype_bytes(c->dtype), gradient = stack->state_bytes - weight;
     double cut = stack->sharded_bytes, shares = (double)c->grid.dp * c->context;
-    if (is_own(site) || c->dtype == F32) gradient = 4, cut = weight == 4 ? 8 : 12;
+    // Moments, and the fp32 weight: the value itself, what a bf16 value leaves out of it, or all of it.
+    static const double kept[NUM_DTYPES] = {[F32] = 8, [BF16] = 10, [F16] = 12};
+    if (is_own(site) || c->dtype == F32) gradient = 4, cut = kept[c->dtype];
     if (c->dtype == BF16) gradient += site->constants.bf16_sum_bytes, cut -= site->constants.bf16_sum_bytes;
     gradient = fmax(gradient, 0), cut = fmax(cut, 0);
     return (State){.weight = c->zero_stage >= 3 ? weight / shares : weight,

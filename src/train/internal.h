@@ -122,6 +122,8 @@ typedef struct {
     double formula, replay;               // bubble over the ideal time; formula NaN: there is none
     double waited;                        // share of the pipeline's wall time, mean over ranks
     int busy_threads, cores;              // threads of all ranks on this machine, processors of it
+    double resident_bytes;                // peak of all ranks, the program and its libraries included
+    double predicted_bytes;               // what `trireme memory` says of all ranks
 } RunSummary;
 void reporter_summary(Reporter *reporter, const RunSummary *summary);
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 typedef struct {
@@ -363,12 +364,21 @@ static double replayed_bubble(TrainingRun *run) {
     return bubble;
 }
 
+// Ranks that are threads of one process are counted once.
+static double resident_bytes(const Comm *world) {
+    struct rusage used;
+    if (!comm_launcher_ranks() && comm_rank(world) > 0) return 0;
+    return getrusage(RUSAGE_SELF, &used) == 0 ? 1024.0 * (double)used.ru_maxrss : 0;
+}
+
 static void sum_up(TrainingRun *run) {
     const RunShape *shape = &run->options->shape;
     ScheduleSpec spec = engine_schedule_spec(&run->spec, run->spec.num_microbatches);
     PipelineTimes times = engine_times(run->engine);
     double waits[2] = {times.wait_s, times.total_s};
     comm_all_reduce_host(run->world, waits, 2, REDUCE_SUM);
+    double memory[2] = {resident_bytes(run->world), (double)engine_memory(run->engine)->total};
+    comm_all_reduce_host(run->world, memory, 2, REDUCE_SUM);
     RunSummary summary = {
         .iterations = run->control.iteration - run->first,
         .skipped = run->skipped,
@@ -379,6 +389,8 @@ static void sum_up(TrainingRun *run) {
         .waited = waits[1] > 0 ? waits[0] / waits[1] : 0,
         .busy_threads = run->job->ranks_here * run->spec.threads,
         .cores = (int)sysconf(_SC_NPROCESSORS_ONLN),
+        .resident_bytes = memory[0],
+        .predicted_bytes = memory[1],
     };
     if (run->reporter) reporter_summary(run->reporter, &summary);
 }

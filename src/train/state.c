@@ -21,8 +21,8 @@ static int64_t duty(const OwnedPart *part, int replicas, int k) {
     return k < replicas && part->count >= width * replicas ? at / width * width : at;
 }
 
-static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, Tensor owned,
-                      const float *data) {
+// `numbers` says where the first element of the part is.
+static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, Slice numbers) {
     const ParamSpec *spec = &part->param->spec;
     ParamRect rects[MOST_PARAM_RECTS];
     Context *c = g->context;
@@ -31,15 +31,38 @@ static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, Te
         g->state->bytes += rects[i].rows * rects[i].cols * (int64_t)sizeof(float);
         int at = g->state->count++;
         if (!g->capacity) continue;
-        CHECK(at < g->capacity && owned.data, "more slices than were counted");
+        CHECK(at < g->capacity, "more slices than were counted");
+        int64_t offset = rects[i].local - part->begin;
         Slice *slice = &g->state->items[at];
         *slice = (Slice){.rows = spec->real_rows,
                          .cols = spec->cols,
                          .rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols},
-                         .data = data + (rects[i].local - part->begin),
                          .stride = rects[i].stride};
+        if (numbers.data)
+            slice->data = numbers.data + offset;
+        else
+            slice->values = numbers.values + offset, slice->remainders = numbers.remainders + offset;
         state_tensor_name(which, spec->name, slice->tensor);
     }
+}
+
+// Where host code finds the elements: in the device's memory, or downloaded to `copy`.
+static const void *on_host(const Gathering *g, Tensor x, void *copy) {
+    Context *c = g->context;
+    if (!g->copied) return device_address(c->device, x.data);
+    device_download(c->device, c->stream, copy, x);
+    return copy;
+}
+
+// A copy keeps values and remainders apart, one after the other, in the room of as many floats.
+static Slice numbers_of(Gathering *g, Tensor owned, Tensor value) {
+    int64_t count = tensor_count(owned);
+    float *copy = g->copied ? g->state->memory + g->used : NULL;
+    g->used += count;
+    if (owned.dtype == F32) return (Slice){.data = on_host(g, owned, copy)};
+    uint16_t *halves = (uint16_t *)copy;
+    return (Slice){.values = on_host(g, value, halves),
+                   .remainders = on_host(g, owned, g->copied ? halves + count : NULL)};
 }
 
 // One rank's copy of what several hold is enough; a tied copy is its original.
@@ -53,16 +76,13 @@ static Status gather_part(void *self, const OwnedPart *whole) {
     Tensor all[NUM_STATE_TENSORS] = {whole->main, whole->m, whole->v};
     for (StateTensor t = 0; t < (g->moments ? NUM_STATE_TENSORS : STATE_WEIGHT + 1); t++) {
         if (part.count <= 0) break;
-        Tensor owned = tensor_part(all[t], from, part.count);
-        float *data = NULL;
-        if (g->capacity && g->copied) {
-            data = g->state->memory + g->used;
-            device_download(c->device, c->stream, data, owned);
-        } else if (g->capacity) {
-            data = device_address(c->device, owned.data);
-        }
-        g->used += part.count;
-        add_rects(g, &part, t, owned, data);
+        Slice numbers = {0};
+        if (g->capacity)
+            numbers = numbers_of(g, tensor_part(all[t], from, part.count),
+                                 tensor_part(whole->value, from, part.count));
+        else
+            g->used += part.count;
+        add_rects(g, &part, t, numbers);
     }
     return OK;
 }

@@ -1,0 +1,149 @@
+// The optimizer's kernels of one instruction set and element type: one pass over flat memory each, in blocks
+// that OpenMP hands out.
+#include "device/cpu.h"
+#include "device/cpu_vector.h"
+
+static float *vector(Tensor x) { return x.data; } // of F32
+static int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
+
+// Comparisons with NaN are false, so whatever is not finite becomes infinity.
+static float abs_max_of(const float *x, int64_t count) {
+    Floats most = {0};
+    for (int64_t i = 0; i < count; i += LANES) {
+        Floats size = (Floats)((Ints)load(x + i, count - i) & 0x7fffffff);
+        size = choose(size <= 0x1.fffffep127f, size, splat(INFINITY));
+        most = choose(size > most, size, most);
+    }
+    return max_lanes(most);
+}
+
+void CPU_NAME(cpu_abs_max)(const Exec *exec, const AbsMax *p) {
+    int64_t count = tensor_count(p->x);
+    float max = vector(p->max)[0];
+#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static) reduction(max : max)
+    for (int64_t first = 0; first < count; first += FLAT_BLOCK) {
+        float found = abs_max_of(vector(p->x) + first, at_most(FLAT_BLOCK, count - first));
+        max = found > max ? found : max;
+    }
+    vector(p->max)[0] = max;
+}
+
+// Sums, modulo 2^64, of whole numbers n, of n / 2^20 and of n / 2^40, both rounded down: what they say of the
+// digits of n to the base 2^20 is exact as long as the sums of those fit.
+typedef struct {
+    uint64_t all, middle, high;
+} DigitSums;
+
+typedef struct {
+    Wides all, middle, high;
+} DigitLanes;
+
+static inline void add_squares(DigitLanes *sums, Doubles v) {
+    Wides n = (Wides) __builtin_convertvector(v * v, Longs);
+    sums->all += n;
+    sums->middle += n >> 20;
+    sums->high += n >> 40;
+}
+
+// Of the squares of x / 2^exponent, in units of 2^-60; `scale` is 2^(30 - exponent).
+static DigitSums sum_squares_of(const float *x, int64_t count, double scale) {
+    DigitLanes lanes = {0};
+    int64_t whole = count - count % DOUBLE_LANES;
+    for (int64_t i = 0; i < whole; i += DOUBLE_LANES)
+        add_squares(&lanes, load_doubles(x + i, DOUBLE_LANES) * scale);
+    if (whole < count) add_squares(&lanes, load_doubles(x + whole, count - whole) * scale);
+    DigitSums sums = {0};
+    for (int lane = 0; lane < DOUBLE_LANES; lane++)
+        sums.all += lanes.all[lane], sums.middle += lanes.middle[lane], sums.high += lanes.high[lane];
+    return sums;
+}
+
+// All additions are exact, so their order is of no interest.
+void CPU_NAME(cpu_sum_squares)(const Exec *exec, const SumSquares *p) {
+    int64_t count = tensor_count(p->x);
+    double scale = ldexp(1, 30 - p->exponent), *sums = p->sum.data;
+    uint64_t all = 0, middle = 0, high = 0;
+#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static) reduction(+ : all, middle, high)
+    for (int64_t first = 0; first < count; first += FLAT_BLOCK) {
+        DigitSums one = sum_squares_of(vector(p->x) + first, at_most(FLAT_BLOCK, count - first), scale);
+        all += one.all, middle += one.middle, high += one.high;
+    }
+    sums[0] += 0x1p-20 * (double)high;
+    sums[1] += 0x1p-40 * (double)(middle - (high << 20));
+    sums[2] += 0x1p-60 * (double)(all - (middle << 20));
+}
+
+// ---- AdamW ------------------------------------------------------------------------------------------------
+
+// The factors of a step, each rounded to fp32 once.
+typedef struct {
+    float scale, beta1, rest1, correct1, beta2, rest2, correct2, epsilon, lr, decay;
+} Factors;
+
+static Factors factors_of(const AdamW *p) {
+    return (Factors){.scale = (float)p->grad_scale,
+                     .beta1 = (float)p->beta1,
+                     .rest1 = (float)(1 - p->beta1),
+                     .correct1 = (float)(1 / p->correction1),
+                     .beta2 = (float)p->beta2,
+                     .rest2 = (float)(1 - p->beta2),
+                     .correct2 = (float)(1 / p->correction2),
+                     .epsilon = (float)p->epsilon,
+                     .lr = (float)p->lr,
+                     .decay = (float)p->weight_decay};
+}
+
+// The fp32 parameters from element `at` on; where they are `split`, bf16_join of half.h.
+static inline Floats load_parameter(const AdamW *p, bool split, int64_t at, int64_t left) {
+    if (!split) return load(vector(p->parameter) + at, left);
+    Words value = (Words)load_as(BF16, (const uint16_t *)p->value.data + at, left, 0);
+    Ints remainder = (Ints)load_as(BF16, (const uint16_t *)p->parameter.data + at, left, 0) >> 16;
+    return (Floats)(value + (Words)remainder);
+}
+
+static inline void store_halves(void *to, int64_t at, int64_t left, Halves x) {
+    memcpy((uint16_t *)to + at, &x, (size_t)at_most(left, LANES) * sizeof(uint16_t));
+}
+
+static inline void store_parameter(const AdamW *p, bool split, int64_t at, int64_t left, Floats x) {
+    if (split) {
+        Words bits = (Words)choose(x == x, x, splat(NAN));
+        store_halves(p->value.data, at, left, high_halves(bits + 0x8000));
+        store_halves(p->parameter.data, at, left, high_halves(bits << 16));
+        return;
+    }
+    store(vector(p->parameter) + at, left, x);
+    if (p->value.data) store_e((Element *)p->value.data + at, left, x);
+}
+
+static inline void adamw_vector(const AdamW *p, const Factors *f, bool split, int64_t at, int64_t left) {
+    float *m = vector(p->m) + at, *v = vector(p->v) + at;
+    Floats g = load(vector(p->gradient) + at, left) * f->scale, old = load_parameter(p, split, at, left);
+    Floats new_m = load(m, left) * f->beta1 + g * f->rest1;
+    Floats new_v = load(v, left) * f->beta2 + g * g * f->rest2;
+    Floats step = new_m * f->correct1 / (square_root(new_v * f->correct2) + f->epsilon);
+    store(m, left, new_m);
+    store(v, left, new_v);
+    store_parameter(p, split, at, left, old - f->lr * (step + f->decay * old));
+}
+
+static inline void adamw_block(const AdamW *p, bool split, int64_t first, int64_t end) {
+    const AdamW own = *p; // nothing that is stored can change it
+    const Factors factors = factors_of(p);
+    int64_t at = first;
+    for (; at + LANES <= end; at += LANES) adamw_vector(&own, &factors, split, at, LANES);
+    if (at < end) adamw_vector(&own, &factors, split, at, end - at);
+}
+
+void CPU_NAME(cpu_adamw)(const Exec *exec, const AdamW *p) {
+    int64_t count = tensor_count(p->parameter);
+    bool split = p->parameter.dtype == U16;
+#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static)
+    for (int64_t first = 0; first < count; first += FLAT_BLOCK) {
+        int64_t end = at_most(first + FLAT_BLOCK, count);
+        if (split)
+            adamw_block(p, true, first, end);
+        else
+            adamw_block(p, false, first, end);
+    }
+}
