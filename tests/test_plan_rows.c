@@ -63,7 +63,10 @@ static void loose_tables_are_refused(void) {
         const char *text, *says;
     } BAD[] = {{"", "empty"},
                {"\n\n", "empty"},
-               {"a,b\n1\n", "line 2: 1 cells"},
+               {"a,b\n1\n", "line 2: 1 cells; the first line names 2 columns, and 'b' is missing"},
+               {"a,b,c\n1,2,3\n1,2",
+                "line 3: 2 cells; the first line names 3 columns, and 'c' is missing: the file"},
+               {"a,b,c\n1,\"\n\"\n1,2,3\n", "line 2: 2 cells"},
                {"a,b\n\n1,2,3\n", "line 3: 3 cells"},
                {"a,b\n1,2\"3\n", "line 2: a quote inside"},
                {"a,b\n\"1\"2,3\n", "line 2: a quote inside"},
@@ -185,6 +188,26 @@ static void runs_without_room_and_fp8(void) {
     EXPECT_OK(read_one(" precision=fp8", &rows));
     EXPECT(rows.count == 0 && rows.refused == 1, "%d rows, %d refused", rows.count, rows.refused);
     plan_rows_free(&rows);
+}
+
+// However a file is cut off, no part of a row is taken for a row.
+static void files_cut_off_say_where(void) {
+    static const char *const FILE_TEXT =
+        "layers,hidden,heads,vocab,seq,tp,pp,dp,global_batch,step_s,note\n24,2304,24,51200,2048,1,1,32,512,3.5,x\n";
+    size_t first = strcspn(FILE_TEXT, "\n") + 1, note = strlen(FILE_TEXT) - strlen("x\n");
+    for (size_t size = 0; size < note; size++) {
+        char text[200] = "";
+        PlanRows rows;
+        memcpy(text, FILE_TEXT, size);
+        Status status = plan_rows_read(&rows, file_of("cut.csv", text));
+        const char *says = !size                              ? "empty"
+                           : size < first - strlen(",note\n") ? "line 1: no column"
+                           : size <= first                    ? "line 1 names the columns, and no row follows"
+                                                              : "is missing: the file ends there";
+        EXPECT(status == ERR_DATA && strstr(fail_message(), says), "%zu bytes: %d %s", size, status,
+               status == OK ? "" : fail_message());
+        if (status == OK) plan_rows_free(&rows);
+    }
 }
 
 // What the rule makes of what is open.
@@ -376,6 +399,7 @@ int main(int argc, char **argv) {
                                       {"csv: loose tables are refused", loose_tables_are_refused},
                                       {"rows say what was run", rows_say_what_was_run},
                                       {"wrong rows are refused", wrong_rows_are_refused},
+                                      {"files that are cut off say where", files_cut_off_say_where},
                                       {"runs without room, and fp8", runs_without_room_and_fp8},
                                       {"open choices follow the rule", open_choices_follow_the_rule},
                                       {"rows find their machines", rows_find_their_machines},

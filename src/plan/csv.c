@@ -78,6 +78,17 @@ static Status read_cell(Reader *r) {
 
 // ---- rows ---------------------------------------------------------------------------------------
 
+// A file that was cut off ends so: what is missing is named.
+static Status wrong_width(const Reader *r, int line, size_t cells) {
+    const CsvTable *t = r->table;
+    bool cut = r->at == r->end && r->line == line;
+    if (cells > (size_t)t->columns)
+        return fail(ERR_DATA, "%s: line %d: %zu cells; the first line names %d columns", r->path, line, cells,
+                    t->columns);
+    return fail(ERR_DATA, "%s: line %d: %zu cells; the first line names %d columns, and '%.40s' is missing%s",
+                r->path, line, cells, t->columns, t->cells[cells], cut ? ": the file ends there" : "");
+}
+
 // A row, unless the line is empty.
 static Status read_row(Reader *r) {
     CsvTable *t = r->table;
@@ -93,9 +104,7 @@ static Status read_row(Reader *r) {
     }
     if (cells > MOST_COLUMNS) return wrong(r, "more than 1000 cells");
     if (!before) t->columns = (int)cells;
-    if (cells != (size_t)t->columns)
-        return fail(ERR_DATA, "%s: line %d: %zu cells; the first line names %d columns", r->path, start,
-                    cells, t->columns);
+    if (cells != (size_t)t->columns) return wrong_width(r, start, cells);
     t->lines[before / cells] = start;
     return OK;
 }

@@ -11,8 +11,9 @@ typedef struct {
     int rows, columns;
 } CsvTable;
 
-// ERR_DATA for a line with more or fewer cells than there are columns, a quote in the wrong place, NUL bytes,
-// a CR alone, a name twice. Empty lines are passed over. The caller frees.
+// ERR_DATA for a line with more or fewer cells than there are columns (of a file that was cut off: the first
+// column that is missing), a quote in the wrong place, NUL bytes, a CR alone, a name twice. Empty lines are
+// passed over. The caller frees.
 Status csv_read(CsvTable *table, const char *path);
 void csv_free(CsvTable *table);
 int csv_column(const CsvTable *table, const char *name); // -1: absent

@@ -286,7 +286,8 @@ typedef struct {
 // chunk where that divides, else one, and a single chunk where the microbatches do not divide by p; attention
 // is fused; no recomputation, but of every layer where attention is not fused; sequence parallelism where
 // tensor-parallel messages overlap, which needs it.
-// ERR_DATA with line and column for what is missing, no number, or contradicts itself.
+// ERR_DATA with line and column for what is missing, no number, or contradicts itself, and for a file without
+// rows; one whose rows are all in fp8 has none left.
 Status plan_rows_read(PlanRows *rows, const char *path);
 // One row more, from what `trireme train --metrics FILE` wrote: the median of its step times without the
 // first tenth of them. The file does not say what was run: model and candidate do, and steps of another batch

@@ -333,6 +333,8 @@ static Status find_columns(Source *s) {
 static Status read_rows(PlanRows *rows, const CsvTable *table, const char *path) {
     Source source = {.table = table, .path = path};
     TRY(find_columns(&source));
+    if (!table->rows)
+        return fail(ERR_DATA, "%s: line %d names the columns, and no row follows", path, table->lines[0]);
     for (; source.row < table->rows; source.row++) {
         PlanRow row = {0};
         if (!strcmp(cell(&source, COLUMN_precision), "fp8")) {
