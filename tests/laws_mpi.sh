@@ -7,6 +7,7 @@ laws=$1
 covering=${1%_laws}_covering
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+export TMPDIR=$folder # a session folder that is not shared: see mpirun.sh
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 compare() { # RANKS WHAT PROGRAM before and after TRANSPORT...

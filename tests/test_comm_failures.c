@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -214,6 +215,14 @@ typedef struct {
     char said[20000];
 } Outcome;
 
+// For mpirun's session, which side by side must not be shared: see mpirun.sh.
+static void set_own_folder(const char *said) {
+    char folder[600];
+    snprintf(folder, sizeof folder, "%s.mpi", said);
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST) _exit(125);
+    setenv("TMPDIR", folder, 1);
+}
+
 static void become_case(const char *name, const char *transport, const char *said) {
     int file = open(said, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(file, STDOUT_FILENO);
@@ -223,6 +232,7 @@ static void become_case(const char *name, const char *transport, const char *sai
     snprintf(pids, sizeof pids, "%s/pids", harness_folder());
     setenv("TRIREME_TEST_PIDS", pids, 1);
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1); // jobs that are ended do not clean up
+    set_own_folder(said);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     if (!strcmp(transport, "threads"))

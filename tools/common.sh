@@ -37,13 +37,15 @@ cores() { nproc 2>/dev/null || echo 1; }
 configure_and_build() {
     local folder=$1 label=$2
     shift 2
-    quietly "$label" configure_and_build_aloud "$folder" "$@" ||
+    quietly "$label" configure_and_build_aloud "$folder" all "$@" ||
         die 1 "$label failed; the compiler's output is above." \
             "After a change of compiler or machine: rm -rf $folder"
 }
 
+# configure_and_build_aloud FOLDER TARGETS CMAKE_OPTION...
 configure_and_build_aloud() {
-    local folder=$1
-    shift
-    cmake -S . -B "$folder" -G Ninja "$@" && ninja -C "$folder" -j "$(cores)"
+    local folder=$1 targets
+    read -rd '' -a targets <<<"$2" || true
+    shift 2
+    cmake -S . -B "$folder" -G Ninja "$@" && ninja -C "$folder" -j "$(cores)" "${targets[@]}"
 }
