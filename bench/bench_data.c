@@ -115,5 +115,5 @@ int main(int argc, char **argv) {
                                         "out.bin",  "out.idx",     "out.tokenizer.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) unlink(path_of(names[i]));
     rmdir(folder);
-    return status;
+    return (int)status;
 }

@@ -1,134 +1,42 @@
-// How fast the cpu backend is, against what this machine can do: multiply-adds from registers, of the
-// element type if there is a unit for it, and y += x in memory.
+// Every operation of the cpu backend at the shapes of GPT-2 124M (H 768, 12 heads of 64, V 50304) with 1024
+// tokens, as a share of what bounds it on this machine (ceilings.h); other operations than products get more
+// rows, so that they run from memory and not from a cache.
 //
 //   bench_device [--threads N] [--dtype f32|bf16|f16] [--json FILE]
 //
-// Shapes are those of GPT-2 124M (H 768, 12 heads of 64, V 50304) with 1024 tokens; elementwise
-// operations get more rows, so that they run from memory and not from a cache. A time is the median of
-// its repetitions: processor time for one thread, which other programs disturb less, and wall time for
-// several. The last column says how many times faster than in f32 a row is, when f32 was measured before
-// it.
+// Products and attention are told beside multiply-adds from registers and the best product; attention in
+// full, as models count it, and by the causal half of it. The others beside memory, and beside themselves
+// from the cache of a core: one that is far from the first and near the second is bound by its arithmetic.
+// Medians: processor time for one thread, which other programs disturb less, and wall time for several.
+#include "base/cores.h"
+#include "base/half.h"
 #include "base/text.h"
+#include "ceilings.h"
 #include "device/cpu.h"
-#include "device/cpu_vector.h"
 #include "median.h"
+#include "products.h"
+#include "table.h"
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
-#include <time.h>
+#include <string.h>
 
-enum { MAX_REPETITIONS = 25, MAX_TIMES = 64, HIDDEN = 768, TOKENS = 1024, ROWS = 8192, VOCABULARY = 50304 };
+enum { MOST_ROWS = 64, HIDDEN = 768, TOKENS = 1024, ROWS = 8192, VOCABULARY = 50304 };
+enum { CACHE_SHARE = 512 }; // of the rows: what operations on fewer fit into
 static const size_t ARENA_BYTES = (size_t)900 << 20;
-static const double SECONDS_PER_ROW = 0.25;
 
 typedef struct {
     Arena arena;
     Exec exec;
-    DType dtype;                    // the element type
-    double fma_flops, memory_bytes; // per second, with exec.threads
-    double f32_times[MAX_TIMES];    // of the rows so far, with exec.threads; 0: not measured
+    DType dtype; // the element type
+    Ceilings ceilings;
+    double best_product; // FLOP/s
+    int share;           // of the rows that operations get: 1, or CACHE_SHARE for the rates from the cache
+    double cached[MOST_ROWS];    // rates of the rows with that share, bytes/s; NAN: not measured
+    double f32_times[MOST_ROWS]; // of the rows so far, with exec.threads; NAN: not measured
     int num_rows;
-    Text json;
+    Tables tables;
 } Bench;
-
-// ---- time -------------------------------------------------------------------------------------------------
-
-static double seconds(clockid_t clock) {
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-// The median time of work(self), after one call to warm up.
-static double median_time(int threads, void (*work)(void *self), void *self) {
-    clockid_t clock = threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
-    double times[MAX_REPETITIONS], total = 0;
-    int count = 0;
-    work(self);
-    while (count < MAX_REPETITIONS && (count < 3 || total < SECONDS_PER_ROW)) {
-        double start = seconds(clock);
-        work(self);
-        total += times[count++] = seconds(clock) - start;
-    }
-    return median(times, count);
-}
-
-// ---- ceilings ---------------------------------------------------------------------------------------------
-
-enum { CHAINS = 12, PRODUCT_CHAINS = 16, FMA_STEPS = 1 << 22, UPDATE_FLOATS = 1 << 26 };
-
-typedef struct {
-    int threads;
-    float (*chains)(void);
-    float *from, *to;
-    float sink; // keeps the compiler from dropping the arithmetic
-} Ceiling;
-
-static float fma_chains(void) {
-    Floats chains[CHAINS], sum = {0};
-    for (int i = 0; i < CHAINS; i++) chains[i] = splat((float)i);
-    for (int step = 0; step < FMA_STEPS; step++)
-        for (int i = 0; i < CHAINS; i++) chains[i] = chains[i] * 0.999f + 0.001f;
-    for (int i = 0; i < CHAINS; i++) sum += chains[i];
-    return sum_lanes(sum);
-}
-
-static const double FMA_FLOPS = 2.0 * CHAINS * FMA_STEPS * LANES;
-
-// The product of pairs of bf16, which the unit adds to a sum of fp32; more chains, since it takes longer.
-#if defined(__AVX512BF16__)
-static float product_chains(void) {
-    __m512 chains[PRODUCT_CHAINS];
-    Floats sum = {0};
-    for (int i = 0; i < PRODUCT_CHAINS; i++) chains[i] = (__m512)splat((float)i);
-    __m512bh half = (__m512bh)_mm512_set1_epi16(0x3f00);
-    for (int step = 0; step < FMA_STEPS; step++)
-        for (int i = 0; i < PRODUCT_CHAINS; i++) chains[i] = _mm512_dpbf16_ps(chains[i], half, half);
-    for (int i = 0; i < PRODUCT_CHAINS; i++) sum += (Floats)chains[i];
-    return sum_lanes(sum);
-}
-static const double PRODUCT_FLOPS = 4.0 * PRODUCT_CHAINS * FMA_STEPS * LANES;
-#else
-static float product_chains(void) { return fma_chains(); }
-static const double PRODUCT_FLOPS = 2.0 * CHAINS * FMA_STEPS * LANES;
-#endif
-
-static void fma_work(void *self) {
-    Ceiling *ceiling = self;
-    float sink = 0;
-#pragma omp parallel num_threads(ceiling->threads) reduction(+ : sink)
-    sink += ceiling->chains();
-    ceiling->sink = sink;
-}
-
-static void update_work(void *self) {
-    Ceiling *ceiling = self;
-#pragma omp parallel for num_threads(ceiling->threads) schedule(static)
-    for (int64_t i = 0; i < UPDATE_FLOATS; i += LANES)
-        store(ceiling->to + i, LANES, load(ceiling->to + i, LANES) + load(ceiling->from + i, LANES));
-}
-
-static void measure_ceilings(Bench *b) {
-    ArenaMark mark = arena_mark(&b->arena);
-    bool products = b->dtype == BF16;
-    Ceiling ceiling = {.threads = b->exec.threads, .chains = products ? product_chains : fma_chains};
-    ceiling.from = arena_take(&b->arena, "from", UPDATE_FLOATS * sizeof(float));
-    ceiling.to = arena_take(&b->arena, "to", UPDATE_FLOATS * sizeof(float));
-    memset(ceiling.from, 0, UPDATE_FLOATS * sizeof(float)); // a page that was never written is not memory yet
-    memset(ceiling.to, 0, UPDATE_FLOATS * sizeof(float));
-    double flops = (products ? PRODUCT_FLOPS : FMA_FLOPS) * b->exec.threads;
-    b->fma_flops = flops / median_time(b->exec.threads, fma_work, &ceiling);
-    b->memory_bytes =
-        3.0 * UPDATE_FLOATS * sizeof(float) / median_time(b->exec.threads, update_work, &ceiling);
-    arena_release(&b->arena, mark);
-    const char *isa = cpu_best()->isa, *dtype = dtype_name(b->dtype);
-    printf("\n%d thread%s, %s, %s: multiply-adds %.0f GFLOP/s, memory %.1f GB/s (y += x)\n", b->exec.threads,
-           b->exec.threads == 1 ? "" : "s", isa, dtype, b->fma_flops / 1e9, b->memory_bytes / 1e9);
-    text_add(&b->json,
-             "%s  {\"threads\": %d, \"isa\": \"%s\", \"dtype\": \"%s\", \"fma_gflops\": %.1f, "
-             "\"memory_gbs\": %.2f, \"rows\": [",
-             b->json.size ? ",\n" : "", b->exec.threads, isa, dtype, b->fma_flops / 1e9,
-             b->memory_bytes / 1e9);
-}
 
 // ---- one operation ----------------------------------------------------------------------------------------
 
@@ -159,31 +67,53 @@ static double time_op(Bench *b, DeviceOp op, const void *args) {
     return time;
 }
 
-static void print_row(Bench *b, const char *name, double time, double amount, double ceiling,
-                      const char *unit) {
-    double rate = amount / time;
-    CHECK(b->num_rows < MAX_TIMES, "too many rows");
+// How many times as fast as in F32, when that was measured before.
+static double against_f32(Bench *b, double time) {
+    CHECK(b->num_rows < MOST_ROWS, "too many rows");
     double *f32_time = &b->f32_times[b->num_rows++];
-    printf("  %-34s %9.3f ms %8.1f %-7s %4.0f %%", name, time * 1e3, rate / 1e9, unit, 100 * rate / ceiling);
-    if (b->dtype == F32)
-        *f32_time = time;
-    else if (*f32_time > 0)
-        printf("  x %.2f", *f32_time / time);
-    printf("\n");
-    fflush(stdout);
-    bool first = text_string(&b->json)[b->json.size - 1] == '[';
-    text_add(&b->json,
-             "%s\n    {\"name\": \"%s\", \"ms\": %.4f, \"rate\": %.2f, \"unit\": \"%s\", \"fraction\": %.4f}",
-             first ? "" : ",", name, time * 1e3, rate / 1e9, unit, rate / ceiling);
+    if (b->dtype == F32) *f32_time = time;
+    return b->dtype == F32 ? NAN : *f32_time / time;
 }
 
-static void flops_row(Bench *b, const char *name, DeviceOp op, const void *args, double flops) {
-    print_row(b, name, time_op(b, op, args), flops, b->fma_flops, "GFLOP/s");
+static const Column FLOPS_COLUMNS[] = {{"ms", 3, LOWER_IS_BETTER},     {"GFLOP/s", 1, INFORMS},
+                                       {"% multiply-add", 0, INFORMS}, {"% best product", 0, INFORMS},
+                                       {"causal half %", 0, INFORMS},  {"x of f32", 2, INFORMS}};
+
+// `causal`: the share of the FLOPs that attention cannot leave out.
+static void flops_row(Bench *b, const char *name, double time, double flops, double causal) {
+    double rate = flops / time, peak = b->ceilings.flops[b->dtype];
+    table_row(&b->tables, name,
+              (double[]){1e3 * time, rate / 1e9, 100 * rate / peak, 100 * rate / b->best_product,
+                         causal < 1 ? 100 * causal * rate / peak : NAN, against_f32(b, time)});
 }
 
-// `bytes`: what it reads and writes.
+static const Column BYTES_COLUMNS[] = {{"ms", 3, LOWER_IS_BETTER},
+                                       {"GB/s", 1, INFORMS},
+                                       {"% of memory", 0, INFORMS},
+                                       {"% of cached", 0, INFORMS},
+                                       {"x of f32", 2, INFORMS}};
+
+// `bytes`: what it reads and writes. One that only reads is held against a loop that only reads.
+static void traffic_row(Bench *b, const char *name, DeviceOp op, const void *args, double bytes,
+                        double ceiling) {
+    double time = time_op(b, op, args), rate = bytes / time;
+    if (b->share > 1) {
+        CHECK(b->num_rows < MOST_ROWS, "too many rows");
+        b->cached[b->num_rows++] = rate;
+        return;
+    }
+    double cached = b->cached[b->num_rows];
+    table_row(
+        &b->tables, name,
+        (double[]){1e3 * time, rate / 1e9, 100 * rate / ceiling, 100 * rate / cached, against_f32(b, time)});
+}
+
 static void bytes_row(Bench *b, const char *name, DeviceOp op, const void *args, double bytes) {
-    print_row(b, name, time_op(b, op, args), bytes, b->memory_bytes, "GB/s");
+    traffic_row(b, name, op, args, bytes, b->ceilings.memory);
+}
+
+static void read_row(Bench *b, const char *name, DeviceOp op, const void *args, double bytes) {
+    traffic_row(b, name, op, args, bytes, b->ceilings.read);
 }
 
 // Values in [-0.5, 0.5), cheaper than normals.
@@ -214,33 +144,19 @@ static Tensor tokens(Bench *b, int64_t count) {
 
 // ---- matrix products and attention ------------------------------------------------------------------------
 
-// Linear layer [out, in] of 1024 tokens: y = x W^T, dx = dy W, dW += dy^T x, which is F32. So are the logits.
-static void bench_linear(Bench *b, const char *name, int64_t out, int64_t in) {
-    ArenaMark mark = arena_mark(&b->arena);
-    char text[64];
-    bool logits = out == VOCABULARY;
-    Tensor x = values(b, TOKENS, in), dy = values(b, TOKENS, out), weight = values(b, out, in);
-    Tensor y = logits ? floats(b, TOKENS, out) : values(b, TOKENS, out), dweight = floats(b, out, in);
-    double flops = 2.0 * TOKENS * (double)out * (double)in;
-    snprintf(text, sizeof text, "%s forward (NT)", name);
-    flops_row(b, text, OP_MATMUL, &(Matmul){x, weight, {0}, y, false, true, false}, flops);
-    snprintf(text, sizeof text, "%s input gradient (NN)", name);
-    flops_row(b, text, OP_MATMUL, &(Matmul){dy, weight, {0}, x, false, false, false}, flops);
-    snprintf(text, sizeof text, "%s weight gradient (TN)", name);
-    flops_row(b, text, OP_MATMUL, &(Matmul){dy, x, {0}, dweight, true, false, true}, flops);
-    arena_release(&b->arena, mark);
+static void products_table(Bench *b, const Products *p) {
+    static const char *const kinds[NUM_PRODUCTS] = {"forward (NT)", "input gradient (NN)",
+                                                    "weight gradient (TN)"};
+    char name[64];
+    for (int i = 0; i < NUM_LINEARS * NUM_PRODUCTS; i++) {
+        const LinearShape *l = &p->linears[i / NUM_PRODUCTS];
+        double time = p->seconds[i / NUM_PRODUCTS][i % NUM_PRODUCTS];
+        snprintf(name, sizeof name, "%s %lldx%lld %s", l->name, (long long)l->out, (long long)l->in,
+                 kinds[i % NUM_PRODUCTS]);
+        flops_row(b, name, time, 2.0 * TOKENS * (double)(l->out * l->in), 1);
+    }
 }
 
-static void bench_matmul(Bench *b) {
-    bench_linear(b, "qkv 2304x768", 3 * HIDDEN, HIDDEN);
-    bench_linear(b, "projection 768x768", HIDDEN, HIDDEN);
-    bench_linear(b, "mlp up 3072x768", 4 * HIDDEN, HIDDEN);
-    bench_linear(b, "mlp down 768x3072", HIDDEN, 4 * HIDDEN);
-    bench_linear(b, "vocabulary 50304x768", VOCABULARY, HIDDEN);
-}
-
-// Effective: of the whole square, as models count it. The cut along the diagonal does little more than half
-// of that.
 static void bench_attention(Bench *b, const char *label, float probability, int64_t groups, bool keeps) {
     ArenaMark mark = arena_mark(&b->arena);
     int64_t width = HIDDEN + 2 * groups * 64;
@@ -256,12 +172,12 @@ static void bench_attention(Bench *b, const char *label, float probability, int6
                                 shape,
                                 dropout};
     snprintf(text, sizeof text, "attention forward, %s", label);
-    print_row(b, text, time_op(b, OP_ATTENTION_FORWARD, &forward), 2 * product, b->fma_flops, "eff. GF");
+    flops_row(b, text, time_op(b, OP_ATTENTION_FORWARD, &forward), 2 * product, 0.5);
     AttentionBackward backward = {
         values(b, TOKENS, HIDDEN), forward.qkv, forward.out, forward.stats, probabilities,
         values(b, TOKENS, width),  shape,       dropout};
     snprintf(text, sizeof text, "attention backward, %s", label);
-    print_row(b, text, time_op(b, OP_ATTENTION_BACKWARD, &backward), 5 * product, b->fma_flops, "eff. GF");
+    flops_row(b, text, time_op(b, OP_ATTENTION_BACKWARD, &backward), 5 * product, 0.5);
     arena_release(&b->arena, mark);
 }
 
@@ -270,9 +186,10 @@ static void bench_attention(Bench *b, const char *label, float probability, int6
 static void bench_activations(Bench *b) {
     ArenaMark mark = arena_mark(&b->arena);
     int64_t width = 4 * HIDDEN;
-    Tensor x = values(b, ROWS, width), y = values(b, ROWS, width), dy = values(b, ROWS, width);
+    int64_t rows = ROWS / b->share;
+    Tensor x = values(b, rows, width), y = values(b, rows, width), dy = values(b, rows, width);
     Tensor bias = values(b, 1, width), sum = floats(b, 1, width);
-    Tensor wide = {x.data, ROWS / 2, 2 * width, b->dtype}, narrow = {y.data, ROWS / 2, width, b->dtype};
+    Tensor wide = {x.data, rows / 2, 2 * width, b->dtype}, narrow = {y.data, rows / 2, width, b->dtype};
     double bytes = bytes_of(x);
     bytes_row(b, "bias_gelu_forward", OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, bias, y}, 2 * bytes);
     bytes_row(b, "bias_gelu_backward", OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, bias, y}, 3 * bytes);
@@ -280,7 +197,7 @@ static void bench_activations(Bench *b) {
     wide.data = dy.data;
     bytes_row(b, "swiglu_backward", OP_SWIGLU_BACKWARD, &(SwigluBackward){narrow, wide, {0}, wide},
               2.5 * bytes);
-    bytes_row(b, "column_sum", OP_COLUMN_SUM, &(ColumnSum){x, sum}, bytes);
+    read_row(b, "column_sum", OP_COLUMN_SUM, &(ColumnSum){x, sum}, bytes);
     bytes_row(b, "add", OP_ADD, &(Add){x, y}, 3 * bytes);
     arena_release(&b->arena, mark);
 }
@@ -288,8 +205,9 @@ static void bench_activations(Bench *b) {
 static void bench_residual(Bench *b, const char *label, float probability) {
     ArenaMark mark = arena_mark(&b->arena);
     char text[64];
-    Tensor x = values(b, 2 * ROWS, HIDDEN), y = values(b, 2 * ROWS, HIDDEN);
-    Tensor residual = values(b, 2 * ROWS, HIDDEN), bias = values(b, 1, HIDDEN);
+    int64_t rows = 2 * ROWS / b->share;
+    Tensor x = values(b, rows, HIDDEN), y = values(b, rows, HIDDEN);
+    Tensor residual = values(b, rows, HIDDEN), bias = values(b, 1, HIDDEN);
     Dropout dropout = {{{1, 2}}, probability, 0, 16, 0};
     snprintf(text, sizeof text, "bias_dropout_add, %s", label);
     bytes_row(b, text, OP_BIAS_DROPOUT_ADD, &(BiasDropoutAdd){x, bias, residual, y, dropout},
@@ -301,7 +219,7 @@ static void bench_residual(Bench *b, const char *label, float probability) {
 
 static void bench_norm(Bench *b) {
     ArenaMark mark = arena_mark(&b->arena);
-    int64_t rows = 2 * ROWS;
+    int64_t rows = 2 * ROWS / b->share;
     Tensor x = values(b, rows, HIDDEN), y = values(b, rows, HIDDEN), dy = values(b, rows, HIDDEN), none = {0};
     Tensor gamma = values(b, 1, HIDDEN), beta = values(b, 1, HIDDEN), mean = floats(b, 1, rows);
     Tensor rstd = floats(b, 1, rows), dgamma = floats(b, 1, HIDDEN), dbeta = floats(b, 1, HIDDEN);
@@ -312,39 +230,42 @@ static void bench_norm(Bench *b) {
               2 * bytes);
     bytes_row(b, "norm_backward_input", OP_NORM_BACKWARD_INPUT,
               &(NormBackwardInput){dy, x, gamma, mean, rstd, none, y}, 3 * bytes);
-    bytes_row(b, "norm_backward_weight", OP_NORM_BACKWARD_WEIGHT,
-              &(NormBackwardWeight){dy, x, mean, rstd, dgamma, dbeta}, 2 * bytes);
+    read_row(b, "norm_backward_weight", OP_NORM_BACKWARD_WEIGHT,
+             &(NormBackwardWeight){dy, x, mean, rstd, dgamma, dbeta}, 2 * bytes);
     arena_release(&b->arena, mark);
 }
 
 static void bench_rotary(Bench *b) {
     ArenaMark mark = arena_mark(&b->arena);
-    AttentionShape shape = {8, TOKENS, 12, 4, 64, 0};
-    Tensor qkv = values(b, 8 * TOKENS, 20 * 64), table = floats(b, TOKENS, 64);
+    int64_t positions = TOKENS / b->share;
+    AttentionShape shape = {8, positions, 12, 4, 64, 0};
+    Tensor qkv = values(b, 8 * positions, 20 * 64), table = floats(b, positions, 64);
     bytes_row(b, "rotary", OP_ROTARY, &(Rotary){table, qkv, shape, false}, 2 * 0.8 * bytes_of(qkv));
     arena_release(&b->arena, mark);
 }
 
 static void bench_embedding(Bench *b) {
     ArenaMark mark = arena_mark(&b->arena);
-    Tensor ids = tokens(b, 2 * ROWS), table = values(b, VOCABULARY, HIDDEN), y = values(b, 2 * ROWS, HIDDEN);
-    Tensor dtable = floats(b, VOCABULARY, HIDDEN), dposition = floats(b, 2 * ROWS / 16, HIDDEN);
+    int64_t rows = 2 * ROWS / b->share;
+    Tensor ids = tokens(b, rows), table = values(b, VOCABULARY, HIDDEN), y = values(b, rows, HIDDEN);
+    Tensor dtable = floats(b, VOCABULARY, HIDDEN), dposition = floats(b, rows / 16, HIDDEN);
     double bytes = bytes_of(y), sums = (double)tensor_count(y) * sizeof(float);
     bytes_row(b, "embedding_forward", OP_EMBEDDING_FORWARD, &(EmbeddingForward){ids, table, y, 0}, 2 * bytes);
     bytes_row(b, "embedding_backward", OP_EMBEDDING_BACKWARD, &(EmbeddingBackward){ids, y, dtable, 0},
               bytes + 2 * sums);
-    bytes_row(b, "position_backward", OP_POSITION_BACKWARD, &(PositionBackward){y, dposition, 16, 0}, bytes);
+    read_row(b, "position_backward", OP_POSITION_BACKWARD, &(PositionBackward){y, dposition, 16, 0}, bytes);
     arena_release(&b->arena, mark);
 }
 
 static void bench_loss(Bench *b) {
     ArenaMark mark = arena_mark(&b->arena);
-    Tensor logits = floats(b, TOKENS, VOCABULARY), labels = tokens(b, TOKENS), max = floats(b, 1, TOKENS);
-    Tensor sum = floats(b, 1, TOKENS), target = floats(b, 1, TOKENS), loss = floats(b, 1, TOKENS);
-    Tensor dlogits = b->dtype == F32 ? logits : values(b, TOKENS, VOCABULARY), mask = {0};
+    int64_t rows = TOKENS / b->share;
+    Tensor logits = floats(b, rows, VOCABULARY), labels = tokens(b, rows), max = floats(b, 1, rows);
+    Tensor sum = floats(b, 1, rows), target = floats(b, 1, rows), loss = floats(b, 1, rows);
+    Tensor dlogits = b->dtype == F32 ? logits : values(b, rows, VOCABULARY), mask = {0};
     double bytes = bytes_of(logits);
-    bytes_row(b, "loss_max", OP_LOSS_MAX, &(LossMax){logits, max, 0, VOCABULARY}, bytes);
-    bytes_row(b, "loss_sum", OP_LOSS_SUM, &(LossSum){logits, labels, max, sum, target, 0, VOCABULARY}, bytes);
+    read_row(b, "loss_max", OP_LOSS_MAX, &(LossMax){logits, max, 0, VOCABULARY}, bytes);
+    read_row(b, "loss_sum", OP_LOSS_SUM, &(LossSum){logits, labels, max, sum, target, 0, VOCABULARY}, bytes);
     bytes_row(b, "loss_finish", OP_LOSS_FINISH,
               &(LossFinish){labels, max, sum, target, mask, logits, dlogits, loss, 0, VOCABULARY, 1.0f},
               bytes + bytes_of(dlogits));
@@ -353,7 +274,7 @@ static void bench_loss(Bench *b) {
 
 static void bench_optimizer(Bench *b) {
     ArenaMark mark = arena_mark(&b->arena);
-    int64_t count = 1 << 24;
+    int64_t count = (1 << 24) / b->share;
     Tensor g = floats(b, 1, count), p = floats(b, 1, count), m = floats(b, 1, count), v = floats(b, 1, count);
     Tensor value = b->dtype == F32 ? (Tensor){0} : values(b, 1, count), max = floats(b, 1, 1);
     Tensor sum = {arena_take(&b->arena, "sum", 3 * sizeof(double)), 1, 3, F64};
@@ -361,22 +282,14 @@ static void bench_optimizer(Bench *b) {
     for (int64_t i = 0; i < count; i++) ((float *)v.data)[i] += 0.5f;
     AdamW step = {g, p, m, v, value, 1e-4, 0.9, 0.999, 1e-8, 0.1, 0.1, 0.001, 1};
     bytes_row(b, "adamw", OP_ADAMW, &step, 7 * bytes_of(p) + (value.data ? bytes_of(value) : 0));
-    bytes_row(b, "abs_max", OP_ABS_MAX, &(AbsMax){g, max}, bytes_of(g));
-    bytes_row(b, "sum_squares", OP_SUM_SQUARES, &(SumSquares){g, sum, 0}, bytes_of(g));
+    read_row(b, "abs_max", OP_ABS_MAX, &(AbsMax){g, max}, bytes_of(g));
+    read_row(b, "sum_squares", OP_SUM_SQUARES, &(SumSquares){g, sum, 0}, bytes_of(g));
     arena_release(&b->arena, mark);
 }
 
 // ---- all of it --------------------------------------------------------------------------------------------
 
-static void bench_all(Bench *b, DType dtype) {
-    b->dtype = dtype;
-    b->num_rows = 0;
-    measure_ceilings(b);
-    bench_matmul(b);
-    bench_attention(b, "no dropout", 0, 12, false);
-    bench_attention(b, "dropout 0.1", 0.1f, 12, false);
-    bench_attention(b, "4 groups", 0, 4, false);
-    bench_attention(b, "P kept", 0, 12, true);
+static void bench_memory_bound(Bench *b) {
     bench_activations(b);
     bench_residual(b, "no dropout", 0);
     bench_residual(b, "dropout 0.1", 0.1f);
@@ -385,7 +298,70 @@ static void bench_all(Bench *b, DType dtype) {
     bench_embedding(b);
     bench_loss(b);
     bench_optimizer(b);
-    text_add(&b->json, "\n  ]}");
+}
+
+static void bench_attentions(Bench *b) {
+    bench_attention(b, "no dropout", 0, 12, false);
+    bench_attention(b, "dropout 0.1", 0.1f, 12, false);
+    bench_attention(b, "4 groups", 0, 4, false);
+    bench_attention(b, "P kept", 0, 12, true);
+}
+
+// What operations do from the cache of one core; several threads have none in common.
+static void measure_cached(Bench *b) {
+    for (int i = 0; i < MOST_ROWS; i++) b->cached[i] = NAN;
+    if (b->exec.threads > 1) return;
+    int num_rows = b->num_rows;
+    b->share = CACHE_SHARE;
+    bench_memory_bound(b);
+    b->share = 1;
+    b->num_rows = num_rows;
+}
+
+static void begin(Bench *b, const char *what, const Column *columns, size_t count) {
+    char title[80];
+    snprintf(title, sizeof title, "%s, %s, %d thread%s", what, dtype_name(b->dtype), b->exec.threads,
+             b->exec.threads == 1 ? "" : "s");
+    table_begin(&b->tables, title, columns, (int)count);
+}
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static void bench_all(Bench *b, DType dtype) {
+    b->dtype = dtype;
+    b->num_rows = 0;
+    ModelShape shape = gpt2_124m(TOKENS, 1);
+    Products products = measure_products(&shape, dtype, b->exec.threads);
+    b->best_product = products.best;
+    begin(b, "products", FLOPS_COLUMNS, COUNT(FLOPS_COLUMNS));
+    products_table(b, &products);
+    begin(b, "attention", FLOPS_COLUMNS, COUNT(FLOPS_COLUMNS));
+    bench_attentions(b);
+    measure_cached(b);
+    begin(b, "bound by memory", BYTES_COLUMNS, COUNT(BYTES_COLUMNS));
+    bench_memory_bound(b);
+}
+
+static const Column CEILING_COLUMNS[] = {{"rate", 1, HIGHER_IS_BETTER}};
+
+static void bench_ceilings(Bench *b) {
+    const Ceilings *c = &b->ceilings;
+    b->ceilings = measure_ceilings(b->exec.threads);
+    char title[80];
+    snprintf(title, sizeof title, "the machine, %d thread%s", b->exec.threads,
+             b->exec.threads == 1 ? "" : "s");
+    table_begin(&b->tables, title, CEILING_COLUMNS, 1);
+    const struct {
+        const char *name;
+        double value;
+    } rows[] = {{"multiply-adds f32, GFLOP/s", c->flops[F32]},
+                {"multiply-adds bf16, GFLOP/s", c->flops[BF16]},
+                {"y = x, GB/s", c->copy},
+                {"z = x + a y, GB/s", c->triad},
+                {"y += x, GB/s", c->update},
+                {"sum of x, GB/s", c->read}};
+    for (size_t i = 0; i < COUNT(rows); i++)
+        table_row(&b->tables, rows[i].name, (double[]){rows[i].value / 1e9});
 }
 
 static const DType DTYPES[] = {F32, BF16, F16};
@@ -420,7 +396,8 @@ static Status parse(int argc, char **argv, Options *options) {
 
 static void bench_threads(Bench *b, int threads, int dtype) {
     b->exec.threads = threads;
-    memset(b->f32_times, 0, sizeof b->f32_times);
+    for (int i = 0; i < MOST_ROWS; i++) b->f32_times[i] = NAN;
+    bench_ceilings(b);
     for (int i = 0; i < 2; i++)
         if (dtype < 0) bench_all(b, DTYPES[i]);
     if (dtype >= 0) bench_all(b, DTYPES[dtype]);
@@ -429,20 +406,17 @@ static void bench_threads(Bench *b, int threads, int dtype) {
 static Status bench_device(int argc, char **argv) {
     Options options = {omp_get_num_procs(), NULL, -1};
     TRY(parse(argc, argv, &options));
-    Bench b = {0};
+    Bench b = {.share = 1};
     TRY(arena_open(&b.arena, "bench", memory_host(), ARENA_BYTES));
     bench_threads(&b, 1, options.dtype);
     if (options.threads > 1) bench_threads(&b, (int)options.threads, options.dtype);
-    Text file = {0};
-    text_add(&file, "[\n%s\n]\n", text_string(&b.json));
-    Status status = options.json ? file_write(options.json, file.data, file.size) : OK;
-    text_free(&file);
-    text_free(&b.json);
+    Status status = tables_finish(&b.tables, "ops", options.json);
     arena_close(&b.arena);
     return status;
 }
 
 int main(int argc, char **argv) {
+    cores_wait_briefly(argv); // as the program does
     Status status = bench_device(argc, argv);
     if (status) fprintf(stderr, "bench_device: %s\n", fail_message());
     return (int)status;

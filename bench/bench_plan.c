@@ -6,13 +6,6 @@
 #include "plan/plan.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 // ---- layout: replays -------------------------------------------------------------------------------------
 
@@ -31,9 +24,9 @@ static Status bench_replay(const ScheduleSpec *spec) {
     enum { RUNS = 101 };
     double seconds[RUNS];
     for (int run = 0; run < RUNS; run++) {
-        double begin_s = now_s();
+        double begin_s = clock_s();
         TRY(replay(spec));
-        seconds[run] = now_s() - begin_s;
+        seconds[run] = clock_s() - begin_s;
     }
     double s = median(seconds, RUNS);
     printf("%-12s p %2d v %d m %3d  %7.3f ms  %8.0f replays/s\n", spec->kind, spec->ranks, spec->chunks,
@@ -133,15 +126,15 @@ static Status bench_all(const char *what, ForAll *for_all, const Site *site, int
     static Candidate candidates[MOST];
     Question question = question_of(1024, 1536);
     int count = candidates_of(site, &question, candidates, MOST);
-    double seconds[MOST_RUNS], begin_s = now_s();
+    double seconds[MOST_RUNS], begin_s = clock_s();
     PlanCache *cache;
     TRY(plan_cache_open(&cache));
     Status status = for_all(cache, site, candidates, count);
-    double first_s = now_s() - begin_s;
+    double first_s = clock_s() - begin_s;
     for (int run = 0; run < runs && status == OK; run++) {
-        begin_s = now_s();
+        begin_s = clock_s();
         status = for_all(cache, site, candidates, count);
-        seconds[run] = now_s() - begin_s;
+        seconds[run] = clock_s() - begin_s;
     }
     plan_cache_close(cache);
     if (status == OK)
@@ -155,9 +148,9 @@ static Status bench_search(const Site *site, int devices, int batch) {
     PlanResult result;
     PlanCache *cache;
     TRY(plan_cache_open(&cache));
-    double begin_s = now_s();
+    double begin_s = clock_s();
     Status status = plan_search(cache, site, &gpt3, &question, 10, &result);
-    double seconds = now_s() - begin_s;
+    double seconds = clock_s() - begin_s;
     if (status == OK)
         printf("search       %4d devices  %6.3f s: %lld tried, %lld replayed, best %.2f s a step\n", devices,
                seconds, (long long)result.tried, (long long)result.replayed, result.best[0].step_s);

@@ -1,12 +1,12 @@
 // Ten runs of `trireme train` on this machine, of one and two ranks of a thread, beside what the planner says
-// of them. Usage: bench_plan_cpu TRIREME MACHINE.yaml, where `TRIREME bench --machine MACHINE.yaml` wrote the
-// file. None of the runs is one that the machine was measured by.
-#include "plan/plan.h"
-#include "train/train.h"
+// of them. None of the runs is one that the machine was measured by.
+//
+//   bench_plan_cpu TRIREME MACHINE.yaml [--json FILE]   of `TRIREME bench --machine MACHINE.yaml`
+#include "median.h"
+#include "planned.h"
+#include "runs.h"
+#include "table.h"
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define GPT "--vocab-size 5000 "
 #define LLAMA                                                                                                   \
@@ -28,110 +28,60 @@ static const char *const grids[] = {
           "--use-distributed-optimizer",
     LLAMA "--layers 6 --hidden 512 --heads 8 --seq 256 --mbs 1 --gbs 16 --ranks 2 --pp 2 --schedule zb-h1",
 };
-enum { NUM_GRIDS = sizeof grids / sizeof grids[0], MOST_WORDS = 80, MOST_COMMAND = 2048 };
+static const char *const names[] = {"GPT 4x384, S 256",
+                                    "GPT 6x320, S 192, recomputed",
+                                    "GPT 4x512, t=2",
+                                    "GPT 3x640, t=2, sequence-parallel",
+                                    "GPT 3x384, d=2",
+                                    "GPT 6x512, p=2",
+                                    "GPT 8x256, p=2, v=2",
+                                    "Llama 4x512",
+                                    "Llama 4x448, d=2, distributed",
+                                    "Llama 6x512, p=2, zb-h1"};
+enum { NUM_GRIDS = sizeof grids / sizeof grids[0], STEPS = 11 };
 
-static const char COMMON[] =
-    "--mock-data --tokenizer-type NullTokenizer --seed 3 --lr 1e-4 --eval-iters 0 --plain --threads 1 "
-    "--train-iters 12 --log-interval 1 --metrics metrics.jsonl ";
+static const Column COLUMNS[] = {
+    {"predicted ms", 1, INFORMS}, {"measured ms", 1, LOWER_IS_BETTER}, {"error %", 1, INFORMS}};
 
-static int split(char *text, char **words) {
-    int count = 0;
-    char *rest = NULL;
-    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-        CHECK(count < MOST_WORDS, "more than %d words", MOST_WORDS);
-        words[count++] = word;
-    }
-    return count;
-}
-
-static int ranks_of(const Options *o) { return o->ranks != INT_UNSET ? o->ranks : 1; }
-
-static Candidate candidate_of(const Options *o) {
-    const RunShape *s = &o->shape;
-    return (Candidate){.grid = {s->tp, s->dp, s->pp},
-                       .context = 1,
-                       .chunks = s->vp,
-                       .microbatch = o->micro_batch_size,
-                       .batch = s->global_batch,
-                       .schedule = s->schedule,
-                       .recompute = !strcmp(s->recompute, "uniform")     ? RECOMPUTE_UNIFORM
-                                    : !strcmp(s->recompute, "selective") ? RECOMPUTE_SELECTIVE
-                                                                         : RECOMPUTE_NOTHING,
-                       .attention = s->keep_probabilities ? ATTENTION_UNFUSED : ATTENTION_FUSED,
-                       .dtype = o->bf16 ? BF16 : F32,
-                       .sequence_parallel = s->sequence_parallel,
-                       .zero_stage = o->use_distributed_optimizer,
-                       .scatter_gather = o->scatter_gather_tensors_in_pipeline,
-                       .overlap_gradients = o->overlap_grad_reduce};
-}
-
-static Status parse(const char *grid, ModelShape *model, Candidate *candidate) {
-    char text[MOST_COMMAND], *words[MOST_WORDS];
-    Options options;
-    snprintf(text, sizeof text, "%s%s", COMMON, grid);
-    TRY(options_parse(&options, FOR_TRAIN, split(text, words), words));
-    TRY(options_resolve(&options, ranks_of(&options)));
-    *model = options_model(&options, options.vocab_size);
-    *candidate = candidate_of(&options);
-    static char schedule[32];
-    snprintf(schedule, sizeof schedule, "%s", candidate->schedule);
-    candidate->schedule = schedule; // the options' words end with them
-    options_destroy(&options);
-    return OK;
-}
-
-static Status train(const char *program, const char *grid) {
-    char command[MOST_COMMAND];
-    remove("metrics.jsonl");
-    snprintf(command, sizeof command, "%s train %s%s > /dev/null", program, COMMON, grid);
-    return system(command) == 0 ? OK : fail(ERR_OS, "%s failed", command);
-}
-
-static Status compare(const char *program, const Site *site, PlanCache *cache, const char *grid,
-                      double *error) {
+static Status compare(Tables *tables, Planner *planner, const char *program, int i, double *error) {
     ModelShape model;
-    Candidate candidate;
     Prediction prediction;
-    PlanRows rows = {0};
-    TRY(parse(grid, &model, &candidate));
-    TRY(predict(cache, site, &model, &candidate, &prediction));
-    TRY(train(program, grid));
-    TRY(plan_rows_add_metrics(&rows, "metrics.jsonl", &model, &candidate, "cpu"));
-    *error = prediction.step_s / rows.items[0].step_s - 1;
-    printf("%9.1f %9.1f %7.1f %%  %s\n", 1e3 * prediction.step_s, 1e3 * rows.items[0].step_s, 100 * *error,
-           grid);
-    fflush(stdout);
-    plan_rows_free(&rows);
+    double seconds[STEPS];
+    Run run = {program, "", grids[i], NULL, STEPS};
+    TRY(planner_predict(planner, grids[i], &model, &prediction));
+    TRY(run_steps(&run, seconds));
+    double step_s = median(seconds, STEPS);
+    *error = prediction.step_s / step_s - 1;
+    table_row(tables, names[i], (double[]){1e3 * prediction.step_s, 1e3 * step_s, 100 * *error});
     return OK;
 }
 
-static Status run(const char *program, const char *file) {
-    Machine machine;
-    Stack stack;
-    PlanCache *cache;
+static Status run(const char *program, const char *file, const char *json) {
+    Planner planner;
+    Tables tables = {0};
     double sum = 0, worst = 0;
-    TRY(machine_open(&machine, file));
-    TRY(stack_for(&stack, &machine));
-    TRY(plan_cache_open(&cache));
-    Site site = {.machine = &machine, .constants = constants_of(&machine, &stack), .stack = &stack};
-    printf("predicted  measured  error\n");
-    for (int i = 0; i < NUM_GRIDS; i++) {
-        double error;
-        TRY(compare(program, &site, cache, grids[i], &error));
+    TRY(planner_open(&planner, file));
+    table_begin(&tables, "steps against their predictions", COLUMNS, 3);
+    Status status = OK;
+    for (int i = 0; i < NUM_GRIDS && status == OK; i++) {
+        double error = 0;
+        status = compare(&tables, &planner, program, i, &error);
         sum += fabs(error), worst = fmax(worst, fabs(error));
     }
-    printf("%d grids, mean error %.1f %%, worst %.1f %%\n", NUM_GRIDS, 100 * sum / NUM_GRIDS, 100 * worst);
-    plan_cache_close(cache);
-    machine_close(&machine);
-    return OK;
+    planner_close(&planner);
+    TRY(status);
+    table_note(&tables, "%d grids, mean error %.1f %%, worst %.1f %%", NUM_GRIDS, 100 * sum / NUM_GRIDS,
+               100 * worst);
+    return tables_finish(&tables, "predictions", json);
 }
 
 int main(int argc, char **argv) {
+    const char *json = tables_path(&argc, argv);
     if (argc != 3) {
-        fprintf(stderr, "usage: bench_plan_cpu TRIREME MACHINE.yaml\n");
+        fprintf(stderr, "usage: bench_plan_cpu TRIREME MACHINE.yaml [--json FILE]\n");
         return ERR_USAGE;
     }
-    Status status = run(argv[1], argv[2]);
+    Status status = run(argv[1], argv[2], json);
     if (status != OK) fprintf(stderr, "bench_plan_cpu: %s\n", fail_message());
     return (int)status;
 }

@@ -1,247 +1,293 @@
-// Whole training steps of GPT-2 124M, in fp32 and in bf16, as a fraction of the matrix products this
-// machine does at the same shapes, what two ranks of one thread make of it against one rank of two threads,
-// and what --trace costs. Medians; commands in `./run bench`. Usage: bench_train [fp32|bf16|trace], all in
-// turn without one.
-#include "base/trace.h"
+// Training steps of GPT-2 124M, sequences of 1024, run by the program itself (runs.h).
+//
+//   bench_train steps TRIREME [fp32|bf16] [--json FILE]           shares of the products and of the machine
+//   bench_train scaling TRIREME [fp32|bf16] [td|p] [--json FILE]  two ranks of a thread against one of two
+//   bench_train pytorch TRIREME [fp32|bf16] PYTHON [--json FILE]  beside pytorch_gpt.py, which PYTHON runs
+//   bench_train trace TRIREME                                     what --trace costs
+//
+// Without a type both. Wall times: nothing else should run. Every step does the same number of samples in the
+// rows that are compared, so that the optimizer weighs the same in each.
+#include "base/cores.h"
+#include "base/text.h"
+#include "ceilings.h"
 #include "median.h"
-#include "train/train.h"
+#include "products.h"
+#include "runs.h"
+#include "table.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct {
-    const char *name;
-    Grid grid;
-    int threads, microbatches, steps; // microbatches of one rank; steps counted after a first one, to warm up
-    int last_layers;                  // of the last stage, which has the head too; 0: as many as the others
-} Case;
+enum { SEQUENCE = 1024, THREADS = 2, MOST_WORDS = 1024 };
+
+// NullTokenizer has one token more than it is told.
+#define GPT2                                                                                                 \
+    "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --vocab-size 50256 "       \
+    "--hidden-dropout %g --attention-dropout %g --micro-batch-size %d --global-batch-size %d %s"
 
 typedef struct {
-    ModelShape shape;
+    const char *trireme;
+    Tables tables;
+} Bench;
+
+typedef struct {
     DType dtype;
-    const Case *which;
-    bool trace;              // every other step
-    double step_s, traced_s; // out: medians
-} Job;
-
-static ModelShape gpt2_124m(int sequence, float dropout) {
-    return (ModelShape){.layers = 12,
-                        .hidden = 768,
-                        .heads = 12,
-                        .head_size = 64,
-                        .ffn = 3072,
-                        .sequence = sequence,
-                        .positions = sequence,
-                        .vocabulary = 50257,
-                        .microbatch = 1,
-                        .hidden_dropout = dropout,
-                        .attention_dropout = dropout,
-                        .norm_epsilon = 1e-5f,
-                        .init_std = 0.02f,
-                        .seed = 1};
-}
-
-// ---- matrix products at the model's shapes --------------------------------------------------------------
-
-typedef struct {
-    double flops, seconds, best; // of all products of one microbatch; the highest rate of a single shape
-} Products;
-
-static double time_product(Device *device, Tensor a, Tensor b, Tensor d, bool ta, bool tb, bool accumulate) {
-    enum { REPEATS = 5 };
-    double seconds[REPEATS];
-    Matmul args = {.a = a, .b = b, .d = d, .transpose_a = ta, .transpose_b = tb, .accumulate = accumulate};
-    matmul(device, device_stream(device), args);
-    for (int i = 0; i < REPEATS; i++) {
-        double start = clock_s();
-        matmul(device, device_stream(device), args);
-        seconds[i] = clock_s() - start;
-    }
-    return median(seconds, REPEATS);
-}
-
-// y = x W^T, dx = dy W, dW += dy^T x for W [out, in], `times` of them in the model. Memory of zeros has room.
-static void add_linear(Device *device, DType dtype, float *memory, int64_t tokens, int64_t in, int64_t out,
-                       int times, Products *sum) {
-    Tensor x = {memory, tokens, in, dtype}, y = {memory + tokens * in, tokens, out, dtype};
-    Tensor w = {memory + tokens * (in + out), out, in, dtype}, dw = w;
-    dw.data = memory + tokens * (in + out) + in * out, dw.dtype = F32;
-    double flops = 2.0 * (double)tokens * (double)in * (double)out;
-    double seconds[3] = {time_product(device, x, w, y, false, true, false),
-                         time_product(device, y, w, x, false, false, false),
-                         time_product(device, y, x, dw, true, false, true)};
-    for (int i = 0; i < 3; i++) {
-        sum->seconds += times * seconds[i];
-        if (flops / seconds[i] > sum->best) sum->best = flops / seconds[i];
-    }
-    sum->flops += 3 * times * flops;
-}
-
-static Products measure_products(const ModelShape *s, DType dtype, int threads) {
-    Device *device;
-    Status status =
-        device_open(&device, (DeviceOptions){.kind = "cpu", .threads = threads, .workspace_bytes = 1 << 26});
-    CHECK(status == OK, "%s", fail_message());
-    int64_t tokens = s->sequence, h = s->hidden, v = padded_vocabulary(s->vocabulary, 128, 1);
-    float *memory = calloc((size_t)(tokens * (h + v) + 2 * h * v), sizeof *memory);
-    CHECK(memory, "no memory for the products");
-    Products sum = {0};
-    add_linear(device, dtype, memory, tokens, h, 3 * h, s->layers, &sum);
-    add_linear(device, dtype, memory, tokens, h, h, s->layers, &sum);
-    add_linear(device, dtype, memory, tokens, h, s->ffn, s->layers, &sum);
-    add_linear(device, dtype, memory, tokens, s->ffn, h, s->layers, &sum);
-    add_linear(device, dtype, memory, tokens, h, v, 1, &sum);
-    free(memory);
-    device_close(device);
-    return sum;
-}
-
-// ---- steps ----------------------------------------------------------------------------------------------
-
-static int32_t *random_tokens(const EngineSpec *spec, uint64_t stream) {
-    int64_t count = (int64_t)spec->num_microbatches * spec->shape.sequence * spec->shape.microbatch;
-    int32_t *tokens = malloc((size_t)count * sizeof *tokens);
-    CHECK(tokens, "no memory for tokens");
-    for (int64_t i = 0; i < count; i++)
-        tokens[i] = (int32_t)(rng_word(rng_key(1, "bench", stream), 0, (uint64_t)i) %
-                              (uint32_t)spec->shape.vocabulary);
-    return tokens;
-}
-
-static Status rank_main(Comm *world, void *arg) {
-    Job *job = arg;
-    const Case *which = job->which;
-    EngineSpec spec = {.grid = which->grid,
-                       .shape = job->shape,
-                       .mode = {.dtype = job->dtype},
-                       .split = {.layers = job->shape.layers, .last = which->last_layers},
-                       .schedule = "1f1b",
-                       .num_chunks = 1,
-                       .receive_ahead = 1,
-                       .overlap_gradients = true,
-                       .scatter_gather = true,
-                       .num_microbatches = which->microbatches,
-                       .adam = {0.9, 0.999, 1e-8, 1.0},
-                       .bucket_elements = 40000000,
-                       .device = "cpu",
-                       .threads = which->threads};
-    spec.shape.padded_vocabulary = padded_vocabulary(spec.shape.vocabulary, 128, spec.grid.tp);
-    Engine *engine;
-    TRY(engine_open(&engine, &spec, world));
-    int32_t *tokens = random_tokens(&spec, 0), *labels = random_tokens(&spec, 1);
-    double seconds[2][16]; // without and with a trace, in turn: the machine's moods strike both
-    Rank *rank = rank_current();
-    CHECK(!job->trace || trace_open(100000), "no memory for a trace");
-    Trace *trace = rank->trace;
-    int ways = job->trace ? 2 : 1;
-    for (int step = 0; step <= ways * which->steps; step++) {
-        rank->trace = step % ways ? trace : NULL;
-        comm_barrier(world);
-        double start = clock_s();
-        Batch batch = {.num_microbatches = spec.num_microbatches, .tokens = tokens, .labels = labels};
-        engine_train(engine, batch, (StepOptions){.lr = 1e-5, .weight_decay = 0.01, .loss_scale = 1});
-        comm_barrier(world);
-        if (step) seconds[step % ways][(step - 1) / ways] = clock_s() - start;
-    }
-    rank->trace = trace;
-    trace_close();
-    if (comm_rank(world) == 0) job->step_s = median(seconds[0], which->steps);
-    if (comm_rank(world) == 0 && job->trace) job->traced_s = median(seconds[1], which->steps);
-    free(tokens), free(labels);
-    engine_close(engine);
-    return OK;
-}
-
-static void run_job(Job *job) {
-    const Case *which = job->which;
-    int launched = comm_launcher_ranks();
-    CommOptions options = {.transport = launched ? "mpi" : "threads",
-                           .ranks = grid_size(which->grid),
-                           .timeout_s = 600,
-                           .deterministic = true};
-    Status status = comm_launch(options, rank_main, job);
-    CHECK(status == OK, "%s: %s", which->name, fail_message());
-}
-
-static double run_case(const ModelShape *shape, DType dtype, const Case *which) {
-    Job job = {.shape = *shape, .dtype = dtype, .which = which};
-    run_job(&job);
-    return job.step_s;
-}
-
-// Small layers, so that there are many events for the time.
-static void run_traced(void) {
-    const Case which = {"2 ranks x 1 thread, p=2 m=16", {1, 1, 2}, 1, 16, 9, 0};
-    Job job = {.shape = gpt2_124m(64, 0.1f), .dtype = F32, .which = &which, .trace = true};
-    job.shape.layers = 4, job.shape.hidden = 256, job.shape.ffn = 1024;
-    job.shape.heads = 4, job.shape.head_size = 64, job.shape.vocabulary = 1024;
-    run_job(&job);
-    printf(
-        "\n--trace: a step of 4 layers of 256, sequence 64, %s takes %.2f ms, traced %.2f ms: %.3f times\n",
-        which.name, 1e3 * job.step_s, 1e3 * job.traced_s, job.traced_s / job.step_s);
-}
-
-static void print_case(const Case *c, double step_s, double flops, double peak, double base_s) {
-    int samples = c->microbatches * c->grid.dp;
-    double rate = flops * samples / step_s, bubble = (double)(c->grid.pp - 1) / c->microbatches;
-    printf("%-46s %9.3f s/step %8.1f tokens/s %8.1f GFLOP/s %6.1f %% of the product peak", c->name, step_s,
-           samples * 1024.0 / step_s, rate / 1e9, 100 * rate / peak);
-    if (base_s > 0)
-        printf("   %6.1f %% of one rank x 2 threads", 100 * base_s * samples * (1 + bubble) / step_s);
-    if (bubble > 0) printf(" (bubble %.1f %% taken off)", 100 * bubble);
-    printf("\n");
-    fflush(stdout);
-}
+    float dropout;
+    int microbatch, batch, steps;
+    const char *launcher, *words; // words: of its grid and threads
+    const char *length;           // of Run
+} Case;
 
 static const char *type_name(DType dtype) { return dtype == BF16 ? "bf16" : "fp32"; }
 
-// Under mpirun: one case alone, since MPI starts once; peak and base come from the run before.
-static int run_launched(const ModelShape *shape, char **argv) {
-    const Case cases[] = {{"2 ranks x 1 thread, t=2, mpi", {2, 1, 1}, 1, 2, 3, 0},
-                          {"2 ranks x 1 thread, d=2, mpi", {1, 2, 1}, 1, 1, 3, 0},
-                          {"2 ranks x 1 thread, p=2 (8+4 layers) m=16, mpi", {1, 1, 2}, 1, 16, 1, 4}};
-    const Case *c = &cases[atoi(argv[2])];
-    double step_s = run_case(shape, strcmp(argv[1], "bf16") ? F32 : BF16, c);
-    if (step_s > 0) print_case(c, step_s, model_flops(shape, 1), atof(argv[3]) * 1e9, atof(argv[4]));
-    return 0;
+// The seconds of each step.
+static Status run_case(const Bench *b, const Case *c, double *seconds) {
+    char words[MOST_WORDS];
+    snprintf(words, sizeof words, GPT2 "%s", (double)c->dropout, (double)c->dropout, c->microbatch, c->batch,
+             c->words, c->dtype == BF16 ? " --bf16" : "");
+    Run run = {b->trireme, c->launcher, words, c->length, c->steps};
+    return run_steps(&run, seconds);
 }
 
-// Seconds per sample of one rank of two threads, from the second of two runs around the others.
-static double run_all(const ModelShape *shape, DType dtype) {
-    const Case base = {"1 rank x 2 threads", {1, 1, 1}, 2, 2, 3, 0};
-    const Case others[] = {{"2 ranks x 1 thread, t=2", {2, 1, 1}, 1, 2, 3, 0},
-                           {"2 ranks x 1 thread, d=2", {1, 2, 1}, 1, 1, 3, 0},
-                           {"2 ranks x 1 thread, p=2 (8+4 layers) m=16", {1, 1, 2}, 1, 16, 1, 4}};
-    Products products = measure_products(shape, dtype, 2);
-    double flops = model_flops(shape, 1);
-    printf("\n%s: matrix products of one sample, 2 threads: %.1f GFLOP/s over all shapes, %.1f at the best "
-           "shape (the peak below)\n",
-           type_name(dtype), products.flops / products.seconds / 1e9, products.best / 1e9);
-    double base_s = run_case(shape, dtype, &base) / base.microbatches;
-    print_case(&base, base_s * base.microbatches, flops, products.best, 0);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        print_case(&others[i], run_case(shape, dtype, &others[i]), flops, products.best, base_s);
-    base_s = run_case(shape, dtype, &base) / base.microbatches;
-    print_case(&base, base_s * base.microbatches, flops, products.best, 0);
-    printf("base for MPI: %s %.1f %.4f\n", type_name(dtype), products.best / 1e9, base_s);
-    return base_s;
+static Status median_case(const Bench *b, const Case *c, double *step_s) {
+    double seconds[MOST_RUN_STEPS];
+    TRY(run_case(b, c, seconds));
+    *step_s = median(seconds, c->steps);
+    return OK;
+}
+
+// ---- steps: shares of what the machine does ---------------------------------------------------------------
+
+enum { STEP_BATCH = 4 };
+
+static const Column STEP_COLUMNS[] = {{"s/step", 3, LOWER_IS_BETTER}, {"tokens/s", 1, HIGHER_IS_BETTER},
+                                      {"GFLOP/s", 1, INFORMS},        {"% products", 1, INFORMS},
+                                      {"% best shape", 1, INFORMS},   {"% peak", 1, INFORMS},
+                                      {"causal: % p.", 1, INFORMS},   {"% peak", 1, INFORMS}};
+
+// `products`: of the same microbatch. 72 B L S H^2 (1 + S/6H + V/12LH) has attention in full; the half below
+// the diagonal is 6 B L S^2 H of it.
+static Status step_row(Bench *b, const Case *c, const Products *products, double peak) {
+    ModelShape shape = gpt2_124m(SEQUENCE, c->microbatch);
+    double s = SEQUENCE, flops = model_flops(&shape, c->batch), step_s;
+    double causal = flops - 6.0 * c->batch * shape.layers * s * s * shape.hidden;
+    TRY(median_case(b, c, &step_s));
+    char name[80];
+    snprintf(name, sizeof name, "microbatch %d, dropout %g", c->microbatch, (double)c->dropout);
+    double rate = flops / step_s, least = causal / step_s;
+    table_row(&b->tables, name,
+              (double[]){step_s, c->batch * s / step_s, rate / 1e9, 100 * rate / products->all,
+                         100 * rate / products->best, 100 * rate / peak, 100 * least / products->all,
+                         100 * least / peak});
+    return OK;
+}
+
+static Status bench_steps(Bench *b, DType dtype) {
+    static const int microbatches[] = {1, 2, 4};
+    enum { SIZES = 3 };
+    double peak = measure_ceilings(THREADS).flops[dtype];
+    Products products[SIZES];
+    char title[80];
+    snprintf(title, sizeof title, "steps of 4 samples, %s, 1 rank x 2 threads", type_name(dtype));
+    table_begin(&b->tables, title, STEP_COLUMNS, sizeof STEP_COLUMNS / sizeof *STEP_COLUMNS);
+    for (int i = 0; i < SIZES; i++) {
+        ModelShape shape = gpt2_124m(SEQUENCE, microbatches[i]);
+        products[i] = measure_products(&shape, dtype, THREADS);
+        Case c = {dtype, 0, microbatches[i], STEP_BATCH, 3, "", "--threads 2", NULL};
+        TRY(step_row(b, &c, &products[i], peak));
+        c.dropout = 0.1f;
+        if (i == 0) TRY(step_row(b, &c, &products[i], peak));
+    }
+    for (int i = 0; i < SIZES; i++)
+        table_note(&b->tables,
+                   "matrix products of a microbatch of %d: %.1f GFLOP/s over all shapes, %.1f at the best; "
+                   "multiply-adds %.1f",
+                   microbatches[i], products[i].all / 1e9, products[i].best / 1e9, peak / 1e9);
+    return OK;
+}
+
+// ---- scaling: two ranks of a thread -----------------------------------------------------------------------
+
+typedef struct {
+    const char *name, *words;
+    int stages;
+} Layout;
+
+#define BASE        "--threads 2"
+#define RAMP        " --rampup-batch-size 4 28 4"
+#define RAMP_LENGTH "--train-samples 36"
+#define TWO         "--threads 1 "
+static const Layout td_layouts[] = {
+    {"t=2", TWO "--tensor-model-parallel-size 2", 1},
+    {"d=2", TWO "--overlap-grad-reduce", 1},
+    {"d=2, distributed optimizer",
+     TWO "--overlap-grad-reduce --use-distributed-optimizer --overlap-param-gather", 1},
+};
+// The head takes as long as four layers.
+static const Layout p_layouts[] = {
+    {"p=2 (8+4 layers)", TWO RAMP " --pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 4",
+     2}};
+
+static const Column SCALING_COLUMNS[] = {{"s/step", 3, LOWER_IS_BETTER},
+                                         {"tokens/s", 1, HIGHER_IS_BETTER},
+                                         {"% of 1x2", 1, HIGHER_IS_BETTER},
+                                         {"bubble %", 1, INFORMS},
+                                         {"% without it", 1, INFORMS}};
+
+static Status scaling_row(Bench *b, const Case *base, const Layout *layout, bool mpi, double base_s) {
+    char words[MOST_WORDS], name[80];
+    snprintf(words, sizeof words, "%s%s", layout->words, mpi ? "" : " --ranks 2");
+    snprintf(name, sizeof name, "%s, %s", layout->name, mpi ? "mpi" : "threads");
+    Case c = *base;
+    c.words = words, c.launcher = mpi ? "mpirun --bind-to core -n 2 " : "";
+    double step_s, bubble = (double)(layout->stages - 1) / c.batch;
+    TRY(median_case(b, &c, &step_s));
+    table_row(&b->tables, name,
+              (double[]){step_s, c.batch * SEQUENCE / step_s, 100 * base_s / step_s, 100 * bubble,
+                         100 * base_s * (1 + bubble) / step_s});
+    return OK;
+}
+
+// One rank of two threads runs before and after the others: a machine's mood that changes is seen.
+static Status bench_layouts(Bench *b, const Case *base, const Layout *layouts, int count) {
+    char title[80];
+    snprintf(title, sizeof title, "steps of %d samples, %s, 2 ranks x 1 thread", base->batch,
+             type_name(base->dtype));
+    double base_s, again_s, tokens = (double)base->batch * SEQUENCE;
+    table_begin(&b->tables, title, SCALING_COLUMNS, sizeof SCALING_COLUMNS / sizeof *SCALING_COLUMNS);
+    TRY(median_case(b, base, &base_s));
+    table_row(&b->tables, "1 rank x 2 threads", (double[]){base_s, tokens / base_s, 100, 0, 100});
+    for (int i = 0; i < 2 * count; i++) TRY(scaling_row(b, base, &layouts[i / 2], i % 2, base_s));
+    TRY(median_case(b, base, &again_s));
+    double again = 100 * base_s / again_s;
+    table_row(&b->tables, "1 rank x 2 threads, again",
+              (double[]){again_s, tokens / again_s, again, 0, again});
+    return OK;
+}
+
+// Of the pipeline's many samples a first step of four is enough to warm up.
+static Status bench_scaling(Bench *b, DType dtype, const char *which) {
+    const Case td = {dtype, 0, 1, 4, 3, "", BASE, NULL}, p = {dtype, 0, 1, 32, 1, "", BASE RAMP, RAMP_LENGTH};
+    if (!which || !strcmp(which, "td")) TRY(bench_layouts(b, &td, td_layouts, 3));
+    if (!which || !strcmp(which, "p")) TRY(bench_layouts(b, &p, p_layouts, 1));
+    return OK;
+}
+
+// ---- pytorch: turn about ----------------------------------------------------------------------------------
+
+enum { ROUNDS = 2, TORCH_STEPS = 2, WAYS = 3 };
+
+// Without these PyTorch gives its large tensors back to the system and takes them, page by page, in every
+// step.
+#define TORCH_SETTINGS                                                                                       \
+    "env -u OPENBLAS_CORETYPE OMP_NUM_THREADS=2 MALLOC_MMAP_THRESHOLD_=8589934592 "                          \
+    "MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 "
+
+static const Column TORCH_COLUMNS[] = {
+    {"s/step", 3, INFORMS}, {"tokens/s", 1, HIGHER_IS_BETTER}, {"trireme is x", 2, HIGHER_IS_BETTER}};
+
+static Status torch_case(const char *python, const Case *c, bool compile, double *step_s) {
+    char command[MOST_WORDS], line[1024];
+    snprintf(command, sizeof command,
+             TORCH_SETTINGS "%s -B bench/pytorch_gpt.py --dtype %s --dropout 0 --batch %d --microbatches %d "
+                            "--threads 2 --steps %d%s 2>/dev/null",
+             python, type_name(c->dtype), c->microbatch, c->batch / c->microbatch, c->steps,
+             compile ? " --compile" : "");
+    TRY(run_line(command, line, sizeof line));
+    Json *told;
+    TRY(json_parse(&told, line, strlen(line), "pytorch_gpt.py"));
+    bool found = json_double(json_member(told, "step_s"), step_s);
+    json_free(told);
+    return found ? OK : fail(ERR_DATA, "pytorch_gpt.py: no step_s in %s", line);
+}
+
+// The best of the rounds, of both programs.
+static Status bench_against(Bench *b, const char *python, DType dtype, int microbatch) {
+    static const char *const names[WAYS] = {"trireme", "PyTorch eager", "PyTorch torch.compile"};
+    Case c = {dtype, 0, microbatch, STEP_BATCH, TORCH_STEPS, "", BASE, NULL};
+    double best[WAYS] = {INFINITY, INFINITY, INFINITY};
+    for (int round = 0; round < ROUNDS * WAYS; round++) {
+        int way = round % WAYS;
+        double step_s;
+        if (way == 0)
+            TRY(median_case(b, &c, &step_s));
+        else
+            TRY(torch_case(python, &c, way == 2, &step_s));
+        best[way] = fmin(best[way], step_s);
+    }
+    char name[80];
+    for (int way = 0; way < WAYS; way++) {
+        snprintf(name, sizeof name, "%s, microbatch %d", names[way], microbatch);
+        table_row(&b->tables, name,
+                  (double[]){best[way], STEP_BATCH * SEQUENCE / best[way], way ? best[way] / best[0] : NAN});
+    }
+    return OK;
+}
+
+static Status bench_pytorch(Bench *b, DType dtype, const char *python) {
+    char title[80], version[80], command[MOST_WORDS];
+    snprintf(command, sizeof command, "%s -c 'import torch; print(torch.__version__)'", python);
+    TRY(run_line(command, version, sizeof version));
+    snprintf(title, sizeof title, "steps of 4 samples, %s, 2 threads", type_name(dtype));
+    table_begin(&b->tables, title, TORCH_COLUMNS, sizeof TORCH_COLUMNS / sizeof *TORCH_COLUMNS);
+    TRY(bench_against(b, python, dtype, 1));
+    TRY(bench_against(b, python, dtype, 4));
+    table_note(&b->tables, "PyTorch %s, best of %d rounds of %d steps, turn about", version, ROUNDS,
+               TORCH_STEPS);
+    return OK;
+}
+
+// ---- what --trace costs -----------------------------------------------------------------------------------
+
+// Small layers, so that there are many events for the time.
+#define SMALL                                                                                                \
+    "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 64 --vocab-size 1000 "            \
+    "--micro-batch-size 1 --global-batch-size 16 --threads 1 --ranks 2 --pipeline-model-parallel-size 2 "
+#define TRACE "/tmp/trireme-bench-trace.json"
+
+static Status bench_trace(Bench *b) {
+    enum { TURNS = 3, STEPS = 40 };
+    static const char *const words[] = {SMALL, SMALL "--trace " TRACE};
+    double times[2][TURNS], seconds[MOST_RUN_STEPS];
+    for (int i = 0; i < 2 * TURNS; i++) {
+        Run run = {b->trireme, "", words[i % 2], NULL, STEPS};
+        Status status = run_steps(&run, seconds);
+        remove(TRACE);
+        TRY(status);
+        times[i % 2][i / 2] = median(seconds, STEPS);
+    }
+    double plain_s = median(times[0], TURNS), traced_s = median(times[1], TURNS);
+    printf("--trace: a step of 4 layers of 256, p=2, m=16 takes %.2f ms, traced %.2f ms: %.3f times\n",
+           1e3 * plain_s, 1e3 * traced_s, traced_s / plain_s);
+    return OK;
+}
+
+// ---- all of it --------------------------------------------------------------------------------------------
+
+static Status run_verb(Bench *b, const char *verb, DType dtype, const char *word) {
+    if (!strcmp(verb, "steps") && !word) return bench_steps(b, dtype);
+    if (!strcmp(verb, "scaling")) return bench_scaling(b, dtype, word);
+    if (!strcmp(verb, "pytorch") && word) return bench_pytorch(b, dtype, word);
+    return fail(ERR_USAGE, "usage: bench_train steps|scaling|pytorch|trace TRIREME [fp32|bf16] [td|p|PYTHON] "
+                           "[--json FILE]");
+}
+
+static Status bench_train(int argc, char **argv) {
+    const char *json = tables_path(&argc, argv), *verb = argc > 1 ? argv[1] : "";
+    Bench b = {.trireme = argc > 2 ? argv[2] : NULL};
+    if (b.trireme && !strcmp(verb, "trace")) return bench_trace(&b);
+    bool single = argc > 3 && !strcmp(argv[3], "fp32"), half = argc > 3 && !strcmp(argv[3], "bf16");
+    int next = 3 + (single || half);
+    const char *word = argc > next ? argv[next] : NULL;
+    if (!b.trireme) verb = "";
+    if (!half) TRY(run_verb(&b, verb, F32, word));
+    if (!single) TRY(run_verb(&b, verb, BF16, word));
+    return tables_finish(&b.tables, verb, json);
 }
 
 int main(int argc, char **argv) {
-    ModelShape shape = gpt2_124m(1024, 0.1f);
-    shape.padded_vocabulary = padded_vocabulary(shape.vocabulary, 128, 1);
-    if (argc == 5) return run_launched(&shape, argv);
-    printf(
-        "GPT-2 124M, sequence 1024, dropout 0.1; %.1f GFLOP per sample by 72 B L S H^2 (1 + S/6H + V/12LH)\n",
-        model_flops(&shape, 1) / 1e9);
-    if (argc == 2 && !strcmp(argv[1], "trace")) return run_traced(), 0;
-    bool both = argc == 1;
-    double single_s = both || strcmp(argv[1], "bf16") ? run_all(&shape, F32) : 0;
-    double half_s = both || !strcmp(argv[1], "bf16") ? run_all(&shape, BF16) : 0;
-    if (both)
-        printf("\n1 rank x 2 threads: bf16 trains %.2f times as many tokens per second as fp32\n",
-               single_s / half_s);
-    if (both) run_traced();
-    return 0;
+    cores_wait_briefly(argv); // as the program does
+    Status status = bench_train(argc, argv);
+    if (status) fprintf(stderr, "bench_train: %s\n", fail_message());
+    return (int)status;
 }

@@ -1,36 +1,166 @@
 # shellcheck shell=bash
-# ./run bench: each operation at GPT-2's shapes, then whole training steps, as fractions of what
-# this machine can do.
+# ./run bench [PART...]: what the machine can do, and what share of it the program reaches. Every part writes its
+# tables to build/bench as JSON; together with a description of the machine they are its results, and those
+# of one machine are kept in bench/results.
+# shellcheck source=tools/bench_instructions.sh
+source tools/bench_instructions.sh
 
-bench() {
-    local folder=build/bench
-    quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_train_save \
-        bench_data bench_plan bench_plan_cpu
-    say "" "Operations at the shapes of GPT-2 124M (a minute)"
-    "$folder/bench_device" --json build/bench_device.json
-    say "" "Text to tokens, vocabulary 32000 (half a minute)"
-    "$folder/bench_data"
-    say "" "Checkpoints: the disk, and steps during a save (a minute and a half)"
-    "$folder/bench_train_save" build
-    say "" "Plans: replays, bounds, searches (seconds)"
-    "$folder/bench_plan"
-    say "" "This machine, measured, and training steps on 10 grids against their predictions (four minutes)"
-    rm -f build/this-machine.yaml
-    build/trireme bench --machine build/this-machine.yaml >build/bench_machine.log
-    (cd build && bench/bench_plan_cpu ./trireme ./this-machine.yaml)
-    say "" "Training steps of GPT-2 124M (about ten minutes, 8 GB of memory)"
-    bench_steps "$folder/bench_train" | tee build/bench_train.log
+bench_parts=(ops steps scaling growth predictions others)
+
+bench_usage() {
+    cat <<'END_OF_USAGE'
+./run bench                 every part but the last two, one after the other; most of an hour
+./run bench PART...         ops           operations at GPT-2's shapes beside the machine's ceilings; two minutes
+                            steps         training steps of GPT-2 124M; ten minutes
+                            scaling       two ranks of one thread against one rank of two; half an hour
+                            growth        the cost of a token as a model grows, and the planner's word; ten minutes
+                            predictions   runs on ten grids against the planner; five minutes
+                            others        tokenizers, checkpoints, plans, messages; five minutes
+                            pytorch       steps beside PyTorch's, from the package index; ten minutes
+                            instructions  counted, not timed, against those kept; fails beyond 2 % more
+./run bench steps:bf16      a part's own words follow its name: steps:fp32, scaling:bf16:p, scaling:fp32:td, pytorch:bf16,
+                            instructions:keep
+./run bench compare         what changed by more than 10 % against the results kept for this machine
+./run bench keep            keeps these results, and writes docs/performance.md from them
+./run bench page            writes docs/performance.md from the results kept
+END_OF_USAGE
 }
 
-# Ranks as threads first; the last line of each type says with which figures the same cases run
-# as MPI processes.
+bench() {
+    local part
+    mkdir -p build/bench-results
+    case ${1:-} in help | -h | --help) bench_usage && return ;; esac
+    quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_train_save \
+        bench_data bench_plan bench_plan_cpu bench_plan_growth bench_comm bench_report
+    bench_machine=$(build/bench/bench_report name)
+    [[ $# -gt 0 ]] || set -- "${bench_parts[@]}"
+    for part in "$@"; do
+        # shellcheck disable=SC2046 # a part's words
+        bench_part $(tr ':' ' ' <<<"$part")
+    done
+    case $part in compare | keep | page | others | instructions*) ;; *) bench_join && bench_compare ;; esac
+}
+
+# bench_part NAME WORD...
+bench_part() {
+    local name=$1
+    shift
+    case $name in
+    ops) bench_device "$@" ;;
+    steps | scaling) bench_steps "$name" "$@" ;;
+    growth) bench_growth bench_plan_growth growth ;;
+    predictions) bench_growth bench_plan_cpu predictions ;;
+    others) bench_others ;;
+    pytorch) bench_pytorch "$@" ;;
+    instructions) bench_instructions "$@" ;;
+    compare) bench_join && bench_compare ;;
+    keep) bench_keep ;;
+    page) bench_page_write ;;
+    *) die 64 "bench: no part '$name'; ./run bench help lists them" ;;
+    esac
+}
+
+# result_of NAME WORD...: the part's file; of a part that was measured in pieces one for each.
+result_of() {
+    local name=$1 words=$*
+    shift
+    if [[ $# -gt 0 ]]; then
+        rm -f "build/bench-results/$name.json"
+    else
+        rm -f "build/bench-results/$name"-*.json
+    fi
+    echo "build/bench-results/${words// /-}.json"
+}
+
+bench_device() {
+    say "" "Operations at the shapes of GPT-2 124M, against this machine's ceilings"
+    build/bench/bench_device --json "$(result_of ops)"
+}
+
 bench_steps() {
-    local log type peak base
-    log=$(mktemp)
-    "$1" | tee "$log"
-    while read -r type peak base; do
-        say "" "$type, ranks as MPI processes"
-        for case in 0 1 2; do mpirun --bind-to core -n 2 "$1" "$type" "$case" "$peak" "$base" </dev/null; done
-    done < <(sed -n 's/^base for MPI: //p' "$log")
-    rm -f "$log"
+    say "" "Training steps of GPT-2 124M: $* (nothing else should run; 8 GB of memory)"
+    build/bench/bench_train "$1" build/trireme "${@:2}" --json "$(result_of "$@")"
+}
+
+# The machine is measured once for both.
+bench_growth() {
+    if [[ ! -r build/this-machine.yaml ]]; then
+        say "" "This machine, for the planner (two minutes)"
+        build/trireme bench --machine build/this-machine.yaml >build/bench_machine.log
+    fi
+    say "" "Training steps against their predictions: $2"
+    "build/bench/$1" build/trireme build/this-machine.yaml --json "$(result_of "$2")"
+}
+
+bench_others() {
+    say "" "Text to tokens, vocabulary 32000"
+    build/bench/bench_data
+    say "" "Checkpoints: the disk, and steps during a save"
+    build/bench/bench_train_save build
+    say "" "Plans: replays, bounds, searches"
+    build/bench/bench_plan
+    say "" "Messages under way while a rank computes, of threads and of processes"
+    build/bench/bench_comm
+    mpirun --bind-to core -n 2 build/bench/bench_comm </dev/null
+    build/bench/bench_train trace build/trireme
+}
+
+# TRIREME_TORCH_PYTHON names a Python that has PyTorch already.
+bench_pytorch() {
+    local python=${TRIREME_TORCH_PYTHON:-build/torch/bin/python}
+    if [[ ! -x $python ]]; then
+        say "Installing PyTorch's newest CPU release into build/torch from the Python package index."
+        if ! { python3 -m venv build/torch && build/torch/bin/pip install --quiet torch numpy; }; then
+            rm -rf build/torch
+            say "Skipped: PyTorch could not be installed. Is the package index reachable? PIP_INDEX_URL names another."
+            return
+        fi
+    fi
+    say "" "GPT-2 124M without dropout beside PyTorch, turn about (nothing else should run; 8 GB of memory)"
+    build/bench/bench_train pytorch build/trireme "$@" "$python" --json "$(result_of pytorch "$@")"
+}
+
+# ---- results --------------------------------------------------------------------------------------------
+
+bench_join() {
+    local files=(build/bench-results/*.json)
+    [[ -r ${files[0]} ]] || die 66 "nothing has been measured yet: ./run bench"
+    build/bench/bench_report join "$(git describe --always --dirty 2>/dev/null || echo unknown)" \
+        "build/$bench_machine.json" "${files[@]}"
+}
+
+bench_compare() {
+    local kept=bench/results/$bench_machine.json
+    if [[ -r $kept ]]; then
+        say "" && build/bench/bench_report compare "$kept" "build/$bench_machine.json"
+    else
+        say "" "No results are kept for this machine ($kept); ./run bench keep does that."
+    fi
+}
+
+bench_keep() {
+    bench_join
+    mkdir -p bench/results
+    cp "build/$bench_machine.json" "bench/results/$bench_machine.json"
+    say "Wrote bench/results/$bench_machine.json."
+    bench_page_write
+}
+
+bench_page_write() {
+    bench_page "bench/results/$bench_machine.json" >build/performance.md
+    mv build/performance.md docs/performance.md
+    say "Wrote docs/performance.md."
+}
+
+# bench_page FILE: docs/performance.md. Its words are tools/performance.md, where a line "{{PART}}" stands for tables.
+bench_page() {
+    local line
+    while IFS= read -r line; do
+        case $line in
+        "{{machine}}") build/bench/bench_report machine "$1" ;;
+        "{{instructions}}") echo '```' && cat "$instructions_file" && echo '```' ;;
+        "{{"*"}}") line=${line#\{\{} && build/bench/bench_report tables "$1" "${line%\}\}}" ;;
+        *) printf '%s\n' "$line" ;;
+        esac
+    done <tools/performance.md
 }

@@ -1,0 +1,285 @@
+// The results of a machine: one JSON file of what the parts of ./run bench wrote and of what the machine is.
+//
+//   bench_report join COMMIT OUT.json PART.json...   together, with this machine's description
+//   bench_report compare KEPT.json NEW.json          what got faster or slower by more than 10 %
+//   bench_report tables FILE.json PART               the tables of a part, in Markdown
+//   bench_report machine FILE.json                   its description, in Markdown
+//   bench_report name                                of this machine's file
+#include "device/cpu.h"
+#include "formats/formats.h"
+#include <ctype.h>
+#include <dnnl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_BYTES = 1 << 26, MOST_LINE = 256 };
+static const double NOTED_CHANGE = 0.10;
+
+// ---- this machine -----------------------------------------------------------------------------------------
+
+// The value of the first line "KEY : VALUE" of a file, or "unknown".
+static void find_line(const char *path, const char *key, char value[MOST_LINE]) {
+    char line[MOST_LINE];
+    snprintf(value, MOST_LINE, "unknown");
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (!colon || strncmp(line, key, strlen(key)) != 0) continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(value, MOST_LINE, "%s", colon + 1 + strspn(colon + 1, " \t"));
+        break;
+    }
+    if (file) fclose(file);
+}
+
+static void add_fact(Text *out, const char *name, const char *value) {
+    text_add(out, ",\n  \"%s\": ", name);
+    json_add_string(out, value, strlen(value));
+}
+
+static void describe_machine(Text *out, const char *commit) {
+    char value[MOST_LINE], family[MOST_LINE], model[MOST_LINE], text[4 * MOST_LINE], date[32];
+    struct utsname kernel;
+    time_t now = time(NULL);
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
+    text_add(out, "{\n  \"date\": \"%s\"", date);
+    add_fact(out, "commit", commit);
+    find_line("/proc/cpuinfo", "model name", value);
+    find_line("/proc/cpuinfo", "cpu family", family);
+    find_line("/proc/cpuinfo", "model\t", model);
+    snprintf(text, sizeof text, "%s, family %s, model %s", value, family, model);
+    add_fact(out, "cpu", text);
+    snprintf(text, sizeof text, "%ld", sysconf(_SC_NPROCESSORS_ONLN));
+    add_fact(out, "cores", text);
+    add_fact(out, "isa", cpu_best()->isa);
+    snprintf(text, sizeof text, "%.1f GB",
+             (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1e9);
+    add_fact(out, "memory", text);
+    uname(&kernel);
+    snprintf(text, sizeof text, "%s %s", kernel.sysname, kernel.release);
+    add_fact(out, "kernel", text);
+    add_fact(out, "compiler", __VERSION__);
+    const dnnl_version_t *dnnl = dnnl_version();
+    snprintf(text, sizeof text, "%d.%d.%d", dnnl->major, dnnl->minor, dnnl->patch);
+    add_fact(out, "onednn", text);
+    text_add(out, "}");
+}
+
+// "amd-epyc-25-17-2-cores"
+static void print_name(void) {
+    char model[MOST_LINE], family[MOST_LINE], number[MOST_LINE], name[4 * MOST_LINE];
+    find_line("/proc/cpuinfo", "model name", model);
+    find_line("/proc/cpuinfo", "cpu family", family);
+    find_line("/proc/cpuinfo", "model\t", number);
+    snprintf(name, sizeof name, "%s-%s-%s-%ld-cores", model, family, number, sysconf(_SC_NPROCESSORS_ONLN));
+    bool dash = true; // none at the start, never two
+    for (const char *c = name; *c; c++) {
+        bool word = isalnum((unsigned char)*c);
+        if (word || !dash) putchar(word ? tolower((unsigned char)*c) : '-');
+        dash = !word;
+    }
+    putchar('\n');
+}
+
+// ---- files ------------------------------------------------------------------------------------------------
+
+static Status read_json(const char *path, Json **root) {
+    char *text;
+    size_t size;
+    TRY(file_read(path, MOST_BYTES, &text, &size));
+    Status status = json_parse(root, text, size, path);
+    free(text);
+    return status;
+}
+
+static Status add_part(Text *out, const char *path, bool first) {
+    char *text;
+    size_t size;
+    Json *part;
+    TRY(file_read(path, MOST_BYTES, &text, &size));
+    Status status = json_parse(&part, text, size, path);
+    if (status == OK) {
+        text_add(out, "%s\n", first ? "" : ",");
+        text_add_bytes(out, text, size);
+        json_free(part);
+    }
+    free(text);
+    return status;
+}
+
+static Status join(const char *commit, const char *path, char **parts, int count) {
+    Text out = {0};
+    text_add(&out, "{\"machine\": ");
+    describe_machine(&out, commit);
+    text_add(&out, ",\n\"parts\": [");
+    Status status = OK;
+    for (int i = 0; i < count && status == OK; i++) status = add_part(&out, parts[i], i == 0);
+    text_add(&out, "]}\n");
+    if (status == OK) status = file_write(path, out.data, out.size);
+    text_free(&out);
+    return status;
+}
+
+// ---- tables -----------------------------------------------------------------------------------------------
+
+static const char *string_of(const Json *value) {
+    const char *string = json_string(value);
+    return string ? string : "";
+}
+
+static const Json *find_named(const Json *list, const char *member, const char *name) {
+    for (size_t i = 0; list && i < list->count; i++)
+        if (!strcmp(string_of(json_member(&list->items[i], member)), name)) return &list->items[i];
+    return NULL;
+}
+
+static const Json *find_part(const Json *root, const char *name) {
+    return find_named(json_member(root, "parts"), "part", name);
+}
+
+// Row and column are arrays that begin with their name.
+static const char *first_of(const Json *array) { return array->count ? string_of(&array->items[0]) : ""; }
+
+static const Json *find_row(const Json *table, const char *name) {
+    const Json *rows = json_member(table, "rows");
+    for (size_t i = 0; rows && i < rows->count; i++)
+        if (!strcmp(first_of(&rows->items[i]), name)) return &rows->items[i];
+    return NULL;
+}
+
+static void print_row(const Json *columns, const Json *row) {
+    printf("| %s |", first_of(row));
+    for (size_t i = 1; i < row->count; i++) {
+        double value;
+        int64_t digits = 0;
+        const Json *column = i <= columns->count ? &columns->items[i - 1] : NULL;
+        if (column && column->count > 1) json_int(&column->items[1], &digits);
+        if (json_double(&row->items[i], &value))
+            printf(" %.*f |", (int)digits, value);
+        else
+            printf(" |");
+    }
+    printf("\n");
+}
+
+static void print_table(const Json *table) {
+    const Json *columns = json_member(table, "columns"), *rows = json_member(table, "rows");
+    const Json *notes = json_member(table, "notes");
+    if (!columns || !rows) return;
+    printf("| %s |", string_of(json_member(table, "title")));
+    for (size_t i = 0; i < columns->count; i++) printf(" %s |", first_of(&columns->items[i]));
+    printf("\n|---|");
+    for (size_t i = 0; i < columns->count; i++) printf("---:|");
+    printf("\n");
+    for (size_t i = 0; i < rows->count; i++) print_row(columns, &rows->items[i]);
+    printf("\n");
+    for (size_t i = 0; notes && i < notes->count; i++)
+        printf("%s%s\n", string_of(&notes->items[i]), i + 1 < notes->count ? "; " : ".\n");
+}
+
+static Status print_tables(const char *path, const char *name) {
+    Json *root;
+    TRY(read_json(path, &root));
+    const Json *part = find_part(root, name), *tables = json_member(part, "tables");
+    if (!part) printf("Not measured yet: `./run bench %s`.\n\n", name);
+    for (size_t i = 0; tables && i < tables->count; i++) print_table(&tables->items[i]);
+    json_free(root);
+    return OK;
+}
+
+static Status print_machine(const char *path) {
+    Json *root;
+    TRY(read_json(path, &root));
+    const Json *machine = json_member(root, "machine");
+    for (size_t i = 0; machine && i < machine->count; i++)
+        printf("%s%s %s", i ? "; " : "", machine->items[i].key, string_of(&machine->items[i]));
+    printf(".\n");
+    json_free(root);
+    return OK;
+}
+
+// ---- what changed -----------------------------------------------------------------------------------------
+
+typedef struct {
+    int compared, better, worse;
+} Changes;
+
+static void compare_value(const Json *column, const Json *old_value, const Json *new_value, const char *title,
+                          const char *row, Changes *changes) {
+    double before, after;
+    const char *better = column->count > 2 ? string_of(&column->items[2]) : "";
+    if (!*better || !json_double(old_value, &before) || !json_double(new_value, &after) || before <= 0)
+        return;
+    double change = after / before - 1;
+    changes->compared++;
+    if (fabs(change) <= NOTED_CHANGE) return;
+    bool gained = (change > 0) == !strcmp(better, "higher");
+    *(gained ? &changes->better : &changes->worse) += 1;
+    printf("  %-6s %+6.1f %%  %10.4g -> %-10.4g %-12s %s: %s\n", gained ? "better" : "WORSE", 100 * change,
+           before, after, first_of(column), title, row);
+}
+
+static void compare_row(const Json *columns, const Json *old_row, const Json *new_row, const char *title,
+                        Changes *changes) {
+    for (size_t i = 1; i < new_row->count && i < old_row->count && i <= columns->count; i++)
+        compare_value(&columns->items[i - 1], &old_row->items[i], &new_row->items[i], title,
+                      first_of(new_row), changes);
+}
+
+static void compare_table(const Json *old_table, const Json *new_table, Changes *changes) {
+    const Json *columns = json_member(new_table, "columns"), *rows = json_member(new_table, "rows");
+    const char *title = string_of(json_member(new_table, "title"));
+    for (size_t i = 0; columns && rows && i < rows->count; i++) {
+        const Json *old_row = find_row(old_table, first_of(&rows->items[i]));
+        if (old_row) compare_row(columns, old_row, &rows->items[i], title, changes);
+    }
+}
+
+static void compare_roots(const Json *kept, const Json *found, Changes *changes) {
+    const Json *parts = json_member(found, "parts");
+    for (size_t i = 0; parts && i < parts->count; i++) {
+        const Json *tables = json_member(&parts->items[i], "tables");
+        const Json *old_part = find_part(kept, string_of(json_member(&parts->items[i], "part")));
+        for (size_t k = 0; tables && k < tables->count; k++) {
+            const char *title = string_of(json_member(&tables->items[k], "title"));
+            const Json *old_table = find_named(json_member(old_part, "tables"), "title", title);
+            if (old_table) compare_table(old_table, &tables->items[k], changes);
+        }
+    }
+}
+
+static Status compare(const char *kept_path, const char *found_path) {
+    Json *kept, *found;
+    TRY(read_json(kept_path, &kept));
+    Status status = read_json(found_path, &found);
+    if (status != OK) return json_free(kept), status;
+    Changes changes = {0};
+    compare_roots(kept, found, &changes);
+    const Json *machine = json_member(kept, "machine");
+    printf("%d values beside those of %s (%s, %s): %d better, %d worse by more than %.0f %%\n",
+           changes.compared, kept_path, string_of(json_member(machine, "date")),
+           string_of(json_member(machine, "commit")), changes.better, changes.worse, 100 * NOTED_CHANGE);
+    json_free(kept);
+    json_free(found);
+    return OK;
+}
+
+static Status bench_report(int argc, char **argv) {
+    const char *verb = argc > 1 ? argv[1] : "";
+    if (!strcmp(verb, "join") && argc > 4) return join(argv[2], argv[3], argv + 4, argc - 4);
+    if (!strcmp(verb, "compare") && argc == 4) return compare(argv[2], argv[3]);
+    if (!strcmp(verb, "tables") && argc == 4) return print_tables(argv[2], argv[3]);
+    if (!strcmp(verb, "machine") && argc == 3) return print_machine(argv[2]);
+    if (!strcmp(verb, "name") && argc == 2) return print_name(), OK;
+    return fail(ERR_USAGE, "usage: bench_report join|compare|tables|machine|name ...; see bench_report.c");
+}
+
+int main(int argc, char **argv) {
+    Status status = bench_report(argc, argv);
+    if (status) fprintf(stderr, "bench_report: %s\n", fail_message());
+    return (int)status;
+}
