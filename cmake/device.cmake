@@ -15,9 +15,11 @@ endif()
 
 # The layer's own copy of the kernels is F32 on the baseline of the architecture; each other combination is an object
 # library whose symbols end in the names of both. Kernels may fuse multiplications with additions; NaN and infinity stay.
-set(kernel_sources src/device/cpu_kernels.c src/device/cpu_matmul.c src/device/cpu_attention.c
-    src/device/cpu_cached.c src/device/cpu_optimizer.c)
-set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
+# Not the optimizer's: of a b + c d compilers fuse either product, here one and there the other, but a step has the same
+# bits wherever a shard begins and in every element type.
+set(fusing_kernels src/device/cpu_kernels.c src/device/cpu_matmul.c src/device/cpu_attention.c src/device/cpu_cached.c)
+set_source_files_properties(${fusing_kernels} PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
+set(kernel_sources ${fusing_kernels} src/device/cpu_optimizer.c)
 set(kernel_combinations baseline_BF16 baseline_F16)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   list(APPEND kernel_combinations v3_F32 v3_BF16 v3_F16 v4_F32 v4_BF16 v4_F16 v4bf16_BF16)

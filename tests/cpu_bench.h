@@ -1,6 +1,7 @@
 // Calling one variant of the cpu backend: tensors that are exact allocations, every call repeated with
 // several numbers of threads (the bits must not change) and given exactly the workspace that it asks for.
 #pragma once
+#include "base/half.h"
 #include "device/cpu.h"
 #include "harness.h"
 #include <math.h>
@@ -48,6 +49,18 @@ static inline Tensor constant(Bench *b, int64_t rows, int64_t cols, float value)
     Tensor x = zeros(b, rows, cols);
     for (int64_t i = 0; i < rows * cols; i++) f(x)[i] = value;
     return x;
+}
+
+// What x becomes in an element type, and what element i stands for.
+static inline float rounded(DType type, float x) {
+    if (type == BF16) return bf16_to_f32(bf16_of_f32(x));
+    return type == F16 ? f16_to_f32(f16_of_f32(x)) : x;
+}
+
+static inline float value(Tensor x, int64_t i) {
+    if (x.dtype == F32) return f(x)[i];
+    uint16_t bits = ((const uint16_t *)x.data)[i];
+    return x.dtype == BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
 }
 
 static inline Tensor normals(Bench *b, int64_t rows, int64_t cols) {

@@ -1,19 +1,7 @@
 // The cpu backend's attention in blocks, strips and vectors against the definition, for every variant that
 // runs here and every element type: sizes that none of them divides, shared keys, masks, probabilities that
 // are kept, and scores so far apart that a running maximum without rescaling would overflow.
-#include "base/half.h"
 #include "cpu_bench.h"
-
-static float rounded(DType type, float x) {
-    if (type == BF16) return bf16_to_f32(bf16_of_f32(x));
-    return type == F16 ? f16_to_f32(f16_of_f32(x)) : x;
-}
-
-static float value(Tensor x, int64_t i) {
-    if (x.dtype == F32) return f(x)[i];
-    uint16_t bits = ((const uint16_t *)x.data)[i];
-    return x.dtype == BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
-}
 
 // The numbers of `x`, which its type holds exactly, in that type.
 static Tensor narrowed(Bench *b, DType type, Tensor x) {

@@ -50,6 +50,17 @@ static void gelus(Bench *b) {
     }
 }
 
+// Where the gate is 1: numbers as large as the type holds come through.
+static void large_gates(Bench *b) {
+    enum { COUNT = 100 };
+    Tensor none = {0}, x = zeros(b, COUNT, 2), u = zeros(b, COUNT, 1), y = zeros(b, COUNT, 1);
+    for (int64_t i = 0; i < COUNT; i++) f(u)[i] = f(x)[2 * i] = ldexpf(1.5f, 5 + (int)i), f(x)[2 * i + 1] = 1;
+    run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){u, none, y});
+    for (int64_t i = 0; i < COUNT; i++) near(b, "gelu", i, f(y)[i], (double)f(u)[i], 1e-6);
+    run(b, OP_SWIGLU_FORWARD, &(SwigluForward){x, none, y});
+    for (int64_t i = 0; i < COUNT; i++) near(b, "swiglu", i, f(y)[i], (double)f(u)[i], 1e-6);
+}
+
 // ---- dropout ----------------------------------------------------------------------------------------------
 
 static void dropouts(Bench *b, float probability) {
@@ -198,7 +209,7 @@ static void attentions(Bench *b) {
 }
 
 static void exponential_law(void) { each_variant(exponentials); }
-static void gelu_law(void) { each_variant(gelus); }
+static void gelu_law(void) { each_variant(gelus), each_variant(large_gates); }
 static void dropout_law(void) { each_variant(dropped), each_variant(not_dropped); }
 static void attention_mask_law(void) { each_variant(attention_masks); }
 static void attention_law(void) { each_variant(attentions); }

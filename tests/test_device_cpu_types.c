@@ -2,7 +2,6 @@
 // what the elements stand for, and one rounding at the end. So kernels over rows give the f32 result,
 // rounded, bit by bit; matrix products and attention, which may round their factors, come as close as
 // roundings allow.
-#include "base/half.h"
 #include "cpu_bench.h"
 #include <float.h>
 #include <sys/wait.h>
@@ -17,17 +16,6 @@ typedef struct {
     Tensor outputs[8];
     int num_outputs;
 } Draw;
-
-static float rounded(DType type, float x) {
-    if (type == BF16) return bf16_to_f32(bf16_of_f32(x));
-    return type == F16 ? f16_to_f32(f16_of_f32(x)) : x;
-}
-
-static float value(Tensor x, int64_t i) {
-    if (x.dtype == F32) return f(x)[i];
-    uint16_t bits = ((const uint16_t *)x.data)[i];
-    return x.dtype == BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
-}
 
 static void set(Tensor x, int64_t i, float to) {
     if (x.dtype == F32)
@@ -179,13 +167,32 @@ static void optimizers(Draw *d) {
     run(d->b, OP_ADAMW, &(AdamW){g, p, m, v, given, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.19, 0.002, 0.5});
 }
 
+// A parameter kept as a bf16 value and what this leaves out takes the same step to the bit.
+static void split_step(Bench *b) {
+    enum { COUNT = FLAT_BLOCK + 7 };
+    Tensor whole = normals(b, 1, COUNT), g = normals(b, 1, COUNT), m[2], v[2];
+    Tensor given = {block(b, COUNT * sizeof(uint16_t)), 1, COUNT, BF16}, rest = given;
+    rest.data = block(b, COUNT * sizeof(uint16_t)), rest.dtype = U16;
+    uint16_t *high = given.data, *low = rest.data;
+    for (int64_t i = 0; i < COUNT; i++) high[i] = bf16_split(f(whole)[i], &low[i]);
+    for (int i = 0; i < 2; i++) m[i] = zeros(b, 1, COUNT), v[i] = zeros(b, 1, COUNT);
+    b->dtype = F32;
+    run(b, OP_ADAMW, &(AdamW){g, whole, m[0], v[0], {0}, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.1, 0.001, 0.5});
+    b->dtype = BF16;
+    run(b, OP_ADAMW, &(AdamW){g, rest, m[1], v[1], given, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.1, 0.001, 0.5});
+    int64_t bad = 0;
+    for (int64_t i = 0; i < COUNT; i++)
+        bad += bits_of_float(bf16_join(high[i], low[i])) != bits_of_float(f(whole)[i]);
+    EXPECT(!bad, "%s: %lld parameters differ", b->variant->isa, (long long)bad);
+}
+
 static void activation_law(void) { each_type(activations, same_bits); }
 static void dropout_law(void) { each_type(dropouts, same_bits); }
 static void tiny_law(void) { each_type(tiny_numbers, same_bits); }
 static void norm_law(void) { each_type(layer_norms, same_bits), each_type(rms_norms, same_bits); }
 static void embedding_law(void) { each_type(embeddings, same_bits); }
 static void loss_law(void) { each_type(losses, same_bits); }
-static void optimizer_law(void) { each_type(optimizers, same_bits); }
+static void optimizer_law(void) { each_type(optimizers, same_bits), each_variant(split_step); }
 
 // ---- rounding itself --------------------------------------------------------------------------------------
 

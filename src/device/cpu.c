@@ -60,8 +60,6 @@ int cpu_team(const Exec *exec, int64_t elements) {
 
 // ---- workspace --------------------------------------------------------------------------------------------
 
-static int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
-
 static int64_t num_parts(int64_t count, int64_t most) {
     return count > most ? cpu_num_blocks(count, most) : 1; // one of nothing
 }

@@ -3,8 +3,8 @@
 // The kernels (cpu_kernels.c, cpu_matmul.c, cpu_attention.c, cpu_cached.c, cpu_optimizer.c) are compiled once
 // per instruction set and element type, each time into a whole Backend. The program runs on any CPU of its
 // architecture: it takes the first variant that the machine at hand can run, and of it the backend of an
-// operation's element type. Every operation is cut into pieces by its shapes alone, and each piece is computed
-// by one thread: who computes it cannot change a bit.
+// operation's element type. Every operation is cut into pieces by its shapes alone, and each piece is
+// computed by one thread: who computes it cannot change a bit.
 #pragma once
 #include "device/backend.h"
 
@@ -82,6 +82,7 @@ enum {
     PANEL_INNER = 512, // elements along the sum that are copied to F32 at a time
 };
 
+static inline int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
 static inline int64_t cpu_num_blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
 // Floats from one row to the next of a block in the workspace: whole vectors, and no power of two, which
 // would make rows compete for the same cache lines.

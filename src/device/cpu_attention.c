@@ -7,8 +7,7 @@
 #include "device/cpu_strips.h"
 #include <omp.h>
 
-enum { KEYS = ATTENTION_KEYS, QUERIES = ATTENTION_QUERIES, PHILOX_KEYS = 20 };
-static const float LOG2_E = 1.44269504f;
+enum { KEYS = ATTENTION_KEYS, QUERIES = ATTENTION_QUERIES };
 // A running maximum does until a score exceeds it by this much, in units of log2: sums stay small.
 static const float HEADROOM = 8;
 
@@ -22,9 +21,8 @@ typedef struct {
     float *stats;
     float scale;           // of the scores
     uint64_t mask_element; // of the sample's mask where the head's S x S elements begin
-    Mask mask;
-    Wides round_keys[PHILOX_KEYS];
-    bool sums; // sum_dk and sum_dv hold something already
+    Mask masks[PAIR];      // of the sample, one for each row at a time
+    bool sums;             // sum_dk and sum_dv hold something already
 
     // Of the calling thread. Keys and values of the whole head, by columns (terms along the sequence) or, a
     // block at a time, transposed (terms along D).
@@ -38,40 +36,8 @@ typedef struct {
     float *rows;               // out or dq, [QUERIES, width]
     // Of each query, in units of log2: its largest score so far, or (backward) log-sum-exp; and dout . out.
     float maxima[QUERIES], deltas[QUERIES];
-    uint32_t words[PAIR][KEYS + 4 * LANES];
     float sum[QUERIES * LANES]; // of exponentials, a vector per query
 } Head;
-
-// ---- masks ------------------------------------------------------------------------------------------------
-
-// The keys of the ten rounds, one per lane: made once, since they would cost as much as the rounds.
-static void schedule_keys(RngKey key, Wides keys[PHILOX_KEYS]) {
-    for (uint32_t round = 0; round < PHILOX_KEYS / 2; round++) {
-        keys[2 * round] = (uint64_t)(key.word[0] + round * 0x9E3779B9u) - (Wides){0};
-        keys[2 * round + 1] = (uint64_t)(key.word[1] + round * 0xBB67AE85u) - (Wides){0};
-    }
-}
-
-// philox_words (cpu_vector.h) with the keys of its rounds.
-static inline void philox_of_schedule(const Wides *keys, uint64_t sample, uint64_t block, uint32_t *words) {
-    static const uint64_t LANE_NUMBER[] = {0, 1, 2, 3, 4, 5, 6, 7};
-    Wides c0, c1, c2 = sample - (Wides){0}, c3 = c2 >> 32;
-    memcpy(&c0, LANE_NUMBER, sizeof c0);
-    c0 += block;
-    c1 = c0 >> 32;
-    for (int i = 0; i < PHILOX_KEYS; i += 2) {
-        Wides p0 = wide_product(c0, 0xD2511F53u), p1 = wide_product(c2, 0xCD9E8D57u);
-        c0 = (p1 >> 32) ^ c1 ^ keys[i];
-        c2 = (p0 >> 32) ^ c3 ^ keys[i + 1];
-        c1 = p1;
-        c3 = p0;
-    }
-    Wides first = (c0 & 0xFFFFFFFFu) | (c1 << 32), second = (c2 & 0xFFFFFFFFu) | (c3 << 32);
-    Wides low = __builtin_shufflevector(first, second, LOW_PAIRS);
-    Wides high = __builtin_shufflevector(first, second, HIGH_PAIRS);
-    memcpy(words, &low, sizeof low);
-    memcpy(words + LANES, &high, sizeof high);
-}
 
 // ---- opening a head ---------------------------------------------------------------------------------------
 
@@ -131,9 +97,10 @@ static void head_open(Head *head, const AttentionBackward *p, float *workspace, 
     }
     head->scale = 1.0f / sqrtf((float)size);
     head->mask_element = (uint64_t)((shape->first_head + h) * shape->sequence * shape->sequence);
-    mask_open(&head->mask, &p->dropout);
-    head->mask.sample = (uint64_t)(p->dropout.first_sample + b);
-    schedule_keys(p->dropout.key, head->round_keys);
+    for (int place = 0; place < PAIR; place++) {
+        mask_open(&head->masks[place], &p->dropout);
+        head->masks[place].sample = (uint64_t)(p->dropout.first_sample + b);
+    }
     open_workspace(head, p, workspace);
 }
 
@@ -243,15 +210,10 @@ static int64_t cover_keys(float *row, int64_t seen, int64_t taken) {
     return used;
 }
 
-// The words of the mask for `count` keys of a query from `key` on, whole vectors, in buffer `place`.
+// The words of mask `place` for `count` keys of a query from `key` on.
 static const uint32_t *mask_of(Head *head, int place, int64_t query, int64_t key, int64_t count) {
-    if (!head->mask.drops) return KEEP_ALL;
     uint64_t index = head->mask_element + (uint64_t)(query * head->sequence + key);
-    int64_t first = (int64_t)(index % 4);
-    for (int64_t i = 0; i < first + count; i += 2 * LANES)
-        philox_of_schedule(head->round_keys, head->mask.sample, index / 4 + (uint64_t)i / 4,
-                           head->words[place] + i);
-    return head->words[place] + first;
+    return mask_span(&head->masks[place], index, count);
 }
 
 static inline Floats mask_keep(const Mask *mask, const uint32_t *words, Floats x) {
@@ -306,7 +268,7 @@ static void softmax_row(Head *head, Blocks at, int64_t row, int64_t taken) {
     for (int64_t key = 0; key < used; key += LANES) {
         Floats e = power_of_two(load(scores + key, LANES) * unit - max);
         sum += e;
-        store_terms(scores, key, mask_keep(&head->mask, words + key, e));
+        store_terms(scores, key, mask_keep(head->masks, words + key, e));
     }
     store(head->sum + row * LANES, LANES, sum);
 }
@@ -315,7 +277,7 @@ static void softmax_row(Head *head, Blocks at, int64_t row, int64_t taken) {
 
 // Of the block's row: its sum of exponentials, out, and the log of the sum.
 static void finish_row(Head *head, Blocks at, int64_t row) {
-    float total = sum_lanes(load(head->sum + row * LANES, LANES)), by = head->mask.scale / total;
+    float total = sum_lanes(load(head->sum + row * LANES, LANES)), by = head->masks->scale / total;
     const float *from = head->rows + row * head->width;
     Element *to = head->out + (at.query + row) * head->out_stride;
     for (int64_t c = 0; c < head->size; c += LANES)
@@ -388,12 +350,6 @@ void CPU_NAME(cpu_attention_forward)(const Exec *exec, const AttentionForward *f
 
 // ---- backward ---------------------------------------------------------------------------------------------
 
-static float dot(const Element *a, const Element *b, int64_t count) {
-    Floats sum = {0};
-    for (int64_t i = 0; i < count; i += LANES) sum += load_e(a + i, count - i) * load_e(b + i, count - i);
-    return sum_lanes(sum);
-}
-
 // What the rows need of the forward pass; one beyond the sequence gets probabilities of 0.
 static void open_rows(Head *head, Blocks at) {
     for (int64_t row = 0; row < at.strips; row++) {
@@ -401,7 +357,7 @@ static void open_rows(Head *head, Blocks at) {
         bool exists = row < at.rows;
         head->maxima[row] = exists ? head->stats[query] * LOG2_E : INFINITY;
         head->deltas[row] =
-            exists ? dot(head->dout + out, head->out + out, head->size) / head->mask.scale : 0;
+            exists ? dot(head->dout + out, head->out + out, head->size) / head->masks->scale : 0;
     }
 }
 
@@ -434,9 +390,9 @@ static void softmax_backward_rows(Head *head, Blocks at, int64_t row, int64_t ta
             p[i] = head->probabilities
                        ? kept_probabilities(head, at, row + i, key)
                        : power_of_two(load(scores + i * KEYS + key, LANES) * unit - head->maxima[row + i]);
-            Floats dp = mask_keep(&head->mask, words[i] + key, load(gradients + i * KEYS + key, LANES));
+            Floats dp = mask_keep(head->masks, words[i] + key, load(gradients + i * KEYS + key, LANES));
             d[i] = p[i] * (dp - head->deltas[row + i]);
-            p[i] = mask_keep(&head->mask, words[i] + key, p[i]);
+            p[i] = mask_keep(head->masks, words[i] + key, p[i]);
             store_terms(head->gradient_rows + (row + i) * (KEYS / PAIR), key, d[i]);
         }
         store(scores + key, LANES, PAIR == 1 ? p[0] : pair_rows(p[0], p[PAIR - 1]));
@@ -490,7 +446,7 @@ static void block_backward(Head *head, int64_t query) {
     }
     head->sums = true;
     round_rows(head->dq + query * head->qkv_stride, head->qkv_stride, head->rows, head, at.rows,
-               head->scale * head->mask.scale);
+               head->scale * head->masks->scale);
 }
 
 // The heads of a group add to one dk and dv, one after the other.
@@ -508,8 +464,8 @@ static void group_backward(const AttentionBackward *p, float *workspace, int64_t
         for (int64_t query = (head.sequence - 1) / QUERIES * QUERIES; query >= 0; query -= QUERIES)
             block_backward(&head, query);
     }
-    round_rows(head.dk, head.qkv_stride, head.sum_dk, &head, head.sequence, head.scale * head.mask.scale);
-    round_rows(head.dv, head.qkv_stride, head.sum_dv, &head, head.sequence, head.mask.scale);
+    round_rows(head.dk, head.qkv_stride, head.sum_dk, &head, head.sequence, head.scale * head.masks->scale);
+    round_rows(head.dv, head.qkv_stride, head.sum_dv, &head, head.sequence, head.masks->scale);
 }
 
 void CPU_NAME(cpu_attention_backward)(const Exec *exec, const AttentionBackward *p) {

@@ -61,12 +61,6 @@ static Head head_of(const AttentionCached *p, int64_t b, int64_t h, float *score
     };
 }
 
-static float dot(const Element *a, const Element *b, int64_t count) {
-    Floats sum = {0};
-    for (int64_t i = 0; i < count; i += LANES) sum += load_e(a + i, count - i) * load_e(b + i, count - i);
-    return sum_lanes(sum);
-}
-
 // The scores become exp(score - max), and zeros up to a whole vector. Returns their sum.
 static float exponentials(float *scores, int64_t keys) {
     Floats most = splat(-INFINITY), sum = {0};

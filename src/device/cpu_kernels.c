@@ -7,7 +7,6 @@
 static Element *row_of(Tensor x, int64_t row) { return (Element *)x.data + row * x.cols; }
 static float *floats_of(Tensor x, int64_t row) { return (float *)x.data + row * x.cols; }
 static float *vector(Tensor x) { return x.data; } // of F32
-static int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
 
 // Elements from `c` on of a row that may be absent: then zeros.
 static inline Floats load_optional(const Element *row, int64_t c, int64_t left) {
@@ -29,7 +28,7 @@ static inline Floats gelu_exponent(Floats u) { return u * (2.302208198f + 0.1029
 
 static inline Floats gelu(Floats u) {
     Floats x = gelu_exponent(u), e = exponential_of_base_2(choose(x > 110.0f, splat(110.0f), x));
-    return u * e * reciprocal(1.0f + e);
+    return u * (e * reciprocal(1.0f + e)); // u e would overflow long before u does
 }
 
 // gate + u gate (1 - gate) d(2z)/du. From e = exp(-|2z|) both gate and 1 - gate come without cancellation.
@@ -80,11 +79,9 @@ static void cpu_bias_gelu_backward(const Exec *exec, const BiasGeluBackward *p) 
 }
 
 // As for gelu: silu(g) = g e^g / (1 + e^g).
-static const float LOG2_E = 1.44269504f;
-
 static inline Floats silu(Floats g) {
     Floats e = exponential_of_base_2(choose(g > 80.0f, splat(80.0f), g) * LOG2_E);
-    return g * e * reciprocal(1.0f + e);
+    return g * (e * reciprocal(1.0f + e));
 }
 
 static inline void swiglu_at(const Element *gate, const Element *up, const Element *bias, Element *y,
@@ -530,7 +527,7 @@ static void cpu_loss_finish(const Exec *exec, const LossFinish *p) {
     for (int64_t row = 0; row < p->logits.rows; row++) loss_finish_row(p, row, used);
 }
 
-// ---- sums --------------------------------------------------------------------------------------------------
+// ---- sums -------------------------------------------------------------------------------------------------
 
 static void cpu_add(const Exec *exec, const Add *p) {
     int64_t count = tensor_count(p->x);

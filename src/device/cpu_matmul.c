@@ -94,8 +94,6 @@ static void multiply_tile(const Tile *tile) {
     if (rounds) round_sum(tile);
 }
 
-static int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
-
 // Multiplications that one thread does in the time of some ten thousand elements (cpu_team).
 enum { PRODUCTS_PER_ELEMENT = 256 };
 

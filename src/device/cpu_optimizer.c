@@ -4,7 +4,6 @@
 #include "device/cpu_vector.h"
 
 static float *vector(Tensor x) { return x.data; } // of F32
-static int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
 
 // Comparisons with NaN are false, so whatever is not finite becomes infinity.
 static float abs_max_of(const float *x, int64_t count) {

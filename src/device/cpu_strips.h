@@ -42,7 +42,7 @@ static inline Floats add_product(Floats sum, const Term *a, Floats b) {
     return sum + *a * b;
 }
 
-// c [STRIP, vectors * LANES] = a b, or with `adds` c a b.
+// c [STRIP, vectors * LANES] = a b, or with `adds` c + a b.
 static inline __attribute__((always_inline)) void tile(int vectors, int64_t terms, Left a, Right b, bool adds,
                                                        float *c, int64_t stride) {
     Floats sum[STRIP][VECTORS];
@@ -76,7 +76,6 @@ static inline void strip_product(int64_t cols, int64_t terms, Left a, Right b, b
 
 // ---- packing ----------------------------------------------------------------------------------------------
 
-static inline int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
 static inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 enum { AHEAD = 8 }; // rows to be packed lie far apart: too far for the CPU to guess the next ones
 

@@ -202,6 +202,12 @@ static inline float sum_lanes(Floats x) {
     return sum[0];
 }
 
+static inline float dot(const Element *a, const Element *b, int64_t count) {
+    Floats sum = {0};
+    for (int64_t i = 0; i < count; i += LANES) sum += load_e(a + i, count - i) * load_e(b + i, count - i);
+    return sum_lanes(sum);
+}
+
 static inline float max_lanes(Floats x) {
     float max = x[0];
     for (int lane = 1; lane < LANES; lane++)
@@ -218,6 +224,8 @@ static inline Floats reciprocal(Floats x) {
     return 1.0f / x;
 #endif
 }
+
+static const float LOG2_E = 1.44269504f;
 
 // x 2^n for whole n: the latter from its place in the low bits of n + EXPONENT_ROUND.
 static const float EXPONENT_ROUND = 0x1.8p23f;
@@ -238,7 +246,7 @@ static inline Floats scaled_by_power(Floats x, Floats shifted, Floats n) {
 // 3e-9.
 static inline Floats exponential(Floats x) {
     // Adding it leaves an integer in the low bits.
-    Floats shifted = x * 1.44269504f + EXPONENT_ROUND, n = shifted - EXPONENT_ROUND;
+    Floats shifted = x * LOG2_E + EXPONENT_ROUND, n = shifted - EXPONENT_ROUND;
     Floats r = x - n * 0.693359375f; // ln 2 in two parts, the first short enough for an exact product
     r = r - n * -2.12194440e-4f;
     Floats r2 = r * r, high = r * 0x1.123b02p-7f + 0x1.5558f8p-5f, low = r * 0x1.555490p-3f + 0x1.fffffcp-2f;

@@ -44,8 +44,8 @@ int64_t tensor_count(Tensor x);
 size_t tensor_bytes(Tensor x);
 Tensor tensor_rows(Tensor x, int64_t first, int64_t count); // a view of some rows
 Tensor tensor_part(Tensor x, int64_t first, int64_t count); // a view of some elements, as one row
-// From a device arena. Its contents are undefined; a checking device fills it with NaN (integers: all bits set)
-// each time.
+// From a device arena. Its contents are undefined; a checking device fills it with NaN (integers: all bits
+// set) each time.
 Tensor tensor_take(Arena *arena, const char *name, int64_t rows, int64_t cols, DType dtype);
 bool tensor_same_shape(Tensor a, Tensor b); // and dtype
 
@@ -242,7 +242,8 @@ void norm_backward_weight(Device *device, Stream *stream, NormBackwardWeight arg
 // Columns of qkv: for each local group its N/G query heads, then its key and its value head (D each), so a
 // cut by groups is a cut of rows of the weight; as many groups as heads is the attention of GPT-2, fewer is
 // grouped-query attention (Ainslie 2023). Scores are scaled by 1/sqrt(D). Dropout acts on the probabilities:
-// element (h*S + q)*S + k of the sample, h global.
+// element (h*S + q)*S + k of the sample, h global. Probabilities and the gradients of scores are factors of
+// further products, for which a backend may round them to E.
 typedef struct {
     int64_t batch, sequence, heads, groups, head_size; // B, S, N/t, G/t, D
     int64_t first_head;                                // global number of local head 0
@@ -340,7 +341,8 @@ typedef struct {
 void loss_max(Device *device, Stream *stream, LossMax args);
 
 // (all-reduce MAX of max)
-// 2. sum[i] = sum of exp(logit - max[i]); target[i] = logit[label] - max[i], or 0 when it is not local.
+// 2. sum[i] = sum of exp(logit - max[i]), where no local logit exceeds max[i]; target[i] = logit[label] -
+//    max[i], or 0 when it is not local.
 //    sum and target are [1, T] each: adjacent in memory they make one all-reduce.
 typedef struct {
     Tensor logits, labels, max;

@@ -250,8 +250,8 @@ static Status init_local(void *self, const Param *p, float *local) {
     return OK;
 }
 
-// In bf16 as the optimizer does that keeps the rest of the number, on whichever rank. `half` has room for as
-// many elements.
+// To bf16 as bf16_split does, whose remainder the optimizer of some rank keeps. `half` has room for as many
+// elements.
 static void upload_rounded(Device *device, Tensor value, const float *local, uint16_t *half) {
     if (value.dtype == F32) {
         device_upload(device, device_stream(device), value, local);
