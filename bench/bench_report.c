@@ -137,8 +137,17 @@ static const Json *find_named(const Json *list, const char *member, const char *
     return NULL;
 }
 
-static const Json *find_part(const Json *root, const char *name) {
-    return find_named(json_member(root, "parts"), "part", name);
+static const char *part_name(const Json *part) { return string_of(json_member(part, "part")); }
+static const char *title_of(const Json *table) { return string_of(json_member(table, "title")); }
+
+// Of a part that was measured in pieces there are several, and beside them perhaps an older one of all: the
+// first table with a title counts, as pieces come first (result_of in tools/bench.sh).
+static const Json *find_table(const Json *root, const char *part, const char *title) {
+    const Json *parts = json_member(root, "parts"), *found = NULL;
+    for (size_t i = 0; parts && i < parts->count && !found; i++)
+        if (!strcmp(part_name(&parts->items[i]), part))
+            found = find_named(json_member(&parts->items[i], "tables"), "title", title);
+    return found;
 }
 
 // Row and column are arrays that begin with their name.
@@ -170,7 +179,7 @@ static void print_table(const Json *table) {
     const Json *columns = json_member(table, "columns"), *rows = json_member(table, "rows");
     const Json *notes = json_member(table, "notes");
     if (!columns || !rows) return;
-    printf("| %s |", string_of(json_member(table, "title")));
+    printf("| %s |", title_of(table));
     for (size_t i = 0; i < columns->count; i++) printf(" %s |", first_of(&columns->items[i]));
     printf("\n|---|");
     for (size_t i = 0; i < columns->count; i++) printf("---:|");
@@ -184,9 +193,16 @@ static void print_table(const Json *table) {
 static Status print_tables(const char *path, const char *name) {
     Json *root;
     TRY(read_json(path, &root));
-    const Json *part = find_part(root, name), *tables = json_member(part, "tables");
-    if (!part) printf("Not measured yet: `./run bench %s`.\n\n", name);
-    for (size_t i = 0; tables && i < tables->count; i++) print_table(&tables->items[i]);
+    const Json *parts = json_member(root, "parts");
+    int printed = 0;
+    for (size_t i = 0; parts && i < parts->count; i++) {
+        const Json *tables = json_member(&parts->items[i], "tables");
+        if (strcmp(part_name(&parts->items[i]), name) != 0) continue;
+        for (size_t k = 0; tables && k < tables->count; k++)
+            if (find_table(root, name, title_of(&tables->items[k])) == &tables->items[k])
+                print_table(&tables->items[k]), printed++;
+    }
+    if (!printed) printf("Not measured yet: `./run bench %s`.\n\n", name);
     json_free(root);
     return OK;
 }
@@ -223,31 +239,34 @@ static void compare_value(const Json *column, const Json *old_value, const Json 
            before, after, first_of(column), title, row);
 }
 
-static void compare_row(const Json *columns, const Json *old_row, const Json *new_row, const char *title,
-                        Changes *changes) {
-    for (size_t i = 1; i < new_row->count && i < old_row->count && i <= columns->count; i++)
-        compare_value(&columns->items[i - 1], &old_row->items[i], &new_row->items[i], title,
-                      first_of(new_row), changes);
+static const Json *find_value(const Json *table, const char *row_name, const char *column_name) {
+    const Json *columns = json_member(table, "columns"), *row = find_row(table, row_name);
+    for (size_t i = 0; columns && row && i < columns->count && i + 1 < row->count; i++)
+        if (!strcmp(first_of(&columns->items[i]), column_name)) return &row->items[i + 1];
+    return NULL;
 }
 
-static void compare_table(const Json *old_table, const Json *new_table, Changes *changes) {
-    const Json *columns = json_member(new_table, "columns"), *rows = json_member(new_table, "rows");
-    const char *title = string_of(json_member(new_table, "title"));
-    for (size_t i = 0; columns && rows && i < rows->count; i++) {
-        const Json *old_row = find_row(old_table, first_of(&rows->items[i]));
-        if (old_row) compare_row(columns, old_row, &rows->items[i], title, changes);
+static void compare_row(const Json *old_table, const Json *new_table, const Json *row, Changes *changes) {
+    const Json *columns = json_member(new_table, "columns");
+    for (size_t i = 0; columns && i < columns->count && i + 1 < row->count; i++) {
+        const Json *column = &columns->items[i];
+        compare_value(column, find_value(old_table, first_of(row), first_of(column)), &row->items[i + 1],
+                      title_of(new_table), first_of(row), changes);
     }
 }
 
+// Of all tables that both have.
 static void compare_roots(const Json *kept, const Json *found, Changes *changes) {
     const Json *parts = json_member(found, "parts");
     for (size_t i = 0; parts && i < parts->count; i++) {
+        const char *part = part_name(&parts->items[i]);
         const Json *tables = json_member(&parts->items[i], "tables");
-        const Json *old_part = find_part(kept, string_of(json_member(&parts->items[i], "part")));
         for (size_t k = 0; tables && k < tables->count; k++) {
-            const char *title = string_of(json_member(&tables->items[k], "title"));
-            const Json *old_table = find_named(json_member(old_part, "tables"), "title", title);
-            if (old_table) compare_table(old_table, &tables->items[k], changes);
+            const Json *table = &tables->items[k], *rows = json_member(table, "rows");
+            const Json *old_table = find_table(kept, part, title_of(table));
+            if (!old_table || find_table(found, part, title_of(table)) != table) continue;
+            for (size_t r = 0; rows && r < rows->count; r++)
+                compare_row(old_table, table, &rows->items[r], changes);
         }
     }
 }

@@ -22,14 +22,16 @@ static void run(int ranks, int threads, bool bind, Seen *seen) {
 
 // Each rank has its share, as the pure function says it; the process is left as it was.
 static void bound(void) {
-    Cores all, after, share;
+    Cores all, ordered, after, share;
     Seen seen;
     cores_allowed(&all);
+    ordered = all;
+    cores_order(&ordered, CORES_FOLDER);
     for (int ranks = 1; ranks <= 4; ranks++) {
         for (int threads = 0; threads <= 2; threads++) {
             run(ranks, threads, true, &seen);
             for (int r = 0; r < ranks; r++) {
-                cores_share(&all, ranks, threads ? threads : 1, r, &share);
+                cores_share(&ordered, ranks, threads ? threads : 1, r, &share);
                 EXPECT(!memcmp(&share, &seen.cores[r], sizeof share),
                        "rank %d of %d with %d threads has %d cores from %d", r, ranks, threads,
                        seen.cores[r].count, seen.cores[r].ids[0]);
@@ -48,6 +50,33 @@ static void unbound(void) {
     EXPECT(!memcmp(&all, &seen.cores[1], sizeof all), "rank 1 was bound to %d cores", seen.cores[1].count);
 }
 
+// ---- under mpirun: three processes, the last of which has a core of its own before ------------------------
+
+static Status expect_share(Comm *world, void *arg) {
+    const Cores *all = arg;
+    Cores share, mine;
+    int rank = comm_rank(world);
+    cores_share(all, rank < 2 ? 2 : 1, 1, rank < 2 ? rank : 0, &share);
+    cores_allowed(&mine);
+    EXPECT(!memcmp(&share, &mine, sizeof mine), "rank %d has %d cores from %d, not %d from %d", rank,
+           mine.count, mine.ids[0], share.count, share.ids[0]);
+    return OK;
+}
+
+static void processes(void) {
+    Cores all;
+    CommOptions options = {.transport = "mpi", .timeout_s = 60, .threads = 1, .bind_cores = true};
+    cores_allowed(&all);
+    if (comm_launcher_rank() == 2) {
+        cores_bind(&(Cores){1, {all.ids[all.count - 1]}});
+        cores_allowed(&all);
+    }
+    cores_order(&all, CORES_FOLDER);
+    EXPECT_OK(comm_launch(options, expect_share, &all));
+}
+
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"bound", bound}, {"unbound", unbound}, {0}}, argc, argv);
+    static const Test threads[] = {{"bound", bound}, {"unbound", unbound}, {0}},
+                      launched[] = {{"processes", processes}, {0}};
+    return harness_run(comm_launcher_ranks() ? launched : threads, argc, argv);
 }

@@ -27,7 +27,7 @@ END_OF_USAGE
 }
 
 bench() {
-    local part
+    local part measured=
     mkdir -p build/bench-results
     case ${1:-} in help | -h | --help) bench_usage && return ;; esac
     quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_train_save \
@@ -37,8 +37,9 @@ bench() {
     for part in "$@"; do
         # shellcheck disable=SC2046 # a part's words
         bench_part $(tr ':' ' ' <<<"$part")
+        case $part in compare | keep | page | others | instructions*) ;; *) measured=1 ;; esac
     done
-    case $part in compare | keep | page | others | instructions*) ;; *) bench_join && bench_compare ;; esac
+    [[ -z $measured ]] || { bench_join && bench_compare; }
 }
 
 # bench_part NAME WORD...
@@ -60,15 +61,11 @@ bench_part() {
     esac
 }
 
-# result_of NAME WORD...: the part's file; of a part that was measured in pieces one for each.
+# result_of NAME WORD...: the part's file; of a piece of it one beside that of all, which is named before it: where
+# both have a table bench_report takes the piece's. What is measured now replaces its own pieces.
 result_of() {
-    local name=$1 words=$*
-    shift
-    if [[ $# -gt 0 ]]; then
-        rm -f "build/bench-results/$name.json"
-    else
-        rm -f "build/bench-results/$name"-*.json
-    fi
+    local words=$*
+    rm -f "build/bench-results/${words// /-}"-*.json
     echo "build/bench-results/${words// /-}.json"
 }
 
@@ -82,9 +79,9 @@ bench_steps() {
     build/bench/bench_train "$1" build/trireme "${@:2}" --json "$(result_of "$@")"
 }
 
-# The machine is measured once for both.
+# The machine is measured once for both, and again when the program has changed.
 bench_growth() {
-    if [[ ! -r build/this-machine.yaml ]]; then
+    if [[ ! build/this-machine.yaml -nt build/trireme ]]; then
         say "" "This machine, for the planner (two minutes)"
         build/trireme bench --machine build/this-machine.yaml >build/bench_machine.log
     fi
@@ -109,14 +106,14 @@ bench_others() {
 bench_pytorch() {
     local python=${TRIREME_TORCH_PYTHON:-build/torch/bin/python}
     if [[ ! -x $python ]]; then
-        say "Installing PyTorch's newest CPU release into build/torch from the Python package index."
+        say "Installing PyTorch's newest release into build/torch from the Python package index (a few GB, minutes)."
         if ! { python3 -m venv build/torch && build/torch/bin/pip install --quiet torch numpy; }; then
             rm -rf build/torch
             say "Skipped: PyTorch could not be installed. Is the package index reachable? PIP_INDEX_URL names another."
             return
         fi
     fi
-    say "" "GPT-2 124M without dropout beside PyTorch, turn about (nothing else should run; 8 GB of memory)"
+    say "" "GPT-2 124M without dropout beside PyTorch (nothing else should run; 8 GB of memory)"
     build/bench/bench_train pytorch build/trireme "$@" "$python" --json "$(result_of pytorch "$@")"
 }
 

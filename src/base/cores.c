@@ -1,5 +1,6 @@
 #include "base/cores.h"
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -16,12 +17,51 @@ void cores_allowed(Cores *cores) {
     if (!cores->count) cores->count = 1;
 }
 
+typedef struct {
+    int package, core, id;
+} Place;
+
+// 0 where the system does not say.
+static int read_place(const char *folder, int id, const char *what) {
+    char path[512];
+    int value = 0;
+    snprintf(path, sizeof path, "%s/cpu%d/topology/%s", folder, id, what);
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%d", &value) != 1) value = 0;
+    if (file) fclose(file);
+    return value;
+}
+
+static int compare_places(const void *a, const void *b) {
+    const Place *x = a, *y = b;
+    if (x->package != y->package) return x->package < y->package ? -1 : 1;
+    if (x->core != y->core) return x->core < y->core ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+void cores_order(Cores *cores, const char *folder) {
+    Place places[CORES_MAX];
+    for (int i = 0; i < cores->count; i++) {
+        int id = cores->ids[i];
+        places[i] =
+            (Place){read_place(folder, id, "physical_package_id"), read_place(folder, id, "core_id"), id};
+    }
+    qsort(places, (size_t)cores->count, sizeof *places, compare_places);
+    for (int i = 0; i < cores->count; i++) cores->ids[i] = places[i].id;
+}
+
+static int compare_ids(const void *a, const void *b) {
+    int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
 bool cores_share(const Cores *all, int ranks, int threads, int rank, Cores *mine) {
     bool fits = all->count / ranks >= threads;
     int first = fits ? all->count * rank / ranks : 0,
         end = fits ? all->count * (rank + 1) / ranks : all->count;
     *mine = (Cores){0};
     for (int i = first; i < end; i++) mine->ids[mine->count++] = all->ids[i];
+    qsort(mine->ids, (size_t)mine->count, sizeof *mine->ids, compare_ids);
     return fits;
 }
 
@@ -41,12 +81,14 @@ void cores_print(const Cores *cores, Text *text) {
     }
 }
 
-// GNU counts turns of about 25 ns, LLVM milliseconds.
+// GNU counts turns of about 25 ns, LLVM milliseconds. Started by its path: by the link in /proc the process
+// would be called "exe" wherever processes are listed.
 void cores_wait_briefly(char **argv) {
     static const char *const choices[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"};
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         if (getenv(choices[i])) return;
-    setenv("GOMP_SPINCOUNT", "1000", 0);
+    char program[4096] = "";
+    if (readlink("/proc/self/exe", program, sizeof program - 1) < 1) return;
     setenv("KMP_BLOCKTIME", "0", 0);
-    execv("/proc/self/exe", argv);
+    if (setenv("GOMP_SPINCOUNT", "1000", 0) == 0) execv(program, argv);
 }

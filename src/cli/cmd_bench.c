@@ -1,3 +1,4 @@
+#include "base/cores.h"
 #include "cli/cli.h"
 #include "plan/cpu_price.h"
 #include "train/train.h"
@@ -73,10 +74,12 @@ static void name_machine(Machine *machine, const CpuBench *bench) {
 
 // Under a launcher its ranks share the processors; else there are as many ranks as --threads leaves room for.
 static CpuBench bench_of(const Options *options) {
-    int launched = comm_launcher_ranks(), cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int launched = comm_launcher_ranks();
+    Cores cores;
+    cores_allowed(&cores);
     CpuBench bench = {
         .threads = options->threads != INT_UNSET ? options->threads : 1, .bf16 = options->bf16, .tell = tell};
-    bench.ranks = launched ? launched : cores / bench.threads;
+    bench.ranks = launched ? launched : cores.count / bench.threads;
     if (bench.ranks < 1) bench.ranks = 1;
     return bench;
 }

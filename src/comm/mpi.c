@@ -173,25 +173,24 @@ static void abort_all(Rank *rank, int status) {
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 
-// Whether the ranks of a node may all use the same processors: else the launcher has divided them already.
-static bool share_cores(MPI_Comm node, const Cores *mine) {
-    Cores first = *mine;
-    MPI_Bcast(&first, (int)sizeof first, MPI_BYTE, 0, node);
-    int same = !memcmp(&first, mine, sizeof first);
-    MPI_Allreduce(MPI_IN_PLACE, &same, 1, MPI_INT, MPI_MIN, node);
-    return same;
-}
-
+// The ranks of a node that may use the same processors divide them: all of the node, or those that a launcher
+// has put on one socket; one that has processors of its own already keeps them.
 static void find_cores(MpiWorld *world, MPI_Comm node, const CommOptions *options) {
-    int rank, size, threads = options->threads > 0 ? options->threads : 1;
-    Cores all, mine;
+    int rank, size, before = 0, beside = 0, threads = options->threads > 0 ? options->threads : 1;
     MPI_Comm_rank(node, &rank);
     MPI_Comm_size(node, &size);
-    cores_allowed(&all);
-    bool shared = share_cores(node, &all);
-    bool fits = cores_share(&all, shared ? size : 1, threads, shared ? rank : 0, &mine);
+    Cores *allowed = comm_allocate((size_t)size, sizeof *allowed), mine;
+    cores_allowed(&allowed[rank]);
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, allowed, (int)sizeof *allowed, MPI_BYTE, node);
+    for (int r = 0; r < size; r++) {
+        bool same = !memcmp(&allowed[r], &allowed[rank], sizeof *allowed);
+        before += same && r < rank, beside += same;
+    }
+    cores_order(&allowed[rank], CORES_FOLDER);
+    bool fits = cores_share(&allowed[rank], beside, threads, before, &mine);
     world->spins = fits ? SPINS : 0;
     if (fits && options->bind_cores) cores_bind(&mine);
+    free(allowed);
 }
 
 static void find_nodes(MpiWorld *world, int size, const CommOptions *options) {

@@ -263,7 +263,7 @@ static const Transport threads_transport = {.op_bytes = sizeof(ThreadOp),
 typedef struct {
     ThreadWorld world;
     Shared *shared;
-    Cores cores; // of the process
+    Cores cores; // of the process, in the order in which ranks share them
     const CommOptions *options;
     RankMain *rank_main;
     void *arg;
@@ -347,6 +347,7 @@ static Status join_members(Member *members, int started) {
 static void launch_open(Launch *launch, Member *members, const CommOptions *options) {
     int size = options->ranks;
     cores_allowed(&launch->cores);
+    cores_order(&launch->cores, CORES_FOLDER);
     bool crowded = launch->cores.count / size < threads_each(options);
     launch->options = options;
     launch->world = (ThreadWorld){.size = size, .spins = crowded ? 0 : SPINS};

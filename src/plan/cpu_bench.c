@@ -274,7 +274,9 @@ Status cpu_bench(Machine *machine, const CpuBench *bench) {
     CommOptions options = {.transport = comm_launcher_ranks() ? "mpi" : "threads",
                            .ranks = ranks,
                            .timeout_s = 600,
-                           .deterministic = true};
+                           .deterministic = true,
+                           .threads = bench->threads,
+                           .bind_cores = true};
     *machine = (Machine){.is_cpu = true, .devices_per_node = ranks};
     TRY(comm_launch(options, rank_main, &job));
     if (!machine->num_rates) return OK; // not rank 0

@@ -1,6 +1,7 @@
 #include "base/trace.h"
 #include "train/internal.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -364,11 +365,22 @@ static double replayed_bubble(TrainingRun *run) {
     return bubble;
 }
 
+// The most that this process ever had; from getrusage only where there is no /proc, for that begins with what
+// the program had that started this one.
+static double peak_resident_kib(void) {
+    char line[128];
+    long kib = 0;
+    struct rusage used;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && !kib && fgets(line, sizeof line, file)) sscanf(line, "VmHWM: %ld", &kib);
+    if (file) fclose(file);
+    if (!kib && getrusage(RUSAGE_SELF, &used) == 0) kib = used.ru_maxrss;
+    return (double)kib;
+}
+
 // Ranks that are threads of one process are counted once.
 static double resident_bytes(const Comm *world) {
-    struct rusage used;
-    if (!comm_launcher_ranks() && comm_rank(world) > 0) return 0;
-    return getrusage(RUSAGE_SELF, &used) == 0 ? 1024.0 * (double)used.ru_maxrss : 0;
+    return comm_launcher_ranks() || comm_rank(world) == 0 ? 1024 * peak_resident_kib() : 0;
 }
 
 static void sum_up(TrainingRun *run) {

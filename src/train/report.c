@@ -253,7 +253,7 @@ void reporter_summary(Reporter *r, const RunSummary *s) {
     if (!isnan(r->last_validation)) printf(", validation %.4f", r->last_validation);
     printf("; %.0f tokens/s\n", s->seconds > 0 ? tokens / s->seconds : 0);
     if (r->options->shape.pp > 1) print_bubble(r, s);
-    printf("peak resident memory of all ranks: %.1f MiB, of which %.1f were predicted (%+.1f %%)\n",
+    printf("peak resident memory of all ranks: %.1f MiB; predicted: %.1f MiB (%+.1f %%)\n",
            s->resident_bytes / 1048576, s->predicted_bytes / 1048576,
            100 * (s->resident_bytes / s->predicted_bytes - 1));
     fflush(stdout);
