@@ -215,13 +215,14 @@ static void optimizers(Bench *b) {
 
 // ---- NaN --------------------------------------------------------------------------------------------------
 
-// A NaN anywhere in the inputs must reach the outputs that depend on it, whatever lane it sits in.
-static void nans_at(Bench *b, int64_t at) {
+// A NaN anywhere in the inputs must reach the outputs that depend on it, whatever lane it sits in and whatever
+// its payload: a checking device's poison has all bits set.
+static void nans_at(Bench *b, int64_t at, uint32_t nan_bits) {
     enum { ROWS = 3, COLS = 24 };
     Tensor x = normals(b, ROWS, COLS), row = normals(b, 1, COLS), other = normals(b, ROWS, COLS);
     Tensor y = zeros(b, ROWS, COLS), mean = zeros(b, 1, ROWS), rstd = zeros(b, 1, ROWS);
     Tensor labels = integers(b, ROWS, COLS), targets = zeros(b, 1, ROWS);
-    f(x)[COLS + at] = NAN;
+    memcpy(f(x) + COLS + at, &nan_bits, sizeof nan_bits);
     run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, row, y});
     EXPECT(isnan(f(y)[COLS + at]), "%s: gelu", b->variant->isa);
     run(b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){other, x, row, y});
@@ -246,7 +247,7 @@ static void nans_at(Bench *b, int64_t at) {
 
 static void nans(Bench *b) {
     const int64_t places[] = {0, 7, 15, 16, 23};
-    for (int i = 0; i < 5; i++) nans_at(b, places[i]);
+    for (int i = 0; i < 5; i++) nans_at(b, places[i], 0x7fc00000), nans_at(b, places[i], 0xffffffff);
 }
 
 static void norm_law(void) { each_variant(norms); }

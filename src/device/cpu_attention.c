@@ -188,20 +188,6 @@ static inline Halves nearest_bf16(Floats x) {
 #endif
 }
 
-// 2^x for x <= 0, to about 1 unit in the last place; below 2^-126 it may be 0. x = n + r with |r| <= 1/2; the
-// polynomial is a minimax fit of (2^r - 1) / r, error 9e-8.
-static inline Floats power_of_two(Floats x) {
-    const float ROUND = 0x1.8p23f; // adding it leaves an integer in the low bits
-    x = greater(splat(-127), x);
-    Floats shifted = x + ROUND, r = x - (shifted - ROUND);
-    Floats y = r * 0x1.5bba16p-10f + 0x1.3cea8ap-7f;
-    y = y * r + 0x1.c6b752p-5f;
-    y = y * r + 0x1.ebf9bcp-3f;
-    y = y * r + 0x1.62e42ap-1f;
-    y = y * r + 1.0f;
-    return (Floats)((Ints)y + ((Ints)shifted << 23));
-}
-
 // Scores that the query does not see, up to the vectors that its strip takes, become -inf. Returns the end of
 // those vectors.
 static int64_t cover_keys(float *row, int64_t seen, int64_t taken) {
@@ -249,7 +235,7 @@ static void raise_maximum(Head *head, Blocks at, int64_t row, float max) {
     float before = head->maxima[row];
     head->maxima[row] = max;
     if (at.key == 0) return;
-    float factor = power_of_two(splat(before - max))[0];
+    float factor = exponential_of_base_2(splat(before - max))[0];
     scale_row(head->sum + row * LANES, LANES, factor);
     scale_row(head->rows + row * head->width, head->width, factor);
 }
@@ -266,7 +252,7 @@ static void softmax_row(Head *head, Blocks at, int64_t row, int64_t taken) {
     const uint32_t *words = mask_of(head, 0, at.query + row, at.key, used);
     Floats sum = load(head->sum + row * LANES, LANES);
     for (int64_t key = 0; key < used; key += LANES) {
-        Floats e = power_of_two(load(scores + key, LANES) * unit - max);
+        Floats e = exponential_of_base_2(load(scores + key, LANES) * unit - max);
         sum += e;
         store_terms(scores, key, mask_keep(head->masks, words + key, e));
     }
@@ -294,7 +280,7 @@ static void keep_probabilities(const Head *head, Blocks at) {
         Element *to = head->probabilities + query * head->sequence + at.key;
         for (int64_t key = 0; key < seen; key += LANES)
             store_e(to + key, seen - key,
-                    power_of_two(load(head->scores + row * KEYS + key, LANES) * unit - log));
+                    exponential_of_base_2(load(head->scores + row * KEYS + key, LANES) * unit - log));
     }
 }
 
@@ -387,9 +373,9 @@ static void softmax_backward_rows(Head *head, Blocks at, int64_t row, int64_t ta
     for (int64_t key = 0; key < used; key += LANES) {
         Floats p[PAIR], d[PAIR];
         for (int i = 0; i < PAIR; i++) {
-            p[i] = head->probabilities
-                       ? kept_probabilities(head, at, row + i, key)
-                       : power_of_two(load(scores + i * KEYS + key, LANES) * unit - head->maxima[row + i]);
+            p[i] = head->probabilities ? kept_probabilities(head, at, row + i, key)
+                                       : exponential_of_base_2(load(scores + i * KEYS + key, LANES) * unit -
+                                                               head->maxima[row + i]);
             Floats dp = mask_keep(head->masks, words[i] + key, load(gradients + i * KEYS + key, LANES));
             d[i] = p[i] * (dp - head->deltas[row + i]);
             p[i] = mask_keep(head->masks, words[i] + key, p[i]);
