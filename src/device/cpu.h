@@ -50,11 +50,24 @@ bool cpu_multiplies_bf16(void);
 // The type of the factors that a product of elements of this type takes: itself, or F32 for copies.
 DType cpu_factor_type(DType element);
 
-// c = a b, or with `adds` c + a b, added in fp32.
+// d = a b, or with `adds` d + a b, added in fp32.
 //   op(a) [rows, inner], op(b) [inner, cols], both of one type
-//   c F32 [rows, cols], its rows `stride` floats apart
-void cpu_product(int64_t rows, int64_t cols, int64_t inner, Factor a, Factor b, bool adds, float *c,
-                 int64_t stride);
+//   d [rows, cols], its rows `stride` elements apart
+// Of BF16 factors d may be BF16, rounded once, without `adds`. Then a bias [cols] of BF16 may be added to
+// each row before; NULL: none.
+typedef struct {
+    int64_t rows, cols, inner;
+    Factor a, b;
+    const void *bias;
+    void *d;
+    DType dtype; // of d: F32 or BF16
+    int64_t stride;
+    bool adds;
+} Product;
+void cpu_product(const Product *product);
+// Whether a product of such sizes is faster rounded by cpu_product than by its caller. The bits of the two
+// ways differ, so this depends on the sizes alone.
+bool cpu_product_rounds(int64_t rows, int64_t cols, int64_t inner);
 // Inside a parallel region: products of the calling thread wake no others, also when the region has one
 // thread only.
 void cpu_products_alone(void);

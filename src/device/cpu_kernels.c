@@ -140,10 +140,21 @@ static uint64_t mask_open_row(Mask *mask, const Dropout *dropout, int64_t row, i
     return (uint64_t)(row / dropout->samples * cols);
 }
 
+static inline void bias_add_at(const Element *x, const Element *bias, const Element *residual, Element *y,
+                               int64_t c, int64_t left) {
+    Floats u = load_e(x + c, left) + load_optional(bias, c, left);
+    store_e(y + c, left, load_e(residual + c, left) + u);
+}
+
 static void bias_dropout_add_row(const BiasDropoutAdd *p, int64_t row) {
     const Element *x = row_of(p->x, row), *bias = p->bias.data, *residual = row_of(p->residual, row);
     Element *y = row_of(p->y, row);
-    int64_t cols = p->x.cols;
+    int64_t cols = p->x.cols, at = 0;
+    if (p->dropout.probability == 0) {
+        for (; at + LANES <= cols; at += LANES) bias_add_at(x, bias, residual, y, at, LANES);
+        if (at < cols) bias_add_at(x, bias, residual, y, at, cols - at);
+        return;
+    }
     Mask mask;
     uint64_t index = mask_open_row(&mask, &p->dropout, row, cols);
     for (int64_t first = 0; first < cols; first += MASK_SPAN) {
@@ -166,6 +177,10 @@ static void dropout_backward_row(const DropoutBackward *p, int64_t row) {
     const Element *dy = row_of(p->dy, row);
     Element *dx = row_of(p->dx, row);
     int64_t cols = p->dy.cols;
+    if (p->dropout.probability == 0) {
+        if (dx != dy) memcpy(dx, dy, (size_t)cols * sizeof *dx);
+        return;
+    }
     Mask mask;
     uint64_t index = mask_open_row(&mask, &p->dropout, row, cols);
     for (int64_t first = 0; first < cols; first += MASK_SPAN) {

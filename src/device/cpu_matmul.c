@@ -1,13 +1,14 @@
-// Matrix products of one element type: cut into tiles, each a product in fp32 that is rounded when it is
-// whole.
+// Matrix products of one element type: cut into tiles, each a product that oneDNN rounds, or one in fp32 that
+// is rounded here when it is whole.
 #include "device/cpu.h"
 #include "device/cpu_vector.h"
 #include <omp.h>
 
-// A tile of d. Its sum lies in d itself, or, where d is narrower than F32, in the workspace.
+// A tile of d. A sum in fp32 lies in d itself, or, where d is narrower than F32, in the workspace.
 typedef struct {
     const Matmul *p;
     int64_t row, rows, col, cols;
+    void *d;
     float *sum;
     int64_t stride;           // of the rows of the sum
     float *panel_a, *panel_b; // copies of the factors
@@ -31,7 +32,7 @@ static void start_with_bias(const Tile *tile) {
 
 static void round_sum(const Tile *tile) {
     const Element *bias = bias_of(tile);
-    Element *d = (Element *)tile->p->d.data + tile->row * tile->p->d.cols + tile->col;
+    Element *d = tile->d;
     const float *sum = tile->sum;
     for (int64_t r = 0; r < tile->rows; r++, sum += tile->stride, d += tile->p->d.cols)
         for (int64_t c = 0; c < tile->cols; c += LANES) {
@@ -43,9 +44,10 @@ static void round_sum(const Tile *tile) {
 
 // The workspace of a thread, for the largest tile of d: its sum, then a copy of a and one of b.
 static void tile_open(Tile *tile, const CpuTileSizes *sizes, float *workspace) {
-    bool rounds = tile->p->d.dtype != F32;
-    tile->sum = rounds ? workspace : (float *)tile->p->d.data + tile->row * tile->p->d.cols + tile->col;
-    tile->stride = rounds ? cpu_row_stride(tile->cols) : tile->p->d.cols;
+    Tensor d = tile->p->d;
+    tile->d = (char *)d.data + (size_t)(tile->row * d.cols + tile->col) * dtype_bytes(d.dtype);
+    tile->sum = d.dtype != F32 ? workspace : tile->d;
+    tile->stride = d.dtype != F32 ? cpu_row_stride(tile->cols) : d.cols;
     tile->panel_a = workspace + sizes->sum;
     tile->panel_b = tile->panel_a + sizes->panel_a;
 }
@@ -71,7 +73,8 @@ static void multiply_panels(const Tile *tile, int64_t inner, bool adds) {
                                   : copy_panel(tile->panel_a, p->a, false, tile->row, tile->rows, k, depth);
         Factor b = p->transpose_b ? copy_panel(tile->panel_b, p->b, true, tile->col, tile->cols, k, depth)
                                   : copy_panel(tile->panel_b, p->b, false, k, depth, tile->col, tile->cols);
-        cpu_product(tile->rows, tile->cols, depth, a, b, adds || k, tile->sum, tile->stride);
+        cpu_product(
+            &(Product){tile->rows, tile->cols, depth, a, b, NULL, tile->sum, F32, tile->stride, adds || k});
     }
 }
 
@@ -83,14 +86,26 @@ static Factor factor_at(Tensor x, bool transpose, int64_t row, int64_t col) {
 static void multiply_tile(const Tile *tile) {
     const Matmul *p = tile->p;
     int64_t inner = p->transpose_a ? p->a.rows : p->a.cols;
-    bool rounds = p->d.dtype != F32;
+    bool native = cpu_factor_type(CPU_ELEMENT) == CPU_ELEMENT, rounds = p->d.dtype != F32;
+    Product product = {.rows = tile->rows,
+                       .cols = tile->cols,
+                       .inner = inner,
+                       .a = factor_at(p->a, p->transpose_a, tile->row, 0),
+                       .b = factor_at(p->b, p->transpose_b, 0, tile->col),
+                       .d = tile->sum,
+                       .dtype = F32,
+                       .stride = tile->stride,
+                       .adds = p->accumulate || (p->bias.data && !rounds)};
+    if (rounds && native && cpu_product_rounds(tile->rows, tile->cols, inner)) {
+        product.d = tile->d, product.dtype = BF16, product.stride = p->d.cols, product.bias = bias_of(tile);
+        cpu_product(&product);
+        return;
+    }
     if (p->bias.data && !rounds) start_with_bias(tile);
-    bool adds = p->accumulate || (p->bias.data && !rounds);
-    if (cpu_factor_type(CPU_ELEMENT) == CPU_ELEMENT)
-        cpu_product(tile->rows, tile->cols, inner, factor_at(p->a, p->transpose_a, tile->row, 0),
-                    factor_at(p->b, p->transpose_b, 0, tile->col), adds, tile->sum, tile->stride);
+    if (native)
+        cpu_product(&product);
     else
-        multiply_panels(tile, inner, adds);
+        multiply_panels(tile, inner, product.adds);
     if (rounds) round_sum(tile);
 }
 
