@@ -21,9 +21,10 @@ void bell_close(Bell *bell) {
 void bell_ring(Bell *bell) {
     atomic_fetch_add(&bell->rings, 1);
     if (!atomic_load(&bell->asleep)) return;
+    // Held, it would send whom the signal wakes to sleep again.
     pthread_mutex_lock(&bell->mutex);
-    pthread_cond_signal(&bell->cond);
     pthread_mutex_unlock(&bell->mutex);
+    pthread_cond_signal(&bell->cond);
 }
 
 static struct timespec deadline_after(double seconds) {

@@ -98,11 +98,11 @@ static void hand_out(const Chunk *c, const char *sums, size_t index, size_t byte
     for (int r = 0; !b->stages && r < b->size; r++) copy(shown(c, r, index), sums, bytes);
 }
 
-// Block by block, so that sums are handed out from the cache.
-static void reduce_slice(const Chunk *c) {
+// Elements [first, end), block by block, so that sums are handed out from the cache.
+static void reduce_part(const Chunk *c, size_t first, size_t end) {
     const Call *call = c->call;
     const Board *b = c->board;
-    size_t first, end = slice_of(c, b->rank, &first), block = SUMS_BYTES / call->element_bytes;
+    size_t block = SUMS_BYTES / call->element_bytes;
     for (size_t at = first, n; at < end; at += n) {
         n = end - at < block ? end - at : block;
         char *sums = (char *)call->out + (c->offset + at) * call->element_bytes;
@@ -112,10 +112,15 @@ static void reduce_slice(const Chunk *c) {
     }
 }
 
+static bool by_last(const Board *board, const Call *call) {
+    return board->last_adds && call->op == COMM_ALL_REDUCE;
+}
+
 static void reduce(const Chunk *c) {
     const Call *call = c->call;
     const Board *b = c->board;
-    if (call->op == COMM_ALL_REDUCE) reduce_slice(c);
+    size_t first, end = slice_of(c, b->rank, &first);
+    if (call->op == COMM_ALL_REDUCE && !by_last(b, call)) reduce_part(c, first, end);
     if (call->op != COMM_REDUCE_SCATTER || !c->length) return;
     size_t rank = (size_t)b->rank;
     for (int r = 0; r < b->size; r++)
@@ -157,17 +162,32 @@ static bool complete(const Board *board, uint64_t use, int phase, uint64_t uses)
 static bool may_begin(const Board *board, const Call *call, uint64_t use, int phase) {
     uint64_t earlier = earlier_uses(board, use);
     if (phase == PHASE_ENTER) return complete(board, use, PHASE_LEAVE, earlier);
+    if (phase == PHASE_REDUCE && by_last(board, call)) return complete(board, use, PHASE_REDUCE, earlier + 1);
     if (phase == PHASE_LEAVE && call->op != COMM_ALL_REDUCE) return true;
     return complete(board, use, phase - 1, earlier + 1);
 }
 
-static void arrive(Board *board, uint64_t use, int phase) {
-    size_t slot = use % (uint64_t)board->num_slots;
-    uint64_t earlier = earlier_uses(board, use);
-    atomic_store_explicit(&entry(board, slot, board->rank)->phases,
-                          earlier * NUM_PHASES + (uint64_t)phase + 1, memory_order_relaxed);
-    uint64_t before = atomic_fetch_add_explicit(&board->slots[slot].arrived[phase], 1, memory_order_acq_rel);
-    if (board->ring && before + 1 == (earlier + 1) * (uint64_t)board->size) board->ring(board->self);
+// Counts `ranks` that have finished a phase of the slot's use; true when all have.
+static bool count_arrived(const Board *board, uint64_t use, int phase, int ranks) {
+    Slot *slot = &board->slots[use % (uint64_t)board->num_slots];
+    uint64_t added = (uint64_t)ranks;
+    uint64_t before = atomic_fetch_add_explicit(&slot->arrived[phase], added, memory_order_acq_rel);
+    return before + added == (earlier_uses(board, use) + 1) * (uint64_t)board->size;
+}
+
+static void arrive(const Chunk *c, uint64_t use, int phase) {
+    const Board *b = c->board;
+    atomic_store_explicit(&entry(b, c->slot, b->rank)->phases,
+                          earlier_uses(b, use) * NUM_PHASES + (uint64_t)phase + 1, memory_order_relaxed);
+    bool for_all = by_last(b, c->call);
+    if ((for_all && phase != PHASE_ENTER) || !count_arrived(b, use, phase, 1)) return;
+    if (for_all) {
+        reduce_part(c, 0, c->length);
+        // Counts only grow: that others have yet to see it keeps nobody from using the slot again.
+        count_arrived(b, use, PHASE_REDUCE, b->size);
+        count_arrived(b, use, PHASE_LEAVE, b->size);
+    }
+    if (b->ring) b->ring(b->self);
 }
 
 // One phase of one chunk; false when none may begin. The oldest chunk first: it is in the cache, and others
@@ -178,9 +198,9 @@ static bool take_step(Board *board, const Call *call, size_t length, BoardOp *op
         uint64_t ready = phase == PHASE_ENTER ? op->chunks : op->done[phase - 1];
         if (chunk == ready || !may_begin(board, call, use, phase)) continue;
         size_t offset = (size_t)chunk * length, left = call->count - offset;
-        phases[phase](
-            &(Chunk){board, call, use % (uint64_t)board->num_slots, offset, left < length ? left : length});
-        arrive(board, use, phase);
+        Chunk c = {board, call, use % (uint64_t)board->num_slots, offset, left < length ? left : length};
+        phases[phase](&c);
+        arrive(&c, use, phase);
         op->done[phase]++;
         return true;
     }

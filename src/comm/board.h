@@ -34,6 +34,9 @@ typedef struct {
     char *const *stages;
     size_t stage_bytes;
     void (*ring)(void *self); // a phase is complete: others may be asleep; or NULL
+    // Direct: the last rank to enter an all-reduce adds all of it and nobody waits for the others' slices. For
+    // ranks that share cores: what one of them leaves undone, another would do in the same time, once awake.
+    bool last_adds;
     void *self;
     const char **parts; // private from here on
     uint64_t next_use;

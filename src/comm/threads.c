@@ -128,6 +128,7 @@ static void open_board(ThreadGroup *g) {
                        .slots = g->shared->slots,
                        .entries = g->shared->entries,
                        .ring = ring_others,
+                       .last_adds = !g->world->spins,
                        .self = g};
     board_open(&g->board);
 }
