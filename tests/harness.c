@@ -19,6 +19,8 @@ void harness_failure(const char *file, int line, const char *cond, const char *f
         fprintf(stderr, "%s:%d: expected %s: %s\n", file, line, cond, text);
 }
 
+bool harness_failed(void) { return atomic_load(&failures) > 0; }
+
 static bool selected(const char *name, int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         if (strstr(name, argv[i])) return true;

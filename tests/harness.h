@@ -28,6 +28,7 @@ int harness_run(const Test *tests, int argc, char **argv); // the exit code for 
 // That TRIREME_TEST_SHORT is set, as it is for the sanitizers: each way through the code once,
 // and fewer numbers.
 bool harness_short(void);
+bool harness_failed(void); // an expectation so far, for programs that are workers of scripts
 
 // A fresh folder under TMPDIR that is removed when the program ends; alive until then.
 const char *harness_folder(void);

@@ -1,4 +1,5 @@
 #include "runs.h"
+#include "base/cores.h"
 #include "base/half.h"
 #include "harness.h"
 #include <math.h>
@@ -167,8 +168,9 @@ static void checksum(Engine *engine, Comm *world, double out[4]) {
 // ---- running ----------------------------------------------------------------------------------------------
 
 typedef struct {
-    const RunPlan *plan;
-    RunResult *result;
+    const RunPlan *plans;
+    int count;
+    RunResult *results; // [count]
 } Job;
 
 static int microbatches_of(const RunPlan *plan, int step) {
@@ -199,37 +201,51 @@ static void train(const RunPlan *plan, Engine *engine, RunResult *result) {
     }
 }
 
-static Status rank_main(Comm *world, void *arg) {
-    const Job *job = arg;
-    const RunPlan *plan = job->plan;
+// With the sizes of its smaller batches, which are kept in `smaller`.
+static EngineSpec announced(const RunPlan *plan, int smaller[RUN_STEPS_MOST]) {
+    EngineSpec spec = plan->spec;
+    CHECK(plan->steps <= RUN_STEPS_MOST, "%d steps", plan->steps);
+    spec.smaller = smaller, spec.num_smaller = 0;
+    for (int step = 0; step < plan->steps; step++)
+        if (microbatches_of(plan, step) < spec.num_microbatches)
+            smaller[spec.num_smaller++] = microbatches_of(plan, step);
+    return spec;
+}
+
+static Status run_here(const RunPlan *plan, Comm *world, RunResult *out) {
+    int smaller[RUN_STEPS_MOST];
+    EngineSpec spec = announced(plan, smaller);
     RunResult result = {.ranks = comm_size(world)};
     Engine *engine;
-    TRY(engine_open(&engine, &plan->spec, world));
+    TRY(engine_open(&engine, &spec, world));
     if (plan->opened) plan->opened(engine, plan->self);
     train(plan, engine, &result);
     checksum(engine, world, result.checksum);
     if (plan->finished) plan->finished(engine, plan->self);
-    if (comm_rank(world) == 0) *job->result = result;
+    if (comm_rank(world) == 0) *out = result;
     engine_close(engine);
     return OK;
 }
 
-Status run_plan(const RunPlan *plan, RunResult *result) {
-    int smaller[RUN_STEPS_MOST];
-    RunPlan announced = *plan;
-    CHECK(plan->steps <= RUN_STEPS_MOST, "%d steps", plan->steps);
-    announced.spec.smaller = smaller, announced.spec.num_smaller = 0;
-    for (int step = 0; step < plan->steps; step++)
-        if (microbatches_of(plan, step) < plan->spec.num_microbatches)
-            smaller[announced.spec.num_smaller++] = microbatches_of(plan, step);
-    Job job = {&announced, result};
-    CommOptions options = {.transport = plan->transport,
-                           .ranks = grid_size(plan->spec.grid),
+static Status rank_main(Comm *world, void *arg) {
+    const Job *job = arg;
+    for (int i = 0; i < job->count; i++) TRY(run_here(&job->plans[i], world, &job->results[i]));
+    return OK;
+}
+
+Status run_plans(const RunPlan *plans, int count, RunResult *results) {
+    Job job = {plans, count, results};
+    // Nobody spins where ranks want more cores than there are.
+    CommOptions options = {.transport = plans->transport,
+                           .ranks = grid_size(plans->spec.grid),
                            .timeout_s = 120,
-                           .check = plan->check_comm,
+                           .threads = plans->spins ? 1 : CORES_MAX,
+                           .check = plans->check_comm,
                            .deterministic = true};
     return comm_launch(options, rank_main, &job);
 }
+
+Status run_plan(const RunPlan *plan, RunResult *result) { return run_plans(plan, 1, result); }
 
 // ---- expectations -----------------------------------------------------------------------------------------
 
@@ -275,14 +291,10 @@ void run_expect_predicted_memory(Engine *engine, void *self) {
     EXPECT(used.workspace == said->workspace, "workspace: %zu of %zu bytes", used.workspace, said->workspace);
 }
 
-int run_print_bits(const RunPlan *plan) {
-    RunResult result = {0}; // and so it stays, but on rank 0
-    Status status = run_plan(plan, &result);
-    if (status != OK) return fprintf(stderr, "%s\n", fail_message()), (int)status;
-    for (int i = 0; i < result.steps; i++)
-        printf("%a %a %a\n", (double)result.loss[i], result.norm[i], (double)result.evaluation[i]);
-    if (result.ranks)
-        printf("%a %a %a %a\n", result.checksum[0], result.checksum[1], result.checksum[2],
-               result.checksum[3]);
-    return 0;
+void run_print_bits(const RunResult *result, const char *name) {
+    for (int i = 0; i < result->steps; i++)
+        printf("%s: step %d: %a %a %a\n", name, i, (double)result->loss[i], result->norm[i],
+               (double)result->evaluation[i]);
+    printf("%s: parameters: %a %a %a %a\n", name, result->checksum[0], result->checksum[1],
+           result->checksum[2], result->checksum[3]);
 }

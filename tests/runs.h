@@ -12,6 +12,7 @@ typedef struct {
     double lr;
     const char *transport; // "threads" or "mpi"
     bool check_comm;
+    bool spins;             // ranks that wait, where each has a core of its own; else they give up theirs
     bool same_batch;        // every step reads the first samples again
     bool evaluates_between; // after every step, not only after the last
     // [steps], at most the spec's; NULL: always those. run_plan announces them to the engine.
@@ -44,6 +45,8 @@ void run_batch_free(Batch *batch);
 // Runs the plan on all its ranks; rank 0's result. That replicas and tied copies end alike is expected on
 // every rank.
 Status run_plan(const RunPlan *plan, RunResult *result);
+// Several, one after the other in one launch: of the same number of ranks, transport and checks.
+Status run_plans(const RunPlan *plans, int count, RunResult *results);
 // The same; false, and a failure of the test, when it does not run or begins with another loss than that of
 // guessing (a run of nothing but NaN would agree with itself).
 bool run_or_complain(const RunPlan *plan, const char *name, RunResult *result);
@@ -51,5 +54,5 @@ bool run_or_complain(const RunPlan *plan, const char *name, RunResult *result);
 void run_expect_same_bits(const RunResult *a, const RunResult *b, const char *name);
 // What a rank has used is what was predicted. For RunPlan.finished.
 void run_expect_predicted_memory(Engine *engine, void *self);
-// Runs the plan and prints its bits, from rank 0; the exit code for main.
-int run_print_bits(const RunPlan *plan);
+// Prints what run_expect_same_bits compares, a line per step and one of the parameters.
+void run_print_bits(const RunResult *result, const char *name);

@@ -4,8 +4,8 @@
 // give the bits of the plain run: one pipeline rank, nothing recomputed, sharded or overlapped, an evaluation
 // after every step. What changes rounding (t, d, sequence parallelism) is compared in tolerances.
 // The short form runs a few combinations that hold every choice.
-// The program is also a worker: `test_train_covering worker CASE TRANSPORT` prints a run's bits, `ranks CASE`
-// how many ranks it has and what it is.
+// The program is also a worker: `test_train_covering worker TRANSPORT RANKS CHECKED` prints the bits of those
+// runs that a script compares between threads and MPI processes: with that many ranks, checked or not.
 #include "harness.h"
 #include "runs.h"
 #include <math.h>
@@ -337,29 +337,51 @@ static void grids_are_close(void) {
 
 // ---- worker ------------------------------------------------------------------------------------------
 
-static int worker(char **argv) {
+enum { GRIDS = 27, EVERY = 10, MOST_SHARED = GRIDS + MOST_CASES / EVERY };
+
+// What threads and MPI processes both run: every grid, interleaved where it has pipeline ranks, and a tenth
+// of the covering set.
+static int shared_cases(Case cases[MOST_SHARED]) {
     static CoveringSet set;
+    int count = 0;
+    for (int t = 0; t < 3; t++)
+        for (int p = 0; p < 3; p++)
+            for (int d = 0; d < 3; d++)
+                cases[count++] = (Case){
+                    .level = {
+                        [TENSOR] = t, [PIPELINE] = p, [DATA] = d, [SCHEDULE] = p ? 2 : 0, [DROPOUT] = 1}};
     make_set(&set);
-    int number = atoi(argv[2]);
-    if (number >= set.count) return fprintf(stderr, "there are %d cases\n", set.count), 2;
-    RunPlan plan = plan_of(&set.cases[number]);
-    plan.transport = argv[3];
-    return run_print_bits(&plan);
+    for (int i = EVERY / 2 - 1; i < set.count; i += EVERY) cases[count++] = set.cases[i];
+    return count;
 }
 
-static int ranks_of_case(const char *number) {
-    static CoveringSet set;
-    make_set(&set);
-    const Case *c = &set.cases[atoi(number) % set.count];
-    char name[NAME_BYTES];
-    name_case(c, name);
-    RunPlan plan = plan_of(c);
-    return printf("%d %s\n", grid_size(plan.spec.grid), name), 0;
+// Those of one launch. MPI runs them all in it; threads, which others are compared with, each in one of its
+// own.
+static int worker(const char *transport, int ranks, bool checked) {
+    static Case cases[MOST_SHARED];
+    static RunPlan plans[MOST_SHARED];
+    static RunResult results[MOST_SHARED];
+    static char names[MOST_SHARED][NAME_BYTES];
+    int all = shared_cases(cases), count = 0;
+    for (int i = 0; i < all; i++) {
+        RunPlan plan = plan_of(&cases[i]);
+        if (!possible(&cases[i]) || grid_size(plan.spec.grid) != ranks || plan.check_comm != checked)
+            continue;
+        plan.transport = transport;
+        name_case(&cases[i], names[count]);
+        plans[count++] = plan;
+    }
+    int at_once = strcmp(transport, "mpi") ? 1 : count;
+    for (int i = 0; i < count; i += at_once) {
+        Status status = run_plans(&plans[i], at_once, &results[i]);
+        if (status != OK) return fprintf(stderr, "%s\n", fail_message()), (int)status;
+    }
+    for (int i = 0; i < count && results[i].ranks; i++) run_print_bits(&results[i], names[i]); // on rank 0
+    return harness_failed();
 }
 
 int main(int argc, char **argv) {
-    if (argc == 4 && !strcmp(argv[1], "worker")) return worker(argv);
-    if (argc == 3 && !strcmp(argv[1], "ranks")) return ranks_of_case(argv[2]);
+    if (argc == 5 && !strcmp(argv[1], "worker")) return worker(argv[2], atoi(argv[3]), atoi(argv[4]));
     return harness_run(
         (const Test[]){{"every_combination_gives_the_same_bits", every_combination_gives_the_same_bits},
                        {"grids_are_close", grids_are_close},
