@@ -104,11 +104,11 @@ left=$(ls -A four)
 [[ $left == $'.lock\nstep-00000005\nstep-00000006\nstep-00000008' ]] || complain "four has $left"
 
 # ---- two runs, and a signal -------------------------------------------------------------------------------
-"$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 100000 --save busy --save-interval 100000 \
+"$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 20000 --save busy --save-interval 20000 \
     >busy.log 2>&1 </dev/null &
 pid=$!
 for _ in $(seq 100); do
-    grep -q "iteration  " busy.log && break
+    grep -qs "iteration  " busy.log && break
     sleep 0.1
 done
 refused 73 "another run is writing there" "${common[@]}" --save busy

@@ -36,4 +36,4 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 "$venv/bin/python" "$here/ecosystem/ecosystem.py" "$trireme" "$print_logits" || exit 1
-"$venv/bin/python" "$here/ecosystem/tokenizer_ids.py" "$trireme" 1 || exit 1
+"$venv/bin/python" "$here/ecosystem/tokenizer_ids.py" "$trireme" 0.4 || exit 1

@@ -114,8 +114,9 @@ expect_text spiky.log "(--check-for-spiky-loss)"
 train interval "${steps[@]}" --bf16 --exit-interval 3 --ranks 2 --pp 2 --schedule zb-h1
 [[ $(metric lm_loss interval) == "$(metric lm_loss bf16 | head -3)" ]] ||
     complain "--exit-interval does not end after 3 of bf16's steps"
-train duration --bf16 --train-iters 1000000 --exit-duration-in-mins 0.01 --ranks 2
+train duration --bf16 --train-iters 20000 --exit-duration-in-mins 0.01 --ranks 2
 expect_text duration.log "trained"
+(($(rows duration) < 20000)) || complain "--exit-duration-in-mins does not end a run"
 
 # ---- traces ----------------------------------------------------------------------------------------------
 train untraced "${steps[@]}" --bf16 --ranks 2 --dp 2

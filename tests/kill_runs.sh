@@ -8,9 +8,9 @@
 set -uo pipefail
 # shellcheck source=tests/script.sh
 source "${BASH_SOURCE%/*}/script.sh" "$1"
-trials=${2:-20}
+trials=${2:-12}
 RANDOM=${3:-1}
-iterations=40
+iterations=24
 
 # All with t = 2 and d = 2, so that sums are made in one order.
 ways=(
@@ -77,7 +77,7 @@ end_launcher() { # PID
     kill -9 "$1"
 }
 
-seconds=1.2
+seconds=0.7
 kills=0
 fell_back=0
 for trial in $(seq "$trials"); do

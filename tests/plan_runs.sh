@@ -161,7 +161,7 @@ says mine "over 6 measured runs that the constants were not fitted to (rows.csv;
 # What train leaves behind: times in one file, and what was run in the file beside it.
 for ranks in 1 2; do
     "$trireme" train --mock-data --tokenizer-type NullTokenizer --vocab-size 511 --layers 2 --hidden 32 --heads 2 \
-        --seq 16 --mbs 1 --gbs 4 --lr 1e-3 --steps 8 --eval-iters 0 --ranks "$ranks" --tp "$ranks" --threads 1 \
+        --seq 128 --mbs 1 --gbs 4 --lr 1e-3 --steps 8 --eval-iters 0 --ranks "$ranks" --tp "$ranks" --threads 1 \
         --log-interval 1 --metrics "run$ranks.jsonl" --save-config "run$ranks.yaml" --plain >train.out 2>&1 ||
         complain "train: $(tail -3 train.out)"
 done

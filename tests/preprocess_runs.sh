@@ -49,11 +49,11 @@ until_true() {
 
 # ---- the same bytes --------------------------------------------------------------------------------------
 mkdir -p parts/inner
-awk 'BEGIN { for (i = 0; i < 60000; i++)
+awk 'BEGIN { for (i = 0; i < 30000; i++)
     printf "{\"text\": \"document %d of many: it%ss the %dth, and %d is its square\\n\", \"id\": %d}\n", \
         i, "\x27", i, i * i, i }' >documents.jsonl
-head -30000 documents.jsonl | gzip -1 >parts/a.jsonl.gz
-tail -30000 documents.jsonl >parts/inner/b.jsonl
+head -15000 documents.jsonl | gzip -1 >parts/a.jsonl.gz
+tail -15000 documents.jsonl >parts/inner/b.jsonl
 gzip -1 -c documents.jsonl >documents.jsonl.gz
 vocabulary=(--vocab-size 600)
 preprocess one --input documents.jsonl "${vocabulary[@]}" --workers 1 || complain "$(tail -1 one.log)"
