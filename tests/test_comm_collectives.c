@@ -68,8 +68,10 @@ static void try_all_gather(Comm *comm, int64_t n, DType type, bool in_place, boo
     free(out.data);
 }
 
+// Of large counts, the short form takes the widest type alone.
 static void law_each(Comm *comm, int64_t count) {
     for (int t = 0; t < NUM_TYPES; t++) {
+        if (harness_short() && count > 1000 && types[t] != F64) continue;
         for (int kind = 0; kind < 4; kind++) {
             bool started = kind & 1, in_place = kind & 2;
             try_all_reduce(comm, count, types[t], in_place ? REDUCE_MAX : REDUCE_SUM, started);
@@ -203,7 +205,7 @@ static CommOptions options_for(const char *transport, int ranks, bool check) {
 
 static void on_threads(void) {
     int64_t large[] = {0};
-    for (int size = 1; size <= 8; size++)
+    for (int size = 1; size <= 8; size += harness_short() && size == 3 ? 5 : 1)
         EXPECT_OK(comm_launch(options_for("threads", size, false), laws, large));
 }
 
@@ -261,9 +263,10 @@ static void under_mpirun(void) {
     static const struct {
         const char *transport, *ranks;
         bool check;
-    } runs[] = {{"mpi", "2", false}, {"mpi", "3", true}, {"mpi", "4", false}, {"mpi-messages", "3", false}};
+    } runs[] = {{"mpi", "3", true}, {"mpi-messages", "3", false}, {"mpi", "2", false}, {"mpi", "4", false}};
+    size_t count = harness_short() ? 3 : sizeof runs / sizeof *runs;
     setenv("TMPDIR", harness_folder(), 1); // a session folder that is not shared: see mpirun.sh
-    for (size_t i = 0; mpi_runs && i < sizeof runs / sizeof *runs; i++) {
+    for (size_t i = 0; mpi_runs && i < count; i++) {
         pid_t child = fork();
         if (child == 0) become_mpirun(runs[i].transport, runs[i].ranks, runs[i].check);
         int status = 0;

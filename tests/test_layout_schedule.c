@@ -140,6 +140,9 @@ static void keeps_the_laws(ScheduleSpec spec) {
     schedule_destroy(&schedule);
 }
 
+// The short form has few microbatches, and 20 of them: fewer and more than each kind needs.
+static bool is_left_out(int p, int m) { return harness_short() && (p == 4 || p > 5 || (m > 5 && m != 20)); }
+
 // All that a kind accepts; the sizes of the interleaved groups are p, p + 1 and m.
 static int for_each_of_kind(const ScheduleKind *kind, int receive_ahead) {
     int tried = 0, num_groups = strcmp(kind->name, "interleaved") ? 1 : 3;
@@ -151,8 +154,8 @@ static int for_each_of_kind(const ScheduleKind *kind, int receive_ahead) {
         spec.receive_ahead = receive_ahead;
         char why[256];
         if (kind->refuse(&spec, why, sizeof why)) continue;
-        keeps_the_laws(spec);
         tried++;
+        if (!is_left_out(p, m)) keeps_the_laws(spec);
     }
     return tried;
 }
@@ -356,7 +359,7 @@ static void shapes_are_refused_with_reasons(void) {
 // The groups and microbatches that a refusal names do work.
 static void refusals_name_what_works(void) {
     const ScheduleKind *kind = schedule_kind("interleaved");
-    for (int i = 0; i < 7 * 40 * 40; i++) {
+    for (int i = 0; i < 7 * 40 * 40; i += harness_short() ? 11 : 1) {
         ScheduleSpec spec = spec_of("interleaved", 2 + i % 7, 2, 1 + i / 7 % 40);
         spec.group = 1 + i / 280;
         char why[256];

@@ -31,7 +31,8 @@ static ModelShape random_model(uint64_t *random) {
 
 static Candidate random_candidate(uint64_t *random) {
     static const int sizes[] = {1, 1, 2, 3, 4, 8};
-    Candidate c = candidate_of(1 << draw(random, 4), sizes[draw(random, 6)], sizes[draw(random, 6)], 1);
+    int d = sizes[draw(random, 6)], p = sizes[draw(random, 6)], t = 1 << draw(random, 4);
+    Candidate c = candidate_of(t, p, d, 1);
     c.schedule = schedule_kinds[draw(random, num_schedule_kinds)].name;
     c.chunks = !strcmp(c.schedule, "interleaved") ? 2 + draw(random, 3) : 1 + !strcmp(c.schedule, "zb-v");
     c.microbatch = 1 << draw(random, 3);

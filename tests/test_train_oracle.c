@@ -101,6 +101,9 @@ static bool read_line(FILE *f, Golden *g, const char *key) {
            fscanf(f, "%lf %lf %lf", &g->step_loss[step], &g->step_norm[step], &loss32) == 3;
 }
 
+// The short form ends before the golden's last step, and looks at no final value.
+static int steps_of(const Golden *g) { return harness_short() ? 2 : g->num_steps; }
+
 static Golden *read_golden(const char *path) {
     Golden *g = calloc(1, sizeof *g);
     FILE *f = fopen(path, "r");
@@ -284,7 +287,7 @@ static Status rank_main(Comm *world, void *arg) {
     gather(engine, world, check->whole, false);
     if (judge) compare_all(engine, g->initial, g->num_initial, check->whole, INITIAL);
     if (comm_size(world) == 1) compare_logits(engine, check);
-    for (int step = 0; step < g->num_steps; step++) {
+    for (int step = 0; step < steps_of(g); step++) {
         Batch batch =
             run_batch(&check->spec, engine_context(engine), (int64_t)step * g->microbatches * g->micro_batch,
                       check->spec.num_microbatches);
@@ -298,7 +301,8 @@ static Status rank_main(Comm *world, void *arg) {
         if (judge) compare_step(g, step, r);
     }
     gather(engine, world, check->whole, false);
-    if (judge) compare_all(engine, g->final, g->num_final, check->whole, FINAL);
+    if (judge && steps_of(g) == g->num_steps)
+        compare_all(engine, g->final, g->num_final, check->whole, FINAL);
     engine_close(engine);
     return OK;
 }

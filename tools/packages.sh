@@ -5,6 +5,7 @@
 #   PACKAGE header:FILE    present when the C compiler finds FILE
 #   PACKAGE c++:FILE       present when the C++ compiler finds FILE
 #   PACKAGE openmp:CC      present when CC compiles OpenMP
+#   PACKAGE sanitizer:CC   present when CC links with the address sanitizer
 #   PACKAGE fuzzer:CC      present when CC links with libFuzzer
 #   PACKAGE python:MODULE  present when python3 imports MODULE
 
@@ -32,7 +33,8 @@ demo_packages=(
     "procps command:pgrep"
 )
 test_packages=(
-    "clang command:clang"
+    "clang command:clang++"
+    "libclang-rt-dev sanitizer:clang"
     "libomp-dev openmp:clang"
     "procps command:pgrep"
 )
@@ -56,6 +58,9 @@ is_present() {
     header) echo "#include <$what>" | gcc -DPCRE2_CODE_UNIT_WIDTH=8 -E - >/dev/null 2>&1 ;;
     c++) echo "#include <$what>" | g++ -E -x c++ - >/dev/null 2>&1 ;;
     python) python3 -c "import $what" 2>/dev/null ;;
+    sanitizer)
+        echo 'int main(void) { return 0; }' | "$what" -fsanitize=address -x c -o /dev/null - >/dev/null 2>&1
+        ;;
     fuzzer)
         echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
             "$what" -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1
