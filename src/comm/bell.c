@@ -21,7 +21,7 @@ void bell_close(Bell *bell) {
 void bell_ring(Bell *bell) {
     atomic_fetch_add(&bell->rings, 1);
     if (!atomic_load(&bell->asleep)) return;
-    // Held, it would send whom the signal wakes to sleep again.
+    // Once it is ours the sleeper is past its look at `rings`. Held on, it would make the woken wait for it.
     pthread_mutex_lock(&bell->mutex);
     pthread_mutex_unlock(&bell->mutex);
     pthread_cond_signal(&bell->cond);

@@ -133,7 +133,7 @@ static void leave(const Chunk *c) {
     const Call *call = c->call;
     const Board *b = c->board;
     size_t element = call->element_bytes, bytes = c->length * element, first, end;
-    char *out = (char *)call->out + c->offset * element;
+    char *out = call->out ? (char *)call->out + c->offset * element : NULL;
     if (call->op == COMM_BROADCAST && call->peer != b->rank) copy(out, shown(c, call->peer, 0), bytes);
     for (int r = 0; r < b->size; r++) {
         if (call->op == COMM_ALL_REDUCE && b->stages && r != b->rank) {

@@ -9,7 +9,7 @@
 // A slot counts the arrivals of one chunk and is used again when all have left it. Direct calls are one
 // chunk. Staged calls go through the slots in chunks that stay in the L2 cache, as many at a time as
 // there are slots: that much a rank can do in one poll, without the others. After board_open nothing
-// blocks or allocates.
+// blocks or allocates. With last_adds an all-reduce's REDUCE and LEAVE are the last one's to do, for all.
 #pragma once
 #include "comm/transport.h"
 #include <stdatomic.h>
@@ -34,8 +34,8 @@ typedef struct {
     char *const *stages;
     size_t stage_bytes;
     void (*ring)(void *self); // a phase is complete: others may be asleep; or NULL
-    // Direct: the last rank to enter an all-reduce adds all of it and nobody waits for the others' slices. For
-    // ranks that share cores: what one of them leaves undone, another would do in the same time, once awake.
+    // Direct: the last rank to enter an all-reduce adds all of it, and nobody waits for others' slices. For
+    // ranks that share cores: what one leaves undone another would do in the same time, once awake.
     bool last_adds;
     void *self;
     const char **parts; // private from here on

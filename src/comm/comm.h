@@ -28,6 +28,7 @@ typedef struct {
     bool check;         // wrap into the checking transport
     bool deterministic; // false: the library may add in an order of its own
     int threads;        // that each rank computes with; 0: one. With more of them than cores nobody spins
+    int cores;          // threads: that there are for all ranks; 0: those that this process may run on
     bool bind_cores;    // each rank gets cores of its own, where there are enough (base/cores.h)
 } CommOptions;
 

@@ -39,8 +39,9 @@ struct Shared {
 
 typedef struct {
     int size, spins;
-    Bell *bells;  // [size]
-    Rank **ranks; // [size]
+    bool share_cores; // there are fewer than ranks
+    Bell *bells;      // [size]
+    Rank **ranks;     // [size]
     pthread_mutex_t mutex;
     Shared *unjoined; // under the mutex
     atomic_bool reported;
@@ -128,7 +129,7 @@ static void open_board(ThreadGroup *g) {
                        .slots = g->shared->slots,
                        .entries = g->shared->entries,
                        .ring = ring_others,
-                       .last_adds = !g->world->spins,
+                       .last_adds = g->world->share_cores,
                        .self = g};
     board_open(&g->board);
 }
@@ -349,9 +350,10 @@ static void launch_open(Launch *launch, Member *members, const CommOptions *opti
     int size = options->ranks;
     cores_allowed(&launch->cores);
     cores_order(&launch->cores, CORES_FOLDER);
-    bool crowded = launch->cores.count / size < threads_each(options);
+    int cores = options->cores ? options->cores : launch->cores.count;
+    bool crowded = cores / size < threads_each(options);
     launch->options = options;
-    launch->world = (ThreadWorld){.size = size, .spins = crowded ? 0 : SPINS};
+    launch->world = (ThreadWorld){.size = size, .spins = crowded ? 0 : SPINS, .share_cores = cores < size};
     launch->world.bells = comm_allocate((size_t)size, sizeof(Bell));
     launch->world.ranks = comm_allocate((size_t)size, sizeof(Rank *));
     for (int i = 0; i < size; i++) {

@@ -54,7 +54,7 @@ DType cpu_factor_type(DType element);
 //   op(a) [rows, inner], op(b) [inner, cols], both of one type
 //   d [rows, cols], its rows `stride` elements apart
 // Of BF16 factors d may be BF16, rounded once, without `adds`. Then a bias [cols] of BF16 may be added to
-// each row before; NULL: none.
+// each row before it is rounded; NULL: none. Called by threads that have called cpu_products_alone.
 typedef struct {
     int64_t rows, cols, inner;
     Factor a, b;

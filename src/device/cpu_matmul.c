@@ -48,6 +48,7 @@ static void tile_open(Tile *tile, const CpuTileSizes *sizes, float *workspace) {
     tile->d = (char *)d.data + (size_t)(tile->row * d.cols + tile->col) * dtype_bytes(d.dtype);
     tile->sum = d.dtype != F32 ? workspace : tile->d;
     tile->stride = d.dtype != F32 ? cpu_row_stride(tile->cols) : d.cols;
+    if (!workspace) return;
     tile->panel_a = workspace + sizes->sum;
     tile->panel_b = tile->panel_a + sizes->panel_a;
 }
@@ -119,7 +120,8 @@ void CPU_NAME(cpu_matmul)(const Exec *exec, const Matmul *p) {
     int team = cpu_team(exec, tensor_count(p->d) * inner / PRODUCTS_PER_ELEMENT);
 #pragma omp parallel num_threads(at_most(team, num_tiles))
     {
-        float *workspace = (float *)exec->workspace + omp_get_thread_num() * sizes.all;
+        float *workspace = exec->workspace;
+        if (workspace) workspace += omp_get_thread_num() * sizes.all;
         cpu_products_alone();
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < num_tiles; i++) {
