@@ -59,7 +59,7 @@ until_true() {
     complain "in vain: $* -- $(tail -3 "$out")"
 }
 
-is_training() { grep -q "iteration        1/" "$out"; }
+is_training() { grep -qs "iteration        1/" "$out"; }
 has_ended() { ! kill -0 "$pid" 2>/dev/null; }
 session_is_empty() { ! pgrep -s "$pid" >/dev/null; }
 
@@ -90,16 +90,18 @@ end_by_signal() {
 lose_a_rank() {
     local signal
     for signal in KILL STOP; do
-        start mpirun --oversubscribe -n 4 "${long[@]}" --tp 2 --pp 2 --distributed-timeout-minutes 0.05
+        start mpirun --oversubscribe -n 4 "${long[@]}" --tp 2 --pp 2 --distributed-timeout-minutes 0.1
         until_true is_training
         kill -"$signal" "$(pgrep -P "$pid" -x trireme | sed -n 3p)"
         if [[ $signal == KILL ]]; then expect_ended any "signal 9"; else expect_ended any "has waited"; fi
     done
 }
 
+jobs=()
 for job in end_by_signal lose_a_rank; do
     mkdir "$job" # for mpirun's session
-    TMPDIR=$folder/$job $job &
+    (TMPDIR=$folder/$job $job) &
+    jobs+=($!)
 done
 
 # ---- good runs -------------------------------------------------------------------------------------------
@@ -268,6 +270,8 @@ kill -TERM "$pid"
 expect_ended 130 "stopped by a signal"
 if compgen -G "stopped.*" >/dev/null; then complain "preprocessing left behind: $(echo stopped.*)"; fi
 
-wait
+for pid in "${jobs[@]}"; do
+    wait "$pid" || complain "a job in the background ended with $?"
+done
 
 [[ ! -s complaints ]] || { echo "$(wc -l <complaints) lines of complaints"; exit 1; }

@@ -129,8 +129,8 @@ static inline void with_threads(Bench *b, int threads, DeviceOp op, const void *
     free(exec.workspace);
 }
 
-// Runs the operation with 1, 2, 3 and 5 threads from the same start, in the short form with 1 and 5; leaves the
-// result of the last.
+// Runs the operation with 1, 2, 3 and 5 threads from the same start, in the short form with 1 and 5; leaves
+// the result of the last.
 static inline void run(Bench *b, DeviceOp op, const void *args) {
     const Tensor *written = (const Tensor *)args + FIRST_WRITTEN[op];
     unsigned char *before[4], *result[4];

@@ -78,8 +78,7 @@ end_launcher() { # PID
 }
 
 seconds=0.7
-kills=0
-fell_back=0
+kills=0 saved=0 torn=0 fell_back=0
 for trial in $(seq "$trials"); do
     rm -rf save trial.jsonl
     save=(--save save --load save --save-interval $((1 + RANDOM % 4)) --keep-last $((RANDOM % 4))
@@ -89,7 +88,10 @@ for trial in $(seq "$trials"); do
         command+=("${save[@]}")
         run_and_kill "killed.log" && break
         kills=$((kills + 1))
-        [[ ! -d save ]] || ! compgen -G 'save/step-*' >/dev/null || "$trireme" checkpoint verify save >verify.log 2>&1 ||
+        compgen -G 'save/.tmp*' >/dev/null && torn=$((torn + 1))
+        compgen -G 'save/step-*' >/dev/null || continue
+        saved=$((saved + 1))
+        "$trireme" checkpoint verify save >verify.log 2>&1 ||
             complain "trial $trial: after kill $attempt: $(tail -2 verify.log)"
     done
     choose
@@ -101,6 +103,8 @@ for trial in $(seq "$trials"); do
         complain "trial $trial: ${command[*]}: numbers differ: $(head -4 differences)"
     compgen -G 'save/.tmp*' >/dev/null && complain "trial $trial: $(ls -A save) are left"
 done
-echo "$trials trials, $kills kills, $fell_back went on from an older checkpoint than the newest"
-[[ $kills -gt $((trials / 2)) ]] || complain "only $kills kills in $trials trials"
+echo "$trials trials, $kills kills, $saved of them with checkpoints there, $torn within a save," \
+    "$fell_back went on from an older checkpoint than the newest"
+[[ $kills -gt $((trials / 2)) && $saved -gt $((trials / 4)) ]] ||
+    complain "only $kills kills in $trials trials, $saved with checkpoints there"
 finish

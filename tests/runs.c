@@ -235,11 +235,11 @@ static Status rank_main(Comm *world, void *arg) {
 
 Status run_plans(const RunPlan *plans, int count, RunResult *results) {
     Job job = {plans, count, results};
-    // Nobody spins where ranks want more cores than there are.
+    // Whatever the machine has: ranks that share a core, of which nobody spins, or have one each.
     CommOptions options = {.transport = plans->transport,
                            .ranks = grid_size(plans->spec.grid),
                            .timeout_s = 120,
-                           .threads = plans->spins ? 1 : CORES_MAX,
+                           .cores = plans->spins ? CORES_MAX : 1,
                            .check = plans->check_comm,
                            .deterministic = true};
     return comm_launch(options, rank_main, &job);

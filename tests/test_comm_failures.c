@@ -158,7 +158,7 @@ static Status stopped_at_the_end(Comm *world) {
     return OK;
 }
 
-// A third of the time limit passes in waiting, and meanwhile the test stops the whole process for longer than it.
+// A third of the time limit passes in waiting; meanwhile the test stops the whole process for longer than it.
 static Status slow(Comm *world) {
     if (comm_rank(world) == 1) rest(LIMIT_S / 3);
     comm_barrier(world);

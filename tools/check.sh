@@ -3,7 +3,7 @@
 
 # Programs of several threads: what the thread sanitizer is for. Of training, those that take every path; the
 # others ask for numbers.
-threaded_tests='^test_(base_trace|comm|parallel_(pipeline|grads)|data_preprocess$|train_(covering|checkpoint|head))'
+threaded_tests='^test_(base_trace|comm|parallel_(pipeline|grads)|data_preprocess$|train_(covering|checkpoint|head)|infer_generate)'
 # Of the other sanitizers: scripts that drive whole programs (slow, and MPI leaks by design), numbers of paths that
 # other tests take, and what differs from a smaller job in the number of processes alone.
 unsanitized_tests='_(mpi|long|8)$|^test_(train_(laws|ramp)|plan_takeaways)$'
@@ -54,22 +54,26 @@ threaded_programs() { basename -s .c tests/test_*.c | grep -E "$threaded_tests";
 # sanitized SANITIZERS FOLDER TARGETS CTEST_OPTION...   The tests' short form, and little optimisation: half of
 # the time is the compiler's.
 sanitized() {
-    local sanitizers=$1 folder=$2 targets=$3 label options
+    local sanitizers=$1 folder=$2 targets=$3 label compiler options
     shift 3
     # Under clang the products that need nothing undeclared of oneDNN; gcc takes the others.
     if [[ $sanitizers == thread ]]; then
+        compiler=gcc
         label="building with -fsanitize=thread"
-        options=(-DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++)
+        options=(-DCMAKE_C_COMPILER=gcc)
     else
+        compiler=clang
         label="warnings are errors: clang, -fsanitize=$sanitizers"
         options=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DTRIREME_WERROR=ON
             -DTRIREME_HAVE_BF16_GEMM=OFF)
     fi
+    # CMake forgets all options when the compiler changes.
+    grep -qs "^CMAKE_C_COMPILER:.*[/=]$compiler$" "$folder/CMakeCache.txt" || rm -rf "$folder"
     quietly "$label" configure_and_build_aloud "$folder" "$targets" "${options[@]}" \
         -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g1" -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
         -DTRIREME_TEST_FLAGS=-O0 -DTRIREME_SANITIZE="$sanitizers" ||
-        die 1 "$label: failed; after a change of compiler: rm -rf $folder"
-    TRIREME_TEST_SHORT=1 ASAN_OPTIONS=allow_addr2line=1 \
+        die 1 "$label: failed"
+    TRIREME_TEST_SHORT=1 ASAN_OPTIONS=allow_addr2line=1:malloc_context_size=2 \
         LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0 \
         TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp \
         stage "tests with -fsanitize=$sanitizers" run_tests "$folder" "$@"
