@@ -10,10 +10,10 @@
 
 // Ranks of one thread, as the machine was measured.
 #define GPT "--threads 1 --vocab-size 5000 "
-#define LLAMA                                                                                                              \
-    "--threads 1 --vocab-size 6000 --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear " \
-    "--untie-embeddings-and-output-weights --group-query-attention --num-query-groups 2 --attention-dropout 0 "            \
-    "--hidden-dropout 0 "
+#define LLAMA                                                                                                \
+    "--threads 1 --vocab-size 6000 --swiglu --normalization RMSNorm --position-embedding-type rope "         \
+    "--disable-bias-linear --untie-embeddings-and-output-weights --group-query-attention "                   \
+    "--num-query-groups 2 --attention-dropout 0 --hidden-dropout 0 "
 
 static const char *const grids[] = {
     GPT "--layers 4 --hidden 384 --heads 6 --seq 256 --mbs 2 --gbs 8",
