@@ -199,8 +199,8 @@ static const bool mpi_runs = true;
 
 // ---- where they are run -------------------------------------------------------------------------------
 
-// Ranks that have a core each and ranks that share one add in different ways: odd sizes in the one, even ones in
-// the other, checked in the opposite.
+// Where ranks have a core each, each does its part; where they share one, the last to arrive does all: even
+// sizes in the one way, odd ones in the other, checked in the opposite.
 static CommOptions options_for(const char *transport, int ranks, bool check) {
     return (CommOptions){.transport = transport,
                          .ranks = ranks,

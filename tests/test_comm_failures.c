@@ -96,14 +96,19 @@ static Status absent(Comm *world) {
     return OK;
 }
 
-// More started reductions than are in flight at a time, and one waits for the last.
-static Status absent_behind(Comm *world) {
-    Request requests[4];
+static Status reduce_without_rank_1(Comm *world, int count) {
+    Request last = NULL;
     if (comm_rank(world) == 1) rest(60);
-    for (int i = 0; i < 4; i++) requests[i] = comm_all_reduce_start(world, NULL, floats(100), REDUCE_SUM);
-    comm_wait(world, NULL, &requests[3]);
+    for (int i = 0; i < count; i++) last = comm_all_reduce_start(world, NULL, floats(100), REDUCE_SUM);
+    comm_wait(world, NULL, &last);
     return OK;
 }
+
+// More than are in flight at a time, and one waits for the last.
+static Status absent_behind(Comm *world) { return reduce_without_rank_1(world, 4); }
+
+// So many that the last one has no slot yet: those who have entered what holds it are not waited for.
+static Status absent_far_behind(Comm *world) { return reduce_without_rank_1(world, 12); }
 
 static Status bug(Comm *world) {
     if (comm_rank(world) == 1) CHECK(comm_size(world) == 0, "a bug on purpose");
@@ -171,6 +176,7 @@ static const struct {
     double timeout_s;
     bool check, any_order;
     int ranks; // 0: as the launcher says
+    int cores; // that all ranks share; 0: those of the machine
 } cases[] = {
     {"other_operation", other_operation, .timeout_s = 30, .check = true},
     {"other_size", other_size, .timeout_s = 30, .check = true},
@@ -181,6 +187,7 @@ static const struct {
     {"no_answer", no_answer, .timeout_s = LIMIT_S},
     {"absent", absent, .timeout_s = LIMIT_S},
     {"absent_behind", absent_behind, .timeout_s = LIMIT_S},
+    {"absent_far_behind", absent_far_behind, .timeout_s = LIMIT_S, .cores = 1},
     {"absent_any_order", absent_behind, .timeout_s = LIMIT_S, .any_order = true},
     {"other_ranks", absent, .timeout_s = 30, .ranks = 5},
     {"bug", bug, .timeout_s = 30},
@@ -201,6 +208,7 @@ static int run_case(char **argv) {
                                .ranks = cases[i].ranks ? cases[i].ranks : atoi(argv[2]),
                                .timeout_s = cases[i].timeout_s,
                                .check = cases[i].check,
+                               .cores = cases[i].cores,
                                .deterministic = !cases[i].any_order};
         Status status = comm_launch(options, run_selected, &i);
         if (status != OK && *fail_message()) fprintf(stderr, "trireme: error: %s\n", fail_message());
@@ -296,7 +304,7 @@ static void compare(const Expectation *e, const Outcome *o) {
 
 // Runs the cases side by side: most of their time is waiting.
 static void expect_all(const Expectation *expectations, int count) {
-    enum { MOST = 8 };
+    enum { MOST = 9 };
     pid_t children[MOST];
     char said[MOST][512];
     double start = clock_s();
@@ -344,6 +352,7 @@ static void hangs(void) {
         {"absent", "threads", ERR_HANG, {"for rank 1 in barrier of world"}},
         {"absent", "mpi", ERR_HANG, {"for rank 1 in barrier of world"}},
         {"absent", "mpi-messages", ERR_HANG, {"for rank 1 in barrier of world"}},
+        {"absent_far_behind", "threads", ERR_HANG, {"for rank 1 in all_reduce of world"}},
         {"absent_behind", "mpi", ERR_HANG, {"for rank 1 in all_reduce of world"}},
         {"absent_behind", "mpi-messages", ERR_HANG, {"for rank 1 in all_reduce of world"}},
         {"absent_any_order", "mpi-messages", ERR_HANG, {"for rank 1 2 in all_reduce of world"}},

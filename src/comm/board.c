@@ -30,10 +30,14 @@ void board_start(Board *board, const Call *call, BoardOp *op) {
 
 // ---- one phase of one chunk ----------------------------------------------------------------------
 
+// One rank's part of it: this rank's own, or anybody's where the last one does all.
 typedef struct {
     Board *board;
-    const Call *call;
-    size_t slot, offset, length; // elements
+    const Call *call; // this rank's; what is read of it is the same on all
+    int rank;         // whose part it is
+    const char *in;   // the chunk within its memory; NULL where it has none
+    char *out;
+    size_t slot, length; // elements
 } Chunk;
 
 static void copy(void *to, const void *from, size_t bytes) {
@@ -49,14 +53,9 @@ static Entry *entry(const Board *board, size_t slot, int rank) {
 }
 
 // Where `rank` shows element `index` of this chunk to everybody.
-static char *shown(const Chunk *c, int rank, size_t index) {
-    char *base = c->board->stages ? stage(c, rank) : entry(c->board, c->slot, rank)->address;
+static const char *shown(const Chunk *c, int rank, size_t index) {
+    const char *base = c->board->stages ? stage(c, rank) : entry(c->board, c->slot, rank)->in;
     return base + index * c->call->element_bytes;
-}
-
-// Element `index` of this rank's own memory behind `base`, of which the chunk is a part.
-static const char *own(const Chunk *c, const void *base, size_t index) {
-    return (const char *)base + (c->offset + index) * c->call->element_bytes;
 }
 
 // The elements of an all-reduce that `rank` adds: [first, returned value).
@@ -65,83 +64,74 @@ static size_t slice_of(const Chunk *c, int rank, size_t *first) {
     return slice_begin(c->length, c->board->size, rank + 1);
 }
 
-// To this rank's stage, what the others need: all but what it adds itself.
+// To the rank's stage, what the others need: all but what it adds itself.
 static void enter_staged(const Chunk *c) {
     const Call *call = c->call;
-    const Board *b = c->board;
-    char *to = stage(c, b->rank);
+    char *to = stage(c, c->rank);
     size_t element = call->element_bytes, bytes = c->length * element, first, end;
     if (call->op == COMM_ALL_REDUCE) {
-        end = slice_of(c, b->rank, &first);
-        copy(to, own(c, call->in, 0), first * element);
-        copy(to + end * element, own(c, call->in, end), bytes - end * element);
+        end = slice_of(c, c->rank, &first);
+        copy(to, c->in, first * element);
+        copy(to + end * element, c->in + end * element, bytes - end * element);
     } else if (call->op == COMM_REDUCE_SCATTER) {
-        for (int r = 0; r < b->size; r++)
-            if (r != b->rank) copy(to + (size_t)r * bytes, own(c, call->in, (size_t)r * call->count), bytes);
-    } else if (call->op == COMM_ALL_GATHER || call->peer == b->rank) {
-        copy(to, own(c, call->in, 0), bytes);
+        for (int r = 0; r < c->board->size; r++)
+            if (r != c->rank) copy(to + (size_t)r * bytes, c->in + (size_t)r * call->count * element, bytes);
+    } else if (call->op == COMM_ALL_GATHER || call->peer == c->rank) {
+        copy(to, c->in, bytes);
     }
 }
 
 static void enter(const Chunk *c) {
-    const Call *call = c->call;
-    const Board *b = c->board;
-    // Only what is reduced in place is written by others.
-    entry(b, c->slot, b->rank)->address = (void *)(uintptr_t)call->in;
-    if (b->stages && call->op != COMM_BARRIER) enter_staged(c);
+    Entry *e = entry(c->board, c->slot, c->rank);
+    e->in = c->in, e->out = c->out;
+    if (c->board->stages && c->call->op != COMM_BARRIER) enter_staged(c);
 }
 
-// To whom the sums go that this rank made: on to its stage, or at once into everybody's memory.
+// To whom the sums go that `rank` made: on to its stage, or at once into everybody's memory.
 static void hand_out(const Chunk *c, const char *sums, size_t index, size_t bytes) {
     const Board *b = c->board;
-    if (b->stages) copy(shown(c, b->rank, index), sums, bytes);
-    for (int r = 0; !b->stages && r < b->size; r++) copy(shown(c, r, index), sums, bytes);
+    size_t at = index * c->call->element_bytes;
+    if (b->stages) copy(stage(c, c->rank) + at, sums, bytes);
+    for (int r = 0; !b->stages && r < b->size; r++) copy(entry(b, c->slot, r)->out + at, sums, bytes);
 }
 
-// Elements [first, end), block by block, so that sums are handed out from the cache.
-static void reduce_part(const Chunk *c, size_t first, size_t end) {
+// The rank's slice, block by block, so that sums are handed out from the cache.
+static void reduce_slice(const Chunk *c) {
     const Call *call = c->call;
     const Board *b = c->board;
-    size_t block = SUMS_BYTES / call->element_bytes;
+    size_t block = SUMS_BYTES / call->element_bytes, first, end = slice_of(c, c->rank, &first);
     for (size_t at = first, n; at < end; at += n) {
         n = end - at < block ? end - at : block;
-        char *sums = (char *)call->out + (c->offset + at) * call->element_bytes;
-        for (int r = 0; r < b->size; r++) b->parts[r] = r == b->rank ? sums : shown(c, r, at);
+        char *sums = c->out + at * call->element_bytes;
+        for (int r = 0; r < b->size; r++) b->parts[r] = r == c->rank ? sums : shown(c, r, at);
         reduce_in_order(sums, b->parts, b->size, n, call->dtype, call->reduce);
         hand_out(c, sums, at, n * call->element_bytes);
     }
 }
 
-static bool by_last(const Board *board, const Call *call) {
-    return board->last_adds && call->op == COMM_ALL_REDUCE;
-}
-
 static void reduce(const Chunk *c) {
     const Call *call = c->call;
     const Board *b = c->board;
-    size_t first, end = slice_of(c, b->rank, &first);
-    if (call->op == COMM_ALL_REDUCE && !by_last(b, call)) reduce_part(c, first, end);
+    if (call->op == COMM_ALL_REDUCE) reduce_slice(c);
     if (call->op != COMM_REDUCE_SCATTER || !c->length) return;
-    size_t rank = (size_t)b->rank;
+    size_t rank = (size_t)c->rank;
     for (int r = 0; r < b->size; r++)
-        b->parts[r] = r == b->rank ? own(c, call->in, rank * call->count) : shown(c, r, rank * c->length);
-    reduce_in_order((char *)call->out + c->offset * call->element_bytes, b->parts, b->size, c->length,
-                    call->dtype, call->reduce);
+        b->parts[r] =
+            r == c->rank ? c->in + rank * call->count * call->element_bytes : shown(c, r, rank * c->length);
+    reduce_in_order(c->out, b->parts, b->size, c->length, call->dtype, call->reduce);
 }
 
 static void leave(const Chunk *c) {
     const Call *call = c->call;
     const Board *b = c->board;
     size_t element = call->element_bytes, bytes = c->length * element, first, end;
-    char *out = call->out ? (char *)call->out + c->offset * element : NULL;
-    if (call->op == COMM_BROADCAST && call->peer != b->rank) copy(out, shown(c, call->peer, 0), bytes);
+    if (call->op == COMM_BROADCAST && call->peer != c->rank) copy(c->out, shown(c, call->peer, 0), bytes);
     for (int r = 0; r < b->size; r++) {
-        if (call->op == COMM_ALL_REDUCE && b->stages && r != b->rank) {
+        if (call->op == COMM_ALL_REDUCE && b->stages && r != c->rank) {
             end = slice_of(c, r, &first);
-            copy(out + first * element, shown(c, r, first), (end - first) * element);
+            copy(c->out + first * element, shown(c, r, first), (end - first) * element);
         } else if (call->op == COMM_ALL_GATHER) {
-            copy(out + (size_t)r * call->count * element, r == b->rank ? own(c, call->in, 0) : shown(c, r, 0),
-                 bytes);
+            copy(c->out + (size_t)r * call->count * element, r == c->rank ? c->in : shown(c, r, 0), bytes);
         }
     }
 }
@@ -162,7 +152,6 @@ static bool complete(const Board *board, uint64_t use, int phase, uint64_t uses)
 static bool may_begin(const Board *board, const Call *call, uint64_t use, int phase) {
     uint64_t earlier = earlier_uses(board, use);
     if (phase == PHASE_ENTER) return complete(board, use, PHASE_LEAVE, earlier);
-    if (phase == PHASE_REDUCE && by_last(board, call)) return complete(board, use, PHASE_REDUCE, earlier + 1);
     if (phase == PHASE_LEAVE && call->op != COMM_ALL_REDUCE) return true;
     return complete(board, use, phase - 1, earlier + 1);
 }
@@ -175,19 +164,42 @@ static bool count_arrived(const Board *board, uint64_t use, int phase, int ranks
     return before + added == (earlier_uses(board, use) + 1) * (uint64_t)board->size;
 }
 
+// Of a chunk that all have entered, all that is left. Before the count nobody leaves; after it each rank's
+// memory is its own again.
+static void finish_for_all(const Chunk *c, uint64_t use) {
+    const Board *b = c->board;
+    Chunk part = *c;
+    for (int phase = PHASE_REDUCE; phase <= PHASE_LEAVE; phase++)
+        for (part.rank = 0; part.rank < b->size; part.rank++) {
+            const Entry *e = entry(b, c->slot, part.rank);
+            part.in = e->in, part.out = e->out;
+            phases[phase](&part);
+        }
+    count_arrived(b, use, PHASE_LEAVE, b->size);
+}
+
+// The last phase of its own that a rank has finished with this one.
+static int finished(const Board *board, int phase) { return board->last_does_all ? PHASE_LEAVE : phase; }
+
 static void arrive(const Chunk *c, uint64_t use, int phase) {
     const Board *b = c->board;
-    atomic_store_explicit(&entry(b, c->slot, b->rank)->phases,
-                          earlier_uses(b, use) * NUM_PHASES + (uint64_t)phase + 1, memory_order_relaxed);
-    bool for_all = by_last(b, c->call);
-    if ((for_all && phase != PHASE_ENTER) || !count_arrived(b, use, phase, 1)) return;
-    if (for_all) {
-        reduce_part(c, 0, c->length);
-        // Counts only grow: that others have yet to see it keeps nobody from using the slot again.
-        count_arrived(b, use, PHASE_REDUCE, b->size);
-        count_arrived(b, use, PHASE_LEAVE, b->size);
-    }
+    uint64_t count = earlier_uses(b, use) * NUM_PHASES + (uint64_t)finished(b, phase) + 1;
+    atomic_store_explicit(&entry(b, c->slot, b->rank)->phases, count, memory_order_relaxed);
+    if (!count_arrived(b, use, phase, 1)) return;
+    if (b->last_does_all) finish_for_all(c, use);
     if (b->ring) b->ring(b->self);
+}
+
+// This rank's part of a chunk, `offset` elements into the call and up to `length` long.
+static Chunk chunk_at(Board *board, const Call *call, uint64_t use, size_t offset, size_t length) {
+    size_t left = call->count - offset, skip = offset * call->element_bytes;
+    return (Chunk){.board = board,
+                   .call = call,
+                   .rank = board->rank,
+                   .in = call->in ? (const char *)call->in + skip : NULL,
+                   .out = call->out ? (char *)call->out + skip : NULL,
+                   .slot = use % (uint64_t)board->num_slots,
+                   .length = left < length ? left : length};
 }
 
 // One phase of one chunk; false when none may begin. The oldest chunk first: it is in the cache, and others
@@ -197,11 +209,10 @@ static bool take_step(Board *board, const Call *call, size_t length, BoardOp *op
         uint64_t chunk = op->done[phase], use = op->first + chunk;
         uint64_t ready = phase == PHASE_ENTER ? op->chunks : op->done[phase - 1];
         if (chunk == ready || !may_begin(board, call, use, phase)) continue;
-        size_t offset = (size_t)chunk * length, left = call->count - offset;
-        Chunk c = {board, call, use % (uint64_t)board->num_slots, offset, left < length ? left : length};
+        Chunk c = chunk_at(board, call, use, (size_t)chunk * length, length);
         phases[phase](&c);
         arrive(&c, use, phase);
-        op->done[phase]++;
+        for (int last = finished(board, phase); phase <= last; phase++) op->done[phase]++;
         return true;
     }
     return false;
@@ -213,8 +224,8 @@ Progress board_advance(Board *board, const Call *call, BoardOp *op) {
     while (take_step(board, call, length, op)) progress = MOVED;
     if (op->done[PHASE_LEAVE] < op->chunks) return progress;
     // Staged, what others still read is not the caller's memory, and sums are handed out before anybody
-    // leaves: no need to wait until all have.
-    bool alone = board->stages || call->op == COMM_ALL_REDUCE;
+    // leaves: no need to wait until all have. Where the last one does all, that it has is what counts.
+    bool alone = (board->stages || call->op == COMM_ALL_REDUCE) && !board->last_does_all;
     return alone || may_begin(board, call, op->first, NUM_PHASES) ? DONE : progress;
 }
 

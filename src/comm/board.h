@@ -9,7 +9,8 @@
 // A slot counts the arrivals of one chunk and is used again when all have left it. Direct calls are one
 // chunk. Staged calls go through the slots in chunks that stay in the L2 cache, as many at a time as
 // there are slots: that much a rank can do in one poll, without the others. After board_open nothing
-// blocks or allocates. With last_adds an all-reduce's REDUCE and LEAVE are the last one's to do, for all.
+// blocks or allocates. With last_does_all a rank's own part is to enter: the last one that does takes all
+// ranks through REDUCE and LEAVE, and the others are done when it has.
 #pragma once
 #include "comm/transport.h"
 #include <stdatomic.h>
@@ -22,8 +23,10 @@ typedef struct {
 } Slot;
 
 typedef struct {
-    void *address;            // direct: this rank's elements; written to by others in an all-reduce alone
-    _Atomic(uint64_t) phases; // how many this rank has finished over all uses: for hang reports
+    // Direct: this rank's elements. Others write to `out`, in an all-reduce or where the last one does all.
+    const char *in;
+    char *out;
+    _Atomic(uint64_t) phases; // how many of its own this rank has finished over all uses: for hang reports
 } Entry;
 
 typedef struct {
@@ -34,9 +37,9 @@ typedef struct {
     char *const *stages;
     size_t stage_bytes;
     void (*ring)(void *self); // a phase is complete: others may be asleep; or NULL
-    // Direct: the last rank to enter an all-reduce adds all of it, and nobody waits for others' slices. For
+    // Direct: the last rank to enter does what is left for all, and each of the others sleeps once. For
     // ranks that share cores: what one leaves undone another would do in the same time, once awake.
-    bool last_adds;
+    bool last_does_all;
     void *self;
     const char **parts; // private from here on
     uint64_t next_use;

@@ -129,7 +129,7 @@ static void open_board(ThreadGroup *g) {
                        .slots = g->shared->slots,
                        .entries = g->shared->entries,
                        .ring = ring_others,
-                       .last_adds = g->world->share_cores,
+                       .last_does_all = g->world->share_cores,
                        .self = g};
     board_open(&g->board);
 }
