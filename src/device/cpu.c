@@ -80,16 +80,21 @@ CpuCut cpu_cut(const Matmul *p) {
     return cut;
 }
 
+// Rows that are a multiple of a page apart fall into the same sets of a cache, where a column of a transposed
+// matrix pushes itself out: read in place, weight gradients of a layer 4096 wide are 2 to 8 % slower, of a
+// vocabulary of 262144 half as fast.
+static bool rows_compete(Tensor x) { return (size_t)x.cols * dtype_bytes(x.dtype) % 4096 == 0; }
+
 CpuTileSizes cpu_tile_sizes(const Matmul *p) {
     CpuTileSizes s = {0};
+    bool native = p->a.dtype == cpu_factor_type(p->a.dtype);
     CpuCut cut = cpu_cut(p);
     int64_t rows = at_most(p->d.rows, cut.rows), cols = at_most(p->d.cols, cut.cols);
     int64_t depth = at_most(p->transpose_a ? p->a.rows : p->a.cols, PANEL_INNER);
     if (p->d.dtype != F32) s.sum = rows * cpu_row_stride(cols);
-    if (p->a.dtype != cpu_factor_type(p->a.dtype)) {
+    if (!native || (p->transpose_a && p->d.dtype == F32 && rows_compete(p->a)))
         s.panel_a = p->transpose_a ? depth * cpu_row_stride(rows) : rows * cpu_row_stride(depth);
-        s.panel_b = p->transpose_b ? cols * cpu_row_stride(depth) : depth * cpu_row_stride(cols);
-    }
+    if (!native) s.panel_b = p->transpose_b ? cols * cpu_row_stride(depth) : depth * cpu_row_stride(cols);
     s.all = s.sum + s.panel_a + s.panel_b;
     return s;
 }

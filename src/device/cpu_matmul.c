@@ -3,6 +3,7 @@
 #include "device/cpu.h"
 #include "device/cpu_vector.h"
 #include <omp.h>
+#include <string.h>
 
 // A tile of d. A sum in fp32 lies in d itself, or, where d is narrower than F32, in the workspace.
 typedef struct {
@@ -11,7 +12,7 @@ typedef struct {
     void *d;
     float *sum;
     int64_t stride;           // of the rows of the sum
-    float *panel_a, *panel_b; // copies of the factors
+    float *panel_a, *panel_b; // copies of the factors; NULL: they are read where they are
 } Tile;
 
 static const Element *bias_of(const Tile *tile) {
@@ -48,40 +49,50 @@ static void tile_open(Tile *tile, const CpuTileSizes *sizes, float *workspace) {
     tile->d = (char *)d.data + (size_t)(tile->row * d.cols + tile->col) * dtype_bytes(d.dtype);
     tile->sum = d.dtype != F32 ? workspace : tile->d;
     tile->stride = d.dtype != F32 ? cpu_row_stride(tile->cols) : d.cols;
-    if (!workspace) return;
-    tile->panel_a = workspace + sizes->sum;
-    tile->panel_b = tile->panel_a + sizes->panel_a;
+    if (sizes->panel_a) tile->panel_a = workspace + sizes->sum;
+    if (sizes->panel_b) tile->panel_b = workspace + sizes->sum + sizes->panel_a;
 }
 
-// Rows and columns [row, row + rows) x [col, col + cols) of x as floats.
-static Factor copy_panel(float *panel, Tensor x, bool transpose, int64_t row, int64_t rows, int64_t col,
-                         int64_t cols) {
-    int64_t stride = cpu_row_stride(cols);
-    for (int64_t r = 0; r < rows; r++) {
-        const Element *from = (const Element *)x.data + (row + r) * x.cols + col;
-        for (int64_t c = 0; c < cols; c += LANES)
-            store(panel + r * stride + c, cols - c, load_e(from + c, cols - c));
-    }
-    return (Factor){panel, F32, stride, transpose};
+static void copy_row(void *to, const Element *from, int64_t count) {
+    if (cpu_factor_type(CPU_ELEMENT) == CPU_ELEMENT)
+        memcpy(to, from, (size_t)count * sizeof *from);
+    else
+        for (int64_t c = 0; c < count; c += LANES)
+            store((float *)to + c, count - c, load_e(from + c, count - c));
 }
 
-// Sums of copies grow a panel at a time.
-static void multiply_panels(const Tile *tile, int64_t inner, bool adds) {
+// Rows and columns [row, row + rows) x [col, col + cols) of x: where they are, or copied to a panel.
+static Factor factor_of(float *panel, Tensor x, bool transpose, int64_t row, int64_t rows, int64_t col,
+                        int64_t cols) {
+    const Element *from = (const Element *)x.data + row * x.cols + col;
+    if (!panel) return (Factor){from, CPU_ELEMENT, x.cols, transpose};
+    DType dtype = cpu_factor_type(CPU_ELEMENT);
+    int64_t in_float = (int64_t)(sizeof(float) / dtype_bytes(dtype));
+    int64_t stride = cpu_row_stride((cols + in_float - 1) / in_float);
+    for (int64_t r = 0; r < rows; r++) copy_row(panel + r * stride, from + r * x.cols, cols);
+    return (Factor){panel, dtype, stride * in_float, transpose};
+}
+
+// Both factors of a tile, of [k, k + depth) along the sum.
+static void take_factors(const Tile *tile, int64_t k, int64_t depth, Product *product) {
     const Matmul *p = tile->p;
-    for (int64_t k = 0; k < inner; k += PANEL_INNER) {
-        int64_t depth = inner - k < PANEL_INNER ? inner - k : PANEL_INNER;
-        Factor a = p->transpose_a ? copy_panel(tile->panel_a, p->a, true, k, depth, tile->row, tile->rows)
-                                  : copy_panel(tile->panel_a, p->a, false, tile->row, tile->rows, k, depth);
-        Factor b = p->transpose_b ? copy_panel(tile->panel_b, p->b, true, tile->col, tile->cols, k, depth)
-                                  : copy_panel(tile->panel_b, p->b, false, k, depth, tile->col, tile->cols);
-        cpu_product(
-            &(Product){tile->rows, tile->cols, depth, a, b, NULL, tile->sum, F32, tile->stride, adds || k});
-    }
+    product->inner = depth;
+    product->a = p->transpose_a ? factor_of(tile->panel_a, p->a, true, k, depth, tile->row, tile->rows)
+                                : factor_of(tile->panel_a, p->a, false, tile->row, tile->rows, k, depth);
+    product->b = p->transpose_b ? factor_of(tile->panel_b, p->b, true, tile->col, tile->cols, k, depth)
+                                : factor_of(tile->panel_b, p->b, false, k, depth, tile->col, tile->cols);
 }
 
-static Factor factor_at(Tensor x, bool transpose, int64_t row, int64_t col) {
-    const Element *data = (const Element *)x.data + (transpose ? col * x.cols + row : row * x.cols + col);
-    return (Factor){data, CPU_ELEMENT, x.cols, transpose};
+// The tile's sum; of copies it grows a panel at a time.
+static void add_up(const Tile *tile, int64_t inner, Product product) {
+    bool copies = tile->panel_a || tile->panel_b;
+    int64_t k = 0;
+    do {
+        take_factors(tile, k, copies ? at_most(inner - k, PANEL_INNER) : inner, &product);
+        cpu_product(&product);
+        product.adds = true;
+        k += product.inner;
+    } while (k < inner);
 }
 
 static void multiply_tile(const Tile *tile) {
@@ -90,23 +101,18 @@ static void multiply_tile(const Tile *tile) {
     bool native = cpu_factor_type(CPU_ELEMENT) == CPU_ELEMENT, rounds = p->d.dtype != F32;
     Product product = {.rows = tile->rows,
                        .cols = tile->cols,
-                       .inner = inner,
-                       .a = factor_at(p->a, p->transpose_a, tile->row, 0),
-                       .b = factor_at(p->b, p->transpose_b, 0, tile->col),
                        .d = tile->sum,
                        .dtype = F32,
                        .stride = tile->stride,
                        .adds = p->accumulate || (p->bias.data && !rounds)};
     if (rounds && native && cpu_product_rounds(tile->rows, tile->cols, inner)) {
         product.d = tile->d, product.dtype = BF16, product.stride = p->d.cols, product.bias = bias_of(tile);
+        take_factors(tile, 0, inner, &product);
         cpu_product(&product);
         return;
     }
     if (p->bias.data && !rounds) start_with_bias(tile);
-    if (native)
-        cpu_product(&product);
-    else
-        multiply_panels(tile, inner, product.adds);
+    add_up(tile, inner, product);
     if (rounds) round_sum(tile);
 }
 
