@@ -277,6 +277,11 @@ static const Case CASES[] = {
 };
 enum { NUM_CASES = sizeof CASES / sizeof *CASES };
 
+// Of cases times types: in the short form a case has one type, but where it is compared with the reference.
+static bool is_left_out(int i) {
+    return harness_short() && i / NUM_ELEMENTS % NUM_ELEMENTS != i % NUM_ELEMENTS;
+}
+
 // The largest difference as a part of the largest value; 0 for equal bits, infinity for a NaN.
 static double difference(Bench *got, Tensor x, Bench *wanted, Tensor y) {
     void *a = values_of(got, x), *b = values_of(wanted, y);
@@ -308,6 +313,7 @@ static void compare(const Case *c, const char *how, Bench *got, Bench *wanted, d
 // Runs each case in each element type on two devices and compares what it leaves there.
 static void compare_all(const char *how, const char *kind, int threads, const char *other, bool same_bits) {
     for (int i = 0; i < NUM_CASES * NUM_ELEMENTS; i++) {
+        if (same_bits && is_left_out(i)) continue;
         const Case *c = &CASES[i / NUM_ELEMENTS];
         DType element = ELEMENTS[i % NUM_ELEMENTS];
         Bench got = bench_open_as(kind, threads, element, element);
@@ -326,7 +332,7 @@ static void cpu_agrees_with_reference(void) {
 }
 
 static void threads_do_not_change_bits(void) {
-    compare_all("2 threads and 1", "cpu", 2, "cpu", true);
+    if (!harness_short()) compare_all("2 threads and 1", "cpu", 2, "cpu", true);
     compare_all("3 threads and 1", "cpu", 3, "cpu", true);
 }
 
@@ -352,6 +358,7 @@ static void narrow_types_round_once(void) {
     for (int i = 0; i < NUM_CASES * NUM_ELEMENTS; i++) {
         const Case *c = &CASES[i / NUM_ELEMENTS];
         DType element = ELEMENTS[i % NUM_ELEMENTS];
+        if (element == F32 || is_left_out(i)) continue;
         Bench narrow = bench_open_as("reference", 1, element, element);
         Bench wide = bench_open_as("reference", 1, F32, element);
         c->run(&narrow, c->n, c->p);
@@ -369,6 +376,7 @@ static void narrow_types_round_once(void) {
 
 static void null_counts_like_cpu(void) {
     for (int i = 0; i < NUM_CASES * NUM_ELEMENTS; i++) {
+        if (is_left_out(i)) continue;
         const Case *c = &CASES[i / NUM_ELEMENTS];
         DType element = ELEMENTS[i % NUM_ELEMENTS];
         Bench null = bench_open_as("null", 2, element, element),

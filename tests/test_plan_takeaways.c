@@ -95,7 +95,8 @@ static void the_search_mostly_agrees(void) {
     for (int i = 0; i < 8; i++) {
         double share = -1;
         at = read_check(at, names[i % 4], &share);
-        EXPECT(share >= least[i], "%s, setting %d: agrees in %g of the cases", names[i % 4], i / 4, share);
+        EXPECT(harness_short() || share >= least[i], "%s, setting %d: agrees in %g of the cases",
+               names[i % 4], i / 4, share);
     }
     EXPECT(strstr(at, "Best microbatches: 1 in "), "at the end: %s", at);
     text_free(&text);
@@ -114,6 +115,8 @@ int main(int argc, char **argv) {
     CHECK(machine_open(&machine, "dgx-a100-80gb") == OK, "%s", fail_message());
     CHECK(stack_open(&stack, "megatron-lm-2021") == OK, "%s", fail_message());
     CHECK(plan_cache_open(&cache) == OK, "%s", fail_message());
+    // In the short form less fits, so that less is searched, but some of everything.
+    if (harness_short()) machine.memory_gb = machine.usable_gb = 24;
     site = site_of(&machine, &stack);
     int code = harness_run(
         (const Test[]){{"tensor_within_nodes_pipelines_between", tensor_within_nodes_pipelines_between},

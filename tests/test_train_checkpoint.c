@@ -2,16 +2,17 @@
 // bf16, whole and sharded optimizer. Going on from a checkpoint of the same grid is never having stopped, bit
 // for bit; what another grid has loaded and saved again is the same tensors, byte for byte.
 //
-// Each grid is left in one of the eight settings and met on a quarter of the grids; with TRIREME_TEST_LONG=1 in
-// all settings and on all grids. The short form has one grid per setting, each met on an eighth.
+// Each grid is left in one of the eight settings and met on a quarter of the grids; with TRIREME_TEST_LONG=1
+// in all settings and on all grids. The short form has one grid per setting, each met on an eighth.
 #include "harness.h"
 #include "runs.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_GRIDS = 40, LAYERS = 8, NUM_SETTINGS = 8, FIRST_STEPS = 2, MOST_RANKS = 8 };
+enum { MOST_GRIDS = 40, LAYERS = 8, NUM_SETTINGS = 8, MOST_RANKS = 8 };
 
-static int more_steps(void) { return harness_short() ? 1 : 2; }
+// Before the checkpoint, and again as many behind it.
+static int steps(void) { return harness_short() ? 1 : 2; }
 
 static Grid grids[MOST_GRIDS];
 static int num_grids;
@@ -184,19 +185,18 @@ static void expect_going_on(int g, int number) {
     char folder[512], step[600];
     make_setting(&setting, grids[g], number);
     path_of(folder, "first", g, number);
-    step_of(step, folder, FIRST_STEPS);
-    Files none = {0}, saving = {.save = folder, .iteration = FIRST_STEPS}, loading = {.load = step};
+    step_of(step, folder, steps());
+    Files none = {0}, saving = {.save = folder, .iteration = steps()}, loading = {.load = step};
     RunResult whole, first, second;
-    int64_t consumed = (int64_t)FIRST_STEPS * setting.spec.num_microbatches * grids[g].dp;
-    if (!run(&setting, &none, FIRST_STEPS + more_steps(), 0, &whole) ||
-        !run(&setting, &saving, FIRST_STEPS, 0, &first) ||
-        !run(&setting, &loading, more_steps(), consumed, &second))
+    int64_t consumed = (int64_t)steps() * setting.spec.num_microbatches * grids[g].dp;
+    if (!run(&setting, &none, 2 * steps(), 0, &whole) || !run(&setting, &saving, steps(), 0, &first) ||
+        !run(&setting, &loading, steps(), consumed, &second))
         return;
-    for (int i = 0; i < more_steps(); i++)
-        EXPECT(!memcmp(&whole.loss[FIRST_STEPS + i], &second.loss[i], sizeof(float)) &&
-                   !memcmp(&whole.norm[FIRST_STEPS + i], &second.norm[i], sizeof(double)),
+    for (int i = 0; i < steps(); i++)
+        EXPECT(!memcmp(&whole.loss[steps() + i], &second.loss[i], sizeof(float)) &&
+                   !memcmp(&whole.norm[steps() + i], &second.norm[i], sizeof(double)),
                "%s: step %d after going on: loss %.9g, not %.9g", setting.name, i, (double)second.loss[i],
-               (double)whole.loss[FIRST_STEPS + i]);
+               (double)whole.loss[steps() + i]);
     EXPECT(!memcmp(whole.checksum, second.checksum, sizeof whole.checksum), "%s: parameters differ",
            setting.name);
     EXPECT(memcmp(first.checksum, second.checksum, sizeof first.checksum) != 0, "%s: nothing was trained",
@@ -209,10 +209,10 @@ static void expect_same_elsewhere(int from, int to, int number) {
     char folder[512], step[600], again[512], again_step[600], name[256];
     make_setting(&setting, grids[to], number);
     path_of(folder, "first", from, number);
-    step_of(step, folder, FIRST_STEPS);
+    step_of(step, folder, steps());
     path_of(again, "again", to, number);
-    step_of(again_step, again, FIRST_STEPS);
-    Files files = {.load = step, .save = again, .iteration = FIRST_STEPS};
+    step_of(again_step, again, steps());
+    Files files = {.load = step, .save = again, .iteration = steps()};
     RunResult result;
     snprintf(name, sizeof name, "%s, from grid t%d d%d p%d", setting.name, grids[from].tp, grids[from].dp,
              grids[from].pp);

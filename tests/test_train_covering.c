@@ -255,23 +255,42 @@ static const RunResult *plain_result(const Case *c) {
 
 typedef bool Held[NUM_FACTORS][MOST_LEVELS];
 
-// For the short form: whether a case holds a level that no case held before it.
-static bool holds_something_new(Held held, const Case *c) {
-    bool fresh = false;
-    for (int f = 0; f < NUM_FACTORS; f++) fresh |= !held[f][c->level[f]];
-    for (int f = 0; f < NUM_FACTORS && fresh; f++) held[f][c->level[f]] = true;
+static int mark_levels(Held held, const Case *c, bool mark) {
+    int fresh = 0;
+    for (int f = 0; f < NUM_FACTORS; f++) {
+        bool *level = &held[f][c->level[f]];
+        fresh += !*level;
+        if (mark) *level = true;
+    }
     return fresh;
+}
+
+// The short form: of the cases left, always the one that holds most choices that no case held before it.
+static void shorten(CoveringSet *set) {
+    Held held = {{0}};
+    int count = 0;
+    while (count < set->count) {
+        int most = 0, best = 0;
+        for (int i = count; i < set->count; i++) {
+            int fresh = mark_levels(held, &set->cases[i], false);
+            if (fresh > most) most = fresh, best = i;
+        }
+        if (!most) break;
+        Case chosen = set->cases[best];
+        set->cases[best] = set->cases[count], set->cases[count++] = chosen;
+        mark_levels(held, &chosen, true);
+    }
+    set->count = count;
 }
 
 static void every_combination_gives_the_same_bits(void) {
     static CoveringSet set;
-    Held held = {{0}};
     make_set(&set);
     EXPECT(set.count >= 200, "%d cases", set.count);
     EXPECT(set.pairs >= PAIRS, "candidates hold %d pairs", set.pairs);
     EXPECT(set.uncovered == 0, "%d of %d pairs of choices are in no case", set.uncovered, set.pairs);
+    if (harness_short()) shorten(&set);
     for (int i = 0; i < set.count; i++) {
-        if (harness_short() && !holds_something_new(held, &set.cases[i])) continue;
         char name[NAME_BYTES];
         RunResult result;
         name_case(&set.cases[i], name);

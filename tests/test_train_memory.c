@@ -216,7 +216,7 @@ static double bytes_on_edge(int tp, bool scatter, RunResult *result) {
 }
 
 static void scatter_gather_sends_a_share(void) {
-    for (int t = 2; t <= 4; t *= 2) {
+    for (int t = 2; t <= (harness_short() ? 2 : 4); t *= 2) {
         RunResult whole, scattered;
         double all = bytes_on_edge(t, false, &whole), share = bytes_on_edge(t, true, &scattered);
         EXPECT(all > 0 && all == t * share, "t%d: %.0f bytes instead of %.0f", t, share, all);

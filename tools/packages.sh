@@ -34,6 +34,7 @@ demo_packages=(
 )
 test_packages=(
     "clang command:clang++"
+    "lld command:ld.lld"
     "libclang-rt-dev sanitizer:clang"
     "libomp-dev openmp:clang"
     "procps command:pgrep"
