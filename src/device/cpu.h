@@ -47,7 +47,7 @@ typedef struct {
 
 // Whether products of BF16 factors exist and are fast here; where not, they are made of F32 copies.
 bool cpu_multiplies_bf16(void);
-// The type of the factors that a product of elements of this type takes: itself, or F32 for copies.
+// The type of the factors that a product of elements of this type takes: itself, or F32, to which they are copied.
 DType cpu_factor_type(DType element);
 
 // d = a b, or with `adds` d + a b, added in fp32.
@@ -92,14 +92,14 @@ enum {
     TILE_ROWS = 512,
     HIGH_TILE_ROWS = 1024,
     TILE_COLS = 768,
-    PANEL_INNER = 512, // elements along the sum that are copied to F32 at a time
+    PANEL_INNER = 512, // elements along the sum that are copied at a time
 };
 
 static inline int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
 static inline int64_t cpu_num_blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
-// Floats from one row to the next of a block in the workspace: whole vectors, and no power of two, which
-// would make rows compete for the same cache lines.
-static inline int64_t cpu_row_stride(int64_t count) { return (count + 15) / 16 * 16 + 16; }
+// Floats from one row to the next of a block in the workspace: whole vectors, and an odd number of cache
+// lines, so that rows do not compete for the same ones.
+static inline int64_t cpu_row_stride(int64_t count) { return (count + 15) / 16 * 16 | 16; }
 
 // Queries and keys of attention at a time: a block of keys in fp32 takes half of a first-level cache, and all
 // that a pair of blocks works on a part of a second-level one.

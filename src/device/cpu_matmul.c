@@ -53,12 +53,12 @@ static void tile_open(Tile *tile, const CpuTileSizes *sizes, float *workspace) {
     if (sizes->panel_b) tile->panel_b = workspace + sizes->sum + sizes->panel_a;
 }
 
-static void copy_row(void *to, const Element *from, int64_t count) {
-    if (cpu_factor_type(CPU_ELEMENT) == CPU_ELEMENT)
+// As they are, or as floats.
+static void copy_row(float *to, DType dtype, const Element *from, int64_t count) {
+    if (dtype == CPU_ELEMENT)
         memcpy(to, from, (size_t)count * sizeof *from);
     else
-        for (int64_t c = 0; c < count; c += LANES)
-            store((float *)to + c, count - c, load_e(from + c, count - c));
+        for (int64_t c = 0; c < count; c += LANES) store(to + c, count - c, load_e(from + c, count - c));
 }
 
 // Rows and columns [row, row + rows) x [col, col + cols) of x: where they are, or copied to a panel.
@@ -69,7 +69,7 @@ static Factor factor_of(float *panel, Tensor x, bool transpose, int64_t row, int
     DType dtype = cpu_factor_type(CPU_ELEMENT);
     int64_t in_float = (int64_t)(sizeof(float) / dtype_bytes(dtype));
     int64_t stride = cpu_row_stride((cols + in_float - 1) / in_float);
-    for (int64_t r = 0; r < rows; r++) copy_row(panel + r * stride, from + r * x.cols, cols);
+    for (int64_t r = 0; r < rows; r++) copy_row(panel + r * stride, dtype, from + r * x.cols, cols);
     return (Factor){panel, dtype, stride * in_float, transpose};
 }
 
