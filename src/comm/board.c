@@ -37,7 +37,8 @@ typedef struct {
     int rank;         // whose part it is
     const char *in;   // the chunk within its memory; NULL where it has none
     char *out;
-    size_t slot, length; // elements
+    size_t slot;
+    size_t length; // elements
 } Chunk;
 
 static void copy(void *to, const void *from, size_t bytes) {
@@ -69,6 +70,7 @@ static void enter_staged(const Chunk *c) {
     const Call *call = c->call;
     char *to = stage(c, c->rank);
     size_t element = call->element_bytes, bytes = c->length * element, first, end;
+    if (!c->length) return;
     if (call->op == COMM_ALL_REDUCE) {
         end = slice_of(c, c->rank, &first);
         copy(to, c->in, first * element);
@@ -125,6 +127,7 @@ static void leave(const Chunk *c) {
     const Call *call = c->call;
     const Board *b = c->board;
     size_t element = call->element_bytes, bytes = c->length * element, first, end;
+    if (!c->length) return;
     if (call->op == COMM_BROADCAST && call->peer != c->rank) copy(c->out, shown(c, call->peer, 0), bytes);
     for (int r = 0; r < b->size; r++) {
         if (call->op == COMM_ALL_REDUCE && b->stages && r != c->rank) {
@@ -212,7 +215,7 @@ static bool take_step(Board *board, const Call *call, size_t length, BoardOp *op
         Chunk c = chunk_at(board, call, use, (size_t)chunk * length, length);
         phases[phase](&c);
         arrive(&c, use, phase);
-        for (int last = finished(board, phase); phase <= last; phase++) op->done[phase]++;
+        for (int done = phase; done <= finished(board, phase); done++) op->done[done]++;
         return true;
     }
     return false;

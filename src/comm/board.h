@@ -18,7 +18,7 @@
 enum { PHASE_ENTER, PHASE_REDUCE, PHASE_LEAVE, NUM_PHASES };
 
 typedef struct {
-    // Over all uses: use number u is complete at (u + 1) * size.
+    // Over all uses: use number u is complete at (u + 1) * size. With last_does_all nobody counts REDUCE.
     _Alignas(64) _Atomic(uint64_t) arrived[NUM_PHASES];
 } Slot;
 
@@ -38,7 +38,7 @@ typedef struct {
     size_t stage_bytes;
     void (*ring)(void *self); // a phase is complete: others may be asleep; or NULL
     // Direct: the last rank to enter does what is left for all, and each of the others sleeps once. For
-    // ranks that share cores: what one leaves undone another would do in the same time, once awake.
+    // cores with two ranks or more each: what one rank leaves undone another would do in the same time.
     bool last_does_all;
     void *self;
     const char **parts; // private from here on

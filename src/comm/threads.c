@@ -39,7 +39,7 @@ struct Shared {
 
 typedef struct {
     int size, spins;
-    bool share_cores; // there are fewer than ranks
+    bool share_cores; // two ranks or more each
     Bell *bells;      // [size]
     Rank **ranks;     // [size]
     pthread_mutex_t mutex;
@@ -353,7 +353,8 @@ static void launch_open(Launch *launch, Member *members, const CommOptions *opti
     int cores = options->cores ? options->cores : launch->cores.count;
     bool crowded = cores / size < threads_each(options);
     launch->options = options;
-    launch->world = (ThreadWorld){.size = size, .spins = crowded ? 0 : SPINS, .share_cores = cores < size};
+    launch->world =
+        (ThreadWorld){.size = size, .spins = crowded ? 0 : SPINS, .share_cores = 2 * cores <= size};
     launch->world.bells = comm_allocate((size_t)size, sizeof(Bell));
     launch->world.ranks = comm_allocate((size_t)size, sizeof(Rank *));
     for (int i = 0; i < size; i++) {
