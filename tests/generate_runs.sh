@@ -108,7 +108,7 @@ run evaluate shorter --load numbered --data-path numbers --split "0,1,0" --seq-l
 grep -q ' 2096 tokens in windows of 7$' shorter.out || complain "$(cat shorter.out)"
 
 # A signal ends with what there is, on all ranks: it comes once there is something.
-timeout -k 20 60 "$trireme" generate --load numbered --prompt "1 4" --tokenizer-model numbers \
+timeout --foreground -k 20 60 "$trireme" generate --load numbered --prompt "1 4" --tokenizer-model numbers \
     --temperature 0 --max-new-tokens 200000 --ranks 2 --tp 2 --threads 1 >cut.out 2>cut.err </dev/null &
 pid=$!
 until [[ -s cut.out ]] || ! kill -0 "$pid" 2>/dev/null; do sleep 0.05; done

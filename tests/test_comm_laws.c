@@ -1,7 +1,6 @@
 // The laws of communication: messages, groups, agreement, and long, many and mixed operations, on every
 // transport (test_comm_collectives.c has those of each collective). Alone they run on threads, under
 // mpirun on MPI (TRIREME_TEST_TRANSPORT, _CHECK, _ANY_ORDER).
-#include "base/cores.h"
 #include "test_comm_values.h"
 #include <math.h>
 #include <unistd.h>
@@ -110,7 +109,7 @@ static void law_many_messages(Comm *world) {
     Tensor out[MANY], in[MANY];
     Request sends[MANY], recvs[MANY];
     for (int i = 0; i < MANY; i++) {
-        out[i] = tensor_new(i == 1 ? 700001 : i == 2 ? 0 : 20001, F32);
+        out[i] = tensor_new(i == 1 ? long_count(700001) : i == 2 ? 0 : 20001, F32);
         in[i] = tensor_new(out[i].cols, F32);
         fill(out[i], comm_rank(world), 80 + i);
         sends[i] = comm_send(world, NULL, out[i], to, i);
@@ -257,13 +256,14 @@ static void law_burst(Comm *world) {
 
 // More than fits into one segment, more in flight than there are workspaces, a barrier and a reduce-scatter.
 static void law_long(Comm *world) {
-    enum { LONG = 600007, STARTED = 3, SHORT = 300007 };
+    enum { STARTED = 3 };
     int size = comm_size(world), me = comm_rank(world);
-    Tensor x[STARTED], in = tensor_new((int64_t)SHORT * size, F32), out = tensor_new(SHORT, F32);
+    int64_t part = long_count(300007);
+    Tensor x[STARTED], in = tensor_new(part * size, F32), out = tensor_new(part, F32);
     Request requests[STARTED];
     fill(in, me, 33);
     for (int i = 0; i < STARTED; i++) {
-        x[i] = tensor_new(i < 2 ? LONG : 5, F64);
+        x[i] = tensor_new(i < 2 ? long_count(600007) : 5, F64);
         fill(x[i], me, 30 + i);
         requests[i] = comm_all_reduce_start(world, NULL, x[i], REDUCE_SUM);
     }
@@ -274,7 +274,7 @@ static void law_long(Comm *world) {
         expect_reduced(world, x[i], 0, 30 + i, REDUCE_SUM, "long reduction");
         free(x[i].data);
     }
-    expect_reduced(world, out, (int64_t)me * SHORT, 33, REDUCE_SUM, "long reduce_scatter");
+    expect_reduced(world, out, me * part, 33, REDUCE_SUM, "long reduce_scatter");
     free(in.data);
     free(out.data);
 }
@@ -410,17 +410,6 @@ static Status all_laws(Comm *world, void *arg) {
 
 // ---- where they are run -------------------------------------------------------------------------------
 
-// Of ranks that share cores the last to arrive does a collective for all: odd sizes do, even ones have a core
-// each, checked the opposite.
-static CommOptions options_for(const char *transport, int ranks, bool check) {
-    return (CommOptions){.transport = transport,
-                         .ranks = ranks,
-                         .timeout_s = 60,
-                         .check = check,
-                         .deterministic = true,
-                         .cores = (ranks % 2 != 0) != check ? 1 : CORES_MAX};
-}
-
 static void on_threads(void) {
     static const int sizes[] = {1, 3, 2, 4, 7, 8};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i += harness_short() ? 2 : 1)
@@ -483,7 +472,7 @@ static void unknown_transport(void) {
 
 static void on_mpi(void) {
     const char *transport = getenv("TRIREME_TEST_TRANSPORT");
-    CommOptions options = options_for(transport ? transport : "mpi", 0, getenv("TRIREME_TEST_CHECK") != NULL);
+    CommOptions options = options_for(transport ? transport : "mpi", 0, getenv("TRIREME_TEST_CHECK"));
     options.deterministic = !getenv("TRIREME_TEST_ANY_ORDER");
     EXPECT_OK(comm_launch(options, options.deterministic ? all_laws : any_order, NULL));
 }

@@ -1,6 +1,7 @@
 // What the tests of comm/ compare: values that every rank can tell of every other, tensors of any type, and
-// the reduction written as a plain loop.
+// the reduction written as a plain loop; and how their jobs are run.
 #pragma once
+#include "base/cores.h"
 #include "base/half.h"
 #include "comm/comm.h"
 #include "harness.h"
@@ -34,6 +35,11 @@ static inline void set(Tensor x, int64_t i, double v) {
     case F16: ((uint16_t *)x.data)[i] = f16_of_f32((float)v); break;
     default: ((int32_t *)x.data)[i] = (int32_t)v;
     }
+}
+
+// Of calls longer than what MPI cuts them into; threads cut nothing, and the short form takes an eighth.
+static inline int64_t long_count(int64_t count) {
+    return harness_short() && !getenv("TRIREME_TEST_TRANSPORT") ? count / 8 : count;
 }
 
 static inline Tensor tensor_new(int64_t count, DType dtype) {
@@ -72,4 +78,15 @@ static inline void expect_reduced(Comm *comm, Tensor x, int64_t first, int salt,
     for (int64_t i = 0; i < x.cols; i++) bad += get(x, i) != reduced(size, first + i, salt, x.dtype, op);
     EXPECT(!bad, "%s %d of %lld %s over %d: %d wrong", what, salt, (long long)x.cols, dtype_name(x.dtype),
            size, bad);
+}
+
+// Where ranks have a core each, each does its part; where they share one, the last to arrive does all: even
+// sizes in the one way, odd ones in the other, checked in the opposite.
+static inline CommOptions options_for(const char *transport, int ranks, bool check) {
+    return (CommOptions){.transport = transport,
+                         .ranks = ranks,
+                         .timeout_s = 100,
+                         .check = check,
+                         .deterministic = true,
+                         .cores = (ranks % 2 != 0) != check ? 1 : CORES_MAX};
 }

@@ -19,20 +19,16 @@ stage() { quietly "$@" || die 1 "stopped at: $1"; }
 lint() {
     stage "includes go downward" lint_layers
     stage "functions and files are small" lint_sizes
-    stage "formatting (clang-format-14)" lint_format
+    stage "formatting (clang-format-14 -i repairs it)" lint_format
     stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_* tests/*.sh
 }
 
 lint_layers() { tools/lint_layers --self-test && tools/lint_layers; }
 lint_sizes() { tools/lint_sizes --self-test && tools/lint_sizes; }
 
-# Says which command repairs it.
 lint_format() {
-    # shellcheck disable=SC2016 # the inner shell's variables
     find src tests bench fuzz -name '*.[ch]' -o -name '*.cc' | sort |
-        xargs -P "$(cores)" -n 16 sh -c 'for file; do
-            clang-format-14 "$file" | cmp -s - "$file" || { echo "clang-format-14 -i $file" && wrong=1; }
-        done; exit ${wrong:-0}' sh
+        xargs -P "$(cores)" -n 64 clang-format-14 --dry-run --Werror
 }
 
 run_checks() {
@@ -51,8 +47,8 @@ run_checks() {
 
 threaded_programs() { basename -s .c tests/test_*.c | grep -E "$threaded_tests"; }
 
-# sanitized SANITIZERS FOLDER TARGETS CTEST_OPTION...   The tests' short form, and little optimisation: half of
-# the time is the compiler's.
+# sanitized SANITIZERS FOLDER TARGETS CTEST_OPTION...   The tests' short form, and little optimisation: half
+# of the time is the compiler's.
 sanitized() {
     local sanitizers=$1 folder=$2 targets=$3 label compiler options=()
     shift 3
@@ -79,8 +75,8 @@ sanitized() {
         stage "tests with -fsanitize=$sanitizers" run_tests "$folder" "$@"
 }
 
-# run_tests FOLDER CTEST_OPTION...   More tests than cores, as some of them wait. Without address randomisation,
-# where that may be switched off: gcc's thread sanitizer does not know the layouts of newer kernels.
+# run_tests FOLDER CTEST_OPTION...   More tests than cores, as some of them wait. Without address
+# randomisation, where that may be switched off: gcc's thread sanitizer does not know newer kernels' layouts.
 run_tests() {
     local fixed_addresses=(setarch "$(uname -m)" -R)
     "${fixed_addresses[@]}" true 2>/dev/null || fixed_addresses=()
