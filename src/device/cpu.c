@@ -10,7 +10,7 @@ extern const Backend cpu_backend_baseline_BF16, cpu_backend_baseline_F16;
 #define OF(isa)                                                                                              \
     { [F32] = &cpu_backend_##isa##_F32, [BF16] = &cpu_backend_##isa##_BF16, [F16] = &cpu_backend_##isa##_F16 }
 
-#if defined(__x86_64__)
+#ifdef TRIREME_X86_LEVELS
 extern const Backend cpu_backend_v3_F32, cpu_backend_v3_BF16, cpu_backend_v3_F16;
 extern const Backend cpu_backend_v4_F32, cpu_backend_v4_BF16, cpu_backend_v4_F16;
 extern const Backend cpu_backend_v4bf16_BF16;
@@ -30,15 +30,16 @@ static bool runs_v4_bf16(void) { return runs_v4() && __builtin_cpu_supports("avx
 #define OF_V4_BF16                                                                                           \
     { [F32] = &cpu_backend_v4_F32, [BF16] = &cpu_backend_v4bf16_BF16, [F16] = &cpu_backend_v4_F16 }
 
+#endif
+
 const CpuVariant cpu_variants[] = {
+#ifdef TRIREME_X86_LEVELS
     {"x86-64-v4 avx512_bf16", OF_V4_BF16, runs_v4_bf16},
     {"x86-64-v4", OF(v4), runs_v4},
     {"x86-64-v3", OF(v3), runs_v3},
-    {"x86-64", OF(baseline), always},
-};
-#else
-const CpuVariant cpu_variants[] = {{"baseline", OF(baseline), always}};
 #endif
+    {"baseline", OF(baseline), always},
+};
 
 const int num_cpu_variants = (int)(sizeof cpu_variants / sizeof cpu_variants[0]);
 
