@@ -168,6 +168,25 @@ static void piece_law(void) {
     }
 }
 
+// How many elements of a whole product on two threads are off, of every `step`th.
+static int64_t errors_of_shape(const Shape *s, int64_t step) {
+    void *d = product_of(2, s), *a = numbers(s->dtype, s->rows * s->inner),
+         *b = numbers(s->dtype, s->cols * s->inner), *bias = s->bias ? numbers(s->dtype, s->cols) : NULL;
+    const Product p = {.rows = s->rows,
+                       .cols = s->cols,
+                       .inner = s->inner,
+                       .a = {a, s->dtype, s->ta ? s->rows : s->inner, s->ta},
+                       .b = {b, s->dtype, s->tb ? s->inner : s->cols, s->tb},
+                       .bias = bias,
+                       .d = d,
+                       .dtype = s->sum,
+                       .stride = s->cols,
+                       .adds = s->adds};
+    int64_t bad = errors_of(&p, step);
+    free(a), free(b), free(bias), free(d);
+    return bad;
+}
+
 // Of bf16 with a bias: some of its tiles oneDNN rounds, some are too large for that, unless this build has no
 // other way.
 static void rounding_law(void) {
@@ -179,50 +198,22 @@ static void rounding_law(void) {
     bool always = cpu_product_rounds(1 << 12, 1 << 12, 1 << 12);
     EXPECT(always || first != last, "tiles of [%lld, %lld] are all %s", (long long)cut.rows,
            (long long)cut.cols, first ? "small" : "large");
-    void *d = product_of(2, &s), *a = numbers(BF16, s.rows * s.inner), *b = numbers(BF16, s.cols * s.inner),
-         *bias = numbers(BF16, s.cols);
-    const Product p = {.rows = s.rows,
-                       .cols = s.cols,
-                       .inner = s.inner,
-                       .a = {a, BF16, s.inner, false},
-                       .b = {b, BF16, s.inner, true},
-                       .bias = bias,
-                       .d = d,
-                       .dtype = BF16,
-                       .stride = s.cols};
-    int64_t bad = errors_of(&p, harness_short() ? 97 : 7);
+    int64_t bad = errors_of_shape(&s, harness_short() ? 97 : 7);
     EXPECT(!bad, "%lld are off", (long long)bad);
-    free(a), free(b), free(bias), free(d);
 }
 
 // Weight gradients of a layer whose width makes rows compete for the cache: a is copied, a panel at a time.
 static void copies_law(void) {
     static const DType TYPES[] = {F32, BF16};
     for (int i = 0; i < 2; i++) {
-        DType type = TYPES[i];
-        const Shape s = {type, F32, .ta = true, .adds = true, .rows = 2048, .cols = 33, .inner = 600};
-        const Matmul m = {.a = {NULL, s.inner, s.rows, type},
-                          .b = {NULL, s.inner, s.cols, type},
-                          .d = {NULL, s.rows, s.cols, F32},
-                          .transpose_a = true,
-                          .accumulate = true};
-        EXPECT(cpu_tile_sizes(&m).panel_a > 0, "%s: rows of [%lld, %lld] do not compete", dtype_name(type),
+        const Shape s = {TYPES[i], F32, .ta = true, .adds = true, .rows = 2048, .cols = 33, .inner = 600};
+        const Matmul m = {
+            .a = {NULL, s.inner, s.rows, s.dtype}, .d = {NULL, s.rows, s.cols, F32}, .transpose_a = true};
+        EXPECT(cpu_tile_sizes(&m).panel_a > 0, "%s: rows of [%lld, %lld] do not compete", dtype_name(s.dtype),
                (long long)s.inner, (long long)s.rows);
         same_with_threads(s);
-        void *d = product_of(1, &s), *a = numbers(type, s.rows * s.inner),
-             *b = numbers(type, s.cols * s.inner);
-        const Product p = {.rows = s.rows,
-                           .cols = s.cols,
-                           .inner = s.inner,
-                           .a = {a, type, s.rows, true},
-                           .b = {b, type, s.cols, false},
-                           .d = d,
-                           .dtype = F32,
-                           .stride = s.cols,
-                           .adds = true};
-        int64_t bad = errors_of(&p, 97);
-        EXPECT(!bad, "%s: %lld are off", dtype_name(type), (long long)bad);
-        free(a), free(b), free(d);
+        int64_t bad = errors_of_shape(&s, 97);
+        EXPECT(!bad, "%s: %lld are off", dtype_name(s.dtype), (long long)bad);
     }
 }
 
