@@ -1,6 +1,12 @@
 // The cpu backend: which of the compiled backends this machine and an operation run on, how products are cut,
 // and the workspace.
 #include "device/cpu.h"
+#include <pthread.h>
+#ifdef TRIREME_X86_LEVELS
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 // ---- the variants -----------------------------------------------------------------------------------------
 
@@ -13,7 +19,7 @@ extern const Backend cpu_backend_baseline_BF16, cpu_backend_baseline_F16;
 #ifdef TRIREME_X86_LEVELS
 extern const Backend cpu_backend_v3_F32, cpu_backend_v3_BF16, cpu_backend_v3_F16;
 extern const Backend cpu_backend_v4_F32, cpu_backend_v4_BF16, cpu_backend_v4_F16;
-extern const Backend cpu_backend_v4bf16_BF16;
+extern const Backend cpu_backend_v4bf16_BF16, cpu_backend_v4amx_BF16;
 
 static bool runs_v3(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
@@ -27,15 +33,25 @@ static bool runs_v4(void) {
 
 static bool runs_v4_bf16(void) { return runs_v4() && __builtin_cpu_supports("avx512bf16"); }
 
-#define OF_V4_BF16                                                                                           \
-    { [F32] = &cpu_backend_v4_F32, [BF16] = &cpu_backend_v4bf16_BF16, [F16] = &cpu_backend_v4_F16 }
+// Registers for whole tiles: the CPU has them, and Linux gives this process room to save them.
+static bool runs_v4_amx(void) {
+    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, UNITS = AMX_BF16 | AMX_TILE };
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; // ARCH_REQ_XCOMP_PERM of asm/prctl.h, XFEATURE_XTILEDATA
+    unsigned eax, ebx, ecx, edx;
+    return runs_v4_bf16() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & UNITS) == UNITS &&
+           syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+}
+
+#define OF_V4(bf16)                                                                                          \
+    { [F32] = &cpu_backend_v4_F32, [BF16] = &cpu_backend_##bf16##_BF16, [F16] = &cpu_backend_v4_F16 }
 
 #endif
 
 const CpuVariant cpu_variants[] = {
 #ifdef TRIREME_X86_LEVELS
-    {"x86-64-v4 avx512_bf16", OF_V4_BF16, runs_v4_bf16},
-    {"x86-64-v4", OF(v4), runs_v4},
+    {"x86-64-v4 avx512_bf16 amx_bf16", OF_V4(v4amx), runs_v4_amx},
+    {"x86-64-v4 avx512_bf16", OF_V4(v4bf16), runs_v4_bf16},
+    {"x86-64-v4", OF_V4(v4), runs_v4},
     {"x86-64-v3", OF(v3), runs_v3},
 #endif
     {"baseline", OF(baseline), always},
@@ -43,10 +59,15 @@ const CpuVariant cpu_variants[] = {
 
 const int num_cpu_variants = (int)(sizeof cpu_variants / sizeof cpu_variants[0]);
 
+static const CpuVariant *best_here = cpu_variants;
+static void find_best(void) {
+    while (!best_here->runs_here()) best_here++;
+}
+
 const CpuVariant *cpu_best(void) {
-    const CpuVariant *variant = cpu_variants;
-    while (!variant->runs_here()) variant++;
-    return variant;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_best);
+    return best_here;
 }
 
 static const Backend *best(DType element) { return cpu_best()->of[element]; }

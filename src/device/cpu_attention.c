@@ -8,6 +8,8 @@
 #include <omp.h>
 
 enum { KEYS = ATTENTION_KEYS, QUERIES = ATTENTION_QUERIES };
+// Of so many queries or keys there are whole strips, and whole terms of a left factor's rows.
+enum { WHOLE = STRIP > PAIR *TERMS ? STRIP : PAIR *TERMS };
 // A running maximum does until a score exceeds it by this much, in units of log2: sums stay small.
 static const float HEADROOM = 8;
 
@@ -28,9 +30,10 @@ typedef struct {
     // block at a time, transposed (terms along D).
     int64_t terms, stride, width; // of a row of D elements; these and D in whole vectors
     Term *keys, *keys_transposed, *values, *values_transposed;
-    float *sum_dk, *sum_dv;
+    float *sum_dk, *sum_dv; // [S, width], in TILES transposed a block of keys at a time
     // Of a block of queries: rows have terms along D, columns along the queries.
-    Term *q_rows, *q_columns, *dout_rows, *dout_columns;
+    Term *q_rows, *dout_rows;
+    Term *q_columns, *dout_columns;
     float *scores, *gradients; // [QUERIES, KEYS], then in place terms along the queries
     Term *gradient_rows;       // terms along the keys; may be the gradients themselves
     float *rows;               // out or dq, [QUERIES, width]
@@ -65,8 +68,8 @@ static void open_workspace(Head *head, const AttentionBackward *p, float *space)
     head->keys = take(&space, sizes.head);
     head->sum_dk = take(&space, sizes.head);
     head->sum_dv = take(&space, sizes.head);
-    head->q_columns = take(&space, sizes.rows);
     head->dout_rows = take(&space, sizes.rows);
+    head->q_columns = take(&space, sizes.rows);
     head->dout_columns = take(&space, sizes.rows);
     head->gradients = take(&space, sizes.scores);
     head->gradient_rows = PAIR == 1 ? head->gradients : take(&space, sizes.scores);
@@ -113,9 +116,8 @@ static void pack_head_transposed(const Head *head, Term *to, const Element *x) {
 }
 
 static void pack_head_columns(const Head *head, Term *to, const Element *x) {
-    int64_t terms = num_terms(head->sequence), all = round_up(head->sequence, KEYS) / PAIR;
-    pack_columns(to, head->width, x, head->qkv_stride, head->sequence, head->size);
-    memset(to + terms * head->width, 0, (size_t)((all - terms) * head->width) * sizeof *to);
+    int64_t terms = round_up(head->sequence, KEYS) / PAIR;
+    pack_columns(to, head->width, terms, x, head->qkv_stride, head->sequence, head->size);
 }
 
 // ---- a pair of blocks -------------------------------------------------------------------------------------
@@ -127,7 +129,7 @@ typedef struct {
 
 static Blocks blocks_at(const Head *head, int64_t query) {
     int64_t rows = at_most(head->sequence - query, QUERIES);
-    return (Blocks){query, 0, rows, round_up(rows, STRIP)};
+    return (Blocks){query, 0, rows, round_up(rows, WHOLE)};
 }
 
 // The first row of the block of queries that sees any of the keys.
@@ -136,7 +138,9 @@ static inline int64_t first_row(Blocks at) { return at.key > at.query ? at.key -
 // How many keys of the block row `row` of the block of queries sees.
 static inline int64_t keys_seen(Blocks at, int64_t row) { return at_most(at.query + row + 1 - at.key, KEYS); }
 // ... and how many its strip takes.
-static inline int64_t keys_taken(Blocks at, int64_t strip) { return keys_seen(at, strip + STRIP - 1); }
+static inline int64_t keys_taken(Blocks at, int64_t strip) {
+    return at_most(round_up(keys_seen(at, strip + STRIP - 1), WHOLE), KEYS);
+}
 
 // scores [QUERIES, KEYS] = rows of queries times a transposed block.
 static void block_scores(const Head *head, Blocks at, const Term *rows, const Term *transposed,
@@ -326,10 +330,12 @@ void CPU_NAME(cpu_attention_forward)(const Exec *exec, const AttentionForward *f
         Head head;
 #pragma omp for schedule(dynamic)
         for (int64_t piece = 0; piece < p.shape.batch * heads; piece++) {
+            tiles_open();
             head_open(&head, &p, workspace_of_thread(exec, &p), piece / heads, piece % heads);
             pack_head_transposed(&head, head.keys_transposed, head.k);
             pack_head_columns(&head, head.values, head.v);
             for (int64_t query = 0; query < head.sequence; query += QUERIES) block_forward(&head, query);
+            tiles_close();
         }
     }
 }
@@ -384,18 +390,30 @@ static void softmax_backward_rows(Head *head, Blocks at, int64_t row, int64_t ta
         store(scores + key, LANES, PAIR == 1 ? p[0] : pair_rows(p[0], p[PAIR - 1]));
         store(gradients + key, LANES, PAIR == 1 ? d[0] : pair_rows(d[0], d[PAIR - 1]));
     }
+    for (int64_t key = used; TILES && key < KEYS; key += LANES) { // columns of a right factor
+        store(scores + key, LANES, (Floats){0});
+        store(gradients + key, LANES, (Floats){0});
+    }
 }
 
-// sums [keys, width] += the transposed of `left`, which has terms along the queries, times rows of queries.
+// sums [keys, width] += the transposed of `left`, which has terms along the queries, times rows of queries. A
+// tile's left factor needs its terms side by side: there it is the transposed of all this that is added.
 static void add_keys(const Head *head, Blocks at, const Term *left, const Term *columns, float *sums) {
     int64_t keys = keys_taken(at, at.strips - STRIP);
-    for (int64_t strip = 0; strip < keys; strip += STRIP) {
+    for (int64_t strip = 0; !TILES && strip < keys; strip += STRIP) {
         int64_t key = at.key + strip,
                 first = key > at.query ? key - at.query : 0; // query that sees these keys
         Left a = {left + first * KEYS + strip, 1, PAIR * KEYS};
         Right b = {columns + first / PAIR * head->width, head->width};
         strip_product(head->width, (at.strips - first) / PAIR, a, b, head->sums, sums + key * head->width,
                       head->width);
+    }
+    for (int64_t strip = 0; TILES && strip < head->width; strip += STRIP) {
+        int64_t first = first_row(at), terms = at.strips / PAIR;
+        Left a = {columns + strip * terms + first / PAIR, terms, 1};
+        Right b = {left + first * KEYS, PAIR * KEYS};
+        strip_product(keys, terms - first / PAIR, a, b, head->sums,
+                      sums + at.key * head->width + strip * KEYS, KEYS);
     }
 }
 
@@ -406,10 +424,18 @@ static void round_rows(Element *to, int64_t stride, const float *from, const Hea
             store_e(to + c, head->size - c, load(from + c, LANES) * by);
 }
 
+// to [S, D] = the sums times `by`.
+static void round_sums(Element *to, const float *sums, const Head *head, float by) {
+    for (int64_t key = 0; key < head->sequence; key += KEYS, sums += KEYS * head->width) {
+        if (TILES) transpose(head->rows, head->width, sums, KEYS, head->width, KEYS);
+        round_rows(to + key * head->qkv_stride, head->qkv_stride, TILES ? head->rows : sums, head,
+                   at_most(head->sequence - key, KEYS), by);
+    }
+}
+
 static void pack_query_columns(const Head *head, Blocks at, Term *to, const Element *x, int64_t stride) {
-    int64_t terms = num_terms(at.rows);
-    pack_columns(to, head->width, x + at.query * stride, stride, at.rows, head->size);
-    memset(to + terms * head->width, 0, (size_t)((at.strips / PAIR - terms) * head->width) * sizeof *to);
+    (TILES ? pack_columns_transposed : pack_columns)(to, head->width, at.strips / PAIR, x + at.query * stride,
+                                                     stride, at.rows, head->size);
 }
 
 // Adds to the sums of dk and dv of all keys that the block sees. The first block to come is the last one,
@@ -439,6 +465,7 @@ static void block_backward(Head *head, int64_t query) {
 static void group_backward(const AttentionBackward *p, float *workspace, int64_t b, int64_t group) {
     int64_t per_group = p->shape.heads / p->shape.groups;
     Head head;
+    tiles_open();
     for (int64_t h = 0; h < per_group; h++) {
         head_open(&head, p, workspace, b, group * per_group + h);
         head.sums = h > 0;
@@ -450,8 +477,9 @@ static void group_backward(const AttentionBackward *p, float *workspace, int64_t
         for (int64_t query = (head.sequence - 1) / QUERIES * QUERIES; query >= 0; query -= QUERIES)
             block_backward(&head, query);
     }
-    round_rows(head.dk, head.qkv_stride, head.sum_dk, &head, head.sequence, head.scale * head.masks->scale);
-    round_rows(head.dv, head.qkv_stride, head.sum_dv, &head, head.sequence, head.masks->scale);
+    tiles_close();
+    round_sums(head.dk, head.sum_dk, &head, head.scale * head.masks->scale);
+    round_sums(head.dv, head.sum_dv, &head, head.masks->scale);
 }
 
 void CPU_NAME(cpu_attention_backward)(const Exec *exec, const AttentionBackward *p) {

@@ -4,8 +4,9 @@
 // A factor is packed as terms of 32 bits. A term is one number in fp32; where the CPU multiplies bf16 by
 // pairs (and E is BF16), it is two of them, neighbours along the sum, so that the same loops serve both. The
 // left factor is read a term at a time, at any strides, and so needs no transposition; the right one a vector
-// at a time. Sums are made in the order of the terms, one after the other: they depend on nothing but the
-// factors.
+// at a time. Where the CPU has registers for whole tiles (AMX), both are read 16 x 16 terms at a time: then a
+// row of the left factor has its terms side by side, and both have TERMS of them or a multiple, the last ones
+// zero. Sums are made in the order of the terms, one after the other: they depend on nothing but the factors.
 #pragma once
 #include "device/cpu_vector.h"
 
@@ -17,12 +18,18 @@ enum { PAIR = CPU_ELEMENT == BF16 ? 2 : 1 }; // elements of a term
 enum { PAIR = 1 };
 #endif
 
+#if defined(__AMX_BF16__)
+enum { TILES = 1, STRIP = 16, TERMS = 16 };
+_Static_assert(PAIR == 2, "tiles are products of bf16");
+#else
+enum { TILES = 0, STRIP = 4, TERMS = 1 };
+#endif
 // Sums that fill the registers and leave some for the factors.
-enum { STRIP = 4, VECTORS = LANES == 16 ? 4 : 2, PANEL = VECTORS * LANES };
+enum { VECTORS = LANES == 16 ? 4 : 2, PANEL = VECTORS * LANES };
 
 typedef struct {
     const Term *data;
-    int64_t row, term; // from a row to the next, and from a term to the next
+    int64_t row, term; // from a row to the next, and from a term to the next; 1 where there are TILES
 } Left;
 
 typedef struct {
@@ -31,6 +38,63 @@ typedef struct {
 } Right;
 
 // ---- products ---------------------------------------------------------------------------------------------
+
+#if defined(__AMX_BF16__)
+
+// Around products, in each thread: the shapes of the registers, 16 rows of 64 bytes.
+static inline void tiles_open(void) {
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } shapes = {.palette = 1};
+    for (int t = 0; t < 8; t++) shapes.row_bytes[t] = 64, shapes.rows[t] = 16;
+    _tile_loadconfig(&shapes);
+}
+static inline void tiles_close(void) { _tile_release(); }
+
+// gcc does not know that these instructions read and write memory.
+static inline void memory_is_used(void) { __asm__ volatile("" ::: "memory"); }
+
+// Instructions name their registers: of sum v, of the left factor, and of the right one's vector v.
+#define EACH_SUM(DO)                                                                                         \
+    DO(0, 5);                                                                                                \
+    if (vectors > 1) {                                                                                       \
+        DO(1, 6);                                                                                            \
+    }                                                                                                        \
+    if (vectors > 2) {                                                                                       \
+        DO(2, 7);                                                                                            \
+    }                                                                                                        \
+    if (vectors > 3) {                                                                                       \
+        DO(3, 5);                                                                                            \
+    }
+#define FIRST_SUM(v, right)                                                                                  \
+    if (adds)                                                                                                \
+        _tile_loadd(v, c + (v)*LANES, stride * 4);                                                           \
+    else                                                                                                     \
+        _tile_zero(v)
+#define NEXT_SUM(v, right)                                                                                   \
+    _tile_loadd(right, b.data + t * b.stride + (v)*LANES, b.stride * 4);                                     \
+    _tile_dpbf16ps(v, 4, right)
+#define STORE_SUM(v, right) _tile_stored(v, c + (v)*LANES, stride * 4)
+
+// c [STRIP, vectors * LANES] = a b, or with `adds` c + a b.
+static inline __attribute__((always_inline)) void tile(int vectors, int64_t terms, Left a, Right b, bool adds,
+                                                       float *c, int64_t stride) {
+    memory_is_used();
+    EACH_SUM(FIRST_SUM)
+    for (int64_t t = 0; t < terms; t += TERMS) {
+        _tile_loadd(4, a.data + t, a.row * 4);
+        EACH_SUM(NEXT_SUM)
+    }
+    EACH_SUM(STORE_SUM)
+    memory_is_used();
+}
+
+#else
+
+static inline void tiles_open(void) {}
+static inline void tiles_close(void) {}
 
 static inline Floats add_product(Floats sum, const Term *a, Floats b) {
 #if defined(__AVX512BF16__)
@@ -58,6 +122,8 @@ static inline __attribute__((always_inline)) void tile(int vectors, int64_t term
         for (int v = 0; v < vectors; v++) store(c + r * stride + v * LANES, LANES, sum[r][v]);
 }
 
+#endif
+
 // c [STRIP, cols] = a b, or with `adds` c + a b; cols up to a whole vector.
 static inline void strip_product(int64_t cols, int64_t terms, Left a, Right b, bool adds, float *c,
                                  int64_t stride) {
@@ -79,7 +145,8 @@ static inline void strip_product(int64_t cols, int64_t terms, Left a, Right b, b
 static inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 enum { AHEAD = 8 }; // rows to be packed lie far apart: too far for the CPU to guess the next ones
 
-static inline int64_t num_terms(int64_t elements) { return (elements + PAIR - 1) / PAIR; }
+// Of a row or column of so many elements.
+static inline int64_t num_terms(int64_t elements) { return round_up(elements, PAIR * TERMS) / PAIR; }
 
 // The next LANES terms along a row, of which only `left` elements may exist.
 static inline Floats load_terms(const Element *from, int64_t left) {
@@ -111,20 +178,24 @@ static inline void pack_rows(Term *to, const Element *x, int64_t stride, int64_t
         }
 }
 
-// Four rows of four terms, transposed; a row of them is `stride` from the next.
-static inline void transpose_quad(Term *to, int64_t stride, const Term *from) {
+// to [cols, rows] = from [rows, cols] of terms, by four: their rows are so far apart.
+static inline void transpose(Term *to, int64_t to_row, const Term *from, int64_t from_row, int64_t rows,
+                             int64_t cols) {
     typedef float Quad __attribute__((vector_size(16)));
-    Quad x[4];
-    for (int i = 0; i < 4; i++) memcpy(&x[i], from + i * LANES, sizeof x[i]);
-    Quad low = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
-    Quad low2 = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
-    Quad high = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
-    Quad high2 = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
-    x[0] = __builtin_shufflevector(low, low2, 0, 1, 4, 5);
-    x[1] = __builtin_shufflevector(low, low2, 2, 3, 6, 7);
-    x[2] = __builtin_shufflevector(high, high2, 0, 1, 4, 5);
-    x[3] = __builtin_shufflevector(high, high2, 2, 3, 6, 7);
-    for (int i = 0; i < 4; i++) memcpy(to + i * stride, &x[i], sizeof x[i]);
+    for (int64_t row = 0; row < rows; row += 4)
+        for (int64_t col = 0; col < cols; col += 4) {
+            Quad x[4];
+            for (int i = 0; i < 4; i++) memcpy(&x[i], from + (row + i) * from_row + col, sizeof x[i]);
+            Quad low = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+            Quad low2 = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+            Quad high = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+            Quad high2 = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+            x[0] = __builtin_shufflevector(low, low2, 0, 1, 4, 5);
+            x[1] = __builtin_shufflevector(low, low2, 2, 3, 6, 7);
+            x[2] = __builtin_shufflevector(high, high2, 0, 1, 4, 5);
+            x[3] = __builtin_shufflevector(high, high2, 2, 3, 6, 7);
+            for (int i = 0; i < 4; i++) memcpy(to + (col + i) * to_row + row, &x[i], sizeof x[i]);
+        }
 }
 
 // x [rows, size] with terms along its rows, transposed: a right factor of num_terms(size) terms, `width` from
@@ -139,7 +210,7 @@ static inline void pack_transposed(Term *to, int64_t width, const Element *x, in
                 if (row + i + AHEAD < rows) __builtin_prefetch(from + AHEAD * stride);
                 store(some[i], LANES, row + i < rows ? load_terms(from, size - t * PAIR) : (Floats){0});
             }
-            for (int i = 0; i < LANES; i += 4) transpose_quad(to + (t + i) * width, width, some[0] + i);
+            transpose(to + t * width, width, some[0], LANES, 4, LANES);
         }
 }
 
@@ -149,15 +220,33 @@ static inline Floats load_pairs(const Element *first, const Element *second, int
     return (Floats)(__builtin_convertvector(low, Words) | __builtin_convertvector(high, Words) << 16);
 }
 
-// x [rows, size] with terms along its columns: a right factor of num_terms(rows) terms, `width` from one to
-// the next.
-static inline void pack_columns(Term *to, int64_t width, const Element *x, int64_t stride, int64_t rows,
-                                int64_t size) {
-    for (int64_t row = 0; row < rows; row += PAIR, x += PAIR * stride, to += width)
-        for (int64_t c = 0; c < size; c += LANES) {
-            const Element *next = row + 1 < rows ? x + stride + c : NULL;
-            if (row + AHEAD + 1 < rows)
-                for (int i = 0; i < PAIR; i++) __builtin_prefetch(x + (AHEAD + i) * stride + c);
-            store(to + c, LANES, PAIR == 1 ? load_e(x + c, size - c) : load_pairs(x + c, next, size - c));
+// The next LANES terms along columns of x, of which only `rows` and `left` elements may exist.
+static inline Floats load_columns(const Element *x, int64_t stride, int64_t rows, int64_t left) {
+    if (rows <= 0) return (Floats){0};
+    if (rows > AHEAD + 1)
+        for (int i = 0; i < PAIR; i++) __builtin_prefetch(x + (AHEAD + i) * stride);
+    return PAIR == 1 ? load_e(x, left) : load_pairs(x, rows > 1 ? x + stride : NULL, left);
+}
+
+// x [rows, size] with terms along its columns: a right factor of `terms` terms, at least num_terms(rows),
+// `width` from one to the next.
+static inline void pack_columns(Term *to, int64_t width, int64_t terms, const Element *x, int64_t stride,
+                                int64_t rows, int64_t size) {
+    for (int64_t t = 0; t < terms; t++, x += PAIR * stride, to += width)
+        for (int64_t c = 0; c < size; c += LANES)
+            store(to + c, LANES, load_columns(x + c, stride, rows - t * PAIR, size - c));
+}
+
+// The same transposed: a left factor of `width` rows, `terms` from one to the next.
+static inline void pack_columns_transposed(Term *to, int64_t width, int64_t terms, const Element *x,
+                                           int64_t stride, int64_t rows, int64_t size) {
+    for (int64_t t = 0; t < terms; t += LANES)
+        for (int64_t c = 0; c < width; c += LANES) {
+            Term some[LANES][LANES];
+            for (int64_t i = 0; i < LANES; i++) {
+                int64_t row = (t + i) * PAIR;
+                store(some[i], LANES, load_columns(x + row * stride + c, stride, rows - row, size - c));
+            }
+            transpose(to + c * terms + t, terms, some[0], LANES, LANES, LANES);
         }
 }
