@@ -1,5 +1,6 @@
+#define CPU_ELEMENT BF16 // tiles are of pairs of them
 #include "ceilings.h"
-#include "device/cpu_vector.h"
+#include "device/cpu_strips.h"
 #include "median.h"
 #include <math.h>
 #include <string.h>
@@ -42,6 +43,33 @@ static const double PAIR_FLOPS = 4.0 * PAIR_CHAINS * FMA_STEPS * LANES;
 static float pair_chains(void) { return fma_chains(); }
 static const double PAIR_FLOPS = 2.0 * CHAINS * FMA_STEPS * LANES;
 #endif
+
+// The same of whole tiles, [16, 32] times [32, 16].
+enum { TILE_CHAINS = 6, TILE_STEPS = 1 << 19 };
+#if defined(__AMX_BF16__)
+static float tile_chains(void) {
+    float sum[STRIP * LANES] = {0};
+    tiles_open();
+    _tile_loadd(6, sum, 4 * LANES);
+    _tile_loadd(7, sum, 4 * LANES);
+    for (int step = 0; step < TILE_STEPS; step++) {
+        _tile_dpbf16ps(0, 6, 7);
+        _tile_dpbf16ps(1, 6, 7);
+        _tile_dpbf16ps(2, 6, 7);
+        _tile_dpbf16ps(3, 6, 7);
+        _tile_dpbf16ps(4, 6, 7);
+        _tile_dpbf16ps(5, 6, 7);
+    }
+    _tile_stored(0, sum, 4 * LANES);
+    tiles_close();
+    return sum[0];
+}
+static bool has_tiles(void) { return strstr(cpu_best()->isa, "amx_bf16"); }
+#else
+static float tile_chains(void) { return 0; }
+static bool has_tiles(void) { return false; }
+#endif
+static const double TILE_FLOPS = 2.0 * TILE_CHAINS * TILE_STEPS * 16 * 16 * 32;
 
 static void compute(void *self) {
     Arithmetic *a = self;
@@ -119,6 +147,7 @@ Ceilings measure_ceilings(int threads) {
     free(memory);
     c.memory = fmax(c.copy, fmax(c.triad, c.update));
     c.flops[F32] = c.flops[F16] = arithmetic_rate(threads, fma_chains, FMA_FLOPS);
-    c.flops[BF16] = arithmetic_rate(threads, pair_chains, PAIR_FLOPS);
+    c.flops[BF16] = has_tiles() ? arithmetic_rate(threads, tile_chains, TILE_FLOPS)
+                                : arithmetic_rate(threads, pair_chains, PAIR_FLOPS);
     return c;
 }

@@ -4,7 +4,7 @@
 #include "device/device.h"
 
 typedef struct {
-    // Of F32 multiply-adds; of pairs of BF16 where a unit adds their products to F32, else as F32.
+    // Of F32 multiply-adds; of tiles or pairs of BF16 where a unit adds their products to F32, else as F32.
     double flops[NUM_DTYPES];
     // Bytes per second: y = x, z = x + a y, y += x, the sum of x; as many as the loop names, without what the
     // hardware reads in order to write.
