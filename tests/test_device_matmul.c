@@ -89,6 +89,7 @@ static void thread_law(void) {
         same_with_threads((Shape){type, F32, .tb = true, .rows = 0, .cols = 70, .inner = 600});
         same_with_threads(
             (Shape){type, type, .tb = true, .bias = true, .rows = 520, .cols = 780, .inner = 700});
+        same_with_threads((Shape){type, type, .rows = 1040, .cols = 1550, .inner = 270});
     }
     omp_set_num_threads(1);
 }
@@ -119,8 +120,17 @@ static int64_t errors_of(const Product *p, int64_t step) {
     return bad;
 }
 
+static void multiply_by_amx(const Product *p) {
+    size_t bytes = (size_t)cpu_amx_sizes(p).all * sizeof(float);
+    float *workspace = aligned_alloc(64, bytes);
+    CHECK(workspace, "no memory");
+    memset(workspace, 0xFF, bytes); // NaN: must not be read
+    cpu_amx_product(p, workspace);
+    free(workspace);
+}
+
 // p says all but the addresses.
-static void piece(Product p, bool with_bias) {
+static void piece(Product p, bool with_bias, void (*multiply)(const Product *)) {
     void *a = numbers(p.a.dtype, p.a.stride * (p.a.transpose ? p.inner : p.rows));
     void *b = numbers(p.b.dtype, p.b.stride * (p.b.transpose ? p.cols : p.inner));
     void *bias = numbers(BF16, p.cols), *d = numbers(p.dtype, p.rows * p.stride);
@@ -128,7 +138,7 @@ static void piece(Product p, bool with_bias) {
     for (int64_t row = 0; !p.adds && row < p.rows; row++) // NaN: must not be read
         memset((char *)d + (size_t)(row * p.stride) * bytes, 0xFF, (size_t)p.cols * bytes);
     p.a.data = a, p.b.data = b, p.bias = with_bias ? bias : NULL, p.d = d;
-    cpu_product(&p);
+    multiply(&p);
     int64_t bad = errors_of(&p, harness_short() ? 7 : 1);
     EXPECT(!bad, "%s %s%s [%lld, %lld, %lld] to %s%s%s: %lld are off", dtype_name(p.a.dtype),
            p.a.transpose ? "T" : "N", p.b.transpose ? "T" : "N", (long long)p.rows, (long long)p.cols,
@@ -142,7 +152,7 @@ typedef int64_t Sizes[6];
 
 enum { KINDS = 16, KINDS_OF_F32 = 8 };
 
-static void piece_of_kind(DType factors, int kind, const Sizes n) {
+static void piece_of_kind(DType factors, int kind, const Sizes n, void (*multiply)(const Product *)) {
     static const struct {
         DType dtype;
         bool adds, bias;
@@ -150,7 +160,7 @@ static void piece_of_kind(DType factors, int kind, const Sizes n) {
     Product p = {.rows = n[0], .cols = n[1], .inner = n[2], .stride = n[5]};
     p.a = (Factor){NULL, factors, n[3], kind & 1}, p.b = (Factor){NULL, factors, n[4], kind & 2};
     p.dtype = ENDS[kind / 4].dtype, p.adds = ENDS[kind / 4].adds;
-    piece(p, ENDS[kind / 4].bias);
+    piece(p, ENDS[kind / 4].bias, multiply);
 }
 
 // The last sizes differ in one number, kinds in one property: what is kept of one must not serve another.
@@ -163,8 +173,35 @@ static void piece_law(void) {
     enum { NUM_SIZES = sizeof SIZES / sizeof *SIZES };
     for (int i = 0; i < KINDS * NUM_SIZES; i++) {
         int kind = i / NUM_SIZES;
-        if (kind < KINDS_OF_F32) piece_of_kind(F32, kind, SIZES[i % NUM_SIZES]);
-        if (cpu_multiplies_bf16()) piece_of_kind(BF16, kind, SIZES[i % NUM_SIZES]);
+        if (kind < KINDS_OF_F32) piece_of_kind(F32, kind, SIZES[i % NUM_SIZES], cpu_product);
+        if (cpu_multiplies_bf16()) piece_of_kind(BF16, kind, SIZES[i % NUM_SIZES], cpu_product);
+    }
+}
+
+// By AMX: no terms, less than a tile, whole tiles, edges either way, one panel and more.
+static void amx_law(void) {
+    static const Sizes SIZES[] = {{3, 5, 0, 9, 9, 8},          {1, 1, 1, 6, 3, 4},
+                                  {33, 18, 7, 38, 20, 21},     {64, 96, 32, 64, 96, 96},
+                                  {64, 80, 129, 134, 131, 83}, {47, 63, 256, 256, 256, 64},
+                                  {64, 64, 257, 264, 264, 70}, {50, 70, 700, 701, 703, 71}};
+    enum { NUM_SIZES = sizeof SIZES / sizeof *SIZES };
+    for (int i = 0; cpu_has_amx() && i < KINDS * NUM_SIZES; i++)
+        piece_of_kind(BF16, i / NUM_SIZES, SIZES[i % NUM_SIZES], multiply_by_amx);
+}
+
+// What goes to AMX, and that high tiles leave work for four threads.
+static void amx_cut_law(void) {
+    static const int64_t SIZES[] = {256, 384, 768, 1024, 1152, 1536, 2304, 3072, 4096, 50304};
+    enum { NUM_SIZES = sizeof SIZES / sizeof SIZES[0] };
+    for (int i = 0; cpu_has_amx() && i < NUM_SIZES * NUM_SIZES; i++) {
+        int64_t rows = SIZES[i / NUM_SIZES], cols = SIZES[i % NUM_SIZES];
+        Matmul p = {.a = {NULL, rows, 768, BF16}, .b = {NULL, 768, cols, BF16}, .d = {NULL, rows, cols, F32}};
+        CpuCut cut = cpu_cut(&p);
+        EXPECT(cpu_by_amx(&p), "[%lld, %lld] is not by AMX", (long long)rows, (long long)cols);
+        EXPECT(cut.rows <= TILE_ROWS || cut.down * cut.across >= 4, "[%lld, %lld]: %lld high tiles",
+               (long long)rows, (long long)cols, (long long)(cut.down * cut.across));
+        p.a.dtype = p.b.dtype = F16;
+        EXPECT(!cpu_by_amx(&p), "F16 is by AMX");
     }
 }
 
@@ -229,7 +266,7 @@ static void *many_kinds(void *unused) {
                         .b = factor,
                         .dtype = BF16,
                         .stride = 16},
-              false);
+              false, cpu_product);
     }
     return unused;
 }
@@ -245,6 +282,8 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"cut", cut_law},
                                       {"threads", thread_law},
                                       {"piece", piece_law},
+                                      {"amx", amx_law},
+                                      {"amx cut", amx_cut_law},
                                       {"rounding", rounding_law},
                                       {"copies", copies_law},
                                       {"keeping", keeping_law},

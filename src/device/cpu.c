@@ -72,6 +72,14 @@ const CpuVariant *cpu_best(void) {
 
 static const Backend *best(DType element) { return cpu_best()->of[element]; }
 
+bool cpu_has_amx(void) {
+#ifdef TRIREME_X86_LEVELS
+    return best(BF16) == &cpu_backend_v4amx_BF16;
+#else
+    return false;
+#endif
+}
+
 // ---- threads ----------------------------------------------------------------------------------------------
 
 // Waking a thread takes some microseconds, in which one thread alone handles some ten thousand elements.
@@ -86,10 +94,24 @@ static int64_t num_parts(int64_t count, int64_t most) {
     return count > most ? cpu_num_blocks(count, most) : 1; // one of nothing
 }
 
+// With few rows most of the time goes into packing b, and small products that are rounded are faster by oneDNN.
+enum { FEWEST_AMX_ROWS = 32, SMALL_AMX_PRODUCT = 1 << 26 };
+
+bool cpu_by_amx(const Matmul *p) {
+    int64_t inner = p->transpose_a ? p->a.rows : p->a.cols;
+    return p->a.dtype == BF16 && p->d.rows >= FEWEST_AMX_ROWS &&
+           (p->d.dtype == F32 || tensor_count(p->d) * inner > SMALL_AMX_PRODUCT) && cpu_has_amx();
+}
+
+// High tiles pack b less often. By AMX that is worth more, so there they may be few, if four threads have work.
+static bool has_high_tiles(const Matmul *p) {
+    if (cpu_by_amx(p)) return num_parts(p->d.rows, HIGH_TILE_ROWS) * num_parts(p->d.cols, TILE_COLS) >= 3;
+    return p->d.rows >= HIGH_TILE_ROWS && p->d.rows * p->d.cols >= 16LL * HIGH_TILE_ROWS * TILE_COLS;
+}
+
 // An even number of tiles, so that two threads end together, and high ones where there are many.
 CpuCut cpu_cut(const Matmul *p) {
-    bool large = p->d.rows >= HIGH_TILE_ROWS && p->d.rows * p->d.cols >= 16LL * HIGH_TILE_ROWS * TILE_COLS;
-    CpuCut cut = {.down = num_parts(p->d.rows, large ? HIGH_TILE_ROWS : TILE_ROWS),
+    CpuCut cut = {.down = num_parts(p->d.rows, has_high_tiles(p) ? HIGH_TILE_ROWS : TILE_ROWS),
                   .across = num_parts(p->d.cols, TILE_COLS)};
     if (cut.down * cut.across > 1 && cut.down % 2 && cut.across % 2) {
         if (cut.down > cut.across)
@@ -112,7 +134,9 @@ CpuTileSizes cpu_tile_sizes(const Matmul *p) {
     bool native = p->a.dtype == cpu_factor_type(p->a.dtype);
     CpuCut cut = cpu_cut(p);
     int64_t rows = at_most(p->d.rows, cut.rows), cols = at_most(p->d.cols, cut.cols);
-    int64_t depth = at_most(p->transpose_a ? p->a.rows : p->a.cols, PANEL_INNER);
+    int64_t inner = p->transpose_a ? p->a.rows : p->a.cols, depth = at_most(inner, PANEL_INNER);
+    if (cpu_by_amx(p))
+        return cpu_amx_sizes(&(Product){.rows = rows, .cols = cols, .inner = inner, .dtype = p->d.dtype});
     if (p->d.dtype != F32) s.sum = rows * cpu_row_stride(cols);
     if (!native || (p->transpose_a && p->d.dtype == F32 && rows_compete(p->a)))
         s.panel_a = p->transpose_a ? depth * cpu_row_stride(rows) : rows * cpu_row_stride(depth);

@@ -117,6 +117,12 @@ typedef struct {
     int64_t all;
 } CpuTileSizes;
 CpuTileSizes cpu_tile_sizes(const Matmul *args);
+// Whether AMX makes a product (cpu_amx.c), not oneDNN: this depends on the machine and on the sizes alone.
+bool cpu_by_amx(const Matmul *args);
+// Of one tile by AMX, whose factors are BF16, with a workspace of its own; 64-byte aligned.
+bool cpu_has_amx(void);
+CpuTileSizes cpu_amx_sizes(const Product *tile); // of its sizes and the type of d
+void cpu_amx_product(const Product *tile, float *workspace);
 
 // ... and of its head in attention, enough for every variant.
 typedef struct {

@@ -1,5 +1,5 @@
-// Matrix products of one element type: cut into tiles, each a product that oneDNN rounds, or one in fp32 that
-// is rounded here when it is whole.
+// Matrix products of one element type: cut into tiles, each a product that AMX or oneDNN rounds, or one in fp32
+// that is rounded here when it is whole.
 #include "device/cpu.h"
 #include "device/cpu_vector.h"
 #include <omp.h>
@@ -13,6 +13,7 @@ typedef struct {
     float *sum;
     int64_t stride;           // of the rows of the sum
     float *panel_a, *panel_b; // copies of the factors; NULL: they are read where they are
+    float *amx;               // its workspace; NULL: oneDNN multiplies
 } Tile;
 
 static const Element *bias_of(const Tile *tile) {
@@ -47,6 +48,10 @@ static void round_sum(const Tile *tile) {
 static void tile_open(Tile *tile, const CpuTileSizes *sizes, float *workspace) {
     Tensor d = tile->p->d;
     tile->d = (char *)d.data + (size_t)(tile->row * d.cols + tile->col) * dtype_bytes(d.dtype);
+    if (cpu_by_amx(tile->p)) {
+        tile->amx = workspace, tile->sum = tile->d, tile->stride = d.cols;
+        return;
+    }
     tile->sum = d.dtype != F32 ? workspace : tile->d;
     tile->stride = d.dtype != F32 ? cpu_row_stride(tile->cols) : d.cols;
     if (sizes->panel_a) tile->panel_a = workspace + sizes->sum;
@@ -83,13 +88,20 @@ static void take_factors(const Tile *tile, int64_t k, int64_t depth, Product *pr
                                 : factor_of(tile->panel_b, p->b, false, k, depth, tile->col, tile->cols);
 }
 
+static void multiply(const Tile *tile, const Product *product) {
+    if (tile->amx)
+        cpu_amx_product(product, tile->amx);
+    else
+        cpu_product(product);
+}
+
 // The tile's sum; of copies it grows a panel at a time.
 static void add_up(const Tile *tile, int64_t inner, Product product) {
     bool copies = tile->panel_a || tile->panel_b;
     int64_t k = 0;
     do {
         take_factors(tile, k, copies ? at_most(inner - k, PANEL_INNER) : inner, &product);
-        cpu_product(&product);
+        multiply(tile, &product);
         product.adds = true;
         k += product.inner;
     } while (k < inner);
@@ -105,10 +117,10 @@ static void multiply_tile(const Tile *tile) {
                        .dtype = F32,
                        .stride = tile->stride,
                        .adds = p->accumulate || (p->bias.data && !rounds)};
-    if (rounds && native && cpu_product_rounds(tile->rows, tile->cols, inner)) {
+    if (rounds && native && (tile->amx || cpu_product_rounds(tile->rows, tile->cols, inner))) {
         product.d = tile->d, product.dtype = BF16, product.stride = p->d.cols, product.bias = bias_of(tile);
         take_factors(tile, 0, inner, &product);
-        cpu_product(&product);
+        multiply(tile, &product);
         return;
     }
     if (p->bias.data && !rounds) start_with_bias(tile);

@@ -19,7 +19,8 @@ enum { PAIR = 1 };
 #endif
 
 #if defined(__AMX_BF16__)
-enum { TILES = 1, STRIP = 16, TERMS = 16 };
+#include "device/cpu_tiles.h"
+enum { TILES = 1, STRIP = TILE, TERMS = TILE };
 _Static_assert(PAIR == 2, "tiles are products of bf16");
 #else
 enum { TILES = 0, STRIP = 4, TERMS = 1 };
@@ -40,21 +41,6 @@ typedef struct {
 // ---- products ---------------------------------------------------------------------------------------------
 
 #if defined(__AMX_BF16__)
-
-// Around products, in each thread: the shapes of the registers, 16 rows of 64 bytes.
-static inline void tiles_open(void) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } shapes = {.palette = 1};
-    for (int t = 0; t < 8; t++) shapes.row_bytes[t] = 64, shapes.rows[t] = 16;
-    _tile_loadconfig(&shapes);
-}
-static inline void tiles_close(void) { _tile_release(); }
-
-// gcc does not know that these instructions read and write memory.
-static inline void memory_is_used(void) { __asm__ volatile("" ::: "memory"); }
 
 // Instructions name their registers: of sum v, of the left factor, and of the right one's vector v.
 #define EACH_SUM(DO)                                                                                         \
@@ -81,14 +67,14 @@ static inline void memory_is_used(void) { __asm__ volatile("" ::: "memory"); }
 // c [STRIP, vectors * LANES] = a b, or with `adds` c + a b.
 static inline __attribute__((always_inline)) void tile(int vectors, int64_t terms, Left a, Right b, bool adds,
                                                        float *c, int64_t stride) {
-    memory_is_used();
+    tiles_meet_memory();
     EACH_SUM(FIRST_SUM)
     for (int64_t t = 0; t < terms; t += TERMS) {
         _tile_loadd(4, a.data + t, a.row * 4);
         EACH_SUM(NEXT_SUM)
     }
     EACH_SUM(STORE_SUM)
-    memory_is_used();
+    tiles_meet_memory();
 }
 
 #else
