@@ -46,7 +46,7 @@ static const double PAIR_FLOPS = 2.0 * CHAINS * FMA_STEPS * LANES;
 
 // The same of whole tiles, [16, 32] times [32, 16].
 enum { TILE_CHAINS = 6, TILE_STEPS = 1 << 19 };
-#if defined(__AMX_BF16__)
+#ifdef CPU_TILES
 static float tile_chains(void) {
     float sum[STRIP * LANES] = {0};
     tiles_open();

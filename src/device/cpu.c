@@ -74,7 +74,7 @@ static const Backend *best(DType element) { return cpu_best()->of[element]; }
 
 bool cpu_has_amx(void) {
 #ifdef TRIREME_X86_LEVELS
-    return best(BF16) == &cpu_backend_v4amx_BF16;
+    return best(BF16) == &cpu_backend_v4amx_BF16 && cpu_multiplies_bf16();
 #else
     return false;
 #endif

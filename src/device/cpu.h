@@ -24,6 +24,9 @@ const CpuVariant *cpu_best(void);
 #ifndef CPU_ELEMENT
 #define CPU_ELEMENT F32
 #endif
+#if defined(__AMX_BF16__) || defined(__AMXBF16__) // gcc's name and clang's
+#define CPU_TILES
+#endif
 // Of a symbol that exists once per backend.
 #define CPU_JOIN(name, isa, element)   name##_##isa##_##element
 #define CPU_EXPAND(name, isa, element) CPU_JOIN(name, isa, element)

@@ -3,7 +3,7 @@
 // all rows, a for a strip of them: the first stays in a second-level cache, the other in a first-level one.
 #include "device/cpu.h"
 
-#ifdef __AMX_BF16__
+#ifdef CPU_TILES
 #include "device/cpu_tiles.h"
 #include "device/cpu_vector.h"
 

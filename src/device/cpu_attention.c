@@ -9,7 +9,7 @@
 
 enum { KEYS = ATTENTION_KEYS, QUERIES = ATTENTION_QUERIES };
 // Of so many queries or keys there are whole strips, and whole terms of a left factor's rows.
-enum { WHOLE = STRIP > PAIR *TERMS ? STRIP : PAIR *TERMS };
+enum { TERM_ELEMENTS = PAIR * TERMS, WHOLE = STRIP > TERM_ELEMENTS ? STRIP : TERM_ELEMENTS };
 // A running maximum does until a score exceeds it by this much, in units of log2: sums stay small.
 static const float HEADROOM = 8;
 
@@ -32,8 +32,7 @@ typedef struct {
     Term *keys, *keys_transposed, *values, *values_transposed;
     float *sum_dk, *sum_dv; // [S, width], in TILES transposed a block of keys at a time
     // Of a block of queries: rows have terms along D, columns along the queries.
-    Term *q_rows, *dout_rows;
-    Term *q_columns, *dout_columns;
+    Term *q_rows, *q_columns, *dout_rows, *dout_columns;
     float *scores, *gradients; // [QUERIES, KEYS], then in place terms along the queries
     Term *gradient_rows;       // terms along the keys; may be the gradients themselves
     float *rows;               // out or dq, [QUERIES, width]
@@ -68,8 +67,8 @@ static void open_workspace(Head *head, const AttentionBackward *p, float *space)
     head->keys = take(&space, sizes.head);
     head->sum_dk = take(&space, sizes.head);
     head->sum_dv = take(&space, sizes.head);
-    head->dout_rows = take(&space, sizes.rows);
     head->q_columns = take(&space, sizes.rows);
+    head->dout_rows = take(&space, sizes.rows);
     head->dout_columns = take(&space, sizes.rows);
     head->gradients = take(&space, sizes.scores);
     head->gradient_rows = PAIR == 1 ? head->gradients : take(&space, sizes.scores);

@@ -18,7 +18,7 @@ enum { PAIR = CPU_ELEMENT == BF16 ? 2 : 1 }; // elements of a term
 enum { PAIR = 1 };
 #endif
 
-#if defined(__AMX_BF16__)
+#ifdef CPU_TILES
 #include "device/cpu_tiles.h"
 enum { TILES = 1, STRIP = TILE, TERMS = TILE };
 _Static_assert(PAIR == 2, "tiles are products of bf16");
@@ -40,7 +40,7 @@ typedef struct {
 
 // ---- products ---------------------------------------------------------------------------------------------
 
-#if defined(__AMX_BF16__)
+#ifdef CPU_TILES
 
 // Instructions name their registers: of sum v, of the left factor, and of the right one's vector v.
 #define EACH_SUM(DO)                                                                                         \
