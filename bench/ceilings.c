@@ -1,6 +1,5 @@
-#define CPU_ELEMENT BF16 // tiles are of pairs of them
 #include "ceilings.h"
-#include "device/cpu_strips.h"
+#include "device/cpu_vector.h"
 #include "median.h"
 #include <math.h>
 #include <string.h>
@@ -46,10 +45,12 @@ static const double PAIR_FLOPS = 2.0 * CHAINS * FMA_STEPS * LANES;
 
 // The same of whole tiles, [16, 32] times [32, 16].
 enum { TILE_CHAINS = 6, TILE_STEPS = 1 << 19 };
-#ifdef CPU_TILES
+#if defined(__AMX_BF16__) || defined(__AMXBF16__) // gcc's name and clang's
+#include "device/cpu_tiles.h"
 static float tile_chains(void) {
-    float sum[STRIP * LANES] = {0};
+    float sum[TILE * LANES] = {0};
     tiles_open();
+    tiles_meet_memory();
     _tile_loadd(6, sum, 4 * LANES);
     _tile_loadd(7, sum, 4 * LANES);
     for (int step = 0; step < TILE_STEPS; step++) {
@@ -64,7 +65,7 @@ static float tile_chains(void) {
     tiles_close();
     return sum[0];
 }
-static bool has_tiles(void) { return strstr(cpu_best()->isa, "amx_bf16"); }
+static bool has_tiles(void) { return cpu_has_amx(); }
 #else
 static float tile_chains(void) { return 0; }
 static bool has_tiles(void) { return false; }

@@ -1,4 +1,4 @@
-// Matrix products of the cpu backend: how they are cut, and what oneDNN makes of a piece.
+// Matrix products of the cpu backend: how they are cut, and what oneDNN and AMX make of a piece.
 #include "base/half.h"
 #include "device/cpu.h"
 #include "harness.h"
@@ -189,7 +189,7 @@ static void amx_law(void) {
         piece_of_kind(BF16, i / NUM_SIZES, SIZES[i % NUM_SIZES], multiply_by_amx);
 }
 
-// What goes to AMX, and that high tiles leave work for four threads.
+// What goes to AMX, and that high tiles leave work for eight threads.
 static void amx_cut_law(void) {
     static const int64_t SIZES[] = {256, 384, 768, 1024, 1152, 1536, 2304, 3072, 4096, 50304};
     enum { NUM_SIZES = sizeof SIZES / sizeof SIZES[0] };
@@ -198,7 +198,7 @@ static void amx_cut_law(void) {
         Matmul p = {.a = {NULL, rows, 768, BF16}, .b = {NULL, 768, cols, BF16}, .d = {NULL, rows, cols, F32}};
         CpuCut cut = cpu_cut(&p);
         EXPECT(cpu_by_amx(&p), "[%lld, %lld] is not by AMX", (long long)rows, (long long)cols);
-        EXPECT(cut.rows <= TILE_ROWS || cut.down * cut.across >= 4, "[%lld, %lld]: %lld high tiles",
+        EXPECT(cut.rows <= TILE_ROWS || cut.down * cut.across >= 8, "[%lld, %lld]: %lld high tiles",
                (long long)rows, (long long)cols, (long long)(cut.down * cut.across));
         p.a.dtype = p.b.dtype = F16;
         EXPECT(!cpu_by_amx(&p), "F16 is by AMX");
@@ -224,8 +224,8 @@ static int64_t errors_of_shape(const Shape *s, int64_t step) {
     return bad;
 }
 
-// Of bf16 with a bias: some of its tiles oneDNN rounds, some are too large for that, unless this build has no
-// other way.
+// Of bf16 with a bias: AMX makes it, or some of its tiles oneDNN rounds and some are too large for that, unless this
+// build has no other way.
 static void rounding_law(void) {
     const Shape s = {BF16, BF16, .tb = true, .bias = true, .rows = 520, .cols = 780, .inner = 700};
     const CpuCut cut = cpu_cut(&(Matmul){.d = {NULL, s.rows, s.cols, BF16}});
@@ -239,7 +239,8 @@ static void rounding_law(void) {
     EXPECT(!bad, "%lld are off", (long long)bad);
 }
 
-// Weight gradients of a layer whose width makes rows compete for the cache: a is copied, a panel at a time.
+// Weight gradients of a layer whose width makes rows compete for the cache: a is copied, a panel at a time, as AMX
+// does whatever the width.
 static void copies_law(void) {
     static const DType TYPES[] = {F32, BF16};
     for (int i = 0; i < 2; i++) {

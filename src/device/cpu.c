@@ -59,6 +59,7 @@ const CpuVariant cpu_variants[] = {
 
 const int num_cpu_variants = (int)(sizeof cpu_variants / sizeof cpu_variants[0]);
 
+// Found once: it takes a system call, and every operation asks.
 static const CpuVariant *best_here = cpu_variants;
 static void find_best(void) {
     while (!best_here->runs_here()) best_here++;
@@ -74,7 +75,7 @@ static const Backend *best(DType element) { return cpu_best()->of[element]; }
 
 bool cpu_has_amx(void) {
 #ifdef TRIREME_X86_LEVELS
-    return best(BF16) == &cpu_backend_v4amx_BF16 && cpu_multiplies_bf16();
+    return best(BF16) == &cpu_backend_v4amx_BF16 && cpu_may_use_amx();
 #else
     return false;
 #endif
@@ -103,9 +104,9 @@ bool cpu_by_amx(const Matmul *p) {
            (p->d.dtype == F32 || tensor_count(p->d) * inner > SMALL_AMX_PRODUCT) && cpu_has_amx();
 }
 
-// High tiles pack b less often. By AMX that is worth more, so there they may be few, if four threads have work.
+// High tiles pack b less often. By AMX that is worth more, so there they may be fewer, if eight threads have work.
 static bool has_high_tiles(const Matmul *p) {
-    if (cpu_by_amx(p)) return num_parts(p->d.rows, HIGH_TILE_ROWS) * num_parts(p->d.cols, TILE_COLS) >= 3;
+    if (cpu_by_amx(p)) return num_parts(p->d.rows, HIGH_TILE_ROWS) * num_parts(p->d.cols, TILE_COLS) >= 7;
     return p->d.rows >= HIGH_TILE_ROWS && p->d.rows * p->d.cols >= 16LL * HIGH_TILE_ROWS * TILE_COLS;
 }
 
@@ -119,8 +120,9 @@ CpuCut cpu_cut(const Matmul *p) {
         else
             cut.across++;
     }
-    cut.rows = cpu_num_blocks(cpu_num_blocks(p->d.rows, cut.down), 16) * 16;
-    cut.cols = cpu_num_blocks(cpu_num_blocks(p->d.cols, cut.across), 16) * 16;
+    int64_t whole = cpu_by_amx(p) ? 32 : 16; // blocks of AMX, or vectors
+    cut.rows = cpu_num_blocks(cpu_num_blocks(p->d.rows, cut.down), whole) * whole;
+    cut.cols = cpu_num_blocks(cpu_num_blocks(p->d.cols, cut.across), whole) * whole;
     return cut;
 }
 

@@ -24,9 +24,6 @@ const CpuVariant *cpu_best(void);
 #ifndef CPU_ELEMENT
 #define CPU_ELEMENT F32
 #endif
-#if defined(__AMX_BF16__) || defined(__AMXBF16__) // gcc's name and clang's
-#define CPU_TILES
-#endif
 // Of a symbol that exists once per backend.
 #define CPU_JOIN(name, isa, element)   name##_##isa##_##element
 #define CPU_EXPAND(name, isa, element) CPU_JOIN(name, isa, element)
@@ -50,6 +47,8 @@ typedef struct {
 
 // Whether products of BF16 factors exist and are fast here; where not, they are made of F32 copies.
 bool cpu_multiplies_bf16(void);
+// Whether oneDNN may use AMX here.
+bool cpu_may_use_amx(void);
 // The type of the factors that a product of elements of this type takes: itself, or F32, to which they are copied.
 DType cpu_factor_type(DType element);
 
@@ -120,10 +119,11 @@ typedef struct {
     int64_t all;
 } CpuTileSizes;
 CpuTileSizes cpu_tile_sizes(const Matmul *args);
-// Whether AMX makes a product (cpu_amx.c), not oneDNN: this depends on the machine and on the sizes alone.
+// Whether the CPU has AMX, Linux lets this process use it, and so does oneDNN's DNNL_MAX_CPU_ISA.
+bool cpu_has_amx(void);
+// Whether AMX makes a product (cpu_amx.c), not oneDNN: by its sizes, where there is AMX.
 bool cpu_by_amx(const Matmul *args);
 // Of one tile by AMX, whose factors are BF16, with a workspace of its own; 64-byte aligned.
-bool cpu_has_amx(void);
 CpuTileSizes cpu_amx_sizes(const Product *tile); // of its sizes and the type of d
 void cpu_amx_product(const Product *tile, float *workspace);
 

@@ -1,6 +1,7 @@
 // Products of BF16 factors in the tiles of AMX: 16 rows of 64 bytes each, of which an instruction multiplies
 // two and adds to a third. Both factors are copied to blocks of such tiles, a panel of the sum at a time, b for
 // all rows, a for a strip of them: the first stays in a second-level cache, the other in a first-level one.
+// oneDNN 2.6, of which a call packs both anew, reaches less of this unit (docs/performance.md).
 #include "device/cpu.h"
 
 #ifdef CPU_TILES
@@ -8,23 +9,23 @@
 #include "device/cpu_vector.h"
 
 enum {
-    STRIP = 2 * TILE,      // rows of a, columns of b and terms that two tiles hold
-    PAIR = STRIP * STRIP,  // elements of two tiles
-    MOST_TERMS = 8 * STRIP // of the sum in a panel
+    BLOCK = 2 * TILE,               // rows of a, columns of b and terms that two tiles hold
+    BLOCK_ELEMENTS = BLOCK * BLOCK, // elements of two tiles
+    MOST_TERMS = 8 * BLOCK          // of the sum in a panel
 };
 
-static int64_t strips(int64_t count) { return cpu_num_blocks(count, STRIP); }
+static int64_t strips(int64_t count) { return cpu_num_blocks(count, BLOCK); }
 
 // Terms in a panel: all panels but the last are equally deep.
 static int64_t panel_terms(int64_t inner) {
     int64_t some = inner > 0 ? inner : 1;
-    return STRIP * cpu_num_blocks(strips(some), cpu_num_blocks(some, MOST_TERMS));
+    return BLOCK * cpu_num_blocks(strips(some), cpu_num_blocks(some, MOST_TERMS));
 }
 
 CpuTileSizes cpu_amx_sizes(const Product *p) {
-    CpuTileSizes s = {.panel_a = STRIP * panel_terms(p->inner) / 2};
+    CpuTileSizes s = {.panel_a = BLOCK * panel_terms(p->inner) / 2};
     s.panel_b = strips(p->cols) * s.panel_a;
-    s.sum = STRIP * STRIP;
+    s.sum = BLOCK * BLOCK;
     if (p->dtype == BF16 && p->inner > panel_terms(p->inner)) s.sum *= strips(p->rows) * strips(p->cols);
     s.all = s.sum + s.panel_a + s.panel_b;
     return s;
@@ -32,21 +33,21 @@ CpuTileSizes cpu_amx_sizes(const Product *p) {
 
 // ---- copies of the factors --------------------------------------------------------------------------------
 
-// Up to STRIP rows of a or columns of b, `lines`, and their terms. `along`: the terms of a line are neighbours.
+// Up to BLOCK rows of a or columns of b, `lines`, and their terms. `along`: the terms of a line are neighbours.
 typedef struct {
     const uint16_t *from;
     int64_t stride, lines, terms;
     bool along;
 } Strip;
 
-static __mmask32 mask_of(int64_t count) {
-    return count >= STRIP ? 0xFFFFFFFFu : count <= 0 ? 0 : (__mmask32)((1u << count) - 1);
+static __mmask32 first_lanes(int64_t count) {
+    return count >= BLOCK ? 0xFFFFFFFFu : count <= 0 ? 0 : (__mmask32)((1u << count) - 1);
 }
 
 static inline __mmask32 only_if(bool condition) { return (__mmask32)(0u - condition); }
 
 // The words of 16 lines: line i becomes the i-th word of each.
-static inline void transpose(__m512i x[TILE]) {
+static inline void transpose_words(__m512i x[TILE]) {
     __m512i t[TILE];
     for (int i = 0; i < TILE; i += 2) {
         t[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
@@ -71,24 +72,24 @@ static inline void transpose(__m512i x[TILE]) {
 }
 
 static inline void store_tile(uint16_t *to, const __m512i x[TILE]) {
-    for (int i = 0; i < TILE; i++) _mm512_storeu_si512(to + i * STRIP, x[i]);
+    for (int i = 0; i < TILE; i++) _mm512_storeu_si512(to + i * BLOCK, x[i]);
 }
 
-// A tile of TILE lines from `line` on, STRIP terms each from `term` on.
+// A tile of TILE lines from `line` on, BLOCK terms each from `term` on.
 static inline void pack_lines(const Strip *s, int64_t line, int64_t term, bool turn, uint16_t *to) {
     __m512i x[TILE];
     const uint16_t *from = s->from + line * s->stride + term;
-    __mmask32 mask = mask_of(s->terms - term);
+    __mmask32 mask = first_lanes(s->terms - term);
     for (int i = 0; i < TILE; i++)
         x[i] = _mm512_maskz_loadu_epi16(mask & only_if(line + i < s->lines), from + i * s->stride);
-    if (turn) transpose(x);
+    if (turn) transpose_words(x);
     store_tile(to, x);
 }
 
 static inline void turn_tile(uint16_t *tile) {
     __m512i x[TILE];
-    for (int i = 0; i < TILE; i++) x[i] = _mm512_loadu_si512(tile + i * STRIP);
-    transpose(x);
+    for (int i = 0; i < TILE; i++) x[i] = _mm512_loadu_si512(tile + i * BLOCK);
+    transpose_words(x);
     store_tile(tile, x);
 }
 
@@ -97,39 +98,40 @@ static inline void pack_pairs(const Strip *s, int64_t term, bool turn, uint16_t 
     const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
     const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
     const uint16_t *from = s->from + term * s->stride;
-    __mmask32 mask = mask_of(s->lines);
+    __mmask32 mask = first_lanes(s->lines);
     int64_t left = s->terms - term;
     for (int i = 0; i < TILE; i++, from += 2 * s->stride) {
         __m512i even = _mm512_maskz_loadu_epi16(mask & only_if(2 * i < left), from);
         __m512i odd = _mm512_maskz_loadu_epi16(mask & only_if(2 * i + 1 < left), from + s->stride);
         __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
-        _mm512_storeu_si512(to + i * STRIP, _mm512_permutex2var_epi64(low, first, high));
-        _mm512_storeu_si512(to + PAIR / 2 + i * STRIP, _mm512_permutex2var_epi64(low, second, high));
+        _mm512_storeu_si512(to + i * BLOCK, _mm512_permutex2var_epi64(low, first, high));
+        _mm512_storeu_si512(to + BLOCK_ELEMENTS / 2 + i * BLOCK,
+                            _mm512_permutex2var_epi64(low, second, high));
     }
-    if (turn) turn_tile(to), turn_tile(to + PAIR / 2);
+    if (turn) turn_tile(to), turn_tile(to + BLOCK_ELEMENTS / 2);
 }
 
 // Rows of tiles are lines, of a, or pairs of terms, of b.
 static void pack(const Strip *s, bool rows_are_lines, uint16_t *to) {
     bool turn = s->along != rows_are_lines;
-    for (int64_t term = 0; term < s->terms; term += STRIP, to += PAIR)
+    for (int64_t term = 0; term < s->terms; term += BLOCK, to += BLOCK_ELEMENTS)
         if (s->along) {
             pack_lines(s, 0, term, turn, to);
-            pack_lines(s, TILE, term, turn, to + PAIR / 2);
+            pack_lines(s, TILE, term, turn, to + BLOCK_ELEMENTS / 2);
         } else
             pack_pairs(s, term, turn, to);
 }
 
-// Of lines from `line` on and terms from `term` on; how many of each there are.
+// Of the lines from `line` on, of which there are `lines` in all, and of so many terms from `term` on.
 static Strip strip_of(Factor x, bool along, int64_t line, int64_t lines, int64_t term, int64_t terms) {
     const uint16_t *from = x.data;
     from += along ? line * x.stride + term : term * x.stride + line;
-    return (Strip){from, x.stride, at_most(lines - line, STRIP), terms, along};
+    return (Strip){from, x.stride, at_most(lines - line, BLOCK), terms, along};
 }
 
 // ---- blocks of d ------------------------------------------------------------------------------------------
 
-// A block [STRIP, STRIP] of sums and what it grows from; NULL: from 0.
+// A block [BLOCK, BLOCK] of sums and what it grows from; NULL: from 0.
 typedef struct {
     const float *from;
     float *to;
@@ -138,7 +140,7 @@ typedef struct {
 
 // Adds the product of two packed strips. The numbers of tiles are part of the instructions.
 static inline void multiply_strips(const uint16_t *a, const uint16_t *b, int64_t terms, Sums d) {
-    enum { HALF = PAIR / 2, BYTES = 4 * TILE };
+    enum { HALF = BLOCK_ELEMENTS / 2, BYTES = 4 * TILE };
     const size_t stride = (size_t)d.stride * sizeof(float);
     tiles_meet_memory();
     if (d.from) {
@@ -152,7 +154,7 @@ static inline void multiply_strips(const uint16_t *a, const uint16_t *b, int64_t
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t term = 0; term < terms; term += STRIP, a += PAIR, b += PAIR) {
+    for (int64_t term = 0; term < terms; term += BLOCK, a += BLOCK_ELEMENTS, b += BLOCK_ELEMENTS) {
         _tile_loadd(4, a, BYTES);
         _tile_loadd(6, b, BYTES);
         _tile_dpbf16ps(0, 4, 6);
@@ -171,7 +173,7 @@ static inline void multiply_strips(const uint16_t *a, const uint16_t *b, int64_t
 
 // Sums of a block at the edge of d, which is F32.
 static void add_edge(const float *sum, bool adds, float *d, int64_t stride, int64_t rows, int64_t cols) {
-    for (int64_t row = 0; row < rows; row++, sum += STRIP, d += stride)
+    for (int64_t row = 0; row < rows; row++, sum += BLOCK, d += stride)
         for (int64_t col = 0; col < cols; col += LANES) {
             Floats x = load(sum + col, LANES);
             store(d + col, cols - col, adds ? x + load(d + col, cols - col) : x);
@@ -181,10 +183,11 @@ static void add_edge(const float *sum, bool adds, float *d, int64_t stride, int6
 // A whole block goes to d, which is BF16.
 static void round_block(const float *sum, const uint16_t *bias, uint16_t *d, int64_t stride, int64_t rows,
                         int64_t cols) {
-    const __mmask16 low = (__mmask16)mask_of(at_most(cols, TILE)), high = (__mmask16)mask_of(cols - TILE);
+    const __mmask16 low = (__mmask16)first_lanes(at_most(cols, TILE)),
+                    high = (__mmask16)first_lanes(cols - TILE);
     const Floats low_bias = bias ? load_as(BF16, bias, cols, 0) : (Floats){0};
     const Floats high_bias = bias && cols > TILE ? load_as(BF16, bias + TILE, cols - TILE, 0) : (Floats){0};
-    for (int64_t row = 0; row < rows; row++, sum += STRIP, d += stride) {
+    for (int64_t row = 0; row < rows; row++, sum += BLOCK, d += stride) {
         Floats x = (Floats)_mm512_load_ps(sum) + low_bias, y = (Floats)_mm512_load_ps(sum + TILE) + high_bias;
         _mm256_mask_storeu_epi16(d, low, (__m256i)narrow_bf16(x));
         _mm256_mask_storeu_epi16(d + TILE, high, (__m256i)narrow_bf16(y));
@@ -205,38 +208,38 @@ typedef struct {
 
 static void multiply_block(const Panel *panel, int64_t row, int64_t col, const uint16_t *b, float *sums) {
     const Product *p = panel->p;
-    int64_t rows = at_most(p->rows - row, STRIP), cols = at_most(p->cols - col, STRIP);
+    int64_t rows = at_most(p->rows - row, BLOCK), cols = at_most(p->cols - col, BLOCK);
     bool grows = !panel->first || p->adds;
     if (p->dtype == BF16) {
-        multiply_strips(panel->a, b, panel->terms, (Sums){panel->first ? NULL : sums, sums, STRIP});
+        multiply_strips(panel->a, b, panel->terms, (Sums){panel->first ? NULL : sums, sums, BLOCK});
         const uint16_t *bias = p->bias ? (const uint16_t *)p->bias + col : NULL;
         if (panel->last)
             round_block(sums, bias, (uint16_t *)p->d + row * p->stride + col, p->stride, rows, cols);
         return;
     }
     float *d = (float *)p->d + row * p->stride + col;
-    if (rows == STRIP && cols == STRIP)
+    if (rows == BLOCK && cols == BLOCK)
         multiply_strips(panel->a, b, panel->terms, (Sums){grows ? d : NULL, d, p->stride});
     else {
-        multiply_strips(panel->a, b, panel->terms, (Sums){NULL, sums, STRIP});
+        multiply_strips(panel->a, b, panel->terms, (Sums){NULL, sums, BLOCK});
         add_edge(sums, grows, d, p->stride, rows, cols);
     }
 }
 
 static void add_panel(const Panel *panel) {
     const Product *p = panel->p;
-    int64_t depth = strips(panel->terms) * STRIP;
+    int64_t depth = strips(panel->terms) * BLOCK;
     float *sums = panel->sums;
-    for (int64_t row = 0; row < p->rows; row += STRIP) {
+    for (int64_t row = 0; row < p->rows; row += BLOCK) {
         Strip a = strip_of(p->a, !p->a.transpose, row, p->rows, panel->term, panel->terms);
         pack(&a, true, panel->a);
-        for (int64_t col = 0; col < p->cols; col += STRIP) {
+        for (int64_t col = 0; col < p->cols; col += BLOCK) {
             if (row == 0) {
                 Strip b = strip_of(p->b, p->b.transpose, col, p->cols, panel->term, panel->terms);
                 pack(&b, false, panel->b + col * depth);
             }
             multiply_block(panel, row, col, panel->b + col * depth, sums);
-            if (p->dtype == BF16 && !(panel->first && panel->last)) sums += STRIP * STRIP;
+            if (p->dtype == BF16 && !(panel->first && panel->last)) sums += BLOCK * BLOCK;
         }
     }
 }

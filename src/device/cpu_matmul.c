@@ -117,7 +117,7 @@ static void multiply_tile(const Tile *tile) {
                        .dtype = F32,
                        .stride = tile->stride,
                        .adds = p->accumulate || (p->bias.data && !rounds)};
-    if (rounds && native && (tile->amx || cpu_product_rounds(tile->rows, tile->cols, inner))) {
+    if (rounds && (tile->amx || (native && cpu_product_rounds(tile->rows, tile->cols, inner)))) {
         product.d = tile->d, product.dtype = BF16, product.stride = p->d.cols, product.bias = bias_of(tile);
         take_factors(tile, 0, inner, &product);
         multiply(tile, &product);

@@ -6,7 +6,7 @@
 // left factor is read a term at a time, at any strides, and so needs no transposition; the right one a vector
 // at a time. Where the CPU has registers for whole tiles (AMX), both are read 16 x 16 terms at a time: then a
 // row of the left factor has its terms side by side, and both have TERMS of them or a multiple, the last ones
-// zero. Sums are made in the order of the terms, one after the other: they depend on nothing but the factors.
+// zero. Sums are made in an order that their number fixes: they depend on nothing but the factors.
 #pragma once
 #include "device/cpu_vector.h"
 

@@ -8,6 +8,9 @@
 
 enum { TILE = 16 }; // rows of a tile; floats, or pairs of bf16, in one of its rows
 
+// Around what tiles load and store: gcc would leave out or move what it does not know to be used.
+static inline void tiles_meet_memory(void) { __asm__ volatile("" ::: "memory"); }
+
 // Around products, in each thread: all eight tiles are whole.
 static inline void tiles_open(void) {
     struct {
@@ -16,9 +19,7 @@ static inline void tiles_open(void) {
         uint8_t rows[16];
     } shapes = {.palette = 1};
     for (int t = 0; t < 8; t++) shapes.row_bytes[t] = 4 * TILE, shapes.rows[t] = TILE;
+    __asm__ volatile("" ::"m"(shapes)); // gcc takes the next line to read 8 bytes of it
     _tile_loadconfig(&shapes);
 }
 static inline void tiles_close(void) { _tile_release(); }
-
-// Before and after tiles are loaded and stored: gcc does not know that this reads and writes memory.
-static inline void tiles_meet_memory(void) { __asm__ volatile("" ::: "memory"); }
