@@ -1,7 +1,7 @@
 // The registers of AMX: tiles of 16 rows of 64 bytes. One instruction adds to a tile of fp32 the product of two
 // others: 16 rows of 32 numbers in bf16, and 16 rows of 16 pairs of them, neighbours along the sum.
 //
-// The kernel has to have given the process room for them (cpu.c). Only files compiled for AMX include this.
+// Linux has to have given the process room for them (cpu.c). Only files compiled for AMX include this.
 #pragma once
 #include <immintrin.h>
 #include <stdint.h>
