@@ -3,16 +3,6 @@
 add_layer(device trireme_layout ${DNNL_LIBRARY} OpenMP::OpenMP_C)
 target_include_directories(trireme_device PRIVATE ${DNNL_INCLUDE})
 
-# oneDNN's product of bf16 factors is exported, but in no header; without it, or with
-# -DTRIREME_HAVE_BF16_GEMM=OFF, its matmul primitive makes them (src/device/cpu_onednn.c).
-include(CheckFunctionExists)
-set(CMAKE_REQUIRED_LIBRARIES ${DNNL_LIBRARY})
-check_function_exists(dnnl_gemm_bf16bf16f32 TRIREME_HAVE_BF16_GEMM)
-unset(CMAKE_REQUIRED_LIBRARIES)
-if(TRIREME_HAVE_BF16_GEMM)
-  target_compile_definitions(trireme_device PRIVATE TRIREME_HAVE_BF16_GEMM)
-endif()
-
 # The layer's own copy of the kernels is F32 on the baseline of the architecture; each other combination is an object
 # library whose symbols end in the names of both. Kernels may fuse multiplications with additions; NaN and infinity stay.
 # Not the optimizer's: of a b + c d compilers fuse either product, here one and there the other, but a step has the same
@@ -29,6 +19,7 @@ option(TRIREME_BASELINE_KERNELS "no CPU kernels but those that every machine of 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT TRIREME_BASELINE_KERNELS)
   target_compile_definitions(trireme_device PRIVATE TRIREME_X86_LEVELS)
   list(APPEND kernel_combinations v3_F32 v3_BF16 v3_F16 v4_F32 v4_BF16 v4_F16 v4bf16_BF16 v4amx_BF16)
+  set_source_files_properties(src/device/cpu_pairs.c PROPERTIES COMPILE_OPTIONS "${options_of_v4bf16}")
   set_source_files_properties(src/device/cpu_amx.c PROPERTIES COMPILE_OPTIONS "${options_of_v4amx}")
 endif()
 foreach(combination ${kernel_combinations})

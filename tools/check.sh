@@ -52,7 +52,6 @@ threaded_programs() { basename -s .c tests/test_*.c | grep -E "$threaded_tests";
 sanitized() {
     local sanitizers=$1 folder=$2 targets=$3 label compiler options=()
     shift 3
-    # Under clang the products that need nothing undeclared of oneDNN; gcc takes the others.
     if [[ $sanitizers == thread ]]; then
         compiler=gcc
         label="building with -fsanitize=thread"
@@ -62,7 +61,7 @@ sanitized() {
         compiler=clang
         label="warnings are errors: clang, -fsanitize=$sanitizers"
         # lld links a hundred programs in a third of the time that ld takes.
-        options=(-DCMAKE_CXX_COMPILER=clang++ -DTRIREME_WERROR=ON -DTRIREME_HAVE_BF16_GEMM=OFF
+        options=(-DCMAKE_CXX_COMPILER=clang++ -DTRIREME_WERROR=ON
             -DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld -DCMAKE_SHARED_LINKER_FLAGS=-fuse-ld=lld)
     fi
     # CMake forgets all options when the compiler changes.

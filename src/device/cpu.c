@@ -73,6 +73,17 @@ const CpuVariant *cpu_best(void) {
 
 static const Backend *best(DType element) { return cpu_best()->of[element]; }
 
+bool cpu_multiplies_bf16(void) {
+#ifdef TRIREME_X86_LEVELS
+    return (best(BF16) == &cpu_backend_v4amx_BF16 || best(BF16) == &cpu_backend_v4bf16_BF16) &&
+           cpu_may_use_bf16();
+#else
+    return false;
+#endif
+}
+
+DType cpu_factor_type(DType element) { return element == BF16 && cpu_multiplies_bf16() ? BF16 : F32; }
+
 bool cpu_has_amx(void) {
 #ifdef TRIREME_X86_LEVELS
     return best(BF16) == &cpu_backend_v4amx_BF16 && cpu_may_use_amx();
@@ -95,13 +106,11 @@ static int64_t num_parts(int64_t count, int64_t most) {
     return count > most ? cpu_num_blocks(count, most) : 1; // one of nothing
 }
 
-// With few rows most of the time goes into packing b, and small products that are rounded are faster by oneDNN.
-enum { FEWEST_AMX_ROWS = 32, SMALL_AMX_PRODUCT = 1 << 26 };
+// With few rows most of the time would go into packing b.
+enum { FEWEST_AMX_ROWS = 32 };
 
 bool cpu_by_amx(const Matmul *p) {
-    int64_t inner = p->transpose_a ? p->a.rows : p->a.cols;
-    return p->a.dtype == BF16 && p->d.rows >= FEWEST_AMX_ROWS &&
-           (p->d.dtype == F32 || tensor_count(p->d) * inner > SMALL_AMX_PRODUCT) && cpu_has_amx();
+    return p->a.dtype == BF16 && p->d.rows >= FEWEST_AMX_ROWS && cpu_has_amx();
 }
 
 // High tiles pack b less often. By AMX that is worth more, so there they may be fewer, if eight threads have work.
@@ -120,7 +129,7 @@ CpuCut cpu_cut(const Matmul *p) {
         else
             cut.across++;
     }
-    int64_t whole = cpu_by_amx(p) ? 32 : 16; // blocks of AMX, or vectors
+    int64_t whole = cpu_factor_type(p->a.dtype) == BF16 ? 32 : 16; // strips, or vectors
     cut.rows = cpu_num_blocks(cpu_num_blocks(p->d.rows, cut.down), whole) * whole;
     cut.cols = cpu_num_blocks(cpu_num_blocks(p->d.cols, cut.across), whole) * whole;
     return cut;
@@ -133,16 +142,19 @@ static bool rows_compete(Tensor x) { return (size_t)x.cols * dtype_bytes(x.dtype
 
 CpuTileSizes cpu_tile_sizes(const Matmul *p) {
     CpuTileSizes s = {0};
-    bool native = p->a.dtype == cpu_factor_type(p->a.dtype);
     CpuCut cut = cpu_cut(p);
     int64_t rows = at_most(p->d.rows, cut.rows), cols = at_most(p->d.cols, cut.cols);
     int64_t inner = p->transpose_a ? p->a.rows : p->a.cols, depth = at_most(inner, PANEL_INNER);
-    if (cpu_by_amx(p))
-        return cpu_amx_sizes(&(Product){.rows = rows, .cols = cols, .inner = inner, .dtype = p->d.dtype});
+    if (cpu_factor_type(p->a.dtype) == BF16) {
+        Product tile = {.rows = rows, .cols = cols, .inner = inner, .dtype = p->d.dtype};
+        tile.a.transpose = p->transpose_a;
+        return (cpu_by_amx(p) ? cpu_amx_sizes : cpu_pairs_sizes)(&tile);
+    }
+    bool copies = p->a.dtype != F32;
     if (p->d.dtype != F32) s.sum = rows * cpu_row_stride(cols);
-    if (!native || (p->transpose_a && p->d.dtype == F32 && rows_compete(p->a)))
+    if (copies || (p->transpose_a && rows_compete(p->a)))
         s.panel_a = p->transpose_a ? depth * cpu_row_stride(rows) : rows * cpu_row_stride(depth);
-    if (!native) s.panel_b = p->transpose_b ? cols * cpu_row_stride(depth) : depth * cpu_row_stride(cols);
+    if (copies) s.panel_b = p->transpose_b ? cols * cpu_row_stride(depth) : depth * cpu_row_stride(cols);
     s.all = s.sum + s.panel_a + s.panel_b;
     return s;
 }

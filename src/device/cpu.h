@@ -45,10 +45,11 @@ typedef struct {
     bool transpose;
 } Factor;
 
-// Whether products of BF16 factors exist and are fast here; where not, they are made of F32 copies.
-bool cpu_multiplies_bf16(void);
-// Whether oneDNN may use AMX here.
+// Whether oneDNN's DNNL_MAX_CPU_ISA leaves the units for bf16, and AMX: our products follow it.
+bool cpu_may_use_bf16(void);
 bool cpu_may_use_amx(void);
+// Whether products of BF16 factors exist here; where not, they are made of F32 copies.
+bool cpu_multiplies_bf16(void);
 // The type of the factors that a product of elements of this type takes: itself, or F32, to which they are copied.
 DType cpu_factor_type(DType element);
 
@@ -56,7 +57,7 @@ DType cpu_factor_type(DType element);
 //   op(a) [rows, inner], op(b) [inner, cols], both of one type
 //   d [rows, cols], its rows `stride` elements apart
 // Of BF16 factors d may be BF16, rounded once, without `adds`. Then a bias [cols] of BF16 may be added to
-// each row before it is rounded; NULL: none. Called by threads that have called cpu_products_alone.
+// each row before it is rounded; NULL: none.
 typedef struct {
     int64_t rows, cols, inner;
     Factor a, b;
@@ -66,10 +67,8 @@ typedef struct {
     int64_t stride;
     bool adds;
 } Product;
-void cpu_product(const Product *product);
-// Whether a product of such sizes is faster rounded by cpu_product than by its caller. The bits of the two
-// ways differ, so this depends on the sizes alone.
-bool cpu_product_rounds(int64_t rows, int64_t cols, int64_t inner);
+// All of it F32. Called by threads that have called cpu_products_alone.
+void cpu_product_f32(const Product *product);
 // Inside a parallel region: products of the calling thread wake no others, also when the region has one
 // thread only.
 void cpu_products_alone(void);
@@ -89,8 +88,8 @@ void CPU_NAME(cpu_adamw)(const Exec *exec, const AdamW *args);
 enum {
     FLAT_BLOCK = 16384, // elements of a tensor without rows that one piece of work covers
     // A matrix product is cut into tiles by its shape alone: left to oneDNN, the cut and with it some
-    // bits would depend on the number of threads. Each tile packs its operands again; at this size that
-    // costs one thread 2 to 5 %, at twice the rows half as much, at 256 x 384 up to 8 %.
+    // bits would depend on the number of threads. Each tile packs its operands again; of oneDNN's in fp32
+    // that costs one thread 2 to 5 %, at twice the rows half as much, at 256 x 384 up to 8 %.
     TILE_ROWS = 512,
     HIGH_TILE_ROWS = 1024,
     TILE_COLS = 768,
@@ -121,11 +120,13 @@ typedef struct {
 CpuTileSizes cpu_tile_sizes(const Matmul *args);
 // Whether the CPU has AMX, Linux lets this process use it, and so does oneDNN's DNNL_MAX_CPU_ISA.
 bool cpu_has_amx(void);
-// Whether AMX makes a product (cpu_amx.c), not oneDNN: by its sizes, where there is AMX.
+// Whether AMX makes a product of BF16 (cpu_amx.c), not the instruction for pairs (cpu_pairs.c): by its sizes.
 bool cpu_by_amx(const Matmul *args);
-// Of one tile by AMX, whose factors are BF16, with a workspace of its own; 64-byte aligned.
+// Of one tile, whose factors are BF16, with a workspace of its own; 64-byte aligned. Only where these units are.
 CpuTileSizes cpu_amx_sizes(const Product *tile); // of its sizes and the type of d
 void cpu_amx_product(const Product *tile, float *workspace);
+CpuTileSizes cpu_pairs_sizes(const Product *tile); // and of whether a is transposed
+void cpu_pairs_product(const Product *tile, float *workspace);
 
 // ... and of its head in attention, enough for every variant.
 typedef struct {

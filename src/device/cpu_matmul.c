@@ -1,9 +1,8 @@
-// Matrix products of one element type: cut into tiles, each a product that AMX or oneDNN rounds, or one in fp32
-// that is rounded here when it is whole.
+// Matrix products of one element type: cut into tiles, each a product of BF16 by this CPU's units for it, or one in
+// fp32 by oneDNN that is rounded here when it is whole.
 #include "device/cpu.h"
 #include "device/cpu_vector.h"
 #include <omp.h>
-#include <string.h>
 
 // A tile of d. A sum in fp32 lies in d itself, or, where d is narrower than F32, in the workspace.
 typedef struct {
@@ -13,7 +12,6 @@ typedef struct {
     float *sum;
     int64_t stride;           // of the rows of the sum
     float *panel_a, *panel_b; // copies of the factors; NULL: they are read where they are
-    float *amx;               // its workspace; NULL: oneDNN multiplies
 } Tile;
 
 static const Element *bias_of(const Tile *tile) {
@@ -44,38 +42,31 @@ static void round_sum(const Tile *tile) {
         }
 }
 
-// The workspace of a thread, for the largest tile of d: its sum, then a copy of a and one of b.
-static void tile_open(Tile *tile, const CpuTileSizes *sizes, float *workspace) {
+static void tile_open(Tile *tile) {
     Tensor d = tile->p->d;
     tile->d = (char *)d.data + (size_t)(tile->row * d.cols + tile->col) * dtype_bytes(d.dtype);
-    if (cpu_by_amx(tile->p)) {
-        tile->amx = workspace, tile->sum = tile->d, tile->stride = d.cols;
-        return;
-    }
-    tile->sum = d.dtype != F32 ? workspace : tile->d;
-    tile->stride = d.dtype != F32 ? cpu_row_stride(tile->cols) : d.cols;
+    tile->sum = tile->d, tile->stride = d.cols;
+}
+
+// The workspace of a thread, for the largest tile of d: its sum, then a copy of a and one of b.
+static void take_workspace(Tile *tile, const CpuTileSizes *sizes, float *workspace) {
+    if (sizes->sum) tile->sum = workspace, tile->stride = cpu_row_stride(tile->cols);
     if (sizes->panel_a) tile->panel_a = workspace + sizes->sum;
     if (sizes->panel_b) tile->panel_b = workspace + sizes->sum + sizes->panel_a;
 }
 
-// As they are, or as floats.
-static void copy_row(float *to, DType dtype, const Element *from, int64_t count) {
-    if (dtype == CPU_ELEMENT)
-        memcpy(to, from, (size_t)count * sizeof *from);
-    else
-        for (int64_t c = 0; c < count; c += LANES) store(to + c, count - c, load_e(from + c, count - c));
+static void copy_row(float *to, const Element *from, int64_t count) {
+    for (int64_t c = 0; c < count; c += LANES) store(to + c, count - c, load_e(from + c, count - c));
 }
 
-// Rows and columns [row, row + rows) x [col, col + cols) of x: where they are, or copied to a panel.
+// Rows and columns [row, row + rows) x [col, col + cols) of x: where they are, or copied to a panel of floats.
 static Factor factor_of(float *panel, Tensor x, bool transpose, int64_t row, int64_t rows, int64_t col,
                         int64_t cols) {
     const Element *from = (const Element *)x.data + row * x.cols + col;
     if (!panel) return (Factor){from, CPU_ELEMENT, x.cols, transpose};
-    DType dtype = cpu_factor_type(CPU_ELEMENT);
-    int64_t in_float = (int64_t)(sizeof(float) / dtype_bytes(dtype));
-    int64_t stride = cpu_row_stride((cols + in_float - 1) / in_float);
-    for (int64_t r = 0; r < rows; r++) copy_row(panel + r * stride, dtype, from + r * x.cols, cols);
-    return (Factor){panel, dtype, stride * in_float, transpose};
+    int64_t stride = cpu_row_stride(cols);
+    for (int64_t r = 0; r < rows; r++) copy_row(panel + r * stride, from + r * x.cols, cols);
+    return (Factor){panel, F32, stride, transpose};
 }
 
 // Both factors of a tile, of [k, k + depth) along the sum.
@@ -88,42 +79,34 @@ static void take_factors(const Tile *tile, int64_t k, int64_t depth, Product *pr
                                 : factor_of(tile->panel_b, p->b, false, k, depth, tile->col, tile->cols);
 }
 
-static void multiply(const Tile *tile, const Product *product) {
-    if (tile->amx)
-        cpu_amx_product(product, tile->amx);
-    else
-        cpu_product(product);
-}
-
 // The tile's sum; of copies it grows a panel at a time.
 static void add_up(const Tile *tile, int64_t inner, Product product) {
     bool copies = tile->panel_a || tile->panel_b;
     int64_t k = 0;
     do {
         take_factors(tile, k, copies ? at_most(inner - k, PANEL_INNER) : inner, &product);
-        multiply(tile, &product);
+        cpu_product_f32(&product);
         product.adds = true;
         k += product.inner;
     } while (k < inner);
 }
 
-static void multiply_tile(const Tile *tile) {
+static void multiply_tile(Tile *tile, const CpuTileSizes *sizes, float *workspace) {
     const Matmul *p = tile->p;
     int64_t inner = p->transpose_a ? p->a.rows : p->a.cols;
-    bool native = cpu_factor_type(CPU_ELEMENT) == CPU_ELEMENT, rounds = p->d.dtype != F32;
-    Product product = {.rows = tile->rows,
-                       .cols = tile->cols,
-                       .d = tile->sum,
-                       .dtype = F32,
-                       .stride = tile->stride,
-                       .adds = p->accumulate || (p->bias.data && !rounds)};
-    if (rounds && (tile->amx || (native && cpu_product_rounds(tile->rows, tile->cols, inner)))) {
-        product.d = tile->d, product.dtype = BF16, product.stride = p->d.cols, product.bias = bias_of(tile);
+    bool rounds = p->d.dtype != F32, starts = p->bias.data && !rounds;
+    tile_open(tile);
+    if (starts) start_with_bias(tile);
+    Product product = {.rows = tile->rows, .cols = tile->cols, .adds = p->accumulate || starts};
+    if (cpu_factor_type(CPU_ELEMENT) == BF16) {
+        product.d = tile->d, product.dtype = p->d.dtype, product.stride = p->d.cols;
+        product.bias = rounds ? bias_of(tile) : NULL;
         take_factors(tile, 0, inner, &product);
-        multiply(tile, &product);
+        (cpu_by_amx(p) ? cpu_amx_product : cpu_pairs_product)(&product, workspace);
         return;
     }
-    if (p->bias.data && !rounds) start_with_bias(tile);
+    take_workspace(tile, sizes, workspace);
+    product.d = tile->sum, product.dtype = F32, product.stride = tile->stride;
     add_up(tile, inner, product);
     if (rounds) round_sum(tile);
 }
@@ -146,8 +129,7 @@ void CPU_NAME(cpu_matmul)(const Exec *exec, const Matmul *p) {
             Tile tile = {.p = p, .row = i % cut.down * cut.rows, .col = i / cut.down * cut.cols};
             tile.rows = at_most(p->d.rows - tile.row, cut.rows);
             tile.cols = at_most(p->d.cols - tile.col, cut.cols);
-            tile_open(&tile, &sizes, workspace);
-            if (tile.rows > 0 && tile.cols > 0) multiply_tile(&tile);
+            if (tile.rows > 0 && tile.cols > 0) multiply_tile(&tile, &sizes, workspace);
         }
     }
 }

@@ -95,12 +95,17 @@ static inline Halves high_halves(Words x) {
 #endif
 }
 
+#if defined(__AVX512BF16__)
+// The instruction that rounds takes numbers below the smallest normal one for zero: those go the long way.
+static inline __mmask16 not_rounded_by_bf16(Floats x) {
+    enum { DENORMAL = 0x20 };
+    return _mm512_fpclass_ps_mask((__m512)x, DENORMAL);
+}
+#endif
+
 static inline Halves narrow_bf16(Floats x) {
 #if defined(__AVX512BF16__)
-    // The instruction takes numbers below the smallest normal one for zero: those go the long way.
-    enum { DENORMAL = 0x20 };
-    if (__builtin_expect(!_mm512_fpclass_ps_mask((__m512)x, DENORMAL), 1))
-        return (Halves)_mm512_cvtneps_pbh((__m512)x);
+    if (__builtin_expect(!not_rounded_by_bf16(x), 1)) return (Halves)_mm512_cvtneps_pbh((__m512)x);
 #endif
     Words bits = (Words)x, rounded = bits + (bits >> 16 & 1) + 0x7fff, quiet = bits | 0x400000;
 #if defined(__AVX512F__)

@@ -4,7 +4,7 @@
 // checking device finds host pointers, overruns and the first NaN; a backend is a table of functions that
 // contain arithmetic only.
 //   reference  plain loops, fp64 accumulation: the definition of correct
-//   cpu        matrix products by oneDNN or AMX, fused OpenMP/SIMD kernels, attention without the S x S matrix
+//   cpu        matrix products by pairs, AMX or oneDNN, fused OpenMP/SIMD kernels, attention without the S x S matrix
 //   null       allocates nothing, computes nothing, counts: the planner's device
 //   check      the cpu backend behind disguised addresses, poison, canaries and a NaN search: a GPU's
 //              pitfalls on a laptop; it ends the job at the first number written that is not finite
