@@ -237,6 +237,36 @@ static void gradients_start_at_zero(void) {
     }
 }
 
+// The first to ask for a gradient in a step finds zeros, the second what the first left; nothing else is touched.
+static void a_step_begins_gradients(void) {
+    for (int i = 0; i < NUM_CASES; i++) {
+        Placed p = place(&cases[i], 0);
+        params_begin_grads(&p.params);
+        memset(p.arena.base, 0xff, p.arena.used);
+        int64_t bad = 0, written = 0, places = 0;
+        for (int j = 0; j < p.params.count; j++) {
+            Param *param = p.params.items[j];
+            if (param->chunk < 0) continue;
+            float *grad = param_grad(param, p.device).data;
+            for (int64_t k = 0; k < tensor_count(param->grad); k++) {
+                bad += bits_of_float(grad[k]) != 0;
+                grad[k] = 1;
+            }
+            bad += ((float *)param_grad(param, p.device).data)[0] != 1;
+            places += param->shares ? 0 : tensor_count(param->grad);
+        }
+        for (int c = 0; c < p.params.num_chunks; c++)
+            for (int64_t k = 0; k < p.params.chunks[c].count; k++)
+                written += ((float *)p.params.chunks[c].grads.data)[k] == 1;
+        EXPECT(!bad && written == places, "case %d: %lld wrong, %lld of %lld written", i, (long long)bad,
+               (long long)written, (long long)places);
+        params_begin_grads(&p.params);
+        params_zero_grads(&p.params, p.device); // what is zero may be added to
+        for (int j = 0; j < p.params.count; j++) EXPECT(!p.params.items[j]->begins, "parameter %d", j);
+        unplace(&p);
+    }
+}
+
 // ---- initial values -----------------------------------------------------------------------------
 
 static void whole_init(const Param *p, float *whole) {
@@ -320,6 +350,7 @@ int main(int argc, char **argv) {
                        {"ties_within_a_rank_share_the_value", ties_within_a_rank_share_the_value},
                        {"ties_between_ranks_have_one_layout", ties_between_ranks_have_one_layout},
                        {"gradients_start_at_zero", gradients_start_at_zero},
+                       {"a_step_begins_gradients", a_step_begins_gradients},
                        {"values_do_not_depend_on_the_grid", values_do_not_depend_on_the_grid},
                        {0}},
         argc, argv);

@@ -56,14 +56,14 @@ void embedding_gradient(Context *c, const Embedding *e, Tensor dy, const Microba
     if (e->position)
         position_backward(c->device, c->stream,
                           (PositionBackward){.dy = dy,
-                                             .dposition = e->position->grad,
+                                             .dposition = param_grad(e->position, c->device),
                                              .samples = mb->samples,
                                              .first_row = dropout.first_row});
     ArenaMark mark = arena_mark(c->scratch);
     embedding_backward(c->device, c->stream,
                        (EmbeddingBackward){.tokens = mb->tokens,
                                            .dy = context_whole(c, dy),
-                                           .dtable = e->word->grad,
+                                           .dtable = param_grad(e->word, c->device),
                                            .first_row = first_local_row(c, e->word)});
     arena_release(c->scratch, mark);
 }

@@ -96,12 +96,15 @@ void linear_input_gradient(Context *c, const Linear *l, Tensor dy, Tensor dx) {
 }
 
 void linear_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
+    bool adds = !l->weight->begins;
+    l->weight->begins = false;
     matmul(c->device, c->stream,
-           (Matmul){.a = dy, .b = x, .d = l->weight->grad, .transpose_a = true, .accumulate = true});
+           (Matmul){.a = dy, .b = x, .d = l->weight->grad, .transpose_a = true, .accumulate = adds});
 }
 
 static void bias_gradient(Context *c, const Linear *l, Tensor dy) {
-    if (l->bias) column_sum(c->device, c->stream, (ColumnSum){.x = dy, .sum = l->bias->grad});
+    if (l->bias)
+        column_sum(c->device, c->stream, (ColumnSum){.x = dy, .sum = param_grad(l->bias, c->device)});
 }
 
 void column_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y, bool with_bias) {
@@ -176,8 +179,8 @@ void norm_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Ten
                                               .x = s->x,
                                               .mean = s->mean,
                                               .rstd = s->rstd,
-                                              .dgamma = n->gamma->grad,
-                                              .dbeta = param_grad(n->beta)});
+                                              .dgamma = param_grad(n->gamma, c->device),
+                                              .dbeta = param_grad(n->beta, c->device)});
     norm_backward_input(c->device, c->stream,
                         (NormBackwardInput){.dy = dy,
                                             .x = s->x,

@@ -97,6 +97,7 @@ typedef struct Param {
     int64_t offset; // of its first element in the flat buffers of its chunk; -1: it shares another's value
     Tensor value;   // local share, in the run's element type
     Tensor grad;    // F32 accumulator
+    bool begins;    // it holds nothing of this step yet: the first contribution is written, not added
     struct Param *shares; // the local parameter whose value this one uses (a tie within one rank), or NULL
 } Param;
 
@@ -139,10 +140,14 @@ Status params_fill(const Params *params, Device *device, int tp_size, FillParam 
 Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank,
                    WriteMain *write_main, void *self);
 void params_zero_grads(const Params *params, Device *device);
+// Begins a step: every gradient is written by its first contribution and need not be zeroed. What lies between
+// parameters stays as it is.
+void params_begin_grads(const Params *params);
 void params_free(Params *params);
 int64_t param_local_count(const Param *param, int tp);
 Tensor param_value(const Param *param); // absent for NULL: a bias that a layer does not have
-Tensor param_grad(const Param *param);
+// The gradient as something to add to: zeroed, where a step has just begun. Absent for NULL.
+Tensor param_grad(Param *param, Device *device);
 // Copies the local share out of a whole tensor held by the host, and back into it. For init, tests and files.
 void param_slice(const Param *param, int tp_size, int tp_rank, const float *whole, float *local);
 void param_unslice(const Param *param, int tp_size, int tp_rank, const float *local, float *whole);

@@ -36,7 +36,13 @@ static int64_t local_cols(const Param *p, int tp) {
 int64_t param_local_count(const Param *p, int tp) { return local_rows(p, tp) * local_cols(p, tp); }
 
 Tensor param_value(const Param *p) { return p ? p->value : (Tensor){0}; }
-Tensor param_grad(const Param *p) { return p ? p->grad : (Tensor){0}; }
+
+Tensor param_grad(Param *p, Device *device) {
+    if (!p) return (Tensor){0};
+    if (p->begins) device_zero(device, device_stream(device), p->grad);
+    p->begins = false;
+    return p->grad;
+}
 
 // ---- placing ------------------------------------------------------------------------------------
 
@@ -303,8 +309,15 @@ Status params_init(const Params *params, Device *device, uint64_t seed, int tp_s
 void params_zero_grads(const Params *params, Device *device) {
     Stream *stream = device_stream(device);
     for (int c = 0; c < params->num_chunks; c++) device_zero(device, stream, params->chunks[c].grads);
-    for (int i = 0; i < params->count; i++)
-        if (params->items[i]->shares) device_zero(device, stream, params->items[i]->grad);
+    for (int i = 0; i < params->count; i++) {
+        Param *p = params->items[i];
+        if (p->shares) device_zero(device, stream, p->grad);
+        p->begins = false;
+    }
+}
+
+void params_begin_grads(const Params *params) {
+    for (int i = 0; i < params->count; i++) params->items[i]->begins = params->items[i]->chunk >= 0;
 }
 
 void params_free(Params *params) {

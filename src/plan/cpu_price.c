@@ -122,10 +122,9 @@ static double price_of_bytes(const Machine *machine, const char *name, double by
 }
 
 // Gradients are fp32 in every precision. Of fp16 weights AdamW keeps an fp32 copy; bf16 ones are half of theirs.
-double price_step_cpu(const Machine *machine, double parameters, double stepped, DType dtype, int ranks) {
+double price_step_cpu(const Machine *machine, double stepped, DType dtype, int ranks) {
     double value = dtype == F16 ? (double)dtype_bytes(dtype) : 0;
-    return price_of_bytes(machine, "zero", 4 * parameters, ranks) +
-           price_of_bytes(machine, device_op_name(OP_ABS_MAX), 4 * stepped, ranks) +
+    return price_of_bytes(machine, device_op_name(OP_ABS_MAX), 4 * stepped, ranks) +
            price_of_bytes(machine, device_op_name(OP_SUM_SQUARES), 4 * stepped, ranks) +
            price_of_bytes(machine, device_op_name(OP_ADAMW), (16 + value) * stepped, ranks);
 }

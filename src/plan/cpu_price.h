@@ -33,9 +33,9 @@ double price_operation_cpu(const Machine *machine, const WorkItem *item, int ran
 // Of a tensor of so many bytes, the whole one where it is scattered or gathered, over `ranks` ranks.
 double price_collective_cpu(const Machine *machine, int ranks, CommOp op, double bytes);
 double price_message_cpu(const Machine *machine, double bytes);
-// What a step does beside its microbatches, for a rank that holds `parameters` and steps `stepped` of them
-// (all, or its share of the distributed optimizer): gradients are zeroed, their norm is taken, AdamW.
-double price_step_cpu(const Machine *machine, double parameters, double stepped, DType dtype, int ranks);
+// What a step does beside its microbatches, for a rank that steps so many parameters (all, or its share of the
+// distributed optimizer): the norm of their gradients, AdamW.
+double price_step_cpu(const Machine *machine, double stepped, DType dtype, int ranks);
 
 // ---- measuring -----------------------------------------------------------------------------------
 

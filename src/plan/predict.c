@@ -176,7 +176,7 @@ static double optimizer_seconds(const Site *site, const Candidate *candidate, do
     const Constants *c = &site->constants;
     double shares = candidate->zero_stage ? candidate->grid.dp * candidate->context : 1;
     if (site->machine->is_cpu)
-        return price_step_cpu(site->machine, parameters, parameters / shares, candidate->dtype,
+        return price_step_cpu(site->machine, parameters / shares, candidate->dtype,
                               site_busy_ranks(site, candidate)) /
                c->memory_efficiency;
     double bytes = c->optimizer_whole_bytes + (c->optimizer_bytes - c->optimizer_whole_bytes) / shares;

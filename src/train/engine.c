@@ -337,6 +337,7 @@ static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, cons
     TRY(comm_agree(world, open_share(e, spec, world, memory)));
     Rank *rank = rank_current();
     rank->tp = e->context.place.tp, rank->dp = e->context.place.dp, rank->pp = e->context.place.pp;
+    params_zero_grads(&e->params, e->device); // and what lies between parameters, for good
     return comm_agree(world, params_init(&e->params, e->device, spec->shape.seed, spec->grid.tp,
                                          e->context.place.tp, optimizer_write_main, &e->optimizer));
 }
@@ -443,10 +444,17 @@ static void trace_phase(const char *name, double start_s) {
                            .row = TRACE_STEP});
 }
 
+// A parameter that no backward has passed would keep the last step's gradient.
+static void check_grads(const Params *params) {
+    for (int i = 0; i < params->count; i++)
+        CHECK(!params->items[i]->begins, "no backward made a gradient of %s", params->items[i]->spec.name);
+}
+
 StepResult engine_gradients(Engine *e, Batch batch, double loss_scale) {
     load_batch(e, &batch, true, loss_scale);
-    params_zero_grads(&e->params, e->device);
+    params_begin_grads(&e->params);
     pipeline_train(e->pipeline, e->microbatches, &e->reducer);
+    check_grads(&e->params);
     double start = clock_s();
     grad_reducer_finish(&e->reducer);
     trace_phase("finish gradients", start);
