@@ -88,7 +88,17 @@ __attribute__((target("avx2"))) static void reduce_avx2(void *out, const char *c
     reduce_all(out, parts, num_parts, count, dtype, op);
 }
 
-static Reduce *best_reduce(void) { return __builtin_cpu_supports("avx2") ? reduce_avx2 : reduce_baseline; }
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) static void
+reduce_avx512(void *out, const char *const *parts, int num_parts, size_t count, DType dtype, ReduceOp op) {
+    reduce_all(out, parts, num_parts, count, dtype, op);
+}
+
+static Reduce *best_reduce(void) {
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return reduce_avx512;
+    return __builtin_cpu_supports("avx2") ? reduce_avx2 : reduce_baseline;
+}
 #else
 static Reduce *best_reduce(void) { return reduce_baseline; }
 #endif
