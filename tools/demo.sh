@@ -15,12 +15,12 @@ demo_options=(
     --data-path "$demo_folder/text" --split "100,0,0" --eval-iters 0
     --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128
     --attention-dropout 0 --hidden-dropout 0
-    --micro-batch-size 2 --global-batch-size 16 --train-iters 250
+    --micro-batch-size 4 --global-batch-size 16 --train-iters 250
     --lr 2e-3 --min-lr 2e-4 --lr-decay-style cosine --lr-warmup-iters 10 --weight-decay 0.1 --adam-beta2 0.95
     --seed 1234
 )
 first_grid=(--tp 2 --pp 2)
-main_grid=(--ranks 8 --tp 2 --pp 2 --vp 2 --schedule interleaved)
+main_grid=(--ranks 8 --tp 2 --pp 2 --vp 2 --schedule interleaved --sequence-parallel --use-distributed-optimizer)
 saving=(--save "$demo_folder/checkpoints" --load "$demo_folder/checkpoints" --save-interval "$save_interval"
     --keep-last 3 --async-save)
 
@@ -107,6 +107,7 @@ demo_until_death() {
     kill -9 "$victim"
     wait $launcher || true
     grep -E 'iteration +(1|[0-9]*0)/|saved' "$log" | cut -c 1-100 | tail -n 6
+    steps_on_4_ranks=$(wc -l <"$demo_folder/metrics.jsonl")
     say "Killed process $victim (rank 1). The job has ended; the newest whole checkpoint is $(newest_checkpoint)."
 }
 
@@ -119,7 +120,8 @@ demo_go_on() {
     local numbers
     numbers=$(fastest_numbers)
     say "" "Going on from there for about $demo_minutes minute on another grid: 8 ranks, threads of one process," \
-        "tensor 2 x pipeline 2 (2 chunks each, interleaved) x data 2${numbers:+, and in bf16, which this CPU multiplies}."
+        "tensor 2 x pipeline 2 (2 chunks each, interleaved) x data 2, with sequence parallelism and the distributed" \
+        "optimizer${numbers:+, and in bf16, which this CPU multiplies}."
     "$demo_folder/train.sh" "${main_grid[@]}" ${numbers:+"$numbers"} "${saving[@]}" --metrics "$demo_folder/metrics.jsonl" \
         --exit-duration-in-mins "$demo_minutes" | tee "$demo_folder/log.txt" ||
         die $? "training did not come to its end; the reason is above"
@@ -186,14 +188,16 @@ demo_summary() {
     ((EUID)) || mpi_options+=" --allow-run-as-root"
     say "" "What happened"
     paste <(metric lm_loss "$demo_folder/metrics.jsonl") <(metric tokens_per_s "$demo_folder/metrics.jsonl") |
-        awk '
+        awk -v before="$steps_on_4_ranks" '
         NR == 1 { first = $1 }
-        { loss[NR] = $1; seconds_per_token += 1 / $2 }
+        { loss[NR] = $1; time[NR > before] += 1 / $2 } # of a token: all steps have as many
         END {
             n = NR < 10 ? NR : 10
             for (i = NR - n + 1; i <= NR; i++) mean += loss[i] / n
             printf "  loss: %.4f at the first of %d steps, %.4f over the last %d\n", first, NR, mean, n
-            printf "  speed: %.0f tokens/s\n", NR / seconds_per_token
+            printf "  speed: %.0f tokens/s on 4 ranks", before / time[0]
+            if (time[1]) printf ", %.0f on 8", (NR - before) / time[1]
+            printf "\n"
         }'
     sed -n -E '/^(pipeline bubble|waiting for other stages): /s/^/  /p' "$demo_folder/log.txt"
     cat <<END
