@@ -225,12 +225,16 @@ static inline void store_terms(float *row, int64_t at, Floats x) {
 }
 
 static float greatest_lane(Floats x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)x);
+#else
     float greatest[LANES];
     memcpy(greatest, &x, sizeof x);
     for (int half = LANES / 2; half > 0; half /= 2)
         for (int lane = 0; lane < half; lane++)
             if (greatest[lane + half] > greatest[lane]) greatest[lane] = greatest[lane + half];
     return greatest[0];
+#endif
 }
 
 // Makes room for scores far above those before: what was added up under the old maximum shrinks.
@@ -354,8 +358,7 @@ static void open_rows(Head *head, Blocks at) {
 
 // Neighbours along the queries as one vector of terms.
 static inline Floats pair_rows(Floats first, Floats second) {
-    Words low = __builtin_convertvector(nearest_bf16(first), Words);
-    return (Floats)(low | __builtin_convertvector(nearest_bf16(second), Words) << 16);
+    return (Floats)(words_of(nearest_bf16(first)) | words_of(nearest_bf16(second)) << 16);
 }
 
 static Floats kept_probabilities(const Head *head, Blocks at, int64_t row, int64_t key) {

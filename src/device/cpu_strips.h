@@ -203,7 +203,7 @@ static inline void pack_transposed(Term *to, int64_t width, const Element *x, in
 // Neighbours along a column as one vector of terms; `second` may be absent.
 static inline Floats load_pairs(const Element *first, const Element *second, int64_t left) {
     Halves low = load_halves(first, left), high = second ? load_halves(second, left) : (Halves){0};
-    return (Floats)(__builtin_convertvector(low, Words) | __builtin_convertvector(high, Words) << 16);
+    return (Floats)(words_of(low) | words_of(high) << 16);
 }
 
 // The next LANES terms along columns of x, of which only `rows` and `left` elements may exist.

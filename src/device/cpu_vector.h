@@ -79,13 +79,15 @@ static inline void store(float *to, int64_t left, Floats x) {
 // ---- element types: rounded as base/half.h does -----------------------------------------------------------
 
 // Not left to the compiler where there are 16 lanes: gcc would convert them in halves.
-static inline Floats widen_bf16(Halves h) {
+static inline Words words_of(Halves h) {
 #if defined(__AVX512F__)
-    return (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
+    return (Words)_mm512_cvtepu16_epi32((__m256i)h);
 #else
-    return (Floats)(__builtin_convertvector(h, Words) << 16);
+    return __builtin_convertvector(h, Words);
 #endif
 }
+
+static inline Floats widen_bf16(Halves h) { return (Floats)(words_of(h) << 16); }
 
 static inline Halves high_halves(Words x) {
 #if defined(__AVX512F__)
@@ -199,12 +201,17 @@ static inline Floats square_root(Floats x) {
 // The larger; a NaN in either argument wins.
 static inline Floats larger(Floats a, Floats b) { return choose((a >= b) | (a != a), a, b); }
 
+// By halves, in vectors of any width.
 static inline float sum_lanes(Floats x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)x);
+#else
     float sum[LANES];
     memcpy(sum, &x, sizeof x);
     for (int half = LANES / 2; half > 0; half /= 2)
         for (int lane = 0; lane < half; lane++) sum[lane] += sum[lane + half];
     return sum[0];
+#endif
 }
 
 static inline float dot(const Element *a, const Element *b, int64_t count) {
