@@ -6,6 +6,7 @@
 # no bit: pipeline stages, schedule, transport, sharding, asynchronous saves.
 # Usage: kill_runs.sh PATH/trireme [TRIALS [SEED]]
 set -uo pipefail
+export LC_ALL=C
 # shellcheck source=tests/script.sh
 source "${BASH_SOURCE%/*}/script.sh" "$1"
 trials=${2:-12}
@@ -41,7 +42,10 @@ metrics() {
         -e 's/^\{"iteration": ([0-9]+),.*"validation_loss": ([^,}]*)\}$/\1 validation \2/p' "$1" | sort -u
 }
 
+begin_s=$EPOCHREALTIME
 train reference --train-iters "$iterations" --tp 2 --ranks 4 --eval-interval 7 --eval-iters 2
+# About what a run takes that saves too: kills come at any of its moments, on machines of any speed.
+seconds=$(awk -v begin="$begin_s" -v end="$EPOCHREALTIME" 'BEGIN { print 1.6 * (end - begin) }')
 metrics reference.jsonl >reference.txt
 [[ $(wc -l <reference.txt) -ge $iterations ]] || complain "the reference run has $(wc -l <reference.txt) lines"
 
@@ -77,7 +81,6 @@ end_launcher() { # PID
     kill -9 "$1"
 }
 
-seconds=0.7
 kills=0 saved=0 torn=0 fell_back=0
 for trial in $(seq "$trials"); do
     rm -rf save trial.jsonl
