@@ -146,6 +146,13 @@ for options in "" "--threads 2" "--threads 2 --ranks 2 --pp 2"; do
         complain "memory $options is not for $threads: $(head -1 memory.log)"
 done
 
+# Opening a run takes less than its steps do, though it holds the largest parameter's initial values a second time.
+train opening "${no_evaluation[@]}" --train-iters 1 --num-layers 12 --hidden-size 320 --num-attention-heads 5 \
+    --make-vocab-size-divisible-by 50000 --global-batch-size 1 --bf16
+resident=$(sed -nE 's/^peak resident memory of all ranks: ([0-9]+).* predicted: ([0-9]+).*/\1 \2/p' opening.log)
+awk '{ if (NF != 2 || $1 > $2 + 64) exit 1 }' <<<"$resident" ||
+    complain "resident and predicted memory: $resident MiB"
+
 # ---- masked losses ---------------------------------------------------------------------------------------
 train masked "${no_evaluation[@]}" --train-iters 5 --eod-mask-loss
 train unmasked "${no_evaluation[@]}" --train-iters 5
