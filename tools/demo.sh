@@ -15,7 +15,7 @@ demo_options=(
     --data-path "$demo_folder/text" --split "100,0,0" --eval-iters 0
     --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128
     --attention-dropout 0 --hidden-dropout 0
-    --micro-batch-size 4 --global-batch-size 16 --train-iters 250
+    --micro-batch-size 4 --global-batch-size 32 --train-iters 250
     --lr 2e-3 --min-lr 2e-4 --lr-decay-style cosine --lr-warmup-iters 10 --weight-decay 0.1 --adam-beta2 0.95
     --seed 1234
 )
