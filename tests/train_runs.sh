@@ -146,10 +146,11 @@ for options in "" "--threads 2" "--threads 2 --ranks 2 --pp 2"; do
         complain "memory $options is not for $threads: $(head -1 memory.log)"
 done
 
-# Opening a run takes less than its steps do, though it holds the largest parameter's initial values a second time.
-train opening "${no_evaluation[@]}" --train-iters 1 --num-layers 12 --hidden-size 320 --num-attention-heads 5 \
-    --make-vocab-size-divisible-by 50000 --global-batch-size 1 --bf16
-resident=$(sed -nE 's/^peak resident memory of all ranks: ([0-9]+).* predicted: ([0-9]+).*/\1 \2/p' opening.log)
+# Opening a run takes less than its steps do, though the largest parameter's initial values lie beside it.
+train opening "${no_evaluation[@]}" --train-iters 1 --num-layers 12 --hidden-size 320 \
+    --num-attention-heads 5 --make-vocab-size-divisible-by 50000 --global-batch-size 1 --bf16 --threads 1
+resident='s/^peak resident memory of all ranks: ([0-9]+).* predicted: ([0-9]+).*/\1 \2/p'
+resident=$(sed -nE "$resident" opening.log)
 awk '{ if (NF != 2 || $1 > $2 + 64) exit 1 }' <<<"$resident" ||
     complain "resident and predicted memory: $resident MiB"
 

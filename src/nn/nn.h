@@ -139,6 +139,7 @@ Status params_fill(const Params *params, Device *device, int tp_size, FillParam 
 // model on any grid. `tp_rank` is the coordinate of this rank.
 Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank,
                    WriteMain *write_main, void *self);
+// Also what lies between parameters, which is reduced with them: once before the first step.
 void params_zero_grads(const Params *params, Device *device);
 // Begins a step: every gradient is written by its first contribution and need not be zeroed. What lies between
 // parameters stays as it is.

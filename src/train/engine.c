@@ -23,8 +23,8 @@ struct Engine {
     Tensor tokens, labels, mask, losses; // [m, T]
     Microbatch *microbatches;
     float *host_losses;
-    bool first, last; // this rank holds the first, the last stage
-    bool grads_unset; // no step has written to them yet; they take no memory before, while values are read
+    bool first, last;  // this rank holds the first, the last stage
+    bool grads_zeroed; // by the first step: before it they take no memory beside initial values on the host
     // Of a recorded step; NULL: nobody listens.
     const StepListener *listener;
     Stage stage; // the model's
@@ -338,7 +338,6 @@ static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, cons
     TRY(comm_agree(world, open_share(e, spec, world, memory)));
     Rank *rank = rank_current();
     rank->tp = e->context.place.tp, rank->dp = e->context.place.dp, rank->pp = e->context.place.pp;
-    e->grads_unset = true;
     return comm_agree(world, params_init(&e->params, e->device, spec->shape.seed, spec->grid.tp,
                                          e->context.place.tp, optimizer_write_main, &e->optimizer));
 }
@@ -453,8 +452,8 @@ static void check_grads(const Params *params) {
 
 StepResult engine_gradients(Engine *e, Batch batch, double loss_scale) {
     load_batch(e, &batch, true, loss_scale);
-    if (e->grads_unset) params_zero_grads(&e->params, e->device); // and what lies between them, for good
-    e->grads_unset = false;
+    if (!e->grads_zeroed) params_zero_grads(&e->params, e->device);
+    e->grads_zeroed = true;
     params_begin_grads(&e->params);
     pipeline_train(e->pipeline, e->microbatches, &e->reducer);
     check_grads(&e->params);
