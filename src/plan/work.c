@@ -43,10 +43,6 @@ void work_free(Work *work) {
 
 // ---- listening ----------------------------------------------------------------------------------
 
-// The first microbatch writes gradients that all others add to: of two the second stands for all.
-enum { RECORDED_MICROBATCH = 1, RECORDED_MICROBATCHES };
-static bool is_on_record(const Instr *at) { return at && at->microbatch == RECORDED_MICROBATCH; }
-
 static void note(Recorder *r, const Instr *at, WorkItem item) {
     bool is_forward = at->op == OP_FORWARD && !r->past_loss;
     WorkList *lists = is_forward ? r->work->forward : r->work->backward;
@@ -115,7 +111,7 @@ WorkItem work_item(DeviceOp op, const void *args, OpCount one, bool unfused) {
 
 static void on_operation(void *self, const Instr *at, DeviceOp op, const void *args, OpCount one) {
     Recorder *r = self;
-    if (!is_on_record(at)) return;
+    if (!at) return;
     note(r, at, work_item(op, args, one, r->unfused));
     if (op == OP_LOSS_FINISH) r->past_loss = true;
 }
@@ -134,7 +130,7 @@ static double whole_bytes(const Comm *group, CommOp op, size_t bytes) {
 }
 
 static void on_call(void *self, const Instr *at, const Comm *group, CommOp op, DType dtype, size_t bytes) {
-    if (!is_on_record(at) || comm_size(group) == 1) return;
+    if (!at || comm_size(group) == 1) return;
     note(self, at,
          (WorkItem){.kind = WORK_COLLECTIVE,
                     .op = (uint8_t)op,
@@ -186,6 +182,7 @@ static ModelShape shape_of(const ModelShape *model, const Candidate *c) {
     return shape;
 }
 
+// All recorded microbatches ask for the same: one is enough.
 static EngineSpec spec_of(const ModelShape *model, const Candidate *c) {
     return (EngineSpec){.grid = {.tp = c->grid.tp, .dp = 1, .pp = NUM_PARTS},
                         .shape = shape_of(model, c),
@@ -198,7 +195,7 @@ static EngineSpec spec_of(const ModelShape *model, const Candidate *c) {
                         .split = {.layers = 1, .counts = layers_of_stage},
                         .schedule = "1f1b",
                         .num_chunks = 1,
-                        .num_microbatches = RECORDED_MICROBATCHES,
+                        .num_microbatches = 1,
                         .adam = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8},
                         .bucket_elements = INT64_MAX / 2,
                         .device = "reference",

@@ -454,7 +454,7 @@ StepResult engine_gradients(Engine *e, Batch batch, double loss_scale) {
     load_batch(e, &batch, true, loss_scale);
     if (!e->grads_zeroed) params_zero_grads(&e->params, e->device);
     e->grads_zeroed = true;
-    params_begin_grads(&e->params);
+    if (!e->listener) params_begin_grads(&e->params);
     pipeline_train(e->pipeline, e->microbatches, &e->reducer);
     check_grads(&e->params);
     double start = clock_s();

@@ -63,7 +63,8 @@ typedef struct {
     void (*call)(void *self, const Instr *at, const Comm *group, CommOp op, DType dtype, size_t bytes);
 } StepListener;
 // Runs a step as one rank like engine_measure, and tells each operation of the device and each call of a
-// group, in the order in which the rank makes them.
+// group, in the order in which the rank makes them. Each microbatch adds to gradients, as all but the first of a
+// step do, which writes them.
 Status engine_record(const EngineSpec *spec, int rank, const StepListener *listener);
 
 // Measures, then takes the memory and initialises the model.   Collective over the world, which is
