@@ -3,12 +3,14 @@
 # ends with the right exit code, a message that names the cause, and nothing left running.
 # Usage: bad_runs.sh PATH/trireme
 set -uo pipefail
-trireme=$1
+trireme=$(realpath "$1")
+# shellcheck source=tools/mpi.sh
+source "${BASH_SOURCE%/*}/../tools/mpi.sh"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export TMPDIR=$folder # a session folder that is not shared: see mpirun.sh
 cd "$folder" || exit 1
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 cases=0 # each has a file of its own for what it prints
 
 complain() { echo "$*" | tee -a "$folder/complaints"; }
@@ -79,7 +81,7 @@ expect_ended() {
 end_by_signal() {
     local signal
     for signal in INT TERM; do
-        start mpirun --oversubscribe -n 4 "${long[@]}" --tp 2 --pp 2
+        start mpirun -n 4 "${long[@]}" --tp 2 --pp 2
         until_true is_training
         kill -"$signal" "$pid"
         expect_ended any "iteration        1/"
@@ -90,9 +92,9 @@ end_by_signal() {
 lose_a_rank() {
     local signal
     for signal in KILL STOP; do
-        start mpirun --oversubscribe -n 4 "${long[@]}" --tp 2 --pp 2 --distributed-timeout-minutes 0.1
+        start mpirun -n 4 "${long[@]}" --tp 2 --pp 2 --distributed-timeout-minutes 0.1
         until_true is_training
-        kill -"$signal" "$(pgrep -P "$pid" -x trireme | sed -n 3p)"
+        kill -"$signal" "$(pid_of_rank "$pid" 2)"
         if [[ $signal == KILL ]]; then expect_ended any "signal 9"; else expect_ended any "has waited"; fi
     done
 }
@@ -107,7 +109,7 @@ done
 # ---- good runs -------------------------------------------------------------------------------------------
 expect 0 "trained 3 iterations" "${run[@]}"
 expect 0 "trained 3 iterations" "${run[@]}" --ranks 8 --tp 2 --pp 2 --vp 2
-expect 0 "trained 3 iterations" mpirun --oversubscribe -n 4 "${run[@]}" --tp 2 --pp 2
+expect 0 "trained 3 iterations" mpirun -n 4 "${run[@]}" --tp 2 --pp 2
 expect 0 "trireme" "$trireme" --version
 
 # ---- files -----------------------------------------------------------------------------------------------
@@ -146,19 +148,19 @@ expect 65 "vocabulary" "${damaged[@]}"
 expect_one_error
 expect 65 "vocabulary" "${damaged[@]}" --ranks 4 --tp 2 --pp 2
 expect_one_error
-expect 65 "vocabulary" mpirun --oversubscribe -n 4 "${damaged[@]}" --tp 2
+expect 65 "vocabulary" mpirun -n 4 "${damaged[@]}" --tp 2
 expect_one_error
 printf 'lr: 1e-3\nnum-layres: 4\n' >typo.yaml
 expect 78 "typo.yaml:2" "${run[@]}" --config typo.yaml
 expect 64 "--num-layers" "${run[@]}" --num-layer 4
 expect 78 "--ranks" "${run[@]}" --ranks 3 --tp 2
-expect 78 "world size (3) is not divisible" mpirun --oversubscribe -n 3 "${run[@]}" --tp 2
+expect 78 "world size (3) is not divisible" mpirun -n 3 "${run[@]}" --tp 2
 expect_one_error
 
 # ---- blends, synthetic data, index files -----------------------------------------------------------------
 rest=("$trireme" train --eval-iters 0 "${model[@]}" --train-iters 3)
 expect 0 "trained 3 iterations" "${rest[@]}" --mock-data --vocab-size 300
-expect 0 "trained 3 iterations" mpirun --oversubscribe -n 4 "${rest[@]}" --data-path .3 corpus .7 many \
+expect 0 "trained 3 iterations" mpirun -n 4 "${rest[@]}" --data-path .3 corpus .7 many \
     --split 1 --pp 2 --data-cache-path cache
 index=$(compgen -G "cache/*GPTDataset-train-sample_index.npy" | head -1)
 [[ -n $index ]] || complain "no index files: $(ls cache)"
@@ -202,7 +204,7 @@ expect 78 "differs from the tokenizer's 400" "${memory[@]}" --vocab-size 401 --t
 
 # ---- traces ----------------------------------------------------------------------------------------------
 expect 73 "--trace nowhere/t.json: cannot create" "${run[@]}" --trace nowhere/t.json
-expect 73 "--trace nowhere/t.json: cannot create" mpirun --oversubscribe -n 2 "${run[@]}" \
+expect 73 "--trace nowhere/t.json: cannot create" mpirun -n 2 "${run[@]}" \
     --trace nowhere/t.json
 expect_one_error
 expect 73 "not a regular file" "${run[@]}" --trace /dev/full

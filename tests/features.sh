@@ -67,7 +67,7 @@ for i in 0 1; do
     expect_bits "$name" "$name full" "${options[@]}" --ranks 8 --pp 2 --schedule zb-v \
         --recompute-granularity full --recompute-method uniform
     expect_bits "$name" "$name config" --config "$i.yaml"
-    launcher=(mpirun --oversubscribe --bind-to none -n 8)
+    launcher=(mpirun -n 8)
     expect_bits "$name" "$name mpi" "${options[@]}" --pp 2 --recompute-activations --trace "mpi $i.json"
     launcher=()
 done

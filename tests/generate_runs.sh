@@ -50,7 +50,7 @@ for grid in "${grids[@]}"; do
     expect_out "uncached$t$p" greedy
     expect_out "drawn$t$p" drawn
 done
-launcher=(mpirun --oversubscribe -n 2)
+launcher=(mpirun -n 2)
 run generate mpi "${from[@]}" --temperature 0 --tp 2
 expect_out mpi greedy
 # Under a launcher only one process has a standard input.
@@ -139,7 +139,7 @@ for grid in "${grids[@]}"; do
         --ranks $((t * p)) --threads 1 <requests.jsonl
     close_answers "asked$t$p.out" alone.jsonl
 done
-launcher=(mpirun --oversubscribe -n 2)
+launcher=(mpirun -n 2)
 run evaluate asked_mpi --load saved --requests requests.jsonl --tp 2
 close_answers asked_mpi.out alone.jsonl
 launcher=()

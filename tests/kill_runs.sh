@@ -29,7 +29,7 @@ choose() {
     local words
     read -ra words <<<"${ways[RANDOM % ${#ways[@]}]}"
     if [[ ${words[0]} == mpi ]]; then
-        command=(mpirun --oversubscribe -n "${words[1]}" "$trireme" train "${words[@]:2}")
+        command=(mpirun -n "${words[1]}" "$trireme" train "${words[@]:2}")
     else
         command=("$trireme" train "${words[@]:1}")
     fi
@@ -50,7 +50,7 @@ metrics reference.jsonl >reference.txt
 [[ $(wc -l <reference.txt) -ge $iterations ]] || complain "the reference run has $(wc -l <reference.txt) lines"
 
 pids_of() { # PID: of the program's processes under it, or itself
-    if [[ ${command[0]} == mpirun ]]; then pgrep -P "$1" -x trireme; else echo "$1"; fi
+    if [[ ${command[0]} == mpirun ]]; then ranks_below "$1" | cut -d " " -f 2; else echo "$1"; fi
 }
 
 # Starts $command and kills it after a random time; false when it was over before.

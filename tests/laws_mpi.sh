@@ -9,13 +9,15 @@ least=38 # the 17 grids and 21 of at least 210 combinations
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export TMPDIR=$folder # a session folder that is not shared: see mpirun.sh
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+# shellcheck source=tools/mpi.sh
+source "${BASH_SOURCE%/*}/../tools/mpi.sh"
 
 compared=0
 for ranks in 1 2 4 8; do for checked in 0 1; do
     "$covering" worker threads "$ranks" "$checked" >"$folder/threads"
     [[ -s $folder/threads ]] || continue
-    mpirun --oversubscribe --bind-to none -n "$ranks" \
+    mpirun -n "$ranks" \
         "$covering" worker mpi "$ranks" "$checked" >"$folder/mpi"
     if ! diff "$folder/threads" "$folder/mpi"; then
         echo "threads (<) and MPI (>) differ: $ranks ranks, checks $checked"

@@ -6,4 +6,6 @@ set -uo pipefail
 TMPDIR=$(mktemp -d)
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
-mpirun --oversubscribe --bind-to none -n "$@"
+# shellcheck source=tools/mpi.sh
+source "${BASH_SOURCE%/*}/../tools/mpi.sh"
+mpirun -n "$@"

@@ -1,12 +1,14 @@
 # shellcheck shell=bash
 # What the scripts that drive `trireme train` share. Sourced with the program's path; works in a folder of its
 # own, which goes at the end, and makes a small data set there.
-trireme=$1
+trireme=$(realpath "$1")
+# shellcheck source=tools/mpi.sh
+source "${BASH_SOURCE%/*}/../tools/mpi.sh"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 export TMPDIR=$folder # a session folder that is not shared: see mpirun.sh
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 failures=0
 
 complain() {

@@ -248,9 +248,7 @@ static void become_mpirun(const char *transport, const char *ranks, bool check) 
     setenv("TRIREME_TEST_TRANSPORT", transport, 1);
     if (check) setenv("TRIREME_TEST_CHECK", "1", 1);
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1); // Open MPI's
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    execlp("mpirun", "mpirun", "-n", ranks, "--oversubscribe", self, NULL);
+    execl(TEST_FOLDER "/mpirun.sh", "mpirun.sh", ranks, self, NULL);
     _exit(127);
 }
 
@@ -260,7 +258,6 @@ static void under_mpirun(void) {
         bool check;
     } runs[] = {{"mpi", "3", true}, {"mpi-messages", "3", false}, {"mpi", "2", false}, {"mpi", "4", false}};
     size_t count = harness_short() ? 3 : sizeof runs / sizeof *runs;
-    setenv("TMPDIR", harness_folder(), 1); // a session folder that is not shared: see mpirun.sh
     for (size_t i = 0; mpi_runs && i < count; i++) {
         pid_t child = fork();
         if (child == 0) become_mpirun(runs[i].transport, runs[i].ranks, runs[i].check);

@@ -226,14 +226,6 @@ typedef struct {
     char said[20000];
 } Outcome;
 
-// For mpirun's session, which side by side must not be shared: see mpirun.sh.
-static void set_own_folder(const char *said) {
-    char folder[600];
-    snprintf(folder, sizeof folder, "%s.mpi", said);
-    if (mkdir(folder, 0700) != 0 && errno != EEXIST) _exit(125);
-    setenv("TMPDIR", folder, 1);
-}
-
 static void become_case(const char *name, const char *transport, const char *said) {
     int file = open(said, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(file, STDOUT_FILENO);
@@ -243,14 +235,12 @@ static void become_case(const char *name, const char *transport, const char *sai
     snprintf(pids, sizeof pids, "%s/%s", harness_folder(), name);
     setenv("TRIREME_TEST_PIDS", pids, 1);
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1); // jobs that are ended do not clean up
-    set_own_folder(said);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
+    setenv("PRTE_MCA_odls_base_sigkill_timeout", "0", 1);
     if (!strcmp(transport, "threads"))
         execl(self, self, "--case", name, transport, "3", NULL);
     else
-        execlp("mpirun", "mpirun", "--mca", "odls_base_sigkill_timeout", "0", "-n", "3", "--oversubscribe",
-               self, "--case", name, transport, "0", NULL);
+        execl(TEST_FOLDER "/mpirun.sh", "mpirun.sh", "3", self, "--case", name, transport, "0", NULL);
     _exit(127);
 }
 

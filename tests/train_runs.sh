@@ -42,7 +42,7 @@ lines=$(grep -cE "$line" threads.log)
     complain "$lines lines of the log have Megatron-LM's form, not those of iterations 1, 10, 20"
 
 # ---- the same run otherwise started ----------------------------------------------------------------------
-launcher=(mpirun --oversubscribe -n 4)
+launcher=(mpirun -n 4)
 train mpi "${no_evaluation[@]}" --train-iters 20 --tp 2 --pp 2
 launcher=()
 for key in lm_loss grad_norm learning_rate; do expect_same "$key" threads mpi; done

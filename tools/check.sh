@@ -8,12 +8,6 @@ threaded_tests='^test_(base_trace|comm|parallel_(pipeline|grads)|data_preprocess
 # that other tests take, and what differs from comm_laws_*_3 in the number of processes alone.
 unsanitized_tests='_(mpi|long|2|4|8)$|^test_train_laws$'
 
-# Open MPI as root, in containers, and with more ranks than cores.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-# Tests run side by side: a rank that waits gives up its core.
-export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
-
 stage() { quietly "$@" || die 1 "stopped at: $1"; }
 
 lint() {
@@ -37,7 +31,7 @@ run_checks() {
     (require_packages "to compare with Python's libraries" "${ecosystem_packages[@]}") ||
         say "  that comparison will be left out"
     lint
-    configure_and_build build/gcc "warnings are errors: gcc" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON \
+    configure_and_build build/gcc "warnings are errors: gcc" all -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON \
         -DCMAKE_BUILD_TYPE=Release -DTRIREME_TEST_FLAGS=-O1
     sanitized address,undefined build/asan all -E "$unsanitized_tests"
     sanitized thread build/tsan "$(threaded_programs)" -R "$threaded_tests"
