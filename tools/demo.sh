@@ -8,6 +8,7 @@ demo_vocabulary=4096
 demo_minutes=1
 steps_before_death=30
 save_interval=10
+patience_s=120 # without a new step
 compared_steps=10
 
 # The model and its training, the same on every grid: 4 layers of width 256, 4.2 million parameters.
@@ -85,29 +86,42 @@ demo_run() {
 
 newest_checkpoint() { find "$demo_folder/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null | sort | tail -n 1; }
 
-# Four processes train until one of them is killed, as machines are: without a warning.
+steps_made() { wc -l 2>/dev/null <"$demo_folder/metrics.jsonl" || echo 0; }
+
+# wait_for_checkpoint LAUNCHER STEP LOG: until one of STEP or later is there, however slow the machine is.
+wait_for_checkpoint() {
+    local name steps seen=-1 changed=$SECONDS
+    name=$(printf '%s/checkpoints/step-%08d' "$demo_folder" "$2")
+    until [[ ! $(newest_checkpoint) < $name ]]; do
+        kill -0 "$1" 2>/dev/null || die 70 "training ended by itself:" "$(tail -n 5 "$3")"
+        steps=$(steps_made)
+        ((steps == seen)) || { seen=$steps changed=$SECONDS; }
+        ((SECONDS - changed < patience_s)) ||
+            die 70 "training has made no step for $patience_s seconds, after $steps steps; see $3"
+        sleep 0.2
+    done
+}
+
+# Four processes train until one of them is killed, as machines are: without a warning. However the demo ends,
+# none of them stays.
 demo_until_death() {
-    local mpi=(mpirun --oversubscribe -n 4) log=$demo_folder/killed.log ranks victim deadline
-    ((EUID)) || mpi+=(--allow-run-as-root)
+    local log=$demo_folder/killed.log victim launcher
     rm -rf "$demo_folder/checkpoints" "$demo_folder/metrics.jsonl"
     say "" "Training on 4 ranks, MPI processes: tensor 2 x pipeline 2. Every $save_interval steps a checkpoint is written" \
         "while training goes on. After step $steps_before_death one rank is killed with kill -9."
-    "${mpi[@]}" "$demo_folder/train.sh" "${first_grid[@]}" "${saving[@]}" --plain \
+    mpirun -n 4 "$demo_folder/train.sh" "${first_grid[@]}" "${saving[@]}" --plain \
         --metrics "$demo_folder/metrics.jsonl" >"$log" 2>&1 &
-    local launcher=$!
-    deadline=$((SECONDS + 120))
-    until [[ $(newest_checkpoint) > $(printf '%s/checkpoints/step-%08d' "$demo_folder" $((steps_before_death - 1))) ]]; do
-        kill -0 $launcher 2>/dev/null || die 70 "training ended by itself:" "$(tail -n 5 "$log")"
-        ((SECONDS < deadline)) || { kill $launcher; die 70 "training is too slow here; see $log"; }
-        sleep 0.2
-    done
-    mapfile -t ranks < <(pgrep -P $launcher -x trireme)
-    [[ ${#ranks[@]} -gt 1 ]] || die 70 "the ranks of the job were not found; see $log"
-    victim=${ranks[1]}
+    launcher=$!
+    # shellcheck disable=SC2064 # this job's number, now
+    trap "kill $launcher 2>/dev/null" EXIT
+    wait_for_checkpoint "$launcher" "$steps_before_death" "$log"
+    victim=$(pid_of_rank "$launcher" 1)
+    [[ -n $victim ]] || die 70 "rank 1 of the job was not found; see $log"
     kill -9 "$victim"
-    wait $launcher || true
+    wait "$launcher" || true
+    trap - EXIT
     grep -E 'iteration +(1|[0-9]*0)/|saved' "$log" | cut -c 1-100 | tail -n 6
-    steps_on_4_ranks=$(wc -l <"$demo_folder/metrics.jsonl")
+    steps_on_4_ranks=$(steps_made)
     say "Killed process $victim (rank 1). The job has ended; the newest whole checkpoint is $(newest_checkpoint)."
 }
 
@@ -184,8 +198,8 @@ demo_use() {
 demo_generate() { build/trireme generate --load "$1" --prompt "$2" "${@:3}" 2>"$demo_folder/generate.log"; }
 
 demo_summary() {
-    local mpi_options=--oversubscribe
-    ((EUID)) || mpi_options+=" --allow-run-as-root"
+    local mpi_options
+    mpi_options=$(mpirun_options)
     say "" "What happened"
     paste <(metric lm_loss "$demo_folder/metrics.jsonl") <(metric tokens_per_s "$demo_folder/metrics.jsonl") |
         awk -v before="$steps_on_4_ranks" '
@@ -213,7 +227,7 @@ Where things are, in $demo_folder/
 
 What to try next
   build/trireme schedule --pp 4 --vp 2 --microbatches 8    a pipeline schedule, drawn
-  mpirun $mpi_options -n 4 $demo_folder/train.sh --pp 4       the same training as four MPI processes
+  mpirun ${mpi_options:+$mpi_options }-n 4 $demo_folder/train.sh --pp 4       the same training as four MPI processes
   ./run demo ~/some/folder                                 your own text
 END
 }
