@@ -13,14 +13,19 @@ die() {
     exit "$status"
 }
 
-# quietly LABEL COMMAND...: one line with the time it took; the command's output only when it fails,
-# and then its status.
+# quietly LABEL COMMAND...: one line with how far it has come and then the time it took; the command's output only
+# when it fails, and then its status.
 quietly() {
-    local label=$1 log start=$SECONDS status=0
+    local label=$1 log start=$SECONDS status=0 progress
     shift
     log=$(mktemp)
     printf '  %-58s' "$label"
+    show_progress "$log" "$label" &
+    progress=$!
     "$@" >"$log" 2>&1 </dev/null || status=$?
+    kill $progress 2>/dev/null
+    wait $progress 2>/dev/null || true
+    [[ ! -t 1 ]] || printf '\r\033[K  %-58s' "$label"
     if ((status)); then
         printf 'failed after %d s\n' $((SECONDS - start))
         cat "$log" >&2
@@ -31,13 +36,24 @@ quietly() {
     return $status
 }
 
+# show_progress LOG LABEL: how far ninja or ctest has come ("[12/345]", "12/345"), by what it has printed last: on a
+# terminal always at the same place, elsewhere one after the other, every half minute. It ends with the script.
+show_progress() {
+    local pause=30 at
+    [[ ! -t 1 ]] || pause=1
+    while sleep $pause >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+        at=$(tail -c 2000 "$1" 2>/dev/null | grep -oE '^\[?[0-9]+/[0-9]+' | tail -n 1 | tr -d '[') || continue
+        if [[ -t 1 ]]; then printf '\r  %-58s%s' "$2" "$at"; else printf '%s ' "$at"; fi
+    done
+}
+
 cores() { nproc 2>/dev/null || echo 1; }
 
-# configure_and_build FOLDER LABEL CMAKE_OPTION...
+# configure_and_build FOLDER LABEL TARGETS CMAKE_OPTION...
 configure_and_build() {
     local folder=$1 label=$2
     shift 2
-    quietly "$label" configure_and_build_aloud "$folder" all "$@" ||
+    quietly "$label" configure_and_build_aloud "$folder" "$@" ||
         die 1 "$label failed; the compiler's output is above." \
             "After a change of compiler or machine: rm -rf $folder"
 }
