@@ -90,8 +90,9 @@ install_packages() {
         say "Installing them with apt-get takes root; sudo may ask for your password."
         sudo -v || die 77 "as root: apt-get install --no-install-recommends $*"
     fi
-    quietly "apt-get update" "${apt[@]}" update ||
+    [[ -n ${packages_are_listed:-} ]] || quietly "apt-get update" "${apt[@]}" update ||
         die 69 "apt-get update failed: is the network, or the mirror in /etc/apt, reachable?"
+    packages_are_listed=1
     quietly "apt-get install (a minute or two)" "${apt[@]}" install -y --no-install-recommends "$@" ||
         die 69 "installing failed; try by hand: apt-get install --no-install-recommends $*"
 }
