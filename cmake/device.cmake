@@ -4,12 +4,9 @@ add_layer(device trireme_layout ${DNNL_LIBRARY} OpenMP::OpenMP_C)
 target_include_directories(trireme_device PRIVATE ${DNNL_INCLUDE})
 
 # The layer's own copy of the kernels is F32 on the baseline of the architecture; each other combination is an object
-# library whose symbols end in the names of both. Kernels may fuse multiplications with additions; NaN and infinity stay.
-# Not the optimizer's: of a b + c d compilers fuse either product, here one and there the other, but a step has the same
-# bits wherever a shard begins and in every element type.
-set(fusing_kernels src/device/cpu_kernels.c src/device/cpu_matmul.c src/device/cpu_attention.c src/device/cpu_cached.c)
-set_source_files_properties(${fusing_kernels} PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
-set(kernel_sources ${fusing_kernels} src/device/cpu_optimizer.c)
+# library whose symbols end in the names of both.
+set(kernel_sources src/device/cpu_kernels.c src/device/cpu_matmul.c src/device/cpu_attention.c src/device/cpu_cached.c
+    src/device/cpu_optimizer.c)
 set(options_of_v3 -march=x86-64-v3)
 set(options_of_v4 -march=x86-64-v4)
 set(options_of_v4bf16 -march=x86-64-v4 -mavx512bf16)

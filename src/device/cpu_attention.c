@@ -237,6 +237,11 @@ static float greatest_lane(Floats x) {
 #endif
 }
 
+// exp(score - log), of scores that become units of log2 when they are multiplied by `unit`, as `log` is.
+static inline Floats exponential_of_scores(const float *scores, float unit, float log) {
+    return exponential_of_base_2(fused(load(scores, LANES), splat(unit), splat(-log)));
+}
+
 // Makes room for scores far above those before: what was added up under the old maximum shrinks.
 static void raise_maximum(Head *head, Blocks at, int64_t row, float max) {
     float before = head->maxima[row];
@@ -259,7 +264,7 @@ static void softmax_row(Head *head, Blocks at, int64_t row, int64_t taken) {
     const uint32_t *words = mask_of(head, 0, at.query + row, at.key, used);
     Floats sum = load(head->sum + row * LANES, LANES);
     for (int64_t key = 0; key < used; key += LANES) {
-        Floats e = exponential_of_base_2(load(scores + key, LANES) * unit - max);
+        Floats e = exponential_of_scores(scores + key, unit, max);
         sum += e;
         store_terms(scores, key, mask_keep(head->masks, words + key, e));
     }
@@ -284,10 +289,10 @@ static void keep_probabilities(const Head *head, Blocks at) {
     for (int64_t row = first_row(at); row < at.rows; row++) {
         int64_t query = at.query + row, seen = keys_seen(at, row);
         float unit = head->scale * LOG2_E, log = head->stats[query] * LOG2_E;
+        const float *scores = head->scores + row * KEYS;
         Element *to = head->probabilities + query * head->sequence + at.key;
         for (int64_t key = 0; key < seen; key += LANES)
-            store_e(to + key, seen - key,
-                    exponential_of_base_2(load(head->scores + row * KEYS + key, LANES) * unit - log));
+            store_e(to + key, seen - key, exponential_of_scores(scores + key, unit, log));
     }
 }
 
@@ -381,9 +386,9 @@ static void softmax_backward_rows(Head *head, Blocks at, int64_t row, int64_t ta
     for (int64_t key = 0; key < used; key += LANES) {
         Floats p[PAIR], d[PAIR];
         for (int i = 0; i < PAIR; i++) {
-            p[i] = head->probabilities ? kept_probabilities(head, at, row + i, key)
-                                       : exponential_of_base_2(load(scores + i * KEYS + key, LANES) * unit -
-                                                               head->maxima[row + i]);
+            p[i] = head->probabilities
+                       ? kept_probabilities(head, at, row + i, key)
+                       : exponential_of_scores(scores + i * KEYS + key, unit, head->maxima[row + i]);
             Floats dp = mask_keep(head->masks, words[i] + key, load(gradients + i * KEYS + key, LANES));
             d[i] = p[i] * (dp - head->deltas[row + i]);
             p[i] = mask_keep(head->masks, words[i] + key, p[i]);

@@ -85,7 +85,7 @@ static void attend(const Head *head, int64_t query, int64_t keys) {
         Floats sum = {0};
         const Element *value = head->values.data + c;
         for (int64_t key = 0; key < keys; key++, value += head->values.stride)
-            sum += head->scores[key] * load_e(value, head->size - c);
+            sum = fused(splat(head->scores[key]), load_e(value, head->size - c), sum);
         store_e(out + c, head->size - c, sum / total);
     }
 }

@@ -24,7 +24,9 @@ enum { SUMS = 4 };
 // gelu(u) = u * sigmoid(2 z) with z = 0.79788456 u (1 + 0.044715 u^2), since (1 + tanh z) / 2 = sigmoid(2 z):
 // exact to the last places in the negative tail too, where 1 + tanh cancels. With powers of 2, z in units of
 // ln 2 / 2, sigmoid = 2^x / (1 + 2^x), which is 1 long before x = 110.
-static inline Floats gelu_exponent(Floats u) { return u * (2.302208198f + 0.1029432396f * (u * u)); }
+static inline Floats gelu_exponent(Floats u) {
+    return u * fused(splat(0.1029432396f), u * u, splat(2.302208198f));
+}
 
 static inline Floats gelu(Floats u) {
     Floats x = gelu_exponent(u), e = exponential_of_base_2(choose(x > 110.0f, splat(110.0f), x));
@@ -37,8 +39,8 @@ static inline Floats gelu_slope(Floats u) {
     Ints negative = x < 0;
     Floats e = exponential_of_base_2(choose(negative, x, -x));
     Floats large = reciprocal(1.0f + e), small = e * large;
-    Floats slope_of_twice_z = 1.595769122f + 0.2140644488f * (u * u);
-    return choose(negative, small, large) + u * (small * large) * slope_of_twice_z;
+    Floats slope_of_twice_z = fused(splat(0.2140644488f), u * u, splat(1.595769122f));
+    return fused(u * (small * large), slope_of_twice_z, choose(negative, small, large));
 }
 
 static inline void gelu_at(const Element *x, const Element *bias, Element *y, int64_t c, int64_t left) {
@@ -113,7 +115,7 @@ static inline void swiglu_backward_at(const Element *dy, const Element *x, const
     Ints negative = g < 0;
     Floats e = exponential_of_base_2(choose(negative, g, -g) * LOG2_E);
     Floats large = reciprocal(1.0f + e), small = e * large, s = choose(negative, small, large);
-    store_e(dx + c, left, d * u * (s + g * (small * large)));
+    store_e(dx + c, left, d * u * fused(g, small * large, s));
     store_e(dx + cols + c, left, d * (g * s));
 }
 
@@ -266,7 +268,7 @@ static inline void norm_weight_at(const NormRows *n, int64_t count, int64_t c, i
     Floats gamma = {0}, beta = {0};
     for (int64_t r = 0; r < count; r++) {
         Floats g = load_e(n->dy + r * n->cols + c, left), x = load_e(n->x + r * n->cols + c, left);
-        gamma += g * ((x - n->mean[r]) * n->rstd[r]);
+        gamma = fused(g, (x - n->mean[r]) * n->rstd[r], gamma);
         beta += g;
     }
     store(n->dgamma + c, left, load(n->dgamma + c, left) + gamma);
@@ -307,24 +309,24 @@ static float mean_of(const Element *x, int64_t cols) {
     return sum_of(sum) / (float)cols;
 }
 
-static inline Floats square_at(const Element *x, int64_t left, float mean) {
+static inline Floats add_square_at(const Element *x, int64_t left, float mean, Floats sum) {
     Floats centred = load_e_padded(x, left, mean) - mean;
-    return centred * centred;
+    return fused(centred, centred, sum);
 }
 
 static float variance_of(const Element *x, int64_t cols, float mean) {
     Floats sum[SUMS] = {0};
     int64_t c = 0;
     for (; c + SUMS * LANES <= cols; c += SUMS * LANES)
-        for (int i = 0; i < SUMS; i++) sum[i] += square_at(x + c + i * LANES, LANES, mean);
-    for (; c < cols; c += LANES) sum[0] += square_at(x + c, cols - c, mean);
+        for (int i = 0; i < SUMS; i++) sum[i] = add_square_at(x + c + i * LANES, LANES, mean, sum[i]);
+    for (; c < cols; c += LANES) sum[0] = add_square_at(x + c, cols - c, mean, sum[0]);
     return sum_of(sum) / (float)cols;
 }
 
 static inline void norm_at(const Element *x, const Element *gamma, const Element *beta, Element *y,
                            float mean, float rstd, int64_t c, int64_t left) {
     Floats scale = load_e(gamma + c, left), offset = load_optional(beta, c, left);
-    store_e(y + c, left, (load_e(x + c, left) - mean) * rstd * scale + offset);
+    store_e(y + c, left, fused((load_e(x + c, left) - mean) * rstd, scale, offset));
 }
 
 static void norm_row(const NormForward *p, int64_t row) {
@@ -356,14 +358,14 @@ static inline void norm_sums_at(const NormGradient *n, int64_t c, int64_t left, 
                                 Floats *gn_sum) {
     Floats g = load_e(n->dy + c, left) * load_e(n->gamma + c, left);
     *g_sum += g;
-    *gn_sum += g * ((load_e(n->x + c, left) - n->mean) * n->rstd);
+    *gn_sum = fused(g, (load_e(n->x + c, left) - n->mean) * n->rstd, *gn_sum);
 }
 
 static inline void norm_gradient_at(const NormGradient *n, int64_t c, int64_t left) {
-    Floats g = load_e(n->dy + c, left) * load_e(n->gamma + c, left);
+    Floats centred_g = fused(load_e(n->dy + c, left), load_e(n->gamma + c, left), splat(-n->mean_g));
     Floats normal = (load_e(n->x + c, left) - n->mean) * n->rstd;
-    Floats change = n->rstd * (g - n->mean_g - normal * n->mean_gn);
-    store_e(n->dx + c, left, n->residual ? load_e(n->residual + c, left) + change : change);
+    Floats inner = fused(normal, splat(-n->mean_gn), centred_g), rstd = splat(n->rstd);
+    store_e(n->dx + c, left, n->residual ? fused(rstd, inner, load_e(n->residual + c, left)) : rstd * inner);
 }
 
 // With n = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - n mean(g n)), means over the row. RMS
@@ -402,8 +404,8 @@ static void rotate_head(Element *x, const float *cosines, const float *sines, in
     for (int64_t c = 0; c < half; c += LANES) {
         Floats cosine = load(cosines + c, half - c), sine = load(sines + c, half - c) * sign;
         Floats first = load_e(x + c, half - c), second = load_e(x + half + c, half - c);
-        store_e(x + c, half - c, first * cosine - second * sine);
-        store_e(x + half + c, half - c, second * cosine + first * sine);
+        store_e(x + c, half - c, fused(first, cosine, -(second * sine)));
+        store_e(x + half + c, half - c, fused(second, cosine, first * sine));
     }
 }
 

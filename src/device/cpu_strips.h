@@ -89,7 +89,7 @@ static inline Floats add_product(Floats sum, const Term *a, Floats b) {
     if (PAIR == 2)
         return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)b);
 #endif
-    return sum + *a * b;
+    return fused(splat(*a), b, sum);
 }
 
 // c [STRIP, vectors * LANES] = a b, or with `adds` c + a b.

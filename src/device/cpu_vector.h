@@ -27,6 +27,8 @@ enum { LANES = 4 };
 #define HIGH_PAIRS 1, 3
 #if defined(__SSE2__)
 #include <emmintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 #endif
 
@@ -193,6 +195,20 @@ static inline Floats choose(Ints condition, Floats yes, Floats no) {
     return (Floats)((condition & (Ints)yes) | (~condition & (Ints)no));
 }
 
+// a b + c, rounded once where the instruction set can, and twice where it cannot. No file leaves this choice to the
+// compiler (-ffp-contract=off): of a b + c d, or of a product that is used twice, each compiler makes another one.
+static inline Floats fused(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__ARM_FEATURE_FMA) && defined(__ARM_NEON)
+    return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
 static inline Floats square_root(Floats x) {
     for (int lane = 0; lane < LANES; lane++) x[lane] = sqrtf(x[lane]);
     return x;
@@ -216,7 +232,8 @@ static inline float sum_lanes(Floats x) {
 
 static inline float dot(const Element *a, const Element *b, int64_t count) {
     Floats sum = {0};
-    for (int64_t i = 0; i < count; i += LANES) sum += load_e(a + i, count - i) * load_e(b + i, count - i);
+    for (int64_t i = 0; i < count; i += LANES)
+        sum = fused(load_e(a + i, count - i), load_e(b + i, count - i), sum);
     return sum_lanes(sum);
 }
 
@@ -231,7 +248,7 @@ static inline float max_lanes(Floats x) {
 static inline Floats reciprocal(Floats x) {
 #if defined(__AVX512F__)
     Floats guess = (Floats)_mm512_rcp14_ps((__m512)x); // a step of Newton's doubles its 14 bits
-    return guess + guess * (1.0f - x * guess);
+    return fused(guess, fused(-x, guess, splat(1.0f)), guess);
 #else
     return 1.0f / x;
 #endif
@@ -258,11 +275,14 @@ static inline Floats scaled_by_power(Floats x, Floats shifted, Floats n) {
 // 3e-9.
 static inline Floats exponential(Floats x) {
     // Adding it leaves an integer in the low bits.
-    Floats shifted = x * LOG2_E + EXPONENT_ROUND, n = shifted - EXPONENT_ROUND;
-    Floats r = x - n * 0.693359375f; // ln 2 in two parts, the first short enough for an exact product
-    r = r - n * -2.12194440e-4f;
-    Floats r2 = r * r, high = r * 0x1.123b02p-7f + 0x1.5558f8p-5f, low = r * 0x1.555490p-3f + 0x1.fffffcp-2f;
-    Floats y = ((r2 * 0x1.6a2256p-10f + high) * r2 + low) * r2 + r + 1.0f; // in pairs: a short way to the end
+    Floats shifted = fused(x, splat(LOG2_E), splat(EXPONENT_ROUND)), n = shifted - EXPONENT_ROUND;
+    Floats r =
+        fused(n, splat(-0.693359375f), x); // ln 2 in two parts, the first short enough for an exact product
+    r = fused(n, splat(2.12194440e-4f), r);
+    Floats high = fused(r, splat(0x1.123b02p-7f), splat(0x1.5558f8p-5f));
+    Floats low = fused(r, splat(0x1.555490p-3f), splat(0x1.fffffcp-2f));
+    Floats r2 = r * r, y = fused(r2, splat(0x1.6a2256p-10f), high); // in pairs: a short way to the end
+    y = fused(fused(y, r2, low), r2, r) + 1.0f;
     return (Floats)(~(x < -87.33f) & (Ints)scaled_by_power(y, shifted, n));
 }
 
@@ -270,8 +290,9 @@ static inline Floats exponential(Floats x) {
 // x = n + r with |r| <= 1/2; the polynomial is a minimax fit of (2^r - 1) / r, error 9e-8.
 static inline Floats exponential_of_base_2(Floats x) {
     Floats shifted = x + EXPONENT_ROUND, n = shifted - EXPONENT_ROUND, r = x - n, r2 = r * r;
-    Floats high = r * 0x1.5bba16p-10f + 0x1.3cea8ap-7f, low = r * 0x1.c6b752p-5f + 0x1.ebf9bcp-3f;
-    Floats y = (high * r2 + low) * r2 + (r * 0x1.62e42ap-1f + 1.0f);
+    Floats high = fused(r, splat(0x1.5bba16p-10f), splat(0x1.3cea8ap-7f));
+    Floats low = fused(r, splat(0x1.c6b752p-5f), splat(0x1.ebf9bcp-3f));
+    Floats y = fused(fused(high, r2, low), r2, fused(r, splat(0x1.62e42ap-1f), splat(1.0f)));
     return (Floats)(~(x < -126.0f) & (Ints)scaled_by_power(y, shifted, n));
 }
 
