@@ -11,12 +11,22 @@ static const double US = 1e6; // in a second
 
 // ---- stages --------------------------------------------------------------------------------------
 
+static double nodes_of(const Site *site, const Candidate *candidate) {
+    return fmax(1, ceil((double)candidate_devices(candidate) / site->machine->devices_per_node));
+}
+
+// Stragglers and the crowding of a network grow with its size.
+static double slower_by_size(const Site *site, const Candidate *candidate) {
+    return site->machine->is_cpu ? 1 : 1 + site->constants.straggler * log2(nodes_of(site, candidate));
+}
+
 // One pipeline: what its stages hold and take.
 typedef struct {
     const Parts *parts;
     int ranks, chunks, stages, microbatches;
-    bool folded; // the second chunks lie on the ranks in reverse: zb-v
-    int *layers; // [stages]
+    bool folded;   // the second chunks lie on the ranks in reverse: zb-v
+    double slower; // than a small job, everything that ranks compute and send: stragglers, a crowded network
+    int *layers;   // [stages]
     double *forward_us, *backward_us, *hop_us, *hold_us; // [stages], [stages], [stages - 1] twice
     void *memory;
 } Stages;
@@ -29,7 +39,8 @@ static Status stages_open(Stages *s, const Site *site, const Parts *parts, const
                   .chunks = candidate->chunks,
                   .stages = (int)stages,
                   .microbatches = candidate_microbatches(candidate),
-                  .folded = !strcmp(candidate->schedule, "zb-v")};
+                  .folded = !strcmp(candidate->schedule, "zb-v"),
+                  .slower = slower_by_size(site, candidate)};
     double *numbers = s->memory = calloc(stages, 4 * sizeof(double) + sizeof(int));
     if (!numbers) return fail(ERR_OS, "no memory for %zu stages", stages);
     s->forward_us = numbers, s->backward_us = numbers + stages;
@@ -70,14 +81,14 @@ static double stage_sum(const Stages *s, int stage, const PartTime *times) {
 
 // A message holds up the ranks it goes between in programs that wait for their messages; in others it only
 // arrives later.
-static void price_stages(Stages *s, const Site *site, const Candidate *candidate, double slower) {
+static void price_stages(Stages *s, const Site *site, const Candidate *candidate) {
     double held = candidate->chunks > 1 ? site->constants.interleaved_hold : 1;
     for (int stage = 0; stage < s->stages; stage++) {
-        s->forward_us[stage] = slower * US * stage_sum(s, stage, s->parts->forward);
-        s->backward_us[stage] = slower * US * stage_sum(s, stage, s->parts->backward);
+        s->forward_us[stage] = s->slower * US * stage_sum(s, stage, s->parts->forward);
+        s->backward_us[stage] = s->slower * US * stage_sum(s, stage, s->parts->backward);
         if (stage + 1 == s->stages) break;
         double us =
-            slower * US * price_message(site, candidate, edge_rank(s, stage), s->parts->message_bytes);
+            s->slower * US * price_message(site, candidate, edge_rank(s, stage), s->parts->message_bytes);
         bool waits = !site->stack->overlaps_messages;
         s->hop_us[stage] = waits ? 0 : us;
         s->hold_us[stage] = waits ? us * held : 0;
@@ -136,6 +147,12 @@ static double gradient_bytes(const Site *site, const Candidate *candidate) {
     return candidate->dtype == F32 ? 4 : site->stack->gradient_bytes;
 }
 
+// As slow as the computes that it hides behind: a window shrinks by no more than they do.
+static double over_replicas(const Site *site, const Candidate *candidate, const Stages *s, CommOp op,
+                            double bytes) {
+    return s->slower * price_collective(site, candidate, op, AXIS_DP, bytes);
+}
+
 // Gradients summed over d, or scattered behind the backward; then parameters are gathered behind the forward.
 // Where ranks keep no whole gradients (zero stage 2) these are scattered after each microbatch; where they
 // keep no whole parameters (3) those are gathered for each forward and again for each backward.
@@ -150,11 +167,11 @@ static double reduction_seconds(const Site *site, const Candidate *candidate, co
         backward += count * s->backward_us[stage_at(s, 0, chunk)] / US;
     }
     if (zero == 0)
-        return exposed_seconds(site, candidate,
-                               price_collective(site, candidate, COMM_ALL_REDUCE, AXIS_DP, bytes), backward);
-    double scatter = price_collective(site, candidate, COMM_REDUCE_SCATTER, AXIS_DP, bytes);
-    double gather = price_collective(site, candidate, COMM_ALL_GATHER, AXIS_DP,
-                                     parameters * (double)dtype_bytes(candidate->dtype));
+        return exposed_seconds(site, candidate, over_replicas(site, candidate, s, COMM_ALL_REDUCE, bytes),
+                               backward);
+    double scatter = over_replicas(site, candidate, s, COMM_REDUCE_SCATTER, bytes);
+    double gather = over_replicas(site, candidate, s, COMM_ALL_GATHER,
+                                  parameters * (double)dtype_bytes(candidate->dtype));
     double behind_forward = exposed_seconds(site, candidate, gather, forward);
     if (zero > 2)
         return times * (behind_forward + exposed_seconds(site, candidate, gather + scatter, backward));
@@ -169,7 +186,7 @@ static double table_seconds(const Site *site, const ModelShape *model, const Can
     ends.grid = (Grid){.tp = (candidate_devices(candidate) + 1) / 2, .dp = 2, .pp = 1};
     ends.context = 1;
     double bytes = s->parts->parameters[PART_EMBEDDING] * gradient_bytes(site, candidate);
-    return price_collective(site, &ends, COMM_ALL_REDUCE, AXIS_DP, bytes);
+    return s->slower * price_collective(site, &ends, COMM_ALL_REDUCE, AXIS_DP, bytes);
 }
 
 static double optimizer_seconds(const Site *site, const Candidate *candidate, double parameters) {
@@ -185,15 +202,6 @@ static double optimizer_seconds(const Site *site, const Candidate *candidate, do
 
 // ---- the whole step -----------------------------------------------------------------------------------
 
-static double nodes_of(const Site *site, const Candidate *candidate) {
-    return fmax(1, ceil((double)candidate_devices(candidate) / site->machine->devices_per_node));
-}
-
-// Stragglers and the crowding of a network grow with its size.
-static double slower_by_size(const Site *site, const Candidate *candidate) {
-    return site->machine->is_cpu ? 1 : 1 + site->constants.straggler * log2(nodes_of(site, candidate));
-}
-
 // The rank that is busy longest.
 static int busiest(const Stages *s, const Simulation *simulation) {
     int most = 0;
@@ -203,10 +211,10 @@ static int busiest(const Stages *s, const Simulation *simulation) {
 }
 
 // Sums over the stages and microbatches of a rank.
-static void add_rank_parts(const Stages *s, int rank, double slower, Breakdown *parts) {
+static void add_rank_parts(const Stages *s, int rank, Breakdown *parts) {
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         for (Part part = 0; part < NUM_PARTS; part++) {
-            double times = slower * s->microbatches * part_count(s, stage_at(s, rank, chunk), part);
+            double times = s->slower * s->microbatches * part_count(s, stage_at(s, rank, chunk), part);
             parts->tensor += times * (s->parts->forward[part].tensor + s->parts->backward[part].tensor);
             if (part == PART_LAYER) parts->recompute += times * s->parts->again;
         }
@@ -219,19 +227,19 @@ static double host_seconds(const Site *site, const Candidate *candidate) {
     return 1e-3 * (c->step_ms + c->microbatch_ms * candidate_microbatches(candidate));
 }
 
-static void break_down(const Stages *s, const Simulation *simulation, double slower, Breakdown *parts) {
+static void break_down(const Stages *s, const Simulation *simulation, Breakdown *parts) {
     int rank = busiest(s, simulation);
-    add_rank_parts(s, rank, slower, parts);
+    add_rank_parts(s, rank, parts);
     parts->stages = simulation->message_us[rank] / US;
     parts->compute = simulation->busy_us[rank] / US - parts->tensor;
     parts->bubble = simulation->computed_us / US - simulation->busy_us[rank] / US - parts->stages;
 }
 
 static void end_step(const Site *site, const ModelShape *model, const Candidate *candidate, const Stages *s,
-                     double slower, Breakdown *parts) {
+                     Breakdown *parts) {
     double parameters = most_parameters(s, model);
-    parts->data = slower * (reduction_seconds(site, candidate, s, parameters) +
-                            table_seconds(site, model, candidate, s));
+    parts->data =
+        reduction_seconds(site, candidate, s, parameters) + table_seconds(site, model, candidate, s);
     parts->optimizer = optimizer_seconds(site, candidate, parameters);
     parts->other = host_seconds(site, candidate);
 }
@@ -312,7 +320,7 @@ static Status open_priced(PlanCache *cache, const Site *site, const ModelShape *
     const Parts *parts;
     TRY(parts_of(cache, site, model, candidate, &parts));
     TRY(stages_open(s, site, parts, model, candidate));
-    price_stages(s, site, candidate, slower_by_size(site, candidate));
+    price_stages(s, site, candidate);
     return OK;
 }
 
@@ -324,9 +332,8 @@ Status predict(PlanCache *cache, const Site *site, const ModelShape *model, cons
     TRY(open_priced(cache, site, model, candidate, &s));
     Status status = run_stages(&s, candidate, &simulation);
     if (status == OK) {
-        double slower = slower_by_size(site, candidate);
-        break_down(&s, &simulation, slower, &out->parts);
-        end_step(site, model, candidate, &s, slower, &out->parts);
+        break_down(&s, &simulation, &out->parts);
+        end_step(site, model, candidate, &s, &out->parts);
         out->step_s = sum_of(&out->parts);
         out->bubble = simulation.bubble;
         tell_rates(site, model, &s, out);
@@ -360,7 +367,7 @@ Status predict_bound(PlanCache *cache, const Site *site, const ModelShape *model
     Stages s;
     TRY(open_priced(cache, site, model, candidate, &s));
     Breakdown parts = {0};
-    end_step(site, model, candidate, &s, slower_by_size(site, candidate), &parts);
+    end_step(site, model, candidate, &s, &parts);
     parts.compute = pipeline_bound(&s, schedule_kind(candidate->schedule)->splits_backward);
     *step_s = sum_of(&parts);
     stages_close(&s);
