@@ -341,6 +341,54 @@ static void values_do_not_depend_on_the_grid(void) {
     }
 }
 
+// Large enough for several threads, with rows that begin within a block of random numbers, and padding.
+enum { WIDE_ROWS = 384, WIDE_COLS = 257 };
+
+static void copy_local(void *self, const Param *p, const float *local) {
+    memcpy(self, local, (size_t)tensor_count(p->value) * sizeof *local);
+}
+
+// The local share of a rank as params_init makes it with so many threads, put into `whole`.
+static void init_wide(int threads, int tp, int rank, float *whole) {
+    Device *device;
+    Arena arena;
+    Params params = {0};
+    float *local = malloc(WIDE_ROWS * WIDE_COLS * sizeof *local);
+    CHECK(local, "no memory");
+    EXPECT_OK(device_open(&device, (DeviceOptions){.kind = "cpu", .threads = threads}));
+    EXPECT_OK(arena_open(&arena, "run", device_memory(device), 1 << 20));
+    Param *p = declare_one(&params, WIDE_ROWS, WIDE_COLS, (Shard){0, 2});
+    p->spec.init = INIT_NORMAL, p->spec.stddev = 0.02f, p->spec.real_rows = WIDE_ROWS - 5;
+    params_place(&params, &arena, (Grid){.tp = tp, .dp = 1, .pp = 1}, F32, (int[]){0}, 1);
+    EXPECT_OK(params_init(&params, device, 1234, tp, rank, copy_local, local));
+    param_unslice(p, tp, rank, local, whole);
+    free(local);
+    params_free(&params);
+    arena_close(&arena);
+    device_close(device);
+}
+
+// Source: Fowler, Noll and Vo 1991, over 32-bit words.
+static uint64_t hash_of(const float *x, int64_t count) {
+    uint64_t hash = 14695981039346656037u;
+    for (int64_t i = 0; i < count; i++) hash = (hash ^ bits_of_float(x[i])) * 1099511628211u;
+    return hash;
+}
+
+static void threads_draw_the_same_values(void) {
+    static const uint64_t golden = 0x2c476c9fb60cc0bc; // drawn by one thread
+    float *whole = malloc(WIDE_ROWS * WIDE_COLS * sizeof *whole);
+    CHECK(whole, "no memory");
+    for (int threads = 1; threads <= 5; threads++)
+        for (int tp = 1; tp <= 3; tp++) {
+            memset(whole, 0xff, WIDE_ROWS * WIDE_COLS * sizeof *whole);
+            for (int rank = 0; rank < tp; rank++) init_wide(threads, tp, rank, whole);
+            uint64_t hash = hash_of(whole, WIDE_ROWS * WIDE_COLS);
+            EXPECT(hash == golden, "%d threads, t %d: 0x%llx", threads, tp, (unsigned long long)hash);
+        }
+    free(whole);
+}
+
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"slices_put_together_are_the_whole", slices_put_together_are_the_whole},
@@ -352,6 +400,7 @@ int main(int argc, char **argv) {
                        {"gradients_start_at_zero", gradients_start_at_zero},
                        {"a_step_begins_gradients", a_step_begins_gradients},
                        {"values_do_not_depend_on_the_grid", values_do_not_depend_on_the_grid},
+                       {"threads_draw_the_same_values", threads_draw_the_same_values},
                        {0}},
         argc, argv);
 }

@@ -136,7 +136,8 @@ typedef void WriteMain(void *self, const Param *param, const float *local);
 Status params_fill(const Params *params, Device *device, int tp_size, FillParam *fill, void *source,
                    WriteMain *write_main, void *self);
 // Fills with the initial values: every element is a function of (seed, name, its global index), the same
-// model on any grid. `tp_rank` is the coordinate of this rank.
+// model on any grid and for any number of the device's threads, which draw together. `tp_rank` is the
+// coordinate of this rank.
 Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank,
                    WriteMain *write_main, void *self);
 // Also what lies between parameters, which is reduced with them: once before the first step.

@@ -241,15 +241,25 @@ static void init_run(const ParamSpec *spec, RngKey key, Run run, float *out) {
     for (int64_t i = 0; i < run.count; i++) out[i] = spec->init == INIT_ONE && !padding ? 1.0f : 0.0f;
 }
 
+// The device's threads, where there is enough to do for more than one.
+static int team_of(const Device *device, int64_t elements) {
+    enum { LEAST_SHARED = 1 << 14 };
+    return elements < LEAST_SHARED ? 1 : device_threads(device);
+}
+
 typedef struct {
+    const Device *device;
     uint64_t seed;
     int tp_size, tp_rank;
 } InitialValues;
 
+// Threads take rows: every element is a function of its index alone.
 static Status init_local(void *self, const Param *p, float *local) {
     const InitialValues *init = self;
     RngKey key = rng_key(init->seed, p->spec.tied_to ? p->spec.tied_to : p->spec.name, 0);
-    for (int64_t i = 0; i < num_runs(p, init->tp_size); i++) {
+    int64_t count = param_local_count(p, init->tp_size), runs = num_runs(p, init->tp_size);
+#pragma omp parallel for num_threads(team_of(init->device, count)) schedule(static)
+    for (int64_t i = 0; i < runs; i++) {
         Run run = local_run(p, init->tp_size, init->tp_rank, i);
         init_run(&p->spec, key, run, local + run.local);
     }
@@ -259,13 +269,16 @@ static Status init_local(void *self, const Param *p, float *local) {
 // To bf16 as bf16_split does, whose remainder the optimizer of some rank keeps. `half` has room for as many
 // elements.
 static void upload_rounded(Device *device, Tensor value, const float *local, uint16_t *half) {
+    int64_t count = tensor_count(value);
     if (value.dtype == F32) {
         device_upload(device, device_stream(device), value, local);
         return;
     }
-    uint16_t remainder;
-    for (int64_t i = 0; i < tensor_count(value); i++)
+#pragma omp parallel for num_threads(team_of(device, count)) schedule(static)
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t remainder;
         half[i] = value.dtype == BF16 ? bf16_split(local[i], &remainder) : f16_of_f32(local[i]);
+    }
     device_upload(device, device_stream(device), value, half);
 }
 
@@ -302,7 +315,7 @@ Status params_fill(const Params *params, Device *device, int tp_size, FillParam 
 
 Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank,
                    WriteMain *write_main, void *self) {
-    InitialValues init = {seed, tp_size, tp_rank};
+    InitialValues init = {device, seed, tp_size, tp_rank};
     return params_fill(params, device, tp_size, init_local, &init, write_main, self);
 }
 
