@@ -91,34 +91,51 @@ static void table_is_sound(void) {
     }
 }
 
-static void check_answer(AnswerKind kind, const char *spelling, const char *text) {
+static const Answer answers[] = {
+#define ANSWER(...)                                     ANSWER_FOR(EVERY_VERB, __VA_ARGS__)
+#define ANSWER_FOR(verbs, kind, arity, spellings, text) {verbs, kind, arity, spellings, text},
+#include "config/answers.def"
+#undef ANSWER_FOR
+#undef ANSWER
+};
+enum { NUM_ANSWERS = sizeof answers / sizeof answers[0] };
+
+static void check_answer(const Answer *row, Verb verb, const char *spelling) {
     char name[128];
     snprintf(name, sizeof name, "%s", spelling);
-    const Answer *answer = answer_to(name);
-    EXPECT(answer && answer->kind == kind && !strcmp(answer->text, text), "an earlier row hides '%s'",
-           spelling);
+    const Answer *answer = answer_to(verb, name);
+    EXPECT(answer && answer->kind == row->kind && !strcmp(answer->text, row->text),
+           "an earlier row of %s hides '%s'", verb_name(verb), spelling);
     name[strcspn(name, "=")] = 0;
-    Meaning meaning = meaning_of(FOR_TRAIN, name);
-    EXPECT(meaning.option || meaning.answer, "'%s' means nothing without a value", spelling);
-    EXPECT(strchr(spelling, '=') || !meaning_of(FOR_RUN | FOR_TEXT, name).option, "'%s' is an option",
+    Meaning meaning = meaning_of(verb, name);
+    EXPECT(meaning.option || meaning.answer || !(verb & FOR_RUN), "'%s' means nothing without a value",
            spelling);
+    EXPECT(strchr(spelling, '=') || !meaning.option, "'%s' is an option of %s", spelling, verb_name(verb));
 }
 
-// Every answer can be given: no row hides another, and none is hidden by an option.
+// What a row says to use instead, where that is an option, is one of each of its verbs.
+static void check_replacement(const Answer *row, Verb verb) {
+    if (row->kind != RENAMED || strncmp(row->text, "--", 2)) return;
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(row->text + 2, " :,"), row->text + 2);
+    Meaning meaning = meaning_of(verb, name);
+    EXPECT(meaning.option || (meaning.answer && meaning.answer->kind == STANDS_FOR),
+           "%s has no option --%s, the answer to '%s'", verb_name(verb), name, row->spellings);
+}
+
+// Every answer can be given: no row hides another, and none is hidden by an option. Rows for every verb are
+// about training and text.
 static void answers_are_reachable(void) {
-    static const struct {
-        AnswerKind kind;
-        const char *spellings, *text;
-    } rows[] = {
-#define ANSWER(kind, arity, spellings, text) {kind, spellings, text},
-#include "config/answers.def"
-#undef ANSWER
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        char spellings[1024], *rest = NULL;
-        snprintf(spellings, sizeof spellings, "%s", rows[i].spellings);
-        for (char *word = strtok_r(spellings, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
-            check_answer(rows[i].kind, word, rows[i].text);
+    for (const Answer *row = answers; row < answers + NUM_ANSWERS; row++) {
+        for (unsigned verb = 1; verb & EVERY_VERB; verb <<= 1) {
+            if (!(row->verbs & verb) || (row->verbs == EVERY_VERB && !(verb & (FOR_RUN | FOR_TEXT))))
+                continue;
+            char spellings[1024], *rest = NULL;
+            snprintf(spellings, sizeof spellings, "%s", row->spellings);
+            for (char *word = strtok_r(spellings, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+                check_answer(row, (Verb)verb, word);
+            check_replacement(row, (Verb)verb);
+        }
     }
 }
 
@@ -167,8 +184,32 @@ static const struct {
     {FOR_TRAIN, "-xyzzyxyz", "trireme train --help-all", ERR_USAGE},
     {FOR_PREPROCESS, "--workers 257", "[1,256]", ERR_USAGE},
     {FOR_TRAIN, "--no-lr", "unknown option --no-lr", ERR_USAGE},
-    {FOR_TRAIN, "--microbatches 3", "an option of `trireme schedule`, not of `trireme train`", ERR_USAGE},
+    {FOR_TRAIN, "--microbatches 3",
+     "an option of `trireme schedule`, not of `trireme train`; `trireme train --help` shows what it takes",
+     ERR_USAGE},
     {FOR_SCHEDULE, "--lr 3", "an option of `trireme train`, not of `trireme schedule`", ERR_USAGE},
+    {FOR_IMPORT, "--from gpt2", "--from is not an option of `trireme import`; use `trireme import SOURCE",
+     ERR_USAGE},
+    {FOR_IMPORT, "gpt2 --output c", "--output is not an option of `trireme import`; use --save FOLDER",
+     ERR_USAGE},
+    {FOR_IMPORT, "gpt2 --to c", "use --save FOLDER", ERR_USAGE},
+    {FOR_IMPORT, "gpt2 --n-layer 3", "unknown option --n-layer",
+     ERR_USAGE}, // no option of import stands for it
+    {FOR_EXPORT, "--model c", "use --load PATH", ERR_USAGE},
+    {FOR_EXPORT, "--load c --save m", "use --output PATH", ERR_USAGE},
+    {FOR_EXPORT, "--load c --format gguf", "use --to hf or --to gguf", ERR_USAGE},
+    {FOR_GENERATE, "--checkpoint c", "use --load FOLDER", ERR_USAGE},
+    {FOR_GENERATE, "--output c", "use > FILE, since the text goes to standard output", ERR_USAGE},
+    {FOR_EVALUATE, "--load c --data d", "use --data-path PREFIX", ERR_USAGE},
+    {FOR_TRAIN, "-i d", "-i is not an option of `trireme train`; use --data-path PREFIX", ERR_USAGE},
+    {FOR_TRAIN, "--output c", "use --save FOLDER", ERR_USAGE},
+    {FOR_PREPROCESS, "--data-path t.txt", "use --input PATH", ERR_USAGE},
+    {FOR_PREPROCESS, "--input t.txt -o c", "use --output-prefix PREFIX", ERR_USAGE},
+    {FOR_DATA, "--input c", "use --data-path PREFIX", ERR_USAGE},
+    {FOR_CHECKPOINT, "--load c", "use PATH alone: `trireme checkpoint verify PATH`", ERR_USAGE},
+    {FOR_SCHEDULE, "--input c", "use --from FILE", ERR_USAGE},
+    {FOR_PLAN, "--ranks 8", "use --gpus", ERR_USAGE},
+    {FOR_BENCH, "--output c", "use --machine FILE.yaml", ERR_USAGE},
     {FOR_TRAIN, "--batch-size 4", "use --micro-batch-size", ERR_USAGE},
     {FOR_TRAIN, "--model-parallel-size 4", "use --tensor-model-parallel-size", ERR_USAGE},
     {FOR_TRAIN, "--warmup .1", "use --lr-warmup-fraction", ERR_USAGE},
@@ -190,6 +231,7 @@ static const struct {
      "--num-experts",
      ERR_CONFIG},
     {FOR_TRAIN, "--config /nowhere/run.yaml", "/nowhere/run.yaml", ERR_NO_INPUT},
+    {FOR_TRAIN, "--yaml-cfg /nowhere/run.yaml", "/nowhere/run.yaml", ERR_NO_INPUT},
 };
 
 static void mistakes(void) {

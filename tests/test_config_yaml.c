@@ -109,7 +109,7 @@ static void mistakes(void) {
         {"seed: \xff\n", "run.yaml:1:"},
         {"config: other.yaml\n", "run.yaml:1:1: config belongs on the command line"},
         {"microbatches: 3\n", "run.yaml:1:1: microbatches is an option of `trireme schedule`"},
-        {"n_layer: 3\n", "run.yaml:1:1: n_layer is no option here; use --num-layers"},
+        {"n_layer: 3\n", "run.yaml:1:1: n_layer is not an option of `trireme train`; use --num-layers"},
         {"seed: 1\nresume: out\nfp16: true\n", "run.yaml:2:1: resume out is not supported: use --load"},
         {"recompute_activations: true\nrecompute_granularity: full\n",
          "run.yaml:2:1: recompute_granularity is given twice; the first is in line 1"},

@@ -14,7 +14,7 @@ lint() {
     stage "includes go downward" lint_layers
     stage "functions and files are small" lint_sizes
     stage "formatting (clang-format-14 -i repairs it)" lint_format
-    stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_* tests/*.sh
+    stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_* tools/megatron_options.sh tests/*.sh
 }
 
 lint_layers() { tools/lint_layers --self-test && tools/lint_layers; }

@@ -42,8 +42,10 @@ static Status unknown_name(Verb verb, const char *key, Source source) {
     Status status = source_status(source);
     const OptionInfo *elsewhere = meaning_of(EVERY_VERB, key).option;
     if (elsewhere)
-        return fail(status, "%s%s is an option of `trireme %s`, not of `trireme %s`", source.where,
-                    source.name, verb_name(elsewhere->verbs), verb_name(verb));
+        return fail(status,
+                    "%s%s is an option of `trireme %s`, not of `trireme %s`; `trireme %s --help` shows "
+                    "what it takes",
+                    source.where, source.name, verb_name(elsewhere->verbs), verb_name(verb), verb_name(verb));
     char nearest[64];
     if (strlen(key) > 2 && nearest_spelling(verb, key, nearest, sizeof nearest))
         return fail(status, "%sunknown option %s; did you mean %s%s?", source.where, source.name,
@@ -100,8 +102,8 @@ static Status give_answer(Options *options, const Answer *answer, const char *co
                     words[0]);
     if (!wanted) return OK;
     if (answer->kind == RENAMED)
-        return fail(source_status(source), "%s%s is no option here; use %s", source.where, source.name,
-                    answer->text);
+        return fail(source_status(source), "%s%s is not an option of `trireme %s`; use %s", source.where,
+                    source.name, verb_name(options->store->verb), answer->text);
     if (answer->kind == STANDS_FOR) return apply_other_names(options, answer->text, words, num_words, source);
     if (answer->kind == REFUSED)
         refuse(options->store, source, num_words == 1 ? words[0] : "", answer->text);
@@ -111,12 +113,12 @@ static Status give_answer(Options *options, const Answer *answer, const char *co
 }
 
 // The answer that is about this value alone, such as `lr-decay-style=WSD`.
-static const Answer *answer_to_value(Meaning meaning, const char *key, const char *const *words,
+static const Answer *answer_to_value(Verb verb, Meaning meaning, const char *key, const char *const *words,
                                      int num_words) {
     if (num_words != 1 || !(meaning.option || meaning.answer)) return NULL;
     char pair[128];
     int length = snprintf(pair, sizeof pair, "%s=%s", key, words[0]);
-    return length < (int)sizeof pair ? answer_to(pair) : NULL;
+    return length < (int)sizeof pair ? answer_to(verb, pair) : NULL;
 }
 
 static Status set_option(Options *options, Meaning meaning, const char *const *words, int num_words,
@@ -154,7 +156,7 @@ Status name_apply(Options *options, const char *key, const char *const *words, i
     OptionsStore *store = options->store;
     Meaning meaning = meaning_of(store->verb, key);
     if (meaning.option) TRY(check_place(store, meaning.option, source));
-    const Answer *answer = answer_to_value(meaning, key, words, num_words);
+    const Answer *answer = answer_to_value(store->verb, meaning, key, words, num_words);
     if (!answer) answer = meaning.answer;
     if (answer) return give_answer(options, answer, words, num_words, source);
     if (!meaning.option) return unknown_name(store->verb, key, source);

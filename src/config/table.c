@@ -9,8 +9,10 @@ const OptionInfo option_table[NUM_OPTIONS] = {
 };
 
 static const Answer answers[] = {
-#define ANSWER(kind, arity, spellings, text) {kind, arity, spellings, text},
+#define ANSWER(...)                                     ANSWER_FOR(EVERY_VERB, __VA_ARGS__)
+#define ANSWER_FOR(verbs, kind, arity, spellings, text) {verbs, kind, arity, spellings, text},
 #include "config/answers.def"
+#undef ANSWER_FOR
 #undef ANSWER
 };
 
@@ -60,9 +62,9 @@ static const OptionInfo *find_option(Verb verb, const char *key) {
     return NULL;
 }
 
-const Answer *answer_to(const char *key) {
+const Answer *answer_to(Verb verb, const char *key) {
     for (int i = 0; i < NUM_ANSWERS; i++)
-        if (spelled(answers[i].spellings, key)) return &answers[i];
+        if ((answers[i].verbs & verb) && spelled(answers[i].spellings, key)) return &answers[i];
     return NULL;
 }
 
@@ -75,7 +77,7 @@ Meaning meaning_of(Verb verb, const char *key) {
     if (option) return (Meaning){.option = option};
     const OptionInfo *flag = starts_with_no(key) ? find_option(verb, key + 3) : NULL;
     if (flag && flag->type == FLAG) return (Meaning){.option = flag, .negated = true};
-    return (Meaning){.answer = answer_to(key)};
+    return (Meaning){.answer = answer_to(verb, key)};
 }
 
 Arity meaning_arity(Meaning meaning) {

@@ -27,6 +27,7 @@ typedef enum { NONE, ONE, MANY } Arity; // words that follow a name on the comma
 
 // A name that is no option but has an answer: see answers.def.
 typedef struct {
+    unsigned verbs; // mask of Verb
     AnswerKind kind;
     Arity arity;
     const char *spellings, *text;
@@ -61,8 +62,8 @@ typedef struct OptionsStore {
 // ---- table.c: what names mean
 
 const char *verb_name(unsigned verbs); // "train"; of the first of several
-// The answer to a name, or to "name=value"; NULL: none.
-const Answer *answer_to(const char *key);
+// The answer of a verb to a name, or to "name=value"; NULL: none.
+const Answer *answer_to(Verb verb, const char *key);
 // `key` is a name without leading dashes; '_' and '-' are the same.
 Meaning meaning_of(Verb verb, const char *key);
 Arity meaning_arity(Meaning meaning);
