@@ -179,6 +179,7 @@ Status indexed_dataset_read(const IndexedDataset *dataset, int64_t sequence, int
 // ---- Which sequences train ----------------------------------------------------------------------------
 
 typedef enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, NUM_SPLITS } Split;
+const char *split_name(Split split); // "train", "valid", "test"
 
 typedef struct {
     int64_t first, end; // sequences [first, end)
@@ -221,12 +222,13 @@ typedef struct {
 
 // Opens the data sets too, and owns them. The order of a blend is Megatron-LM's, and so are the members':
 // weights sum to 1, and the next sample is of whoever lacks most of its share. As above, and ERR_CONFIG when
-// the words are no blend or a split is empty (split_range); ERR_DATA when a blend without weights has fewer
-// samples than are wanted.
+// the words are no blend or a split is empty (split_range). A blend without weights has one epoch of each member;
+// when more samples are wanted, they begin again with its first.
 Status gpt_dataset_open_source(GptDataset **set, const GptSource *source);
 void gpt_dataset_close(GptDataset *set); // takes NULL
 int64_t gpt_dataset_num_samples(const GptDataset *set);
-int64_t gpt_dataset_num_epochs(const GptDataset *set); // of a blend: of the member with most
+int64_t gpt_dataset_num_distinct(const GptDataset *set); // of these, before they begin again
+int64_t gpt_dataset_num_epochs(const GptDataset *set);   // of a blend: of the member with most
 // tokens [s+1]: inputs are [0, s), labels [1, s]. 0 <= index < num_samples.
 Status gpt_dataset_sample(const GptDataset *set, int64_t index, int32_t *tokens);
 

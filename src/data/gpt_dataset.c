@@ -16,6 +16,7 @@ struct GptDataset {
     int num_members, seq_length;
     bool blended; // by `order`; else there is one member
     BlendOrder order;
+    int64_t num_samples; // of a blend; those beyond the order's are read from its start again
 };
 
 // ---- One data set -----------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ static Status open_blended(GptDataset *set, int k, const GptSource *source, cons
     return fail(status, "%s, data set %d of %d: %s", source->named, k + 1, set->num_members, why);
 }
 
-// Without weights each gives at most one epoch, and its samples are its weight.
+// Without weights the order has one epoch of each, as Megatron-LM's, and the samples of each are its weight.
 static Status open_by_size(GptDataset *set, const GptSource *source, const char *const *prefixes,
                            double *shares, int64_t *sizes) {
     int64_t all = 0, wanted = source->num_samples;
@@ -102,15 +103,11 @@ static Status open_by_size(GptDataset *set, const GptSource *source, const char 
         shares[k] = (double)sizes[k];
         all += sizes[k];
     }
-    if (wanted > all)
-        return fail(ERR_DATA,
-                    "%s: %d data sets without weights are read once, which gives %" PRId64
-                    " %s samples; %" PRId64 " are wanted: give weights, or train on fewer",
-                    source->named, set->num_members, all, split_name(source->which), wanted);
     blend_normalize(shares, set->num_members);
     set->blended = true;
-    return blend_order_open(&set->order, shares, sizes, set->num_members, wanted ? wanted : all,
-                            source->which, source->cache);
+    set->num_samples = wanted ? wanted : all;
+    return blend_order_open(&set->order, shares, sizes, set->num_members,
+                            set->num_samples < all ? set->num_samples : all, source->which, source->cache);
 }
 
 // With weights: each share is rounded up. A member has half a percent more than that, as in Megatron-LM, or
@@ -126,6 +123,7 @@ static Status open_by_weight(GptDataset *set, const GptSource *source, const cha
     for (int k = 0; k < set->num_members; k++) again[k] = shares[k];
     blend_normalize(again, set->num_members); // Megatron-LM does it twice, and the last bit may change
     set->blended = true;
+    set->num_samples = size;
     Status status =
         blend_order_open(&set->order, again, NULL, set->num_members, size, source->which, source->cache);
     free(again);
@@ -172,6 +170,10 @@ Status gpt_dataset_open_source(GptDataset **set, const GptSource *source) {
 }
 
 int64_t gpt_dataset_num_samples(const GptDataset *set) {
+    return set->blended ? set->num_samples : set->members[0].index.num_samples;
+}
+
+int64_t gpt_dataset_num_distinct(const GptDataset *set) {
     return set->blended ? set->order.size : set->members[0].index.num_samples;
 }
 
@@ -195,6 +197,7 @@ typedef struct {
 static Walk walk_sample(const GptDataset *set, int64_t i, int64_t skip, int64_t count) {
     int64_t size = gpt_dataset_num_samples(set);
     CHECK(i >= 0 && i < size, "sample %" PRId64 " of %" PRId64, i, size);
+    i %= gpt_dataset_num_distinct(set);
     int k = set->blended ? set->order.member[i] : 0;
     int64_t own = set->blended ? set->order.sample[i] : i;
     const GptIndex *index = &set->members[k].index;

@@ -34,5 +34,3 @@ Status gpt_index_open(GptIndex *index, const GptIndexSpec *spec);
 void gpt_index_close(GptIndex *index);
 SampleStart gpt_index_start(const GptIndex *index, int64_t sample); // 0 <= sample <= num_samples
 int64_t gpt_index_drawn(const GptIndex *index, int64_t i);          // the sample that is drawn i-th
-
-const char *split_name(Split split); // "train", "valid", "test"

@@ -202,6 +202,22 @@ Status batches_open(Batches *b, const Options *o, Place place, bool first, bool 
     return OK;
 }
 
+static void warn_of_split(const GptDataset *set, const Options *o, Split which) {
+    if (!set || gpt_dataset_num_distinct(set) == gpt_dataset_num_samples(set)) return;
+    DataWords words;
+    if (find_words(o, which, &words)) return;
+    printf("%s: %d data sets without weights hold %" PRId64 " %s samples, and the run reads %" PRId64
+           ": it reads them again in the same order (with weights every pass is shuffled anew)\n",
+           words.named, words.count, gpt_dataset_num_distinct(set), split_name(which),
+           gpt_dataset_num_samples(set));
+    free_words(&words);
+}
+
+void batches_warn(const Batches *b, const Options *o) {
+    warn_of_split(b->train, o, SPLIT_TRAIN);
+    warn_of_split(b->valid, o, SPLIT_VALID);
+}
+
 void batches_close(Batches *b) {
     gpt_dataset_close(b->train);
     gpt_dataset_close(b->valid);

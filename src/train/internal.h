@@ -26,6 +26,8 @@ Status batches_look(Batches *batches, const Options *options);
 // Opens what this rank reads: `first`, `last` say that it holds the first, the last stage. After
 // batches_look.
 Status batches_open(Batches *batches, const Options *options, Place place, bool first, bool last);
+// A line for the reader when a blend without weights has fewer samples than the run reads.
+void batches_warn(const Batches *batches, const Options *options);
 void batches_close(Batches *batches);
 // That the training data reach for so many samples. They were laid out for --train-iters whole batches from
 // the start on: a run that has read larger ones before its checkpoint needs more.

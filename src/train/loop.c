@@ -69,6 +69,7 @@ static Status open_run(TrainingRun *run) {
     run->eval_iters = evaluates > 0 ? o->shape.eval_iters : 0;
     if (run->reporter && o->shape.eval_iters > 0 && !run->eval_iters)
         printf("the data set is too small for --split %s: nothing will be evaluated\n", o->split);
+    if (run->reporter) batches_warn(&run->batches, o);
     rank_doing("setting up the model");
     return OK;
 }
