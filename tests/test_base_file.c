@@ -175,6 +175,28 @@ static void reads_are_exact(void) {
     close(fd);
 }
 
+// A pipe that nobody writes to, opened like a file, would block for ever.
+static void only_regular_files_are_opened(void) {
+    const char *pipe_path = path_of("pipe"), *path = path_of("regular");
+    char *data = NULL;
+    size_t size = 0;
+    int64_t bytes = 0;
+    int fd = -1;
+    EXPECT(mkfifo(pipe_path, 0600) == 0, "mkfifo: %s", strerror(errno));
+    EXPECT(file_open_regular(pipe_path, &fd, &bytes) == ERR_NO_INPUT && strstr(fail_message(), "(a pipe)"),
+           "%s", fail_message());
+    EXPECT(file_read(pipe_path, 10, &data, &size) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT(file_open_regular("/dev/zero", &fd, &bytes) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT(file_open_regular(harness_folder(), &fd, &bytes) == ERR_NO_INPUT &&
+               strstr(fail_message(), "(a folder)"),
+           "%s", fail_message());
+    EXPECT(fd == -1, "descriptor %d stays", fd);
+    EXPECT_OK(file_write(path, "0123456789", 10));
+    EXPECT_OK(file_open_regular(path, &fd, &bytes));
+    EXPECT(fd >= 0 && bytes == 10, "%lld bytes", (long long)bytes);
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"pieces_make_no_difference", pieces_make_no_difference},
@@ -186,6 +208,7 @@ int main(int argc, char **argv) {
                        {"lists_are_sorted_and_whole", lists_are_sorted_and_whole},
                        {"room_is_what_the_file_system_has", room_is_what_the_file_system_has},
                        {"reads_are_exact", reads_are_exact},
+                       {"only_regular_files_are_opened", only_regular_files_are_opened},
                        {0}},
         argc, argv);
 }

@@ -208,6 +208,23 @@ Status folder_list(const char *path, char ***names, int *count) {
 
 // ---- reading ------------------------------------------------------------------------------------
 
+// O_NONBLOCK lets the opening of a pipe return, and means nothing to a regular file.
+Status file_open_regular(const char *path, int *fd, int64_t *size) {
+    struct stat st = {0};
+    *fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (*fd < 0) return fail(errno_status(), "%s: %s", path, strerror(errno));
+    if (fstat(*fd, &st) == 0 && S_ISREG(st.st_mode)) {
+        *size = st.st_size;
+        return OK;
+    }
+    close(*fd);
+    *fd = -1;
+    return fail(ERR_NO_INPUT, "%s: not a regular file%s", path,
+                S_ISFIFO(st.st_mode)  ? " (a pipe)"
+                : S_ISDIR(st.st_mode) ? " (a folder)"
+                                      : "");
+}
+
 Status file_read_at(int fd, const char *path, int64_t offset, void *data, size_t size) {
     char *to = data;
     while (size) {

@@ -36,5 +36,8 @@ Status folder_room(const char *path, int64_t *bytes);
 // The names in a folder but "." and "..", sorted, as one block that the caller frees.
 Status folder_list(const char *path, char ***names, int *count);
 
+// Opens a regular file for reading, and nothing else: a pipe that nobody writes to would block for ever. Fails
+// with ERR_NO_INPUT and `path` in the message.
+Status file_open_regular(const char *path, int *fd, int64_t *size);
 // Exactly `size` bytes from `offset` of an open file: ERR_DATA where it ends earlier, `path` for messages.
 Status file_read_at(int fd, const char *path, int64_t offset, void *data, size_t size);

@@ -1,7 +1,7 @@
 #include "base/text.h"
+#include "base/file.h"
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,39 +100,29 @@ const char *text_nearest(const char *name, const char *const *candidates, int nu
     return nearest;
 }
 
-static Status read_stream(FILE *file, const char *path, size_t size, char **data) {
+static Status read_descriptor(int fd, const char *path, size_t size, char **data) {
     char *buffer = malloc(size + 1);
     if (!buffer) return fail(ERR_OS, "%s: no memory for its %zu bytes", path, size);
-    if (fread(buffer, 1, size, file) != size) {
-        free(buffer);
-        return fail(ERR_IO, "%s: cannot read its %zu bytes: %s", path, size, strerror(errno));
-    }
+    Status status = file_read_at(fd, path, 0, buffer, size);
     buffer[size] = 0;
-    *data = buffer;
-    return OK;
-}
-
-// Without waiting: a pipe that nobody writes to would block the opening for ever.
-static FILE *open_at_once(const char *path) {
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    FILE *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
-    if (!file && fd >= 0) close(fd);
-    return file;
+    if (status == OK)
+        *data = buffer;
+    else
+        free(buffer);
+    return status;
 }
 
 Status file_read(const char *path, size_t max_bytes, char **data, size_t *size) {
-    FILE *file = open_at_once(path);
-    if (!file) return fail(errno_status(), "%s: %s", path, strerror(errno));
-    struct stat st;
-    Status status = OK;
-    if (fstat(fileno(file), &st) || !S_ISREG(st.st_mode))
-        status = fail(ERR_NO_INPUT, "%s: not a regular file", path);
-    else if ((uint64_t)st.st_size > max_bytes)
-        status = fail(ERR_DATA, "%s: %lld bytes, at most %zu are expected here", path, (long long)st.st_size,
+    int fd;
+    int64_t bytes;
+    TRY(file_open_regular(path, &fd, &bytes));
+    Status status;
+    if ((uint64_t)bytes > max_bytes)
+        status = fail(ERR_DATA, "%s: %lld bytes, at most %zu are expected here", path, (long long)bytes,
                       max_bytes);
     else
-        status = read_stream(file, path, *size = (size_t)st.st_size, data);
-    fclose(file);
+        status = read_descriptor(fd, path, *size = (size_t)bytes, data);
+    close(fd);
     return status;
 }
 

@@ -1,6 +1,4 @@
 #include "checkpoint/opened.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,8 +193,8 @@ static Status open_file(Checkpoint *c, int file, char path[PATH_ROOM]) {
     TRY(path_join(path, c->folder, c->manifest.files[file].name));
     if (c->fds[file] >= 0) return OK;
     if (c->num_open >= MOST_OPEN) close_files(c);
-    c->fds[file] = open(path, O_RDONLY | O_CLOEXEC);
-    if (c->fds[file] < 0) return fail(errno_status(), "%s: %s", path, strerror(errno));
+    int64_t bytes;
+    TRY(file_open_regular(path, &c->fds[file], &bytes));
     c->num_open++;
     return OK;
 }

@@ -1,6 +1,4 @@
 #include "checkpoint/manifest.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,9 +48,10 @@ static Status write_header(ShardWriter *w, const char *checkpoint) {
 static Status hash_header(const char *path, int64_t size, uint64_t *hash) {
     char *header = malloc((size_t)size);
     if (!header) return fail(ERR_OS, "%s: no memory for its header of %" PRId64 " bytes", path, size);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    Status status = fd >= 0 ? file_read_at(fd, path, 0, header, (size_t)size)
-                            : fail(errno_status(), "%s: cannot read it back: %s", path, strerror(errno));
+    int fd;
+    int64_t bytes;
+    Status status = file_open_regular(path, &fd, &bytes);
+    if (status == OK) status = file_read_at(fd, path, 0, header, (size_t)size);
     if (fd >= 0) close(fd);
     if (status == OK) *hash = hash64_of(header, (size_t)size);
     free(header);

@@ -107,27 +107,26 @@ static void add_npy_header(Text *out, const IndexArray *array) {
     text_free(&fields);
 }
 
-static Status map_descriptor(IndexArray *array, const char *path, int descriptor, const Text *header) {
-    struct stat st;
-    if (fstat(descriptor, &st)) return fail(errno_status(), "%s: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != header->size + array->bytes)
-        return fail(ERR_DATA, "%s: %lld bytes, not %zu", path, (long long)st.st_size,
-                    header->size + array->bytes);
-    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
+static Status map_descriptor(IndexArray *array, const char *path, int descriptor, int64_t bytes,
+                             const Text *header) {
+    if ((uint64_t)bytes != header->size + array->bytes)
+        return fail(ERR_DATA, "%s: %lld bytes, not %zu", path, (long long)bytes, header->size + array->bytes);
+    void *map = mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, descriptor, 0);
     if (map == MAP_FAILED) return fail(errno_status(), "%s: %s", path, strerror(errno));
     array->map = map;
-    array->map_bytes = (size_t)st.st_size;
+    array->map_bytes = (size_t)bytes;
     array->data = (char *)map + header->size;
     if (memcmp(map, header->data, header->size) == 0) return OK;
     return fail(ERR_DATA, "%s: byte 0: another type or shape", path);
 }
 
 static Status map_array(IndexArray *array, const char *path) {
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) return fail(errno_status(), "%s: %s", path, strerror(errno));
+    int descriptor;
+    int64_t bytes;
+    TRY(file_open_regular(path, &descriptor, &bytes));
     Text header = {0};
     add_npy_header(&header, array);
-    Status status = map_descriptor(array, path, descriptor, &header);
+    Status status = map_descriptor(array, path, descriptor, bytes, &header);
     text_free(&header);
     close(descriptor);
     return status;

@@ -1,13 +1,12 @@
+#include "base/file.h"
 #include "data/data.h"
 #include "data/indexed_format.h"
 #include "data/mock.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct {
@@ -39,10 +38,6 @@ static int64_t i64_at(const char *array, int64_t i) {
 }
 
 static Status map_descriptor(Mapped *file, int descriptor) {
-    struct stat st;
-    if (fstat(descriptor, &st)) return fail(errno_status(), "%s: %s", file->path, strerror(errno));
-    if (!S_ISREG(st.st_mode)) return fail(ERR_NO_INPUT, "%s: not a regular file", file->path);
-    file->bytes = (size_t)st.st_size;
     if (!file->bytes) return OK;
     void *data = mmap(NULL, file->bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (data == MAP_FAILED)
@@ -54,8 +49,10 @@ static Status map_descriptor(Mapped *file, int descriptor) {
 static Status map_file(Mapped *file, const char *prefix, const char *ending) {
     if (snprintf(file->path, PATH_MAX, "%s%s", prefix, ending) >= PATH_MAX)
         return fail(ERR_NO_INPUT, "%s: the name is too long", prefix);
-    int descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) return fail(errno_status(), "%s: %s", file->path, strerror(errno));
+    int descriptor;
+    int64_t bytes;
+    TRY(file_open_regular(file->path, &descriptor, &bytes));
+    file->bytes = (size_t)bytes;
     Status status = map_descriptor(file, descriptor);
     close(descriptor);
     return status;

@@ -1,11 +1,10 @@
+#include "base/file.h"
 #include "formats/gguf_types.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 // ---- a cursor that never passes the end -----------------------------------------------------------------
@@ -274,22 +273,18 @@ static Status parse(Gguf *file) {
 }
 
 static Status map_file(Gguf *file) {
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
-    struct stat info;
-    if (fd < 0 || fstat(fd, &info)) {
-        Status status = fail(errno_status(), "%s: %s", file->path, strerror(errno));
-        if (fd >= 0) close(fd);
-        return status;
-    }
-    if (!S_ISREG(info.st_mode) || info.st_size < 4) {
+    int fd;
+    int64_t bytes;
+    TRY(file_open_regular(file->path, &fd, &bytes));
+    if (bytes < 4) {
         close(fd);
         return fail(ERR_DATA, "%s: no GGUF file", file->path);
     }
-    void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    void *map = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     close(fd);
     if (map == MAP_FAILED) return fail(ERR_OS, "%s: cannot be mapped: %s", file->path, strerror(errno));
     file->map = map;
-    file->size = (size_t)info.st_size;
+    file->size = (size_t)bytes;
     return OK;
 }
 

@@ -1,9 +1,7 @@
 #include "formats/safetensors.h"
-#include <errno.h>
-#include <fcntl.h>
+#include "base/file.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 // ---- the header ---------------------------------------------------------------------------------
@@ -142,17 +140,6 @@ void safetensors_forget(Safetensors *file) {
 
 // ---- opening ------------------------------------------------------------------------------------
 
-// Without waiting: a pipe that nobody writes to would block the opening for ever.
-static Status open_file(Safetensors *file) {
-    struct stat st;
-    file->fd = open(file->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (file->fd < 0) return fail(errno_status(), "%s: %s", file->path, strerror(errno));
-    if (fstat(file->fd, &st) || !S_ISREG(st.st_mode))
-        return fail(ERR_NO_INPUT, "%s: not a regular file", file->path);
-    file->file_bytes = st.st_size;
-    return OK;
-}
-
 static Status read_size(Safetensors *file, size_t *size) {
     uint8_t bytes[SAFETENSORS_SIZE_BYTES];
     uint64_t header = 0;
@@ -172,7 +159,7 @@ static Status read_size(Safetensors *file, size_t *size) {
 
 static Status read_header(Safetensors *file) {
     size_t size = 0;
-    TRY(open_file(file));
+    TRY(file_open_regular(file->path, &file->fd, &file->file_bytes));
     TRY(read_size(file, &size));
     char *header = malloc(size + 1);
     if (!header) return fail(ERR_OS, "%s: no memory for its header", file->path);

@@ -1,13 +1,12 @@
 // Reads what train/trace_file.c writes: the first line opens the object and describes the run, every
 // further one is an event. So a file of any size is read line by line, and one that was cut off is known as
 // such.
+#include "base/file.h"
 #include "formats/formats.h"
 #include "report/internal.h"
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { MOST_RANKS = 1 << 20 };
 
@@ -214,11 +213,11 @@ static void order_by_time(TracedRank *rank) {
 }
 
 static Status read_file(Reader *r) {
-    struct stat st;
-    r->file = fopen(r->path, "r");
-    if (!r->file) return fail(errno_status(), "%s: %s", r->path, strerror(errno));
-    if (fstat(fileno(r->file), &st) || !S_ISREG(st.st_mode))
-        return fail(ERR_NO_INPUT, "%s: not a regular file", r->path);
+    int fd;
+    int64_t bytes;
+    TRY(file_open_regular(r->path, &fd, &bytes));
+    r->file = fdopen(fd, "r");
+    if (!r->file) return fail(ERR_OS, "%s: no memory to read it", r->path);
     r->number = 1;
     ssize_t size = getline(&r->line, &r->capacity, r->file);
     if (size < 0) return bad(r, "it is empty");
