@@ -124,7 +124,13 @@ done
 
 # A pipe that nothing comes through is no reason to hang.
 sleep 60 | "$trireme" preprocess --input - --output-prefix waiting "${vocabulary[@]}" >waiting.log 2>&1 &
-until_true pgrep -P $$ -x trireme >/dev/null
+# Not before it has a handler for TERM, bit 14 of the mask.
+catches_term() {
+    local caught
+    caught=$(sed -n 's/^SigCgt:\s*//p' "/proc/$(pgrep -P $$ -x trireme)/status" 2>/dev/null)
+    [[ -n $caught ]] && ((0x$caught >> 14 & 1))
+}
+until_true catches_term
 kill -TERM "$(pgrep -P $$ -x trireme)"
 start=$SECONDS
 until_true grep -q "stopped by a signal" waiting.log

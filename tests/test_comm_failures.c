@@ -248,6 +248,9 @@ static void read_said(const char *path, Outcome *outcome) {
     FILE *file = fopen(path, "r");
     size_t size = file ? fread(outcome->said, 1, sizeof outcome->said - 1, file) : 0;
     outcome->said[size] = 0;
+    // Open MPI 5 writes zero bytes between its lines.
+    for (size_t i = 0; i < size; i++)
+        if (!outcome->said[i]) outcome->said[i] = ' ';
     if (file) fclose(file);
 }
 
