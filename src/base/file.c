@@ -1,4 +1,6 @@
+// Files and folders that survive a crash: written, synced and read with every call checked.
 #include "base/file.h"
+#include "base/file_sums.h"
 #include "base/text.h"
 #include <dirent.h>
 #include <errno.h>
@@ -20,18 +22,24 @@ static void close_quietly(int fd) {
     errno = why;
 }
 
+static void forget(FileWriter *writer) {
+    free(writer->path);
+    free(writer->buffer);
+    file_sums_free(writer->sums);
+    *writer = (FileWriter){.fd = -1, .bytes = writer->bytes};
+}
+
 Status file_writer_open(FileWriter *writer, const char *path) {
     *writer = (FileWriter){.fd = -1};
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0 && errno == EEXIST) return fail(ERR_CREATE, "%s: it is there already", path);
     if (fd < 0) return fail(create_status(), "%s: cannot create: %s", path, strerror(errno));
-    *writer = (FileWriter){.fd = fd, .path = strdup(path), .buffer = malloc(BUFFER_BYTES)};
-    if (writer->path && writer->buffer) return OK;
+    *writer = (FileWriter){
+        .fd = fd, .path = strdup(path), .buffer = malloc(BUFFER_BYTES), .sums = file_sums_create()};
+    if (writer->path && writer->buffer && writer->sums) return OK;
     unlink(path);
     close(fd);
-    free(writer->path);
-    free(writer->buffer);
-    *writer = (FileWriter){.fd = -1};
+    forget(writer);
     return fail(ERR_OS, "%s: no memory to write it", path);
 }
 
@@ -66,18 +74,13 @@ static Status flush(FileWriter *writer) {
 
 Status file_writer_add(FileWriter *writer, const void *data, size_t size) {
     CHECK(writer->path, "adds to a file that is not open");
+    file_sums_add(writer->sums, data, size);
     if (size > BUFFER_BYTES - writer->buffered) TRY(flush(writer));
     if (size >= BUFFER_BYTES) return write_all(writer, data, size);
     if (size) memcpy(writer->buffer + writer->buffered, data, size);
     writer->buffered += size;
     writer->bytes += (int64_t)size;
     return OK;
-}
-
-static void forget(FileWriter *writer) {
-    free(writer->path);
-    free(writer->buffer);
-    *writer = (FileWriter){.fd = -1, .bytes = writer->bytes};
 }
 
 static int sync_file(int fd) {
@@ -87,10 +90,22 @@ static int sync_file(int fd) {
     return result;
 }
 
+// A descriptor that two writers share is at two places at once: what lands between or behind is counted here.
+static Status check_size(const FileWriter *writer) {
+    struct stat st;
+    if (fstat(writer->fd, &st))
+        return fail(errno_status(), "%s: cannot ask for its size: %s", writer->path, strerror(errno));
+    if (st.st_size == writer->bytes) return OK;
+    return fail(ERR_IO, "%s: %lld bytes were written, but the file has %lld: something else writes to it",
+                writer->path, (long long)writer->bytes, (long long)st.st_size);
+}
+
 static Status sync_and_close(FileWriter *writer) {
     TRY(flush(writer));
     if (sync_file(writer->fd))
         return fail(create_status(), "%s: cannot sync: %s", writer->path, strerror(errno));
+    TRY(check_size(writer));
+    if (writer->read_back) TRY(file_sums_compare(writer->sums, writer->path));
     int fd = writer->fd;
     writer->fd = -1; // closed even where close complains
     if (close(fd) && errno != EINTR)
@@ -113,6 +128,18 @@ void file_writer_abandon(FileWriter *writer) {
     if (writer->fd >= 0) close_quietly(writer->fd);
     unlink(writer->path);
     forget(writer);
+}
+
+// ---- the standard files -------------------------------------------------------------------------
+
+Status standard_files_open(void) {
+    for (int wanted = STDIN_FILENO; wanted <= STDERR_FILENO; wanted++) {
+        if (fcntl(wanted, F_GETFD) >= 0 || errno != EBADF) continue;
+        int fd = open("/dev/null", O_RDONLY); // the lowest that is free: `wanted`
+        if (fd < 0) return fail(ERR_OS, "/dev/null: cannot open: %s", strerror(errno));
+        CHECK(fd == wanted, "/dev/null was opened as descriptor %d, not %d", fd, wanted);
+    }
+    return OK;
 }
 
 // ---- folders ------------------------------------------------------------------------------------

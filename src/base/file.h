@@ -15,15 +15,25 @@ typedef struct {
     int64_t bytes; // written so far
     char *buffer;  // small writes are gathered
     size_t buffered;
+    bool read_back;        // may be set until the end: see file_writer_finish
+    struct FileSums *sums; // of all bytes so far
 } FileWriter;
 
 // A new file (O_EXCL): ERR_CREATE when there is one.
 Status file_writer_open(FileWriter *writer, const char *path);
 Status file_writer_add(FileWriter *writer, const void *data, size_t size);
-// Writes what is left, fsyncs, closes. After a failure the file is removed.
+// Writes what is left, fsyncs, closes. ERR_IO when the file then has another size than was written: somebody
+// else writes to it. With `read_back` also when the disk does not have the bytes that were added: they are read
+// past the page cache (file_sums.h). After a failure the file is removed.
 Status file_writer_finish(FileWriter *writer);
 // Closes and removes. Nothing happens to a finished one, nor to a zeroed one.
 void file_writer_abandon(FileWriter *writer);
+
+// Opens those of descriptors 0 to 2 that the program was started without, so that no file that is opened later
+// becomes the standard output or error. All three are /dev/null for reading: input is empty, and output that
+// cannot arrive fails as on a closed descriptor, where /dev/null for writing would pass as success. To be called
+// before anything is opened.
+Status standard_files_open(void);
 
 // Makes names that were added to or removed from a folder durable.
 Status folder_sync(const char *path);

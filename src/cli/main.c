@@ -1,6 +1,7 @@
 // The entry of the program: it finds the verb and leaves everything else to it. No MPI is started here, so
 // that help, mistakes and the verbs of one process answer at once and on every machine.
 #include "base/cores.h"
+#include "base/file.h"
 #include "base/version.h"
 #include "cli/cli.h"
 #include "comm/comm.h"
@@ -140,8 +141,9 @@ static bool computes(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    if (computes(argc, argv)) cores_wait_briefly(argv);
-    Status status = run(argc, argv);
+    Status status = standard_files_open(); // before anything else opens a file
+    if (status == OK && computes(argc, argv)) cores_wait_briefly(argv);
+    if (status == OK) status = run(argc, argv);
     if (status == OK) status = finish_output();
     if (status != OK && *fail_message()) fprintf(stderr, "trireme: error: %s\n", fail_message());
     return (int)status;
