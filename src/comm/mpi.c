@@ -4,6 +4,7 @@
 #include "comm/alarm.h"
 #include "comm/messages.h"
 #include "comm/node.h"
+#include "comm/orphan.h"
 #include <malloc.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -256,6 +257,7 @@ Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     int initialized, provided = MPI_THREAD_SINGLE;
     MPI_Initialized(&initialized);
     CHECK(!initialized, "MPI can be started once in a process");
+    if (comm_launcher_ranks() > 0) orphan_kill();
     tune();
     int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
     if (rc != MPI_SUCCESS) return fail(ERR_UNAVAILABLE, "MPI cannot be started: its error %d", rc);

@@ -1,0 +1,5 @@
+// Processes of a job whose launcher has died.
+#pragma once
+
+// From now on this process is killed when the process that started it (mpirun, its daemon, or srun's) ends before it.
+void orphan_kill(void);
