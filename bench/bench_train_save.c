@@ -59,7 +59,7 @@ static double write_plain(const char *folder, const char *bytes, int64_t count) 
 }
 
 static Status save_now(Saver *saver, Engine *engine, int64_t iteration) {
-    RunState state = {.iteration = iteration};
+    RunState state = {.iteration = iteration, .consumed = iteration};
     TRY(saver_start(saver, engine, &state, false));
     return saver_finish(saver);
 }
@@ -90,7 +90,7 @@ static Status measure_disk(Saver *saver, Engine *engine, const char *folder) {
 
 static double step(Engine *engine, const Batch *batch, Saver *saver, int i, bool *saving) {
     double start = clock_s();
-    RunState state = {.iteration = 100 + i};
+    RunState state = {.iteration = 100 + i, .consumed = 100 + i};
     if (saver && i % SAVE_EVERY == 0)
         CHECK(saver_start(saver, engine, &state, false) == OK, "%s", fail_message());
     *saving = saver && saver->phase != SAVER_IDLE;

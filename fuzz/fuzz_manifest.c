@@ -19,13 +19,15 @@ static void make_checkpoint(const CheckpointNames *names) {
         {"embedding.word_embeddings.weight", ROWS, COLS, {2, 0, ROWS - 2, COLS}, values, COLS, NULL, NULL},
         {"decoder.final_layernorm.weight", 1, COLS, {0, 0, 1, COLS}, values, COLS, NULL, NULL},
     };
-    CheckpointInfo info = {.shape = {.layers = 1, .hidden = COLS, .heads = 1, .head_size = COLS, .ffn = COLS},
-                           .state.iteration = 3,
-                           .grid = {.tp = 1, .dp = 1, .pp = 1},
-                           .num_chunks = 1,
-                           .dtype = "f32",
-                           .config = "layers: 1\n",
-                           .program = "fuzz"};
+    CheckpointInfo info = {
+        .shape =
+            {.layers = 1, .hidden = COLS, .heads = 1, .head_size = COLS, .ffn = COLS, .norm_epsilon = 1e-5f},
+        .state = {.iteration = 3, .consumed = 24},
+        .grid = {.tp = 1, .dp = 1, .pp = 1},
+        .num_chunks = 1,
+        .dtype = "f32",
+        .config = "layers: 1\n",
+        .program = "fuzz"};
     info.shape.sequence = info.shape.positions = COLS;
     info.shape.vocabulary = ROWS;
     Text record = {0};

@@ -261,6 +261,26 @@ static void forged_manifests(void) {
     forge("\"heads\": 2", "\"heads\": 0", ERR_DATA, "heads");
     forge("\"layers\": 2", "\"layer\": 2", ERR_DATA, "\"layers\"");
     forge("\"iteration\": 20", "\"iteration\": -20", ERR_DATA, "\"iteration\"");
+    forge("\"iteration\": 20", "\"iteration\": 4611686018427387904", ERR_DATA,
+          "\"iteration\" is missing or no");
+    forge("\"iteration\": 20", "\"iteration\": 161", ERR_DATA, "\"iteration\" is more than \"consumed\"");
+    forge("\"consumed\": 160", "\"consumed\": 160.5", ERR_DATA, "\"consumed\"");
+    forge("\"evaluated\": 0", "\"evaluated\": 21", ERR_DATA, "\"evaluated\" is more than \"iteration\"");
+    forge("\"optimizer_steps\": 0", "\"optimizer_steps\": 21", ERR_DATA, "\"optimizer_steps\"");
+    forge("\"stepped\": 0", "\"stepped\": 161", ERR_DATA, "\"stepped\"");
+    forge("\"skipped_in_a_row\": 0", "\"skipped_in_a_row\": 4294967296", ERR_DATA, "\"skipped_in_a_row\"");
+    forge("\"loss_scale_left\": 0", "\"loss_scale_left\": 4294967296", ERR_DATA, "\"loss_scale_left\"");
+    forge("\"loss_scale\": ", "\"loss_scale\": -", ERR_DATA, "\"loss_scale\"");
+    forge("\"usual_loss\": ", "\"usual_loss\": null, \"was\": ", ERR_DATA, "\"usual_loss\"");
+    forge("\"norm_epsilon\": ", "\"norm_epsilon\": null, \"was\": ", ERR_DATA, "\"norm_epsilon\"");
+    forge("\"norm_epsilon\": ", "\"norm_epsilon\": 0, \"was\": ", ERR_DATA, "\"norm_epsilon\"");
+    forge("\"hidden_dropout\": ", "\"hidden_dropout\": 1, \"was\": ", ERR_DATA, "\"hidden_dropout\"");
+    forge("\"init_std\": ", "\"init_std\": 1e300, \"was\": ", ERR_DATA, "\"init_std\"");
+    forge("\"rotary_base\": ", "\"rotary_base\": 0, \"was\": ", ERR_DATA, "\"rotary_base\"");
+    forge("\"rotary_columns\": 4", "\"rotary_columns\": 6", ERR_DATA, "\"rotary_columns\"");
+    forge("\"rms_norm\": true", "\"rms_norm\": 1", ERR_DATA, "\"rms_norm\"");
+    forge("\"tensor\": 2", "\"tensor\": 2147483647", ERR_DATA, "\"tensor\"");
+    forge("\"trireme checkpoint\"", "\"checkpoint\"", ERR_DATA, "\"format\"");
     forge("\"state\": {", "\"states\": {", ERR_DATA, "\"state\"");
     forge("\"swiglu\"", "\"relu\"", ERR_DATA, "activation");
     forge("\"dtype\": \"bf16\"", "\"dtype\": \"%n%s\"", ERR_DATA, "dtype");

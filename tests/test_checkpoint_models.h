@@ -126,7 +126,7 @@ static inline void make_mistaken(const char *save, const ModelShape *shape, cons
         snprintf(slices[i].tensor, sizeof slices[i].tensor, "%s", w->name);
     }
     CheckpointInfo info = {.shape = *said,
-                           .state = {.iteration = step},
+                           .state = {.iteration = step, .consumed = step},
                            .grid = {1, 1, 1},
                            .num_chunks = 1,
                            .dtype = "f32",

@@ -92,14 +92,15 @@ static void save(Engine *engine, void *self) {
     int rank = grid_rank(c->grid, c->place);
     CheckpointNames names;
     EngineState state = {0};
-    CheckpointInfo info = {
-        .shape = engine_spec_of(engine)->shape,
-        .state = {.iteration = files->iteration, .optimizer_steps = engine_optimizer_steps(engine)},
-        .grid = c->grid,
-        .num_chunks = engine_spec_of(engine)->num_chunks,
-        .dtype = dtype_name(c->mode.dtype),
-        .has_optimizer = true,
-        .program = "test"};
+    CheckpointInfo info = {.shape = engine_spec_of(engine)->shape,
+                           .state = {.iteration = files->iteration,
+                                     .consumed = 8 * files->iteration,
+                                     .optimizer_steps = engine_optimizer_steps(engine)},
+                           .grid = c->grid,
+                           .num_chunks = engine_spec_of(engine)->num_chunks,
+                           .dtype = dtype_name(c->mode.dtype),
+                           .has_optimizer = true,
+                           .program = "test"};
     EXPECT_OK(checkpoint_names(files->save, files->iteration, &names));
     EXPECT_OK(engine_state(engine, true, rank % 2 == 0, &state));
     if (rank == 0) EXPECT_OK(checkpoint_begin(&names, state.bytes));

@@ -15,6 +15,7 @@
 #include "data/data.h"
 #include "formats/formats.h"
 #include "nn/nn.h"
+#include <float.h>
 
 // ---- what is saved ------------------------------------------------------------------------------
 
@@ -31,22 +32,22 @@ void state_tensor_name(StateTensor which, const char *param, char name[160]);
 // How far a run has come; everything else follows from these. INT64 or DOUBLE fields, by name in the
 // manifest.
 #define RUN_STATE(X)                                                                                         \
-    X(INT64, iteration)         /* steps done */                                                             \
-    X(INT64, consumed)          /* samples read for training */                                              \
-    X(INT64, evaluated)         /* iteration of the last evaluation */                                       \
-    X(INT64, consumed_valid)    /* and for evaluation */                                                     \
-    X(INT64, stepped)           /* of the former, those of steps that changed the parameters */              \
-    X(INT64, optimizer_steps)   /* AdamW's */                                                                \
-    X(INT64, skipped_in_a_row)  /* steps up to now that changed nothing */                                   \
-    X(DOUBLE, usual_loss)       /* running mean, for spikes */                                               \
-    X(INT64, num_losses)        /* in it */                                                                  \
-    X(DOUBLE, loss_scale)       /* of fp16, where it is dynamic; else 0 */                                   \
-    X(INT64, loss_scale_growth) /* clean steps so far */                                                     \
-    X(INT64, loss_scale_left)   /* overflows until it halves */
+    X(INT64, iteration, 1e12)              /* steps done */                                                  \
+    X(INT64, consumed, 9e15)               /* samples read for training */                                   \
+    X(INT64, evaluated, 1e12)              /* iteration of the last evaluation */                            \
+    X(INT64, consumed_valid, 9e15)         /* and for evaluation */                                          \
+    X(INT64, stepped, 9e15)                /* of `consumed`, those of steps that changed the parameters */   \
+    X(INT64, optimizer_steps, 1e12)        /* AdamW's */                                                     \
+    X(INT64, skipped_in_a_row, INT32_MAX)  /* steps up to now that changed nothing */                        \
+    X(DOUBLE, usual_loss, FLT_MAX)         /* running mean, for spikes */                                    \
+    X(INT64, num_losses, 1e12)             /* in it */                                                       \
+    X(DOUBLE, loss_scale, FLT_MAX)         /* of fp16, where it is dynamic; else 0 */                        \
+    X(INT64, loss_scale_growth, INT32_MAX) /* clean steps so far */                                          \
+    X(INT64, loss_scale_left, INT32_MAX)   /* overflows until it halves */
 
-#define RUN_STATE_INT64  int64_t
-#define RUN_STATE_DOUBLE double
-#define X(TYPE, name)    RUN_STATE_##TYPE name;
+#define RUN_STATE_INT64     int64_t
+#define RUN_STATE_DOUBLE    double
+#define X(TYPE, name, most) RUN_STATE_##TYPE name;
 typedef struct {
     RUN_STATE(X)
 } RunState;

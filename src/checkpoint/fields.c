@@ -1,3 +1,4 @@
+// The run's state and the model's shape as rows of a manifest: written, described, read and checked.
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <math.h>
@@ -19,10 +20,11 @@ static const char *const position_words[] = {"learned", "rotary", "none", NULL};
 
 _Static_assert(sizeof(Activation) == sizeof(int) && sizeof(Position) == sizeof(int), "read as int");
 
-#define X(TYPE, field) {#field, FIELD_##TYPE, offsetof(RunState, field), 0, INFINITY, NULL},
+#define X(TYPE, field, most) {#field, FIELD_##TYPE, offsetof(RunState, field), 0, most, NULL},
 static const Field state_fields[] = {RUN_STATE(X)};
 #undef X
 
+#define MOST_DROPOUT 0.99999 // what is left is divided by 1 - p
 #define SHAPE(TYPE, field, least, most, words)                                                               \
     { #field, FIELD_##TYPE, offsetof(ModelShape, field), least, most, words }
 static const Field shape_fields[] = {
@@ -37,16 +39,16 @@ static const Field shape_fields[] = {
     SHAPE(INT, vocabulary, 1, 1 << 30, NULL),
     SHAPE(WORD, activation, 0, 0, activation_words),
     SHAPE(WORD, position, 0, 0, position_words),
-    SHAPE(DOUBLE, rotary_base, 0, INFINITY, NULL),
+    SHAPE(DOUBLE, rotary_base, 0, 1e12, NULL),
     SHAPE(INT, rotary_columns, 0, 1 << 13, NULL),
     SHAPE(BOOL, rms_norm, 0, 1, NULL),
     SHAPE(BOOL, no_linear_bias, 0, 1, NULL),
     SHAPE(BOOL, qkv_bias, 0, 1, NULL),
     SHAPE(BOOL, untied, 0, 1, NULL),
-    SHAPE(FLOAT, hidden_dropout, 0, 1, NULL),
-    SHAPE(FLOAT, attention_dropout, 0, 1, NULL),
-    SHAPE(FLOAT, norm_epsilon, 0, 1, NULL),
-    SHAPE(FLOAT, init_std, 0, INFINITY, NULL),
+    SHAPE(FLOAT, hidden_dropout, 0, MOST_DROPOUT, NULL),
+    SHAPE(FLOAT, attention_dropout, 0, MOST_DROPOUT, NULL),
+    SHAPE(FLOAT, norm_epsilon, FLT_MIN, 1, NULL),
+    SHAPE(FLOAT, init_std, 0, FLT_MAX, NULL),
     SHAPE(INT64, seed, -INFINITY, INFINITY, NULL),
 };
 enum {
@@ -103,9 +105,7 @@ static bool read_word(const Field *field, const Json *value, int *out) {
     return false;
 }
 
-// What is not finite was written as null.
 static bool read_real(const Field *field, const Json *value, double *out) {
-    if (value && value->type == JSON_NULL) return *out = NAN, true;
     return json_double(value, out) && *out >= field->least && *out <= field->most;
 }
 
@@ -137,6 +137,14 @@ static bool read_value(const Field *field, const Json *value, void *object) {
     return false;
 }
 
+static Status wrong_value(const Field *field, const char *what) {
+    if (field->type == FIELD_WORD || field->type == FIELD_BOOL)
+        return fail(ERR_DATA, "%s: \"%s\" is missing or none of the values that it can have", what,
+                    field->name);
+    return fail(ERR_DATA, "%s: \"%s\" is missing or no number from %g to %g", what, field->name, field->least,
+                field->most);
+}
+
 // What is absent was not known yet to the program that wrote it, and is zero where zero can be.
 static Status read_fields(const Field *fields, int count, const Json *object, const char *what, void *out) {
     if (!object || object->type != JSON_OBJECT)
@@ -144,19 +152,41 @@ static Status read_fields(const Field *fields, int count, const Json *object, co
     for (int i = 0; i < count; i++) {
         const Json *value = json_member(object, fields[i].name);
         if (!value && fields[i].least <= 0) continue;
-        if (!read_value(&fields[i], value, out))
-            return fail(ERR_DATA, "%s: \"%s\" is missing or has a value that cannot be", what,
-                        fields[i].name);
+        if (!read_value(&fields[i], value, out)) return wrong_value(&fields[i], what);
     }
     return OK;
 }
 
+// Every step reads a sample at least, and all else that is counted is counted in steps or samples.
 Status state_read(const Json *object, const char *what, RunState *state) {
-    return read_fields(state_fields, NUM_STATE, object, what, state);
+    TRY(read_fields(state_fields, NUM_STATE, object, what, state));
+    const struct {
+        const char *small, *large;
+        bool holds;
+    } laws[] = {{"iteration", "consumed", state->iteration <= state->consumed},
+                {"stepped", "consumed", state->stepped <= state->consumed},
+                {"evaluated", "iteration", state->evaluated <= state->iteration},
+                {"optimizer_steps", "iteration", state->optimizer_steps <= state->iteration},
+                {"skipped_in_a_row", "iteration", state->skipped_in_a_row <= state->iteration},
+                {"num_losses", "iteration", state->num_losses <= state->iteration}};
+    for (size_t i = 0; i < sizeof laws / sizeof laws[0]; i++)
+        if (!laws[i].holds)
+            return fail(ERR_DATA, "%s: \"%s\" is more than \"%s\", which cannot be", what, laws[i].small,
+                        laws[i].large);
+    return OK;
 }
 
-Status shape_read(const Json *object, const char *what, ModelShape *shape) {
-    TRY(read_fields(shape_fields, NUM_SHAPE, object, what, shape));
-    if (shape->groups == 0 || shape->heads % shape->groups == 0) return OK;
-    return fail(ERR_DATA, "%s: %d heads do not make %d groups", what, shape->heads, shape->groups);
+Status shape_read(const Json *object, const char *what, ModelShape *s) {
+    TRY(read_fields(shape_fields, NUM_SHAPE, object, what, s));
+    if (s->groups && s->heads % s->groups)
+        return fail(ERR_DATA, "%s: %d heads do not make %d groups", what, s->heads, s->groups);
+    if (s->position == POSITION_LEARNED && s->positions < s->sequence)
+        return fail(ERR_DATA, "%s: %d \"positions\" for a \"sequence\" of %d", what, s->positions,
+                    s->sequence);
+    if (s->position != POSITION_ROTARY) return OK;
+    if (s->rotary_columns % 2 || s->rotary_columns > s->head_size)
+        return fail(ERR_DATA, "%s: %d \"rotary_columns\" of a \"head_size\" of %d: not even, or more", what,
+                    s->rotary_columns, s->head_size);
+    if (s->rotary_base >= 1) return OK;
+    return fail(ERR_DATA, "%s: \"rotary_base\" is below 1", what);
 }

@@ -170,13 +170,15 @@ static Status read_others(Manifest *m, const Json *root, const char *what) {
     return OK;
 }
 
+enum { MOST_RANKS = 1 << 24 }; // along one axis
+
 static Status read_grid(const Json *root, const char *what, CheckpointInfo *info) {
     const Json *grid = json_member(root, "grid");
     int64_t t, p, d, v;
-    TRY(read_int(grid, what, "tensor", 1, INT32_MAX, &t));
-    TRY(read_int(grid, what, "pipeline", 1, INT32_MAX, &p));
-    TRY(read_int(grid, what, "data", 1, INT32_MAX, &d));
-    TRY(read_int(grid, what, "chunks", 1, INT32_MAX, &v));
+    TRY(read_int(grid, what, "tensor", 1, MOST_RANKS, &t));
+    TRY(read_int(grid, what, "pipeline", 1, MOST_RANKS, &p));
+    TRY(read_int(grid, what, "data", 1, MOST_RANKS, &d));
+    TRY(read_int(grid, what, "chunks", 1, MOST_RANKS, &v));
     info->grid = (Grid){.tp = (int)t, .dp = (int)d, .pp = (int)p};
     info->num_chunks = (int)v;
     return OK;
@@ -199,7 +201,10 @@ static Status read_info(const Json *root, const char *what, CheckpointInfo *info
 // Of these versions nothing is known but this and the last line.
 static Status check_version(const Json *root, const char *what) {
     const char *program = json_string(json_member(root, "program"));
+    const char *format = json_string(json_member(root, "format"));
     int64_t version;
+    if (!format || strcmp(format, MANIFEST_FORMAT) != 0)
+        return bad(root, what, "format", "is missing or not \"" MANIFEST_FORMAT "\"");
     TRY(read_int(root, what, "version", 1, INT32_MAX, &version));
     if (version <= MANIFEST_VERSION) return OK;
     return fail(ERR_UNAVAILABLE,

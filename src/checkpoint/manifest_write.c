@@ -73,7 +73,7 @@ void manifest_write_record(const Manifest *m, Text *out) {
 }
 
 static void write_info(const CheckpointInfo *info, Text *out) {
-    text_add(out, "\"format\": \"trireme checkpoint\",\n\"version\": %d,\n\"program\": ", MANIFEST_VERSION);
+    text_add(out, "\"format\": \"" MANIFEST_FORMAT "\",\n\"version\": %d,\n\"program\": ", MANIFEST_VERSION);
     add_string(out, info->program);
     text_add(out, ",\n\"state\": ");
     state_write(&info->state, out);
