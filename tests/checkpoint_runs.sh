@@ -22,6 +22,14 @@ steps() { (cd "$1" && echo step-* | sed 's/step-0*//g'); }
 expect_steps() { [[ $(steps "$1") == "$2" ]] || complain "$1 has steps $(steps "$1"), not $2"; }
 expect_clean() { compgen -G "$1/.tmp*" >/dev/null && complain "$1: $(ls -A "$1") are left"; }
 says() { grep -q -e "$2" "$1.log" || complain "$1: '$2' is not in $(tail -5 "$1.log")"; }
+# wait_for WORDS FILE: until they are there, or half a minute.
+wait_for() {
+    for _ in $(seq 300); do
+        grep -qs "$1" "$2" && return
+        sleep 0.1
+    done
+    complain "'$1' never came into $2: $(tail -3 "$2")"
+}
 damage() { printf '\377\377' | dd of="$1/rank-00000.safetensors" bs=1 seek=40000 conv=notrunc 2>/dev/null; }
 
 # ---- going on is never having stopped -------------------------------------------------------------------
@@ -107,17 +115,74 @@ left=$(ls -A four)
 "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 20000 --save busy --save-interval 20000 \
     >busy.log 2>&1 </dev/null &
 pid=$!
-for _ in $(seq 100); do
-    grep -qs "iteration  " busy.log && break
-    sleep 0.1
-done
-refused 73 "another run is writing there" "${common[@]}" --save busy
+wait_for "iteration  " busy.log
+refused 73 "another run is writing there (process $pid on .* since 20.*waited 0.1 s" "${common[@]}" --save busy \
+    --lock-timeout 0.1
+# It is waited for.
+"$trireme" train "${corpus[@]}" "${common[@]}" --train-iters 2 --save busy --lock-timeout 60 >waiting.log 2>&1 \
+    </dev/null &
+waiting=$!
+wait_for "waiting up to 60 s" waiting.log
 kill -INT $pid
 wait $pid
 status=$?
+wait $waiting || complain "waiting: exit $?: $(tail -3 waiting.log)"
+says waiting "another run is writing there (process $pid on .*): waiting up to 60 s for it to end"
 [[ $status == 130 ]] || complain "busy: exit $status, not 130"
 says busy "go on with --load busy"
 "$trireme" checkpoint verify busy >verify.log 2>&1 || complain "busy: $(cat verify.log)"
+
+# ---- a lock that is lost ----------------------------------------------------------------------------------
+# loses_lock NAME COMMAND...: what happens to the folder NAME of a run that saves again and again.
+loses_lock() {
+    local name=$1 pid status
+    shift
+    "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 20000 --save "$name" --save-interval 50 \
+        --keep-last 1 >"$name.log" 2>&1 </dev/null &
+    pid=$!
+    wait_for "saved" "$name.log"
+    "$@"
+    wait $pid
+    status=$?
+    [[ $status == 73 ]] || complain "$name: exit $status, not 73: $(tail -3 "$name.log")"
+    says "$name" "$name/.lock is not the lock that this run holds any more"
+}
+loses_lock unlocked rm unlocked/.lock
+"$trireme" checkpoint verify unlocked >verify.log 2>&1 || complain "unlocked: $(cat verify.log)"
+loses_lock moved_away mv moved_away elsewhere
+[[ ! -e moved_away ]] || complain "moved_away: it was made again"
+"$trireme" checkpoint verify elsewhere >verify.log 2>&1 || complain "moved_away: $(cat verify.log)"
+loses_lock replaced bash -c "mv replaced replaced.1; mkdir replaced; touch replaced/.lock"
+[[ $(ls -A replaced) == .lock ]] || complain "replaced: $(ls -A replaced) are there"
+
+# ---- a launcher that is killed ------------------------------------------------------------------------------
+# The same command at once again, as a supervisor does.
+if type mpirun >/dev/null 2>&1; then
+    for n in 1 2 3; do
+        mpirun -n 2 "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 20000 \
+            --save orphans --load orphans --save-interval 20 --keep-last 1 >"orphans$n.log" 2>&1 </dev/null &
+        pid=$!
+        wait_for "saved" "orphans$n.log"
+        kill -9 $pid
+        wait $pid 2>/dev/null
+    done
+    timeout -k 5 60 mpirun -n 2 "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" \
+        --save orphans --load orphans --exit-interval 1 --train-iters 20000 >orphans.log 2>&1 </dev/null ||
+        complain "orphans: exit $?: $(tail -3 orphans.log)"
+fi
+
+# ---- started without standard files -------------------------------------------------------------------------
+"$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 24 --save closed --save-interval 2 \
+    --log-interval 1 --async-save --ranks 2 <&- >&- 2>&-
+status=$?
+[[ $status == 74 ]] || complain "closed: exit $status, not 74"
+expect_steps closed "2 4 6 8 10 12 14 16 18 20 22 24"
+"$trireme" checkpoint verify closed >verify.log 2>&1 || complain "closed: $(grep damaged verify.log | head -3)"
+"$trireme" models >&- 2>closed.log
+status=$?
+[[ $status == 74 ]] || complain "models: exit $status, not 74"
+says closed "standard output: not everything could be written"
+"$trireme" checkpoint verify closed <&- >verify.log 2>&- || complain "closed: exit $?"
 
 # ---- saves that fail --------------------------------------------------------------------------------------
 # fails NAME FAULT OPTION...: a run with such a fault; leaves NAME.log and $status.
@@ -139,8 +204,40 @@ for save in --no-async-save --async-save; do
         says "$name" "iteration 2 was not saved, training goes on"
         [[ $(steps "$name") == "4 6 8" ]] || complain "$name has steps $(steps "$name")"
     done
+    # Altered on the way to the disk: the older checkpoint stays, and the run ends when it happens again.
+    train "intact$save" "${no_evaluation[@]}" --train-iters 8 --exit-interval 2 --save "intact$save"
+    fails "intact$save" "write:1+:FLIP" $save --load "intact$save" --keep-last 1 --train-iters 20 --ranks 2 --dp 2
+    [[ $status == 74 ]] || complain "intact$save: exit $status: $(tail -3 "intact$save.log")"
+    says "intact$save" "iteration 4 was not saved, training goes on.*/rank-0000.*: within bytes 0 to .* the disk does"
+    expect_steps "intact$save" 2
     fails "always$save" "fsync:1+:EIO" $save --ranks 2 --dp 2
     [[ $status == 74 ]] || complain "always$save: exit $status: $(tail -3 "always$save.log")"
     says "always$save" "could not be saved"
 done
+
+# ---- what would fail is told before the first step ------------------------------------------------------------
+# A checkpoint takes some 0.9 MB; as long as one is kept, two are there while one is written.
+no_room() { # BYTES OPTION...
+    local bytes=$1
+    shift
+    LD_PRELOAD=$faults TRIREME_FAULT=statvfs:1+:ROOM$bytes timeout -k 5 60 "$trireme" train "${corpus[@]}" \
+        "${common[@]}" "$@" >room.log 2>&1 </dev/null
+    status=$?
+}
+no_room 600000 --save room1
+[[ $status == 73 ]] || complain "room1: exit $status: $(tail -3 room.log)"
+says room "room1: no space for 1 checkpoint: 0.9 MB are needed, 0.6 MB are left"
+grep -q "iteration  " room.log && complain "room1: it trains"
+no_room 1500000 --save room2 --save-interval 2 --keep-last 1
+[[ $status == 73 ]] || complain "room2: exit $status: $(tail -3 room.log)"
+says room "room2: no space for 2 checkpoints (0.9 MB each): 1.7 MB are needed, 1.5 MB are left"
+no_room 1500000 --save room3 --save-interval 2
+[[ $status == 0 ]] || complain "room3: exit $status: $(tail -3 room.log)"
+says room "WARNING: room3: no space for 5 checkpoints .* --keep-last N removes older ones"
+no_room 1500000 --save room4 --save-interval 2 --keep-last 9 --load room3
+[[ $status == 73 ]] || complain "room4: exit $status: $(tail -3 room.log)"
+no_room 1500000 --save room3 --save-interval 2 --keep-last 1 --load room3 # an old one goes for every new one
+[[ $status == 0 ]] || complain "room3: exit $status: $(tail -3 room.log)"
+long=$(printf "%0250d/" {1..16})$(printf "%036d" 0)
+refused 73 "the name of the folder is too long: a checkpoint there needs paths of up to" "${common[@]}" --save "$long"
 finish

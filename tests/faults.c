@@ -2,8 +2,13 @@
 //
 //   TRIREME_FAULT=CALL:N:ACTION[,CALL:N:ACTION...]    the N-th call, counted from 1; "N+": that and all later
 //   CALL    open write pwrite fsync rename mkdir close unlink (renameat2 counts as rename, remove as unlink)
+//           posix_fadvise statvfs
 //   ACTION  ENOSPC EIO EINTR EINVAL   the call does nothing and fails so
 //           SHORT   a write writes half of it
+//           FLIP    a write writes one bit otherwise; in front of posix_fadvise, with which a reader drops the
+//                   page cache, one bit of the file changes: the disk has other bytes than the cache had
+//           EXTRA   behind the bytes of a write comes one of another writer
+//           ROOM<n> statvfs finds n bytes free, ROOM1000000
 //           DELAYms the call comes so many milliseconds late, DELAY50
 //           KILL    the process is killed in front of it
 //   TRIREME_FAULT_COUNTS=FILE  at the end, how often each was called: lines "CALL N"
@@ -17,11 +22,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
-#define CALLS(X) X(open) X(write) X(pwrite) X(fsync) X(rename) X(mkdir) X(close) X(unlink)
-#define X(name)  CALL_##name,
+#define CALLS(X)                                                                                             \
+    X(open) X(write) X(pwrite) X(fsync) X(rename) X(mkdir) X(close) X(unlink) X(posix_fadvise) X(statvfs)
+#define X(name) CALL_##name,
 typedef enum { CALLS(X) NUM_CALLS } Call;
 #undef X
 #define X(name) #name,
@@ -91,11 +98,65 @@ int open(const char *path, int flags, ...) {
     return fails(action_of(CALL_open)) ? -1 : real(path, flags, mode);
 }
 
+static ssize_t write_altered(ssize_t (*real)(int, const void *, size_t), int fd, const void *data,
+                             size_t size) {
+    char *copy = malloc(size);
+    if (!copy) abort();
+    memcpy(copy, data, size);
+    copy[size / 2] ^= 1;
+    ssize_t written = real(fd, copy, size);
+    free(copy);
+    return written;
+}
+
 ssize_t write(int fd, const void *data, size_t size) {
     ssize_t (*real)(int, const void *, size_t);
     find("write", &real);
     const char *action = action_of(CALL_write);
-    return fails(action) ? -1 : real(fd, data, shortened(action, size));
+    if (fails(action)) return -1;
+    if (action && starts(action, "FLIP") && size) return write_altered(real, fd, data, size);
+    ssize_t written = real(fd, data, shortened(action, size));
+    if (action && starts(action, "EXTRA") && real(fd, "x", 1) != 1) return -1;
+    return written;
+}
+
+// The file behind a descriptor that may be open for reading alone.
+static void alter_file(int fd) {
+    char path[64], byte;
+    struct stat st;
+    ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
+    int (*real_open)(const char *, int, ...), (*real_close)(int);
+    find("pwrite", &real_pwrite);
+    find("open", &real_open);
+    find("close", &real_close);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int file = real_open(path, O_RDWR);
+    if (file < 0) return;
+    if (fstat(file, &st) == 0 && pread(file, &byte, 1, st.st_size / 2) == 1) {
+        byte ^= 1;
+        if (real_pwrite(file, &byte, 1, st.st_size / 2) != 1) abort();
+    }
+    real_close(file);
+}
+
+int posix_fadvise(int fd, off_t offset, off_t size, int advice) {
+    int (*real)(int, off_t, off_t, int);
+    find("posix_fadvise", &real);
+    const char *action = action_of(CALL_posix_fadvise);
+    if (fails(action)) return errno;
+    if (action && starts(action, "FLIP")) alter_file(fd);
+    return real(fd, offset, size, advice);
+}
+
+int statvfs(const char *path, struct statvfs *st) {
+    int (*real)(const char *, struct statvfs *);
+    find("statvfs", &real);
+    const char *action = action_of(CALL_statvfs);
+    if (fails(action)) return -1;
+    int result = real(path, st);
+    if (action && starts(action, "ROOM"))
+        st->f_bavail = (unsigned long)strtoll(action + 4, NULL, 10) / st->f_frsize;
+    return result;
 }
 
 ssize_t pwrite(int fd, const void *data, size_t size, off_t at) {

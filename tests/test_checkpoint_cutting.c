@@ -68,7 +68,7 @@ static void rows_longer_than_a_piece(void) {
     Checkpoint *c = NULL;
     EXPECT_OK(checkpoint_names(path_in("long"), 1, &names));
     EXPECT_OK(checkpoint_open(&c, names.final));
-    if (c) EXPECT_OK(checkpoint_reshard(c, path_in("long2"), 2));
+    if (c) EXPECT_OK(checkpoint_reshard(c, path_in("long2"), 2, 0));
     checkpoint_close(c);
     expect_saved(m, path_in("long2"), 1);
     model_free(m);
@@ -83,14 +83,14 @@ static void resharding_keeps_the_bytes(void) {
         EXPECT_OK(checkpoint_names(path_in("from"), files, &names));
         EXPECT_OK(checkpoint_names(path_in("to"), files, &others));
         EXPECT_OK(checkpoint_open(&from, names.final));
-        if (from) EXPECT_OK(checkpoint_reshard(from, path_in("to"), files));
+        if (from) EXPECT_OK(checkpoint_reshard(from, path_in("to"), files, 0));
         expect_saved(m, path_in("to"), files);
         EXPECT_OK(checkpoint_open(&to, others.final));
         for (int i = 0; to && i < checkpoint_num_tensors(to); i++)
             EXPECT(checkpoint_tensor(to, i).num_slices == 1, "%s is cut", checkpoint_tensor(to, i).name);
         if (to) EXPECT(!strcmp(checkpoint_info(to)->config, info_at(0).config), "another configuration");
         if (from)
-            EXPECT(checkpoint_reshard(from, path_in("to"), 1) == ERR_CREATE, "replaces %s", others.final);
+            EXPECT(checkpoint_reshard(from, path_in("to"), 1, 0) == ERR_CREATE, "replaces %s", others.final);
         checkpoint_close(from);
         checkpoint_close(to);
         model_free(m);

@@ -181,6 +181,52 @@ static void interruptions_are_no_failures(void) {
     model_free(newer);
 }
 
+// One bit of what is written changes on its way, or lies otherwise on the disk than in the page cache, in each
+// write and each file of a checkpoint: it is found before the commit, and which bytes.
+static void altered_bits_are_found(void) {
+    if (sanitized) return;
+    static const char *const calls[] = {"write", "posix_fadvise"};
+    const char *save = path_in("altered");
+    Model *older = model_of(OLDER), *newer = model_of(NEWER);
+    CheckpointNames names;
+    char **files = NULL;
+    int num_files = 0;
+    EXPECT_OK(model_save(older, save, OLDER));
+    EXPECT(run_child(NULL, path_in("counts"), save, NEWER) == 0, "a save without faults fails");
+    EXPECT_OK(checkpoint_names(save, NEWER, &names));
+    EXPECT_OK(folder_list(names.final, &files, &num_files));
+    EXPECT(calls_of(path_in("counts"), "posix_fadvise") >= num_files, "%d of %d files are read back",
+           calls_of(path_in("counts"), "posix_fadvise"), num_files);
+    for (int c = 0; c < 2; c++)
+        for (int n = 1, most = calls_of(path_in("counts"), calls[c]); n <= most; n++) {
+            char fault[64];
+            snprintf(fault, sizeof fault, "%s:%d:FLIP", calls[c], n);
+            EXPECT_OK(folder_remove(names.final));
+            int exit_code = run_child(fault, NULL, save, NEWER);
+            EXPECT(exit_code == ERR_IO, "%s: exit %d", fault, exit_code);
+            expect_message(fault, "within bytes 0 to ", exit_code);
+            expect_consistent(save, NEWER, exit_code, fault, older, newer);
+            EXPECT(!file_exists(names.final) && !file_exists(names.temporary), "%s: the new one is there",
+                   fault);
+        }
+    free(files);
+    model_free(older);
+    model_free(newer);
+}
+
+// As when a log goes into the descriptor of the file.
+static void another_writer_is_found(void) {
+    if (sanitized) return;
+    const char *save = path_in("another"), *fault = "write:1:EXTRA";
+    Model *older = model_of(OLDER), *newer = model_of(NEWER);
+    EXPECT_OK(model_save(older, save, OLDER));
+    int exit_code = run_child(fault, NULL, save, NEWER);
+    expect_message(fault, "something else writes to it", exit_code);
+    expect_consistent(save, NEWER, exit_code, fault, older, newer);
+    model_free(older);
+    model_free(newer);
+}
+
 // On a file system that cannot exchange two names.
 static void replacing_in_two_renames(void) {
     if (sanitized) return;
@@ -221,6 +267,8 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"a_new_step", a_new_step},
                                       {"the_same_step_again", the_same_step_again},
                                       {"interruptions_are_no_failures", interruptions_are_no_failures},
+                                      {"altered_bits_are_found", altered_bits_are_found},
+                                      {"another_writer_is_found", another_writer_is_found},
                                       {"replacing_in_two_renames", replacing_in_two_renames},
                                       {"the_first_failure_is_told", the_first_failure_is_told},
                                       {0}},

@@ -1,7 +1,9 @@
 // A folder of checkpoints: which are listed, which are removed, what a save finds and leaves; and that a
 // checkpoint of version 1 stays readable.
 //   test_checkpoint_folder write-golden FOLDER    writes the checkpoint of tests/golden anew
+#include "base/rank.h"
 #include "test_checkpoint_slices.h"
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,6 +32,14 @@ static const char *step_path(const char *save, int64_t step, const char *file) {
     return path_in(path);
 }
 
+// As a run does that has written none of them.
+static Status prune(const char *save, int64_t last, int keep, int64_t retain_interval) {
+    VerifiedSteps verified = {0};
+    Status status = checkpoint_prune(save, last, keep, retain_interval, &verified);
+    verified_steps_free(&verified);
+    return status;
+}
+
 // ---- listing ------------------------------------------------------------------------------------
 
 static void only_committed_ones_are_listed(void) {
@@ -52,19 +62,19 @@ static void only_committed_ones_are_listed(void) {
 
 static void pruning_keeps_what_it_must(void) {
     const char *save = path_in("prune");
-    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 3, 0)); // nothing there
+    EXPECT_OK(prune(save, INT64_MAX, 3, 0)); // nothing there
     for (int step = 10; step <= 70; step += 10) save_step(save, step);
     EXPECT(mkdir(path_in("prune/.trash-step-00000001"), 0700) == 0, "cannot make a folder");
-    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 0, 0));
+    EXPECT_OK(prune(save, INT64_MAX, 0, 0));
     expect_steps(save, "70 60 50 40 30 20 10");
-    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 10, 0));
+    EXPECT_OK(prune(save, INT64_MAX, 10, 0));
     expect_steps(save, "70 60 50 40 30 20 10");
     EXPECT(!file_exists(path_in("prune/.trash-step-00000001")), "trash is left");
-    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 3, 20));
+    EXPECT_OK(prune(save, INT64_MAX, 3, 20));
     expect_steps(save, "70 60 50 40 20");
-    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 3, 0));
+    EXPECT_OK(prune(save, INT64_MAX, 3, 0));
     expect_steps(save, "70 60 50");
-    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 1, 0));
+    EXPECT_OK(prune(save, INT64_MAX, 1, 0));
     expect_steps(save, "70");
     char **names = NULL;
     int count = 0;
@@ -73,15 +83,43 @@ static void pruning_keeps_what_it_must(void) {
     free(names);
 }
 
-static void pruning_keeps_the_newest_intact_one(void) {
+// One byte of the last tensor of a file changes: only who reads all finds it.
+static void damage(const char *save, int64_t step) {
+    const char *path = step_path(save, step, "rank-00000.safetensors");
+    FILE *file = fopen(path, "r+b");
+    EXPECT(file && fseek(file, -1, SEEK_END) == 0, "cannot open %s", path);
+    int last = fgetc(file);
+    EXPECT(fseek(file, -1, SEEK_END) == 0 && fputc(last ^ 1, file) != EOF && fclose(file) == 0,
+           "cannot write");
+}
+
+static void pruning_counts_intact_ones_alone(void) {
     const char *save = path_in("intact");
-    for (int step = 10; step <= 50; step += 10) save_step(save, step);
-    for (int step = 40; step <= 50; step += 10) {
-        const char *file = step_path(save, step, "rank-00000.safetensors");
-        EXPECT(truncate(file, 100) == 0, "cannot truncate %s", file);
-    }
-    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 1, 0));
-    expect_steps(save, "50 30");
+    for (int step = 10; step <= 60; step += 10) save_step(save, step);
+    const char *file = step_path(save, 50, "rank-00000.safetensors");
+    EXPECT(truncate(file, 100) == 0, "cannot truncate %s", file);
+    damage(save, 40);
+    EXPECT(prune(save, INT64_MAX, 2, 0) == ERR_DATA, "says nothing of damaged ones");
+    EXPECT(strstr(fail_message(), "step 40 does not count"), "%s", fail_message());
+    expect_steps(save, "60 50 40 30"); // of which 60 and 30 are intact
+    EXPECT_OK(prune(save, INT64_MAX, 1, 0));
+    expect_steps(save, "60");
+}
+
+// What was verified once is not read again; what nobody has verified is, however well it opens.
+static void pruning_reads_once(void) {
+    const char *save = path_in("once");
+    VerifiedSteps verified = {0};
+    for (int step = 10; step <= 30; step += 10) save_step(save, step);
+    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 2, 0, &verified));
+    EXPECT(verified.count == 2 && verified.items[0] == 30 && verified.items[1] == 20, "%d are verified",
+           verified.count);
+    damage(save, 30);
+    save_step(save, 40);
+    EXPECT_OK(checkpoint_prune(save, INT64_MAX, 2, 0, &verified));
+    expect_steps(save, "40 30");
+    EXPECT(verified.count == 3, "%d are verified", verified.count);
+    verified_steps_free(&verified);
 }
 
 // A run that went back to step 20 and has just saved 25.
@@ -89,9 +127,9 @@ static void pruning_leaves_later_ones(void) {
     const char *save = path_in("later");
     for (int step = 10; step <= 40; step += 10) save_step(save, step);
     save_step(save, 25);
-    EXPECT_OK(checkpoint_prune(save, 25, 2, 0));
+    EXPECT_OK(prune(save, 25, 2, 0));
     expect_steps(save, "40 30 25 20");
-    EXPECT_OK(checkpoint_prune(save, 25, 1, 0));
+    EXPECT_OK(prune(save, 25, 1, 0));
     expect_steps(save, "40 30 25");
 }
 
@@ -135,6 +173,61 @@ static void too_little_room_is_told_first(void) {
     EXPECT(checkpoint_begin(&names, INT64_MAX / 2) == ERR_CREATE, "begins without room");
     EXPECT(strstr(fail_message(), "no space"), "%s", fail_message());
     EXPECT(!file_exists(names.temporary), "a folder was made");
+    EXPECT_OK(checkpoint_check_room(path_in("room"), 1000, 2));
+    EXPECT(checkpoint_check_room(path_in("room"), INT64_MAX / 4, 2) == ERR_CREATE, "room for two");
+    EXPECT(strstr(fail_message(), "no space for 2 checkpoints"), "%s", fail_message());
+}
+
+// A path that the folder itself has room in, but the files of a checkpoint do not.
+static void a_path_that_is_too_long_is_told_first(void) {
+    char path[4096];
+    int size = snprintf(path, sizeof path, "%s", path_in("deep"));
+    while (size < 4050) {
+        int digits = 4062 - size < 99 ? 4062 - size : 99;
+        size += snprintf(path + size, sizeof path - (size_t)size, "/%0*d", digits, 0);
+    }
+    EXPECT_OK(folder_make(path));
+    int lock;
+    EXPECT(checkpoint_lock(path, 0, &lock) == ERR_CREATE, "a path of %d characters", size);
+    EXPECT(strstr(fail_message(), "the name of the folder is too long"), "%s", fail_message());
+}
+
+// ---- the lock -----------------------------------------------------------------------------------
+
+static void the_lock_names_its_holder_and_notices_its_loss(void) {
+    const char *save = path_in("locked");
+    int lock, other;
+    EXPECT_OK(checkpoint_lock(save, 0, &lock));
+    EXPECT_OK(checkpoint_lock_check(save, lock));
+    double start_s = clock_s();
+    fflush(stderr);
+    int terminal = dup(STDERR_FILENO), said = open(path_in("said"), O_RDWR | O_CREAT, 0600);
+    EXPECT(dup2(said, STDERR_FILENO) >= 0, "cannot redirect");
+    Status status = checkpoint_lock(save, 0.2, &other);
+    EXPECT(dup2(terminal, STDERR_FILENO) >= 0, "cannot redirect back");
+    close(terminal);
+    close(said);
+    EXPECT(status == ERR_CREATE && other < 0, "locked twice");
+    EXPECT(clock_s() - start_s >= 0.2, "it does not wait");
+    char *text = NULL;
+    size_t size;
+    EXPECT_OK(file_read(path_in("said"), 1000, &text, &size));
+    EXPECT(text && strstr(text, "waiting up to 0.2 s for it to end (--lock-timeout)"), "%s", text);
+    free(text);
+    char me[64];
+    snprintf(me, sizeof me, "process %ld on ", (long)getpid());
+    EXPECT(strstr(fail_message(), me) && strstr(fail_message(), " since 20"), "%s", fail_message());
+    EXPECT(rename(path_in("locked/.lock"), path_in("locked/lock")) == 0, "cannot rename");
+    EXPECT(checkpoint_lock_check(save, lock) == ERR_CREATE, "a lock that is gone");
+    EXPECT_OK(checkpoint_lock(save, 0, &other)); // a second run
+    EXPECT(checkpoint_lock_check(save, lock) == ERR_CREATE, "another's lock");
+    EXPECT(strstr(fail_message(), "moved or replaced"), "%s", fail_message());
+    checkpoint_unlock(other);
+    EXPECT(rename(path_in("locked/lock"), path_in("locked/.lock")) == 0, "cannot rename");
+    EXPECT_OK(checkpoint_lock_check(save, lock));
+    EXPECT(rename(save, path_in("moved")) == 0, "cannot rename");
+    EXPECT(checkpoint_lock_check(save, lock) == ERR_CREATE, "a folder that was moved");
+    checkpoint_unlock(lock);
 }
 
 // The same step again replaces the older one, also where a save was killed between two renames.
@@ -209,12 +302,16 @@ int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"only_committed_ones_are_listed", only_committed_ones_are_listed},
                        {"pruning_keeps_what_it_must", pruning_keeps_what_it_must},
-                       {"pruning_keeps_the_newest_intact_one", pruning_keeps_the_newest_intact_one},
+                       {"pruning_counts_intact_ones_alone", pruning_counts_intact_ones_alone},
+                       {"pruning_reads_once", pruning_reads_once},
                        {"pruning_leaves_later_ones", pruning_leaves_later_ones},
                        {"what_was_killed_is_settled", what_was_killed_is_settled},
                        {"a_save_makes_the_folders_it_needs", a_save_makes_the_folders_it_needs},
                        {"a_stale_temporary_folder_is_replaced", a_stale_temporary_folder_is_replaced},
                        {"too_little_room_is_told_first", too_little_room_is_told_first},
+                       {"a_path_that_is_too_long_is_told_first", a_path_that_is_too_long_is_told_first},
+                       {"the_lock_names_its_holder_and_notices_its_loss",
+                        the_lock_names_its_holder_and_notices_its_loss},
                        {"the_same_step_again", the_same_step_again},
                        {"an_abandoned_save_keeps_its_message", an_abandoned_save_keeps_its_message},
                        {"missing_folders_and_manifests", missing_folders_and_manifests},

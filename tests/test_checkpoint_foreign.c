@@ -300,8 +300,8 @@ static void never_replaced(void) {
     EXPECT(export_hugging_face(source, folder.text, FILE_F32) == ERR_CREATE,
            "an existing folder was replaced");
     Path imported = path_of("imported");
-    EXPECT_OK(import_model(source, imported.text));
-    EXPECT(import_model(source, imported.text) == ERR_CREATE, "an existing checkpoint was replaced");
+    EXPECT_OK(import_model(source, imported.text, 0));
+    EXPECT(import_model(source, imported.text, 0) == ERR_CREATE, "an existing checkpoint was replaced");
     model_source_close(source);
 }
 
@@ -317,3 +317,4 @@ int main(int argc, char **argv) {
                                       {0}},
                        argc, argv);
 }
+                                      {"not_a_number", not_a_number},

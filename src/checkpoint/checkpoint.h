@@ -30,7 +30,7 @@ typedef enum { STATE_WEIGHT, STATE_EXP_AVG, STATE_EXP_AVG_SQ, NUM_STATE_TENSORS 
 void state_tensor_name(StateTensor which, const char *param, char name[160]);
 
 // How far a run has come; everything else follows from these. INT64 or DOUBLE fields, by name in the
-// manifest.
+// manifest, each with the most that it can be; none is below zero.
 #define RUN_STATE(X)                                                                                         \
     X(INT64, iteration, 1e12)              /* steps done */                                                  \
     X(INT64, consumed, 9e15)               /* samples read for training */                                   \
@@ -99,18 +99,35 @@ Status checkpoint_write_shard(const CheckpointNames *names, int rank, const Slic
 Status checkpoint_commit(const CheckpointNames *names, const CheckpointInfo *info, const Tokenizer *tokenizer,
                          const Text *records, int num_ranks);
 void checkpoint_abandon(const CheckpointNames *names); // removes the temporary folder
-// Of the checkpoints of `save` up to step `last`, the one just saved, removes all but the newest `keep` (0:
-// keeps all), and never one whose step is a multiple of `retain_interval` (0: none is), nor the newest intact
-// one. Later ones, of a run that was left for an older checkpoint, neither count nor go. What cannot be
-// removed is told in the message; nothing else happens.
-Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain_interval);
+// Steps of checkpoints of which every byte is known to be intact on the disk: this process wrote them, which reads
+// them back, or has read them since. Zero-initialise.
+typedef struct {
+    int64_t *items;
+    int count;
+} VerifiedSteps;
+void verified_steps_add(VerifiedSteps *steps, int64_t step);
+void verified_steps_free(VerifiedSteps *steps);
+// Of the checkpoints of `save` up to step `last`, the one just saved, removes those that are older than the
+// newest `keep` intact ones (0: keeps all), and never one whose step is a multiple of `retain_interval` (0: none
+// is). Before anything goes, every byte of those that count and are not yet in `verified` is read; they are
+// then added. One that is damaged does not count and goes when it is older than those that do. Later ones, of
+// a run that was left for an older checkpoint, neither count nor go. A failure says what is damaged or cannot
+// be removed; nothing else happens.
+Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain_interval,
+                        VerifiedSteps *verified);
 // Removes what killed saves and removals have left in `save`, of whatever step, and gives a checkpoint that
 // was being replaced its name back. Only while nobody else writes there.
 Status checkpoint_settle(const char *save);
 // Makes `save`, keeps others from writing there as long as the process lives or until checkpoint_unlock, and
-// settles it. ERR_CREATE says who does. On a file system without locks nothing is locked and nothing settled.
-Status checkpoint_lock(const char *save, int *lock);
+// settles it. Another run that holds the lock is waited for, at most `wait_s` seconds, which standard error is
+// told; then ERR_CREATE says who it is, or that a checkpoint's paths would be too long there. On a file system without locks nothing is locked and nothing settled.
+Status checkpoint_lock(const char *save, double wait_s, int *lock);
+// ERR_CREATE when what is locked is not at `save` any more: the folder was moved or its .lock removed, and
+// others may write there. Before anything is made or committed in `save`. Takes -1.
+Status checkpoint_lock_check(const char *save, int lock);
 void checkpoint_unlock(int lock); // takes -1
+// ERR_CREATE unless the file system of `save` has room for `count` checkpoints of `bytes` of tensors each.
+Status checkpoint_check_room(const char *save, int64_t bytes, int count);
 
 // ---- reading ------------------------------------------------------------------------------------
 
@@ -137,13 +154,15 @@ int checkpoint_find(const Checkpoint *checkpoint, const char *tensor);
 // A rectangle of tensor i to out: row j goes to out + j * stride. The checksum of every slice it touches is
 // verified once per opening; ERR_DATA names file, tensor and slice.
 Status checkpoint_read(Checkpoint *checkpoint, int i, Rect rect, float *out, int64_t stride);
-// Verifies every byte of every file.
+// Verifies every byte of every file, as the disk has it: the page cache is dropped before, where the system
+// does that.
 Status checkpoint_verify(Checkpoint *checkpoint);
 // State and model for people, a line per field: "iteration  500".
 void checkpoint_describe(const CheckpointInfo *info, Text *out);
 // Writes the same tensors and other files as SAVE/step-..., whole tensors spread evenly over at most
-// `num_files` files, piece by piece: no tensor need fit in memory. ERR_CREATE when that checkpoint exists.
-Status checkpoint_reshard(Checkpoint *checkpoint, const char *save, int num_files);
+// `num_files` files, piece by piece: no tensor need fit in memory. ERR_CREATE when that checkpoint exists, or another
+// run is writing there for longer than `lock_wait_s`.
+Status checkpoint_reshard(Checkpoint *checkpoint, const char *save, int num_files, double lock_wait_s);
 
 // The steps of committed checkpoints in a folder, newest first; the caller frees. A folder that does not
 // exist has none.
@@ -192,4 +211,4 @@ typedef enum { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 } GgufKind;
 // One GGUF file as llama.cpp reads it, with the tokenizer inside.
 Status export_gguf(ModelSource *source, const char *path, GgufKind kind);
 // Makes SAVE/step-00000000 of a source: weights alone, from which --load starts. ERR_CREATE when it exists.
-Status import_model(ModelSource *source, const char *save);
+Status import_model(ModelSource *source, const char *save, double lock_wait_s);

@@ -47,13 +47,34 @@ Status checkpoint_steps(const char *save, int64_t **steps, int *count) {
 
 // ---- pruning ------------------------------------------------------------------------------------
 
-static bool is_intact(const char *save, int64_t step) {
+void verified_steps_add(VerifiedSteps *steps, int64_t step) {
+    steps->items = realloc(steps->items, ((size_t)steps->count + 1) * sizeof *steps->items);
+    CHECK(steps->items, "no memory for a list of %d checkpoints", steps->count + 1);
+    steps->items[steps->count++] = step;
+}
+
+void verified_steps_free(VerifiedSteps *steps) {
+    free(steps->items);
+    *steps = (VerifiedSteps){0};
+}
+
+static bool has_step(const VerifiedSteps *steps, int64_t step) {
+    for (int i = 0; i < steps->count; i++)
+        if (steps->items[i] == step) return true;
+    return false;
+}
+
+static Status verify_step(const char *save, int64_t step, VerifiedSteps *verified) {
     CheckpointNames names;
     Checkpoint *checkpoint = NULL;
-    if (checkpoint_names(save, step, &names) != OK) return false;
-    bool intact = checkpoint_open(&checkpoint, names.final) == OK;
+    TRY(checkpoint_names(save, step, &names));
+    Status status = checkpoint_open(&checkpoint, names.final);
+    if (status == OK && !has_step(verified, step)) {
+        status = checkpoint_verify(checkpoint);
+        if (status == OK) verified_steps_add(verified, step);
+    }
     checkpoint_close(checkpoint);
-    return intact;
+    return status;
 }
 
 // Under another name first: what is half removed is no checkpoint.
@@ -85,18 +106,35 @@ static Status remove_left(const char *save, const char *prefix) {
     return status;
 }
 
-Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain_interval) {
+// How many of the first of `steps` it takes to have `keep` intact ones; all when there are fewer.
+static int count_kept(const char *save, const int64_t *steps, int count, int keep, VerifiedSteps *verified,
+                      Status *status) {
+    int i = 0;
+    for (int intact = 0; i < count && intact < keep; i++) {
+        Status one = verify_step(save, steps[i], verified);
+        if (one == OK)
+            intact++;
+        else
+            *status =
+                fail(one, "step %" PRId64 " does not count for --keep-last: %s", steps[i], fail_message());
+    }
+    return i;
+}
+
+Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain_interval,
+                        VerifiedSteps *verified) {
     int64_t *steps = NULL;
     int count = 0;
     if (keep <= 0) return OK;
     TRY(checkpoint_steps(save, &steps, &count));
     int later = 0;
     while (later < count && steps[later] > last) later++;
-    int intact = later;
-    while (intact < count && count - later > keep && !is_intact(save, steps[intact])) intact++;
     Status status = count ? remove_left(save, trash_prefix) : OK;
-    for (int i = later + keep; i < count; i++) {
-        if (i == intact || (retain_interval > 0 && steps[i] % retain_interval == 0)) continue;
+    int first = count;
+    if (count - later > keep)
+        first = later + count_kept(save, steps + later, count - later, keep, verified, &status);
+    for (int i = first; i < count; i++) {
+        if (retain_interval > 0 && steps[i] % retain_interval == 0) continue;
         Status removed = remove_step(save, steps[i]);
         if (removed != OK) status = removed;
     }

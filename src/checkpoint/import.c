@@ -107,27 +107,28 @@ static Status take_room(Import *import, int64_t *elements) {
     return fail(ERR_OS, "no memory for %" PRId64 " weights", import->most);
 }
 
-static Status import_weights(Import *import, const char *save) {
+static Status import_weights(Import *import, const char *save, double lock_wait_s) {
     CheckpointNames names;
     int64_t elements;
     TRY(checkpoint_names(save, 0, &names));
     if (file_exists(names.final)) return fail(ERR_CREATE, "%s: it is there already", names.final);
     TRY(take_room(import, &elements));
     int lock;
-    TRY(checkpoint_lock(save, &lock));
+    TRY(checkpoint_lock(save, lock_wait_s, &lock));
     Status status = write_shards(import, &names, elements);
+    if (status == OK) status = checkpoint_lock_check(save, lock);
     if (status == OK) status = commit(import, &names);
     if (status != OK) checkpoint_abandon(&names);
     checkpoint_unlock(lock);
     return status;
 }
 
-Status import_model(ModelSource *source, const char *save) {
+Status import_model(ModelSource *source, const char *save, double lock_wait_s) {
     WeightSpec *weights;
     Import import = {.source = source};
     TRY(model_weights(&model_source_info(source)->shape, &weights, &import.count));
     import.weights = weights;
-    Status status = import_weights(&import, save);
+    Status status = import_weights(&import, save, lock_wait_s);
     for (int i = 0; i < import.num_shards; i++) text_free(&import.records[i]);
     free(import.records);
     free(import.slices);

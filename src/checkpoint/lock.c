@@ -1,40 +1,119 @@
-#include "checkpoint/checkpoint.h"
+// The lock on a folder of checkpoints: at most one run writes there, and it notices when the lock is lost.
+#include "base/rank.h"
+#include "checkpoint/manifest.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-// The holder's name is for the message of others.
+enum { ASK_AGAIN_MS = 50 };
+
+// The holder's name is for the messages of others.
 static void sign(int lock) {
-    char host[128] = "";
+    char host[128] = "", since[32], text[256];
+    time_t now = time(NULL);
+    struct tm local;
     gethostname(host, sizeof host - 1);
-    if (ftruncate(lock, 0) == 0) dprintf(lock, "process %ld on %s", (long)getpid(), host);
+    strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
+    int size = snprintf(text, sizeof text, "process %ld on %s since %s", (long)getpid(), host, since);
+    if (pwrite(lock, text, (size_t)size, 0) == size && ftruncate(lock, size)) return; // it is only a message
 }
 
-static Status held_by_another(int lock, const char *save) {
-    char holder[256] = "";
-    if (read(lock, holder, sizeof holder - 1) < 0) holder[0] = 0;
-    return fail(ERR_CREATE, "%s: another run is writing there%s%s%s", save, *holder ? " (" : "", holder,
-                *holder ? ")" : "");
+static void read_holder(int lock, char holder[256]) {
+    ssize_t size = pread(lock, holder, 255, 0);
+    holder[size > 0 ? size : 0] = 0;
+    if (!*holder) snprintf(holder, 256, "an unnamed process");
 }
 
-Status checkpoint_lock(const char *save, int *lock) {
-    char path[4096];
+Status checkpoint_lock_check(const char *save, int lock) {
+    char path[PATH_ROOM];
+    struct stat held, there;
+    if (lock < 0) return OK;
+    TRY(path_join(path, save, ".lock"));
+    if (fstat(lock, &held) == 0 && stat(path, &there) == 0 && held.st_dev == there.st_dev &&
+        held.st_ino == there.st_ino)
+        return OK;
+    return fail(
+        ERR_CREATE,
+        "%s is not the lock that this run holds any more: the folder was moved or replaced, or the file "
+        "removed, and another run may save there; nothing is saved until it is back",
+        path);
+}
+
+static Status open_lock(const char *path, int *file) {
+    *file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    return *file >= 0 ? OK : fail(create_status(), "%s: cannot create: %s", path, strerror(errno));
+}
+
+typedef enum { LOCKED, HELD_BY_ANOTHER, NO_LOCKS } Answer;
+
+static Answer try_lock(int file) {
+    if (flock(file, LOCK_EX | LOCK_NB) == 0) return LOCKED;
+    return errno == EWOULDBLOCK || errno == EINTR ? HELD_BY_ANOTHER : NO_LOCKS;
+}
+
+// Tells once for whom it waits.
+static Answer wait_for_lock(int file, const char *save, double wait_s) {
+    char holder[256];
+    Answer answer = try_lock(file);
+    if (answer != HELD_BY_ANOTHER || wait_s <= 0) return answer;
+    read_holder(file, holder);
+    fprintf(stderr,
+            "%s: another run is writing there (%s): waiting up to %g s for it to end (--lock-timeout)\n",
+            save, holder, wait_s);
+    for (double end_s = clock_s() + wait_s; answer == HELD_BY_ANOTHER && clock_s() < end_s;) {
+        nanosleep(&(struct timespec){0, ASK_AGAIN_MS * 1000000L}, NULL);
+        answer = try_lock(file);
+    }
+    return answer;
+}
+
+static Status held_by_another(int file, const char *save, double wait_s) {
+    char holder[256];
+    read_holder(file, holder);
+    return fail(
+        ERR_CREATE,
+        "%s: another run is writing there (%s); waited %g s for it to end (--lock-timeout): stop it, or save "
+        "elsewhere",
+        save, holder, wait_s);
+}
+
+// The longest path that a save makes: removing renames a checkpoint to .trash-step-..., and the tokenizer's files
+// are written under temporary names. The name comes last in the message, which it would fill.
+static Status check_length(const char *save) {
+    char path[PATH_ROOM];
+    struct stat st;
+    int size =
+        snprintf(path, sizeof path, "%s/.trash-step-0123456789/tokenizer_config.json.tmp.4194304", save);
+    if (size < PATH_ROOM && (lstat(path, &st) == 0 || errno != ENAMETOOLONG)) return OK;
+    return fail(
+        ERR_CREATE,
+        "the name of the folder is too long: a checkpoint there needs paths of up to %d characters, which the "
+        "system does not allow; give a shorter one, or one relative to the current folder: %s",
+        size, save);
+}
+
+Status checkpoint_lock(const char *save, double wait_s, int *lock) {
+    char path[PATH_ROOM];
+    int file;
     *lock = -1;
+    TRY(check_length(save));
     TRY(folder_make(save));
-    if (snprintf(path, sizeof path, "%s/.lock", save) >= (int)sizeof path)
-        return fail(ERR_CREATE, "%s: the name is too long", save);
-    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (file < 0) return fail(create_status(), "%s: cannot create: %s", path, strerror(errno));
+    TRY(path_join(path, save, ".lock"));
+    TRY(open_lock(path, &file));
+    rank_doing("waiting for the lock on the checkpoints");
+    Answer answer = wait_for_lock(file, save, wait_s);
     Status status = OK;
-    if (flock(file, LOCK_EX | LOCK_NB) == 0) {
+    if (answer == HELD_BY_ANOTHER) status = held_by_another(file, save, wait_s);
+    if (answer == LOCKED) status = checkpoint_lock_check(save, file); // it may have been removed meanwhile
+    if (answer == LOCKED && status == OK) {
         sign(file);
         status = checkpoint_settle(save);
-    } else if (errno == EWOULDBLOCK) {
-        status = held_by_another(file, save);
     }
-    if (status == OK)
+    if (answer == LOCKED && status == OK)
         *lock = file;
     else
         close(file);

@@ -39,6 +39,7 @@ static Status write_header(ShardWriter *w, const char *checkpoint) {
     }
     SafeMetadata metadata[] = {{"checkpoint", checkpoint}, {"file", w->name}};
     Status status = safetensors_create(&w->file, w->path, tensors, count, metadata, 2);
+    w->file.file.read_back = true;
     free(names);
     free(tensors);
     return status;

@@ -1,3 +1,4 @@
+#include "base/file_sums.h"
 #include "base/half.h"
 #include "checkpoint/manifest.h"
 #include <errno.h>
@@ -30,14 +31,6 @@ static Status settle_aside(const CheckpointNames *names) {
     return fail(create_status(), "%s: cannot rename to %s: %s", aside, names->final, strerror(errno));
 }
 
-static Status check_room(const char *save, int64_t bytes) {
-    int64_t room, need = bytes > INT64_MAX / 11 * 10 ? INT64_MAX : bytes + bytes / 10;
-    TRY(folder_room(save, &room));
-    if (room >= need) return OK;
-    return fail(ERR_CREATE, "%s: no space for a checkpoint: %.1f MB are needed, %.1f MB are left", save,
-                (double)need / 1e6, (double)room / 1e6);
-}
-
 // The folder that `path` is in.
 static void parent_of(char parent[PATH_ROOM], const char *path) {
     const char *slash = strrchr(path, '/');
@@ -63,7 +56,7 @@ Status checkpoint_begin(const CheckpointNames *names, int64_t bytes) {
     TRY(make_durably(save));
     TRY(settle_aside(names));
     TRY(folder_remove(names->temporary)); // it takes room
-    TRY(check_room(save, bytes));
+    TRY(checkpoint_check_room(save, bytes, 1));
     return folder_make(names->temporary);
 }
 
@@ -150,6 +143,7 @@ static Status write_file(const char *folder, const char *name, const void *data,
     FileWriter file;
     TRY(path_join(path, folder, name));
     TRY(file_writer_open(&file, path));
+    file.read_back = true;
     Status status = file_writer_add(&file, data, size);
     if (status == OK) return file_writer_finish(&file);
     file_writer_abandon(&file);
@@ -161,6 +155,16 @@ static int sync_file(int fd) {
     do result = fsync(fd);
     while (result < 0 && errno == EINTR);
     return result;
+}
+
+// `data` is what was read from it so far: perhaps out of the page cache.
+static Status compare_existing(const char *path, const void *data, size_t size) {
+    FileSums *sums = file_sums_create();
+    if (!sums) return fail(ERR_OS, "%s: no memory to read it back", path);
+    file_sums_add(sums, data, size);
+    Status status = file_sums_compare(sums, path);
+    file_sums_free(sums);
+    return status;
 }
 
 static Status sync_existing(const char *path) {
@@ -183,8 +187,10 @@ static Status add_other(Manifest *m, const char *folder, const char *name) {
     TRY(path_join(path, folder, name));
     TRY(file_read(path, SIZE_MAX >> 1, &data, &size));
     manifest_add_other(m, (OtherFile){name, (int64_t)size, hash_of(data, size)});
+    Status status = sync_existing(path);
+    if (status == OK) status = compare_existing(path, data, size);
     free(data);
-    return sync_existing(path);
+    return status;
 }
 
 // Whatever the folder has besides the ranks' files belongs to the checkpoint.

@@ -270,7 +270,7 @@ static Status run_reshard(const Options *o) {
     if (!o->output || !*o->output)
         return fail(ERR_USAGE, "checkpoint reshard needs --output FOLDER: it writes FOLDER/step-...");
     TRY(open_path(o->positional.items[1], &from));
-    Status status = checkpoint_reshard(from, o->output, o->files);
+    Status status = checkpoint_reshard(from, o->output, o->files, o->lock_timeout);
     if (status == OK)
         printf("%s/step-%08" PRId64 ": %d tensors, the bytes of %s\n", o->output,
                checkpoint_info(from)->state.iteration, checkpoint_num_tensors(from), checkpoint_folder(from));

@@ -12,7 +12,7 @@ Status cmd_import(Options *o) {
     TRY(model_source_open(&source, o->positional.items[0], -1));
     model_source_warn(source);
     double start = clock_s();
-    Status status = import_model(source, o->save);
+    Status status = import_model(source, o->save, o->lock_timeout);
     double millions = (double)model_parameters(&model_source_info(source)->shape) / 1e6;
     if (status == OK)
         printf("%s/step-00000000: %.2f M parameters from %s in %.1f s\n", o->save, millions,

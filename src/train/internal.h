@@ -143,10 +143,11 @@ typedef struct {
     Comm *world;
     Reporter *reporter; // NULL on ranks that print nothing
     int rank, num_ranks;
-    int lock;             // on the folder, of rank 0; -1: none
-    Tokenizer *tokenizer; // of rank 0; NULL: the run has none
-    Text config;          // of rank 0
-    Text *records;        // of rank 0 [ranks]
+    int lock;               // on the folder, of rank 0; -1: none
+    VerifiedSteps verified; // of rank 0
+    Tokenizer *tokenizer;   // of rank 0; NULL: the run has none
+    Text config;            // of rank 0
+    Text *records;          // of rank 0 [ranks]
     // The save under way.
     SaverPhase phase;
     EngineState state;
@@ -165,7 +166,9 @@ typedef struct {
 } Saver;
 
 // Without --save there is nothing to do here and in all that follows.   Collective over the world, all of it.
-Status saver_open(Saver *saver, const Options *options, Comm *world, Reporter *reporter);
+// Fails where the first save would: another run is saving to the folder, its disk is too small, its path too long.
+Status saver_open(Saver *saver, const Options *options, const ModelShape *shape, Comm *world,
+                  Reporter *reporter);
 // With --async-save the memory of the copy, before the first step: later saves take none.
 Status saver_take_memory(Saver *saver, Engine *engine);
 void saver_close(Saver *saver);

@@ -63,7 +63,7 @@ static Status open_run(TrainingRun *run) {
     Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec.shape) : OK;
     TRY(comm_agree(run->world, status));
     TRY(trace_file_open(&run->trace, o, run->world));
-    if (!o->dry_run) TRY(saver_open(&run->saver, o, run->world, run->reporter));
+    if (!o->dry_run) TRY(saver_open(&run->saver, o, &run->spec.shape, run->world, run->reporter));
     double evaluates = run->batches.valid != NULL; // some ranks read nothing
     comm_all_reduce_host(run->world, &evaluates, 1, REDUCE_MAX);
     run->eval_iters = evaluates > 0 ? o->shape.eval_iters : 0;

@@ -4,24 +4,66 @@
 #include "base/version.h"
 #include "train/internal.h"
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 
 enum { MOST_FAILED_SAVES = 2 }; // in a row
 
 // ---- life ---------------------------------------------------------------------------------------
 
-Status saver_open(Saver *saver, const Options *options, Comm *world, Reporter *reporter) {
+// How many checkpoints more than there are now the disk holds while one is written, at most. Of this run that is
+// as many as it saves until --keep-last removes the first.
+static int64_t checkpoints_more(const Options *o, int64_t existing) {
+    int64_t saves = o->save_interval == INT_UNSET ? 1 : 1 + (o->shape.train_iters - 1) / o->save_interval;
+    int64_t stay = o->keep_last > existing ? o->keep_last : existing;
+    int64_t before_last = existing + saves - 1 < stay ? existing + saves - 1 : stay;
+    return o->keep_last ? before_last - existing + 1 : saves > existing ? saves - existing : 1;
+}
+
+static Status state_bytes(const Options *o, const ModelShape *shape, int64_t *bytes) {
+    WeightSpec *weights;
+    int count;
+    *bytes = 0;
+    TRY(model_weights(shape, &weights, &count));
+    for (int i = 0; i < count; i++) *bytes += weights[i].rows * weights[i].cols * (int64_t)sizeof(float);
+    free(weights);
+    if (o->save_optim) *bytes *= NUM_STATE_TENSORS;
+    return OK;
+}
+
+// What the first save would find out. Without --keep-last a disk that has room for some is only warned of: its
+// owner may move checkpoints away.
+static Status check_room(const Options *o, const ModelShape *shape) {
+    int64_t bytes, *steps = NULL;
+    int existing = 0;
+    TRY(state_bytes(o, shape, &bytes));
+    TRY(checkpoint_steps(o->save, &steps, &existing));
+    free(steps);
+    int64_t more = checkpoints_more(o, existing);
+    int most = more < INT_MAX ? (int)more : INT_MAX;
+    if (o->keep_last) return checkpoint_check_room(o->save, bytes, most);
+    TRY(checkpoint_check_room(o->save, bytes, 1));
+    if (checkpoint_check_room(o->save, bytes, most) != OK)
+        printf("WARNING: %s: --keep-last N removes older ones\n", fail_message());
+    return OK;
+}
+
+static Status open_first(Saver *saver, const ModelShape *shape) {
+    const Options *o = saver->options;
+    saver->records = calloc((size_t)comm_size(saver->world), sizeof *saver->records);
+    if (!saver->records)
+        return fail(ERR_OS, "no memory for the records of %d ranks", comm_size(saver->world));
+    TRY(checkpoint_lock(o->save, o->lock_timeout, &saver->lock));
+    TRY(check_room(o, shape));
+    options_save(o, FOR_TRAIN, &saver->config);
+    return batches_tokenizer(o, &saver->tokenizer);
+}
+
+Status saver_open(Saver *saver, const Options *options, const ModelShape *shape, Comm *world,
+                  Reporter *reporter) {
     *saver = (Saver){.options = options, .world = world, .reporter = reporter, .lock = -1, .last = -1};
     if (!options->save) return OK;
-    Status status = OK;
-    if (comm_rank(world) == 0) {
-        saver->records = calloc((size_t)comm_size(world), sizeof *saver->records);
-        status = saver->records ? checkpoint_lock(options->save, &saver->lock)
-                                : fail(ERR_OS, "no memory for the records of %d ranks", comm_size(world));
-        options_save(options, FOR_TRAIN, &saver->config);
-        if (status == OK) status = batches_tokenizer(options, &saver->tokenizer);
-    }
-    return comm_agree(world, status);
+    return comm_agree(world, comm_rank(world) == 0 ? open_first(saver, shape) : OK);
 }
 
 Status saver_take_memory(Saver *saver, Engine *engine) {
@@ -34,6 +76,7 @@ void saver_close(Saver *saver) {
     if (saver->running) pthread_join(saver->thread, NULL);
     if (saver->phase != SAVER_IDLE && comm_rank(saver->world) == 0) checkpoint_abandon(&saver->names);
     checkpoint_unlock(saver->lock);
+    verified_steps_free(&saver->verified);
     for (int i = 0; saver->records && i < comm_size(saver->world); i++) text_free(&saver->records[i]);
     free(saver->records);
     text_free(&saver->record);
@@ -53,11 +96,13 @@ static Status write_shard(Saver *saver) {
 
 static Status commit(Saver *saver) {
     const Options *o = saver->options;
+    TRY(checkpoint_lock_check(o->save, saver->lock));
     TRY(checkpoint_commit(&saver->names, &saver->info, saver->tokenizer, saver->records, saver->num_ranks));
     int64_t retain = o->save_retain_interval == INT_UNSET ? 0 : o->save_retain_interval;
-    if (!o->keep_last) return OK;
-    if (checkpoint_prune(o->save, saver->info.state.iteration, o->keep_last, retain) != OK)
-        fprintf(stderr, "an older checkpoint stays: %s\n", fail_message());
+    int64_t iteration = saver->info.state.iteration;
+    verified_steps_add(&saver->verified, iteration);
+    if (checkpoint_prune(o->save, iteration, o->keep_last, retain, &saver->verified) != OK)
+        fprintf(stderr, "WARNING: older checkpoints: %s\n", fail_message());
     return OK;
 }
 
@@ -186,6 +231,7 @@ Status saver_start(Saver *saver, Engine *engine, const RunState *state, bool is_
     Status status = comm_agree(saver->world, begin(saver, engine, state));
     saver->all_bytes = (double)saver->state.bytes;
     comm_all_reduce_host(saver->world, &saver->all_bytes, 1, REDUCE_SUM);
+    if (status == OK && saver->rank == 0) status = checkpoint_lock_check(saver->options->save, saver->lock);
     if (status == OK && saver->rank == 0) status = checkpoint_begin(&saver->names, (int64_t)saver->all_bytes);
     status = comm_agree(saver->world, status);
     if (status != OK) return give_up(saver, status);
