@@ -1,6 +1,9 @@
 // Models of others as they come: spelled otherwise, in several files, or no model of ours, which is refused
 // with a message that tells why. And which of several checkpoints is chosen.
 #include "test_checkpoint_models.h"
+#include <fcntl.h>
+#include <math.h>
+#include <unistd.h>
 
 // ---- folders of others, changed --------------------------------------------------------------------------
 
@@ -305,6 +308,53 @@ static void never_replaced(void) {
     model_source_close(source);
 }
 
+// The warning is looked at elsewhere.
+static void import_in_silence(ModelSource *source, const char *save) {
+    fflush(stderr);
+    int terminal = dup(STDERR_FILENO), nowhere = open("/dev/null", O_WRONLY);
+    EXPECT(dup2(nowhere, STDERR_FILENO) >= 0, "cannot redirect");
+    Status status = import_model(source, save, 0);
+    EXPECT(dup2(terminal, STDERR_FILENO) >= 0, "cannot redirect back");
+    close(terminal), close(nowhere);
+    EXPECT_OK(status);
+}
+
+// The last weight of a folder becomes `value`: an import says which one it is, and makes it only when asked to.
+static void one_weight_is(float value, const char *word) {
+    Path folder = exported(word, llama), save = path_of("not_a_number"), weights;
+    ModelSource *source;
+    weights = inside(folder.text, "model.safetensors");
+    FILE *file = fopen(weights.text, "r+b");
+    EXPECT(file && fseek(file, -(long)sizeof value, SEEK_END) == 0, "cannot open %s", weights.text);
+    EXPECT(fwrite(&value, sizeof value, 1, file) == 1 && fclose(file) == 0, "cannot write %s", weights.text);
+    EXPECT_OK(folder_remove(save.text));
+    EXPECT_OK(model_source_open(&source, folder.text, -1));
+    EXPECT(import_model(source, save.text, 0) == ERR_DATA, "a weight that is %s is imported", word);
+    EXPECT(strstr(fail_message(), word) && strstr(fail_message(), "weight output_layer.weight") &&
+               strstr(fail_message(), "--allow-non-finite"),
+           "%s", fail_message());
+    EXPECT(!file_exists(inside(save.text, "step-00000000").text), "a checkpoint of %s is there", word);
+    model_source_close(source);
+
+    EXPECT_OK(model_source_open(&source, folder.text, -1));
+    model_source_allow_non_finite(source, true);
+    import_in_silence(source, save.text);
+    EXPECT(model_source_non_finite(source) == 1, "%" PRId64 " weights", model_source_non_finite(source));
+    model_source_close(source);
+
+    Checkpoint *c = NULL;
+    const char *tensor = "";
+    EXPECT_OK(checkpoint_open(&c, inside(save.text, "step-00000000").text));
+    EXPECT_OK(checkpoint_verify(c));
+    EXPECT(checkpoint_non_finite(c, &tensor) == 1 && !strcmp(tensor, "output_layer.weight"), "in %s", tensor);
+    checkpoint_close(c);
+}
+
+static void not_a_number(void) {
+    one_weight_is(NAN, "NaN");
+    one_weight_is(-INFINITY, "infinite");
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"changed_tensors", changed_tensors},
                                       {"changed_config", changed_config},
@@ -314,7 +364,7 @@ int main(int argc, char **argv) {
                                       {"another_model", another_model},
                                       {"lacking", lacking},
                                       {"never_replaced", never_replaced},
+                                      {"not_a_number", not_a_number},
                                       {0}},
                        argc, argv);
 }
-                                      {"not_a_number", not_a_number},

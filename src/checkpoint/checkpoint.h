@@ -157,6 +157,8 @@ Status checkpoint_read(Checkpoint *checkpoint, int i, Rect rect, float *out, int
 // Verifies every byte of every file, as the disk has it: the page cache is dropped before, where the system
 // does that.
 Status checkpoint_verify(Checkpoint *checkpoint);
+// After it: how many values are NaN or infinite, and the tensor of the first.
+int64_t checkpoint_non_finite(const Checkpoint *checkpoint, const char **tensor);
 // State and model for people, a line per field: "iteration  500".
 void checkpoint_describe(const CheckpointInfo *info, Text *out);
 // Writes the same tensors and other files as SAVE/step-..., whole tensors spread evenly over at most
@@ -185,8 +187,12 @@ const char *model_source_path(const ModelSource *source); // what was chosen
 void model_source_warn(const ModelSource *source);
 // As CheckpointInfo.shape. state is all zeros for other people's models.
 const CheckpointInfo *model_source_info(const ModelSource *source);
-// A rectangle of the weight NAME (Megatron-LM's global name, as in the registry).
+// A rectangle of the weight NAME (Megatron-LM's global name, as in the registry). ERR_DATA names the first value
+// in it that is NaN or infinite.
 Status model_source_read(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride);
+// Lets such values pass: standard error is told of the first, the others are only counted.
+void model_source_allow_non_finite(ModelSource *source, bool allow);
+int64_t model_source_non_finite(const ModelSource *source); // how many have passed
 // The checkpoint behind it, or NULL for other people's models: for its moments.
 Checkpoint *model_source_checkpoint(ModelSource *source);
 // The tokenizer that lies beside the weights; ERR_NO_INPUT when there is none.

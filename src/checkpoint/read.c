@@ -1,3 +1,4 @@
+#include "checkpoint/finite.h"
 #include "checkpoint/opened.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -200,6 +201,12 @@ static Status open_file(Checkpoint *c, int file, char path[PATH_ROOM]) {
     return OK;
 }
 
+static void count_values(Checkpoint *c, const SliceEntry *s, int64_t count) {
+    int64_t found = count_non_finite(c->piece, count, NULL);
+    if (found && !c->non_finite) c->non_finite_tensor = s->tensor;
+    c->non_finite += found;
+}
+
 // Elements [begin, end) of a slice, with their checksum where they are all of it.
 static Status stream(Checkpoint *c, SliceEntry *s, int64_t begin, int64_t end, const Target *target) {
     char path[PATH_ROOM], name[SLICE_NAME];
@@ -212,7 +219,10 @@ static Status stream(Checkpoint *c, SliceEntry *s, int64_t begin, int64_t end, c
         size_t bytes = (size_t)(next - at) * sizeof *c->piece;
         TRY(file_read_at(c->fds[s->file], path, s->offset + at * (int64_t)sizeof *c->piece, c->piece, bytes));
         if (whole) hasher_add(&hasher, c->piece, bytes);
-        if (target->out) copy_piece(s, c->piece, at, next, target);
+        if (target->out)
+            copy_piece(s, c->piece, at, next, target);
+        else
+            count_values(c, s, next - at);
     }
     bool same = !whole || hash_same(hasher_end(&hasher), s->hash);
     if (whole) s->verified = same;
@@ -253,10 +263,16 @@ static Status drop_cache(Checkpoint *c) {
 
 Status checkpoint_verify(Checkpoint *c) {
     Target nowhere = {0};
+    c->non_finite = 0;
     TRY(drop_cache(c));
     for (int i = 0; i < c->manifest.num_slices; i++) {
         SliceEntry *s = &c->manifest.slices[i];
         TRY(stream(c, s, 0, s->rect.rows * s->rect.cols, &nowhere));
     }
     return OK;
+}
+
+int64_t checkpoint_non_finite(const Checkpoint *c, const char **tensor) {
+    *tensor = c->non_finite_tensor;
+    return c->non_finite;
 }

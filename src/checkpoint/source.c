@@ -1,5 +1,8 @@
+// A model from anywhere: one of our checkpoints, or a Hugging Face folder.
+#include "checkpoint/finite.h"
 #include "checkpoint/hugging_face.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +11,8 @@ struct ModelSource {
     HuggingFace *model;
     char *path;
     Text passed_over; // why newer checkpoints were not taken
+    bool allow_non_finite;
+    int64_t non_finite; // weights that are NaN or infinite and were let pass
 };
 
 static bool holds(const char *folder, const char *file) {
@@ -153,11 +158,43 @@ const CheckpointInfo *model_source_info(const ModelSource *source) {
     return source->checkpoint ? checkpoint_info(source->checkpoint) : hugging_face_info(source->model);
 }
 
-Status model_source_read(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
+void model_source_allow_non_finite(ModelSource *source, bool allow) { source->allow_non_finite = allow; }
+int64_t model_source_non_finite(const ModelSource *source) { return source->non_finite; }
+
+static Status non_finite(ModelSource *source, const char *name, int64_t row, int64_t col, double value) {
+    char what[4500];
+    snprintf(what, sizeof what, "%s: weight %s is %s in row %" PRId64 ", column %" PRId64, source->path, name,
+             isnan(value) ? "NaN" : "infinite", row, col);
+    if (!source->allow_non_finite)
+        return fail(ERR_DATA,
+                    "%s: the model is damaged, or its training had failed (--allow-non-finite takes it "
+                    "as it is)",
+                    what);
+    if (!source->non_finite) fprintf(stderr, "WARNING: %s (--allow-non-finite)\n", what);
+    return OK;
+}
+
+static Status check_finite(ModelSource *source, const char *name, Rect rect, const float *values,
+                           int64_t stride) {
+    for (int64_t row = 0; row < rect.rows; row++) {
+        int64_t col = 0, found = count_non_finite(values + row * stride, rect.cols, &col);
+        if (!found) continue;
+        TRY(non_finite(source, name, rect.row + row, rect.col + col, (double)values[row * stride + col]));
+        source->non_finite += found;
+    }
+    return OK;
+}
+
+static Status read_weight(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
     if (source->model) return hugging_face_read(source->model, name, rect, out, stride);
     int tensor = checkpoint_find(source->checkpoint, name);
     if (tensor < 0) return fail(ERR_DATA, "%s: tensor %s is missing", source->path, name);
     return checkpoint_read(source->checkpoint, tensor, rect, out, stride);
+}
+
+Status model_source_read(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
+    TRY(read_weight(source, name, rect, out, stride));
+    return check_finite(source, name, rect, out, stride);
 }
 
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer) {

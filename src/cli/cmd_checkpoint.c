@@ -126,7 +126,12 @@ static Status verify_one(const char *folder) {
     Checkpoint *c = NULL;
     Status status = checkpoint_open(&c, folder);
     if (status == OK) status = checkpoint_verify(c);
+    const char *tensor = NULL;
+    int64_t non_finite = status == OK ? checkpoint_non_finite(c, &tensor) : 0;
     if (status == OK) printf("%s: every byte is as it was written\n", folder);
+    if (non_finite)
+        printf("%s: WARNING: %" PRId64 " values are NaN or infinite, the first in tensor %s\n", folder,
+               non_finite, tensor);
     checkpoint_close(c);
     return status;
 }

@@ -111,6 +111,7 @@ Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer *
     rank_doing("reading the model");
     ModelSource *source;
     TRY(comm_agree(world, model_source_open(&source, job->path, -1)));
+    model_source_allow_non_finite(source, o->allow_non_finite);
     Status status = infer_open(infer, source, &spec, world);
     model_source_close(source);
     return status;

@@ -141,6 +141,7 @@ static Status wanted_moments(const Options *o, const ModelSource *source, bool *
 static Status read_one(Engine *engine, const Options *o, int64_t step, ModelSource **source) {
     bool moments;
     TRY(model_source_open(source, o->load, step));
+    model_source_allow_non_finite(*source, o->allow_non_finite);
     TRY(same_model(*source, &engine_spec_of(engine)->shape));
     TRY(wanted_moments(o, *source, &moments));
     return engine_read(engine, *source, moments, model_source_info(*source)->state.optimizer_steps);
