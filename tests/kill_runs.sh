@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# Runs that are killed and go on. A trial kills -9 one rank of a training run, or all, at a random moment (saves
+# Runs that are killed and go on. A trial kills -9 one rank of a training run, all, or mpirun at a random moment (saves
 # take a good part of a run here), starts the same command again, kills that too, and lets the third finish. Every
 # loss and norm that was logged, before a kill or after, must have the bits of the run that nobody killed, whatever
 # checkpoint is there must verify, and nothing unfinished may be left. Which command goes on changes in what changes
 # no bit: pipeline stages, schedule, transport, sharding, asynchronous saves.
-# Usage: kill_runs.sh PATH/trireme [TRIALS [SEED]]
+# Usage: kill_runs.sh PATH/trireme [TRIALS [SEED [INTERVAL [KEEP]]]]
+#   INTERVAL  steps between saves; 0, as without: another one in each trial
+#   KEEP      --keep-last; "any", as without: another one in each trial
+# A campaign of 300 trials that save at every step:  kill_runs.sh build/trireme 300 1 1 2
 set -uo pipefail
 export LC_ALL=C
 # shellcheck source=tests/script.sh
 source "${BASH_SOURCE%/*}/script.sh" "$1"
 trials=${2:-12}
 RANDOM=${3:-1}
+interval=${4:-0} keep=${5:-any}
 iterations=24
 
 # All with t = 2 and d = 2, so that sums are made in one order.
@@ -42,29 +46,68 @@ metrics() {
         -e 's/^\{"iteration": ([0-9]+),.*"validation_loss": ([^,}]*)\}$/\1 validation \2/p' "$1" | sort -u
 }
 
-begin_s=$EPOCHREALTIME
 train reference --train-iters "$iterations" --tp 2 --ranks 4 --eval-interval 7 --eval-iters 2
-# About what a run takes that saves too: kills come at any of its moments, on machines of any speed.
-seconds=$(awk -v begin="$begin_s" -v end="$EPOCHREALTIME" 'BEGIN { print 1.6 * (end - begin) }')
 metrics reference.jsonl >reference.txt
 [[ $(wc -l <reference.txt) -ge $iterations ]] || complain "the reference run has $(wc -l <reference.txt) lines"
 
-pids_of() { # PID: of the program's processes under it, or itself
+descendants() { # PID
+    local child
+    for child in $(pgrep -P "$1"); do
+        echo "$child"
+        descendants "$child"
+    done
+}
+
+ranks_of() { # PID: the program's processes under it, or itself
     if [[ ${command[0]} == mpirun ]]; then ranks_below "$1" | cut -d " " -f 2; else echo "$1"; fi
 }
 
-# Starts $command and kills it after a random time; false when it was over before.
+steps_logged() { grep -sc lm_loss trial.jsonl || true; } # of all runs of the trial
+newest_step() { compgen -G 'save/step-*' | sed 's/.*step-0*//' | sort -n | tail -1; }
+seconds_below() { awk -v r="$RANDOM" -v most="$1" 'BEGIN { print r / 32768 * most }'; }
+
+# Until a run has logged so many steps more or has ended; false when it does neither for two minutes.
+wait_for_steps() { # PID STEPS
+    local before last now idle=0
+    before=$(steps_logged) last=$before
+    while kill -0 "$1" 2>/dev/null && now=$(steps_logged) && [[ $now -lt $((before + $2)) ]]; do
+        if [[ $now == "$last" ]]; then idle=$((idle + 1)); else idle=0; fi
+        last=$now
+        [[ $idle -lt 6000 ]] || return 1
+        sleep 0.02
+    done
+}
+
+# The process that runs now and its launcher: one rank, all of them, or the launcher alone.
+choose_victims() { # PID
+    mapfile -t victims < <(ranks_of "$1")
+    [[ ${#victims[@]} -gt 0 ]] || victims=("$1")
+    case $((RANDOM % 3)) in
+    0) victims=("${victims[RANDOM % ${#victims[@]}]}") ;;
+    1) victims=("$1") ;;
+    esac
+}
+
+# Starts $command and kills it: while it starts, or some time after a step, both drawn at random; so it does not
+# matter how fast the machine is. False when it was over before.
 run_and_kill() { # LOG
+    local newest pid victims steps code
+    newest=$(newest_step)
+    steps=$((RANDOM % (iterations - ${newest:-0} > 1 ? iterations - ${newest:-0} : 1)))
     "${command[@]}" >"$1" 2>&1 </dev/null &
-    local pid=$! victims
-    sleep "$(awk -v r="$RANDOM" -v most="$seconds" 'BEGIN { print r / 32768 * most }')"
-    mapfile -t victims < <(pids_of $pid)
-    if [[ ${#victims[@]} -gt 0 ]]; then
-        ((RANDOM % 2)) && victims=("${victims[RANDOM % ${#victims[@]}]}")
-        kill -9 "${victims[@]}" 2>/dev/null
+    pid=$!
+    if [[ $steps == 0 ]]; then
+        sleep "$(seconds_below 0.5)"
+    else
+        wait_for_steps $pid $steps || complain "no step for two minutes: ${command[*]}: $(tail -3 "$1")"
+        sleep "$(seconds_below 0.1)"
     fi
+    choose_victims $pid
+    kill -9 "${victims[@]}" 2>/dev/null
     end_launcher "$pid"
     wait "$pid" 2>/dev/null
+    code=$?
+    [[ $code != 0 ]] # it was killed
 }
 
 # mpirun ends a job that has lost a rank within two seconds, but can wait for ever when ranks die while it still
@@ -72,24 +115,39 @@ run_and_kill() { # LOG
 end_launcher() { # PID
     local tenths
     [[ ${command[0]} == mpirun ]] || return 0
-    for tenths in {1..100}; do
+    for tenths in {1..300}; do
         kill -0 "$1" 2>/dev/null || return 0
         sleep 0.1
     done
     echo "mpirun was killed after $tenths tenths of a second"
-    pkill -9 -P "$1"
-    kill -9 "$1"
+    mapfile -t victims < <(descendants "$1")
+    kill -9 "$1" "${victims[@]}" 2>/dev/null
+}
+
+# To its end, which is as far away as the machine is slow; but steps are to be seen.
+run_to_end() {
+    local pid
+    "${command[@]}" >last.log 2>&1 </dev/null &
+    pid=$!
+    while kill -0 $pid 2>/dev/null; do
+        wait_for_steps $pid 1 && continue
+        mapfile -t victims < <(descendants $pid)
+        kill -9 $pid "${victims[@]}" 2>/dev/null
+        complain "no step for two minutes"
+    done
+    wait $pid
 }
 
 kills=0 saved=0 torn=0 fell_back=0
 for trial in $(seq "$trials"); do
     rm -rf save trial.jsonl
-    save=(--save save --load save --save-interval $((1 + RANDOM % 4)) --keep-last $((RANDOM % 4))
-        --metrics trial.jsonl)
+    save=(--save save --load save --metrics trial.jsonl
+        --save-interval $((interval ? interval : 1 + RANDOM % 4))
+        --keep-last $([[ $keep == any ]] && echo $((RANDOM % 4)) || echo "$keep"))
     for attempt in 1 2; do
         choose
         command+=("${save[@]}")
-        run_and_kill "killed.log" && break
+        run_and_kill "killed.log" 2>/dev/null || break
         kills=$((kills + 1))
         compgen -G 'save/.tmp*' >/dev/null && torn=$((torn + 1))
         compgen -G 'save/step-*' >/dev/null || continue
@@ -99,7 +157,7 @@ for trial in $(seq "$trials"); do
     done
     choose
     command+=("${save[@]}")
-    timeout -k 5 120 "${command[@]}" >last.log 2>&1 </dev/null ||
+    run_to_end ||
         complain "trial $trial: ${command[*]}: exit $?: $(tail -3 last.log)"
     grep -q WARNING last.log && grep -qv 'could not find' <(grep WARNING last.log) && fell_back=$((fell_back + 1))
     diff <(metrics trial.jsonl) reference.txt >differences ||
