@@ -96,6 +96,11 @@ static Status absent(Comm *world) {
     return OK;
 }
 
+static Status absent_at_another_limit(Comm *world) {
+    comm_set_timeout(world, LIMIT_S, "a limit of its own");
+    return absent(world);
+}
+
 static Status reduce_without_rank_1(Comm *world, int count) {
     Request last = NULL;
     if (comm_rank(world) == 1) rest(60);
@@ -186,6 +191,7 @@ static const struct {
     {"other_message_size", other_message_size, .timeout_s = 30},
     {"no_answer", no_answer, .timeout_s = LIMIT_S},
     {"absent", absent, .timeout_s = LIMIT_S},
+    {"absent_at_another_limit", absent_at_another_limit, .timeout_s = 1000},
     {"absent_behind", absent_behind, .timeout_s = LIMIT_S},
     {"absent_far_behind", absent_far_behind, .timeout_s = LIMIT_S, .cores = 1},
     {"absent_any_order", absent_behind, .timeout_s = LIMIT_S, .any_order = true},
@@ -297,7 +303,7 @@ static void compare(const Expectation *e, const Outcome *o) {
 
 // Runs the cases side by side: most of their time is waiting.
 static void expect_all(const Expectation *expectations, int count) {
-    enum { MOST = 9 };
+    enum { MOST = 10 };
     pid_t children[MOST];
     char said[MOST][512];
     double start = clock_s();
@@ -342,7 +348,11 @@ static void hangs(void) {
          ERR_HANG,
          {"hang: [rank 0] has waited", receive, event, "[rank 1] is at a long rest"}},
         {"no_answer", "mpi", ERR_HANG, {"hang: [rank 0] has waited", receive, event}},
-        {"absent", "threads", ERR_HANG, {"for rank 1 in barrier of world"}},
+        {"absent",
+         "threads",
+         ERR_HANG,
+         {"for rank 1 in barrier of world (limit 3 s; --distributed-timeout-"}},
+        {"absent_at_another_limit", "threads", ERR_HANG, {"(limit 3 s: a limit of its own; --distributed-"}},
         {"absent", "mpi", ERR_HANG, {"for rank 1 in barrier of world"}},
         {"absent", "mpi-messages", ERR_HANG, {"for rank 1 in barrier of world"}},
         {"absent_far_behind", "threads", ERR_HANG, {"for rank 1 in all_reduce of world"}},
@@ -400,7 +410,10 @@ static void stopped_rank_ends_the_job(void) {
     const Expectation expectations[] = {
         {"stopped", "mpi", ERR_HANG, {"for rank 1 in barrier of world"}},
         {"stopped_before_split", "mpi", ERR_HANG, {"for the other ranks in the set-up of group pair"}},
-        {"stopped_at_the_end", "mpi", ERR_HANG, {"for the other ranks in the end of the job"}},
+        {"stopped_at_the_end",
+         "mpi",
+         ERR_HANG,
+         {"for the other ranks in the end of the job (the limit; --distributed-timeout-"}},
     };
     if (!mpi_runs) return;
     expect_all(expectations, sizeof expectations / sizeof *expectations);

@@ -32,8 +32,10 @@ void alarm_set(const char *what, double timeout_s) {
     const Rank *me = rank_current();
     char who[64];
     rank_describe(me, who, sizeof who);
-    snprintf(message, sizeof message, "trireme: hang: %s%shas waited %.3g s for the other ranks in %s\n", who,
-             *who ? " " : "", timeout_s, what);
+    snprintf(
+        message, sizeof message,
+        "trireme: hang: %s%shas waited %.3g s for the other ranks in %s (the limit; --distributed-timeout-minutes sets another)\n",
+        who, *who ? " " : "", timeout_s, what);
     atomic_store(&ticks_left, (long)(timeout_s * TICKS_PER_S) + 1);
     struct sigaction action = {.sa_handler = tick, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);

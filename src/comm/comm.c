@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // ---- what transports share ---------------------------------------------------------------------------
 
@@ -36,12 +37,12 @@ static int from_environment(const char *const *names, int count) {
 }
 
 // Slurm sets SLURM_NTASKS in the batch script too; only srun's processes have a step and a process number.
-static bool under_srun(void) { return getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID"); }
+bool comm_under_srun(void) { return getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID"); }
 
 int comm_launcher_ranks(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
     int ranks = from_environment(names, 3);
-    if (ranks < 1 && under_srun()) ranks = from_environment((const char *const[]){"SLURM_NTASKS"}, 1);
+    if (ranks < 1 && comm_under_srun()) ranks = from_environment((const char *const[]){"SLURM_NTASKS"}, 1);
     return ranks > 0 ? ranks : 0;
 }
 
@@ -59,6 +60,9 @@ int comm_launcher_ranks_here(void) {
     return here > 0 ? here : all > 0 ? all : 1;
 }
 
+// A launcher ends a job when the first process fails; one that started late must still get to its message.
+void comm_let_first_rank_speak(void) { sleep(3); }
+
 static const struct {
     const char *name;
     Status (*launch)(const CommOptions *options, RankMain *rank_main, void *arg);
@@ -74,7 +78,8 @@ Status comm_launch(CommOptions options, RankMain *rank_main, void *arg) {
 
 Status world_run(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
     if (options->check) TRY(check_wrap(group, &group));
-    World world = {.comm = {.group = group, .world = &world}, .options = options};
+    World world = {
+        .comm = {.group = group, .world = &world}, .options = options, .timeout_s = options->timeout_s};
     Status status = rank_main(&world.comm, arg);
     // After an error operations may be in flight that others still complete into their requests: keep those.
     if (status == OK) CHECK(!world.first, "a request was never awaited");
@@ -98,6 +103,11 @@ int comm_size(const Comm *comm) { return comm->group->size; }
 const char *comm_name(const Comm *comm) { return comm->group->name; }
 const CommCount *comm_counts(const Comm *comm) { return comm->counts; }
 void comm_use_device(Comm *world, Device *device) { world->world->device = device; }
+
+void comm_set_timeout(Comm *world, double timeout_s, const char *reason) {
+    world->world->timeout_s = timeout_s;
+    world->world->timeout_reason = reason;
+}
 
 void comm_on_call(Comm *world, OnCall *hook, void *self) {
     world->world->listener = hook;

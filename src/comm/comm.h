@@ -8,7 +8,7 @@
 // Reductions add in rank order on every transport, so results are bitwise the same on all of them and on
 // every run. A *channel* is (from, to, number): a FIFO. Sends and receives are posts; they are awaited
 // through their Request. That is the model in which schedule_verify proves that a schedule cannot hang.
-// After timeout_s without progress a rank says who it waits for, in what, at which instruction, and ends the
+// After a time limit without progress (timeout_s, comm_set_timeout) a rank says who it waits for, in what, at which instruction, and ends the
 // job on every rank with ERR_HANG. Time in which the process itself was stopped does not count. (Where MPI
 // itself blocks, in set-up and at the end, the message names the group and "the other ranks".)
 #pragma once
@@ -24,19 +24,24 @@ typedef struct {
     const char *transport; // "threads", "mpi" ("mpi-messages": without shared memory inside a node), "null"
     int ranks;             // threads, null: how many; mpi: the launcher knows (0)
     int null_rank;         // null: which of them this one plays
-    double timeout_s;
-    bool check;         // wrap into the checking transport
-    bool deterministic; // false: the library may add in an order of its own
-    int threads;        // that each rank computes with; 0: one. With more of them than cores nobody spins
-    int cores;          // threads: that there are for all ranks; 0: those that this process may run on
-    bool bind_cores;    // each rank gets cores of its own, where there are enough (base/cores.h)
+    double timeout_s;      // of every wait, until comm_set_timeout says otherwise
+    bool check;            // wrap into the checking transport
+    bool deterministic;    // false: the library may add in an order of its own
+    int threads;           // that each rank computes with; 0: one. With more of them than cores nobody spins
+    int cores;             // threads: that there are for all ranks; 0: those that this process may run on
+    bool bind_cores;       // each rank gets cores of its own, where there are enough (base/cores.h)
 } CommOptions;
 
 // The number of ranks a launcher (mpirun, srun) started this process as part of, or 0 when there is none.
 int comm_launcher_ranks(void);
 int comm_launcher_rank(void); // this process's number among them; 0 when there is no launcher
+bool comm_under_srun(void);   // srun itself started this process
 // How many of them are on this machine, as far as the launcher says; at least 1.
 int comm_launcher_ranks_here(void);
+
+// Called by a process that fails without a message, before it ends: waits until process 0, which says it, has
+// had the time to.
+void comm_let_first_rank_speak(void);
 
 // Runs `rank_main` once per rank (on N threads, or here as this process's rank) and returns the worst status.
 // Each rank's Rank is entered before; afterwards the caller's is what it was. The first failing rank's
@@ -51,6 +56,10 @@ int comm_size(const Comm *comm);
 const char *comm_name(const Comm *comm);
 // Tensors handed to this world, and to groups split from it later, live on `device` (NULL: plain memory).
 void comm_use_device(Comm *world, Device *device);
+
+// From now on this rank waits so long without progress before it ends the job. `reason` says where the limit
+// comes from, for the message; it must stay alive.
+void comm_set_timeout(Comm *world, double timeout_s, const char *reason);
 
 // The group of the given ranks of `parent`, in that order; called by exactly those ranks. Collective over
 // them. `name` ("tp", "dp") is for people and must stay alive. Closed with comm_close, before its parent.

@@ -20,6 +20,7 @@ typedef struct {
     int *nodes;        // [size] the first rank on the same node, by world rank
     int spins;         // turns of waiting before the core is given up
     bool share_memory, deterministic;
+    bool said_memory_is_small;
     double timeout_s;
     MpiGroup *groups; // all that were ever opened, the last first; freed when all ranks have left
 } MpiWorld;
@@ -51,6 +52,21 @@ static bool on_one_node(const MpiGroup *g) {
     return g->world->share_memory && g->head.size > 1;
 }
 
+// Once for each node, by the first rank on it: containers often give /dev/shm 64 MB.
+static void say_memory_is_small(const MpiGroup *g) {
+    int me = g->head.members[g->head.rank];
+    char host[128] = "";
+    if (g->world->said_memory_is_small || g->world->nodes[me] != me) return;
+    g->world->said_memory_is_small = true;
+    gethostname(host, sizeof host - 1);
+    fprintf(
+        stderr,
+        "WARNING: %s: /dev/shm has less than the %.0f MiB free that %d ranks need to share memory, so they "
+        "exchange MPI messages, which is slower; make it larger (docker run --shm-size=1g, or "
+        "mount -o remount,size=1g /dev/shm)\n",
+        host, g->node.wanted_bytes / 1048576, g->head.size);
+}
+
 static void open_group(MpiGroup *g, MpiWorld *world, MPI_Comm comm) {
     g->world = world;
     g->comm = comm;
@@ -58,7 +74,9 @@ static void open_group(MpiGroup *g, MpiWorld *world, MPI_Comm comm) {
     world->groups = g;
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     messages_open(&g->messages, comm, &g->head, world->deterministic);
-    if (on_one_node(g)) node_open(&g->node, comm, &g->head);
+    if (!on_one_node(g)) return;
+    node_open(&g->node, comm, &g->head);
+    if (g->node.wanted_bytes > 0) say_memory_is_small(g);
 }
 
 static Status mpi_split(Group *parent, const char *name, const int *ranks, int num_ranks, Group **group) {
@@ -253,8 +271,36 @@ static Status run_as(Rank *rank, const CommOptions *options, RankMain *rank_main
     return status;
 }
 
+// Each process of the job would train a model of its own.
+static Status fail_alone(void) {
+    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length;
+    MPI_Get_library_version(library, &length);
+    library[strcspn(library, ",\n")] = 0;
+    return fail(
+        ERR_UNAVAILABLE,
+        "the launcher started %d processes, but MPI shows each of them itself alone: they do not belong "
+        "together; use the mpirun of %s, or srun --mpi=pmix",
+        comm_launcher_ranks(), library);
+}
+
+#ifdef OPEN_MPI
+// Open MPI ends such a process with a text of its own, in which Slurm's option does not occur.
+static bool lacks_process_manager(void) {
+    return comm_under_srun() && comm_launcher_ranks() > 1 && !getenv("PMIX_RANK") && !getenv("PMI_RANK") &&
+           !getenv("PMI_FD");
+}
+#else
+static bool lacks_process_manager(void) { return false; }
+#endif
+
 Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     int initialized, provided = MPI_THREAD_SINGLE;
+    if (lacks_process_manager())
+        return fail(ERR_UNAVAILABLE,
+                    "srun started %d processes without the interface that Open MPI needs: use "
+                    "srun --mpi=pmix (srun --mpi=list shows what this Slurm has), or mpirun in the job",
+                    comm_launcher_ranks());
     MPI_Initialized(&initialized);
     CHECK(!initialized, "MPI can be started once in a process");
     if (comm_launcher_ranks() > 0) orphan_kill();
@@ -269,6 +315,8 @@ Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     Status status = OK;
     if (provided < MPI_THREAD_FUNNELED)
         status = fail(ERR_UNAVAILABLE, "this MPI does not allow threads in a process");
+    else if (rank->size == 1 && comm_launcher_ranks() > 1)
+        status = fail_alone();
     else if (options->ranks && options->ranks != rank->size)
         status = fail(ERR_CONFIG, "%d ranks are wanted, the launcher started %d", options->ranks, rank->size);
     else

@@ -27,9 +27,11 @@ static size_t stage_bytes(Way way) { return (size_t)sizes[way].slots * sizes[way
 
 // Memory that is promised here is taken when it is first written, too late to do without: there must be
 // plenty.
+enum { TIMES_FREE = 4 };
+
 static bool enough(size_t bytes) {
     struct statvfs fs;
-    return statvfs("/dev/shm", &fs) != 0 || fs.f_bavail * fs.f_frsize / 4 > bytes;
+    return statvfs("/dev/shm", &fs) != 0 || fs.f_bavail * fs.f_frsize / TIMES_FREE > bytes;
 }
 
 static bool all_agree(MPI_Comm comm, bool mine) {
@@ -38,8 +40,7 @@ static bool all_agree(MPI_Comm comm, bool mine) {
     return all;
 }
 
-static bool open_window(MPI_Win *window, MPI_Comm comm, int size, size_t part) {
-    if (!all_agree(comm, enough(part * (size_t)size))) return false;
+static bool open_window(MPI_Win *window, MPI_Comm comm, size_t part) {
     MPI_Info info;
     char *mine = NULL;
     MPI_Info_create(&info);
@@ -57,9 +58,15 @@ static char *part_of(MPI_Win window, int rank) {
     return next_page(address);
 }
 
-static void open_share(NodeShare *s, Way way, MPI_Comm comm, const Group *group) {
+static void open_share(Node *node, Way way, MPI_Comm comm, const Group *group) {
+    NodeShare *s = &node->shares[way];
     size_t header = header_bytes(way, group->size), stage = stage_bytes(way), count = (size_t)group->size;
-    s->open = open_window(&s->window, comm, group->size, header + stage + sizes[way].rings_bytes + PAGE);
+    size_t part = header + stage + sizes[way].rings_bytes + PAGE;
+    if (!all_agree(comm, enough(part * count))) {
+        node->wanted_bytes = (double)TIMES_FREE * (double)part * (double)count;
+        return;
+    }
+    s->open = open_window(&s->window, comm, part);
     if (!s->open) return;
     s->stages = comm_allocate(count, sizeof *s->stages);
     s->rings = comm_allocate(count, sizeof *s->rings);
@@ -82,7 +89,7 @@ static void open_share(NodeShare *s, Way way, MPI_Comm comm, const Group *group)
 }
 
 void node_open(Node *node, MPI_Comm comm, const Group *group) {
-    for (Way way = 0; way < NUM_WAYS; way++) open_share(&node->shares[way], way, comm, group);
+    for (Way way = 0; way < NUM_WAYS; way++) open_share(node, way, comm, group);
     node->rings = (Rings){.comm = comm, .group = group, .parts = node->shares[STARTED].rings};
 }
 

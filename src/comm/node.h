@@ -19,6 +19,8 @@ typedef struct {
 typedef struct {
     NodeShare shares[NUM_WAYS];
     Rings rings; // of what is STARTED
+    // Free bytes of /dev/shm that a share would have needed and not found; 0: there is room for all.
+    double wanted_bytes;
 } Node;
 
 // Collective over the group. A share stays closed on all ranks when some rank cannot have the memory.

@@ -106,6 +106,9 @@ static _Noreturn void hang(World *world, Request r, double waited_s) {
     text_add(&text, "trireme: hang: %s%shas waited %.3g s%s%s", who, *who ? " " : "", waited_s,
              *me->doing ? " at " : "", me->doing);
     describe_call(r, &text);
+    const char *reason = world->timeout_reason;
+    text_add(&text, " (limit %.3g s%s%s; --distributed-timeout-minutes sets another)", world->timeout_s,
+             reason ? ": " : "", reason ? reason : "");
     fprintf(stderr, "%s\n", text_string(&text));
     text_free(&text);
     rank_dump_events(me);
@@ -128,7 +131,7 @@ static void watch(World *world, Request r) {
         waited = moved ? 0 : waited + (gap < POLL_S ? gap : POLL_S);
         turns = moved ? 0 : turns + 1;
         last = now;
-        if (waited > world->options->timeout_s) hang(world, r, waited);
+        if (waited > world->timeout_s) hang(world, r, waited);
     }
 }
 
