@@ -3,6 +3,7 @@
 // `--help`, and prints the one error message.
 #pragma once
 #include "base/error.h"
+#include "base/outlet.h"
 #include "config/config.h"
 #include <stdatomic.h>
 
@@ -32,6 +33,14 @@ Status cmd_evaluate(Options *options);
 // Prints what the options have to say, once for all processes of a launched job.
 void tell_notes(const Options *options);
 
-// From now on the first SIGINT or SIGTERM sets the flag that is returned, and asks for a clean end; the
-// second one of the same kind ends the process as usual.
+// From now on the first INT, TERM, HUP, USR1, USR2 or XCPU asks for a clean end: what is returned becomes its
+// number. A second INT, and a TERM that comes 5 s after the first or later, end the process as usual.
 const atomic_int *stop_on_signals(void);
+// Each of them ends the process again.
+void do_not_stop_on_signals(void);
+
+// Standard output and error of every verb: under a launcher they are written in whole lines.
+void streams_open(void);
+// From now on a reader that pauses holds nothing up, and one that leaves ends nothing: what is returned tells.
+const Outlet *streams_do_not_wait(void);
+void streams_wait(void); // as usual again

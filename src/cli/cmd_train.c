@@ -21,7 +21,7 @@ static Status prepare(Options *options, TrainJob *job, CommOptions *comm) {
     job->threads = threads_per_rank(options, job->ranks_here);
     *comm = (CommOptions){.transport = launched ? "mpi" : "threads",
                           .ranks = size,
-                          .timeout_s = options->distributed_timeout_minutes * 60,
+                          .timeout_s = launch_timeout_s(options),
                           .check = options->check_comm,
                           .deterministic = options->deterministic_mode,
                           .threads = job->threads,
@@ -30,8 +30,15 @@ static Status prepare(Options *options, TrainJob *job, CommOptions *comm) {
 }
 
 Status cmd_train(Options *options) {
+    RunFile file = {.options = options, .started = time(NULL), .saved = -1};
     TrainJob job = {.start_s = clock_s(), .options = options, .stopped = stop_on_signals()};
+    if (comm_launcher_rank() == 0) job.file = &file;
+    job.output = streams_do_not_wait();
     CommOptions comm;
-    TRY(prepare(options, &job, &comm));
-    return comm_launch(comm, train_run, &job);
+    Status status = prepare(options, &job, &comm);
+    if (status == OK) status = comm_launch(comm, train_run, &job);
+    if (status != OK && !file.ended && !options->dry_run) run_file_end(job.file, RUN_INTERRUPTED, status);
+    do_not_stop_on_signals();
+    streams_wait();
+    return status;
 }

@@ -92,8 +92,10 @@ static Status run_command(const Command *command, int argc, char **argv) {
     Options options;
     Status status = options_parse(&options, command->verb, argc, argv);
     if (status == OK) status = command->run(&options);
-    if (status != OK && !speaks_of(status)) fail(status, "%s", "");
     options_destroy(&options);
+    if (status == OK || speaks_of(status) || !*fail_message()) return status;
+    comm_let_first_rank_speak();
+    fail(status, "%s", "");
     return status;
 }
 
@@ -121,7 +123,7 @@ static Status run(int argc, char **argv) {
         return ERR_USAGE;
     }
     const char *first = argv[1];
-    if (!strcmp(first, "--version")) return print_version();
+    if (!strcmp(first, "--version") || !strcmp(first, "-V")) return print_version();
     if (!strcmp(first, "--help") || !strcmp(first, "-h")) return print_overview();
     if (!strcmp(first, "help")) return argc > 2 ? help_verb(argv[2]) : print_overview();
     return run_verb(first, argc - 2, argv + 2);
@@ -143,6 +145,7 @@ static bool computes(int argc, char **argv) {
 int main(int argc, char **argv) {
     Status status = standard_files_open(); // before anything else opens a file
     if (status == OK && computes(argc, argv)) cores_wait_briefly(argv);
+    streams_open();
     if (status == OK) status = run(argc, argv);
     if (status == OK) status = finish_output();
     if (status != OK && *fail_message()) fprintf(stderr, "trireme: error: %s\n", fail_message());

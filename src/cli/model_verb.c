@@ -8,7 +8,7 @@ static Status launch(ModelJob *job, int ranks, RankMain *rank_main) {
     job->threads = threads_per_rank(o, launched ? comm_launcher_ranks_here() : ranks);
     CommOptions comm = {.transport = launched ? "mpi" : "threads",
                         .ranks = ranks,
-                        .timeout_s = o->distributed_timeout_minutes * 60,
+                        .timeout_s = launch_timeout_s(o),
                         .check = o->check_comm,
                         .deterministic = true,
                         .threads = job->threads,

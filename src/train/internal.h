@@ -74,6 +74,26 @@ Status control_check(const StepControl *control, const StepResult *result);
 // ones.
 double control_spike(StepControl *control, double loss);
 
+// ---- patience.c: how long a rank waits for the others ----------------------------------------------
+
+typedef struct {
+    bool fixed;       // --distributed-timeout-minutes says it
+    double slow_s;    // between steps
+    double longest_s; // for one sample, of the steps so far
+    int64_t steps;
+} Patience;
+
+typedef struct {
+    double seconds;
+    const char *reason; // for the message of a hang; NULL: it is the option's
+} WaitLimit;
+
+// The slowest disk reads and writes a checkpoint of so many bytes within the limit between steps.
+Patience patience_open(const Options *options, double checkpoint_bytes);
+WaitLimit patience_between_steps(const Patience *patience);
+WaitLimit patience_in_step(const Patience *patience, int samples);
+void patience_learn(Patience *patience, double step_s, int samples);
+
 // ---- report.c: log lines, progress, metrics -----------------------------------------------------
 
 // What one logged step was like.
@@ -91,6 +111,8 @@ typedef struct {
     const Options *options;
     ModelShape shape;
     FILE *metrics;
+    Outlet metrics_outlet;
+    bool told_of_metrics;         // that rows are lost
     bool live;                    // a progress line stays in place on the terminal
     bool line_open;               // it is there now
     double first_loss, last_loss; // of steps that changed something; NaN: none yet
@@ -100,7 +122,9 @@ typedef struct {
 double mib(size_t bytes);          // as MiB
 double unsigned_nan(double value); // printed as "nan", never as "-nan"
 
-Status reporter_open(Reporter *reporter, const Options *options, const ModelShape *shape);
+// `stopped`: a signal that ends the wait for the reader of --metrics, where that is a pipe.
+Status reporter_open(Reporter *reporter, const Options *options, const ModelShape *shape,
+                     const atomic_int *stopped);
 Status reporter_close(Reporter *reporter); // ERR_IO when metrics could not be written
 void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemory *memory);
 void reporter_progress(Reporter *reporter, const StepReport *step);

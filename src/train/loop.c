@@ -1,6 +1,7 @@
 #include "base/trace.h"
 #include "train/internal.h"
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +17,10 @@ typedef struct {
     Batches batches;
     Engine *engine;
     StepControl control;
+    Patience patience;
     TraceFile trace;
     Reporter *reporter; // NULL on ranks that print nothing
+    RunFile *file;      // NULL on ranks that keep no state of the run
     Saver saver;
     int64_t consumed_valid, eval_iters;
     int64_t evaluated;    // iteration of the last evaluation
@@ -26,6 +29,7 @@ typedef struct {
     int64_t samples;      // that this run trained on
     int64_t skipped;      // steps that changed nothing
     double train_s;       // spent in training steps
+    int signal;           // that asked for the end; 0: none did
 } TrainingRun;
 
 // ---- before the first step ----------------------------------------------------------------------
@@ -49,6 +53,10 @@ static Status find_ends(const EngineSpec *spec, int *first, int *last) {
     return OK;
 }
 
+static void set_limit(TrainingRun *run, WaitLimit limit) {
+    comm_set_timeout(run->world, limit.seconds, limit.reason);
+}
+
 static Status open_run(TrainingRun *run) {
     const Options *o = run->options;
     rank_doing("opening the data");
@@ -60,10 +68,15 @@ static Status open_run(TrainingRun *run) {
     Status opened = batches_open(&run->batches, o, place, place.pp == first, place.pp == last);
     TRY(comm_agree(run->world, opened));
     run->control = control_open(o);
-    Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec.shape) : OK;
+    double checkpoint_bytes = 12.0 * (double)model_parameters(&run->spec.shape);
+    run->patience = patience_open(o, checkpoint_bytes);
+    set_limit(run, patience_between_steps(&run->patience));
+    Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec.shape, run->job->stopped) : OK;
     TRY(comm_agree(run->world, status));
     TRY(trace_file_open(&run->trace, o, run->world));
     if (!o->dry_run) TRY(saver_open(&run->saver, o, &run->spec.shape, run->world, run->reporter));
+    if (!o->dry_run) status = run_file_start(run->file, run->control.end);
+    TRY(comm_agree(run->world, status));
     double evaluates = run->batches.valid != NULL; // some ranks read nothing
     comm_all_reduce_host(run->world, &evaluates, 1, REDUCE_MAX);
     run->eval_iters = evaluates > 0 ? o->shape.eval_iters : 0;
@@ -120,6 +133,13 @@ static bool is_time_up(const TrainingRun *run) {
     return run->control.iteration > run->first && minutes > run->options->exit_duration_in_mins;
 }
 
+// A signal that this rank knows of; that the log's reader has left counts as the one that it usually brings.
+static int signal_here(const TrainingRun *run) {
+    int number = run->job->stopped ? atomic_load(run->job->stopped) : 0;
+    bool unread = run->reporter && run->job->output && outlet_is_unread(run->job->output);
+    return number ? number : unread ? SIGPIPE : 0;
+}
+
 // Reads a batch. What some ranks alone may know is shared on the way: that it cannot be read (a token outside
 // the vocabulary), that a signal came, that time is up, that it still writes a checkpoint.   Collective over
 // the world.
@@ -131,19 +151,22 @@ static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, in
     Status status = batches_load(&run->batches, set, consumed, num_microbatches, batch);
     trace_span("batch", start, -1);
     enum { FAILED, SIGNAL, TIME, BUSY, NUM_NEWS };
-    double news[NUM_NEWS] = {status != OK, run->job->stopped && atomic_load(run->job->stopped),
-                             is_time_up(run), saver_is_busy(&run->saver)};
+    double news[NUM_NEWS] = {status != OK, signal_here(run), is_time_up(run), saver_is_busy(&run->saver)};
     comm_all_reduce_host(run->world, news, NUM_NEWS, REDUCE_MAX);
-    *verdict = news[SIGNAL] > 0 ? STOPPED : news[TIME] > 0 ? TIME_IS_UP : GO_ON;
+    run->signal = (int)news[SIGNAL];
+    *verdict = run->signal ? STOPPED : news[TIME] > 0 ? TIME_IS_UP : GO_ON;
     if (news[FAILED] > 0) return comm_agree(run->world, status);
-    return news[BUSY] > 0 ? OK : saver_advance(&run->saver);
+    Status saved = news[BUSY] > 0 ? OK : saver_advance(&run->saver);
+    run_file_saved(run->file, run->control.iteration, run->saver.last);
+    return saved;
 }
 
 static Status stopped(const TrainingRun *run) {
     const char *folder = run->options->save;
-    return fail(INTERRUPTED, "stopped by a signal after iteration %lld%s%s",
-                (long long)run->control.iteration, folder ? "; go on with --load " : "",
-                folder ? folder : "");
+    return fail(
+        INTERRUPTED, "stopped by a signal (SIG%s%s) after iteration %lld%s%s", sigabbrev_np(run->signal),
+        run->signal == SIGPIPE ? ": standard output has no reader any more" : "",
+        (long long)run->control.iteration, folder ? "; go on with --load " : "", folder ? folder : "");
 }
 
 // An evaluation that a signal breaks off has not been.
@@ -180,6 +203,7 @@ static Status save(TrainingRun *run, bool last) {
     double start = clock_s();
     Status status = saver_start(&run->saver, run->engine, &state, last);
     trace_span("checkpoint", start, state.iteration);
+    run_file_saved(run->file, run->control.iteration, run->saver.last);
     return status;
 }
 
@@ -274,13 +298,16 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     Batch batch;
     TRY(load(run, run->batches.train, control->consumed, samples, &batch, verdict));
     if (*verdict != GO_ON) return OK;
+    set_limit(run, patience_in_step(&run->patience, samples));
     StepResult result = engine_train(run->engine, batch, control_options(control));
+    set_limit(run, patience_between_steps(&run->patience));
     control_advance(control, samples, &result);
     run->samples += samples;
     run->microbatches += batch.num_microbatches;
     trace_span("step", start, control->iteration);
     StepReport step = step_report(run, samples, &result, clock_s() - start);
     run->train_s += step.elapsed_s;
+    patience_learn(&run->patience, step.elapsed_s, samples);
     run->skipped += step.skipped;
     report_step(run, &step, interval);
     return control_check(control, &result);
@@ -432,17 +459,36 @@ static Status train(TrainingRun *run) {
     return write_trace(run, status);
 }
 
+// Lost metrics are the run's error only where it has no other.
+static Status close_reporter(Reporter *reporter, Status status) {
+    char why[sizeof rank_current()->message];
+    snprintf(why, sizeof why, "%s", fail_message());
+    Status closed = reporter_close(reporter);
+    return status == OK ? closed : fail(status, "%s", why);
+}
+
+// While the lock on the folder still holds.
+static void end_run_file(const TrainingRun *run, Status status) {
+    if (!run->file || run->options->dry_run) return;
+    run->file->iteration = run->control.iteration;
+    run->file->saved = run->saver.last;
+    run->file->signal = run->signal;
+    RunEnd end = status == OK && is_over(run) ? RUN_DONE : RUN_INTERRUPTED;
+    run_file_end(run->file, end, status);
+}
+
 Status train_run(Comm *world, void *arg) {
     const TrainJob *job = arg;
     Reporter reporter = {0};
     TrainingRun run = {.job = job, .options = job->options, .world = world, .saver = {.lock = -1}};
-    run.reporter = comm_rank(world) == 0 ? &reporter : NULL;
+    if (comm_rank(world) == 0) run.reporter = &reporter, run.file = job->file;
     Status status = train(&run);
     trace_file_close(&run.trace);
+    status = close_reporter(&reporter, status);
+    end_run_file(&run, status);
     saver_close(&run.saver);
     engine_close(run.engine);
     batches_close(&run.batches);
     free(run.spec_room);
-    Status closed = reporter_close(&reporter);
-    return status == OK ? closed : status;
+    return status;
 }

@@ -21,22 +21,22 @@ static void eta(const StepReport *s, char text[32]) {
     snprintf(text, 32, "%02" PRId64 ":%02" PRId64 ":%02" PRId64, left / 3600, left / 60 % 60, left % 60);
 }
 
-Status reporter_open(Reporter *r, const Options *options, const ModelShape *shape) {
+Status reporter_open(Reporter *r, const Options *options, const ModelShape *shape,
+                     const atomic_int *stopped) {
     *r = (Reporter){.options = options, .shape = *shape};
     r->first_loss = r->last_loss = r->last_validation = NAN;
     const char *term = getenv("TERM");
     r->live = isatty(STDERR_FILENO) && !options->plain && term && strcmp(term, "dumb");
     if (!options->metrics || options->dry_run) return OK;
-    r->metrics = fopen(options->metrics, options->load ? "a" : "w");
-    if (!r->metrics)
-        return fail(create_status(), "--metrics %s: cannot create the file: %s", options->metrics,
-                    strerror(errno));
-    return OK;
+    Status status = outlet_create(&r->metrics_outlet, options->metrics, options->load, stopped, &r->metrics);
+    return status == OK ? OK : fail(status, "--metrics %s", fail_message());
 }
 
 Status reporter_close(Reporter *r) {
-    bool failed = r->metrics && ferror(r->metrics);
-    if (r->metrics) failed = fclose(r->metrics) != 0 || failed;
+    if (!r->metrics) return OK;
+    bool failed = ferror(r->metrics) != 0;
+    failed |= fclose(r->metrics) != 0;
+    failed |= !outlet_close(&r->metrics_outlet);
     r->metrics = NULL;
     return failed ? fail(ERR_IO, "--metrics %s: not everything could be written", r->options->metrics) : OK;
 }
@@ -44,6 +44,15 @@ Status reporter_close(Reporter *r) {
 static void clear_progress(Reporter *r) {
     if (r->line_open) fputs("\r\033[K", stderr);
     r->line_open = false;
+}
+
+// A reader that has left or sleeps does not end a training run, but the loss of rows is told at once.
+static void flush_metrics(Reporter *r) {
+    if (fflush(r->metrics) == 0 || r->told_of_metrics) return;
+    r->told_of_metrics = true;
+    clear_progress(r);
+    fprintf(stderr, "WARNING: --metrics %s: rows are lost from here on: %s\n", r->options->metrics,
+            outlet_is_unread(&r->metrics_outlet) ? "its reader has left" : strerror(errno));
 }
 
 double mib(size_t bytes) { return (double)bytes / 1048576.0; }
@@ -164,7 +173,7 @@ void reporter_loaded(Reporter *r, const char *from, const RunState *state) {
     fflush(stdout);
     if (!r->metrics) return;
     fprintf(r->metrics, "{\"event\": \"resume\", \"from\": %" PRId64 "}\n", state->iteration);
-    fflush(r->metrics);
+    flush_metrics(r);
 }
 
 void reporter_spike(Reporter *r, const StepReport *s, double usual) {
@@ -206,7 +215,7 @@ void reporter_metrics(Reporter *r, const StepReport *s) {
     json_number(r->metrics, "global_batch_size", s->batch);
     json_number(r->metrics, "skipped", s->skipped);
     fprintf(r->metrics, "}\n");
-    fflush(r->metrics);
+    flush_metrics(r);
 }
 
 void reporter_validation(Reporter *r, int64_t iteration, int64_t consumed, double loss, bool last) {
@@ -224,7 +233,7 @@ void reporter_validation(Reporter *r, int64_t iteration, int64_t consumed, doubl
     fprintf(r->metrics, "{\"iteration\": %" PRId64 ", \"consumed_samples\": %" PRId64, iteration, consumed);
     json_number(r->metrics, "validation_loss", loss);
     fprintf(r->metrics, "}\n");
-    fflush(r->metrics);
+    flush_metrics(r);
 }
 
 static void print_bubble(const Reporter *r, const RunSummary *s) {

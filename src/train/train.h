@@ -1,12 +1,14 @@
 // Training: an Engine is one rank's share of a run (model, pipeline, optimizer, memory); train_run is the
 // loop around it: data, learning rate, evaluation, log lines, metrics, the end.
 #pragma once
+#include "base/outlet.h"
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
 #include "data/data.h"
 #include "model/model.h"
 #include "parallel/parallel.h"
 #include <stdatomic.h>
+#include <time.h>
 
 // ---- engine -------------------------------------------------------------------------------------
 
@@ -180,9 +182,32 @@ Status engine_spec(const Options *options, int threads, int vocabulary, int *roo
 // What the engine's schedule is made from, for steps of so many microbatches.
 ScheduleSpec engine_schedule_spec(const EngineSpec *spec, int num_microbatches);
 
+// The time limit of waits that holds until a run knows its steps: --distributed-timeout-minutes, or ten.
+double launch_timeout_s(const Options *options);
+
+// The state of a run in the file run.json of its --save folder, or in --run-file. Without both there is none,
+// and nothing happens, nor with NULL. Each call replaces the file in one rename; only process 0 makes them.
+typedef enum { RUN_RUNNING, RUN_DONE, RUN_INTERRUPTED, RUN_FAILED } RunEnd;
+typedef struct {
+    const Options *options; // resolved, but for a run that fails before
+    time_t started;
+    RunEnd state;
+    int status, signal;            // signal: that asked for the end; 0: none did
+    int64_t iteration, end, saved; // saved: iteration of the newest checkpoint in the folder; -1: none
+    const char *reason;
+    bool open, ended, told;
+} RunFile;
+Status run_file_start(RunFile *file, int64_t end);
+// A checkpoint was committed. Without a new one nothing happens.
+void run_file_saved(RunFile *file, int64_t iteration, int64_t saved);
+// How it ended, with the message of a status that is not OK. Before run_file_start only --run-file is written: the folder may be another run's.
+void run_file_end(RunFile *file, RunEnd end, Status status);
+
 typedef struct {
     const Options *options;    // resolved
-    const atomic_int *stopped; // a signal asked for a clean end; NULL: none can
+    const atomic_int *stopped; // the number of a signal that asked for a clean end; NULL: none can
+    RunFile *file;             // of process 0; NULL: the state of the run is not kept
+    const Outlet *output;      // standard output; NULL: its reader is not watched
     int threads;               // per rank
     int ranks_here;            // of them on this machine
     double start_s;            // clock_s() when the program began

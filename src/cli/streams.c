@@ -1,0 +1,35 @@
+// How standard output and standard error behave: whole lines under a launcher, which mixes the lines of many
+// processes, and for training runs writes that never wait for a reader.
+#include "base/outlet.h"
+#include "cli/cli.h"
+#include "comm/comm.h"
+#include <signal.h>
+#include <unistd.h>
+
+// Streams live as long as the program, so what they write through does, too.
+static Outlet output, errors;
+
+static void whole_lines(void) {
+    static char output_lines[1 << 16], error_lines[1 << 14];
+    setvbuf(stdout, output_lines, _IOLBF, sizeof output_lines);
+    setvbuf(stderr, error_lines, _IOLBF, sizeof error_lines);
+}
+
+void streams_open(void) {
+    if (comm_launcher_ranks()) whole_lines();
+}
+
+const Outlet *streams_do_not_wait(void) {
+    signal(SIGPIPE, SIG_IGN);
+    output.fd = errors.fd = -1;
+    outlet_replace(&output, STDOUT_FILENO, &stdout);
+    outlet_replace(&errors, STDERR_FILENO, &stderr);
+    if (comm_launcher_ranks()) whole_lines();
+    return &output;
+}
+
+void streams_wait(void) {
+    fflush(stdout);
+    outlet_wait(&output);
+    outlet_wait(&errors);
+}

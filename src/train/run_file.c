@@ -1,0 +1,116 @@
+// run.json: how a run goes and how it ended, for whoever started it. A launcher's exit status does not say it
+// (docs/runs.md).
+#include "base/version.h"
+#include "formats/formats.h"
+#include "train/internal.h"
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+// ---- the text -------------------------------------------------------------------------------------
+
+static void add_string(Text *out, const char *name, const char *value) {
+    text_add(out, ",\n \"%s\": ", name);
+    if (value && *value)
+        json_add_string(out, value, strlen(value));
+    else
+        text_add(out, "null");
+}
+
+static void add_int(Text *out, const char *name, int64_t value, bool known) {
+    if (known)
+        text_add(out, ",\n \"%s\": %" PRId64, name, value);
+    else
+        text_add(out, ",\n \"%s\": null", name);
+}
+
+static void add_time(Text *out, const char *name, time_t when) {
+    char text[32] = "";
+    struct tm utc;
+    if (when) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&when, &utc));
+    add_string(out, name, text);
+}
+
+static void add_all(Text *out, const RunFile *f) {
+    static const char *const states[] = {[RUN_RUNNING] = "running",
+                                         [RUN_DONE] = "done",
+                                         [RUN_INTERRUPTED] = "interrupted",
+                                         [RUN_FAILED] = "failed"};
+    char host[128] = "";
+    gethostname(host, sizeof host - 1);
+    time_t now = time(NULL);
+    bool ended = f->state != RUN_RUNNING;
+    text_add(out, "{\"format\": \"trireme run\",\n \"version\": 1");
+    add_string(out, "state", states[f->state]);
+    add_int(out, "status", f->status, ended);
+    add_string(out, "signal", f->signal ? sigabbrev_np(f->signal) : NULL);
+    add_string(out, "reason", f->reason);
+    add_int(out, "iteration", f->iteration, true);
+    add_int(out, "train_iters", f->end, true);
+    add_int(out, "saved_iteration", f->saved, f->saved >= 0);
+    add_string(out, "save", f->options->save);
+    add_int(out, "ranks", f->options->shape.world_size, true);
+    add_string(out, "host", host);
+    add_int(out, "pid", getpid(), true);
+    add_time(out, "started", f->started);
+    add_time(out, "updated", now);
+    add_time(out, "ended", ended ? now : 0);
+    add_string(out, "program", TRIREME_VERSION);
+    text_add(out, "}\n");
+}
+
+// ---- the file -------------------------------------------------------------------------------------
+
+static Status write_file(RunFile *f) {
+    Text path = {0}, text = {0};
+    if (f->options->run_file)
+        text_add(&path, "%s", f->options->run_file);
+    else
+        text_add(&path, "%s/run.json", f->options->save);
+    add_all(&text, f);
+    Status status = file_write(text_string(&path), text.data, text.size);
+    text_free(&path);
+    text_free(&text);
+    return status;
+}
+
+// What a run is for is training: a file that cannot be replaced is told once.
+static void rewrite(RunFile *f) {
+    char why[sizeof rank_current()->message];
+    snprintf(why, sizeof why, "%s", fail_message());
+    if (write_file(f) != OK && !f->told) {
+        fprintf(stderr, "WARNING: the state of the run is not kept: %s\n", fail_message());
+        f->told = true;
+    }
+    fail(OK, "%s", why);
+}
+
+Status run_file_start(RunFile *f, int64_t end) {
+    if (!f || (!f->options->run_file && !f->options->save)) return OK;
+    f->state = RUN_RUNNING;
+    f->end = end;
+    TRY(write_file(f));
+    f->open = true;
+    return OK;
+}
+
+void run_file_saved(RunFile *f, int64_t iteration, int64_t saved) {
+    if (!f || !f->open || f->saved == saved) return;
+    f->iteration = iteration;
+    f->saved = saved;
+    rewrite(f);
+}
+
+void run_file_end(RunFile *f, RunEnd end, Status status) {
+    if (!f || (!f->open && !f->options->run_file)) return;
+    f->state = status == OK || status == INTERRUPTED ? end : RUN_FAILED;
+    f->status = (int)status;
+    if (status != OK)
+        f->reason = fail_message();
+    else if (end == RUN_INTERRUPTED)
+        f->reason = "--exit-interval or --exit-duration-in-mins ended it";
+    rewrite(f);
+    f->reason = NULL;
+    f->open = false;
+    f->ended = true;
+}

@@ -1,0 +1,217 @@
+#!/usr/bin/env bash
+# How training runs end that are asked to: each signal saves first, a reader that leaves or pauses does no harm,
+# run.json says how it was. And who speaks when a launched job fails.
+# Usage: signal_runs.sh PATH/trireme
+set -uo pipefail
+# shellcheck source=tests/script.sh
+source "${BASH_SOURCE%/*}/script.sh" "$1"
+run=("$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --plain)
+endless=("${run[@]}" --train-iters 100000)
+
+# until_true CONDITION...: tried for at most 30 s.
+until_true() {
+    for _ in $(seq 600); do
+        "$@" && return
+        sleep 0.05
+    done
+    complain "in vain: $* -- $(tail -3 "$out" 2>/dev/null)"
+}
+is_training() { grep -qs "iteration        1/" "$out"; }
+has_ended() { ! kill -0 "$pid" 2>/dev/null; }
+
+# start COMMAND...: in the background as $pid; what it prints goes to $out.
+runs=0
+start() {
+    out=out.$((++runs))
+    "$@" >"$out" 2>&1 </dev/null &
+    pid=$!
+}
+# expect_end CODE TEXT
+expect_end() {
+    local code
+    until_true has_ended
+    kill -KILL "$pid" 2>/dev/null
+    wait "$pid"
+    code=$?
+    [[ $code == "$1" || ($1 == any && $code != 0) ]] || complain "exit $code, not $1: $(tail -3 "$out")"
+    grep -qF -- "$2" "$out" || complain "no '$2': $(tail -3 "$out")"
+}
+
+# state FILE MEMBER: its value as it is written.
+state() { sed -n "s/^[{ ]*\"$2\": \(.*\)[,}]\$/\1/p" "$1"; }
+# expect_state FILE MEMBER VALUE
+expect_state() {
+    [[ $(state "$1" "$2") == "$3" ]] || complain "$1: $2 is $(state "$1" "$2"), not $3: $(cat "$1" 2>&1)"
+}
+# That the run was saved at the iteration it reached, and that the file says so.
+expect_saved() { # FOLDER
+    local iteration
+    iteration=$(state "$1/run.json" iteration)
+    [[ $iteration =~ ^[0-9]+$ ]] || { complain "$1/run.json: $(cat "$1/run.json" 2>&1)"; return; }
+    [[ -d $1/$(printf 'step-%08d' "$iteration") ]] || complain "$1: iteration $iteration is not saved: $(ls "$1")"
+    expect_state "$1/run.json" saved_iteration "$iteration"
+}
+
+# ---- signals ---------------------------------------------------------------------------------------------
+for signal in INT TERM HUP USR1 USR2 XCPU; do
+    start "${endless[@]}" --save "$signal"
+    until_true is_training
+    expect_state "$signal/run.json" state '"running"'
+    expect_state "$signal/run.json" status null
+    kill -"$signal" "$pid"
+    [[ $signal == XCPU ]] && kill -XCPU "$pid" # comes every second
+    [[ $signal == TERM ]] && kill -TERM "$pid" # a job manager and the launcher under it both send it
+    expect_end 130 "stopped by a signal (SIG$signal) after iteration"
+    expect_saved "$signal"
+    expect_state "$signal/run.json" state '"interrupted"'
+    expect_state "$signal/run.json" status 130
+    expect_state "$signal/run.json" signal "\"$signal\""
+done
+
+# A signal reaches a run that waits, too; nohup's HUP stays ignored.
+mkfifo waits
+start "${endless[@]}" --metrics waits
+until_true grep -qs "waiting up to" "$out"
+kill -TERM "$pid"
+expect_end 130 "stopped by a signal while waiting for a reader"
+start nohup "${endless[@]}" --save nohup --exit-duration-in-mins 0.1
+until_true is_training
+kill -HUP "$pid"
+expect_end 0 "trained"
+expect_state nohup/run.json state '"interrupted"'
+expect_state nohup/run.json status 0
+expect_state nohup/run.json reason '"--exit-interval or --exit-duration-in-mins ended it"'
+
+out=mpi.log
+start mpirun --oversubscribe -n 2 "${endless[@]}" --tp 2 --save mpi
+until_true is_training
+kill -USR1 "$pid" # goes on to the ranks
+expect_end any "stopped by a signal (SIGUSR1)"
+expect_saved mpi
+expect_state mpi/run.json ranks 2
+expect_state mpi/run.json signal '"USR1"'
+
+# ---- other ends ------------------------------------------------------------------------------------------
+train whole "${no_evaluation[@]}" --train-iters 5 --save whole
+expect_state whole/run.json state '"done"'
+expect_state whole/run.json status 0
+expect_state whole/run.json iteration 5
+expect_state whole/run.json train_iters 5
+expect_state whole/run.json signal null
+expect_state whole/run.json ended "$(state whole/run.json updated)"
+train again "${no_evaluation[@]}" --train-iters 7 --save whole --load whole --run-file elsewhere.json
+expect_state elsewhere.json iteration 7
+expect_state whole/run.json iteration 5
+
+timeout 60 "${run[@]}" --train-iters 20 --lr "1e30" --lr-decay-style constant --clip-grad 0 --save nan >nan.log 2>&1
+expect_state nan/run.json state '"failed"'
+expect_state nan/run.json status 76
+state nan/run.json reason | grep -q "iteration" || complain "no reason: $(cat nan/run.json)"
+timeout 60 "${run[@]}" --train-iters 2 --data-path nowhere --run-file early.json >early.log 2>&1
+expect_state early.json state '"failed"'
+expect_state early.json status 66
+
+# A killed run stays "running"; one that finds the folder taken does not touch the other's file.
+start "${endless[@]}" --save killed
+until_true is_training
+before=$(cat killed/run.json)
+timeout 60 "${run[@]}" --train-iters 2 --save killed --lock-timeout 0 >taken.log 2>&1 ||
+    timeout 60 "${run[@]}" --train-iters 2 --save killed >taken.log 2>&1
+grep -q "another run" taken.log || complain "not refused: $(tail -1 taken.log)"
+[[ $(cat killed/run.json) == "$before" ]] || complain "a refused run changes the other's file"
+kill -KILL "$pid"
+wait "$pid" 2>/dev/null
+expect_state killed/run.json state '"running"'
+expect_state killed/run.json pid "$pid"
+
+# ---- readers ---------------------------------------------------------------------------------------------
+timeout 60 "${endless[@]}" --save head --log-interval 1 2>head.err | head -8 >head.log
+[[ ${PIPESTATUS[0]} == 130 ]] || complain "| head: exit ${PIPESTATUS[0]}"
+grep -q "standard output has no reader any more) after iteration" head.err || complain "| head: $(cat head.err)"
+expect_saved head
+expect_state head/run.json signal '"PIPE"'
+
+# Other verbs end quietly, as usual.
+"$trireme" train --help-all 2>quiet.err | head -1 >/dev/null
+"$trireme" models 2>>quiet.err | head -1 >/dev/null
+[[ ! -s quiet.err ]] || complain "| head: $(cat quiet.err)"
+
+# A pager that sleeps holds nothing up, and gets every line: more than a pipe has room for.
+timeout 60 "${run[@]}" --train-iters 600 --log-interval 1 --save paged 2>paged.err |
+    (until_true grep -qs '"done"' paged/run.json; cat) >paged.log
+lines=$(grep -c '^ \[.*\] iteration ' paged.log)
+[[ $lines == 600 ]] || complain "$lines lines of 600"
+[[ ! -s paged.err ]] || complain "a paused reader: $(cat paged.err)"
+
+# Nor does a reader of metrics, nor one that leaves; a run whose metrics sleep still hears signals.
+mkfifo sleepy
+(exec 3<sleepy; sleep 60) &
+sleeper=$!
+start "${endless[@]}" --train-iters 500 --metrics sleepy --save sleepy.d
+expect_end 74 "--metrics sleepy: not everything could be written"
+expect_state sleepy.d/run.json iteration 500
+start "${endless[@]}" --metrics sleepy
+until_true is_training
+kill -TERM "$pid"
+expect_end 130 "stopped by a signal (SIGTERM)"
+kill "$sleeper"
+(head -1 sleepy >one.row) &
+start "${endless[@]}" --train-iters 20 --metrics sleepy
+expect_end 74 "rows are lost from here on: its reader has left"
+grep -q "trained 20 iterations" "$out" || complain "the run ended with its reader: $(tail -3 "$out")"
+
+# ---- files that are pipes --------------------------------------------------------------------------------
+# Each of them would block in open for ever.
+refuse() { # COMMAND...
+    timeout 20 "$@" >refused.log 2>&1 </dev/null
+    local code=$?
+    [[ $code != 124 && $code != 0 ]] || complain "exit $code with a pipe for a file: $*"
+    grep -q "regular file\|no folder" refused.log || complain "a pipe for a file: $(tail -1 refused.log)"
+}
+mkfifo pipe piped.idx config.json
+for end in bin tokenizer.json; do cp "documents.$end" "piped.$end"; done
+refuse "${run[@]}" --train-iters 1 --data-path piped
+refuse "${run[@]}" --train-iters 1 --config pipe
+refuse "${run[@]}" --train-iters 1 --tokenizer-model pipe
+corpus[1]=pipe
+refuse "$trireme" train --data-args-path "${corpus[@]:1}" --train-iters 1
+refuse "${run[@]}" --train-iters 1 --save pipe
+refuse "${run[@]}" --train-iters 1 --trace pipe
+refuse "${run[@]}" --train-iters 1 --save-config pipe
+refuse "${run[@]}" --train-iters 1 --run-file pipe
+refuse "$trireme" generate --load . --prompt x
+refuse "$trireme" schedule --from pipe
+refuse "$trireme" schedule --trace pipe
+refuse "$trireme" schedule --pp 2 --microbatches 4 --svg pipe
+refuse "$trireme" plan --model gpt3-175b --gpus 8 --machine ./pipe
+refuse "$trireme" data verify piped
+rm config.json
+
+# ---- launchers -------------------------------------------------------------------------------------------
+# Process 0 comes late: the others wait until it has spoken.
+# shellcheck disable=SC2016 # for the inner shell
+late='[ "$OMPI_COMM_WORLD_RANK$PMI_RANK" != 0 ] || sleep 1; exec "$@"'
+for bad in "--num-layers 0" "--num-layers 4 --tp 3"; do
+    # shellcheck disable=SC2086 # several words
+    timeout 60 mpirun --oversubscribe -n 2 sh -c "$late" sh "${run[@]}" --train-iters 1 $bad >late.log 2>&1
+    [[ $(tr -d '\0' <late.log | grep -c "trireme: error:") == 1 ]] ||
+        complain "not one error of a late process 0: $(cat late.log)"
+done
+
+# What srun starts without an interface for MPI; and processes that MPI does not show each other.
+SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=2 timeout 60 "${run[@]}" --train-iters 1 --tp 2 >srun.log 2>&1
+[[ $? == 69 ]] || complain "srun without PMI: $(tail -1 srun.log)"
+grep -q "srun --mpi=pmix" srun.log || complain "srun without PMI: $(tail -1 srun.log)"
+PMI_SIZE=2 PMI_RANK=0 timeout 60 "${run[@]}" --train-iters 1 --tp 2 >alone.log 2>&1
+grep -q "the launcher started 2 processes, but MPI shows each of them itself alone" alone.log ||
+    complain "alone under a launcher: $(tail -1 alone.log)"
+
+# Under a launcher each write is whole lines: pieces of two streams would meet in one line.
+PMI_SIZE=1 PMI_RANK=0 timeout 60 "$trireme" generate --load whole --prompt "document" --max-new-tokens 30 \
+    --temperature 2 2>/dev/null | while dd bs=65536 count=1 of=piece status=none && [[ -s piece ]]; do
+    printf '%s\n' "$(tail -c 1 piece | od -An -c | tr -d ' ')"
+done >ends
+{ [[ -s ends ]] && ! grep -qvxF '\n' ends; } || complain "pieces of lines under a launcher: $(sort ends | uniq -c)"
+"$trireme" --version | cmp -s - <("$trireme" -V) || complain "-V is not --version"
+
+finish
