@@ -41,7 +41,8 @@ static double product_seconds(const Site *site, double batch, double m, double n
         const Tile *tile = &machine->tiles[i];
         double tiles = batch * ceil_div(m, tile->m) * ceil_div(n, tile->n);
         double one = 2.0 * tile->m * tile->n * (k + c->tile_depth) * machine->sms / (rate * tile->rate);
-        best = fmin(best, waves_of(site, tiles) * one);
+        double seconds = waves_of(site, tiles) * one;
+        if (seconds < best) best = seconds; // not fmin: gcc 12.2 for arm64 cannot compile such a reduction
     }
     double bytes = batch * (m * k + k * n + m * n) * (double)dtype_bytes(dtype);
     return fmax(best, memory_seconds(site, bytes)) + us(c->matmul_us);
