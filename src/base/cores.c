@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 _Static_assert(CORES_MAX <= CPU_SETSIZE, "every core has a place in a set");
@@ -81,6 +82,14 @@ void cores_print(const Cores *cores, Text *text) {
     }
 }
 
+// An emulator (valgrind, qemu-user) gives the name of the program that it runs, while the kernel knows only the emulator,
+// which a new start would leave.
+static bool is_emulated(const char *program) {
+    struct stat named, running;
+    return stat(program, &named) == 0 && stat("/proc/self/exe", &running) == 0 &&
+           (named.st_ino != running.st_ino || named.st_dev != running.st_dev);
+}
+
 // GNU counts turns of about 25 ns, LLVM milliseconds. Started by its path: by the link in /proc the process
 // would be called "exe" wherever processes are listed.
 void cores_wait_briefly(char **argv) {
@@ -88,7 +97,7 @@ void cores_wait_briefly(char **argv) {
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         if (getenv(choices[i])) return;
     char program[4096] = "";
-    if (readlink("/proc/self/exe", program, sizeof program - 1) < 1) return;
+    if (readlink("/proc/self/exe", program, sizeof program - 1) < 1 || is_emulated(program)) return;
     setenv("KMP_BLOCKTIME", "0", 0);
     if (setenv("GOMP_SPINCOUNT", "1000", 0) == 0) execv(program, argv);
 }

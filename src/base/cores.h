@@ -34,6 +34,6 @@ void cores_print(const Cores *cores, Text *text);
 // Makes the threads of OpenMP teams sleep after some tens of microseconds without work; their libraries' own
 // choice is milliseconds, in which a thread that waits keeps the one that it waits for from running whenever
 // a processor has something else to do. The libraries read this from the environment before main: it is set
-// there and the program starts itself again, once, in the same process; without /proc nothing changes. To be
-// called first in main; what the user has set stays.
+// there and the program starts itself again, once, in the same process; without /proc, or under an emulator that a
+// new start would leave (valgrind, qemu-user), nothing changes. To be called first in main; what the user has set stays.
 void cores_wait_briefly(char **argv);
