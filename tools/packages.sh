@@ -8,6 +8,8 @@
 #   PACKAGE sanitizer:CC   present when CC links with the address sanitizer
 #   PACKAGE fuzzer:CC      present when CC links with libFuzzer
 #   PACKAGE python:MODULE  present when python3 imports MODULE
+#
+# A name that ends in "?" is one that some releases do not have: where it is unknown, its purpose is left out.
 
 build_packages=(
     "gcc command:gcc"
@@ -26,7 +28,7 @@ build_packages=(
     "libsentencepiece-dev c++:sentencepiece_processor.h"
 )
 lint_packages=(
-    "clang-format-14 command:clang-format-14"
+    "clang-format-14? command:clang-format-14"
     "shellcheck command:shellcheck"
 )
 demo_packages=(
@@ -70,29 +72,47 @@ is_present() {
     esac
 }
 
+# is_unknown PACKAGE: it may be missing from a release, and is from this one, as far as apt's lists say.
+is_unknown() {
+    [[ $1 == *\? ]] || return 1
+    command -v apt-cache >/dev/null || return 0
+    compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null && [[ -z $(apt-cache show "${1%\?}" 2>/dev/null) ]]
+}
+
 # require_packages PURPOSE ROW...: returns when all are there, having installed those that were missing.
 require_packages() {
     local purpose=$1 row missing=()
     shift
-    for row in "$@"; do is_present "${row#* }" || missing+=("${row%% *}"); done
+    for row in "$@"; do
+        is_present "${row#* }" || is_unknown "${row%% *}" || missing+=("${row%% *}")
+    done
     [[ ${#missing[@]} -gt 0 ]] || return 0
-    say "Missing $purpose: ${missing[*]}"
+    say "Missing $purpose: ${missing[*]%\?}"
     install_packages "${missing[@]}"
 }
 
+apt_get() {
+    local as_root=()
+    [[ $(id -u) -eq 0 ]] || as_root=(sudo)
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 "$@"
+}
+
+apt_is_updated=
+
 install_packages() {
-    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120)
+    local package packages=()
     command -v apt-get >/dev/null ||
         die 69 "this is no Debian or Ubuntu: install the equivalents of those packages and try again."
     if [[ $(id -u) -ne 0 ]]; then
-        command -v sudo >/dev/null || die 69 "as root: apt-get install --no-install-recommends $*"
-        apt=(sudo "${apt[@]}")
+        command -v sudo >/dev/null || die 69 "as root: apt-get install --no-install-recommends ${*%\?}"
         say "Installing them with apt-get takes root; sudo may ask for your password."
-        sudo -v || die 77 "as root: apt-get install --no-install-recommends $*"
+        sudo -v || die 77 "as root: apt-get install --no-install-recommends ${*%\?}"
     fi
-    [[ -n ${packages_are_listed:-} ]] || quietly "apt-get update" "${apt[@]}" update ||
+    [[ -n $apt_is_updated ]] || quietly "apt-get update" apt_get update ||
         die 69 "apt-get update failed: is the network, or the mirror in /etc/apt, reachable?"
-    packages_are_listed=1
-    quietly "apt-get install (a minute or two)" "${apt[@]}" install -y --no-install-recommends "$@" ||
-        die 69 "installing failed; try by hand: apt-get install --no-install-recommends $*"
+    apt_is_updated=yes
+    for package in "$@"; do is_unknown "$package" || packages+=("${package%\?}"); done
+    [[ ${#packages[@]} -gt 0 ]] || return 0
+    quietly "apt-get install (a minute or two)" apt_get install -y --no-install-recommends "${packages[@]}" ||
+        die 69 "installing failed; try by hand: apt-get install --no-install-recommends ${packages[*]}"
 }
