@@ -214,12 +214,52 @@ static void dropout_law(void) { each_variant(dropped), each_variant(not_dropped)
 static void attention_mask_law(void) { each_variant(attention_masks); }
 static void attention_law(void) { each_variant(attentions); }
 
+// ---- places -----------------------------------------------------------------------------------------------
+
+enum { PLACES_ROWS = 3, PERIOD = 16, PLACES_COLS = PERIOD + 7 };
+
+// Columns that are PERIOD apart hold the same numbers.
+static Tensor periodic(Bench *b, int64_t rows) {
+    Tensor x = normals(b, rows, PLACES_COLS);
+    for (int64_t i = 0; i < rows * PLACES_COLS; i++)
+        if (i % PLACES_COLS >= PERIOD) f(x)[i] = f(x)[i - PERIOD];
+    return x;
+}
+
+static void expect_periodic(const Bench *b, const char *what, Tensor x) {
+    int64_t bad = 0;
+    for (int64_t i = 0; i < tensor_count(x); i++)
+        bad += i % PLACES_COLS >= PERIOD && f(x)[i] != f(x)[i - PERIOD];
+    EXPECT(!bad, "%s: %lld elements of %s depend on their place in a row", b->variant->isa, (long long)bad,
+           what);
+}
+
+// The last, partial vector of a row has the bits that whole ones have.
+static void places(Bench *b) {
+    Tensor x = periodic(b, PLACES_ROWS), dy = periodic(b, PLACES_ROWS), gamma = periodic(b, 1);
+    Tensor beta = periodic(b, 1), y = zeros(b, PLACES_ROWS, PLACES_COLS), dx = periodic(b, PLACES_ROWS);
+    Tensor mean = zeros(b, 1, PLACES_ROWS), rstd = zeros(b, 1, PLACES_ROWS);
+    run(b, OP_NORM_FORWARD, &(NormForward){x, gamma, beta, y, mean, rstd, 1e-5f});
+    expect_periodic(b, "a norm", y);
+    run(b, OP_NORM_BACKWARD_INPUT, &(NormBackwardInput){dy, x, gamma, mean, rstd, dx, dx});
+    expect_periodic(b, "a norm's gradient with a residual", dx);
+    run(b, OP_NORM_BACKWARD_INPUT, &(NormBackwardInput){dy, x, gamma, mean, rstd, {0}, dx});
+    expect_periodic(b, "a norm's gradient", dx);
+    run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, beta, y});
+    expect_periodic(b, "GELU", y);
+    run(b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, beta, dx});
+    expect_periodic(b, "GELU's gradient", dx);
+}
+
+static void place_law(void) { each_variant(places); }
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"exponential", exponential_law},
                                       {"gelu", gelu_law},
                                       {"dropout masks", dropout_law},
                                       {"attention masks", attention_mask_law},
                                       {"attention", attention_law},
+                                      {"places", place_law},
                                       {0}},
                        argc, argv);
 }

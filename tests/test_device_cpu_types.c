@@ -1,9 +1,10 @@
 // The cpu backend in bf16 and fp16, for every variant that runs here: the same arithmetic as in f32, on
 // what the elements stand for, and one rounding at the end. So kernels over rows give the f32 result,
 // rounded, bit by bit; matrix products and attention, which may round their factors, come as close as
-// roundings allow.
+// roundings allow. And the results have the bits of tests/golden/kernels.txt, whichever compiler made the kernels.
 #include "cpu_bench.h"
 #include <float.h>
+#include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,24 +37,49 @@ static Tensor sums(Draw *d, int64_t rows, int64_t cols) { return output(d, norma
 
 typedef void (*Case)(Draw *d);
 
+// FNV-1a of all outputs.
+static uint64_t hash_of(const Draw *d) {
+    uint64_t hash = 0xcbf29ce484222325;
+    for (int n = 0; n < d->num_outputs; n++)
+        for (size_t i = 0; i < tensor_bytes(d->outputs[n]); i++)
+            hash = (hash ^ ((const unsigned char *)d->outputs[n].data)[i]) * 0x100000001b3;
+    return hash;
+}
+
+// A row of the golden file is a variant, an element type, a case and the hash of its outputs. There are none for
+// variants and cases whose bits depend on the machine or on oneDNN.
+static void expect_golden(const char *name, const Draw *d) {
+    char line[128], row[128];
+    const char *variant = d->b->variant->name, *type = dtype_name(d->b->dtype);
+    FILE *file = fopen(TEST_FOLDER "/golden/kernels.txt", "r");
+    CHECK(file, "no " TEST_FOLDER "/golden/kernels.txt");
+    int same = snprintf(row, sizeof row, "%s %s %s ", variant, type, name);
+    snprintf(row + same, sizeof row - (size_t)same, "%016llx\n", (unsigned long long)hash_of(d));
+    while (fgets(line, sizeof line, file))
+        if (!strncmp(line, row, (size_t)same))
+            EXPECT(!strcmp(line, row), "golden is %snow is    %s", line, row);
+    fclose(file);
+}
+
 // Runs a case in F32 and in the element type, from the same numbers, on one variant.
-static void both(const CpuVariant *variant, DType element, Case run_case,
+static void both(const CpuVariant *variant, DType element, const char *name, Case run_case,
                  void (*compare)(const Draw *want, const Draw *got)) {
     Bench wide = {.variant = variant, .dtype = F32}, narrow = {.variant = variant, .dtype = element};
     Draw want = {.b = &wide, .element = element}, got = {.b = &narrow, .element = element};
     run_case(&want);
     run_case(&got);
     compare(&want, &got);
+    expect_golden(name, &got);
     bench_close(&wide);
     bench_close(&narrow);
 }
 
 // In the short form variants take turns.
-static void each_type(Case run_case, void (*compare)(const Draw *want, const Draw *got)) {
+static void each_type(const char *name, Case run_case, void (*compare)(const Draw *want, const Draw *got)) {
     for (int i = 0; i < num_cpu_variants; i++)
         if (cpu_variants[i].runs_here()) {
-            if (!harness_short() || i % 2 == 0) both(&cpu_variants[i], BF16, run_case, compare);
-            if (!harness_short() || i % 2 == 1) both(&cpu_variants[i], F16, run_case, compare);
+            if (!harness_short() || i % 2 == 0) both(&cpu_variants[i], BF16, name, run_case, compare);
+            if (!harness_short() || i % 2 == 1) both(&cpu_variants[i], F16, name, run_case, compare);
         }
 }
 
@@ -187,13 +213,15 @@ static void split_step(Bench *b) {
     EXPECT(!bad, "%s: %lld parameters differ", b->variant->isa, (long long)bad);
 }
 
-static void activation_law(void) { each_type(activations, same_bits); }
-static void dropout_law(void) { each_type(dropouts, same_bits); }
-static void tiny_law(void) { each_type(tiny_numbers, same_bits); }
-static void norm_law(void) { each_type(layer_norms, same_bits), each_type(rms_norms, same_bits); }
-static void embedding_law(void) { each_type(embeddings, same_bits); }
-static void loss_law(void) { each_type(losses, same_bits); }
-static void optimizer_law(void) { each_type(optimizers, same_bits), each_variant(split_step); }
+static void activation_law(void) { each_type("activations", activations, same_bits); }
+static void dropout_law(void) { each_type("dropouts", dropouts, same_bits); }
+static void tiny_law(void) { each_type("tiny_numbers", tiny_numbers, same_bits); }
+static void norm_law(void) {
+    each_type("layer_norms", layer_norms, same_bits), each_type("rms_norms", rms_norms, same_bits);
+}
+static void embedding_law(void) { each_type("embeddings", embeddings, same_bits); }
+static void loss_law(void) { each_type("losses", losses, same_bits); }
+static void optimizer_law(void) { each_type("optimizers", optimizers, same_bits), each_variant(split_step); }
 
 // ---- rounding itself --------------------------------------------------------------------------------------
 
@@ -303,9 +331,11 @@ static void cached(Draw *d) {
     }
 }
 
-static void cached_law(void) { each_type(cached, same_bits); }
-static void product_law(void) { each_type(products, rounded_once); }
-static void attention_law(void) { each_type(attentions, close_values), each_type(groups, close_values); }
+static void cached_law(void) { each_type("cached", cached, same_bits); }
+static void product_law(void) { each_type("products", products, rounded_once); }
+static void attention_law(void) {
+    each_type("attentions", attentions, close_values), each_type("groups", groups, close_values);
+}
 
 // As on a CPU without a unit for bf16. oneDNN fixes what it uses at its first call, so this runs first,
 // in a process of its own.
@@ -313,7 +343,7 @@ static void without_unit(void) {
     pid_t child = fork();
     CHECK(child >= 0, "no process");
     if (child == 0) {
-        setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+        setenv("TRIREME_MAX_CPU_ISA", "avx2", 1);
         if (cpu_multiplies_bf16()) _exit(2);
         int failures = harness_run(
             (const Test[]){{"products", product_law}, {"attention", attention_law}, {0}}, 0, NULL);

@@ -140,7 +140,7 @@ for options in "" "--threads 2" "--threads 2 --ranks 2 --pp 2"; do
     "$trireme" memory "${corpus[@]}" $options >memory.log || complain "memory $options: exit $?"
     taken=$(grep '^memory of rank 0' taking.log | sed -nE "$numbers" | xargs)
     said=$(grep '^   0 ' memory.log | sed -nE "$numbers" | xargs)
-    threads=$(sed -nE 's/.*device cpu, ([0-9]+ threads?) per rank.*/\1/p' taking.log)
+    threads=$(sed -nE 's/.*device cpu[a-z0-9_ ]*, ([0-9]+ threads?) per rank.*/\1/p' taking.log)
     [[ -n $taken && $taken == "$said" ]] || complain "memory $options says '$said', a run takes '$taken'"
     grep -qF "with $threads," memory.log ||
         complain "memory $options is not for $threads: $(head -1 memory.log)"

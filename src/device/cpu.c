@@ -1,7 +1,10 @@
 // The cpu backend: which of the compiled backends this machine and an operation run on, how products are cut,
 // and the workspace.
 #include "device/cpu.h"
+#include "base/text.h"
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 #ifdef TRIREME_X86_LEVELS
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -49,19 +52,46 @@ static bool runs_v4_amx(void) {
 
 const CpuVariant cpu_variants[] = {
 #ifdef TRIREME_X86_LEVELS
-    {"x86-64-v4 avx512_bf16 amx_bf16", OF_V4(v4amx), runs_v4_amx},
-    {"x86-64-v4 avx512_bf16", OF_V4(v4bf16), runs_v4_bf16},
-    {"x86-64-v4", OF_V4(v4), runs_v4},
-    {"x86-64-v3", OF(v3), runs_v3},
+    {"amx", "x86-64-v4 avx512_bf16 amx_bf16", OF_V4(v4amx), runs_v4_amx},
+    {"avx512_bf16", "x86-64-v4 avx512_bf16", OF_V4(v4bf16), runs_v4_bf16},
+    {"avx512", "x86-64-v4", OF_V4(v4), runs_v4},
+    {"avx2", "x86-64-v3", OF(v3), runs_v3},
 #endif
-    {"baseline", OF(baseline), always},
+    {"baseline", "baseline", OF(baseline), always},
 };
 
 const int num_cpu_variants = (int)(sizeof cpu_variants / sizeof cpu_variants[0]);
 
+static const char LIMIT[] = "TRIREME_MAX_CPU_ISA";
+
+// NULL where there is no such variant.
+static const CpuVariant *find_variant(const char *name) {
+    for (int i = 0; i < num_cpu_variants; i++)
+        if (!strcmp(name, cpu_variants[i].name)) return &cpu_variants[i];
+    return NULL;
+}
+
+Status cpu_check_limit(void) {
+    const char *limit = getenv(LIMIT);
+    if (!limit || find_variant(limit)) return OK;
+    Text names = {0};
+    for (int i = 0; i < num_cpu_variants; i++) text_add(&names, "%s%s", i ? ", " : "", cpu_variants[i].name);
+    Status status =
+        fail(ERR_CONFIG, "%s is '%s', which is no instruction set that kernels were built for: %s", LIMIT,
+             limit, text_string(&names));
+    text_free(&names);
+    return status;
+}
+
 // Found once: it takes a system call, and every operation asks.
 static const CpuVariant *best_here = cpu_variants;
 static void find_best(void) {
+    const char *limit = getenv(LIMIT);
+    const CpuVariant *highest = limit ? find_variant(limit) : NULL;
+    if (highest) {
+        best_here = highest;
+        cpu_limit_products(limit);
+    }
     while (!best_here->runs_here()) best_here++;
 }
 

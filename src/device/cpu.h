@@ -9,6 +9,7 @@
 #include "device/backend.h"
 
 typedef struct {
+    const char *name;              // "avx512": a value of TRIREME_MAX_CPU_ISA
     const char *isa;               // "x86-64-v4"
     const Backend *of[NUM_DTYPES]; // by element type
     bool (*runs_here)(void);
@@ -16,7 +17,10 @@ typedef struct {
 
 extern const CpuVariant cpu_variants[]; // best first; the last one runs everywhere
 extern const int num_cpu_variants;
+// The first one that this machine runs, and that TRIREME_MAX_CPU_ISA allows where it is set.
 const CpuVariant *cpu_best(void);
+// ERR_CONFIG where TRIREME_MAX_CPU_ISA names no variant.
+Status cpu_check_limit(void);
 
 #ifndef CPU_ISA
 #define CPU_ISA baseline
@@ -45,6 +49,8 @@ typedef struct {
     bool transpose;
 } Factor;
 
+// Holds oneDNN to the variant that TRIREME_MAX_CPU_ISA names, unless DNNL_MAX_CPU_ISA is set. Before any product.
+void cpu_limit_products(const char *name);
 // Whether oneDNN's DNNL_MAX_CPU_ISA leaves the units for bf16, and AMX: our products follow it.
 bool cpu_may_use_bf16(void);
 bool cpu_may_use_amx(void);

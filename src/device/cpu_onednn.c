@@ -2,8 +2,22 @@
 #include "device/cpu.h"
 #include <dnnl.h>
 #include <omp.h>
+#include <stdlib.h>
+#include <string.h>
 
 void cpu_products_alone(void) { omp_set_num_threads(1); }
+
+void cpu_limit_products(const char *name) {
+    static const struct {
+        const char *name;
+        dnnl_cpu_isa_t isa;
+    } limits[] = {{"avx512_bf16", dnnl_cpu_isa_avx512_core_bf16},
+                  {"avx512", dnnl_cpu_isa_avx512_core},
+                  {"avx2", dnnl_cpu_isa_avx2},
+                  {"baseline", dnnl_cpu_isa_sse41}};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits && !getenv("DNNL_MAX_CPU_ISA"); i++)
+        if (!strcmp(name, limits[i].name)) dnnl_set_max_cpu_isa(limits[i].isa);
+}
 
 static bool may_use(unsigned units) { return ((unsigned)dnnl_get_effective_cpu_isa() & units) == units; }
 

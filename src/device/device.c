@@ -1,5 +1,6 @@
 #include "base/rank.h"
 #include "base/text.h"
+#include "device/cpu.h"
 #include "device/front.h"
 #include <errno.h>
 #include <omp.h>
@@ -88,6 +89,10 @@ const char *const *device_kinds(int *count) {
     return KIND_NAMES;
 }
 
+const char *device_kernels(const char *kind) {
+    return strcmp(kind, "cpu") && strcmp(kind, "check") ? "" : cpu_best()->name;
+}
+
 static Status find_kind(const char *name, int *kind) {
     for (*kind = 0; *kind < NUM_KINDS; ++*kind)
         if (strcmp(name, KIND_NAMES[*kind]) == 0) return OK;
@@ -112,6 +117,7 @@ Status device_open(Device **device, DeviceOptions options) {
     int kind, model;
     *device = NULL;
     TRY(find_kind(options.kind, &kind));
+    TRY(cpu_check_limit());
     TRY(find_kind(options.stands_for ? options.stands_for : KIND_NAMES[kind], &model));
     Device *d = calloc(1, sizeof *d);
     if (!d) return fail(ERR_OS, "no memory for a device");

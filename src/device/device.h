@@ -58,11 +58,14 @@ typedef struct {
     size_t workspace_bytes; // of its stream; what device_workspace_peak of a null run of the same work says
 } DeviceOptions;
 
-// Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest), ERR_OS without
-// memory. Close the arenas that live in its memory first.
+// Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest) or TRIREME_MAX_CPU_ISA,
+// ERR_OS without memory. Close the arenas that live in its memory first.
 Status device_open(Device **device, DeviceOptions options);
 void device_close(Device *device);
 const char *const *device_kinds(int *count);
+// Which kernels the cpu backend of this process takes: "amx", "avx512_bf16", "avx512", "avx2" or "baseline", the best
+// that the CPU runs, or the best up to what TRIREME_MAX_CPU_ISA names. "" for a kind that does not take them.
+const char *device_kernels(const char *kind);
 bool device_computes(const Device *device); // false for null
 int device_threads(const Device *device);   // of this rank
 Stream *device_stream(Device *device);      // the compute stream

@@ -97,9 +97,11 @@ void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *mem
            "pipeline-model-parallel size: %d\n",
            shape->world_size, shape->dp, shape->tp, shape->pp);
     print_model(spec);
-    printf("schedule: %s, %d microbatches of %d, %d chunk%s per rank; device %s, %d thread%s per rank",
+    const char *kernels = device_kernels(spec->device);
+    printf("schedule: %s, %d microbatches of %d, %d chunk%s per rank; device %s%s%s, %d thread%s per rank",
            spec->schedule, spec->num_microbatches, spec->shape.microbatch, spec->num_chunks,
-           plural(spec->num_chunks), spec->device, spec->threads, plural(spec->threads));
+           plural(spec->num_chunks), spec->device, *kernels ? " with kernels for " : "", kernels,
+           spec->threads, plural(spec->threads));
     print_cores(spec->threads);
     if (shape->rampup_increment)
         printf("global batch size: from %d by %d to %d over %" PRId64 " samples\n", shape->rampup_start,

@@ -1,0 +1,63 @@
+// TRIREME_MAX_CPU_ISA: the kernels that it leaves, and values that are refused.
+#include "device/cpu.h"
+#include "harness.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static Status open_cpu(void) {
+    Device *device;
+    Status status = device_open(&device, (DeviceOptions){"cpu", NULL, 1, 0});
+    device_close(device);
+    return status;
+}
+
+// What kernels a process takes is found once, so each limit has a process of its own. `want` NULL: refused.
+static bool holds(const char *limit, const char *want) {
+    pid_t child = fork();
+    CHECK(child >= 0, "no process");
+    if (child == 0) {
+        setenv("TRIREME_MAX_CPU_ISA", limit, 1);
+        if (want) _exit(open_cpu() == OK && !strcmp(device_kernels("cpu"), want) ? 0 : 1);
+        _exit(open_cpu() == ERR_CONFIG && strstr(fail_message(), limit) && strstr(fail_message(), "baseline")
+                  ? 0
+                  : 1);
+    }
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child, "no child");
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void limit_law(void) {
+    for (int i = 0; i < num_cpu_variants; i++) {
+        int best = i;
+        while (!cpu_variants[best].runs_here()) best++;
+        EXPECT(holds(cpu_variants[i].name, cpu_variants[best].name), "%s: not %s", cpu_variants[i].name,
+               cpu_variants[best].name);
+    }
+}
+
+static void refusal_law(void) {
+    EXPECT(holds("AVX9", NULL), "not refused");
+    EXPECT(holds("", NULL), "not refused");
+}
+
+// A unit that a limit leaves out is not used for products either.
+static void unit_law(void) {
+    pid_t child = fork();
+    CHECK(child >= 0, "no process");
+    if (child == 0) {
+        setenv("TRIREME_MAX_CPU_ISA", cpu_variants[num_cpu_variants - 1].name, 1);
+        _exit(cpu_has_amx() || cpu_multiplies_bf16() || cpu_may_use_bf16());
+    }
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child, "no child");
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "units for bf16 are used");
+}
+
+int main(int argc, char **argv) {
+    return harness_run(
+        (const Test[]){{"limits", limit_law}, {"refusals", refusal_law}, {"units", unit_law}, {0}}, argc,
+        argv);
+}
