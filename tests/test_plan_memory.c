@@ -3,6 +3,7 @@
 #include "plan/memory.h"
 #include "plan_sites.h"
 #include <math.h>
+#include <string.h>
 
 static const double GIB = 1024.0 * 1024 * 1024;
 
@@ -101,9 +102,9 @@ static void check_flight(const char *kind, int p, int v, int m) {
     schedule_replay(&order, (ScheduleCosts){.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5},
                     &simulation);
     for (int rank = 0; rank < p; rank++) {
-        EXPECT(chunks_in_flight(&c, rank) == simulation.peak_stash[rank],
-               "%s p %d v %d m %d, rank %d: %g in flight, not %d", kind, p, v, m, rank,
-               chunks_in_flight(&c, rank), simulation.peak_stash[rank]);
+        double told = chunks_in_flight(&c, rank), held = simulation.peak_stash[rank];
+        EXPECT(strcmp(kind, "auto") ? told == held : told >= held,
+               "%s p %d v %d m %d, rank %d: %g in flight, not %g", kind, p, v, m, rank, told, held);
         for (int chunk = 0; chunk < v; chunk++)
             EXPECT(stage_of_chunk(&c, rank, chunk) == schedule_stage(&order, rank, chunk),
                    "%s: chunk %d of rank %d", kind, chunk, rank);
@@ -113,7 +114,7 @@ static void check_flight(const char *kind, int p, int v, int m) {
 }
 
 static void in_flight_as_replayed(void) {
-    static const char *const kinds[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"};
+    static const char *const kinds[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "auto"};
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
         for (int p = 1; p <= 6; p++)
             for (int v = 1; v <= 3; v++)
@@ -156,6 +157,41 @@ static void figures_as_published(void) {
         EXPECT(near(both.activations / GIB, figures[i].both, 1e-3), "%d: with both %g GiB", model.hidden,
                both.activations / GIB);
     }
+    machine_close(&place.machine);
+}
+
+// Qi et al. 2023, table 4: peaks of 1F1B, ZB-1p and ZB-2p as PyTorch's allocator counts them, so without driver
+// and libraries. Not said there, and what its numbers say: attention keeps its S x S matrices (p stashes more
+// take 34 + 5as/h bytes of each element, not 34), and GB are 2^30 bytes.
+static const struct {
+    int layers, hidden, heads, pp, microbatch;
+    double peaks[3];
+} zero_bubbles[] = {{22, 2304, 24, 8, 6, {30, 32, 59}},
+                    {30, 4096, 32, 8, 3, {39, 42, 70}},
+                    {46, 5120, 40, 16, 1, {32, 33, 51}},
+                    {62, 6144, 48, 32, 1, {43, 44, 74}}};
+
+static void zero_bubble_peaks_as_published(void) {
+    static const char *const kinds[] = {"1f1b", "zb-h1", "zb-h2"};
+    enum { ROWS = sizeof zero_bubbles / sizeof *zero_bubbles };
+    Planned place;
+    open_plan(&place);
+    double bias[2] = {0};
+    for (int i = 0; i < ROWS * 3 * 2; i++) {
+        int row = i / 6, kind = i / 2 % 3, fused = i % 2, p = zero_bubbles[row].pp;
+        ModelShape model =
+            gpt_of(zero_bubbles[row].layers, zero_bubbles[row].hidden, zero_bubbles[row].heads);
+        model.sequence = model.positions = 1024;
+        Candidate c = grid_of(1, p, 1, zero_bubbles[row].microbatch, 3 * p);
+        c.schedule = kinds[kind];
+        if (fused) c.attention = ATTENTION_FUSED;
+        double gib = need(&place.site, &model, &c).total / GIB;
+        double error = gib / zero_bubbles[row].peaks[kind] - 1;
+        bias[fused] += error / (ROWS * 3);
+        EXPECT(fused || fabs(error) < 0.08, "%s, %d layers: %g GiB, published %g", kinds[kind], model.layers,
+               gib, zero_bubbles[row].peaks[kind]);
+    }
+    EXPECT(fabs(bias[0]) < 0.02 && bias[1] < -0.2, "bias %g; %g if attention were fused", bias[0], bias[1]);
     machine_close(&place.machine);
 }
 
@@ -378,6 +414,7 @@ int main(int argc, char **argv) {
                                       {"activations_of_llama", activations_of_llama},
                                       {"in_flight_as_replayed", in_flight_as_replayed},
                                       {"figures_as_published", figures_as_published},
+                                      {"zero_bubble_peaks_as_published", zero_bubble_peaks_as_published},
                                       {"fullest_rank", fullest_rank},
                                       {"shards_divide", shards_divide},
                                       {"ends_and_buffers", ends_and_buffers},

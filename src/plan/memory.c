@@ -63,6 +63,12 @@ static double flight_h2(const Candidate *c, int rank) {
     return 2 * c->grid.pp - 1;
 }
 
+// At most: every rank may hold what the limit says, which is that of 1f1b's first rank.
+static double flight_auto(const Candidate *c, int rank) {
+    (void)rank;
+    return c->grid.pp;
+}
+
 // Few microbatches never fill it.
 static double flight_v(const Candidate *c, int rank) {
     return fmin(2 * c->grid.pp, candidate_microbatches(c) + rank + 1);
@@ -74,11 +80,12 @@ double chunks_in_flight(const Candidate *candidate, int rank) {
         double (*most)(const Candidate *candidate, int rank);
     } kinds[] = {{"1f1b", flight_1f1b},    {"interleaved", flight_interleaved},
                  {"gpipe", all_in_flight}, {"zb-h1", flight_h1},
-                 {"zb-h2", flight_h2},     {"zb-v", flight_v}};
+                 {"zb-h2", flight_h2},     {"zb-v", flight_v},
+                 {"auto", flight_auto}};
     double all = all_in_flight(candidate, rank);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(kinds[i].kind, candidate->schedule)) return fmin(all, kinds[i].most(candidate, rank));
-    return fmin(all, flight_1f1b(candidate, rank)); // "auto" is made within 1f1b's
+    return all;
 }
 
 // ---- parameters ----------------------------------------------------------------------------------
