@@ -134,6 +134,13 @@ read_trace() {
 read_trace threads.json 4 "interleaved on tp 1, dp 2, pp 2"
 for i in 0 1; do read_trace "mpi $i.json" 8 "1f1b on tp 2, dp 2, pp 2"; done
 
+# ---- orders by time --------------------------------------------------------------------------------------
+# Where the model laid as a V is shorter in the same memory, auto says so; not where it holds more, or waits more.
+shorter_v() { "$trireme" schedule --schedule auto --pp 4 --microbatches 8 "$@" | grep -c "shorter by .* --schedule zb-v"; }
+[[ $(shorter_v --schedule-times 1,0.98,0.5,0.03) == 1 ]] || complain "schedule --schedule auto: no word of zb-v"
+[[ $(shorter_v --schedule-times 1,0.98,0.5,0.03 --schedule-stash-limit 3) == 0 ]] || complain "zb-v in a stash of 3"
+[[ $(shorter_v --schedule-times 1,1,1,2) == 0 ]] || complain "zb-v in spite of slow messages"
+
 # ---- memory and models -----------------------------------------------------------------------------------
 # numbers_of FILE: the memory of rank 0 as train and as memory print it: run, stashes, each, recomputed, each,
 # scratch, workspace, total.

@@ -1,7 +1,7 @@
 // The kind "auto": the shortest schedule of one chunk per rank that is known for given times and a given
 // number of stashes. Tried are the kinds of that placement, so that it is never longer than one of them
 // within the limit, and the greedy orders of all choices; on a tie the first is taken. Kinds of several
-// chunks place the model otherwise and are not compared.
+// chunks place the model otherwise and are no candidates, though zb-v is often shorter in the same memory.
 // Source: Qi et al. 2023, arXiv 2401.10241, section 3: ZB-1p and ZB-2p are its limits p and 2p.
 #include "layout/greedy.h"
 #include <math.h>
