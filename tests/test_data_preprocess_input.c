@@ -261,11 +261,12 @@ static void too_long_is_refused(void) {
     memset(data, 'a', size);
     PreprocessSummary s;
     put("word.txt", data, (size_t)MAX_STRETCH_BYTES + 2);
-    EXPECT(run_on(path_of("word.txt"), "word", &s) == ERR_DATA && strstr(fail_message(), "no place to cut"),
+    EXPECT(run_on(path_of("word.txt"), "word", &s) == ERR_DATA &&
+               strstr(fail_message(), "16 MiB without a place to cut"),
            "%s", fail_message());
     put("line.jsonl", data, size);
     EXPECT(run_on(path_of("line.jsonl"), "word", &s) == ERR_DATA &&
-               strstr(fail_message(), "line.jsonl:1: a line"),
+               strstr(fail_message(), "line.jsonl:1: a line of more than 64 MiB"),
            "%s", fail_message());
     free(data);
 }

@@ -61,6 +61,8 @@ static void print_summary(const PreprocessJob *job, const PreprocessSummary *s) 
            s->files, (double)s->bytes / 1e6, (double)s->text_bytes / (double)s->tokens,
            (double)s->bytes / 1e6 / (s->encode_s + 1e-9));
     if (s->skipped_binary) printf("  left out %" PRId64 " binary files\n", s->skipped_binary);
+    if (s->bad_lines) printf("  left out %" PRId64 " bad lines\n", s->bad_lines);
+    printf("%s", text_string(&s->left_out));
     if (s->vocab_trained && s->vocab_size < job->vocab_size)
         printf("  the text has no more pairs that occur twice: %d tokens instead of %d\n", s->vocab_size,
                job->vocab_size);
@@ -78,6 +80,7 @@ Status cmd_preprocess(Options *o) {
         .json_keys = o->json_keys.items,
         .num_json_keys = o->json_keys.count,
         .append_eod = o->append_eod,
+        .skip_bad_lines = o->skip_bad_lines,
         .workers = o->workers == INT_UNSET ? num_cores() : o->workers,
         .max_bytes = o->max_bytes == INT_UNSET ? 0 : o->max_bytes,
         .progress = stderr,
@@ -87,7 +90,8 @@ Status cmd_preprocess(Options *o) {
     };
     choose_tokenizer(o, &job);
     PreprocessSummary summary;
-    TRY(preprocess_run(&job, &summary));
-    print_summary(&job, &summary);
-    return OK;
+    Status status = preprocess_run(&job, &summary);
+    if (status == OK) print_summary(&job, &summary);
+    text_free(&summary.left_out);
+    return status;
 }

@@ -84,6 +84,7 @@ static Status run_train(const Options *o) {
                          .json_keys = o->json_keys.items,
                          .num_json_keys = o->json_keys.count,
                          .max_bytes = o->max_bytes == INT_UNSET ? 0 : o->max_bytes,
+                         .skip_bad_lines = o->skip_bad_lines,
                          .stopped = stop_on_signals()};
     Tokenizer *tokenizer;
     TRY(tokenizer_train_text(&tokenizer, text, o->vocab_size));
@@ -208,6 +209,7 @@ static Status run_with_tokenizer(const Options *o, const char *what) {
     const char *for_train = o->output                                        ? "output"
                             : o->input.count                                 ? "input"
                             : o->max_bytes != INT_UNSET                      ? "max-bytes"
+                            : o->skip_bad_lines                              ? "skip-bad-lines"
                             : options_origin(o, "json_keys") == FROM_DEFAULT ? NULL
                                                                              : "json-keys";
     if (for_train)

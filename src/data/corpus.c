@@ -14,13 +14,12 @@ static bool ends_with(const char *path, const char *ending) {
     return length >= tail && strcmp(path + length - tail, ending) == 0;
 }
 
-static void add_file(Corpus *corpus, const char *path, FileKind kind, Compression compression,
-                     int64_t bytes) {
+static void add_file(Corpus *corpus, const char *path, CorpusFile file) {
     grow_array(&corpus->files, sizeof *corpus->files, corpus->num_files + 1, &corpus->capacity);
-    char *copy = strdup(path);
-    CHECK(copy, "no memory for a file name");
-    corpus->files[corpus->num_files++] = (CorpusFile){copy, kind, compression, bytes};
-    corpus->bytes += bytes;
+    file.path = strdup(path);
+    CHECK(file.path, "no memory for a file name");
+    corpus->files[corpus->num_files++] = file;
+    corpus->bytes += file.bytes;
 }
 
 static Compression compression_of(const char *path) {
@@ -38,8 +37,11 @@ static bool is_named(const char *path, const char *ending) {
     return false;
 }
 
-static void add_named(Corpus *corpus, const char *path, bool json, int64_t bytes) {
-    add_file(corpus, path, json ? JSON_LINES : TEXT_FILE, compression_of(path), bytes);
+// By its name; `named`: itself.
+static void add_by_name(Corpus *corpus, const char *path, bool named, int64_t bytes) {
+    bool json = is_named(path, ".jsonl") || (named && is_named(path, ".json"));
+    FileKind kind = json ? JSON_LINES : TEXT_FILE;
+    add_file(corpus, path, (CorpusFile){NULL, kind, compression_of(path), bytes, named});
 }
 
 static int by_path(const void *a, const void *b) {
@@ -54,8 +56,7 @@ static Status walk(Corpus *corpus, FTS *tree) {
         }
         bool hidden = e->fts_level > 0 && e->fts_name[0] == '.';
         if (hidden && e->fts_info == FTS_D) fts_set(tree, e, FTS_SKIP);
-        if (!hidden && e->fts_info == FTS_F)
-            add_named(corpus, e->fts_path, is_named(e->fts_path, ".jsonl"), e->fts_statp->st_size);
+        if (!hidden && e->fts_info == FTS_F) add_by_name(corpus, e->fts_path, false, e->fts_statp->st_size);
     }
     return OK;
 }
@@ -77,7 +78,7 @@ static Status add_folder(Corpus *corpus, const char *path) {
 static Status add_standard_input(Corpus *corpus) {
     if (corpus->endless) return fail(ERR_USAGE, "--input names standard input twice; it can be read once");
     corpus->endless = true;
-    add_file(corpus, "standard input", STANDARD_INPUT, PLAIN, 0);
+    add_file(corpus, "standard input", (CorpusFile){NULL, STANDARD_INPUT, PLAIN, 0, true});
     return OK;
 }
 
@@ -89,7 +90,7 @@ static Status add_input(Corpus *corpus, const char *path) {
     if (!S_ISREG(st.st_mode))
         return fail(ERR_NO_INPUT, "--input %s: neither a regular file nor a folder; - reads standard input",
                     path);
-    add_named(corpus, path, is_named(path, ".jsonl") || is_named(path, ".json"), st.st_size);
+    add_by_name(corpus, path, true, st.st_size);
     return OK;
 }
 

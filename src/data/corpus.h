@@ -3,9 +3,11 @@
 // A file whose name ends in .jsonl (or .json, when it is named itself) holds one JSON document per line,
 // blank lines aside; any other file is one document of text; each also as .gz or .zst. Folders are read
 // recursively, without hidden entries and links, sorted by path. Files with a NUL among their first 256 KiB
-// are no text: they are left out and counted. "-" is standard input: JSON lines when its first character that
+// are no text, nor are those of foreign.h: they are left out and counted. A file of foreign.h that is named
+// itself is refused. "-" is standard input: JSON lines when its first character that
 // is not blank is '{', else text.
 #pragma once
+#include "data/foreign.h"
 #include "data/source.h"
 
 enum {
@@ -21,6 +23,7 @@ typedef struct {
     FileKind kind;
     Compression compression;
     int64_t bytes; // as it lies there; 0 for standard input
+    bool named;    // itself, not found in a folder
 } CorpusFile;
 
 typedef struct {
@@ -40,6 +43,7 @@ typedef struct {
     const char *path;    // of the corpus
     int64_t line;        // 0: text
     bool ends;           // false: the next one goes on with the same text
+    bool too_long;       // a line of which this is all that is left, with skip_bad_lines
 } Document;
 
 // Some documents in a row, as read. Zero-initialise.
@@ -58,6 +62,7 @@ typedef struct {
     int64_t max_bytes;    // of whole documents; 0: all
     int64_t enough_bytes; // stops after the batch that reaches it; 0: never
     bool may_cut;         // long texts, where cut_place says
+    bool skip_bad_lines;  // lines that are too long become documents that say so
     StandardInput *standard_input;
     const atomic_bool *cancelled;
 } ReadOptions;
@@ -74,6 +79,8 @@ typedef struct {
     size_t carry_bytes, carry_capacity;
     int64_t line_number, bytes, finished_bytes; // bytes: of text; finished: of whole files, as they lie
     int64_t num_files, skipped_binary;          // read; left out
+    const ForeignFormat *foreign;               // of the first that is left out and has one; NULL: none,
+    const char *foreign_path;                   // and its path
     bool full;                                  // the next document would pass max_bytes
 } CorpusReader;
 
@@ -82,8 +89,8 @@ void corpus_reader_close(CorpusReader *reader);
 // The next documents, about BATCH_BYTES of them; none at the end. The same batches whatever the speed at
 // which the input comes. With max_bytes reading stops before the first document that would pass it,
 // ERR_CONFIG when that is the first of all; a text whose length nobody knows before its end (an archive,
-// standard input) ends at the last cut instead. ERR_DATA for lines and stretches that are too long, and for
-// damaged archives.
+// standard input) ends at the last cut instead. ERR_DATA for lines and stretches that are too long, for
+// damaged archives and for named files of a foreign format.
 Status corpus_read(CorpusReader *reader, Batch *batch);
 
 // Where a long text is cut: how many of its bytes come before the last blank or line end that follows a

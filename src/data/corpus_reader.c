@@ -92,26 +92,54 @@ static Status read_more(CorpusReader *r, Batch *batch, size_t size) {
 
 static size_t most_bytes(const CorpusReader *r) { return r->json ? MAX_LINE_BYTES : MAX_STRETCH_BYTES; }
 
-static Status too_long(const CorpusReader *r) {
-    const char *path = r->file->path;
-    if (r->json)
-        return fail(ERR_DATA, "%s:%" PRId64 ": a line of more than %d bytes", path, r->line_number + 1,
-                    MAX_LINE_BYTES);
-    if (!r->options.may_cut)
-        return fail(ERR_DATA,
-                    "%s: a text of more than %d bytes, which must not be cut for this tokenizer: make JSON "
-                    "lines of it",
-                    path, MAX_STRETCH_BYTES);
-    return fail(ERR_DATA,
-                "%s: no place to cut in %d bytes: a letter or digit with a blank or line end behind it; make "
-                "JSON lines of it",
-                path, MAX_STRETCH_BYTES);
+static Status text_too_long(const CorpusReader *r) {
+    const char *why =
+        r->options.may_cut
+            ? "16 MiB without a place to cut, which is a blank or line end behind a letter or "
+              "digit: too long a word to encode, also in JSON; break it up or leave the file out"
+            : "a text of more than 16 MiB, which this tokenizer can only encode at once; make "
+              "JSON lines of it, each with a part of at most 16 MiB";
+    return fail(ERR_DATA, "%s: %s", r->file->path, why);
 }
 
 // Doubles what there is, up to one byte more than may be.
 static size_t next_read(const CorpusReader *r, size_t bytes) {
     size_t most = most_bytes(r) + 1;
+    if (bytes < BATCH_BYTES) return BATCH_BYTES;
     return bytes >= most ? 0 : bytes < most - bytes ? bytes : most - bytes;
+}
+
+static void add_document(CorpusReader *r, Batch *batch, Document d) {
+    d.path = r->file->path;
+    d.line = r->line_number;
+    r->bytes += (int64_t)d.bytes;
+    grow_array(&batch->documents, sizeof *batch->documents, batch->count + 1, &batch->capacity);
+    batch->documents[batch->count++] = d;
+}
+
+// The line that comes next has more than MAX_LINE_BYTES.
+static Status line_too_long(CorpusReader *r, Batch *batch) {
+    r->line_number++;
+    if (!r->options.skip_bad_lines)
+        return fail(ERR_DATA, "%s:%" PRId64 ": a line of more than 64 MiB; --skip-bad-lines leaves it out",
+                    r->file->path, r->line_number);
+    add_document(r, batch, (Document){.ends = true, .too_long = true});
+    return OK;
+}
+
+// Reads to the end of a line that is too long. What comes after it stays behind `begin`.
+static Status pass_over_line(CorpusReader *r, Batch *batch, size_t begin) {
+    const char *end = NULL;
+    TRY(line_too_long(r, batch));
+    while (!end && !r->ended) {
+        batch->raw_bytes = begin;
+        TRY(read_more(r, batch, BATCH_BYTES));
+        end = memchr(batch->raw + begin, '\n', batch->raw_bytes - begin);
+    }
+    size_t after = end ? (size_t)(end - batch->raw) + 1 : batch->raw_bytes;
+    memmove(batch->raw + begin, batch->raw + after, batch->raw_bytes - after);
+    batch->raw_bytes -= after - begin;
+    return OK;
 }
 
 // Appends to the batch what is left over and then at least a part that stands for itself; what is behind that
@@ -122,8 +150,8 @@ static Status fill(CorpusReader *r, Batch *batch) {
     if (r->carry_bytes) memcpy(batch->raw + begin, r->carry, r->carry_bytes);
     batch->raw_bytes += r->carry_bytes;
     for (size_t more = BATCH_BYTES; !whole && !r->ended; more = next_read(r, batch->raw_bytes - begin)) {
-        if (!more) return too_long(r);
-        TRY(read_more(r, batch, more));
+        if (!more && !r->json) return text_too_long(r);
+        TRY(more ? read_more(r, batch, more) : pass_over_line(r, batch, begin));
         if (r->file->kind == STANDARD_INPUT && !r->begun)
             r->json = looks_like_json(batch->raw + begin, batch->raw_bytes - begin);
         whole = whole_part(r, batch->raw + begin, batch->raw_bytes - begin);
@@ -147,12 +175,6 @@ static Status make_room(CorpusReader *r, int64_t bytes) {
                 most, r->file->path, bytes);
 }
 
-static void add_document(CorpusReader *r, Batch *batch, size_t start, size_t bytes, bool ends) {
-    r->bytes += (int64_t)bytes;
-    grow_array(&batch->documents, sizeof *batch->documents, batch->count + 1, &batch->capacity);
-    batch->documents[batch->count++] = (Document){start, bytes, r->file->path, r->line_number, ends};
-}
-
 static bool is_blank(const char *line, size_t bytes) {
     while (bytes && (*line == ' ' || *line == '\t' || *line == '\r' || *line == '\n')) line++, bytes--;
     return !bytes;
@@ -164,12 +186,15 @@ static Status take_lines(CorpusReader *r, Batch *batch, size_t at) {
     for (size_t bytes; at < batch->raw_bytes; at += bytes) {
         const char *line = batch->raw + at, *end = memchr(line, '\n', batch->raw_bytes - at);
         bytes = end ? (size_t)(end - line) + 1 : batch->raw_bytes - at;
+        if (bytes > MAX_LINE_BYTES) {
+            TRY(line_too_long(r, batch));
+            continue;
+        }
         r->line_number++;
-        if (bytes > MAX_LINE_BYTES) return r->line_number--, too_long(r);
         if (is_blank(line, bytes)) continue;
         TRY(make_room(r, (int64_t)bytes));
         if (r->full) return OK;
-        add_document(r, batch, at, bytes, true);
+        add_document(r, batch, (Document){.start = at, .bytes = bytes, .ends = true});
     }
     return OK;
 }
@@ -182,10 +207,30 @@ static Status begin_text(CorpusReader *r, int64_t stretch) {
     return OK;
 }
 
+// Whether what begins so is text.
+static Status recognise(CorpusReader *r, const char *begin, size_t bytes, bool *is_text) {
+    const ForeignFormat *format = foreign_format(begin, bytes);
+    *is_text = !format && !memchr(begin, 0, bytes < BATCH_BYTES ? bytes : BATCH_BYTES);
+    if (*is_text) return OK;
+    if (format && r->file->named) {
+        Text what = {0};
+        foreign_describe(format, r->file->path, &what);
+        Status status = fail(ERR_DATA, "%s", text_string(&what));
+        text_free(&what);
+        return status;
+    }
+    r->skipped_binary++;
+    if (!format || r->foreign) return OK;
+    r->foreign = format;
+    r->foreign_path = r->file->path;
+    return OK;
+}
+
 static Status take_text(CorpusReader *r, Batch *batch, size_t start) {
     size_t bytes = batch->raw_bytes - start;
-    if (!r->begun && bytes && memchr(batch->raw + start, 0, bytes < BATCH_BYTES ? bytes : BATCH_BYTES)) {
-        r->skipped_binary++;
+    bool is_text = true;
+    if (!r->begun && bytes) TRY(recognise(r, batch->raw + start, bytes, &is_text));
+    if (!is_text) {
         r->ended = true;
         batch->raw_bytes = start;
         return OK;
@@ -195,9 +240,9 @@ static Status take_text(CorpusReader *r, Batch *batch, size_t start) {
     else
         TRY(begin_text(r, (int64_t)bytes));
     if (!r->full)
-        add_document(r, batch, start, bytes, r->ended);
+        add_document(r, batch, (Document){.start = start, .bytes = bytes, .ends = r->ended});
     else if (r->begun)
-        add_document(r, batch, start, 0, true);
+        add_document(r, batch, (Document){.start = start, .ends = true});
     return OK;
 }
 

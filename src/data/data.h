@@ -124,6 +124,7 @@ typedef struct {
     const char *const *json_keys; // of .jsonl and .json lines
     int num_json_keys;
     int64_t max_bytes;         // whole documents; 0: all
+    bool skip_bad_lines;       // of JSON: they are left out
     const atomic_int *stopped; // not 0: a signal asks for an end; NULL: none can
 } TrainingText;
 
@@ -285,6 +286,7 @@ typedef struct {
     const char *const *json_keys; // of .jsonl and .json lines
     int num_json_keys;
     bool append_eod;
+    bool skip_bad_lines;                 // of JSON: they are left out and counted
     int workers;                         // threads; the output does not depend on it
     int64_t max_bytes;                   // of input, whole documents; 0: all
     const char *vocab_file, *merge_file; // a tokenizer to load,
@@ -301,6 +303,9 @@ enum { PREPROCESS_TRAIN_BYTES = 128 << 20 };
 
 typedef struct {
     int64_t files, skipped_binary; // read; left out because they contain a NUL
+    int64_t bad_lines;             // left out with skip_bad_lines
+    Text left_out; // on the first of them, and on the first binary file of a known format, a line each;
+                   //   the caller's to free when the run was OK
     int64_t documents, tokens;
     int64_t bytes;      // of input, decompressed
     int64_t text_bytes; // of the documents: without the JSON around them

@@ -21,11 +21,13 @@ void slot_close(Slot *slot, int num_outputs) {
     free(slot->outputs);
     piece_counter_close(slot->counter);
     batch_free(&slot->batch);
+    text_free(&slot->bad);
     *slot = (Slot){0};
 }
 
-void worker_open(Worker *w, const char *const *json_keys, int num_json_keys, const atomic_int *stopped) {
-    *w = (Worker){.stopped = stopped};
+void worker_open(Worker *w, const char *const *json_keys, int num_json_keys, bool skip_bad_lines,
+                 const atomic_int *stopped) {
+    *w = (Worker){.skip_bad_lines = skip_bad_lines, .stopped = stopped};
     json_line_open(&w->json, json_keys, num_json_keys);
 }
 
@@ -71,7 +73,11 @@ static Status encode_text(Worker *w, const Document *d, const char *text, size_t
     for (size_t stretch; bytes; text += stretch, bytes -= stretch) {
         stretch = first_stretch(w, text, bytes);
         if (stretch > MAX_STRETCH_BYTES)
-            return about(d, ERR_DATA, "a string of more than 16 MiB without a place where it may be cut");
+            return about(d, ERR_DATA,
+                         w->may_cut
+                             ? "16 MiB of a text without a place to cut, a blank or line end behind a "
+                               "letter or digit"
+                             : "a text of more than 16 MiB, which this tokenizer can only encode at once");
         Status status = encoder_encode(w->encoder, text, stretch, out);
         if (status != OK) return about(d, status, fail_message());
     }
@@ -94,49 +100,97 @@ static Status take_text(Worker *w, Slot *slot, const Document *d, const char *te
     return OK;
 }
 
-static Status bad_line(const Document *d, const char *key, const char *why) {
-    return fail(ERR_DATA, "%s:%" PRId64 ": %s \"%s\"%s", d->path, d->line, why, key,
-                strcmp(why, "no key") ? " is not a string or a list of strings"
-                                      : " (--json-keys names the keys to read)");
-}
-
-static Status take_list(Worker *w, Slot *slot, const Document *d, JsonCursor at, const char *key,
-                        Output *out) {
+static bool is_strings(JsonLine *line, JsonCursor at) {
     const char *string;
     size_t bytes;
+    if (at.text[at.at] == '"') return true;
+    if (at.text[at.at] != '[') return false;
+    for (bool more = json_line_begins_list(&at); more; more = json_line_next_element(&at))
+        if (!json_line_string(line, &at, &string, &bytes)) return false;
+    return true;
+}
+
+// All keys before any is taken: what has been counted cannot be taken back.
+static Status check_keys(JsonLine *line, const Document *d, JsonCursor at) {
+    for (int k = 0; k < line->num_keys; k++) {
+        at.at = line->values[k];
+        if (!at.at)
+            return fail(ERR_DATA, "%s:%" PRId64 ": no key \"%s\" (--json-keys names the keys to read)",
+                        d->path, d->line, line->keys[k]);
+        if (!is_strings(line, at))
+            return fail(ERR_DATA, "%s:%" PRId64 ": the value of \"%s\" is not a string or a list of strings",
+                        d->path, d->line, line->keys[k]);
+    }
+    return OK;
+}
+
+static Status take_key(Worker *w, Slot *slot, const Document *d, JsonCursor at, int k) {
+    Output *out = &slot->outputs[k];
+    const char *string;
+    size_t bytes;
+    at.at = w->json.values[k];
+    if (json_line_string(&w->json, &at, &string, &bytes))
+        return take_text(w, slot, d, string, bytes, out, (Part){.ends = true});
     for (bool more = json_line_begins_list(&at); more; more = json_line_next_element(&at)) {
-        if (!json_line_string(&w->json, &at, &string, &bytes)) return bad_line(d, key, "the value of");
+        json_line_string(&w->json, &at, &string, &bytes);
         TRY(take_text(w, slot, d, string, bytes, out, (Part){.sentence = true}));
     }
     return take_text(w, slot, d, "", 0, out, (Part){.ends = true});
 }
 
-static Status take_key(Worker *w, Slot *slot, const Document *d, JsonCursor at, int k) {
-    const char *string, *key = w->json.keys[k];
-    size_t bytes;
-    at.at = w->json.values[k];
-    if (!at.at) return bad_line(d, key, "no key");
-    if (json_line_string(&w->json, &at, &string, &bytes))
-        return take_text(w, slot, d, string, bytes, &slot->outputs[k], (Part){.ends = true});
-    if (at.text[at.at] != '[') return bad_line(d, key, "the value of");
-    return take_list(w, slot, d, at, key, &slot->outputs[k]);
+// A file that is one JSON value, over many lines or as a list.
+static const char *hint(const Document *d, const char *line) {
+    return d->line == 1 && line[0] == '[' ? "; `jq -c '.[]' FILE` makes lines of a list"
+           : d->line == 1 && d->bytes < 4 ? "; `jq -c . FILE` puts each value on a line of its own"
+                                          : "";
 }
 
 static Status take_line(Worker *w, Slot *slot, const Document *d, const char *line) {
+    if (d->too_long) return about(d, ERR_DATA, "a line of more than 64 MiB");
     JsonCursor cursor = {.text = line, .bytes = d->bytes - (line[d->bytes - 1] == '\n')};
     if (!json_line_scan(&w->json, &cursor))
-        return fail(ERR_DATA, "%s:%" PRId64 ": byte %zu: %s", d->path, d->line, cursor.at, cursor.error);
+        return fail(ERR_DATA, "%s:%" PRId64 ": byte %zu: %s%s", d->path, d->line, cursor.at, cursor.error,
+                    hint(d, line));
+    TRY(check_keys(&w->json, d, cursor));
     for (int k = 0; k < w->json.num_keys; k++) TRY(take_key(w, slot, d, cursor, k));
     return OK;
 }
 
 static Status take_document(Worker *w, Slot *slot, const Document *d) {
     const char *raw = slot->batch.raw + d->start;
-    if (d->line)
-        TRY(take_line(w, slot, d, raw));
-    else
-        TRY(take_text(w, slot, d, raw, d->bytes, &slot->outputs[0], (Part){.ends = d->ends}));
-    return d->bytes > LARGE_BYTES ? renew(w) : OK;
+    if (d->line) return take_line(w, slot, d, raw);
+    return take_text(w, slot, d, raw, d->bytes, &slot->outputs[0], (Part){.ends = d->ends});
+}
+
+// ---- Bad lines --------------------------------------------------------------------------------------------
+
+static void keep_document(Slot *slot, int num_outputs) {
+    slot->good_bytes = slot->text_bytes;
+    for (int k = 0; k < num_outputs; k++) {
+        Output *out = &slot->outputs[k];
+        out->good_tokens = out->tokens.count;
+        out->good_parts = out->num_parts;
+    }
+}
+
+static void drop_document(Slot *slot, int num_outputs) {
+    slot->text_bytes = slot->good_bytes;
+    for (int k = 0; k < num_outputs; k++) {
+        Output *out = &slot->outputs[k];
+        out->tokens.count = out->good_tokens;
+        out->num_parts = out->good_parts;
+    }
+}
+
+// Of a document that could not be taken.
+static Status forgive(const Worker *w, Slot *slot, const Document *d, Status status) {
+    if (status != ERR_DATA || !d->line) return status;
+    char why[512];
+    snprintf(why, sizeof why, "%s", fail_message());
+    if (!w->skip_bad_lines) return fail(status, "%s; --skip-bad-lines leaves such lines out", why);
+    drop_document(slot, w->json.num_keys);
+    if (slot->num_bad++ < MOST_BAD_SHOWN) text_add(&slot->bad, "%s\n", why);
+    return OK;
 }
 
 // ---- A batch ----------------------------------------------------------------------------------------------
@@ -151,11 +205,16 @@ void slot_trim(Slot *slot, int num_outputs) {
 }
 
 Status encode_batch(Worker *w, Slot *slot) {
-    slot->text_bytes = 0;
+    slot->text_bytes = slot->num_bad = 0;
+    slot->bad.size = 0;
     for (int k = 0; k < w->json.num_keys; k++) slot->outputs[k].tokens.count = slot->outputs[k].num_parts = 0;
     for (size_t i = 0; i < slot->batch.count; i++) {
+        const Document *d = &slot->batch.documents[i];
         if (w->stopped && *w->stopped) return fail(INTERRUPTED, "stopped by a signal");
-        TRY(take_document(w, slot, &slot->batch.documents[i]));
+        keep_document(slot, w->json.num_keys);
+        Status status = take_document(w, slot, d);
+        if (status != OK) TRY(forgive(w, slot, d, status));
+        if (d->bytes > LARGE_BYTES) TRY(renew(w));
     }
     return OK;
 }

@@ -16,13 +16,19 @@ typedef struct {
     TokenList tokens; // of all parts, one after another
     Part *parts;
     size_t num_parts, capacity;
+    size_t good_tokens, good_parts; // of the documents before the one that is being encoded
 } Output;
+
+enum { MOST_BAD_SHOWN = 5 };
 
 typedef struct {
     Batch batch;
     Output *outputs;       // [num_outputs]
     PieceCounter *counter; // in the pass that trains a tokenizer, instead
-    int64_t text_bytes;    // of all documents
+    int64_t text_bytes;    // of all documents,
+    int64_t good_bytes;    //   of those before the one that is being encoded
+    int64_t num_bad;       // documents that were left out
+    Text bad;              // a line on each of the first MOST_BAD_SHOWN
 } Slot;
 
 // One thread's tools.
@@ -30,6 +36,7 @@ typedef struct {
     Encoder *encoder;
     const Tokenizer *tokenizer; // the encoder's
     bool may_cut;               // long texts, for it
+    bool skip_bad_lines;
     JsonLine json;
     const atomic_int *stopped;
 } Worker;
@@ -37,11 +44,13 @@ typedef struct {
 void slot_open(Slot *slot, int num_outputs);
 void slot_close(Slot *slot, int num_outputs);
 
-void worker_open(Worker *worker, const char *const *json_keys, int num_json_keys, const atomic_int *stopped);
+void worker_open(Worker *worker, const char *const *json_keys, int num_json_keys, bool skip_bad_lines,
+                 const atomic_int *stopped);
 Status worker_encodes(Worker *worker, const Tokenizer *tokenizer, bool may_cut); // from now on
 void worker_close(Worker *worker);
 
-// INTERRUPTED once `stopped` is set; ERR_DATA with file and line for what is not a JSON object with all keys.
+// INTERRUPTED once `stopped` is set; ERR_DATA with file and line for what is not a JSON object with all
+// keys, or has a text that cannot be encoded; with skip_bad_lines such a line leaves nothing and is counted.
 Status encode_batch(Worker *worker, Slot *slot);
 // Gives back what large documents took of a slot that has been consumed: kept until it is used again, that of
 // many slots would fill memory.

@@ -29,6 +29,8 @@ typedef struct {
     int32_t eod;                // what ends each document; -1: nothing
     Progress progress;
     Done done;
+    const ForeignFormat *foreign; // of the first file that was left out and has one; NULL: none,
+    const char *foreign_path;     // and its path, of the corpus
 } Run;
 
 static Status check_stop(const Run *run) {
@@ -79,13 +81,24 @@ static int64_t num_ends(const Batch *batch) {
     return ends;
 }
 
+static void note_bad(PreprocessSummary *summary, const Slot *slot) {
+    const char *line = text_string(&slot->bad);
+    for (int64_t i = summary->bad_lines; i < MOST_BAD_SHOWN && *line; i++) {
+        int length = (int)strcspn(line, "\n");
+        text_add(&summary->left_out, "    %.*s\n", length, line);
+        line += length + 1;
+    }
+    summary->bad_lines += slot->num_bad;
+}
+
 static Status consume_tokens(void *self, int at) {
     Run *run = self;
     Slot *slot = &run->slots[at];
     TRY(check_stop(run));
     TRY(write_batch(slot, run->writers, run->num_outputs, run->eod));
     int64_t before = run->summary->documents, interval = run->job->log_documents;
-    run->summary->documents += num_ends(&slot->batch);
+    run->summary->documents += num_ends(&slot->batch) - slot->num_bad;
+    note_bad(run->summary, slot);
     run->summary->text_bytes += slot->text_bytes;
     note_done(run, &slot->batch);
     slot_trim(slot, run->num_outputs);
@@ -109,6 +122,7 @@ static size_t most_in_flight(const Run *run) {
 
 static Status pass(Run *run, const char *what, ReadOptions options, Status (*consume)(void *, int)) {
     options.max_bytes = run->job->max_bytes;
+    options.skip_bad_lines = run->job->skip_bad_lines;
     options.standard_input = &run->standard_input;
     options.cancelled = &run->cancelled;
     run->progress = progress_start(run->job->progress, run->job->plain, what, "MB", 1e6);
@@ -121,6 +135,8 @@ static Status pass(Run *run, const char *what, ReadOptions options, Status (*con
     run->summary->bytes = run->reader.bytes;
     run->summary->skipped_binary = run->reader.skipped_binary;
     run->summary->files = run->reader.num_files;
+    run->foreign = run->reader.foreign;
+    run->foreign_path = run->reader.foreign_path;
     corpus_reader_close(&run->reader);
     return status;
 }
@@ -209,7 +225,8 @@ static void open_tools(Run *run) {
           run->job->workers);
     for (int i = 0; i < run->num_slots; i++) slot_open(&run->slots[i], run->num_outputs);
     for (int i = 0; i < run->job->workers; i++)
-        worker_open(&run->workers[i], run->job->json_keys, run->job->num_json_keys, run->job->stopped);
+        worker_open(&run->workers[i], run->job->json_keys, run->job->num_json_keys, run->job->skip_bad_lines,
+                    run->job->stopped);
 }
 
 static Status open_outputs(Run *run) {
@@ -237,6 +254,23 @@ static Status publish(Run *run) {
     return OK;
 }
 
+static void note_foreign(const Run *run) {
+    Text *out = &run->summary->left_out;
+    text_add(out, "    ");
+    foreign_describe(run->foreign, run->foreign_path, out);
+    text_add(out, "\n");
+}
+
+static Status no_text(const Run *run) {
+    const PreprocessSummary *s = run->summary;
+    const char *first = text_string(&s->left_out) + strspn(text_string(&s->left_out), " ");
+    return fail(ERR_DATA,
+                "--input %s%s: no text in %" PRId64 " files; %" PRId64 " binary files and %" PRId64
+                " bad lines are left out%s%.*s",
+                run->job->inputs[0], run->job->num_inputs > 1 ? " ..." : "", s->files, s->skipped_binary,
+                s->bad_lines, *first ? ", the first is " : "", (int)strcspn(first, "\n"), first);
+}
+
 // Nothing appears under its name before everything is encoded.
 static Status encode_all(Run *run) {
     TRY(open_outputs(run));
@@ -246,10 +280,8 @@ static Status encode_all(Run *run) {
     run->summary->encode_s = clock_s() - start_s;
     for (int k = 0; k < run->num_outputs; k++)
         run->summary->tokens += indexed_writer_num_tokens(run->writers[k]);
-    if (run->summary->tokens == 0)
-        return fail(ERR_DATA, "--input %s%s: no text in %" PRId64 " files (%" PRId64 " binary ones left out)",
-                    run->job->inputs[0], run->job->num_inputs > 1 ? " ..." : "", run->summary->files,
-                    run->summary->skipped_binary);
+    if (run->foreign) note_foreign(run);
+    if (run->summary->tokens == 0) return no_text(run);
     return publish(run);
 }
 
@@ -284,5 +316,6 @@ Status preprocess_run(const PreprocessJob *job, PreprocessSummary *summary) {
     Run run = {.job = job, .summary = summary};
     Status status = run_all(&run);
     close_tools(&run);
+    if (status != OK) text_free(&summary->left_out);
     return status;
 }

@@ -8,6 +8,7 @@ static Status count_pieces(const Corpus *corpus, Worker *worker, Slot *slot, int
     ReadOptions options = {.max_bytes = max_bytes,
                            .enough_bytes = PREPROCESS_TRAIN_BYTES,
                            .may_cut = true,
+                           .skip_bad_lines = worker->skip_bad_lines,
                            .standard_input = &standard_input,
                            .cancelled = &cancelled};
     CorpusReader reader;
@@ -46,7 +47,7 @@ Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_
     Slot slot = {0};
     *tokenizer = NULL;
     TRY(corpus_open(&corpus, text.inputs, text.num_inputs));
-    worker_open(&worker, text.json_keys, text.num_json_keys, text.stopped);
+    worker_open(&worker, text.json_keys, text.num_json_keys, text.skip_bad_lines, text.stopped);
     slot_open(&slot, text.num_json_keys);
     PieceCounter *counter;
     Status status = piece_counter_open(&counter);
