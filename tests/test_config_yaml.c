@@ -96,7 +96,7 @@ static void mistakes(void) {
         {"split: null\n", "run.yaml:1:8: null is no value"},
         {"data_path: [a, NULL]\n", "run.yaml:1:16: NULL is no value"},
         {"data_path: []\n", "run.yaml:1:1: data_path needs a value"},
-        {"metrics:\n", "run.yaml:1:1: metrics: a value is empty"},
+        {"metrics:\n", "run.yaml:1:1: metrics: the value is empty"},
         {"metrics: \"a\\0b\"\n", "run.yaml:1:10: the value has a NUL character"},
         {"metrics: \"a\\eb\"\n", "run.yaml:1:1: metrics: the value has a control character at byte 1"},
         {"\"se\\nd\": 1\n", "run.yaml:1:1: a name has letters"},

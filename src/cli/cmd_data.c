@@ -19,7 +19,8 @@ typedef struct {
 static Status find_words(const Options *o, Words *words) {
     *words = (Words){o->positional.items + 1, o->positional.count - 1, "the words", {0}};
     if (words->count && (o->data_path.count || o->data_args_path || o->mock_data))
-        return fail(ERR_USAGE, "%s and an option both name the data: keep one", words->words[0]);
+        return fail(ERR_USAGE, "the data are named twice, by '%s' and by an option: keep one",
+                    words->words[0]);
     if (o->data_path.count) *words = (Words){o->data_path.items, o->data_path.count, "--data-path", {0}};
     if (o->data_args_path) {
         TRY(blend_words_read(&words->read, o->data_args_path));

@@ -10,7 +10,8 @@ static Status check(const Options *o) {
         return fail(ERR_USAGE, "--data-path has %d words; evaluate reads one data set: give one prefix",
                     o->data_path.count);
     if (o->output && !o->requests)
-        return fail(ERR_USAGE, "--output is where the answers to --requests go; a perplexity is printed");
+        return fail(ERR_USAGE,
+                    "--output is for the answers to --requests; a perplexity is printed: leave --output out");
     if (o->output && file_exists(o->output))
         return fail(ERR_CREATE, "--output %s exists and is not replaced: name another file", o->output);
     return OK;

@@ -34,7 +34,8 @@ static Status check_options(const Options *o) {
     if (!o->output || !*o->output)
         return fail(ERR_USAGE, "export needs --output %s", !strcmp(o->to, "gguf") ? "FILE" : "FOLDER");
     if (!strcmp(o->to, "hf") && o->dtype && find_type(o->dtype)->hugging_face == NUM_FILE_TYPES)
-        return fail(ERR_CONFIG, "--dtype %s is a type of --to gguf alone; --to hf: f32, f16, bf16", o->dtype);
+        return fail(ERR_CONFIG, "--dtype %s works with --to gguf only; with --to hf use f32, f16 or bf16",
+                    o->dtype);
     return OK;
 }
 
@@ -52,8 +53,8 @@ static Status export(ModelSource *source, const Options *o) {
     const CheckpointInfo *info = model_source_info(source);
     const TypeRow *type = find_type(o->dtype ? o->dtype : info->dtype);
     if (!type)
-        return fail(ERR_UNAVAILABLE, "%s: a run in %s; --dtype names another", model_source_path(source),
-                    info->dtype);
+        return fail(ERR_UNAVAILABLE, "%s: tensors in %s cannot be written; choose another type with --dtype",
+                    model_source_path(source), info->dtype);
     double start = clock_s();
     if (!strcmp(o->to, "gguf"))
         TRY(export_gguf(source, o->output, type->gguf));

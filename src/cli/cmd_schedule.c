@@ -89,7 +89,7 @@ static Status read_schedule(const char *path, Schedule *schedule) {
     size_t size;
     TRY(file_read(path, SCHEDULE_MAX_BYTES, &text, &size));
     size_t length = strlen(text);
-    Status status = length < size ? fail(ERR_DATA, "byte %zu is a NUL, which no text has", length)
+    Status status = length < size ? fail(ERR_DATA, "byte %zu is a NUL: this is not a text file", length)
                                   : schedule_parse(schedule, text);
     free(text);
     return status == OK ? OK : fail(status, "%s: %s", path, fail_message());

@@ -71,7 +71,9 @@ static Status check_training(const Options *o) {
         return fail(ERR_USAGE, "tokenizer train needs --vocab-size V, such as 32768");
     if (!o->output) return fail(ERR_USAGE, "tokenizer train needs --output FOLDER");
     if (o->tokenizer_model || o->vocab_file || o->merge_file)
-        return fail(ERR_CONFIG, "tokenizer train makes a tokenizer: leave out the one that is named");
+        return fail(
+            ERR_CONFIG,
+            "tokenizer train makes a new tokenizer: leave out --tokenizer-model, --vocab-file and --merge-file");
     if (file_exists(o->output))
         return fail(ERR_CREATE, "--output %s exists; an existing one is never replaced", o->output);
     return OK;
@@ -227,7 +229,8 @@ Status cmd_tokenizer(Options *o) {
     tell_notes(o);
     static const char *const whats[] = {"train", "encode", "decode", "inspect"};
     if (!o->positional.count)
-        return fail(ERR_USAGE, "trireme tokenizer train | encode | decode | inspect: which of them?");
+        return fail(ERR_USAGE,
+                    "tokenizer needs one of train, encode, decode, inspect: trireme tokenizer train ...");
     const char *what = o->positional.items[0];
     if (!strcmp(what, "train")) return run_train(o);
     for (int i = 1; i < 4; i++)

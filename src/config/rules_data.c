@@ -46,12 +46,12 @@ static Status words_make_sense(const StringList *list, const char *name) {
     double weight;
     for (int i = 0; i < list->count; i += 2) numbers += parse_double(list->items[i], &weight);
     if (numbers > 1 && list->count % 2)
-        return fail(ERR_CONFIG, "%s: %d words are no pairs of WEIGHT and PREFIX; the last is '%s'", name,
-                    list->count, list->items[list->count - 1]);
+        return fail(ERR_CONFIG, "%s: %d words cannot be pairs of WEIGHT and PREFIX; the last one is '%s'",
+                    name, list->count, list->items[list->count - 1]);
     for (int i = 0; i < list->count && numbers && list->count % 2 == 0; i += 2)
         if (!parse_double(list->items[i], &weight) || weight <= 0)
             return fail(ERR_CONFIG,
-                        "%s: '%s' before %s is no weight above 0: write WEIGHT PREFIX WEIGHT PREFIX ...",
+                        "%s: '%s' before %s is not a weight above 0: write WEIGHT PREFIX WEIGHT PREFIX ...",
                         name, list->items[i], list->items[i + 1]);
     return OK;
 }
@@ -85,8 +85,8 @@ static Status one_tokenizer(Options *o) { return options_check_tokenizer(o); }
 static Status mock_has_vocabulary(Options *o) {
     if (!o->mock_data || names_tokenizer_files(o) || o->vocab_size != INT_UNSET) return OK;
     return fail(ERR_CONFIG,
-                "--mock-data needs --vocab-size, such as --vocab-size 50257; or --tokenizer-model, "
-                "whose tokenizer says it");
+                "--mock-data needs --vocab-size, such as --vocab-size 50257, or a tokenizer, given "
+                "with --tokenizer-model");
 }
 
 // ---- splits and evaluation --------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ static Status splits_are_named(Options *o) {
     bool file = o->per_split_data_args_path != NULL;
     if (option_given(o, OPT_split))
         return fail(ERR_CONFIG,
-                    "--split %s cuts --data-path, but %s names the data of each split: leave it out",
+                    "--split %s divides --data-path, but %s names the data of each split: leave --split out",
                     o->split, file ? "--per-split-data-args-path" : "--train-data-path");
     bool valid = file || o->valid_data_path.count, test = file || o->test_data_path.count;
     double share = 1.0 / (1 + valid + test);
@@ -127,13 +127,14 @@ static Status split_adds_up(Options *o) {
         snprintf(number, sizeof number, "%.*s", (int)length, c);
         if (count == 3 || length >= sizeof number || !parse_double(number, &share))
             return fail(ERR_CONFIG,
-                        "--split %s: '%s' is not one of at most three numbers: use such as 969,30,1",
+                        "--split %s: '%s' is a fourth number, or none: write three such as 969,30,1",
                         o->split, number);
         sum += o->shape.split[count++] = share;
         c += length;
     }
     if (sum <= 0 || o->shape.split[0] <= 0)
-        return fail(ERR_CONFIG, "--split %s leaves nothing for training: use such as 969,30,1", o->split);
+        return fail(ERR_CONFIG, "--split %s leaves nothing for training: write numbers such as 969,30,1",
+                    o->split);
     for (int i = 0; i < 3; i++) o->shape.split[i] /= sum;
     return OK;
 }
@@ -205,7 +206,7 @@ static Status vocabulary_known(Options *o) {
         return fail(ERR_CONFIG, "--vocab-size is required, such as --vocab-size 50257; or --data-path or "
                                 "--tokenizer-model, whose tokenizer says it");
     if (o->eod_mask_loss && strcmp(o->tokenizer_type, "NullTokenizer"))
-        return fail(ERR_CONFIG, "--eod-mask-loss is about the tokenizer's end token: add --data-path or "
+        return fail(ERR_CONFIG, "--eod-mask-loss needs the tokenizer's end token: add --data-path or "
                                 "--tokenizer-model, or leave it out");
     return OK;
 }

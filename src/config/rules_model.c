@@ -229,12 +229,11 @@ static Status saved_activations_divide(Options *o) {
                     "--distribute-saved-activations needs --tensor-model-parallel-size 2 or more, not 1");
     if (!full)
         return fail(ERR_CONFIG,
-                    "--distribute-saved-activations shares out what full recomputation saves: use "
+                    "--distribute-saved-activations splits the inputs that full recomputation saves: use "
                     "--recompute-granularity full with --recompute-method uniform");
     if (o->shape.sequence_parallel)
-        return fail(ERR_CONFIG,
-                    "--distribute-saved-activations and --sequence-parallel, which shares out more, "
-                    "cannot be set at the same time: keep --sequence-parallel");
+        return fail(ERR_CONFIG, "--distribute-saved-activations and --sequence-parallel, which splits more, "
+                                "cannot be set at the same time: keep --sequence-parallel");
     if (s % t)
         return fail(ERR_CONFIG,
                     "--distribute-saved-activations: --seq-length %d is not divisible by "

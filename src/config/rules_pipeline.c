@@ -50,7 +50,7 @@ static Status ends_are_apart(const Options *o) {
     if (!is_schedule(o, "zb-v")) return OK;
     return fail(ERR_CONFIG,
                 "--schedule zb-v puts the first and the last stage on one rank, so that "
-                "--decoder-%s-pipeline-num-layers means nothing: list the layers of the %d stages with "
+                "--decoder-%s-pipeline-num-layers cannot be used: list the layers of the %d stages with "
                 "--pipeline-model-parallel-layout",
                 o->shape.first_layers ? "first" : "last", 2 * o->shape.pp);
 }

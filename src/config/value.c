@@ -38,7 +38,7 @@ static bool parse_whole(const char *word, int64_t *value) {
 static Status set_integer(Options *options, const OptionInfo *option, const char *word, Source source) {
     int64_t value;
     if (!parse_whole(word, &value))
-        return fail(source_status(source), "%s%s: '%s' is not a whole number; such as 16 or 40M is expected",
+        return fail(source_status(source), "%s%s: '%s' is not a whole number; write one such as 16 or 40M",
                     source.where, source.name, word);
     if (!in_range(option->range, (double)value)) return out_of_range(option, word, source);
     if (option->type == LONG) {
@@ -55,7 +55,7 @@ static Status set_integer(Options *options, const OptionInfo *option, const char
 static Status set_real(Options *options, const OptionInfo *option, const char *word, Source source) {
     double value;
     if (!parse_double(word, &value))
-        return fail(source_status(source), "%s%s: '%s' is not a number; such as 0.1 or 1.5e-4 is expected",
+        return fail(source_status(source), "%s%s: '%s' is not a number; write one such as 0.1 or 1.5e-4",
                     source.where, source.name, word);
     if (!in_range(option->range, value)) return out_of_range(option, word, source);
     *(OptionReal *)field_of(options, option) = value;
@@ -97,7 +97,7 @@ static bool is_free_text(const OptionInfo *option) { return !strcmp(option->rang
 // characters. Free text has lines.
 static Status check_word(const OptionInfo *option, const char *word, Source source) {
     if (is_free_text(option)) return OK;
-    if (!*word) return fail(source_status(source), "%s%s: a value is empty", source.where, source.name);
+    if (!*word) return fail(source_status(source), "%s%s: the value is empty", source.where, source.name);
     for (const char *c = word; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 127)
             return fail(source_status(source), "%s%s: the value has a control character at byte %d",

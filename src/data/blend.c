@@ -21,7 +21,7 @@ static int take_pairs(const char *const *words, int num_words, const char *named
         double *weight = &weights[i / 2];
         prefixes[i / 2] = words[i + 1];
         if (parse_double(words[i], weight) && *weight > 0) continue;
-        fail(ERR_CONFIG, "%s: '%s' before %s is no weight above 0: write WEIGHT PREFIX WEIGHT PREFIX ...",
+        fail(ERR_CONFIG, "%s: '%s' before %s is not a weight above 0: write WEIGHT PREFIX WEIGHT PREFIX ...",
              named, words[i], words[i + 1]);
         return -1;
     }
@@ -39,8 +39,8 @@ int blend_parse(const char *const *words, int num_words, const char *named, cons
     }
     if (numbers && num_words % 2 == 0) return take_pairs(words, num_words, named, prefixes, weights);
     if (numbers > 1) {
-        fail(ERR_CONFIG, "%s: %d words are no pairs of WEIGHT and PREFIX; the last is '%s'", named, num_words,
-             words[num_words - 1]);
+        fail(ERR_CONFIG, "%s: %d words cannot be pairs of WEIGHT and PREFIX; the last one is '%s'", named,
+             num_words, words[num_words - 1]);
         return -1;
     }
     for (int i = 0; i < num_words; i++) {
@@ -88,7 +88,8 @@ static Status take_list(BlendWords *words, const Json *list, const char *file) {
         bool is_word = json_string(item) || item->type == JSON_NUMBER;
         if (!is_word) {
             text_free(&all);
-            return fail(ERR_DATA, "%s: byte %" PRId64 ": not a weight and not a prefix", file, item->offset);
+            return fail(ERR_DATA, "%s: byte %" PRId64 ": neither a weight nor the name of a data set", file,
+                        item->offset);
         }
         text_add_bytes(&all, item->string, item->size);
         text_add_bytes(&all, "", 1);

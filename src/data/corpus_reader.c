@@ -171,7 +171,8 @@ static Status make_room(CorpusReader *r, int64_t bytes) {
     int64_t most = r->options.max_bytes;
     r->full = most && r->bytes + bytes > most;
     if (!r->full || r->bytes) return OK;
-    return fail(ERR_CONFIG, "--max-bytes %" PRId64 ": the first document, %s, has %" PRId64 " bytes already",
+    return fail(ERR_CONFIG,
+                "--max-bytes %" PRId64 " is less than the first document, %s, which has %" PRId64 " bytes",
                 most, r->file->path, bytes);
 }
 

@@ -93,7 +93,8 @@ static Status check_counts(IndexedDataset *d) {
                     __builtin_add_overflow(need, (uint64_t)INDEX_HEADER_BYTES, &need);
     if (!overflow && n && need + n == d->idx.bytes)
         return fail(ERR_DATA,
-                    "%s: byte %" PRIu64 ": a mode per sequence: multimodal datasets are not supported",
+                    "%s: byte %" PRIu64
+                    ": the index has a mode for each sequence; multimodal data sets are not supported",
                     d->idx.path, need);
     if (overflow || need != d->idx.bytes)
         return fail(ERR_DATA,

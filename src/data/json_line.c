@@ -72,7 +72,8 @@ static bool skip_escape(JsonCursor *c) {
     unsigned code;
     int kind = peek(c);
     if (kind < 0) return too_early(c);
-    if (!kind || !strchr("\"\\/bfnrtu", kind)) return wrong(c, "no escape of JSON begins like this");
+    if (!kind || !strchr("\"\\/bfnrtu", kind))
+        return wrong(c, "this is not an escape of JSON, such as \\n or \\u00e9");
     c->at++;
     return kind != 'u' || read_code(c, &code);
 }
@@ -82,7 +83,8 @@ static bool skip_string(JsonCursor *c) {
         skip_plain(c);
         int stop = peek(c);
         if (stop < 0) return too_early(c);
-        if (stop < 0x20) return wrong(c, "a control character in a string; JSON writes it as an escape");
+        if (stop < 0x20)
+            return wrong(c, "a control character in a string; in JSON it has to be an escape such as \\n");
         c->at++;
         if (stop == '"') return true;
         if (!skip_escape(c)) return false;

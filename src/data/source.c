@@ -34,7 +34,7 @@ static Status wait_for_input(const Source *s) {
     struct pollfd input = {.fd = s->fd, .events = POLLIN};
     while (!atomic_load(s->cancelled))
         if (poll(&input, 1, WAIT_MS) > 0) return OK;
-    return fail(INTERRUPTED, "%s: reading was given up", s->path);
+    return fail(INTERRUPTED, "%s: reading was cancelled", s->path);
 }
 
 static size_t replay(Source *s, char *out, size_t size) {

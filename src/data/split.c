@@ -23,14 +23,14 @@ static Status split_weights(const char *split, double weights[NUM_SPLITS]) {
         double weight = strtod(number, &end);
         if (count == NUM_SPLITS || length >= sizeof number || *end || end == number || !isfinite(weight))
             return fail(ERR_CONFIG,
-                        "--split %s: '%s' is not one of at most three numbers: use such as 969,30,1", split,
+                        "--split %s: '%s' is a fourth number, or none: write three such as 969,30,1", split,
                         number);
         weights[count++] = weight;
         p += length;
     }
     while (count < NUM_SPLITS) weights[count++] = 0;
     if (weights[0] + weights[1] + weights[2] > 0) return OK;
-    return fail(ERR_CONFIG, "--split %s: at least one number above 0 is needed: use such as 969,30,1", split);
+    return fail(ERR_CONFIG, "--split %s has no number above 0: write numbers such as 969,30,1", split);
 }
 
 Status split_bounds(const char *split, int64_t num_sequences, int64_t bounds[NUM_SPLITS + 1]) {
