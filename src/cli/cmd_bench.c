@@ -1,3 +1,4 @@
+// `trireme bench`: measures this machine and writes its description for the planner.
 #include "base/cores.h"
 #include "cli/cli.h"
 #include "plan/cpu_price.h"
@@ -36,7 +37,7 @@ static Status check_options(const Options *options) {
     return check_folder(path);
 }
 
-// Every class at the largest number of ranks beside what one of them alone takes for the same.
+// A row of operations: their rate with the largest number of ranks, beside that of one rank alone.
 static void print_rate(const Rate *row) {
     printf("%-42s %-5s %5d", row->op, dtype_name(row->dtype), row->ranks);
     for (int i = 0; i < MOST_TERMS; i++)

@@ -1,3 +1,4 @@
+// `trireme checkpoint`: lists, shows, verifies, compares and rewrites checkpoints.
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
 #include <inttypes.h>

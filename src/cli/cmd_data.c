@@ -1,3 +1,4 @@
+// `trireme data`: shows and verifies data sets, and prints samples as training reads them.
 #include "cli/cli.h"
 #include "data/data.h"
 #include "formats/formats.h"

@@ -1,3 +1,4 @@
+// `trireme evaluate`: the perplexity of a data set, or log-likelihoods of requests.
 #include "cli/model_verb.h"
 #include "infer/score.h"
 

@@ -1,3 +1,4 @@
+// `trireme export`: writes a model as a Hugging Face folder or a GGUF file.
 #include "base/rank.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"

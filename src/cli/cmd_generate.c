@@ -1,3 +1,4 @@
+// `trireme generate`: continues a prompt with a trained model.
 #include "cli/model_verb.h"
 #include "infer/generate.h"
 

@@ -1,3 +1,4 @@
+// `trireme import`: makes a checkpoint of a Hugging Face folder.
 #include "base/rank.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"

@@ -1,3 +1,4 @@
+// `trireme memory`: prints what memory each rank of a run would take.
 #include "cli/cli.h"
 #include "train/train.h"
 

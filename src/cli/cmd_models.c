@@ -1,3 +1,4 @@
+// `trireme models`: lists the published models that --model knows.
 #include "cli/cli.h"
 #include "train/train.h"
 

@@ -1,3 +1,4 @@
+// `trireme plan`: reads what is asked, and prints a plan, or measured rows beside their predictions.
 #include "cli/plan_verb.h"
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// `trireme preprocess`: checks its options, runs the job, prints the summary.
 #include "cli/cli.h"
 #include "config/config.h"
 #include "data/data.h"

@@ -1,3 +1,4 @@
+// `trireme schedule`: prints, draws and checks a pipeline schedule, or the trace of a run.
 #include "cli/cli.h"
 #include "report/report.h"
 #include <inttypes.h>
@@ -83,7 +84,7 @@ static Status request_of(const Options *options, ScheduleRequest *request) {
     return OK;
 }
 
-// A file's schedule; what is wrong with it is told with its name in front.
+// Reads a schedule from a file; a message about it begins with the file's name.
 static Status read_schedule(const char *path, Schedule *schedule) {
     char *text;
     size_t size;
@@ -154,7 +155,7 @@ static void add_shorter_v(const ScheduleRequest *request, const Simulation *simu
     schedule_destroy(&folded);
 }
 
-// What --svg asks for, whichever the picture.
+// Writes a picture to the file of --svg.
 static Status write_drawing(const Options *options, const Text *svg) {
     Status status = file_write(options->svg, svg->data, svg->size);
     return status == OK ? OK : fail(status, "--svg %s", fail_message());

@@ -1,3 +1,4 @@
+// `trireme tokenizer`: trains and shows tokenizers, encodes and decodes text.
 #include "base/file.h"
 #include "cli/cli.h"
 #include "data/data.h"
@@ -71,9 +72,8 @@ static Status check_training(const Options *o) {
         return fail(ERR_USAGE, "tokenizer train needs --vocab-size V, such as 32768");
     if (!o->output) return fail(ERR_USAGE, "tokenizer train needs --output FOLDER");
     if (o->tokenizer_model || o->vocab_file || o->merge_file)
-        return fail(
-            ERR_CONFIG,
-            "tokenizer train makes a new tokenizer: leave out --tokenizer-model, --vocab-file and --merge-file");
+        return fail(ERR_CONFIG,
+                    "tokenizer train makes a new tokenizer: leave out --tokenizer-model or --vocab-file");
     if (file_exists(o->output))
         return fail(ERR_CREATE, "--output %s exists; an existing one is never replaced", o->output);
     return OK;

@@ -69,8 +69,8 @@ typedef StringList OptionList;
 #define FIELD_WORD OptionWord
 #define FIELD_LIST OptionList
 
-// What follows from the options once they are resolved: the sizes every layer asks for. What an option says
-// all by itself is read from it.
+// Sizes that follow from several options together, computed by options_resolve and read by all layers. The
+// value of a single option is read from Options.
 typedef struct {
     int world_size;                // ranks: t * p * d
     int tp, pp, dp, vp;            // tensor, pipeline, data parallel sizes; chunks per pipeline rank
@@ -120,9 +120,9 @@ typedef struct Options {
 Status options_parse(Options *options, Verb verb, int argc, char **argv);
 void options_destroy(Options *options);
 // Checks every rule for training on `world_size` ranks and fills what was left open (origin FROM_MODEL or
-// DERIVED) and `shape`. FOR_MEMORY asks for no data, length and learning rate, but for a vocabulary: their
-// rules and members of `shape` are left out. FOR_PLAN asks for what the model is alone, as of one rank. ERR_CONFIG with one message: the rule, the values, one that
-// works.
+// DERIVED) and `shape`. FOR_MEMORY needs a vocabulary, but no data, length or learning rate: their rules and
+// members of `shape` are left out. FOR_PLAN checks the rules of the model alone, as for one rank. ERR_CONFIG
+// with one message: the rule, the values, a value that works.
 Status options_resolve(Options *options, int world_size);
 // --schedule-times as numbers (RunShape.schedule_times); part of options_resolve, for the verb schedule.
 // ERR_CONFIG.
@@ -136,9 +136,9 @@ Origin options_origin(const Options *options, const char *field);
 const char *options_notes(const Options *options);
 
 void options_help(Verb verb, bool all, Text *out); // by section, from the table
-// Every option with its value and origin, as YAML that options_parse reads back (`--config`). Live are the
-// lines of what the user chose; the rest are comments, since whoever reads the file chooses them by the same
-// rules, and --model may choose others.
+// Every option with its value and origin, as YAML that options_parse reads back (`--config`). The lines
+// that the user chose are live; the others are comments, since the same rules choose them again when the file
+// is read, and --model may choose others.
 void options_save(const Options *options, Verb verb, Text *out);
 // The block of dotted lines that Megatron-LM prints and people search in logs.
 void options_print(const Options *options, Verb verb, Text *out);

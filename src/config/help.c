@@ -1,3 +1,4 @@
+// Prints the help of a verb: its first screen, or every option from the table.
 #include "config/table.h"
 #include <string.h>
 

@@ -1,3 +1,4 @@
+// Reads the command line: gives options their values, answers names that are no options, collects notes.
 #include "config/table.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// Published models as data, and what `--model NAME` sets: options that nobody has given.
+// Published models as data, and what `--model NAME` sets: options that are not given.
 #include "config/rules.h"
 #include <string.h>
 

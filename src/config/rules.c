@@ -1,3 +1,4 @@
+// Sets values that the rules derive, and marks them as derived.
 #include "config/rules.h"
 
 void derived(Options *options, int index) { options->store->origins[index] = DERIVED; }

@@ -1,3 +1,4 @@
+// Holds the tables of options and answers, and finds what a name means to a verb.
 #include "config/table.h"
 #include <string.h>
 

@@ -1,3 +1,4 @@
+// Converts the values of options from text and back.
 #include "config/table.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// Reads a configuration file: YAML with one line per option.
 #include "config/table.h"
 #include <ctype.h>
 #include <stdlib.h>
@@ -46,7 +47,7 @@ static Status read_key(Reader *reader, const char **key) {
     return **key ? OK : broken(reader, reader->event.start_mark, "a name is empty");
 }
 
-// YAML's null would become the word "null", which nobody means.
+// YAML's null is refused: it would become the word "null".
 static Status read_value(Reader *reader, const char **value) {
     static const char *const nulls[] = {"~", "null", "Null", "NULL"};
     TRY(read_scalar(reader, value));

@@ -1,3 +1,4 @@
+// Reads the words of a blend, and makes the order in which samples are drawn from its members.
 #include "data/blend.h"
 #include "data/gpt_index.h"
 #include "formats/formats.h"

@@ -15,7 +15,7 @@ typedef struct {
 
 // Weights that sum to 1, added up as NumPy does it.
 void blend_normalize(double *weights, int count);
-// What a member of weight `share` is asked for when `samples` are.
+// How many samples a member of weight `share` contributes to a blend of `samples`, rounded up.
 int64_t blend_target(int64_t samples, double share);
 // For i = 0, 1 ... the member with the largest shares[k] * max(i, 1) - (drawn so far), the first of equals.
 // sizes [count], or NULL: a member that has given so many samples is passed over. `cache` as in GptSource.

@@ -1,3 +1,4 @@
+// Trains a byte-pair encoding: merges the most frequent pair until the vocabulary is large enough.
 #include "data/bpe_train.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// Keeps index arrays in files that runs and ranks share, or computes them in memory.
 #define XXH_INLINE_ALL
 #include "data/cache.h"
 #include "base/file.h"
@@ -170,7 +171,7 @@ static Status map_all(IndexArrays *arrays, const IndexRecipe *recipe, const char
     return status;
 }
 
-// ERR_NO_INPUT: nobody has finished them yet.
+// ERR_NO_INPUT: no process has finished them yet.
 static Status read_files(IndexArrays *arrays, const IndexRecipe *recipe) {
     Text description = {0};
     add_path(&description, recipe, "description", ".txt");
@@ -180,7 +181,7 @@ static Status read_files(IndexArrays *arrays, const IndexRecipe *recipe) {
     return status;
 }
 
-// Under a name that no other process or thread uses, then renamed: whoever reads sees all of it or none.
+// Under a name that no other process or thread uses, then renamed: a reader sees the whole file or none.
 static Status write_file(const char *path, const Text *first, const void *data, size_t bytes) {
     char host[64] = "";
     gethostname(host, sizeof host - 1);

@@ -1,8 +1,8 @@
 // Index arrays, made in memory or kept in files and shared.
 //
 // What takes minutes to compute is a pure function of a few numbers and of the lengths of the sequences. With
-// a folder (--data-cache-path) the arrays lie there as NumPy files, named by a hash of everything they depend
-// on; the first rank that finds none makes them, the others map them. There is nothing to clean up before
+// a folder (--data-cache-path) the arrays are kept there as NumPy files, named by a hash of everything they
+// depend on; the first rank that finds none makes them, the others map them. There is nothing to clean up before
 // other data, seeds or sizes are used, and nothing to trust: a file counts only with the checksum that the
 // description beside it gives, and is made again when it does not. Names are Megatron-LM's, keys are not:
 //
@@ -24,7 +24,7 @@ typedef struct {
     int columns;  // 0: an array of one dimension
     void *data;   // [rows, columns]; read-only once index_arrays_open has returned
     size_t bytes; // of data
-    void *map;    // the file that `data` lies in; NULL: it is memory of its own
+    void *map;    // the mapped file that contains `data`; NULL: `data` is allocated
     size_t map_bytes;
 } IndexArray;
 

@@ -1,3 +1,4 @@
+// Lists the input files of preprocess, from names, folders and standard input.
 #include "data/corpus.h"
 #include "data/maps.h"
 #include <errno.h>

@@ -22,7 +22,7 @@ typedef struct {
     char *path;
     FileKind kind;
     Compression compression;
-    int64_t bytes; // as it lies there; 0 for standard input
+    int64_t bytes; // on disk, compressed or not; 0 for standard input
     bool named;    // itself, not found in a folder
 } CorpusFile;
 
@@ -30,7 +30,7 @@ typedef struct {
     CorpusFile *files;
     size_t num_files, capacity;
     int64_t bytes;
-    bool endless; // standard input is among them: nobody knows how much there is
+    bool endless; // standard input is among them: the total is unknown
 } Corpus;
 
 // ERR_NO_INPUT when an input does not exist; ERR_USAGE for standard input twice.
@@ -88,7 +88,7 @@ void corpus_reader_open(CorpusReader *reader, const Corpus *corpus, ReadOptions 
 void corpus_reader_close(CorpusReader *reader);
 // The next documents, about BATCH_BYTES of them; none at the end. The same batches whatever the speed at
 // which the input comes. With max_bytes reading stops before the first document that would pass it,
-// ERR_CONFIG when that is the first of all; a text whose length nobody knows before its end (an archive,
+// ERR_CONFIG when that is the first of all; a text whose length is unknown before its end (an archive,
 // standard input) ends at the last cut instead. ERR_DATA for lines and stretches that are too long, for
 // damaged archives and for named files of a foreign format.
 Status corpus_read(CorpusReader *reader, Batch *batch);

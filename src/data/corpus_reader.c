@@ -1,3 +1,4 @@
+// Reads the input files and cuts them into documents, batch by batch.
 #include "data/corpus.h"
 #include "data/maps.h"
 #include <ctype.h>

@@ -24,12 +24,13 @@ typedef struct {
 void token_list_add(TokenList *list, const int32_t *ids, size_t count);
 void token_list_free(TokenList *list);
 
-// Immutable once made: any number of threads may share one. - Byte-level BPE (Radford 2019; Sennrich 2016):
-// GPT-2's two files, Hugging Face's tokenizer.json, tiktoken's
+// Immutable once made: any number of threads may share one. Three kinds:
+//
+// - Byte-level BPE (Radford 2019; Sennrich 2016): GPT-2's two files, Hugging Face's tokenizer.json, tiktoken
 //   ranks. Any byte string encodes, and decodes to the same bytes: a byte that is not part of valid UTF-8 is
 //   a piece of its own. The "added tokens" of a tokenizer.json are recognised inside text, as Hugging Face
 //   does; the special tokens of the others, such as <|endoftext|>, have no meaning inside a document. A
-//   tokenizer.json may ask for Unicode's normal form C: text is taken for granted to have it.
+//   tokenizer.json may require Unicode's normal form C: it is not applied, text is expected to have it.
 // - SentencePiece (Kudo 2018), through its own library: text is normalised as the model says, so it need not
 //   come back byte for byte; invalid UTF-8 becomes U+FFFD.
 // - Null: text is blank-separated integers, the vocabulary is 0 ... size, and `size` itself is EOD.
@@ -222,9 +223,9 @@ typedef struct {
 } GptSource;
 
 // Opens the data sets too, and owns them. The order of a blend is Megatron-LM's, and so are the members':
-// weights sum to 1, and the next sample is of whoever lacks most of its share. As above, and ERR_CONFIG when
-// the words are no blend or a split is empty (split_range). A blend without weights has one epoch of each member;
-// when more samples are wanted, they begin again with its first.
+// weights sum to 1, and the next sample comes from the member that is furthest behind its share. A blend
+// without weights has one epoch of each member; when more samples are wanted, they begin again with its first.
+// Fails as above, and with ERR_CONFIG when the words are no blend or a split is empty (split_range).
 Status gpt_dataset_open_source(GptDataset **set, const GptSource *source);
 void gpt_dataset_close(GptDataset *set); // takes NULL
 int64_t gpt_dataset_num_samples(const GptDataset *set);

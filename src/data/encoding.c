@@ -1,3 +1,4 @@
+// Encodes the documents of a batch: what one worker of preprocess does.
 #include "data/encoding.h"
 #include "data/maps.h"
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+// Opens the data sets of a run and fills its batches with their samples.
 #include "data/blend.h"
 #include "data/data.h"
 #include "data/gpt_index.h"

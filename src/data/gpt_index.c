@@ -1,3 +1,4 @@
+// Computes the three indices of a data set: shuffled documents, starts of samples, shuffled samples.
 #include "data/gpt_index.h"
 #include "data/random_state.h"
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+// Reads a data set on disk: checks its index, maps its tokens, and copies them.
 #include "base/file.h"
 #include "data/data.h"
 #include "data/indexed_format.h"

@@ -1,3 +1,4 @@
+// Writes a data set: tokens as they come, the index at the end, both under their names when complete.
 #include "base/file.h"
 #include "data/data.h"
 #include "data/indexed_format.h"
@@ -45,7 +46,7 @@ static bool is_named(int fd, const char *path) {
            file.st_dev == name.st_dev;
 }
 
-// A lock ends with its process, however that ends: what is not locked belongs to nobody.
+// A lock ends with its process, however that ends: a file without a lock is left over from an earlier run.
 static Status open_locked(const char *path, int *fd) {
     do {
         *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -136,7 +137,7 @@ int64_t indexed_writer_num_tokens(const IndexedWriter *w) { return w->num_tokens
 
 static void put_u64(FILE *file, uint64_t value) { fwrite(&value, sizeof value, 1, file); }
 
-// Calls `put` with each entry of the spool and the sum that it is given to keep.
+// Calls `put` with each length of the spool; `put` keeps a running sum in *sum.
 static Status each_length(IndexedWriter *w, void (*put)(FILE *index, int32_t length, uint64_t *sum)) {
     int32_t some[4096];
     uint64_t sum = 0;

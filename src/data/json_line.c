@@ -1,3 +1,4 @@
+// Scans a line of JSON for the strings of some keys.
 #include "data/json_line.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 // One JSON object on one line: the strings of the keys that are wanted, the rest checked and skipped. It
 // reads a line of text about as fast as memory gives it, where a parser that builds values is what limits.
 //
-// As strict as RFC 8259, but for what the corpora of others have: NaN and Infinity as Python writes them,
+// As strict as RFC 8259, with exceptions that corpora need: NaN and Infinity as Python writes them,
 // bytes that are no UTF-8, and half a surrogate pair (it becomes U+FFFD). Of a repeated key the last one
 // counts.
 #pragma once

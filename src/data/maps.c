@@ -1,3 +1,4 @@
+// Arrays that grow, and hash maps of byte strings and of pairs of tokens.
 #include "data/maps.h"
 #include "base/error.h"
 #include <stdlib.h>

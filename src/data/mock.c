@@ -1,3 +1,4 @@
+// Computes the lengths of Megatron-LM's synthetic sequences, with NumPy's generator.
 #include "data/mock.h"
 #include <stdbool.h>
 

@@ -1,3 +1,4 @@
+// Splits text into the pieces that a tokenizer's pattern matches.
 #include "data/pieces.h"
 #include "base/text.h"
 #include <stdint.h>

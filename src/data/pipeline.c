@@ -1,3 +1,4 @@
+// Runs ordered work on several threads: one produces, many work, the caller consumes in order.
 #include "data/pipeline.h"
 #include "base/rank.h"
 #include <pthread.h>

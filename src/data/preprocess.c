@@ -1,3 +1,4 @@
+// Makes a data set, and where asked a tokenizer, from text: both passes of `trireme preprocess`.
 #include "base/rank.h"
 #include "data/data.h"
 #include "data/encoding.h"

@@ -1,3 +1,4 @@
+// Prints how far a long pass over the input has come.
 #include "data/progress.h"
 #include "base/rank.h"
 #include "base/text.h"

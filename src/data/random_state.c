@@ -1,3 +1,4 @@
+// NumPy's older random generator, MT19937, and its shuffle.
 #include "data/random_state.h"
 
 void random_state_seed(RandomState *state, uint32_t seed) {

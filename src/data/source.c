@@ -1,3 +1,4 @@
+// Reads the bytes of an input and decompresses them.
 #include "data/source.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +29,7 @@ struct Source {
     ZSTD_DStream *zstandard;
 };
 
-// ---- The bytes as they lie --------------------------------------------------------------------------------
+// ---- The bytes of the file --------------------------------------------------------------------------------
 
 static Status wait_for_input(const Source *s) {
     struct pollfd input = {.fd = s->fd, .events = POLLIN};

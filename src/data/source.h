@@ -9,8 +9,8 @@
 
 typedef enum { PLAIN, GZIP, ZSTANDARD } Compression;
 
-// Standard input comes once only. What is read while `keep` is set stays here, and whoever opens it next
-// reads that first. Zero-initialise; text_free(&kept) when done.
+// Standard input can be read only once. Bytes that are read while `keep` is set are stored here, and the next
+// source that opens it reads them first. Zero-initialise; text_free(&kept) when done.
 typedef struct {
     Text kept;
     bool keep;
@@ -25,5 +25,5 @@ Status source_open_standard(Source **source, StandardInput *input, const atomic_
 // The next `size` bytes; fewer only at the end. ERR_DATA with file and byte for an archive that is damaged or
 // ends too early.
 Status source_read(Source *source, char *out, size_t size, size_t *got);
-int64_t source_position(const Source *source); // bytes of the file that have been read, as they lie there
+int64_t source_position(const Source *source); // bytes of the file that have been read, before decompression
 void source_close(Source *source);             // takes NULL

@@ -1,3 +1,4 @@
+// Divides the sequences of a data set into training, validation and test.
 #include "data/data.h"
 #include "data/gpt_index.h"
 #include <inttypes.h>
