@@ -206,7 +206,7 @@ static const struct {
     {FOR_PREPROCESS, "--data-path t.txt", "use --input PATH", ERR_USAGE},
     {FOR_PREPROCESS, "--input t.txt -o c", "use --output-prefix PREFIX", ERR_USAGE},
     {FOR_DATA, "--input c", "use --data-path PREFIX", ERR_USAGE},
-    {FOR_CHECKPOINT, "--load c", "use PATH alone: `trireme checkpoint verify PATH`", ERR_USAGE},
+    {FOR_CHECKPOINT, "--load c", "use the path itself, as in `trireme checkpoint verify PATH`", ERR_USAGE},
     {FOR_SCHEDULE, "--input c", "use --from FILE", ERR_USAGE},
     {FOR_PLAN, "--ranks 8", "use --gpus", ERR_USAGE},
     {FOR_BENCH, "--output c", "use --machine FILE.yaml", ERR_USAGE},

@@ -224,7 +224,7 @@ typedef struct {
 
 // Opens the data sets too, and owns them. The order of a blend is Megatron-LM's, and so are the members':
 // weights sum to 1, and the next sample comes from the member that is furthest behind its share. A blend
-// without weights has one epoch of each member; when more samples are wanted, they begin again with its first.
+// without weights has one epoch of each member; when more samples are wanted, they begin again.
 // Fails as above, and with ERR_CONFIG when the words are no blend or a split is empty (split_range).
 Status gpt_dataset_open_source(GptDataset **set, const GptSource *source);
 void gpt_dataset_close(GptDataset *set); // takes NULL
