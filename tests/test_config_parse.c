@@ -139,6 +139,14 @@ static void answers_are_reachable(void) {
     }
 }
 
+// What other programs call by another name is set.
+static void other_names(void) {
+    Options o;
+    EXPECT_OK(parse_line(&o, FOR_TRAIN, "--optimizer AdamW --no-pad-vocab-size"));
+    EXPECT(!strcmp(o.optimizer, "adam") && o.make_vocab_size_divisible_by == 1, "%s", o.optimizer);
+    options_destroy(&o);
+}
+
 static void accepted(void) {
     Options o;
     EXPECT_OK(parse_line(&o, FOR_TRAIN,
@@ -351,6 +359,7 @@ int main(int argc, char **argv) {
                                       {"flags", flags},
                                       {"table is sound", table_is_sound},
                                       {"answers are reachable", answers_are_reachable},
+                                      {"other names", other_names},
                                       {"accepted", accepted},
                                       {"mistakes", mistakes},
                                       {"script pretrain_gpt_distributed_with_mp", script_distributed_with_mp},

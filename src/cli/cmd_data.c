@@ -189,10 +189,11 @@ static Status show_sample(const Show *show, int64_t index) {
 static Status show_samples(const Options *o, Show *show) {
     int64_t size = gpt_dataset_num_samples(show->set), count = o->samples == INT_UNSET ? 1 : o->samples;
     if (o->first_sample > size || count > size - o->first_sample)
-        return fail(ERR_CONFIG,
-                    "samples %" PRId64 " + %" PRId64 " of %" PRId64
-                    ": use --train-samples N, the samples of the whole run, to see more than one epoch",
-                    o->first_sample, count, size);
+        return fail(
+            ERR_CONFIG,
+            "--first-sample %" PRId64 " and --samples %" PRId64 " go past the end of %" PRId64
+            " samples: use --train-samples N, the samples of the whole run, to see more than one epoch",
+            o->first_sample, count, size);
     size_t room = (size_t)o->seq_length + 1;
     show->tokens = malloc(room * sizeof *show->tokens);
     show->pieces = malloc(room * sizeof *show->pieces);
