@@ -12,7 +12,7 @@ static void tell(const char *what, int ranks) {
     fprintf(stderr, "bench: %s, %d rank%s at work\n", what, ranks, ranks > 1 ? "s" : "");
 }
 
-// That a file can be written is known before anything is measured.
+// Checks before anything is measured that the file can be written.
 static Status check_folder(const char *path) {
     const char *slash = strrchr(path, '/');
     char folder[4096];

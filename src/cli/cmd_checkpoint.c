@@ -42,7 +42,7 @@ static Status open_path(const char *path, Checkpoint **checkpoint) {
 
 // ---- list ---------------------------------------------------------------------------------------
 
-// Of all its files, in bytes, and when its manifest was written.
+// The size of a checkpoint's files, and the time when its manifest was written.
 static int64_t folder_bytes(const char *folder, time_t *written) {
     char **names = NULL, path[4400];
     int count = 0;

@@ -65,7 +65,7 @@ static Status print_lengths(const IndexedDataset *data) {
     return OK;
 }
 
-// As training would have it, were the whole data set its training split.
+// Prints the samples of an epoch, as if the whole data set were the training split.
 static Status print_samples(const Options *o, const IndexedDataset *data) {
     if (o->seq_length == INT_UNSET) return OK;
     int64_t tokens = indexed_dataset_num_tokens(data), s = o->seq_length;

@@ -9,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-// What the command line asks for, with everything left open filled in.
+// The schedule that the command line describes, with defaults filled in.
 typedef struct {
     const Options *options;
     const ScheduleKind *kind; // NULL: from a file
@@ -56,7 +56,7 @@ static Status check_kind_takes(const Options *options, const char *kind) {
     return OK;
 }
 
-// As train has it: the smallest group that suits the microbatches, where the command line names none.
+// The group as train chooses it: the smallest that suits the microbatches, unless the command line names one.
 static int group_of(const Options *options, const ScheduleKind *kind, ScheduleSpec spec) {
     char why[256];
     int given = or_default(options->microbatch_group_size_per_virtual_pipeline_stage, 0);
@@ -113,7 +113,8 @@ static void add_title(const ScheduleRequest *request, const Schedule *schedule, 
              schedule->num_microbatches > 1 ? "es" : "");
 }
 
-// Whether the times are those that the formulas of the kinds are for.
+// Whether the formula of the kind applies: no time for messages, and where the backward is split, three equal
+// times.
 static bool has_formula(const ScheduleRequest *request) {
     const ScheduleCosts *costs = &request->spec.costs;
     if (!request->kind || costs->hop_us > 0 || isnan(request->kind->bubble(&request->spec))) return false;

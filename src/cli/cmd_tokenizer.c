@@ -171,7 +171,7 @@ static void print_specials(const Tokenizer *t) {
     if (count > MOST) printf("... and %d more special and added tokens\n", count - MOST);
 }
 
-// Of equally long ones the first.
+// Prints the longest tokens; the first ones come first where several are equally long.
 static void print_longest(const Tokenizer *t) {
     enum { MOST = 10 };
     int longest[MOST], count = 0;

@@ -46,7 +46,7 @@ static void preset_number(Options *o, int index, int value) {
     if (value) preset(o, &option_table[index], word);
 }
 
-// What an earlier family has set stays.
+// Sets the options of a family that no earlier family has set.
 static void preset_family(Options *o, const char *name) {
     if (!*name) return;
     const Family *family = find_family(name);

@@ -106,8 +106,8 @@ static Status splits_are_named(Options *o) {
     return OK;
 }
 
-// As Megatron-LM reads it: up to three numbers, whatever stands between them, quotes left by a script
-// included.
+// Reads --split as Megatron-LM does: up to three numbers, with any other characters between them, such as
+// quotes that a script has left.
 static Status split_adds_up(Options *o) {
     double sum = 0;
     int count = 0;

@@ -62,7 +62,7 @@ static Status mlp_divides(Options *o) {
         o->ffn_hidden_size, t, o->ffn_hidden_size - o->ffn_hidden_size % t + t);
 }
 
-// What a vocabulary of at most 2^30 is padded to is less than twice as large, or this unit.
+// A padded vocabulary is less than twice the vocabulary, which is at most 2^30, or it is one unit.
 static Status padded_vocabulary_fits(Options *o) {
     int t = o->shape.tp;
     int64_t unit = (int64_t)o->make_vocab_size_divisible_by * t;

@@ -32,8 +32,8 @@ static void add_yaml_value(const Options *options, const OptionInfo *option, Tex
     }
 }
 
-// What the user has not chosen is a comment: it follows from the rest, and on another grid or from another
-// --model something else does.
+// Writes an option that the user has not chosen as a comment: its value follows from the others, and differs
+// on another grid or with another --model.
 static void save_option(const Options *options, const OptionInfo *option, Text *out) {
     Origin origin = options->store->origins[option - option_table];
     if (!value_is_set(options, option)) {

@@ -26,7 +26,7 @@ static Status out_of_range(const OptionInfo *option, const char *word, Source so
                 source.name, word, option->range);
 }
 
-// Also "1000.0": some options that are whole here, such as --loss-scale-window, are reals in Megatron-LM.
+// Reads "1000.0" too: some options that are whole here, as --loss-scale-window, are reals in Megatron-LM.
 static bool parse_whole(const char *word, int64_t *value) {
     size_t digits = strspn(word, "0123456789");
     const char *zeros = word + digits + 1;

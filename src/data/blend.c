@@ -29,8 +29,8 @@ static int take_pairs(const char *const *words, int num_words, const char *named
     return num_words / 2;
 }
 
-// As Megatron-LM: pairs when the number of words is even and every other one is a number. Where some are, it
-// takes an odd number of words for prefixes, and refuses an even one.
+// Words are pairs, as in Megatron-LM, when their number is even and every other one is a number. Where only
+// some are numbers, it takes an odd number of words for prefixes, and refuses an even one.
 int blend_parse(const char *const *words, int num_words, const char *named, const char **prefixes,
                 double *weights) {
     int numbers = num_numbers(words, num_words);

@@ -17,8 +17,8 @@ typedef struct {
 void blend_normalize(double *weights, int count);
 // How many samples a member of weight `share` contributes to a blend of `samples`, rounded up.
 int64_t blend_target(int64_t samples, double share);
-// For i = 0, 1 ... the member with the largest shares[k] * max(i, 1) - (drawn so far), the first of equals.
-// sizes [count], or NULL: a member that has given so many samples is passed over. `cache` as in GptSource.
+// Sample i = 0, 1 ... comes from the member with the largest shares[k] * max(i, 1) - (drawn so far), and from
+// the first of equals. sizes [count], or NULL: how many samples each member has. `cache` as in GptSource.
 Status blend_order_open(BlendOrder *order, const double *shares, const int64_t *sizes, int count,
                         int64_t samples, Split split, const char *cache);
 void blend_order_close(BlendOrder *order);

@@ -118,7 +118,8 @@ static void count_pair(Trainer *t, uint32_t word, int32_t left, int32_t right, b
     t->touched[t->num_touched++] = index;
 }
 
-// Of a word in which a merge has made `merged`, other pairs were there before. ANY: of a new word.
+// Counts the pairs of a word. Pairs with `merged` are new in it, as are all of a new word (ANY): they note
+// the word.
 static void count_word(Trainer *t, uint32_t word, int32_t merged) {
     const Word *w = &t->words[word];
     for (int i = 0; i + 1 < w->length; i++) {

@@ -13,8 +13,8 @@ typedef struct {
 // quadratic.
 enum { MAX_TRAINED_PIECE_BYTES = 256 };
 
-// What bounds memory: of ever new pieces (random letters; Chinese, of which a whole clause is a piece) those
-// that came first are counted, wherever they occur.
+// Limits of memory: when a text has more distinct pieces (random letters; Chinese, where a clause is one
+// piece), only those that came first are counted.
 enum { MAX_DISTINCT_PIECES = 1 << 20, MAX_DISTINCT_BYTES = 32 << 20 };
 
 void piece_counts_add(PieceCounts *counts, const char *piece, size_t bytes, int64_t times);

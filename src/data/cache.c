@@ -19,7 +19,7 @@
 #include <xxhash.h>
 
 enum { MAX_DESCRIPTION_BYTES = 1 << 20, NPY_ALIGNMENT = 64, KEY_CHARACTERS = 32 };
-// Who waits this long for another that makes the same arrays makes them itself: it may be stopped.
+// A process that has waited this long for another to make the same arrays makes them itself.
 static const double patience_s = 120;
 
 typedef struct {
@@ -133,7 +133,7 @@ static Status map_array(IndexArray *array, const char *path) {
     return status;
 }
 
-// What the description's file holds: the description, and the checksums of the arrays as they are here.
+// The text of the description file: the description and the checksums of these arrays.
 static void add_description(Text *out, const IndexRecipe *recipe, const IndexArrays *arrays) {
     text_add(out, "%s", recipe->description);
     for (int i = 0; i < arrays->count; i++) {
@@ -181,7 +181,7 @@ static Status read_files(IndexArrays *arrays, const IndexRecipe *recipe) {
     return status;
 }
 
-// Under a name that no other process or thread uses, then renamed: a reader sees the whole file or none.
+// Writes under a name that no other process or thread uses, then renames: readers see the whole file or none.
 static Status write_file(const char *path, const Text *first, const void *data, size_t bytes) {
     char host[64] = "";
     gethostname(host, sizeof host - 1);

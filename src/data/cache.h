@@ -2,9 +2,9 @@
 //
 // What takes minutes to compute is a pure function of a few numbers and of the lengths of the sequences. With
 // a folder (--data-cache-path) the arrays are kept there as NumPy files, named by a hash of everything they
-// depend on; the first rank that finds none makes them, the others map them. Other data, seeds or sizes need no
-// clean-up before. A file is used only when it has the checksum that the description beside it gives, and is
-// made again otherwise. Names are Megatron-LM's, keys are not:
+// depend on; the first rank that finds none makes them, the others map them. Other data, seeds or sizes need
+// no clean-up before. A file is used only when it has the checksum that the description beside it gives, and
+// is made again otherwise. Names are Megatron-LM's, keys are not:
 //
 //   KEY-GPTDataset-train-document_index.npy      an array of version 1.0, little-endian
 //   KEY-GPTDataset-train-description.txt         what the key is the hash of, and the checksums; written last
@@ -40,7 +40,7 @@ typedef struct {
     const char *description; // lines of text: all that the arrays are a function of
     // Fills the arrays, which hold zeros.
     void (*build)(const void *self, IndexArrays *arrays);
-    // Whether every value is in its range: what a reader relies on.
+    // Checks that every value is in its range, as readers expect.
     bool (*is_sound)(const void *self, const IndexArrays *arrays);
     const void *self;
 } IndexRecipe;

@@ -167,7 +167,7 @@ static Status fill(CorpusReader *r, Batch *batch) {
 
 // ---- Its documents ----------------------------------------------------------------------------------------
 
-// Whether there is room for a document under max_bytes, or else an end.
+// Sets r->full when the next document would pass max_bytes; fails when it is the first one.
 static Status make_room(CorpusReader *r, int64_t bytes) {
     int64_t most = r->options.max_bytes;
     r->full = most && r->bytes + bytes > most;
@@ -209,7 +209,7 @@ static Status begin_text(CorpusReader *r, int64_t stretch) {
     return OK;
 }
 
-// Whether what begins so is text.
+// Decides from its beginning whether a file is text; refuses a named file of a foreign format.
 static Status recognise(CorpusReader *r, const char *begin, size_t bytes, bool *is_text) {
     const ForeignFormat *format = foreign_format(begin, bytes);
     *is_text = !format && !memchr(begin, 0, bytes < BATCH_BYTES ? bytes : BATCH_BYTES);

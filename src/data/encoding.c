@@ -60,7 +60,7 @@ static Status about(const Document *d, Status status, const char *what) {
                    : fail(status, "%s: %s", d->path, what);
 }
 
-// Where the first stretch of a text ends.
+// The number of bytes of the first stretch of a text.
 static size_t first_stretch(const Worker *w, const char *text, size_t bytes) {
     for (size_t most = BATCH_BYTES; w->may_cut && most < bytes; most *= 2) {
         size_t cut = cut_place(text, most);
@@ -183,7 +183,7 @@ static void drop_document(Slot *slot, int num_outputs) {
     }
 }
 
-// Of a document that could not be taken.
+// Leaves a bad line out when that is wanted, and otherwise fails with the option that would do so.
 static Status forgive(const Worker *w, Slot *slot, const Document *d, Status status) {
     if (status != ERR_DATA || !d->line) return status;
     char why[512];

@@ -58,6 +58,6 @@ void slot_trim(Slot *slot, int num_outputs);
 // Hands the slot's tokens to the writers, [num_outputs]; eod < 0: no end of document is written.
 Status write_batch(const Slot *slot, IndexedWriter *const *writers, int num_outputs, int32_t eod);
 
-// Whether long texts may be cut where cut_place says: the tokens of the parts are those of the whole. Found
-// by trying, so that it holds of a tokenizer that puts a blank before every text, or joins words, too.
+// Finds out whether a long text may be cut where cut_place says, so that the tokens of its parts are those of
+// the whole. It tries some texts: tokenizers that put a blank before every text, or join words, forbid it.
 Status may_be_cut(const Tokenizer *tokenizer, bool *may);

@@ -111,8 +111,8 @@ static Status open_by_size(GptDataset *set, const GptSource *source, const char 
                             set->num_samples < all ? set->num_samples : all, source->which, source->cache);
 }
 
-// With weights: each share is rounded up. A member has half a percent more than that, as in Megatron-LM, or
-// what the order takes of it, if that is more.
+// With weights each share is rounded up. A member has half a percent more samples than that, as in
+// Megatron-LM, or as many as the order draws from it, if that is more.
 static Status open_by_weight(GptDataset *set, const GptSource *source, const char *const *prefixes,
                              double *shares, int64_t *drawn) {
     const double surplus = 1.005;

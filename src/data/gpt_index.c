@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-// What the sizes follow from.
+// The numbers from which the sizes of the indices follow.
 typedef struct {
     int64_t num_tokens;    // T, of one epoch
     int64_t num_sequences; // of one epoch
@@ -91,7 +91,7 @@ static void fill_documents(int32_t *documents, const Plan *plan, SplitRange rang
     random_state_shuffle(random, documents + together, count - together);
 }
 
-// From the start of one sample to the start of the next, its last token: s + 1 tokens in all.
+// Moves from the start of a sample to the start of the next one, which is its last token: s + 1 tokens.
 static SampleStart next_start(const IndexArray *documents, const IndexedDataset *data, SampleStart at,
                               int64_t s) {
     const int32_t *sequences = documents->data;
@@ -172,7 +172,7 @@ SampleStart gpt_index_start(const GptIndex *index, int64_t sample) {
 
 int64_t gpt_index_drawn(const GptIndex *index, int64_t i) { return drawn_at(&index->arrays.items[DRAWN], i); }
 
-// That reading a sample stays inside the data and the arrays.
+// Checks that reading any sample stays inside the data and the arrays.
 static bool is_sound(const void *self, const IndexArrays *arrays) {
     const SplitRange range = ((const Job *)self)->spec->range;
     const IndexArray *documents = &arrays->items[DOCUMENTS], *starts = &arrays->items[STARTS];

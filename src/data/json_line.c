@@ -68,7 +68,7 @@ static bool read_code(JsonCursor *c, unsigned *code) {
     return true;
 }
 
-// Behind a backslash.
+// Skips an escape; the cursor is behind its backslash.
 static bool skip_escape(JsonCursor *c) {
     unsigned code;
     int kind = peek(c);
@@ -101,7 +101,8 @@ static void add_utf8(Text *out, unsigned code) {
     text_add_bytes(out, utf8, size);
 }
 
-// Behind \u. Two escapes that are a surrogate pair are one character, half a pair is none.
+// Adds the character of a \u escape; the cursor is behind the u. A surrogate pair is one character, and half
+// a pair becomes U+FFFD.
 static void add_code(JsonCursor *c, Text *out) {
     unsigned code, low;
     read_code(c, &code);

@@ -67,7 +67,7 @@ static bool is_blank(uint32_t c) {
            c == 0x3000;
 }
 
-// Of a valid character; blanks have at most three bytes.
+// The code point of a valid character of at most three bytes, as all blanks have.
 static uint32_t code_point(const char *text, size_t length) {
     const unsigned char *c = (const unsigned char *)text;
     if (length == 1) return c[0];

@@ -56,7 +56,7 @@ static Status work(void *self, int worker, int at) {
     return encode_batch(&run->workers[worker], &run->slots[at]);
 }
 
-// Of the files, or of what was asked for, whichever is further.
+// Notes the progress: the share of the files, or of the wanted bytes, whichever is larger.
 static void note_done(Run *run, const Batch *batch) {
     const ReadOptions *options = &run->reader.options;
     int64_t most = options->enough_bytes ? options->enough_bytes : options->max_bytes;
@@ -247,7 +247,7 @@ static Status open_outputs(Run *run) {
     return OK;
 }
 
-// Wherever this ends early, no .idx stands beside a tokenizer or a .bin that is not its own.
+// Gives the files their names in an order such that an .idx, wherever this ends, belongs to its neighbours.
 static Status publish(Run *run) {
     for (int k = 0; k < run->num_outputs; k++) TRY(indexed_writer_retire_old(run->writers[k]));
     for (int k = 0; k < run->num_outputs; k++) TRY(tokenizer_save(run->tokenizer, run->prefixes[k].data));

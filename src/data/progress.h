@@ -13,7 +13,7 @@ typedef struct {
     double start_s, next_s;
 } Progress;
 
-// What is done, counted, and as a share of all of it; NAN when the total is unknown.
+// How much is done: a count, and its share of the total, NAN when the total is unknown.
 typedef struct {
     int64_t count;
     double share;
