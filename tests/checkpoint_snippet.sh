@@ -15,7 +15,7 @@ for candidate in "${TRIREME_VENV:-$venvs/venv}/bin/python" python3; do
 done
 [[ -n $python ]] || { echo "skipped: no python3 with NumPy"; exit 77; }
 
-sed -n '/^```python$/,/^```$/p' "$document" | grep -v '^```' >snippet.py
+awk '/^```/ { inside = /python$/; next } inside' "$document" >snippet.py
 grep -q "def read_tensor" snippet.py || complain "docs/checkpoints.md has no read_tensor"
 grep -v '"step-00000500"' snippet.py >reader.py # its last line is an example: run below with its folder
 cat >compare.py <<'END'

@@ -141,9 +141,10 @@ run_to_end() {
 kills=0 saved=0 torn=0 fell_back=0
 for trial in $(seq "$trials"); do
     rm -rf save trial.jsonl
+    kept=$keep
+    [[ $keep != any ]] || kept=$((RANDOM % 4))
     save=(--save save --load save --metrics trial.jsonl
-        --save-interval $((interval ? interval : 1 + RANDOM % 4))
-        --keep-last $([[ $keep == any ]] && echo $((RANDOM % 4)) || echo "$keep"))
+        --save-interval $((interval ? interval : 1 + RANDOM % 4)) --keep-last "$kept")
     for attempt in 1 2; do
         choose
         command+=("${save[@]}")
