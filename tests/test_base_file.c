@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 static const char *path_of(const char *name) {
@@ -75,6 +76,75 @@ static void abandoned_files_are_gone(void) {
     EXPECT_OK(file_writer_finish(&writer));
     file_writer_abandon(&writer);
     EXPECT(file_exists(path_of("finished")), "what has been finished stays");
+}
+
+// ---- what is on the disk -------------------------------------------------------------------------
+
+// Behind the writer's back, where the file is.
+static void alter(const char *path, off_t at) {
+    char byte = 0;
+    int fd = open(path, O_RDWR);
+    EXPECT(fd >= 0 && pread(fd, &byte, 1, at) == 1, "cannot read %s", path);
+    byte ^= 1;
+    EXPECT(pwrite(fd, &byte, 1, at) == 1 && close(fd) == 0, "cannot write %s", path);
+}
+
+enum { BLOCK = 1 << 20, BLOCKS = 3 };
+
+// So many bytes are written, all but the last block through to the file; `at` changes there.
+static Status write_and_alter(const char *path, size_t size, off_t at) {
+    static char data[BLOCKS * BLOCK];
+    FileWriter writer;
+    EXPECT_OK(file_writer_open(&writer, path));
+    writer.read_back = true;
+    EXPECT_OK(file_writer_add(&writer, data, size));
+    if (at >= 0) alter(path, at);
+    return file_writer_finish(&writer);
+}
+
+static void what_is_read_back_is_compared(void) {
+    const char *path = path_of("back");
+    static const size_t sizes[] = {0, 1, BLOCK - 1, BLOCK, BLOCK + 1, BLOCKS * BLOCK - 7, BLOCKS * BLOCK};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        EXPECT_OK(write_and_alter(path, sizes[i], -1));
+        unlink(path);
+    }
+    EXPECT(write_and_alter(path, BLOCKS * BLOCK, BLOCK + 5) == ERR_IO, "one bit of the second block");
+    EXPECT(strstr(fail_message(), "within bytes 1048576 to 2097151 the disk"), "%s", fail_message());
+    EXPECT(!file_exists(path), "the file is left");
+    EXPECT(write_and_alter(path, BLOCKS * BLOCK - 7, BLOCKS * BLOCK - 8) == ERR_IO, "the last byte");
+    EXPECT(strstr(fail_message(), "within bytes 2097152 to 3145720 the disk"), "%s", fail_message());
+}
+
+static void another_writer_is_found(void) {
+    const char *path = path_of("two");
+    FileWriter writer;
+    EXPECT_OK(file_writer_open(&writer, path));
+    EXPECT_OK(file_writer_add(&writer, "mine", 4));
+    EXPECT(write(writer.fd, "a log line", 10) == 10, "cannot write");
+    EXPECT(file_writer_finish(&writer) == ERR_IO, "finished");
+    EXPECT(strstr(fail_message(), "4 bytes were written, but the file has 14"), "%s", fail_message());
+}
+
+// What this process has had from devices; -1: the system does not say.
+static long long bytes_from_devices(void) {
+    char line[128];
+    long long bytes = -1;
+    FILE *file = fopen("/proc/self/io", "r");
+    while (file && fgets(line, sizeof line, file)) sscanf(line, "read_bytes: %lld", &bytes);
+    if (file) fclose(file);
+    return bytes;
+}
+
+// Where the file system is one that does it: else nothing is promised.
+static void it_comes_from_the_device(void) {
+    const long ext4 = 0xEF53, xfs = 0x58465342;
+    struct statfs fs;
+    long long before = bytes_from_devices();
+    if (statfs(harness_folder(), &fs) || (fs.f_type != ext4 && fs.f_type != xfs) || before < 0) return;
+    EXPECT_OK(write_and_alter(path_of("device"), BLOCKS * BLOCK, -1));
+    long long after = bytes_from_devices();
+    EXPECT(after - before >= BLOCKS * BLOCK, "%lld bytes of %d", after - before, BLOCKS * BLOCK);
 }
 
 // A limit cuts a write short at byte LIMIT and then refuses; that is found whether the bytes are buffered,
@@ -202,6 +272,9 @@ int main(int argc, char **argv) {
         (const Test[]){{"pieces_make_no_difference", pieces_make_no_difference},
                        {"nothing_is_replaced", nothing_is_replaced},
                        {"abandoned_files_are_gone", abandoned_files_are_gone},
+                       {"what_is_read_back_is_compared", what_is_read_back_is_compared},
+                       {"another_writer_is_found", another_writer_is_found},
+                       {"it_comes_from_the_device", it_comes_from_the_device},
                        {"failed_writes_are_found_and_removed", failed_writes_are_found_and_removed},
                        {"folders_are_made_with_their_parents", folders_are_made_with_their_parents},
                        {"links_are_removed_not_followed", links_are_removed_not_followed},

@@ -216,6 +216,13 @@ static void damage(const char *save, int64_t step) {
     EXPECT_OK(file_write(manifest.text, "{}", 2));
 }
 
+static void expect_refused_step(const char *save, int64_t step, const char *told) {
+    ModelSource *source;
+    EXPECT(model_source_open(&source, save, step) == ERR_DATA, "step %" PRId64 " is taken", step);
+    EXPECT(strstr(fail_message(), told), "no '%s' in: %s", told, fail_message());
+    model_source_close(source);
+}
+
 static void choice(void) {
     ModelShape shape = llama();
     Path save = path_of("choice");
@@ -229,6 +236,11 @@ static void choice(void) {
     EXPECT(model_source_open(&source, names.final, 3) == ERR_NO_INPUT, "step 2 is not step 3");
     EXPECT(model_source_open(&source, save.text, 4) == ERR_NO_INPUT, "there is no step 4: %s",
            fail_message());
+    Path third = inside(save.text, "step-00000003"), fourth = inside(save.text, "step-00000004");
+    EXPECT(rename(third.text, fourth.text) == 0, "cannot rename"); // it is still the third
+    expect_step(save.text, -1, 2);
+    expect_refused_step(save.text, 4, "its manifest is of step 3");
+    EXPECT(rename(fourth.text, third.text) == 0, "cannot rename back");
     damage(save.text, 3);
     expect_step(save.text, -1, 2);
     damage(save.text, 1);

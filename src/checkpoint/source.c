@@ -78,15 +78,25 @@ static Status open_one(ModelSource *source, const char *path, int64_t step) {
     return OK;
 }
 
+// A checkpoint of another step, under this one's name, is as good as damaged.
+static Status open_step(ModelSource *source, const char *save, int64_t step) {
+    CheckpointNames names;
+    TRY(checkpoint_names(save, step, &names));
+    TRY(open_checkpoint(source, names.final));
+    int64_t iteration = checkpoint_info(source->checkpoint)->state.iteration;
+    if (iteration == step) return OK;
+    checkpoint_close(source->checkpoint);
+    source->checkpoint = NULL;
+    return fail(ERR_DATA, "%s: its manifest is of step %" PRId64, names.final, iteration);
+}
+
 // The newest that opens, with what is wrong with newer ones; when none does, what is wrong with the newest.
 static Status open_newest(ModelSource *source, const char *save, const int64_t *steps, int count) {
     Text *passed = &source->passed_over;
     Status status = OK, first = OK;
     size_t size = 0; // of what is wrong with the newest
     for (int i = 0; i < count; i++) {
-        CheckpointNames names;
-        status = checkpoint_names(save, steps[i], &names);
-        if (status == OK) status = open_checkpoint(source, names.final);
+        status = open_step(source, save, steps[i]);
         if (status == OK || status == ERR_OS) return status;
         text_add(passed, "%s%s", i ? "; " : "", fail_message());
         if (i) continue;
