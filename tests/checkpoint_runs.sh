@@ -109,7 +109,7 @@ expect_steps four "5 6 8"
 [[ $(grep -c "WARNING: four/step-0000000[68]/rank-00000.safetensors: damaged: tensor" damaged.log) == 2 ]] ||
     complain "damaged: $(grep WARNING damaged.log)"
 left=$(ls -A four)
-[[ $left == $'.lock\nstep-00000005\nstep-00000006\nstep-00000008' ]] || complain "four has $left"
+[[ $left == $'.lock\nrun.json\nstep-00000005\nstep-00000006\nstep-00000008' ]] || complain "four has $left"
 
 # ---- two runs, and a signal -------------------------------------------------------------------------------
 "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 20000 --save busy --save-interval 20000 \

@@ -30,7 +30,7 @@ static Status prepare(Options *options, TrainJob *job, CommOptions *comm) {
 }
 
 Status cmd_train(Options *options) {
-    RunFile file = {.options = options, .started = time(NULL), .saved = -1};
+    RunFile file = {.options = options, .started = time(NULL), .saved = -1, .lock = -1};
     TrainJob job = {.start_s = clock_s(), .options = options, .stopped = stop_on_signals()};
     if (comm_launcher_rank() == 0) job.file = &file;
     job.output = streams_do_not_wait();

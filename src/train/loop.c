@@ -68,13 +68,15 @@ static Status open_run(TrainingRun *run) {
     Status opened = batches_open(&run->batches, o, place, place.pp == first, place.pp == last);
     TRY(comm_agree(run->world, opened));
     run->control = control_open(o);
+    // One is written and read back while others wait, or as many are verified as --keep-last keeps.
     double checkpoint_bytes = 12.0 * (double)model_parameters(&run->spec.shape);
-    run->patience = patience_open(o, checkpoint_bytes);
+    run->patience = patience_open(o, (2 + o->keep_last) * checkpoint_bytes);
     set_limit(run, patience_between_steps(&run->patience));
     Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec.shape, run->job->stopped) : OK;
     TRY(comm_agree(run->world, status));
     TRY(trace_file_open(&run->trace, o, run->world));
     if (!o->dry_run) TRY(saver_open(&run->saver, o, &run->spec.shape, run->world, run->reporter));
+    if (run->file) run->file->lock = run->saver.lock;
     if (!o->dry_run) status = run_file_start(run->file, run->control.end);
     TRY(comm_agree(run->world, status));
     double evaluates = run->batches.valid != NULL; // some ranks read nothing

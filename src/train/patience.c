@@ -16,8 +16,9 @@ double launch_timeout_s(const Options *o) {
 
 Patience patience_open(const Options *o, double checkpoint_bytes) {
     bool fixed = !isnan(o->distributed_timeout_minutes);
+    double lock_s = o->save ? o->lock_timeout : 0; // rank 0 may wait so long for another run
     return (Patience){.fixed = fixed,
-                      .slow_s = launch_timeout_s(o) + (fixed ? 0 : checkpoint_bytes / SLOW_DISK)};
+                      .slow_s = launch_timeout_s(o) + (fixed ? 0 : checkpoint_bytes / SLOW_DISK + lock_s)};
 }
 
 WaitLimit patience_between_steps(const Patience *p) {

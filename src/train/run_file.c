@@ -74,11 +74,17 @@ static Status write_file(RunFile *f) {
     return status;
 }
 
+// The folder may have become another run's.
+static Status rewrite_own(RunFile *f) {
+    if (!f->options->run_file) TRY(checkpoint_lock_check(f->options->save, f->lock));
+    return write_file(f);
+}
+
 // What a run is for is training: a file that cannot be replaced is told once.
 static void rewrite(RunFile *f) {
     char why[sizeof rank_current()->message];
     snprintf(why, sizeof why, "%s", fail_message());
-    if (write_file(f) != OK && !f->told) {
+    if (rewrite_own(f) != OK && !f->told) {
         fprintf(stderr, "WARNING: the state of the run is not kept: %s\n", fail_message());
         f->told = true;
     }

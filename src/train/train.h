@@ -196,6 +196,7 @@ typedef struct {
     int64_t iteration, end, saved; // saved: iteration of the newest checkpoint in the folder; -1: none
     const char *reason;
     bool open, ended, told;
+    int lock; // on the --save folder: once it is lost nothing is written there; -1: none
 } RunFile;
 Status run_file_start(RunFile *file, int64_t end);
 // A checkpoint was committed. Without a new one nothing happens.
