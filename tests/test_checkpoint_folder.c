@@ -188,7 +188,7 @@ static void a_path_that_is_too_long_is_told_first(void) {
     }
     EXPECT_OK(folder_make(path));
     int lock;
-    EXPECT(checkpoint_lock(path, 0, &lock) == ERR_CREATE, "a path of %d characters", size);
+    EXPECT(checkpoint_lock(path, 0, NULL, &lock) == ERR_CREATE, "a path of %d characters", size);
     EXPECT(strstr(fail_message(), "the name of the folder is too long"), "%s", fail_message());
 }
 
@@ -197,13 +197,13 @@ static void a_path_that_is_too_long_is_told_first(void) {
 static void the_lock_names_its_holder_and_notices_its_loss(void) {
     const char *save = path_in("locked");
     int lock, other;
-    EXPECT_OK(checkpoint_lock(save, 0, &lock));
+    EXPECT_OK(checkpoint_lock(save, 0, NULL, &lock));
     EXPECT_OK(checkpoint_lock_check(save, lock));
     double start_s = clock_s();
     fflush(stderr);
     int terminal = dup(STDERR_FILENO), said = open(path_in("said"), O_RDWR | O_CREAT, 0600);
     EXPECT(dup2(said, STDERR_FILENO) >= 0, "cannot redirect");
-    Status status = checkpoint_lock(save, 0.2, &other);
+    Status status = checkpoint_lock(save, 0.2, NULL, &other);
     EXPECT(dup2(terminal, STDERR_FILENO) >= 0, "cannot redirect back");
     close(terminal);
     close(said);
@@ -217,9 +217,11 @@ static void the_lock_names_its_holder_and_notices_its_loss(void) {
     char me[64];
     snprintf(me, sizeof me, "process %ld on ", (long)getpid());
     EXPECT(strstr(fail_message(), me) && strstr(fail_message(), " since 20"), "%s", fail_message());
+    atomic_int stopped = 2;
+    EXPECT(checkpoint_lock(save, 0, &stopped, &other) == INTERRUPTED, "waits although it is to stop");
     EXPECT(rename(path_in("locked/.lock"), path_in("locked/lock")) == 0, "cannot rename");
     EXPECT(checkpoint_lock_check(save, lock) == ERR_CREATE, "a lock that is gone");
-    EXPECT_OK(checkpoint_lock(save, 0, &other)); // a second run
+    EXPECT_OK(checkpoint_lock(save, 0, NULL, &other)); // a second run
     EXPECT(checkpoint_lock_check(save, lock) == ERR_CREATE, "another's lock");
     EXPECT(strstr(fail_message(), "moved or replaced"), "%s", fail_message());
     checkpoint_unlock(other);

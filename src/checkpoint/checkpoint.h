@@ -16,6 +16,7 @@
 #include "formats/formats.h"
 #include "nn/nn.h"
 #include <float.h>
+#include <stdatomic.h>
 
 // ---- what is saved ------------------------------------------------------------------------------
 
@@ -120,8 +121,10 @@ Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain
 Status checkpoint_settle(const char *save);
 // Makes `save`, keeps others from writing there as long as the process lives or until checkpoint_unlock, and
 // settles it. Another run that holds the lock is waited for, at most `wait_s` seconds, which standard error is
-// told; then ERR_CREATE says who it is, or that a checkpoint's paths would be too long there. On a file system without locks nothing is locked and nothing settled.
-Status checkpoint_lock(const char *save, double wait_s, int *lock);
+// told; then ERR_CREATE says who it is, or that a checkpoint's paths would be too long there. INTERRUPTED when
+// `*stopped` becomes another value than 0 meanwhile; NULL: it never does. On a file system without locks nothing
+// is locked and nothing settled.
+Status checkpoint_lock(const char *save, double wait_s, const atomic_int *stopped, int *lock);
 // ERR_CREATE when what is locked is not at `save` any more: the folder was moved or its .lock removed, and
 // others may write there. Before anything is made or committed in `save`. Takes -1.
 Status checkpoint_lock_check(const char *save, int lock);

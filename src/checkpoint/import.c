@@ -114,7 +114,7 @@ static Status import_weights(Import *import, const char *save, double lock_wait_
     if (file_exists(names.final)) return fail(ERR_CREATE, "%s: it is there already", names.final);
     TRY(take_room(import, &elements));
     int lock;
-    TRY(checkpoint_lock(save, lock_wait_s, &lock));
+    TRY(checkpoint_lock(save, lock_wait_s, NULL, &lock));
     Status status = write_shards(import, &names, elements);
     if (status == OK) status = checkpoint_lock_check(save, lock);
     if (status == OK) status = commit(import, &names);

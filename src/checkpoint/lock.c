@@ -55,8 +55,10 @@ static Answer try_lock(int file) {
     return errno == EWOULDBLOCK || errno == EINTR ? HELD_BY_ANOTHER : NO_LOCKS;
 }
 
+static bool is_stopped(const atomic_int *stopped) { return stopped && atomic_load(stopped); }
+
 // Tells once for whom it waits.
-static Answer wait_for_lock(int file, const char *save, double wait_s) {
+static Answer wait_for_lock(int file, const char *save, double wait_s, const atomic_int *stopped) {
     char holder[256];
     Answer answer = try_lock(file);
     if (answer != HELD_BY_ANOTHER || wait_s <= 0) return answer;
@@ -64,7 +66,8 @@ static Answer wait_for_lock(int file, const char *save, double wait_s) {
     fprintf(stderr,
             "%s: another run is writing there (%s): waiting up to %g s for it to end (--lock-timeout)\n",
             save, holder, wait_s);
-    for (double end_s = clock_s() + wait_s; answer == HELD_BY_ANOTHER && clock_s() < end_s;) {
+    for (double end_s = clock_s() + wait_s;
+         answer == HELD_BY_ANOTHER && clock_s() < end_s && !is_stopped(stopped);) {
         nanosleep(&(struct timespec){0, ASK_AGAIN_MS * 1000000L}, NULL);
         answer = try_lock(file);
     }
@@ -96,7 +99,7 @@ static Status check_length(const char *save) {
         size, save);
 }
 
-Status checkpoint_lock(const char *save, double wait_s, int *lock) {
+Status checkpoint_lock(const char *save, double wait_s, const atomic_int *stopped, int *lock) {
     char path[PATH_ROOM];
     int file;
     *lock = -1;
@@ -105,9 +108,12 @@ Status checkpoint_lock(const char *save, double wait_s, int *lock) {
     TRY(path_join(path, save, ".lock"));
     TRY(open_lock(path, &file));
     rank_doing("waiting for the lock on the checkpoints");
-    Answer answer = wait_for_lock(file, save, wait_s);
+    Answer answer = wait_for_lock(file, save, wait_s, stopped);
     Status status = OK;
-    if (answer == HELD_BY_ANOTHER) status = held_by_another(file, save, wait_s);
+    if (answer == HELD_BY_ANOTHER && is_stopped(stopped))
+        status = fail(INTERRUPTED, "%s: stopped by a signal while another run was writing there", save);
+    else if (answer == HELD_BY_ANOTHER)
+        status = held_by_another(file, save, wait_s);
     if (answer == LOCKED) status = checkpoint_lock_check(save, file); // it may have been removed meanwhile
     if (answer == LOCKED && status == OK) {
         sign(file);

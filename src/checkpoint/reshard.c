@@ -95,7 +95,7 @@ Status checkpoint_reshard(Checkpoint *from, const char *save, int num_files, dou
     TRY(checkpoint_names(save, checkpoint_info(from)->state.iteration, &names));
     if (file_exists(names.final)) return fail(ERR_CREATE, "%s: it is there already", names.final);
     int lock;
-    TRY(checkpoint_lock(save, lock_wait_s, &lock));
+    TRY(checkpoint_lock(save, lock_wait_s, NULL, &lock));
     Reshard r = {from, &names, .num_tensors = checkpoint_num_tensors(from), .num_files = num_files};
     r.piece = malloc(PIECE * sizeof *r.piece);
     r.slices = calloc((size_t)r.num_tensors, sizeof *r.slices);

@@ -190,9 +190,10 @@ typedef struct {
 } Saver;
 
 // Without --save there is nothing to do here and in all that follows.   Collective over the world, all of it.
-// Fails where the first save would: another run is saving to the folder, its disk is too small, its path too long.
-Status saver_open(Saver *saver, const Options *options, const ModelShape *shape, Comm *world,
-                  Reporter *reporter);
+// Fails where the first save would: another run is saving to the folder, its disk is too small, its path too
+// long. `stopped`: a signal that ends the wait for the other run.
+Status saver_open(Saver *saver, const Options *options, const ModelShape *shape, const atomic_int *stopped,
+                  Comm *world, Reporter *reporter);
 // With --async-save the memory of the copy, before the first step: later saves take none.
 Status saver_take_memory(Saver *saver, Engine *engine);
 void saver_close(Saver *saver);

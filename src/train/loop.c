@@ -75,7 +75,8 @@ static Status open_run(TrainingRun *run) {
     Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec.shape, run->job->stopped) : OK;
     TRY(comm_agree(run->world, status));
     TRY(trace_file_open(&run->trace, o, run->world));
-    if (!o->dry_run) TRY(saver_open(&run->saver, o, &run->spec.shape, run->world, run->reporter));
+    if (!o->dry_run)
+        TRY(saver_open(&run->saver, o, &run->spec.shape, run->job->stopped, run->world, run->reporter));
     if (run->file) run->file->lock = run->saver.lock;
     if (!o->dry_run) status = run_file_start(run->file, run->control.end);
     TRY(comm_agree(run->world, status));

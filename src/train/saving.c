@@ -48,22 +48,22 @@ static Status check_room(const Options *o, const ModelShape *shape) {
     return OK;
 }
 
-static Status open_first(Saver *saver, const ModelShape *shape) {
+static Status open_first(Saver *saver, const ModelShape *shape, const atomic_int *stopped) {
     const Options *o = saver->options;
     saver->records = calloc((size_t)comm_size(saver->world), sizeof *saver->records);
     if (!saver->records)
         return fail(ERR_OS, "no memory for the records of %d ranks", comm_size(saver->world));
-    TRY(checkpoint_lock(o->save, o->lock_timeout, &saver->lock));
+    TRY(checkpoint_lock(o->save, o->lock_timeout, stopped, &saver->lock));
     TRY(check_room(o, shape));
     options_save(o, FOR_TRAIN, &saver->config);
     return batches_tokenizer(o, &saver->tokenizer);
 }
 
-Status saver_open(Saver *saver, const Options *options, const ModelShape *shape, Comm *world,
-                  Reporter *reporter) {
+Status saver_open(Saver *saver, const Options *options, const ModelShape *shape, const atomic_int *stopped,
+                  Comm *world, Reporter *reporter) {
     *saver = (Saver){.options = options, .world = world, .reporter = reporter, .lock = -1, .last = -1};
     if (!options->save) return OK;
-    return comm_agree(world, comm_rank(world) == 0 ? open_first(saver, shape) : OK);
+    return comm_agree(world, comm_rank(world) == 0 ? open_first(saver, shape, stopped) : OK);
 }
 
 Status saver_take_memory(Saver *saver, Engine *engine) {
