@@ -119,8 +119,7 @@ timeout 60 "${run[@]}" --train-iters 2 --save killed --lock-timeout 0 >taken.log
     timeout 60 "${run[@]}" --train-iters 2 --save killed >taken.log 2>&1
 grep -q "another run" taken.log || complain "not refused: $(tail -1 taken.log)"
 [[ $(cat killed/run.json) == "$before" ]] || complain "a refused run changes the other's file"
-kill -KILL "$pid"
-wait "$pid" 2>/dev/null
+{ kill -KILL "$pid"; wait "$pid"; } 2>/dev/null
 expect_state killed/run.json state '"running"'
 expect_state killed/run.json pid "$pid"
 
@@ -206,12 +205,24 @@ PMI_SIZE=2 PMI_RANK=0 timeout 60 "${run[@]}" --train-iters 1 --tp 2 >alone.log 2
 grep -q "the launcher started 2 processes, but MPI shows each of them itself alone" alone.log ||
     complain "alone under a launcher: $(tail -1 alone.log)"
 
+# A small /dev/shm is told once, with what makes it larger. Where nothing can be mounted there is none.
+small=(unshare -rm sh -c 'mount -t tmpfs -o size=16m tmpfs /dev/shm && exec "$@"' sh)
+if "${small[@]}" true 2>/dev/null; then
+    timeout 60 "${small[@]}" mpirun --oversubscribe -n 4 "${run[@]}" --train-iters 2 --tp 2 >small.log 2>&1 ||
+        complain "a small /dev/shm: exit $?: $(tail -3 small.log)"
+    [[ $(grep -c "/dev/shm has less than the .* (docker run --shm-size=1g" small.log) == 1 ]] ||
+        complain "a small /dev/shm: $(grep -c "/dev/shm" small.log) warnings: $(grep "/dev/shm" small.log)"
+fi
+
 # Under a launcher each write is whole lines: pieces of two streams would meet in one line.
 PMI_SIZE=1 PMI_RANK=0 timeout 60 "$trireme" generate --load whole --prompt "document" --max-new-tokens 30 \
     --temperature 2 2>/dev/null | while dd bs=65536 count=1 of=piece status=none && [[ -s piece ]]; do
     printf '%s\n' "$(tail -c 1 piece | od -An -c | tr -d ' ')"
 done >ends
 { [[ -s ends ]] && ! grep -qvxF '\n' ends; } || complain "pieces of lines under a launcher: $(sort ends | uniq -c)"
-"$trireme" --version | cmp -s - <("$trireme" -V) || complain "-V is not --version"
+for words in "-V" "train -V" "plan --version"; do
+    # shellcheck disable=SC2086 # several words
+    "$trireme" --version | cmp -s - <("$trireme" $words) || complain "$words is not --version"
+done
 
 finish

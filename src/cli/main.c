@@ -99,22 +99,23 @@ static Status run_command(const Command *command, int argc, char **argv) {
     return status;
 }
 
+static Status print_version(void) {
+    puts(TRIREME_VERSION);
+    return OK;
+}
+
 static Status run_verb(const char *name, int argc, char **argv) {
     const Command *command = find_command(name);
     if (!command) return unknown_verb(name);
     if (asks(argc, argv, "--help-all")) return print_help(command, true);
     if (asks(argc, argv, "--help") || asks(argc, argv, "-h")) return print_help(command, false);
+    if (asks(argc, argv, "--version") || asks(argc, argv, "-V")) return print_version();
     return run_command(command, argc, argv);
 }
 
 static Status help_verb(const char *name) {
     const Command *command = find_command(name);
     return command ? print_help(command, false) : unknown_verb(name);
-}
-
-static Status print_version(void) {
-    puts(TRIREME_VERSION);
-    return OK;
 }
 
 static Status run(int argc, char **argv) {
