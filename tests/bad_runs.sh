@@ -260,7 +260,7 @@ start "$trireme" train --data-path many --split "50,50,0" --eval-interval 1 \
 until_true is_training
 sleep 0.5
 kill -TERM "$pid"
-expect_ended 130 "stopped by a signal after iteration 1"
+expect_ended 130 "stopped by a signal (SIGTERM) after iteration 1"
 
 # In the middle of preprocessing: what was written so far goes. The text takes seconds, and its tokenizer
 # is there already.
