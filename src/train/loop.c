@@ -77,8 +77,7 @@ static Status open_run(TrainingRun *run) {
     TRY(trace_file_open(&run->trace, o, run->world));
     if (!o->dry_run)
         TRY(saver_open(&run->saver, o, &run->spec.shape, run->job->stopped, run->world, run->reporter));
-    if (run->file) run->file->lock = run->saver.lock;
-    if (!o->dry_run) status = run_file_start(run->file, run->control.end);
+    if (!o->dry_run) status = run_file_start(run->file, run->control.end, run->saver.lock);
     TRY(comm_agree(run->world, status));
     double evaluates = run->batches.valid != NULL; // some ranks read nothing
     comm_all_reduce_host(run->world, &evaluates, 1, REDUCE_MAX);

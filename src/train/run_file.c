@@ -62,11 +62,10 @@ static void add_all(Text *out, const RunFile *f) {
 // ---- the file -------------------------------------------------------------------------------------
 
 static Status write_file(RunFile *f) {
+    const Options *o = f->options;
     Text path = {0}, text = {0};
-    if (f->options->run_file)
-        text_add(&path, "%s", f->options->run_file);
-    else
-        text_add(&path, "%s/run.json", f->options->save);
+    if (!o->run_file) TRY(checkpoint_lock_check(o->save, f->lock));
+    text_add(&path, "%s%s", o->run_file ? o->run_file : o->save, o->run_file ? "" : "/run.json");
     add_all(&text, f);
     Status status = file_write(text_string(&path), text.data, text.size);
     text_free(&path);
@@ -74,27 +73,22 @@ static Status write_file(RunFile *f) {
     return status;
 }
 
-// The folder may have become another run's.
-static Status rewrite_own(RunFile *f) {
-    if (!f->options->run_file) TRY(checkpoint_lock_check(f->options->save, f->lock));
-    return write_file(f);
-}
-
 // What a run is for is training: a file that cannot be replaced is told once.
 static void rewrite(RunFile *f) {
     char why[sizeof rank_current()->message];
     snprintf(why, sizeof why, "%s", fail_message());
-    if (rewrite_own(f) != OK && !f->told) {
+    if (write_file(f) != OK && !f->told) {
         fprintf(stderr, "WARNING: the state of the run is not kept: %s\n", fail_message());
         f->told = true;
     }
     fail(OK, "%s", why);
 }
 
-Status run_file_start(RunFile *f, int64_t end) {
+Status run_file_start(RunFile *f, int64_t end, int lock) {
     if (!f || (!f->options->run_file && !f->options->save)) return OK;
     f->state = RUN_RUNNING;
     f->end = end;
+    f->lock = lock;
     TRY(write_file(f));
     f->open = true;
     return OK;

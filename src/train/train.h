@@ -195,10 +195,11 @@ typedef struct {
     int status, signal;            // signal: that asked for the end; 0: none did
     int64_t iteration, end, saved; // saved: iteration of the newest checkpoint in the folder; -1: none
     const char *reason;
+    int lock; // that the run holds on the --save folder; -1: none
     bool open, ended, told;
-    int lock; // on the --save folder: once it is lost nothing is written there; -1: none
 } RunFile;
-Status run_file_start(RunFile *file, int64_t end);
+// Once the run holds the lock on its folder; a folder that is no longer its own is left alone.
+Status run_file_start(RunFile *file, int64_t end, int lock);
 // A checkpoint was committed. Without a new one nothing happens.
 void run_file_saved(RunFile *file, int64_t iteration, int64_t saved);
 // How it ended, with the message of a status that is not OK. Before run_file_start only --run-file is written: the folder may be another run's.
