@@ -88,15 +88,22 @@ static bool speaks_of(Status status) {
     return comm_launcher_rank() == 0 || of_files;
 }
 
+// Process 0 ends the job soon after it has said what all processes would say. A process that is still there then
+// has failed alone, over an option of its own for example, and has to say so itself.
+static Status speak_later(Status status) {
+    char message[sizeof rank_current()->message];
+    snprintf(message, sizeof message, "%s", fail_message());
+    comm_let_first_rank_speak();
+    return fail(status, "[rank %d] %s", comm_launcher_rank(), message);
+}
+
 static Status run_command(const Command *command, int argc, char **argv) {
     Options options;
     Status status = options_parse(&options, command->verb, argc, argv);
     if (status == OK) status = command->run(&options);
     options_destroy(&options);
     if (status == OK || speaks_of(status) || !*fail_message()) return status;
-    comm_let_first_rank_speak();
-    fail(status, "%s", "");
-    return status;
+    return speak_later(status);
 }
 
 static Status print_version(void) {

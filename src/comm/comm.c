@@ -78,8 +78,7 @@ Status comm_launch(CommOptions options, RankMain *rank_main, void *arg) {
 
 Status world_run(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
     if (options->check) TRY(check_wrap(group, &group));
-    World world = {
-        .comm = {.group = group, .world = &world}, .options = options, .timeout_s = options->timeout_s};
+    World world = {.comm = {.group = group, .world = &world}, .options = options};
     Status status = rank_main(&world.comm, arg);
     // After an error operations may be in flight that others still complete into their requests: keep those.
     if (status == OK) CHECK(!world.first, "a request was never awaited");

@@ -39,8 +39,8 @@ bool comm_under_srun(void);   // srun itself started this process
 // How many of them are on this machine, as far as the launcher says; at least 1.
 int comm_launcher_ranks_here(void);
 
-// Called by a process that fails without a message, before it ends: waits until process 0, which says it, has
-// had the time to.
+// Called by a process that fails before the ranks have met: waits until process 0, which may fail in the same
+// way, has had the time to say it for all.
 void comm_let_first_rank_speak(void);
 
 // Runs `rank_main` once per rank (on N threads, or here as this process's rank) and returns the worst status.

@@ -98,6 +98,10 @@ static void describe_call(const Request r, Text *text) {
     text_free(&ranks);
 }
 
+static double limit_s(const World *world) {
+    return world->timeout_s > 0 ? world->timeout_s : world->options->timeout_s;
+}
+
 static _Noreturn void hang(World *world, Request r, double waited_s) {
     const Rank *me = rank_current();
     char who[64];
@@ -107,7 +111,7 @@ static _Noreturn void hang(World *world, Request r, double waited_s) {
              *me->doing ? " at " : "", me->doing);
     describe_call(r, &text);
     const char *reason = world->timeout_reason;
-    text_add(&text, " (limit %.3g s%s%s; --distributed-timeout-minutes sets another)", world->timeout_s,
+    text_add(&text, " (limit %.3g s%s%s; --distributed-timeout-minutes sets another)", limit_s(world),
              reason ? ": " : "", reason ? reason : "");
     fprintf(stderr, "%s\n", text_string(&text));
     text_free(&text);
@@ -131,7 +135,7 @@ static void watch(World *world, Request r) {
         waited = moved ? 0 : waited + (gap < POLL_S ? gap : POLL_S);
         turns = moved ? 0 : turns + 1;
         last = now;
-        if (waited > world->timeout_s) hang(world, r, waited);
+        if (waited > limit_s(world)) hang(world, r, waited);
     }
 }
 

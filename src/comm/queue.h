@@ -23,8 +23,8 @@ struct CommRequest {
 struct World {
     Comm comm; // of all ranks
     const CommOptions *options;
-    double timeout_s;           // without progress; then the job ends
-    const char *timeout_reason; // where it comes from, for the message; NULL: from the options
+    double timeout_s;           // of comm_set_timeout; 0: it was not called
+    const char *timeout_reason; // of this limit; NULL: it is the options'
     Device *device;
     OnCall *listener; // told of every call; may be NULL
     void *listener_self;

@@ -119,6 +119,18 @@ typedef struct {
     double last_validation;       // NaN: none yet
 } Reporter;
 
+// Steps since the last log line.
+typedef struct {
+    double loss_sum, elapsed_s; // losses of steps that were not skipped
+    int64_t samples;
+    int iterations, skipped, nan;
+    StepReport last;
+} Interval;
+
+void interval_add(Interval *interval, const StepReport *step);
+StepReport interval_mean(const Interval *interval);
+// Of this process; 0 on the other ranks of a process, so that ranks which are threads are counted once.
+double peak_resident_bytes(const Comm *world);
 double mib(size_t bytes);          // as MiB
 double unsigned_nan(double value); // printed as "nan", never as "-nan"
 

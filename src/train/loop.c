@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 typedef struct {
@@ -227,41 +226,12 @@ static Status load_checkpoint(TrainingRun *run) {
 
 // ---- the loop -----------------------------------------------------------------------------------
 
-// Since the last log line.
-typedef struct {
-    double loss_sum, elapsed_s; // losses of steps that were not skipped
-    int64_t samples;
-    int iterations, skipped, nan;
-    StepReport last;
-} Interval;
-
-static void count_step(Interval *interval, const StepReport *step) {
-    interval->loss_sum += step->skipped ? 0 : step->loss;
-    interval->elapsed_s += step->elapsed_s;
-    interval->samples += step->batch;
-    interval->iterations++;
-    interval->skipped += step->skipped;
-    interval->nan += step->nan;
-    interval->last = *step;
-}
-
-static StepReport average(const Interval *interval) {
-    StepReport mean = interval->last;
-    int counted = interval->iterations - interval->skipped;
-    mean.loss = counted ? interval->loss_sum / counted : NAN;
-    mean.elapsed_s = interval->elapsed_s / interval->iterations;
-    mean.samples_per_step = (double)interval->samples / interval->iterations;
-    mean.skipped = interval->skipped;
-    mean.nan = interval->nan;
-    return mean;
-}
-
 // Writes the line that is due, or, `now`, the line of what has gathered.
 static void report(TrainingRun *run, Interval *interval, bool now) {
     int64_t iteration = run->control.iteration;
     bool line = iteration == 1 || iteration % run->options->log_interval == 0 || now;
     if (!interval->iterations) return;
-    StepReport mean = average(interval);
+    StepReport mean = interval_mean(interval);
     if (run->reporter && line) reporter_line(run->reporter, &mean);
     if (run->reporter && !line) reporter_progress(run->reporter, &mean);
     if (line) *interval = (Interval){0};
@@ -289,7 +259,7 @@ static void report_step(TrainingRun *run, const StepReport *step, Interval *inte
     double usual = control_spike(&run->control, step->loss);
     if (run->reporter) reporter_metrics(run->reporter, step);
     if (run->reporter && usual > 0) reporter_spike(run->reporter, step, usual);
-    count_step(interval, step);
+    interval_add(interval, step);
     report(run, interval, false);
 }
 
@@ -395,31 +365,13 @@ static double replayed_bubble(TrainingRun *run) {
     return bubble;
 }
 
-// The most that this process ever had; from getrusage only where there is no /proc, for that begins with what
-// the program had that started this one.
-static double peak_resident_kib(void) {
-    char line[128];
-    long kib = 0;
-    struct rusage used;
-    FILE *file = fopen("/proc/self/status", "r");
-    while (file && !kib && fgets(line, sizeof line, file)) sscanf(line, "VmHWM: %ld", &kib);
-    if (file) fclose(file);
-    if (!kib && getrusage(RUSAGE_SELF, &used) == 0) kib = used.ru_maxrss;
-    return (double)kib;
-}
-
-// Ranks that are threads of one process are counted once.
-static double resident_bytes(const Comm *world) {
-    return comm_launcher_ranks() || comm_rank(world) == 0 ? 1024 * peak_resident_kib() : 0;
-}
-
 static void sum_up(TrainingRun *run) {
     const RunShape *shape = &run->options->shape;
     ScheduleSpec spec = engine_schedule_spec(&run->spec, run->spec.num_microbatches);
     PipelineTimes times = engine_times(run->engine);
     double waits[2] = {times.wait_s, times.total_s};
     comm_all_reduce_host(run->world, waits, 2, REDUCE_SUM);
-    double memory[2] = {resident_bytes(run->world), (double)engine_memory(run->engine)->total};
+    double memory[2] = {peak_resident_bytes(run->world), (double)engine_memory(run->engine)->total};
     comm_all_reduce_host(run->world, memory, 2, REDUCE_SUM);
     RunSummary summary = {
         .iterations = run->control.iteration - run->first,

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,6 +91,31 @@ static void print_cores(int threads) {
                : ", fewer than its threads");
     text_free(&text);
 }
+
+// ---- steps between two log lines -------------------------------------------------------------------
+
+void interval_add(Interval *interval, const StepReport *step) {
+    interval->loss_sum += step->skipped ? 0 : step->loss;
+    interval->elapsed_s += step->elapsed_s;
+    interval->samples += step->batch;
+    interval->iterations++;
+    interval->skipped += step->skipped;
+    interval->nan += step->nan;
+    interval->last = *step;
+}
+
+StepReport interval_mean(const Interval *interval) {
+    StepReport mean = interval->last;
+    int counted = interval->iterations - interval->skipped;
+    mean.loss = counted ? interval->loss_sum / counted : NAN;
+    mean.elapsed_s = interval->elapsed_s / interval->iterations;
+    mean.samples_per_step = (double)interval->samples / interval->iterations;
+    mean.skipped = interval->skipped;
+    mean.nan = interval->nan;
+    return mean;
+}
+
+// ---- lines -----------------------------------------------------------------------------------------
 
 void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *memory) {
     const RunShape *shape = &r->options->shape;
@@ -268,4 +294,21 @@ void reporter_summary(Reporter *r, const RunSummary *s) {
            s->resident_bytes / 1048576, s->predicted_bytes / 1048576,
            100 * (s->resident_bytes / s->predicted_bytes - 1));
     fflush(stdout);
+}
+
+// The most that this process ever had; from getrusage only where there is no /proc, for that begins with what
+// the program had that started this one.
+static double peak_resident_kib(void) {
+    char line[128];
+    long kib = 0;
+    struct rusage used;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && !kib && fgets(line, sizeof line, file)) sscanf(line, "VmHWM: %ld", &kib);
+    if (file) fclose(file);
+    if (!kib && getrusage(RUSAGE_SELF, &used) == 0) kib = used.ru_maxrss;
+    return (double)kib;
+}
+
+double peak_resident_bytes(const Comm *world) {
+    return comm_launcher_ranks() || comm_rank(world) == 0 ? 1024 * peak_resident_kib() : 0;
 }
