@@ -83,7 +83,7 @@ expect_state nohup/run.json status 0
 expect_state nohup/run.json reason '"--exit-interval or --exit-duration-in-mins ended it"'
 
 out=mpi.log
-start mpirun --oversubscribe -n 2 "${endless[@]}" --tp 2 --save mpi
+start mpirun -n 2 "${endless[@]}" --tp 2 --save mpi
 until_true is_training
 kill -USR1 "$pid" # goes on to the ranks
 expect_end any "stopped by a signal (SIGUSR1)"
@@ -192,7 +192,7 @@ rm config.json
 late='[ "$OMPI_COMM_WORLD_RANK$PMI_RANK" != 0 ] || sleep 1; exec "$@"'
 for bad in "--num-layers 0" "--num-layers 4 --tp 3"; do
     # shellcheck disable=SC2086 # several words
-    timeout 60 mpirun --oversubscribe -n 2 sh -c "$late" sh "${run[@]}" --train-iters 1 $bad >late.log 2>&1
+    timeout 60 mpirun -n 2 sh -c "$late" sh "${run[@]}" --train-iters 1 $bad >late.log 2>&1
     [[ $(tr -d '\0' <late.log | grep -c "trireme: error:") == 1 ]] ||
         complain "not one error of a late process 0: $(cat late.log)"
 done
@@ -208,7 +208,7 @@ grep -q "the launcher started 2 processes, but MPI shows each of them itself alo
 # A small /dev/shm is told once, with what makes it larger. Where nothing can be mounted there is none.
 small=(unshare -rm sh -c 'mount -t tmpfs -o size=16m tmpfs /dev/shm && exec "$@"' sh)
 if "${small[@]}" true 2>/dev/null; then
-    timeout 60 "${small[@]}" mpirun --oversubscribe -n 4 "${run[@]}" --train-iters 2 --tp 2 >small.log 2>&1 ||
+    timeout 60 "${small[@]}" mpirun -n 4 "${run[@]}" --train-iters 2 --tp 2 >small.log 2>&1 ||
         complain "a small /dev/shm: exit $?: $(tail -3 small.log)"
     [[ $(grep -c "/dev/shm has less than the .* (docker run --shm-size=1g" small.log) == 1 ]] ||
         complain "a small /dev/shm: $(grep -c "/dev/shm" small.log) warnings: $(grep "/dev/shm" small.log)"
