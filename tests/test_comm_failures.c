@@ -5,6 +5,7 @@
 #include "harness.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,13 @@
 static const bool mpi_runs = false;
 #else
 static const bool mpi_runs = true;
+#endif
+
+// MPICH's mpirun sometimes returns that it killed the other ranks, instead of the status of the one that failed.
+#if defined(MPICH_VERSION)
+static const int other_status = SIGKILL;
+#else
+static const int other_status = -1;
 #endif
 
 // After which waiting is a hang: longer than a busy machine takes to start the ranks of all jobs here.
@@ -291,8 +299,9 @@ typedef struct {
 } Expectation;
 
 static void compare(const Expectation *e, const Outcome *o) {
-    EXPECT(o->status == e->status, "%s on %s ended with %d, not %d:\n%s", e->name, e->transport, o->status,
-           e->status, o->said);
+    bool launched = strcmp(e->transport, "threads") != 0;
+    EXPECT(o->status == e->status || (launched && o->status == other_status),
+           "%s on %s ended with %d, not %d:\n%s", e->name, e->transport, o->status, e->status, o->said);
     EXPECT(o->seconds < 100, "%s on %s took %.1f s", e->name, e->transport, o->seconds);
     for (int i = 0; i < 4 && e->words[i]; i++)
         EXPECT(strstr(o->said, e->words[i]), "%s on %s did not say '%s':\n%s", e->name, e->transport,
