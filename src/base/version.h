@@ -1,4 +1,9 @@
 // What this program calls itself, on the command line and in the files it writes.
 #pragma once
+#include <stddef.h>
 
 #define TRIREME_VERSION "trireme 0.1.0"
+
+// The hexadecimal build id of this program, which differs wherever sources, compiler or options of a build
+// differ; "unknown" where the linker wrote none. Writes at most `size` bytes.
+void build_id(char *text, size_t size);

@@ -4,6 +4,7 @@
 #pragma once
 #include "base/error.h"
 #include "base/outlet.h"
+#include "comm/comm.h"
 #include "config/config.h"
 #include <stdatomic.h>
 
@@ -32,6 +33,18 @@ Status cmd_evaluate(Options *options);
 
 // Prints what the options have to say, once for all processes of a launched job.
 void tell_notes(const Options *options);
+
+// Lists program, options, environment and arithmetic of this process, for start_ranks. The options are parsed and
+// not yet resolved: what follows from them does not hide what the user chose. All but those with MAY_DIFFER
+// (options.def) must be the same on every rank.
+void list_common(const Options *options, Text *out);
+// Runs rank_main on every rank: the processes of a launcher, else --ranks threads of this one. All of them compare
+// `common` first, and then whether this process was `prepared`, with fail_message when it was not: so that where one
+// fails all end, and the reason is said once.
+Status start_ranks(const Options *options, Status prepared, const Text *common, int threads,
+                   RankMain *rank_main, void *arg);
+// For a command line without valid options, in fail_message: tells the other processes, which may be waiting.
+Status refuse_command_line(Verb verb, Status status);
 
 // From now on the first INT, TERM, HUP, USR1, USR2 or XCPU asks for a clean end: what is returned becomes its
 // number. A second INT, and a TERM that comes 5 s after the first or later, end the process as usual.

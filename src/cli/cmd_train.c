@@ -11,7 +11,7 @@ static Status save_configuration(const Options *options) {
 }
 
 // All that can be done before the ranks start.
-static Status prepare(Options *options, TrainJob *job, CommOptions *comm) {
+static Status prepare(Options *options, TrainJob *job) {
     int launched = comm_launcher_ranks(), asked = options->ranks != INT_UNSET ? options->ranks : 1;
     int size = launched ? launched : asked;
     TRY(options_resolve(options, size));
@@ -19,13 +19,6 @@ static Status prepare(Options *options, TrainJob *job, CommOptions *comm) {
     if (comm_launcher_rank() == 0) TRY(save_configuration(options));
     job->ranks_here = launched ? comm_launcher_ranks_here() : size;
     job->threads = threads_per_rank(options, job->ranks_here);
-    *comm = (CommOptions){.transport = launched ? "mpi" : "threads",
-                          .ranks = size,
-                          .timeout_s = launch_timeout_s(options),
-                          .check = options->check_comm,
-                          .deterministic = options->deterministic_mode,
-                          .threads = job->threads,
-                          .bind_cores = options->bind_cores};
     return OK;
 }
 
@@ -34,9 +27,11 @@ Status cmd_train(Options *options) {
     TrainJob job = {.start_s = clock_s(), .options = options, .stopped = stop_on_signals()};
     if (comm_launcher_rank() == 0) job.file = &file;
     job.output = streams_do_not_wait();
-    CommOptions comm;
-    Status status = prepare(options, &job, &comm);
-    if (status == OK) status = comm_launch(comm, train_run, &job);
+    Text common = {0};
+    list_common(options, &common);
+    Status status = prepare(options, &job);
+    status = start_ranks(options, status, &common, job.threads, train_run, &job);
+    text_free(&common);
     if (status != OK && !file.ended && !options->dry_run) run_file_end(job.file, RUN_INTERRUPTED, status);
     do_not_stop_on_signals();
     streams_wait();

@@ -1,5 +1,5 @@
-// The entry of the program: it finds the verb and leaves everything else to it. No MPI is started here, so
-// that help, mistakes and the verbs of one process answer at once and on every machine.
+// The entry of the program: it finds the verb and leaves everything else to it. Without a launcher no MPI is started
+// here, so that help, mistakes and the verbs of one process answer at once and on every machine.
 #include "base/cores.h"
 #include "base/file.h"
 #include "base/version.h"
@@ -100,7 +100,10 @@ static Status speak_later(Status status) {
 static Status run_command(const Command *command, int argc, char **argv) {
     Options options;
     Status status = options_parse(&options, command->verb, argc, argv);
-    if (status == OK) status = command->run(&options);
+    if (status == OK)
+        status = command->run(&options);
+    else if (command->verb & (FOR_TRAIN | FOR_MODEL))
+        status = refuse_command_line(command->verb, status);
     options_destroy(&options);
     if (status == OK || speaks_of(status) || !*fail_message()) return status;
     return speak_later(status);

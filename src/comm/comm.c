@@ -76,13 +76,29 @@ Status comm_launch(CommOptions options, RankMain *rank_main, void *arg) {
     return fail(ERR_CONFIG, "unknown transport '%s': threads, mpi, mpi-messages or null", options.transport);
 }
 
-Status world_run(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
-    if (options->check) TRY(check_wrap(group, &group));
+// Before the checking transport, which some of the ranks may not have asked for.
+static Status compare_ranks(Group *group, const CommOptions *options) {
+    if (!options->common) return OK;
+    World world = {.comm = {.group = group, .world = &world}, .options = options};
+    rank_doing("comparing the options of all ranks");
+    Status status = comm_compare(&world.comm, options->common);
+    queue_destroy(&world);
+    return status;
+}
+
+static Status run_rank(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
     World world = {.comm = {.group = group, .world = &world}, .options = options};
     Status status = rank_main(&world.comm, arg);
     // After an error operations may be in flight that others still complete into their requests: keep those.
     if (status == OK) CHECK(!world.first, "a request was never awaited");
     if (!world.first) queue_destroy(&world);
+    return status;
+}
+
+Status world_run(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
+    Status status = compare_ranks(group, options);
+    if (status == OK && options->check) status = check_wrap(group, &group);
+    if (status == OK) status = run_rank(group, options, rank_main, arg);
     group->transport->close(group);
     return status;
 }
@@ -334,39 +350,13 @@ void comm_recv_host(Comm *comm, void *bytes, size_t size, int from) {
     run(comm, call);
 }
 
-// The first failing rank's message, which becomes everybody's. One that was agreed before names its rank.
-static void compose(char *text, size_t size, int others) {
-    char who[64];
-    rank_describe(rank_current(), who, sizeof who);
-    const char *message = fail_message();
-    if (!strncmp(message, "[rank", 5))
-        snprintf(text, size, "%s", message);
-    else if (others)
-        snprintf(text, size, "%s%s%s (and %d other rank%s failed)", who, *who ? " " : "", message, others,
-                 others > 1 ? "s" : "");
-    else
-        snprintf(text, size, "%s%s%s", who, *who ? " " : "", message);
-}
-
-Status comm_agree(Comm *comm, Status mine) {
-    int size = comm_size(comm), first = -1, failed = 0;
-    int *all = comm_allocate((size_t)size, sizeof *all), status = (int)mine, worst = OK;
-    all[comm_rank(comm)] = status;
-    Call call = host_call(COMM_ALL_GATHER, 1, sizeof status);
-    call.in = &status;
-    call.out = all;
+void comm_all_gather_host(Comm *comm, const void *in, void *out, size_t size) {
+    Call call = host_call(COMM_ALL_GATHER, size, 1);
+    char *own = (char *)out + (size_t)comm_rank(comm) * size;
+    memcpy(own, in, size); // also where nothing is sent
+    call.in = own;
+    call.out = out;
     run(comm, call);
-    for (int i = size - 1; i >= 0; i--) {
-        if (all[i] == OK) continue;
-        first = i, failed++;
-        if (all[i] > worst) worst = all[i];
-    }
-    free(all);
-    if (first < 0) return OK;
-    char text[sizeof((Rank *)0)->message] = "";
-    if (first == comm_rank(comm)) compose(text, sizeof text, failed - 1);
-    comm_broadcast_host(comm, text, sizeof text, first);
-    return fail((Status)worst, "%s", text);
 }
 
 // ---- messages ----------------------------------------------------------------------------------------

@@ -30,6 +30,9 @@ typedef struct {
     int threads;           // that each rank computes with; 0: one. With more of them than cores nobody spins
     int cores;             // threads: that there are for all ranks; 0: those that this process may run on
     bool bind_cores;       // each rank gets cores of its own, where there are enough (base/cores.h)
+    // What must be the same on all ranks, as comm_compare wants it; NULL: nothing is compared. This comes before
+    // rank_main and before anything that depends on an option of one rank.
+    const char *common;
 } CommOptions;
 
 // The number of ranks a launcher (mpirun, srun) started this process as part of, or 0 when there is none.
@@ -87,12 +90,17 @@ void comm_barrier(Comm *comm);
 // Host values, for control flow and statistics.
 void comm_all_reduce_host(Comm *comm, double *values, int count, ReduceOp op);
 void comm_broadcast_host(Comm *comm, void *bytes, size_t size, int root);
+// `size` bytes of each rank -> out [ranks * size], in rank order.
+void comm_all_gather_host(Comm *comm, const void *in, void *out, size_t size);
 // Blocking messages between two different ranks, in their order: both sides give the same size.
 void comm_send_host(Comm *comm, const void *bytes, size_t size, int to);
 void comm_recv_host(Comm *comm, void *bytes, size_t size, int from);
 // The worst status of any rank, on every rank. The message of the lowest failing rank, with its coordinates
 // and the number of others that failed, becomes every rank's fail_message. Set-up only.
 Status comm_agree(Comm *comm, Status mine);
+// Compares `lines`, each "NAME\tVALUE\n", with those of rank 0. Where a rank's differ, all ranks fail with
+// ERR_CONFIG: the message names the first line that differs, both ranks and both values. Set-up only.
+Status comm_compare(Comm *world, const char *lines);
 
 // ---- messages ---------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ typedef enum {
     FOR_SOURCE = FOR_MODEL | FOR_EXPORT,       // what reads a model with --load
     EVERY_VERB = 16383,
     COMMAND_LINE_ONLY = 16384, // about this invocation alone: neither read from a file nor saved
+    MAY_DIFFER = 32768, // between the ranks of one run; all other options must be the same on every rank
 } Verb;
 
 typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;
@@ -140,6 +141,9 @@ void options_help(Verb verb, bool all, Text *out); // by section, from the table
 // that the user chose are live; the others are comments, since the same rules choose them again when the file
 // is read, and --model may choose others.
 void options_save(const Options *options, Verb verb, Text *out);
+// The verb and every option of it that must be the same on all ranks of a run, a line "NAME\tVALUE" each: also
+// what is unset, so that two lists of one verb have the same names.
+void options_list(const Options *options, Text *out);
 // The block of dotted lines that Megatron-LM prints and people search in logs.
 void options_print(const Options *options, Verb verb, Text *out);
 

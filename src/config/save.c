@@ -59,6 +59,25 @@ void options_save(const Options *options, Verb verb, Text *out) {
     }
 }
 
+// A value may have lines of its own.
+static void add_on_one_line(const char *value, Text *out) {
+    for (const char *c = value; *c; c++) text_add(out, (unsigned char)*c < ' ' ? "\\x%02x" : "%c", *c);
+}
+
+void options_list(const Options *options, Text *out) {
+    Verb verb = options->store->verb;
+    text_add(out, "the verb\t%s\n", verb_name(verb));
+    for (const OptionInfo *option = option_table; option < option_table + NUM_OPTIONS; option++) {
+        if (!(option->verbs & verb) || (option->verbs & MAY_DIFFER)) continue;
+        Text value = {0};
+        value_print(options, option, &value);
+        text_add(out, "--%.*s\t", (int)strcspn(option->spellings, " "), option->spellings);
+        add_on_one_line(value_is_set(options, option) ? text_string(&value) : "unset", out);
+        text_add(out, "\n");
+        text_free(&value);
+    }
+}
+
 // Megatron-LM prints Python's values, and so do the scripts that search for them.
 static void add_python_value(const Options *options, const OptionInfo *option, Text *out) {
     const void *field = (const char *)options + option->offset;

@@ -80,6 +80,7 @@ int tokenizer_unknown(const Tokenizer *tokenizer); // -1: none
 const char *tokenizer_spelling(const Tokenizer *tokenizer, int id);
 TokenType tokenizer_token_type(const Tokenizer *tokenizer, int id);
 float tokenizer_score(const Tokenizer *tokenizer, int id); // SentencePiece's log-probability; else 0
+uint64_t tokenizer_hash(const Tokenizer *tokenizer);       // of its kind and of the spellings of all tokens
 int tokenizer_num_merges(const Tokenizer *tokenizer);      // of BPE; else 0
 // Appends merge `rank` as merges.txt has it: two spellings with a blank between.
 void tokenizer_merge(const Tokenizer *tokenizer, int rank, Text *out);
@@ -172,6 +173,9 @@ int indexed_dataset_token_bytes(const IndexedDataset *dataset);  // on disk: 2 o
 int64_t indexed_dataset_num_sequences(const IndexedDataset *dataset);
 int64_t indexed_dataset_num_documents(const IndexedDataset *dataset);
 int64_t indexed_dataset_num_tokens(const IndexedDataset *dataset);
+// Of the whole index and of blocks spread over the tokens: two data sets that differ in a document's length, or
+// were made with another tokenizer, have different hashes. 0 for synthetic data.
+uint64_t indexed_dataset_hash(const IndexedDataset *dataset);
 int32_t indexed_dataset_length(const IndexedDataset *dataset, int64_t sequence); // tokens
 // Tokens [offset, offset + count) of a sequence to out[0], out[stride], ... ERR_DATA names sequence and
 // position of a token outside the vocabulary: the data were made with another tokenizer.

@@ -1,5 +1,6 @@
 // Reads a data set on disk: checks its index, maps its tokens, and copies them.
 #include "base/file.h"
+#include "data/cache.h"
 #include "data/data.h"
 #include "data/indexed_format.h"
 #include "data/mock.h"
@@ -213,6 +214,16 @@ int64_t indexed_dataset_num_sequences(const IndexedDataset *dataset) { return da
 int64_t indexed_dataset_num_documents(const IndexedDataset *dataset) { return dataset->num_documents; }
 
 int64_t indexed_dataset_num_tokens(const IndexedDataset *dataset) { return dataset->num_tokens; }
+
+uint64_t indexed_dataset_hash(const IndexedDataset *d) {
+    enum { BLOCKS = 64, BLOCK_BYTES = 4096 };
+    if (d->mock_lengths) return 0;
+    uint64_t hash = index_hash(d->idx.data, d->idx.bytes, d->bin.bytes);
+    if (d->bin.bytes <= (size_t)BLOCKS * BLOCK_BYTES) return index_hash(d->bin.data, d->bin.bytes, hash);
+    size_t apart = (d->bin.bytes - BLOCK_BYTES) / (BLOCKS - 1);
+    for (size_t i = 0; i < BLOCKS; i++) hash = index_hash(d->bin.data + i * apart, BLOCK_BYTES, hash);
+    return hash;
+}
 
 int32_t indexed_dataset_length(const IndexedDataset *d, int64_t sequence) {
     CHECK(sequence >= 0 && sequence < d->num_sequences, "sequence %" PRId64 " of %" PRId64, sequence,

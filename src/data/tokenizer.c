@@ -1,5 +1,6 @@
 #include "data/tokenizer.h"
 #include "data/bpe_train.h"
+#include "data/cache.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,15 @@ const char *tokenizer_spelling(const Tokenizer *t, int id) {
     case TOKENIZER_BPE: break;
     }
     return bytes_map_at(&t->bpe.spellings, (uint32_t)id, &size);
+}
+
+uint64_t tokenizer_hash(const Tokenizer *t) {
+    uint64_t hash = (uint64_t)t->kind + 1;
+    for (int id = 0; t->kind != TOKENIZER_NULL && id < tokenizer_vocab_size(t); id++) {
+        const char *spelling = tokenizer_spelling(t, id);
+        hash = index_hash(spelling, strlen(spelling), hash);
+    }
+    return hash;
 }
 
 static TokenType sentencepiece_type(const SentencePiece *model, int id) {

@@ -122,6 +122,11 @@ bool cpu_has_amx(void) {
 #endif
 }
 
+void device_arithmetic(Text *out) {
+    text_add(out, "kernels for %s, ", cpu_best()->name);
+    cpu_describe_onednn(out);
+}
+
 // ---- threads ----------------------------------------------------------------------------------------------
 
 // Waking a thread takes some microseconds, in which one thread alone handles some ten thousand elements.

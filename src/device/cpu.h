@@ -54,6 +54,7 @@ void cpu_limit_products(const char *name);
 // Whether oneDNN's DNNL_MAX_CPU_ISA leaves the units for bf16, and AMX: our products follow it.
 bool cpu_may_use_bf16(void);
 bool cpu_may_use_amx(void);
+void cpu_describe_onednn(Text *out); // its version and the instruction set that it uses
 // Whether products of BF16 factors exist here; where not, they are made of F32 copies.
 bool cpu_multiplies_bf16(void);
 // The type of the factors that a product of elements of this type takes: itself, or F32, to which they are copied.

@@ -25,6 +25,12 @@ bool cpu_may_use_bf16(void) { return may_use(dnnl_cpu_isa_avx512_core_bf16); }
 
 bool cpu_may_use_amx(void) { return may_use(dnnl_cpu_isa_avx512_core_amx); }
 
+void cpu_describe_onednn(Text *out) {
+    const dnnl_version_t *version = dnnl_version();
+    text_add(out, "oneDNN %d.%d.%d with instruction set 0x%x", version->major, version->minor, version->patch,
+             (unsigned)dnnl_get_effective_cpu_isa());
+}
+
 static char letter(Factor x) { return x.transpose ? 'T' : 'N'; }
 
 void cpu_product_f32(const Product *p) {

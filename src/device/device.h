@@ -23,6 +23,7 @@
 #pragma once
 #include "base/arena.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include <stdint.h>
 
 typedef enum { F32, F64, I32, BF16, F16, U16, NUM_DTYPES } DType;
@@ -66,6 +67,9 @@ const char *const *device_kinds(int *count);
 // Which kernels the cpu backend of this process takes: "amx", "avx512_bf16", "avx512", "avx2" or "baseline", the best
 // that the CPU runs, or the best up to what TRIREME_MAX_CPU_ISA names. "" for a kind that does not take them.
 const char *device_kernels(const char *kind);
+// Names what the arithmetic of this process is done with: the instruction set of the kernels, and oneDNN with
+// the instruction set that it uses. Two machines that give the same text compute the same bits.
+void device_arithmetic(Text *out);
 bool device_computes(const Device *device); // false for null
 int device_threads(const Device *device);   // of this rank
 Stream *device_stream(Device *device);      // the compute stream

@@ -102,6 +102,15 @@ int model_job_trained_positions(const ModelJob *job) {
 
 // ---- on the ranks -------------------------------------------------------------------------------
 
+// A run that still trains may have saved a newer one while the ranks looked.
+static Status same_model(const ModelJob *job, Comm *world) {
+    Text found = {0};
+    text_add(&found, "the model of --load\t%s\n", job->path);
+    Status status = comm_compare(world, text_string(&found));
+    text_free(&found);
+    return status;
+}
+
 Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer **infer) {
     const Options *o = job->options;
     spec.grid = job->grid;
@@ -109,6 +118,7 @@ Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer *
     spec.threads = job->threads;
     spec.dtype = o->bf16 ? BF16 : o->fp16 ? F16 : F32;
     rank_doing("reading the model");
+    TRY(same_model(job, world));
     ModelSource *source;
     TRY(comm_agree(world, model_source_open(&source, job->path, -1)));
     model_source_allow_non_finite(source, o->allow_non_finite);

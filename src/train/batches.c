@@ -114,13 +114,16 @@ Status batches_tokenizer(const Options *o, Tokenizer **tokenizer) {
     return OK;
 }
 
-static Status read_tokenizer(const Options *o, int *vocabulary, int *eod) {
+static Status read_tokenizer(const Options *o, int *vocabulary, int *eod, Text *found) {
     Tokenizer *tokenizer;
     TRY(open_tokenizer(o, &tokenizer));
     CHECK(tokenizer, "no option names a tokenizer or a size");
     bool fits = agrees(o, tokenizer);
     *vocabulary = tokenizer_vocab_size(tokenizer);
     *eod = tokenizer_eod(tokenizer);
+    if (found)
+        text_add(found, "the tokenizer\t%d tokens, end of document %d, hash %016" PRIx64 "\n", *vocabulary,
+                 *eod, tokenizer_hash(tokenizer));
     tokenizer_close(tokenizer);
     if (fits) return OK;
     return fail(ERR_CONFIG, "--vocab-size %d differs from the tokenizer's %d: leave it out", o->vocab_size,
@@ -128,26 +131,43 @@ static Status read_tokenizer(const Options *o, int *vocabulary, int *eod) {
 }
 
 // Synthetic text of no tokenizer ends with the last token.
-Status batches_vocabulary(const Options *o, int *vocabulary, int *eod) {
+static Status find_vocabulary(const Options *o, int *vocabulary, int *eod, Text *found) {
     bool is_mock = o->mock_data && !names_tokenizer(o);
     *vocabulary = o->vocab_size;
     *eod = is_mock ? *vocabulary - 1 : -1;
     bool needed = !is_mock && (o->vocab_size == INT_UNSET || o->eod_mask_loss || names_tokenizer(o));
-    return needed ? read_tokenizer(o, vocabulary, eod) : OK;
+    return needed ? read_tokenizer(o, vocabulary, eod, found) : OK;
+}
+
+Status batches_vocabulary(const Options *o, int *vocabulary, int *eod) {
+    return find_vocabulary(o, vocabulary, eod, NULL);
 }
 
 static Status look_at(const char *prefix, void *self) {
-    (void)self;
+    Text *found = self;
     IndexedDataset *data;
     TRY(indexed_dataset_open(&data, prefix, 0));
+    text_add(found, "the data set %s\t%" PRId64 " documents, %" PRId64 " tokens, hash %016" PRIx64 "\n",
+             prefix, indexed_dataset_num_documents(data), indexed_dataset_num_tokens(data),
+             indexed_dataset_hash(data));
     indexed_dataset_close(data);
     return OK;
 }
 
-Status batches_look(Batches *b, const Options *o) {
-    TRY(visit_prefixes(o, SPLIT_TRAIN, look_at, NULL));
-    if (o->shape.eval_iters > 0) TRY(visit_prefixes(o, SPLIT_VALID, look_at, NULL));
-    return batches_vocabulary(o, &b->vocabulary, &b->eod);
+static Status look_at_split(const Options *o, Split which, Text *found) {
+    DataWords words;
+    TRY(find_words(o, which, &words));
+    text_add(found, "the data sets of %s\t", words.named);
+    for (int i = 0; i < words.count; i++) text_add(found, "%s%s", i ? " " : "", words.words[i]);
+    text_add(found, "\n");
+    free_words(&words);
+    return visit_prefixes(o, which, look_at, found);
+}
+
+Status batches_look(Batches *b, const Options *o, Text *found) {
+    TRY(look_at_split(o, SPLIT_TRAIN, found));
+    if (o->shape.eval_iters > 0) TRY(look_at_split(o, SPLIT_VALID, found));
+    return find_vocabulary(o, &b->vocabulary, &b->eod, found);
 }
 
 // ---- how many samples (Megatron-LM's rule) ------------------------------------------------------

@@ -1,0 +1,82 @@
+// Starts the ranks of a verb. What all of them must have in common is listed first, so that it is compared before
+// anything is computed.
+#include "base/version.h"
+#include "cli/cli.h"
+#include "device/device.h"
+#include "train/train.h"
+#include <gnu/libc-version.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Variables that change what is computed: with which instructions, and in which precision.
+static const char *const variables[] = {
+    "TRIREME_MAX_CPU_ISA",  "DNNL_MAX_CPU_ISA",         "ONEDNN_MAX_CPU_ISA",         "DNNL_CPU_ISA_HINTS",
+    "ONEDNN_CPU_ISA_HINTS", "DNNL_DEFAULT_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE", "GLIBC_TUNABLES",
+};
+
+static void add_environment(Text *out) {
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *value = getenv(variables[i]);
+        text_add(out, "the environment's %s\t%s\n", variables[i], value ? value : "unset");
+    }
+}
+
+static void add_command_line(const char *verdict, Text *out) {
+    text_add(out, "the command line\t%s\n", verdict);
+}
+
+// The program comes before what it lists: another one may list other things.
+void list_common(const Options *options, Text *out) {
+    char build[64];
+    build_id(build, sizeof build);
+    add_command_line("understood", out);
+    text_add(out, "the program\t%s, build %s\n", TRIREME_VERSION, build);
+    options_list(options, out);
+    add_environment(out);
+    text_add(out, "the arithmetic\t");
+    device_arithmetic(out);
+    text_add(out, ", C library %s\n", gnu_get_libc_version());
+}
+
+typedef struct {
+    Status prepared;
+    char message[sizeof((Rank *)0)->message];
+    RankMain *rank_main;
+    void *arg;
+} Start;
+
+// A process that failed before waits for the others, so that its message is heard, once.
+static Status start_rank(Comm *world, void *arg) {
+    const Start *start = arg;
+    Status mine = start->prepared == OK ? OK : fail(start->prepared, "%s", start->message);
+    TRY(comm_agree(world, mine));
+    return start->rank_main(world, start->arg);
+}
+
+Status start_ranks(const Options *o, Status prepared, const Text *common, int threads, RankMain *rank_main,
+                   void *arg) {
+    int launched = comm_launcher_ranks(), asked = o->ranks != INT_UNSET ? o->ranks : 1;
+    if (prepared != OK && launched < 2) return prepared;
+    Start start = {.prepared = prepared, .rank_main = rank_main, .arg = arg};
+    snprintf(start.message, sizeof start.message, "%s", fail_message());
+    CommOptions comm = {.transport = launched ? "mpi" : "threads",
+                        .ranks = launched ? launched : asked,
+                        .timeout_s = launch_timeout_s(o),
+                        .check = o->check_comm,
+                        .deterministic = o->deterministic_mode,
+                        .threads = threads,
+                        .bind_cores = o->bind_cores,
+                        .common = text_string(common)};
+    return comm_launch(comm, start_rank, &start);
+}
+
+Status refuse_command_line(Verb verb, Status status) {
+    Options defaults;
+    Text common = {0};
+    add_command_line(fail_message(), &common);
+    CHECK(options_parse(&defaults, verb, 0, NULL) == OK, "no arguments are refused: %s", fail_message());
+    status = start_ranks(&defaults, status, &common, 1, NULL, NULL);
+    options_destroy(&defaults);
+    text_free(&common);
+    return status;
+}
