@@ -151,7 +151,8 @@ static void program(void) {
         Text last = {0};
         text_add(&last, "%s", text_string(&first));
         char *at = strstr(last.data, parts[i]);
-        if (at) { // on another architecture instruction sets have other names
+        EXPECT(at, "no %s", parts[i]);
+        if (at) {
             at[strlen(parts[i])] ^= 1;
             expect_named(text_string(&first), text_string(&last),
                          i ? "the arithmetic is " : "the program is ");

@@ -26,6 +26,7 @@ typedef enum {
     ERR_PERMISSION = 77,
     ERR_CONFIG = 78, // options that contradict each other
     ERR_HANG = 79,
+    ERR_REPLICAS = 80, // ranks that must hold the same bits do not: memory or a processor is faulty
     INTERRUPTED = 130, // SIGINT or SIGTERM
 } Status;
 

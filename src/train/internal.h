@@ -167,6 +167,15 @@ typedef struct {
 } RunSummary;
 void reporter_summary(Reporter *reporter, const RunSummary *summary);
 
+// ---- replicas.c: whether copies on several ranks are still the same -----------------------------
+
+// Compares checksums of what several ranks hold in the same bits: weights over dp, and without the distributed
+// optimizer moments and master weights; over tp all of that of parameters that are not cut; the tied embedding of
+// first and last stage. Where replicas differ all ranks fail with ERR_REPLICAS: the message names a tensor and the
+// ranks, and which of them are the majority. `iteration`: of the last step, for that message. Waits for gathers of
+// weights under way.   Collective over the world.
+Status replicas_compare(Engine *engine, Comm *world, int64_t iteration);
+
 // ---- memory.c: what --dry-run and `trireme memory` print -------------------------------------------
 
 // Every pipeline rank's memory, what a layer keeps beside the published formulas, the blocks of the arenas.

@@ -23,6 +23,7 @@ typedef struct {
     Saver saver;
     int64_t consumed_valid, eval_iters;
     int64_t evaluated;    // iteration of the last evaluation
+    int64_t compared;     // iteration after which replicas were compared last; -1: never
     int64_t first;        // iteration that this run began with
     int64_t microbatches; // that went through this rank's chunks
     int64_t samples;      // that this run trained on
@@ -202,10 +203,29 @@ static Status evaluate(TrainingRun *run, bool last) {
     return OK;
 }
 
+// ---- replicas -----------------------------------------------------------------------------------
+
+static Status compare_replicas(TrainingRun *run) {
+    int64_t iteration = run->control.iteration;
+    if (run->compared == iteration) return OK;
+    double start = clock_s();
+    TRY(replicas_compare(run->engine, run->world, iteration));
+    run->compared = iteration;
+    trace_span("compare replicas", start, iteration);
+    return OK;
+}
+
+static bool comparison_is_due(const TrainingRun *run) {
+    int interval = run->options->check_weight_hash_across_dp_replicas_interval;
+    return interval > 0 && run->control.iteration % interval == 0;
+}
+
 // ---- checkpoints --------------------------------------------------------------------------------
 
+// No checkpoint is made of replicas that differ.
 static Status save(TrainingRun *run, bool last) {
     if (!run->options->save) return OK;
+    TRY(compare_replicas(run));
     RunState state = {.consumed_valid = run->consumed_valid,
                       .evaluated = run->evaluated,
                       .optimizer_steps = engine_optimizer_steps(run->engine)};
@@ -319,7 +339,9 @@ static Status take_steps(TrainingRun *run, Interval *interval, Verdict *verdict)
     while (!is_over(run) && *verdict == GO_ON) {
         if (evaluation_is_due(run)) TRY(evaluate(run, false));
         TRY(one_iteration(run, interval, verdict));
-        if (*verdict != GO_ON || is_over(run)) return OK;
+        if (*verdict != GO_ON) return OK;
+        if (comparison_is_due(run)) TRY(compare_replicas(run));
+        if (is_over(run)) return OK;
         if (evaluation_is_due(run)) TRY(evaluate(run, false));
         if (save_is_due(run)) TRY(save(run, false));
         if (at_exit_interval(run)) *verdict = TIME_IS_UP;
@@ -342,9 +364,10 @@ static Status loop(TrainingRun *run) {
     Verdict verdict = GO_ON;
     Status status = take_steps(run, &interval, &verdict);
     report(run, &interval, true);
-    if (status != OK && status != INTERRUPTED) return finish_save(run, status);
-    TRY(save(run, true));
-    if (verdict == STOPPED || status == INTERRUPTED) return stopped(run);
+    Status ended = status;
+    if (status == OK || status == INTERRUPTED) status = save(run, true);
+    if (status != OK) return finish_save(run, status);
+    if (verdict == STOPPED || ended == INTERRUPTED) return stopped(run);
     return verdict == GO_ON ? evaluate(run, true) : OK;
 }
 
@@ -416,6 +439,7 @@ static Status train(TrainingRun *run) {
     TRY(trace_file_start(&run->trace, run->options));
     if (run->reporter) reporter_start(run->reporter, &run->spec, engine_memory(run->engine));
     TRY(load_checkpoint(run));
+    TRY(compare_replicas(run));
     TRY(saver_take_memory(&run->saver, run->engine));
     Status status = loop(run);
     if (status == OK || status == INTERRUPTED) sum_up(run);
@@ -443,7 +467,8 @@ static void end_run_file(const TrainingRun *run, Status status) {
 Status train_run(Comm *world, void *arg) {
     const TrainJob *job = arg;
     Reporter reporter = {0};
-    TrainingRun run = {.job = job, .options = job->options, .world = world, .saver = {.lock = -1}};
+    TrainingRun run = {
+        .job = job, .options = job->options, .world = world, .compared = -1, .saver = {.lock = -1}};
     if (comm_rank(world) == 0) run.reporter = &reporter, run.file = job->file;
     Status status = train(&run);
     trace_file_close(&run.trace);

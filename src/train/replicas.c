@@ -1,0 +1,254 @@
+// Compares what replicas hold: copies of weights, master weights and moments that must be the same bits on several
+// ranks. Ranks compare checksums; where they differ, all ranks look at the checksums of every tensor.
+#include "checkpoint/manifest.h"
+#include "train/internal.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+// What a rank keeps of one parameter.
+typedef enum { WEIGHT, MASTER_WEIGHT, FIRST_MOMENT, SECOND_MOMENT, NUM_KEPT } Kept;
+
+static const char *const kept_names[NUM_KEPT] = {"weights", "master weights beside the weights",
+                                                 "AdamW's first moment", "AdamW's second moment"};
+
+// Along what ranks differ that are replicas of each other. ENDS: of the tied embedding on the first and the last
+// stage.
+typedef enum { OVER_DP = 1, OVER_TP = 2, OVER_ENDS = 4 } Over;
+
+typedef struct {
+    Context *context;
+    const Params *params;
+    bool sharded;     // the optimizer's state, over dp
+    uint64_t *hashes; // [params->count * NUM_KEPT]; 0: this rank keeps nothing of it
+    int cursor;       // the parameter of the last part of the optimizer
+} Checksums;
+
+// ---- this rank's checksums ----------------------------------------------------------------------
+
+static void add_tensor(Checksums *sums, int param, Kept kept, Tensor x) {
+    uint64_t *hash = &sums->hashes[param * NUM_KEPT + (int)kept];
+    const void *data = device_address(sums->context->device, x.data);
+    *hash = *hash * 0x9E3779B97F4A7C15u + hash64_of(data, tensor_bytes(x));
+    if (!*hash) *hash = 1;
+}
+
+// The parts of a bucket come in the order of the parameters.
+static Status add_part(void *self, const OwnedPart *part) {
+    Checksums *sums = self;
+    const Params *params = sums->params;
+    while (params->items[sums->cursor] != part->param) sums->cursor = (sums->cursor + 1) % params->count;
+    if (part->value.dtype != F32) add_tensor(sums, sums->cursor, MASTER_WEIGHT, part->main);
+    add_tensor(sums, sums->cursor, FIRST_MOMENT, part->m);
+    add_tensor(sums, sums->cursor, SECOND_MOMENT, part->v);
+    return OK;
+}
+
+static void take_checksums(Checksums *sums, const Optimizer *optimizer) {
+    device_sync(sums->context->device, sums->context->stream);
+    for (int i = 0; i < sums->params->count; i++) {
+        const Param *p = sums->params->items[i];
+        if (p->chunk >= 0 && !p->shares) add_tensor(sums, i, WEIGHT, p->value);
+    }
+    optimizer_visit(optimizer, add_part, sums);
+}
+
+// ---- which are replicas -------------------------------------------------------------------------
+
+// The index of the parameter that is a copy of this one, or -1.
+static int copy_of(const Params *params, int param) {
+    for (int i = 0; i < params->count; i++) {
+        const char *original = params->items[i]->spec.tied_to;
+        if (original && !strcmp(original, params->items[param]->spec.name)) return i;
+    }
+    return -1;
+}
+
+static bool is_replicated(const Checksums *sums, int param, Kept kept, Over over) {
+    const ParamSpec *spec = &sums->params->items[param]->spec;
+    switch (over) {
+    case OVER_DP: return kept == WEIGHT || !sums->sharded;
+    case OVER_TP: return spec->shard.dim < 0;
+    case OVER_ENDS: return spec->tied_to || copy_of(sums->params, param) >= 0;
+    }
+    return false;
+}
+
+// Two whole numbers of 32 bits and their negatives: of alike ranks the largest of each pair is one number.
+static bool alike(Comm *group, uint64_t hash) {
+    double high = (double)(hash >> 32), low = (double)(hash & UINT32_MAX), ends[4] = {high, low, -high, -low};
+    comm_all_reduce_host(group, ends, 4, REDUCE_MAX);
+    return ends[0] == -ends[2] && ends[1] == -ends[3];
+}
+
+static bool agree_over(const Checksums *sums, Comm *group, Over over) {
+    if (!group || comm_size(group) == 1) return true;
+    uint64_t hash = 0;
+    for (int i = 0; i < sums->params->count * NUM_KEPT; i++)
+        if (sums->hashes[i] && is_replicated(sums, i / NUM_KEPT, (Kept)(i % NUM_KEPT), over))
+            hash = hash * 0x9E3779B97F4A7C15u + sums->hashes[i];
+    return alike(group, hash);
+}
+
+static bool all_agree(const Checksums *sums, Comm *world) {
+    const Context *c = sums->context;
+    bool agree = agree_over(sums, c->dp, OVER_DP);
+    agree &= agree_over(sums, c->tp, OVER_TP);
+    agree &= agree_over(sums, c->embedding, OVER_ENDS);
+    double differ = !agree;
+    comm_all_reduce_host(world, &differ, 1, REDUCE_MAX);
+    return !(differ > 0);
+}
+
+// ---- which ones differ --------------------------------------------------------------------------
+
+// Every rank has the checksums of all and finds the same.
+typedef struct {
+    const Checksums *sums;
+    const uint64_t *all; // [ranks][params->count * NUM_KEPT]
+    int ranks;
+} Evidence;
+
+// One tensor on one rank and its replicas along `over`, a mask.
+typedef struct {
+    int param;
+    Kept kept;
+    unsigned over;
+    int rank;
+} Suspect;
+
+static uint64_t hash_on(const Evidence *e, const Suspect *s, int rank) {
+    const uint64_t *hashes = e->all + (size_t)rank * (size_t)(e->sums->params->count * NUM_KEPT);
+    uint64_t own = hashes[s->param * NUM_KEPT + (int)s->kept];
+    int copy = s->over & OVER_ENDS && !own ? copy_of(e->sums->params, s->param) : -1;
+    return copy < 0 ? own : hashes[copy * NUM_KEPT + (int)s->kept];
+}
+
+static bool may_differ_along(const Evidence *e, const Suspect *s, Over over) {
+    return s->over & over && is_replicated(e->sums, s->param, s->kept, over);
+}
+
+// Whether `rank` has a replica of what the suspect has.
+static bool has_replica(const Evidence *e, const Suspect *s, int rank) {
+    Grid grid = e->sums->context->grid;
+    Place a = grid_place(grid, s->rank), b = grid_place(grid, rank);
+    if (a.dp != b.dp && !may_differ_along(e, s, OVER_DP)) return false;
+    if (a.tp != b.tp && !may_differ_along(e, s, OVER_TP)) return false;
+    return hash_on(e, s, rank) != 0;
+}
+
+// Compares the suspect with the first rank that has a replica.
+static bool differs(const Evidence *e, const Suspect *s) {
+    uint64_t own = hash_on(e, s, s->rank);
+    if (!own) return false;
+    int first = 0;
+    while (!has_replica(e, s, first)) first++;
+    return hash_on(e, s, first) != own;
+}
+
+// The first tensor with replicas that differ along `over`, and how many tensors there are.
+static int find_suspect(const Evidence *e, unsigned over, Suspect *first) {
+    int count = 0;
+    for (int i = 0; i < e->sums->params->count * NUM_KEPT; i++) {
+        Suspect s = {i / NUM_KEPT, (Kept)(i % NUM_KEPT), over, 0};
+        while (s.rank < e->ranks && !differs(e, &s)) s.rank++;
+        if (s.rank < e->ranks && !count++) *first = s;
+    }
+    return count;
+}
+
+// The checksum that more than half of the replicas have, or 0.
+static uint64_t majority(const Evidence *e, const Suspect *s) {
+    int size = 0, votes = 0;
+    uint64_t leader = 0;
+    for (int r = 0; r < e->ranks; r++) {
+        if (!has_replica(e, s, r)) continue;
+        uint64_t hash = hash_on(e, s, r);
+        size++;
+        if (!votes) leader = hash;
+        votes += hash == leader ? 1 : -1;
+    }
+    votes = 0;
+    for (int r = 0; r < e->ranks; r++) votes += has_replica(e, s, r) && hash_on(e, s, r) == leader;
+    return 2 * votes > size ? leader : 0;
+}
+
+// "rank 1", "ranks 0, 2, 3": of the replicas those whose checksum is `hash`, or with `others` those whose is not.
+static void add_ranks(const Evidence *e, const Suspect *s, uint64_t hash, bool others, Text *out) {
+    enum { MOST_SHOWN = 8 };
+    Text list = {0};
+    int count = 0;
+    for (int r = 0; r < e->ranks; r++) {
+        if (!has_replica(e, s, r) || (hash_on(e, s, r) == hash) == others) continue;
+        if (count < MOST_SHOWN) text_add(&list, "%s%d", count ? ", " : "", r);
+        count++;
+    }
+    text_add(out, "rank%s %s", count > 1 ? "s" : "", text_string(&list));
+    if (count > MOST_SHOWN) text_add(out, " and %d more", count - MOST_SHOWN);
+    text_free(&list);
+}
+
+static void add_finding(const Evidence *e, Suspect s, Text *out) {
+    const char *name = e->sums->params->items[s.param]->spec.name, *kept = kept_names[s.kept];
+    unsigned narrow = s.over;
+    s.over = OVER_DP | OVER_TP | OVER_ENDS;
+    uint64_t right = majority(e, &s);
+    if (!right) s.over = narrow, right = majority(e, &s);
+    if (right) {
+        add_ranks(e, &s, right, true, out);
+        text_add(out, " and ");
+        add_ranks(e, &s, right, false, out);
+        text_add(out, " hold different %s of %s; the latter are the majority", kept, name);
+    } else {
+        add_ranks(e, &s, 0, true, out);
+        text_add(out, " hold different %s of %s", kept, name);
+    }
+}
+
+// Replicas over dp get the same gradients: there a difference stays in its tensor. Over tp and between the ends of
+// the model it spreads with the next step, so that the first tensor need not be the one where it began.
+static Status disagreement(const Evidence *e, int64_t iteration) {
+    static const unsigned widths[] = {OVER_DP, OVER_DP | OVER_TP, OVER_DP | OVER_TP | OVER_ENDS};
+    Suspect suspect;
+    int count = 0;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths && !count; i++)
+        count = find_suspect(e, widths[i], &suspect);
+    CHECK(count, "replicas disagree, but not in any tensor");
+    Text text = {0};
+    add_finding(e, suspect, &text);
+    if (count > 1) text_add(&text, ", and %d other tensor%s", count - 1, count > 2 ? "s differ" : " differs");
+    if (count > 1 && suspect.over != OVER_DP) text_add(&text, " (it may have begun in another of them)");
+    Status status =
+        fail(ERR_REPLICAS,
+             "after iteration %" PRId64 " %s: memory or a processor may be faulty; no checkpoint is made "
+             "of this; go on from the last one with --load",
+             iteration, text_string(&text));
+    text_free(&text);
+    return status;
+}
+
+static Status examine(const Checksums *sums, Comm *world, int64_t iteration) {
+    size_t bytes = (size_t)(sums->params->count * NUM_KEPT) * sizeof(uint64_t);
+    Evidence evidence = {.sums = sums, .ranks = comm_size(world)};
+    uint64_t *all = malloc(bytes * (size_t)evidence.ranks);
+    CHECK(all, "no memory for the checksums of %d ranks", evidence.ranks);
+    comm_all_gather_host(world, sums->hashes, all, bytes);
+    evidence.all = all;
+    Status status = disagreement(&evidence, iteration);
+    free(all);
+    return status;
+}
+
+Status replicas_compare(Engine *engine, Comm *world, int64_t iteration) {
+    Context *c = engine_context(engine);
+    const Optimizer *optimizer = engine_optimizer(engine);
+    Checksums sums = {.context = c, .params = engine_params(engine), .sharded = optimizer->buckets->sharded};
+    if (comm_size(world) == 1) return OK;
+    rank_doing("comparing replicas");
+    sums.hashes = calloc((size_t)(sums.params->count * NUM_KEPT) + 1, sizeof *sums.hashes);
+    CHECK(sums.hashes, "no memory for the checksums of %d parameters", sums.params->count);
+    take_checksums(&sums, optimizer);
+    Status status = all_agree(&sums, world) ? OK : examine(&sums, world, iteration);
+    free(sums.hashes);
+    return status;
+}
