@@ -164,10 +164,19 @@ static Status look_at_split(const Options *o, Split which, Text *found) {
     return visit_prefixes(o, which, look_at, found);
 }
 
-Status batches_look(Batches *b, const Options *o, Text *found) {
+static Status look(Batches *b, const Options *o, Text *found) {
     TRY(look_at_split(o, SPLIT_TRAIN, found));
     if (o->shape.eval_iters > 0) TRY(look_at_split(o, SPLIT_VALID, found));
     return find_vocabulary(o, &b->vocabulary, &b->eod, found);
+}
+
+// Ranks that read different files under the same name must not train together.
+Status batches_look(Batches *b, const Options *o, Comm *world) {
+    Text found = {0};
+    Status status = comm_agree(world, look(b, o, &found));
+    if (status == OK) status = comm_compare(world, text_string(&found));
+    text_free(&found);
+    return status;
 }
 
 // ---- how many samples (Megatron-LM's rule) ------------------------------------------------------

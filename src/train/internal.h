@@ -21,10 +21,9 @@ typedef struct {
 Status batches_tokenizer(const Options *options, Tokenizer **tokenizer);
 // The vocabulary of the run: --vocab-size, or the tokenizer's; and the token that ends a document, or -1.
 Status batches_vocabulary(const Options *options, int *vocabulary, int *eod);
-// That the data sets are there, which comes first, and their vocabulary and end token. `found` receives what
-// must be the same on all ranks, as comm_compare wants it: which data sets, their sizes and hashes, the
-// tokenizer.
-Status batches_look(Batches *batches, const Options *options, Text *found);
+// That the data sets are there, which comes first, and their vocabulary and end token. ERR_CONFIG where ranks find
+// other data sets, of other sizes or hashes, or another tokenizer.   Collective over the world.
+Status batches_look(Batches *batches, const Options *options, Comm *world);
 // Opens what this rank reads: `first`, `last` say that it holds the first, the last stage. After
 // batches_look.
 Status batches_open(Batches *batches, const Options *options, Place place, bool first, bool last);

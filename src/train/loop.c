@@ -57,19 +57,10 @@ static void set_limit(TrainingRun *run, WaitLimit limit) {
     comm_set_timeout(run->world, limit.seconds, limit.reason);
 }
 
-// Ranks that read different files under the same name must not train together.
-static Status look_at_data(TrainingRun *run) {
-    Text found = {0};
-    rank_doing("opening the data");
-    Status status = comm_agree(run->world, batches_look(&run->batches, run->options, &found));
-    if (status == OK) status = comm_compare(run->world, text_string(&found));
-    text_free(&found);
-    return status;
-}
-
 static Status open_run(TrainingRun *run) {
     const Options *o = run->options;
-    TRY(look_at_data(run));
+    rank_doing("opening the data");
+    TRY(batches_look(&run->batches, o, run->world));
     int first, last;
     TRY(make_spec(run));
     TRY(find_ends(&run->spec, &first, &last));
