@@ -191,8 +191,9 @@ static void bench_activations(Bench *b) {
     Tensor bias = values(b, 1, width), sum = floats(b, 1, width);
     Tensor wide = {x.data, rows / 2, 2 * width, b->dtype}, narrow = {y.data, rows / 2, width, b->dtype};
     double bytes = bytes_of(x);
-    bytes_row(b, "bias_gelu_forward", OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, bias, y}, 2 * bytes);
-    bytes_row(b, "bias_gelu_backward", OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, bias, y}, 3 * bytes);
+    bytes_row(b, "bias_gelu_forward", OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, bias, y, false}, 2 * bytes);
+    bytes_row(b, "bias_gelu_backward", OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, bias, y, false},
+              3 * bytes);
     bytes_row(b, "swiglu_forward", OP_SWIGLU_FORWARD, &(SwigluForward){wide, {0}, narrow}, 1.5 * bytes);
     wide.data = dy.data;
     bytes_row(b, "swiglu_backward", OP_SWIGLU_BACKWARD, &(SwigluBackward){narrow, wide, {0}, wide},

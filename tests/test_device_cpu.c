@@ -24,6 +24,12 @@ static void exponentials(Bench *b) {
     EXPECT(isnan(y[5]), "exp(NaN) = %g", (double)y[5]);
 }
 
+static double exact_gelu(double u, double *slope) {
+    double below = 0.5 * erfc(-u / sqrt(2));
+    *slope = below + u * exp(-u * u / 2) / sqrt(2 * M_PI);
+    return u * below;
+}
+
 static double gelu(double u, double *slope) {
     double a = 0.79788456080286535588, z = a * u * (1 + 0.044715 * u * u), gate = 1 / (1 + exp(-2 * z));
     *slope = gate + 2 * u * gate * (1 - gate) * a * (1 + 3 * 0.044715 * u * u);
@@ -32,20 +38,22 @@ static double gelu(double u, double *slope) {
 
 // Relative to the value itself, down to the smallest normal numbers: the argument of the exponential is
 // rounded, so its size multiplies the error.
-static void gelus(Bench *b) {
+static void gelus(Bench *b, bool exact) {
     enum { ROWS = 131, COLS = 701 };
     Tensor x = normals(b, ROWS, COLS), bias = normals(b, 1, COLS), dy = normals(b, ROWS, COLS);
     for (int64_t i = 0; i < ROWS * COLS; i++) f(x)[i] *= 3;
-    BiasGeluForward forward = {x, bias, zeros(b, ROWS, COLS)};
-    BiasGeluBackward backward = {dy, x, bias, dy}; // in place
+    BiasGeluForward forward = {x, bias, zeros(b, ROWS, COLS), exact};
+    BiasGeluBackward backward = {dy, x, bias, dy, exact}; // in place
     Tensor dy_before = copy(b, dy);
     run(b, OP_BIAS_GELU_FORWARD, &forward);
     run(b, OP_BIAS_GELU_BACKWARD, &backward);
     for (int64_t i = 0; i < ROWS * COLS; i++) {
-        double slope, u = (double)(f(x)[i] + f(bias)[i % COLS]), y = gelu(u, &slope);
-        double z = u * (1 + u * u), relative = 3e-7 * (2 + fabs(z));
+        double slope, u = (double)(f(x)[i] + f(bias)[i % COLS]);
+        double y = exact ? exact_gelu(u, &slope) : gelu(u, &slope);
+        double z = exact ? u * u / 2 : u * (1 + u * u), relative = 3e-7 * (2 + fabs(z));
         EXPECT(fabs((double)f(forward.y)[i] - y) <= relative * fabs(y) + 2e-37,
-               "%s: gelu(%.9g) = %.9g, not %.9g", b->variant->isa, u, (double)f(forward.y)[i], y);
+               "%s: %s(%.9g) = %.9g, not %.9g", b->variant->isa, exact ? "exact gelu" : "gelu", u,
+               (double)f(forward.y)[i], y);
         near(b, "gelu slope", i, f(dy)[i], (double)f(dy_before)[i] * slope, 1e-6);
     }
 }
@@ -55,8 +63,10 @@ static void large_gates(Bench *b) {
     enum { COUNT = 100 };
     Tensor none = {0}, x = zeros(b, COUNT, 2), u = zeros(b, COUNT, 1), y = zeros(b, COUNT, 1);
     for (int64_t i = 0; i < COUNT; i++) f(u)[i] = f(x)[2 * i] = ldexpf(1.5f, 5 + (int)i), f(x)[2 * i + 1] = 1;
-    run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){u, none, y});
-    for (int64_t i = 0; i < COUNT; i++) near(b, "gelu", i, f(y)[i], (double)f(u)[i], 1e-6);
+    for (int exact = 0; exact < 2; exact++) {
+        run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){u, none, y, exact});
+        for (int64_t i = 0; i < COUNT; i++) near(b, "gelu", i, f(y)[i], (double)f(u)[i], 1e-6);
+    }
     run(b, OP_SWIGLU_FORWARD, &(SwigluForward){x, none, y});
     for (int64_t i = 0; i < COUNT; i++) near(b, "swiglu", i, f(y)[i], (double)f(u)[i], 1e-6);
 }
@@ -209,7 +219,9 @@ static void attentions(Bench *b) {
 }
 
 static void exponential_law(void) { each_variant(exponentials); }
-static void gelu_law(void) { each_variant(gelus), each_variant(large_gates); }
+static void tanh_gelus(Bench *b) { gelus(b, false); }
+static void exact_gelus(Bench *b) { gelus(b, true); }
+static void gelu_law(void) { each_variant(tanh_gelus), each_variant(exact_gelus), each_variant(large_gates); }
 static void dropout_law(void) { each_variant(dropped), each_variant(not_dropped); }
 static void attention_mask_law(void) { each_variant(attention_masks); }
 static void attention_law(void) { each_variant(attentions); }
@@ -245,10 +257,12 @@ static void places(Bench *b) {
     expect_periodic(b, "a norm's gradient with a residual", dx);
     run(b, OP_NORM_BACKWARD_INPUT, &(NormBackwardInput){dy, x, gamma, mean, rstd, {0}, dx});
     expect_periodic(b, "a norm's gradient", dx);
-    run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, beta, y});
-    expect_periodic(b, "GELU", y);
-    run(b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, beta, dx});
-    expect_periodic(b, "GELU's gradient", dx);
+    for (int exact = 0; exact < 2; exact++) {
+        run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, beta, y, exact});
+        expect_periodic(b, "GELU", y);
+        run(b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, beta, dx, exact});
+        expect_periodic(b, "GELU's gradient", dx);
+    }
 }
 
 static void place_law(void) { each_variant(places); }

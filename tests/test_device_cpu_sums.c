@@ -224,10 +224,14 @@ static void nans_at(Bench *b, int64_t at, uint32_t nan_bits) {
     Tensor y = zeros(b, ROWS, COLS), mean = zeros(b, 1, ROWS), rstd = zeros(b, 1, ROWS);
     Tensor labels = integers(b, ROWS, COLS), targets = zeros(b, 1, ROWS);
     memcpy(f(x) + COLS + at, &nan_bits, sizeof nan_bits);
-    run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, row, y});
+    run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, row, y, false});
     EXPECT(isnan(f(y)[COLS + at]), "%s: gelu", b->variant->isa);
-    run(b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){other, x, row, y});
+    run(b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){other, x, row, y, false});
     EXPECT(isnan(f(y)[COLS + at]), "%s: gelu backward", b->variant->isa);
+    run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, row, y, true});
+    EXPECT(isnan(f(y)[COLS + at]), "%s: exact gelu", b->variant->isa);
+    run(b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){other, x, row, y, true});
+    EXPECT(isnan(f(y)[COLS + at]), "%s: exact gelu backward", b->variant->isa);
     run(b, OP_NORM_FORWARD, &(NormForward){x, row, row, y, mean, rstd, 1e-5f});
     EXPECT(isnan(f(y)[COLS]) && isnan(f(mean)[1]) && isnan(f(rstd)[1]), "%s: norm", b->variant->isa);
     run(b, OP_LOSS_MAX, &(LossMax){x, mean, 0, COLS});

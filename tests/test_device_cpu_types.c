@@ -117,8 +117,11 @@ enum { ROWS = 30, COLS = 701, SAMPLES = 3 }; // no vector divides the columns
 static void activations(Draw *d) {
     Tensor x = elements(d, ROWS, COLS), bias = elements(d, 1, COLS), dy = elements(d, ROWS, COLS);
     Tensor y = output(d, elements(d, ROWS, COLS)), dx = output(d, elements(d, ROWS, COLS));
-    run(d->b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, bias, y});
-    run(d->b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, bias, dx});
+    Tensor exact = output(d, elements(d, ROWS, COLS)), exact_dx = output(d, elements(d, ROWS, COLS));
+    run(d->b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, bias, y, false});
+    run(d->b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, bias, dx, false});
+    run(d->b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, bias, exact, true});
+    run(d->b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, bias, exact_dx, true});
     Tensor wide = output(d, elements(d, ROWS, 2 * COLS)), wide_bias = elements(d, 1, 2 * COLS);
     Tensor gated = output(d, elements(d, ROWS, COLS));
     run(d->b, OP_SWIGLU_FORWARD, &(SwigluForward){wide, wide_bias, gated});

@@ -115,16 +115,29 @@ static void declare_gelu(Bench *b, Problem *p) {
 }
 
 static void gelu_forward(Bench *b, Problem *p) {
-    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){p->inputs[0], p->inputs[1], p->y});
+    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){p->inputs[0], p->inputs[1], p->y, false});
 }
 
 static void gelu_backward(Bench *b, Problem *p) {
     bias_gelu_backward(b->device, b->stream,
-                       (BiasGeluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0]});
+                       (BiasGeluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0], false});
     column_sum(b->device, b->stream, (ColumnSum){p->gradients[0], p->gradients[1]});
 }
 
 static void bias_gelu(void) { check_gradients("bias_gelu", declare_gelu, gelu_forward, gelu_backward); }
+
+static void exact_forward(Bench *b, Problem *p) {
+    bias_gelu_forward(b->device, b->stream,
+                      (BiasGeluForward){p->inputs[0], p->inputs[1], p->y, .exact = true});
+}
+
+static void exact_backward(Bench *b, Problem *p) {
+    bias_gelu_backward(b->device, b->stream,
+                       (BiasGeluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0], .exact = true});
+    column_sum(b->device, b->stream, (ColumnSum){p->gradients[0], p->gradients[1]});
+}
+
+static void exact_gelu(void) { check_gradients("exact gelu", declare_gelu, exact_forward, exact_backward); }
 
 static void declare_plain_gelu(Bench *b, Problem *p) {
     add_input(b, p, 0, 6, 5);
@@ -132,7 +145,8 @@ static void declare_plain_gelu(Bench *b, Problem *p) {
 }
 
 static void plain_gelu_backward(Bench *b, Problem *p) {
-    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){p->dy, p->inputs[0], {0}, p->gradients[0]});
+    bias_gelu_backward(b->device, b->stream,
+                       (BiasGeluBackward){p->dy, p->inputs[0], {0}, p->gradients[0], false});
 }
 
 static void plain_gelu(void) {
@@ -416,6 +430,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"linear", linear},
                                       {"bias_gelu", bias_gelu},
                                       {"gelu", plain_gelu},
+                                      {"exact_gelu", exact_gelu},
                                       {"swiglu", swiglu},
                                       {"bias_dropout_add", dropout_add},
                                       {"norm", layer_norm},

@@ -179,9 +179,9 @@ static void results_in_place(Bench *b) {
 
     Tensor g = columns_of(b, x, 0, WIDTH), gamma = normals(b, 1, WIDTH), dg = tensor(b, ROWS, WIDTH);
     Tensor row = normals(b, 1, WIDTH), over_x = copy_of(b, g), over_dy = copy_of(b, dy);
-    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, g, row, dg});
-    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, over_x, row, over_x});
-    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){over_dy, g, row, over_dy});
+    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, g, row, dg, false});
+    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, over_x, row, over_x, false});
+    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){over_dy, g, row, over_dy, false});
     expect_near(b, "gelu over x", over_x, dg, 0);
     expect_near(b, "gelu over dy", over_dy, dg, 0);
 
@@ -253,9 +253,13 @@ static void golden_gelu(Bench *b) {
     Tensor x = from_floats(b, 1, 4, (const float[]){0, -3, 1, 9}),
            bias = from_floats(b, 1, 4, (const float[]){1, 1, 0, 1});
     Tensor y = tensor(b, 1, 4);
-    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, y});
+    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, y, false});
     expect_near(b, "gelu", y,
                 from_floats(b, 1, 4, (const float[]){0.8411919906f, -0.0454023059f, 0.8411919906f, 10}),
+                2e-6);
+    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, y, true});
+    expect_near(b, "exact gelu", y,
+                from_floats(b, 1, 4, (const float[]){0.8413447461f, -0.0455002639f, 0.8413447461f, 10}),
                 2e-6);
 }
 

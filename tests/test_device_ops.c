@@ -40,14 +40,15 @@ static void run_matmul(Bench *b, const int64_t *n, float p) {
 
 enum { NEW, OVER_DY, OVER_X };
 
+// p 1: the exact form.
 static void run_bias_gelu(Bench *b, const int64_t *n, float p) {
-    (void)p;
+    bool exact = p > 0;
     Tensor x = normals(b, n[0], n[1]), bias = optional(b, n[3], 1, n[1]), y = tensor(b, n[0], n[1]);
-    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, output(b, "y", y)});
+    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, output(b, "y", y), exact});
     Tensor dy = normals(b, n[0], n[1]), dx = n[2] == OVER_DY  ? dy
                                              : n[2] == OVER_X ? x
                                                               : tensor(b, n[0], n[1]);
-    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, x, bias, output(b, "dx", dx)});
+    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, x, bias, output(b, "dx", dx), exact});
 }
 
 static void run_swiglu(Bench *b, const int64_t *n, float p) {
@@ -211,6 +212,9 @@ static const Case CASES[] = {
     {"bias_gelu", run_bias_gelu, 1e-6, 1, {13, 67, NEW, 1}, 0},
     {"bias_gelu over dy", run_bias_gelu, 1e-6, 1, {64, 128, OVER_DY, 1}, 0},
     {"gelu over x", run_bias_gelu, 1e-6, 1, {31, 70, OVER_X, 0}, 0},
+    {"exact gelu 1x1", run_bias_gelu, 1e-6, 1, {1, 1, NEW, 1}, 1},
+    {"exact bias_gelu", run_bias_gelu, 1e-6, 1, {13, 67, NEW, 1}, 1},
+    {"exact gelu over x", run_bias_gelu, 1e-6, 1, {31, 70, OVER_X, 0}, 1},
     {"swiglu 1x1", run_swiglu, 1e-6, 1, {1, 1, NEW, 1}, 0},
     {"swiglu", run_swiglu, 1e-6, 1, {13, 67, NEW, 0}, 0},
     {"swiglu with bias over x", run_swiglu, 1e-6, 1, {37, 128, OVER_X, 1}, 0},

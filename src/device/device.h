@@ -154,11 +154,14 @@ void matmul(Device *device, Stream *stream, Matmul args);
 
 // ---- activations, dropout, residual -----------------------------------------------------------------------
 
-// y = gelu(x + bias), the tanh form: 0.5 u (1 + tanh(0.79788456 u (1 + 0.044715 u^2))).
+// y = gelu(x + bias). The tanh form, as Megatron-LM's fused kernel and OpenAI's GPT-2 have it, is
+// 0.5 u (1 + tanh(0.79788456 u (1 + 0.044715 u^2))); `exact` is u times the normal distribution function,
+// 0.5 u (1 + erf(u / sqrt(2))).
 //   x, y [T, F/t], bias [1, F/t] or absent
 typedef struct {
     Tensor x, bias;
     Tensor y;
+    bool exact;
 } BiasGeluForward;
 void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args);
 
@@ -166,6 +169,7 @@ void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args);
 typedef struct {
     Tensor dy, x, bias;
     Tensor dx;
+    bool exact;
 } BiasGeluBackward;
 void bias_gelu_backward(Device *device, Stream *stream, BiasGeluBackward args);
 

@@ -37,17 +37,29 @@ static double gelu_slope(double u) {
     return 0.5 * (1 + t) + 0.5 * u * (1 - t * t) * GELU_SCALE * (1 + 3 * GELU_CUBE * u * u);
 }
 
+// The exact form. erfc, unlike 1 + erf, keeps its places in the negative tail.
+static double normal_share(double u) { return 0.5 * erfc(-u * M_SQRT1_2); }
+
+static double gelu_exact(double u) { return u * normal_share(u); }
+
+static double gelu_exact_slope(double u) {
+    double density = 0.39894228040143267794 * exp(-0.5 * u * u); // 1 / sqrt(2 pi)
+    return normal_share(u) + u * density;
+}
+
 static void reference_bias_gelu_forward(const Exec *exec, const BiasGeluForward *p) {
     (void)exec;
-    for (int64_t i = 0; i < tensor_count(p->x); i++)
-        store(p->y, i, gelu(load(p->x, i) + load_or_zero(p->bias, i % p->x.cols)));
+    for (int64_t i = 0; i < tensor_count(p->x); i++) {
+        double u = load(p->x, i) + load_or_zero(p->bias, i % p->x.cols);
+        store(p->y, i, p->exact ? gelu_exact(u) : gelu(u));
+    }
 }
 
 static void reference_bias_gelu_backward(const Exec *exec, const BiasGeluBackward *p) {
     (void)exec;
     for (int64_t i = 0; i < tensor_count(p->x); i++) {
         double u = load(p->x, i) + load_or_zero(p->bias, i % p->x.cols);
-        store(p->dx, i, load(p->dy, i) * gelu_slope(u));
+        store(p->dx, i, load(p->dy, i) * (p->exact ? gelu_exact_slope(u) : gelu_slope(u)));
     }
 }
 
