@@ -248,7 +248,7 @@ static void forge_without_first_tensor(void) {
 
 static void forged_manifests(void) {
     Model *m = make();
-    forge("\"version\": 1", "\"version\": 2", ERR_UNAVAILABLE, "written by trireme test in version 2");
+    forge("\"version\": 1", "\"version\": 3", ERR_UNAVAILABLE, "written by trireme test in version 3");
     forge("\"version\": 1", "\"version\": \"1\"", ERR_DATA, "\"version\"");
     forge("rank-00000", "../anything", ERR_DATA, "name of a file");
     forge("\"bytes\": ", "\"bytes\": -", ERR_DATA, "\"bytes\"");

@@ -11,7 +11,6 @@ typedef struct {
     const char *drop;      // a tensor that is left out
     const char *from, *to; // one that gets another name
     const char *resize;    // a vector that loses its last element
-    const char *spoil;     // one whose first element becomes 1
     const char *integers;  // one that becomes I32
     const char *prefix;    // taken off every name that has it
     int part, parts;       // only tensors i with i % parts == part; parts 0: all
@@ -34,7 +33,6 @@ static void rewrite(const char *from, const char *to, Change change) {
         if (is_it(t.name, change.resize)) t.shape[0]--;
         int64_t elements = t.shape[0] * (t.ndim == 2 ? t.shape[1] : 1);
         EXPECT_OK(safetensors_read(file, &t, 0, elements, end));
-        if (is_it(t.name, change.spoil)) memcpy(end, &(float){1}, sizeof(float));
         if (is_it(t.name, change.integers)) t.type = FILE_I32;
         if (is_it(t.name, change.from)) t.name = change.to;
         if (change.prefix && !strncmp(t.name, change.prefix, strlen(change.prefix)))
@@ -99,7 +97,7 @@ static void changed_tensors(void) {
         {{.from = "model.norm.weight", .to = "model.norm.bias"}, ERR_DATA, "model.norm.weight is missing"},
         {{.resize = "model.norm.weight"}, ERR_DATA, "model.norm.weight is not [32]"},
         {{.integers = "model.norm.weight"}, ERR_UNAVAILABLE, "model.norm.weight is of type I32"},
-        {{.spoil = "model.layers.0.self_attn.o_proj.bias"}, ERR_UNAVAILABLE, "o_proj.bias is not zero"},
+        {{.drop = "model.layers.0.self_attn.o_proj.bias"}, ERR_DATA, "o_proj.bias is missing"},
     };
     Path from = exported("changed", biased_queries);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -114,6 +112,9 @@ static void changed_tensors(void) {
 }
 
 static void changed_config(void) {
+#define CACHE(new, status, told)                                                                             \
+    { "\"use_cache\": true", new, status, told }
+#define LLAMA3 "\"rope_type\": \"llama3\", \"factor\": 8, \"high_freq_factor\": 4, "
     static const struct {
         const char *old, *new;
         Status status;
@@ -128,13 +129,37 @@ static void changed_config(void) {
         {"\"vocab_size\": 67", "\"vocab_size\": -1", ERR_DATA, "vocab_size"},
         {"\"vocab_size\": 67,", "", ERR_DATA, "no member \"vocab_size\""},
         {"\"use_cache\": true", "\"quantization_config\": {}", ERR_UNAVAILABLE, "quantization_config"},
-        {"\"use_cache\": true", "\"rope_scaling\": {\"factor\": 2}", ERR_UNAVAILABLE, "rope_scaling"},
+        CACHE("\"rope_scaling\": {\"factor\": 2}", ERR_UNAVAILABLE, "rope_scaling: byte "),
+        CACHE("\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}", ERR_UNAVAILABLE,
+              "rope_type \"yarn\" is not supported; known: default, linear, llama3"),
+        CACHE("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}", ERR_UNAVAILABLE,
+              "type \"dynamic\""),
+        CACHE("\"rope_scaling\": {\"type\": \"linear\"}", ERR_DATA, "no member \"factor\""),
+        CACHE("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}", ERR_DATA, "\"factor\" is not"),
+        CACHE("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}", ERR_UNAVAILABLE,
+              "\"beta_fast\" is not supported"),
+        CACHE("\"rope_scaling\": {" LLAMA3 "\"low_freq_factor\": 1}", ERR_DATA,
+              "no member \"original_max_position_embeddings\""),
+        CACHE("\"rope_scaling\": {" LLAMA3 "\"low_freq_factor\": 4, "
+              "\"original_max_position_embeddings\": 64}",
+              ERR_DATA, "high_freq_factor 4 is not above low_freq_factor 4"),
+        CACHE("\"rope_scaling\": \"linear\"", ERR_DATA, "\"rope_scaling\" is not an object"),
+        CACHE("\"rope_parameters\": {\"partial_rotary_factor\": 0.5}", ERR_UNAVAILABLE,
+              "partial_rotary_factor"),
+        CACHE("\"partial_rotary_factor\": 0.5", ERR_UNAVAILABLE, "partial_rotary_factor"),
+        CACHE("\"sliding_window\": 4096", ERR_UNAVAILABLE, "\"sliding_window\" is not supported"),
+        CACHE("\"residual_multiplier\": 0.5", ERR_UNAVAILABLE, "\"residual_multiplier\""),
+        CACHE("\"pruned_heads\": {\"0\": [1]}", ERR_UNAVAILABLE, "\"pruned_heads\""),
+        {"\"model_type\": \"llama\"", "\"model_type\": \"mistral\"", ERR_UNAVAILABLE,
+         "model_type \"mistral\" with an architecture of model_type \"llama\""},
         {"silu", "relu", ERR_UNAVAILABLE, "hidden_act \"relu\""},
         {"float32", "int8", ERR_UNAVAILABLE, "\"int8\""},
         {"\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", ERR_DATA, "groups divide heads"},
         {"\"tie_word_embeddings\": false", "\"tie_word_embeddings\": 0", ERR_DATA, "is not true or false"},
         {"{", "[", ERR_DATA, "config.json"},
     };
+#undef CACHE
+#undef LLAMA3
     Path from = exported("configs", llama);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[32];
@@ -164,6 +189,54 @@ static void other_spellings(void) {
         EXPECT(model_source_info(source)->shape.rotary_base == rotated.rotary_base, "base %g",
                model_source_info(source)->shape.rotary_base);
     model_source_close(source);
+}
+
+// As others spell what is read here too, or leave it to be as it is without.
+static void accepted_configs(void) {
+    static const struct {
+        MakeShape *shape;
+        const char *old, *new;
+        Activation activation;
+        Rope rope;
+    } cases[] = {
+        {gpt2, "gelu_new", "gelu_pytorch_tanh", ACTIVATION_GELU, {0}},
+        {gpt2, "gelu_new", "gelu_fast", ACTIVATION_GELU, {0}},
+        {gpt2, "gelu_new", "gelu", ACTIVATION_GELU_ERF, {0}},
+        {llama,
+         "\"use_cache\": true",
+         "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
+         ACTIVATION_SWIGLU,
+         {.kind = ROPE_LINEAR, .factor = 2}},
+        {llama,
+         "\"rope_theta\": 50000.0",
+         "\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 50000.0, \"factor\": 8.0, "
+         "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 64}",
+         ACTIVATION_SWIGLU,
+         {.kind = ROPE_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 64}},
+        {llama,
+         "\"use_cache\": true",
+         "\"sliding_window\": null, \"use_qk_norm\": false, \"pruned_heads\": {}, \"pad_token_id\": 3, "
+         "\"_name_or_path\": \"x\", \"unsloth_version\": \"1\", \"temperature\": 0.7",
+         ACTIVATION_SWIGLU,
+         {0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[32], copy[32];
+        snprintf(name, sizeof name, "accepted%zu", i), snprintf(copy, sizeof copy, "accepted%zu_copy", i);
+        Path from = exported(name, cases[i].shape), folder = path_of(copy);
+        ModelSource *source;
+        copy_config(from.text, folder.text, cases[i].old, cases[i].new);
+        rewrite(inside(from.text, tensors_name).text, inside(folder.text, tensors_name).text, (Change){0});
+        EXPECT_OK(model_source_open(&source, folder.text, -1));
+        if (!source) continue;
+        const ModelShape *shape = &model_source_info(source)->shape;
+        const Rope *a = &shape->rope, *b = &cases[i].rope;
+        EXPECT(shape->activation == cases[i].activation, "case %zu: activation", i);
+        EXPECT(a->kind == b->kind && a->factor == b->factor && a->original == b->original, "case %zu: rope",
+               i);
+        EXPECT(shape->position != POSITION_ROTARY || shape->rotary_base == 50000, "case %zu: base", i);
+        model_source_close(source);
+    }
 }
 
 static void write_index(const char *folder, const char *tensors, const char *second) {
@@ -300,6 +373,21 @@ static void lacking(void) {
     expect_unavailable(shape, "LlamaForCausalLM has no partly rotated heads");
     shape = llama(), shape.activation = ACTIVATION_GELU;
     expect_unavailable(shape, "GELU");
+    shape = llama(), shape.proj_bias = true;
+    expect_unavailable(shape, "bias of the attention's output alone");
+}
+
+// What GGUF's readers compute otherwise.
+static void lacking_gguf(void) {
+    ModelShape shape = exact_gelu();
+    Path save = path_of("exact"), file = inside(save.text, "file.gguf");
+    ModelSource *source;
+    make_checkpoint(save.text, &shape, 7, 5);
+    EXPECT_OK(model_source_open(&source, save.text, -1));
+    EXPECT(export_gguf(source, file.text, GGUF_F16) == ERR_UNAVAILABLE, "another GELU");
+    EXPECT(strstr(fail_message(), "llama.cpp's GPT-2 has the tanh form of GELU"), "%s", fail_message());
+    EXPECT(!file_exists(file.text), "something was left behind");
+    model_source_close(source);
 }
 
 static void never_replaced(void) {
@@ -371,10 +459,12 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"changed_tensors", changed_tensors},
                                       {"changed_config", changed_config},
                                       {"other_spellings", other_spellings},
+                                      {"accepted_configs", accepted_configs},
                                       {"several_files", several_files},
                                       {"choice", choice},
                                       {"another_model", another_model},
                                       {"lacking", lacking},
+                                      {"lacking_gguf", lacking_gguf},
                                       {"never_replaced", never_replaced},
                                       {"not_a_number", not_a_number},
                                       {0}},

@@ -17,6 +17,25 @@ static void expect_same_file(const char *folder, const char *other, const char *
     free(b);
 }
 
+// What config.json says beside sizes, read back.
+static void expect_meaning(const ModelShape *wanted, const char *path) {
+    ModelSource *source;
+    EXPECT_OK(model_source_open(&source, path, -1));
+    if (!source) return;
+    const ModelShape *found = &model_source_info(source)->shape;
+    const Rope *a = &wanted->rope, *b = &found->rope;
+    EXPECT(found->activation == wanted->activation, "activation %d", (int)found->activation);
+    EXPECT(a->kind == b->kind && a->factor == b->factor && a->low == b->low && a->high == b->high &&
+               a->original == b->original,
+           "rotation %d by %g", (int)b->kind, b->factor);
+    // Where queries have a bias theirs has one of the projection too.
+    bool proj = model_has_proj_bias(wanted) || (wanted->rms_norm && model_has_qkv_bias(wanted));
+    EXPECT(model_has_qkv_bias(found) == model_has_qkv_bias(wanted) && model_has_proj_bias(found) == proj &&
+               model_has_mlp_bias(found) == model_has_mlp_bias(wanted),
+           "biases");
+    model_source_close(source);
+}
+
 static void expect_round_trip(int i) {
     ModelShape shape = shapes[i]();
     char name[32];
@@ -31,6 +50,7 @@ static void expect_round_trip(int i) {
     expect_weights(back.text, &shape, (uint64_t)i);
     export_to(back.text, second.text, FILE_F32);
     export_to(first.text, direct.text, FILE_F32);
+    expect_meaning(&shape, back.text);
     for (int f = 0; f < 2; f++) {
         const char *file = f ? "model.safetensors" : "config.json";
         expect_same_file(first.text, second.text, file);
@@ -180,6 +200,28 @@ static void llama_gguf(void) {
     gguf_close(file);
 }
 
+// llama.cpp divides the frequencies by a tensor's numbers, or all by one.
+static void scaled_gguf(void) {
+    ModelShape shape = llama3_rope();
+    Path save = path_of("gguf_llama3"), other = path_of("gguf_linear");
+    float divisors[4];
+    make_checkpoint(save.text, &shape, 7, 5);
+    Gguf *file = export_gguf_to(save.text, "f32.gguf", GGUF_F32);
+    const GgufTensor *t = gguf_tensor(file, "rope_freqs.weight");
+    CHECK(t && t->ndim == 1 && t->dims[0] == 4 && t->type == GGML_F32, "no divisors of 4 frequencies");
+    gguf_read(file, t, 0, 4, divisors);
+    EXPECT(divisors[0] == 1 && divisors[1] == 1 && divisors[2] > 1 && divisors[2] < 32 && divisors[3] == 32,
+           "%g %g %g %g", (double)divisors[0], (double)divisors[1], (double)divisors[2], (double)divisors[3]);
+    EXPECT(!gguf_find(file, "llama.rope.scaling.type"), "divided twice");
+    gguf_close(file);
+    shape = linear_rope();
+    make_checkpoint(other.text, &shape, 7, 5);
+    file = export_gguf_to(other.text, "f32.gguf", GGUF_F32);
+    EXPECT(gguf_string_is(gguf_find(file, "llama.rope.scaling.type"), "linear"), "the kind of scaling");
+    EXPECT(!gguf_tensor(file, "rope_freqs.weight"), "divided twice");
+    gguf_close(file);
+}
+
 static GgmlType type_in(const Gguf *file, const char *name) {
     const GgufTensor *t = gguf_tensor(file, name);
     EXPECT(t, "no tensor %s", name);
@@ -220,6 +262,7 @@ int main(int argc, char **argv) {
                                       {"gpt2_layout", gpt2_layout},
                                       {"llama_layout", llama_layout},
                                       {"llama_gguf", llama_gguf},
+                                      {"scaled_gguf", scaled_gguf},
                                       {"quantised_gguf", quantised_gguf},
                                       {0}},
                        argc, argv);

@@ -87,6 +87,36 @@ static inline ModelShape biases_everywhere(void) {
     return s;
 }
 
+static inline ModelShape attention_biases(void) {
+    ModelShape s = biased_queries();
+    s.proj_bias = true;
+    return s;
+}
+
+static inline ModelShape mlp_biases(void) {
+    ModelShape s = llama();
+    s.mlp_bias = true;
+    return s;
+}
+
+static inline ModelShape exact_gelu(void) {
+    ModelShape s = gpt2();
+    s.activation = ACTIVATION_GELU_ERF;
+    return s;
+}
+
+static inline ModelShape llama3_rope(void) {
+    ModelShape s = llama();
+    s.rope = (Rope){.kind = ROPE_LLAMA3, .factor = 32, .low = 1, .high = 4, .original = 2048};
+    return s;
+}
+
+static inline ModelShape linear_rope(void) {
+    ModelShape s = llama();
+    s.rope = (Rope){.kind = ROPE_LINEAR, .factor = 2.5};
+    return s;
+}
+
 static inline ModelShape wide_heads(void) {
     ModelShape s = llama();
     s.head_size = 12;
@@ -94,8 +124,9 @@ static inline ModelShape wide_heads(void) {
 }
 
 typedef ModelShape MakeShape(void);
-static MakeShape *const shapes[] = {gpt2,           untied_gpt2,       llama,     tied_llama,
-                                    biased_queries, biases_everywhere, wide_heads};
+static MakeShape *const shapes[] = {gpt2,           untied_gpt2,       llama,       tied_llama,
+                                    biased_queries, biases_everywhere, wide_heads,  attention_biases,
+                                    mlp_biases,     exact_gelu,        llama3_rope, linear_rope};
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MOST_ELEMENTS = 8192 };
 
 static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {

@@ -155,12 +155,23 @@ static void tokenizers(void) {
 
 // A note says so when an option that was given does nothing; no other line of the tests has one.
 static void notes_of_idle_options(void) {
+#define ROPE "--position-embedding-type rope "
     static const struct {
         const char *line, *name, *counterpart;
     } rows[] = {
         {"--num-query-groups 2", "--num-query-groups", "--group-query-attention"},
         {"--rotary-base 500000", "--rotary-base", "--position-embedding-type rope"},
         {"--rotary-percent 0.5", "--rotary-percent", "--use-rotary-position-embeddings"},
+        {"--use-rope-scaling", "--use-rope-scaling", "--position-embedding-type rope"},
+        {"--rotary-seq-len-interpolation-factor 2", "--rotary-seq-len-interpolation-factor",
+         "--position-embedding-type rope"},
+        {ROPE "--rope-scaling-factor 32", "--rope-scaling-factor", "--use-rope-scaling"},
+        {ROPE "--rope-low-freq-factor 2", "--rope-low-freq-factor", "--use-rope-scaling"},
+        {ROPE "--rope-high-freq-factor 8", "--rope-high-freq-factor", "--use-rope-scaling"},
+        {ROPE "--rope-original-max-position-embeddings 64", "--rope-original-max-position-embeddings",
+         "--use-rope-scaling"},
+        {"--swiglu --no-bias-gelu-fusion", "--bias-gelu-fusion", "--no-swiglu"},
+        {"--swiglu --openai-gelu", "--openai-gelu", "--no-swiglu"},
         {"--loss-scale 8", "--loss-scale", "--fp16"},
         {"--initial-loss-scale 8", "--initial-loss-scale", "--fp16"},
         {"--min-loss-scale 2", "--min-loss-scale", "--fp16"},
@@ -178,6 +189,7 @@ static void notes_of_idle_options(void) {
         {"--loss-spike-factor 3", "--loss-spike-factor", "--check-for-spiky-loss"},
         {"--trace-events 300", "--trace-events", "--trace t"},
     };
+#undef ROPE
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         Options o;
         char note[128], both[256];

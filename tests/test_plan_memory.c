@@ -27,11 +27,13 @@ static MemoryNeed need(const Site *site, const ModelShape *model, const Candidat
 // ---- what it is made of --------------------------------------------------------------------------
 
 static void parameters_as_declared(void) {
-    for (int way = 0; way < 12; way++) {
+    for (int way = 0; way < 20; way++) {
         ModelShape model = way & 1 ? llama() : gpt_of(8, 512, 8);
         if (way & 2) model.untied = true;
-        model.qkv_bias = way == 5;
-        Candidate c = grid_of(1 << way / 4, 1, 1, 1, 1);
+        model.qkv_bias = way == 5 || way == 13;
+        model.proj_bias = way == 13;
+        model.mlp_bias = way == 15;
+        Candidate c = grid_of(1 << way / 4 % 3, 1, 1, 1, 1);
         Work work;
         EXPECT_OK(work_record(&work, &model, &c));
         for (Part part = 0; part < NUM_PARTS; part++)

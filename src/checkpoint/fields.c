@@ -15,18 +15,22 @@ typedef struct {
     const char *const *words; // of an enumeration, ended by NULL
 } Field;
 
-static const char *const activation_words[] = {"gelu", "swiglu", NULL};
+static const char *const activation_words[] = {"gelu", "swiglu", "gelu_erf", NULL};
 static const char *const position_words[] = {"learned", "rotary", "none", NULL};
+static const char *const rope_words[] = {"plain", "linear", "llama3", NULL};
 
-_Static_assert(sizeof(Activation) == sizeof(int) && sizeof(Position) == sizeof(int), "read as int");
+_Static_assert(sizeof(Activation) == sizeof(int) && sizeof(Position) == sizeof(int) &&
+                   sizeof(RopeScaling) == sizeof(int),
+               "read as int");
 
 #define X(TYPE, field, most) {#field, FIELD_##TYPE, offsetof(RunState, field), 0, most, NULL},
 static const Field state_fields[] = {RUN_STATE(X)};
 #undef X
 
 #define MOST_DROPOUT 0.99999 // what is left is divided by 1 - p
-#define SHAPE(TYPE, field, least, most, words)                                                               \
-    { #field, FIELD_##TYPE, offsetof(ModelShape, field), least, most, words }
+#define SHAPE_AS(TYPE, name, field, least, most, words)                                                      \
+    { #name, FIELD_##TYPE, offsetof(ModelShape, field), least, most, words }
+#define SHAPE(TYPE, field, least, most, words) SHAPE_AS(TYPE, field, field, least, most, words)
 static const Field shape_fields[] = {
     SHAPE(INT, layers, 1, 1e5, NULL),
     SHAPE(INT, hidden, 1, 1 << 20, NULL),
@@ -41,9 +45,16 @@ static const Field shape_fields[] = {
     SHAPE(WORD, position, 0, 0, position_words),
     SHAPE(DOUBLE, rotary_base, 0, 1e12, NULL),
     SHAPE(INT, rotary_columns, 0, 1 << 13, NULL),
+    SHAPE_AS(WORD, rope_scaling, rope.kind, 0, 0, rope_words),
+    SHAPE_AS(DOUBLE, rope_factor, rope.factor, 0, 1 << 16, NULL),
+    SHAPE_AS(DOUBLE, rope_low_frequency, rope.low, 0, 1 << 16, NULL),
+    SHAPE_AS(DOUBLE, rope_high_frequency, rope.high, 0, 1 << 16, NULL),
+    SHAPE_AS(INT, rope_original_positions, rope.original, 0, 1 << 24, NULL),
     SHAPE(BOOL, rms_norm, 0, 1, NULL),
     SHAPE(BOOL, no_linear_bias, 0, 1, NULL),
     SHAPE(BOOL, qkv_bias, 0, 1, NULL),
+    SHAPE(BOOL, proj_bias, 0, 1, NULL),
+    SHAPE(BOOL, mlp_bias, 0, 1, NULL),
     SHAPE(BOOL, untied, 0, 1, NULL),
     SHAPE(FLOAT, hidden_dropout, 0, MOST_DROPOUT, NULL),
     SHAPE(FLOAT, attention_dropout, 0, MOST_DROPOUT, NULL),
@@ -176,6 +187,22 @@ Status state_read(const Json *object, const char *what, RunState *state) {
     return OK;
 }
 
+static Status check_rotation(const ModelShape *s, const char *what) {
+    const Rope *rope = &s->rope;
+    bool slowed = rope->kind != ROPE_PLAIN, shared = rope->kind == ROPE_LLAMA3;
+    if (s->rotary_columns % 2 || s->rotary_columns > s->head_size)
+        return fail(ERR_DATA, "%s: %d \"rotary_columns\" of a \"head_size\" of %d: not even, or more", what,
+                    s->rotary_columns, s->head_size);
+    if (s->rotary_base < 1) return fail(ERR_DATA, "%s: \"rotary_base\" is below 1", what);
+    if (slowed && rope->factor < 1) return fail(ERR_DATA, "%s: \"rope_factor\" is below 1", what);
+    if (!shared || (rope->low > 0 && rope->high > rope->low && rope->original > 0)) return OK;
+    return fail(
+        ERR_DATA,
+        "%s: \"rope_high_frequency\" is not above \"rope_low_frequency\", or \"rope_original_positions\" "
+        "is 0",
+        what);
+}
+
 Status shape_read(const Json *object, const char *what, ModelShape *s) {
     TRY(read_fields(shape_fields, NUM_SHAPE, object, what, s));
     if (s->groups && s->heads % s->groups)
@@ -183,10 +210,5 @@ Status shape_read(const Json *object, const char *what, ModelShape *s) {
     if (s->position == POSITION_LEARNED && s->positions < s->sequence)
         return fail(ERR_DATA, "%s: %d \"positions\" for a \"sequence\" of %d", what, s->positions,
                     s->sequence);
-    if (s->position != POSITION_ROTARY) return OK;
-    if (s->rotary_columns % 2 || s->rotary_columns > s->head_size)
-        return fail(ERR_DATA, "%s: %d \"rotary_columns\" of a \"head_size\" of %d: not even, or more", what,
-                    s->rotary_columns, s->head_size);
-    if (s->rotary_base >= 1) return OK;
-    return fail(ERR_DATA, "%s: \"rotary_base\" is below 1", what);
+    return s->position == POSITION_ROTARY ? check_rotation(s, what) : OK;
 }

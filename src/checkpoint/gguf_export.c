@@ -1,3 +1,4 @@
+// A model as one GGUF file, as llama.cpp reads it.
 #include "checkpoint/mapping.h"
 #include "formats/gguf.h"
 #include <stdlib.h>
@@ -42,6 +43,9 @@ static void describe_heads(GgufMetadata *m, Architecture architecture, const Mod
     set_size(m, architecture, "attention.value_length", s->head_size);
     set_size(m, architecture, "rope.dimension_count", s->head_size);
     gguf_set_f32(m, key_of(architecture, "rope.freq_base").text, (float)s->rotary_base);
+    if (s->rope.kind != ROPE_LINEAR) return;
+    gguf_set_string(m, key_of(architecture, "rope.scaling.type").text, "linear");
+    gguf_set_f32(m, key_of(architecture, "rope.scaling.factor").text, (float)s->rope.factor);
 }
 
 static void describe_model(GgufMetadata *m, Architecture architecture, const ModelShape *s, GgufKind kind) {
@@ -243,6 +247,9 @@ Status export_gguf(ModelSource *source, const char *path, GgufKind kind) {
     Tokenizer *tokenizer = NULL;
     if (file_exists(path)) return fail(ERR_CREATE, "%s exists, and is not replaced", path);
     TRY(architecture_of(shape, &architecture));
+    if (shape->activation == ACTIVATION_GELU_ERF)
+        return fail(ERR_UNAVAILABLE, "llama.cpp's GPT-2 has the tanh form of GELU, the model the exact one: "
+                                     "--to hf can hold it");
     Status status = model_source_tokenizer(source, &tokenizer);
     if (status != OK && status != ERR_NO_INPUT) return status;
     bool known = status == OK && tokenizer_kind(tokenizer) != TOKENIZER_NULL;

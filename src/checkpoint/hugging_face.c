@@ -1,3 +1,4 @@
+// A Hugging Face folder as a model: its files, its tensors, their elements as ours.
 #include "checkpoint/hugging_face.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -156,22 +157,6 @@ static Status check_all_used(const HuggingFace *m) {
     return status;
 }
 
-// A tensor without a weight of ours has to be what it is for us: nothing.
-static Status check_zero(const HuggingFace *m, Found found) {
-    int64_t n = found.tensor->shape[0];
-    float *values = malloc((size_t)n * sizeof *values + 1);
-    if (!values) return fail(ERR_OS, "no memory for %s", found.tensor->name);
-    Status status = safetensors_read_f32(found.file, found.tensor, 0, n, values);
-    for (int64_t i = 0; status == OK && i < n; i++)
-        if (!(values[i] == 0))
-            status =
-                fail(ERR_UNAVAILABLE,
-                     "%s: %s is not zero: a bias of the projection without one in the mlp is not supported",
-                     m->folder, found.tensor->name);
-    free(values);
-    return status;
-}
-
 static Status find_tensors(HuggingFace *m) {
     const Mapping *map = &m->mapping;
     m->found = calloc((size_t)map->num_tensors + 1, sizeof *m->found);
@@ -180,7 +165,6 @@ static Status find_tensors(HuggingFace *m) {
     for (int i = 0; i < map->num_tensors; i++) {
         m->found[i] = find(m, map->tensors[i].name);
         TRY(check_found(m, &map->tensors[i], m->found[i]));
-        if (!map->tensors[i].strips) TRY(check_zero(m, m->found[i]));
     }
     return check_all_used(m);
 }

@@ -2,11 +2,12 @@
 #pragma once
 #include "checkpoint/mapping.h"
 
-// ---- config.json (hugging_face_config.c) --------------------------------------------------------------
+// ---- config.json (hugging_face_config.c, hugging_face_config_write.c) -----------------------------------
 
 // The shape that a config.json describes, and the type of its tensors ("f32", "bf16", "f16"). `what`, its
 // path, begins messages. ERR_DATA for members that are absent, of another type or out of range;
-// ERR_UNAVAILABLE for architectures, activations, rotations and quantisations that we do not have.
+// ERR_UNAVAILABLE for architectures, activations, rotations and quantisations that we do not have, and for
+// every other member that is not known to leave the model as it is.
 Status config_read(const Json *root, const char *what, ModelShape *shape, const char **dtype);
 // The config.json of a model. `tokenizer` (may be NULL) names the ends of text.
 void config_write(const ModelShape *shape, Architecture architecture, FileType type,

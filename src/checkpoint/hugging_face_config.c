@@ -1,3 +1,5 @@
+// config.json of a Hugging Face model, read: the shape of a GPT-2 or a Llama, and a refusal by name of everything
+// that would make it another model.
 #include "checkpoint/hugging_face.h"
 #include <inttypes.h>
 #include <math.h>
@@ -6,22 +8,33 @@
 
 // ---- members ------------------------------------------------------------------------------------------
 
+enum { MOST_READ = 48 };
+
+// An object, and the names that were asked for in it: whatever else it has is not honoured.
 typedef struct {
-    const Json *root;
-    const char *what;
+    const Json *object;
+    const char *what; // begins messages
+    const char *read[MOST_READ];
+    int num_read;
 } Config;
 
 static bool is_given(const Json *value) { return value && value->type != JSON_NULL; }
 
+static const Json *member(Config *c, const char *name) {
+    CHECK(c->num_read < MOST_READ, "more than %d members of %s are read", MOST_READ, c->what);
+    c->read[c->num_read++] = name;
+    return json_member(c->object, name);
+}
+
 static Status bad_member(const Config *c, const char *name, const char *wanted) {
-    const Json *value = json_member(c->root, name);
+    const Json *value = json_member(c->object, name);
     if (!is_given(value)) return fail(ERR_DATA, "%s: no member \"%s\" (%s)", c->what, name, wanted);
     return fail(ERR_DATA, "%s: byte %" PRId64 ": \"%s\" is not %s", c->what, value->offset, name, wanted);
 }
 
 // A member that is absent or null keeps what `out` holds, unless that is -1.
-static Status read_size(const Config *c, const char *name, int most, int *out) {
-    const Json *value = json_member(c->root, name);
+static Status read_size(Config *c, const char *name, int most, int *out) {
+    const Json *value = member(c, name);
     int64_t size = 0;
     char wanted[64];
     if (!is_given(value) && *out >= 0) return OK;
@@ -31,52 +44,124 @@ static Status read_size(const Config *c, const char *name, int most, int *out) {
     return OK;
 }
 
-static Status read_real(const Config *c, const char *name, double least, double most, double *out) {
-    const Json *value = json_member(c->root, name);
+// A member that is absent or null keeps what `out` holds, unless that is NaN.
+static Status read_real(Config *c, const char *name, double least, double most, double *out) {
+    const Json *value = member(c, name);
     char wanted[64];
-    if (!is_given(value)) return OK;
+    if (!is_given(value) && !isnan(*out)) return OK;
     snprintf(wanted, sizeof wanted, "a number from %g to %g", least, most);
     if (!json_double(value, out) || !(*out >= least && *out <= most)) return bad_member(c, name, wanted);
     return OK;
 }
 
-static Status read_flag(const Config *c, const char *name, bool *out) {
-    const Json *value = json_member(c->root, name);
+static Status read_flag(Config *c, const char *name, bool *out) {
+    const Json *value = member(c, name);
     if (!is_given(value) || json_flag(value, out)) return OK;
     return bad_member(c, name, "true or false");
 }
 
-// One of `allowed`; absent or null is the first.
-static Status check_word(const Config *c, const char *name, const char *const *allowed, int count) {
-    const Json *value = json_member(c->root, name);
+// One of `words`, ended by NULL; absent or null is the first.
+static Status read_word(Config *c, const char *name, const char *const *words, int *out) {
+    const Json *value = member(c, name);
     const char *word = json_string(value);
+    Text known = {0};
+    *out = 0;
     if (!is_given(value)) return OK;
     if (!word) return bad_member(c, name, "a string");
-    for (int i = 0; i < count; i++)
-        if (!strcmp(word, allowed[i])) return OK;
-    return fail(ERR_UNAVAILABLE, "%s: %s \"%.80s\" is not supported; %s is", c->what, name, word, allowed[0]);
+    for (int i = 0; words[i]; i++)
+        if (!strcmp(word, words[i])) return *out = i, OK;
+    for (int i = 0; words[i]; i++) text_add(&known, "%s%s", i ? ", " : "", words[i]);
+    Status status = fail(ERR_UNAVAILABLE, "%s: %s \"%.80s\" is not supported; known: %s", c->what, name, word,
+                         text_string(&known));
+    text_free(&known);
+    return status;
 }
 
-static Status check_flag(const Config *c, const char *name, bool wanted) {
+static Status check_flag(Config *c, const char *name, bool wanted) {
     bool value = wanted;
     TRY(read_flag(c, name, &value));
     if (value == wanted) return OK;
     return fail(ERR_UNAVAILABLE, "%s: %s is not supported", c->what, name);
 }
 
-static Status check_absent(const Config *c, const char *name) {
-    if (!is_given(json_member(c->root, name))) return OK;
+static Status check_absent(Config *c, const char *name) {
+    if (!is_given(member(c, name))) return OK;
     return fail(ERR_UNAVAILABLE, "%s: %s is not supported", c->what, name);
+}
+
+// ---- members that are not read --------------------------------------------------------------------------
+
+// They tell where a model came from, or how it is trained, sampled or kept, not what it computes. A last '*'
+// stands for any ending.
+static const char *const harmless[] = {
+    "_*", "architectures", "transformers_version", "transformers.js_config", "unsloth_*", "torchscript",
+    "use_cache", "pretraining_tp", "is_llama_config", "is_decoder", "n_ctx", "max_sequence_length",
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "tokenizer_class", "prefix", "finetuning_task",
+    "task_specific_params", "problem_type", "id2label", "label2id", "num_labels", "summary_*",
+    "gradient_checkpointing", "reorder_and_upcast_attn", "attn_implementation", "use_bfloat16",
+    "output_attentions", "output_hidden_states", "output_past", "output_scores", "return_dict",
+    "return_dict_in_generate", "remove_invalid_values", "tf_legacy_loss", "chunk_size_feed_forward",
+    // Members of generation_config.json, which older versions kept here.
+    "do_sample", "early_stopping", "max_length", "min_length", "temperature", "top_k", "top_p", "typical_p",
+    "num_beams", "num_beam_groups", "num_return_sequences", "diversity_penalty", "length_penalty",
+    "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
+    "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty", NULL};
+
+static bool is_harmless(const char *name) {
+    for (int i = 0; harmless[i]; i++) {
+        size_t size = strlen(harmless[i]);
+        bool any_ending = harmless[i][size - 1] == '*';
+        if (any_ending ? !strncmp(name, harmless[i], size - 1) : !strcmp(name, harmless[i])) return true;
+    }
+    return false;
+}
+
+static bool was_read(const Config *c, const char *name) {
+    for (int i = 0; i < c->num_read; i++)
+        if (!strcmp(c->read[i], name)) return true;
+    return false;
+}
+
+// null, false, and what is empty: a feature that is off.
+static bool is_off(const Json *value) {
+    switch (value->type) {
+    case JSON_NULL:
+    case JSON_FALSE: return true;
+    case JSON_STRING: return value->size == 0;
+    case JSON_ARRAY:
+    case JSON_OBJECT: return value->count == 0;
+    default: return false;
+    }
+}
+
+// A window, a multiplier, a norm more: what is not read here would be a model other than the one described.
+static Status check_all_read(const Config *c) {
+    for (size_t i = 0; i < c->object->count; i++) {
+        const Json *value = &c->object->items[i];
+        if (is_off(value) || was_read(c, value->key) || is_harmless(value->key)) continue;
+        return fail(ERR_UNAVAILABLE,
+                    "%s: byte %" PRId64 ": \"%.80s\" is not supported: it may change what the model "
+                    "computes; if it does not, remove it from the file",
+                    c->what, value->offset, value->key);
+    }
+    return OK;
 }
 
 // ---- reading ------------------------------------------------------------------------------------------
 
 enum { MOST_LAYERS = 100000, MOST_HIDDEN = 1 << 20, MOST_FFN = 1 << 24, MOST_HEADS = 1 << 16 };
-enum { MOST_HEAD_SIZE = 8192, MOST_POSITIONS = 1 << 24, MOST_VOCABULARY = 1 << 30 };
+enum { MOST_HEAD_SIZE = 8192, MOST_POSITIONS = 1 << 24, MOST_VOCABULARY = 1 << 30, MOST_SCALING = 1 << 16 };
 
-static Status read_gpt2(const Config *c, ModelShape *s) {
+// The names of transformers for the tanh form of GELU, then for the exact one.
+static const char *const gelus[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast",
+                                    "gelu",     "gelu_python",       NULL};
+enum { NUM_TANH_GELUS = 3 };
+
+static Status read_gpt2(Config *c, ModelShape *s) {
     double embedding = 0.1, residual = 0.1, attention = 0.1, epsilon = 1e-5, std = 0.02;
     bool tied = true;
+    int gelu;
     s->layers = s->hidden = s->heads = s->positions = s->vocabulary = -1;
     TRY(read_size(c, "n_layer", MOST_LAYERS, &s->layers));
     TRY(read_size(c, "n_embd", MOST_HIDDEN, &s->hidden));
@@ -91,7 +176,7 @@ static Status read_gpt2(const Config *c, ModelShape *s) {
     TRY(read_real(c, "layer_norm_epsilon", 1e-30, 1, &epsilon));
     TRY(read_real(c, "initializer_range", 0, 1e6, &std));
     TRY(read_flag(c, "tie_word_embeddings", &tied));
-    TRY(check_word(c, "activation_function", (const char *const[]){"gelu_new", "gelu_pytorch_tanh"}, 2));
+    TRY(read_word(c, "activation_function", gelus, &gelu));
     TRY(check_flag(c, "scale_attn_weights", true));
     TRY(check_flag(c, "scale_attn_by_inverse_layer_idx", false));
     TRY(check_flag(c, "add_cross_attention", false));
@@ -99,6 +184,7 @@ static Status read_gpt2(const Config *c, ModelShape *s) {
         return fail(ERR_DATA, "%s: n_embd %d is no multiple of n_head %d", c->what, s->hidden, s->heads);
     s->head_size = s->hidden / s->heads;
     s->groups = s->heads;
+    s->activation = gelu < NUM_TANH_GELUS ? ACTIVATION_GELU : ACTIVATION_GELU_ERF;
     s->position = POSITION_LEARNED;
     s->untied = !tied;
     s->hidden_dropout = (float)residual;
@@ -108,37 +194,73 @@ static Status read_gpt2(const Config *c, ModelShape *s) {
     return OK;
 }
 
-// The base of the rotation: a member of its own, or since transformers 5 one of rope_parameters.
-static Status read_rotation(const Config *c, double *base) {
-    *base = 10000;
-    TRY(read_real(c, "rope_theta", 2, 1e9, base));
-    TRY(check_absent(c, "rope_scaling"));
-    const Json *parameters = json_member(c->root, "rope_parameters");
-    if (!is_given(parameters)) return OK;
-    Config inner = {parameters, c->what};
-    TRY(read_real(&inner, "rope_theta", 2, 1e9, base));
+static Status read_partial_rotation(Config *c) {
     double share = 1;
-    TRY(read_real(&inner, "partial_rotary_factor", 0, 1, &share));
-    if (share < 1) return fail(ERR_UNAVAILABLE, "%s: partial_rotary_factor is not supported", c->what);
-    return check_word(&inner, "rope_type", (const char *const[]){"default"}, 1);
+    TRY(read_real(c, "partial_rotary_factor", 0, 1, &share));
+    if (share == 1) return OK;
+    return fail(ERR_UNAVAILABLE, "%s: partial_rotary_factor is not supported", c->what);
 }
 
-// Biases: of all linear layers, or of queries, keys and values alone. That the projection's are zero then is
-// seen in the tensors.
-static Status read_biases(const Config *c, ModelShape *s) {
+static Status read_llama3(Config *c, Rope *rope) {
+    double low = NAN, high = NAN;
+    rope->original = -1;
+    TRY(read_real(c, "low_freq_factor", 1e-6, MOST_SCALING, &low));
+    TRY(read_real(c, "high_freq_factor", 1e-6, MOST_SCALING, &high));
+    TRY(read_size(c, "original_max_position_embeddings", MOST_POSITIONS, &rope->original));
+    rope->low = low;
+    rope->high = high;
+    if (high > low) return OK;
+    return fail(ERR_DATA, "%s: high_freq_factor %g is not above low_freq_factor %g", c->what, high, low);
+}
+
+// How the rotation is scaled, and since transformers 5 its base: an object `name` of config.json.
+static Status read_scaling(Config *outer, const char *name, ModelShape *s) {
+    static const char *const types[] = {"default", "linear", "llama3", NULL};
+    static const RopeScaling kinds[] = {ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3};
+    const Json *object = member(outer, name);
+    char what[4200];
+    double factor = NAN;
+    int older, type;
+    if (!is_given(object)) return OK;
+    if (object->type != JSON_OBJECT) return bad_member(outer, name, "an object");
+    snprintf(what, sizeof what, "%s: %s", outer->what, name);
+    Config c = {.object = object, .what = what};
+    TRY(read_word(&c, "type", types, &older)); // its name before transformers 4.43
+    TRY(read_word(&c, "rope_type", types, &type));
+    s->rope = (Rope){.kind = kinds[is_given(json_member(object, "rope_type")) ? type : older]};
+    TRY(read_real(&c, "rope_theta", 2, 1e9, &s->rotary_base));
+    TRY(read_partial_rotation(&c));
+    if (s->rope.kind != ROPE_PLAIN) {
+        TRY(read_real(&c, "factor", 1, MOST_SCALING, &factor));
+        s->rope.factor = factor;
+    }
+    if (s->rope.kind == ROPE_LLAMA3) TRY(read_llama3(&c, &s->rope));
+    return check_all_read(&c);
+}
+
+static Status read_rotation(Config *c, ModelShape *s) {
+    s->rotary_base = 10000;
+    TRY(read_real(c, "rope_theta", 2, 1e9, &s->rotary_base));
+    TRY(read_partial_rotation(c));
+    TRY(read_scaling(c, "rope_scaling", s));
+    return read_scaling(c, "rope_parameters", s);
+}
+
+// attention_bias is about queries, keys, values and the projection, mlp_bias about the three of the MLP.
+static Status read_biases(Config *c, ModelShape *s) {
     bool attention = false, mlp = false;
     TRY(read_flag(c, "attention_bias", &attention));
     TRY(read_flag(c, "mlp_bias", &mlp));
-    if (mlp && !attention)
-        return fail(ERR_UNAVAILABLE, "%s: mlp_bias without attention_bias is not supported", c->what);
-    s->no_linear_bias = !mlp;
-    s->qkv_bias = attention && !mlp;
+    s->no_linear_bias = !attention || !mlp;
+    s->qkv_bias = s->proj_bias = attention && !mlp;
+    s->mlp_bias = mlp && !attention;
     return OK;
 }
 
-static Status read_llama(const Config *c, ModelShape *s) {
+static Status read_llama(Config *c, ModelShape *s) {
     double attention = 0, epsilon = 1e-6, std = 0.02;
     bool tied = false;
+    int silu;
     s->layers = s->hidden = s->heads = s->ffn = s->positions = s->vocabulary = -1;
     TRY(read_size(c, "num_hidden_layers", MOST_LAYERS, &s->layers));
     TRY(read_size(c, "hidden_size", MOST_HIDDEN, &s->hidden));
@@ -154,9 +276,9 @@ static Status read_llama(const Config *c, ModelShape *s) {
     TRY(read_real(c, "rms_norm_eps", 1e-30, 1, &epsilon));
     TRY(read_real(c, "initializer_range", 0, 1e6, &std));
     TRY(read_flag(c, "tie_word_embeddings", &tied));
-    TRY(read_rotation(c, &s->rotary_base));
+    TRY(read_rotation(c, s));
     TRY(read_biases(c, s));
-    TRY(check_word(c, "hidden_act", (const char *const[]){"silu"}, 1));
+    TRY(read_word(c, "hidden_act", (const char *const[]){"silu", NULL}, &silu));
     if (s->heads % s->groups || s->head_size % 2)
         return fail(ERR_DATA, "%s: %d heads of %d in %d groups: groups divide heads, and heads are even",
                     c->what, s->heads, s->head_size, s->groups);
@@ -171,121 +293,57 @@ static Status read_llama(const Config *c, ModelShape *s) {
     return OK;
 }
 
-static Status read_dtype(const Config *c, const char **dtype) {
+static Status read_dtype(Config *c, const char **dtype) {
     const struct {
         const char *theirs, *ours;
     } types[] = {{"float32", "f32"}, {"bfloat16", "bf16"}, {"float16", "f16"}};
-    const Json *member = json_member(c->root, "dtype");
-    if (!is_given(member)) member = json_member(c->root, "torch_dtype");
-    const char *word = json_string(member);
+    const Json *newer = member(c, "dtype"), *older = member(c, "torch_dtype");
+    const Json *type = is_given(newer) ? newer : older;
+    const char *word = json_string(type);
     *dtype = "f32";
     for (size_t i = 0; word && i < sizeof types / sizeof *types; i++)
         if (!strcmp(word, types[i].theirs)) {
             *dtype = types[i].ours;
             return OK;
         }
-    if (!is_given(member)) return OK;
+    if (!is_given(type)) return OK;
     return fail(ERR_UNAVAILABLE, "%s: tensors of type \"%.40s\" are not supported", c->what,
                 word ? word : "?");
 }
 
+// AutoModel goes by this one: a Mistral that calls itself LlamaForCausalLM would get its window.
+static Status check_model_type(Config *c, const char *wanted) {
+    const Json *value = member(c, "model_type");
+    const char *word = json_string(value);
+    if (!is_given(value) || (word && !strcmp(word, wanted))) return OK;
+    return fail(ERR_UNAVAILABLE, "%s: model_type \"%.40s\" with an architecture of model_type \"%s\"",
+                c->what, word ? word : "?", wanted);
+}
+
+static Status read_architecture(Config *c, ModelShape *shape) {
+    const Json *names = json_member(c->object, "architectures");
+    bool one = names && names->type == JSON_ARRAY && names->count == 1;
+    const char *name = one ? json_string(&names->items[0]) : NULL;
+    if (name && !strcmp(name, architecture_name(ARCHITECTURE_GPT2))) {
+        TRY(check_model_type(c, "gpt2"));
+        return read_gpt2(c, shape);
+    }
+    if (name && !strcmp(name, architecture_name(ARCHITECTURE_LLAMA))) {
+        TRY(check_model_type(c, "llama"));
+        return read_llama(c, shape);
+    }
+    return fail(ERR_UNAVAILABLE, "%s: architecture %.80s; GPT2LMHeadModel and LlamaForCausalLM are read",
+                c->what, name ? name : "unknown");
+}
+
 Status config_read(const Json *root, const char *what, ModelShape *shape, const char **dtype) {
-    Config c = {root, what};
+    Config c = {.object = root, .what = what};
     *shape = (ModelShape){.seed = 1234};
     if (root->type != JSON_OBJECT) return fail(ERR_DATA, "%s: not a JSON object", what);
     TRY(check_absent(&c, "quantization_config"));
     TRY(read_dtype(&c, dtype));
-    const Json *names = json_member(root, "architectures");
-    bool one = names && names->type == JSON_ARRAY && names->count == 1;
-    const char *name = one ? json_string(&names->items[0]) : NULL;
-    Status status;
-    if (name && !strcmp(name, architecture_name(ARCHITECTURE_GPT2)))
-        status = read_gpt2(&c, shape);
-    else if (name && !strcmp(name, architecture_name(ARCHITECTURE_LLAMA)))
-        status = read_llama(&c, shape);
-    else
-        return fail(ERR_UNAVAILABLE, "%s: architecture %.80s; GPT2LMHeadModel and LlamaForCausalLM are read",
-                    what, name ? name : "unknown");
+    TRY(read_architecture(&c, shape));
+    TRY(check_all_read(&c));
     shape->sequence = shape->positions;
-    return status;
-}
-
-// ---- writing ------------------------------------------------------------------------------------------
-
-static void write_int(Text *out, const char *name, int value) {
-    text_add(out, "  \"%s\": %d,\n", name, value);
-}
-
-// The shortest decimal that gives the same float, as the number was once typed.
-static void write_float(Text *out, const char *name, float value) {
-    enum { ENOUGH_DIGITS = 9 };
-    char text[32];
-    for (int digits = 1; digits <= ENOUGH_DIGITS; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value) break;
-    }
-    bool whole = value == floorf(value) && fabsf(value) < 1e9f;
-    if (whole) snprintf(text, sizeof text, "%.1f", (double)value);
-    text_add(out, "  \"%s\": %s,\n", name, text);
-}
-
-static void write_flag(Text *out, const char *name, bool value) {
-    text_add(out, "  \"%s\": %s,\n", name, value ? "true" : "false");
-}
-
-static void write_gpt2(const ModelShape *s, Text *out) {
-    text_add(out, "  \"model_type\": \"gpt2\",\n");
-    text_add(out, "  \"activation_function\": \"gelu_new\",\n");
-    write_float(out, "attn_pdrop", s->attention_dropout);
-    write_float(out, "embd_pdrop", s->hidden_dropout);
-    write_float(out, "resid_pdrop", s->hidden_dropout);
-    write_float(out, "layer_norm_epsilon", s->norm_epsilon);
-    write_int(out, "n_ctx", s->positions);
-    write_int(out, "n_embd", s->hidden);
-    write_int(out, "n_head", s->heads);
-    write_int(out, "n_inner", s->ffn);
-    write_int(out, "n_layer", s->layers);
-    write_int(out, "n_positions", s->positions);
-}
-
-static void write_llama(const ModelShape *s, Text *out) {
-    text_add(out, "  \"model_type\": \"llama\",\n");
-    text_add(out, "  \"hidden_act\": \"silu\",\n");
-    write_flag(out, "attention_bias", !s->no_linear_bias || s->qkv_bias);
-    write_flag(out, "mlp_bias", !s->no_linear_bias);
-    write_float(out, "attention_dropout", s->attention_dropout);
-    write_int(out, "head_dim", s->head_size);
-    write_int(out, "hidden_size", s->hidden);
-    write_int(out, "intermediate_size", s->ffn);
-    write_int(out, "max_position_embeddings", s->positions > s->sequence ? s->positions : s->sequence);
-    write_int(out, "num_attention_heads", s->heads);
-    write_int(out, "num_hidden_layers", s->layers);
-    write_int(out, "num_key_value_heads", model_groups(s));
-    write_float(out, "rms_norm_eps", s->norm_epsilon);
-    write_float(out, "rope_theta", (float)s->rotary_base);
-}
-
-static void write_token(Text *out, const char *name, int id) {
-    if (id >= 0)
-        write_int(out, name, id);
-    else
-        text_add(out, "  \"%s\": null,\n", name);
-}
-
-void config_write(const ModelShape *s, Architecture architecture, FileType type, const Tokenizer *tokenizer,
-                  Text *out) {
-    const char *dtype = type == FILE_F32 ? "float32" : type == FILE_BF16 ? "bfloat16" : "float16";
-    int eos = tokenizer ? tokenizer_eod(tokenizer) : -1, bos = tokenizer ? tokenizer_bos(tokenizer) : -1;
-    text_add(out, "{\n  \"architectures\": [\"%s\"],\n", architecture_name(architecture));
-    if (architecture == ARCHITECTURE_GPT2)
-        write_gpt2(s, out);
-    else
-        write_llama(s, out);
-    write_token(out, "bos_token_id", bos >= 0 ? bos : architecture == ARCHITECTURE_GPT2 ? eos : -1);
-    write_token(out, "eos_token_id", eos);
-    write_float(out, "initializer_range", s->init_std);
-    write_flag(out, "tie_word_embeddings", !s->untied);
-    write_int(out, "vocab_size", s->vocabulary);
-    write_flag(out, "use_cache", true);
-    text_add(out, "  \"torch_dtype\": \"%s\"\n}\n", dtype);
+    return OK;
 }

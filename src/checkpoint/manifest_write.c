@@ -1,3 +1,4 @@
+// A manifest as text.
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <string.h>
@@ -72,8 +73,13 @@ void manifest_write_record(const Manifest *m, Text *out) {
     text_add(out, "}\n");
 }
 
+// The lowest version whose programs read the model right: those of version 1 would take scaled rotations for
+// plain ones.
+static int version_needed(const ModelShape *shape) { return shape->rope.kind == ROPE_PLAIN ? 1 : 2; }
+
 static void write_info(const CheckpointInfo *info, Text *out) {
-    text_add(out, "\"format\": \"" MANIFEST_FORMAT "\",\n\"version\": %d,\n\"program\": ", MANIFEST_VERSION);
+    text_add(out, "\"format\": \"" MANIFEST_FORMAT "\",\n\"version\": %d,\n\"program\": ",
+             version_needed(&info->shape));
     add_string(out, info->program);
     text_add(out, ",\n\"state\": ");
     state_write(&info->state, out);

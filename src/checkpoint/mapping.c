@@ -1,3 +1,4 @@
+// How our weights lie in the tensors of Hugging Face and GGUF: one table of names, and what is read by it.
 #include "checkpoint/mapping.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -26,8 +27,9 @@ static Status check_gpt2(const ModelShape *s) {
     const Trait traits[] = {
         {s->position == POSITION_NONE, "models without positions"},
         {s->rms_norm, "RMSNorm"},
-        {s->activation != ACTIVATION_GELU, "SwiGLU"},
-        {s->no_linear_bias, "linear layers without biases"},
+        {s->activation == ACTIVATION_SWIGLU, "SwiGLU"},
+        {!model_has_qkv_bias(s) || !model_has_proj_bias(s) || !model_has_mlp_bias(s),
+         "linear layers without biases"},
         {model_groups(s) != s->heads, "groups of heads that share keys and values"},
         {s->heads * s->head_size != s->hidden, "head size other than hidden size / heads"},
     };
@@ -40,6 +42,7 @@ static Status check_llama(const ModelShape *s) {
         {s->activation != ACTIVATION_SWIGLU, "GELU"},
         {s->rotary_columns && s->rotary_columns != s->head_size, "partly rotated heads (rotary-percent)"},
         {s->hidden % s->heads != 0, "hidden size that the heads do not divide"},
+        {model_has_proj_bias(s) && !model_has_qkv_bias(s), "bias of the attention's output alone"},
     };
     return refuse(ARCHITECTURE_LLAMA, traits, sizeof traits / sizeof *traits);
 }
@@ -198,15 +201,37 @@ static void add_part(const Maker *maker, int weight, const Name *name, const Row
     m->strips[m->num_strips++] = strip;
 }
 
-// transformers' Llama has a bias of the projection wherever queries have one: where ours has none, zeros.
+// transformers' Llama has a bias of the projection wherever queries have one: where ours has none, zeros. They
+// come back as a bias.
 static void add_zeros(const Maker *maker, const Name *name) {
     Mapping *m = maker->mapping;
     const ModelShape *s = maker->shape;
-    bool missing = s->no_linear_bias && s->qkv_bias && !strcmp(name->stem, "self_attention.linear_proj");
+    bool missing =
+        model_has_qkv_bias(s) && !model_has_proj_bias(s) && !strcmp(name->stem, "self_attention.linear_proj");
     if (!missing || maker->format != FORMAT_HUGGING_FACE) return;
     TheirTensor *t = &m->tensors[m->num_tensors++];
     *t = (TheirTensor){.rows = s->hidden, .cols = 1, .is_vector = true, .transposed = true};
     snprintf(t->name, sizeof t->name, "model.layers.%d.self_attn.o_proj.bias", name->layer);
+}
+
+// llama.cpp knows Llama 3's scaling as numbers that divide the frequencies of the rotation.
+static Status add_divisors(const Maker *maker) {
+    Mapping *m = maker->mapping;
+    const ModelShape *s = maker->shape;
+    if (maker->format != FORMAT_GGUF || s->rope.kind != ROPE_LLAMA3) return OK;
+    ModelShape plain = *s;
+    plain.rope = (Rope){0};
+    TheirTensor *t = &m->tensors[m->num_tensors++];
+    *t = (TheirTensor){.name = "rope_freqs.weight",
+                       .rows = s->head_size / 2,
+                       .cols = 1,
+                       .is_vector = true,
+                       .transposed = true};
+    t->values = malloc((size_t)t->rows * sizeof *t->values);
+    if (!t->values) return fail(ERR_OS, "no memory for the frequencies of %d columns", s->head_size);
+    for (int i = 0; i < t->rows; i++)
+        t->values[i] = (float)(model_rotary_frequency(&plain, i) / model_rotary_frequency(s, i));
+    return OK;
 }
 
 // A GPT-2 of GGUF has a tensor for its output, tied or not: many llama.cpp in use know no other.
@@ -225,7 +250,7 @@ Status mapping_create(Mapping *m, const ModelShape *shape, Format format) {
     Maker maker = {.mapping = m, .shape = shape, .format = format};
     TRY(architecture_of(shape, &maker.architecture));
     TRY(model_weights(shape, &m->weights, &m->num_weights));
-    size_t room = (size_t)m->num_weights * MOST_PARTS + 1;
+    size_t room = (size_t)m->num_weights * MOST_PARTS + 2; // and the tied output, the divisors
     m->tensors = calloc(room, sizeof *m->tensors);
     m->strips = calloc(room, sizeof *m->strips);
     if (!m->tensors || !m->strips) {
@@ -242,10 +267,13 @@ Status mapping_create(Mapping *m, const ModelShape *shape, Format format) {
         add_zeros(&maker, &name);
     }
     add_tied_output(&maker);
-    return OK;
+    Status status = add_divisors(&maker);
+    if (status != OK) mapping_destroy(m);
+    return status;
 }
 
 void mapping_destroy(Mapping *m) {
+    for (int i = 0; i < m->num_tensors; i++) free(m->tensors[i].values);
     free(m->weights);
     free(m->tensors);
     free(m->strips);
@@ -290,7 +318,10 @@ static Status read_strip(const Mapping *m, ModelSource *source, const Strip *s, 
 
 static Status read_rect(const Mapping *m, ModelSource *source, int tensor, Rect rect, float *out) {
     const TheirTensor *t = &m->tensors[tensor];
-    if (!t->strips) memset(out, 0, (size_t)(rect.rows * rect.cols) * sizeof *out);
+    if (t->values)
+        memcpy(out, t->values + rect.row, (size_t)rect.rows * sizeof *out);
+    else if (!t->strips)
+        memset(out, 0, (size_t)(rect.rows * rect.cols) * sizeof *out);
     for (int i = 0; i < t->strips; i++) TRY(read_strip(m, source, &m->strips[t->strip + i], rect, out));
     return OK;
 }

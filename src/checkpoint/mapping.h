@@ -23,7 +23,8 @@ typedef struct {
     bool is_position;  // the table of positions
     bool transposed;   // lies as [cols, rows] in the file; vectors too, so to say
     int64_t permuted;  // rows of a head that are paired anew; 0: none are
-    int strip, strips; // what it is made of; no strips: zeros
+    int strip, strips; // what it is made of; no strips:
+    float *values;     // [rows] of a vector that no weight of ours gives; NULL: zeros
 } TheirTensor;
 
 // Rows of one of our weights that lie one after another in one of their tensors, from row `first` on: of each

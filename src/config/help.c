@@ -102,7 +102,7 @@ static const Screen screens[] = {
      {OPT_load, OPT_ckpt_step, OPT_to, OPT_dtype, OPT_output, -1}},
     {FOR_IMPORT,
      "trireme import gpt2-hf --save checkpoints     # then: trireme train --load checkpoints ...\n",
-     {OPT_save, -1}},
+     {OPT_save, OPT_tokenizer_model, OPT_vocab_file, OPT_merge_file, -1}},
 };
 
 static void add_name_and_help(const OptionInfo *option, Text *out) {

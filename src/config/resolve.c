@@ -91,6 +91,8 @@ static Rule *const open_rules[] = {no_stray_words, model_is_known, grid_is_open,
 
 static bool without_groups(const Options *o) { return !o->group_query_attention; }
 static bool without_rope(const Options *o) { return strcmp(o->position_embedding_type, "rope") != 0; }
+static bool without_scaling(const Options *o) { return without_rope(o) || !o->use_rope_scaling; }
+static bool without_gelu(const Options *o) { return o->swiglu; }
 static bool without_table(const Options *o) {
     return strcmp(o->position_embedding_type, "learned_absolute") != 0;
 }
@@ -113,6 +115,14 @@ static void note_idle_options(Options *o) {
         {OPT_num_query_groups, without_groups, "it is for --group-query-attention"},
         {OPT_rotary_base, without_rope, "it is for --position-embedding-type rope"},
         {OPT_rotary_percent, without_rope, "it is for --position-embedding-type rope"},
+        {OPT_rotary_seq_len_interpolation_factor, without_rope, "it is for --position-embedding-type rope"},
+        {OPT_use_rope_scaling, without_rope, "it is for --position-embedding-type rope"},
+        {OPT_rope_scaling_factor, without_scaling, "it is for --use-rope-scaling"},
+        {OPT_rope_low_freq_factor, without_scaling, "it is for --use-rope-scaling"},
+        {OPT_rope_high_freq_factor, without_scaling, "it is for --use-rope-scaling"},
+        {OPT_rope_original_max_position_embeddings, without_scaling, "it is for --use-rope-scaling"},
+        {OPT_bias_gelu_fusion, without_gelu, "the MLP has SwiGLU"},
+        {OPT_openai_gelu, without_gelu, "the MLP has SwiGLU"},
         {OPT_max_position_embeddings, without_table, "there is no table of positions"},
         {OPT_loss_scale, without_fp16, "it is for --fp16"},
         {OPT_initial_loss_scale, with_fixed_scale, "it is for --fp16 without --loss-scale"},

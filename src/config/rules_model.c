@@ -113,6 +113,18 @@ static Status rotated_columns_are_pairs(Options *o) {
         o->rotary_percent, o->kv_channels, columns);
 }
 
+static Status frequencies_are_scaled_once(Options *o) {
+    if (!positions_are(o, "rope") || !o->use_rope_scaling) return OK;
+    if (!isnan(o->rotary_seq_len_interpolation_factor))
+        return fail(ERR_CONFIG,
+                    "--use-rope-scaling and --rotary-seq-len-interpolation-factor are two ways to scale "
+                    "rotary positions: keep one");
+    if (o->rope_high_freq_factor > o->rope_low_freq_factor) return OK;
+    return fail(ERR_CONFIG,
+                "--rope-high-freq-factor (%g) must be greater than --rope-low-freq-factor (%g): use %g",
+                o->rope_high_freq_factor, o->rope_low_freq_factor, 4 * o->rope_low_freq_factor);
+}
+
 // ---- precision --------------------------------------------------------------------------------------------
 
 static Status one_precision(Options *o) {
@@ -258,6 +270,7 @@ Rule *const shape_rules[] = {heads_divide,
                              position_words_agree,
                              positions_suffice,
                              rotated_columns_are_pairs,
+                             frequencies_are_scaled_once,
                              one_precision,
                              NULL};
 

@@ -78,16 +78,11 @@ Status gpt_create(Gpt **out, const ModelShape *shape, LayerSplit split, Context 
     return OK;
 }
 
-static int rotary_columns(const ModelShape *shape) {
-    return shape->rotary_columns ? shape->rotary_columns : shape->head_size;
-}
-
-// Angle i of position s is s / base^(2i / R).
 static void fill_rotary(const ModelShape *shape, float *table) {
-    int columns = rotary_columns(shape), half = columns / 2;
+    int columns = model_rotary_columns(shape), half = columns / 2;
     for (int s = 0; s < shape->sequence; s++, table += columns)
         for (int i = 0; i < half; i++) {
-            double angle = s * pow(shape->rotary_base, -2.0 * i / columns);
+            double angle = s * model_rotary_frequency(shape, i);
             table[i] = (float)cos(angle), table[half + i] = (float)sin(angle);
         }
 }
@@ -96,7 +91,7 @@ Status gpt_place(Gpt *gpt, Arena *arena) {
     const ModelShape *shape = &gpt->shape;
     Context *c = gpt->context;
     if (shape->position != POSITION_ROTARY) return OK;
-    int64_t rows = shape->sequence, columns = rotary_columns(shape);
+    int64_t rows = shape->sequence, columns = model_rotary_columns(shape);
     gpt->rotary_table = tensor_take(arena, "rotary positions", rows, columns, F32);
     for (int i = 0; i < shape->layers; i++) gpt->layers[i].attention.rotary_table = gpt->rotary_table;
     // Making it takes milliseconds, and nobody would read it.

@@ -13,13 +13,13 @@ Attention attention_declare(const Builder *b, int layer) {
                                                   .in = shape->hidden,
                                                   .out = (heads + 2 * groups) * head_size,
                                                   .stddev = shape->init_std,
-                                                  .bias = !shape->no_linear_bias || shape->qkv_bias});
+                                                  .bias = model_has_qkv_bias(shape)});
     a.proj =
         row_linear_declare(b, (LinearSpec){.name = part_name(layer, "self_attention.linear_proj").text,
                                            .in = heads * head_size,
                                            .out = shape->hidden,
                                            .stddev = shape->init_std / sqrtf(2.0f * (float)shape->layers),
-                                           .bias = !shape->no_linear_bias});
+                                           .bias = model_has_proj_bias(shape)});
     return a;
 }
 

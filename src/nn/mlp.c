@@ -11,13 +11,13 @@ Mlp mlp_declare(const Builder *b, int layer) {
                                                   .in = shape->hidden,
                                                   .out = (gated ? 2 : 1) * (int64_t)shape->ffn,
                                                   .stddev = shape->init_std,
-                                                  .bias = !shape->no_linear_bias,
+                                                  .bias = model_has_mlp_bias(shape),
                                                   .blocks = gated ? 2 : 1});
     m.fc2 = row_linear_declare(b, (LinearSpec){.name = part_name(layer, "mlp.linear_fc2").text,
                                                .in = shape->ffn,
                                                .out = shape->hidden,
                                                .stddev = shape->init_std / sqrtf(2.0f * (float)shape->layers),
-                                               .bias = !shape->no_linear_bias});
+                                               .bias = model_has_mlp_bias(shape)});
     return m;
 }
 
@@ -26,25 +26,29 @@ static Dropout hidden_dropout(const Context *c, const Mlp *m, const Microbatch *
 }
 
 static void activate(Context *c, const Mlp *m, const MlpStash *s) {
+    Tensor bias = param_value(m->fc1.bias);
     if (m->activation == ACTIVATION_SWIGLU)
-        swiglu_forward(c->device, c->stream,
-                       (SwigluForward){.x = s->fc1, .bias = param_value(m->fc1.bias), .y = s->activated});
+        swiglu_forward(c->device, c->stream, (SwigluForward){.x = s->fc1, .bias = bias, .y = s->activated});
     else
         bias_gelu_forward(
             c->device, c->stream,
-            (BiasGeluForward){.x = s->fc1, .bias = param_value(m->fc1.bias), .y = s->activated});
+            (BiasGeluForward){
+                .x = s->fc1, .bias = bias, .y = s->activated, .exact = m->activation == ACTIVATION_GELU_ERF});
 }
 
 // The gradient of fc1's output takes its place.
 static void activation_gradient(Context *c, const Mlp *m, const MlpStash *s, Tensor dy) {
+    Tensor bias = param_value(m->fc1.bias);
     if (m->activation == ACTIVATION_SWIGLU)
-        swiglu_backward(
-            c->device, c->stream,
-            (SwigluBackward){.dy = dy, .x = s->fc1, .bias = param_value(m->fc1.bias), .dx = s->fc1});
+        swiglu_backward(c->device, c->stream,
+                        (SwigluBackward){.dy = dy, .x = s->fc1, .bias = bias, .dx = s->fc1});
     else
-        bias_gelu_backward(
-            c->device, c->stream,
-            (BiasGeluBackward){.dy = dy, .x = s->fc1, .bias = param_value(m->fc1.bias), .dx = s->fc1});
+        bias_gelu_backward(c->device, c->stream,
+                           (BiasGeluBackward){.dy = dy,
+                                              .x = s->fc1,
+                                              .bias = bias,
+                                              .dx = s->fc1,
+                                              .exact = m->activation == ACTIVATION_GELU_ERF});
 }
 
 void mlp_apply(Context *c, const Mlp *m, Tensor x, Tensor y, MlpStash *stash, Arena *arena,

@@ -13,8 +13,19 @@
 
 // ---- the model's sizes --------------------------------------------------------------------------
 
-typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU } Activation;
+// GELU by its tanh form, SwiGLU, GELU by erf.
+typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATION_GELU_ERF } Activation;
 typedef enum { POSITION_LEARNED, POSITION_ROTARY, POSITION_NONE } Position;
+typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
+
+// How the frequencies of rotary positions are slowed down for longer texts than a model was trained on first.
+// LINEAR: all by `factor`. LLAMA3: those whose wavelength is above `original / low` by `factor`, those below
+// `original / high` not at all, those between by a share that grows evenly with the frequency.
+typedef struct {
+    RopeScaling kind;
+    double factor, low, high;
+    int original; // positions
+} Rope;
 
 // What the model is. Zeros mean GPT-2, but for `layers` to `padded_vocabulary`.
 typedef struct {
@@ -29,9 +40,10 @@ typedef struct {
     double rotary_base; // of POSITION_ROTARY
     int rotary_columns; // R: of each head, even; 0: all
     bool rms_norm;
-    bool no_linear_bias; // of any linear layer ...
-    bool qkv_bias;       // ... but that of q, k and v
-    bool untied;         // the head has a weight of its own
+    Rope rope;
+    bool no_linear_bias;                // of any linear layer but these:
+    bool qkv_bias, proj_bias, mlp_bias; // of q, k and v; of the attention's output; of the MLP's two
+    bool untied;                        // the head has a weight of its own
     float hidden_dropout, attention_dropout, norm_epsilon, init_std;
     uint64_t seed;
 } ModelShape;
@@ -53,6 +65,13 @@ typedef struct {
 } ModelMode;
 
 int model_groups(const ModelShape *shape); // groups, or heads
+bool model_has_qkv_bias(const ModelShape *shape);
+bool model_has_proj_bias(const ModelShape *shape);
+bool model_has_mlp_bias(const ModelShape *shape);
+int model_rotary_columns(const ModelShape *shape); // R
+// Position s turns columns i and R/2 + i of a head by the angle s * frequency(i), 0 <= i < R/2. Every table of
+// rotary positions is made with it.
+double model_rotary_frequency(const ModelShape *shape, int i);
 // The smallest multiple of divisor * tp that holds `vocabulary` entries.
 int padded_vocabulary(int vocabulary, int divisor, int tp);
 int64_t model_parameters(const ModelShape *shape); // of the unpadded model, tied embedding counted once

@@ -36,6 +36,15 @@ __attribute__((format(printf, 2, 3))) static void put(Command *command, const ch
     add_flag(command, flag);
 }
 
+static void add_scaling(Command *to, const Rope *rope) {
+    if (rope->kind == ROPE_LINEAR) put(to, "--rotary-seq-len-interpolation-factor %g", rope->factor);
+    if (rope->kind != ROPE_LLAMA3) return;
+    put(to, "--use-rope-scaling --rope-scaling-factor %g", rope->factor);
+    if (rope->low != 1) put(to, "--rope-low-freq-factor %g", rope->low);
+    if (rope->high != 4) put(to, "--rope-high-freq-factor %g", rope->high);
+    if (rope->original != 8192) put(to, "--rope-original-max-position-embeddings %d", rope->original);
+}
+
 static void add_model(Command *to, const ModelShape *m) {
     put(to, "--num-layers %d", m->layers);
     put(to, "--hidden-size %d", m->hidden);
@@ -52,10 +61,14 @@ static void add_model(Command *to, const ModelShape *m) {
         put(to, "--rotary-base %.0f", m->rotary_base);
     if (m->rotary_columns && m->rotary_columns != m->head_size)
         put(to, "--rotary-percent %g", (double)m->rotary_columns / m->head_size);
+    if (m->position == POSITION_ROTARY) add_scaling(to, &m->rope);
     if (m->rms_norm) put(to, "--normalization RMSNorm");
     if (m->activation == ACTIVATION_SWIGLU) put(to, "--swiglu");
+    if (m->activation == ACTIVATION_GELU_ERF) put(to, "--no-bias-gelu-fusion");
     if (m->no_linear_bias) put(to, "--disable-bias-linear");
     if (m->qkv_bias) put(to, "--add-qkv-bias");
+    if (m->proj_bias) put(to, "--add-attn-proj-bias");
+    if (m->mlp_bias) put(to, "--add-mlp-bias");
     if (m->untied) put(to, "--untie-embeddings-and-output-weights");
     if (m->attention_dropout != 0.1f) put(to, "--attention-dropout %g", (double)m->attention_dropout);
     if (m->hidden_dropout != 0.1f) put(to, "--hidden-dropout %g", (double)m->hidden_dropout);

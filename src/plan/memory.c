@@ -102,8 +102,9 @@ static double layer_parameters(const ModelShape *m, double t) {
     double qkv = width + 2.0 * model_groups(m) * m->head_size;
     double fc1 = (m->activation == ACTIVATION_SWIGLU ? 2.0 : 1.0) * m->ffn;
     double count = h * (qkv + width + fc1 + m->ffn) / t + 2 * norm_parameters(m);
-    if (!m->no_linear_bias || m->qkv_bias) count += qkv / t;
-    if (!m->no_linear_bias) count += fc1 / t + 2 * h;
+    if (model_has_qkv_bias(m)) count += qkv / t;
+    if (model_has_proj_bias(m)) count += h;
+    if (model_has_mlp_bias(m)) count += fc1 / t + h;
     return count;
 }
 

@@ -18,9 +18,14 @@ static double rotary_share(const ModelShape *s) {
     return s->rotary_columns ? (double)s->rotary_columns / s->head_size : 1;
 }
 
+static double linear_factor(const ModelShape *s) { return s->rope.kind == ROPE_LINEAR ? s->rope.factor : 1; }
+
 // Of what the weights' shapes and meaning depend on; what one kind of position does not have is left out.
-static int sizes(const ModelShape *a, const ModelShape *b, Size out[20]) {
+enum { MOST_SIZES = 32 };
+
+static int sizes(const ModelShape *a, const ModelShape *b, Size out[MOST_SIZES]) {
     bool learned = b->position == POSITION_LEARNED, rotary = b->position == POSITION_ROTARY;
+    bool scaled = b->rope.kind == ROPE_LLAMA3;
     const Size all[] = {
         {"num_layers", a->layers, b->layers},
         {"hidden_size", a->hidden, b->hidden},
@@ -33,11 +38,21 @@ static int sizes(const ModelShape *a, const ModelShape *b, Size out[20]) {
         {"max_position_embeddings", learned ? a->positions : 0, learned ? b->positions : 0},
         {"rotary_base", rotary ? a->rotary_base : 0, rotary ? b->rotary_base : 0},
         {"rotary_percent", rotary ? rotary_share(a) : 0, rotary ? rotary_share(b) : 0},
+        {"use_rope_scaling", a->rope.kind == ROPE_LLAMA3, b->rope.kind == ROPE_LLAMA3},
+        {"rotary_seq_len_interpolation_factor", linear_factor(a), linear_factor(b)},
+        {"rope_scaling_factor", scaled ? a->rope.factor : 0, scaled ? b->rope.factor : 0},
+        {"rope_low_freq_factor", scaled ? a->rope.low : 0, scaled ? b->rope.low : 0},
+        {"rope_high_freq_factor", scaled ? a->rope.high : 0, scaled ? b->rope.high : 0},
+        {"rope_original_max_position_embeddings", scaled ? a->rope.original : 0,
+         scaled ? b->rope.original : 0},
         {"swiglu", a->activation == ACTIVATION_SWIGLU, b->activation == ACTIVATION_SWIGLU},
+        {"bias_gelu_fusion", a->activation != ACTIVATION_GELU_ERF, b->activation != ACTIVATION_GELU_ERF},
         {"normalization", a->rms_norm, b->rms_norm},
         {"norm_epsilon", (double)a->norm_epsilon, (double)b->norm_epsilon},
         {"disable_bias_linear", a->no_linear_bias, b->no_linear_bias},
-        {"add_qkv_bias", a->qkv_bias, b->qkv_bias},
+        {"add_qkv_bias", model_has_qkv_bias(a), model_has_qkv_bias(b)},
+        {"add_attn_proj_bias", model_has_proj_bias(a), model_has_proj_bias(b)},
+        {"add_mlp_bias", model_has_mlp_bias(a), model_has_mlp_bias(b)},
         {"untie_embeddings_and_output_weights", a->untied, b->untied},
     };
     memcpy(out, all, sizeof all);
@@ -45,7 +60,7 @@ static int sizes(const ModelShape *a, const ModelShape *b, Size out[20]) {
 }
 
 static Status same_model(const ModelSource *source, const ModelShape *asked) {
-    Size all[20];
+    Size all[MOST_SIZES];
     const CheckpointInfo *info = model_source_info(source);
     int count = sizes(&info->shape, asked, all);
     for (int i = 0; i < count; i++)

@@ -1,5 +1,6 @@
 #include "base/cores.h"
 #include "train/train.h"
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,6 +12,23 @@ int threads_per_rank(const Options *o, int ranks_here) {
     int share = (comm_launcher_ranks() ? (int)sysconf(_SC_NPROCESSORS_ONLN) : cores.count) / ranks_here;
     int threads = share < cores.count ? share : cores.count;
     return threads > 0 ? threads : 1;
+}
+
+static Activation activation_of(const Options *o) {
+    if (o->swiglu) return ACTIVATION_SWIGLU;
+    return o->bias_gelu_fusion || o->openai_gelu ? ACTIVATION_GELU : ACTIVATION_GELU_ERF;
+}
+
+static Rope rope_of(const Options *o) {
+    if (strcmp(o->position_embedding_type, "rope") != 0) return (Rope){0};
+    if (o->use_rope_scaling)
+        return (Rope){.kind = ROPE_LLAMA3,
+                      .factor = o->rope_scaling_factor,
+                      .low = o->rope_low_freq_factor,
+                      .high = o->rope_high_freq_factor,
+                      .original = o->rope_original_max_position_embeddings};
+    double factor = o->rotary_seq_len_interpolation_factor;
+    return isnan(factor) ? (Rope){0} : (Rope){.kind = ROPE_LINEAR, .factor = factor};
 }
 
 ModelShape options_model(const Options *o, int vocabulary) {
@@ -27,15 +45,18 @@ ModelShape options_model(const Options *o, int vocabulary) {
         .vocabulary = vocabulary,
         .padded_vocabulary = padded_vocabulary(vocabulary, o->make_vocab_size_divisible_by, shape->tp),
         .microbatch = o->micro_batch_size,
-        .activation = o->swiglu ? ACTIVATION_SWIGLU : ACTIVATION_GELU,
+        .activation = activation_of(o),
         .position = !strcmp(o->position_embedding_type, "rope")   ? POSITION_ROTARY
                     : !strcmp(o->position_embedding_type, "none") ? POSITION_NONE
                                                                   : POSITION_LEARNED,
         .rotary_base = o->rotary_base,
         .rotary_columns = shape->rotary_columns,
+        .rope = rope_of(o),
         .rms_norm = !strcmp(o->normalization, "RMSNorm"),
         .no_linear_bias = o->disable_bias_linear,
         .qkv_bias = o->add_qkv_bias,
+        .proj_bias = o->add_attn_proj_bias,
+        .mlp_bias = o->add_mlp_bias,
         .untied = o->untie_embeddings_and_output_weights,
         .hidden_dropout = (float)o->hidden_dropout,
         .attention_dropout = (float)o->attention_dropout,
