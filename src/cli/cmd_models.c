@@ -19,7 +19,7 @@ static Status add_model(const ModelPreset *model, Text *out) {
     if (status == OK) {
         double count = (double)model_parameters(&spec.shape);
         bool billions = count >= 1e9;
-        text_add(out, "%-14s %9.*f%c %6d %6d %5d %6d %6d %8d %10d  %-7s %s\n", model->name, billions ? 2 : 1,
+        text_add(out, "%-14s %9.*f%c %6d %6d %5d %6d %6d %8d %10d  %-8s %s\n", model->name, billions ? 2 : 1,
                  billions ? count / 1e9 : count / 1e6, billions ? 'B' : 'M', o.num_layers, o.hidden_size,
                  o.num_attention_heads, o.shape.query_groups, o.ffn_hidden_size, o.seq_length, o.vocab_size,
                  model->family, model->source);
@@ -34,7 +34,7 @@ Status cmd_models(Options *options) {
                     options->positional.items[0]);
     Text text = {0};
     Status status = OK;
-    text_add(&text, "%-14s %10s %6s %6s %5s %6s %6s %8s %10s  %-7s %s\n", "name", "parameters", "layers",
+    text_add(&text, "%-14s %10s %6s %6s %5s %6s %6s %8s %10s  %-8s %s\n", "name", "parameters", "layers",
              "hidden", "heads", "groups", "ffn", "sequence", "vocabulary", "family", "source");
     for (int i = 0; i < num_model_presets && status == OK; i++) status = add_model(&model_presets[i], &text);
     if (status == OK) fputs(text_string(&text), stdout);
