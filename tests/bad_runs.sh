@@ -123,6 +123,8 @@ expect 0 "latin: 1 documents" "$trireme" preprocess --input latin.txt --output-p
 expect 66 "nowhere" "$trireme" train --data-path nowhere "${model[@]}" --train-iters 1
 cp corpus.bin bare.bin && cp corpus.idx bare.idx
 expect 66 "tokenizer" "$trireme" train --data-path bare "${model[@]}" --train-iters 1
+expect 78 "import keeps the tokenizer of files" "$trireme" import hf --save imported --tokenizer-type NullTokenizer
+expect 66 "nowhere.json" "$trireme" import hf --save imported --tokenizer-model nowhere.json
 
 # A fresh copy to damage.
 damage() { for end in bin idx tokenizer.json; do cp "corpus.$end" "damaged.$end"; done; }

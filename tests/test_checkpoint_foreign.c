@@ -403,8 +403,8 @@ static void never_replaced(void) {
     EXPECT(export_hugging_face(source, folder.text, FILE_F32) == ERR_CREATE,
            "an existing folder was replaced");
     Path imported = path_of("imported");
-    EXPECT_OK(import_model(source, imported.text, 0));
-    EXPECT(import_model(source, imported.text, 0) == ERR_CREATE, "an existing checkpoint was replaced");
+    EXPECT_OK(import_model(source, NULL, imported.text, 0));
+    EXPECT(import_model(source, NULL, imported.text, 0) == ERR_CREATE, "an existing checkpoint was replaced");
     model_source_close(source);
 }
 
@@ -413,7 +413,7 @@ static void import_in_silence(ModelSource *source, const char *save) {
     fflush(stderr);
     int terminal = dup(STDERR_FILENO), nowhere = open("/dev/null", O_WRONLY);
     EXPECT(dup2(nowhere, STDERR_FILENO) >= 0, "cannot redirect");
-    Status status = import_model(source, save, 0);
+    Status status = import_model(source, NULL, save, 0);
     EXPECT(dup2(terminal, STDERR_FILENO) >= 0, "cannot redirect back");
     close(terminal), close(nowhere);
     EXPECT_OK(status);
@@ -429,7 +429,7 @@ static void one_weight_is(float value, const char *word) {
     EXPECT(fwrite(&value, sizeof value, 1, file) == 1 && fclose(file) == 0, "cannot write %s", weights.text);
     EXPECT_OK(folder_remove(save.text));
     EXPECT_OK(model_source_open(&source, folder.text, -1));
-    EXPECT(import_model(source, save.text, 0) == ERR_DATA, "a weight that is %s is imported", word);
+    EXPECT(import_model(source, NULL, save.text, 0) == ERR_DATA, "a weight that is %s is imported", word);
     EXPECT(strstr(fail_message(), word) && strstr(fail_message(), "weight output_layer.weight") &&
                strstr(fail_message(), "--allow-non-finite"),
            "%s", fail_message());

@@ -1,6 +1,7 @@
 // Other people's formats: what goes out comes in again, and lies where they look for it.
 #include "base/half.h"
 #include "formats/gguf.h"
+#include "small_sentencepiece.h"
 #include "test_checkpoint_models.h"
 #include <math.h>
 
@@ -222,6 +223,75 @@ static void scaled_gguf(void) {
     gguf_close(file);
 }
 
+// ---- what lies beside the weights -------------------------------------------------------------------------
+
+static void put(const char *folder, const char *name, const char *text, size_t size) {
+    EXPECT_OK(file_write(inside(folder, name).text, text, size));
+}
+
+static bool has_flag(const Gguf *file, const char *key) {
+    const GgufPair *pair = gguf_find(file, key);
+    EXPECT(pair && pair->type == GGUF_BOOL && !pair->is_array, "no flag %s", key);
+    return pair && *pair->data;
+}
+
+static void companions_stay(void) {
+    static const char *const names[] = {"generation_config.json", "chat_template.jinja",
+                                        "special_tokens_map.json", "tokenizer_config.json",
+                                        "tokenizer.model"};
+    static const char config[] = "{\"tokenizer_class\": \"LlamaTokenizer\", \"chat_template\": \"older\"}";
+    ModelShape shape = llama();
+    Text model = sentencepiece_model();
+    Path save = path_of("beside"), theirs = inside(save.text, "theirs"),
+         imported = inside(save.text, "my-model"), back = inside(save.text, "back");
+    make_checkpoint(save.text, &shape, 7, 5);
+    export_to(save.text, theirs.text, FILE_F32);
+    put(theirs.text, names[0], "{\"temperature\": 0.6}", 20);
+    put(theirs.text, names[1], "{{ newer }}", 11);
+    put(theirs.text, names[2], "{\"bos_token\": \"<s>\"}", 20);
+    put(theirs.text, names[3], config, strlen(config));
+    put(theirs.text, names[4], model.data, model.size);
+    import_to(theirs.text, imported.text);
+    export_to(imported.text, back.text, FILE_F32);
+    for (int i = 0; i < 5; i++) expect_same_file(theirs.text, back.text, names[i]);
+    Gguf *file = export_gguf_to(imported.text, "f32.gguf", GGUF_F32);
+    EXPECT(gguf_string_is(gguf_find(file, "tokenizer.chat_template"), "{{ newer }}"), "the template");
+    EXPECT(gguf_string_is(gguf_find(file, "general.name"), "my-model"), "the name");
+    EXPECT(has_flag(file, "tokenizer.ggml.add_bos_token") && !has_flag(file, "tokenizer.ggml.add_eos_token"),
+           "what stands before a text");
+    gguf_close(file);
+    text_free(&model);
+}
+
+// The files of the tokenizer that is replaced go with it.
+static void another_tokenizer(void) {
+    ModelShape shape = llama();
+    Text model = sentencepiece_model();
+    ModelSource *source;
+    Tokenizer *tokenizer;
+    Path save = path_of("replaced"), theirs = inside(save.text, "theirs"),
+         imported = inside(save.text, "imported"), mine = inside(save.text, "mine.model"),
+         step = inside(imported.text, "step-00000000");
+    make_checkpoint(save.text, &shape, 7, 5);
+    export_to(save.text, theirs.text, FILE_F32);
+    put(theirs.text, "generation_config.json", "{}", 2);
+    put(theirs.text, "special_tokens_map.json", "{}", 2);
+    put(theirs.text, "tokenizer.json", "no tokenizer", 12);
+    put(save.text, "mine.model", model.data, model.size);
+    EXPECT_OK(tokenizer_open_path(&tokenizer, mine.text));
+    EXPECT_OK(model_source_open(&source, theirs.text, -1));
+    EXPECT_OK(import_model(source, tokenizer, imported.text, 0));
+    EXPECT(file_exists(inside(step.text, "generation_config.json").text) &&
+               file_exists(inside(step.text, "tokenizer.model").text),
+           "what belongs to it");
+    EXPECT(!file_exists(inside(step.text, "special_tokens_map.json").text) &&
+               !file_exists(inside(step.text, "tokenizer.json").text),
+           "what belongs to the other");
+    model_source_close(source);
+    tokenizer_close(tokenizer);
+    text_free(&model);
+}
+
 static GgmlType type_in(const Gguf *file, const char *name) {
     const GgufTensor *t = gguf_tensor(file, name);
     EXPECT(t, "no tensor %s", name);
@@ -264,6 +334,8 @@ int main(int argc, char **argv) {
                                       {"llama_gguf", llama_gguf},
                                       {"scaled_gguf", scaled_gguf},
                                       {"quantised_gguf", quantised_gguf},
+                                      {"companions_stay", companions_stay},
+                                      {"another_tokenizer", another_tokenizer},
                                       {0}},
                        argc, argv);
 }

@@ -186,7 +186,7 @@ static inline void export_to(const char *from, const char *folder, FileType type
 static inline void import_to(const char *from, const char *save) {
     ModelSource *source;
     EXPECT_OK(model_source_open(&source, from, -1));
-    if (source) EXPECT_OK(import_model(source, save, 0));
+    if (source) EXPECT_OK(import_model(source, NULL, save, 0));
     model_source_close(source);
 }
 

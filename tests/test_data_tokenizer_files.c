@@ -4,81 +4,10 @@
 #include "data/bpe.h"
 #include "data/data.h"
 #include "harness.h"
+#include "small_sentencepiece.h"
+#include "small_tokenizer.h"
 #include <stdlib.h>
 #include <string.h>
-
-static const char *path_of(const char *name) {
-    static char paths[4][512];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", harness_folder(), name);
-    return path;
-}
-
-static Tokenizer *opened(const char *name) {
-    Tokenizer *t = NULL;
-    EXPECT_OK(tokenizer_open_path(&t, path_of(name)));
-    return t;
-}
-
-static Tokenizer *opened_text(const char *name, const Text *text) {
-    EXPECT_OK(file_write(path_of(name), text_string(text), text->size));
-    return opened(name);
-}
-
-static void expect_ids(const Tokenizer *t, const char *text, const char *want) {
-    TokenList ids = {0};
-    Text got = {0};
-    if (!t) return;
-    EXPECT_OK(tokenizer_encode(t, text, strlen(text), &ids));
-    for (size_t i = 0; i < ids.count; i++) text_add(&got, i ? " %d" : "%d", ids.ids[i]);
-    EXPECT(strcmp(text_string(&got), want) == 0, "\"%s\" gives %s, not %s", text, text_string(&got), want);
-    text_free(&got);
-    token_list_free(&ids);
-}
-
-// ---- A tokenizer.json by hand -------------------------------------------------------------------------
-
-// Bytes have their own number; 256 is "ab", 257 "abc", 258 " a", 259 "bc", 260 "abca"; added tokens follow.
-typedef struct {
-    const char *normalizer, *pre_tokenizer, *model, *merges, *added;
-} Parts;
-
-static const Parts plain = {
-    .normalizer = "null",
-    .pre_tokenizer = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true}",
-    .model = "\"type\": \"BPE\"",
-    .merges = "\"a b\", \"ab c\", \"\xc4\xa0 a\", \"b c\"",
-    .added = "{\"id\": 261, \"content\": \"<|endoftext|>\", \"special\": true}",
-};
-
-static void add_vocabulary(Text *out) {
-    static const char *const others[] = {"ab", "abc", "\xc4\xa0\x61", "bc", "abca"};
-    for (int b = 0; b < 256; b++) {
-        char spelling[2];
-        json_add_string(out, spelling, bpe_spell_byte((unsigned char)b, spelling));
-        text_add(out, ": %d, ", b);
-    }
-    for (int i = 0; i < 5; i++) text_add(out, "\"%s\": %d%s", others[i], 256 + i, i < 4 ? ", " : "");
-}
-
-static Text json_of(Parts p) {
-    Text text = {0};
-    text_add(
-        &text,
-        "{\"added_tokens\": [%s], \"normalizer\": %s, \"pre_tokenizer\": %s, \"model\": {%s, \"vocab\": {",
-        p.added, p.normalizer, p.pre_tokenizer, p.model);
-    add_vocabulary(&text);
-    text_add(&text, "}, \"merges\": [%s]}}", p.merges);
-    return text;
-}
-
-static Tokenizer *handmade(Parts parts) {
-    Text text = json_of(parts);
-    Tokenizer *t = opened_text("hand.tokenizer.json", &text);
-    text_free(&text);
-    return t;
-}
 
 static void expect_parts(Parts parts, const char *text, const char *want) {
     Tokenizer *t = handmade(parts);
@@ -350,27 +279,6 @@ static void tiktoken_ranks(void) {
 }
 
 // ---- SentencePiece ------------------------------------------------------------------------------------
-
-static void add_piece(Text *out, const char *piece, char type) {
-    size_t size = strlen(piece);
-    text_add(out, "\n%c\n%c%s\x15", (int)(size + 9), (int)size, piece);
-    text_add_bytes(out, "\0\0\x80\xbf\x18", 5); // score -1.0, type
-    text_add_bytes(out, &type, 1);
-}
-
-// A model of its own format: pieces, unigram, no normalisation but the blank in front.
-static Text sentencepiece_model(void) {
-    Text text = {0};
-    add_piece(&text, "<unk>", 2);
-    add_piece(&text, "<s>", 3);
-    add_piece(&text, "</s>", 3);
-    add_piece(&text, "\xe2\x96\x81\x61", 1);
-    add_piece(&text, "b", 1);
-    add_piece(&text, "ab", 1);
-    text_add_bytes(&text, "\x12\x02\x18\x01", 4);
-    text_add_bytes(&text, "\x1a\x0a\n\x08identity", 12);
-    return text;
-}
 
 static void sentencepiece_models(void) {
     Text text = sentencepiece_model(), back = {0};

@@ -219,5 +219,6 @@ Status export_hugging_face(ModelSource *source, const char *folder, FileType typ
 typedef enum { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 } GgufKind;
 // One GGUF file as llama.cpp reads it, with the tokenizer inside.
 Status export_gguf(ModelSource *source, const char *path, GgufKind kind);
-// Makes SAVE/step-00000000 of a source: weights alone, from which --load starts. ERR_CREATE when it exists.
-Status import_model(ModelSource *source, const char *save, double lock_wait_s);
+// Makes SAVE/step-00000000 of a source: weights alone, from which --load starts, with the source's other files
+// and its tokenizer, or `tokenizer` unless that is NULL. ERR_CREATE when it exists.
+Status import_model(ModelSource *source, const Tokenizer *tokenizer, const char *save, double lock_wait_s);

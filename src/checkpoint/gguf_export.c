@@ -138,12 +138,42 @@ static Status describe_tokenizer(GgufMetadata *m, const Tokenizer *t, int vocabu
     set_token(m, "tokenizer.ggml.bos_token_id", bos >= 0 ? bos : tokenizer_eod(t));
     set_token(m, "tokenizer.ggml.eos_token_id", tokenizer_eod(t));
     set_token(m, "tokenizer.ggml.unknown_token_id", tokenizer_unknown(t));
-    // Training never puts one in front of a document.
-    gguf_set_bool(m, "tokenizer.ggml.add_bos_token", false);
-    gguf_set_bool(m, "tokenizer.ggml.add_eos_token", false);
     if (pieces) return OK;
     describe_merges(m, t);
     return describe_pieces(m, t);
+}
+
+// ---- how it is used -----------------------------------------------------------------------------------------
+
+// A template in a file of its own, as transformers writes it since version 4.43, comes before the one in
+// tokenizer_config.json.
+static Status describe_use(GgufMetadata *m, const ModelSource *source, const Tokenizer *t) {
+    enum { MOST_TEMPLATE = 16 << 20 };
+    TokenizerUse use;
+    char path[4200], *text = NULL;
+    size_t size = 0;
+    TRY(tokenizer_use_read(&use, t));
+    gguf_set_bool(m, "tokenizer.ggml.add_bos_token", use.adds_bos);
+    gguf_set_bool(m, "tokenizer.ggml.add_eos_token", use.adds_eos);
+    snprintf(path, sizeof path, "%s/chat_template.jinja", model_source_path(source));
+    Status status = file_exists(path) ? file_read(path, MOST_TEMPLATE, &text, &size) : OK;
+    const char *template = text ? text : use.chat_template;
+    if (status == OK && template) gguf_set_string(m, "tokenizer.chat_template", template);
+    free(text);
+    tokenizer_use_free(&use);
+    return status;
+}
+
+// The name of the model's folder, or of the folder of its checkpoints.
+static void describe_name(GgufMetadata *m, const ModelSource *source) {
+    char *path = realpath(model_source_path(source), NULL);
+    char *name = path ? strrchr(path, '/') : NULL;
+    if (name && !strncmp(name, "/step-", 6) && name > path) {
+        *name = 0;
+        name = strrchr(path, '/');
+    }
+    if (name && name[1]) gguf_set_string(m, "general.name", name + 1);
+    free(path);
 }
 
 // ---- tensors ----------------------------------------------------------------------------------------------
@@ -255,10 +285,14 @@ Status export_gguf(ModelSource *source, const char *path, GgufKind kind) {
     bool known = status == OK && tokenizer_kind(tokenizer) != TOKENIZER_NULL;
     status = OK;
     describe_model(&metadata, architecture, shape, kind);
-    if (known)
+    describe_name(&metadata, source);
+    if (known) {
+        tokenizer_tell(tokenizer);
         status = describe_tokenizer(&metadata, tokenizer, shape->vocabulary);
-    else
+        if (status == OK) status = describe_use(&metadata, source, tokenizer);
+    } else {
         gguf_set_string(&metadata, "tokenizer.ggml.model", "none");
+    }
     if (status == OK) status = write_file(source, &metadata, path, kind);
     tokenizer_close(tokenizer);
     text_free(&metadata.bytes);

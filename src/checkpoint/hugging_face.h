@@ -15,6 +15,11 @@ void config_write(const ModelShape *shape, Architecture architecture, FileType t
 
 // ---- the folder (hugging_face.c) ------------------------------------------------------------------------
 
+// Copies what the folder `from` has of generation_config.json, chat_template.jinja and the like to the folder
+// `to` (companions.c). `own`: the tokenizer of that folder, whose files come along; NULL: it has none, or
+// another one takes its place.
+Status companions_copy(const char *from, const char *to, const Tokenizer *own);
+
 typedef struct HuggingFace HuggingFace;
 
 // Knows every tensor's place when it returns: ERR_DATA names file and tensor for one that is missing, has

@@ -1,3 +1,4 @@
+// A model as a Hugging Face folder.
 #include "checkpoint/hugging_face.h"
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,7 @@ static Status fill(ModelSource *source, const Mapping *mapping, const char *fold
     TRY(write_config(source, path, type, tokenizer));
     if (tokenizer && tokenizer_kind(tokenizer) != TOKENIZER_NULL)
         TRY(tokenizer_save_folder(tokenizer, folder));
+    TRY(companions_copy(model_source_path(source), folder, tokenizer));
     TRY(path_in(folder, "model.safetensors", path));
     TRY(write_tensors(source, mapping, path, type));
     return folder_sync(folder);
@@ -122,6 +124,7 @@ Status export_hugging_face(ModelSource *source, const char *folder, FileType typ
     Tokenizer *tokenizer = NULL;
     Status status = model_source_tokenizer(source, &tokenizer);
     if (status != OK && status != ERR_NO_INPUT) return status;
+    if (status == OK) tokenizer_tell(tokenizer);
     status = write_folder(source, name, type, status == OK ? tokenizer : NULL);
     tokenizer_close(tokenizer);
     return status;

@@ -1,4 +1,5 @@
-#include "checkpoint/checkpoint.h"
+// A model of others as a checkpoint: weights alone, shard by shard.
+#include "checkpoint/hugging_face.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -8,6 +9,7 @@ enum { MOST_SHARD_ELEMENTS = 128 << 20 };
 
 typedef struct {
     ModelSource *source;
+    const Tokenizer *tokenizer; // instead of the source's; NULL: that one
     const WeightSpec *weights;
     int count;
     float *room;   // of one shard
@@ -77,18 +79,29 @@ static Status write_shards(Import *import, const CheckpointNames *names, int64_t
     return OK;
 }
 
+// That of the source; NULL: it has none, or another takes its place.
+static Status own_tokenizer(const Import *import, Tokenizer **own) {
+    *own = NULL;
+    if (import->tokenizer) return OK;
+    Status status = model_source_tokenizer(import->source, own);
+    if (status != OK) *own = NULL;
+    tokenizer_tell(*own);
+    return status == ERR_NO_INPUT ? OK : status;
+}
+
 static Status commit(Import *import, const CheckpointNames *names) {
     CheckpointInfo info = *model_source_info(import->source);
-    Tokenizer *tokenizer = NULL;
+    Tokenizer *own = NULL;
     info.state = (RunState){0};
     info.grid = (Grid){1, 1, 1};
     info.num_chunks = 1;
     info.has_optimizer = false;
-    Status status = model_source_tokenizer(import->source, &tokenizer);
-    if (status != OK && status != ERR_NO_INPUT) return status;
-    bool known = status == OK;
-    status = checkpoint_commit(names, &info, known ? tokenizer : NULL, import->records, import->num_shards);
-    tokenizer_close(tokenizer);
+    TRY(own_tokenizer(import, &own));
+    Status status = companions_copy(model_source_path(import->source), names->temporary, own);
+    if (status == OK)
+        status = checkpoint_commit(names, &info, import->tokenizer ? import->tokenizer : own, import->records,
+                                   import->num_shards);
+    tokenizer_close(own);
     return status;
 }
 
@@ -123,9 +136,9 @@ static Status import_weights(Import *import, const char *save, double lock_wait_
     return status;
 }
 
-Status import_model(ModelSource *source, const char *save, double lock_wait_s) {
+Status import_model(ModelSource *source, const Tokenizer *tokenizer, const char *save, double lock_wait_s) {
     WeightSpec *weights;
-    Import import = {.source = source};
+    Import import = {.source = source, .tokenizer = tokenizer};
     TRY(model_weights(&model_source_info(source)->shape, &weights, &import.count));
     import.weights = weights;
     Status status = import_weights(&import, save, lock_wait_s);

@@ -2,26 +2,56 @@
 #include "base/rank.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
+#include <string.h>
+
+// The one that the options name; NULL: none.
+static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
+    *tokenizer = NULL;
+    if (!strcmp(o->tokenizer_type, "NullTokenizer"))
+        return fail(ERR_CONFIG,
+                    "import keeps the tokenizer of files: leave out --tokenizer-type NullTokenizer");
+    TRY(options_check_tokenizer(o));
+    if (o->vocab_file) return tokenizer_open(tokenizer, o->vocab_file, o->merge_file);
+    return o->tokenizer_model ? tokenizer_open_path(tokenizer, o->tokenizer_model) : OK;
+}
+
+static Status check_fits(const ModelSource *source, const Tokenizer *tokenizer) {
+    int rows = model_source_info(source)->shape.vocabulary;
+    if (!tokenizer || tokenizer_vocab_size(tokenizer) <= rows) return OK;
+    return fail(ERR_CONFIG, "the tokenizer has %d tokens, the model %d", tokenizer_vocab_size(tokenizer),
+                rows);
+}
+
+static Status import(ModelSource *source, const Options *o, const Tokenizer *tokenizer) {
+    double start = clock_s();
+    tokenizer_tell(tokenizer);
+    TRY(check_fits(source, tokenizer));
+    TRY(import_model(source, tokenizer, o->save, o->lock_timeout));
+    double millions = (double)model_parameters(&model_source_info(source)->shape) / 1e6;
+    printf("%s/step-00000000: %.2f M parameters from %s in %.1f s\n", o->save, millions,
+           model_source_path(source), clock_s() - start);
+    if (model_source_non_finite(source))
+        printf("WARNING: %lld of its weights are NaN or infinite\n",
+               (long long)model_source_non_finite(source));
+    return OK;
+}
 
 Status cmd_import(Options *o) {
     tell_notes(o);
     ModelSource *source;
+    Tokenizer *tokenizer;
     if (o->positional.count != 1)
         return fail(ERR_USAGE, "usage: trireme import SOURCE --save FOLDER; SOURCE is a Hugging Face folder");
     if (!o->save || !*o->save)
         return fail(ERR_USAGE, "import needs --save FOLDER: it writes FOLDER/step-00000000");
-    TRY(model_source_open(&source, o->positional.items[0], -1));
-    model_source_warn(source);
-    model_source_allow_non_finite(source, o->allow_non_finite);
-    double start = clock_s();
-    Status status = import_model(source, o->save, o->lock_timeout);
-    double millions = (double)model_parameters(&model_source_info(source)->shape) / 1e6;
-    if (status == OK)
-        printf("%s/step-00000000: %.2f M parameters from %s in %.1f s\n", o->save, millions,
-               model_source_path(source), clock_s() - start);
-    if (status == OK && model_source_non_finite(source))
-        printf("WARNING: %lld of its weights are NaN or infinite\n",
-               (long long)model_source_non_finite(source));
+    TRY(open_tokenizer(o, &tokenizer));
+    Status status = model_source_open(&source, o->positional.items[0], -1);
+    if (status == OK) {
+        model_source_warn(source);
+        model_source_allow_non_finite(source, o->allow_non_finite);
+        status = import(source, o, tokenizer);
+    }
     model_source_close(source);
+    tokenizer_close(tokenizer);
     return status;
 }

@@ -19,7 +19,11 @@ static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
         return fail(ERR_CONFIG, "--vocab-size %d is for train and for the null tokenizer", o->vocab_size);
     if (is_null) return tokenizer_open_null(tokenizer, o->vocab_size);
     if (o->vocab_file) return tokenizer_open(tokenizer, o->vocab_file, o->merge_file);
-    if (o->tokenizer_model) return tokenizer_open_path(tokenizer, o->tokenizer_model);
+    if (o->tokenizer_model) {
+        TRY(tokenizer_open_path(tokenizer, o->tokenizer_model));
+        tokenizer_tell(*tokenizer);
+        return OK;
+    }
     return fail(ERR_USAGE, "no tokenizer: --tokenizer-model names a file, a folder or a data set's prefix");
 }
 

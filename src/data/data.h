@@ -50,7 +50,9 @@ typedef enum {
 
 // Recognises by content a Hugging Face tokenizer.json, a SentencePiece model, a tiktoken file of ranks; a
 // folder with tokenizer.json, tokenizer.model, or vocab.json and merges.txt (the first that is there); else
-// takes `path` for a PREFIX as tokenizer_open_beside does. A tokenizer_config.json in the folder of the file
+// takes `path` for a PREFIX as tokenizer_open_beside does. Where a tokenizer.json asks for something that is not
+// supported and a tokenizer.model is there too, as in Llama 2's folder, that one is taken (tokenizer_tell).
+// A tokenizer_config.json in the folder of the file
 // names end and beginning of text; without it well-known names are looked for. ERR_NO_INPUT, ERR_DATA, and
 // ERR_UNAVAILABLE with the name of what is asked for and not supported.
 Status tokenizer_open_path(Tokenizer **tokenizer, const char *path);
@@ -69,6 +71,8 @@ Status tokenizer_save(const Tokenizer *tokenizer, const char *prefix);
 // or tokenizer.model, and tokenizer_config.json.
 Status tokenizer_save_folder(const Tokenizer *tokenizer, const char *folder);
 void tokenizer_close(Tokenizer *tokenizer); // takes NULL
+// Says on standard error, once for all processes of a job, which file was taken where the first could not be.
+void tokenizer_tell(const Tokenizer *tokenizer);
 
 TokenizerKind tokenizer_kind(const Tokenizer *tokenizer);
 int tokenizer_vocab_size(const Tokenizer *tokenizer); // before padding
@@ -87,6 +91,15 @@ void tokenizer_merge(const Tokenizer *tokenizer, int rank, Text *out);
 // The regular expressions that cut text into pieces, one after another: 0 <= i < tokenizer_num_patterns.
 int tokenizer_num_patterns(const Tokenizer *tokenizer);
 const char *tokenizer_pattern(const Tokenizer *tokenizer, int i);
+// What other libraries do with it (tokenizer_use.c): whether they put the beginning of text before what they
+// encode and its end behind it, as tokenizer_config.json or else the post-processor of tokenizer.json say; and
+// the template of a conversation. None is used here.
+typedef struct {
+    bool adds_bos, adds_eos;
+    char *chat_template; // NULL: none
+} TokenizerUse;
+Status tokenizer_use_read(TokenizerUse *use, const Tokenizer *tokenizer);
+void tokenizer_use_free(TokenizerUse *use);
 // The bytes of the tokens, appended to `out`. ERR_DATA for an id outside the vocabulary.
 Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t count, Text *out);
 

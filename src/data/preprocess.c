@@ -191,7 +191,11 @@ static Status get_tokenizer(Run *run) {
     const PreprocessJob *job = run->job;
     if (job->vocab_file && job->merge_file)
         return tokenizer_open(&run->tokenizer, job->vocab_file, job->merge_file);
-    if (job->tokenizer_path) return tokenizer_open_path(&run->tokenizer, job->tokenizer_path);
+    if (job->tokenizer_path) {
+        TRY(tokenizer_open_path(&run->tokenizer, job->tokenizer_path));
+        tokenizer_tell(run->tokenizer);
+        return OK;
+    }
     if (job->null_size > 0) return tokenizer_open_null(&run->tokenizer, job->null_size);
     if (job->vocab_size > 0) return train_tokenizer(run);
     return fail(ERR_CONFIG, "no tokenizer: give --vocab-size to train one, or --tokenizer-model to load one");

@@ -36,6 +36,7 @@ struct Tokenizer {
     int32_t eod, bos;
     Text file;   // tokenizer.json or tokenizer.model as it was read, to be written again
     Text config; // and tokenizer_config.json
+    Text note;   // which file was taken instead of which, or empty
 };
 
 enum { MAX_TOKENIZER_BYTES = 256 << 20, MAX_VOCABULARY = 1 << 24 };

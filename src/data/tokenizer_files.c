@@ -1,4 +1,5 @@
 // Where tokenizers lie: in a file, in a folder, beside a data set.
+#include "comm/comm.h"
 #include "data/tokenizer.h"
 #include <errno.h>
 #include <limits.h>
@@ -179,6 +180,45 @@ static Status open_file(Tokenizer **tokenizer, const char *path) {
     return status;
 }
 
+// Added tokens of a tokenizer.json that a SentencePiece model of `size` tokens does not have.
+static int tokens_beyond(const Text *json, int size, const char *path) {
+    Json *root;
+    int count = 0;
+    if (json_parse(&root, text_string(json), json->size, path) != OK) return 0;
+    const Json *added = json_member(root, "added_tokens");
+    for (size_t i = 0; added && added->type == JSON_ARRAY && i < added->count; i++) {
+        int64_t id;
+        count += json_int(json_member(&added->items[i], "id"), &id) && id >= size;
+    }
+    json_free(root);
+    return count;
+}
+
+static Status open_model_instead(Tokenizer **tokenizer, const char *json, const char *model) {
+    Text text = {0}, why = {0};
+    text_add(&why, "%s", fail_message());
+    Status status = open_file(tokenizer, model);
+    if (status == OK) status = read_into(&text, json);
+    if (status == OK) {
+        Tokenizer *t = *tokenizer;
+        int missing = tokens_beyond(&text, tokenizer_vocab_size(t), json);
+        text_add(&t->note, "the tokenizer is %s, since %s", model, text_string(&why));
+        if (missing) text_add(&t->note, "; %d added tokens of tokenizer.json are not known to it", missing);
+    }
+    text_free(&text);
+    text_free(&why);
+    return status;
+}
+
+// The tokenizer.json of a SentencePiece model asks for what is not supported; the model may be there too.
+static Status open_json(Tokenizer **tokenizer, const char *path, const char *start, const char *separator) {
+    char model[PATH_MAX];
+    Status status = open_file(tokenizer, path);
+    if (status != ERR_UNAVAILABLE) return status;
+    TRY(join(model, start, separator, "tokenizer.model"));
+    return file_exists(model) ? open_model_instead(tokenizer, path, model) : status;
+}
+
 // START/NAME or START.NAME, whichever tokenizer is there.
 static Status open_there(Tokenizer **tokenizer, const char *start, const char *separator) {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
@@ -186,7 +226,8 @@ static Status open_there(Tokenizer **tokenizer, const char *start, const char *s
     *tokenizer = NULL;
     for (int i = 0; i < 2; i++) {
         TRY(join(path, start, separator, names[i]));
-        if (file_exists(path)) return open_file(tokenizer, path);
+        if (file_exists(path))
+            return i ? open_file(tokenizer, path) : open_json(tokenizer, path, start, separator);
     }
     TRY(join(path, start, separator, "vocab.json"));
     TRY(join(merges, start, separator, "merges.txt"));
@@ -202,6 +243,10 @@ Status tokenizer_open_beside(Tokenizer **tokenizer, const char *prefix) {
 Status tokenizer_open_path(Tokenizer **tokenizer, const char *path) {
     return file_exists(path) && !is_folder(path) ? open_file(tokenizer, path)
                                                  : tokenizer_open_beside(tokenizer, path);
+}
+
+void tokenizer_tell(const Tokenizer *t) {
+    if (t && t->note.size && comm_launcher_rank() == 0) fprintf(stderr, "note: %s\n", text_string(&t->note));
 }
 
 // ---- Writing ------------------------------------------------------------------------------------------

@@ -43,12 +43,18 @@ static Status check_grid(const ModelShape *shape, Grid grid) {
                 grid.pp, shape->layers, shape->layers);
 }
 
-static Status find_tokenizer(ModelJob *job, const ModelSource *source) {
+static Status open_tokenizer(ModelJob *job, const ModelSource *source) {
     if (job->options->tokenizer_model)
         return tokenizer_open_path(&job->tokenizer, job->options->tokenizer_model);
     Status status = model_source_tokenizer(source, &job->tokenizer);
     if (status != OK) job->tokenizer = NULL;
     return status == ERR_NO_INPUT ? OK : status;
+}
+
+static Status find_tokenizer(ModelJob *job, const ModelSource *source) {
+    TRY(open_tokenizer(job, source));
+    tokenizer_tell(job->tokenizer);
+    return OK;
 }
 
 static Status look_at(ModelJob *job, const ModelSource *source) {

@@ -118,6 +118,7 @@ static Status read_tokenizer(const Options *o, int *vocabulary, int *eod, Text *
     Tokenizer *tokenizer;
     TRY(open_tokenizer(o, &tokenizer));
     CHECK(tokenizer, "no option names a tokenizer or a size");
+    tokenizer_tell(tokenizer);
     bool fits = agrees(o, tokenizer);
     *vocabulary = tokenizer_vocab_size(tokenizer);
     *eod = tokenizer_eod(tokenizer);

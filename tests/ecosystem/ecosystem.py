@@ -7,7 +7,13 @@ Usage: ecosystem.py TRIREME PRINT_LOGITS   (tests/ecosystem.sh sets up the rest;
 * gguf reads the GGUF: names, shapes, types, metadata; values equal to transformers' own, llama.cpp's order of
   rows in the heads included.
 * A model that trireme trained: transformers loads it with its tokenizer: the same logits, the same tokens.
+* A folder as Llama 2 comes, tokenizer.json with byte_fallback beside tokenizer.model: what lies beside the weights
+  comes back, and is in the GGUF.
 """
+import filecmp
+import io
+import json
+import os
 import subprocess
 import sys
 
@@ -72,9 +78,17 @@ def models():
     gpt2 = dict(vocab_size=VOCABULARY, n_embd=64, n_layer=2, n_head=4, n_positions=48)
     yield "gpt2", GPT2Config(**gpt2)
     yield "gpt2_untied", GPT2Config(**gpt2, n_inner=96, tie_word_embeddings=False)
+    yield "gpt2_exact", GPT2Config(**gpt2, activation_function="gelu")
     yield "llama", llama_config(num_key_value_heads=2)
     yield "llama_tied", llama_config(num_key_value_heads=4, tie_word_embeddings=True)
     yield "llama_biases", llama_config(num_key_value_heads=1, attention_bias=True, mlp_bias=True)
+    yield "llama_attention_bias", llama_config(num_key_value_heads=2, attention_bias=True)
+    yield "llama_mlp_bias", llama_config(num_key_value_heads=2, mlp_bias=True)
+    # The frequencies of 8 pairs with base 20000: two are kept, two lie between, four are slowed in full.
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+              "original_max_position_embeddings": 160}
+    yield "llama_llama3", llama_config(rope_scaling=llama3)
+    yield "llama_linear", llama_config(rope_scaling={"rope_type": "linear", "factor": 2.5})
 
 
 def state_of(model):
@@ -104,6 +118,9 @@ def check_hugging_face(name, model):
     for file in ("config.json", "model.safetensors"):
         same = open(f"{name}_out/{file}", "rb").read() == open(f"{name}_back/{file}", "rb").read()
         expect(same, name, file, "is another after an import")
+    ours, theirs = (json.load(open(f"{folder}/config.json")) for folder in (f"{name}_back", name))
+    for key in ("rope_scaling", "attention_bias", "mlp_bias", "activation_function", "hidden_act"):
+        expect(ours.get(key) == theirs.get(key), name, key, ours.get(key), "instead of", theirs.get(key))
 
 
 # ---- GGUF -------------------------------------------------------------------------------------------------
@@ -129,6 +146,11 @@ def gguf_tensors(model):
         if llama and ".k_proj." in name:
             value = paired(value, model.config.num_key_value_heads)
         yield names.get_name(name, try_suffixes=(".weight", ".bias")), value
+    scaling = llama and model.config.rope_scaling
+    if scaling and scaling["rope_type"] == "llama3":
+        rotary = model.model.rotary_emb
+        plain = 20000.0 ** (-np.arange(0, 16, 2) / 16)
+        yield "rope_freqs.weight", (plain / rotary.inv_freq.numpy()).astype(np.float32)
     if not llama and "lm_head.weight" not in state_of(model):
         yield "output.weight", state_of(model)["transformer.wte.weight"].float().numpy()
 
@@ -154,6 +176,9 @@ def expect_metadata(reader, config, file):
         wanted["llama.rope.dimension_count"] = 16
         wanted["llama.rope.freq_base"] = 20000.0
         wanted["llama.attention.layer_norm_rms_epsilon"] = np.float32(1e-5)
+        if config.rope_scaling and config.rope_scaling["rope_type"] == "linear":
+            wanted["llama.rope.scaling.type"] = "linear"
+            wanted["llama.rope.scaling.factor"] = np.float32(2.5)
     else:
         wanted["gpt2.attention.layer_norm_epsilon"] = np.float32(1e-5)
     for key, value in wanted.items():
@@ -177,8 +202,93 @@ def check_gguf(name, model):
             found = dequantize(tensor.data, tensor.tensor_type).reshape(value.shape)
             distance = np.abs(found - value).max() / np.abs(value).max()
             plain = value.ndim == 1 or key == "position_embd.weight"
-            expect(distance <= (0 if plain else most), file, key, "differs by", distance)
+            exact = 1e-6 if key == "rope_freqs.weight" else 0
+            expect(distance <= (exact if plain else most), file, key, "differs by", distance)
             expect(tensor.tensor_type.name == ("F32" if plain else kind), file, key, tensor.tensor_type.name)
+
+
+def check_refused_gguf(name):
+    """llama.cpp's GPT-2 has the tanh form of GELU alone."""
+    result = subprocess.run([TRIREME, "export", "--load", name, "--to", "gguf", "--output", f"{name}.gguf"],
+                            capture_output=True, text=True, timeout=60)
+    expect(result.returncode == 69 and "tanh form of GELU" in result.stderr, name, result.stderr)
+
+
+# ---- what lies beside the weights -----------------------------------------------------------------------------
+
+TEMPLATE = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}"
+
+
+def byte_fallback_json(model, path):
+    """The tokenizer.json that such a tokenizer.model is converted to."""
+    import sentencepiece
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+    pieces = sentencepiece.SentencePieceProcessor(model_file=model)
+    vocabulary = {pieces.id_to_piece(i): i for i in range(len(pieces))}
+    merges = sorted((i, piece[:cut], piece[cut:]) for piece, i in vocabulary.items() for cut in range(1, len(piece))
+                    if piece[:cut] in vocabulary and piece[cut:] in vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocabulary, [(left, right) for _, left, right in merges], unk_token="<unk>",
+                                     fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                           decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens([AddedToken(word, normalized=False, special=True) for word in ("<unk>", "<s>", "</s>")])
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 1)])
+    tokenizer.save(path)
+
+
+def llama2_tokenizer(folder):
+    import sentencepiece
+    from transformers import LlamaTokenizerFast
+    text = [f"document {i} returns {i * i}; it was {i} again" for i in range(400)]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text), model_writer=model, vocab_size=320, model_type="bpe", byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2)
+    os.mkdir(folder)
+    with open(f"{folder}/tokenizer.model", "wb") as file:
+        file.write(model.getvalue())
+    byte_fallback_json(f"{folder}/tokenizer.model", f"{folder}/tokenizer.json")
+    tokenizer = LlamaTokenizerFast(f"{folder}/tokenizer.model", f"{folder}/tokenizer.json", legacy=True)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    expect(json.load(open(f"{folder}/tokenizer.json"))["model"]["byte_fallback"], "no byte_fallback to try")
+    return tokenizer
+
+
+def check_llama2_folder():
+    theirs = llama2_tokenizer("llama2")
+    model = random_model(llama_config(vocab_size=320))
+    model.generation_config.temperature = 0.6
+    model.generation_config.do_sample = True
+    model.save_pretrained("llama2")
+    result = subprocess.run([TRIREME, "import", "llama2", "--save", "llama2_save"], capture_output=True, text=True)
+    expect(result.returncode == 0, result.stderr)
+    expect("the tokenizer is llama2/tokenizer.model, since llama2/tokenizer.json" in result.stderr, result.stderr)
+    trireme("export", "--load", "llama2_save", "--output", "llama2_back")
+    for file in ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                 "generation_config.json"):
+        expect(filecmp.cmp(f"llama2/{file}", f"llama2_back/{file}", False), file, "is another after an import")
+    back = AutoTokenizer.from_pretrained("llama2_back")
+    sentence = "document 7 returns \u00e9 49"
+    expect(back(sentence)["input_ids"] == theirs(sentence)["input_ids"], "the ids")
+    with open("sentence.txt", "w") as file:
+        file.write(sentence)
+    result = subprocess.run([TRIREME, "tokenizer", "encode", "sentence.txt", "--tokenizer-model", "llama2_save/step-00000000"],
+                            capture_output=True, text=True)
+    expect([1, *map(int, result.stdout.split())] == theirs(sentence)["input_ids"], "our ids", result.stdout,
+           result.stderr, theirs(sentence)["input_ids"])
+    expect(back.chat_template == TEMPLATE, "the template of a conversation", back.chat_template)
+    trireme("export", "--load", "llama2_save", "--to", "gguf", "--output", "llama2.gguf")
+    reader = gguf.GGUFReader("llama2.gguf")
+    wanted = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.add_bos_token": True,
+              "tokenizer.ggml.add_eos_token": False, "tokenizer.chat_template": TEMPLATE,
+              "general.name": "llama2_save"}
+    for key, value in wanted.items():
+        expect(field(reader, key) == value, "llama2.gguf", key, field(reader, key), "instead of", value)
+    trireme("import", "llama2", "--save", "llama2_other", "--tokenizer-model", "trained_gpt2/tokenizer.json")
+    files = set(os.listdir("llama2_other/step-00000000"))
+    expect("tokenizer.json" in files and not files & {"tokenizer.model", "special_tokens_map.json"}, files)
 
 
 # ---- what trireme trained -----------------------------------------------------------------------------------
@@ -223,11 +333,18 @@ def main():
         model = random_model(config)
         model.save_pretrained(name)
         check_hugging_face(name, model)
-        check_gguf(name, model)
+        if name == "gpt2_exact":
+            check_refused_gguf(name)
+        else:
+            check_gguf(name, model)
     check_trained("trained_gpt2")
     check_trained("trained_llama", "--swiglu", "--normalization", "RMSNorm", "--position-embedding-type", "rope",
                   "--disable-bias-linear", "--untie-embeddings-and-output-weights", "--group-query-attention",
                   "--num-query-groups", "2", "--attention-dropout", "0", "--hidden-dropout", "0")
+    check_trained("trained_scaled", "--swiglu", "--normalization", "RMSNorm", "--position-embedding-type", "rope",
+                  "--use-rope-scaling", "--rope-original-max-position-embeddings", "64", "--disable-bias-linear",
+                  "--add-qkv-bias", "--add-attn-proj-bias", "--untie-embeddings-and-output-weights")
+    check_llama2_folder()
     return 1 if failures else 0
 
 
