@@ -1,5 +1,6 @@
 // The whole model against an independent one: initial values, logits, every gradient and ten AdamW steps of
-// tests/golden/oracle_gpt.txt and oracle_llama.txt, which tests/oracle/oracle.py printed (PyTorch, float64).
+// tests/golden/oracle_gpt.txt, oracle_llama.txt and two variants, which tests/oracle/oracle.py printed (PyTorch,
+// float64).
 // tests/oracle/README.md has the format and the tolerances.
 #include "harness.h"
 #include "runs.h"
@@ -17,7 +18,7 @@ typedef struct {
 
 typedef struct {
     int version, layers, hidden, heads, groups, ffn, sequence, vocabulary, micro_batch, microbatches, llama,
-        num_params, num_steps;
+        exact, llama3, num_params, num_steps;
     long seed;
     double perturbation, adamw[6], loss, step_loss[MOST_STEPS], step_norm[MOST_STEPS];
     struct {
@@ -68,6 +69,8 @@ static bool read_numbers(FILE *f, Golden *g, const char *key) {
                  {"groups", &g->groups},
                  {"ffn", &g->ffn},
                  {"llama", &g->llama},
+                 {"exact", &g->exact},
+                 {"llama3", &g->llama3},
                  {"sequence", &g->sequence},
                  {"vocabulary", &g->vocabulary},
                  {"micro_batch", &g->micro_batch},
@@ -133,6 +136,11 @@ static EngineSpec golden_spec(const Golden *g, Grid grid, const char *schedule, 
     EngineSpec spec = run_spec(grid, schedule, chunks, g->layers, g->micro_batch * g->microbatches);
     ModelShape *s = &spec.shape;
     if (g->llama) run_make_llama(&spec);
+    if (g->exact) s->activation = ACTIVATION_GELU_ERF;
+    if (g->llama3) {
+        s->rope = (Rope){.kind = ROPE_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 128};
+        s->qkv_bias = s->proj_bias = true;
+    }
     s->hidden = g->hidden, s->heads = g->heads, s->head_size = g->hidden / g->heads, s->ffn = g->ffn;
     s->groups = g->groups;
     s->sequence = s->positions = g->sequence;
@@ -331,6 +339,17 @@ static void compare_on(Grid grid, const char *schedule, int chunks, const char *
     compare_with(TEST_FOLDER "/golden/oracle_llama.txt", grid, schedule, chunks, device);
 }
 
+// The exact GELU; slowed rotations, biases of the attention alone.
+static void variants_on(Grid grid, const char *schedule, int chunks, const char *device) {
+    if (harness_short() && (grid_size(grid) > 1 || !strcmp(device, "reference"))) return;
+    compare_with(TEST_FOLDER "/golden/oracle_gelu.txt", grid, schedule, chunks, device);
+    compare_with(TEST_FOLDER "/golden/oracle_llama3.txt", grid, schedule, chunks, device);
+}
+
+static void variants(void) { variants_on((Grid){1, 1, 1}, "1f1b", 1, "cpu"); }
+static void variants_of_reference(void) { variants_on((Grid){1, 1, 1}, "1f1b", 1, "reference"); }
+static void variants_of_eight_ranks(void) { variants_on((Grid){2, 2, 2}, "interleaved", 2, "cpu"); }
+
 static void one_rank(void) { compare_on((Grid){1, 1, 1}, "1f1b", 1, "cpu"); }
 static void reference(void) { compare_on((Grid){1, 1, 1}, "1f1b", 1, "reference"); }
 static void eight_ranks(void) { compare_on((Grid){2, 2, 2}, "interleaved", 2, "cpu"); }
@@ -343,6 +362,9 @@ int main(int argc, char **argv) {
                                       {"eight_ranks", eight_ranks},
                                       {"four_heads_apart", four_heads_apart},
                                       {"zero_bubble", zero_bubble},
+                                      {"variants", variants},
+                                      {"variants_of_reference", variants_of_reference},
+                                      {"variants_of_eight_ranks", variants_of_eight_ranks},
                                       {0}},
                        argc, argv);
 }

@@ -6,6 +6,8 @@ generate them from the counter-based random numbers of src/base/rng.h, of which 
 
     python3 oracle.py gpt > ../golden/oracle_gpt.txt
     python3 oracle.py llama > ../golden/oracle_llama.txt
+    python3 oracle.py gelu > ../golden/oracle_gelu.txt
+    python3 oracle.py llama3 > ../golden/oracle_llama3.txt
 """
 
 import math
@@ -29,9 +31,17 @@ class Shape:
     micro_batch: int = 2
     microbatches: int = 4
     llama: int = 0  # RMS norms, rotary positions, SwiGLU, no biases, an output layer of its own
+    exact: int = 0  # of a GPT: GELU by erf, not by tanh
+    llama3: int = 0  # of a Llama: slowed rotations, and biases of the attention's two linear layers
 
 
-SHAPES = {"gpt": Shape(), "llama": Shape(heads=8, groups=4, ffn=96, llama=1)}
+SHAPES = {
+    "gpt": Shape(),
+    "llama": Shape(heads=8, groups=4, ffn=96, llama=1),
+    "gelu": Shape(exact=1),
+    "llama3": Shape(heads=4, groups=4, ffn=96, llama=1, llama3=1),
+}
+FACTOR, LOW, HIGH, ORIGINAL = 8.0, 1.0, 4.0, 128  # of llama3
 ROTARY_BASE = 10000.0
 SEED = 1234
 PERTURBATION = 0.05  # of every parameter around its base value
@@ -116,7 +126,8 @@ def parameter_shapes(shape):
         return shapes
     shapes["output_layer.weight"] = (shape.vocabulary, h)
     return {name: dims for name, dims in shapes.items()
-            if not name.endswith("bias") and "position" not in name}
+            if "position" not in name
+            and (not name.endswith("bias") or (shape.llama3 and "self_attention" in name))}
 
 
 def initial_value(name, shape):
@@ -143,10 +154,19 @@ def linear(p, name, x):
     return F.linear(x, p[name + ".weight"], p.get(name + ".bias"))
 
 
-def rotate(x):
+def slowed(speeds):
+    """Llama 3.1's: waves of more than ORIGINAL / LOW positions by FACTOR, of less than ORIGINAL / HIGH not at all."""
+    waves = 2 * math.pi / speeds
+    share = ((ORIGINAL / waves - LOW) / (HIGH - LOW)).clamp(0, 1)
+    return speeds * (share + (1 - share) / FACTOR)
+
+
+def rotate(x, shape):
     """Rotary positions of x [batch, heads, sequence, size]: (i, i + size/2) turns by s/base^(2i/size)."""
     sequence, size = x.shape[-2:]
     speeds = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    if shape.llama3:
+        speeds = slowed(speeds)
     angles = torch.outer(torch.arange(sequence, dtype=torch.float64), speeds)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, last = x.chunk(2, dim=-1)
@@ -163,7 +183,7 @@ def attention(p, name, x, shape):
     query = qkv[:, :, :each].flatten(1, 2)
     key, value = (qkv[:, :, each + i].repeat_interleave(each, dim=1) for i in range(2))
     if shape.llama:
-        query, key = rotate(query), rotate(key)
+        query, key = rotate(query, shape), rotate(key, shape)
     context = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     return linear(p, name + ".linear_proj", context.transpose(1, 2).reshape(batch, sequence, hidden))
 
@@ -173,7 +193,7 @@ def mlp(p, name, x, shape):
     if shape.llama:
         gate, up = y.chunk(2, dim=-1)
         return linear(p, name + ".linear_fc2", F.silu(gate) * up)
-    return linear(p, name + ".linear_fc2", F.gelu(y, approximate="tanh"))
+    return linear(p, name + ".linear_fc2", F.gelu(y, approximate="none" if shape.exact else "tanh"))
 
 
 def logits(p, tokens, shape):
@@ -254,7 +274,8 @@ def print_tensor(key, name, tensor):
 def print_settings(shape):
     print("oracle_gpt 2")
     for key, value in vars(shape).items():
-        print(key, value)
+        if value or key == "llama":
+            print(key, value)
     print("seed", SEED)
     print("perturbation", PERTURBATION)
     print("adamw", LEARNING_RATE, *BETAS, EPSILON, WEIGHT_DECAY, CLIP)
