@@ -134,6 +134,20 @@ read_trace() {
 read_trace threads.json 4 "interleaved on tp 1, dp 2, pp 2"
 for i in 0 1; do read_trace "mpi $i.json" 8 "1f1b on tp 2, dp 2, pp 2"; done
 
+# ---- many steps in 16 bits -----------------------------------------------------------------------------------
+# Weights that were only their 16-bit values would be 0.2 above fp32 by then.
+mean_of() { metric lm_loss "$1" | tail -5 | awk '{ sum += $1 } END { print sum / NR }'; } # over the last 50 steps
+learning=(--train-iters 150 --lr 3e-3 --log-interval 10)
+train learning "${learning[@]}"
+for options in "--bf16" "--fp16 --loss-scale 1024" \
+    "--bf16 --ranks 8 --tp 2 --pp 2 --sequence-parallel --use-distributed-optimizer"; do
+    # shellcheck disable=SC2086 # several words
+    train "learning $options" "${learning[@]}" $options
+    awk -v a="$(mean_of learning)" -v b="$(mean_of "learning $options")" \
+        'BEGIN { exit !(a > 1 && a < 2 && b < a + 0.01 && b > a - 0.01) }' ||
+        complain "$options: a mean loss of $(mean_of "learning $options"), fp32 $(mean_of learning)"
+done
+
 # ---- orders by time --------------------------------------------------------------------------------------
 # Where the model laid as a V is shorter in the same memory, auto says so; not where it holds more, or waits more.
 shorter_v() { "$trireme" schedule --schedule auto --pp 4 --microbatches 8 "$@" | grep -c "shorter by .* --schedule zb-v"; }
