@@ -51,8 +51,10 @@ BLANKS = [" ", " ", " ", " ", " ", "  ", "\n", "\n\n", "\t", "\r\n", " \n ", "  
 
 
 def characters():
-    """All that were assigned when the regular expression libraries in use were made."""
-    return [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
+    """All that were assigned when Python and the regular expressions of tokenizers, often older, were made."""
+    assigned = "".join(c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co"))
+    known = pre_tokenizers.Split(Regex(r"\p{Cn}"), "removed").pre_tokenize_str(assigned)
+    return list("".join(part for part, _ in known))
 
 
 def make_text(size, seed):
