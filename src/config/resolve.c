@@ -14,27 +14,61 @@ static Status no_stray_words(Options *o) {
         o->positional.items[0]);
 }
 
+static bool without_length(const Options *o) {
+    return o->train_iters == INT_UNSET && o->train_samples == INT_UNSET;
+}
+
+static bool without_data(const Options *o) { return !names_data(o); }
+
+// Training reads it from the tokenizer of its data, which the other verbs may lack.
+static bool without_vocabulary(const Options *o) {
+    bool known = o->store->verb & FOR_PLAN ? false : names_tokenizer_files(o);
+    if (o->store->verb & FOR_TRAIN && !o->mock_data) known = true;
+    return o->vocab_size == INT_UNSET && !known && strcmp(o->tokenizer_type, "NullTokenizer") != 0;
+}
+
+static const struct {
+    int index;
+    Verb verbs;
+    const char *value;
+    const char *hint;                 // at the end, once; NULL: none
+    bool (*missing)(const Options *); // NULL: while it is unset
+} required[] = {
+    {OPT_num_layers, FOR_PLAN, "12", "--model gpt2-124m brings the model", NULL},
+    {OPT_num_layers, FOR_RUN, "12", "--model gpt2-124m brings the model, and so does --load", NULL},
+    {OPT_hidden_size, FOR_DESIGN, "768", NULL, NULL},
+    {OPT_num_attention_heads, FOR_DESIGN, "12", NULL, NULL},
+    {OPT_seq_length, FOR_DESIGN, "1024", NULL, NULL},
+    {OPT_vocab_size, FOR_PLAN, "50257", NULL, without_vocabulary},
+    {OPT_vocab_size, FOR_RUN, "50257", "--tokenizer-model brings the vocabulary", without_vocabulary},
+    {OPT_micro_batch_size, FOR_RUN, "4", NULL, NULL},
+    {OPT_train_iters, FOR_TRAIN, "1000", "--train-samples will do for --train-iters", without_length},
+    {OPT_lr, FOR_TRAIN, "6e-4", NULL, NULL},
+    {OPT_data_path, FOR_TRAIN, "PREFIX", "`trireme preprocess` makes PREFIX; --mock-data needs no files",
+     without_data},
+};
+
+// What is missing is told all at once, as it would be typed.
 static Status required_options(Options *o) {
-    static const struct {
-        int index;
-        Verb verbs;
-        const char *such_as;
-    } required[] = {
-        {OPT_num_layers, FOR_DESIGN, "12; or --model gpt2-124m"},
-        {OPT_hidden_size, FOR_DESIGN, "768"},
-        {OPT_num_attention_heads, FOR_DESIGN, "12"},
-        {OPT_seq_length, FOR_DESIGN, "1024"},
-        {OPT_micro_batch_size, FOR_RUN, "4"},
-        {OPT_lr, FOR_TRAIN, "6e-4"},
-    };
+    Text names = {0}, example = {0}, hints = {0};
+    int count = 0;
     for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
         const OptionInfo *option = &option_table[required[i].index];
-        if (!(required[i].verbs & o->store->verb) || value_is_set(o, option)) continue;
         int length = (int)strcspn(option->spellings, " ");
-        return fail(ERR_CONFIG, "--%.*s is required, such as --%.*s %s", length, option->spellings, length,
-                    option->spellings, required[i].such_as);
+        if (!(required[i].verbs & o->store->verb)) continue;
+        if (required[i].missing ? !required[i].missing(o) : value_is_set(o, option)) continue;
+        text_add(&names, "%s--%.*s", count++ ? ", " : "", length, option->spellings);
+        text_add(&example, " --%.*s %s", length, option->spellings, required[i].value);
+        if (required[i].hint) text_add(&hints, "; %s", required[i].hint);
     }
-    return OK;
+    Status status = OK;
+    if (count)
+        status = fail(ERR_CONFIG, "%s %s required, such as%s%s", names.data, count == 1 ? "is" : "are",
+                      example.data, text_string(&hints));
+    text_free(&names);
+    text_free(&example);
+    text_free(&hints);
+    return status;
 }
 
 // ---- the grid ---------------------------------------------------------------------------------------------
@@ -75,8 +109,8 @@ static Rule *const start_rules[] = {no_stray_words,
                                     model_is_known,
                                     ranks_fill_grid,
                                     data_parallel_agrees,
-                                    required_options,
                                     one_data_source,
+                                    required_options,
                                     NULL};
 
 // A plan seeks the grid: what is asked of the model must hold on one rank at least.
@@ -159,7 +193,7 @@ Status options_resolve(Options *options, int world_size) {
         {FOR_RUN, start_rules},     {FOR_PLAN, open_rules},    {FOR_RUN, batch_rules},
         {FOR_RUN, pipeline_rules},  {FOR_TRAIN, length_rules}, {FOR_DESIGN, shape_rules},
         {FOR_RUN, model_rules},     {FOR_TRAIN, rate_rules},   {FOR_TRAIN, data_rules},
-        {FOR_MEMORY, memory_rules}, {FOR_PLAN, plan_rules},
+        {FOR_MEMORY, memory_rules},
     };
     CHECK(world_size > 0, "%d ranks", world_size);
     CHECK(options->store->verb & FOR_DESIGN, "only a training run is resolved");

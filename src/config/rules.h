@@ -14,11 +14,12 @@ extern Rule *const rate_rules[];     // ... and learning rate and weight decay a
 extern Rule *const shape_rules[];    // rules_model.c: what the model is, sizes that divide over tp, precision
 extern Rule *const model_rules[];    // rules_model.c: recomputation, what is shared out
 extern Rule *const data_rules[];     // rules_data.c: data sets, tokenizer, evaluation, checkpoints, files
-extern Rule *const memory_rules[];   // rules_data.c: the vocabulary of a run without data
-extern Rule *const plan_rules[];     // rules_data.c: ... and of one whose grid is sought
+extern Rule *const memory_rules[];   // rules_data.c: the tokenizer of a run without data
 
 Rule model_is_known;  // presets.c: sets what --model stands for
 Rule one_data_source; // rules_data.c: a training run has data, and one option names them
+// Whether an option names the data of a training run.   rules_data.c
+bool names_data(const Options *options);
 // Whether an option names files of a tokenizer, which then says the size of the vocabulary.   rules_data.c
 bool names_tokenizer_files(const Options *options);
 

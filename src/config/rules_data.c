@@ -12,6 +12,10 @@ static bool has_lists(const Options *o) {
 // The splits are named one by one, not cut.
 static bool names_splits(const Options *o) { return has_lists(o) || o->per_split_data_args_path; }
 
+bool names_data(const Options *o) {
+    return o->data_path.count || o->data_args_path || names_splits(o) || o->mock_data;
+}
+
 Status one_data_source(Options *o) {
     const struct {
         bool given;
@@ -31,9 +35,6 @@ Status one_data_source(Options *o) {
             return fail(ERR_CONFIG, "%s and %s both say what to train on: keep one", found, sources[i].name);
         found = sources[i].name;
     }
-    if (!found)
-        return fail(ERR_CONFIG, "--data-path is required, such as --data-path PREFIX, made by "
-                                "`trireme preprocess`; or --mock-data, which needs no files");
     if (has_lists(o) && !o->train_data_path.count)
         return fail(ERR_CONFIG, "--valid-data-path and --test-data-path need --train-data-path: add it, or "
                                 "use --data-path and --split");
@@ -81,13 +82,6 @@ Status options_check_tokenizer(const Options *o) {
 }
 
 static Status one_tokenizer(Options *o) { return options_check_tokenizer(o); }
-
-static Status mock_has_vocabulary(Options *o) {
-    if (!o->mock_data || names_tokenizer_files(o) || o->vocab_size != INT_UNSET) return OK;
-    return fail(ERR_CONFIG,
-                "--mock-data needs --vocab-size, such as --vocab-size 50257, or a tokenizer, given "
-                "with --tokenizer-model");
-}
 
 // ---- splits and evaluation --------------------------------------------------------------------------------
 
@@ -188,33 +182,21 @@ static Status files_differ(Options *o) {
     return OK;
 }
 
-Rule *const data_rules[] = {blends_make_sense,   one_tokenizer,
-                            mock_has_vocabulary, split_adds_up,
-                            evaluation_has_data, checkpoints_have_folders,
-                            files_differ,        NULL};
+Rule *const data_rules[] = {blends_make_sense,        one_tokenizer, split_adds_up, evaluation_has_data,
+                            checkpoints_have_folders, files_differ,  NULL};
 
 // ---- without data -----------------------------------------------------------------------------------------
 
 bool names_tokenizer_files(const Options *o) {
-    return o->data_path.count || o->data_args_path || names_splits(o) || o->tokenizer_model ||
-           o->vocab_file || o->merge_file;
+    bool has_data = names_data(o) && !o->mock_data;
+    return has_data || o->tokenizer_model || o->vocab_file || o->merge_file;
 }
 
-static Status vocabulary_known(Options *o) {
-    if (names_tokenizer_files(o)) return OK;
-    if (o->vocab_size == INT_UNSET)
-        return fail(ERR_CONFIG, "--vocab-size is required, such as --vocab-size 50257; or --data-path or "
-                                "--tokenizer-model, whose tokenizer says it");
-    if (o->eod_mask_loss && strcmp(o->tokenizer_type, "NullTokenizer"))
+static Status end_token_known(Options *o) {
+    if (!names_tokenizer_files(o) && o->eod_mask_loss && strcmp(o->tokenizer_type, "NullTokenizer"))
         return fail(ERR_CONFIG, "--eod-mask-loss needs the tokenizer's end token: add --data-path or "
                                 "--tokenizer-model, or leave it out");
     return OK;
 }
 
-static Status vocabulary_given(Options *o) {
-    if (o->vocab_size != INT_UNSET) return OK;
-    return fail(ERR_CONFIG, "--vocab-size is required, such as --vocab-size 50257; or --model gpt2-124m");
-}
-
-Rule *const plan_rules[] = {vocabulary_given, NULL};
-Rule *const memory_rules[] = {one_tokenizer, vocabulary_known, NULL};
+Rule *const memory_rules[] = {one_tokenizer, end_token_known, NULL};

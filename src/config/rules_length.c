@@ -11,8 +11,6 @@ static Status one_length(Options *o) {
         return fail(ERR_CONFIG,
                     "--train-iters %lld and --train-samples %lld cannot be set at the same time: keep one",
                     (long long)o->train_iters, (long long)o->train_samples);
-    if (!iters && !in_samples(o))
-        return fail(ERR_CONFIG, "--train-iters or --train-samples is required, such as --train-iters 1000");
     if (iters && o->rampup_batch_size.count)
         return fail(
             ERR_CONFIG,
