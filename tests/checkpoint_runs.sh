@@ -66,8 +66,8 @@ train fresh_bare "${common[@]}" --load bare --no-load-optim
 expect_same lm_loss fresh fresh_bare
 [[ $(rows fresh) == 5 ]] || complain "fresh: $(rows fresh) steps, not 5"
 refused 78 "no-save-optim" "${common[@]}" --load bare
-refused 78 "norm_epsilon" "${common[@]}" --load saved --norm-epsilon 1e-6
-refused 78 "num_layers" "${common[@]}" --load saved --num-layers 2
+refused 78 "[-]-norm-epsilon 1e-06 (it has 1e-05)" "${common[@]}" --load saved --norm-epsilon 1e-6
+refused 78 "[-]-num-layers 2 (it has 4)" "${common[@]}" --load saved --num-layers 2
 refused 66 "step-00000004" "${common[@]}" --load saved --ckpt-step 4
 refused 66 "nowhere" "${common[@]}" --load nowhere --exit-on-missing-checkpoint
 # Nothing is left to do, but it is to be elsewhere.

@@ -320,7 +320,7 @@ static void choice(void) {
     damage(save.text, 2);
     expect_refused(save.text, ERR_DATA, "none of 3 checkpoints can be read; of the newest: ");
     EXPECT(strstr(fail_message(), "step-00000003"), "%s", fail_message());
-    expect_refused(path_of("nothing").text, ERR_NO_INPUT, "neither a checkpoint");
+    expect_refused(path_of("nothing").text, ERR_NO_INPUT, "there is no such folder");
     Path folder = exported("no_steps", llama);
     EXPECT(model_source_open(&source, folder.text, 7) == ERR_USAGE, "a Hugging Face model has steps");
 }

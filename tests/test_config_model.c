@@ -71,6 +71,54 @@ static void presets_give_way(void) {
     options_destroy(&o);
 }
 
+// Synthetic data have no tokenizer: a published model brings its vocabulary, and real data do not ask for it.
+static void mock_data_take_the_models_vocabulary(void) {
+    static const char run[] = "--model llama3-8b --mbs 1 --lr 1 --train-iters 1 ";
+    static const struct {
+        const char *line;
+        int vocabulary;
+    } rows[] = {{"--mock-data", 128256}, {"--mock-data --vocab-size 500", 500}, {"--data-path c", INT_UNSET}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char line[256];
+        Options o;
+        snprintf(line, sizeof line, "%s%s", run, rows[i].line);
+        EXPECT_OK(parse_line(&o, FOR_TRAIN, line));
+        EXPECT_OK(options_resolve(&o, 1));
+        EXPECT(o.vocab_size == rows[i].vocabulary, "%s: %d", rows[i].line, o.vocab_size);
+        options_destroy(&o);
+    }
+}
+
+// What a checkpoint brings stands between the defaults and everything that is given.
+static void checkpoints_give_way(void) {
+    Options o;
+    Text taken = {0};
+    EXPECT_OK(parse_run(&o, "--norm-epsilon 1e-6 --model llama2-7b"));
+    EXPECT_OK(options_take(&o, "norm_epsilon", "1e-05", false, "ckpt", &taken));  // given
+    EXPECT_OK(options_take(&o, "hidden_dropout", "0.3", false, "ckpt", &taken));  // of the model
+    EXPECT_OK(options_take(&o, "add_qkv_bias", "true", false, "ckpt", &taken));   // taken
+    EXPECT_OK(options_take(&o, "rotary_percent", "1", false, "ckpt", &taken));    // the default
+    EXPECT_OK(options_take(&o, "kv_channels", "16", true, "ckpt", &taken));       // follows
+    EXPECT_OK(options_take(&o, "init_method_std", "0.5", false, "ckpt", &taken)); // taken
+    EXPECT(o.norm_epsilon == 1e-6 && o.hidden_dropout == 0, "what is given or of --model stays");
+    EXPECT(o.add_qkv_bias && o.kv_channels == 16 && o.init_method_std == 0.5, "the rest is taken");
+    EXPECT(!strcmp(text_string(&taken), " --add-qkv-bias --init-method-std 0.5"), "%s", text_string(&taken));
+    EXPECT(options_origin(&o, "add_qkv_bias") == FROM_CHECKPOINT &&
+               options_origin(&o, "rotary_percent") == FROM_DEFAULT &&
+               options_origin(&o, "kv_channels") == DERIVED,
+           "origins");
+    expect_failure(options_take(&o, "rotary_base", "many", false, "ckpt", NULL), ERR_CONFIG,
+                   "ckpt: rotary_base: 'many'", "a value that is none");
+    EXPECT_OK(options_resolve(&o, 1));
+    Text saved = {0};
+    options_save(&o, FOR_TRAIN, &saved);
+    EXPECT(strstr(saved.data, "\nadd_qkv_bias: true  # checkpoint\n"), "%s", saved.data);
+    EXPECT(strstr(saved.data, "\n# kv_channels: 16  # derived\n"), "%s", saved.data);
+    text_free(&saved);
+    text_free(&taken);
+    options_destroy(&o);
+}
+
 // trireme memory: a run without data, length and rate, but with a vocabulary.
 static void memory_needs_no_data(void) {
     Options o = {0};
@@ -199,14 +247,17 @@ static void shards(void) {
 }
 
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"presets are what they say", presets_are_what_they_say},
-                                      {"presets give way", presets_give_way},
-                                      {"memory needs no data", memory_needs_no_data},
-                                      {"families", families},
-                                      {"precision", precision},
-                                      {"vocabulary is padded", vocabulary_is_padded},
-                                      {"recomputation", recomputation},
-                                      {"shards", shards},
-                                      {0}},
-                       argc, argv);
+    return harness_run(
+        (const Test[]){{"presets are what they say", presets_are_what_they_say},
+                       {"presets give way", presets_give_way},
+                       {"mock data take the model's vocabulary", mock_data_take_the_models_vocabulary},
+                       {"checkpoints give way", checkpoints_give_way},
+                       {"memory needs no data", memory_needs_no_data},
+                       {"families", families},
+                       {"precision", precision},
+                       {"vocabulary is padded", vocabulary_is_padded},
+                       {"recomputation", recomputation},
+                       {"shards", shards},
+                       {0}},
+        argc, argv);
 }

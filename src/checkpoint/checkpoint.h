@@ -201,6 +201,22 @@ Checkpoint *model_source_checkpoint(ModelSource *source);
 // The tokenizer that lies beside the weights; ERR_NO_INPUT when there is none.
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer);
 
+// What lies at a path where model_source_open finds nothing to open, in words that follow "PATH: ". FOREIGN: what
+// others made, or no folder, so that nothing of ours belongs there. NOTHING: a run may make its checkpoints there.
+typedef enum { FOUND_NOTHING, FOUND_FOREIGN } FoundThere;
+FoundThere model_absent(const char *path, Text *what);
+
+// A model as the options that make it: what `train` takes from --load, and what import writes as config.yaml.
+typedef struct {
+    const char *option; // the field of Options
+    char value[32];     // as one would type it; "": the model has no such thing
+    bool is_fixed;      // the weights mean something else with another value
+    bool follows;       // from the other rows, where it is not given
+} ModelOption;
+enum { MOST_MODEL_OPTIONS = 40 };
+// Returns how many. Always the same options in the same order, so that two models can be compared row by row.
+int model_options(const ModelShape *shape, ModelOption out[MOST_MODEL_OPTIONS]);
+
 // Every parameter of a model of this shape, in the model's order, without padding: name and sizes. The caller
 // frees. From the registry that a run declares.
 typedef struct {

@@ -2,6 +2,7 @@
 #include "checkpoint/hugging_face.h"
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 // A shard holds what fits into memory at once, so that a model that does not can be imported: whole tensors
 // as long as there is room, or some rows of one that is larger.
@@ -79,6 +80,20 @@ static Status write_shards(Import *import, const CheckpointNames *names, int64_t
     return OK;
 }
 
+// The model as options, for --config. The vocabulary is left to the tokenizer.
+static void add_configuration(const ModelSource *source, Text *out) {
+    ModelOption rows[MOST_MODEL_OPTIONS];
+    int count = model_options(&model_source_info(source)->shape, rows);
+    text_add(
+        out,
+        "# The model of %s as options of a training run. Read back with --config; --load takes it too.\n",
+        model_source_path(source));
+    for (int i = 0; i < count; i++) {
+        bool left_out = !*rows[i].value || !strcmp(rows[i].option, "vocab_size");
+        if (!left_out) text_add(out, "%s: %s\n", rows[i].option, rows[i].value);
+    }
+}
+
 // That of the source; NULL: it has none, or another takes its place.
 static Status own_tokenizer(const Import *import, Tokenizer **own) {
     *own = NULL;
@@ -89,9 +104,10 @@ static Status own_tokenizer(const Import *import, Tokenizer **own) {
     return status == ERR_NO_INPUT ? OK : status;
 }
 
-static Status commit(Import *import, const CheckpointNames *names) {
+static Status commit_with(Import *import, const CheckpointNames *names, const char *config) {
     CheckpointInfo info = *model_source_info(import->source);
     Tokenizer *own = NULL;
+    if (!info.config) info.config = config;
     info.state = (RunState){0};
     info.grid = (Grid){1, 1, 1};
     info.num_chunks = 1;
@@ -102,6 +118,14 @@ static Status commit(Import *import, const CheckpointNames *names) {
         status = checkpoint_commit(names, &info, import->tokenizer ? import->tokenizer : own, import->records,
                                    import->num_shards);
     tokenizer_close(own);
+    return status;
+}
+
+static Status commit(Import *import, const CheckpointNames *names) {
+    Text config = {0};
+    add_configuration(import->source, &config);
+    Status status = commit_with(import, names, config.data);
+    text_free(&config);
     return status;
 }
 

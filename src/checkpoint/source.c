@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct ModelSource {
     Checkpoint *checkpoint; // one of the two
@@ -107,9 +108,27 @@ static Status open_newest(ModelSource *source, const char *save, const int64_t *
                 text_string(passed));
 }
 
+static Status no_model(const char *path) {
+    static const char ours[] =
+        ". A model is a checkpoint (manifest.json), a folder of them (step-00000100) or a "
+        "Hugging Face folder (config.json)";
+    Text what = {0};
+    FoundThere found = model_absent(path, &what);
+    Status status =
+        fail(ERR_NO_INPUT, "%s: %s%s", path, text_string(&what), found == FOUND_FOREIGN ? "" : ours);
+    text_free(&what);
+    return status;
+}
+
+static bool is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static Status open_folder(ModelSource *source, const char *save, int64_t step) {
     int64_t *steps;
     int count;
+    if (!is_folder(save)) return no_model(save);
     TRY(checkpoint_steps(save, &steps, &count));
     Status status;
     if (step >= 0)
@@ -117,10 +136,7 @@ static Status open_folder(ModelSource *source, const char *save, int64_t step) {
     else if (count)
         status = open_newest(source, save, steps, count);
     else
-        status = fail(ERR_NO_INPUT,
-                      "%s: neither a checkpoint (manifest.json), nor a folder of them (step-00000100), nor a "
-                      "Hugging Face model (config.json)",
-                      save);
+        status = no_model(save);
     free(steps);
     return status;
 }

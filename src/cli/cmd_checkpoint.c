@@ -25,7 +25,12 @@ static Status steps_of(const char *path, int64_t **steps, int *count) {
     free(*steps);
     if (is_checkpoint(path))
         return fail(ERR_NO_INPUT, "%s: a checkpoint itself: checkpoint inspect shows it", path);
-    return fail(ERR_NO_INPUT, "%s: neither a checkpoint nor a folder of them", path);
+    Text what = {0};
+    model_absent(path, &what);
+    Status status =
+        fail(ERR_NO_INPUT, "%s: %s; neither a checkpoint nor a folder of them", path, text_string(&what));
+    text_free(&what);
+    return status;
 }
 
 // The checkpoint itself, or the newest of a folder.

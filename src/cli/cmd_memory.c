@@ -4,7 +4,7 @@
 
 Status cmd_memory(Options *options) {
     Text report = {0};
-    TRY(options_resolve(options, options->ranks != INT_UNSET ? options->ranks : 1));
+    TRY(train_resolve(options, options->ranks != INT_UNSET ? options->ranks : 1));
     tell_notes(options);
     Status status = memory_report(options, &report);
     if (status == OK) fputs(text_string(&report), stdout);

@@ -14,7 +14,7 @@ static Status save_configuration(const Options *options) {
 static Status prepare(Options *options, TrainJob *job) {
     int launched = comm_launcher_ranks(), asked = options->ranks != INT_UNSET ? options->ranks : 1;
     int size = launched ? launched : asked;
-    TRY(options_resolve(options, size));
+    TRY(train_resolve(options, size));
     tell_notes(options);
     if (comm_launcher_rank() == 0) TRY(save_configuration(options));
     job->ranks_here = launched ? comm_launcher_ranks_here() : size;

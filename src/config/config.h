@@ -2,8 +2,8 @@
 // copy.
 //
 // Names are Megatron-LM's, old and new spellings. Values come from, in rising precedence: the table's
-// default, the model named by `--model`, the file of `--config`, the command line; each value remembers where
-// it came from. Every combination is checked by options_resolve before any work starts, in one message: the
+// default, the checkpoint of `--load`, the model named by `--model`, the file of `--config`, the command line; each
+// value remembers where it came from. Every combination is checked by options_resolve before any work starts, in one message: the
 // rule, the values, a value that would work. Nothing is silently changed.
 #pragma once
 #include "base/error.h"
@@ -37,7 +37,7 @@ typedef enum {
     MAY_DIFFER = 32768, // between the ranks of one run; all other options must be the same on every rank
 } Verb;
 
-typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;
+typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_CHECKPOINT, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;
 
 // What an option's value is.     C type        unset
 //   INT                          int           INT_UNSET
@@ -120,6 +120,13 @@ typedef struct Options {
 // options_destroy.
 Status options_parse(Options *options, Verb verb, int argc, char **argv);
 void options_destroy(Options *options);
+// Gives an option the value that it has in the model `from`, the path of what --load names, unless the user or
+// --model sets it. `follows`: the value is what the rules would derive, so that it need not be told. `taken` (may be
+// NULL) receives it as one would type it, where it is told and was not so before. Before options_resolve. ERR_CONFIG.
+Status options_take(Options *options, const char *field, const char *value, bool follows, const char *from,
+                    Text *taken);
+// Adds a line to options_notes, once.
+void options_note(Options *options, const char *note);
 // Checks every rule for training on `world_size` ranks and fills what was left open (origin FROM_MODEL or
 // DERIVED) and `shape`. FOR_MEMORY needs a vocabulary, but no data, length or learning rate: their rules and
 // members of `shape` are left out. FOR_PLAN checks the rules of the model alone, as for one rank. ERR_CONFIG

@@ -55,7 +55,7 @@ static Status unknown_name(Verb verb, const char *key, Source source) {
                 verb_name(verb));
 }
 
-void note_add(Options *options, const char *note) {
+void options_note(Options *options, const char *note) {
     OptionsStore *store = options->store;
     Text line = {0};
     text_add(&line, "%s\n", note);
@@ -66,7 +66,7 @@ void note_add(Options *options, const char *note) {
 void note_idle(Options *options, const char *name, const char *why) {
     Text note = {0};
     text_add(&note, "%s has no effect: %s", name, why);
-    note_add(options, note.data);
+    options_note(options, note.data);
     text_free(&note);
 }
 

@@ -1,4 +1,4 @@
-// Published models as data, and what `--model NAME` sets: options that are not given.
+// Published models as data; what `--model NAME` and the checkpoint of --load set: options that the user has not given.
 #include "config/rules.h"
 #include <string.h>
 
@@ -98,7 +98,48 @@ Status model_is_known(Options *o) {
     preset_number(o, OPT_seq_length, model->sequence);
     if (!strcmp(o->position_embedding_type, "learned_absolute"))
         preset_number(o, OPT_max_position_embeddings, model->sequence);
-    if ((o->store->verb & (FOR_MEMORY | FOR_PLAN)) && !names_tokenizer_files(o))
+    if ((o->store->verb & (FOR_MEMORY | FOR_PLAN) || o->mock_data) && !names_tokenizer_files(o))
         preset_number(o, OPT_vocab_size, model->vocabulary);
     return OK;
+}
+
+// ---- the model of --load ------------------------------------------------------------------------------------
+
+static const OptionInfo *find_field(const char *field) {
+    for (int i = 0; i < NUM_OPTIONS; i++)
+        if (!strcmp(option_table[i].field, field)) return &option_table[i];
+    CHECK(false, "no option has the field %s", field);
+    return NULL;
+}
+
+// "--num-layers 4", "--swiglu", "--no-bias-gelu-fusion".
+static void add_as_typed(const Options *o, const OptionInfo *option, Text *out) {
+    int length = (int)strcspn(option->spellings, " ");
+    Text value = {0};
+    value_print(o, option, &value);
+    if (option->type == FLAG)
+        text_add(out, " --%s%.*s", !strcmp(value.data, "true") ? "" : "no-", length, option->spellings);
+    else
+        text_add(out, " --%.*s %s", length, option->spellings, value.data);
+    text_free(&value);
+}
+
+Status options_take(Options *o, const char *field, const char *value, bool follows, const char *from,
+                    Text *taken) {
+    const OptionInfo *option = find_field(field);
+    Origin *origin = &o->store->origins[option - option_table];
+    TRY(model_is_known(o));
+    if (*origin != FROM_DEFAULT || !(option->verbs & o->store->verb)) return OK;
+    Text where = {0}, before = {0}, after = {0};
+    text_add(&where, "%s: ", from);
+    value_print(o, option, &before);
+    Status status = value_set(o, option, &value, 1, (Source){FROM_CHECKPOINT, where.data, option->field, 0});
+    value_print(o, option, &after);
+    bool same = !strcmp(text_string(&before), text_string(&after));
+    if (status == OK && !same) *origin = follows ? DERIVED : FROM_CHECKPOINT;
+    if (status == OK && !same && !follows && taken) add_as_typed(o, option, taken);
+    text_free(&where);
+    text_free(&before);
+    text_free(&after);
+    return status;
 }

@@ -19,7 +19,7 @@ static void note_rounding(Options *o) {
     snprintf(note, sizeof note,
              "--global-batch-size %d is rounded down to %d (--decrease-batch-size-if-needed)",
              o->global_batch_size, o->shape.global_batch);
-    note_add(o, note);
+    options_note(o, note);
 }
 
 static Status batch_divides(Options *o) {

@@ -96,6 +96,13 @@ static Status position_words_agree(Options *o) {
 static Status positions_suffice(Options *o) {
     derive_int(o, OPT_max_position_embeddings, &o->max_position_embeddings, o->seq_length);
     if (!positions_are(o, "learned_absolute") || o->max_position_embeddings >= o->seq_length) return OK;
+    Origin origin = o->store->origins[OPT_max_position_embeddings];
+    if (origin == FROM_CHECKPOINT || origin == DERIVED)
+        return fail(
+            ERR_CONFIG,
+            "--seq-length %d is longer than the table of %d positions that the model of --load has: use "
+            "--seq-length %d or less",
+            o->seq_length, o->max_position_embeddings, o->max_position_embeddings);
     return fail(ERR_CONFIG,
                 "--max-position-embeddings (%d) must be greater than or equal to --seq-length (%d): use %d",
                 o->max_position_embeddings, o->seq_length, o->seq_length);

@@ -4,7 +4,7 @@
 #include <strings.h>
 
 static const char *origin_name(Origin origin) {
-    static const char *const names[] = {"default", "model", "file", "command line", "derived"};
+    static const char *const names[] = {"default", "model", "checkpoint", "file", "command line", "derived"};
     return names[origin];
 }
 
@@ -32,15 +32,15 @@ static void add_yaml_value(const Options *options, const OptionInfo *option, Tex
     }
 }
 
-// Writes an option that the user has not chosen as a comment: its value follows from the others, and differs
-// on another grid or with another --model.
+// Writes an option that neither the user nor the checkpoint of --load has chosen as a comment: its value follows from
+// the others, and differs on another grid or with another --model.
 static void save_option(const Options *options, const OptionInfo *option, Text *out) {
     Origin origin = options->store->origins[option - option_table];
     if (!value_is_set(options, option)) {
         text_add(out, "# %s: unset\n", option->field);
         return;
     }
-    bool chosen = origin == FROM_FILE || origin == FROM_COMMAND_LINE;
+    bool chosen = origin == FROM_CHECKPOINT || origin == FROM_FILE || origin == FROM_COMMAND_LINE;
     text_add(out, "%s%s: ", chosen ? "" : "# ", option->field);
     add_yaml_value(options, option, out);
     text_add(out, "  # %s\n", origin_name(origin));

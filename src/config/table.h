@@ -88,8 +88,6 @@ Status source_status(Source source);
 // ---- parse.c: acting on names
 
 bool option_given(const Options *options, int index); // by the user
-// Notes a line, once.
-void note_add(Options *options, const char *note);
 // Notes "NAME has no effect: WHY", once.
 void note_idle(Options *options, const char *name, const char *why);
 

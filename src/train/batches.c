@@ -99,8 +99,14 @@ static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
     return visit_prefixes(o, SPLIT_TRAIN, open_beside, tokenizer);
 }
 
+// The size is that of the model of --load, not given: a tokenizer may have less (see same_vocabulary).
+static bool is_of_model(const Options *o) {
+    Origin origin = options_origin(o, "vocab_size");
+    return origin == FROM_CHECKPOINT || origin == DERIVED;
+}
+
 static bool agrees(const Options *o, const Tokenizer *tokenizer) {
-    return is_null_tokenizer(o) || o->vocab_size == INT_UNSET ||
+    return is_null_tokenizer(o) || o->vocab_size == INT_UNSET || is_of_model(o) ||
            o->vocab_size == tokenizer_vocab_size(tokenizer);
 }
 
@@ -114,9 +120,36 @@ Status batches_tokenizer(const Options *o, Tokenizer **tokenizer) {
     return OK;
 }
 
+// Tokens of the tokenizer beside the model of --load; -1: none is there.
+static int model_tokens(const Options *o) {
+    ModelSource *source = NULL;
+    Tokenizer *tokenizer = NULL;
+    int tokens = -1;
+    if (model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step) != OK)
+        return tokens;
+    if (model_source_tokenizer(source, &tokenizer) == OK) tokens = tokenizer_vocab_size(tokenizer);
+    tokenizer_close(tokenizer);
+    model_source_close(source);
+    return tokens;
+}
+
+// A model may have more entries than its tokenizer has tokens, a tokenizer of others may not.
+static Status same_vocabulary(const Options *o, int *vocabulary) {
+    int tokens = *vocabulary;
+    if (is_null_tokenizer(o) || !is_of_model(o) || tokens == o->vocab_size) return OK;
+    *vocabulary = o->vocab_size;
+    if (tokens < o->vocab_size && tokens == model_tokens(o)) return OK;
+    return fail(
+        ERR_CONFIG,
+        "the tokenizer of the data has %d tokens, but the model of --load %s has a vocabulary of %d: use "
+        "data that were made with the model's own tokenizer",
+        tokens, o->load, o->vocab_size);
+}
+
 static Status read_tokenizer(const Options *o, int *vocabulary, int *eod, Text *found) {
     Tokenizer *tokenizer;
     TRY(open_tokenizer(o, &tokenizer));
+    if (!tokenizer && is_of_model(o)) return OK; // `trireme memory` has no data
     CHECK(tokenizer, "no option names a tokenizer or a size");
     tokenizer_tell(tokenizer);
     bool fits = agrees(o, tokenizer);
@@ -126,7 +159,7 @@ static Status read_tokenizer(const Options *o, int *vocabulary, int *eod, Text *
         text_add(found, "the tokenizer\t%d tokens, end of document %d, hash %016" PRIx64 "\n", *vocabulary,
                  *eod, tokenizer_hash(tokenizer));
     tokenizer_close(tokenizer);
-    if (fits) return OK;
+    if (fits) return same_vocabulary(o, vocabulary);
     return fail(ERR_CONFIG, "--vocab-size %d differs from the tokenizer's %d: leave it out", o->vocab_size,
                 *vocabulary);
 }
@@ -137,7 +170,9 @@ static Status find_vocabulary(const Options *o, int *vocabulary, int *eod, Text 
     *vocabulary = o->vocab_size;
     *eod = is_mock ? *vocabulary - 1 : -1;
     bool needed = !is_mock && (o->vocab_size == INT_UNSET || o->eod_mask_loss || names_tokenizer(o));
-    return needed ? read_tokenizer(o, vocabulary, eod, found) : OK;
+    bool useful = !is_mock && is_of_model(o); // where there is one
+    Status status = needed || useful ? read_tokenizer(o, vocabulary, eod, found) : OK;
+    return status == ERR_NO_INPUT && !needed ? OK : status;
 }
 
 Status batches_vocabulary(const Options *o, int *vocabulary, int *eod) {

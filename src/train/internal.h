@@ -227,6 +227,16 @@ bool saver_is_busy(const Saver *saver); // on this rank alone
 Status saver_advance(Saver *saver);
 Status saver_finish(Saver *saver); // to its end
 
+// ---- loaded.c: what --load names -------------------------------------------------------------------
+
+enum { ITSELF = -1, NONE_LEFT = -2 }; // in place of a step: what --load names is the model; there is none
+// The steps to try, newest first; the caller frees. None when this run may begin with random weights: it saves where
+// it loads, and nothing is there yet. ERR_NO_INPUT says what --load names instead.
+Status load_candidates(const Options *options, int64_t **steps, int *count);
+bool saves_where_it_loads(const Options *options);
+// ERR_CONFIG names every option by which a model (at `path`) differs from the one that is asked for.
+Status same_model(const char *path, const ModelShape *model, const ModelShape *asked);
+
 // ---- restoring.c: the run that a checkpoint left ---------------------------------------------------
 
 // --load: the weights, and unless it is to be finetuned moments and state of the run. A damaged checkpoint is

@@ -239,8 +239,7 @@ static Status load_checkpoint(TrainingRun *run) {
     run->evaluated = state.evaluated;
     run->first = state.iteration;
     // In another folder it is not there yet.
-    const Options *o = run->options;
-    if (o->save && !strcmp(o->save, o->load)) run->saver.last = state.iteration;
+    if (saves_where_it_loads(run->options)) run->saver.last = state.iteration;
     return OK;
 }
 

@@ -5,75 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ITSELF = -1, NONE_LEFT = -2 };
-
-// ---- whether it is this model -------------------------------------------------------------------
-
-typedef struct {
-    const char *name;
-    double saved, asked;
-} Size;
-
-static double rotary_share(const ModelShape *s) {
-    return s->rotary_columns ? (double)s->rotary_columns / s->head_size : 1;
-}
-
-static double linear_factor(const ModelShape *s) { return s->rope.kind == ROPE_LINEAR ? s->rope.factor : 1; }
-
-// Of what the weights' shapes and meaning depend on; what one kind of position does not have is left out.
-enum { MOST_SIZES = 32 };
-
-static int sizes(const ModelShape *a, const ModelShape *b, Size out[MOST_SIZES]) {
-    bool learned = b->position == POSITION_LEARNED, rotary = b->position == POSITION_ROTARY;
-    bool scaled = b->rope.kind == ROPE_LLAMA3;
-    const Size all[] = {
-        {"num_layers", a->layers, b->layers},
-        {"hidden_size", a->hidden, b->hidden},
-        {"num_attention_heads", a->heads, b->heads},
-        {"num_query_groups", model_groups(a), model_groups(b)},
-        {"kv_channels", a->head_size, b->head_size},
-        {"ffn_hidden_size", a->ffn, b->ffn},
-        {"vocabulary", a->vocabulary, b->vocabulary},
-        {"position_embedding_type", a->position, b->position},
-        {"max_position_embeddings", learned ? a->positions : 0, learned ? b->positions : 0},
-        {"rotary_base", rotary ? a->rotary_base : 0, rotary ? b->rotary_base : 0},
-        {"rotary_percent", rotary ? rotary_share(a) : 0, rotary ? rotary_share(b) : 0},
-        {"use_rope_scaling", a->rope.kind == ROPE_LLAMA3, b->rope.kind == ROPE_LLAMA3},
-        {"rotary_seq_len_interpolation_factor", linear_factor(a), linear_factor(b)},
-        {"rope_scaling_factor", scaled ? a->rope.factor : 0, scaled ? b->rope.factor : 0},
-        {"rope_low_freq_factor", scaled ? a->rope.low : 0, scaled ? b->rope.low : 0},
-        {"rope_high_freq_factor", scaled ? a->rope.high : 0, scaled ? b->rope.high : 0},
-        {"rope_original_max_position_embeddings", scaled ? a->rope.original : 0,
-         scaled ? b->rope.original : 0},
-        {"swiglu", a->activation == ACTIVATION_SWIGLU, b->activation == ACTIVATION_SWIGLU},
-        {"bias_gelu_fusion", a->activation != ACTIVATION_GELU_ERF, b->activation != ACTIVATION_GELU_ERF},
-        {"normalization", a->rms_norm, b->rms_norm},
-        {"norm_epsilon", (double)a->norm_epsilon, (double)b->norm_epsilon},
-        {"disable_bias_linear", a->no_linear_bias, b->no_linear_bias},
-        {"add_qkv_bias", model_has_qkv_bias(a), model_has_qkv_bias(b)},
-        {"add_attn_proj_bias", model_has_proj_bias(a), model_has_proj_bias(b)},
-        {"add_mlp_bias", model_has_mlp_bias(a), model_has_mlp_bias(b)},
-        {"untie_embeddings_and_output_weights", a->untied, b->untied},
-    };
-    memcpy(out, all, sizeof all);
-    return (int)(sizeof all / sizeof all[0]);
-}
-
-static Status same_model(const ModelSource *source, const ModelShape *asked) {
-    Size all[MOST_SIZES];
-    const CheckpointInfo *info = model_source_info(source);
-    int count = sizes(&info->shape, asked, all);
-    for (int i = 0; i < count; i++)
-        if (all[i].saved != all[i].asked)
-            return fail(
-                ERR_CONFIG,
-                "%s: %s value from checkpoint (%g) is not equal to the input argument value (%g)%s%s%s",
-                model_source_path(source), all[i].name, all[i].saved, all[i].asked,
-                info->config ? ": --config " : "", info->config ? model_source_path(source) : "",
-                info->config ? "/config.yaml has its options" : "");
-    return OK;
-}
-
 // ---- what the user has changed --------------------------------------------------------------------
 
 // The next line of a saved configuration (see options_save), whether its value is a comment or not: "NAME:
@@ -81,17 +12,20 @@ static Status same_model(const ModelSource *source, const ModelShape *asked) {
 typedef struct {
     const char *name, *value;
     int name_size, value_size;
+    bool is_comment; // nobody has chosen the value
 } ConfigLine;
 
 static bool next_line(const char **text, ConfigLine *line) {
     const char *start = *text, *end = strchr(start, '\n');
     if (!end) return false;
     *text = end + 1;
-    if (!strncmp(start, "# ", 2)) start += 2;
+    bool is_comment = !strncmp(start, "# ", 2);
+    if (is_comment) start += 2;
     const char *colon = memchr(start, ':', (size_t)(end - start)), *value = colon ? colon + 2 : end;
     const char *origin = colon ? strstr(start, "  # ") : NULL;
     const char *value_end = origin && origin < end ? origin : end;
-    *line = (ConfigLine){start, value, (int)((colon ? colon : end) - start), (int)(value_end - value)};
+    *line = (ConfigLine){start, value, (int)((colon ? colon : end) - start), (int)(value_end - value),
+                         is_comment};
     if (value > value_end) line->value_size = 0;
     return true;
 }
@@ -118,6 +52,11 @@ static bool matters(const ConfigLine *heading) {
 // When a run leaves is no part of its numbers.
 static bool is_about_leaving(const ConfigLine *line) { return !strncmp(line->name, "exit_", 5); }
 
+// What was left open then and follows from the checkpoint now: its vocabulary.
+static bool is_worked_out(const ConfigLine *line, const ConfigLine *before) {
+    return line->is_comment && !strncmp(before->value, "unset", 5);
+}
+
 // One line that names what will not go on as before.
 static void tell_changes(const Options *o, const char *saved, Reporter *reporter) {
     Text now = {0}, changes = {0};
@@ -128,7 +67,7 @@ static void tell_changes(const Options *o, const char *saved, Reporter *reporter
     while (next_line(&rest, &line)) {
         if (!line.value_size) section_matters = line.name_size && matters(&line);
         if (!line.value_size || !section_matters || is_about_leaving(&line)) continue;
-        if (!find_line(saved, &line, &before)) continue;
+        if (!find_line(saved, &line, &before) || is_worked_out(&line, &before)) continue;
         if (line.value_size == before.value_size &&
             !strncmp(line.value, before.value, (size_t)line.value_size))
             continue;
@@ -157,7 +96,8 @@ static Status read_one(Engine *engine, const Options *o, int64_t step, ModelSour
     bool moments;
     TRY(model_source_open(source, o->load, step));
     model_source_allow_non_finite(*source, o->allow_non_finite);
-    TRY(same_model(*source, &engine_spec_of(engine)->shape));
+    TRY(same_model(model_source_path(*source), &model_source_info(*source)->shape,
+                   &engine_spec_of(engine)->shape));
     TRY(wanted_moments(o, *source, &moments));
     return engine_read(engine, *source, moments, model_source_info(*source)->state.optimizer_steps);
 }
@@ -172,27 +112,6 @@ typedef struct {
     int64_t *steps; // newest first
     int count, next;
 } Candidates;
-
-static bool is_one(const char *folder) {
-    char manifest[4096], config[4096];
-    snprintf(manifest, sizeof manifest, "%s/manifest.json", folder);
-    snprintf(config, sizeof config, "%s/config.json", folder);
-    return file_exists(manifest) || file_exists(config);
-}
-
-// On rank 0.   An empty folder is no mistake of the first of several runs with the same command.
-static Status find(const Options *o, Candidates *candidates) {
-    if (o->ckpt_step != INT_UNSET || is_one(o->load)) {
-        candidates->steps = malloc(sizeof *candidates->steps);
-        if (!candidates->steps) return fail(ERR_OS, "no memory for a list of checkpoints");
-        candidates->steps[0] = o->ckpt_step != INT_UNSET ? o->ckpt_step : ITSELF;
-        candidates->count = 1;
-        return OK;
-    }
-    TRY(checkpoint_steps(o->load, &candidates->steps, &candidates->count));
-    if (candidates->count || !o->exit_on_missing_checkpoint) return OK;
-    return fail(ERR_NO_INPUT, "--load %s: there is no checkpoint (--exit-on-missing-checkpoint)", o->load);
-}
 
 static int64_t next_step(Candidates *candidates, Comm *world) {
     int64_t step = candidates->next < candidates->count ? candidates->steps[candidates->next++] : NONE_LEFT;
@@ -209,7 +128,7 @@ static bool is_damage(Status status) {
 static void tell_later(const Options *o, int64_t step, Reporter *reporter) {
     int64_t *steps = NULL;
     int count = 0;
-    if (!reporter || step < 0 || !o->save || strcmp(o->save, o->load) != 0) return;
+    if (!reporter || step < 0 || !saves_where_it_loads(o)) return;
     char why[256];
     if (checkpoint_steps(o->save, &steps, &count) == OK && count && steps[0] > step &&
         o->ckpt_step != INT_UNSET) {
@@ -259,7 +178,8 @@ Status restore(Engine *engine, const Options *o, Comm *world, Reporter *reporter
     *state = (RunState){0};
     if (!o->load) return OK;
     rank_doing("loading a checkpoint");
-    Status status = comm_agree(world, comm_rank(world) == 0 ? find(o, &candidates) : OK);
+    Status status = comm_agree(
+        world, comm_rank(world) == 0 ? load_candidates(o, &candidates.steps, &candidates.count) : OK);
     if (status == OK) status = read_newest(engine, o, world, reporter, &candidates, state);
     free(candidates.steps);
     return status;

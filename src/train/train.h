@@ -172,6 +172,10 @@ void loss_scaler_update(LossScaler *scaler, bool overflow);
 // --threads, or this machine's processors shared out over its ranks, within what this process may use (a
 // launcher may have bound it).
 int threads_per_rank(const Options *options, int ranks_here);
+// options_resolve, with the model of --load, if any: what the options do not say of the model is taken from it and
+// noted, and ERR_CONFIG names every option that says otherwise. Dropout may differ, which is noted. Reads the
+// manifest alone, so every process may call it and finds the same. ERR_NO_INPUT when --load names no model.
+Status train_resolve(Options *options, int world_size);
 // What the model is that resolved options ask for.
 ModelShape options_model(const Options *options, int vocabulary);
 // What resolved options ask of an engine. `room` [engine_spec_room] receives the lists that the spec borrows:

@@ -1,0 +1,101 @@
+// Says which options of `train` make a model of a given shape.
+#include "checkpoint/checkpoint.h"
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    ModelOption *rows;
+    int count;
+} Rows;
+
+typedef enum { FIXED = 1, FOLLOWS = 2 } Kind;
+
+__attribute__((format(printf, 4, 5))) static void add_row(Rows *rows, const char *option, int kind,
+                                                          const char *format, ...) {
+    CHECK(rows->count < MOST_MODEL_OPTIONS, "too many options of a model");
+    ModelOption *row = &rows->rows[rows->count++];
+    *row = (ModelOption){.option = option, .is_fixed = kind & FIXED, .follows = kind & FOLLOWS};
+    va_list list;
+    va_start(list, format);
+    vsnprintf(row->value, sizeof row->value, format, list);
+    va_end(list);
+}
+
+static void add_flag(Rows *rows, const char *option, bool value) {
+    add_row(rows, option, FIXED, "%s", value ? "true" : "false");
+}
+
+// A size that only some models have.
+static void add_size(Rows *rows, const char *option, int kind, bool has, int value) {
+    if (has)
+        add_row(rows, option, kind, "%d", value);
+    else
+        add_row(rows, option, kind, "%s", "");
+}
+
+// The shortest decimal that gives the same float, as the number was once typed.
+static void add_float(Rows *rows, const char *option, int kind, float value) {
+    enum { ENOUGH_DIGITS = 9 };
+    char text[32];
+    for (int digits = 1; digits <= ENOUGH_DIGITS; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) break;
+    }
+    add_row(rows, option, kind, "%s", text);
+}
+
+// The shortest share that gives so many columns of a head.
+static void add_share(Rows *rows, const char *option, int columns, int head_size) {
+    enum { ENOUGH_DIGITS = 17 };
+    char text[32];
+    for (int digits = 1; digits <= ENOUGH_DIGITS; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)columns / head_size);
+        if ((int)(head_size * strtod(text, NULL)) == columns) break;
+    }
+    add_row(rows, option, FIXED, "%s", text);
+}
+
+static void add_positions(Rows *rows, const ModelShape *s) {
+    static const char *const types[] = {
+        [POSITION_LEARNED] = "learned_absolute", [POSITION_ROTARY] = "rope", [POSITION_NONE] = "none"};
+    bool learned = s->position == POSITION_LEARNED, rotary = s->position == POSITION_ROTARY;
+    add_row(rows, "position_embedding_type", FIXED, "%s", types[s->position]);
+    add_size(rows, "max_position_embeddings",
+             (learned ? FIXED : 0) | (s->positions == s->sequence ? FOLLOWS : 0), s->positions > 0,
+             s->positions);
+    char base[32] = "";
+    if (rotary) snprintf(base, sizeof base, "%.17g", s->rotary_base);
+    add_row(rows, "rotary_base", FIXED, "%s", base);
+    int columns = s->rotary_columns ? s->rotary_columns : s->head_size;
+    if (rotary)
+        add_share(rows, "rotary_percent", columns, s->head_size);
+    else
+        add_row(rows, "rotary_percent", FIXED, "%s", "");
+}
+
+int model_options(const ModelShape *s, ModelOption out[MOST_MODEL_OPTIONS]) {
+    Rows rows = {out, 0};
+    bool swiglu = s->activation == ACTIVATION_SWIGLU, grouped = model_groups(s) < s->heads;
+    bool usual_head = s->head_size * s->heads == s->hidden;
+    bool usual_mlp = s->ffn == (swiglu ? s->hidden / 24 * 64 : 4 * s->hidden);
+    add_row(&rows, "num_layers", FIXED, "%d", s->layers);
+    add_row(&rows, "hidden_size", FIXED, "%d", s->hidden);
+    add_row(&rows, "ffn_hidden_size", FIXED | (usual_mlp ? FOLLOWS : 0), "%d", s->ffn);
+    add_row(&rows, "num_attention_heads", FIXED, "%d", s->heads);
+    add_row(&rows, "kv_channels", FIXED | (usual_head ? FOLLOWS : 0), "%d", s->head_size);
+    add_flag(&rows, "group_query_attention", grouped);
+    add_size(&rows, "num_query_groups", FIXED, grouped, model_groups(s));
+    add_positions(&rows, s);
+    add_row(&rows, "normalization", FIXED, "%s", s->rms_norm ? "RMSNorm" : "LayerNorm");
+    add_float(&rows, "norm_epsilon", FIXED, s->norm_epsilon);
+    add_flag(&rows, "swiglu", swiglu);
+    add_flag(&rows, "disable_bias_linear", s->no_linear_bias);
+    add_flag(&rows, "add_qkv_bias", s->qkv_bias);
+    add_flag(&rows, "untie_embeddings_and_output_weights", s->untied);
+    add_row(&rows, "seq_length", 0, "%d", s->sequence);
+    add_row(&rows, "vocab_size", FIXED, "%d", s->vocabulary);
+    add_float(&rows, "attention_dropout", 0, s->attention_dropout);
+    add_float(&rows, "hidden_dropout", 0, s->hidden_dropout);
+    return rows.count;
+}

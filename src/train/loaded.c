@@ -1,0 +1,174 @@
+// Takes the model of --load into the options before they are resolved, and says what --load names where it is no
+// model.
+#include "train/internal.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+// ---- whether there is one -----------------------------------------------------------------------
+
+static bool is_one(const char *folder) {
+    char manifest[4096], config[4096];
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", folder);
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    return file_exists(manifest) || file_exists(config);
+}
+
+static size_t length_without_slashes(const char *path) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') length--;
+    return length;
+}
+
+bool saves_where_it_loads(const Options *o) {
+    struct stat save, load;
+    if (!o->save || !o->load) return false;
+    if (stat(o->save, &save) == 0 && stat(o->load, &load) == 0)
+        return save.st_dev == load.st_dev && save.st_ino == load.st_ino;
+    size_t length = length_without_slashes(o->save);
+    return length == length_without_slashes(o->load) && !strncmp(o->save, o->load, length);
+}
+
+// The first of several runs with the same command finds nothing yet in the folder that it will save to. Everyone
+// else expects a model: random weights in its place would be a bad surprise.
+static Status nothing_there(const Options *o) {
+    Text what = {0};
+    FoundThere found = model_absent(o->load, &what);
+    const char *advice =
+        found == FOUND_FOREIGN ? ""
+        : o->finetune          ? ". --finetune needs a model: to begin with random weights leave out both"
+        : !saves_where_it_loads(o)
+            ? ". To begin with random weights leave out --load, or give --save the same folder"
+            : " (--exit-on-missing-checkpoint)";
+    bool may_begin = found == FOUND_NOTHING && saves_where_it_loads(o) && !o->finetune;
+    Status status = OK;
+    if (!may_begin || o->exit_on_missing_checkpoint)
+        status = fail(ERR_NO_INPUT, "--load %s: %s%s", o->load, text_string(&what), advice);
+    text_free(&what);
+    return status;
+}
+
+Status load_candidates(const Options *o, int64_t **steps, int *count) {
+    struct stat st;
+    *steps = NULL;
+    *count = 0;
+    if (o->ckpt_step != INT_UNSET || is_one(o->load)) {
+        *steps = malloc(sizeof **steps);
+        if (!*steps) return fail(ERR_OS, "no memory for a list of checkpoints");
+        (*steps)[0] = o->ckpt_step != INT_UNSET ? o->ckpt_step : ITSELF;
+        *count = 1;
+        return OK;
+    }
+    if (stat(o->load, &st) == 0 && S_ISDIR(st.st_mode)) TRY(checkpoint_steps(o->load, steps, count));
+    return *count ? OK : nothing_there(o);
+}
+
+// ---- whether it is the model of the options ------------------------------------------------------
+
+static void add_option(const char *field, const char *value, Text *out) {
+    text_add(out, "--");
+    for (const char *c = field; *c; c++) text_add(out, "%c", *c == '_' ? '-' : *c);
+    text_add(out, " %s", value);
+}
+
+// What one of the two does not have at all differs in kind, which another row tells.
+static bool differ(const ModelOption *a, const ModelOption *b) {
+    return *a->value && *b->value && strcmp(a->value, b->value) != 0;
+}
+
+Status same_model(const char *path, const ModelShape *model, const ModelShape *asked) {
+    ModelOption theirs[MOST_MODEL_OPTIONS], ours[MOST_MODEL_OPTIONS];
+    Text all = {0};
+    int count = model_options(model, theirs);
+    model_options(asked, ours);
+    for (int i = 0; i < count; i++) {
+        if (!theirs[i].is_fixed || !differ(&theirs[i], &ours[i])) continue;
+        text_add(&all, "%s", all.size ? ", " : "");
+        add_option(ours[i].option, ours[i].value, &all);
+        text_add(&all, " (it has %s)", theirs[i].value);
+    }
+    Status status = OK;
+    if (all.size)
+        status = fail(ERR_CONFIG,
+                      "%s: its model is not the one that the options ask for: %s. Leave these options out: "
+                      "--load brings those of its model",
+                      path, all.data);
+    text_free(&all);
+    return status;
+}
+
+static void tell_dropout(Options *o, const char *path, const ModelShape *model, const ModelShape *asked) {
+    ModelOption theirs[MOST_MODEL_OPTIONS], ours[MOST_MODEL_OPTIONS];
+    int count = model_options(model, theirs);
+    model_options(asked, ours);
+    for (int i = 0; i < count; i++) {
+        if (!strstr(theirs[i].option, "dropout") || !differ(&theirs[i], &ours[i])) continue;
+        Text note = {0};
+        add_option(ours[i].option, ours[i].value, &note);
+        text_add(&note, " is used, as given; the model of %s has %s", path, theirs[i].value);
+        options_note(o, note.data);
+        text_free(&note);
+    }
+}
+
+// ---- into the options ---------------------------------------------------------------------------
+
+static bool is_null_tokenizer(const Options *o) { return !strcmp(o->tokenizer_type, "NullTokenizer"); }
+
+// The vocabulary is known for certain when the tokenizer is open (batches_vocabulary); what the options say of it
+// is compared now.
+static int asked_vocabulary(const Options *o, int of_model) {
+    Origin origin = options_origin(o, "vocab_size");
+    if (origin != FROM_FILE && origin != FROM_COMMAND_LINE) return of_model;
+    return o->vocab_size + is_null_tokenizer(o);
+}
+
+static Status take_vocabulary(Options *o, const char *path, int vocabulary, Text *taken) {
+    char value[32];
+    snprintf(value, sizeof value, "%d", vocabulary - is_null_tokenizer(o));
+    return options_take(o, "vocab_size", value, !o->mock_data, path, taken);
+}
+
+static Status take_options(Options *o, const char *path, const ModelShape *model) {
+    ModelOption rows[MOST_MODEL_OPTIONS];
+    Text taken = {0};
+    int count = model_options(model, rows);
+    Status status = OK;
+    for (int i = 0; i < count && status == OK; i++) {
+        if (!*rows[i].value) continue;
+        status = !strcmp(rows[i].option, "vocab_size")
+                     ? take_vocabulary(o, path, model->vocabulary, &taken)
+                     : options_take(o, rows[i].option, rows[i].value, rows[i].follows, path, &taken);
+    }
+    if (status == OK && taken.size) {
+        Text note = {0};
+        text_add(&note, "taken from %s:%s", path, taken.data);
+        options_note(o, note.data);
+        text_free(&note);
+    }
+    text_free(&taken);
+    return status;
+}
+
+static Status resolve_with(Options *o, int world_size, const char *path, const ModelShape *model) {
+    TRY(take_options(o, path, model));
+    TRY(options_resolve(o, world_size));
+    ModelShape asked = options_model(o, asked_vocabulary(o, model->vocabulary));
+    TRY(same_model(path, model, &asked));
+    tell_dropout(o, path, model, &asked);
+    return OK;
+}
+
+Status train_resolve(Options *o, int world_size) {
+    int64_t *steps = NULL;
+    int count = 0;
+    ModelSource *source;
+    if (!o->load) return options_resolve(o, world_size);
+    TRY(load_candidates(o, &steps, &count));
+    free(steps);
+    if (!count) return options_resolve(o, world_size);
+    TRY(model_source_open(&source, o->load, o->ckpt_step != INT_UNSET ? o->ckpt_step : -1));
+    Status status = resolve_with(o, world_size, model_source_path(source), &model_source_info(source)->shape);
+    model_source_close(source);
+    return status;
+}

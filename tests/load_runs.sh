@@ -1,0 +1,165 @@
+#!/usr/bin/env bash
+# What --load names, as people meet it: a folder that holds no model of ours is refused by its contents, and a model
+# brings its sizes, its dropout and its vocabulary, whether it is a checkpoint, imported or a Hugging Face folder.
+# Usage: load_runs.sh PATH/trireme
+set -uo pipefail
+# shellcheck source=tests/script.sh
+source "${BASH_SOURCE%/*}/script.sh" "$1"
+
+# refused CODE WORDS VERB OPTION...: it ends so.
+refused() {
+    local code=$1 words=$2 status
+    shift 2
+    timeout -k 5 60 "$trireme" "$@" >refused.log 2>&1 </dev/null
+    status=$?
+    [[ $status == "$code" ]] || complain "$*: exit $status, not $code: $(tail -3 refused.log)"
+    grep -qF -e "$words" refused.log || complain "$*: '$words' is not in $(tail -3 refused.log)"
+}
+says() { grep -qF -e "$2" "$1.log" || complain "$1: '$2' is not in $(tail -5 "$1.log")"; }
+says_not() { ! grep -qF -e "$2" "$1.log" || complain "$1: '$2' is in $(grep -F -e "$2" "$1.log")"; }
+
+# ---- no model of ours -------------------------------------------------------------------------------------
+train_one=(train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 1)
+# holds FOLDER FILE: a folder with this file.
+holds() { mkdir -p "$1" && : >"$1/$2"; }
+mkdir empty
+holds megatron latest_checkpointed_iteration.txt
+holds iterations iter_0000100
+holds adapter adapter_config.json
+holds pickled pytorch_model.bin
+holds quantised model.Q8_0.gguf
+holds halved rank-00000.safetensors
+holds bare model.safetensors
+holds logs events.out
+: >file.gguf
+while read -r folder words; do
+    refused 66 "--load $folder: $words" "${train_one[@]}" --load "$folder"
+    refused 66 "--load $folder: $words" "${train_one[@]}" --load "$folder" --finetune --save "$folder"
+    refused 66 "--load $folder: $words" "${train_one[@]}" --load "$folder" --dry-run
+    refused 66 "$folder: $words" generate --load "$folder" --prompt x
+    refused 66 "$folder: $words" evaluate --load "$folder" --data-path documents
+    refused 66 "$folder: $words" export --load "$folder" --output exported
+    refused 66 "$folder: $words" import "$folder" --save imported
+    refused 66 "$folder: $words" memory --load "$folder" --micro-batch-size 1
+done <<'LIST'
+emptx there is no such folder; the nearest name is empty
+./sub/../nothing there is no such folder
+empty the folder is empty
+megatron it holds checkpoints of Megatron-LM
+iterations it holds checkpoints of Megatron-LM
+adapter it holds an adapter (PEFT) without its model
+pickled it holds weights of PyTorch (pytorch_model.bin)
+quantised it holds a GGUF file
+halved it holds a checkpoint without its manifest.json
+bare it holds safetensors without their config.json
+logs it holds no model, but events.out
+file.gguf it is a file, not a folder, a GGUF file
+documents.jsonl it is a file, not a folder
+LIST
+refused 66 "neither a checkpoint nor a folder of them" checkpoint list megatron
+# The first of several runs with one command saves where it loads; the files of others do not become its own.
+for folder in first first/ empty logs; do
+    train beginning "${no_evaluation[@]}" --train-iters 1 --load "$folder" --save "${folder%/}"
+    [[ -d $folder/step-00000001 ]] || complain "$folder has no checkpoint"
+done
+refused 66 "checkpoints of Megatron-LM" "${train_one[@]}" --load megatron --save megatron
+refused 66 "--exit-on-missing-checkpoint" "${train_one[@]}" --load new --save new --exit-on-missing-checkpoint
+refused 66 "begin with random weights leave out --load" "${train_one[@]}" --load new --save elsewhere
+[[ ! -e new && ! -e elsewhere ]] || complain "a refused run made a folder"
+
+# ---- a model brings itself --------------------------------------------------------------------------------
+no_dropout=(--attention-dropout 0 --hidden-dropout 0)
+llama=(--position-embedding-type rope --normalization RMSNorm --swiglu --ffn-hidden-size 96 --disable-bias-linear
+    --untie-embeddings-and-output-weights --group-query-attention --num-query-groups 2 --rotary-base 500000
+    --norm-epsilon 1e-6)
+whole_model=("${corpus[@]}")
+corpus=(--data-path documents --micro-batch-size 2 --lr 1e-4)
+# brings NAME OPTION...: the model that these options make, with no option of it given, is trained alike wherever it
+# comes from, on every grid; and as with all options given.
+brings() {
+    local name=$1 from
+    shift
+    corpus=("${whole_model[@]}")
+    train "$name" "$@" "${no_evaluation[@]}" "${no_dropout[@]}" --train-iters 3 --save "$name"
+    train "$name-given" "$@" "${no_evaluation[@]}" "${no_dropout[@]}" --train-iters 3 --micro-batch-size 2 \
+        --global-batch-size 2 --lr 1e-4 --load "$name" --finetune
+    says_not "$name-given" "taken from"
+    corpus=(--data-path documents --micro-batch-size 2 --lr 1e-4)
+    "$trireme" export --load "$name" --output "$name-hf" >export.log 2>&1 || complain "$(cat export.log)"
+    "$trireme" import "$name-hf" --save "$name-imported" >import.log 2>&1 || complain "$(cat import.log)"
+    for from in "$name" "$name-hf" "$name-imported"; do
+        train "from-$from" "${no_evaluation[@]}" --train-iters 3 --load "$from" --finetune
+        expect_same lm_loss "$name-given" "from-$from"
+        says "from-$from" "taken from $from"
+        says "from-$from" "--num-layers 4 --hidden-size 32"
+    done
+    launcher=(mpirun --oversubscribe -n 2)
+    train "mpi-$name" "${no_evaluation[@]}" --train-iters 3 --load "$name-hf" --finetune --pp 2
+    launcher=()
+    expect_same lm_loss "$name-given" "mpi-$name"
+    # Its configuration has the whole model.
+    train "config-$name" "${no_evaluation[@]}" --train-iters 3 --load "$name-hf" --finetune \
+        --config "$name-imported/step-00000000/config.yaml"
+    expect_same lm_loss "$name-given" "config-$name"
+    says_not "config-$name" "taken from"
+}
+brings gpt
+brings llama "${llama[@]}"
+
+# What was taken is part of the configuration that goes with the run.
+train again "${no_evaluation[@]}" --train-iters 2 --load llama-hf --finetune --save again
+train scratch --config again/step-00000002/config.yaml --no-finetune --train-iters 1 --save scratch
+says scratch "4 layers, hidden 32, 4 heads, sequence 32, vocabulary 400"
+# Going on says what is taken, and nothing of the vocabulary.
+train on "${no_evaluation[@]}" --train-iters 4 --load again
+says_not on "not the same as before the checkpoint: vocab"
+
+# ---- what is given differently ----------------------------------------------------------------------------
+finetune=(train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 3 --finetune)
+for from in gpt gpt-hf gpt-imported; do
+    refused 78 "--num-layers 2 (it has 4), --hidden-size 64 (it has 32), --norm-epsilon 0.001 (it has 1e-05)" \
+        "${finetune[@]}" --load "$from" --num-layers 2 --hidden-size 64 --norm-epsilon 1e-3
+    refused 78 "--vocab-size 500 (it has 400)" "${finetune[@]}" --load "$from" --vocab-size 500
+    refused 78 "--swiglu true (it has false)" "${finetune[@]}" --load "$from" --model llama2-7b
+    refused 78 "longer than the table of 32 positions" "${finetune[@]}" --load "$from" --seq-length 64
+    train dropped "${no_evaluation[@]}" --train-iters 3 --load "$from" --finetune --hidden-dropout 0.1
+    says dropped "--hidden-dropout 0.1 is used, as given; the model of $from"
+    says_not dropped "--attention-dropout 0.1"
+done
+train longer "${no_evaluation[@]}" --train-iters 1 --load llama-hf --finetune --seq-length 64
+says longer "sequence 64"
+train known "${no_evaluation[@]}" --train-iters 3 --load gpt-imported --finetune --use-checkpoint-args
+expect_same lm_loss gpt-given known
+says known "--use-checkpoint-args has no effect: --load always takes the model's sizes"
+"$trireme" memory --load llama-hf --micro-batch-size 1 >memory.log 2>&1 || complain "memory: $(cat memory.log)"
+says memory "MiB of each rank"
+
+# ---- the vocabulary ---------------------------------------------------------------------------------------
+corpus=(--mock-data --micro-batch-size 2 --lr 1e-4 --eval-iters 0)
+train mock --train-iters 1 --load gpt --finetune
+says mock "vocabulary 400"
+corpus=(--data-path documents --micro-batch-size 2 --lr 1e-4)
+"$trireme" preprocess --input documents.jsonl --output-prefix others --vocab-size 300 >log 2>&1 || complain "$(cat log)"
+refused 78 "tokenizer of the data has 300 tokens, but the model of --load gpt has a vocabulary of 400" \
+    train --data-path others --micro-batch-size 2 --lr 1e-4 --train-iters 1 --load gpt --finetune
+# As many publish it: a table with more rows than the tokenizer has tokens.
+corpus=("${whole_model[@]}")
+mkdir bare_data
+cp documents.bin documents.idx bare_data
+train wide "${no_evaluation[@]}" --train-iters 1 --vocab-size 448 --data-path bare_data/documents --save wide
+corpus=(--data-path documents --micro-batch-size 2 --lr 1e-4)
+cp documents.tokenizer.json wide/step-00000001/tokenizer.json
+train wider "${no_evaluation[@]}" --train-iters 1 --load wide --finetune
+says wider "vocabulary 448"
+train unnamed "${no_evaluation[@]}" --train-iters 1 --load wide --finetune --data-path bare_data/documents
+says unnamed "vocabulary 448"
+
+# ---- nothing left to do -----------------------------------------------------------------------------------
+train ended "${no_evaluation[@]}" --train-iters 3 --load gpt
+says ended "nothing to train: iteration 3 of --train-iters 3"
+says ended "a larger --train-iters goes on with it"
+train samples "${no_evaluation[@]}" --train-samples 24 --load gpt
+says samples "nothing to train: iteration 3 of the 3 that --train-samples makes"
+train more "${no_evaluation[@]}" --train-iters 4 --load gpt
+says_not more "nothing to train"
+finish
