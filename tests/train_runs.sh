@@ -32,12 +32,14 @@ digits=$(metric lm_loss threads | tr -d '.-' |
 
 line='^ \[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\] iteration +[0-9]+/ +20 \|'
 line+=' consumed samples: +[0-9]+ \| elapsed time per iteration \(ms\): [0-9]+\.[0-9] \|'
-line+=' throughput per GPU \(TFLOP/s/GPU\): [0-9]+\.[0-9]{3} \|'
+line+=' throughput per rank \(TFLOP/s/rank\): [0-9]+\.[0-9]{3} \|'
 line+=' learning rate: [0-9]\.[0-9]{6}E[-+][0-9]{2} \| global batch size: +8 \|'
 line+=' lm loss: [0-9]\.[0-9]{6}E[-+][0-9]{2} \|'
 line+=' loss scale: 1\.0 \| grad norm: [0-9]+\.[0-9]{3} \| number of skipped iterations: +0 \|'
 line+=' number of nan iterations: +0 \|'
 lines=$(grep -cE "$line" threads.log)
+grep -q "^peak resident memory of all ranks: .*; program and data took .* before the model" threads.log ||
+    complain "no program's memory beside the model's: $(tail -1 threads.log)"
 [[ $lines == 3 ]] ||
     complain "$lines lines of the log have Megatron-LM's form, not those of iterations 1, 10, 20"
 
@@ -56,7 +58,11 @@ corpus=("${corpus_of_options[@]}")
 for key in lm_loss grad_norm learning_rate; do expect_same "$key" saving loaded; done
 
 # ---- evaluation ------------------------------------------------------------------------------------------
+train usual --train-iters 6 --eval-interval 4
+grep -q "^evaluation: 200 batches in all will take about .* s, 92 % of this run; --eval-iters 100 is the default" \
+    usual.log || complain "nobody learns what evaluation costs: $(tail -3 usual.log)"
 train evaluating --train-iters 10 --eval-interval 4 --eval-iters 2
+grep "^evaluation:" evaluating.log && complain "--eval-iters was given"
 expect_rows evaluating 10
 complain_of_others evaluating
 found=$(sed -n 's/.*"iteration": \([0-9]*\), "consumed_samples": \([0-9]*\), "validation_loss".*/\1:\2/p' \
@@ -130,6 +136,13 @@ grep -q "nothing was trained (--dry-run)" dry.log ||
     complain "--dry-run does not say that nothing was trained"
 grep -q "iteration  " dry.log && complain "--dry-run trains"
 [[ ! -s dry.jsonl ]] || complain "--dry-run writes metrics"
+
+# It judges the options first and makes no index of samples, which takes minutes for a long run.
+train dry "${no_evaluation[@]}" --train-iters 20 --dry-run --data-cache-path cache
+[[ ! -e cache ]] || complain "--dry-run leaves $(ls cache)"
+"$trireme" train --model llama3-8b --mock-data --micro-batch-size 1 --global-batch-size 1024 --lr 1e-4 --bf16 \
+    --train-iters 1000000 --dry-run >dry.log 2>&1 || complain "--dry-run of Llama-3 8B: $(tail -1 dry.log)"
+grep -q "vocabulary 128256" dry.log || complain "--dry-run of Llama-3 8B has another vocabulary"
 
 # ---- predicted and taken with the threads that a run has -------------------------------------------------
 numbers='s/^memory of rank 0 \(MiB\)[^0-9]*|^   0 / /;s/[^0-9.]+/ /gp'

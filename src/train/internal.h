@@ -130,8 +130,6 @@ typedef struct {
 
 void interval_add(Interval *interval, const StepReport *step);
 StepReport interval_mean(const Interval *interval);
-// Of this process; 0 on the other ranks of a process, so that ranks which are threads are counted once.
-double peak_resident_bytes(const Comm *world);
 double mib(size_t bytes);          // as MiB
 double unsigned_nan(double value); // printed as "nan", never as "-nan"
 
@@ -150,6 +148,10 @@ void reporter_loaded(Reporter *reporter, const char *from, const RunState *state
 void reporter_changed(Reporter *reporter, const char *changes); // of the options since the checkpoint
 // A warning about reading a checkpoint.
 void reporter_not_loaded(Reporter *reporter, const char *why);
+// What evaluations of so many batches in all will take, as a share of the run.
+void reporter_evaluation_cost(Reporter *reporter, int64_t batches, double seconds, double share);
+// That the run has taken all its steps before its first.
+void reporter_nothing_to_train(Reporter *reporter, int64_t iteration, int64_t end);
 void reporter_spike(Reporter *reporter, const StepReport *step, double usual_loss);
 void reporter_lost_events(Reporter *reporter, uint64_t lost); // that the trace could not keep
 void reporter_validation(Reporter *reporter, int64_t iteration, int64_t consumed, double loss, bool last);
@@ -162,6 +164,7 @@ typedef struct {
     double waited;                        // share of the pipeline's wall time, mean over ranks
     int busy_threads, cores;              // threads of all ranks on this machine, processors of it
     double resident_bytes;                // peak of all ranks, the program and its libraries included
+    double bytes_before;                  // of it what they had before the model
     double predicted_bytes;               // what `trireme memory` says of all ranks
 } RunSummary;
 void reporter_summary(Reporter *reporter, const RunSummary *summary);
@@ -174,6 +177,10 @@ void reporter_summary(Reporter *reporter, const RunSummary *summary);
 // ranks, and which of them are the majority. `iteration`: of the last step, for that message. Waits for gathers of
 // weights under way.   Collective over the world.
 Status replicas_compare(Engine *engine, Comm *world, int64_t iteration);
+// ---- resident.c ------------------------------------------------------------------------------------
+
+// What this process has in memory now, or had at its `peak`; 0 on all but one of the ranks that are threads of it.
+double resident_bytes(const Comm *world, bool peak);
 
 // ---- memory.c: what --dry-run and `trireme memory` print -------------------------------------------
 

@@ -30,6 +30,8 @@ typedef struct {
     int64_t skipped;      // steps that changed nothing
     double train_s;       // spent in training steps
     int signal;           // that asked for the end; 0: none did
+    double bytes_before;  // resident in this process before the model
+    bool told_evaluation; // what it will cost
 } TrainingRun;
 
 // ---- before the first step ----------------------------------------------------------------------
@@ -65,7 +67,8 @@ static Status open_run(TrainingRun *run) {
     TRY(make_spec(run));
     TRY(find_ends(&run->spec, &first, &last));
     Place place = grid_place(run->spec.grid, comm_rank(run->world));
-    Status opened = batches_open(&run->batches, o, place, place.pp == first, place.pp == last);
+    Status opened =
+        o->dry_run ? OK : batches_open(&run->batches, o, place, place.pp == first, place.pp == last);
     TRY(comm_agree(run->world, opened));
     run->control = control_open(o);
     // One is written and read back while others wait, or as many are verified as --keep-last keeps.
@@ -79,10 +82,11 @@ static Status open_run(TrainingRun *run) {
         TRY(saver_open(&run->saver, o, &run->spec.shape, run->job->stopped, run->world, run->reporter));
     if (!o->dry_run) status = run_file_start(run->file, run->control.end, run->saver.lock);
     TRY(comm_agree(run->world, status));
-    double evaluates = run->batches.valid != NULL; // some ranks read nothing
+    run->bytes_before = resident_bytes(run->world, false); // no rank takes its arenas before the next call
+    double evaluates = run->batches.valid != NULL;         // some ranks read nothing
     comm_all_reduce_host(run->world, &evaluates, 1, REDUCE_MAX);
     run->eval_iters = evaluates > 0 ? o->shape.eval_iters : 0;
-    if (run->reporter && o->shape.eval_iters > 0 && !run->eval_iters)
+    if (run->reporter && o->shape.eval_iters > 0 && !run->eval_iters && !o->dry_run)
         printf("the data set is too small for --split %s: nothing will be evaluated\n", o->split);
     if (run->reporter) batches_warn(&run->batches, o);
     rank_doing("setting up the model");
@@ -282,6 +286,19 @@ static void report_step(TrainingRun *run, const StepReport *step, Interval *inte
     report(run, interval, false);
 }
 
+// The default is Megatron-LM's 100 batches, which may take longer than a short run. A forward is about a third of a
+// step. The first step is left out: it warms up.
+static void tell_evaluation(TrainingRun *run, const StepReport *step) {
+    int64_t at = step->iteration, end = step->end, interval = run->options->eval_interval;
+    bool timed = at > run->first + 1 || at == end;
+    if (run->told_evaluation || !run->reporter || !timed) return;
+    run->told_evaluation = true;
+    int64_t batches = run->eval_iters * ((end - 1) / interval - (at - 1) / interval + 1);
+    double steps = (double)batches / 3, share = steps / (steps + (double)(end - run->first));
+    if (options_origin(run->options, "eval_iters") == FROM_DEFAULT && share >= 0.1)
+        reporter_evaluation_cost(run->reporter, batches, steps * step->elapsed_s, share);
+}
+
 static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdict) {
     StepControl *control = &run->control;
     int samples = control_batch(control);
@@ -301,6 +318,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     patience_learn(&run->patience, step.elapsed_s, samples);
     run->skipped += step.skipped;
     report_step(run, &step, interval);
+    tell_evaluation(run, &step);
     return control_check(control, &result);
 }
 
@@ -393,8 +411,9 @@ static void sum_up(TrainingRun *run) {
     PipelineTimes times = engine_times(run->engine);
     double waits[2] = {times.wait_s, times.total_s};
     comm_all_reduce_host(run->world, waits, 2, REDUCE_SUM);
-    double memory[2] = {peak_resident_bytes(run->world), (double)engine_memory(run->engine)->total};
-    comm_all_reduce_host(run->world, memory, 2, REDUCE_SUM);
+    double memory[3] = {resident_bytes(run->world, true), run->bytes_before,
+                        (double)engine_memory(run->engine)->total};
+    comm_all_reduce_host(run->world, memory, 3, REDUCE_SUM);
     RunSummary summary = {
         .iterations = run->control.iteration - run->first,
         .skipped = run->skipped,
@@ -406,7 +425,8 @@ static void sum_up(TrainingRun *run) {
         .busy_threads = run->job->ranks_here * run->spec.threads,
         .cores = (int)sysconf(_SC_NPROCESSORS_ONLN),
         .resident_bytes = memory[0],
-        .predicted_bytes = memory[1],
+        .bytes_before = memory[1],
+        .predicted_bytes = memory[2],
     };
     if (run->reporter) reporter_summary(run->reporter, &summary);
 }
@@ -430,6 +450,8 @@ static Status train(TrainingRun *run) {
     if (run->reporter) reporter_start(run->reporter, &run->spec, engine_memory(run->engine));
     TRY(load_checkpoint(run));
     TRY(compare_replicas(run));
+    if (run->reporter && is_over(run))
+        reporter_nothing_to_train(run->reporter, run->control.iteration, run->control.end);
     TRY(saver_take_memory(&run->saver, run->engine));
     Status status = loop(run);
     if (status == OK || status == INTERRUPTED) sum_up(run);

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -146,8 +145,8 @@ void reporter_progress(Reporter *r, const StepReport *s) {
     r->line_open = true;
 }
 
-// The fields and widths of Megatron-LM's line, so that its parsers work; then what else people ask for. As
-// there, steps that were all skipped have no loss, and an overflow has no norm.
+// The fields and widths of Megatron-LM's line, so that its parsers work, but for "per rank", which says GPU there; then
+// what else people ask for. As there, steps that were all skipped have no loss, and an overflow has no norm.
 void reporter_line(Reporter *r, const StepReport *s) {
     char when[32], left[32], loss[48] = "", norm[48] = "";
     time_t now = time(NULL);
@@ -159,7 +158,7 @@ void reporter_line(Reporter *r, const StepReport *s) {
     clear_progress(r);
     printf(
         " [%s] iteration %8" PRId64 "/%8" PRId64 " | consumed samples: %12" PRId64
-        " | elapsed time per iteration (ms): %.1f | throughput per GPU (TFLOP/s/GPU): %.3f | "
+        " | elapsed time per iteration (ms): %.1f | throughput per rank (TFLOP/s/rank): %.3f | "
         "learning rate: %.6E | global batch size: %5d | %sloss scale: %.1f | "
         "%snumber of skipped iterations: %3d | number of nan iterations: %3d | tokens/s: %.0f | eta: %s |\n",
         when, s->iteration, s->end, s->consumed, 1e3 * s->elapsed_s, tflops_per_rank(r, s), s->lr, s->batch,
@@ -202,6 +201,27 @@ void reporter_loaded(Reporter *r, const char *from, const RunState *state) {
     if (!r->metrics) return;
     fprintf(r->metrics, "{\"event\": \"resume\", \"from\": %" PRId64 "}\n", state->iteration);
     flush_metrics(r);
+}
+
+void reporter_evaluation_cost(Reporter *r, int64_t batches, double seconds, double share) {
+    clear_progress(r);
+    printf("evaluation: %" PRId64
+           " batches in all will take about %.3g s, %.0f %% of this run; --eval-iters %d is the "
+           "default, --eval-iters 0 leaves evaluation out\n",
+           batches, seconds, 100 * share, r->options->eval_iters);
+    fflush(stdout);
+}
+
+void reporter_nothing_to_train(Reporter *r, int64_t iteration, int64_t end) {
+    bool samples = r->options->train_samples != INT_UNSET;
+    fprintf(stderr, "nothing to train: iteration %" PRId64 " of %s %" PRId64 "%s\n", iteration,
+            samples ? "the" : "--train-iters", end, samples ? " that --train-samples makes" : "");
+    if (iteration > 0)
+        fprintf(
+            stderr,
+            "the checkpoint's run has ended: a larger --train-%s goes on with it, --finetune begins anew with its "
+            "weights\n",
+            samples ? "samples" : "iters");
 }
 
 void reporter_spike(Reporter *r, const StepReport *s, double usual) {
@@ -290,25 +310,11 @@ void reporter_summary(Reporter *r, const RunSummary *s) {
     if (!isnan(r->last_validation)) printf(", validation %.4f", r->last_validation);
     printf("; %.0f tokens/s\n", s->seconds > 0 ? tokens / s->seconds : 0);
     if (r->options->shape.pp > 1) print_bubble(r, s);
-    printf("peak resident memory of all ranks: %.1f MiB; predicted: %.1f MiB (%+.1f %%)\n",
-           s->resident_bytes / 1048576, s->predicted_bytes / 1048576,
-           100 * (s->resident_bytes / s->predicted_bytes - 1));
+    double model = s->resident_bytes - s->bytes_before;
+    printf(
+        "peak resident memory of all ranks: %.1f MiB; program and data took %.1f MiB before the model, the rest "
+        "is %.1f MiB, predicted: %.1f MiB (%+.1f MiB)\n",
+        s->resident_bytes / 1048576, s->bytes_before / 1048576, model / 1048576, s->predicted_bytes / 1048576,
+        (model - s->predicted_bytes) / 1048576);
     fflush(stdout);
-}
-
-// The most that this process ever had; from getrusage only where there is no /proc, for that begins with what
-// the program had that started this one.
-static double peak_resident_kib(void) {
-    char line[128];
-    long kib = 0;
-    struct rusage used;
-    FILE *file = fopen("/proc/self/status", "r");
-    while (file && !kib && fgets(line, sizeof line, file)) sscanf(line, "VmHWM: %ld", &kib);
-    if (file) fclose(file);
-    if (!kib && getrusage(RUSAGE_SELF, &used) == 0) kib = used.ru_maxrss;
-    return (double)kib;
-}
-
-double peak_resident_bytes(const Comm *world) {
-    return comm_launcher_ranks() || comm_rank(world) == 0 ? 1024 * peak_resident_kib() : 0;
 }

@@ -1,0 +1,23 @@
+// Says how much memory this process has, for comparison with what was predicted.
+#include "train/internal.h"
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+// From getrusage only where there is no /proc, for that begins with what the program had that started this one.
+static double resident_kib(const char *which) {
+    char line[128];
+    long kib = 0;
+    struct rusage used;
+    size_t length = strlen(which);
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && !kib && fgets(line, sizeof line, file))
+        if (!strncmp(line, which, length)) sscanf(line + length, ": %ld", &kib);
+    if (file) fclose(file);
+    if (!kib && getrusage(RUSAGE_SELF, &used) == 0) kib = used.ru_maxrss;
+    return (double)kib;
+}
+
+double resident_bytes(const Comm *world, bool peak) {
+    return comm_launcher_ranks() || comm_rank(world) == 0 ? 1024 * resident_kib(peak ? "VmHWM" : "VmRSS") : 0;
+}
