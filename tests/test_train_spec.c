@@ -1,5 +1,6 @@
 // What each option asks of the engine: every option that engine_spec reads changes its field, to the value
 // that was asked for.
+#include "checkpoint/manifest.h"
 #include "harness.h"
 #include "test_config_words.h"
 #include "train/train.h"
@@ -221,11 +222,81 @@ static void threads_are_shared_out(void) {
     options_destroy(&options);
 }
 
+// ---- a shape and its options ------------------------------------------------------------------------------
+
+// What neither changes the model nor is brought by one.
+static bool is_of_the_run(const char *field) {
+    static const char *const fields[] = {"shape.microbatch", "shape.padded_vocabulary", "shape.init_std",
+                                         "shape.seed"};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (!strcmp(field, fields[i])) return true;
+    return strncmp(field, "shape.", 6) != 0;
+}
+
+static ModelShape from_its_options(const ModelShape *shape) {
+    ModelOption options[MOST_MODEL_OPTIONS];
+    Options o;
+    int count = model_options(shape, options);
+    EXPECT_OK(parse_line(&o, FOR_TRAIN, "--data-path c --micro-batch-size 2 --train-iters 100 --lr 1e-3"));
+    for (int i = 0; i < count; i++)
+        if (*options[i].value)
+            EXPECT_OK(
+                options_take(&o, options[i].option, options[i].value, options[i].follows, "model", NULL));
+    EXPECT_OK(options_resolve(&o, 1));
+    ModelShape again = options_model(&o, o.vocab_size);
+    options_destroy(&o);
+    return again;
+}
+
+static void expect_returns(const ModelShape *shape, const char *words) {
+    Text before = {0}, after = {0};
+    ModelShape again = from_its_options(shape);
+    shape_write(shape, &before);
+    shape_write(&again, &after);
+    EXPECT(!strcmp(before.data, after.data), "%s: %s is not %s", words, after.data, before.data);
+    text_free(&before);
+    text_free(&after);
+}
+
+// Law: the options that a shape stands for make the same shape, for every option that changes one.
+static void shapes_return_from_their_options(void) {
+    int counts[64], checked = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Options options;
+        EngineSpec spec;
+        if (is_of_the_run(rows[i].field)) continue;
+        EXPECT_OK(make_spec(rows[i].words, &options, counts, &spec));
+        expect_returns(&spec.shape, rows[i].words);
+        options_destroy(&options);
+        checked++;
+    }
+    EXPECT(checked > 15, "only %d rows", checked);
+    // A share that no short decimal is, and an odd epsilon.
+    ModelShape shape = {.layers = 3,
+                        .hidden = 48,
+                        .heads = 4,
+                        .head_size = 18,
+                        .ffn = 7,
+                        .sequence = 8,
+                        .groups = 4,
+                        .positions = 16,
+                        .vocabulary = 99,
+                        .position = POSITION_ROTARY,
+                        .rotary_base = 12345,
+                        .rotary_columns = 6,
+                        .norm_epsilon = 1.0f / 3,
+                        .hidden_dropout = 0.1f / 3,
+                        .init_std = 0.02f,
+                        .seed = 1234};
+    expect_returns(&shape, "thirds");
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"every_option_changes_its_field", every_option_changes_its_field},
                                       {"names", names},
                                       {"layers_of_stages", layers_of_stages},
                                       {"threads_are_shared_out", threads_are_shared_out},
+                                      {"shapes_return_from_their_options", shapes_return_from_their_options},
                                       {0}},
                        argc, argv);
 }

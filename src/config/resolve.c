@@ -35,7 +35,7 @@ static const struct {
     bool (*missing)(const Options *); // NULL: while it is unset
 } required[] = {
     {OPT_num_layers, FOR_PLAN, "12", "--model gpt2-124m brings the model", NULL},
-    {OPT_num_layers, FOR_RUN, "12", "--model gpt2-124m brings the model, and so does --load", NULL},
+    {OPT_num_layers, FOR_RUN, "12", "--model gpt2-124m brings the model, and so does --load of one", NULL},
     {OPT_hidden_size, FOR_DESIGN, "768", NULL, NULL},
     {OPT_num_attention_heads, FOR_DESIGN, "12", NULL, NULL},
     {OPT_seq_length, FOR_DESIGN, "1024", NULL, NULL},

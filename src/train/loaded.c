@@ -119,7 +119,7 @@ static bool is_null_tokenizer(const Options *o) { return !strcmp(o->tokenizer_ty
 // is compared now.
 static int asked_vocabulary(const Options *o, int of_model) {
     Origin origin = options_origin(o, "vocab_size");
-    if (origin != FROM_FILE && origin != FROM_COMMAND_LINE) return of_model;
+    if (origin != FROM_MODEL && origin != FROM_FILE && origin != FROM_COMMAND_LINE) return of_model;
     return o->vocab_size + is_null_tokenizer(o);
 }
 
