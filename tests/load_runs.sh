@@ -31,6 +31,8 @@ holds quantised model.Q8_0.gguf
 holds halved rank-00000.safetensors
 holds bare model.safetensors
 holds logs events.out
+holds stopped run.json
+: >stopped/.lock
 : >file.gguf
 while read -r folder words; do
     refused 66 "--load $folder: $words" "${train_one[@]}" --load "$folder"
@@ -53,12 +55,13 @@ quantised it holds a GGUF file
 halved it holds a checkpoint without its manifest.json
 bare it holds safetensors without their config.json
 logs it holds no model, but events.out
+stopped its run was stopped before the first checkpoint
 file.gguf it is a file, not a folder, a GGUF file
 documents.jsonl it is a file, not a folder
 LIST
 refused 66 "neither a checkpoint nor a folder of them" checkpoint list megatron
 # The first of several runs with one command saves where it loads; the files of others do not become its own.
-for folder in first first/ empty logs; do
+for folder in first first/ empty logs stopped; do
     train beginning "${no_evaluation[@]}" --train-iters 1 --load "$folder" --save "${folder%/}"
     [[ -d $folder/step-00000001 ]] || complain "$folder has no checkpoint"
 done

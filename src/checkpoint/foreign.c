@@ -65,6 +65,9 @@ static void add_nearest(const char *path, Text *what) {
     free(names);
 }
 
+// What a run that was stopped before its first checkpoint leaves: its lock, its state, half of a save.
+static bool is_of_a_run(const char *name) { return *name == '.' || !strcmp(name, "run.json"); }
+
 static void add_names(char *const *names, int count, Text *what) {
     enum { MOST_SHOWN = 4 };
     text_add(what, "it holds no model, but ");
@@ -74,18 +77,22 @@ static void add_names(char *const *names, int count, Text *what) {
 
 static FoundThere look_into(const char *path, Text *what) {
     char **names = NULL;
-    int count = 0;
+    int count = 0, others = 0;
     if (folder_list(path, &names, &count) != OK) {
         text_add(what, "%s", fail_message());
         return FOUND_FOREIGN;
     }
     const Sign *sign = find_sign((const char *const *)names, count);
+    for (int i = 0; i < count; i++)
+        if (!is_of_a_run(names[i])) names[others++] = names[i];
     if (sign)
         text_add(what, "it holds %s: %s", sign->what, sign->use);
     else if (count == 0)
         text_add(what, "the folder is empty");
+    else if (others == 0)
+        text_add(what, "its run was stopped before the first checkpoint");
     else
-        add_names(names, count, what);
+        add_names(names, others, what);
     free(names);
     return sign ? FOUND_FOREIGN : FOUND_NOTHING;
 }
