@@ -124,6 +124,9 @@ for from in gpt gpt-hf gpt-imported; do
         "${finetune[@]}" --load "$from" --num-layers 2 --hidden-size 64 --norm-epsilon 1e-3
     refused 78 "--vocab-size 500 (it has 400)" "${finetune[@]}" --load "$from" --vocab-size 500
     refused 78 "--swiglu true (it has false)" "${finetune[@]}" --load "$from" --model llama2-7b
+    refused 78 "--position-embedding-type rope (it has learned_absolute), --rotary-base 10000 (it has none)" \
+        "${finetune[@]}" --load "$from" --position-embedding-type rope
+    train biased "${no_evaluation[@]}" --train-iters 1 --load "$from" --finetune --add-qkv-bias
     refused 78 "longer than the table of 32 positions" "${finetune[@]}" --load "$from" --seq-length 64
     train dropped "${no_evaluation[@]}" --train-iters 3 --load "$from" --finetune --hidden-dropout 0.1
     says dropped "--hidden-dropout 0.1 is used, as given; the model of $from"

@@ -91,7 +91,7 @@ int model_options(const ModelShape *s, ModelOption out[MOST_MODEL_OPTIONS]) {
     add_float(&rows, "norm_epsilon", FIXED, s->norm_epsilon);
     add_flag(&rows, "swiglu", swiglu);
     add_flag(&rows, "disable_bias_linear", s->no_linear_bias);
-    add_flag(&rows, "add_qkv_bias", s->qkv_bias);
+    add_flag(&rows, "add_qkv_bias", s->no_linear_bias && s->qkv_bias); // else they have one anyway
     add_flag(&rows, "untie_embeddings_and_output_weights", s->untied);
     add_row(&rows, "seq_length", 0, "%d", s->sequence);
     add_row(&rows, "vocab_size", FIXED, "%d", s->vocabulary);

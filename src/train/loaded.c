@@ -65,15 +65,11 @@ Status load_candidates(const Options *o, int64_t **steps, int *count) {
 
 // ---- whether it is the model of the options ------------------------------------------------------
 
+// "--num-layers 4"; "no --rotary-base" where there is none.
 static void add_option(const char *field, const char *value, Text *out) {
-    text_add(out, "--");
+    text_add(out, *value ? "--" : "no --");
     for (const char *c = field; *c; c++) text_add(out, "%c", *c == '_' ? '-' : *c);
-    text_add(out, " %s", value);
-}
-
-// What one of the two does not have at all differs in kind, which another row tells.
-static bool differ(const ModelOption *a, const ModelOption *b) {
-    return *a->value && *b->value && strcmp(a->value, b->value) != 0;
+    text_add(out, "%s%s", *value ? " " : "", value);
 }
 
 Status same_model(const char *path, const ModelShape *model, const ModelShape *asked) {
@@ -82,10 +78,10 @@ Status same_model(const char *path, const ModelShape *model, const ModelShape *a
     int count = model_options(model, theirs);
     model_options(asked, ours);
     for (int i = 0; i < count; i++) {
-        if (!theirs[i].is_fixed || !differ(&theirs[i], &ours[i])) continue;
+        if (!theirs[i].is_fixed || !strcmp(theirs[i].value, ours[i].value)) continue;
         text_add(&all, "%s", all.size ? ", " : "");
         add_option(ours[i].option, ours[i].value, &all);
-        text_add(&all, " (it has %s)", theirs[i].value);
+        text_add(&all, " (it has %s)", *theirs[i].value ? theirs[i].value : "none");
     }
     Status status = OK;
     if (all.size)
@@ -102,7 +98,8 @@ static void tell_dropout(Options *o, const char *path, const ModelShape *model, 
     int count = model_options(model, theirs);
     model_options(asked, ours);
     for (int i = 0; i < count; i++) {
-        if (!strstr(theirs[i].option, "dropout") || !differ(&theirs[i], &ours[i])) continue;
+        bool same = !strcmp(theirs[i].value, ours[i].value);
+        if (same || !strstr(theirs[i].option, "dropout")) continue;
         Text note = {0};
         add_option(ours[i].option, ours[i].value, &note);
         text_add(&note, " is used, as given; the model of %s has %s", path, theirs[i].value);
