@@ -74,6 +74,22 @@ static void add_positions(Rows *rows, const ModelShape *s) {
         add_row(rows, "rotary_percent", FIXED, "%s", "");
 }
 
+static void add_real(Rows *rows, const char *option, bool has, double value) {
+    char text[32] = "";
+    if (has) snprintf(text, sizeof text, "%.17g", value);
+    add_row(rows, option, FIXED, "%s", text);
+}
+
+static void add_scaling(Rows *rows, const Rope *rope) {
+    bool linear = rope->kind == ROPE_LINEAR, llama3 = rope->kind == ROPE_LLAMA3;
+    add_real(rows, "rotary_seq_len_interpolation_factor", linear, rope->factor);
+    add_flag(rows, "use_rope_scaling", llama3);
+    add_real(rows, "rope_scaling_factor", llama3, rope->factor);
+    add_real(rows, "rope_low_freq_factor", llama3, rope->low);
+    add_real(rows, "rope_high_freq_factor", llama3, rope->high);
+    add_size(rows, "rope_original_max_position_embeddings", FIXED, llama3, rope->original);
+}
+
 int model_options(const ModelShape *s, ModelOption out[MOST_MODEL_OPTIONS]) {
     Rows rows = {out, 0};
     bool swiglu = s->activation == ACTIVATION_SWIGLU, grouped = model_groups(s) < s->heads;
@@ -87,11 +103,15 @@ int model_options(const ModelShape *s, ModelOption out[MOST_MODEL_OPTIONS]) {
     add_flag(&rows, "group_query_attention", grouped);
     add_size(&rows, "num_query_groups", FIXED, grouped, model_groups(s));
     add_positions(&rows, s);
+    add_scaling(&rows, &s->rope);
     add_row(&rows, "normalization", FIXED, "%s", s->rms_norm ? "RMSNorm" : "LayerNorm");
     add_float(&rows, "norm_epsilon", FIXED, s->norm_epsilon);
     add_flag(&rows, "swiglu", swiglu);
+    add_flag(&rows, "bias_gelu_fusion", s->activation != ACTIVATION_GELU_ERF);
     add_flag(&rows, "disable_bias_linear", s->no_linear_bias);
     add_flag(&rows, "add_qkv_bias", s->no_linear_bias && s->qkv_bias); // else they have one anyway
+    add_flag(&rows, "add_attn_proj_bias", s->no_linear_bias && s->proj_bias);
+    add_flag(&rows, "add_mlp_bias", s->no_linear_bias && s->mlp_bias);
     add_flag(&rows, "untie_embeddings_and_output_weights", s->untied);
     add_row(&rows, "seq_length", 0, "%d", s->sequence);
     add_row(&rows, "vocab_size", FIXED, "%d", s->vocabulary);

@@ -177,6 +177,7 @@ void reporter_summary(Reporter *reporter, const RunSummary *summary);
 // ranks, and which of them are the majority. `iteration`: of the last step, for that message. Waits for gathers of
 // weights under way.   Collective over the world.
 Status replicas_compare(Engine *engine, Comm *world, int64_t iteration);
+
 // ---- resident.c ------------------------------------------------------------------------------------
 
 // What this process has in memory now, or had at its `peak`; 0 on all but one of the ranks that are threads of it.
