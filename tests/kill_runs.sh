@@ -50,6 +50,9 @@ train reference --train-iters "$iterations" --tp 2 --ranks 4 --eval-interval 7 -
 metrics reference.jsonl >reference.txt
 [[ $(wc -l <reference.txt) -ge $iterations ]] || complain "the reference run has $(wc -l <reference.txt) lines"
 
+# About two steps with a save: kills come at any moment of them.
+moment=$(sed -nE 's/.*iteration \(ms\): ([0-9.]+).*/\1/p' reference.log | tail -1 | awk '{ print 4 * $1 / 1000 }')
+
 descendants() { # PID
     local child
     for child in $(pgrep -P "$1"); do
@@ -93,14 +96,15 @@ choose_victims() { # PID
 run_and_kill() { # LOG
     local newest pid victims steps code
     newest=$(newest_step)
-    steps=$((RANDOM % (iterations - ${newest:-0} > 1 ? iterations - ${newest:-0} : 1)))
+    steps=$((iterations - 4 - ${newest:-0})) # the last ones take less time than a look at what is logged
+    steps=$((RANDOM % (steps > 1 ? steps : 1)))
     "${command[@]}" >"$1" 2>&1 </dev/null &
     pid=$!
     if [[ $steps == 0 ]]; then
         sleep "$(seconds_below 0.5)"
     else
         wait_for_steps $pid $steps || complain "no step for two minutes: ${command[*]}: $(tail -3 "$1")"
-        sleep "$(seconds_below 0.1)"
+        sleep "$(seconds_below "${moment:-0.05}")"
     fi
     choose_victims $pid
     kill -9 "${victims[@]}" 2>/dev/null
