@@ -46,6 +46,9 @@ Status start_ranks(const Options *options, Status prepared, const Text *common, 
 // For a command line without valid options, in fail_message: tells the other processes, which may be waiting.
 Status refuse_command_line(Verb verb, Status status);
 
+// Signals that were ignored when the program was started, as HUP by nohup, are ignored again where a library has
+// caught them since. To be called first in main.
+void keep_ignored_signals(void);
 // From now on the first INT, TERM, HUP, USR1, USR2 or XCPU asks for a clean end: what is returned becomes its
 // number. A second INT, and a TERM that comes 5 s after the first or later, end the process as usual.
 const atomic_int *stop_on_signals(void);

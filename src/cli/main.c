@@ -155,6 +155,7 @@ static bool computes(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     Status status = standard_files_open(); // before anything else opens a file
+    keep_ignored_signals();
     if (status == OK && computes(argc, argv)) cores_wait_briefly(argv);
     streams_open();
     if (status == OK) status = run(argc, argv);

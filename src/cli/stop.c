@@ -51,6 +51,22 @@ static bool is_ignored(int number) {
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
+// Libraries may catch a signal before main, as UCX, which Open MPI 5 brings, catches HUP: whether it was ignored is looked
+// at before they are initialised.
+static bool ignored_at_start[NUM_SIGNALS];
+
+static void remember_ignored(void) {
+    for (int i = 0; i < NUM_SIGNALS; i++) ignored_at_start[i] = is_ignored(signals[i].number);
+}
+
+__attribute__((section(".preinit_array"),
+               used)) static void (*const before_libraries)(void) = remember_ignored;
+
+void keep_ignored_signals(void) {
+    for (int i = 0; i < NUM_SIGNALS; i++)
+        if (signals[i].may_be_ignored && ignored_at_start[i]) signal(signals[i].number, SIG_IGN);
+}
+
 const atomic_int *stop_on_signals(void) {
     struct sigaction action = {.sa_handler = ask_to_stop};
     sigemptyset(&action.sa_mask);
