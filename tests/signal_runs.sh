@@ -159,6 +159,11 @@ start "${endless[@]}" --train-iters 20 --metrics sleepy
 expect_end 74 "rows are lost from here on: its reader has left"
 grep -q "trained 20 iterations" "$out" || complain "the run ended with its reader: $(tail -3 "$out")"
 
+# A file that may not grow is no signal that ends the run.
+(ulimit -f 50; exec timeout 60 "${run[@]}" --train-iters 600 --metrics grown --run-file grown.json) >grown.log 2>&1
+grep -q "trained 600 iterations" grown.log || complain "a limit of files: $(tail -3 grown.log)"
+expect_state grown.json status 74
+
 # ---- files that are pipes --------------------------------------------------------------------------------
 # Each of them would block in open for ever.
 refuse() { # COMMAND...
@@ -196,6 +201,11 @@ for bad in "--num-layers 0" "--num-layers 4 --tp 3"; do
     [[ $(tr -d '\0' <late.log | grep -c "trireme: error:") == 1 ]] ||
         complain "not one error of a late process 0: $(cat late.log)"
 done
+
+# One that fails alone is named.
+timeout 60 mpirun -n 1 "${run[@]}" --train-iters 1 --tp 2 : -n 1 "${run[@]}" --train-iters 1 --tp 2 --num-layers 0 \
+    >other.log 2>&1
+tr -d '\0' <other.log | grep -q "trireme: error: \[rank 1\] .*--num-layers: 0 is not allowed" || complain "rank 1 alone: $(cat other.log)"
 
 # What srun starts without an interface for MPI; and processes that MPI does not show each other.
 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=2 timeout 60 "${run[@]}" --train-iters 1 --tp 2 >srun.log 2>&1
