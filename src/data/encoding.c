@@ -222,7 +222,8 @@ Status encode_batch(Worker *w, Slot *slot) {
 
 static Status write_output(const Output *out, IndexedWriter *writer, int32_t eod) {
     const int32_t *ids = out->tokens.ids;
-    for (const Part *part = out->parts; part < out->parts + out->num_parts; part++) {
+    for (size_t i = 0; i < out->num_parts; i++) {
+        const Part *part = &out->parts[i];
         if (part->sentence && part->tokens) TRY(indexed_writer_end_sequence(writer));
         TRY(indexed_writer_extend(writer, ids, part->tokens));
         if (part->ends) TRY(indexed_writer_end_document(writer, eod));
