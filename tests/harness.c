@@ -57,3 +57,11 @@ const char *harness_folder(void) {
     atexit(remove_folder);
     return folder;
 }
+
+const char *harness_path(const char *name) {
+    static _Thread_local char paths[8][600];
+    static _Thread_local int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", harness_folder(), name);
+    return path;
+}

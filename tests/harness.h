@@ -32,3 +32,5 @@ bool harness_failed(void); // an expectation so far, for programs that are worke
 
 // A fresh folder under TMPDIR that is removed when the program ends; alive until then.
 const char *harness_folder(void);
+// The path of a name in that folder; the last eight that a thread asked for stay valid.
+const char *harness_path(const char *name);

@@ -7,22 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static inline const char *path_of(const char *name) {
-    static char paths[4][512];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", harness_folder(), name);
-    return path;
-}
-
 static inline Tokenizer *opened(const char *name) {
     Tokenizer *t = NULL;
-    EXPECT_OK(tokenizer_open_path(&t, path_of(name)));
+    EXPECT_OK(tokenizer_open_path(&t, harness_path(name)));
     return t;
 }
 
 static inline Tokenizer *opened_text(const char *name, const Text *text) {
-    EXPECT_OK(file_write(path_of(name), text_string(text), text->size));
+    EXPECT_OK(file_write(harness_path(name), text_string(text), text->size));
     return opened(name);
 }
 

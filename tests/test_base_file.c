@@ -13,14 +13,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-static const char *path_of(const char *name) {
-    static char path[4][512];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", harness_folder(), name);
-    return path[turn];
-}
-
 // The same bytes in pieces of any size give the same file, around and beyond the buffer's size.
 static void pieces_make_no_difference(void) {
     enum { SIZE = 5 << 20 };
@@ -28,7 +20,7 @@ static void pieces_make_no_difference(void) {
     RngKey key = rng_key(1, "file", 0);
     for (uint64_t i = 0; i < SIZE; i++) data[i] = (char)rng_word(key, 0, i);
     for (int round = 0; round < 4; round++) {
-        const char *path = path_of("pieces");
+        const char *path = harness_path("pieces");
         FileWriter writer;
         EXPECT_OK(file_writer_open(&writer, path));
         for (size_t done = 0, piece, i = 0; done < SIZE; done += piece, i++) {
@@ -49,7 +41,7 @@ static void pieces_make_no_difference(void) {
 }
 
 static void nothing_is_replaced(void) {
-    const char *path = path_of("first");
+    const char *path = harness_path("first");
     char *data = NULL;
     size_t size = 0;
     FileWriter writer;
@@ -60,22 +52,22 @@ static void nothing_is_replaced(void) {
     EXPECT_OK(file_read(path, 5, &data, &size));
     EXPECT(size == 5 && memcmp(data, "first", 5) == 0, "%zu bytes", size);
     free(data);
-    EXPECT(file_writer_open(&writer, path_of("no/such")) == ERR_CREATE, "%s", fail_message());
+    EXPECT(file_writer_open(&writer, harness_path("no/such")) == ERR_CREATE, "%s", fail_message());
     file_writer_abandon(&writer);
 }
 
 static void abandoned_files_are_gone(void) {
     FileWriter writer = {0};
     file_writer_abandon(&writer);
-    EXPECT_OK(file_writer_open(&writer, path_of("abandoned")));
+    EXPECT_OK(file_writer_open(&writer, harness_path("abandoned")));
     EXPECT_OK(file_writer_add(&writer, "x", 1));
     file_writer_abandon(&writer);
     file_writer_abandon(&writer);
-    EXPECT(!file_exists(path_of("abandoned")), "removed");
-    EXPECT_OK(file_writer_open(&writer, path_of("finished")));
+    EXPECT(!file_exists(harness_path("abandoned")), "removed");
+    EXPECT_OK(file_writer_open(&writer, harness_path("finished")));
     EXPECT_OK(file_writer_finish(&writer));
     file_writer_abandon(&writer);
-    EXPECT(file_exists(path_of("finished")), "what has been finished stays");
+    EXPECT(file_exists(harness_path("finished")), "what has been finished stays");
 }
 
 // ---- what is on the disk -------------------------------------------------------------------------
@@ -103,7 +95,7 @@ static Status write_and_alter(const char *path, size_t size, off_t at) {
 }
 
 static void what_is_read_back_is_compared(void) {
-    const char *path = path_of("back");
+    const char *path = harness_path("back");
     static const size_t sizes[] = {0, 1, BLOCK - 1, BLOCK, BLOCK + 1, BLOCKS * BLOCK - 7, BLOCKS * BLOCK};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         EXPECT_OK(write_and_alter(path, sizes[i], -1));
@@ -117,7 +109,7 @@ static void what_is_read_back_is_compared(void) {
 }
 
 static void another_writer_is_found(void) {
-    const char *path = path_of("two");
+    const char *path = harness_path("two");
     FileWriter writer;
     EXPECT_OK(file_writer_open(&writer, path));
     EXPECT_OK(file_writer_add(&writer, "mine", 4));
@@ -142,7 +134,7 @@ static void it_comes_from_the_device(void) {
     struct statfs fs;
     long long before = bytes_from_devices();
     if (statfs(harness_folder(), &fs) || (fs.f_type != ext4 && fs.f_type != xfs) || before < 0) return;
-    EXPECT_OK(write_and_alter(path_of("device"), BLOCKS * BLOCK, -1));
+    EXPECT_OK(write_and_alter(harness_path("device"), BLOCKS * BLOCK, -1));
     long long after = bytes_from_devices();
     EXPECT(after - before >= BLOCKS * BLOCK, "%lld bytes of %d", after - before, BLOCKS * BLOCK);
 }
@@ -159,7 +151,7 @@ static void failed_writes_are_found_and_removed(void) {
     setrlimit(RLIMIT_FSIZE, &low);
     for (int way = 0; way < 3; way++) {
         FileWriter writer;
-        const char *path = path_of("limited");
+        const char *path = harness_path("limited");
         EXPECT_OK(file_writer_open(&writer, path));
         Status status = file_writer_add(&writer, data, way == 0 ? HALF * 4 : HALF);
         for (int i = 0; status == OK && i < way; i++) status = file_writer_add(&writer, data, HALF);
@@ -174,63 +166,63 @@ static void failed_writes_are_found_and_removed(void) {
 }
 
 static void folders_are_made_with_their_parents(void) {
-    EXPECT_OK(folder_make(path_of("a//b/c")));
-    EXPECT_OK(folder_make(path_of("a/b/c/")));
-    EXPECT_OK(folder_sync(path_of("a/b")));
+    EXPECT_OK(folder_make(harness_path("a//b/c")));
+    EXPECT_OK(folder_make(harness_path("a/b/c/")));
+    EXPECT_OK(folder_sync(harness_path("a/b")));
     EXPECT_OK(folder_make("/"));
-    EXPECT_OK(file_write(path_of("a/file"), "x", 1));
-    EXPECT(folder_make(path_of("a/file")) == ERR_CREATE && strstr(fail_message(), "no folder"), "%s",
+    EXPECT_OK(file_write(harness_path("a/file"), "x", 1));
+    EXPECT(folder_make(harness_path("a/file")) == ERR_CREATE && strstr(fail_message(), "no folder"), "%s",
            fail_message());
-    EXPECT(folder_make(path_of("a/file/below")) == ERR_CREATE, "%s", fail_message());
-    EXPECT(folder_sync(path_of("a/none")) == ERR_NO_INPUT, "%s", fail_message());
-    EXPECT(folder_sync(path_of("a/file")) != OK, "a file is no folder");
+    EXPECT(folder_make(harness_path("a/file/below")) == ERR_CREATE, "%s", fail_message());
+    EXPECT(folder_sync(harness_path("a/none")) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT(folder_sync(harness_path("a/file")) != OK, "a file is no folder");
 }
 
 static void links_are_removed_not_followed(void) {
-    EXPECT_OK(folder_make(path_of("kept")));
-    EXPECT_OK(file_write(path_of("kept/file"), "x", 1));
-    EXPECT_OK(folder_make(path_of("tree/deep/er")));
-    EXPECT_OK(file_write(path_of("tree/deep/file"), "x", 1));
-    EXPECT(symlink(path_of("kept"), path_of("tree/deep/link")) == 0, "link");
-    EXPECT(symlink("nowhere", path_of("tree/broken")) == 0, "link");
-    EXPECT(symlink(path_of("kept"), path_of("link")) == 0, "link");
-    EXPECT_OK(folder_remove(path_of("tree")));
-    EXPECT_OK(folder_remove(path_of("link")));
-    EXPECT(!file_exists(path_of("tree")) && !file_exists(path_of("link")), "gone");
-    EXPECT(file_exists(path_of("kept/file")), "what a link names stays");
-    EXPECT_OK(folder_remove(path_of("tree")));
+    EXPECT_OK(folder_make(harness_path("kept")));
+    EXPECT_OK(file_write(harness_path("kept/file"), "x", 1));
+    EXPECT_OK(folder_make(harness_path("tree/deep/er")));
+    EXPECT_OK(file_write(harness_path("tree/deep/file"), "x", 1));
+    EXPECT(symlink(harness_path("kept"), harness_path("tree/deep/link")) == 0, "link");
+    EXPECT(symlink("nowhere", harness_path("tree/broken")) == 0, "link");
+    EXPECT(symlink(harness_path("kept"), harness_path("link")) == 0, "link");
+    EXPECT_OK(folder_remove(harness_path("tree")));
+    EXPECT_OK(folder_remove(harness_path("link")));
+    EXPECT(!file_exists(harness_path("tree")) && !file_exists(harness_path("link")), "gone");
+    EXPECT(file_exists(harness_path("kept/file")), "what a link names stays");
+    EXPECT_OK(folder_remove(harness_path("tree")));
 }
 
 static void lists_are_sorted_and_whole(void) {
     enum { FILES = 200 };
     char **names;
     int count = -1;
-    EXPECT_OK(folder_make(path_of("list")));
-    EXPECT_OK(folder_list(path_of("list"), &names, &count));
+    EXPECT_OK(folder_make(harness_path("list")));
+    EXPECT_OK(folder_list(harness_path("list"), &names, &count));
     EXPECT(count == 0, "%d names", count);
     free(names);
     for (int i = 0; i < FILES; i++) {
         char name[64];
         snprintf(name, sizeof name, "list/.%d", i * 7919 % FILES);
-        EXPECT_OK(file_write(path_of(name), "", 0));
+        EXPECT_OK(file_write(harness_path(name), "", 0));
     }
-    EXPECT_OK(folder_list(path_of("list"), &names, &count));
+    EXPECT_OK(folder_list(harness_path("list"), &names, &count));
     EXPECT(count == FILES, "%d names", count);
     for (int i = 1; i < count; i++)
         EXPECT(strcmp(names[i - 1], names[i]) < 0, "%s before %s", names[i - 1], names[i]);
     free(names);
-    EXPECT(folder_list(path_of("none"), &names, &count) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT(folder_list(harness_path("none"), &names, &count) == ERR_NO_INPUT, "%s", fail_message());
 }
 
 static void room_is_what_the_file_system_has(void) {
     int64_t bytes = -1;
     EXPECT_OK(folder_room(harness_folder(), &bytes));
     EXPECT(bytes > 0, "%lld", (long long)bytes);
-    EXPECT(folder_room(path_of("none"), &bytes) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT(folder_room(harness_path("none"), &bytes) == ERR_NO_INPUT, "%s", fail_message());
 }
 
 static void reads_are_exact(void) {
-    const char *path = path_of("read");
+    const char *path = harness_path("read");
     char data[8] = {0};
     EXPECT_OK(file_write(path, "0123456789", 10));
     int fd = open(path, O_RDONLY);
@@ -247,7 +239,7 @@ static void reads_are_exact(void) {
 
 // A pipe that nobody writes to, opened like a file, would block for ever.
 static void only_regular_files_are_opened(void) {
-    const char *pipe_path = path_of("pipe"), *path = path_of("regular");
+    const char *pipe_path = harness_path("pipe"), *path = harness_path("regular");
     char *data = NULL;
     size_t size = 0;
     int64_t bytes = 0;

@@ -38,34 +38,34 @@ static void words_are_pairs_or_prefixes(void) {
 
 static void words_come_from_files(void) {
     BlendWords words = {0};
-    EXPECT_OK(file_write(path_of("words"), " 0.3 a\n0.7\tb c \n", 16));
-    EXPECT_OK(blend_words_read(&words, path_of("words")));
+    EXPECT_OK(file_write(harness_path("words"), " 0.3 a\n0.7\tb c \n", 16));
+    EXPECT_OK(blend_words_read(&words, harness_path("words")));
     EXPECT(words.count == 5 && !strcmp(words.words[3], "b") && !strcmp(words.words[4], "c"), "%d",
            words.count);
     blend_words_free(&words);
     static const char json[] =
         "{\"train\": [0.25, \"my set\", \"3\", \"b\"], \"valid\": \"c  d\", \"test\": null}";
-    EXPECT_OK(file_write(path_of("json"), json, sizeof json - 1));
-    EXPECT_OK(blend_words_read_split(&words, path_of("json"), SPLIT_TRAIN));
+    EXPECT_OK(file_write(harness_path("json"), json, sizeof json - 1));
+    EXPECT_OK(blend_words_read_split(&words, harness_path("json"), SPLIT_TRAIN));
     EXPECT(words.count == 4 && !strcmp(words.words[0], "0.25") && !strcmp(words.words[1], "my set") &&
                !strcmp(words.words[3], "b"),
            "%d words", words.count);
     blend_words_free(&words);
-    EXPECT_OK(blend_words_read_split(&words, path_of("json"), SPLIT_VALID));
+    EXPECT_OK(blend_words_read_split(&words, harness_path("json"), SPLIT_VALID));
     EXPECT(words.count == 2 && !strcmp(words.words[1], "d"), "%d words", words.count);
     blend_words_free(&words);
-    EXPECT_OK(blend_words_read_split(&words, path_of("json"), SPLIT_TEST));
+    EXPECT_OK(blend_words_read_split(&words, harness_path("json"), SPLIT_TEST));
     EXPECT(words.count == 0, "null is none");
     blend_words_free(&words);
     static const char *const bad[] = {"", "[]", "{\"train\": 1}", "{\"train\": [null]}",
                                       "{\"train\": [\"a\\u0000\"]}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        EXPECT_OK(file_write(path_of("json"), bad[i], strlen(bad[i])));
-        EXPECT(blend_words_read_split(&words, path_of("json"), SPLIT_TRAIN) == ERR_DATA, "%s", bad[i]);
+        EXPECT_OK(file_write(harness_path("json"), bad[i], strlen(bad[i])));
+        EXPECT(blend_words_read_split(&words, harness_path("json"), SPLIT_TRAIN) == ERR_DATA, "%s", bad[i]);
         EXPECT(strstr(fail_message(), "json: byte"), "%s", fail_message());
         blend_words_free(&words);
     }
-    EXPECT(blend_words_read(&words, path_of("nowhere")) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT(blend_words_read(&words, harness_path("nowhere")) == ERR_NO_INPUT, "%s", fail_message());
 }
 
 // ---- order ------------------------------------------------------------------------------------------------

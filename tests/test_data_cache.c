@@ -60,7 +60,7 @@ static uint64_t digest_without_cache(const Fixture *f) {
 static uint64_t digest_quietly(const GptSource *source, char *said, size_t size) {
     char path[512], *text;
     size_t bytes;
-    snprintf(path, sizeof path, "%s", path_of("stderr"));
+    snprintf(path, sizeof path, "%s", harness_path("stderr"));
     fflush(stderr);
     int kept = dup(2), file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     dup2(file, 2);
@@ -123,7 +123,7 @@ static void expect_same(const Folder *a, const Folder *b, bool same_files) {
 static void samples_are_the_same(void) {
     Fixture f;
     char cache[512];
-    snprintf(cache, sizeof cache, "%s/deep", path_of("same"));
+    snprintf(cache, sizeof cache, "%s/deep", harness_path("same"));
     set_up(&f, cache);
     uint64_t want = digest_without_cache(&f);
     EXPECT(want != 0, "%s", fail_message());
@@ -147,7 +147,7 @@ static void files_are_numpys(void) {
                 {"-shuffle_index.npy", "'descr': '<u4'", "'shape': (50,)", 4 * 50}};
     Fixture f;
     char cache[512];
-    snprintf(cache, sizeof cache, "%s", path_of("numpy"));
+    snprintf(cache, sizeof cache, "%s", harness_path("numpy"));
     set_up(&f, cache);
     f.source.words = (const char *const *)&f.words[1];
     f.source.num_words = 1;
@@ -175,7 +175,7 @@ static void files_are_numpys(void) {
 static void keys_are_complete(void) {
     Fixture f;
     char cache[512], said[64];
-    snprintf(cache, sizeof cache, "%s", path_of("keys"));
+    snprintf(cache, sizeof cache, "%s", harness_path("keys"));
     set_up(&f, cache);
     GptSource all[] = {f.source, f.source, f.source, f.source, f.source};
     all[1].seed = 1235;
@@ -200,8 +200,8 @@ static void keys_are_complete(void) {
 static void many_at_once_make_what_one_makes(void) {
     Fixture f;
     char one[512], many[512];
-    snprintf(one, sizeof one, "%s", path_of("one"));
-    snprintf(many, sizeof many, "%s", path_of("many"));
+    snprintf(one, sizeof one, "%s", harness_path("one"));
+    snprintf(many, sizeof many, "%s", harness_path("many"));
     set_up(&f, one);
     uint64_t want = digest(&f.source);
     f.source.cache = many;
@@ -241,7 +241,7 @@ static void hurt(const char *path, const char *bytes, size_t size, Damage damage
 static void damage_is_repaired(void) {
     Fixture f;
     char cache[512], said[1024];
-    snprintf(cache, sizeof cache, "%s", path_of("damaged"));
+    snprintf(cache, sizeof cache, "%s", harness_path("damaged"));
     set_up(&f, cache);
     f.source.num_words = 2; // a blend of one
     uint64_t want = digest(&f.source);
@@ -289,7 +289,7 @@ static void forge(const char *cache, const Folder *folder, int32_t value) {
 static void forged_values_are_refused(void) {
     Fixture f;
     char cache[512], said[1024];
-    snprintf(cache, sizeof cache, "%s", path_of("forged"));
+    snprintf(cache, sizeof cache, "%s", harness_path("forged"));
     set_up(&f, cache);
     f.source.words = (const char *const *)&f.words[1];
     f.source.num_words = 1;
@@ -312,8 +312,8 @@ static void forged_values_are_refused(void) {
 static void a_folder_that_cannot_be_is_an_error(void) {
     Fixture f;
     char cache[512];
-    EXPECT_OK(file_write(path_of("file"), "x", 1));
-    snprintf(cache, sizeof cache, "%s/cache", path_of("file"));
+    EXPECT_OK(file_write(harness_path("file"), "x", 1));
+    snprintf(cache, sizeof cache, "%s/cache", harness_path("file"));
     set_up(&f, cache);
     GptDataset *set = NULL;
     Status status = gpt_dataset_open_source(&set, &f.source);

@@ -6,16 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char *path_of(const char *name) {
-    static char paths[8][512];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", harness_folder(), name);
-    return path;
-}
-
 static void put(const char *name, const char *text) {
-    EXPECT_OK(file_write(path_of(name), text, strlen(text)));
+    EXPECT_OK(file_write(harness_path(name), text, strlen(text)));
 }
 
 // Files of some KB, so that several batches are in flight.
@@ -28,16 +20,16 @@ static void put_long(const char *name, int lines, int seed) {
 }
 
 static void make_folder(void) {
-    if (file_exists(path_of("in"))) return;
-    mkdir(path_of("in"), 0700);
-    mkdir(path_of("in/sub"), 0700);
-    mkdir(path_of("in/.git"), 0700);
+    if (file_exists(harness_path("in"))) return;
+    mkdir(harness_path("in"), 0700);
+    mkdir(harness_path("in/sub"), 0700);
+    mkdir(harness_path("in/.git"), 0700);
     put("in/b.txt", "second file, b\n");
     put("in/a.txt", "first file\n");
     put("in/sub/c.txt", "third: caf\xc3\xa9 \xff\n");
     put("in/.git/config", "hidden");
     put("in/empty.txt", "");
-    EXPECT_OK(file_write(path_of("in/program"), "\177ELF\0\1", 6));
+    EXPECT_OK(file_write(harness_path("in/program"), "\177ELF\0\1", 6));
     for (int i = 0; i < 12; i++) {
         char name[32];
         snprintf(name, sizeof name, "in/sub/long%02d.txt", i);
@@ -74,7 +66,7 @@ static void workers_do_not_change_a_byte(void) {
     static const char *const endings[] = {"bin", "idx", "tokenizer.json"};
     for (int i = 0; i < 3; i++) {
         PreprocessSummary s;
-        PreprocessJob job = job_of((const char *[]){path_of("in")}, path_of(prefixes[i]));
+        PreprocessJob job = job_of((const char *[]){harness_path("in")}, harness_path(prefixes[i]));
         job.workers = 1 << i;
         EXPECT_OK(preprocess_run(&job, &s));
         EXPECT(s.documents == 16 && s.files == 16 && s.skipped_binary == 1, "%lld documents, %lld files",
@@ -84,7 +76,7 @@ static void workers_do_not_change_a_byte(void) {
             char a[64], b[64];
             snprintf(a, sizeof a, "w1.%s", endings[e]);
             snprintf(b, sizeof b, "%s.%s", prefixes[i], endings[e]);
-            expect_same_file(path_of(a), path_of(b));
+            expect_same_file(harness_path(a), harness_path(b));
         }
     }
 }
@@ -94,8 +86,8 @@ static void expect_document(const char *prefix, int64_t i, const char *want) {
     Tokenizer *t = NULL;
     IndexedDataset *data = NULL;
     Text text = {0};
-    EXPECT_OK(tokenizer_open_beside(&t, path_of("w1")));
-    EXPECT_OK(indexed_dataset_open(&data, path_of(prefix), tokenizer_vocab_size(t)));
+    EXPECT_OK(tokenizer_open_beside(&t, harness_path("w1")));
+    EXPECT_OK(indexed_dataset_open(&data, harness_path(prefix), tokenizer_vocab_size(t)));
     int32_t tokens[4096], length = indexed_dataset_length(data, i);
     EXPECT_OK(indexed_dataset_read(data, i, 0, length, tokens, 1));
     EXPECT(tokens[length - 1] == tokenizer_eod(t), "ends with %d", tokens[length - 1]);
@@ -109,7 +101,7 @@ static void expect_document(const char *prefix, int64_t i, const char *want) {
 
 // The data set "w1", for tests that come after it or run alone.
 static void make_w1(void) {
-    if (!file_exists(path_of("w1.idx"))) workers_do_not_change_a_byte();
+    if (!file_exists(harness_path("w1.idx"))) workers_do_not_change_a_byte();
 }
 
 static void documents_come_back_in_order(void) {
@@ -121,7 +113,7 @@ static void documents_come_back_in_order(void) {
 
 static PreprocessJob with_saved_tokenizer(PreprocessJob job) {
     job.vocab_size = 0;
-    job.tokenizer_path = path_of("w1");
+    job.tokenizer_path = harness_path("w1");
     return job;
 }
 
@@ -130,7 +122,8 @@ static void json_lines(void) {
     put("two.jsonl", "{\"text\": \"a \\u00e9\\n\", \"title\": \"One\"}\n\n"
                      "{\"title\": \"Two\", \"text\": \"nul\\u0000!\"}");
     PreprocessSummary s;
-    PreprocessJob job = with_saved_tokenizer(job_of((const char *[]){path_of("two.jsonl")}, path_of("json")));
+    PreprocessJob job =
+        with_saved_tokenizer(job_of((const char *[]){harness_path("two.jsonl")}, harness_path("json")));
     EXPECT_OK(preprocess_run(&job, &s));
     EXPECT(s.documents == 2 && s.files == 1, "%lld documents", (long long)s.documents);
     EXPECT(s.text_bytes == 5 + 5, "%lld bytes of text, without the JSON around it", (long long)s.text_bytes);
@@ -138,11 +131,11 @@ static void json_lines(void) {
     job.json_keys = (const char *const[]){"text", "title"};
     job.num_json_keys = 2;
     EXPECT_OK(preprocess_run(&job, &s));
-    expect_same_file(path_of("json.bin"), path_of("json_text_document.bin"));
+    expect_same_file(harness_path("json.bin"), harness_path("json_text_document.bin"));
     expect_document("json_title_document", 1, "Two");
-    expect_same_file(path_of("json.tokenizer.json"), path_of("json_title_document.tokenizer.json"));
-    expect_same_file(path_of("json.tokenizer.json"), path_of("json_text_document.tokenizer.json"));
-    job.inputs = (const char *[]){path_of("in/a.txt")};
+    expect_same_file(harness_path("json.tokenizer.json"), harness_path("json_title_document.tokenizer.json"));
+    expect_same_file(harness_path("json.tokenizer.json"), harness_path("json_text_document.tokenizer.json"));
+    job.inputs = (const char *[]){harness_path("in/a.txt")};
     EXPECT(preprocess_run(&job, &s) == ERR_CONFIG, "a text file has no keys");
 }
 
@@ -153,7 +146,7 @@ static void refuse_line(const char *line, const char *words) {
     text_free(&text);
     for (int workers = 1; workers <= 2; workers++) {
         PreprocessSummary s;
-        PreprocessJob job = job_of((const char *[]){path_of("bad.jsonl")}, path_of("bad"));
+        PreprocessJob job = job_of((const char *[]){harness_path("bad.jsonl")}, harness_path("bad"));
         job.workers = workers;
         EXPECT(preprocess_run(&job, &s) == ERR_DATA, "%s", line);
         EXPECT(strstr(fail_message(), "bad.jsonl:2: ") && strstr(fail_message(), words), "%s",
@@ -168,13 +161,13 @@ static void bad_lines_are_named(void) {
     refuse_line("[\"text\"]", "a JSON object is expected");
     refuse_line("{\"body\": \"x\"}", "no key \"text\"");
     refuse_line("{\"text\": 5}", "\"text\" is not a string");
-    EXPECT(!file_exists(path_of("bad.bin")) && !file_exists(path_of("bad.idx")) &&
-               !file_exists(path_of("bad.tokenizer.json")),
+    EXPECT(!file_exists(harness_path("bad.bin")) && !file_exists(harness_path("bad.idx")) &&
+               !file_exists(harness_path("bad.tokenizer.json")),
            "a failed run leaves files");
 }
 
 static Status run_on(const char *input, int64_t max_bytes, PreprocessSummary *s) {
-    PreprocessJob job = job_of(&input, path_of("limits"));
+    PreprocessJob job = job_of(&input, harness_path("limits"));
     job.max_bytes = max_bytes;
     return preprocess_run(&job, s);
 }
@@ -182,15 +175,15 @@ static Status run_on(const char *input, int64_t max_bytes, PreprocessSummary *s)
 static void inputs_are_checked(void) {
     make_folder();
     PreprocessSummary s;
-    EXPECT(run_on(path_of("missing"), 0, &s) == ERR_NO_INPUT && strstr(fail_message(), "missing"), "%s",
+    EXPECT(run_on(harness_path("missing"), 0, &s) == ERR_NO_INPUT && strstr(fail_message(), "missing"), "%s",
            fail_message());
-    EXPECT(run_on(path_of("in/empty.txt"), 0, &s) == ERR_DATA && strstr(fail_message(), "no text"), "%s",
+    EXPECT(run_on(harness_path("in/empty.txt"), 0, &s) == ERR_DATA && strstr(fail_message(), "no text"), "%s",
            fail_message());
-    EXPECT(run_on(path_of("in/program"), 0, &s) == ERR_DATA && strstr(fail_message(), "1 binary"), "%s",
+    EXPECT(run_on(harness_path("in/program"), 0, &s) == ERR_DATA && strstr(fail_message(), "1 binary"), "%s",
            fail_message());
-    PreprocessJob job = job_of((const char *[]){path_of("in")}, path_of("no/folder/x"));
+    PreprocessJob job = job_of((const char *[]){harness_path("in")}, harness_path("no/folder/x"));
     EXPECT(preprocess_run(&job, &s) == ERR_CREATE, "%s", fail_message());
-    job = job_of((const char *[]){path_of("in")}, path_of("limits"));
+    job = job_of((const char *[]){harness_path("in")}, harness_path("limits"));
     job.vocab_size = 0;
     EXPECT(preprocess_run(&job, &s) == ERR_CONFIG && strstr(fail_message(), "--vocab-size"), "%s",
            fail_message());
@@ -200,12 +193,12 @@ static void inputs_are_checked(void) {
 static void max_bytes_ends_at_a_document(void) {
     make_folder();
     PreprocessSummary s;
-    EXPECT_OK(run_on(path_of("in"), 26, &s));
+    EXPECT_OK(run_on(harness_path("in"), 26, &s));
     EXPECT(s.bytes == 26 && s.documents == 3, "%lld bytes of %lld documents (one is empty)",
            (long long)s.bytes, (long long)s.documents);
-    EXPECT_OK(run_on(path_of("in"), 25, &s));
+    EXPECT_OK(run_on(harness_path("in"), 25, &s));
     EXPECT(s.bytes == 11 && s.documents == 1, "%lld bytes", (long long)s.bytes);
-    EXPECT(run_on(path_of("in"), 10, &s) == ERR_CONFIG && strstr(fail_message(), "a.txt"), "%s",
+    EXPECT(run_on(harness_path("in"), 10, &s) == ERR_CONFIG && strstr(fail_message(), "a.txt"), "%s",
            fail_message());
 }
 
@@ -229,7 +222,7 @@ static void a_signal_leaves_nothing(void) {
     make_folder();
     atomic_int stopped = 1;
     PreprocessSummary s;
-    PreprocessJob job = job_of((const char *[]){path_of("in")}, path_of("stopped"));
+    PreprocessJob job = job_of((const char *[]){harness_path("in")}, harness_path("stopped"));
     job.stopped = &stopped;
     EXPECT(preprocess_run(&job, &s) == INTERRUPTED && strstr(fail_message(), "signal"), "%s", fail_message());
     for (int workers = 1; workers <= 2; workers++) {
@@ -249,13 +242,14 @@ static void a_signal_leaves_nothing(void) {
 static void the_old_index_goes_first(void) {
     make_folder();
     PreprocessSummary s;
-    PreprocessJob job = job_of((const char *[]){path_of("in")}, path_of("again"));
+    PreprocessJob job = job_of((const char *[]){harness_path("in")}, harness_path("again"));
     EXPECT_OK(preprocess_run(&job, &s));
-    EXPECT(remove(path_of("again.tokenizer.json")) == 0 && mkdir(path_of("again.tokenizer.json"), 0700) == 0,
+    EXPECT(remove(harness_path("again.tokenizer.json")) == 0 &&
+               mkdir(harness_path("again.tokenizer.json"), 0700) == 0,
            "a folder in the way of the tokenizer");
     EXPECT(preprocess_run(&job, &s) == ERR_CREATE, "%s", fail_message());
-    EXPECT(!file_exists(path_of("again.idx")), "the old .idx is still there");
-    EXPECT(remove(path_of("again.tokenizer.json")) == 0, "folder");
+    EXPECT(!file_exists(harness_path("again.idx")), "the old .idx is still there");
+    EXPECT(remove(harness_path("again.tokenizer.json")) == 0, "folder");
     EXPECT_OK(preprocess_run(&job, &s));
 }
 
@@ -264,29 +258,29 @@ static void a_null_data_set_has_no_tokenizer(void) {
     put("few.vocab.json", "of an earlier run");
     put("few.merges.txt", "of an earlier run");
     PreprocessSummary s;
-    PreprocessJob job = job_of((const char *[]){path_of("few.txt")}, path_of("few"));
+    PreprocessJob job = job_of((const char *[]){harness_path("few.txt")}, harness_path("few"));
     job.null_size = 9;
     EXPECT_OK(preprocess_run(&job, &s));
-    EXPECT(!file_exists(path_of("few.vocab.json")) && !file_exists(path_of("few.merges.txt")),
+    EXPECT(!file_exists(harness_path("few.vocab.json")) && !file_exists(harness_path("few.merges.txt")),
            "both are stale");
-    EXPECT(file_exists(path_of("few.idx")), "the data set is there");
+    EXPECT(file_exists(harness_path("few.idx")), "the data set is there");
 }
 
 static void null_tokens(void) {
     make_folder();
     put("numbers.txt", "1 2 3\n99999 7\n");
     PreprocessSummary s;
-    PreprocessJob job = job_of((const char *[]){path_of("numbers.txt")}, path_of("numbers"));
+    PreprocessJob job = job_of((const char *[]){harness_path("numbers.txt")}, harness_path("numbers"));
     job.null_size = 99999;
     EXPECT_OK(preprocess_run(&job, &s));
     EXPECT(s.tokens == 6 && s.vocab_size == 100000, "%lld tokens", (long long)s.tokens);
     IndexedDataset *data;
     int32_t tokens[6];
-    EXPECT_OK(indexed_dataset_open(&data, path_of("numbers"), 100000));
+    EXPECT_OK(indexed_dataset_open(&data, harness_path("numbers"), 100000));
     EXPECT_OK(indexed_dataset_read(data, 0, 0, 6, tokens, 1));
     EXPECT(tokens[3] == 99999 && tokens[5] == 99999 && tokens[4] == 7, "%d", tokens[3]);
     indexed_dataset_close(data);
-    job.inputs = (const char *[]){path_of("in/a.txt")};
+    job.inputs = (const char *[]){harness_path("in/a.txt")};
     EXPECT(preprocess_run(&job, &s) == ERR_DATA && strstr(fail_message(), "a.txt: byte 0"), "%s",
            fail_message());
 }

@@ -7,23 +7,15 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char *path_of(const char *name) {
-    static char paths[8][512];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", harness_folder(), name);
-    return path;
-}
-
 static void put(const char *name, const void *data, size_t size) {
-    EXPECT_OK(file_write(path_of(name), data, size));
+    EXPECT_OK(file_write(harness_path(name), data, size));
 }
 
 static Status run_on(const char *input, const char *prefix, bool skip, int workers, PreprocessSummary *s) {
     static const char *const keys[] = {"text"};
     char path[512], out[512];
-    snprintf(path, sizeof path, "%s", path_of(input));
-    snprintf(out, sizeof out, "%s", path_of(prefix));
+    snprintf(path, sizeof path, "%s", harness_path(input));
+    snprintf(out, sizeof out, "%s", harness_path(prefix));
     PreprocessJob job = {.inputs = (const char *[]){path},
                          .num_inputs = 1,
                          .output_prefix = out,
@@ -39,8 +31,8 @@ static Status run_on(const char *input, const char *prefix, bool skip, int worke
 static void expect_same_file(const char *a, const char *b) {
     char *x = NULL, *y = NULL;
     size_t x_bytes = 0, y_bytes = 0;
-    EXPECT_OK(file_read(path_of(a), 1 << 26, &x, &x_bytes));
-    EXPECT_OK(file_read(path_of(b), 1 << 26, &y, &y_bytes));
+    EXPECT_OK(file_read(harness_path(a), 1 << 26, &x, &x_bytes));
+    EXPECT_OK(file_read(harness_path(b), 1 << 26, &y, &y_bytes));
     EXPECT(x_bytes == y_bytes && memcmp(x, y, x_bytes) == 0, "%s and %s differ", a, b);
     free(x);
     free(y);
@@ -147,7 +139,7 @@ static void lines_that_are_too_long(void) {
     EXPECT(strstr(left_out, "long.jsonl:6: a line of more than 64 MiB\n"), "%s", left_out);
     text_free(&s.left_out);
     IndexedDataset *data = NULL;
-    EXPECT_OK(indexed_dataset_open(&data, path_of("long"), s.vocab_size));
+    EXPECT_OK(indexed_dataset_open(&data, harness_path("long"), s.vocab_size));
     EXPECT(indexed_dataset_num_sequences(data) == 3, "nothing of a bad line is there");
     indexed_dataset_close(data);
 }
@@ -197,7 +189,7 @@ static void put_foreign(const char *folder, int i) {
 
 static void named_foreign_files_are_refused(void) {
     PreprocessSummary s;
-    mkdir(path_of("foreign"), 0700);
+    mkdir(harness_path("foreign"), 0700);
     for (int i = 0; i < NUM_FOREIGN; i++) {
         char name[128];
         put_foreign("foreign", i);
@@ -210,7 +202,7 @@ static void named_foreign_files_are_refused(void) {
 
 static void in_a_folder_they_are_left_out(void) {
     PreprocessSummary s;
-    mkdir(path_of("folder"), 0700);
+    mkdir(harness_path("folder"), 0700);
     put_foreign("folder", PARQUET);
     EXPECT(run_on("folder", "x", false, 1, &s) == ERR_DATA, "no text");
     EXPECT(strstr(fail_message(), "no text in 0 files; 1 binary files and 0 bad lines are left out"), "%s",

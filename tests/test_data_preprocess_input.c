@@ -15,16 +15,8 @@
 
 static const char *const text_key[] = {"text"};
 
-static const char *path_of(const char *name) {
-    static char paths[8][512];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", harness_folder(), name);
-    return path;
-}
-
 static void put(const char *name, const void *data, size_t size) {
-    EXPECT_OK(file_write(path_of(name), data, size));
+    EXPECT_OK(file_write(harness_path(name), data, size));
 }
 
 static PreprocessJob job_of(const char *const *input, const char *prefix) {
@@ -39,15 +31,15 @@ static PreprocessJob job_of(const char *const *input, const char *prefix) {
 }
 
 static Status run_on(const char *input, const char *prefix, PreprocessSummary *s) {
-    PreprocessJob job = job_of(&input, path_of(prefix));
+    PreprocessJob job = job_of(&input, harness_path(prefix));
     return preprocess_run(&job, s);
 }
 
 static void expect_same_file(const char *a, const char *b) {
     char *x = NULL, *y = NULL;
     size_t x_bytes = 0, y_bytes = 0;
-    EXPECT_OK(file_read(path_of(a), 1 << 26, &x, &x_bytes));
-    EXPECT_OK(file_read(path_of(b), 1 << 26, &y, &y_bytes));
+    EXPECT_OK(file_read(harness_path(a), 1 << 26, &x, &x_bytes));
+    EXPECT_OK(file_read(harness_path(b), 1 << 26, &y, &y_bytes));
     EXPECT(x_bytes == y_bytes && memcmp(x, y, x_bytes) == 0, "%s and %s differ", a, b);
     free(x);
     free(y);
@@ -97,7 +89,7 @@ static size_t zstandard(const Text *text, char *out, size_t room) {
 
 static void run_standard_input(const char *file, const char *prefix) {
     PreprocessSummary s;
-    int saved = dup(STDIN_FILENO), fd = open(path_of(file), O_RDONLY);
+    int saved = dup(STDIN_FILENO), fd = open(harness_path(file), O_RDONLY);
     EXPECT(fd >= 0 && dup2(fd, STDIN_FILENO) == STDIN_FILENO, "standard input");
     EXPECT_OK(run_on("-", prefix, &s));
     dup2(saved, STDIN_FILENO);
@@ -106,7 +98,7 @@ static void run_standard_input(const char *file, const char *prefix) {
 }
 
 static void make_inputs(void) {
-    if (file_exists(path_of("plain.idx"))) return;
+    if (file_exists(harness_path("plain.idx"))) return;
     Text text = make_lines();
     size_t room = text.size;
     char *archive = malloc(room);
@@ -116,22 +108,22 @@ static void make_inputs(void) {
     free(archive);
     text_free(&text);
     PreprocessSummary s;
-    EXPECT_OK(run_on(path_of("lines.jsonl"), "plain", &s));
+    EXPECT_OK(run_on(harness_path("lines.jsonl"), "plain", &s));
 }
 
 static void archives_and_pipes_give_the_same(void) {
     make_inputs();
     PreprocessSummary s;
-    EXPECT_OK(run_on(path_of("lines.jsonl.gz"), "gz", &s));
+    EXPECT_OK(run_on(harness_path("lines.jsonl.gz"), "gz", &s));
     expect_same_set("plain", "gz");
-    EXPECT_OK(run_on(path_of("lines.jsonl.zst"), "zst", &s));
+    EXPECT_OK(run_on(harness_path("lines.jsonl.zst"), "zst", &s));
     expect_same_set("plain", "zst");
     static const char *const files[] = {"lines.jsonl", "lines.jsonl.gz", "lines.jsonl.zst"};
     for (int i = 0; i < 3; i++) {
         run_standard_input(files[i], "standard");
         expect_same_set("plain", "standard");
     }
-    PreprocessJob job = job_of((const char *const[]){"-", "-"}, path_of("twice"));
+    PreprocessJob job = job_of((const char *const[]){"-", "-"}, harness_path("twice"));
     job.num_inputs = 2;
     EXPECT(preprocess_run(&job, &s) == ERR_USAGE && strstr(fail_message(), "twice"), "%s", fail_message());
 }
@@ -141,14 +133,16 @@ static void refuse_damaged(const char *name, size_t keep, size_t change) {
     char *data = NULL;
     size_t size;
     PreprocessSummary s;
-    EXPECT_OK(file_read(path_of(name), 1 << 26, &data, &size));
+    EXPECT_OK(file_read(harness_path(name), 1 << 26, &data, &size));
     if (change) data[change] = (char)~data[change];
     char bad[64];
     snprintf(bad, sizeof bad, "bad-%s", name);
     put(bad, data, keep ? keep - 1 : size);
-    EXPECT(run_on(path_of(bad), "bad", &s) == ERR_DATA, "%s of %zu bytes, %zu changed", name, keep, change);
+    EXPECT(run_on(harness_path(bad), "bad", &s) == ERR_DATA, "%s of %zu bytes, %zu changed", name, keep,
+           change);
     EXPECT(strstr(fail_message(), bad) && strstr(fail_message(), ": byte "), "%s", fail_message());
-    EXPECT(!file_exists(path_of("bad.bin.tmp")) && !file_exists(path_of("bad.idx")), "files are left");
+    EXPECT(!file_exists(harness_path("bad.bin.tmp")) && !file_exists(harness_path("bad.idx")),
+           "files are left");
     free(data);
 }
 
@@ -178,13 +172,13 @@ static void a_long_text_is_one_document(void) {
     Text text = make_text();
     put("long.txt", text.data, text.size);
     PreprocessSummary s;
-    EXPECT_OK(run_on(path_of("long.txt"), "long", &s));
+    EXPECT_OK(run_on(harness_path("long.txt"), "long", &s));
     EXPECT(s.documents == 1 && s.bytes == (int64_t)text.size, "%lld documents", (long long)s.documents);
     Tokenizer *t = NULL;
     IndexedDataset *data = NULL;
     TokenList whole = {0};
-    EXPECT_OK(tokenizer_open_beside(&t, path_of("long")));
-    EXPECT_OK(indexed_dataset_open(&data, path_of("long"), tokenizer_vocab_size(t)));
+    EXPECT_OK(tokenizer_open_beside(&t, harness_path("long")));
+    EXPECT_OK(indexed_dataset_open(&data, harness_path("long"), tokenizer_vocab_size(t)));
     EXPECT_OK(tokenizer_encode(t, text.data, text.size, &whole));
     int32_t length = indexed_dataset_length(data, 0), *ids = calloc((size_t)length, sizeof *ids);
     EXPECT(indexed_dataset_num_sequences(data) == 1, "one sequence");
@@ -234,11 +228,11 @@ static void tokens_over_words_forbid_cuts(void) {
     EXPECT_OK(tokenizer_train(&t, counter, 257, NULL, NULL));
     EXPECT_OK(may_be_cut(t, &may));
     EXPECT(may, "GPT-2's pattern may be cut");
-    EXPECT_OK(tokenizer_save(t, path_of("over")));
+    EXPECT_OK(tokenizer_save(t, harness_path("over")));
     tokenizer_close(t);
     char *text = NULL;
     size_t size = 0;
-    EXPECT_OK(file_read(path_of("over.tokenizer.json"), 1 << 20, &text, &size));
+    EXPECT_OK(file_read(harness_path("over.tokenizer.json"), 1 << 20, &text, &size));
     char *pre = text ? strstr(text, "\"use_regex\": true") : NULL, *end = strstr(text, ": 256}");
     EXPECT(pre && end, "another tokenizer.json");
     text_add(&json,
@@ -246,7 +240,7 @@ static void tokens_over_words_forbid_cuts(void) {
              "[\"x \\u0120\", \"x\\u0120 y\"]}}",
              (int)(pre - text), text, (int)(end - pre - 17), pre + 17);
     put("over.tokenizer.json", json.data, json.size);
-    EXPECT_OK(tokenizer_open_beside(&t, path_of("over")));
+    EXPECT_OK(tokenizer_open_beside(&t, harness_path("over")));
     EXPECT_OK(may_be_cut(t, &may));
     EXPECT(!may, "a token reaches over words");
     tokenizer_close(t);
@@ -261,11 +255,11 @@ static void too_long_is_refused(void) {
     memset(data, 'a', size);
     PreprocessSummary s;
     put("word.txt", data, (size_t)MAX_STRETCH_BYTES + 2);
-    EXPECT(run_on(path_of("word.txt"), "word", &s) == ERR_DATA &&
+    EXPECT(run_on(harness_path("word.txt"), "word", &s) == ERR_DATA &&
                strstr(fail_message(), "16 MiB without a place to cut"),
            "%s", fail_message());
     put("line.jsonl", data, size);
-    EXPECT(run_on(path_of("line.jsonl"), "word", &s) == ERR_DATA &&
+    EXPECT(run_on(harness_path("line.jsonl"), "word", &s) == ERR_DATA &&
                strstr(fail_message(), "line.jsonl:1: a line of more than 64 MiB"),
            "%s", fail_message());
     free(data);
@@ -276,13 +270,13 @@ static void max_bytes_of_a_stream(void) {
     Text text = make_text();
     put("stream.txt", text.data, text.size);
     PreprocessSummary s;
-    const char *input = path_of("stream.txt");
-    PreprocessJob job = job_of(&input, path_of("limit"));
+    const char *input = harness_path("stream.txt");
+    PreprocessJob job = job_of(&input, harness_path("limit"));
     job.max_bytes = 2 * BATCH_BYTES;
     EXPECT(preprocess_run(&job, &s) == ERR_CONFIG, "%s", fail_message());
     char *archive = malloc(text.size);
     put("stream.txt.gz", archive, gzip(&text, archive, text.size));
-    input = path_of("stream.txt.gz");
+    input = harness_path("stream.txt.gz");
     EXPECT_OK(preprocess_run(&job, &s));
     EXPECT(s.documents == 1 && s.bytes > BATCH_BYTES && s.bytes <= job.max_bytes, "%lld bytes",
            (long long)s.bytes);
@@ -297,9 +291,9 @@ static void a_list_is_sentences(void) {
         "{\"text\": [\"one two\", \"\", \"three\"]}\n{\"text\": []}\n{\"text\": \"four\"}\n";
     put("sentences.jsonl", lines, strlen(lines));
     PreprocessSummary s;
-    EXPECT_OK(run_on(path_of("sentences.jsonl"), "sentences", &s));
+    EXPECT_OK(run_on(harness_path("sentences.jsonl"), "sentences", &s));
     IndexedDataset *data = NULL;
-    EXPECT_OK(indexed_dataset_open(&data, path_of("sentences"), 0));
+    EXPECT_OK(indexed_dataset_open(&data, harness_path("sentences"), 0));
     EXPECT(indexed_dataset_num_documents(data) == 3 && indexed_dataset_num_sequences(data) == 3,
            "%lld sequences", (long long)indexed_dataset_num_sequences(data));
     int32_t last = -1, length = indexed_dataset_length(data, 1);
@@ -308,7 +302,7 @@ static void a_list_is_sentences(void) {
     indexed_dataset_close(data);
     static const char bad[] = "{\"text\": [\"one\", 2]}\n";
     put("bad-list.jsonl", bad, strlen(bad));
-    EXPECT(run_on(path_of("bad-list.jsonl"), "sentences", &s) == ERR_DATA &&
+    EXPECT(run_on(harness_path("bad-list.jsonl"), "sentences", &s) == ERR_DATA &&
                strstr(fail_message(), ":1: the value"),
            "%s", fail_message());
 }
@@ -322,15 +316,17 @@ static void temporary_files_belong_to_the_living(void) {
     free(rubbish);
     put("left.idx.tmp", "rubbish", 7);
     put("left.lengths.tmp", "rubbish", 7);
-    EXPECT_OK(run_on(path_of("lines.jsonl"), "left", &s));
+    EXPECT_OK(run_on(harness_path("lines.jsonl"), "left", &s));
     expect_same_set("plain", "left");
-    EXPECT(!file_exists(path_of("left.bin.tmp")) && !file_exists(path_of("left.lengths.tmp")), "left behind");
+    EXPECT(!file_exists(harness_path("left.bin.tmp")) && !file_exists(harness_path("left.lengths.tmp")),
+           "left behind");
     put("held.bin.tmp", "of a living run", 15);
-    int fd = open(path_of("held.bin.tmp"), O_RDWR);
+    int fd = open(harness_path("held.bin.tmp"), O_RDWR);
     EXPECT(flock(fd, LOCK_EX) == 0, "lock");
-    EXPECT(run_on(path_of("lines.jsonl"), "held", &s) == ERR_CREATE && strstr(fail_message(), "another run"),
+    EXPECT(run_on(harness_path("lines.jsonl"), "held", &s) == ERR_CREATE &&
+               strstr(fail_message(), "another run"),
            "%s", fail_message());
-    EXPECT(file_exists(path_of("held.bin.tmp")), "the other's file is gone");
+    EXPECT(file_exists(harness_path("held.bin.tmp")), "the other's file is gone");
     close(fd);
 }
 

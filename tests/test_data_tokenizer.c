@@ -8,14 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *path_of(const char *name) {
-    static char paths[4][512];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", harness_folder(), name);
-    return path;
-}
-
 static Tokenizer *trained_on(const char *text, int vocab_size) {
     PieceCounter *counter;
     Tokenizer *tokenizer = NULL;
@@ -301,7 +293,7 @@ static void merging_equals_the_slow_way(void) {
     Bpe bpe = {0};
     BpeScratch scratch = {0};
     EXPECT_OK(tokenizer_save_folder(t, harness_folder()));
-    EXPECT_OK(bpe_load(&bpe, path_of("vocab.json"), path_of("merges.txt")));
+    EXPECT_OK(bpe_load(&bpe, harness_path("vocab.json"), harness_path("merges.txt")));
     RngKey key = rng_key(3, "pieces", 0);
     for (uint64_t round = 0; round < 3000; round++) {
         char piece[64];
@@ -370,8 +362,8 @@ static void null_tokenizer(void) {
 
 static void saved_and_opened_gives_the_same_ids(void) {
     Tokenizer *t = trained_on(sample, 400), *opened = NULL;
-    EXPECT_OK(tokenizer_save(t, path_of("same")));
-    EXPECT_OK(tokenizer_open_beside(&opened, path_of("same")));
+    EXPECT_OK(tokenizer_save(t, harness_path("same")));
+    EXPECT_OK(tokenizer_open_beside(&opened, harness_path("same")));
     EXPECT(tokenizer_vocab_size(t) == tokenizer_vocab_size(opened) &&
                tokenizer_eod(t) == tokenizer_eod(opened),
            "sizes differ");
@@ -398,9 +390,9 @@ static Tokenizer *handmade(const char *const *tokens, const char *merges) {
     Tokenizer *t = NULL;
     add_bytes(&bpe);
     for (; *tokens; tokens++) bpe_add_token(&bpe, *tokens, strlen(*tokens));
-    EXPECT_OK(bpe_save(&bpe, path_of("hand.vocab.json"), path_of("hand.merges.txt")));
-    EXPECT_OK(file_write(path_of("hand.merges.txt"), merges, strlen(merges)));
-    EXPECT_OK(tokenizer_open_beside(&t, path_of("hand")));
+    EXPECT_OK(bpe_save(&bpe, harness_path("hand.vocab.json"), harness_path("hand.merges.txt")));
+    EXPECT_OK(file_write(harness_path("hand.merges.txt"), merges, strlen(merges)));
+    EXPECT_OK(tokenizer_open_beside(&t, harness_path("hand")));
     bpe_free(&bpe);
     return t;
 }
@@ -426,9 +418,9 @@ static void special_tokens_decode_to_their_text(void) {
 
 static Status open_texts(const char *vocab, size_t vocab_bytes, const char *merges) {
     Tokenizer *t = NULL;
-    EXPECT_OK(file_write(path_of("v.json"), vocab, vocab_bytes));
-    EXPECT_OK(file_write(path_of("m.txt"), merges, strlen(merges)));
-    Status status = tokenizer_open(&t, path_of("v.json"), path_of("m.txt"));
+    EXPECT_OK(file_write(harness_path("v.json"), vocab, vocab_bytes));
+    EXPECT_OK(file_write(harness_path("m.txt"), merges, strlen(merges)));
+    Status status = tokenizer_open(&t, harness_path("v.json"), harness_path("m.txt"));
     EXPECT((status == OK) == (t != NULL), "status %d", status);
     tokenizer_close(t);
     return status;
@@ -439,7 +431,7 @@ static void bad_files_are_refused(void) {
     tokenizer_close(handmade(tokens, ""));
     char *good;
     size_t bytes;
-    EXPECT_OK(file_read(path_of("hand.vocab.json"), 1 << 20, &good, &bytes));
+    EXPECT_OK(file_read(harness_path("hand.vocab.json"), 1 << 20, &good, &bytes));
     EXPECT(open_texts(good, bytes, "a b\n") == OK, "%s", fail_message());
     const char *bad_merges[] = {"ab\n",       "a\n",   "a b c\n", " b\n",   "a \n",
                                 "a b\na b\n", "b a\n", "a q!\n",  "a\xff b"};
@@ -467,7 +459,7 @@ static void bad_files_are_refused(void) {
         open_texts(good, bytes, "a b\n");
         good[at] ^= 4;
     }
-    EXPECT(tokenizer_open_beside(&(Tokenizer *){NULL}, path_of("missing")) == ERR_NO_INPUT, "%s",
+    EXPECT(tokenizer_open_beside(&(Tokenizer *){NULL}, harness_path("missing")) == ERR_NO_INPUT, "%s",
            fail_message());
     free(good);
 }

@@ -99,15 +99,15 @@ static void ends_are_found(void) {
     Tokenizer *t = handmade(parts);
     EXPECT(t && tokenizer_eod(t) == 261 && tokenizer_bos(t) == 262, "by name");
     tokenizer_close(t);
-    EXPECT_OK(file_write(path_of("hand.tokenizer_config.json"), config, strlen(config)));
+    EXPECT_OK(file_write(harness_path("hand.tokenizer_config.json"), config, strlen(config)));
     t = handmade(parts);
     EXPECT(t && tokenizer_eod(t) == 259 && tokenizer_bos(t) == 256, "by configuration");
-    if (t) EXPECT_OK(tokenizer_save(t, path_of("moved")));
+    if (t) EXPECT_OK(tokenizer_save(t, harness_path("moved")));
     tokenizer_close(t);
-    EXPECT_OK(tokenizer_open_beside(&t, path_of("moved")));
+    EXPECT_OK(tokenizer_open_beside(&t, harness_path("moved")));
     EXPECT(t && tokenizer_eod(t) == 259 && tokenizer_bos(t) == 256, "the configuration moves along");
     tokenizer_close(t);
-    EXPECT(remove(path_of("hand.tokenizer_config.json")) == 0, "configuration");
+    EXPECT(remove(harness_path("hand.tokenizer_config.json")) == 0, "configuration");
 }
 
 // ---- Refusals -----------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ static void ends_are_found(void) {
 static void expect_refusal(Parts parts, Status want, const char *word) {
     Text text = json_of(parts);
     Tokenizer *t;
-    EXPECT_OK(file_write(path_of("bad.tokenizer.json"), text.data, text.size));
-    Status status = tokenizer_open_path(&t, path_of("bad.tokenizer.json"));
+    EXPECT_OK(file_write(harness_path("bad.tokenizer.json"), text.data, text.size));
+    Status status = tokenizer_open_path(&t, harness_path("bad.tokenizer.json"));
     EXPECT(status == want && !t, "%s: status %d, not %d", word, status, want);
     EXPECT(strstr(fail_message(), word), "\"%s\" does not name %s", fail_message(), word);
     tokenizer_close(t);
@@ -208,25 +208,25 @@ static void damaged_files_are_refused(void) {
     Text text = json_of(plain);
     Tokenizer *t;
     for (size_t cut = 0; cut < text.size; cut += 1 + cut / 30) {
-        EXPECT_OK(file_write(path_of("cut.json"), text.data, cut));
-        EXPECT(tokenizer_open_path(&t, path_of("cut.json")) == ERR_DATA && !t, "cut to %zu bytes", cut);
+        EXPECT_OK(file_write(harness_path("cut.json"), text.data, cut));
+        EXPECT(tokenizer_open_path(&t, harness_path("cut.json")) == ERR_DATA && !t, "cut to %zu bytes", cut);
     }
     RngKey key = rng_key(5, "damage", 0);
     for (uint64_t i = 0; i < (harness_short() ? 50U : 400U); i++) {
         size_t at = rng_word(key, i, 0) % text.size;
         char was = text.data[at];
         text.data[at] = (char)rng_word(key, i, 1);
-        EXPECT_OK(file_write(path_of("cut.json"), text.data, text.size));
-        if (tokenizer_open_path(&t, path_of("cut.json")) == OK) expect_ids(t, "", "");
+        EXPECT_OK(file_write(harness_path("cut.json"), text.data, text.size));
+        if (tokenizer_open_path(&t, harness_path("cut.json")) == OK) expect_ids(t, "", "");
         tokenizer_close(t);
         text.data[at] = was;
     }
     text_free(&text);
-    EXPECT(tokenizer_open_path(&t, path_of("nowhere")) == ERR_NO_INPUT, "%s", fail_message());
-    EXPECT_OK(folder_make(path_of("empty")));
-    EXPECT(tokenizer_open_path(&t, path_of("empty")) == ERR_NO_INPUT, "%s", fail_message());
-    EXPECT_OK(file_write(path_of("prose"), "Once upon a time", 16));
-    EXPECT(tokenizer_open_path(&t, path_of("prose")) == ERR_DATA, "%s", fail_message());
+    EXPECT(tokenizer_open_path(&t, harness_path("nowhere")) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT_OK(folder_make(harness_path("empty")));
+    EXPECT(tokenizer_open_path(&t, harness_path("empty")) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT_OK(file_write(harness_path("prose"), "Once upon a time", 16));
+    EXPECT(tokenizer_open_path(&t, harness_path("prose")) == ERR_DATA, "%s", fail_message());
 }
 
 // ---- tiktoken -----------------------------------------------------------------------------------------
@@ -271,8 +271,8 @@ static void tiktoken_ranks(void) {
     static const char *const bad[] = {"QQ== 0\nQQ== 1\n", "QQ== 1\n",         "QQ== 0\n!!!! 1\n",
                                       "QQ== 0\nQUI 1\n",  "QQ== 0\nQUI= x\n", "QQ== 0\n"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        EXPECT_OK(file_write(path_of("bad"), bad[i], strlen(bad[i])));
-        EXPECT(tokenizer_open_path(&t, path_of("bad")) == ERR_DATA, "\"%s\"", bad[i]);
+        EXPECT_OK(file_write(harness_path("bad"), bad[i], strlen(bad[i])));
+        EXPECT(tokenizer_open_path(&t, harness_path("bad")) == ERR_DATA, "\"%s\"", bad[i]);
     }
     text_free(&text);
     text_free(&merge);
@@ -294,8 +294,8 @@ static void sentencepiece_models(void) {
     }
     tokenizer_close(t);
     for (size_t cut = 1; cut < text.size; cut += 3) {
-        EXPECT_OK(file_write(path_of("cut.model"), text.data, cut));
-        if (tokenizer_open_path(&t, path_of("cut.model")) == OK) tokenizer_close(t);
+        EXPECT_OK(file_write(harness_path("cut.model"), text.data, cut));
+        if (tokenizer_open_path(&t, harness_path("cut.model")) == OK) tokenizer_close(t);
     }
     text_free(&text);
     text_free(&back);
@@ -334,15 +334,15 @@ static void expect_round_trip(Tokenizer *t, const char *file) {
     char first[600], second[600];
     snprintf(first, sizeof first, "%s/first.%s", harness_folder(), file);
     snprintf(second, sizeof second, "%s/second.%s", harness_folder(), file);
-    EXPECT_OK(tokenizer_save(t, path_of("first")));
-    EXPECT_OK(tokenizer_open_beside(&again, path_of("first")));
+    EXPECT_OK(tokenizer_save(t, harness_path("first")));
+    EXPECT_OK(tokenizer_open_beside(&again, harness_path("first")));
     expect_same_tokenizer(t, again);
-    EXPECT_OK(tokenizer_save(again, path_of("second")));
+    EXPECT_OK(tokenizer_save(again, harness_path("second")));
     expect_same_file(first, second);
     tokenizer_close(again);
-    EXPECT_OK(folder_remove(path_of("folder")));
-    EXPECT_OK(folder_make(path_of("folder")));
-    EXPECT_OK(tokenizer_save_folder(t, path_of("folder")));
+    EXPECT_OK(folder_remove(harness_path("folder")));
+    EXPECT_OK(folder_make(harness_path("folder")));
+    EXPECT_OK(tokenizer_save_folder(t, harness_path("folder")));
     again = opened("folder");
     if (again) expect_same_tokenizer(t, again);
     tokenizer_close(again);
@@ -372,10 +372,10 @@ static void what_is_written_is_read(void) {
     text = sentencepiece_model();
     expect_round_trip(opened_text("any.model", &text), "tokenizer.model");
     text_free(&text);
-    EXPECT(!file_exists(path_of("first.tokenizer.json")), "an earlier tokenizer is left");
+    EXPECT(!file_exists(harness_path("first.tokenizer.json")), "an earlier tokenizer is left");
     EXPECT_OK(tokenizer_save_folder(t = trained(), harness_folder()));
     tokenizer_close(t);
-    EXPECT_OK(tokenizer_open(&t, path_of("vocab.json"), path_of("merges.txt")));
+    EXPECT_OK(tokenizer_open(&t, harness_path("vocab.json"), harness_path("merges.txt")));
     expect_round_trip(t, "tokenizer.json");
 }
 

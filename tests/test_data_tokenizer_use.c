@@ -11,12 +11,12 @@ static void the_model_beside_is_taken(void) {
     parts.model = "\"type\": \"BPE\", \"byte_fallback\": true";
     Text json = json_of(parts), model = sentencepiece_model();
     Tokenizer *t = NULL;
-    EXPECT_OK(folder_make(path_of("both")));
-    EXPECT_OK(file_write(path_of("both/tokenizer.json"), json.data, json.size));
-    EXPECT(tokenizer_open_path(&t, path_of("both")) == ERR_UNAVAILABLE && !t, "there is no other yet");
-    EXPECT_OK(file_write(path_of("both/tokenizer.model"), model.data, model.size));
-    EXPECT_OK(file_write(path_of("both/tokenizer_config.json"), config, strlen(config)));
-    EXPECT_OK(tokenizer_open_path(&t, path_of("both")));
+    EXPECT_OK(folder_make(harness_path("both")));
+    EXPECT_OK(file_write(harness_path("both/tokenizer.json"), json.data, json.size));
+    EXPECT(tokenizer_open_path(&t, harness_path("both")) == ERR_UNAVAILABLE && !t, "there is no other yet");
+    EXPECT_OK(file_write(harness_path("both/tokenizer.model"), model.data, model.size));
+    EXPECT_OK(file_write(harness_path("both/tokenizer_config.json"), config, strlen(config)));
+    EXPECT_OK(tokenizer_open_path(&t, harness_path("both")));
     if (t) {
         TokenizerUse use;
         const char *note = text_string(&t->note);
@@ -30,9 +30,10 @@ static void the_model_beside_is_taken(void) {
         tokenizer_use_free(&use);
     }
     tokenizer_close(t);
-    EXPECT(tokenizer_open_path(&t, path_of("both/tokenizer.json")) == ERR_UNAVAILABLE, "that file was meant");
-    EXPECT_OK(file_write(path_of("both/tokenizer.json"), "{", 1));
-    EXPECT(tokenizer_open_path(&t, path_of("both")) == ERR_DATA && !t, "a damaged one is told");
+    EXPECT(tokenizer_open_path(&t, harness_path("both/tokenizer.json")) == ERR_UNAVAILABLE,
+           "that file was meant");
+    EXPECT_OK(file_write(harness_path("both/tokenizer.json"), "{", 1));
+    EXPECT(tokenizer_open_path(&t, harness_path("both")) == ERR_DATA && !t, "a damaged one is told");
     text_free(&json);
     text_free(&model);
 }
@@ -45,7 +46,7 @@ static void expect_use(const char *processor, const char *config, bool bos, bool
     Tokenizer *t = NULL;
     TokenizerUse use = {0};
     text_add(&json, "{\"post_processor\": %s, %s", processor, text_string(&whole) + 1);
-    EXPECT_OK(file_write(path_of("use.tokenizer_config.json"), config, strlen(config)));
+    EXPECT_OK(file_write(harness_path("use.tokenizer_config.json"), config, strlen(config)));
     t = opened_text("use.tokenizer.json", &json);
     if (t) EXPECT_OK(tokenizer_use_read(&use, t));
     const char *found = use.chat_template ? use.chat_template : "";

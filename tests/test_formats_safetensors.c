@@ -9,14 +9,6 @@
 
 enum { MOST_TENSORS = 12, MOST_BYTES = 1 << 20 };
 
-static const char *path_of(const char *name) {
-    static char path[2][512];
-    static int turn;
-    turn = !turn;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", harness_folder(), name);
-    return path[turn];
-}
-
 // ---- random files -------------------------------------------------------------------------------
 
 typedef struct {
@@ -87,7 +79,7 @@ static void what_is_written_is_read(void) {
         Random r;
         make_random(key, &r);
         Safetensors *file;
-        const char *path = path_of("random");
+        const char *path = harness_path("random");
         write_random(&r, path, 1 + rng_word(key, 7, 0) % 5000);
         EXPECT_OK(safetensors_open(&file, path));
         EXPECT(file->count == r.count && file->num_metadata == r.count % 3, "%d tensors", file->count);
@@ -109,10 +101,10 @@ static void bytes_follow_from_the_arguments(void) {
     make_random(rng_key(5, "same", 0), &r);
     char *a = NULL, *b = NULL;
     size_t size_a = 0, size_b = 1;
-    write_random(&r, path_of("a"), 7);
-    write_random(&r, path_of("b"), MOST_BYTES);
-    EXPECT_OK(file_read(path_of("a"), 2 * MOST_BYTES, &a, &size_a));
-    EXPECT_OK(file_read(path_of("b"), 2 * MOST_BYTES, &b, &size_b));
+    write_random(&r, harness_path("a"), 7);
+    write_random(&r, harness_path("b"), MOST_BYTES);
+    EXPECT_OK(file_read(harness_path("a"), 2 * MOST_BYTES, &a, &size_a));
+    EXPECT_OK(file_read(harness_path("b"), 2 * MOST_BYTES, &b, &size_b));
     EXPECT(size_a == size_b && memcmp(a, b, size_a) == 0, "%zu and %zu bytes", size_a, size_b);
     free(a);
     free(b);
@@ -124,7 +116,7 @@ static void bytes_follow_from_the_arguments(void) {
 // A file that says it has a header of `size` bytes.
 static Status open_bytes(Safetensors **file, uint64_t size, const char *header, size_t data) {
     Text text = {0};
-    const char *path = path_of("bytes");
+    const char *path = harness_path("bytes");
     for (int i = 0; i < 8; i++) text_add_bytes(&text, &(uint8_t){(uint8_t)(size >> 8 * i)}, 1);
     text_add_bytes(&text, header, strlen(header));
     for (size_t i = 0; i < data; i++) text_add_bytes(&text, "x", 1);
@@ -218,9 +210,9 @@ static void sizes_of_headers_are_checked(void) {
     Safetensors *file;
     for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++)
         EXPECT(open_bytes(&file, SIZES[i], "{}", 0) == ERR_DATA, "%s", fail_message());
-    EXPECT_OK(file_write(path_of("short"), "1234567", 7));
-    EXPECT(safetensors_open(&file, path_of("short")) == ERR_DATA, "%s", fail_message());
-    EXPECT(safetensors_open(&file, path_of("none")) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT_OK(file_write(harness_path("short"), "1234567", 7));
+    EXPECT(safetensors_open(&file, harness_path("short")) == ERR_DATA, "%s", fail_message());
+    EXPECT(safetensors_open(&file, harness_path("none")) == ERR_NO_INPUT, "%s", fail_message());
     EXPECT(safetensors_open(&file, harness_folder()) == ERR_NO_INPUT && strstr(fail_message(), "regular"),
            "%s", fail_message());
 }
@@ -248,7 +240,7 @@ static void damage_is_found_or_harmless(void) {
     char *bytes = NULL;
     size_t size = 0;
     Safetensors *file;
-    const char *path = path_of("damaged");
+    const char *path = harness_path("damaged");
     EXPECT_OK(safetensors_create(&writer, path, TENSORS, 2, &METADATA, 1));
     EXPECT_OK(safetensors_add(&writer, DATA, sizeof DATA));
     EXPECT_OK(safetensors_finish(&writer));
@@ -276,7 +268,7 @@ static void wrong_writers_leave_nothing(void) {
     static const SafeTensor RESERVED = {.name = "__metadata__", .type = FILE_U8};
     const SafeTensor halves[] = {HALF,
                                  {.name = "i", .type = FILE_U8, .ndim = 1, .shape = {INT64_MAX / 2 + 1}}};
-    const char *path = path_of("wrong");
+    const char *path = harness_path("wrong");
     SafetensorsWriter writer;
     EXPECT(safetensors_create(&writer, path, TWICE, 2, NULL, 0) == ERR_DATA, "%s", fail_message());
     safetensors_abandon(&writer);
@@ -309,7 +301,7 @@ static void floats_are_read_as_fp32(void) {
         SafeTensor t = {.name = "x", .type = TYPES[k], .ndim = 1, .shape = {N}};
         SafetensorsWriter writer;
         Safetensors *file;
-        const char *path = path_of(file_type_name(TYPES[k]));
+        const char *path = harness_path(file_type_name(TYPES[k]));
         if (file_type_is_float(TYPES[k])) file_type_of_f32(TYPES[k], x, N, stored);
         EXPECT_OK(safetensors_create(&writer, path, &t, 1, NULL, 0));
         EXPECT_OK(safetensors_add(&writer, stored, N * file_type_bytes(TYPES[k])));

@@ -12,12 +12,6 @@
 
 enum { NUM_STEPS = 6, NUM_MICROBATCHES = 4, EVENTS = 4096 };
 
-static const char *path_of(const char *name) {
-    static char path[512];
-    snprintf(path, sizeof path, "%s/%s", harness_folder(), name);
-    return path;
-}
-
 static void make_schedule(Schedule *schedule) {
     EXPECT_OK(schedule_create(
         schedule,
@@ -156,14 +150,14 @@ static void expect_nested(TraceSlice *slices, size_t count) {
 }
 
 static void is_a_chrome_trace(void) {
-    const char *path = path_of("chrome.json");
+    const char *path = harness_path("chrome.json");
     Told told = tell_run(path, EVENTS, 0);
     EXPECT(told.status == OK && !told.lost, "%s", fail_message());
-    EXPECT(access(path_of("chrome.json.tmp"), F_OK) != 0, "the temporary file is left");
+    EXPECT(access(harness_path("chrome.json.tmp"), F_OK) != 0, "the temporary file is left");
     char *text;
     size_t size;
     Json *root;
-    EXPECT_OK(file_read(path_of("chrome.json"), 64 << 20, &text, &size));
+    EXPECT_OK(file_read(harness_path("chrome.json"), 64 << 20, &text, &size));
     EXPECT_OK(json_parse(&root, text, size, "chrome.json"));
     const Json *events = json_member(root, "traceEvents");
     EXPECT(events && events->type == JSON_ARRAY, "no traceEvents");
@@ -197,8 +191,8 @@ static void is_a_chrome_trace(void) {
 // Steps 1 and 2 are left out; of 3, 2, 1, 3 ms the lower median are those of step 5 (k = 4: 2 ms).
 static void the_median_step(void) {
     MeasuredStep step;
-    tell_run(path_of("run.json"), EVENTS, 0);
-    EXPECT_OK(measured_step_read(&step, path_of("run.json")));
+    tell_run(harness_path("run.json"), EVENTS, 0);
+    EXPECT_OK(measured_step_read(&step, harness_path("run.json")));
     EXPECT(step.iteration == 5 && step.num_steps == 4, "step %lld of %d", (long long)step.iteration,
            step.num_steps);
     EXPECT(fabs(step.bubble - 0.25) < 1e-6 && fabs(step.simulated.bubble - 0.25) < 1e-6 &&
@@ -247,15 +241,15 @@ static void the_median_step(void) {
 // A ring that is too small keeps the end: what is whole there is still reported.
 static void a_small_ring_keeps_the_end(void) {
     MeasuredStep step;
-    Told told = tell_run(path_of("small.json"), 2 * 14 + 5, 0);
+    Told told = tell_run(harness_path("small.json"), 2 * 14 + 5, 0);
     EXPECT(told.status == OK && told.lost == NUM_STEPS * 14 - (2 * 14 + 5), "%llu lost",
            (unsigned long long)told.lost);
-    EXPECT_OK(measured_step_read(&step, path_of("small.json")));
+    EXPECT_OK(measured_step_read(&step, harness_path("small.json")));
     EXPECT(step.num_steps == 1 && step.iteration == 6, "step %lld of %d", (long long)step.iteration,
            step.num_steps);
     measured_step_destroy(&step);
-    tell_run(path_of("tiny.json"), 8, 0);
-    Status status = measured_step_read(&step, path_of("tiny.json"));
+    tell_run(harness_path("tiny.json"), 8, 0);
+    Status status = measured_step_read(&step, harness_path("tiny.json"));
     EXPECT(status == ERR_DATA && strstr(fail_message(), "--trace-events was too small"), "%s",
            fail_message());
     measured_step_destroy(&step);
@@ -265,11 +259,11 @@ static void a_small_ring_keeps_the_end(void) {
 // place.
 static void a_large_ring_arrives_whole(void) {
     enum { CAPACITY = 30000 };
-    Told told = tell_run(path_of("large.json"), CAPACITY, 19 * CAPACITY / 10 - NUM_STEPS * 14);
+    Told told = tell_run(harness_path("large.json"), CAPACITY, 19 * CAPACITY / 10 - NUM_STEPS * 14);
     char *text;
     size_t size, found = 0;
     EXPECT(told.status == OK && told.lost == 9 * CAPACITY / 10, "%llu lost", (unsigned long long)told.lost);
-    EXPECT_OK(file_read(path_of("large.json"), 64 << 20, &text, &size));
+    EXPECT_OK(file_read(harness_path("large.json"), 64 << 20, &text, &size));
     EXPECT(size > 8 << 20, "%zu bytes: few blocks of each rank", size);
     // By lines: the address sanitizer measures the whole text each time that it is searched.
     char *rest = text;
@@ -281,7 +275,7 @@ static void a_large_ring_arrives_whole(void) {
 // ---- what goes wrong ----------------------------------------------------------------------------
 
 static void files_that_cannot_be(void) {
-    Told told = tell_run(path_of("no/such/folder.json"), EVENTS, 0);
+    Told told = tell_run(harness_path("no/such/folder.json"), EVENTS, 0);
     EXPECT(told.status == ERR_CREATE && strstr(fail_message(), "--trace"), "%d: %s", (int)told.status,
            fail_message());
     told = tell_run(harness_folder(), EVENTS, 0);
@@ -304,9 +298,9 @@ static Status work(Comm *world, void *arg) {
 
 static void no_file_before_the_end(void) {
     char path[512];
-    snprintf(path, sizeof path, "%s", path_of("left.json"));
+    snprintf(path, sizeof path, "%s", harness_path("left.json"));
     EXPECT_OK(comm_launch((CommOptions){.transport = "threads", .ranks = 2, .timeout_s = 20}, work, path));
-    EXPECT(!file_exists(path) && !file_exists(path_of("left.json.tmp")), "a file is left");
+    EXPECT(!file_exists(path) && !file_exists(harness_path("left.json.tmp")), "a file is left");
 }
 
 // A folder that goes while the run goes on: every rank is told, none waits.
@@ -319,7 +313,7 @@ static Status lose_folder(Comm *world, void *arg) {
     TRY(trace_file_open(&file, &options, world));
     TRY(trace_file_start(&file, &options));
     comm_barrier(world);
-    if (comm_rank(world) == 0) rmdir(path_of("gone"));
+    if (comm_rank(world) == 0) rmdir(harness_path("gone"));
     comm_barrier(world);
     make_schedule(&schedule);
     Status status = trace_file_write(&file, &spec, &schedule, &lost);
@@ -332,8 +326,8 @@ static Status lose_folder(Comm *world, void *arg) {
 
 static void a_folder_that_goes(void) {
     char path[520];
-    snprintf(path, sizeof path, "%s/t.json", path_of("gone"));
-    EXPECT(mkdir(path_of("gone"), 0700) == 0, "no folder");
+    snprintf(path, sizeof path, "%s/t.json", harness_path("gone"));
+    EXPECT(mkdir(harness_path("gone"), 0700) == 0, "no folder");
     EXPECT_OK(
         comm_launch((CommOptions){.transport = "threads", .ranks = 2, .timeout_s = 20}, lose_folder, path));
 }
@@ -374,14 +368,14 @@ static void damaged_files(void) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         MeasuredStep step;
-        EXPECT_OK(file_write(path_of("bad.json"), cases[i][0], strlen(cases[i][0])));
-        Status status = measured_step_read(&step, path_of("bad.json"));
+        EXPECT_OK(file_write(harness_path("bad.json"), cases[i][0], strlen(cases[i][0])));
+        Status status = measured_step_read(&step, harness_path("bad.json"));
         EXPECT(status == ERR_DATA && strstr(fail_message(), cases[i][1]), "case %zu: %d: %s", i, (int)status,
                fail_message());
         measured_step_destroy(&step);
     }
     MeasuredStep step;
-    EXPECT(measured_step_read(&step, path_of("absent.json")) == ERR_NO_INPUT, "%s", fail_message());
+    EXPECT(measured_step_read(&step, harness_path("absent.json")) == ERR_NO_INPUT, "%s", fail_message());
     EXPECT(measured_step_read(&step, harness_folder()) == ERR_NO_INPUT, "%s", fail_message());
 }
 
