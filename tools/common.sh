@@ -41,8 +41,11 @@ quietly() {
 show_progress() {
     local pause=30 at
     [[ ! -t 1 ]] || pause=1
-    while sleep $pause >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
-        at=$(tail -c 2000 "$1" 2>/dev/null | grep -oE '^\[?[0-9]+/[0-9]+' | tail -n 1 | tr -d '[') || continue
+    trap 'kill $! 2>/dev/null; exit' TERM
+    while kill -0 $$ 2>/dev/null; do
+        sleep $pause >/dev/null 2>&1 &
+        wait $!
+        at=$(tail -c 2000 "$1" 2>/dev/null | grep -oE '^ *\[?[0-9]+/[0-9]+' | tail -n 1 | tr -d '[ ') || continue
         if [[ -t 1 ]]; then printf '\r  %-58s%s' "$2" "$at"; else printf '%s ' "$at"; fi
     done
 }

@@ -113,7 +113,7 @@ demo_until_death() {
         --metrics "$demo_folder/metrics.jsonl" >"$log" 2>&1 &
     launcher=$!
     # shellcheck disable=SC2064 # this job's number, now
-    trap "kill $launcher 2>/dev/null" EXIT
+    trap "kill $launcher 2>/dev/null; wait $launcher" EXIT
     wait_for_checkpoint "$launcher" "$steps_before_death" "$log"
     victim=$(pid_of_rank "$launcher" 1)
     [[ -n $victim ]] || die 70 "rank 1 of the job was not found; see $log"

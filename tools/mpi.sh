@@ -16,6 +16,9 @@ mpirun_options() {
     ((EUID)) || printf ' %s' --allow-run-as-root
 }
 
+# A shell that srun or a launcher has started has a rank of its own, which its jobs would inherit.
+unset PMI_RANK PMIX_RANK OMPI_COMM_WORLD_RANK
+
 # ranks_below PID: "RANK PID" of every process of the job that the launcher PID has started, in the order of their
 # ranks. Launchers may have processes of their own between.
 ranks_below() { all_ranks_below "$1" | sort -n; }

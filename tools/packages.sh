@@ -88,7 +88,10 @@ require_packages() {
     done
     [[ ${#missing[@]} -gt 0 ]] || return 0
     say "Missing $purpose: ${missing[*]%\?}"
-    install_packages "${missing[@]}"
+    case " ${missing[*]} " in
+    *[!?]\ *) install_packages "${missing[@]}" ;;
+    *) (install_packages "${missing[@]}") || say "  what needs it will be left out" ;; # a release may lack it
+    esac
 }
 
 apt_get() {
