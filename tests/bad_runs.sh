@@ -6,6 +6,8 @@ set -uo pipefail
 trireme=$(realpath "$1")
 # shellcheck source=tools/mpi.sh
 source "${BASH_SOURCE%/*}/../tools/mpi.sh"
+# shellcheck source=tests/jobs.sh
+source "${BASH_SOURCE%/*}/jobs.sh"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export TMPDIR=$folder # a session folder that is not shared: see mpirun.sh
@@ -52,17 +54,6 @@ start() {
     pid=$!
 }
 
-# until_true CONDITION...: tried for at most 20 s.
-until_true() {
-    for _ in $(seq 200); do
-        "$@" && return
-        sleep 0.1
-    done
-    complain "in vain: $* -- $(tail -3 "$out")"
-}
-
-is_training() { grep -qs "iteration        1/" "$out"; }
-has_ended() { ! kill -0 "$pid" 2>/dev/null; }
 session_is_empty() { ! pgrep -s "$pid" >/dev/null; }
 
 # expect_ended CODE TEXT: "any" is every code but 0. Then no process of the session is left.

@@ -96,7 +96,7 @@ brings() {
         says "from-$from" "taken from $from"
         says "from-$from" "--num-layers 4 --hidden-size 32"
     done
-    launcher=(mpirun --oversubscribe -n 2)
+    launcher=(mpirun -n 2)
     train "mpi-$name" "${no_evaluation[@]}" --train-iters 3 --load "$name-hf" --finetune --pp 2
     launcher=()
     expect_same lm_loss "$name-given" "mpi-$name"

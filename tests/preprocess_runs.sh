@@ -6,6 +6,8 @@
 set -uo pipefail
 # shellcheck source=tests/script.sh
 source "${BASH_SOURCE%/*}/script.sh" "$1"
+# shellcheck source=tests/jobs.sh
+source "$here/jobs.sh"
 
 # preprocess NAME OPTION...: leaves NAME.bin and so on, and NAME.log.
 preprocess() {
@@ -39,13 +41,6 @@ expect_same_set() {
 }
 
 is_there() { [[ -s $1 ]]; }
-until_true() {
-    for _ in $(seq 400); do
-        "$@" && return
-        sleep 0.02
-    done
-    complain "never: $*"
-}
 
 # ---- the same bytes --------------------------------------------------------------------------------------
 mkdir -p parts/inner

@@ -2,8 +2,9 @@
 # What the scripts that drive `trireme train` share. Sourced with the program's path; works in a folder of its
 # own, which goes at the end, and makes a small data set there.
 trireme=$(realpath "$1")
+here=$(cd "${BASH_SOURCE%/*}" && pwd) # the folder of the tests
 # shellcheck source=tools/mpi.sh
-source "${BASH_SOURCE%/*}/../tools/mpi.sh"
+source "$here/../tools/mpi.sh"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1

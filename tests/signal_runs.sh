@@ -5,19 +5,10 @@
 set -uo pipefail
 # shellcheck source=tests/script.sh
 source "${BASH_SOURCE%/*}/script.sh" "$1"
+# shellcheck source=tests/jobs.sh
+source "$here/jobs.sh"
 run=("$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --plain)
 endless=("${run[@]}" --train-iters 100000)
-
-# until_true CONDITION...: tried for at most 30 s.
-until_true() {
-    for _ in $(seq 600); do
-        "$@" && return
-        sleep 0.05
-    done
-    complain "in vain: $* -- $(tail -3 "$out" 2>/dev/null)"
-}
-is_training() { grep -qs "iteration        1/" "$out"; }
-has_ended() { ! kill -0 "$pid" 2>/dev/null; }
 
 # start COMMAND...: in the background as $pid; what it prints goes to $out.
 runs=0
@@ -203,8 +194,8 @@ for bad in "--num-layers 0" "--num-layers 4 --tp 3"; do
 done
 
 # One that fails alone is named.
-timeout 60 mpirun -n 1 "${run[@]}" --train-iters 1 --tp 2 : -n 1 "${run[@]}" --train-iters 1 --tp 2 --num-layers 0 \
-    >other.log 2>&1
+timeout 60 mpirun -n 2 "$here/by_rank.sh" "${run[@]}" --train-iters 1 --tp 2 // \
+    "${run[@]}" --train-iters 1 --tp 2 --num-layers 0 >other.log 2>&1
 tr -d '\0' <other.log | grep -q "trireme: error: \[rank 1\] .*--num-layers: 0 is not allowed" || complain "rank 1 alone: $(cat other.log)"
 
 # What srun starts without an interface for MPI; and processes that MPI does not show each other.
