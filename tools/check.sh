@@ -16,7 +16,7 @@ lint() {
     if command -v clang-format-14 >/dev/null; then
         stage "formatting (clang-format-14 -i repairs it)" lint_format
     else
-        say "  formatting is not checked: this release has no clang-format-14, and others format otherwise"
+        say "  formatting is not checked: this release has no clang-format-14, and other versions format differently"
     fi
     stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_* tools/megatron_options.sh tests/*.sh
 }

@@ -9,7 +9,7 @@
 #   PACKAGE fuzzer:CC      present when CC links with libFuzzer
 #   PACKAGE python:MODULE  present when python3 imports MODULE
 #
-# A name that ends in "?" is one that some releases do not have: where it is unknown, its purpose is left out.
+# A name that ends in "?" is one that some releases do not have: where it is unknown, the check that needs it is skipped.
 
 build_packages=(
     "gcc command:gcc"

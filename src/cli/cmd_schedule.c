@@ -133,7 +133,7 @@ static void add_bubble(const ScheduleRequest *request, const Schedule *schedule,
              schedule->num_chunks > 1 ? "microbatches of a chunk" : "microbatches");
 }
 
-// The order of auto is the shortest known of one chunk per rank. Whoever can lay the model as a V in two may have
+// The order of auto is the shortest known of one chunk per rank. A model that is laid as a V in two chunks may have
 // a shorter one in the same memory.
 static void add_shorter_v(const ScheduleRequest *request, const Simulation *simulation, Text *out) {
     ScheduleSpec spec = request->spec;
