@@ -92,6 +92,10 @@ mkdir empty
 refused 66 "[rank 1] saved" "${score[@]}" // env -C empty "${score[@]}"
 refused "--micro-batch-size is 2 on rank 0 and 4 on rank 1:" "${score[@]}" --micro-batch-size 2 // \
     "${score[@]}" --micro-batch-size 4
+# A value that was given stays as it is beside the model's, also where it is the default.
+more=("$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 6 --threads 1 --load flat --save more)
+train flat "${no_evaluation[@]}" --train-iters 3 --threads 1 --hidden-dropout 0 --save flat
+refused "--hidden-dropout is 0.1 on rank 0 and 0" "${more[@]}" --hidden-dropout 0.1 : "${more[@]}"
 
 # ---- what may differ -------------------------------------------------------------------------------------
 wait

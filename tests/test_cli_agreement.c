@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "comm/comm.h"
 #include "test_config_words.h"
+#include "train/train.h"
 #include <stdlib.h>
 
 enum { RANKS = 3 };
@@ -122,6 +123,47 @@ static void may_differ(void) {
     text_free(&first);
 }
 
+// ---- resolved options ------------------------------------------------------------------------------------
+
+typedef struct {
+    Options options[2];
+    Status status[2];
+    char message[1024];
+} Runs;
+
+static Status run_rank(Comm *world, void *arg) {
+    Runs *runs = arg;
+    int rank = comm_rank(world);
+    TrainJob job = {.options = &runs->options[rank], .threads = 1, .ranks_here = 2};
+    runs->status[rank] = train_run(world, &job);
+    if (rank == 0) snprintf(runs->message, sizeof runs->message, "%s", fail_message());
+    return runs->status[rank];
+}
+
+// As given the options are the same, but the model of --load replaces the default alone.
+static void resolved_options(void) {
+    static const char *const given[] = {"--hidden-dropout 0.1", ""};
+    Text lists[2] = {0};
+    Runs runs = {0};
+    for (int r = 0; r < 2; r++) {
+        char line[1024];
+        Options *o = &runs.options[r];
+        snprintf(line, sizeof line,
+                 "%s--mock-data --vocab-size 64 --hidden-size 32 --num-layers 2 --micro-batch-size 1 "
+                 "--train-iters 1 --eval-iters 0 --ranks 2 --threads 1 --plain %s",
+                 strstr(GOOD_RUN, "--num-layers"), given[r]);
+        EXPECT_OK(parse_line(o, FOR_TRAIN, line));
+        options_list(o, &lists[r]);
+        EXPECT_OK(options_take(o, "hidden_dropout", "0.0", false, "a model", NULL));
+        EXPECT_OK(options_resolve(o, 2));
+    }
+    EXPECT(!strcmp(text_string(&lists[0]), text_string(&lists[1])), "they differ as given");
+    CommOptions comm = {.transport = "threads", .ranks = 2, .timeout_s = 60, .deterministic = true};
+    EXPECT(comm_launch(comm, run_rank, &runs) == ERR_CONFIG, "they train together");
+    EXPECT(strstr(runs.message, "--hidden-dropout is 0.1 on rank 0 and 0.0 on rank 1:"), "%s", runs.message);
+    for (int r = 0; r < 2; r++) options_destroy(&runs.options[r]), text_free(&lists[r]);
+}
+
 // ---- environment, program --------------------------------------------------------------------------------
 
 static void environment(void) {
@@ -167,6 +209,7 @@ int main(int argc, char **argv) {
                                       {"long texts", long_texts},
                                       {"mismatches", mismatches},
                                       {"may differ", may_differ},
+                                      {"resolved options", resolved_options},
                                       {"environment", environment},
                                       {"program", program},
                                       {0}},

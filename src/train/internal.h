@@ -242,6 +242,9 @@ enum { ITSELF = -1, NONE_LEFT = -2 }; // in place of a step: what --load names i
 // it loads, and nothing is there yet. ERR_NO_INPUT says what --load names instead.
 Status load_candidates(const Options *options, int64_t **steps, int *count);
 bool saves_where_it_loads(const Options *options);
+// ERR_CONFIG where resolved options differ between ranks. The lists that are compared at the start lack where a value
+// is from, and --load replaces a default but not the same value when it was given.   Collective over the world.
+Status compare_resolved(const Options *options, Comm *world);
 // ERR_CONFIG names every option by which a model (at `path`) differs from the one that is asked for.
 Status same_model(const char *path, const ModelShape *model, const ModelShape *asked);
 

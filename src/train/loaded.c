@@ -169,3 +169,11 @@ Status train_resolve(Options *o, int world_size) {
     model_source_close(source);
     return status;
 }
+
+Status compare_resolved(const Options *o, Comm *world) {
+    Text resolved = {0};
+    options_list(o, &resolved);
+    Status status = comm_compare(world, text_string(&resolved));
+    text_free(&resolved);
+    return status;
+}

@@ -61,6 +61,7 @@ static void set_limit(TrainingRun *run, WaitLimit limit) {
 
 static Status open_run(TrainingRun *run) {
     const Options *o = run->options;
+    TRY(compare_resolved(o, run->world));
     rank_doing("opening the data");
     TRY(batches_look(&run->batches, o, run->world));
     int first, last;
