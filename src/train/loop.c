@@ -243,8 +243,10 @@ static Status load_checkpoint(TrainingRun *run) {
     run->consumed_valid = state.consumed_valid;
     run->evaluated = state.evaluated;
     run->first = state.iteration;
-    // In another folder it is not there yet.
-    if (saves_where_it_loads(run->options)) run->saver.last = state.iteration;
+    // In another folder it is not there yet. Rank 0 decides: ranks that see different files must save alike.
+    bool same_folder = saves_where_it_loads(run->options);
+    comm_broadcast_host(run->world, &same_folder, sizeof same_folder, 0);
+    if (same_folder) run->saver.last = state.iteration;
     return OK;
 }
 
