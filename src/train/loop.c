@@ -150,8 +150,10 @@ static int signal_here(const TrainingRun *run) {
 // Reads a batch. What some ranks alone may know is shared on the way: that it cannot be read (a token outside
 // the vocabulary), that a signal came, that time is up, that it still writes a checkpoint.   Collective over
 // the world.
+// The state of the run is written first: the others wait for it here under the limit between steps.
 static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, int samples, Batch *batch,
                    Verdict *verdict) {
+    run_file_saved(run->file, run->control.iteration, run->saver.last);
     double start = clock_s();
     rank_doing("reading a batch");
     int num_microbatches = samples / (run->spec.shape.microbatch * run->spec.grid.dp);
@@ -163,9 +165,7 @@ static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, in
     run->signal = (int)news[SIGNAL];
     *verdict = run->signal ? STOPPED : news[TIME] > 0 ? TIME_IS_UP : GO_ON;
     if (news[FAILED] > 0) return comm_agree(run->world, status);
-    Status saved = news[BUSY] > 0 ? OK : saver_advance(&run->saver);
-    run_file_saved(run->file, run->control.iteration, run->saver.last);
-    return saved;
+    return news[BUSY] > 0 ? OK : saver_advance(&run->saver);
 }
 
 static Status stopped(const TrainingRun *run) {
