@@ -186,6 +186,9 @@ typedef struct ModelSource ModelSource;
 Status model_source_open(ModelSource **source, const char *path, int64_t step);
 void model_source_close(ModelSource *source);
 const char *model_source_path(const ModelSource *source); // what was chosen
+// A line "NAME\tVALUE" for the comparison between ranks: what was chosen, with a hash of manifest.json or, of a Hugging
+// Face folder, of config.json.
+void model_source_list(const ModelSource *source, Text *out);
 // Says on standard error what is wrong with the newer checkpoints that were not, if any.
 void model_source_warn(const ModelSource *source);
 // As CheckpointInfo.shape. state is all zeros for other people's models.

@@ -1,6 +1,7 @@
 // A model from anywhere: one of our checkpoints, or a Hugging Face folder.
 #include "checkpoint/finite.h"
 #include "checkpoint/hugging_face.h"
+#include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@ struct ModelSource {
     Checkpoint *checkpoint; // one of the two
     HuggingFace *model;
     char *path;
+    uint64_t hash;    // of the file that describes it
     Text passed_over; // why newer checkpoints were not taken
     bool allow_non_finite;
     int64_t non_finite; // weights that are NaN or infinite and were let pass
@@ -150,6 +152,20 @@ static Status open_any(ModelSource *source, const char *path, int64_t step) {
     return hugging_face_open(&source->model, path);
 }
 
+// The manifest of a checkpoint holds the checksums of its tensors.
+static Status take_hash(ModelSource *source) {
+    enum { MOST_BYTES = 1 << 30 };
+    Text path = {0};
+    char *data = NULL;
+    size_t size = 0;
+    text_add(&path, "%s/%s", source->path, source->checkpoint ? "manifest.json" : "config.json");
+    Status status = file_read(text_string(&path), MOST_BYTES, &data, &size);
+    if (status == OK) source->hash = hash64_of(data, size);
+    free(data);
+    text_free(&path);
+    return status;
+}
+
 Status model_source_open(ModelSource **out, const char *path, int64_t step) {
     ModelSource *source = *out = calloc(1, sizeof *source);
     CHECK(source, "no memory for a model");
@@ -157,8 +173,9 @@ Status model_source_open(ModelSource **out, const char *path, int64_t step) {
     if (status == OK) {
         source->path = strdup(source->checkpoint ? checkpoint_folder(source->checkpoint) : path);
         CHECK(source->path, "no memory for a path");
-        return OK;
+        status = take_hash(source);
     }
+    if (status == OK) return OK;
     model_source_close(source);
     *out = NULL;
     return status;
@@ -174,6 +191,9 @@ void model_source_close(ModelSource *source) {
 }
 
 const char *model_source_path(const ModelSource *source) { return source->path; }
+void model_source_list(const ModelSource *source, Text *out) {
+    text_add(out, "the model of --load\t%s, hash %016" PRIx64 "\n", source->path, source->hash);
+}
 void model_source_warn(const ModelSource *source) {
     if (!source->passed_over.size) return;
     fprintf(stderr, "WARNING: %s: going back to %s\n", source->passed_over.data, source->path);

@@ -108,10 +108,10 @@ int model_job_trained_positions(const ModelJob *job) {
 
 // ---- on the ranks -------------------------------------------------------------------------------
 
-// A run that still trains may have saved a newer one while the ranks looked.
-static Status same_model(const ModelJob *job, Comm *world) {
+// A run that still trains may have saved a newer one, and another machine may have another model of this name.
+static Status same_model(const ModelSource *source, Comm *world) {
     Text found = {0};
-    text_add(&found, "the model of --load\t%s\n", job->path);
+    model_source_list(source, &found);
     Status status = comm_compare(world, text_string(&found));
     text_free(&found);
     return status;
@@ -124,11 +124,13 @@ Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer *
     spec.threads = job->threads;
     spec.dtype = o->bf16 ? BF16 : o->fp16 ? F16 : F32;
     rank_doing("reading the model");
-    TRY(same_model(job, world));
-    ModelSource *source;
-    TRY(comm_agree(world, model_source_open(&source, job->path, -1)));
-    model_source_allow_non_finite(source, o->allow_non_finite);
-    Status status = infer_open(infer, source, &spec, world);
+    ModelSource *source = NULL;
+    Status status = comm_agree(world, model_source_open(&source, job->path, -1));
+    if (status == OK) status = same_model(source, world);
+    if (status == OK) {
+        model_source_allow_non_finite(source, o->allow_non_finite);
+        status = infer_open(infer, source, &spec, world);
+    }
     model_source_close(source);
     return status;
 }

@@ -92,14 +92,29 @@ static Status wanted_moments(const Options *o, const ModelSource *source, bool *
         model_source_path(source));
 }
 
-static Status read_one(Engine *engine, const Options *o, int64_t step, ModelSource **source) {
+static Status read_state(Engine *engine, const Options *o, ModelSource *source) {
     bool moments;
-    TRY(model_source_open(source, o->load, step));
-    model_source_allow_non_finite(*source, o->allow_non_finite);
-    TRY(same_model(model_source_path(*source), &model_source_info(*source)->shape,
+    model_source_allow_non_finite(source, o->allow_non_finite);
+    TRY(same_model(model_source_path(source), &model_source_info(source)->shape,
                    &engine_spec_of(engine)->shape));
-    TRY(wanted_moments(o, *source, &moments));
-    return engine_read(engine, *source, moments, model_source_info(*source)->state.optimizer_steps);
+    TRY(wanted_moments(o, source, &moments));
+    return engine_read(engine, source, moments, model_source_info(source)->state.optimizer_steps);
+}
+
+// Shards of one model go with those of the same one alone, and so does the state of the run.
+static Status compare_sources(const ModelSource *source, Comm *world) {
+    Text found = {0};
+    model_source_list(source, &found);
+    Status status = comm_compare(world, text_string(&found));
+    text_free(&found);
+    return status;
+}
+
+// Collective over the world, and fails on all ranks.
+static Status read_one(Engine *engine, const Options *o, int64_t step, Comm *world, ModelSource **source) {
+    TRY(comm_agree(world, model_source_open(source, o->load, step)));
+    TRY(compare_sources(*source, world));
+    return comm_agree(world, read_state(engine, o, *source));
 }
 
 static void take_state(const Options *o, const ModelSource *source, RunState *state) {
@@ -156,7 +171,7 @@ static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporte
         reporter_not_loaded(reporter, "could not find a checkpoint to load: will start from random");
     while (step != NONE_LEFT) {
         ModelSource *source = NULL;
-        status = comm_agree(world, read_one(engine, o, step, &source));
+        status = read_one(engine, o, step, world, &source);
         if (status == OK) take_state(o, source, state);
         if (status == OK && reporter) reporter_loaded(reporter, model_source_path(source), state);
         const char *saved = status == OK ? model_source_info(source)->config : NULL;
