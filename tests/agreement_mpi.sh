@@ -95,14 +95,14 @@ refused "--micro-batch-size is 2 on rank 0 and 4 on rank 1:" "${score[@]}" --mic
 # Two models of one shape and one name.
 mkdir twin && cp documents.* twin
 (cd twin && train start "${no_evaluation[@]}" --train-iters 3 --threads 1 --seed 7 --save saved)
-refused "the model of --load is saved/step-00000003, hash" "${work[@]}" : env -C twin "${work[@]}"
-refused "the model of --load is saved/step-00000003, hash" "${score[@]}" : env -C twin "${score[@]}"
+refused "the model of --load is saved/step-00000003, hash" "${work[@]}" // env -C twin "${work[@]}"
+refused "the model of --load is saved/step-00000003, hash" "${score[@]}" // env -C twin "${score[@]}"
 again=("$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 6 --threads 1 --load saved --save again)
-refused "the model of --load is saved/step-00000003, hash" "${again[@]}" : env -C twin "${again[@]}"
+refused "the model of --load is saved/step-00000003, hash" "${again[@]}" // env -C twin "${again[@]}"
 # A value that was given stays as it is beside the model's, also where it is the default.
 more=("$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 6 --threads 1 --load flat --save more)
 train flat "${no_evaluation[@]}" --train-iters 3 --threads 1 --hidden-dropout 0 --save flat
-refused "--hidden-dropout is 0.1 on rank 0 and 0" "${more[@]}" --hidden-dropout 0.1 : "${more[@]}"
+refused "--hidden-dropout is 0.1 on rank 0 and 0" "${more[@]}" --hidden-dropout 0.1 // "${more[@]}"
 
 # ---- what may differ -------------------------------------------------------------------------------------
 wait
