@@ -256,6 +256,29 @@ static Status train_and_compare(Comm *world, void *arg) {
     return OK;
 }
 
+// Without replicas ranks exchange nothing over it.
+static Status compare_nothing(Comm *world, void *arg) {
+    const Case *c = arg;
+    EngineSpec spec = spec_of(c);
+    run_make_llama(&spec); // untied
+    Engine *engine;
+    TRY(engine_open(&engine, &spec, world));
+    const CommCount *counts = comm_counts(world);
+    int64_t before = counts[COMM_ALL_REDUCE].calls;
+    EXPECT_OK(replicas_compare(engine, world, 0));
+    int64_t calls = counts[COMM_ALL_REDUCE].calls - before;
+    EXPECT(calls == (c->grid.dp > 1), "%d x %d x %d: %lld calls", c->grid.tp, c->grid.dp, c->grid.pp,
+           (long long)calls);
+    engine_close(engine);
+    return OK;
+}
+
+static void nothing_to_compare(void) {
+    static Case grids[] = {{{1, 1, 2}, F32, false, "1f1b", 1, 0}, {{1, 2, 1}, F32, true, "1f1b", 1, 0}};
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++)
+        EXPECT_OK(launch(&grids[i], compare_nothing, &grids[i]));
+}
+
 // TRIREME_TEST_COMPARISONS: how many there are to be in all.
 static void no_false_alarm(void) {
     const char *wanted = getenv("TRIREME_TEST_COMPARISONS");
@@ -348,6 +371,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"planted flips", planted_flips},
                                       {"flips that spread", flips_that_spread},
                                       {"no false alarm", no_false_alarm},
+                                      {"nothing to compare", nothing_to_compare},
                                       {"damaged runs", damaged_runs},
                                       {0}},
                        argc, argv);

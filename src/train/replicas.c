@@ -20,13 +20,49 @@ typedef struct {
     Context *context;
     const Params *params;
     bool sharded;     // the optimizer's state, over dp
-    uint64_t *hashes; // [params->count * NUM_KEPT]; 0: this rank keeps nothing of it
+    uint64_t *hashes; // [params->count * NUM_KEPT]; 0: this rank keeps nothing of it that another has, too
     int cursor;       // the parameter of the last part of the optimizer
 } Checksums;
+
+// ---- which are replicas -------------------------------------------------------------------------
+
+// The index of the parameter that is a copy of this one, or -1.
+static int copy_of(const Params *params, int param) {
+    for (int i = 0; i < params->count; i++) {
+        const char *original = params->items[i]->spec.tied_to;
+        if (original && !strcmp(original, params->items[param]->spec.name)) return i;
+    }
+    return -1;
+}
+
+static bool is_replicated(const Checksums *sums, int param, Kept kept, Over over) {
+    const ParamSpec *spec = &sums->params->items[param]->spec;
+    switch (over) {
+    case OVER_DP: return kept == WEIGHT || !sums->sharded;
+    case OVER_TP: return spec->shard.dim < 0;
+    case OVER_ENDS: return spec->tied_to || copy_of(sums->params, param) >= 0;
+    }
+    return false;
+}
+
+// Whether any other rank of the grid has it, too: the answer is the same on all ranks.
+static bool has_replicas(const Checksums *sums, int param, Kept kept) {
+    Grid grid = sums->context->grid;
+    return (grid.dp > 1 && is_replicated(sums, param, kept, OVER_DP)) ||
+           (grid.tp > 1 && is_replicated(sums, param, kept, OVER_TP)) ||
+           (grid.pp > 1 && is_replicated(sums, param, kept, OVER_ENDS));
+}
+
+static bool any_has_replicas(const Checksums *sums) {
+    for (int i = 0; i < sums->params->count * NUM_KEPT; i++)
+        if (has_replicas(sums, i / NUM_KEPT, (Kept)(i % NUM_KEPT))) return true;
+    return false;
+}
 
 // ---- this rank's checksums ----------------------------------------------------------------------
 
 static void add_tensor(Checksums *sums, int param, Kept kept, Tensor x) {
+    if (!has_replicas(sums, param, kept)) return;
     uint64_t *hash = &sums->hashes[param * NUM_KEPT + (int)kept];
     const void *data = device_address(sums->context->device, x.data);
     *hash = *hash * 0x9E3779B97F4A7C15u + hash64_of(data, tensor_bytes(x));
@@ -53,26 +89,7 @@ static void take_checksums(Checksums *sums, const Optimizer *optimizer) {
     optimizer_visit(optimizer, add_part, sums);
 }
 
-// ---- which are replicas -------------------------------------------------------------------------
-
-// The index of the parameter that is a copy of this one, or -1.
-static int copy_of(const Params *params, int param) {
-    for (int i = 0; i < params->count; i++) {
-        const char *original = params->items[i]->spec.tied_to;
-        if (original && !strcmp(original, params->items[param]->spec.name)) return i;
-    }
-    return -1;
-}
-
-static bool is_replicated(const Checksums *sums, int param, Kept kept, Over over) {
-    const ParamSpec *spec = &sums->params->items[param]->spec;
-    switch (over) {
-    case OVER_DP: return kept == WEIGHT || !sums->sharded;
-    case OVER_TP: return spec->shard.dim < 0;
-    case OVER_ENDS: return spec->tied_to || copy_of(sums->params, param) >= 0;
-    }
-    return false;
-}
+// ---- whether they agree -------------------------------------------------------------------------
 
 // Two whole numbers of 32 bits and their negatives: of alike ranks the largest of each pair is one number.
 static bool alike(Comm *group, uint64_t hash) {
@@ -243,7 +260,7 @@ Status replicas_compare(Engine *engine, Comm *world, int64_t iteration) {
     Context *c = engine_context(engine);
     const Optimizer *optimizer = engine_optimizer(engine);
     Checksums sums = {.context = c, .params = engine_params(engine), .sharded = optimizer->buckets->sharded};
-    if (comm_size(world) == 1) return OK;
+    if (!any_has_replicas(&sums)) return OK;
     rank_doing("comparing replicas");
     sums.hashes = calloc((size_t)(sums.params->count * NUM_KEPT) + 1, sizeof *sums.hashes);
     CHECK(sums.hashes, "no memory for the checksums of %d parameters", sums.params->count);
