@@ -44,10 +44,26 @@ static void what_was_asked_for_holds_always(void) {
     EXPECT(launch_timeout_s(&options) == 30, "%g s", launch_timeout_s(&options));
 }
 
+// A limit shorter than the wait for another run's lock would end the job as a hang.
+static void the_lock_is_waited_for(void) {
+    Options options = {.distributed_timeout_minutes = 0.5, .save = "folder", .lock_timeout = 90};
+    Patience patience = patience_open(&options, 0);
+    expect_limit(patience_for_lock(&patience), 120, "--lock-timeout");
+    expect_limit(patience_between_steps(&patience), 30, NULL);
+    options.distributed_timeout_minutes = NAN;
+    patience = patience_open(&options, 0);
+    expect_limit(patience_for_lock(&patience), 690, "--lock-timeout");
+    expect_limit(patience_between_steps(&patience), 600, "outside of training steps");
+    options.save = NULL;
+    patience = patience_open(&options, 0);
+    expect_limit(patience_for_lock(&patience), 600, "outside of training steps");
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"steps_are_learnt", steps_are_learnt},
                                       {"large_checkpoints_take_longer", large_checkpoints_take_longer},
                                       {"what_was_asked_for_holds_always", what_was_asked_for_holds_always},
+                                      {"the_lock_is_waited_for", the_lock_is_waited_for},
                                       {0}},
                        argc, argv);
 }

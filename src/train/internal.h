@@ -80,6 +80,7 @@ double control_spike(StepControl *control, double loss);
 typedef struct {
     bool fixed;       // --distributed-timeout-minutes says it
     double slow_s;    // between steps
+    double lock_s;    // that rank 0 may wait for another run's lock
     double longest_s; // for one sample, of the steps so far
     int64_t steps;
 } Patience;
@@ -91,6 +92,7 @@ typedef struct {
 
 // The slowest disk reads and writes a checkpoint of so many bytes within the limit between steps.
 Patience patience_open(const Options *options, double checkpoint_bytes);
+WaitLimit patience_for_lock(const Patience *patience); // while rank 0 takes the lock on the --save folder
 WaitLimit patience_between_steps(const Patience *patience);
 WaitLimit patience_in_step(const Patience *patience, int samples);
 void patience_learn(Patience *patience, double step_s, int samples);

@@ -79,8 +79,10 @@ static Status open_run(TrainingRun *run) {
     Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec.shape, run->job->stopped) : OK;
     TRY(comm_agree(run->world, status));
     TRY(trace_file_open(&run->trace, o, run->world));
+    set_limit(run, patience_for_lock(&run->patience));
     if (!o->dry_run)
         TRY(saver_open(&run->saver, o, &run->spec.shape, run->job->stopped, run->world, run->reporter));
+    set_limit(run, patience_between_steps(&run->patience));
     if (!o->dry_run) status = run_file_start(run->file, run->control.end, run->saver.lock);
     TRY(comm_agree(run->world, status));
     run->bytes_before = resident_bytes(run->world, false); // no rank takes its arenas before the next call

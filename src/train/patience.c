@@ -16,9 +16,16 @@ double launch_timeout_s(const Options *o) {
 
 Patience patience_open(const Options *o, double checkpoint_bytes) {
     bool fixed = !isnan(o->distributed_timeout_minutes);
-    double lock_s = o->save ? o->lock_timeout : 0; // rank 0 may wait so long for another run
     return (Patience){.fixed = fixed,
-                      .slow_s = launch_timeout_s(o) + (fixed ? 0 : checkpoint_bytes / SLOW_DISK + lock_s)};
+                      .lock_s = o->save ? o->lock_timeout : 0,
+                      .slow_s = launch_timeout_s(o) + (fixed ? 0 : checkpoint_bytes / SLOW_DISK)};
+}
+
+WaitLimit patience_for_lock(const Patience *p) {
+    if (!(p->lock_s > 0)) return patience_between_steps(p);
+    return (WaitLimit){p->slow_s + p->lock_s,
+                       p->fixed ? "--distributed-timeout-minutes and --lock-timeout"
+                                : "the default outside of training steps, and --lock-timeout"};
 }
 
 WaitLimit patience_between_steps(const Patience *p) {
