@@ -115,7 +115,7 @@ typedef struct {
     ModelShape shape;
     FILE *metrics;
     Outlet metrics_outlet;
-    bool told_of_metrics;         // that rows are lost
+    bool warned_of_metrics;       // that rows are lost
     bool live;                    // a progress line stays in place on the terminal
     bool line_open;               // it is there now
     double first_loss, last_loss; // of steps that changed something; NaN: none yet

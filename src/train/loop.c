@@ -22,16 +22,16 @@ typedef struct {
     RunFile *file;      // NULL on ranks that keep no state of the run
     Saver saver;
     int64_t consumed_valid, eval_iters;
-    int64_t evaluated;    // iteration of the last evaluation
-    int64_t compared;     // iteration after which replicas were compared last; -1: never
-    int64_t first;        // iteration that this run began with
-    int64_t microbatches; // that went through this rank's chunks
-    int64_t samples;      // that this run trained on
-    int64_t skipped;      // steps that changed nothing
-    double train_s;       // spent in training steps
-    int signal;           // that asked for the end; 0: none did
-    double bytes_before;  // resident in this process before the model
-    bool told_evaluation; // what it will cost
+    int64_t evaluated;         // iteration of the last evaluation
+    int64_t compared;          // iteration after which replicas were compared last; -1: never
+    int64_t first;             // iteration that this run began with
+    int64_t microbatches;      // that went through this rank's chunks
+    int64_t samples;           // that this run trained on
+    int64_t skipped;           // steps that changed nothing
+    double train_s;            // spent in training steps
+    int signal;                // that asked for the end; 0: none did
+    double bytes_before;       // resident in this process before the model
+    bool warned_of_evaluation; // what it will cost
 } TrainingRun;
 
 // ---- before the first step ----------------------------------------------------------------------
@@ -296,8 +296,8 @@ static void report_step(TrainingRun *run, const StepReport *step, Interval *inte
 static void tell_evaluation(TrainingRun *run, const StepReport *step) {
     int64_t at = step->iteration, end = step->end, interval = run->options->eval_interval;
     bool timed = at > run->first + 1 || at == end;
-    if (run->told_evaluation || !run->reporter || !timed) return;
-    run->told_evaluation = true;
+    if (run->warned_of_evaluation || !run->reporter || !timed) return;
+    run->warned_of_evaluation = true;
     int64_t batches = run->eval_iters * ((end - 1) / interval - (at - 1) / interval + 1);
     double steps = (double)batches / 3, share = steps / (steps + (double)(end - run->first));
     if (options_origin(run->options, "eval_iters") == FROM_DEFAULT && share >= 0.1)

@@ -46,10 +46,10 @@ static void clear_progress(Reporter *r) {
     r->line_open = false;
 }
 
-// A reader that has left or sleeps does not end a training run, but the loss of rows is told at once.
+// A reader that has left or sleeps does not end a training run, but a warning says at once that rows are lost.
 static void flush_metrics(Reporter *r) {
-    if (fflush(r->metrics) == 0 || r->told_of_metrics) return;
-    r->told_of_metrics = true;
+    if (fflush(r->metrics) == 0 || r->warned_of_metrics) return;
+    r->warned_of_metrics = true;
     clear_progress(r);
     fprintf(stderr, "WARNING: --metrics %s: rows are lost from here on: %s\n", r->options->metrics,
             outlet_is_unread(&r->metrics_outlet) ? "its reader has left" : strerror(errno));

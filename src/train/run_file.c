@@ -73,13 +73,13 @@ static Status write_file(RunFile *f) {
     return status;
 }
 
-// What a run is for is training: a file that cannot be replaced is told once.
+// What a run is for is training: a file that cannot be replaced brings one warning.
 static void rewrite(RunFile *f) {
     char why[sizeof rank_current()->message];
     snprintf(why, sizeof why, "%s", fail_message());
-    if (write_file(f) != OK && !f->told) {
+    if (write_file(f) != OK && !f->warned) {
         fprintf(stderr, "WARNING: the state of the run is not kept: %s\n", fail_message());
-        f->told = true;
+        f->warned = true;
     }
     fail(OK, "%s", why);
 }

@@ -200,7 +200,7 @@ typedef struct {
     int64_t iteration, end, saved; // saved: iteration of the newest checkpoint in the folder; -1: none
     const char *reason;
     int lock; // that the run holds on the --save folder; -1: none
-    bool open, ended, told;
+    bool open, ended, warned;
 } RunFile;
 // Once the run holds the lock on its folder; a folder that is no longer its own is left alone.
 Status run_file_start(RunFile *file, int64_t end, int lock);
