@@ -142,8 +142,14 @@ loses_lock() {
     pid=$!
     wait_for "saved" "$name.log"
     "$@"
+    if [[ -d $name ]]; then mkdir -p "$name"/.tmp-step-{00000000..00020000..50}; fi # saves of another run
     wait $pid
     status=$?
+    if [[ -d $name ]]; then
+        left=$(ls -A "$name" | grep -c "^.tmp-step")
+        [[ $left == 401 ]] || complain "$name: $left of 401 saves of another run are left"
+        rm -r "$name"/.tmp-step-*
+    fi
     [[ $status == 73 ]] || complain "$name: exit $status, not 73: $(tail -3 "$name.log")"
     says "$name" "$name/.lock is not the lock that this run holds any more"
 }

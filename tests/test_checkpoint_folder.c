@@ -5,6 +5,8 @@
 #include "test_checkpoint_slices.h"
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static void save_step(const char *save, int64_t step) {
@@ -216,6 +218,9 @@ static void the_lock_names_its_holder_and_notices_its_loss(void) {
     free(text);
     char me[64];
     snprintf(me, sizeof me, "process %ld on ", (long)getpid());
+    EXPECT(strstr(fail_message(), "waited 0.2 s"), "%s", fail_message());
+    EXPECT(checkpoint_lock(save, 0, NULL, &other) == ERR_CREATE && !strstr(fail_message(), "waited"), "%s",
+           fail_message());
     EXPECT(strstr(fail_message(), me) && strstr(fail_message(), " since 20"), "%s", fail_message());
     atomic_int stopped = 2;
     EXPECT(checkpoint_lock(save, 0, &stopped, &other) == INTERRUPTED, "waits although it is to stop");
@@ -232,6 +237,72 @@ static void the_lock_names_its_holder_and_notices_its_loss(void) {
     checkpoint_unlock(lock);
 }
 
+// Another process that waits for the lock, at most 20 seconds; `names` not NULL: to make that checkpoint.
+static pid_t waiter(const char *save, const CheckpointNames *names, int held) {
+    fflush(stdout);
+    fflush(stderr);
+    pid_t child = fork();
+    if (child) return child;
+    int lock, silent = open("/dev/null", O_WRONLY);
+    close(held);
+    if (dup2(silent, STDERR_FILENO) < 0) _exit(99);
+    _exit(
+        (int)(names ? checkpoint_lock_new(names, save, 20, &lock) : checkpoint_lock(save, 20, NULL, &lock)));
+}
+
+static int exit_of(pid_t child) {
+    int state = 0;
+    EXPECT(waitpid(child, &state, 0) == child, "no such process");
+    return WIFEXITED(state) ? WEXITSTATUS(state) : -1;
+}
+
+static void a_waiter_takes_the_lock_that_is_there(void) {
+    const char *save = path_in("relocked");
+    int lock;
+    EXPECT_OK(checkpoint_lock(save, 0, NULL, &lock));
+    pid_t child = waiter(save, NULL, lock);
+    nanosleep(&(struct timespec){0, 300000000}, NULL);
+    EXPECT(rename(path_in("relocked/.lock"), path_in("relocked/lock")) == 0, "cannot rename");
+    checkpoint_unlock(lock);
+    int status = exit_of(child);
+    EXPECT(status == OK, "the waiter fails with %d", status);
+}
+
+static void a_waiter_replaces_no_checkpoint(void) {
+    const char *save = path_in("made_meanwhile");
+    CheckpointNames names;
+    int lock;
+    EXPECT_OK(checkpoint_names(save, 0, &names));
+    EXPECT_OK(checkpoint_lock(save, 0, NULL, &lock));
+    pid_t child = waiter(save, &names, lock);
+    nanosleep(&(struct timespec){0, 300000000}, NULL);
+    EXPECT_OK(folder_make(names.final));
+    checkpoint_unlock(lock);
+    int status = exit_of(child);
+    EXPECT(status == ERR_CREATE, "the waiter ends with %d", status);
+}
+
+static void a_save_is_left_alone_without_the_lock(void) {
+    const char *save = path_in("lost");
+    CheckpointNames names;
+    int lock;
+    EXPECT_OK(checkpoint_names(save, 3, &names));
+    EXPECT_OK(checkpoint_lock(save, 0, NULL, &lock));
+    EXPECT_OK(checkpoint_begin(&names, 0));
+    EXPECT(rename(path_in("lost/.lock"), path_in("lost/lock")) == 0, "cannot rename");
+    (void)fail(ERR_IO, "what went wrong before");
+    checkpoint_abandon(&names, lock);
+    EXPECT(file_exists(names.temporary), "the save of another run is gone");
+    EXPECT(!strcmp(fail_message(), "what went wrong before"), "%s", fail_message());
+    CheckpointInfo info = {0};
+    EXPECT(checkpoint_commit(&names, lock, &info, NULL, NULL, 0) == ERR_CREATE, "commits without the lock");
+    EXPECT(file_exists(names.temporary), "the save of another run is gone");
+    EXPECT(rename(path_in("lost/lock"), path_in("lost/.lock")) == 0, "cannot rename");
+    checkpoint_abandon(&names, lock);
+    EXPECT(!file_exists(names.temporary), "it stays");
+    checkpoint_unlock(lock);
+}
+
 // The same step again replaces the older one, also where a save was killed between two renames.
 static void the_same_step_again(void) {
     const char *save = path_in("again");
@@ -244,7 +315,7 @@ static void the_same_step_again(void) {
     EXPECT(!file_exists(names.temporary), "the older one is left");
     EXPECT(rename(names.final, path_in("again/.old-step-00000005")) == 0, "cannot rename");
     EXPECT_OK(checkpoint_begin(&names, 0));
-    checkpoint_abandon(&names);
+    checkpoint_abandon(&names, -1);
     expect_saved(second, save, 5);
     model_free(first);
     model_free(second);
@@ -255,7 +326,7 @@ static void an_abandoned_save_keeps_its_message(void) {
     EXPECT_OK(checkpoint_names(path_in("abandoned"), 1, &names));
     EXPECT_OK(checkpoint_begin(&names, 0));
     (void)fail(ERR_IO, "what went wrong");
-    checkpoint_abandon(&names);
+    checkpoint_abandon(&names, -1);
     EXPECT(!file_exists(names.temporary), "the temporary folder is left");
     EXPECT(!strcmp(fail_message(), "what went wrong"), "%s", fail_message());
 }
@@ -314,6 +385,9 @@ int main(int argc, char **argv) {
                        {"a_path_that_is_too_long_is_told_first", a_path_that_is_too_long_is_told_first},
                        {"the_lock_names_its_holder_and_notices_its_loss",
                         the_lock_names_its_holder_and_notices_its_loss},
+                       {"a_waiter_takes_the_lock_that_is_there", a_waiter_takes_the_lock_that_is_there},
+                       {"a_waiter_replaces_no_checkpoint", a_waiter_replaces_no_checkpoint},
+                       {"a_save_is_left_alone_without_the_lock", a_save_is_left_alone_without_the_lock},
                        {"the_same_step_again", the_same_step_again},
                        {"an_abandoned_save_keeps_its_message", an_abandoned_save_keeps_its_message},
                        {"missing_folders_and_manifests", missing_folders_and_manifests},

@@ -165,7 +165,7 @@ static inline void make_mistaken(const char *save, const ModelShape *shape, cons
     EXPECT_OK(checkpoint_names(save, step, &names));
     EXPECT_OK(checkpoint_begin(&names, 1 << 20));
     EXPECT_OK(checkpoint_write_shard(&names, 0, slices, count, &record));
-    EXPECT_OK(checkpoint_commit(&names, &info, NULL, &record, 1));
+    EXPECT_OK(checkpoint_commit(&names, -1, &info, NULL, &record, 1));
     text_free(&record);
     free(values);
     free(slices);

@@ -155,9 +155,9 @@ static inline Status model_save(const Model *m, const char *save, int64_t iterat
     for (int r = 0; r < m->num_ranks && status == OK; r++)
         status = checkpoint_write_shard(&names, r, m->slices[r], m->num_slices[r], &records[r]);
     if (status == OK)
-        status = checkpoint_commit(&names, &info, NULL, records, m->num_ranks);
+        status = checkpoint_commit(&names, -1, &info, NULL, records, m->num_ranks);
     else
-        checkpoint_abandon(&names);
+        checkpoint_abandon(&names, -1);
     for (int r = 0; r < m->num_ranks; r++) text_free(&records[r]);
     return status;
 }

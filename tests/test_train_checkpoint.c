@@ -108,7 +108,7 @@ static void save(Engine *engine, void *self) {
     files->records[rank].size = 0;
     EXPECT_OK(checkpoint_write_shard(&names, rank, state.items, state.count, &files->records[rank]));
     barrier(engine);
-    if (rank == 0) EXPECT_OK(checkpoint_commit(&names, &info, NULL, files->records, grid_size(c->grid)));
+    if (rank == 0) EXPECT_OK(checkpoint_commit(&names, -1, &info, NULL, files->records, grid_size(c->grid)));
     barrier(engine);
     engine_state_free(&state);
 }

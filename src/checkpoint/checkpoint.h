@@ -97,9 +97,11 @@ Status checkpoint_write_shard(const CheckpointNames *names, int rank, const Slic
 //    exactly once, writes configuration, tokenizer (may be NULL) and manifest, syncs, renames, syncs. An
 //    older checkpoint of the same name is exchanged with it and removed after. After a failure the temporary
 //    folder is gone and older checkpoints are as they were.
-Status checkpoint_commit(const CheckpointNames *names, const CheckpointInfo *info, const Tokenizer *tokenizer,
-                         const Text *records, int num_ranks);
-void checkpoint_abandon(const CheckpointNames *names); // removes the temporary folder
+//    ERR_CREATE when `lock` (-1: none is held) is lost: see checkpoint_lock_check.
+Status checkpoint_commit(const CheckpointNames *names, int lock, const CheckpointInfo *info,
+                         const Tokenizer *tokenizer, const Text *records, int num_ranks);
+// Removes the temporary folder, unless `lock` is lost: then it may be that of another run. Keeps fail_message.
+void checkpoint_abandon(const CheckpointNames *names, int lock);
 // Steps of checkpoints of which every byte is known to be intact on the disk: this process wrote them, which reads
 // them back, or has read them since. Zero-initialise.
 typedef struct {
@@ -125,6 +127,8 @@ Status checkpoint_settle(const char *save);
 // `*stopped` becomes another value than 0 meanwhile; NULL: it never does. On a file system without locks nothing
 // is locked and nothing settled.
 Status checkpoint_lock(const char *save, double wait_s, const atomic_int *stopped, int *lock);
+// The same for a checkpoint that must not be there yet: ERR_CREATE when it is, also when it was made meanwhile.
+Status checkpoint_lock_new(const CheckpointNames *names, const char *save, double wait_s, int *lock);
 // ERR_CREATE when what is locked is not at `save` any more: the folder was moved or its .lock removed, and
 // others may write there. Before anything is made or committed in `save`. Takes -1.
 Status checkpoint_lock_check(const char *save, int lock);

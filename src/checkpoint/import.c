@@ -104,7 +104,7 @@ static Status own_tokenizer(const Import *import, Tokenizer **own) {
     return status == ERR_NO_INPUT ? OK : status;
 }
 
-static Status commit_with(Import *import, const CheckpointNames *names, const char *config) {
+static Status commit_with(Import *import, const CheckpointNames *names, int lock, const char *config) {
     CheckpointInfo info = *model_source_info(import->source);
     Tokenizer *own = NULL;
     if (!info.config) info.config = config;
@@ -115,16 +115,16 @@ static Status commit_with(Import *import, const CheckpointNames *names, const ch
     TRY(own_tokenizer(import, &own));
     Status status = companions_copy(model_source_path(import->source), names->temporary, own);
     if (status == OK)
-        status = checkpoint_commit(names, &info, import->tokenizer ? import->tokenizer : own, import->records,
-                                   import->num_shards);
+        status = checkpoint_commit(names, lock, &info, import->tokenizer ? import->tokenizer : own,
+                                   import->records, import->num_shards);
     tokenizer_close(own);
     return status;
 }
 
-static Status commit(Import *import, const CheckpointNames *names) {
+static Status commit(Import *import, const CheckpointNames *names, int lock) {
     Text config = {0};
     add_configuration(import->source, &config);
-    Status status = commit_with(import, names, config.data);
+    Status status = commit_with(import, names, lock, config.data);
     text_free(&config);
     return status;
 }
@@ -148,14 +148,12 @@ static Status import_weights(Import *import, const char *save, double lock_wait_
     CheckpointNames names;
     int64_t elements;
     TRY(checkpoint_names(save, 0, &names));
-    if (file_exists(names.final)) return fail(ERR_CREATE, "%s: it is there already", names.final);
-    TRY(take_room(import, &elements));
     int lock;
-    TRY(checkpoint_lock(save, lock_wait_s, NULL, &lock));
-    Status status = write_shards(import, &names, elements);
-    if (status == OK) status = checkpoint_lock_check(save, lock);
-    if (status == OK) status = commit(import, &names);
-    if (status != OK) checkpoint_abandon(&names);
+    TRY(checkpoint_lock_new(&names, save, lock_wait_s, &lock));
+    Status status = take_room(import, &elements);
+    if (status == OK) status = write_shards(import, &names, elements);
+    if (status == OK) status = commit(import, &names, lock);
+    if (status != OK) checkpoint_abandon(&names, lock);
     checkpoint_unlock(lock);
     return status;
 }

@@ -39,7 +39,7 @@ Status checkpoint_lock_check(const char *save, int lock) {
     return fail(
         ERR_CREATE,
         "%s is not the lock that this run holds any more: the folder was moved or replaced, or the file "
-        "removed, and another run may save there; nothing is saved until it is back",
+        "removed, and another run may save there; no save succeeds until it is back, and the second in a row that fails ends a training run",
         path);
 }
 
@@ -51,37 +51,55 @@ static Status open_lock(const char *path, int *file) {
 typedef enum { LOCKED, HELD_BY_ANOTHER, NO_LOCKS } Answer;
 
 static Answer try_lock(int file) {
-    if (flock(file, LOCK_EX | LOCK_NB) == 0) return LOCKED;
-    return errno == EWOULDBLOCK || errno == EINTR ? HELD_BY_ANOTHER : NO_LOCKS;
+    int result;
+    do result = flock(file, LOCK_EX | LOCK_NB);
+    while (result < 0 && errno == EINTR);
+    return result == 0 ? LOCKED : errno == EWOULDBLOCK ? HELD_BY_ANOTHER : NO_LOCKS;
+}
+
+// Opens the file each time: it may have been replaced since. `file` is to be closed.
+static Status ask(const char *save, int *file, Answer *answer) {
+    char path[PATH_ROOM];
+    TRY(folder_make(save));
+    TRY(path_join(path, save, ".lock"));
+    TRY(open_lock(path, file));
+    *answer = try_lock(*file);
+    if (*answer == LOCKED && checkpoint_lock_check(save, *file) != OK)
+        *answer = HELD_BY_ANOTHER; // just replaced
+    return OK;
 }
 
 static bool is_stopped(const atomic_int *stopped) { return stopped && atomic_load(stopped); }
 
-// Tells once for whom it waits.
-static Answer wait_for_lock(int file, const char *save, double wait_s, const atomic_int *stopped) {
+static void tell_wait(const char *save, int file, double wait_s) {
     char holder[256];
-    Answer answer = try_lock(file);
-    if (answer != HELD_BY_ANOTHER || wait_s <= 0) return answer;
     read_holder(file, holder);
     fprintf(stderr,
             "%s: another run is writing there (%s): waiting up to %g s for it to end (--lock-timeout)\n",
             save, holder, wait_s);
+}
+
+// Tells once for whom it waits. `file` is to be closed after OK.
+static Status wait_for_lock(const char *save, double wait_s, const atomic_int *stopped, int *file,
+                            Answer *answer) {
+    TRY(ask(save, file, answer));
+    if (*answer != HELD_BY_ANOTHER || wait_s <= 0) return OK;
+    tell_wait(save, *file, wait_s);
     for (double end_s = clock_s() + wait_s;
-         answer == HELD_BY_ANOTHER && clock_s() < end_s && !is_stopped(stopped);) {
+         *answer == HELD_BY_ANOTHER && clock_s() < end_s && !is_stopped(stopped);) {
         nanosleep(&(struct timespec){0, ASK_AGAIN_MS * 1000000L}, NULL);
-        answer = try_lock(file);
+        close(*file);
+        TRY(ask(save, file, answer));
     }
-    return answer;
+    return OK;
 }
 
 static Status held_by_another(int file, const char *save, double wait_s) {
-    char holder[256];
+    char holder[256], waited[64] = "";
     read_holder(file, holder);
-    return fail(
-        ERR_CREATE,
-        "%s: another run is writing there (%s); waited %g s for it to end (--lock-timeout): stop it, or save "
-        "elsewhere",
-        save, holder, wait_s);
+    if (wait_s > 0) snprintf(waited, sizeof waited, "; waited %g s for it to end (--lock-timeout)", wait_s);
+    return fail(ERR_CREATE, "%s: another run is writing there (%s)%s: stop it, or save elsewhere", save,
+                holder, waited);
 }
 
 // The longest path that a save makes: removing renames a checkpoint to .trash-step-..., and the tokenizer's files
@@ -100,22 +118,18 @@ static Status check_length(const char *save) {
 }
 
 Status checkpoint_lock(const char *save, double wait_s, const atomic_int *stopped, int *lock) {
-    char path[PATH_ROOM];
     int file;
+    Answer answer;
     *lock = -1;
     TRY(check_length(save));
-    TRY(folder_make(save));
-    TRY(path_join(path, save, ".lock"));
-    TRY(open_lock(path, &file));
     rank_doing("waiting for the lock on the checkpoints");
-    Answer answer = wait_for_lock(file, save, wait_s, stopped);
+    TRY(wait_for_lock(save, wait_s, stopped, &file, &answer));
     Status status = OK;
     if (answer == HELD_BY_ANOTHER && is_stopped(stopped))
         status = fail(INTERRUPTED, "%s: stopped by a signal while another run was writing there", save);
     else if (answer == HELD_BY_ANOTHER)
         status = held_by_another(file, save, wait_s);
-    if (answer == LOCKED) status = checkpoint_lock_check(save, file); // it may have been removed meanwhile
-    if (answer == LOCKED && status == OK) {
+    if (answer == LOCKED) {
         sign(file);
         status = checkpoint_settle(save);
     }
@@ -123,6 +137,19 @@ Status checkpoint_lock(const char *save, double wait_s, const atomic_int *stoppe
         *lock = file;
     else
         close(file);
+    return status;
+}
+
+static Status check_new(const CheckpointNames *names) {
+    if (!file_exists(names->final)) return OK;
+    return fail(ERR_CREATE, "%s: it is there already", names->final);
+}
+
+Status checkpoint_lock_new(const CheckpointNames *names, const char *save, double wait_s, int *lock) {
+    TRY(check_new(names)); // nothing to wait for
+    TRY(checkpoint_lock(save, wait_s, NULL, lock));
+    Status status = check_new(names);
+    if (status != OK) checkpoint_unlock(*lock);
     return status;
 }
 

@@ -79,30 +79,28 @@ static void list_tensors(Reshard *r) {
     }
 }
 
-static Status write_all(Reshard *r, const char *save, int lock, Text *records) {
+static Status write_all(Reshard *r, int lock, Text *records) {
     Status status = checkpoint_begin(r->names, r->elements * (int64_t)sizeof(float));
     if (status == OK) status = write_files(r, records);
     if (status == OK) status = copy_others(r);
-    if (status == OK) status = checkpoint_lock_check(save, lock);
     if (status == OK)
-        return checkpoint_commit(r->names, checkpoint_info(r->from), NULL, records, r->num_files);
-    checkpoint_abandon(r->names);
+        return checkpoint_commit(r->names, lock, checkpoint_info(r->from), NULL, records, r->num_files);
+    checkpoint_abandon(r->names, lock);
     return status;
 }
 
 Status checkpoint_reshard(Checkpoint *from, const char *save, int num_files, double lock_wait_s) {
     CheckpointNames names;
     TRY(checkpoint_names(save, checkpoint_info(from)->state.iteration, &names));
-    if (file_exists(names.final)) return fail(ERR_CREATE, "%s: it is there already", names.final);
     int lock;
-    TRY(checkpoint_lock(save, lock_wait_s, NULL, &lock));
+    TRY(checkpoint_lock_new(&names, save, lock_wait_s, &lock));
     Reshard r = {from, &names, .num_tensors = checkpoint_num_tensors(from), .num_files = num_files};
     r.piece = malloc(PIECE * sizeof *r.piece);
     r.slices = calloc((size_t)r.num_tensors, sizeof *r.slices);
     Text *records = calloc((size_t)num_files, sizeof *records);
     CHECK(r.piece && r.slices && records, "no memory for a list of %d tensors", r.num_tensors);
     list_tensors(&r);
-    Status status = write_all(&r, save, lock, records);
+    Status status = write_all(&r, lock, records);
     for (int i = 0; i < num_files; i++) text_free(&records[i]);
     free(records);
     free(r.slices);

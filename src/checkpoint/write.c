@@ -61,10 +61,13 @@ Status checkpoint_begin(const CheckpointNames *names, int64_t bytes) {
 }
 
 // The message tells of what went wrong before, not of this.
-void checkpoint_abandon(const CheckpointNames *names) {
-    char message[1024];
+void checkpoint_abandon(const CheckpointNames *names, int lock) {
+    char save[PATH_ROOM], message[1024];
     snprintf(message, sizeof message, "%s", fail_message());
-    if (folder_remove(names->temporary) != OK) (void)fail(ERR_OTHER, "%s", message);
+    parent_of(save, names->temporary);
+    Status status = checkpoint_lock_check(save, lock); // without it the folder is another run's
+    if (status == OK) status = folder_remove(names->temporary);
+    if (status != OK) (void)fail(ERR_OTHER, "%s", message);
 }
 
 // ---- 2. a rank's file ---------------------------------------------------------------------------
@@ -272,10 +275,14 @@ static Status publish(const CheckpointNames *names) {
     return fail(status, "%s", message);
 }
 
-Status checkpoint_commit(const CheckpointNames *names, const CheckpointInfo *info, const Tokenizer *tokenizer,
-                         const Text *records, int num_ranks) {
+Status checkpoint_commit(const CheckpointNames *names, int lock, const CheckpointInfo *info,
+                         const Tokenizer *tokenizer, const Text *records, int num_ranks) {
+    char save[PATH_ROOM];
+    parent_of(save, names->temporary);
+    TRY(checkpoint_lock_check(save, lock));
     Status status = fill(names, info, tokenizer, records, num_ranks);
+    if (status == OK) status = checkpoint_lock_check(save, lock);
     if (status == OK) status = publish(names);
-    checkpoint_abandon(names); // what is left: nothing, the older one, or what failed
+    checkpoint_abandon(names, lock); // what is left: nothing, the older one, or what failed
     return status;
 }

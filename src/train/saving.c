@@ -74,7 +74,8 @@ Status saver_take_memory(Saver *saver, Engine *engine) {
 
 void saver_close(Saver *saver) {
     if (saver->running) pthread_join(saver->thread, NULL);
-    if (saver->phase != SAVER_IDLE && comm_rank(saver->world) == 0) checkpoint_abandon(&saver->names);
+    if (saver->phase != SAVER_IDLE && comm_rank(saver->world) == 0)
+        checkpoint_abandon(&saver->names, saver->lock);
     checkpoint_unlock(saver->lock);
     verified_steps_free(&saver->verified);
     for (int i = 0; saver->records && i < comm_size(saver->world); i++) text_free(&saver->records[i]);
@@ -96,8 +97,8 @@ static Status write_shard(Saver *saver) {
 
 static Status commit(Saver *saver) {
     const Options *o = saver->options;
-    TRY(checkpoint_lock_check(o->save, saver->lock));
-    TRY(checkpoint_commit(&saver->names, &saver->info, saver->tokenizer, saver->records, saver->num_ranks));
+    TRY(checkpoint_commit(&saver->names, saver->lock, &saver->info, saver->tokenizer, saver->records,
+                          saver->num_ranks));
     int64_t retain = o->save_retain_interval == INT_UNSET ? 0 : o->save_retain_interval;
     int64_t iteration = saver->info.state.iteration;
     verified_steps_add(&saver->verified, iteration);
@@ -141,7 +142,7 @@ static Status join(Saver *saver) {
 static Status give_up(Saver *saver, Status status) {
     char why[sizeof saver->message];
     snprintf(why, sizeof why, "%s", fail_message());
-    if (saver->rank == 0) checkpoint_abandon(&saver->names);
+    if (saver->rank == 0) checkpoint_abandon(&saver->names, saver->lock);
     saver->phase = SAVER_IDLE;
     if (++saver->failures >= MOST_FAILED_SAVES || saver->is_last)
         return fail(status, "iteration %" PRId64 " could not be saved: %s", saver->info.state.iteration, why);
