@@ -219,6 +219,13 @@ static void accepted_configs(void) {
          "\"_name_or_path\": \"x\", \"unsloth_version\": \"1\", \"temperature\": 0.7",
          ACTIVATION_SWIGLU,
          {0}},
+        {gpt2,
+         "gelu_new",
+         "gelu\", \"n_special\": 0, \"predict_special_tokens\": true, \"cls_token_id\": 1, "
+         "\"mask_token_id\": 2, \"max_new_tokens\": 9, \"min_new_tokens\": 1, \"penalty_alpha\": 0.6, "
+         "\"renormalize_logits\": true, \"prefix\": \"",
+         ACTIVATION_GELU_ERF,
+         {0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[32], copy[32];

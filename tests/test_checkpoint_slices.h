@@ -129,6 +129,7 @@ static inline CheckpointInfo info_at(int64_t iteration) {
                                       .rotary_columns = 4,
                                       .rms_norm = true,
                                       .hidden_dropout = 0.1f,
+                                      .attention_dropout = 0x1.fffffep-1f, // the largest below 1
                                       .norm_epsilon = 1e-5f,
                                       .init_std = 0.02f,
                                       .seed = 1234},

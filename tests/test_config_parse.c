@@ -182,7 +182,7 @@ static const struct {
     {FOR_TRAIN, "--train-iters 99999999999999999999", "not a whole number", ERR_USAGE},
     {FOR_TRAIN, "--lr nan", "'nan' is not a number", ERR_USAGE},
     {FOR_TRAIN, "--lr -1", "[0,)", ERR_USAGE},
-    {FOR_TRAIN, "--hidden-dropout 1", "[0,1)", ERR_USAGE},
+    {FOR_TRAIN, "--hidden-dropout 1", "[0,0.9999999]", ERR_USAGE},
     {FOR_TRAIN, "--adam-eps 0", "(0,)", ERR_USAGE},
     {FOR_TRAIN, "--schedule 2f2b", "gpipe|1f1b|interleaved", ERR_USAGE},
     {FOR_TRAIN, "--plain=maybe", "'maybe' is neither true nor false", ERR_USAGE},

@@ -27,7 +27,6 @@ _Static_assert(sizeof(Activation) == sizeof(int) && sizeof(Position) == sizeof(i
 static const Field state_fields[] = {RUN_STATE(X)};
 #undef X
 
-#define MOST_DROPOUT 0.99999 // what is left is divided by 1 - p
 #define SHAPE_AS(TYPE, name, field, least, most, words)                                                      \
     { #name, FIELD_##TYPE, offsetof(ModelShape, field), least, most, words }
 #define SHAPE(TYPE, field, least, most, words) SHAPE_AS(TYPE, field, field, least, most, words)

@@ -1,6 +1,7 @@
 // config.json of a Hugging Face model, read: the shape of a GPT-2 or a Llama, and a refusal by name of everything
 // that would make it another model.
 #include "checkpoint/hugging_face.h"
+#include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -84,6 +85,13 @@ static Status check_flag(Config *c, const char *name, bool wanted) {
     return fail(ERR_UNAVAILABLE, "%s: %s is not supported", c->what, name);
 }
 
+static Status check_zero(Config *c, const char *name) {
+    const Json *value = member(c, name);
+    int64_t number = 0;
+    if (!is_given(value) || (json_int(value, &number) && number == 0)) return OK;
+    return fail(ERR_UNAVAILABLE, "%s: a %s other than 0 is not supported", c->what, name);
+}
+
 static Status check_absent(Config *c, const char *name) {
     if (!is_given(member(c, name))) return OK;
     return fail(ERR_UNAVAILABLE, "%s: %s is not supported", c->what, name);
@@ -95,18 +103,20 @@ static Status check_absent(Config *c, const char *name) {
 // stands for any ending.
 static const char *const harmless[] = {
     "_*", "architectures", "transformers_version", "transformers.js_config", "unsloth_*", "torchscript",
-    "use_cache", "pretraining_tp", "is_llama_config", "is_decoder", "n_ctx", "max_sequence_length",
-    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id",
-    "forced_bos_token_id", "forced_eos_token_id", "tokenizer_class", "prefix", "finetuning_task",
-    "task_specific_params", "problem_type", "id2label", "label2id", "num_labels", "summary_*",
-    "gradient_checkpointing", "reorder_and_upcast_attn", "attn_implementation", "use_bfloat16",
-    "output_attentions", "output_hidden_states", "output_past", "output_scores", "return_dict",
-    "return_dict_in_generate", "remove_invalid_values", "tf_legacy_loss", "chunk_size_feed_forward",
+    "use_cache", "pretraining_tp", "is_llama_config", "is_decoder", "n_ctx", "predict_special_tokens",
+    "max_sequence_length", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id",
+    "mask_token_id", "unk_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
+    "tokenizer_class", "prefix", "finetuning_task", "task_specific_params", "problem_type", "id2label",
+    "label2id", "num_labels", "summary_*", "gradient_checkpointing", "reorder_and_upcast_attn",
+    "attn_implementation", "use_bfloat16", "output_attentions", "output_hidden_states", "output_past",
+    "output_scores", "return_dict", "return_dict_in_generate", "remove_invalid_values", "tf_legacy_loss",
+    "chunk_size_feed_forward",
     // Members of generation_config.json, which older versions kept here.
-    "do_sample", "early_stopping", "max_length", "min_length", "temperature", "top_k", "top_p", "typical_p",
-    "num_beams", "num_beam_groups", "num_return_sequences", "diversity_penalty", "length_penalty",
-    "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
-    "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty", NULL};
+    "do_sample", "early_stopping", "max_length", "min_length", "max_new_tokens", "min_new_tokens",
+    "penalty_alpha", "renormalize_logits", "temperature", "top_k", "top_p", "typical_p", "num_beams",
+    "num_beam_groups", "num_return_sequences", "diversity_penalty", "length_penalty", "repetition_penalty",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "suppress_tokens",
+    "begin_suppress_tokens", "exponential_decay_length_penalty", NULL};
 
 static bool is_harmless(const char *name) {
     for (int i = 0; harmless[i]; i++) {
@@ -170,9 +180,9 @@ static Status read_gpt2(Config *c, ModelShape *s) {
     TRY(read_size(c, "vocab_size", MOST_VOCABULARY, &s->vocabulary));
     s->ffn = 4 * s->hidden;
     TRY(read_size(c, "n_inner", MOST_FFN, &s->ffn));
-    TRY(read_real(c, "embd_pdrop", 0, 0.99, &embedding));
-    TRY(read_real(c, "resid_pdrop", 0, 0.99, &residual));
-    TRY(read_real(c, "attn_pdrop", 0, 0.99, &attention));
+    TRY(read_real(c, "embd_pdrop", 0, MOST_DROPOUT, &embedding));
+    TRY(read_real(c, "resid_pdrop", 0, MOST_DROPOUT, &residual));
+    TRY(read_real(c, "attn_pdrop", 0, MOST_DROPOUT, &attention));
     TRY(read_real(c, "layer_norm_epsilon", 1e-30, 1, &epsilon));
     TRY(read_real(c, "initializer_range", 0, 1e6, &std));
     TRY(read_flag(c, "tie_word_embeddings", &tied));
@@ -180,6 +190,7 @@ static Status read_gpt2(Config *c, ModelShape *s) {
     TRY(check_flag(c, "scale_attn_weights", true));
     TRY(check_flag(c, "scale_attn_by_inverse_layer_idx", false));
     TRY(check_flag(c, "add_cross_attention", false));
+    TRY(check_zero(c, "n_special"));
     if (s->hidden % s->heads)
         return fail(ERR_DATA, "%s: n_embd %d is no multiple of n_head %d", c->what, s->hidden, s->heads);
     s->head_size = s->hidden / s->heads;
@@ -272,7 +283,7 @@ static Status read_llama(Config *c, ModelShape *s) {
     TRY(read_size(c, "num_key_value_heads", MOST_HEADS, &s->groups));
     s->head_size = s->hidden % s->heads ? -1 : s->hidden / s->heads;
     TRY(read_size(c, "head_dim", MOST_HEAD_SIZE, &s->head_size));
-    TRY(read_real(c, "attention_dropout", 0, 0.99, &attention));
+    TRY(read_real(c, "attention_dropout", 0, MOST_DROPOUT, &attention));
     TRY(read_real(c, "rms_norm_eps", 1e-30, 1, &epsilon));
     TRY(read_real(c, "initializer_range", 0, 1e6, &std));
     TRY(read_flag(c, "tie_word_embeddings", &tied));
