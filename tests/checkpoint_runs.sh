@@ -240,9 +240,18 @@ says room "room2: no space for 2 checkpoints (0.9 MB each): 1.7 MB are needed, 1
 no_room 1500000 --save room3 --save-interval 2
 [[ $status == 0 ]] || complain "room3: exit $status: $(tail -3 room.log)"
 says room "WARNING: room3: no space for 5 checkpoints .* --keep-last N removes older ones"
-no_room 1500000 --save room4 --save-interval 2 --keep-last 9 --load room3
+no_room 1500000 --save room4 --save-interval 2 --keep-last 9 --load room3 --train-iters 20
 [[ $status == 73 ]] || complain "room4: exit $status: $(tail -3 room.log)"
-no_room 1500000 --save room3 --save-interval 2 --keep-last 1 --load room3 # an old one goes for every new one
+no_room 600000 --save room3 --load room3 # nothing is left to train
+[[ $status == 0 ]] || complain "room3: exit $status: $(tail -3 room.log)"
+train room5 "${common[@]}" --save room5 --save-interval 2 --exit-interval 9
+no_room 1500000 --save room5 --load room5 --save-interval 2 --keep-last 9 # only the last one is left
+[[ $status == 0 ]] || complain "room5: exit $status: $(tail -3 room.log)"
+no_room 2000000 --save room6 --save-interval 2 --keep-last 1 --save-retain-interval 2
+[[ $status == 0 ]] || complain "room6: exit $status: $(tail -3 room.log)"
+says room "WARNING: room6: no space for 5 checkpoints .* --save-retain-interval keeps them"
+# An old one goes for every new one.
+no_room 1500000 --save room3 --save-interval 2 --keep-last 1 --load room3 --train-iters 20
 [[ $status == 0 ]] || complain "room3: exit $status: $(tail -3 room.log)"
 long=$(printf "%0250d/" {1..16})$(printf "%036d" 0)
 refused 73 "the name of the folder is too long: a checkpoint there needs paths of up to" "${common[@]}" --save "$long"

@@ -222,10 +222,12 @@ typedef struct {
 } Saver;
 
 // Without --save there is nothing to do here and in all that follows.   Collective over the world, all of it.
-// Fails where the first save would: another run is saving to the folder, its disk is too small, its path too
+// Fails where the first save would: another run is saving to the folder, its path is too
 // long. `stopped`: a signal that ends the wait for the other run.
-Status saver_open(Saver *saver, const Options *options, const ModelShape *shape, const atomic_int *stopped,
-                  Comm *world, Reporter *reporter);
+Status saver_open(Saver *saver, const Options *options, const atomic_int *stopped, Comm *world,
+                  Reporter *reporter);
+// ERR_CREATE where the disk is too small for what the steps after `from` up to `end` will save.
+Status saver_check_room(const Saver *saver, const ModelShape *shape, int64_t from, int64_t end);
 // With --async-save the memory of the copy, before the first step: later saves take none.
 Status saver_take_memory(Saver *saver, Engine *engine);
 void saver_close(Saver *saver);

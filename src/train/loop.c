@@ -80,8 +80,7 @@ static Status open_run(TrainingRun *run) {
     TRY(comm_agree(run->world, status));
     TRY(trace_file_open(&run->trace, o, run->world));
     set_limit(run, patience_for_lock(&run->patience));
-    if (!o->dry_run)
-        TRY(saver_open(&run->saver, o, &run->spec.shape, run->job->stopped, run->world, run->reporter));
+    if (!o->dry_run) TRY(saver_open(&run->saver, o, run->job->stopped, run->world, run->reporter));
     set_limit(run, patience_between_steps(&run->patience));
     if (!o->dry_run) status = run_file_start(run->file, run->control.end, run->saver.lock);
     TRY(comm_agree(run->world, status));
@@ -454,6 +453,7 @@ static Status train(TrainingRun *run) {
     TRY(trace_file_start(&run->trace, run->options));
     if (run->reporter) reporter_start(run->reporter, &run->spec, engine_memory(run->engine));
     TRY(load_checkpoint(run));
+    TRY(saver_check_room(&run->saver, &run->spec.shape, run->control.iteration, run->control.end));
     TRY(compare_replicas(run));
     if (run->reporter && is_over(run))
         reporter_nothing_to_train(run->reporter, run->control.iteration, run->control.end);

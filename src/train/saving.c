@@ -11,13 +11,28 @@ enum { MOST_FAILED_SAVES = 2 }; // in a row
 
 // ---- life ---------------------------------------------------------------------------------------
 
-// How many checkpoints more than there are now the disk holds while one is written, at most. Of this run that is
-// as many as it saves until --keep-last removes the first.
-static int64_t checkpoints_more(const Options *o, int64_t existing) {
-    int64_t saves = o->save_interval == INT_UNSET ? 1 : 1 + (o->shape.train_iters - 1) / o->save_interval;
-    int64_t stay = o->keep_last > existing ? o->keep_last : existing;
+// How many of the steps after `from` up to `end` are multiples of `interval`, or the last one, which is saved anyway.
+static int64_t count_saves(int64_t from, int64_t end, int64_t interval) {
+    return (end - 1) / interval - from / interval + 1;
+}
+
+// How many checkpoints more than there are now the disk holds while one is written, at most, until --keep-last
+// removes the first. `existing`: those that --keep-last counts.
+static int64_t checkpoints_more(int64_t saves, int64_t keep, int64_t existing) {
+    if (!keep) return saves;
+    int64_t stay = keep > existing ? keep : existing;
     int64_t before_last = existing + saves - 1 < stay ? existing + saves - 1 : stay;
-    return o->keep_last ? before_last - existing + 1 : saves > existing ? saves - existing : 1;
+    return before_last - existing + 1;
+}
+
+// How many of the steps that are saved stay for --save-retain-interval.
+static int64_t count_retained(const Options *o, int64_t from, int64_t end) {
+    int64_t retain = o->save_retain_interval, save = o->save_interval, common = retain;
+    if (retain == INT_UNSET) return 0;
+    bool last = end % retain == 0;
+    if (save == INT_UNSET) return last;
+    while (common < end && common % save) common += retain;
+    return count_saves(from, end, common) - !last;
 }
 
 static Status state_bytes(const Options *o, const ModelShape *shape, int64_t *bytes) {
@@ -31,39 +46,57 @@ static Status state_bytes(const Options *o, const ModelShape *shape, int64_t *by
     return OK;
 }
 
-// What the first save would find out. Without --keep-last a disk that has room for some is only warned of: its
-// owner may move checkpoints away.
-static Status check_room(const Options *o, const ModelShape *shape) {
-    int64_t bytes, *steps = NULL;
-    int existing = 0;
-    TRY(state_bytes(o, shape, &bytes));
-    TRY(checkpoint_steps(o->save, &steps, &existing));
+// Only those up to `step`: --keep-last does not count later ones.
+static Status count_existing(const char *save, int64_t step, int64_t *existing) {
+    int64_t *steps = NULL;
+    int count = 0;
+    TRY(checkpoint_steps(save, &steps, &count));
+    *existing = 0;
+    for (int i = 0; i < count; i++) *existing += steps[i] <= step;
     free(steps);
-    int64_t more = checkpoints_more(o, existing);
-    int most = more < INT_MAX ? (int)more : INT_MAX;
-    if (o->keep_last) return checkpoint_check_room(o->save, bytes, most);
-    TRY(checkpoint_check_room(o->save, bytes, 1));
-    if (checkpoint_check_room(o->save, bytes, most) != OK)
-        printf("WARNING: %s: --keep-last N removes older ones\n", fail_message());
     return OK;
 }
 
-static Status open_first(Saver *saver, const ModelShape *shape, const atomic_int *stopped) {
+static int at_most_int(int64_t x) { return x < INT_MAX ? (int)x : INT_MAX; }
+
+// What the first save would find out. Of a disk that has no room for those that stay the run only warns: its owner
+// may move checkpoints away.
+static Status check_room(const Options *o, const ModelShape *shape, int64_t from, int64_t end) {
+    int64_t bytes, existing;
+    TRY(state_bytes(o, shape, &bytes));
+    TRY(count_existing(o->save, from, &existing));
+    int64_t saves = o->save_interval == INT_UNSET ? 1 : count_saves(from, end, o->save_interval);
+    int64_t more = checkpoints_more(saves, o->keep_last, existing);
+    TRY(checkpoint_check_room(o->save, bytes, o->keep_last ? at_most_int(more) : 1));
+    int64_t most = o->keep_last ? more + count_retained(o, from, end) : more;
+    if (most > saves) most = saves;
+    if (checkpoint_check_room(o->save, bytes, at_most_int(most)) != OK)
+        printf("WARNING: %s: %s\n", fail_message(),
+               o->keep_last ? "--save-retain-interval keeps them" : "--keep-last N removes older ones");
+    return OK;
+}
+
+Status saver_check_room(const Saver *saver, const ModelShape *shape, int64_t from, int64_t end) {
+    if (!saver->options->save || from >= end) return OK;
+    bool checks = comm_rank(saver->world) == 0;
+    return comm_agree(saver->world, checks ? check_room(saver->options, shape, from, end) : OK);
+}
+
+static Status open_first(Saver *saver, const atomic_int *stopped) {
     const Options *o = saver->options;
     saver->records = calloc((size_t)comm_size(saver->world), sizeof *saver->records);
     if (!saver->records)
         return fail(ERR_OS, "no memory for the records of %d ranks", comm_size(saver->world));
     TRY(checkpoint_lock(o->save, o->lock_timeout, stopped, &saver->lock));
-    TRY(check_room(o, shape));
     options_save(o, FOR_TRAIN, &saver->config);
     return batches_tokenizer(o, &saver->tokenizer);
 }
 
-Status saver_open(Saver *saver, const Options *options, const ModelShape *shape, const atomic_int *stopped,
-                  Comm *world, Reporter *reporter) {
+Status saver_open(Saver *saver, const Options *options, const atomic_int *stopped, Comm *world,
+                  Reporter *reporter) {
     *saver = (Saver){.options = options, .world = world, .reporter = reporter, .lock = -1, .last = -1};
     if (!options->save) return OK;
-    return comm_agree(world, comm_rank(world) == 0 ? open_first(saver, shape, stopped) : OK);
+    return comm_agree(world, comm_rank(world) == 0 ? open_first(saver, stopped) : OK);
 }
 
 Status saver_take_memory(Saver *saver, Engine *engine) {
