@@ -89,10 +89,58 @@ static void what_is_kept_has_a_limit(void) {
     FILE *stream = NULL;
     memset(piece, 'x', sizeof piece);
     EXPECT_OK(outlet_create(&outlet, path, false, NULL, &stream));
-    while (kept < 1000 && fwrite(piece, 1, PIECE, stream) == PIECE && fflush(stream) == 0) kept++;
+    while (kept < 1000 && !outlet.lost && fwrite(piece, 1, PIECE, stream) == PIECE && fflush(stream) == 0)
+        kept++;
     EXPECT(kept > 16 && kept < 200, "%d pieces of %d bytes were taken", kept, PIECE);
     fclose(stream);
     EXPECT(!outlet_close(&outlet), "everything was written");
+    close(reader);
+}
+
+// Reads all that is there. Returns how many 'x' come first; adds what follows them to `after`.
+static size_t read_all(int fd, char *after, size_t room) {
+    static char data[1 << 16];
+    size_t before = 0, rest = strlen(after);
+    for (ssize_t n; (n = read(fd, data, sizeof data)) > 0;)
+        for (ssize_t i = 0; i < n; i++)
+            if (!rest && data[i] == 'x')
+                before++;
+            else if (rest + 1 < room)
+                after[rest++] = data[i];
+    after[rest] = 0;
+    return before;
+}
+
+// What came before the loss arrives, then a line that says it, then what is written later.
+static void a_stream_goes_on_after_a_loss(void) {
+    enum { PIECE = 1 << 16, PIECES = 100 };
+    const char *path = pipe_path();
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    static char piece[PIECE];
+    char after[256] = "", want[256];
+    Outlet outlet;
+    FILE *stream = NULL;
+    memset(piece, 'x', sizeof piece);
+    EXPECT_OK(outlet_create(&outlet, path, false, NULL, &stream));
+    outlet.tells = true;
+    setvbuf(stream, NULL, _IONBF, 0);
+    for (int i = 0; i < PIECES; i++) fwrite(piece, 1, PIECE, stream);
+    EXPECT(outlet.lost > 0 && !ferror(stream), "%zu bytes are lost", outlet.lost);
+    size_t before = 0, later = 0;
+    for (; outlet.dropping && later < 1000; later++) {
+        before += read_all(reader, after, sizeof after);
+        fputs("y", stream);
+    }
+    size_t lost = outlet.lost;
+    before += read_all(reader, after, sizeof after);
+    fputs("the last message\n", stream);
+    EXPECT(!outlet.error && fclose(stream) == 0 && !outlet_close(&outlet), "a loss is not told");
+    EXPECT(read_all(reader, after, sizeof after) == 0, "text comes twice");
+    snprintf(want, sizeof want, "%zu bytes of output were lost: the reader paused\nythe last message\n",
+             lost);
+    EXPECT(!strcmp(after, want), "'%s' is not '%s'", after, want);
+    EXPECT(before + lost == (size_t)PIECES * PIECE + later - 1, "%zu bytes arrived, %zu were lost", before,
+           lost);
     close(reader);
 }
 
@@ -132,6 +180,7 @@ int main(int argc, char **argv) {
         (const Test[]){{"a_sleeping_reader_loses_nothing", a_sleeping_reader_loses_nothing},
                        {"a_reader_that_left_is_told", a_reader_that_left_is_told},
                        {"what_is_kept_has_a_limit", what_is_kept_has_a_limit},
+                       {"a_stream_goes_on_after_a_loss", a_stream_goes_on_after_a_loss},
                        {"a_signal_ends_the_wait_for_a_reader", a_signal_ends_the_wait_for_a_reader},
                        {"files_are_created_and_continued", files_are_created_and_continued},
                        {0}},

@@ -27,7 +27,7 @@ static size_t write_now(Outlet *outlet, const char *data, size_t size) {
     return done;
 }
 
-static void write_pending(Outlet *outlet) {
+static void drain(Outlet *outlet) {
     Text *pending = &outlet->pending;
     if (!pending->size) return;
     size_t done = write_now(outlet, pending->data, pending->size);
@@ -35,18 +35,31 @@ static void write_pending(Outlet *outlet) {
     pending->size -= done;
 }
 
+// Where text was lost, a line takes its place once what came before it is written.
+static void write_pending(Outlet *outlet) {
+    drain(outlet);
+    if (!outlet->dropping || outlet->pending.size || outlet->error) return;
+    if (outlet->tells)
+        text_add(&outlet->pending, "%zu bytes of output were lost: the reader paused\n", outlet->dropping);
+    outlet->dropping = 0;
+    drain(outlet);
+}
+
 // What stdio calls with the bytes of a stream; 0 is an error.
 static ssize_t take(void *self, const char *data, size_t size) {
     Outlet *outlet = self;
     write_pending(outlet);
     size_t done = outlet->pending.size ? 0 : write_now(outlet, data, size), left = size - done;
-    if (!outlet->error && outlet->pending.size + left > MOST_PENDING) outlet->error = ENOBUFS;
     if (outlet->error) {
         text_free(&outlet->pending);
         errno = outlet->error;
         return 0;
     }
-    if (left) text_add_bytes(&outlet->pending, data + done, left);
+    if (outlet->dropping || outlet->pending.size + left > MOST_PENDING) {
+        outlet->dropping += left;
+        outlet->lost += left;
+    } else if (left)
+        text_add_bytes(&outlet->pending, data + done, left);
     return (ssize_t)size;
 }
 
@@ -97,7 +110,7 @@ void outlet_replace(Outlet *outlet, int fd, FILE **stream) {
     int own = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (own < 0) own = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (own < 0) return;
-    *outlet = (Outlet){.fd = own};
+    *outlet = (Outlet){.fd = own, .tells = true};
     FILE *replacement = stream_of(outlet);
     if (!replacement) {
         close(own);
@@ -125,7 +138,7 @@ bool outlet_close(Outlet *outlet) {
         poll(&writable, 1, POLL_MS);
         write_pending(outlet);
     }
-    bool all = !outlet->pending.size && !outlet->error;
+    bool all = !outlet->pending.size && !outlet->error && !outlet->lost;
     if (outlet->fd >= 0 && close(outlet->fd) && errno != EINTR) all = false;
     text_free(&outlet->pending);
     *outlet = (Outlet){.fd = -1};

@@ -1,8 +1,8 @@
 // A stream whose writes never wait for the reader: a log that is read by a pager, a terminal that was paused
 // or a pipe of metrics must not hold up a run, nor make it deaf to signals.
 //
-// What the reader is too slow for is kept in memory, up to a limit, and written before the next text. Plain
-// files are written as always.
+// What the reader is too slow for is kept in memory, up to a limit, and written before the next text. Text beyond
+// the limit is lost until all that was kept is written; then the stream goes on. Plain files are written as always.
 #pragma once
 #include "base/text.h"
 #include <stdatomic.h>
@@ -10,7 +10,10 @@
 typedef struct {
     int fd; // of an open file description of its own, so that O_NONBLOCK reaches nobody else; -1: closed
     Text pending;
-    int error; // errno of the first write that failed: EPIPE when the reader has left; 0: none has
+    size_t dropping; // bytes lost since the limit was reached, while something is pending; 0: text is taken
+    size_t lost;     // bytes lost in all
+    bool tells;      // writes a line where text was lost: people read it
+    int error;       // errno of the first write that failed: EPIPE when the reader has left; 0: none has
 } Outlet;
 
 // Makes a stream of a file that is created or, `append`, continued. A pipe that no process reads is awaited
@@ -22,5 +25,5 @@ void outlet_replace(Outlet *outlet, int fd, FILE **stream);
 bool outlet_is_unread(const Outlet *outlet);
 // Writes what is pending, and from now on waits for the reader as usual.
 void outlet_wait(Outlet *outlet);
-// Waits a few seconds for what is pending; false when not everything could be written. Call it after fclose.
+// Waits a few seconds for what is pending; false when not everything was written. Call it after fclose.
 bool outlet_close(Outlet *outlet);

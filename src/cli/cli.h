@@ -59,4 +59,5 @@ void do_not_stop_on_signals(void);
 void streams_open(void);
 // From now on a reader that pauses holds nothing up, and one that leaves ends nothing: what is returned tells.
 const Outlet *streams_do_not_wait(void);
-void streams_wait(void); // as usual again
+void streams_wait(void);   // as usual again
+size_t streams_lost(void); // bytes of standard output that its reader, which paused, did not get

@@ -143,7 +143,10 @@ static Status run(int argc, char **argv) {
 // A result that did not arrive, on a full disk for example, is a failed run.
 static Status finish_output(void) {
     bool earlier = ferror(stdout);
-    if (fflush(stdout) == 0 && !earlier) return OK;
+    bool written = fflush(stdout) == 0 && !earlier;
+    if (written && streams_lost())
+        return fail(ERR_IO, "standard output: %zu bytes were lost: its reader paused", streams_lost());
+    if (written) return OK;
     return fail(ERR_IO, "standard output: not everything could be written: %s",
                 earlier ? "an earlier write failed" : strerror(errno));
 }

@@ -28,6 +28,8 @@ const Outlet *streams_do_not_wait(void) {
     return &output;
 }
 
+size_t streams_lost(void) { return output.lost; }
+
 void streams_wait(void) {
     fflush(stdout);
     outlet_wait(&output);

@@ -48,11 +48,14 @@ static void clear_progress(Reporter *r) {
 
 // A reader that has left or sleeps does not end a training run, but a warning says at once that rows are lost.
 static void flush_metrics(Reporter *r) {
-    if (fflush(r->metrics) == 0 || r->warned_of_metrics) return;
+    bool failed = fflush(r->metrics) != 0;
+    if ((!failed && !r->metrics_outlet.lost) || r->warned_of_metrics) return;
     r->warned_of_metrics = true;
     clear_progress(r);
     fprintf(stderr, "WARNING: --metrics %s: rows are lost from here on: %s\n", r->options->metrics,
-            outlet_is_unread(&r->metrics_outlet) ? "its reader has left" : strerror(errno));
+            !failed                                ? "its reader paused"
+            : outlet_is_unread(&r->metrics_outlet) ? "its reader has left"
+                                                   : strerror(errno));
 }
 
 double mib(size_t bytes) { return (double)bytes / 1048576.0; }
