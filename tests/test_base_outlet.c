@@ -4,11 +4,13 @@
 #include "harness.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { LINES = 20000, LINE_BYTES = 16 }; // more than a pipe holds
@@ -60,6 +62,31 @@ static void a_sleeping_reader_loses_nothing(void) {
     pthread_create(&thread, NULL, read_lines, &reader);
     EXPECT(fclose(stream) == 0 && outlet_close(&outlet), "not everything was written");
     pthread_join(thread, NULL);
+    close(reader);
+}
+
+static Outlet last_words;
+static void finish_last_words(void) { outlet_finish(&last_words); }
+
+// A rank that aborts waits for a reader that is slow.
+static void an_abort_waits_for_the_reader(void) {
+    const char *path = pipe_path();
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    pid_t child = fork();
+    CHECK(child >= 0, "no process");
+    if (child == 0) {
+        FILE *stream = NULL;
+        if (outlet_create(&last_words, path, false, NULL, &stream) != OK) _exit(1);
+        rank_before_abort(finish_last_words);
+        write_lines(stream);
+        rank_abort_job(last_words.pending.size ? ERR_HANG : 1);
+    }
+    poll(NULL, 0, 200);
+    fcntl(reader, F_SETFL, 0);
+    expect_lines(reader);
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child, "no child");
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == ERR_HANG, "status %d", status);
     close(reader);
 }
 
@@ -178,6 +205,7 @@ static void files_are_created_and_continued(void) {
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"a_sleeping_reader_loses_nothing", a_sleeping_reader_loses_nothing},
+                       {"an_abort_waits_for_the_reader", an_abort_waits_for_the_reader},
                        {"a_reader_that_left_is_told", a_reader_that_left_is_told},
                        {"what_is_kept_has_a_limit", what_is_kept_has_a_limit},
                        {"a_stream_goes_on_after_a_loss", a_stream_goes_on_after_a_loss},

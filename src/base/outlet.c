@@ -131,13 +131,17 @@ void outlet_wait(Outlet *outlet) {
     write_pending(outlet);
 }
 
-bool outlet_close(Outlet *outlet) {
+void outlet_finish(Outlet *outlet) {
     double until = clock_s() + CLOSE_PATIENCE_S;
     struct pollfd writable = {.fd = outlet->fd, .events = POLLOUT};
     while (outlet->pending.size && !outlet->error && clock_s() < until) {
         poll(&writable, 1, POLL_MS);
         write_pending(outlet);
     }
+}
+
+bool outlet_close(Outlet *outlet) {
+    outlet_finish(outlet);
     bool all = !outlet->pending.size && !outlet->error && !outlet->lost;
     if (outlet->fd >= 0 && close(outlet->fd) && errno != EINTR) all = false;
     text_free(&outlet->pending);

@@ -25,5 +25,7 @@ void outlet_replace(Outlet *outlet, int fd, FILE **stream);
 bool outlet_is_unread(const Outlet *outlet);
 // Writes what is pending, and from now on waits for the reader as usual.
 void outlet_wait(Outlet *outlet);
-// Waits a few seconds for what is pending; false when not everything was written. Call it after fclose.
+// Waits a few seconds for what is pending.
+void outlet_finish(Outlet *outlet);
+// Does so and closes it; false when not everything was written. Call it after fclose.
 bool outlet_close(Outlet *outlet);

@@ -57,9 +57,15 @@ void rank_dump_events(const Rank *rank) {
     for (uint64_t i = first; i < rank->num_events; i++) print_event(&rank->events[i % EVENTS_KEPT], now);
 }
 
+static void (*_Atomic before_abort)(void);
+
+void rank_before_abort(void (*hook)(void)) { before_abort = hook; }
+
 _Noreturn void rank_abort_job(int status) {
     Rank *r = rank_current();
     fflush(NULL);
+    void (*hook)(void) = before_abort;
+    if (hook) hook();
     if (r->abort_job) r->abort_job(r, status);
     _exit(status);
 }

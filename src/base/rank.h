@@ -40,6 +40,9 @@ void rank_event(const char *literal_format, int64_t a, int64_t b, int64_t c);
 void rank_describe(const Rank *rank, char *text, int size);
 // Prints the last events of the rank to stderr, oldest first.
 void rank_dump_events(const Rank *rank);
+// Called before a job is aborted, so that the last messages arrive: stdio may write to what only keeps them. The one
+// mutable global here: streams belong to the process, and any thread may abort.
+void rank_before_abort(void (*hook)(void));
 // Ends the whole job with `status` on every rank. Does not return.
 _Noreturn void rank_abort_job(int status);
 

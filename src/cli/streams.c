@@ -1,6 +1,7 @@
 // How standard output and standard error behave: whole lines under a launcher, which mixes the lines of many
 // processes, and for training runs writes that never wait for a reader.
 #include "base/outlet.h"
+#include "base/rank.h"
 #include "cli/cli.h"
 #include "comm/comm.h"
 #include <signal.h>
@@ -19,12 +20,26 @@ void streams_open(void) {
     if (comm_launcher_ranks()) whole_lines();
 }
 
+// Other ranks may write meanwhile.
+static void finish(FILE *stream, Outlet *outlet) {
+    flockfile(stream);
+    outlet_finish(outlet);
+    funlockfile(stream);
+}
+
+// What says why comes first.
+static void finish_streams(void) {
+    finish(stderr, &errors);
+    finish(stdout, &output);
+}
+
 const Outlet *streams_do_not_wait(void) {
     signal(SIGPIPE, SIG_IGN);
     output.fd = errors.fd = -1;
     outlet_replace(&output, STDOUT_FILENO, &stdout);
     outlet_replace(&errors, STDERR_FILENO, &stderr);
     if (comm_launcher_ranks()) whole_lines();
+    rank_before_abort(finish_streams);
     return &output;
 }
 
