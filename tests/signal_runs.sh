@@ -106,13 +106,17 @@ expect_state early.json status 66
 start "${endless[@]}" --save killed
 until_true is_training
 before=$(cat killed/run.json)
-timeout 60 "${run[@]}" --train-iters 2 --save killed --lock-timeout 0 >taken.log 2>&1 ||
+cp killed/run.json killed.json # as --run-file of both
+timeout 60 "${run[@]}" --train-iters 2 --save killed --run-file killed.json --lock-timeout 0 >taken.log 2>&1 ||
     timeout 60 "${run[@]}" --train-iters 2 --save killed >taken.log 2>&1
 grep -q "another run" taken.log || complain "not refused: $(tail -1 taken.log)"
 [[ $(cat killed/run.json) == "$before" ]] || complain "a refused run changes the other's file"
+[[ $(cat killed.json) == "$before" ]] || complain "a refused run changes the other's --run-file: $(cat killed.json)"
 { kill -KILL "$pid"; wait "$pid"; } 2>/dev/null
 expect_state killed/run.json state '"running"'
 expect_state killed/run.json pid "$pid"
+timeout 60 "${run[@]}" --train-iters 2 --data-path nowhere --run-file killed.json >early.log 2>&1
+expect_state killed.json state '"failed"'
 
 # ---- readers ---------------------------------------------------------------------------------------------
 timeout 60 "${endless[@]}" --save head --log-interval 1 2>head.err | head -8 >head.log

@@ -3,9 +3,15 @@
 #include "base/version.h"
 #include "formats/formats.h"
 #include "train/internal.h"
+#include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { HOST_NAME = 128 };
 
 // ---- the text -------------------------------------------------------------------------------------
 
@@ -36,7 +42,7 @@ static void add_all(Text *out, const RunFile *f) {
                                          [RUN_DONE] = "done",
                                          [RUN_INTERRUPTED] = "interrupted",
                                          [RUN_FAILED] = "failed"};
-    char host[128] = "";
+    char host[HOST_NAME] = "";
     gethostname(host, sizeof host - 1);
     time_t now = time(NULL);
     bool ended = f->state != RUN_RUNNING;
@@ -84,6 +90,39 @@ static void rewrite(RunFile *f) {
     fail(OK, "%s", why);
 }
 
+static bool is_process(int64_t pid) {
+    return pid > 0 && pid <= INT_MAX && pid != getpid() && (kill((pid_t)pid, 0) == 0 || errno == EPERM);
+}
+
+static bool says_running(const Json *file) {
+    const char *state = json_string(json_member(file, "state"));
+    const char *host = json_string(json_member(file, "host"));
+    char here[HOST_NAME] = "";
+    gethostname(here, sizeof here - 1);
+    int64_t pid;
+    return state && host && !strcmp(state, "running") && !strcmp(host, here) &&
+           json_int(json_member(file, "pid"), &pid) && is_process(pid);
+}
+
+// Whether another run on this host, which goes on, writes the file.
+static bool is_anothers(const char *path) {
+    enum { MOST_BYTES = 1 << 16 };
+    char why[sizeof rank_current()->message], *data;
+    size_t size;
+    Json *file;
+    snprintf(why, sizeof why, "%s", fail_message());
+    bool is = false;
+    if (file_read(path, MOST_BYTES, &data, &size) == OK) {
+        if (json_parse(&file, data, size, path) == OK) {
+            is = says_running(file);
+            json_free(file);
+        }
+        free(data);
+    }
+    fail(OK, "%s", why);
+    return is;
+}
+
 Status run_file_start(RunFile *f, int64_t end, int lock) {
     if (!f || (!f->options->run_file && !f->options->save)) return OK;
     f->state = RUN_RUNNING;
@@ -103,6 +142,11 @@ void run_file_saved(RunFile *f, int64_t iteration, int64_t saved) {
 
 void run_file_end(RunFile *f, RunEnd end, Status status) {
     if (!f || (!f->open && !f->options->run_file)) return;
+    if (!f->open && is_anothers(f->options->run_file)) {
+        fprintf(stderr, "WARNING: --run-file %s is left as it is: it belongs to another run, which goes on\n",
+                f->options->run_file);
+        return;
+    }
     f->state = status == OK || status == INTERRUPTED ? end : RUN_FAILED;
     f->status = (int)status;
     if (status != OK)

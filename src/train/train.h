@@ -206,7 +206,8 @@ typedef struct {
 Status run_file_start(RunFile *file, int64_t end, int lock);
 // A checkpoint was committed. Without a new one nothing happens.
 void run_file_saved(RunFile *file, int64_t iteration, int64_t saved);
-// How it ended, with the message of a status that is not OK. Before run_file_start only --run-file is written: the folder may be another run's.
+// How it ended, with the message of a status that is not OK. Before run_file_start only --run-file is
+// written, unless another run on this host writes it: the folder may be another run's.
 void run_file_end(RunFile *file, RunEnd end, Status status);
 
 typedef struct {
