@@ -6,6 +6,8 @@
 #include "test_config_words.h"
 #include "train/internal.h"
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 // ---- what is trained -------------------------------------------------------------------------------------
 
@@ -289,6 +291,38 @@ static void no_false_alarm(void) {
     }
 }
 
+// Sums by the MPI library (--no-deterministic-mode, between machines) come in an order of its own.
+static void on_mpi(void) {
+    Case c = {{1, comm_launcher_ranks(), 1}, F32, false, "1f1b", 1, 0};
+    Trial trial = {.c = &c, .rounds = harness_short() ? 5 : 20};
+    CommOptions options = {.transport = "mpi-messages", .timeout_s = 120};
+    EXPECT_OK(comm_launch(options, train_and_compare, &trial));
+}
+
+// Open MPI is not built for the thread sanitizer.
+#if defined(__SANITIZE_THREAD__)
+static const bool mpi_runs = false;
+#else
+static const bool mpi_runs = true;
+#endif
+
+static void under_mpirun(void) {
+    static const char *const ranks[] = {"3", "4"};
+    char self[512] = "";
+    EXPECT(readlink("/proc/self/exe", self, sizeof self - 1) > 0, "no path of this program");
+    for (size_t i = 0; mpi_runs && i < sizeof ranks / sizeof *ranks; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            setenv("ASAN_OPTIONS", "detect_leaks=0", 1); // Open MPI's
+            execl(TEST_FOLDER "/mpirun.sh", "mpirun.sh", ranks[i], self, NULL);
+            _exit(127);
+        }
+        int status = 0;
+        EXPECT(waitpid(child, &status, 0) == child && status == 0, "%s ranks end with status %d", ranks[i],
+               status);
+    }
+}
+
 // ---- a run that ends over it -----------------------------------------------------------------------------
 
 // The linker puts this in the place of engine_train: rank 1's copy of the first weight is damaged after a step.
@@ -368,10 +402,12 @@ static void damaged_runs(void) {
 }
 
 int main(int argc, char **argv) {
+    if (comm_launcher_ranks() > 0) return harness_run((const Test[]){{"on mpi", on_mpi}, {0}}, argc, argv);
     return harness_run((const Test[]){{"planted flips", planted_flips},
                                       {"flips that spread", flips_that_spread},
                                       {"no false alarm", no_false_alarm},
                                       {"nothing to compare", nothing_to_compare},
+                                      {"under mpirun", under_mpirun},
                                       {"damaged runs", damaged_runs},
                                       {0}},
                        argc, argv);
