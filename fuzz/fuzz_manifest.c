@@ -33,7 +33,7 @@ static void make_checkpoint(const CheckpointNames *names) {
     Text record = {0};
     Status status = checkpoint_begin(names, sizeof values);
     if (status == OK) status = checkpoint_write_shard(names, 0, SLICES, 3, &record);
-    if (status == OK) status = checkpoint_commit(names, &info, NULL, &record, 1);
+    if (status == OK) status = checkpoint_commit(names, -1, &info, NULL, &record, 1);
     CHECK(status == OK, "%s", fail_message());
     text_free(&record);
 }

@@ -146,7 +146,7 @@ loses_lock() {
     wait $pid
     status=$?
     if [[ -d $name ]]; then
-        left=$(ls -A "$name" | grep -c "^.tmp-step")
+        left=$(find "$name" -maxdepth 1 -name ".tmp-step*" | wc -l)
         [[ $left == 401 ]] || complain "$name: $left of 401 saves of another run are left"
         rm -r "$name"/.tmp-step-*
     fi
