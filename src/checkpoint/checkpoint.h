@@ -144,6 +144,8 @@ typedef struct Checkpoint Checkpoint;
 
 // `folder` is the checkpoint itself. ERR_DATA names what is damaged; ERR_UNAVAILABLE: of a newer version.
 Status checkpoint_open(Checkpoint **checkpoint, const char *folder);
+// That of SAVE/step-...: one of another step, under this one's name, is as good as damaged.
+Status checkpoint_open_step(Checkpoint **checkpoint, const char *save, int64_t step);
 void checkpoint_close(Checkpoint *checkpoint);
 const CheckpointInfo *checkpoint_info(const Checkpoint *checkpoint);
 const char *checkpoint_folder(const Checkpoint *checkpoint);

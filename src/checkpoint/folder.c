@@ -64,11 +64,21 @@ static bool has_step(const VerifiedSteps *steps, int64_t step) {
     return false;
 }
 
-static Status verify_step(const char *save, int64_t step, VerifiedSteps *verified) {
+Status checkpoint_open_step(Checkpoint **checkpoint, const char *save, int64_t step) {
     CheckpointNames names;
-    Checkpoint *checkpoint = NULL;
+    *checkpoint = NULL;
     TRY(checkpoint_names(save, step, &names));
-    Status status = checkpoint_open(&checkpoint, names.final);
+    TRY(checkpoint_open(checkpoint, names.final));
+    int64_t iteration = checkpoint_info(*checkpoint)->state.iteration;
+    if (iteration == step) return OK;
+    checkpoint_close(*checkpoint);
+    *checkpoint = NULL;
+    return fail(ERR_DATA, "%s: its manifest is of step %" PRId64, names.final, iteration);
+}
+
+static Status verify_step(const char *save, int64_t step, VerifiedSteps *verified) {
+    Checkpoint *checkpoint = NULL;
+    Status status = checkpoint_open_step(&checkpoint, save, step);
     if (status == OK && !has_step(verified, step)) {
         status = checkpoint_verify(checkpoint);
         if (status == OK) verified_steps_add(verified, step);

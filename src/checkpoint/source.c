@@ -61,8 +61,9 @@ static Status check_model(const Checkpoint *c) {
     return status;
 }
 
-static Status open_checkpoint(ModelSource *source, const char *path) {
-    TRY(checkpoint_open(&source->checkpoint, path));
+// `opened`: what opening it came to.
+static Status take_checkpoint(ModelSource *source, Status opened) {
+    TRY(opened);
     Status status = check_model(source->checkpoint);
     if (status == OK) return OK;
     checkpoint_close(source->checkpoint);
@@ -73,24 +74,12 @@ static Status open_checkpoint(ModelSource *source, const char *path) {
 // ---- opening ------------------------------------------------------------------------------------
 
 static Status open_one(ModelSource *source, const char *path, int64_t step) {
-    TRY(open_checkpoint(source, path));
+    TRY(take_checkpoint(source, checkpoint_open(&source->checkpoint, path)));
     int64_t iteration = checkpoint_info(source->checkpoint)->state.iteration;
     if (step >= 0 && step != iteration)
         return fail(ERR_NO_INPUT, "%s is the checkpoint of step %" PRId64 ", not %" PRId64, path, iteration,
                     step);
     return OK;
-}
-
-// A checkpoint of another step, under this one's name, is as good as damaged.
-static Status open_step(ModelSource *source, const char *save, int64_t step) {
-    CheckpointNames names;
-    TRY(checkpoint_names(save, step, &names));
-    TRY(open_checkpoint(source, names.final));
-    int64_t iteration = checkpoint_info(source->checkpoint)->state.iteration;
-    if (iteration == step) return OK;
-    checkpoint_close(source->checkpoint);
-    source->checkpoint = NULL;
-    return fail(ERR_DATA, "%s: its manifest is of step %" PRId64, names.final, iteration);
 }
 
 // The newest that opens, with what is wrong with newer ones; when none does, what is wrong with the newest.
@@ -99,7 +88,7 @@ static Status open_newest(ModelSource *source, const char *save, const int64_t *
     Status status = OK, first = OK;
     size_t size = 0; // of what is wrong with the newest
     for (int i = 0; i < count; i++) {
-        status = open_step(source, save, steps[i]);
+        status = take_checkpoint(source, checkpoint_open_step(&source->checkpoint, save, steps[i]));
         if (status == OK || status == ERR_OS) return status;
         text_add(passed, "%s%s", i ? "; " : "", fail_message());
         if (i) continue;
