@@ -65,6 +65,9 @@ for folder in first first/ empty logs stopped; do
     train beginning "${no_evaluation[@]}" --train-iters 1 --load "$folder" --save "${folder%/}"
     [[ -d $folder/step-00000001 ]] || complain "$folder has no checkpoint"
 done
+# Whatever the two call it.
+train beginning "${no_evaluation[@]}" --train-iters 1 --load "$PWD/named" --save named
+train beginning "${no_evaluation[@]}" --train-iters 1 --load ./named2 --save logs/../named2
 refused 66 "checkpoints of Megatron-LM" "${train_one[@]}" --load megatron --save megatron
 refused 66 "--exit-on-missing-checkpoint" "${train_one[@]}" --load new --save new --exit-on-missing-checkpoint
 refused 66 "begin with random weights leave out --load" "${train_one[@]}" --load new --save elsewhere

@@ -14,10 +14,21 @@ static bool is_one(const char *folder) {
     return file_exists(manifest) || file_exists(config);
 }
 
-static size_t length_without_slashes(const char *path) {
-    size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/') length--;
-    return length;
+// The path by which two names of a folder can be compared that is not there yet: the parent's real one, as far as
+// it is there, and the last name. The caller frees.
+static char *place_of(const char *path) {
+    Text place = {0};
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t name = end;
+    while (name > 0 && path[name - 1] != '/') name--;
+    char *parent = name ? strndup(path, name) : strdup(".");
+    CHECK(parent, "no memory for a path");
+    char *real = realpath(parent, NULL);
+    text_add(&place, "%s/%.*s", real ? real : parent, (int)(end - name), path + name);
+    free(real);
+    free(parent);
+    return place.data;
 }
 
 bool saves_where_it_loads(const Options *o) {
@@ -25,8 +36,11 @@ bool saves_where_it_loads(const Options *o) {
     if (!o->save || !o->load) return false;
     if (stat(o->save, &save) == 0 && stat(o->load, &load) == 0)
         return save.st_dev == load.st_dev && save.st_ino == load.st_ino;
-    size_t length = length_without_slashes(o->save);
-    return length == length_without_slashes(o->load) && !strncmp(o->save, o->load, length);
+    char *a = place_of(o->save), *b = place_of(o->load);
+    bool same = !strcmp(a, b);
+    free(a);
+    free(b);
+    return same;
 }
 
 // The first of several runs with the same command finds nothing yet in the folder that it will save to. Everyone
