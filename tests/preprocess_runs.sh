@@ -42,6 +42,15 @@ expect_same_set() {
 
 is_there() { [[ -s $1 ]]; }
 
+# ---- lines that cannot be read -----------------------------------------------------------------------------
+printf '{"text": "one and one"}\n{"text": 1}\n{"text": "two and two"}\nno JSON\n' >bad.jsonl
+preprocess bad --input bad.jsonl --vocab-size 270 --skip-bad-lines || complain "$(tail -1 bad.log)"
+"$trireme" tokenizer train --input bad.jsonl --vocab-size 270 --skip-bad-lines --output bad_tokenizer >bad_tokenizer.log \
+    2>&1 || complain "$(cat bad_tokenizer.log)"
+[[ $(grep -c "left out 2 bad lines\|    bad.jsonl:[24]: " bad_tokenizer.log) == 3 ]] ||
+    complain "bad lines: $(cat bad_tokenizer.log)"
+diff <(grep -A2 "left out" bad.log) <(grep -A2 "left out" bad_tokenizer.log) || complain "bad lines: not told alike"
+
 # ---- the same bytes --------------------------------------------------------------------------------------
 mkdir -p parts/inner
 awk 'BEGIN { for (i = 0; i < 30000; i++)

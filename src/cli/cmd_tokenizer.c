@@ -93,12 +93,16 @@ static Status run_train(const Options *o) {
                          .skip_bad_lines = o->skip_bad_lines,
                          .stopped = stop_on_signals()};
     Tokenizer *tokenizer;
-    TRY(tokenizer_train_text(&tokenizer, text, o->vocab_size));
-    Status status = folder_make(o->output);
+    LeftOut left_out = {0};
+    Status status = tokenizer_train_text(&tokenizer, text, o->vocab_size, &left_out);
+    if (status == OK) status = folder_make(o->output);
     if (status == OK) status = tokenizer_save_folder(tokenizer, o->output);
     if (status == OK)
         printf("%s: %d tokens, %d merges\n", o->output, tokenizer_vocab_size(tokenizer),
                tokenizer_num_merges(tokenizer));
+    if (left_out.bad_lines)
+        printf("  left out %" PRId64 " bad lines\n%s", left_out.bad_lines, text_string(&left_out.which));
+    text_free(&left_out.which);
     tokenizer_close(tokenizer);
     return status;
 }

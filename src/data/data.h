@@ -143,8 +143,14 @@ typedef struct {
     const atomic_int *stopped; // not 0: a signal asks for an end; NULL: none can
 } TrainingText;
 
+// What skip_bad_lines left out. Zero-initialise; the caller frees `which`.
+typedef struct {
+    int64_t bad_lines;
+    Text which; // a line on each of the first
+} LeftOut;
+
 // On this thread. INTERRUPTED when `stopped` is set.
-Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_size);
+Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_size, LeftOut *left_out);
 
 // ---- Indexed dataset: PREFIX.bin and PREFIX.idx (MMIDIDX, version 1) ----------------------------------
 

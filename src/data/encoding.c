@@ -194,6 +194,16 @@ static Status forgive(const Worker *w, Slot *slot, const Document *d, Status sta
     return OK;
 }
 
+void slot_note_bad(const Slot *slot, int64_t *bad_lines, Text *left_out) {
+    const char *line = text_string(&slot->bad);
+    for (int64_t i = *bad_lines; i < MOST_BAD_SHOWN && *line; i++) {
+        int length = (int)strcspn(line, "\n");
+        text_add(left_out, "    %.*s\n", length, line);
+        line += length + 1;
+    }
+    *bad_lines += slot->num_bad;
+}
+
 // ---- A batch ----------------------------------------------------------------------------------------------
 
 void slot_trim(Slot *slot, int num_outputs) {

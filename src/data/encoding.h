@@ -52,6 +52,8 @@ void worker_close(Worker *worker);
 // INTERRUPTED once `stopped` is set; ERR_DATA with file and line for what is not a JSON object with all
 // keys, or has a text that cannot be encoded; with skip_bad_lines such a line leaves nothing and is counted.
 Status encode_batch(Worker *worker, Slot *slot);
+// Adds the slot's bad lines to a count, and those among the first MOST_BAD_SHOWN of all to a text.
+void slot_note_bad(const Slot *slot, int64_t *bad_lines, Text *left_out);
 // Gives back what large documents took of a slot that has been consumed: kept until it is used again, that of
 // many slots would fill memory.
 void slot_trim(Slot *slot, int num_outputs);

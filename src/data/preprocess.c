@@ -82,16 +82,6 @@ static int64_t num_ends(const Batch *batch) {
     return ends;
 }
 
-static void note_bad(PreprocessSummary *summary, const Slot *slot) {
-    const char *line = text_string(&slot->bad);
-    for (int64_t i = summary->bad_lines; i < MOST_BAD_SHOWN && *line; i++) {
-        int length = (int)strcspn(line, "\n");
-        text_add(&summary->left_out, "    %.*s\n", length, line);
-        line += length + 1;
-    }
-    summary->bad_lines += slot->num_bad;
-}
-
 static Status consume_tokens(void *self, int at) {
     Run *run = self;
     Slot *slot = &run->slots[at];
@@ -99,7 +89,7 @@ static Status consume_tokens(void *self, int at) {
     TRY(write_batch(slot, run->writers, run->num_outputs, run->eod));
     int64_t before = run->summary->documents, interval = run->job->log_documents;
     run->summary->documents += num_ends(&slot->batch) - slot->num_bad;
-    note_bad(run->summary, slot);
+    slot_note_bad(slot, &run->summary->bad_lines, &run->summary->left_out);
     run->summary->text_bytes += slot->text_bytes;
     note_done(run, &slot->batch);
     slot_trim(slot, run->num_outputs);

@@ -2,7 +2,7 @@
 #include "data/encoding.h"
 
 static Status count_pieces(const Corpus *corpus, Worker *worker, Slot *slot, int64_t max_bytes,
-                           PieceCounter *counter) {
+                           PieceCounter *counter, LeftOut *left_out) {
     atomic_bool cancelled = false;
     StandardInput standard_input = {0};
     ReadOptions options = {.max_bytes = max_bytes,
@@ -17,6 +17,7 @@ static Status count_pieces(const Corpus *corpus, Worker *worker, Slot *slot, int
     while (status == OK && slot->batch.count) {
         status = encode_batch(worker, slot);
         piece_counter_merge(counter, slot->counter);
+        slot_note_bad(slot, &left_out->bad_lines, &left_out->which);
         slot_trim(slot, worker->json.num_keys);
         if (status == OK) status = corpus_read(&reader, &slot->batch);
     }
@@ -31,9 +32,9 @@ static bool go_on(void *self, int num_tokens) {
 }
 
 static Status train(Tokenizer **tokenizer, const Corpus *corpus, TrainingText *text, Worker *worker,
-                    Slot *slot, PieceCounter *counter, int vocab_size) {
+                    Slot *slot, PieceCounter *counter, int vocab_size, LeftOut *left_out) {
     TRY(piece_counter_open(&slot->counter));
-    TRY(count_pieces(corpus, worker, slot, text->max_bytes, counter));
+    TRY(count_pieces(corpus, worker, slot, text->max_bytes, counter, left_out));
     TRY(tokenizer_train(tokenizer, counter, vocab_size, go_on, text));
     if (go_on(text, 0)) return OK;
     tokenizer_close(*tokenizer);
@@ -41,7 +42,7 @@ static Status train(Tokenizer **tokenizer, const Corpus *corpus, TrainingText *t
     return fail(INTERRUPTED, "stopped by a signal: no tokenizer was written");
 }
 
-Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_size) {
+Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_size, LeftOut *left_out) {
     Corpus corpus;
     Worker worker = {0};
     Slot slot = {0};
@@ -51,7 +52,8 @@ Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_
     slot_open(&slot, text.num_json_keys);
     PieceCounter *counter;
     Status status = piece_counter_open(&counter);
-    if (status == OK) status = train(tokenizer, &corpus, &text, &worker, &slot, counter, vocab_size);
+    if (status == OK)
+        status = train(tokenizer, &corpus, &text, &worker, &slot, counter, vocab_size, left_out);
     piece_counter_close(counter);
     slot_close(&slot, text.num_json_keys);
     worker_close(&worker);
