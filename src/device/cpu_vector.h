@@ -200,7 +200,7 @@ static inline Floats choose(Ints condition, Floats yes, Floats no) {
 static inline Floats fused(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
+#elif defined(__AVX2__) && defined(__FMA__)
     return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #elif defined(__ARM_FEATURE_FMA) && defined(__ARM_NEON)
     return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
