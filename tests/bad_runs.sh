@@ -147,6 +147,8 @@ printf 'lr: 1e-3\nnum-layres: 4\n' >typo.yaml
 expect 78 "typo.yaml:2" "${run[@]}" --config typo.yaml
 expect 64 "--num-layers" "${run[@]}" --num-layer 4
 expect 78 "--ranks" "${run[@]}" --ranks 3 --tp 2
+expect 78 "TRIREME_MAX_CPU_ISA=avx9 is unknown; unset it or use one of: " env TRIREME_MAX_CPU_ISA=avx9 "${run[@]}" --save early
+[[ ! -e early ]] || complain "a refused run makes its folder"
 expect 78 "world size (3) is not divisible" mpirun -n 3 "${run[@]}" --tp 2
 expect_one_error
 

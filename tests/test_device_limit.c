@@ -56,8 +56,33 @@ static void unit_law(void) {
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "units for bf16 are used");
 }
 
+// oneDNN's own variable, by either name, wins over ours: products follow it, and the name of the kernels says so.
+static void products_law(void) {
+    static const char *const variables[] = {"DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"};
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0, "no process");
+        if (child == 0) {
+            setenv(variables[i], "AVX2", 1);
+            setenv("TRIREME_MAX_CPU_ISA", "baseline", 1);
+            Text used = {0};
+            device_arithmetic(&used);
+            size_t end = used.size; // of dnnl_cpu_isa_sse41, to which ours would hold it
+            bool baseline = end > 4 && !strcmp(text_string(&used) + end - 4, " 0x1");
+            text_free(&used);
+            _exit(baseline || !strstr(device_kernels("cpu"), variables[i]));
+        }
+        int status = 1;
+        CHECK(waitpid(child, &status, 0) == child, "no child");
+        EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s does not win", variables[i]);
+    }
+}
+
 int main(int argc, char **argv) {
-    return harness_run(
-        (const Test[]){{"limits", limit_law}, {"refusals", refusal_law}, {"units", unit_law}, {0}}, argc,
-        argv);
+    return harness_run((const Test[]){{"limits", limit_law},
+                                      {"refusals", refusal_law},
+                                      {"units", unit_law},
+                                      {"products", products_law},
+                                      {0}},
+                       argc, argv);
 }

@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "device/device.h"
 #include "train/train.h"
 
 static Status save_configuration(const Options *options) {
@@ -15,6 +16,7 @@ static Status prepare(Options *options, TrainJob *job) {
     int launched = comm_launcher_ranks(), asked = options->ranks != INT_UNSET ? options->ranks : 1;
     int size = launched ? launched : asked;
     TRY(train_resolve(options, size));
+    if (!options->dry_run) TRY(device_check(options->device));
     tell_notes(options);
     if (comm_launcher_rank() == 0) TRY(save_configuration(options));
     job->ranks_here = launched ? comm_launcher_ranks_here() : size;

@@ -1,4 +1,5 @@
 #include "cli/model_verb.h"
+#include "device/device.h"
 #include "train/train.h"
 
 static Status open_job(ModelJob *job, const Options *o, Status (*check)(const Options *),
@@ -6,6 +7,7 @@ static Status open_job(ModelJob *job, const Options *o, Status (*check)(const Op
     int launched = comm_launcher_ranks(), ranks = launched ? launched : o->ranks != INT_UNSET ? o->ranks : 1;
     tell_notes(o);
     TRY(check(o));
+    TRY(device_check(o->device));
     TRY(model_job_open(job, o, ranks));
     TRY(prepare(job));
     job->threads = threads_per_rank(o, launched ? comm_launcher_ranks_here() : ranks);

@@ -17,6 +17,10 @@ typedef struct {
 #undef X
     // Workspace of one call, in bytes; `args` is the operation's argument struct. NULL: none ever.
     size_t (*workspace_bytes)(int threads, DeviceOp op, const void *args);
+    // Whether the user's environment lets it compute; ERR_CONFIG with the variable. NULL: always.
+    Status (*check)(void);
+    // Which of its kernels this process takes, for people. NULL: there is no choice.
+    const char *(*kernels)(void);
 } Backend;
 
 extern const Backend reference_backend;

@@ -71,14 +71,13 @@ static const CpuVariant *find_variant(const char *name) {
     return NULL;
 }
 
-Status cpu_check_limit(void) {
+static Status check_limit(void) {
     const char *limit = getenv(LIMIT);
     if (!limit || find_variant(limit)) return OK;
     Text names = {0};
     for (int i = 0; i < num_cpu_variants; i++) text_add(&names, "%s%s", i ? ", " : "", cpu_variants[i].name);
     Status status =
-        fail(ERR_CONFIG, "%s is '%s', which is no instruction set that kernels were built for: %s", LIMIT,
-             limit, text_string(&names));
+        fail(ERR_CONFIG, "%s=%s is unknown; unset it or use one of: %s", LIMIT, limit, text_string(&names));
     text_free(&names);
     return status;
 }
@@ -120,6 +119,20 @@ bool cpu_has_amx(void) {
 #else
     return false;
 #endif
+}
+
+// The user may hold oneDNN to less than the kernels.
+static char kernels_here[64];
+static void describe_kernels(void) {
+    const char *variable = cpu_products_limit();
+    snprintf(kernels_here, sizeof kernels_here, "%s%s%s%s", cpu_best()->name, variable ? " (products: " : "",
+             variable ? variable : "", variable ? ")" : "");
+}
+
+static const char *cpu_kernels(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, describe_kernels);
+    return kernels_here;
 }
 
 void device_arithmetic(Text *out) {
@@ -285,4 +298,6 @@ const Backend cpu_backend = {
     DEVICE_OPS(X)
 #undef X
         .workspace_bytes = cpu_workspace_bytes,
+    .check = check_limit,
+    .kernels = cpu_kernels,
 };

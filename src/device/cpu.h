@@ -19,8 +19,6 @@ extern const CpuVariant cpu_variants[]; // best first; the last one runs everywh
 extern const int num_cpu_variants;
 // The first one that this machine runs, and that TRIREME_MAX_CPU_ISA allows where it is set.
 const CpuVariant *cpu_best(void);
-// ERR_CONFIG where TRIREME_MAX_CPU_ISA names no variant.
-Status cpu_check_limit(void);
 
 #ifndef CPU_ISA
 #define CPU_ISA baseline
@@ -49,9 +47,12 @@ typedef struct {
     bool transpose;
 } Factor;
 
-// Holds oneDNN to the variant that TRIREME_MAX_CPU_ISA names, unless DNNL_MAX_CPU_ISA is set. Before any product.
+// The variable that holds oneDNN to an instruction set, ONEDNN_MAX_CPU_ISA or DNNL_MAX_CPU_ISA; NULL: neither is set.
+const char *cpu_products_limit(void);
+// Holds oneDNN to the variant that TRIREME_MAX_CPU_ISA names, unless the user has set oneDNN's own variable. Before any
+// product.
 void cpu_limit_products(const char *name);
-// Whether oneDNN's DNNL_MAX_CPU_ISA leaves the units for bf16, and AMX: our products follow it.
+// Whether oneDNN's own limit leaves the units for bf16, and AMX: our products follow it.
 bool cpu_may_use_bf16(void);
 bool cpu_may_use_amx(void);
 void cpu_describe_onednn(Text *out); // its version and the instruction set that it uses

@@ -7,6 +7,17 @@
 
 void cpu_products_alone(void) { omp_set_num_threads(1); }
 
+static bool is_set(const char *variable) {
+    const char *value = getenv(variable);
+    return value && *value;
+}
+
+const char *cpu_products_limit(void) {
+    return is_set("ONEDNN_MAX_CPU_ISA") ? "ONEDNN_MAX_CPU_ISA"
+           : is_set("DNNL_MAX_CPU_ISA") ? "DNNL_MAX_CPU_ISA"
+                                        : NULL;
+}
+
 void cpu_limit_products(const char *name) {
     static const struct {
         const char *name;
@@ -15,7 +26,7 @@ void cpu_limit_products(const char *name) {
                   {"avx512", dnnl_cpu_isa_avx512_core},
                   {"avx2", dnnl_cpu_isa_avx2},
                   {"baseline", dnnl_cpu_isa_sse41}};
-    for (size_t i = 0; i < sizeof limits / sizeof *limits && !getenv("DNNL_MAX_CPU_ISA"); i++)
+    for (size_t i = 0; i < sizeof limits / sizeof *limits && !cpu_products_limit(); i++)
         if (!strcmp(name, limits[i].name)) dnnl_set_max_cpu_isa(limits[i].isa);
 }
 

@@ -1,6 +1,5 @@
 #include "base/rank.h"
 #include "base/text.h"
-#include "device/cpu.h"
 #include "device/front.h"
 #include <errno.h>
 #include <omp.h>
@@ -89,16 +88,24 @@ const char *const *device_kinds(int *count) {
     return KIND_NAMES;
 }
 
-const char *device_kernels(const char *kind) {
-    return strcmp(kind, "cpu") && strcmp(kind, "check") ? "" : cpu_best()->name;
-}
-
 static Status find_kind(const char *name, int *kind) {
     for (*kind = 0; *kind < NUM_KINDS; ++*kind)
         if (strcmp(name, KIND_NAMES[*kind]) == 0) return OK;
     const char *nearest = text_nearest(name, KIND_NAMES, NUM_KINDS);
     return fail(ERR_CONFIG, "device '%s' is unknown; there are cpu, reference, check and null%s%s%s", name,
                 nearest ? ": did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+}
+
+Status device_check(const char *name) {
+    int kind;
+    TRY(find_kind(name, &kind));
+    return KINDS[kind].computes && KINDS[kind].backend->check ? KINDS[kind].backend->check() : OK;
+}
+
+const char *device_kernels(const char *name) {
+    int kind;
+    if (find_kind(name, &kind) != OK || !KINDS[kind].computes || !KINDS[kind].backend->kernels) return "";
+    return KINDS[kind].backend->kernels();
 }
 
 static Status take_workspace(Stream *stream, size_t bytes) {
@@ -117,7 +124,7 @@ Status device_open(Device **device, DeviceOptions options) {
     int kind, model;
     *device = NULL;
     TRY(find_kind(options.kind, &kind));
-    TRY(cpu_check_limit());
+    TRY(device_check(options.kind));
     TRY(find_kind(options.stands_for ? options.stands_for : KIND_NAMES[kind], &model));
     Device *d = calloc(1, sizeof *d);
     if (!d) return fail(ERR_OS, "no memory for a device");

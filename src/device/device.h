@@ -59,16 +59,22 @@ typedef struct {
     size_t workspace_bytes; // of its stream; what device_workspace_peak of a null run of the same work says
 } DeviceOptions;
 
+// Whether a device can be opened here: ERR_CONFIG for an unknown kind, or a variable of the environment that holds it to
+// kernels that are unknown. As device_open, before there is anything to undo.
+Status device_check(const char *kind);
 // Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest) or TRIREME_MAX_CPU_ISA,
 // ERR_OS without memory. Close the arenas that live in its memory first.
 Status device_open(Device **device, DeviceOptions options);
 void device_close(Device *device);
 const char *const *device_kinds(int *count);
-// Which kernels the cpu backend of this process takes: "amx", "avx512_bf16", "avx512", "avx2" or "baseline", the best
-// that the CPU runs, or the best up to what TRIREME_MAX_CPU_ISA names. "" for a kind that does not take them.
+// Which kernels a device takes. The cpu backend: "amx", "avx512_bf16", "avx512", "avx2" or "baseline", the best
+// that the CPU runs, or the best up to what TRIREME_MAX_CPU_ISA names; where the user's ONEDNN_MAX_CPU_ISA or
+// DNNL_MAX_CPU_ISA limits products, "amx (products: DNNL_MAX_CPU_ISA)". "" for a kind without a choice.
 const char *device_kernels(const char *kind);
 // Names what the arithmetic of this process is done with: the instruction set of the kernels, and oneDNN with
-// the instruction set that it uses. Two machines that give the same text compute the same bits.
+// the instruction set that it uses. Machines that give different
+// texts may compute different bits. Those that give the same text mostly compute the same; CPUs of different makers
+// need not, as some instructions are approximate and oneDNN cuts its work by the caches.
 void device_arithmetic(Text *out);
 bool device_computes(const Device *device); // false for null
 int device_threads(const Device *device);   // of this rank
