@@ -22,7 +22,7 @@ expect() {
     local want=$1 text=$2 code
     shift 2
     out=out.$BASHPID.$((++cases))
-    timeout -k 5 60 "$@" >"$out" 2>&1 </dev/null
+    timeout -k 5 180 "$@" >"$out" 2>&1 </dev/null
     code=$?
     [[ $code == "$want" ]] || complain "exit $code, not $want: $* $(tail -3 "$out")"
     grep -qF -- "$text" "$out" || complain "no '$text' in the output of: $* -- $(tail -3 "$out")"

@@ -12,7 +12,7 @@ source "${BASH_SOURCE%/*}/script.sh" "$1"
 refused() {
     local code=$1 words=$2 status
     shift 2
-    timeout -k 5 60 "$trireme" train "${corpus[@]}" "$@" >refused.log 2>&1 </dev/null
+    timeout -k 5 180 "$trireme" train "${corpus[@]}" "$@" >refused.log 2>&1 </dev/null
     status=$?
     [[ $status == "$code" ]] || complain "$*: exit $status, not $code: $(tail -3 refused.log)"
     grep -q -e "$words" refused.log || complain "$*: '$words' is not in $(tail -3 refused.log)"
@@ -172,7 +172,7 @@ if type mpirun >/dev/null 2>&1; then
         kill -9 $pid
         wait $pid 2>/dev/null
     done
-    timeout -k 5 60 mpirun -n 2 "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" \
+    timeout -k 5 180 mpirun -n 2 "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" \
         --save orphans --load orphans --exit-interval 1 --train-iters 20000 >orphans.log 2>&1 </dev/null ||
         complain "orphans: exit $?: $(tail -3 orphans.log)"
 fi
@@ -195,7 +195,7 @@ says closed "standard output: not everything could be written"
 fails() {
     local name=$1 fault=$2
     shift 2
-    LD_PRELOAD=$faults TRIREME_FAULT=$fault timeout -k 5 60 "$trireme" train "${corpus[@]}" \
+    LD_PRELOAD=$faults TRIREME_FAULT=$fault timeout -k 5 180 "$trireme" train "${corpus[@]}" \
         "${no_evaluation[@]}" --train-iters 8 --save-interval 2 --save "$name" "$@" >"$name.log" 2>&1 </dev/null
     status=$?
     expect_clean "$name"
@@ -226,7 +226,7 @@ done
 no_room() { # BYTES OPTION...
     local bytes=$1
     shift
-    LD_PRELOAD=$faults TRIREME_FAULT=statvfs:1+:ROOM$bytes timeout -k 5 60 "$trireme" train "${corpus[@]}" \
+    LD_PRELOAD=$faults TRIREME_FAULT=statvfs:1+:ROOM$bytes timeout -k 5 180 "$trireme" train "${corpus[@]}" \
         "${common[@]}" "$@" >room.log 2>&1 </dev/null
     status=$?
 }

@@ -10,7 +10,7 @@ source "${BASH_SOURCE%/*}/script.sh" "$1"
 run() {
     local verb=$1 name=$2
     shift 2
-    timeout -k 5 60 "${launcher[@]}" "$trireme" "$verb" "$@" >"$name.out" 2>"$name.err" ||
+    timeout -k 5 180 "${launcher[@]}" "$trireme" "$verb" "$@" >"$name.out" 2>"$name.err" ||
         complain "$name: exit $?: $(tail -3 "$name.err")"
 }
 
@@ -24,7 +24,7 @@ expect_out() {
 refused() {
     local code=$1 words=$2 status
     shift 2
-    timeout -k 5 60 "$trireme" "$@" >refused.out 2>refused.err </dev/null
+    timeout -k 5 180 "$trireme" "$@" >refused.out 2>refused.err </dev/null
     status=$?
     [[ $status == "$code" ]] || complain "$*: exit $status, not $code: $(cat refused.err)"
     grep -q -e "$words" refused.err || complain "$*: '$words' is not in $(cat refused.err)"

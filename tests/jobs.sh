@@ -2,9 +2,9 @@
 # Waiting for what a program in the background does. Sourced by scripts that have `complain`, and for the last two
 # the process $pid (of "start") whose output goes to the file $out.
 
-# until_true CONDITION...: tried for at most 30 s.
+# until_true CONDITION...: tried for at most two minutes.
 until_true() {
-    for _ in $(seq 600); do
+    for _ in $(seq 2400); do
         "$@" && return
         sleep 0.05
     done

@@ -10,7 +10,7 @@ source "${BASH_SOURCE%/*}/script.sh" "$1"
 refused() {
     local code=$1 words=$2 status
     shift 2
-    timeout -k 5 60 "$trireme" "$@" >refused.log 2>&1 </dev/null
+    timeout -k 5 180 "$trireme" "$@" >refused.log 2>&1 </dev/null
     status=$?
     [[ $status == "$code" ]] || complain "$*: exit $status, not $code: $(tail -3 refused.log)"
     grep -qF -e "$words" refused.log || complain "$*: '$words' is not in $(tail -3 refused.log)"

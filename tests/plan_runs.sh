@@ -18,7 +18,7 @@ complain() {
 answer() {
     local name=$1
     shift
-    timeout -k 5 60 "$trireme" plan "$@" >"$name.out" 2>"$name.err" </dev/null ||
+    timeout -k 5 180 "$trireme" plan "$@" >"$name.out" 2>"$name.err" </dev/null ||
         complain "plan $*: exit $?: $(tail -3 "$name.err")"
 }
 
@@ -29,7 +29,7 @@ says() { tr '\n' ' ' <"$1.out" | grep -qF -e "$2" || complain "$1: no '$2' in $(
 refused() {
     local code=$1 words=$2 status
     shift 2
-    timeout -k 5 60 "$trireme" plan "$@" >refused.out 2>refused.err </dev/null
+    timeout -k 5 180 "$trireme" plan "$@" >refused.out 2>refused.err </dev/null
     status=$?
     [[ $status == "$code" ]] || complain "plan $*: exit $status, not $code: $(cat refused.err)"
     grep -qF -e "$words" refused.err || complain "plan $*: no '$words' in: $(cat refused.err)"

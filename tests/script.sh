@@ -36,7 +36,7 @@ launcher=()
 train() {
     local name=$1
     shift
-    timeout -k 5 60 "${launcher[@]}" "$trireme" train "${corpus[@]}" "$@" \
+    timeout -k 5 180 "${launcher[@]}" "$trireme" train "${corpus[@]}" "$@" \
         --metrics "$name.jsonl" >"$name.log" 2>&1 </dev/null ||
         complain "$name: exit $?: $(tail -3 "$name.log")"
 }
