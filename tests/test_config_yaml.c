@@ -149,7 +149,8 @@ static void add_sample(const OptionInfo *option, int number, Text *line) {
         text_add(line, "--%s %.*s ", option->field, choices ? (int)strcspn(option->range, "|") : 64,
                  choices ? option->range : nasty);
     } else {
-        bool below_one = option->type == REAL && strstr(option->range, ",1");
+        bool below_one =
+            option->type == REAL && (strstr(option->range, ",1") || strstr(option->range, ",0."));
         text_add(line, "--%s %s%d%s ", option->field, below_one ? "0." : "", 20 + number % 40,
                  option->type == REAL ? below_one ? "45678901234567" : ".45678901234567" : "");
     }
