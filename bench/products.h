@@ -1,7 +1,7 @@
 // What matrix products do at the shapes of a GPT, through the device that training uses: what a training
 // step, most of which they are, is held against.
 #pragma once
-#include "nn/nn.h"
+#include "nn/shape.h"
 
 // The linear layers of a GPT: y = x W^T, dx = dy W, dW += dy^T x for W [out, in], the last of them the head,
 // whose y is F32.

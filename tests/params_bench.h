@@ -3,7 +3,7 @@
 // by columns, or not at all.
 #pragma once
 #include "harness.h"
-#include "nn/nn.h"
+#include "nn/params.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // What follows from a model's sizes alone: the frequencies of rotary positions.
 #include "harness.h"
-#include "nn/nn.h"
+#include "nn/shape.h"
 #include <math.h>
 
 static ModelShape rotated(int columns, Rope rope) {

@@ -14,7 +14,8 @@
 #pragma once
 #include "data/data.h"
 #include "formats/formats.h"
-#include "nn/nn.h"
+#include "nn/params.h"
+#include "nn/shape.h"
 #include <float.h>
 #include <stdatomic.h>
 

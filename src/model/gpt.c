@@ -1,4 +1,5 @@
 #include "model/model.h"
+#include "nn/layers.h"
 #include <math.h>
 #include <stdlib.h>
 

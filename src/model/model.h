@@ -4,7 +4,9 @@
 // Every rank declares the whole model and builds the layers of the stages it holds; a pipeline runs it
 // through Stage.
 #pragma once
-#include "nn/nn.h"
+#include "nn/params.h"
+#include "nn/shape.h"
+#include "nn/stage.h"
 
 typedef struct Gpt Gpt;
 

@@ -1,4 +1,4 @@
-#include "nn/nn.h"
+#include "nn/layers.h"
 #include <math.h>
 
 Attention attention_declare(const Builder *b, int layer) {

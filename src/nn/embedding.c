@@ -1,4 +1,4 @@
-#include "nn/nn.h"
+#include "nn/layers.h"
 
 static const char word_name[] = "embedding.word_embeddings.weight";
 

@@ -1,5 +1,5 @@
+#include "nn/params.h"
 #include "base/half.h"
-#include "nn/nn.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 // The model's sizes: what follows from them alone, parameters, floating-point operations, frequencies.
-#include "nn/nn.h"
+#include "nn/shape.h"
 #include <math.h>
 
 int padded_vocabulary(int vocabulary, int divisor, int tp) {

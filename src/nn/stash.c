@@ -1,4 +1,4 @@
-#include "nn/nn.h"
+#include "nn/shape.h"
 
 // The published terms assume 16 bits; in another element type those of activations grow with
 // it, masks do not.

@@ -2,7 +2,8 @@
 // reduction of gradients over data parallelism and over the tied embedding, and the optimizer with its global
 // norm.
 #pragma once
-#include "nn/nn.h"
+#include "nn/params.h"
+#include "nn/stage.h"
 
 // ---- buckets: what data parallelism moves at once ------------------------------------------------
 

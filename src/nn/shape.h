@@ -1,0 +1,84 @@
+// The sizes of a model and how it is run, and what follows from them alone: parameters, FLOPs, rotary
+// frequencies, bytes stashed.
+#pragma once
+#include "device/device.h"
+
+// GELU by its tanh form, SwiGLU, GELU by erf.
+typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATION_GELU_ERF } Activation;
+typedef enum { POSITION_LEARNED, POSITION_ROTARY, POSITION_NONE } Position;
+typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
+
+// How the frequencies of rotary positions are slowed down for longer texts than a model was trained on first.
+// LINEAR: all by `factor`. LLAMA3: those whose wavelength is above `original / low` by `factor`, those below
+// `original / high` not at all, those between by a share that grows evenly with the frequency.
+typedef struct {
+    RopeScaling kind;
+    double factor, low, high;
+    int original; // positions
+} Rope;
+
+// What the model is. Zeros mean GPT-2, but for `layers` to `padded_vocabulary`.
+typedef struct {
+    int layers, hidden, heads, head_size, ffn, sequence;
+    int groups;            // of heads that share keys and values; 0: every head has its own
+    int positions;         // rows of the learned position table, >= sequence
+    int vocabulary;        // entries that exist
+    int padded_vocabulary; // V: rows of the table, a multiple of (divisor * t); the rest never takes part
+    int microbatch;        // B
+    Activation activation;
+    Position position;
+    double rotary_base; // of POSITION_ROTARY
+    int rotary_columns; // R: of each head, even; 0: all
+    bool rms_norm;
+    Rope rope;
+    bool no_linear_bias;                // of any linear layer but these:
+    bool qkv_bias, proj_bias, mlp_bias; // of q, k and v; of the attention's output; of the MLP's two
+    bool untied;                        // the head has a weight of its own
+    float hidden_dropout, attention_dropout, norm_epsilon, init_std;
+    uint64_t seed;
+} ModelShape;
+
+typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK } Recompute;
+
+// How it is run: what changes memory, speed and rounding, never the function. Zeros: fp32, everything kept.
+typedef struct {
+    DType dtype;             // of weights, activations and messages
+    bool sequence_parallel;  // norms, dropout and residuals work on T/t rows
+    bool keep_probabilities; // attention stashes its S x S matrix instead of computing it again
+    // What is not stashed but computed again in the backward. SELECTIVE: the attention core (Korthikanti
+    // 2022). UNIFORM: all but the input of each group of `recompute_layers` layers. BLOCK: the same for the
+    // first `recompute_layers` layers of a chunk, each on its own; the others stash everything.
+    Recompute recompute;
+    int recompute_layers;
+    bool distribute_saved; // those inputs are kept in shares of T/t rows
+    bool whole_logits;     // of all tokens of a microbatch at once, as other programs make them
+} ModelMode;
+
+int model_groups(const ModelShape *shape); // groups, or heads
+bool model_has_qkv_bias(const ModelShape *shape);
+bool model_has_proj_bias(const ModelShape *shape);
+bool model_has_mlp_bias(const ModelShape *shape);
+int model_rotary_columns(const ModelShape *shape); // R
+// Position s turns columns i and R/2 + i of a head by the angle s * frequency(i), 0 <= i < R/2. Every table of
+// rotary positions is made with it.
+double model_rotary_frequency(const ModelShape *shape, int i);
+// The smallest multiple of divisor * tp that holds `vocabulary` entries.
+int padded_vocabulary(int vocabulary, int divisor, int tp);
+int64_t model_parameters(const ModelShape *shape); // of the unpadded model, tied embedding counted once
+// Model FLOPs of one iteration over `samples` sequences, attention counted in full, nothing recomputed:
+// 72 B L S H^2 (1 + S/6H + V/12LH) for F = 4H (Korthikanti 2022, eq. 7), in general 6 per weight and token
+// plus attention.
+double model_flops(const ModelShape *shape, double samples);
+
+// What one layer keeps of one microbatch from its forward to its backward, term by term, in
+// bytes of one rank.
+typedef struct {
+    const char *what;
+    double published; // Korthikanti 2022, section 4: everything that a backward reads, 1-byte dropout masks
+    double kept; // here: masks are drawn again, the S x S matrix is computed again unless the mode keeps it
+} StashTerm;
+
+enum { MOST_STASH_TERMS = 13 };
+// Of a layer that is not recomputed as a whole. Both columns follow the mode (selective recomputation,
+// sequence parallelism, element type) and, beyond the published GPT, the shape. Returns how many.
+int model_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);

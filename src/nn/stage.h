@@ -1,0 +1,93 @@
+// The contract between the model and the pipeline that runs it: the context that a layer works in, a
+// microbatch, the slot that keeps it between its forward and its backward, and the stage.
+// Letters: B microbatch, S sequence, H hidden, V padded vocabulary, T = S*B tokens, t tp size; T' = T, or T/t
+// with sequence parallelism.
+#pragma once
+#include "comm/comm.h"
+#include "layout/layout.h"
+#include "nn/shape.h"
+
+// ---- context: all that a layer may use ----------------------------------------------------------
+
+// How data parallelism follows the model through a chunk's parameters, told by offsets in its flat buffers.
+typedef struct {
+    void (*need)(void *self, int chunk, int64_t end);   // a forward will now use values below `end`
+    void (*done)(void *self, int chunk, int64_t begin); // gradients of [begin, partial) are final
+    void *self;
+} ParamWatch;
+
+typedef struct {
+    Device *device;
+    Stream *stream;
+    Grid grid;
+    Place place;
+    Comm *tp, *dp, *pp;
+    Comm *model; // tp x pp: the ranks that hold one copy of the model
+    // The ranks of first and last stage of this pipeline; NULL where they are one, and elsewhere.
+    Comm *embedding;
+    Arena *scratch; // within one instruction
+    ModelMode mode;
+    ParamWatch watch; // of data parallelism; zeros: nobody
+} Context;
+
+// The rows of this rank's share of a tensor of `rows` rows that sequence parallelism cuts: all without it.
+int64_t context_rows(const Context *context, int64_t rows);
+int64_t context_first_row(const Context *context, int64_t rows); // where that share starts
+// The conjugate operators of tensor parallelism, from [T', C] to [T, C] and back.   Collective over tp.
+// All rows of a tensor of which every tp rank holds its share: the tensor itself, or gathered
+// into scratch memory.
+Tensor context_whole(Context *context, Tensor share);
+// Where a rank leaves its summand [T, C] of what becomes `result` [T', C]: there, or in scratch
+// memory; then its sum.
+Tensor context_summand(Context *context, Tensor result);
+void context_sum(Context *context, Tensor summand, Tensor result);
+
+// What one microbatch brings along.
+typedef struct {
+    Tensor tokens, labels; // I32 [1, T]; absent on stages that need none
+    Tensor mask;           // F32 [1, T] or absent: which labels count
+    Tensor loss;           // F32 [1, T], written by the last stage
+    Tensor margin;         // F32 [1, T] or absent: the same for the label's logit less the largest one
+    float loss_scale;      // of each counted token's gradient
+    int64_t first_sample;  // of its samples, numbered over the whole run
+    int64_t samples;       // B
+    int64_t sequence;      // S
+    bool training;         // false: no dropout, no gradients
+    int64_t position;      // of the first token in its sequence; 0 in training
+    bool cached;           // attention keeps keys and values, and sees those of all positions before
+} Microbatch;
+
+// The mask of one dropout site on this microbatch; keeps everything when not training. `cut`: of a tensor of
+// context_rows rows.
+Dropout microbatch_dropout(const Context *context, const Microbatch *microbatch, RngKey key,
+                           float probability, bool cut);
+
+// Which half of a backward is run: gradients of inputs, of weights, or both at once.
+typedef enum { INPUT_HALF = 1, WEIGHT_HALF = 2, BOTH_HALVES = 3 } Halves;
+
+// ---- stage: all that a pipeline knows of a model ------------------------------------------------
+
+// Where one microbatch of a chunk lives between its forward and its backward. All tensors are [rows, hidden]
+// in the run's element type, messages to or from other stages or copies of them.
+typedef struct {
+    Tensor input;  // filled before the forward, but on the first stage; the stage's until its last half
+    Tensor output; // written by the forward; on the last stage it leaves the gradient here
+    Tensor output_gradient; // filled before the backward; used up by it
+    Tensor input_gradient;  // written by the backward, but on the first stage (absent)
+    Arena stash;            // everything else the chunk keeps
+    Arena *recomputed; // from an input half to its weight half: room for what was computed again; else NULL
+    void *layers;      // the model's own record of what lies in both
+} Slot;
+
+typedef struct {
+    void *self;
+    int num_chunks;
+    int64_t rows, hidden; // of a message; with sequence parallelism rows are this rank's share
+    DType dtype;
+    size_t slot_layers_bytes; // of Slot.layers
+    void (*forward)(void *self, int chunk, Slot *slot, const Microbatch *microbatch);
+    // INPUT_HALF first, WEIGHT_HALF after it, or BOTH_HALVES. `final`: the chunk's gradients are complete
+    // with this call. The weight half needs input and stash alone.
+    void (*backward)(void *self, int chunk, Slot *slot, const Microbatch *microbatch, Halves halves,
+                     bool final);
+} Stage;
