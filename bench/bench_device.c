@@ -12,7 +12,7 @@
 #include "base/half.h"
 #include "base/text.h"
 #include "ceilings.h"
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 #include "median.h"
 #include "products.h"
 #include "table.h"

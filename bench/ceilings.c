@@ -1,5 +1,5 @@
 #include "ceilings.h"
-#include "device/cpu_vector.h"
+#include "device/cpu/vector.h"
 #include "median.h"
 #include <math.h>
 #include <string.h>
@@ -46,7 +46,7 @@ static const double PAIR_FLOPS = 2.0 * CHAINS * FMA_STEPS * LANES;
 // The same of whole tiles, [16, 32] times [32, 16].
 enum { TILE_CHAINS = 6, TILE_STEPS = 1 << 19 };
 #if defined(__AMX_BF16__) || defined(__AMXBF16__) // gcc's name and clang's
-#include "device/cpu_tiles.h"
+#include "device/cpu/tiles.h"
 static float tile_chains(void) {
     float sum[TILE * LANES] = {0};
     tiles_open();

@@ -5,8 +5,8 @@ target_include_directories(trireme_device PRIVATE ${DNNL_INCLUDE})
 
 # The layer's own copy of the kernels is F32 on the baseline of the architecture; each other combination is an object
 # library whose symbols end in the names of both.
-set(kernel_sources src/device/cpu_kernels.c src/device/cpu_matmul.c src/device/cpu_attention.c src/device/cpu_cached.c
-    src/device/cpu_optimizer.c)
+set(kernel_sources src/device/cpu/kernels.c src/device/cpu/matmul.c src/device/cpu/attention.c src/device/cpu/cached.c
+    src/device/cpu/optimizer.c)
 set(options_of_v3 -march=x86-64-v3)
 set(options_of_v4 -march=x86-64-v4)
 set(options_of_v4bf16 -march=x86-64-v4 -mavx512bf16)
@@ -16,8 +16,8 @@ option(TRIREME_BASELINE_KERNELS "no CPU kernels but those that every machine of 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT TRIREME_BASELINE_KERNELS)
   target_compile_definitions(trireme_device PRIVATE TRIREME_X86_LEVELS)
   list(APPEND kernel_combinations v3_F32 v3_BF16 v3_F16 v4_F32 v4_BF16 v4_F16 v4bf16_BF16 v4amx_BF16)
-  set_source_files_properties(src/device/cpu_pairs.c PROPERTIES COMPILE_OPTIONS "${options_of_v4bf16}")
-  set_source_files_properties(src/device/cpu_amx.c PROPERTIES COMPILE_OPTIONS "${options_of_v4amx}")
+  set_source_files_properties(src/device/cpu/pairs.c PROPERTIES COMPILE_OPTIONS "${options_of_v4bf16}")
+  set_source_files_properties(src/device/cpu/amx.c PROPERTIES COMPILE_OPTIONS "${options_of_v4amx}")
 endif()
 foreach(combination ${kernel_combinations})
   string(REPLACE "_" ";" level_and_element ${combination})

@@ -2,7 +2,7 @@
 // several numbers of threads (the bits must not change) and given exactly the workspace that it asks for.
 #pragma once
 #include "base/half.h"
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 #include "harness.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // TRIREME_MAX_CPU_ISA: the kernels that it leaves, and values that are refused.
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 #include "harness.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // Matrix products of the cpu backend: how they are cut, and what is made of a piece: by oneDNN, by AMX, by pairs.
 #include "base/half.h"
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 #include "harness.h"
 #include <math.h>
 #include <omp.h>

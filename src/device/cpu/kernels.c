@@ -1,8 +1,8 @@
 // The kernels of one instruction set and element type: every operation but matrix products and attention,
 // as loops over rows, panels of columns or blocks that OpenMP hands out. Each piece is computed by one
 // thread in one order.
-#include "device/cpu.h"
-#include "device/cpu_vector.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/vector.h"
 
 static Element *row_of(Tensor x, int64_t row) { return (Element *)x.data + row * x.cols; }
 static float *floats_of(Tensor x, int64_t row) { return (float *)x.data + row * x.cols; }

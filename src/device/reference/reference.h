@@ -6,7 +6,7 @@
 // What dropout multiplies element `index` of sample `sample` by: 1 / (1 - probability), or 0 when dropped.
 double reference_dropout_factor(Dropout dropout, int64_t sample, int64_t index);
 
-// ---- reference_attention.c --------------------------------------------------------------------------------
+// ---- attention.c ------------------------------------------------------------------------------------------
 
 void reference_rotary(const Exec *exec, const Rotary *p);
 void reference_attention_forward(const Exec *exec, const AttentionForward *p);

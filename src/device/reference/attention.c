@@ -3,7 +3,7 @@
 //   scores = q k^T / sqrt(D), causal;  P = softmax(scores);  A = P * mask / (1 - p);  out = A v
 //   dA = dout v^T;  dv = A^T dout;  dP = dA * mask / (1 - p);  dscores = P (dP - sum_k P dP);
 //   dq = dscores k / sqrt(D), dk = dscores^T q / sqrt(D)
-#include "device/reference.h"
+#include "device/reference/reference.h"
 #include <math.h>
 
 // One query head of one sample; it shares keys and values with the other heads of its group.

@@ -8,7 +8,7 @@
 // row of the left factor has its terms side by side, and both have TERMS of them or a multiple, the last ones
 // zero. Sums are made in an order that their number fixes: they depend on nothing but the factors.
 #pragma once
-#include "device/cpu_vector.h"
+#include "device/cpu/vector.h"
 
 typedef float Term;
 
@@ -19,7 +19,7 @@ enum { PAIR = 1 };
 #endif
 
 #ifdef CPU_TILES
-#include "device/cpu_tiles.h"
+#include "device/cpu/tiles.h"
 enum { TILES = 1, STRIP = TILE, TERMS = TILE };
 _Static_assert(PAIR == 2, "tiles are products of bf16");
 #else

@@ -1,6 +1,6 @@
 // The cpu backend's own pieces: what its files share.
 //
-// The kernels (cpu_kernels.c, cpu_matmul.c, cpu_attention.c, cpu_cached.c, cpu_optimizer.c) are compiled once
+// The kernels (kernels.c, matmul.c, attention.c, cached.c, optimizer.c) are compiled once
 // per instruction set and element type, each time into a whole Backend. The program runs on any CPU of its
 // architecture: it takes the first variant that the machine at hand can run, and of it the backend of an
 // operation's element type. Every operation is cut into pieces by its shapes alone, and each piece is
@@ -128,7 +128,7 @@ typedef struct {
 CpuTileSizes cpu_tile_sizes(const Matmul *args);
 // Whether the CPU has AMX, Linux lets this process use it, and so does oneDNN's DNNL_MAX_CPU_ISA.
 bool cpu_has_amx(void);
-// Whether AMX makes a product of BF16 (cpu_amx.c), not the instruction for pairs (cpu_pairs.c): by its sizes.
+// Whether AMX makes a product of BF16 (amx.c), not the instruction for pairs (pairs.c): by its sizes.
 bool cpu_by_amx(const Matmul *args);
 // Of one tile, whose factors are BF16, with a workspace of its own; 64-byte aligned. Only where these units are.
 CpuTileSizes cpu_amx_sizes(const Product *tile); // of its sizes and the type of d

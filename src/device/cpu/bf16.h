@@ -1,11 +1,11 @@
-// What products of BF16 factors share, by AMX (cpu_amx.c) or by the instruction for pairs (cpu_pairs.c): copies of the
+// What products of BF16 factors share, by AMX (amx.c) or by the instruction for pairs (pairs.c): copies of the
 // factors as those instructions take them, and the edges of d.
 //
 // Lines are rows of the left factor and columns of the right one; terms are their places along the sum. A strip is
 // BLOCK lines; of each BLOCK terms it holds two tiles of 16 rows of 64 bytes. Rows of a tile are lines, 16 pairs of
 // terms each, or pairs of terms, of 16 lines each. What is missing of a block is zero.
 #pragma once
-#include "device/cpu_vector.h"
+#include "device/cpu/vector.h"
 
 enum {
     BLOCK = 2 * LANES,              // lines of a strip, and terms of a block

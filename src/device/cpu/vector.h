@@ -7,7 +7,7 @@
 // which leave the choice of instructions to the compiler.
 #pragma once
 #include "base/half.h"
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 #include <math.h>
 #include <string.h>
 

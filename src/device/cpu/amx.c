@@ -2,11 +2,11 @@
 // two and adds to a third. Both factors are copied to blocks of such tiles, a panel of the sum at a time, b for
 // all rows, a for a strip of them: the first stays in a second-level cache, the other in a first-level one.
 // oneDNN 2.6, of which a call packs both anew, reaches less of this unit (docs/performance.md).
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 
 #ifdef CPU_TILES
-#include "device/cpu_bf16.h"
-#include "device/cpu_tiles.h"
+#include "device/cpu/bf16.h"
+#include "device/cpu/tiles.h"
 
 enum { MOST_TERMS = 8 * BLOCK }; // of the sum in a panel
 

@@ -1,7 +1,7 @@
 // The optimizer's kernels of one instruction set and element type: one pass over flat memory each, in blocks
 // that OpenMP hands out.
-#include "device/cpu.h"
-#include "device/cpu_vector.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/vector.h"
 
 static float *vector(Tensor x) { return x.data; } // of F32
 

@@ -1,8 +1,8 @@
 // Causal attention over a cache, of one instruction set and element type: one query of one head at a time,
 // which adds along its own row alone, so that its bits do not depend on how many queries came with it. With
 // few of them the time goes into reading the cache, which products of blocks would not make faster.
-#include "device/cpu.h"
-#include "device/cpu_vector.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/vector.h"
 #include <omp.h>
 
 // One head of one sample; rows of its tensors lie `stride` elements apart.

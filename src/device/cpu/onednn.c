@@ -1,5 +1,5 @@
 // Matrix products in fp32 by oneDNN, 2.x or 3.x: its BLAS-like call, which both have.
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 #include <dnnl.h>
 #include <omp.h>
 #include <stdlib.h>

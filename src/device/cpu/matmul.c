@@ -1,7 +1,7 @@
 // Matrix products of one element type: cut into tiles, each a product of BF16 by this CPU's units for it, or one in
 // fp32 by oneDNN that is rounded here when it is whole.
-#include "device/cpu.h"
-#include "device/cpu_vector.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/vector.h"
 #include <omp.h>
 
 // A tile of d. A sum in fp32 lies in d itself, or, where d is narrower than F32, in the workspace.

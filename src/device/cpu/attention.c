@@ -4,7 +4,7 @@
 // only the keys that they see. One thread works on one head of one sample; backward on the heads of one
 // group, whose key and value gradients it sums in fp32. Sources: Dao 2022 (FlashAttention), algorithms 1 and
 // 4; Dao 2023 (FlashAttention-2), for queries in the outer loop and the division at the end.
-#include "device/cpu_strips.h"
+#include "device/cpu/strips.h"
 #include <omp.h>
 
 enum { KEYS = ATTENTION_KEYS, QUERIES = ATTENTION_QUERIES };

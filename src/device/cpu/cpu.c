@@ -1,6 +1,6 @@
 // The cpu backend: which of the compiled backends this machine and an operation run on, how products are cut,
 // and the workspace.
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 #include "base/text.h"
 #include <pthread.h>
 #include <stdlib.h>

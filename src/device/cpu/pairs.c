@@ -4,10 +4,10 @@
 // a group of columns at a time: what a block takes of it stays in a near cache for all rows. The left one is read a pair
 // at a time: where it is, or packed where its pairs are not neighbours. In a step of training most of all this waits in
 // a third-level cache or in memory, so what comes next is fetched meanwhile (docs/performance.md).
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 
 #ifdef __AVX512BF16__
-#include "device/cpu_bf16.h"
+#include "device/cpu/bf16.h"
 
 enum {
     ROWS = 8, // of a block: 24 sums, 3 registers for b and 1 for a
