@@ -1,3 +1,4 @@
+// A GPT or a Llama: declares its layers, and runs a chunk of them forward and backward.
 #include "model/model.h"
 #include "nn/layers.h"
 #include <math.h>

@@ -1,3 +1,4 @@
+// The attention sublayer: norm, queries, keys and values, the attention core, the output projection.
 #include "nn/layers.h"
 #include <math.h>
 

@@ -1,46 +1,26 @@
-#include "nn/layers.h"
-
-static const char word_name[] = "embedding.word_embeddings.weight";
-
-// ---- embedding ---------------------------------------------------------------------------------------
-
-static ParamSpec table(const Builder *b, const char *name, int64_t rows) {
-    ParamSpec spec = {.stage = b->stage, .rows = rows, .cols = b->shape->hidden, .shard = {.dim = -1}};
-    snprintf(spec.name, sizeof spec.name, "%s", name);
-    spec.init = INIT_NORMAL, spec.stddev = b->shape->init_std;
-    spec.decay = true;
-    return spec;
-}
-
-static ParamSpec word_table(const Builder *b, const char *name) {
-    ParamSpec spec = table(b, name, b->shape->padded_vocabulary);
-    spec.shard.dim = 0;
-    spec.real_rows = b->shape->vocabulary;
-    return spec;
-}
+// The embedding: tokens and positions to hidden states.
+#include "nn/declare.h"
 
 Embedding embedding_declare(const Builder *b) {
     Embedding e = {.hidden_dropout = b->shape->hidden_dropout};
     e.hidden_key = rng_key(b->shape->seed, "embedding dropout", 0);
-    e.word = params_declare(b->params, word_table(b, word_name));
+    e.word = params_declare(b->params, word_table_spec(b, WORD_TABLE_NAME));
     if (b->shape->position != POSITION_LEARNED) return e;
-    ParamSpec position = table(b, "embedding.position_embeddings.weight", b->shape->positions);
+    ParamSpec position = table_spec(b, "embedding.position_embeddings.weight", b->shape->positions);
     position.partial = b->sequence_parallel;
     e.position = params_declare(b->params, position);
     return e;
 }
 
-static int64_t first_local_row(const Context *c, const Param *word) { return word->value.rows * c->place.tp; }
-
 void embedding_apply(Context *c, const Embedding *e, Tensor y, const Microbatch *mb) {
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor mine = context_summand(c, y);
+    Tensor partial = tp_reduce_begin(c, y);
     embedding_forward(c->device, c->stream,
                       (EmbeddingForward){.tokens = mb->tokens,
                                          .table = e->word->value,
-                                         .y = mine,
-                                         .first_row = first_local_row(c, e->word)});
-    context_sum(c, mine, y);
+                                         .y = partial,
+                                         .first_row = word_table_first_row(c, e->word)});
+    tp_reduce_end(c, partial, y);
     arena_release(c->scratch, mark);
     position_dropout(
         c->device, c->stream,
@@ -62,146 +42,8 @@ void embedding_gradient(Context *c, const Embedding *e, Tensor dy, const Microba
     ArenaMark mark = arena_mark(c->scratch);
     embedding_backward(c->device, c->stream,
                        (EmbeddingBackward){.tokens = mb->tokens,
-                                           .dy = context_whole(c, dy),
+                                           .dy = tp_gather(c, dy),
                                            .dtable = param_grad(e->word, c->device),
-                                           .first_row = first_local_row(c, e->word)});
-    arena_release(c->scratch, mark);
-}
-
-// ---- final norm, head, loss ----------------------------------------------------------------------------
-
-LossHead loss_head_declare(const Builder *b) {
-    LossHead head = {.vocabulary = b->shape->vocabulary};
-    head.norm = norm_declare(b, "decoder.final_layernorm");
-    ParamSpec word = word_table(b, "output_layer.weight");
-    if (!b->shape->untied) word.tied_to = word_name;
-    head.output.weight = params_declare(b->params, word);
-    return head;
-}
-
-// Leaves the losses in mb->loss, the margins in mb->margin and the gradient of the logits in `dlogits`.
-static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tensor dlogits,
-                          const Microbatch *mb) {
-    int64_t tokens = logits.rows, first = first_local_row(c, head->output.weight);
-    Tensor max = tensor_take(c->scratch, "loss max", 1, tokens, F32);
-    Tensor sums = tensor_take(c->scratch, "loss sum and target", 2, tokens, F32);
-    Tensor sum = tensor_rows(sums, 0, 1), target = tensor_rows(sums, 1, 1);
-    loss_max(c->device, c->stream,
-             (LossMax){.logits = logits, .max = max, .first_col = first, .vocabulary = head->vocabulary});
-    comm_all_reduce(c->tp, c->stream, max, REDUCE_MAX);
-    loss_sum(c->device, c->stream,
-             (LossSum){.logits = logits,
-                       .labels = mb->labels,
-                       .max = max,
-                       .sum = sum,
-                       .target = target,
-                       .first_col = first,
-                       .vocabulary = head->vocabulary});
-    comm_all_reduce(c->tp, c->stream, sums, REDUCE_SUM);
-    if (mb->margin.data) device_copy(c->device, c->stream, mb->margin, target);
-    loss_finish(c->device, c->stream,
-                (LossFinish){.labels = mb->labels,
-                             .max = max,
-                             .sum = sum,
-                             .target = target,
-                             .mask = mb->mask,
-                             .logits = logits,
-                             .dlogits = dlogits,
-                             .loss = mb->loss,
-                             .first_col = first,
-                             .vocabulary = head->vocabulary,
-                             .scale = mb->loss_scale});
-}
-
-void loss_head_predict(Context *c, const LossHead *head, Tensor hidden, const Microbatch *mb, Tensor logits) {
-    ArenaMark mark = arena_mark(c->scratch);
-    Tensor last = tensor_rows(hidden, (mb->sequence - 1) * mb->samples, mb->samples);
-    NormStash norm;
-    norm_apply(c, &head->norm, last, &norm, c->scratch);
-    column_linear_forward(c, &head->output, norm.y, logits, false);
-    arena_release(c->scratch, mark);
-}
-
-// Logits exist for a chunk of tokens at a time. Chunks of the vocabulary would need the head's product
-// twice, since no gradient is known before a whole row is. Every chunk reads and writes dW once, 8 bytes an
-// element for 2 flops a token: this many tokens keep that small, whatever the model's sizes.
-enum { CHUNK_TOKENS = 512 };
-
-// As equal as can be: a short last one would pay for dW as much as a long one.
-static int64_t chunk_tokens(int64_t tokens) {
-    int64_t chunks = (tokens + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
-    return (tokens + chunks - 1) / chunks;
-}
-
-static Microbatch chunk_of(const Microbatch *mb, int64_t first, int64_t count) {
-    Microbatch chunk = *mb;
-    Tensor *cut[] = {&chunk.labels, &chunk.mask, &chunk.loss, &chunk.margin};
-    for (int i = 0; i < 4; i++)
-        if (cut[i]->data) *cut[i] = tensor_part(*cut[i], first, count);
-    return chunk;
-}
-
-// From rows of the norm's output to their losses and, in training, to this rank's summand `dx` of their
-// gradient.
-static void head_chunk(Context *c, const LossHead *head, Tensor x, Tensor dx, const Microbatch *chunk,
-                       Tensor logits_copy) {
-    ArenaMark mark = arena_mark(c->scratch);
-    int64_t width = head->output.weight->value.rows;
-    Tensor logits = tensor_take(c->scratch, "logits", x.rows, width, F32), dlogits = logits;
-    if (x.dtype != F32) dlogits = tensor_take(c->scratch, "gradient of logits", x.rows, width, x.dtype);
-    linear_forward(c, &head->output, x, (Tensor){0}, logits);
-    if (logits_copy.data) device_copy(c->device, c->stream, logits_copy, logits);
-    cross_entropy(c, head, logits, dlogits, chunk);
-    if (chunk->training) {
-        linear_input_gradient(c, &head->output, dlogits, dx);
-        linear_weight_gradient(c, &head->output, x, dlogits);
-    }
-    arena_release(c->scratch, mark);
-}
-
-// `dnorm` is absent when not training. A chunk's rows are those of all ranks, so they are gathered and summed
-// for all chunks at once.
-static void head_chunks(Context *c, const LossHead *head, Tensor norm, Tensor dnorm, const Microbatch *mb,
-                        Tensor logits_copy) {
-    ArenaMark mark = arena_mark(c->scratch);
-    Tensor x = context_whole(c, norm), dx = dnorm.data ? context_summand(c, dnorm) : dnorm;
-    int64_t step = chunk_tokens(x.rows);
-    for (int64_t first = 0; first < x.rows; first += step) {
-        int64_t count = x.rows - first < step ? x.rows - first : step;
-        Microbatch chunk = chunk_of(mb, first, count);
-        head_chunk(c, head, tensor_rows(x, first, count), dx.data ? tensor_rows(dx, first, count) : dx,
-                   &chunk, logits_copy.data ? tensor_rows(logits_copy, first, count) : logits_copy);
-    }
-    if (dnorm.data) context_sum(c, dx, dnorm);
-    arena_release(c->scratch, mark);
-}
-
-// All tokens at once, through the same operators around the product as any column-parallel linear.
-static void head_whole(Context *c, const LossHead *head, Tensor norm, Tensor dnorm, const Microbatch *mb,
-                       Tensor logits_copy) {
-    ArenaMark mark = arena_mark(c->scratch);
-    int64_t tokens = mb->sequence * mb->samples, width = head->output.weight->value.rows;
-    Tensor logits = tensor_take(c->scratch, "logits", tokens, width, F32), dlogits = logits;
-    if (norm.dtype != F32) dlogits = tensor_take(c->scratch, "gradient of logits", tokens, width, norm.dtype);
-    column_linear_forward(c, &head->output, norm, logits, false);
-    if (logits_copy.data) device_copy(c->device, c->stream, logits_copy, logits);
-    cross_entropy(c, head, logits, dlogits, mb);
-    if (dnorm.data) column_linear_backward(c, &head->output, BOTH_HALVES, norm, dlogits, dnorm);
-    arena_release(c->scratch, mark);
-}
-
-void loss_head_apply(Context *c, const LossHead *head, Tensor hidden, const Microbatch *mb,
-                     Tensor logits_copy) {
-    ArenaMark mark = arena_mark(c->scratch);
-    NormStash norm;
-    norm_apply(c, &head->norm, hidden, &norm, c->scratch);
-    Tensor dnorm = {0};
-    if (mb->training)
-        dnorm = tensor_take(c->scratch, "gradient of final norm", hidden.rows, hidden.cols, hidden.dtype);
-    if (c->mode.whole_logits)
-        head_whole(c, head, norm.y, dnorm, mb, logits_copy);
-    else
-        head_chunks(c, head, norm.y, dnorm, mb, logits_copy);
-    if (mb->training) norm_gradient(c, &head->norm, &norm, dnorm, (Tensor){0}, hidden);
+                                           .first_row = word_table_first_row(c, e->word)});
     arena_release(c->scratch, mark);
 }

@@ -1,3 +1,4 @@
+// The MLP sublayer: norm, fc1, activation, fc2.
 #include "nn/layers.h"
 #include <math.h>
 

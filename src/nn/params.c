@@ -1,3 +1,4 @@
+// The registry of parameters: declares, places, fills and cuts them.
 #include "nn/params.h"
 #include "base/half.h"
 #include <stdlib.h>

@@ -30,17 +30,20 @@ typedef struct {
     ParamWatch watch; // of data parallelism; zeros: nobody
 } Context;
 
-// The rows of this rank's share of a tensor of `rows` rows that sequence parallelism cuts: all without it.
+// With sequence parallelism a tensor of `rows` rows is cut by rows over tp. Returns the number of rows of this
+// rank's share, and the first of them. Without sequence parallelism every rank holds all rows.
 int64_t context_rows(const Context *context, int64_t rows);
-int64_t context_first_row(const Context *context, int64_t rows); // where that share starts
-// The conjugate operators of tensor parallelism, from [T', C] to [T, C] and back.   Collective over tp.
-// All rows of a tensor of which every tp rank holds its share: the tensor itself, or gathered
-// into scratch memory.
-Tensor context_whole(Context *context, Tensor share);
-// Where a rank leaves its summand [T, C] of what becomes `result` [T', C]: there, or in scratch
-// memory; then its sum.
-Tensor context_summand(Context *context, Tensor result);
-void context_sum(Context *context, Tensor summand, Tensor result);
+int64_t context_first_row(const Context *context, int64_t rows);
+
+// The conjugate operators of tensor parallelism between [T', C] and [T, C].   Collective over tp.
+// Returns all rows [T, C] of a tensor of which every tp rank holds a share [T', C]: gathered into scratch
+// memory, or the tensor itself when it is not cut.
+Tensor tp_gather(Context *context, Tensor share);
+// Returns the tensor [T, C] into which a rank writes its partial sum of `result` [T', C]: scratch memory, or
+// `result` itself when it is not cut.
+Tensor tp_reduce_begin(Context *context, Tensor result);
+// Sums the partial sums of all tp ranks into `result`: a reduce-scatter, or an all-reduce when it is not cut.
+void tp_reduce_end(Context *context, Tensor partial, Tensor result);
 
 // What one microbatch brings along.
 typedef struct {

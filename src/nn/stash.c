@@ -1,3 +1,4 @@
+// The bytes that one layer stashes of one microbatch, term by term.
 #include "nn/shape.h"
 
 // The published terms assume 16 bits; in another element type those of activations grow with

@@ -1,0 +1,46 @@
+// The layer norm and the RMS norm.
+#include "nn/declare.h"
+
+Norm norm_declare(const Builder *b, const char *name) {
+    ParamSpec gamma = builder_spec(b, name, "weight"), beta = builder_spec(b, name, "bias");
+    gamma.rows = beta.rows = 1;
+    gamma.cols = beta.cols = b->shape->hidden;
+    gamma.partial = beta.partial = b->sequence_parallel;
+    gamma.init = INIT_ONE;
+    Norm norm = {.gamma = params_declare(b->params, gamma), .epsilon = b->shape->norm_epsilon};
+    if (!b->shape->rms_norm) norm.beta = params_declare(b->params, beta);
+    return norm;
+}
+
+void norm_apply(Context *c, const Norm *n, Tensor x, NormStash *stash, Arena *arena) {
+    *stash = (NormStash){.x = x,
+                         .y = tensor_take(arena, "norm output", x.rows, x.cols, x.dtype),
+                         .rstd = tensor_take(arena, "norm 1/deviation", 1, x.rows, F32)};
+    if (n->beta) stash->mean = tensor_take(arena, "norm mean", 1, x.rows, F32);
+    norm_forward(c->device, c->stream,
+                 (NormForward){.x = x,
+                               .gamma = n->gamma->value,
+                               .beta = param_value(n->beta),
+                               .y = stash->y,
+                               .mean = stash->mean,
+                               .rstd = stash->rstd,
+                               .epsilon = n->epsilon});
+}
+
+void norm_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Tensor residual, Tensor dx) {
+    norm_backward_weight(c->device, c->stream,
+                         (NormBackwardWeight){.dy = dy,
+                                              .x = s->x,
+                                              .mean = s->mean,
+                                              .rstd = s->rstd,
+                                              .dgamma = param_grad(n->gamma, c->device),
+                                              .dbeta = param_grad(n->beta, c->device)});
+    norm_backward_input(c->device, c->stream,
+                        (NormBackwardInput){.dy = dy,
+                                            .x = s->x,
+                                            .gamma = n->gamma->value,
+                                            .mean = s->mean,
+                                            .rstd = s->rstd,
+                                            .residual = residual,
+                                            .dx = dx});
+}
