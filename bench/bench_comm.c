@@ -185,7 +185,7 @@ static Status measure(Comm *world, void *arg) {
 }
 
 int main(int argc, char **argv) {
-    Options options = {.transport = comm_launcher_ranks() ? "mpi" : "threads", .ranks = 2, .mib = 64};
+    Options options = {.transport = launcher_ranks() ? "mpi" : "threads", .ranks = 2, .mib = 64};
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         bool good = (!strcmp(argv[i], "--transport") && *value) ||
@@ -198,7 +198,7 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[i], "--transport")) options.transport = value;
     }
     CommOptions comm = {.transport = options.transport,
-                        .ranks = comm_launcher_ranks() ? 0 : (int)options.ranks,
+                        .ranks = launcher_ranks() ? 0 : (int)options.ranks,
                         .timeout_s = 60,
                         .deterministic = true};
     Status status = comm_launch(comm, measure, &options);

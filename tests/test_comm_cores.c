@@ -67,7 +67,7 @@ static void processes(void) {
     Cores all;
     CommOptions options = {.transport = "mpi", .timeout_s = 60, .threads = 1, .bind_cores = true};
     cores_allowed(&all);
-    if (comm_launcher_rank() == 2) {
+    if (launcher_rank() == 2) {
         cores_bind(&(Cores){1, {all.ids[all.count - 1]}});
         cores_allowed(&all);
     }
@@ -78,5 +78,5 @@ static void processes(void) {
 int main(int argc, char **argv) {
     static const Test threads[] = {{"bound", bound}, {"unbound", unbound}, {0}},
                       launched[] = {{"processes", processes}, {0}};
-    return harness_run(comm_launcher_ranks() ? launched : threads, argc, argv);
+    return harness_run(launcher_ranks() ? launched : threads, argc, argv);
 }

@@ -226,7 +226,7 @@ static int run_case(char **argv) {
                                .deterministic = !cases[i].any_order};
         Status status = comm_launch(options, run_selected, &i);
         if (status != OK && *fail_message()) fprintf(stderr, "trireme: error: %s\n", fail_message());
-        if (status != OK && comm_launcher_rank() == 0) rest(1); // time for others to say it a second time
+        if (status != OK && launcher_rank() == 0) rest(1); // time for others to say it a second time
         return (int)status;
     }
     return ERR_USAGE;

@@ -478,7 +478,7 @@ static void on_mpi(void) {
 }
 
 int main(int argc, char **argv) {
-    if (comm_launcher_ranks() > 0) return harness_run((const Test[]){{"on_mpi", on_mpi}, {0}}, argc, argv);
+    if (launcher_ranks() > 0) return harness_run((const Test[]){{"on_mpi", on_mpi}, {0}}, argc, argv);
     return harness_run((const Test[]){{"on_threads", on_threads},
                                       {"checked", checked},
                                       {"sixty_four_threads", sixty_four_threads},

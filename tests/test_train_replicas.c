@@ -318,7 +318,7 @@ static void no_false_alarm(void) {
 
 // Sums by the MPI library (--no-deterministic-mode, between machines) come in an order of its own.
 static void on_mpi(void) {
-    Case c = {{1, comm_launcher_ranks(), 1}, F32, false, "1f1b", 1, 0};
+    Case c = {{1, launcher_ranks(), 1}, F32, false, "1f1b", 1, 0};
     Trial trial = {.c = &c, .rounds = harness_short() ? 5 : 20};
     CommOptions options = {.transport = "mpi-messages", .timeout_s = 120};
     EXPECT_OK(comm_launch(options, train_and_compare, &trial));
@@ -427,7 +427,7 @@ static void damaged_runs(void) {
 }
 
 int main(int argc, char **argv) {
-    if (comm_launcher_ranks() > 0) return harness_run((const Test[]){{"on mpi", on_mpi}, {0}}, argc, argv);
+    if (launcher_ranks() > 0) return harness_run((const Test[]){{"on mpi", on_mpi}, {0}}, argc, argv);
     return harness_run((const Test[]){{"planted flips", planted_flips},
                                       {"flips that spread", flips_that_spread},
                                       {"no false alarm", no_false_alarm},

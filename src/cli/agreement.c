@@ -55,7 +55,7 @@ static Status start_rank(Comm *world, void *arg) {
 
 Status start_ranks(const Options *o, Status prepared, const Text *common, int threads, RankMain *rank_main,
                    void *arg) {
-    int launched = comm_launcher_ranks(), asked = o->ranks != INT_UNSET ? o->ranks : 1;
+    int launched = launcher_ranks(), asked = o->ranks != INT_UNSET ? o->ranks : 1;
     if (prepared != OK && launched < 2) return prepared;
     Start start = {.prepared = prepared, .rank_main = rank_main, .arg = arg};
     snprintf(start.message, sizeof start.message, "%s", fail_message());

@@ -75,7 +75,7 @@ static void name_machine(Machine *machine, const CpuBench *bench) {
 
 // Under a launcher its ranks share the processors; else there are as many ranks as --threads leaves room for.
 static CpuBench bench_of(const Options *options) {
-    int launched = comm_launcher_ranks();
+    int launched = launcher_ranks();
     Cores cores;
     cores_allowed(&cores);
     CpuBench bench = {

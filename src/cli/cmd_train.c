@@ -13,13 +13,13 @@ static Status save_configuration(const Options *options) {
 
 // All that can be done before the ranks start.
 static Status prepare(Options *options, TrainJob *job) {
-    int launched = comm_launcher_ranks(), asked = options->ranks != INT_UNSET ? options->ranks : 1;
+    int launched = launcher_ranks(), asked = options->ranks != INT_UNSET ? options->ranks : 1;
     int size = launched ? launched : asked;
     TRY(train_resolve(options, size));
     if (!options->dry_run) TRY(device_check(options->device));
     tell_notes(options);
-    if (comm_launcher_rank() == 0) TRY(save_configuration(options));
-    job->ranks_here = launched ? comm_launcher_ranks_here() : size;
+    if (launcher_rank() == 0) TRY(save_configuration(options));
+    job->ranks_here = launched ? launcher_ranks_here() : size;
     job->threads = threads_per_rank(options, job->ranks_here);
     return OK;
 }
@@ -27,7 +27,7 @@ static Status prepare(Options *options, TrainJob *job) {
 Status cmd_train(Options *options) {
     RunFile file = {.options = options, .started = time(NULL), .saved = -1, .lock = -1};
     TrainJob job = {.start_s = clock_s(), .options = options, .stopped = stop_on_signals()};
-    if (comm_launcher_rank() == 0) job.file = &file;
+    if (launcher_rank() == 0) job.file = &file;
     job.output = streams_do_not_wait();
     Text common = {0};
     list_common(options, &common);

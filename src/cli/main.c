@@ -78,14 +78,14 @@ static bool asks(int argc, char **argv, const char *flag) {
 }
 
 void tell_notes(const Options *options) {
-    if (comm_launcher_rank() == 0) fputs(options_notes(options), stderr);
+    if (launcher_rank() == 0) fputs(options_notes(options), stderr);
 }
 
 // In a launched job process 0 speaks for all, except of files, which another machine may lack.
 static bool speaks_of(Status status) {
     bool of_files =
         status == ERR_NO_INPUT || status == ERR_IO || status == ERR_PERMISSION || status == ERR_CREATE;
-    return comm_launcher_rank() == 0 || of_files;
+    return launcher_rank() == 0 || of_files;
 }
 
 // Process 0 ends the job soon after it has said what all processes would say. A process that is still there then
@@ -94,7 +94,7 @@ static Status speak_later(Status status) {
     char message[sizeof rank_current()->message];
     snprintf(message, sizeof message, "%s", fail_message());
     comm_let_first_rank_speak();
-    return fail(status, "[rank %d] %s", comm_launcher_rank(), message);
+    return fail(status, "[rank %d] %s", launcher_rank(), message);
 }
 
 static Status run_command(const Command *command, int argc, char **argv) {

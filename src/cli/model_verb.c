@@ -4,13 +4,13 @@
 
 static Status open_job(ModelJob *job, const Options *o, Status (*check)(const Options *),
                        Status (*prepare)(const ModelJob *)) {
-    int launched = comm_launcher_ranks(), ranks = launched ? launched : o->ranks != INT_UNSET ? o->ranks : 1;
+    int launched = launcher_ranks(), ranks = launched ? launched : o->ranks != INT_UNSET ? o->ranks : 1;
     tell_notes(o);
     TRY(check(o));
     TRY(device_check(o->device));
     TRY(model_job_open(job, o, ranks));
     TRY(prepare(job));
-    job->threads = threads_per_rank(o, launched ? comm_launcher_ranks_here() : ranks);
+    job->threads = threads_per_rank(o, launched ? launcher_ranks_here() : ranks);
     job->stopped = stop_on_signals();
     return OK;
 }

@@ -17,7 +17,7 @@ static void whole_lines(void) {
 }
 
 void streams_open(void) {
-    if (comm_launcher_ranks()) whole_lines();
+    if (launcher_ranks()) whole_lines();
 }
 
 // Other ranks may write meanwhile.
@@ -38,7 +38,7 @@ const Outlet *streams_do_not_wait(void) {
     output.fd = errors.fd = -1;
     outlet_replace(&output, STDOUT_FILENO, &stdout);
     outlet_replace(&errors, STDERR_FILENO, &stderr);
-    if (comm_launcher_ranks()) whole_lines();
+    if (launcher_ranks()) whole_lines();
     rank_before_abort(finish_streams);
     return &output;
 }

@@ -12,6 +12,7 @@
 // job on every rank with ERR_HANG. Time in which the process itself was stopped does not count. (Where MPI
 // itself blocks, in set-up and at the end, the message names the group and "the other ranks".)
 #pragma once
+#include "base/launcher.h"
 #include "base/rank.h"
 #include "device/device.h"
 
@@ -34,13 +35,6 @@ typedef struct {
     // rank_main and before anything that depends on an option of one rank.
     const char *common;
 } CommOptions;
-
-// The number of ranks a launcher (mpirun, srun) started this process as part of, or 0 when there is none.
-int comm_launcher_ranks(void);
-int comm_launcher_rank(void); // this process's number among them; 0 when there is no launcher
-bool comm_under_srun(void);   // srun itself started this process
-// How many of them are on this machine, as far as the launcher says; at least 1.
-int comm_launcher_ranks_here(void);
 
 // Called by a process that fails before the ranks have met: waits until process 0, which may fail in the same
 // way, has had the time to say it for all.

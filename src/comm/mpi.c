@@ -281,13 +281,13 @@ static Status fail_alone(void) {
         ERR_UNAVAILABLE,
         "the launcher started %d processes, but MPI shows each of them itself alone: they do not belong "
         "together; use the mpirun of %s, or srun --mpi=pmix",
-        comm_launcher_ranks(), library);
+        launcher_ranks(), library);
 }
 
 #ifdef OPEN_MPI
 // Open MPI ends such a process with a text of its own, in which Slurm's option does not occur.
 static bool lacks_process_manager(void) {
-    return comm_under_srun() && comm_launcher_ranks() > 1 && !getenv("PMIX_RANK") && !getenv("PMI_RANK") &&
+    return launcher_is_srun() && launcher_ranks() > 1 && !getenv("PMIX_RANK") && !getenv("PMI_RANK") &&
            !getenv("PMI_FD");
 }
 #else
@@ -300,10 +300,10 @@ Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
         return fail(ERR_UNAVAILABLE,
                     "srun started %d processes without the interface that Open MPI needs: use "
                     "srun --mpi=pmix (srun --mpi=list shows what this Slurm has), or mpirun in the job",
-                    comm_launcher_ranks());
+                    launcher_ranks());
     MPI_Initialized(&initialized);
     CHECK(!initialized, "MPI can be started once in a process");
-    if (comm_launcher_ranks() > 0) orphan_kill();
+    if (launcher_ranks() > 0) orphan_kill();
     tune();
     int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
     if (rc != MPI_SUCCESS) return fail(ERR_UNAVAILABLE, "MPI cannot be started: its error %d", rc);
@@ -315,7 +315,7 @@ Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     Status status = OK;
     if (provided < MPI_THREAD_FUNNELED)
         status = fail(ERR_UNAVAILABLE, "this MPI does not allow threads in a process");
-    else if (rank->size == 1 && comm_launcher_ranks() > 1)
+    else if (rank->size == 1 && launcher_ranks() > 1)
         status = fail_alone();
     else if (options->ranks && options->ranks != rank->size)
         status = fail(ERR_CONFIG, "%d ranks are wanted, the launcher started %d", options->ranks, rank->size);

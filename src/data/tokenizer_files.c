@@ -1,5 +1,5 @@
 // Where tokenizers lie: in a file, in a folder, beside a data set.
-#include "comm/comm.h"
+#include "base/launcher.h"
 #include "data/tokenizer.h"
 #include <errno.h>
 #include <limits.h>
@@ -246,7 +246,7 @@ Status tokenizer_open_path(Tokenizer **tokenizer, const char *path) {
 }
 
 void tokenizer_tell(const Tokenizer *t) {
-    if (t && t->note.size && comm_launcher_rank() == 0) fprintf(stderr, "note: %s\n", text_string(&t->note));
+    if (t && t->note.size && launcher_rank() == 0) fprintf(stderr, "note: %s\n", text_string(&t->note));
 }
 
 // ---- Writing ------------------------------------------------------------------------------------------

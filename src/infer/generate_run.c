@@ -76,7 +76,7 @@ static void print_piece(void *self, int sample, const char *text, size_t size) {
         return;
     }
     fwrite(text, 1, size, stdout);
-    if (!comm_launcher_ranks()) fflush(stdout); // a launcher would put others' lines into this one
+    if (!launcher_ranks()) fflush(stdout); // a launcher would put others' lines into this one
     run->line_open = text[size - 1] != '\n';
 }
 

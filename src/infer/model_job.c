@@ -71,7 +71,7 @@ Status model_job_open(ModelJob *job, const Options *o, int ranks) {
     job->grid = (Grid){o->tensor_model_parallel_size, 1, o->pipeline_model_parallel_size};
     ModelSource *source;
     TRY(model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step));
-    if (comm_launcher_rank() == 0) model_source_warn(source);
+    if (launcher_rank() == 0) model_source_warn(source);
     Status status = look_at(job, source);
     model_source_close(source);
     return status;

@@ -269,7 +269,7 @@ static double memory_gb(void) {
 Status cpu_bench(Machine *machine, const CpuBench *bench) {
     Job job = {machine, bench};
     int ranks = bench->ranks;
-    CommOptions options = {.transport = comm_launcher_ranks() ? "mpi" : "threads",
+    CommOptions options = {.transport = launcher_ranks() ? "mpi" : "threads",
                            .ranks = ranks,
                            .timeout_s = 600,
                            .deterministic = true,

@@ -88,9 +88,8 @@ static void print_cores(int threads) {
     cores_print(&cores, &text);
     printf("; rank 0 on core%s %s%s\n", plural(cores.count), text_string(&text),
            cores.count >= threads ? ""
-           : comm_launcher_ranks()
-               ? ", fewer than its threads: is it mpirun's --bind-to none that is missing?"
-               : ", fewer than its threads");
+           : launcher_ranks()     ? ", fewer than its threads: is it mpirun's --bind-to none that is missing?"
+                                  : ", fewer than its threads");
     text_free(&text);
 }
 

@@ -19,5 +19,5 @@ static double resident_kib(const char *which) {
 }
 
 double resident_bytes(const Comm *world, bool peak) {
-    return comm_launcher_ranks() || comm_rank(world) == 0 ? 1024 * resident_kib(peak ? "VmHWM" : "VmRSS") : 0;
+    return launcher_ranks() || comm_rank(world) == 0 ? 1024 * resident_kib(peak ? "VmHWM" : "VmRSS") : 0;
 }

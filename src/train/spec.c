@@ -9,7 +9,7 @@ int threads_per_rank(const Options *o, int ranks_here) {
     Cores cores;
     cores_allowed(&cores);
     // A launcher may have bound each rank: then those that this one may use are its own.
-    int share = (comm_launcher_ranks() ? (int)sysconf(_SC_NPROCESSORS_ONLN) : cores.count) / ranks_here;
+    int share = (launcher_ranks() ? (int)sysconf(_SC_NPROCESSORS_ONLN) : cores.count) / ranks_here;
     int threads = share < cores.count ? share : cores.count;
     return threads > 0 ? threads : 1;
 }

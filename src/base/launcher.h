@@ -1,0 +1,11 @@
+// What the launcher of a parallel job (mpirun, srun) says about this process, read from the environment.
+// It is known before MPI is initialised, so a message can be printed once for the whole job.
+#pragma once
+#include <stdbool.h>
+
+// The number of ranks that the launcher started this process as part of; 0 without a launcher.
+int launcher_ranks(void);
+int launcher_rank(void); // the number of this process among them; 0 without a launcher
+// How many of them are on this machine, as far as the launcher says; at least 1.
+int launcher_ranks_here(void);
+bool launcher_is_srun(void); // Slurm's srun itself started this process
