@@ -1,6 +1,6 @@
 // The .idx of an indexed data set; the first two bytes of an input say how large the .bin beside it is.
 // Law: what opens can be read to its last token.
-#include "data/data.h"
+#include "dataset/dataset.h"
 #include "fuzz.h"
 #include <stdio.h>
 

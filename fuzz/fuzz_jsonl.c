@@ -1,7 +1,7 @@
 // JSON lines, as preprocess takes them in. Laws: the lines that the corpus gives cover the file in order;
 // a line that is strict JSON is accepted, with the same string for the key.
-#include "data/corpus.h"
-#include "data/json_line.h"
+#include "corpus/corpus_reader.h"
+#include "corpus/json_line.h"
 #include "formats/formats.h"
 #include "fuzz.h"
 #include <string.h>

@@ -1,6 +1,6 @@
 // vocab.json, a NUL, and merges.txt. Law: what opens encodes any bytes, and decodes to them.
-#include "data/data.h"
 #include "fuzz.h"
+#include "tokenizer/tokenizer.h"
 #include <string.h>
 
 enum { LONGEST_TEXT = 400 };

@@ -1,6 +1,6 @@
 // A Hugging Face tokenizer.json. What opens encodes any text into tokens that it has, and decodes those.
-#include "data/data.h"
 #include "fuzz.h"
+#include "tokenizer/tokenizer.h"
 
 enum { LONGEST_TEXT = 400 };
 

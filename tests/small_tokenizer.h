@@ -1,9 +1,9 @@
 // A small tokenizer.json, made of parts that a test changes, and what it makes of a text.
 #pragma once
 #include "base/file.h"
-#include "data/bpe.h"
-#include "data/data.h"
 #include "harness.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/tokenizer.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -31,7 +31,7 @@ bench() {
     mkdir -p build/bench-results
     case ${1:-} in help | -h | --help) bench_usage && return ;; esac
     quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_train_save \
-        bench_data bench_plan bench_plan_cpu bench_plan_growth bench_comm bench_report
+        bench_corpus bench_plan bench_plan_cpu bench_plan_growth bench_comm bench_report
     bench_machine=$(build/bench/bench_report name)
     [[ $# -gt 0 ]] || set -- "${bench_parts[@]}"
     for part in "$@"; do
@@ -91,7 +91,7 @@ bench_growth() {
 
 bench_others() {
     say "" "Text to tokens, vocabulary 32000"
-    build/bench/bench_data
+    build/bench/bench_corpus
     say "" "Checkpoints: the disk, and steps during a save"
     build/bench/bench_train_save build
     say "" "Plans: replays, bounds, searches"

@@ -12,10 +12,10 @@
 // global name and shape (Megatron-LM's, without padding of the vocabulary), so a slice fits any grid. Random
 // numbers and the order of data are functions of counters: none are saved.
 #pragma once
-#include "data/data.h"
 #include "formats/formats.h"
 #include "nn/params.h"
 #include "nn/shape.h"
+#include "tokenizer/tokenizer.h"
 #include <float.h>
 #include <stdatomic.h>
 

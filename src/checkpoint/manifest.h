@@ -1,23 +1,8 @@
 // Pieces of a checkpoint: its checksums, and its manifest as a structure. A rank's record and the manifest
 // share one form, tables of files and slices, so one function writes both and one reads both.
 #pragma once
+#include "base/hash.h"
 #include "checkpoint/checkpoint.h"
-
-// ---- hash.c: XXH3 --------------------------------------------------------------------------------
-
-typedef struct {
-    uint64_t high, low;
-} Hash; // XXH3-128
-typedef struct {
-    _Alignas(64) unsigned char state[576];
-} Hasher;
-
-void hasher_start(Hasher *hasher);
-void hasher_add(Hasher *hasher, const void *data, size_t size);
-Hash hasher_end(const Hasher *hasher);
-Hash hash_of(const void *data, size_t size);
-uint64_t hash64_of(const void *data, size_t size); // XXH3-64
-bool hash_same(Hash a, Hash b);
 
 // ---- fields.c: the run's state and the model's shape, as rows ------------------------------------------
 

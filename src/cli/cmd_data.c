@@ -1,7 +1,8 @@
 // `trireme data`: shows and verifies data sets, and prints samples as training reads them.
 #include "cli/cli.h"
-#include "data/data.h"
+#include "dataset/dataset.h"
 #include "formats/formats.h"
+#include "tokenizer/tokenizer.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

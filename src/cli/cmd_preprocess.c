@@ -1,7 +1,7 @@
 // `trireme preprocess`: checks its options, runs the job, prints the summary.
 #include "cli/cli.h"
 #include "config/config.h"
-#include "data/data.h"
+#include "corpus/corpus.h"
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>

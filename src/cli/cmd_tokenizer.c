@@ -1,7 +1,7 @@
 // `trireme tokenizer`: trains and shows tokenizers, encodes and decodes text.
 #include "base/file.h"
 #include "cli/cli.h"
-#include "data/data.h"
+#include "corpus/corpus.h"
 #include "formats/formats.h"
 #include <errno.h>
 #include <inttypes.h>

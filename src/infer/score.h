@@ -5,6 +5,7 @@
 // function that scores a batch of token rows, each padded behind its end: in a causal model what follows a
 // token changes nothing about it, so neighbours in a batch do not change a result beyond rounding.
 #pragma once
+#include "dataset/dataset.h"
 #include "infer/model_job.h"
 
 // A model as the work sees it: see infer_score.

@@ -4,7 +4,7 @@
 #include "base/outlet.h"
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
-#include "data/data.h"
+#include "dataset/dataset.h"
 #include "model/model.h"
 #include "parallel/parallel.h"
 #include <stdatomic.h>

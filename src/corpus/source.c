@@ -1,0 +1,208 @@
+// Reads the bytes of an input and decompresses them.
+#include "corpus/source.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+enum { IN_BYTES = 256 << 10, WAIT_MS = 100 };
+
+struct Source {
+    const char *path; // for messages
+    int fd;
+    bool waits; // a pipe or a terminal: its bytes come when they come
+    const atomic_bool *cancelled;
+    StandardInput *standard; // NULL: a file
+    size_t replayed;         // of what is kept of it
+    Compression compression;
+    char *in; // [IN_BYTES] as read; in_at of in_bytes are done
+    size_t in_bytes, in_at;
+    int64_t position; // of the end of `in`
+    bool inside;      // a member or frame that has not ended yet
+    z_stream gzip;
+    ZSTD_DStream *zstandard;
+};
+
+// ---- The bytes of the file --------------------------------------------------------------------------------
+
+static Status wait_for_input(const Source *s) {
+    struct pollfd input = {.fd = s->fd, .events = POLLIN};
+    while (!atomic_load(s->cancelled))
+        if (poll(&input, 1, WAIT_MS) > 0) return OK;
+    return fail(INTERRUPTED, "%s: reading was cancelled", s->path);
+}
+
+static size_t replay(Source *s, char *out, size_t size) {
+    const Text *kept = &s->standard->kept;
+    size_t left = kept->size - s->replayed, count = left < size ? left : size;
+    if (count) memcpy(out, kept->data + s->replayed, count);
+    s->replayed += count;
+    return count;
+}
+
+static void keep(Source *s, const char *bytes, size_t size) {
+    if (s->standard->keep) {
+        text_add_bytes(&s->standard->kept, bytes, size);
+        s->replayed += size;
+    } else {
+        text_free(&s->standard->kept);
+        s->replayed = 0;
+    }
+}
+
+// Some bytes; none at the end.
+static Status read_some(Source *s, char *out, size_t size, size_t *got) {
+    *got = s->standard ? replay(s, out, size) : 0;
+    if (*got) {
+        s->position += (int64_t)*got;
+        return OK;
+    }
+    ssize_t count;
+    do {
+        if (s->waits) TRY(wait_for_input(s));
+        count = read(s->fd, out, size);
+    } while (count < 0 && (errno == EINTR || errno == EAGAIN));
+    if (count < 0)
+        return fail(ERR_IO, "%s: byte %" PRId64 ": cannot read: %s", s->path, s->position, strerror(errno));
+    *got = (size_t)count;
+    s->position += count;
+    if (s->standard) keep(s, out, *got);
+    return OK;
+}
+
+static Status refill(Source *s) {
+    if (s->in_at < s->in_bytes) return OK;
+    s->in_at = s->in_bytes = 0;
+    return read_some(s, s->in, IN_BYTES, &s->in_bytes);
+}
+
+static Status read_plain(Source *s, char *out, size_t size, size_t *got) {
+    *got = s->in_bytes - s->in_at < size ? s->in_bytes - s->in_at : size;
+    if (*got) memcpy(out, s->in + s->in_at, *got);
+    s->in_at += *got;
+    for (size_t more = 1; *got < size && more; *got += more)
+        TRY(read_some(s, out + *got, size - *got, &more));
+    return OK;
+}
+
+// ---- Archives ---------------------------------------------------------------------------------------------
+
+static Status damaged(const Source *s, const char *why) {
+    return fail(ERR_DATA, "%s: byte %" PRId64 ": %s", s->path, source_position(s), why);
+}
+
+static Status gunzip(Source *s, char *out, size_t size, size_t *made) {
+    z_stream *z = &s->gzip;
+    if (!s->inside) inflateReset(z);
+    z->next_in = (unsigned char *)s->in + s->in_at;
+    z->avail_in = (unsigned)(s->in_bytes - s->in_at);
+    z->next_out = (unsigned char *)out;
+    z->avail_out = size < 1 << 30 ? (unsigned)size : 1U << 30;
+    size_t room = z->avail_out;
+    int result = inflate(z, Z_NO_FLUSH);
+    s->in_at = s->in_bytes - z->avail_in;
+    *made = room - z->avail_out;
+    s->inside = result != Z_STREAM_END;
+    if (result == Z_OK || result == Z_STREAM_END || result == Z_BUF_ERROR) return OK;
+    return damaged(s, z->msg ? z->msg : "damaged gzip data");
+}
+
+static Status unzstd(Source *s, char *out, size_t size, size_t *made) {
+    ZSTD_inBuffer in = {s->in, s->in_bytes, s->in_at};
+    ZSTD_outBuffer room = {out, size, 0};
+    size_t result = ZSTD_decompressStream(s->zstandard, &room, &in);
+    s->in_at = in.pos;
+    *made = room.pos;
+    s->inside = result != 0;
+    return ZSTD_isError(result) ? damaged(s, ZSTD_getErrorName(result)) : OK;
+}
+
+static Status read_archive(Source *s, char *out, size_t size, size_t *got) {
+    for (size_t made = 0; *got < size; *got += made) {
+        TRY(refill(s));
+        bool end = s->in_at == s->in_bytes;
+        if (end && !s->inside && s->position > 0) return OK;
+        TRY((s->compression == GZIP ? gunzip : unzstd)(s, out + *got, size - *got, &made));
+        if (end && !made) return damaged(s, "the archive ends too early");
+    }
+    return OK;
+}
+
+Status source_read(Source *s, char *out, size_t size, size_t *got) {
+    *got = 0;
+    return s->compression == PLAIN ? read_plain(s, out, size, got) : read_archive(s, out, size, got);
+}
+
+int64_t source_position(const Source *s) { return s->position - (int64_t)(s->in_bytes - s->in_at); }
+
+// ---- Open, close ------------------------------------------------------------------------------------------
+
+static Status open_archive(Source *s, Compression compression) {
+    s->compression = compression;
+    if (compression == GZIP && inflateInit2(&s->gzip, 15 + 16) != Z_OK)
+        return fail(ERR_OS, "zlib: no memory");
+    if (compression == ZSTANDARD && !(s->zstandard = ZSTD_createDStream()))
+        return fail(ERR_OS, "zstd: no memory");
+    return OK;
+}
+
+static Status open_input(Source *s, Compression compression) {
+    struct stat st;
+    s->fd = s->standard ? dup(STDIN_FILENO) : open(s->path, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0) return fail(errno_status(), "%s: %s", s->path, strerror(errno));
+    s->waits = fstat(s->fd, &st) || !S_ISREG(st.st_mode);
+    if ((s->standard || compression != PLAIN) && !(s->in = malloc(IN_BYTES)))
+        return fail(ERR_OS, "%s: no memory to read it", s->path);
+    return open_archive(s, compression);
+}
+
+static Status source_new(Source **source, Source from, Compression compression) {
+    *source = malloc(sizeof **source);
+    if (!*source) return fail(ERR_OS, "%s: no memory to read it", from.path);
+    **source = from;
+    Status status = open_input(*source, compression);
+    if (status == OK) return OK;
+    source_close(*source);
+    *source = NULL;
+    return status;
+}
+
+Status source_open(Source **source, const char *path, Compression compression, const atomic_bool *cancelled) {
+    return source_new(source, (Source){.path = path, .fd = -1, .cancelled = cancelled}, compression);
+}
+
+static Compression compression_of(const char *bytes, size_t size) {
+    if (size >= 3 && !memcmp(bytes, "\x1f\x8b\x08", 3)) return GZIP;
+    return size >= 4 && !memcmp(bytes, "\x28\xb5\x2f\xfd", 4) ? ZSTANDARD : PLAIN;
+}
+
+static Status recognise(Source *s) {
+    for (size_t more = 1; s->in_bytes < 4 && more; s->in_bytes += more)
+        TRY(read_some(s, s->in + s->in_bytes, IN_BYTES - s->in_bytes, &more));
+    return open_archive(s, compression_of(s->in, s->in_bytes));
+}
+
+Status source_open_standard(Source **source, StandardInput *input, const atomic_bool *cancelled) {
+    Source from = {.path = "standard input", .fd = -1, .cancelled = cancelled, .standard = input};
+    TRY(source_new(source, from, PLAIN));
+    Status status = recognise(*source);
+    if (status == OK) return OK;
+    source_close(*source);
+    *source = NULL;
+    return status;
+}
+
+void source_close(Source *source) {
+    if (!source) return;
+    if (source->compression == GZIP) inflateEnd(&source->gzip);
+    ZSTD_freeDStream(source->zstandard);
+    if (source->fd >= 0) close(source->fd);
+    free(source->in);
+    free(source);
+}

@@ -1,0 +1,266 @@
+// Opens the data sets of a run and fills its batches with their samples.
+#include "dataset/blend.h"
+#include "dataset/dataset.h"
+#include "dataset/gpt_index.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct {
+    const IndexedDataset *data;
+    IndexedDataset *owned; // the same; NULL when it is borrowed
+    GptIndex index;
+} Member;
+
+struct GptDataset {
+    Member *members;
+    int num_members, seq_length;
+    bool blended; // by `order`; else there is one member
+    BlendOrder order;
+    int64_t num_samples; // of a blend; those beyond the order's are read from its start again
+};
+
+// ---- One data set -----------------------------------------------------------------------------------------
+
+static Status make_set(GptDataset **set, int num_members, int seq_length) {
+    *set = calloc(1, sizeof **set);
+    if (*set) (*set)->members = calloc((size_t)num_members, sizeof *(*set)->members);
+    if (!*set || !(*set)->members) {
+        free(*set);
+        *set = NULL;
+        return fail(ERR_OS, "no memory for a data set");
+    }
+    (*set)->num_members = num_members;
+    (*set)->seq_length = seq_length;
+    return OK;
+}
+
+static Status keep_or_close(GptDataset **set, Status status) {
+    if (status == OK) return OK;
+    gpt_dataset_close(*set);
+    *set = NULL;
+    return status;
+}
+
+Status gpt_dataset_open(GptDataset **set, const IndexedDataset *data, SplitRange range, int64_t num_samples,
+                        int seq_length, int seed) {
+    TRY(make_set(set, 1, seq_length));
+    GptIndexSpec spec = {
+        .data = data, .range = range, .num_samples = num_samples, .seq_length = seq_length, .seed = seed};
+    (*set)->members[0].data = data;
+    return keep_or_close(set, gpt_index_open(&(*set)->members[0].index, &spec));
+}
+
+void gpt_dataset_close(GptDataset *set) {
+    if (!set) return;
+    if (set->blended) blend_order_close(&set->order);
+    for (int k = 0; k < set->num_members; k++) {
+        gpt_index_close(&set->members[k].index);
+        indexed_dataset_close(set->members[k].owned);
+    }
+    free(set->members);
+    free(set);
+}
+
+// ---- From words -------------------------------------------------------------------------------------------
+
+static Status open_range(const GptSource *source, int64_t num_sequences, SplitRange *range) {
+    *range = (SplitRange){0, num_sequences};
+    return source->split ? split_range(source->split, num_sequences, source->which, range) : OK;
+}
+
+// Its data, and its indices for so many samples. Without a prefix: the synthetic ones.
+static Status open_member(Member *member, const GptSource *source, const char *prefix, int64_t num_samples) {
+    TRY(prefix ? indexed_dataset_open(&member->owned, prefix, source->vocab_size)
+               : indexed_dataset_open_mock(&member->owned, source->vocab_size, source->eod));
+    member->data = member->owned;
+    GptIndexSpec spec = {.data = member->data,
+                         .num_samples = num_samples,
+                         .seq_length = source->seq_length,
+                         .seed = source->seed,
+                         .split = source->which,
+                         .cache = source->cache};
+    TRY(open_range(source, indexed_dataset_num_sequences(member->data), &spec.range));
+    return gpt_index_open(&member->index, &spec);
+}
+
+// The same, as one of many: a message says which.
+static Status open_blended(GptDataset *set, int k, const GptSource *source, const char *prefix,
+                           int64_t num_samples) {
+    Status status = open_member(&set->members[k], source, prefix, num_samples);
+    if (status == OK || set->num_members == 1) return status;
+    char why[512];
+    snprintf(why, sizeof why, "%s", fail_message());
+    return fail(status, "%s, data set %d of %d: %s", source->named, k + 1, set->num_members, why);
+}
+
+// Without weights the order has one epoch of each, as Megatron-LM's, and the samples of each are its weight.
+static Status open_by_size(GptDataset *set, const GptSource *source, const char *const *prefixes,
+                           double *shares, int64_t *sizes) {
+    int64_t all = 0, wanted = source->num_samples;
+    for (int k = 0; k < set->num_members; k++) {
+        TRY(open_blended(set, k, source, prefixes[k], 0));
+        sizes[k] = set->members[k].index.num_samples;
+        shares[k] = (double)sizes[k];
+        all += sizes[k];
+    }
+    blend_normalize(shares, set->num_members);
+    set->blended = true;
+    set->num_samples = wanted ? wanted : all;
+    return blend_order_open(&set->order, shares, sizes, set->num_members,
+                            set->num_samples < all ? set->num_samples : all, source->which, source->cache);
+}
+
+// With weights each share is rounded up. A member has half a percent more samples than that, as in
+// Megatron-LM, or as many as the order draws from it, if that is more.
+static Status open_by_weight(GptDataset *set, const GptSource *source, const char *const *prefixes,
+                             double *shares, int64_t *drawn) {
+    const double surplus = 1.005;
+    int64_t size = 0;
+    blend_normalize(shares, set->num_members);
+    for (int k = 0; k < set->num_members; k++) size += blend_target(source->num_samples, shares[k]);
+    double *again = malloc((size_t)set->num_members * sizeof *again);
+    if (!again) return fail(ERR_OS, "no memory for a blend");
+    for (int k = 0; k < set->num_members; k++) again[k] = shares[k];
+    blend_normalize(again, set->num_members); // Megatron-LM does it twice, and the last bit may change
+    set->blended = true;
+    set->num_samples = size;
+    Status status =
+        blend_order_open(&set->order, again, NULL, set->num_members, size, source->which, source->cache);
+    free(again);
+    TRY(status);
+    for (int64_t i = 0; i < size; i++) drawn[set->order.member[i]]++;
+    for (int k = 0; k < set->num_members; k++) {
+        int64_t built = (int64_t)ceil((double)blend_target(source->num_samples, shares[k]) * surplus);
+        TRY(open_blended(set, k, source, prefixes[k], built > drawn[k] ? built : drawn[k]));
+    }
+    return OK;
+}
+
+static Status open_words(GptDataset **set, const GptSource *source, const char **prefixes, double *weights,
+                         int64_t *counts) {
+    int count = blend_parse(source->words, source->num_words, source->named, prefixes, weights);
+    if (count < 0) return ERR_CONFIG;
+    TRY(make_set(set, count, source->seq_length));
+    bool weighted = weights[0] > 0 && (count > 1 || source->split); // as Megatron-LM, which blends one, too
+    if (count == 1 && !weighted) return open_blended(*set, 0, source, prefixes[0], source->num_samples);
+    return weighted ? open_by_weight(*set, source, prefixes, weights, counts)
+                    : open_by_size(*set, source, prefixes, weights, counts);
+}
+
+static Status open_source(GptDataset **set, const GptSource *source) {
+    if (!source->num_words) {
+        TRY(make_set(set, 1, source->seq_length));
+        return open_blended(*set, 0, source, NULL, source->num_samples);
+    }
+    size_t count = (size_t)source->num_words;
+    const char **prefixes = calloc(count, sizeof *prefixes);
+    double *weights = calloc(count, sizeof *weights);
+    int64_t *counts = calloc(count, sizeof *counts);
+    Status status = prefixes && weights && counts ? open_words(set, source, prefixes, weights, counts)
+                                                  : fail(ERR_OS, "no memory for %zu words", count);
+    free(prefixes);
+    free(weights);
+    free(counts);
+    return status;
+}
+
+Status gpt_dataset_open_source(GptDataset **set, const GptSource *source) {
+    *set = NULL;
+    return keep_or_close(set, open_source(set, source));
+}
+
+int64_t gpt_dataset_num_samples(const GptDataset *set) {
+    return set->blended ? set->num_samples : set->members[0].index.num_samples;
+}
+
+int64_t gpt_dataset_num_distinct(const GptDataset *set) {
+    return set->blended ? set->order.size : set->members[0].index.num_samples;
+}
+
+int64_t gpt_dataset_num_epochs(const GptDataset *set) {
+    int64_t most = 0;
+    for (int k = 0; k < set->num_members; k++)
+        if (set->members[k].index.num_epochs > most) most = set->members[k].index.num_epochs;
+    return most;
+}
+
+// ---- Reading ----------------------------------------------------------------------------------------------
+
+// A way along the documents of one member.
+typedef struct {
+    const Member *member;
+    int number; // of the member
+    int64_t position, offset, left;
+} Walk;
+
+// Tokens [skip, skip + count) of sample i.
+static Walk walk_sample(const GptDataset *set, int64_t i, int64_t skip, int64_t count) {
+    int64_t size = gpt_dataset_num_samples(set);
+    CHECK(i >= 0 && i < size, "sample %" PRId64 " of %" PRId64, i, size);
+    i %= gpt_dataset_num_distinct(set);
+    int k = set->blended ? set->order.member[i] : 0;
+    int64_t own = set->blended ? set->order.sample[i] : i;
+    const GptIndex *index = &set->members[k].index;
+    CHECK(own < index->num_samples, "sample %" PRId64 " of the %" PRId64 " of member %d", own,
+          index->num_samples, k);
+    SampleStart start = gpt_index_start(index, gpt_index_drawn(index, own));
+    return (Walk){&set->members[k], k, start.position, start.offset + skip, count};
+}
+
+static bool walk_next(Walk *walk, SamplePiece *piece) {
+    const GptIndex *index = &walk->member->index;
+    for (; walk->left > 0; walk->position++) {
+        CHECK(walk->position < index->num_documents, "a sample walks past %" PRId64 " documents",
+              index->num_documents);
+        int32_t sequence = index->documents[walk->position];
+        int64_t here = indexed_dataset_length(walk->member->data, sequence) - walk->offset;
+        if (here <= 0) {
+            walk->offset = -here;
+            continue;
+        }
+        int64_t take = here < walk->left ? here : walk->left;
+        *piece = (SamplePiece){walk->number, sequence, walk->offset, take};
+        walk->offset = 0;
+        walk->left -= take;
+        walk->position++;
+        return true;
+    }
+    return false;
+}
+
+// Tokens [skip, skip + count) of a sample, to out[0], out[stride], ...
+static Status gather(const GptDataset *set, int64_t sample, int64_t skip, int64_t count, int32_t *out,
+                     size_t stride) {
+    Walk walk = walk_sample(set, sample, skip, count);
+    SamplePiece piece;
+    for (; walk_next(&walk, &piece); out += (size_t)piece.count * stride)
+        TRY(indexed_dataset_read(walk.member->data, piece.sequence, piece.offset, piece.count, out, stride));
+    return OK;
+}
+
+Status gpt_dataset_sample(const GptDataset *set, int64_t index, int32_t *tokens) {
+    return gather(set, index, 0, set->seq_length + 1, tokens, 1);
+}
+
+int gpt_dataset_pieces(const GptDataset *set, int64_t index, SamplePiece *pieces, int most) {
+    Walk walk = walk_sample(set, index, 0, set->seq_length + 1);
+    SamplePiece piece;
+    int count = 0;
+    for (; walk_next(&walk, &piece); count++)
+        if (count < most) pieces[count] = piece;
+    return count;
+}
+
+Status batch_fill(const GptDataset *set, BatchPlace p, int32_t *tokens, int32_t *labels) {
+    CHECK(p.micro_batch > 0 && p.dp_rank >= 0 && p.dp_rank < p.dp && p.microbatch >= 0,
+          "microbatch %d, dp rank %d of %d", p.microbatch, p.dp_rank, p.dp);
+    int64_t first = p.consumed + ((int64_t)p.microbatch * p.dp + p.dp_rank) * p.micro_batch;
+    size_t stride = (size_t)p.micro_batch;
+    for (int j = 0; j < p.micro_batch; j++) {
+        if (tokens) TRY(gather(set, first + j, 0, set->seq_length, tokens + j, stride));
+        if (labels) TRY(gather(set, first + j, 1, set->seq_length, labels + j, stride));
+    }
+    return OK;
+}

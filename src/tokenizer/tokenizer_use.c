@@ -1,0 +1,80 @@
+// What other libraries do with a tokenizer beyond encoding: beginning and end of text, and conversations.
+// Source: transformers' PreTrainedTokenizerBase and LlamaTokenizer, and the tokenizers repository's post-processors.
+#include "tokenizer/internal.h"
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_string(const Json *value, const char *string) {
+    return json_string(value) && strcmp(json_string(value), string) == 0;
+}
+
+// ---- the post-processor of tokenizer.json ------------------------------------------------------------------
+
+// {"SpecialToken": {"id": "<s>", ...}}
+static bool is_token(const Tokenizer *t, const Json *piece, int id) {
+    const char *name = json_string(json_member(json_member(piece, "SpecialToken"), "id"));
+    return name && id >= 0 && !strcmp(name, tokenizer_spelling(t, id));
+}
+
+static void read_processor(const Tokenizer *t, const Json *processor, TokenizerUse *use) {
+    const Json *parts = json_member(processor, "processors"), *single = json_member(processor, "single");
+    if (parts && parts->type == JSON_ARRAY)
+        for (size_t i = 0; i < parts->count; i++) read_processor(t, &parts->items[i], use);
+    bool is_template = is_string(json_member(processor, "type"), "TemplateProcessing");
+    if (!is_template || !single || single->type != JSON_ARRAY || !single->count) return;
+    use->adds_bos = is_token(t, &single->items[0], tokenizer_bos(t));
+    use->adds_eos = is_token(t, &single->items[single->count - 1], tokenizer_eod(t));
+}
+
+static Status read_json(const Tokenizer *t, TokenizerUse *use) {
+    Json *root;
+    if (t->kind != TOKENIZER_BPE || !t->file.size) return OK;
+    TRY(json_parse(&root, t->file.data, t->file.size, "tokenizer.json"));
+    read_processor(t, json_member(root, "post_processor"), use);
+    json_free(root);
+    return OK;
+}
+
+// ---- tokenizer_config.json ------------------------------------------------------------------------------------
+
+// A string, or a list of {"name": "default", "template": "..."}.
+static const char *find_template(const Json *value) {
+    if (!value || value->type != JSON_ARRAY) return json_string(value);
+    for (size_t i = 0; i < value->count; i++)
+        if (is_string(json_member(&value->items[i], "name"), "default"))
+            return json_string(json_member(&value->items[i], "template"));
+    return NULL;
+}
+
+// The class of SentencePiece's tokenizers begins a text unless the configuration says otherwise.
+static bool begins_texts(const Tokenizer *t, const Json *config) {
+    const char *class = json_string(json_member(config, "tokenizer_class"));
+    return t->kind == TOKENIZER_SENTENCEPIECE && class && !strncmp(class, "LlamaTokenizer", 14);
+}
+
+static Status read_config(const Tokenizer *t, TokenizerUse *use) {
+    Json *config;
+    if (!t->config.size) return OK;
+    TRY(json_parse(&config, t->config.data, t->config.size, "tokenizer_config.json"));
+    if (begins_texts(t, config)) use->adds_bos = true;
+    (void)json_flag(json_member(config, "add_bos_token"), &use->adds_bos);
+    (void)json_flag(json_member(config, "add_eos_token"), &use->adds_eos);
+    const char *template = find_template(json_member(config, "chat_template"));
+    if (template) {
+        use->chat_template = strdup(template);
+        CHECK(use->chat_template, "no memory for a template of %zu bytes", strlen(template));
+    }
+    json_free(config);
+    return OK;
+}
+
+Status tokenizer_use_read(TokenizerUse *use, const Tokenizer *t) {
+    *use = (TokenizerUse){0};
+    TRY(read_json(t, use));
+    return read_config(t, use);
+}
+
+void tokenizer_use_free(TokenizerUse *use) {
+    free(use->chat_template);
+    *use = (TokenizerUse){0};
+}
