@@ -1,5 +1,5 @@
 # Files that are part of the program: ship_files(TARGET FOLDER...) makes a C file with a table `shipped_NAME`, by the
-# folder's own name, of every text in it (ShippedFile in src/plan/machine.h), anew whenever one of them changes, comes
+# folder's own name, of every text in it (ShippedFile in src/machine/machine.h), anew whenever one of them changes, comes
 # or goes.
 #
 # The same file, run as a script, writes that C file:  cmake -DOUT=FILE -DFILES=FILE;FILE... -DFOLDERS=... -P ship.cmake
@@ -20,7 +20,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   return()
 endif()
 
-set(code "// Made by cmake/ship.cmake.\n#include \"plan/machine.h\"\n")
+set(code "// Made by cmake/ship.cmake.\n#include \"machine/machine.h\"\n")
 foreach(path ${FOLDERS})
   get_filename_component(folder ${path} NAME)
   set(table)

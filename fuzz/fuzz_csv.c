@@ -1,8 +1,8 @@
 // CSV files of measured runs. Laws: a table that is read, written with every cell in quotes, reads as the
 // same; measured rows are within what they promise and have an error of 0 when predicted as measured.
+#include "calibrate/calibrate.h"
+#include "calibrate/csv.h"
 #include "fuzz.h"
-#include "plan/csv.h"
-#include "plan/plan.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

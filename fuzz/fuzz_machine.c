@@ -1,6 +1,6 @@
 // A machine's file, and a stack's. Law: what is accepted is, printed and read again, printed as the same.
 #include "fuzz.h"
-#include "plan/machine.h"
+#include "machine/machine.h"
 #include <string.h>
 
 static void check_same(Text *first, Text *second) {

@@ -1,5 +1,4 @@
 // What a rank holds: the published formulas and figures, the schedules' own counts, trireme's own arenas.
-#include "plan/cpu_price.h"
 #include "plan/memory.h"
 #include "plan_sites.h"
 #include <math.h>

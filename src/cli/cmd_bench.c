@@ -1,7 +1,7 @@
 // `trireme bench`: measures this machine and writes its description for the planner.
 #include "base/cores.h"
 #include "cli/cli.h"
-#include "plan/cpu_price.h"
+#include "machine/cpu_price.h"
 #include "train/train.h"
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
 // Measured rows: how far a stack's predictions are from them, and a stack's constants fitted to them.
+#include "calibrate/calibrate.h"
+#include "calibrate/row_predict.h"
 #include "cli/plan_verb.h"
 #include "formats/formats.h"
-#include "plan/row_predict.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 // The parts of the verb plan: what is asked, and measured rows.
 #pragma once
 #include "cli/cli.h"
-#include "plan/answer.h"
+#include "report/answer.h"
 
 enum { MOST_DEVICES = 1 << 20 }; // as of --gpus
 

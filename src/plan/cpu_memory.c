@@ -1,4 +1,4 @@
-#include "plan/cpu_price.h"
+#include "plan/memory.h"
 
 enum { VOCABULARY_MULTIPLE = 128 }; // of --make-vocab-size-divisible-by
 

@@ -16,3 +16,6 @@ double part_parameters(const ModelShape *model, int tp, Part part);
 // is computed again; before activation_factor.
 double layer_kept_bytes(const Site *site, const ModelShape *model, const Candidate *candidate);
 double layer_again_bytes(const Site *site, const ModelShape *model, const Candidate *candidate);
+// Bytes that `trireme train` would take for the candidate on the pipeline rank that takes most (`rank`), from
+// the same measurement as training itself makes: exact.   ERR_OS, ERR_CONFIG.
+Status cpu_memory(const ModelShape *model, const Candidate *candidate, size_t *bytes, int *rank);

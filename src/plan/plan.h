@@ -13,7 +13,8 @@
 // form, and replays the best. Constants come from files (machine.h) and carry the error that they had on
 // rows they were not fitted on; that error is the interval of every prediction.
 #pragma once
-#include "plan/machine.h"
+#include "machine/machine.h"
+#include "machine/work_item.h"
 #include "train/train.h"
 
 // ---- what is asked ------------------------------------------------------------------------------
@@ -45,28 +46,6 @@ const char *candidate_refuse(const ModelShape *model, const Machine *machine, co
 
 // ---- 1. work ------------------------------------------------------------------------------------
 
-typedef enum { WORK_OP, WORK_COLLECTIVE } WorkKind;
-
-// One operation of the device, or one collective, as the trainer's step asks for it. Groups of one rank are
-// left out.
-typedef struct {
-    uint8_t kind;       // WorkKind
-    uint8_t op;         // DeviceOp or CommOp
-    uint8_t axis;       // of a collective: the Axis of its group; NUM_AXES: another group
-    uint8_t dtype;      // of a matrix product: of its operands; else of the largest tensor
-    bool dropout;       // some of what it writes is dropped at random
-    bool probabilities; // of attention: its S x S matrix is in memory
-    bool transpose_a, transpose_b, accumulate; // of a matrix product, which is added to what is there
-    // Of a matrix product [m, k] x [k, n], batch 1; of attention S, D, S and B*N/t; of other operations rows
-    // and columns of the first tensor written, then zeros.
-    int64_t m, n, k, batch;
-    // Of its tensors, each once; of a lookup the whole table. Of a collective of the tensor as a whole, also
-    // where a rank has a share: a ring moves 2(n-1)/n of it in an all-reduce, (n-1)/n in a reduce-scatter or
-    // all-gather.
-    double bytes;
-    double flops; // as the device counts them: OpCount
-} WorkItem;
-
 typedef struct {
     WorkItem *items;
     int count, capacity;
@@ -87,9 +66,6 @@ typedef struct {
     double stage_message_bytes; // b s h of the element type, before any scattering
 } Work;
 
-// What an operation is as an item. `unfused`: attention is of a program that has its S x S matrix in memory,
-// also where ours has not.
-WorkItem work_item(DeviceOp op, const void *args, OpCount one, bool unfused);
 // Runs the trainer's step of a pipeline of three stages, embedding, one layer and head, on the null device
 // and records it: of the candidate t, b, recomputation, attention, element type and sequence parallelism.
 // `model->microbatch` and `padded_vocabulary` are ignored: the first is the candidate's, the second a
@@ -241,153 +217,3 @@ typedef struct {
 Status plan_search(PlanCache *cache, const Site *site, const ModelShape *model, const Question *question,
                    int most, PlanResult *out);
 void plan_result_free(PlanResult *result);
-// Where `other` loses against `winner`: the parts of a step that make the difference, the largest first.
-void plan_compare(const Prediction *winner, const Prediction *other, Text *out);
-// How often the search agrees with the paper's three takeaways, over published models and cluster sizes, and
-// where it does not and why.   ERR_CONFIG on a CPU.   Source: Narayanan 2021, section 3.
-Status plan_takeaways(PlanCache *cache, const Site *site, Text *out);
-
-// ---- measured rows --------------------------------------------------------------------------------
-
-// A measured run: what was run, and how long a step took (0: it did not fit). Where the source leaves
-// something open, a `told` is false and the candidate has what its stack would do, or what a rule says.
-typedef struct {
-    char id[48], set[40], stack[64], model_name[48];
-    char gpu[MOST_NAME], kernel[32]; // kernel: of attention and norms; "": not told
-    char machine[MOST_NAME];         // the shipped one that fits best; "": there is none with this GPU
-    double node_gbs;                 // all NICs of a node, one direction; 0: not told
-    int devices_per_node;
-    ModelShape model;
-    Candidate candidate;
-    double step_s;
-    double memory_gb; // 10^9 bytes of a device; 0: not told
-    int line;
-    bool guessed; // microbatch, chunks, recomputation or sequence parallelism are open: filled by the rule
-    bool suspect; // its source doubts it
-    bool told_zero_stage, told_scatter_gather, told_overlap_gradients, told_overlap_tensor;
-} PlanRow;
-
-typedef struct {
-    PlanRow *items;
-    int count, capacity;
-    int refused; // rows of the file in fp8, which is not predicted; they are left out
-} PlanRows;
-
-// A CSV file whose first line names its columns, in any order; more may be there, and optional ones may be
-// missing.
-//   required  layers hidden heads vocab seq tp pp dp global_batch step_s; ffn_hidden where mlp is swiglu
-//   optional  id set stack gpu gpus_per_node inter_node_gbps (of a node) model kv_heads ffn_hidden
-//             mlp (gelu, relu2, swiglu) tied_embedding gpus vp cp micro_batch schedule recompute
-//             sequence_parallel zero_stage precision attention attention_kernel p2p_scatter_gather
-//             tp_comm_overlap dp_comm_overlap metric (oom: did not fit, step_s is empty) mem_gb note
-// Models: swiglu is a Llama, gelu a GPT with dropout of 0.1, relu2 a Nemotron (counted as gelu, with rotary
-// positions and neither biases nor dropout).
-// The rule for what is open: microbatch 1, but 4 or 2 without a pipeline, where that divides; two layers in a
-// chunk where that divides, else one, and a single chunk where the microbatches do not divide by p; attention
-// is fused; no recomputation, but of every layer where attention is not fused; sequence parallelism where
-// tensor-parallel messages overlap, which needs it.
-// ERR_DATA with line and column for what is missing, no number, or contradicts itself, and for a file without
-// rows; one whose rows are all in fp8 has none left.
-Status plan_rows_read(PlanRows *rows, const char *path);
-// One row more, from what `trireme train --metrics FILE` wrote: the median of its step times without the
-// first tenth of them. The file does not say what was run: model and candidate do, and steps of another batch
-// are left out.   ERR_DATA when fewer than three steps remain.
-Status plan_rows_add_metrics(PlanRows *rows, const char *path, const ModelShape *model,
-                             const Candidate *candidate, const char *machine);
-Status plan_rows_add(PlanRows *rows, const PlanRow *row); // ERR_OS
-void plan_rows_free(PlanRows *rows);
-
-// Floating-point operations of a row's step, all ranks: of the model, and what is computed again.
-double plan_row_flops(const PlanRow *row);
-
-// Of predictions against measurements, in percent of what was measured.
-typedef struct {
-    int count;                       // rows that were measured and predicted
-    double mape, median, p90, worst; // of the absolute errors; mape is their mean
-    double bias;                     // mean of the errors: above 0 predicts too long
-    double naive;                    // mape of one rate for all: FLOP/s of a device, median of the others
-    double skill;                    // 1 - mape / naive; of a share, not percent
-} ErrorSummary;
-
-// predicted_s [rows->count], 0 where nothing is predicted. Percentiles are interpolated between rows.
-ErrorSummary error_summary(const PlanRows *rows, const double *predicted_s);
-
-// How predictions came about, for the line below their table.
-typedef struct {
-    const char *protocol; // "leave one out"; NULL: as told elsewhere
-    int num_free;         // constants fitted
-} AccuracyTerms;
-
-// A table of the rows with their errors, then accuracy_line.
-void accuracy_print(const PlanRows *rows, const double *predicted_s, AccuracyTerms terms, Text *out);
-// One line: n, free constants, protocol, errors, naive, skill.
-void accuracy_line(const ErrorSummary *summary, AccuracyTerms terms, Text *out);
-
-// Verdicts against measured rows: those that ran fit, those of metric oom do not; rows with memory_gb say how
-// much they took. Rows whose microbatch, chunks or recomputation had to be guessed are left out.
-typedef struct {
-    int outcomes, right;             // verdicts with margin 0
-    int false_fits, false_alarms;    // said to fit and did not; said not to fit and did
-    int sure, sure_right;            // with the stack's margin, "perhaps" left out
-    int measured, within;            // within 10 % of memory_gb
-    double mape, median, p90, worst; // of those, percent
-} MemoryScore;
-
-// By the stack's constants.
-Status memory_score(const Stack *stack, const PlanRows *rows, MemoryScore *score);
-// Each of the folds by the activation_factor and reserve_gb that suit the others best, from the usual ones.
-// `fitted` [2]: those two, of all rows.   ERR_DATA without rows that say something of memory.
-Status memory_cross_validate(const Stack *stack, const PlanRows *rows, int folds, MemoryScore *score,
-                             double fitted[2]);
-void memory_score_print(const MemoryScore *score, Text *out);
-
-// ---- calibration ----------------------------------------------------------------------------------
-
-// Fits the free constants of a stack to rows, by least squares of log(predicted / measured). Large errors
-// count by their size only (Huber 1964), and a pull towards the priors keeps what the rows do not tell where
-// it was. An error is only ever reported of rows that a fit has not seen: each fold is predicted by a fit of
-// the others, which starts from the priors.
-
-// Seconds of a row's step with these constants; 0: the row is refused and takes no part in the fit.
-typedef Status PredictRow(void *self, const Constants *constants, const PlanRow *row, double *step_s);
-
-// What is held out together. Rows of one configuration (model, layout, batch) are near copies and never part.
-typedef enum { LEAVE_ONE_OUT, LEAVE_MODEL_OUT, K_FOLDS } Protocol;
-
-typedef struct {
-    PredictRow *predict;
-    void *self;
-    Constants priors;    // of free constants above 0
-    const bool *is_free; // [num_constants]
-    Protocol protocol;
-    int folds;    // of K_FOLDS
-    double huber; // log error from which rows count by its size only; 0: 0.12
-    double ridge; // log error of one row that weighs as much as a constant off by a factor e; 0: 0.05
-} Calibration;
-
-typedef struct {
-    Constants constants;       // fitted to all rows
-    Constants lowest, highest; // of the folds' fits: what the rows do not tell is wide
-    double *held_out;          // [rows] by the fit that has not seen the row; 0: takes no part
-    double *fitted;            // [rows] by the fit to all: for looking at, never an accuracy
-    ErrorSummary summary;      // of held_out
-    ErrorSummary in_sample;    // of fitted
-    int num_free, num_folds;
-    int refused; // timed rows that predict refused
-} CalibrationResult;
-
-// Deterministic.   ERR_DATA with fewer than two folds, ERR_CONFIG for a free constant without a prior, and
-// what predict returns.
-Status calibrate(const Calibration *calibration, const PlanRows *rows, CalibrationResult *out);
-void calibration_free(CalibrationResult *result);
-// The fold of each row that takes part, from 0, and how many there are; -1 for the others.
-// predicted_s [rows]: 0 where a row is refused.
-int calibration_folds(Protocol protocol, int folds, const PlanRows *rows, const double *predicted_s,
-                      int *fold);
-// "leave one out", "leave one model out", "5-fold"
-void protocol_name(Protocol protocol, int folds, char name[32]);
-// What a stack file says of it. `rows` and `date` are left to the caller.
-Accuracy calibration_accuracy(const Calibration *calibration, const PlanRows *rows,
-                              const CalibrationResult *result);
-// The free constants before and after, which of them are at a bound, and accuracy_line.
-void calibration_print(const Calibration *calibration, const CalibrationResult *result, Text *out);

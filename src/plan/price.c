@@ -2,7 +2,7 @@
 // waves over the multiprocessors; each tile walks K and pays for filling and draining. All else is bound by
 // memory. A collective takes what was measured of its size inside a node, and what the NICs that its ranks
 // share allow between nodes.
-#include "plan/cpu_price.h"
+#include "machine/cpu_price.h"
 #include "plan/plan.h"
 #include <math.h>
 

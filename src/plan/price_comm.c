@@ -1,7 +1,7 @@
 // What messages take. A group's ranks are `stride` devices apart, node after node (t fastest, then c, d, p):
 // that says how many of them share a node, and how many NICs of it are theirs. Inside a node bandwidth is as
 // measured of the size; between nodes a collective moves what the NICs of its members carry.
-#include "plan/cpu_price.h"
+#include "machine/cpu_price.h"
 #include "plan/plan.h"
 #include <math.h>
 

@@ -1,0 +1,96 @@
+#include "calibrate/rows.h"
+#include "formats/formats.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_METRICS_BYTES = 1 << 30, FEWEST_STEPS = 3 };
+
+typedef struct {
+    const char *path;
+    int line, batch;
+    double *seconds; // of each logged step
+    int count, other_batches;
+} Times;
+
+// Lines without a step time tell of evaluations and of going on from a checkpoint.
+static Status read_line(Times *t, const char *text, size_t size) {
+    char what[300];
+    snprintf(what, sizeof what, "%.250s: line %d", t->path, t->line);
+    Json *object;
+    TRY(json_parse(&object, text, size, what));
+    const Json *elapsed = json_member(object, "elapsed_ms");
+    double ms, batch;
+    bool has_time = json_double(elapsed, &ms) && ms > 0;
+    bool has_batch = json_double(json_member(object, "global_batch_size"), &batch);
+    Status status = object->type != JSON_OBJECT ? fail(ERR_DATA, "%s: no object", what)
+                    : elapsed && !has_time      ? fail(ERR_DATA, "%s: elapsed_ms: a number above 0", what)
+                    : elapsed && !has_batch     ? fail(ERR_DATA, "%s: global_batch_size: a number", what)
+                                                : OK;
+    if (status == OK && elapsed && (int64_t)batch != t->batch) t->other_batches++;
+    if (status == OK && elapsed && (int64_t)batch == t->batch) t->seconds[t->count++] = ms / 1e3;
+    json_free(object);
+    return status;
+}
+
+static Status read_lines(Times *t, const char *text, size_t size) {
+    const char *end = text + size;
+    for (t->line = 1; text < end; t->line++) {
+        const char *stop = memchr(text, '\n', (size_t)(end - text));
+        if (!stop) stop = end;
+        if (stop > text) TRY(read_line(t, text, (size_t)(stop - text)));
+        text = stop + (stop < end);
+    }
+    return OK;
+}
+
+static int rising(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static Status median_time(Times *t, double *step_s) {
+    int first = (t->count + 9) / 10, count = t->count - first;
+    if (count < FEWEST_STEPS)
+        return fail(ERR_DATA,
+                    "%s: %d logged steps of a batch of %d, and %d of others: at least %d are needed; "
+                    "--log-interval 1 logs each",
+                    t->path, t->count, t->batch, t->other_batches, FEWEST_STEPS + 1);
+    double *times = t->seconds + first;
+    qsort(times, (size_t)count, sizeof *times, rising);
+    *step_s = (times[(count - 1) / 2] + times[count / 2]) / 2;
+    return OK;
+}
+
+static Status read_times(Times *t, const char *text, size_t size, double *step_s) {
+    size_t lines = 1;
+    for (size_t i = 0; i < size; i++) lines += text[i] == '\n';
+    t->seconds = malloc(lines * sizeof *t->seconds);
+    if (!t->seconds) return fail(ERR_OS, "%s: no memory for %zu steps", t->path, lines);
+    Status status = read_lines(t, text, size);
+    if (status == OK) status = median_time(t, step_s);
+    free(t->seconds);
+    return status;
+}
+
+Status plan_rows_add_metrics(PlanRows *rows, const char *path, const ModelShape *model,
+                             const Candidate *candidate, const char *machine) {
+    PlanRow row = {.set = "metrics",
+                   .stack = "trireme",
+                   .model = *model,
+                   .candidate = *candidate,
+                   .line = 1,
+                   .told_zero_stage = true,
+                   .told_scatter_gather = true,
+                   .told_overlap_gradients = true,
+                   .told_overlap_tensor = true};
+    const char *name = strrchr(path, '/');
+    snprintf(row.id, sizeof row.id, "%.*s", (int)sizeof row.id - 1, name ? name + 1 : path);
+    snprintf(row.machine, sizeof row.machine, "%.*s", (int)sizeof row.machine - 1, machine);
+    Times times = {.path = path, .batch = candidate->batch};
+    char *text;
+    size_t size;
+    TRY(file_read(path, MOST_METRICS_BYTES, &text, &size));
+    Status status = read_times(&times, text, size, &row.step_s);
+    free(text);
+    return status == OK ? plan_rows_add(rows, &row) : status;
+}

@@ -1,0 +1,287 @@
+// What operations take on this machine: short training steps of reference models, on one rank and on all at
+// once, each operation timed from its launch to the next one's.
+#include "machine/cpu_price.h"
+#include "train/train.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// ---- the reference models ------------------------------------------------------------------------
+
+typedef struct {
+    int hidden, heads, ffn, sequence, microbatch, vocabulary;
+    bool llama, dropout, unfused;
+} Reference;
+
+// Sizes that enclose what a CPU trains in reasonable time; every class of operations has four or more.
+static const Reference references[] = {
+    {256, 4, 1024, 128, 4, 2048, false, true, false},  {768, 12, 3072, 512, 1, 16384, false, true, false},
+    {128, 4, 512, 512, 2, 16384, false, true, false},  {512, 4, 2048, 256, 2, 4096, false, true, false},
+    {256, 8, 1024, 1024, 1, 1024, false, true, false}, {512, 8, 2048, 256, 2, 8192, false, true, true},
+    {384, 6, 1536, 64, 8, 1024, false, true, true},    {1024, 16, 4096, 128, 1, 4096, false, true, true},
+    {256, 2, 1024, 512, 1, 1024, false, true, true},   {256, 4, 704, 256, 1, 4096, true, false, false},
+    {768, 12, 2048, 256, 2, 8192, true, false, false}, {512, 4, 1408, 128, 4, 2048, true, false, false},
+    {128, 4, 352, 1024, 1, 2048, true, false, false},  {384, 6, 1024, 512, 2, 1024, false, false, false},
+    {512, 8, 1408, 128, 8, 1024, true, false, true},   {640, 10, 1728, 1024, 1, 2048, true, false, true},
+    {320, 5, 1280, 512, 2, 1024, false, false, true},  {256, 8, 704, 256, 2, 1024, true, false, true},
+};
+// The first microbatch of a step writes gradients, and zeroes some, that the others add to: the medians are of those.
+enum { NUM_REFERENCES = sizeof references / sizeof references[0], MICROBATCHES = 3, LAYERS = 2, STEPS = 2 };
+
+static ModelShape shape_of(const Reference *r) {
+    return (ModelShape){.layers = LAYERS,
+                        .hidden = r->hidden,
+                        .heads = r->heads,
+                        .groups = r->llama && r->heads % 4 == 0 ? r->heads / 4 : r->heads,
+                        .head_size = r->hidden / r->heads,
+                        .ffn = r->ffn,
+                        .sequence = r->sequence,
+                        .positions = r->sequence,
+                        .vocabulary = r->vocabulary,
+                        .padded_vocabulary = r->vocabulary,
+                        .microbatch = r->microbatch,
+                        .activation = r->llama ? ACTIVATION_SWIGLU : ACTIVATION_GELU,
+                        .position = r->llama ? POSITION_ROTARY : POSITION_LEARNED,
+                        .rotary_base = 10000,
+                        .rms_norm = r->llama,
+                        .no_linear_bias = r->llama,
+                        .untied = r->llama,
+                        .hidden_dropout = r->dropout ? 0.1f : 0,
+                        .attention_dropout = r->dropout ? 0.1f : 0,
+                        .norm_epsilon = 1e-5f,
+                        .init_std = 0.02f,
+                        .seed = 1};
+}
+
+static EngineSpec spec_of(const Reference *r, DType dtype, int threads) {
+    return (EngineSpec){.grid = {1, 1, 1},
+                        .shape = shape_of(r),
+                        .mode = {.dtype = dtype, .keep_probabilities = r->unfused},
+                        .split = {.layers = LAYERS},
+                        .schedule = "1f1b",
+                        .num_chunks = 1,
+                        .num_microbatches = MICROBATCHES,
+                        .adam = {0.9, 0.95, 1e-8, 1.0},
+                        .bucket_elements = 40000000,
+                        .device = "cpu",
+                        .threads = threads};
+}
+
+// ---- one rank's recording ------------------------------------------------------------------------
+
+typedef struct {
+    Samples *samples;
+    Sample open;    // under way: its time ends with the next launch
+    double start_s; // of it
+    bool listening, unfused;
+    bool alone; // on its thread
+    Status status;
+} Recorder;
+
+// Of a rank of one thread only its own processor time counts, so that other programs disturb less.
+static double now_s(const Recorder *r) { return r->alone ? clock_thread_s() : clock_s(); }
+
+static void close_sample(Recorder *r) {
+    if (!r->open.terms.count) return;
+    r->open.seconds = now_s(r) - r->start_s;
+    if (r->status == OK && r->listening) r->status = samples_add(r->samples, r->open);
+    r->open = (Sample){0};
+}
+
+static void open_sample(Recorder *r, Terms terms, DType dtype) {
+    close_sample(r);
+    r->open = (Sample){.terms = terms, .dtype = dtype};
+    r->start_s = now_s(r);
+}
+
+static void on_operation(void *self, DeviceOp op, const void *args, OpCount one) {
+    Recorder *r = self;
+    WorkItem item = work_item(op, args, one, r->unfused);
+    // Sums of a few numbers may be larger than these.
+    open_sample(r, cpu_terms(&item), dtype_is_element((DType)item.dtype) ? (DType)item.dtype : F32);
+}
+
+static void take_step(Engine *engine, Recorder *recorder, const Batch *batch) {
+    engine_train(engine, *batch, (StepOptions){.lr = 1e-4, .weight_decay = 0.01, .loss_scale = 1});
+    close_sample(recorder);
+}
+
+static Status run_steps(Engine *engine, Recorder *recorder) {
+    const EngineSpec *spec = engine_spec_of(engine);
+    int64_t count = (int64_t)MICROBATCHES * spec->shape.sequence * spec->shape.microbatch;
+    int32_t *tokens = malloc((size_t)count * sizeof *tokens);
+    if (!tokens) return fail(ERR_OS, "no memory for %lld tokens", (long long)count);
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] =
+            (int32_t)(rng_word(rng_key(1, "bench", 0), 0, (uint64_t)i) % (uint32_t)spec->shape.vocabulary);
+    Batch batch = {.num_microbatches = MICROBATCHES, .tokens = tokens, .labels = tokens};
+    device_on_operation(engine_context(engine)->device, on_operation, recorder);
+    for (int step = 0; step <= STEPS; step++) {
+        recorder->listening = step > 0; // the first one touches fresh memory
+        take_step(engine, recorder, &batch);
+    }
+    free(tokens);
+    return recorder->status;
+}
+
+// All ranks train a replica of their own at the same time; rank 0's times count.
+static Status run_reference(Comm *alone, const EngineSpec *spec, Samples *samples) {
+    Engine *engine;
+    Recorder recorder = {
+        .samples = samples, .unfused = spec->mode.keep_probabilities, .alone = spec->threads == 1};
+    TRY(engine_open(&engine, spec, alone));
+    Status status = run_steps(engine, &recorder);
+    engine_close(engine);
+    return status;
+}
+
+// ---- collectives and messages --------------------------------------------------------------------
+
+enum { REPEATS = 9 };
+
+typedef struct {
+    Comm *world;
+    float *memory; // of the largest tensor, twice
+} Wire;
+
+static void call_once(const Wire *wire, CommOp op, int64_t count) {
+    int n = comm_size(wire->world), me = comm_rank(wire->world);
+    Tensor whole = {wire->memory, 1, count, F32}, part = {wire->memory + count, 1, count / n, F32};
+    Request request = NULL;
+    switch (op) {
+    case COMM_ALL_REDUCE: comm_all_reduce(wire->world, NULL, whole, REDUCE_SUM); return;
+    case COMM_REDUCE_SCATTER: comm_reduce_scatter(wire->world, NULL, whole, part); return;
+    case COMM_ALL_GATHER: comm_all_gather(wire->world, NULL, part, whole); return;
+    default: break;
+    }
+    if (me > 1) return;
+    for (int turn = 0; turn < 2; turn++) {
+        request = turn == me ? comm_send(wire->world, NULL, whole, 1 - me, 0)
+                             : comm_recv(wire->world, NULL, whole, 1 - me, 0);
+        comm_wait(wire->world, NULL, &request);
+    }
+}
+
+// A message is half of its way there and back.
+static Status time_calls(const Wire *wire, CommOp op, int64_t count, Samples *samples) {
+    double share = op == COMM_SEND ? 0.5 : 1;
+    for (int i = 0; i <= REPEATS; i++) {
+        comm_barrier(wire->world);
+        double start = clock_s();
+        call_once(wire, op, count);
+        double seconds = share * (clock_s() - start);
+        Sample sample = {cpu_terms_of_bytes(comm_op_name(op), 4 * (double)count), F32, seconds};
+        if (i) TRY(samples_add(samples, sample));
+    }
+    return OK;
+}
+
+static Status time_wires(Comm *world, Samples *samples) {
+    static const CommOp ops[] = {COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_SEND};
+    static const int64_t counts[] = {1 << 8, 1 << 12, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23};
+    int64_t n = comm_size(world), most = counts[6] * n;
+    Wire wire = {world, calloc((size_t)(2 * most), sizeof(float))};
+    Status status =
+        wire.memory ? OK : fail(ERR_OS, "no memory for messages of %lld MiB", (long long)most >> 18);
+    TRY(comm_agree(world, status));
+    for (int o = 0; o < 4 && status == OK; o++)
+        for (int i = 0; i < 7 && status == OK; i++)
+            status = time_calls(&wire, ops[o], counts[i] * n, samples);
+    free(wire.memory);
+    return comm_agree(world, status);
+}
+
+// ---- ceilings ------------------------------------------------------------------------------------
+
+// The rate of the arithmetic term of matrix products is what they approach when all else is negligible.
+static double peak_tflops(const Machine *machine, DType dtype) {
+    double best = 0;
+    for (int i = 0; i < machine->num_rates; i++) {
+        const Rate *row = &machine->rates[i];
+        if (row->dtype != dtype || strncmp(row->op, "matmul", 6) || row->seconds[1] <= 0) continue;
+        double rate = 2e-12 / row->seconds[1];
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+// Of AdamW on many weights, which is bound by nothing else.
+static double memory_gbs(const Machine *machine, int ranks) {
+    enum { BYTES = 1 << 28 };
+    WorkItem item = {.op = OP_ADAMW, .dtype = F32, .bytes = BYTES};
+    return 1e-9 * ranks * BYTES / price_operation_cpu(machine, &item, ranks);
+}
+
+// ---- all of it -----------------------------------------------------------------------------------
+
+typedef struct {
+    Machine *machine;
+    const CpuBench *bench;
+} Job;
+
+static void tell(const Comm *world, const Job *job, const char *what, int ranks) {
+    if (job->bench->tell && comm_rank(world) == 0) job->bench->tell(what, ranks);
+}
+
+static Status run_references(Comm *alone, DType dtype, int threads, Samples *samples) {
+    for (int i = 0; i < NUM_REFERENCES; i++) {
+        EngineSpec spec = spec_of(&references[i], dtype, threads);
+        TRY(run_reference(alone, &spec, samples));
+    }
+    return OK;
+}
+
+// With `ranks` of the world at work, the others waiting.
+static Status measure(Comm *world, Comm *alone, const Job *job, int ranks) {
+    static const DType dtypes[] = {F32, BF16};
+    Samples samples = {0};
+    Status status = OK;
+    for (int i = 0; i < 1 + job->bench->bf16 && status == OK; i++) {
+        tell(world, job, dtype_name(dtypes[i]), ranks);
+        if (comm_rank(world) < ranks)
+            status = run_references(alone, dtypes[i], job->bench->threads, &samples);
+        status = comm_agree(world, status);
+    }
+    if (status == OK && ranks > 1) {
+        tell(world, job, "messages", ranks);
+        status = time_wires(world, &samples);
+    }
+    if (status == OK && comm_rank(world) == 0) status = cpu_fit(job->machine, &samples, ranks);
+    samples_free(&samples);
+    return comm_agree(world, status);
+}
+
+static Status rank_main(Comm *world, void *arg) {
+    const Job *job = arg;
+    Comm *alone;
+    int me = comm_rank(world), ranks = comm_size(world);
+    TRY(comm_agree(world, comm_split(world, "alone", &me, 1, &alone)));
+    Status status = measure(world, alone, job, 1);
+    if (status == OK && ranks > 1) status = measure(world, alone, job, ranks);
+    comm_close(alone);
+    return status;
+}
+
+static double memory_gb(void) {
+    return 1e-9 * (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+}
+
+Status cpu_bench(Machine *machine, const CpuBench *bench) {
+    Job job = {machine, bench};
+    int ranks = bench->ranks;
+    CommOptions options = {.transport = launcher_ranks() ? "mpi" : "threads",
+                           .ranks = ranks,
+                           .timeout_s = 600,
+                           .deterministic = true,
+                           .threads = bench->threads,
+                           .bind_cores = true};
+    *machine = (Machine){.is_cpu = true, .devices_per_node = ranks};
+    TRY(comm_launch(options, rank_main, &job));
+    if (!machine->num_rates) return OK; // not rank 0
+    machine->peak_tflops[F32] = peak_tflops(machine, F32);
+    machine->peak_tflops[BF16] = peak_tflops(machine, BF16);
+    machine->memory_gb = memory_gb() / ranks;
+    machine->usable_gb = 0.95 * machine->memory_gb;
+    machine->memory_gbs = memory_gbs(machine, ranks) / ranks;
+    return OK;
+}

@@ -1,0 +1,133 @@
+#include "machine/files.h"
+#include <math.h>
+#include <string.h>
+
+#define PERCENT 0, 1e6, "percent"
+#define HULL    0, 1e9, NULL
+
+static const Field STACK_FIELDS[] = {
+    FIELD(Stack, TEXT, description, true, 0, 0, NULL),
+    FIELD(Stack, TEXT, machine, true, 0, 0, NULL),
+    FIELD_ELSEWHERE("aliases"),
+    FIELD(Stack, FLAG, preferred, false, 0, 0, NULL),
+    FIELD(Stack, TEXT, base, false, 0, 0, NULL),
+    FIELD(Stack, NUMBER, state_bytes, true, 0, 1000, "bytes"),
+    FIELD(Stack, NUMBER, sharded_bytes, true, 0, 1000, "bytes"),
+    FIELD(Stack, NUMBER, gradient_bytes, true, 1, 8, "bytes"),
+    FIELD(Stack, FLAG, unfused_attention, true, 0, 0, NULL),
+    FIELD(Stack, FLAG, overlaps_gradients, true, 0, 0, NULL),
+    FIELD(Stack, FLAG, overlaps_tensor, true, 0, 0, NULL),
+    FIELD(Stack, FLAG, overlaps_messages, true, 0, 0, NULL),
+    FIELD(Stack, FLAG, scatters_messages, true, 0, 0, NULL),
+    FIELD(Stack, FLAG, overlaps_backward, true, 0, 0, NULL),
+    FIELD(Stack, FLAG, hides_gathers, true, 0, 0, NULL),
+    FIELD(Stack, FLAG, gathers_logits, true, 0, 0, NULL),
+    FIELD(Stack, FLAG, balances_stages, true, 0, 0, NULL),
+    FIELD_ELSEWHERE("constants"),
+    FIELD_ELSEWHERE("priors"),
+    FIELD_ELSEWHERE("variants"),
+    FIELD_ELSEWHERE("accuracy"),
+};
+
+static const Field ACCURACY_FIELDS[] = {
+    FIELD(Accuracy, TEXT, rows, true, 0, 0, NULL),      FIELD(Accuracy, TEXT, method, true, 0, 0, NULL),
+    FIELD(Accuracy, TEXT, date, true, 0, 0, NULL),      FIELD(Accuracy, COUNT, count, true, 1, 1e9, NULL),
+    FIELD(Accuracy, NUMBER, mape, true, PERCENT),       FIELD(Accuracy, NUMBER, median, true, PERCENT),
+    FIELD(Accuracy, NUMBER, p90, true, PERCENT),        FIELD(Accuracy, NUMBER, worst, true, PERCENT),
+    FIELD(Accuracy, NUMBER, naive, true, PERCENT),      FIELD(Accuracy, NUMBER, least_gpus, true, HULL),
+    FIELD(Accuracy, NUMBER, most_gpus, true, HULL),     FIELD(Accuracy, NUMBER, least_hidden, true, HULL),
+    FIELD(Accuracy, NUMBER, most_hidden, true, HULL),   FIELD(Accuracy, NUMBER, least_tp, true, HULL),
+    FIELD(Accuracy, NUMBER, most_tp, true, HULL),       FIELD(Accuracy, NUMBER, least_sequence, true, HULL),
+    FIELD(Accuracy, NUMBER, most_sequence, true, HULL),
+};
+
+// ---- reading ------------------------------------------------------------------------------------
+
+// A base has no base of its own.
+static Status read_base(const char *file, const Json *root, Stack *stack) {
+    Stack base;
+    if (!*stack->base) return OK;
+    if (stack_open(&base, stack->base) != OK || *base.base)
+        return value_wrong(file, json_member(root, "base"), "a known stack that has no base");
+    stack->base_constants = base.constants;
+    memcpy(stack->base_set, base.set, sizeof base.set);
+    stack->accuracy = base.accuracy;
+    return OK;
+}
+
+static Status stack_read(const char *file, const Json *root, Stack *stack) {
+    const Json *accuracy = json_member(root, "accuracy");
+    TRY(fields_read(file, root, STACK_FIELDS, FIELD_COUNT_OF(STACK_FIELDS), stack));
+    TRY(read_base(file, root, stack));
+    TRY(aliases_read(file, json_member(root, "aliases"), &stack->aliases));
+    TRY(constants_read(file, json_member(root, "constants"), &stack->constants, stack->set));
+    TRY(constants_read(file, json_member(root, "priors"), &stack->priors, stack->is_free));
+    TRY(variants_read(file, json_member(root, "variants"), stack));
+    if (!accuracy) return OK;
+    return fields_read(file, accuracy, ACCURACY_FIELDS, FIELD_COUNT_OF(ACCURACY_FIELDS), &stack->accuracy);
+}
+
+Status stack_open(Stack *stack, const char *name) {
+    Document document;
+    Library library = {"stack", "stacks", shipped_stacks, num_shipped_stacks};
+    memset(stack, 0, sizeof *stack);
+    TRY(document_open(&document, &library, name));
+    memcpy(stack->name, document.name, sizeof stack->name);
+    Status status = stack_read(document.file, document.root, stack);
+    document_close(&document);
+    return status;
+}
+
+// ---- choosing -----------------------------------------------------------------------------------
+
+bool stack_is_of(const Stack *stack, const Machine *machine) {
+    return !strcmp(stack->machine, machine->is_cpu ? "cpu" : machine->name);
+}
+
+static double peak(const Machine *machine) {
+    double most = 0;
+    for (int i = 0; i < NUM_DTYPES; i++) most = fmax(most, machine->peak_tflops[i]);
+    return most;
+}
+
+// How far the stack's machine is from this one: 0, the same; below 1, another with the same GPU; else by a
+// factor of their peaks.
+static Status distance(const Stack *stack, const Machine *machine, double *out) {
+    Machine measured;
+    *out = stack_is_of(stack, machine) ? 0 : INFINITY;
+    if (*out == 0 || machine->is_cpu || !strcmp(stack->machine, "cpu")) return OK;
+    TRY(machine_open(&measured, stack->machine));
+    double ratio = fabs(log(peak(&measured) / peak(machine)));
+    *out = strcmp(measured.gpu, machine->gpu) ? 1 + ratio : 0.5;
+    machine_close(&measured);
+    return OK;
+}
+
+Status stack_for(Stack *stack, const Machine *machine) {
+    double least = INFINITY;
+    for (int i = 0; i < num_shipped_stacks; i++) {
+        Stack candidate;
+        double d;
+        TRY(stack_open(&candidate, shipped_stacks[i].name));
+        TRY(distance(&candidate, machine, &d));
+        if (d < least || (d == least && isfinite(d) && candidate.preferred)) {
+            least = d;
+            *stack = candidate;
+        }
+    }
+    CHECK(isfinite(least), "no shipped stack is for %s", machine->name);
+    return OK;
+}
+
+// ---- writing ------------------------------------------------------------------------------------
+
+void stack_print(const Stack *stack, Text *out) {
+    fields_print(STACK_FIELDS, FIELD_COUNT_OF(STACK_FIELDS), stack, "", out);
+    aliases_print(&stack->aliases, out);
+    constants_print("priors", &stack->priors, stack->is_free, out);
+    constants_print("constants", &stack->constants, stack->set, out);
+    variants_print(stack, out);
+    if (!stack->accuracy.count || *stack->base) return;
+    text_add(out, "accuracy:\n");
+    fields_print(ACCURACY_FIELDS, FIELD_COUNT_OF(ACCURACY_FIELDS), &stack->accuracy, "  ", out);
+}

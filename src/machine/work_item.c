@@ -1,0 +1,61 @@
+#include "machine/work_item.h"
+
+// An argument struct holds its tensors first, those that are written last.
+static Tensor first_written(DeviceOp op, const void *args) {
+#define X(NAME, function, Args, reads, writes) [OP_##NAME] = (reads),
+    static const int num_read[NUM_DEVICE_OPS] = {DEVICE_OPS(X)};
+#undef X
+    return ((const Tensor *)args)[num_read[op]];
+}
+
+static void describe_matmul(const Matmul *args, WorkItem *item) {
+    item->dtype = (uint8_t)args->a.dtype;
+    item->m = args->d.rows, item->n = args->d.cols;
+    item->k = args->transpose_a ? args->a.rows : args->a.cols;
+    item->batch = 1;
+    item->transpose_a = args->transpose_a;
+    item->transpose_b = args->transpose_b;
+    item->accumulate = args->accumulate;
+}
+
+// What is computed again needs no S x S matrix on our devices. Programs without fused attention have one.
+static void describe_attention(AttentionShape shape, Tensor probabilities, Dropout dropout, bool unfused,
+                               WorkItem *item) {
+    double s = (double)shape.sequence;
+    item->m = item->k = shape.sequence;
+    item->n = shape.head_size;
+    item->batch = shape.batch * shape.heads;
+    item->probabilities = unfused || probabilities.data;
+    item->dropout = dropout.probability > 0;
+    if (unfused && !probabilities.data)
+        item->bytes += (double)item->batch * s * s * (double)dtype_bytes((DType)item->dtype);
+}
+
+static bool drops(DeviceOp op, const void *args) {
+    switch (op) {
+    case OP_BIAS_DROPOUT_ADD: return ((const BiasDropoutAdd *)args)->dropout.probability > 0;
+    case OP_DROPOUT_BACKWARD: return ((const DropoutBackward *)args)->dropout.probability > 0;
+    case OP_POSITION_DROPOUT: return ((const PositionDropout *)args)->dropout.probability > 0;
+    default: return false;
+    }
+}
+
+WorkItem work_item(DeviceOp op, const void *args, OpCount one, bool unfused) {
+    const AttentionForward *forward = args;
+    const AttentionBackward *backward = args;
+    Tensor written = first_written(op, args);
+    WorkItem item = {.kind = WORK_OP,
+                     .op = (uint8_t)op,
+                     .dtype = (uint8_t)written.dtype,
+                     .dropout = drops(op, args),
+                     .m = written.rows,
+                     .n = written.cols,
+                     .bytes = one.bytes,
+                     .flops = one.flops};
+    if (op == OP_MATMUL) describe_matmul(args, &item);
+    if (op == OP_ATTENTION_FORWARD)
+        describe_attention(forward->shape, forward->probabilities, forward->dropout, unfused, &item);
+    if (op == OP_ATTENTION_BACKWARD)
+        describe_attention(backward->shape, backward->probabilities, backward->dropout, unfused, &item);
+    return item;
+}

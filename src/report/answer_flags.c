@@ -1,0 +1,176 @@
+// A candidate as the command lines of two programs. Where they name a thing alike, one function names it.
+#include "plan/memory.h"
+#include "report/answer.h"
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_COLUMNS = 100 };
+
+// The command so far, and the column of its last line.
+typedef struct {
+    Text *out;
+    size_t line; // where it begins
+} Command;
+
+static Command command_begin(Text *out, const char *program) {
+    size_t line = out->size;
+    text_add(out, "%s", program);
+    return (Command){out, line};
+}
+
+static void add_flag(Command *command, const char *flag) {
+    if (command->out->size - command->line + strlen(flag) + 3 > MOST_COLUMNS) {
+        text_add(command->out, " \\\n   ");
+        command->line = command->out->size - 3;
+    }
+    text_add(command->out, " %s", flag);
+}
+
+__attribute__((format(printf, 2, 3))) static void put(Command *command, const char *format, ...) {
+    char flag[128];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(flag, sizeof flag, format, list);
+    va_end(list);
+    add_flag(command, flag);
+}
+
+static void add_scaling(Command *to, const Rope *rope) {
+    if (rope->kind == ROPE_LINEAR) put(to, "--rotary-seq-len-interpolation-factor %g", rope->factor);
+    if (rope->kind != ROPE_LLAMA3) return;
+    put(to, "--use-rope-scaling --rope-scaling-factor %g", rope->factor);
+    if (rope->low != 1) put(to, "--rope-low-freq-factor %g", rope->low);
+    if (rope->high != 4) put(to, "--rope-high-freq-factor %g", rope->high);
+    if (rope->original != 8192) put(to, "--rope-original-max-position-embeddings %d", rope->original);
+}
+
+static void add_model(Command *to, const ModelShape *m) {
+    put(to, "--num-layers %d", m->layers);
+    put(to, "--hidden-size %d", m->hidden);
+    put(to, "--ffn-hidden-size %d", m->ffn);
+    put(to, "--num-attention-heads %d", m->heads);
+    if (m->head_size * m->heads != m->hidden) put(to, "--kv-channels %d", m->head_size);
+    if (model_groups(m) != m->heads)
+        put(to, "--group-query-attention --num-query-groups %d", model_groups(m));
+    put(to, "--seq-length %d", m->sequence);
+    if (m->position == POSITION_LEARNED) put(to, "--max-position-embeddings %d", m->positions);
+    if (m->position == POSITION_ROTARY) put(to, "--position-embedding-type rope");
+    if (m->position == POSITION_NONE) put(to, "--position-embedding-type none");
+    if (m->position == POSITION_ROTARY && m->rotary_base != 10000)
+        put(to, "--rotary-base %.0f", m->rotary_base);
+    if (m->rotary_columns && m->rotary_columns != m->head_size)
+        put(to, "--rotary-percent %g", (double)m->rotary_columns / m->head_size);
+    if (m->position == POSITION_ROTARY) add_scaling(to, &m->rope);
+    if (m->rms_norm) put(to, "--normalization RMSNorm");
+    if (m->activation == ACTIVATION_SWIGLU) put(to, "--swiglu");
+    if (m->activation == ACTIVATION_GELU_ERF) put(to, "--no-bias-gelu-fusion");
+    if (m->no_linear_bias) put(to, "--disable-bias-linear");
+    if (m->qkv_bias) put(to, "--add-qkv-bias");
+    if (m->proj_bias) put(to, "--add-attn-proj-bias");
+    if (m->mlp_bias) put(to, "--add-mlp-bias");
+    if (m->untied) put(to, "--untie-embeddings-and-output-weights");
+    if (m->attention_dropout != 0.1f) put(to, "--attention-dropout %g", (double)m->attention_dropout);
+    if (m->hidden_dropout != 0.1f) put(to, "--hidden-dropout %g", (double)m->hidden_dropout);
+}
+
+static void add_layers(int layers, Text *out) {
+    if (layers) text_add(out, layers > 1 ? "t*%d" : "t", layers);
+}
+
+// "Et*3|(t*3|)*6(t*2|)*8t*2L", for stages that differ.
+static void add_layout(Command *to, const int *layers, int stages) {
+    Text text = {0};
+    text_add(&text, "--pipeline-model-parallel-layout 'E");
+    add_layers(layers[0], &text);
+    text_add(&text, "|");
+    for (int i = 1, times; i + 1 < stages; i += times) {
+        for (times = 1; i + times + 1 < stages && layers[i + times] == layers[i];) times++;
+        text_add(&text, times > 1 ? "(" : "");
+        add_layers(layers[i], &text);
+        text_add(&text, times > 1 ? "|)*%d" : "|", times);
+    }
+    add_layers(layers[stages - 1], &text);
+    text_add(&text, "L'");
+    add_flag(to, text_string(&text));
+    text_free(&text);
+}
+
+static bool all_equal(const int *layers, int stages) {
+    for (int i = 1; i < stages; i++)
+        if (layers[i] != layers[0]) return false;
+    return true;
+}
+
+// The stages are those that were priced.
+static void add_pipeline(Command *to, const Stack *stack, const ModelShape *model, const Candidate *c) {
+    int stages = c->grid.pp * c->chunks, *layers = calloc((size_t)stages, sizeof *layers);
+    CHECK(layers && stage_layers(stack, model, c, layers) == OK, "%d stages cannot be told", stages);
+    put(to, "--pipeline-model-parallel-size %d", c->grid.pp);
+    if (!all_equal(layers, stages))
+        add_layout(to, layers, stages);
+    else if (!strcmp(c->schedule, "interleaved"))
+        put(to, "--num-layers-per-virtual-pipeline-stage %d", layers[0]);
+    free(layers);
+}
+
+static void add_recompute(Command *to, Recompute recompute) {
+    if (recompute == RECOMPUTE_SELECTIVE) put(to, "--recompute-granularity selective");
+    if (recompute != RECOMPUTE_UNIFORM) return;
+    put(to, "--recompute-granularity full");
+    put(to, "--recompute-method uniform");
+    put(to, "--recompute-num-layers 1");
+}
+
+static void add_run(Command *to, const Stack *stack, const ModelShape *model, const Candidate *c) {
+    put(to, "--micro-batch-size %d", c->microbatch);
+    put(to, "--global-batch-size %d", c->batch);
+    if (c->dtype != F32) put(to, "--%s", c->dtype == BF16 ? "bf16" : "fp16");
+    put(to, "--tensor-model-parallel-size %d", c->grid.tp);
+    if (c->sequence_parallel) put(to, "--sequence-parallel");
+    add_pipeline(to, stack, model, c);
+    add_recompute(to, c->recompute);
+    put(to, "--attention-backend %s", c->attention == ATTENTION_UNFUSED ? "unfused" : "flash");
+    if (c->zero_stage) put(to, "--use-distributed-optimizer");
+    if (c->overlap_gradients) put(to, "--overlap-grad-reduce");
+    if (c->grid.pp > 1 && !c->scatter_gather) put(to, "--no-scatter-gather-tensors-in-pipeline");
+}
+
+// What each program lacks is said, as a line that a shell passes over.
+static void add_missing(bool missing, const char *what, Text *out) {
+    if (missing) text_add(out, "# %s\n", what);
+}
+
+void flags_trireme(const Site *site, const ModelShape *model, const Candidate *c, Text *out) {
+    char program[64];
+    add_missing(c->context > 1, "trireme train does not share a sequence out over ranks", out);
+    add_missing(c->zero_stage > 1, "trireme train shares out the optimizer's state alone", out);
+    snprintf(program, sizeof program, "mpirun -n %d trireme train", grid_size(c->grid));
+    Command command = command_begin(out, program);
+    add_model(&command, model);
+    add_run(&command, site->stack, model, c);
+    bool usual = !strcmp(c->schedule, "1f1b") || !strcmp(c->schedule, "interleaved");
+    if (!usual) put(&command, "--schedule %s", c->schedule);
+    if (!usual && c->chunks > 1) put(&command, "--num-virtual-stages-per-pipeline-rank %d", c->chunks);
+    text_add(out, "\n");
+}
+
+void flags_megatron(const Site *site, const ModelShape *model, const Candidate *c, Text *out) {
+    char program[120];
+    int devices = candidate_devices(c), node = site->machine->devices_per_node;
+    int here = devices < node ? devices : node;
+    bool usual = !strcmp(c->schedule, "1f1b") || !strcmp(c->schedule, "interleaved");
+    add_missing(!usual, "Megatron-LM has no such schedule", out);
+    if (devices % here)
+        text_add(out, "# on the last node with --nproc-per-node %d, its share of %d devices\n",
+                 devices % here, devices);
+    snprintf(program, sizeof program, "torchrun --nnodes %d --nproc-per-node %d pretrain_gpt.py",
+             (devices + here - 1) / here, here);
+    Command command = command_begin(out, program);
+    add_model(&command, model);
+    if (model->position != POSITION_LEARNED) put(&command, "--max-position-embeddings %d", model->sequence);
+    add_run(&command, site->stack, model, c);
+    if (c->context > 1) put(&command, "--context-parallel-size %d", c->context);
+    if (c->overlap_tensor && c->sequence_parallel) put(&command, "--tp-comm-overlap");
+    text_add(out, "\n");
+}

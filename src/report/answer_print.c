@@ -1,0 +1,475 @@
+// A plan's answer for people: the recommendation first, then what it rests on.
+#include "report/answer.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_COLUMNS = 100, BAR_COLUMNS = 32, MOST_TOLD = 8 };
+static const double GB = 1e9, DAY_S = 86400, HOUR_S = 3600;
+
+// ---- words and numbers --------------------------------------------------------------------------
+
+double answer_seconds(const Answer *a, double step_s) {
+    return step_s * a->tokens / ((double)a->question->batch * a->model->sequence);
+}
+
+double answer_dollars(const Answer *a, double step_s) {
+    return answer_seconds(a, step_s) / HOUR_S * a->question->devices * a->price;
+}
+
+bool answer_extrapolates(const Answer *a, const Prediction *p) {
+    return p->extrapolates || !stack_is_of(a->site->stack, a->site->machine);
+}
+
+const char *device_word(const Machine *machine) { return machine->is_cpu ? "rank" : "GPU"; }
+
+const char *recompute_word(Recompute recompute) {
+    static const char *const words[] = {"nothing", "attention", "layers", "layers"};
+    return words[recompute];
+}
+
+const char *verdict_word(Verdict verdict) {
+    static const char *const words[] = {"yes", "perhaps", "no"};
+    return words[verdict];
+}
+
+const char *flops_formula(Recompute recompute) {
+    switch (recompute) {
+    case RECOMPUTE_NOTHING: return "72 B S L H^2 (1 + S/6H + V/12LH), Korthikanti 2022, equation 7";
+    case RECOMPUTE_SELECTIVE: return "72 B S L H^2 (1 + S/3H + V/12LH), Korthikanti 2022, equation 8";
+    default: return "96 B S L H^2 (1 + S/6H + V/16LH), Narayanan 2021, equation 3";
+    }
+}
+
+// Three digits and a prefix: "174 B", "1.01 T".
+static void add_short(double value, Text *out) {
+    static const char *const prefixes[] = {"", " K", " M", " B", " T"};
+    int i = 0;
+    for (; value >= 999.5 && i < 4; i++) value /= 1000;
+    text_add(out, "%.*f%s", value < 9.995 && i ? 2 : value < 99.95 && i ? 1 : 0, value, prefixes[i]);
+}
+
+// Three digits, never with an exponent above 1.
+static void add_digits(double value, Text *out) {
+    text_add(out, value >= 99.95 ? "%.0f" : value >= 0.9995 ? "%.3g" : "%.2g", value);
+}
+
+static void add_duration(double seconds, Text *out) {
+    bool days = seconds >= 2 * DAY_S, hours = seconds >= 2 * HOUR_S, minutes = seconds >= 120;
+    add_digits(seconds / (days ? DAY_S : hours ? HOUR_S : minutes ? 60 : 1), out);
+    text_add(out, days ? " days" : hours ? " hours" : minutes ? " minutes" : " seconds");
+}
+
+static void add_step(double seconds, Text *out) {
+    if (seconds < 1)
+        add_digits(1e3 * seconds, out);
+    else
+        text_add(out, "%.2f", seconds);
+    text_add(out, seconds < 1 ? " ms" : " s");
+}
+
+static const char *plural(int count) { return count == 1 ? "" : "s"; }
+
+static void add_model_name(const Answer *a, Text *out) {
+    if (a->model_name)
+        text_add(out, "%s (", a->model_name);
+    else
+        text_add(out, "a model of %d layers of width %d (", a->model->layers, a->model->hidden);
+    add_short((double)model_parameters(a->model), out);
+    text_add(out, " parameters)");
+}
+
+static void add_title(const Answer *a, Text *out) {
+    const Machine *machine = a->site->machine;
+    add_model_name(a, out);
+    text_add(out, " on %d %s%s of %s, batches of %d x %d tokens, %s\n\n", a->question->devices,
+             device_word(machine), plural(a->question->devices), machine->name, a->question->batch,
+             a->model->sequence, dtype_name(a->question->dtype));
+}
+
+// ---- the recommendation -------------------------------------------------------------------------
+
+static void add_stages(const Candidate *c, Text *out) {
+    if (c->grid.pp == 1) {
+        text_add(out, "no pipeline");
+        return;
+    }
+    text_add(out, "%d pipeline stages", c->grid.pp);
+    if (c->chunks > 1) text_add(out, " of %d chunks each", c->chunks);
+    text_add(out, " (%s)", c->schedule);
+}
+
+static void add_ways(const Candidate *c, Text *out) {
+    text_add(out, c->grid.tp > 1 ? "%d-way tensor parallelism" : "no tensor parallelism", c->grid.tp);
+    text_add(out, c->sequence_parallel ? " with sequence parallelism, " : ", ");
+    if (c->context > 1) text_add(out, "%d-way context parallelism, ", c->context);
+    add_stages(c, out);
+    text_add(out, " and %d replica%s%s; microbatches of %d sample%s, %d in each step; ", c->grid.dp,
+             plural(c->grid.dp), c->zero_stage ? " with a distributed optimizer" : "", c->microbatch,
+             plural(c->microbatch), candidate_microbatches(c));
+    text_add(out, c->recompute == RECOMPUTE_NOTHING     ? "nothing is computed again."
+                  : c->recompute == RECOMPUTE_SELECTIVE ? "attention is computed again."
+                                                        : "every layer is computed again.");
+}
+
+static void add_length(const Answer *a, Text *out) {
+    const Prediction *p = a->chosen;
+    if (a->tokens <= 0) return;
+    text_add(out, " ");
+    add_short(a->tokens, out);
+    text_add(out, " tokens take ");
+    add_duration(answer_seconds(a, p->step_s), out);
+    if (a->price > 0) {
+        text_add(out, " and cost $");
+        add_short(answer_dollars(a, p->step_s), out);
+        text_add(out, " at $%.2f for a %s hour", a->price, device_word(a->site->machine));
+    }
+    text_add(out, ".");
+}
+
+static void add_fit(const Answer *a, Text *out) {
+    const MemoryNeed *m = &a->chosen->memory;
+    const char *device = device_word(a->site->machine);
+    Verdict verdict = memory_verdict(m);
+    if (verdict == FITS_NOT)
+        text_add(out, " It does not fit: the fullest %s needs %.1f GB and has %.1f.", device, m->total / GB,
+                 m->capacity / GB);
+    else
+        text_add(out, " The fullest %s holds %.1f of its %.1f GB%s.", device, m->total / GB, m->capacity / GB,
+                 verdict == FITS ? "" : ", too close to be sure that it fits");
+}
+
+void answer_paragraph(const Answer *a, Text *out) {
+    const Prediction *p = a->chosen;
+    text_add(out, a->given ? "As asked: " : "Use ");
+    add_ways(&p->candidate, out);
+    text_add(out, " A step takes ");
+    add_step(p->step_s, out);
+    text_add(out, " (");
+    add_step(p->low_s, out);
+    text_add(out, " to ");
+    add_step(p->high_s, out);
+    text_add(out, "%s), which is ", answer_extrapolates(a, p) ? ", extrapolated" : "");
+    add_digits(p->tflops, out);
+    text_add(out, " TFLOP/s per %s, %.0f %% of its peak.", device_word(a->site->machine), 100 * p->hfu);
+    add_length(a, out);
+    add_fit(a, out);
+}
+
+// Breaks a paragraph into lines.
+static void add_wrapped(const char *text, int columns, Text *out) {
+    int column = 0;
+    while (*text) {
+        int word = (int)strcspn(text, " ");
+        if (column && column + 1 + word > columns) {
+            text_add(out, "\n");
+            column = 0;
+        }
+        text_add(out, "%s%.*s", column ? " " : "", word, text);
+        column += word + (column > 0);
+        text += word + (text[word] == ' ');
+    }
+    text_add(out, "\n");
+}
+
+static void print_paragraph(const Answer *a, Text *out) {
+    Text text = {0};
+    answer_paragraph(a, &text);
+    add_wrapped(text_string(&text), TEXT_COLUMNS, out);
+    text_free(&text);
+}
+
+static void print_flags(const Answer *a, Text *out) {
+    const Candidate *c = &a->chosen->candidate;
+    text_add(out, "\nFor trireme (add data, tokenizer, learning rate):\n\n");
+    flags_trireme(a->site, a->model, c, out);
+    text_add(out, "\nFor Megatron-LM (likewise):\n\n");
+    flags_megatron(a->site, a->model, c, out);
+}
+
+// ---- time ---------------------------------------------------------------------------------------
+
+static void add_bandwidth(const char *name, double rate, Text *out) {
+    bool large = rate >= 1e12;
+    if (rate > 0)
+        text_add(out, "  %-18s %10.3g %cB/s across the middle of the machine\n", name,
+                 rate / (large ? 1e12 : 1e9), large ? 'T' : 'G');
+}
+
+// What the published formula says of stages of one size and free messages; -1: there is none.
+static double ideal_bubble(const Candidate *c) {
+    const ScheduleKind *kind = schedule_kind(c->schedule);
+    ScheduleSpec spec = {.kind = c->schedule,
+                         .ranks = c->grid.pp,
+                         .chunks = c->chunks,
+                         .microbatches = candidate_microbatches(c)};
+    if (kind->splits_backward) return -1;
+    double bubble = kind->bubble(&spec);
+    return isnan(bubble) ? -1 : bubble;
+}
+
+static void print_bubble(const Prediction *p, Text *out) {
+    double ideal = ideal_bubble(&p->candidate);
+    text_add(out, "  %-18s %10.1f %% of the ideal time", "bubble", 100 * p->bubble);
+    if (ideal > 0) text_add(out, "; with stages of one size and free messages %.1f", 100 * ideal);
+    text_add(out, "\n");
+}
+
+// What the interval of the step rests on.
+static const char *interval_words(const Answer *a) {
+    const Stack *stack = a->site->stack;
+    if (!stack->accuracy.count) return "a guess: no runs were compared";
+    if (!stack_is_of(stack, a->site->machine)) return "a guess: no runs on this machine were compared";
+    return a->chosen->extrapolates ? "extrapolated; all rows not fitted to were"
+                                   : "9 of 10 rows not fitted to were";
+}
+
+// What is done beside the model's own operations.
+static void add_done(const Candidate *c, Text *out) {
+    if (c->recompute != RECOMPUTE_NOTHING)
+        text_add(out, "; of a GPT about %s", flops_formula(c->recompute));
+    else if (c->attention == ATTENTION_FUSED)
+        text_add(out, "; fused attention computes its scores again");
+}
+
+static void print_rates(const Answer *a, Text *out) {
+    const Prediction *p = a->chosen;
+    const char *device = device_word(a->site->machine);
+    text_add(out, "\nSpeed\n  %-18s %10.4g s, between %.4g and %.4g (%s)\n", "step", p->step_s, p->low_s,
+             p->high_s, interval_words(a));
+    text_add(out, "  %-18s %10.4g of a %s, %.4g PFLOP/s of all\n", "TFLOP/s", p->tflops, device,
+             p->tflops * a->question->devices / 1e3);
+    text_add(out, "  %-18s %10.1f %% of %.4g TFLOP/s, counting the model alone; of a GPT %s\n", "MFU",
+             100 * p->mfu, a->site->machine->peak_tflops[p->candidate.dtype],
+             flops_formula(RECOMPUTE_NOTHING));
+    text_add(out, "  %-18s %10.1f %%, counting every operation that is done", "HFU", 100 * p->hfu);
+    add_done(&p->candidate, out);
+    text_add(out, "\n");
+    print_bubble(p, out);
+    if (p->candidate.grid.pp > 1)
+        text_add(out, "  %-18s %10.3g MB between two stages for each microbatch and direction\n", "messages",
+                 p->edge_bytes / 1e6);
+    add_bandwidth("  of the pipelines", p->edge_bandwidth, out);
+    add_bandwidth("  of gradients", p->data_bandwidth, out);
+}
+
+static void add_bar(double share, Text *out) {
+    for (int i = 0; i < (int)lround(share * BAR_COLUMNS); i++) text_add(out, "#");
+    text_add(out, "\n");
+}
+
+typedef struct {
+    const char *name;
+    double value;
+} Named;
+
+// Lines of `unit`s with their shares of `whole`; what is nothing is left out.
+static void print_shares(const Named *rows, int count, double unit, double whole, Text *out) {
+    for (int i = 0; i < count; i++) {
+        if (rows[i].value <= 0) continue;
+        text_add(out, "  %-26s %10.4g %6.1f %%  ", rows[i].name, rows[i].value / unit,
+                 100 * rows[i].value / whole);
+        add_bar(rows[i].value / whole, out);
+    }
+}
+
+static void print_breakdown(const Prediction *p, Text *out) {
+    const Breakdown *b = &p->parts;
+    Named rows[] = {{"forward and backward", b->compute - b->recompute},
+                    {"computing again", b->recompute},
+                    {"tensor-parallel messages", b->tensor},
+                    {"messages between stages", b->stages},
+                    {"waiting for other stages", b->bubble},
+                    {"reducing gradients", b->data},
+                    {"optimizer", b->optimizer},
+                    {"host and stragglers", b->other}};
+    bool brief = p->step_s < 1;
+    text_add(out, "\nWhere the time goes, in %sseconds of the busiest pipeline rank\n", brief ? "milli" : "");
+    print_shares(rows, sizeof rows / sizeof *rows, brief ? 1e-3 : 1, p->step_s, out);
+}
+
+static void print_memory(const Answer *a, Text *out) {
+    const MemoryNeed *m = &a->chosen->memory;
+    Named rows[] = {{"parameters", m->parameters},       {"gradients", m->gradients},
+                    {"optimizer", m->optimizer},         {"activations", m->activations},
+                    {"embedding, logits", m->ends},      {"buffers", m->buffers},
+                    {"driver and libraries", m->reserve}};
+    Verdict verdict = memory_verdict(m);
+    bool small = m->total < GB;
+    double unit = small ? 1e6 : GB;
+    text_add(out, "\nMemory, in %s of the fullest %s, at pipeline rank %d\n",
+             small ? "MB (10^6)" : "GB (10^9)", device_word(a->site->machine), m->rank);
+    print_shares(rows, sizeof rows / sizeof *rows, unit, m->capacity, out);
+    text_add(out, "  %-26s %10.4g %6.1f %%  of %.4g", "total", m->total / unit, 100 * m->total / m->capacity,
+             m->capacity / unit);
+    if (m->margin > 0) text_add(out, ", give or take %.0f %%", 100 * m->margin);
+    text_add(out, ": %s\n", verdict == FITS ? "fits" : verdict == FITS_PERHAPS ? "may fit" : "does not fit");
+}
+
+// ---- the whole run ------------------------------------------------------------------------------
+
+static void print_run(const Answer *a, Text *out) {
+    const Prediction *p = a->chosen;
+    if (a->tokens <= 0) return;
+    text_add(out, "\nThe whole run\n  %-18s ", "tokens");
+    add_short(a->tokens, out);
+    text_add(out, ", %.0f steps\n  %-18s ", ceil(a->tokens / a->question->batch / a->model->sequence),
+             "time");
+    add_duration(answer_seconds(a, p->step_s), out);
+    text_add(out, " (");
+    add_duration(answer_seconds(a, p->low_s), out);
+    text_add(out, " to ");
+    add_duration(answer_seconds(a, p->high_s), out);
+    text_add(out, "), all of it training\n");
+    if (a->price <= 0) return;
+    text_add(out, "  %-18s $", "cost");
+    add_short(answer_dollars(a, p->step_s), out);
+    text_add(out, " ($");
+    add_short(answer_dollars(a, p->low_s), out);
+    text_add(out, " to $");
+    add_short(answer_dollars(a, p->high_s), out);
+    text_add(out, ") at $%.2f for a %s hour\n", a->price, device_word(a->site->machine));
+}
+
+// ---- what else there was ------------------------------------------------------------------------
+
+// "t 8 p 16 d 8 v 2 b 1"
+static void add_sizes(const Candidate *c, Text *out) {
+    text_add(out, "t %d p %d d %d v %d b %d", c->grid.tp, c->grid.pp, c->grid.dp, c->chunks, c->microbatch);
+}
+
+// Digits behind the point that leave four or so in all.
+static int decimals(double value) { return value >= 100 ? 1 : value >= 1 ? 2 : 4; }
+
+static void print_row(int place, const Prediction *p, double best_s, Text *out) {
+    const Candidate *c = &p->candidate;
+    text_add(out, "  %2d %4d %4d %5d %3d %3d  %-9s  %-3s %-4s %-11s %9.*f %+7.1f %7.*f %7.1f %6.3g\n", place,
+             c->grid.tp, c->grid.pp, c->grid.dp, c->chunks, c->microbatch, recompute_word(c->recompute),
+             c->sequence_parallel ? "yes" : "no", c->zero_stage ? "cut" : "each", c->schedule,
+             decimals(p->step_s), p->step_s, 100 * (p->step_s / best_s - 1), decimals(p->tflops), p->tflops,
+             100 * p->bubble, p->memory.total / GB);
+}
+
+static void print_ranking(const PlanResult *result, Text *out) {
+    text_add(out, "\nThe fastest %d\n  %2s %4s %4s %5s %3s %3s  %-9s  %-3s %-4s %-11s %9s %7s %7s %7s %6s\n",
+             result->count, "", "t", "p", "d", "v", "b", "again", "seq", "opt", "schedule", "step s", "+ %",
+             "TFLOP/s", "bubble", "GB");
+    for (int i = 0; i < result->count; i++) print_row(i + 1, &result->best[i], result->best[0].step_s, out);
+    text_add(out,
+             "  again: computed again in the backward; seq: sequence parallelism; opt: optimizer cut over d, "
+             "or on each;\n  bubble: %% of the ideal time; GB: of the fullest\n");
+}
+
+static int by_step(const void *a, const void *b) {
+    double x = ((const Alternative *)a)->prediction.step_s, y = ((const Alternative *)b)->prediction.step_s;
+    return (x > y) - (x < y);
+}
+
+// Nearest first.
+static void print_reasons(const PlanResult *result, Text *out) {
+    const Prediction *best = &result->best[0];
+    Alternative others[MOST_ALTERNATIVES];
+    int count = result->num_alternatives;
+    memcpy(others, result->alternatives, sizeof others);
+    qsort(others, (size_t)count, sizeof *others, by_step);
+    if (count) text_add(out, "\nWhy it wins: what the best with another choice takes more\n");
+    for (int i = 0; i < count && i < MOST_TOLD; i++) {
+        text_add(out, "  %s", others[i].choice);
+        for (; i + 1 < count && others[i + 1].prediction.step_s == others[i].prediction.step_s; i++)
+            text_add(out, ", %s", others[i + 1].choice);
+        text_add(out, " (");
+        add_sizes(&others[i].prediction.candidate, out);
+        text_add(out, ") ");
+        plan_compare(best, &others[i].prediction, out);
+        text_add(out, "\n");
+    }
+}
+
+static void print_rejected(const PlanResult *result, Text *out) {
+    static const char *const classes[] = {"break a rule", "do not fit", "cannot be faster"};
+    text_add(out, "\nOf %" PRId64 " configurations %" PRId64 " were replayed\n", result->tried,
+             result->replayed);
+    for (int i = 0; i < NUM_REJECTS; i++)
+        if (result->rejected[i])
+            text_add(out, "  %9" PRId64 " %-17s such as: %s\n", result->rejected[i], classes[i],
+                     result->examples[i]);
+}
+
+static void print_better(const Answer *a, Text *out) {
+    bool found = a->result && a->result->count;
+    double best_s = found ? a->result->best[0].step_s : 0, given_s = a->chosen->step_s;
+    bool fits = memory_verdict(&a->chosen->memory) != FITS_NOT;
+    Text text = {0};
+    if (!found) {
+        text_add(&text, "Nothing that fits was found on these devices.");
+    } else if (fits && best_s > 0.995 * given_s) {
+        text_add(&text, "Nothing better was found.");
+    } else {
+        text_add(&text, "%s, %.4g s (%+.1f %%): ", fits ? "Better" : "The fastest that fits", best_s,
+                 100 * (best_s / given_s - 1));
+        add_ways(&a->result->best[0].candidate, &text);
+    }
+    text_add(out, "\n");
+    add_wrapped(text_string(&text), TEXT_COLUMNS, out);
+    text_free(&text);
+}
+
+// ---- how far to trust it ------------------------------------------------------------------------
+
+void accuracy_sentence(const Answer *a, Text *out) {
+    const Stack *stack = a->site->stack;
+    const Accuracy *accuracy = &stack->accuracy;
+    bool same = stack_is_of(stack, a->site->machine);
+    if (!accuracy->count) {
+        text_add(out, "%s: its constants were never compared with measured runs%s%s.", stack->name,
+                 same ? "" : ", and it is not for ", same ? "" : a->site->machine->name);
+        return;
+    }
+    text_add(
+        out,
+        "%s: over %d measured runs that the constants were not fitted to (%s; %s, %s) the error was %.1f "
+        "%% in the mean, %.1f %% at most for nine in ten, %.1f %% at worst; one rate for all would have "
+        "erred by %.1f %%.",
+        stack->name, accuracy->count, accuracy->rows, accuracy->method, accuracy->date, accuracy->mape,
+        accuracy->p90, accuracy->worst, accuracy->naive);
+    if (!same)
+        text_add(out, " They were measured on %s, not on %s: another machine is an extrapolation.",
+                 stack->machine, a->site->machine->name);
+}
+
+static void add_hull(const Accuracy *accuracy, Text *out) {
+    text_add(out,
+             " This lies outside of what was measured: %.0f to %.0f devices, hidden size %.0f to %.0f, t "
+             "%.0f to %.0f, sequences of %.0f to %.0f.",
+             accuracy->least_gpus, accuracy->most_gpus, accuracy->least_hidden, accuracy->most_hidden,
+             accuracy->least_tp, accuracy->most_tp, accuracy->least_sequence, accuracy->most_sequence);
+}
+
+static void print_trust(const Answer *a, Text *out) {
+    const Stack *stack = a->site->stack;
+    Text text = {0};
+    accuracy_sentence(a, &text);
+    if (a->chosen->extrapolates && stack->accuracy.count) add_hull(&stack->accuracy, &text);
+    text_add(out, "\nHow far to trust it\n");
+    add_wrapped(text_string(&text), TEXT_COLUMNS, out);
+    text_free(&text);
+}
+
+void answer_print(const Answer *a, Text *out) {
+    add_title(a, out);
+    print_paragraph(a, out);
+    print_flags(a, out);
+    print_rates(a, out);
+    print_breakdown(a->chosen, out);
+    print_memory(a, out);
+    print_run(a, out);
+    if (a->given) {
+        print_better(a, out);
+    } else {
+        print_ranking(a->result, out);
+        print_reasons(a->result, out);
+        print_rejected(a->result, out);
+    }
+    print_trust(a, out);
+}

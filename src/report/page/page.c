@@ -1,0 +1,199 @@
+#include "report/page/parts.h"
+#include <math.h>
+#include <string.h>
+
+// The style and the script, as they are in page/ (cmake/ship.cmake).
+extern const ShippedFile shipped_page[];
+extern const int num_shipped_page;
+
+static const char *shipped(const char *name) {
+    for (int i = 0; i < num_shipped_page; i++)
+        if (!strcmp(shipped_page[i].name, name)) return shipped_page[i].text;
+    CHECK(false, "no part of the page is named %s", name);
+    return "";
+}
+
+// A model without a name is known by its sizes, which follow.
+static void add_name(const Answer *answer, Text *out) {
+    html_text(out, answer->model_name ? answer->model_name : "A model");
+}
+
+// ---- the head ---------------------------------------------------------------------------------------------
+
+// The policy makes sure of what is promised: a browser that keeps it loads nothing.
+static void add_head(const Answer *answer, Text *out) {
+    text_add(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+                  "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+                  "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+                  "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
+                  "<meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n"
+                  "<title>");
+    add_name(answer, out);
+    text_add(out, " on %s ", word_count(candidate_devices(&answer->chosen->candidate)).text);
+    html_text(out, answer->site->machine->gpu);
+    text_add(out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n", shipped("style"));
+}
+
+static void add_model(const ModelShape *m, Text *out) {
+    double parameters = (double)model_parameters(m);
+    bool large = parameters >= 1e9;
+    text_add(out,
+             "<p class=\"question\">%s&#160;%s parameters: %d layers, hidden size %s, %d heads, sequences of "
+             "%s. ",
+             word_number(parameters / (large ? 1e9 : 1e6)).text, large ? "billion" : "million", m->layers,
+             word_count(m->hidden).text, m->heads, word_count(m->sequence).text);
+}
+
+static void add_question(const Answer *answer, Text *out) {
+    const Candidate *c = &answer->chosen->candidate;
+    const Machine *machine = answer->site->machine;
+    text_add(out, "<header>\n<p class=\"kicker\">trireme plan</p>\n<h1>");
+    add_name(answer, out);
+    text_add(out, " <span>on %s × ", word_count(candidate_devices(c)).text);
+    html_text(out, machine->gpu);
+    text_add(out, "</span></h1>\n");
+    add_model(answer->model, out);
+    text_add(out, "A step takes %s of them, in %s. Machine: ", word_count(c->batch).text,
+             dtype_name(c->dtype));
+    html_text(out, machine->description[0] ? machine->description : machine->name);
+    text_add(out, ".</p>\n</header>\n");
+}
+
+// ---- the recommendation --------------------------------------------------------------------------------
+
+static void add_way(Text *out, int size, const char *axis, int *told) {
+    if (size > 1) text_add(out, "%s<b>%d-way %s</b>", (*told)++ ? ", " : "", size, axis);
+}
+
+static void add_grid_words(const Candidate *c, Text *out) {
+    int told = 0;
+    add_way(out, c->grid.tp, "tensor", &told);
+    add_way(out, c->grid.pp, "pipeline", &told);
+    add_way(out, c->context, "context", &told);
+    add_way(out, c->grid.dp, "data", &told);
+    text_add(out, told ? " parallel" : "on <b>one device</b>");
+}
+
+static void add_words(const Answer *answer, Text *out) {
+    const Candidate *c = &answer->chosen->candidate;
+    text_add(out, "<p class=\"advice\">%s ", answer->given ? "Asked about:" : "Run it");
+    add_grid_words(c, out);
+    text_add(out, ", with microbatches of <b>%d</b>", c->microbatch);
+    if (c->grid.pp > 1) text_add(out, " in the <b>%s</b> schedule", c->schedule);
+    if (c->chunks > 1) text_add(out, " of <b>%d chunks</b> on each rank", c->chunks);
+    if (c->recompute == RECOMPUTE_NOTHING)
+        text_add(out, "; nothing is computed again");
+    else
+        text_add(out, "; in the backward <b>%s</b> %s computed again", recompute_word(c->recompute),
+                 c->recompute == RECOMPUTE_SELECTIVE ? "is" : "are");
+    if (c->sequence_parallel) text_add(out, "; sequence parallel");
+    if (c->zero_stage == 1) text_add(out, "; distributed optimizer");
+    if (c->zero_stage > 1) text_add(out, "; ZeRO stage %d", c->zero_stage);
+    text_add(out, ".</p>\n");
+}
+
+static void add_figure(Text *out, const char *name, Word value, const char *note, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void add_figure(Text *out, const char *name, Word value, const char *note, ...) {
+    char text[160];
+    va_list args;
+    va_start(args, note);
+    vsnprintf(text, sizeof text, note, args);
+    va_end(args);
+    text_add(out, "<div><dt>%s</dt><dd>%s<small>%s</small></dd></div>\n", name, value.text, text);
+}
+
+static void add_run_figures(const Answer *answer, Text *out) {
+    const Prediction *p = answer->chosen;
+    if (answer->tokens <= 0) return;
+    add_figure(out, "Training", word_days(answer_seconds(answer, p->step_s)), "%s tokens; %s to %s",
+               word_tokens(answer->tokens).text, word_days(answer_seconds(answer, p->low_s)).text,
+               word_days(answer_seconds(answer, p->high_s)).text);
+    if (answer->price > 0)
+        add_figure(out, "Cost", word_dollars(answer_dollars(answer, p->step_s)), "$%.2f per %s hour",
+                   answer->price, device_word(answer->site->machine));
+}
+
+static void add_memory_figure(const MemoryNeed *need, Text *out) {
+    static const char *const verdicts[] = {"", "; perhaps too much", "; does not fit"};
+    add_figure(out, "Memory", word_gb(need->total), "of %s%s", word_gb(need->capacity).text,
+               verdicts[memory_verdict(need)]);
+}
+
+static void add_figures(const Answer *answer, Text *out) {
+    const Prediction *p = answer->chosen;
+    const Machine *machine = answer->site->machine;
+    char rate[80];
+    snprintf(rate, sizeof rate, "TFLOP/s per %s", device_word(machine));
+    text_add(out, "<dl class=\"figures\">\n");
+    add_figure(out, "Step", word_seconds(p->step_s), "%s to %s%s", word_seconds(p->low_s).text,
+               word_seconds(p->high_s).text, answer_extrapolates(answer, p) ? ", extrapolated" : "");
+    add_figure(out, rate, word_number(p->tflops), "%s PFLOP/s together",
+               word_number(p->tflops * candidate_devices(&p->candidate) / 1e3).text);
+    add_figure(out, "MFU", word_percent(p->mfu), "HFU %s of %s TFLOP/s", word_percent(p->hfu).text,
+               word_number(machine->peak_tflops[p->candidate.dtype]).text);
+    int microbatches = candidate_microbatches(&p->candidate);
+    add_figure(out, "Bubble", word_percent(p->bubble), "%s microbatch%s", word_count(microbatches).text,
+               microbatches > 1 ? "es" : "");
+    add_memory_figure(&p->memory, out);
+    add_run_figures(answer, out);
+    text_add(out, "</dl>\n");
+}
+
+static void add_flags(const char *title, const char *id, const Text *flags, Text *out) {
+    text_add(
+        out,
+        "<div class=\"flags\"><h3>%s</h3><button type=\"button\" data-copy=\"%s\" hidden>copy</button><pre "
+        "id=\"%s\" tabindex=\"0\">",
+        title, id, id);
+    html_text(out, text_string(flags));
+    text_add(out, "</pre></div>\n");
+}
+
+static void add_commands(const Answer *answer, Text *out) {
+    const Candidate *c = &answer->chosen->candidate;
+    Text ours = {0}, megatron = {0};
+    flags_trireme(answer->site, answer->model, c, &ours);
+    flags_megatron(answer->site, answer->model, c, &megatron);
+    add_flags("trireme", "flags", &ours, out);
+    text_add(out, "<details><summary>The same for Megatron-LM</summary>\n");
+    add_flags("Megatron-LM", "megatron", &megatron, out);
+    text_add(out, "</details>\n");
+    text_free(&ours);
+    text_free(&megatron);
+}
+
+static void add_misfit(const Answer *answer, Text *out) {
+    const MemoryNeed *need = &answer->chosen->memory;
+    if (memory_verdict(need) != FITS_NOT) return;
+    text_add(out, "<p class=\"caution\">It does not fit: the fullest %s needs %s and has %s.</p>\n",
+             device_word(answer->site->machine), word_gb(need->total).text, word_gb(need->capacity).text);
+}
+
+static void add_advice(const Answer *answer, Text *out) {
+    text_add(out, "<section>\n");
+    add_words(answer, out);
+    add_misfit(answer, out);
+    if (answer->result && answer->result->perhaps)
+        text_add(out, "<p class=\"caution\">Nothing fits for sure: what is shown is within the error of the "
+                      "memory that is predicted.</p>\n");
+    add_figures(answer, out);
+    add_commands(answer, out);
+    text_add(out, "</section>\n");
+}
+
+void plan_page(const PlanPage *page, Text *out) {
+    add_head(page->answer, out);
+    add_question(page->answer, out);
+    add_advice(page->answer, out);
+    page_ranking(page, out);
+    page_step(page, out);
+    page_timeline(page, out);
+    page_memory(page, out);
+    page_scaling(page, out);
+    page_reasons(page, out);
+    page_rejected(page, out);
+    page_accuracy(page, out);
+    text_add(out, "</main>\n<script>\n%s</script>\n</body>\n</html>\n", shipped("script"));
+}

@@ -1,0 +1,61 @@
+// What the sections of a plan's page share: numbers as words, text that may hold anything, bars of coloured
+// shares. Every section is one function that adds its HTML; a picture is inline SVG, so that it is printed and
+// shown without any script.
+#pragma once
+#include "report/report.h"
+
+// ---- words.c: words ---------------------------------------------------------------------------
+
+typedef struct {
+    char text[64];
+} Word;
+
+Word word_number(double value); // three digits, or whole
+Word word_count(double value);  // whole, in groups of three digits
+Word word_seconds(double seconds);
+Word word_gb(double bytes);
+Word word_percent(double share);
+Word word_days(double seconds); // of a whole training run
+Word word_dollars(double dollars);
+Word word_tokens(double tokens);
+Word word_change(double share); // signed, in percent
+
+double tick_step(double most); // of an axis from 0
+
+void html_text(Text *out, const char *string); // escaped, for content and attributes
+
+// ---- bars.c: shares ---------------------------------------------------------------------------
+
+typedef struct {
+    const char *name, *class; // class: of the style, which knows its colour
+} Ink;
+
+enum { NUM_STEP_PARTS = 8, NUM_MEMORY_PARTS = 7 };
+
+extern const Ink step_inks[NUM_STEP_PARTS], memory_inks[NUM_MEMORY_PARTS];
+void step_parts(const Breakdown *parts, double seconds[NUM_STEP_PARTS]); // they add up to step_s
+void memory_parts(const MemoryNeed *need, double bytes[NUM_MEMORY_PARTS]);
+
+typedef struct {
+    const Ink *inks;
+    const double *values;
+    int count;
+    double full, mark; // what the whole width stands for; where a line is drawn, 0: nowhere
+    Word (*word)(double value);
+} Bar;
+
+void html_bar(Text *out, Bar bar);
+void html_step_bar(Text *out, const Breakdown *parts, double full_s);
+void html_memory_bar(Text *out, const MemoryNeed *need, double full_bytes);
+void html_legend(Text *out, const Ink *inks, int count);
+
+// ---- sections, in the order of the page ---------------------------------------------------------------
+
+void page_ranking(const PlanPage *page, Text *out);  // tables.c
+void page_step(const PlanPage *page, Text *out);     // where the winner's time goes
+void page_reasons(const PlanPage *page, Text *out);  // what one other choice would cost
+void page_memory(const PlanPage *page, Text *out);   // memory.c
+void page_timeline(const PlanPage *page, Text *out); // timeline.c
+void page_scaling(const PlanPage *page, Text *out);  // scaling.c
+void page_rejected(const PlanPage *page, Text *out); // tables.c
+void page_accuracy(const PlanPage *page, Text *out);

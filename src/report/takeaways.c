@@ -1,0 +1,252 @@
+// The paper's three takeaways as checks: a search knows none of them, so how often its winners follow them
+// says something about both.   Source: Narayanan 2021, section 3.
+#include "report/answer.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+// The first takeaway says two things.
+typedef enum { WITHIN_NODES, NODES_FIRST, JUST_LARGE_ENOUGH, BEST_MICROBATCH, NUM_CHECKS } Check;
+
+static const char *const sentences[NUM_CHECKS] = {
+    [WITHIN_NODES] = "Takeaway 1a. No tensor parallelism beyond the devices of a node.",
+    [NODES_FIRST] = "Takeaway 1b. Pipelines only once tensor parallelism fills a node.",
+    [JUST_LARGE_ENOUGH] =
+        "Takeaway 2. Model parallelism just large enough to fit, data parallelism for the rest.",
+    [BEST_MICROBATCH] =
+        "Takeaway 3. The best microbatch b is that of eq. 1, (B/(d b) + (p-1)/v) (t_f(b) + t_b(b))."};
+
+enum { MOST_DOUBLINGS = 7 };
+
+typedef struct {
+    int cases, agreements;
+    Text counterexamples;
+} Tally;
+
+// What is open beside grid, chunks and microbatch.
+typedef struct {
+    const char *name;
+    int chunks, recompute, sequence_parallel, zero_stage; // of the Question
+} Setting;
+
+// One model on one cluster, and the counts so far.
+typedef struct {
+    PlanCache *cache;
+    const Site *site;
+    const Setting *setting;
+    const char *name; // of the model
+    ModelShape model;
+    Question question;
+    Prediction winner;
+    Tally tallies[NUM_CHECKS];
+    int microbatches[MOST_DOUBLINGS]; // winners with a microbatch of 2^i
+} Study;
+
+// ---- cases --------------------------------------------------------------------------------------
+
+static const char *const models[] = {"megatron-1.7b", "megatron-7.5b", "megatron-39b",
+                                     "megatron-145b", "megatron-530b", "megatron-1008b",
+                                     "llama2-7b",     "llama2-70b",    "llama3-405b"};
+
+static const struct { int devices, batch; } clusters[] = {{8, 64}, {64, 512}, {512, 1536}, {3072, 3072}};
+
+static int published_vocabulary(const char *name) {
+    for (int i = 0; i < num_model_presets; i++)
+        if (!strcmp(model_presets[i].name, name)) return model_presets[i].vocabulary;
+    CHECK(false, "no model is named %s", name);
+    return 0;
+}
+
+static Status published_model(const char *name, ModelShape *model) {
+    Options options;
+    char *words[] = {"--model", (char *)name};
+    TRY(options_parse(&options, FOR_PLAN, 2, words));
+    Status status = options_resolve(&options, 1);
+    if (status == OK) *model = options_model(&options, published_vocabulary(name));
+    options_destroy(&options);
+    return status;
+}
+
+static const Setting settings[] = {
+    {"As the paper compares: 1F1B, all layers computed again, whole optimizer states", 1, RECOMPUTE_UNIFORM,
+     0, 0},
+    {"With interleaving, recomputation, sequence parallelism and distributed optimizer left open", 0, -1, -1,
+     -1}};
+
+static Question question_of(const Setting *setting, int devices, int batch) {
+    return (Question){.devices = devices,
+                      .batch = batch,
+                      .chunks = setting->chunks,
+                      .sequence_parallel = setting->sequence_parallel,
+                      .zero_stage = setting->zero_stage,
+                      .fused_attention = -1,
+                      .recompute = setting->recompute,
+                      .dtype = F16};
+}
+
+// ---- what is compared ---------------------------------------------------------------------------
+
+// The fastest that fits for sure, if there is one.
+static Status best_of(const Study *study, const Question *question, Prediction *best, bool *found) {
+    PlanResult result;
+    Status status = plan_search(study->cache, study->site, &study->model, question, 1, &result);
+    *found = status == OK && result.count && !result.perhaps;
+    if (*found) *best = result.best[0];
+    plan_result_free(&result);
+    return status == ERR_CONFIG ? OK : status;
+}
+
+static void name_candidate(const Candidate *c, Text *out) {
+    text_add(out, "t %d p %d d %d v %d b %d", c->grid.tp, c->grid.pp, c->grid.dp, c->chunks, c->microbatch);
+}
+
+static void note(Study *study, Check check, bool agrees) {
+    study->tallies[check].cases++;
+    study->tallies[check].agreements += agrees;
+}
+
+// A counterexample: a prediction that wins, and the one that should have.
+static void note_against(Study *study, Check check, const Prediction *wins, const Prediction *loses) {
+    Text *out = &study->tallies[check].counterexamples;
+    note(study, check, false);
+    text_add(out, "    %s on %d: ", study->name, study->question.devices);
+    name_candidate(&wins->candidate, out);
+    text_add(out, ", %.3g s; ", wins->step_s);
+    name_candidate(&loses->candidate, out);
+    text_add(out, " ");
+    plan_compare(wins, loses, out);
+    text_add(out, "\n");
+}
+
+// ---- the takeaways ------------------------------------------------------------------------------
+
+// A search keeps to nodes by itself: the double is asked for.
+static Status check_nodes(Study *study) {
+    Question question = study->question;
+    Prediction other;
+    bool found;
+    question.tp = 2 * study->site->machine->devices_per_node;
+    TRY(best_of(study, &question, &other, &found));
+    if (found && other.step_s < study->winner.step_s)
+        note_against(study, WITHIN_NODES, &other, &study->winner);
+    else
+        note(study, WITHIN_NODES, true);
+    return OK;
+}
+
+static Status check_tensor(Study *study) {
+    Grid grid = study->winner.candidate.grid;
+    Question question = study->question;
+    Prediction other;
+    bool found = false;
+    question.tp = study->site->machine->devices_per_node;
+    if (grid.pp > 1 && grid.tp < question.tp) TRY(best_of(study, &question, &other, &found));
+    if (found)
+        note_against(study, NODES_FIRST, &study->winner, &other);
+    else
+        note(study, NODES_FIRST, true);
+    return OK;
+}
+
+// The smallest t p that fits is tried for first.
+static Status check_size(Study *study) {
+    Grid grid = study->winner.candidate.grid;
+    Question question = study->question;
+    Prediction other;
+    bool found = false;
+    for (int size = 1; size < grid.tp * grid.pp && !found; size++) {
+        if (question.devices % size) continue;
+        question.dp = question.devices / size;
+        TRY(best_of(study, &question, &other, &found));
+    }
+    if (found)
+        note_against(study, JUST_LARGE_ENOUGH, &study->winner, &other);
+    else
+        note(study, JUST_LARGE_ENOUGH, true);
+    return OK;
+}
+
+// Eq. 1 with times as they are predicted of the busiest rank.
+static double estimated_s(const Prediction *p) {
+    const Candidate *c = &p->candidate;
+    double microbatches = candidate_microbatches(c);
+    return (microbatches + (c->grid.pp - 1.0) / c->chunks) * (p->parts.compute + p->parts.tensor) /
+           microbatches;
+}
+
+static Status check_microbatch(Study *study) {
+    Prediction best = study->winner;
+    for (int i = 0; i < MOST_DOUBLINGS; i++) {
+        Candidate c = study->winner.candidate;
+        char why[200];
+        Prediction p;
+        study->microbatches[i] += c.microbatch == 1 << i;
+        c.microbatch = 1 << i;
+        if (candidate_refuse(&study->model, study->site->machine, &c, why, sizeof why)) continue;
+        TRY(predict(study->cache, study->site, &study->model, &c, &p));
+        if (memory_verdict(&p.memory) == FITS && estimated_s(&p) < estimated_s(&best)) best = p;
+    }
+    if (best.candidate.microbatch != study->winner.candidate.microbatch)
+        note_against(study, BEST_MICROBATCH, &study->winner, &best);
+    else
+        note(study, BEST_MICROBATCH, true);
+    return OK;
+}
+
+static Status check_case(Study *study, int devices, int batch) {
+    bool found;
+    study->question = question_of(study->setting, devices, batch);
+    TRY(best_of(study, &study->question, &study->winner, &found));
+    if (!found) return OK;
+    Grid grid = study->winner.candidate.grid;
+    if (grid.tp * grid.pp > 1) {
+        TRY(check_nodes(study));
+        TRY(check_tensor(study));
+    }
+    TRY(check_size(study));
+    return check_microbatch(study);
+}
+
+static Status check_all(Study *study) {
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        study->name = models[i];
+        TRY(published_model(models[i], &study->model));
+        for (size_t j = 0; j < sizeof clusters / sizeof *clusters; j++)
+            TRY(check_case(study, clusters[j].devices, clusters[j].batch));
+    }
+    return OK;
+}
+
+// ---- all of it ----------------------------------------------------------------------------------
+
+static void print(const Study *study, Text *out) {
+    text_add(out, "%s.\n", study->setting->name);
+    for (int i = 0; i < NUM_CHECKS; i++) {
+        const Tally *tally = &study->tallies[i];
+        text_add(out, "  %s\n  The search agrees in %d of %d cases.%s\n%s", sentences[i], tally->agreements,
+                 tally->cases, tally->agreements < tally->cases ? " Not in" : "",
+                 text_string(&tally->counterexamples));
+    }
+    text_add(out, "  Best microbatches:");
+    for (int i = 0; i < MOST_DOUBLINGS; i++)
+        if (study->microbatches[i]) text_add(out, " %d in %d", 1 << i, study->microbatches[i]);
+    text_add(out, "\n");
+}
+
+static Status check_setting(PlanCache *cache, const Site *site, const Setting *setting, Text *out) {
+    Study study = {.cache = cache, .site = site, .setting = setting};
+    Status status = check_all(&study);
+    if (status == OK) print(&study, out);
+    for (int i = 0; i < NUM_CHECKS; i++) text_free(&study.tallies[i].counterexamples);
+    return status;
+}
+
+Status plan_takeaways(PlanCache *cache, const Site *site, Text *out) {
+    if (site->machine->is_cpu)
+        return fail(ERR_CONFIG,
+                    "the takeaways are about clusters of GPUs, and %s is a CPU: take another machine",
+                    site->machine->name);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        TRY(check_setting(cache, site, &settings[i], out));
+    return OK;
+}
