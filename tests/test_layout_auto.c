@@ -1,7 +1,7 @@
 // The kind "auto": never worse than a fixed kind of one chunk per rank that holds as little, within its limit,
 // near what no order can beat when it may hold twice as much. TRIREME_TEST_REPORT=1 prints how much it gains.
 #include "harness.h"
-#include "layout/layout.h"
+#include "layout/kinds.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

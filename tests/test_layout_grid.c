@@ -1,8 +1,11 @@
 // The process grid and the placement of layers: laws over many grids, then Megatron-LM's groups
 // for three of them.
+#include "base/text.h"
 #include "harness.h"
-#include "layout/layout.h"
+#include "layout/grid.h"
+#include "layout/layers.h"
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 

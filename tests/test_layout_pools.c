@@ -1,6 +1,7 @@
 // Where receives are posted, and how many buffers of each kind an executor needs.
 #include "harness.h"
-#include "layout/layout.h"
+#include "layout/buffers.h"
+#include "layout/kinds.h"
 #include <limits.h>
 #include <string.h>
 

@@ -2,7 +2,7 @@
 // add has formulas of its own.
 #include "base/rng.h"
 #include "harness.h"
-#include "layout/layout.h"
+#include "layout/kinds.h"
 #include <limits.h>
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 // Generated schedules: laws for every p <= 8, m <= 24, v <= 4, then the listings and numbers that
 // the papers print.
 #include "harness.h"
-#include "layout/layout.h"
+#include "layout/buffers.h"
+#include "layout/kinds.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

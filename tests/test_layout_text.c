@@ -1,7 +1,7 @@
 // The text form of schedules: goldens, print -> parse -> print, and files from strangers.
 #include "base/rng.h"
 #include "harness.h"
-#include "layout/layout.h"
+#include "layout/kinds.h"
 #include <stdlib.h>
 #include <string.h>
 

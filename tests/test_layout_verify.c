@@ -1,7 +1,8 @@
 // The verifier itself: an independent walk over queues agrees with it, planted faults are named, lists that
 // hang are found.
 #include "harness.h"
-#include "layout/layout.h"
+#include "layout/buffers.h"
+#include "layout/kinds.h"
 #include <stdlib.h>
 #include <string.h>
 

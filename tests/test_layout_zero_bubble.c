@@ -2,7 +2,7 @@
 // of every size, and the bubble rates of its table 5 for measured times.
 // Source: Qi et al. 2023, arXiv 2401.10241.
 #include "harness.h"
-#include "layout/layout.h"
+#include "layout/kinds.h"
 #include <math.h>
 #include <string.h>
 

@@ -3,6 +3,7 @@
 // changes them.
 #include "base/trace.h"
 #include "harness.h"
+#include "layout/kinds.h"
 #include "parallel/parallel.h"
 #include <math.h>
 #include <stdlib.h>

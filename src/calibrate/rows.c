@@ -1,5 +1,6 @@
 #include "calibrate/rows.h"
 #include "calibrate/csv.h"
+#include "layout/kinds.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,6 @@
 #include "checkpoint/checkpoint.h"
+#include "layout/kinds.h"
+#include "layout/layers.h"
 #include "model/model.h"
 #include <stdlib.h>
 

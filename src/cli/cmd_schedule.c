@@ -1,5 +1,6 @@
 // `trireme schedule`: prints, draws and checks a pipeline schedule, or the trace of a run.
 #include "cli/cli.h"
+#include "layout/kinds.h"
 #include "report/report.h"
 #include <inttypes.h>
 #include <math.h>

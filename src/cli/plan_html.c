@@ -1,5 +1,6 @@
 // --html: the page of a plan, with what only a page has room for: the timeline, and other numbers of devices.
 #include "cli/plan_verb.h"
+#include "layout/simulate.h"
 #include "report/report.h"
 #include <string.h>
 

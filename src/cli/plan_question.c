@@ -1,5 +1,6 @@
 // From options to a question: which machine, which stack, what is decided and what is open.
 #include "cli/plan_verb.h"
+#include "layout/grid.h"
 #include <string.h>
 
 static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }

@@ -3,6 +3,7 @@
 #include "calibrate/row_predict.h"
 #include "cli/plan_verb.h"
 #include "formats/formats.h"
+#include "layout/kinds.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

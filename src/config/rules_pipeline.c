@@ -319,7 +319,7 @@ static Status groups_fit(Options *o) {
         group, microbatches_of(o, odd), p, p, fewest, p, smallest_group(o), p * unit, batch);
 }
 
-// The caps of layout/layout.h, which refuses more.
+// The caps of layout/schedule.h, which refuses more.
 static Status schedule_is_held(Options *o) {
     int p = o->shape.pp, v = o->shape.vp, m = o->shape.num_microbatches;
     if (m <= 1000000 && (long long)p * v * m <= 1 << 24) return OK;

@@ -1,4 +1,6 @@
 #include "infer/internal.h"
+#include "layout/kinds.h"
+#include "layout/layers.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,6 +6,7 @@
 // alike and nobody has to be told.
 #pragma once
 #include "checkpoint/checkpoint.h"
+#include "layout/grid.h"
 #include "model/model.h"
 
 typedef struct {

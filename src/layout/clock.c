@@ -35,6 +35,14 @@ StageCosts *stage_costs(const Schedule *schedule, ScheduleCosts costs) {
     return table;
 }
 
+ScheduleCosts schedule_costs_of_stages(const double *times, int stages) {
+    double backward = 0, weight = 0;
+    for (int s = 0; s < stages; s++) backward += times[stages + s], weight += times[2 * stages + s];
+    return (ScheduleCosts){.stage_forward_us = times,
+                           .stage_backward_us = times + stages,
+                           .weight_fraction = backward > 0 ? weight / backward : 0};
+}
+
 // ---- clocks -------------------------------------------------------------------------------------------
 
 double clock_send(Clock *clock, Edge edge) {

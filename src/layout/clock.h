@@ -2,7 +2,7 @@
 // lists of instructions, and the replay, which follows compute orders alone, share this definition, and so
 // their numbers.
 #pragma once
-#include "layout/layout.h"
+#include "layout/simulate.h"
 
 // What a message between two neighbouring stages takes; nothing where they are on the same rank.
 typedef struct {

@@ -1,7 +1,7 @@
 // The schedules of the paper emit forwards and backwards in one and the same order, in groups of
 // microbatches: a group runs through chunk 0, then chunk 1, and so on, and backward through the chunks in
 // reverse. They differ only in how many forwards a rank runs ahead before it starts to alternate.
-#include "layout/kinds.h"
+#include "layout/generators.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 // what its choices say, given what has arrived and what is under way next door. Apart from auto.c, which
 // tries all choices, because a clock and a queue of ranks are a subject of their own.
 #pragma once
-#include "layout/kinds.h"
+#include "layout/generators.h"
 
 // What each operation takes on each rank, and how many microbatches a rank may hold from F to W.
 typedef struct {

@@ -1,4 +1,6 @@
-#include "layout/layout.h"
+#include "layout/grid.h"
+#include "base/error.h"
+#include <stdbool.h>
 
 int grid_size(Grid grid) { return grid.tp * grid.dp * grid.pp; }
 

@@ -4,7 +4,8 @@
 // generator or the parser fills in computes; schedule_lower adds the messages; schedule_prove checks the
 // parts, walks the whole and says how many buffers messages need.
 #pragma once
-#include "layout/layout.h"
+#include "layout/buffers.h"
+#include "layout/simulate.h"
 
 // Zeroed memory that the caller frees. Out of memory is a CHECK: sizes were compared with the caps before.
 void *layout_take(size_t count, size_t size);

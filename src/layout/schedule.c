@@ -1,3 +1,4 @@
+#include "layout/kinds.h"
 #include "layout/parts.h"
 #include <stdlib.h>
 
@@ -57,14 +58,6 @@ int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp o
     if (stage < 0 || stage >= schedule->num_ranks * schedule->num_chunks) return -1;
     int partner = schedule_home_rank(schedule, stage);
     return partner == rank ? -1 : partner;
-}
-
-ScheduleCosts schedule_costs_of_stages(const double *times, int stages) {
-    double backward = 0, weight = 0;
-    for (int s = 0; s < stages; s++) backward += times[stages + s], weight += times[2 * stages + s];
-    return (ScheduleCosts){.stage_forward_us = times,
-                           .stage_backward_us = times + stages,
-                           .weight_fraction = backward > 0 ? weight / backward : 0};
 }
 
 // ---- lowering: the only code that knows where communication goes ------------------------------------------

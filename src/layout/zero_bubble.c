@@ -1,7 +1,7 @@
 // A backward split in two: I, the input gradient that the previous stage waits for, and W, the weight
 // gradient that nobody does. W then fills the gaps that 1f1b leaves.
 // Source: Qi et al. 2023, arXiv 2401.10241: H1 and H2 after figure 3, V after section 6 of version 1.
-#include "layout/kinds.h"
+#include "layout/generators.h"
 
 static int least(int a, int b) { return a < b ? a : b; }
 

@@ -4,6 +4,8 @@
 // Every rank declares the whole model and builds the layers of the stages it holds; a pipeline runs it
 // through Stage.
 #pragma once
+#include "layout/layers.h"
+#include "layout/schedule.h"
 #include "nn/params.h"
 #include "nn/shape.h"
 #include "nn/stage.h"

@@ -3,7 +3,7 @@
 // type E, gradients F32. Global sizes appear in declarations only.
 #pragma once
 #include "device/device.h"
-#include "layout/layout.h"
+#include "layout/grid.h"
 
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } Init;
 

@@ -4,7 +4,7 @@
 // with sequence parallelism.
 #pragma once
 #include "comm/comm.h"
-#include "layout/layout.h"
+#include "layout/grid.h"
 #include "nn/shape.h"
 
 // ---- context: all that a layer may use ----------------------------------------------------------

@@ -1,4 +1,5 @@
 #include "base/half.h"
+#include "layout/grid.h"
 #include "parallel/parallel.h"
 #include <math.h>
 #include <stdlib.h>

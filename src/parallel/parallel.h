@@ -2,6 +2,7 @@
 // reduction of gradients over data parallelism and over the tied embedding, and the optimizer with its global
 // norm.
 #pragma once
+#include "layout/buffers.h"
 #include "nn/params.h"
 #include "nn/stage.h"
 

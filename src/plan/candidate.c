@@ -1,4 +1,5 @@
 // Which candidates are possible at all. Each rule says what it wants and a value that would do.
+#include "layout/kinds.h"
 #include "plan/plan.h"
 #include <stdarg.h>
 #include <stdio.h>

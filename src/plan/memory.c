@@ -1,6 +1,7 @@
 // What a rank holds, in closed form: the state of its parameters, what its layers keep of the microbatches in
 // flight, and what the two ends of the model add.
 #include "plan/memory.h"
+#include "layout/layers.h"
 #include "machine/cpu_price.h"
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 // One candidate's step: the parts on their stages, the schedule replayed with what they take, then what every
 // step ends with. All data-parallel replicas do the same, so one pipeline stands for all.
+#include "layout/kinds.h"
 #include "machine/cpu_price.h"
 #include "plan/memory.h"
 #include "plan/parts.h"

@@ -1,4 +1,5 @@
 // A plan's answer for people: the recommendation first, then what it rests on.
+#include "layout/kinds.h"
 #include "report/answer.h"
 #include <inttypes.h>
 #include <math.h>

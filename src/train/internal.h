@@ -1,6 +1,8 @@
 // Pieces of train_run: where batches come from, which numbers a step gets, what the reader sees, what is
 // traced.
 #pragma once
+#include "layout/grid.h"
+#include "layout/schedule.h"
 #include "train/train.h"
 #include <pthread.h>
 

@@ -5,6 +5,10 @@
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
 #include "dataset/dataset.h"
+#include "layout/buffers.h"
+#include "layout/grid.h"
+#include "layout/kinds.h"
+#include "layout/layers.h"
 #include "model/model.h"
 #include "parallel/parallel.h"
 #include <stdatomic.h>

@@ -1,3 +1,4 @@
+#include "layout/layers.h"
 #include "layout/parts.h"
 #include <stdlib.h>
 #include <string.h>
