@@ -237,7 +237,7 @@ static void on_null(void) {
 
 static void on_mpi(void) {
     const char *transport = getenv("TRIREME_TEST_TRANSPORT");
-    // More than small messages hold; than a chunk of the board, 256 KiB, or the scratch of messages, 2 MiB.
+    // More than small messages hold; than a chunk in shared memory, 256 KiB, or the scratch of messages, 2 MiB.
     int64_t large[] = {4097, strcmp(transport, "mpi") ? 180001 : 70001, 0};
     EXPECT_OK(comm_launch(options_for(transport, 0, getenv("TRIREME_TEST_CHECK")), laws, large));
 }

@@ -237,7 +237,7 @@ static void law_interleaved(Comm *world) {
     comm_close(twin);
 }
 
-// More reductions in flight than a board has slots.
+// More reductions in flight than a group has slots in shared memory.
 static void law_burst(Comm *world) {
     enum { BURST = 40 };
     Tensor x[BURST];

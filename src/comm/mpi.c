@@ -35,7 +35,7 @@ struct MpiGroup {
 };
 
 typedef union {
-    BoardOp on_board;
+    ShmOp in_shm;
     RingsOp in_rings;
     MessagesOp in_messages;
 } MpiOp;
@@ -133,7 +133,7 @@ static void mpi_start(Group *group, const Call *call, void *op) {
     else if (is_message(call))
         rings_start(&g->node.rings, call, &o->in_rings);
     else
-        board_start(&share->board, call, &o->on_board);
+        shm_collective_start(&share->collectives, call, &o->in_shm);
 }
 
 static Progress mpi_advance(Group *group, const Call *call, void *op) {
@@ -142,7 +142,7 @@ static Progress mpi_advance(Group *group, const Call *call, void *op) {
     NodeShare *share = share_of(g, call);
     if (!share->open) return messages_advance(&g->messages, call, &o->in_messages);
     if (is_message(call)) return rings_advance(&g->node.rings, call, &o->in_rings);
-    return board_advance(&share->board, call, &o->on_board);
+    return shm_collective_advance(&share->collectives, call, &o->in_shm);
 }
 
 static void mpi_waits_for(Group *group, const Call *call, const void *op, Text *ranks) {
@@ -154,7 +154,7 @@ static void mpi_waits_for(Group *group, const Call *call, const void *op, Text *
         return;
     }
     for (int r = 0; r < group->size; r++)
-        if (is_message(call) ? r == call->peer : board_waits_for(&share->board, &o->on_board, r))
+        if (is_message(call) ? r == call->peer : shm_collective_waits_for(&share->collectives, &o->in_shm, r))
             text_add(ranks, " %d", group->members[r]);
 }
 

@@ -9,7 +9,7 @@ enum { PAGE = 4096 };
 // needs.
 static const struct {
     int slots;
-    size_t stage_bytes, rings_bytes;
+    size_t staging_bytes, rings_bytes;
 } sizes[NUM_WAYS] = {[STARTED] = {16, 256 << 10, RINGS_BYTES}, [BLOCKING] = {2, 256 << 10, 0}};
 
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
@@ -17,13 +17,12 @@ static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAG
 // Parts of a window need not begin on a page. Processes map whole pages, so they all find the same next one.
 static char *next_page(char *address) { return address + (PAGE - (uintptr_t)address % PAGE) % PAGE; }
 
-// Every part begins with a board's slots and entries, of which rank 0's count; then its stages, then its
-// rings.
+// Every rank's part holds slots and entries (only rank 0's are used), its staging buffer, its rings.
 static size_t header_bytes(Way way, int size) {
     return whole_pages((size_t)sizes[way].slots * (sizeof(Slot) + (size_t)size * sizeof(Entry)));
 }
 
-static size_t stage_bytes(Way way) { return (size_t)sizes[way].slots * sizes[way].stage_bytes; }
+static size_t staging_bytes(Way way) { return (size_t)sizes[way].slots * sizes[way].staging_bytes; }
 
 // Memory that is promised here is taken when it is first written, too late to do without: there must be
 // plenty.
@@ -60,31 +59,32 @@ static char *part_of(MPI_Win window, int rank) {
 
 static void open_share(Node *node, Way way, MPI_Comm comm, const Group *group) {
     NodeShare *s = &node->shares[way];
-    size_t header = header_bytes(way, group->size), stage = stage_bytes(way), count = (size_t)group->size;
-    size_t part = header + stage + sizes[way].rings_bytes + PAGE;
+    size_t header = header_bytes(way, group->size), staging = staging_bytes(way), count = (size_t)group->size;
+    size_t part = header + staging + sizes[way].rings_bytes + PAGE;
     if (!all_agree(comm, enough(part * count))) {
         node->wanted_bytes = (double)TIMES_FREE * (double)part * (double)count;
         return;
     }
     s->open = open_window(&s->window, comm, part);
     if (!s->open) return;
-    s->stages = comm_allocate(count, sizeof *s->stages);
+    s->staging = comm_allocate(count, sizeof *s->staging);
     s->rings = comm_allocate(count, sizeof *s->rings);
     for (int r = 0; r < group->size; r++) {
-        s->stages[r] = part_of(s->window, r) + header;
-        s->rings[r] = s->stages[r] + stage;
+        s->staging[r] = part_of(s->window, r) + header;
+        s->rings[r] = s->staging[r] + staging;
     }
-    char *board = s->stages[0] - header;
-    if (group->rank == 0) memset(board, 0, header);
+    char *first = s->staging[0] - header;
+    if (group->rank == 0) memset(first, 0, header);
     if (sizes[way].rings_bytes) memset(s->rings[group->rank], 0, RINGS_HEADER_BYTES);
-    s->board = (Board){.rank = group->rank,
-                       .size = group->size,
-                       .num_slots = sizes[way].slots,
-                       .slots = (Slot *)(void *)board,
-                       .entries = (Entry *)(void *)(board + (size_t)sizes[way].slots * sizeof(Slot)),
-                       .stages = s->stages,
-                       .stage_bytes = sizes[way].stage_bytes};
-    board_open(&s->board);
+    s->collectives =
+        (ShmCollective){.rank = group->rank,
+                        .size = group->size,
+                        .num_slots = sizes[way].slots,
+                        .slots = (Slot *)(void *)first,
+                        .entries = (Entry *)(void *)(first + (size_t)sizes[way].slots * sizeof(Slot)),
+                        .staging = s->staging,
+                        .staging_bytes = sizes[way].staging_bytes};
+    shm_collective_open(&s->collectives);
     MPI_Barrier(comm); // nobody counts before all headers are zero
 }
 
@@ -97,9 +97,9 @@ void node_close(Node *node) {
     for (Way way = 0; way < NUM_WAYS; way++) {
         NodeShare *s = &node->shares[way];
         if (!s->open) continue;
-        board_close(&s->board);
+        shm_collective_close(&s->collectives);
         MPI_Win_free(&s->window);
-        free(s->stages);
+        free(s->staging);
         free(s->rings);
     }
 }

@@ -1,18 +1,18 @@
-// What the ranks of a group share when all are on one node: two windows of memory. Blocking collectives
-// go over a board that is small enough to stay in the cache. Operations that are started, and awaited
-// later, are advanced by polls now and then: they go over a board with more room, and messages through
-// rings, so that one poll can do much.
+// Memory that the ranks of a group share when all of them are on one node: two windows. Blocking collectives use
+// staging buffers that are small enough to stay in the cache. Operations that are started and awaited later are
+// advanced by a poll now and then: they use larger staging buffers, and messages use ring buffers, so that one
+// poll can do much.
 #pragma once
-#include "comm/board.h"
 #include "comm/rings.h"
+#include "comm/shm_collective.h"
 
 typedef enum { STARTED, BLOCKING, NUM_WAYS } Way;
 
 typedef struct {
     MPI_Win window;
-    // [size] in each rank's part of the window, as this process sees them: the board's stages, and the rings.
-    char **stages, **rings;
-    Board board;
+    // [size] Each rank's staging buffer and rings in the window, as this process sees them.
+    char **staging, **rings;
+    ShmCollective collectives;
     bool open;
 } NodeShare;
 

@@ -1,8 +1,8 @@
-// N ranks as threads of this process: collectives on a blackboard that shows the callers' own memory,
-// messages by rendezvous, where whoever comes second copies.
+// The transport "threads": ranks are threads of this process. Collectives read and write the callers' own memory; of
+// the two ends of a message the one that is posted second copies it.
 #include "base/cores.h"
-#include "comm/bell.h"
-#include "comm/board.h"
+#include "comm/shm_collective.h"
+#include "comm/wakeup.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -40,7 +40,7 @@ struct Shared {
 typedef struct {
     int size, spins;
     bool share_cores; // two ranks or more each
-    Bell *bells;      // [size]
+    Wakeup *wakeups;  // [size]
     Rank **ranks;     // [size]
     pthread_mutex_t mutex;
     Shared *unjoined; // under the mutex
@@ -52,12 +52,12 @@ typedef struct {
     Group head;
     ThreadWorld *world;
     Shared *shared;
-    Board board;
-    uint32_t seen; // rings of this rank's bell; of the world's group
+    ShmCollective collectives;
+    uint32_t seen; // signals of this rank's wakeup; in the world's group only
 } ThreadGroup;
 
 typedef union {
-    BoardOp collective;
+    ShmOp collective;
     Post message;
 } ThreadOp;
 
@@ -116,22 +116,22 @@ static Shared *join(ThreadWorld *world, const Shared *parent, const Group *group
     return found;
 }
 
-static void ring_others(void *self) {
+static void wake_others(void *self) {
     const ThreadGroup *g = self;
     for (int i = 0; i < g->head.size; i++)
-        if (i != g->head.rank) bell_ring(&g->world->bells[g->head.members[i]]);
+        if (i != g->head.rank) wakeup_signal(&g->world->wakeups[g->head.members[i]]);
 }
 
-static void open_board(ThreadGroup *g) {
-    g->board = (Board){.rank = g->head.rank,
-                       .size = g->head.size,
-                       .num_slots = NUM_SLOTS,
-                       .slots = g->shared->slots,
-                       .entries = g->shared->entries,
-                       .ring = ring_others,
-                       .last_does_all = g->world->share_cores,
-                       .self = g};
-    board_open(&g->board);
+static void open_shm(ThreadGroup *g) {
+    g->collectives = (ShmCollective){.rank = g->head.rank,
+                                     .size = g->head.size,
+                                     .num_slots = NUM_SLOTS,
+                                     .slots = g->shared->slots,
+                                     .entries = g->shared->entries,
+                                     .wake = wake_others,
+                                     .last_does_all = g->world->share_cores,
+                                     .self = g};
+    shm_collective_open(&g->collectives);
 }
 
 static Status threads_split(Group *parent, const char *name, const int *ranks, int num_ranks, Group **group) {
@@ -140,14 +140,14 @@ static Status threads_split(Group *parent, const char *name, const int *ranks, i
     group_init(&g->head, &threads_transport, name, parent, ranks, num_ranks, 0);
     g->world = p->world;
     g->shared = join(p->world, p->shared, &g->head);
-    open_board(g);
+    open_shm(g);
     *group = &g->head;
     return OK;
 }
 
 static void threads_close(Group *group) {
     ThreadGroup *g = (ThreadGroup *)group;
-    board_close(&g->board);
+    shm_collective_close(&g->collectives);
     shared_leave(g->shared);
     free(g->head.members);
     free(g);
@@ -192,7 +192,7 @@ static void post_message(ThreadGroup *g, const Call *call, Post *mine) {
     atomic_store(&mine->copied, true);
     // From here on the partner's rank may have released it.
     atomic_store(&partner->copied, true);
-    bell_ring(&g->world->bells[g->head.members[call->peer]]);
+    wakeup_signal(&g->world->wakeups[g->head.members[call->peer]]);
 }
 
 // ---- the transport ------------------------------------------------------------------------------------
@@ -203,13 +203,13 @@ static void threads_start(Group *group, const Call *call, void *op) {
     if (is_message(call))
         post_message(g, call, &o->message);
     else
-        board_start(&g->board, call, &o->collective);
+        shm_collective_start(&g->collectives, call, &o->collective);
 }
 
 static Progress threads_advance(Group *group, const Call *call, void *op) {
     ThreadGroup *g = (ThreadGroup *)group;
     ThreadOp *o = op;
-    if (!is_message(call)) return board_advance(&g->board, call, &o->collective);
+    if (!is_message(call)) return shm_collective_advance(&g->collectives, call, &o->collective);
     return atomic_load(&o->message.copied) ? DONE : STUCK;
 }
 
@@ -217,14 +217,14 @@ static void threads_waits_for(Group *group, const Call *call, const void *op, Te
     const ThreadGroup *g = (const ThreadGroup *)group;
     const ThreadOp *o = op;
     for (int r = 0; r < group->size; r++)
-        if (is_message(call) ? r == call->peer : board_waits_for(&g->board, &o->collective, r))
+        if (is_message(call) ? r == call->peer : shm_collective_waits_for(&g->collectives, &o->collective, r))
             text_add(ranks, " %d", group->members[r]);
 }
 
 static void threads_pause(Group *world, int turns) {
     ThreadGroup *g = (ThreadGroup *)world;
     (void)turns;
-    bell_await(&g->world->bells[world->rank], &g->seen, g->world->spins, POLL_S);
+    wakeup_await(&g->world->wakeups[world->rank], &g->seen, g->world->spins, POLL_S);
 }
 
 // The others go on writing while a hanging rank reads what they do: a torn word in a last message will do.
@@ -312,7 +312,7 @@ static void *member_main(void *self) {
     group_init(&g->head, &threads_transport, "world", NULL, NULL, launch->world.size, me->rank.rank);
     g->world = &launch->world;
     g->shared = launch->shared;
-    open_board(g);
+    open_shm(g);
     me->status = world_run(&g->head, launch->options, launch->rank_main, launch->arg);
     atomic_fetch_add(&launch->world.left, 1);
     if (me->status != OK) leave_with_error(&launch->world, me->status);
@@ -355,10 +355,10 @@ static void launch_open(Launch *launch, Member *members, const CommOptions *opti
     launch->options = options;
     launch->world =
         (ThreadWorld){.size = size, .spins = crowded ? 0 : SPINS, .share_cores = 2 * cores <= size};
-    launch->world.bells = comm_allocate((size_t)size, sizeof(Bell));
+    launch->world.wakeups = comm_allocate((size_t)size, sizeof(Wakeup));
     launch->world.ranks = comm_allocate((size_t)size, sizeof(Rank *));
     for (int i = 0; i < size; i++) {
-        bell_open(&launch->world.bells[i]);
+        wakeup_open(&launch->world.wakeups[i]);
         launch->world.ranks[i] = &members[i].rank;
     }
     pthread_mutex_init(&launch->world.mutex, NULL);
@@ -369,10 +369,10 @@ static void launch_open(Launch *launch, Member *members, const CommOptions *opti
 static void launch_close(Launch *launch, bool ran) {
     // The members that ran have let go of the world's group one by one.
     if (!ran) atomic_store(&launch->shared->users, 1), shared_leave(launch->shared);
-    for (int i = 0; i < launch->world.size; i++) bell_close(&launch->world.bells[i]);
+    for (int i = 0; i < launch->world.size; i++) wakeup_close(&launch->world.wakeups[i]);
     pthread_mutex_destroy(&launch->world.mutex);
     pthread_mutex_destroy(&launch->gate);
-    free(launch->world.bells);
+    free(launch->world.wakeups);
     free(launch->world.ranks);
 }
 
