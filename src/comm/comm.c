@@ -1,81 +1,10 @@
+// The front of all communication: checks every call, counts it, tells the listener and posts it.
 #include "comm/comm.h"
 #include "comm/queue.h"
 #include "comm/reduce.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-// ---- what transports share ---------------------------------------------------------------------------
-
-void *comm_allocate(size_t count, size_t bytes) {
-    void *memory = calloc(count ? count : 1, bytes);
-    CHECK(memory, "no memory for %zu times %zu bytes of a communication group", count, bytes);
-    return memory;
-}
-
-void group_init(Group *group, const Transport *transport, const char *name, const Group *parent,
-                const int *ranks, int num_ranks, int rank) {
-    *group = (Group){.transport = transport, .name = name, .rank = parent ? -1 : rank, .size = num_ranks};
-    group->members = comm_allocate((size_t)num_ranks, sizeof(int));
-    for (int i = 0; i < num_ranks; i++) {
-        group->members[i] = parent ? parent->members[ranks[i]] : i;
-        if (parent && ranks[i] == parent->rank) group->rank = i;
-    }
-}
-
-// ---- the launch ------------------------------------------------------------------------------------
-
-// A launcher ends a job when the first process fails; one that started late must still get to its message.
-void comm_let_first_rank_speak(void) { sleep(3); }
-
-static const struct {
-    const char *name;
-    Status (*launch)(const CommOptions *options, RankMain *rank_main, void *arg);
-} launchers[] = {
-    {"threads", threads_launch}, {"mpi", mpi_launch}, {"mpi-messages", mpi_launch}, {"null", null_launch}};
-
-Status comm_launch(CommOptions options, RankMain *rank_main, void *arg) {
-    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
-        if (!strcmp(options.transport, launchers[i].name))
-            return launchers[i].launch(&options, rank_main, arg);
-    return fail(ERR_CONFIG, "unknown transport '%s': threads, mpi, mpi-messages or null", options.transport);
-}
-
-// Before the checking transport, which some of the ranks may not have asked for.
-static Status compare_ranks(Group *group, const CommOptions *options) {
-    if (!options->common) return OK;
-    World world = {.comm = {.group = group, .world = &world}, .options = options};
-    rank_doing("comparing the options of all ranks");
-    Status status = comm_compare(&world.comm, options->common);
-    queue_destroy(&world);
-    return status;
-}
-
-static Status run_rank(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
-    World world = {.comm = {.group = group, .world = &world}, .options = options};
-    Status status = rank_main(&world.comm, arg);
-    // After an error operations may be in flight that others still complete into their requests: keep those.
-    if (status == OK) CHECK(!world.first, "a request was never awaited");
-    if (!world.first) queue_destroy(&world);
-    return status;
-}
-
-Status world_run(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
-    Status status = compare_ranks(group, options);
-    if (status == OK && options->check) status = check_wrap(group, &group);
-    if (status == OK) status = run_rank(group, options, rank_main, arg);
-    group->transport->close(group);
-    return status;
-}
-
-_Noreturn void abort_after_error(Status status) {
-    char who[64];
-    rank_describe(rank_current(), who, sizeof who);
-    fprintf(stderr, "trireme: error: %s%s%s (others were still at work: the job ends)\n", who,
-            *who ? " " : "", fail_message());
-    rank_abort_job((int)status);
-}
 
 // ---- groups ----------------------------------------------------------------------------------------
 
@@ -83,17 +12,6 @@ int comm_rank(const Comm *comm) { return comm->group->rank; }
 int comm_size(const Comm *comm) { return comm->group->size; }
 const char *comm_name(const Comm *comm) { return comm->group->name; }
 const CommCount *comm_counts(const Comm *comm) { return comm->counts; }
-void comm_use_device(Comm *world, Device *device) { world->world->device = device; }
-
-void comm_set_timeout(Comm *world, double timeout_s, const char *reason) {
-    world->world->timeout_s = timeout_s;
-    world->world->timeout_reason = reason;
-}
-
-void comm_on_call(Comm *world, OnCall *hook, void *self) {
-    world->world->listener = hook;
-    world->world->listener_self = self;
-}
 
 Status comm_split(Comm *parent, const char *name, const int *ranks, int num_ranks, Comm **group) {
     bool present = false;
@@ -122,23 +40,16 @@ void comm_close(Comm *group) {
 
 // ---- the front: what every call passes ------------------------------------------------------------------
 
-static const struct {
-    const char *name, *event;
-} ops[NUM_COMM_OPS] = {
-    [COMM_ALL_REDUCE] = {"all_reduce",
-                         "all_reduce of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64},
-    [COMM_REDUCE_SCATTER] = {"reduce_scatter",
-                             "reduce_scatter to %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64},
-    [COMM_ALL_GATHER] = {"all_gather",
-                         "all_gather of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64},
-    [COMM_BROADCAST] = {"broadcast",
-                        "broadcast of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64},
-    [COMM_BARRIER] = {"barrier", "barrier (%" PRId64 ") over %" PRId64 " ranks, call %" PRId64},
-    [COMM_SEND] = {"send", "send of %" PRId64 " elements to rank %" PRId64 " on channel %" PRId64},
-    [COMM_RECV] = {"recv", "recv of %" PRId64 " elements from rank %" PRId64 " on channel %" PRId64},
+// The format of each operation's event: elements, ranks or the other rank, number of the call or channel.
+static const char *const op_events[NUM_COMM_OPS] = {
+    [COMM_ALL_REDUCE] = "all_reduce of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
+    [COMM_REDUCE_SCATTER] = "reduce_scatter to %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
+    [COMM_ALL_GATHER] = "all_gather of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
+    [COMM_BROADCAST] = "broadcast of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
+    [COMM_BARRIER] = "barrier (%" PRId64 ") over %" PRId64 " ranks, call %" PRId64,
+    [COMM_SEND] = "send of %" PRId64 " elements to rank %" PRId64 " on channel %" PRId64,
+    [COMM_RECV] = "recv of %" PRId64 " elements from rank %" PRId64 " on channel %" PRId64,
 };
-
-const char *comm_op_name(CommOp op) { return ops[op].name; }
 
 static Request post(Comm *comm, Call call) {
     CommCount *count = &comm->counts[call.op];
@@ -148,7 +59,7 @@ static Request post(Comm *comm, Call call) {
     if (world->listener) world->listener(world->listener_self, comm, call.op, call.dtype, call.bytes);
     bool message = is_message(&call), alone = comm->group->size == 1;
     if (!alone)
-        rank_event(ops[call.op].event, (int64_t)call.count,
+        rank_event(op_events[call.op], (int64_t)call.count,
                    message ? comm->group->members[call.peer] : comm->group->size,
                    message ? call.channel : count->calls);
     return queue_post(comm, call);
