@@ -34,7 +34,7 @@ enum { MESSAGE_SHARE = 8 }; // messages are that much smaller than collectives
 // ---- the operations -----------------------------------------------------------------------------------
 
 typedef struct {
-    Request a, b;
+    CommRequest *a, *b;
 } Started;
 
 static Started start_all_reduce(Bench *b) {
@@ -130,7 +130,7 @@ static void overlap(Bench *b, int row, double seconds, double *exposed_s, double
 // Of one poll of `n` receives that nobody answers yet, against none.
 static double poll_s(Bench *b, int n) {
     enum { MOST = 16, POLLS = 20000 };
-    Request requests[MOST];
+    CommRequest *requests[MOST];
     float values[2][MOST] = {{0}};
     int size = comm_size(b->world), me = comm_rank(b->world);
     for (int i = 0; i < n; i++)
@@ -141,7 +141,7 @@ static double poll_s(Bench *b, int n) {
     double each = (clock_s() - start) / POLLS;
     comm_barrier(b->world);
     for (int i = 0; i < n; i++) {
-        Request sent = comm_send(b->world, NULL, (Tensor){&values[1][i], 1, 1, F32}, (me + 1) % size, i);
+        CommRequest *sent = comm_send(b->world, NULL, (Tensor){&values[1][i], 1, 1, F32}, (me + 1) % size, i);
         comm_wait(b->world, NULL, &sent);
         comm_wait(b->world, NULL, &requests[i]);
     }

@@ -13,7 +13,7 @@ static const int64_t counts[] = {0, 1, 7, 1000};
 enum { NUM_COUNTS = sizeof counts / sizeof *counts };
 
 // A blocking call has nothing to wait for; of those started, half are awaited, half are done by polls alone.
-static void finish(Comm *comm, Request request, int64_t count) {
+static void finish(Comm *comm, CommRequest *request, int64_t count) {
     if (count % 2)
         while (!comm_done(comm, &request)) sched_yield();
     comm_wait(comm, NULL, &request);
@@ -117,7 +117,7 @@ static void law_max_keeps_nan(Comm *comm) {
 }
 
 typedef struct {
-    Request request;
+    CommRequest *request;
     Comm *comm;
     Tensor whole, mine;
     int kind, salt;
@@ -165,8 +165,9 @@ static void law_in_flight(Comm *world) {
     for (int i = 0; i < FLIGHTS; i++) {
         flights[i] = take_off(groups[i / 2 % 3], i);
         double token[2] = {100 * me + i, -1};
-        Request recv = comm_recv(world, NULL, (Tensor){&token[1], 1, 1, F64}, (me + size - 1) % size, i % 2);
-        Request send = comm_send(world, NULL, (Tensor){&token[0], 1, 1, F64}, (me + 1) % size, i % 2);
+        CommRequest *recv =
+            comm_recv(world, NULL, (Tensor){&token[1], 1, 1, F64}, (me + size - 1) % size, i % 2);
+        CommRequest *send = comm_send(world, NULL, (Tensor){&token[0], 1, 1, F64}, (me + 1) % size, i % 2);
         comm_wait(world, NULL, &recv);
         comm_wait(world, NULL, &send);
         EXPECT(token[1] == 100 * ((me + size - 1) % size) + i, "token %g in round %d", token[1], i);
@@ -213,8 +214,8 @@ static void checked(void) {
 static Status count_all(Comm *world, void *arg) {
     (void)arg;
     Tensor whole = tensor_new(80, BF16), part = tensor_new(10, BF16);
-    Request gather = comm_all_gather_start(world, NULL, part, whole);
-    Request scatter = comm_reduce_scatter_start(world, NULL, whole, part);
+    CommRequest *gather = comm_all_gather_start(world, NULL, part, whole);
+    CommRequest *scatter = comm_reduce_scatter_start(world, NULL, whole, part);
     comm_reduce_scatter(world, NULL, whole, part);
     comm_wait(world, NULL, &scatter);
     comm_wait(world, NULL, &gather);

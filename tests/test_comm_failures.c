@@ -57,8 +57,10 @@ static Status other_size(Comm *world) {
 
 static Status other_order(Comm *world) {
     Tensor x = floats(7);
-    Request request = comm_all_reduce_start(world, NULL, x, comm_rank(world) == 1 ? REDUCE_MAX : REDUCE_SUM);
-    Request second = comm_all_reduce_start(world, NULL, x, comm_rank(world) == 1 ? REDUCE_SUM : REDUCE_MAX);
+    CommRequest *request =
+        comm_all_reduce_start(world, NULL, x, comm_rank(world) == 1 ? REDUCE_MAX : REDUCE_SUM);
+    CommRequest *second =
+        comm_all_reduce_start(world, NULL, x, comm_rank(world) == 1 ? REDUCE_SUM : REDUCE_MAX);
     comm_wait(world, NULL, &request);
     comm_wait(world, NULL, &second);
     return OK;
@@ -67,7 +69,7 @@ static Status other_order(Comm *world) {
 static Status other_type(Comm *world) {
     Tensor in = floats(600), out = floats(200);
     in.dtype = out.dtype = comm_rank(world) == 2 ? F16 : BF16;
-    Request request = comm_reduce_scatter_start(world, NULL, in, out);
+    CommRequest *request = comm_reduce_scatter_start(world, NULL, in, out);
     comm_wait(world, NULL, &request);
     return OK;
 }
@@ -80,7 +82,7 @@ static Status other_slice(Comm *world) {
 }
 
 static Status other_message_size(Comm *world) {
-    Request request = NULL;
+    CommRequest *request = NULL;
     if (comm_rank(world) == 0) request = comm_send(world, NULL, floats(10), 1, 2);
     if (comm_rank(world) == 1) request = comm_recv(world, NULL, floats(20), 0, 2);
     comm_wait(world, NULL, &request);
@@ -90,7 +92,7 @@ static Status other_message_size(Comm *world) {
 
 static Status no_answer(Comm *world) {
     rank_doing("rf3.1");
-    Request request = NULL;
+    CommRequest *request = NULL;
     if (comm_rank(world) == 0) request = comm_recv(world, NULL, floats(10), 1, 2);
     comm_wait(world, NULL, &request);
     rank_doing("a long rest");
@@ -110,7 +112,7 @@ static Status absent_at_another_limit(Comm *world) {
 }
 
 static Status reduce_without_rank_1(Comm *world, int count) {
-    Request last = NULL;
+    CommRequest *last = NULL;
     if (comm_rank(world) == 1) rest(60);
     for (int i = 0; i < count; i++) last = comm_all_reduce_start(world, NULL, floats(100), REDUCE_SUM);
     comm_wait(world, NULL, &last);

@@ -32,7 +32,7 @@ enum { CHANNELS = 3, DEPTH = 4, MESSAGE = 2000 };
 static int message_length(int channel, int k) { return 1 + (channel * 977 + k * 331) % MESSAGE; }
 
 typedef struct {
-    Request request;
+    CommRequest *request;
     Tensor x;
     int peer, channel, k;
     bool receives;
@@ -107,7 +107,7 @@ static void law_many_messages(Comm *world) {
     int size = comm_size(world), to = (comm_rank(world) + 1) % size,
         from = (comm_rank(world) + size - 1) % size;
     Tensor out[MANY], in[MANY];
-    Request sends[MANY], recvs[MANY];
+    CommRequest *sends[MANY], *recvs[MANY];
     for (int i = 0; i < MANY; i++) {
         out[i] = tensor_new(i == 1 ? long_count(700001) : i == 2 ? 0 : 20001, F32);
         in[i] = tensor_new(out[i].cols, F32);
@@ -134,7 +134,7 @@ static void law_sender_needs_nobody(Comm *world) {
     Comm *pair;
     EXPECT_OK(comm_split(world, "pair", (const int[]){0, 1}, 2, &pair));
     Tensor x = tensor_new(400000, F32);
-    Request request = NULL;
+    CommRequest *request = NULL;
     if (comm_rank(pair) == 0) request = comm_send(pair, NULL, x, 1, 0);
     while (!comm_done(pair, &request)) continue;
     comm_barrier(pair);
@@ -214,14 +214,14 @@ static void law_interleaved(Comm *world) {
     Comm *twin;
     EXPECT_OK(comm_split(world, "twin", all, size, &twin));
     Tensor x[STARTED], token = tensor_new(1, F32), got = tensor_new(1, F32);
-    Request requests[STARTED];
+    CommRequest *requests[STARTED];
     for (int i = 0; i < STARTED; i++) {
         x[i] = tensor_new(counts[(i + 2) % NUM_COUNTS], F32);
         fill(x[i], me, 20 + i);
         requests[i] = comm_all_reduce_start(i % 3 ? world : twin, NULL, x[i], REDUCE_SUM);
         set(token, 0, 100 * me + i);
-        Request recv = comm_recv(world, NULL, got, (me + size - 1) % size, i % 2);
-        Request send = comm_send(world, NULL, token, (me + 1) % size, i % 2);
+        CommRequest *recv = comm_recv(world, NULL, got, (me + size - 1) % size, i % 2);
+        CommRequest *send = comm_send(world, NULL, token, (me + 1) % size, i % 2);
         comm_wait(world, NULL, &recv);
         comm_wait(world, NULL, &send);
         EXPECT(get(got, 0) == 100 * ((me + size - 1) % size) + i, "token %g in round %d", get(got, 0), i);
@@ -241,7 +241,7 @@ static void law_interleaved(Comm *world) {
 static void law_burst(Comm *world) {
     enum { BURST = 40 };
     Tensor x[BURST];
-    Request requests[BURST];
+    CommRequest *requests[BURST];
     for (int i = 0; i < BURST; i++) {
         x[i] = tensor_new(17, F32);
         fill(x[i], comm_rank(world), 60 + i);
@@ -260,7 +260,7 @@ static void law_long(Comm *world) {
     int size = comm_size(world), me = comm_rank(world);
     int64_t part = long_count(300007);
     Tensor x[STARTED], in = tensor_new(part * size, F32), out = tensor_new(part, F32);
-    Request requests[STARTED];
+    CommRequest *requests[STARTED];
     fill(in, me, 33);
     for (int i = 0; i < STARTED; i++) {
         x[i] = tensor_new(i < 2 ? long_count(600007) : 5, F64);
@@ -298,7 +298,7 @@ static Status any_order(Comm *world, void *arg) {
     Tensor x = tensor_new(600007, F32);
     for (int started = 0; started < 2; started++) {
         fill(x, comm_rank(world), 70);
-        Request request = NULL;
+        CommRequest *request = NULL;
         if (started)
             request = comm_all_reduce_start(world, NULL, x, REDUCE_SUM);
         else
@@ -378,7 +378,7 @@ static void law_listening(Comm *world) {
     EXPECT(heard.group == world && heard.op == COMM_ALL_REDUCE && heard.dtype == BF16, "heard of a %s of %s",
            comm_op_name(heard.op), comm_name(heard.group));
     EXPECT(heard.bytes == comm_counts(world)[COMM_ALL_REDUCE].bytes - all, "%g bytes", heard.bytes);
-    Request gather = comm_all_gather_start(alone, NULL, x, x);
+    CommRequest *gather = comm_all_gather_start(alone, NULL, x, x);
     EXPECT(heard.group == alone && heard.op == COMM_ALL_GATHER, "heard of a %s", comm_op_name(heard.op));
     EXPECT(heard.bytes == 60 && heard.calls == 2, "%g bytes in %d calls", heard.bytes, heard.calls);
     comm_wait(alone, NULL, &gather);
@@ -444,7 +444,7 @@ static Status alone(Comm *world, void *arg) {
     EXPECT(comm_rank(world) == 5 && comm_size(world) == 8, "rank %d of %d", comm_rank(world),
            comm_size(world));
     Tensor nowhere = {(void *)256, 1000, 1000, F32};
-    Request request = comm_recv(world, NULL, nowhere, 4, 1);
+    CommRequest *request = comm_recv(world, NULL, nowhere, 4, 1);
     comm_all_reduce(world, NULL, nowhere, REDUCE_SUM);
     comm_wait(world, NULL, &request);
     EXPECT(comm_counts(world)[COMM_RECV].bytes == 4e6, "%g bytes", comm_counts(world)[COMM_RECV].bytes);

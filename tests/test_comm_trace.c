@@ -36,13 +36,13 @@ static void talk(Comm *pair) {
     Tensor x = tensor_new(BYTES / 4, F32);
     if (comm_rank(pair) == 0) {
         usleep(20000);
-        Request sent = comm_send(pair, NULL, x, 1, 0);
+        CommRequest *sent = comm_send(pair, NULL, x, 1, 0);
         comm_wait(pair, NULL, &sent);
     } else {
-        Request received = comm_recv(pair, NULL, x, 0, 0);
+        CommRequest *received = comm_recv(pair, NULL, x, 0, 0);
         comm_wait(pair, NULL, &received);
     }
-    Request reduced_sum = comm_all_reduce_start(pair, NULL, x, REDUCE_SUM);
+    CommRequest *reduced_sum = comm_all_reduce_start(pair, NULL, x, REDUCE_SUM);
     comm_wait(pair, NULL, &reduced_sum);
     free(x.data);
 }

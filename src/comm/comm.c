@@ -51,7 +51,7 @@ static const char *const op_events[NUM_COMM_OPS] = {
     [COMM_RECV] = "recv of %" PRId64 " elements from rank %" PRId64 " on channel %" PRId64,
 };
 
-static Request post(Comm *comm, Call call) {
+static CommRequest *post(Comm *comm, Call call) {
     CommCount *count = &comm->counts[call.op];
     count->calls++;
     count->bytes += (double)call.bytes;
@@ -67,7 +67,7 @@ static Request post(Comm *comm, Call call) {
 
 static void run(Comm *comm, Call call) {
     call.blocking = true;
-    Request request = post(comm, call);
+    CommRequest *request = post(comm, call);
     queue_wait(comm, &request);
 }
 
@@ -113,7 +113,7 @@ void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
     run(comm, all_reduce_call(comm, stream, x, op));
 }
 
-Request comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
+CommRequest *comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
     return post(comm, all_reduce_call(comm, stream, x, op));
 }
 
@@ -152,7 +152,7 @@ void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out) {
     run(comm, reduce_scatter_call(comm, stream, in, out));
 }
 
-Request comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out) {
+CommRequest *comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out) {
     return post(comm, reduce_scatter_call(comm, stream, in, out));
 }
 
@@ -168,7 +168,7 @@ void comm_all_gather(Comm *comm, Stream *stream, Tensor in, Tensor out) {
     run(comm, all_gather_call(comm, stream, in, out));
 }
 
-Request comm_all_gather_start(Comm *comm, Stream *stream, Tensor in, Tensor out) {
+CommRequest *comm_all_gather_start(Comm *comm, Stream *stream, Tensor in, Tensor out) {
     return post(comm, all_gather_call(comm, stream, in, out));
 }
 
@@ -247,25 +247,25 @@ static Call message_call(Comm *comm, CommOp op, Tensor x, int peer, int channel)
     return call;
 }
 
-Request comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel) {
+CommRequest *comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel) {
     Call call = message_call(comm, COMM_SEND, x, to, channel);
     call.in = settled(comm, stream, x);
     return post(comm, call);
 }
 
-Request comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel) {
+CommRequest *comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel) {
     Call call = message_call(comm, COMM_RECV, x, from, channel);
     call.out = settled(comm, stream, x);
     return post(comm, call);
 }
 
 // Every transport here is done when it says so; one with streams of its own would make `stream` wait.
-void comm_wait(Comm *comm, Stream *stream, Request *request) {
+void comm_wait(Comm *comm, Stream *stream, CommRequest **request) {
     (void)stream;
     if (*request) queue_wait(comm, request);
 }
 
-bool comm_done(Comm *comm, Request *request) {
+bool comm_done(Comm *comm, CommRequest **request) {
     if (!*request) return true;
     queue_advance(comm->world);
     return queue_take(comm->world, request);

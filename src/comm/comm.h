@@ -7,7 +7,7 @@
 //   check    around one of them: before each call the ranks of the group compare operation, shape and order
 // Reductions add in rank order on every transport, so results are bitwise the same on all of them and on
 // every run. A *channel* is (from, to, number): a FIFO. Sends and receives are posts; they are awaited
-// through their Request. That is the model in which schedule_verify proves that a schedule cannot hang.
+// through their CommRequest. That is the model in which schedule_verify proves that a schedule cannot hang.
 // After a time limit without progress (timeout_s, comm_set_timeout) a rank says who it waits for, in what, at which instruction, and ends the
 // job on every rank with ERR_HANG. Time in which the process itself was stopped does not count. (Where MPI
 // itself blocks, in set-up and at the end, the message names the group and "the other ranks".)
@@ -17,7 +17,8 @@
 #include "device/device.h"
 
 typedef struct Comm Comm;
-typedef struct CommRequest *Request; // NULL: nothing to wait for
+// A collective or message that was started and is awaited later. A NULL pointer means that nothing is left to wait for.
+typedef struct CommRequest CommRequest;
 
 typedef enum { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 
@@ -70,14 +71,14 @@ void comm_close(Comm *group);
 // wait.
 
 void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op); // in place; any type but I32
-Request comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op);
+CommRequest *comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op);
 // in [n * count] -> out [count]: slice `rank` of the sum. out may be that slice of in (CHECK: else apart from
 // it); the rest of in is then undefined, else in is left as it was.
 void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out);
-Request comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out);
+CommRequest *comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out);
 // in [count] -> out [n * count], in rank order. in may be slice `rank` of out (CHECK: else apart from it).
 void comm_all_gather(Comm *comm, Stream *stream, Tensor in, Tensor out);
-Request comm_all_gather_start(Comm *comm, Stream *stream, Tensor in, Tensor out);
+CommRequest *comm_all_gather_start(Comm *comm, Stream *stream, Tensor in, Tensor out);
 void comm_broadcast(Comm *comm, Stream *stream, Tensor x, int root);
 void comm_barrier(Comm *comm);
 
@@ -99,10 +100,10 @@ Status comm_compare(Comm *world, const char *lines);
 // ---- messages ---------------------------------------------------------------------------------------------
 
 // x must stay untouched until the wait; received, it holds the message after it.
-Request comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel);
-Request comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel);
-void comm_wait(Comm *comm, Stream *stream, Request *request); // sets it to NULL; NULL is done
-bool comm_done(Comm *comm, Request *request);                 // polls once; frees and NULLs when done
+CommRequest *comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel);
+CommRequest *comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel);
+void comm_wait(Comm *comm, Stream *stream, CommRequest **request); // sets it to NULL; NULL is done
+bool comm_done(Comm *comm, CommRequest **request);                 // polls once; frees and NULLs when done
 // Lets posted work of the whole world advance: one test of a pointer when nothing is posted, else the copies
 // and additions that can be made without waiting for anybody. To be called a thousand times a second.
 void comm_poll(Comm *comm);

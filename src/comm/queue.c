@@ -4,16 +4,16 @@
 #include <string.h>
 #include <unistd.h>
 
-static Request take_from_pool(World *world) {
+static CommRequest *take_from_pool(World *world) {
     size_t op_bytes = world->comm.group->transport->op_bytes;
-    Request r = world->pool;
+    CommRequest *r = world->pool;
     if (!r) return comm_allocate(1, sizeof *r + op_bytes);
     world->pool = r->next;
     memset(r, 0, sizeof *r + op_bytes);
     return r;
 }
 
-static void append(World *world, Request r) {
+static void append(World *world, CommRequest *r) {
     r->previous = world->last;
     if (world->last)
         world->last->next = r;
@@ -22,7 +22,7 @@ static void append(World *world, Request r) {
     world->last = r;
 }
 
-static void unlink_request(World *world, Request r) {
+static void unlink_request(World *world, CommRequest *r) {
     if (r->previous)
         r->previous->next = r->next;
     else
@@ -34,7 +34,7 @@ static void unlink_request(World *world, Request r) {
 }
 
 // A span that ends now, of an operation or of the wait for one.
-static void trace_span(const Request r, const char *name, double start_s) {
+static void trace_span(const CommRequest *r, const char *name, double start_s) {
     trace_add((TraceEvent){.start_s = start_s,
                            .end_s = clock_s(),
                            .name = name,
@@ -46,7 +46,7 @@ static void trace_span(const Request r, const char *name, double start_s) {
                            .row = TRACE_COMM});
 }
 
-static Progress advance(Request r) {
+static Progress advance(CommRequest *r) {
     Progress progress = r->group->transport->advance(r->group, &r->call, r->op);
     r->done = progress == DONE;
     if (r->done && r->posted_s > 0) trace_span(r, comm_op_name(r->call.op), r->posted_s);
@@ -56,7 +56,7 @@ static Progress advance(Request r) {
 // Each posted operation, as far as it goes without waiting; STUCK when none moved.
 static Progress advance_all(World *world) {
     Progress moved = STUCK;
-    for (Request r = world->first, next; r; r = next) {
+    for (CommRequest *r = world->first, *next; r; r = next) {
         next = r->next;
         Progress progress = advance(r);
         if (progress == DONE) unlink_request(world, r);
@@ -65,8 +65,8 @@ static Progress advance_all(World *world) {
     return moved;
 }
 
-Request queue_post(Comm *comm, Call call) {
-    Request r = take_from_pool(comm->world);
+CommRequest *queue_post(Comm *comm, Call call) {
+    CommRequest *r = take_from_pool(comm->world);
     r->group = comm->group;
     r->call = call;
     r->posted_s = trace_on() && comm->group->size > 1 ? clock_s() : 0;
@@ -77,8 +77,8 @@ Request queue_post(Comm *comm, Call call) {
 
 void queue_advance(World *world) { advance_all(world); }
 
-bool queue_take(World *world, Request *request) {
-    Request r = *request;
+bool queue_take(World *world, CommRequest **request) {
+    CommRequest *r = *request;
     if (!r->done) return false;
     r->next = world->pool;
     world->pool = r;
@@ -88,7 +88,7 @@ bool queue_take(World *world, Request *request) {
 
 // ---- the watchdog ---------------------------------------------------------------------------------
 
-static void describe_call(const Request r, Text *text) {
+static void describe_call(const CommRequest *r, Text *text) {
     const Group *group = r->group;
     Text ranks = {0};
     group->transport->waits_for(r->group, &r->call, r->op, &ranks);
@@ -102,7 +102,7 @@ static double limit_s(const World *world) {
     return world->timeout_s > 0 ? world->timeout_s : world->options->timeout_s;
 }
 
-static _Noreturn void hang(World *world, Request r, double waited_s) {
+static _Noreturn void hang(World *world, CommRequest *r, double waited_s) {
     const Rank *me = rank_current();
     char who[64];
     rank_describe(me, who, sizeof who);
@@ -123,7 +123,7 @@ static _Noreturn void hang(World *world, Request r, double waited_s) {
 }
 
 // Until r is done. While any operation moves, r may be waiting for that one: it is no hang.
-static void watch(World *world, Request r) {
+static void watch(World *world, CommRequest *r) {
     double last = clock_s(), waited = 0;
     Group *group = world->comm.group;
     for (int turns = 0; !r->done;) {
@@ -139,9 +139,9 @@ static void watch(World *world, Request r) {
     }
 }
 
-void queue_wait(Comm *comm, Request *request) {
+void queue_wait(Comm *comm, CommRequest **request) {
     World *world = comm->world;
-    Request r = *request;
+    CommRequest *r = *request;
     if (!r->done) {
         double start = clock_s();
         advance_all(world);
@@ -153,11 +153,11 @@ void queue_wait(Comm *comm, Request *request) {
 }
 
 void queue_destroy(World *world) {
-    for (Request r = world->pool, next; r; r = next) {
+    for (CommRequest *r = world->pool, *next; r; r = next) {
         next = r->next;
         free(r);
     }
-    for (Request r = world->first, next; r; r = next) {
+    for (CommRequest *r = world->first, *next; r; r = next) {
         next = r->next;
         free(r);
     }

@@ -11,7 +11,7 @@ struct Comm {
 };
 
 struct CommRequest {
-    struct CommRequest *next, *previous; // in the queue, or `next` in the pool
+    CommRequest *next, *previous; // in the queue, or `next` in the pool
     Group *group;
     Call call;
     double posted_s; // clock_s() when the rank records a trace, else 0
@@ -28,14 +28,14 @@ struct World {
     Device *device;
     OnCall *listener; // told of every call; may be NULL
     void *listener_self;
-    Request first, last; // in the order of their start
-    Request pool;
+    CommRequest *first, *last; // in the order of their start
+    CommRequest *pool;
 };
 
-Request queue_post(Comm *comm, Call call);
+CommRequest *queue_post(Comm *comm, Call call);
 void queue_advance(World *world); // each posted operation, as far as it goes without waiting
 // True, and the request is released and NULLed, when it is done.
-bool queue_take(World *world, Request *request);
+bool queue_take(World *world, CommRequest **request);
 // Until done, under the watchdog: ends the job with ERR_HANG after timeout_s without progress.
-void queue_wait(Comm *comm, Request *request);
+void queue_wait(Comm *comm, CommRequest **request);
 void queue_destroy(World *world);

@@ -185,13 +185,13 @@ static Tensor uploaded(Infer *f, Tensor room, const int32_t *values, int64_t cou
 
 static void receive_input(Infer *f) {
     Context *c = &f->context;
-    Request request = comm_recv(c->pp, c->stream, f->slot.input, c->place.pp - 1, 0);
+    CommRequest *request = comm_recv(c->pp, c->stream, f->slot.input, c->place.pp - 1, 0);
     comm_wait(c->pp, c->stream, &request);
 }
 
 static void send_output(Infer *f) {
     Context *c = &f->context;
-    Request request = comm_send(c->pp, c->stream, f->slot.output, c->place.pp + 1, 0);
+    CommRequest *request = comm_send(c->pp, c->stream, f->slot.output, c->place.pp + 1, 0);
     comm_wait(c->pp, c->stream, &request);
 }
 

@@ -147,7 +147,7 @@ typedef struct {
 static void call_once(const Wire *wire, CommOp op, int64_t count) {
     int n = comm_size(wire->world), me = comm_rank(wire->world);
     Tensor whole = {wire->memory, 1, count, F32}, part = {wire->memory + count, 1, count / n, F32};
-    Request request = NULL;
+    CommRequest *request = NULL;
     switch (op) {
     case COMM_ALL_REDUCE: comm_all_reduce(wire->world, NULL, whole, REDUCE_SUM); return;
     case COMM_REDUCE_SCATTER: comm_reduce_scatter(wire->world, NULL, whole, part); return;

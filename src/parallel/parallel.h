@@ -43,8 +43,8 @@ typedef struct {
     const Params *params;
     const Buckets *buckets;
     bool overlap, overlap_gather;
-    Request *reducing, *gathering; // [buckets->count]
-    bool *reduced;                 // [buckets->count] posted in this step
+    CommRequest **reducing, **gathering; // [buckets->count]
+    bool *reduced;                       // [buckets->count] posted in this step
 } GradReducer;
 
 Status grad_reducer_create(GradReducer *reducer, Context *context, const Params *params,

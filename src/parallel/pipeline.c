@@ -6,7 +6,7 @@
 // Memory of one message, and what is under way into it or out of it.
 typedef struct {
     Tensor message; // [rows, hidden]; absent in the pools of arenas
-    Request pending;
+    CommRequest *pending;
 } Buffer;
 
 // Of `capacity` buffers the schedule in use has `size`; `free` is a ring of their indices: the one that has
@@ -186,7 +186,7 @@ PipelineTimes pipeline_times(const Pipeline *p) {
 
 // ---- pools -----------------------------------------------------------------------------------------------
 
-static void wait_for(Pipeline *p, Request *request) {
+static void wait_for(Pipeline *p, CommRequest **request) {
     if (!*request) return;
     double start = clock_s();
     comm_wait(p->context->pp, p->context->stream, request);
