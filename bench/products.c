@@ -1,4 +1,5 @@
 #include "products.h"
+#include "device/ops.h"
 #include "median.h"
 #include <math.h>
 #include <string.h>

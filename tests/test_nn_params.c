@@ -1,6 +1,7 @@
 // The registry of parameters: where they lie in the flat buffers, which part of a whole tensor a rank holds,
 // and what is in it at the start.
 #include "base/half.h"
+#include "base/rng.h"
 #include "params_bench.h"
 
 static float element(int64_t row, int64_t col) { return (float)(row * 1000 + col); }

@@ -1,7 +1,7 @@
 // What a backend is: a table of typed functions, one per operation, that contain arithmetic only. The front
 // (ops.c) has already checked shapes, revealed addresses and found the workspace when one of them is called.
 #pragma once
-#include "device/device.h"
+#include "device/ops.h"
 
 // Where an operation runs: the rank's threads and the stream's scratch memory.
 typedef struct {

@@ -2,7 +2,7 @@
 // before it is fast. The tensor's data is memory that the host can read.
 #pragma once
 #include "base/half.h"
-#include "device/device.h"
+#include "device/ops.h"
 
 // Element i of a tensor of any floating point type.
 static inline double load(Tensor x, int64_t i) {

@@ -7,7 +7,7 @@
 // value, and what is allowed.
 #pragma once
 #include "base/text.h"
-#include "device/device.h"
+#include "device/ops.h"
 
 enum { MOST_NAME = 64, MOST_ALIASES = 4, MOST_CONSTANTS = 128 };
 enum { MOST_POINTS = 64, MOST_CURVES = 16, MOST_TILES = 8, MOST_TERMS = 6 };

@@ -1,6 +1,7 @@
 // One operation of the device, or one collective, as a machine prices it: what kind it is and how large.
 #pragma once
 #include "comm/comm.h"
+#include "device/ops.h"
 
 typedef enum { WORK_OP, WORK_COLLECTIVE } WorkKind;
 

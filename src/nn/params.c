@@ -1,6 +1,7 @@
 // The registry of parameters: declares, places, fills and cuts them.
 #include "nn/params.h"
 #include "base/half.h"
+#include "base/rng.h"
 #include <stdlib.h>
 #include <string.h>
 

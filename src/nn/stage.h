@@ -4,6 +4,7 @@
 // with sequence parallelism.
 #pragma once
 #include "comm/comm.h"
+#include "device/ops.h"
 #include "layout/grid.h"
 #include "nn/shape.h"
 

@@ -178,7 +178,7 @@ static inline void store_as(DType dtype, void *to, int64_t left, Floats x) {
         memcpy(to, &h, (size_t)left * sizeof h[0]);
 }
 
-// Kernels are compiled once per element type: E of device.h, a number to load and to store.
+// Kernels are compiled once per element type: E of ops.h, a number to load and to store.
 typedef struct {
     uint16_t bits[CPU_ELEMENT == F32 ? 2 : 1];
 } Element;

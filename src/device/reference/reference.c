@@ -1,5 +1,5 @@
 // The reference backend: each operation as the plain loops that define it, in fp64, rounded once when stored.
-// One thread. It is written to be read beside device.h; every other backend is compared with it.
+// One thread. It is written to be read beside ops.h; every other backend is compared with it.
 #include "device/reference/reference.h"
 #include "base/half.h"
 #include "base/rank.h"

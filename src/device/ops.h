@@ -1,0 +1,345 @@
+// The operations of a device: 26 fused functions on whole tensors.
+//
+// Every operation passes one front (ops.c) that checks shapes and counts calls, flops and bytes; the functions of a
+// backend contain arithmetic only. Operations are stream-ordered and may return before they are done; none allocates.
+// Results do not depend on the number of threads. A bad shape is our bug (CHECK).
+//
+// Precision. One call has one *element type* E, F32, BF16 or F16: that of its activations and parameters.
+// What is added up is F32 (statistics, losses, gradients of parameters, AdamW's state): sums are made in fp32
+// or better and rounded to E once, when a result is stored. A tensor below is E unless its line says
+// otherwise.
+//
+// Letters: B microbatch, S sequence, H hidden, N heads, G groups of heads that share keys and values, D head
+// size, F mlp, V vocabulary, T = S*B rows (row = s*B + b), t tensor-parallel size. With sequence parallelism
+// a tensor of T rows is a share of T/t of them, from `first_row` on.
+#pragma once
+#include "base/rng.h"
+#include "device/device.h"
+
+// ---- the table, counting ----------------------------------------------------------------------------------
+
+//  name, tensors read, tensors written (an argument struct holds them first, in this order)
+#define DEVICE_OPS(X)                                                                                        \
+    X(MATMUL, matmul, Matmul, 3, 1)                                                                          \
+    X(BIAS_GELU_FORWARD, bias_gelu_forward, BiasGeluForward, 2, 1)                                           \
+    X(BIAS_GELU_BACKWARD, bias_gelu_backward, BiasGeluBackward, 3, 1)                                        \
+    X(SWIGLU_FORWARD, swiglu_forward, SwigluForward, 2, 1)                                                   \
+    X(SWIGLU_BACKWARD, swiglu_backward, SwigluBackward, 3, 1)                                                \
+    X(BIAS_DROPOUT_ADD, bias_dropout_add, BiasDropoutAdd, 3, 1)                                              \
+    X(DROPOUT_BACKWARD, dropout_backward, DropoutBackward, 1, 1)                                             \
+    X(COLUMN_SUM, column_sum, ColumnSum, 1, 1)                                                               \
+    X(NORM_FORWARD, norm_forward, NormForward, 3, 3)                                                         \
+    X(NORM_BACKWARD_INPUT, norm_backward_input, NormBackwardInput, 6, 1)                                     \
+    X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight, 4, 2)                                  \
+    X(ROTARY, rotary, Rotary, 1, 1)                                                                          \
+    X(ATTENTION_FORWARD, attention_forward, AttentionForward, 1, 3)                                          \
+    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 5, 1)                                       \
+    X(ATTENTION_CACHED, attention_cached, AttentionCached, 1, 3)                                             \
+    X(EMBEDDING_FORWARD, embedding_forward, EmbeddingForward, 2, 1)                                          \
+    X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward, 2, 1)                                       \
+    X(POSITION_DROPOUT, position_dropout, PositionDropout, 2, 1)                                             \
+    X(POSITION_BACKWARD, position_backward, PositionBackward, 1, 1)                                          \
+    X(LOSS_MAX, loss_max, LossMax, 1, 1)                                                                     \
+    X(LOSS_SUM, loss_sum, LossSum, 3, 2)                                                                     \
+    X(LOSS_FINISH, loss_finish, LossFinish, 6, 2)                                                            \
+    X(ABS_MAX, abs_max, AbsMax, 1, 1)                                                                        \
+    X(SUM_SQUARES, sum_squares, SumSquares, 1, 1)                                                            \
+    X(ADAMW, adamw, AdamW, 1, 4)                                                                             \
+    X(ADD, add, Add, 1, 1)
+
+#define X(NAME, function, Args, reads, writes) OP_##NAME,
+typedef enum { DEVICE_OPS(X) NUM_DEVICE_OPS } DeviceOp;
+#undef X
+
+typedef struct {
+    int64_t calls;
+    // Of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal
+    // attention in full, B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk); with a
+    // cache 4 B*S*P*D*N/t.
+    double flops;
+    double bytes; // of its tensors, each once (one that is updated in place too)
+} OpCount;
+
+const char *device_op_name(DeviceOp op);
+const OpCount *device_counts(const Device *device); // [NUM_DEVICE_OPS] since open or the last reset
+void device_counts_reset(Device *device);
+// Called for every operation once it is counted: `args` is its argument struct, `one` what the call adds to
+// the counts. NULL: nobody listens.
+typedef void OnOperation(void *self, DeviceOp op, const void *args, OpCount one);
+void device_on_operation(Device *device, OnOperation *hook, void *self);
+
+// ---- operations: matrix products --------------------------------------------------------------------------
+
+// d = op(a) op(b) (+ bias) (+ d).   op(a) [M, K], op(b) [K, N], bias [1, N] or absent; d [M, N] in E or F32,
+// and F32 with `accumulate`. Products are added in fp32.
+typedef struct {
+    Tensor a, b, bias;
+    Tensor d;
+    bool transpose_a, transpose_b, accumulate;
+} Matmul;
+void matmul(Device *device, Stream *stream, Matmul args);
+
+// ---- activations, dropout, residual -----------------------------------------------------------------------
+
+// y = gelu(x + bias). The tanh form, as Megatron-LM's fused kernel and OpenAI's GPT-2 have it, is
+// 0.5 u (1 + tanh(0.79788456 u (1 + 0.044715 u^2))); `exact` is u times the normal distribution function,
+// 0.5 u (1 + erf(u / sqrt(2))).
+//   x, y [T, F/t], bias [1, F/t] or absent
+typedef struct {
+    Tensor x, bias;
+    Tensor y;
+    bool exact;
+} BiasGeluForward;
+void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args);
+
+// dx = dy * gelu'(x + bias).   dx may be dy or x.
+typedef struct {
+    Tensor dy, x, bias;
+    Tensor dx;
+    bool exact;
+} BiasGeluBackward;
+void bias_gelu_backward(Device *device, Stream *stream, BiasGeluBackward args);
+
+// SwiGLU (Shazeer 2020): y = silu(g) * u, where g and u are the first and the last F/t columns of x + bias,
+// and silu(g) = g / (1 + exp(-g)).   x [T, 2F/t], bias [1, 2F/t] or absent, y [T, F/t]
+typedef struct {
+    Tensor x, bias;
+    Tensor y;
+} SwigluForward;
+void swiglu_forward(Device *device, Stream *stream, SwigluForward args);
+
+// dy [T, F/t] -> dx [T, 2F/t]; dx may be x.
+typedef struct {
+    Tensor dy, x, bias;
+    Tensor dx;
+} SwigluBackward;
+void swiglu_backward(Device *device, Stream *stream, SwigluBackward args);
+
+// Which elements of which samples are dropped: element (row s*B + b, column c) of a [S*B, H] tensor is
+// element s*H + c of sample first_sample + b (rng.h), so no grid and no schedule can change a mask. A tensor
+// that holds rows from `first_row` on drops what the whole one would. All zeros: no dropout.
+typedef struct {
+    RngKey key;
+    float probability;
+    int64_t first_sample; // numbered over the whole run
+    int64_t samples;      // B
+    int64_t first_row;    // of the [S*B, H] tensor; a multiple of B
+} Dropout;
+
+// y = residual + dropout(x + bias).   x, residual, y [T, H], bias [1, H] or absent; y may be residual or x.
+typedef struct {
+    Tensor x, bias, residual;
+    Tensor y;
+    Dropout dropout;
+} BiasDropoutAdd;
+void bias_dropout_add(Device *device, Stream *stream, BiasDropoutAdd args);
+
+// dx = dropout'(dy); dx may be dy.
+typedef struct {
+    Tensor dy;
+    Tensor dx;
+    Dropout dropout;
+} DropoutBackward;
+void dropout_backward(Device *device, Stream *stream, DropoutBackward args);
+
+// sum += the column sums of x.   x [T, C], sum F32 [1, C]
+typedef struct {
+    Tensor x;
+    Tensor sum;
+} ColumnSum;
+void column_sum(Device *device, Stream *stream, ColumnSum args);
+
+// ---- norms: statistics per row in fp32 --------------------------------------------------------------------
+
+// Layer norm (Ba 2016): y = (x - mean) * rstd * gamma + beta.   RMS norm (Zhang 2019), where beta and mean
+// are absent: y = x * rstd * gamma, rstd = 1 / sqrt(mean of x^2 + epsilon).
+//   x, y [T, H], gamma, beta [1, H], mean, rstd F32 [1, T]
+typedef struct {
+    Tensor x, gamma, beta;
+    Tensor y, mean, rstd;
+    float epsilon;
+} NormForward;
+void norm_forward(Device *device, Stream *stream, NormForward args);
+
+// dx = residual (if present) + the gradient of x.   dx may be residual, dy or x. mean absent: RMS norm.
+typedef struct {
+    Tensor dy, x, gamma, mean, rstd, residual;
+    Tensor dx;
+} NormBackwardInput;
+void norm_backward_input(Device *device, Stream *stream, NormBackwardInput args);
+
+// dgamma += ..., dbeta += ...   F32 [1, H] both; mean and dbeta absent: RMS norm.
+typedef struct {
+    Tensor dy, x, mean, rstd;
+    Tensor dgamma, dbeta;
+} NormBackwardWeight;
+void norm_backward_weight(Device *device, Stream *stream, NormBackwardWeight args);
+
+// ---- causal self-attention --------------------------------------------------------------------------------
+
+// Columns of qkv: for each local group its N/G query heads, then its key and its value head (D each), so a
+// cut by groups is a cut of rows of the weight; as many groups as heads is the attention of GPT-2, fewer is
+// grouped-query attention (Ainslie 2023). Scores are scaled by 1/sqrt(D). Dropout acts on the probabilities:
+// element (h*S + q)*S + k of the sample, h global. Probabilities and the gradients of scores are factors of
+// further products, for which a backend may round them to E.
+typedef struct {
+    int64_t batch, sequence, heads, groups, head_size; // B, S, N/t, G/t, D
+    int64_t first_head;                                // global number of local head 0
+} AttentionShape;
+
+// Rotary position embedding (Su 2021), half by half as in Llama and Megatron-LM: in every query and key head
+// (x1, x2) = (columns i, i + R/2) become (x1 cos - x2 sin, x2 cos + x1 sin); columns from R on stay.
+//   table F32 [S, R]: row s holds cos of the angles of position s, then sin (R/2 each)
+//   qkv [T, (N + 2G)/t * D], in place.   inverse: the transposed rotation, for gradients
+typedef struct {
+    Tensor table;
+    Tensor qkv;
+    AttentionShape shape;
+    bool inverse;
+} Rotary;
+void rotary(Device *device, Stream *stream, Rotary args);
+
+//   qkv [T, (N + 2G)/t * D], out [T, D*N/t], stats F32 [B*N/t, S]: log of the sum of exp(scores) per query
+//   probabilities [B*N/t * S, S] before dropout, zero above the diagonal, or absent: then no S x S matrix
+//   exists (Dao 2022)
+typedef struct {
+    Tensor qkv;
+    Tensor out, stats, probabilities;
+    AttentionShape shape;
+    Dropout dropout;
+} AttentionForward;
+void attention_forward(Device *device, Stream *stream, AttentionForward args);
+
+// dqkv may be qkv. probabilities absent: computed again from qkv and stats.
+typedef struct {
+    Tensor dout, qkv, out, stats, probabilities;
+    Tensor dqkv;
+    AttentionShape shape;
+    Dropout dropout;
+} AttentionBackward;
+void attention_backward(Device *device, Stream *stream, AttentionBackward args);
+
+// Attention of S new positions, from `position` on, to themselves and to all P = position + S so far: their
+// keys and values go to the last rows of the cache, the rows before are those of earlier calls. `out` has the
+// bits of one call with all positions, however they were cut into calls.
+//   qkv [S*B, (N + 2G)/t * D], out [S*B, N/t * D], keys, values [P*B, G/t * D], row = position * B + b
+typedef struct {
+    Tensor qkv;
+    Tensor out, keys, values;
+    AttentionShape shape; // sequence: S of this call
+    int64_t position;
+} AttentionCached;
+void attention_cached(Device *device, Stream *stream, AttentionCached args);
+
+// ---- embedding, cut over the vocabulary -------------------------------------------------------------------
+
+// y row = table row (token - first_row), or zeros for a token outside this rank's rows.
+//   tokens I32 [1, T], table [V/t, H], y [T, H]
+typedef struct {
+    Tensor tokens, table;
+    Tensor y;
+    int64_t first_row;
+} EmbeddingForward;
+void embedding_forward(Device *device, Stream *stream, EmbeddingForward args);
+
+typedef struct {
+    Tensor tokens, dy;
+    Tensor dtable; // F32, +=, in the order of the rows of dy
+    int64_t first_row;
+} EmbeddingBackward;
+void embedding_backward(Device *device, Stream *stream, EmbeddingBackward args);
+
+// y = dropout(x + position row s).   x, y [S*B, H], position [>= S, H] or absent; y may be x.
+typedef struct {
+    Tensor x, position;
+    Tensor y;
+    Dropout dropout; // samples = B and first_row say which position a row has
+} PositionDropout;
+void position_dropout(Device *device, Stream *stream, PositionDropout args);
+
+// dposition row s += the sum over b of dy rows s*B + b.   dposition F32
+typedef struct {
+    Tensor dy;
+    Tensor dposition;
+    int64_t samples, first_row; // B; row 0 of dy is row first_row of [S*B, H], a multiple of B
+} PositionBackward;
+void position_backward(Device *device, Stream *stream, PositionBackward args);
+
+// ---- cross-entropy, cut over the vocabulary, in three local steps around two reductions over tp -----------
+
+// Columns are vocabulary entries first_col...; those >= vocabulary are padding and take no part.
+// All is F32 but the labels and, where they are narrower, the gradients of the logits.
+// 1. max[i] = the largest local logit (-inf when all local columns are padding).
+//    logits [T, V/t], max [1, T]
+typedef struct {
+    Tensor logits;
+    Tensor max;
+    int64_t first_col, vocabulary;
+} LossMax;
+void loss_max(Device *device, Stream *stream, LossMax args);
+
+// (all-reduce MAX of max)
+// 2. sum[i] = sum of exp(logit - max[i]), where no local logit exceeds max[i]; target[i] = logit[label] -
+//    max[i], or 0 when it is not local.
+//    sum and target are [1, T] each: adjacent in memory they make one all-reduce.
+typedef struct {
+    Tensor logits, labels, max;
+    Tensor sum, target;
+    int64_t first_col, vocabulary;
+} LossSum;
+void loss_sum(Device *device, Stream *stream, LossSum args);
+
+// (all-reduce SUM of sum and target)
+// 3. loss[i] = mask[i] * (log(sum[i]) - target[i]); dlogits = scale * mask[i] * (softmax - one-hot), zero in
+//    padding columns, in any element type; in F32 it may be logits. mask F32 [1, T] or absent (all ones).
+typedef struct {
+    Tensor labels, max, sum, target, mask, logits;
+    Tensor dlogits, loss;
+    int64_t first_col, vocabulary;
+    float scale;
+} LossFinish;
+void loss_finish(Device *device, Stream *stream, LossFinish args);
+
+// ---- optimizer --------------------------------------------------------------------------------------------
+
+// max F32 [1, 1] = the larger of max and all |x|; infinity once any element of x is not finite.   x F32
+typedef struct {
+    Tensor x;
+    Tensor max;
+} AbsMax;
+void abs_max(Device *device, Stream *stream, AbsMax args);
+
+// Adds the squares of x so that neither order nor partition can change a bit: with q = (x / 2^exponent)^2,
+// which is at most 1, it adds three multiples of fixed quanta whose sum is q but for less than 2^-60: to
+// sum[0] the largest multiple of 2^-20 up to q, to sum[1] that of 2^-40 up to the rest, to sum[2] that of
+// 2^-60. Adding such multiples is exact for up to 2^33 elements, over ranks too. The sum of squares is
+// (sum[0] + sum[1] + sum[2]) * 4^exponent.
+//   x F32, |x| <= 2^exponent (CHECK on the reference device), sum F64 [1, 3], +=
+// Idea: Demmel and Nguyen 2013, reproducible summation
+typedef struct {
+    Tensor x;
+    Tensor sum;
+    int exponent;
+} SumSquares;
+void sum_squares(Device *device, Stream *stream, SumSquares args);
+
+// AdamW (Loshchilov 2019) with g = grad_scale * gradient:
+//   m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
+//   p -= lr (m/correction1 / (sqrt(v/correction2) + epsilon) + weight_decay p)
+// gradient, m and v are F32. parameter is p in F32, and value, when present, becomes p in its own element
+// type; or parameter is U16 and value BF16: p is then kept as the two parts of bf16_split (half.h).
+typedef struct {
+    Tensor gradient;
+    Tensor parameter, m, v, value;
+    double lr, beta1, beta2, epsilon, weight_decay; // double: 1 - beta2 of a float beta2 is off by 5e-5
+    double correction1, correction2;                // 1 - beta^step
+    double grad_scale;                              // the clipping coefficient over the loss scale, or 1
+} AdamW;
+void adamw(Device *device, Stream *stream, AdamW args);
+
+// y += x, both of one element type
+typedef struct {
+    Tensor x;
+    Tensor y;
+} Add;
+void add(Device *device, Stream *stream, Add args);
