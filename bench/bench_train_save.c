@@ -134,7 +134,7 @@ static Status run(Comm *world, void *arg) {
     Saver saver;
     TRY(options_parse(&options, FOR_TRAIN, (int)(sizeof words / sizeof words[0]), words));
     TRY(engine_open(&engine, &made, world));
-    TRY(saver_open(&saver, &options, &made.shape, NULL, world, NULL));
+    TRY(saver_open(&saver, &options, NULL, world, NULL));
     options.async_save = false; // written straight from the state, without a copy
     TRY(measure_disk(&saver, engine, folder));
     options.async_save = true;

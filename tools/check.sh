@@ -35,7 +35,7 @@ run_checks() {
     (require_packages "to compare with Python's libraries" "${ecosystem_packages[@]}") ||
         say "  that comparison will be left out"
     lint
-    configure_and_build build/gcc "warnings are errors: gcc" all -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON \
+    configure_and_build build/gcc "warnings are errors: gcc" "all benches" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON \
         -DCMAKE_BUILD_TYPE=Release -DTRIREME_TEST_FLAGS=-O1
     sanitized address,undefined build/asan all -E "$unsanitized_tests"
     sanitized thread build/tsan "$(threaded_programs)" -R "$threaded_tests"
