@@ -331,8 +331,8 @@ static void begin(Bench *b, const char *what, const Column *columns, size_t coun
 static void bench_all(Bench *b, DType dtype) {
     b->dtype = dtype;
     b->num_rows = 0;
-    ModelShape shape = gpt2_124m(TOKENS, 1);
-    Products products = measure_products(&shape, dtype, b->exec.threads);
+    ModelShape shape = gpt2_124m(TOKENS);
+    Products products = measure_products(&shape, 1, dtype, b->exec.threads);
     b->best_product = products.best;
     begin(b, "products", FLOPS_COLUMNS, COUNT(FLOPS_COLUMNS));
     products_table(b, &products);

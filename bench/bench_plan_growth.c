@@ -88,7 +88,8 @@ static Status grow(Bench *b, const char *name, const char *words) {
     const Candidate *c = &prediction.candidate;
     double step_s = median(seconds, STEPS), tokens = (double)c->batch * model.sequence;
     double bubble = (double)(c->grid.pp - 1) / candidate_microbatches(c);
-    double flop_s = step_s * grid_size(c->grid) / (1 + bubble) / model_flops(&model, c->batch);
+    double flop_s = step_s * grid_size(c->grid) / (1 + bubble) /
+                    model_flops(&model, padded_vocabulary(model.vocabulary, VOCABULARY_DIVISOR, 1), c->batch);
     double growth = b->before > 0 ? flop_s / b->before : NAN;
     table_row(&b->tables, name,
               (double[]){1e6 * step_s / tokens, 1e6 * prediction.step_s / tokens,

@@ -68,8 +68,8 @@ static const Column STEP_COLUMNS[] = {{"s/step", 3, LOWER_IS_BETTER}, {"tokens/s
 // `products`: of the same microbatch. 72 B L S H^2 (1 + S/6H + V/12LH) has attention in full; the half below
 // the diagonal is 6 B L S^2 H of it.
 static Status step_row(Bench *b, const Case *c, const Products *products, double peak) {
-    ModelShape shape = gpt2_124m(SEQUENCE, c->microbatch);
-    double s = SEQUENCE, flops = model_flops(&shape, c->batch), step_s;
+    ModelShape shape = gpt2_124m(SEQUENCE);
+    double s = SEQUENCE, flops = model_flops(&shape, table_rows(&shape), c->batch), step_s;
     double causal = flops - 6.0 * c->batch * shape.layers * s * s * shape.hidden;
     TRY(median_case(b, c, &step_s));
     char name[80];
@@ -91,8 +91,8 @@ static Status bench_steps(Bench *b, DType dtype) {
     snprintf(title, sizeof title, "steps of 4 samples, %s, 1 rank x 2 threads", type_name(dtype));
     table_begin(&b->tables, title, STEP_COLUMNS, sizeof STEP_COLUMNS / sizeof *STEP_COLUMNS);
     for (int i = 0; i < SIZES; i++) {
-        ModelShape shape = gpt2_124m(SEQUENCE, microbatches[i]);
-        products[i] = measure_products(&shape, dtype, THREADS);
+        ModelShape shape = gpt2_124m(SEQUENCE);
+        products[i] = measure_products(&shape, microbatches[i], dtype, THREADS);
         Case c = {dtype, 0, microbatches[i], STEP_BATCH, 3, "", "--threads 2", NULL};
         TRY(step_row(b, &c, &products[i], peak));
         c.dropout = 0.1f;

@@ -28,11 +28,10 @@ static EngineSpec spec(void) {
                            .sequence = SEQUENCE,
                            .positions = SEQUENCE,
                            .vocabulary = VOCABULARY,
-                           .padded_vocabulary = VOCABULARY,
-                           .microbatch = 1,
                            .norm_epsilon = 1e-5f,
                            .init_std = 0.02f,
                            .seed = 1};
+    s.mode = (ModelMode){.microbatch = 1, .padded_vocabulary = VOCABULARY};
     s.split.layers = s.shape.layers;
     return s;
 }

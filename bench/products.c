@@ -45,9 +45,8 @@ static void sum_up(Products *p, int64_t tokens) {
     p->all = flops / seconds;
 }
 
-Products measure_products(const ModelShape *s, DType dtype, int threads) {
-    int64_t h = s->hidden, f = s->ffn, v = s->padded_vocabulary,
-            tokens = (int64_t)s->sequence * s->microbatch;
+Products measure_products(const ModelShape *s, int microbatch, DType dtype, int threads) {
+    int64_t h = s->hidden, f = s->ffn, v = table_rows(s), tokens = (int64_t)s->sequence * microbatch;
     Products p = {.linears = {{"qkv", 3 * h, h, s->layers},
                               {"projection", h, h, s->layers},
                               {"mlp up", f, h, s->layers},
@@ -73,7 +72,9 @@ Products measure_products(const ModelShape *s, DType dtype, int threads) {
     return p;
 }
 
-ModelShape gpt2_124m(int sequence, int microbatch) {
+int table_rows(const ModelShape *s) { return padded_vocabulary(s->vocabulary, VOCABULARY_DIVISOR, 1); }
+
+ModelShape gpt2_124m(int sequence) {
     return (ModelShape){.layers = 12,
                         .hidden = 768,
                         .heads = 12,
@@ -82,8 +83,6 @@ ModelShape gpt2_124m(int sequence, int microbatch) {
                         .sequence = sequence,
                         .positions = sequence,
                         .vocabulary = 50257,
-                        .padded_vocabulary = padded_vocabulary(50257, 128, 1),
-                        .microbatch = microbatch,
                         .norm_epsilon = 1e-5f,
                         .init_std = 0.02f,
                         .seed = 1};

@@ -20,7 +20,8 @@ typedef struct {
     double all, best; // FLOP/s of all of one microbatch's; of the fastest shape
 } Products;
 
-// Of microbatches of `shape`, on the device "cpu" with so many threads.
-Products measure_products(const ModelShape *shape, DType dtype, int threads);
+// Of microbatches of so many samples of `shape`, on the device "cpu" with so many threads.
+Products measure_products(const ModelShape *shape, int microbatch, DType dtype, int threads);
 
-ModelShape gpt2_124m(int sequence, int microbatch); // no dropout; padded_vocabulary as on one tensor rank
+ModelShape gpt2_124m(int sequence);      // no dropout
+int table_rows(const ModelShape *shape); // of its word table, on one tensor rank

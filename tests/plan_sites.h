@@ -51,7 +51,6 @@ static inline ModelShape gpt_of(int layers, int hidden, int heads) {
                         .sequence = 2048,
                         .positions = 2048,
                         .vocabulary = 51200,
-                        .padded_vocabulary = 51200,
                         .hidden_dropout = 0.1f,
                         .attention_dropout = 0.1f,
                         .norm_epsilon = 1e-5f,
@@ -63,7 +62,7 @@ static inline ModelShape llama_of(int layers, int hidden, int heads) {
     ModelShape model = gpt_of(layers, hidden, heads);
     model.groups = heads / 4;
     model.ffn = 3 * hidden;
-    model.vocabulary = model.padded_vocabulary = 32000;
+    model.vocabulary = 32000;
     model.activation = ACTIVATION_SWIGLU, model.position = POSITION_ROTARY, model.rotary_base = 10000;
     model.rms_norm = model.no_linear_bias = model.untied = true;
     model.hidden_dropout = model.attention_dropout = 0;

@@ -18,13 +18,13 @@ EngineSpec run_spec(Grid grid, const char *schedule, int num_chunks, int layers,
                               .sequence = 16,
                               .positions = 16,
                               .vocabulary = 67,
-                              .microbatch = 1,
                               .hidden_dropout = 0.1f,
                               .attention_dropout = 0.1f,
                               .norm_epsilon = 1e-5f,
                               .init_std = 0.02f,
                               .seed = 1234};
-    spec.shape.padded_vocabulary = padded_vocabulary(67, 8, grid.tp);
+    spec.mode.microbatch = 1;
+    spec.mode.padded_vocabulary = padded_vocabulary(67, 8, grid.tp);
     spec.split.layers = layers;
     spec.num_microbatches = global_batch / grid.dp;
     spec.adam = (AdamOptions){0.9, 0.95, 1e-8, 1.0};
@@ -53,14 +53,14 @@ static float run_mask(int64_t sample, int64_t position) {
 
 Batch run_batch(const EngineSpec *spec, const Context *context, int64_t consumed, int num_microbatches) {
     const ModelShape *s = &spec->shape;
-    int64_t m = num_microbatches, tokens_each = (int64_t)s->sequence * s->microbatch;
+    int64_t m = num_microbatches, b = spec->mode.microbatch, tokens_each = (int64_t)s->sequence * b;
     int32_t *tokens = malloc((size_t)(m * tokens_each) * sizeof *tokens);
     int32_t *labels = malloc((size_t)(m * tokens_each) * sizeof *labels);
     float *mask = spec->masked ? malloc((size_t)(m * tokens_each) * sizeof *mask) : NULL;
     CHECK(tokens && labels && !(spec->masked && !mask), "no memory for a batch");
     for (int64_t i = 0; i < m * tokens_each; i++) {
-        int64_t k = i / tokens_each, position = i % tokens_each / s->microbatch, column = i % s->microbatch;
-        int64_t sample = consumed + (k * spec->grid.dp + context->place.dp) * s->microbatch + column;
+        int64_t k = i / tokens_each, position = i % tokens_each / b, column = i % b;
+        int64_t sample = consumed + (k * spec->grid.dp + context->place.dp) * b + column;
         tokens[i] = run_token(sample, position, s->vocabulary);
         labels[i] = run_token(sample, position + 1, s->vocabulary);
         if (mask) mask[i] = run_mask(sample, position);
@@ -185,7 +185,7 @@ static float evaluate(const RunPlan *plan, Engine *engine, int64_t consumed) {
 }
 
 static void train(const RunPlan *plan, Engine *engine, RunResult *result) {
-    int64_t consumed = plan->consumed, samples = (int64_t)plan->spec.grid.dp * plan->spec.shape.microbatch;
+    int64_t consumed = plan->consumed, samples = (int64_t)plan->spec.grid.dp * plan->spec.mode.microbatch;
     LossScaler scaler = plan->scaler.scale > 0 ? plan->scaler : loss_scaler(1, 1, 1, 1, false);
     result->steps = plan->steps;
     for (int step = 0; step < plan->steps; step++) {

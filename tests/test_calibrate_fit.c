@@ -103,8 +103,7 @@ static PlanRows make_world(World *w, int count, double scale) {
                                   .head_size = 16,
                                   .ffn = 256,
                                   .sequence = 128,
-                                  .vocabulary = 512,
-                                  .padded_vocabulary = 512};
+                                  .vocabulary = 512};
         row->candidate =
             (Candidate){.grid = {1 + i % 2, 1, 1}, .context = 1, .chunks = 1, .microbatch = 1, .batch = 8};
         snprintf(row->id, sizeof row->id, "row-%d", i);

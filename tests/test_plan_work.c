@@ -76,8 +76,8 @@ static EngineSpec spec_of(const ModelShape *model, const Candidate *c, int pp) {
                        .bucket_elements = 5000,
                        .device = "reference",
                        .threads = 1};
-    spec.shape.microbatch = c->microbatch;
-    spec.shape.padded_vocabulary = padded_vocabulary(model->vocabulary, DIVISOR, c->grid.tp);
+    spec.mode.microbatch = c->microbatch;
+    spec.mode.padded_vocabulary = padded_vocabulary(model->vocabulary, DIVISOR, c->grid.tp);
     return spec;
 }
 
@@ -118,7 +118,7 @@ static void nothing_recomputed_is_the_published_formula(void) {
         EngineSpec spec = spec_of(&model, &c, 1);
         Work work = recorded(&model, &c);
         double s = model.sequence, scores = 2.0 * c.microbatch * s * s * model.heads * model.head_size;
-        double said = model_flops(&spec.shape, c.microbatch) + LAYERS * scores;
+        double said = model_flops(&spec.shape, spec.mode.padded_vocabulary, c.microbatch) + LAYERS * scores;
         double flops = c.grid.tp * whole_flops(&work, LAYERS);
         EXPECT(flops == said, "way %d: %.0f flops, the formula %.0f", way, flops, said);
         EXPECT(part_flops(&work, PART_EMBEDDING) == 0, "way %d: products in the embedding", way);

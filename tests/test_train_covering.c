@@ -93,8 +93,8 @@ static RunPlan plan_of(const Case *c) {
                     .scaler = loss_scaler(l[PRECISION] == 2 ? 256 : 1, 1, 1, 1, false)};
     EngineSpec *spec = &plan.spec;
     spec->split.counts = layers_of_stages(l[LAYERS_OF_STAGES], grid.pp * spec->num_chunks);
-    spec->shape.microbatch = 1 + l[MICROBATCH_SIZE];
-    spec->num_microbatches /= spec->shape.microbatch;
+    spec->mode.microbatch = 1 + l[MICROBATCH_SIZE];
+    spec->num_microbatches /= spec->mode.microbatch;
     spec->masked = l[MASKED];
     if (l[MODEL]) run_make_llama(spec);
     if (!l[DROPOUT]) spec->shape.hidden_dropout = spec->shape.attention_dropout = 0;

@@ -11,7 +11,7 @@ static int steps(void) { return harness_short() ? 1 : 3; }
 
 static EngineSpec head_spec(int tp, bool sequence_parallel, DType dtype, bool whole) {
     EngineSpec spec = run_spec((Grid){tp, 1, 1}, "1f1b", 1, 1, SAMPLES);
-    spec.shape.sequence = spec.shape.positions = SEQUENCE, spec.shape.microbatch = SAMPLES;
+    spec.shape.sequence = spec.shape.positions = SEQUENCE, spec.mode.microbatch = SAMPLES;
     spec.num_microbatches = 1;
     spec.mode.dtype = dtype;
     spec.mode.sequence_parallel = sequence_parallel;
@@ -61,8 +61,7 @@ static void chunks_take_the_memory_of_one(void) {
     for (int i = 0; i < 2; i++) {
         DType dtype = i ? BF16 : F32;
         EngineSpec whole = head_spec(1, false, dtype, true), chunks = head_spec(1, false, dtype, false);
-        whole.shape.padded_vocabulary = chunks.shape.padded_vocabulary =
-            8192; // so that logits are most of it
+        whole.mode.padded_vocabulary = chunks.mode.padded_vocabulary = 8192; // so that logits are most of it
         EngineMemory most = {0}, less = {0};
         EXPECT(engine_measure(&whole, 0, &most, NULL) == OK && engine_measure(&chunks, 0, &less, NULL) == OK,
                "%s", fail_message());

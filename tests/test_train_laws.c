@@ -139,7 +139,7 @@ static void reference_device_is_close(void) {
 
 static void microbatch_size_is_close(void) {
     RunPlan one = plan_for((Grid){1, 1, 1}, "1f1b", 1, "threads"), two = one;
-    two.spec.shape.microbatch = 2;
+    two.spec.mode.microbatch = 2;
     two.spec.num_microbatches /= 2;
     RunResult a, b;
     if (long_run(one, &a) && long_run(two, &b)) expect_close(&a, &b, "micro-batch 2");

@@ -9,7 +9,7 @@
 static EngineSpec even_spec(Grid grid, const char *schedule, int chunks) {
     EngineSpec spec = run_spec(grid, schedule, chunks, 8, 8 * grid.dp);
     spec.shape.hidden = 128, spec.shape.heads = 8, spec.shape.head_size = 16, spec.shape.ffn = 512;
-    spec.shape.sequence = spec.shape.positions = 64, spec.shape.microbatch = 2;
+    spec.shape.sequence = spec.shape.positions = 64, spec.mode.microbatch = 2;
     spec.mode.dtype = BF16;
     return spec;
 }
@@ -30,7 +30,7 @@ static double sum_terms(const EngineSpec *spec, bool published) {
 }
 
 static double sbh(const EngineSpec *s) {
-    return (double)s->shape.sequence * s->shape.microbatch * s->shape.hidden;
+    return (double)s->shape.sequence * s->mode.microbatch * s->shape.hidden;
 }
 
 // The stage input is the first layer's, in the pool of messages; all else is in the stash.
@@ -78,7 +78,7 @@ static void selective_recomputation_saves_the_core(void) {
     double all = (double)measured(&spec, 0).stash;
     spec.mode.recompute = RECOMPUTE_SELECTIVE;
     double selective = (double)measured(&spec, 0).stash;
-    double heads = spec.shape.heads / 2.0, s = spec.shape.sequence, b = spec.shape.microbatch;
+    double heads = spec.shape.heads / 2.0, s = spec.shape.sequence, b = spec.mode.microbatch;
     double saved = 4 * (2 * heads * s * s * b + 4 * heads * s * b);
     EXPECT(all - selective == saved, "it saves %.0f bytes, not %.0f", all - selective, saved);
 }
@@ -138,7 +138,7 @@ static EngineSpec odd_spec(int way) {
     static const char *const schedules[] = {"1f1b", "zb-h1", "interleaved"};
     EngineSpec spec = run_spec((Grid){2, 3, 2}, schedules[way % 3], way % 3 == 2 ? 2 : 1, 8, 12);
     spec.shape.hidden = 36, spec.shape.head_size = 9, spec.shape.ffn = 94;
-    spec.shape.sequence = spec.shape.positions = 18, spec.shape.microbatch = 3;
+    spec.shape.sequence = spec.shape.positions = 18, spec.mode.microbatch = 3;
     spec.mode.dtype = way & 1 ? BF16 : F32;
     spec.mode.sequence_parallel = way & 2;
     spec.shard_optimizer = way & 4;

@@ -144,8 +144,8 @@ static EngineSpec golden_spec(const Golden *g, Grid grid, const char *schedule, 
     s->hidden = g->hidden, s->heads = g->heads, s->head_size = g->hidden / g->heads, s->ffn = g->ffn;
     s->groups = g->groups;
     s->sequence = s->positions = g->sequence;
-    s->vocabulary = g->vocabulary, s->padded_vocabulary = padded_vocabulary(g->vocabulary, 8, grid.tp);
-    s->microbatch = g->micro_batch;
+    s->vocabulary = g->vocabulary, spec.mode.padded_vocabulary = padded_vocabulary(g->vocabulary, 8, grid.tp);
+    spec.mode.microbatch = g->micro_batch;
     s->hidden_dropout = s->attention_dropout = 0;
     spec.num_microbatches = g->microbatches / grid.dp;
     spec.adam = (AdamOptions){g->adamw[1], g->adamw[2], g->adamw[3], g->adamw[5]};
@@ -256,7 +256,7 @@ static void compare_logits(Engine *engine, const Check *check) {
     const Golden *g = check->golden;
     const EngineSpec *spec = &check->spec;
     Context *c = engine_context(engine);
-    int tokens = g->sequence * g->micro_batch, width = spec->shape.padded_vocabulary;
+    int tokens = g->sequence * g->micro_batch, width = spec->mode.padded_vocabulary;
     float *host = calloc((size_t)(tokens * width), sizeof *host);
     Tensor logits = {host, tokens, width, F32};
     CHECK(host, "no memory for logits");

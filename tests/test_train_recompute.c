@@ -8,7 +8,7 @@
 static EngineSpec spec_of(const ScheduleKind *kind, Grid grid) {
     bool two_chunks = !strcmp(kind->name, "interleaved") || !strcmp(kind->name, "zb-v");
     EngineSpec spec = run_spec(grid, kind->name, two_chunks ? 2 : 1, 16, 8 * grid.dp);
-    spec.shape.sequence = spec.shape.positions = 64, spec.shape.microbatch = 2;
+    spec.shape.sequence = spec.shape.positions = 64, spec.mode.microbatch = 2;
     return spec;
 }
 

@@ -60,8 +60,8 @@ static const Row rows[] = {
     ROW("--seq-length 64", shape.sequence, 64),
     ROW("--group-query-attention --num-query-groups 4", shape.groups, 4),
     ROW("--max-position-embeddings 64", shape.positions, 64),
-    ROW("--make-vocab-size-divisible-by 8", shape.padded_vocabulary, 80),
-    ROW("--micro-batch-size 4", shape.microbatch, 4),
+    ROW("--make-vocab-size-divisible-by 8", mode.padded_vocabulary, 80),
+    ROW("--micro-batch-size 4", mode.microbatch, 4),
     ROW("--swiglu", shape.activation, ACTIVATION_SWIGLU),
     ROW("--no-bias-gelu-fusion", shape.activation, ACTIVATION_GELU_ERF),
     ROW("--position-embedding-type rope", shape.position, POSITION_ROTARY),
@@ -226,8 +226,7 @@ static void threads_are_shared_out(void) {
 
 // What neither changes the model nor is brought by one.
 static bool is_of_the_run(const char *field) {
-    static const char *const fields[] = {"shape.microbatch", "shape.padded_vocabulary", "shape.init_std",
-                                         "shape.seed"};
+    static const char *const fields[] = {"shape.init_std", "shape.seed"};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (!strcmp(field, fields[i])) return true;
     return strncmp(field, "shape.", 6) != 0;

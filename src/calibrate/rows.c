@@ -174,7 +174,6 @@ static Status read_model(const Source *s, ModelShape *m) {
     m->untied = !tied;
     m->head_size = m->hidden / m->heads;
     m->positions = m->sequence;
-    m->padded_vocabulary = m->vocabulary;
     return OK;
 }
 
@@ -211,7 +210,6 @@ static Status read_batch(const Source *s, PlanRow *row) {
     if (c->batch % multiple)
         return fail(ERR_DATA, "%s: line %d: global_batch %d is no multiple of micro_batch %d x dp %d = %lld",
                     s->path, line_of(s), c->batch, c->microbatch, c->grid.dp, (long long)multiple);
-    row->model.microbatch = c->microbatch;
     return OK;
 }
 

@@ -8,11 +8,11 @@ double plan_row_flops(const PlanRow *row) {
     const ModelShape *m = &row->model;
     ModelShape head = *m;
     head.layers = 0;
-    double samples = row->candidate.batch, all = model_flops(m, samples);
+    double samples = row->candidate.batch, all = model_flops(m, m->vocabulary, samples);
     double core = 4.0 * samples * m->layers * m->sequence * m->sequence * m->heads * m->head_size;
     switch (row->candidate.recompute) {
     case RECOMPUTE_SELECTIVE: return all + core;
-    case RECOMPUTE_UNIFORM: return all + (all - model_flops(&head, samples)) / 3;
+    case RECOMPUTE_UNIFORM: return all + (all - model_flops(&head, m->vocabulary, samples)) / 3;
     default: return all;
     }
 }

@@ -58,7 +58,7 @@ typedef struct {
 
 // What a manifest says besides its slices. Strings are borrowed.
 typedef struct {
-    ModelShape shape; // of the run: sizes, kinds and probabilities; padded_vocabulary and microbatch are 0
+    ModelShape shape; // of the run: sizes, kinds and probabilities
     RunState state;
     Grid grid; // that wrote it, to be told
     int num_chunks;

@@ -22,9 +22,7 @@ static Status list(const Params *params, WeightSpec **weights, int *count) {
 
 // One rank's model is declared, never placed.
 Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count) {
-    ModelShape bare = *shape;
-    bare.padded_vocabulary = bare.vocabulary;
-    Context context = {.grid = {1, 1, 1}};
+    Context context = {.grid = {1, 1, 1}, .mode = {.padded_vocabulary = shape->vocabulary}};
     Params params = {0};
     Schedule schedule;
     Gpt *gpt = NULL;
@@ -32,7 +30,7 @@ Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count) 
     TRY(schedule_create(&schedule,
                         &(ScheduleSpec){.kind = "1f1b", .ranks = 1, .chunks = 1, .microbatches = 1}));
     Status status =
-        gpt_create(&gpt, &bare, (LayerSplit){.layers = shape->layers}, &context, &schedule, &params);
+        gpt_create(&gpt, shape, (LayerSplit){.layers = shape->layers}, &context, &schedule, &params);
     if (status == OK) status = list(&params, weights, count);
     gpt_destroy(gpt);
     params_free(&params);

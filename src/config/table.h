@@ -2,6 +2,7 @@
 // value, and reading the value back as text. Internal to config/.
 #pragma once
 #include "config/config.h"
+#include "config/defaults.h"
 #include <stddef.h>
 
 enum {

@@ -93,8 +93,12 @@ static void open_context(Infer *f) {
     c->device = f->device;
     c->stream = device_stream(f->device);
     c->scratch = &f->scratch;
-    c->mode = (ModelMode){
-        .dtype = f->spec.dtype, .recompute = RECOMPUTE_UNIFORM, .recompute_layers = f->shape.layers};
+    c->mode = (ModelMode){.microbatch = f->spec.batch,
+                          .padded_vocabulary =
+                              padded_vocabulary(f->shape.vocabulary, VOCABULARY_DIVISOR, f->spec.grid.tp),
+                          .dtype = f->spec.dtype,
+                          .recompute = RECOMPUTE_UNIFORM,
+                          .recompute_layers = f->shape.layers};
 }
 
 // The layers of each stage as even as they go, whatever their number.
@@ -112,7 +116,7 @@ static int most_positions(const InferSpec *spec) { return spec->cache ? spec->lo
 
 static void take_tensors(Infer *f) {
     int64_t batch = f->spec.batch, rows = most_positions(&f->spec) * batch;
-    int64_t width = f->shape.padded_vocabulary / f->spec.grid.tp;
+    int64_t width = f->context.mode.padded_vocabulary / f->spec.grid.tp;
     DType dtype = f->spec.dtype;
     f->input = tensor_take(&f->run, "stage input", rows, f->shape.hidden, dtype);
     f->output = tensor_take(&f->run, "stage output", rows, f->shape.hidden, dtype);
@@ -144,8 +148,7 @@ static Status open_share(Infer *f, const ModelShape *shape, const InferSpec *spe
                          const InferMemory *memory) {
     Context *c = &f->context;
     f->world = world, f->spec = *spec, f->shape = *shape;
-    f->shape.sequence = spec->capacity, f->shape.microbatch = spec->batch;
-    f->shape.padded_vocabulary = padded_vocabulary(shape->vocabulary, 128, spec->grid.tp);
+    f->shape.sequence = spec->capacity;
     c->grid = spec->grid, c->place = grid_place(spec->grid, comm_rank(world));
     f->first = c->place.pp == 0, f->last = c->place.pp == spec->grid.pp - 1;
     ScheduleSpec schedule = {.kind = "gpipe", .ranks = spec->grid.pp, .chunks = 1, .microbatches = 1};

@@ -9,6 +9,5 @@ typedef struct {
     void *self;
 } WeightReader;
 
-// `shape` as in CheckpointInfo: padded_vocabulary and microbatch are set here.
 Status infer_open_with(Infer **infer, const ModelShape *shape, WeightReader reader, const InferSpec *spec,
                        Comm *world);

@@ -38,8 +38,6 @@ static ModelShape shape_of(const Reference *r) {
                         .sequence = r->sequence,
                         .positions = r->sequence,
                         .vocabulary = r->vocabulary,
-                        .padded_vocabulary = r->vocabulary,
-                        .microbatch = r->microbatch,
                         .activation = r->llama ? ACTIVATION_SWIGLU : ACTIVATION_GELU,
                         .position = r->llama ? POSITION_ROTARY : POSITION_LEARNED,
                         .rotary_base = 10000,
@@ -56,7 +54,10 @@ static ModelShape shape_of(const Reference *r) {
 static EngineSpec spec_of(const Reference *r, DType dtype, int threads) {
     return (EngineSpec){.grid = {1, 1, 1},
                         .shape = shape_of(r),
-                        .mode = {.dtype = dtype, .keep_probabilities = r->unfused},
+                        .mode = {.microbatch = r->microbatch,
+                                 .padded_vocabulary = r->vocabulary,
+                                 .dtype = dtype,
+                                 .keep_probabilities = r->unfused},
                         .split = {.layers = LAYERS},
                         .schedule = "1f1b",
                         .num_chunks = 1,
@@ -108,7 +109,7 @@ static void take_step(Engine *engine, Recorder *recorder, const Batch *batch) {
 
 static Status run_steps(Engine *engine, Recorder *recorder) {
     const EngineSpec *spec = engine_spec_of(engine);
-    int64_t count = (int64_t)MICROBATCHES * spec->shape.sequence * spec->shape.microbatch;
+    int64_t count = (int64_t)MICROBATCHES * spec->shape.sequence * spec->mode.microbatch;
     int32_t *tokens = malloc((size_t)count * sizeof *tokens);
     if (!tokens) return fail(ERR_OS, "no memory for %lld tokens", (long long)count);
     for (int64_t i = 0; i < count; i++)

@@ -57,7 +57,7 @@ static void declare_layer(Gpt *gpt, const Builder *builder, int number) {
 static void declare_stage(Gpt *gpt, LayerSplit split, const Schedule *schedule, int stage) {
     int rank = gpt->context->place.pp, last_stage = schedule->num_ranks * schedule->num_chunks - 1;
     Chunk chunk = {.first = stage == 0, .last = stage == last_stage};
-    Builder builder = {gpt->params, &gpt->shape, gpt->context->mode.sequence_parallel, stage};
+    Builder builder = {gpt->params, &gpt->shape, &gpt->context->mode, stage};
     layer_range(split, schedule->num_ranks, schedule->num_chunks, stage, &chunk.first_layer,
                 &chunk.num_layers);
     if (chunk.first) gpt->embedding = embedding_declare(&builder);
@@ -110,7 +110,7 @@ void gpt_place_cache(Gpt *gpt, Arena *arena, int64_t positions) {
     for (int c = 0; c < gpt->num_chunks; c++)
         for (int i = 0; i < gpt->chunks[c].num_layers; i++)
             attention_place_cache(&gpt->layers[gpt->chunks[c].first_layer + i].attention, arena, positions,
-                                  gpt->shape.microbatch);
+                                  gpt->context->mode.microbatch);
 }
 
 void gpt_destroy(Gpt *gpt) {
@@ -349,7 +349,7 @@ static void backward(void *self, int chunk_index, Slot *slot, const Microbatch *
 }
 
 Stage gpt_stage(Gpt *gpt) {
-    int64_t tokens = (int64_t)gpt->shape.sequence * gpt->shape.microbatch;
+    int64_t tokens = (int64_t)gpt->shape.sequence * gpt->context->mode.microbatch;
     return (Stage){.self = gpt,
                    .num_chunks = gpt->num_chunks,
                    .rows = context_rows(gpt->context, tokens),

@@ -13,7 +13,7 @@
 typedef struct Gpt Gpt;
 
 // Declares all parameters into `params`, in the model's order; `schedule` says which stages this rank's
-// chunks are, `split` which layers a stage has.
+// chunks are, `split` which layers a stage has, context->mode how the model is run.
 Status gpt_create(Gpt **gpt, const ModelShape *shape, LayerSplit split, Context *context,
                   const Schedule *schedule, Params *params);
 // Takes and fills the model's tables that are no parameters, after params_place.   ERR_OS

@@ -25,7 +25,7 @@ ParamSpec table_spec(const Builder *b, const char *name, int64_t rows) {
 }
 
 ParamSpec word_table_spec(const Builder *b, const char *name) {
-    ParamSpec spec = table_spec(b, name, b->shape->padded_vocabulary);
+    ParamSpec spec = table_spec(b, name, b->mode->padded_vocabulary);
     spec.shard.dim = 0;
     spec.real_rows = b->shape->vocabulary;
     return spec;

@@ -17,7 +17,7 @@
 typedef struct {
     Params *params;
     const ModelShape *shape;
-    bool sequence_parallel;
+    const ModelMode *mode;
     int stage;
 } Builder;
 

@@ -26,7 +26,7 @@ Linear row_linear_declare(const Builder *b, LinearSpec linear) {
     if (!linear.bias) return l;
     ParamSpec bias = builder_spec(b, linear.name, "bias");
     bias.rows = 1, bias.cols = linear.out;
-    bias.partial = b->sequence_parallel;
+    bias.partial = b->mode->sequence_parallel;
     l.bias = params_declare(b->params, bias);
     return l;
 }

@@ -61,8 +61,8 @@ int64_t model_parameters(const ModelShape *s) {
     return s->layers * layer + ends;
 }
 
-double model_flops(const ModelShape *s, double samples) {
-    double per_token = 6 * (s->layers * (double)layer_weights(s) + (double)s->padded_vocabulary * s->hidden);
+double model_flops(const ModelShape *s, int table_rows, double samples) {
+    double per_token = 6 * (s->layers * (double)layer_weights(s) + (double)table_rows * s->hidden);
     double attention =
         12.0 * s->layers * s->sequence * s->heads * s->head_size; // QK^T and PV, forward and twice backward
     return samples * s->sequence * (per_token + attention);

@@ -1,6 +1,7 @@
 // The sizes of a model and how it is run, and what follows from them alone: parameters, FLOPs, rotary
 // frequencies, bytes stashed.
 #pragma once
+#include "config/defaults.h"
 #include "device/device.h"
 
 // GELU by its tanh form, SwiGLU, GELU by erf.
@@ -17,14 +18,12 @@ typedef struct {
     int original; // positions
 } Rope;
 
-// What the model is. Zeros mean GPT-2, but for `layers` to `padded_vocabulary`.
+// What the model is. Zeros mean GPT-2, except in `layers` to `sequence` and in `vocabulary`.
 typedef struct {
     int layers, hidden, heads, head_size, ffn, sequence;
-    int groups;            // of heads that share keys and values; 0: every head has its own
-    int positions;         // rows of the learned position table, >= sequence
-    int vocabulary;        // entries that exist
-    int padded_vocabulary; // V: rows of the table, a multiple of (divisor * t); the rest never takes part
-    int microbatch;        // B
+    int groups;     // of heads that share keys and values; 0: every head has its own
+    int positions;  // rows of the learned position table, >= sequence
+    int vocabulary; // entries that exist
     Activation activation;
     Position position;
     double rotary_base; // of POSITION_ROTARY
@@ -40,8 +39,11 @@ typedef struct {
 
 typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK } Recompute;
 
-// How it is run: what changes memory, speed and rounding, never the function. Zeros: fp32, everything kept.
+// How the model is run: what changes memory, speed and rounding, never the function. Zeros in the members after
+// `padded_vocabulary` mean fp32 and everything kept.
 typedef struct {
+    int microbatch;          // B: samples
+    int padded_vocabulary;   // V: rows of the word table, see padded_vocabulary; the padding never takes part
     DType dtype;             // of weights, activations and messages
     bool sequence_parallel;  // norms, dropout and residuals work on T/t rows
     bool keep_probabilities; // attention stashes its S x S matrix instead of computing it again
@@ -62,13 +64,13 @@ int model_rotary_columns(const ModelShape *shape); // R
 // Position s turns columns i and R/2 + i of a head by the angle s * frequency(i), 0 <= i < R/2. Every table of
 // rotary positions is made with it.
 double model_rotary_frequency(const ModelShape *shape, int i);
-// The smallest multiple of divisor * tp that holds `vocabulary` entries.
+// The smallest multiple of divisor * tp that holds `vocabulary` entries. VOCABULARY_DIVISOR is the usual divisor.
 int padded_vocabulary(int vocabulary, int divisor, int tp);
 int64_t model_parameters(const ModelShape *shape); // of the unpadded model, tied embedding counted once
 // Model FLOPs of one iteration over `samples` sequences, attention counted in full, nothing recomputed:
 // 72 B L S H^2 (1 + S/6H + V/12LH) for F = 4H (Korthikanti 2022, eq. 7), in general 6 per weight and token
-// plus attention.
-double model_flops(const ModelShape *shape, double samples);
+// plus attention. V is `table_rows`, the rows of the word table.
+double model_flops(const ModelShape *shape, int table_rows, double samples);
 
 // What one layer keeps of one microbatch from its forward to its backward, term by term, in
 // bytes of one rank.

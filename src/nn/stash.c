@@ -4,7 +4,7 @@
 // The published terms assume 16 bits; in another element type those of activations grow with
 // it, masks do not.
 int model_stash_terms(const ModelShape *s, const ModelMode *mode, int tp, StashTerm *out) {
-    double e = (double)dtype_bytes(mode->dtype), t = tp, tokens = (double)s->sequence * s->microbatch;
+    double e = (double)dtype_bytes(mode->dtype), t = tp, tokens = (double)s->sequence * mode->microbatch;
     double rows = mode->sequence_parallel ? tokens / t : tokens; // of what only sequence parallelism cuts
     double hidden = rows * s->hidden, width = (double)s->heads * s->head_size;
     double qkv = tokens * (width + 2.0 * model_groups(s) * s->head_size) / t;

@@ -1,9 +1,10 @@
 #include "plan/memory.h"
 
-enum { VOCABULARY_MULTIPLE = 128 }; // of --make-vocab-size-divisible-by
-
-static ModelMode mode_of(const Candidate *c) {
-    return (ModelMode){.dtype = c->dtype,
+static ModelMode mode_of(const ModelShape *model, const Candidate *c) {
+    return (ModelMode){.microbatch = c->microbatch,
+                       .padded_vocabulary =
+                           padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR, c->grid.tp),
+                       .dtype = c->dtype,
                        .sequence_parallel = c->sequence_parallel,
                        .keep_probabilities = c->attention == ATTENTION_UNFUSED,
                        .recompute = c->recompute,
@@ -12,25 +13,22 @@ static ModelMode mode_of(const Candidate *c) {
 
 // What `train` makes of options that leave everything open which a candidate does not say.
 static EngineSpec spec_of(const ModelShape *model, const Candidate *c) {
-    EngineSpec spec = {.grid = c->grid,
-                       .shape = *model,
-                       .mode = mode_of(c),
-                       .split = {.layers = model->layers},
-                       .schedule = c->schedule,
-                       .num_chunks = c->chunks,
-                       .num_microbatches = candidate_microbatches(c),
-                       .receive_ahead = 1,
-                       .schedule_costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5},
-                       .scatter_gather = c->scatter_gather,
-                       .shard_optimizer = c->zero_stage > 0,
-                       .overlap_gradients = c->overlap_gradients,
-                       .adam = {0.9, 0.999, 1e-8, 1.0},
-                       .bucket_elements = 40000000,
-                       .device = "cpu",
-                       .threads = 1};
-    spec.shape.microbatch = c->microbatch;
-    spec.shape.padded_vocabulary = padded_vocabulary(model->vocabulary, VOCABULARY_MULTIPLE, c->grid.tp);
-    return spec;
+    return (EngineSpec){.grid = c->grid,
+                        .shape = *model,
+                        .mode = mode_of(model, c),
+                        .split = {.layers = model->layers},
+                        .schedule = c->schedule,
+                        .num_chunks = c->chunks,
+                        .num_microbatches = candidate_microbatches(c),
+                        .receive_ahead = 1,
+                        .schedule_costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5},
+                        .scatter_gather = c->scatter_gather,
+                        .shard_optimizer = c->zero_stage > 0,
+                        .overlap_gradients = c->overlap_gradients,
+                        .adam = {0.9, 0.999, 1e-8, 1.0},
+                        .bucket_elements = 40000000,
+                        .device = "cpu",
+                        .threads = 1};
 }
 
 Status cpu_memory(const ModelShape *model, const Candidate *candidate, size_t *bytes, int *rank) {

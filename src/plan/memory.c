@@ -94,8 +94,7 @@ double chunks_in_flight(const Candidate *candidate, int rank) {
 static double norm_parameters(const ModelShape *m) { return (m->rms_norm ? 1 : 2) * (double)m->hidden; }
 
 static double table_parameters(const ModelShape *m, int tp) {
-    enum { VOCABULARY_MULTIPLE = 128 }; // Megatron-LM's --make-vocab-size-divisible-by
-    return (double)padded_vocabulary(m->vocabulary, VOCABULARY_MULTIPLE, tp) / tp * m->hidden;
+    return (double)padded_vocabulary(m->vocabulary, VOCABULARY_DIVISOR, tp) / tp * m->hidden;
 }
 
 static double layer_parameters(const ModelShape *m, double t) {
@@ -150,8 +149,8 @@ static double sum_terms(const ModelShape *m, const Candidate *c, Recompute recom
     StashTerm terms[MOST_STASH_TERMS];
     ModelShape share = *m;
     share.sequence /= c->context;
-    share.microbatch = c->microbatch;
-    ModelMode mode = {.dtype = c->dtype,
+    ModelMode mode = {.microbatch = c->microbatch,
+                      .dtype = c->dtype,
                       .sequence_parallel = c->sequence_parallel,
                       .keep_probabilities = c->attention == ATTENTION_UNFUSED,
                       .recompute = recompute};

@@ -37,7 +37,7 @@ static Key key_of(const ModelShape *model, const Candidate *c) {
     Key key;
     memset(&key, 0, sizeof key);
     memcpy(&key.model, model, sizeof *model);
-    key.model.microbatch = key.model.padded_vocabulary = key.model.layers = 0;
+    key.model.layers = 0;
     key.tp = c->grid.tp;
     key.context = c->context;
     key.microbatch = c->microbatch;

@@ -70,8 +70,7 @@ typedef struct {
 
 // Runs the trainer's step of a pipeline of three stages, embedding, one layer and head, on the null device
 // and records it: of the candidate t, b, recomputation, attention, element type and sequence parallelism.
-// `model->microbatch` and `padded_vocabulary` are ignored: the first is the candidate's, the second a
-// multiple of 128 t.   ERR_OS, ERR_CONFIG where the model cannot be cut so.
+// The vocabulary is padded to a multiple of VOCABULARY_DIVISOR * t.   ERR_OS, ERR_CONFIG where the model cannot be cut so.
 Status work_record(Work *work, const ModelShape *model, const Candidate *candidate);
 void work_free(Work *work);
 double work_flops(const WorkList *list); // of all of it

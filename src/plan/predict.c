@@ -257,7 +257,8 @@ static void tell_rates(const Site *site, const ModelShape *model, const Stages *
     for (Part part = 0; part < NUM_PARTS; part++)
         flops += s->parts->flops[part] * (part == PART_LAYER ? model->layers : 1);
     out->hardware_flops = flops * c->grid.tp * c->context * c->batch / c->microbatch;
-    out->model_flops = model_flops(model, c->batch);
+    out->model_flops =
+        model_flops(model, padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR, 1), c->batch);
     out->tflops = out->hardware_flops / out->step_s / devices / 1e12;
     double peak = site->machine->peak_tflops[c->dtype];
     out->hfu = out->tflops / peak;

@@ -113,33 +113,33 @@ static Status check_cuts(const ModelShape *model, const Candidate *c) {
     return OK;
 }
 
-static ModelShape shape_of(const ModelShape *model, const Candidate *c) {
-    enum { VOCABULARY_MULTIPLE = 128 }; // Megatron-LM's --make-vocab-size-divisible-by
+static ModelShape one_layer(const ModelShape *model) {
     ModelShape shape = *model;
     shape.layers = 1;
-    shape.microbatch = c->microbatch;
-    shape.padded_vocabulary = padded_vocabulary(model->vocabulary, VOCABULARY_MULTIPLE, c->grid.tp);
     return shape;
 }
 
 // All recorded microbatches ask for the same: one is enough.
 static EngineSpec spec_of(const ModelShape *model, const Candidate *c) {
-    return (EngineSpec){.grid = {.tp = c->grid.tp, .dp = 1, .pp = NUM_PARTS},
-                        .shape = shape_of(model, c),
-                        .mode = {.dtype = c->dtype,
-                                 .sequence_parallel = c->sequence_parallel,
-                                 .keep_probabilities = c->attention == ATTENTION_UNFUSED,
-                                 .recompute = c->recompute,
-                                 .recompute_layers = 1,
-                                 .whole_logits = true},
-                        .split = {.layers = 1, .counts = layers_of_stage},
-                        .schedule = "1f1b",
-                        .num_chunks = 1,
-                        .num_microbatches = 1,
-                        .adam = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8},
-                        .bucket_elements = INT64_MAX / 2,
-                        .device = "reference",
-                        .threads = 1};
+    return (EngineSpec){
+        .grid = {.tp = c->grid.tp, .dp = 1, .pp = NUM_PARTS},
+        .shape = one_layer(model),
+        .mode = {.microbatch = c->microbatch,
+                 .padded_vocabulary = padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR, c->grid.tp),
+                 .dtype = c->dtype,
+                 .sequence_parallel = c->sequence_parallel,
+                 .keep_probabilities = c->attention == ATTENTION_UNFUSED,
+                 .recompute = c->recompute,
+                 .recompute_layers = 1,
+                 .whole_logits = true},
+        .split = {.layers = 1, .counts = layers_of_stage},
+        .schedule = "1f1b",
+        .num_chunks = 1,
+        .num_microbatches = 1,
+        .adam = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8},
+        .bucket_elements = INT64_MAX / 2,
+        .device = "reference",
+        .threads = 1};
 }
 
 Status work_record(Work *work, const ModelShape *model, const Candidate *candidate) {

@@ -32,7 +32,7 @@ struct Engine {
 };
 
 static int64_t step_tokens(const Engine *e) {
-    return (int64_t)e->spec.shape.sequence * e->spec.shape.microbatch;
+    return (int64_t)e->spec.shape.sequence * e->spec.mode.microbatch;
 }
 
 // ---- opening ------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ static void upload_batch(Engine *e, const Batch *batch) {
 }
 
 static void load_batch(Engine *e, const Batch *batch, bool training, double loss_scale) {
-    int m = batch->num_microbatches, b = e->spec.shape.microbatch, d = e->spec.grid.dp;
+    int m = batch->num_microbatches, b = e->spec.mode.microbatch, d = e->spec.grid.dp;
     use_microbatches(e, m);
     upload_batch(e, batch);
     for (int k = 0; k < m; k++)

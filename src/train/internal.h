@@ -115,6 +115,7 @@ typedef struct {
 typedef struct {
     const Options *options;
     ModelShape shape;
+    int table_rows; // of the padded vocabulary
     FILE *metrics;
     Outlet metrics_outlet;
     bool warned_of_metrics;       // that rows are lost
@@ -138,7 +139,7 @@ double mib(size_t bytes);          // as MiB
 double unsigned_nan(double value); // printed as "nan", never as "-nan"
 
 // `stopped`: a signal that ends the wait for the reader of --metrics, where that is a pipe.
-Status reporter_open(Reporter *reporter, const Options *options, const ModelShape *shape,
+Status reporter_open(Reporter *reporter, const Options *options, const EngineSpec *spec,
                      const atomic_int *stopped);
 Status reporter_close(Reporter *reporter); // ERR_IO when metrics could not be written
 void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemory *memory);

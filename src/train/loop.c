@@ -76,7 +76,7 @@ static Status open_run(TrainingRun *run) {
     double checkpoint_bytes = 12.0 * (double)model_parameters(&run->spec.shape);
     run->patience = patience_open(o, (2 + o->keep_last) * checkpoint_bytes);
     set_limit(run, patience_between_steps(&run->patience));
-    Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec.shape, run->job->stopped) : OK;
+    Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec, run->job->stopped) : OK;
     TRY(comm_agree(run->world, status));
     TRY(trace_file_open(&run->trace, o, run->world));
     set_limit(run, patience_for_lock(&run->patience));
@@ -103,7 +103,8 @@ static void print_plan(TrainingRun *run, const EngineMemory *memory, const Text 
     printf("%sone step of rank 0 takes %.3f TFLOP, of the whole model %.3f TFLOP; nothing was trained "
            "(--dry-run)\n",
            text_string(report), memory->flops / 1e12,
-           model_flops(&run->spec.shape, run->options->shape.global_batch) / 1e12);
+           model_flops(&run->spec.shape, run->spec.mode.padded_vocabulary, run->options->shape.global_batch) /
+               1e12);
     text_free(&options);
 }
 
@@ -157,7 +158,7 @@ static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, in
     run_file_saved(run->file, run->control.iteration, run->saver.last);
     double start = clock_s();
     rank_doing("reading a batch");
-    int num_microbatches = samples / (run->spec.shape.microbatch * run->spec.grid.dp);
+    int num_microbatches = samples / (run->spec.mode.microbatch * run->spec.grid.dp);
     Status status = batches_load(&run->batches, set, consumed, num_microbatches, batch);
     trace_span("batch", start, -1);
     enum { FAILED, SIGNAL, TIME, BUSY, NUM_NEWS };

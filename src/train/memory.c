@@ -11,7 +11,7 @@ typedef struct {
 } Report;
 
 static double sbh(const EngineSpec *spec) {
-    return (double)spec->shape.sequence * spec->shape.microbatch * spec->shape.hidden;
+    return (double)spec->shape.sequence * spec->mode.microbatch * spec->shape.hidden;
 }
 
 // ---- each pipeline rank ---------------------------------------------------------------------------------

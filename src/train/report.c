@@ -13,7 +13,8 @@ static double per_second(const Reporter *r, const StepReport *s) {
 }
 
 static double tflops_per_rank(const Reporter *r, const StepReport *s) {
-    return model_flops(&r->shape, s->samples_per_step) / s->elapsed_s / r->options->shape.world_size / 1e12;
+    return model_flops(&r->shape, r->table_rows, s->samples_per_step) / s->elapsed_s /
+           r->options->shape.world_size / 1e12;
 }
 
 static void eta(const StepReport *s, char text[32]) {
@@ -21,9 +22,8 @@ static void eta(const StepReport *s, char text[32]) {
     snprintf(text, 32, "%02" PRId64 ":%02" PRId64 ":%02" PRId64, left / 3600, left / 60 % 60, left % 60);
 }
 
-Status reporter_open(Reporter *r, const Options *options, const ModelShape *shape,
-                     const atomic_int *stopped) {
-    *r = (Reporter){.options = options, .shape = *shape};
+Status reporter_open(Reporter *r, const Options *options, const EngineSpec *spec, const atomic_int *stopped) {
+    *r = (Reporter){.options = options, .shape = spec->shape, .table_rows = spec->mode.padded_vocabulary};
     r->first_loss = r->last_loss = r->last_validation = NAN;
     const char *term = getenv("TERM");
     r->live = isatty(STDERR_FILENO) && !options->plain && term && strcmp(term, "dumb");
@@ -68,7 +68,7 @@ static void print_model(const EngineSpec *spec) {
     const ModelShape *m = &spec->shape;
     printf("model: %d layers, hidden %d, %d heads, sequence %d, vocabulary %d padded to %d: %.1f M "
            "parameters, %s\n",
-           m->layers, m->hidden, m->heads, m->sequence, m->vocabulary, m->padded_vocabulary,
+           m->layers, m->hidden, m->heads, m->sequence, m->vocabulary, spec->mode.padded_vocabulary,
            (double)model_parameters(m) / 1e6, dtype_name(spec->mode.dtype));
 }
 
@@ -126,7 +126,7 @@ void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *mem
     print_model(spec);
     const char *kernels = device_kernels(spec->device);
     printf("schedule: %s, %d microbatches of %d, %d chunk%s per rank; device %s%s%s, %d thread%s per rank",
-           spec->schedule, spec->num_microbatches, spec->shape.microbatch, spec->num_chunks,
+           spec->schedule, spec->num_microbatches, spec->mode.microbatch, spec->num_chunks,
            plural(spec->num_chunks), spec->device, *kernels ? " with kernels for " : "", kernels,
            spec->threads, plural(spec->threads));
     print_cores(spec->threads);

@@ -248,7 +248,6 @@ static Status begin(Saver *saver, Engine *engine, const RunState *state) {
                                    .has_optimizer = o->save_optim,
                                    .config = text_string(&saver->config),
                                    .program = TRIREME_VERSION};
-    saver->info.shape.padded_vocabulary = saver->info.shape.microbatch = 0;
     TRY(checkpoint_names(o->save, state->iteration, &saver->names));
     TRY(engine_state(engine, o->save_optim, o->async_save, &saver->state));
     return OK;

@@ -43,8 +43,6 @@ ModelShape options_model(const Options *o, int vocabulary) {
         .groups = shape->query_groups,
         .positions = o->max_position_embeddings,
         .vocabulary = vocabulary,
-        .padded_vocabulary = padded_vocabulary(vocabulary, o->make_vocab_size_divisible_by, shape->tp),
-        .microbatch = o->micro_batch_size,
         .activation = activation_of(o),
         .position = !strcmp(o->position_embedding_type, "rope")   ? POSITION_ROTARY
                     : !strcmp(o->position_embedding_type, "none") ? POSITION_NONE
@@ -76,8 +74,10 @@ static Recompute recompute_of(const char *name) {
     CHECK(false, "no recomputation is named %s", name);
 }
 
-static ModelMode model_mode(const Options *o) {
+static ModelMode model_mode(const Options *o, int vocabulary) {
     return (ModelMode){
+        .microbatch = o->micro_batch_size,
+        .padded_vocabulary = padded_vocabulary(vocabulary, o->make_vocab_size_divisible_by, o->shape.tp),
         .dtype = o->bf16   ? BF16
                  : o->fp16 ? F16
                            : F32,
@@ -92,11 +92,11 @@ static ModelMode model_mode(const Options *o) {
 // ---- which layers a stage has -------------------------------------------------------------------
 
 // What the head costs in layers: the arithmetic of logits and loss over that of one layer.
-static double head_in_layers(const ModelShape *shape) {
+static double head_in_layers(const ModelShape *shape, int table_rows) {
     ModelShape bare = *shape;
     bare.layers = 0;
-    double head = model_flops(&bare, 1);
-    return head / ((model_flops(shape, 1) - head) / shape->layers);
+    double head = model_flops(&bare, table_rows, 1);
+    return head / ((model_flops(shape, table_rows, 1) - head) / shape->layers);
 }
 
 // Megatron-LM's rule: embedding and loss count as a layer each, then all stages are equal.
@@ -107,15 +107,17 @@ static void count_ends_as_layers(const Options *o, int stages, int *counts) {
     counts[stages - 1] -= loss;
 }
 
-static Status split_layers(const Options *o, const ModelShape *shape, int *counts, LayerSplit *split) {
+static Status split_layers(const Options *o, int *counts, EngineSpec *spec) {
     int stages = o->shape.pp * o->shape.vp;
+    LayerSplit *split = &spec->split;
     *split =
         (LayerSplit){.layers = o->num_layers, .first = o->shape.first_layers, .last = o->shape.last_layers};
     if (o->pipeline_model_parallel_layout) {
         Status status = layer_parse(o->pipeline_model_parallel_layout, o->num_layers, stages, counts);
         if (status != OK) return fail(status, "--pipeline-model-parallel-layout: %s", fail_message());
     } else if (o->balance_stages) {
-        layer_balance(o->num_layers, stages, 0, head_in_layers(shape), counts);
+        layer_balance(o->num_layers, stages, 0, head_in_layers(&spec->shape, spec->mode.padded_vocabulary),
+                      counts);
     } else if (o->account_for_embedding_in_pipeline_split || o->account_for_loss_in_pipeline_split) {
         count_ends_as_layers(o, stages, counts);
     } else {
@@ -158,7 +160,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
     *spec = (EngineSpec){
         .grid = {shape->tp, shape->dp, shape->pp},
         .shape = options_model(o, vocabulary),
-        .mode = model_mode(o),
+        .mode = model_mode(o, vocabulary),
         .schedule = shape->schedule,
         .num_chunks = shape->vp,
         .num_microbatches = shape->num_microbatches,
@@ -177,7 +179,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .masked = o->eod_mask_loss,
     };
     list_smaller_batches(shape, o->micro_batch_size * shape->dp, room + num_stages(o), spec);
-    return split_layers(o, &spec->shape, room, &spec->split);
+    return split_layers(o, room, spec);
 }
 
 ScheduleSpec engine_schedule_spec(const EngineSpec *spec, int num_microbatches) {

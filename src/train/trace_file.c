@@ -124,8 +124,8 @@ static void add_head(const EngineSpec *spec, const Schedule *schedule, Text *out
     text_add(out, "\"grid\":{\"tp\":%d,\"dp\":%d,\"pp\":%d},", spec->grid.tp, spec->grid.dp, spec->grid.pp);
     text_add(out, "\"model\":{\"layers\":%d,\"hidden\":%d,\"heads\":%d,\"ffn\":%d,\"sequence\":%d,",
              m->layers, m->hidden, m->heads, m->ffn, m->sequence);
-    text_add(out, "\"vocabulary\":%d,\"microbatch\":%d,\"dtype\":\"%s\"},", m->vocabulary, m->microbatch,
-             dtype_name(spec->mode.dtype));
+    text_add(out, "\"vocabulary\":%d,\"microbatch\":%d,\"dtype\":\"%s\"},", m->vocabulary,
+             spec->mode.microbatch, dtype_name(spec->mode.dtype));
     text_add(out, "\"schedule_kind\":\"%s\",\"schedule\":", spec->schedule);
     json_add_string(out, text_string(&programs), programs.size);
     text_add(out, "},\"traceEvents\":[\n");
