@@ -223,6 +223,7 @@ typedef struct {
     char value[32];     // as one would type it; "": the model has no such thing
     bool is_fixed;      // the weights mean something else with another value
     bool follows;       // from the other rows, where it is not given
+    bool is_training;   // only training uses it
 } ModelOption;
 enum { MOST_MODEL_OPTIONS = 40 };
 // Returns how many. Always the same options in the same order, so that two models can be compared row by row.

@@ -1,19 +1,10 @@
-// The run's state and the model's shape as rows of a manifest: written, described, read and checked.
+// The run's state and the model's sizes as rows of a manifest: written, described, read and checked.
+#include "checkpoint/fields.h"
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
-
-typedef enum { FIELD_INT, FIELD_INT64, FIELD_BOOL, FIELD_FLOAT, FIELD_DOUBLE, FIELD_WORD } FieldType;
-
-typedef struct {
-    const char *name;
-    FieldType type;
-    size_t offset;
-    double least, most;       // of what is read
-    const char *const *words; // of an enumeration, ended by NULL
-} Field;
 
 static const char *const activation_words[] = {"gelu", "swiglu", "gelu_erf", NULL};
 static const char *const position_words[] = {"learned", "rotary", "none", NULL};
@@ -23,85 +14,93 @@ _Static_assert(sizeof(Activation) == sizeof(int) && sizeof(Position) == sizeof(i
                    sizeof(RopeScaling) == sizeof(int),
                "read as int");
 
-#define X(TYPE, field, most) {#field, FIELD_##TYPE, offsetof(RunState, field), 0, most, NULL},
+#define X(TYPE, field, most) {#field, TYPE##_FIELD, offsetof(RunState, field), 0, most, NULL},
 static const Field state_fields[] = {RUN_STATE(X)};
 #undef X
 
-#define SHAPE_AS(TYPE, name, field, least, most, words)                                                      \
-    { #name, FIELD_##TYPE, offsetof(ModelShape, field), least, most, words }
-#define SHAPE(TYPE, field, least, most, words) SHAPE_AS(TYPE, field, field, least, most, words)
-static const Field shape_fields[] = {
-    SHAPE(INT, layers, 1, 1e5, NULL),
-    SHAPE(INT, hidden, 1, 1 << 20, NULL),
-    SHAPE(INT, heads, 1, 1 << 16, NULL),
-    SHAPE(INT, head_size, 1, 1 << 13, NULL),
-    SHAPE(INT, ffn, 1, 1 << 24, NULL),
-    SHAPE(INT, sequence, 1, 1 << 24, NULL),
-    SHAPE(INT, groups, 0, 1 << 16, NULL),
-    SHAPE(INT, positions, 0, 1 << 24, NULL),
-    SHAPE(INT, vocabulary, 1, 1 << 30, NULL),
-    SHAPE(WORD, activation, 0, 0, activation_words),
-    SHAPE(WORD, position, 0, 0, position_words),
-    SHAPE(DOUBLE, rotary_base, 0, 1e12, NULL),
-    SHAPE(INT, rotary_columns, 0, 1 << 13, NULL),
-    SHAPE_AS(WORD, rope_scaling, rope.kind, 0, 0, rope_words),
-    SHAPE_AS(DOUBLE, rope_factor, rope.factor, 0, 1 << 16, NULL),
-    SHAPE_AS(DOUBLE, rope_low_frequency, rope.low, 0, 1 << 16, NULL),
-    SHAPE_AS(DOUBLE, rope_high_frequency, rope.high, 0, 1 << 16, NULL),
-    SHAPE_AS(INT, rope_original_positions, rope.original, 0, 1 << 24, NULL),
-    SHAPE(BOOL, rms_norm, 0, 1, NULL),
-    SHAPE(BOOL, no_linear_bias, 0, 1, NULL),
-    SHAPE(BOOL, qkv_bias, 0, 1, NULL),
-    SHAPE(BOOL, proj_bias, 0, 1, NULL),
-    SHAPE(BOOL, mlp_bias, 0, 1, NULL),
-    SHAPE(BOOL, untied, 0, 1, NULL),
-    SHAPE(FLOAT, hidden_dropout, 0, MOST_DROPOUT, NULL),
-    SHAPE(FLOAT, attention_dropout, 0, MOST_DROPOUT, NULL),
-    SHAPE(FLOAT, norm_epsilon, FLT_MIN, 1, NULL),
-    SHAPE(FLOAT, init_std, 0, FLT_MAX, NULL),
-    SHAPE(INT64, seed, -INFINITY, INFINITY, NULL),
+enum { NUM_STATE = sizeof state_fields / sizeof state_fields[0] };
+
+// The FieldType and the words of each TYPE of sizes.def.
+#define TYPE_INT          INT_FIELD, NULL
+#define TYPE_INT64        INT64_FIELD, NULL
+#define TYPE_BOOL         BOOL_FIELD, NULL
+#define TYPE_FLOAT        FLOAT_FIELD, NULL
+#define TYPE_DOUBLE       DOUBLE_FIELD, NULL
+#define TYPE_ACTIVATION   WORD_FIELD, activation_words
+#define TYPE_POSITION     WORD_FIELD, position_words
+#define TYPE_ROPE_SCALING WORD_FIELD, rope_words
+
+#define ROW(name, type_and_words, member, least, most) ROW_OF(name, type_and_words, member, least, most)
+#define ROW_OF(name, type, words, member, least, most)                                                       \
+    { name, type, offsetof(ModelShape, member), least, most, words }
+#define NAMES(gpt2, llama, gguf_gpt2, gguf_llama)                                                            \
+    {                                                                                                        \
+        {gpt2, llama}, { gguf_gpt2, gguf_llama }                                                             \
+    }
+#define NOWHERE NAMES(NULL, NULL, NULL, NULL)
+
+const ModelSize model_sizes[] = {
+#define SIZE(TYPE, member, least, most, option, meaning, names)                                              \
+    {ROW(#member, TYPE_##TYPE, member, least, most), #option, MEANS_##meaning, names},
+#define DERIVED(TYPE, member, least, most, names)                                                            \
+    {ROW(#member, TYPE_##TYPE, member, least, most), NULL, MEANS_BY_RULE, names},
+#define ROPE_SIZE(TYPE, member, key, least, most)                                                            \
+    {ROW(#key, TYPE_##TYPE, rope.member, least, most), NULL, MEANS_BY_RULE, NAMES("", "", "", "")},
+#include "nn/sizes.def"
 };
-enum {
-    NUM_STATE = sizeof state_fields / sizeof state_fields[0],
-    NUM_SHAPE = sizeof shape_fields / sizeof shape_fields[0],
-};
+const int num_model_sizes = sizeof model_sizes / sizeof model_sizes[0];
 
 // ---- writing ------------------------------------------------------------------------------------
 
-static void add_value(const Field *field, const void *object, Text *out) {
+void field_print(const Field *field, const void *object, Text *out) {
     const void *at = (const char *)object + field->offset;
     switch (field->type) {
-    case FIELD_INT: text_add(out, "%d", *(const int *)at); break;
-    case FIELD_INT64: text_add(out, "%" PRId64, *(const int64_t *)at); break;
-    case FIELD_BOOL: text_add(out, "%s", *(const bool *)at ? "true" : "false"); break;
-    case FIELD_FLOAT: json_add_double(out, (double)*(const float *)at); break;
-    case FIELD_DOUBLE: json_add_double(out, *(const double *)at); break;
-    case FIELD_WORD: text_add(out, "\"%s\"", field->words[*(const int *)at]); break;
+    case INT_FIELD: text_add(out, "%d", *(const int *)at); break;
+    case INT64_FIELD: text_add(out, "%" PRId64, *(const int64_t *)at); break;
+    case BOOL_FIELD: text_add(out, "%s", *(const bool *)at ? "true" : "false"); break;
+    case FLOAT_FIELD: json_add_double(out, (double)*(const float *)at); break;
+    case DOUBLE_FIELD: json_add_double(out, *(const double *)at); break;
+    case WORD_FIELD: text_add(out, "\"%s\"", field->words[*(const int *)at]); break;
     }
 }
 
-static void write_fields(const Field *fields, int count, const void *object, Text *out) {
-    for (int i = 0; i < count; i++) {
-        text_add(out, "%s\"%s\": ", i ? ", " : "{", fields[i].name);
-        add_value(&fields[i], object, out);
+bool field_is_zero(const Field *field, const void *object) {
+    const void *at = (const char *)object + field->offset;
+    switch (field->type) {
+    case INT_FIELD:
+    case WORD_FIELD: return *(const int *)at == 0;
+    case INT64_FIELD: return *(const int64_t *)at == 0;
+    case BOOL_FIELD: return !*(const bool *)at;
+    case FLOAT_FIELD: return *(const float *)at == 0;
+    case DOUBLE_FIELD: return *(const double *)at == 0;
     }
+    return false;
+}
+
+static void write_field(const Field *field, const void *object, bool first, Text *out) {
+    text_add(out, "%s\"%s\": ", first ? "{" : ", ", field->name);
+    field_print(field, object, out);
+}
+
+void state_write(const RunState *state, Text *out) {
+    for (int i = 0; i < NUM_STATE; i++) write_field(&state_fields[i], state, i == 0, out);
     text_add(out, "}");
 }
 
-void state_write(const RunState *state, Text *out) { write_fields(state_fields, NUM_STATE, state, out); }
-void shape_write(const ModelShape *shape, Text *out) { write_fields(shape_fields, NUM_SHAPE, shape, out); }
+void shape_write(const ModelShape *shape, Text *out) {
+    for (int i = 0; i < num_model_sizes; i++) write_field(&model_sizes[i].field, shape, i == 0, out);
+    text_add(out, "}");
+}
 
-static void describe_fields(const Field *fields, int count, const void *object, Text *out) {
-    for (int i = 0; i < count; i++) {
-        text_add(out, "%-18s ", fields[i].name);
-        add_value(&fields[i], object, out);
-        text_add(out, "\n");
-    }
+static void describe_field(const Field *field, const void *object, Text *out) {
+    text_add(out, "%-18s ", field->name);
+    field_print(field, object, out);
+    text_add(out, "\n");
 }
 
 void checkpoint_describe(const CheckpointInfo *info, Text *out) {
-    describe_fields(state_fields, NUM_STATE, &info->state, out);
-    describe_fields(shape_fields, NUM_SHAPE, &info->shape, out);
+    for (int i = 0; i < NUM_STATE; i++) describe_field(&state_fields[i], &info->state, out);
+    for (int i = 0; i < num_model_sizes; i++) describe_field(&model_sizes[i].field, &info->shape, out);
     text_add(out, "%-18s %s\n", "dtype", info->dtype);
     text_add(out, "%-18s %s\n", "optimizer", info->has_optimizer ? "true" : "false");
 }
@@ -124,21 +123,21 @@ static bool read_value(const Field *field, const Json *value, void *object) {
     int64_t whole = 0;
     double real = 0;
     switch (field->type) {
-    case FIELD_INT:
-    case FIELD_INT64:
+    case INT_FIELD:
+    case INT64_FIELD:
         if (!json_int(value, &whole) || (double)whole < field->least || (double)whole > field->most)
             return false;
-        if (field->type == FIELD_INT)
+        if (field->type == INT_FIELD)
             *(int *)at = (int)whole;
         else
             *(int64_t *)at = whole;
         return true;
-    case FIELD_BOOL: return json_flag(value, at);
-    case FIELD_WORD: return read_word(field, value, at);
-    case FIELD_FLOAT:
-    case FIELD_DOUBLE:
+    case BOOL_FIELD: return json_flag(value, at);
+    case WORD_FIELD: return read_word(field, value, at);
+    case FLOAT_FIELD:
+    case DOUBLE_FIELD:
         if (!read_real(field, value, &real)) return false;
-        if (field->type == FIELD_FLOAT)
+        if (field->type == FLOAT_FIELD)
             *(float *)at = (float)real;
         else
             *(double *)at = real;
@@ -148,28 +147,29 @@ static bool read_value(const Field *field, const Json *value, void *object) {
 }
 
 static Status wrong_value(const Field *field, const char *what) {
-    if (field->type == FIELD_WORD || field->type == FIELD_BOOL)
+    if (field->type == WORD_FIELD || field->type == BOOL_FIELD)
         return fail(ERR_DATA, "%s: \"%s\" is missing or none of the values that it can have", what,
                     field->name);
     return fail(ERR_DATA, "%s: \"%s\" is missing or no number from %g to %g", what, field->name, field->least,
                 field->most);
 }
 
-// What is absent was not known yet to the program that wrote it, and is zero where zero can be.
-static Status read_fields(const Field *fields, int count, const Json *object, const char *what, void *out) {
-    if (!object || object->type != JSON_OBJECT)
-        return fail(ERR_DATA, "%s: \"state\" or \"model\" is missing", what);
-    for (int i = 0; i < count; i++) {
-        const Json *value = json_member(object, fields[i].name);
-        if (!value && fields[i].least <= 0) continue;
-        if (!read_value(&fields[i], value, out)) return wrong_value(&fields[i], what);
-    }
-    return OK;
+static Status check_object(const Json *object, const char *what) {
+    if (object && object->type == JSON_OBJECT) return OK;
+    return fail(ERR_DATA, "%s: \"state\" or \"model\" is missing", what);
+}
+
+// A field that the program did not know yet that wrote the manifest is absent there: it is zero, where it may be.
+static Status read_field(const Field *field, const Json *object, const char *what, void *out) {
+    const Json *value = json_member(object, field->name);
+    if (!value && field->least <= 0) return OK;
+    return read_value(field, value, out) ? OK : wrong_value(field, what);
 }
 
 // Every step reads a sample at least, and all else that is counted is counted in steps or samples.
 Status state_read(const Json *object, const char *what, RunState *state) {
-    TRY(read_fields(state_fields, NUM_STATE, object, what, state));
+    TRY(check_object(object, what));
+    for (int i = 0; i < NUM_STATE; i++) TRY(read_field(&state_fields[i], object, what, state));
     const struct {
         const char *small, *large;
         bool holds;
@@ -203,7 +203,8 @@ static Status check_rotation(const ModelShape *s, const char *what) {
 }
 
 Status shape_read(const Json *object, const char *what, ModelShape *s) {
-    TRY(read_fields(shape_fields, NUM_SHAPE, object, what, s));
+    TRY(check_object(object, what));
+    for (int i = 0; i < num_model_sizes; i++) TRY(read_field(&model_sizes[i].field, object, what, s));
     if (s->groups && s->heads % s->groups)
         return fail(ERR_DATA, "%s: %d heads do not make %d groups", what, s->heads, s->groups);
     if (s->position == POSITION_LEARNED && s->positions < s->sequence)

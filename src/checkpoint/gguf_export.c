@@ -1,5 +1,5 @@
 // A model as one GGUF file, as llama.cpp reads it.
-#include "checkpoint/mapping.h"
+#include "checkpoint/fields.h"
 #include "formats/gguf.h"
 #include <stdlib.h>
 #include <string.h>
@@ -27,25 +27,57 @@ static Key key_of(Architecture architecture, const char *name) {
     return key;
 }
 
-static void set_size(GgufMetadata *m, Architecture architecture, const char *name, int64_t value) {
-    gguf_set_u32(m, key_of(architecture, name).text, (uint32_t)value);
+static void set_size(GgufMetadata *m, Architecture architecture, const char *name, const Field *field,
+                     const ModelShape *s) {
+    const void *at = (const char *)s + field->offset;
+    Key key = key_of(architecture, name);
+    switch (field->type) {
+    case INT_FIELD: gguf_set_u32(m, key.text, (uint32_t) * (const int *)at); break;
+    case BOOL_FIELD: gguf_set_bool(m, key.text, *(const bool *)at); break;
+    case FLOAT_FIELD: gguf_set_f32(m, key.text, *(const float *)at); break;
+    case DOUBLE_FIELD: gguf_set_f32(m, key.text, (float)*(const double *)at); break;
+    default: CHECK(false, "%s has no form in GGUF", field->name);
+    }
 }
 
-static void describe_heads(GgufMetadata *m, Architecture architecture, const ModelShape *s) {
-    set_size(m, architecture, "attention.head_count", s->heads);
-    set_size(m, architecture, "attention.head_count_kv", model_groups(s));
-    if (architecture == ARCHITECTURE_GPT2) {
-        gguf_set_f32(m, key_of(architecture, "attention.layer_norm_epsilon").text, s->norm_epsilon);
-        return;
+static const char *const first_names[] = {"vocab_size",
+                                          "context_length",
+                                          "embedding_length",
+                                          "block_count",
+                                          "feed_forward_length",
+                                          "attention.head_count",
+                                          "attention.head_count_kv",
+                                          "attention.layer_norm_epsilon",
+                                          "attention.layer_norm_rms_epsilon",
+                                          "attention.key_length",
+                                          "attention.value_length",
+                                          "rope.dimension_count"};
+enum { NUM_FIRST = sizeof first_names / sizeof first_names[0] };
+
+static bool is_first(const char *name) {
+    for (int i = 0; i < NUM_FIRST; i++)
+        if (!strcmp(name, first_names[i])) return true;
+    return false;
+}
+
+// Sizes that are not among the first are written where they are not zero.
+static void describe_sizes(GgufMetadata *m, Architecture architecture, const ModelShape *s) {
+    for (int i = 0; i < NUM_FIRST; i++) {
+        const ModelSize *size = size_of_name(FORMAT_GGUF, architecture, first_names[i]);
+        if (size) set_size(m, architecture, first_names[i], &size->field, s);
     }
-    gguf_set_f32(m, key_of(architecture, "attention.layer_norm_rms_epsilon").text, s->norm_epsilon);
-    set_size(m, architecture, "attention.key_length", s->head_size);
-    set_size(m, architecture, "attention.value_length", s->head_size);
-    set_size(m, architecture, "rope.dimension_count", s->head_size);
-    gguf_set_f32(m, key_of(architecture, "rope.freq_base").text, (float)s->rotary_base);
+    for (int i = 0; i < num_model_sizes; i++) {
+        const char *name = model_sizes[i].names[FORMAT_GGUF][architecture];
+        if (!name || !*name || is_first(name) || field_is_zero(&model_sizes[i].field, s)) continue;
+        set_size(m, architecture, name, &model_sizes[i].field, s);
+    }
+}
+
+static void describe_rotation(GgufMetadata *m, const ModelShape *s) {
+    gguf_set_f32(m, "llama.rope.freq_base", (float)s->rotary_base);
     if (s->rope.kind != ROPE_LINEAR) return;
-    gguf_set_string(m, key_of(architecture, "rope.scaling.type").text, "linear");
-    gguf_set_f32(m, key_of(architecture, "rope.scaling.factor").text, (float)s->rope.factor);
+    gguf_set_string(m, "llama.rope.scaling.type", "linear");
+    gguf_set_f32(m, "llama.rope.scaling.factor", (float)s->rope.factor);
 }
 
 static void describe_model(GgufMetadata *m, Architecture architecture, const ModelShape *s, GgufKind kind) {
@@ -54,14 +86,9 @@ static void describe_model(GgufMetadata *m, Architecture architecture, const Mod
     gguf_set_u32(m, "general.alignment", GGUF_ALIGNMENT);
     gguf_set_u32(m, "general.file_type", kinds[kind].file_type);
     if (kind == GGUF_Q8_0) gguf_set_u32(m, "general.quantization_version", 2);
-    bool learned = s->position == POSITION_LEARNED;
-    set_size(m, architecture, "vocab_size", s->vocabulary);
-    set_size(m, architecture, "context_length",
-             learned || s->positions > s->sequence ? s->positions : s->sequence);
-    set_size(m, architecture, "embedding_length", s->hidden);
-    set_size(m, architecture, "block_count", s->layers);
-    set_size(m, architecture, "feed_forward_length", s->ffn);
-    describe_heads(m, architecture, s);
+    ModelShape spelled_out = shape_spelled_out(s);
+    describe_sizes(m, architecture, &spelled_out);
+    if (architecture == ARCHITECTURE_LLAMA) describe_rotation(m, s);
 }
 
 // ---- the tokenizer ----------------------------------------------------------------------------------------
@@ -277,6 +304,7 @@ Status export_gguf(ModelSource *source, const char *path, GgufKind kind) {
     Tokenizer *tokenizer = NULL;
     if (file_exists(path)) return fail(ERR_CREATE, "%s exists, and is not replaced", path);
     TRY(architecture_of(shape, &architecture));
+    TRY(shape_check_names(shape, FORMAT_GGUF, architecture));
     if (shape->activation == ACTIVATION_GELU_ERF)
         return fail(ERR_UNAVAILABLE, "llama.cpp's GPT-2 has the tanh form of GELU, the model the exact one: "
                                      "--to hf can hold it");

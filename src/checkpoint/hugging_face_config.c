@@ -1,7 +1,7 @@
 // config.json of a Hugging Face model, read: the shape of a GPT-2 or a Llama, and a refusal by name of everything
 // that would make it another model.
+#include "checkpoint/fields.h"
 #include "checkpoint/hugging_face.h"
-#include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -160,8 +160,25 @@ static Status check_all_read(const Config *c) {
 
 // ---- reading ------------------------------------------------------------------------------------------
 
-enum { MOST_LAYERS = 100000, MOST_HIDDEN = 1 << 20, MOST_FFN = 1 << 24, MOST_HEADS = 1 << 16 };
-enum { MOST_HEAD_SIZE = 8192, MOST_POSITIONS = 1 << 24, MOST_VOCABULARY = 1 << 30, MOST_SCALING = 1 << 16 };
+enum { MOST_HEAD_SIZE = 1 << 13, MOST_POSITIONS = 1 << 24, MOST_SCALING = 1 << 16 };
+
+// Reads the members that sizes.def names. A size that holds -1 has to be there; others keep what they hold.
+static Status read_sizes(Config *c, Architecture architecture, ModelShape *s) {
+    for (int i = 0; i < num_model_sizes; i++) {
+        const Field *field = &model_sizes[i].field;
+        const char *name = model_sizes[i].names[FORMAT_HUGGING_FACE][architecture];
+        void *at = (char *)s + field->offset;
+        if (!name || !*name) continue;
+        if (field->type == INT_FIELD) TRY(read_size(c, name, (int)field->most, at));
+        if (field->type == BOOL_FIELD) TRY(read_flag(c, name, at));
+        if (field->type == DOUBLE_FIELD) TRY(read_real(c, name, field->least, field->most, at));
+        if (field->type != FLOAT_FIELD) continue;
+        double value = (double)*(float *)at;
+        TRY(read_real(c, name, field->least, field->most, &value));
+        *(float *)at = (float)value;
+    }
+    return OK;
+}
 
 // The names of transformers for the tanh form of GELU, then for the exact one.
 static const char *const gelus[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast",
@@ -169,22 +186,15 @@ static const char *const gelus[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"
 enum { NUM_TANH_GELUS = 3 };
 
 static Status read_gpt2(Config *c, ModelShape *s) {
-    double embedding = 0.1, residual = 0.1, attention = 0.1, epsilon = 1e-5, std = 0.02;
+    double embedding = 0.1;
     bool tied = true;
     int gelu;
     s->layers = s->hidden = s->heads = s->positions = s->vocabulary = -1;
-    TRY(read_size(c, "n_layer", MOST_LAYERS, &s->layers));
-    TRY(read_size(c, "n_embd", MOST_HIDDEN, &s->hidden));
-    TRY(read_size(c, "n_head", MOST_HEADS, &s->heads));
-    TRY(read_size(c, "n_positions", MOST_POSITIONS, &s->positions));
-    TRY(read_size(c, "vocab_size", MOST_VOCABULARY, &s->vocabulary));
-    s->ffn = 4 * s->hidden;
-    TRY(read_size(c, "n_inner", MOST_FFN, &s->ffn));
+    s->hidden_dropout = s->attention_dropout = 0.1f;
+    s->norm_epsilon = 1e-5f, s->init_std = 0.02f;
+    TRY(read_sizes(c, ARCHITECTURE_GPT2, s));
+    if (!s->ffn) s->ffn = 4 * s->hidden;
     TRY(read_real(c, "embd_pdrop", 0, MOST_DROPOUT, &embedding));
-    TRY(read_real(c, "resid_pdrop", 0, MOST_DROPOUT, &residual));
-    TRY(read_real(c, "attn_pdrop", 0, MOST_DROPOUT, &attention));
-    TRY(read_real(c, "layer_norm_epsilon", 1e-30, 1, &epsilon));
-    TRY(read_real(c, "initializer_range", 0, 1e6, &std));
     TRY(read_flag(c, "tie_word_embeddings", &tied));
     TRY(read_word(c, "activation_function", gelus, &gelu));
     TRY(check_flag(c, "scale_attn_weights", true));
@@ -198,10 +208,6 @@ static Status read_gpt2(Config *c, ModelShape *s) {
     s->activation = gelu < NUM_TANH_GELUS ? ACTIVATION_GELU : ACTIVATION_GELU_ERF;
     s->position = POSITION_LEARNED;
     s->untied = !tied;
-    s->hidden_dropout = (float)residual;
-    s->attention_dropout = (float)attention;
-    s->norm_epsilon = (float)epsilon;
-    s->init_std = (float)std;
     return OK;
 }
 
@@ -268,39 +274,34 @@ static Status read_biases(Config *c, ModelShape *s) {
     return OK;
 }
 
+// The size of a head follows from the others where they divide; else it has to be there.
+static Status read_heads(Config *c, ModelShape *s) {
+    if (!s->groups) s->groups = s->heads;
+    if (!s->head_size) {
+        s->head_size = s->hidden % s->heads ? -1 : s->hidden / s->heads;
+        TRY(read_size(c, "head_dim", MOST_HEAD_SIZE, &s->head_size));
+    }
+    if (s->heads % s->groups == 0 && s->head_size % 2 == 0) return OK;
+    return fail(ERR_DATA, "%s: %d heads of %d in %d groups: groups divide heads, and heads are even", c->what,
+                s->heads, s->head_size, s->groups);
+}
+
 static Status read_llama(Config *c, ModelShape *s) {
-    double attention = 0, epsilon = 1e-6, std = 0.02;
     bool tied = false;
     int silu;
     s->layers = s->hidden = s->heads = s->ffn = s->positions = s->vocabulary = -1;
-    TRY(read_size(c, "num_hidden_layers", MOST_LAYERS, &s->layers));
-    TRY(read_size(c, "hidden_size", MOST_HIDDEN, &s->hidden));
-    TRY(read_size(c, "num_attention_heads", MOST_HEADS, &s->heads));
-    TRY(read_size(c, "intermediate_size", MOST_FFN, &s->ffn));
-    TRY(read_size(c, "max_position_embeddings", MOST_POSITIONS, &s->positions));
-    TRY(read_size(c, "vocab_size", MOST_VOCABULARY, &s->vocabulary));
-    s->groups = s->heads;
-    TRY(read_size(c, "num_key_value_heads", MOST_HEADS, &s->groups));
-    s->head_size = s->hidden % s->heads ? -1 : s->hidden / s->heads;
-    TRY(read_size(c, "head_dim", MOST_HEAD_SIZE, &s->head_size));
-    TRY(read_real(c, "attention_dropout", 0, MOST_DROPOUT, &attention));
-    TRY(read_real(c, "rms_norm_eps", 1e-30, 1, &epsilon));
-    TRY(read_real(c, "initializer_range", 0, 1e6, &std));
+    s->norm_epsilon = 1e-6f, s->init_std = 0.02f;
+    TRY(read_sizes(c, ARCHITECTURE_LLAMA, s));
     TRY(read_flag(c, "tie_word_embeddings", &tied));
     TRY(read_rotation(c, s));
     TRY(read_biases(c, s));
     TRY(read_word(c, "hidden_act", (const char *const[]){"silu", NULL}, &silu));
-    if (s->heads % s->groups || s->head_size % 2)
-        return fail(ERR_DATA, "%s: %d heads of %d in %d groups: groups divide heads, and heads are even",
-                    c->what, s->heads, s->head_size, s->groups);
+    TRY(read_heads(c, s));
     s->position = POSITION_ROTARY;
     s->rotary_columns = s->head_size;
     s->activation = ACTIVATION_SWIGLU;
     s->rms_norm = true;
     s->untied = !tied;
-    s->attention_dropout = (float)attention;
-    s->norm_epsilon = (float)epsilon;
-    s->init_std = (float)std;
     return OK;
 }
 

@@ -1,4 +1,5 @@
 // A model as a Hugging Face folder.
+#include "checkpoint/fields.h"
 #include "checkpoint/hugging_face.h"
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,7 @@ static Status write_config(ModelSource *source, const char *path, FileType type,
     Architecture architecture;
     Text text = {0};
     TRY(architecture_of(shape, &architecture));
+    TRY(shape_check_names(shape, FORMAT_HUGGING_FACE, architecture));
     config_write(shape, architecture, type, tokenizer, &text);
     Status status = write_text(path, &text);
     text_free(&text);

@@ -6,9 +6,6 @@
 
 // ---- fields.c: the run's state and the model's shape, as rows ------------------------------------------
 
-// The float before 1: what is left is divided by 1 - p. Options allow a little less.
-#define MOST_DROPOUT 0x1.fffffep-1
-
 // A JSON object of all fields.
 void state_write(const RunState *state, Text *out);
 void shape_write(const ModelShape *shape, Text *out);

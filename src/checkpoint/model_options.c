@@ -1,5 +1,6 @@
 // Says which options of `train` make a model of a given shape.
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/fields.h"
+#include "config/config.h"
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +10,16 @@ typedef struct {
     int count;
 } Rows;
 
-typedef enum { FIXED = 1, FOLLOWS = 2 } Kind;
+typedef enum { FIXED = 1, FOLLOWS = 2, TRAINING = 4 } Kind;
 
 __attribute__((format(printf, 4, 5))) static void add_row(Rows *rows, const char *option, int kind,
                                                           const char *format, ...) {
     CHECK(rows->count < MOST_MODEL_OPTIONS, "too many options of a model");
     ModelOption *row = &rows->rows[rows->count++];
-    *row = (ModelOption){.option = option, .is_fixed = kind & FIXED, .follows = kind & FOLLOWS};
+    *row = (ModelOption){.option = option,
+                         .is_fixed = kind & FIXED,
+                         .follows = kind & FOLLOWS,
+                         .is_training = kind & TRAINING};
     va_list list;
     va_start(list, format);
     vsnprintf(row->value, sizeof row->value, format, list);
@@ -90,32 +94,53 @@ static void add_scaling(Rows *rows, const Rope *rope) {
     add_size(rows, "rope_original_max_position_embeddings", FIXED, llama3, rope->original);
 }
 
-int model_options(const ModelShape *s, ModelOption out[MOST_MODEL_OPTIONS]) {
-    Rows rows = {out, 0};
+// Sizes that are options' values as they are.
+static void add_sizes(Rows *rows, const ModelShape *shape) {
+    for (int i = 0; i < num_model_sizes; i++) {
+        const ModelSize *size = &model_sizes[i];
+        const void *at = (const char *)shape + size->field.offset;
+        int kind = size->meaning == MEANS_FUNCTION ? FIXED : size->meaning == MEANS_TRAINING ? TRAINING : 0;
+        if (size->meaning > MEANS_TRAINING) continue;
+        switch (size->field.type) {
+        case INT_FIELD: add_row(rows, size->option, kind, "%d", *(const int *)at); break;
+        case BOOL_FIELD: add_flag(rows, size->option, *(const bool *)at); break;
+        case FLOAT_FIELD: add_float(rows, size->option, kind, *(const float *)at); break;
+        case DOUBLE_FIELD: add_row(rows, size->option, kind, "%.17g", *(const double *)at); break;
+        default: CHECK(false, "%s: an option of this type needs a rule", size->option);
+        }
+    }
+}
+
+static void add_rules(Rows *rows, const ModelShape *s) {
     bool swiglu = s->activation == ACTIVATION_SWIGLU, grouped = model_groups(s) < s->heads;
     bool usual_head = s->head_size * s->heads == s->hidden;
     bool usual_mlp = s->ffn == (swiglu ? s->hidden / 24 * 64 : 4 * s->hidden);
-    add_row(&rows, "num_layers", FIXED, "%d", s->layers);
-    add_row(&rows, "hidden_size", FIXED, "%d", s->hidden);
-    add_row(&rows, "ffn_hidden_size", FIXED | (usual_mlp ? FOLLOWS : 0), "%d", s->ffn);
-    add_row(&rows, "num_attention_heads", FIXED, "%d", s->heads);
-    add_row(&rows, "kv_channels", FIXED | (usual_head ? FOLLOWS : 0), "%d", s->head_size);
-    add_flag(&rows, "group_query_attention", grouped);
-    add_size(&rows, "num_query_groups", FIXED, grouped, model_groups(s));
-    add_positions(&rows, s);
-    add_scaling(&rows, &s->rope);
-    add_row(&rows, "normalization", FIXED, "%s", s->rms_norm ? "RMSNorm" : "LayerNorm");
-    add_float(&rows, "norm_epsilon", FIXED, s->norm_epsilon);
-    add_flag(&rows, "swiglu", swiglu);
-    add_flag(&rows, "bias_gelu_fusion", s->activation != ACTIVATION_GELU_ERF);
-    add_flag(&rows, "disable_bias_linear", s->no_linear_bias);
-    add_flag(&rows, "add_qkv_bias", s->no_linear_bias && s->qkv_bias); // else they have one anyway
-    add_flag(&rows, "add_attn_proj_bias", s->no_linear_bias && s->proj_bias);
-    add_flag(&rows, "add_mlp_bias", s->no_linear_bias && s->mlp_bias);
-    add_flag(&rows, "untie_embeddings_and_output_weights", s->untied);
-    add_row(&rows, "seq_length", 0, "%d", s->sequence);
-    add_row(&rows, "vocab_size", FIXED, "%d", s->vocabulary);
-    add_float(&rows, "attention_dropout", 0, s->attention_dropout);
-    add_float(&rows, "hidden_dropout", 0, s->hidden_dropout);
+    add_row(rows, "ffn_hidden_size", FIXED | (usual_mlp ? FOLLOWS : 0), "%d", s->ffn);
+    add_row(rows, "kv_channels", FIXED | (usual_head ? FOLLOWS : 0), "%d", s->head_size);
+    add_flag(rows, "group_query_attention", grouped);
+    add_size(rows, "num_query_groups", FIXED, grouped, model_groups(s));
+    add_positions(rows, s);
+    add_scaling(rows, &s->rope);
+    add_row(rows, "normalization", FIXED, "%s", s->rms_norm ? "RMSNorm" : "LayerNorm");
+    add_flag(rows, "swiglu", swiglu);
+    add_flag(rows, "bias_gelu_fusion", s->activation != ACTIVATION_GELU_ERF);
+    add_flag(rows, "add_qkv_bias", s->no_linear_bias && s->qkv_bias); // else they have one anyway
+    add_flag(rows, "add_attn_proj_bias", s->no_linear_bias && s->proj_bias);
+    add_flag(rows, "add_mlp_bias", s->no_linear_bias && s->mlp_bias);
+    add_row(rows, "vocab_size", FIXED, "%d", s->vocabulary);
+}
+
+// In the order of the table of options; those of training alone come last.
+static int in_order(const void *a, const void *b) {
+    const ModelOption *x = a, *y = b;
+    if (x->is_training != y->is_training) return x->is_training - y->is_training;
+    return option_position(x->option) - option_position(y->option);
+}
+
+int model_options(const ModelShape *shape, ModelOption out[MOST_MODEL_OPTIONS]) {
+    Rows rows = {out, 0};
+    add_sizes(&rows, shape);
+    add_rules(&rows, shape);
+    qsort(out, (size_t)rows.count, sizeof *out, in_order);
     return rows.count;
 }

@@ -242,10 +242,14 @@ static int option_index(const char *field) {
     return -1;
 }
 
-Origin options_origin(const Options *options, const char *field) {
+int option_position(const char *field) {
     int index = option_index(field);
     CHECK(index >= 0, "no option has the field %s", field);
-    return options->store->origins[index];
+    return index;
+}
+
+Origin options_origin(const Options *options, const char *field) {
+    return options->store->origins[option_position(field)];
 }
 
 bool option_given(const Options *options, int index) {

@@ -4,37 +4,35 @@
 #include "config/defaults.h"
 #include "device/device.h"
 
-// GELU by its tanh form, SwiGLU, GELU by erf.
+// GELU in its tanh form, SwiGLU, GELU by erf.
 typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATION_GELU_ERF } Activation;
 typedef enum { POSITION_LEARNED, POSITION_ROTARY, POSITION_NONE } Position;
 typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
 
-// How the frequencies of rotary positions are slowed down for longer texts than a model was trained on first.
-// LINEAR: all by `factor`. LLAMA3: those whose wavelength is above `original / low` by `factor`, those below
-// `original / high` not at all, those between by a share that grows evenly with the frequency.
+// The C types of the rows of sizes.def.
+#define SIZE_INT          int
+#define SIZE_INT64        uint64_t
+#define SIZE_BOOL         bool
+#define SIZE_FLOAT        float
+#define SIZE_DOUBLE       double
+#define SIZE_ACTIVATION   Activation
+#define SIZE_POSITION     Position
+#define SIZE_ROPE_SCALING RopeScaling
+
+// How the frequencies of rotary positions are lowered for texts longer than those a model was first trained on.
+// LINEAR divides all by `factor`. LLAMA3 divides those whose wavelength is above `original / low`, leaves those below
+// `original / high`, and divides those between by a share that grows evenly with the frequency.
 typedef struct {
-    RopeScaling kind;
-    double factor, low, high;
-    int original; // positions
+#define ROPE_SIZE(TYPE, member, ...) SIZE_##TYPE member;
+#include "nn/sizes.def"
 } Rope;
 
-// What the model is. Zeros mean GPT-2, except in `layers` to `sequence` and in `vocabulary`.
+// What the model is: the rows of sizes.def. Zeros mean GPT-2, except in `layers` to `sequence` and in `vocabulary`.
 typedef struct {
-    int layers, hidden, heads, head_size, ffn, sequence;
-    int groups;     // of heads that share keys and values; 0: every head has its own
-    int positions;  // rows of the learned position table, >= sequence
-    int vocabulary; // entries that exist
-    Activation activation;
-    Position position;
-    double rotary_base; // of POSITION_ROTARY
-    int rotary_columns; // R: of each head, even; 0: all
-    bool rms_norm;
+#define SIZE(TYPE, member, ...)    SIZE_##TYPE member;
+#define DERIVED(TYPE, member, ...) SIZE_##TYPE member;
+#include "nn/sizes.def"
     Rope rope;
-    bool no_linear_bias;                // of any linear layer but these:
-    bool qkv_bias, proj_bias, mlp_bias; // of q, k and v; of the attention's output; of the MLP's two
-    bool untied;                        // the head has a weight of its own
-    float hidden_dropout, attention_dropout, norm_epsilon, init_std;
-    uint64_t seed;
 } ModelShape;
 
 typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK } Recompute;

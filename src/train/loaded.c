@@ -107,13 +107,12 @@ Status same_model(const char *path, const ModelShape *model, const ModelShape *a
     return status;
 }
 
-static void tell_dropout(Options *o, const char *path, const ModelShape *model, const ModelShape *asked) {
+static void tell_training(Options *o, const char *path, const ModelShape *model, const ModelShape *asked) {
     ModelOption theirs[MOST_MODEL_OPTIONS], ours[MOST_MODEL_OPTIONS];
     int count = model_options(model, theirs);
     model_options(asked, ours);
     for (int i = 0; i < count; i++) {
-        bool same = !strcmp(theirs[i].value, ours[i].value);
-        if (same || !strstr(theirs[i].option, "dropout")) continue;
+        if (!theirs[i].is_training || !strcmp(theirs[i].value, ours[i].value)) continue;
         Text note = {0};
         add_option(ours[i].option, ours[i].value, &note);
         text_add(&note, " is used, as given; the model of %s has %s", path, theirs[i].value);
@@ -166,7 +165,7 @@ static Status resolve_with(Options *o, int world_size, const char *path, const M
     TRY(options_resolve(o, world_size));
     ModelShape asked = options_model(o, asked_vocabulary(o, model->vocabulary));
     TRY(same_model(path, model, &asked));
-    tell_dropout(o, path, model, &asked);
+    tell_training(o, path, model, &asked);
     return OK;
 }
 

@@ -1,3 +1,4 @@
+// Turns the options of a run into the description of an engine: model, mode, layers of each stage.
 #include "base/cores.h"
 #include "train/train.h"
 #include <math.h>
@@ -32,35 +33,18 @@ static Rope rope_of(const Options *o) {
 }
 
 ModelShape options_model(const Options *o, int vocabulary) {
-    const RunShape *shape = &o->shape;
     return (ModelShape){
-        .layers = o->num_layers,
-        .hidden = o->hidden_size,
-        .heads = o->num_attention_heads,
-        .head_size = o->kv_channels,
-        .ffn = o->ffn_hidden_size,
-        .sequence = o->seq_length,
-        .groups = shape->query_groups,
-        .positions = o->max_position_embeddings,
+#define SIZE(TYPE, member, least, most, option, ...) .member = (SIZE_##TYPE)o->option,
+#include "nn/sizes.def"
+        .groups = o->shape.query_groups,
         .vocabulary = vocabulary,
         .activation = activation_of(o),
         .position = !strcmp(o->position_embedding_type, "rope")   ? POSITION_ROTARY
                     : !strcmp(o->position_embedding_type, "none") ? POSITION_NONE
                                                                   : POSITION_LEARNED,
-        .rotary_base = o->rotary_base,
-        .rotary_columns = shape->rotary_columns,
+        .rotary_columns = o->shape.rotary_columns,
         .rope = rope_of(o),
         .rms_norm = !strcmp(o->normalization, "RMSNorm"),
-        .no_linear_bias = o->disable_bias_linear,
-        .qkv_bias = o->add_qkv_bias,
-        .proj_bias = o->add_attn_proj_bias,
-        .mlp_bias = o->add_mlp_bias,
-        .untied = o->untie_embeddings_and_output_weights,
-        .hidden_dropout = (float)o->hidden_dropout,
-        .attention_dropout = (float)o->attention_dropout,
-        .norm_epsilon = (float)o->norm_epsilon,
-        .init_std = (float)o->init_method_std,
-        .seed = (uint64_t)o->seed,
     };
 }
 
