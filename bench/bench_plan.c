@@ -64,76 +64,77 @@ static const ModelShape gpt3 = {.layers = 96,
 typedef struct {
     Machine machine;
     Stack stack;
-    Site site;
+    CostModel costs;
 } Selene;
 
 static Status open_selene(Selene *selene) {
     TRY(machine_open(&selene->machine, "dgx-a100-80gb"));
     TRY(stack_open(&selene->stack, "megatron-lm-2021"));
-    selene->site = (Site){.machine = &selene->machine,
-                          .stack = &selene->stack,
-                          .constants = constants_of(&selene->machine, &selene->stack)};
+    selene->costs = (CostModel){.machine = &selene->machine,
+                                .stack = &selene->stack,
+                                .constants = constants_of(&selene->machine, &selene->stack)};
     return OK;
 }
 
-static Question question_of(int devices, int batch) {
-    return (Question){.devices = devices,
-                      .batch = batch,
-                      .sequence_parallel = -1,
-                      .zero_stage = -1,
-                      .fused_attention = -1,
-                      .recompute = -1,
-                      .dtype = F16};
+static SearchSpace space_of(int devices, int batch) {
+    return (SearchSpace){.devices = devices,
+                         .batch = batch,
+                         .sequence_parallel = -1,
+                         .zero_stage = -1,
+                         .fused_attention = -1,
+                         .recompute = -1,
+                         .dtype = F16};
 }
 
 // The possible ones of all grids, chunks, microbatches and recomputations.
-static int candidates_of(const Site *site, const Question *question, Candidate *out, int most) {
+static int candidates_of(const CostModel *costs, const SearchSpace *space, ParallelConfig *out, int most) {
     int count = 0;
     char why[200];
     for (int i = 0; i < 4 * 10 * 8 * 4 * 3; i++) {
-        Candidate c = candidate_of_stack(site->stack, question);
+        ParallelConfig c = parallel_config_of_stack(costs->stack, space);
         c.grid.tp = 1 << i % 4;
         c.grid.pp = 1 << i / 4 % 10;
-        c.grid.dp = question->devices / (c.grid.tp * c.grid.pp);
+        c.grid.dp = space->devices / (c.grid.tp * c.grid.pp);
         c.chunks = 1 + i / 40 % 8;
         c.microbatch = 1 << i / 320 % 4;
         c.recompute = (Recompute)(i / 1280 % 3);
         c.schedule = c.chunks > 1 ? "interleaved" : "1f1b";
-        bool possible = c.grid.dp > 0 && !candidate_refuse(&gpt3, site->machine, &c, why, sizeof why);
+        bool possible = c.grid.dp > 0 && !parallel_config_refuse(&gpt3, costs->machine, &c, why, sizeof why);
         if (possible && count < most) out[count++] = c;
     }
     return count;
 }
 
-static Status bound_all(PlanCache *cache, const Site *site, const Candidate *candidates, int count) {
+static Status bound_all(PlanCache *cache, const CostModel *costs, const ParallelConfig *configs, int count) {
     double step_s;
     MemoryNeed memory;
-    for (int i = 0; i < count; i++) TRY(predict_bound(cache, site, &gpt3, &candidates[i], &step_s, &memory));
+    for (int i = 0; i < count; i++) TRY(predict_bound(cache, costs, &gpt3, &configs[i], &step_s, &memory));
     return OK;
 }
 
-static Status predict_all(PlanCache *cache, const Site *site, const Candidate *candidates, int count) {
+static Status predict_all(PlanCache *cache, const CostModel *costs, const ParallelConfig *configs,
+                          int count) {
     Prediction prediction;
-    for (int i = 0; i < count; i++) TRY(predict(cache, site, &gpt3, &candidates[i], &prediction));
+    for (int i = 0; i < count; i++) TRY(predict(cache, costs, &gpt3, &configs[i], &prediction));
     return OK;
 }
 
-typedef Status ForAll(PlanCache *cache, const Site *site, const Candidate *candidates, int count);
+typedef Status ForAll(PlanCache *cache, const CostModel *costs, const ParallelConfig *configs, int count);
 
 // The first run, which records and prices the parts, is told apart.
-static Status bench_all(const char *what, ForAll *for_all, const Site *site, int runs) {
+static Status bench_all(const char *what, ForAll *for_all, const CostModel *costs, int runs) {
     enum { MOST = 2000, MOST_RUNS = 21 };
-    static Candidate candidates[MOST];
-    Question question = question_of(1024, 1536);
-    int count = candidates_of(site, &question, candidates, MOST);
+    static ParallelConfig configs[MOST];
+    SearchSpace space = space_of(1024, 1536);
+    int count = candidates_of(costs, &space, configs, MOST);
     double seconds[MOST_RUNS], begin_s = clock_s();
     PlanCache *cache;
     TRY(plan_cache_open(&cache));
-    Status status = for_all(cache, site, candidates, count);
+    Status status = for_all(cache, costs, configs, count);
     double first_s = clock_s() - begin_s;
     for (int run = 0; run < runs && status == OK; run++) {
         begin_s = clock_s();
-        status = for_all(cache, site, candidates, count);
+        status = for_all(cache, costs, configs, count);
         seconds[run] = clock_s() - begin_s;
     }
     plan_cache_close(cache);
@@ -143,13 +144,13 @@ static Status bench_all(const char *what, ForAll *for_all, const Site *site, int
     return status;
 }
 
-static Status bench_search(const Site *site, int devices, int batch) {
-    Question question = question_of(devices, batch);
+static Status bench_search(const CostModel *costs, int devices, int batch) {
+    SearchSpace space = space_of(devices, batch);
     PlanResult result;
     PlanCache *cache;
     TRY(plan_cache_open(&cache));
     double begin_s = clock_s();
-    Status status = plan_search(cache, site, &gpt3, &question, 10, &result);
+    Status status = plan_search(cache, costs, &gpt3, &space, 10, &result);
     double seconds = clock_s() - begin_s;
     if (status == OK)
         printf("search       %4d devices  %6.3f s: %lld tried, %lld replayed, best %.2f s a step\n", devices,
@@ -162,10 +163,10 @@ static Status bench_search(const Site *site, int devices, int batch) {
 static Status bench_plans(void) {
     static Selene selene;
     TRY(open_selene(&selene));
-    Status status = bench_all("bounds", bound_all, &selene.site, 21);
-    if (status == OK) status = bench_all("predictions", predict_all, &selene.site, 3);
-    if (status == OK) status = bench_search(&selene.site, 1024, 1536);
-    if (status == OK) status = bench_search(&selene.site, 3072, 3072);
+    Status status = bench_all("bounds", bound_all, &selene.costs, 21);
+    if (status == OK) status = bench_all("predictions", predict_all, &selene.costs, 3);
+    if (status == OK) status = bench_search(&selene.costs, 1024, 1536);
+    if (status == OK) status = bench_search(&selene.costs, 3072, 3072);
     machine_close(&selene.machine);
     return status;
 }

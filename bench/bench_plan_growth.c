@@ -85,9 +85,9 @@ static Status grow(Bench *b, const char *name, const char *words) {
     Run run = {b->program, "", words, NULL, STEPS};
     TRY(planner_predict(&b->planner, words, &model, &prediction));
     TRY(run_steps(&run, seconds));
-    const Candidate *c = &prediction.candidate;
+    const ParallelConfig *c = &prediction.config;
     double step_s = median(seconds, STEPS), tokens = (double)c->batch * model.sequence;
-    double bubble = (double)(c->grid.pp - 1) / candidate_microbatches(c);
+    double bubble = (double)(c->grid.pp - 1) / parallel_config_microbatches(c);
     double flop_s = step_s * grid_size(c->grid) / (1 + bubble) /
                     model_flops(&model, padded_vocabulary(model.vocabulary, VOCABULARY_DIVISOR, 1), c->batch);
     double growth = b->before > 0 ? flop_s / b->before : NAN;

@@ -18,26 +18,26 @@ static int split(char *text, char **words) {
 
 static int ranks_of(const Options *o) { return o->ranks != INT_UNSET ? o->ranks : 1; }
 
-static Candidate candidate_of(const Options *o) {
+static ParallelConfig candidate_of(const Options *o) {
     const RunShape *s = &o->shape;
-    return (Candidate){.grid = {s->tp, s->dp, s->pp},
-                       .context = 1,
-                       .chunks = s->vp,
-                       .microbatch = o->micro_batch_size,
-                       .batch = s->global_batch,
-                       .schedule = s->schedule,
-                       .recompute = !strcmp(s->recompute, "uniform")     ? RECOMPUTE_UNIFORM
-                                    : !strcmp(s->recompute, "selective") ? RECOMPUTE_SELECTIVE
-                                                                         : RECOMPUTE_NOTHING,
-                       .attention = s->keep_probabilities ? ATTENTION_UNFUSED : ATTENTION_FUSED,
-                       .dtype = o->bf16 ? BF16 : F32,
-                       .sequence_parallel = s->sequence_parallel,
-                       .zero_stage = o->use_distributed_optimizer,
-                       .scatter_gather = o->scatter_gather_tensors_in_pipeline,
-                       .overlap_gradients = o->overlap_grad_reduce};
+    return (ParallelConfig){.grid = {s->tp, s->dp, s->pp},
+                            .context = 1,
+                            .chunks = s->vp,
+                            .microbatch = o->micro_batch_size,
+                            .batch = s->global_batch,
+                            .schedule = s->schedule,
+                            .recompute = !strcmp(s->recompute, "uniform")     ? RECOMPUTE_UNIFORM
+                                         : !strcmp(s->recompute, "selective") ? RECOMPUTE_SELECTIVE
+                                                                              : RECOMPUTE_NOTHING,
+                            .attention = s->keep_probabilities ? ATTENTION_UNFUSED : ATTENTION_FUSED,
+                            .dtype = o->bf16 ? BF16 : F32,
+                            .sequence_parallel = s->sequence_parallel,
+                            .zero_stage = o->use_distributed_optimizer,
+                            .scatter_gather = o->scatter_gather_tensors_in_pipeline,
+                            .overlap_gradients = o->overlap_grad_reduce};
 }
 
-static Status parse(const char *options_text, ModelShape *model, Candidate *candidate, char schedule[32]) {
+static Status parse(const char *options_text, ModelShape *model, ParallelConfig *config, char schedule[32]) {
     char text[MOST_COMMAND], *words[MOST_WORDS];
     Options options;
     snprintf(text, sizeof text, RUN_COMMON "--train-iters 1 %s", options_text);
@@ -45,9 +45,9 @@ static Status parse(const char *options_text, ModelShape *model, Candidate *cand
     Status status = options_resolve(&options, ranks_of(&options));
     if (status == OK) {
         *model = options_model(&options, options.vocab_size);
-        *candidate = candidate_of(&options);
-        snprintf(schedule, 32, "%s", candidate->schedule); // the options' words end with them
-        candidate->schedule = schedule;
+        *config = candidate_of(&options);
+        snprintf(schedule, 32, "%s", config->schedule); // the options' words end with them
+        config->schedule = schedule;
     }
     options_destroy(&options);
     return status;
@@ -58,8 +58,8 @@ Status planner_open(Planner *p, const char *machine_file) {
     Status status = stack_for(&p->stack, &p->machine);
     if (status == OK) status = plan_cache_open(&p->cache);
     if (status != OK) return machine_close(&p->machine), status;
-    p->site =
-        (Site){.machine = &p->machine, .constants = constants_of(&p->machine, &p->stack), .stack = &p->stack};
+    p->costs = (CostModel){
+        .machine = &p->machine, .constants = constants_of(&p->machine, &p->stack), .stack = &p->stack};
     return OK;
 }
 
@@ -69,8 +69,8 @@ void planner_close(Planner *p) {
 }
 
 Status planner_predict(Planner *p, const char *words, ModelShape *model, Prediction *out) {
-    Candidate candidate;
+    ParallelConfig config;
     char schedule[32];
-    TRY(parse(words, model, &candidate, schedule));
-    return predict(p->cache, &p->site, model, &candidate, out);
+    TRY(parse(words, model, &config, schedule));
+    return predict(p->cache, &p->costs, model, &config, out);
 }

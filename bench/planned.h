@@ -5,7 +5,7 @@
 typedef struct {
     Machine machine;
     Stack stack;
-    Site site;
+    CostModel costs;
     PlanCache *cache;
 } Planner;
 

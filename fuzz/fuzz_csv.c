@@ -47,7 +47,7 @@ static void check_rows(const PlanRows *rows) {
     double *measured = calloc((size_t)rows->count + 1, sizeof *measured);
     CHECK(measured, "no memory for %d rows", rows->count);
     for (int i = 0; i < rows->count; i++) {
-        const Candidate *c = &rows->items[i].candidate;
+        const ParallelConfig *c = &rows->items[i].config;
         measured[i] = rows->items[i].step_s;
         CHECK(c->batch % (c->microbatch * c->grid.dp) == 0 && c->schedule && measured[i] >= 0, "row %d", i);
         CHECK(plan_row_flops(&rows->items[i]) > 0, "row %d computes nothing", i);

@@ -64,7 +64,7 @@ typedef struct {
     double work[MOST_ROWS][FREE];
     PlanRow rows[MOST_ROWS];
     int num_parts; // parts that are in the time
-    bool free[MOST_CONSTANTS];
+    bool free[MAX_CONSTANTS];
     Constants priors;
     int refused; // this row is; -1: none
 } World;
@@ -104,8 +104,8 @@ static PlanRows make_world(World *w, int count, double scale) {
                                   .ffn = 256,
                                   .sequence = 128,
                                   .vocabulary = 512};
-        row->candidate =
-            (Candidate){.grid = {1 + i % 2, 1, 1}, .context = 1, .chunks = 1, .microbatch = 1, .batch = 8};
+        row->config = (ParallelConfig){
+            .grid = {1 + i % 2, 1, 1}, .context = 1, .chunks = 1, .microbatch = 1, .batch = 8};
         snprintf(row->id, sizeof row->id, "row-%d", i);
         snprintf(row->model_name, sizeof row->model_name, "model-%d", i % 3);
     }
@@ -254,11 +254,11 @@ static void other_layouts_are_no_copies(void) {
     double predicted[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     int fold[8];
     for (int i = 1; i < 8; i++) rows.items[i] = rows.items[0];
-    rows.items[1].candidate.microbatch = 2;
-    rows.items[2].candidate.batch = 16;
-    rows.items[3].candidate.grid = (Grid){1, 2, 1};
-    rows.items[4].candidate.chunks = 2;
-    rows.items[5].candidate.recompute = RECOMPUTE_UNIFORM;
+    rows.items[1].config.microbatch = 2;
+    rows.items[2].config.batch = 16;
+    rows.items[3].config.grid = (Grid){1, 2, 1};
+    rows.items[4].config.chunks = 2;
+    rows.items[5].config.recompute = RECOMPUTE_UNIFORM;
     rows.items[6].model.sequence = 256;
     EXPECT(calibration_folds(LEAVE_ONE_OUT, 0, &rows, predicted, fold) == 7, "seven configurations");
     EXPECT(fold[7] == fold[0], "and a copy");

@@ -1,23 +1,23 @@
 // How predictions of memory are scored against measured rows, and what is fitted to them.
 #include "calibrate/calibrate.h"
-#include "plan_sites.h"
+#include "plan_fixtures.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static MemoryNeed need(const Site *site, const ModelShape *model, const Candidate *candidate) {
+static MemoryNeed need(const CostModel *costs, const ModelShape *model, const ParallelConfig *config) {
     MemoryNeed out = {0};
-    EXPECT_OK(memory_need(site, model, candidate, &out));
+    EXPECT_OK(memory_need(costs, model, config, &out));
     return out;
 }
 
 // Runs of all sizes as this machine would do them with these constants.
-static void add_rows(const Site *site, PlanRows *rows, bool bytes) {
+static void add_rows(const CostModel *costs, PlanRows *rows, bool bytes) {
     for (int i = 0; i < 60; i++) {
         PlanRow row = {.model = gpt_of(8 + 8 * (i % 5), 1024 * (1 + i % 7), 16), .line = i};
-        row.candidate = grid_of(1 << i % 4, 1 << i / 20, 4, 1 << i % 3, 16);
+        row.config = grid_of(1 << i % 4, 1 << i / 20, 4, 1 << i % 3, 16);
         snprintf(row.machine, sizeof row.machine, "dgx-a100-80gb");
-        MemoryNeed n = need(site, &row.model, &row.candidate);
+        MemoryNeed n = need(costs, &row.model, &row.config);
         row.step_s = bytes || n.total <= n.capacity;
         row.memory_gb = bytes ? n.total / 1e9 : 0;
         EXPECT_OK(plan_rows_add(rows, &row));
@@ -31,8 +31,8 @@ static void rows_are_scored(void) {
     double fitted[2];
     for (int bytes = 0; bytes < 2; bytes++) {
         PlanRows rows = {0};
-        place.site.constants.activation_factor = 1.4, place.site.constants.reserve_gb = 3;
-        add_rows(&place.site, &rows, bytes);
+        place.costs.constants.activation_factor = 1.4, place.costs.constants.reserve_gb = 3;
+        add_rows(&place.costs, &rows, bytes);
         EXPECT_OK(memory_cross_validate(&place.stack, &rows, 5, &score, fitted));
         EXPECT(score.outcomes == 60 && (bytes || score.right >= 58), "%d of %d", score.right, score.outcomes);
         if (bytes)
@@ -55,9 +55,9 @@ static void wrong_verdicts_are_told_apart(void) {
     open_plan(&place);
     PlanRows rows = {0};
     PlanRow small = {
-        .model = gpt_of(8, 1024, 16), .candidate = grid_of(1, 1, 1, 1, 4), .machine = "dgx-a100-80gb"};
+        .model = gpt_of(8, 1024, 16), .config = grid_of(1, 1, 1, 1, 4), .machine = "dgx-a100-80gb"};
     PlanRow large = {
-        .model = gpt_of(96, 12288, 96), .candidate = grid_of(1, 1, 1, 1, 4), .machine = "dgx-a100-80gb"};
+        .model = gpt_of(96, 12288, 96), .config = grid_of(1, 1, 1, 1, 4), .machine = "dgx-a100-80gb"};
     EXPECT_OK(plan_rows_add(&rows, &small));
     EXPECT_OK(plan_rows_add(&rows, &large));
     small.step_s = large.step_s = 1;

@@ -129,7 +129,7 @@ static void rows_say_what_was_run(void) {
                        &rows));
     const PlanRow *row = &rows.items[0];
     const ModelShape *m = &row->model;
-    const Candidate *c = &row->candidate;
+    const ParallelConfig *c = &row->config;
     EXPECT(rows.count == 1 && row->line == 2 && !strcmp(row->id, "r"), "%d rows", rows.count);
     EXPECT(m->layers == 96 && m->head_size == 128 && m->groups == 2 && m->ffn == 2816 && m->untied &&
                m->rms_norm,
@@ -232,7 +232,7 @@ static void open_choices_follow_the_rule(void) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         PlanRows rows;
         EXPECT_OK(read_one(CASES[i].changes, &rows));
-        const Candidate *c = &rows.items[0].candidate;
+        const ParallelConfig *c = &rows.items[0].config;
         EXPECT(c->microbatch == CASES[i].microbatch && c->chunks == CASES[i].chunks &&
                    c->recompute == CASES[i].recompute && c->sequence_parallel == CASES[i].sequence_parallel,
                "%s: b %d, v %d, recompute %d, %d", CASES[i].changes, c->microbatch, c->chunks,
@@ -296,7 +296,7 @@ static void the_naive_error_of_table_1(void) {
     PlanRows rows = table_1();
     double predicted[TABLE_1_ROWS];
     for (int i = 0; i < TABLE_1_ROWS; i++) {
-        const Candidate *c = &rows.items[i].candidate;
+        const ParallelConfig *c = &rows.items[i].config;
         double tflops = plan_row_flops(&rows.items[i]) / rows.items[i].step_s / grid_size(c->grid) / 1e12;
         EXPECT(fabs(tflops - TFLOPS[i]) < 0.6, "row %d: %g TFLOP/s", i, tflops);
         predicted[i] = 1.1 * rows.items[i].step_s;
@@ -314,9 +314,9 @@ static void what_is_computed_again_counts(void) {
     PlanRows rows = table_1();
     PlanRow row = rows.items[6];
     double full = plan_row_flops(&row), s = 2048, h = 12288, layers = 80, head = 6 * s * h * 51200 * 2304;
-    row.candidate.recompute = RECOMPUTE_NOTHING;
+    row.config.recompute = RECOMPUTE_NOTHING;
     double model = plan_row_flops(&row);
-    row.candidate.recompute = RECOMPUTE_SELECTIVE;
+    row.config.recompute = RECOMPUTE_SELECTIVE;
     double selective = plan_row_flops(&row);
     EXPECT(fabs((full - head) / (model - head) - 4.0 / 3) < 1e-12, "full: %g of %g", full, model);
     EXPECT(fabs((selective - model) / (2304 * layers * 4 * s * s * h) - 1) < 1e-9, "selective: %g more",
@@ -367,9 +367,9 @@ static void tables_name_what_is_left_out(void) {
 
 static Status read_metrics(const char *text, PlanRows *rows) {
     ModelShape model = {.layers = 2, .hidden = 64, .heads = 4};
-    Candidate candidate = {.grid = {1, 1, 1}, .context = 1, .batch = 8};
+    ParallelConfig config = {.grid = {1, 1, 1}, .context = 1, .batch = 8};
     *rows = (PlanRows){0};
-    return plan_rows_add_metrics(rows, file_of("run.jsonl", text), &model, &candidate, "laptop");
+    return plan_rows_add_metrics(rows, file_of("run.jsonl", text), &model, &config, "laptop");
 }
 
 static void logs_give_their_median(void) {

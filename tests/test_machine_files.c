@@ -136,7 +136,7 @@ static Stack random_stack(uint64_t seed) {
     for (size_t i = 0; i < 4; i++) strcpy(texts[i], TEXTS[(size_t)roll(key, &at, 0, 7)]);
     strcpy(stack.name, "stack");
     strcpy(stack.accuracy.date, "2024-07-01");
-    stack.aliases.count = (int)roll(key, &at, 0, MOST_ALIASES + 1);
+    stack.aliases.count = (int)roll(key, &at, 0, MAX_ALIASES + 1);
     for (int i = 0; i < stack.aliases.count; i++)
         strcpy(stack.aliases.names[i], TEXTS[(size_t)roll(key, &at, 0, 7)]);
     bool *flags[] = {&stack.preferred,         &stack.unfused_attention, &stack.overlaps_gradients,
@@ -154,7 +154,7 @@ static Stack random_stack(uint64_t seed) {
         if (stack.set[i]) *constant_at(&stack.constants, i) = value;
         if (stack.is_free[i]) *constant_at(&stack.priors, i) = value;
     }
-    stack.num_variants = (int)roll(key, &at, 0, MOST_VARIANTS + 1);
+    stack.num_variants = (int)roll(key, &at, 0, MAX_VARIANTS + 1);
     for (int i = 0; i < stack.num_variants; i++) {
         Variant *variant = &stack.variants[i];
         snprintf(variant->name, sizeof variant->name, "kind-%d", i);

@@ -42,7 +42,7 @@ static void options_memory(int argc, const char **words, int ranks, size_t *most
 
 static void memory_is_exact(void) {
     static const struct {
-        Candidate candidate;
+        ParallelConfig config;
         const char *words[8];
         int count;
     } cases[] = {
@@ -67,12 +67,11 @@ static void memory_is_exact(void) {
         int argc = 0, rank;
         while (words[argc]) argc++;
         memcpy(words + argc, cases[i].words, (size_t)cases[i].count * sizeof *words);
-        Candidate candidate = cases[i].candidate;
-        candidate.microbatch = 2, candidate.batch = 16, candidate.context = 1,
-        candidate.scatter_gather = true;
+        ParallelConfig config = cases[i].config;
+        config.microbatch = 2, config.batch = 16, config.context = 1, config.scatter_gather = true;
         size_t planned, taken;
-        EXPECT_OK(cpu_memory(&GPT, &candidate, &planned, &rank));
-        options_memory(argc + cases[i].count, words, grid_size(candidate.grid), &taken);
+        EXPECT_OK(cpu_memory(&GPT, &config, &planned, &rank));
+        options_memory(argc + cases[i].count, words, grid_size(config.grid), &taken);
         EXPECT(planned == taken, "case %zu: %zu bytes planned, %zu taken", i, planned, taken);
     }
 }

@@ -1,6 +1,6 @@
 // What a rank holds: the published formulas and figures, the schedules' own counts, trireme's own arenas.
 #include "plan/memory.h"
-#include "plan_sites.h"
+#include "plan_fixtures.h"
 #include <math.h>
 #include <string.h>
 
@@ -17,9 +17,9 @@ static ModelShape llama(void) {
     return shape;
 }
 
-static MemoryNeed need(const Site *site, const ModelShape *model, const Candidate *candidate) {
+static MemoryNeed need(const CostModel *costs, const ModelShape *model, const ParallelConfig *config) {
     MemoryNeed out = {0};
-    EXPECT_OK(memory_need(site, model, candidate, &out));
+    EXPECT_OK(memory_need(costs, model, config, &out));
     return out;
 }
 
@@ -32,10 +32,10 @@ static void parameters_as_declared(void) {
         model.qkv_bias = way == 5 || way == 13;
         model.proj_bias = way == 13;
         model.mlp_bias = way == 15;
-        Candidate c = grid_of(1 << way / 4 % 3, 1, 1, 1, 1);
+        ParallelConfig c = grid_of(1 << way / 4 % 3, 1, 1, 1, 1);
         Work work;
         EXPECT_OK(work_record(&work, &model, &c));
-        for (Part part = 0; part < NUM_PARTS; part++)
+        for (ModelPart part = 0; part < NUM_PARTS; part++)
             EXPECT(part_parameters(&model, c.grid.tp, part) == (double)work.parameters[part],
                    "way %d, part %d: %.0f, not %lld", way, (int)part,
                    part_parameters(&model, c.grid.tp, part), (long long)work.parameters[part]);
@@ -51,17 +51,17 @@ static void activations_as_published(void) {
     for (int t = 1; t <= 8; t *= 2)
         for (int shared = 0; shared <= (t > 1); shared++)
             for (Recompute again = RECOMPUTE_NOTHING; again <= RECOMPUTE_UNIFORM; again++) {
-                Candidate c = grid_of(t, 1, 1, 4, 1);
+                ParallelConfig c = grid_of(t, 1, 1, 4, 1);
                 c.sequence_parallel = shared, c.recompute = again;
                 double sbh = 2048.0 * 4 * 2048, scores = 5.0 * 32 * 2048 / 2048 / t;
                 double outside = shared ? 34.0 / t : 10 + 24.0 / t;
                 double expected = again == RECOMPUTE_UNIFORM     ? 2.0 / (shared ? t : 1)
                                   : again == RECOMPUTE_SELECTIVE ? outside
                                                                  : outside + scores;
-                double found = layer_kept_bytes(&place.site, &model, &c) / sbh;
+                double found = layer_kept_bytes(&place.costs, &model, &c) / sbh;
                 EXPECT(near(found, expected, 1e-9), "t %d shared %d recompute %d: %g sbh, not %g", t, shared,
                        (int)again, found, expected);
-                double working = layer_again_bytes(&place.site, &model, &c) / sbh;
+                double working = layer_again_bytes(&place.costs, &model, &c) / sbh;
                 expected = again == RECOMPUTE_UNIFORM ? outside + scores : again ? scores : 0;
                 EXPECT(near(working, expected, 1e-9), "t %d: %g sbh at work, not %g", t, working, expected);
             }
@@ -73,26 +73,26 @@ static void activations_of_llama(void) {
     Planned place;
     open_plan(&place);
     ModelShape model = llama();
-    Candidate c = grid_of(2, 1, 1, 1, 1);
+    ParallelConfig c = grid_of(2, 1, 1, 1, 1);
     c.attention = ATTENTION_FUSED;
     double T = 2048, qkvo = 2 * 1024 + 2 * 256, mlp = 3 * 3072;
     double expected = 8 * T * 1024 + 2 * T * (qkvo + mlp) / 2 + 8 * T * 16 / 2;
-    double found = layer_kept_bytes(&place.site, &model, &c);
+    double found = layer_kept_bytes(&place.costs, &model, &c);
     EXPECT(near(found, expected, 1e-9), "%.0f bytes, not %.0f", found, expected);
-    place.site.constants.norm_kept_bytes = 4, place.site.constants.mlp_kept_bytes = 2;
+    place.costs.constants.norm_kept_bytes = 4, place.costs.constants.mlp_kept_bytes = 2;
     expected += 2 * 4 * T * 1024 + 2 * T * 3072 / 2;
-    found = layer_kept_bytes(&place.site, &model, &c);
+    found = layer_kept_bytes(&place.costs, &model, &c);
     EXPECT(near(found, expected, 1e-9), "unfused kernels: %.0f bytes, not %.0f", found, expected);
     c.attention = ATTENTION_UNFUSED;
-    place.site.constants.score_kept_bytes = 6;
+    place.costs.constants.score_kept_bytes = 6;
     expected += T * 16 / 2 * (6 * T - 8);
-    found = layer_kept_bytes(&place.site, &model, &c);
+    found = layer_kept_bytes(&place.costs, &model, &c);
     EXPECT(near(found, expected, 1e-9), "unfused attention: %.0f bytes, not %.0f", found, expected);
     machine_close(&place.machine);
 }
 
 static void check_flight(const char *kind, int p, int v, int m) {
-    Candidate c = grid_of(1, p, 1, 1, m);
+    ParallelConfig c = grid_of(1, p, 1, 1, m);
     c.schedule = kind, c.chunks = v;
     ScheduleSpec spec = {.kind = kind, .ranks = p, .chunks = v, .microbatches = m};
     char why[160];
@@ -141,16 +141,16 @@ static void figures_as_published(void) {
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
         int p = figures[i].pp;
         ModelShape model = gpt_of(figures[i].layers, figures[i].hidden, figures[i].heads);
-        Candidate c = grid_of(8, p, 1, figures[i].microbatch, 2 * p);
+        ParallelConfig c = grid_of(8, p, 1, figures[i].microbatch, 2 * p);
         MemoryNeed baseline, both;
         c.chunks = figures[i].chunks;
         if (c.chunks > 1) c.schedule = "interleaved";
-        EXPECT_OK(memory_of_rank(&place.site, &model, &c, 0, &baseline));
+        EXPECT_OK(memory_of_rank(&place.costs, &model, &c, 0, &baseline));
         c.sequence_parallel = true, c.recompute = RECOMPUTE_SELECTIVE;
-        EXPECT_OK(memory_of_rank(&place.site, &model, &c, 0, &both));
+        EXPECT_OK(memory_of_rank(&place.costs, &model, &c, 0, &both));
         double state = p > 1 ? 0 : -18 * part_parameters(&model, 8, PART_EMBEDDING);
         MemoryNeed middle;
-        EXPECT_OK(memory_of_rank(&place.site, &model, &c, p / 2, &middle));
+        EXPECT_OK(memory_of_rank(&place.costs, &model, &c, p / 2, &middle));
         state += middle.parameters + middle.gradients + middle.optimizer;
         EXPECT(near(state / GIB, figures[i].state, 2e-3), "%d: state %g GiB", model.hidden, state / GIB);
         EXPECT(near(baseline.activations / GIB, figures[i].baseline, 1e-3), "%d: baseline %g GiB",
@@ -183,10 +183,10 @@ static void zero_bubble_peaks_as_published(void) {
         ModelShape model =
             gpt_of(zero_bubbles[row].layers, zero_bubbles[row].hidden, zero_bubbles[row].heads);
         model.sequence = model.positions = 1024;
-        Candidate c = grid_of(1, p, 1, zero_bubbles[row].microbatch, 3 * p);
+        ParallelConfig c = grid_of(1, p, 1, zero_bubbles[row].microbatch, 3 * p);
         c.schedule = kinds[kind];
         if (fused) c.attention = ATTENTION_FUSED;
-        double gib = need(&place.site, &model, &c).total / GIB;
+        double gib = need(&place.costs, &model, &c).total / GIB;
         double error = gib / zero_bubbles[row].peaks[kind] - 1;
         bias[fused] += error / (ROWS * 3);
         EXPECT(fused || fabs(error) < 0.08, "%s, %d layers: %g GiB, published %g", kinds[kind], model.layers,
@@ -207,12 +207,12 @@ static void fullest_rank(void) {
     open_plan(&place);
     for (int large = 0; large < 2; large++) {
         ModelShape model = gpt_of(16, 2048, 16);
-        Candidate c = grid_of(2, 4, 2, 2, 8);
+        ParallelConfig c = grid_of(2, 4, 2, 2, 8);
         if (large) model.vocabulary = 1 << 20, model.untied = true;
-        MemoryNeed most = need(&place.site, &model, &c), one;
+        MemoryNeed most = need(&place.costs, &model, &c), one;
         double total = 0;
         for (int rank = 0; rank < 4; rank++) {
-            EXPECT_OK(memory_of_rank(&place.site, &model, &c, rank, &one));
+            EXPECT_OK(memory_of_rank(&place.costs, &model, &c, rank, &one));
             EXPECT(near(one.total, sum(&one), 1e-12), "rank %d: parts of %g, total %g", rank, sum(&one),
                    one.total);
             total = fmax(total, one.total);
@@ -227,11 +227,11 @@ static void shards_divide(void) {
     Planned place;
     open_plan(&place);
     ModelShape model = gpt_of(16, 2048, 16);
-    Candidate c = grid_of(2, 2, 8, 1, 4);
-    MemoryNeed whole = need(&place.site, &model, &c);
+    ParallelConfig c = grid_of(2, 2, 8, 1, 4);
+    MemoryNeed whole = need(&place.costs, &model, &c);
     for (int zero = 1; zero <= 3; zero++) {
         c.zero_stage = zero;
-        MemoryNeed cut = need(&place.site, &model, &c);
+        MemoryNeed cut = need(&place.costs, &model, &c);
         EXPECT(near(cut.optimizer, whole.optimizer / 8, 1e-12), "stage %d: optimizer", zero);
         EXPECT(near(cut.gradients, whole.gradients / (zero >= 2 ? 8 : 1), 1e-12), "stage %d: gradients",
                zero);
@@ -240,7 +240,7 @@ static void shards_divide(void) {
         EXPECT(zero < 3 || cut.buffers > whole.buffers, "layers are gathered from nowhere");
     }
     c.zero_stage = 0, c.dtype = F32;
-    MemoryNeed wide = need(&place.site, &model, &c);
+    MemoryNeed wide = need(&place.costs, &model, &c);
     EXPECT(near(wide.parameters, 2 * whole.parameters, 1e-12) &&
                near(wide.optimizer, 2 * wide.parameters, 1e-12),
            "fp32: 4 + 4 + 8 bytes, not of %g and %g", wide.parameters, wide.optimizer);
@@ -253,19 +253,19 @@ static void ends_and_buffers(void) {
     Planned place;
     open_plan(&place);
     ModelShape model = gpt_of(16, 2048, 16);
-    Candidate c = grid_of(4, 2, 1, 1, 8);
+    ParallelConfig c = grid_of(4, 2, 1, 1, 8);
     double sbh = 2048.0 * 2048;
     MemoryNeed n;
-    EXPECT_OK(memory_of_rank(&place.site, &model, &c, 0, &n));
+    EXPECT_OK(memory_of_rank(&place.costs, &model, &c, 0, &n));
     EXPECT(near(n.ends, 2 * sbh, 1e-12) && near(n.buffers, 2 * 2 * sbh, 1e-12),
            "%g sbh of ends, %g of buffers", n.ends / sbh, n.buffers / sbh);
     c.sequence_parallel = true;
-    EXPECT_OK(memory_of_rank(&place.site, &model, &c, 0, &n));
+    EXPECT_OK(memory_of_rank(&place.costs, &model, &c, 0, &n));
     EXPECT(near(n.ends, 2 * sbh / 4, 1e-12) && near(n.buffers, sbh + 2 * sbh, 1e-12),
            "with shares %g sbh of ends, %g of buffers", n.ends / sbh, n.buffers / sbh);
     c.sequence_parallel = false, c.context = 2, c.grid.pp = 1;
     model.hidden_dropout = 0;
-    n = need(&place.site, &model, &c);
+    n = need(&place.costs, &model, &c);
     EXPECT(near(n.buffers, 8 * sbh / 2 / 4, 1e-12), "keys and values on their way: %g sbh", n.buffers / sbh);
     machine_close(&place.machine);
 }
@@ -274,11 +274,11 @@ static void gathered_logits(void) {
     Planned place;
     open_plan(&place);
     ModelShape model = gpt_of(16, 2048, 16);
-    Candidate c = grid_of(8, 2, 2, 1, 4);
+    ParallelConfig c = grid_of(8, 2, 2, 1, 4);
     MemoryNeed share, all;
-    EXPECT_OK(memory_of_rank(&place.site, &model, &c, 1, &share));
+    EXPECT_OK(memory_of_rank(&place.costs, &model, &c, 1, &share));
     place.stack.gathers_logits = true;
-    EXPECT_OK(memory_of_rank(&place.site, &model, &c, 1, &all));
+    EXPECT_OK(memory_of_rank(&place.costs, &model, &c, 1, &all));
     double logits = 2048.0 * 51200, expected = 8 * logits * 7 / 8 + 4 * logits / 8;
     EXPECT(near(all.ends - share.ends, expected, 1e-9), "%g bytes more, not %g", all.ends - share.ends,
            expected);
@@ -287,8 +287,8 @@ static void gathered_logits(void) {
 
 static void check_layers(const Planned *place, int pp, int layers, int vocabulary, const int expected[3]) {
     ModelShape model = gpt_of(layers, 2048, 16);
-    Candidate c = grid_of(8, pp, 2, 1, 4);
-    int counts[MOST_STAGES];
+    ParallelConfig c = grid_of(8, pp, 2, 1, 4);
+    int counts[MAX_STAGES];
     model.vocabulary = vocabulary;
     EXPECT_OK(stage_layers(&place->stack, &model, &c, counts));
     EXPECT(counts[0] == expected[0] && counts[1] == expected[1] && counts[pp - 1] == expected[2],
@@ -310,9 +310,9 @@ static void sums_of_gradients(void) {
     Planned place;
     open_plan(&place);
     ModelShape model = gpt_of(16, 2048, 16);
-    Candidate c = grid_of(8, 4, 2, 1, 4);
-    c.dtype = BF16, place.site.constants.bf16_sum_bytes = 4, c.zero_stage = 1;
-    MemoryNeed n = need(&place.site, &model, &c);
+    ParallelConfig c = grid_of(8, 4, 2, 1, 4);
+    c.dtype = BF16, place.costs.constants.bf16_sum_bytes = 4, c.zero_stage = 1;
+    MemoryNeed n = need(&place.costs, &model, &c);
     EXPECT(near(n.gradients / n.parameters, 8 / 2.0, 1e-12), "gradients and their sums");
     EXPECT(near(n.optimizer / n.parameters, 10 / 2.0 / 2, 1e-12), "what is left to be cut");
     machine_close(&place.machine);
@@ -321,12 +321,12 @@ static void sums_of_gradients(void) {
 static void too_many_stages(void) {
     Planned place;
     open_plan(&place);
-    ModelShape model = gpt_of(2 * MOST_STAGES, 2048, 16);
-    Candidate c = grid_of(1, MOST_STAGES + 1, 1, 1, 4);
+    ModelShape model = gpt_of(2 * MAX_STAGES, 2048, 16);
+    ParallelConfig c = grid_of(1, MAX_STAGES + 1, 1, 1, 4);
     MemoryNeed n;
-    EXPECT(memory_need(&place.site, &model, &c, &n) == ERR_CONFIG, "%d stages", c.grid.pp);
-    c.grid.pp = MOST_STAGES;
-    EXPECT_OK(memory_need(&place.site, &model, &c, &n));
+    EXPECT(memory_need(&place.costs, &model, &c, &n) == ERR_CONFIG, "%d stages", c.grid.pp);
+    c.grid.pp = MAX_STAGES;
+    EXPECT_OK(memory_need(&place.costs, &model, &c, &n));
     machine_close(&place.machine);
 }
 
@@ -335,15 +335,15 @@ static void ends_of_a_v(void) {
     open_plan(&place);
     ModelShape model = gpt_of(12, 2048, 16);
     MemoryNeed before, after, single;
-    Candidate turned = grid_of(1, 2, 1, 1, 8);
-    EXPECT_OK(memory_of_rank(&place.site, &model, &turned, 1, &before));
+    ParallelConfig turned = grid_of(1, 2, 1, 1, 8);
+    EXPECT_OK(memory_of_rank(&place.costs, &model, &turned, 1, &before));
     turned.schedule = "zb-v", turned.chunks = 2;
-    EXPECT_OK(memory_of_rank(&place.site, &model, &turned, 1, &after));
+    EXPECT_OK(memory_of_rank(&place.costs, &model, &turned, 1, &after));
     double ends = part_parameters(&model, 1, PART_HEAD) + 51200.0 * model.hidden;
     EXPECT(near(before.parameters - after.parameters, 2 * ends, 1e-9), "as a V, both ends are on rank 0");
-    EXPECT_OK(memory_of_rank(&place.site, &model, &turned, 0, &after));
+    EXPECT_OK(memory_of_rank(&place.costs, &model, &turned, 0, &after));
     turned.grid.pp = 1, turned.schedule = "1f1b", turned.chunks = 1, model.layers = 6;
-    EXPECT_OK(memory_of_rank(&place.site, &model, &turned, 0, &single));
+    EXPECT_OK(memory_of_rank(&place.costs, &model, &turned, 0, &single));
     EXPECT(near(after.parameters, single.parameters, 1e-9), "and one table serves them");
     machine_close(&place.machine);
 }
@@ -366,9 +366,9 @@ static void verdicts(void) {
 // ---- trireme itself ------------------------------------------------------------------------------
 
 // A way to run a small model on a CPU.
-static Candidate own_way(int way) {
+static ParallelConfig own_way(int way) {
     static const char *const kinds[] = {"1f1b", "interleaved", "gpipe", "zb-h1", "1f1b", "zb-v"};
-    Candidate c = grid_of(1 + way % 2, 1 << way % 3, 1 + way / 3, 1 + way % 2, 8);
+    ParallelConfig c = grid_of(1 + way % 2, 1 << way % 3, 1 + way / 3, 1 + way % 2, 8);
     c.schedule = kinds[way];
     if (way == 1 || way == 5) c.grid.pp = 2, c.chunks = 2;
     c.attention = way % 2 ? ATTENTION_FUSED : ATTENTION_UNFUSED;
@@ -384,26 +384,26 @@ static void own_memory_is_exact(void) {
     open_plan(&place);
     EXPECT_OK(stack_open(&place.stack, "trireme-cpu"));
     place.machine.is_cpu = true;
-    place.site.constants = constants_of(&place.machine, &place.stack);
+    place.costs.constants = constants_of(&place.machine, &place.stack);
     for (int way = 0; way < 6; way++) {
         ModelShape model = way % 2 ? llama() : gpt_of(8, 512, 8);
-        Candidate c = own_way(way);
+        ParallelConfig c = own_way(way);
         size_t bytes;
         int rank;
         MemoryNeed exact;
         model.sequence = model.positions = 256, model.vocabulary = 1024;
         EXPECT_OK(cpu_memory(&model, &c, &bytes, &rank));
-        EXPECT_OK(memory_exact(&place.site, &model, &c, &exact));
+        EXPECT_OK(memory_exact(&place.costs, &model, &c, &exact));
         EXPECT(exact.total == (double)bytes && exact.rank == rank && exact.margin == 0,
                "way %d: %.0f bytes on rank %d, not %zu on %d", way, exact.total, exact.rank, bytes, rank);
         EXPECT(near(sum(&exact), exact.total, 1e-12) && exact.buffers >= 0, "way %d: parts of %.0f", way,
                sum(&exact));
-        MemoryNeed closed = need(&place.site, &model, &c);
+        MemoryNeed closed = need(&place.costs, &model, &c);
         EXPECT(near(closed.total, exact.total, 0.05), "way %d: %.0f bytes in closed form, not %.0f", way,
                closed.total, exact.total);
         c.zero_stage = 2;
-        EXPECT_OK(memory_exact(&place.site, &model, &c, &exact));
-        closed = need(&place.site, &model, &c);
+        EXPECT_OK(memory_exact(&place.costs, &model, &c, &exact));
+        closed = need(&place.costs, &model, &c);
         EXPECT(exact.total == closed.total, "zero stage 2 is not trireme's");
     }
     machine_close(&place.machine);

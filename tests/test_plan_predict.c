@@ -1,16 +1,16 @@
 // Predictions: the parts of a step add up, pipelines have the published bubble, the closed form is a bound,
 // and steps scale with batch and machine as they must.
 #include "harness.h"
-#include "plan_sites.h"
+#include "plan_fixtures.h"
 #include <string.h>
 
 static Machine machine;
 static Stack stack;
 static PlanCache *cache;
 
-static Prediction predicted(const Site *site, const ModelShape *model, const Candidate *candidate) {
+static Prediction predicted(const CostModel *costs, const ModelShape *model, const ParallelConfig *config) {
     Prediction p = {0};
-    EXPECT_OK(predict(cache, site, model, candidate, &p));
+    EXPECT_OK(predict(cache, costs, model, config, &p));
     return p;
 }
 
@@ -29,10 +29,10 @@ static ModelShape random_model(uint64_t *random) {
     return model;
 }
 
-static Candidate random_candidate(uint64_t *random) {
+static ParallelConfig random_candidate(uint64_t *random) {
     static const int sizes[] = {1, 1, 2, 3, 4, 8};
     int d = sizes[draw(random, 6)], p = sizes[draw(random, 6)], t = 1 << draw(random, 4);
-    Candidate c = candidate_of(t, p, d, 1);
+    ParallelConfig c = candidate_of(t, p, d, 1);
     c.schedule = schedule_kinds[draw(random, num_schedule_kinds)].name;
     c.chunks = !strcmp(c.schedule, "interleaved") ? 2 + draw(random, 3) : 1 + !strcmp(c.schedule, "zb-v");
     c.microbatch = 1 << draw(random, 3);
@@ -60,7 +60,7 @@ static void open_stacks(void) {
     }
 }
 
-typedef void Law(const Site *site, const ModelShape *model, const Candidate *candidate);
+typedef void Law(const CostModel *costs, const ModelShape *model, const ParallelConfig *config);
 
 // Of those that are not refused.
 static void on_random_candidates(Law *law) {
@@ -68,12 +68,12 @@ static void on_random_candidates(Law *law) {
     int possible = 0;
     for (int i = 0; i < (harness_short() ? 300 : 3000); i++) {
         char why[200];
-        Site site = site_of(&machine, &stacks[draw(&random, STACKS)]);
+        CostModel costs = costs_of(&machine, &stacks[draw(&random, STACKS)]);
         ModelShape model = random_model(&random);
-        Candidate c = random_candidate(&random);
-        if (candidate_refuse(&model, &machine, &c, why, sizeof why)) continue;
+        ParallelConfig c = random_candidate(&random);
+        if (parallel_config_refuse(&model, &machine, &c, why, sizeof why)) continue;
         possible++;
-        law(&site, &model, &c);
+        law(&costs, &model, &c);
     }
     EXPECT(possible > 50, "%d candidates are possible", possible);
 }
@@ -85,8 +85,8 @@ static void on_random_candidates(Law *law) {
 
 // ---- parts and bounds -------------------------------------------------------------------------------------
 
-static void adds_up(const Site *site, const ModelShape *model, const Candidate *c) {
-    Prediction p = predicted(site, model, c);
+static void adds_up(const CostModel *costs, const ModelShape *model, const ParallelConfig *c) {
+    Prediction p = predicted(costs, model, c);
     const Breakdown *b = &p.parts;
     EXPECT(p.step_s > 0 && near(sum_of(b), p.step_s, 1e-12), "%g of %g s: " CANDIDATE_FORMAT, sum_of(b),
            p.step_s, CANDIDATE_VALUES(c));
@@ -99,11 +99,11 @@ static void adds_up(const Site *site, const ModelShape *model, const Candidate *
 
 static void parts_add_up(void) { on_random_candidates(adds_up); }
 
-static void is_bounded(const Site *site, const ModelShape *model, const Candidate *c) {
+static void is_bounded(const CostModel *costs, const ModelShape *model, const ParallelConfig *c) {
     double bound_s;
     MemoryNeed memory;
-    Prediction p = predicted(site, model, c);
-    EXPECT_OK(predict_bound(cache, site, model, c, &bound_s, &memory));
+    Prediction p = predicted(costs, model, c);
+    EXPECT_OK(predict_bound(cache, costs, model, c, &bound_s, &memory));
     EXPECT(bound_s <= p.step_s * (1 + 1e-9), "bound %.9g above %.9g: " CANDIDATE_FORMAT, bound_s, p.step_s,
            CANDIDATE_VALUES(c));
     EXPECT(bound_s > 0.3 * p.step_s, "bound %g of %g: " CANDIDATE_FORMAT, bound_s, p.step_s,
@@ -115,11 +115,11 @@ static void is_bounded(const Site *site, const ModelShape *model, const Candidat
 static void bounds_are_below(void) { on_random_candidates(is_bounded); }
 
 // What was asked before, and of which site, leaves nothing behind.
-static void is_the_same_afresh(const Site *site, const ModelShape *model, const Candidate *c) {
+static void is_the_same_afresh(const CostModel *costs, const ModelShape *model, const ParallelConfig *c) {
     PlanCache *shared = cache;
-    Prediction before = predicted(site, model, c), after;
+    Prediction before = predicted(costs, model, c), after;
     EXPECT_OK(plan_cache_open(&cache));
-    after = predicted(site, model, c);
+    after = predicted(costs, model, c);
     plan_cache_close(cache);
     cache = shared;
     EXPECT(!memcmp(&before.parts, &after.parts, sizeof before.parts) && before.step_s == after.step_s,
@@ -130,12 +130,12 @@ static void caches_change_nothing(void) { on_random_candidates(is_the_same_afres
 
 static void sites_share_a_cache(void) {
     ModelShape model = gpt_of(8, 1024, 16);
-    Candidate c = candidate_of(2, 2, 1, 4);
-    Site site = site_of(&machine, &stack), slow = site;
+    ParallelConfig c = candidate_of(2, 2, 1, 4);
+    CostModel costs = costs_of(&machine, &stack), slow = costs;
     slow.constants.tile_efficiency /= 2;
-    double first = predicted(&site, &model, &c).step_s;
+    double first = predicted(&costs, &model, &c).step_s;
     EXPECT(predicted(&slow, &model, &c).step_s > first, "other constants");
-    EXPECT(predicted(&site, &model, &c).step_s == first, "and back");
+    EXPECT(predicted(&costs, &model, &c).step_s == first, "and back");
 }
 
 // ---- pipelines --------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ static void sites_share_a_cache(void) {
 static void bubbles_are_as_published(void) {
     Machine linked = machine;
     linked.link_gbs = linked.nic_gbs = 1e9;
-    Site site = ideal_site(&linked, &stack);
+    CostModel costs = ideal_costs(&linked, &stack);
     ModelShape model = gpt_of(32, 4096, 32);
     model.vocabulary = 128;
     static const struct {
@@ -154,9 +154,9 @@ static void bubbles_are_as_published(void) {
                  {"1f1b", 16, 1, 5},       {"interleaved", 4, 2, 8}, {"interleaved", 4, 8, 4},
                  {"interleaved", 8, 4, 16}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Candidate c = candidate_of(1, cases[i].p, 1, cases[i].m);
+        ParallelConfig c = candidate_of(1, cases[i].p, 1, cases[i].m);
         c.chunks = cases[i].v, c.schedule = cases[i].schedule;
-        Prediction p = predicted(&site, &model, &c);
+        Prediction p = predicted(&costs, &model, &c);
         double expected = (c.grid.pp - 1.0) / (c.chunks * cases[i].m);
         EXPECT(near(p.bubble, expected, 0.02), "%g, not %g: " CANDIDATE_FORMAT, p.bubble, expected,
                CANDIDATE_VALUES(&c));
@@ -166,17 +166,17 @@ static void bubbles_are_as_published(void) {
 }
 
 static void timelines_are_what_is_predicted(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(12, 1024, 16);
     static const char *const kinds[] = {"1f1b", "interleaved", "zb-h1", "zb-v"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        Candidate c = candidate_of(2, 3, 2, 9);
+        ParallelConfig c = candidate_of(2, 3, 2, 9);
         c.schedule = kinds[i], c.chunks = i % 2 ? 2 : 1;
         Schedule schedule;
         Simulation simulation;
-        const Breakdown b = predicted(&site, &model, &c).parts;
+        const Breakdown b = predicted(&costs, &model, &c).parts;
         double replayed = b.compute + b.tensor + b.stages + b.bubble;
-        EXPECT_OK(predict_timeline(cache, &site, &model, &c, &schedule, &simulation));
+        EXPECT_OK(predict_timeline(cache, &costs, &model, &c, &schedule, &simulation));
         EXPECT(near(simulation.total_us / 1e6, replayed, 1e-9), "%s: %g s drawn, %g predicted", kinds[i],
                simulation.total_us / 1e6, replayed);
         simulation_destroy(&simulation, &schedule);
@@ -186,46 +186,48 @@ static void timelines_are_what_is_predicted(void) {
 
 // A rank of two, at work without a pause, waits for a message each way of each microbatch, or for none.
 static void messages_hold_ranks_up(void) {
-    Site site = ideal_site(&machine, &stack);
+    CostModel costs = ideal_costs(&machine, &stack);
     ModelShape model = gpt_of(12, 1024, 16);
-    Candidate c = candidate_of(8, 2, 1, 16);
-    double message_s = price_message(&site, &c, 0, 2.0 * model.sequence * model.hidden);
-    double stages = predicted(&site, &model, &c).parts.stages;
+    ParallelConfig c = candidate_of(8, 2, 1, 16);
+    double message_s = price_message(&costs, &c, 0, 2.0 * model.sequence * model.hidden);
+    double stages = predicted(&costs, &model, &c).parts.stages;
     EXPECT(stages >= 16 * message_s && stages <= 2 * 16 * message_s * (1 + 1e-9), "%g s of messages of %g s",
            stages, message_s);
-    site.stack = &stacks[1];
-    EXPECT(stacks[1].overlaps_messages && predicted(&site, &model, &c).parts.stages == 0, "overlapped");
+    costs.stack = &stacks[1];
+    EXPECT(stacks[1].overlaps_messages && predicted(&costs, &model, &c).parts.stages == 0, "overlapped");
 }
 
 // Both ends of a V are on one rank: its two tables are one, and nothing is summed between the ends.
 static void a_v_has_both_ends_on_one_rank(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(12, 1024, 16);
-    Candidate c = candidate_of(1, 3, 1, 6);
-    EXPECT(predicted(&site, &model, &c).parts.data > 0, "ends apart sum a tied table's gradients");
+    ParallelConfig c = candidate_of(1, 3, 1, 6);
+    EXPECT(predicted(&costs, &model, &c).parts.data > 0, "ends apart sum a tied table's gradients");
     model.untied = true;
-    EXPECT(predicted(&site, &model, &c).parts.data == 0, "not those of two tables");
+    EXPECT(predicted(&costs, &model, &c).parts.data == 0, "not those of two tables");
     model.untied = false, c.schedule = "zb-v", c.chunks = 2;
-    EXPECT(predicted(&site, &model, &c).parts.data == 0, "a V");
+    EXPECT(predicted(&costs, &model, &c).parts.data == 0, "a V");
 }
 
 // The ends of a pipeline are on different nodes though a stage is less than one.
 static void tied_tables_are_summed_between_nodes(void) {
-    Site site = ideal_site(&machine, &stack);
+    CostModel costs = ideal_costs(&machine, &stack);
     ModelShape model = gpt_of(16, 1024, 16);
-    Candidate inside = candidate_of(2, 4, 1, 4), across = candidate_of(2, 8, 1, 8);
-    double a = predicted(&site, &model, &inside).parts.data, b = predicted(&site, &model, &across).parts.data;
+    ParallelConfig inside = candidate_of(2, 4, 1, 4), across = candidate_of(2, 8, 1, 8);
+    double a = predicted(&costs, &model, &inside).parts.data,
+           b = predicted(&costs, &model, &across).parts.data;
     EXPECT(near(b / a, machine.link_gbs * 8 / (machine.nics * machine.nic_gbs), 1e-6), "%g and %g s", a, b);
 }
 
 // ---- recomputation ----------------------------------------------------------------------------------------
 
 // A middle stage's first compute of a kind.
-static double span_us(const Site *site, const ModelShape *model, const Candidate *c, ScheduleOp op) {
+static double span_us(const CostModel *costs, const ModelShape *model, const ParallelConfig *c,
+                      ScheduleOp op) {
     Schedule schedule;
     Simulation simulation;
     double us = 0;
-    EXPECT_OK(predict_timeline(cache, site, model, c, &schedule, &simulation));
+    EXPECT_OK(predict_timeline(cache, costs, model, c, &schedule, &simulation));
     for (int i = 0; i < schedule.programs[1].count && us == 0; i++) {
         Span span = simulation.spans[1][i];
         if (schedule.programs[1].instrs[i].op == op) us = span.end_us - span.start_us;
@@ -236,30 +238,31 @@ static double span_us(const Site *site, const ModelShape *model, const Candidate
 }
 
 static void recomputation_costs_one_forward(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape models[] = {gpt_of(6, 1024, 16), llama_of(6, 1024, 16)};
     for (int i = 0; i < 4; i++) {
         const ModelShape *model = &models[i % 2];
-        Candidate again = candidate_of(2, 3, 1, 6), kept = again;
+        ParallelConfig again = candidate_of(2, 3, 1, 6), kept = again;
         again.attention = kept.attention = i / 2 ? ATTENTION_FUSED : ATTENTION_UNFUSED;
         kept.recompute = RECOMPUTE_NOTHING;
-        double forward = span_us(&site, model, &again, OP_FORWARD);
-        double more = span_us(&site, model, &again, OP_BACKWARD) - span_us(&site, model, &kept, OP_BACKWARD);
+        double forward = span_us(&costs, model, &again, OP_FORWARD);
+        double more =
+            span_us(&costs, model, &again, OP_BACKWARD) - span_us(&costs, model, &kept, OP_BACKWARD);
         EXPECT(forward > 0 && near(forward, more, 1e-9), "%g us, a forward %g", more, forward);
         kept.grid.pp = again.grid.pp = 1;
-        Breakdown a = predicted(&site, model, &again).parts, k = predicted(&site, model, &kept).parts;
+        Breakdown a = predicted(&costs, model, &again).parts, k = predicted(&costs, model, &kept).parts;
         EXPECT(near(a.compute - k.compute, a.recompute, 1e-9) && k.recompute == 0,
                "%g s more, of which %g are computed again", a.compute - k.compute, a.recompute);
     }
 }
 
 static void flops_are_the_model_s(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(24, 4096, 32);
-    Candidate c = candidate_of(1, 2, 2, 4);
-    Prediction again = predicted(&site, &model, &c);
+    ParallelConfig c = candidate_of(1, 2, 2, 4);
+    Prediction again = predicted(&costs, &model, &c);
     c.recompute = RECOMPUTE_NOTHING;
-    Prediction kept = predicted(&site, &model, &c);
+    Prediction kept = predicted(&costs, &model, &c);
     EXPECT(near(kept.hardware_flops, kept.model_flops, 0.02), "%g and %g", kept.hardware_flops,
            kept.model_flops);
     double layers = kept.model_flops - 6.0 * model.vocabulary * model.hidden * model.sequence * c.batch;
@@ -271,17 +274,17 @@ static void flops_are_the_model_s(void) {
 // Ranks that share a sequence do together what one does with all of it; attention that is computed again is
 // counted.
 static void flops_count_whole_sequences(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(8, 1024, 16);
     model.sequence = model.positions = 8192;
-    Candidate c = candidate_of(2, 2, 1, 4);
+    ParallelConfig c = candidate_of(2, 2, 1, 4);
     double counted[3];
     for (int i = 0; i < 3; i++) {
         c.recompute = (Recompute)i;
         c.context = 1;
-        double whole = counted[i] = predicted(&site, &model, &c).hardware_flops;
+        double whole = counted[i] = predicted(&costs, &model, &c).hardware_flops;
         c.context = 4;
-        double shared = predicted(&site, &model, &c).hardware_flops;
+        double shared = predicted(&costs, &model, &c).hardware_flops;
         EXPECT(near(whole, shared, 1e-3), "recompute %d: %g over 4 ranks, %g on one", i, shared, whole);
     }
     double attention = 4.0 * model.layers * c.batch * model.sequence * model.sequence * model.hidden;
@@ -292,13 +295,13 @@ static void flops_count_whole_sequences(void) {
 // ---- scaling ----------------------------------------------------------------------------------------------
 
 static void batches_add_microbatches(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(12, 1024, 16);
     for (int p = 1; p <= 4; p++) {
         Prediction by[3];
         for (int i = 0; i < 3; i++) {
-            Candidate c = candidate_of(2, p, 2, 32 * (i + 1));
-            by[i] = predicted(&site, &model, &c);
+            ParallelConfig c = candidate_of(2, p, 2, 32 * (i + 1));
+            by[i] = predicted(&costs, &model, &c);
         }
         double first = by[1].step_s - by[0].step_s, second = by[2].step_s - by[1].step_s;
         double busy = by[0].parts.compute + by[0].parts.tensor;
@@ -311,13 +314,13 @@ static void batches_add_microbatches(void) {
 
 // As many samples for each rank: what is computed stays, what is reduced does not shrink.
 static void replicas_compute_the_same(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(12, 1024, 16);
     double data = 0, compute = 0;
     for (int d = 1; d <= 64; d *= 2) {
-        Candidate c = candidate_of(2, 1, d, 8);
-        site.constants.straggler = 0;
-        Breakdown parts = predicted(&site, &model, &c).parts;
+        ParallelConfig c = candidate_of(2, 1, d, 8);
+        costs.constants.straggler = 0;
+        Breakdown parts = predicted(&costs, &model, &c).parts;
         EXPECT(d == 1 || near(parts.compute, compute, 1e-12), "d %d: %g s, %g before", d, parts.compute,
                compute);
         EXPECT(parts.data >= data, "d %d: %g s of reductions, %g before", d, parts.data, data);
@@ -327,13 +330,13 @@ static void replicas_compute_the_same(void) {
 
 // What no rank keeps whole is moved for every microbatch.
 static void zero_stages_move_more(void) {
-    Site site = ideal_site(&machine, &stack);
+    CostModel costs = ideal_costs(&machine, &stack);
     ModelShape model = gpt_of(12, 1024, 16);
     double data[4], m = 6;
     for (int stage = 0; stage < 4; stage++) {
-        Candidate c = candidate_of(1, 1, 16, (int)m);
+        ParallelConfig c = candidate_of(1, 1, 16, (int)m);
         c.zero_stage = stage;
-        data[stage] = predicted(&site, &model, &c).parts.data;
+        data[stage] = predicted(&costs, &model, &c).parts.data;
     }
     EXPECT(near(data[0], data[1], 1e-9), "%g s, %g in halves", data[0], data[1]);
     EXPECT(near(data[2], (m + 1) / 2 * data[0], 1e-9), "stage 2: %g s for %g", data[2], data[0]);
@@ -347,8 +350,8 @@ static void intervals_widen(void) {
     Machine elsewhere = machine;
     snprintf(elsewhere.name, sizeof elsewhere.name, "elsewhere");
     ModelShape model = gpt_of(12, 1024, 16);
-    Candidate small = candidate_of(1, 1, 8, 1), large = candidate_of(1, 1, 16, 1);
-    Site here = site_of(&machine, &measured), there = site_of(&elsewhere, &measured);
+    ParallelConfig small = candidate_of(1, 1, 8, 1), large = candidate_of(1, 1, 16, 1);
+    CostModel here = costs_of(&machine, &measured), there = costs_of(&elsewhere, &measured);
     Prediction p[] = {predicted(&here, &model, &small), predicted(&here, &model, &large),
                       predicted(&there, &model, &small)};
     static const double shares[] = {0.05, 0.1, 0.2};
@@ -359,28 +362,31 @@ static void intervals_widen(void) {
 
 static void machines_refuse_what_they_cannot(void) {
     ModelShape model = gpt_of(12, 1024, 16);
-    Candidate c = candidate_of(1, 1, 16, 1);
+    ParallelConfig c = candidate_of(1, 1, 16, 1);
     Machine narrow = machine, alone = machine, cpu = machine;
     char why[200];
     narrow.peak_tflops[F16] = 0, alone.nics = 0, cpu.is_cpu = true;
-    EXPECT(!candidate_refuse(&model, &machine, &c, why, sizeof why), "%s", why);
-    EXPECT(candidate_refuse(&model, &narrow, &c, why, sizeof why) && strstr(why, "f16"), "no f16");
-    EXPECT(candidate_refuse(&model, &alone, &c, why, sizeof why) && strstr(why, "8 devices"), "no NICs");
-    EXPECT(candidate_refuse(&model, &cpu, &c, why, sizeof why) && strstr(why, "8 devices"), "no network");
+    EXPECT(!parallel_config_refuse(&model, &machine, &c, why, sizeof why), "%s", why);
+    EXPECT(parallel_config_refuse(&model, &narrow, &c, why, sizeof why) && strstr(why, "f16"), "no f16");
+    EXPECT(parallel_config_refuse(&model, &alone, &c, why, sizeof why) && strstr(why, "8 devices"),
+           "no NICs");
+    EXPECT(parallel_config_refuse(&model, &cpu, &c, why, sizeof why) && strstr(why, "8 devices"),
+           "no network");
     c = candidate_of(1, 1, 4, 1);
     c.context = 2;
-    EXPECT(!candidate_refuse(&model, &alone, &c, why, sizeof why), "%s", why);
-    EXPECT(candidate_refuse(&model, &cpu, &c, why, sizeof why) && strstr(why, "c = 1"), "shared sequences");
+    EXPECT(!parallel_config_refuse(&model, &alone, &c, why, sizeof why), "%s", why);
+    EXPECT(parallel_config_refuse(&model, &cpu, &c, why, sizeof why) && strstr(why, "c = 1"),
+           "shared sequences");
 }
 
 static void machines_twice_as_fast_take_half(void) {
     Machine fast = machine;
     for (int i = 0; i < NUM_DTYPES; i++) fast.peak_tflops[i] *= 2;
     fast.memory_gbs *= 2, fast.link_gbs *= 2, fast.nic_gbs *= 2;
-    Site site = ideal_site(&machine, &stack), faster = ideal_site(&fast, &stack);
+    CostModel costs = ideal_costs(&machine, &stack), faster = ideal_costs(&fast, &stack);
     ModelShape model = llama_of(12, 1024, 16);
-    Candidate c = candidate_of(2, 3, 4, 6);
-    double one = predicted(&site, &model, &c).step_s, half = predicted(&faster, &model, &c).step_s;
+    ParallelConfig c = candidate_of(2, 3, 4, 6);
+    double one = predicted(&costs, &model, &c).step_s, half = predicted(&faster, &model, &c).step_s;
     EXPECT(near(one, 2 * half, 1e-9), "%g and %g s", one, half);
 }
 
@@ -395,10 +401,10 @@ static void open_machines(void) {
     better[3].nic_gbs *= 1.5;
 }
 
-static void is_never_slower_on(const Site *site, const ModelShape *model, const Candidate *c) {
-    double before = predicted(site, model, c).step_s;
+static void is_never_slower_on(const CostModel *costs, const ModelShape *model, const ParallelConfig *c) {
+    double before = predicted(costs, model, c).step_s;
     for (int i = 0; i < BETTER; i++) {
-        Site other = *site;
+        CostModel other = *costs;
         other.machine = &better[i];
         double after = predicted(&other, model, c).step_s;
         EXPECT(after <= before * (1 + 1e-9), "%g s, %g with better part %d: " CANDIDATE_FORMAT, before, after,
@@ -412,24 +418,24 @@ static void better_machines_are_never_slower(void) { on_random_candidates(is_nev
 // smaller window, and the reduction shows by no more than the window shrinks.
 static void windows_shrink_as_their_computes_do(void) {
     for (int i = 0; i < STACKS * 2 * 4; i++) {
-        Site site = site_of(&machine, &stacks[i / 8]);
+        CostModel costs = costs_of(&machine, &stacks[i / 8]);
         ModelShape model = i & 1 ? llama_of(8, 2048, 16) : gpt_of(12, 512, 8);
-        Candidate c = candidate_of(2, 1, 3, 1);
+        ParallelConfig c = candidate_of(2, 1, 3, 1);
         c.context = 2, c.overlap_gradients = true;
         c.zero_stage = i / 2 % 4;
-        is_never_slower_on(&site, &model, &c);
-        for (c.grid.pp = 2; c.grid.pp <= 4; c.grid.pp += 2) is_never_slower_on(&site, &model, &c);
+        is_never_slower_on(&costs, &model, &c);
+        for (c.grid.pp = 2; c.grid.pp <= 4; c.grid.pp += 2) is_never_slower_on(&costs, &model, &c);
     }
 }
 
 // Slower by a layer's work, whatever the schedule makes of it.
 static void layers_take_time(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     double before = 0;
     for (int layers = 4; layers <= 24; layers++) {
         ModelShape model = gpt_of(layers, 1024, 16);
-        Candidate c = candidate_of(2, 4, 1, 8);
-        double step_s = predicted(&site, &model, &c).step_s;
+        ParallelConfig c = candidate_of(2, 4, 1, 8);
+        double step_s = predicted(&costs, &model, &c).step_s;
         EXPECT(step_s > before, "%d layers: %g s, %g with one less", layers, step_s, before);
         before = step_s;
     }

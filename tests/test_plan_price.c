@@ -1,7 +1,7 @@
 // Prices: more work never takes less time, a collective takes what is published of it, and ranks that are on
 // different nodes are told from those that are not.
 #include "harness.h"
-#include "plan_sites.h"
+#include "plan_fixtures.h"
 
 enum { SIZES = 12 };
 
@@ -34,56 +34,57 @@ static WorkItem attention(DeviceOp op, int64_t s, int64_t d, int64_t batch, bool
                       .bytes = 8.0 * (double)(batch * s * d) + (unfused ? 2 * scores : 0)};
 }
 
-static double price(const Site *site, WorkItem item) {
-    Candidate candidate = candidate_of(1, 1, 1, 1);
-    return price_operation(site, &candidate, &item);
+static double price(const CostModel *costs, WorkItem item) {
+    ParallelConfig config = candidate_of(1, 1, 1, 1);
+    return price_operation(costs, &config, &item);
 }
 
-static void products_never_get_faster(const Site *site) {
+static void products_never_get_faster(const CostModel *costs) {
     uint64_t random = 7;
     for (int i = 0; i < 3000; i++) {
         int64_t size[3];
         for (int j = 0; j < 3; j++) size[j] = 1 + draw(&random, 20000);
-        double before = price(site, product(size[0], size[1], size[2]));
+        double before = price(costs, product(size[0], size[1], size[2]));
         size[i % 3] += 1 + draw(&random, 300);
-        double after = price(site, product(size[0], size[1], size[2]));
+        double after = price(costs, product(size[0], size[1], size[2]));
         EXPECT(before > 0 && after >= before * (1 - 1e-12), "%s: %g, then %g s with size %d up to %lld",
-               site->machine->name, before, after, i % 3, (long long)size[i % 3]);
+               costs->machine->name, before, after, i % 3, (long long)size[i % 3]);
     }
 }
 
 // Head sizes and ranks that the fused kernels take.
-static void attention_never_gets_faster(const Site *site) {
+static void attention_never_gets_faster(const CostModel *costs) {
     for (int unfused = 0; unfused < 2; unfused++)
         for (DeviceOp op = OP_ATTENTION_FORWARD; op <= OP_ATTENTION_BACKWARD; op++)
             for (int i = 0; i < SIZES; i++) {
                 int s = 128 << i % 6;
-                double now = price(site, attention(op, s, 64, 8, unfused));
-                EXPECT(price(site, attention(op, 2 * s, 64, 8, unfused)) > now, "twice the sequence, %d", s);
-                EXPECT(price(site, attention(op, s, 128, 8, unfused)) >= now, "twice the head size, s %d", s);
-                EXPECT(price(site, attention(op, s, 64, 16, unfused)) > now, "twice the batch, s %d", s);
+                double now = price(costs, attention(op, s, 64, 8, unfused));
+                EXPECT(price(costs, attention(op, 2 * s, 64, 8, unfused)) > now, "twice the sequence, %d", s);
+                EXPECT(price(costs, attention(op, s, 128, 8, unfused)) >= now, "twice the head size, s %d",
+                       s);
+                EXPECT(price(costs, attention(op, s, 64, 16, unfused)) > now, "twice the batch, s %d", s);
             }
 }
 
-static void bytes_never_get_faster(const Site *site) {
+static void bytes_never_get_faster(const CostModel *costs) {
     static const DeviceOp ops[] = {OP_NORM_FORWARD, OP_BIAS_GELU_BACKWARD, OP_ADD, OP_LOSS_MAX, OP_ROTARY};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         for (int j = 0; j < SIZES; j++) {
             WorkItem item = {.op = (uint8_t)ops[i], .dtype = F16, .bytes = (double)size_of(j)};
-            double now = price(site, item);
+            double now = price(costs, item);
             item.bytes += 1e5;
-            EXPECT(now > 0 && price(site, item) > now, "operation %d of %g bytes", ops[i], item.bytes);
+            EXPECT(now > 0 && price(costs, item) > now, "operation %d of %g bytes", ops[i], item.bytes);
         }
 }
 
-static void on_shipped_machines(void (*law)(const Site *site)) {
+static void on_shipped_machines(void (*law)(const CostModel *costs)) {
     for (int i = 0; i < num_shipped_machines; i++) {
         Machine machine;
         Stack stack;
         EXPECT_OK(machine_open(&machine, shipped_machines[i].name));
         EXPECT_OK(stack_for(&stack, &machine));
-        Site site = site_of(&machine, &stack);
-        law(&site);
+        CostModel costs = costs_of(&machine, &stack);
+        law(&costs);
         machine_close(&machine);
     }
 }
@@ -98,15 +99,15 @@ static void more_work_never_takes_less(void) {
 static void no_faster_than_the_machine(void) {
     Machine machine = plain_machine();
     Stack stack = plain_stack();
-    Site site = site_of(&machine, &stack);
-    site.constants.tile_depth = 0;
+    CostModel costs = costs_of(&machine, &stack);
+    costs.constants.tile_depth = 0;
     for (int i = 0; i < SIZES; i++) {
         WorkItem square = product(size_of(i), size_of(i), size_of(i));
-        double seconds = price(&site, square);
+        double seconds = price(&costs, square);
         EXPECT(seconds >= square.flops / 100e12, "%lld: %g s", (long long)square.m, seconds);
         WorkItem thin = product(size_of(i), size_of(i), 1);
-        EXPECT(price(&site, thin) >= thin.bytes / 1000e9, "%lld: %g s", (long long)thin.m,
-               price(&site, thin));
+        EXPECT(price(&costs, thin) >= thin.bytes / 1000e9, "%lld: %g s", (long long)thin.m,
+               price(&costs, thin));
     }
 }
 
@@ -114,38 +115,38 @@ static void no_faster_than_the_machine(void) {
 static void tiles_run_in_waves(void) {
     Machine machine = plain_machine();
     Stack stack = plain_stack();
-    Site site = ideal_site(&machine, &stack);
+    CostModel costs = ideal_costs(&machine, &stack);
     machine.num_tiles = 1;
-    site.constants.matmul_us = 0;
-    site.constants.wave_tail = 1;
-    double full = price(&site, product(100 * 128, 128, 4096));
-    EXPECT(near(price(&site, product(99 * 128 + 1, 128, 4096)), full, 1e-12), "the last tile of a wave");
-    EXPECT(near(price(&site, product(100 * 128 + 1, 128, 4096)), 2 * full, 1e-12), "the first of another");
-    site.constants.wave_tail = 0;
-    EXPECT(near(price(&site, product(150 * 128, 128, 4096)), 1.5 * full, 1e-12), "half a wave more");
-    EXPECT(near(price(&site, product(50 * 128, 128, 4096)), full, 1e-12), "one tile each at least");
+    costs.constants.matmul_us = 0;
+    costs.constants.wave_tail = 1;
+    double full = price(&costs, product(100 * 128, 128, 4096));
+    EXPECT(near(price(&costs, product(99 * 128 + 1, 128, 4096)), full, 1e-12), "the last tile of a wave");
+    EXPECT(near(price(&costs, product(100 * 128 + 1, 128, 4096)), 2 * full, 1e-12), "the first of another");
+    costs.constants.wave_tail = 0;
+    EXPECT(near(price(&costs, product(150 * 128, 128, 4096)), 1.5 * full, 1e-12), "half a wave more");
+    EXPECT(near(price(&costs, product(50 * 128, 128, 4096)), full, 1e-12), "one tile each at least");
 }
 
 // ---- collectives ------------------------------------------------------------------------------------------
 
-static double tensor(const Site *site, int t, CommOp op, double bytes) {
-    Candidate candidate = candidate_of(t, 1, 1, 1);
-    return price_collective(site, &candidate, op, AXIS_TP, bytes);
+static double tensor(const CostModel *costs, int t, CommOp op, double bytes) {
+    ParallelConfig config = candidate_of(t, 1, 1, 1);
+    return price_collective(costs, &config, op, AXIS_TP, bytes);
 }
 
-static void collectives_never_get_faster_on(const Site *site) {
-    static const Candidate grids[] = {{.grid = {2, 2, 2}, .context = 1},
-                                      {.grid = {4, 16, 2}, .context = 1},
-                                      {.grid = {8, 8, 1}, .context = 2},
-                                      {.grid = {16, 4, 1}, .context = 1}};
+static void collectives_never_get_faster_on(const CostModel *costs) {
+    static const ParallelConfig grids[] = {{.grid = {2, 2, 2}, .context = 1},
+                                           {.grid = {4, 16, 2}, .context = 1},
+                                           {.grid = {8, 8, 1}, .context = 2},
+                                           {.grid = {16, 4, 1}, .context = 1}};
     static const CommOp ops[] = {COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER};
     for (int i = 0; i < 4 * 3 * 2; i++) {
         double before = 0;
         for (double bytes = 1000; bytes < 1e10; bytes *= 1.3) {
             double seconds =
-                price_collective(site, &grids[i % 4], ops[i / 4 % 3], i / 12 ? AXIS_DP : AXIS_TP, bytes);
+                price_collective(costs, &grids[i % 4], ops[i / 4 % 3], i / 12 ? AXIS_DP : AXIS_TP, bytes);
             EXPECT(seconds >= before * (1 - 1e-12), "%s, grid %d, op %d: %g s of %g bytes, %g of fewer",
-                   site->machine->name, i % 4, ops[i / 4 % 3], seconds, bytes, before);
+                   costs->machine->name, i % 4, ops[i / 4 % 3], seconds, bytes, before);
             before = seconds;
         }
     }
@@ -157,47 +158,47 @@ static void collectives_never_get_faster(void) { on_shipped_machines(collectives
 static void rings_are_as_published(void) {
     Machine machine = plain_machine();
     Stack stack = plain_stack();
-    Site site = ideal_site(&machine, &stack);
+    CostModel costs = ideal_costs(&machine, &stack);
     for (int t = 2; t <= 8; t++) {
         double expected = 2.0 * (t - 1) / t * 1e9 / 200e9;
-        EXPECT(near(tensor(&site, t, COMM_ALL_REDUCE, 1e9), expected, 1e-9), "t %d", t);
-        EXPECT(near(tensor(&site, t, COMM_ALL_GATHER, 1e9), expected / 2, 1e-9), "t %d", t);
-        EXPECT(near(tensor(&site, t, COMM_REDUCE_SCATTER, 1e9), expected / 2, 1e-9), "t %d", t);
+        EXPECT(near(tensor(&costs, t, COMM_ALL_REDUCE, 1e9), expected, 1e-9), "t %d", t);
+        EXPECT(near(tensor(&costs, t, COMM_ALL_GATHER, 1e9), expected / 2, 1e-9), "t %d", t);
+        EXPECT(near(tensor(&costs, t, COMM_REDUCE_SCATTER, 1e9), expected / 2, 1e-9), "t %d", t);
     }
-    EXPECT(tensor(&site, 1, COMM_ALL_REDUCE, 1e9) == 0, "one rank alone sends nothing");
+    EXPECT(tensor(&costs, 1, COMM_ALL_REDUCE, 1e9) == 0, "one rank alone sends nothing");
 }
 
 static void latencies_are_added(void) {
     Machine machine = plain_machine();
     Stack stack = plain_stack();
-    Site site = ideal_site(&machine, &stack);
-    site.constants.link_latency_us = 10;
-    site.constants.link_latency_rank_us = 2;
-    EXPECT(near(tensor(&site, 2, COMM_ALL_REDUCE, 1), 10e-6, 1e-4), "two ranks");
-    EXPECT(near(tensor(&site, 8, COMM_ALL_REDUCE, 1), 22e-6, 1e-4), "eight ranks");
+    CostModel costs = ideal_costs(&machine, &stack);
+    costs.constants.link_latency_us = 10;
+    costs.constants.link_latency_rank_us = 2;
+    EXPECT(near(tensor(&costs, 2, COMM_ALL_REDUCE, 1), 10e-6, 1e-4), "two ranks");
+    EXPECT(near(tensor(&costs, 8, COMM_ALL_REDUCE, 1), 22e-6, 1e-4), "eight ranks");
 }
 
 // A node's NICs are shared by the groups that leave it: a group with one rank there has a share alone.
 static void groups_leave_nodes_through_their_nics(void) {
     Machine machine = plain_machine();
     Stack stack = plain_stack();
-    Site site = ideal_site(&machine, &stack);
+    CostModel costs = ideal_costs(&machine, &stack);
     double share = 4 * 20e9 / 8;
-    Candidate whole = candidate_of(16, 1, 1, 1), alone = candidate_of(8, 1, 4, 1),
-              half = candidate_of(2, 1, 16, 1);
-    EXPECT(near(price_collective(&site, &whole, COMM_ALL_REDUCE, AXIS_TP, 1e9),
+    ParallelConfig whole = candidate_of(16, 1, 1, 1), alone = candidate_of(8, 1, 4, 1),
+                   half = candidate_of(2, 1, 16, 1);
+    EXPECT(near(price_collective(&costs, &whole, COMM_ALL_REDUCE, AXIS_TP, 1e9),
                 2.0 * 15 / 16 * 1e9 / (8 * share), 1e-6),
            "t over two nodes");
-    EXPECT(
-        near(price_collective(&site, &alone, COMM_ALL_REDUCE, AXIS_DP, 1e9), 2.0 * 3 / 4 * 1e9 / share, 1e-6),
-        "d with one rank a node");
-    EXPECT(near(price_collective(&site, &half, COMM_ALL_REDUCE, AXIS_DP, 1e9),
+    EXPECT(near(price_collective(&costs, &alone, COMM_ALL_REDUCE, AXIS_DP, 1e9), 2.0 * 3 / 4 * 1e9 / share,
+                1e-6),
+           "d with one rank a node");
+    EXPECT(near(price_collective(&costs, &half, COMM_ALL_REDUCE, AXIS_DP, 1e9),
                 2.0 * 15 / 16 * 1e9 / (4 * share), 1e-6),
            "d with four ranks a node");
-    EXPECT(tensor(&site, 16, COMM_ALL_REDUCE, 1e9) > tensor(&site, 8, COMM_ALL_REDUCE, 1e9),
+    EXPECT(tensor(&costs, 16, COMM_ALL_REDUCE, 1e9) > tensor(&costs, 8, COMM_ALL_REDUCE, 1e9),
            "nodes are slower");
-    Candidate inside = candidate_of(2, 1, 4, 1);
-    EXPECT(near(price_collective(&site, &inside, COMM_ALL_REDUCE, AXIS_DP, 1e9), 2.0 * 3 / 4 * 1e9 / 200e9,
+    ParallelConfig inside = candidate_of(2, 1, 4, 1);
+    EXPECT(near(price_collective(&costs, &inside, COMM_ALL_REDUCE, AXIS_DP, 1e9), 2.0 * 3 / 4 * 1e9 / 200e9,
                 1e-6),
            "t * d of a node stay inside");
 }
@@ -205,22 +206,22 @@ static void groups_leave_nodes_through_their_nics(void) {
 static void small_messages_between_nodes_are_slow(void) {
     Machine machine = plain_machine();
     Stack stack = plain_stack();
-    Site site = ideal_site(&machine, &stack), slow = site;
+    CostModel costs = ideal_costs(&machine, &stack), slow = costs;
     slow.constants.network_half_mb = 100;
-    EXPECT(near(tensor(&slow, 16, COMM_ALL_REDUCE, 1e8), 2 * tensor(&site, 16, COMM_ALL_REDUCE, 1e8), 1e-6),
+    EXPECT(near(tensor(&slow, 16, COMM_ALL_REDUCE, 1e8), 2 * tensor(&costs, 16, COMM_ALL_REDUCE, 1e8), 1e-6),
            "half");
-    EXPECT(tensor(&slow, 8, COMM_ALL_REDUCE, 1e8) == tensor(&site, 8, COMM_ALL_REDUCE, 1e8),
+    EXPECT(tensor(&slow, 8, COMM_ALL_REDUCE, 1e8) == tensor(&costs, 8, COMM_ALL_REDUCE, 1e8),
            "not within nodes");
 }
 
 static void context_counts_as_data(void) {
     Machine machine = plain_machine();
     Stack stack = plain_stack();
-    Site site = ideal_site(&machine, &stack);
-    Candidate data = candidate_of(2, 1, 8, 1), both = candidate_of(2, 1, 2, 1);
+    CostModel costs = ideal_costs(&machine, &stack);
+    ParallelConfig data = candidate_of(2, 1, 8, 1), both = candidate_of(2, 1, 2, 1);
     both.context = 4;
-    double a = price_collective(&site, &data, COMM_ALL_REDUCE, AXIS_DP, 1e9);
-    EXPECT(a > 0 && a == price_collective(&site, &both, COMM_ALL_REDUCE, AXIS_DP, 1e9), "%g s", a);
+    double a = price_collective(&costs, &data, COMM_ALL_REDUCE, AXIS_DP, 1e9);
+    EXPECT(a > 0 && a == price_collective(&costs, &both, COMM_ALL_REDUCE, AXIS_DP, 1e9), "%g s", a);
 }
 
 // ---- curves -----------------------------------------------------------------------------------------------
@@ -231,18 +232,18 @@ static void curves_are_met(void) {
     machine.num_curves = 2;
     machine.curves[0] = (Curve){.ranks = 8, .count = 3, .points = {{1e6, 20}, {1e7, 120}, {1e9, 220}}};
     machine.curves[1] = (Curve){.ranks = 4, .count = 2, .points = {{1e6, 30}, {1e9, 200}}};
-    Site site = ideal_site(&machine, &stack);
+    CostModel costs = ideal_costs(&machine, &stack);
     for (int i = 0; i < 3; i++) {
         CurvePoint point = machine.curves[0].points[i];
         double expected = 2.0 * 7 / 8 * point.bytes / (point.gbs * 1e9);
-        EXPECT(near(tensor(&site, 8, COMM_ALL_REDUCE, point.bytes), expected, 1e-9), "point %d", i);
-        EXPECT(tensor(&site, 8, COMM_ALL_REDUCE, 0.99 * point.bytes) <= expected, "before point %d", i);
+        EXPECT(near(tensor(&costs, 8, COMM_ALL_REDUCE, point.bytes), expected, 1e-9), "point %d", i);
+        EXPECT(tensor(&costs, 8, COMM_ALL_REDUCE, 0.99 * point.bytes) <= expected, "before point %d", i);
     }
-    EXPECT(near(tensor(&site, 4, COMM_ALL_REDUCE, 1e9), 2.0 * 3 / 4 / 200, 1e-9), "its own ranks");
-    EXPECT(near(tensor(&site, 2, COMM_ALL_REDUCE, 1e9), 2.0 / 2 / 200, 1e-9), "the next larger number's");
-    EXPECT(near(tensor(&site, 8, COMM_ALL_REDUCE, 4e9), 4 * tensor(&site, 8, COMM_ALL_REDUCE, 1e9), 1e-9),
+    EXPECT(near(tensor(&costs, 4, COMM_ALL_REDUCE, 1e9), 2.0 * 3 / 4 / 200, 1e-9), "its own ranks");
+    EXPECT(near(tensor(&costs, 2, COMM_ALL_REDUCE, 1e9), 2.0 / 2 / 200, 1e-9), "the next larger number's");
+    EXPECT(near(tensor(&costs, 8, COMM_ALL_REDUCE, 4e9), 4 * tensor(&costs, 8, COMM_ALL_REDUCE, 1e9), 1e-9),
            "beyond the last point its bandwidth");
-    EXPECT(tensor(&site, 8, COMM_ALL_REDUCE, 10) == tensor(&site, 8, COMM_ALL_REDUCE, 1e6),
+    EXPECT(tensor(&costs, 8, COMM_ALL_REDUCE, 10) == tensor(&costs, 8, COMM_ALL_REDUCE, 1e6),
            "below the first its time");
 }
 
@@ -251,17 +252,18 @@ static void curves_are_met(void) {
 static void edges_are_where_the_ranks_are(void) {
     Machine machine = plain_machine();
     Stack stack = plain_stack();
-    Site site = ideal_site(&machine, &stack);
-    Candidate inside = candidate_of(2, 8, 1, 8), whole = candidate_of(8, 4, 1, 4),
-              wide = candidate_of(4, 2, 4, 2);
+    CostModel costs = ideal_costs(&machine, &stack);
+    ParallelConfig inside = candidate_of(2, 8, 1, 8), whole = candidate_of(8, 4, 1, 4),
+                   wide = candidate_of(4, 2, 4, 2);
     for (int stage = 0; stage < 7; stage++)
-        EXPECT(edge_leaves_node(&site, &inside, stage) == (stage == 3), "stages of 2 of 8, stage %d", stage);
-    EXPECT(edge_leaves_node(&site, &inside, 7), "from the last rank to the first, as chunks go");
-    EXPECT(edge_leaves_node(&site, &whole, 1) && edge_leaves_node(&site, &wide, 0), "stages of whole nodes");
+        EXPECT(edge_leaves_node(&costs, &inside, stage) == (stage == 3), "stages of 2 of 8, stage %d", stage);
+    EXPECT(edge_leaves_node(&costs, &inside, 7), "from the last rank to the first, as chunks go");
+    EXPECT(edge_leaves_node(&costs, &whole, 1) && edge_leaves_node(&costs, &wide, 0),
+           "stages of whole nodes");
     inside.context = 4;
-    EXPECT(edge_leaves_node(&site, &inside, 0), "a stage of four pairs that share a sequence");
+    EXPECT(edge_leaves_node(&costs, &inside, 0), "a stage of four pairs that share a sequence");
     inside.context = 1;
-    double near_s = price_message(&site, &inside, 2, 1e9), far_s = price_message(&site, &inside, 3, 1e9);
+    double near_s = price_message(&costs, &inside, 2, 1e9), far_s = price_message(&costs, &inside, 3, 1e9);
     EXPECT(near(near_s, 1e9 / 200e9, 1e-9) && near(far_s, 1e9 / 10e9, 1e-9), "%g and %g s", near_s, far_s);
 }
 
@@ -269,14 +271,14 @@ static void edges_are_where_the_ranks_are(void) {
 static void shares_of_messages_are_gathered(void) {
     Machine machine = plain_machine();
     Stack stack = plain_stack();
-    Site site = ideal_site(&machine, &stack);
-    Candidate c = candidate_of(8, 2, 1, 2);
-    double whole = price_message(&site, &c, 0, 1e9);
+    CostModel costs = ideal_costs(&machine, &stack);
+    ParallelConfig c = candidate_of(8, 2, 1, 2);
+    double whole = price_message(&costs, &c, 0, 1e9);
     c.scatter_gather = true;
-    double gathered = whole / 8 + tensor(&site, 8, COMM_ALL_GATHER, 1e9);
-    EXPECT(near(price_message(&site, &c, 0, 1e9), gathered, 1e-9), "scattered and gathered");
+    double gathered = whole / 8 + tensor(&costs, 8, COMM_ALL_GATHER, 1e9);
+    EXPECT(near(price_message(&costs, &c, 0, 1e9), gathered, 1e-9), "scattered and gathered");
     c.sequence_parallel = true;
-    EXPECT(near(price_message(&site, &c, 0, 1e9), whole / 8, 1e-9),
+    EXPECT(near(price_message(&costs, &c, 0, 1e9), whole / 8, 1e-9),
            "a share of the sequence is a share already");
 }
 

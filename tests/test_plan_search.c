@@ -1,6 +1,6 @@
 // The search finds what trying everything finds, keeps what it is told, and says why the rest is out.
 #include "harness.h"
-#include "plan_sites.h"
+#include "plan_fixtures.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,19 +8,19 @@ static Machine machine;
 static Stack stack;
 static PlanCache *cache;
 
-static Question question_of(int devices, int batch) {
-    return (Question){.devices = devices,
-                      .batch = batch,
-                      .sequence_parallel = -1,
-                      .zero_stage = -1,
-                      .fused_attention = -1,
-                      .recompute = -1,
-                      .dtype = F16};
+static SearchSpace space_of(int devices, int batch) {
+    return (SearchSpace){.devices = devices,
+                         .batch = batch,
+                         .sequence_parallel = -1,
+                         .zero_stage = -1,
+                         .fused_attention = -1,
+                         .recompute = -1,
+                         .dtype = F16};
 }
 
-static PlanResult found(const Site *site, const ModelShape *model, const Question *question, int most) {
+static PlanResult found(const CostModel *costs, const ModelShape *model, const SearchSpace *space, int most) {
     PlanResult result;
-    EXPECT_OK(plan_search(cache, site, model, question, most, &result));
+    EXPECT_OK(plan_search(cache, costs, model, space, most, &result));
     return result;
 }
 
@@ -33,49 +33,50 @@ typedef struct {
     int count;
 } Everything;
 
-static void try_one(Everything *all, const Site *site, const ModelShape *model, const Candidate *c) {
+static void try_one(Everything *all, const CostModel *costs, const ModelShape *model,
+                    const ParallelConfig *c) {
     char why[200];
     MemoryNeed need;
-    if (candidate_refuse(model, site->machine, c, why, sizeof why)) return;
-    EXPECT_OK(memory_need(site, model, c, &need));
+    if (parallel_config_refuse(model, costs->machine, c, why, sizeof why)) return;
+    EXPECT_OK(memory_need(costs, model, c, &need));
     if (memory_verdict(&need) != FITS || all->count == MOST_FOUND) return;
-    EXPECT_OK(predict(cache, site, model, c, &all->items[all->count++]));
+    EXPECT_OK(predict(cache, costs, model, c, &all->items[all->count++]));
 }
 
-static void try_memory(Everything *all, const Site *site, const ModelShape *model, Candidate c) {
+static void try_memory(Everything *all, const CostModel *costs, const ModelShape *model, ParallelConfig c) {
     for (int i = 0; i < 3 * 2 * 2; i++) {
         c.recompute = (Recompute)(i % 3), c.sequence_parallel = i / 3 % 2, c.zero_stage = i / 6;
         bool pointless = (c.recompute == RECOMPUTE_SELECTIVE && c.attention == ATTENTION_FUSED) ||
                          (c.zero_stage && c.grid.dp == 1);
-        if (!pointless) try_one(all, site, model, &c);
+        if (!pointless) try_one(all, costs, model, &c);
     }
 }
 
-static void try_chunks(Everything *all, const Site *site, const ModelShape *model, Candidate c) {
+static void try_chunks(Everything *all, const CostModel *costs, const ModelShape *model, ParallelConfig c) {
     int layers = model->layers, p = c.grid.pp;
     if (layers % p && (layers + 2) % p == 0) layers += 2; // embedding and head for a layer each
     for (int v = 1; v <= model->layers / p; v++) {
         if (v > 1 && (p == 1 || layers % (p * v))) continue;
         c.chunks = v, c.schedule = v > 1 ? "interleaved" : "1f1b";
-        for (c.microbatch = 1; c.microbatch <= 64; c.microbatch *= 2) try_memory(all, site, model, c);
+        for (c.microbatch = 1; c.microbatch <= 64; c.microbatch *= 2) try_memory(all, costs, model, c);
     }
 }
 
-static Everything try_everything(const Site *site, const ModelShape *model, const Question *q) {
+static Everything try_everything(const CostModel *costs, const ModelShape *model, const SearchSpace *q) {
     Everything all = {.items = calloc(MOST_FOUND, sizeof(Prediction))};
     CHECK(all.items, "no memory");
-    Candidate c = candidate_of_stack(site->stack, q);
+    ParallelConfig c = parallel_config_of_stack(costs->stack, q);
     for (int t = 1; t <= 8; t++)
         for (int p = 1; p <= q->devices && p <= model->layers; p++) {
             if (q->devices % (t * p) || (q->devices >= 8 && 8 % t)) continue;
             c.grid = (Grid){.tp = t, .pp = p, .dp = q->devices / (t * p)};
-            try_chunks(&all, site, model, c);
+            try_chunks(&all, costs, model, c);
         }
     CHECK(all.count < MOST_FOUND, "more than %d candidates", MOST_FOUND);
     return all;
 }
 
-static bool alike(const Candidate *a, const Candidate *b) {
+static bool alike(const ParallelConfig *a, const ParallelConfig *b) {
     return !memcmp(&a->grid, &b->grid, sizeof a->grid) && a->chunks == b->chunks &&
            a->microbatch == b->microbatch && a->recompute == b->recompute;
 }
@@ -85,28 +86,29 @@ static const Prediction *fastest_unlike(const Everything *all, const Prediction 
     const Prediction *best = NULL;
     for (int i = 0; i < all->count; i++) {
         bool seen = false;
-        for (int j = 0; j < count; j++) seen |= alike(&all->items[i].candidate, &before[j]->candidate);
+        for (int j = 0; j < count; j++) seen |= alike(&all->items[i].config, &before[j]->config);
         if (!seen && (!best || all->items[i].step_s < best->step_s)) best = &all->items[i];
     }
     return best;
 }
 
-static void nothing_faster_is_missed(const Site *site, const ModelShape *model, const Question *question) {
+static void nothing_faster_is_missed(const CostModel *costs, const ModelShape *model,
+                                     const SearchSpace *space) {
     enum { MOST = 5 };
     const Prediction *best[MOST];
-    Everything all = try_everything(site, model, question);
-    PlanResult result = found(site, model, question, MOST);
+    Everything all = try_everything(costs, model, space);
+    PlanResult result = found(costs, model, space, MOST);
     int count = 0;
     while (count < MOST && (best[count] = fastest_unlike(&all, best, count))) count++;
-    EXPECT(result.perhaps ? count == 0 : result.count == count, "%d devices: %d found of %d",
-           question->devices, result.count, count);
+    EXPECT(result.perhaps ? count == 0 : result.count == count, "%d devices: %d found of %d", space->devices,
+           result.count, count);
     for (int i = 0; i < count && i < result.count; i++) {
-        const Candidate *c = &result.best[i].candidate;
+        const ParallelConfig *c = &result.best[i].config;
         EXPECT(result.best[i].step_s == best[i]->step_s,
                "%d devices, number %d: %.9g s with t %d p %d v %d b %d, %.9g with t %d p %d v %d b %d",
-               question->devices, i, result.best[i].step_s, c->grid.tp, c->grid.pp, c->chunks, c->microbatch,
-               best[i]->step_s, best[i]->candidate.grid.tp, best[i]->candidate.grid.pp,
-               best[i]->candidate.chunks, best[i]->candidate.microbatch);
+               space->devices, i, result.best[i].step_s, c->grid.tp, c->grid.pp, c->chunks, c->microbatch,
+               best[i]->step_s, best[i]->config.grid.tp, best[i]->config.grid.pp, best[i]->config.chunks,
+               best[i]->config.microbatch);
     }
     plan_result_free(&result);
     free(all.items);
@@ -118,35 +120,35 @@ static void nothing_is_missed(void) {
     small.usable_gb = 22;
     ModelShape models[] = {gpt_of(12, 2048, 24), llama_of(14, 2688, 24)};
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
-        Site site = site_of(i % 3 ? &small : &machine, &stack);
-        Question question = question_of(devices[i], 6 * devices[i]);
+        CostModel costs = costs_of(i % 3 ? &small : &machine, &stack);
+        SearchSpace space = space_of(devices[i], 6 * devices[i]);
         for (int fused = 0; fused < 2; fused++) {
-            question.fused_attention = fused;
-            nothing_faster_is_missed(&site, &models[i % 2], &question);
+            space.fused_attention = fused;
+            nothing_faster_is_missed(&costs, &models[i % 2], &space);
         }
     }
 }
 
 // A machine of any size is one group of tensor ranks, where the model can be cut so.
 static void tensor_ranks_fill_odd_machines(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     for (int devices = 1; devices <= 8; devices++) {
         ModelShape model = gpt_of(4, 128 * 2 * devices, 2 * devices);
-        Question question = question_of(devices, 4);
-        question.pp = question.dp = 1;
-        PlanResult result = found(&site, &model, &question, 1);
-        EXPECT(result.count && result.best[0].candidate.grid.tp == devices, "%d devices", devices);
+        SearchSpace space = space_of(devices, 4);
+        space.pp = space.dp = 1;
+        PlanResult result = found(&costs, &model, &space, 1);
+        EXPECT(result.count && result.best[0].config.grid.tp == devices, "%d devices", devices);
         plan_result_free(&result);
     }
 }
 
 // ---- what is told -----------------------------------------------------------------------------------------
 
-static bool kept(const Question *q, const Candidate *c) {
-    return candidate_devices(c) == q->devices && c->batch == q->batch && (!q->tp || q->tp == c->grid.tp) &&
-           (!q->pp || q->pp == c->grid.pp) && (!q->dp || q->dp == c->grid.dp) &&
-           (!q->chunks || q->chunks == c->chunks) && (!q->microbatch || q->microbatch == c->microbatch) &&
-           (!q->context || q->context == c->context) &&
+static bool kept(const SearchSpace *q, const ParallelConfig *c) {
+    return parallel_config_devices(c) == q->devices && c->batch == q->batch &&
+           (!q->tp || q->tp == c->grid.tp) && (!q->pp || q->pp == c->grid.pp) &&
+           (!q->dp || q->dp == c->grid.dp) && (!q->chunks || q->chunks == c->chunks) &&
+           (!q->microbatch || q->microbatch == c->microbatch) && (!q->context || q->context == c->context) &&
            (q->recompute < 0 || q->recompute == (int)c->recompute) &&
            (q->sequence_parallel < 0 || q->sequence_parallel == c->sequence_parallel) &&
            (q->zero_stage < 0 || q->zero_stage == c->zero_stage) &&
@@ -155,35 +157,35 @@ static bool kept(const Question *q, const Candidate *c) {
 }
 
 static void what_is_decided_is_kept(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
     enum { NUM = 13 };
-    Question q[NUM];
-    for (int i = 0; i < NUM; i++) q[i] = question_of(32, 64);
+    SearchSpace q[NUM];
+    for (int i = 0; i < NUM; i++) q[i] = space_of(32, 64);
     q[0].tp = 16, q[1].pp = 4, q[2].dp = 4, q[3].chunks = 2, q[4].microbatch = 4, q[5].context = 2;
     q[6].recompute = RECOMPUTE_UNIFORM, q[7].sequence_parallel = 1, q[8].zero_stage = 1,
     q[9].fused_attention = 1;
     q[10].schedule = "gpipe", q[11].schedule = "zb-v", q[12].dtype = BF16;
     q[7].tp = 4;
     for (int i = 0; i < NUM; i++) {
-        PlanResult result = found(&site, &model, &q[i], 8);
+        PlanResult result = found(&costs, &model, &q[i], 8);
         EXPECT(result.count > 0, "question %d: nothing", i);
         for (int j = 0; j < result.count; j++)
-            EXPECT(kept(&q[i], &result.best[j].candidate), "question %d, number %d", i, j);
+            EXPECT(kept(&q[i], &result.best[j].config), "question %d, number %d", i, j);
         plan_result_free(&result);
     }
 }
 
 static void the_best_come_first_and_once(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
-    Question question = question_of(64, 128);
-    PlanResult result = found(&site, &model, &question, 20);
+    SearchSpace space = space_of(64, 128);
+    PlanResult result = found(&costs, &model, &space, 20);
     EXPECT(result.count == 20, "%d of 20", result.count);
     for (int i = 1; i < result.count; i++) {
         EXPECT(result.best[i - 1].step_s <= result.best[i].step_s, "number %d is faster", i);
         for (int j = 0; j < i; j++)
-            EXPECT(!alike(&result.best[i].candidate, &result.best[j].candidate), "%d and %d are alike", i, j);
+            EXPECT(!alike(&result.best[i].config, &result.best[j].config), "%d and %d are alike", i, j);
     }
     plan_result_free(&result);
 }
@@ -191,10 +193,10 @@ static void the_best_come_first_and_once(void) {
 static void rejections_are_counted(void) {
     Machine small = machine;
     small.usable_gb = 16;
-    Site site = site_of(&small, &stack);
+    CostModel costs = costs_of(&small, &stack);
     ModelShape model = gpt_of(24, 4096, 32);
-    Question question = question_of(64, 128);
-    PlanResult result = found(&site, &model, &question, 3);
+    SearchSpace space = space_of(64, 128);
+    PlanResult result = found(&costs, &model, &space, 3);
     EXPECT(!result.perhaps, "something fits for sure");
     int64_t refused = 0;
     for (int i = 0; i < NUM_REJECTS; i++) {
@@ -213,15 +215,15 @@ static void rejections_are_counted(void) {
 }
 
 static void alternatives_differ_and_are_slower(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
-    Question question = question_of(64, 128);
-    PlanResult result = found(&site, &model, &question, 3);
+    SearchSpace space = space_of(64, 128);
+    PlanResult result = found(&costs, &model, &space, 3);
     EXPECT(result.num_alternatives > 5, "%d alternatives", result.num_alternatives);
     const Prediction *winner = &result.best[0];
     for (int i = 0; i < result.num_alternatives; i++) {
         const Alternative *a = &result.alternatives[i];
-        EXPECT(!alike(&a->prediction.candidate, &winner->candidate), "%s is the winner", a->choice);
+        EXPECT(!alike(&a->prediction.config, &winner->config), "%s is the winner", a->choice);
         EXPECT(a->prediction.step_s >= winner->step_s, "%s: %g s, the winner %g", a->choice,
                a->prediction.step_s, winner->step_s);
     }
@@ -230,10 +232,10 @@ static void alternatives_differ_and_are_slower(void) {
 
 // ---- when nothing is left ---------------------------------------------------------------------------------
 
-static void expect_failure(const Site *site, const ModelShape *model, const Question *question,
+static void expect_failure(const CostModel *costs, const ModelShape *model, const SearchSpace *space,
                            const char *words) {
     PlanResult result;
-    EXPECT(plan_search(cache, site, model, question, 3, &result) == ERR_CONFIG, "no failure");
+    EXPECT(plan_search(cache, costs, model, space, 3, &result) == ERR_CONFIG, "no failure");
     EXPECT(strstr(fail_message(), words), "no \"%s\" in: %s", words, fail_message());
     plan_result_free(&result);
 }
@@ -249,72 +251,72 @@ static double number_before(const char *text, const char *words) {
 static void what_fits_nowhere_says_what_would(void) {
     Machine small = machine;
     small.usable_gb = 14;
-    Site site = site_of(&small, &stack);
+    CostModel costs = costs_of(&small, &stack);
     ModelShape model = gpt_of(48, 8192, 64);
-    Question question = question_of(16, 64);
-    expect_failure(&site, &model, &question, "misses by least");
+    SearchSpace space = space_of(16, 64);
+    expect_failure(&costs, &model, &space, "misses by least");
     EXPECT(strstr(fail_message(), "16 devices"), "%s", fail_message());
     const char *words = strstr(fail_message(), "devices with ");
     Machine larger = small;
     larger.usable_gb = words ? atof(words + strlen("devices with ")) : 0;
     int devices = (int)number_before(fail_message(), " devices would do");
-    Site roomy = site_of(&larger, &stack);
-    PlanResult result = found(&roomy, &model, &question, 1);
+    CostModel roomy = costs_of(&larger, &stack);
+    PlanResult result = found(&roomy, &model, &space, 1);
     EXPECT(result.count == 1 && !result.perhaps, "%g GB do not do", larger.usable_gb);
     plan_result_free(&result);
-    question.devices = devices;
-    result = found(&site, &model, &question, 1);
+    space.devices = devices;
+    result = found(&costs, &model, &space, 1);
     EXPECT(result.count == 1, "%d devices do not do", devices);
     plan_result_free(&result);
     small.usable_gb = 3;
-    expect_failure(&site, &model, &question, "misses by least");
+    expect_failure(&costs, &model, &space, "misses by least");
     EXPECT(!strstr(fail_message(), "devices would do"), "less than the reserve: %s", fail_message());
 }
 
 static void rules_that_leave_nothing_are_told(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
-    Question question = question_of(64, 4);
-    question.dp = 64;
-    expect_failure(&site, &model, &question, "a batch of 4 is too small");
-    question = question_of(64, 64), question.tp = 5;
-    expect_failure(&site, &model, &question, "64 devices");
-    question = question_of(64, 64), question.pp = 32;
-    expect_failure(&site, &model, &question, "16 layers");
+    SearchSpace space = space_of(64, 4);
+    space.dp = 64;
+    expect_failure(&costs, &model, &space, "a batch of 4 is too small");
+    space = space_of(64, 64), space.tp = 5;
+    expect_failure(&costs, &model, &space, "64 devices");
+    space = space_of(64, 64), space.pp = 32;
+    expect_failure(&costs, &model, &space, "16 layers");
 }
 
 // Too small for the margin, large enough for the need.
 static void what_may_fit_is_told_as_such(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
-    Question question = question_of(8, 16);
-    question.tp = question.dp = 2, question.microbatch = 1, question.recompute = RECOMPUTE_UNIFORM;
-    question.zero_stage = question.sequence_parallel = 0, question.chunks = 1;
-    PlanResult result = found(&site, &model, &question, 1);
+    SearchSpace space = space_of(8, 16);
+    space.tp = space.dp = 2, space.microbatch = 1, space.recompute = RECOMPUTE_UNIFORM;
+    space.zero_stage = space.sequence_parallel = 0, space.chunks = 1;
+    PlanResult result = found(&costs, &model, &space, 1);
     Machine tight = machine;
     tight.usable_gb = result.best[0].memory.total / 1e9 * 1.001;
-    Site cramped = site_of(&tight, &stack);
+    CostModel cramped = costs_of(&tight, &stack);
     plan_result_free(&result);
-    result = found(&cramped, &model, &question, 1);
+    result = found(&cramped, &model, &space, 1);
     EXPECT(result.count == 1 && result.perhaps, "%d found, perhaps %d", result.count, result.perhaps);
     plan_result_free(&result);
 }
 
 static void batches_smaller_than_the_machine_find_their_d(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
-    Question question = question_of(64, 4);
-    PlanResult result = found(&site, &model, &question, 1);
-    EXPECT(result.best[0].candidate.grid.dp <= 4, "d %d", result.best[0].candidate.grid.dp);
+    SearchSpace space = space_of(64, 4);
+    PlanResult result = found(&costs, &model, &space, 1);
+    EXPECT(result.best[0].config.grid.dp <= 4, "d %d", result.best[0].config.grid.dp);
     plan_result_free(&result);
 }
 
 static void the_largest_run_is_planned(void) {
-    Site site = site_of(&machine, &stack);
+    CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(128, 25600, 160);
-    Question question = question_of(3072, 3072);
-    PlanResult result = found(&site, &model, &question, 3);
-    EXPECT(result.count == 3 && result.best[0].candidate.grid.tp == 8, "%d found", result.count);
+    SearchSpace space = space_of(3072, 3072);
+    PlanResult result = found(&costs, &model, &space, 3);
+    EXPECT(result.count == 3 && result.best[0].config.grid.tp == 8, "%d found", result.count);
     plan_result_free(&result);
 }
 

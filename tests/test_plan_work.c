@@ -31,20 +31,20 @@ static ModelShape llama(void) {
     return shape;
 }
 
-static Candidate candidate(int tp) {
-    return (Candidate){.grid = {tp, 1, 1},
-                       .context = 1,
-                       .chunks = 1,
-                       .microbatch = 2,
-                       .batch = 2,
-                       .schedule = "1f1b",
-                       .dtype = BF16};
+static ParallelConfig config(int tp) {
+    return (ParallelConfig){.grid = {tp, 1, 1},
+                            .context = 1,
+                            .chunks = 1,
+                            .microbatch = 2,
+                            .batch = 2,
+                            .schedule = "1f1b",
+                            .dtype = BF16};
 }
 
 // t 1, 2, 4; all that is computed again; sequence parallel; attention; GPT and Llama.
-static Candidate candidate_of(int way, ModelShape *model) {
+static ParallelConfig candidate_of(int way, ModelShape *model) {
     static const Recompute recompute[] = {RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM};
-    Candidate c = candidate(1 << way % 3);
+    ParallelConfig c = config(1 << way % 3);
     c.recompute = recompute[way / 3 % 3];
     c.sequence_parallel = way & 1 && c.grid.tp > 1;
     c.attention = way & 4 ? ATTENTION_UNFUSED : ATTENTION_FUSED;
@@ -53,14 +53,14 @@ static Candidate candidate_of(int way, ModelShape *model) {
     return c;
 }
 
-static Work recorded(const ModelShape *model, const Candidate *c) {
+static Work recorded(const ModelShape *model, const ParallelConfig *c) {
     Work work;
     EXPECT_OK(work_record(&work, model, c));
     return work;
 }
 
 // The same run of the trainer on p stages, with the whole model.
-static EngineSpec spec_of(const ModelShape *model, const Candidate *c, int pp) {
+static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c, int pp) {
     EngineSpec spec = {.grid = {c->grid.tp, 1, pp},
                        .shape = *model,
                        .mode = {.dtype = c->dtype,
@@ -81,7 +81,7 @@ static EngineSpec spec_of(const ModelShape *model, const Candidate *c, int pp) {
     return spec;
 }
 
-static double part_flops(const Work *w, Part part) {
+static double part_flops(const Work *w, ModelPart part) {
     return work_flops(&w->forward[part]) + work_flops(&w->backward[part]);
 }
 
@@ -94,7 +94,7 @@ static double whole_flops(const Work *w, int layers) {
 static void parts_add_up_to_what_grids_compute(void) {
     for (int way = 0; way < WAYS; way++) {
         ModelShape model;
-        Candidate c = candidate_of(way, &model);
+        ParallelConfig c = candidate_of(way, &model);
         Work work = recorded(&model, &c);
         EngineSpec spec = spec_of(&model, &c, way % 7 ? 2 : 4);
         double flops = 0;
@@ -113,7 +113,7 @@ static void parts_add_up_to_what_grids_compute(void) {
 static void nothing_recomputed_is_the_published_formula(void) {
     for (int way = 0; way < 12; way++) {
         ModelShape model = way & 1 ? llama() : gpt();
-        Candidate c = candidate(1 << way % 3);
+        ParallelConfig c = config(1 << way % 3);
         c.sequence_parallel = c.grid.tp > 1;
         EngineSpec spec = spec_of(&model, &c, 1);
         Work work = recorded(&model, &c);
@@ -147,7 +147,7 @@ static void expect_shapes_explain_flops(const WorkList *list, DType dtype) {
 static void shapes_explain_flops(void) {
     for (int way = 0; way < WAYS; way++) {
         ModelShape model;
-        Candidate c = candidate_of(way, &model);
+        ParallelConfig c = candidate_of(way, &model);
         Work work = recorded(&model, &c);
         for (int part = 0; part < NUM_PARTS; part++) {
             expect_shapes_explain_flops(&work.forward[part], c.dtype);
@@ -178,7 +178,7 @@ static bool is_concatenation(const WorkList *whole, const WorkList *first, const
 static void a_recomputed_layer_runs_forward_again(void) {
     for (int way = 0; way < 8; way++) {
         ModelShape model = way & 1 ? llama() : gpt();
-        Candidate c = candidate(way & 2 ? 2 : 1);
+        ParallelConfig c = config(way & 2 ? 2 : 1);
         c.sequence_parallel = way & 4 && c.grid.tp > 1;
         Work once = recorded(&model, &c);
         c.recompute = RECOMPUTE_UNIFORM;
@@ -195,7 +195,7 @@ static void a_recomputed_layer_runs_forward_again(void) {
 
 static void selective_recomputation_runs_the_core_again(void) {
     ModelShape model = gpt();
-    Candidate c = candidate(2);
+    ParallelConfig c = config(2);
     for (int unfused = 0; unfused < 2; unfused++) {
         c.attention = unfused ? ATTENTION_UNFUSED : ATTENTION_FUSED;
         c.recompute = RECOMPUTE_NOTHING;
@@ -223,7 +223,7 @@ static const WorkItem *find_op(const WorkList *list, DeviceOp op) {
 // The S x S matrix of every local head, in the element type.
 static void unfused_attention_has_its_matrix(void) {
     ModelShape model = gpt();
-    Candidate c = candidate(2);
+    ParallelConfig c = config(2);
     Work fused = recorded(&model, &c);
     c.attention = ATTENTION_UNFUSED;
     Work unfused = recorded(&model, &c);
@@ -264,7 +264,7 @@ static double ring_bytes(const WorkList *list, int t) {
 static void layers_move_the_published_volumes(void) {
     ModelShape model = gpt();
     for (int way = 0; way < 8; way++) {
-        Candidate c = candidate(way & 1 ? 4 : 2);
+        ParallelConfig c = config(way & 1 ? 4 : 2);
         c.sequence_parallel = way & 2;
         c.recompute = way & 4 ? RECOMPUTE_UNIFORM : RECOMPUTE_NOTHING;
         int t = c.grid.tp;
@@ -284,7 +284,7 @@ static void layers_move_the_published_volumes(void) {
 // The ends reduce the embedding and the gradient of the head's input, and three F32 for each token's loss.
 static void ends_move_little(void) {
     ModelShape model = gpt();
-    Candidate c = candidate(2);
+    ParallelConfig c = config(2);
     Work work = recorded(&model, &c);
     double tokens = c.microbatch * model.sequence, hidden = 2 * tokens * model.hidden;
     EXPECT(ring_bytes(&work.forward[PART_EMBEDDING], 2) == hidden, "embedding, forward");
@@ -292,7 +292,7 @@ static void ends_move_little(void) {
     EXPECT(ring_bytes(&work.forward[PART_HEAD], 2) == 3 * 4 * tokens, "head, forward");
     EXPECT(ring_bytes(&work.backward[PART_HEAD], 2) == hidden, "head, backward");
     work_free(&work);
-    c = candidate(1);
+    c = config(1);
     work = recorded(&model, &c);
     for (int part = 0; part < NUM_PARTS; part++)
         for (int i = 0; i < work.backward[part].count; i++)
@@ -306,7 +306,7 @@ static void parameters_are_the_model_s(void) {
     for (int way = 0; way < 2; way++) {
         ModelShape model = way ? llama() : gpt();
         model.vocabulary = 384;
-        Candidate c = candidate(1);
+        ParallelConfig c = config(1);
         Work work = recorded(&model, &c);
         int64_t all = work.parameters[PART_EMBEDDING] + LAYERS * work.parameters[PART_LAYER] +
                       work.parameters[PART_HEAD];
@@ -366,7 +366,7 @@ static Step recorded_step(const EngineSpec *spec, int pp) {
 static void adamw_reads_what_a_parameter_has(void) {
     for (int way = 0; way < 2; way++) {
         ModelShape model = gpt();
-        Candidate c = candidate(2);
+        ParallelConfig c = config(2);
         c.dtype = way ? F32 : BF16;
         EngineSpec spec = spec_of(&model, &c, 2);
         Step step = recorded_step(&spec, 1);
@@ -379,7 +379,7 @@ static void adamw_reads_what_a_parameter_has(void) {
 static void stages_send_what_is_said(void) {
     for (int way = 0; way < 4; way++) {
         ModelShape model = gpt();
-        Candidate c = candidate(2);
+        ParallelConfig c = config(2);
         c.sequence_parallel = way & 1;
         EngineSpec spec = spec_of(&model, &c, 2);
         spec.scatter_gather = way & 2;
@@ -394,7 +394,7 @@ static void stages_send_what_is_said(void) {
 
 static void steps_name_the_compute_that_asks(void) {
     ModelShape model = gpt();
-    Candidate c = candidate(2);
+    ParallelConfig c = config(2);
     EngineSpec spec = spec_of(&model, &c, 2);
     EngineMemory measured;
     EXPECT_OK(engine_measure(&spec, 0, &measured, NULL));
@@ -412,7 +412,7 @@ static void steps_name_the_compute_that_asks(void) {
 
 // ---- errors, printing ---------------------------------------------------------------------------
 
-static void expect_refused(const ModelShape *model, const Candidate *c, const char *word) {
+static void expect_refused(const ModelShape *model, const ParallelConfig *c, const char *word) {
     Work work;
     EXPECT(work_record(&work, model, c) == ERR_CONFIG, "%s: not refused", word);
     EXPECT(strstr(fail_message(), word), "got: %s, without %s", fail_message(), word);
@@ -420,9 +420,9 @@ static void expect_refused(const ModelShape *model, const Candidate *c, const ch
 
 static void models_that_cannot_be_cut(void) {
     ModelShape model = gpt();
-    Candidate c = candidate(16);
+    ParallelConfig c = config(16);
     expect_refused(&model, &c, "groups");
-    c = candidate(8);
+    c = config(8);
     model.ffn = 196;
     expect_refused(&model, &c, "mlp");
     model = gpt();
@@ -435,7 +435,7 @@ static void models_that_cannot_be_cut(void) {
 
 static void print_names_operations_and_shapes(void) {
     ModelShape model = gpt();
-    Candidate c = candidate(2);
+    ParallelConfig c = config(2);
     c.attention = ATTENTION_UNFUSED;
     Work work = recorded(&model, &c);
     Text text = {0};

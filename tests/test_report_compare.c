@@ -1,6 +1,6 @@
 // Why one prediction beats another, in words.
 #include "harness.h"
-#include "report/answer.h"
+#include "report/plan_report.h"
 #include <string.h>
 
 static void expect_text(const Prediction *winner, const Prediction *other, const char *expected) {

@@ -1,6 +1,6 @@
 // The page of a plan: HTML that is well formed whatever is in it, that loads nothing, and says the numbers.
 #include "harness.h"
-#include "plan_sites.h"
+#include "plan_fixtures.h"
 #include "report/report.h"
 #include <ctype.h>
 #include <math.h>
@@ -12,20 +12,20 @@
 typedef struct {
     Machine machine;
     Stack stack;
-    Site site;
+    CostModel costs;
     ModelShape model;
-    Question question;
+    SearchSpace space;
     Prediction best[3];
     PlanResult result;
-    Answer answer;
+    PlanReport report;
     Schedule schedule;
     Simulation simulation;
     ScalePoint scaling[3];
     PlanPage page;
 } Case;
 
-static Prediction prediction_of(Candidate candidate, double step_s) {
-    return (Prediction){.candidate = candidate,
+static Prediction prediction_of(ParallelConfig config, double step_s) {
+    return (Prediction){.config = config,
                         .step_s = step_s,
                         .low_s = step_s / 1.1,
                         .high_s = step_s * 1.1,
@@ -50,23 +50,23 @@ static Prediction prediction_of(Candidate candidate, double step_s) {
 }
 
 static void add_result(Case *c) {
-    for (int i = 0; i < 3; i++) c->best[i] = prediction_of(c->best[0].candidate, 12.5 + i);
+    for (int i = 0; i < 3; i++) c->best[i] = prediction_of(c->best[0].config, 12.5 + i);
     c->result = (PlanResult){.best = c->best,
                              .count = 3,
                              .tried = 1234,
                              .rejected = {12345, 7, 0},
                              .examples = {"t 3 <does> not divide", "needs 90 & more"},
                              .num_alternatives = 1};
-    c->result.alternatives[0] = (Alternative){"t = 4", prediction_of(c->best[0].candidate, 15)};
+    c->result.alternatives[0] = (Alternative){"t = 4", prediction_of(c->best[0].config, 15)};
 }
 
 // Of p stages, v chunks and m microbatches; forwards take 1 s, backwards 2.
 static void case_open(Case *c, const char *kind, int p, int v, int m) {
     *c = (Case){.machine = plain_machine(), .stack = plain_stack(), .model = gpt_of(24, 1024, 16)};
-    c->site = site_of(&c->machine, &c->stack);
-    c->best[0].candidate = candidate_of(2, p, 2, m);
-    c->best[0].candidate.chunks = v, c->best[0].candidate.schedule = kind;
-    c->question = (Question){.devices = 4 * p, .batch = 2 * m};
+    c->costs = costs_of(&c->machine, &c->stack);
+    c->best[0].config = candidate_of(2, p, 2, m);
+    c->best[0].config.chunks = v, c->best[0].config.schedule = kind;
+    c->space = (SearchSpace){.devices = 4 * p, .batch = 2 * m};
     add_result(c);
     EXPECT_OK(schedule_create(&c->schedule,
                               &(ScheduleSpec){.kind = kind, .ranks = p, .chunks = v, .microbatches = m}));
@@ -77,15 +77,15 @@ static void case_open(Case *c, const char *kind, int p, int v, int m) {
         c->scaling[i] = (ScalePoint){2 * p << i, c->best[0]};
         c->scaling[i].prediction.step_s /= 1 << i;
     }
-    c->answer = (Answer){.model_name = "gpt-x",
-                         .model = &c->model,
-                         .site = &c->site,
-                         .question = &c->question,
-                         .chosen = c->best,
-                         .result = &c->result,
-                         .tokens = 3e9,
-                         .price = 2};
-    c->page = (PlanPage){&c->answer, &c->schedule, &c->simulation, c->scaling, 3};
+    c->report = (PlanReport){.model_name = "gpt-x",
+                             .model = &c->model,
+                             .costs = &c->costs,
+                             .space = &c->space,
+                             .chosen = c->best,
+                             .result = &c->result,
+                             .tokens = 3e9,
+                             .price = 2};
+    c->page = (PlanPage){&c->report, &c->schedule, &c->simulation, c->scaling, 3};
 }
 
 static void case_close(Case *c) {
@@ -203,9 +203,9 @@ static void every_page_is_well_formed(void) {
         Case c;
         case_open(&c, shapes[i].kind, shapes[i].p, shapes[i].v, shapes[i].m);
         expect_well_formed(&c.page, shapes[i].kind);
-        c.answer.given = true, c.answer.tokens = 0, c.result.perhaps = true;
+        c.report.given = true, c.report.tokens = 0, c.result.perhaps = true;
         expect_well_formed(&c.page, "given");
-        c.answer.result = NULL, c.answer.model_name = NULL;
+        c.report.result = NULL, c.report.model_name = NULL;
         c.page.schedule = NULL, c.page.num_scaling = 0;
         expect_well_formed(&c.page, "nothing but a prediction");
         c.machine.is_cpu = true, c.best[0].extrapolates = true;
@@ -219,7 +219,7 @@ static void names_are_escaped(void) {
     Case c;
     Text html = {0};
     case_open(&c, "1f1b", 2, 1, 4);
-    c.answer.model_name = "a<b>&\"'</title><script>x";
+    c.report.model_name = "a<b>&\"'</title><script>x";
     snprintf(c.machine.gpu, sizeof c.machine.gpu, "<i>gpu");
     snprintf(c.machine.description, sizeof c.machine.description, "</p>");
     expect_well_formed(&c.page, "hostile names");
@@ -328,7 +328,7 @@ static void large_schedules_stay_small(void) {
     text_free(&html);
     case_close(&c);
     for (int more = harness_short(); more < 2; more++) {
-        case_open(&c, "1f1b", 2, 1, PAGE_MOST_COMPUTES / 4 + more);
+        case_open(&c, "1f1b", 2, 1, PAGE_MAX_COMPUTES / 4 + more);
         plan_page(&c.page, &html);
         bool drawn = strstr(text_string(&html), "id=\"spans\"");
         EXPECT(drawn == !more && (drawn || html.size < 200000), "%d more than allowed: %d, %zu bytes", more,

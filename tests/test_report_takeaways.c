@@ -1,22 +1,22 @@
 // The paper's own cases, on the machine that it measured them on: which of its configurations is the best,
 // and what the search makes of its three takeaways.   Source: Narayanan 2021, figures 13 to 16.
 #include "harness.h"
-#include "plan_sites.h"
-#include "report/answer.h"
+#include "plan_fixtures.h"
+#include "report/plan_report.h"
 #include <stdio.h>
 #include <string.h>
 
 static Machine machine;
 static Stack stack;
 static PlanCache *cache;
-static Site site;
+static CostModel costs;
 
 static double step_of(const ModelShape *model, int t, int p, int d, int microbatch, int batch) {
-    Candidate c = candidate_of(t, p, d, 1);
+    ParallelConfig c = candidate_of(t, p, d, 1);
     Prediction prediction = {0};
     c.microbatch = microbatch, c.batch = batch;
     c.scatter_gather = true;
-    EXPECT_OK(predict(cache, &site, model, &c, &prediction));
+    EXPECT_OK(predict(cache, &costs, model, &c, &prediction));
     return prediction.step_s;
 }
 
@@ -91,7 +91,7 @@ static void the_search_mostly_agrees(void) {
     static const char *const names[] = {"Takeaway 1a", "Takeaway 1b", "Takeaway 2", "Takeaway 3"};
     static const double least[] = {0.8, 0, 0.75, 0.75, 0.8, 0, 0, 0.75};
     Text text = {0};
-    EXPECT_OK(plan_takeaways(cache, &site, &text));
+    EXPECT_OK(plan_takeaways(cache, &costs, &text));
     const char *at = text_string(&text);
     for (int i = 0; i < 8; i++) {
         double share = -1;
@@ -107,7 +107,7 @@ static void cpus_have_no_takeaways(void) {
     Machine cpu = machine;
     Text text = {0};
     cpu.is_cpu = true;
-    Site other = {.machine = &cpu, .stack = &stack};
+    CostModel other = {.machine = &cpu, .stack = &stack};
     EXPECT(plan_takeaways(cache, &other, &text) == ERR_CONFIG, "a CPU");
     text_free(&text);
 }
@@ -118,7 +118,7 @@ int main(int argc, char **argv) {
     CHECK(plan_cache_open(&cache) == OK, "%s", fail_message());
     // In the short form less fits, so that less is searched, but some of everything.
     if (harness_short()) machine.memory_gb = machine.usable_gb = 24;
-    site = site_of(&machine, &stack);
+    costs = costs_of(&machine, &stack);
     int code = harness_run(
         (const Test[]){{"tensor_within_nodes_pipelines_between", tensor_within_nodes_pipelines_between},
                        {"data_parallelism_beats_pipelines", data_parallelism_beats_pipelines},

@@ -23,7 +23,7 @@ static uint64_t mix_all(const int *numbers, size_t count) {
 // configuration: with another of those a row is a near copy.
 static uint64_t key_of(const PlanRow *row, Protocol protocol) {
     const ModelShape *m = &row->model;
-    const Candidate *c = &row->candidate;
+    const ParallelConfig *c = &row->config;
     if (protocol == LEAVE_MODEL_OUT) {
         uint64_t hash = mix_all(NULL, 0);
         for (const char *name = row->model_name; *name; name++) hash = mix(hash, (uint8_t)*name);
@@ -86,10 +86,10 @@ typedef struct {
     const PlanRows *rows;
     int *chosen; // [num_chosen] rows of this fit
     int num_chosen;
-    int *fold;            // [rows]
-    int which[MOST_FREE]; // row of the table of constants
+    int *fold;           // [rows]
+    int which[MAX_FREE]; // row of the table of constants
     int num_free;
-    double prior[MOST_FREE], low[MOST_FREE], high[MOST_FREE]; // logarithms
+    double prior[MAX_FREE], low[MAX_FREE], high[MAX_FREE]; // logarithms
 } Job;
 
 static Constants constants_at(const Job *job, const double *x) {
@@ -124,7 +124,7 @@ static Status log_errors(void *self, const double *x, double *errors) {
 // To all rows that take part but those of fold `without`; -1: to all of them.
 static Status fit_without(Job *job, int without, Constants *constants) {
     const Calibration *c = job->calibration;
-    double x[MOST_FREE];
+    double x[MAX_FREE];
     job->num_chosen = 0;
     for (int i = 0; i < job->rows->count; i++)
         if (job->fold[i] >= 0 && job->fold[i] != without) job->chosen[job->num_chosen++] = i;
@@ -152,7 +152,7 @@ static Status choose_free(Job *job) {
         if (!(prior > 0 && prior >= info->lowest && prior <= info->highest))
             return fail(ERR_CONFIG, "constant %s: a fit begins at %g; above 0 and from %g to %g is possible",
                         info->name, prior, info->lowest, info->highest);
-        if (job->num_free == MOST_FREE) return fail(ERR_CONFIG, "more than %d free constants", MOST_FREE);
+        if (job->num_free == MAX_FREE) return fail(ERR_CONFIG, "more than %d free constants", MAX_FREE);
         job->which[job->num_free] = i;
         job->prior[job->num_free] = log(prior);
         job->low[job->num_free] = log(fmax(info->lowest, 1e-6 * prior));
@@ -265,9 +265,9 @@ Accuracy calibration_accuracy(const Calibration *calibration, const PlanRows *ro
     for (int i = 0; i < rows->count; i++) {
         const PlanRow *row = &rows->items[i];
         if (result->held_out[i] <= 0) continue;
-        reach((double)grid_size(row->candidate.grid) * row->candidate.context, &a.least_gpus, &a.most_gpus);
+        reach((double)grid_size(row->config.grid) * row->config.context, &a.least_gpus, &a.most_gpus);
         reach(row->model.hidden, &a.least_hidden, &a.most_hidden);
-        reach(row->candidate.grid.tp, &a.least_tp, &a.most_tp);
+        reach(row->config.grid.tp, &a.least_tp, &a.most_tp);
         reach(row->model.sequence, &a.least_sequence, &a.most_sequence);
     }
     return a;

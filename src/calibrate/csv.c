@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CSV_BYTES = 64 << 20, MOST_COLUMNS = 1000 };
+enum { MAX_CSV_BYTES = 64 << 20, MAX_COLUMNS = 1000 };
 
 typedef struct {
     CsvTable *table;
@@ -102,7 +102,7 @@ static Status read_row(Reader *r) {
         r->count = before;
         return OK;
     }
-    if (cells > MOST_COLUMNS) return wrong(r, "more than 1000 cells");
+    if (cells > MAX_COLUMNS) return wrong(r, "more than 1000 cells");
     if (!before) t->columns = (int)cells;
     if (cells != (size_t)t->columns) return wrong_width(r, start, cells);
     t->lines[before / cells] = start;
@@ -130,7 +130,7 @@ static Status read_table(CsvTable *table, const char *path, size_t size) {
 Status csv_read(CsvTable *table, const char *path) {
     *table = (CsvTable){0};
     size_t size;
-    TRY(file_read(path, MOST_CSV_BYTES, &table->text, &size));
+    TRY(file_read(path, MAX_CSV_BYTES, &table->text, &size));
     const char *nul = memchr(table->text, 0, size);
     Status status = nul ? fail(ERR_DATA, "%s: byte %td is NUL: no text", path, nul - table->text)
                         : read_table(table, path, size);

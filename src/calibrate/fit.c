@@ -5,18 +5,18 @@
 #include <string.h>
 
 // STEP: of the differences; wide enough to see past the small jumps of what is counted in whole tiles.
-static const double STEP = 2e-3, ENOUGH = 1e-6, FIRST_DAMPING = 1e-3, MOST_DAMPING = 1e8;
-enum { MOST_ROUNDS = 60 };
+static const double STEP = 2e-3, ENOUGH = 1e-6, FIRST_DAMPING = 1e-3, MAX_DAMPING = 1e8;
+enum { MAX_ROUNDS = 60 };
 
-typedef double Square[MOST_FREE][MOST_FREE];
+typedef double Square[MAX_FREE][MAX_FREE];
 
 typedef struct {
     const FitProblem *p;
     double *errors, *above, *below; // [num_errors] at x; beside it
     double *slopes;                 // [num_free][num_errors]
-    double x[MOST_FREE], loss;
+    double x[MAX_FREE], loss;
     Square curvature;
-    double gradient[MOST_FREE];
+    double gradient[MAX_FREE];
 } Fit;
 
 static double loss_of(const FitProblem *p, const double *x, const double *errors) {
@@ -99,7 +99,7 @@ static bool is_held(const Fit *f, int j) {
 // Where a damped step leads, within the bounds; without curvature and without pull nothing moves.
 static void step_to(const Fit *f, double damping, double *x) {
     Square a;
-    double step[MOST_FREE];
+    double step[MAX_FREE];
     int n = f->p->num_free;
     memcpy(a, f->curvature, sizeof a);
     for (int j = 0; j < n; j++) {
@@ -114,9 +114,9 @@ static void step_to(const Fit *f, double damping, double *x) {
 
 // Tries ever shorter steps until one leads down; `gained` 0: none does.
 static Status descend(Fit *f, double *damping, double *gained) {
-    double x[MOST_FREE];
+    double x[MAX_FREE];
     *gained = 0;
-    for (; *damping < MOST_DAMPING; *damping *= 8) {
+    for (; *damping < MAX_DAMPING; *damping *= 8) {
         step_to(f, *damping, x);
         TRY(f->p->errors(f->p->self, x, f->above));
         double loss = loss_of(f->p, x, f->above);
@@ -139,7 +139,7 @@ static Status run(Fit *f) {
     TRY(p->errors(p->self, f->x, f->errors));
     f->loss = loss_of(p, f->x, f->errors);
     double damping = FIRST_DAMPING, gained = INFINITY;
-    for (int round = 0; round < MOST_ROUNDS && gained > ENOUGH * f->loss; round++) {
+    for (int round = 0; round < MAX_ROUNDS && gained > ENOUGH * f->loss; round++) {
         TRY(take_derivatives(f));
         TRY(descend(f, &damping, &gained));
     }
@@ -147,7 +147,7 @@ static Status run(Fit *f) {
 }
 
 Status fit_minimise(const FitProblem *p, double *x) {
-    CHECK(p->num_free >= 0 && p->num_free <= MOST_FREE && p->num_errors >= 0, "%d free numbers", p->num_free);
+    CHECK(p->num_free >= 0 && p->num_free <= MAX_FREE && p->num_errors >= 0, "%d free numbers", p->num_free);
     size_t n = (size_t)p->num_errors;
     Fit *f = calloc(1, sizeof *f);
     double *memory = malloc((3 + (size_t)p->num_free) * n * sizeof *memory + 1);

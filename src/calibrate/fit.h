@@ -5,10 +5,10 @@
 #pragma once
 #include "base/error.h"
 
-enum { MOST_FREE = 32 };
+enum { MAX_FREE = 32 };
 
 typedef struct {
-    int num_errors, num_free; // at most MOST_FREE
+    int num_errors, num_free; // at most MAX_FREE
     // errors [num_errors] at x [num_free]; the same for the same x. Its failure ends the fit.
     Status (*errors)(void *self, const double *x, double *errors);
     void *self;

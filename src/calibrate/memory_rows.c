@@ -34,10 +34,11 @@ static Status machine_of(Rows *r, const PlanRow *row) {
 static Status need_of_row(Rows *r, int i, const double choice[2], MemoryNeed *need) {
     const PlanRow *row = &r->rows->items[i];
     TRY(machine_of(r, row));
-    Site site = {.machine = &r->machine, .stack = r->stack, .constants = constants_of(&r->machine, r->stack)};
-    if (choice) site.constants.activation_factor = choice[0], site.constants.reserve_gb = choice[1];
-    stack_apply_variant(r->stack, row->kernel, &site.constants);
-    return memory_need(&site, &row->model, &row->candidate, need);
+    CostModel costs = {
+        .machine = &r->machine, .stack = r->stack, .constants = constants_of(&r->machine, r->stack)};
+    if (choice) costs.constants.activation_factor = choice[0], costs.constants.reserve_gb = choice[1];
+    stack_apply_variant(r->stack, row->kernel, &costs.constants);
+    return memory_need(&costs, &row->model, &row->config, need);
 }
 
 // ---- scores --------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_METRICS_BYTES = 1 << 30, FEWEST_STEPS = 3 };
+enum { MAX_METRICS_BYTES = 1 << 30, MIN_STEPS = 3 };
 
 typedef struct {
     const char *path;
@@ -50,11 +50,11 @@ static int rising(const void *a, const void *b) {
 
 static Status median_time(Times *t, double *step_s) {
     int first = (t->count + 9) / 10, count = t->count - first;
-    if (count < FEWEST_STEPS)
+    if (count < MIN_STEPS)
         return fail(ERR_DATA,
                     "%s: %d logged steps of a batch of %d, and %d of others: at least %d are needed; "
                     "--log-interval 1 logs each",
-                    t->path, t->count, t->batch, t->other_batches, FEWEST_STEPS + 1);
+                    t->path, t->count, t->batch, t->other_batches, MIN_STEPS + 1);
     double *times = t->seconds + first;
     qsort(times, (size_t)count, sizeof *times, rising);
     *step_s = (times[(count - 1) / 2] + times[count / 2]) / 2;
@@ -73,11 +73,11 @@ static Status read_times(Times *t, const char *text, size_t size, double *step_s
 }
 
 Status plan_rows_add_metrics(PlanRows *rows, const char *path, const ModelShape *model,
-                             const Candidate *candidate, const char *machine) {
+                             const ParallelConfig *config, const char *machine) {
     PlanRow row = {.set = "metrics",
                    .stack = "trireme",
                    .model = *model,
-                   .candidate = *candidate,
+                   .config = *config,
                    .line = 1,
                    .told_zero_stage = true,
                    .told_scatter_gather = true,
@@ -86,10 +86,10 @@ Status plan_rows_add_metrics(PlanRows *rows, const char *path, const ModelShape 
     const char *name = strrchr(path, '/');
     snprintf(row.id, sizeof row.id, "%.*s", (int)sizeof row.id - 1, name ? name + 1 : path);
     snprintf(row.machine, sizeof row.machine, "%.*s", (int)sizeof row.machine - 1, machine);
-    Times times = {.path = path, .batch = candidate->batch};
+    Times times = {.path = path, .batch = config->batch};
     char *text;
     size_t size;
-    TRY(file_read(path, MOST_METRICS_BYTES, &text, &size));
+    TRY(file_read(path, MAX_METRICS_BYTES, &text, &size));
     Status status = read_times(&times, text, size, &row.step_s);
     free(text);
     return status == OK ? plan_rows_add(rows, &row) : status;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 typedef struct {
-    char name[MOST_NAME], gpu[MOST_NAME];
+    char name[MAX_NAME], gpu[MAX_NAME];
     int devices_per_node;
     double node_gbs;
 } Node;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 static Status find_relatives(RowPredictor *predictor) {
-    for (int i = 0; i < num_shipped_stacks && predictor->num_stacks < MOST_ROW_STACKS; i++) {
+    for (int i = 0; i < num_shipped_stacks && predictor->num_stacks < MAX_ROW_STACKS; i++) {
         Stack *stack = &predictor->stacks[predictor->num_stacks];
         TRY(stack_open(stack, shipped_stacks[i].name));
         predictor->num_stacks += !strcmp(stack->base, predictor->stack->name);
@@ -43,8 +43,8 @@ static Status find_machine(RowPredictor *predictor, const PlanRow *row, const Ma
         return fail(ERR_DATA,
                     "row %s: no machine with the GPU %s is known; --machine FILE.yaml describes one", row->id,
                     row->gpu);
-    if (predictor->num_machines == MOST_ROW_MACHINES)
-        return fail(ERR_DATA, "row %s: more than %d machines in one file", row->id, MOST_ROW_MACHINES);
+    if (predictor->num_machines == MAX_ROW_MACHINES)
+        return fail(ERR_DATA, "row %s: more than %d machines in one file", row->id, MAX_ROW_MACHINES);
     Machine *machine = &predictor->machines[predictor->num_machines];
     TRY(machine_open(machine, row->machine));
     set_network(machine, row->node_gbs);
@@ -67,8 +67,8 @@ static const Stack *find_stack(const RowPredictor *predictor, const PlanRow *row
 }
 
 // What the row leaves open is as the stack does it.
-static Candidate row_candidate(const Stack *stack, const PlanRow *row) {
-    Candidate c = row->candidate;
+static ParallelConfig row_config(const Stack *stack, const PlanRow *row) {
+    ParallelConfig c = row->config;
     if (!row->told_scatter_gather) c.scatter_gather = stack->scatters_messages;
     if (!row->told_overlap_gradients) c.overlap_gradients = stack->overlaps_gradients;
     if (!row->told_overlap_tensor) c.overlap_tensor = stack->overlaps_tensor;
@@ -79,11 +79,11 @@ Status row_predict(RowPredictor *predictor, const Constants *constants, const Pl
     const Machine *machine;
     TRY(find_machine(predictor, row, &machine));
     const Stack *stack = find_stack(predictor, row);
-    Site site = {.machine = machine, .stack = stack, .constants = *constants};
-    if (stack != predictor->stack) constants_overlay(&site.constants, stack);
-    stack_apply_variant(stack, row->kernel, &site.constants);
-    Candidate candidate = row_candidate(stack, row);
-    return predict(predictor->cache, &site, &row->model, &candidate, out);
+    CostModel costs = {.machine = machine, .stack = stack, .constants = *constants};
+    if (stack != predictor->stack) constants_overlay(&costs.constants, stack);
+    stack_apply_variant(stack, row->kernel, &costs.constants);
+    ParallelConfig config = row_config(stack, row);
+    return predict(predictor->cache, &costs, &row->model, &config, out);
 }
 
 Status row_predict_step(void *self, const Constants *constants, const PlanRow *row, double *step_s) {
@@ -93,7 +93,7 @@ Status row_predict_step(void *self, const Constants *constants, const PlanRow *r
     const Machine *machine;
     *step_s = 0;
     TRY(find_machine(predictor, row, &machine));
-    if (candidate_refuse(&row->model, machine, &row->candidate, why, sizeof why)) return OK;
+    if (parallel_config_refuse(&row->model, machine, &row->config, why, sizeof why)) return OK;
     TRY(row_predict(predictor, constants, row, &prediction));
     *step_s = prediction.step_s;
     return OK;

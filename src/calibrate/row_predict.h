@@ -2,16 +2,16 @@
 #pragma once
 #include "calibrate/rows.h"
 
-enum { MOST_ROW_MACHINES = 8, MOST_ROW_STACKS = 8 };
+enum { MAX_ROW_MACHINES = 8, MAX_ROW_STACKS = 8 };
 
 typedef struct {
-    const Stack *stack;            // whose constants are asked about
-    Stack stacks[MOST_ROW_STACKS]; // that have it as their base
+    const Stack *stack;           // whose constants are asked about
+    Stack stacks[MAX_ROW_STACKS]; // that have it as their base
     int num_stacks;
     PlanCache *cache;
-    Machine machines[MOST_ROW_MACHINES];      // that rows have named so far ...
-    char names[MOST_ROW_MACHINES][MOST_NAME]; // ... and how: a name, an alias, or a path
-    double node_gbs[MOST_ROW_MACHINES];       // of their nodes, as the rows say; 0: the machine's own
+    Machine machines[MAX_ROW_MACHINES];     // that rows have named so far ...
+    char names[MAX_ROW_MACHINES][MAX_NAME]; // ... and how: a name, an alias, or a path
+    double node_gbs[MAX_ROW_MACHINES];      // of their nodes, as the rows say; 0: the machine's own
     int num_machines;
 } RowPredictor;
 

@@ -139,7 +139,7 @@ static Status read_word(const Source *s, Column column, const char *const *words
 
 // ---- the parts of a row -------------------------------------------------------------------------
 
-enum { MOST_SIZE = 1 << 24, MOST_BATCH = 1 << 26 };
+enum { MAX_SIZE = 1 << 24, MAX_BATCH = 1 << 26 };
 enum { MLP_GELU, MLP_RELU2, MLP_SWIGLU };
 
 static Status check_model(const Source *s, const ModelShape *m) {
@@ -166,9 +166,9 @@ static Status read_model(const Source *s, ModelShape *m) {
     TRY(read_count(s, COLUMN_hidden, 0, 1 << 20, &m->hidden));
     TRY(read_count(s, COLUMN_heads, 0, 1 << 16, &m->heads));
     TRY(read_count(s, COLUMN_kv_heads, m->heads, 1 << 16, &m->groups));
-    TRY(read_count(s, COLUMN_ffn_hidden, mlp == MLP_SWIGLU ? 0 : 4 * m->hidden, MOST_SIZE, &m->ffn));
-    TRY(read_count(s, COLUMN_vocab, 0, MOST_SIZE, &m->vocabulary));
-    TRY(read_count(s, COLUMN_seq, 0, MOST_SIZE, &m->sequence));
+    TRY(read_count(s, COLUMN_ffn_hidden, mlp == MLP_SWIGLU ? 0 : 4 * m->hidden, MAX_SIZE, &m->ffn));
+    TRY(read_count(s, COLUMN_vocab, 0, MAX_SIZE, &m->vocabulary));
+    TRY(read_count(s, COLUMN_seq, 0, MAX_SIZE, &m->sequence));
     TRY(read_flag(s, COLUMN_tied_embedding, &tied, NULL));
     TRY(check_model(s, m));
     m->untied = !tied;
@@ -177,17 +177,17 @@ static Status read_model(const Source *s, ModelShape *m) {
     return OK;
 }
 
-static Status read_grid(const Source *s, Candidate *c) {
-    TRY(read_count(s, COLUMN_tp, 0, MOST_SIZE, &c->grid.tp));
+static Status read_grid(const Source *s, ParallelConfig *c) {
+    TRY(read_count(s, COLUMN_tp, 0, MAX_SIZE, &c->grid.tp));
     TRY(read_count(s, COLUMN_pp, 0, SCHEDULE_MAX_RANKS, &c->grid.pp));
-    TRY(read_count(s, COLUMN_dp, 0, MOST_SIZE, &c->grid.dp));
-    TRY(read_count(s, COLUMN_cp, 1, MOST_SIZE, &c->context));
+    TRY(read_count(s, COLUMN_dp, 0, MAX_SIZE, &c->grid.dp));
+    TRY(read_count(s, COLUMN_cp, 1, MAX_SIZE, &c->context));
     double devices = (double)c->grid.tp * c->grid.pp * c->grid.dp * c->context;
-    if (devices > MOST_SIZE)
+    if (devices > MAX_SIZE)
         return fail(ERR_DATA, "%s: line %d: tp pp cp dp make %.0f GPUs: at most %d", s->path, line_of(s),
-                    devices, MOST_SIZE);
+                    devices, MAX_SIZE);
     int gpus;
-    TRY(read_count(s, COLUMN_gpus, (int)devices, MOST_SIZE, &gpus));
+    TRY(read_count(s, COLUMN_gpus, (int)devices, MAX_SIZE, &gpus));
     if (gpus != (int)devices)
         return fail(ERR_DATA, "%s: line %d: gpus %d is not tp %d x pp %d x cp %d x dp %d = %.0f", s->path,
                     line_of(s), gpus, c->grid.tp, c->grid.pp, c->context, c->grid.dp, devices);
@@ -195,16 +195,16 @@ static Status read_grid(const Source *s, Candidate *c) {
 }
 
 // One keeps a pipeline's bubble small. Without a pipeline nothing is for that: 4, or 2, where they divide.
-static int usual_microbatch(const Candidate *c) {
+static int usual_microbatch(const ParallelConfig *c) {
     int size = c->grid.pp > 1 ? 1 : 4;
     while (c->batch % ((int64_t)size * c->grid.dp) && size > 1) size /= 2;
     return size;
 }
 
 static Status read_batch(const Source *s, PlanRow *row) {
-    Candidate *c = &row->candidate;
-    TRY(read_count(s, COLUMN_global_batch, 0, MOST_BATCH, &c->batch));
-    TRY(read_count(s, COLUMN_micro_batch, usual_microbatch(c), MOST_BATCH, &c->microbatch));
+    ParallelConfig *c = &row->config;
+    TRY(read_count(s, COLUMN_global_batch, 0, MAX_BATCH, &c->batch));
+    TRY(read_count(s, COLUMN_micro_batch, usual_microbatch(c), MAX_BATCH, &c->microbatch));
     row->guessed |= !*cell(s, COLUMN_micro_batch);
     int64_t multiple = (int64_t)c->microbatch * c->grid.dp;
     if (c->batch % multiple)
@@ -214,7 +214,7 @@ static Status read_batch(const Source *s, PlanRow *row) {
 }
 
 // Two layers in a chunk where that divides, else one. Interleaving takes microbatches in groups of p.
-static int usual_chunks(const ModelShape *model, const Candidate *c) {
+static int usual_chunks(const ModelShape *model, const ParallelConfig *c) {
     int layers = model->layers / c->grid.pp, m = c->batch / c->microbatch / c->grid.dp;
     if (c->grid.pp == 1 || model->layers % c->grid.pp || m % c->grid.pp) return 1;
     int chunks = layers % 2 ? layers : layers / 2;
@@ -222,7 +222,7 @@ static int usual_chunks(const ModelShape *model, const Candidate *c) {
 }
 
 static Status read_schedule(const Source *s, PlanRow *row) {
-    Candidate *c = &row->candidate;
+    ParallelConfig *c = &row->config;
     const char *text = cell(s, COLUMN_schedule);
     bool plain = !strcmp(text, "none");
     int usual = *text && strcmp(text, "interleaved") ? 1 : usual_chunks(&row->model, c);
@@ -247,7 +247,7 @@ static Status read_method(const Source *s, PlanRow *row) {
     static const char *const STAGES[] = {"0", "1", "2", "3", NULL};
     static const char *const PRECISIONS[] = {"bf16", "fp16", "fp32", NULL};
     static const DType DTYPES[] = {BF16, F16, F32};
-    Candidate *c = &row->candidate;
+    ParallelConfig *c = &row->config;
     int attention, recompute, precision;
     TRY(read_word(s, COLUMN_precision, PRECISIONS, 0, &precision));
     TRY(read_word(s, COLUMN_attention, ATTENTION, 0, &attention));
@@ -279,7 +279,7 @@ static Status read_result(const Source *s, PlanRow *row) {
     row->suspect = strstr(cell(s, COLUMN_note), "suspect") != NULL;
     // PyTorch's own data parallelism reduces gradients behind the backward, whatever the framework does.
     if (strstr(cell(s, COLUMN_note), "DDP implementation torch"))
-        row->candidate.overlap_gradients = row->told_overlap_gradients = true;
+        row->config.overlap_gradients = row->told_overlap_gradients = true;
     return OK;
 }
 
@@ -291,7 +291,7 @@ static Status read_origin(const Source *s, PlanRow *row) {
     TRY(read_text(s, COLUMN_model, row->model_name, sizeof row->model_name));
     TRY(read_text(s, COLUMN_gpu, row->gpu, sizeof row->gpu));
     TRY(read_text(s, COLUMN_attention_kernel, row->kernel, sizeof row->kernel));
-    TRY(read_count(s, COLUMN_gpus_per_node, 8, MOST_SIZE, &row->devices_per_node));
+    TRY(read_count(s, COLUMN_gpus_per_node, 8, MAX_SIZE, &row->devices_per_node));
     TRY(read_positive(s, COLUMN_inter_node_gbps, &node_gbit));
     row->line = line_of(s);
     row->node_gbs = node_gbit / 8;
@@ -302,7 +302,7 @@ static Status read_origin(const Source *s, PlanRow *row) {
 static Status read_row(const Source *s, PlanRow *row) {
     TRY(read_origin(s, row));
     TRY(read_model(s, &row->model));
-    TRY(read_grid(s, &row->candidate));
+    TRY(read_grid(s, &row->config));
     TRY(read_batch(s, row));
     TRY(read_schedule(s, row));
     TRY(read_method(s, row));

@@ -6,12 +6,12 @@
 // something open, a `told` is false and the candidate has what its stack would do, or what a rule says.
 typedef struct {
     char id[48], set[40], stack[64], model_name[48];
-    char gpu[MOST_NAME], kernel[32]; // kernel: of attention and norms; "": not told
-    char machine[MOST_NAME];         // the shipped one that fits best; "": there is none with this GPU
-    double node_gbs;                 // all NICs of a node, one direction; 0: not told
+    char gpu[MAX_NAME], kernel[32]; // kernel: of attention and norms; "": not told
+    char machine[MAX_NAME];         // the shipped one that fits best; "": there is none with this GPU
+    double node_gbs;                // all NICs of a node, one direction; 0: not told
     int devices_per_node;
     ModelShape model;
-    Candidate candidate;
+    ParallelConfig config;
     double step_s;
     double memory_gb; // 10^9 bytes of a device; 0: not told
     int line;
@@ -46,7 +46,7 @@ Status plan_rows_read(PlanRows *rows, const char *path);
 // first tenth of them. The file does not say what was run: model and candidate do, and steps of another batch
 // are left out.   ERR_DATA when fewer than three steps remain.
 Status plan_rows_add_metrics(PlanRows *rows, const char *path, const ModelShape *model,
-                             const Candidate *candidate, const char *machine);
+                             const ParallelConfig *config, const char *machine);
 Status plan_rows_add(PlanRows *rows, const PlanRow *row); // ERR_OS
 void plan_rows_free(PlanRows *rows);
 // Fills `machine` of every row: of the shipped machines with its GPU and as many in a node, the one whose

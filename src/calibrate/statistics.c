@@ -8,9 +8,9 @@ double plan_row_flops(const PlanRow *row) {
     const ModelShape *m = &row->model;
     ModelShape head = *m;
     head.layers = 0;
-    double samples = row->candidate.batch, all = model_flops(m, m->vocabulary, samples);
+    double samples = row->config.batch, all = model_flops(m, m->vocabulary, samples);
     double core = 4.0 * samples * m->layers * m->sequence * m->sequence * m->heads * m->head_size;
-    switch (row->candidate.recompute) {
+    switch (row->config.recompute) {
     case RECOMPUTE_SELECTIVE: return all + core;
     case RECOMPUTE_UNIFORM: return all + (all - model_flops(&head, m->vocabulary, samples)) / 3;
     default: return all;
@@ -51,7 +51,7 @@ static double naive_error(double *rates, int count) {
 }
 
 static double device_rate(const PlanRow *row) {
-    const Candidate *c = &row->candidate;
+    const ParallelConfig *c = &row->config;
     return plan_row_flops(row) / row->step_s / ((double)grid_size(c->grid) * c->context);
 }
 

@@ -40,7 +40,7 @@ static Status check_options(const Options *options) {
 // A row of operations: their rate with the largest number of ranks, beside that of one rank alone.
 static void print_rate(const Rate *row) {
     printf("%-42s %-5s %5d", row->op, dtype_name(row->dtype), row->ranks);
-    for (int i = 0; i < MOST_TERMS; i++)
+    for (int i = 0; i < MAX_TERMS; i++)
         if (i < row->count)
             printf(" %10.3g", row->seconds[i]);
         else
@@ -49,7 +49,7 @@ static void print_rate(const Rate *row) {
 }
 
 static void print_table(const Machine *machine) {
-    printf("%-42s %-5s %5s %-*s %8s\n", "class", "type", "ranks", 11 * MOST_TERMS - 1,
+    printf("%-42s %-5s %5s %-*s %8s\n", "class", "type", "ranks", 11 * MAX_TERMS - 1,
            " seconds of a unit of each term", "error %");
     for (int i = 0; i < machine->num_rates; i++) print_rate(&machine->rates[i]);
     printf("\na rank: %.0f GFLOP/s in fp32", 1e3 * machine->peak_tflops[F32]);

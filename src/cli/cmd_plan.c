@@ -42,13 +42,13 @@ static Status check_words(const Options *o) {
 
 // ---- the plan -------------------------------------------------------------------------------------
 
-static Status tell(PlanCache *cache, const PlanJob *job, const Answer *answer) {
+static Status tell(PlanCache *cache, const PlanJob *job, const PlanReport *report) {
     Text text = {0};
-    if (job->options->html) TRY(plan_html(cache, job, answer));
+    if (job->options->html) TRY(plan_html(cache, job, report));
     if (job->options->json)
-        answer_json(answer, &text);
+        plan_report_json(report, &text);
     else
-        answer_print(answer, &text);
+        plan_report_print(report, &text);
     fputs(text_string(&text), stdout);
     text_free(&text);
     return OK;
@@ -56,57 +56,57 @@ static Status tell(PlanCache *cache, const PlanJob *job, const Answer *answer) {
 
 // A given configuration is compared with what is best when nothing but the devices, the batch and the kernels
 // is decided.
-static Question open_question(const Question *question) {
-    return (Question){.devices = question->devices,
-                      .batch = question->batch,
-                      .sequence_parallel = -1,
-                      .zero_stage = -1,
-                      .fused_attention = question->fused_attention,
-                      .recompute = -1,
-                      .dtype = question->dtype};
+static SearchSpace open_space(const SearchSpace *space) {
+    return (SearchSpace){.devices = space->devices,
+                         .batch = space->batch,
+                         .sequence_parallel = -1,
+                         .zero_stage = -1,
+                         .fused_attention = space->fused_attention,
+                         .recompute = -1,
+                         .dtype = space->dtype};
 }
 
-static Status price_given(PlanCache *cache, const PlanJob *job, Answer *answer) {
+static Status price_given(PlanCache *cache, const PlanJob *job, PlanReport *report) {
     Prediction given;
     PlanResult result;
-    Question open = open_question(&job->question);
-    TRY(predict(cache, &job->site, &job->model, &job->candidate, &given));
-    TRY(memory_exact(&job->site, &job->model, &job->candidate, &given.memory));
-    answer->chosen = &given;
-    Status searched = plan_search(cache, &job->site, &job->model, &open, job->options->top, &result);
-    answer->result = searched == OK ? &result : NULL;
-    Status status = searched == OK || searched == ERR_CONFIG ? tell(cache, job, answer) : searched;
+    SearchSpace open = open_space(&job->space);
+    TRY(predict(cache, &job->costs, &job->model, &job->config, &given));
+    TRY(memory_exact(&job->costs, &job->model, &job->config, &given.memory));
+    report->chosen = &given;
+    Status searched = plan_search(cache, &job->costs, &job->model, &open, job->options->top, &result);
+    report->result = searched == OK ? &result : NULL;
+    Status status = searched == OK || searched == ERR_CONFIG ? tell(cache, job, report) : searched;
     plan_result_free(&result);
     return status;
 }
 
-static Status tell_best(PlanCache *cache, const PlanJob *job, Answer *answer, PlanResult *result) {
+static Status tell_best(PlanCache *cache, const PlanJob *job, PlanReport *report, PlanResult *result) {
     Prediction *best = &result->best[0];
-    TRY(memory_exact(&job->site, &job->model, &best->candidate, &best->memory));
-    answer->result = result;
-    answer->chosen = best;
-    return tell(cache, job, answer);
+    TRY(memory_exact(&job->costs, &job->model, &best->config, &best->memory));
+    report->result = result;
+    report->chosen = best;
+    return tell(cache, job, report);
 }
 
-static Status seek(PlanCache *cache, const PlanJob *job, Answer *answer) {
+static Status seek(PlanCache *cache, const PlanJob *job, PlanReport *report) {
     PlanResult result;
-    Status status = plan_search(cache, &job->site, &job->model, &job->question, job->options->top, &result);
-    if (status == OK) status = tell_best(cache, job, answer, &result);
+    Status status = plan_search(cache, &job->costs, &job->model, &job->space, job->options->top, &result);
+    if (status == OK) status = tell_best(cache, job, report, &result);
     plan_result_free(&result);
     return status;
 }
 
-static Status answer_job(const PlanJob *job) {
+static Status report_job(const PlanJob *job) {
     PlanCache *cache;
-    Answer answer = {.model_name = job->options->model,
-                     .model = &job->model,
-                     .site = &job->site,
-                     .question = &job->question,
-                     .given = job->given,
-                     .tokens = job->tokens,
-                     .price = job->price};
+    PlanReport report = {.model_name = job->options->model,
+                         .model = &job->model,
+                         .costs = &job->costs,
+                         .space = &job->space,
+                         .given = job->given,
+                         .tokens = job->tokens,
+                         .price = job->price};
     TRY(plan_cache_open(&cache));
-    Status status = job->given ? price_given(cache, job, &answer) : seek(cache, job, &answer);
+    Status status = job->given ? price_given(cache, job, &report) : seek(cache, job, &report);
     plan_cache_close(cache);
     return status;
 }
@@ -115,7 +115,7 @@ static Status plan(Options *options) {
     PlanJob job;
     TRY(plan_job_open(&job, options));
     tell_notes(options);
-    Status status = answer_job(&job);
+    Status status = report_job(&job);
     plan_job_close(&job);
     return status;
 }
@@ -125,9 +125,9 @@ static Status plan(Options *options) {
 static Status print_takeaways(const Machine *machine, const Stack *stack) {
     PlanCache *cache;
     Text text = {0};
-    Site site = {.machine = machine, .stack = stack, .constants = constants_of(machine, stack)};
+    CostModel costs = {.machine = machine, .stack = stack, .constants = constants_of(machine, stack)};
     TRY(plan_cache_open(&cache));
-    Status status = plan_takeaways(cache, &site, &text);
+    Status status = plan_takeaways(cache, &costs, &text);
     if (status == OK) fputs(text_string(&text), stdout);
     plan_cache_close(cache);
     text_free(&text);

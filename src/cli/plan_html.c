@@ -12,10 +12,10 @@ enum { NUM_SCALES = 6 };
 static Status add_point(PlanCache *cache, const PlanJob *job, int devices, PlanPage *page,
                         ScalePoint *points) {
     PlanResult result;
-    Question question = job->question;
-    question.devices = devices;
-    question.dp = 0;
-    Status status = plan_search(cache, &job->site, &job->model, &question, 1, &result);
+    SearchSpace space = job->space;
+    space.devices = devices;
+    space.dp = 0;
+    Status status = plan_search(cache, &job->costs, &job->model, &space, 1, &result);
     if (status == OK && result.count) points[page->num_scaling++] = (ScalePoint){devices, result.best[0]};
     plan_result_free(&result);
     return status == ERR_CONFIG ? OK : status;
@@ -23,13 +23,13 @@ static Status add_point(PlanCache *cache, const PlanJob *job, int devices, PlanP
 
 static Status add_scaling(PlanCache *cache, const PlanJob *job, PlanPage *page, ScalePoint *points) {
     static const double scales[NUM_SCALES] = {1.0 / 8, 1.0 / 4, 1.0 / 2, 1, 2, 4};
-    int here = job->question.devices;
+    int here = job->space.devices;
     page->scaling = points;
     for (int i = 0; i < NUM_SCALES; i++) {
         double devices = here * scales[i];
-        if (devices < 1 || devices != (int)devices || devices > MOST_DEVICES) continue;
+        if (devices < 1 || devices != (int)devices || devices > MAX_DEVICES) continue;
         if (scales[i] == 1)
-            points[page->num_scaling++] = (ScalePoint){here, *page->answer->chosen};
+            points[page->num_scaling++] = (ScalePoint){here, *page->report->chosen};
         else
             TRY(add_point(cache, job, (int)devices, page, points));
     }
@@ -49,8 +49,8 @@ static Status write_page(const char *path, const PlanPage *page) {
 static Status draw(PlanCache *cache, const PlanJob *job, PlanPage *page) {
     Schedule schedule;
     Simulation simulation;
-    const Candidate *c = &page->answer->chosen->candidate;
-    TRY(predict_timeline(cache, &job->site, &job->model, c, &schedule, &simulation));
+    const ParallelConfig *c = &page->report->chosen->config;
+    TRY(predict_timeline(cache, &job->costs, &job->model, c, &schedule, &simulation));
     page->schedule = &schedule;
     page->simulation = &simulation;
     Status status = write_page(job->options->html, page);
@@ -59,9 +59,9 @@ static Status draw(PlanCache *cache, const PlanJob *job, PlanPage *page) {
     return status;
 }
 
-Status plan_html(PlanCache *cache, const PlanJob *job, const Answer *answer) {
+Status plan_html(PlanCache *cache, const PlanJob *job, const PlanReport *report) {
     ScalePoint points[NUM_SCALES];
-    PlanPage page = {.answer = answer};
+    PlanPage page = {.report = report};
     TRY(add_scaling(cache, job, &page, points));
     return draw(cache, job, &page);
 }

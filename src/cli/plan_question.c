@@ -35,16 +35,16 @@ Status plan_stack(const Options *options, const Machine *machine, Stack *stack) 
     return with_option(stack_open(stack, options->stack), "--stack");
 }
 
-static Status open_site(PlanJob *job) {
+static Status open_cost_model(PlanJob *job) {
     TRY(plan_machine(job->options, &job->machine));
     Status status = plan_stack(job->options, &job->machine, &job->stack);
     if (status != OK) {
         machine_close(&job->machine);
         return status;
     }
-    job->site = (Site){.machine = &job->machine,
-                       .stack = &job->stack,
-                       .constants = constants_of(&job->machine, &job->stack)};
+    job->costs = (CostModel){.machine = &job->machine,
+                             .stack = &job->stack,
+                             .constants = constants_of(&job->machine, &job->stack)};
     return OK;
 }
 
@@ -85,7 +85,7 @@ static Status choose_type(PlanJob *job) {
     if (job->machine.peak_tflops[type] <= 0)
         return fail(ERR_CONFIG, "%s: %s does not compute in it; leave it out, or use %s", flags[type],
                     job->machine.name, flags[usual_type(&job->machine)]);
-    job->question.dtype = type;
+    job->space.dtype = type;
     return OK;
 }
 
@@ -106,18 +106,18 @@ static int recompute_or(const Options *options, int otherwise) {
 
 static void ask(PlanJob *job) {
     const Options *o = job->options;
-    Question *q = &job->question;
+    SearchSpace *q = &job->space;
     bool tensor = is_given(o, "tensor_model_parallel_size");
     bool pipeline = is_given(o, "pipeline_model_parallel_size");
-    *q = (Question){.batch = o->global_batch_size,
-                    .tp = tensor ? o->tensor_model_parallel_size : 0,
-                    .pp = pipeline ? o->pipeline_model_parallel_size : 0,
-                    .dp = or_zero(o->data_parallel_size),
-                    .context = or_zero(o->context_parallel_size),
-                    .chunks = or_zero(o->num_virtual_stages_per_pipeline_rank),
-                    .microbatch = or_zero(o->micro_batch_size),
-                    .fused_attention = fused_attention(o->attention_backend),
-                    .schedule = o->schedule};
+    *q = (SearchSpace){.batch = o->global_batch_size,
+                       .tp = tensor ? o->tensor_model_parallel_size : 0,
+                       .pp = pipeline ? o->pipeline_model_parallel_size : 0,
+                       .dp = or_zero(o->data_parallel_size),
+                       .context = or_zero(o->context_parallel_size),
+                       .chunks = or_zero(o->num_virtual_stages_per_pipeline_rank),
+                       .microbatch = or_zero(o->micro_batch_size),
+                       .fused_attention = fused_attention(o->attention_backend),
+                       .schedule = o->schedule};
     job->given = q->tp && q->pp && q->microbatch;
     int open = job->given ? 0 : -1;
     q->sequence_parallel = flag_or(o, "sequence_parallel", o->sequence_parallel, open);
@@ -128,7 +128,7 @@ static void ask(PlanJob *job) {
 // ---- the devices --------------------------------------------------------------------------------
 
 // The sizes that the user has given, and their product.
-static int64_t decided_sizes(const Question *q, Text *out) {
+static int64_t decided_sizes(const SearchSpace *q, Text *out) {
     const struct {
         const char *name;
         int value;
@@ -142,7 +142,7 @@ static int64_t decided_sizes(const Question *q, Text *out) {
     return product;
 }
 
-static Status sizes_fit(const Question *q, int64_t devices) {
+static Status sizes_fit(const SearchSpace *q, int64_t devices) {
     Text text = {0};
     Status status = OK;
     int64_t decided = decided_sizes(q, &text);
@@ -156,24 +156,24 @@ static Status sizes_fit(const Question *q, int64_t devices) {
 }
 
 static Status count_devices(PlanJob *job) {
-    Question *q = &job->question;
+    SearchSpace *q = &job->space;
     int given = job->options->gpus;
     if (given == INT_UNSET && !(q->tp && q->pp && q->dp))
         return fail(ERR_USAGE, "--gpus is required, such as --gpus 1024: how many devices there are");
     int64_t devices = (int64_t)q->tp * q->pp * q->dp * (q->context ? q->context : 1);
     if (given != INT_UNSET) devices = given;
-    if (devices > MOST_DEVICES)
+    if (devices > MAX_DEVICES)
         return fail(ERR_CONFIG, "t * p * d * c = %lld devices: at most %d are possible", (long long)devices,
-                    MOST_DEVICES);
+                    MAX_DEVICES);
     TRY(sizes_fit(q, devices));
     q->devices = (int)devices;
     return OK;
 }
 
 // As train would read the options: what is not there is off.
-static Status candidate_given(PlanJob *job) {
-    const Question *q = &job->question;
-    Candidate c = candidate_of_stack(&job->stack, q);
+static Status config_given(PlanJob *job) {
+    const SearchSpace *q = &job->space;
+    ParallelConfig c = parallel_config_of_stack(&job->stack, q);
     c.context = q->context ? q->context : 1;
     c.grid = (Grid){.tp = q->tp, .pp = q->pp, .dp = q->devices / (q->tp * q->pp * c.context)};
     bool folded = q->schedule && !strcmp(q->schedule, "zb-v");
@@ -183,9 +183,10 @@ static Status candidate_given(PlanJob *job) {
     c.recompute = (Recompute)q->recompute;
     c.sequence_parallel = q->sequence_parallel && q->tp > 1;
     c.zero_stage = q->zero_stage;
-    job->candidate = c;
+    job->config = c;
     char why[200];
-    if (candidate_refuse(&job->model, &job->machine, &c, why, sizeof why)) return fail(ERR_CONFIG, "%s", why);
+    if (parallel_config_refuse(&job->model, &job->machine, &c, why, sizeof why))
+        return fail(ERR_CONFIG, "%s", why);
     return OK;
 }
 
@@ -201,13 +202,13 @@ static Status fill(PlanJob *job) {
     job->model = options_model(o, o->vocab_size);
     TRY(choose_type(job));
     TRY(count_devices(job));
-    return job->given ? candidate_given(job) : OK;
+    return job->given ? config_given(job) : OK;
 }
 
 Status plan_job_open(PlanJob *job, Options *options) {
     *job = (PlanJob){.options = options};
     TRY(options_resolve(options, 1));
-    TRY(open_site(job));
+    TRY(open_cost_model(job));
     Status status = fill(job);
     if (status != OK) plan_job_close(job);
     return status;

@@ -39,27 +39,27 @@ static bool ends_in(const char *path, const char *ending) {
 }
 
 // Resolved options of a run, as what is predicted.
-static Status candidate_of_run(const Options *o, const char *path, Candidate *out) {
+static Status config_of_run(const Options *o, const char *path, ParallelConfig *out) {
     const RunShape *s = &o->shape;
     if (!strcmp(s->recompute, "block"))
         return fail(ERR_CONFIG, "%s: recompute-method block is not predicted; uniform is", path);
-    *out = (Candidate){.grid = {.tp = s->tp, .pp = s->pp, .dp = s->dp},
-                       .context = 1,
-                       .chunks = s->vp,
-                       .microbatch = o->micro_batch_size,
-                       .batch = s->global_batch,
-                       .schedule = schedule_kind(s->schedule)->name,
-                       .recompute = !strcmp(s->recompute, "nothing")     ? RECOMPUTE_NOTHING
-                                    : !strcmp(s->recompute, "selective") ? RECOMPUTE_SELECTIVE
-                                                                         : RECOMPUTE_UNIFORM,
-                       .attention = s->keep_probabilities ? ATTENTION_UNFUSED : ATTENTION_FUSED,
-                       .dtype = o->bf16   ? BF16
-                                : o->fp16 ? F16
-                                          : F32,
-                       .sequence_parallel = s->sequence_parallel,
-                       .zero_stage = o->use_distributed_optimizer,
-                       .scatter_gather = o->scatter_gather_tensors_in_pipeline,
-                       .overlap_gradients = o->overlap_grad_reduce};
+    *out = (ParallelConfig){.grid = {.tp = s->tp, .pp = s->pp, .dp = s->dp},
+                            .context = 1,
+                            .chunks = s->vp,
+                            .microbatch = o->micro_batch_size,
+                            .batch = s->global_batch,
+                            .schedule = schedule_kind(s->schedule)->name,
+                            .recompute = !strcmp(s->recompute, "nothing")     ? RECOMPUTE_NOTHING
+                                         : !strcmp(s->recompute, "selective") ? RECOMPUTE_SELECTIVE
+                                                                              : RECOMPUTE_UNIFORM,
+                            .attention = s->keep_probabilities ? ATTENTION_UNFUSED : ATTENTION_FUSED,
+                            .dtype = o->bf16   ? BF16
+                                     : o->fp16 ? F16
+                                               : F32,
+                            .sequence_parallel = s->sequence_parallel,
+                            .zero_stage = o->use_distributed_optimizer,
+                            .scatter_gather = o->scatter_gather_tensors_in_pipeline,
+                            .overlap_gradients = o->overlap_grad_reduce};
     return OK;
 }
 
@@ -77,15 +77,15 @@ static Status vocabulary_of_run(const RowsJob *job, const Options *run, const ch
 }
 
 static Status add_run(RowsJob *job, const char *path, Options *run) {
-    Candidate candidate;
+    ParallelConfig config;
     int vocabulary;
     if (!job->options->machine)
         return fail(ERR_USAGE, "%s does not say where it ran: --machine NAME or FILE.yaml is required", path);
     TRY(options_resolve(run, ranks_of_run(run)));
-    TRY(candidate_of_run(run, path, &candidate));
+    TRY(config_of_run(run, path, &config));
     TRY(vocabulary_of_run(job, run, path, &vocabulary));
     ModelShape model = options_model(run, vocabulary);
-    return plan_rows_add_metrics(&job->rows, path, &model, &candidate, job->options->machine);
+    return plan_rows_add_metrics(&job->rows, path, &model, &config, job->options->machine);
 }
 
 // A file of --metrics has the times; what was run is in the file of --save-config beside it.
@@ -132,8 +132,8 @@ static Status find_stack(RowsJob *job) {
 // --machine stands for the machine of every row.
 static Status find_machines(RowsJob *job) {
     const char *name = job->options->machine;
-    if (name && strlen(name) >= MOST_NAME)
-        return fail(ERR_USAGE, "--machine %s: a path of rows has at most %d bytes", name, MOST_NAME - 1);
+    if (name && strlen(name) >= MAX_NAME)
+        return fail(ERR_USAGE, "--machine %s: a path of rows has at most %d bytes", name, MAX_NAME - 1);
     for (int i = 0; name && i < job->rows.count; i++) strcpy(job->rows.items[i].machine, name);
     return OK;
 }

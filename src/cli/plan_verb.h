@@ -1,20 +1,20 @@
 // The parts of the verb plan: what is asked, and measured rows.
 #pragma once
 #include "cli/cli.h"
-#include "report/answer.h"
+#include "report/plan_report.h"
 
-enum { MOST_DEVICES = 1 << 20 }; // as of --gpus
+enum { MAX_DEVICES = 1 << 20 }; // as of --gpus
 
-// What resolved options ask for. Opened in place: `site` points into it.
+// What resolved options ask for. Opened in place: `costs` points into it.
 typedef struct {
     const Options *options;
     Machine machine;
     Stack stack;
-    Site site;
+    CostModel costs;
     ModelShape model;
-    Question question;
-    Candidate candidate; // what is priced, where `given`
-    bool given;          // t, p and b are all there: the options mean what they mean to train
+    SearchSpace space;
+    ParallelConfig config; // what is priced, where `given`
+    bool given;            // t, p and b are all there: the options mean what they mean to train
     double tokens, price;
 } PlanJob;
 
@@ -22,7 +22,7 @@ Status plan_job_open(PlanJob *job, Options *options);
 void plan_job_close(PlanJob *job);
 
 // Writes the page of --html: the answer, its timeline, and the best on fewer and more devices.
-Status plan_html(PlanCache *cache, const PlanJob *job, const Answer *answer);
+Status plan_html(PlanCache *cache, const PlanJob *job, const PlanReport *report);
 
 // --rows and --calibrate. They take no model: the rows say what was run.
 Status plan_on_rows(const Options *options);

@@ -8,7 +8,7 @@ const ConstantInfo constant_table[] = {
 #undef CONSTANT
 };
 const int num_constants = sizeof constant_table / sizeof *constant_table;
-_Static_assert(sizeof constant_table / sizeof *constant_table <= MOST_CONSTANTS, "constants.def is too long");
+_Static_assert(sizeof constant_table / sizeof *constant_table <= MAX_CONSTANTS, "constants.def is too long");
 
 double *constant_at(Constants *constants, int i) {
     CHECK(i >= 0 && i < num_constants, "constant %d of %d", i, num_constants);
@@ -61,8 +61,8 @@ static Field constant_field(int i) {
                    sizeof(double), info->lowest, info->highest, info->unit};
 }
 
-Status constants_read(const char *file, const Json *mapping, Constants *constants, bool set[MOST_CONSTANTS]) {
-    Field fields[MOST_CONSTANTS];
+Status constants_read(const char *file, const Json *mapping, Constants *constants, bool set[MAX_CONSTANTS]) {
+    Field fields[MAX_CONSTANTS];
     if (!mapping) return OK;
     for (int i = 0; i < num_constants; i++) fields[i] = constant_field(i);
     TRY(fields_read(file, mapping, fields, num_constants, constants));
@@ -70,7 +70,7 @@ Status constants_read(const char *file, const Json *mapping, Constants *constant
     return OK;
 }
 
-void constants_print(const char *key, const Constants *constants, const bool set[MOST_CONSTANTS], Text *out) {
+void constants_print(const char *key, const Constants *constants, const bool set[MAX_CONSTANTS], Text *out) {
     bool any = false;
     for (int i = 0; i < num_constants; i++) {
         if (!set[i]) continue;

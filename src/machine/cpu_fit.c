@@ -56,7 +56,7 @@ static void keep_medians(Samples *samples) {
 // ---- least squares of relative errors, without negative seconds -------------------------------------
 
 typedef struct {
-    double square[MOST_TERMS][MOST_TERMS], right[MOST_TERMS];
+    double square[MAX_TERMS][MAX_TERMS], right[MAX_TERMS];
 } Normal;
 
 // Every term in units of its largest value relative to the measurement, so that all are near 1.
@@ -71,7 +71,7 @@ static void find_scales(const Sample *items, int count, int terms, double *scale
 static Normal normal_equations(const Sample *items, int count, int terms, const double *scale) {
     Normal n = {0};
     for (int i = 0; i < count; i++) {
-        double row[MOST_TERMS];
+        double row[MAX_TERMS];
         for (int j = 0; j < terms; j++)
             row[j] = scale[j] > 0 ? items[i].terms.values[j] / items[i].seconds / scale[j] : 0;
         for (int j = 0; j < terms; j++) {
@@ -107,7 +107,7 @@ static double mean_error(const Sample *items, int count, const double *seconds) 
 
 static Rate fit_class(const Sample *items, int count, int ranks) {
     int terms = items->terms.count;
-    double scale[MOST_TERMS];
+    double scale[MAX_TERMS];
     Rate row = {.dtype = items->dtype, .ranks = ranks, .count = terms};
     memcpy(row.op, items->terms.name, sizeof row.op);
     find_scales(items, count, terms, scale);

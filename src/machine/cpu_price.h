@@ -17,7 +17,7 @@
 typedef struct {
     char name[48]; // "matmul_nt", "attention_forward_dropout", "adamw"
     int count;
-    double values[MOST_TERMS];
+    double values[MAX_TERMS];
 } Terms;
 
 // Of a matrix product: 1, MNK, MN, MK, KN. Of attention: 1, and B N/t times SD, SS, SSD. Of all else those of

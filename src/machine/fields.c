@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_FIELDS = MOST_CONSTANTS };
+enum { MAX_FIELDS = MAX_CONSTANTS };
 
 // What is shown of something in a file: short, and without what a terminal would act on.
 static void show(char out[48], const char *string) {
@@ -79,7 +79,7 @@ Status field_read(const char *file, const Json *value, const Field *field, void 
 // ---- a mapping ----------------------------------------------------------------------------------
 
 static Status unknown_key(const char *file, const Json *member, const Field *fields, int count) {
-    const char *keys[MOST_FIELDS] = {0};
+    const char *keys[MAX_FIELDS] = {0};
     char key[48];
     Text right = {0};
     show(key, member->key);
@@ -100,7 +100,7 @@ Status field_require(const char *file, const Json *mapping, const char *key) {
 }
 
 Status fields_read(const char *file, const Json *mapping, const Field *fields, int count, void *out) {
-    CHECK(count <= MOST_FIELDS, "%d fields", count);
+    CHECK(count <= MAX_FIELDS, "%d fields", count);
     TRY(expect_type(file, mapping, JSON_OBJECT, "a mapping"));
     for (size_t i = 0; i < mapping->count; i++) {
         const Json *member = &mapping->items[i];
@@ -115,9 +115,9 @@ Status fields_read(const char *file, const Json *mapping, const Field *fields, i
 }
 
 Status aliases_read(const char *file, const Json *list, Aliases *out) {
-    static const Field NAME = {NULL, FIELD_TEXT, true, 0, MOST_NAME, 0, 0, NULL};
+    static const Field NAME = {NULL, FIELD_TEXT, true, 0, MAX_NAME, 0, 0, NULL};
     if (!list) return OK;
-    if (list->type != JSON_ARRAY || list->count > MOST_ALIASES)
+    if (list->type != JSON_ARRAY || list->count > MAX_ALIASES)
         return value_wrong(file, list, "a list of at most 4 names");
     for (size_t i = 0; i < list->count; i++) TRY(field_read(file, &list->items[i], &NAME, out->names[i]));
     out->count = (int)list->count;

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LARGEST_FILE_BYTES = 1 << 20 };
+enum { MAX_FILE_BYTES = 1 << 20 };
 
 static bool ends_in(const char *name, const char *suffix) {
     size_t size = strlen(name), end = strlen(suffix);
@@ -20,23 +20,23 @@ static bool has_alias(const Json *root, const char *name) {
 
 // ---- a file of the user's -----------------------------------------------------------------------
 
-static Status take_name(Document *document, const char *path) {
+static Status take_name(YamlDocument *document, const char *path) {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     size_t size = strlen(base) - (ends_in(base, ".yaml") ? strlen(".yaml") : 0);
-    if (!size || size >= MOST_NAME)
+    if (!size || size >= MAX_NAME)
         return fail(ERR_USAGE, "%s: the file's name, without .yaml, has %zu characters; 1 to %d are allowed",
-                    path, size, MOST_NAME - 1);
+                    path, size, MAX_NAME - 1);
     memcpy(document->name, base, size);
     document->name[size] = 0;
     return OK;
 }
 
-static Status open_path(Document *document, const char *path) {
+static Status open_path(YamlDocument *document, const char *path) {
     char *text;
     size_t size;
     TRY(take_name(document, path));
     snprintf(document->file, sizeof document->file, "%s", path);
-    TRY(file_read(path, LARGEST_FILE_BYTES, &text, &size));
+    TRY(file_read(path, MAX_FILE_BYTES, &text, &size));
     Status status = yaml_parse(&document->root, text, size, document->file);
     free(text);
     return status;
@@ -44,23 +44,23 @@ static Status open_path(Document *document, const char *path) {
 
 // ---- a shipped one ------------------------------------------------------------------------------
 
-static Status open_shipped(Document *document, const Library *library, const ShippedFile *shipped) {
+static Status open_shipped(YamlDocument *document, const Library *library, const ShippedFile *shipped) {
     snprintf(document->name, sizeof document->name, "%s", shipped->name);
     snprintf(document->file, sizeof document->file, "%s/%s.yaml", library->folder, shipped->name);
     return yaml_parse(&document->root, shipped->text, strlen(shipped->text), document->file);
 }
 
-static void keep_nearer(const char *wanted, const char *candidate, char nearest[MOST_NAME]) {
+static void keep_nearer(const char *wanted, const char *candidate, char nearest[MAX_NAME]) {
     if (!candidate || !text_nearest(wanted, &candidate, 1)) return;
     if (!nearest[0] || text_distance(wanted, candidate) < text_distance(wanted, nearest))
-        snprintf(nearest, MOST_NAME, "%s", candidate);
+        snprintf(nearest, MAX_NAME, "%s", candidate);
 }
 
 static Status unknown_name(const Library *library, const char *name) {
-    char nearest[MOST_NAME] = "", question[MOST_NAME + 32] = "";
+    char nearest[MAX_NAME] = "", question[MAX_NAME + 32] = "";
     Text list = {0};
     for (int i = 0; i < library->num_shipped; i++) {
-        Document document = {0};
+        YamlDocument document = {0};
         const Json *aliases = NULL;
         if (open_shipped(&document, library, &library->shipped[i]) == OK)
             aliases = json_member(document.root, "aliases");
@@ -77,7 +77,7 @@ static Status unknown_name(const Library *library, const char *name) {
     return status;
 }
 
-static Status open_name(Document *document, const Library *library, const char *name) {
+static Status open_name(YamlDocument *document, const Library *library, const char *name) {
     for (int i = 0; i < library->num_shipped; i++)
         if (!strcmp(library->shipped[i].name, name))
             return open_shipped(document, library, &library->shipped[i]);
@@ -89,8 +89,8 @@ static Status open_name(Document *document, const Library *library, const char *
     return unknown_name(library, name);
 }
 
-Status document_open(Document *document, const Library *library, const char *name) {
-    *document = (Document){0};
+Status document_open(YamlDocument *document, const Library *library, const char *name) {
+    *document = (YamlDocument){0};
     bool is_path = strchr(name, '/') || ends_in(name, ".yaml");
     TRY(is_path ? open_path(document, name) : open_name(document, library, name));
     if (document->root->type == JSON_OBJECT) return OK;
@@ -98,7 +98,7 @@ Status document_open(Document *document, const Library *library, const char *nam
     return fail(ERR_DATA, "%s: lines of `key: value` are expected", document->file);
 }
 
-void document_close(Document *document) {
+void document_close(YamlDocument *document) {
     json_free(document->root);
     document->root = NULL;
 }

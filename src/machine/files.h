@@ -15,14 +15,14 @@ typedef struct {
 } Library;
 
 typedef struct {
-    char name[MOST_NAME];
+    char name[MAX_NAME];
     char file[512]; // for messages
     Json *root;     // a mapping
-} Document;
+} YamlDocument;
 
 // `name` as of machine_open.   ERR_USAGE, ERR_DATA, what file_read says.
-Status document_open(Document *document, const Library *library, const char *name);
-void document_close(Document *document);
+Status document_open(YamlDocument *document, const Library *library, const char *name);
+void document_close(YamlDocument *document);
 
 // ---- reading ------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ Status expect_type(const char *file, const Json *value, JsonType type, const cha
 
 Status aliases_read(const char *file, const Json *list, Aliases *out); // NULL: none
 // A mapping from names of the table of constants to numbers; NULL: none.
-Status constants_read(const char *file, const Json *mapping, Constants *constants, bool set[MOST_CONSTANTS]);
+Status constants_read(const char *file, const Json *mapping, Constants *constants, bool set[MAX_CONSTANTS]);
 
 // A mapping from names of variants to mappings from constants to factors; NULL: none.
 Status variants_read(const char *file, const Json *mapping, Stack *stack);
@@ -75,5 +75,5 @@ void fields_print(const Field *fields, int count, const void *from, const char *
 // The same as `KEY: VALUE, KEY: VALUE` in one line.
 void fields_print_inline(const Field *fields, int count, const void *from, Text *out);
 void aliases_print(const Aliases *aliases, Text *out);
-void constants_print(const char *key, const Constants *constants, const bool set[MOST_CONSTANTS], Text *out);
+void constants_print(const char *key, const Constants *constants, const bool set[MAX_CONSTANTS], Text *out);
 void variants_print(const Stack *stack, Text *out);

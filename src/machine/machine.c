@@ -92,7 +92,7 @@ static Status check_list(const char *file, const Json *list, size_t least, size_
 
 static Status read_tiles(const char *file, const Json *list, Machine *machine) {
     if (!list) return OK;
-    TRY(check_list(file, list, 1, MOST_TILES));
+    TRY(check_list(file, list, 1, MAX_TILES));
     for (size_t i = 0; i < list->count; i++)
         TRY(read_list(file, &list->items[i], TILE_FIELDS, FIELD_COUNT_OF(TILE_FIELDS), &machine->tiles[i]));
     machine->num_tiles = (int)list->count;
@@ -100,7 +100,7 @@ static Status read_tiles(const char *file, const Json *list, Machine *machine) {
 }
 
 static Status read_points(const char *file, const Json *list, Curve *curve) {
-    TRY(check_list(file, list, 1, MOST_POINTS));
+    TRY(check_list(file, list, 1, MAX_POINTS));
     for (size_t i = 0; i < list->count; i++) {
         TRY(read_list(file, &list->items[i], POINT_FIELDS, FIELD_COUNT_OF(POINT_FIELDS), &curve->points[i]));
         if (i && curve->points[i].bytes <= curve->points[i - 1].bytes) {
@@ -130,7 +130,7 @@ static Status read_curve(const char *file, const Json *json, const Machine *mach
 
 static Status read_curves(const char *file, const Json *list, Machine *machine) {
     if (!list) return OK;
-    TRY(check_list(file, list, 0, MOST_CURVES));
+    TRY(check_list(file, list, 0, MAX_CURVES));
     for (size_t i = 0; i < list->count; i++) {
         Curve *curve = &machine->curves[i];
         TRY(read_curve(file, &list->items[i], machine, curve));
@@ -158,7 +158,7 @@ static Status read_rate(const char *file, const Json *json, Rate *rate) {
     TRY(read_dtype(file, json_member(json, "dtype"), &rate->dtype));
     TRY(field_require(file, json, "seconds"));
     const Json *list = json_member(json, "seconds");
-    TRY(check_list(file, list, 1, MOST_TERMS));
+    TRY(check_list(file, list, 1, MAX_TERMS));
     for (size_t i = 0; i < list->count; i++)
         TRY(field_read(file, &list->items[i], &SECONDS, &rate->seconds[i]));
     rate->count = (int)list->count;
@@ -166,9 +166,9 @@ static Status read_rate(const char *file, const Json *json, Rate *rate) {
 }
 
 static Status read_rates(const char *file, const Json *list, Machine *machine) {
-    enum { MOST_RATES = 10000 };
+    enum { MAX_RATES = 10000 };
     if (!list) return OK;
-    TRY(check_list(file, list, 0, MOST_RATES));
+    TRY(check_list(file, list, 0, MAX_RATES));
     machine->rates = calloc(list->count + 1, sizeof *machine->rates);
     if (!machine->rates) return fail(ERR_OS, "%s: no memory for %zu rates", file, list->count);
     for (size_t i = 0; i < list->count; i++) TRY(read_rate(file, &list->items[i], &machine->rates[i]));
@@ -200,7 +200,7 @@ static Status machine_read(const char *file, const Json *root, Machine *machine)
 }
 
 Status machine_open(Machine *machine, const char *name) {
-    Document document;
+    YamlDocument document;
     Library library = {"machine", "machines", shipped_machines, num_shipped_machines};
     memset(machine, 0, sizeof *machine);
     TRY(document_open(&document, &library, name));

@@ -9,12 +9,12 @@
 #include "base/text.h"
 #include "device/ops.h"
 
-enum { MOST_NAME = 64, MOST_ALIASES = 4, MOST_CONSTANTS = 128 };
-enum { MOST_POINTS = 64, MOST_CURVES = 16, MOST_TILES = 8, MOST_TERMS = 6 };
-enum { MOST_VARIANTS = 8, MOST_FACTORS = 4 };
+enum { MAX_NAME = 64, MAX_ALIASES = 4, MAX_CONSTANTS = 128 };
+enum { MAX_POINTS = 64, MAX_CURVES = 16, MAX_TILES = 8, MAX_TERMS = 6 };
+enum { MAX_VARIANTS = 8, MAX_FACTORS = 4 };
 
 typedef struct {
-    char names[MOST_ALIASES][MOST_NAME];
+    char names[MAX_ALIASES][MAX_NAME];
     int count;
 } Aliases;
 
@@ -36,7 +36,7 @@ typedef struct {
 } ConstantInfo;
 
 extern const ConstantInfo constant_table[];
-extern const int num_constants;                   // at most MOST_CONSTANTS
+extern const int num_constants;                   // at most MAX_CONSTANTS
 double *constant_at(Constants *constants, int i); // of row i of the table
 int constant_find(const char *name);              // its row; -1: there is none
 
@@ -51,7 +51,7 @@ typedef struct {
 typedef struct {
     int ranks, nodes;
     int count;
-    CurvePoint points[MOST_POINTS]; // in rising order of bytes
+    CurvePoint points[MAX_POINTS]; // in rising order of bytes
 } Curve;
 
 // How matrix products are cut into tiles.
@@ -67,13 +67,13 @@ typedef struct {
     DType dtype;
     int ranks; // at work at once
     int count; // of the terms
-    double seconds[MOST_TERMS];
+    double seconds[MAX_TERMS];
     double error; // mean of its fit, a share
 } Rate;
 
 typedef struct {
-    char name[MOST_NAME], description[160];
-    char gpu[MOST_NAME]; // "a100-80gb"; of a CPU its name: the file says `gpu:` or `cpu:`
+    char name[MAX_NAME], description[160];
+    char gpu[MAX_NAME]; // "a100-80gb"; of a CPU its name: the file says `gpu:` or `cpu:`
     bool is_cpu;
     Aliases aliases; // other names that machine_open takes
     int devices_per_node;
@@ -84,15 +84,15 @@ typedef struct {
     double link_gbs;                // inside a node, of a device, one direction
     int nics;                       // of a node; 0: the node stands alone
     double nic_gbs;                 // of each, one direction
-    Curve curves[MOST_CURVES];
+    Curve curves[MAX_CURVES];
     int num_curves;
-    Tile tiles[MOST_TILES]; // of a GPU
+    Tile tiles[MAX_TILES]; // of a GPU
     int num_tiles;
     Rate *rates; // of a CPU
     int num_rates;
     Constants constants;
-    bool set[MOST_CONSTANTS]; // which rows of the table of constants the file gives
-    double price;             // of a device hour, in dollars; 0: not known
+    bool set[MAX_CONSTANTS]; // which rows of the table of constants the file gives
+    double price;            // of a device hour, in dollars; 0: not known
 } Machine;
 
 // A name of the list, or the path of a file (it has a '/' or ends in .yaml). ERR_USAGE for an unknown name
@@ -121,15 +121,15 @@ typedef struct {
     struct {
         int constant; // a row of the table
         double factor;
-    } items[MOST_FACTORS];
+    } items[MAX_FACTORS];
 } Variant;
 
 typedef struct {
-    char name[MOST_NAME], description[160];
-    char machine[MOST_NAME]; // where it was measured; "cpu" stands for every CPU
-    Aliases aliases;         // other names that stack_open takes, such as those of measured rows
-    bool preferred;          // over the other stacks of its machine, unless the user names one
-    char base[MOST_NAME];    // a stack whose constants are this one's too, and whose accuracy; "": none
+    char name[MAX_NAME], description[160];
+    char machine[MAX_NAME]; // where it was measured; "cpu" stands for every CPU
+    Aliases aliases;        // other names that stack_open takes, such as those of measured rows
+    bool preferred;         // over the other stacks of its machine, unless the user names one
+    char base[MAX_NAME];    // a stack whose constants are this one's too, and whose accuracy; "": none
     // What the program does.
     double state_bytes;      // of a parameter: that every rank keeps
     double sharded_bytes;    // that a distributed optimizer cuts over dp; kept whole without one
@@ -144,10 +144,10 @@ typedef struct {
     bool gathers_logits;     // every tp rank holds the logits of the whole vocabulary
     bool balances_stages;    // embedding and head count as so many layers as they have parameters
     Constants constants, base_constants;
-    bool set[MOST_CONSTANTS], base_set[MOST_CONSTANTS]; // by the file itself; by its base
-    bool is_free[MOST_CONSTANTS];                       // which of its own a calibration fits ...
+    bool set[MAX_CONSTANTS], base_set[MAX_CONSTANTS]; // by the file itself; by its base
+    bool is_free[MAX_CONSTANTS];                      // which of its own a calibration fits ...
     Constants priors; // ... and where it begins, which no measured row has told
-    Variant variants[MOST_VARIANTS];
+    Variant variants[MAX_VARIANTS];
     int num_variants;
     Accuracy accuracy;
 } Stack;

@@ -68,7 +68,7 @@ static Status stack_read(const char *file, const Json *root, Stack *stack) {
 }
 
 Status stack_open(Stack *stack, const char *name) {
-    Document document;
+    YamlDocument document;
     Library library = {"stack", "stacks", shipped_stacks, num_shipped_stacks};
     memset(stack, 0, sizeof *stack);
     TRY(document_open(&document, &library, name));

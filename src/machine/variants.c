@@ -13,7 +13,7 @@ static Status read_variant(const char *file, const Json *value, Variant *variant
     static const Field FACTOR = {NULL,           FIELD_NUMBER, true, 0,
                                  sizeof(double), 0.01,         100,  "times the constant"};
     TRY(read_name(file, value, variant));
-    if (value->type != JSON_OBJECT || !value->count || value->count > MOST_FACTORS)
+    if (value->type != JSON_OBJECT || !value->count || value->count > MAX_FACTORS)
         return value_wrong(file, value, "a mapping of 1 to 4 constants to factors");
     for (size_t i = 0; i < value->count; i++) {
         const Json *member = &value->items[i];
@@ -27,7 +27,7 @@ static Status read_variant(const char *file, const Json *value, Variant *variant
 
 Status variants_read(const char *file, const Json *mapping, Stack *stack) {
     if (!mapping) return OK;
-    if (mapping->type != JSON_OBJECT || mapping->count > MOST_VARIANTS)
+    if (mapping->type != JSON_OBJECT || mapping->count > MAX_VARIANTS)
         return value_wrong(file, mapping, "a mapping of at most 8 variants");
     for (size_t i = 0; i < mapping->count; i++)
         TRY(read_variant(file, &mapping->items[i], &stack->variants[i]));

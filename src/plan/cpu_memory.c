@@ -1,6 +1,6 @@
 #include "plan/memory.h"
 
-static ModelMode mode_of(const ModelShape *model, const Candidate *c) {
+static ModelMode mode_of(const ModelShape *model, const ParallelConfig *c) {
     return (ModelMode){.microbatch = c->microbatch,
                        .padded_vocabulary =
                            padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR, c->grid.tp),
@@ -12,14 +12,14 @@ static ModelMode mode_of(const ModelShape *model, const Candidate *c) {
 }
 
 // What `train` makes of options that leave everything open which a candidate does not say.
-static EngineSpec spec_of(const ModelShape *model, const Candidate *c) {
+static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
     return (EngineSpec){.grid = c->grid,
                         .shape = *model,
                         .mode = mode_of(model, c),
                         .split = {.layers = model->layers},
                         .schedule = c->schedule,
                         .num_chunks = c->chunks,
-                        .num_microbatches = candidate_microbatches(c),
+                        .num_microbatches = parallel_config_microbatches(c),
                         .receive_ahead = 1,
                         .schedule_costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5},
                         .scatter_gather = c->scatter_gather,
@@ -31,8 +31,8 @@ static EngineSpec spec_of(const ModelShape *model, const Candidate *c) {
                         .threads = 1};
 }
 
-Status cpu_memory(const ModelShape *model, const Candidate *candidate, size_t *bytes, int *rank) {
-    EngineSpec spec = spec_of(model, candidate);
+Status cpu_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank) {
+    EngineSpec spec = spec_of(model, config);
     *bytes = 0;
     for (int stage = 0; stage < spec.grid.pp; stage++) {
         EngineMemory memory;

@@ -9,13 +9,13 @@
 // ---- stages --------------------------------------------------------------------------------------
 
 // Whether the program is trireme itself, whose memory is known from its own sources.
-static bool is_own(const Site *site) { return site->machine->is_cpu; }
+static bool is_own(const CostModel *costs) { return costs->machine->is_cpu; }
 
-static int num_stages(const Candidate *c) { return c->grid.pp * c->chunks; }
+static int num_stages(const ParallelConfig *c) { return c->grid.pp * c->chunks; }
 
 // How many layers embedding and head count for when layers are shared out. Programs that cut evenly take them
 // for a layer each where only that divides.
-static double end_weight(const Stack *stack, const ModelShape *model, const Candidate *c) {
+static double end_weight(const Stack *stack, const ModelShape *model, const ParallelConfig *c) {
     int stages = num_stages(c);
     if (model->layers % stages && (model->layers + 2) % stages == 0) return 1;
     if (!stack->balances_stages) return 0;
@@ -23,69 +23,69 @@ static double end_weight(const Stack *stack, const ModelShape *model, const Cand
            part_parameters(model, c->grid.tp, PART_LAYER);
 }
 
-Status stage_layers(const Stack *stack, const ModelShape *model, const Candidate *candidate, int *layers) {
-    int stages = num_stages(candidate);
-    if (stages > MOST_STAGES)
-        return fail(ERR_CONFIG, "%d pipeline stages: the memory of at most %d is told", stages, MOST_STAGES);
-    double ends = end_weight(stack, model, candidate);
+Status stage_layers(const Stack *stack, const ModelShape *model, const ParallelConfig *config, int *layers) {
+    int stages = num_stages(config);
+    if (stages > MAX_STAGES)
+        return fail(ERR_CONFIG, "%d pipeline stages: the memory of at most %d is told", stages, MAX_STAGES);
+    double ends = end_weight(stack, model, config);
     layer_balance(model->layers, stages, ends, ends, layers);
     return OK;
 }
 
-int stage_of_chunk(const Candidate *c, int rank, int chunk) {
+int stage_of_chunk(const ParallelConfig *c, int rank, int chunk) {
     bool turns = !strcmp(c->schedule, "zb-v") && chunk == 1;
     return turns ? 2 * c->grid.pp - 1 - rank : chunk * c->grid.pp + rank;
 }
 
 // ---- in flight -----------------------------------------------------------------------------------
 
-static double all_in_flight(const Candidate *c, int rank) {
+static double all_in_flight(const ParallelConfig *c, int rank) {
     (void)rank;
-    return (double)candidate_microbatches(c) * c->chunks;
+    return (double)parallel_config_microbatches(c) * c->chunks;
 }
 
-static double flight_1f1b(const Candidate *c, int rank) { return c->grid.pp - rank; }
+static double flight_1f1b(const ParallelConfig *c, int rank) { return c->grid.pp - rank; }
 
 // Korthikanti 2022, section 4.2.3: on the first rank L (1 + (p-1)/(pv)) layers' worth.
-static double flight_interleaved(const Candidate *c, int rank) {
+static double flight_interleaved(const ParallelConfig *c, int rank) {
     int p = c->grid.pp;
     return 2 * (p - 1 - rank) + (c->chunks - 1) * p + 1;
 }
 
 // Of these a stash is held until the weight gradient, which is put off by as many microbatches as 1f1b has
 // fewer.   Source: Qi et al. 2023.
-static double flight_h1(const Candidate *c, int rank) {
+static double flight_h1(const ParallelConfig *c, int rank) {
     (void)rank;
     return c->grid.pp;
 }
 
-static double flight_h2(const Candidate *c, int rank) {
+static double flight_h2(const ParallelConfig *c, int rank) {
     (void)rank;
     return 2 * c->grid.pp - 1;
 }
 
 // At most: every rank may hold what the limit says, which is that of 1f1b's first rank.
-static double flight_auto(const Candidate *c, int rank) {
+static double flight_auto(const ParallelConfig *c, int rank) {
     (void)rank;
     return c->grid.pp;
 }
 
 // Few microbatches never fill it.
-static double flight_v(const Candidate *c, int rank) {
-    return fmin(2 * c->grid.pp, candidate_microbatches(c) + rank + 1);
+static double flight_v(const ParallelConfig *c, int rank) {
+    return fmin(2 * c->grid.pp, parallel_config_microbatches(c) + rank + 1);
 }
 
-double chunks_in_flight(const Candidate *candidate, int rank) {
+double chunks_in_flight(const ParallelConfig *config, int rank) {
     static const struct {
         const char *kind;
-        double (*most)(const Candidate *candidate, int rank);
+        double (*most)(const ParallelConfig *config, int rank);
     } kinds[] = {{"1f1b", flight_1f1b},    {"interleaved", flight_interleaved},
                  {"gpipe", all_in_flight}, {"zb-h1", flight_h1},
                  {"zb-h2", flight_h2},     {"zb-v", flight_v},
                  {"auto", flight_auto}};
-    double all = all_in_flight(candidate, rank);
+    double all = all_in_flight(config, rank);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (!strcmp(kinds[i].kind, candidate->schedule)) return fmin(all, kinds[i].most(candidate, rank));
+        if (!strcmp(kinds[i].kind, config->schedule)) return fmin(all, kinds[i].most(config, rank));
     return all;
 }
 
@@ -108,7 +108,7 @@ static double layer_parameters(const ModelShape *m, double t) {
     return count;
 }
 
-double part_parameters(const ModelShape *m, int tp, Part part) {
+double part_parameters(const ModelShape *m, int tp, ModelPart part) {
     if (part == PART_LAYER) return layer_parameters(m, tp);
     if (part == PART_HEAD) return norm_parameters(m) + (m->untied ? table_parameters(m, tp) : 0);
     return table_parameters(m, tp) + (m->position == POSITION_LEARNED ? (double)m->positions * m->hidden : 0);
@@ -119,14 +119,14 @@ typedef struct {
     double weight, gradient, optimizer;
 } State;
 
-static State state_of(const Site *site, const Candidate *c) {
-    const Stack *stack = site->stack;
+static State state_of(const CostModel *costs, const ParallelConfig *c) {
+    const Stack *stack = costs->stack;
     double weight = (double)dtype_bytes(c->dtype), gradient = stack->state_bytes - weight;
     double cut = stack->sharded_bytes, shares = (double)c->grid.dp * c->context;
     // Moments, and the fp32 weight: the value itself, what a bf16 value leaves out of it, or all of it.
     static const double kept[NUM_DTYPES] = {[F32] = 8, [BF16] = 10, [F16] = 12};
-    if (is_own(site) || c->dtype == F32) gradient = 4, cut = kept[c->dtype];
-    if (c->dtype == BF16) gradient += site->constants.bf16_sum_bytes, cut -= site->constants.bf16_sum_bytes;
+    if (is_own(costs) || c->dtype == F32) gradient = 4, cut = kept[c->dtype];
+    if (c->dtype == BF16) gradient += costs->constants.bf16_sum_bytes, cut -= costs->constants.bf16_sum_bytes;
     gradient = fmax(gradient, 0), cut = fmax(cut, 0);
     return (State){.weight = c->zero_stage >= 3 ? weight / shares : weight,
                    .gradient = c->zero_stage >= 2 ? gradient / shares : gradient,
@@ -136,16 +136,16 @@ static State state_of(const Site *site, const Candidate *c) {
 // ---- activations ---------------------------------------------------------------------------------
 
 // Tokens of a microbatch on a rank.
-static double tokens_of(const ModelShape *m, const Candidate *c) {
+static double tokens_of(const ModelShape *m, const ParallelConfig *c) {
     return (double)m->sequence / c->context * c->microbatch;
 }
 
 // Elements of what norms, dropout and residuals work on.
-static double hidden_elements(const ModelShape *m, const Candidate *c) {
+static double hidden_elements(const ModelShape *m, const ParallelConfig *c) {
     return tokens_of(m, c) * m->hidden / (c->sequence_parallel ? c->grid.tp : 1);
 }
 
-static double sum_terms(const ModelShape *m, const Candidate *c, Recompute recompute, bool own) {
+static double sum_terms(const ModelShape *m, const ParallelConfig *c, Recompute recompute, bool own) {
     StashTerm terms[MOST_STASH_TERMS];
     ModelShape share = *m;
     share.sequence /= c->context;
@@ -161,38 +161,38 @@ static double sum_terms(const ModelShape *m, const Candidate *c, Recompute recom
 }
 
 // All but the attention core. The published terms have dropout masks, and norms and MLP of fused kernels.
-static double outside_core(const Site *site, const ModelShape *m, const Candidate *c) {
-    const Constants *k = &site->constants;
-    double hidden = hidden_elements(m, c), bytes = sum_terms(m, c, RECOMPUTE_SELECTIVE, is_own(site));
-    if (is_own(site)) return bytes;
+static double outside_core(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
+    const Constants *k = &costs->constants;
+    double hidden = hidden_elements(m, c), bytes = sum_terms(m, c, RECOMPUTE_SELECTIVE, is_own(costs));
+    if (is_own(costs)) return bytes;
     if (m->hidden_dropout == 0) bytes -= 2 * hidden;
     return bytes + 2 * k->norm_kept_bytes * hidden +
            k->mlp_kept_bytes * tokens_of(m, c) * m->ffn / c->grid.tp;
 }
 
 // Softmax, its dropout's mask and output; without the S x S matrix, two numbers of each row of it.
-static double core(const Site *site, const ModelShape *m, const Candidate *c) {
-    if (is_own(site))
+static double core(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
+    if (is_own(costs))
         return sum_terms(m, c, RECOMPUTE_NOTHING, true) - sum_terms(m, c, RECOMPUTE_SELECTIVE, true);
     double rows = tokens_of(m, c) * m->heads / c->grid.tp;
     if (c->attention == ATTENTION_FUSED) return 8 * rows;
     double dropout = m->attention_dropout > 0 ? 1 + (double)dtype_bytes(c->dtype) : 0;
-    return rows * m->sequence * (site->constants.score_kept_bytes + dropout);
+    return rows * m->sequence * (costs->constants.score_kept_bytes + dropout);
 }
 
-double layer_kept_bytes(const Site *site, const ModelShape *m, const Candidate *c) {
+double layer_kept_bytes(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
     switch (c->recompute) {
-    case RECOMPUTE_NOTHING: return outside_core(site, m, c) + core(site, m, c);
-    case RECOMPUTE_SELECTIVE: return outside_core(site, m, c);
+    case RECOMPUTE_NOTHING: return outside_core(costs, m, c) + core(costs, m, c);
+    case RECOMPUTE_SELECTIVE: return outside_core(costs, m, c);
     default: return (double)dtype_bytes(c->dtype) * hidden_elements(m, c);
     }
 }
 
-double layer_again_bytes(const Site *site, const ModelShape *m, const Candidate *c) {
+double layer_again_bytes(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
     switch (c->recompute) {
     case RECOMPUTE_NOTHING: return 0;
-    case RECOMPUTE_SELECTIVE: return core(site, m, c);
-    default: return outside_core(site, m, c) + core(site, m, c);
+    case RECOMPUTE_SELECTIVE: return core(costs, m, c);
+    default: return outside_core(costs, m, c) + core(costs, m, c);
     }
 }
 
@@ -200,32 +200,32 @@ double layer_again_bytes(const Site *site, const ModelShape *m, const Candidate 
 
 // What is the same on every rank.
 typedef struct {
-    const Site *site;
+    const CostModel *costs;
     const ModelShape *model;
-    const Candidate *candidate;
+    const ParallelConfig *config;
     State state;
     double parameters[NUM_PARTS];
     double kept, again; // bytes of a layer
     double masks;       // of the embedding's dropout, of one microbatch
     double head;        // of the last stage
     double buffers;
-    int layers[MOST_STAGES];
+    int layers[MAX_STAGES];
 } Sizes;
 
 // Input and output of the final norm; the logits in 16 bits, in fp32, their gradient. Where all are gathered,
 // a rank's own share of them and of their gradient besides.
-static double head_bytes(const Site *site, const ModelShape *m, const Candidate *c) {
+static double head_bytes(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
     double table = table_parameters(m, c->grid.tp) / m->hidden, e = (double)dtype_bytes(c->dtype);
     double logits = tokens_of(m, c) * table, norm = 2 * e * hidden_elements(m, c);
-    if (!site->stack->gathers_logits) return norm + site->constants.logit_bytes * logits;
-    return norm + site->constants.logit_bytes * logits * c->grid.tp + 2 * e * logits;
+    if (!costs->stack->gathers_logits) return norm + costs->constants.logit_bytes * logits;
+    return norm + costs->constants.logit_bytes * logits * c->grid.tp + 2 * e * logits;
 }
 
 // Messages to and from neighbours; a gathered input of sequence parallelism; keys and values on their way
 // around c, two layers of which all ranks over d hold a share.
 static double buffer_bytes(const Sizes *s) {
     const ModelShape *m = s->model;
-    const Candidate *c = s->candidate;
+    const ParallelConfig *c = s->config;
     double e = (double)dtype_bytes(c->dtype), bytes = 0;
     if (c->grid.pp > 1) bytes += 2 * e * hidden_elements(m, c);
     if (c->sequence_parallel) bytes += e * tokens_of(m, c) * m->hidden;
@@ -234,30 +234,31 @@ static double buffer_bytes(const Sizes *s) {
     return bytes;
 }
 
-static Status sizes_of(Sizes *s, const Site *site, const ModelShape *model, const Candidate *candidate) {
-    s->site = site, s->model = model, s->candidate = candidate;
-    TRY(stage_layers(site->stack, model, candidate, s->layers));
-    for (Part part = 0; part < NUM_PARTS; part++)
-        s->parameters[part] = part_parameters(model, candidate->grid.tp, part);
-    double factor = is_own(site) ? 1 : site->constants.activation_factor;
-    bool masks = !is_own(site) && model->hidden_dropout > 0;
-    s->state = state_of(site, candidate);
-    s->kept = factor * layer_kept_bytes(site, model, candidate);
-    s->again = factor * layer_again_bytes(site, model, candidate);
-    s->masks = masks ? factor * hidden_elements(model, candidate) : 0;
-    s->head = head_bytes(site, model, candidate);
+static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model,
+                       const ParallelConfig *config) {
+    s->costs = costs, s->model = model, s->config = config;
+    TRY(stage_layers(costs->stack, model, config, s->layers));
+    for (ModelPart part = 0; part < NUM_PARTS; part++)
+        s->parameters[part] = part_parameters(model, config->grid.tp, part);
+    double factor = is_own(costs) ? 1 : costs->constants.activation_factor;
+    bool masks = !is_own(costs) && model->hidden_dropout > 0;
+    s->state = state_of(costs, config);
+    s->kept = factor * layer_kept_bytes(costs, model, config);
+    s->again = factor * layer_again_bytes(costs, model, config);
+    s->masks = masks ? factor * hidden_elements(model, config) : 0;
+    s->head = head_bytes(costs, model, config);
     s->buffers = s->again + buffer_bytes(s);
     return OK;
 }
 
 static MemoryNeed need_of(const Sizes *s, int rank) {
-    const Candidate *c = s->candidate;
+    const ParallelConfig *c = s->config;
     double flight = chunks_in_flight(c, rank) / c->chunks, layers = 0, parameters = 0;
     MemoryNeed need = {.rank = rank,
                        .buffers = s->buffers,
-                       .reserve = is_own(s->site) ? 0 : 1e9 * s->site->constants.reserve_gb,
-                       .capacity = 1e9 * s->site->machine->usable_gb,
-                       .margin = s->site->constants.memory_margin};
+                       .reserve = is_own(s->costs) ? 0 : 1e9 * s->costs->constants.reserve_gb,
+                       .capacity = 1e9 * s->costs->machine->usable_gb,
+                       .margin = s->costs->constants.memory_margin};
     for (int chunk = 0; chunk < c->chunks; chunk++) {
         int stage = stage_of_chunk(c, rank, chunk);
         bool first = stage == 0, last = stage == num_stages(c) - 1;
@@ -277,19 +278,20 @@ static MemoryNeed need_of(const Sizes *s, int rank) {
     return need;
 }
 
-Status memory_of_rank(const Site *site, const ModelShape *model, const Candidate *candidate, int rank,
+Status memory_of_rank(const CostModel *costs, const ModelShape *model, const ParallelConfig *config, int rank,
                       MemoryNeed *need) {
     Sizes sizes;
-    TRY(sizes_of(&sizes, site, model, candidate));
+    TRY(sizes_of(&sizes, costs, model, config));
     *need = need_of(&sizes, rank);
     return OK;
 }
 
-Status memory_need(const Site *site, const ModelShape *model, const Candidate *candidate, MemoryNeed *need) {
+Status memory_need(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                   MemoryNeed *need) {
     Sizes sizes;
-    TRY(sizes_of(&sizes, site, model, candidate));
+    TRY(sizes_of(&sizes, costs, model, config));
     *need = need_of(&sizes, 0);
-    for (int rank = 1; rank < candidate->grid.pp; rank++) {
+    for (int rank = 1; rank < config->grid.pp; rank++) {
         MemoryNeed one = need_of(&sizes, rank);
         if (one.total > need->total) *need = one;
     }
@@ -297,12 +299,12 @@ Status memory_need(const Site *site, const ModelShape *model, const Candidate *c
 }
 
 // Its own step tells the sum; the state and what layers keep are those of the closed form, buffers the rest.
-static Status own_need(const Site *site, const ModelShape *model, const Candidate *candidate,
+static Status own_need(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                        MemoryNeed *need) {
     size_t bytes;
     int rank;
-    TRY(cpu_memory(model, candidate, &bytes, &rank));
-    TRY(memory_of_rank(site, model, candidate, rank, need));
+    TRY(cpu_memory(model, config, &bytes, &rank));
+    TRY(memory_of_rank(costs, model, config, rank, need));
     double state = need->parameters + need->gradients + need->optimizer;
     need->total = (double)bytes;
     need->activations = fmax(0, fmin(need->activations, need->total - state));
@@ -311,11 +313,11 @@ static Status own_need(const Site *site, const ModelShape *model, const Candidat
     return OK;
 }
 
-Status memory_exact(const Site *site, const ModelShape *model, const Candidate *candidate, MemoryNeed *need) {
-    bool runs =
-        candidate->context == 1 && candidate->zero_stage <= 1 && model->layers % num_stages(candidate) == 0;
-    if (!is_own(site) || !runs) return memory_need(site, model, candidate, need);
-    return own_need(site, model, candidate, need);
+Status memory_exact(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                    MemoryNeed *need) {
+    bool runs = config->context == 1 && config->zero_stage <= 1 && model->layers % num_stages(config) == 0;
+    if (!is_own(costs) || !runs) return memory_need(costs, model, config, need);
+    return own_need(costs, model, config, need);
 }
 
 Verdict memory_verdict(const MemoryNeed *need) {

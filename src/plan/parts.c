@@ -33,7 +33,7 @@ struct PlanCache {
     int count, capacity, num_slots;
 };
 
-static Key key_of(const ModelShape *model, const Candidate *c) {
+static Key key_of(const ModelShape *model, const ParallelConfig *c) {
     Key key;
     memset(&key, 0, sizeof key);
     memcpy(&key.model, model, sizeof *model);
@@ -112,18 +112,18 @@ static double overlap(double host, double device) {
 }
 
 // Attention sees the whole sequence: c times what a share of its own length asks for.
-static double repeats(const Candidate *candidate, const WorkItem *item) {
+static double repeats(const ParallelConfig *config, const WorkItem *item) {
     bool attends = item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD;
-    return item->kind == WORK_OP && attends ? candidate->context : 1;
+    return item->kind == WORK_OP && attends ? config->context : 1;
 }
 
-static double item_seconds(const Site *site, const Candidate *candidate, const WorkItem *item) {
-    return price_operation(site, candidate, item) * repeats(candidate, item);
+static double item_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
+    return price_operation(costs, config, item) * repeats(config, item);
 }
 
-static double list_flops(const Candidate *candidate, const WorkList *list) {
+static double list_flops(const ParallelConfig *config, const WorkList *list) {
     double sum = 0;
-    for (int i = 0; i < list->count; i++) sum += list->items[i].flops * repeats(candidate, &list->items[i]);
+    for (int i = 0; i < list->count; i++) sum += list->items[i].flops * repeats(config, &list->items[i]);
     return sum;
 }
 
@@ -134,26 +134,26 @@ typedef struct {
     double launches;
 } Price;
 
-static Price price_list(const Site *site, const Candidate *candidate, const WorkList *list) {
+static Price price_list(const CostModel *costs, const ParallelConfig *config, const WorkList *list) {
     Price price = {0};
     for (int i = 0; i < list->count; i++) {
         const WorkItem *item = &list->items[i];
         if (item->kind == WORK_COLLECTIVE) {
             if (item->axis == AXIS_TP)
-                price.tensor += price_collective(site, candidate, (CommOp)item->op, AXIS_TP, item->bytes);
+                price.tensor += price_collective(costs, config, (CommOp)item->op, AXIS_TP, item->bytes);
             continue;
         }
-        double seconds = item_seconds(site, candidate, item);
+        double seconds = item_seconds(costs, config, item);
         price.device += seconds;
         if (item->accumulate) price.gradients += seconds;
-        price.launches += operation_launches(site, item);
+        price.launches += operation_launches(costs, item);
     }
     return price;
 }
 
 // While collectives are under way the host launches on.
-static PartTime part_time(const Site *site, const Price *price, double tensor) {
-    double host = site->machine->is_cpu ? 0 : price->launches * site->constants.launch_us * 1e-6;
+static PartTime part_time(const CostModel *costs, const Price *price, double tensor) {
+    double host = costs->machine->is_cpu ? 0 : price->launches * costs->constants.launch_us * 1e-6;
     double device = price->device + tensor, total = overlap(host, device);
     return (PartTime){total, device > 0 ? tensor * total / device : 0};
 }
@@ -166,105 +166,107 @@ static double weight_seconds(const Price *price, const PartTime *backward) {
 // What hides behind the products for the weight gradients of the two linear layers that read a gathered
 // input: all all-reduces of a backward; of sequence parallelism's gathers and scatters two thirds, or the
 // third that gathers those inputs again.   Source: Korthikanti 2022, section 4.2.2
-static double hidden_share(const Stack *stack, const Candidate *candidate) {
-    bool sequence = candidate->sequence_parallel;
+static double hidden_share(const Stack *stack, const ParallelConfig *config) {
+    bool sequence = config->sequence_parallel;
     if (stack->overlaps_backward) return sequence ? 2.0 / 3 : 1;
     return stack->hides_gathers && sequence ? 1.0 / 3 : 0;
 }
 
-static double backward_tensor(const Site *site, const Candidate *candidate, const Price *price) {
+static double backward_tensor(const CostModel *costs, const ParallelConfig *config, const Price *price) {
     static const double first_products = 7.0 / 12; // of the weight gradients' arithmetic
     double tensor = price->tensor;
-    if (candidate->overlap_tensor) tensor *= site->constants.tensor_backward_exposed;
-    return tensor - fmin(tensor * hidden_share(site->stack, candidate), first_products * price->gradients);
+    if (config->overlap_tensor) tensor *= costs->constants.tensor_backward_exposed;
+    return tensor - fmin(tensor * hidden_share(costs->stack, config), first_products * price->gradients);
 }
 
 // Selectively: the attention of a layer's forward.
-static void add_attention_again(Parts *parts, const Site *site, const Candidate *candidate,
+static void add_attention_again(Parts *parts, const CostModel *costs, const ParallelConfig *config,
                                 const WorkList *forward) {
     for (int i = 0; i < forward->count; i++) {
         const WorkItem *item = &forward->items[i];
         if (item->kind != WORK_OP || item->op != OP_ATTENTION_FORWARD) continue;
-        double seconds = item_seconds(site, candidate, item);
+        double seconds = item_seconds(costs, config, item);
         parts->again += seconds;
         parts->backward[PART_LAYER].total += seconds;
-        parts->flops[PART_LAYER] += item->flops * repeats(candidate, item);
+        parts->flops[PART_LAYER] += item->flops * repeats(config, item);
     }
 }
 
-static void add_again(Parts *parts, const Site *site, const Candidate *candidate, const WorkList *forward) {
+static void add_again(Parts *parts, const CostModel *costs, const ParallelConfig *config,
+                      const WorkList *forward) {
     const PartTime *whole = &parts->forward[PART_LAYER];
     PartTime *backward = &parts->backward[PART_LAYER];
-    if (candidate->recompute == RECOMPUTE_SELECTIVE) add_attention_again(parts, site, candidate, forward);
-    if (candidate->recompute < RECOMPUTE_UNIFORM) return;
+    if (config->recompute == RECOMPUTE_SELECTIVE) add_attention_again(parts, costs, config, forward);
+    if (config->recompute < RECOMPUTE_UNIFORM) return;
     backward->total += whole->total;
     backward->tensor += whole->tensor;
     parts->again = whole->total - whole->tensor;
-    parts->flops[PART_LAYER] += list_flops(candidate, forward);
+    parts->flops[PART_LAYER] += list_flops(config, forward);
 }
 
 // Keys and values of the rest of the sequence go around once forward, and with their gradients backward.
-static void add_context(Parts *parts, const Site *site, const Candidate *candidate, const ModelShape *model) {
-    double bytes = 2.0 * model->sequence / candidate->context * candidate->microbatch * model_groups(model) *
-                   model->head_size / candidate->grid.tp * (double)dtype_bytes(candidate->dtype);
-    double seconds = price_context(site, candidate, bytes);
+static void add_context(Parts *parts, const CostModel *costs, const ParallelConfig *config,
+                        const ModelShape *model) {
+    double bytes = 2.0 * model->sequence / config->context * config->microbatch * model_groups(model) *
+                   model->head_size / config->grid.tp * (double)dtype_bytes(config->dtype);
+    double seconds = price_context(costs, config, bytes);
     parts->forward[PART_LAYER].total += seconds, parts->forward[PART_LAYER].tensor += seconds;
     parts->backward[PART_LAYER].total += 2 * seconds, parts->backward[PART_LAYER].tensor += 2 * seconds;
 }
 
 // Programs whose loss is not cut over the vocabulary gather the logits first.
-static void add_gathered_logits(Parts *parts, const Site *site, const Candidate *candidate,
+static void add_gathered_logits(Parts *parts, const CostModel *costs, const ParallelConfig *config,
                                 const ModelShape *model) {
-    if (!site->stack->gathers_logits || candidate->grid.tp == 1) return;
-    double logits = (double)model->sequence / candidate->context * candidate->microbatch * model->vocabulary;
-    double seconds = price_collective(site, candidate, COMM_ALL_GATHER, AXIS_TP,
-                                      logits * (double)dtype_bytes(candidate->dtype));
+    if (!costs->stack->gathers_logits || config->grid.tp == 1) return;
+    double logits = (double)model->sequence / config->context * config->microbatch * model->vocabulary;
+    double seconds = price_collective(costs, config, COMM_ALL_GATHER, AXIS_TP,
+                                      logits * (double)dtype_bytes(config->dtype));
     parts->forward[PART_HEAD].total += seconds, parts->forward[PART_HEAD].tensor += seconds;
 }
 
-static void price_parts(const Site *site, const ModelShape *model, const Candidate *candidate, Entry *entry) {
+static void price_parts(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                        Entry *entry) {
     Parts *parts = &entry->parts;
     const Work *work = &entry->work;
-    double exposed = candidate->overlap_tensor ? site->constants.tensor_exposed : 1, weights[NUM_PARTS];
+    double exposed = config->overlap_tensor ? costs->constants.tensor_exposed : 1, weights[NUM_PARTS];
     *parts = (Parts){.message_bytes = work->stage_message_bytes};
     for (int p = 0; p < NUM_PARTS; p++) {
-        Price forward = price_list(site, candidate, &work->forward[p]);
-        Price backward = price_list(site, candidate, &work->backward[p]);
-        parts->forward[p] = part_time(site, &forward, exposed * forward.tensor);
-        parts->backward[p] = part_time(site, &backward, backward_tensor(site, candidate, &backward));
-        parts->flops[p] =
-            list_flops(candidate, &work->forward[p]) + list_flops(candidate, &work->backward[p]);
+        Price forward = price_list(costs, config, &work->forward[p]);
+        Price backward = price_list(costs, config, &work->backward[p]);
+        parts->forward[p] = part_time(costs, &forward, exposed * forward.tensor);
+        parts->backward[p] = part_time(costs, &backward, backward_tensor(costs, config, &backward));
+        parts->flops[p] = list_flops(config, &work->forward[p]) + list_flops(config, &work->backward[p]);
         parts->parameters[p] = (double)work->parameters[p];
         weights[p] = weight_seconds(&backward, &parts->backward[p]);
     }
-    add_context(parts, site, candidate, model);
-    add_gathered_logits(parts, site, candidate, model);
-    add_again(parts, site, candidate, &work->forward[PART_LAYER]);
+    add_context(parts, costs, config, model);
+    add_gathered_logits(parts, costs, config, model);
+    add_again(parts, costs, config, &work->forward[PART_LAYER]);
     double backward_s = parts->backward[PART_LAYER].total;
     parts->weight_fraction = backward_s > 0 ? weights[PART_LAYER] / backward_s : 0;
-    entry->constants = site->constants;
-    entry->machine = site->machine;
-    entry->stack = site->stack;
-    entry->busy_ranks = site_busy_ranks(site, candidate);
+    entry->constants = costs->constants;
+    entry->machine = costs->machine;
+    entry->stack = costs->stack;
+    entry->busy_ranks = cost_model_busy_ranks(costs, config);
 }
 
-static Status record(Entry *entry, const ModelShape *model, const Candidate *candidate) {
+static Status record(Entry *entry, const ModelShape *model, const ParallelConfig *config) {
     ModelShape share = *model;
-    Candidate whole = *candidate;
+    ParallelConfig whole = *config;
     whole.recompute = RECOMPUTE_NOTHING;
-    share.sequence /= candidate->context;
+    share.sequence /= config->context;
     if (share.positions < share.sequence) share.positions = share.sequence;
     return work_record(&entry->work, &share, &whole);
 }
 
 static Status add_entry(PlanCache *cache, const Key *key, uint64_t hash, const ModelShape *model,
-                        const Candidate *candidate, Entry **out) {
+                        const ParallelConfig *config, Entry **out) {
     if (cache->count == cache->capacity) TRY(grow(cache));
     Entry *entry = calloc(1, sizeof *entry);
     if (!entry) return fail(ERR_OS, "no memory for a part of a plan");
     memcpy(&entry->key, key, sizeof *key);
     entry->hash = hash;
-    Status status = record(entry, model, candidate);
+    Status status = record(entry, model, config);
     if (status != OK) {
         free(entry);
         return status;
@@ -275,17 +277,17 @@ static Status add_entry(PlanCache *cache, const Key *key, uint64_t hash, const M
     return OK;
 }
 
-Status parts_of(PlanCache *cache, const Site *site, const ModelShape *model, const Candidate *candidate,
-                const Parts **parts) {
-    Key key = key_of(model, candidate);
+Status parts_of(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                const ParallelConfig *config, const Parts **parts) {
+    Key key = key_of(model, config);
     uint64_t hash = hash_of(&key);
     int found = cache->num_slots ? *find_slot(cache, &key, hash) : 0;
     Entry *entry = found ? cache->entries[found - 1] : NULL;
-    if (!entry) TRY(add_entry(cache, &key, hash, model, candidate, &entry));
-    bool priced = entry->machine == site->machine && entry->stack == site->stack &&
-                  entry->busy_ranks == site_busy_ranks(site, candidate) &&
-                  !memcmp(&entry->constants, &site->constants, sizeof site->constants);
-    if (!priced) price_parts(site, model, candidate, entry);
+    if (!entry) TRY(add_entry(cache, &key, hash, model, config, &entry));
+    bool priced = entry->machine == costs->machine && entry->stack == costs->stack &&
+                  entry->busy_ranks == cost_model_busy_ranks(costs, config) &&
+                  !memcmp(&entry->constants, &costs->constants, sizeof costs->constants);
+    if (!priced) price_parts(costs, model, config, entry);
     *parts = &entry->parts;
     return OK;
 }

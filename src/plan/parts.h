@@ -19,5 +19,5 @@ typedef struct {
 } Parts;
 
 // Borrowed until the next call.   ERR_OS, ERR_CONFIG.
-Status parts_of(PlanCache *cache, const Site *site, const ModelShape *model, const Candidate *candidate,
-                const Parts **parts);
+Status parts_of(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                const ParallelConfig *config, const Parts **parts);

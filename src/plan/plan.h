@@ -37,14 +37,14 @@ typedef struct {
     int zero_stage;         // 0; 1: the distributed optimizer; 2, 3: gradients, parameters are cut too
     // What the stack does, unless a row or a user says otherwise.
     bool scatter_gather, overlap_gradients, overlap_tensor;
-} Candidate;
+} ParallelConfig;
 
-int candidate_microbatches(const Candidate *candidate); // m
-int candidate_devices(const Candidate *candidate);
+int parallel_config_microbatches(const ParallelConfig *config); // m
+int parallel_config_devices(const ParallelConfig *config);
 // NULL when the candidate is possible for the model on the machine, else the rule it breaks with values that
 // would work, in `why`.
-const char *candidate_refuse(const ModelShape *model, const Machine *machine, const Candidate *candidate,
-                             char *why, size_t size);
+const char *parallel_config_refuse(const ModelShape *model, const Machine *machine,
+                                   const ParallelConfig *config, char *why, size_t size);
 
 // ---- 1. work ------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ typedef struct {
 } WorkList;
 
 // Parts of a model: what a stage does is the sum of its parts.
-typedef enum { PART_EMBEDDING, PART_LAYER, PART_HEAD, NUM_PARTS } Part;
+typedef enum { PART_EMBEDDING, PART_LAYER, PART_HEAD, NUM_PARTS } ModelPart;
 
 // What one microbatch asks of each part on one rank. The trainer's head computes its gradients within the
 // forward; here they are part of the backward, as in other programs: all that follows on LOSS_FINISH.
@@ -71,7 +71,7 @@ typedef struct {
 // Runs the trainer's step of a pipeline of three stages, embedding, one layer and head, on the null device
 // and records it: of the candidate t, b, recomputation, attention, element type and sequence parallelism.
 // The vocabulary is padded to a multiple of VOCABULARY_DIVISOR * t.   ERR_OS, ERR_CONFIG where the model cannot be cut so.
-Status work_record(Work *work, const ModelShape *model, const Candidate *candidate);
+Status work_record(Work *work, const ModelShape *model, const ParallelConfig *config);
 void work_free(Work *work);
 double work_flops(const WorkList *list); // of all of it
 void work_print(const Work *work, Text *out);
@@ -83,24 +83,25 @@ typedef struct {
     const Machine *machine;
     Constants constants;
     const Stack *stack;
-} Site;
+} CostModel;
 
 // Ranks of a candidate that work at once on one node: on a CPU they share its memory.
-int site_busy_ranks(const Site *site, const Candidate *candidate);
+int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config);
 
 // Seconds of one operation of a candidate, alone.
-double price_operation(const Site *site, const Candidate *candidate, const WorkItem *item);
+double price_operation(const CostModel *costs, const ParallelConfig *config, const WorkItem *item);
 // How many operations the host launches for it.
-double operation_launches(const Site *site, const WorkItem *item);
+double operation_launches(const CostModel *costs, const WorkItem *item);
 // Seconds of a collective of `bytes` over an axis of the grid.
-double price_collective(const Site *site, const Candidate *candidate, CommOp op, Axis axis, double bytes);
+double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Axis axis,
+                        double bytes);
 // Seconds of a message of `bytes` between a stage and the next.
-double price_message(const Site *site, const Candidate *candidate, int stage, double bytes);
+double price_message(const CostModel *costs, const ParallelConfig *config, int stage, double bytes);
 // Whether the last rank of a stage and the first of the next are on different nodes.
-bool edge_leaves_node(const Site *site, const Candidate *candidate, int stage);
+bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage);
 // Seconds in which `bytes` of keys and values go around the c ranks of a sequence, as far as nothing hides
 // it.
-double price_context(const Site *site, const Candidate *candidate, double bytes);
+double price_context(const CostModel *costs, const ParallelConfig *config, double bytes);
 
 // ---- 3. replay ----------------------------------------------------------------------------------
 
@@ -132,18 +133,20 @@ typedef enum { FITS, FITS_PERHAPS, FITS_NOT } Verdict;
 Verdict memory_verdict(const MemoryNeed *need);
 // Of the fullest pipeline rank, in closed form: a microsecond or two.   ERR_CONFIG for more than 4096 stages.
 // Sources: Korthikanti 2022, sections 4 and 5, for activations; Rajbhandari 2020 for the state.
-Status memory_need(const Site *site, const ModelShape *model, const Candidate *candidate, MemoryNeed *need);
+Status memory_need(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                   MemoryNeed *need);
 // The same, but on a CPU what the arenas of trireme will take, to the byte, with one thread a rank: its own
 // step is run on the null device for every pipeline rank. On other machines, and for what trireme does not do
 // (context parallelism, zero stages above 1, unequal stages), the closed form.   ERR_CONFIG, ERR_OS.
-Status memory_exact(const Site *site, const ModelShape *model, const Candidate *candidate, MemoryNeed *need);
+Status memory_exact(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                    MemoryNeed *need);
 
 // What one pipeline rank needs, in closed form.
-Status memory_of_rank(const Site *site, const ModelShape *model, const Candidate *candidate, int rank,
+Status memory_of_rank(const CostModel *costs, const ModelShape *model, const ParallelConfig *config, int rank,
                       MemoryNeed *need);
 
 typedef struct {
-    Candidate candidate;
+    ParallelConfig config;
     double step_s, low_s, high_s; // the interval is the stack's error on rows it was not fitted on
     bool extrapolates;            // outside of the hull of those rows
     Breakdown parts;
@@ -164,14 +167,14 @@ Status plan_cache_open(PlanCache **cache);
 void plan_cache_close(PlanCache *cache);
 
 // Everything of one candidate, which must not be refused.
-Status predict(PlanCache *cache, const Site *site, const ModelShape *model, const Candidate *candidate,
-               Prediction *out);
+Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+               const ParallelConfig *config, Prediction *out);
 // A lower bound of its step_s, without replay; and its memory, unless that is NULL. 10^5 a second.
-Status predict_bound(PlanCache *cache, const Site *site, const ModelShape *model, const Candidate *candidate,
-                     double *step_s, MemoryNeed *memory);
+Status predict_bound(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                     const ParallelConfig *config, double *step_s, MemoryNeed *memory);
 // The schedule as it would run, for drawing. The caller destroys both.
-Status predict_timeline(PlanCache *cache, const Site *site, const ModelShape *model,
-                        const Candidate *candidate, Schedule *schedule, Simulation *simulation);
+Status predict_timeline(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                        const ParallelConfig *config, Schedule *schedule, Simulation *simulation);
 
 // ---- 4. search ----------------------------------------------------------------------------------
 
@@ -183,10 +186,10 @@ typedef struct {
     const char *schedule;
     int recompute; // a Recompute; -1: open
     DType dtype;
-} Question;
+} SearchSpace;
 
 // What the stack does where a question leaves it open: attention, overlaps, messages in shares.
-Candidate candidate_of_stack(const Stack *stack, const Question *question);
+ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *space);
 
 typedef enum {
     REJECT_RULE,   // a size does not divide, or exceeds another
@@ -201,7 +204,7 @@ typedef struct {
     Prediction prediction;
 } Alternative;
 
-enum { MOST_ALTERNATIVES = 64 };
+enum { MAX_ALTERNATIVES = 64 };
 
 typedef struct {
     Prediction *best; // in rising order of step_s
@@ -210,11 +213,11 @@ typedef struct {
     int64_t tried, rejected[NUM_REJECTS], replayed;
     char examples[NUM_REJECTS][200]; // one of each class, with its numbers
     char nearest[400]; // when nothing fits: what misses by least, by how much, and what would make it fit
-    Alternative alternatives[MOST_ALTERNATIVES];
+    Alternative alternatives[MAX_ALTERNATIVES];
     int num_alternatives;
 } PlanResult;
 
 // ERR_CONFIG, with what would work, when no candidate keeps the rules or fits.
-Status plan_search(PlanCache *cache, const Site *site, const ModelShape *model, const Question *question,
-                   int most, PlanResult *out);
+Status plan_search(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                   const SearchSpace *space, int most, PlanResult *out);
 void plan_result_free(PlanResult *result);

@@ -12,13 +12,13 @@ static const double US = 1e6; // in a second
 
 // ---- stages --------------------------------------------------------------------------------------
 
-static double nodes_of(const Site *site, const Candidate *candidate) {
-    return fmax(1, ceil((double)candidate_devices(candidate) / site->machine->devices_per_node));
+static double nodes_of(const CostModel *costs, const ParallelConfig *config) {
+    return fmax(1, ceil((double)parallel_config_devices(config) / costs->machine->devices_per_node));
 }
 
 // Stragglers and the crowding of a network grow with its size.
-static double slower_by_size(const Site *site, const Candidate *candidate) {
-    return site->machine->is_cpu ? 1 : 1 + site->constants.straggler * log2(nodes_of(site, candidate));
+static double slower_by_size(const CostModel *costs, const ParallelConfig *config) {
+    return costs->machine->is_cpu ? 1 : 1 + costs->constants.straggler * log2(nodes_of(costs, config));
 }
 
 // One pipeline: what its stages hold and take.
@@ -32,22 +32,22 @@ typedef struct {
     void *memory;
 } Stages;
 
-static Status stages_open(Stages *s, const Site *site, const Parts *parts, const ModelShape *model,
-                          const Candidate *candidate) {
-    size_t stages = (size_t)candidate->grid.pp * (size_t)candidate->chunks;
+static Status stages_open(Stages *s, const CostModel *costs, const Parts *parts, const ModelShape *model,
+                          const ParallelConfig *config) {
+    size_t stages = (size_t)config->grid.pp * (size_t)config->chunks;
     *s = (Stages){.parts = parts,
-                  .ranks = candidate->grid.pp,
-                  .chunks = candidate->chunks,
+                  .ranks = config->grid.pp,
+                  .chunks = config->chunks,
                   .stages = (int)stages,
-                  .microbatches = candidate_microbatches(candidate),
-                  .folded = !strcmp(candidate->schedule, "zb-v"),
-                  .slower = slower_by_size(site, candidate)};
+                  .microbatches = parallel_config_microbatches(config),
+                  .folded = !strcmp(config->schedule, "zb-v"),
+                  .slower = slower_by_size(costs, config)};
     double *numbers = s->memory = calloc(stages, 4 * sizeof(double) + sizeof(int));
     if (!numbers) return fail(ERR_OS, "no memory for %zu stages", stages);
     s->forward_us = numbers, s->backward_us = numbers + stages;
     s->hop_us = numbers + 2 * stages, s->hold_us = numbers + 3 * stages;
     s->layers = (int *)(numbers + 4 * stages);
-    Status status = stage_layers(site->stack, model, candidate, s->layers);
+    Status status = stage_layers(costs->stack, model, config, s->layers);
     if (status != OK) free(s->memory);
     return status;
 }
@@ -65,32 +65,33 @@ static int edge_rank(const Stages *s, int stage) {
     return s->folded && stage >= s->ranks ? s->stages - 2 - stage : stage;
 }
 
-static bool has_part(const Stages *s, int stage, Part part) {
+static bool has_part(const Stages *s, int stage, ModelPart part) {
     return part == PART_LAYER || stage == (part == PART_EMBEDDING ? 0 : s->stages - 1);
 }
 
-static int part_count(const Stages *s, int stage, Part part) {
+static int part_count(const Stages *s, int stage, ModelPart part) {
     if (part == PART_LAYER) return s->layers[stage];
     return has_part(s, stage, part);
 }
 
 static double stage_sum(const Stages *s, int stage, const PartTime *times) {
     double seconds = 0;
-    for (Part part = 0; part < NUM_PARTS; part++) seconds += part_count(s, stage, part) * times[part].total;
+    for (ModelPart part = 0; part < NUM_PARTS; part++)
+        seconds += part_count(s, stage, part) * times[part].total;
     return seconds;
 }
 
 // A message holds up the ranks it goes between in programs that wait for their messages; in others it only
 // arrives later.
-static void price_stages(Stages *s, const Site *site, const Candidate *candidate) {
-    double held = candidate->chunks > 1 ? site->constants.interleaved_hold : 1;
+static void price_stages(Stages *s, const CostModel *costs, const ParallelConfig *config) {
+    double held = config->chunks > 1 ? costs->constants.interleaved_hold : 1;
     for (int stage = 0; stage < s->stages; stage++) {
         s->forward_us[stage] = s->slower * US * stage_sum(s, stage, s->parts->forward);
         s->backward_us[stage] = s->slower * US * stage_sum(s, stage, s->parts->backward);
         if (stage + 1 == s->stages) break;
         double us =
-            s->slower * US * price_message(site, candidate, edge_rank(s, stage), s->parts->message_bytes);
-        bool waits = !site->stack->overlaps_messages;
+            s->slower * US * price_message(costs, config, edge_rank(s, stage), s->parts->message_bytes);
+        bool waits = !costs->stack->overlaps_messages;
         s->hop_us[stage] = waits ? 0 : us;
         s->hold_us[stage] = waits ? us * held : 0;
     }
@@ -104,11 +105,11 @@ static ScheduleCosts stage_costs(const Stages *s) {
                            .edge_hold_us = s->hold_us};
 }
 
-static ScheduleSpec schedule_spec(const Candidate *c) {
+static ScheduleSpec schedule_spec(const ParallelConfig *c) {
     return (ScheduleSpec){.kind = c->schedule,
                           .ranks = c->grid.pp,
                           .chunks = c->chunks,
-                          .microbatches = candidate_microbatches(c)};
+                          .microbatches = parallel_config_microbatches(c)};
 }
 
 // ---- the end of a step ------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ static ScheduleSpec schedule_spec(const Candidate *c) {
 static double rank_parameters(const Stages *s, const ModelShape *model, int rank) {
     double count = 0;
     for (int chunk = 0; chunk < s->chunks; chunk++)
-        for (Part part = 0; part < NUM_PARTS; part++)
+        for (ModelPart part = 0; part < NUM_PARTS; part++)
             count += part_count(s, stage_at(s, rank, chunk), part) * s->parts->parameters[part];
     bool copies = !model->untied && rank && rank == last_rank(s);
     return count + (copies ? s->parts->parameters[PART_EMBEDDING] : 0);
@@ -131,74 +132,75 @@ static double most_parameters(const Stages *s, const ModelShape *model) {
 
 // What remains of a reduction that begins in the last backwards, or of a gather that ends in the first
 // forwards, where the program overlaps them: at least a share, and all that there is no room for.
-static double exposed_seconds(const Site *site, const Candidate *candidate, double seconds, double window) {
-    if (!candidate->overlap_gradients) return seconds;
-    return fmax(site->constants.data_exposed * seconds, seconds - window);
+static double exposed_seconds(const CostModel *costs, const ParallelConfig *config, double seconds,
+                              double window) {
+    if (!config->overlap_gradients) return seconds;
+    return fmax(costs->constants.data_exposed * seconds, seconds - window);
 }
 
 // How many microbatches of a rank a reduction or gather goes on beside. One without interleaving; else those
 // of a chunk begin as soon as its own p microbatches are through, while the other chunks compute.
-static double window_microbatches(const Stages *s, const Candidate *candidate) {
-    if (strcmp(candidate->schedule, "interleaved")) return 1;
+static double window_microbatches(const Stages *s, const ParallelConfig *config) {
+    if (strcmp(config->schedule, "interleaved")) return 1;
     return (s->ranks * (s->chunks - 1.0) + 1) / s->chunks;
 }
 
 // In the reduction: as the program has it for 16-bit parameters.
-static double gradient_bytes(const Site *site, const Candidate *candidate) {
-    return candidate->dtype == F32 ? 4 : site->stack->gradient_bytes;
+static double gradient_bytes(const CostModel *costs, const ParallelConfig *config) {
+    return config->dtype == F32 ? 4 : costs->stack->gradient_bytes;
 }
 
 // As slow as the computes that it hides behind: a window shrinks by no more than they do.
-static double over_replicas(const Site *site, const Candidate *candidate, const Stages *s, CommOp op,
+static double over_replicas(const CostModel *costs, const ParallelConfig *config, const Stages *s, CommOp op,
                             double bytes) {
-    return s->slower * price_collective(site, candidate, op, AXIS_DP, bytes);
+    return s->slower * price_collective(costs, config, op, AXIS_DP, bytes);
 }
 
 // Gradients summed over d, or scattered behind the backward; then parameters are gathered behind the forward.
 // Where ranks keep no whole gradients (zero stage 2) these are scattered after each microbatch; where they
 // keep no whole parameters (3) those are gathered for each forward and again for each backward.
-static double reduction_seconds(const Site *site, const Candidate *candidate, const Stages *s,
+static double reduction_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s,
                                 double parameters) {
-    int zero = candidate->zero_stage;
-    double forward = 0, backward = 0, count = zero > 1 ? 1 : window_microbatches(s, candidate);
-    double bytes = parameters * gradient_bytes(site, candidate), times = s->microbatches;
-    if (candidate->grid.dp * candidate->context == 1) return 0;
+    int zero = config->zero_stage;
+    double forward = 0, backward = 0, count = zero > 1 ? 1 : window_microbatches(s, config);
+    double bytes = parameters * gradient_bytes(costs, config), times = s->microbatches;
+    if (config->grid.dp * config->context == 1) return 0;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         forward += count * s->forward_us[stage_at(s, 0, chunk)] / US;
         backward += count * s->backward_us[stage_at(s, 0, chunk)] / US;
     }
     if (zero == 0)
-        return exposed_seconds(site, candidate, over_replicas(site, candidate, s, COMM_ALL_REDUCE, bytes),
+        return exposed_seconds(costs, config, over_replicas(costs, config, s, COMM_ALL_REDUCE, bytes),
                                backward);
-    double scatter = over_replicas(site, candidate, s, COMM_REDUCE_SCATTER, bytes);
-    double gather = over_replicas(site, candidate, s, COMM_ALL_GATHER,
-                                  parameters * (double)dtype_bytes(candidate->dtype));
-    double behind_forward = exposed_seconds(site, candidate, gather, forward);
+    double scatter = over_replicas(costs, config, s, COMM_REDUCE_SCATTER, bytes);
+    double gather =
+        over_replicas(costs, config, s, COMM_ALL_GATHER, parameters * (double)dtype_bytes(config->dtype));
+    double behind_forward = exposed_seconds(costs, config, gather, forward);
     if (zero > 2)
-        return times * (behind_forward + exposed_seconds(site, candidate, gather + scatter, backward));
-    return behind_forward + (zero > 1 ? times : 1) * exposed_seconds(site, candidate, scatter, backward);
+        return times * (behind_forward + exposed_seconds(costs, config, gather + scatter, backward));
+    return behind_forward + (zero > 1 ? times : 1) * exposed_seconds(costs, config, scatter, backward);
 }
 
 // The two copies of a tied table add up their gradients: the ends of the pipeline are a group of two.
-static double table_seconds(const Site *site, const ModelShape *model, const Candidate *candidate,
+static double table_seconds(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                             const Stages *s) {
     if (model->untied || !last_rank(s)) return 0;
-    Candidate ends = *candidate; // half the machine apart: on one node only where all ranks are
-    ends.grid = (Grid){.tp = (candidate_devices(candidate) + 1) / 2, .dp = 2, .pp = 1};
+    ParallelConfig ends = *config; // half the machine apart: on one node only where all ranks are
+    ends.grid = (Grid){.tp = (parallel_config_devices(config) + 1) / 2, .dp = 2, .pp = 1};
     ends.context = 1;
-    double bytes = s->parts->parameters[PART_EMBEDDING] * gradient_bytes(site, candidate);
-    return s->slower * price_collective(site, &ends, COMM_ALL_REDUCE, AXIS_DP, bytes);
+    double bytes = s->parts->parameters[PART_EMBEDDING] * gradient_bytes(costs, config);
+    return s->slower * price_collective(costs, &ends, COMM_ALL_REDUCE, AXIS_DP, bytes);
 }
 
-static double optimizer_seconds(const Site *site, const Candidate *candidate, double parameters) {
-    const Constants *c = &site->constants;
-    double shares = candidate->zero_stage ? candidate->grid.dp * candidate->context : 1;
-    if (site->machine->is_cpu)
-        return price_step_cpu(site->machine, parameters / shares, candidate->dtype,
-                              site_busy_ranks(site, candidate)) /
+static double optimizer_seconds(const CostModel *costs, const ParallelConfig *config, double parameters) {
+    const Constants *c = &costs->constants;
+    double shares = config->zero_stage ? config->grid.dp * config->context : 1;
+    if (costs->machine->is_cpu)
+        return price_step_cpu(costs->machine, parameters / shares, config->dtype,
+                              cost_model_busy_ranks(costs, config)) /
                c->memory_efficiency;
     double bytes = c->optimizer_whole_bytes + (c->optimizer_bytes - c->optimizer_whole_bytes) / shares;
-    return parameters * bytes / (site->machine->memory_gbs * 1e9 * c->stream_efficiency);
+    return parameters * bytes / (costs->machine->memory_gbs * 1e9 * c->stream_efficiency);
 }
 
 // ---- the whole step -----------------------------------------------------------------------------------
@@ -214,7 +216,7 @@ static int busiest(const Stages *s, const Simulation *simulation) {
 // Sums over the stages and microbatches of a rank.
 static void add_rank_parts(const Stages *s, int rank, Breakdown *parts) {
     for (int chunk = 0; chunk < s->chunks; chunk++) {
-        for (Part part = 0; part < NUM_PARTS; part++) {
+        for (ModelPart part = 0; part < NUM_PARTS; part++) {
             double times = s->slower * s->microbatches * part_count(s, stage_at(s, rank, chunk), part);
             parts->tensor += times * (s->parts->forward[part].tensor + s->parts->backward[part].tensor);
             if (part == PART_LAYER) parts->recompute += times * s->parts->again;
@@ -222,10 +224,10 @@ static void add_rank_parts(const Stages *s, int rank, Breakdown *parts) {
     }
 }
 
-static double host_seconds(const Site *site, const Candidate *candidate) {
-    const Constants *c = &site->constants;
-    if (site->machine->is_cpu) return 0;
-    return 1e-3 * (c->step_ms + c->microbatch_ms * candidate_microbatches(candidate));
+static double host_seconds(const CostModel *costs, const ParallelConfig *config) {
+    const Constants *c = &costs->constants;
+    if (costs->machine->is_cpu) return 0;
+    return 1e-3 * (c->step_ms + c->microbatch_ms * parallel_config_microbatches(config));
 }
 
 static void break_down(const Stages *s, const Simulation *simulation, Breakdown *parts) {
@@ -236,13 +238,12 @@ static void break_down(const Stages *s, const Simulation *simulation, Breakdown 
     parts->bubble = simulation->computed_us / US - simulation->busy_us[rank] / US - parts->stages;
 }
 
-static void end_step(const Site *site, const ModelShape *model, const Candidate *candidate, const Stages *s,
-                     Breakdown *parts) {
+static void end_step(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                     const Stages *s, Breakdown *parts) {
     double parameters = most_parameters(s, model);
-    parts->data =
-        reduction_seconds(site, candidate, s, parameters) + table_seconds(site, model, candidate, s);
-    parts->optimizer = optimizer_seconds(site, candidate, parameters);
-    parts->other = host_seconds(site, candidate);
+    parts->data = reduction_seconds(costs, config, s, parameters) + table_seconds(costs, model, config, s);
+    parts->optimizer = optimizer_seconds(costs, config, parameters);
+    parts->other = host_seconds(costs, config);
 }
 
 static double sum_of(const Breakdown *p) {
@@ -251,33 +252,33 @@ static double sum_of(const Breakdown *p) {
 
 // ---- what is told beside the time ----------------------------------------------------------------------
 
-static void tell_rates(const Site *site, const ModelShape *model, const Stages *s, Prediction *out) {
-    const Candidate *c = &out->candidate;
-    double flops = 0, devices = candidate_devices(c);
-    for (Part part = 0; part < NUM_PARTS; part++)
+static void tell_rates(const CostModel *costs, const ModelShape *model, const Stages *s, Prediction *out) {
+    const ParallelConfig *c = &out->config;
+    double flops = 0, devices = parallel_config_devices(c);
+    for (ModelPart part = 0; part < NUM_PARTS; part++)
         flops += s->parts->flops[part] * (part == PART_LAYER ? model->layers : 1);
     out->hardware_flops = flops * c->grid.tp * c->context * c->batch / c->microbatch;
     out->model_flops =
         model_flops(model, padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR, 1), c->batch);
     out->tflops = out->hardware_flops / out->step_s / devices / 1e12;
-    double peak = site->machine->peak_tflops[c->dtype];
+    double peak = costs->machine->peak_tflops[c->dtype];
     out->hfu = out->tflops / peak;
     out->mfu = out->model_flops / out->step_s / devices / 1e12 / peak;
 }
 
 // What a cut through the middle of the machine carries while messages are under way: of the pipelines both
 // directions of an edge, all replicas; of the reductions half of what all devices send.
-static void tell_traffic(const Site *site, const ModelShape *model, const Stages *s, Prediction *out) {
-    const Candidate *c = &out->candidate;
+static void tell_traffic(const CostModel *costs, const ModelShape *model, const Stages *s, Prediction *out) {
+    const ParallelConfig *c = &out->config;
     double replicas = c->grid.dp * c->context;
     out->edge_bytes = s->parts->message_bytes;
     if (c->grid.pp > 1)
         out->edge_bandwidth =
-            2 * out->edge_bytes * replicas / price_message(site, c, (c->grid.pp - 1) / 2, out->edge_bytes);
-    double bytes = most_parameters(s, model) * gradient_bytes(site, c);
+            2 * out->edge_bytes * replicas / price_message(costs, c, (c->grid.pp - 1) / 2, out->edge_bytes);
+    double bytes = most_parameters(s, model) * gradient_bytes(costs, c);
     if (replicas > 1)
-        out->data_bandwidth = (replicas - 1) / replicas * bytes * candidate_devices(c) /
-                              price_collective(site, c, COMM_ALL_REDUCE, AXIS_DP, bytes);
+        out->data_bandwidth = (replicas - 1) / replicas * bytes * parallel_config_devices(c) /
+                              price_collective(costs, c, COMM_ALL_REDUCE, AXIS_DP, bytes);
 }
 
 static bool outside(double value, double least, double most) {
@@ -286,63 +287,63 @@ static bool outside(double value, double least, double most) {
 
 // Within it were nine in ten of the rows that the constants had not seen; outside of their hull, all of them;
 // on another machine, or where nothing was measured, what one program's constants miss another's runs by.
-static double interval(const Site *site, bool extrapolates) {
+static double interval(const CostModel *costs, bool extrapolates) {
     static const double ELSEWHERE = 0.2;
-    const Accuracy *a = &site->stack->accuracy;
+    const Accuracy *a = &costs->stack->accuracy;
     if (!a->count) return ELSEWHERE;
     double share = (extrapolates ? a->worst : a->p90) / 100;
-    return stack_is_of(site->stack, site->machine) ? share : fmax(share, ELSEWHERE);
+    return stack_is_of(costs->stack, costs->machine) ? share : fmax(share, ELSEWHERE);
 }
 
-static void tell_interval(const Site *site, const ModelShape *model, Prediction *out) {
-    const Accuracy *a = &site->stack->accuracy;
-    const Candidate *c = &out->candidate;
-    out->extrapolates = !a->count || outside(candidate_devices(c), a->least_gpus, a->most_gpus) ||
+static void tell_interval(const CostModel *costs, const ModelShape *model, Prediction *out) {
+    const Accuracy *a = &costs->stack->accuracy;
+    const ParallelConfig *c = &out->config;
+    out->extrapolates = !a->count || outside(parallel_config_devices(c), a->least_gpus, a->most_gpus) ||
                         outside(model->hidden, a->least_hidden, a->most_hidden) ||
                         outside(c->grid.tp, a->least_tp, a->most_tp) ||
                         outside(model->sequence, a->least_sequence, a->most_sequence);
-    double share = interval(site, out->extrapolates);
+    double share = interval(costs, out->extrapolates);
     out->low_s = out->step_s / (1 + share);
     out->high_s = out->step_s * (1 + share);
 }
 
 // ---- predictions ------------------------------------------------------------------------------------------
 
-static Status run_stages(const Stages *s, const Candidate *candidate, Simulation *simulation) {
+static Status run_stages(const Stages *s, const ParallelConfig *config, Simulation *simulation) {
     Schedule schedule;
-    ScheduleSpec spec = schedule_spec(candidate);
+    ScheduleSpec spec = schedule_spec(config);
     TRY(schedule_order(&schedule, &spec));
     schedule_replay(&schedule, stage_costs(s), simulation);
     schedule_destroy(&schedule);
     return OK;
 }
 
-static Status open_priced(PlanCache *cache, const Site *site, const ModelShape *model,
-                          const Candidate *candidate, Stages *s) {
+static Status open_priced(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                          const ParallelConfig *config, Stages *s) {
     const Parts *parts;
-    TRY(parts_of(cache, site, model, candidate, &parts));
-    TRY(stages_open(s, site, parts, model, candidate));
-    price_stages(s, site, candidate);
+    TRY(parts_of(cache, costs, model, config, &parts));
+    TRY(stages_open(s, costs, parts, model, config));
+    price_stages(s, costs, config);
     return OK;
 }
 
-Status predict(PlanCache *cache, const Site *site, const ModelShape *model, const Candidate *candidate,
-               Prediction *out) {
+Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+               const ParallelConfig *config, Prediction *out) {
     Stages s;
     Simulation simulation;
-    *out = (Prediction){.candidate = *candidate};
-    TRY(open_priced(cache, site, model, candidate, &s));
-    Status status = run_stages(&s, candidate, &simulation);
+    *out = (Prediction){.config = *config};
+    TRY(open_priced(cache, costs, model, config, &s));
+    Status status = run_stages(&s, config, &simulation);
     if (status == OK) {
         break_down(&s, &simulation, &out->parts);
-        end_step(site, model, candidate, &s, &out->parts);
+        end_step(costs, model, config, &s, &out->parts);
         out->step_s = sum_of(&out->parts);
         out->bubble = simulation.bubble;
-        tell_rates(site, model, &s, out);
-        tell_traffic(site, model, &s, out);
-        tell_interval(site, model, out);
+        tell_rates(costs, model, &s, out);
+        tell_traffic(costs, model, &s, out);
+        tell_interval(costs, model, out);
         simulation_destroy(&simulation, NULL);
-        status = memory_exact(site, model, candidate, &out->memory);
+        status = memory_exact(costs, model, config, &out->memory);
     }
     stages_close(&s);
     return status;
@@ -364,23 +365,23 @@ static double pipeline_bound(const Stages *s, bool splits_backward) {
     return most / US;
 }
 
-Status predict_bound(PlanCache *cache, const Site *site, const ModelShape *model, const Candidate *candidate,
-                     double *step_s, MemoryNeed *memory) {
+Status predict_bound(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                     const ParallelConfig *config, double *step_s, MemoryNeed *memory) {
     Stages s;
-    TRY(open_priced(cache, site, model, candidate, &s));
+    TRY(open_priced(cache, costs, model, config, &s));
     Breakdown parts = {0};
-    end_step(site, model, candidate, &s, &parts);
-    parts.compute = pipeline_bound(&s, schedule_kind(candidate->schedule)->splits_backward);
+    end_step(costs, model, config, &s, &parts);
+    parts.compute = pipeline_bound(&s, schedule_kind(config->schedule)->splits_backward);
     *step_s = sum_of(&parts);
     stages_close(&s);
-    return memory ? memory_need(site, model, candidate, memory) : OK;
+    return memory ? memory_need(costs, model, config, memory) : OK;
 }
 
-Status predict_timeline(PlanCache *cache, const Site *site, const ModelShape *model,
-                        const Candidate *candidate, Schedule *schedule, Simulation *simulation) {
+Status predict_timeline(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                        const ParallelConfig *config, Schedule *schedule, Simulation *simulation) {
     Stages s;
-    ScheduleSpec spec = schedule_spec(candidate);
-    TRY(open_priced(cache, site, model, candidate, &s));
+    ScheduleSpec spec = schedule_spec(config);
+    TRY(open_priced(cache, costs, model, config, &s));
     Status status = schedule_create(schedule, &spec);
     if (status == OK) schedule_simulate(schedule, stage_costs(&s), simulation);
     stages_close(&s);

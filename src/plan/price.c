@@ -10,83 +10,84 @@ static double us(double microseconds) { return microseconds * 1e-6; }
 
 // ---- operations -----------------------------------------------------------------------------------
 
-static double memory_seconds(const Site *site, double bytes) {
-    return bytes / (site->machine->memory_gbs * 1e9 * site->constants.memory_efficiency);
+static double memory_seconds(const CostModel *costs, double bytes) {
+    return bytes / (costs->machine->memory_gbs * 1e9 * costs->constants.memory_efficiency);
 }
 
-static double stream_seconds(const Site *site, double bytes) {
-    return bytes / (site->machine->memory_gbs * 1e9 * site->constants.stream_efficiency);
+static double stream_seconds(const CostModel *costs, double bytes) {
+    return bytes / (costs->machine->memory_gbs * 1e9 * costs->constants.stream_efficiency);
 }
 
-static double bytes_seconds(const Site *site, double bytes) {
-    return memory_seconds(site, bytes) + us(site->constants.kernel_us);
+static double bytes_seconds(const CostModel *costs, double bytes) {
+    return memory_seconds(costs, bytes) + us(costs->constants.kernel_us);
 }
 
 static double ceil_div(double a, double b) { return ceil(a / b); }
 
 // How many waves the tiles of a product make: where the last one is not full, multiprocessors without a tile
 // leave memory and clock to the others.
-static double waves_of(const Site *site, double tiles) {
-    double waves = tiles / site->machine->sms;
-    return fmax(1, waves + site->constants.wave_tail * (ceil(waves) - waves));
+static double waves_of(const CostModel *costs, double tiles) {
+    double waves = tiles / costs->machine->sms;
+    return fmax(1, waves + costs->constants.wave_tail * (ceil(waves) - waves));
 }
 
 // A product of [m, k] and [k, n], `batch` times over: the best tile's waves.
-static double product_seconds(const Site *site, double batch, double m, double n, double k, DType dtype) {
-    const Machine *machine = site->machine;
-    const Constants *c = &site->constants;
+static double product_seconds(const CostModel *costs, double batch, double m, double n, double k,
+                              DType dtype) {
+    const Machine *machine = costs->machine;
+    const Constants *c = &costs->constants;
     double rate = machine->peak_tflops[dtype] * 1e12 * c->tile_efficiency * c->matmul_efficiency,
            best = INFINITY;
     for (int i = 0; i < machine->num_tiles; i++) {
         const Tile *tile = &machine->tiles[i];
         double tiles = batch * ceil_div(m, tile->m) * ceil_div(n, tile->n);
         double one = 2.0 * tile->m * tile->n * (k + c->tile_depth) * machine->sms / (rate * tile->rate);
-        double seconds = waves_of(site, tiles) * one;
+        double seconds = waves_of(costs, tiles) * one;
         if (seconds < best) best = seconds; // not fmin: gcc 12.2 for arm64 cannot compile such a reduction
     }
     double bytes = batch * (m * k + k * n + m * n) * (double)dtype_bytes(dtype);
-    return fmax(best, memory_seconds(site, bytes)) + us(c->matmul_us);
+    return fmax(best, memory_seconds(costs, bytes)) + us(c->matmul_us);
 }
 
-static double matmul_seconds(const Site *site, const WorkItem *item) {
-    double seconds = product_seconds(site, (double)item->batch, (double)item->m, (double)item->n,
+static double matmul_seconds(const CostModel *costs, const WorkItem *item) {
+    double seconds = product_seconds(costs, (double)item->batch, (double)item->m, (double)item->n,
                                      (double)item->k, (DType)item->dtype);
     if (item->accumulate)
-        seconds += stream_seconds(site, site->constants.gradient_add_bytes * (double)(item->m * item->n));
+        seconds += stream_seconds(costs, costs->constants.gradient_add_bytes * (double)(item->m * item->n));
     return seconds;
 }
 
 // Without the S x S matrix: half of the scores are above the diagonal and skipped. The backward makes them
 // again: five products for two.
-static double fused_attention_seconds(const Site *site, const WorkItem *item, bool backward) {
-    const Constants *c = &site->constants;
+static double fused_attention_seconds(const CostModel *costs, const WorkItem *item, bool backward) {
+    const Constants *c = &costs->constants;
     double head = (double)item->n, flops = 0.5 * item->flops;
-    double rate = site->machine->peak_tflops[item->dtype] * 1e12 * c->fused_attention_efficiency * head /
+    double rate = costs->machine->peak_tflops[item->dtype] * 1e12 * c->fused_attention_efficiency * head /
                   (head + c->attention_head_size);
     double seconds = flops / (backward ? rate * c->fused_attention_backward : rate);
-    return fmax(seconds, memory_seconds(site, item->bytes)) + us(c->kernel_us);
+    return fmax(seconds, memory_seconds(costs, item->bytes)) + us(c->kernel_us);
 }
 
 // Megatron-LM's fused softmax takes S to 2048 and scores of samples and heads by fours.
 static bool softmax_falls_back(const WorkItem *item) { return item->batch % 4 || item->m > 2048; }
 
 // Scores through memory: two products forward, four backward, softmax and dropout between them.
-static double unfused_attention_seconds(const Site *site, const WorkItem *item, bool backward) {
-    const Constants *c = &site->constants;
+static double unfused_attention_seconds(const CostModel *costs, const WorkItem *item, bool backward) {
+    const Constants *c = &costs->constants;
     double s = (double)item->m, d = (double)item->n, batch = (double)item->batch, scores = batch * s * s;
-    double products = product_seconds(site, batch, s, s, d, (DType)item->dtype) +
-                      product_seconds(site, batch, s, d, s, (DType)item->dtype);
+    double products = product_seconds(costs, batch, s, s, d, (DType)item->dtype) +
+                      product_seconds(costs, batch, s, d, s, (DType)item->dtype);
     double bytes = scores * (backward ? c->softmax_backward_bytes : c->softmax_bytes);
     if (item->n % 8) products *= c->misaligned_heads;
     if (softmax_falls_back(item)) bytes *= c->softmax_fallback;
-    double seconds = (backward ? 2 * products : products) + bytes_seconds(site, bytes);
-    return item->dropout ? seconds + bytes_seconds(site, scores * c->dropout_bytes) : seconds;
+    double seconds = (backward ? 2 * products : products) + bytes_seconds(costs, bytes);
+    return item->dropout ? seconds + bytes_seconds(costs, scores * c->dropout_bytes) : seconds;
 }
 
-static double attention_seconds(const Site *site, const WorkItem *item, bool backward) {
-    double copies = memory_seconds(site, site->constants.attention_copies * item->bytes);
-    return copies + (item->probabilities ? unfused_attention_seconds(site, item, backward)
-                                         : fused_attention_seconds(site, item, backward));
+static double attention_seconds(const CostModel *costs, const WorkItem *item, bool backward) {
+    double copies = memory_seconds(costs, costs->constants.attention_copies * item->bytes);
+    return copies + (item->probabilities ? unfused_attention_seconds(costs, item, backward)
+                                         : fused_attention_seconds(costs, item, backward));
 }
 
 // How many times the bytes of the fused operation this program moves.
@@ -109,54 +110,54 @@ static double passes(const Constants *c, DeviceOp op) {
 }
 
 // Reads the rows it needs of the table, not all of it.
-static double embedding_seconds(const Site *site, const WorkItem *item) {
+static double embedding_seconds(const CostModel *costs, const WorkItem *item) {
     double rows = (double)(item->m * item->n) * (double)dtype_bytes((DType)item->dtype);
-    return bytes_seconds(site, 2 * rows);
+    return bytes_seconds(costs, 2 * rows);
 }
 
 // The gradient of a table is dense: cleared, added to, and where that is an operation of its own, added
 // again.
-static double table_gradient_seconds(const Site *site, const WorkItem *item) {
+static double table_gradient_seconds(const CostModel *costs, const WorkItem *item) {
     double parameters = (double)(item->m * item->n);
-    return bytes_seconds(site, item->bytes) +
-           stream_seconds(site, site->constants.gradient_add_bytes * parameters);
+    return bytes_seconds(costs, item->bytes) +
+           stream_seconds(costs, costs->constants.gradient_add_bytes * parameters);
 }
 
 // Where every rank holds the logits of the whole vocabulary, it works through all of them.
-static double loss_seconds(const Site *site, const Candidate *candidate, const WorkItem *item) {
-    double bytes = item->bytes * site->constants.loss_passes;
-    if (site->stack->gathers_logits) bytes *= candidate->grid.tp;
-    return stream_seconds(site, bytes) + us(site->constants.kernel_us);
+static double loss_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
+    double bytes = item->bytes * costs->constants.loss_passes;
+    if (costs->stack->gathers_logits) bytes *= config->grid.tp;
+    return stream_seconds(costs, bytes) + us(costs->constants.kernel_us);
 }
 
-int site_busy_ranks(const Site *site, const Candidate *candidate) {
-    int ranks = candidate_devices(candidate);
-    return ranks < site->machine->devices_per_node ? ranks : site->machine->devices_per_node;
+int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config) {
+    int ranks = parallel_config_devices(config);
+    return ranks < costs->machine->devices_per_node ? ranks : costs->machine->devices_per_node;
 }
 
 // As measured in training; the two efficiencies are for those who calibrate with logs of their own.
-static double cpu_seconds(const Site *site, const Candidate *candidate, const WorkItem *item) {
-    const Constants *c = &site->constants;
-    double measured = price_operation_cpu(site->machine, item, site_busy_ranks(site, candidate));
+static double cpu_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
+    const Constants *c = &costs->constants;
+    double measured = price_operation_cpu(costs->machine, item, cost_model_busy_ranks(costs, config));
     return measured / (item->op == OP_MATMUL ? c->matmul_efficiency : c->memory_efficiency);
 }
 
-double price_operation(const Site *site, const Candidate *candidate, const WorkItem *item) {
-    if (site->machine->is_cpu) return cpu_seconds(site, candidate, item);
+double price_operation(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
+    if (costs->machine->is_cpu) return cpu_seconds(costs, config, item);
     switch ((DeviceOp)item->op) {
-    case OP_MATMUL: return matmul_seconds(site, item);
-    case OP_ATTENTION_FORWARD: return attention_seconds(site, item, false);
-    case OP_ATTENTION_BACKWARD: return attention_seconds(site, item, true);
+    case OP_MATMUL: return matmul_seconds(costs, item);
+    case OP_ATTENTION_FORWARD: return attention_seconds(costs, item, false);
+    case OP_ATTENTION_BACKWARD: return attention_seconds(costs, item, true);
     case OP_LOSS_MAX:
     case OP_LOSS_SUM:
-    case OP_LOSS_FINISH: return loss_seconds(site, candidate, item);
-    case OP_EMBEDDING_FORWARD: return embedding_seconds(site, item);
-    case OP_EMBEDDING_BACKWARD: return table_gradient_seconds(site, item);
-    default: return bytes_seconds(site, item->bytes * passes(&site->constants, (DeviceOp)item->op));
+    case OP_LOSS_FINISH: return loss_seconds(costs, config, item);
+    case OP_EMBEDDING_FORWARD: return embedding_seconds(costs, item);
+    case OP_EMBEDDING_BACKWARD: return table_gradient_seconds(costs, item);
+    default: return bytes_seconds(costs, item->bytes * passes(&costs->constants, (DeviceOp)item->op));
     }
 }
 
-double operation_launches(const Site *site, const WorkItem *item) {
+double operation_launches(const CostModel *costs, const WorkItem *item) {
     bool softmax = item->probabilities && softmax_falls_back(item);
-    return softmax ? site->constants.softmax_fallback : 1;
+    return softmax ? costs->constants.softmax_fallback : 1;
 }

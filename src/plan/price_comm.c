@@ -11,15 +11,15 @@ typedef struct {
 
 static double us(double microseconds) { return microseconds * 1e-6; }
 
-static int axis_stride(const Candidate *candidate, Axis axis) {
-    Grid grid = candidate->grid;
-    return axis == AXIS_TP ? 1 : axis == AXIS_DP ? grid.tp : grid.tp * candidate->context * grid.dp;
+static int axis_stride(const ParallelConfig *config, Axis axis) {
+    Grid grid = config->grid;
+    return axis == AXIS_TP ? 1 : axis == AXIS_DP ? grid.tp : grid.tp * config->context * grid.dp;
 }
 
 // Gradients are reduced over the ranks that share a sequence too.
-static int axis_size(const Candidate *candidate, Axis axis) {
-    Grid grid = candidate->grid;
-    return axis == AXIS_TP ? grid.tp : axis == AXIS_DP ? grid.dp * candidate->context : grid.pp;
+static int axis_size(const ParallelConfig *config, Axis axis) {
+    Grid grid = config->grid;
+    return axis == AXIS_TP ? grid.tp : axis == AXIS_DP ? grid.dp * config->context : grid.pp;
 }
 
 static Spread group_spread(const Machine *machine, int ranks, int stride) {
@@ -61,9 +61,9 @@ static double curve_seconds(const Curve *curve, double bytes, double bus) {
 }
 
 // Of an all-reduce of `bytes`; gathers and scatters take half.
-static double inside_seconds(const Site *site, double ranks, double bytes) {
-    const Machine *machine = site->machine;
-    const Constants *c = &site->constants;
+static double inside_seconds(const CostModel *costs, double ranks, double bytes) {
+    const Machine *machine = costs->machine;
+    const Constants *c = &costs->constants;
     double bus = 2 * (ranks - 1) / ranks;
     const Curve *curve = find_curve(machine, (int)ranks, 1);
     if (curve) return curve_seconds(curve, bytes, bus);
@@ -78,9 +78,9 @@ static double nic_rate(const Machine *machine) { // of a device's share, bytes/s
 }
 
 // A group with `here` of a node's devices has that share of its NICs.
-static double between_seconds(const Site *site, Spread spread, double bytes) {
-    const Machine *machine = site->machine;
-    const Constants *c = &site->constants;
+static double between_seconds(const CostModel *costs, Spread spread, double bytes) {
+    const Machine *machine = costs->machine;
+    const Constants *c = &costs->constants;
     double bus = 2 * (spread.ranks - 1) / spread.ranks, share = spread.here / machine->devices_per_node;
     const Curve *curve = find_curve(machine, 0, (int)spread.nodes);
     if (curve) return curve_seconds(curve, bytes, bus) / share;
@@ -91,81 +91,82 @@ static double between_seconds(const Site *site, Spread spread, double bytes) {
     return latency + bytes * bus / rate;
 }
 
-static double group_seconds(const Site *site, Spread spread, CommOp op, double bytes) {
+static double group_seconds(const CostModel *costs, Spread spread, CommOp op, double bytes) {
     if (spread.ranks <= 1) return 0;
     double all_reduce =
-        spread.nodes > 1 ? between_seconds(site, spread, bytes) : inside_seconds(site, spread.ranks, bytes);
-    return op == COMM_ALL_REDUCE ? all_reduce : all_reduce / 2 * site->constants.gather_penalty;
+        spread.nodes > 1 ? between_seconds(costs, spread, bytes) : inside_seconds(costs, spread.ranks, bytes);
+    return op == COMM_ALL_REDUCE ? all_reduce : all_reduce / 2 * costs->constants.gather_penalty;
 }
 
 // Several groups of a node at once on the network.
-static double crowding(const Site *site, Spread spread) {
-    const Constants *c = &site->constants;
-    if (spread.here >= site->machine->devices_per_node) return 1;
+static double crowding(const CostModel *costs, Spread spread) {
+    const Constants *c = &costs->constants;
+    if (spread.here >= costs->machine->devices_per_node) return 1;
     return spread.here > 1 ? c->network_mixing : c->network_sharing;
 }
 
 // Reductions between nodes: many groups share a node's NICs, one group cannot use them all, and the network
 // fills up with the size of the job.
-static double data_seconds(const Site *site, const Candidate *candidate, Spread spread, CommOp op,
+static double data_seconds(const CostModel *costs, const ParallelConfig *config, Spread spread, CommOp op,
                            double bytes) {
-    const Constants *c = &site->constants;
-    double alone = group_seconds(site, spread, op, bytes);
+    const Constants *c = &costs->constants;
+    double alone = group_seconds(costs, spread, op, bytes);
     if (spread.nodes <= 1) return alone / c->data_derate;
     double bus = (op == COMM_ALL_REDUCE ? 2 : 1) * (spread.ranks - 1) / spread.ranks;
-    double limit = c->ring_limit * bytes * bus / nic_rate(site->machine);
-    double growth = pow(candidate_devices(candidate) / 64.0, c->data_growth);
-    return (alone * crowding(site, spread) / c->data_derate + limit) * growth;
+    double limit = c->ring_limit * bytes * bus / nic_rate(costs->machine);
+    double growth = pow(parallel_config_devices(config) / 64.0, c->data_growth);
+    return (alone * crowding(costs, spread) / c->data_derate + limit) * growth;
 }
 
 // Ranks that do the same work never come quite at once.
-static double tensor_seconds(const Site *site, Spread spread, CommOp op, double bytes) {
-    const Constants *c = &site->constants;
+static double tensor_seconds(const CostModel *costs, Spread spread, CommOp op, double bytes) {
+    const Constants *c = &costs->constants;
     double wait = us(c->tensor_wait_us) * sqrt(spread.ranks / 8) * (op == COMM_ALL_REDUCE ? 1 : 0.5);
-    return group_seconds(site, spread, op, bytes) / c->tensor_derate + wait;
+    return group_seconds(costs, spread, op, bytes) / c->tensor_derate + wait;
 }
 
-double price_collective(const Site *site, const Candidate *candidate, CommOp op, Axis axis, double bytes) {
-    int ranks = axis_size(candidate, axis);
+double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Axis axis,
+                        double bytes) {
+    int ranks = axis_size(config, axis);
     if (ranks <= 1) return 0;
-    double derate = axis == AXIS_TP ? site->constants.tensor_derate : site->constants.data_derate;
-    if (site->machine->is_cpu) return price_collective_cpu(site->machine, ranks, op, bytes) / derate;
-    Spread spread = group_spread(site->machine, ranks, axis_stride(candidate, axis));
-    return axis == AXIS_TP ? tensor_seconds(site, spread, op, bytes)
-                           : data_seconds(site, candidate, spread, op, bytes);
+    double derate = axis == AXIS_TP ? costs->constants.tensor_derate : costs->constants.data_derate;
+    if (costs->machine->is_cpu) return price_collective_cpu(costs->machine, ranks, op, bytes) / derate;
+    Spread spread = group_spread(costs->machine, ranks, axis_stride(config, axis));
+    return axis == AXIS_TP ? tensor_seconds(costs, spread, op, bytes)
+                           : data_seconds(costs, config, spread, op, bytes);
 }
 
 // ---- messages between stages -----------------------------------------------------------------------------
 
-bool edge_leaves_node(const Site *site, const Candidate *candidate, int stage) {
-    int stride = axis_stride(candidate, AXIS_PP), per_node = site->machine->devices_per_node;
-    int last_of_stage = (stage % candidate->grid.pp + 1) * stride - 1;
-    int to = (stage + 1) % candidate->grid.pp * stride;
+bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage) {
+    int stride = axis_stride(config, AXIS_PP), per_node = costs->machine->devices_per_node;
+    int last_of_stage = (stage % config->grid.pp + 1) * stride - 1;
+    int to = (stage + 1) % config->grid.pp * stride;
     return last_of_stage / per_node != to / per_node || stride >= per_node;
 }
 
 // Each of the t ranks sends the whole, or its share, which the receivers gather. With sequence parallelism
 // the whole is a share already.
-double price_message(const Site *site, const Candidate *candidate, int stage, double bytes) {
-    const Constants *c = &site->constants;
-    if (site->machine->is_cpu) return price_message_cpu(site->machine, bytes) / c->message_derate;
-    int t = candidate->grid.tp;
-    bool shares = t > 1 && (candidate->scatter_gather || candidate->sequence_parallel);
-    double rate = edge_leaves_node(site, candidate, stage)
-                      ? nic_rate(site->machine)
-                      : site->machine->link_gbs * 1e9 * c->link_efficiency;
+double price_message(const CostModel *costs, const ParallelConfig *config, int stage, double bytes) {
+    const Constants *c = &costs->constants;
+    if (costs->machine->is_cpu) return price_message_cpu(costs->machine, bytes) / c->message_derate;
+    int t = config->grid.tp;
+    bool shares = t > 1 && (config->scatter_gather || config->sequence_parallel);
+    double rate = edge_leaves_node(costs, config, stage)
+                      ? nic_rate(costs->machine)
+                      : costs->machine->link_gbs * 1e9 * c->link_efficiency;
     double seconds = us(c->message_us) + (shares ? bytes / t : bytes) / (rate * c->message_derate);
-    if (shares && !candidate->sequence_parallel)
-        seconds += price_collective(site, candidate, COMM_ALL_GATHER, AXIS_TP, bytes);
+    if (shares && !config->sequence_parallel)
+        seconds += price_collective(costs, config, COMM_ALL_GATHER, AXIS_TP, bytes);
     return seconds;
 }
 
 // Keys and values of the other ranks of a sequence, in turn.
-double price_context(const Site *site, const Candidate *candidate, double bytes) {
-    int c = candidate->context, t = candidate->grid.tp;
+double price_context(const CostModel *costs, const ParallelConfig *config, double bytes) {
+    int c = config->context, t = config->grid.tp;
     if (c == 1) return 0;
-    bool inside = t * c <= site->machine->devices_per_node;
+    bool inside = t * c <= costs->machine->devices_per_node;
     double rate =
-        inside ? site->machine->link_gbs * 1e9 * site->constants.link_efficiency : nic_rate(site->machine);
-    return bytes * (c - 1) / rate * site->constants.context_exposed;
+        inside ? costs->machine->link_gbs * 1e9 * costs->constants.link_efficiency : nic_rate(costs->machine);
+    return bytes * (c - 1) / rate * costs->constants.context_exposed;
 }

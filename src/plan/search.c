@@ -6,24 +6,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CHOICES = 64, LARGEST_MICROBATCH = 64 };
+enum { MAX_CHOICES = 64, MAX_MICROBATCH = 64 };
 
 typedef struct {
-    int values[MOST_CHOICES];
+    int values[MAX_CHOICES];
     int count;
 } Choices;
 
 typedef struct {
-    Candidate candidate;
+    ParallelConfig config;
     double bound_s;
     Verdict verdict;
 } Bounded;
 
 typedef struct {
     PlanCache *cache;
-    const Site *site;
+    const CostModel *costs;
     const ModelShape *model;
-    const Question *question;
+    const SearchSpace *space;
     Bounded *bounded;
     int count, capacity;
     int64_t least_batch; // b d of all grids and microbatches, at least; 0: none was tried
@@ -35,7 +35,7 @@ typedef struct {
 // ---- choices -------------------------------------------------------------------------------------
 
 static void choose(Choices *choices, int value) {
-    if (choices->count < MOST_CHOICES) choices->values[choices->count++] = value;
+    if (choices->count < MAX_CHOICES) choices->values[choices->count++] = value;
 }
 
 static Choices one(int value) { return (Choices){{value}, 1}; }
@@ -55,18 +55,18 @@ static Choices powers_of_two(int limit) {
 
 // Equal shares of a node. Tensor parallelism beyond it is for those who ask for it.
 static Choices tensor_choices(const Search *s) {
-    int devices = s->question->devices, node = s->site->machine->devices_per_node;
-    return s->question->tp ? one(s->question->tp) : divisors(devices < node ? devices : node, node);
+    int devices = s->space->devices, node = s->costs->machine->devices_per_node;
+    return s->space->tp ? one(s->space->tp) : divisors(devices < node ? devices : node, node);
 }
 
 static Choices pipeline_choices(const Search *s, int ranks) {
-    return s->question->pp ? one(s->question->pp) : divisors(ranks, s->model->layers);
+    return s->space->pp ? one(s->space->pp) : divisors(ranks, s->model->layers);
 }
 
 static Choices chunk_choices(const Search *s, int pp) {
-    if (s->question->chunks) return one(s->question->chunks);
-    if (s->question->schedule && strcmp(s->question->schedule, "interleaved"))
-        return one(strcmp(s->question->schedule, "zb-v") ? 1 : 2);
+    if (s->space->chunks) return one(s->space->chunks);
+    if (s->space->schedule && strcmp(s->space->schedule, "interleaved"))
+        return one(strcmp(s->space->schedule, "zb-v") ? 1 : 2);
     int layers = s->model->layers;
     if (layers % pp && (layers + 2) % pp == 0) layers += 2; // the ends of the model count as a layer each
     if (pp == 1 || layers % pp || pp > s->model->layers) return one(1);
@@ -75,14 +75,14 @@ static Choices chunk_choices(const Search *s, int pp) {
 }
 
 static Choices microbatch_choices(const Search *s) {
-    return s->question->microbatch ? one(s->question->microbatch) : powers_of_two(LARGEST_MICROBATCH);
+    return s->space->microbatch ? one(s->space->microbatch) : powers_of_two(MAX_MICROBATCH);
 }
 
 // Without an S x S matrix there is nothing to be recomputed selectively.
-static Choices recompute_choices(const Search *s, const Candidate *candidate) {
-    if (s->question->recompute >= 0) return one(s->question->recompute);
+static Choices recompute_choices(const Search *s, const ParallelConfig *config) {
+    if (s->space->recompute >= 0) return one(s->space->recompute);
     Choices choices = {{RECOMPUTE_NOTHING, RECOMPUTE_UNIFORM}, 2};
-    if (candidate->attention == ATTENTION_UNFUSED) choose(&choices, RECOMPUTE_SELECTIVE);
+    if (config->attention == ATTENTION_UNFUSED) choose(&choices, RECOMPUTE_SELECTIVE);
     return choices;
 }
 
@@ -98,7 +98,7 @@ static void reject(Search *s, Reject reject, const char *example) {
         snprintf(s->out->examples[reject], sizeof s->out->examples[reject], "%s", example);
 }
 
-static void describe(const Candidate *c, char *text, size_t size) {
+static void describe(const ParallelConfig *c, char *text, size_t size) {
     snprintf(text, size, "t %d p %d d %d, v %d, b %d%s%s%s", c->grid.tp, c->grid.pp, c->grid.dp, c->chunks,
              c->microbatch,
              c->recompute == RECOMPUTE_NOTHING     ? ""
@@ -114,7 +114,7 @@ static void reject_memory(Search *s, const Bounded *b, const MemoryNeed *need) {
     bool first = !s->out->rejected[REJECT_MEMORY];
     if (first || miss < s->closest_need.total / s->closest_need.capacity)
         s->closest = *b, s->closest_need = *need;
-    describe(&b->candidate, text, sizeof text);
+    describe(&b->config, text, sizeof text);
     snprintf(example, sizeof example, "%s needs %.1f GB of %.1f on pipeline rank %d", text, need->total / 1e9,
              need->capacity / 1e9, need->rank);
     reject(s, REJECT_MEMORY, example);
@@ -131,40 +131,39 @@ static Status keep(Search *s, const Bounded *bounded) {
     return OK;
 }
 
-static void reject_rule(Search *s, const Candidate *c, const char *why) {
+static void reject_rule(Search *s, const ParallelConfig *c, const char *why) {
     int64_t unit = (int64_t)c->microbatch * c->grid.dp;
     if (!s->least_batch || unit < s->least_batch) s->least_batch = unit;
     reject(s, REJECT_RULE, why);
 }
 
-static Status try_candidate(Search *s, const Candidate *candidate) {
+static Status try_candidate(Search *s, const ParallelConfig *config) {
     char why[200];
     MemoryNeed need;
-    Bounded bounded = {.candidate = *candidate};
+    Bounded bounded = {.config = *config};
     s->out->tried++;
-    if (candidate_refuse(s->model, s->site->machine, candidate, why, sizeof why)) {
-        reject_rule(s, candidate, why);
+    if (parallel_config_refuse(s->model, s->costs->machine, config, why, sizeof why)) {
+        reject_rule(s, config, why);
         return OK;
     }
-    TRY(memory_need(s->site, s->model, candidate, &need));
+    TRY(memory_need(s->costs, s->model, config, &need));
     bounded.verdict = memory_verdict(&need);
     if (bounded.verdict == FITS_NOT) {
         reject_memory(s, &bounded, &need);
         return OK;
     }
-    TRY(predict_bound(s->cache, s->site, s->model, candidate, &bounded.bound_s, NULL));
+    TRY(predict_bound(s->cache, s->costs, s->model, config, &bounded.bound_s, NULL));
     return keep(s, &bounded);
 }
 
 // ---- all candidates ----------------------------------------------------------------------------------
 
 // What is a matter of memory first: recomputation, shares of the sequence, of the state.
-static Status try_memory_choices(Search *s, Candidate c) {
+static Status try_memory_choices(Search *s, ParallelConfig c) {
     Choices recompute = recompute_choices(s, &c);
-    Choices share = flag_choices(c.grid.tp > 1 ? s->question->sequence_parallel : 0, c.grid.tp > 1);
+    Choices share = flag_choices(c.grid.tp > 1 ? s->space->sequence_parallel : 0, c.grid.tp > 1);
     int devices = c.grid.dp * c.context;
-    Choices zero =
-        s->question->zero_stage >= 0 ? one(s->question->zero_stage) : flag_choices(-1, devices > 1);
+    Choices zero = s->space->zero_stage >= 0 ? one(s->space->zero_stage) : flag_choices(-1, devices > 1);
     for (int i = 0; i < recompute.count * share.count * zero.count; i++) {
         c.recompute = (Recompute)recompute.values[i % recompute.count];
         c.sequence_parallel = share.values[i / recompute.count % share.count];
@@ -175,11 +174,11 @@ static Status try_memory_choices(Search *s, Candidate c) {
 }
 
 static const char *schedule_of(const Search *s, int chunks) {
-    if (s->question->schedule) return s->question->schedule;
+    if (s->space->schedule) return s->space->schedule;
     return chunks > 1 ? "interleaved" : "1f1b";
 }
 
-static Status try_grid(Search *s, Candidate c) {
+static Status try_grid(Search *s, ParallelConfig c) {
     Choices chunks = chunk_choices(s, c.grid.pp), microbatches = microbatch_choices(s);
     for (int i = 0; i < chunks.count; i++)
         for (int j = 0; j < microbatches.count; j++) {
@@ -192,8 +191,8 @@ static Status try_grid(Search *s, Candidate c) {
 }
 
 static Status try_all(Search *s) {
-    const Question *q = s->question;
-    Candidate c = candidate_of_stack(s->site->stack, q);
+    const SearchSpace *q = s->space;
+    ParallelConfig c = parallel_config_of_stack(s->costs->stack, q);
     c.context = q->context ? q->context : 1;
     Choices tensor = tensor_choices(s);
     for (int i = 0; i < tensor.count; i++) {
@@ -219,7 +218,7 @@ static int by_bound(const void *a, const void *b) {
 }
 
 // Candidates that a person would call the same: they differ in what only memory cares for.
-static bool alike(const Candidate *a, const Candidate *b) {
+static bool alike(const ParallelConfig *a, const ParallelConfig *b) {
     return a->grid.tp == b->grid.tp && a->grid.pp == b->grid.pp && a->chunks == b->chunks &&
            a->microbatch == b->microbatch && a->recompute == b->recompute &&
            !strcmp(a->schedule, b->schedule);
@@ -228,7 +227,7 @@ static bool alike(const Candidate *a, const Candidate *b) {
 static void insert(PlanResult *out, const Prediction *p, int most) {
     int at = 0, same = -1;
     for (int i = 0; i < out->count; i++)
-        if (alike(&out->best[i].candidate, &p->candidate)) same = i;
+        if (alike(&out->best[i].config, &p->config)) same = i;
     if (same >= 0 && out->best[same].step_s <= p->step_s) return;
     if (same >= 0) {
         memmove(&out->best[same], &out->best[same + 1], (size_t)(--out->count - same) * sizeof *out->best);
@@ -241,9 +240,9 @@ static void insert(PlanResult *out, const Prediction *p, int most) {
     if (out->count < most) out->count++;
 }
 
-static Status replay(Search *s, const Candidate *candidate, Prediction *prediction) {
+static Status replay(Search *s, const ParallelConfig *config, Prediction *prediction) {
     s->out->replayed++;
-    return predict(s->cache, s->site, s->model, candidate, prediction);
+    return predict(s->cache, s->costs, s->model, config, prediction);
 }
 
 static Status replay_best(Search *s, int most, Verdict verdict) {
@@ -253,13 +252,13 @@ static Status replay_best(Search *s, int most, Verdict verdict) {
         if (b->verdict != verdict) continue;
         if (out->count == most && b->bound_s >= out->best[most - 1].step_s) {
             char text[120], example[200];
-            describe(&b->candidate, text, sizeof text);
+            describe(&b->config, text, sizeof text);
             snprintf(example, sizeof example, "%s takes at least %.4g s", text, b->bound_s);
             reject(s, REJECT_BOUND, example);
             continue;
         }
         Prediction p;
-        TRY(replay(s, &b->candidate, &p));
+        TRY(replay(s, &b->config, &p));
         insert(out, &p, most);
     }
     return OK;
@@ -270,14 +269,14 @@ static Status replay_best(Search *s, int most, Verdict verdict) {
 // The choices that alternatives are told for.
 typedef struct {
     const char *name;
-    int (*of)(const Candidate *candidate);
+    int (*of)(const ParallelConfig *config);
 } Choice;
 
-static int tensor_of(const Candidate *c) { return c->grid.tp; }
-static int pipeline_of(const Candidate *c) { return c->grid.pp; }
-static int chunks_of(const Candidate *c) { return c->chunks; }
-static int microbatch_of(const Candidate *c) { return c->microbatch; }
-static int recompute_of(const Candidate *c) { return (int)c->recompute; }
+static int tensor_of(const ParallelConfig *c) { return c->grid.tp; }
+static int pipeline_of(const ParallelConfig *c) { return c->grid.pp; }
+static int chunks_of(const ParallelConfig *c) { return c->chunks; }
+static int microbatch_of(const ParallelConfig *c) { return c->microbatch; }
+static int recompute_of(const ParallelConfig *c) { return (int)c->recompute; }
 
 static const Choice choices_told[] = {{"t", tensor_of},
                                       {"p", pipeline_of},
@@ -298,8 +297,8 @@ static Status best_of_value(Search *s, const Choice *choice, int value, Predicti
     bool found = false;
     for (int i = 0; i < s->count && (!found || s->bounded[i].bound_s < best->step_s); i++) {
         Prediction p;
-        if (s->bounded[i].verdict != FITS || choice->of(&s->bounded[i].candidate) != value) continue;
-        TRY(replay(s, &s->bounded[i].candidate, &p));
+        if (s->bounded[i].verdict != FITS || choice->of(&s->bounded[i].config) != value) continue;
+        TRY(replay(s, &s->bounded[i].config, &p));
         if (!found || p.step_s < best->step_s) *best = p;
         found = true;
     }
@@ -308,10 +307,10 @@ static Status best_of_value(Search *s, const Choice *choice, int value, Predicti
 
 static Status add_alternatives(Search *s, const Choice *choice) {
     PlanResult *out = s->out;
-    int winner = choice->of(&out->best[0].candidate);
-    for (int i = 0; i < s->count && out->num_alternatives < MOST_ALTERNATIVES; i++) {
+    int winner = choice->of(&out->best[0].config);
+    for (int i = 0; i < s->count && out->num_alternatives < MAX_ALTERNATIVES; i++) {
         const Bounded *b = &s->bounded[i];
-        int value = choice->of(&b->candidate);
+        int value = choice->of(&b->config);
         if (value == winner || b->verdict != FITS) continue;
         Alternative *a = &out->alternatives[out->num_alternatives];
         char name[48];
@@ -332,18 +331,18 @@ static Status add_alternatives(Search *s, const Choice *choice) {
 static Status tell_nearest(Search *s) {
     PlanResult *out = s->out;
     const MemoryNeed *need = &s->closest_need;
-    int devices = s->question->devices;
+    int devices = s->space->devices;
     char text[120];
-    if (!out->rejected[REJECT_MEMORY] && s->least_batch > s->question->batch)
+    if (!out->rejected[REJECT_MEMORY] && s->least_batch > s->space->batch)
         return fail(
             ERR_CONFIG,
             "a batch of %d is too small for every grid of %d devices: %lld samples, or fewer devices, "
             "would do",
-            s->question->batch, devices, (long long)s->least_batch);
+            s->space->batch, devices, (long long)s->least_batch);
     if (!out->rejected[REJECT_MEMORY])
         return fail(ERR_CONFIG, "no configuration of %d devices keeps the rules; one example: %s", devices,
                     out->examples[REJECT_RULE]);
-    describe(&s->closest.candidate, text, sizeof text);
+    describe(&s->closest.config, text, sizeof text);
     snprintf(
         out->nearest, sizeof out->nearest,
         "%s misses by least: it needs %.1f GB of the %.1f GB of a device (%.1f parameters and gradients, "
@@ -375,9 +374,9 @@ static Status search(Search *s, int most) {
     return OK;
 }
 
-Status plan_search(PlanCache *cache, const Site *site, const ModelShape *model, const Question *question,
-                   int most, PlanResult *out) {
-    Search s = {.cache = cache, .site = site, .model = model, .question = question, .out = out};
+Status plan_search(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                   const SearchSpace *space, int most, PlanResult *out) {
+    Search s = {.cache = cache, .costs = costs, .model = model, .space = space, .out = out};
     *out = (PlanResult){.best = calloc((size_t)most, sizeof *out->best)};
     if (!out->best) return fail(ERR_OS, "no memory for %d predictions", most);
     Status status = search(&s, most);

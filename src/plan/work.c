@@ -5,7 +5,7 @@
 // What a part is on record for: stage i of the recorded pipeline is part i and nothing else.
 typedef struct {
     Work *work;
-    Part part;
+    ModelPart part;
     int tp;
     bool unfused;
     bool past_loss;  // what follows in the forward are gradients
@@ -93,7 +93,7 @@ static void on_opened(void *self, const Params *params) {
 
 static const int layers_of_stage[NUM_PARTS] = {[PART_LAYER] = 1};
 
-static Status check_cuts(const ModelShape *model, const Candidate *c) {
+static Status check_cuts(const ModelShape *model, const ParallelConfig *c) {
     int t = c->grid.tp, shares = c->sequence_parallel ? t : 1;
     const struct {
         const char *what;
@@ -120,7 +120,7 @@ static ModelShape one_layer(const ModelShape *model) {
 }
 
 // All recorded microbatches ask for the same: one is enough.
-static EngineSpec spec_of(const ModelShape *model, const Candidate *c) {
+static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
     return (EngineSpec){
         .grid = {.tp = c->grid.tp, .dp = 1, .pp = NUM_PARTS},
         .shape = one_layer(model),
@@ -142,14 +142,14 @@ static EngineSpec spec_of(const ModelShape *model, const Candidate *c) {
         .threads = 1};
 }
 
-Status work_record(Work *work, const ModelShape *model, const Candidate *candidate) {
+Status work_record(Work *work, const ModelShape *model, const ParallelConfig *config) {
     *work = (Work){0};
-    TRY(check_cuts(model, candidate));
-    EngineSpec spec = spec_of(model, candidate);
-    work->stage_message_bytes = (double)model->sequence * candidate->microbatch * model->hidden *
-                                (double)dtype_bytes(spec.mode.dtype);
+    TRY(check_cuts(model, config));
+    EngineSpec spec = spec_of(model, config);
+    work->stage_message_bytes =
+        (double)model->sequence * config->microbatch * model->hidden * (double)dtype_bytes(spec.mode.dtype);
     Status status = OK;
-    for (Part part = 0; part < NUM_PARTS && status == OK; part++) {
+    for (ModelPart part = 0; part < NUM_PARTS && status == OK; part++) {
         Recorder recorder = {
             .work = work, .part = part, .tp = spec.grid.tp, .unfused = spec.mode.keep_probabilities};
         StepListener listener = {&recorder, on_opened, on_operation, on_call};

@@ -1,5 +1,5 @@
 // Why one prediction beats another: the parts of a step, as shares of the winner's.
-#include "report/answer.h"
+#include "report/plan_report.h"
 #include <math.h>
 #include <stdlib.h>
 

@@ -6,7 +6,7 @@
 #pragma once
 #include "layout/grid.h"
 #include "layout/simulate.h"
-#include "report/answer.h"
+#include "report/plan_report.h"
 
 // For a terminal of `columns` characters. Each cell ends in a mark of direction and chunk: "0>" forward and
 // "0<" backward, or "0a" and "0A" for chunk 0, "0b" and "0B" for chunk 1, when ranks have several. `colour`
@@ -65,7 +65,7 @@ typedef struct {
 
 // What a page is made of; all of it is borrowed.
 typedef struct {
-    const Answer *answer;
+    const PlanReport *report;
     const Schedule *schedule;     // of the chosen one; NULL: it is not drawn
     const Simulation *simulation; // of it, with spans
     const ScalePoint *scaling;    // in rising order of devices
@@ -74,6 +74,6 @@ typedef struct {
 
 // One HTML file that needs nothing else: it loads nothing, and without JavaScript lacks zoom, sorting and
 // copying alone. Sizes: 100 KB, and 15 bytes for each compute of the schedule, which is not drawn when it has
-// more than PAGE_MOST_COMPUTES.
-enum { PAGE_MOST_COMPUTES = 1 << 19 };
+// more than PAGE_MAX_COMPUTES.
+enum { PAGE_MAX_COMPUTES = 1 << 19 };
 void plan_page(const PlanPage *page, Text *out);

@@ -1,6 +1,6 @@
 // The paper's three takeaways as checks: a search knows none of them, so how often its winners follow them
 // says something about both.   Source: Narayanan 2021, section 3.
-#include "report/answer.h"
+#include "report/plan_report.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static const char *const sentences[NUM_CHECKS] = {
     [BEST_MICROBATCH] =
         "Takeaway 3. The best microbatch b is that of eq. 1, (B/(d b) + (p-1)/v) (t_f(b) + t_b(b))."};
 
-enum { MOST_DOUBLINGS = 7 };
+enum { MAX_DOUBLINGS = 7 };
 
 typedef struct {
     int cases, agreements;
@@ -26,20 +26,20 @@ typedef struct {
 // What is open beside grid, chunks and microbatch.
 typedef struct {
     const char *name;
-    int chunks, recompute, sequence_parallel, zero_stage; // of the Question
+    int chunks, recompute, sequence_parallel, zero_stage; // of the SearchSpace
 } Setting;
 
 // One model on one cluster, and the counts so far.
 typedef struct {
     PlanCache *cache;
-    const Site *site;
+    const CostModel *costs;
     const Setting *setting;
     const char *name; // of the model
     ModelShape model;
-    Question question;
+    SearchSpace space;
     Prediction winner;
     Tally tallies[NUM_CHECKS];
-    int microbatches[MOST_DOUBLINGS]; // winners with a microbatch of 2^i
+    int microbatches[MAX_DOUBLINGS]; // winners with a microbatch of 2^i
 } Study;
 
 // ---- cases --------------------------------------------------------------------------------------
@@ -73,30 +73,30 @@ static const Setting settings[] = {
     {"With interleaving, recomputation, sequence parallelism and distributed optimizer left open", 0, -1, -1,
      -1}};
 
-static Question question_of(const Setting *setting, int devices, int batch) {
-    return (Question){.devices = devices,
-                      .batch = batch,
-                      .chunks = setting->chunks,
-                      .sequence_parallel = setting->sequence_parallel,
-                      .zero_stage = setting->zero_stage,
-                      .fused_attention = -1,
-                      .recompute = setting->recompute,
-                      .dtype = F16};
+static SearchSpace space_of(const Setting *setting, int devices, int batch) {
+    return (SearchSpace){.devices = devices,
+                         .batch = batch,
+                         .chunks = setting->chunks,
+                         .sequence_parallel = setting->sequence_parallel,
+                         .zero_stage = setting->zero_stage,
+                         .fused_attention = -1,
+                         .recompute = setting->recompute,
+                         .dtype = F16};
 }
 
 // ---- what is compared ---------------------------------------------------------------------------
 
 // The fastest that fits for sure, if there is one.
-static Status best_of(const Study *study, const Question *question, Prediction *best, bool *found) {
+static Status best_of(const Study *study, const SearchSpace *space, Prediction *best, bool *found) {
     PlanResult result;
-    Status status = plan_search(study->cache, study->site, &study->model, question, 1, &result);
+    Status status = plan_search(study->cache, study->costs, &study->model, space, 1, &result);
     *found = status == OK && result.count && !result.perhaps;
     if (*found) *best = result.best[0];
     plan_result_free(&result);
     return status == ERR_CONFIG ? OK : status;
 }
 
-static void name_candidate(const Candidate *c, Text *out) {
+static void name_config(const ParallelConfig *c, Text *out) {
     text_add(out, "t %d p %d d %d v %d b %d", c->grid.tp, c->grid.pp, c->grid.dp, c->chunks, c->microbatch);
 }
 
@@ -109,10 +109,10 @@ static void note(Study *study, Check check, bool agrees) {
 static void note_against(Study *study, Check check, const Prediction *wins, const Prediction *loses) {
     Text *out = &study->tallies[check].counterexamples;
     note(study, check, false);
-    text_add(out, "    %s on %d: ", study->name, study->question.devices);
-    name_candidate(&wins->candidate, out);
+    text_add(out, "    %s on %d: ", study->name, study->space.devices);
+    name_config(&wins->config, out);
     text_add(out, ", %.3g s; ", wins->step_s);
-    name_candidate(&loses->candidate, out);
+    name_config(&loses->config, out);
     text_add(out, " ");
     plan_compare(wins, loses, out);
     text_add(out, "\n");
@@ -122,11 +122,11 @@ static void note_against(Study *study, Check check, const Prediction *wins, cons
 
 // A search keeps to nodes by itself: the double is asked for.
 static Status check_nodes(Study *study) {
-    Question question = study->question;
+    SearchSpace space = study->space;
     Prediction other;
     bool found;
-    question.tp = 2 * study->site->machine->devices_per_node;
-    TRY(best_of(study, &question, &other, &found));
+    space.tp = 2 * study->costs->machine->devices_per_node;
+    TRY(best_of(study, &space, &other, &found));
     if (found && other.step_s < study->winner.step_s)
         note_against(study, WITHIN_NODES, &other, &study->winner);
     else
@@ -135,12 +135,12 @@ static Status check_nodes(Study *study) {
 }
 
 static Status check_tensor(Study *study) {
-    Grid grid = study->winner.candidate.grid;
-    Question question = study->question;
+    Grid grid = study->winner.config.grid;
+    SearchSpace space = study->space;
     Prediction other;
     bool found = false;
-    question.tp = study->site->machine->devices_per_node;
-    if (grid.pp > 1 && grid.tp < question.tp) TRY(best_of(study, &question, &other, &found));
+    space.tp = study->costs->machine->devices_per_node;
+    if (grid.pp > 1 && grid.tp < space.tp) TRY(best_of(study, &space, &other, &found));
     if (found)
         note_against(study, NODES_FIRST, &study->winner, &other);
     else
@@ -150,14 +150,14 @@ static Status check_tensor(Study *study) {
 
 // The smallest t p that fits is tried for first.
 static Status check_size(Study *study) {
-    Grid grid = study->winner.candidate.grid;
-    Question question = study->question;
+    Grid grid = study->winner.config.grid;
+    SearchSpace space = study->space;
     Prediction other;
     bool found = false;
     for (int size = 1; size < grid.tp * grid.pp && !found; size++) {
-        if (question.devices % size) continue;
-        question.dp = question.devices / size;
-        TRY(best_of(study, &question, &other, &found));
+        if (space.devices % size) continue;
+        space.dp = space.devices / size;
+        TRY(best_of(study, &space, &other, &found));
     }
     if (found)
         note_against(study, JUST_LARGE_ENOUGH, &study->winner, &other);
@@ -168,25 +168,25 @@ static Status check_size(Study *study) {
 
 // Eq. 1 with times as they are predicted of the busiest rank.
 static double estimated_s(const Prediction *p) {
-    const Candidate *c = &p->candidate;
-    double microbatches = candidate_microbatches(c);
+    const ParallelConfig *c = &p->config;
+    double microbatches = parallel_config_microbatches(c);
     return (microbatches + (c->grid.pp - 1.0) / c->chunks) * (p->parts.compute + p->parts.tensor) /
            microbatches;
 }
 
 static Status check_microbatch(Study *study) {
     Prediction best = study->winner;
-    for (int i = 0; i < MOST_DOUBLINGS; i++) {
-        Candidate c = study->winner.candidate;
+    for (int i = 0; i < MAX_DOUBLINGS; i++) {
+        ParallelConfig c = study->winner.config;
         char why[200];
         Prediction p;
         study->microbatches[i] += c.microbatch == 1 << i;
         c.microbatch = 1 << i;
-        if (candidate_refuse(&study->model, study->site->machine, &c, why, sizeof why)) continue;
-        TRY(predict(study->cache, study->site, &study->model, &c, &p));
+        if (parallel_config_refuse(&study->model, study->costs->machine, &c, why, sizeof why)) continue;
+        TRY(predict(study->cache, study->costs, &study->model, &c, &p));
         if (memory_verdict(&p.memory) == FITS && estimated_s(&p) < estimated_s(&best)) best = p;
     }
-    if (best.candidate.microbatch != study->winner.candidate.microbatch)
+    if (best.config.microbatch != study->winner.config.microbatch)
         note_against(study, BEST_MICROBATCH, &study->winner, &best);
     else
         note(study, BEST_MICROBATCH, true);
@@ -195,10 +195,10 @@ static Status check_microbatch(Study *study) {
 
 static Status check_case(Study *study, int devices, int batch) {
     bool found;
-    study->question = question_of(study->setting, devices, batch);
-    TRY(best_of(study, &study->question, &study->winner, &found));
+    study->space = space_of(study->setting, devices, batch);
+    TRY(best_of(study, &study->space, &study->winner, &found));
     if (!found) return OK;
-    Grid grid = study->winner.candidate.grid;
+    Grid grid = study->winner.config.grid;
     if (grid.tp * grid.pp > 1) {
         TRY(check_nodes(study));
         TRY(check_tensor(study));
@@ -228,25 +228,25 @@ static void print(const Study *study, Text *out) {
                  text_string(&tally->counterexamples));
     }
     text_add(out, "  Best microbatches:");
-    for (int i = 0; i < MOST_DOUBLINGS; i++)
+    for (int i = 0; i < MAX_DOUBLINGS; i++)
         if (study->microbatches[i]) text_add(out, " %d in %d", 1 << i, study->microbatches[i]);
     text_add(out, "\n");
 }
 
-static Status check_setting(PlanCache *cache, const Site *site, const Setting *setting, Text *out) {
-    Study study = {.cache = cache, .site = site, .setting = setting};
+static Status check_setting(PlanCache *cache, const CostModel *costs, const Setting *setting, Text *out) {
+    Study study = {.cache = cache, .costs = costs, .setting = setting};
     Status status = check_all(&study);
     if (status == OK) print(&study, out);
     for (int i = 0; i < NUM_CHECKS; i++) text_free(&study.tallies[i].counterexamples);
     return status;
 }
 
-Status plan_takeaways(PlanCache *cache, const Site *site, Text *out) {
-    if (site->machine->is_cpu)
+Status plan_takeaways(PlanCache *cache, const CostModel *costs, Text *out) {
+    if (costs->machine->is_cpu)
         return fail(ERR_CONFIG,
                     "the takeaways are about clusters of GPUs, and %s is a CPU: take another machine",
-                    site->machine->name);
+                    costs->machine->name);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        TRY(check_setting(cache, site, &settings[i], out));
+        TRY(check_setting(cache, costs, &settings[i], out));
     return OK;
 }

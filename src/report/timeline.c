@@ -116,8 +116,8 @@ static void print_sample(bool colour, int direction, int chunk, char mark, Text 
 }
 
 static void print_legend(const Schedule *schedule, bool colour, int label_width, Text *out) {
-    enum { MOST_SHOWN = 4 };
-    int chunks = schedule->num_chunks, shown = chunks < MOST_SHOWN ? chunks : MOST_SHOWN;
+    enum { MAX_SHOWN = 4 };
+    int chunks = schedule->num_chunks, shown = chunks < MAX_SHOWN ? chunks : MAX_SHOWN;
     text_add(out, "%*s", label_width - 1, "");
     for (int direction = 0; direction < 2; direction++) {
         ScheduleOp op = direction ? OP_BACKWARD : OP_FORWARD;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RANKS = 1 << 20 };
+enum { MAX_RANKS = 1 << 20 };
 
 typedef struct {
     const char *path;
@@ -58,9 +58,9 @@ static Json *parse_object(const Reader *r, const char *text, size_t size) {
 static Status take_grid(Reader *r, const Json *data) {
     const Json *grid = get_object(data, "grid");
     int64_t tp, dp, pp;
-    bool found = grid && get_int(grid, "tp", 1, MOST_RANKS, &tp) && get_int(grid, "dp", 1, MOST_RANKS, &dp) &&
+    bool found = grid && get_int(grid, "tp", 1, MAX_RANKS, &tp) && get_int(grid, "dp", 1, MAX_RANKS, &dp) &&
                  get_int(grid, "pp", 1, SCHEDULE_MAX_RANKS, &pp);
-    if (!found || tp * dp > MOST_RANKS || tp * dp * pp > MOST_RANKS) return bad(r, "no \"grid\" of ranks");
+    if (!found || tp * dp > MAX_RANKS || tp * dp * pp > MAX_RANKS) return bad(r, "no \"grid\" of ranks");
     r->run->grid = (Grid){(int)tp, (int)dp, (int)pp};
     int ranks = grid_size(r->run->grid);
     r->run->ranks = calloc((size_t)ranks, sizeof *r->run->ranks);

@@ -45,25 +45,25 @@ static void add_scale(const Columns *c, double most_gb) {
 }
 
 // Needs of all pipeline ranks, or NULL: of a rank on a CPU only that of the fullest is known, to the byte.
-static MemoryNeed *needs_of(const Answer *answer) {
-    const Candidate *c = &answer->chosen->candidate;
-    if (answer->site->machine->is_cpu) return NULL;
+static MemoryNeed *needs_of(const PlanReport *report) {
+    const ParallelConfig *c = &report->chosen->config;
+    if (report->costs->machine->is_cpu) return NULL;
     MemoryNeed *needs = calloc((size_t)c->grid.pp, sizeof *needs);
     Status status = needs ? OK : ERR_OS;
     for (int rank = 0; rank < c->grid.pp && status == OK; rank++)
-        status = memory_of_rank(answer->site, answer->model, c, rank, &needs[rank]);
+        status = memory_of_rank(report->costs, report->model, c, rank, &needs[rank]);
     if (status == OK) return needs;
     free(needs);
     return NULL;
 }
 
-static void add_columns(const Answer *answer, Text *out) {
-    const Prediction *chosen = answer->chosen;
+static void add_columns(const PlanReport *report, Text *out) {
+    const Prediction *chosen = report->chosen;
     const MemoryNeed *fullest = &chosen->memory;
-    MemoryNeed *needs = needs_of(answer);
+    MemoryNeed *needs = needs_of(report);
     double most = fmax(fullest->capacity, fullest->total) * 1.05;
     Columns c = {.needs = needs ? needs : fullest,
-                 .count = needs ? chosen->candidate.grid.pp : 1,
+                 .count = needs ? chosen->config.grid.pp : 1,
                  .first_rank = needs ? 0 : fullest->rank,
                  .pixels_per_byte = (HEIGHT - TOP - BOTTOM) / most,
                  .out = out};
@@ -72,7 +72,7 @@ static void add_columns(const Answer *answer, Text *out) {
         out,
         "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"Memory of %d pipeline ranks\">\n"
         "<text x=\"0\" y=\"14\" class=\"strong\">GB of a %s</text>\n",
-        WIDTH, HEIGHT, c.count, device_word(answer->site->machine));
+        WIDTH, HEIGHT, c.count, device_word(report->costs->machine));
     add_scale(&c, most / 1e9);
     for (int i = 0; i < c.count; i++) add_column(&c, i);
     double y = y_of(&c, fullest->capacity);
@@ -103,7 +103,7 @@ static void add_fullest(const MemoryNeed *need, Text *out) {
 
 void page_memory(const PlanPage *page, Text *out) {
     text_add(out, "<section>\n<h2>Memory</h2>\n<div class=\"charts\">\n");
-    add_columns(page->answer, out);
-    add_fullest(&page->answer->chosen->memory, out);
+    add_columns(page->report, out);
+    add_fullest(&page->report->chosen->memory, out);
     text_add(out, "</div>\n</section>\n");
 }

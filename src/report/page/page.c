@@ -14,23 +14,23 @@ static const char *shipped(const char *name) {
 }
 
 // A model without a name is known by its sizes, which follow.
-static void add_name(const Answer *answer, Text *out) {
-    html_text(out, answer->model_name ? answer->model_name : "A model");
+static void add_name(const PlanReport *report, Text *out) {
+    html_text(out, report->model_name ? report->model_name : "A model");
 }
 
 // ---- the head ---------------------------------------------------------------------------------------------
 
 // The policy makes sure of what is promised: a browser that keeps it loads nothing.
-static void add_head(const Answer *answer, Text *out) {
+static void add_head(const PlanReport *report, Text *out) {
     text_add(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                   "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
                   "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
                   "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
                   "<meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n"
                   "<title>");
-    add_name(answer, out);
-    text_add(out, " on %s ", word_count(candidate_devices(&answer->chosen->candidate)).text);
-    html_text(out, answer->site->machine->gpu);
+    add_name(report, out);
+    text_add(out, " on %s ", word_count(parallel_config_devices(&report->chosen->config)).text);
+    html_text(out, report->costs->machine->gpu);
     text_add(out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n", shipped("style"));
 }
 
@@ -44,15 +44,15 @@ static void add_model(const ModelShape *m, Text *out) {
              word_count(m->hidden).text, m->heads, word_count(m->sequence).text);
 }
 
-static void add_question(const Answer *answer, Text *out) {
-    const Candidate *c = &answer->chosen->candidate;
-    const Machine *machine = answer->site->machine;
+static void add_question(const PlanReport *report, Text *out) {
+    const ParallelConfig *c = &report->chosen->config;
+    const Machine *machine = report->costs->machine;
     text_add(out, "<header>\n<p class=\"kicker\">trireme plan</p>\n<h1>");
-    add_name(answer, out);
-    text_add(out, " <span>on %s × ", word_count(candidate_devices(c)).text);
+    add_name(report, out);
+    text_add(out, " <span>on %s × ", word_count(parallel_config_devices(c)).text);
     html_text(out, machine->gpu);
     text_add(out, "</span></h1>\n");
-    add_model(answer->model, out);
+    add_model(report->model, out);
     text_add(out, "A step takes %s of them, in %s. Machine: ", word_count(c->batch).text,
              dtype_name(c->dtype));
     html_text(out, machine->description[0] ? machine->description : machine->name);
@@ -65,7 +65,7 @@ static void add_way(Text *out, int size, const char *axis, int *told) {
     if (size > 1) text_add(out, "%s<b>%d-way %s</b>", (*told)++ ? ", " : "", size, axis);
 }
 
-static void add_grid_words(const Candidate *c, Text *out) {
+static void add_grid_words(const ParallelConfig *c, Text *out) {
     int told = 0;
     add_way(out, c->grid.tp, "tensor", &told);
     add_way(out, c->grid.pp, "pipeline", &told);
@@ -74,9 +74,9 @@ static void add_grid_words(const Candidate *c, Text *out) {
     text_add(out, told ? " parallel" : "on <b>one device</b>");
 }
 
-static void add_words(const Answer *answer, Text *out) {
-    const Candidate *c = &answer->chosen->candidate;
-    text_add(out, "<p class=\"advice\">%s ", answer->given ? "Asked about:" : "Run it");
+static void add_words(const PlanReport *report, Text *out) {
+    const ParallelConfig *c = &report->chosen->config;
+    text_add(out, "<p class=\"advice\">%s ", report->given ? "Asked about:" : "Run it");
     add_grid_words(c, out);
     text_add(out, ", with microbatches of <b>%d</b>", c->microbatch);
     if (c->grid.pp > 1) text_add(out, " in the <b>%s</b> schedule", c->schedule);
@@ -104,15 +104,15 @@ static void add_figure(Text *out, const char *name, Word value, const char *note
     text_add(out, "<div><dt>%s</dt><dd>%s<small>%s</small></dd></div>\n", name, value.text, text);
 }
 
-static void add_run_figures(const Answer *answer, Text *out) {
-    const Prediction *p = answer->chosen;
-    if (answer->tokens <= 0) return;
-    add_figure(out, "Training", word_days(answer_seconds(answer, p->step_s)), "%s tokens; %s to %s",
-               word_tokens(answer->tokens).text, word_days(answer_seconds(answer, p->low_s)).text,
-               word_days(answer_seconds(answer, p->high_s)).text);
-    if (answer->price > 0)
-        add_figure(out, "Cost", word_dollars(answer_dollars(answer, p->step_s)), "$%.2f per %s hour",
-                   answer->price, device_word(answer->site->machine));
+static void add_run_figures(const PlanReport *report, Text *out) {
+    const Prediction *p = report->chosen;
+    if (report->tokens <= 0) return;
+    add_figure(out, "Training", word_days(plan_report_seconds(report, p->step_s)), "%s tokens; %s to %s",
+               word_tokens(report->tokens).text, word_days(plan_report_seconds(report, p->low_s)).text,
+               word_days(plan_report_seconds(report, p->high_s)).text);
+    if (report->price > 0)
+        add_figure(out, "Cost", word_dollars(plan_report_dollars(report, p->step_s)), "$%.2f per %s hour",
+                   report->price, device_word(report->costs->machine));
 }
 
 static void add_memory_figure(const MemoryNeed *need, Text *out) {
@@ -121,23 +121,23 @@ static void add_memory_figure(const MemoryNeed *need, Text *out) {
                verdicts[memory_verdict(need)]);
 }
 
-static void add_figures(const Answer *answer, Text *out) {
-    const Prediction *p = answer->chosen;
-    const Machine *machine = answer->site->machine;
+static void add_figures(const PlanReport *report, Text *out) {
+    const Prediction *p = report->chosen;
+    const Machine *machine = report->costs->machine;
     char rate[80];
     snprintf(rate, sizeof rate, "TFLOP/s per %s", device_word(machine));
     text_add(out, "<dl class=\"figures\">\n");
     add_figure(out, "Step", word_seconds(p->step_s), "%s to %s%s", word_seconds(p->low_s).text,
-               word_seconds(p->high_s).text, answer_extrapolates(answer, p) ? ", extrapolated" : "");
+               word_seconds(p->high_s).text, plan_report_extrapolates(report, p) ? ", extrapolated" : "");
     add_figure(out, rate, word_number(p->tflops), "%s PFLOP/s together",
-               word_number(p->tflops * candidate_devices(&p->candidate) / 1e3).text);
+               word_number(p->tflops * parallel_config_devices(&p->config) / 1e3).text);
     add_figure(out, "MFU", word_percent(p->mfu), "HFU %s of %s TFLOP/s", word_percent(p->hfu).text,
-               word_number(machine->peak_tflops[p->candidate.dtype]).text);
-    int microbatches = candidate_microbatches(&p->candidate);
+               word_number(machine->peak_tflops[p->config.dtype]).text);
+    int microbatches = parallel_config_microbatches(&p->config);
     add_figure(out, "Bubble", word_percent(p->bubble), "%s microbatch%s", word_count(microbatches).text,
                microbatches > 1 ? "es" : "");
     add_memory_figure(&p->memory, out);
-    add_run_figures(answer, out);
+    add_run_figures(report, out);
     text_add(out, "</dl>\n");
 }
 
@@ -151,11 +151,11 @@ static void add_flags(const char *title, const char *id, const Text *flags, Text
     text_add(out, "</pre></div>\n");
 }
 
-static void add_commands(const Answer *answer, Text *out) {
-    const Candidate *c = &answer->chosen->candidate;
+static void add_commands(const PlanReport *report, Text *out) {
+    const ParallelConfig *c = &report->chosen->config;
     Text ours = {0}, megatron = {0};
-    flags_trireme(answer->site, answer->model, c, &ours);
-    flags_megatron(answer->site, answer->model, c, &megatron);
+    flags_trireme(report->costs, report->model, c, &ours);
+    flags_megatron(report->costs, report->model, c, &megatron);
     add_flags("trireme", "flags", &ours, out);
     text_add(out, "<details><summary>The same for Megatron-LM</summary>\n");
     add_flags("Megatron-LM", "megatron", &megatron, out);
@@ -164,29 +164,29 @@ static void add_commands(const Answer *answer, Text *out) {
     text_free(&megatron);
 }
 
-static void add_misfit(const Answer *answer, Text *out) {
-    const MemoryNeed *need = &answer->chosen->memory;
+static void add_misfit(const PlanReport *report, Text *out) {
+    const MemoryNeed *need = &report->chosen->memory;
     if (memory_verdict(need) != FITS_NOT) return;
     text_add(out, "<p class=\"caution\">It does not fit: the fullest %s needs %s and has %s.</p>\n",
-             device_word(answer->site->machine), word_gb(need->total).text, word_gb(need->capacity).text);
+             device_word(report->costs->machine), word_gb(need->total).text, word_gb(need->capacity).text);
 }
 
-static void add_advice(const Answer *answer, Text *out) {
+static void add_advice(const PlanReport *report, Text *out) {
     text_add(out, "<section>\n");
-    add_words(answer, out);
-    add_misfit(answer, out);
-    if (answer->result && answer->result->perhaps)
+    add_words(report, out);
+    add_misfit(report, out);
+    if (report->result && report->result->perhaps)
         text_add(out, "<p class=\"caution\">Nothing fits for sure: what is shown is within the error of the "
                       "memory that is predicted.</p>\n");
-    add_figures(answer, out);
-    add_commands(answer, out);
+    add_figures(report, out);
+    add_commands(report, out);
     text_add(out, "</section>\n");
 }
 
 void plan_page(const PlanPage *page, Text *out) {
-    add_head(page->answer, out);
-    add_question(page->answer, out);
-    add_advice(page->answer, out);
+    add_head(page->report, out);
+    add_question(page->report, out);
+    add_advice(page->report, out);
     page_ranking(page, out);
     page_step(page, out);
     page_timeline(page, out);

@@ -79,7 +79,7 @@ static void add_line(const Chart *c, double (*value)(const ScalePoint *), const 
 static void add_points(const Chart *c, double (*value)(const ScalePoint *), Word (*word)(double)) {
     for (int i = 0; i < c->count; i++) {
         const ScalePoint *p = &c->points[i];
-        const Candidate *k = &p->prediction.candidate;
+        const ParallelConfig *k = &p->prediction.config;
         bool chosen = p->devices == c->chosen;
         double x = x_of(c, p->devices), y = y_of(c, value(p));
         text_add(c->out,
@@ -149,9 +149,11 @@ static void draw_rate_chart(Chart *c) {
 }
 
 void page_scaling(const PlanPage *page, Text *out) {
-    const Candidate *best = &page->answer->chosen->candidate;
-    Chart chart = {
-        .points = page->scaling, .count = page->num_scaling, .chosen = candidate_devices(best), .out = out};
+    const ParallelConfig *best = &page->report->chosen->config;
+    Chart chart = {.points = page->scaling,
+                   .count = page->num_scaling,
+                   .chosen = parallel_config_devices(best),
+                   .out = out};
     if (chart.count < 2) return;
     text_add(
         out,

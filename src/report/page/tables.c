@@ -37,7 +37,7 @@ static void add_number(Text *out, double value, Word word) {
     text_add(out, "<td class=\"n\" data-value=\"%.6g\">%s</td>", value, word.text);
 }
 
-static void add_grid(Text *out, const Candidate *c) {
+static void add_grid(Text *out, const ParallelConfig *c) {
     text_add(out, "<th scope=\"row\">%d·%d·%d", c->grid.tp, c->grid.pp, c->grid.dp);
     if (c->context > 1) text_add(out, "·%d", c->context);
     if (c->sequence_parallel) text_add(out, " <abbr title=\"sequence parallel\">sp</abbr>");
@@ -48,7 +48,7 @@ static void add_grid(Text *out, const Candidate *c) {
 }
 
 static void add_row(Text *out, const Prediction *p, int position, double slowest, double fullest) {
-    const Candidate *c = &p->candidate;
+    const ParallelConfig *c = &p->config;
     text_add(out, position ? "<tr>" : "<tr class=\"asked\">");
     add_number(out, position, position ? word_count(position) : (Word){"asked"});
     add_grid(out, c);
@@ -68,7 +68,7 @@ static void add_row(Text *out, const Prediction *p, int position, double slowest
     text_add(out, "</td></tr>\n");
 }
 
-static void add_rows(const Answer *a, Text *out) {
+static void add_rows(const PlanReport *a, Text *out) {
     double slowest = a->chosen->step_s, fullest = fmax(a->chosen->memory.total, a->chosen->memory.capacity);
     for (int i = 0; i < a->result->count; i++) {
         slowest = fmax(slowest, a->result->best[i].step_s);
@@ -79,7 +79,7 @@ static void add_rows(const Answer *a, Text *out) {
     for (int i = 0; i < a->result->count; i++) add_row(out, &a->result->best[i], i + 1, slowest, fullest);
 }
 
-static void add_comparison(const Answer *a, Text *out) {
+static void add_comparison(const PlanReport *a, Text *out) {
     Text why = {0};
     plan_compare(&a->result->best[0], a->chosen, &why);
     text_add(out, "<p>Of all, the first is the best; what was asked is ");
@@ -89,7 +89,7 @@ static void add_comparison(const Answer *a, Text *out) {
 }
 
 void page_ranking(const PlanPage *page, Text *out) {
-    const Answer *a = page->answer;
+    const PlanReport *a = page->report;
     if (!a->result || !a->result->count) return;
     text_add(out, "<section>\n<h2>Ranking</h2>\n");
     if (a->given) add_comparison(a, out);
@@ -130,7 +130,7 @@ static void add_traffic(const Prediction *p, Text *out) {
 }
 
 void page_step(const PlanPage *page, Text *out) {
-    const Prediction *p = page->answer->chosen;
+    const Prediction *p = page->report->chosen;
     text_add(out, "<section>\n<h2>Where the time goes</h2>\n<p>One step, on the busiest "
                   "pipeline rank.</p>\n<div class=\"scroll\"><table class=\"bars\"><tbody>\n");
     add_step_rows(p, out);
@@ -144,7 +144,7 @@ void page_step(const PlanPage *page, Text *out) {
 
 // ---- why it wins ------------------------------------------------------------------------------------------
 
-enum { MOST_SHOWN = 8 }; // rows of alternatives; the others are behind a click
+enum { MAX_SHOWN = 8 }; // rows of alternatives; the others are behind a click
 
 // Of the same time in the order in which they came.
 static int by_step(const void *a, const void *b) {
@@ -155,7 +155,7 @@ static int by_step(const void *a, const void *b) {
 
 // Whether two choices have led to the same run.
 static bool same_run(const Prediction *a, const Prediction *b) {
-    const Candidate *x = &a->candidate, *y = &b->candidate;
+    const ParallelConfig *x = &a->config, *y = &b->config;
     return a->step_s == b->step_s && x->grid.tp == y->grid.tp && x->grid.pp == y->grid.pp &&
            x->chunks == y->chunks && x->microbatch == y->microbatch && x->recompute == y->recompute;
 }
@@ -179,7 +179,7 @@ static void add_differences(const Prediction *best, const Prediction *other, Tex
 static void add_alternative(const Prediction *best, const Alternative **equals, int count, double slowest,
                             Text *out) {
     const Prediction *other = &equals[0]->prediction;
-    const Candidate *c = &other->candidate;
+    const ParallelConfig *c = &other->config;
     text_add(out, "<tr><th scope=\"row\">");
     for (int i = 0; i < count; i++) {
         text_add(out, "%s", i ? ", " : "");
@@ -208,13 +208,13 @@ static void add_alternatives(const Prediction *best, const Alternative **all, in
 }
 
 void page_reasons(const PlanPage *page, Text *out) {
-    const PlanResult *r = page->answer->result;
-    const Alternative *all[MOST_ALTERNATIVES];
-    if (!r || !r->num_alternatives || page->answer->given) return;
+    const PlanResult *r = page->report->result;
+    const Alternative *all[MAX_ALTERNATIVES];
+    if (!r || !r->num_alternatives || page->report->given) return;
     int count = r->num_alternatives, shown = 0;
     for (int i = 0; i < count; i++) all[i] = &r->alternatives[i];
     qsort(all, (size_t)count, sizeof *all, by_step);
-    for (int row = 0; row < MOST_SHOWN && shown < count; row++) shown = end_of_equals(all, count, shown);
+    for (int row = 0; row < MAX_SHOWN && shown < count; row++) shown = end_of_equals(all, count, shown);
     text_add(out, "<section>\n<h2>Why it wins</h2>\n<p>The best that is left when one choice is made "
                   "otherwise; differences in percent of the step.</p>\n");
     html_legend(out, step_inks, NUM_STEP_PARTS);
@@ -238,7 +238,7 @@ static void add_rejects(const PlanResult *r, Reject reject, const char *what, Te
 }
 
 void page_rejected(const PlanPage *page, Text *out) {
-    const PlanResult *r = page->answer->result;
+    const PlanResult *r = page->report->result;
     if (!r) return;
     text_add(out,
              "<section>\n<h2>What was left out</h2>\n<p>%s configurations were tried, %s of them "
@@ -264,16 +264,16 @@ static void add_hull(const Accuracy *a, bool outside, Text *out) {
 }
 
 void page_accuracy(const PlanPage *page, Text *out) {
-    const Answer *answer = page->answer;
-    const Stack *stack = answer->site->stack;
+    const PlanReport *report = page->report;
+    const Stack *stack = report->costs->stack;
     Text sentence = {0};
-    accuracy_sentence(answer, &sentence);
+    accuracy_sentence(report, &sentence);
     text_add(out, "<section>\n<h2>How far to trust it</h2>\n<p>");
     html_text(out, text_string(&sentence));
     text_add(out, "</p>\n");
     text_free(&sentence);
     if (stack->accuracy.count && stack->accuracy.most_gpus > 0)
-        add_hull(&stack->accuracy, answer->chosen->extrapolates, out);
+        add_hull(&stack->accuracy, report->chosen->extrapolates, out);
     text_add(
         out,
         "<p>TFLOP/s count what is computed, also what is computed again; HFU is their share of the peak. "

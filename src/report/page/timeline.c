@@ -50,7 +50,7 @@ static double share_again(const Schedule *schedule, const Simulation *simulation
 }
 
 static Timeline timeline_of(const PlanPage *page, Text *out) {
-    const Breakdown *parts = &page->answer->chosen->parts;
+    const Breakdown *parts = &page->report->chosen->parts;
     double tail_us = 1e6 * (parts->data + parts->optimizer + parts->other);
     return (Timeline){.schedule = page->schedule,
                       .simulation = page->simulation,
@@ -99,7 +99,7 @@ static void add_numbers(const Timeline *t) {
 
 // ---- the drawing ------------------------------------------------------------------------------------------
 
-enum { WIDTH = 1000, LEFT = 44, MOST_COLUMNS = 24000 }; // columns of all ranks together
+enum { WIDTH = 1000, LEFT = 44, MAX_COLUMNS = 24000 }; // columns of all ranks together
 
 typedef struct {
     const Timeline *t;
@@ -111,7 +111,7 @@ static Drawing drawing_of(const Timeline *t) {
     Schedule const *s = t->schedule;
     double shortest = panel_times(s, &(Panel){NULL, t->simulation}, 1).shortest_us;
     double pixels_per_us = (WIDTH - LEFT) / t->total_us, row = fmin(24, fmax(3, 560.0 / s->num_ranks));
-    int columns = (int)fmin(WIDTH - LEFT, fmax(100, MOST_COLUMNS / s->num_ranks));
+    int columns = (int)fmin(WIDTH - LEFT, fmax(100, MAX_COLUMNS / s->num_ranks));
     return (Drawing){.t = t,
                      .pixels_per_us = pixels_per_us,
                      .row = row,
@@ -259,9 +259,9 @@ static void add_legend(const Timeline *t) {
 }
 
 void page_timeline(const PlanPage *page, Text *out) {
-    const Candidate *c = &page->answer->chosen->candidate;
-    int microbatches = candidate_microbatches(c);
-    bool drawn = page->schedule && num_computes(page->schedule) <= PAGE_MOST_COMPUTES;
+    const ParallelConfig *c = &page->report->chosen->config;
+    int microbatches = parallel_config_microbatches(c);
+    bool drawn = page->schedule && num_computes(page->schedule) <= PAGE_MAX_COMPUTES;
     text_add(out,
              "<section>\n<h2>The step, simulated</h2>\n<p>The %s schedule of one pipeline, %d rank%s and %s "
              "microbatch%s; all others do the same at the same time.%s</p>\n",

@@ -26,20 +26,20 @@ static inline Stack plain_stack(void) {
         .name = "plain", .machine = "plain", .state_bytes = 4, .sharded_bytes = 14, .gradient_bytes = 2};
 }
 
-static inline Site site_of(const Machine *machine, const Stack *stack) {
-    return (Site){.machine = machine, .stack = stack, .constants = constants_of(machine, stack)};
+static inline CostModel costs_of(const Machine *machine, const Stack *stack) {
+    return (CostModel){.machine = machine, .stack = stack, .constants = constants_of(machine, stack)};
 }
 
 // Nothing but what is computed and what the links carry at their rate: no latencies, launches, waits.
-static inline Site ideal_site(const Machine *machine, const Stack *stack) {
-    Site site = site_of(machine, stack);
-    Constants *c = &site.constants;
+static inline CostModel ideal_costs(const Machine *machine, const Stack *stack) {
+    CostModel costs = costs_of(machine, stack);
+    Constants *c = &costs.constants;
     c->link_latency_us = c->link_latency_rank_us = c->network_latency_us = c->network_half_mb = 0;
     c->tensor_wait_us = c->message_us = c->ring_limit = c->data_growth = c->straggler = 0;
     c->kernel_us = c->matmul_us = c->launch_us = c->microbatch_ms = c->step_ms = 0;
     c->link_efficiency = c->network_efficiency = c->tensor_derate = c->data_derate = c->message_derate = 1;
     c->gather_penalty = c->network_sharing = c->network_mixing = 1;
-    return site;
+    return costs;
 }
 
 static inline ModelShape gpt_of(int layers, int hidden, int heads) {
@@ -69,16 +69,16 @@ static inline ModelShape llama_of(int layers, int hidden, int heads) {
     return model;
 }
 
-static inline Candidate candidate_of(int t, int p, int d, int microbatches) {
-    return (Candidate){.grid = {.tp = t, .dp = d, .pp = p},
-                       .context = 1,
-                       .chunks = 1,
-                       .microbatch = 1,
-                       .batch = d * microbatches,
-                       .schedule = "1f1b",
-                       .recompute = RECOMPUTE_UNIFORM,
-                       .attention = ATTENTION_UNFUSED,
-                       .dtype = F16};
+static inline ParallelConfig candidate_of(int t, int p, int d, int microbatches) {
+    return (ParallelConfig){.grid = {.tp = t, .dp = d, .pp = p},
+                            .context = 1,
+                            .chunks = 1,
+                            .microbatch = 1,
+                            .batch = d * microbatches,
+                            .schedule = "1f1b",
+                            .recompute = RECOMPUTE_UNIFORM,
+                            .attention = ATTENTION_UNFUSED,
+                            .dtype = F16};
 }
 
 // A number below `limit`, the next of a sequence. Source: Marsaglia 2003, xorshift.
@@ -95,23 +95,23 @@ static inline bool near(double a, double b, double share) {
 typedef struct {
     Machine machine;
     Stack stack;
-    Site site;
+    CostModel costs;
 } Planned;
 
 // Megatron-LM of 2022 as published: nothing but what is held.
 static inline void open_plan(Planned *place) {
     EXPECT_OK(machine_open(&place->machine, "dgx-a100-80gb"));
     EXPECT_OK(stack_open(&place->stack, "megatron-lm-2022"));
-    place->site = site_of(&place->machine, &place->stack);
-    place->site.constants.activation_factor = 1;
-    place->site.constants.reserve_gb = 0;
+    place->costs = costs_of(&place->machine, &place->stack);
+    place->costs.constants.activation_factor = 1;
+    place->costs.constants.reserve_gb = 0;
 }
 
 // Nothing recomputed.
-static inline Candidate grid_of(int tp, int pp, int dp, int microbatch, int microbatches) {
-    Candidate candidate = candidate_of(tp, pp, dp, microbatches);
-    candidate.recompute = RECOMPUTE_NOTHING;
-    candidate.microbatch = microbatch;
-    candidate.batch *= microbatch;
-    return candidate;
+static inline ParallelConfig grid_of(int tp, int pp, int dp, int microbatch, int microbatches) {
+    ParallelConfig config = candidate_of(tp, pp, dp, microbatches);
+    config.recompute = RECOMPUTE_NOTHING;
+    config.microbatch = microbatch;
+    config.batch *= microbatch;
+    return config;
 }

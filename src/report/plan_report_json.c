@@ -1,6 +1,6 @@
 // A plan's answer for programs. Times are in seconds, sizes in bytes, rates as their names say.
 #include "formats/formats.h"
-#include "report/answer.h"
+#include "report/plan_report.h"
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
@@ -56,7 +56,7 @@ static void add_numbers(const Member *members, size_t count, const void *from, T
 
 // ---- one configuration --------------------------------------------------------------------------
 
-static void add_configuration(const Candidate *c, Text *out) {
+static void add_configuration(const ParallelConfig *c, Text *out) {
     add_key("configuration", out);
     text_add(out, "{");
     add_count("tp", c->grid.tp, out);
@@ -66,7 +66,7 @@ static void add_configuration(const Candidate *c, Text *out) {
     add_count("vp", c->chunks, out);
     add_count("micro_batch_size", c->microbatch, out);
     add_count("global_batch_size", c->batch, out);
-    add_count("num_microbatches", candidate_microbatches(c), out);
+    add_count("num_microbatches", parallel_config_microbatches(c), out);
     add_string("schedule", c->schedule, out);
     add_string("recompute", recompute_word(c->recompute), out);
     add_string("attention", c->attention == ATTENTION_FUSED ? "fused" : "unfused", out);
@@ -106,7 +106,7 @@ static void add_memory(const MemoryNeed *need, Text *out) {
     add_string("fits", verdict_word(memory_verdict(need)), out);
 }
 
-static void add_prediction(const Answer *a, const Prediction *p, Text *out) {
+static void add_prediction(const PlanReport *a, const Prediction *p, Text *out) {
     static const Member members[] = {
         MEMBER(Prediction, step_s),
         MEMBER(Prediction, low_s),
@@ -122,11 +122,11 @@ static void add_prediction(const Answer *a, const Prediction *p, Text *out) {
         MEMBER(Prediction, data_bandwidth),
     };
     text_add(out, "{");
-    add_configuration(&p->candidate, out);
+    add_configuration(&p->config, out);
     add_numbers(members, sizeof members / sizeof *members, p, out);
     add_flag("extrapolates", p->extrapolates, out);
-    if (a->tokens > 0) add_number("run_s", answer_seconds(a, p->step_s), out);
-    if (a->tokens > 0 && a->price > 0) add_number("run_dollars", answer_dollars(a, p->step_s), out);
+    if (a->tokens > 0) add_number("run_s", plan_report_seconds(a, p->step_s), out);
+    if (a->tokens > 0 && a->price > 0) add_number("run_dollars", plan_report_dollars(a, p->step_s), out);
     add_breakdown(&p->parts, out);
     add_memory(&p->memory, out);
     text_add(out, "}");
@@ -134,7 +134,7 @@ static void add_prediction(const Answer *a, const Prediction *p, Text *out) {
 
 // ---- the question -------------------------------------------------------------------------------
 
-static void add_model(const Answer *a, Text *out) {
+static void add_model(const PlanReport *a, Text *out) {
     const ModelShape *m = a->model;
     add_key("model", out);
     text_add(out, "{");
@@ -150,23 +150,23 @@ static void add_model(const Answer *a, Text *out) {
     text_add(out, "}");
 }
 
-static void add_question(const Answer *a, Text *out) {
+static void add_question(const PlanReport *a, Text *out) {
     add_model(a, out);
-    add_string("machine", a->site->machine->name, out);
-    add_string("stack", a->site->stack->name, out);
-    add_count("devices", a->question->devices, out);
-    add_count("global_batch_size", a->question->batch, out);
+    add_string("machine", a->costs->machine->name, out);
+    add_string("stack", a->costs->stack->name, out);
+    add_count("devices", a->space->devices, out);
+    add_count("global_batch_size", a->space->batch, out);
     if (a->tokens > 0) add_number("tokens", a->tokens, out);
     if (a->price > 0) add_number("price", a->price, out);
 }
 
 // ---- the answer ---------------------------------------------------------------------------------
 
-static void add_flags(const Answer *a, Text *out) {
-    const Candidate *c = &a->chosen->candidate;
+static void add_flags(const PlanReport *a, Text *out) {
+    const ParallelConfig *c = &a->chosen->config;
     Text trireme = {0}, megatron = {0};
-    flags_trireme(a->site, a->model, c, &trireme);
-    flags_megatron(a->site, a->model, c, &megatron);
+    flags_trireme(a->costs, a->model, c, &trireme);
+    flags_megatron(a->costs, a->model, c, &megatron);
     add_key("flags", out);
     text_add(out, "{");
     add_string("trireme", text_string(&trireme), out);
@@ -190,7 +190,7 @@ static void add_rejected(const PlanResult *result, Text *out) {
     text_add(out, "}");
 }
 
-static void add_result(const Answer *a, Text *out) {
+static void add_result(const PlanReport *a, Text *out) {
     const PlanResult *result = a->result;
     add_count("tried", result->tried, out);
     add_count("replayed", result->replayed, out);
@@ -215,7 +215,7 @@ static void add_result(const Answer *a, Text *out) {
     text_add(out, "]");
 }
 
-static void add_accuracy(const Answer *a, Text *out) {
+static void add_accuracy(const PlanReport *a, Text *out) {
     static const Member members[] = {
         MEMBER(Accuracy, mape),          MEMBER(Accuracy, median),       MEMBER(Accuracy, p90),
         MEMBER(Accuracy, worst),         MEMBER(Accuracy, naive),        MEMBER(Accuracy, least_gpus),
@@ -223,7 +223,7 @@ static void add_accuracy(const Answer *a, Text *out) {
         MEMBER(Accuracy, least_tp),      MEMBER(Accuracy, most_tp),      MEMBER(Accuracy, least_sequence),
         MEMBER(Accuracy, most_sequence),
     };
-    const Accuracy *accuracy = &a->site->stack->accuracy;
+    const Accuracy *accuracy = &a->costs->stack->accuracy;
     add_key("accuracy", out);
     text_add(out, "{");
     add_count("rows", accuracy->count, out);
@@ -233,15 +233,15 @@ static void add_accuracy(const Answer *a, Text *out) {
         add_string("date", accuracy->date, out);
         add_numbers(members, sizeof members / sizeof *members, accuracy, out);
     }
-    add_flag("same_machine", stack_is_of(a->site->stack, a->site->machine), out);
+    add_flag("same_machine", stack_is_of(a->costs->stack, a->costs->machine), out);
     text_add(out, "}");
 }
 
-void answer_json(const Answer *a, Text *out) {
+void plan_report_json(const PlanReport *a, Text *out) {
     Text words = {0};
     text_add(out, "{");
     add_question(a, out);
-    answer_paragraph(a, &words);
+    plan_report_paragraph(a, &words);
     add_string("answer", text_string(&words), out);
     add_flag("given", a->given, out);
     add_key("chosen", out);

@@ -5,29 +5,29 @@
 #include <stdio.h>
 #include <string.h>
 
-int candidate_microbatches(const Candidate *c) { return c->batch / (c->microbatch * c->grid.dp); }
+int parallel_config_microbatches(const ParallelConfig *c) { return c->batch / (c->microbatch * c->grid.dp); }
 
-int candidate_devices(const Candidate *c) { return grid_size(c->grid) * c->context; }
+int parallel_config_devices(const ParallelConfig *c) { return grid_size(c->grid) * c->context; }
 
-Candidate candidate_of_stack(const Stack *stack, const Question *question) {
-    bool unfused = question->fused_attention < 0 ? stack->unfused_attention : !question->fused_attention;
-    return (Candidate){.grid = {1, 1, 1},
-                       .context = 1,
-                       .chunks = 1,
-                       .microbatch = 1,
-                       .batch = question->batch,
-                       .schedule = "1f1b",
-                       .attention = unfused ? ATTENTION_UNFUSED : ATTENTION_FUSED,
-                       .dtype = question->dtype,
-                       .scatter_gather = stack->scatters_messages,
-                       .overlap_gradients = stack->overlaps_gradients,
-                       .overlap_tensor = stack->overlaps_tensor};
+ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *space) {
+    bool unfused = space->fused_attention < 0 ? stack->unfused_attention : !space->fused_attention;
+    return (ParallelConfig){.grid = {1, 1, 1},
+                            .context = 1,
+                            .chunks = 1,
+                            .microbatch = 1,
+                            .batch = space->batch,
+                            .schedule = "1f1b",
+                            .attention = unfused ? ATTENTION_UNFUSED : ATTENTION_FUSED,
+                            .dtype = space->dtype,
+                            .scatter_gather = stack->scatters_messages,
+                            .overlap_gradients = stack->overlaps_gradients,
+                            .overlap_tensor = stack->overlaps_tensor};
 }
 
 typedef struct {
     const ModelShape *model;
     const Machine *machine;
-    const Candidate *candidate;
+    const ParallelConfig *config;
     char *why;
     size_t size;
 } Rules;
@@ -49,7 +49,7 @@ static int divisor_below(int value, int limit) {
 
 static bool tensor_breaks(const Rules *r) {
     const ModelShape *m = r->model;
-    int t = r->candidate->grid.tp, groups = model_groups(m);
+    int t = r->config->grid.tp, groups = model_groups(m);
     if (m->heads % t)
         return broken(r, "t = %d does not divide the %d heads: use %d", t, m->heads,
                       divisor_below(m->heads, t));
@@ -59,20 +59,20 @@ static bool tensor_breaks(const Rules *r) {
     if (m->ffn % t)
         return broken(r, "t = %d does not divide the MLP's width, %d: use %d", t, m->ffn,
                       divisor_below(m->ffn, t));
-    if (r->candidate->sequence_parallel && t == 1) return broken(r, "sequence parallelism needs t > 1");
-    if (r->candidate->sequence_parallel && m->sequence / r->candidate->context % t)
-        return broken(r, "t = %d does not divide the sequence, %d", t, m->sequence / r->candidate->context);
+    if (r->config->sequence_parallel && t == 1) return broken(r, "sequence parallelism needs t > 1");
+    if (r->config->sequence_parallel && m->sequence / r->config->context % t)
+        return broken(r, "t = %d does not divide the sequence, %d", t, m->sequence / r->config->context);
     return false;
 }
 
 static bool context_breaks(const Rules *r) {
-    int c = r->candidate->context;
+    int c = r->config->context;
     return r->model->sequence % c && broken(r, "c = %d does not divide the sequence, %d: use %d", c,
                                             r->model->sequence, divisor_below(r->model->sequence, c));
 }
 
 static bool batch_breaks(const Rules *r) {
-    const Candidate *c = r->candidate;
+    const ParallelConfig *c = r->config;
     int64_t unit = (int64_t)c->microbatch * c->grid.dp;
     if (c->batch < unit)
         return broken(r, "a batch of %d is less than b * d = %d * %d: use %lld samples, or a smaller d",
@@ -82,17 +82,17 @@ static bool batch_breaks(const Rules *r) {
 }
 
 static bool pipeline_breaks(const Rules *r) {
-    const Candidate *c = r->candidate;
+    const ParallelConfig *c = r->config;
     int p = c->grid.pp, v = c->chunks, layers = r->model->layers;
     // Embedding and head may have a stage each.
     if (p * v > layers && p * v != layers + 2)
         return broken(r, "p * v = %d * %d stages are more than the %d layers", p, v, layers);
-    int64_t m = candidate_microbatches(c);
+    int64_t m = parallel_config_microbatches(c);
     if (m > SCHEDULE_MAX_MICROBATCHES || p * v * m > SCHEDULE_MAX_FORWARDS)
         return broken(r, "%lld microbatches on %d stages are more than a schedule holds: use a larger b or d",
                       (long long)m, p * v);
     ScheduleSpec spec = {
-        .kind = c->schedule, .ranks = p, .chunks = v, .microbatches = candidate_microbatches(c)};
+        .kind = c->schedule, .ranks = p, .chunks = v, .microbatches = parallel_config_microbatches(c)};
     const ScheduleKind *kind = schedule_kind(c->schedule);
     char why[160];
     if (!kind) return broken(r, "no schedule is named %s", c->schedule);
@@ -102,8 +102,8 @@ static bool pipeline_breaks(const Rules *r) {
 
 static bool machine_breaks(const Rules *r) {
     const Machine *m = r->machine;
-    const Candidate *c = r->candidate;
-    int devices = candidate_devices(c);
+    const ParallelConfig *c = r->config;
+    int devices = parallel_config_devices(c);
     if (m->peak_tflops[c->dtype] <= 0)
         return broken(r, "%s does not compute in %s", m->name, dtype_name(c->dtype));
     if (m->is_cpu && c->context > 1)
@@ -112,9 +112,9 @@ static bool machine_breaks(const Rules *r) {
            broken(r, "%s is a node of its own: use at most %d devices", m->name, m->devices_per_node);
 }
 
-const char *candidate_refuse(const ModelShape *model, const Machine *machine, const Candidate *candidate,
-                             char *why, size_t size) {
-    Rules rules = {model, machine, candidate, why, size};
+const char *parallel_config_refuse(const ModelShape *model, const Machine *machine,
+                                   const ParallelConfig *config, char *why, size_t size) {
+    Rules rules = {model, machine, config, why, size};
     bool refused = machine_breaks(&rules) || context_breaks(&rules) || tensor_breaks(&rules) ||
                    batch_breaks(&rules) || pipeline_breaks(&rules);
     return refused ? why : NULL;

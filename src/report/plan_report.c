@@ -1,26 +1,26 @@
 // A plan's answer for people: the recommendation first, then what it rests on.
+#include "report/plan_report.h"
 #include "layout/kinds.h"
-#include "report/answer.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_COLUMNS = 100, BAR_COLUMNS = 32, MOST_TOLD = 8 };
+enum { TEXT_COLUMNS = 100, BAR_COLUMNS = 32, MAX_TOLD = 8 };
 static const double GB = 1e9, DAY_S = 86400, HOUR_S = 3600;
 
 // ---- words and numbers --------------------------------------------------------------------------
 
-double answer_seconds(const Answer *a, double step_s) {
-    return step_s * a->tokens / ((double)a->question->batch * a->model->sequence);
+double plan_report_seconds(const PlanReport *a, double step_s) {
+    return step_s * a->tokens / ((double)a->space->batch * a->model->sequence);
 }
 
-double answer_dollars(const Answer *a, double step_s) {
-    return answer_seconds(a, step_s) / HOUR_S * a->question->devices * a->price;
+double plan_report_dollars(const PlanReport *a, double step_s) {
+    return plan_report_seconds(a, step_s) / HOUR_S * a->space->devices * a->price;
 }
 
-bool answer_extrapolates(const Answer *a, const Prediction *p) {
-    return p->extrapolates || !stack_is_of(a->site->stack, a->site->machine);
+bool plan_report_extrapolates(const PlanReport *a, const Prediction *p) {
+    return p->extrapolates || !stack_is_of(a->costs->stack, a->costs->machine);
 }
 
 const char *device_word(const Machine *machine) { return machine->is_cpu ? "rank" : "GPU"; }
@@ -72,7 +72,7 @@ static void add_step(double seconds, Text *out) {
 
 static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
-static void add_model_name(const Answer *a, Text *out) {
+static void add_model_name(const PlanReport *a, Text *out) {
     if (a->model_name)
         text_add(out, "%s (", a->model_name);
     else
@@ -81,17 +81,17 @@ static void add_model_name(const Answer *a, Text *out) {
     text_add(out, " parameters)");
 }
 
-static void add_title(const Answer *a, Text *out) {
-    const Machine *machine = a->site->machine;
+static void add_title(const PlanReport *a, Text *out) {
+    const Machine *machine = a->costs->machine;
     add_model_name(a, out);
-    text_add(out, " on %d %s%s of %s, batches of %d x %d tokens, %s\n\n", a->question->devices,
-             device_word(machine), plural(a->question->devices), machine->name, a->question->batch,
-             a->model->sequence, dtype_name(a->question->dtype));
+    text_add(out, " on %d %s%s of %s, batches of %d x %d tokens, %s\n\n", a->space->devices,
+             device_word(machine), plural(a->space->devices), machine->name, a->space->batch,
+             a->model->sequence, dtype_name(a->space->dtype));
 }
 
 // ---- the recommendation -------------------------------------------------------------------------
 
-static void add_stages(const Candidate *c, Text *out) {
+static void add_stages(const ParallelConfig *c, Text *out) {
     if (c->grid.pp == 1) {
         text_add(out, "no pipeline");
         return;
@@ -101,37 +101,37 @@ static void add_stages(const Candidate *c, Text *out) {
     text_add(out, " (%s)", c->schedule);
 }
 
-static void add_ways(const Candidate *c, Text *out) {
+static void add_ways(const ParallelConfig *c, Text *out) {
     text_add(out, c->grid.tp > 1 ? "%d-way tensor parallelism" : "no tensor parallelism", c->grid.tp);
     text_add(out, c->sequence_parallel ? " with sequence parallelism, " : ", ");
     if (c->context > 1) text_add(out, "%d-way context parallelism, ", c->context);
     add_stages(c, out);
     text_add(out, " and %d replica%s%s; microbatches of %d sample%s, %d in each step; ", c->grid.dp,
              plural(c->grid.dp), c->zero_stage ? " with a distributed optimizer" : "", c->microbatch,
-             plural(c->microbatch), candidate_microbatches(c));
+             plural(c->microbatch), parallel_config_microbatches(c));
     text_add(out, c->recompute == RECOMPUTE_NOTHING     ? "nothing is computed again."
                   : c->recompute == RECOMPUTE_SELECTIVE ? "attention is computed again."
                                                         : "every layer is computed again.");
 }
 
-static void add_length(const Answer *a, Text *out) {
+static void add_length(const PlanReport *a, Text *out) {
     const Prediction *p = a->chosen;
     if (a->tokens <= 0) return;
     text_add(out, " ");
     add_short(a->tokens, out);
     text_add(out, " tokens take ");
-    add_duration(answer_seconds(a, p->step_s), out);
+    add_duration(plan_report_seconds(a, p->step_s), out);
     if (a->price > 0) {
         text_add(out, " and cost $");
-        add_short(answer_dollars(a, p->step_s), out);
-        text_add(out, " at $%.2f for a %s hour", a->price, device_word(a->site->machine));
+        add_short(plan_report_dollars(a, p->step_s), out);
+        text_add(out, " at $%.2f for a %s hour", a->price, device_word(a->costs->machine));
     }
     text_add(out, ".");
 }
 
-static void add_fit(const Answer *a, Text *out) {
+static void add_fit(const PlanReport *a, Text *out) {
     const MemoryNeed *m = &a->chosen->memory;
-    const char *device = device_word(a->site->machine);
+    const char *device = device_word(a->costs->machine);
     Verdict verdict = memory_verdict(m);
     if (verdict == FITS_NOT)
         text_add(out, " It does not fit: the fullest %s needs %.1f GB and has %.1f.", device, m->total / GB,
@@ -141,19 +141,19 @@ static void add_fit(const Answer *a, Text *out) {
                  verdict == FITS ? "" : ", too close to be sure that it fits");
 }
 
-void answer_paragraph(const Answer *a, Text *out) {
+void plan_report_paragraph(const PlanReport *a, Text *out) {
     const Prediction *p = a->chosen;
     text_add(out, a->given ? "As asked: " : "Use ");
-    add_ways(&p->candidate, out);
+    add_ways(&p->config, out);
     text_add(out, " A step takes ");
     add_step(p->step_s, out);
     text_add(out, " (");
     add_step(p->low_s, out);
     text_add(out, " to ");
     add_step(p->high_s, out);
-    text_add(out, "%s), which is ", answer_extrapolates(a, p) ? ", extrapolated" : "");
+    text_add(out, "%s), which is ", plan_report_extrapolates(a, p) ? ", extrapolated" : "");
     add_digits(p->tflops, out);
-    text_add(out, " TFLOP/s per %s, %.0f %% of its peak.", device_word(a->site->machine), 100 * p->hfu);
+    text_add(out, " TFLOP/s per %s, %.0f %% of its peak.", device_word(a->costs->machine), 100 * p->hfu);
     add_length(a, out);
     add_fit(a, out);
 }
@@ -174,19 +174,19 @@ static void add_wrapped(const char *text, int columns, Text *out) {
     text_add(out, "\n");
 }
 
-static void print_paragraph(const Answer *a, Text *out) {
+static void print_paragraph(const PlanReport *a, Text *out) {
     Text text = {0};
-    answer_paragraph(a, &text);
+    plan_report_paragraph(a, &text);
     add_wrapped(text_string(&text), TEXT_COLUMNS, out);
     text_free(&text);
 }
 
-static void print_flags(const Answer *a, Text *out) {
-    const Candidate *c = &a->chosen->candidate;
+static void print_flags(const PlanReport *a, Text *out) {
+    const ParallelConfig *c = &a->chosen->config;
     text_add(out, "\nFor trireme (add data, tokenizer, learning rate):\n\n");
-    flags_trireme(a->site, a->model, c, out);
+    flags_trireme(a->costs, a->model, c, out);
     text_add(out, "\nFor Megatron-LM (likewise):\n\n");
-    flags_megatron(a->site, a->model, c, out);
+    flags_megatron(a->costs, a->model, c, out);
 }
 
 // ---- time ---------------------------------------------------------------------------------------
@@ -199,56 +199,55 @@ static void add_bandwidth(const char *name, double rate, Text *out) {
 }
 
 // What the published formula says of stages of one size and free messages; -1: there is none.
-static double ideal_bubble(const Candidate *c) {
+static double ideal_bubble(const ParallelConfig *c) {
     const ScheduleKind *kind = schedule_kind(c->schedule);
     ScheduleSpec spec = {.kind = c->schedule,
                          .ranks = c->grid.pp,
                          .chunks = c->chunks,
-                         .microbatches = candidate_microbatches(c)};
+                         .microbatches = parallel_config_microbatches(c)};
     if (kind->splits_backward) return -1;
     double bubble = kind->bubble(&spec);
     return isnan(bubble) ? -1 : bubble;
 }
 
 static void print_bubble(const Prediction *p, Text *out) {
-    double ideal = ideal_bubble(&p->candidate);
+    double ideal = ideal_bubble(&p->config);
     text_add(out, "  %-18s %10.1f %% of the ideal time", "bubble", 100 * p->bubble);
     if (ideal > 0) text_add(out, "; with stages of one size and free messages %.1f", 100 * ideal);
     text_add(out, "\n");
 }
 
 // What the interval of the step rests on.
-static const char *interval_words(const Answer *a) {
-    const Stack *stack = a->site->stack;
+static const char *interval_words(const PlanReport *a) {
+    const Stack *stack = a->costs->stack;
     if (!stack->accuracy.count) return "a guess: no runs were compared";
-    if (!stack_is_of(stack, a->site->machine)) return "a guess: no runs on this machine were compared";
+    if (!stack_is_of(stack, a->costs->machine)) return "a guess: no runs on this machine were compared";
     return a->chosen->extrapolates ? "extrapolated; all rows not fitted to were"
                                    : "9 of 10 rows not fitted to were";
 }
 
 // What is done beside the model's own operations.
-static void add_done(const Candidate *c, Text *out) {
+static void add_done(const ParallelConfig *c, Text *out) {
     if (c->recompute != RECOMPUTE_NOTHING)
         text_add(out, "; of a GPT about %s", flops_formula(c->recompute));
     else if (c->attention == ATTENTION_FUSED)
         text_add(out, "; fused attention computes its scores again");
 }
 
-static void print_rates(const Answer *a, Text *out) {
+static void print_rates(const PlanReport *a, Text *out) {
     const Prediction *p = a->chosen;
-    const char *device = device_word(a->site->machine);
+    const char *device = device_word(a->costs->machine);
     text_add(out, "\nSpeed\n  %-18s %10.4g s, between %.4g and %.4g (%s)\n", "step", p->step_s, p->low_s,
              p->high_s, interval_words(a));
     text_add(out, "  %-18s %10.4g of a %s, %.4g PFLOP/s of all\n", "TFLOP/s", p->tflops, device,
-             p->tflops * a->question->devices / 1e3);
+             p->tflops * a->space->devices / 1e3);
     text_add(out, "  %-18s %10.1f %% of %.4g TFLOP/s, counting the model alone; of a GPT %s\n", "MFU",
-             100 * p->mfu, a->site->machine->peak_tflops[p->candidate.dtype],
-             flops_formula(RECOMPUTE_NOTHING));
+             100 * p->mfu, a->costs->machine->peak_tflops[p->config.dtype], flops_formula(RECOMPUTE_NOTHING));
     text_add(out, "  %-18s %10.1f %%, counting every operation that is done", "HFU", 100 * p->hfu);
-    add_done(&p->candidate, out);
+    add_done(&p->config, out);
     text_add(out, "\n");
     print_bubble(p, out);
-    if (p->candidate.grid.pp > 1)
+    if (p->config.grid.pp > 1)
         text_add(out, "  %-18s %10.3g MB between two stages for each microbatch and direction\n", "messages",
                  p->edge_bytes / 1e6);
     add_bandwidth("  of the pipelines", p->edge_bandwidth, out);
@@ -290,7 +289,7 @@ static void print_breakdown(const Prediction *p, Text *out) {
     print_shares(rows, sizeof rows / sizeof *rows, brief ? 1e-3 : 1, p->step_s, out);
 }
 
-static void print_memory(const Answer *a, Text *out) {
+static void print_memory(const PlanReport *a, Text *out) {
     const MemoryNeed *m = &a->chosen->memory;
     Named rows[] = {{"parameters", m->parameters},       {"gradients", m->gradients},
                     {"optimizer", m->optimizer},         {"activations", m->activations},
@@ -300,7 +299,7 @@ static void print_memory(const Answer *a, Text *out) {
     bool small = m->total < GB;
     double unit = small ? 1e6 : GB;
     text_add(out, "\nMemory, in %s of the fullest %s, at pipeline rank %d\n",
-             small ? "MB (10^6)" : "GB (10^9)", device_word(a->site->machine), m->rank);
+             small ? "MB (10^6)" : "GB (10^9)", device_word(a->costs->machine), m->rank);
     print_shares(rows, sizeof rows / sizeof *rows, unit, m->capacity, out);
     text_add(out, "  %-26s %10.4g %6.1f %%  of %.4g", "total", m->total / unit, 100 * m->total / m->capacity,
              m->capacity / unit);
@@ -310,33 +309,32 @@ static void print_memory(const Answer *a, Text *out) {
 
 // ---- the whole run ------------------------------------------------------------------------------
 
-static void print_run(const Answer *a, Text *out) {
+static void print_run(const PlanReport *a, Text *out) {
     const Prediction *p = a->chosen;
     if (a->tokens <= 0) return;
     text_add(out, "\nThe whole run\n  %-18s ", "tokens");
     add_short(a->tokens, out);
-    text_add(out, ", %.0f steps\n  %-18s ", ceil(a->tokens / a->question->batch / a->model->sequence),
-             "time");
-    add_duration(answer_seconds(a, p->step_s), out);
+    text_add(out, ", %.0f steps\n  %-18s ", ceil(a->tokens / a->space->batch / a->model->sequence), "time");
+    add_duration(plan_report_seconds(a, p->step_s), out);
     text_add(out, " (");
-    add_duration(answer_seconds(a, p->low_s), out);
+    add_duration(plan_report_seconds(a, p->low_s), out);
     text_add(out, " to ");
-    add_duration(answer_seconds(a, p->high_s), out);
+    add_duration(plan_report_seconds(a, p->high_s), out);
     text_add(out, "), all of it training\n");
     if (a->price <= 0) return;
     text_add(out, "  %-18s $", "cost");
-    add_short(answer_dollars(a, p->step_s), out);
+    add_short(plan_report_dollars(a, p->step_s), out);
     text_add(out, " ($");
-    add_short(answer_dollars(a, p->low_s), out);
+    add_short(plan_report_dollars(a, p->low_s), out);
     text_add(out, " to $");
-    add_short(answer_dollars(a, p->high_s), out);
-    text_add(out, ") at $%.2f for a %s hour\n", a->price, device_word(a->site->machine));
+    add_short(plan_report_dollars(a, p->high_s), out);
+    text_add(out, ") at $%.2f for a %s hour\n", a->price, device_word(a->costs->machine));
 }
 
 // ---- what else there was ------------------------------------------------------------------------
 
 // "t 8 p 16 d 8 v 2 b 1"
-static void add_sizes(const Candidate *c, Text *out) {
+static void add_sizes(const ParallelConfig *c, Text *out) {
     text_add(out, "t %d p %d d %d v %d b %d", c->grid.tp, c->grid.pp, c->grid.dp, c->chunks, c->microbatch);
 }
 
@@ -344,7 +342,7 @@ static void add_sizes(const Candidate *c, Text *out) {
 static int decimals(double value) { return value >= 100 ? 1 : value >= 1 ? 2 : 4; }
 
 static void print_row(int place, const Prediction *p, double best_s, Text *out) {
-    const Candidate *c = &p->candidate;
+    const ParallelConfig *c = &p->config;
     text_add(out, "  %2d %4d %4d %5d %3d %3d  %-9s  %-3s %-4s %-11s %9.*f %+7.1f %7.*f %7.1f %6.3g\n", place,
              c->grid.tp, c->grid.pp, c->grid.dp, c->chunks, c->microbatch, recompute_word(c->recompute),
              c->sequence_parallel ? "yes" : "no", c->zero_stage ? "cut" : "each", c->schedule,
@@ -370,17 +368,17 @@ static int by_step(const void *a, const void *b) {
 // Nearest first.
 static void print_reasons(const PlanResult *result, Text *out) {
     const Prediction *best = &result->best[0];
-    Alternative others[MOST_ALTERNATIVES];
+    Alternative others[MAX_ALTERNATIVES];
     int count = result->num_alternatives;
     memcpy(others, result->alternatives, sizeof others);
     qsort(others, (size_t)count, sizeof *others, by_step);
     if (count) text_add(out, "\nWhy it wins: what the best with another choice takes more\n");
-    for (int i = 0; i < count && i < MOST_TOLD; i++) {
+    for (int i = 0; i < count && i < MAX_TOLD; i++) {
         text_add(out, "  %s", others[i].choice);
         for (; i + 1 < count && others[i + 1].prediction.step_s == others[i].prediction.step_s; i++)
             text_add(out, ", %s", others[i + 1].choice);
         text_add(out, " (");
-        add_sizes(&others[i].prediction.candidate, out);
+        add_sizes(&others[i].prediction.config, out);
         text_add(out, ") ");
         plan_compare(best, &others[i].prediction, out);
         text_add(out, "\n");
@@ -397,7 +395,7 @@ static void print_rejected(const PlanResult *result, Text *out) {
                      result->examples[i]);
 }
 
-static void print_better(const Answer *a, Text *out) {
+static void print_better(const PlanReport *a, Text *out) {
     bool found = a->result && a->result->count;
     double best_s = found ? a->result->best[0].step_s : 0, given_s = a->chosen->step_s;
     bool fits = memory_verdict(&a->chosen->memory) != FITS_NOT;
@@ -409,7 +407,7 @@ static void print_better(const Answer *a, Text *out) {
     } else {
         text_add(&text, "%s, %.4g s (%+.1f %%): ", fits ? "Better" : "The fastest that fits", best_s,
                  100 * (best_s / given_s - 1));
-        add_ways(&a->result->best[0].candidate, &text);
+        add_ways(&a->result->best[0].config, &text);
     }
     text_add(out, "\n");
     add_wrapped(text_string(&text), TEXT_COLUMNS, out);
@@ -418,13 +416,13 @@ static void print_better(const Answer *a, Text *out) {
 
 // ---- how far to trust it ------------------------------------------------------------------------
 
-void accuracy_sentence(const Answer *a, Text *out) {
-    const Stack *stack = a->site->stack;
+void accuracy_sentence(const PlanReport *a, Text *out) {
+    const Stack *stack = a->costs->stack;
     const Accuracy *accuracy = &stack->accuracy;
-    bool same = stack_is_of(stack, a->site->machine);
+    bool same = stack_is_of(stack, a->costs->machine);
     if (!accuracy->count) {
         text_add(out, "%s: its constants were never compared with measured runs%s%s.", stack->name,
-                 same ? "" : ", and it is not for ", same ? "" : a->site->machine->name);
+                 same ? "" : ", and it is not for ", same ? "" : a->costs->machine->name);
         return;
     }
     text_add(
@@ -436,7 +434,7 @@ void accuracy_sentence(const Answer *a, Text *out) {
         accuracy->p90, accuracy->worst, accuracy->naive);
     if (!same)
         text_add(out, " They were measured on %s, not on %s: another machine is an extrapolation.",
-                 stack->machine, a->site->machine->name);
+                 stack->machine, a->costs->machine->name);
 }
 
 static void add_hull(const Accuracy *accuracy, Text *out) {
@@ -447,8 +445,8 @@ static void add_hull(const Accuracy *accuracy, Text *out) {
              accuracy->least_tp, accuracy->most_tp, accuracy->least_sequence, accuracy->most_sequence);
 }
 
-static void print_trust(const Answer *a, Text *out) {
-    const Stack *stack = a->site->stack;
+static void print_trust(const PlanReport *a, Text *out) {
+    const Stack *stack = a->costs->stack;
     Text text = {0};
     accuracy_sentence(a, &text);
     if (a->chosen->extrapolates && stack->accuracy.count) add_hull(&stack->accuracy, &text);
@@ -457,7 +455,7 @@ static void print_trust(const Answer *a, Text *out) {
     text_free(&text);
 }
 
-void answer_print(const Answer *a, Text *out) {
+void plan_report_print(const PlanReport *a, Text *out) {
     add_title(a, out);
     print_paragraph(a, out);
     print_flags(a, out);

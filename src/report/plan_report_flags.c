@@ -1,11 +1,11 @@
 // A candidate as the command lines of two programs. Where they name a thing alike, one function names it.
 #include "plan/memory.h"
-#include "report/answer.h"
+#include "report/plan_report.h"
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_COLUMNS = 100 };
+enum { MAX_COLUMNS = 100 };
 
 // The command so far, and the column of its last line.
 typedef struct {
@@ -20,7 +20,7 @@ static Command command_begin(Text *out, const char *program) {
 }
 
 static void add_flag(Command *command, const char *flag) {
-    if (command->out->size - command->line + strlen(flag) + 3 > MOST_COLUMNS) {
+    if (command->out->size - command->line + strlen(flag) + 3 > MAX_COLUMNS) {
         text_add(command->out, " \\\n   ");
         command->line = command->out->size - 3;
     }
@@ -103,7 +103,7 @@ static bool all_equal(const int *layers, int stages) {
 }
 
 // The stages are those that were priced.
-static void add_pipeline(Command *to, const Stack *stack, const ModelShape *model, const Candidate *c) {
+static void add_pipeline(Command *to, const Stack *stack, const ModelShape *model, const ParallelConfig *c) {
     int stages = c->grid.pp * c->chunks, *layers = calloc((size_t)stages, sizeof *layers);
     CHECK(layers && stage_layers(stack, model, c, layers) == OK, "%d stages cannot be told", stages);
     put(to, "--pipeline-model-parallel-size %d", c->grid.pp);
@@ -122,7 +122,7 @@ static void add_recompute(Command *to, Recompute recompute) {
     put(to, "--recompute-num-layers 1");
 }
 
-static void add_run(Command *to, const Stack *stack, const ModelShape *model, const Candidate *c) {
+static void add_run(Command *to, const Stack *stack, const ModelShape *model, const ParallelConfig *c) {
     put(to, "--micro-batch-size %d", c->microbatch);
     put(to, "--global-batch-size %d", c->batch);
     if (c->dtype != F32) put(to, "--%s", c->dtype == BF16 ? "bf16" : "fp16");
@@ -141,23 +141,23 @@ static void add_missing(bool missing, const char *what, Text *out) {
     if (missing) text_add(out, "# %s\n", what);
 }
 
-void flags_trireme(const Site *site, const ModelShape *model, const Candidate *c, Text *out) {
+void flags_trireme(const CostModel *costs, const ModelShape *model, const ParallelConfig *c, Text *out) {
     char program[64];
     add_missing(c->context > 1, "trireme train does not share a sequence out over ranks", out);
     add_missing(c->zero_stage > 1, "trireme train shares out the optimizer's state alone", out);
     snprintf(program, sizeof program, "mpirun -n %d trireme train", grid_size(c->grid));
     Command command = command_begin(out, program);
     add_model(&command, model);
-    add_run(&command, site->stack, model, c);
+    add_run(&command, costs->stack, model, c);
     bool usual = !strcmp(c->schedule, "1f1b") || !strcmp(c->schedule, "interleaved");
     if (!usual) put(&command, "--schedule %s", c->schedule);
     if (!usual && c->chunks > 1) put(&command, "--num-virtual-stages-per-pipeline-rank %d", c->chunks);
     text_add(out, "\n");
 }
 
-void flags_megatron(const Site *site, const ModelShape *model, const Candidate *c, Text *out) {
+void flags_megatron(const CostModel *costs, const ModelShape *model, const ParallelConfig *c, Text *out) {
     char program[120];
-    int devices = candidate_devices(c), node = site->machine->devices_per_node;
+    int devices = parallel_config_devices(c), node = costs->machine->devices_per_node;
     int here = devices < node ? devices : node;
     bool usual = !strcmp(c->schedule, "1f1b") || !strcmp(c->schedule, "interleaved");
     add_missing(!usual, "Megatron-LM has no such schedule", out);
@@ -169,7 +169,7 @@ void flags_megatron(const Site *site, const ModelShape *model, const Candidate *
     Command command = command_begin(out, program);
     add_model(&command, model);
     if (model->position != POSITION_LEARNED) put(&command, "--max-position-embeddings %d", model->sequence);
-    add_run(&command, site->stack, model, c);
+    add_run(&command, costs->stack, model, c);
     if (c->context > 1) put(&command, "--context-parallel-size %d", c->context);
     if (c->overlap_tensor && c->sequence_parallel) put(&command, "--tp-comm-overlap");
     text_add(out, "\n");

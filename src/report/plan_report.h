@@ -5,20 +5,20 @@
 typedef struct {
     const char *model_name; // NULL: the model is known by its sizes
     const ModelShape *model;
-    const Site *site;
-    const Question *question;
+    const CostModel *costs;
+    const SearchSpace *space;
     const Prediction *chosen; // what is recommended, or the configuration that was asked about
     bool given;               // it is the latter
     // Of the search; of a given configuration of one that leaves all open. NULL: nothing that fits was found.
     const PlanResult *result;
     double tokens; // of the whole run; 0: not told
     double price;  // of a device hour, in dollars; 0: not told
-} Answer;
+} PlanReport;
 
-double answer_seconds(const Answer *answer, double step_s); // of all tokens
-double answer_dollars(const Answer *answer, double step_s); // of all tokens
+double plan_report_seconds(const PlanReport *report, double step_s); // of all tokens
+double plan_report_dollars(const PlanReport *report, double step_s); // of all tokens
 // Outside of what the stack's constants were compared with, or on another machine than the stack's.
-bool answer_extrapolates(const Answer *answer, const Prediction *prediction);
+bool plan_report_extrapolates(const PlanReport *report, const Prediction *prediction);
 const char *device_word(const Machine *machine); // "GPU", "rank"
 const char *recompute_word(Recompute recompute); // "nothing", "attention", "layers"
 const char *verdict_word(Verdict verdict);       // "yes", "perhaps", "no"
@@ -26,21 +26,21 @@ const char *verdict_word(Verdict verdict);       // "yes", "perhaps", "no"
 const char *flops_formula(Recompute recompute);
 
 // The recommendation as a paragraph that can be read aloud.
-void answer_paragraph(const Answer *answer, Text *out);
+void plan_report_paragraph(const PlanReport *report, Text *out);
 // The paragraph, flags, time, memory, what else there was, and how far to trust it.
-void answer_print(const Answer *answer, Text *out);
+void plan_report_print(const PlanReport *report, Text *out);
 // One object; its members are listed in docs/plan.md.
-void answer_json(const Answer *answer, Text *out);
+void plan_report_json(const PlanReport *report, Text *out);
 // How good the constants are and where they come from: a sentence, and another where the machine is not the stack's.
-void accuracy_sentence(const Answer *answer, Text *out);
+void accuracy_sentence(const PlanReport *report, Text *out);
 
 // A command as for a shell, in lines that end in a backslash. Data, tokenizer and learning rate are left to
 // the user. The candidate is one that was predicted.
-void flags_trireme(const Site *site, const ModelShape *model, const Candidate *candidate, Text *out);
-void flags_megatron(const Site *site, const ModelShape *model, const Candidate *candidate, Text *out);
+void flags_trireme(const CostModel *costs, const ModelShape *model, const ParallelConfig *config, Text *out);
+void flags_megatron(const CostModel *costs, const ModelShape *model, const ParallelConfig *config, Text *out);
 
 // Where `other` loses against `winner`: the parts of a step that make the difference, the largest first.
 void plan_compare(const Prediction *winner, const Prediction *other, Text *out);
 // How often the search agrees with the paper's three takeaways, over published models and cluster sizes, and
 // where it does not and why.   ERR_CONFIG on a CPU.   Source: Narayanan 2021, section 3.
-Status plan_takeaways(PlanCache *cache, const Site *site, Text *out);
+Status plan_takeaways(PlanCache *cache, const CostModel *costs, Text *out);
