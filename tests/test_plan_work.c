@@ -433,25 +433,6 @@ static void models_that_cannot_be_cut(void) {
     expect_refused(&model, &c, "positions for 40");
 }
 
-static void print_names_operations_and_shapes(void) {
-    ModelShape model = gpt();
-    ParallelConfig c = config(2);
-    c.attention = ATTENTION_UNFUSED;
-    Work work = recorded(&model, &c);
-    Text text = {0};
-    work_print(&work, &text);
-    int items = 0, lines = 0;
-    for (int part = 0; part < NUM_PARTS; part++)
-        items += work.forward[part].count + work.backward[part].count;
-    for (const char *at = text_string(&text); *at; at++) lines += *at == '\n';
-    EXPECT(lines == 1 + 2 * NUM_PARTS + items + NUM_PARTS + 1, "%d lines for %d items", lines, items);
-    const char *words[] = {"[64, 48] x [48, 96]", "8 x [32, 6] unfused dropout", "all_reduce", "over tp"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        EXPECT(strstr(text_string(&text), words[i]), "no %s in:\n%s", words[i], text_string(&text));
-    text_free(&text);
-    work_free(&work);
-}
-
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){
@@ -468,7 +449,6 @@ int main(int argc, char **argv) {
             {"stages_send_what_is_said", stages_send_what_is_said},
             {"steps_name_the_compute_that_asks", steps_name_the_compute_that_asks},
             {"models_that_cannot_be_cut", models_that_cannot_be_cut},
-            {"print_names_operations_and_shapes", print_names_operations_and_shapes},
             {0}},
         argc, argv);
 }

@@ -1,6 +1,6 @@
 // Planning: which grid, how fast, how much memory, how long, before anything is rented.
 //
-// A prediction is made in four steps, each of which prints itself:
+// A prediction is made in four steps:
 //   1. work     the trainer's own step, run on the null device and the null network, says which operations
 //               of which shape, and which messages of how many bytes in which group, every part of a model
 //               (embedding, a layer, head) asks for. Nothing about the model is written down a second time.
@@ -74,7 +74,6 @@ typedef struct {
 Status work_record(Work *work, const ModelShape *model, const ParallelConfig *config);
 void work_free(Work *work);
 double work_flops(const WorkList *list); // of all of it
-void work_print(const Work *work, Text *out);
 
 // ---- 2. price -----------------------------------------------------------------------------------
 
