@@ -2,6 +2,8 @@
 // different nodes are told from those that are not.
 #include "harness.h"
 #include "plan_fixtures.h"
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { SIZES = 12 };
 
@@ -282,6 +284,23 @@ static void shares_of_messages_are_gathered(void) {
            "a share of the sequence is a share already");
 }
 
+// A price of 0 for what nobody has measured would be a wrong plan without a word.
+static void unknown_axes_are_a_bug(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        fclose(stderr);
+        Machine machine = plain_machine();
+        Stack stack = plain_stack();
+        CostModel costs = costs_of(&machine, &stack);
+        ParallelConfig config = candidate_of(2, 2, 2, 1);
+        price_collective(&costs, &config, COMM_ALL_REDUCE, AXIS_PP, 1e6);
+        _exit(0);
+    }
+    int state = 0;
+    EXPECT(waitpid(child, &state, 0) == child && WIFEXITED(state) && WEXITSTATUS(state) == ERR_BUG,
+           "status %#x", (unsigned)state);
+}
+
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"more_work_never_takes_less", more_work_never_takes_less},
@@ -296,6 +315,7 @@ int main(int argc, char **argv) {
                        {"curves_are_met", curves_are_met},
                        {"edges_are_where_the_ranks_are", edges_are_where_the_ranks_are},
                        {"shares_of_messages_are_gathered", shares_of_messages_are_gathered},
+                       {"unknown_axes_are_a_bug", unknown_axes_are_a_bug},
                        {0}},
         argc, argv);
 }

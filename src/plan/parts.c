@@ -134,13 +134,19 @@ typedef struct {
     double launches;
 } Price;
 
+// A collective of a forward or backward is one over t; there is no price for others.
+static double collective_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
+    CHECK(item->axis == AXIS_TP, "a microbatch asks for %s over axis %d, which has no price",
+          comm_op_name((CommOp)item->op), item->axis);
+    return price_collective(costs, config, (CommOp)item->op, AXIS_TP, item->bytes);
+}
+
 static Price price_list(const CostModel *costs, const ParallelConfig *config, const WorkList *list) {
     Price price = {0};
     for (int i = 0; i < list->count; i++) {
         const WorkItem *item = &list->items[i];
         if (item->kind == WORK_COLLECTIVE) {
-            if (item->axis == AXIS_TP)
-                price.tensor += price_collective(costs, config, (CommOp)item->op, AXIS_TP, item->bytes);
+            price.tensor += collective_seconds(costs, config, item);
             continue;
         }
         double seconds = item_seconds(costs, config, item);

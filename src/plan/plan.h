@@ -91,7 +91,7 @@ int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config);
 double price_operation(const CostModel *costs, const ParallelConfig *config, const WorkItem *item);
 // How many operations the host launches for it.
 double operation_launches(const CostModel *costs, const WorkItem *item);
-// Seconds of a collective of `bytes` over an axis of the grid.
+// Seconds of a collective of `bytes` over t or d. Another axis is a CHECK: its price would be a guess.
 double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Axis axis,
                         double bytes);
 // Seconds of a message of `bytes` between a stage and the next.

@@ -127,6 +127,7 @@ static double tensor_seconds(const CostModel *costs, Spread spread, CommOp op, d
 
 double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Axis axis,
                         double bytes) {
+    CHECK(axis == AXIS_TP || axis == AXIS_DP, "a collective over axis %d has no price", (int)axis);
     int ranks = axis_size(config, axis);
     if (ranks <= 1) return 0;
     double derate = axis == AXIS_TP ? costs->constants.tensor_derate : costs->constants.data_derate;
