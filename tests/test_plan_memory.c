@@ -392,7 +392,7 @@ static void own_memory_is_exact(void) {
         int rank;
         MemoryNeed exact;
         model.sequence = model.positions = 256, model.vocabulary = 1024;
-        EXPECT_OK(cpu_memory(&model, &c, &bytes, &rank));
+        EXPECT_OK(trireme_memory(&model, &c, &bytes, &rank));
         EXPECT_OK(memory_exact(&place.costs, &model, &c, &exact));
         EXPECT(exact.total == (double)bytes && exact.rank == rank && exact.margin == 0,
                "way %d: %.0f bytes on rank %d, not %zu on %d", way, exact.total, exact.rank, bytes, rank);

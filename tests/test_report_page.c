@@ -208,7 +208,7 @@ static void every_page_is_well_formed(void) {
         c.report.result = NULL, c.report.model_name = NULL;
         c.page.schedule = NULL, c.page.num_scaling = 0;
         expect_well_formed(&c.page, "nothing but a prediction");
-        c.machine.is_cpu = true, c.best[0].extrapolates = true;
+        c.machine.is_cpu = c.stack.is_trireme = true, c.best[0].extrapolates = true;
         c.stack.accuracy = (Accuracy){.rows = "a <b>", .method = "leave one out", .count = 9, .most_gpus = 8};
         expect_well_formed(&c.page, "a CPU");
         case_close(&c);

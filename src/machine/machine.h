@@ -131,6 +131,9 @@ typedef struct {
     bool preferred;         // over the other stacks of its machine, unless the user names one
     char base[MAX_NAME];    // a stack whose constants are this one's too, and whose accuracy; "": none
     // What the program does.
+    // It is this program, whose memory follows from its own step. A file that does not say so of a stack for CPUs
+    // says so.
+    bool is_trireme;
     double state_bytes;      // of a parameter: that every rank keeps
     double sharded_bytes;    // that a distributed optimizer cuts over dp; kept whole without one
     double gradient_bytes;   // in the reduction over dp

@@ -11,6 +11,7 @@ static const Field STACK_FIELDS[] = {
     FIELD_ELSEWHERE("aliases"),
     FIELD(Stack, FLAG, preferred, false, 0, 0, NULL),
     FIELD(Stack, TEXT, base, false, 0, 0, NULL),
+    FIELD(Stack, FLAG, is_trireme, false, 0, 0, NULL),
     FIELD(Stack, NUMBER, state_bytes, true, 0, 1000, "bytes"),
     FIELD(Stack, NUMBER, sharded_bytes, true, 0, 1000, "bytes"),
     FIELD(Stack, NUMBER, gradient_bytes, true, 1, 8, "bytes"),
@@ -58,6 +59,7 @@ static Status read_base(const char *file, const Json *root, Stack *stack) {
 static Status stack_read(const char *file, const Json *root, Stack *stack) {
     const Json *accuracy = json_member(root, "accuracy");
     TRY(fields_read(file, root, STACK_FIELDS, FIELD_COUNT_OF(STACK_FIELDS), stack));
+    if (!json_member(root, "is_trireme")) stack->is_trireme = !strcmp(stack->machine, "cpu");
     TRY(read_base(file, root, stack));
     TRY(aliases_read(file, json_member(root, "aliases"), &stack->aliases));
     TRY(constants_read(file, json_member(root, "constants"), &stack->constants, stack->set));

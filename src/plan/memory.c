@@ -8,9 +8,6 @@
 
 // ---- stages --------------------------------------------------------------------------------------
 
-// Whether the program is trireme itself, whose memory is known from its own sources.
-static bool is_own(const CostModel *costs) { return costs->machine->is_cpu; }
-
 static int num_stages(const ParallelConfig *c) { return c->grid.pp * c->chunks; }
 
 // How many layers embedding and head count for when layers are shared out. Programs that cut evenly take them
@@ -125,7 +122,7 @@ static State state_of(const CostModel *costs, const ParallelConfig *c) {
     double cut = stack->sharded_bytes, shares = (double)c->grid.dp * c->context;
     // Moments, and the fp32 weight: the value itself, what a bf16 value leaves out of it, or all of it.
     static const double kept[NUM_DTYPES] = {[F32] = 8, [BF16] = 10, [F16] = 12};
-    if (is_own(costs) || c->dtype == F32) gradient = 4, cut = kept[c->dtype];
+    if (costs->stack->is_trireme || c->dtype == F32) gradient = 4, cut = kept[c->dtype];
     if (c->dtype == BF16) gradient += costs->constants.bf16_sum_bytes, cut -= costs->constants.bf16_sum_bytes;
     gradient = fmax(gradient, 0), cut = fmax(cut, 0);
     return (State){.weight = c->zero_stage >= 3 ? weight / shares : weight,
@@ -163,8 +160,9 @@ static double sum_terms(const ModelShape *m, const ParallelConfig *c, Recompute 
 // All but the attention core. The published terms have dropout masks, and norms and MLP of fused kernels.
 static double outside_core(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
     const Constants *k = &costs->constants;
-    double hidden = hidden_elements(m, c), bytes = sum_terms(m, c, RECOMPUTE_SELECTIVE, is_own(costs));
-    if (is_own(costs)) return bytes;
+    double hidden = hidden_elements(m, c),
+           bytes = sum_terms(m, c, RECOMPUTE_SELECTIVE, costs->stack->is_trireme);
+    if (costs->stack->is_trireme) return bytes;
     if (m->hidden_dropout == 0) bytes -= 2 * hidden;
     return bytes + 2 * k->norm_kept_bytes * hidden +
            k->mlp_kept_bytes * tokens_of(m, c) * m->ffn / c->grid.tp;
@@ -172,7 +170,7 @@ static double outside_core(const CostModel *costs, const ModelShape *m, const Pa
 
 // Softmax, its dropout's mask and output; without the S x S matrix, two numbers of each row of it.
 static double core(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
-    if (is_own(costs))
+    if (costs->stack->is_trireme)
         return sum_terms(m, c, RECOMPUTE_NOTHING, true) - sum_terms(m, c, RECOMPUTE_SELECTIVE, true);
     double rows = tokens_of(m, c) * m->heads / c->grid.tp;
     if (c->attention == ATTENTION_FUSED) return 8 * rows;
@@ -240,8 +238,8 @@ static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model
     TRY(stage_layers(costs->stack, model, config, s->layers));
     for (ModelPart part = 0; part < NUM_PARTS; part++)
         s->parameters[part] = part_parameters(model, config->grid.tp, part);
-    double factor = is_own(costs) ? 1 : costs->constants.activation_factor;
-    bool masks = !is_own(costs) && model->hidden_dropout > 0;
+    double factor = costs->stack->is_trireme ? 1 : costs->constants.activation_factor;
+    bool masks = !costs->stack->is_trireme && model->hidden_dropout > 0;
     s->state = state_of(costs, config);
     s->kept = factor * layer_kept_bytes(costs, model, config);
     s->again = factor * layer_again_bytes(costs, model, config);
@@ -256,7 +254,7 @@ static MemoryNeed need_of(const Sizes *s, int rank) {
     double flight = chunks_in_flight(c, rank) / c->chunks, layers = 0, parameters = 0;
     MemoryNeed need = {.rank = rank,
                        .buffers = s->buffers,
-                       .reserve = is_own(s->costs) ? 0 : 1e9 * s->costs->constants.reserve_gb,
+                       .reserve = s->costs->machine->is_cpu ? 0 : 1e9 * s->costs->constants.reserve_gb,
                        .capacity = 1e9 * s->costs->machine->usable_gb,
                        .margin = s->costs->constants.memory_margin};
     for (int chunk = 0; chunk < c->chunks; chunk++) {
@@ -303,7 +301,7 @@ static Status own_need(const CostModel *costs, const ModelShape *model, const Pa
                        MemoryNeed *need) {
     size_t bytes;
     int rank;
-    TRY(cpu_memory(model, config, &bytes, &rank));
+    TRY(trireme_memory(model, config, &bytes, &rank));
     TRY(memory_of_rank(costs, model, config, rank, need));
     double state = need->parameters + need->gradients + need->optimizer;
     need->total = (double)bytes;
@@ -316,7 +314,7 @@ static Status own_need(const CostModel *costs, const ModelShape *model, const Pa
 Status memory_exact(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                     MemoryNeed *need) {
     bool runs = config->context == 1 && config->zero_stage <= 1 && model->layers % num_stages(config) == 0;
-    if (!is_own(costs) || !runs) return memory_need(costs, model, config, need);
+    if (!costs->stack->is_trireme || !runs) return memory_need(costs, model, config, need);
     return own_need(costs, model, config, need);
 }
 

@@ -18,4 +18,4 @@ double layer_kept_bytes(const CostModel *costs, const ModelShape *model, const P
 double layer_again_bytes(const CostModel *costs, const ModelShape *model, const ParallelConfig *config);
 // Bytes that `trireme train` would take for the candidate on the pipeline rank that takes most (`rank`), from
 // the same measurement as training itself makes: exact.   ERR_OS, ERR_CONFIG.
-Status cpu_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank);
+Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank);

@@ -134,8 +134,8 @@ Verdict memory_verdict(const MemoryNeed *need);
 // Sources: Korthikanti 2022, sections 4 and 5, for activations; Rajbhandari 2020 for the state.
 Status memory_need(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                    MemoryNeed *need);
-// The same, but on a CPU what the arenas of trireme will take, to the byte, with one thread a rank: its own
-// step is run on the null device for every pipeline rank. On other machines, and for what trireme does not do
+// The same, but where the stack is trireme what its arenas will take, to the byte, with one thread a rank: its
+// own step is run on the null device for every pipeline rank. For other stacks, and for what trireme does not do
 // (context parallelism, zero stages above 1, unequal stages), the closed form.   ERR_CONFIG, ERR_OS.
 Status memory_exact(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                     MemoryNeed *need);

@@ -47,7 +47,7 @@ static void add_scale(const Columns *c, double most_gb) {
 // Needs of all pipeline ranks, or NULL: of a rank on a CPU only that of the fullest is known, to the byte.
 static MemoryNeed *needs_of(const PlanReport *report) {
     const ParallelConfig *c = &report->chosen->config;
-    if (report->costs->machine->is_cpu) return NULL;
+    if (report->costs->stack->is_trireme) return NULL;
     MemoryNeed *needs = calloc((size_t)c->grid.pp, sizeof *needs);
     Status status = needs ? OK : ERR_OS;
     for (int rank = 0; rank < c->grid.pp && status == OK; rank++)

@@ -31,7 +31,7 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                         .threads = 1};
 }
 
-Status cpu_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank) {
+Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank) {
     EngineSpec spec = spec_of(model, config);
     *bytes = 0;
     for (int stage = 0; stage < spec.grid.pp; stage++) {

@@ -70,7 +70,7 @@ static void memory_is_exact(void) {
         ParallelConfig config = cases[i].config;
         config.microbatch = 2, config.batch = 16, config.context = 1, config.scatter_gather = true;
         size_t planned, taken;
-        EXPECT_OK(cpu_memory(&GPT, &config, &planned, &rank));
+        EXPECT_OK(trireme_memory(&GPT, &config, &planned, &rank));
         options_memory(argc + cases[i].count, words, grid_size(config.grid), &taken);
         EXPECT(planned == taken, "case %zu: %zu bytes planned, %zu taken", i, planned, taken);
     }
