@@ -1,6 +1,6 @@
 // Whatever the cutting a model is written with, any other cutting reads the same bytes; slices that do not
 // cover a tensor exactly once are never committed.
-#include "test_checkpoint_slices.h"
+#include "checkpoint_slices.h"
 
 // Random rectangles of every tensor, into memory with room around them.
 static void read_other_cutting(Checkpoint *c, const Model *m, Dice *dice) {

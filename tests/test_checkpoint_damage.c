@@ -2,7 +2,7 @@
 // tensor. Every bit of manifest, headers and configuration, random bits of tensors, every kind of lost,
 // swapped and foreign file.
 #include "checkpoint/manifest.h"
-#include "test_checkpoint_slices.h"
+#include "checkpoint_slices.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

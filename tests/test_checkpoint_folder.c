@@ -2,7 +2,7 @@
 // checkpoint of version 1 stays readable.
 //   test_checkpoint_folder write-golden FOLDER    writes the checkpoint of tests/golden anew
 #include "base/rank.h"
-#include "test_checkpoint_slices.h"
+#include "checkpoint_slices.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -1,8 +1,8 @@
 // Other people's formats: what goes out comes in again, and lies where they look for it.
 #include "base/half.h"
+#include "checkpoint_models.h"
 #include "formats/gguf.h"
 #include "small_sentencepiece.h"
-#include "test_checkpoint_models.h"
 #include <math.h>
 
 // ---- out and in -----------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 // option that differs, both ranks and both values.
 #include "cli/cli.h"
 #include "comm/comm.h"
-#include "test_config_words.h"
+#include "config_words.h"
 #include "train/train.h"
 #include <stdlib.h>
 

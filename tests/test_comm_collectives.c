@@ -1,7 +1,7 @@
 // The laws of the collectives, for every type, size and place: each equals a plain loop over all ranks'
 // data, bit for bit, on threads, and under mpirun in shared memory, in messages and checked: there it
 // starts itself.
-#include "test_comm_values.h"
+#include "comm_values.h"
 #include <math.h>
 #include <sched.h>
 #include <sys/wait.h>

@@ -2,7 +2,7 @@
 // transport (test_comm_collectives.c has those of each collective). Alone they run on threads, under
 // mpirun on MPI (TRIREME_TEST_TRANSPORT, _CHECK, _ANY_ORDER).
 #include "base/rng.h"
-#include "test_comm_values.h"
+#include "comm_values.h"
 #include <math.h>
 #include <unistd.h>
 

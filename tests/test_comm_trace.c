@@ -1,7 +1,7 @@
 // What comm/ leaves in a trace: each operation from its post to its end, each wait, and nothing of groups of
 // a single rank or without a trace.
 #include "base/trace.h"
-#include "test_comm_values.h"
+#include "comm_values.h"
 #include <unistd.h>
 
 enum { RANKS = 3, BYTES = 4000 };

@@ -1,6 +1,6 @@
 // Wrong configurations, one per line of bad_config.txt, are each refused with the exit code and the words of
 // the line.
-#include "test_config_words.h"
+#include "config_words.h"
 #include <stdlib.h>
 
 // Cuts the field that starts at `*rest` off at " |" and moves behind it.

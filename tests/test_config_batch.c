@@ -1,6 +1,6 @@
 // A batch that grows, groups of the interleaved schedule, cuts of the layers, and what changes along a run.
 #include "config/table.h"
-#include "test_config_words.h"
+#include "config_words.h"
 
 static uint32_t next_random(uint32_t *state) { return *state = *state * 1664525u + 1013904223u; }
 

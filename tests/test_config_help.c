@@ -1,6 +1,6 @@
 // Help and the printed block cannot drift from the table, and the first screen fits a terminal.
 #include "config/table.h"
-#include "test_config_words.h"
+#include "config_words.h"
 
 static const Verb verbs[] = {FOR_TRAIN,     FOR_PREPROCESS, FOR_SCHEDULE,   FOR_MEMORY, FOR_MODELS,
                              FOR_TOKENIZER, FOR_DATA,       FOR_CHECKPOINT, FOR_EXPORT, FOR_IMPORT,

@@ -1,6 +1,6 @@
 // The options of Megatron-LM, one per line of golden/megatron_options.txt, each get the answer that the line
 // names, so that none becomes unknown. tools/megatron_options.sh finds names that the list lacks.
-#include "test_config_words.h"
+#include "config_words.h"
 #include <stdlib.h>
 
 // "option": it is one here; "no-effect": accepted with a note that says why; "refused": with a reason or with

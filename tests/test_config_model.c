@@ -1,6 +1,6 @@
 // Published models, the model family, precision, recomputation: what options mean together.
 #include "config/table.h"
-#include "test_config_words.h"
+#include "config_words.h"
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 // The command line: every type, every form, and an answer to every mistake.
 #include "config/table.h"
-#include "test_config_words.h"
+#include "config_words.h"
 #include <math.h>
 
 static void types(void) {

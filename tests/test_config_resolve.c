@@ -1,5 +1,5 @@
 // What follows from options that fit: the grid, the batch, the lengths, and what is filled in.
-#include "test_config_words.h"
+#include "config_words.h"
 #include <math.h>
 
 // Law: whatever is accepted is consistent, over all small grids and batches; and nothing that divides is

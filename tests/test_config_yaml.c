@@ -1,6 +1,6 @@
 // Configuration files: what they mean, where their mistakes are, and that a saved one reads back.
 #include "config/table.h"
-#include "test_config_words.h"
+#include "config_words.h"
 #include <math.h>
 #include <stdlib.h>
 

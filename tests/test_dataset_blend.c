@@ -1,6 +1,6 @@
 // Blends: their words, the order in which members are drawn, and their samples.
 #include "dataset/blend.h"
-#include "test_dataset_sets.h"
+#include "dataset_sets.h"
 #include <stdlib.h>
 
 enum { S = 8, SEED = 1234 };

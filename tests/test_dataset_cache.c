@@ -1,7 +1,7 @@
 // Index files (--data-cache-path): the same samples as without, made once, repaired when damaged.
 #define XXH_INLINE_ALL
 #include "base/file.h"
-#include "test_dataset_sets.h"
+#include "dataset_sets.h"
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 // The synthetic data set: NumPy's default generator, tokens, samples.
 #include "dataset/mock.h"
-#include "test_dataset_sets.h"
+#include "dataset_sets.h"
 #include <stdlib.h>
 
 // CRC-32 of zlib, bit by bit.

@@ -1,7 +1,7 @@
 // Megatron's data order: random state, splits, indices, samples, batches.
 #include "dataset/gpt_index.h"
 #include "dataset/random_state.h"
-#include "test_dataset_sets.h"
+#include "dataset_sets.h"
 #include <stdlib.h>
 
 enum { S = 8, SEED = 1234, NUM_DOCUMENTS = 8 };

@@ -1,6 +1,6 @@
 // Laws of attention and of its rotary positions on every device that computes: a cut by heads or groups
 // changes nothing, shared keys are repeated keys, and stored probabilities or working in place do not show.
-#include "device_bench.h"
+#include "device_fixture.h"
 
 enum { BATCH = 2, SEQUENCE = 21, HEADS = 4, SIZE = 8, ROWS = BATCH * SEQUENCE, WIDTH = HEADS * SIZE };
 

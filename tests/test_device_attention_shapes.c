@@ -1,7 +1,7 @@
 // The cpu backend's attention in blocks, strips and vectors against the definition, for every variant that
 // runs here and every element type: sizes that none of them divides, shared keys, masks, probabilities that
 // are kept, and scores so far apart that a running maximum without rescaling would overflow.
-#include "cpu_bench.h"
+#include "cpu_fixture.h"
 
 // The numbers of `x`, which its type holds exactly, in that type.
 static Tensor narrowed(Bench *b, DType type, Tensor x) {

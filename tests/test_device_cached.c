@@ -1,6 +1,6 @@
 // Laws of attention over a cache, on every device that computes and in every element type: it is the
 // attention of training, however its positions are cut into calls, and it touches no other row of the cache.
-#include "device_bench.h"
+#include "device_fixture.h"
 
 enum { BATCH = 2, SEQUENCE = 37, HEADS = 4, SIZE = 12, WIDTH = HEADS * SIZE };
 

@@ -2,7 +2,7 @@
 // what it said.
 #include "base/rank.h"
 #include "device/front.h"
-#include "device_bench.h"
+#include "device_fixture.h"
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // The cpu backend's exp, gelu, dropout and attention against plain loops in double, for every variant that
 // runs here.
-#include "cpu_bench.h"
+#include "cpu_fixture.h"
 
 // ---- exp and gelu -----------------------------------------------------------------------------------------
 

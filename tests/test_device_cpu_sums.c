@@ -1,6 +1,6 @@
 // The cpu backend's matrix products, norms, sums, embedding, loss and optimizer against plain loops in
 // double, for every variant that this machine runs.
-#include "cpu_bench.h"
+#include "cpu_fixture.h"
 
 // ---- matrix products --------------------------------------------------------------------------------------
 

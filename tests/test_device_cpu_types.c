@@ -2,7 +2,7 @@
 // what the elements stand for, and one rounding at the end. So kernels over rows give the f32 result,
 // rounded, bit by bit; matrix products and attention, which may round their factors, come as close as
 // roundings allow. And the results have the bits of tests/golden/kernels.txt, whichever compiler made the kernels.
-#include "cpu_bench.h"
+#include "cpu_fixture.h"
 #include <float.h>
 #include <stdio.h>
 #include <sys/wait.h>

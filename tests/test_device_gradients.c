@@ -1,6 +1,6 @@
 // Every backward operation against finite differences of its forward, on the reference device: for L = sum of
 // w y with random w, dL/dx of each single element by Richardson-extrapolated central differences.
-#include "device_bench.h"
+#include "device_fixture.h"
 #include <stdio.h>
 
 enum { MOST_INPUTS = 3 };

@@ -1,6 +1,6 @@
 // What must hold on every device that computes: a rank's part of the work equals that part of the whole,
 // results do not depend on where they go, and small results known from elsewhere.
-#include "device_bench.h"
+#include "device_fixture.h"
 #include <stdio.h>
 
 // ---- the parts and the whole ------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // Laws of the operations that are about numbers themselves, on every device that computes: into a narrow type
 // and back, the largest magnitude, the sum of squares that no order and no partition can change, the
 // optimizer's copy.
-#include "device_bench.h"
+#include "device_fixture.h"
 
 // ---- narrow types -----------------------------------------------------------------------------------------
 

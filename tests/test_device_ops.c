@@ -1,7 +1,7 @@
 // Every operation on every device against the reference, over one table of cases in every element type: odd
 // sizes, with and without optional tensors, dropout on and off, parts of heads, rows and vocabularies, in
 // place. A wrong dropout mask is an error as large as the numbers themselves, so the tolerance finds it.
-#include "device_bench.h"
+#include "device_fixture.h"
 #include <stdio.h>
 
 typedef struct {

@@ -1,6 +1,6 @@
 // Laws of a model at work, on every grid of up to four ranks: the cache changes nothing but time, nor do the
 // pieces in which a text arrives, nor going back; every rank is told the same.
-#include "infer_bench.h"
+#include "infer_fixture.h"
 
 enum { BATCH = 2, PROMPT = 6, STEPS = 12, LOGITS = BATCH * BENCH_VOCABULARY };
 

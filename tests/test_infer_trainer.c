@@ -1,5 +1,5 @@
 // A model at work gives what the trainer's evaluation gives for the same weights and samples, on any grid.
-#include "infer_bench.h"
+#include "infer_fixture.h"
 #include "runs.h"
 
 enum { SEQUENCES = 3, MOST_TOKENS = 64 * SEQUENCES };

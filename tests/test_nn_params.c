@@ -2,7 +2,7 @@
 // and what is in it at the start.
 #include "base/half.h"
 #include "base/rng.h"
-#include "params_bench.h"
+#include "params_fixture.h"
 
 static float element(int64_t row, int64_t col) { return (float)(row * 1000 + col); }
 

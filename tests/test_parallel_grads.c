@@ -1,6 +1,6 @@
 // Buckets and the sums over them: every grid, bucket size, overlap and sharding gives the gradients of a
 // plain loop over all ranks, bit for bit, and gathered weights are their owners'.
-#include "parallel_bench.h"
+#include "parallel_fixture.h"
 
 static const Setup setups[] = {
     {.grid = {1, 1, 1}, .bucket_elements = 500},

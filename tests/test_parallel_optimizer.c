@@ -1,7 +1,7 @@
 // The norm and the step: neither sharding, buckets, pipeline nor overlap changes a bit of either; both equal
 // plain loops; parameters in 16 bits are always the rounded fp32 ones; and the memory they take is what is
 // known of it.
-#include "parallel_bench.h"
+#include "parallel_fixture.h"
 #include <float.h>
 
 enum { STEPS = 3 };

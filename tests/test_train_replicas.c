@@ -1,9 +1,9 @@
 // Replicas of weights, master weights and moments: a bit that is flipped on one rank is found at the next comparison,
 // with its rank and tensor; where nothing was flipped nothing is found. And a run ends over it without saving.
 #include "base/half.h"
+#include "config_words.h"
 #include "harness.h"
 #include "runs.h"
-#include "test_config_words.h"
 #include "train/internal.h"
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -1,8 +1,8 @@
 // What each option asks of the engine: every option that engine_spec reads changes its field, to the value
 // that was asked for.
 #include "checkpoint/manifest.h"
+#include "config_words.h"
 #include "harness.h"
-#include "test_config_words.h"
 #include "train/train.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-// One rank's share of the model in params_bench.h with all that data parallelism needs, and its parameters
+// One rank's share of the model in params_fixture.h with all that data parallelism needs, and its parameters
 // put together again from what all ranks hold.
 #pragma once
 #include "base/half.h"
 #include "parallel/parallel.h"
-#include "params_bench.h"
+#include "params_fixture.h"
 #include <math.h>
 #include <pthread.h>
 
