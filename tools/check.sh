@@ -18,7 +18,7 @@ lint() {
     else
         say "  formatting is not checked: this release has no clang-format-14, and other versions format differently"
     fi
-    stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_* tools/megatron_options.sh tests/*.sh
+    stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_* tools/megatron_options.sh tools/same_bits.sh tests/*.sh
 }
 
 lint_layers() { tools/lint_layers --self-test && tools/lint_layers; }
