@@ -1,3 +1,4 @@
+// Allocates blocks one after the other in memory that is reserved once.
 #include "base/arena.h"
 #include <errno.h>
 #include <stdint.h>

@@ -1,3 +1,4 @@
+// Divides the cores of a machine among the ranks that run on it.
 #include "base/cores.h"
 #include <sched.h>
 #include <stdio.h>

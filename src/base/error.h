@@ -34,6 +34,9 @@ typedef enum {
 Status fail(Status status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 // The status that goes with errno after a failed call on a file: missing, permission, no space, else I/O.
 Status errno_status(void);
+// The status that goes with errno after a file could not be created or replaced. It is ERR_CREATE also where
+// errno_status returns ERR_NO_INPUT: the folder does not exist, or a part of its path is a file.
+Status create_status(void);
 // The message of the last fail() on the calling rank; "" when there is none. Valid until the next fail().
 const char *fail_message(void);
 

@@ -1,3 +1,4 @@
+// Keeps the current rank of each thread and its last events, and prints the messages of errors.
 #include "base/rank.h"
 #include "base/error.h"
 #include <errno.h>
@@ -24,7 +25,7 @@ void rank_doing(const char *fmt, ...) {
 
 void rank_event(const char *literal_format, int64_t a, int64_t b, int64_t c) {
     Rank *r = rank_current();
-    r->events[r->num_events++ % EVENTS_KEPT] = (Event){clock_s(), literal_format, a, b, c};
+    r->events[r->num_events++ % EVENTS_KEPT] = (RankEvent){clock_s(), literal_format, a, b, c};
 }
 
 void rank_describe(const Rank *rank, char *text, int size) {
@@ -40,7 +41,7 @@ void rank_describe(const Rank *rank, char *text, int size) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
 #pragma GCC diagnostic ignored "-Wformat-extra-args"
-static void print_event(const Event *e, double now) {
+static void print_event(const RankEvent *e, double now) {
     char text[256];
     snprintf(text, sizeof text, e->format, e->a, e->b, e->c);
     fprintf(stderr, "  %9.3f s ago  %s\n", now - e->at_s, text);
@@ -105,6 +106,17 @@ Status errno_status(void) {
     case EEXIST: return ERR_CREATE;
     case ENOMEM: return ERR_OS;
     default: return ERR_IO;
+    }
+}
+
+Status create_status(void) {
+    switch (errno) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ENOTEMPTY:
+    case ENAMETOOLONG: return ERR_CREATE;
+    default: return errno_status();
     }
 }
 

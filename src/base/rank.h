@@ -16,14 +16,14 @@ typedef struct {
     double at_s;        // clock_s()
     const char *format; // a string literal with up to three PRId64 conversions
     int64_t a, b, c;
-} Event;
+} RankEvent;
 
 typedef struct Rank {
     int rank, size; // in the whole job
     int tp, dp, pp; // coordinates; -1 until the grid is known
     char doing[48]; // the current instruction, "F3.1", or a phase, "loading data"
     uint64_t num_events;
-    Event events[EVENTS_KEPT];
+    RankEvent events[EVENTS_KEPT];
     void (*abort_job)(struct Rank *, int status); // how this rank ends everybody; NULL: exit the process
     char message[1024];                           // of the last fail()
     struct Trace *trace;                          // what --trace records (trace.h), or NULL

@@ -1,3 +1,4 @@
+// Computes random numbers as functions of a key and an index, by the Philox generator.
 #include "base/rng.h"
 #include <math.h>
 

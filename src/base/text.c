@@ -1,3 +1,4 @@
+// Builds and parses text, and reads and writes whole files.
 #include "base/text.h"
 #include "base/file.h"
 #include <ctype.h>
@@ -124,17 +125,6 @@ Status file_read(const char *path, size_t max_bytes, char **data, size_t *size) 
         status = read_descriptor(fd, path, *size = (size_t)bytes, data);
     close(fd);
     return status;
-}
-
-Status create_status(void) {
-    switch (errno) {
-    case ENOENT:
-    case ENOTDIR:
-    case EISDIR:
-    case ENOTEMPTY:
-    case ENAMETOOLONG: return ERR_CREATE;
-    default: return errno_status();
-    }
 }
 
 Status file_write(const char *path, const void *data, size_t size) {

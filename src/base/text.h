@@ -31,9 +31,6 @@ const char *text_nearest(const char *name, const char *const *candidates, int nu
 // Reads a whole regular file (at most `max_bytes`) into a NUL-terminated buffer that the caller frees.
 // Fails with a message naming the file: missing, a folder, too large, unreadable.
 Status file_read(const char *path, size_t max_bytes, char **data, size_t *size);
-// The status that goes with errno after a file could not be created or replaced: ERR_CREATE also where
-// errno_status speaks of a missing input (no such folder, or its name is a file's).
-Status create_status(void);
 // Writes through a temporary name and one rename, so that the file is whole or absent. Refuses to replace a
 // folder, a device or a pipe.
 Status file_write(const char *path, const void *data, size_t size);

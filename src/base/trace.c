@@ -1,3 +1,4 @@
+// Records the times of events in a ring buffer of each rank.
 #include "base/trace.h"
 #include "base/error.h"
 #include <stdlib.h>
