@@ -1,3 +1,4 @@
+// Measures what this machine can do: multiply-adds from registers, and bytes to and from memory.
 #include "ceilings.h"
 #include "device/cpu/vector.h"
 #include "median.h"

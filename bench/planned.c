@@ -1,3 +1,4 @@
+// Asks the planner for the time of a run's step on this machine.
 #include "planned.h"
 #include "config/config.h"
 #include "runs.h"

@@ -1,3 +1,4 @@
+// Measures matrix products at the shapes of a GPT.
 #include "products.h"
 #include "device/ops.h"
 #include "median.h"

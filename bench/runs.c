@@ -1,3 +1,4 @@
+// Starts `trireme train` as a process and reads the times of its steps.
 #include "runs.h"
 #include "formats/formats.h"
 #include <stdio.h>

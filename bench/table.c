@@ -1,3 +1,4 @@
+// Prints the tables of a benchmark and writes them as JSON.
 #include "table.h"
 #include <math.h>
 #include <stdarg.h>

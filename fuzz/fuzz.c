@@ -1,3 +1,4 @@
+// Serves all fuzz targets: a scratch folder, a file that holds the input, and a CHECK that crashes.
 #include "fuzz.h"
 #include "base/file.h"
 #include "base/rank.h"

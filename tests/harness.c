@@ -1,3 +1,4 @@
+// Runs the selected tests of a program and counts their failures.
 #include "harness.h"
 #include <ftw.h>
 #include <stdatomic.h>

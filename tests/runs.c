@@ -1,3 +1,4 @@
+// Runs small models on any grid and compares their losses, norms and parameters.
 #include "runs.h"
 #include "base/cores.h"
 #include "base/half.h"

@@ -1,3 +1,4 @@
+// Tests that arenas hold exactly what was measured, aligned and apart, and that misuse is found.
 #include "base/arena.h"
 #include "base/text.h"
 #include "harness.h"

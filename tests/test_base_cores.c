@@ -1,3 +1,4 @@
+// Tests how the ranks of a machine share its cores.
 #include "base/cores.h"
 #include "harness.h"
 #include <stdio.h>

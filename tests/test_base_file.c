@@ -1,3 +1,4 @@
+// Tests that files are whole or absent, whatever fails, and that folders are made, listed and removed.
 #include "base/file.h"
 #include "base/rng.h"
 #include "base/text.h"

@@ -1,3 +1,4 @@
+// Tests the random numbers: known answers, independence of how they are drawn, and distributions.
 #include "base/rng.h"
 #include "harness.h"
 #include <math.h>

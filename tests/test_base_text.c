@@ -1,3 +1,4 @@
+// Tests the parsers of numbers, the distance of words, growing text, and whole files.
 #include "base/text.h"
 #include "harness.h"
 #include <errno.h>

@@ -1,3 +1,4 @@
+// Tests that a trace keeps the last events of each rank.
 #include "base/trace.h"
 #include "harness.h"
 #include <pthread.h>

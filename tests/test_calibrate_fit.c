@@ -1,3 +1,4 @@
+// Tests the fit of constants to measured rows: it recovers what made them, and resists wrong rows.
 #include "base/rng.h"
 #include "calibrate/calibrate.h"
 #include "calibrate/fit.h"

@@ -1,3 +1,4 @@
+// Tests measured rows: how they are read, what is refused, and how predictions are scored against them.
 #include "base/rng.h"
 #include "calibrate/calibrate.h"
 #include "calibrate/csv.h"

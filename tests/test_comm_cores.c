@@ -1,3 +1,4 @@
+// Tests that the ranks of a job keep to their own cores, as threads and as processes.
 #include "base/cores.h"
 #include "comm/comm.h"
 #include "harness.h"

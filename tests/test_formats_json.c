@@ -1,3 +1,4 @@
+// Tests the JSON reader and writer: what is written is read back, and what is no JSON fails.
 #include "base/rng.h"
 #include "formats/formats.h"
 #include "harness.h"

@@ -1,3 +1,4 @@
+// Tests safetensors files: what is written is read back, and what the format forbids fails.
 #include "base/half.h"
 #include "base/rng.h"
 #include "formats/formats.h"

@@ -1,3 +1,4 @@
+// Tests the prices of operations that are fitted to measurements of a CPU.
 #include "harness.h"
 #include "machine/cpu_price.h"
 #include <math.h>
