@@ -11,8 +11,8 @@ unsanitized_tests='_(mpi|long|2|4|8)$|^test_train_laws$'
 stage() { quietly "$@" || die 1 "stopped at: $1"; }
 
 lint() {
-    stage "includes go downward" lint_layers
-    stage "functions and files are small" lint_sizes
+    stage "includes go downward" lint_with layers
+    stage "functions and files are small" lint_with sizes
     if command -v clang-format-14 >/dev/null; then
         stage "formatting (clang-format-14 -i repairs it)" lint_format
     else
@@ -21,8 +21,8 @@ lint() {
     stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_* tools/megatron_options.sh tools/same_bits.sh tests/*.sh
 }
 
-lint_layers() { tools/lint_layers --self-test && tools/lint_layers; }
-lint_sizes() { tools/lint_sizes --self-test && tools/lint_sizes; }
+# lint_with NAME: shows first that the lint finds what it is for.
+lint_with() { "tools/lint_$1" --self-test && "tools/lint_$1"; }
 
 lint_format() {
     find src tests bench fuzz -name '*.[ch]' -o -name '*.cc' | sort |
