@@ -92,14 +92,15 @@ static int candidates_of(const CostModel *costs, const SearchSpace *space, Paral
     char why[200];
     for (int i = 0; i < 4 * 10 * 8 * 4 * 3; i++) {
         ParallelConfig c = parallel_config_of_stack(costs->stack, space);
-        c.grid.tp = 1 << i % 4;
-        c.grid.pp = 1 << i / 4 % 10;
-        c.grid.dp = space->devices / (c.grid.tp * c.grid.pp);
+        c.grid.size[AXIS_TP] = 1 << i % 4;
+        c.grid.size[AXIS_PP] = 1 << i / 4 % 10;
+        c.grid.size[AXIS_DP] = space->devices / (grid_along(c.grid, AXIS_TP) * grid_along(c.grid, AXIS_PP));
         c.chunks = 1 + i / 40 % 8;
         c.microbatch = 1 << i / 320 % 4;
         c.recompute = (Recompute)(i / 1280 % 3);
         c.schedule = c.chunks > 1 ? "interleaved" : "1f1b";
-        bool possible = c.grid.dp > 0 && !parallel_config_refuse(&gpt3, costs->machine, &c, why, sizeof why);
+        bool possible = grid_along(c.grid, AXIS_DP) > 0 &&
+                        !parallel_config_refuse(&gpt3, costs->machine, &c, why, sizeof why);
         if (possible && count < most) out[count++] = c;
     }
     return count;

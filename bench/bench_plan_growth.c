@@ -87,7 +87,7 @@ static Status grow(Bench *b, const char *name, const char *words) {
     TRY(run_steps(&run, seconds));
     const ParallelConfig *c = &prediction.config;
     double step_s = median(seconds, STEPS), tokens = (double)c->batch * model.sequence;
-    double bubble = (double)(c->grid.pp - 1) / parallel_config_microbatches(c);
+    double bubble = (double)(grid_along(c->grid, AXIS_PP) - 1) / parallel_config_microbatches(c);
     double flop_s = step_s * grid_size(c->grid) / (1 + bubble) /
                     model_flops(&model, padded_vocabulary(model.vocabulary, VOCABULARY_DIVISOR, 1), c->batch);
     double growth = b->before > 0 ? flop_s / b->before : NAN;

@@ -12,7 +12,7 @@
 enum { STEPS = 24, SAVE_EVERY = 6, ROUNDS = 5, SEQUENCE = 512, VOCABULARY = 8192 };
 
 static EngineSpec spec(void) {
-    EngineSpec s = {.grid = {1, 1, 1},
+    EngineSpec s = {.grid = GRID(1, 1, 1),
                     .schedule = "1f1b",
                     .num_chunks = 1,
                     .num_microbatches = 2,

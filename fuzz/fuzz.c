@@ -45,7 +45,7 @@ static void crash(Rank *rank, int status) {
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
-    static Rank rank = {.size = 1, .tp = -1, .dp = -1, .pp = -1, .abort_job = crash};
+    static Rank rank = {.size = 1, .abort_job = crash};
     (void)argc, (void)argv;
     rank_enter(&rank);
     return 0;

@@ -49,7 +49,9 @@ static void check_rows(const PlanRows *rows) {
     for (int i = 0; i < rows->count; i++) {
         const ParallelConfig *c = &rows->items[i].config;
         measured[i] = rows->items[i].step_s;
-        CHECK(c->batch % (c->microbatch * c->grid.dp) == 0 && c->schedule && measured[i] >= 0, "row %d", i);
+        CHECK(c->batch % (c->microbatch * grid_along(c->grid, AXIS_DP)) == 0 && c->schedule &&
+                  measured[i] >= 0,
+              "row %d", i);
         CHECK(plan_row_flops(&rows->items[i]) > 0, "row %d computes nothing", i);
     }
     ErrorSummary summary = error_summary(rows, measured);

@@ -23,7 +23,7 @@ static void make_checkpoint(const CheckpointNames *names) {
         .shape =
             {.layers = 1, .hidden = COLS, .heads = 1, .head_size = COLS, .ffn = COLS, .norm_epsilon = 1e-5f},
         .state = {.iteration = 3, .consumed = 24},
-        .grid = {.tp = 1, .dp = 1, .pp = 1},
+        .grid = GRID(1, 1, 1),
         .num_chunks = 1,
         .dtype = "f32",
         .config = "layers: 1\n",

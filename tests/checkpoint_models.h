@@ -158,7 +158,7 @@ static inline void make_mistaken(const char *save, const ModelShape *shape, cons
     }
     CheckpointInfo info = {.shape = *said,
                            .state = {.iteration = step, .consumed = step},
-                           .grid = {1, 1, 1},
+                           .grid = GRID(1, 1, 1),
                            .num_chunks = 1,
                            .dtype = "f32",
                            .program = "test"};

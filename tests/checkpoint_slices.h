@@ -137,7 +137,7 @@ static inline CheckpointInfo info_at(int64_t iteration) {
                                       .consumed = 8 * iteration,
                                       .usual_loss = 1.0 / 3,
                                       .loss_scale = 65536},
-                            .grid = {.tp = 2, .dp = 3, .pp = 1},
+                            .grid = GRID(2, 3, 1),
                             .num_chunks = 1,
                             .dtype = "bf16",
                             .has_optimizer = true,

@@ -68,7 +68,7 @@ static inline Status bench_read(void *self, const char *name, Rect rect, float *
 }
 
 static inline InferSpec bench_spec(int tp, int pp, DType dtype, bool cache) {
-    return (InferSpec){.grid = {tp, 1, pp},
+    return (InferSpec){.grid = GRID(tp, 1, pp),
                        .device = "cpu",
                        .threads = 1,
                        .dtype = dtype,

@@ -32,9 +32,10 @@ typedef struct {
 
 static inline const char *setup_name(const Setup *s) {
     static _Thread_local char text[160];
-    snprintf(text, sizeof text, "t%d d%d p%d v%d%s %s buckets of %lld%s%s%s on %s", s->grid.tp, s->grid.dp,
-             s->grid.pp, s->num_chunks, s->vee ? " vee" : "", dtype_name(s->dtype),
-             (long long)s->bucket_elements, s->sharded ? " sharded" : "", s->overlap ? " overlap" : "",
+    snprintf(text, sizeof text, "t%d d%d p%d v%d%s %s buckets of %lld%s%s%s on %s",
+             grid_along(s->grid, AXIS_TP), grid_along(s->grid, AXIS_DP), grid_along(s->grid, AXIS_PP),
+             s->num_chunks, s->vee ? " vee" : "", dtype_name(s->dtype), (long long)s->bucket_elements,
+             s->sharded ? " sharded" : "", s->overlap ? " overlap" : "",
              s->overlap_gather ? " overlap_gather" : "", s->device ? s->device : "reference");
     return text;
 }
@@ -43,37 +44,20 @@ static inline int setup_chunks(const Setup *s) { return s->num_chunks ? s->num_c
 
 // ---- life ---------------------------------------------------------------------------------------
 
-static inline Comm *bench_group(Share *s, const char *name, unsigned axes) {
-    int ranks[64];
-    Comm *group = NULL;
-    EXPECT_OK(comm_split(s->world, name, ranks, grid_group(s->setup->grid, comm_rank(s->world), axes, ranks),
-                         &group));
-    return group;
-}
-
 static inline void open_bench_groups(Share *s) {
     const Setup *setup = s->setup;
-    Context *c = &s->context;
-    c->grid = setup->grid;
-    c->place = grid_place(c->grid, comm_rank(s->world));
-    c->mode.dtype = setup->dtype;
-    c->tp = bench_group(s, "tp", 1u << AXIS_TP);
-    c->dp = bench_group(s, "dp", 1u << AXIS_DP);
-    c->pp = bench_group(s, "pp", 1u << AXIS_PP);
-    c->model = bench_group(s, "model", 1u << AXIS_TP | 1u << AXIS_PP);
-    int last = setup->vee && setup_chunks(setup) % 2 == 0 ? 0 : c->grid.pp - 1;
-    if (last == 0 || (c->place.pp != 0 && c->place.pp != last)) return;
-    Place first_stage = c->place, last_stage = c->place;
-    first_stage.pp = 0, last_stage.pp = last;
-    int ends[2] = {grid_rank(c->grid, first_stage), grid_rank(c->grid, last_stage)};
-    EXPECT_OK(comm_split(s->world, "embedding", ends, 2, &c->embedding));
+    Topology topology = topology_of(setup->grid, comm_rank(s->world));
+    if (setup->vee && setup_chunks(setup) % 2 == 0) topology.ends[1] = 0;
+    s->context.mode.dtype = setup->dtype;
+    EXPECT_OK(groups_open(&s->context.groups, s->world, topology, ALL_ROLES));
 }
 
 static inline void place_bench(Share *s) {
     const Setup *setup = s->setup;
     int stages[16], chunks = setup_chunks(setup);
-    for (int c = 0; c < chunks; c++) stages[c] = bench_stage(setup->grid, setup->vee, s->context.place.pp, c);
-    declare_model(&s->params, setup->grid.pp * chunks);
+    for (int c = 0; c < chunks; c++)
+        stages[c] = bench_stage(setup->grid, setup->vee, context_rank(&s->context, ROLE_PIPELINE), c);
+    declare_model(&s->params, grid_along(setup->grid, AXIS_PP) * chunks);
     params_place(&s->params, &s->arena, setup->grid, setup->dtype, stages, chunks);
     EXPECT_OK(buckets_create(&s->buckets, &s->context, &s->params, setup->bucket_elements, setup->sharded));
     EXPECT_OK(grad_reducer_create(&s->reducer, &s->context, &s->params, &s->buckets, setup->overlap,
@@ -92,8 +76,8 @@ static inline void share_open(Share *s, const Setup *setup, Comm *world) {
     s->context.stream = device_stream(s->device);
     EXPECT_OK(arena_open(&s->arena, "run", device_memory(s->device), 1 << 20));
     place_bench(s);
-    EXPECT_OK(params_init(&s->params, s->device, 1234, setup->grid.tp, s->context.place.tp,
-                          optimizer_write_main, &s->optimizer));
+    EXPECT_OK(params_init(&s->params, s->device, 1234, grid_along(setup->grid, AXIS_TP),
+                          context_rank(&s->context, ROLE_TENSOR), optimizer_write_main, &s->optimizer));
 }
 
 static inline void share_close(Share *s) {
@@ -102,11 +86,7 @@ static inline void share_close(Share *s) {
     buckets_destroy(&s->buckets);
     params_free(&s->params);
     arena_close(&s->arena);
-    comm_close(s->context.embedding);
-    comm_close(s->context.model);
-    comm_close(s->context.pp);
-    comm_close(s->context.dp);
-    comm_close(s->context.tp);
+    groups_close(&s->context.groups);
     comm_use_device(s->world, NULL);
     device_close(s->device);
 }
@@ -133,9 +113,9 @@ static inline void contribution(const ParamSpec *spec, int step, int dp, int tp,
 // Leaves this rank's own gradient of a local parameter where a backward would.
 static inline void fill_gradient(Share *s, const Param *p, int step) {
     float whole[BENCH_LARGEST], local[BENCH_LARGEST];
-    Place place = s->context.place;
-    contribution(&p->spec, step, place.dp, place.tp, whole);
-    param_slice(p, s->setup->grid.tp, place.tp, whole, local);
+    Place place = s->context.groups.topology.place;
+    contribution(&p->spec, step, place.at[AXIS_DP], place.at[AXIS_TP], whole);
+    param_slice(p, grid_along(s->setup->grid, AXIS_TP), place.at[AXIS_TP], whole, local);
     device_upload(s->device, s->context.stream, p->grad, local);
 }
 
@@ -177,7 +157,7 @@ static inline void whole_add(Whole *w, const Share *s, int index, const float *l
     float own[BENCH_LARGEST];
     int64_t n = p->spec.rows * p->spec.cols, bad = 0;
     for (int64_t k = 0; k < n; k++) own[k] = NAN;
-    param_unslice(p, s->setup->grid.tp, s->context.place.tp, local, own);
+    param_unslice(p, grid_along(s->setup->grid, AXIS_TP), context_rank(&s->context, ROLE_TENSOR), local, own);
     pthread_mutex_lock(&w->lock);
     for (int64_t k = 0; k < n; k++) {
         if (isnan(own[k])) continue;
@@ -230,7 +210,7 @@ static inline void download_owned(const Share *s, int b, Owned what, int64_t k, 
 // What this rank owns of one parameter.
 static inline void collect_owned_of(Whole *w, const Share *s, int index, Owned what) {
     const Param *p = s->params.items[index];
-    int64_t n = param_local_count(p, s->setup->grid.tp);
+    int64_t n = param_local_count(p, grid_along(s->setup->grid, AXIS_TP));
     float local[BENCH_LARGEST], one;
     for (int64_t k = 0; k < n; k++) local[k] = NAN;
     for (int b = 0; b < s->buckets.count; b++) {

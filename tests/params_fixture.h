@@ -49,5 +49,6 @@ static inline void declare_model(Params *params, int stages) {
 
 // Chunk c of pipeline rank r holds stage c * p + r; `vee` turns every second chunk round.
 static inline int bench_stage(Grid grid, bool vee, int rank, int chunk) {
-    return vee && chunk % 2 ? (chunk + 1) * grid.pp - 1 - rank : chunk * grid.pp + rank;
+    return vee && chunk % 2 ? (chunk + 1) * grid_along(grid, AXIS_PP) - 1 - rank
+                            : chunk * grid_along(grid, AXIS_PP) + rank;
 }

@@ -70,7 +70,7 @@ static inline ModelShape llama_of(int layers, int hidden, int heads) {
 }
 
 static inline ParallelConfig candidate_of(int t, int p, int d, int microbatches) {
-    return (ParallelConfig){.grid = {.tp = t, .dp = d, .pp = p},
+    return (ParallelConfig){.grid = GRID(t, d, p),
                             .context = 1,
                             .chunks = 1,
                             .microbatch = 1,

@@ -31,7 +31,7 @@ static Status run(Comm *world, void *arg) {
     const Job *job = arg;
     ModelSource *source;
     Infer *infer;
-    InferSpec spec = {.grid = {1, 1, 1},
+    InferSpec spec = {.grid = GRID(1, 1, 1),
                       .device = "cpu",
                       .threads = 1,
                       .batch = 1,

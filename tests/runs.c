@@ -25,9 +25,9 @@ EngineSpec run_spec(Grid grid, const char *schedule, int num_chunks, int layers,
                               .init_std = 0.02f,
                               .seed = 1234};
     spec.mode.microbatch = 1;
-    spec.mode.padded_vocabulary = padded_vocabulary(67, 8, grid.tp);
+    spec.mode.padded_vocabulary = padded_vocabulary(67, 8, grid_along(grid, AXIS_TP));
     spec.split.layers = layers;
-    spec.num_microbatches = global_batch / grid.dp;
+    spec.num_microbatches = global_batch / grid_along(grid, AXIS_DP);
     spec.adam = (AdamOptions){0.9, 0.95, 1e-8, 1.0};
     spec.bucket_elements = 5000;
     return spec;
@@ -61,7 +61,9 @@ Batch run_batch(const EngineSpec *spec, const Context *context, int64_t consumed
     CHECK(tokens && labels && !(spec->masked && !mask), "no memory for a batch");
     for (int64_t i = 0; i < m * tokens_each; i++) {
         int64_t k = i / tokens_each, position = i % tokens_each / b, column = i % b;
-        int64_t sample = consumed + (k * spec->grid.dp + context->place.dp) * b + column;
+        int64_t sample = consumed +
+                         (k * grid_along(spec->grid, AXIS_DP) + context_rank(context, ROLE_REPLICAS)) * b +
+                         column;
         tokens[i] = run_token(sample, position, s->vocabulary);
         labels[i] = run_token(sample, position + 1, s->vocabulary);
         if (mask) mask[i] = run_mask(sample, position);
@@ -111,8 +113,8 @@ static uint64_t param_hash(const Param *p, const Context *c) {
     CHECK(whole && local && marks && where, "no memory for %s", p->spec.name);
     for (size_t i = 0; i < local_count; i++) marks[i] = 1;
     download(p, c, local);
-    param_unslice(p, c->grid.tp, c->place.tp, local, whole);
-    param_unslice(p, c->grid.tp, c->place.tp, marks, where);
+    param_unslice(p, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), local, whole);
+    param_unslice(p, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), marks, where);
     uint64_t sum = 0;
     for (size_t i = 0; i < (size_t)(p->spec.real_rows * p->spec.cols); i++)
         if (where[i] > 0) sum += element_hash(key, i, whole[i]);
@@ -152,12 +154,14 @@ static void checksum(Engine *engine, Comm *world, double out[4]) {
         uint64_t hash = param_hash(p, c);
         all += hash;
         if (!sliced) whole += hash;
-        if (c->embedding && is_tied(params, p)) tied += hash;
-        if (!p->spec.tied_to && c->place.dp == 0 && (sliced || c->place.tp == 0)) counted += hash;
+        if (context_group(c, ROLE_ENDS) && is_tied(params, p)) tied += hash;
+        if (!p->spec.tied_to && context_rank(c, ROLE_REPLICAS) == 0 &&
+            (sliced || context_rank(c, ROLE_TENSOR) == 0))
+            counted += hash;
     }
-    expect_alike(c->dp, all, "parameters");
-    expect_alike(c->tp, whole, "parameters that are not cut");
-    if (c->embedding) expect_alike(c->embedding, tied, "tied copies");
+    expect_alike(context_group(c, ROLE_REPLICAS), all, "parameters");
+    expect_alike(context_group(c, ROLE_TENSOR), whole, "parameters that are not cut");
+    if (context_group(c, ROLE_ENDS)) expect_alike(context_group(c, ROLE_ENDS), tied, "tied copies");
     split_sum(counted, out);
     comm_all_reduce_host(world, out, 4, REDUCE_SUM);
     // Carry, modulo 2^64: partial sums differ with the partition, their total does not.
@@ -186,7 +190,8 @@ static float evaluate(const RunPlan *plan, Engine *engine, int64_t consumed) {
 }
 
 static void train(const RunPlan *plan, Engine *engine, RunResult *result) {
-    int64_t consumed = plan->consumed, samples = (int64_t)plan->spec.grid.dp * plan->spec.mode.microbatch;
+    int64_t consumed = plan->consumed,
+            samples = (int64_t)grid_along(plan->spec.grid, AXIS_DP) * plan->spec.mode.microbatch;
     LossScaler scaler = plan->scaler.scale > 0 ? plan->scaler : loss_scaler(1, 1, 1, 1, false);
     result->steps = plan->steps;
     for (int step = 0; step < plan->steps; step++) {

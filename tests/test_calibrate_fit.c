@@ -106,7 +106,7 @@ static PlanRows make_world(World *w, int count, double scale) {
                                   .sequence = 128,
                                   .vocabulary = 512};
         row->config = (ParallelConfig){
-            .grid = {1 + i % 2, 1, 1}, .context = 1, .chunks = 1, .microbatch = 1, .batch = 8};
+            .grid = GRID(1 + i % 2, 1, 1), .context = 1, .chunks = 1, .microbatch = 1, .batch = 8};
         snprintf(row->id, sizeof row->id, "row-%d", i);
         snprintf(row->model_name, sizeof row->model_name, "model-%d", i % 3);
     }
@@ -257,7 +257,7 @@ static void other_layouts_are_no_copies(void) {
     for (int i = 1; i < 8; i++) rows.items[i] = rows.items[0];
     rows.items[1].config.microbatch = 2;
     rows.items[2].config.batch = 16;
-    rows.items[3].config.grid = (Grid){1, 2, 1};
+    rows.items[3].config.grid = (Grid)GRID(1, 2, 1);
     rows.items[4].config.chunks = 2;
     rows.items[5].config.recompute = RECOMPUTE_UNIFORM;
     rows.items[6].model.sequence = 256;

@@ -112,7 +112,9 @@ static void info_comes_back(void) {
     checkpoint_describe(got, &b);
     EXPECT(!strcmp(text_string(&a), text_string(&b)), "wrote\n%sread\n%s", text_string(&a), text_string(&b));
     EXPECT(got->state.usual_loss == 1.0 / 3 && got->shape.hidden_dropout == 0.1f, "rounded");
-    EXPECT(got->grid.tp == 2 && got->grid.dp == 3 && got->grid.pp == 1 && got->num_chunks == 1, "the grid");
+    EXPECT(grid_along(got->grid, AXIS_TP) == 2 && grid_along(got->grid, AXIS_DP) == 3 &&
+               grid_along(got->grid, AXIS_PP) == 1 && got->num_chunks == 1,
+           "the grid");
     EXPECT(!strcmp(got->config, want.config) && !strcmp(got->program, want.program), "strings");
     EXPECT(!strcmp(checkpoint_folder(c), names.final), "%s", checkpoint_folder(c));
     for (int i = 1; i < checkpoint_num_tensors(c); i++) {

@@ -10,8 +10,8 @@ typedef struct {
     float logits[STEPS][LOGITS];
 } Story;
 
-static const Grid GRIDS[] = {{1, 1, 1}, {1, 1, 2}, {1, 1, 3}, {1, 1, 4},
-                             {2, 1, 1}, {2, 1, 2}, {3, 1, 1}, {4, 1, 1}};
+static const Grid GRIDS[] = {GRID(1, 1, 1), GRID(1, 1, 2), GRID(1, 1, 3), GRID(1, 1, 4),
+                             GRID(2, 1, 1), GRID(2, 1, 2), GRID(3, 1, 1), GRID(4, 1, 1)};
 enum { NUM_GRIDS = sizeof GRIDS / sizeof *GRIDS };
 
 static double largest_difference(const float *a, const float *b, int count) {
@@ -68,10 +68,11 @@ static bool varied(const Story *story) {
 static void expect_same_story(const Story *a, const Story *b, Grid grid, const char *what, double tolerance) {
     for (int step = 0; step < STEPS; step++) {
         double error = largest_difference(a->logits[step], b->logits[step], LOGITS);
-        EXPECT(error <= tolerance, "t %d, p %d, step %d: logits differ by %.2g, %s", grid.tp, grid.pp, step,
-               error, what);
+        EXPECT(error <= tolerance, "t %d, p %d, step %d: logits differ by %.2g, %s",
+               grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP), step, error, what);
         EXPECT(!memcmp(a->tokens[step], b->tokens[step], sizeof a->tokens[step]),
-               "t %d, p %d, step %d: other tokens, %s", grid.tp, grid.pp, step, what);
+               "t %d, p %d, step %d: other tokens, %s", grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP),
+               step, what);
     }
 }
 
@@ -79,8 +80,10 @@ static void stories_of(ModelShape shape) {
     Story alone = story_of(shape, bench_spec(1, 1, F32, true));
     EXPECT(varied(&alone), "it always says %d", (int)alone.tokens[0][0]);
     for (int i = 0; i < NUM_GRIDS; i++) {
-        Story with = story_of(shape, bench_spec(GRIDS[i].tp, GRIDS[i].pp, F32, true));
-        Story without = story_of(shape, bench_spec(GRIDS[i].tp, GRIDS[i].pp, F32, false));
+        Story with = story_of(
+            shape, bench_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), F32, true));
+        Story without = story_of(
+            shape, bench_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), F32, false));
         expect_same_story(&with, &without, GRIDS[i], "with a cache and without", 2e-5);
         expect_same_story(&with, &alone, GRIDS[i], "on one rank", 2e-5);
     }
@@ -94,16 +97,18 @@ static void expect_like_story(const Story *a, const Story *b, Grid grid) {
     for (int step = 0; step < STEPS; step++) {
         double error = largest_difference(a->logits[step], b->logits[step], LOGITS), size = 0;
         for (int i = 0; i < LOGITS; i++) size = fmax(size, fabs((double)a->logits[step][i]));
-        EXPECT(error <= 0.05 * size, "t %d, p %d, step %d: logits of %.2g differ by %.2g", grid.tp, grid.pp,
-               step, size, error);
+        EXPECT(error <= 0.05 * size, "t %d, p %d, step %d: logits of %.2g differ by %.2g",
+               grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP), step, size, error);
         if (memcmp(a->tokens[step], b->tokens[step], sizeof a->tokens[step])) return;
     }
 }
 
 static void narrow_stories_of(ModelShape shape) {
     for (int i = 0; i < NUM_GRIDS; i += harness_short() ? 3 : 1) {
-        Story with = story_of(shape, bench_spec(GRIDS[i].tp, GRIDS[i].pp, BF16, true));
-        Story without = story_of(shape, bench_spec(GRIDS[i].tp, GRIDS[i].pp, BF16, false));
+        Story with = story_of(
+            shape, bench_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), BF16, true));
+        Story without = story_of(
+            shape, bench_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), BF16, false));
         expect_like_story(&with, &without, GRIDS[i]);
     }
 }

@@ -51,18 +51,18 @@ static void compare(bool llama, Grid trained, Grid grid, DType dtype) {
     EXPECT_OK(comm_launch(options, evaluate, &job));
     float loss = 0;
     BenchRun run = {.shape = job.spec.shape, .result = &loss};
-    run.spec = bench_spec(grid.tp, grid.pp, dtype, false);
+    run.spec = bench_spec(grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP), dtype, false);
     run.spec.batch = SEQUENCES, run.spec.capacity = run.spec.longest = job.spec.shape.sequence;
     EXPECT_OK(bench_launch(&run, score));
     double tolerance = dtype == F32 ? 1e-6 : 2e-3;
     EXPECT(job.loss > 4 && fabs((double)loss - (double)job.loss) < tolerance, "t %d, p %d: %.8g, not %.8g",
-           grid.tp, grid.pp, (double)loss, (double)job.loss);
+           grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP), (double)loss, (double)job.loss);
 }
 
 static void equals_evaluation(void) {
-    static const Grid GRIDS[] = {{1, 1, 1}, {2, 1, 2}, {1, 1, 3}, {4, 1, 1}};
+    static const Grid GRIDS[] = {GRID(1, 1, 1), GRID(2, 1, 2), GRID(1, 1, 3), GRID(4, 1, 1)};
     for (int i = 0; i < 16; i++)
-        compare(i & 4, i & 1 ? (Grid){2, 1, 2} : (Grid){1, 1, 1}, GRIDS[i % 4], i & 8 ? BF16 : F32);
+        compare(i & 4, i & 1 ? (Grid)GRID(2, 1, 2) : (Grid)GRID(1, 1, 1), GRIDS[i % 4], i & 8 ? BF16 : F32);
 }
 
 int main(int argc, char **argv) {

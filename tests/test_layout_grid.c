@@ -1,40 +1,56 @@
-// The process grid and the placement of layers: laws over many grids, then Megatron-LM's groups
-// for three of them.
+// The grid of ranks, the roles of ranks and the placement of layers: laws over many grids, then the groups that
+// Megatron-LM makes for some of them.
 #include "base/text.h"
 #include "harness.h"
-#include "layout/grid.h"
 #include "layout/layers.h"
+#include "layout/topology.h"
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TP = 1 << AXIS_TP, DP = 1 << AXIS_DP, PP = 1 << AXIS_PP, MOST_RANKS = 64 };
+enum { MOST_RANKS = 64 };
+
+#define MASK(axis) (1u << AXIS_##axis)
+
+// Any sizes of all axes, from the digits of `number`; edp follows.
+static Grid any_grid(int number) {
+    Grid grid = GRID(1 + number % 4, 1 + number / 4 % 4, 1 + number / 16 % 2);
+    grid.size[AXIS_CP] = 1 + number / 32 % 2;
+    if (grid_along(grid, AXIS_TP) % 2 == 0 && number / 64 % 2) grid.size[AXIS_ETP] = 1;
+    if (grid_along(grid, AXIS_DP) % 2 == 0 && number / 128 % 2) grid.size[AXIS_EP] = 2;
+    return grid;
+}
+
+enum { NUM_GRIDS = 256 };
 
 static void ranks_and_places_are_inverse(void) {
-    for (int i = 0; i < 64; i++) {
-        Grid grid = {1 + i % 4, 1 + i / 4 % 4, 1 + i / 16};
+    for (int i = 0; i < NUM_GRIDS; i++) {
+        Grid grid = any_grid(i);
         for (int rank = 0; rank < grid_size(grid); rank++) {
             Place place = grid_place(grid, rank);
             EXPECT(grid_rank(grid, place) == rank, "rank %d of grid %d", rank, i);
-            EXPECT(place.tp < grid.tp && place.dp < grid.dp && place.pp < grid.pp, "rank %d of grid %d", rank,
-                   i);
+            for (Axis axis = 0; axis < NUM_AXES; axis++)
+                EXPECT(place.at[axis] >= 0 && place.at[axis] < grid_along(grid, axis), "rank %d of grid %d",
+                       rank, i);
         }
     }
 }
 
-// Groups of a mask partition the ranks: each holds its own rank, is the same seen from every member, and has
+// The groups of a mask partition the ranks: each holds its own rank, is the same seen from every member, and has
 // the size that the masked axes say.
-static void check_partition(Grid grid, unsigned mask) {
-    int size = (mask & TP ? grid.tp : 1) * (mask & DP ? grid.dp : 1) * (mask & PP ? grid.pp : 1);
+static void check_partition(Grid grid, View view, unsigned mask) {
+    int size = 1;
+    for (Axis axis = 0; axis < NUM_AXES; axis++)
+        if (mask & 1u << axis) size *= grid_along(grid, axis);
     for (int rank = 0; rank < grid_size(grid); rank++) {
-        int group[MOST_RANKS], seen[MOST_RANKS], count = grid_group(grid, rank, mask, group);
+        int group[MOST_RANKS], seen[MOST_RANKS], count = grid_group(grid, rank, view, mask, group);
         bool member = false;
         EXPECT(count == size, "mask %u rank %d: %d ranks", mask, rank, count);
         for (int i = 0; i < count; i++) {
             member |= group[i] == rank;
             EXPECT(i == 0 || group[i - 1] < group[i], "mask %u rank %d", mask, rank);
-            EXPECT(grid_group(grid, group[i], mask, seen) == count &&
+            EXPECT(grid_group(grid, group[i], view, mask, seen) == count &&
                        !memcmp(group, seen, sizeof *seen * (size_t)count),
                    "mask %u: ranks %d and %d see other groups", mask, rank, group[i]);
         }
@@ -42,19 +58,71 @@ static void check_partition(Grid grid, unsigned mask) {
     }
 }
 
-static void groups_partition_the_ranks(void) {
-    for (int i = 0; i < 64; i++)
-        for (unsigned mask = 0; mask < 8; mask++)
-            check_partition((Grid){1 + i % 4, 1 + i / 4 % 4, 1 + i / 16}, mask);
+static unsigned axes_of(View view) {
+    unsigned axes = 0;
+    for (Axis axis = 0; axis < NUM_AXES; axis++)
+        if (topology_axes[axis].views & view) axes |= 1u << axis;
+    return axes;
 }
 
-// The groups of a mask in the order of their first rank, as "0,1 2,3".
-static void print_groups(Grid grid, unsigned mask, Text *out) {
+static void groups_partition_the_ranks(void) {
+    for (int i = 0; i < NUM_GRIDS; i++)
+        for (unsigned mask = 0; mask < 1u << NUM_AXES; mask++) {
+            if (!(mask & ~axes_of(VIEW_DENSE))) check_partition(any_grid(i), VIEW_DENSE, mask);
+            if (!(mask & ~axes_of(VIEW_EXPERTS))) check_partition(any_grid(i), VIEW_EXPERTS, mask);
+        }
+}
+
+// Sizes and numbers of a role are those of its list of ranks; two roles are the same where all lists are.
+static void roles_agree_with_their_ranks(void) {
+    int group[MOST_RANKS], other[MOST_RANKS];
+    for (int i = 0; i < NUM_GRIDS; i++)
+        for (Role role = 0; role < NUM_ROLES; role++) {
+            Grid grid = any_grid(i);
+            bool same = true;
+            for (int rank = 0; rank < grid_size(grid) && role != ROLE_ENDS; rank++) {
+                Topology t = topology_of(grid, rank);
+                int count = topology_ranks(&t, role, group), like;
+                EXPECT(count == topology_size(&t, role) && group[topology_rank(&t, role)] == rank,
+                       "grid %d, role %s, rank %d", i, topology_roles[role].name, rank);
+                like = topology_ranks(&t, topology_roles[role].like, other);
+                same &= count == like && !memcmp(group, other, sizeof *group * (size_t)count);
+            }
+            EXPECT(same == grid_same(grid, role, topology_roles[role].like), "grid %d, role %s", i,
+                   topology_roles[role].name);
+        }
+}
+
+static void ends_are_the_first_and_the_last_stage(void) {
+    int ranks[MOST_RANKS];
+    for (int rank = 0; rank < 12; rank++) {
+        Topology t = topology_of((Grid)GRID(2, 1, 6), rank);
+        int tp = rank % 2, pp = rank / 2, count = topology_ranks(&t, ROLE_ENDS, ranks);
+        EXPECT(count == topology_size(&t, ROLE_ENDS) && count == (pp == 0 || pp == 5 ? 2 : 0), "rank %d",
+               rank);
+        EXPECT(!count || (ranks[0] == tp && ranks[1] == 10 + tp), "rank %d", rank);
+        EXPECT(topology_is_first(&t) == (pp == 0) && topology_is_last(&t) == (pp == 5), "rank %d", rank);
+        t.ends[1] = 0;
+        count = topology_ranks(&t, ROLE_ENDS, ranks);
+        EXPECT(count == topology_size(&t, ROLE_ENDS) && count == (pp == 0), "rank %d", rank);
+        EXPECT(!count || ranks[0] == rank, "rank %d", rank);
+    }
+}
+
+// The groups in the order of their first rank, as "0,1 2,3".
+static void print_groups(Grid grid, View view, unsigned mask, Text *out) {
     for (int rank = 0; rank < grid_size(grid); rank++) {
-        int group[MOST_RANKS], count = grid_group(grid, rank, mask, group);
+        int group[MOST_RANKS], count = grid_group(grid, rank, view, mask, group);
         if (group[0] != rank) continue;
         for (int i = 0; i < count; i++) text_add(out, "%s%d", i ? "," : out->size ? " " : "", group[i]);
     }
+}
+
+static void expect_groups(Grid grid, View view, unsigned mask, const char *expected) {
+    Text groups = {0};
+    print_groups(grid, view, mask, &groups);
+    EXPECT(!strcmp(text_string(&groups), expected), "%s, not %s", text_string(&groups), expected);
+    text_free(&groups);
 }
 
 // Source: the rank groups that Megatron-LM makes in its order tp-cp-ep-dp-pp.
@@ -64,21 +132,71 @@ static void groups_are_those_of_megatron(void) {
         unsigned mask;
         const char *groups;
     } cases[] = {
-        {{2, 2, 2}, TP, "0,1 2,3 4,5 6,7"},
-        {{2, 2, 2}, DP, "0,2 1,3 4,6 5,7"},
-        {{2, 2, 2}, PP, "0,4 1,5 2,6 3,7"},
-        {{2, 2, 2}, TP | PP, "0,1,4,5 2,3,6,7"},
-        {{2, 2, 4}, TP, "0,1 2,3 4,5 6,7 8,9 10,11 12,13 14,15"},
-        {{2, 2, 4}, DP, "0,2 1,3 4,6 5,7 8,10 9,11 12,14 13,15"},
-        {{2, 2, 4}, PP, "0,4,8,12 1,5,9,13 2,6,10,14 3,7,11,15"},
-        {{2, 2, 4}, TP | PP, "0,1,4,5,8,9,12,13 2,3,6,7,10,11,14,15"},
+        {GRID(2, 2, 2), MASK(TP), "0,1 2,3 4,5 6,7"},
+        {GRID(2, 2, 2), MASK(DP), "0,2 1,3 4,6 5,7"},
+        {GRID(2, 2, 2), MASK(PP), "0,4 1,5 2,6 3,7"},
+        {GRID(2, 2, 2), MASK(TP) | MASK(PP), "0,1,4,5 2,3,6,7"},
+        {GRID(2, 2, 4), MASK(TP), "0,1 2,3 4,5 6,7 8,9 10,11 12,13 14,15"},
+        {GRID(2, 2, 4), MASK(DP), "0,2 1,3 4,6 5,7 8,10 9,11 12,14 13,15"},
+        {GRID(2, 2, 4), MASK(PP), "0,4,8,12 1,5,9,13 2,6,10,14 3,7,11,15"},
+        {GRID(2, 2, 4), MASK(TP) | MASK(PP), "0,1,4,5,8,9,12,13 2,3,6,7,10,11,14,15"},
     };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_groups(cases[i].grid, VIEW_DENSE, cases[i].mask, cases[i].groups);
+}
+
+// 16 ranks, t 2, c 2, d 2, p 2: the same ranks seen by experts of several sizes.
+static void groups_of_context_and_experts_are_those_of_megatron(void) {
+    static const struct {
+        int etp, ep;
+        Role role;
+        const char *groups;
+    } cases[] = {
+        {0, 1, ROLE_CONTEXT, "0,2 1,3 4,6 5,7 8,10 9,11 12,14 13,15"},
+        {0, 1, ROLE_REPLICAS, "0,2,4,6 1,3,5,7 8,10,12,14 9,11,13,15"},
+        {0, 1, ROLE_EXPERT_REPLICAS, "0,2,4,6 1,3,5,7 8,10,12,14 9,11,13,15"},
+        {1, 8, ROLE_EXPERT, "0,1,2,3,4,5,6,7 8,9,10,11,12,13,14,15"},
+        {1, 8, ROLE_EXPERT_REPLICAS, "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15"},
+        {1, 4, ROLE_EXPERT, "0,1,2,3 4,5,6,7 8,9,10,11 12,13,14,15"},
+        {1, 4, ROLE_EXPERT_REPLICAS, "0,4 1,5 2,6 3,7 8,12 9,13 10,14 11,15"},
+        {2, 2, ROLE_EXPERT, "0,2 1,3 4,6 5,7 8,10 9,11 12,14 13,15"},
+        {2, 2, ROLE_EXPERT_REPLICAS, "0,4 1,5 2,6 3,7 8,12 9,13 10,14 11,15"},
+        {2, 2, ROLE_EXPERT_TENSOR, "0,1 2,3 4,5 6,7 8,9 10,11 12,13 14,15"},
+        {2, 4, ROLE_EXPERT, "0,2,4,6 1,3,5,7 8,10,12,14 9,11,13,15"},
+    };
+    Grid grid = GRID(2, 2, 2);
+    grid.size[AXIS_CP] = 2;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Text groups = {0};
-        print_groups(cases[i].grid, cases[i].mask, &groups);
-        EXPECT(!strcmp(text_string(&groups), cases[i].groups), "%zu: %s, not %s", i, text_string(&groups),
-               cases[i].groups);
-        text_free(&groups);
+        const RoleInfo *role = &topology_roles[cases[i].role];
+        grid.size[AXIS_ETP] = cases[i].etp, grid.size[AXIS_EP] = cases[i].ep;
+        expect_groups(grid, role->view, role->axes, cases[i].groups);
+    }
+    expect_groups(grid, VIEW_EXPERTS, MASK(ETP) | MASK(EP) | MASK(PP),
+                  "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15");
+}
+
+static void names_show_what_they_must(void) {
+    Grid grid = GRID(2, 2, 1);
+    EXPECT(!strcmp(place_name(grid, grid_place(grid, 3)).text, "tp1 dp1 pp0"), "another name");
+    grid.size[AXIS_CP] = 2;
+    EXPECT(!strcmp(place_name(grid, grid_place(grid, 6)).text, "tp0 cp1 dp1 pp0"), "another name");
+}
+
+static void axes_without_layers_are_refused(void) {
+    static const struct {
+        Axis axis;
+        const char *message;
+    } cases[] = {
+        {AXIS_CP, "--context-parallel-size 2"},
+        {AXIS_EP, "--expert-model-parallel-size 2"},
+        {AXIS_ETP, "--expert-tensor-parallel-size 2"},
+    };
+    EXPECT_OK(grid_check((Grid)GRID(4, 2, 3)));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Grid grid = GRID(2, 2, 2);
+        grid.size[cases[i].axis] = 2;
+        EXPECT(grid_check(grid) == ERR_CONFIG && strstr(fail_message(), cases[i].message), "%zu: %s", i,
+               fail_message());
     }
 }
 
@@ -334,7 +452,13 @@ int main(int argc, char **argv) {
     static const Test tests[] = {
         {"ranks and places are inverse", ranks_and_places_are_inverse},
         {"groups partition the ranks", groups_partition_the_ranks},
+        {"roles agree with their ranks", roles_agree_with_their_ranks},
+        {"ends are the first and the last stage", ends_are_the_first_and_the_last_stage},
         {"groups are those of Megatron-LM", groups_are_those_of_megatron},
+        {"groups of context and experts are those of Megatron-LM",
+         groups_of_context_and_experts_are_those_of_megatron},
+        {"names show what they must", names_show_what_they_must},
+        {"axes without layers are refused", axes_without_layers_are_refused},
         {"layers are dealt once, in stage order", layers_are_dealt_once_in_stage_order},
         {"layers are placed as in Megatron-LM", layers_are_placed_as_in_megatron},
         {"ends may be uneven", ends_may_be_uneven},

@@ -116,9 +116,9 @@ typedef struct {
 } Case;
 
 static const Case cases[] = {
-    {{1, 1, 1}, 1, false, F32},  {{2, 3, 1}, 1, false, BF16}, {{1, 2, 2}, 1, false, F32},
-    {{2, 2, 2}, 2, false, BF16}, {{4, 4, 2}, 2, true, F16},   {{2, 1, 4}, 2, false, F32},
-    {{2, 5, 1}, 4, false, BF16},
+    {GRID(1, 1, 1), 1, false, F32},  {GRID(2, 3, 1), 1, false, BF16}, {GRID(1, 2, 2), 1, false, F32},
+    {GRID(2, 2, 2), 2, false, BF16}, {GRID(4, 4, 2), 2, true, F16},   {GRID(2, 1, 4), 2, false, F32},
+    {GRID(2, 5, 1), 4, false, BF16},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
@@ -133,7 +133,7 @@ static Placed place(const Case *one, int pp_rank) {
     int stages[8];
     EXPECT_OK(device_open(&p.device, (DeviceOptions){.kind = "reference", .threads = 1}));
     EXPECT_OK(arena_open(&p.arena, "run", device_memory(p.device), 1 << 20));
-    declare_model(&p.params, one->grid.pp * one->chunks);
+    declare_model(&p.params, grid_along(one->grid, AXIS_PP) * one->chunks);
     for (int c = 0; c < one->chunks; c++) stages[c] = bench_stage(one->grid, one->vee, pp_rank, c);
     params_place(&p.params, &p.arena, one->grid, one->dtype, stages, one->chunks);
     return p;
@@ -147,10 +147,10 @@ static void unplace(Placed *p) {
 
 static void expect_in_region(const Param *p, const ChunkParams *chunk, const Case *one) {
     bool tied = p->spec.tied_to || !strcmp(p->spec.name, "table"),
-         partial = p->spec.partial && one->grid.tp > 1;
+         partial = p->spec.partial && grid_along(one->grid, AXIS_TP) > 1;
     int64_t begin = tied ? chunk->tied : partial ? chunk->partial : 0;
     int64_t end = tied ? chunk->count : partial ? chunk->tied : chunk->partial;
-    int64_t n = param_local_count(p, one->grid.tp);
+    int64_t n = param_local_count(p, grid_along(one->grid, AXIS_TP));
     EXPECT(p->offset >= begin && p->offset + n <= end, "%s at %lld is outside [%lld, %lld)", p->spec.name,
            (long long)p->offset, (long long)begin, (long long)end);
     EXPECT(p->offset % PARAM_ALIGNMENT == 0, "%s starts at %lld", p->spec.name, (long long)p->offset);
@@ -165,7 +165,7 @@ static void expect_in_region(const Param *p, const ChunkParams *chunk, const Cas
 static void expect_in_order(const Params *params, int chunk, const Case *one) {
     const ChunkParams *c = &params->chunks[chunk];
     int64_t ends[3] = {0, c->partial, c->tied};
-    int64_t unit = (int64_t)PARAM_ALIGNMENT * one->grid.dp;
+    int64_t unit = (int64_t)PARAM_ALIGNMENT * grid_along(one->grid, AXIS_DP);
     EXPECT(c->partial % unit == 0 && c->tied % unit == 0 && c->count % unit == 0, "borders of chunk %d",
            chunk);
     for (int i = 0; i < params->count; i++) {
@@ -174,14 +174,14 @@ static void expect_in_order(const Params *params, int chunk, const Case *one) {
         expect_in_region(p, c, one);
         int64_t *end = &ends[p->offset >= c->tied ? 2 : p->offset >= c->partial ? 1 : 0];
         EXPECT(p->offset >= *end && p->offset < *end + PARAM_ALIGNMENT, "a gap before %s", p->spec.name);
-        *end = p->offset + param_local_count(p, one->grid.tp);
+        *end = p->offset + param_local_count(p, grid_along(one->grid, AXIS_TP));
     }
 }
 
 static void regions_are_as_promised(void) {
     for (int i = 0; i < NUM_CASES; i++) {
         int placed = 0;
-        for (int rank = 0; rank < cases[i].grid.pp; rank++) {
+        for (int rank = 0; rank < grid_along(cases[i].grid, AXIS_PP); rank++) {
             Placed p = place(&cases[i], rank);
             for (int c = 0; c < cases[i].chunks; c++) expect_in_order(&p.params, c, &cases[i]);
             for (int k = 0; k < p.params.count; k++) placed += p.params.items[k]->chunk >= 0;
@@ -195,7 +195,7 @@ static void ties_within_a_rank_share_the_value(void) {
     for (int i = 0; i < NUM_CASES; i++) {
         Placed p = place(&cases[i], 0);
         const Param *table = params_find(&p.params, "table"), *head = params_find(&p.params, "head");
-        bool here = cases[i].grid.pp == 1 || cases[i].vee;
+        bool here = grid_along(cases[i].grid, AXIS_PP) == 1 || cases[i].vee;
         EXPECT((head->shares == table) == here && !table->shares, "case %d", i);
         if (here) {
             EXPECT(head->value.data == table->value.data && head->offset == -1, "case %d", i);
@@ -209,8 +209,8 @@ static void ties_within_a_rank_share_the_value(void) {
 
 static void ties_between_ranks_have_one_layout(void) {
     for (int i = 0; i < NUM_CASES; i++) {
-        if (cases[i].grid.pp == 1 || cases[i].vee) continue;
-        Placed first = place(&cases[i], 0), last = place(&cases[i], cases[i].grid.pp - 1);
+        if (grid_along(cases[i].grid, AXIS_PP) == 1 || cases[i].vee) continue;
+        Placed first = place(&cases[i], 0), last = place(&cases[i], grid_along(cases[i].grid, AXIS_PP) - 1);
         const Param *table = params_find(&first.params, "table"), *head = params_find(&last.params, "head");
         const ChunkParams *a = &first.params.chunks[table->chunk], *b = &last.params.chunks[head->chunk];
         EXPECT(a->count - a->tied == b->count - b->tied && a->count > a->tied, "sizes in case %d", i);
@@ -313,7 +313,7 @@ static void expect_values(const Placed *p, const Case *one, int rank) {
         if (param->chunk < 0) continue;
         float whole[BENCH_LARGEST], local[BENCH_LARGEST];
         whole_init(param, whole);
-        param_slice(param, one->grid.tp, rank, whole, local);
+        param_slice(param, grid_along(one->grid, AXIS_TP), rank, whole, local);
         for (int64_t k = 0; k < tensor_count(param->value); k++) {
             uint32_t want = rounded_bits(local[k], one->dtype);
             bad += bits_at(param->value, k) != want;
@@ -328,10 +328,10 @@ static void expect_values(const Placed *p, const Case *one, int rank) {
 static void values_do_not_depend_on_the_grid(void) {
     for (int i = 0; i < NUM_CASES; i++) {
         const Case *one = &cases[i];
-        for (int rank = 0; rank < one->grid.tp * one->grid.pp; rank++) {
-            Placed p = place(one, rank / one->grid.tp);
+        for (int rank = 0; rank < grid_along(one->grid, AXIS_TP) * grid_along(one->grid, AXIS_PP); rank++) {
+            Placed p = place(one, rank / grid_along(one->grid, AXIS_TP));
             memset(p.arena.base, 0xff, p.arena.used);
-            MainReader reader = {one->grid.tp, rank % one->grid.tp, 0};
+            MainReader reader = {grid_along(one->grid, AXIS_TP), rank % grid_along(one->grid, AXIS_TP), 0};
             EXPECT_OK(params_init(&p.params, p.device, 1234, reader.tp, reader.rank, read_main, &reader));
             expect_values(&p, one, reader.rank);
             int own = 0;
@@ -360,7 +360,7 @@ static void init_wide(int threads, int tp, int rank, float *whole) {
     EXPECT_OK(arena_open(&arena, "run", device_memory(device), 1 << 20));
     Param *p = declare_one(&params, WIDE_ROWS, WIDE_COLS, (Shard){0, 2});
     p->spec.init = INIT_NORMAL, p->spec.stddev = 0.02f, p->spec.real_rows = WIDE_ROWS - 5;
-    params_place(&params, &arena, (Grid){.tp = tp, .dp = 1, .pp = 1}, F32, (int[]){0}, 1);
+    params_place(&params, &arena, (Grid)GRID(tp, 1, 1), F32, (int[]){0}, 1);
     EXPECT_OK(params_init(&params, device, 1234, tp, rank, copy_local, local));
     param_unslice(p, tp, rank, local, whole);
     free(local);

@@ -3,21 +3,25 @@
 #include "parallel_fixture.h"
 
 static const Setup setups[] = {
-    {.grid = {1, 1, 1}, .bucket_elements = 500},
-    {.grid = {1, 2, 1}, .bucket_elements = 500},
-    {.grid = {1, 2, 1}, .bucket_elements = 500, .overlap = true},
-    {.grid = {1, 3, 1}, .bucket_elements = 1, .overlap = true},
-    {.grid = {1, 3, 1}, .bucket_elements = 1, .sharded = true, .overlap = true, .overlap_gather = true},
-    {.grid = {1, 4, 1}, .bucket_elements = 1000000, .sharded = true},
-    {.grid = {1, 4, 1}, .bucket_elements = 700, .sharded = true, .overlap_gather = true, .check_comm = true},
-    {.grid = {2, 1, 1}, .bucket_elements = 300, .sharded = true},
-    {.grid = {2, 2, 1}, .bucket_elements = 300, .sharded = true, .overlap = true, .device = "cpu"},
-    {.grid = {2, 2, 1}, .num_chunks = 3, .bucket_elements = 200, .overlap = true, .check_comm = true},
-    {.grid = {1, 1, 2}, .bucket_elements = 300},
-    {.grid = {1, 2, 2}, .bucket_elements = 300, .overlap = true, .overlap_gather = true},
-    {.grid = {1, 2, 2}, .bucket_elements = 300, .sharded = true, .overlap = true, .overlap_gather = true},
-    {.grid = {2, 2, 2}, .num_chunks = 2, .bucket_elements = 300, .sharded = true, .dtype = BF16},
-    {.grid = {2, 3, 2},
+    {.grid = GRID(1, 1, 1), .bucket_elements = 500},
+    {.grid = GRID(1, 2, 1), .bucket_elements = 500},
+    {.grid = GRID(1, 2, 1), .bucket_elements = 500, .overlap = true},
+    {.grid = GRID(1, 3, 1), .bucket_elements = 1, .overlap = true},
+    {.grid = GRID(1, 3, 1), .bucket_elements = 1, .sharded = true, .overlap = true, .overlap_gather = true},
+    {.grid = GRID(1, 4, 1), .bucket_elements = 1000000, .sharded = true},
+    {.grid = GRID(1, 4, 1),
+     .bucket_elements = 700,
+     .sharded = true,
+     .overlap_gather = true,
+     .check_comm = true},
+    {.grid = GRID(2, 1, 1), .bucket_elements = 300, .sharded = true},
+    {.grid = GRID(2, 2, 1), .bucket_elements = 300, .sharded = true, .overlap = true, .device = "cpu"},
+    {.grid = GRID(2, 2, 1), .num_chunks = 3, .bucket_elements = 200, .overlap = true, .check_comm = true},
+    {.grid = GRID(1, 1, 2), .bucket_elements = 300},
+    {.grid = GRID(1, 2, 2), .bucket_elements = 300, .overlap = true, .overlap_gather = true},
+    {.grid = GRID(1, 2, 2), .bucket_elements = 300, .sharded = true, .overlap = true, .overlap_gather = true},
+    {.grid = GRID(2, 2, 2), .num_chunks = 2, .bucket_elements = 300, .sharded = true, .dtype = BF16},
+    {.grid = GRID(2, 3, 2),
      .num_chunks = 2,
      .bucket_elements = 130,
      .sharded = true,
@@ -25,9 +29,14 @@ static const Setup setups[] = {
      .overlap_gather = true,
      .dtype = BF16,
      .device = "check"},
-    {.grid = {2, 2, 2}, .num_chunks = 2, .vee = true, .bucket_elements = 300, .sharded = true, .dtype = F16},
-    {.grid = {1, 2, 2}, .num_chunks = 2, .vee = true, .bucket_elements = 64, .overlap = true},
-    {.grid = {1, 2, 3}, .num_chunks = 2, .bucket_elements = 400, .sharded = true, .overlap = true},
+    {.grid = GRID(2, 2, 2),
+     .num_chunks = 2,
+     .vee = true,
+     .bucket_elements = 300,
+     .sharded = true,
+     .dtype = F16},
+    {.grid = GRID(1, 2, 2), .num_chunks = 2, .vee = true, .bucket_elements = 64, .overlap = true},
+    {.grid = GRID(1, 2, 3), .num_chunks = 2, .bucket_elements = 400, .sharded = true, .overlap = true},
 };
 enum { NUM_SETUPS = sizeof setups / sizeof *setups };
 
@@ -36,7 +45,7 @@ enum { NUM_SETUPS = sizeof setups / sizeof *setups };
 // The buckets of a chunk tile its buffers from the end to the start, none across a region's border.
 static void expect_tiling(const Share *s, int chunk, int *next) {
     const ChunkParams *c = &s->params.chunks[chunk];
-    int64_t end = c->count, unit = (int64_t)PARAM_ALIGNMENT * s->setup->grid.dp;
+    int64_t end = c->count, unit = (int64_t)PARAM_ALIGNMENT * grid_along(s->setup->grid, AXIS_DP);
     int64_t largest = s->setup->bucket_elements > unit ? s->setup->bucket_elements : unit;
     for (; *next < s->buckets.count && s->buckets.items[*next].chunk == chunk; ++*next) {
         const Bucket *b = &s->buckets.items[*next];
@@ -54,12 +63,12 @@ static void expect_tiling(const Share *s, int chunk, int *next) {
 }
 
 static void expect_shard(const Share *s, const Bucket *b) {
-    bool sharded = s->setup->sharded && s->setup->grid.dp > 1;
-    int64_t count = sharded ? b->count / s->setup->grid.dp : b->count;
+    bool sharded = s->setup->sharded && grid_along(s->setup->grid, AXIS_DP) > 1;
+    int64_t count = sharded ? b->count / grid_along(s->setup->grid, AXIS_DP) : b->count;
     EXPECT(s->buckets.sharded == sharded && b->shard_count == count, "shards of %lld",
            (long long)b->shard_count);
-    EXPECT(b->shard_begin == b->begin + (sharded ? count * s->context.place.dp : 0), "a shard at %lld",
-           (long long)b->shard_begin);
+    EXPECT(b->shard_begin == b->begin + (sharded ? count * context_rank(&s->context, ROLE_REPLICAS) : 0),
+           "a shard at %lld", (long long)b->shard_begin);
 }
 
 static Status buckets_on_rank(Comm *world, void *arg) {
@@ -91,7 +100,7 @@ static void add_to(float *sum, const float *x) {
 static void gradient_of_copy(const ParamSpec *spec, Grid grid, int step, int dp, float *sum) {
     float x[BENCH_LARGEST] = {0};
     contribution(spec, step, dp, 0, sum);
-    for (int tp = 1; spec->partial && tp < grid.tp; tp++) {
+    for (int tp = 1; spec->partial && tp < grid_along(grid, AXIS_TP); tp++) {
         contribution(spec, step, dp, tp, x);
         add_to(sum, x);
     }
@@ -106,12 +115,12 @@ static void gradient_of_copy(const ParamSpec *spec, Grid grid, int step, int dp,
 
 static void plain_sums(const Setup *setup, int step, Whole *want) {
     Params params = {0};
-    declare_model(&params, setup->grid.pp * setup_chunks(setup));
+    declare_model(&params, grid_along(setup->grid, AXIS_PP) * setup_chunks(setup));
     for (int i = 0; i < params.count; i++) {
         const ParamSpec *spec = &params.items[i]->spec;
         float sum[BENCH_LARGEST] = {0}, one[BENCH_LARGEST] = {0};
         gradient_of_copy(spec, setup->grid, step, 0, sum);
-        for (int dp = 1; dp < setup->grid.dp; dp++) {
+        for (int dp = 1; dp < grid_along(setup->grid, AXIS_DP); dp++) {
             gradient_of_copy(spec, setup->grid, step, dp, one);
             add_to(sum, one);
         }
@@ -188,7 +197,7 @@ static Status overlap_on_rank(Comm *world, void *arg) {
 
 static void buckets_leave_when_passed(void) {
     for (int overlap = 0; overlap < 2; overlap++) {
-        Setup setup = {.grid = {2, 2, 1}, .num_chunks = 2, .bucket_elements = 300, .overlap = overlap};
+        Setup setup = {.grid = GRID(2, 2, 1), .num_chunks = 2, .bucket_elements = 300, .overlap = overlap};
         EXPECT_OK(setup_launch(&setup, overlap_on_rank, &setup));
     }
 }
@@ -284,8 +293,11 @@ static Status need_on_rank(Comm *world, void *arg) {
 }
 
 static void forwards_wait_for_what_they_need(void) {
-    Setup setup = {
-        .grid = {2, 2, 1}, .num_chunks = 2, .bucket_elements = 300, .sharded = true, .overlap_gather = true};
+    Setup setup = {.grid = GRID(2, 2, 1),
+                   .num_chunks = 2,
+                   .bucket_elements = 300,
+                   .sharded = true,
+                   .overlap_gather = true};
     EXPECT_OK(setup_launch(&setup, need_on_rank, &setup));
 }
 

@@ -59,7 +59,7 @@ static bool in_gap(const Share *s, int chunk, int64_t at) {
     for (int i = 0; i < s->params.count; i++) {
         const Param *p = s->params.items[i];
         if (p->chunk == chunk && !p->shares && at >= p->offset &&
-            at < p->offset + param_local_count(p, s->setup->grid.tp))
+            at < p->offset + param_local_count(p, grid_along(s->setup->grid, AXIS_TP)))
             return false;
     }
     return true;
@@ -145,18 +145,28 @@ static const Setup cuts[] = {
     {.bucket_elements = 400, .overlap = true},
     {.bucket_elements = 64, .sharded = true},
     {.bucket_elements = 1000, .sharded = true, .overlap = true, .overlap_gather = true},
-    {.grid.pp = 2, .bucket_elements = 300},
-    {.grid.pp = 2, .num_chunks = 2, .bucket_elements = 300, .sharded = true, .overlap_gather = true},
-    {.grid.pp = 2, .num_chunks = 2, .vee = true, .bucket_elements = 500, .sharded = true, .overlap = true},
+    {.grid.size[AXIS_PP] = 2, .bucket_elements = 300},
+    {.grid.size[AXIS_PP] = 2,
+     .num_chunks = 2,
+     .bucket_elements = 300,
+     .sharded = true,
+     .overlap_gather = true},
+    {.grid.size[AXIS_PP] = 2,
+     .num_chunks = 2,
+     .vee = true,
+     .bucket_elements = 500,
+     .sharded = true,
+     .overlap = true},
     {.num_chunks = 4, .bucket_elements = 500, .sharded = true},
 };
 
 static void compare_cuts(int tp, int dp, DType dtype, const char *device) {
-    Setup base = {.grid = {tp, dp, 1}, .bucket_elements = 1000000, .dtype = dtype, .device = device};
+    Setup base = {.grid = GRID(tp, dp, 1), .bucket_elements = 1000000, .dtype = dtype, .device = device};
     Trial *want = trial_run(base);
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         Setup setup = cuts[i];
-        setup.grid = (Grid){tp, dp, cuts[i].grid.pp ? cuts[i].grid.pp : 1};
+        setup.grid =
+            (Grid)GRID(tp, dp, grid_along(cuts[i].grid, AXIS_PP) ? grid_along(cuts[i].grid, AXIS_PP) : 1);
         setup.dtype = dtype;
         setup.device = device;
         Trial *got = trial_run(setup);
@@ -181,7 +191,7 @@ static void no_cut_changes_a_bit_on_cpu(void) {
 
 // A power of two in front of the loss changes no bit behind the step.
 static void loss_scale_leaves_no_trace(void) {
-    Setup setup = {.grid = {2, 2, 1}, .bucket_elements = 400, .sharded = true, .dtype = F16};
+    Setup setup = {.grid = GRID(2, 2, 1), .bucket_elements = 400, .sharded = true, .dtype = F16};
     Trial *want = trial_run(setup), *got = trial_new(setup);
     got->loss_scale = 65536;
     EXPECT_OK(setup_launch(&setup, trial_on_rank, got));
@@ -192,7 +202,7 @@ static void loss_scale_leaves_no_trace(void) {
 
 // A table and its copy on two ranks stay equal.
 static void ends_of_the_model_stay_tied(void) {
-    Setup setup = {.grid = {2, 2, 2}, .bucket_elements = 300, .sharded = true, .dtype = BF16};
+    Setup setup = {.grid = GRID(2, 2, 2), .bucket_elements = 300, .sharded = true, .dtype = BF16};
     Trial *t = trial_run(setup);
     EXPECT(
         !memcmp(t->values.of[0], t->values.of[BENCH_PARAMS - 1], sizeof(float) * BENCH_ROWS * BENCH_HIDDEN),
@@ -270,7 +280,8 @@ static double difference(const float *got, const double *want, int64_t count) {
 static void expect_plain_state(const Trial *t, const ParamSpec *spec, int index) {
     PlainState state = {0};
     plain_init(spec, state.p);
-    for (int step = 0; step < STEPS; step++) plain_step(spec, &state, t->setup.grid.tp, step, t->norm[step]);
+    for (int step = 0; step < STEPS; step++)
+        plain_step(spec, &state, grid_along(t->setup.grid, AXIS_TP), step, t->norm[step]);
     double p[BENCH_LARGEST];
     int64_t n = spec->rows * spec->cols;
     for (int64_t k = 0; k < n; k++) p[k] = (double)state.p[k];
@@ -283,7 +294,7 @@ static void expect_plain_state(const Trial *t, const ParamSpec *spec, int index)
 
 static void steps_equal_plain_loops(void) {
     for (int tp = 1; tp <= 2; tp++) {
-        Trial *t = trial_run((Setup){.grid = {tp, 1, 1}, .bucket_elements = 300});
+        Trial *t = trial_run((Setup){.grid = GRID(tp, 1, 1), .bucket_elements = 300});
         Params params = {0};
         declare_model(&params, 1);
         for (int step = 0; step < STEPS; step++) {
@@ -325,7 +336,7 @@ static Status single_on_rank(Comm *world, void *arg) {
 }
 
 static double single_norm(float gradient, bool sharded) {
-    Single job = {.setup = {.grid = {2, 2, 2}, .bucket_elements = 300, .sharded = sharded},
+    Single job = {.setup = {.grid = GRID(2, 2, 2), .bucket_elements = 300, .sharded = sharded},
                   .gradient = gradient,
                   .rank = 5};
     EXPECT_OK(setup_launch(&job.setup, single_on_rank, &job));
@@ -358,12 +369,13 @@ static Status measure(Comm *world, void *arg) {
     Arena arena;
     EXPECT_OK(device_open(&device, (DeviceOptions){.kind = "null", .threads = 1}));
     arena_open_measuring(&arena, "run");
-    Context context = {.device = device, .stream = device_stream(device), .grid = {1, one->dp, 1}};
+    Context context = {
+        .device = device, .stream = device_stream(device), .groups.topology.grid = GRID(1, one->dp, 1)};
     context.mode.dtype = one->dtype;
     Params params = {0};
     params_declare(&params, (ParamSpec){.name = "a", .rows = 5000, .cols = 1001, .shard = {-1, 0}});
     params_declare(&params, (ParamSpec){.name = "b", .rows = 777, .cols = 3333, .shard = {-1, 0}});
-    params_place(&params, &arena, context.grid, one->dtype, (int[]){0}, 1);
+    params_place(&params, &arena, context.groups.topology.grid, one->dtype, (int[]){0}, 1);
     Buckets buckets;
     Optimizer optimizer;
     EXPECT_OK(buckets_create(&buckets, &context, &params, 1000000, one->sharded));

@@ -106,7 +106,7 @@ static void open_rig(Rig *rig, const Schedule *schedule, int64_t rows, bool scat
     Context *c = &rig->context;
     rig->toy = (Toy){.schedule = schedule,
                      .device = c->device,
-                     .rank = c->place.pp,
+                     .rank = context_rank(c, ROLE_PIPELINE),
                      .stages = schedule->num_ranks * schedule->num_chunks};
     rig->reducer = (GradReducer){.context = c, .buckets = &rig->no_buckets};
     for (int i = 0; i < MOST_MICROBATCHES; i++) rig->microbatches[i] = (Microbatch){.first_sample = i};
@@ -171,7 +171,7 @@ static int num_sends(const Schedule *schedule, int rank) {
 // A step with `schedule`, exact and with exactly the messages that it names.
 static void train_once(Rig *rig, const Schedule *schedule, int64_t rows, double bytes, const char *what) {
     const Context *c = &rig->context;
-    double sent = comm_counts(c->pp)[COMM_SEND].bytes;
+    double sent = comm_counts(context_group(c, ROLE_PIPELINE))[COMM_SEND].bytes;
     EXPECT_OK(pipeline_use(rig->pipeline, schedule));
     rig->toy.schedule = schedule;
     memset(rig->toy.sums, 0, sizeof rig->toy.sums);
@@ -180,8 +180,9 @@ static void train_once(Rig *rig, const Schedule *schedule, int64_t rows, double 
     pipeline_train(rig->pipeline, rig->microbatches, &rig->reducer);
     expect_outputs(rig, rows * HIDDEN, what);
     expect_sums(rig, rows * HIDDEN, what);
-    sent = comm_counts(c->pp)[COMM_SEND].bytes - sent;
-    EXPECT(sent == bytes * num_sends(schedule, c->place.pp), "%s: %g bytes sent", what, sent);
+    sent = comm_counts(context_group(c, ROLE_PIPELINE))[COMM_SEND].bytes - sent;
+    EXPECT(sent == bytes * num_sends(schedule, context_rank(c, ROLE_PIPELINE)), "%s: %g bytes sent", what,
+           sent);
 }
 
 static void evaluate_once(Rig *rig, int64_t rows, const char *what) {
@@ -201,7 +202,7 @@ static void run_case(Rig *rig, const Case *one) {
     char what[128];
     ScheduleSpec few = one->spec;
     Schedule large, small;
-    int tp = rig->context.grid.tp;
+    int tp = context_ranks(&rig->context, ROLE_TENSOR);
     bool shared = one->scatter_gather && one->rows % tp == 0;
     double bytes = (double)(one->rows * HIDDEN * 4) / (shared ? tp : 1);
     few.microbatches = one->spec.ranks;
@@ -217,7 +218,7 @@ static void run_case(Rig *rig, const Case *one) {
     evaluate_once(rig, one->rows, what);
     train_once(rig, &large, one->rows, bytes, what);
     EXPECT(pipeline_pool_count(rig->pipeline, HOLD_STASH) ==
-               schedule_peak_stash(&large, rig->context.place.pp),
+               schedule_peak_stash(&large, context_rank(&rig->context, ROLE_PIPELINE)),
            "%s", what);
     EXPECT(pipeline_pool_peak(rig->pipeline, HOLD_STASH) == 2 * ARENA_ALIGNMENT, "%s", what);
     close_rig(rig);
@@ -227,16 +228,9 @@ static void run_case(Rig *rig, const Case *one) {
 
 // ---- all of them on one grid ------------------------------------------------------------------------------
 
-static Status split(Comm *world, Grid grid, const char *name, Axis axis, Comm **group) {
-    int ranks[16];
-    int count = grid_group(grid, comm_rank(world), 1u << axis, ranks);
-    return comm_split(world, name, ranks, count, group);
-}
-
 static Status open_context(Context *c, Comm *world, Grid grid) {
-    *c = (Context){.grid = grid, .place = grid_place(grid, comm_rank(world))};
-    TRY(split(world, grid, "tp", AXIS_TP, &c->tp));
-    TRY(split(world, grid, "pp", AXIS_PP, &c->pp));
+    *c = (Context){0};
+    TRY(groups_open(&c->groups, world, topology_of(grid, comm_rank(world)), ALL_ROLES));
     TRY(device_open(&c->device,
                     (DeviceOptions){.kind = "reference", .threads = 1, .workspace_bytes = 1 << 20}));
     c->stream = device_stream(c->device);
@@ -245,8 +239,7 @@ static Status open_context(Context *c, Comm *world, Grid grid) {
 }
 
 static void close_context(Context *c, Comm *world) {
-    comm_close(c->pp);
-    comm_close(c->tp);
+    groups_close(&c->groups);
     comm_use_device(world, NULL);
     device_close(c->device);
 }
@@ -266,7 +259,7 @@ static Status run_job(Comm *world, void *arg) {
 }
 
 static void on_grid(int tp, int pp, void (*run)(Rig *rig)) {
-    Job job = {{.tp = tp, .dp = 1, .pp = pp}, run};
+    Job job = {GRID(tp, 1, pp), run};
     EXPECT_OK(comm_launch((CommOptions){.transport = "threads",
                                         .ranks = tp * pp,
                                         .timeout_s = 20,
@@ -277,7 +270,8 @@ static void on_grid(int tp, int pp, void (*run)(Rig *rig)) {
 
 static void run_every_kind(Rig *rig) {
     static const int64_t rows[] = {4, 5};
-    int p = rig->context.grid.pp, most_ways = rig->context.grid.tp > 1 ? 3 : 1;
+    int p = context_ranks(&rig->context, ROLE_PIPELINE),
+        most_ways = context_ranks(&rig->context, ROLE_TENSOR) > 1 ? 3 : 1;
     for (int i = 0; i < num_schedule_kinds * MOST_CHUNKS * 3 * most_ways; i++) {
         int j = i / num_schedule_kinds, way = j / (3 * MOST_CHUNKS);
         Case one = {.rows = rows[way == 2], .scatter_gather = way > 0};
@@ -310,7 +304,7 @@ static void run_traced(Rig *rig) {
     EXPECT(trace_open(1000), "no memory");
     pipeline_train(rig->pipeline, rig->microbatches, &rig->reducer);
     const Trace *trace = rank_current()->trace;
-    const Program *program = &s.programs[rig->context.place.pp];
+    const Program *program = &s.programs[context_rank(&rig->context, ROLE_PIPELINE)];
     int at = 0;
     double before = 0;
     for (uint64_t i = 0; i < trace->count; i++) {
@@ -354,7 +348,7 @@ static void run_refusals(Rig *rig) {
     expect_unusable(rig, "zb-v", 2, 2,
                     "a schedule of 2 ranks, 2 chunks, 2 microbatches on a pipeline of another");
     expect_unusable(rig, "gpipe", 1, 4,
-                    rig->context.place.pp
+                    context_rank(&rig->context, ROLE_PIPELINE)
                         ? "the schedule of 4 microbatches needs 4 buffers of kind stage input, there are 1"
                         : "the schedule of 4 microbatches needs 4 buffers of kind stage input, there are 2");
     close_rig(rig);

@@ -36,9 +36,10 @@ static void parameters_as_declared(void) {
         Work work;
         EXPECT_OK(work_record(&work, &model, &c));
         for (ModelPart part = 0; part < NUM_PARTS; part++)
-            EXPECT(part_parameters(&model, c.grid.tp, part) == (double)work.parameters[part],
-                   "way %d, part %d: %.0f, not %lld", way, (int)part,
-                   part_parameters(&model, c.grid.tp, part), (long long)work.parameters[part]);
+            EXPECT(
+                part_parameters(&model, grid_along(c.grid, AXIS_TP), part) == (double)work.parameters[part],
+                "way %d, part %d: %.0f, not %lld", way, (int)part,
+                part_parameters(&model, grid_along(c.grid, AXIS_TP), part), (long long)work.parameters[part]);
         work_free(&work);
     }
 }
@@ -263,7 +264,7 @@ static void ends_and_buffers(void) {
     EXPECT_OK(memory_of_rank(&place.costs, &model, &c, 0, &n));
     EXPECT(near(n.ends, 2 * sbh / 4, 1e-12) && near(n.buffers, sbh + 2 * sbh, 1e-12),
            "with shares %g sbh of ends, %g of buffers", n.ends / sbh, n.buffers / sbh);
-    c.sequence_parallel = false, c.context = 2, c.grid.pp = 1;
+    c.sequence_parallel = false, c.context = 2, c.grid.size[AXIS_PP] = 1;
     model.hidden_dropout = 0;
     n = need(&place.costs, &model, &c);
     EXPECT(near(n.buffers, 8 * sbh / 2 / 4, 1e-12), "keys and values on their way: %g sbh", n.buffers / sbh);
@@ -324,8 +325,8 @@ static void too_many_stages(void) {
     ModelShape model = gpt_of(2 * MAX_STAGES, 2048, 16);
     ParallelConfig c = grid_of(1, MAX_STAGES + 1, 1, 1, 4);
     MemoryNeed n;
-    EXPECT(memory_need(&place.costs, &model, &c, &n) == ERR_CONFIG, "%d stages", c.grid.pp);
-    c.grid.pp = MAX_STAGES;
+    EXPECT(memory_need(&place.costs, &model, &c, &n) == ERR_CONFIG, "%d stages", grid_along(c.grid, AXIS_PP));
+    c.grid.size[AXIS_PP] = MAX_STAGES;
     EXPECT_OK(memory_need(&place.costs, &model, &c, &n));
     machine_close(&place.machine);
 }
@@ -342,7 +343,7 @@ static void ends_of_a_v(void) {
     double ends = part_parameters(&model, 1, PART_HEAD) + 51200.0 * model.hidden;
     EXPECT(near(before.parameters - after.parameters, 2 * ends, 1e-9), "as a V, both ends are on rank 0");
     EXPECT_OK(memory_of_rank(&place.costs, &model, &turned, 0, &after));
-    turned.grid.pp = 1, turned.schedule = "1f1b", turned.chunks = 1, model.layers = 6;
+    turned.grid.size[AXIS_PP] = 1, turned.schedule = "1f1b", turned.chunks = 1, model.layers = 6;
     EXPECT_OK(memory_of_rank(&place.costs, &model, &turned, 0, &single));
     EXPECT(near(after.parameters, single.parameters, 1e-9), "and one table serves them");
     machine_close(&place.machine);
@@ -370,7 +371,7 @@ static ParallelConfig own_way(int way) {
     static const char *const kinds[] = {"1f1b", "interleaved", "gpipe", "zb-h1", "1f1b", "zb-v"};
     ParallelConfig c = grid_of(1 + way % 2, 1 << way % 3, 1 + way / 3, 1 + way % 2, 8);
     c.schedule = kinds[way];
-    if (way == 1 || way == 5) c.grid.pp = 2, c.chunks = 2;
+    if (way == 1 || way == 5) c.grid.size[AXIS_PP] = 2, c.chunks = 2;
     c.attention = way % 2 ? ATTENTION_FUSED : ATTENTION_UNFUSED;
     c.recompute = way == 2 ? RECOMPUTE_UNIFORM : way == 4 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NOTHING;
     c.sequence_parallel = way == 3;

@@ -36,7 +36,7 @@ static ParallelConfig random_candidate(uint64_t *random) {
     c.schedule = schedule_kinds[draw(random, num_schedule_kinds)].name;
     c.chunks = !strcmp(c.schedule, "interleaved") ? 2 + draw(random, 3) : 1 + !strcmp(c.schedule, "zb-v");
     c.microbatch = 1 << draw(random, 3);
-    c.batch = c.grid.dp * c.microbatch * (1 + draw(random, 24));
+    c.batch = grid_along(c.grid, AXIS_DP) * c.microbatch * (1 + draw(random, 24));
     c.context = 1 << draw(random, 8) / 6;
     c.recompute = (Recompute)draw(random, 3);
     c.attention = draw(random, 2) ? ATTENTION_FUSED : ATTENTION_UNFUSED;
@@ -80,8 +80,8 @@ static void on_random_candidates(Law *law) {
 
 #define CANDIDATE_FORMAT "t %d p %d d %d c %d v %d b %d B %d %s"
 #define CANDIDATE_VALUES(c)                                                                                  \
-    (c)->grid.tp, (c)->grid.pp, (c)->grid.dp, (c)->context, (c)->chunks, (c)->microbatch, (c)->batch,        \
-        (c)->schedule
+    grid_along((c)->grid, AXIS_TP), grid_along((c)->grid, AXIS_PP), grid_along((c)->grid, AXIS_DP),          \
+        (c)->context, (c)->chunks, (c)->microbatch, (c)->batch, (c)->schedule
 
 // ---- parts and bounds -------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ static void bubbles_are_as_published(void) {
         ParallelConfig c = candidate_of(1, cases[i].p, 1, cases[i].m);
         c.chunks = cases[i].v, c.schedule = cases[i].schedule;
         Prediction p = predicted(&costs, &model, &c);
-        double expected = (c.grid.pp - 1.0) / (c.chunks * cases[i].m);
+        double expected = (grid_along(c.grid, AXIS_PP) - 1.0) / (c.chunks * cases[i].m);
         EXPECT(near(p.bubble, expected, 0.02), "%g, not %g: " CANDIDATE_FORMAT, p.bubble, expected,
                CANDIDATE_VALUES(&c));
         EXPECT(near(p.parts.bubble / (p.parts.compute + p.parts.tensor), expected, 0.02),
@@ -249,7 +249,7 @@ static void recomputation_costs_one_forward(void) {
         double more =
             span_us(&costs, model, &again, OP_BACKWARD) - span_us(&costs, model, &kept, OP_BACKWARD);
         EXPECT(forward > 0 && near(forward, more, 1e-9), "%g us, a forward %g", more, forward);
-        kept.grid.pp = again.grid.pp = 1;
+        kept.grid.size[AXIS_PP] = again.grid.size[AXIS_PP] = 1;
         Breakdown a = predicted(&costs, model, &again).parts, k = predicted(&costs, model, &kept).parts;
         EXPECT(near(a.compute - k.compute, a.recompute, 1e-9) && k.recompute == 0,
                "%g s more, of which %g are computed again", a.compute - k.compute, a.recompute);
@@ -424,7 +424,8 @@ static void windows_shrink_as_their_computes_do(void) {
         c.context = 2, c.overlap_gradients = true;
         c.zero_stage = i / 2 % 4;
         is_never_slower_on(&costs, &model, &c);
-        for (c.grid.pp = 2; c.grid.pp <= 4; c.grid.pp += 2) is_never_slower_on(&costs, &model, &c);
+        for (c.grid.size[AXIS_PP] = 2; grid_along(c.grid, AXIS_PP) <= 4; c.grid.size[AXIS_PP] += 2)
+            is_never_slower_on(&costs, &model, &c);
     }
 }
 

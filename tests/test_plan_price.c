@@ -137,10 +137,10 @@ static double tensor(const CostModel *costs, int t, CommOp op, double bytes) {
 }
 
 static void collectives_never_get_faster_on(const CostModel *costs) {
-    static const ParallelConfig grids[] = {{.grid = {2, 2, 2}, .context = 1},
-                                           {.grid = {4, 16, 2}, .context = 1},
-                                           {.grid = {8, 8, 1}, .context = 2},
-                                           {.grid = {16, 4, 1}, .context = 1}};
+    static const ParallelConfig grids[] = {{.grid = GRID(2, 2, 2), .context = 1},
+                                           {.grid = GRID(4, 16, 2), .context = 1},
+                                           {.grid = GRID(8, 8, 1), .context = 2},
+                                           {.grid = GRID(16, 4, 1), .context = 1}};
     static const CommOp ops[] = {COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER};
     for (int i = 0; i < 4 * 3 * 2; i++) {
         double before = 0;

@@ -47,13 +47,13 @@ static void try_memory(Everything *all, const CostModel *costs, const ModelShape
     for (int i = 0; i < 3 * 2 * 2; i++) {
         c.recompute = (Recompute)(i % 3), c.sequence_parallel = i / 3 % 2, c.zero_stage = i / 6;
         bool pointless = (c.recompute == RECOMPUTE_SELECTIVE && c.attention == ATTENTION_FUSED) ||
-                         (c.zero_stage && c.grid.dp == 1);
+                         (c.zero_stage && grid_along(c.grid, AXIS_DP) == 1);
         if (!pointless) try_one(all, costs, model, &c);
     }
 }
 
 static void try_chunks(Everything *all, const CostModel *costs, const ModelShape *model, ParallelConfig c) {
-    int layers = model->layers, p = c.grid.pp;
+    int layers = model->layers, p = grid_along(c.grid, AXIS_PP);
     if (layers % p && (layers + 2) % p == 0) layers += 2; // embedding and head for a layer each
     for (int v = 1; v <= model->layers / p; v++) {
         if (v > 1 && (p == 1 || layers % (p * v))) continue;
@@ -69,7 +69,7 @@ static Everything try_everything(const CostModel *costs, const ModelShape *model
     for (int t = 1; t <= 8; t++)
         for (int p = 1; p <= q->devices && p <= model->layers; p++) {
             if (q->devices % (t * p) || (q->devices >= 8 && 8 % t)) continue;
-            c.grid = (Grid){.tp = t, .pp = p, .dp = q->devices / (t * p)};
+            c.grid = (Grid)GRID(t, q->devices / (t * p), p);
             try_chunks(&all, costs, model, c);
         }
     CHECK(all.count < MOST_FOUND, "more than %d candidates", MOST_FOUND);
@@ -106,9 +106,10 @@ static void nothing_faster_is_missed(const CostModel *costs, const ModelShape *m
         const ParallelConfig *c = &result.best[i].config;
         EXPECT(result.best[i].step_s == best[i]->step_s,
                "%d devices, number %d: %.9g s with t %d p %d v %d b %d, %.9g with t %d p %d v %d b %d",
-               space->devices, i, result.best[i].step_s, c->grid.tp, c->grid.pp, c->chunks, c->microbatch,
-               best[i]->step_s, best[i]->config.grid.tp, best[i]->config.grid.pp, best[i]->config.chunks,
-               best[i]->config.microbatch);
+               space->devices, i, result.best[i].step_s, grid_along(c->grid, AXIS_TP),
+               grid_along(c->grid, AXIS_PP), c->chunks, c->microbatch, best[i]->step_s,
+               grid_along(best[i]->config.grid, AXIS_TP), grid_along(best[i]->config.grid, AXIS_PP),
+               best[i]->config.chunks, best[i]->config.microbatch);
     }
     plan_result_free(&result);
     free(all.items);
@@ -137,7 +138,8 @@ static void tensor_ranks_fill_odd_machines(void) {
         SearchSpace space = space_of(devices, 4);
         space.pp = space.dp = 1;
         PlanResult result = found(&costs, &model, &space, 1);
-        EXPECT(result.count && result.best[0].config.grid.tp == devices, "%d devices", devices);
+        EXPECT(result.count && grid_along(result.best[0].config.grid, AXIS_TP) == devices, "%d devices",
+               devices);
         plan_result_free(&result);
     }
 }
@@ -146,8 +148,9 @@ static void tensor_ranks_fill_odd_machines(void) {
 
 static bool kept(const SearchSpace *q, const ParallelConfig *c) {
     return parallel_config_devices(c) == q->devices && c->batch == q->batch &&
-           (!q->tp || q->tp == c->grid.tp) && (!q->pp || q->pp == c->grid.pp) &&
-           (!q->dp || q->dp == c->grid.dp) && (!q->chunks || q->chunks == c->chunks) &&
+           (!q->tp || q->tp == grid_along(c->grid, AXIS_TP)) &&
+           (!q->pp || q->pp == grid_along(c->grid, AXIS_PP)) &&
+           (!q->dp || q->dp == grid_along(c->grid, AXIS_DP)) && (!q->chunks || q->chunks == c->chunks) &&
            (!q->microbatch || q->microbatch == c->microbatch) && (!q->context || q->context == c->context) &&
            (q->recompute < 0 || q->recompute == (int)c->recompute) &&
            (q->sequence_parallel < 0 || q->sequence_parallel == c->sequence_parallel) &&
@@ -307,7 +310,8 @@ static void batches_smaller_than_the_machine_find_their_d(void) {
     ModelShape model = gpt_of(16, 2048, 16);
     SearchSpace space = space_of(64, 4);
     PlanResult result = found(&costs, &model, &space, 1);
-    EXPECT(result.best[0].config.grid.dp <= 4, "d %d", result.best[0].config.grid.dp);
+    EXPECT(grid_along(result.best[0].config.grid, AXIS_DP) <= 4, "d %d",
+           grid_along(result.best[0].config.grid, AXIS_DP));
     plan_result_free(&result);
 }
 
@@ -316,7 +320,8 @@ static void the_largest_run_is_planned(void) {
     ModelShape model = gpt_of(128, 25600, 160);
     SearchSpace space = space_of(3072, 3072);
     PlanResult result = found(&costs, &model, &space, 3);
-    EXPECT(result.count == 3 && result.best[0].config.grid.tp == 8, "%d found", result.count);
+    EXPECT(result.count == 3 && grid_along(result.best[0].config.grid, AXIS_TP) == 8, "%d found",
+           result.count);
     plan_result_free(&result);
 }
 

@@ -46,19 +46,19 @@ static void memory_is_exact(void) {
         const char *words[8];
         int count;
     } cases[] = {
-        {{.grid = {1, 1, 1}, .chunks = 1, .schedule = "1f1b"}, {0}, 0},
-        {{.grid = {2, 1, 1}, .chunks = 1, .schedule = "1f1b", .sequence_parallel = true},
+        {{.grid = GRID(1, 1, 1), .chunks = 1, .schedule = "1f1b"}, {0}, 0},
+        {{.grid = GRID(2, 1, 1), .chunks = 1, .schedule = "1f1b", .sequence_parallel = true},
          {"--tp", "2", "--sequence-parallel"},
          3},
-        {{.grid = {1, 2, 1}, .chunks = 1, .schedule = "1f1b", .zero_stage = 1},
+        {{.grid = GRID(1, 2, 1), .chunks = 1, .schedule = "1f1b", .zero_stage = 1},
          {"--use-distributed-optimizer"},
          1},
-        {{.grid = {1, 1, 2}, .chunks = 2, .schedule = "interleaved"}, {"--pp", "2", "--vp", "2"}, 4},
-        {{.grid = {1, 1, 2}, .chunks = 1, .schedule = "zb-h1", .recompute = RECOMPUTE_UNIFORM},
+        {{.grid = GRID(1, 1, 2), .chunks = 2, .schedule = "interleaved"}, {"--pp", "2", "--vp", "2"}, 4},
+        {{.grid = GRID(1, 1, 2), .chunks = 1, .schedule = "zb-h1", .recompute = RECOMPUTE_UNIFORM},
          {"--pp", "2", "--schedule", "zb-h1", "--recompute-granularity", "full", "--recompute-method",
           "uniform"},
          8},
-        {{.grid = {1, 1, 1}, .chunks = 1, .schedule = "gpipe", .attention = ATTENTION_UNFUSED},
+        {{.grid = GRID(1, 1, 1), .chunks = 1, .schedule = "gpipe", .attention = ATTENTION_UNFUSED},
          {"--attention-backend", "unfused", "--schedule", "gpipe"},
          4},
     };

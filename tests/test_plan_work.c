@@ -32,7 +32,7 @@ static ModelShape llama(void) {
 }
 
 static ParallelConfig config(int tp) {
-    return (ParallelConfig){.grid = {tp, 1, 1},
+    return (ParallelConfig){.grid = GRID(tp, 1, 1),
                             .context = 1,
                             .chunks = 1,
                             .microbatch = 2,
@@ -46,7 +46,7 @@ static ParallelConfig candidate_of(int way, ModelShape *model) {
     static const Recompute recompute[] = {RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM};
     ParallelConfig c = config(1 << way % 3);
     c.recompute = recompute[way / 3 % 3];
-    c.sequence_parallel = way & 1 && c.grid.tp > 1;
+    c.sequence_parallel = way & 1 && grid_along(c.grid, AXIS_TP) > 1;
     c.attention = way & 4 ? ATTENTION_UNFUSED : ATTENTION_FUSED;
     c.dtype = way % 5 ? BF16 : F32;
     *model = way & 2 ? llama() : gpt();
@@ -61,7 +61,7 @@ static Work recorded(const ModelShape *model, const ParallelConfig *c) {
 
 // The same run of the trainer on p stages, with the whole model.
 static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c, int pp) {
-    EngineSpec spec = {.grid = {c->grid.tp, 1, pp},
+    EngineSpec spec = {.grid = GRID(grid_along(c->grid, AXIS_TP), 1, pp),
                        .shape = *model,
                        .mode = {.dtype = c->dtype,
                                 .sequence_parallel = c->sequence_parallel,
@@ -77,7 +77,7 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c, int 
                        .device = "reference",
                        .threads = 1};
     spec.mode.microbatch = c->microbatch;
-    spec.mode.padded_vocabulary = padded_vocabulary(model->vocabulary, DIVISOR, c->grid.tp);
+    spec.mode.padded_vocabulary = padded_vocabulary(model->vocabulary, DIVISOR, grid_along(c->grid, AXIS_TP));
     return spec;
 }
 
@@ -98,9 +98,10 @@ static void parts_add_up_to_what_grids_compute(void) {
         Work work = recorded(&model, &c);
         EngineSpec spec = spec_of(&model, &c, way % 7 ? 2 : 4);
         double flops = 0;
-        for (int pp = 0; pp < spec.grid.pp; pp++) {
+        for (int pp = 0; pp < grid_along(spec.grid, AXIS_PP); pp++) {
             EngineMemory measured;
-            EXPECT_OK(engine_measure(&spec, grid_rank(spec.grid, (Place){.pp = pp}), &measured, NULL));
+            EXPECT_OK(
+                engine_measure(&spec, grid_rank(spec.grid, (Place){.at[AXIS_PP] = pp}), &measured, NULL));
             flops += measured.flops;
         }
         double parts = MICROBATCHES * whole_flops(&work, LAYERS);
@@ -114,12 +115,12 @@ static void nothing_recomputed_is_the_published_formula(void) {
     for (int way = 0; way < 12; way++) {
         ModelShape model = way & 1 ? llama() : gpt();
         ParallelConfig c = config(1 << way % 3);
-        c.sequence_parallel = c.grid.tp > 1;
+        c.sequence_parallel = grid_along(c.grid, AXIS_TP) > 1;
         EngineSpec spec = spec_of(&model, &c, 1);
         Work work = recorded(&model, &c);
         double s = model.sequence, scores = 2.0 * c.microbatch * s * s * model.heads * model.head_size;
         double said = model_flops(&spec.shape, spec.mode.padded_vocabulary, c.microbatch) + LAYERS * scores;
-        double flops = c.grid.tp * whole_flops(&work, LAYERS);
+        double flops = grid_along(c.grid, AXIS_TP) * whole_flops(&work, LAYERS);
         EXPECT(flops == said, "way %d: %.0f flops, the formula %.0f", way, flops, said);
         EXPECT(part_flops(&work, PART_EMBEDDING) == 0, "way %d: products in the embedding", way);
         double forward = work_flops(&work.forward[PART_HEAD]);
@@ -179,7 +180,7 @@ static void a_recomputed_layer_runs_forward_again(void) {
     for (int way = 0; way < 8; way++) {
         ModelShape model = way & 1 ? llama() : gpt();
         ParallelConfig c = config(way & 2 ? 2 : 1);
-        c.sequence_parallel = way & 4 && c.grid.tp > 1;
+        c.sequence_parallel = way & 4 && grid_along(c.grid, AXIS_TP) > 1;
         Work once = recorded(&model, &c);
         c.recompute = RECOMPUTE_UNIFORM;
         Work again = recorded(&model, &c);
@@ -202,7 +203,8 @@ static void selective_recomputation_runs_the_core_again(void) {
         Work once = recorded(&model, &c);
         c.recompute = RECOMPUTE_SELECTIVE;
         Work again = recorded(&model, &c);
-        double s = model.sequence, core = 4.0 * c.microbatch * s * s * model.hidden / c.grid.tp;
+        double s = model.sequence,
+               core = 4.0 * c.microbatch * s * s * model.hidden / grid_along(c.grid, AXIS_TP);
         double more = work_flops(&again.backward[PART_LAYER]) - work_flops(&once.backward[PART_LAYER]);
         EXPECT(more == core, "%.0f flops more, the core has %.0f", more, core);
         EXPECT(again.backward[PART_LAYER].count == once.backward[PART_LAYER].count + 1,
@@ -267,7 +269,7 @@ static void layers_move_the_published_volumes(void) {
         ParallelConfig c = config(way & 1 ? 4 : 2);
         c.sequence_parallel = way & 2;
         c.recompute = way & 4 ? RECOMPUTE_UNIFORM : RECOMPUTE_NOTHING;
-        int t = c.grid.tp;
+        int t = grid_along(c.grid, AXIS_TP);
         double unit = 2.0 * c.microbatch * model.sequence * model.hidden * (t - 1) / t;
         Work work = recorded(&model, &c);
         double forward = ring_bytes(&work.forward[PART_LAYER], t) / unit;
@@ -313,7 +315,7 @@ static void parameters_are_the_model_s(void) {
         EXPECT(all == model_parameters(&model), "%lld parameters, not %lld", (long long)all,
                (long long)model_parameters(&model));
         EXPECT(work.tensors[PART_LAYER] == (way ? 6 : 12), "%d tensors of a layer", work.tensors[PART_LAYER]);
-        c.grid.tp = 3, model.heads = 12, model.groups = 0;
+        c.grid.size[AXIS_TP] = 3, model.heads = 12, model.groups = 0;
         Work share = recorded(&model, &c);
         EXPECT(share.parameters[PART_EMBEDDING] ==
                    128 * model.hidden + (way ? 0 : (int64_t)model.positions * model.hidden),
@@ -358,7 +360,7 @@ static void on_call(void *self, const Instr *at, const Comm *group, CommOp op, D
 static Step recorded_step(const EngineSpec *spec, int pp) {
     Step step = {.microbatch = -1};
     StepListener listener = {&step, on_opened, on_operation, on_call};
-    EXPECT_OK(engine_record(spec, grid_rank(spec->grid, (Place){.pp = pp}), &listener));
+    EXPECT_OK(engine_record(spec, grid_rank(spec->grid, (Place){.at[AXIS_PP] = pp}), &listener));
     return step;
 }
 
@@ -385,7 +387,7 @@ static void stages_send_what_is_said(void) {
         spec.scatter_gather = way & 2;
         Work work = recorded(&model, &c);
         Step step = recorded_step(&spec, 0);
-        double expected = MICROBATCHES * work.stage_message_bytes / (way ? c.grid.tp : 1);
+        double expected = MICROBATCHES * work.stage_message_bytes / (way ? grid_along(c.grid, AXIS_TP) : 1);
         EXPECT(step.sent_bytes == expected, "way %d: %.0f bytes sent, not %.0f", way, step.sent_bytes,
                expected);
         work_free(&work);

@@ -67,7 +67,7 @@ static void tell_step(const Schedule *schedule, const Simulation *sim, int pp, d
 
 static Status tell(Comm *world, void *arg) {
     Told *told = arg;
-    EngineSpec spec = {.grid = {.tp = 2, .dp = 1, .pp = 2}, .schedule = "1f1b"};
+    EngineSpec spec = {.grid = GRID(2, 1, 2), .schedule = "1f1b"};
     Options options = {.trace = told->path, .trace_events = told->trace_events};
     TraceFile file;
     Schedule schedule;
@@ -80,7 +80,7 @@ static Status tell(Comm *world, void *arg) {
     for (int i = 0; status == OK && i < told->before; i++)
         trace_add(event("before", TRACE_STEP, file.origin_s, file.origin_s));
     for (int step = 0; status == OK && step < NUM_STEPS; step++)
-        tell_step(&schedule, &sim, grid_place(spec.grid, comm_rank(world)).pp,
+        tell_step(&schedule, &sim, grid_place(spec.grid, comm_rank(world)).at[AXIS_PP],
                   step_begin_s(file.origin_s, step), step);
     if (status == OK) status = trace_file_write(&file, &spec, &schedule, &lost);
     // Ranks of one machine have one clock, and find that out.
@@ -305,7 +305,7 @@ static void no_file_before_the_end(void) {
 
 // A folder that goes while the run goes on: every rank is told, none waits.
 static Status lose_folder(Comm *world, void *arg) {
-    EngineSpec spec = {.grid = {.tp = 1, .dp = 1, .pp = 2}, .schedule = "1f1b"};
+    EngineSpec spec = {.grid = GRID(1, 1, 2), .schedule = "1f1b"};
     Options options = {.trace = arg, .trace_events = 16};
     TraceFile file;
     Schedule schedule;
@@ -334,8 +334,8 @@ static void a_folder_that_goes(void) {
 
 static void damaged_files(void) {
 #define HEAD(data) "{\"otherData\":{" data "},\"traceEvents\":[\n"
-#define GRID       "\"grid\":{\"tp\":1,\"dp\":1,\"pp\":1},"
-#define GOOD       HEAD("\"version\":1," GRID "\"schedule_kind\":\"1f1b\",\"schedule\":\"0: F0 B0 R\\n\"")
+#define SIZES      "\"grid\":{\"tp\":1,\"dp\":1,\"pp\":1},"
+#define GOOD       HEAD("\"version\":1," SIZES "\"schedule_kind\":\"1f1b\",\"schedule\":\"0: F0 B0 R\\n\"")
     static const char *const cases[][2] = {
         {"", "it is empty"},
         {"[]\n", "line 1: it opens no trace"},
@@ -343,9 +343,10 @@ static void damaged_files(void) {
         {HEAD("\"version\":2"), "line 1: it opens no trace of version 1"},
         {HEAD("\"version\":1"), "no \"grid\""},
         {HEAD("\"version\":1,\"grid\":{\"tp\":1048576,\"dp\":1048576,\"pp\":1}"), "no \"grid\""},
-        {HEAD("\"version\":1," GRID "\"schedule_kind\":\"x\""), "no \"schedule\""},
-        {HEAD("\"version\":1," GRID "\"schedule_kind\":\"x\",\"schedule\":\"0: Z\""), "its schedule: line 1"},
-        {HEAD("\"version\":1," GRID "\"schedule_kind\":\"x\",\"schedule\":\"0: F0 B0\\n1: F0 B0\\n\""),
+        {HEAD("\"version\":1," SIZES "\"schedule_kind\":\"x\""), "no \"schedule\""},
+        {HEAD("\"version\":1," SIZES "\"schedule_kind\":\"x\",\"schedule\":\"0: Z\""),
+         "its schedule: line 1"},
+        {HEAD("\"version\":1," SIZES "\"schedule_kind\":\"x\",\"schedule\":\"0: F0 B0\\n1: F0 B0\\n\""),
          "another number of ranks"},
         {GOOD, "line 2: it ends too early"},
         {GOOD "{\"ph\":\"M\",\n", "line 2: no event"},

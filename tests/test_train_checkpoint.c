@@ -22,15 +22,15 @@ static void list_grids(void) {
     num_grids = 0;
     for (int tp = 1; tp <= MOST_RANKS; tp *= 2)
         for (int dp = 1; tp * dp <= MOST_RANKS; dp++)
-            for (int pp = 1; tp * dp * pp <= MOST_RANKS; pp++) grids[num_grids++] = (Grid){tp, dp, pp};
+            for (int pp = 1; tp * dp * pp <= MOST_RANKS; pp++) grids[num_grids++] = (Grid)GRID(tp, dp, pp);
     CHECK(num_grids <= MOST_GRIDS, "%d grids", num_grids);
 }
 
 // Of at most 4 ranks: every size of every axis, and d > 1 where the setting shards the optimizer, from the
 // fifth to the eighth.
 static void list_few_grids(void) {
-    static const Grid few[] = {{1, 1, 1}, {1, 1, 3}, {2, 1, 2}, {4, 1, 1}, {1, 2, 2},
-                               {1, 3, 1}, {2, 2, 1}, {1, 4, 1}, {1, 1, 4}};
+    static const Grid few[] = {GRID(1, 1, 1), GRID(1, 1, 3), GRID(2, 1, 2), GRID(4, 1, 1), GRID(1, 2, 2),
+                               GRID(1, 3, 1), GRID(2, 2, 1), GRID(1, 4, 1), GRID(1, 1, 4)};
     num_grids = sizeof few / sizeof *few;
     memcpy(grids, few, sizeof few);
 }
@@ -46,19 +46,20 @@ typedef struct {
 // Chunks where there are layers for them; 8 layers go unevenly into 3, 5, 6 and 7 stages.
 static void make_setting(Setting *s, Grid grid, int number) {
     bool llama = number & 1, bf16 = number & 2, sharded = number & 4;
-    bool two_chunks = grid.pp == 2 || grid.pp == 4;
-    const char *schedule = grid.pp == 2 ? "zb-v" : two_chunks ? "interleaved" : "1f1b";
-    s->spec = run_spec(grid, schedule, two_chunks ? 2 : 1, LAYERS, 4 * grid.dp);
+    bool two_chunks = grid_along(grid, AXIS_PP) == 2 || grid_along(grid, AXIS_PP) == 4;
+    const char *schedule = grid_along(grid, AXIS_PP) == 2 ? "zb-v" : two_chunks ? "interleaved" : "1f1b";
+    s->spec = run_spec(grid, schedule, two_chunks ? 2 : 1, LAYERS, 4 * grid_along(grid, AXIS_DP));
     ModelShape *shape = &s->spec.shape;
     if (llama) run_make_llama(&s->spec);
     shape->heads = llama ? 16 : 8, shape->head_size = llama ? 2 : 4, shape->groups = llama ? 8 : 0;
     s->spec.mode.dtype = bf16 ? BF16 : F32;
-    s->spec.shard_optimizer = sharded && grid.dp > 1;
+    s->spec.shard_optimizer = sharded && grid_along(grid, AXIS_DP) > 1;
     s->spec.overlap_weights = s->spec.overlap_gradients = s->spec.shard_optimizer;
-    layer_balance(LAYERS, grid.pp * s->spec.num_chunks, 0, 0, s->counts);
+    layer_balance(LAYERS, grid_along(grid, AXIS_PP) * s->spec.num_chunks, 0, 0, s->counts);
     s->spec.split.counts = s->counts;
-    snprintf(s->name, sizeof s->name, "t%d d%d p%d %s %s%s", grid.tp, grid.dp, grid.pp,
-             llama ? "llama" : "gpt", bf16 ? "bf16" : "fp32", sharded ? " sharded" : "");
+    snprintf(s->name, sizeof s->name, "t%d d%d p%d %s %s%s", grid_along(grid, AXIS_TP),
+             grid_along(grid, AXIS_DP), grid_along(grid, AXIS_PP), llama ? "llama" : "gpt",
+             bf16 ? "bf16" : "fp32", sharded ? " sharded" : "");
 }
 
 // What the ranks of one run share while they load and save.
@@ -71,8 +72,8 @@ typedef struct {
 } Files;
 
 static void barrier(Engine *engine) {
-    comm_barrier(engine_context(engine)->model);
-    comm_barrier(engine_context(engine)->dp);
+    comm_barrier(context_group(engine_context(engine), ROLE_MODEL));
+    comm_barrier(context_group(engine_context(engine), ROLE_REPLICAS));
 }
 
 static void load(Engine *engine, void *self) {
@@ -89,14 +90,14 @@ static void save(Engine *engine, void *self) {
     Files *files = self;
     if (!files->save) return;
     Context *c = engine_context(engine);
-    int rank = grid_rank(c->grid, c->place);
+    int rank = grid_rank(c->groups.topology.grid, c->groups.topology.place);
     CheckpointNames names;
     EngineState state = {0};
     CheckpointInfo info = {.shape = engine_spec_of(engine)->shape,
                            .state = {.iteration = files->iteration,
                                      .consumed = 8 * files->iteration,
                                      .optimizer_steps = engine_optimizer_steps(engine)},
-                           .grid = c->grid,
+                           .grid = c->groups.topology.grid,
                            .num_chunks = engine_spec_of(engine)->num_chunks,
                            .dtype = dtype_name(c->mode.dtype),
                            .has_optimizer = true,
@@ -108,7 +109,9 @@ static void save(Engine *engine, void *self) {
     files->records[rank].size = 0;
     EXPECT_OK(checkpoint_write_shard(&names, rank, state.items, state.count, &files->records[rank]));
     barrier(engine);
-    if (rank == 0) EXPECT_OK(checkpoint_commit(&names, -1, &info, NULL, files->records, grid_size(c->grid)));
+    if (rank == 0)
+        EXPECT_OK(
+            checkpoint_commit(&names, -1, &info, NULL, files->records, grid_size(c->groups.topology.grid)));
     barrier(engine);
     engine_state_free(&state);
 }
@@ -190,7 +193,7 @@ static void expect_going_on(int g, int number) {
     step_of(step, folder, half());
     Files none = {0}, saving = {.save = folder, .iteration = half()}, loading = {.load = step};
     RunResult whole, first, second;
-    int64_t consumed = (int64_t)half() * setting.spec.num_microbatches * grids[g].dp;
+    int64_t consumed = (int64_t)half() * setting.spec.num_microbatches * grid_along(grids[g], AXIS_DP);
     if (!run(&setting, &none, 2 * half(), 0, &whole) || !run(&setting, &saving, half(), 0, &first) ||
         !run(&setting, &loading, half(), consumed, &second))
         return;
@@ -216,8 +219,8 @@ static void expect_same_elsewhere(int from, int to, int number) {
     step_of(again_step, again, half());
     Files files = {.load = step, .save = again, .iteration = half()};
     RunResult result;
-    snprintf(name, sizeof name, "%s, from grid t%d d%d p%d", setting.name, grids[from].tp, grids[from].dp,
-             grids[from].pp);
+    snprintf(name, sizeof name, "%s, from grid t%d d%d p%d", setting.name, grid_along(grids[from], AXIS_TP),
+             grid_along(grids[from], AXIS_DP), grid_along(grids[from], AXIS_PP));
     if (run(&setting, &files, 0, 0, &result)) expect_same_tensors(step, again_step, name);
     free_files(&files);
 }

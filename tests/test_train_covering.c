@@ -82,7 +82,7 @@ static const int *layers_of_stages(int level, int stages) {
 static RunPlan plan_of(const Case *c) {
     static const DType types[] = {F32, BF16, F16};
     const int *l = c->level;
-    Grid grid = {powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]]};
+    Grid grid = GRID(powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]]);
     const char *schedule = schedules[l[SCHEDULE]];
     RunPlan plan = {.spec = run_spec(grid, schedule, two_chunks(schedule) ? 2 : 1, LAYERS, GLOBAL_BATCH),
                     .steps = STEPS,
@@ -92,7 +92,7 @@ static RunPlan plan_of(const Case *c) {
                     .evaluates_between = l[EVALUATIONS],
                     .scaler = loss_scaler(l[PRECISION] == 2 ? 256 : 1, 1, 1, 1, false)};
     EngineSpec *spec = &plan.spec;
-    spec->split.counts = layers_of_stages(l[LAYERS_OF_STAGES], grid.pp * spec->num_chunks);
+    spec->split.counts = layers_of_stages(l[LAYERS_OF_STAGES], grid_along(grid, AXIS_PP) * spec->num_chunks);
     spec->mode.microbatch = 1 + l[MICROBATCH_SIZE];
     spec->num_microbatches /= spec->mode.microbatch;
     spec->masked = l[MASKED];
@@ -133,7 +133,7 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
 static bool schedule_exists(const EngineSpec *spec) {
     Schedule schedule;
     Status status = schedule_create(&schedule, &(ScheduleSpec){.kind = spec->schedule,
-                                                               .ranks = spec->grid.pp,
+                                                               .ranks = grid_along(spec->grid, AXIS_PP),
                                                                .chunks = spec->num_chunks,
                                                                .microbatches = spec->num_microbatches});
     if (status == OK) schedule_destroy(&schedule);

@@ -10,7 +10,7 @@ enum { SEQUENCE = 550, SAMPLES = 2, CHUNKS = 3 }; // 1100 tokens in chunks of 36
 static int steps(void) { return harness_short() ? 1 : 3; }
 
 static EngineSpec head_spec(int tp, bool sequence_parallel, DType dtype, bool whole) {
-    EngineSpec spec = run_spec((Grid){tp, 1, 1}, "1f1b", 1, 1, SAMPLES);
+    EngineSpec spec = run_spec((Grid)GRID(tp, 1, 1), "1f1b", 1, 1, SAMPLES);
     spec.shape.sequence = spec.shape.positions = SEQUENCE, spec.mode.microbatch = SAMPLES;
     spec.num_microbatches = 1;
     spec.mode.dtype = dtype;

@@ -19,8 +19,8 @@ static RunPlan plan_for(Grid grid, const char *schedule, int chunks, const char 
 
 static void name_plan(const RunPlan *plan, char text[96]) {
     Grid g = plan->spec.grid;
-    snprintf(text, 96, "t%d p%d d%d %s v%d on %s", g.tp, g.pp, g.dp, plan->spec.schedule,
-             plan->spec.num_chunks, plan->transport);
+    snprintf(text, 96, "t%d p%d d%d %s v%d on %s", grid_along(g, AXIS_TP), grid_along(g, AXIS_PP),
+             grid_along(g, AXIS_DP), plan->spec.schedule, plan->spec.num_chunks, plan->transport);
 }
 
 static int long_run_steps(void) { return harness_short() ? BRIEF_RUN : LONG_RUN; }
@@ -55,7 +55,7 @@ static bool all_pipelines(int t, int d, RunResult *first) {
     for (int p = 1; p <= 4 && t * d * p <= 8; p *= 2)
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
             if (ways[w].chunks > 1 && p == 1) continue;
-            RunPlan plan = plan_for((Grid){t, d, p}, ways[w].schedule, ways[w].chunks, "threads");
+            RunPlan plan = plan_for((Grid)GRID(t, d, p), ways[w].schedule, ways[w].chunks, "threads");
             RunResult result;
             char name[96];
             name_plan(&plan, name);
@@ -78,10 +78,10 @@ static void pipelines_change_no_bit(void) {
 
 // How the layers are dealt changes no bit either, nor do ranks that spin while they wait.
 static void uneven_stages_change_no_bit(void) {
-    RunPlan even = plan_for((Grid){1, 1, 2}, "1f1b", 1, "threads"), uneven = even, chunked = even;
+    RunPlan even = plan_for((Grid)GRID(1, 1, 2), "1f1b", 1, "threads"), uneven = even, chunked = even;
     uneven.spins = true;
     uneven.spec.split.last = 2;
-    chunked.spec.grid.pp = 4;
+    chunked.spec.grid.size[AXIS_PP] = 4;
     chunked.spec.schedule = "interleaved", chunked.spec.num_chunks = 2;
     chunked.spec.shape.layers = even.spec.shape.layers = uneven.spec.shape.layers = 12;
     chunked.spec.split.first = 2, chunked.spec.split.last = 2;
@@ -98,13 +98,13 @@ static bool long_run(RunPlan plan, RunResult *result) {
 
 static void tensor_and_data_parallelism_are_close(void) {
     RunResult serial, result;
-    if (!long_run(plan_for((Grid){1, 1, 1}, "1f1b", 1, "threads"), &serial)) return;
+    if (!long_run(plan_for((Grid)GRID(1, 1, 1), "1f1b", 1, "threads"), &serial)) return;
     for (int t = 1; t <= 4; t *= 2)
         for (int d = 1; d <= 4 && t * d <= 8; d *= 2) {
             if (harness_short() && t * d > 2) continue;
             char name[96];
             snprintf(name, sizeof name, "t%d d%d against one rank", t, d);
-            if (!long_run(plan_for((Grid){t, d, 1}, "1f1b", 1, "threads"), &result)) return;
+            if (!long_run(plan_for((Grid)GRID(t, d, 1), "1f1b", 1, "threads"), &result)) return;
             expect_close(&serial, &result, name);
         }
 }
@@ -112,7 +112,7 @@ static void tensor_and_data_parallelism_are_close(void) {
 // Numbers alone: not in the short form.
 static void a_repeated_batch_is_learnt(void) {
     if (harness_short()) return;
-    RunPlan plan = plan_for((Grid){2, 2, 2}, "interleaved", 2, "threads");
+    RunPlan plan = plan_for((Grid)GRID(2, 2, 2), "interleaved", 2, "threads");
     plan.same_batch = true;
     plan.lr = 1e-2;
     RunResult result;
@@ -123,7 +123,7 @@ static void a_repeated_batch_is_learnt(void) {
 }
 
 static void checks_change_no_bit(void) {
-    RunPlan plain = plan_for((Grid){2, 2, 2}, "interleaved", 2, "threads"), checked = plain;
+    RunPlan plain = plan_for((Grid)GRID(2, 2, 2), "interleaved", 2, "threads"), checked = plain;
     checked.check_comm = true;
     checked.spec.device = "check";
     RunResult a, b;
@@ -131,14 +131,14 @@ static void checks_change_no_bit(void) {
 }
 
 static void reference_device_is_close(void) {
-    RunPlan fast = plan_for((Grid){1, 1, 1}, "1f1b", 1, "threads"), reference = fast;
+    RunPlan fast = plan_for((Grid)GRID(1, 1, 1), "1f1b", 1, "threads"), reference = fast;
     reference.spec.device = "reference";
     RunResult a, b;
     if (long_run(fast, &a) && long_run(reference, &b)) expect_close(&a, &b, "reference device");
 }
 
 static void microbatch_size_is_close(void) {
-    RunPlan one = plan_for((Grid){1, 1, 1}, "1f1b", 1, "threads"), two = one;
+    RunPlan one = plan_for((Grid)GRID(1, 1, 1), "1f1b", 1, "threads"), two = one;
     two.spec.mode.microbatch = 2;
     two.spec.num_microbatches /= 2;
     RunResult a, b;
@@ -147,8 +147,8 @@ static void microbatch_size_is_close(void) {
 
 // t 8, p 4, d 2: far more ranks than cores.
 static void sixty_four_ranks(void) {
-    RunPlan many = plan_for((Grid){8, 2, 4}, "interleaved", 2, "threads"),
-            one = plan_for((Grid){1, 1, 1}, "1f1b", 1, "threads");
+    RunPlan many = plan_for((Grid)GRID(8, 2, 4), "interleaved", 2, "threads"),
+            one = plan_for((Grid)GRID(1, 1, 1), "1f1b", 1, "threads");
     many.spec.shape.heads = one.spec.shape.heads = 8;
     many.spec.shape.head_size = one.spec.shape.head_size = 4;
     many.steps = one.steps = 2;
@@ -162,9 +162,9 @@ static void sixty_four_ranks(void) {
 // ---- the arenas take what the null device predicted -----------------------------------------------------
 
 static void memory_is_as_predicted(void) {
-    const RunPlan plans[] = {plan_for((Grid){1, 1, 1}, "1f1b", 1, "threads"),
-                             plan_for((Grid){2, 1, 2}, "interleaved", 2, "threads"),
-                             plan_for((Grid){1, 2, 4}, "gpipe", 1, "threads")};
+    const RunPlan plans[] = {plan_for((Grid)GRID(1, 1, 1), "1f1b", 1, "threads"),
+                             plan_for((Grid)GRID(2, 1, 2), "interleaved", 2, "threads"),
+                             plan_for((Grid)GRID(1, 2, 4), "gpipe", 1, "threads")};
     for (int i = 0; i < 3; i++) {
         RunPlan plan = plans[i];
         plan.finished = run_expect_predicted_memory;

@@ -7,7 +7,7 @@
 
 // Sizes whose tensors all fill whole blocks of an arena, so that sums are exact.
 static EngineSpec even_spec(Grid grid, const char *schedule, int chunks) {
-    EngineSpec spec = run_spec(grid, schedule, chunks, 8, 8 * grid.dp);
+    EngineSpec spec = run_spec(grid, schedule, chunks, 8, 8 * grid_along(grid, AXIS_DP));
     spec.shape.hidden = 128, spec.shape.heads = 8, spec.shape.head_size = 16, spec.shape.ffn = 512;
     spec.shape.sequence = spec.shape.positions = 64, spec.mode.microbatch = 2;
     spec.mode.dtype = BF16;
@@ -23,7 +23,7 @@ static EngineMemory measured(const EngineSpec *spec, int rank) {
 
 static double sum_terms(const EngineSpec *spec, bool published) {
     StashTerm terms[MOST_STASH_TERMS];
-    int count = model_stash_terms(&spec->shape, &spec->mode, spec->grid.tp, terms);
+    int count = model_stash_terms(&spec->shape, &spec->mode, grid_along(spec->grid, AXIS_TP), terms);
     double sum = 0;
     for (int i = 0; i < count; i++) sum += published ? terms[i].published : terms[i].kept;
     return sum;
@@ -37,7 +37,7 @@ static double sbh(const EngineSpec *s) {
 static void stash_is_the_sum_of_its_terms(void) {
     for (int way = 0; way < 32; way++) {
         int tp = way & 1 ? 2 : 1;
-        EngineSpec spec = even_spec((Grid){tp, 1, 2}, "1f1b", 1);
+        EngineSpec spec = even_spec((Grid)GRID(tp, 1, 2), "1f1b", 1);
         spec.mode.sequence_parallel = way & 2 && tp > 1;
         spec.mode.recompute = way & 4 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NOTHING;
         spec.mode.keep_probabilities = way & 8;
@@ -51,7 +51,7 @@ static void stash_is_the_sum_of_its_terms(void) {
 
 static void published_terms_give_the_published_formulas(void) {
     for (int t = 1; t <= 4; t *= 2) {
-        EngineSpec spec = even_spec((Grid){t, 1, 1}, "1f1b", 1);
+        EngineSpec spec = even_spec((Grid)GRID(t, 1, 1), "1f1b", 1);
         double core = 5.0 * spec.shape.heads * spec.shape.sequence / spec.shape.hidden;
         struct {
             bool sequence_parallel, selective;
@@ -73,7 +73,7 @@ static void published_terms_give_the_published_formulas(void) {
 // What selective recomputation saves is what the core kept: of the published 5as^2b the softmax output is
 // stored (2), its dropout mask (1) and product (2) never are; the statistics go too.
 static void selective_recomputation_saves_the_core(void) {
-    EngineSpec spec = even_spec((Grid){2, 1, 2}, "1f1b", 1);
+    EngineSpec spec = even_spec((Grid)GRID(2, 1, 2), "1f1b", 1);
     spec.mode.keep_probabilities = true;
     double all = (double)measured(&spec, 0).stash;
     spec.mode.recompute = RECOMPUTE_SELECTIVE;
@@ -85,7 +85,7 @@ static void selective_recomputation_saves_the_core(void) {
 
 // 2sbh per layer (Korthikanti 2022), all inputs but the stage's own in the stash; or shares of them.
 static void full_recomputation_keeps_inputs_alone(void) {
-    EngineSpec spec = even_spec((Grid){2, 1, 2}, "1f1b", 1);
+    EngineSpec spec = even_spec((Grid)GRID(2, 1, 2), "1f1b", 1);
     spec.mode.recompute = RECOMPUTE_UNIFORM, spec.mode.recompute_layers = 1;
     double whole = (double)measured(&spec, 0).stash;
     EXPECT(whole == 3 * 2 * sbh(&spec), "%.0f bytes, not %.0f", whole, 3 * 2 * sbh(&spec));
@@ -103,7 +103,7 @@ static void full_recomputation_keeps_inputs_alone(void) {
 
 // Stashes in flight by schedule: the split backward keeps no more than the whole one.
 static void a_split_backward_takes_no_larger_stash(void) {
-    EngineSpec spec = even_spec((Grid){1, 1, 4}, "1f1b", 1);
+    EngineSpec spec = even_spec((Grid)GRID(1, 1, 4), "1f1b", 1);
     EngineMemory whole = measured(&spec, 0);
     spec.schedule = "zb-h1";
     EngineMemory split = measured(&spec, 0);
@@ -118,7 +118,7 @@ static void bytes_per_parameter(void) {
     for (int way = 0; way < 8; way++) {
         int d = way & 1 ? 4 : 2;
         bool sharded = way & 2;
-        EngineSpec spec = even_spec((Grid){1, d, 1}, "1f1b", 1), larger;
+        EngineSpec spec = even_spec((Grid)GRID(1, d, 1), "1f1b", 1), larger;
         spec.shard_optimizer = sharded;
         spec.mode.dtype = way & 4 ? F32 : BF16;
         larger = spec;
@@ -136,7 +136,7 @@ static void bytes_per_parameter(void) {
 // Sizes that no rank count divides: what is padded is padded alike.
 static EngineSpec odd_spec(int way) {
     static const char *const schedules[] = {"1f1b", "zb-h1", "interleaved"};
-    EngineSpec spec = run_spec((Grid){2, 3, 2}, schedules[way % 3], way % 3 == 2 ? 2 : 1, 8, 12);
+    EngineSpec spec = run_spec((Grid)GRID(2, 3, 2), schedules[way % 3], way % 3 == 2 ? 2 : 1, 8, 12);
     spec.shape.hidden = 36, spec.shape.head_size = 9, spec.shape.ffn = 94;
     spec.shape.sequence = spec.shape.positions = 18, spec.mode.microbatch = 3;
     spec.mode.dtype = way & 1 ? BF16 : F32;
@@ -153,8 +153,8 @@ static void expect_same(const EngineMemory *a, const EngineMemory *b, int way, P
                a->recomputed == b->recomputed && a->num_recomputed == b->num_recomputed &&
                a->scratch == b->scratch && a->workspace == b->workspace && a->total == b->total,
            "way %d, tp%d dp%d pp%d: run %zu, stash %zu, scratch %zu, workspace %zu, not %zu, %zu, %zu, %zu",
-           way, place.tp, place.dp, place.pp, a->run, a->stash, a->scratch, a->workspace, b->run, b->stash,
-           b->scratch, b->workspace);
+           way, place.at[AXIS_TP], place.at[AXIS_DP], place.at[AXIS_PP], a->run, a->stash, a->scratch,
+           a->workspace, b->run, b->stash, b->scratch, b->workspace);
 }
 
 static void ranks_of_a_stage_are_alike(void) {
@@ -163,7 +163,8 @@ static void ranks_of_a_stage_are_alike(void) {
         for (int rank = 0; rank < grid_size(spec.grid); rank++) {
             Place place = grid_place(spec.grid, rank);
             EngineMemory one = measured(&spec, rank);
-            EngineMemory first = measured(&spec, grid_rank(spec.grid, (Place){0, 0, place.pp}));
+            EngineMemory first =
+                measured(&spec, grid_rank(spec.grid, (Place){.at[AXIS_PP] = place.at[AXIS_PP]}));
             expect_same(&one, &first, way, place);
         }
     }
@@ -171,9 +172,9 @@ static void ranks_of_a_stage_are_alike(void) {
 
 static void compare_with_taken(Engine *engine, void *self) {
     const EngineSpec *spec = self;
-    Place place = engine_context(engine)->place;
-    EngineMemory said = measured(spec, grid_rank(spec->grid, place)), used = engine_memory_used(engine);
-    expect_same(&used, &said, spec->threads, place);
+    const Topology *topology = &engine_context(engine)->groups.topology;
+    EngineMemory said = measured(spec, topology->rank), used = engine_memory_used(engine);
+    expect_same(&used, &said, spec->threads, topology->place);
 }
 
 // Not in the short form: the thread sanitizer sees races in OpenMP's way of handing work over,
@@ -181,7 +182,7 @@ static void compare_with_taken(Engine *engine, void *self) {
 static void a_run_of_two_threads_takes_what_was_said(void) {
     for (int way = 0; way < 8 && !harness_short(); way += 5) {
         EngineSpec spec = odd_spec(way);
-        spec.grid = (Grid){1, 1, 2}, spec.num_microbatches = 4, spec.threads = 2;
+        spec.grid = (Grid)GRID(1, 1, 2), spec.num_microbatches = 4, spec.threads = 2;
         spec.mode.sequence_parallel = false;
         RunResult result;
         RunPlan plan = {.spec = spec,
@@ -198,13 +199,14 @@ static void a_run_of_two_threads_takes_what_was_said(void) {
 
 static void count_messages(Engine *engine, void *self) {
     const Context *c = engine_context(engine);
-    if (c->place.pp == 0 && c->place.tp == 0)
-        *(double *)self = comm_counts(c->pp)[COMM_SEND].bytes + comm_counts(c->pp)[COMM_RECV].bytes;
+    if (context_rank(c, ROLE_PIPELINE) == 0 && context_rank(c, ROLE_TENSOR) == 0)
+        *(double *)self = comm_counts(context_group(c, ROLE_PIPELINE))[COMM_SEND].bytes +
+                          comm_counts(context_group(c, ROLE_PIPELINE))[COMM_RECV].bytes;
 }
 
 static double bytes_on_edge(int tp, bool scatter, RunResult *result) {
     double bytes = 0;
-    RunPlan plan = {.spec = even_spec((Grid){tp, 1, 2}, "1f1b", 1),
+    RunPlan plan = {.spec = even_spec((Grid)GRID(tp, 1, 2), "1f1b", 1),
                     .steps = 1,
                     .lr = 1e-3,
                     .transport = "threads",

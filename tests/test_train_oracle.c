@@ -144,10 +144,11 @@ static EngineSpec golden_spec(const Golden *g, Grid grid, const char *schedule, 
     s->hidden = g->hidden, s->heads = g->heads, s->head_size = g->hidden / g->heads, s->ffn = g->ffn;
     s->groups = g->groups;
     s->sequence = s->positions = g->sequence;
-    s->vocabulary = g->vocabulary, spec.mode.padded_vocabulary = padded_vocabulary(g->vocabulary, 8, grid.tp);
+    s->vocabulary = g->vocabulary,
+    spec.mode.padded_vocabulary = padded_vocabulary(g->vocabulary, 8, grid_along(grid, AXIS_TP));
     spec.mode.microbatch = g->micro_batch;
     s->hidden_dropout = s->attention_dropout = 0;
-    spec.num_microbatches = g->microbatches / grid.dp;
+    spec.num_microbatches = g->microbatches / grid_along(grid, AXIS_DP);
     spec.adam = (AdamOptions){g->adamw[1], g->adamw[2], g->adamw[3], g->adamw[5]};
     return spec;
 }
@@ -173,7 +174,7 @@ static void set_parameters(Engine *engine, const Golden *g) {
         for (int64_t j = 0; j < real; j++)
             whole[j] =
                 base + (float)g->perturbation * rng_normal(rng_key((uint64_t)g->seed, key, 0), (uint64_t)j);
-        param_slice(p, c->grid.tp, c->place.tp, whole, local);
+        param_slice(p, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), whole, local);
         device_upload(c->device, c->stream, p->value, local);
         free(whole), free(local);
     }
@@ -193,7 +194,7 @@ static void gather(Engine *engine, Comm *world, float **whole, bool gradients) {
             float *local = calloc((size_t)tensor_count(p->value), sizeof *local);
             CHECK(local, "no memory for %s", p->spec.name);
             device_download(c->device, c->stream, local, gradients ? p->grad : p->value);
-            param_unslice(p, c->grid.tp, c->place.tp, local, whole[i]);
+            param_unslice(p, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), local, whole[i]);
             free(local);
         }
     }
@@ -346,15 +347,15 @@ static void variants_on(Grid grid, const char *schedule, int chunks, const char 
     compare_with(TEST_FOLDER "/golden/oracle_llama3.txt", grid, schedule, chunks, device);
 }
 
-static void variants(void) { variants_on((Grid){1, 1, 1}, "1f1b", 1, "cpu"); }
-static void variants_of_reference(void) { variants_on((Grid){1, 1, 1}, "1f1b", 1, "reference"); }
-static void variants_of_eight_ranks(void) { variants_on((Grid){2, 2, 2}, "interleaved", 2, "cpu"); }
+static void variants(void) { variants_on((Grid)GRID(1, 1, 1), "1f1b", 1, "cpu"); }
+static void variants_of_reference(void) { variants_on((Grid)GRID(1, 1, 1), "1f1b", 1, "reference"); }
+static void variants_of_eight_ranks(void) { variants_on((Grid)GRID(2, 2, 2), "interleaved", 2, "cpu"); }
 
-static void one_rank(void) { compare_on((Grid){1, 1, 1}, "1f1b", 1, "cpu"); }
-static void reference(void) { compare_on((Grid){1, 1, 1}, "1f1b", 1, "reference"); }
-static void eight_ranks(void) { compare_on((Grid){2, 2, 2}, "interleaved", 2, "cpu"); }
-static void four_heads_apart(void) { compare_on((Grid){4, 1, 2}, "gpipe", 1, "cpu"); }
-static void zero_bubble(void) { compare_on((Grid){2, 1, 2}, "zb-v", 2, "cpu"); }
+static void one_rank(void) { compare_on((Grid)GRID(1, 1, 1), "1f1b", 1, "cpu"); }
+static void reference(void) { compare_on((Grid)GRID(1, 1, 1), "1f1b", 1, "reference"); }
+static void eight_ranks(void) { compare_on((Grid)GRID(2, 2, 2), "interleaved", 2, "cpu"); }
+static void four_heads_apart(void) { compare_on((Grid)GRID(4, 1, 2), "gpipe", 1, "cpu"); }
+static void zero_bubble(void) { compare_on((Grid)GRID(2, 1, 2), "zb-v", 2, "cpu"); }
 
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"one_rank", one_rank},

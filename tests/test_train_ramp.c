@@ -29,13 +29,14 @@ enum { SHORTEST = 2 }; // of those whose smaller batches may need larger pools
 static RunPlan growing(const Way *way, Grid grid, int microbatches[STEPS]) {
     const int sizes[STEPS] = {way->most, way->some, way->most, way->few, way->some, way->few};
     for (int i = 0; i < STEPS; i++) microbatches[i] = sizes[i];
-    RunPlan plan = {.spec = run_spec(grid, way->schedule, way->chunks, LAYERS, way->most * grid.dp),
-                    .steps = STEPS,
-                    .lr = 3e-3,
-                    .transport = "threads",
-                    .evaluates_between = true,
-                    .microbatches = microbatches,
-                    .finished = run_expect_predicted_memory};
+    RunPlan plan = {
+        .spec = run_spec(grid, way->schedule, way->chunks, LAYERS, way->most * grid_along(grid, AXIS_DP)),
+        .steps = STEPS,
+        .lr = 3e-3,
+        .transport = "threads",
+        .evaluates_between = true,
+        .microbatches = microbatches,
+        .finished = run_expect_predicted_memory};
     plan.spec.microbatch_group = way->group;
     plan.spec.schedule_costs =
         (ScheduleCosts){.forward_us = 1, .backward_us = 2.5, .weight_fraction = 0.3, .hop_us = 0.2};
@@ -45,13 +46,13 @@ static RunPlan growing(const Way *way, Grid grid, int microbatches[STEPS]) {
 static RunPlan growing_plainly(const Way *way, Grid grid, int microbatches[STEPS]) {
     Way plain = *way;
     plain.schedule = "1f1b", plain.chunks = 1, plain.group = 0;
-    grid.pp = 1;
+    grid.size[AXIS_PP] = 1;
     return growing(&plain, grid, microbatches);
 }
 
 static void expect_growth_changes_no_bit(const Way *way, Grid grid, const RunResult *expected) {
     int microbatches[STEPS];
-    grid.pp = way->pp;
+    grid.size[AXIS_PP] = way->pp;
     for (int ahead = 0; ahead < 3; ahead += 2) {
         RunPlan plan = growing(way, grid, microbatches);
         RunResult result;
@@ -69,7 +70,7 @@ static void growing_batches_change_no_bit(void) {
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         if (harness_short() && i != SHORTEST) continue;
         int microbatches[STEPS];
-        Grid grid = {1, i % 2 ? 2 : 1, 1};
+        Grid grid = GRID(1, i % 2 ? 2 : 1, 1);
         RunPlan plain = growing_plainly(&ways[i], grid, microbatches);
         RunResult expected;
         if (run_or_complain(&plain, "one pipeline rank", &expected))
@@ -81,7 +82,7 @@ static void growing_batches_change_no_bit(void) {
 static void evaluations_change_no_bit(void) {
     if (harness_short()) return;
     int microbatches[STEPS];
-    RunPlan with = growing(&ways[2], (Grid){1, 1, 2}, microbatches), without = with;
+    RunPlan with = growing(&ways[2], (Grid)GRID(1, 1, 2), microbatches), without = with;
     without.evaluates_between = false;
     RunResult a, b;
     if (!run_or_complain(&with, "with evaluations", &a) || !run_or_complain(&without, "without", &b)) return;
@@ -115,13 +116,13 @@ static void expect_overflows(const RunResult *r) {
 
 static void overflows_change_no_bit(void) {
     if (harness_short()) return;
-    RunPlan plain = overflowing((Grid){1, 2, 1}, "1f1b", 1);
+    RunPlan plain = overflowing((Grid)GRID(1, 2, 1), "1f1b", 1);
     RunResult expected, result;
     if (!run_or_complain(&plain, "one pipeline rank", &expected)) return;
     expect_overflows(&expected);
-    const RunPlan plans[] = {overflowing((Grid){1, 2, 2}, "interleaved", 2),
-                             overflowing((Grid){1, 2, 4}, "zb-h1", 1),
-                             overflowing((Grid){1, 2, 2}, "zb-v", 2)};
+    const RunPlan plans[] = {overflowing((Grid)GRID(1, 2, 2), "interleaved", 2),
+                             overflowing((Grid)GRID(1, 2, 4), "zb-h1", 1),
+                             overflowing((Grid)GRID(1, 2, 2), "zb-v", 2)};
     for (int i = 0; i < 3; i++) {
         RunPlan plan = plans[i];
         char name[96];

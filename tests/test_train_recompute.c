@@ -7,7 +7,7 @@
 
 static EngineSpec spec_of(const ScheduleKind *kind, Grid grid) {
     bool two_chunks = !strcmp(kind->name, "interleaved") || !strcmp(kind->name, "zb-v");
-    EngineSpec spec = run_spec(grid, kind->name, two_chunks ? 2 : 1, 16, 8 * grid.dp);
+    EngineSpec spec = run_spec(grid, kind->name, two_chunks ? 2 : 1, 16, 8 * grid_along(grid, AXIS_DP));
     spec.shape.sequence = spec.shape.positions = 64, spec.mode.microbatch = 2;
     return spec;
 }
@@ -20,7 +20,7 @@ static EngineMemory measured(const EngineSpec *spec, int rank) {
 }
 
 static void expect_less(const ScheduleKind *kind, int p, int layers_at_once) {
-    EngineSpec without = spec_of(kind, (Grid){1, 1, p}), with = without;
+    EngineSpec without = spec_of(kind, (Grid)GRID(1, 1, p)), with = without;
     with.mode.recompute = RECOMPUTE_UNIFORM, with.mode.recompute_layers = layers_at_once;
     size_t sum = 0, sum_without = 0;
     for (int rank = 0; rank < p; rank++) {

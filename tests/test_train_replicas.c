@@ -21,20 +21,21 @@ typedef struct {
 } Case;
 
 static const Case cases[] = {
-    {{1, 2, 1}, F32, false, "1f1b", 1, 10},       {{1, 3, 1}, BF16, false, "1f1b", 1, 12},
-    {{1, 4, 1}, F32, true, "1f1b", 1, 8},         {{2, 1, 1}, F32, false, "1f1b", 1, 8},
-    {{4, 1, 1}, BF16, false, "1f1b", 1, 10},      {{2, 2, 1}, F32, false, "1f1b", 1, 12},
-    {{2, 2, 1}, BF16, true, "1f1b", 1, 12},       {{1, 1, 2}, F32, false, "1f1b", 1, 6},
-    {{1, 2, 2}, BF16, false, "zb-h1", 1, 10},     {{2, 1, 2}, F32, false, "interleaved", 2, 8},
-    {{2, 2, 2}, BF16, true, "interleaved", 2, 8}, {{1, 3, 1}, F16, false, "1f1b", 1, 6},
+    {GRID(1, 2, 1), F32, false, "1f1b", 1, 10},       {GRID(1, 3, 1), BF16, false, "1f1b", 1, 12},
+    {GRID(1, 4, 1), F32, true, "1f1b", 1, 8},         {GRID(2, 1, 1), F32, false, "1f1b", 1, 8},
+    {GRID(4, 1, 1), BF16, false, "1f1b", 1, 10},      {GRID(2, 2, 1), F32, false, "1f1b", 1, 12},
+    {GRID(2, 2, 1), BF16, true, "1f1b", 1, 12},       {GRID(1, 1, 2), F32, false, "1f1b", 1, 6},
+    {GRID(1, 2, 2), BF16, false, "zb-h1", 1, 10},     {GRID(2, 1, 2), F32, false, "interleaved", 2, 8},
+    {GRID(2, 2, 2), BF16, true, "interleaved", 2, 8}, {GRID(1, 3, 1), F16, false, "1f1b", 1, 6},
 };
 
 enum { NUM_CASES = sizeof cases / sizeof *cases, INTERVAL = 3, MOST_MESSAGE = 1024 };
 
 static EngineSpec spec_of(const Case *c) {
-    EngineSpec spec = run_spec(c->grid, c->schedule, c->num_chunks, 4, 2 * c->grid.dp * c->grid.pp);
+    EngineSpec spec = run_spec(c->grid, c->schedule, c->num_chunks, 4,
+                               2 * grid_along(c->grid, AXIS_DP) * grid_along(c->grid, AXIS_PP));
     spec.mode.dtype = c->dtype;
-    spec.mode.sequence_parallel = c->grid.tp > 1 && c->sharded;
+    spec.mode.sequence_parallel = grid_along(c->grid, AXIS_TP) > 1 && c->sharded;
     spec.shard_optimizer = spec.overlap_gradients = spec.overlap_weights = c->sharded;
     return spec;
 }
@@ -44,7 +45,7 @@ static void step(Engine *engine, int64_t *consumed) {
     Batch batch = run_batch(spec, engine_context(engine), *consumed, spec->num_microbatches);
     StepResult result = engine_train(engine, batch, (StepOptions){1e-3, 0.1, 1});
     EXPECT(result.finite, "loss %g", (double)result.loss);
-    *consumed += spec->num_microbatches * spec->grid.dp;
+    *consumed += spec->num_microbatches * grid_along(spec->grid, AXIS_DP);
     run_batch_free(&batch);
 }
 
@@ -81,21 +82,21 @@ static bool is_tied(const Params *params, const Param *p) {
 static bool can_be_found(const Case *c, const Params *params, const Flip *f) {
     const Param *p = params->items[f->param];
     bool copied = f->kind == WEIGHT && (c->sharded || c->dtype == F16);
-    bool over_dp = c->grid.dp > 1 && (f->kind == WEIGHT || !c->sharded);
-    bool over_tp = c->grid.tp > 1 && p->spec.shard.dim < 0;
-    bool over_ends = c->grid.pp > 1 && is_tied(params, p);
+    bool over_dp = grid_along(c->grid, AXIS_DP) > 1 && (f->kind == WEIGHT || !c->sharded);
+    bool over_tp = grid_along(c->grid, AXIS_TP) > 1 && p->spec.shard.dim < 0;
+    bool over_ends = grid_along(c->grid, AXIS_PP) > 1 && is_tied(params, p);
     if (f->kind == MASTER && c->dtype == F32) return false; // they are the weights
     return (over_dp || over_tp || over_ends) && !(copied && f->steps);
 }
 
 // Whether the tensor is certain: over tp and the ends of the model a difference spreads with the next step.
 static bool stays_in_tensor(const Case *c, const Flip *f) {
-    return f->steps == 0 || (c->grid.dp > 1 && !c->sharded);
+    return f->steps == 0 || (grid_along(c->grid, AXIS_DP) > 1 && !c->sharded);
 }
 
 static bool rank_holds(const Case *c, const Engine *engine, const Param *p, int rank) {
     const Schedule *s = engine_schedule(engine);
-    return s->home[p->spec.stage] / s->num_chunks == grid_place(c->grid, rank).pp && !p->shares;
+    return s->home[p->spec.stage] / s->num_chunks == grid_place(c->grid, rank).at[AXIS_PP] && !p->shares;
 }
 
 // The same on every rank, from its number alone. Without `spreads` its tensor is certain.
@@ -207,9 +208,10 @@ static void expect_named(const Case *c, const Flip *f, const Params *params) {
     // A step makes weights of moments.
     EXPECT(f->steps || strstr(message, kind_words[f->kind]), "'%s' is not named: %s", kind_words[f->kind],
            message);
-    bool over_dp_alone = c->grid.tp == 1 && c->grid.pp == 1 && !c->sharded;
-    EXPECT(!over_dp_alone || c->grid.dp < 3 || strstr(message, "majority"), "no majority of %d: %s",
-           c->grid.dp, message);
+    bool over_dp_alone =
+        grid_along(c->grid, AXIS_TP) == 1 && grid_along(c->grid, AXIS_PP) == 1 && !c->sharded;
+    EXPECT(!over_dp_alone || grid_along(c->grid, AXIS_DP) < 3 || strstr(message, "majority"),
+           "no majority of %d: %s", grid_along(c->grid, AXIS_DP), message);
 }
 
 static Status flip_and_find(Comm *world, void *arg) {
@@ -261,7 +263,7 @@ static void planted_flips(void) {
 static void flips_that_spread(void) {
     for (int i = 0; i < NUM_CASES; i++) {
         Trial trial = {.c = &cases[i], .spreads = true, .number = 100};
-        if (cases[i].grid.dp > 1) continue;
+        if (grid_along(cases[i].grid, AXIS_DP) > 1) continue;
         for (; trial.planted < (harness_short() ? 1 : 4) && !harness_failed(); trial.number++)
             EXPECT_OK(launch(trial.c, flip_and_find, &trial));
     }
@@ -294,14 +296,16 @@ static Status compare_nothing(Comm *world, void *arg) {
     int64_t before = counts[COMM_ALL_REDUCE].calls;
     EXPECT_OK(replicas_compare(engine, world, 0));
     int64_t calls = counts[COMM_ALL_REDUCE].calls - before;
-    EXPECT(calls == (c->grid.dp > 1), "%d x %d x %d: %lld calls", c->grid.tp, c->grid.dp, c->grid.pp,
+    EXPECT(calls == (grid_along(c->grid, AXIS_DP) > 1), "%d x %d x %d: %lld calls",
+           grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_DP), grid_along(c->grid, AXIS_PP),
            (long long)calls);
     engine_close(engine);
     return OK;
 }
 
 static void nothing_to_compare(void) {
-    static Case grids[] = {{{1, 1, 2}, F32, false, "1f1b", 1, 0}, {{1, 2, 1}, F32, true, "1f1b", 1, 0}};
+    static Case grids[] = {{GRID(1, 1, 2), F32, false, "1f1b", 1, 0},
+                           {GRID(1, 2, 1), F32, true, "1f1b", 1, 0}};
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++)
         EXPECT_OK(launch(&grids[i], compare_nothing, &grids[i]));
 }
@@ -318,7 +322,7 @@ static void no_false_alarm(void) {
 
 // Sums by the MPI library (--no-deterministic-mode, between machines) come in an order of its own.
 static void on_mpi(void) {
-    Case c = {{1, launcher_ranks(), 1}, F32, false, "1f1b", 1, 0};
+    Case c = {GRID(1, launcher_ranks(), 1), F32, false, "1f1b", 1, 0};
     Trial trial = {.c = &c, .rounds = harness_short() ? 5 : 20};
     CommOptions options = {.transport = "mpi-messages", .timeout_s = 120};
     EXPECT_OK(comm_launch(options, train_and_compare, &trial));

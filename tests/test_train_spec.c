@@ -48,9 +48,9 @@ typedef struct {
     { words, #field, offsetof(EngineSpec, field), TYPE_OF(field), want }
 
 static const Row rows[] = {
-    ROW("--tp 4", grid.tp, 4),
-    ROW("--pp 4", grid.pp, 4),
-    ROW("--ranks 16", grid.dp, 4),
+    ROW("--tp 4", grid.size[AXIS_TP], 4),
+    ROW("--pp 4", grid.size[AXIS_PP], 4),
+    ROW("--ranks 16", grid.size[AXIS_DP], 4),
     ROW("--num-layers 12", shape.layers, 12),
     ROW("--num-layers 12", split.layers, 12),
     ROW("--hidden-size 128", shape.hidden, 128),

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 static _Thread_local Rank *current;
-static _Thread_local Rank alone = {.size = 1, .tp = -1, .dp = -1, .pp = -1};
+static _Thread_local Rank alone = {.size = 1};
 
 void rank_enter(Rank *rank) { current = rank; }
 
@@ -31,10 +31,10 @@ void rank_event(const char *literal_format, int64_t a, int64_t b, int64_t c) {
 void rank_describe(const Rank *rank, char *text, int size) {
     if (rank->size <= 1)
         snprintf(text, (size_t)size, "%s", "");
-    else if (rank->pp < 0)
+    else if (!*rank->place)
         snprintf(text, (size_t)size, "[rank %d]", rank->rank);
     else
-        snprintf(text, (size_t)size, "[rank %d tp%d dp%d pp%d]", rank->rank, rank->tp, rank->dp, rank->pp);
+        snprintf(text, (size_t)size, "[rank %d %s]", rank->rank, rank->place);
 }
 
 // The format is a literal chosen by our own code (rank_event); three integers always follow.

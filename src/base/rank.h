@@ -20,7 +20,7 @@ typedef struct {
 
 typedef struct Rank {
     int rank, size; // in the whole job
-    int tp, dp, pp; // coordinates; -1 until the grid is known
+    char place[40]; // its coordinates on the grid, "tp1 dp0 pp1"; empty until the grid is known
     char doing[48]; // the current instruction, "F3.1", or a phase, "loading data"
     uint64_t num_events;
     RankEvent events[EVENTS_KEPT];

@@ -30,9 +30,22 @@ static uint64_t key_of(const PlanRow *row, Protocol protocol) {
         if (*row->model_name) return hash;
         return mix_all((int[]){m->layers, m->hidden, m->heads, m->ffn, (int)m->activation}, 5);
     }
-    int numbers[] = {m->layers,     m->hidden,  m->heads,      m->groups,        m->ffn,     m->vocabulary,
-                     m->sequence,   c->grid.tp, c->grid.dp,    c->grid.pp,       c->context, c->chunks,
-                     c->microbatch, c->batch,   c->zero_stage, (int)c->recompute};
+    int numbers[] = {m->layers,
+                     m->hidden,
+                     m->heads,
+                     m->groups,
+                     m->ffn,
+                     m->vocabulary,
+                     m->sequence,
+                     grid_along(c->grid, AXIS_TP),
+                     grid_along(c->grid, AXIS_DP),
+                     grid_along(c->grid, AXIS_PP),
+                     c->context,
+                     c->chunks,
+                     c->microbatch,
+                     c->batch,
+                     c->zero_stage,
+                     (int)c->recompute};
     return mix_all(numbers, sizeof numbers / sizeof *numbers);
 }
 
@@ -267,7 +280,7 @@ Accuracy calibration_accuracy(const Calibration *calibration, const PlanRows *ro
         if (result->held_out[i] <= 0) continue;
         reach((double)grid_size(row->config.grid) * row->config.context, &a.least_gpus, &a.most_gpus);
         reach(row->model.hidden, &a.least_hidden, &a.most_hidden);
-        reach(row->config.grid.tp, &a.least_tp, &a.most_tp);
+        reach(grid_along(row->config.grid, AXIS_TP), &a.least_tp, &a.most_tp);
         reach(row->model.sequence, &a.least_sequence, &a.most_sequence);
     }
     return a;

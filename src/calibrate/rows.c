@@ -178,11 +178,12 @@ static Status read_model(const Source *s, ModelShape *m) {
 }
 
 static Status read_grid(const Source *s, ParallelConfig *c) {
-    TRY(read_count(s, COLUMN_tp, 0, MAX_SIZE, &c->grid.tp));
-    TRY(read_count(s, COLUMN_pp, 0, SCHEDULE_MAX_RANKS, &c->grid.pp));
-    TRY(read_count(s, COLUMN_dp, 0, MAX_SIZE, &c->grid.dp));
+    TRY(read_count(s, COLUMN_tp, 0, MAX_SIZE, &c->grid.size[AXIS_TP]));
+    TRY(read_count(s, COLUMN_pp, 0, SCHEDULE_MAX_RANKS, &c->grid.size[AXIS_PP]));
+    TRY(read_count(s, COLUMN_dp, 0, MAX_SIZE, &c->grid.size[AXIS_DP]));
     TRY(read_count(s, COLUMN_cp, 1, MAX_SIZE, &c->context));
-    double devices = (double)c->grid.tp * c->grid.pp * c->grid.dp * c->context;
+    double devices = (double)grid_along(c->grid, AXIS_TP) * grid_along(c->grid, AXIS_PP) *
+                     grid_along(c->grid, AXIS_DP) * c->context;
     if (devices > MAX_SIZE)
         return fail(ERR_DATA, "%s: line %d: tp pp cp dp make %.0f GPUs: at most %d", s->path, line_of(s),
                     devices, MAX_SIZE);
@@ -190,14 +191,15 @@ static Status read_grid(const Source *s, ParallelConfig *c) {
     TRY(read_count(s, COLUMN_gpus, (int)devices, MAX_SIZE, &gpus));
     if (gpus != (int)devices)
         return fail(ERR_DATA, "%s: line %d: gpus %d is not tp %d x pp %d x cp %d x dp %d = %.0f", s->path,
-                    line_of(s), gpus, c->grid.tp, c->grid.pp, c->context, c->grid.dp, devices);
+                    line_of(s), gpus, grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP), c->context,
+                    grid_along(c->grid, AXIS_DP), devices);
     return OK;
 }
 
 // One keeps a pipeline's bubble small. Without a pipeline nothing is for that: 4, or 2, where they divide.
 static int usual_microbatch(const ParallelConfig *c) {
-    int size = c->grid.pp > 1 ? 1 : 4;
-    while (c->batch % ((int64_t)size * c->grid.dp) && size > 1) size /= 2;
+    int size = grid_along(c->grid, AXIS_PP) > 1 ? 1 : 4;
+    while (c->batch % ((int64_t)size * grid_along(c->grid, AXIS_DP)) && size > 1) size /= 2;
     return size;
 }
 
@@ -206,17 +208,21 @@ static Status read_batch(const Source *s, PlanRow *row) {
     TRY(read_count(s, COLUMN_global_batch, 0, MAX_BATCH, &c->batch));
     TRY(read_count(s, COLUMN_micro_batch, usual_microbatch(c), MAX_BATCH, &c->microbatch));
     row->guessed |= !*cell(s, COLUMN_micro_batch);
-    int64_t multiple = (int64_t)c->microbatch * c->grid.dp;
+    int64_t multiple = (int64_t)c->microbatch * grid_along(c->grid, AXIS_DP);
     if (c->batch % multiple)
         return fail(ERR_DATA, "%s: line %d: global_batch %d is no multiple of micro_batch %d x dp %d = %lld",
-                    s->path, line_of(s), c->batch, c->microbatch, c->grid.dp, (long long)multiple);
+                    s->path, line_of(s), c->batch, c->microbatch, grid_along(c->grid, AXIS_DP),
+                    (long long)multiple);
     return OK;
 }
 
 // Two layers in a chunk where that divides, else one. Interleaving takes microbatches in groups of p.
 static int usual_chunks(const ModelShape *model, const ParallelConfig *c) {
-    int layers = model->layers / c->grid.pp, m = c->batch / c->microbatch / c->grid.dp;
-    if (c->grid.pp == 1 || model->layers % c->grid.pp || m % c->grid.pp) return 1;
+    int layers = model->layers / grid_along(c->grid, AXIS_PP),
+        m = c->batch / c->microbatch / grid_along(c->grid, AXIS_DP);
+    if (grid_along(c->grid, AXIS_PP) == 1 || model->layers % grid_along(c->grid, AXIS_PP) ||
+        m % grid_along(c->grid, AXIS_PP))
+        return 1;
     int chunks = layers % 2 ? layers : layers / 2;
     return chunks < SCHEDULE_MAX_CHUNKS ? chunks : 1;
 }
@@ -227,13 +233,13 @@ static Status read_schedule(const Source *s, PlanRow *row) {
     bool plain = !strcmp(text, "none");
     int usual = *text && strcmp(text, "interleaved") ? 1 : usual_chunks(&row->model, c);
     TRY(read_count(s, COLUMN_vp, usual, SCHEDULE_MAX_CHUNKS, &c->chunks));
-    row->guessed |= !*cell(s, COLUMN_vp) && c->grid.pp > 1;
+    row->guessed |= !*cell(s, COLUMN_vp) && grid_along(c->grid, AXIS_PP) > 1;
     const ScheduleKind *kind = schedule_kind(plain           ? "1f1b"
                                              : *text         ? text
                                              : c->chunks > 1 ? "interleaved"
                                                              : "1f1b");
     if (!kind) return wrong(s, COLUMN_schedule, "none, 1f1b, interleaved, or another schedule of trireme");
-    if (plain && c->grid.pp > 1) return wrong(s, COLUMN_schedule, "none needs pp 1");
+    if (plain && grid_along(c->grid, AXIS_PP) > 1) return wrong(s, COLUMN_schedule, "none needs pp 1");
     if (c->chunks > 1 && !strcmp(kind->name, "1f1b"))
         return wrong(s, COLUMN_vp, "the schedule 1f1b has one chunk; several need interleaved");
     c->schedule = kind->name;
@@ -259,7 +265,7 @@ static Status read_method(const Source *s, PlanRow *row) {
     bool told_sequence = false;
     c->sequence_parallel = c->overlap_tensor;
     TRY(read_flag(s, COLUMN_sequence_parallel, &c->sequence_parallel, &told_sequence));
-    c->sequence_parallel = c->sequence_parallel && c->grid.tp > 1;
+    c->sequence_parallel = c->sequence_parallel && grid_along(c->grid, AXIS_TP) > 1;
     c->dtype = DTYPES[precision];
     c->attention = attention ? ATTENTION_UNFUSED : ATTENTION_FUSED;
     c->recompute = KINDS[recompute];

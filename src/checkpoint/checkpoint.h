@@ -13,7 +13,7 @@
 // numbers and the order of data are functions of counters: none are saved.
 #pragma once
 #include "formats/formats.h"
-#include "layout/grid.h"
+#include "layout/topology.h"
 #include "nn/params.h"
 #include "nn/shape.h"
 #include "tokenizer/tokenizer.h"

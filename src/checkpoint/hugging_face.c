@@ -176,7 +176,7 @@ static Status read_config(HuggingFace *m) {
     Json *root;
     TRY(path_of(m, "config.json", path));
     TRY(read_json(m, "config.json", MOST_CONFIG, &root));
-    m->info = (CheckpointInfo){.grid = {1, 1, 1}, .num_chunks = 1, .program = "transformers"};
+    m->info = (CheckpointInfo){.grid = GRID(1, 1, 1), .num_chunks = 1, .program = "transformers"};
     Status status = config_read(root, path, &m->info.shape, &m->info.dtype);
     json_free(root);
     return status;

@@ -109,7 +109,7 @@ static Status commit_with(Import *import, const CheckpointNames *names, int lock
     Tokenizer *own = NULL;
     if (!info.config) info.config = config;
     info.state = (RunState){0};
-    info.grid = (Grid){1, 1, 1};
+    info.grid = (Grid)GRID(1, 1, 1);
     info.num_chunks = 1;
     info.has_optimizer = false;
     TRY(own_tokenizer(import, &own));

@@ -179,7 +179,7 @@ static Status read_grid(const Json *root, const char *what, CheckpointInfo *info
     TRY(read_int(grid, what, "pipeline", 1, MOST_RANKS, &p));
     TRY(read_int(grid, what, "data", 1, MOST_RANKS, &d));
     TRY(read_int(grid, what, "chunks", 1, MOST_RANKS, &v));
-    info->grid = (Grid){.tp = (int)t, .dp = (int)d, .pp = (int)p};
+    info->grid = (Grid)GRID((int)t, (int)d, (int)p);
     info->num_chunks = (int)v;
     return OK;
 }

@@ -86,7 +86,8 @@ static void write_info(const CheckpointInfo *info, Text *out) {
     text_add(out, ",\n\"model\": ");
     shape_write(&info->shape, out);
     text_add(out, ",\n\"grid\": {\"tensor\": %d, \"pipeline\": %d, \"data\": %d, \"chunks\": %d},\n",
-             info->grid.tp, info->grid.pp, info->grid.dp, info->num_chunks);
+             grid_along(info->grid, AXIS_TP), grid_along(info->grid, AXIS_PP),
+             grid_along(info->grid, AXIS_DP), info->num_chunks);
     text_add(out, "\"dtype\": \"%s\",\n\"optimizer\": %s,\n", info->dtype,
              info->has_optimizer ? "true" : "false");
 }

@@ -22,7 +22,7 @@ static Status list(const Params *params, WeightSpec **weights, int *count) {
 
 // One rank's model is declared, never placed.
 Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count) {
-    Context context = {.grid = {1, 1, 1}, .mode = {.padded_vocabulary = shape->vocabulary}};
+    Context context = {.mode = {.padded_vocabulary = shape->vocabulary}};
     Params params = {0};
     Schedule schedule;
     Gpt *gpt = NULL;

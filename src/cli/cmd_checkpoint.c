@@ -77,8 +77,8 @@ static void list_one(int64_t step, const char *folder) {
         return;
     }
     const CheckpointInfo *info = checkpoint_info(c);
-    printf("%4d %3d %3d  %-5s  %-9s  %s\n", info->grid.tp, info->grid.pp, info->grid.dp, info->dtype,
-           info->has_optimizer ? "yes" : "no", info->program);
+    printf("%4d %3d %3d  %-5s  %-9s  %s\n", grid_along(info->grid, AXIS_TP), grid_along(info->grid, AXIS_PP),
+           grid_along(info->grid, AXIS_DP), info->dtype, info->has_optimizer ? "yes" : "no", info->program);
     checkpoint_close(c);
 }
 
@@ -119,7 +119,8 @@ static Status run_inspect(const Options *o) {
     const CheckpointInfo *info = checkpoint_info(c);
     checkpoint_describe(info, &text);
     printf("%s\nwritten by %s on a grid of t=%d p=%d d=%d, %d chunks per rank\n\n%s", checkpoint_folder(c),
-           info->program, info->grid.tp, info->grid.pp, info->grid.dp, info->num_chunks, text_string(&text));
+           info->program, grid_along(info->grid, AXIS_TP), grid_along(info->grid, AXIS_PP),
+           grid_along(info->grid, AXIS_DP), info->num_chunks, text_string(&text));
     print_tensors(c);
     text_free(&text);
     checkpoint_close(c);

@@ -1,6 +1,6 @@
 // From options to a question: which machine, which stack, what is decided and what is open.
 #include "cli/plan_verb.h"
-#include "layout/grid.h"
+#include "layout/topology.h"
 #include <string.h>
 
 static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }
@@ -175,7 +175,7 @@ static Status config_given(PlanJob *job) {
     const SearchSpace *q = &job->space;
     ParallelConfig c = parallel_config_of_stack(&job->stack, q);
     c.context = q->context ? q->context : 1;
-    c.grid = (Grid){.tp = q->tp, .pp = q->pp, .dp = q->devices / (q->tp * q->pp * c.context)};
+    c.grid = (Grid)GRID(q->tp, q->devices / (q->tp * q->pp * c.context), q->pp);
     bool folded = q->schedule && !strcmp(q->schedule, "zb-v");
     c.chunks = q->chunks ? q->chunks : folded ? 2 : 1;
     c.microbatch = q->microbatch;

@@ -43,7 +43,7 @@ static Status config_of_run(const Options *o, const char *path, ParallelConfig *
     const RunShape *s = &o->shape;
     if (!strcmp(s->recompute, "block"))
         return fail(ERR_CONFIG, "%s: recompute-method block is not predicted; uniform is", path);
-    *out = (ParallelConfig){.grid = {.tp = s->tp, .pp = s->pp, .dp = s->dp},
+    *out = (ParallelConfig){.grid = GRID(s->tp, s->dp, s->pp),
                             .context = 1,
                             .chunks = s->vp,
                             .microbatch = o->micro_batch_size,

@@ -308,7 +308,7 @@ Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
     if (rc != MPI_SUCCESS) return fail(ERR_UNAVAILABLE, "MPI cannot be started: its error %d", rc);
     Rank *rank = comm_allocate(1, sizeof *rank), *caller = rank_current();
-    *rank = (Rank){.tp = -1, .dp = -1, .pp = -1, .abort_job = abort_all};
+    *rank = (Rank){.abort_job = abort_all};
     MPI_Comm_rank(MPI_COMM_WORLD, &rank->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &rank->size);
     rank_enter(rank);

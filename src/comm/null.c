@@ -41,7 +41,7 @@ Status null_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     Group *world = comm_allocate(1, sizeof *world);
     group_init(world, &null_transport, "world", NULL, NULL, options->ranks, options->null_rank);
     Rank *rank = comm_allocate(1, sizeof *rank);
-    *rank = (Rank){.rank = options->null_rank, .size = options->ranks, .tp = -1, .dp = -1, .pp = -1};
+    *rank = (Rank){.rank = options->null_rank, .size = options->ranks};
     Rank *caller = rank_current();
     rank_enter(rank);
     Status status = world_run(world, options, rank_main, arg);

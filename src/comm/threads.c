@@ -229,12 +229,12 @@ static void threads_pause(Group *world, int turns) {
 
 // The others go on writing while a hanging rank reads what they do: a torn word in a last message will do.
 __attribute__((no_sanitize("thread"), noinline)) static void look_at(const Rank *rank, Rank *seen) {
-    const volatile char *from = rank->doing;
-    for (size_t i = 0; i + 1 < sizeof seen->doing; i++) seen->doing[i] = from[i];
-    seen->doing[sizeof seen->doing - 1] = 0;
-    const volatile int *place = &rank->rank;
-    seen->rank = place[0], seen->size = rank->size;
-    seen->tp = rank->tp, seen->dp = rank->dp, seen->pp = rank->pp;
+    const volatile char *doing = rank->doing, *place = rank->place;
+    for (size_t i = 0; i + 1 < sizeof seen->doing; i++) seen->doing[i] = doing[i];
+    for (size_t i = 0; i + 1 < sizeof seen->place; i++) seen->place[i] = place[i];
+    seen->doing[sizeof seen->doing - 1] = seen->place[sizeof seen->place - 1] = 0;
+    const volatile int *number = &rank->rank;
+    seen->rank = number[0], seen->size = rank->size;
 }
 
 static void threads_report(Group *world) {
@@ -325,8 +325,7 @@ static int start_members(Launch *launch, Member *members) {
     pthread_mutex_lock(&launch->gate);
     for (; started < launch->world.size; started++) {
         Member *m = &members[started];
-        *m = (Member){.launch = launch,
-                      .rank = {.rank = started, .size = launch->world.size, .tp = -1, .dp = -1, .pp = -1}};
+        *m = (Member){.launch = launch, .rank = {.rank = started, .size = launch->world.size}};
         if (pthread_create(&m->thread, NULL, member_main, m) != 0) break;
     }
     launch->cancelled = started < launch->world.size;

@@ -61,7 +61,7 @@ static long take(Pipeline *p) {
 
 static void *worker_main(void *argument) {
     Pipeline *p = argument;
-    Rank rank = {.size = 1, .tp = -1, .dp = -1, .pp = -1};
+    Rank rank = {.size = 1};
     rank_enter(&rank);
     pthread_mutex_lock(&p->lock);
     int worker = p->num_workers++;
@@ -112,7 +112,7 @@ static Status produce_all(Pipeline *p) {
 
 static void *producer_main(void *argument) {
     Pipeline *p = argument;
-    Rank rank = {.size = 1, .tp = -1, .dp = -1, .pp = -1};
+    Rank rank = {.size = 1};
     rank_enter(&rank);
     Outcome outcome = outcome_of(produce_all(p));
     pthread_mutex_lock(&p->lock);

@@ -45,29 +45,21 @@ static Status check_spec(const ModelShape *shape, const InferSpec *spec, const C
     Grid grid = spec->grid;
     CHECK(spec->batch >= 1 && spec->longest >= 1 && spec->longest <= spec->capacity,
           "%d sequences of %d positions, %d at a time", spec->batch, spec->capacity, spec->longest);
-    if (grid.dp != 1 || grid_size(grid) != comm_size(world))
+    TRY(grid_check(grid));
+    if (grid_count(grid, ROLE_REPLICAS) != 1 || grid_size(grid) != comm_size(world))
         return fail(ERR_CONFIG,
                     "%d ranks: a model at work takes exactly --tensor-model-parallel-size %d times "
                     "--pipeline-model-parallel-size %d",
-                    comm_size(world), grid.tp, grid.pp);
-    TRY(check_cut("attention heads", shape->heads, grid.tp));
-    TRY(check_cut("query groups", model_groups(shape), grid.tp));
-    TRY(check_cut("columns of the mlp", shape->ffn, grid.tp));
+                    comm_size(world), grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP));
+    TRY(check_cut("attention heads", shape->heads, grid_along(grid, AXIS_TP)));
+    TRY(check_cut("query groups", model_groups(shape), grid_along(grid, AXIS_TP)));
+    TRY(check_cut("columns of the mlp", shape->ffn, grid_along(grid, AXIS_TP)));
     if (shape->position != POSITION_LEARNED || spec->capacity <= shape->positions) return OK;
     return fail(ERR_CONFIG, "%d positions are asked for, the model has learned %d", spec->capacity,
                 shape->positions);
 }
 
 // ---- opening ----------------------------------------------------------------------------------------
-
-static Status split(Infer *f, const char *name, Axis axis, Comm **group) {
-    int *ranks = malloc((size_t)grid_size(f->spec.grid) * sizeof *ranks);
-    if (!ranks) return fail(ERR_OS, "no memory for the ranks of group %s", name);
-    int n = grid_group(f->spec.grid, comm_rank(f->world), 1u << axis, ranks);
-    Status status = comm_split(f->world, name, ranks, n, group);
-    free(ranks);
-    return status;
-}
 
 static void poll(void *world) { comm_poll(world); }
 
@@ -94,8 +86,8 @@ static void open_context(Infer *f) {
     c->stream = device_stream(f->device);
     c->scratch = &f->scratch;
     c->mode = (ModelMode){.microbatch = f->spec.batch,
-                          .padded_vocabulary =
-                              padded_vocabulary(f->shape.vocabulary, VOCABULARY_DIVISOR, f->spec.grid.tp),
+                          .padded_vocabulary = padded_vocabulary(f->shape.vocabulary, VOCABULARY_DIVISOR,
+                                                                 grid_along(f->spec.grid, AXIS_TP)),
                           .dtype = f->spec.dtype,
                           .recompute = RECOMPUTE_UNIFORM,
                           .recompute_layers = f->shape.layers};
@@ -103,7 +95,7 @@ static void open_context(Infer *f) {
 
 // The layers of each stage as even as they go, whatever their number.
 static Status create_model(Infer *f) {
-    int stages = f->spec.grid.pp, *counts = malloc((size_t)stages * sizeof *counts);
+    int stages = grid_along(f->spec.grid, AXIS_PP), *counts = malloc((size_t)stages * sizeof *counts);
     if (!counts) return fail(ERR_OS, "no memory for %d stages", stages);
     layer_balance(f->shape.layers, stages, 0, 0, counts);
     LayerSplit layers = {.layers = f->shape.layers, .counts = counts};
@@ -116,7 +108,7 @@ static int most_positions(const InferSpec *spec) { return spec->cache ? spec->lo
 
 static void take_tensors(Infer *f) {
     int64_t batch = f->spec.batch, rows = most_positions(&f->spec) * batch;
-    int64_t width = f->context.mode.padded_vocabulary / f->spec.grid.tp;
+    int64_t width = f->context.mode.padded_vocabulary / grid_along(f->spec.grid, AXIS_TP);
     DType dtype = f->spec.dtype;
     f->input = tensor_take(&f->run, "stage input", rows, f->shape.hidden, dtype);
     f->output = tensor_take(&f->run, "stage output", rows, f->shape.hidden, dtype);
@@ -125,13 +117,15 @@ static void take_tensors(Infer *f) {
     if (f->last) f->logits = tensor_take(&f->run, "logits of the next token", batch, width, F32);
     f->losses = tensor_take(&f->run, "losses", 1, rows, F32);
     f->margins = tensor_take(&f->run, "margins", 1, rows, F32);
-    f->gathered = tensor_take(&f->run, "gathered logits", batch * f->spec.grid.tp, width, F32);
+    f->gathered =
+        tensor_take(&f->run, "gathered logits", batch * grid_along(f->spec.grid, AXIS_TP), width, F32);
 }
 
 static Status open_model(Infer *f) {
     TRY(create_model(f));
     f->params.values_only = true;
-    params_place(&f->params, &f->run, f->spec.grid, f->spec.dtype, &f->context.place.pp, 1);
+    params_place(&f->params, &f->run, f->spec.grid, f->spec.dtype,
+                 (int[]){context_rank(&f->context, ROLE_PIPELINE)}, 1);
     TRY(gpt_place(f->gpt, &f->run));
     if (f->spec.cache) gpt_place_cache(f->gpt, &f->run, f->spec.capacity);
     take_tensors(f);
@@ -146,16 +140,15 @@ static Status open_model(Infer *f) {
 // `memory` not known: measure. The caller closes when this fails.
 static Status open_share(Infer *f, const ModelShape *shape, const InferSpec *spec, Comm *world,
                          const InferMemory *memory) {
-    Context *c = &f->context;
     f->world = world, f->spec = *spec, f->shape = *shape;
     f->shape.sequence = spec->capacity;
-    c->grid = spec->grid, c->place = grid_place(spec->grid, comm_rank(world));
-    f->first = c->place.pp == 0, f->last = c->place.pp == spec->grid.pp - 1;
-    ScheduleSpec schedule = {.kind = "gpipe", .ranks = spec->grid.pp, .chunks = 1, .microbatches = 1};
+    ScheduleSpec schedule = {
+        .kind = "gpipe", .ranks = grid_along(spec->grid, AXIS_PP), .chunks = 1, .microbatches = 1};
     TRY(schedule_create(&f->schedule, &schedule)); // the same on all ranks
-    // First: they are collective, and what follows can fail on one rank alone.
-    TRY(split(f, "tp", AXIS_TP, &c->tp));
-    TRY(split(f, "pp", AXIS_PP, &c->pp));
+    Topology topology = schedule_topology(&f->schedule, spec->grid, comm_rank(world));
+    f->first = topology_is_first(&topology), f->last = topology_is_last(&topology);
+    // First: it is collective, and what follows can fail on one rank alone.
+    TRY(groups_open(&f->context.groups, world, topology, 1u << ROLE_TENSOR | 1u << ROLE_PIPELINE));
     TRY(open_device(f, memory));
     open_context(f);
     return open_model(f);
@@ -171,8 +164,7 @@ void infer_close(Infer *f) {
     arena_close(&f->scratch);
     arena_close(&f->run);
     schedule_destroy(&f->schedule);
-    comm_close(f->context.pp);
-    comm_close(f->context.tp);
+    groups_close(&f->context.groups);
     if (f->world) comm_use_device(f->world, NULL);
     device_close(f->device);
     free(f);
@@ -188,14 +180,16 @@ static Tensor uploaded(Infer *f, Tensor room, const int32_t *values, int64_t cou
 
 static void receive_input(Infer *f) {
     Context *c = &f->context;
-    CommRequest *request = comm_recv(c->pp, c->stream, f->slot.input, c->place.pp - 1, 0);
-    comm_wait(c->pp, c->stream, &request);
+    CommRequest *request = comm_recv(context_group(c, ROLE_PIPELINE), c->stream, f->slot.input,
+                                     context_rank(c, ROLE_PIPELINE) - 1, 0);
+    comm_wait(context_group(c, ROLE_PIPELINE), c->stream, &request);
 }
 
 static void send_output(Infer *f) {
     Context *c = &f->context;
-    CommRequest *request = comm_send(c->pp, c->stream, f->slot.output, c->place.pp + 1, 0);
-    comm_wait(c->pp, c->stream, &request);
+    CommRequest *request = comm_send(context_group(c, ROLE_PIPELINE), c->stream, f->slot.output,
+                                     context_rank(c, ROLE_PIPELINE) + 1, 0);
+    comm_wait(context_group(c, ROLE_PIPELINE), c->stream, &request);
 }
 
 // n positions of every sequence from `position` on, tokens [n, B]. With labels the last stage has their
@@ -267,7 +261,8 @@ static Status read_share(void *self, const Param *p, float *local) {
     const Context *c = &shares->infer->context;
     const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
     ParamRect rects[MOST_PARAM_RECTS];
-    int n = param_rects(p, c->grid.tp, c->place.tp, 0, param_local_count(p, c->grid.tp), rects);
+    int n = param_rects(p, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), 0,
+                        param_local_count(p, context_ranks(c, ROLE_TENSOR)), rects);
     for (int i = 0; i < n; i++) {
         Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
         TRY(shares->reader.read(shares->reader.self, name, rect, local + rects[i].local, rects[i].stride));
@@ -278,11 +273,10 @@ static Status read_share(void *self, const Param *p, float *local) {
 static Status open_and_fill(Infer *f, const ModelShape *shape, WeightReader reader, const InferSpec *spec,
                             Comm *world, const InferMemory *memory) {
     TRY(comm_agree(world, open_share(f, shape, spec, world, memory)));
-    Rank *rank = rank_current();
-    rank->tp = f->context.place.tp, rank->dp = 0, rank->pp = f->context.place.pp;
+    groups_name_rank(&f->context.groups);
     Shares shares = {f, reader};
-    return comm_agree(world,
-                      params_fill(&f->params, f->device, spec->grid.tp, read_share, &shares, NULL, NULL));
+    return comm_agree(world, params_fill(&f->params, f->device, grid_along(spec->grid, AXIS_TP), read_share,
+                                         &shares, NULL, NULL));
 }
 
 Status infer_open_with(Infer **out, const ModelShape *shape, WeightReader reader, const InferSpec *spec,
@@ -305,7 +299,7 @@ const ModelShape *infer_shape(const Infer *f) { return &f->shape; }
 // Brings the last stage's numbers to every rank, and to its host.
 static void tell_all(Infer *f, Tensor x, float *host) {
     Context *c = &f->context;
-    comm_broadcast(c->pp, c->stream, x, c->grid.pp - 1);
+    comm_broadcast(context_group(c, ROLE_PIPELINE), c->stream, x, context_ranks(c, ROLE_PIPELINE) - 1);
     device_download(f->device, c->stream, host, x);
 }
 
@@ -313,7 +307,7 @@ static void tell_all(Infer *f, Tensor x, float *host) {
 static void give_logits(Infer *f, float *logits) {
     Context *c = &f->context;
     int64_t batch = f->spec.batch, width = f->gathered.cols, vocabulary = f->shape.vocabulary;
-    if (f->last) comm_all_gather(c->tp, c->stream, f->logits, f->gathered);
+    if (f->last) comm_all_gather(context_group(c, ROLE_TENSOR), c->stream, f->logits, f->gathered);
     tell_all(f, f->gathered, f->host_logits);
     for (int64_t i = 0; i < f->gathered.rows; i++) {
         int64_t first = i / batch * width, left = vocabulary - first;

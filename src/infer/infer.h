@@ -6,7 +6,7 @@
 // alike and nobody has to be told.
 #pragma once
 #include "checkpoint/checkpoint.h"
-#include "layout/grid.h"
+#include "layout/topology.h"
 #include "model/model.h"
 
 typedef struct {

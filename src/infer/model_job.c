@@ -35,12 +35,12 @@ static Status divides(const char *what, int size, int t) {
 }
 
 static Status check_grid(const ModelShape *shape, Grid grid) {
-    TRY(divides("attention heads", shape->heads, grid.tp));
-    TRY(divides("query groups", model_groups(shape), grid.tp));
-    TRY(divides("columns of the MLP", shape->ffn, grid.tp));
-    if (shape->layers >= grid.pp) return OK;
+    TRY(divides("attention heads", shape->heads, grid_along(grid, AXIS_TP)));
+    TRY(divides("query groups", model_groups(shape), grid_along(grid, AXIS_TP)));
+    TRY(divides("columns of the MLP", shape->ffn, grid_along(grid, AXIS_TP)));
+    if (shape->layers >= grid_along(grid, AXIS_PP)) return OK;
     return fail(ERR_CONFIG, "--pipeline-model-parallel-size %d, but the model has %d layers: use %d or less",
-                grid.pp, shape->layers, shape->layers);
+                grid_along(grid, AXIS_PP), shape->layers, shape->layers);
 }
 
 static Status open_tokenizer(ModelJob *job, const ModelSource *source) {
@@ -68,7 +68,7 @@ static Status look_at(ModelJob *job, const ModelSource *source) {
 Status model_job_open(ModelJob *job, const Options *o, int ranks) {
     TRY(check_options(o, ranks));
     job->options = o;
-    job->grid = (Grid){o->tensor_model_parallel_size, 1, o->pipeline_model_parallel_size};
+    job->grid = (Grid)GRID(o->tensor_model_parallel_size, 1, o->pipeline_model_parallel_size);
     ModelSource *source;
     TRY(model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step));
     if (launcher_rank() == 0) model_source_warn(source);

@@ -52,6 +52,13 @@ int schedule_home_rank(const Schedule *schedule, int stage) {
     return schedule->home[stage] / schedule->num_chunks;
 }
 
+Topology schedule_topology(const Schedule *schedule, Grid grid, int rank) {
+    Topology topology = topology_of(grid, rank);
+    topology.ends[0] = schedule_home_rank(schedule, 0);
+    topology.ends[1] = schedule_home_rank(schedule, schedule->num_ranks * schedule->num_chunks - 1);
+    return topology;
+}
+
 int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp op) {
     bool to_next = op == OP_SEND_FORWARD || op == OP_RECV_BACKWARD;
     int stage = schedule_stage(schedule, rank, chunk) + (to_next ? 1 : -1);

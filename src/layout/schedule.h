@@ -8,6 +8,7 @@
 #pragma once
 #include "base/error.h"
 #include "base/text.h"
+#include "layout/topology.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -74,6 +75,8 @@ typedef struct {
 void schedule_destroy(Schedule *schedule);
 int schedule_stage(const Schedule *schedule, int rank, int chunk);
 int schedule_home_rank(const Schedule *schedule, int stage); // the pipeline rank that holds it
+// The topology as `rank` sees it, with the ends of the model where the schedule places them.
+Topology schedule_topology(const Schedule *schedule, Grid grid, int rank);
 // The rank at the other end of the SEND or RECV `op` of a chunk; -1 when there is no such message: at the
 // ends of the model, and where the neighbouring stage is on the same rank, which hands over locally.
 int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp op);

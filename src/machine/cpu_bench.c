@@ -52,7 +52,7 @@ static ModelShape shape_of(const Reference *r) {
 }
 
 static EngineSpec spec_of(const Reference *r, DType dtype, int threads) {
-    return (EngineSpec){.grid = {1, 1, 1},
+    return (EngineSpec){.grid = GRID(1, 1, 1),
                         .shape = shape_of(r),
                         .mode = {.microbatch = r->microbatch,
                                  .padded_vocabulary = r->vocabulary,

@@ -55,7 +55,8 @@ static void declare_layer(Gpt *gpt, const Builder *builder, int number) {
 
 // The stages in the model's order; a rank keeps the ranges of its own.
 static void declare_stage(Gpt *gpt, LayerSplit split, const Schedule *schedule, int stage) {
-    int rank = gpt->context->place.pp, last_stage = schedule->num_ranks * schedule->num_chunks - 1;
+    int rank = context_rank(gpt->context, ROLE_PIPELINE),
+        last_stage = schedule->num_ranks * schedule->num_chunks - 1;
     Chunk chunk = {.first = stage == 0, .last = stage == last_stage};
     Builder builder = {gpt->params, &gpt->shape, &gpt->context->mode, stage};
     layer_range(split, schedule->num_ranks, schedule->num_chunks, stage, &chunk.first_layer,
@@ -178,7 +179,8 @@ static bool recomputed(const Gpt *gpt, const Chunk *chunk, int i, int *first, in
 static bool saves_share(const Gpt *gpt, const Chunk *chunk, int i) {
     int first, end;
     bool again = recomputed(gpt, chunk, i, &first, &end) && first == i;
-    return again && i > 0 && gpt->context->mode.distribute_saved && gpt->context->grid.tp > 1;
+    return again && i > 0 && gpt->context->mode.distribute_saved &&
+           context_ranks(gpt->context, ROLE_TENSOR) > 1;
 }
 
 // Whether layer i's whole input has to outlive the forward.
@@ -189,8 +191,8 @@ static bool keeps_input(const Gpt *gpt, const Chunk *chunk, int i) {
 }
 
 static Tensor share_of(const Context *c, Tensor x) {
-    int64_t rows = x.rows / c->grid.tp;
-    return tensor_rows(x, rows * c->place.tp, rows);
+    int64_t rows = x.rows / context_ranks(c, ROLE_TENSOR);
+    return tensor_rows(x, rows * context_rank(c, ROLE_TENSOR), rows);
 }
 
 // ---- one chunk, forward -------------------------------------------------------------------------------
@@ -301,8 +303,9 @@ static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, La
     Tensor x = stash[first].saved;
     if (saves_share(gpt, chunk, first)) {
         Tensor share = x;
-        x = tensor_take(arena, "gathered input of a layer", share.rows * c->grid.tp, share.cols, share.dtype);
-        comm_all_gather(c->tp, c->stream, share, x);
+        x = tensor_take(arena, "gathered input of a layer", share.rows * context_ranks(c, ROLE_TENSOR),
+                        share.cols, share.dtype);
+        comm_all_gather(context_group(c, ROLE_TENSOR), c->stream, share, x);
     }
     for (int i = first; i < end; i++) {
         Tensor y = tensor_take(arena, "hidden between layers", x.rows, x.cols, x.dtype);

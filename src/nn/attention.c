@@ -43,7 +43,7 @@ static AttentionShape local_shape(const Context *c, const Attention *a, const Mi
                             .heads = heads,
                             .groups = groups,
                             .head_size = a->head_size,
-                            .first_head = heads * c->place.tp};
+                            .first_head = heads * context_rank(c, ROLE_TENSOR)};
 }
 
 static Dropout hidden_dropout(const Context *c, const Attention *a, const Microbatch *mb) {

@@ -1,31 +1,40 @@
-// The conjugate operators of tensor parallelism, and the dropout of a microbatch.
+// What a layer asks of its context: groups, the conjugate operators of tensor parallelism, and the dropout of a
+// microbatch.
 #include "nn/stage.h"
 
-static bool cut(const Context *c) { return c->mode.sequence_parallel && c->grid.tp > 1; }
+Comm *context_group(const Context *c, Role role) { return c->groups.by_role[role]; }
+int context_ranks(const Context *c, Role role) { return topology_size(&c->groups.topology, role); }
+int context_rank(const Context *c, Role role) { return topology_rank(&c->groups.topology, role); }
 
-int64_t context_rows(const Context *c, int64_t rows) { return cut(c) ? rows / c->grid.tp : rows; }
+static bool cut(const Context *c) { return c->mode.sequence_parallel && context_ranks(c, ROLE_TENSOR) > 1; }
+
+int64_t context_rows(const Context *c, int64_t rows) {
+    return cut(c) ? rows / context_ranks(c, ROLE_TENSOR) : rows;
+}
 
 int64_t context_first_row(const Context *c, int64_t rows) {
-    return cut(c) ? rows / c->grid.tp * c->place.tp : 0;
+    return cut(c) ? rows / context_ranks(c, ROLE_TENSOR) * context_rank(c, ROLE_TENSOR) : 0;
 }
 
 Tensor tp_gather(Context *c, Tensor share) {
     if (!cut(c)) return share;
-    Tensor all = tensor_take(c->scratch, "gathered rows", share.rows * c->grid.tp, share.cols, share.dtype);
-    comm_all_gather(c->tp, c->stream, share, all);
+    Tensor all = tensor_take(c->scratch, "gathered rows", share.rows * context_ranks(c, ROLE_TENSOR),
+                             share.cols, share.dtype);
+    comm_all_gather(context_group(c, ROLE_TENSOR), c->stream, share, all);
     return all;
 }
 
 Tensor tp_reduce_begin(Context *c, Tensor result) {
     if (!cut(c)) return result;
-    return tensor_take(c->scratch, "rows to scatter", result.rows * c->grid.tp, result.cols, result.dtype);
+    return tensor_take(c->scratch, "rows to scatter", result.rows * context_ranks(c, ROLE_TENSOR),
+                       result.cols, result.dtype);
 }
 
 void tp_reduce_end(Context *c, Tensor partial, Tensor result) {
     if (cut(c))
-        comm_reduce_scatter(c->tp, c->stream, partial, result);
+        comm_reduce_scatter(context_group(c, ROLE_TENSOR), c->stream, partial, result);
     else
-        comm_all_reduce(c->tp, c->stream, result, REDUCE_SUM);
+        comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream, result, REDUCE_SUM);
 }
 
 Dropout microbatch_dropout(const Context *c, const Microbatch *mb, RngKey key, float probability, bool cut) {

@@ -31,4 +31,6 @@ ParamSpec word_table_spec(const Builder *b, const char *name) {
     return spec;
 }
 
-int64_t word_table_first_row(const Context *c, const Param *word) { return word->value.rows * c->place.tp; }
+int64_t word_table_first_row(const Context *c, const Param *word) {
+    return word->value.rows * context_rank(c, ROLE_TENSOR);
+}

@@ -19,7 +19,7 @@ static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tenso
     Tensor sum = tensor_rows(sums, 0, 1), target = tensor_rows(sums, 1, 1);
     loss_max(c->device, c->stream,
              (LossMax){.logits = logits, .max = max, .first_col = first, .vocabulary = head->vocabulary});
-    comm_all_reduce(c->tp, c->stream, max, REDUCE_MAX);
+    comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream, max, REDUCE_MAX);
     loss_sum(c->device, c->stream,
              (LossSum){.logits = logits,
                        .labels = mb->labels,
@@ -28,7 +28,7 @@ static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tenso
                        .target = target,
                        .first_col = first,
                        .vocabulary = head->vocabulary});
-    comm_all_reduce(c->tp, c->stream, sums, REDUCE_SUM);
+    comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream, sums, REDUCE_SUM);
     if (mb->margin.data) device_copy(c->device, c->stream, mb->margin, target);
     loss_finish(c->device, c->stream,
                 (LossFinish){.labels = mb->labels,

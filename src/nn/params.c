@@ -86,11 +86,12 @@ static void find_chunks(Params *params, const int *stage_of_chunk) {
 static int64_t lay_out(Params *params, int chunk, Region region, Grid grid, int64_t end) {
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
-        if (p->chunk != chunk || p->shares || region_of(params, p, grid.tp) != region) continue;
+        if (p->chunk != chunk || p->shares || region_of(params, p, grid_along(grid, AXIS_TP)) != region)
+            continue;
         p->offset = end;
-        end += round_up(param_local_count(p, grid.tp), PARAM_ALIGNMENT);
+        end += round_up(param_local_count(p, grid_along(grid, AXIS_TP)), PARAM_ALIGNMENT);
     }
-    return round_up(end, (int64_t)PARAM_ALIGNMENT * grid.dp);
+    return round_up(end, (int64_t)PARAM_ALIGNMENT * grid_along(grid, AXIS_DP));
 }
 
 static Tensor local_tensor(const Param *p, int tp, Tensor flat) {
@@ -110,8 +111,8 @@ static void place_chunk(Params *params, Arena *arena, Grid grid, DType dtype, in
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
         if (p->chunk != chunk || p->shares) continue;
-        p->value = local_tensor(p, grid.tp, c->values);
-        if (c->grads.data) p->grad = local_tensor(p, grid.tp, c->grads);
+        p->value = local_tensor(p, grid_along(grid, AXIS_TP), c->values);
+        if (c->grads.data) p->grad = local_tensor(p, grid_along(grid, AXIS_TP), c->grads);
     }
 }
 
@@ -127,7 +128,7 @@ void params_place(Params *params, Arena *arena, Grid grid, DType dtype, const in
     params->num_chunks = num_chunks;
     params->chunks = calloc((size_t)num_chunks, sizeof *params->chunks);
     CHECK(params->chunks, "no memory for %d chunks", num_chunks);
-    for (int i = 0; i < params->count; i++) check_cut(&params->items[i]->spec, grid.tp);
+    for (int i = 0; i < params->count; i++) check_cut(&params->items[i]->spec, grid_along(grid, AXIS_TP));
     find_chunks(params, stage_of_chunk);
     for (int chunk = 0; chunk < num_chunks; chunk++) place_chunk(params, arena, grid, dtype, chunk);
     for (int i = 0; i < params->count; i++) {

@@ -3,7 +3,8 @@
 // type E, gradients F32. Global sizes appear in declarations only.
 #pragma once
 #include "device/device.h"
-#include "layout/grid.h"
+#include "layout/placement.h"
+#include "layout/topology.h"
 
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } Init;
 

@@ -3,9 +3,9 @@
 // Letters: B microbatch, S sequence, H hidden, V padded vocabulary, T = S*B tokens, t tp size; T' = T, or T/t
 // with sequence parallelism.
 #pragma once
-#include "comm/comm.h"
+#include "comm/groups.h"
 #include "device/ops.h"
-#include "layout/grid.h"
+#include "layout/topology.h"
 #include "nn/shape.h"
 
 // ---- context: all that a layer may use ----------------------------------------------------------
@@ -20,16 +20,16 @@ typedef struct {
 typedef struct {
     Device *device;
     Stream *stream;
-    Grid grid;
-    Place place;
-    Comm *tp, *dp, *pp;
-    Comm *model; // tp x pp: the ranks that hold one copy of the model
-    // The ranks of first and last stage of this pipeline; NULL where they are one, and elsewhere.
-    Comm *embedding;
+    Groups groups;
     Arena *scratch; // within one instruction
     ModelMode mode;
     ParamWatch watch; // of data parallelism; zeros: nobody
 } Context;
+
+// The group of the ranks that share a role with this one, how many they are, and this rank's number among them.
+Comm *context_group(const Context *context, Role role);
+int context_ranks(const Context *context, Role role);
+int context_rank(const Context *context, Role role);
 
 // With sequence parallelism a tensor of `rows` rows is cut by rows over tp. Returns the number of rows of this
 // rank's share, and the first of them. Without sequence parallelism every rank holds all rows.

@@ -12,7 +12,7 @@ static void find_borders(const ChunkParams *chunk, int64_t border[NUM_BORDERS]) 
 }
 
 static int64_t bucket_size(const Context *c, int64_t elements) {
-    int64_t unit = (int64_t)PARAM_ALIGNMENT * c->grid.dp;
+    int64_t unit = (int64_t)PARAM_ALIGNMENT * context_ranks(c, ROLE_REPLICAS);
     return elements < unit ? unit : elements / unit * unit;
 }
 
@@ -27,8 +27,8 @@ static int64_t num_buckets(const Params *params, int64_t size) {
 
 static Bucket make_bucket(const Buckets *buckets, const Context *c, int chunk, int64_t begin, int64_t end) {
     Bucket b = {.chunk = chunk, .begin = begin, .count = end - begin};
-    b.shard_count = buckets->sharded ? b.count / c->grid.dp : b.count;
-    b.shard_begin = begin + (buckets->sharded ? b.shard_count * c->place.dp : 0);
+    b.shard_count = buckets->sharded ? b.count / context_ranks(c, ROLE_REPLICAS) : b.count;
+    b.shard_begin = begin + (buckets->sharded ? b.shard_count * context_rank(c, ROLE_REPLICAS) : 0);
     return b;
 }
 
@@ -47,7 +47,7 @@ static void cut_chunk(Buckets *buckets, const Context *c, const Params *params, 
 
 Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements,
                       bool sharded) {
-    *buckets = (Buckets){.sharded = sharded && context->grid.dp > 1};
+    *buckets = (Buckets){.sharded = sharded && context_ranks(context, ROLE_REPLICAS) > 1};
     int64_t size = bucket_size(context, elements), n = num_buckets(params, size);
     CHECK(n <= INT32_MAX, "%lld buckets", (long long)n);
     buckets->items = calloc((size_t)n + 1, sizeof *buckets->items);

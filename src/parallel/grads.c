@@ -36,14 +36,15 @@ static void post_bucket(GradReducer *r, int i) {
     const Bucket *b = &r->buckets->items[i];
     Tensor grads = r->params->chunks[b->chunk].grads, whole = whole_of(grads, b);
     r->reduced[i] = true;
-    r->reducing[i] = r->buckets->sharded
-                         ? comm_reduce_scatter_start(c->dp, c->stream, whole, shard_of(grads, b))
-                         : comm_all_reduce_start(c->dp, c->stream, whole, REDUCE_SUM);
+    r->reducing[i] =
+        r->buckets->sharded
+            ? comm_reduce_scatter_start(context_group(c, ROLE_REPLICAS), c->stream, whole, shard_of(grads, b))
+            : comm_all_reduce_start(context_group(c, ROLE_REPLICAS), c->stream, whole, REDUCE_SUM);
 }
 
 // Those of a chunk's first region that begin at `begin` or beyond it.
 static void post_from(GradReducer *r, int chunk, int64_t begin) {
-    if (r->context->grid.dp == 1) return;
+    if (context_ranks(r->context, ROLE_REPLICAS) == 1) return;
     for (int i = 0; i < r->buckets->count; i++) {
         const Bucket *b = &r->buckets->items[i];
         if (b->chunk == chunk && !b->late && b->begin >= begin && !r->reduced[i]) post_bucket(r, i);
@@ -61,7 +62,7 @@ static void sum_partial(const Context *c, const Params *params) {
     for (int i = 0; i < params->num_chunks; i++) {
         const ChunkParams *chunk = &params->chunks[i];
         if (chunk->partial == chunk->tied) continue;
-        comm_all_reduce(c->tp, c->stream,
+        comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream,
                         tensor_part(chunk->grads, chunk->partial, chunk->tied - chunk->partial), REDUCE_SUM);
     }
 }
@@ -72,22 +73,22 @@ static void sum_tied(const Context *c, const Params *params) {
         const Param *p = params->items[i];
         if (p->shares) add(c->device, c->stream, (Add){.x = p->grad, .y = p->shares->grad});
     }
-    for (int i = 0; i < params->num_chunks && c->embedding; i++) {
+    for (int i = 0; i < params->num_chunks && context_group(c, ROLE_ENDS); i++) {
         const ChunkParams *chunk = &params->chunks[i];
         if (chunk->tied == chunk->count) continue;
-        comm_all_reduce(c->embedding, c->stream,
+        comm_all_reduce(context_group(c, ROLE_ENDS), c->stream,
                         tensor_part(chunk->grads, chunk->tied, chunk->count - chunk->tied), REDUCE_SUM);
     }
 }
 
 static void sum_over_dp(GradReducer *r) {
     const Context *c = r->context;
-    if (c->grid.dp == 1) return;
+    if (context_ranks(c, ROLE_REPLICAS) == 1) return;
     for (int i = 0; i < r->buckets->count; i++)
         if (r->buckets->items[i].late) post_bucket(r, i);
     for (int i = 0; i < r->buckets->count; i++) {
         CHECK(r->reduced[i], "chunk %d is not complete", r->buckets->items[i].chunk);
-        comm_wait(c->dp, c->stream, &r->reducing[i]);
+        comm_wait(context_group(c, ROLE_REPLICAS), c->stream, &r->reducing[i]);
         r->reduced[i] = false;
     }
 }
@@ -109,7 +110,8 @@ static void post_gather(GradReducer *r, int i) {
     const Context *c = r->context;
     const Bucket *b = &r->buckets->items[i];
     Tensor values = r->params->chunks[b->chunk].values;
-    r->gathering[i] = comm_all_gather_start(c->dp, c->stream, shard_of(values, b), whole_of(values, b));
+    r->gathering[i] = comm_all_gather_start(context_group(c, ROLE_REPLICAS), c->stream, shard_of(values, b),
+                                            whole_of(values, b));
 }
 
 // In the order in which forwards will ask for them: a chunk's late ones, then its first region from the
@@ -130,7 +132,7 @@ void grad_reducer_gather(GradReducer *r) {
 
 void grad_reducer_gather_wait(GradReducer *r) {
     for (int i = 0; i < r->buckets->count; i++)
-        comm_wait(r->context->dp, r->context->stream, &r->gathering[i]);
+        comm_wait(context_group(r->context, ROLE_REPLICAS), r->context->stream, &r->gathering[i]);
 }
 
 // A chunk that shares the value of another's parameter needs nothing more: its forwards come after that
@@ -140,7 +142,7 @@ static void forward_needs(void *self, int chunk, int64_t end) {
     for (int i = 0; i < r->buckets->count; i++) {
         const Bucket *b = &r->buckets->items[i];
         if (b->chunk == chunk && (b->late || b->begin < end))
-            comm_wait(r->context->dp, r->context->stream, &r->gathering[i]);
+            comm_wait(context_group(r->context, ROLE_REPLICAS), r->context->stream, &r->gathering[i]);
     }
 }
 

@@ -1,5 +1,5 @@
 #include "base/half.h"
-#include "layout/grid.h"
+#include "layout/topology.h"
 #include "parallel/parallel.h"
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ typedef struct {
 
 static Piece owned_piece(const Optimizer *o, const Bucket *b, const Param *p) {
     if (p->chunk != b->chunk || p->shares) return (Piece){0};
-    int64_t begin = p->offset, end = begin + param_local_count(p, o->context->grid.tp);
+    int64_t begin = p->offset, end = begin + param_local_count(p, context_ranks(o->context, ROLE_TENSOR));
     int64_t shard_end = b->shard_begin + b->shard_count;
     if (begin < b->shard_begin) begin = b->shard_begin;
     if (end > shard_end) end = shard_end;
@@ -52,8 +52,9 @@ static void take_shard(Optimizer *o, Arena *arena, int i) {
 Status optimizer_create(Optimizer *o, Context *context, Comm *world, const Params *params,
                         const Buckets *buckets, Arena *arena, AdamOptions options) {
     *o = (Optimizer){.context = context, .params = params, .buckets = buckets, .options = options};
-    CHECK(comm_size(world) == grid_size(context->grid), "a world of %d ranks", comm_size(world));
-    o->owners = buckets->sharded ? world : context->model;
+    CHECK(comm_size(world) == grid_size(context->groups.topology.grid), "a world of %d ranks",
+          comm_size(world));
+    o->owners = buckets->sharded ? world : context_group(context, ROLE_MODEL);
     o->shards = calloc((size_t)buckets->count + 1, sizeof *o->shards);
     o->host = calloc((size_t)params->count * 3 + 1, sizeof *o->host);
     if (!o->shards || !o->host)
@@ -144,7 +145,7 @@ static void add_squares(Optimizer *o, const Bucket *b, int exponent) {
     for (int i = 0; i < o->params->count; i++) {
         const Param *p = o->params->items[i];
         Piece piece = owned_piece(o, b, p);
-        if (piece.count <= 0 || !counts_here(p, c->place.tp)) continue;
+        if (piece.count <= 0 || !counts_here(p, context_rank(c, ROLE_TENSOR))) continue;
         sum_squares(c->device, c->stream,
                     (SumSquares){.x = flat_part(o->params->chunks[b->chunk].grads, piece),
                                  .sum = tensor_part(o->sums, (int64_t)i * 3, 3),

@@ -53,7 +53,7 @@ static bool holds_arena(Hold hold) { return hold == HOLD_STASH || hold == HOLD_R
 
 static Status open_pool(Pipeline *p, Hold hold, const PipelineSpec *spec) {
     Pool *pool = &p->pools[hold];
-    int size = schedule_pool(spec->schedule, p->context->place.pp, hold);
+    int size = schedule_pool(spec->schedule, context_rank(p->context, ROLE_PIPELINE), hold);
     pool->capacity = size > spec->capacity[hold] ? size : spec->capacity[hold];
     pool->buffers = calloc((size_t)pool->capacity + 1, sizeof *pool->buffers);
     pool->free = calloc((size_t)pool->capacity + 1, sizeof *pool->free);
@@ -99,10 +99,10 @@ static Status take_lists(Pipeline *p) {
 
 static void choose_rows(Pipeline *p, bool scatter_gather) {
     const Context *c = p->context;
-    int64_t tp = scatter_gather && !c->mode.sequence_parallel ? c->grid.tp : 1;
+    int64_t tp = scatter_gather && !c->mode.sequence_parallel ? context_ranks(c, ROLE_TENSOR) : 1;
     if (p->stage.rows % tp) tp = 1;
     p->num_rows = p->stage.rows / tp;
-    p->first_row = tp > 1 ? c->place.tp * p->num_rows : 0;
+    p->first_row = tp > 1 ? context_rank(c, ROLE_TENSOR) * p->num_rows : 0;
 }
 
 Status pipeline_create(Pipeline **out, Context *context, const PipelineSpec *spec) {
@@ -144,7 +144,7 @@ Status pipeline_use(Pipeline *p, const Schedule *schedule) {
         memcmp(schedule->stage, s->stage, places * sizeof *s->stage) || num_items(schedule) > p->num_items)
         return fail(ERR_CONFIG, "a schedule of %d ranks, %d chunks, %d microbatches on a pipeline of another",
                     schedule->num_ranks, schedule->num_chunks, schedule->num_microbatches);
-    int rank = p->context->place.pp, sizes[NUM_HOLDS];
+    int rank = context_rank(p->context, ROLE_PIPELINE), sizes[NUM_HOLDS];
     for (Hold hold = 0; hold < NUM_HOLDS; hold++) {
         sizes[hold] = schedule_pool(schedule, rank, hold);
         if (sizes[hold] > p->pools[hold].capacity)
@@ -189,7 +189,7 @@ PipelineTimes pipeline_times(const Pipeline *p) {
 static void wait_for(Pipeline *p, CommRequest **request) {
     if (!*request) return;
     double start = clock_s();
-    comm_wait(p->context->pp, p->context->stream, request);
+    comm_wait(context_group(p->context, ROLE_PIPELINE), p->context->stream, request);
     p->wait_s += clock_s() - start;
 }
 
@@ -266,23 +266,24 @@ static Tensor share_of(const Pipeline *p, Tensor message) {
 
 static void post_send(Pipeline *p, Instr in, Hold hold) {
     Buffer *buffer = buffer_of(p, hold, in);
-    buffer->pending = comm_send(p->context->pp, p->context->stream, share_of(p, buffer->message), in.peer,
-                                (int)schedule_ops[in.op].direction);
+    buffer->pending = comm_send(context_group(p->context, ROLE_PIPELINE), p->context->stream,
+                                share_of(p, buffer->message), in.peer, (int)schedule_ops[in.op].direction);
 }
 
 static void post_receive(Pipeline *p, Instr in, Hold hold) {
     Buffer *buffer = buffer_of(p, hold, in);
-    buffer->pending = comm_recv(p->context->pp, p->context->stream, share_of(p, buffer->message), in.peer,
-                                (int)schedule_ops[in.op].direction);
+    buffer->pending = comm_recv(context_group(p->context, ROLE_PIPELINE), p->context->stream,
+                                share_of(p, buffer->message), in.peer, (int)schedule_ops[in.op].direction);
 }
 
 // Waits for the message that a compute consumes, where there is one.
 static void complete_receive(Pipeline *p, Instr in, ScheduleOp receive, Hold hold) {
-    if (schedule_partner(p->schedule, p->context->place.pp, in.chunk, receive) < 0) return;
+    if (schedule_partner(p->schedule, context_rank(p->context, ROLE_PIPELINE), in.chunk, receive) < 0) return;
     Buffer *buffer = buffer_of(p, hold, in);
     wait_for(p, &buffer->pending);
     if (p->num_rows < p->stage.rows)
-        comm_all_gather(p->context->tp, p->context->stream, share_of(p, buffer->message), buffer->message);
+        comm_all_gather(context_group(p->context, ROLE_TENSOR), p->context->stream,
+                        share_of(p, buffer->message), buffer->message);
 }
 
 static void complete_input(Pipeline *p, Instr in) {
@@ -310,7 +311,8 @@ static Slot *slot_of(Pipeline *p, Instr in) {
 
 // The last stage has no output: it leaves the gradient that its backward starts from.
 static void forward(Pipeline *p, Instr in, const Run *run) {
-    int rank = p->context->place.pp, before = schedule_local_chunk(p->schedule, rank, in.chunk, -1);
+    int rank = context_rank(p->context, ROLE_PIPELINE),
+        before = schedule_local_chunk(p->schedule, rank, in.chunk, -1);
     Slot *slot = slot_of(p, in);
     slot->output = message_of(p, HOLD_OUTPUT, in.chunk, in.microbatch);
     if (!slot->output.data) slot->output = message_of(p, HOLD_OUTPUT_GRADIENT, in.chunk, in.microbatch);
@@ -324,7 +326,8 @@ static void forward(Pipeline *p, Instr in, const Run *run) {
 }
 
 static void backward(Pipeline *p, Instr in, const Run *run, Halves halves) {
-    int rank = p->context->place.pp, before = schedule_local_chunk(p->schedule, rank, in.chunk, -1);
+    int rank = context_rank(p->context, ROLE_PIPELINE),
+        before = schedule_local_chunk(p->schedule, rank, in.chunk, -1);
     Slot *slot = slot_of(p, in);
     if (halves == INPUT_HALF) arena_release(slot->recomputed, (ArenaMark){0});
     if (halves & INPUT_HALF) {
@@ -358,7 +361,8 @@ static void act(Pipeline *p, Instr in, const Run *run) {
 
 // The time of an instruction begins when nothing keeps it waiting any more.
 static void execute(Pipeline *p, Instr in, const Run *run) {
-    HoldChanges changes = schedule_holds(p->schedule, p->context->place.pp, in, run->reducer);
+    HoldChanges changes =
+        schedule_holds(p->schedule, context_rank(p->context, ROLE_PIPELINE), in, run->reducer);
     change_buffers(p, &changes, in.microbatch, true);
     complete_input(p, in);
     double start = trace_on() ? clock_s() : 0;
@@ -384,7 +388,7 @@ static void run_program(Pipeline *p, Run run) {
         instr_print(p->schedule, in, text);
         rank_doing("%s", text);
         execute(p, in, &run);
-        comm_poll(p->context->pp);
+        comm_poll(context_group(p->context, ROLE_PIPELINE));
     }
     wait_for_sends(p);
     if (run.reducer)

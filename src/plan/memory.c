@@ -8,7 +8,7 @@
 
 // ---- stages --------------------------------------------------------------------------------------
 
-static int num_stages(const ParallelConfig *c) { return c->grid.pp * c->chunks; }
+static int num_stages(const ParallelConfig *c) { return grid_along(c->grid, AXIS_PP) * c->chunks; }
 
 // How many layers embedding and head count for when layers are shared out. Programs that cut evenly take them
 // for a layer each where only that divides.
@@ -16,8 +16,8 @@ static double end_weight(const Stack *stack, const ModelShape *model, const Para
     int stages = num_stages(c);
     if (model->layers % stages && (model->layers + 2) % stages == 0) return 1;
     if (!stack->balances_stages) return 0;
-    return part_parameters(model, c->grid.tp, PART_EMBEDDING) /
-           part_parameters(model, c->grid.tp, PART_LAYER);
+    return part_parameters(model, grid_along(c->grid, AXIS_TP), PART_EMBEDDING) /
+           part_parameters(model, grid_along(c->grid, AXIS_TP), PART_LAYER);
 }
 
 Status stage_layers(const Stack *stack, const ModelShape *model, const ParallelConfig *config, int *layers) {
@@ -31,7 +31,7 @@ Status stage_layers(const Stack *stack, const ModelShape *model, const ParallelC
 
 int stage_of_chunk(const ParallelConfig *c, int rank, int chunk) {
     bool turns = !strcmp(c->schedule, "zb-v") && chunk == 1;
-    return turns ? 2 * c->grid.pp - 1 - rank : chunk * c->grid.pp + rank;
+    return turns ? 2 * grid_along(c->grid, AXIS_PP) - 1 - rank : chunk * grid_along(c->grid, AXIS_PP) + rank;
 }
 
 // ---- in flight -----------------------------------------------------------------------------------
@@ -41,11 +41,11 @@ static double all_in_flight(const ParallelConfig *c, int rank) {
     return (double)parallel_config_microbatches(c) * c->chunks;
 }
 
-static double flight_1f1b(const ParallelConfig *c, int rank) { return c->grid.pp - rank; }
+static double flight_1f1b(const ParallelConfig *c, int rank) { return grid_along(c->grid, AXIS_PP) - rank; }
 
 // Korthikanti 2022, section 4.2.3: on the first rank L (1 + (p-1)/(pv)) layers' worth.
 static double flight_interleaved(const ParallelConfig *c, int rank) {
-    int p = c->grid.pp;
+    int p = grid_along(c->grid, AXIS_PP);
     return 2 * (p - 1 - rank) + (c->chunks - 1) * p + 1;
 }
 
@@ -53,23 +53,23 @@ static double flight_interleaved(const ParallelConfig *c, int rank) {
 // fewer.   Source: Qi et al. 2023.
 static double flight_h1(const ParallelConfig *c, int rank) {
     (void)rank;
-    return c->grid.pp;
+    return grid_along(c->grid, AXIS_PP);
 }
 
 static double flight_h2(const ParallelConfig *c, int rank) {
     (void)rank;
-    return 2 * c->grid.pp - 1;
+    return 2 * grid_along(c->grid, AXIS_PP) - 1;
 }
 
 // At most: every rank may hold what the limit says, which is that of 1f1b's first rank.
 static double flight_auto(const ParallelConfig *c, int rank) {
     (void)rank;
-    return c->grid.pp;
+    return grid_along(c->grid, AXIS_PP);
 }
 
 // Few microbatches never fill it.
 static double flight_v(const ParallelConfig *c, int rank) {
-    return fmin(2 * c->grid.pp, parallel_config_microbatches(c) + rank + 1);
+    return fmin(2 * grid_along(c->grid, AXIS_PP), parallel_config_microbatches(c) + rank + 1);
 }
 
 double chunks_in_flight(const ParallelConfig *config, int rank) {
@@ -119,7 +119,7 @@ typedef struct {
 static State state_of(const CostModel *costs, const ParallelConfig *c) {
     const Stack *stack = costs->stack;
     double weight = (double)dtype_bytes(c->dtype), gradient = stack->state_bytes - weight;
-    double cut = stack->sharded_bytes, shares = (double)c->grid.dp * c->context;
+    double cut = stack->sharded_bytes, shares = (double)grid_along(c->grid, AXIS_DP) * c->context;
     // Moments, and the fp32 weight: the value itself, what a bf16 value leaves out of it, or all of it.
     static const double kept[NUM_DTYPES] = {[F32] = 8, [BF16] = 10, [F16] = 12};
     if (costs->stack->is_trireme || c->dtype == F32) gradient = 4, cut = kept[c->dtype];
@@ -139,7 +139,7 @@ static double tokens_of(const ModelShape *m, const ParallelConfig *c) {
 
 // Elements of what norms, dropout and residuals work on.
 static double hidden_elements(const ModelShape *m, const ParallelConfig *c) {
-    return tokens_of(m, c) * m->hidden / (c->sequence_parallel ? c->grid.tp : 1);
+    return tokens_of(m, c) * m->hidden / (c->sequence_parallel ? grid_along(c->grid, AXIS_TP) : 1);
 }
 
 static double sum_terms(const ModelShape *m, const ParallelConfig *c, Recompute recompute, bool own) {
@@ -151,7 +151,7 @@ static double sum_terms(const ModelShape *m, const ParallelConfig *c, Recompute 
                       .sequence_parallel = c->sequence_parallel,
                       .keep_probabilities = c->attention == ATTENTION_UNFUSED,
                       .recompute = recompute};
-    int count = model_stash_terms(&share, &mode, c->grid.tp, terms);
+    int count = model_stash_terms(&share, &mode, grid_along(c->grid, AXIS_TP), terms);
     double sum = 0;
     for (int i = 0; i < count; i++) sum += own ? terms[i].kept : terms[i].published;
     return sum;
@@ -165,14 +165,14 @@ static double outside_core(const CostModel *costs, const ModelShape *m, const Pa
     if (costs->stack->is_trireme) return bytes;
     if (m->hidden_dropout == 0) bytes -= 2 * hidden;
     return bytes + 2 * k->norm_kept_bytes * hidden +
-           k->mlp_kept_bytes * tokens_of(m, c) * m->ffn / c->grid.tp;
+           k->mlp_kept_bytes * tokens_of(m, c) * m->ffn / grid_along(c->grid, AXIS_TP);
 }
 
 // Softmax, its dropout's mask and output; without the S x S matrix, two numbers of each row of it.
 static double core(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
     if (costs->stack->is_trireme)
         return sum_terms(m, c, RECOMPUTE_NOTHING, true) - sum_terms(m, c, RECOMPUTE_SELECTIVE, true);
-    double rows = tokens_of(m, c) * m->heads / c->grid.tp;
+    double rows = tokens_of(m, c) * m->heads / grid_along(c->grid, AXIS_TP);
     if (c->attention == ATTENTION_FUSED) return 8 * rows;
     double dropout = m->attention_dropout > 0 ? 1 + (double)dtype_bytes(c->dtype) : 0;
     return rows * m->sequence * (costs->constants.score_kept_bytes + dropout);
@@ -213,10 +213,11 @@ typedef struct {
 // Input and output of the final norm; the logits in 16 bits, in fp32, their gradient. Where all are gathered,
 // a rank's own share of them and of their gradient besides.
 static double head_bytes(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
-    double table = table_parameters(m, c->grid.tp) / m->hidden, e = (double)dtype_bytes(c->dtype);
+    double table = table_parameters(m, grid_along(c->grid, AXIS_TP)) / m->hidden,
+           e = (double)dtype_bytes(c->dtype);
     double logits = tokens_of(m, c) * table, norm = 2 * e * hidden_elements(m, c);
     if (!costs->stack->gathers_logits) return norm + costs->constants.logit_bytes * logits;
-    return norm + costs->constants.logit_bytes * logits * c->grid.tp + 2 * e * logits;
+    return norm + costs->constants.logit_bytes * logits * grid_along(c->grid, AXIS_TP) + 2 * e * logits;
 }
 
 // Messages to and from neighbours; a gathered input of sequence parallelism; keys and values on their way
@@ -225,9 +226,10 @@ static double buffer_bytes(const Sizes *s) {
     const ModelShape *m = s->model;
     const ParallelConfig *c = s->config;
     double e = (double)dtype_bytes(c->dtype), bytes = 0;
-    if (c->grid.pp > 1) bytes += 2 * e * hidden_elements(m, c);
+    if (grid_along(c->grid, AXIS_PP) > 1) bytes += 2 * e * hidden_elements(m, c);
     if (c->sequence_parallel) bytes += e * tokens_of(m, c) * m->hidden;
-    if (c->context > 1) bytes += 4 * e * tokens_of(m, c) * model_groups(m) * m->head_size / c->grid.tp;
+    if (c->context > 1)
+        bytes += 4 * e * tokens_of(m, c) * model_groups(m) * m->head_size / grid_along(c->grid, AXIS_TP);
     if (c->zero_stage >= 3) bytes += 2 * e * s->parameters[PART_LAYER];
     return bytes;
 }
@@ -237,7 +239,7 @@ static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model
     s->costs = costs, s->model = model, s->config = config;
     TRY(stage_layers(costs->stack, model, config, s->layers));
     for (ModelPart part = 0; part < NUM_PARTS; part++)
-        s->parameters[part] = part_parameters(model, config->grid.tp, part);
+        s->parameters[part] = part_parameters(model, grid_along(config->grid, AXIS_TP), part);
     double factor = costs->stack->is_trireme ? 1 : costs->constants.activation_factor;
     bool masks = !costs->stack->is_trireme && model->hidden_dropout > 0;
     s->state = state_of(costs, config);
@@ -263,7 +265,7 @@ static MemoryNeed need_of(const Sizes *s, int rank) {
         layers += s->layers[stage];
         parameters += first * s->parameters[PART_EMBEDDING] + last * s->parameters[PART_HEAD];
         bool copies = last && rank > 0 && !s->model->untied; // rank 0 has the table itself
-        if (copies) parameters += table_parameters(s->model, c->grid.tp);
+        if (copies) parameters += table_parameters(s->model, grid_along(c->grid, AXIS_TP));
         need.ends += first * s->masks * flight + last * s->head;
     }
     parameters += layers * s->parameters[PART_LAYER];
@@ -289,7 +291,7 @@ Status memory_need(const CostModel *costs, const ModelShape *model, const Parall
     Sizes sizes;
     TRY(sizes_of(&sizes, costs, model, config));
     *need = need_of(&sizes, 0);
-    for (int rank = 1; rank < config->grid.pp; rank++) {
+    for (int rank = 1; rank < grid_along(config->grid, AXIS_PP); rank++) {
         MemoryNeed one = need_of(&sizes, rank);
         if (one.total > need->total) *need = one;
     }

@@ -5,13 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
-int parallel_config_microbatches(const ParallelConfig *c) { return c->batch / (c->microbatch * c->grid.dp); }
+int parallel_config_microbatches(const ParallelConfig *c) {
+    return c->batch / (c->microbatch * grid_along(c->grid, AXIS_DP));
+}
 
 int parallel_config_devices(const ParallelConfig *c) { return grid_size(c->grid) * c->context; }
 
 ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *space) {
     bool unfused = space->fused_attention < 0 ? stack->unfused_attention : !space->fused_attention;
-    return (ParallelConfig){.grid = {1, 1, 1},
+    return (ParallelConfig){.grid = GRID(1, 1, 1),
                             .context = 1,
                             .chunks = 1,
                             .microbatch = 1,
@@ -49,7 +51,7 @@ static int divisor_below(int value, int limit) {
 
 static bool tensor_breaks(const Rules *r) {
     const ModelShape *m = r->model;
-    int t = r->config->grid.tp, groups = model_groups(m);
+    int t = grid_along(r->config->grid, AXIS_TP), groups = model_groups(m);
     if (m->heads % t)
         return broken(r, "t = %d does not divide the %d heads: use %d", t, m->heads,
                       divisor_below(m->heads, t));
@@ -73,17 +75,18 @@ static bool context_breaks(const Rules *r) {
 
 static bool batch_breaks(const Rules *r) {
     const ParallelConfig *c = r->config;
-    int64_t unit = (int64_t)c->microbatch * c->grid.dp;
+    int64_t unit = (int64_t)c->microbatch * grid_along(c->grid, AXIS_DP);
     if (c->batch < unit)
         return broken(r, "a batch of %d is less than b * d = %d * %d: use %lld samples, or a smaller d",
-                      c->batch, c->microbatch, c->grid.dp, (long long)unit);
-    return c->batch % unit && broken(r, "a batch of %d is no multiple of b * d = %d * %d: use %lld", c->batch,
-                                     c->microbatch, c->grid.dp, (long long)((c->batch / unit + 1) * unit));
+                      c->batch, c->microbatch, grid_along(c->grid, AXIS_DP), (long long)unit);
+    return c->batch % unit &&
+           broken(r, "a batch of %d is no multiple of b * d = %d * %d: use %lld", c->batch, c->microbatch,
+                  grid_along(c->grid, AXIS_DP), (long long)((c->batch / unit + 1) * unit));
 }
 
 static bool pipeline_breaks(const Rules *r) {
     const ParallelConfig *c = r->config;
-    int p = c->grid.pp, v = c->chunks, layers = r->model->layers;
+    int p = grid_along(c->grid, AXIS_PP), v = c->chunks, layers = r->model->layers;
     // Embedding and head may have a stage each.
     if (p * v > layers && p * v != layers + 2)
         return broken(r, "p * v = %d * %d stages are more than the %d layers", p, v, layers);

@@ -38,7 +38,7 @@ static Key key_of(const ModelShape *model, const ParallelConfig *c) {
     memset(&key, 0, sizeof key);
     memcpy(&key.model, model, sizeof *model);
     key.model.layers = 0;
-    key.tp = c->grid.tp;
+    key.tp = grid_along(c->grid, AXIS_TP);
     key.context = c->context;
     key.microbatch = c->microbatch;
     key.recompute = c->recompute;
@@ -214,7 +214,7 @@ static void add_again(Parts *parts, const CostModel *costs, const ParallelConfig
 static void add_context(Parts *parts, const CostModel *costs, const ParallelConfig *config,
                         const ModelShape *model) {
     double bytes = 2.0 * model->sequence / config->context * config->microbatch * model_groups(model) *
-                   model->head_size / config->grid.tp * (double)dtype_bytes(config->dtype);
+                   model->head_size / grid_along(config->grid, AXIS_TP) * (double)dtype_bytes(config->dtype);
     double seconds = price_context(costs, config, bytes);
     parts->forward[PART_LAYER].total += seconds, parts->forward[PART_LAYER].tensor += seconds;
     parts->backward[PART_LAYER].total += 2 * seconds, parts->backward[PART_LAYER].tensor += 2 * seconds;
@@ -223,7 +223,7 @@ static void add_context(Parts *parts, const CostModel *costs, const ParallelConf
 // Programs whose loss is not cut over the vocabulary gather the logits first.
 static void add_gathered_logits(Parts *parts, const CostModel *costs, const ParallelConfig *config,
                                 const ModelShape *model) {
-    if (!costs->stack->gathers_logits || config->grid.tp == 1) return;
+    if (!costs->stack->gathers_logits || grid_along(config->grid, AXIS_TP) == 1) return;
     double logits = (double)model->sequence / config->context * config->microbatch * model->vocabulary;
     double seconds = price_collective(costs, config, COMM_ALL_GATHER, AXIS_TP,
                                       logits * (double)dtype_bytes(config->dtype));

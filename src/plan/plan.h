@@ -13,8 +13,8 @@
 // form, and replays the best. Constants come from files (machine.h) and carry the error that they had on
 // rows they were not fitted on; that error is the interval of every prediction.
 #pragma once
-#include "layout/grid.h"
 #include "layout/simulate.h"
+#include "layout/topology.h"
 #include "machine/machine.h"
 #include "machine/work_item.h"
 #include "train/train.h"

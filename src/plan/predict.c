@@ -34,9 +34,9 @@ typedef struct {
 
 static Status stages_open(Stages *s, const CostModel *costs, const Parts *parts, const ModelShape *model,
                           const ParallelConfig *config) {
-    size_t stages = (size_t)config->grid.pp * (size_t)config->chunks;
+    size_t stages = (size_t)grid_along(config->grid, AXIS_PP) * (size_t)config->chunks;
     *s = (Stages){.parts = parts,
-                  .ranks = config->grid.pp,
+                  .ranks = grid_along(config->grid, AXIS_PP),
                   .chunks = config->chunks,
                   .stages = (int)stages,
                   .microbatches = parallel_config_microbatches(config),
@@ -107,7 +107,7 @@ static ScheduleCosts stage_costs(const Stages *s) {
 
 static ScheduleSpec schedule_spec(const ParallelConfig *c) {
     return (ScheduleSpec){.kind = c->schedule,
-                          .ranks = c->grid.pp,
+                          .ranks = grid_along(c->grid, AXIS_PP),
                           .chunks = c->chunks,
                           .microbatches = parallel_config_microbatches(c)};
 }
@@ -164,7 +164,7 @@ static double reduction_seconds(const CostModel *costs, const ParallelConfig *co
     int zero = config->zero_stage;
     double forward = 0, backward = 0, count = zero > 1 ? 1 : window_microbatches(s, config);
     double bytes = parameters * gradient_bytes(costs, config), times = s->microbatches;
-    if (config->grid.dp * config->context == 1) return 0;
+    if (grid_along(config->grid, AXIS_DP) * config->context == 1) return 0;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         forward += count * s->forward_us[stage_at(s, 0, chunk)] / US;
         backward += count * s->backward_us[stage_at(s, 0, chunk)] / US;
@@ -186,7 +186,7 @@ static double table_seconds(const CostModel *costs, const ModelShape *model, con
                             const Stages *s) {
     if (model->untied || !last_rank(s)) return 0;
     ParallelConfig ends = *config; // half the machine apart: on one node only where all ranks are
-    ends.grid = (Grid){.tp = (parallel_config_devices(config) + 1) / 2, .dp = 2, .pp = 1};
+    ends.grid = (Grid)GRID((parallel_config_devices(config) + 1) / 2, 2, 1);
     ends.context = 1;
     double bytes = s->parts->parameters[PART_EMBEDDING] * gradient_bytes(costs, config);
     return s->slower * price_collective(costs, &ends, COMM_ALL_REDUCE, AXIS_DP, bytes);
@@ -194,7 +194,7 @@ static double table_seconds(const CostModel *costs, const ModelShape *model, con
 
 static double optimizer_seconds(const CostModel *costs, const ParallelConfig *config, double parameters) {
     const Constants *c = &costs->constants;
-    double shares = config->zero_stage ? config->grid.dp * config->context : 1;
+    double shares = config->zero_stage ? grid_along(config->grid, AXIS_DP) * config->context : 1;
     if (costs->machine->is_cpu)
         return price_step_cpu(costs->machine, parameters / shares, config->dtype,
                               cost_model_busy_ranks(costs, config)) /
@@ -257,7 +257,7 @@ static void tell_rates(const CostModel *costs, const ModelShape *model, const St
     double flops = 0, devices = parallel_config_devices(c);
     for (ModelPart part = 0; part < NUM_PARTS; part++)
         flops += s->parts->flops[part] * (part == PART_LAYER ? model->layers : 1);
-    out->hardware_flops = flops * c->grid.tp * c->context * c->batch / c->microbatch;
+    out->hardware_flops = flops * grid_along(c->grid, AXIS_TP) * c->context * c->batch / c->microbatch;
     out->model_flops =
         model_flops(model, padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR, 1), c->batch);
     out->tflops = out->hardware_flops / out->step_s / devices / 1e12;
@@ -270,11 +270,12 @@ static void tell_rates(const CostModel *costs, const ModelShape *model, const St
 // directions of an edge, all replicas; of the reductions half of what all devices send.
 static void tell_traffic(const CostModel *costs, const ModelShape *model, const Stages *s, Prediction *out) {
     const ParallelConfig *c = &out->config;
-    double replicas = c->grid.dp * c->context;
+    double replicas = grid_along(c->grid, AXIS_DP) * c->context;
     out->edge_bytes = s->parts->message_bytes;
-    if (c->grid.pp > 1)
+    if (grid_along(c->grid, AXIS_PP) > 1)
         out->edge_bandwidth =
-            2 * out->edge_bytes * replicas / price_message(costs, c, (c->grid.pp - 1) / 2, out->edge_bytes);
+            2 * out->edge_bytes * replicas /
+            price_message(costs, c, (grid_along(c->grid, AXIS_PP) - 1) / 2, out->edge_bytes);
     double bytes = most_parameters(s, model) * gradient_bytes(costs, c);
     if (replicas > 1)
         out->data_bandwidth = (replicas - 1) / replicas * bytes * parallel_config_devices(c) /
@@ -300,7 +301,7 @@ static void tell_interval(const CostModel *costs, const ModelShape *model, Predi
     const ParallelConfig *c = &out->config;
     out->extrapolates = !a->count || outside(parallel_config_devices(c), a->least_gpus, a->most_gpus) ||
                         outside(model->hidden, a->least_hidden, a->most_hidden) ||
-                        outside(c->grid.tp, a->least_tp, a->most_tp) ||
+                        outside(grid_along(c->grid, AXIS_TP), a->least_tp, a->most_tp) ||
                         outside(model->sequence, a->least_sequence, a->most_sequence);
     double share = interval(costs, out->extrapolates);
     out->low_s = out->step_s / (1 + share);

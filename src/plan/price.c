@@ -126,7 +126,7 @@ static double table_gradient_seconds(const CostModel *costs, const WorkItem *ite
 // Where every rank holds the logits of the whole vocabulary, it works through all of them.
 static double loss_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
     double bytes = item->bytes * costs->constants.loss_passes;
-    if (costs->stack->gathers_logits) bytes *= config->grid.tp;
+    if (costs->stack->gathers_logits) bytes *= grid_along(config->grid, AXIS_TP);
     return stream_seconds(costs, bytes) + us(costs->constants.kernel_us);
 }
 

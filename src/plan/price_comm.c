@@ -13,13 +13,17 @@ static double us(double microseconds) { return microseconds * 1e-6; }
 
 static int axis_stride(const ParallelConfig *config, Axis axis) {
     Grid grid = config->grid;
-    return axis == AXIS_TP ? 1 : axis == AXIS_DP ? grid.tp : grid.tp * config->context * grid.dp;
+    return axis == AXIS_TP   ? 1
+           : axis == AXIS_DP ? grid_along(grid, AXIS_TP)
+                             : grid_along(grid, AXIS_TP) * config->context * grid_along(grid, AXIS_DP);
 }
 
 // Gradients are reduced over the ranks that share a sequence too.
 static int axis_size(const ParallelConfig *config, Axis axis) {
     Grid grid = config->grid;
-    return axis == AXIS_TP ? grid.tp : axis == AXIS_DP ? grid.dp * config->context : grid.pp;
+    return axis == AXIS_TP   ? grid_along(grid, AXIS_TP)
+           : axis == AXIS_DP ? grid_along(grid, AXIS_DP) * config->context
+                             : grid_along(grid, AXIS_PP);
 }
 
 static Spread group_spread(const Machine *machine, int ranks, int stride) {
@@ -141,8 +145,8 @@ double price_collective(const CostModel *costs, const ParallelConfig *config, Co
 
 bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage) {
     int stride = axis_stride(config, AXIS_PP), per_node = costs->machine->devices_per_node;
-    int last_of_stage = (stage % config->grid.pp + 1) * stride - 1;
-    int to = (stage + 1) % config->grid.pp * stride;
+    int last_of_stage = (stage % grid_along(config->grid, AXIS_PP) + 1) * stride - 1;
+    int to = (stage + 1) % grid_along(config->grid, AXIS_PP) * stride;
     return last_of_stage / per_node != to / per_node || stride >= per_node;
 }
 
@@ -151,7 +155,7 @@ bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int 
 double price_message(const CostModel *costs, const ParallelConfig *config, int stage, double bytes) {
     const Constants *c = &costs->constants;
     if (costs->machine->is_cpu) return price_message_cpu(costs->machine, bytes) / c->message_derate;
-    int t = config->grid.tp;
+    int t = grid_along(config->grid, AXIS_TP);
     bool shares = t > 1 && (config->scatter_gather || config->sequence_parallel);
     double rate = edge_leaves_node(costs, config, stage)
                       ? nic_rate(costs->machine)
@@ -164,7 +168,7 @@ double price_message(const CostModel *costs, const ParallelConfig *config, int s
 
 // Keys and values of the other ranks of a sequence, in turn.
 double price_context(const CostModel *costs, const ParallelConfig *config, double bytes) {
-    int c = config->context, t = config->grid.tp;
+    int c = config->context, t = grid_along(config->grid, AXIS_TP);
     if (c == 1) return 0;
     bool inside = t * c <= costs->machine->devices_per_node;
     double rate =

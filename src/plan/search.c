@@ -99,8 +99,8 @@ static void reject(Search *s, Reject reject, const char *example) {
 }
 
 static void describe(const ParallelConfig *c, char *text, size_t size) {
-    snprintf(text, size, "t %d p %d d %d, v %d, b %d%s%s%s", c->grid.tp, c->grid.pp, c->grid.dp, c->chunks,
-             c->microbatch,
+    snprintf(text, size, "t %d p %d d %d, v %d, b %d%s%s%s", grid_along(c->grid, AXIS_TP),
+             grid_along(c->grid, AXIS_PP), grid_along(c->grid, AXIS_DP), c->chunks, c->microbatch,
              c->recompute == RECOMPUTE_NOTHING     ? ""
              : c->recompute == RECOMPUTE_SELECTIVE ? ", attention recomputed"
                                                    : ", recomputed",
@@ -132,7 +132,7 @@ static Status keep(Search *s, const Bounded *bounded) {
 }
 
 static void reject_rule(Search *s, const ParallelConfig *c, const char *why) {
-    int64_t unit = (int64_t)c->microbatch * c->grid.dp;
+    int64_t unit = (int64_t)c->microbatch * grid_along(c->grid, AXIS_DP);
     if (!s->least_batch || unit < s->least_batch) s->least_batch = unit;
     reject(s, REJECT_RULE, why);
 }
@@ -161,8 +161,9 @@ static Status try_candidate(Search *s, const ParallelConfig *config) {
 // What is a matter of memory first: recomputation, shares of the sequence, of the state.
 static Status try_memory_choices(Search *s, ParallelConfig c) {
     Choices recompute = recompute_choices(s, &c);
-    Choices share = flag_choices(c.grid.tp > 1 ? s->space->sequence_parallel : 0, c.grid.tp > 1);
-    int devices = c.grid.dp * c.context;
+    Choices share = flag_choices(grid_along(c.grid, AXIS_TP) > 1 ? s->space->sequence_parallel : 0,
+                                 grid_along(c.grid, AXIS_TP) > 1);
+    int devices = grid_along(c.grid, AXIS_DP) * c.context;
     Choices zero = s->space->zero_stage >= 0 ? one(s->space->zero_stage) : flag_choices(-1, devices > 1);
     for (int i = 0; i < recompute.count * share.count * zero.count; i++) {
         c.recompute = (Recompute)recompute.values[i % recompute.count];
@@ -179,7 +180,7 @@ static const char *schedule_of(const Search *s, int chunks) {
 }
 
 static Status try_grid(Search *s, ParallelConfig c) {
-    Choices chunks = chunk_choices(s, c.grid.pp), microbatches = microbatch_choices(s);
+    Choices chunks = chunk_choices(s, grid_along(c.grid, AXIS_PP)), microbatches = microbatch_choices(s);
     for (int i = 0; i < chunks.count; i++)
         for (int j = 0; j < microbatches.count; j++) {
             c.chunks = chunks.values[i];
@@ -203,7 +204,7 @@ static Status try_all(Search *s) {
         for (int j = 0; j < pipeline.count; j++) {
             int dp = ranks / pipeline.values[j];
             if (dp < 1 || ranks != pipeline.values[j] * dp || (q->dp && q->dp != dp)) continue;
-            c.grid = (Grid){.tp = tensor.values[i], .pp = pipeline.values[j], .dp = dp};
+            c.grid = (Grid)GRID(tensor.values[i], dp, pipeline.values[j]);
             TRY(try_grid(s, c));
         }
     }
@@ -219,7 +220,8 @@ static int by_bound(const void *a, const void *b) {
 
 // Candidates that a person would call the same: they differ in what only memory cares for.
 static bool alike(const ParallelConfig *a, const ParallelConfig *b) {
-    return a->grid.tp == b->grid.tp && a->grid.pp == b->grid.pp && a->chunks == b->chunks &&
+    return grid_along(a->grid, AXIS_TP) == grid_along(b->grid, AXIS_TP) &&
+           grid_along(a->grid, AXIS_PP) == grid_along(b->grid, AXIS_PP) && a->chunks == b->chunks &&
            a->microbatch == b->microbatch && a->recompute == b->recompute &&
            !strcmp(a->schedule, b->schedule);
 }
@@ -272,8 +274,8 @@ typedef struct {
     int (*of)(const ParallelConfig *config);
 } Choice;
 
-static int tensor_of(const ParallelConfig *c) { return c->grid.tp; }
-static int pipeline_of(const ParallelConfig *c) { return c->grid.pp; }
+static int tensor_of(const ParallelConfig *c) { return grid_along(c->grid, AXIS_TP); }
+static int pipeline_of(const ParallelConfig *c) { return grid_along(c->grid, AXIS_PP); }
 static int chunks_of(const ParallelConfig *c) { return c->chunks; }
 static int microbatch_of(const ParallelConfig *c) { return c->microbatch; }
 static int recompute_of(const ParallelConfig *c) { return (int)c->recompute; }

@@ -2,8 +2,8 @@
 
 static ModelMode mode_of(const ModelShape *model, const ParallelConfig *c) {
     return (ModelMode){.microbatch = c->microbatch,
-                       .padded_vocabulary =
-                           padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR, c->grid.tp),
+                       .padded_vocabulary = padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR,
+                                                              grid_along(c->grid, AXIS_TP)),
                        .dtype = c->dtype,
                        .sequence_parallel = c->sequence_parallel,
                        .keep_probabilities = c->attention == ATTENTION_UNFUSED,
@@ -34,9 +34,9 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
 Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank) {
     EngineSpec spec = spec_of(model, config);
     *bytes = 0;
-    for (int stage = 0; stage < spec.grid.pp; stage++) {
+    for (int stage = 0; stage < grid_along(spec.grid, AXIS_PP); stage++) {
         EngineMemory memory;
-        TRY(engine_measure(&spec, grid_rank(spec.grid, (Place){.pp = stage}), &memory, NULL));
+        TRY(engine_measure(&spec, grid_rank(spec.grid, (Place){.at[AXIS_PP] = stage}), &memory, NULL));
         if (memory.total <= *bytes) continue;
         *bytes = memory.total;
         *rank = stage;

@@ -94,7 +94,7 @@ static void on_opened(void *self, const Params *params) {
 static const int layers_of_stage[NUM_PARTS] = {[PART_LAYER] = 1};
 
 static Status check_cuts(const ModelShape *model, const ParallelConfig *c) {
-    int t = c->grid.tp, shares = c->sequence_parallel ? t : 1;
+    int t = grid_along(c->grid, AXIS_TP), shares = c->sequence_parallel ? t : 1;
     const struct {
         const char *what;
         int64_t size, by;
@@ -121,25 +121,25 @@ static ModelShape one_layer(const ModelShape *model) {
 
 // All recorded microbatches ask for the same: one is enough.
 static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
-    return (EngineSpec){
-        .grid = {.tp = c->grid.tp, .dp = 1, .pp = NUM_PARTS},
-        .shape = one_layer(model),
-        .mode = {.microbatch = c->microbatch,
-                 .padded_vocabulary = padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR, c->grid.tp),
-                 .dtype = c->dtype,
-                 .sequence_parallel = c->sequence_parallel,
-                 .keep_probabilities = c->attention == ATTENTION_UNFUSED,
-                 .recompute = c->recompute,
-                 .recompute_layers = 1,
-                 .whole_logits = true},
-        .split = {.layers = 1, .counts = layers_of_stage},
-        .schedule = "1f1b",
-        .num_chunks = 1,
-        .num_microbatches = 1,
-        .adam = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8},
-        .bucket_elements = INT64_MAX / 2,
-        .device = "reference",
-        .threads = 1};
+    return (EngineSpec){.grid = GRID(grid_along(c->grid, AXIS_TP), 1, NUM_PARTS),
+                        .shape = one_layer(model),
+                        .mode = {.microbatch = c->microbatch,
+                                 .padded_vocabulary = padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR,
+                                                                        grid_along(c->grid, AXIS_TP)),
+                                 .dtype = c->dtype,
+                                 .sequence_parallel = c->sequence_parallel,
+                                 .keep_probabilities = c->attention == ATTENTION_UNFUSED,
+                                 .recompute = c->recompute,
+                                 .recompute_layers = 1,
+                                 .whole_logits = true},
+                        .split = {.layers = 1, .counts = layers_of_stage},
+                        .schedule = "1f1b",
+                        .num_chunks = 1,
+                        .num_microbatches = 1,
+                        .adam = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8},
+                        .bucket_elements = INT64_MAX / 2,
+                        .device = "reference",
+                        .threads = 1};
 }
 
 Status work_record(Work *work, const ModelShape *model, const ParallelConfig *config) {
@@ -150,10 +150,12 @@ Status work_record(Work *work, const ModelShape *model, const ParallelConfig *co
         (double)model->sequence * config->microbatch * model->hidden * (double)dtype_bytes(spec.mode.dtype);
     Status status = OK;
     for (ModelPart part = 0; part < NUM_PARTS && status == OK; part++) {
-        Recorder recorder = {
-            .work = work, .part = part, .tp = spec.grid.tp, .unfused = spec.mode.keep_probabilities};
+        Recorder recorder = {.work = work,
+                             .part = part,
+                             .tp = grid_along(spec.grid, AXIS_TP),
+                             .unfused = spec.mode.keep_probabilities};
         StepListener listener = {&recorder, on_opened, on_operation, on_call};
-        status = engine_record(&spec, grid_rank(spec.grid, (Place){.pp = (int)part}), &listener);
+        status = engine_record(&spec, grid_rank(spec.grid, (Place){.at[AXIS_PP] = (int)part}), &listener);
         if (status == OK && recorder.incomplete) status = fail(ERR_OS, "no memory for recorded work");
     }
     if (status != OK) work_free(work);

@@ -1,7 +1,7 @@
 // What the files of this folder share: a trace as it was read, the pieces that drawings are made of.
 #pragma once
-#include "layout/grid.h"
 #include "layout/simulate.h"
+#include "layout/topology.h"
 #include "report/report.h"
 
 // ---- trace.c: the file of `trireme train --trace` -----------------------------------------------

@@ -76,9 +76,9 @@ static const TracedStep *find_step(const TracedRank *rank, int64_t iteration) {
 
 // Steps of rank 0 that are `whole` so far stay so when this rank has all of them too.
 static void keep_whole_steps(const TracedRun *run, int r, bool *whole) {
-    const Program *program = &run->schedule.programs[grid_place(run->grid, r).pp];
+    const Program *program = &run->schedule.programs[grid_place(run->grid, r).at[AXIS_PP]];
     const TracedRank *first = &run->ranks[0], *rank = &run->ranks[r];
-    ProgramIndex index = index_program(&run->schedule, grid_place(run->grid, r).pp);
+    ProgramIndex index = index_program(&run->schedule, grid_place(run->grid, r).at[AXIS_PP]);
     Span *spans = take((size_t)program->count, sizeof *spans);
     for (size_t i = 0; i < first->num_steps; i++) {
         const TracedStep *step = whole[i] ? find_step(rank, first->steps[i].iteration) : NULL;
@@ -212,26 +212,29 @@ static void replace_spans(MeasuredStep *step, Span *const *spans, Span busy) {
     sim->bubble = computed > 0 ? sim->total_us * step->schedule.num_ranks / computed - 1 : 0;
 }
 
-// One pipeline: its ranks' times and its bubble; that of tp 0 and dp 0 is drawn.
-static double measure_pipeline(MeasuredStep *step, const TracedRun *run, Place place) {
+// Finds the times of the ranks of one pipeline, whose first rank is `first`, and returns its bubble. The pipeline
+// of rank 0 is drawn.
+static double measure_pipeline(MeasuredStep *step, const TracedRun *run, int first) {
     const Schedule *s = &step->schedule;
     Span **spans = take((size_t)s->num_ranks, sizeof *spans), busy = {INFINITY, 0};
     double computed = 0;
-    for (place.pp = 0; place.pp < s->num_ranks; place.pp++) {
-        const Program *program = &s->programs[place.pp];
+    Place place = grid_place(step->grid, first);
+    for (int pp = 0; pp < s->num_ranks; pp++) {
+        const Program *program = &s->programs[pp];
+        place.at[AXIS_PP] = pp;
         int r = grid_rank(step->grid, place);
         Span whole = find_step(&run->ranks[r], step->iteration)->span;
-        ProgramIndex index = index_program(s, place.pp);
-        spans[place.pp] = take((size_t)program->count, sizeof **spans);
-        match_step(&index, &run->ranks[r], whole, spans[place.pp], program->count);
+        ProgramIndex index = index_program(s, pp);
+        spans[pp] = take((size_t)program->count, sizeof **spans);
+        match_step(&index, &run->ranks[r], whole, spans[pp], program->count);
         free(index.index);
         add_waits(&run->ranks[r], whole, step->ranks[r].waits_us);
-        for (int i = 0; i < program->count; i++) step->ranks[r].compute_us += length_us(spans[place.pp][i]);
+        for (int i = 0; i < program->count; i++) step->ranks[r].compute_us += length_us(spans[pp][i]);
         computed += step->ranks[r].compute_us;
-        Span own = busy_span(program, spans[place.pp]);
+        Span own = busy_span(program, spans[pp]);
         busy = (Span){fmin(busy.start_us, own.start_us), fmax(busy.end_us, own.end_us)};
     }
-    if (place.tp == 0 && place.dp == 0) {
+    if (first == 0) {
         simulate(step, spans);
         replace_spans(step, spans, busy);
     }
@@ -240,11 +243,15 @@ static double measure_pipeline(MeasuredStep *step, const TracedRun *run, Place p
     return computed > 0 ? length_us(busy) * s->num_ranks / computed - 1 : 0;
 }
 
+static int num_pipelines(const MeasuredStep *step) {
+    return grid_size(step->grid) / grid_count(step->grid, ROLE_PIPELINE);
+}
+
 static void measure(MeasuredStep *step, const TracedRun *run) {
-    Place place = {0, 0, 0};
-    for (place.dp = 0; place.dp < step->grid.dp; place.dp++)
-        for (place.tp = 0; place.tp < step->grid.tp; place.tp++)
-            step->bubble += measure_pipeline(step, run, place) / (step->grid.dp * step->grid.tp);
+    int pipelines = num_pipelines(step);
+    for (int r = 0; r < grid_size(step->grid); r++)
+        if (grid_place(step->grid, r).at[AXIS_PP] == 0)
+            step->bubble += measure_pipeline(step, run, r) / pipelines;
 }
 
 Status measured_step_read(MeasuredStep *step, const char *path) {
@@ -278,26 +285,25 @@ void measured_step_destroy(MeasuredStep *step) {
 
 // ---- in words and pictures ----------------------------------------------------------------------
 
-// Mean over the tp and dp ranks of a pipeline rank.
+// The mean over all ranks that hold the same stages.
 static double stage_compute_us(const MeasuredStep *step, int pp) {
     double sum = 0;
-    for (int dp = 0; dp < step->grid.dp; dp++)
-        for (int tp = 0; tp < step->grid.tp; tp++)
-            sum += step->ranks[grid_rank(step->grid, (Place){tp, dp, pp})].compute_us;
-    return sum / (step->grid.dp * step->grid.tp);
+    for (int r = 0; r < grid_size(step->grid); r++)
+        if (grid_place(step->grid, r).at[AXIS_PP] == pp) sum += step->ranks[r].compute_us;
+    return sum / num_pipelines(step);
 }
 
 static void print_balance(const MeasuredStep *step, Text *out) {
     double sum = 0, most = 0;
     int busiest = 0;
-    for (int pp = 0; pp < step->grid.pp; pp++) {
+    for (int pp = 0; pp < grid_along(step->grid, AXIS_PP); pp++) {
         double us = stage_compute_us(step, pp);
         sum += us;
         if (us > most) most = us, busiest = pp;
     }
-    if (step->grid.pp > 1)
+    if (grid_along(step->grid, AXIS_PP) > 1)
         text_add(out, "imbalance: pipeline rank %d computes %.2f times as long as the mean\n", busiest,
-                 sum > 0 ? most * step->grid.pp / sum : 1);
+                 sum > 0 ? most * grid_along(step->grid, AXIS_PP) / sum : 1);
 }
 
 static double mean_compute_us(const MeasuredStep *step) {
@@ -318,7 +324,8 @@ static void print_rank(const MeasuredStep *step, int r, Text *out) {
     const RankTimes *times = &step->ranks[r];
     Place place = grid_place(step->grid, r);
     double mean = mean_compute_us(step);
-    text_add(out, "%4d %4d %4d %4d %12.3f", r, place.tp, place.dp, place.pp, times->compute_us / 1e3);
+    text_add(out, "%4d %4d %4d %4d %12.3f", r, place.at[AXIS_TP], place.at[AXIS_DP], place.at[AXIS_PP],
+             times->compute_us / 1e3);
     for (int kind = 0; kind < NUM_WAITS; kind++) text_add(out, " %9.3f", times->waits_us[kind] / 1e3);
     text_add(out, " %10.2f %7.1f %%\n", mean > 0 ? times->compute_us / mean : 1, exposed(step, r));
 }
@@ -337,8 +344,9 @@ static void print_exposed(const MeasuredStep *step, Text *out) {
 
 void measured_step_print(const MeasuredStep *step, Text *out) {
     text_add(out, "step %" PRId64 ": %.3f ms, the median of %d; %s on tp %d, dp %d, pp %d\n", step->iteration,
-             step->step_us / 1e3, step->num_steps, step->kind, step->grid.tp, step->grid.dp, step->grid.pp);
-    if (step->grid.pp > 1)
+             step->step_us / 1e3, step->num_steps, step->kind, grid_along(step->grid, AXIS_TP),
+             grid_along(step->grid, AXIS_DP), grid_along(step->grid, AXIS_PP));
+    if (grid_along(step->grid, AXIS_PP) > 1)
         text_add(out,
                  "pipeline bubble over the ideal time: %.1f %% measured, %.1f %% simulated with each stage's "
                  "measured times\n",

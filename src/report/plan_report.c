@@ -92,23 +92,25 @@ static void add_title(const PlanReport *a, Text *out) {
 // ---- the recommendation -------------------------------------------------------------------------
 
 static void add_stages(const ParallelConfig *c, Text *out) {
-    if (c->grid.pp == 1) {
+    if (grid_along(c->grid, AXIS_PP) == 1) {
         text_add(out, "no pipeline");
         return;
     }
-    text_add(out, "%d pipeline stages", c->grid.pp);
+    text_add(out, "%d pipeline stages", grid_along(c->grid, AXIS_PP));
     if (c->chunks > 1) text_add(out, " of %d chunks each", c->chunks);
     text_add(out, " (%s)", c->schedule);
 }
 
 static void add_ways(const ParallelConfig *c, Text *out) {
-    text_add(out, c->grid.tp > 1 ? "%d-way tensor parallelism" : "no tensor parallelism", c->grid.tp);
+    text_add(out, grid_along(c->grid, AXIS_TP) > 1 ? "%d-way tensor parallelism" : "no tensor parallelism",
+             grid_along(c->grid, AXIS_TP));
     text_add(out, c->sequence_parallel ? " with sequence parallelism, " : ", ");
     if (c->context > 1) text_add(out, "%d-way context parallelism, ", c->context);
     add_stages(c, out);
-    text_add(out, " and %d replica%s%s; microbatches of %d sample%s, %d in each step; ", c->grid.dp,
-             plural(c->grid.dp), c->zero_stage ? " with a distributed optimizer" : "", c->microbatch,
-             plural(c->microbatch), parallel_config_microbatches(c));
+    text_add(out, " and %d replica%s%s; microbatches of %d sample%s, %d in each step; ",
+             grid_along(c->grid, AXIS_DP), plural(grid_along(c->grid, AXIS_DP)),
+             c->zero_stage ? " with a distributed optimizer" : "", c->microbatch, plural(c->microbatch),
+             parallel_config_microbatches(c));
     text_add(out, c->recompute == RECOMPUTE_NOTHING     ? "nothing is computed again."
                   : c->recompute == RECOMPUTE_SELECTIVE ? "attention is computed again."
                                                         : "every layer is computed again.");
@@ -202,7 +204,7 @@ static void add_bandwidth(const char *name, double rate, Text *out) {
 static double ideal_bubble(const ParallelConfig *c) {
     const ScheduleKind *kind = schedule_kind(c->schedule);
     ScheduleSpec spec = {.kind = c->schedule,
-                         .ranks = c->grid.pp,
+                         .ranks = grid_along(c->grid, AXIS_PP),
                          .chunks = c->chunks,
                          .microbatches = parallel_config_microbatches(c)};
     if (kind->splits_backward) return -1;
@@ -247,7 +249,7 @@ static void print_rates(const PlanReport *a, Text *out) {
     add_done(&p->config, out);
     text_add(out, "\n");
     print_bubble(p, out);
-    if (p->config.grid.pp > 1)
+    if (grid_along(p->config.grid, AXIS_PP) > 1)
         text_add(out, "  %-18s %10.3g MB between two stages for each microbatch and direction\n", "messages",
                  p->edge_bytes / 1e6);
     add_bandwidth("  of the pipelines", p->edge_bandwidth, out);
@@ -335,7 +337,8 @@ static void print_run(const PlanReport *a, Text *out) {
 
 // "t 8 p 16 d 8 v 2 b 1"
 static void add_sizes(const ParallelConfig *c, Text *out) {
-    text_add(out, "t %d p %d d %d v %d b %d", c->grid.tp, c->grid.pp, c->grid.dp, c->chunks, c->microbatch);
+    text_add(out, "t %d p %d d %d v %d b %d", grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP),
+             grid_along(c->grid, AXIS_DP), c->chunks, c->microbatch);
 }
 
 // Digits behind the point that leave four or so in all.
@@ -344,10 +347,11 @@ static int decimals(double value) { return value >= 100 ? 1 : value >= 1 ? 2 : 4
 static void print_row(int place, const Prediction *p, double best_s, Text *out) {
     const ParallelConfig *c = &p->config;
     text_add(out, "  %2d %4d %4d %5d %3d %3d  %-9s  %-3s %-4s %-11s %9.*f %+7.1f %7.*f %7.1f %6.3g\n", place,
-             c->grid.tp, c->grid.pp, c->grid.dp, c->chunks, c->microbatch, recompute_word(c->recompute),
-             c->sequence_parallel ? "yes" : "no", c->zero_stage ? "cut" : "each", c->schedule,
-             decimals(p->step_s), p->step_s, 100 * (p->step_s / best_s - 1), decimals(p->tflops), p->tflops,
-             100 * p->bubble, p->memory.total / GB);
+             grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP), grid_along(c->grid, AXIS_DP),
+             c->chunks, c->microbatch, recompute_word(c->recompute), c->sequence_parallel ? "yes" : "no",
+             c->zero_stage ? "cut" : "each", c->schedule, decimals(p->step_s), p->step_s,
+             100 * (p->step_s / best_s - 1), decimals(p->tflops), p->tflops, 100 * p->bubble,
+             p->memory.total / GB);
 }
 
 static void print_ranking(const PlanResult *result, Text *out) {

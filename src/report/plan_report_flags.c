@@ -104,9 +104,9 @@ static bool all_equal(const int *layers, int stages) {
 
 // The stages are those that were priced.
 static void add_pipeline(Command *to, const Stack *stack, const ModelShape *model, const ParallelConfig *c) {
-    int stages = c->grid.pp * c->chunks, *layers = calloc((size_t)stages, sizeof *layers);
+    int stages = grid_along(c->grid, AXIS_PP) * c->chunks, *layers = calloc((size_t)stages, sizeof *layers);
     CHECK(layers && stage_layers(stack, model, c, layers) == OK, "%d stages cannot be told", stages);
-    put(to, "--pipeline-model-parallel-size %d", c->grid.pp);
+    put(to, "--pipeline-model-parallel-size %d", grid_along(c->grid, AXIS_PP));
     if (!all_equal(layers, stages))
         add_layout(to, layers, stages);
     else if (!strcmp(c->schedule, "interleaved"))
@@ -126,14 +126,15 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
     put(to, "--micro-batch-size %d", c->microbatch);
     put(to, "--global-batch-size %d", c->batch);
     if (c->dtype != F32) put(to, "--%s", c->dtype == BF16 ? "bf16" : "fp16");
-    put(to, "--tensor-model-parallel-size %d", c->grid.tp);
+    put(to, "--tensor-model-parallel-size %d", grid_along(c->grid, AXIS_TP));
     if (c->sequence_parallel) put(to, "--sequence-parallel");
     add_pipeline(to, stack, model, c);
     add_recompute(to, c->recompute);
     put(to, "--attention-backend %s", c->attention == ATTENTION_UNFUSED ? "unfused" : "flash");
     if (c->zero_stage) put(to, "--use-distributed-optimizer");
     if (c->overlap_gradients) put(to, "--overlap-grad-reduce");
-    if (c->grid.pp > 1 && !c->scatter_gather) put(to, "--no-scatter-gather-tensors-in-pipeline");
+    if (grid_along(c->grid, AXIS_PP) > 1 && !c->scatter_gather)
+        put(to, "--no-scatter-gather-tensors-in-pipeline");
 }
 
 // What each program lacks is said, as a line that a shell passes over.

@@ -59,9 +59,9 @@ static void add_numbers(const Member *members, size_t count, const void *from, T
 static void add_configuration(const ParallelConfig *c, Text *out) {
     add_key("configuration", out);
     text_add(out, "{");
-    add_count("tp", c->grid.tp, out);
-    add_count("pp", c->grid.pp, out);
-    add_count("dp", c->grid.dp, out);
+    add_count("tp", grid_along(c->grid, AXIS_TP), out);
+    add_count("pp", grid_along(c->grid, AXIS_PP), out);
+    add_count("dp", grid_along(c->grid, AXIS_DP), out);
     add_count("cp", c->context, out);
     add_count("vp", c->chunks, out);
     add_count("micro_batch_size", c->microbatch, out);

@@ -4,7 +4,6 @@
 // Pictures are drawn in the manner of figures 3 and 4 of Narayanan et al. 2021: one row per pipeline rank,
 // time to the right, each compute a cell with the number of its microbatch, idle time left empty.
 #pragma once
-#include "layout/grid.h"
 #include "layout/simulate.h"
 #include "report/plan_report.h"
 

@@ -97,7 +97,8 @@ static Status best_of(const Study *study, const SearchSpace *space, Prediction *
 }
 
 static void name_config(const ParallelConfig *c, Text *out) {
-    text_add(out, "t %d p %d d %d v %d b %d", c->grid.tp, c->grid.pp, c->grid.dp, c->chunks, c->microbatch);
+    text_add(out, "t %d p %d d %d v %d b %d", grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP),
+             grid_along(c->grid, AXIS_DP), c->chunks, c->microbatch);
 }
 
 static void note(Study *study, Check check, bool agrees) {
@@ -140,7 +141,8 @@ static Status check_tensor(Study *study) {
     Prediction other;
     bool found = false;
     space.tp = study->costs->machine->devices_per_node;
-    if (grid.pp > 1 && grid.tp < space.tp) TRY(best_of(study, &space, &other, &found));
+    if (grid_along(grid, AXIS_PP) > 1 && grid_along(grid, AXIS_TP) < space.tp)
+        TRY(best_of(study, &space, &other, &found));
     if (found)
         note_against(study, NODES_FIRST, &study->winner, &other);
     else
@@ -154,7 +156,7 @@ static Status check_size(Study *study) {
     SearchSpace space = study->space;
     Prediction other;
     bool found = false;
-    for (int size = 1; size < grid.tp * grid.pp && !found; size++) {
+    for (int size = 1; size < grid_along(grid, AXIS_TP) * grid_along(grid, AXIS_PP) && !found; size++) {
         if (space.devices % size) continue;
         space.dp = space.devices / size;
         TRY(best_of(study, &space, &other, &found));
@@ -170,8 +172,8 @@ static Status check_size(Study *study) {
 static double estimated_s(const Prediction *p) {
     const ParallelConfig *c = &p->config;
     double microbatches = parallel_config_microbatches(c);
-    return (microbatches + (c->grid.pp - 1.0) / c->chunks) * (p->parts.compute + p->parts.tensor) /
-           microbatches;
+    return (microbatches + (grid_along(c->grid, AXIS_PP) - 1.0) / c->chunks) *
+           (p->parts.compute + p->parts.tensor) / microbatches;
 }
 
 static Status check_microbatch(Study *study) {
@@ -199,7 +201,7 @@ static Status check_case(Study *study, int devices, int batch) {
     TRY(best_of(study, &study->space, &study->winner, &found));
     if (!found) return OK;
     Grid grid = study->winner.config.grid;
-    if (grid.tp * grid.pp > 1) {
+    if (grid_along(grid, AXIS_TP) * grid_along(grid, AXIS_PP) > 1) {
         TRY(check_nodes(study));
         TRY(check_tensor(study));
     }

@@ -61,7 +61,7 @@ static Status take_grid(Reader *r, const Json *data) {
     bool found = grid && get_int(grid, "tp", 1, MAX_RANKS, &tp) && get_int(grid, "dp", 1, MAX_RANKS, &dp) &&
                  get_int(grid, "pp", 1, SCHEDULE_MAX_RANKS, &pp);
     if (!found || tp * dp > MAX_RANKS || tp * dp * pp > MAX_RANKS) return bad(r, "no \"grid\" of ranks");
-    r->run->grid = (Grid){(int)tp, (int)dp, (int)pp};
+    r->run->grid = (Grid)GRID((int)tp, (int)dp, (int)pp);
     int ranks = grid_size(r->run->grid);
     r->run->ranks = calloc((size_t)ranks, sizeof *r->run->ranks);
     if (!r->run->ranks) return fail(ERR_OS, "%s: no memory for %d ranks", r->path, ranks);
@@ -81,7 +81,8 @@ static Status take_schedule(Reader *r, const Json *data) {
         return fail(status, "%s: line 1: its schedule: %s", r->path, why);
     }
     r->run->schedule = schedule;
-    if (schedule.num_ranks != r->run->grid.pp) return bad(r, "a schedule of another number of ranks");
+    if (schedule.num_ranks != grid_along(r->run->grid, AXIS_PP))
+        return bad(r, "a schedule of another number of ranks");
     return OK;
 }
 

@@ -247,15 +247,15 @@ static Status open_validation(Batches *b, const Options *o) {
     return status == ERR_CONFIG && options_origin(o, "split") == FROM_DEFAULT ? OK : status;
 }
 
-Status batches_open(Batches *b, const Options *o, Place place, bool first, bool last) {
-    b->tokens = first;
-    b->labels = last;
+Status batches_open(Batches *b, const Options *o, const Topology *topology) {
+    b->tokens = topology_is_first(topology);
+    b->labels = topology_is_last(topology);
     b->masked = o->eod_mask_loss;
     b->micro_batch = o->micro_batch_size;
     b->sequence = o->seq_length;
-    b->dp = o->shape.dp;
-    b->dp_rank = place.dp;
-    if (!first && !last) return OK;
+    b->dp = topology_size(topology, ROLE_DATA);
+    b->dp_rank = topology_rank(topology, ROLE_DATA);
+    if (!b->tokens && !b->labels) return OK;
     TRY(open_split(b, o, SPLIT_TRAIN, o->shape.train_samples, &b->train));
     TRY(open_validation(b, o));
     size_t count = (size_t)o->shape.num_microbatches * (size_t)b->micro_batch * (size_t)b->sequence;

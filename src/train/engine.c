@@ -37,43 +37,6 @@ static int64_t step_tokens(const Engine *e) {
 
 // ---- opening ------------------------------------------------------------------------------------
 
-static Status split(Comm *world, Grid grid, const char *name, unsigned axes, Comm **group) {
-    int *ranks = malloc((size_t)grid_size(grid) * sizeof *ranks);
-    if (!ranks) return fail(ERR_OS, "no memory for the ranks of group %s", name);
-    int n = grid_group(grid, comm_rank(world), axes, ranks);
-    Status status = comm_split(world, name, ranks, n, group);
-    free(ranks);
-    return status;
-}
-
-// The ranks that hold the first and the last stage share the embedding.
-static Status open_embedding_group(Engine *e, Comm *world) {
-    const Schedule *s = &e->schedule;
-    Context *c = &e->context;
-    Place place = c->place;
-    int last_stage = s->num_ranks * s->num_chunks - 1;
-    int first = s->home[0] / s->num_chunks, last = s->home[last_stage] / s->num_chunks;
-    e->first = c->place.pp == first;
-    e->last = c->place.pp == last;
-    if (first == last || !(e->first || e->last)) return OK;
-    int ends[2];
-    place.pp = first, ends[0] = grid_rank(c->grid, place);
-    place.pp = last, ends[1] = grid_rank(c->grid, place);
-    return comm_split(world, "embedding", ends, 2, &c->embedding);
-}
-
-static Status open_groups(Engine *e, Comm *world) {
-    Context *c = &e->context;
-    Grid grid = e->spec.grid;
-    c->grid = grid;
-    c->place = grid_place(grid, comm_rank(world));
-    TRY(split(world, grid, "tp", 1u << AXIS_TP, &c->tp));
-    TRY(split(world, grid, "dp", 1u << AXIS_DP, &c->dp));
-    TRY(split(world, grid, "pp", 1u << AXIS_PP, &c->pp));
-    TRY(split(world, grid, "model", 1u << AXIS_TP | 1u << AXIS_PP, &c->model));
-    return open_embedding_group(e, world);
-}
-
 static void take_batches(Engine *e) {
     int64_t m = e->spec.num_microbatches, tokens = step_tokens(e);
     if (e->first) e->tokens = tensor_take(&e->run, "tokens", m, tokens, I32);
@@ -132,7 +95,8 @@ static void tell_call(void *self, const Comm *group, CommOp op, DType dtype, siz
 
 static Status open_model(Engine *e) {
     int stages[SCHEDULE_MAX_CHUNKS], v = e->spec.num_chunks;
-    for (int c = 0; c < v; c++) stages[c] = schedule_stage(&e->schedule, e->context.place.pp, c);
+    for (int c = 0; c < v; c++)
+        stages[c] = schedule_stage(&e->schedule, context_rank(&e->context, ROLE_PIPELINE), c);
     TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, &e->context, &e->schedule, &e->params));
     params_place(&e->params, &e->run, e->spec.grid, e->spec.mode.dtype, stages, v);
     TRY(gpt_place(e->gpt, &e->run));
@@ -164,7 +128,7 @@ static Status find_pools(Engine *e) {
         ScheduleSpec one = engine_schedule_spec(spec, spec->smaller[i]);
         TRY(schedule_create(&schedule, &one));
         for (Hold hold = 0; hold < NUM_HOLDS; hold++) {
-            int size = schedule_pool(&schedule, e->context.place.pp, hold);
+            int size = schedule_pool(&schedule, context_rank(&e->context, ROLE_PIPELINE), hold);
             if (size > e->memory.pools[hold]) e->memory.pools[hold] = size;
         }
         schedule_destroy(&schedule);
@@ -184,8 +148,12 @@ static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     if (measuring) device.kind = "null", device.stands_for = spec->device;
     e->world = world;
     ScheduleSpec schedule = engine_schedule_spec(spec, spec->num_microbatches);
+    TRY(grid_check(spec->grid));
     TRY(schedule_create(&e->schedule, &schedule)); // the same on all ranks
-    TRY(open_groups(e, world)); // first: it is collective, and what follows can fail on one rank alone
+    Topology topology = schedule_topology(&e->schedule, spec->grid, comm_rank(world));
+    e->first = topology_is_first(&topology), e->last = topology_is_last(&topology);
+    // First: it is collective, and what follows can fail on one rank alone.
+    TRY(groups_open(&e->context.groups, world, topology, ALL_ROLES));
     TRY(device_open(&e->device, device));
     comm_use_device(world, e->device);
     device_on_launch(e->device, poll, world);
@@ -222,11 +190,7 @@ void engine_close(Engine *e) {
     schedule_destroy(&e->smaller[1]);
     schedule_destroy(&e->smaller[0]);
     schedule_destroy(&e->schedule);
-    comm_close(e->context.embedding);
-    comm_close(e->context.model);
-    comm_close(e->context.pp);
-    comm_close(e->context.dp);
-    comm_close(e->context.tp);
+    groups_close(&e->context.groups);
     if (e->world) comm_use_device(e->world, NULL);
     device_close(e->device);
     free(e->microbatches);
@@ -336,10 +300,10 @@ Status engine_record(const EngineSpec *spec, int rank, const StepListener *liste
 
 static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, const EngineMemory *memory) {
     TRY(comm_agree(world, open_share(e, spec, world, memory)));
-    Rank *rank = rank_current();
-    rank->tp = e->context.place.tp, rank->dp = e->context.place.dp, rank->pp = e->context.place.pp;
-    return comm_agree(world, params_init(&e->params, e->device, spec->shape.seed, spec->grid.tp,
-                                         e->context.place.tp, optimizer_write_main, &e->optimizer));
+    groups_name_rank(&e->context.groups);
+    return comm_agree(
+        world, params_init(&e->params, e->device, spec->shape.seed, grid_along(spec->grid, AXIS_TP),
+                           context_rank(&e->context, ROLE_TENSOR), optimizer_write_main, &e->optimizer));
 }
 
 Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
@@ -395,7 +359,7 @@ static void upload_batch(Engine *e, const Batch *batch) {
 }
 
 static void load_batch(Engine *e, const Batch *batch, bool training, double loss_scale) {
-    int m = batch->num_microbatches, b = e->spec.mode.microbatch, d = e->spec.grid.dp;
+    int m = batch->num_microbatches, b = e->spec.mode.microbatch, d = context_ranks(&e->context, ROLE_DATA);
     use_microbatches(e, m);
     upload_batch(e, batch);
     for (int k = 0; k < m; k++)
@@ -405,7 +369,8 @@ static void load_batch(Engine *e, const Batch *batch, bool training, double loss
             .mask = row_or_absent(e->mask, k),
             .loss = row_or_absent(e->losses, k),
             .loss_scale = (float)(loss_scale / (counted_tokens(e, batch, k) * m * d)),
-            .first_sample = batch->consumed + (int64_t)k * b * d + (int64_t)e->context.place.dp * b,
+            .first_sample =
+                batch->consumed + (int64_t)k * b * d + (int64_t)context_rank(&e->context, ROLE_DATA) * b,
             .samples = b,
             .sequence = e->spec.shape.sequence,
             .training = training,
@@ -415,7 +380,6 @@ static void load_batch(Engine *e, const Batch *batch, bool training, double loss
 // The mean over microbatches and data ranks of each microbatch's mean, known to the last stage, told to all.
 static double mean_loss(Engine *e, const Batch *batch) {
     const Context *c = &e->context;
-    const Schedule *s = &e->schedule;
     int m = batch->num_microbatches;
     double sum = 0;
     rank_doing("mean loss");
@@ -427,10 +391,10 @@ static double mean_loss(Engine *e, const Batch *batch) {
             for (int64_t i = 0; i < tokens; i++) one += (double)e->host_losses[k * tokens + i];
             sum += one / counted_tokens(e, batch, k);
         }
-        comm_all_reduce_host(c->dp, &sum, 1, REDUCE_SUM);
+        comm_all_reduce_host(context_group(c, ROLE_DATA), &sum, 1, REDUCE_SUM);
     }
-    comm_broadcast_host(c->pp, &sum, sizeof sum, s->home[s->num_ranks * s->num_chunks - 1] / s->num_chunks);
-    return sum / (m * e->spec.grid.dp);
+    comm_broadcast_host(context_group(c, ROLE_PIPELINE), &sum, sizeof sum, c->groups.topology.ends[1]);
+    return sum / (m * context_ranks(c, ROLE_DATA));
 }
 
 static void trace_phase(const char *name, double start_s) {

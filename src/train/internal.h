@@ -1,8 +1,8 @@
 // Pieces of train_run: where batches come from, which numbers a step gets, what the reader sees, what is
 // traced.
 #pragma once
-#include "layout/grid.h"
 #include "layout/schedule.h"
+#include "layout/topology.h"
 #include "train/train.h"
 #include <pthread.h>
 
@@ -26,9 +26,8 @@ Status batches_vocabulary(const Options *options, int *vocabulary, int *eod);
 // That the data sets are there, which comes first, and their vocabulary and end token. ERR_CONFIG where ranks find
 // other data sets, of other sizes or hashes, or another tokenizer.   Collective over the world.
 Status batches_look(Batches *batches, const Options *options, Comm *world);
-// Opens what this rank reads: `first`, `last` say that it holds the first, the last stage. After
-// batches_look.
-Status batches_open(Batches *batches, const Options *options, Place place, bool first, bool last);
+// Opens what this rank reads; a rank that holds neither end of the model reads nothing. After batches_look.
+Status batches_open(Batches *batches, const Options *options, const Topology *topology);
 // A line for the reader when a blend without weights has fewer samples than the run reads.
 void batches_warn(const Batches *batches, const Options *options);
 void batches_close(Batches *batches);

@@ -45,12 +45,11 @@ static Status make_spec(TrainingRun *run) {
 }
 
 // The schedule says which pipeline ranks hold the two ends of the model.
-static Status find_ends(const EngineSpec *spec, int *first, int *last) {
+static Status find_topology(const EngineSpec *spec, int rank, Topology *topology) {
     Schedule schedule;
     ScheduleSpec from = engine_schedule_spec(spec, spec->num_microbatches);
     TRY(schedule_create(&schedule, &from));
-    *first = schedule_home_rank(&schedule, 0);
-    *last = schedule_home_rank(&schedule, schedule.num_ranks * schedule.num_chunks - 1);
+    *topology = schedule_topology(&schedule, spec->grid, rank);
     schedule_destroy(&schedule);
     return OK;
 }
@@ -64,12 +63,10 @@ static Status open_run(TrainingRun *run) {
     TRY(compare_resolved(o, run->world));
     rank_doing("opening the data");
     TRY(batches_look(&run->batches, o, run->world));
-    int first, last;
+    Topology topology;
     TRY(make_spec(run));
-    TRY(find_ends(&run->spec, &first, &last));
-    Place place = grid_place(run->spec.grid, comm_rank(run->world));
-    Status opened =
-        o->dry_run ? OK : batches_open(&run->batches, o, place, place.pp == first, place.pp == last);
+    TRY(find_topology(&run->spec, comm_rank(run->world), &topology));
+    Status opened = o->dry_run ? OK : batches_open(&run->batches, o, &topology);
     TRY(comm_agree(run->world, opened));
     run->control = control_open(o);
     // One is written and read back while others wait, or as many are verified as --keep-last keeps.
@@ -158,7 +155,7 @@ static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, in
     run_file_saved(run->file, run->control.iteration, run->saver.last);
     double start = clock_s();
     rank_doing("reading a batch");
-    int num_microbatches = samples / (run->spec.mode.microbatch * run->spec.grid.dp);
+    int num_microbatches = samples / (run->spec.mode.microbatch * grid_count(run->spec.grid, ROLE_DATA));
     Status status = batches_load(&run->batches, set, consumed, num_microbatches, batch);
     trace_span("batch", start, -1);
     enum { FAILED, SIGNAL, TIME, BUSY, NUM_NEWS };
@@ -394,9 +391,10 @@ static double replayed_bubble(TrainingRun *run) {
     PipelineTimes times = engine_times(run->engine);
     double *us = calloc((size_t)(3 * num_stages), sizeof *us);
     CHECK(us, "no memory for %d stages", num_stages);
-    double runs = (double)run->microbatches * run->spec.grid.tp * run->spec.grid.dp;
+    Grid grid = run->spec.grid;
+    double runs = (double)run->microbatches * (grid_size(grid) / grid_count(grid, ROLE_PIPELINE));
     for (int c = 0; c < schedule->num_chunks && runs > 0; c++) {
-        int stage = schedule_stage(schedule, engine_context(run->engine)->place.pp, c);
+        int stage = schedule_stage(schedule, context_rank(engine_context(run->engine), ROLE_PIPELINE), c);
         us[stage] = 1e6 * times.chunks[c].forward_s / runs;
         us[num_stages + stage] = 1e6 * times.chunks[c].backward_s / runs;
         us[2 * num_stages + stage] = 1e6 * times.chunks[c].weight_s / runs;

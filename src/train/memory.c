@@ -19,7 +19,7 @@ static double sbh(const EngineSpec *spec) {
 // Every stage's arenas as long as they are few, else those of the two ends.
 static bool shows_blocks(const Report *r, int pp) {
     enum { MOST_SHOWN = 8 };
-    int num_ranks = r->spec->grid.pp;
+    int num_ranks = grid_along(r->spec->grid, AXIS_PP);
     return num_ranks <= MOST_SHOWN || pp == 0 || pp == num_ranks - 1;
 }
 
@@ -31,7 +31,7 @@ static void add_rank(Report *r, int pp, const EngineMemory *m) {
 
 static double sum_terms(const EngineSpec *spec, bool published) {
     StashTerm terms[MOST_STASH_TERMS];
-    int count = model_stash_terms(&spec->shape, &spec->mode, spec->grid.tp, terms);
+    int count = model_stash_terms(&spec->shape, &spec->mode, grid_along(spec->grid, AXIS_TP), terms);
     double sum = 0;
     for (int i = 0; i < count; i++) sum += published ? terms[i].published : terms[i].kept;
     return sum;
@@ -42,7 +42,7 @@ static double published_saved(const EngineSpec *spec, int layers) {
     const ModelMode *mode = &spec->mode;
     int k = mode->recompute_layers, block = layers < k ? layers : k;
     bool shared = mode->sequence_parallel || mode->distribute_saved;
-    double input = 2 * sbh(spec) / (shared ? spec->grid.tp : 1);
+    double input = 2 * sbh(spec) / (shared ? grid_along(spec->grid, AXIS_TP) : 1);
     if (mode->recompute == RECOMPUTE_UNIFORM) return input * ((layers + k - 1) / k);
     return input * block + (layers - block) * sum_terms(spec, true);
 }
@@ -50,12 +50,12 @@ static double published_saved(const EngineSpec *spec, int layers) {
 // The stage's input, where its first layer begins, is kept as the message that it came in.
 static void add_saved(Report *r, int pp, const EngineMemory *m) {
     const EngineSpec *spec = r->spec;
-    double published = 0, rows = spec->mode.sequence_parallel ? spec->grid.tp : 1;
+    double published = 0, rows = spec->mode.sequence_parallel ? grid_along(spec->grid, AXIS_TP) : 1;
     double input = sbh(spec) / rows * (double)dtype_bytes(spec->mode.dtype);
     for (int c = 0; c < spec->num_chunks; c++) {
         int first, layers;
-        layer_range(spec->split, spec->grid.pp, spec->num_chunks, schedule_stage(&r->schedule, pp, c), &first,
-                    &layers);
+        layer_range(spec->split, grid_along(spec->grid, AXIS_PP), spec->num_chunks,
+                    schedule_stage(&r->schedule, pp, c), &first, &layers);
         double one = published_saved(spec, layers);
         if (one > published) published = one;
     }
@@ -66,7 +66,8 @@ static Status measure_rank(Report *r, int pp) {
     EngineMemory m;
     bool shown = shows_blocks(r, pp);
     if (shown) text_add(&r->blocks, "\nthe arenas of pipeline rank %d:\n", pp);
-    TRY(engine_measure(r->spec, grid_rank(r->spec->grid, (Place){0, 0, pp}), &m, shown ? &r->blocks : NULL));
+    TRY(engine_measure(r->spec, grid_rank(r->spec->grid, (Place){.at[AXIS_PP] = pp}), &m,
+                       shown ? &r->blocks : NULL));
     add_rank(r, pp, &m);
     if (r->spec->mode.recompute >= RECOMPUTE_UNIFORM) add_saved(r, pp, &m);
     return OK;
@@ -77,7 +78,7 @@ static Status measure_rank(Report *r, int pp) {
 static void add_terms(const EngineSpec *spec, Text *out) {
     StashTerm terms[MOST_STASH_TERMS];
     double published = sum_terms(spec, true), kept = sum_terms(spec, false);
-    int count = model_stash_terms(&spec->shape, &spec->mode, spec->grid.tp, terms);
+    int count = model_stash_terms(&spec->shape, &spec->mode, grid_along(spec->grid, AXIS_TP), terms);
     text_add(
         out,
         "\nbytes that one layer keeps of one microbatch on a rank (unless it is recomputed as a whole):\n"
@@ -112,7 +113,8 @@ Status memory_add(const EngineSpec *spec, Text *out) {
     ScheduleSpec schedule = engine_schedule_spec(spec, spec->num_microbatches);
     TRY(schedule_create(&report.schedule, &schedule));
     Status status = OK;
-    for (int pp = 0; status == OK && pp < spec->grid.pp; pp++) status = measure_rank(&report, pp);
+    for (int pp = 0; status == OK && pp < grid_along(spec->grid, AXIS_PP); pp++)
+        status = measure_rank(&report, pp);
     if (status == OK) print_report(&report, out);
     text_free(&report.blocks);
     text_free(&report.saved);

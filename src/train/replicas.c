@@ -47,10 +47,10 @@ static bool is_replicated(const Checksums *sums, int param, Kept kept, Over over
 
 // Whether any other rank of the grid has it, too: the answer is the same on all ranks.
 static bool has_replicas(const Checksums *sums, int param, Kept kept) {
-    Grid grid = sums->context->grid;
-    return (grid.dp > 1 && is_replicated(sums, param, kept, OVER_DP)) ||
-           (grid.tp > 1 && is_replicated(sums, param, kept, OVER_TP)) ||
-           (grid.pp > 1 && is_replicated(sums, param, kept, OVER_ENDS));
+    const Context *c = sums->context;
+    return (context_ranks(c, ROLE_REPLICAS) > 1 && is_replicated(sums, param, kept, OVER_DP)) ||
+           (context_ranks(c, ROLE_TENSOR) > 1 && is_replicated(sums, param, kept, OVER_TP)) ||
+           (context_ranks(c, ROLE_PIPELINE) > 1 && is_replicated(sums, param, kept, OVER_ENDS));
 }
 
 static bool any_has_replicas(const Checksums *sums) {
@@ -109,9 +109,9 @@ static bool agree_over(const Checksums *sums, Comm *group, Over over) {
 
 static bool all_agree(const Checksums *sums, Comm *world) {
     const Context *c = sums->context;
-    bool agree = agree_over(sums, c->dp, OVER_DP);
-    agree &= agree_over(sums, c->tp, OVER_TP);
-    agree &= agree_over(sums, c->embedding, OVER_ENDS);
+    bool agree = agree_over(sums, context_group(c, ROLE_REPLICAS), OVER_DP);
+    agree &= agree_over(sums, context_group(c, ROLE_TENSOR), OVER_TP);
+    agree &= agree_over(sums, context_group(c, ROLE_ENDS), OVER_ENDS);
     double differ = !agree;
     comm_all_reduce_host(world, &differ, 1, REDUCE_MAX);
     return !(differ > 0);
@@ -147,10 +147,10 @@ static bool may_differ_along(const Evidence *e, const Suspect *s, Over over) {
 
 // Whether `rank` has a replica of what the suspect has.
 static bool has_replica(const Evidence *e, const Suspect *s, int rank) {
-    Grid grid = e->sums->context->grid;
+    Grid grid = e->sums->context->groups.topology.grid;
     Place a = grid_place(grid, s->rank), b = grid_place(grid, rank);
-    if (a.dp != b.dp && !may_differ_along(e, s, OVER_DP)) return false;
-    if (a.tp != b.tp && !may_differ_along(e, s, OVER_TP)) return false;
+    if (a.at[AXIS_DP] != b.at[AXIS_DP] && !may_differ_along(e, s, OVER_DP)) return false;
+    if (a.at[AXIS_TP] != b.at[AXIS_TP] && !may_differ_along(e, s, OVER_TP)) return false;
     return hash_on(e, s, rank) != 0;
 }
 

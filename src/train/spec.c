@@ -142,7 +142,7 @@ static void list_smaller_batches(const RunShape *shape, int samples_each, int *s
 Status engine_spec(const Options *o, int threads, int vocabulary, int *room, EngineSpec *spec) {
     const RunShape *shape = &o->shape;
     *spec = (EngineSpec){
-        .grid = {shape->tp, shape->dp, shape->pp},
+        .grid = GRID(shape->tp, shape->dp, shape->pp),
         .shape = options_model(o, vocabulary),
         .mode = model_mode(o, vocabulary),
         .schedule = shape->schedule,
@@ -168,7 +168,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
 
 ScheduleSpec engine_schedule_spec(const EngineSpec *spec, int num_microbatches) {
     return (ScheduleSpec){.kind = spec->schedule,
-                          .ranks = spec->grid.pp,
+                          .ranks = grid_along(spec->grid, AXIS_PP),
                           .chunks = spec->num_chunks,
                           .microbatches = num_microbatches,
                           .group = spec->microbatch_group,

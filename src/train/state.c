@@ -26,7 +26,8 @@ static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, Sl
     const ParamSpec *spec = &part->param->spec;
     ParamRect rects[MOST_PARAM_RECTS];
     Context *c = g->context;
-    int n = param_rects(part->param, c->grid.tp, c->place.tp, part->begin, part->count, rects);
+    int n = param_rects(part->param, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), part->begin,
+                        part->count, rects);
     for (int i = 0; i < n; i++) {
         g->state->bytes += rects[i].rows * rects[i].cols * (int64_t)sizeof(float);
         int at = g->state->count++;
@@ -69,8 +70,10 @@ static Slice numbers_of(Gathering *g, Tensor owned, Tensor value) {
 static Status gather_part(void *self, const OwnedPart *whole) {
     Gathering *g = self;
     Context *c = g->context;
-    if (whole->param->spec.tied_to || (whole->param->spec.shard.dim < 0 && c->place.tp > 0)) return OK;
-    int replicas = g->sharded ? 1 : c->grid.dp, k = g->sharded ? 0 : c->place.dp;
+    if (whole->param->spec.tied_to || (whole->param->spec.shard.dim < 0 && context_rank(c, ROLE_TENSOR) > 0))
+        return OK;
+    int replicas = g->sharded ? 1 : context_ranks(c, ROLE_REPLICAS),
+        k = g->sharded ? 0 : context_rank(c, ROLE_REPLICAS);
     int64_t from = duty(whole, replicas, k), to = duty(whole, replicas, k + 1);
     OwnedPart part = {.param = whole->param, .begin = whole->begin + from, .count = to - from};
     Tensor all[NUM_STATE_TENSORS] = {whole->main, whole->m, whole->v};
@@ -136,9 +139,9 @@ typedef struct {
 static Status read_weight(void *self, const Param *p, float *local) {
     Reading *r = self;
     const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
-    int tp = r->context->grid.tp;
+    int tp = context_ranks(r->context, ROLE_TENSOR);
     ParamRect rects[MOST_PARAM_RECTS];
-    int n = param_rects(p, tp, r->context->place.tp, 0, param_local_count(p, tp), rects);
+    int n = param_rects(p, tp, context_rank(r->context, ROLE_TENSOR), 0, param_local_count(p, tp), rects);
     for (int i = 0; i < n; i++) {
         Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
         TRY(model_source_read(r->source, name, rect, local + rects[i].local, rects[i].stride));
@@ -155,7 +158,8 @@ static Status read_moment(Reading *r, const OwnedPart *part, StateTensor which, 
     if (tensor < 0) return fail(ERR_DATA, "%s: no tensor %s", checkpoint_folder(checkpoint), name);
     ParamRect rects[MOST_PARAM_RECTS];
     Context *c = r->context;
-    int n = param_rects(part->param, c->grid.tp, c->place.tp, part->begin, part->count, rects);
+    int n = param_rects(part->param, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), part->begin,
+                        part->count, rects);
     memset(r->buffer, 0, (size_t)part->count * sizeof *r->buffer);
     for (int i = 0; i < n; i++) {
         Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
@@ -182,8 +186,8 @@ Status engine_read(Engine *engine, ModelSource *source, bool moments, int64_t op
     Optimizer *optimizer = engine_optimizer(engine);
     Context *c = engine_context(engine);
     Reading reading = {.source = source, .context = c};
-    Status status = params_fill(engine_params(engine), c->device, c->grid.tp, read_weight, &reading,
-                                optimizer_write_main, optimizer);
+    Status status = params_fill(engine_params(engine), c->device, context_ranks(c, ROLE_TENSOR), read_weight,
+                                &reading, optimizer_write_main, optimizer);
     if (status == OK && moments) status = optimizer_visit(optimizer, read_moments, &reading);
     if (status == OK && moments) optimizer->steps = optimizer_steps;
     free(reading.buffer);

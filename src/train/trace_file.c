@@ -121,7 +121,8 @@ static void add_head(const EngineSpec *spec, const Schedule *schedule, Text *out
     Text programs = {0};
     schedule_print(schedule, &programs);
     text_add(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"trireme\",\"version\":1,");
-    text_add(out, "\"grid\":{\"tp\":%d,\"dp\":%d,\"pp\":%d},", spec->grid.tp, spec->grid.dp, spec->grid.pp);
+    text_add(out, "\"grid\":{\"tp\":%d,\"dp\":%d,\"pp\":%d},", grid_along(spec->grid, AXIS_TP),
+             grid_along(spec->grid, AXIS_DP), grid_along(spec->grid, AXIS_PP));
     text_add(out, "\"model\":{\"layers\":%d,\"hidden\":%d,\"heads\":%d,\"ffn\":%d,\"sequence\":%d,",
              m->layers, m->hidden, m->heads, m->ffn, m->sequence);
     text_add(out, "\"vocabulary\":%d,\"microbatch\":%d,\"dtype\":\"%s\"},", m->vocabulary,
@@ -249,7 +250,7 @@ static void add_rank_name(Writer *w, Grid grid, uint64_t lost) {
         &w->text,
         "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d tp%d dp%d pp%d\","
         "\"lost\":%" PRIu64 "}}",
-        w->rank, w->rank, place.tp, place.dp, place.pp, lost);
+        w->rank, w->rank, place.at[AXIS_TP], place.at[AXIS_DP], place.at[AXIS_PP], lost);
 }
 
 // ---- to rank 0 and into the file ----------------------------------------------------------------

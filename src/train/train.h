@@ -6,9 +6,9 @@
 #include "config/config.h"
 #include "dataset/dataset.h"
 #include "layout/buffers.h"
-#include "layout/grid.h"
 #include "layout/kinds.h"
 #include "layout/layers.h"
+#include "layout/topology.h"
 #include "model/model.h"
 #include "parallel/parallel.h"
 #include <stdatomic.h>

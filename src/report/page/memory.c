@@ -48,9 +48,9 @@ static void add_scale(const Columns *c, double most_gb) {
 static MemoryNeed *needs_of(const PlanReport *report) {
     const ParallelConfig *c = &report->chosen->config;
     if (report->costs->stack->is_trireme) return NULL;
-    MemoryNeed *needs = calloc((size_t)c->grid.pp, sizeof *needs);
+    MemoryNeed *needs = calloc((size_t)grid_along(c->grid, AXIS_PP), sizeof *needs);
     Status status = needs ? OK : ERR_OS;
-    for (int rank = 0; rank < c->grid.pp && status == OK; rank++)
+    for (int rank = 0; rank < grid_along(c->grid, AXIS_PP) && status == OK; rank++)
         status = memory_of_rank(report->costs, report->model, c, rank, &needs[rank]);
     if (status == OK) return needs;
     free(needs);
@@ -63,7 +63,7 @@ static void add_columns(const PlanReport *report, Text *out) {
     MemoryNeed *needs = needs_of(report);
     double most = fmax(fullest->capacity, fullest->total) * 1.05;
     Columns c = {.needs = needs ? needs : fullest,
-                 .count = needs ? chosen->config.grid.pp : 1,
+                 .count = needs ? grid_along(chosen->config.grid, AXIS_PP) : 1,
                  .first_rank = needs ? 0 : fullest->rank,
                  .pixels_per_byte = (HEIGHT - TOP - BOTTOM) / most,
                  .out = out};

@@ -67,10 +67,10 @@ static void add_way(Text *out, int size, const char *axis, int *told) {
 
 static void add_grid_words(const ParallelConfig *c, Text *out) {
     int told = 0;
-    add_way(out, c->grid.tp, "tensor", &told);
-    add_way(out, c->grid.pp, "pipeline", &told);
+    add_way(out, grid_along(c->grid, AXIS_TP), "tensor", &told);
+    add_way(out, grid_along(c->grid, AXIS_PP), "pipeline", &told);
     add_way(out, c->context, "context", &told);
-    add_way(out, c->grid.dp, "data", &told);
+    add_way(out, grid_along(c->grid, AXIS_DP), "data", &told);
     text_add(out, told ? " parallel" : "on <b>one device</b>");
 }
 
@@ -79,7 +79,7 @@ static void add_words(const PlanReport *report, Text *out) {
     text_add(out, "<p class=\"advice\">%s ", report->given ? "Asked about:" : "Run it");
     add_grid_words(c, out);
     text_add(out, ", with microbatches of <b>%d</b>", c->microbatch);
-    if (c->grid.pp > 1) text_add(out, " in the <b>%s</b> schedule", c->schedule);
+    if (grid_along(c->grid, AXIS_PP) > 1) text_add(out, " in the <b>%s</b> schedule", c->schedule);
     if (c->chunks > 1) text_add(out, " of <b>%d chunks</b> on each rank", c->chunks);
     if (c->recompute == RECOMPUTE_NOTHING)
         text_add(out, "; nothing is computed again");

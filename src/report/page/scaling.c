@@ -86,7 +86,8 @@ static void add_points(const Chart *c, double (*value)(const ScalePoint *), Word
                  "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%s\"><title>%s devices as %d·%d·%d: "
                  "%s</title></circle>\n",
                  chosen ? "chosen" : "point", x, y, chosen ? "4.5" : "3", word_count(p->devices).text,
-                 k->grid.tp, k->grid.pp, k->grid.dp, word(value(p)).text);
+                 grid_along(k->grid, AXIS_TP), grid_along(k->grid, AXIS_PP), grid_along(k->grid, AXIS_DP),
+                 word(value(p)).text);
         if (!chosen) continue;
         bool end = x > WIDTH - RIGHT - 70;
         text_add(c->out, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s strong\">%s</text>\n", x + (end ? -9 : 9),

@@ -38,7 +38,8 @@ static void add_number(Text *out, double value, Word word) {
 }
 
 static void add_grid(Text *out, const ParallelConfig *c) {
-    text_add(out, "<th scope=\"row\">%d·%d·%d", c->grid.tp, c->grid.pp, c->grid.dp);
+    text_add(out, "<th scope=\"row\">%d·%d·%d", grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP),
+             grid_along(c->grid, AXIS_DP));
     if (c->context > 1) text_add(out, "·%d", c->context);
     if (c->sequence_parallel) text_add(out, " <abbr title=\"sequence parallel\">sp</abbr>");
     if (c->zero_stage)
@@ -156,8 +157,9 @@ static int by_step(const void *a, const void *b) {
 // Whether two choices have led to the same run.
 static bool same_run(const Prediction *a, const Prediction *b) {
     const ParallelConfig *x = &a->config, *y = &b->config;
-    return a->step_s == b->step_s && x->grid.tp == y->grid.tp && x->grid.pp == y->grid.pp &&
-           x->chunks == y->chunks && x->microbatch == y->microbatch && x->recompute == y->recompute;
+    return a->step_s == b->step_s && grid_along(x->grid, AXIS_TP) == grid_along(y->grid, AXIS_TP) &&
+           grid_along(x->grid, AXIS_PP) == grid_along(y->grid, AXIS_PP) && x->chunks == y->chunks &&
+           x->microbatch == y->microbatch && x->recompute == y->recompute;
 }
 
 // The end of the run of equals that begins at `first`.
@@ -186,7 +188,8 @@ static void add_alternative(const Prediction *best, const Alternative **equals, 
         html_text(out, equals[i]->choice);
     }
     text_add(out, "<small>%d·%d·%d, v %d, b %d</small></th><td class=\"n\">%s</td><td class=\"n\">%s</td>",
-             c->grid.tp, c->grid.pp, c->grid.dp, c->chunks, c->microbatch, word_seconds(other->step_s).text,
+             grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP), grid_along(c->grid, AXIS_DP),
+             c->chunks, c->microbatch, word_seconds(other->step_s).text,
              word_change(other->step_s / best->step_s - 1).text);
     text_add(out, "<td class=\"time\">");
     html_step_bar(out, &other->parts, slowest);

@@ -265,8 +265,9 @@ void page_timeline(const PlanPage *page, Text *out) {
     text_add(out,
              "<section>\n<h2>The step, simulated</h2>\n<p>The %s schedule of one pipeline, %d rank%s and %s "
              "microbatch%s; all others do the same at the same time.%s</p>\n",
-             c->schedule, c->grid.pp, c->grid.pp > 1 ? "s" : "", word_count(microbatches).text,
-             microbatches > 1 ? "es" : "", drawn ? "" : " It is not drawn: it is too large.");
+             c->schedule, grid_along(c->grid, AXIS_PP), grid_along(c->grid, AXIS_PP) > 1 ? "s" : "",
+             word_count(microbatches).text, microbatches > 1 ? "es" : "",
+             drawn ? "" : " It is not drawn: it is too large.");
     if (drawn) {
         Timeline timeline = timeline_of(page, out);
         add_legend(&timeline);
