@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # What --load names, as people meet it: a folder that holds no model of ours is refused by its contents, and a model
 # brings its sizes, its dropout and its vocabulary, whether it is a checkpoint, imported or a Hugging Face folder.
-# Usage: load_runs.sh PATH/trireme
+# Usage: load_runs.sh PATH/trireme [WORD...]    with words: only the cases whose names contain one of them
 set -uo pipefail
 # shellcheck source=tests/script.sh
-source "${BASH_SOURCE%/*}/script.sh" "$1"
+source "${BASH_SOURCE%/*}/script.sh" "$@"
 
 # refused CODE WORDS VERB OPTION...: it ends so.
 refused() {
@@ -35,14 +35,16 @@ holds stopped run.json
 : >stopped/.lock
 : >file.gguf
 while read -r folder words; do
-    refused 66 "--load $folder: $words" "${train_one[@]}" --load "$folder"
-    refused 66 "--load $folder: $words" "${train_one[@]}" --load "$folder" --finetune --save "$folder"
-    refused 66 "--load $folder: $words" "${train_one[@]}" --load "$folder" --dry-run
-    refused 66 "$folder: $words" generate --load "$folder" --prompt x
-    refused 66 "$folder: $words" evaluate --load "$folder" --data-path documents
-    refused 66 "$folder: $words" export --load "$folder" --output exported
-    refused 66 "$folder: $words" import "$folder" --save imported
-    refused 66 "$folder: $words" memory --load "$folder" --micro-batch-size 1
+    if check "every verb says what the folder holds that is no model: $folder"; then
+        refused 66 "--load $folder: $words" "${train_one[@]}" --load "$folder"
+        refused 66 "--load $folder: $words" "${train_one[@]}" --load "$folder" --finetune --save "$folder"
+        refused 66 "--load $folder: $words" "${train_one[@]}" --load "$folder" --dry-run
+        refused 66 "$folder: $words" generate --load "$folder" --prompt x
+        refused 66 "$folder: $words" evaluate --load "$folder" --data-path documents
+        refused 66 "$folder: $words" export --load "$folder" --output exported
+        refused 66 "$folder: $words" import "$folder" --save imported
+        refused 66 "$folder: $words" memory --load "$folder" --micro-batch-size 1
+    fi
 done <<'LIST'
 emptx there is no such folder; the nearest name is empty
 ./sub/../nothing there is no such folder
@@ -59,19 +61,27 @@ stopped its run was stopped before the first checkpoint
 file.gguf it is a file, not a folder, a GGUF file
 documents.jsonl it is a file, not a folder
 LIST
-refused 66 "neither a checkpoint nor a folder of them" checkpoint list megatron
+if check "checkpoint list says what the folder holds"; then
+    refused 66 "neither a checkpoint nor a folder of them" checkpoint list megatron
+fi
 # The first of several runs with one command saves where it loads; the files of others do not become its own.
 for folder in first first/ empty logs stopped; do
-    train beginning "${no_evaluation[@]}" --train-iters 1 --load "$folder" --save "${folder%/}"
-    [[ -d $folder/step-00000001 ]] || complain "$folder has no checkpoint"
+    if check "the first of several runs saves where it loads: $folder"; then
+        train beginning "${no_evaluation[@]}" --train-iters 1 --load "$folder" --save "${folder%/}"
+        [[ -d $folder/step-00000001 ]] || complain "$folder has no checkpoint"
+    fi
 done
 # Whatever the two call it.
-train beginning "${no_evaluation[@]}" --train-iters 1 --load "$PWD/named" --save named
-train beginning "${no_evaluation[@]}" --train-iters 1 --load ./named2 --save logs/../named2
-refused 66 "checkpoints of Megatron-LM" "${train_one[@]}" --load megatron --save megatron
-refused 66 "--exit-on-missing-checkpoint" "${train_one[@]}" --load new --save new --exit-on-missing-checkpoint
-refused 66 "begin with random weights leave out --load" "${train_one[@]}" --load new --save elsewhere
-[[ ! -e new && ! -e elsewhere ]] || complain "a refused run made a folder"
+if check "--load and --save may name one folder in two ways"; then
+    train beginning "${no_evaluation[@]}" --train-iters 1 --load "$PWD/named" --save named
+    train beginning "${no_evaluation[@]}" --train-iters 1 --load ./named2 --save logs/../named2
+fi
+if check "a first run is refused in a folder of others, and makes no folder"; then
+    refused 66 "checkpoints of Megatron-LM" "${train_one[@]}" --load megatron --save megatron
+    refused 66 "--exit-on-missing-checkpoint" "${train_one[@]}" --load new --save new --exit-on-missing-checkpoint
+    refused 66 "begin with random weights leave out --load" "${train_one[@]}" --load new --save elsewhere
+    [[ ! -e new && ! -e elsewhere ]] || complain "a refused run made a folder"
+fi
 
 # ---- a model brings itself --------------------------------------------------------------------------------
 no_dropout=(--attention-dropout 0 --hidden-dropout 0)
@@ -109,66 +119,98 @@ brings() {
     expect_same lm_loss "$name-given" "config-$name"
     says_not "config-$name" "taken from"
 }
-brings gpt
-brings llama "${llama[@]}"
+check "a GPT brings its sizes, wherever it comes from" need brings gpt
+check "a Llama brings its sizes, wherever it comes from" need brings llama "${llama[@]}"
 
 # What was taken is part of the configuration that goes with the run.
-train again "${no_evaluation[@]}" --train-iters 2 --load llama-hf --finetune --save again
-train scratch --config again/step-00000002/config.yaml --no-finetune --train-iters 1 --save scratch
-says scratch "4 layers, hidden 32, 4 heads, sequence 32, vocabulary 400"
-# Going on says what is taken, and nothing of the vocabulary.
-train on "${no_evaluation[@]}" --train-iters 4 --load again
-says_not on "not the same as before the checkpoint: vocab"
+if check "what was taken is part of the configuration that goes with the run"; then
+    need brings llama "${llama[@]}"
+    train again "${no_evaluation[@]}" --train-iters 2 --load llama-hf --finetune --save again
+    train scratch --config again/step-00000002/config.yaml --no-finetune --train-iters 1 --save scratch
+    says scratch "4 layers, hidden 32, 4 heads, sequence 32, vocabulary 400"
+    # Going on says what is taken, and nothing of the vocabulary.
+    train on "${no_evaluation[@]}" --train-iters 4 --load again
+    says_not on "not the same as before the checkpoint: vocab"
+fi
 
 # ---- what is given differently ----------------------------------------------------------------------------
 finetune=(train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 3 --finetune)
 for from in gpt gpt-hf gpt-imported; do
-    refused 78 "--num-layers 2 (it has 4), --hidden-size 64 (it has 32), --norm-epsilon 0.001 (it has 1e-05)" \
-        "${finetune[@]}" --load "$from" --num-layers 2 --hidden-size 64 --norm-epsilon 1e-3
-    refused 78 "--vocab-size 500 (it has 400)" "${finetune[@]}" --load "$from" --vocab-size 500
-    refused 78 "--swiglu true (it has false)" "${finetune[@]}" --load "$from" --model llama2-7b
-    refused 78 "--position-embedding-type rope (it has learned_absolute), --rotary-base 10000 (it has none)" \
-        "${finetune[@]}" --load "$from" --position-embedding-type rope
-    train biased "${no_evaluation[@]}" --train-iters 1 --load "$from" --finetune --add-qkv-bias
-    refused 78 "longer than the table of 32 positions" "${finetune[@]}" --load "$from" --seq-length 64
-    train dropped "${no_evaluation[@]}" --train-iters 3 --load "$from" --finetune --hidden-dropout 0.1
-    says dropped "--hidden-dropout 0.1 is used, as given; the model of $from"
-    says_not dropped "--attention-dropout 0.1"
+    if check "sizes that contradict the model are refused, its dropout is not: $from"; then
+        need brings gpt
+        refused 78 "--num-layers 2 (it has 4), --hidden-size 64 (it has 32), --norm-epsilon 0.001 (it has 1e-05)" \
+            "${finetune[@]}" --load "$from" --num-layers 2 --hidden-size 64 --norm-epsilon 1e-3
+        refused 78 "--vocab-size 500 (it has 400)" "${finetune[@]}" --load "$from" --vocab-size 500
+        refused 78 "--swiglu true (it has false)" "${finetune[@]}" --load "$from" --model llama2-7b
+        refused 78 "--position-embedding-type rope (it has learned_absolute), --rotary-base 10000 (it has none)" \
+            "${finetune[@]}" --load "$from" --position-embedding-type rope
+        train biased "${no_evaluation[@]}" --train-iters 1 --load "$from" --finetune --add-qkv-bias
+        refused 78 "longer than the table of 32 positions" "${finetune[@]}" --load "$from" --seq-length 64
+        train dropped "${no_evaluation[@]}" --train-iters 3 --load "$from" --finetune --hidden-dropout 0.1
+        says dropped "--hidden-dropout 0.1 is used, as given; the model of $from"
+        says_not dropped "--attention-dropout 0.1"
+    fi
 done
-train longer "${no_evaluation[@]}" --train-iters 1 --load llama-hf --finetune --seq-length 64
-says longer "sequence 64"
-train known "${no_evaluation[@]}" --train-iters 3 --load gpt-imported --finetune --use-checkpoint-args
-expect_same lm_loss gpt-given known
-says known "--use-checkpoint-args has no effect: --load always takes the model's sizes"
-"$trireme" memory --load llama-hf --micro-batch-size 1 >memory.log 2>&1 || complain "memory: $(cat memory.log)"
-says memory "MiB of each rank"
+if check "a rotary model may have longer sequences"; then
+    need brings llama "${llama[@]}"
+    train longer "${no_evaluation[@]}" --train-iters 1 --load llama-hf --finetune --seq-length 64
+    says longer "sequence 64"
+fi
+if check "--use-checkpoint-args has no effect"; then
+    need brings gpt
+    train known "${no_evaluation[@]}" --train-iters 3 --load gpt-imported --finetune --use-checkpoint-args
+    expect_same lm_loss gpt-given known
+    says known "--use-checkpoint-args has no effect: --load always takes the model's sizes"
+fi
+if check "memory takes the model of --load"; then
+    need brings llama "${llama[@]}"
+    "$trireme" memory --load llama-hf --micro-batch-size 1 >memory.log 2>&1 || complain "memory: $(cat memory.log)"
+    says memory "MiB of each rank"
+fi
 
 # ---- the vocabulary ---------------------------------------------------------------------------------------
-corpus=(--mock-data --micro-batch-size 2 --lr 1e-4 --eval-iters 0)
-train mock --train-iters 1 --load gpt --finetune
-says mock "vocabulary 400"
-corpus=(--data-path documents --micro-batch-size 2 --lr 1e-4)
-"$trireme" preprocess --input documents.jsonl --output-prefix others --vocab-size 300 >log 2>&1 || complain "$(cat log)"
-refused 78 "tokenizer of the data has 300 tokens, but the model of --load gpt has a vocabulary of 400" \
-    train --data-path others --micro-batch-size 2 --lr 1e-4 --train-iters 1 --load gpt --finetune
+if check "synthetic data take the vocabulary of the model"; then
+    need brings gpt
+    corpus=(--mock-data --micro-batch-size 2 --lr 1e-4 --eval-iters 0)
+    train mock --train-iters 1 --load gpt --finetune
+    says mock "vocabulary 400"
+    corpus=(--data-path documents --micro-batch-size 2 --lr 1e-4)
+fi
+if check "a tokenizer of another size than the vocabulary is refused"; then
+    need brings gpt
+    "$trireme" preprocess --input documents.jsonl --output-prefix others --vocab-size 300 >log 2>&1 || complain "$(cat log)"
+    refused 78 "tokenizer of the data has 300 tokens, but the model of --load gpt has a vocabulary of 400" \
+        train --data-path others --micro-batch-size 2 --lr 1e-4 --train-iters 1 --load gpt --finetune
+fi
 # As many publish it: a table with more rows than the tokenizer has tokens.
-corpus=("${whole_model[@]}")
-mkdir bare_data
-cp documents.bin documents.idx bare_data
-train wide "${no_evaluation[@]}" --train-iters 1 --vocab-size 448 --data-path bare_data/documents --save wide
-corpus=(--data-path documents --micro-batch-size 2 --lr 1e-4)
-cp documents.tokenizer.json wide/step-00000001/tokenizer.json
-train wider "${no_evaluation[@]}" --train-iters 1 --load wide --finetune
-says wider "vocabulary 448"
-train unnamed "${no_evaluation[@]}" --train-iters 1 --load wide --finetune --data-path bare_data/documents
-says unnamed "vocabulary 448"
+if check "a table with more rows than the tokenizer has tokens is taken"; then
+    corpus=("${whole_model[@]}")
+    mkdir bare_data
+    cp documents.bin documents.idx bare_data
+    train wide "${no_evaluation[@]}" --train-iters 1 --vocab-size 448 --data-path bare_data/documents --save wide
+    corpus=(--data-path documents --micro-batch-size 2 --lr 1e-4)
+    cp documents.tokenizer.json wide/step-00000001/tokenizer.json
+    train wider "${no_evaluation[@]}" --train-iters 1 --load wide --finetune
+    says wider "vocabulary 448"
+    train unnamed "${no_evaluation[@]}" --train-iters 1 --load wide --finetune --data-path bare_data/documents
+    says unnamed "vocabulary 448"
+fi
 
 # ---- nothing left to do -----------------------------------------------------------------------------------
-train ended "${no_evaluation[@]}" --train-iters 3 --load gpt
-says ended "nothing to train: iteration 3 of --train-iters 3"
-says ended "a larger --train-iters goes on with it"
-train samples "${no_evaluation[@]}" --train-samples 24 --load gpt
-says samples "nothing to train: iteration 3 of the 3 that --train-samples makes"
-train more "${no_evaluation[@]}" --train-iters 4 --load gpt
-says_not more "nothing to train"
+if check "nothing left of --train-iters is told"; then
+    need brings gpt
+    train ended "${no_evaluation[@]}" --train-iters 3 --load gpt
+    says ended "nothing to train: iteration 3 of --train-iters 3"
+    says ended "a larger --train-iters goes on with it"
+fi
+if check "nothing left of --train-samples is told"; then
+    need brings gpt
+    train samples "${no_evaluation[@]}" --train-samples 24 --load gpt
+    says samples "nothing to train: iteration 3 of the 3 that --train-samples makes"
+fi
+if check "a larger --train-iters goes on"; then
+    need brings gpt
+    train more "${no_evaluation[@]}" --train-iters 4 --load gpt
+    says_not more "nothing to train"
+fi
 finish

@@ -1,23 +1,8 @@
 # shellcheck shell=bash
-# What the scripts that drive `trireme train` share. Sourced with the program's path; works in a folder of its
-# own, which goes at the end, and makes a small data set there.
-trireme=$(realpath "$1")
-here=$(cd "${BASH_SOURCE%/*}" && pwd) # the folder of the tests
-# shellcheck source=tools/mpi.sh
-source "$here/../tools/mpi.sh"
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-export TMPDIR=$folder # a session folder that is not shared: see mpirun.sh
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-failures=0
-
-complain() {
-    echo "$*"
-    failures=$((failures + 1))
-}
-
-finish() { [[ $failures == 0 ]] || { echo "$failures failures"; exit 1; }; }
+# What the scripts that drive `trireme train` share: named cases (cases.sh), a small data set, training runs and
+# comparisons of their metrics. A script sources this with its own arguments.
+# shellcheck source=tests/cases.sh
+source "${BASH_SOURCE%/*}/cases.sh" "$@"
 
 # A corpus of many documents, each shorter than two samples.
 for i in $(seq 600); do
