@@ -315,7 +315,7 @@ Status export_gguf(ModelSource *source, const char *path, GgufKind kind) {
     describe_model(&metadata, architecture, shape, kind);
     describe_name(&metadata, source);
     if (known) {
-        tokenizer_tell(tokenizer);
+        tokenizer_print_note(tokenizer);
         status = describe_tokenizer(&metadata, tokenizer, shape->vocabulary);
         if (status == OK) status = describe_use(&metadata, source, tokenizer);
     } else {

@@ -126,7 +126,7 @@ Status export_hugging_face(ModelSource *source, const char *folder, FileType typ
     Tokenizer *tokenizer = NULL;
     Status status = model_source_tokenizer(source, &tokenizer);
     if (status != OK && status != ERR_NO_INPUT) return status;
-    if (status == OK) tokenizer_tell(tokenizer);
+    if (status == OK) tokenizer_print_note(tokenizer);
     status = write_folder(source, name, type, status == OK ? tokenizer : NULL);
     tokenizer_close(tokenizer);
     return status;

@@ -100,7 +100,7 @@ static Status own_tokenizer(const Import *import, Tokenizer **own) {
     if (import->tokenizer) return OK;
     Status status = model_source_tokenizer(import->source, own);
     if (status != OK) *own = NULL;
-    tokenizer_tell(*own);
+    tokenizer_print_note(*own);
     return status == ERR_NO_INPUT ? OK : status;
 }
 

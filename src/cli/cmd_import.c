@@ -24,7 +24,7 @@ static Status check_fits(const ModelSource *source, const Tokenizer *tokenizer) 
 
 static Status import(ModelSource *source, const Options *o, const Tokenizer *tokenizer) {
     double start = clock_s();
-    tokenizer_tell(tokenizer);
+    tokenizer_print_note(tokenizer);
     TRY(check_fits(source, tokenizer));
     TRY(import_model(source, tokenizer, o->save, o->lock_timeout));
     double millions = (double)model_parameters(&model_source_info(source)->shape) / 1e6;

@@ -21,7 +21,7 @@ static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
     if (o->vocab_file) return tokenizer_open(tokenizer, o->vocab_file, o->merge_file);
     if (o->tokenizer_model) {
         TRY(tokenizer_open_path(tokenizer, o->tokenizer_model));
-        tokenizer_tell(*tokenizer);
+        tokenizer_print_note(*tokenizer);
         return OK;
     }
     return fail(ERR_USAGE, "no tokenizer: --tokenizer-model names a file, a folder or a data set's prefix");

@@ -183,7 +183,7 @@ static Status get_tokenizer(Run *run) {
         return tokenizer_open(&run->tokenizer, job->vocab_file, job->merge_file);
     if (job->tokenizer_path) {
         TRY(tokenizer_open_path(&run->tokenizer, job->tokenizer_path));
-        tokenizer_tell(run->tokenizer);
+        tokenizer_print_note(run->tokenizer);
         return OK;
     }
     if (job->null_size > 0) return tokenizer_open_null(&run->tokenizer, job->null_size);

@@ -53,7 +53,7 @@ static Status open_tokenizer(ModelJob *job, const ModelSource *source) {
 
 static Status find_tokenizer(ModelJob *job, const ModelSource *source) {
     TRY(open_tokenizer(job, source));
-    tokenizer_tell(job->tokenizer);
+    tokenizer_print_note(job->tokenizer);
     return OK;
 }
 

@@ -1,3 +1,4 @@
+// The byte-level BPE model: its tokens and merges, and the merging of one piece.
 #include "tokenizer/bpe.h"
 #include "base/array.h"
 #include <stdlib.h>
@@ -21,7 +22,7 @@ size_t bpe_spell_byte(unsigned char byte, char utf8[2]) {
     return 2;
 }
 
-// The byte that the character at `utf8` spells, -1 when it spells none. The inverse of bpe_byte_char.
+// The byte that the character at `utf8` spells, or -1. The inverse of bpe_byte_char.
 static int spelled_byte(const char *utf8, size_t left, size_t *length) {
     unsigned char first = (unsigned char)utf8[0];
     *length = first < 128 ? 1 : 2;
@@ -39,7 +40,7 @@ void bpe_spell(Text *out, const char *bytes, size_t size) {
     }
 }
 
-// A token with a character that spells no byte is special: its bytes are its text.
+// A token with a character that spells no byte is a special token: its bytes are its spelling.
 static void add_token_bytes(Bpe *bpe, const char *spelling, size_t size) {
     size_t start = bpe->bytes.size, length;
     for (size_t at = 0; at < size; at += length) {
@@ -172,7 +173,7 @@ static void merge_at(const Bpe *bpe, BpeScratch *s, struct BpeCandidate c) {
     add_pending(bpe, s, c.at);
 }
 
-// One rank at a time, leftmost first. In passes, pairs born meanwhile wait until the rank is done.
+// Merges one rank at a time, the leftmost pair first. In passes, new pairs wait until the rank is done.
 static void merge_lowest_rank(const Bpe *bpe, BpeScratch *s) {
     uint32_t rank = s->heap[0].rank;
     while (s->heap_count && s->heap[0].rank == rank) {

@@ -1,5 +1,5 @@
-// GPT-2's two files: vocab.json, an object from spelling to id, and merges.txt, one "left right" per line in
-// rank order; and tiktoken's one. All come from outside: nothing in them is believed before it is checked.
+// Reads and writes the files of a BPE: GPT-2's vocab.json (an object from spelling to id) and merges.txt (one
+// "left right" per line in rank order), and tiktoken's ranks. Everything in them is checked before it is used.
 #include "tokenizer/bpe.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -121,7 +121,7 @@ Status bpe_split_merge(Bpe *bpe, const char *path, int64_t line, const char *tex
     return bpe_take_merge(bpe, path, line, text, left, blank + 1, right);
 }
 
-// The next line without its end, false when there is none. An empty last line is none.
+// The next line without its end. Returns false after the last; an empty last line does not count.
 static bool next_line(const char **at, const char *end, const char **line, size_t *size) {
     if (*at == end) return false;
     const char *stop = memchr(*at, '\n', (size_t)(end - *at));
@@ -132,7 +132,7 @@ static bool next_line(const char **at, const char *end, const char **line, size_
     return true;
 }
 
-// A first line that begins with "#version" is skipped, and so are empty lines.
+// Skips empty lines, and a first line that begins with "#version".
 static Status parse_merges(Bpe *bpe, const char *path, const char *text, size_t size) {
     const char *end = text + size, *line;
     size_t length;
@@ -166,7 +166,7 @@ static int base64_digit(char c) {
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-// RFC 4648, with padding. False for anything else, and for nothing.
+// Decodes base64 of RFC 4648, with padding. Returns false for anything else and for an empty text.
 static bool decode_base64(Text *out, const char *text, size_t size) {
     size_t padding = 0;
     while (padding < 2 && padding < size && text[size - 1 - padding] == '=') padding++;
@@ -206,7 +206,7 @@ static Status take_rank(Bpe *bpe, const char *path, int64_t number, const char *
     return added ? OK : fail(ERR_DATA, "%s:%" PRId64 ": the same token occurs before", path, number);
 }
 
-// Single bytes may stand anywhere, so all tokens are there before the first merge is looked for.
+// Single bytes may stand anywhere in the file, so merges are derived after all tokens have been read.
 static Status take_ranks(Bpe *bpe, const char *path, const char *text, size_t size, Text *bytes) {
     const char *end = text + size, *line;
     size_t length;
@@ -215,7 +215,7 @@ static Status take_ranks(Bpe *bpe, const char *path, const char *text, size_t si
     return find_bytes(bpe, path);
 }
 
-// A token's bytes, merged as far as the tokens before it allow: two parts left over are its merge.
+// Merges a token's bytes as far as the tokens before it allow. Two parts that remain are its merge.
 static void derive_merges(Bpe *bpe) {
     BpeScratch scratch = {0};
     TokenList parts = {0};

@@ -1,5 +1,6 @@
-// Two hash maps that hand out dense indices: entry i keeps its index for life, so values live in plain arrays
-// beside the map. Open addressing, linear probing, at most half full. Out of memory is a CHECK.
+// Two hash maps that number their keys 0, 1, 2 and so on. A key keeps its index, so that values can be kept in
+// plain arrays beside the map. Open addressing, linear probing, at most half full. Running out of memory is a
+// CHECK.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,9 +10,9 @@
 
 uint32_t bytes_hash(const char *bytes, size_t size);
 
-// Byte strings. Zero-initialise.
+// A map of byte strings. Zero-initialise it.
 typedef struct {
-    char *pool; // all strings, a NUL behind each
+    char *pool; // all strings, each followed by a NUL
     size_t pool_bytes, pool_capacity;
     struct BytesEntry {
         size_t start;
@@ -19,18 +20,18 @@ typedef struct {
     } * entries;
     size_t capacity;
     uint32_t count;
-    uint32_t *slots; // index + 1, 0 is free; a power of two of them
-    uint32_t num_slots;
+    uint32_t *slots;    // index + 1; 0: free
+    uint32_t num_slots; // a power of two
 } BytesMap;
 
 uint32_t bytes_map_find(const BytesMap *map, const char *bytes, size_t size); // or NOT_FOUND
-// The index of the string, new or old; a new one is map->count - 1 afterwards.
+// Adds the string unless the map has it. Returns its index; *added says whether it is new.
 uint32_t bytes_map_add(BytesMap *map, const char *bytes, size_t size, bool *added);
 const char *bytes_map_at(const BytesMap *map, uint32_t index, size_t *size); // valid until the next add
 void bytes_map_clear(BytesMap *map);                                         // keeps the memory
 void bytes_map_free(BytesMap *map);
 
-// Pairs of token ids.
+// A map of pairs of token ids. Zero-initialise it.
 typedef struct {
     uint64_t *keys;
     size_t capacity;

@@ -1,25 +1,25 @@
-// Inside a Tokenizer: what the files that open, write and use one share.
+// The structure behind Tokenizer, and functions that the files of this folder share.
 #pragma once
 #include "tokenizer/bpe.h"
 #include "tokenizer/pieces.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/tokenizer.h"
 
-// A token that is recognised inside text before it is cut into pieces.
+// A token that is recognised in text before the text is cut into pieces.
 typedef struct {
     int32_t id;
-    bool lstrip, rstrip; // takes the blanks before it, behind it
+    bool lstrip, rstrip; // it includes the blanks before it, after it
 } AddedToken;
 
-enum { ADDED_SETS = 2 }; // those that are looked for first, and in what is left the "normalized" ones
+enum { ADDED_SETS = 2 }; // first all others, then, in the text between them, the "normalized" ones
 
-// Added tokens to look for together: at each place the longest one wins.
+// Added tokens that are searched for together. At each place the longest one wins.
 typedef struct {
     BytesMap texts;
     AddedToken *tokens; // [texts]
     size_t capacity;
-    bool starts[256];  // bytes that one begins with
-    uint32_t *lengths; // that occur, each once, descending
+    bool starts[256];  // a token begins with this byte
+    uint32_t *lengths; // the different lengths of tokens, descending
     size_t num_lengths;
 } AddedSet;
 
@@ -29,38 +29,38 @@ struct Tokenizer {
     Bpe bpe;
     char *patterns[MAX_PATTERNS];
     int num_patterns;
-    bool add_prefix_space; // before text that does not begin with one
+    bool add_prefix_space; // add a blank before text that does not begin with one
     AddedSet added[ADDED_SETS];
-    TokenType *types; // [vocabulary] of BPE, where there are others than TOKEN_NORMAL; else NULL
+    TokenType *types; // of BPE [vocabulary]; NULL: all are TOKEN_NORMAL
     SentencePiece *sentencepiece;
     int32_t eod, bos;
-    Text file;   // tokenizer.json or tokenizer.model as it was read, to be written again
-    Text config; // and tokenizer_config.json
-    Text note;   // which file was taken instead of which, or empty
+    Text file;   // tokenizer.json or tokenizer.model as it was read; it is written unchanged
+    Text config; // the same of tokenizer_config.json
+    Text note;   // says which file was opened in place of which; or empty
 };
 
 enum { MAX_TOKENIZER_BYTES = 256 << 20, MAX_VOCABULARY = 1 << 24 };
 
 void tokenizer_add_pattern(Tokenizer *tokenizer, const char *pattern);
-// Finds end and beginning of text: by name in the configuration, else among the names that are well known.
-// ERR_DATA when no end is found.
+// Finds the tokens that end and begin a text: named by the configuration, or else by well-known names. Fails
+// with ERR_DATA when none ends a text.
 Status tokenizer_find_ends(Tokenizer *tokenizer, const char *path);
 
 void added_set_add(AddedSet *set, const char *text, size_t size, AddedToken token);
-void added_set_ready(AddedSet *set); // after the last
+void added_set_ready(AddedSet *set); // call it after the last added_set_add
 void added_set_free(AddedSet *set);
-// The first place at or behind `from` that is an added token, with the blanks it takes along but not those
-// before `from`; false when there is none.
+// Finds the first added token at or after `from`. The match includes the blanks that the token strips, but none
+// before `from`. Returns false when there is no token.
 typedef struct {
     size_t start, end;
     int32_t id;
 } AddedMatch;
 bool added_set_find(const AddedSet *set, const char *text, size_t bytes, size_t from, AddedMatch *match);
 
-// tokenizer.json, already in tokenizer->file. ERR_DATA with the byte; ERR_UNAVAILABLE names what it asks for
-// and is not supported.
+// Reads the tokenizer.json in tokenizer->file. Fails with ERR_DATA and the byte, or with ERR_UNAVAILABLE, which
+// names the feature that is not supported.
 Status tokenizer_read_json(Tokenizer *tokenizer, const char *path);
-// One that Hugging Face's library reads and that gives the same ids.
+// Writes a tokenizer.json with which Hugging Face's library gives the same ids.
 void tokenizer_write_json(const Tokenizer *tokenizer, Text *out);
-// tokenizer_config.json: its class, its ends.
+// Writes a tokenizer_config.json: the class, and the tokens that begin and end a text.
 void tokenizer_write_config(const Tokenizer *tokenizer, Text *out);

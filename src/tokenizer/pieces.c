@@ -13,7 +13,7 @@ const char cl100k_pattern[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-// One pattern at work: it cuts what the stage before hands on.
+// One pattern. It cuts the pieces that the stage before it makes.
 typedef struct {
     bool by_hand; // GPT-2's
     pcre2_code *code;
@@ -33,7 +33,7 @@ struct PieceScanner {
     int error;        // PCRE2's; 0: none
 };
 
-// The length of the character at p (`left` bytes remain), 0 when invalid.
+// The length of the character at p, of which `left` bytes remain; 0 when it is invalid.
 static size_t utf8_char(const unsigned char *p, size_t left) {
     if (p[0] < 0x80) return 1;
     size_t length = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
@@ -97,7 +97,7 @@ size_t utf8_trailing_blanks(const char *text, size_t bytes) {
 
 // ---- Opening ------------------------------------------------------------------------------------------
 
-// PCRE2's \s is Unicode's White_Space and U+180E, which has long left it: the property is exact.
+// PCRE2's \s also matches U+180E, which Unicode's White_Space no longer contains: the property is exact.
 static void exact_blanks(Text *out, const char *pattern) {
     for (const char *c = pattern; *c; c++) {
         if (c[0] != '\\' || !c[1]) {
@@ -180,7 +180,7 @@ static size_t run_end(const char *text, size_t bytes, size_t at, CharClass class
     return at;
 }
 
-// 's 't 'm 'd 're 've 'll behind the apostrophe at `text`: bytes with it, 0 when it is none.
+// The length of 's 't 'm 'd 're 've 'll at the apostrophe at `text`; 0 when it is none of them.
 static size_t contraction(const char *text, size_t left) {
     if (left < 2) return 0;
     if (strchr("stmd", text[1]) && text[1]) return 2;
@@ -189,8 +189,8 @@ static size_t contraction(const char *text, size_t left) {
     return two ? 3 : 0;
 }
 
-// Blanks that are followed by something else leave it the last one: with a blank it begins a piece, another
-// one stands alone.
+// Where other text follows blanks, the last blank is not part of their piece: a blank begins the next piece,
+// other white space is a piece of its own.
 static size_t blanks_end(const char *text, size_t bytes, size_t at) {
     size_t end = run_end(text, bytes, at, BLANK);
     if (end == bytes) return end;
@@ -198,7 +198,7 @@ static size_t blanks_end(const char *text, size_t bytes, size_t at) {
     return end - at > 1 ? end - 1 : end;
 }
 
-// The end of the piece at `at`, 0 when a character that is not ASCII has a say in it.
+// The end of the piece at `at`; 0 when it depends on a character that is not ASCII.
 static size_t gpt2_end(const char *text, size_t bytes, size_t at) {
     CharClass class = class_of((unsigned char)text[at]);
     size_t start = at;
@@ -220,8 +220,8 @@ static int match(const PieceScanner *s, const Stage *g, uint32_t options) {
     return pcre2_match(g->code, (PCRE2_SPTR)g->text, g->bytes, g->done, options, g->match, s->context);
 }
 
-// Matching unchecked is safe: the stretch was validated. What needs more stack than the compiled code has is
-// left to the interpreter.
+// The text has been validated, so PCRE2 need not check it. When compiled code runs out of stack, the interpreter
+// matches again.
 static void find_match(PieceScanner *s, Stage *g) {
     enum { OPTIONS = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY };
     int matched = match(s, g, OPTIONS);
@@ -255,7 +255,7 @@ static bool stage_next(PieceScanner *s, int k, const char **piece, size_t *bytes
     return true;
 }
 
-// The valid stretch that the rest of the text begins with goes to the first stage.
+// Gives the first stage the valid UTF-8 at the start of the remaining text.
 static void start_stretch(PieceScanner *s) {
     Stage *first = &s->stages[0];
     size_t valid = utf8_valid_prefix(s->text, s->bytes);

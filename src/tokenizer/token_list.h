@@ -1,9 +1,9 @@
-// A growing list of token ids: what an encoder appends to.
+// A growing list of token ids, to which encoders append.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
-// Zero-initialise; token_list_free when done. Out of memory is a CHECK.
+// Zero-initialise it and free it with token_list_free. Running out of memory is a CHECK.
 typedef struct {
     int32_t *ids;
     size_t count, capacity;

@@ -1,3 +1,4 @@
+// A tokenizer of any kind: opening, properties, decoding, and training.
 #include "base/hash.h"
 #include "tokenizer/bpe_train.h"
 #include "tokenizer/internal.h"

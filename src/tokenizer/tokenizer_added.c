@@ -1,5 +1,5 @@
-// Tokens that are found inside text before it is cut into pieces, as Hugging Face's library finds them: at
-// the leftmost place, there the longest.
+// Finds added tokens in text before it is cut into pieces, as Hugging Face's library does: at the leftmost place
+// the longest one.
 #include "base/array.h"
 #include "tokenizer/internal.h"
 #include <stdlib.h>

@@ -1,11 +1,11 @@
-// From text to tokens: added tokens are found, what lies between is cut into pieces, pieces are merged or
-// come from a cache.
+// Encodes text: finds added tokens, cuts the text between them into pieces, and merges the pieces or finds them
+// in a cache.
 #include "tokenizer/internal.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-// A piece and what it becomes, in one cache line.
+// A piece and its tokens, in one cache line.
 enum { CACHED_BYTES = 31, CACHED_TOKENS = 7, NUM_CACHED = 1 << 16 };
 
 typedef struct {
@@ -51,7 +51,7 @@ void encoder_close(Encoder *encoder) {
 
 // ---- Pieces -------------------------------------------------------------------------------------------
 
-// The token that the piece is as a whole, -1 when it is none. Added tokens have been found before.
+// The token that the whole piece spells, or -1. Added tokens have been found before.
 static int32_t whole_token(Encoder *e, const char *piece, size_t bytes) {
     const Tokenizer *t = e->tokenizer;
     e->spelling.size = 0;
@@ -111,7 +111,7 @@ static Status encode_span(Encoder *e, const char *text, size_t bytes, TokenList 
     return piece_scanner_status(e->scanner);
 }
 
-// Cuts at the added tokens of one set, and what is left at those of the next.
+// Cuts the text at the added tokens of one set, and the text between them at those of the next.
 static Status encode_around(Encoder *e, int level, const char *text, size_t bytes, TokenList *out) {
     if (level == ADDED_SETS) return encode_span(e, text, bytes, out);
     const AddedSet *set = &e->tokenizer->added[level];
@@ -138,7 +138,7 @@ static Status encode_sentencepiece(const Tokenizer *t, const char *text, size_t 
 
 static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// Decimal digits only; the largest id is the size itself (EOD).
+// Reads integers of decimal digits. The largest id is the size itself, which ends a document.
 static Status encode_null(const Tokenizer *t, const char *text, size_t bytes, TokenList *out) {
     for (size_t at = 0; at < bytes;) {
         if (is_blank(text[at])) {

@@ -1,4 +1,4 @@
-// Where tokenizers lie: in a file, in a folder, beside a data set.
+// Opens and saves the files of a tokenizer: in a folder, beside a data set, or one file by itself.
 #include "base/launcher.h"
 #include "tokenizer/internal.h"
 #include <errno.h>
@@ -21,7 +21,7 @@ static bool is_folder(const char *path) {
 
 // ---- Ends ---------------------------------------------------------------------------------------------
 
-// The first that is in the vocabulary wins.
+// Returns the first name that is a token.
 static const char *const known_eods[] = {
     EOD_SPELLING,
     "<|end_of_text|>",
@@ -51,7 +51,7 @@ static int32_t find_known(const Bpe *bpe, const char *const *names) {
     return -1;
 }
 
-// "eos_token": "</s>", or an object with "content". Unchanged when the configuration has none.
+// Reads "eos_token": "</s>" or an object with "content". Leaves the id unchanged when there is neither.
 static Status find_configured(const Bpe *bpe, const Json *config, const char *key, const char *path,
                               int32_t *id) {
     const Json *token = json_member(config, key);
@@ -98,7 +98,7 @@ static Status read_into(Text *text, const char *path) {
     return OK;
 }
 
-// tokenizer_config.json lies beside tokenizer.json or tokenizer.model, PREFIX.tokenizer_config.json beside
+// Its path is that of tokenizer.json or tokenizer.model with another name, or PREFIX.tokenizer_config.json for
 // PREFIX.tokenizer.json.
 static Status read_config_beside(Tokenizer *t, const char *path) {
     static const char *const endings[] = {"tokenizer.json", "tokenizer.model"};
@@ -180,7 +180,7 @@ static Status open_file(Tokenizer **tokenizer, const char *path) {
     return status;
 }
 
-// Added tokens of a tokenizer.json that a SentencePiece model of `size` tokens does not have.
+// Counts the added tokens of a tokenizer.json that a SentencePiece model of `size` tokens does not have.
 static int tokens_beyond(const Text *json, int size, const char *path) {
     Json *root;
     int count = 0;
@@ -210,7 +210,8 @@ static Status open_model_instead(Tokenizer **tokenizer, const char *json, const 
     return status;
 }
 
-// The tokenizer.json of a SentencePiece model asks for what is not supported; the model may be there too.
+// The tokenizer.json that was converted from a SentencePiece model needs features that are not supported here.
+// Opens the model itself where the folder has it.
 static Status open_json(Tokenizer **tokenizer, const char *path, const char *start, const char *separator) {
     char model[PATH_MAX];
     Status status = open_file(tokenizer, path);
@@ -219,7 +220,7 @@ static Status open_json(Tokenizer **tokenizer, const char *path, const char *sta
     return file_exists(model) ? open_model_instead(tokenizer, path, model) : status;
 }
 
-// START/NAME or START.NAME, whichever tokenizer is there.
+// Opens the first tokenizer that exists among START/NAME or START.NAME.
 static Status open_there(Tokenizer **tokenizer, const char *start, const char *separator) {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
     char path[PATH_MAX], merges[PATH_MAX];
@@ -245,7 +246,7 @@ Status tokenizer_open_path(Tokenizer **tokenizer, const char *path) {
                                                  : tokenizer_open_beside(tokenizer, path);
 }
 
-void tokenizer_tell(const Tokenizer *t) {
+void tokenizer_print_note(const Tokenizer *t) {
     if (t && t->note.size && launcher_rank() == 0) fprintf(stderr, "note: %s\n", text_string(&t->note));
 }
 
@@ -298,7 +299,7 @@ static Status save_config(const Tokenizer *t, const char *folder) {
     return status;
 }
 
-// GPT-2's own two files, for those who read nothing else: only where its pattern and rules are all there is.
+// Writes GPT-2's own two files as well, for programs that read nothing else, where they describe the tokenizer fully.
 static Status save_gpt2(const Tokenizer *t, const char *folder) {
     bool is_gpt2 = !t->file.size && !t->bpe.ignore_merges && strcmp(t->patterns[0], gpt2_pattern) == 0;
     if (!is_gpt2) return OK;

@@ -1,5 +1,5 @@
-// Hugging Face's tokenizer.json, as far as it describes byte-level BPE. What a file asks for and is not
-// supported is refused by name: a tokenizer that is nearly right gives wrong ids without a word.
+// Reads Hugging Face's tokenizer.json where it describes byte-level BPE. A feature that is not supported is
+// refused by name: a tokenizer that ignores it would silently give wrong ids.
 // Source: the tokenizers repository, the serialisation of Tokenizer.
 #include "tokenizer/internal.h"
 #include <inttypes.h>
@@ -13,7 +13,7 @@ static bool is_string(const Json *value, const char *string) {
     return json_string(value) && strcmp(json_string(value), string) == 0;
 }
 
-// A flag that may be left out.
+// Reads an optional boolean.
 static bool flag_or(const Json *object, const char *name, bool otherwise) {
     bool value;
     return json_flag(json_member(object, name), &value) ? value : otherwise;
@@ -31,7 +31,7 @@ static Status malformed(const char *path, const Json *where, const char *expecte
 
 // ---- Normalizer and pre-tokenizer ---------------------------------------------------------------------
 
-// NFC leaves almost all text as it is; text that it would change is encoded unchanged, which loses nothing.
+// Text is not normalised: NFC leaves almost all text as it is, and other text still encodes without loss.
 static Status read_normalizer(const Json *normalizer, const char *path) {
     const Json *type = json_member(normalizer, "type"), *parts = json_member(normalizer, "normalizers");
     if (is_null(normalizer) || is_string(type, "NFC")) return OK;
@@ -47,7 +47,7 @@ static Status add_pattern(Tokenizer *t, const Json *where, const char *pattern, 
     return OK;
 }
 
-// {"Regex": "..."}, or {"String": "..."}, taken literally.
+// Reads {"Regex": "..."}, or {"String": "..."}, which matches literally.
 static Status read_split(Tokenizer *t, const Json *split, const char *path) {
     const Json *pattern = json_member(split, "pattern"), *behavior = json_member(split, "behavior");
     if (!is_string(behavior, "Isolated")) return unsupported(path, split, "Split with behavior", behavior);
@@ -73,7 +73,7 @@ static Status read_byte_level(Tokenizer *t, const Json *byte_level, const char *
     return flag_or(byte_level, "use_regex", true) ? add_pattern(t, byte_level, gpt2_pattern, path) : OK;
 }
 
-// `ended`: ByteLevel has been, behind which nothing may come.
+// `ended`: ByteLevel has been read; it must be the last one.
 static Status read_pre_tokenizer(Tokenizer *t, const Json *pre, bool *ended, const char *path) {
     const Json *type = json_member(pre, "type"), *parts = json_member(pre, "pretokenizers");
     if (is_string(type, "Sequence") && parts && parts->type == JSON_ARRAY) {
@@ -160,7 +160,7 @@ static Status read_tokens(Tokenizer *t, const Json *root, const Json *model, con
 
 // ---- Merges -------------------------------------------------------------------------------------------
 
-// "a b", or since version 0.20 of the library ["a", "b"].
+// Reads "a b", or ["a", "b"] of version 0.20 of the library and later.
 static Status read_merge(Bpe *bpe, const Json *merge, int64_t number, const char *label) {
     if (json_string(merge)) return bpe_split_merge(bpe, label, number, merge->string, merge->size);
     bool pair = merge->type == JSON_ARRAY && merge->count == 2;
@@ -183,7 +183,7 @@ static Status read_merges(Bpe *bpe, const Json *model, const char *path) {
 
 // ---- The whole ----------------------------------------------------------------------------------------
 
-// What changes merging and has no place in a byte-level vocabulary.
+// Refuses features that change merging and that no byte-level vocabulary has.
 static Status check_model(const Json *model, const char *path) {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     for (int i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
-// tokenizer.json and tokenizer_config.json for tokenizers that have none of their own: those trained here,
-// GPT-2's two files, tiktoken's ranks, integers.
+// Writes tokenizer.json and tokenizer_config.json for tokenizers that were not opened from such files: trained
+// here, or opened from GPT-2's two files, tiktoken's ranks, or made of integers.
 #include "tokenizer/internal.h"
 #include <string.h>
 
@@ -47,7 +47,7 @@ static void write_model(const Bpe *bpe, Text *out) {
     text_add(out, "]}");
 }
 
-// The end token is no added token: then text that happens to contain its name would become it.
+// The end token is not made an added token: otherwise text that contains its name would become that token.
 void tokenizer_write_json(const Tokenizer *t, Text *out) {
     if (t->kind == TOKENIZER_NULL) {
         text_add(out, "{\"model\": {\"type\": \"Null\", \"size\": %d}}\n", t->null_size);

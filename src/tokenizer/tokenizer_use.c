@@ -1,4 +1,4 @@
-// What other libraries do with a tokenizer beyond encoding: beginning and end of text, and conversations.
+// Reads how other libraries use a tokenizer: the beginning and end of a text, and the template of conversations.
 // Source: transformers' PreTrainedTokenizerBase and LlamaTokenizer, and the tokenizers repository's post-processors.
 #include "tokenizer/internal.h"
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static const char *find_template(const Json *value) {
     return NULL;
 }
 
-// The class of SentencePiece's tokenizers begins a text unless the configuration says otherwise.
+// The class of SentencePiece tokenizers adds the beginning of text unless the configuration says otherwise.
 static bool begins_texts(const Tokenizer *t, const Json *config) {
     const char *class = json_string(json_member(config, "tokenizer_class"));
     return t->kind == TOKENIZER_SENTENCEPIECE && class && !strncmp(class, "LlamaTokenizer", 14);

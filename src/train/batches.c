@@ -151,7 +151,7 @@ static Status read_tokenizer(const Options *o, int *vocabulary, int *eod, Text *
     TRY(open_tokenizer(o, &tokenizer));
     if (!tokenizer && is_of_model(o)) return OK; // `trireme memory` has no data
     CHECK(tokenizer, "no option names a tokenizer or a size");
-    tokenizer_tell(tokenizer);
+    tokenizer_print_note(tokenizer);
     bool fits = agrees(o, tokenizer);
     *vocabulary = tokenizer_vocab_size(tokenizer);
     *eod = tokenizer_eod(tokenizer);
