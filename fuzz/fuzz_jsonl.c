@@ -53,7 +53,7 @@ static void check_line(const char *text, size_t bytes) {
     json_line_free(&line);
 }
 
-static Status check_lines(CorpusReader *reader, Batch *batch) {
+static Status check_lines(CorpusReader *reader, DocumentBatch *batch) {
     int64_t line = 0;
     do {
         TRY(corpus_read(reader, batch));
@@ -72,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Corpus corpus;
     CHECK(corpus_open(&corpus, &path, 1) == OK, "%s", fail_message());
     CorpusReader reader;
-    Batch batch = {0};
+    DocumentBatch batch = {0};
     corpus_reader_open(&reader, &corpus, (ReadOptions){0});
     Status status = check_lines(&reader, &batch);
     CHECK(status == OK || status == ERR_DATA, "status %d: %s", (int)status, fail_message());

@@ -1,68 +1,68 @@
-// Text files in, a data set and its tokenizer out: what `trireme preprocess` does.
+// Makes a data set, and a tokenizer where asked, from text files: `trireme preprocess`, `trireme tokenizer`.
 #pragma once
 #include "tokenizer/tokenizer.h"
 #include <stdatomic.h>
 #include <stdio.h>
 
-// What a tokenizer is trained on: as preprocess reads it, the first PREPROCESS_TRAIN_BYTES.
+// The text to train a tokenizer on. It is read as preprocess reads it, up to PREPROCESS_TRAIN_BYTES.
 typedef struct {
     const char *const *inputs; // files, folders, "-"
     int num_inputs;
-    const char *const *json_keys; // of .jsonl and .json lines
+    const char *const *json_keys; // to read of .jsonl and .json lines
     int num_json_keys;
-    int64_t max_bytes;         // whole documents; 0: all
-    bool skip_bad_lines;       // of JSON: they are left out
-    const atomic_int *stopped; // not 0: a signal asks for an end; NULL: none can
+    int64_t max_bytes;         // of whole documents; 0: all
+    bool skip_bad_lines;       // leave bad lines of JSON out
+    const atomic_int *stopped; // optional: the number of a signal that asked to stop, 0 before
 } TrainingText;
 
-// What skip_bad_lines left out. Zero-initialise; the caller frees `which`.
+// The lines that skip_bad_lines left out. Zero-initialise it; the caller frees `which`.
 typedef struct {
     int64_t bad_lines;
-    Text which; // a line on each of the first
+    Text which; // one line about each of the first ones
 } LeftOut;
 
-// On this thread. INTERRUPTED when `stopped` is set.
+// Trains a tokenizer on the current thread. Returns INTERRUPTED once `stopped` is set.
 Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_size, LeftOut *left_out);
 
 // ---- trireme preprocess -------------------------------------------------------------------------------
 
-// Text files, folders, JSON lines, archives of them, standard input -> dataset and tokenizer. docs/data.md
-// has the rules. Memory does not grow with the input.
+// Reads text files, folders, JSON lines, archives of them and standard input, and writes a dataset and its
+// tokenizer. docs/data.md has the rules. Memory does not grow with the input.
 typedef struct {
     const char *const *inputs; // files, folders, "-"
     int num_inputs;
     const char *output_prefix;
-    const char *const *json_keys; // of .jsonl and .json lines
+    const char *const *json_keys; // to read of .jsonl and .json lines
     int num_json_keys;
     bool append_eod;
-    bool skip_bad_lines;                 // of JSON: they are left out and counted
+    bool skip_bad_lines;                 // leave bad lines of JSON out and count them
     int workers;                         // threads; the output does not depend on it
-    int64_t max_bytes;                   // of input, whole documents; 0: all
+    int64_t max_bytes;                   // of input, in whole documents; 0: all
     const char *vocab_file, *merge_file; // a tokenizer to load,
     const char *tokenizer_path;          //   or one to load with tokenizer_open_path,
     int null_size;                       //   or > 0: the null tokenizer,
     int vocab_size;                      //   or one to train on the first PREPROCESS_TRAIN_BYTES of the input
     FILE *progress;                      // NULL: silent
-    bool plain;                          // lines only, also on a terminal
-    int64_t log_documents;     // where there are lines: one at least every so many documents; 0: by time
-    const atomic_int *stopped; // not 0: a signal asks for an end; NULL: none can
+    bool plain;                          // print progress as lines, also on a terminal
+    int64_t log_documents;     // of lines: print at least one per so many documents; 0: by time alone
+    const atomic_int *stopped; // optional: the number of a signal that asked to stop, 0 before
 } PreprocessJob;
 
 enum { PREPROCESS_TRAIN_BYTES = 128 << 20 };
 
 typedef struct {
-    int64_t files, skipped_binary; // read; left out because they contain a NUL
+    int64_t files, skipped_binary; // files read; files left out because they contain a NUL
     int64_t bad_lines;             // left out with skip_bad_lines
-    Text left_out; // on the first of them, and on the first binary file of a known format, a line each;
-                   //   the caller's to free when the run was OK
+    Text left_out; // one line about each of the first bad lines, and about the first binary file of a known
+                   //   format; the caller frees it after a run that returned OK
     int64_t documents, tokens;
     int64_t bytes;      // of input, decompressed
-    int64_t text_bytes; // of the documents: without the JSON around them
+    int64_t text_bytes; // of the documents, without the JSON around them
     int vocab_size;
     bool vocab_trained;
     double train_s, encode_s;
 } PreprocessSummary;
 
-// Exactly the first that is given of: vocab_file with merge_file, tokenizer_path, null_size, vocab_size.
-// INTERRUPTED when `stopped` is set while text is read, counted or encoded: then nothing has been written.
+// Of vocab_file with merge_file, tokenizer_path, null_size and vocab_size the first that is set decides. Returns
+// INTERRUPTED when `stopped` is set while text is read, counted or encoded; then nothing has been written.
 Status preprocess_run(const PreprocessJob *job, PreprocessSummary *summary);

@@ -1,4 +1,4 @@
-// Lists the input files of preprocess, from names, folders and standard input.
+// Lists the input files of preprocess: files, folders and standard input.
 #include "base/array.h"
 #include "corpus/corpus_reader.h"
 #include "tokenizer/hash_map.h"
@@ -28,7 +28,7 @@ static Compression compression_of(const char *path) {
     return ends_with(path, ".gz") ? GZIP : ends_with(path, ".zst") ? ZSTANDARD : PLAIN;
 }
 
-// A file of lines says so by its name, that of its archive aside.
+// The kind of a file by its name, without the ending of an archive.
 static bool is_named(const char *path, const char *ending) {
     static const char *const archives[] = {"", ".gz", ".zst"};
     char whole[32];
@@ -39,7 +39,7 @@ static bool is_named(const char *path, const char *ending) {
     return false;
 }
 
-// By its name; `named`: itself.
+// `named`: the user named the file itself.
 static void add_by_name(Corpus *corpus, const char *path, bool named, int64_t bytes) {
     bool json = is_named(path, ".jsonl") || (named && is_named(path, ".json"));
     FileKind kind = json ? JSON_LINES : TEXT_FILE;

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-void batch_free(Batch *batch) {
+void batch_free(DocumentBatch *batch) {
     free(batch->raw);
     free(batch->documents);
-    *batch = (Batch){0};
+    *batch = (DocumentBatch){0};
 }
 
 void corpus_reader_open(CorpusReader *reader, const Corpus *corpus, ReadOptions options) {
@@ -19,7 +19,7 @@ void corpus_reader_open(CorpusReader *reader, const Corpus *corpus, ReadOptions 
 
 static void close_file(CorpusReader *r) {
     if (r->file) r->finished_bytes += r->file->bytes;
-    source_close(r->source);
+    input_close(r->source);
     r->source = NULL;
     r->file = NULL;
     r->carry_bytes = 0;
@@ -37,13 +37,13 @@ static Status open_next(CorpusReader *r) {
     r->begun = r->ended = false;
     r->line_number = 0;
     if (r->file->kind == STANDARD_INPUT)
-        return source_open_standard(&r->source, r->options.standard_input, r->options.cancelled);
-    return source_open(&r->source, r->file->path, r->file->compression, r->options.cancelled);
+        return input_open_standard(&r->source, r->options.standard_input, r->options.cancelled);
+    return input_open(&r->source, r->file->path, r->file->compression, r->options.cancelled);
 }
 
-// ---- A stretch that can be handed out ---------------------------------------------------------------------
+// ---- a part that can be returned by itself ------------------------------------------------------------------
 
-// ASCII; Cyrillic; kana, Chinese and Korean: texts of these may go on for long without an ASCII letter.
+// Letters of ASCII, Cyrillic, kana, Chinese and Korean: such texts may have no ASCII letter for long.
 static bool ends_with_letter(const char *text, size_t bytes) {
     const unsigned char *end = (const unsigned char *)text + bytes;
     if (end[-1] < 128) return isalnum(end[-1]);
@@ -63,7 +63,7 @@ size_t cut_place(const char *text, size_t bytes) {
     return 0;
 }
 
-// How much of it stands for itself: whole lines, or text up to a cut.
+// How many bytes can be returned: whole lines, or text up to a cut.
 static size_t whole_part(const CorpusReader *r, const char *data, size_t bytes) {
     if (r->ended) return bytes;
     if (!r->json) return r->options.may_cut ? cut_place(data, bytes) : 0;
@@ -71,7 +71,7 @@ static size_t whole_part(const CorpusReader *r, const char *data, size_t bytes) 
     return end ? (size_t)(end - data) + 1 : 0;
 }
 
-// Windows's programs begin files with a mark of their encoding, which is no JSON.
+// Programs of Windows begin files with a byte order mark, which JSON does not allow.
 static size_t mark_bytes(const char *data, size_t bytes) {
     return bytes >= 3 && !memcmp(data, "\xef\xbb\xbf", 3) ? 3 : 0;
 }
@@ -83,10 +83,10 @@ static bool looks_like_json(const char *data, size_t bytes) {
     return bytes && *data == '{';
 }
 
-static Status read_more(CorpusReader *r, Batch *batch, size_t size) {
+static Status read_more(CorpusReader *r, DocumentBatch *batch, size_t size) {
     size_t got;
     array_grow(&batch->raw, 1, batch->raw_bytes + size, &batch->raw_capacity);
-    TRY(source_read(r->source, batch->raw + batch->raw_bytes, size, &got));
+    TRY(input_read(r->source, batch->raw + batch->raw_bytes, size, &got));
     batch->raw_bytes += got;
     r->ended = got < size;
     return OK;
@@ -104,14 +104,14 @@ static Status text_too_long(const CorpusReader *r) {
     return fail(ERR_DATA, "%s: %s", r->file->path, why);
 }
 
-// Doubles what there is, up to one byte more than may be.
+// Doubles the buffer, up to one byte more than is allowed.
 static size_t next_read(const CorpusReader *r, size_t bytes) {
     size_t most = most_bytes(r) + 1;
     if (bytes < BATCH_BYTES) return BATCH_BYTES;
     return bytes >= most ? 0 : bytes < most - bytes ? bytes : most - bytes;
 }
 
-static void add_document(CorpusReader *r, Batch *batch, Document d) {
+static void add_document(CorpusReader *r, DocumentBatch *batch, Document d) {
     d.path = r->file->path;
     d.line = r->line_number;
     r->bytes += (int64_t)d.bytes;
@@ -119,8 +119,8 @@ static void add_document(CorpusReader *r, Batch *batch, Document d) {
     batch->documents[batch->count++] = d;
 }
 
-// The line that comes next has more than MAX_LINE_BYTES.
-static Status line_too_long(CorpusReader *r, Batch *batch) {
+// Handles a line of more than MAX_LINE_BYTES.
+static Status line_too_long(CorpusReader *r, DocumentBatch *batch) {
     r->line_number++;
     if (!r->options.skip_bad_lines)
         return fail(ERR_DATA, "%s:%" PRId64 ": a line of more than 64 MiB; --skip-bad-lines leaves it out",
@@ -129,8 +129,8 @@ static Status line_too_long(CorpusReader *r, Batch *batch) {
     return OK;
 }
 
-// Reads to the end of a line that is too long. What comes after it stays behind `begin`.
-static Status pass_over_line(CorpusReader *r, Batch *batch, size_t begin) {
+// Reads to the end of a line that is too long. The bytes after it are kept from `begin` on.
+static Status pass_over_line(CorpusReader *r, DocumentBatch *batch, size_t begin) {
     const char *end = NULL;
     TRY(line_too_long(r, batch));
     while (!end && !r->ended) {
@@ -144,9 +144,9 @@ static Status pass_over_line(CorpusReader *r, Batch *batch, size_t begin) {
     return OK;
 }
 
-// Appends to the batch what is left over and then at least a part that stands for itself; what is behind that
-// is left over. The batch ends where the part does.
-static Status fill(CorpusReader *r, Batch *batch) {
+// Appends to the batch the bytes that were kept and then at least one part that can be returned by itself. The
+// batch ends there; the bytes after it are kept.
+static Status fill(CorpusReader *r, DocumentBatch *batch) {
     size_t begin = batch->raw_bytes, whole = 0;
     array_grow(&batch->raw, 1, begin + r->carry_bytes + 1, &batch->raw_capacity);
     if (r->carry_bytes) memcpy(batch->raw + begin, r->carry, r->carry_bytes);
@@ -168,7 +168,7 @@ static Status fill(CorpusReader *r, Batch *batch) {
 
 // ---- Its documents ----------------------------------------------------------------------------------------
 
-// Sets r->full when the next document would pass max_bytes; fails when it is the first one.
+// Sets r->full when the next document would exceed max_bytes. Fails when that is the first one.
 static Status make_room(CorpusReader *r, int64_t bytes) {
     int64_t most = r->options.max_bytes;
     r->full = most && r->bytes + bytes > most;
@@ -183,7 +183,7 @@ static bool is_blank(const char *line, size_t bytes) {
     return !bytes;
 }
 
-static Status take_lines(CorpusReader *r, Batch *batch, size_t at) {
+static Status take_lines(CorpusReader *r, DocumentBatch *batch, size_t at) {
     if (!r->begun) at += mark_bytes(batch->raw + at, batch->raw_bytes - at);
     if (!r->begun) r->num_files++;
     for (size_t bytes; at < batch->raw_bytes; at += bytes) {
@@ -202,7 +202,7 @@ static Status take_lines(CorpusReader *r, Batch *batch, size_t at) {
     return OK;
 }
 
-// A text of known length is taken whole or not at all.
+// Reads a text of known length whole or not at all.
 static Status begin_text(CorpusReader *r, int64_t stretch) {
     bool known = r->file->kind == TEXT_FILE && r->file->compression == PLAIN && !r->ended;
     TRY(make_room(r, known ? r->file->bytes : stretch));
@@ -210,7 +210,7 @@ static Status begin_text(CorpusReader *r, int64_t stretch) {
     return OK;
 }
 
-// Decides from its beginning whether a file is text; refuses a named file of a foreign format.
+// Decides by its first bytes whether a file is text. Refuses a file of a foreign format that the user named.
 static Status recognise(CorpusReader *r, const char *begin, size_t bytes, bool *is_text) {
     const ForeignFormat *format = foreign_format(begin, bytes);
     *is_text = !format && !memchr(begin, 0, bytes < BATCH_BYTES ? bytes : BATCH_BYTES);
@@ -229,7 +229,7 @@ static Status recognise(CorpusReader *r, const char *begin, size_t bytes, bool *
     return OK;
 }
 
-static Status take_text(CorpusReader *r, Batch *batch, size_t start) {
+static Status take_text(CorpusReader *r, DocumentBatch *batch, size_t start) {
     size_t bytes = batch->raw_bytes - start;
     bool is_text = true;
     if (!r->begun && bytes) TRY(recognise(r, batch->raw + start, bytes, &is_text));
@@ -249,13 +249,13 @@ static Status take_text(CorpusReader *r, Batch *batch, size_t start) {
     return OK;
 }
 
-static Status read_some(CorpusReader *r, Batch *batch) {
+static Status read_some(CorpusReader *r, DocumentBatch *batch) {
     if (!r->source) TRY(open_next(r));
     size_t start = batch->raw_bytes;
     TRY(fill(r, batch));
     TRY((r->json ? take_lines : take_text)(r, batch, start));
     r->begun = true;
-    batch->position = r->finished_bytes + source_position(r->source);
+    batch->position = r->finished_bytes + input_position(r->source);
     if (r->ended) close_file(r);
     return OK;
 }
@@ -265,7 +265,7 @@ static bool goes_on(const CorpusReader *r) {
     return !r->full && !enough && (r->source || r->next_file < r->corpus->num_files);
 }
 
-Status corpus_read(CorpusReader *r, Batch *batch) {
+Status corpus_read(CorpusReader *r, DocumentBatch *batch) {
     batch->count = batch->raw_bytes = 0;
     while (batch->raw_bytes < BATCH_BYTES && goes_on(r)) TRY(read_some(r, batch));
     batch->bytes_read = r->bytes;

@@ -1,4 +1,4 @@
-// Encodes the documents of a batch: what one worker of preprocess does.
+// Encodes the documents of a batch, or counts their pieces, on one thread of preprocess.
 #include "corpus/encoding.h"
 #include "base/array.h"
 #include "tokenizer/hash_map.h"
@@ -6,16 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LARGE_BYTES = 4 << 20 }; // of a document; what it took is given back
+enum { LARGE_BYTES = 4 << 20 }; // the memory that a larger document took is freed after it
 
 // ---- Tools ------------------------------------------------------------------------------------------------
 
-void slot_open(Slot *slot, int num_outputs) {
-    *slot = (Slot){.outputs = calloc((size_t)num_outputs, sizeof *slot->outputs)};
+void slot_open(BatchSlot *slot, int num_outputs) {
+    *slot = (BatchSlot){.outputs = calloc((size_t)num_outputs, sizeof *slot->outputs)};
     CHECK(slot->outputs, "no memory for %d outputs", num_outputs);
 }
 
-void slot_close(Slot *slot, int num_outputs) {
+void slot_close(BatchSlot *slot, int num_outputs) {
     for (int k = 0; slot->outputs && k < num_outputs; k++) {
         token_list_free(&slot->outputs[k].tokens);
         free(slot->outputs[k].parts);
@@ -24,7 +24,7 @@ void slot_close(Slot *slot, int num_outputs) {
     piece_counter_close(slot->counter);
     batch_free(&slot->batch);
     text_free(&slot->bad);
-    *slot = (Slot){0};
+    *slot = (BatchSlot){0};
 }
 
 void worker_open(Worker *w, const char *const *json_keys, int num_json_keys, bool skip_bad_lines,
@@ -45,7 +45,7 @@ void worker_close(Worker *w) {
     *w = (Worker){0};
 }
 
-// Scratch and caches grow with the largest document: with one worker after another they would fill memory.
+// Frees scratch and caches, which grow with the largest document: those of all workers would fill the machine.
 static Status renew(Worker *w) {
     text_free(&w->json.scratch);
     if (!w->encoder) return OK;
@@ -61,7 +61,7 @@ static Status about(const Document *d, Status status, const char *what) {
                    : fail(status, "%s: %s", d->path, what);
 }
 
-// The number of bytes of the first stretch of a text.
+// The number of bytes up to the first cut of a text.
 static size_t first_stretch(const Worker *w, const char *text, size_t bytes) {
     for (size_t most = BATCH_BYTES; w->may_cut && most < bytes; most *= 2) {
         size_t cut = cut_place(text, most);
@@ -70,7 +70,7 @@ static size_t first_stretch(const Worker *w, const char *text, size_t bytes) {
     return bytes;
 }
 
-// A long text in stretches, since what an encoder needs grows with what it gets at once.
+// Encodes a long text part by part, since the memory of an encoder grows with the text it gets at once.
 static Status encode_text(Worker *w, const Document *d, const char *text, size_t bytes, TokenList *out) {
     for (size_t stretch; bytes; text += stretch, bytes -= stretch) {
         stretch = first_stretch(w, text, bytes);
@@ -87,8 +87,8 @@ static Status encode_text(Worker *w, const Document *d, const char *text, size_t
 }
 
 // Counts or encodes one text.
-static Status take_text(Worker *w, Slot *slot, const Document *d, const char *text, size_t bytes, Output *out,
-                        Part part) {
+static Status take_text(Worker *w, BatchSlot *slot, const Document *d, const char *text, size_t bytes,
+                        Output *out, TokenRun part) {
     slot->text_bytes += (int64_t)bytes;
     if (slot->counter) {
         piece_counter_add(slot->counter, text, bytes);
@@ -112,7 +112,7 @@ static bool is_strings(JsonLine *line, JsonCursor at) {
     return true;
 }
 
-// All keys before any is taken: what has been counted cannot be taken back.
+// Checks all keys before any text is counted, since counts cannot be undone.
 static Status check_keys(JsonLine *line, const Document *d, JsonCursor at) {
     for (int k = 0; k < line->num_keys; k++) {
         at.at = line->values[k];
@@ -126,28 +126,28 @@ static Status check_keys(JsonLine *line, const Document *d, JsonCursor at) {
     return OK;
 }
 
-static Status take_key(Worker *w, Slot *slot, const Document *d, JsonCursor at, int k) {
+static Status take_key(Worker *w, BatchSlot *slot, const Document *d, JsonCursor at, int k) {
     Output *out = &slot->outputs[k];
     const char *string;
     size_t bytes;
     at.at = w->json.values[k];
     if (json_line_string(&w->json, &at, &string, &bytes))
-        return take_text(w, slot, d, string, bytes, out, (Part){.ends = true});
+        return take_text(w, slot, d, string, bytes, out, (TokenRun){.ends = true});
     for (bool more = json_line_begins_list(&at); more; more = json_line_next_element(&at)) {
         json_line_string(&w->json, &at, &string, &bytes);
-        TRY(take_text(w, slot, d, string, bytes, out, (Part){.sentence = true}));
+        TRY(take_text(w, slot, d, string, bytes, out, (TokenRun){.sentence = true}));
     }
-    return take_text(w, slot, d, "", 0, out, (Part){.ends = true});
+    return take_text(w, slot, d, "", 0, out, (TokenRun){.ends = true});
 }
 
-// A file that is one JSON value, over many lines or as a list.
+// Recognises a file that is one JSON value, over many lines or as a list.
 static const char *hint(const Document *d, const char *line) {
     return d->line == 1 && line[0] == '[' ? "; `jq -c '.[]' FILE` makes lines of a list"
            : d->line == 1 && d->bytes < 4 ? "; `jq -c . FILE` puts each value on a line of its own"
                                           : "";
 }
 
-static Status take_line(Worker *w, Slot *slot, const Document *d, const char *line) {
+static Status take_line(Worker *w, BatchSlot *slot, const Document *d, const char *line) {
     if (d->too_long) return about(d, ERR_DATA, "a line of more than 64 MiB");
     JsonCursor cursor = {.text = line, .bytes = d->bytes - (line[d->bytes - 1] == '\n')};
     if (!json_line_scan(&w->json, &cursor))
@@ -158,15 +158,15 @@ static Status take_line(Worker *w, Slot *slot, const Document *d, const char *li
     return OK;
 }
 
-static Status take_document(Worker *w, Slot *slot, const Document *d) {
+static Status take_document(Worker *w, BatchSlot *slot, const Document *d) {
     const char *raw = slot->batch.raw + d->start;
     if (d->line) return take_line(w, slot, d, raw);
-    return take_text(w, slot, d, raw, d->bytes, &slot->outputs[0], (Part){.ends = d->ends});
+    return take_text(w, slot, d, raw, d->bytes, &slot->outputs[0], (TokenRun){.ends = d->ends});
 }
 
 // ---- Bad lines --------------------------------------------------------------------------------------------
 
-static void keep_document(Slot *slot, int num_outputs) {
+static void keep_document(BatchSlot *slot, int num_outputs) {
     slot->good_bytes = slot->text_bytes;
     for (int k = 0; k < num_outputs; k++) {
         Output *out = &slot->outputs[k];
@@ -175,7 +175,7 @@ static void keep_document(Slot *slot, int num_outputs) {
     }
 }
 
-static void drop_document(Slot *slot, int num_outputs) {
+static void drop_document(BatchSlot *slot, int num_outputs) {
     slot->text_bytes = slot->good_bytes;
     for (int k = 0; k < num_outputs; k++) {
         Output *out = &slot->outputs[k];
@@ -184,20 +184,20 @@ static void drop_document(Slot *slot, int num_outputs) {
     }
 }
 
-// Leaves a bad line out when that is wanted, and otherwise fails with the option that would do so.
-static Status forgive(const Worker *w, Slot *slot, const Document *d, Status status) {
+// Leaves a bad line out with skip_bad_lines. Otherwise fails, and the message names the option.
+static Status forgive(const Worker *w, BatchSlot *slot, const Document *d, Status status) {
     if (status != ERR_DATA || !d->line) return status;
     char why[512];
     snprintf(why, sizeof why, "%s", fail_message());
     if (!w->skip_bad_lines) return fail(status, "%s; --skip-bad-lines leaves such lines out", why);
     drop_document(slot, w->json.num_keys);
-    if (slot->num_bad++ < MOST_BAD_SHOWN) text_add(&slot->bad, "%s\n", why);
+    if (slot->num_bad++ < MAX_BAD_SHOWN) text_add(&slot->bad, "%s\n", why);
     return OK;
 }
 
-void slot_note_bad(const Slot *slot, int64_t *bad_lines, Text *left_out) {
+void slot_note_bad(const BatchSlot *slot, int64_t *bad_lines, Text *left_out) {
     const char *line = text_string(&slot->bad);
-    for (int64_t i = *bad_lines; i < MOST_BAD_SHOWN && *line; i++) {
+    for (int64_t i = *bad_lines; i < MAX_BAD_SHOWN && *line; i++) {
         int length = (int)strcspn(line, "\n");
         text_add(left_out, "    %.*s\n", length, line);
         line += length + 1;
@@ -207,7 +207,7 @@ void slot_note_bad(const Slot *slot, int64_t *bad_lines, Text *left_out) {
 
 // ---- A batch ----------------------------------------------------------------------------------------------
 
-void slot_trim(Slot *slot, int num_outputs) {
+void slot_trim(BatchSlot *slot, int num_outputs) {
     if (slot->counter) piece_counter_clear(slot->counter);
     if (slot->batch.raw_capacity > LARGE_BYTES) batch_free(&slot->batch);
     for (int k = 0; k < num_outputs; k++) {
@@ -216,7 +216,7 @@ void slot_trim(Slot *slot, int num_outputs) {
     }
 }
 
-Status encode_batch(Worker *w, Slot *slot) {
+Status encode_batch(Worker *w, BatchSlot *slot) {
     slot->text_bytes = slot->num_bad = 0;
     slot->bad.size = 0;
     for (int k = 0; k < w->json.num_keys; k++) slot->outputs[k].tokens.count = slot->outputs[k].num_parts = 0;
@@ -234,7 +234,7 @@ Status encode_batch(Worker *w, Slot *slot) {
 static Status write_output(const Output *out, IndexedWriter *writer, int32_t eod) {
     const int32_t *ids = out->tokens.ids;
     for (size_t i = 0; i < out->num_parts; i++) {
-        const Part *part = &out->parts[i];
+        const TokenRun *part = &out->parts[i];
         if (part->sentence && part->tokens) TRY(indexed_writer_end_sequence(writer));
         TRY(indexed_writer_extend(writer, ids, part->tokens));
         if (part->ends) TRY(indexed_writer_end_document(writer, eod));
@@ -243,7 +243,7 @@ static Status write_output(const Output *out, IndexedWriter *writer, int32_t eod
     return OK;
 }
 
-Status write_batch(const Slot *slot, IndexedWriter *const *writers, int num_outputs, int32_t eod) {
+Status write_batch(const BatchSlot *slot, IndexedWriter *const *writers, int num_outputs, int32_t eod) {
     for (int k = 0; k < num_outputs; k++) TRY(write_output(&slot->outputs[k], writers[k], eod));
     return OK;
 }
@@ -269,7 +269,7 @@ static Status all_cut_alike(Encoder *encoder, const char *const *texts, bool *al
     return OK;
 }
 
-// A token that contains a place to cut, recognised as a whole or merged over words: "New York".
+// Finds a token that contains a place to cut, such as "New York": an added token, or merged over words.
 static bool has_token_to_cut(const Tokenizer *tokenizer) {
     Text bytes = {0};
     bool found = false;

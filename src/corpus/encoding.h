@@ -1,66 +1,69 @@
-// One worker's part: a batch of documents in, their tokens out, one list for each JSON key; or, while a
-// tokenizer is trained, their pieces counted.
+// The work of one thread of preprocess: encodes a batch of documents, with one list of tokens per JSON key, or
+// counts their pieces while a tokenizer is trained.
 #pragma once
 #include "corpus/corpus.h"
 #include "corpus/corpus_reader.h"
 #include "corpus/json_line.h"
 #include "dataset/dataset.h"
 
-// A stretch of tokens: of a document, or of one sentence where a document is a list of them.
+// Some tokens in a row: of a document, or of one sentence where a document is a list of sentences.
 typedef struct {
     size_t tokens;
-    bool sentence; // begins a sequence of its own
-    bool ends;     // the document
-} Part;
+    bool sentence; // it begins a sequence of its own
+    bool ends;     // the document ends with it
+} TokenRun;
 
 typedef struct {
-    TokenList tokens; // of all parts, one after another
-    Part *parts;
+    TokenList tokens; // of all runs, one after another
+    TokenRun *parts;
     size_t num_parts, capacity;
-    size_t good_tokens, good_parts; // of the documents before the one that is being encoded
+    size_t good_tokens, good_parts; // those before the document that is being encoded
 } Output;
 
-enum { MOST_BAD_SHOWN = 5 };
+enum { MAX_BAD_SHOWN = 5 };
 
 typedef struct {
-    Batch batch;
+    DocumentBatch batch;
     Output *outputs;       // [num_outputs]
-    PieceCounter *counter; // in the pass that trains a tokenizer, instead
-    int64_t text_bytes;    // of all documents,
-    int64_t good_bytes;    //   of those before the one that is being encoded
+    PieceCounter *counter; // used instead of the outputs while a tokenizer is trained
+    int64_t text_bytes;    // of all documents
+    int64_t good_bytes;    // of those before the document that is being encoded
     int64_t num_bad;       // documents that were left out
-    Text bad;              // a line on each of the first MOST_BAD_SHOWN
-} Slot;
+    Text bad;              // one line about each of the first MAX_BAD_SHOWN
+} BatchSlot;
 
-// One thread's tools.
+// The tools of one thread.
 typedef struct {
     Encoder *encoder;
-    const Tokenizer *tokenizer; // the encoder's
-    bool may_cut;               // long texts, for it
+    const Tokenizer *tokenizer; // of the encoder
+    bool may_cut;               // the tokenizer allows to cut long texts
     bool skip_bad_lines;
     JsonLine json;
     const atomic_int *stopped;
 } Worker;
 
-void slot_open(Slot *slot, int num_outputs);
-void slot_close(Slot *slot, int num_outputs);
+void slot_open(BatchSlot *slot, int num_outputs);
+void slot_close(BatchSlot *slot, int num_outputs);
 
 void worker_open(Worker *worker, const char *const *json_keys, int num_json_keys, bool skip_bad_lines,
                  const atomic_int *stopped);
-Status worker_encodes(Worker *worker, const Tokenizer *tokenizer, bool may_cut); // from now on
+// From now on the worker encodes with this tokenizer; before, it counts pieces.
+Status worker_encodes(Worker *worker, const Tokenizer *tokenizer, bool may_cut);
 void worker_close(Worker *worker);
 
-// INTERRUPTED once `stopped` is set; ERR_DATA with file and line for what is not a JSON object with all
-// keys, or has a text that cannot be encoded; with skip_bad_lines such a line leaves nothing and is counted.
-Status encode_batch(Worker *worker, Slot *slot);
-// Adds the slot's bad lines to a count, and those among the first MOST_BAD_SHOWN of all to a text.
-void slot_note_bad(const Slot *slot, int64_t *bad_lines, Text *left_out);
-// Gives back what large documents took of a slot that has been consumed: kept until it is used again, that of
-// many slots would fill memory.
-void slot_trim(Slot *slot, int num_outputs);
-// Hands the slot's tokens to the writers, [num_outputs]; eod < 0: no end of document is written.
-Status write_batch(const Slot *slot, IndexedWriter *const *writers, int num_outputs, int32_t eod);
+// Encodes or counts the batch. Returns INTERRUPTED once `stopped` is set. A line that is not a JSON object with
+// all keys, or whose text cannot be encoded, ends it with ERR_DATA that names file and line; with skip_bad_lines
+// the line is left out and counted instead.
+Status encode_batch(Worker *worker, BatchSlot *slot);
+// Adds the number of the slot's bad lines to a count, and their messages to a text while that has fewer than
+// MAX_BAD_SHOWN.
+void slot_note_bad(const BatchSlot *slot, int64_t *bad_lines, Text *left_out);
+// Frees the memory that large documents took in a slot that has been consumed. Kept in many slots, it would fill
+// the machine.
+void slot_trim(BatchSlot *slot, int num_outputs);
+// Gives the slot's tokens to the writers [num_outputs]. eod < 0: documents get no end token.
+Status write_batch(const BatchSlot *slot, IndexedWriter *const *writers, int num_outputs, int32_t eod);
 
-// Finds out whether a long text may be cut where cut_place says, so that the tokens of its parts are those of
-// the whole. It tries some texts: tokenizers that put a blank before every text, or join words, forbid it.
+// Finds out whether a long text cut by cut_place has the same tokens as the whole. It tries some texts. The tokens
+// differ for tokenizers that add a blank before every text or that join words.
 Status may_be_cut(const Tokenizer *tokenizer, bool *may);

@@ -12,7 +12,7 @@ static bool wrong(JsonCursor *c, const char *error) {
 
 static bool too_early(JsonCursor *c) { return wrong(c, "not valid JSON: the line ends too early"); }
 
-// The next character, -1 at the end.
+// The next character; -1 at the end.
 static int peek(const JsonCursor *c) { return c->at < c->bytes ? (unsigned char)c->text[c->at] : -1; }
 
 static int skip_space(JsonCursor *c) {
@@ -34,8 +34,8 @@ static uint64_t bytes_equal_to_zero(uint64_t word) {
     return (word - 0x0101010101010101U) & ~word & 0x8080808080808080U;
 }
 
-// Eight at a time up to the next quote, backslash or control character: none of them is missed, and where a
-// borrow shows one that is not there the loop below goes on.
+// Skips eight characters at a time up to the next quote, backslash or control character. It misses none; where a
+// borrow stops it too early the loop below continues.
 static void skip_plain(JsonCursor *c) {
     for (uint64_t eight; c->bytes - c->at >= 8; c->at += 8) {
         memcpy(&eight, c->text + c->at, 8);
@@ -56,7 +56,7 @@ static int hex_digit(int c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-// Four hex digits; the cursor behind them.
+// Reads four hex digits and moves the cursor behind them.
 static bool read_code(JsonCursor *c, unsigned *code) {
     *code = 0;
     for (int i = 0; i < 4; i++, c->at++) {
@@ -68,7 +68,7 @@ static bool read_code(JsonCursor *c, unsigned *code) {
     return true;
 }
 
-// Skips an escape; the cursor is behind its backslash.
+// Skips an escape whose backslash has been read.
 static bool skip_escape(JsonCursor *c) {
     unsigned code;
     int kind = peek(c);
@@ -101,8 +101,8 @@ static void add_utf8(Text *out, unsigned code) {
     text_add_bytes(out, utf8, size);
 }
 
-// Adds the character of a \u escape; the cursor is behind the u. A surrogate pair is one character, and half
-// a pair becomes U+FFFD.
+// Adds the character of an escape whose \u has been read. A surrogate pair is one character; half a pair becomes
+// U+FFFD.
 static void add_code(JsonCursor *c, Text *out) {
     unsigned code, low;
     read_code(c, &code);
@@ -206,7 +206,7 @@ static bool skip_list(JsonCursor *c, int depth) {
     return expect(c, ']', "',' or ']' is expected");
 }
 
-// The members of an object, with what to do for each key; the cursor at its brace.
+// Walks through the members of the object at the cursor and calls a function for each key.
 static bool skip_object(JsonCursor *c, int depth, JsonLine *line);
 
 static bool skip_value(JsonCursor *c, int depth) {

@@ -1,20 +1,19 @@
-// One JSON object on one line: the strings of the keys that are wanted, the rest checked and skipped. It
-// reads a line of text about as fast as memory gives it, where a parser that builds values is what limits.
+// Reads one JSON object on one line: finds the values of some keys and checks the rest without building values.
+// It is about as fast as memory; a parser that builds values would limit the speed of preprocess.
 //
-// As strict as RFC 8259, with exceptions that corpora need: NaN and Infinity as Python writes them,
-// bytes that are no UTF-8, and half a surrogate pair (it becomes U+FFFD). Of a repeated key the last one
-// counts.
+// It is as strict as RFC 8259, with exceptions that corpora need: NaN and Infinity as Python writes them, bytes
+// that are not UTF-8, and half a surrogate pair, which becomes U+FFFD. Of a repeated key the last one counts.
 #pragma once
 #include "base/text.h"
 
 typedef struct {
     const char *const *keys;
     int num_keys;
-    size_t *values; // [num_keys]: where the value of each begins in the line; 0: there is none
-    Text scratch;   // of strings with escapes
+    size_t *values; // [num_keys] where the value of each key begins in the line; 0: the key is absent
+    Text scratch;   // holds strings with escapes
 } JsonLine;
 
-// A place in a line. `error` says what is wrong there; NULL: nothing.
+// A place in a line. `error` is the message of an error at this place, or NULL.
 typedef struct {
     const char *text;
     size_t bytes, at;
@@ -23,12 +22,13 @@ typedef struct {
 
 void json_line_open(JsonLine *line, const char *const *keys, int num_keys);
 void json_line_free(JsonLine *line);
-// Checks the line that the cursor is at the start of, and finds the keys. False: the cursor tells why.
+// Checks the line at the cursor and finds the keys. Returns false for an invalid line; cursor->error says why.
 bool json_line_scan(JsonLine *line, JsonCursor *cursor);
 
-// At a value of a line that has been scanned:
-// the string there, unescaped (valid until the next), and the cursor behind it; false for another value.
+// The following functions take a cursor at a value of a line that has been scanned.
+// Reads a string, unescaped, and moves the cursor behind it. The string is valid until the next call. Returns
+// false when the value is not a string.
 bool json_line_string(JsonLine *line, JsonCursor *cursor, const char **string, size_t *bytes);
-// Into a list: true where it begins, and then before each further element. False: no list, or its end.
+// Enters a list: the first returns true at a list, the second before each further element and false at its end.
 bool json_line_begins_list(JsonCursor *cursor);
 bool json_line_next_element(JsonCursor *cursor);

@@ -1,4 +1,4 @@
-// Runs ordered work on several threads: one produces, many work, the caller consumes in order.
+// A pool of threads that keeps order: one thread produces, many work, the caller consumes in order.
 #include "corpus/ordered_pool.h"
 #include "base/rank.h"
 #include <pthread.h>
@@ -17,22 +17,21 @@ typedef struct {
     Outcome outcome;
 } Slot;
 
-// Items are numbered; item i sits in slot i % num_slots. consumed <= taken <= produced <= consumed +
-// num_slots.
+// Item number i is in slot i % num_slots. consumed <= taken <= produced <= consumed + num_slots.
 typedef struct {
-    const PipelineSteps *steps;
+    const PoolSteps *steps;
     void *self;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     Slot *slots;
-    int num_slots, num_workers; // workers that have begun
+    int num_slots, num_workers; // num_workers: threads that have started
     long produced, taken, consumed;
     size_t weight, max_weight; // of the items between produced and consumed
-    bool ended, stop;          // nothing more is produced; everybody leaves
+    bool ended, stop;          // ended: nothing more is produced; stop: all threads return
     Outcome production;
-} Pipeline;
+} OrderedPool;
 
-int pipeline_num_slots(int workers) { return workers * SLOTS_PER_WORKER; }
+int ordered_pool_slots(int workers) { return workers * SLOTS_PER_WORKER; }
 
 static Outcome outcome_of(Status status) {
     return (Outcome){status, status == OK ? NULL : strdup(fail_message())};
@@ -43,15 +42,15 @@ static Status repeat(const Outcome *outcome) {
     return fail(outcome->status, "%s", outcome->message ? outcome->message : "");
 }
 
-static void announce(Pipeline *p) {
+static void announce(OrderedPool *p) {
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
 }
 
 // ---- Workers ----------------------------------------------------------------------------------------------
 
-// The next item for a worker, -1 when there will be none.
-static long take(Pipeline *p) {
+// The next item for a worker; -1: there will be none.
+static long take(OrderedPool *p) {
     pthread_mutex_lock(&p->lock);
     while (!p->stop && p->taken == p->produced) pthread_cond_wait(&p->changed, &p->lock);
     long item = p->stop ? -1 : p->taken++;
@@ -60,7 +59,7 @@ static long take(Pipeline *p) {
 }
 
 static void *worker_main(void *argument) {
-    Pipeline *p = argument;
+    OrderedPool *p = argument;
     Rank rank = {.size = 1};
     rank_enter(&rank);
     pthread_mutex_lock(&p->lock);
@@ -80,7 +79,7 @@ static void *worker_main(void *argument) {
 
 // ---- The producer -----------------------------------------------------------------------------------------
 
-static bool has_slot(Pipeline *p) {
+static bool has_slot(OrderedPool *p) {
     pthread_mutex_lock(&p->lock);
     while (!p->stop && p->produced - p->consumed == p->num_slots) pthread_cond_wait(&p->changed, &p->lock);
     bool stop = p->stop;
@@ -88,8 +87,8 @@ static bool has_slot(Pipeline *p) {
     return !stop;
 }
 
-// The item waits in its slot until those before it leave room for its weight.
-static void publish(Pipeline *p, int slot, size_t weight) {
+// Waits until the items before this one leave room for its weight.
+static void publish(OrderedPool *p, int slot, size_t weight) {
     pthread_mutex_lock(&p->lock);
     while (!p->stop && p->weight && p->weight + weight > p->max_weight)
         pthread_cond_wait(&p->changed, &p->lock);
@@ -99,7 +98,7 @@ static void publish(Pipeline *p, int slot, size_t weight) {
     announce(p);
 }
 
-static Status produce_all(Pipeline *p) {
+static Status produce_all(OrderedPool *p) {
     for (bool end = false; has_slot(p);) {
         int slot = (int)(p->produced % p->num_slots);
         size_t weight = 0;
@@ -111,7 +110,7 @@ static Status produce_all(Pipeline *p) {
 }
 
 static void *producer_main(void *argument) {
-    Pipeline *p = argument;
+    OrderedPool *p = argument;
     Rank rank = {.size = 1};
     rank_enter(&rank);
     Outcome outcome = outcome_of(produce_all(p));
@@ -125,7 +124,7 @@ static void *producer_main(void *argument) {
 
 // ---- The consumer -----------------------------------------------------------------------------------------
 
-static void wait_a_little(Pipeline *p) {
+static void wait_a_little(OrderedPool *p) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += 200000000;
@@ -134,8 +133,8 @@ static void wait_a_little(Pipeline *p) {
     pthread_cond_timedwait(&p->changed, &p->lock, &until);
 }
 
-// Waits a little for the oldest item to be done, or for the end of all.
-static bool oldest_done(Pipeline *p, bool *end) {
+// Waits a short time until the oldest item is done or the run ends.
+static bool oldest_done(OrderedPool *p, bool *end) {
     Slot *oldest = &p->slots[p->consumed % p->num_slots];
     pthread_mutex_lock(&p->lock);
     if (!oldest->done && !(p->ended && p->consumed == p->produced)) wait_a_little(p);
@@ -145,7 +144,7 @@ static bool oldest_done(Pipeline *p, bool *end) {
     return done;
 }
 
-static Status consume_one(Pipeline *p) {
+static Status consume_one(OrderedPool *p) {
     Slot *slot = &p->slots[p->consumed % p->num_slots];
     TRY(repeat(&slot->outcome));
     TRY(p->steps->consume(p->self, (int)(p->consumed % p->num_slots)));
@@ -157,8 +156,8 @@ static Status consume_one(Pipeline *p) {
     return OK;
 }
 
-// A producer's failure counts only after the items before it: theirs come first.
-static Status drive(Pipeline *p) {
+// A failure of the producer counts after the items before it: their failures come first.
+static Status drive(OrderedPool *p) {
     for (bool end = false;;) {
         TRY(p->steps->tick(p->self));
         if (oldest_done(p, &end)) TRY(consume_one(p));
@@ -168,14 +167,14 @@ static Status drive(Pipeline *p) {
 
 // ---- The whole --------------------------------------------------------------------------------------------
 
-static void stop(Pipeline *p) {
+static void stop(OrderedPool *p) {
     pthread_mutex_lock(&p->lock);
     p->stop = true;
     announce(p);
     p->steps->cancel(p->self);
 }
 
-static Status run_threads(Pipeline *p, int workers) {
+static Status run_threads(OrderedPool *p, int workers) {
     pthread_t producer, threads[MAX_WORKERS];
     int started = 0;
     while (started < workers && pthread_create(&threads[started], NULL, worker_main, p) == 0) started++;
@@ -187,10 +186,10 @@ static Status run_threads(Pipeline *p, int workers) {
     return status;
 }
 
-Status pipeline_run(const PipelineSteps *steps, void *self, int workers, size_t max_weight) {
+Status ordered_pool_run(const PoolSteps *steps, void *self, int workers, size_t max_weight) {
     CHECK(workers >= 1 && workers <= MAX_WORKERS, "%d workers", workers);
-    Pipeline p = {
-        .steps = steps, .self = self, .num_slots = pipeline_num_slots(workers), .max_weight = max_weight};
+    OrderedPool p = {
+        .steps = steps, .self = self, .num_slots = ordered_pool_slots(workers), .max_weight = max_weight};
     p.slots = calloc((size_t)p.num_slots, sizeof *p.slots);
     if (!p.slots) return fail(ERR_OS, "no memory for %d workers", workers);
     pthread_mutex_init(&p.lock, NULL);

@@ -1,9 +1,8 @@
-// Ordered parallel work: one thread produces items, workers work on them, the caller's thread consumes them
-// in the order in which they were produced.
+// A pool of threads that keeps order: one thread produces items, workers work on them, and the caller's thread
+// consumes them in the order in which they were produced.
 //
-// Since consuming is in order, the outcome does not depend on the number of workers; since there are finitely
-// many slots, and no more weight in them than `max_weight` unless one item has more alone, neither does the
-// memory on the length of the input.
+// So the outcome does not depend on the number of workers. Memory does not grow with the input either: the number
+// of slots is fixed, and their items weigh at most `max_weight` together, or one heavier item is alone.
 #pragma once
 #include "base/error.h"
 #include <stdbool.h>
@@ -12,14 +11,16 @@
 enum { MAX_WORKERS = 256, SLOTS_PER_WORKER = 3 };
 
 typedef struct {
-    // Fills the slot and says what it weighs, or sets *end and leaves it empty. On a thread of its own.
+    // Fills the slot and sets its weight; at the end sets *end instead. Runs on a thread of its own.
     Status (*produce)(void *self, int slot, size_t *weight, bool *end);
-    Status (*work)(void *self, int worker, int slot); // on a worker's thread
+    Status (*work)(void *self, int worker, int slot); // runs on a worker's thread
     Status (*consume)(void *self, int slot);
-    Status (*tick)(void *self); // at least four times a second, on the caller's thread; may end it
-    void (*cancel)(void *self); // it ends: a produce that waits for input must return
-} PipelineSteps;
+    Status (*tick)(
+        void *self); // runs on the caller's thread at least four times a second; a failure ends the run
+    void (*cancel)(void *self); // the run ends: a produce that waits for input must return
+} PoolSteps;
 
-int pipeline_num_slots(int workers);
-// The first failure, in the order of the items, ends it; its message is the caller's fail_message().
-Status pipeline_run(const PipelineSteps *steps, void *self, int workers, size_t max_weight);
+int ordered_pool_slots(int workers);
+// Runs until the items end. The first failure in the order of the items ends it, too, with its status and
+// message.
+Status ordered_pool_run(const PoolSteps *steps, void *self, int workers, size_t max_weight);

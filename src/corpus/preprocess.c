@@ -23,7 +23,7 @@ typedef struct {
     Tokenizer *tokenizer;
     bool may_cut; // long texts, for this tokenizer
     Worker *workers;
-    Slot *slots;
+    BatchSlot *slots;
     int num_slots, num_outputs; // outputs: one per JSON key
     IndexedWriter **writers;    // [num_outputs]
     Text *prefixes;             // [num_outputs]
@@ -44,7 +44,7 @@ static Status check_stop(const Run *run) {
 
 static Status produce(void *self, int at, size_t *weight, bool *end) {
     Run *run = self;
-    Batch *batch = &run->slots[at].batch;
+    DocumentBatch *batch = &run->slots[at].batch;
     TRY(corpus_read(&run->reader, batch));
     *weight = batch->raw_bytes;
     *end = batch->count == 0;
@@ -57,7 +57,7 @@ static Status work(void *self, int worker, int at) {
 }
 
 // Notes the progress: the share of the files, or of the wanted bytes, whichever is larger.
-static void note_done(Run *run, const Batch *batch) {
+static void note_done(Run *run, const DocumentBatch *batch) {
     const ReadOptions *options = &run->reader.options;
     int64_t most = options->enough_bytes ? options->enough_bytes : options->max_bytes;
     double share = NAN;
@@ -69,14 +69,14 @@ static void note_done(Run *run, const Batch *batch) {
 
 static Status consume_counts(void *self, int at) {
     Run *run = self;
-    Slot *slot = &run->slots[at];
+    BatchSlot *slot = &run->slots[at];
     note_done(run, &slot->batch);
     piece_counter_merge(run->counter, slot->counter); // in the order of the text
     slot_trim(slot, run->num_outputs);
     return check_stop(run);
 }
 
-static int64_t num_ends(const Batch *batch) {
+static int64_t num_ends(const DocumentBatch *batch) {
     int64_t ends = 0;
     for (size_t i = 0; i < batch->count; i++) ends += batch->documents[i].ends;
     return ends;
@@ -84,7 +84,7 @@ static int64_t num_ends(const Batch *batch) {
 
 static Status consume_tokens(void *self, int at) {
     Run *run = self;
-    Slot *slot = &run->slots[at];
+    BatchSlot *slot = &run->slots[at];
     TRY(check_stop(run));
     TRY(write_batch(slot, run->writers, run->num_outputs, run->eod));
     int64_t before = run->summary->documents, interval = run->job->log_documents;
@@ -119,8 +119,8 @@ static Status pass(Run *run, const char *what, ReadOptions options, Status (*con
     run->progress = progress_start(run->job->progress, run->job->plain, what, "MB", 1e6);
     run->done = (Done){0, NAN};
     corpus_reader_open(&run->reader, &run->corpus, options);
-    PipelineSteps steps = {produce, work, consume, tick, cancel};
-    Status status = pipeline_run(&steps, run, run->job->workers, most_in_flight(run));
+    PoolSteps steps = {produce, work, consume, tick, cancel};
+    Status status = ordered_pool_run(&steps, run, run->job->workers, most_in_flight(run));
     run->cancelled = false;
     progress_end(&run->progress, run->done);
     run->summary->bytes = run->reader.bytes;
@@ -211,7 +211,7 @@ static Status check_job(const Run *run) {
 
 static void open_tools(Run *run) {
     run->num_outputs = run->job->num_json_keys;
-    run->num_slots = pipeline_num_slots(run->job->workers);
+    run->num_slots = ordered_pool_slots(run->job->workers);
     run->workers = calloc((size_t)run->job->workers, sizeof *run->workers);
     run->slots = calloc((size_t)run->num_slots, sizeof *run->slots);
     run->writers = calloc((size_t)run->num_outputs, sizeof(IndexedWriter *));

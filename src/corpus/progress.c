@@ -1,4 +1,4 @@
-// Prints how far a long pass over the input has come.
+// Prints the progress of a long pass over the input.
 #include "corpus/progress.h"
 #include "base/rank.h"
 #include "base/text.h"
@@ -29,7 +29,7 @@ static void print(const Progress *p, Done done, double now) {
     text_add(&line, "  (%.*f %s, %.*f %s/s", decimals, scaled, p->unit, decimals, scaled / (elapsed_s + 1e-9),
              p->unit);
     if (done.share > 0 && done.share < 1) add_time(&line, elapsed_s / done.share * (1 - done.share));
-    // Blanks cover what a longer line before has left.
+    // Blanks cover the rest of a longer line before.
     text_add(&line, ")%s", p->terminal ? "      " : "\n");
     fputs(text_string(&line), p->out);
     fflush(p->out);

@@ -1,5 +1,5 @@
-// One live line on a terminal (unless `plain`), else a plain line each second: what, how far, how fast, how
-// long still. NULL stream: silent.
+// Prints progress: what is done, how far, how fast, and the time that is left. On a terminal (unless `plain`) one
+// line is kept up to date, otherwise a line is printed each second. Without a stream nothing is printed.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,17 +9,17 @@ typedef struct {
     FILE *out;
     bool terminal;
     const char *what, *unit;
-    double unit_size; // of what is counted, 1e6 for bytes shown as MB
+    double unit_size; // counts per unit: 1e6 for bytes shown as MB
     double start_s, next_s;
 } Progress;
 
-// How much is done: a count, and its share of the total, NAN when the total is unknown.
+// How much is done: a count, and its share of the total; NAN: the total is unknown.
 typedef struct {
     int64_t count;
     double share;
 } Done;
 
 Progress progress_start(FILE *out, bool plain, const char *what, const char *unit, double unit_size);
-void progress_update(Progress *progress, Done done); // cheap; prints when it is time
-void progress_line(Progress *progress, Done done);   // prints now, unless there is a live line
-void progress_end(Progress *progress, Done done);    // the last state and a line end, on a terminal
+void progress_update(Progress *progress, Done done); // cheap; prints when the time has come
+void progress_line(Progress *progress, Done done);   // prints a line now, unless a line is kept up to date
+void progress_end(Progress *progress, Done done);    // on a terminal: prints the last state and a line end

@@ -1,7 +1,7 @@
-// Training a tokenizer from files: preprocess's first pass alone, on one thread.
+// Trains a tokenizer on files: the first pass of preprocess, on one thread.
 #include "corpus/encoding.h"
 
-static Status count_pieces(const Corpus *corpus, Worker *worker, Slot *slot, int64_t max_bytes,
+static Status count_pieces(const Corpus *corpus, Worker *worker, BatchSlot *slot, int64_t max_bytes,
                            PieceCounter *counter, LeftOut *left_out) {
     atomic_bool cancelled = false;
     StandardInput standard_input = {0};
@@ -32,7 +32,7 @@ static bool go_on(void *self, int num_tokens) {
 }
 
 static Status train(Tokenizer **tokenizer, const Corpus *corpus, TrainingText *text, Worker *worker,
-                    Slot *slot, PieceCounter *counter, int vocab_size, LeftOut *left_out) {
+                    BatchSlot *slot, PieceCounter *counter, int vocab_size, LeftOut *left_out) {
     TRY(piece_counter_open(&slot->counter));
     TRY(count_pieces(corpus, worker, slot, text->max_bytes, counter, left_out));
     TRY(tokenizer_train(tokenizer, counter, vocab_size, go_on, text));
@@ -45,7 +45,7 @@ static Status train(Tokenizer **tokenizer, const Corpus *corpus, TrainingText *t
 Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_size, LeftOut *left_out) {
     Corpus corpus;
     Worker worker = {0};
-    Slot slot = {0};
+    BatchSlot slot = {0};
     *tokenizer = NULL;
     TRY(corpus_open(&corpus, text.inputs, text.num_inputs));
     worker_open(&worker, text.json_keys, text.num_json_keys, text.skip_bad_lines, text.stopped);

@@ -1,5 +1,5 @@
-// Recognises files that hold text in a form that is not read here, and says what makes text of them.
-#include "corpus/foreign.h"
+// Recognises files of formats that cannot be read here, and says how to convert them to text.
+#include "corpus/foreign_format.h"
 #include <string.h>
 
 #define FORMAT(offset, bytes, name, advice)                                                                  \

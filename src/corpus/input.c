@@ -1,5 +1,5 @@
 // Reads the bytes of an input and decompresses them.
-#include "corpus/source.h"
+#include "corpus/input.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,32 +13,32 @@
 
 enum { IN_BYTES = 256 << 10, WAIT_MS = 100 };
 
-struct Source {
+struct InputStream {
     const char *path; // for messages
     int fd;
-    bool waits; // a pipe or a terminal: its bytes come when they come
+    bool waits; // a pipe or a terminal: reading may have to wait
     const atomic_bool *cancelled;
     StandardInput *standard; // NULL: a file
-    size_t replayed;         // of what is kept of it
+    size_t replayed;         // bytes of standard->kept that were read again
     Compression compression;
-    char *in; // [IN_BYTES] as read; in_at of in_bytes are done
+    char *in; // [IN_BYTES] bytes as read, of which in_at of in_bytes are decompressed
     size_t in_bytes, in_at;
-    int64_t position; // of the end of `in`
-    bool inside;      // a member or frame that has not ended yet
+    int64_t position; // of the end of `in` in the file
+    bool inside;      // a member or frame of the archive has not ended yet
     z_stream gzip;
     ZSTD_DStream *zstandard;
 };
 
 // ---- The bytes of the file --------------------------------------------------------------------------------
 
-static Status wait_for_input(const Source *s) {
+static Status wait_for_input(const InputStream *s) {
     struct pollfd input = {.fd = s->fd, .events = POLLIN};
     while (!atomic_load(s->cancelled))
         if (poll(&input, 1, WAIT_MS) > 0) return OK;
     return fail(INTERRUPTED, "%s: reading was cancelled", s->path);
 }
 
-static size_t replay(Source *s, char *out, size_t size) {
+static size_t replay(InputStream *s, char *out, size_t size) {
     const Text *kept = &s->standard->kept;
     size_t left = kept->size - s->replayed, count = left < size ? left : size;
     if (count) memcpy(out, kept->data + s->replayed, count);
@@ -46,7 +46,7 @@ static size_t replay(Source *s, char *out, size_t size) {
     return count;
 }
 
-static void keep(Source *s, const char *bytes, size_t size) {
+static void keep(InputStream *s, const char *bytes, size_t size) {
     if (s->standard->keep) {
         text_add_bytes(&s->standard->kept, bytes, size);
         s->replayed += size;
@@ -56,8 +56,8 @@ static void keep(Source *s, const char *bytes, size_t size) {
     }
 }
 
-// Some bytes; none at the end.
-static Status read_some(Source *s, char *out, size_t size, size_t *got) {
+// Reads some bytes; none at the end.
+static Status read_some(InputStream *s, char *out, size_t size, size_t *got) {
     *got = s->standard ? replay(s, out, size) : 0;
     if (*got) {
         s->position += (int64_t)*got;
@@ -76,13 +76,13 @@ static Status read_some(Source *s, char *out, size_t size, size_t *got) {
     return OK;
 }
 
-static Status refill(Source *s) {
+static Status refill(InputStream *s) {
     if (s->in_at < s->in_bytes) return OK;
     s->in_at = s->in_bytes = 0;
     return read_some(s, s->in, IN_BYTES, &s->in_bytes);
 }
 
-static Status read_plain(Source *s, char *out, size_t size, size_t *got) {
+static Status read_plain(InputStream *s, char *out, size_t size, size_t *got) {
     *got = s->in_bytes - s->in_at < size ? s->in_bytes - s->in_at : size;
     if (*got) memcpy(out, s->in + s->in_at, *got);
     s->in_at += *got;
@@ -93,11 +93,11 @@ static Status read_plain(Source *s, char *out, size_t size, size_t *got) {
 
 // ---- Archives ---------------------------------------------------------------------------------------------
 
-static Status damaged(const Source *s, const char *why) {
-    return fail(ERR_DATA, "%s: byte %" PRId64 ": %s", s->path, source_position(s), why);
+static Status damaged(const InputStream *s, const char *why) {
+    return fail(ERR_DATA, "%s: byte %" PRId64 ": %s", s->path, input_position(s), why);
 }
 
-static Status gunzip(Source *s, char *out, size_t size, size_t *made) {
+static Status gunzip(InputStream *s, char *out, size_t size, size_t *made) {
     z_stream *z = &s->gzip;
     if (!s->inside) inflateReset(z);
     z->next_in = (unsigned char *)s->in + s->in_at;
@@ -113,7 +113,7 @@ static Status gunzip(Source *s, char *out, size_t size, size_t *made) {
     return damaged(s, z->msg ? z->msg : "damaged gzip data");
 }
 
-static Status unzstd(Source *s, char *out, size_t size, size_t *made) {
+static Status unzstd(InputStream *s, char *out, size_t size, size_t *made) {
     ZSTD_inBuffer in = {s->in, s->in_bytes, s->in_at};
     ZSTD_outBuffer room = {out, size, 0};
     size_t result = ZSTD_decompressStream(s->zstandard, &room, &in);
@@ -123,7 +123,7 @@ static Status unzstd(Source *s, char *out, size_t size, size_t *made) {
     return ZSTD_isError(result) ? damaged(s, ZSTD_getErrorName(result)) : OK;
 }
 
-static Status read_archive(Source *s, char *out, size_t size, size_t *got) {
+static Status read_archive(InputStream *s, char *out, size_t size, size_t *got) {
     for (size_t made = 0; *got < size; *got += made) {
         TRY(refill(s));
         bool end = s->in_at == s->in_bytes;
@@ -134,16 +134,16 @@ static Status read_archive(Source *s, char *out, size_t size, size_t *got) {
     return OK;
 }
 
-Status source_read(Source *s, char *out, size_t size, size_t *got) {
+Status input_read(InputStream *s, char *out, size_t size, size_t *got) {
     *got = 0;
     return s->compression == PLAIN ? read_plain(s, out, size, got) : read_archive(s, out, size, got);
 }
 
-int64_t source_position(const Source *s) { return s->position - (int64_t)(s->in_bytes - s->in_at); }
+int64_t input_position(const InputStream *s) { return s->position - (int64_t)(s->in_bytes - s->in_at); }
 
 // ---- Open, close ------------------------------------------------------------------------------------------
 
-static Status open_archive(Source *s, Compression compression) {
+static Status open_archive(InputStream *s, Compression compression) {
     s->compression = compression;
     if (compression == GZIP && inflateInit2(&s->gzip, 15 + 16) != Z_OK)
         return fail(ERR_OS, "zlib: no memory");
@@ -152,7 +152,7 @@ static Status open_archive(Source *s, Compression compression) {
     return OK;
 }
 
-static Status open_input(Source *s, Compression compression) {
+static Status open_input(InputStream *s, Compression compression) {
     struct stat st;
     s->fd = s->standard ? dup(STDIN_FILENO) : open(s->path, O_RDONLY | O_CLOEXEC);
     if (s->fd < 0) return fail(errno_status(), "%s: %s", s->path, strerror(errno));
@@ -162,19 +162,20 @@ static Status open_input(Source *s, Compression compression) {
     return open_archive(s, compression);
 }
 
-static Status source_new(Source **source, Source from, Compression compression) {
+static Status source_new(InputStream **source, InputStream from, Compression compression) {
     *source = malloc(sizeof **source);
     if (!*source) return fail(ERR_OS, "%s: no memory to read it", from.path);
     **source = from;
     Status status = open_input(*source, compression);
     if (status == OK) return OK;
-    source_close(*source);
+    input_close(*source);
     *source = NULL;
     return status;
 }
 
-Status source_open(Source **source, const char *path, Compression compression, const atomic_bool *cancelled) {
-    return source_new(source, (Source){.path = path, .fd = -1, .cancelled = cancelled}, compression);
+Status input_open(InputStream **source, const char *path, Compression compression,
+                  const atomic_bool *cancelled) {
+    return source_new(source, (InputStream){.path = path, .fd = -1, .cancelled = cancelled}, compression);
 }
 
 static Compression compression_of(const char *bytes, size_t size) {
@@ -182,23 +183,23 @@ static Compression compression_of(const char *bytes, size_t size) {
     return size >= 4 && !memcmp(bytes, "\x28\xb5\x2f\xfd", 4) ? ZSTANDARD : PLAIN;
 }
 
-static Status recognise(Source *s) {
+static Status recognise(InputStream *s) {
     for (size_t more = 1; s->in_bytes < 4 && more; s->in_bytes += more)
         TRY(read_some(s, s->in + s->in_bytes, IN_BYTES - s->in_bytes, &more));
     return open_archive(s, compression_of(s->in, s->in_bytes));
 }
 
-Status source_open_standard(Source **source, StandardInput *input, const atomic_bool *cancelled) {
-    Source from = {.path = "standard input", .fd = -1, .cancelled = cancelled, .standard = input};
+Status input_open_standard(InputStream **source, StandardInput *input, const atomic_bool *cancelled) {
+    InputStream from = {.path = "standard input", .fd = -1, .cancelled = cancelled, .standard = input};
     TRY(source_new(source, from, PLAIN));
     Status status = recognise(*source);
     if (status == OK) return OK;
-    source_close(*source);
+    input_close(*source);
     *source = NULL;
     return status;
 }
 
-void source_close(Source *source) {
+void input_close(InputStream *source) {
     if (!source) return;
     if (source->compression == GZIP) inflateEnd(&source->gzip);
     ZSTD_freeDStream(source->zstandard);
