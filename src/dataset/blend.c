@@ -1,4 +1,4 @@
-// Reads the words of a blend, and makes the order in which samples are drawn from its members.
+// Reads the words of a blend, and computes the order in which it draws samples from its members.
 #include "dataset/blend.h"
 #include "dataset/gpt_index.h"
 #include "formats/formats.h"
@@ -29,8 +29,8 @@ static int take_pairs(const char *const *words, int num_words, const char *named
     return num_words / 2;
 }
 
-// Words are pairs, as in Megatron-LM, when their number is even and every other one is a number. Where only
-// some are numbers, it takes an odd number of words for prefixes, and refuses an even one.
+// The words are pairs when their number is even and every other word is a number, as in Megatron-LM. Where only
+// some of these are numbers, Megatron-LM takes an odd number of words for prefixes and refuses an even number.
 int blend_parse(const char *const *words, int num_words, const char *named, const char **prefixes,
                 double *weights) {
     int numbers = num_numbers(words, num_words);
@@ -61,7 +61,7 @@ void blend_words_free(BlendWords *words) {
     *words = (BlendWords){0};
 }
 
-// `text` becomes the words'. At most every other character begins a word.
+// Takes ownership of `text`. At most every other character begins a word.
 static Status split_words(BlendWords *words, char *text, size_t size) {
     words->text = text;
     words->words = malloc((size / 2 + 1) * sizeof *words->words);
@@ -79,7 +79,7 @@ Status blend_words_read(BlendWords *words, const char *file) {
     return split_words(words, text, size);
 }
 
-// Prefixes of a list may contain blanks, those of a string cannot.
+// Prefixes in a list may contain blanks, those in a string cannot.
 static Status take_list(BlendWords *words, const Json *list, const char *file) {
     Text all = {0};
     words->words = malloc((list->count + 1) * sizeof *words->words);
@@ -130,7 +130,8 @@ Status blend_words_read_split(BlendWords *words, const char *file, Split which) 
 
 // ---- Order ------------------------------------------------------------------------------------------------
 
-// NumPy's sum: eight sums side by side for up to 128 numbers, halves above. The order decides the last bit.
+// Adds as NumPy does, since the order decides the last bit: eight sums side by side for up to 128 numbers, halves
+// above that.
 static double pairwise_sum(const double *x, int count) {
     if (count > 128) {
         int half = count / 2 - count / 2 % 8;
@@ -188,7 +189,7 @@ static void fill(const void *self, IndexArrays *arrays) {
     free(drawn);
 }
 
-// Members are as large as the order needs, so what it says must be what was counted.
+// Members have as many samples as the order needs, so the order must agree with the sizes.
 static bool is_sound(const void *self, const IndexArrays *arrays) {
     const Job *job = self;
     const int16_t *member = arrays->items[0].data;

@@ -1,4 +1,4 @@
-// Keeps index arrays in files that runs and ranks share, or computes them in memory.
+// Keeps arrays of indices in files that runs and ranks share, or computes them in memory.
 #include "dataset/cache.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -32,7 +32,7 @@ static Key hash_key(const void *data, size_t bytes) {
     return key;
 }
 
-// "FOLDER/KEY-KIND-NAME": the path of one file.
+// Appends the path of one file: "FOLDER/KEY-KIND-NAME".
 static void add_path(Text *path, const IndexRecipe *recipe, const char *name, const char *ending) {
     Key key = hash_key(recipe->description, strlen(recipe->description));
     text_add(path, "%s/%s-%s-%s%s", recipe->folder, key.characters, recipe->kind, name, ending);
@@ -84,15 +84,15 @@ static Status build(IndexArrays *arrays, const IndexRecipe *recipe) {
 
 // ---- Files ------------------------------------------------------------------------------------------------
 
-// The header of a NumPy file; data begin at a multiple of 64 bytes. It says type and shape, so that a file is
-// of these when its first bytes are.
+// The header of a NumPy file, with type and shape; data begin at a multiple of 64 bytes. A file has this type and
+// shape when it begins with these bytes.
 static void add_npy_header(Text *out, const IndexArray *array) {
     Text fields = {0};
     text_add(&fields, "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRId64 ",", array->type,
              array->rows);
     if (array->columns) text_add(&fields, " %d", array->columns);
     text_add(&fields, "), }");
-    const size_t before = 10; // magic, version, size of what follows
+    const size_t before = 10; // magic, version, and the size of the rest
     while ((before + fields.size + 1) % NPY_ALIGNMENT) text_add_bytes(&fields, " ", 1);
     text_add_bytes(&fields, "\n", 1);
     const unsigned char size[2] = {(unsigned char)(fields.size & 0xff), (unsigned char)(fields.size >> 8)};
@@ -127,7 +127,7 @@ static Status map_array(IndexArray *array, const char *path) {
     return status;
 }
 
-// The text of the description file: the description and the checksums of these arrays.
+// The text of the description file: the description, and the checksums of the arrays.
 static void add_description(Text *out, const IndexRecipe *recipe, const IndexArrays *arrays) {
     text_add(out, "%s", recipe->description);
     for (int i = 0; i < arrays->count; i++) {
@@ -165,7 +165,7 @@ static Status map_all(IndexArrays *arrays, const IndexRecipe *recipe, const char
     return status;
 }
 
-// ERR_NO_INPUT: no process has finished them yet.
+// Maps the files. Fails with ERR_NO_INPUT when no process has finished them yet.
 static Status read_files(IndexArrays *arrays, const IndexRecipe *recipe) {
     Text description = {0};
     add_path(&description, recipe, "description", ".txt");
@@ -175,13 +175,13 @@ static Status read_files(IndexArrays *arrays, const IndexRecipe *recipe) {
     return status;
 }
 
-// Writes under a name that no other process or thread uses, then renames: readers see the whole file or none.
+// Writes under a name that no other process or thread uses, then renames. So readers see a complete file or none.
 static Status write_file(const char *path, const Text *first, const void *data, size_t bytes) {
     char host[64] = "";
     gethostname(host, sizeof host - 1);
     Text temporary = {0};
     text_add(&temporary, "%s.tmp-%s-%d", path, host, (int)gettid());
-    unlink(temporary.data); // of one that had the same number and was killed
+    unlink(temporary.data); // left by a killed process that had the same number
     FileWriter writer;
     Status status = file_writer_open(&writer, temporary.data);
     if (status == OK) status = file_writer_add(&writer, first->data, first->size);
@@ -219,8 +219,8 @@ static Status write_files(const IndexArrays *arrays, const IndexRecipe *recipe) 
 
 // ---- One makes them, all use them -------------------------------------------------------------------------
 
-// A lock that ends with its holder, between threads too; -1 when there is none to be had, which costs work
-// and does no harm: everybody writes the same bytes.
+// Takes a lock that ends with its process and also works between threads. Returns -1 when it cannot be taken; then
+// work is done twice without harm, since all write the same bytes.
 static int lock(const IndexRecipe *recipe) {
     Text path = {0};
     add_path(&path, recipe, "index", ".lock");
@@ -252,7 +252,7 @@ static void note(const IndexRecipe *recipe, const char *what) {
     fprintf(stderr, "--data-cache-path %s: %s: %s\n", recipe->folder, fail_message(), what);
 }
 
-// The memory that they were made in goes when the files, which everybody shares, can be mapped.
+// The arrays were made in memory. It is freed when the files, which all ranks share, can be mapped.
 static Status make_files(IndexArrays *arrays, const IndexRecipe *recipe) {
     IndexArrays files = *arrays;
     TRY(build(arrays, recipe));

@@ -1,4 +1,4 @@
-// Opens the data sets of a run and fills its batches with their samples.
+// Opens the datasets of a run and fills its batches with their samples.
 #include "dataset/blend.h"
 #include "dataset/dataset.h"
 #include "dataset/gpt_index.h"
@@ -9,16 +9,16 @@
 
 typedef struct {
     const IndexedDataset *data;
-    IndexedDataset *owned; // the same; NULL when it is borrowed
+    IndexedDataset *owned; // the same dataset; NULL: it is borrowed
     GptIndex index;
 } Member;
 
 struct GptDataset {
     Member *members;
     int num_members, seq_length;
-    bool blended; // by `order`; else there is one member
+    bool blended; // by `order`; false: there is one member
     BlendOrder order;
-    int64_t num_samples; // of a blend; those beyond the order's are read from its start again
+    int64_t num_samples; // of a blend; after those of the order it starts again
 };
 
 // ---- One data set -----------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ static Status open_range(const GptSource *source, int64_t num_sequences, SplitRa
     return source->split ? split_range(source->split, num_sequences, source->which, range) : OK;
 }
 
-// Its data, and its indices for so many samples. Without a prefix: the synthetic ones.
+// Opens the data of a member and its indices for so many samples. Without a prefix: the synthetic data.
 static Status open_member(Member *member, const GptSource *source, const char *prefix, int64_t num_samples) {
     TRY(prefix ? indexed_dataset_open(&member->owned, prefix, source->vocab_size)
                : indexed_dataset_open_mock(&member->owned, source->vocab_size, source->eod));
@@ -85,7 +85,7 @@ static Status open_member(Member *member, const GptSource *source, const char *p
     return gpt_index_open(&member->index, &spec);
 }
 
-// The same, as one of many: a message says which.
+// The same for a member of a blend; the message of a failure names it.
 static Status open_blended(GptDataset *set, int k, const GptSource *source, const char *prefix,
                            int64_t num_samples) {
     Status status = open_member(&set->members[k], source, prefix, num_samples);
@@ -95,7 +95,8 @@ static Status open_blended(GptDataset *set, int k, const GptSource *source, cons
     return fail(status, "%s, data set %d of %d: %s", source->named, k + 1, set->num_members, why);
 }
 
-// Without weights the order has one epoch of each, as Megatron-LM's, and the samples of each are its weight.
+// Without weights the order has one epoch of each member, and its number of samples is its weight, as in
+// Megatron-LM.
 static Status open_by_size(GptDataset *set, const GptSource *source, const char *const *prefixes,
                            double *shares, int64_t *sizes) {
     int64_t all = 0, wanted = source->num_samples;
@@ -112,8 +113,8 @@ static Status open_by_size(GptDataset *set, const GptSource *source, const char 
                             set->num_samples < all ? set->num_samples : all, source->which, source->cache);
 }
 
-// With weights each share is rounded up. A member has half a percent more samples than that, as in
-// Megatron-LM, or as many as the order draws from it, if that is more.
+// With weights each share is rounded up. A member has half a percent more samples than that, as in Megatron-LM, or
+// the number that the order draws from it where that is more.
 static Status open_by_weight(GptDataset *set, const GptSource *source, const char *const *prefixes,
                              double *shares, int64_t *drawn) {
     const double surplus = 1.005;
@@ -123,7 +124,7 @@ static Status open_by_weight(GptDataset *set, const GptSource *source, const cha
     double *again = malloc((size_t)set->num_members * sizeof *again);
     if (!again) return fail(ERR_OS, "no memory for a blend");
     for (int k = 0; k < set->num_members; k++) again[k] = shares[k];
-    blend_normalize(again, set->num_members); // Megatron-LM does it twice, and the last bit may change
+    blend_normalize(again, set->num_members); // as Megatron-LM does, and it may change the last bit
     set->blended = true;
     set->num_samples = size;
     Status status =
@@ -143,7 +144,7 @@ static Status open_words(GptDataset **set, const GptSource *source, const char *
     int count = blend_parse(source->words, source->num_words, source->named, prefixes, weights);
     if (count < 0) return ERR_CONFIG;
     TRY(make_set(set, count, source->seq_length));
-    bool weighted = weights[0] > 0 && (count > 1 || source->split); // as Megatron-LM, which blends one, too
+    bool weighted = weights[0] > 0 && (count > 1 || source->split); // Megatron-LM blends a single one, too
     if (count == 1 && !weighted) return open_blended(*set, 0, source, prefixes[0], source->num_samples);
     return weighted ? open_by_weight(*set, source, prefixes, weights, counts)
                     : open_by_size(*set, source, prefixes, weights, counts);
@@ -188,14 +189,14 @@ int64_t gpt_dataset_num_epochs(const GptDataset *set) {
 
 // ---- Reading ----------------------------------------------------------------------------------------------
 
-// A way along the documents of one member.
+// A position in the documents of one member.
 typedef struct {
     const Member *member;
     int number; // of the member
     int64_t position, offset, left;
 } Walk;
 
-// Tokens [skip, skip + count) of sample i.
+// Finds tokens [skip, skip + count) of sample i.
 static Walk walk_sample(const GptDataset *set, int64_t i, int64_t skip, int64_t count) {
     int64_t size = gpt_dataset_num_samples(set);
     CHECK(i >= 0 && i < size, "sample %" PRId64 " of %" PRId64, i, size);
@@ -230,7 +231,7 @@ static bool walk_next(Walk *walk, SamplePiece *piece) {
     return false;
 }
 
-// Tokens [skip, skip + count) of a sample, to out[0], out[stride], ...
+// Copies tokens [skip, skip + count) of a sample to out[0], out[stride], and so on.
 static Status gather(const GptDataset *set, int64_t sample, int64_t skip, int64_t count, int32_t *out,
                      size_t stride) {
     Walk walk = walk_sample(set, sample, skip, count);

@@ -1,4 +1,4 @@
-// Computes the three indices of a data set: shuffled documents, starts of samples, shuffled samples.
+// Computes the three indices of a dataset: shuffled documents, starts of samples, shuffled samples.
 #include "dataset/gpt_index.h"
 #include "base/hash.h"
 #include "base/text.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// The numbers from which the sizes of the indices follow.
+// The numbers that decide the sizes of the indices.
 typedef struct {
     int64_t num_tokens;    // T, of one epoch
     int64_t num_sequences; // of one epoch
@@ -25,9 +25,8 @@ static int64_t count_tokens(const IndexedDataset *data, SplitRange range) {
     return tokens;
 }
 
-// The least E with E*T >= wanted*s + 1, and whether the last epoch stands apart: when fewer than 80 % of the
-// samples it could give are wanted, shuffling it into the others would repeat some of its documents and never
-// show the rest.
+// Finds the least E with E*T >= wanted*s + 1, and whether the last epoch is separate. It is when less than 80 % of
+// its samples are wanted: shuffled with the others, it would repeat some of its documents and never show the rest.
 static void plan_epochs(Plan *plan, int64_t wanted, int64_t s) {
     int64_t tokens = plan->num_tokens;
     plan->num_epochs = wanted ? (wanted * s + 1 + tokens - 1) / tokens : 1;
@@ -94,7 +93,7 @@ static void fill_documents(int32_t *documents, const Plan *plan, SplitRange rang
     random_state_shuffle(random, documents + together, count - together);
 }
 
-// Moves from the start of a sample to the start of the next one, which is its last token: s + 1 tokens.
+// Moves from the start of a sample to its last token, where the next one starts: a sample has s + 1 tokens.
 static SampleStart next_start(const IndexArray *documents, const IndexedDataset *data, SampleStart at,
                               int64_t s) {
     const int32_t *sequences = documents->data;
@@ -128,7 +127,7 @@ static void fill_starts(IndexArrays *arrays, const IndexedDataset *data, int64_t
     }
 }
 
-// Unsigned numbers of 32 bits are moved about as signed ones.
+// The shuffle moves unsigned numbers of 32 bits as signed ones.
 static void fill_drawn(IndexArray *drawn, const Plan *plan, RandomState *random) {
     int64_t whole = plan->whole_samples, *wide = drawn->data;
     if (drawn->item_bytes == 8) {
@@ -193,7 +192,7 @@ static bool is_sound(const void *self, const IndexArrays *arrays) {
     return sound;
 }
 
-// Sequences are known by their lengths: whatever their tokens are and wherever they lie, the order is this.
+// The order depends on the lengths of sequences, not on their tokens or paths.
 static uint64_t hash_lengths(const IndexedDataset *data, SplitRange range) {
     enum { BLOCK = 4096 };
     int32_t lengths[BLOCK];

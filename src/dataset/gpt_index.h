@@ -1,6 +1,5 @@
-// The three indices behind GPT samples: in which order sequences are laid end to end, where each sample
-// starts in that line, and in which order samples are drawn. Source: Megatron-LM, GPTDataset and
-// build_sample_idx.
+// The three indices of GPT samples: the order in which sequences are laid end to end, the start of each sample in
+// that line, and the order in which samples are drawn. Source: Megatron-LM, GPTDataset and build_sample_idx.
 #pragma once
 #include "dataset/cache.h"
 #include "dataset/dataset.h"
@@ -12,11 +11,11 @@ typedef struct {
 
 typedef struct {
     int64_t num_epochs;
-    bool separate;            // the last epoch is shuffled alone, because little of it is used
-    const int32_t *documents; // [num_documents] sequence numbers, num_epochs times the split's, shuffled
+    bool separate;            // the last epoch is shuffled by itself, because little of it is used
+    const int32_t *documents; // [num_documents] numbers of sequences: the split's, num_epochs times, shuffled
     int64_t num_documents;
     int64_t num_samples;
-    IndexArrays arrays; // documents; starts [num_samples + 1]; the sample drawn i-th [num_samples]
+    IndexArrays arrays; // documents; starts [num_samples + 1]; samples in the order of drawing [num_samples]
 } GptIndex;
 
 typedef struct {
@@ -24,12 +23,12 @@ typedef struct {
     SplitRange range;
     int64_t num_samples;
     int seq_length, seed;
-    Split split;       // names the files in
-    const char *cache; //   this folder, or NULL
-    bool wide;         // 64 bits per number also where 32 would do
+    Split split;       // for the names of files
+    const char *cache; // the folder of the files, or NULL
+    bool wide;         // use 64 bits per number also where 32 are enough
 } GptIndexSpec;
 
-// The contract is gpt_dataset_open's.
+// Fails as gpt_dataset_open does.
 Status gpt_index_open(GptIndex *index, const GptIndexSpec *spec);
 void gpt_index_close(GptIndex *index);
 SampleStart gpt_index_start(const GptIndex *index, int64_t sample); // 0 <= sample <= num_samples

@@ -1,4 +1,4 @@
-// Reads a data set on disk: checks its index, maps its tokens, and copies them.
+// Reads a dataset on disk: checks its index, maps its tokens, and copies them.
 #include "base/file.h"
 #include "base/hash.h"
 #include "dataset/cache.h"
@@ -25,7 +25,7 @@ struct IndexedDataset {
     size_t token_bytes;
     int64_t num_sequences, num_documents, num_tokens;
     const char *lengths, *offsets, *documents; // into idx; unaligned
-    int32_t *mock_lengths;                     // of synthetic data, else NULL
+    int32_t *mock_lengths;                     // of synthetic data; else NULL
     int mock_eod;
 };
 
@@ -177,7 +177,7 @@ Status indexed_dataset_open(IndexedDataset **dataset, const char *prefix, int vo
     return status;
 }
 
-// Nothing but the lengths is kept: a token follows from its place.
+// Keeps the lengths alone: a token follows from its position.
 Status indexed_dataset_open_mock(IndexedDataset **dataset, int vocab_size, int eod) {
     IndexedDataset *d = *dataset = calloc(1, sizeof *d);
     if (d) d->mock_lengths = malloc(MOCK_SEQUENCES * sizeof *d->mock_lengths);

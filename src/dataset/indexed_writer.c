@@ -1,4 +1,4 @@
-// Writes a data set: tokens as they come, the index at the end, both under their names when complete.
+// Writes a dataset: the tokens as they come, the index at the end. Both files get their names when they are complete.
 #include "base/file.h"
 #include "base/text.h"
 #include "dataset/dataset.h"
@@ -13,14 +13,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// The spool has the length of each sequence, and a 0 behind those of each document.
+// The spool holds the length of each sequence, and a 0 after those of each document.
 struct IndexedWriter {
     char bin[PATH_MAX], idx[PATH_MAX];
     char bin_temporary[PATH_MAX], idx_temporary[PATH_MAX], spool_temporary[PATH_MAX];
-    FILE *file, *index, *spool; // of .bin, of .idx, of lengths
-    bool retired;               // an old .idx
+    FILE *file, *index, *spool; // for .bin, .idx and the lengths
+    bool retired;               // an old .idx has been removed
     int type;
-    size_t open_tokens, document_tokens; // of the open sequence; of the open document
+    size_t open_tokens, document_tokens; // in the open sequence, in the open document
     uint64_t num_sequences, num_documents;
     int64_t num_tokens;
 };
@@ -41,14 +41,14 @@ static Status cannot(const char *what, const char *path) {
     return fail(create_status(), "%s: cannot %s: %s", path, what, strerror(errno));
 }
 
-// Whether the name still belongs to the file: its owner may have renamed it before the lock was ours.
+// True when the name still belongs to the file: its owner may have renamed it before we had the lock.
 static bool is_named(int fd, const char *path) {
     struct stat file, name;
     return fstat(fd, &file) == 0 && stat(path, &name) == 0 && file.st_ino == name.st_ino &&
            file.st_dev == name.st_dev;
 }
 
-// A lock ends with its process, however that ends: a file without a lock is left over from an earlier run.
+// A lock ends with its process, so a file without a lock is left from an earlier run.
 static Status open_locked(const char *path, int *fd) {
     do {
         *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -185,7 +185,7 @@ static Status write_index(IndexedWriter *w) {
     return each_length(w, put_document);
 }
 
-// Flushed, and on disk. It stays open, and with that locked, until indexed_writer_close.
+// Flushes and syncs the file. It stays open, and so locked, until indexed_writer_close.
 static Status settle(FILE *file, const char *path) {
     bool good = !ferror(file) && fflush(file) == 0 && fsync(fileno(file)) == 0;
     return good ? OK : cannot("write", path);
@@ -213,7 +213,7 @@ static Status sync_folder_of(const char *path) {
     return folder_sync(folder);
 }
 
-// The .idx comes last: it never stands beside a .bin that is not its own.
+// The .idx is renamed last, so that it never stands beside the .bin of another run.
 Status indexed_writer_finish(IndexedWriter *w) {
     if (!w->retired) TRY(indexed_writer_retire_old(w));
     TRY(move(w->bin_temporary, w->bin));
@@ -221,7 +221,7 @@ Status indexed_writer_finish(IndexedWriter *w) {
     return sync_folder_of(w->idx);
 }
 
-// Removes a temporary file that is still there, while its lock is still ours.
+// Removes a temporary file that still exists, while we still hold its lock.
 static void discard(FILE *file, const char *path) {
     if (!file) return;
     if (is_named(fileno(file), path)) unlink(path);

@@ -12,8 +12,8 @@ __extension__ typedef unsigned __int128 Wide;
 
 typedef struct {
     Wide state, increment;
-    uint32_t kept; // the high half of the last 64 bits,
-    bool has_kept; //   unless it has been given out
+    uint32_t kept; // the high half of the last 64 bits
+    bool has_kept; // it has not been used yet
 } Pcg64;
 
 // One step of a hash whose constant changes with every use.
@@ -57,7 +57,7 @@ static Pcg64 pcg_seeded(void) {
     return pcg;
 }
 
-// 64 bits (XSL-RR) are given out in halves, the low one first.
+// 64 bits (XSL-RR) are used in halves, the low one first.
 static uint32_t pcg_draw(Pcg64 *pcg) {
     pcg->has_kept = !pcg->has_kept;
     if (!pcg->has_kept) return pcg->kept;
@@ -69,7 +69,7 @@ static uint32_t pcg_draw(Pcg64 *pcg) {
     return (uint32_t)bits;
 }
 
-// Uniform in [0, width).
+// A uniform number in [0, width).
 static uint32_t pcg_below(Pcg64 *pcg, uint32_t width) {
     uint32_t threshold = -width % width; // 2^32 mod width
     uint64_t product;

@@ -1,4 +1,4 @@
-// Lengths of the synthetic data set (indexed_dataset_open_mock). Source: Megatron-LM, MockGPTLowLevelDataset:
+// The lengths of the synthetic dataset (indexed_dataset_open_mock). Source: Megatron-LM, MockGPTLowLevelDataset:
 // numpy.random.default_rng(0).integers(1, 4096, 100000, int32).
 #pragma once
 #include <stdint.h>

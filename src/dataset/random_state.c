@@ -33,7 +33,7 @@ static uint64_t draw_wide(RandomState *state) {
     return high << 32 | random_state_draw(state);
 }
 
-// Draws under the smallest mask that covers max, until one is not above it.
+// Draws numbers under the smallest mask that covers max, until one is not above max.
 uint64_t random_state_interval(RandomState *state, uint64_t max) {
     if (max == 0) return 0;
     uint64_t mask = UINT64_MAX >> __builtin_clzll(max), value;

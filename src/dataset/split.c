@@ -1,4 +1,4 @@
-// Divides the sequences of a data set into training, validation and test.
+// Divides the sequences of a dataset into training, validation and test.
 #include "dataset/dataset.h"
 #include "dataset/gpt_index.h"
 #include <inttypes.h>
@@ -14,7 +14,7 @@ const char *split_name(Split split) {
     return short_names[split];
 }
 
-// Every run of [.0-9] is a number; what stands between them does not matter.
+// Every run of [.0-9] is a number; other characters separate numbers.
 static Status split_weights(const char *split, double weights[NUM_SPLITS]) {
     static const char digits[] = ".0123456789";
     int count = 0;
