@@ -29,6 +29,12 @@ Status file_writer_finish(FileWriter *writer);
 // Closes and removes. Nothing happens to a finished one, nor to a zeroed one.
 void file_writer_abandon(FileWriter *writer);
 
+// A name for a file or folder while it is written: `path` with an ending that nothing else uses. So what a killed
+// process left under it may be removed.
+Status file_temporary_name(const char *path, char temporary[4096]);
+// Renames a finished file or folder to `path` and makes the new name durable.
+Status file_publish(const char *temporary, const char *path);
+
 // Opens those of descriptors 0 to 2 that the program was started without, so that no file that is opened later
 // becomes the standard output or error. All three are /dev/null for reading: input is empty, and output that
 // cannot arrive fails as on a closed descriptor, where /dev/null for writing would pass as success. To be called

@@ -48,6 +48,16 @@ void text_free(Text *text) {
     *text = (Text){0};
 }
 
+void text_add_float(Text *text, float value) {
+    enum { ENOUGH_DIGITS = 9 };
+    char shortest[32];
+    for (int digits = 1; digits <= ENOUGH_DIGITS; digits++) {
+        snprintf(shortest, sizeof shortest, "%.*g", digits, (double)value);
+        if (strtof(shortest, NULL) == value) break;
+    }
+    text_add(text, "%s", shortest);
+}
+
 bool parse_int(const char *string, int64_t *value) {
     char *end;
     errno = 0;

@@ -18,6 +18,9 @@ void text_add_bytes(Text *text, const void *bytes, size_t size);
 const char *text_string(const Text *text); // "" while empty
 void text_free(Text *text);
 
+// Appends the shortest decimal that reads back as the same float.
+void text_add_float(Text *text, float value);
+
 // Whole-string parsers: false on anything else than one number in range (also on "", trailing characters,
 // overflow). Integers take K, M, G, B suffixes as 10^3, 10^6, 10^9, 10^9.
 bool parse_int(const char *string, int64_t *value);

@@ -12,6 +12,7 @@
 // global name and shape (Megatron-LM's, without padding of the vocabulary), so a slice fits any grid. Random
 // numbers and the order of data are functions of counters: none are saved.
 #pragma once
+#include "comm/comm.h"
 #include "formats/formats.h"
 #include "layout/topology.h"
 #include "nn/params.h"
@@ -194,9 +195,11 @@ typedef struct ModelSource ModelSource;
 Status model_source_open(ModelSource **source, const char *path, int64_t step);
 void model_source_close(ModelSource *source);
 const char *model_source_path(const ModelSource *source); // what was chosen
-// A line "NAME\tVALUE" for the comparison between ranks: what was chosen, with a hash of manifest.json or, of a Hugging
-// Face folder, of config.json.
-void model_source_list(const ModelSource *source, Text *out);
+// Fails on all ranks unless all have opened the same model: the same path, with the same hash of manifest.json or, in
+// a Hugging Face folder, of config.json. Otherwise shards of different models could be mixed: a run that still trains
+// may have saved a newer checkpoint, and another machine may have another model of this name.
+// Collective over the world.
+Status model_source_compare(const ModelSource *source, Comm *world);
 // Says on standard error what is wrong with the newer checkpoints that were not, if any.
 void model_source_warn(const ModelSource *source);
 // As CheckpointInfo.shape. state is all zeros for other people's models.

@@ -5,6 +5,13 @@
 
 // ---- the order of tensors -----------------------------------------------------------------------
 
+void state_tensor_name(StateTensor which, const char *param, char name[160]) {
+    static const char *const prefixes[NUM_STATE_TENSORS] = {"", "optimizer.exp_avg.",
+                                                            "optimizer.exp_avg_sq."};
+    int size = snprintf(name, 160, "%s%s", prefixes[which], param);
+    CHECK(size < 160, "the name of %s is too long", param);
+}
+
 static int first_prefix(const char *name, const char *const *prefixes) {
     int i = 0;
     while (prefixes[i] && strncmp(name, prefixes[i], strlen(prefixes[i])) != 0) i++;

@@ -45,6 +45,32 @@ Status checkpoint_steps(const char *save, int64_t **steps, int *count) {
     return OK;
 }
 
+Status checkpoint_names(const char *save, int64_t iteration, CheckpointNames *names) {
+    int most = sizeof names->final;
+    int final = snprintf(names->final, sizeof names->final, "%s/step-%08" PRId64, save, iteration);
+    int temporary =
+        snprintf(names->temporary, sizeof names->temporary, "%s/.tmp-step-%08" PRId64, save, iteration);
+    if (final < most && temporary < most) return OK;
+    return fail(ERR_CREATE, "%s: the name is too long", save);
+}
+
+// With a tenth to spare for what is not tensors.
+static int64_t bytes_needed(int64_t bytes, int count) {
+    int64_t all;
+    if (__builtin_mul_overflow(bytes, (int64_t)count, &all) || all > INT64_MAX / 11 * 10) return INT64_MAX;
+    return all + all / 10;
+}
+
+Status checkpoint_check_room(const char *save, int64_t bytes, int count) {
+    int64_t room, need = bytes_needed(bytes, count);
+    char each[64] = "";
+    TRY(folder_room(save, &room));
+    if (room >= need) return OK;
+    if (count > 1) snprintf(each, sizeof each, " (%.1f MB each)", (double)bytes_needed(bytes, 1) / 1e6);
+    return fail(ERR_CREATE, "%s: no space for %d checkpoint%s%s: %.1f MB are needed, %.1f MB are left", save,
+                count, count > 1 ? "s" : "", each, (double)need / 1e6, (double)room / 1e6);
+}
+
 // ---- pruning ------------------------------------------------------------------------------------
 
 void verified_steps_add(VerifiedSteps *steps, int64_t step) {

@@ -281,7 +281,7 @@ static Status check_and_name(const char *temporary, const char *path) {
     Gguf *file;
     Status status = gguf_open(&file, temporary);
     if (status == OK) gguf_close(file);
-    if (status == OK) status = appear(temporary, path);
+    if (status == OK) status = file_publish(temporary, path);
     if (status != OK) remove(temporary);
     return status;
 }
@@ -289,7 +289,7 @@ static Status check_and_name(const char *temporary, const char *path) {
 static Status write_file(ModelSource *source, const GgufMetadata *metadata, const char *path, GgufKind kind) {
     char temporary[4096];
     Mapping mapping;
-    TRY(temporary_name(path, temporary));
+    TRY(file_temporary_name(path, temporary));
     remove(temporary);
     TRY(mapping_create(&mapping, &model_source_info(source)->shape, FORMAT_GGUF));
     Status status = write_tensors(source, &mapping, metadata, temporary, kind);

@@ -9,17 +9,14 @@ static void write_int(Text *out, const char *name, int value) {
     text_add(out, "  \"%s\": %d,\n", name, value);
 }
 
-// The shortest decimal that gives the same float, as the number was once typed.
 static void write_float(Text *out, const char *name, float value) {
-    enum { ENOUGH_DIGITS = 9 };
-    char text[32];
-    for (int digits = 1; digits <= ENOUGH_DIGITS; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value) break;
-    }
     bool whole = value == floorf(value) && fabsf(value) < 1e9f;
-    if (whole) snprintf(text, sizeof text, "%.1f", (double)value);
-    text_add(out, "  \"%s\": %s,\n", name, text);
+    text_add(out, "  \"%s\": ", name);
+    if (whole)
+        text_add(out, "%.1f", (double)value);
+    else
+        text_add_float(out, value);
+    text_add(out, ",\n");
 }
 
 static void write_flag(Text *out, const char *name, bool value) {

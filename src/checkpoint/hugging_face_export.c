@@ -103,12 +103,12 @@ static Status write_folder(ModelSource *source, const char *folder, FileType typ
     char temporary[4096];
     Mapping mapping;
     if (file_exists(folder)) return fail(ERR_CREATE, "%s exists, and is not replaced", folder);
-    TRY(temporary_name(folder, temporary));
+    TRY(file_temporary_name(folder, temporary));
     TRY(mapping_create(&mapping, &model_source_info(source)->shape, FORMAT_HUGGING_FACE));
     Status status = folder_remove(temporary);
     if (status == OK) status = folder_make(temporary);
     if (status == OK) status = fill(source, &mapping, temporary, type, tokenizer);
-    if (status == OK) status = appear(temporary, folder);
+    if (status == OK) status = file_publish(temporary, folder);
     mapping_destroy(&mapping);
     if (status == OK) return OK;
     char message[1024];

@@ -53,9 +53,3 @@ int64_t strip_row(const Strip *strip, int64_t i);           // ours of the i-th
 // Hands out all elements of their tensor in the order of the file, in pieces of whole lines.
 typedef Status TakePiece(void *self, const float *elements, int64_t count);
 Status mapping_stream(const Mapping *mapping, ModelSource *source, int tensor, TakePiece *take, void *self);
-
-// What is written has a temporary name beside its own, one that nobody else gives: what a killed export left
-// there may be removed (appear.c).
-Status temporary_name(const char *path, char temporary[4096]);
-// Gives what was written under a temporary name its own, durably.
-Status appear(const char *temporary, const char *path);

@@ -38,15 +38,11 @@ static void add_size(Rows *rows, const char *option, int kind, bool has, int val
         add_row(rows, option, kind, "%s", "");
 }
 
-// The shortest decimal that gives the same float, as the number was once typed.
 static void add_float(Rows *rows, const char *option, int kind, float value) {
-    enum { ENOUGH_DIGITS = 9 };
-    char text[32];
-    for (int digits = 1; digits <= ENOUGH_DIGITS; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value) break;
-    }
-    add_row(rows, option, kind, "%s", text);
+    Text text = {0};
+    text_add_float(&text, value);
+    add_row(rows, option, kind, "%s", text.data);
+    text_free(&text);
 }
 
 // The shortest share that gives so many columns of a head.

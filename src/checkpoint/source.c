@@ -180,8 +180,12 @@ void model_source_close(ModelSource *source) {
 }
 
 const char *model_source_path(const ModelSource *source) { return source->path; }
-void model_source_list(const ModelSource *source, Text *out) {
-    text_add(out, "the model of --load\t%s, hash %016" PRIx64 "\n", source->path, source->hash);
+Status model_source_compare(const ModelSource *source, Comm *world) {
+    Text found = {0};
+    text_add(&found, "the model of --load\t%s, hash %016" PRIx64 "\n", source->path, source->hash);
+    Status status = comm_compare(world, text_string(&found));
+    text_free(&found);
+    return status;
 }
 void model_source_warn(const ModelSource *source) {
     if (!source->passed_over.size) return;

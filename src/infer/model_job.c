@@ -108,15 +108,6 @@ int model_job_trained_positions(const ModelJob *job) {
 
 // ---- on the ranks -------------------------------------------------------------------------------
 
-// A run that still trains may have saved a newer one, and another machine may have another model of this name.
-static Status same_model(const ModelSource *source, Comm *world) {
-    Text found = {0};
-    model_source_list(source, &found);
-    Status status = comm_compare(world, text_string(&found));
-    text_free(&found);
-    return status;
-}
-
 Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer **infer) {
     const Options *o = job->options;
     spec.grid = job->grid;
@@ -126,7 +117,7 @@ Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer *
     rank_doing("reading the model");
     ModelSource *source = NULL;
     Status status = comm_agree(world, model_source_open(&source, job->path, -1));
-    if (status == OK) status = same_model(source, world);
+    if (status == OK) status = model_source_compare(source, world);
     if (status == OK) {
         model_source_allow_non_finite(source, o->allow_non_finite);
         status = infer_open(infer, source, &spec, world);

@@ -101,19 +101,10 @@ static Status read_state(Engine *engine, const Options *o, ModelSource *source) 
     return engine_read(engine, source, moments, model_source_info(source)->state.optimizer_steps);
 }
 
-// Shards of one model go with those of the same one alone, and so does the state of the run.
-static Status compare_sources(const ModelSource *source, Comm *world) {
-    Text found = {0};
-    model_source_list(source, &found);
-    Status status = comm_compare(world, text_string(&found));
-    text_free(&found);
-    return status;
-}
-
 // Collective over the world, and fails on all ranks.
 static Status read_one(Engine *engine, const Options *o, int64_t step, Comm *world, ModelSource **source) {
     TRY(comm_agree(world, model_source_open(source, o->load, step)));
-    TRY(compare_sources(*source, world));
+    TRY(model_source_compare(*source, world));
     return comm_agree(world, read_state(engine, o, *source));
 }
 
