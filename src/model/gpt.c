@@ -1,21 +1,22 @@
 // A GPT or a Llama: declares its layers, and runs a chunk of them forward and backward.
 #include "model/model.h"
-#include "nn/layers.h"
+#include "nn/sublayer.h"
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct {
-    Attention attention;
-    Mlp mlp;
-    int first_param, end_param; // its parameters in the registry
+    void *sublayers[NUM_SUBLAYERS]; // their records
+    int first_param, end_param;     // its parameters in the registry
 } Layer;
 
+// What a layer keeps of a microbatch, followed by the records of its sublayers.
 typedef struct {
-    Tensor x;      // input of the attention half; after an input half, what the mlp's weight half needs
-    Tensor middle; // input of the mlp half; after an input half, what the attention's weight half needs
-    Tensor saved;  // what is kept of x for recomputation, where that is less
-    AttentionStash attention;
-    MlpStash mlp;
+    // The inputs of the sublayers. They are dead after the input half of their sublayer's backward. Then inputs[i + 1]
+    // holds what the weight half of sublayer i needs (SublayerArgs.dlast), and inputs[0] that of the last.
+    Tensor inputs[NUM_SUBLAYERS];
+    Tensor saved; // what is kept of inputs[0] for recomputation, where that is less
 } LayerStash;
 
 typedef struct {
@@ -34,6 +35,11 @@ struct Gpt {
     int num_chunks;
     Tensor rotary_table;
     Tensor logits;
+    void *records;                   // of the sublayers of all layers
+    size_t records_bytes;            // of one layer
+    size_t record_at[NUM_SUBLAYERS]; // where a sublayer's begins
+    size_t stash_bytes;              // of one layer
+    size_t stash_at[NUM_SUBLAYERS];  // where the stash of a sublayer begins
 };
 
 static int most_layers(const Gpt *gpt) {
@@ -48,8 +54,10 @@ static int most_layers(const Gpt *gpt) {
 static void declare_layer(Gpt *gpt, const Builder *builder, int number) {
     Layer *layer = &gpt->layers[number];
     layer->first_param = builder->params->count;
-    layer->attention = attention_declare(builder, number);
-    layer->mlp = mlp_declare(builder, number);
+    for (int i = 0; i < NUM_SUBLAYERS; i++) {
+        layer->sublayers[i] = (char *)gpt->records + (size_t)number * gpt->records_bytes + gpt->record_at[i];
+        sublayer_kinds[i]->declare(builder, number, layer->sublayers[i]);
+    }
     layer->end_param = builder->params->count;
 }
 
@@ -68,14 +76,32 @@ static void declare_stage(Gpt *gpt, LayerSplit split, const Schedule *schedule, 
         if (schedule_stage(schedule, rank, c) == stage) gpt->chunks[c] = chunk;
 }
 
+static size_t aligned(size_t bytes) {
+    size_t unit = _Alignof(max_align_t);
+    return (bytes + unit - 1) / unit * unit;
+}
+
+static void lay_out_records(Gpt *gpt) {
+    gpt->stash_bytes = aligned(sizeof(LayerStash));
+    for (int i = 0; i < NUM_SUBLAYERS; i++) {
+        gpt->record_at[i] = gpt->records_bytes;
+        gpt->stash_at[i] = gpt->stash_bytes;
+        gpt->records_bytes += aligned(sublayer_kinds[i]->self_bytes);
+        gpt->stash_bytes += aligned(sublayer_kinds[i]->stash_bytes);
+    }
+}
+
 Status gpt_create(Gpt **out, const ModelShape *shape, LayerSplit split, Context *context,
                   const Schedule *schedule, Params *params) {
     Gpt *gpt = *out = calloc(1, sizeof *gpt);
     if (!gpt) return fail(ERR_OS, "no memory for the model");
     *gpt = (Gpt){.shape = *shape, .context = context, .params = params, .num_chunks = schedule->num_chunks};
+    lay_out_records(gpt);
     gpt->layers = calloc((size_t)shape->layers, sizeof *gpt->layers);
+    gpt->records = calloc((size_t)shape->layers, gpt->records_bytes);
     gpt->chunks = calloc((size_t)gpt->num_chunks, sizeof *gpt->chunks);
-    if (!gpt->layers || !gpt->chunks) return fail(ERR_OS, "no memory for %d layers", shape->layers);
+    if (!gpt->layers || !gpt->records || !gpt->chunks)
+        return fail(ERR_OS, "no memory for %d layers", shape->layers);
     for (int stage = 0; stage < schedule->num_ranks * schedule->num_chunks; stage++)
         declare_stage(gpt, split, schedule, stage);
     return OK;
@@ -96,7 +122,6 @@ Status gpt_place(Gpt *gpt, Arena *arena) {
     if (shape->position != POSITION_ROTARY) return OK;
     int64_t rows = shape->sequence, columns = model_rotary_columns(shape);
     gpt->rotary_table = tensor_take(arena, "rotary positions", rows, columns, F32);
-    for (int i = 0; i < shape->layers; i++) gpt->layers[i].attention.rotary_table = gpt->rotary_table;
     // Making it takes milliseconds, and nobody would read it.
     if (!device_computes(c->device)) return OK;
     float *host = malloc((size_t)(rows * columns) * sizeof *host);
@@ -107,15 +132,22 @@ Status gpt_place(Gpt *gpt, Arena *arena) {
     return OK;
 }
 
+static void place_layer_cache(const Gpt *gpt, const Layer *layer, Arena *arena, int64_t positions) {
+    for (int i = 0; i < NUM_SUBLAYERS; i++)
+        if (sublayer_kinds[i]->place_cache)
+            sublayer_kinds[i]->place_cache(layer->sublayers[i], arena, positions,
+                                           gpt->context->mode.microbatch);
+}
+
 void gpt_place_cache(Gpt *gpt, Arena *arena, int64_t positions) {
     for (int c = 0; c < gpt->num_chunks; c++)
         for (int i = 0; i < gpt->chunks[c].num_layers; i++)
-            attention_place_cache(&gpt->layers[gpt->chunks[c].first_layer + i].attention, arena, positions,
-                                  gpt->context->mode.microbatch);
+            place_layer_cache(gpt, &gpt->layers[gpt->chunks[c].first_layer + i], arena, positions);
 }
 
 void gpt_destroy(Gpt *gpt) {
     if (!gpt) return;
+    free(gpt->records);
     free(gpt->layers);
     free(gpt->chunks);
     free(gpt);
@@ -197,21 +229,43 @@ static Tensor share_of(const Context *c, Tensor x) {
 
 // ---- one chunk, forward -------------------------------------------------------------------------------
 
+static LayerStash *layer_stash(const Gpt *gpt, const Slot *slot, int i) {
+    return (LayerStash *)((char *)slot->layers + (size_t)i * gpt->stash_bytes);
+}
+
+// The arguments of a layer's i-th sublayer that forward and backward share.
+static SublayerArgs sublayer_args(const Gpt *gpt, int number, LayerStash *stash, int i,
+                                  const Microbatch *mb) {
+    return (SublayerArgs){.context = gpt->context,
+                          .microbatch = mb,
+                          .self = gpt->layers[number].sublayers[i],
+                          .stash = (char *)stash + gpt->stash_at[i],
+                          .rotary_table = gpt->rotary_table};
+}
+
 static void forward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor x, Tensor y, Arena *arena,
                           const Microbatch *mb) {
-    const Layer *layer = &gpt->layers[number];
     Tensor saved = stash->saved;
-    *stash = (LayerStash){.x = x, .saved = saved};
-    stash->middle = tensor_take(arena, "hidden between the halves of a layer", x.rows, x.cols, x.dtype);
-    attention_apply(gpt->context, &layer->attention, x, stash->middle, &stash->attention, arena, mb);
-    mlp_apply(gpt->context, &layer->mlp, stash->middle, y, &stash->mlp, arena, mb);
+    memset(stash, 0, gpt->stash_bytes);
+    stash->saved = saved;
+    stash->inputs[0] = x;
+    for (int i = 0; i < NUM_SUBLAYERS; i++) {
+        SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
+        bool last = i + 1 == NUM_SUBLAYERS;
+        if (!last)
+            stash->inputs[i + 1] =
+                tensor_take(arena, "hidden between the halves of a layer", x.rows, x.cols, x.dtype);
+        args.x = stash->inputs[i], args.y = last ? y : stash->inputs[i + 1];
+        args.arena = arena;
+        sublayer_kinds[i]->forward(&args);
+    }
 }
 
 // Layer i of a chunk, for the first time: what is computed again later leaves nothing but its group's input.
 static void forward_first(Gpt *gpt, const Chunk *chunk, int i, Slot *slot, Tensor x, Tensor y,
                           const Microbatch *mb) {
     Context *c = gpt->context;
-    LayerStash *stash = &((LayerStash *)slot->layers)[i];
+    LayerStash *stash = layer_stash(gpt, slot, i);
     int first, end;
     *stash = (LayerStash){0};
     if (!recomputed(gpt, chunk, i, &first, &end)) {
@@ -273,34 +327,46 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
 
 // ---- one chunk, backward ------------------------------------------------------------------------------
 
-// One layer's backward, dy -> dx, which may be dy. When the weight half comes later, what it needs moves to
-// where the layer's input lay, which is dead by then.
+static void weight_half(Gpt *gpt, int number, LayerStash *stash, const Microbatch *mb) {
+    for (int i = NUM_SUBLAYERS - 1; i >= 0; i--) {
+        SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
+        args.halves = WEIGHT_HALF;
+        args.dlast = stash->inputs[(i + 1) % NUM_SUBLAYERS];
+        if (sublayer_kinds[i]->has_weights) sublayer_kinds[i]->backward(&args);
+    }
+}
+
+// One layer's backward, dy -> dx, which may be dy.
 static void backward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor dy, Tensor dx, Halves halves,
                            const Microbatch *mb) {
     Context *c = gpt->context;
-    const Layer *layer = &gpt->layers[number];
     if (halves == WEIGHT_HALF) {
-        mlp_gradient(c, &layer->mlp, halves, &stash->mlp, (Tensor){0}, stash->x, (Tensor){0}, mb);
-        attention_gradient(c, &layer->attention, halves, &stash->attention, (Tensor){0}, stash->middle,
-                           (Tensor){0}, mb);
+        weight_half(gpt, number, stash, mb);
         return;
     }
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor dmiddle =
+    Tensor between =
         tensor_take(c->scratch, "gradient between the halves of a layer", dy.rows, dy.cols, dy.dtype);
     Tensor dlast = tensor_take(c->scratch, "gradient of the mlp's output", dy.rows, dy.cols, dy.dtype);
-    mlp_gradient(c, &layer->mlp, halves, &stash->mlp, dy, dlast, dmiddle, mb);
-    attention_gradient(c, &layer->attention, halves, &stash->attention, dmiddle, stash->middle, dx, mb);
-    if (halves == INPUT_HALF) device_copy(c->device, c->stream, stash->x, dlast);
+    for (int i = NUM_SUBLAYERS - 1; i >= 0; i--) {
+        SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
+        bool last = i + 1 == NUM_SUBLAYERS;
+        args.halves = halves;
+        args.dy = last ? dy : between, args.dx = i ? between : dx;
+        args.dlast = last ? dlast : stash->inputs[i + 1];
+        sublayer_kinds[i]->backward(&args);
+    }
+    if (halves == INPUT_HALF && sublayer_kinds[NUM_SUBLAYERS - 1]->has_weights)
+        device_copy(c->device, c->stream, stash->inputs[0], dlast);
     arena_release(c->scratch, mark);
 }
 
 // Runs layers [first, end) of a chunk forward again, from what was saved of their input; `arena` receives
 // what they stash.
-static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, LayerStash *stash, Arena *arena,
+static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, const Slot *slot, Arena *arena,
                             const Microbatch *mb) {
     Context *c = gpt->context;
-    Tensor x = stash[first].saved;
+    Tensor x = layer_stash(gpt, slot, first)->saved;
     if (saves_share(gpt, chunk, first)) {
         Tensor share = x;
         x = tensor_take(arena, "gathered input of a layer", share.rows * context_ranks(c, ROLE_TENSOR),
@@ -309,7 +375,7 @@ static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, La
     }
     for (int i = first; i < end; i++) {
         Tensor y = tensor_take(arena, "hidden between layers", x.rows, x.cols, x.dtype);
-        forward_layer(gpt, chunk->first_layer + i, &stash[i], x, y, arena, mb);
+        forward_layer(gpt, chunk->first_layer + i, layer_stash(gpt, slot, i), x, y, arena, mb);
         x = y;
     }
 }
@@ -320,15 +386,14 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
                            const Microbatch *mb, bool final) {
     Context *c = gpt->context;
     const Chunk *chunk = &gpt->chunks[chunk_index];
-    LayerStash *stash = slot->layers;
     ArenaMark mark = arena_mark(c->scratch);
     if (halves != WEIGHT_HALF && recomputed(gpt, chunk, first, &first, &end))
-        recompute_group(gpt, chunk, first, end, stash, halves == INPUT_HALF ? slot->recomputed : c->scratch,
+        recompute_group(gpt, chunk, first, end, slot, halves == INPUT_HALF ? slot->recomputed : c->scratch,
                         mb);
     for (int i = end - 1; i >= first; i--) {
         int number = chunk->first_layer + i;
         bool leaves = i == 0 && !chunk->first;
-        backward_layer(gpt, number, &stash[i], slot->output_gradient,
+        backward_layer(gpt, number, layer_stash(gpt, slot, i), slot->output_gradient,
                        leaves ? slot->input_gradient : slot->output_gradient, halves, mb);
         if (final && halves != INPUT_HALF) done(gpt, chunk_index, number);
     }
@@ -358,7 +423,7 @@ Stage gpt_stage(Gpt *gpt) {
                    .rows = context_rows(gpt->context, tokens),
                    .hidden = gpt->shape.hidden,
                    .dtype = gpt->context->mode.dtype,
-                   .slot_layers_bytes = (size_t)most_layers(gpt) * sizeof(LayerStash),
+                   .slot_layers_bytes = (size_t)most_layers(gpt) * gpt->stash_bytes,
                    .forward = forward,
                    .backward = backward};
 }

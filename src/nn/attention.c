@@ -1,64 +1,72 @@
 // The attention sublayer: norm, queries, keys and values, the attention core, the output projection.
-#include "nn/layers.h"
-#include <math.h>
+#include "nn/sublayer.h"
 
-Attention attention_declare(const Builder *b, int layer) {
+typedef struct {
+    Branch branch;                      // in: qkv, its rows ordered by groups (AttentionShape), cut by groups
+    int64_t heads_per_group, head_size; // N/G, D
+    Tensor keys, values; // the cache, [positions * B, G/t * D]; absent: cached microbatches cannot come
+    float dropout;       // of probabilities
+    RngKey key;
+} Attention;
+
+typedef struct {
+    BranchStash branch;   // inner: qkv [T, (N + 2G)/t * D]; core: [T, H/t]
+    Tensor stats;         // F32 [B*N/t, S]; absent where the core is recomputed
+    Tensor probabilities; // [B*N/t * S, S]; absent unless the mode keeps them
+} AttentionStash;
+
+static int64_t qkv_width(const ModelShape *s) {
+    return ((int64_t)s->heads + 2 * model_groups(s)) * s->head_size;
+}
+
+static void declare(const Builder *b, int layer, void *self) {
     const ModelShape *shape = b->shape;
-    int64_t groups = model_groups(shape), heads = shape->heads, head_size = shape->head_size;
-    Attention a = {.attention_dropout = shape->attention_dropout, .hidden_dropout = shape->hidden_dropout};
-    a.attention_key = rng_key(shape->seed, "attention dropout", (uint64_t)layer);
-    a.hidden_key = rng_key(shape->seed, "attention output dropout", (uint64_t)layer);
-    a.heads_per_group = heads / groups, a.head_size = head_size;
-    a.norm = norm_declare(b, part_name(layer, "input_layernorm").text);
-    a.qkv = column_linear_declare(b, (LinearSpec){.name = part_name(layer, "self_attention.linear_qkv").text,
-                                                  .in = shape->hidden,
-                                                  .out = (heads + 2 * groups) * head_size,
-                                                  .stddev = shape->init_std,
-                                                  .bias = model_has_qkv_bias(shape)});
-    a.proj =
-        row_linear_declare(b, (LinearSpec){.name = part_name(layer, "self_attention.linear_proj").text,
-                                           .in = heads * head_size,
-                                           .out = shape->hidden,
-                                           .stddev = shape->init_std / sqrtf(2.0f * (float)shape->layers),
-                                           .bias = model_has_proj_bias(shape)});
-    return a;
+    Attention *a = self;
+    LinearSpec qkv = {
+        .name = "self_attention.linear_qkv", .out = qkv_width(shape), .bias = model_has_qkv_bias(shape)};
+    LinearSpec proj = {.name = "self_attention.linear_proj",
+                       .in = (int64_t)shape->heads * shape->head_size,
+                       .bias = model_has_proj_bias(shape)};
+    a->branch = branch_declare(b, layer, "input_layernorm", qkv, proj, "attention output dropout");
+    a->dropout = shape->attention_dropout;
+    a->key = rng_key(shape->seed, "attention dropout", (uint64_t)layer);
+    a->heads_per_group = shape->heads / model_groups(shape), a->head_size = shape->head_size;
 }
 
-// Those whose queries, keys and values the local rows of the weight give.
+// The groups whose queries, keys and values the local rows of the weight give.
 static int64_t local_groups(const Attention *a) {
-    return a->qkv.weight->value.rows / ((a->heads_per_group + 2) * a->head_size);
+    return a->branch.in.weight->value.rows / ((a->heads_per_group + 2) * a->head_size);
 }
 
-void attention_place_cache(Attention *a, Arena *arena, int64_t positions, int64_t samples) {
+static void place_cache(void *self, Arena *arena, int64_t positions, int64_t samples) {
+    Attention *a = self;
     int64_t rows = positions * samples, width = local_groups(a) * a->head_size;
-    a->keys = tensor_take(arena, "cached keys", rows, width, a->qkv.weight->value.dtype);
-    a->values = tensor_take(arena, "cached values", rows, width, a->qkv.weight->value.dtype);
+    a->keys = tensor_take(arena, "cached keys", rows, width, a->branch.in.weight->value.dtype);
+    a->values = tensor_take(arena, "cached values", rows, width, a->branch.in.weight->value.dtype);
 }
 
-static AttentionShape local_shape(const Context *c, const Attention *a, const Microbatch *mb) {
+static AttentionShape local_shape(const SublayerArgs *args) {
+    const Attention *a = args->self;
     int64_t groups = local_groups(a);
     int64_t heads = groups * a->heads_per_group;
-    return (AttentionShape){.batch = mb->samples,
-                            .sequence = mb->sequence,
+    return (AttentionShape){.batch = args->microbatch->samples,
+                            .sequence = args->microbatch->sequence,
                             .heads = heads,
                             .groups = groups,
                             .head_size = a->head_size,
-                            .first_head = heads * context_rank(c, ROLE_TENSOR)};
+                            .first_head = heads * context_rank(args->context, ROLE_TENSOR)};
 }
 
-static Dropout hidden_dropout(const Context *c, const Attention *a, const Microbatch *mb) {
-    return microbatch_dropout(c, mb, a->hidden_key, a->hidden_dropout, true);
+static Dropout attention_dropout(const SublayerArgs *args) {
+    const Attention *a = args->self;
+    return microbatch_dropout(args->context, args->microbatch, a->key, a->dropout, false);
 }
 
-static Dropout attention_dropout(const Context *c, const Attention *a, const Microbatch *mb) {
-    return microbatch_dropout(c, mb, a->attention_key, a->attention_dropout, false);
-}
-
-static void rotate(Context *c, const Attention *a, Tensor qkv, AttentionShape shape, const Microbatch *mb,
-                   bool inverse) {
-    if (!a->rotary_table.data) return;
-    Tensor table = tensor_rows(a->rotary_table, mb->position, shape.sequence);
-    rotary(c->device, c->stream, (Rotary){.table = table, .qkv = qkv, .shape = shape, .inverse = inverse});
+static void rotate(const SublayerArgs *args, Tensor qkv, AttentionShape shape, bool inverse) {
+    if (!args->rotary_table.data) return;
+    Tensor table = tensor_rows(args->rotary_table, args->microbatch->position, shape.sequence);
+    rotary(args->context->device, args->context->stream,
+           (Rotary){.table = table, .qkv = qkv, .shape = shape, .inverse = inverse});
 }
 
 // ---- the core: scores, softmax, dropout, values -----------------------------------------------------
@@ -69,112 +77,126 @@ static void take_core_stash(const Context *c, AttentionShape shape, AttentionSta
     stash->stats = tensor_take(arena, "attention log-sum-exp", heads, shape.sequence, F32);
     if (c->mode.keep_probabilities)
         stash->probabilities = tensor_take(arena, "attention probabilities", heads * shape.sequence,
-                                           shape.sequence, stash->qkv.dtype);
+                                           shape.sequence, stash->branch.inner.dtype);
 }
 
-static void core_forward(Context *c, const Attention *a, const AttentionStash *stash, AttentionShape shape,
-                         const Microbatch *mb) {
-    attention_forward(c->device, c->stream,
-                      (AttentionForward){.qkv = stash->qkv,
-                                         .out = stash->out,
+static void compute(const SublayerArgs *args, const AttentionStash *stash, AttentionShape shape) {
+    attention_forward(args->context->device, args->context->stream,
+                      (AttentionForward){.qkv = stash->branch.inner,
+                                         .out = stash->branch.core,
                                          .stats = stash->stats,
                                          .probabilities = stash->probabilities,
                                          .shape = shape,
-                                         .dropout = attention_dropout(c, a, mb)});
+                                         .dropout = attention_dropout(args)});
 }
 
-static void core_stashed(Context *c, const Attention *a, AttentionStash *stash, AttentionShape shape,
-                         Arena *arena, const Microbatch *mb) {
+static void compute_stashed(const SublayerArgs *args, AttentionShape shape) {
+    Context *c = args->context;
+    AttentionStash *stash = args->stash, with_core = *stash;
     bool recomputed = c->mode.recompute == RECOMPUTE_SELECTIVE;
     ArenaMark mark = arena_mark(c->scratch);
-    AttentionStash core = *stash;
-    take_core_stash(c, shape, &core, recomputed ? c->scratch : arena);
-    if (recomputed) core.probabilities = (Tensor){0};
-    core_forward(c, a, &core, shape, mb);
-    if (!recomputed) *stash = core;
+    take_core_stash(c, shape, &with_core, recomputed ? c->scratch : args->arena);
+    if (recomputed) with_core.probabilities = (Tensor){0};
+    compute(args, &with_core, shape);
+    if (!recomputed) *stash = with_core;
     if (recomputed) arena_release(c->scratch, mark);
 }
 
-static void core_cached(Context *c, const Attention *a, const AttentionStash *stash, AttentionShape shape,
-                        const Microbatch *mb) {
-    int64_t rows = (mb->position + shape.sequence) * shape.batch;
-    attention_cached(c->device, c->stream,
-                     (AttentionCached){.qkv = stash->qkv,
-                                       .out = stash->out,
+static void compute_cached(const SublayerArgs *args, AttentionShape shape) {
+    const Attention *a = args->self;
+    const BranchStash *stash = args->stash;
+    int64_t position = args->microbatch->position, rows = (position + shape.sequence) * shape.batch;
+    attention_cached(args->context->device, args->context->stream,
+                     (AttentionCached){.qkv = stash->inner,
+                                       .out = stash->core,
                                        .keys = tensor_rows(a->keys, 0, rows),
                                        .values = tensor_rows(a->values, 0, rows),
                                        .shape = shape,
-                                       .position = mb->position});
+                                       .position = position});
 }
 
-// The gradient of qkv takes its place.
-static void core_backward(Context *c, const Attention *a, const AttentionStash *kept, Tensor dout,
-                          const Microbatch *mb) {
-    AttentionShape shape = local_shape(c, a, mb);
-    AttentionStash stash = *kept;
+static void core_forward(const SublayerArgs *args) {
+    const BranchStash *stash = args->stash;
+    AttentionShape shape = local_shape(args);
+    rotate(args, stash->inner, shape, false);
+    if (args->microbatch->cached)
+        compute_cached(args, shape);
+    else
+        compute_stashed(args, shape);
+}
+
+static void core_backward(const SublayerArgs *args, Tensor dout) {
+    Context *c = args->context;
+    AttentionShape shape = local_shape(args);
+    AttentionStash stash = *(const AttentionStash *)args->stash;
+    Tensor qkv = stash.branch.inner;
     if (!stash.stats.data) {
         take_core_stash(c, shape, &stash, c->scratch);
-        core_forward(c, a, &stash, shape, mb);
+        compute(args, &stash, shape);
     }
     attention_backward(c->device, c->stream,
                        (AttentionBackward){.dout = dout,
-                                           .qkv = stash.qkv,
-                                           .out = stash.out,
+                                           .qkv = qkv,
+                                           .out = stash.branch.core,
                                            .stats = stash.stats,
                                            .probabilities = stash.probabilities,
-                                           .dqkv = stash.qkv,
+                                           .dqkv = qkv,
                                            .shape = shape,
-                                           .dropout = attention_dropout(c, a, mb)});
-    rotate(c, a, stash.qkv, shape, mb, true);
+                                           .dropout = attention_dropout(args)});
+    rotate(args, qkv, shape, true);
 }
 
-// ---- the whole half ----------------------------------------------------------------------------------
+static const Core core = {.inner_name = "qkv",
+                          .core_name = "attention output",
+                          .core_gradient_name = "gradient of attention output",
+                          .forward = core_forward,
+                          .backward = core_backward};
 
-void attention_apply(Context *c, const Attention *a, Tensor x, Tensor y, AttentionStash *stash, Arena *arena,
-                     const Microbatch *mb) {
-    AttentionShape shape = local_shape(c, a, mb);
-    int64_t tokens = shape.batch * shape.sequence;
-    *stash = (AttentionStash){0};
-    norm_apply(c, &a->norm, x, &stash->norm, arena);
-    stash->qkv = tensor_take(arena, "qkv", tokens, a->qkv.weight->value.rows, x.dtype);
-    stash->out = tensor_take(arena, "attention output", tokens, shape.heads * shape.head_size, x.dtype);
-    column_linear_forward(c, &a->qkv, stash->norm.y, stash->qkv, true);
-    rotate(c, a, stash->qkv, shape, mb, false);
-    if (mb->cached)
-        core_cached(c, a, stash, shape, mb);
-    else
-        core_stashed(c, a, stash, shape, arena, mb);
-    row_linear_forward(c, &a->proj, stash->out, y);
-    bias_dropout_add(c->device, c->stream,
-                     (BiasDropoutAdd){.x = y,
-                                      .bias = param_value(a->proj.bias),
-                                      .residual = x,
-                                      .y = y,
-                                      .dropout = hidden_dropout(c, a, mb)});
+static void forward(const SublayerArgs *args) { branch_forward(args, &core); }
+static void backward(const SublayerArgs *args) { branch_backward(args, &core); }
+
+// ---- closed forms -----------------------------------------------------------------------------------------
+
+static ParamCount parameters(const ModelShape *s) {
+    int64_t h = s->hidden, qkv = qkv_width(s), width = (int64_t)s->heads * s->head_size;
+    return (ParamCount){.cut = h * (qkv + width) + (model_has_qkv_bias(s) ? qkv : 0),
+                        .whole = branch_norm_parameters(s) + (model_has_proj_bias(s) ? h : 0)};
 }
 
-static void input_half(Context *c, const Attention *a, Halves halves, const AttentionStash *stash, Tensor dy,
-                       Tensor dlast, Tensor dx, const Microbatch *mb) {
-    ArenaMark mark = arena_mark(c->scratch);
-    dropout_backward(c->device, c->stream,
-                     (DropoutBackward){.dy = dy, .dx = dlast, .dropout = hidden_dropout(c, a, mb)});
-    Tensor out = stash->out;
-    Tensor dout = tensor_take(c->scratch, "gradient of attention output", out.rows, out.cols, out.dtype);
-    row_linear_backward(c, &a->proj, halves, out, dlast, dout);
-    core_backward(c, a, stash, dout, mb);
-    arena_release(c->scratch, mark);
-    Tensor dnorm = tensor_take(c->scratch, "gradient of norm", dy.rows, dy.cols, dy.dtype);
-    column_linear_backward(c, &a->qkv, halves, stash->norm.y, stash->qkv, dnorm);
-    norm_gradient(c, &a->norm, &stash->norm, dnorm, dy, dx);
-    arena_release(c->scratch, mark);
+// Two for each weight, and Q K^T and P V in full.
+static double flops(const ModelShape *s) {
+    double width = (double)s->heads * s->head_size;
+    return 2 * s->hidden * ((double)qkv_width(s) + width) + 4 * s->sequence * width;
 }
 
-void attention_gradient(Context *c, const Attention *a, Halves halves, AttentionStash *stash, Tensor dy,
-                        Tensor dlast, Tensor dx, const Microbatch *mb) {
-    if (halves & INPUT_HALF) {
-        input_half(c, a, halves, stash, dy, dlast, dx, mb);
-        return;
-    }
-    row_linear_backward(c, &a->proj, halves, stash->out, dlast, (Tensor){0});
-    column_linear_backward(c, &a->qkv, halves, stash->norm.y, stash->qkv, (Tensor){0});
+// The published terms assume 16 bits; in another element type those of activations grow with it, masks do not.
+static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, StashTerm *out) {
+    double e = (double)dtype_bytes(mode->dtype), t = tp, tokens = (double)s->sequence * mode->microbatch;
+    double hidden = stash_rows(s, mode, tp) * s->hidden, width = (double)s->heads * s->head_size;
+    double qkv = tokens * (double)qkv_width(s) / t;
+    double square = tokens * s->heads * s->sequence / t; // elements of the S x S matrices
+    bool keeps = mode->recompute != RECOMPUTE_SELECTIVE; // what is inside the core
+    const StashTerm terms[] = {
+        {"queries, keys, values", e * qkv, e * qkv, false},
+        {"softmax output", keeps ? e * square : 0, keeps && mode->keep_probabilities ? e * square : 0, false},
+        {"softmax dropout mask", keeps ? square : 0, 0, false},
+        {"softmax dropout output", keeps ? e * square : 0, 0, false},
+        {"attention output", e * tokens * width / t, e * tokens * width / t, false},
+        {"attention dropout mask", hidden, 0, false},
+        {"softmax statistics, fp32", 0, keeps ? 4 * tokens * s->heads / t : 0, true},
+    };
+    int first = branch_stash_terms(s, mode, tp, out), count = sizeof terms / sizeof terms[0];
+    for (int i = 0; i < count; i++) out[first + i] = terms[i];
+    return first + count;
 }
+
+const SublayerKind attention_sublayer = {.self_bytes = sizeof(Attention),
+                                         .stash_bytes = sizeof(AttentionStash),
+                                         .has_weights = true,
+                                         .declare = declare,
+                                         .place_cache = place_cache,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .parameters = parameters,
+                                         .flops = flops,
+                                         .stash_terms = stash_terms};

@@ -1,5 +1,6 @@
-// The layers of a GPT, written forward and backward by hand, each backward split into its input and its
-// weight half.
+// The parts that the layers of a GPT are made of: linear layers and norms, and the two ends, embedding and loss head.
+// Forward and backward are written by hand, each backward split into its input and its weight half. The sublayers
+// of a transformer layer are in nn/sublayer.h.
 //
 // Parameters are declared in global sizes (nn/params.h); after that every tensor is local, and tensor
 // parallelism lives in the linear layers alone. Activations and values of parameters are of the run's element
@@ -87,57 +88,6 @@ void norm_apply(Context *context, const Norm *norm, Tensor x, NormStash *stash, 
 // dx = residual + gradient of x; dx may be dy or residual. Accumulates the gradients of gamma and beta.
 void norm_gradient(Context *context, const Norm *norm, const NormStash *stash, Tensor dy, Tensor residual,
                    Tensor dx);
-
-// ---- the two halves of a transformer layer: y = x + dropout(... norm(x) ... + bias) ----------------
-
-// Both halves of a layer are used alike. The forward x [T', H] -> y [T', H] takes its stash from an arena.
-// The input half of the backward, dy -> dx (dx may be dy), uses the stash up: the gradients that the weight
-// half needs take the place of activations that it does not, and one, of the output of the last linear, is
-// left in `dlast` [T', H], which the caller hands in again for the weight half.   Collective over tp.
-
-typedef struct {
-    Norm norm;
-    Linear qkv, proj;                   // qkv rows ordered by groups, see AttentionShape: a cut by groups
-    int64_t heads_per_group, head_size; // N/G, D
-    Tensor rotary_table;                // F32 [>= S, R], or absent: no rotary positions
-    Tensor keys, values; // the cache, [positions * B, G/t * D]; absent: cached microbatches cannot come
-    float attention_dropout, hidden_dropout;
-    RngKey attention_key, hidden_key;
-} Attention;
-
-typedef struct {
-    NormStash norm;
-    Tensor qkv, out;      // [T, (N + 2G)/t * D], [T, H/t]
-    Tensor stats;         // F32 [B*N/t, S]; absent where the core is recomputed
-    Tensor probabilities; // [B*N/t * S, S]; absent unless the mode keeps them
-} AttentionStash;
-
-Attention attention_declare(const Builder *builder, int layer);
-// Takes the cache of so many positions of `samples` sequences, its contents undefined. After params_place.
-void attention_place_cache(Attention *attention, Arena *arena, int64_t positions, int64_t samples);
-void attention_apply(Context *context, const Attention *attention, Tensor x, Tensor y, AttentionStash *stash,
-                     Arena *stash_arena, const Microbatch *microbatch);
-void attention_gradient(Context *context, const Attention *attention, Halves halves, AttentionStash *stash,
-                        Tensor dy, Tensor dlast, Tensor dx, const Microbatch *microbatch);
-
-typedef struct {
-    Norm norm;
-    Linear fc1, fc2;
-    Activation activation;
-    float hidden_dropout;
-    RngKey hidden_key;
-} Mlp;
-
-typedef struct {
-    NormStash norm;
-    Tensor fc1, activated; // [T, F/t] ([T, 2F/t] for SwiGLU), [T, F/t]: before bias and activation, and after
-} MlpStash;
-
-Mlp mlp_declare(const Builder *builder, int layer);
-void mlp_apply(Context *context, const Mlp *mlp, Tensor x, Tensor y, MlpStash *stash, Arena *stash_arena,
-               const Microbatch *microbatch);
-void mlp_gradient(Context *context, const Mlp *mlp, Halves halves, MlpStash *stash, Tensor dy, Tensor dlast,
-                  Tensor dx, const Microbatch *microbatch);
 
 // ---- embedding and loss: the two ends of the model ----------------------------------------------
 

@@ -1,96 +1,96 @@
 // The MLP sublayer: norm, fc1, activation, fc2.
-#include "nn/layers.h"
-#include <math.h>
+#include "nn/sublayer.h"
 
-Mlp mlp_declare(const Builder *b, int layer) {
+typedef struct {
+    Branch branch; // in: fc1, out: fc2
+    Activation activation;
+} Mlp;
+
+// Outputs of fc1: gate and up, or one.
+static int64_t inner_width(const ModelShape *s) {
+    return (s->activation == ACTIVATION_SWIGLU ? 2 : 1) * (int64_t)s->ffn;
+}
+
+static void declare(const Builder *b, int layer, void *self) {
     const ModelShape *shape = b->shape;
-    bool gated = shape->activation == ACTIVATION_SWIGLU;
-    Mlp m = {.activation = shape->activation, .hidden_dropout = shape->hidden_dropout};
-    m.hidden_key = rng_key(shape->seed, "mlp output dropout", (uint64_t)layer);
-    m.norm = norm_declare(b, part_name(layer, "pre_mlp_layernorm").text);
-    m.fc1 = column_linear_declare(b, (LinearSpec){.name = part_name(layer, "mlp.linear_fc1").text,
-                                                  .in = shape->hidden,
-                                                  .out = (gated ? 2 : 1) * (int64_t)shape->ffn,
-                                                  .stddev = shape->init_std,
-                                                  .bias = model_has_mlp_bias(shape),
-                                                  .blocks = gated ? 2 : 1});
-    m.fc2 = row_linear_declare(b, (LinearSpec){.name = part_name(layer, "mlp.linear_fc2").text,
-                                               .in = shape->ffn,
-                                               .out = shape->hidden,
-                                               .stddev = shape->init_std / sqrtf(2.0f * (float)shape->layers),
-                                               .bias = model_has_mlp_bias(shape)});
-    return m;
+    Mlp *m = self;
+    LinearSpec fc1 = {.name = "mlp.linear_fc1",
+                      .out = inner_width(shape),
+                      .bias = model_has_mlp_bias(shape),
+                      .blocks = shape->activation == ACTIVATION_SWIGLU ? 2 : 1};
+    LinearSpec fc2 = {.name = "mlp.linear_fc2", .in = shape->ffn, .bias = model_has_mlp_bias(shape)};
+    m->branch = branch_declare(b, layer, "pre_mlp_layernorm", fc1, fc2, "mlp output dropout");
+    m->activation = shape->activation;
 }
 
-static Dropout hidden_dropout(const Context *c, const Mlp *m, const Microbatch *mb) {
-    return microbatch_dropout(c, mb, m->hidden_key, m->hidden_dropout, true);
-}
-
-static void activate(Context *c, const Mlp *m, const MlpStash *s) {
-    Tensor bias = param_value(m->fc1.bias);
+static void core_forward(const SublayerArgs *args) {
+    Context *c = args->context;
+    const Mlp *m = args->self;
+    const BranchStash *s = args->stash;
+    Tensor bias = param_value(m->branch.in.bias);
     if (m->activation == ACTIVATION_SWIGLU)
-        swiglu_forward(c->device, c->stream, (SwigluForward){.x = s->fc1, .bias = bias, .y = s->activated});
+        swiglu_forward(c->device, c->stream, (SwigluForward){.x = s->inner, .bias = bias, .y = s->core});
     else
         bias_gelu_forward(
             c->device, c->stream,
             (BiasGeluForward){
-                .x = s->fc1, .bias = bias, .y = s->activated, .exact = m->activation == ACTIVATION_GELU_ERF});
+                .x = s->inner, .bias = bias, .y = s->core, .exact = m->activation == ACTIVATION_GELU_ERF});
 }
 
-// The gradient of fc1's output takes its place.
-static void activation_gradient(Context *c, const Mlp *m, const MlpStash *s, Tensor dy) {
-    Tensor bias = param_value(m->fc1.bias);
+static void core_backward(const SublayerArgs *args, Tensor dy) {
+    Context *c = args->context;
+    const Mlp *m = args->self;
+    const BranchStash *s = args->stash;
+    Tensor bias = param_value(m->branch.in.bias);
     if (m->activation == ACTIVATION_SWIGLU)
         swiglu_backward(c->device, c->stream,
-                        (SwigluBackward){.dy = dy, .x = s->fc1, .bias = bias, .dx = s->fc1});
+                        (SwigluBackward){.dy = dy, .x = s->inner, .bias = bias, .dx = s->inner});
     else
         bias_gelu_backward(c->device, c->stream,
                            (BiasGeluBackward){.dy = dy,
-                                              .x = s->fc1,
+                                              .x = s->inner,
                                               .bias = bias,
-                                              .dx = s->fc1,
+                                              .dx = s->inner,
                                               .exact = m->activation == ACTIVATION_GELU_ERF});
 }
 
-void mlp_apply(Context *c, const Mlp *m, Tensor x, Tensor y, MlpStash *stash, Arena *arena,
-               const Microbatch *mb) {
-    int64_t tokens = mb->sequence * mb->samples;
-    norm_apply(c, &m->norm, x, &stash->norm, arena);
-    stash->fc1 = tensor_take(arena, "fc1 output", tokens, m->fc1.weight->value.rows, x.dtype);
-    stash->activated = tensor_take(arena, "activation output", tokens, m->fc2.weight->value.cols, x.dtype);
-    column_linear_forward(c, &m->fc1, stash->norm.y, stash->fc1, false);
-    activate(c, m, stash);
-    row_linear_forward(c, &m->fc2, stash->activated, y);
-    bias_dropout_add(c->device, c->stream,
-                     (BiasDropoutAdd){.x = y,
-                                      .bias = param_value(m->fc2.bias),
-                                      .residual = x,
-                                      .y = y,
-                                      .dropout = hidden_dropout(c, m, mb)});
+static const Core core = {.inner_name = "fc1 output",
+                          .core_name = "activation output",
+                          .core_gradient_name = "gradient of activation output",
+                          .fused_bias = true,
+                          .forward = core_forward,
+                          .backward = core_backward};
+
+static void forward(const SublayerArgs *args) { branch_forward(args, &core); }
+static void backward(const SublayerArgs *args) { branch_backward(args, &core); }
+
+// ---- closed forms -----------------------------------------------------------------------------------------
+
+static ParamCount parameters(const ModelShape *s) {
+    int64_t h = s->hidden, inner = inner_width(s);
+    bool bias = model_has_mlp_bias(s);
+    return (ParamCount){.cut = h * (inner + s->ffn) + (bias ? inner : 0),
+                        .whole = branch_norm_parameters(s) + (bias ? h : 0)};
 }
 
-static void input_half(Context *c, const Mlp *m, Halves halves, const MlpStash *stash, Tensor dy,
-                       Tensor dlast, Tensor dx, const Microbatch *mb) {
-    ArenaMark mark = arena_mark(c->scratch);
-    dropout_backward(c->device, c->stream,
-                     (DropoutBackward){.dy = dy, .dx = dlast, .dropout = hidden_dropout(c, m, mb)});
-    Tensor y = stash->activated;
-    Tensor dy_activated = tensor_take(c->scratch, "gradient of activation output", y.rows, y.cols, y.dtype);
-    row_linear_backward(c, &m->fc2, halves, y, dlast, dy_activated);
-    activation_gradient(c, m, stash, dy_activated);
-    arena_release(c->scratch, mark);
-    Tensor dnorm = tensor_take(c->scratch, "gradient of norm", dy.rows, dy.cols, dy.dtype);
-    column_linear_backward(c, &m->fc1, halves, stash->norm.y, stash->fc1, dnorm);
-    norm_gradient(c, &m->norm, &stash->norm, dnorm, dy, dx);
-    arena_release(c->scratch, mark);
+static double flops(const ModelShape *s) { return 2.0 * s->hidden * (double)(inner_width(s) + s->ffn); }
+
+static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, StashTerm *out) {
+    double e = (double)dtype_bytes(mode->dtype), tokens = (double)s->sequence * mode->microbatch;
+    double fc1 = tokens * (double)inner_width(s) / tp, activated = tokens * s->ffn / tp;
+    int n = branch_stash_terms(s, mode, tp, out);
+    out[n++] = (StashTerm){"fc1 output", e * fc1, e * fc1, false};
+    out[n++] = (StashTerm){"activation output", e * activated, e * activated, false};
+    out[n++] = (StashTerm){"mlp dropout mask", stash_rows(s, mode, tp) * s->hidden, 0, false};
+    return n;
 }
 
-void mlp_gradient(Context *c, const Mlp *m, Halves halves, MlpStash *stash, Tensor dy, Tensor dlast,
-                  Tensor dx, const Microbatch *mb) {
-    if (halves & INPUT_HALF) {
-        input_half(c, m, halves, stash, dy, dlast, dx, mb);
-        return;
-    }
-    row_linear_backward(c, &m->fc2, halves, stash->activated, dlast, (Tensor){0});
-    column_linear_backward(c, &m->fc1, halves, stash->norm.y, stash->fc1, (Tensor){0});
-}
+const SublayerKind mlp_sublayer = {.self_bytes = sizeof(Mlp),
+                                   .stash_bytes = sizeof(BranchStash),
+                                   .has_weights = true,
+                                   .declare = declare,
+                                   .forward = forward,
+                                   .backward = backward,
+                                   .parameters = parameters,
+                                   .flops = flops,
+                                   .stash_terms = stash_terms};

@@ -1,4 +1,4 @@
-// The model's sizes: what follows from them alone, parameters, floating-point operations, frequencies.
+// What follows from a model's sizes alone: padding, defaults, rotary frequencies.
 #include "nn/shape.h"
 #include <math.h>
 
@@ -33,37 +33,4 @@ double model_rotary_frequency(const ModelShape *s, int i) {
     case ROPE_LLAMA3: return llama3_frequency(&s->rope, plain);
     default: return plain;
     }
-}
-
-// ---- counts ---------------------------------------------------------------------------------------------
-
-// Outputs of fc1: gate and up, or one.
-static int64_t inner_width(const ModelShape *s) {
-    return (s->activation == ACTIVATION_SWIGLU ? 2 : 1) * (int64_t)s->ffn;
-}
-
-static int64_t qkv_width(const ModelShape *s) {
-    return ((int64_t)s->heads + 2 * model_groups(s)) * s->head_size;
-}
-
-static int64_t layer_weights(const ModelShape *s) {
-    int64_t h = s->hidden;
-    return h * (qkv_width(s) + (int64_t)s->heads * s->head_size + inner_width(s) + s->ffn);
-}
-
-int64_t model_parameters(const ModelShape *s) {
-    int64_t h = s->hidden, norm = s->rms_norm ? h : 2 * h, layer = layer_weights(s) + 2 * norm;
-    if (model_has_qkv_bias(s)) layer += qkv_width(s);
-    if (model_has_proj_bias(s)) layer += h;
-    if (model_has_mlp_bias(s)) layer += inner_width(s) + h;
-    int64_t ends = s->vocabulary * h * (s->untied ? 2 : 1) + norm;
-    if (s->position == POSITION_LEARNED) ends += s->positions * h;
-    return s->layers * layer + ends;
-}
-
-double model_flops(const ModelShape *s, int table_rows, double samples) {
-    double per_token = 6 * (s->layers * (double)layer_weights(s) + (double)table_rows * s->hidden);
-    double attention =
-        12.0 * s->layers * s->sequence * s->heads * s->head_size; // QK^T and PV, forward and twice backward
-    return samples * s->sequence * (per_token + attention);
 }

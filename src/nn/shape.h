@@ -65,6 +65,11 @@ double model_rotary_frequency(const ModelShape *shape, int i);
 // The smallest multiple of divisor * tp that holds `vocabulary` entries. VOCABULARY_DIVISOR is the usual divisor.
 int padded_vocabulary(int vocabulary, int divisor, int tp);
 int64_t model_parameters(const ModelShape *shape); // of the unpadded model, tied embedding counted once
+// Elements of parameters: those that are cut over tp, and those that every tp rank holds.
+typedef struct {
+    int64_t cut, whole;
+} ParamCount;
+ParamCount model_layer_parameters(const ModelShape *shape); // of one transformer layer
 // Model FLOPs of one iteration over `samples` sequences, attention counted in full, nothing recomputed:
 // 72 B L S H^2 (1 + S/6H + V/12LH) for F = 4H (Korthikanti 2022, eq. 7), in general 6 per weight and token
 // plus attention. V is `table_rows`, the rows of the word table.
@@ -76,9 +81,10 @@ typedef struct {
     const char *what;
     double published; // Korthikanti 2022, section 4: everything that a backward reads, 1-byte dropout masks
     double kept; // here: masks are drawn again, the S x S matrix is computed again unless the mode keeps it
+    bool is_statistic; // of rows; listed last
 } StashTerm;
 
-enum { MOST_STASH_TERMS = 13 };
+enum { MOST_STASH_TERMS = 32 };
 // Of a layer that is not recomputed as a whole. Both columns follow the mode (selective recomputation,
 // sequence parallelism, element type) and, beyond the published GPT, the shape. Returns how many.
 int model_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);

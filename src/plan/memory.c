@@ -95,14 +95,8 @@ static double table_parameters(const ModelShape *m, int tp) {
 }
 
 static double layer_parameters(const ModelShape *m, double t) {
-    double h = m->hidden, width = (double)m->heads * m->head_size;
-    double qkv = width + 2.0 * model_groups(m) * m->head_size;
-    double fc1 = (m->activation == ACTIVATION_SWIGLU ? 2.0 : 1.0) * m->ffn;
-    double count = h * (qkv + width + fc1 + m->ffn) / t + 2 * norm_parameters(m);
-    if (model_has_qkv_bias(m)) count += qkv / t;
-    if (model_has_proj_bias(m)) count += h;
-    if (model_has_mlp_bias(m)) count += fc1 / t + h;
-    return count;
+    ParamCount count = model_layer_parameters(m);
+    return (double)count.cut / t + (double)count.whole;
 }
 
 double part_parameters(const ModelShape *m, int tp, ModelPart part) {

@@ -1,0 +1,88 @@
+// The sublayers of a transformer layer. A layer is the list of sublayers in sublayers.def, each y = x + f(x). A sublayer
+// is one file with one SublayerKind, and one row of that list; the model and the closed forms of its parameters,
+// FLOPs and stash walk the list.
+#pragma once
+#include "nn/layers.h"
+
+// The arguments of a forward or a backward.
+typedef struct {
+    Context *context;
+    const Microbatch *microbatch;
+    const void *self;    // the sublayer's own record: what it declared
+    void *stash;         // its record of this microbatch; zero before the forward
+    Tensor rotary_table; // F32 [>= S, R]; absent: no rotary positions
+    // The forward: x [T', H] -> y [T', H]. Tensors that the stash keeps are allocated from `arena`.
+    Tensor x, y;
+    Arena *arena;
+    // The backward: dy [T', H] -> dx [T', H]; dx may be dy. The input half uses the stash up: the gradients that the
+    // weight half needs take the place of activations that it does not need. One more, [T', H], is written to `dlast`
+    // by the input half and handed in again for the weight half.
+    Halves halves;
+    Tensor dy, dx, dlast;
+} SublayerArgs;
+
+// Forward and backward are collective over tp.
+typedef struct {
+    size_t self_bytes, stash_bytes; // of the two records
+    bool has_weights;               // its backward has a weight half
+    void (*declare)(const Builder *builder, int layer, void *self);
+    // Allocates the cache of so many positions of `samples` sequences, its contents undefined; after params_place.
+    // NULL: the sublayer needs none.
+    void (*place_cache)(void *self, Arena *arena, int64_t positions, int64_t samples);
+    void (*forward)(const SublayerArgs *args);
+    void (*backward)(const SublayerArgs *args);
+    ParamCount (*parameters)(const ModelShape *shape);
+    double (*flops)(const ModelShape *shape); // of the forward of one token, over all tp ranks
+    // What it keeps of one microbatch, its input x included; see model_stash_terms. Returns how many terms. Terms of
+    // the same name add up over the sublayers.
+    int (*stash_terms)(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);
+} SublayerKind;
+
+#define SUBLAYER(name) extern const SublayerKind name##_sublayer;
+#include "nn/sublayers.def"
+#undef SUBLAYER
+
+enum {
+#define SUBLAYER(name) SUBLAYER_##name,
+#include "nn/sublayers.def"
+#undef SUBLAYER
+    NUM_SUBLAYERS
+};
+extern const SublayerKind *const sublayer_kinds[NUM_SUBLAYERS];
+
+// Rows of this rank's share of a microbatch's tokens, where sequence parallelism cuts them.
+double stash_rows(const ModelShape *shape, const ModelMode *mode, int tp);
+
+// ---- what attention and MLP share ---------------------------------------------------------------------------------
+
+// y = x + dropout(out(core(in(norm(x)))) + bias): a norm, a column-parallel linear, a core, a row-parallel linear. First
+// member of the record of a sublayer that uses it.
+typedef struct {
+    Norm norm;
+    Linear in, out;
+    float hidden_dropout;
+    RngKey hidden_key;
+} Branch;
+
+// First member of the stash record.
+typedef struct {
+    NormStash norm;
+    Tensor inner; // [T, I/t], the output of `in`; its gradient takes its place
+    Tensor core;  // [T, O/t], the input of `out`
+} BranchStash;
+
+typedef struct {
+    const char *inner_name, *core_name, *core_gradient_name; // of tensors
+    bool fused_bias;                           // the core's first operation adds the bias of `in`
+    void (*forward)(const SublayerArgs *args); // stash inner -> stash core
+    void (*backward)(const SublayerArgs *args, Tensor dcore); // -> stash inner, the gradient in its place
+} Core;
+
+// Names of the three parts, as in Megatron-LM; `dropout` names the random numbers.
+Branch branch_declare(const Builder *builder, int layer, const char *norm, LinearSpec in, LinearSpec out,
+                      const char *dropout);
+void branch_forward(const SublayerArgs *args, const Core *core);
+void branch_backward(const SublayerArgs *args, const Core *core);
+// The terms of the norm, its input and its output; returns how many.
+int branch_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);
+int64_t branch_norm_parameters(const ModelShape *shape);
