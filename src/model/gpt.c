@@ -122,7 +122,7 @@ Status gpt_place(Gpt *gpt, Arena *arena) {
     if (shape->position != POSITION_ROTARY) return OK;
     int64_t rows = shape->sequence, columns = model_rotary_columns(shape);
     gpt->rotary_table = tensor_take(arena, "rotary positions", rows, columns, F32);
-    // Making it takes milliseconds, and nobody would read it.
+    // A device that computes nothing does not read the table.
     if (!device_computes(c->device)) return OK;
     float *host = malloc((size_t)(rows * columns) * sizeof *host);
     if (!host) return fail(ERR_OS, "no memory for the table of rotary positions");
@@ -155,9 +155,9 @@ void gpt_destroy(Gpt *gpt) {
 
 void gpt_keep_logits(Gpt *gpt, Tensor logits) { gpt->logits = logits; }
 
-// ---- who follows the chunk's parameters -------------------------------------------------------------
+// ---- callbacks about a chunk's parameters ---------------------------------------------------------------
 
-// Where a parameter ends among those that a forward waits for one by one; 0 for the others.
+// The offset at which a parameter ends, where a forward waits for it by offset; 0 for other parameters.
 static int64_t end_of(const Gpt *gpt, const Param *p) {
     if (!p || p->chunk < 0 || p->offset < 0 || p->offset >= gpt->params->chunks[p->chunk].partial) return 0;
     return p->offset + tensor_count(p->value);
@@ -182,7 +182,7 @@ static void need_layer(const Gpt *gpt, int chunk, int number) {
     need(gpt, chunk, end);
 }
 
-// The last backward has passed layer `number`: all gradients from its first parameter on are final.
+// To be called when the last backward has passed layer `number`: all gradients from its first parameter on are final.
 static void done(const Gpt *gpt, int chunk, int number) {
     const ParamWatch *watch = &gpt->context->watch;
     if (!watch->done) return;
@@ -192,9 +192,10 @@ static void done(const Gpt *gpt, int chunk, int number) {
     watch->done(watch->self, chunk, begin);
 }
 
-// ---- what is stashed and what is computed again -------------------------------------------------------
+// ---- recomputation --------------------------------------------------------------------------------------
 
-// The group of layers [*first, *end) of a chunk that layer `i` is computed again with; false: it is stashed.
+// Finds the group of layers [*first, *end) of a chunk with which layer `i` is recomputed. Returns false where the layer
+// keeps its stash instead.
 static bool recomputed(const Gpt *gpt, const Chunk *chunk, int i, int *first, int *end) {
     const ModelMode *mode = &gpt->context->mode;
     int k = mode->recompute_layers;
@@ -206,8 +207,8 @@ static bool recomputed(const Gpt *gpt, const Chunk *chunk, int i, int *first, in
     return true;
 }
 
-// Whether layer i is the start of a group whose input is kept in shares. The first one's is the stage's
-// input, a message that stays where it arrived.
+// Whether layer i begins a group whose input is kept as shares of its rows. The input of the first group is the
+// stage's input, a message that stays where it arrived.
 static bool saves_share(const Gpt *gpt, const Chunk *chunk, int i) {
     int first, end;
     bool again = recomputed(gpt, chunk, i, &first, &end) && first == i;
@@ -215,7 +216,7 @@ static bool saves_share(const Gpt *gpt, const Chunk *chunk, int i) {
            context_ranks(gpt->context, ROLE_TENSOR) > 1;
 }
 
-// Whether layer i's whole input has to outlive the forward.
+// Whether the whole input of layer i must outlive the forward.
 static bool keeps_input(const Gpt *gpt, const Chunk *chunk, int i) {
     int first, end;
     if (!recomputed(gpt, chunk, i, &first, &end)) return true;
@@ -261,7 +262,7 @@ static void forward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor x, Ten
     }
 }
 
-// Layer i of a chunk, for the first time: what is computed again later leaves nothing but its group's input.
+// The forward of layer i of a chunk. Of layers that are recomputed later only the input of their group is kept.
 static void forward_first(Gpt *gpt, const Chunk *chunk, int i, Slot *slot, Tensor x, Tensor y,
                           const Microbatch *mb) {
     Context *c = gpt->context;
@@ -284,7 +285,7 @@ static void forward_first(Gpt *gpt, const Chunk *chunk, int i, Slot *slot, Tenso
     arena_release(c->scratch, mark);
 }
 
-// Hidden states that nobody keeps alternate between two tensors.
+// Hidden states that are not kept alternate between two tensors.
 static void forward_layers(Gpt *gpt, int chunk_index, Slot *slot, const Microbatch *mb) {
     Context *c = gpt->context;
     const Chunk *chunk = &gpt->chunks[chunk_index];
@@ -361,8 +362,7 @@ static void backward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor dy, T
     arena_release(c->scratch, mark);
 }
 
-// Runs layers [first, end) of a chunk forward again, from what was saved of their input; `arena` receives
-// what they stash.
+// Runs layers [first, end) of a chunk forward again from the saved input; their stash is allocated from `arena`.
 static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, const Slot *slot, Arena *arena,
                             const Microbatch *mb) {
     Context *c = gpt->context;
@@ -380,8 +380,7 @@ static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, co
     }
 }
 
-// What a later weight half will need of a recomputed group is kept for it; otherwise it is
-// gone with the call.
+// What a later weight half needs of a recomputed group is allocated from slot->recomputed, all else from scratch memory.
 static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *slot, Halves halves,
                            const Microbatch *mb, bool final) {
     Context *c = gpt->context;

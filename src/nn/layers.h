@@ -14,7 +14,7 @@
 
 // ---- declaring ----------------------------------------------------------------------------------
 
-// Where the layers of one stage declare their parameters.
+// The registry in which the layers of one stage declare their parameters, and what they need for it.
 typedef struct {
     Params *params;
     const ModelShape *shape;
@@ -22,7 +22,7 @@ typedef struct {
     int stage;
 } Builder;
 
-// The name of a part of a transformer layer, "decoder.layers.3.mlp.linear_fc1".
+// The name of a part of a transformer layer, such as "decoder.layers.3.mlp.linear_fc1".
 typedef struct {
     char text[96];
 } PartName;
@@ -30,12 +30,12 @@ PartName part_name(int layer, const char *part);
 
 // ---- linear -------------------------------------------------------------------------------------
 
-// Tensor parallelism lives here, in a pair of conjugate operators (Shoeybi 2019, section 3): in front of a
-// column-parallel linear, identity forward and all-reduce backward; behind a row-parallel one the reverse.
-// With sequence parallelism (Korthikanti 2022) x of the first and y of the second hold T/t rows, written T'
-// below: all-gather forward and reduce-scatter backward in front, the reverse behind.
+// Linear layers carry tensor parallelism, as a pair of conjugate operators (Shoeybi 2019, section 3). Before a
+// column-parallel linear stands an identity in the forward and an all-reduce in the backward; after a row-parallel
+// linear the reverse. With sequence parallelism (Korthikanti 2022) x of the first and y of the second hold T' = T/t
+// rows: an all-gather in the forward and a reduce-scatter in the backward, and the reverse.
 typedef struct {
-    Param *weight, *bias; // bias NULL: none
+    Param *weight, *bias; // bias NULL: the layer has none
 } Linear;
 
 typedef struct {
@@ -43,38 +43,39 @@ typedef struct {
     int64_t in, out;
     float stddev;
     bool bias;
-    int blocks; // of the output, see Shard
+    int blocks; // of the output, see Shard; 0: one
 } LinearSpec;
 
-// Column-parallel: y = x W^T, W [O/t, I] cut along its output.  Row-parallel: W [O, I/t] cut along its input.
+// Declare the parameters of a linear layer, y = x W^T + b. Column-parallel: W [O/t, I] is cut along its output.
+// Row-parallel: W [O, I/t] is cut along its input.
 Linear column_linear_declare(const Builder *builder, LinearSpec spec);
 Linear row_linear_declare(const Builder *builder, LinearSpec spec);
 
-// The products of the local share alone, without messages: y = x W^T (+ bias), dx = dy W, dW += dy^T x.
+// Compute the products of the local share, without communication: y = x W^T (+ bias), dx = dy W, dW += dy^T x.
 void linear_forward(Context *context, const Linear *linear, Tensor x, Tensor bias, Tensor y);
 void linear_input_gradient(Context *context, const Linear *linear, Tensor dy, Tensor dx);
 void linear_weight_gradient(Context *context, const Linear *linear, Tensor x, Tensor dy);
 
-// x [T', I] -> y [T, O/t], in E or F32.   Stash: x (the caller's).   with_bias false leaves the bias to the
-// next, fused operation.   Collective over tp with sequence parallelism.
+// Computes y [T, O/t], in E or F32, from x [T', I]. `with_bias` false: the next operation adds the bias.
+//   Stash: x, which the caller keeps.   Collective over tp with sequence parallelism.
 void column_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor y, bool with_bias);
-// INPUT_HALF: dy [T, O/t] -> dx [T', I], db += column sums of dy.   WEIGHT_HALF: dW += dy^T x (dx may be
-// absent). Collective over tp.
+// INPUT_HALF computes dx [T', I] from dy [T, O/t] and adds the column sums of dy to db. WEIGHT_HALF adds dy^T x to
+// dW; dx may be absent.   Collective over tp.
 void column_linear_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,
                             Tensor dx);
 
-// x [T, I/t] -> y [T', O].   Collective over tp.   The bias is the caller's to add, once,
-// after the reduction.
+// Computes y [T', O] from x [T, I/t], without the bias, which the caller adds once after the reduction.
+//   Collective over tp.
 void row_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor y);
-// INPUT_HALF: dy [T', O] -> dx [T, I/t], db += column sums of dy.   WEIGHT_HALF: dW += dy^T x (dx may be
-// absent). Collective over tp with sequence parallelism.
+// INPUT_HALF computes dx [T, I/t] from dy [T', O] and adds the column sums of dy to db. WEIGHT_HALF adds dy^T x to
+// dW; dx may be absent.   Collective over tp with sequence parallelism.
 void row_linear_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,
                          Tensor dx);
 
 // ---- norm ---------------------------------------------------------------------------------------
 
 typedef struct {
-    Param *gamma, *beta; // beta NULL: RMS norm
+    Param *gamma, *beta; // beta NULL: this is an RMS norm
     float epsilon;
 } Norm;
 
@@ -83,42 +84,45 @@ typedef struct {
 } NormStash;
 
 Norm norm_declare(const Builder *builder, const char *name);
-// x -> stash.y; statistics and y are taken from `stash_arena`.
+// Computes stash->y, the norm of x. y and the statistics of the rows are allocated from `stash_arena`.
 void norm_apply(Context *context, const Norm *norm, Tensor x, NormStash *stash, Arena *stash_arena);
-// dx = residual + gradient of x; dx may be dy or residual. Accumulates the gradients of gamma and beta.
+// Computes dx = residual + the gradient of x, and adds to the gradients of gamma and beta. dx may be dy or residual.
 void norm_gradient(Context *context, const Norm *norm, const NormStash *stash, Tensor dy, Tensor residual,
                    Tensor dx);
 
 // ---- embedding and loss: the two ends of the model ----------------------------------------------
 
 typedef struct {
-    Param *word, *position; // position NULL: none is learned
+    Param *word, *position; // position NULL: positions are not learned
     float hidden_dropout;
     RngKey hidden_key;
 } Embedding;
 
 Embedding embedding_declare(const Builder *builder);
-// tokens -> y [T', H].   Collective over tp: each rank adds the rows it holds.   Stash: nothing.
+// Computes y [T', H] from the tokens. Each tp rank adds the rows of the word table that it holds.
+//   Collective over tp.   Stash: nothing.
 void embedding_apply(Context *context, const Embedding *embedding, Tensor y, const Microbatch *microbatch);
-// Accumulates both tables' gradients. dy [T', H] is used up.   Collective over tp with sequence parallelism.
+// Adds to the gradients of both tables; overwrites dy [T', H].   Collective over tp with sequence parallelism.
 void embedding_gradient(Context *context, const Embedding *embedding, Tensor dy,
                         const Microbatch *microbatch);
 
 typedef struct {
     Norm norm;
-    Linear output; // column-parallel over the vocabulary; tied to the embedding's table or of its own
+    Linear output; // column-parallel over the vocabulary; its weight is tied to the word table or its own
     int vocabulary;
 } LossHead;
 
 LossHead loss_head_declare(const Builder *builder);
-// Final norm, logits and vocabulary-parallel cross-entropy of hidden [T', H], a chunk of tokens at a time:
-// the logits never exist whole (but see ModelMode), never leave the rank that made them and never outlive the
-// call: in training the gradients of the head's weights are accumulated here too, and `hidden` is replaced by
-// its own gradient. microbatch->loss and ->margin receive theirs. `logits` (may be absent) receives a copy,
-// F32 [T, V/t]. Collective over tp: for each chunk of C tokens MAX of C values and SUM of 2C values, and the
-// operators around a column-parallel linear.
+// Computes the final norm, the logits and the vocabulary-parallel cross-entropy of hidden [T', H], and writes
+// microbatch->loss and ->margin. It works on a chunk of tokens at a time, so that the logits never exist whole (except
+// with ModelMode.whole_logits), stay on the rank that made them and do not outlive the call: in training this call
+// also adds to the gradients of the head's weights and replaces `hidden` by its gradient. `logits`, F32 [T, V/t],
+// receives a copy unless it is absent.
+//   Collective over tp: for each chunk of C tokens a MAX of C values and a SUM of 2C values, and the operators around a
+// column-parallel linear.
 void loss_head_apply(Context *context, const LossHead *head, Tensor hidden, const Microbatch *microbatch,
                      Tensor logits);
-// What comes next: final norm and logits of the last position of each sequence alone, F32 [B, V/t].
+// Computes the final norm and the logits of the last position of each sequence, F32 [B, V/t], from which the next
+// token is chosen.   Collective over tp.
 void loss_head_predict(Context *context, const LossHead *head, Tensor hidden, const Microbatch *microbatch,
                        Tensor logits);

@@ -10,7 +10,7 @@ LossHead loss_head_declare(const Builder *b) {
     return head;
 }
 
-// Leaves the losses in mb->loss, the margins in mb->margin and the gradient of the logits in `dlogits`.
+// Writes the losses to mb->loss, the margins to mb->margin and the gradient of the logits to `dlogits`.
 static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tensor dlogits,
                           const Microbatch *mb) {
     int64_t tokens = logits.rows, first = word_table_first_row(c, head->output.weight);
@@ -58,7 +58,7 @@ void loss_head_predict(Context *c, const LossHead *head, Tensor hidden, const Mi
 // element for 2 flops a token: this many tokens keep that small, whatever the model's sizes.
 enum { CHUNK_TOKENS = 512 };
 
-// As equal as can be: a short last one would pay for dW as much as a long one.
+// Chunks are as equal as possible: a short last chunk would read and write dW as often as a long one.
 static int64_t chunk_tokens(int64_t tokens) {
     int64_t chunks = (tokens + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
     return (tokens + chunks - 1) / chunks;
@@ -72,7 +72,7 @@ static Microbatch chunk_of(const Microbatch *mb, int64_t first, int64_t count) {
     return chunk;
 }
 
-// From rows of the norm's output to their losses and, in training, to this rank's summand `dx` of their
+// Computes the losses of some rows of the norm's output and, in training, this rank's partial sum `dx` of their
 // gradient.
 static void head_chunk(Context *c, const LossHead *head, Tensor x, Tensor dx, const Microbatch *chunk,
                        Tensor logits_copy) {
@@ -90,8 +90,8 @@ static void head_chunk(Context *c, const LossHead *head, Tensor x, Tensor dx, co
     arena_release(c->scratch, mark);
 }
 
-// `dnorm` is absent when not training. A chunk's rows are those of all ranks, so they are gathered and summed
-// for all chunks at once.
+// `dnorm` is absent when not training. A chunk has rows of all ranks, so the rows of all chunks are gathered, and their
+// gradients summed, at once.
 static void head_chunks(Context *c, const LossHead *head, Tensor norm, Tensor dnorm, const Microbatch *mb,
                         Tensor logits_copy) {
     ArenaMark mark = arena_mark(c->scratch);
@@ -107,7 +107,7 @@ static void head_chunks(Context *c, const LossHead *head, Tensor norm, Tensor dn
     arena_release(c->scratch, mark);
 }
 
-// All tokens at once, through the same operators around the product as any column-parallel linear.
+// Works on all tokens at once, with the operators of a column-parallel linear.
 static void head_whole(Context *c, const LossHead *head, Tensor norm, Tensor dnorm, const Microbatch *mb,
                        Tensor logits_copy) {
     ArenaMark mark = arena_mark(c->scratch);

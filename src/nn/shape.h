@@ -41,50 +41,54 @@ typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMP
 // `padded_vocabulary` mean fp32 and everything kept.
 typedef struct {
     int microbatch;          // B: samples
-    int padded_vocabulary;   // V: rows of the word table, see padded_vocabulary; the padding never takes part
+    int padded_vocabulary;   // V: rows of the word table; see padded_vocabulary below
     DType dtype;             // of weights, activations and messages
     bool sequence_parallel;  // norms, dropout and residuals work on T/t rows
     bool keep_probabilities; // attention stashes its S x S matrix instead of computing it again
-    // What is not stashed but computed again in the backward. SELECTIVE: the attention core (Korthikanti
-    // 2022). UNIFORM: all but the input of each group of `recompute_layers` layers. BLOCK: the same for the
-    // first `recompute_layers` layers of a chunk, each on its own; the others stash everything.
+    // Which activations the backward computes again instead of reading them from the stash. SELECTIVE: those of
+    // the attention core (Korthikanti 2022). UNIFORM: all except the input of each group of `recompute_layers`
+    // layers. BLOCK: all except the input of each of the first `recompute_layers` layers of a chunk; the other
+    // layers stash everything.
     Recompute recompute;
     int recompute_layers;
-    bool distribute_saved; // those inputs are kept in shares of T/t rows
-    bool whole_logits;     // of all tokens of a microbatch at once, as other programs make them
+    bool distribute_saved; // each tp rank keeps T/t rows of those inputs
+    bool whole_logits;     // the head makes the logits of all tokens at once, as other programs do
 } ModelMode;
 
-int model_groups(const ModelShape *shape); // groups, or heads
+int model_groups(const ModelShape *shape); // heads where groups is 0
 bool model_has_qkv_bias(const ModelShape *shape);
 bool model_has_proj_bias(const ModelShape *shape);
 bool model_has_mlp_bias(const ModelShape *shape);
 int model_rotary_columns(const ModelShape *shape); // R
-// Position s turns columns i and R/2 + i of a head by the angle s * frequency(i), 0 <= i < R/2. Every table of
-// rotary positions is made with it.
+// Returns the frequency of column i of a head, 0 <= i < R/2: position s turns columns i and R/2 + i by the angle
+// s * frequency. Every table of rotary positions is made with it.
 double model_rotary_frequency(const ModelShape *shape, int i);
-// The smallest multiple of divisor * tp that holds `vocabulary` entries. VOCABULARY_DIVISOR is the usual divisor.
+// Returns the smallest multiple of divisor * tp that holds `vocabulary` entries. VOCABULARY_DIVISOR is the usual
+// divisor.
 int padded_vocabulary(int vocabulary, int divisor, int tp);
-int64_t model_parameters(const ModelShape *shape); // of the unpadded model, tied embedding counted once
+// Returns the parameters of the model without padding; a tied table counts once.
+int64_t model_parameters(const ModelShape *shape);
 // Elements of parameters: those that are cut over tp, and those that every tp rank holds.
 typedef struct {
     int64_t cut, whole;
 } ParamCount;
 ParamCount model_layer_parameters(const ModelShape *shape); // of one transformer layer
-// Model FLOPs of one iteration over `samples` sequences, attention counted in full, nothing recomputed:
+// Returns the model FLOPs of one iteration over `samples` sequences, with attention in full and without recomputation:
 // 72 B L S H^2 (1 + S/6H + V/12LH) for F = 4H (Korthikanti 2022, eq. 7), in general 6 per weight and token
 // plus attention. V is `table_rows`, the rows of the word table.
 double model_flops(const ModelShape *shape, int table_rows, double samples);
 
-// What one layer keeps of one microbatch from its forward to its backward, term by term, in
-// bytes of one rank.
+// One kind of tensor that a layer keeps of a microbatch from its forward to its backward, in bytes of one rank.
 typedef struct {
     const char *what;
-    double published; // Korthikanti 2022, section 4: everything that a backward reads, 1-byte dropout masks
-    double kept; // here: masks are drawn again, the S x S matrix is computed again unless the mode keeps it
-    bool is_statistic; // of rows; listed last
+    double
+        published; // by Korthikanti 2022, section 4: all that a backward reads, with dropout masks of 1 byte
+    double
+        kept; // by trireme, which draws masks again and computes the S x S matrix again unless the mode keeps it
+    bool is_statistic; // two numbers for a row; listed after the others
 } StashTerm;
 
 enum { MOST_STASH_TERMS = 32 };
-// Of a layer that is not recomputed as a whole. Both columns follow the mode (selective recomputation,
-// sequence parallelism, element type) and, beyond the published GPT, the shape. Returns how many.
+// Writes the terms of a layer that is not recomputed as a whole and returns how many they are. Both columns follow the
+// mode (selective recomputation, sequence parallelism, element type) and, beyond the published GPT, the shape.
 int model_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);
