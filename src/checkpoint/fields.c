@@ -15,12 +15,12 @@ _Static_assert(sizeof(Activation) == sizeof(int) && sizeof(Position) == sizeof(i
                "read as int");
 
 #define X(TYPE, field, most) {#field, TYPE##_FIELD, offsetof(RunState, field), 0, most, NULL},
-static const Field state_fields[] = {RUN_STATE(X)};
+static const ManifestField state_fields[] = {RUN_STATE(X)};
 #undef X
 
 enum { NUM_STATE = sizeof state_fields / sizeof state_fields[0] };
 
-// The FieldType and the words of each TYPE of sizes.def.
+// The ManifestType and the words of each TYPE of sizes.def.
 #define TYPE_INT          INT_FIELD, NULL
 #define TYPE_INT64        INT64_FIELD, NULL
 #define TYPE_BOOL         BOOL_FIELD, NULL
@@ -52,7 +52,7 @@ const int num_model_sizes = sizeof model_sizes / sizeof model_sizes[0];
 
 // ---- writing ------------------------------------------------------------------------------------
 
-void field_print(const Field *field, const void *object, Text *out) {
+void field_print(const ManifestField *field, const void *object, Text *out) {
     const void *at = (const char *)object + field->offset;
     switch (field->type) {
     case INT_FIELD: text_add(out, "%d", *(const int *)at); break;
@@ -64,7 +64,7 @@ void field_print(const Field *field, const void *object, Text *out) {
     }
 }
 
-bool field_is_zero(const Field *field, const void *object) {
+bool field_is_zero(const ManifestField *field, const void *object) {
     const void *at = (const char *)object + field->offset;
     switch (field->type) {
     case INT_FIELD:
@@ -77,7 +77,7 @@ bool field_is_zero(const Field *field, const void *object) {
     return false;
 }
 
-static void write_field(const Field *field, const void *object, bool first, Text *out) {
+static void write_field(const ManifestField *field, const void *object, bool first, Text *out) {
     text_add(out, "%s\"%s\": ", first ? "{" : ", ", field->name);
     field_print(field, object, out);
 }
@@ -92,7 +92,7 @@ void shape_write(const ModelShape *shape, Text *out) {
     text_add(out, "}");
 }
 
-static void describe_field(const Field *field, const void *object, Text *out) {
+static void describe_field(const ManifestField *field, const void *object, Text *out) {
     text_add(out, "%-18s ", field->name);
     field_print(field, object, out);
     text_add(out, "\n");
@@ -107,18 +107,18 @@ void checkpoint_describe(const CheckpointInfo *info, Text *out) {
 
 // ---- reading ------------------------------------------------------------------------------------
 
-static bool read_word(const Field *field, const Json *value, int *out) {
+static bool read_word(const ManifestField *field, const Json *value, int *out) {
     const char *word = json_string(value);
     for (int i = 0; word && field->words[i]; i++)
         if (!strcmp(field->words[i], word)) return *out = i, true;
     return false;
 }
 
-static bool read_real(const Field *field, const Json *value, double *out) {
+static bool read_real(const ManifestField *field, const Json *value, double *out) {
     return json_double(value, out) && *out >= field->least && *out <= field->most;
 }
 
-static bool read_value(const Field *field, const Json *value, void *object) {
+static bool read_value(const ManifestField *field, const Json *value, void *object) {
     void *at = (char *)object + field->offset;
     int64_t whole = 0;
     double real = 0;
@@ -146,7 +146,7 @@ static bool read_value(const Field *field, const Json *value, void *object) {
     return false;
 }
 
-static Status wrong_value(const Field *field, const char *what) {
+static Status wrong_value(const ManifestField *field, const char *what) {
     if (field->type == WORD_FIELD || field->type == BOOL_FIELD)
         return fail(ERR_DATA, "%s: \"%s\" is missing or none of the values that it can have", what,
                     field->name);
@@ -160,7 +160,7 @@ static Status check_object(const Json *object, const char *what) {
 }
 
 // A field that the program did not know yet that wrote the manifest is absent there: it is zero, where it may be.
-static Status read_field(const Field *field, const Json *object, const char *what, void *out) {
+static Status read_field(const ManifestField *field, const Json *object, const char *what, void *out) {
     const Json *value = json_member(object, field->name);
     if (!value && field->least <= 0) return OK;
     return read_value(field, value, out) ? OK : wrong_value(field, what);

@@ -3,18 +3,18 @@
 #pragma once
 #include "checkpoint/mapping.h"
 
-typedef enum { INT_FIELD, INT64_FIELD, BOOL_FIELD, FLOAT_FIELD, DOUBLE_FIELD, WORD_FIELD } FieldType;
+typedef enum { INT_FIELD, INT64_FIELD, BOOL_FIELD, FLOAT_FIELD, DOUBLE_FIELD, WORD_FIELD } ManifestType;
 
 typedef struct {
     const char *name;
-    FieldType type;
+    ManifestType type;
     size_t offset;            // in the struct
     double least, most;       // range of a value that is read
     const char *const *words; // of an enumeration, ended by NULL
-} Field;
+} ManifestField;
 
-void field_print(const Field *field, const void *object, Text *out); // the value as JSON
-bool field_is_zero(const Field *field, const void *object);
+void field_print(const ManifestField *field, const void *object, Text *out); // the value as JSON
+bool field_is_zero(const ManifestField *field, const void *object);
 
 // The float before 1: what is left is divided by 1 - p. Options allow a little less.
 #define MOST_DROPOUT 0x1.fffffep-1
@@ -23,8 +23,8 @@ bool field_is_zero(const Field *field, const void *object);
 typedef enum { MEANS_FUNCTION, MEANS_LENGTH, MEANS_TRAINING, MEANS_BY_RULE, MEANS_NO_OPTION } SizeMeaning;
 
 typedef struct {
-    Field field;        // of ModelShape
-    const char *option; // the field of Options, or NULL
+    ManifestField field; // of ModelShape
+    const char *option;  // the field of Options, or NULL
     SizeMeaning meaning;
     const char *names[NUM_FORMATS][NUM_ARCHITECTURES]; // NULL: the format cannot hold it
 } ModelSize;

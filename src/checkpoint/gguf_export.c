@@ -27,7 +27,7 @@ static Key key_of(Architecture architecture, const char *name) {
     return key;
 }
 
-static void set_size(GgufMetadata *m, Architecture architecture, const char *name, const Field *field,
+static void set_size(GgufMetadata *m, Architecture architecture, const char *name, const ManifestField *field,
                      const ModelShape *s) {
     const void *at = (const char *)s + field->offset;
     Key key = key_of(architecture, name);

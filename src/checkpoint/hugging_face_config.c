@@ -165,7 +165,7 @@ enum { MOST_HEAD_SIZE = 1 << 13, MOST_POSITIONS = 1 << 24, MOST_SCALING = 1 << 1
 // Reads the members that sizes.def names. A size that holds -1 has to be there; others keep what they hold.
 static Status read_sizes(Config *c, Architecture architecture, ModelShape *s) {
     for (int i = 0; i < num_model_sizes; i++) {
-        const Field *field = &model_sizes[i].field;
+        const ManifestField *field = &model_sizes[i].field;
         const char *name = model_sizes[i].names[FORMAT_HUGGING_FACE][architecture];
         void *at = (char *)s + field->offset;
         if (!name || !*name) continue;
