@@ -124,7 +124,7 @@ static void changed_config(void) {
         {"\"hidden_size\": 32", "\"hidden_size\": \"32\"", ERR_DATA, "\"hidden_size\" is not a whole number"},
         {"\"hidden_size\": 32", "\"hidden_size\": 64", ERR_DATA, "is not ["},
         {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", ERR_DATA, "model.layers.2"},
-        {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", ERR_DATA, "belongs to no part"},
+        {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", ERR_DATA, "is not a weight of the model"},
         {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 99999", ERR_DATA, "99999 layers"},
         {"\"vocab_size\": 67", "\"vocab_size\": -1", ERR_DATA, "vocab_size"},
         {"\"vocab_size\": 67,", "", ERR_DATA, "no member \"vocab_size\""},

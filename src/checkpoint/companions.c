@@ -1,12 +1,12 @@
-// The files beside a model's weights that say how it is used: kept from an import to an export, byte for byte.
+// Copies the files in a model's folder that say how it is used, so that an import and an export keep them unchanged.
 #include "checkpoint/manifest.h"
 #include <stdlib.h>
 #include <string.h>
 
 enum { MOST_COMPANION = 256 << 20 };
 
-// Of the model; then of its tokenizer, which another tokenizer would contradict; last the form of a
-// tokenizer.model that other libraries read. What Tokenizer writes itself is not among them.
+// First the files of the model; then those of its tokenizer, which would contradict another tokenizer; last the
+// tokenizer.json of a tokenizer.model, which other libraries read. Files that Tokenizer writes itself are not listed.
 static const char *const companions[] = {"generation_config.json", "chat_template.jinja",
                                          "chat_template.json",     "special_tokens_map.json",
                                          "added_tokens.json",      "tokenizer.json"};

@@ -1,3 +1,4 @@
+// The names and the order of tensors, and the proof that slices cover each tensor exactly once.
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ static int first_prefix(const char *name, const char *const *prefixes) {
     return i;
 }
 
-// Weights, then moments; among them from the model's start to its end, numbers as numbers.
+// Weights come before moments; among them the order is that of the model, with numbers compared as numbers.
 static int compare_names(const char *a, const char *b) {
     static const char *const moments[] = {"optimizer.exp_avg_sq.", "optimizer.exp_avg.", NULL};
     static const char *const parts[] = {"embedding.", "decoder.layers.", "decoder.", NULL};
@@ -51,7 +52,7 @@ static int compare_corners(const void *a, const void *b) {
     return order ? order : compare_numbers(x->col, y->col);
 }
 
-// Keeps one of every corner that is there an odd number of times.
+// Keeps one of each corner that occurs an odd number of times.
 static int odd_corners(Corner *corners, int count) {
     int odd = 0;
     for (int i = 0, same; i < count; i += same) {
@@ -61,8 +62,8 @@ static int odd_corners(Corner *corners, int count) {
     return odd;
 }
 
-// Rectangles whose corners cancel to those of the whole cover every element an odd number of times (which
-// elements are covered oddly follows from the odd corners); and once when their areas add up to the whole's.
+// The corners that occur an odd number of times determine which elements are covered an odd number of times. When they
+// are the corners of the whole tensor, every element is; and it is covered once when the areas add up to the whole.
 static bool corners_fit(const SliceEntry *slices, int count) {
     Corner *corners = malloc(4 * (size_t)count * sizeof *corners);
     CHECK(corners, "no memory for the corners of %d slices", count);

@@ -148,10 +148,9 @@ static bool read_value(const ManifestField *field, const Json *value, void *obje
 
 static Status wrong_value(const ManifestField *field, const char *what) {
     if (field->type == WORD_FIELD || field->type == BOOL_FIELD)
-        return fail(ERR_DATA, "%s: \"%s\" is missing or none of the values that it can have", what,
-                    field->name);
-    return fail(ERR_DATA, "%s: \"%s\" is missing or no number from %g to %g", what, field->name, field->least,
-                field->most);
+        return fail(ERR_DATA, "%s: \"%s\" is missing or not one of its possible values", what, field->name);
+    return fail(ERR_DATA, "%s: \"%s\" is missing or not a number from %g to %g", what, field->name,
+                field->least, field->most);
 }
 
 static Status check_object(const Json *object, const char *what) {
@@ -166,7 +165,7 @@ static Status read_field(const ManifestField *field, const Json *object, const c
     return read_value(field, value, out) ? OK : wrong_value(field, what);
 }
 
-// Every step reads a sample at least, and all else that is counted is counted in steps or samples.
+// Checks the counts against each other: every step reads at least one sample.
 Status state_read(const Json *object, const char *what, RunState *state) {
     TRY(check_object(object, what));
     for (int i = 0; i < NUM_STATE; i++) TRY(read_field(&state_fields[i], object, what, state));
@@ -181,8 +180,8 @@ Status state_read(const Json *object, const char *what, RunState *state) {
                 {"num_losses", "iteration", state->num_losses <= state->iteration}};
     for (size_t i = 0; i < sizeof laws / sizeof laws[0]; i++)
         if (!laws[i].holds)
-            return fail(ERR_DATA, "%s: \"%s\" is more than \"%s\", which cannot be", what, laws[i].small,
-                        laws[i].large);
+            return fail(ERR_DATA, "%s: \"%s\" is larger than \"%s\", which is impossible", what,
+                        laws[i].small, laws[i].large);
     return OK;
 }
 
@@ -190,7 +189,8 @@ static Status check_rotation(const ModelShape *s, const char *what) {
     const Rope *rope = &s->rope;
     bool slowed = rope->kind != ROPE_PLAIN, shared = rope->kind == ROPE_LLAMA3;
     if (s->rotary_columns % 2 || s->rotary_columns > s->head_size)
-        return fail(ERR_DATA, "%s: %d \"rotary_columns\" of a \"head_size\" of %d: not even, or more", what,
+        return fail(ERR_DATA,
+                    "%s: \"rotary_columns\" is %d; it must be even and at most the \"head_size\" of %d", what,
                     s->rotary_columns, s->head_size);
     if (s->rotary_base < 1) return fail(ERR_DATA, "%s: \"rotary_base\" is below 1", what);
     if (slowed && rope->factor < 1) return fail(ERR_DATA, "%s: \"rope_factor\" is below 1", what);
@@ -206,7 +206,7 @@ Status shape_read(const Json *object, const char *what, ModelShape *s) {
     TRY(check_object(object, what));
     for (int i = 0; i < num_model_sizes; i++) TRY(read_field(&model_sizes[i].field, object, what, s));
     if (s->groups && s->heads % s->groups)
-        return fail(ERR_DATA, "%s: %d heads do not make %d groups", what, s->heads, s->groups);
+        return fail(ERR_DATA, "%s: %d heads cannot be divided into %d groups", what, s->heads, s->groups);
     if (s->position == POSITION_LEARNED && s->positions < s->sequence)
         return fail(ERR_DATA, "%s: %d \"positions\" for a \"sequence\" of %d", what, s->positions,
                     s->sequence);

@@ -1,3 +1,4 @@
+// The folder of a run's checkpoints: which steps it has, room for more, removal of old ones.
 #include "checkpoint/manifest.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -14,7 +15,7 @@ static bool is_folder(const char *save, const char *name) {
     return path_join(path, save, name) == OK && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// Only the name that checkpoint_names would give.
+// Accepts only the name that checkpoint_names makes.
 static bool step_of(const char *name, int64_t *step) {
     char again[64];
     const char *digits = name + strlen(step_prefix);
@@ -54,7 +55,7 @@ Status checkpoint_names(const char *save, int64_t iteration, CheckpointNames *na
     return fail(ERR_CREATE, "%s: the name is too long", save);
 }
 
-// With a tenth to spare for what is not tensors.
+// A tenth more, for everything that is not a tensor.
 static int64_t bytes_needed(int64_t bytes, int count) {
     int64_t all;
     if (__builtin_mul_overflow(bytes, (int64_t)count, &all) || all > INT64_MAX / 11 * 10) return INT64_MAX;
@@ -113,7 +114,7 @@ static Status verify_step(const char *save, int64_t step, VerifiedSteps *verifie
     return status;
 }
 
-// Under another name first: what is half removed is no checkpoint.
+// Renames it first, so that a checkpoint that is removed by half is not taken for one.
 static Status remove_step(const char *save, int64_t step) {
     CheckpointNames names;
     char trash[PATH_ROOM];
@@ -126,7 +127,7 @@ static Status remove_step(const char *save, int64_t step) {
     return folder_remove(trash);
 }
 
-// What a save or a removal that was killed has left.
+// Names that a killed save or removal has left.
 static Status remove_left(const char *save, const char *prefix) {
     char **names = NULL, path[PATH_ROOM];
     int count = 0;
@@ -142,7 +143,7 @@ static Status remove_left(const char *save, const char *prefix) {
     return status;
 }
 
-// How many of the first of `steps` it takes to have `keep` intact ones; all when there are fewer.
+// The number of steps from the newest on that contain `keep` intact checkpoints; all when there are fewer.
 static int count_kept(const char *save, const int64_t *steps, int count, int keep, VerifiedSteps *verified,
                       Status *status) {
     int i = 0;
@@ -178,9 +179,9 @@ Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain
     return status;
 }
 
-// ---- what was killed ----------------------------------------------------------------------------
+// ---- remains of killed runs ----------------------------------------------------------------------------
 
-// A save was killed between two renames: the older checkpoint gets its name back.
+// After a save that was killed between two renames: gives the older checkpoint its name back.
 static Status settle_old(const char *save, const char *name) {
     int64_t step;
     CheckpointNames names;

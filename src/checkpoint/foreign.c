@@ -1,5 +1,5 @@
-// Says what lies at a path where a model was expected and none that we read is: a typo, an empty folder, or the
-// files of another program.
+// Describes a path that was expected to hold a model and does not: a typo, an empty folder, or the files of another
+// program.
 #include "checkpoint/checkpoint.h"
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -7,11 +7,11 @@
 #include <sys/stat.h>
 
 typedef struct {
-    const char *file;       // a pattern of one name in the folder
-    const char *what, *use; // what it is a sign of, and what to do
+    const char *file;       // a pattern of the name of a file in the folder
+    const char *what, *use; // what such a file means, and what to do
 } Sign;
 
-// The first that fits is told.
+// The first pattern that matches is reported.
 static const Sign signs[] = {
     {"adapter_config.json", "an adapter (PEFT) without its model",
      "merge both with peft's merge_and_unload(), save_pretrained() the result and name that folder"},
@@ -46,7 +46,7 @@ static const Sign *find_sign(const char *const *names, int count) {
     return NULL;
 }
 
-// The name in the same folder that is nearest to a name that is not there.
+// Finds the name in the same folder that is most similar to a name that does not exist.
 static void add_nearest(const char *path, Text *what) {
     char folder[4096];
     char **names = NULL;
@@ -65,7 +65,7 @@ static void add_nearest(const char *path, Text *what) {
     free(names);
 }
 
-// What a run that was stopped before its first checkpoint leaves: its lock, its state, half of a save.
+// Recognises the files of a run that was stopped before its first checkpoint: its lock, its state, part of a save.
 static bool is_of_a_run(const char *name) { return *name == '.' || !strcmp(name, "run.json"); }
 
 static void add_names(char *const *names, int count, Text *what) {

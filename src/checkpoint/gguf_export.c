@@ -1,4 +1,4 @@
-// A model as one GGUF file, as llama.cpp reads it.
+// Exports a model as one GGUF file for llama.cpp.
 #include "checkpoint/fields.h"
 #include "formats/gguf.h"
 #include <stdlib.h>
@@ -93,7 +93,7 @@ static void describe_model(GgufMetadata *m, Architecture architecture, const Mod
 
 // ---- the tokenizer ----------------------------------------------------------------------------------------
 
-// What llama.cpp calls the patterns that cut text into pieces; it knows each by name alone.
+// llama.cpp's names of the patterns that cut text into pieces. It knows a pattern by its name alone.
 static const struct {
     const char *pattern, *name;
 } patterns[] = {
@@ -129,7 +129,7 @@ static void describe_merges(GgufMetadata *m, const Tokenizer *t) {
     text_free(&merge);
 }
 
-// Rows of the table beyond the tokenizer's vocabulary have no text.
+// Rows of the table after the tokenizer's vocabulary have no text.
 static void describe_tokens(GgufMetadata *m, const Tokenizer *t, int vocabulary, int32_t *types,
                             float *scores) {
     gguf_begin_strings(m, "tokenizer.ggml.tokens", (uint64_t)vocabulary);
@@ -172,7 +172,7 @@ static Status describe_tokenizer(GgufMetadata *m, const Tokenizer *t, int vocabu
 
 // ---- how it is used -----------------------------------------------------------------------------------------
 
-// A template in a file of its own, as transformers writes it since version 4.43, comes before the one in
+// Since version 4.43 transformers writes the template to a file of its own, which overrides the one in
 // tokenizer_config.json.
 static Status describe_use(GgufMetadata *m, const ModelSource *source, const Tokenizer *t) {
     enum { MOST_TEMPLATE = 16 << 20 };
@@ -191,7 +191,7 @@ static Status describe_use(GgufMetadata *m, const ModelSource *source, const Tok
     return status;
 }
 
-// The name of the model's folder, or of the folder of its checkpoints.
+// The name of the model: that of its folder, or of the folder of its checkpoints.
 static void describe_name(GgufMetadata *m, const ModelSource *source) {
     char *path = realpath(model_source_path(source), NULL);
     char *name = path ? strrchr(path, '/') : NULL;
@@ -205,7 +205,7 @@ static void describe_name(GgufMetadata *m, const ModelSource *source) {
 
 // ---- tensors ----------------------------------------------------------------------------------------------
 
-// Vectors and positions stay in fp32, as llama.cpp's operations want them; a row of no whole blocks in fp16.
+// Vectors and positions stay in fp32, as llama.cpp requires. Rows that are not whole blocks are stored in fp16.
 static GgmlType type_of(const TheirTensor *t, GgufKind kind) {
     GgmlType type = kinds[kind].type;
     if (t->is_vector || t->is_position) return GGML_F32;
@@ -276,7 +276,7 @@ static Status write_tensors(ModelSource *source, const Mapping *mapping, const G
 
 // ---- the file -------------------------------------------------------------------------------------------
 
-// What was written is read back before it gets its name.
+// Reads the file back before it is renamed.
 static Status check_and_name(const char *temporary, const char *path) {
     Gguf *file;
     Status status = gguf_open(&file, temporary);
@@ -302,7 +302,7 @@ Status export_gguf(ModelSource *source, const char *path, GgufKind kind) {
     Architecture architecture;
     GgufMetadata metadata = {0};
     Tokenizer *tokenizer = NULL;
-    if (file_exists(path)) return fail(ERR_CREATE, "%s exists, and is not replaced", path);
+    if (file_exists(path)) return fail(ERR_CREATE, "%s exists and is not replaced", path);
     TRY(architecture_of(shape, &architecture));
     TRY(shape_check_names(shape, FORMAT_GGUF, architecture));
     if (shape->activation == ACTIVATION_GELU_ERF)

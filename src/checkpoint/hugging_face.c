@@ -1,4 +1,4 @@
-// A Hugging Face folder as a model: its files, its tensors, their elements as ours.
+// Reads the weights of a Hugging Face folder.
 #include "checkpoint/hugging_face.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 enum { MOST_CONFIG = 1 << 20, MOST_INDEX = 100 << 20, MOST_FILES = 4096 };
 
-// Where one of their tensors lies.
+// The place of one of its tensors.
 typedef struct {
     const Safetensors *file;
     const SafeTensor *tensor;
@@ -20,7 +20,7 @@ struct HuggingFace {
     Safetensors **files;
     int num_files;
     Json *index; // of several files: "weight_map"; else NULL
-    bool bare;   // names lack the "transformer." of the language model in front
+    bool bare;   // names do not begin with the "transformer." of the language model
 };
 
 static Status path_of(const HuggingFace *m, const char *name, char path[4096]) {
@@ -118,14 +118,14 @@ static Status check_found(const HuggingFace *m, const TheirTensor *theirs, Found
                 shape[1]);
 }
 
-// ---- tensors that a model does without ------------------------------------------------------------------
+// ---- tensors that are not weights ------------------------------------------------------------------
 
 static bool ends_with(const char *name, const char *ending) {
     size_t size = strlen(name), tail = strlen(ending);
     return size >= tail && !strcmp(name + size - tail, ending);
 }
 
-// Constants of older versions, and the head's copy of the table it is tied to.
+// Constants that older versions stored, and the head's copy of the table that it is tied to.
 static bool is_spare(const HuggingFace *m, const char *name) {
     return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
            ends_with(name, ".rotary_emb.inv_freq") ||
@@ -137,7 +137,7 @@ static int compare_pointers(const void *a, const void *b) {
     return (*x > *y) - (*x < *y);
 }
 
-// Something that nobody reads would be a model other than the one that the configuration tells.
+// Refuses tensors that no weight uses: with them the model would differ from its configuration.
 static Status check_all_used(const HuggingFace *m) {
     int n = m->mapping.num_tensors;
     const SafeTensor **used = malloc(((size_t)n + 1) * sizeof *used);
@@ -150,7 +150,7 @@ static Status check_all_used(const HuggingFace *m) {
             const SafeTensor *t = &m->files[f]->tensors[i];
             if (is_spare(m, t->name) || bsearch(&t, used, (size_t)n, sizeof *used, compare_pointers))
                 continue;
-            status = fail(ERR_DATA, "%s: tensor %.200s belongs to no part of the model in %s/config.json",
+            status = fail(ERR_DATA, "%s: tensor %.200s is not a weight of the model in %s/config.json",
                           m->files[f]->path, t->name, m->folder);
         }
     free(used);
@@ -185,7 +185,7 @@ static Status read_config(HuggingFace *m) {
 static Status open_model(HuggingFace *m) {
     TRY(read_config(m));
     TRY(open_files(m));
-    // Before anything is made for each of them.
+    // Checked before anything is allocated for each layer.
     if (m->info.shape.layers > num_tensors(m))
         return fail(ERR_DATA, "%s: %d layers in config.json, %" PRId64 " tensors", m->folder,
                     m->info.shape.layers, num_tensors(m));
@@ -220,7 +220,7 @@ const CheckpointInfo *hugging_face_info(const HuggingFace *m) { return &m->info;
 
 // ---- reading ------------------------------------------------------------------------------------------
 
-// What one strip gives to a rectangle of ours: rows [begin, end) of the strip.
+// Reads the part of a rectangle of ours that one strip holds: its rows [begin, end).
 typedef struct {
     const Strip *strip;
     const TheirTensor *theirs;
@@ -243,7 +243,7 @@ static Status read_rows(const Piece *p) {
     return OK;
 }
 
-// Their lines are our columns: some of them at a time, so that neighbours are written together.
+// Lines of the file are our columns. It reads some at a time, so that neighbours are written together.
 static Status read_columns(const Piece *p) {
     enum { COLUMNS = 16, ROWS = 1024 };
     float lines[COLUMNS][ROWS];

@@ -1,29 +1,29 @@
-// A Hugging Face folder: config.json read and written, and the weights in its safetensors as ours.
+// A Hugging Face folder: reads and writes config.json, and reads the weights in its safetensors.
 #pragma once
 #include "checkpoint/mapping.h"
 
 // ---- config.json (hugging_face_config.c, hugging_face_config_write.c) -----------------------------------
 
-// The shape that a config.json describes, and the type of its tensors ("f32", "bf16", "f16"). `what`, its
-// path, begins messages. ERR_DATA for members that are absent, of another type or out of range;
-// ERR_UNAVAILABLE for architectures, activations, rotations and quantisations that we do not have, and for
-// every other member that is not known to leave the model as it is.
+// Reads the shape that a config.json describes and the type of its tensors ("f32", "bf16", "f16"). Messages begin with
+// `what`, its path. Fails with ERR_DATA for members that are missing, of another type or out of range, and with
+// ERR_UNAVAILABLE for architectures, activations, rotations and quantisations that are not supported, and for every
+// other member that may change what the model computes.
 Status config_read(const Json *root, const char *what, ModelShape *shape, const char **dtype);
-// The config.json of a model. `tokenizer` (may be NULL) names the ends of text.
+// Writes the config.json of a model. The tokens that begin and end a text come from `tokenizer` (may be NULL).
 void config_write(const ModelShape *shape, Architecture architecture, FileType type,
                   const Tokenizer *tokenizer, Text *out);
 
 // ---- the folder (hugging_face.c) ------------------------------------------------------------------------
 
-// Copies what the folder `from` has of generation_config.json, chat_template.jinja and the like to the folder
-// `to` (companions.c). `own`: the tokenizer of that folder, whose files come along; NULL: it has none, or
-// another one takes its place.
+// Copies generation_config.json, chat_template.jinja and similar files from the folder `from` to the folder `to`
+// (companions.c). `own` is the tokenizer of that folder, whose files are copied as well; NULL: it has none, or another
+// tokenizer is used.
 Status companions_copy(const char *from, const char *to, const Tokenizer *own);
 
 typedef struct HuggingFace HuggingFace;
 
-// Knows every tensor's place when it returns: ERR_DATA names file and tensor for one that is missing, has
-// another shape or type, or that no part of the model uses.
+// Finds the place of every tensor. Fails with ERR_DATA, which names file and tensor, for one that is missing, that has
+// another shape or type, or that no weight uses.
 Status hugging_face_open(HuggingFace **model, const char *folder);
 void hugging_face_close(HuggingFace *model);
 const CheckpointInfo *hugging_face_info(const HuggingFace *model);

@@ -1,5 +1,5 @@
-// config.json of a Hugging Face model, read: the shape of a GPT-2 or a Llama, and a refusal by name of everything
-// that would make it another model.
+// Reads the config.json of a Hugging Face model: the shape of a GPT-2 or Llama. Members that would change what the
+// model computes are refused by name.
 #include "checkpoint/fields.h"
 #include "checkpoint/hugging_face.h"
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 
 enum { MOST_READ = 48 };
 
-// An object, and the names that were asked for in it: whatever else it has is not honoured.
+// An object, and the names that were read from it, so that other members can be refused.
 typedef struct {
     const Json *object;
     const char *what; // begins messages
@@ -33,7 +33,7 @@ static Status bad_member(const Config *c, const char *name, const char *wanted) 
     return fail(ERR_DATA, "%s: byte %" PRId64 ": \"%s\" is not %s", c->what, value->offset, name, wanted);
 }
 
-// A member that is absent or null keeps what `out` holds, unless that is -1.
+// Reads an integer. A member that is missing or null leaves `out` as it is, and fails where that is -1.
 static Status read_size(Config *c, const char *name, int most, int *out) {
     const Json *value = member(c, name);
     int64_t size = 0;
@@ -45,7 +45,7 @@ static Status read_size(Config *c, const char *name, int most, int *out) {
     return OK;
 }
 
-// A member that is absent or null keeps what `out` holds, unless that is NaN.
+// Reads a number. A member that is missing or null leaves `out` as it is, and fails where that is NaN.
 static Status read_real(Config *c, const char *name, double least, double most, double *out) {
     const Json *value = member(c, name);
     char wanted[64];
@@ -61,7 +61,7 @@ static Status read_flag(Config *c, const char *name, bool *out) {
     return bad_member(c, name, "true or false");
 }
 
-// One of `words`, ended by NULL; absent or null is the first.
+// Reads one of `words`, which NULL ends. A member that is missing or null means the first.
 static Status read_word(Config *c, const char *name, const char *const *words, int *out) {
     const Json *value = member(c, name);
     const char *word = json_string(value);
@@ -99,8 +99,8 @@ static Status check_absent(Config *c, const char *name) {
 
 // ---- members that are not read --------------------------------------------------------------------------
 
-// They tell where a model came from, or how it is trained, sampled or kept, not what it computes. A last '*'
-// stands for any ending.
+// These members do not change what a model computes: they say where it came from, or how it is trained, sampled or
+// stored. A '*' at the end stands for any ending.
 static const char *const harmless[] = {
     "_*", "architectures", "transformers_version", "transformers.js_config", "unsloth_*", "torchscript",
     "use_cache", "pretraining_tp", "is_llama_config", "is_decoder", "n_ctx", "predict_special_tokens",
@@ -133,7 +133,7 @@ static bool was_read(const Config *c, const char *name) {
     return false;
 }
 
-// null, false, and what is empty: a feature that is off.
+// A feature is off when its member is null, false or empty.
 static bool is_off(const Json *value) {
     switch (value->type) {
     case JSON_NULL:
@@ -145,7 +145,7 @@ static bool is_off(const Json *value) {
     }
 }
 
-// A window, a multiplier, a norm more: what is not read here would be a model other than the one described.
+// Refuses members that are not read here, such as a window, a multiplier or another norm: the model would differ.
 static Status check_all_read(const Config *c) {
     for (size_t i = 0; i < c->object->count; i++) {
         const Json *value = &c->object->items[i];
@@ -180,7 +180,7 @@ static Status read_sizes(Config *c, Architecture architecture, ModelShape *s) {
     return OK;
 }
 
-// The names of transformers for the tanh form of GELU, then for the exact one.
+// transformers' names for the tanh form of GELU, then for the exact form.
 static const char *const gelus[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast",
                                     "gelu",     "gelu_python",       NULL};
 enum { NUM_TANH_GELUS = 3 };
@@ -230,7 +230,7 @@ static Status read_llama3(Config *c, Rope *rope) {
     return fail(ERR_DATA, "%s: high_freq_factor %g is not above low_freq_factor %g", c->what, high, low);
 }
 
-// How the rotation is scaled, and since transformers 5 its base: an object `name` of config.json.
+// Reads the object `name`: the scaling of the rotation, and since transformers 5 also its base.
 static Status read_scaling(Config *outer, const char *name, ModelShape *s) {
     static const char *const types[] = {"default", "linear", "llama3", NULL};
     static const RopeScaling kinds[] = {ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3};
@@ -263,7 +263,7 @@ static Status read_rotation(Config *c, ModelShape *s) {
     return read_scaling(c, "rope_parameters", s);
 }
 
-// attention_bias is about queries, keys, values and the projection, mlp_bias about the three of the MLP.
+// attention_bias stands for queries, keys, values and the projection, mlp_bias for the three weights of the MLP.
 static Status read_biases(Config *c, ModelShape *s) {
     bool attention = false, mlp = false;
     TRY(read_flag(c, "attention_bias", &attention));
@@ -323,7 +323,7 @@ static Status read_dtype(Config *c, const char **dtype) {
                 word ? word : "?");
 }
 
-// AutoModel goes by this one: a Mistral that calls itself LlamaForCausalLM would get its window.
+// AutoModel decides by model_type: a Mistral whose architecture is LlamaForCausalLM would get a window.
 static Status check_model_type(Config *c, const char *wanted) {
     const Json *value = member(c, "model_type");
     const char *word = json_string(value);

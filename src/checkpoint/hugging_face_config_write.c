@@ -1,4 +1,4 @@
-// config.json of a Hugging Face model, written.
+// Writes the config.json of a Hugging Face model.
 #include "checkpoint/fields.h"
 #include "checkpoint/hugging_face.h"
 #include <math.h>

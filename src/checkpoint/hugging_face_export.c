@@ -1,4 +1,4 @@
-// A model as a Hugging Face folder.
+// Exports a model as a Hugging Face folder.
 #include "checkpoint/fields.h"
 #include "checkpoint/hugging_face.h"
 #include <stdlib.h>
@@ -97,12 +97,12 @@ static Status fill(ModelSource *source, const Mapping *mapping, const char *fold
     return folder_sync(folder);
 }
 
-// The folder under a name of its own until it is whole.
+// Writes the folder under a temporary name and renames it when it is complete.
 static Status write_folder(ModelSource *source, const char *folder, FileType type,
                            const Tokenizer *tokenizer) {
     char temporary[4096];
     Mapping mapping;
-    if (file_exists(folder)) return fail(ERR_CREATE, "%s exists, and is not replaced", folder);
+    if (file_exists(folder)) return fail(ERR_CREATE, "%s exists and is not replaced", folder);
     TRY(file_temporary_name(folder, temporary));
     TRY(mapping_create(&mapping, &model_source_info(source)->shape, FORMAT_HUGGING_FACE));
     Status status = folder_remove(temporary);

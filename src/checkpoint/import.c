@@ -1,26 +1,26 @@
-// A model of others as a checkpoint: weights alone, shard by shard.
+// Imports a model of another program as a checkpoint of weights, shard by shard.
 #include "checkpoint/hugging_face.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-// A shard holds what fits into memory at once, so that a model that does not can be imported: whole tensors
-// as long as there is room, or some rows of one that is larger.
+// A shard holds what fits into memory at once, so that larger models can be imported: whole tensors while there is
+// room, or some rows of a tensor that is larger.
 enum { MOST_SHARD_ELEMENTS = 128 << 20 };
 
 typedef struct {
     ModelSource *source;
-    const Tokenizer *tokenizer; // instead of the source's; NULL: that one
+    const Tokenizer *tokenizer; // NULL: the source's
     const WeightSpec *weights;
     int count;
     float *room;   // of one shard
-    int64_t most;  // elements there
+    int64_t most;  // elements of `room`
     Slice *slices; // of one shard: [count]
-    Text *records; // of the shards so far
+    Text *records; // of the shards written so far
     int num_shards, max_shards;
 } Import;
 
-// Where the next shard begins.
+// The place where the next shard begins.
 typedef struct {
     int weight;
     int64_t row;
@@ -28,7 +28,7 @@ typedef struct {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Reads the rows that come next, as many as fit; `full` when none do.
+// Reads the next rows, as many as fit. Sets `full` when none fits.
 static Status read_slice(Import *import, Cursor *at, int64_t *used, Slice *slice, bool *full) {
     const WeightSpec *w = &import->weights[at->weight];
     int64_t rows = smaller(w->rows - at->row, (import->most - *used) / w->cols);
@@ -80,7 +80,7 @@ static Status write_shards(Import *import, const CheckpointNames *names, int64_t
     return OK;
 }
 
-// The model as options, for --config. The vocabulary is left to the tokenizer.
+// Writes the options of the model for --config. The size of the vocabulary follows from the tokenizer.
 static void add_configuration(const ModelSource *source, Text *out) {
     ModelOption rows[MOST_MODEL_OPTIONS];
     int count = model_options(&model_source_info(source)->shape, rows);
@@ -94,7 +94,7 @@ static void add_configuration(const ModelSource *source, Text *out) {
     }
 }
 
-// That of the source; NULL: it has none, or another takes its place.
+// Opens the tokenizer of the source; NULL: it has none, or another one is used.
 static Status own_tokenizer(const Import *import, Tokenizer **own) {
     *own = NULL;
     if (import->tokenizer) return OK;

@@ -1,4 +1,4 @@
-// The lock on a folder of checkpoints: at most one run writes there, and it notices when the lock is lost.
+// Locks a folder of checkpoints, so that at most one run writes there, and notices when the lock is lost.
 #include "base/rank.h"
 #include "checkpoint/manifest.h"
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 enum { ASK_AGAIN_MS = 50 };
 
-// The holder's name is for the messages of others.
+// Writes the name of this run into the lock, for the messages of other runs.
 static void sign(int lock) {
     char host[128] = "", since[32], text[256];
     time_t now = time(NULL);
@@ -39,7 +39,8 @@ Status checkpoint_lock_check(const char *save, int lock) {
     return fail(
         ERR_CREATE,
         "%s is not the lock that this run holds any more: the folder was moved or replaced, or the file "
-        "removed, and another run may save there; no save succeeds until it is back, and the second in a row that fails ends a training run",
+        "was removed, so another run may save there; saves fail until it is back, and the second failure in a "
+        "row ends a training run",
         path);
 }
 
@@ -57,7 +58,7 @@ static Answer try_lock(int file) {
     return result == 0 ? LOCKED : errno == EWOULDBLOCK ? HELD_BY_ANOTHER : NO_LOCKS;
 }
 
-// Opens the file each time: it may have been replaced since. `file` is to be closed.
+// Opens the file each time, since it may have been replaced. The caller closes `file`.
 static Status ask(const char *save, int *file, Answer *answer) {
     char path[PATH_ROOM];
     TRY(folder_make(save));
@@ -65,7 +66,7 @@ static Status ask(const char *save, int *file, Answer *answer) {
     TRY(open_lock(path, file));
     *answer = try_lock(*file);
     if (*answer == LOCKED && checkpoint_lock_check(save, *file) != OK)
-        *answer = HELD_BY_ANOTHER; // just replaced
+        *answer = HELD_BY_ANOTHER; // it has just been replaced
     return OK;
 }
 
@@ -79,7 +80,7 @@ static void tell_wait(const char *save, int file, double wait_s) {
             save, holder, wait_s);
 }
 
-// Tells once for whom it waits. `file` is to be closed after OK.
+// Prints once which run it waits for. After OK the caller closes `file`.
 static Status wait_for_lock(const char *save, double wait_s, const atomic_int *stopped, int *file,
                             Answer *answer) {
     TRY(ask(save, file, answer));
@@ -102,8 +103,8 @@ static Status held_by_another(int file, const char *save, double wait_s) {
                 holder, waited);
 }
 
-// The longest path that a save makes: removing renames a checkpoint to .trash-step-..., and the tokenizer's files
-// are written under temporary names. The name comes last in the message, which it would fill.
+// The longest path that a save needs: a removal renames a checkpoint to .trash-step-..., and the tokenizer's files are
+// written under temporary names. The long name comes last in the message, so that the advice is not cut off.
 static Status check_length(const char *save) {
     char path[PATH_ROOM];
     struct stat st;
@@ -142,11 +143,11 @@ Status checkpoint_lock(const char *save, double wait_s, const atomic_int *stoppe
 
 static Status check_new(const CheckpointNames *names) {
     if (!file_exists(names->final)) return OK;
-    return fail(ERR_CREATE, "%s: it is there already", names->final);
+    return fail(ERR_CREATE, "%s: it exists already", names->final);
 }
 
 Status checkpoint_lock_new(const CheckpointNames *names, const char *save, double wait_s, int *lock) {
-    TRY(check_new(names)); // nothing to wait for
+    TRY(check_new(names)); // before any wait
     TRY(checkpoint_lock(save, wait_s, NULL, lock));
     Status status = check_new(names);
     if (status != OK) checkpoint_unlock(*lock);

@@ -1,3 +1,4 @@
+// Reads a manifest or a rank's record, and checks every entry.
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@ static size_t room_for(size_t count) {
     return room;
 }
 
-// An array of `count` items always has room for the next power of two. Out of memory is a CHECK.
+// The capacity of an array of `count` items is the next power of two. Running out of memory is a CHECK.
 static void *grow(void *items, size_t size, int count, size_t more) {
     size_t need = room_for((size_t)count + more);
     if (items && need == room_for((size_t)count)) return items;
@@ -47,7 +48,7 @@ static Status read_int(const Json *object, const char *what, const char *name, i
     return bad(object, what, name, "is missing or no number that it can be");
 }
 
-// Lower-case digits, most significant first, exactly as many as there are.
+// Reads exactly this number of lower-case hexadecimal digits, most significant first.
 static bool read_hex(const char *string, size_t digits, Hash *out) {
     *out = (Hash){0};
     if (!string || strlen(string) != digits || strspn(string, "0123456789abcdef") != digits) return false;
@@ -64,7 +65,7 @@ static Status read_hash(const Json *object, const char *what, const char *name, 
     return bad(object, what, name, "is missing or no checksum");
 }
 
-// Of a file in the folder: nothing that leads elsewhere.
+// Accepts only the name of a file in the folder, no path.
 static Status read_file_name(const Json *object, const char *what, const char **out) {
     *out = json_string(json_member(object, "name"));
     if (!*out || !**out || **out == '.' || strchr(*out, '/') || strlen(*out) > MOST_NAME)
@@ -104,7 +105,7 @@ static bool rect_inside(Rect r, int64_t rows, int64_t cols) {
            r.cols <= cols - r.col;
 }
 
-// `slice` has the tensor's name and sizes; its file is counted from `first_file` on.
+// `slice` has the tensor's name and sizes. The numbers of files count from `first_file` on.
 static Status add_slice(Manifest *m, SliceEntry slice, const Json *entry, int first_file, const char *what) {
     int64_t at[2], shape[2], file;
     TRY(read_int(entry, what, "file", 0, m->num_files - first_file - 1, &file));
@@ -155,7 +156,7 @@ Status manifest_add(Manifest *m, const char *text, size_t size, const char *what
     return add_tables(m, root, what);
 }
 
-// ---- the whole of it ----------------------------------------------------------------------------
+// ---- the whole manifest ----------------------------------------------------------------------------
 
 static Status read_others(Manifest *m, const Json *root, const char *what) {
     const Json *others = NULL;
@@ -198,7 +199,7 @@ static Status read_info(const Json *root, const char *what, CheckpointInfo *info
     return bad(root, what, "optimizer", "is missing or neither true nor false");
 }
 
-// Of these versions nothing is known but this and the last line.
+// Of a newer version only this entry and the last line are known.
 static Status check_version(const Json *root, const char *what) {
     const char *program = json_string(json_member(root, "program"));
     const char *format = json_string(json_member(root, "format"));
@@ -208,12 +209,13 @@ static Status check_version(const Json *root, const char *what) {
     TRY(read_int(root, what, "version", 1, INT32_MAX, &version));
     if (version <= MANIFEST_VERSION) return OK;
     return fail(ERR_UNAVAILABLE,
-                "%s: written by %s in version %" PRId64 " of the format; it needs a program that reads it, "
+                "%s: written by %s in version %" PRId64
+                " of the format; it needs a program that reads that version; "
                 "this one reads versions up to %d",
                 what, program ? program : "a newer program", version, MANIFEST_VERSION);
 }
 
-// The last line says what all before it must be; compared as text, so that no bit of it is free.
+// Compares the last line, the checksum of the text before it, as text, so that every bit of it counts.
 static Status check_last_line(const char *text, size_t size, const char *what) {
     Text want = {0};
     size_t before = size ? size - 1 : 0;

@@ -1,15 +1,15 @@
-// Pieces of a checkpoint: its checksums, and its manifest as a structure. A rank's record and the manifest
-// share one form, tables of files and slices, so one function writes both and one reads both.
+// The manifest of a checkpoint as a structure. A rank's record and the manifest have the same form, tables of files
+// and slices, so one function writes both and one reads both.
 #pragma once
 #include "base/hash.h"
 #include "checkpoint/checkpoint.h"
 
-// ---- fields.c: the run's state and the model's shape, as rows ------------------------------------------
+// ---- fields.c: the state of the run and the shape of the model as rows ------------------------------------------
 
-// A JSON object of all fields.
+// Writes a JSON object of all fields.
 void state_write(const RunState *state, Text *out);
 void shape_write(const ModelShape *shape, Text *out);
-// ERR_DATA with the byte for a field that is absent, of another type or out of range; `what` begins messages.
+// Fails with ERR_DATA for a field that is missing, of another type or out of range. Messages begin with `what`.
 Status state_read(const Json *object, const char *what, RunState *state);
 Status shape_read(const Json *object, const char *what, ModelShape *shape);
 
@@ -30,7 +30,7 @@ typedef struct {
     Rect rect;
     int file;
     Hash hash;      // of its elements in the file, row after row
-    int64_t offset; // of the first of them; known once the file is opened
+    int64_t offset; // of the first element in the file; known once the file is open
     bool verified;
 } SliceEntry;
 
@@ -44,11 +44,11 @@ typedef struct {
     int first, count; // slices
 } TensorEntry;
 
-// Names are borrowed: of `roots`, or of whoever filled it in.
+// Names are borrowed from `roots` or from the caller.
 typedef struct {
     CheckpointInfo info;
     ShardFile *files;
-    SliceEntry *slices; // after manifest_finish by tensor, row, column
+    SliceEntry *slices; // manifest_finish sorts them by tensor, row, column
     OtherFile *others;
     TensorEntry *tensors; // made by manifest_finish: weights before moments; embedding, layers, head
     Json **roots;
@@ -56,21 +56,21 @@ typedef struct {
 } Manifest;
 
 void manifest_free(Manifest *manifest);
-// Adds the files and slices of a record or of a whole manifest; `what` begins messages. The text need not
-// outlive the call.
+// Adds the files and slices of a record or of a whole manifest. Messages begin with `what`. The text need not outlive
+// the call.
 Status manifest_add(Manifest *manifest, const char *text, size_t size, const char *what);
 void manifest_add_other(Manifest *manifest, OtherFile file);
-// Groups the slices by tensor. ERR_DATA unless those of each cover it exactly once.
+// Groups the slices by tensor. Fails with ERR_DATA unless the slices of each tensor cover it exactly once.
 Status manifest_finish(Manifest *manifest, const char *what);
 int manifest_find(const Manifest *manifest, const char *tensor); // -1: none
 
-// The tables alone, an object: a rank's record.
+// Writes a rank's record: an object with the tables alone.
 void manifest_write_record(const Manifest *manifest, Text *out);
-// All of it, with its last line.
+// Writes the whole manifest with its last line.
 void manifest_write(const Manifest *manifest, Text *out);
-// What the last line must be behind `size` bytes of text.
+// Writes the last line that belongs to `size` bytes of text.
 void manifest_write_last_line(const char *text, size_t size, Text *out);
-// Checks the last line, then the version, then everything else, and finishes.
+// Reads a manifest: checks the last line, the version and everything else, and calls manifest_finish.
 Status manifest_read(Manifest *manifest, const char *text, size_t size, const char *what);
 
 // ---- shard.c: one file of slices, written in pieces --------------------------------------------------
@@ -84,14 +84,14 @@ typedef struct {
     SafetensorsWriter file;
     Manifest record;
     Hasher hasher;
-    int slice;    // that is being written
-    int64_t left; // elements of it
+    int slice;    // the one that is being written
+    int64_t left; // its elements that are still missing
 } ShardWriter;
 
-// `slices` say where; their data is not read. They are borrowed until the end.
+// The names and places of `slices` are written; their data is not read. They are borrowed until the end.
 Status shard_open(ShardWriter *writer, const CheckpointNames *names, int rank, const Slice *slices,
                   int count);
-// The next elements, of one slice.
+// Adds the next elements, all of one slice.
 Status shard_add(ShardWriter *writer, const float *data, int64_t count);
 Status shard_finish(ShardWriter *writer, Text *record);
 void shard_abandon(ShardWriter *writer);

@@ -1,4 +1,4 @@
-// A manifest as text.
+// Writes a manifest or a rank's record as text.
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static bool same_tensor(const SliceEntry *a, const SliceEntry *b) {
     return !strcmp(a->tensor, b->tensor) && a->rows == b->rows && a->cols == b->cols;
 }
 
-// Slices of one tensor that follow each other share an entry.
+// Neighbouring slices of one tensor share an entry.
 static void write_tensors(const Manifest *m, Text *out) {
     text_add(out, "\"tensors\": [");
     for (int i = 0; i < m->num_slices; i++) {
@@ -73,8 +73,8 @@ void manifest_write_record(const Manifest *m, Text *out) {
     text_add(out, "}\n");
 }
 
-// The lowest version whose programs read the model right: those of version 1 would take scaled rotations for
-// plain ones.
+// The lowest version of the format whose programs read the model correctly. Programs of version 1 ignore the scaling
+// of rotations.
 static int version_needed(const ModelShape *shape) { return shape->rope.kind == ROPE_PLAIN ? 1 : 2; }
 
 static void write_info(const CheckpointInfo *info, Text *out) {

@@ -1,4 +1,4 @@
-// How our weights lie in the tensors of Hugging Face and GGUF: one table of names, and what is read by it.
+// The table of names of our weights in Hugging Face and GGUF, and the reading of their tensors from ours.
 #include "checkpoint/mapping.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,8 +18,8 @@ typedef struct {
 static Status refuse(Architecture architecture, const Trait *traits, int count) {
     for (int i = 0; i < count; i++)
         if (traits[i].has)
-            return fail(ERR_UNAVAILABLE, "%s has no %s, and the model has", architecture_name(architecture),
-                        traits[i].what);
+            return fail(ERR_UNAVAILABLE, "%s has no %s, which this model has",
+                        architecture_name(architecture), traits[i].what);
     return OK;
 }
 
@@ -55,11 +55,11 @@ Status architecture_of(const ModelShape *shape, Architecture *architecture) {
 
 // ---- the table ----------------------------------------------------------------------------------------
 
-// Which rows of a weight: all, those of queries, keys or values, or one half of fc1.
+// Rows of a weight: all, those of queries, keys or values, or one half of fc1.
 typedef enum { ALL, QUERY, KEY, VALUE, GATE, UP } Part;
 
-// A name of ours without "decoder.layers.N." and ".weight", and theirs, by format and architecture, without
-// the suffix. NULL: not there.
+// Our name without "decoder.layers.N." and ".weight", and the names of the formats and architectures without the
+// suffix. NULL: it does not exist there.
 typedef struct {
     const char *ours;
     Part part;
@@ -108,11 +108,11 @@ static const Row table[] = {
 
 enum { NUM_ROWS = sizeof table / sizeof *table, MOST_PARTS = 3 };
 
-// A name of ours, taken apart.
+// The parts of one of our names.
 typedef struct {
     char stem[96];
     const char *suffix; // "weight" or "bias", inside the name
-    int layer;          // -1: in none
+    int layer;          // -1: it is not part of a layer
 } Name;
 
 static Name take_apart(const WeightSpec *weight) {
@@ -184,7 +184,7 @@ static TheirTensor *add_tensor(const Maker *maker, const char *name, const Weigh
     return t;
 }
 
-// A part of a weight: a tensor of its own, or the next rows of the one that the part before it began.
+// Adds a part of a weight: as a tensor, or as the next rows of the tensor that the part before it began.
 static void add_part(const Maker *maker, int weight, const Name *name, const Row *row) {
     Mapping *m = maker->mapping;
     const WeightSpec *ours = &m->weights[weight];
@@ -201,8 +201,8 @@ static void add_part(const Maker *maker, int weight, const Name *name, const Row
     m->strips[m->num_strips++] = strip;
 }
 
-// transformers' Llama has a bias of the projection wherever queries have one: where ours has none, zeros. They
-// come back as a bias.
+// transformers' Llama has a bias of the projection whenever queries have one. Where our model has none, zeros are
+// written; importing them again gives a model with this bias.
 static void add_zeros(const Maker *maker, const Name *name) {
     Mapping *m = maker->mapping;
     const ModelShape *s = maker->shape;
@@ -214,7 +214,7 @@ static void add_zeros(const Maker *maker, const Name *name) {
     snprintf(t->name, sizeof t->name, "model.layers.%d.self_attn.o_proj.bias", name->layer);
 }
 
-// llama.cpp knows Llama 3's scaling as numbers that divide the frequencies of the rotation.
+// llama.cpp stores Llama 3's scaling as divisors of the frequencies of the rotation.
 static Status add_divisors(const Maker *maker) {
     Mapping *m = maker->mapping;
     const ModelShape *s = maker->shape;
@@ -234,7 +234,7 @@ static Status add_divisors(const Maker *maker) {
     return OK;
 }
 
-// A GPT-2 of GGUF has a tensor for its output, tied or not: many llama.cpp in use know no other.
+// A GPT-2 in GGUF has a tensor for its output even where it is tied: many versions of llama.cpp require it.
 static void add_tied_output(const Maker *maker) {
     const Mapping *m = maker->mapping;
     Name output = {.suffix = "weight", .layer = -1};
@@ -250,7 +250,7 @@ Status mapping_create(Mapping *m, const ModelShape *shape, Format format) {
     Maker maker = {.mapping = m, .shape = shape, .format = format};
     TRY(architecture_of(shape, &maker.architecture));
     TRY(model_weights(shape, &m->weights, &m->num_weights));
-    size_t room = (size_t)m->num_weights * MOST_PARTS + 2; // and the tied output, the divisors
+    size_t room = (size_t)m->num_weights * MOST_PARTS + 2; // 2 for the tied output and the divisors
     m->tensors = calloc(room, sizeof *m->tensors);
     m->strips = calloc(room, sizeof *m->strips);
     if (!m->tensors || !m->strips) {
@@ -290,15 +290,15 @@ int64_t strip_rows_before(const Strip *s, int64_t row) {
 
 int64_t strip_row(const Strip *s, int64_t i) { return i / s->per * s->block + s->at + i % s->per; }
 
-// ---- reading theirs from ours --------------------------------------------------------------
+// ---- their tensors, read from ours --------------------------------------------------------------
 
-// Which row comes to place `row` when those of a head, two halves, are paired: 0, D/2, 1, D/2 + 1, ...
+// The row at place `row` when the two halves of a head are interleaved: 0, D/2, 1, D/2 + 1, ...
 static int64_t paired(int64_t row, int64_t head) {
     int64_t i = row % head;
     return row - i + i % 2 * (head / 2) + i / 2;
 }
 
-// A rectangle of their tensor, turned as ours.   out [rect.rows, rect.cols]
+// Reads a rectangle of their tensor, oriented as ours.   out [rect.rows, rect.cols]
 static Status read_strip(const Mapping *m, ModelSource *source, const Strip *s, Rect rect, float *out) {
     const WeightSpec *weight = &m->weights[s->weight];
     int64_t head = m->tensors[s->tensor].permuted;
@@ -334,7 +334,7 @@ static void transpose(const float *from, int64_t rows, int64_t cols, float *to) 
             for (int64_t r = row; r < row + TILE && r < rows; r++) to[col * rows + r] = from[r * cols + col];
 }
 
-// Lines of the file are columns where it lies transposed.
+// Where the file stores it transposed, its lines are columns.
 static Status read_lines(const Mapping *m, ModelSource *source, int tensor, int64_t first, int64_t count,
                          float *scratch, float *out) {
     const TheirTensor *t = &m->tensors[tensor];

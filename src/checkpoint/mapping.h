@@ -1,9 +1,9 @@
-// How our weights lie in other people's tensors: one table of names (mapping.c), from which both directions,
-// both formats and both architectures follow. The weights come from the registry; the table translates them.
+// Translates between our weights and the tensors of Hugging Face and GGUF. One table of names (mapping.c) serves both
+// directions, both formats and both architectures. The weights come from the registry of parameters.
 //
-// Ours are Megatron-LM's: queries, keys and values of a group of heads lie together, gate over up. Others
-// keep them in tensors of their own or stack all queries, then all keys, then all values; GPT-2's linear
-// weights lie transposed; llama.cpp's Llama has the rows of a head paired for another form of the rotation.
+// Our layout is Megatron-LM's: the queries, keys and values of a group of heads are in one tensor, next to each other,
+// and so are gate and up. Other formats have separate tensors, or stack all queries, then all keys, then all values.
+// GPT-2's linear weights are transposed. llama.cpp's Llama orders the rows of a head for another form of the rotation.
 #pragma once
 #include "checkpoint/checkpoint.h"
 
@@ -11,24 +11,24 @@ typedef enum { ARCHITECTURE_GPT2, ARCHITECTURE_LLAMA, NUM_ARCHITECTURES } Archit
 typedef enum { FORMAT_HUGGING_FACE, FORMAT_GGUF, NUM_FORMATS } Format;
 
 const char *architecture_name(Architecture architecture); // "GPT2LMHeadModel"
-// Which one computes what a model of this shape does. ERR_UNAVAILABLE names what neither has. Dropout is not
-// asked for: it takes part in training alone.
+// Finds the architecture that computes the same as a model of this shape. Fails with ERR_UNAVAILABLE, which names a
+// part that neither has. Dropout does not matter, since only training uses it.
 Status architecture_of(const ModelShape *shape, Architecture *architecture);
 
-// One of their tensors, turned as ours are: [out, in]; a vector is a column.
+// A tensor of the other format, oriented as ours are: [out, in]; a vector is a column.
 typedef struct {
     char name[96];
     int64_t rows, cols;
     bool is_vector;
     bool is_position;  // the table of positions
-    bool transposed;   // lies as [cols, rows] in the file; vectors too, so to say
-    int64_t permuted;  // rows of a head that are paired anew; 0: none are
-    int strip, strips; // what it is made of; no strips:
-    float *values;     // [rows] of a vector that no weight of ours gives; NULL: zeros
+    bool transposed;   // the file stores [cols, rows]; true for every vector
+    int64_t permuted;  // rows of a head that are stored in another order; 0: none
+    int strip, strips; // its first strip and their number; none:
+    float *values;     // [rows] of a vector that no weight of ours contains; NULL: zeros
 } TheirTensor;
 
-// Rows of one of our weights that lie one after another in one of their tensors, from row `first` on: of each
-// of `groups` blocks of `block` rows, the `per` rows from `at` on.
+// Rows of one of our weights that follow each other in one tensor of the other format, from its row `first` on. They
+// are the `per` rows from `at` on of each of `groups` blocks of `block` rows.
 typedef struct {
     int weight, tensor;
     int64_t first;
@@ -47,9 +47,10 @@ typedef struct {
 Status mapping_create(Mapping *mapping, const ModelShape *shape, Format format);
 void mapping_destroy(Mapping *mapping);
 bool weight_is_vector(const WeightSpec *weight);
-int64_t strip_rows_before(const Strip *strip, int64_t row); // of those, the ones before a row of ours
-int64_t strip_row(const Strip *strip, int64_t i);           // ours of the i-th
+int64_t strip_rows_before(const Strip *strip,
+                          int64_t row);           // the rows of the strip before row `row` of our weight
+int64_t strip_row(const Strip *strip, int64_t i); // the row of our weight that is the strip's i-th
 
-// Hands out all elements of their tensor in the order of the file, in pieces of whole lines.
+// Passes all elements of a tensor of the other format to `take`, in the order of the file, in pieces of whole lines.
 typedef Status TakePiece(void *self, const float *elements, int64_t count);
 Status mapping_stream(const Mapping *mapping, ModelSource *source, int tensor, TakePiece *take, void *self);

@@ -30,7 +30,7 @@ static void add_flag(Rows *rows, const char *option, bool value) {
     add_row(rows, option, FIXED, "%s", value ? "true" : "false");
 }
 
-// A size that only some models have.
+// Adds a size that only some models have.
 static void add_size(Rows *rows, const char *option, int kind, bool has, int value) {
     if (has)
         add_row(rows, option, kind, "%d", value);
@@ -45,7 +45,7 @@ static void add_float(Rows *rows, const char *option, int kind, float value) {
     text_free(&text);
 }
 
-// The shortest share that gives so many columns of a head.
+// Adds the shortest decimal that gives this number of columns of a head.
 static void add_share(Rows *rows, const char *option, int columns, int head_size) {
     enum { ENOUGH_DIGITS = 17 };
     char text[32];
@@ -120,7 +120,7 @@ static void add_rules(Rows *rows, const ModelShape *s) {
     add_row(rows, "normalization", FIXED, "%s", s->rms_norm ? "RMSNorm" : "LayerNorm");
     add_flag(rows, "swiglu", swiglu);
     add_flag(rows, "bias_gelu_fusion", s->activation != ACTIVATION_GELU_ERF);
-    add_flag(rows, "add_qkv_bias", s->no_linear_bias && s->qkv_bias); // else they have one anyway
+    add_flag(rows, "add_qkv_bias", s->no_linear_bias && s->qkv_bias); // otherwise every linear weight has one
     add_flag(rows, "add_attn_proj_bias", s->no_linear_bias && s->proj_bias);
     add_flag(rows, "add_mlp_bias", s->no_linear_bias && s->mlp_bias);
     add_row(rows, "vocab_size", FIXED, "%d", s->vocabulary);

@@ -1,3 +1,4 @@
+// Opens a checkpoint and reads rectangles of its tensors, with their checksums verified.
 #include "checkpoint/finite.h"
 #include "checkpoint/opened.h"
 #include <fcntl.h>
@@ -42,7 +43,7 @@ static Status find_slice(const Safetensors *file, SliceEntry *slice) {
     return OK;
 }
 
-// `slices`: those of the file.
+// `slices` are those of the file.
 static Status check_file(const Safetensors *file, const ShardFile *want, SliceEntry **slices, int count) {
     TRY(check_header(want, file));
     for (int i = 0; i < count; i++) TRY(find_slice(file, slices[i]));
@@ -78,7 +79,7 @@ static Status check_files(Checkpoint *c) {
     return status;
 }
 
-// The configuration stays in memory; the others are only compared.
+// Compares a file with its checksum. The configuration stays in memory.
 static Status check_other(Checkpoint *c, const OtherFile *want) {
     char path[PATH_ROOM], *data = NULL;
     size_t size;
@@ -160,7 +161,7 @@ CheckpointTensor checkpoint_tensor(const Checkpoint *c, int i) {
 
 // ---- reading ------------------------------------------------------------------------------------
 
-// Where a rectangle of a tensor goes; `out` NULL: nowhere.
+// The destination of a rectangle of a tensor; `out` NULL: it is only verified.
 typedef struct {
     Rect rect;
     float *out;
@@ -170,14 +171,14 @@ typedef struct {
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// May be empty: then with rows or cols below 1.
+// The common part of two rectangles. It is empty when its rows or cols are below 1.
 static Rect overlap(Rect a, Rect b) {
     int64_t row = larger(a.row, b.row), col = larger(a.col, b.col);
     return (Rect){row, col, smaller(a.row + a.rows, b.row + b.rows) - row,
                   smaller(a.col + a.cols, b.col + b.cols) - col};
 }
 
-// Copies what elements [begin, end) of the slice have of the target.
+// Copies those of elements [begin, end) of the slice that the target contains.
 static void copy_piece(const SliceEntry *s, const float *piece, int64_t begin, int64_t end,
                        const Target *target) {
     int64_t width = s->rect.cols;
@@ -207,7 +208,7 @@ static void count_values(Checkpoint *c, const SliceEntry *s, int64_t count) {
     c->non_finite += found;
 }
 
-// Elements [begin, end) of a slice, with their checksum where they are all of it.
+// Reads elements [begin, end) of a slice, and verifies the checksum where they are the whole slice.
 static Status stream(Checkpoint *c, SliceEntry *s, int64_t begin, int64_t end, const Target *target) {
     char path[PATH_ROOM], name[SLICE_NAME];
     Hasher hasher;
@@ -251,7 +252,7 @@ Status checkpoint_read(Checkpoint *c, int i, Rect rect, float *out, int64_t stri
     return OK;
 }
 
-// Pages that the disk has are read from it again; others stay.
+// Drops pages of the cache that are on disk, so that they are read from it again.
 static Status drop_cache(Checkpoint *c) {
     char path[PATH_ROOM];
     for (int i = 0; i < c->manifest.num_files; i++) {

@@ -1,3 +1,4 @@
+// Writes a checkpoint again with its tensors spread over another number of files.
 #include "checkpoint/opened.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,12 +10,12 @@ typedef struct {
     Checkpoint *from;
     const CheckpointNames *names;
     float *piece;
-    Slice *slices; // [tensors]: whole ones
+    Slice *slices; // [tensors] each a whole tensor
     int num_tensors, num_files;
     int64_t elements;
 } Reshard;
 
-// The whole model, cut into equal parts: the file of the tensor that starts at element `at`.
+// The file of the tensor that starts at element `at` of the whole model, which is cut into equal parts.
 static int file_of(const Reshard *r, int64_t at) {
     return (int)((double)at / (double)r->elements * r->num_files);
 }
@@ -52,7 +53,7 @@ static Status write_files(Reshard *r, Text *records) {
     return OK;
 }
 
-// But the configuration, which the commit writes.
+// Copies the other files except the configuration, which the commit writes.
 static Status copy_others(const Reshard *r) {
     const Manifest *m = &r->from->manifest;
     for (int i = 0; i < m->num_others; i++) {

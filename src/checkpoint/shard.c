@@ -1,3 +1,4 @@
+// Writes the file of one rank: its slices, piece by piece, with their checksums.
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ static const char *last_part(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-// The header says whose file it is: one of another step or rank has another checksum.
+// The header contains step and rank, so the file of another step or rank has another checksum.
 static Status write_header(ShardWriter *w, const char *checkpoint) {
     int count = w->record.num_slices;
     char(*names)[SLICE_NAME] = malloc((size_t)count * sizeof *names);
@@ -45,7 +46,7 @@ static Status write_header(ShardWriter *w, const char *checkpoint) {
     return status;
 }
 
-// Of what is in the file, not of what was meant to be.
+// Hashes the header as it is in the file.
 static Status hash_header(const char *path, int64_t size, uint64_t *hash) {
     char *header = malloc((size_t)size);
     if (!header) return fail(ERR_OS, "%s: no memory for its header of %" PRId64 " bytes", path, size);

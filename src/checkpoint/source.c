@@ -1,4 +1,4 @@
-// A model from anywhere: one of our checkpoints, or a Hugging Face folder.
+// Opens a model, a checkpoint or a Hugging Face folder, and reads its weights.
 #include "checkpoint/finite.h"
 #include "checkpoint/hugging_face.h"
 #include "checkpoint/manifest.h"
@@ -12,10 +12,10 @@ struct ModelSource {
     Checkpoint *checkpoint; // one of the two
     HuggingFace *model;
     char *path;
-    uint64_t hash;    // of the file that describes it
-    Text passed_over; // why newer checkpoints were not taken
+    uint64_t hash;    // of the file that describes the model
+    Text passed_over; // why newer checkpoints were not opened
     bool allow_non_finite;
-    int64_t non_finite; // weights that are NaN or infinite and were let pass
+    int64_t non_finite; // weights that are NaN or infinite and were accepted
 };
 
 static bool holds(const char *folder, const char *file) {
@@ -51,7 +51,7 @@ static Status check_model(const Checkpoint *c) {
     const ModelShape *shape = &checkpoint_info(c)->shape;
     WeightSpec *weights;
     int count;
-    // Before anything is made for each of them.
+    // Checked before anything is allocated for each layer.
     if (shape->layers > checkpoint_num_tensors(c))
         return fail(ERR_DATA, "%s: %d tensors for %d layers", checkpoint_folder(c), checkpoint_num_tensors(c),
                     shape->layers);
@@ -61,7 +61,7 @@ static Status check_model(const Checkpoint *c) {
     return status;
 }
 
-// `opened`: what opening it came to.
+// `opened` is the status of opening the checkpoint.
 static Status take_checkpoint(ModelSource *source, Status opened) {
     TRY(opened);
     Status status = check_model(source->checkpoint);
@@ -82,7 +82,8 @@ static Status open_one(ModelSource *source, const char *path, int64_t step) {
     return OK;
 }
 
-// The newest that opens, with what is wrong with newer ones; when none does, what is wrong with the newest.
+// Opens the newest checkpoint that can be opened and keeps the messages of newer ones. When none can be opened, fails
+// with the message of the newest.
 static Status open_newest(ModelSource *source, const char *save, const int64_t *steps, int count) {
     Text *passed = &source->passed_over;
     Status status = OK, first = OK;
@@ -141,7 +142,7 @@ static Status open_any(ModelSource *source, const char *path, int64_t step) {
     return hugging_face_open(&source->model, path);
 }
 
-// The manifest of a checkpoint holds the checksums of its tensors.
+// The hash of the manifest covers the tensors, since it contains their checksums.
 static Status take_hash(ModelSource *source) {
     enum { MOST_BYTES = 1 << 30 };
     Text path = {0};

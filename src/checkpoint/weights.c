@@ -1,3 +1,4 @@
+// Lists the weights of a model from the parameters that it declares.
 #include "checkpoint/checkpoint.h"
 #include "layout/kinds.h"
 #include "layout/layers.h"
@@ -20,7 +21,7 @@ static Status list(const Params *params, WeightSpec **weights, int *count) {
     return OK;
 }
 
-// One rank's model is declared, never placed.
+// Declares the model of a single rank and never places it.
 Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count) {
     Context context = {.mode = {.padded_vocabulary = shape->vocabulary}};
     Params params = {0};

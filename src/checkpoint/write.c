@@ -1,3 +1,4 @@
+// Writes a checkpoint: the folder, the file of each rank, and the commit by one rename.
 #include "base/file_sums.h"
 #include "base/half.h"
 #include "checkpoint/manifest.h"
@@ -9,11 +10,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PIECE = 1 << 20 }; // elements that are hashed, then written, while they are in the cache
+enum { PIECE = 1 << 20 }; // elements that are hashed and then written while they are in the cache
 
 // ---- 1. the folder ------------------------------------------------------------------------------
 
-// Where the older checkpoint of the same name waits when two folders cannot be exchanged at once.
+// The name of an older checkpoint while a new one takes its place, where two folders cannot be exchanged at once.
 static Status aside_name(char path[PATH_ROOM], const CheckpointNames *names) {
     const char *slash = strrchr(names->final, '/');
     int size =
@@ -21,7 +22,7 @@ static Status aside_name(char path[PATH_ROOM], const CheckpointNames *names) {
     return size < PATH_ROOM ? OK : fail(ERR_CREATE, "%s: the name is too long", names->final);
 }
 
-// A save was killed between two renames: the older checkpoint gets its name back.
+// After a save that was killed between two renames: gives the older checkpoint its name back.
 static Status settle_aside(const CheckpointNames *names) {
     char aside[PATH_ROOM];
     TRY(aside_name(aside, names));
@@ -40,7 +41,7 @@ static void parent_of(char parent[PATH_ROOM], const char *path) {
         snprintf(parent, PATH_ROOM, "%.*s", slash > path ? (int)(slash - path) : 1, path);
 }
 
-// Like folder_make; the names of new folders are on disk.
+// Like folder_make, and makes the names of new folders durable.
 static Status make_durably(const char *path) {
     char above[PATH_ROOM];
     if (file_exists(path)) return folder_make(path);
@@ -55,12 +56,12 @@ Status checkpoint_begin(const CheckpointNames *names, int64_t bytes) {
     parent_of(save, names->temporary);
     TRY(make_durably(save));
     TRY(settle_aside(names));
-    TRY(folder_remove(names->temporary)); // it takes room
+    TRY(folder_remove(names->temporary)); // first, since it takes space
     TRY(checkpoint_check_room(save, bytes, 1));
     return folder_make(names->temporary);
 }
 
-// The message tells of what went wrong before, not of this.
+// fail_message keeps the failure that led here; a failure of the removal does not replace it.
 void checkpoint_abandon(const CheckpointNames *names, int lock) {
     char save[PATH_ROOM], message[1024];
     snprintf(message, sizeof message, "%s", fail_message());
@@ -72,7 +73,7 @@ void checkpoint_abandon(const CheckpointNames *names, int lock) {
 
 // ---- 2. a rank's file ---------------------------------------------------------------------------
 
-// A slice's elements from `at` on; where they lie apart they are put together in `piece`.
+// Returns a slice's elements from `at` on. Values stored in two parts, or with a stride, are gathered in `piece`.
 static const float *elements(const Slice *s, int64_t at, int64_t count, float *piece) {
     if (s->data) return s->data + at;
     for (int64_t i = 0; i < count; i++) piece[i] = bf16_join(s->values[at + i], s->remainders[at + i]);
@@ -101,7 +102,7 @@ static Status add_gathered(ShardWriter *w, const Slice *s, float *piece) {
     return OK;
 }
 
-// Rows too long to be gathered, one after the other.
+// Adds rows that are too long to be gathered, one after the other.
 static Status add_long_rows(ShardWriter *w, const Slice *s, float *piece) {
     for (int64_t row = 0; row < s->rect.rows; row++)
         TRY(add_stretch(w, s, row * s->stride, s->rect.cols, piece));
@@ -160,7 +161,7 @@ static int sync_file(int fd) {
     return result;
 }
 
-// `data` is what was read from it so far: perhaps out of the page cache.
+// Compares a file on disk with `data`, which may have been read from the page cache.
 static Status compare_existing(const char *path, const void *data, size_t size) {
     FileSums *sums = file_sums_create();
     if (!sums) return fail(ERR_OS, "%s: no memory to read it back", path);
@@ -196,7 +197,7 @@ static Status add_other(Manifest *m, const char *folder, const char *name) {
     return status;
 }
 
-// Whatever the folder has besides the ranks' files belongs to the checkpoint.
+// Adds every file of the folder that is not a rank's: all belong to the checkpoint.
 static Status add_others(Manifest *m, const char *folder, char *const *names, int count) {
     for (int i = 0; i < count; i++)
         if (!is_shard(m, names[i])) TRY(add_other(m, folder, names[i]));
@@ -238,7 +239,7 @@ static Status cannot_rename(const CheckpointNames *names) {
                 strerror(errno));
 }
 
-// Where the file system cannot exchange two names: the older one steps aside.
+// For file systems that cannot exchange two names: renames the older checkpoint first.
 static Status replace_in_two(const CheckpointNames *names) {
     char aside[PATH_ROOM];
     TRY(aside_name(aside, names));
@@ -247,7 +248,7 @@ static Status replace_in_two(const CheckpointNames *names) {
         Status status = cannot_rename(names);
         return rename(aside, names->final) ? ERR_IO : status;
     }
-    (void)rename(aside, names->temporary); // the next save removes it, should it stay
+    (void)rename(aside, names->temporary); // if it stays, the next save removes it
     return OK;
 }
 
@@ -259,7 +260,7 @@ static Status exchange(const CheckpointNames *names) {
     return cannot_rename(names);
 }
 
-// What a cut of power could undo is undone at once: a failed save leaves what was there before.
+// Where the rename cannot be made durable it is undone, so that a failed save leaves everything as it was.
 static Status publish(const CheckpointNames *names) {
     char save[PATH_ROOM];
     CheckpointNames back;
@@ -283,6 +284,6 @@ Status checkpoint_commit(const CheckpointNames *names, int lock, const Checkpoin
     Status status = fill(names, info, tokenizer, records, num_ranks);
     if (status == OK) status = checkpoint_lock_check(save, lock);
     if (status == OK) status = publish(names);
-    checkpoint_abandon(names, lock); // what is left: nothing, the older one, or what failed
+    checkpoint_abandon(names, lock); // the folder now holds nothing, the older checkpoint, or the failed one
     return status;
 }
