@@ -1,3 +1,4 @@
+// Generates text: feeds the model its own tokens and turns them into pieces of text until every sample has ended.
 #include "infer/generate.h"
 #include "base/rank.h"
 #include <math.h>
@@ -18,11 +19,11 @@ typedef struct {
     Sample *samples; // [B]
     int living;
     int vocabulary;  // entries that the tokenizer knows
-    int fed;         // tokens of each sequence that the model has seen
+    int fed;         // tokens of each sequence that the model has been given
     int32_t *tokens; // [longest, B]
     float *logits;   // [B, vocabulary of the model]
     Candidate *scratch;
-    Text piece; // of text, on its way
+    Text piece; // the piece of text for the callback
 } Generation;
 
 // ---- tokens to text -----------------------------------------------------------------------------
@@ -41,14 +42,14 @@ static void end_sample(Generation *g, int b, Ending why) {
     hand_over(g, b);
 }
 
-// The byte that a token of SentencePiece stands for, "<0x0A>"; -1: another token.
+// The byte of a token of SentencePiece such as "<0x0A>"; -1: it is another token.
 static int byte_of(const Tokenizer *tokenizer, int32_t token) {
     if (tokenizer_kind(tokenizer) != TOKENIZER_SENTENCEPIECE) return -1;
     if (tokenizer_token_type(tokenizer, token) != TOKEN_BYTE) return -1;
     return (int)strtol(tokenizer_spelling(tokenizer, token) + 1, NULL, 16);
 }
 
-// What a token adds to the text may depend on the one before it: blanks between words of some tokenizers.
+// The text of a token may depend on the token before it: some tokenizers put blanks between words.
 static Status token_text(const Tokenizer *tokenizer, int32_t last, int32_t token, Text *out) {
     int byte = byte_of(tokenizer, token);
     if (byte >= 0) {
@@ -65,14 +66,14 @@ static Status token_text(const Tokenizer *tokenizer, int32_t last, int32_t token
     return status;
 }
 
-// What is not a number can be neither compared nor drawn from.
+// NaN can be neither compared nor drawn from.
 static Status check_logits(const Generation *g, const float *logits) {
     for (int i = 0; i < g->vocabulary; i++)
         if (!isfinite(logits[i]))
             return fail(
                 ERR_NUMERIC,
-                "the logit of token %d is %g after %d tokens: the weights are no model's, or too large for "
-                "the precision (without --fp16?)",
+                "the logit of token %d is %g after %d tokens: the weights are damaged, or too large for the "
+                "precision (try without --fp16)",
                 i, (double)logits[i], g->fed);
     return OK;
 }
@@ -109,7 +110,7 @@ static void end_all(Generation *g, Ending why) {
         if (!g->samples[b].ended) end_sample(g, b, why);
 }
 
-// Lets the model see `tokens`; false when a signal came first.
+// Gives the model `tokens`. Returns false when a signal came first.
 static bool feed(Generation *g, int n) {
     if (g->model->stopped(g->model->self)) {
         end_all(g, END_SIGNAL);

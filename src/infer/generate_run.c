@@ -1,3 +1,4 @@
+// `trireme generate`: reads the prompt, opens the model, and prints the samples.
 #include "infer/generate.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ typedef struct {
 
 // ---- the prompt ---------------------------------------------------------------------------------
 
-// Rank 0's text on every rank: under a launcher it alone has a standard input.
+// Gives every rank the text of rank 0: under a launcher only rank 0 has a standard input.
 static Status read_prompt(const GenerateRun *run, char **text, size_t *size) {
     const char *prompt = run->job->options->prompt;
     bool from_input = prompt && !strcmp(prompt, "-");
@@ -47,7 +48,7 @@ static Status encode_prompt(GenerateRun *run) {
     return status;
 }
 
-// The last token drawn is never fed again: so much room is enough. Without a cache a call sees all tokens.
+// The last token is never given to the model, so this capacity is enough. Without a cache a call sees all tokens.
 static Status choose_lengths(GenerateRun *run) {
     int positions = model_job_positions(run->job);
     if (run->prompt.count > (size_t)positions)
@@ -63,7 +64,7 @@ static Status choose_lengths(GenerateRun *run) {
 static void note_length(const GenerateRun *run) {
     int trained = model_job_trained_positions(run->job);
     if (run->capacity > trained)
-        fprintf(stderr, "up to %d tokens, but the model was trained on %d: what lies beyond may be poor\n",
+        fprintf(stderr, "up to %d tokens, but the model was trained on %d: the text after them may be poor\n",
                 run->capacity, trained);
 }
 
@@ -76,7 +77,7 @@ static void print_piece(void *self, int sample, const char *text, size_t size) {
         return;
     }
     fwrite(text, 1, size, stdout);
-    if (!launcher_ranks()) fflush(stdout); // a launcher would put others' lines into this one
+    if (!launcher_ranks()) fflush(stdout); // a launcher would mix other lines into this one
     run->line_open = text[size - 1] != '\n';
 }
 

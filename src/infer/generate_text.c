@@ -1,9 +1,9 @@
+// Turns the bytes of tokens into whole characters and holds back what may begin a stop string.
 #include "infer/generate.h"
 #include <string.h>
 
-// How many bytes at `s` make one character, at most `size` > 0 of them: a valid one, or the longest start of
-// one (Unicode 15, section 3.9, table 3-7). *valid and *partial say which; neither: bytes that no more can
-// mend.
+// The number of bytes at `s`, at most `size` > 0, that make one character or the longest start of one (Unicode 15,
+// section 3.9, table 3-7). *valid: it is complete; *partial: more bytes may complete it; neither: it is invalid.
 static size_t character(const unsigned char *s, size_t size, bool *valid, bool *partial) {
     size_t length = s[0] < 0x80   ? 1
                     : s[0] < 0xc2 ? 0
@@ -24,7 +24,7 @@ static size_t character(const unsigned char *s, size_t size, bool *valid, bool *
     return good;
 }
 
-// Gives the characters of the first `size` held bytes; an unfinished last one waits unless `final`.
+// Appends the characters of the first `size` held bytes. An incomplete last one stays held back unless `final`.
 static void give(TextStream *stream, size_t size, bool final, Text *out) {
     const unsigned char *s = (const unsigned char *)stream->held.data;
     size_t done = 0;
@@ -42,7 +42,7 @@ static void give(TextStream *stream, size_t size, bool final, Text *out) {
     if (done) memmove(stream->held.data, stream->held.data + done, stream->held.size + 1);
 }
 
-// Where the first stop string begins in what is held, or its size.
+// The place of the first stop string in the held bytes, or their number.
 static size_t find_stop(const TextStream *stream) {
     size_t first = stream->held.size;
     for (int i = 0; i < stream->num_stops; i++) {
@@ -53,7 +53,7 @@ static size_t find_stop(const TextStream *stream) {
     return first;
 }
 
-// How many of the last bytes held may be the start of a stop string.
+// The number of bytes at the end of the held ones that may begin a stop string.
 static size_t start_of_stop(const TextStream *stream) {
     size_t most = 0;
     for (int i = 0; i < stream->num_stops; i++) {

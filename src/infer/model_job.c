@@ -1,3 +1,4 @@
+// Finds and checks the model of `generate` and `evaluate`, and opens it on every rank.
 #include "infer/model_job.h"
 #include "base/rank.h"
 #include <limits.h>

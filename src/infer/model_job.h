@@ -1,5 +1,4 @@
-// What `generate` and `evaluate` have in common: a trained model, found and checked before any rank starts,
-// then opened on all of them.
+// The model of `generate` and `evaluate`: it is found and checked before any rank starts, then opened on all ranks.
 #pragma once
 #include "config/config.h"
 #include "infer/infer.h"
@@ -7,33 +6,34 @@
 
 typedef struct {
     const Options *options;
-    const atomic_int *stopped; // a signal asked for a clean end; NULL: none can
+    const atomic_int *stopped; // optional: the number of a signal that asked to stop, 0 before
     int threads;               // per rank
     Grid grid;
-    char *path; // of the model that was chosen
+    char *path; // of the model
     ModelShape shape;
-    Tokenizer *tokenizer; // NULL: none lies beside the weights and none is named
+    Tokenizer *tokenizer; // NULL: the folder has none and no option names one
 } ModelJob;
 
-// Finds the model of --load, its tokenizer (--tokenizer-model before the one beside the weights), and whether
-// `ranks` ranks can share it as the options say. ERR_USAGE, ERR_CONFIG, and what opening either says.
+// Finds the model of --load and its tokenizer (--tokenizer-model, or else the one in the folder of the weights), and
+// checks that `ranks` ranks can share it as the options say. Fails with ERR_USAGE, ERR_CONFIG, or as opening either
+// fails.
 Status model_job_open(ModelJob *job, const Options *options, int ranks);
 void model_job_close(ModelJob *job); // takes one that was not opened
-// ERR_CONFIG when there is no tokenizer or it has more tokens than the model.
+// Fails with ERR_CONFIG when there is no tokenizer or it has more tokens than the model.
 Status model_job_needs_tokenizer(const ModelJob *job);
 
-// Tokens of one text: with a learned position table its rows, else INT_MAX.
+// The largest number of tokens of a text: the rows of a learned position table, else INT_MAX.
 int model_job_positions(const ModelJob *job);
-// The same, but where nothing else limits it the length that the model was trained with.
+// The same, but without a table the length that the model was trained with.
 int model_job_trained_positions(const ModelJob *job);
 
-// Takes memory and reads the weights.   Collective over the world; see infer_open.
+// Opens the model on the ranks and reads the weights.   Collective over the world; see infer_open.
 Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer **infer);
-// Whether a signal has reached any rank.   Collective over the world.
+// True on all ranks once a signal has reached any rank.   Collective over the world.
 bool model_job_stopped(const ModelJob *job, Comm *world);
 
-// The token that stands before the first of a text: the tokenizer's beginning of text, or else its end of
-// document; -1: it has neither.
+// The token before the first token of a text: the tokenizer's beginning of text, or else its end of document; -1: it
+// has neither.
 int32_t text_start(const Tokenizer *tokenizer);
-// A whole file, or with "-" standard input, NUL-terminated; the caller frees.
+// Reads a whole file, or standard input for "-". The data are NUL-terminated; the caller frees them.
 Status input_read(const char *path, size_t max_bytes, char **data, size_t *size);

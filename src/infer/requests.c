@@ -1,3 +1,4 @@
+// Reads the requests of `evaluate`, has their continuations scored, and writes the answers.
 #include "infer/score.h"
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@ typedef struct {
     char where[512]; // file and line
 } Parser;
 
-// Grows by doubling: room for one more.
+// Makes room for one more item; the capacity doubles.
 static void *grown(void *items, int count, size_t size) {
     if (count & (count - 1)) return items;
     void *more = realloc(items, (count ? 2 * (size_t)count : 1) * size);
@@ -22,7 +23,7 @@ static void *grown(void *items, int count, size_t size) {
 
 static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f); }
 
-// Unicode characters but one blank in front, which only joins the text to its context.
+// Counts Unicode characters, without one blank at the start, which only joins the text to its context.
 static int64_t count_characters(const Json *text) {
     int64_t characters = 0;
     for (size_t i = text->size && text->string[0] == ' '; i < text->size; i++)
@@ -30,7 +31,7 @@ static int64_t count_characters(const Json *text) {
     return characters;
 }
 
-// The whole text's tokens behind as many as the context alone has, behind the context's own.
+// Takes the tokens of the context alone, and then those of the whole text after as many tokens.
 static Status encode_pair(Parser *p, const Json *context, const Json *continuation, Continuation *out) {
     size_t alone = context->size;
     while (alone > 0 && is_blank(context->string[alone - 1])) alone--;
@@ -49,7 +50,7 @@ static Status encode_pair(Parser *p, const Json *context, const Json *continuati
     return status;
 }
 
-// The first token of all can only be predicted from the one that starts a text.
+// The first token can only be predicted from the token that starts a text.
 static Status start_text(Parser *p, Continuation *out) {
     int32_t start = text_start(p->tokenizer);
     if ((size_t)out->scored < out->tokens.count) return OK;
@@ -64,7 +65,7 @@ static Status start_text(Parser *p, Continuation *out) {
     return OK;
 }
 
-// The last token is predicted, not seen: positions + 1 fit.
+// The last token is predicted but not seen, so positions + 1 tokens fit.
 static Status cut_left(Parser *p, Continuation *out) {
     size_t most = (size_t)p->positions + 1, count = out->tokens.count;
     if (out->scored > p->positions)
@@ -141,7 +142,7 @@ static Status add_lines(Parser *p, const char *text, size_t size, const char *wh
         TRY(add_line(p, text, (size_t)(line_end - text)));
         text = line_end + 1;
     }
-    return p->requests->count ? OK : fail(ERR_DATA, "%s: there is no request in it", what);
+    return p->requests->count ? OK : fail(ERR_DATA, "%s: it contains no request", what);
 }
 
 Status requests_parse(Requests *requests, const char *text, size_t size, const char *what,
@@ -176,7 +177,7 @@ static double per_character(const Continuation *c) {
 
 static double log_likelihood(const Continuation *c) { return c->log_likelihood; }
 
-// The first of the best.
+// The first of equally good ones.
 static int best(const Requests *r, const TextRequest *request, double (*value)(const Continuation *)) {
     const Continuation *c = r->continuations + request->first;
     int first = 0;

@@ -1,3 +1,4 @@
+// Draws a token from logits: temperature, top-k and top-p.
 #include "base/rng.h"
 #include "infer/infer.h"
 #include <math.h>
@@ -20,7 +21,7 @@ static double weight(const Candidate *candidates, int i, double temperature) {
     return exp(((double)candidates[i].logit - (double)candidates[0].logit) / temperature);
 }
 
-// The fewest of the first `count` that have a share of `top_p` of their weight; `sum` becomes theirs.
+// The smallest number of the first `count` tokens that has a share of `top_p` of their weight; `sum` becomes theirs.
 static int nucleus(const Candidate *candidates, int count, const SampleOptions *options, double *sum) {
     double all = 0;
     for (int i = 0; i < count; i++) all += weight(candidates, i, options->temperature);
@@ -30,7 +31,7 @@ static int nucleus(const Candidate *candidates, int count, const SampleOptions *
     return kept;
 }
 
-// A number in [0, 1) of 32 bits.
+// A uniform number in [0, 1) with 32 bits.
 static double uniform(const SampleOptions *options, int sample, int position) {
     RngKey key = rng_key(options->seed, "sampling of tokens", 0);
     return rng_word(key, (uint64_t)sample, (uint64_t)position) / 4294967296.0;

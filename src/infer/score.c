@@ -1,9 +1,10 @@
+// Scores a text or continuations in batches of token rows.
 #include "infer/score.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Token rows on their way through the model, [longest, B] each: element i of row b is at i*B + b.
+// Buffers for a batch of token rows, [longest, B] each: element i of row b is at i*B + b.
 typedef struct {
     const ScoreModel *model;
     int n; // of the longest row
@@ -29,7 +30,7 @@ static void rows_close(Rows *rows) {
     free(rows->margin);
 }
 
-// What is not set is token 0: padding.
+// Clears the rows: padding is token 0.
 static void rows_clear(Rows *rows) {
     size_t bytes = (size_t)rows->model->longest * (size_t)rows->model->batch * sizeof *rows->tokens;
     rows->n = 0;
@@ -37,7 +38,7 @@ static void rows_clear(Rows *rows) {
     memset(rows->labels, 0, bytes);
 }
 
-// Row b: the last of `count` tokens is only predicted, the first only seen.
+// Sets row b. The last of `count` tokens is only predicted, the first only seen.
 static void rows_set(Rows *rows, int b, const int32_t *tokens, int count) {
     CHECK(count >= 2 && count - 1 <= rows->model->longest, "a row of %d tokens", count);
     for (int i = 0; i + 1 < count; i++) {
@@ -58,12 +59,12 @@ static Status rows_score(Rows *rows) {
 typedef struct {
     const ScoreText *text;
     Perplexity *result;
-    int64_t sequence, offset; // the next token
+    int64_t sequence, offset; // of the next token
     int32_t *window;          // [S + 1]: the last token of the window before comes first
-    int held;                 // tokens in it
+    int held;                 // tokens in the window
 } Windows;
 
-// Tokens until the window is full or the text at its end.
+// Reads tokens until the window is full or the text ends.
 static Status fill_window(Windows *w) {
     const IndexedDataset *data = w->text->data;
     while (w->held < w->text->window + 1 && w->sequence < w->text->range.end) {
@@ -77,7 +78,7 @@ static Status fill_window(Windows *w) {
     return OK;
 }
 
-// Of what the window predicts. Ends of documents are no text.
+// Counts the bytes of the predicted tokens. End tokens have no text.
 static Status count_bytes(Windows *w) {
     const Tokenizer *tokenizer = w->text->tokenizer;
     if (!tokenizer) return OK;
@@ -92,7 +93,7 @@ static Status count_bytes(Windows *w) {
     return status;
 }
 
-// Fills as many rows as there are windows, at most B; their lengths go to counts [B].
+// Fills rows with the next windows, at most B; their lengths go to counts [B].
 static Status fill_rows(Windows *w, Rows *rows, int *counts, int *num_rows) {
     rows_clear(rows);
     for (*num_rows = 0; *num_rows < rows->model->batch; ++*num_rows) {
@@ -123,7 +124,7 @@ static Status score_windows(Windows *w, Rows *rows, int *counts) {
         add_up(rows, counts, num_rows, w->result);
     }
     if (w->result->tokens) return OK;
-    return fail(ERR_DATA, "the share of the data set has less than two tokens: there is nothing to predict");
+    return fail(ERR_DATA, "this share of the data set has less than two tokens: there is nothing to predict");
 }
 
 Status score_text(const ScoreModel *model, const ScoreText *text, Perplexity *result) {
@@ -169,7 +170,7 @@ static Status score_batch(Rows *rows, Continuation **batch, int count) {
     return OK;
 }
 
-// Nothing to predict has been predicted: a continuation that the context's tokens swallow.
+// A continuation whose text became part of the context's tokens has no tokens, and so a log-likelihood of 0.
 static int to_score(Requests *r, Continuation **sorted) {
     int count = 0;
     for (int i = 0; i < r->num_continuations; i++) {

@@ -1,3 +1,4 @@
+// `trireme evaluate`: the perplexity of a data set, or the answers to requests.
 #include "base/rank.h"
 #include "infer/score.h"
 #include <inttypes.h>
@@ -7,7 +8,7 @@
 
 enum {
     MOST_REQUEST_BYTES = 1 << 30,
-    USUAL_BATCH_TOKENS = 2048, // that a batch has without --micro-batch-size
+    USUAL_BATCH_TOKENS = 2048, // of a batch without --micro-batch-size
     MOST_USUAL_BATCH = 32,
 };
 
@@ -17,16 +18,16 @@ typedef struct {
     bool leads; // rank 0
     int batch, longest;
     Infer *infer;
-    // The rank that leads has one of these to score.
+    // Rank 0 scores one of these.
     Requests requests;
-    FileWriter answers; // --output: opened before the work, so that it is not in vain
+    FileWriter answers; // --output; opened first, so that a wrong path fails before the work
     IndexedDataset *data;
     SplitRange range;
 } EvaluateRun;
 
 // ---- from batch to batch together ---------------------------------------------------------------
 
-// A call of infer_score on all ranks with rank 0's rows; n 0 is the end, on which nothing is computed.
+// Calls infer_score on all ranks with the rows of rank 0. n = 0 ends the work: nothing is computed.
 static void score_together(EvaluateRun *run, int32_t *tokens, int32_t *labels, int n, float *nll,
                            float *margin) {
     size_t bytes = (size_t)n * (size_t)run->batch * sizeof *tokens;
@@ -56,7 +57,7 @@ static void follow(EvaluateRun *run) {
     free(nll);
 }
 
-// `work` on rank 0; the others follow it. The same status on all ranks.
+// Runs `work` on rank 0, while the other ranks compute its batches. Returns the same status on all ranks.
 static Status work_together(EvaluateRun *run, Status (*work)(EvaluateRun *, const ScoreModel *)) {
     Status status = OK;
     if (run->leads) {
@@ -78,7 +79,7 @@ static Status open_model(EvaluateRun *run) {
     return model_job_infer(run->job, run->world, spec, &run->infer);
 }
 
-// Tokens that the model sees at once.
+// The number of tokens that the model sees at once.
 static Status sequence(const ModelJob *job, int *length) {
     int asked = job->options->seq_length, most = model_job_positions(job);
     *length = asked != INT_UNSET ? asked : model_job_trained_positions(job);
@@ -155,7 +156,7 @@ static Status write_answers(EvaluateRun *run) {
     return status;
 }
 
-// Beside answers on standard output it goes where people look.
+// Where the answers go to standard output, the summary goes to standard error.
 static void print_summary(const Requests *r, FILE *out) {
     Choices choices = requests_choices(r);
     fprintf(out, "%d requests, %d continuations", r->count, r->num_continuations);
