@@ -2,6 +2,7 @@
 // put together again from what all ranks hold.
 #pragma once
 #include "base/half.h"
+#include "nn/runtime.h"
 #include "parallel/parallel.h"
 #include "params_fixture.h"
 #include <math.h>
@@ -20,10 +21,7 @@ typedef struct {
 
 typedef struct {
     const Setup *setup;
-    Comm *world;
-    Device *device;
-    Arena arena;
-    Context context;
+    Runtime runtime;
     Params params;
     Buckets buckets;
     GradReducer reducer;
@@ -44,40 +42,41 @@ static inline int setup_chunks(const Setup *s) { return s->num_chunks ? s->num_c
 
 // ---- life ---------------------------------------------------------------------------------------
 
-static inline void open_bench_groups(Share *s) {
+static inline void open_bench_runtime(Share *s, Comm *world) {
     const Setup *setup = s->setup;
-    Topology topology = topology_of(setup->grid, comm_rank(s->world));
-    if (setup->vee && setup_chunks(setup) % 2 == 0) topology.ends[1] = 0;
-    s->context.mode.dtype = setup->dtype;
-    EXPECT_OK(groups_open(&s->context.groups, s->world, topology, ALL_ROLES));
+    RuntimeMemory memory = {.run = 1 << 20};
+    RuntimeSpec spec = {.topology = topology_of(setup->grid, comm_rank(world)),
+                        .roles = ALL_ROLES,
+                        .device = setup->device ? setup->device : "reference",
+                        .threads = 1,
+                        .mode.dtype = setup->dtype,
+                        .memory = &memory};
+    if (setup->vee && setup_chunks(setup) % 2 == 0) spec.topology.ends[1] = 0;
+    EXPECT_OK(runtime_open(&s->runtime, &spec, world));
 }
 
 static inline void place_bench(Share *s) {
     const Setup *setup = s->setup;
     int stages[16], chunks = setup_chunks(setup);
     for (int c = 0; c < chunks; c++)
-        stages[c] = bench_stage(setup->grid, setup->vee, context_rank(&s->context, ROLE_PIPELINE), c);
+        stages[c] = bench_stage(setup->grid, setup->vee, context_rank(&s->runtime.context, ROLE_PIPELINE), c);
     declare_model(&s->params, grid_along(setup->grid, AXIS_PP) * chunks);
-    params_place(&s->params, &s->arena, setup->grid, setup->dtype, stages, chunks);
-    EXPECT_OK(buckets_create(&s->buckets, &s->context, &s->params, setup->bucket_elements, setup->sharded));
-    EXPECT_OK(grad_reducer_create(&s->reducer, &s->context, &s->params, &s->buckets, setup->overlap,
+    params_place(&s->params, &s->runtime.run, setup->grid, setup->dtype, stages, chunks);
+    EXPECT_OK(
+        buckets_create(&s->buckets, &s->runtime.context, &s->params, setup->bucket_elements, setup->sharded));
+    EXPECT_OK(grad_reducer_create(&s->reducer, &s->runtime.context, &s->params, &s->buckets, setup->overlap,
                                   setup->overlap_gather));
-    EXPECT_OK(optimizer_create(&s->optimizer, &s->context, s->world, &s->params, &s->buckets, &s->arena,
-                               (AdamOptions){0.9, 0.95, 1e-8, 1.0}));
+    EXPECT_OK(optimizer_create(&s->optimizer, &s->runtime.context, s->runtime.world, &s->params, &s->buckets,
+                               &s->runtime.run, (AdamOptions){0.9, 0.95, 1e-8, 1.0}));
 }
 
 static inline void share_open(Share *s, const Setup *setup, Comm *world) {
-    *s = (Share){.setup = setup, .world = world};
-    DeviceOptions options = {.kind = setup->device ? setup->device : "reference", .threads = 1};
-    EXPECT_OK(device_open(&s->device, options));
-    comm_use_device(world, s->device);
-    open_bench_groups(s);
-    s->context.device = s->device;
-    s->context.stream = device_stream(s->device);
-    EXPECT_OK(arena_open(&s->arena, "run", device_memory(s->device), 1 << 20));
+    *s = (Share){.setup = setup};
+    open_bench_runtime(s, world);
     place_bench(s);
-    EXPECT_OK(params_init(&s->params, s->device, 1234, grid_along(setup->grid, AXIS_TP),
-                          context_rank(&s->context, ROLE_TENSOR), optimizer_write_main, &s->optimizer));
+    EXPECT_OK(params_init(&s->params, s->runtime.device, 1234, grid_along(setup->grid, AXIS_TP),
+                          context_rank(&s->runtime.context, ROLE_TENSOR), optimizer_write_main,
+                          &s->optimizer));
 }
 
 static inline void share_close(Share *s) {
@@ -85,10 +84,7 @@ static inline void share_close(Share *s) {
     optimizer_destroy(&s->optimizer);
     buckets_destroy(&s->buckets);
     params_free(&s->params);
-    arena_close(&s->arena);
-    groups_close(&s->context.groups);
-    comm_use_device(s->world, NULL);
-    device_close(s->device);
+    runtime_close(&s->runtime);
 }
 
 static inline Status setup_launch(const Setup *setup, RankMain *rank_main, void *arg) {
@@ -113,16 +109,16 @@ static inline void contribution(const ParamSpec *spec, int step, int dp, int tp,
 // Leaves this rank's own gradient of a local parameter where a backward would.
 static inline void fill_gradient(Share *s, const Param *p, int step) {
     float whole[BENCH_LARGEST], local[BENCH_LARGEST];
-    Place place = s->context.groups.topology.place;
+    Place place = s->runtime.context.groups.topology.place;
     contribution(&p->spec, step, place.at[AXIS_DP], place.at[AXIS_TP], whole);
     param_slice(p, grid_along(s->setup->grid, AXIS_TP), place.at[AXIS_TP], whole, local);
-    device_upload(s->device, s->context.stream, p->grad, local);
+    device_upload(s->runtime.device, s->runtime.context.stream, p->grad, local);
 }
 
 // As a model's backward does: parameters from the end of each chunk to its start, telling who watches.
 static inline void run_backward(Share *s, int step) {
     ParamWatch watch = grad_reducer_watch(&s->reducer);
-    params_zero_grads(&s->params, s->device);
+    params_zero_grads(&s->params, s->runtime.device);
     for (int chunk = s->params.num_chunks - 1; chunk >= 0; chunk--) {
         for (int i = s->params.count - 1; i >= 0; i--) {
             const Param *p = s->params.items[i];
@@ -130,7 +126,7 @@ static inline void run_backward(Share *s, int step) {
             fill_gradient(s, p, step);
             if (p->offset >= 0 && p->offset < s->params.chunks[chunk].partial)
                 watch.done(watch.self, chunk, p->offset);
-            comm_poll(s->world);
+            comm_poll(s->runtime.world);
         }
         grad_reducer_start(&s->reducer, chunk);
     }
@@ -157,7 +153,8 @@ static inline void whole_add(Whole *w, const Share *s, int index, const float *l
     float own[BENCH_LARGEST];
     int64_t n = p->spec.rows * p->spec.cols, bad = 0;
     for (int64_t k = 0; k < n; k++) own[k] = NAN;
-    param_unslice(p, grid_along(s->setup->grid, AXIS_TP), context_rank(&s->context, ROLE_TENSOR), local, own);
+    param_unslice(p, grid_along(s->setup->grid, AXIS_TP), context_rank(&s->runtime.context, ROLE_TENSOR),
+                  local, own);
     pthread_mutex_lock(&w->lock);
     for (int64_t k = 0; k < n; k++) {
         if (isnan(own[k])) continue;
@@ -173,7 +170,7 @@ static inline void download_f32(const Share *s, Tensor x, float *out) {
     uint16_t half[4 * BENCH_LARGEST];
     int64_t n = tensor_count(x);
     CHECK(n <= 4 * BENCH_LARGEST, "%lld elements", (long long)n);
-    device_download(s->device, s->context.stream, x.dtype == F32 ? (void *)out : half, x);
+    device_download(s->runtime.device, s->runtime.context.stream, x.dtype == F32 ? (void *)out : half, x);
     for (int64_t i = 0; i < n && x.dtype != F32; i++)
         out[i] = x.dtype == BF16 ? bf16_to_f32(half[i]) : f16_to_f32(half[i]);
 }
@@ -188,8 +185,9 @@ static inline void download_main(const Share *s, int b, int64_t k, float *out) {
     }
     uint16_t value, remainder;
     Tensor values = s->params.chunks[bucket->chunk].values;
-    device_download(s->device, s->context.stream, &value, tensor_part(values, bucket->shard_begin + k, 1));
-    device_download(s->device, s->context.stream, &remainder, main);
+    device_download(s->runtime.device, s->runtime.context.stream, &value,
+                    tensor_part(values, bucket->shard_begin + k, 1));
+    device_download(s->runtime.device, s->runtime.context.stream, &remainder, main);
     *out = bf16_join(value, remainder);
 }
 

@@ -67,7 +67,8 @@ static void expect_shard(const Share *s, const Bucket *b) {
     int64_t count = sharded ? b->count / grid_along(s->setup->grid, AXIS_DP) : b->count;
     EXPECT(s->buckets.sharded == sharded && b->shard_count == count, "shards of %lld",
            (long long)b->shard_count);
-    EXPECT(b->shard_begin == b->begin + (sharded ? count * context_rank(&s->context, ROLE_REPLICAS) : 0),
+    EXPECT(b->shard_begin ==
+               b->begin + (sharded ? count * context_rank(&s->runtime.context, ROLE_REPLICAS) : 0),
            "a shard at %lld", (long long)b->shard_begin);
 }
 
@@ -180,7 +181,7 @@ static Status overlap_on_rank(Comm *world, void *arg) {
     share_open(&s, arg, world);
     bool overlap = s.setup->overlap;
     ParamWatch watch = grad_reducer_watch(&s.reducer);
-    params_zero_grads(&s.params, s.device);
+    params_zero_grads(&s.params, s.runtime.device);
     expect_posted(&s, 0, INT64_MAX, overlap);
     for (int64_t begin = s.params.chunks[0].partial; begin > 0; begin -= PARAM_ALIGNMENT) {
         watch.done(watch.self, 0, begin);
@@ -219,7 +220,8 @@ static void write_own(const Share *s, int b, int round) {
         own[k] = owner_value(bucket->chunk, bucket->shard_begin + k, round);
         half[k] = values.dtype == BF16 ? bf16_of_f32(own[k]) : f16_of_f32(own[k]);
     }
-    device_upload(s->device, s->context.stream, tensor_part(values, bucket->shard_begin, bucket->shard_count),
+    device_upload(s->runtime.device, s->runtime.context.stream,
+                  tensor_part(values, bucket->shard_begin, bucket->shard_count),
                   values.dtype == F32 ? (void *)own : half);
     free(own);
 }

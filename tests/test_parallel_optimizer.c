@@ -321,11 +321,12 @@ static Status single_on_rank(Comm *world, void *arg) {
     Single *job = arg;
     Share s;
     share_open(&s, &job->setup, world);
-    params_zero_grads(&s.params, s.device);
+    params_zero_grads(&s.params, s.runtime.device);
     const Param *p = params_find(&s.params, "layers.3.fc1");
     if (comm_rank(world) == job->rank) {
         CHECK(p->chunk >= 0, "rank %d has no such parameter", job->rank);
-        device_upload(s.device, s.context.stream, tensor_part(p->grad, 77, 1), &job->gradient);
+        device_upload(s.runtime.device, s.runtime.context.stream, tensor_part(p->grad, 77, 1),
+                      &job->gradient);
     }
     for (int c = 0; c < s.params.num_chunks; c++) grad_reducer_start(&s.reducer, c);
     grad_reducer_finish(&s.reducer);

@@ -4,6 +4,7 @@
 #include "base/trace.h"
 #include "harness.h"
 #include "layout/kinds.h"
+#include "nn/runtime.h"
 #include "parallel/parallel.h"
 #include <math.h>
 #include <stdlib.h>
@@ -93,8 +94,8 @@ static void toy_backward(void *self, int chunk, Slot *slot, const Microbatch *mi
 // ---- one schedule -----------------------------------------------------------------------------------------
 
 typedef struct {
-    Context context;
-    Arena run;
+    Runtime runtime;
+    Arena run; // of one pipeline
     Toy toy;
     GradReducer reducer;
     Buckets no_buckets;
@@ -103,7 +104,7 @@ typedef struct {
 } Rig;
 
 static void open_rig(Rig *rig, const Schedule *schedule, int64_t rows, bool scatter_gather) {
-    Context *c = &rig->context;
+    Context *c = &rig->runtime.context;
     rig->toy = (Toy){.schedule = schedule,
                      .device = c->device,
                      .rank = context_rank(c, ROLE_PIPELINE),
@@ -170,7 +171,7 @@ static int num_sends(const Schedule *schedule, int rank) {
 
 // A step with `schedule`, exact and with exactly the messages that it names.
 static void train_once(Rig *rig, const Schedule *schedule, int64_t rows, double bytes, const char *what) {
-    const Context *c = &rig->context;
+    const Context *c = &rig->runtime.context;
     double sent = comm_counts(context_group(c, ROLE_PIPELINE))[COMM_SEND].bytes;
     EXPECT_OK(pipeline_use(rig->pipeline, schedule));
     rig->toy.schedule = schedule;
@@ -202,7 +203,7 @@ static void run_case(Rig *rig, const Case *one) {
     char what[128];
     ScheduleSpec few = one->spec;
     Schedule large, small;
-    int tp = context_ranks(&rig->context, ROLE_TENSOR);
+    int tp = context_ranks(&rig->runtime.context, ROLE_TENSOR);
     bool shared = one->scatter_gather && one->rows % tp == 0;
     double bytes = (double)(one->rows * HIDDEN * 4) / (shared ? tp : 1);
     few.microbatches = one->spec.ranks;
@@ -218,7 +219,7 @@ static void run_case(Rig *rig, const Case *one) {
     evaluate_once(rig, one->rows, what);
     train_once(rig, &large, one->rows, bytes, what);
     EXPECT(pipeline_pool_count(rig->pipeline, HOLD_STASH) ==
-               schedule_peak_stash(&large, context_rank(&rig->context, ROLE_PIPELINE)),
+               schedule_peak_stash(&large, context_rank(&rig->runtime.context, ROLE_PIPELINE)),
            "%s", what);
     EXPECT(pipeline_pool_peak(rig->pipeline, HOLD_STASH) == 2 * ARENA_ALIGNMENT, "%s", what);
     close_rig(rig);
@@ -228,22 +229,6 @@ static void run_case(Rig *rig, const Case *one) {
 
 // ---- all of them on one grid ------------------------------------------------------------------------------
 
-static Status open_context(Context *c, Comm *world, Grid grid) {
-    *c = (Context){0};
-    TRY(groups_open(&c->groups, world, topology_of(grid, comm_rank(world)), ALL_ROLES));
-    TRY(device_open(&c->device,
-                    (DeviceOptions){.kind = "reference", .threads = 1, .workspace_bytes = 1 << 20}));
-    c->stream = device_stream(c->device);
-    comm_use_device(world, c->device);
-    return OK;
-}
-
-static void close_context(Context *c, Comm *world) {
-    groups_close(&c->groups);
-    comm_use_device(world, NULL);
-    device_close(c->device);
-}
-
 typedef struct {
     Grid grid;
     void (*run)(Rig *rig);
@@ -252,9 +237,15 @@ typedef struct {
 static Status run_job(Comm *world, void *arg) {
     const Job *job = arg;
     Rig rig = {.pipeline = NULL};
-    Status status = open_context(&rig.context, world, job->grid);
+    RuntimeMemory memory = {.workspace = 1 << 20};
+    RuntimeSpec spec = {.topology = topology_of(job->grid, comm_rank(world)),
+                        .roles = ALL_ROLES,
+                        .device = "reference",
+                        .threads = 1,
+                        .memory = &memory};
+    Status status = runtime_open(&rig.runtime, &spec, world);
     if (status == OK) job->run(&rig);
-    close_context(&rig.context, world);
+    runtime_close(&rig.runtime);
     return status;
 }
 
@@ -270,8 +261,8 @@ static void on_grid(int tp, int pp, void (*run)(Rig *rig)) {
 
 static void run_every_kind(Rig *rig) {
     static const int64_t rows[] = {4, 5};
-    int p = context_ranks(&rig->context, ROLE_PIPELINE),
-        most_ways = context_ranks(&rig->context, ROLE_TENSOR) > 1 ? 3 : 1;
+    int p = context_ranks(&rig->runtime.context, ROLE_PIPELINE),
+        most_ways = context_ranks(&rig->runtime.context, ROLE_TENSOR) > 1 ? 3 : 1;
     for (int i = 0; i < num_schedule_kinds * MOST_CHUNKS * 3 * most_ways; i++) {
         int j = i / num_schedule_kinds, way = j / (3 * MOST_CHUNKS);
         Case one = {.rows = rows[way == 2], .scatter_gather = way > 0};
@@ -304,7 +295,7 @@ static void run_traced(Rig *rig) {
     EXPECT(trace_open(1000), "no memory");
     pipeline_train(rig->pipeline, rig->microbatches, &rig->reducer);
     const Trace *trace = rank_current()->trace;
-    const Program *program = &s.programs[context_rank(&rig->context, ROLE_PIPELINE)];
+    const Program *program = &s.programs[context_rank(&rig->runtime.context, ROLE_PIPELINE)];
     int at = 0;
     double before = 0;
     for (uint64_t i = 0; i < trace->count; i++) {
@@ -348,7 +339,7 @@ static void run_refusals(Rig *rig) {
     expect_unusable(rig, "zb-v", 2, 2,
                     "a schedule of 2 ranks, 2 chunks, 2 microbatches on a pipeline of another");
     expect_unusable(rig, "gpipe", 1, 4,
-                    context_rank(&rig->context, ROLE_PIPELINE)
+                    context_rank(&rig->runtime.context, ROLE_PIPELINE)
                         ? "the schedule of 4 microbatches needs 4 buffers of kind stage input, there are 1"
                         : "the schedule of 4 microbatches needs 4 buffers of kind stage input, there are 2");
     close_rig(rig);

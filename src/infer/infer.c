@@ -1,17 +1,16 @@
+// Inference on one rank: opens a model, reads its weights, computes logits and losses.
 #include "infer/internal.h"
 #include "layout/kinds.h"
 #include "layout/layers.h"
+#include "nn/runtime.h"
 #include <stdlib.h>
 #include <string.h>
 
 struct Infer {
-    Comm *world;
     InferSpec spec;
     ModelShape shape; // as it is run: B sequences of `capacity` positions
-    Device *device;
-    Context context;
-    Schedule schedule; // of one microbatch: who has which stage
-    Arena run, scratch;
+    Runtime runtime;
+    Schedule schedule; // of one microbatch: which rank has which stage
     Params params;
     Gpt *gpt;
     Stage stage;
@@ -26,12 +25,6 @@ struct Infer {
     int position;
     bool first, last; // this rank holds the first, the last stage
 };
-
-// What the arenas hold, in bytes.
-typedef struct {
-    size_t run, scratch, workspace;
-    bool known;
-} InferMemory;
 
 // ---- what can be run --------------------------------------------------------------------------------
 
@@ -61,45 +54,13 @@ static Status check_spec(const ModelShape *shape, const InferSpec *spec, const C
 
 // ---- opening ----------------------------------------------------------------------------------------
 
-static void poll(void *world) { comm_poll(world); }
-
-static Status open_device(Infer *f, const InferMemory *memory) {
-    DeviceOptions device = {
-        .kind = f->spec.device, .threads = f->spec.threads, .workspace_bytes = memory->workspace};
-    if (!memory->known) device.kind = "null", device.stands_for = f->spec.device;
-    TRY(device_open(&f->device, device));
-    comm_use_device(f->world, f->device);
-    device_on_launch(f->device, poll, f->world);
-    if (!memory->known) {
-        arena_open_measuring(&f->run, "run");
-        arena_open_measuring(&f->scratch, "scratch");
-        return OK;
-    }
-    TRY(arena_open(&f->run, "run", device_memory(f->device), memory->run));
-    return arena_open(&f->scratch, "scratch", device_memory(f->device), memory->scratch);
-}
-
-// All layers of a stage are one group to be computed again: none of them keeps anything for a backward.
-static void open_context(Infer *f) {
-    Context *c = &f->context;
-    c->device = f->device;
-    c->stream = device_stream(f->device);
-    c->scratch = &f->scratch;
-    c->mode = (ModelMode){.microbatch = f->spec.batch,
-                          .padded_vocabulary = padded_vocabulary(f->shape.vocabulary, VOCABULARY_DIVISOR,
-                                                                 grid_along(f->spec.grid, AXIS_TP)),
-                          .dtype = f->spec.dtype,
-                          .recompute = RECOMPUTE_UNIFORM,
-                          .recompute_layers = f->shape.layers};
-}
-
 // The layers of each stage as even as they go, whatever their number.
 static Status create_model(Infer *f) {
     int stages = grid_along(f->spec.grid, AXIS_PP), *counts = malloc((size_t)stages * sizeof *counts);
     if (!counts) return fail(ERR_OS, "no memory for %d stages", stages);
     layer_balance(f->shape.layers, stages, 0, 0, counts);
     LayerSplit layers = {.layers = f->shape.layers, .counts = counts};
-    Status status = gpt_create(&f->gpt, &f->shape, layers, &f->context, &f->schedule, &f->params);
+    Status status = gpt_create(&f->gpt, &f->shape, layers, &f->runtime.context, &f->schedule, &f->params);
     free(counts);
     return status;
 }
@@ -108,26 +69,26 @@ static int most_positions(const InferSpec *spec) { return spec->cache ? spec->lo
 
 static void take_tensors(Infer *f) {
     int64_t batch = f->spec.batch, rows = most_positions(&f->spec) * batch;
-    int64_t width = f->context.mode.padded_vocabulary / grid_along(f->spec.grid, AXIS_TP);
+    int64_t width = f->runtime.context.mode.padded_vocabulary / grid_along(f->spec.grid, AXIS_TP);
+    Arena *run = &f->runtime.run;
     DType dtype = f->spec.dtype;
-    f->input = tensor_take(&f->run, "stage input", rows, f->shape.hidden, dtype);
-    f->output = tensor_take(&f->run, "stage output", rows, f->shape.hidden, dtype);
-    if (f->first) f->tokens = tensor_take(&f->run, "tokens", 1, rows, I32);
-    if (f->last) f->labels = tensor_take(&f->run, "labels", 1, rows, I32);
-    if (f->last) f->logits = tensor_take(&f->run, "logits of the next token", batch, width, F32);
-    f->losses = tensor_take(&f->run, "losses", 1, rows, F32);
-    f->margins = tensor_take(&f->run, "margins", 1, rows, F32);
-    f->gathered =
-        tensor_take(&f->run, "gathered logits", batch * grid_along(f->spec.grid, AXIS_TP), width, F32);
+    f->input = tensor_take(run, "stage input", rows, f->shape.hidden, dtype);
+    f->output = tensor_take(run, "stage output", rows, f->shape.hidden, dtype);
+    if (f->first) f->tokens = tensor_take(run, "tokens", 1, rows, I32);
+    if (f->last) f->labels = tensor_take(run, "labels", 1, rows, I32);
+    if (f->last) f->logits = tensor_take(run, "logits of the next token", batch, width, F32);
+    f->losses = tensor_take(run, "losses", 1, rows, F32);
+    f->margins = tensor_take(run, "margins", 1, rows, F32);
+    f->gathered = tensor_take(run, "gathered logits", batch * grid_along(f->spec.grid, AXIS_TP), width, F32);
 }
 
 static Status open_model(Infer *f) {
     TRY(create_model(f));
     f->params.values_only = true;
-    params_place(&f->params, &f->run, f->spec.grid, f->spec.dtype,
-                 (int[]){context_rank(&f->context, ROLE_PIPELINE)}, 1);
-    TRY(gpt_place(f->gpt, &f->run));
-    if (f->spec.cache) gpt_place_cache(f->gpt, &f->run, f->spec.capacity);
+    params_place(&f->params, &f->runtime.run, f->spec.grid, f->spec.dtype,
+                 (int[]){context_rank(&f->runtime.context, ROLE_PIPELINE)}, 1);
+    TRY(gpt_place(f->gpt, &f->runtime.run));
+    if (f->spec.cache) gpt_place_cache(f->gpt, &f->runtime.run, f->spec.capacity);
     take_tensors(f);
     f->stage = gpt_stage(f->gpt);
     f->slot.layers = calloc(1, f->stage.slot_layers_bytes + 1);
@@ -137,20 +98,30 @@ static Status open_model(Infer *f) {
     return fail(ERR_OS, "no memory for %d sequences of %d tokens", f->spec.batch, f->spec.capacity);
 }
 
-// `memory` not known: measure. The caller closes when this fails.
+// `memory` NULL: measures. The caller closes when this fails.
 static Status open_share(Infer *f, const ModelShape *shape, const InferSpec *spec, Comm *world,
-                         const InferMemory *memory) {
-    f->world = world, f->spec = *spec, f->shape = *shape;
+                         const RuntimeMemory *memory) {
+    f->spec = *spec, f->shape = *shape;
     f->shape.sequence = spec->capacity;
     ScheduleSpec schedule = {
         .kind = "gpipe", .ranks = grid_along(spec->grid, AXIS_PP), .chunks = 1, .microbatches = 1};
     TRY(schedule_create(&f->schedule, &schedule)); // the same on all ranks
     Topology topology = schedule_topology(&f->schedule, spec->grid, comm_rank(world));
     f->first = topology_is_first(&topology), f->last = topology_is_last(&topology);
-    // First: it is collective, and what follows can fail on one rank alone.
-    TRY(groups_open(&f->context.groups, world, topology, 1u << ROLE_TENSOR | 1u << ROLE_PIPELINE));
-    TRY(open_device(f, memory));
-    open_context(f);
+    // All layers of a stage are one group to be recomputed, so that none of them keeps anything for a backward.
+    ModelMode mode = {.microbatch = spec->batch,
+                      .padded_vocabulary = padded_vocabulary(shape->vocabulary, VOCABULARY_DIVISOR,
+                                                             grid_along(spec->grid, AXIS_TP)),
+                      .dtype = spec->dtype,
+                      .recompute = RECOMPUTE_UNIFORM,
+                      .recompute_layers = shape->layers};
+    RuntimeSpec runtime = {.topology = topology,
+                           .roles = 1u << ROLE_TENSOR | 1u << ROLE_PIPELINE,
+                           .device = spec->device,
+                           .threads = spec->threads,
+                           .mode = mode,
+                           .memory = memory};
+    TRY(runtime_open(&f->runtime, &runtime, world));
     return open_model(f);
 }
 
@@ -161,12 +132,8 @@ void infer_close(Infer *f) {
     free(f->slot.layers);
     gpt_destroy(f->gpt);
     params_free(&f->params);
-    arena_close(&f->scratch);
-    arena_close(&f->run);
     schedule_destroy(&f->schedule);
-    groups_close(&f->context.groups);
-    if (f->world) comm_use_device(f->world, NULL);
-    device_close(f->device);
+    runtime_close(&f->runtime);
     free(f);
 }
 
@@ -174,19 +141,19 @@ void infer_close(Infer *f) {
 
 static Tensor uploaded(Infer *f, Tensor room, const int32_t *values, int64_t count) {
     Tensor x = tensor_part(room, 0, count);
-    device_upload(f->device, f->context.stream, x, values);
+    device_upload(f->runtime.device, f->runtime.context.stream, x, values);
     return x;
 }
 
 static void receive_input(Infer *f) {
-    Context *c = &f->context;
+    Context *c = &f->runtime.context;
     CommRequest *request = comm_recv(context_group(c, ROLE_PIPELINE), c->stream, f->slot.input,
                                      context_rank(c, ROLE_PIPELINE) - 1, 0);
     comm_wait(context_group(c, ROLE_PIPELINE), c->stream, &request);
 }
 
 static void send_output(Infer *f) {
-    Context *c = &f->context;
+    Context *c = &f->runtime.context;
     CommRequest *request = comm_send(context_group(c, ROLE_PIPELINE), c->stream, f->slot.output,
                                      context_rank(c, ROLE_PIPELINE) + 1, 0);
     comm_wait(context_group(c, ROLE_PIPELINE), c->stream, &request);
@@ -220,7 +187,7 @@ static void forward(Infer *f, const int32_t *tokens, const int32_t *labels, int 
 typedef struct {
     const ModelShape *shape;
     const InferSpec *spec;
-    InferMemory *memory;
+    RuntimeMemory *memory;
 } Measurement;
 
 // The calls that need most: the longest with the most before it, and the losses of as many labels.
@@ -229,25 +196,22 @@ static Status measure_share(Comm *world, void *arg) {
     const InferSpec *spec = job->spec;
     Infer *f = calloc(1, sizeof *f);
     if (!f) return fail(ERR_OS, "no memory for a trial run");
-    Status status = open_share(f, job->shape, spec, world, &(InferMemory){0});
+    Status status = open_share(f, job->shape, spec, world, NULL);
     if (status == OK) {
         int n = most_positions(spec);
         forward(f, f->history, f->history, 0, spec->longest, false);
         forward(f, f->history, NULL, spec->capacity - n, n, spec->cache);
-        *job->memory =
-            (InferMemory){f->run.peak, f->scratch.peak, device_workspace_peak(f->device), .known = true};
+        *job->memory = runtime_memory_used(&f->runtime);
     }
     infer_close(f);
     return status;
 }
 
 static Status measure(const ModelShape *shape, const InferSpec *spec, const Comm *world,
-                      InferMemory *memory) {
+                      RuntimeMemory *memory) {
     TRY(check_spec(shape, spec, world));
     Measurement job = {shape, spec, memory};
-    CommOptions options = {
-        .transport = "null", .ranks = comm_size(world), .null_rank = comm_rank(world), .timeout_s = 60};
-    return comm_launch(options, measure_share, &job);
+    return runtime_run_alone(comm_size(world), comm_rank(world), measure_share, &job);
 }
 
 typedef struct {
@@ -258,7 +222,7 @@ typedef struct {
 // A tied copy is known by the name of what it is a copy of.
 static Status read_share(void *self, const Param *p, float *local) {
     const Shares *shares = self;
-    const Context *c = &shares->infer->context;
+    const Context *c = &shares->infer->runtime.context;
     const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
     ParamRect rects[MOST_PARAM_RECTS];
     int n = param_rects(p, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), 0,
@@ -271,17 +235,17 @@ static Status read_share(void *self, const Param *p, float *local) {
 }
 
 static Status open_and_fill(Infer *f, const ModelShape *shape, WeightReader reader, const InferSpec *spec,
-                            Comm *world, const InferMemory *memory) {
+                            Comm *world, const RuntimeMemory *memory) {
     TRY(comm_agree(world, open_share(f, shape, spec, world, memory)));
-    groups_name_rank(&f->context.groups);
+    groups_name_rank(&f->runtime.context.groups);
     Shares shares = {f, reader};
-    return comm_agree(world, params_fill(&f->params, f->device, grid_along(spec->grid, AXIS_TP), read_share,
-                                         &shares, NULL, NULL));
+    return comm_agree(world, params_fill(&f->params, f->runtime.device, grid_along(spec->grid, AXIS_TP),
+                                         read_share, &shares, NULL, NULL));
 }
 
 Status infer_open_with(Infer **out, const ModelShape *shape, WeightReader reader, const InferSpec *spec,
                        Comm *world) {
-    InferMemory memory = {0};
+    RuntimeMemory memory;
     Infer *f = *out = calloc(1, sizeof *f);
     Status status = f ? measure(shape, spec, world, &memory) : fail(ERR_OS, "no memory for a model at work");
     status = comm_agree(world, status);
@@ -292,20 +256,29 @@ Status infer_open_with(Infer **out, const ModelShape *shape, WeightReader reader
     return status;
 }
 
+static Status read_source(void *self, const char *name, Rect rect, float *out, int64_t stride) {
+    return model_source_read(self, name, rect, out, stride);
+}
+
+Status infer_open(Infer **infer, ModelSource *source, const InferSpec *spec, Comm *world) {
+    WeightReader reader = {read_source, source};
+    return infer_open_with(infer, &model_source_info(source)->shape, reader, spec, world);
+}
+
 const ModelShape *infer_shape(const Infer *f) { return &f->shape; }
 
 // ---- at work ----------------------------------------------------------------------------------------
 
 // Brings the last stage's numbers to every rank, and to its host.
 static void tell_all(Infer *f, Tensor x, float *host) {
-    Context *c = &f->context;
+    Context *c = &f->runtime.context;
     comm_broadcast(context_group(c, ROLE_PIPELINE), c->stream, x, context_ranks(c, ROLE_PIPELINE) - 1);
-    device_download(f->device, c->stream, host, x);
+    device_download(f->runtime.device, c->stream, host, x);
 }
 
 // From the shares of the vocabulary, rank after rank, to whole rows without padding.
 static void give_logits(Infer *f, float *logits) {
-    Context *c = &f->context;
+    Context *c = &f->runtime.context;
     int64_t batch = f->spec.batch, width = f->gathered.cols, vocabulary = f->shape.vocabulary;
     if (f->last) comm_all_gather(context_group(c, ROLE_TENSOR), c->stream, f->logits, f->gathered);
     tell_all(f, f->gathered, f->host_logits);
