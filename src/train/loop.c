@@ -1,123 +1,10 @@
+// The loop of a run: steps, evaluations, comparisons of replicas, checkpoints, and the end.
 #include "base/trace.h"
-#include "train/internal.h"
+#include "train/run.h"
 #include <math.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-typedef struct {
-    const TrainJob *job;
-    const Options *options;
-    Comm *world;
-    int *spec_room; // what the spec borrows
-    EngineSpec spec;
-    Batches batches;
-    Engine *engine;
-    StepControl control;
-    Patience patience;
-    TraceFile trace;
-    Reporter *reporter; // NULL on ranks that print nothing
-    RunFile *file;      // NULL on ranks that keep no state of the run
-    Saver saver;
-    int64_t consumed_valid, eval_iters;
-    int64_t evaluated;         // iteration of the last evaluation
-    int64_t compared;          // iteration after which replicas were compared last; -1: never
-    int64_t first;             // iteration that this run began with
-    int64_t microbatches;      // that went through this rank's chunks
-    int64_t samples;           // that this run trained on
-    int64_t skipped;           // steps that changed nothing
-    double train_s;            // spent in training steps
-    int signal;                // that asked for the end; 0: none did
-    double bytes_before;       // resident in this process before the model
-    bool warned_of_evaluation; // what it will cost
-} TrainingRun;
-
-// ---- before the first step ----------------------------------------------------------------------
-
-// Both fail alike on all ranks.
-static Status make_spec(TrainingRun *run) {
-    const Options *o = run->options;
-    run->spec_room = calloc((size_t)engine_spec_room(o), sizeof *run->spec_room);
-    if (!run->spec_room) return fail(ERR_OS, "no memory for %d stages", o->shape.pp * o->shape.vp);
-    return engine_spec(o, run->job->threads, run->batches.vocabulary, run->spec_room, &run->spec);
-}
-
-// The schedule says which pipeline ranks hold the two ends of the model.
-static Status find_topology(const EngineSpec *spec, int rank, Topology *topology) {
-    Schedule schedule;
-    ScheduleSpec from = engine_schedule_spec(spec, spec->num_microbatches);
-    TRY(schedule_create(&schedule, &from));
-    *topology = schedule_topology(&schedule, spec->grid, rank);
-    schedule_destroy(&schedule);
-    return OK;
-}
-
-static void set_limit(TrainingRun *run, WaitLimit limit) {
-    comm_set_timeout(run->world, limit.seconds, limit.reason);
-}
-
-static Status open_run(TrainingRun *run) {
-    const Options *o = run->options;
-    TRY(compare_resolved(o, run->world));
-    rank_doing("opening the data");
-    TRY(batches_look(&run->batches, o, run->world));
-    Topology topology;
-    TRY(make_spec(run));
-    TRY(find_topology(&run->spec, comm_rank(run->world), &topology));
-    Status opened = o->dry_run ? OK : batches_open(&run->batches, o, &topology);
-    TRY(comm_agree(run->world, opened));
-    run->control = control_open(o);
-    // One is written and read back while others wait, or as many are verified as --keep-last keeps.
-    double checkpoint_bytes = 12.0 * (double)model_parameters(&run->spec.shape);
-    run->patience = patience_open(o, (2 + o->keep_last) * checkpoint_bytes);
-    set_limit(run, patience_between_steps(&run->patience));
-    Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec, run->job->stopped) : OK;
-    TRY(comm_agree(run->world, status));
-    TRY(trace_file_open(&run->trace, o, run->world));
-    set_limit(run, patience_for_lock(&run->patience));
-    if (!o->dry_run) TRY(saver_open(&run->saver, o, run->job->stopped, run->world, run->reporter));
-    set_limit(run, patience_between_steps(&run->patience));
-    if (!o->dry_run) status = run_file_start(run->file, run->control.end, run->saver.lock);
-    TRY(comm_agree(run->world, status));
-    run->bytes_before = resident_bytes(run->world, false); // no rank takes its arenas before the next call
-    double evaluates = run->batches.valid != NULL;         // some ranks read nothing
-    comm_all_reduce_host(run->world, &evaluates, 1, REDUCE_MAX);
-    run->eval_iters = evaluates > 0 ? o->shape.eval_iters : 0;
-    if (run->reporter && o->shape.eval_iters > 0 && !run->eval_iters && !o->dry_run)
-        printf("the data set is too small for --split %s: nothing will be evaluated\n", o->split);
-    if (run->reporter) batches_warn(&run->batches, o);
-    rank_doing("setting up the model");
-    return OK;
-}
-
-static void print_plan(TrainingRun *run, const EngineMemory *memory, const Text *report) {
-    Text options = {0};
-    options_print(run->options, FOR_TRAIN, &options);
-    fputs(text_string(&options), stdout);
-    reporter_start(run->reporter, &run->spec, memory);
-    printf("%sone step of rank 0 takes %.3f TFLOP, of the whole model %.3f TFLOP; nothing was trained "
-           "(--dry-run)\n",
-           text_string(report), memory->flops / 1e12,
-           model_flops(&run->spec.shape, run->spec.mode.padded_vocabulary, run->options->shape.global_batch) /
-               1e12);
-    text_free(&options);
-}
-
-// --dry-run: everything but the memory and the steps.
-static Status dry_run(TrainingRun *run) {
-    EngineMemory memory;
-    Text report = {0};
-    Status status = OK;
-    if (run->reporter) {
-        status = engine_measure(&run->spec, 0, &memory, NULL);
-        if (status == OK) status = memory_add(&run->spec, &report);
-        if (status == OK) print_plan(run, &memory, &report);
-    }
-    text_free(&report);
-    return comm_agree(run->world, status);
-}
 
 // ---- reading and stopping together --------------------------------------------------------------
 
@@ -308,9 +195,9 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     Batch batch;
     TRY(load(run, run->batches.train, control->consumed, samples, &batch, verdict));
     if (*verdict != GO_ON) return OK;
-    set_limit(run, patience_in_step(&run->patience, samples));
+    run_set_limit(run, patience_in_step(&run->patience, samples));
     StepResult result = engine_train(run->engine, batch, control_options(control));
-    set_limit(run, patience_between_steps(&run->patience));
+    run_set_limit(run, patience_between_steps(&run->patience));
     control_advance(control, samples, &result);
     run->samples += samples;
     run->microbatches += batch.num_microbatches;
@@ -381,58 +268,7 @@ static Status loop(TrainingRun *run) {
     return verdict == GO_ON ? evaluate(run, true) : OK;
 }
 
-// ---- afterwards ---------------------------------------------------------------------------------
-
-// Every stage's measured times, on every rank; then the schedule is walked with them.   Collective over the
-// world.
-static double replayed_bubble(TrainingRun *run) {
-    const Schedule *schedule = engine_schedule(run->engine);
-    int num_stages = schedule->num_ranks * schedule->num_chunks;
-    PipelineTimes times = engine_times(run->engine);
-    double *us = calloc((size_t)(3 * num_stages), sizeof *us);
-    CHECK(us, "no memory for %d stages", num_stages);
-    Grid grid = run->spec.grid;
-    double runs = (double)run->microbatches * (grid_size(grid) / grid_count(grid, ROLE_PIPELINE));
-    for (int c = 0; c < schedule->num_chunks && runs > 0; c++) {
-        int stage = schedule_stage(schedule, context_rank(engine_context(run->engine), ROLE_PIPELINE), c);
-        us[stage] = 1e6 * times.chunks[c].forward_s / runs;
-        us[num_stages + stage] = 1e6 * times.chunks[c].backward_s / runs;
-        us[2 * num_stages + stage] = 1e6 * times.chunks[c].weight_s / runs;
-    }
-    comm_all_reduce_host(run->world, us, 3 * num_stages, REDUCE_SUM);
-    Simulation simulation;
-    schedule_simulate(schedule, schedule_costs_of_stages(us, num_stages), &simulation);
-    double bubble = simulation.bubble;
-    simulation_destroy(&simulation, schedule);
-    free(us);
-    return bubble;
-}
-
-static void sum_up(TrainingRun *run) {
-    const RunShape *shape = &run->options->shape;
-    ScheduleSpec spec = engine_schedule_spec(&run->spec, run->spec.num_microbatches);
-    PipelineTimes times = engine_times(run->engine);
-    double waits[2] = {times.wait_s, times.total_s};
-    comm_all_reduce_host(run->world, waits, 2, REDUCE_SUM);
-    double memory[3] = {resident_bytes(run->world, true), run->bytes_before,
-                        (double)engine_memory(run->engine)->total};
-    comm_all_reduce_host(run->world, memory, 3, REDUCE_SUM);
-    RunSummary summary = {
-        .iterations = run->control.iteration - run->first,
-        .skipped = run->skipped,
-        .samples = run->samples,
-        .seconds = run->train_s,
-        .formula = schedule_kind(shape->schedule)->bubble(&spec),
-        .replay = shape->pp > 1 && run->control.iteration > run->first ? replayed_bubble(run) : 0,
-        .waited = waits[1] > 0 ? waits[0] / waits[1] : 0,
-        .busy_threads = run->job->ranks_here * run->spec.threads,
-        .cores = (int)sysconf(_SC_NPROCESSORS_ONLN),
-        .resident_bytes = memory[0],
-        .bytes_before = memory[1],
-        .predicted_bytes = memory[2],
-    };
-    if (run->reporter) reporter_summary(run->reporter, &summary);
-}
+// ---- the whole run ------------------------------------------------------------------------------
 
 // However the steps ended, what they did is worth a look; why they ended is what is told.
 static Status write_trace(TrainingRun *run, Status status) {
@@ -446,8 +282,8 @@ static Status write_trace(TrainingRun *run, Status status) {
 }
 
 static Status train(TrainingRun *run) {
-    TRY(open_run(run));
-    if (run->options->dry_run) return dry_run(run);
+    TRY(run_open(run));
+    if (run->options->dry_run) return run_dry(run);
     TRY(engine_open(&run->engine, &run->spec, run->world));
     TRY(trace_file_start(&run->trace, run->options));
     if (run->reporter) reporter_start(run->reporter, &run->spec, engine_memory(run->engine));
@@ -458,7 +294,7 @@ static Status train(TrainingRun *run) {
         reporter_nothing_to_train(run->reporter, run->control.iteration, run->control.end);
     TRY(saver_take_memory(&run->saver, run->engine));
     Status status = loop(run);
-    if (status == OK || status == INTERRUPTED) sum_up(run);
+    if (status == OK || status == INTERRUPTED) run_sum_up(run);
     return write_trace(run, status);
 }
 

@@ -1,0 +1,87 @@
+// Opens a run before its first step, or prints what it would take (--dry-run).
+#include "train/run.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+// Both fail alike on all ranks.
+static Status make_spec(TrainingRun *run) {
+    const Options *o = run->options;
+    run->spec_room = calloc((size_t)engine_spec_room(o), sizeof *run->spec_room);
+    if (!run->spec_room) return fail(ERR_OS, "no memory for %d stages", o->shape.pp * o->shape.vp);
+    return engine_spec(o, run->job->threads, run->batches.vocabulary, run->spec_room, &run->spec);
+}
+
+// The schedule says which pipeline ranks hold the two ends of the model.
+static Status find_topology(const EngineSpec *spec, int rank, Topology *topology) {
+    Schedule schedule;
+    ScheduleSpec from = engine_schedule_spec(spec, spec->num_microbatches);
+    TRY(schedule_create(&schedule, &from));
+    *topology = schedule_topology(&schedule, spec->grid, rank);
+    schedule_destroy(&schedule);
+    return OK;
+}
+
+void run_set_limit(TrainingRun *run, WaitLimit limit) {
+    comm_set_timeout(run->world, limit.seconds, limit.reason);
+}
+
+Status run_open(TrainingRun *run) {
+    const Options *o = run->options;
+    TRY(compare_resolved(o, run->world));
+    rank_doing("opening the data");
+    TRY(batches_look(&run->batches, o, run->world));
+    Topology topology;
+    TRY(make_spec(run));
+    TRY(find_topology(&run->spec, comm_rank(run->world), &topology));
+    Status opened = o->dry_run ? OK : batches_open(&run->batches, o, &topology);
+    TRY(comm_agree(run->world, opened));
+    run->control = control_open(o);
+    // One is written and read back while others wait, or as many are verified as --keep-last keeps.
+    double checkpoint_bytes = 12.0 * (double)model_parameters(&run->spec.shape);
+    run->patience = patience_open(o, (2 + o->keep_last) * checkpoint_bytes);
+    run_set_limit(run, patience_between_steps(&run->patience));
+    Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec, run->job->stopped) : OK;
+    TRY(comm_agree(run->world, status));
+    TRY(trace_file_open(&run->trace, o, run->world));
+    run_set_limit(run, patience_for_lock(&run->patience));
+    if (!o->dry_run) TRY(saver_open(&run->saver, o, run->job->stopped, run->world, run->reporter));
+    run_set_limit(run, patience_between_steps(&run->patience));
+    if (!o->dry_run) status = run_file_start(run->file, run->control.end, run->saver.lock);
+    TRY(comm_agree(run->world, status));
+    run->bytes_before = resident_bytes(run->world, false); // no rank takes its arenas before the next call
+    double evaluates = run->batches.valid != NULL;         // some ranks read nothing
+    comm_all_reduce_host(run->world, &evaluates, 1, REDUCE_MAX);
+    run->eval_iters = evaluates > 0 ? o->shape.eval_iters : 0;
+    if (run->reporter && o->shape.eval_iters > 0 && !run->eval_iters && !o->dry_run)
+        printf("the data set is too small for --split %s: nothing will be evaluated\n", o->split);
+    if (run->reporter) batches_warn(&run->batches, o);
+    rank_doing("setting up the model");
+    return OK;
+}
+
+static void print_plan(TrainingRun *run, const EngineMemory *memory, const Text *report) {
+    Text options = {0};
+    options_print(run->options, FOR_TRAIN, &options);
+    fputs(text_string(&options), stdout);
+    reporter_start(run->reporter, &run->spec, memory);
+    printf("%sone step of rank 0 takes %.3f TFLOP, of the whole model %.3f TFLOP; nothing was trained "
+           "(--dry-run)\n",
+           text_string(report), memory->flops / 1e12,
+           model_flops(&run->spec.shape, run->spec.mode.padded_vocabulary, run->options->shape.global_batch) /
+               1e12);
+    text_free(&options);
+}
+
+// --dry-run: everything but the memory and the steps.
+Status run_dry(TrainingRun *run) {
+    EngineMemory memory;
+    Text report = {0};
+    Status status = OK;
+    if (run->reporter) {
+        status = engine_measure(&run->spec, 0, &memory, NULL);
+        if (status == OK) status = memory_add(&run->spec, &report);
+        if (status == OK) print_plan(run, &memory, &report);
+    }
+    text_free(&report);
+    return comm_agree(run->world, status);
+}
