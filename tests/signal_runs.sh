@@ -139,7 +139,7 @@ fi
 if check "a log without a reader saves and ends a run"; then
     timeout 60 "${endless[@]}" --save head --log-interval 1 2>head.err | head -8 >head.log
     [[ ${PIPESTATUS[0]} == 130 ]] || complain "| head: exit ${PIPESTATUS[0]}"
-    grep -q "standard output has no reader any more) after iteration" head.err || complain "| head: $(cat head.err)"
+    grep -q "the reader of standard output has left) after iteration" head.err || complain "| head: $(cat head.err)"
     expect_saved head
     expect_state head/run.json signal '"PIPE"'
 fi

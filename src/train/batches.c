@@ -1,16 +1,17 @@
+// The data of a run: finds tokenizer and datasets, and reads the batches of one rank.
 #include "train/internal.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-// ---- which data sets ----------------------------------------------------------------------------
+// ---- datasets ----------------------------------------------------------------------------
 
 typedef struct {
     const char *const *words;
     int count;
-    const char *named; // the option or file that they are from
-    bool whole;        // the data sets belong to one split as a whole
-    BlendWords read;   // from a file
+    const char *named; // the option or file that gave them
+    bool whole;        // each dataset belongs to one split as a whole
+    BlendWords read;   // words read from a file
 } DataWords;
 
 static void free_words(DataWords *words) { blend_words_free(&words->read); }
@@ -34,7 +35,7 @@ static Status read_words(const Options *o, Split which, DataWords *words) {
     return status;
 }
 
-// The words that name the data of a split; none for --mock-data. The rules of config/ saw to it that one
+// Finds the words that name the data of a split; none for --mock-data. The rules in config/ have checked that only one
 // option names them.
 static Status find_words(const Options *o, Split which, DataWords *words) {
     const StringList *lists[NUM_SPLITS] = {&o->train_data_path, &o->valid_data_path, &o->test_data_path};
@@ -48,7 +49,7 @@ static Status find_words(const Options *o, Split which, DataWords *words) {
     return OK;
 }
 
-// Calls `visit` for each data set of a split, up to the first failure.
+// Calls `visit` for each dataset of a split, up to the first failure.
 static Status visit_prefixes(const Options *o, Split which, Status (*visit)(const char *prefix, void *self),
                              void *self) {
     DataWords words;
@@ -72,12 +73,12 @@ static bool is_null_tokenizer(const Options *o) {
     return o->tokenizer_type && !strcmp(o->tokenizer_type, "NullTokenizer");
 }
 
-// Whether the options name a tokenizer; without one --vocab-size alone will do.
+// True when the options name a tokenizer. Otherwise --vocab-size alone is enough.
 static bool names_tokenizer(const Options *o) {
     return is_null_tokenizer(o) || o->vocab_file || o->merge_file || o->tokenizer_model;
 }
 
-// The first one's.
+// Opens the tokenizer of the first dataset.
 static Status open_beside(const char *prefix, void *self) {
     Tokenizer **tokenizer = self;
     if (*tokenizer) return OK;
@@ -99,7 +100,7 @@ static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
     return visit_prefixes(o, SPLIT_TRAIN, open_beside, tokenizer);
 }
 
-// The size is that of the model of --load, not given: a tokenizer may have less (see same_vocabulary).
+// True when the size comes from the model of --load. A tokenizer may have less tokens (see same_vocabulary).
 static bool is_of_model(const Options *o) {
     Origin origin = options_origin(o, "vocab_size");
     return origin == FROM_CHECKPOINT || origin == DERIVED;
@@ -115,12 +116,12 @@ Status batches_tokenizer(const Options *o, Tokenizer **tokenizer) {
     if (names_tokenizer(o)) return status;
     if (status == ERR_NO_INPUT) return OK;
     if (status != OK || !*tokenizer || agrees(o, *tokenizer)) return status;
-    tokenizer_close(*tokenizer); // it lies there, but --vocab-size speaks of another
+    tokenizer_close(*tokenizer); // --vocab-size is that of another tokenizer
     *tokenizer = NULL;
     return OK;
 }
 
-// Tokens of the tokenizer beside the model of --load; -1: none is there.
+// The number of tokens of the tokenizer beside the model of --load; -1: there is none.
 static int model_tokens(const Options *o) {
     ModelSource *source = NULL;
     Tokenizer *tokenizer = NULL;
@@ -133,7 +134,7 @@ static int model_tokens(const Options *o) {
     return tokens;
 }
 
-// A model may have more entries than its tokenizer has tokens, a tokenizer of others may not.
+// A model may have more entries than its own tokenizer has tokens. With another tokenizer the numbers must be equal.
 static Status same_vocabulary(const Options *o, int *vocabulary) {
     int tokens = *vocabulary;
     if (is_null_tokenizer(o) || !is_of_model(o) || tokens == o->vocab_size) return OK;
@@ -164,13 +165,13 @@ static Status read_tokenizer(const Options *o, int *vocabulary, int *eod, Text *
                 *vocabulary);
 }
 
-// Synthetic text of no tokenizer ends with the last token.
+// Without a tokenizer synthetic text ends with the last token.
 static Status find_vocabulary(const Options *o, int *vocabulary, int *eod, Text *found) {
     bool is_mock = o->mock_data && !names_tokenizer(o);
     *vocabulary = o->vocab_size;
     *eod = is_mock ? *vocabulary - 1 : -1;
     bool needed = !is_mock && (o->vocab_size == INT_UNSET || o->eod_mask_loss || names_tokenizer(o));
-    bool useful = !is_mock && is_of_model(o); // where there is one
+    bool useful = !is_mock && is_of_model(o); // it is used where there is one
     Status status = needed || useful ? read_tokenizer(o, vocabulary, eod, found) : OK;
     return status == ERR_NO_INPUT && !needed ? OK : status;
 }
@@ -215,7 +216,7 @@ Status batches_look(Batches *b, const Options *o, Comm *world) {
     return status;
 }
 
-// ---- how many samples (Megatron-LM's rule) ------------------------------------------------------
+// ---- number of samples (Megatron-LM's rule) ------------------------------------------------------
 
 static int64_t wanted_validation_samples(const Options *o) {
     return (o->shape.train_iters / o->eval_interval + 1) * o->shape.eval_iters * o->shape.global_batch;
@@ -240,7 +241,7 @@ static Status open_split(const Batches *b, const Options *o, Split which, int64_
     return status;
 }
 
-// A small data set leaves nothing for validation in the default split: then nothing is evaluated.
+// In the default split a small dataset has nothing for validation; then there is no evaluation.
 static Status open_validation(Batches *b, const Options *o) {
     if (o->shape.eval_iters == 0 || !(o->shape.split[SPLIT_VALID] > 0)) return OK;
     Status status = open_split(b, o, SPLIT_VALID, wanted_validation_samples(o), &b->valid);

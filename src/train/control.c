@@ -1,3 +1,4 @@
+// The state of a run from step to step: its counts, the numbers of the next step, and when it cannot continue.
 #include "train/internal.h"
 #include <math.h>
 
@@ -43,7 +44,7 @@ void control_save(const StepControl *c, RunState *state) {
     state->loss_scale_growth = c->scaler.growth, state->loss_scale_left = c->scaler.left;
 }
 
-// Of a run that is measured in samples: it may have had other batches before its checkpoint.
+// For a run measured in samples, which may have had other batches before its checkpoint.
 static int64_t end_of_samples(const StepControl *c) {
     int64_t all = c->options->train_samples, at = c->consumed, iteration = c->iteration;
     for (; at <= c->rampup.samples && at + batch_rampup(&c->rampup, at) <= all; iteration++)
@@ -57,7 +58,7 @@ int64_t control_consumed_at_end(const StepControl *c) {
     return left > 0 ? at + left * c->rampup.full : at;
 }
 
-// A run whose scale was fixed has left none.
+// A checkpoint of a run with a fixed scale has none.
 void control_restore(StepControl *c, const RunState *state) {
     c->iteration = state->iteration, c->consumed = state->consumed, c->stepped = state->stepped;
     c->skipped_in_a_row = (int)state->skipped_in_a_row;
@@ -84,7 +85,7 @@ void control_advance(StepControl *c, int batch, const StepResult *result) {
     loss_scaler_update(&c->scaler, !result->finite);
 }
 
-// An overflow of scaled gradients says nothing against the run, a loss that is not finite does.
+// An overflow of scaled gradients is harmless; a loss that is not finite is an error.
 static bool ends_the_run(const Options *o, const StepResult *result) {
     if (result->finite || !o->check_for_nan_in_loss_and_grad || o->shape.dynamic_loss_scale) return false;
     return !o->fp16 || !isfinite(result->loss);
@@ -94,10 +95,11 @@ Status control_check(const StepControl *c, const StepResult *result) {
     const Options *o = c->options;
     double loss = unsigned_nan((double)result->loss), norm = unsigned_nan(result->grad_norm);
     if (ends_the_run(o, result))
-        return fail(ERR_NUMERIC,
-                    "iteration %lld: lm loss %g, gradient norm %g. Lower --lr, or go on regardless with "
-                    "--no-check-for-nan-in-loss-and-grad (such a step changes nothing)",
-                    (long long)c->iteration, loss, norm);
+        return fail(
+            ERR_NUMERIC,
+            "iteration %lld: lm loss %g, gradient norm %g. Lower --lr, or continue in spite of it with "
+            "--no-check-for-nan-in-loss-and-grad (such a step changes nothing)",
+            (long long)c->iteration, loss, norm);
     if (c->skipped_in_a_row < o->max_skipped_steps) return OK;
     return fail(
         ERR_NUMERIC,
@@ -107,9 +109,9 @@ Status control_check(const StepControl *c, const StepResult *result) {
         o->fp16 ? ", or use --bf16 in place of --fp16" : "");
 }
 
-// The mean of all losses at first, then one that forgets: a run's loss falls for good.
+// First the mean of all losses, then an exponential mean, since the loss of a run keeps falling.
 double control_spike(StepControl *c, double loss) {
-    enum { MEMORY = 100 }; // steps
+    enum { MEMORY = 100 }; // in steps
     if (!c->options->check_for_spiky_loss || !isfinite(loss)) return 0;
     double usual = c->usual_loss;
     bool spike = c->num_losses > 0 && loss > c->options->loss_spike_factor * usual;

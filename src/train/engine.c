@@ -140,7 +140,7 @@ static double counted_tokens(const Engine *e, const Batch *batch, int microbatch
 
 static Tensor row_or_absent(Tensor all, int row) { return all.data ? tensor_rows(all, row, 1) : (Tensor){0}; }
 
-// The schedule of a smaller batch is kept until another smaller one comes.
+// Uses the schedule for m microbatches. The schedule of a smaller batch is kept until another one replaces it.
 static void use_microbatches(Engine *e, int m) {
     CHECK(m > 0 && m <= e->spec.num_microbatches, "%d microbatches, 1 to %d are possible", m,
           e->spec.num_microbatches);
@@ -187,7 +187,8 @@ static void load_batch(Engine *e, const Batch *batch, bool training, double loss
         };
 }
 
-// The mean over microbatches and data ranks of each microbatch's mean, known to the last stage, told to all.
+// The mean over microbatches and data ranks of each microbatch's mean loss. The last stage computes it and sends it to
+// all ranks.
 static double mean_loss(Engine *e, const Batch *batch) {
     const Context *c = &e->runtime.context;
     int m = batch->num_microbatches;
@@ -218,7 +219,7 @@ static void trace_phase(const char *name, double start_s) {
                            .row = TRACE_STEP});
 }
 
-// A parameter that no backward has passed would keep the last step's gradient.
+// A parameter that no backward has reached would keep the gradient of the last step.
 static void check_grads(const Params *params) {
     for (int i = 0; i < params->count; i++)
         CHECK(!params->items[i]->begins, "no backward made a gradient of %s", params->items[i]->spec.name);

@@ -1,4 +1,4 @@
-// Runs the trainer's own step on the null device and the null transport: measures its memory, or records its operations.
+// Runs the trainer's own step on the null device and the null transport: measures its memory or records its operations.
 #include "train/engine.h"
 #include <stdlib.h>
 #include <string.h>

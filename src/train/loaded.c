@@ -79,7 +79,7 @@ Status load_candidates(const Options *o, int64_t **steps, int *count) {
 
 // ---- whether it is the model of the options ------------------------------------------------------
 
-// "--num-layers 4"; "no --rotary-base" where there is none.
+// Appends "--num-layers 4", or "no --rotary-base" where the model has none.
 static void add_option(const char *field, const char *value, Text *out) {
     text_add(out, *value ? "--" : "no --");
     for (const char *c = field; *c; c++) text_add(out, "%c", *c == '_' ? '-' : *c);
@@ -125,8 +125,7 @@ static void tell_training(Options *o, const char *path, const ModelShape *model,
 
 static bool is_null_tokenizer(const Options *o) { return !strcmp(o->tokenizer_type, "NullTokenizer"); }
 
-// The vocabulary is known for certain when the tokenizer is open (batches_vocabulary); what the options say of it
-// is compared now.
+// The vocabulary is certain only when the tokenizer is open (batches_vocabulary). Until then the options are compared.
 static int asked_vocabulary(const Options *o, int of_model) {
     Origin origin = options_origin(o, "vocab_size");
     if (origin != FROM_MODEL && origin != FROM_FILE && origin != FROM_COMMAND_LINE) return of_model;

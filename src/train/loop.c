@@ -20,23 +20,22 @@ static void trace_span(const char *name, double start_s, int64_t iteration) {
                            .row = TRACE_STEP});
 }
 
-// --exit-duration-in-mins counts from the program's start, as limits of jobs do, and lets one step be taken.
+// --exit-duration-in-mins counts from the start of the program, as limits of jobs do. At least one step is taken.
 static bool is_time_up(const TrainingRun *run) {
     double minutes = (clock_s() - run->job->start_s) / 60;
     return run->control.iteration > run->first && minutes > run->options->exit_duration_in_mins;
 }
 
-// A signal that this rank knows of; that the log's reader has left counts as the one that it usually brings.
+// The signal that this rank has received, or 0. When the reader of the log has left, that counts as SIGPIPE.
 static int signal_here(const TrainingRun *run) {
     int number = run->job->stopped ? atomic_load(run->job->stopped) : 0;
     bool unread = run->reporter && run->job->output && outlet_is_unread(run->job->output);
     return number ? number : unread ? SIGPIPE : 0;
 }
 
-// Reads a batch. What some ranks alone may know is shared on the way: that it cannot be read (a token outside
-// the vocabulary), that a signal came, that time is up, that it still writes a checkpoint.   Collective over
-// the world.
-// The state of the run is written first: the others wait for it here under the limit between steps.
+// Reads a batch. The ranks also share what only some of them may know: that the batch cannot be read (a token outside
+// the vocabulary), that a signal came, that time is up, that a rank still writes a checkpoint.   Collective over the
+// world. The state of the run is written first, since other ranks wait here under the limit between steps.
 static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, int samples, Batch *batch,
                    Verdict *verdict) {
     run_file_saved(run->file, run->control.iteration, run->saver.last);
@@ -58,11 +57,11 @@ static Status stopped(const TrainingRun *run) {
     const char *folder = run->options->save;
     return fail(
         INTERRUPTED, "stopped by a signal (SIG%s%s) after iteration %lld%s%s", sigabbrev_np(run->signal),
-        run->signal == SIGPIPE ? ": standard output has no reader any more" : "",
+        run->signal == SIGPIPE ? ": the reader of standard output has left" : "",
         (long long)run->control.iteration, folder ? "; go on with --load " : "", folder ? folder : "");
 }
 
-// An evaluation that a signal breaks off has not been.
+// An evaluation that a signal interrupts does not count.
 static Status evaluate(TrainingRun *run, bool last) {
     const StepControl *control = &run->control;
     double start = clock_s(), sum = 0;
@@ -104,7 +103,7 @@ static bool comparison_is_due(const TrainingRun *run) {
 
 // ---- checkpoints --------------------------------------------------------------------------------
 
-// No checkpoint is made of replicas that differ.
+// Replicas that differ are never saved.
 static Status save(TrainingRun *run, bool last) {
     if (!run->options->save) return OK;
     TRY(compare_replicas(run));
@@ -121,7 +120,7 @@ static Status save(TrainingRun *run, bool last) {
 
 static Status load_checkpoint(TrainingRun *run) {
     RunState state;
-    TRY(restore(run->engine, run->options, run->world, run->reporter, &state));
+    TRY(run_restore(run->engine, run->options, run->world, run->reporter, &state));
     if (!state.iteration) return OK;
     control_restore(&run->control, &state);
     Status status = batches_suffice(&run->batches, control_consumed_at_end(&run->control));
@@ -129,7 +128,7 @@ static Status load_checkpoint(TrainingRun *run) {
     run->consumed_valid = state.consumed_valid;
     run->evaluated = state.evaluated;
     run->first = state.iteration;
-    // In another folder it is not there yet. Rank 0 decides: ranks that see different files must save alike.
+    // A run that saves to another folder has no checkpoint there yet. Rank 0 decides: ranks may see different files.
     bool same_folder = saves_where_it_loads(run->options);
     comm_broadcast_host(run->world, &same_folder, sizeof same_folder, 0);
     if (same_folder) run->saver.last = state.iteration;
@@ -138,7 +137,7 @@ static Status load_checkpoint(TrainingRun *run) {
 
 // ---- the loop -----------------------------------------------------------------------------------
 
-// Writes the line that is due, or, `now`, the line of what has gathered.
+// Prints a log line when it is due, or `now`, over the steps since the last one.
 static void report(TrainingRun *run, Interval *interval, bool now) {
     int64_t iteration = run->control.iteration;
     bool line = iteration == 1 || iteration % run->options->log_interval == 0 || now;
@@ -149,7 +148,7 @@ static void report(TrainingRun *run, Interval *interval, bool now) {
     if (line) *interval = (Interval){0};
 }
 
-// The step just done. As in Megatron-LM learning rate and loss scale are those of the next one.
+// The report of the last step. As in Megatron-LM, learning rate and loss scale are those of the next step.
 static StepReport step_report(const TrainingRun *run, int samples, const StepResult *result,
                               double elapsed_s) {
     StepOptions next = control_options(&run->control);
@@ -175,9 +174,9 @@ static void report_step(TrainingRun *run, const StepReport *step, Interval *inte
     report(run, interval, false);
 }
 
-// The default is Megatron-LM's 100 batches, which may take longer than a short run. A forward is about a third of a
-// step. The first step is left out: it warms up.
-static void tell_evaluation(TrainingRun *run, const StepReport *step) {
+// Prints once how long evaluations will take, where the default of 100 batches, Megatron-LM's, is a large share of a
+// short run. A forward takes about a third of a step. The first step is not used, since it is slower.
+static void report_evaluation_cost(TrainingRun *run, const StepReport *step) {
     int64_t at = step->iteration, end = step->end, interval = run->options->eval_interval;
     bool timed = at > run->first + 1 || at == end;
     if (run->warned_of_evaluation || !run->reporter || !timed) return;
@@ -207,11 +206,11 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     patience_learn(&run->patience, step.elapsed_s, samples);
     run->skipped += step.skipped;
     report_step(run, &step, interval);
-    tell_evaluation(run, &step);
+    report_evaluation_cost(run, &step);
     return control_check(control, &result);
 }
 
-// Less than a whole batch at the end of the samples is left over: see RunShape.train_iters.
+// Samples at the end that do not fill a batch are not used: see RunShape.train_iters.
 static bool is_over(const TrainingRun *run) { return run->control.iteration >= run->control.end; }
 
 static bool at_exit_interval(const TrainingRun *run) {
@@ -219,7 +218,7 @@ static bool at_exit_interval(const TrainingRun *run) {
     return interval != INT_UNSET && run->control.iteration % interval == 0;
 }
 
-// Also that of a run which was stopped before it.
+// True also for the evaluation that a run was stopped before.
 static bool evaluation_is_due(const TrainingRun *run) {
     int64_t iteration = run->control.iteration;
     return iteration > 0 && iteration % run->options->eval_interval == 0 && run->evaluated < iteration;
@@ -230,8 +229,7 @@ static bool save_is_due(const TrainingRun *run) {
     return interval != INT_UNSET && run->control.iteration % interval == 0;
 }
 
-// As in Megatron-LM an evaluation that is due comes before a checkpoint, and both before the look at
-// --exit-interval.
+// As in Megatron-LM, an evaluation comes before a checkpoint of the same iteration, and both before --exit-interval.
 static Status take_steps(TrainingRun *run, Interval *interval, Verdict *verdict) {
     while (!is_over(run) && *verdict == GO_ON) {
         if (evaluation_is_due(run)) TRY(evaluate(run, false));
@@ -246,7 +244,7 @@ static Status take_steps(TrainingRun *run, Interval *interval, Verdict *verdict)
     return OK;
 }
 
-// What was fit to be saved before the run went wrong is.
+// Completes the save under way, which began before the failure. The message of the failure is kept.
 static Status finish_save(TrainingRun *run, Status status) {
     char why[sizeof rank_current()->message];
     snprintf(why, sizeof why, "%s", fail_message());
@@ -254,8 +252,8 @@ static Status finish_save(TrainingRun *run, Status status) {
     return fail(status, "%s", why);
 }
 
-// Who leaves early leaves without a last evaluation, but not without a checkpoint. The last evaluation comes
-// after it: a longer run would not make it.
+// A run that ends early saves a checkpoint but makes no last evaluation. The last evaluation comes after the last
+// checkpoint, so that a run which continues from it is the same as a longer run.
 static Status loop(TrainingRun *run) {
     Interval interval = {0};
     Verdict verdict = GO_ON;
@@ -270,7 +268,7 @@ static Status loop(TrainingRun *run) {
 
 // ---- the whole run ------------------------------------------------------------------------------
 
-// However the steps ended, what they did is worth a look; why they ended is what is told.
+// Writes the trace also after a failure. The message of the failure is kept.
 static Status write_trace(TrainingRun *run, Status status) {
     if (!run->trace.path) return status;
     char why[sizeof rank_current()->message];
@@ -298,7 +296,7 @@ static Status train(TrainingRun *run) {
     return write_trace(run, status);
 }
 
-// Lost metrics are the run's error only where it has no other.
+// Metrics that could not be written fail the run unless it has failed already.
 static Status close_reporter(Reporter *reporter, Status status) {
     char why[sizeof rank_current()->message];
     snprintf(why, sizeof why, "%s", fail_message());
@@ -306,7 +304,7 @@ static Status close_reporter(Reporter *reporter, Status status) {
     return status == OK ? closed : fail(status, "%s", why);
 }
 
-// While the lock on the folder still holds.
+// Called while the run still holds the lock on its folder.
 static void end_run_file(const TrainingRun *run, Status status) {
     if (!run->file || run->options->dry_run) return;
     run->file->iteration = run->control.iteration;

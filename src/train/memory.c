@@ -1,9 +1,9 @@
-// What a run would take, rank by rank and block by block, found by running the trainer's own step on a device
-// that only counts, and set beside the published formulas. For `trireme memory` and --dry-run.
+// Reports the memory of a run for `trireme memory` and --dry-run: each rank and each block, measured by the trainer's
+// own step on the null device, beside the published formulas.
 #include "train/internal.h"
 #include <stdlib.h>
 
-// Parts of the report that are gathered stage by stage.
+// The parts of the report, to which each stage adds.
 typedef struct {
     const EngineSpec *spec;
     Schedule schedule;
@@ -16,7 +16,7 @@ static double sbh(const EngineSpec *spec) {
 
 // ---- each pipeline rank ---------------------------------------------------------------------------------
 
-// Every stage's arenas as long as they are few, else those of the two ends.
+// Prints the arenas of every stage where stages are few, else those of the first and last stage.
 static bool shows_blocks(const Report *r, int pp) {
     enum { MOST_SHOWN = 8 };
     int num_ranks = grid_along(r->spec->grid, AXIS_PP);
@@ -37,7 +37,7 @@ static double sum_terms(const EngineSpec *spec, bool published) {
     return sum;
 }
 
-// Korthikanti 2022: 2sbh of every group that is computed again, or a share of it; all terms of other layers.
+// Korthikanti 2022: 2sbh for every group that is recomputed, or a share of it, and all terms of other layers.
 static double published_saved(const EngineSpec *spec, int layers) {
     const ModelMode *mode = &spec->mode;
     int k = mode->recompute_layers, block = layers < k ? layers : k;
@@ -47,7 +47,7 @@ static double published_saved(const EngineSpec *spec, int layers) {
     return input * block + (layers - block) * sum_terms(spec, true);
 }
 
-// The stage's input, where its first layer begins, is kept as the message that it came in.
+// The input of the stage's first layer is kept as the message that brought it.
 static void add_saved(Report *r, int pp, const EngineMemory *m) {
     const EngineSpec *spec = r->spec;
     double published = 0, rows = spec->mode.sequence_parallel ? grid_along(spec->grid, AXIS_TP) : 1;
@@ -73,7 +73,7 @@ static Status measure_rank(Report *r, int pp) {
     return OK;
 }
 
-// ---- all of it --------------------------------------------------------------------------------------------
+// ---- the whole report --------------------------------------------------------------------------------------------
 
 static void add_terms(const EngineSpec *spec, Text *out) {
     StashTerm terms[MOST_STASH_TERMS];

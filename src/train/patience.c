@@ -1,13 +1,13 @@
-// How long a rank waits for the others before the job ends as a hang: what the user said, or what the steps
-// so far make likely. A false alarm costs more than a late one: every limit is generous.
+// Decides how long a rank waits for the others before the job ends as a hang: as the user says, or several times the
+// longest step so far. A false alarm costs more than a late one, so every limit is generous.
 #include "train/internal.h"
 #include <math.h>
 
-#define SETUP_S       600.0       // everything but a training step: set-up, data, evaluation, checkpoints
-#define SLOW_DISK     2e7         // bytes per second that a checkpoint is read and written with at least
-#define LEAST_STEP_S  60.0        // in a step
+#define SETUP_S       600.0       // everything except training steps: set-up, data, evaluation, checkpoints
+#define SLOW_DISK     2e7         // bytes per second: the slowest expected reading and writing of checkpoints
+#define LEAST_STEP_S  60.0        // the shortest limit in a step
 #define TIMES_LONGEST 5.0         // the longest step so far
-enum { STEPS_TO_LEARN_FROM = 3 }; // the first one takes all memory, and a few tell little
+enum { STEPS_TO_LEARN_FROM = 3 }; // the first one is slower, and few steps say little
 
 double launch_timeout_s(const Options *o) {
     double minutes = o->distributed_timeout_minutes;

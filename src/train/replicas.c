@@ -1,12 +1,12 @@
-// Compares what replicas hold: copies of weights, master weights and moments that must be the same bits on several
-// ranks. Ranks compare checksums; where they differ, all ranks look at the checksums of every tensor.
+// Compares replicas: copies of weights, master weights and moments that must have the same bits on several ranks. Ranks
+// compare one checksum; where it differs, they compare the checksums of every tensor.
 #include "checkpoint/manifest.h"
 #include "train/internal.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-// What a rank keeps of one parameter.
+// The tensors that a rank holds of one parameter.
 typedef enum { WEIGHT, MASTER_WEIGHT, FIRST_MOMENT, SECOND_MOMENT, NUM_KEPT } Kept;
 
 static const char *const kept_names[NUM_KEPT] = {"weights", "master weights beside the weights",
@@ -24,7 +24,7 @@ typedef struct {
     int cursor;       // the parameter of the last part of the optimizer
 } Checksums;
 
-// ---- which are replicas -------------------------------------------------------------------------
+// ---- replicas -------------------------------------------------------------------------
 
 // The index of the parameter that is a copy of this one, or -1.
 static int copy_of(const Params *params, int param) {
@@ -45,7 +45,7 @@ static bool is_replicated(const Checksums *sums, int param, Kept kept, Over over
     return false;
 }
 
-// Whether any other rank of the grid has it, too: the answer is the same on all ranks.
+// True when another rank of the grid has a replica. The answer is the same on all ranks.
 static bool has_replicas(const Checksums *sums, int param, Kept kept) {
     const Context *c = sums->context;
     return (context_ranks(c, ROLE_REPLICAS) > 1 && is_replicated(sums, param, kept, OVER_DP)) ||
@@ -89,9 +89,9 @@ static void take_checksums(Checksums *sums, const Optimizer *optimizer) {
     optimizer_visit(optimizer, add_part, sums);
 }
 
-// ---- whether they agree -------------------------------------------------------------------------
+// ---- comparison -------------------------------------------------------------------------
 
-// Two whole numbers of 32 bits and their negatives: of alike ranks the largest of each pair is one number.
+// Two integers of 32 bits and their negatives: where ranks agree, the largest values of a pair add up to 0.
 static bool alike(Comm *group, uint64_t hash) {
     double high = (double)(hash >> 32), low = (double)(hash & UINT32_MAX), ends[4] = {high, low, -high, -low};
     comm_all_reduce_host(group, ends, 4, REDUCE_MAX);
@@ -117,16 +117,16 @@ static bool all_agree(const Checksums *sums, Comm *world) {
     return !(differ > 0);
 }
 
-// ---- which ones differ --------------------------------------------------------------------------
+// ---- which replicas differ --------------------------------------------------------------------------
 
-// Every rank has the checksums of all and finds the same.
+// Every rank has all checksums and so finds the same differences.
 typedef struct {
     const Checksums *sums;
     const uint64_t *all; // [ranks][params->count * NUM_KEPT]
     int ranks;
 } Evidence;
 
-// One tensor on one rank and its replicas along `over`, a mask.
+// A tensor on one rank, and its replicas along `over`.
 typedef struct {
     int param;
     Kept kept;
@@ -145,7 +145,7 @@ static bool may_differ_along(const Evidence *e, const Suspect *s, Over over) {
     return s->over & over && is_replicated(e->sums, s->param, s->kept, over);
 }
 
-// Whether `rank` has a replica of what the suspect has.
+// True when `rank` has a replica of the suspect.
 static bool has_replica(const Evidence *e, const Suspect *s, int rank) {
     Grid grid = e->sums->context->groups.topology.grid;
     Place a = grid_place(grid, s->rank), b = grid_place(grid, rank);
@@ -154,7 +154,7 @@ static bool has_replica(const Evidence *e, const Suspect *s, int rank) {
     return hash_on(e, s, rank) != 0;
 }
 
-// Compares the suspect with the first rank that has a replica.
+// Compares the suspect with its first replica.
 static bool differs(const Evidence *e, const Suspect *s) {
     uint64_t own = hash_on(e, s, s->rank);
     if (!own) return false;
@@ -163,7 +163,7 @@ static bool differs(const Evidence *e, const Suspect *s) {
     return hash_on(e, s, first) != own;
 }
 
-// The first tensor with replicas that differ along `over`, and how many tensors there are.
+// Finds the first tensor whose replicas differ along `over`, and counts such tensors.
 static int find_suspect(const Evidence *e, unsigned over, Suspect *first) {
     int count = 0;
     for (int i = 0; i < e->sums->params->count * NUM_KEPT; i++) {
@@ -174,7 +174,7 @@ static int find_suspect(const Evidence *e, unsigned over, Suspect *first) {
     return count;
 }
 
-// The checksum that more than half of the replicas have, or 0.
+// The checksum of more than half of the replicas, or 0.
 static uint64_t majority(const Evidence *e, const Suspect *s) {
     int size = 0, votes = 0;
     uint64_t leader = 0;
@@ -190,7 +190,7 @@ static uint64_t majority(const Evidence *e, const Suspect *s) {
     return 2 * votes > size ? leader : 0;
 }
 
-// "rank 1", "ranks 0, 2, 3": of the replicas those whose checksum is `hash`, or with `others` those whose is not.
+// Appends "rank 1" or "ranks 0, 2, 3": the replicas whose checksum is `hash`, or with `others` all other replicas.
 static void add_ranks(const Evidence *e, const Suspect *s, uint64_t hash, bool others, Text *out) {
     enum { MOST_SHOWN = 8 };
     Text list = {0};
@@ -222,8 +222,8 @@ static void add_finding(const Evidence *e, Suspect s, Text *out) {
     }
 }
 
-// Replicas over dp get the same gradients: there a difference stays in its tensor. Over tp and between the ends of
-// the model it spreads with the next step, so that the first tensor need not be the one where it began.
+// Replicas over dp get the same gradients, so a difference stays in its tensor. Over tp and between the ends of the
+// model it spreads with the next step, so the first tensor need not be the one where it began.
 static Status disagreement(const Evidence *e, int64_t iteration) {
     static const unsigned widths[] = {OVER_DP, OVER_DP | OVER_TP, OVER_DP | OVER_TP | OVER_ENDS};
     Suspect suspect;

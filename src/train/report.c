@@ -1,3 +1,4 @@
+// Prints the log lines, progress and summary of a run, and writes its metrics.
 #include "base/cores.h"
 #include "train/internal.h"
 #include <errno.h>
@@ -46,7 +47,7 @@ static void clear_progress(Reporter *r) {
     r->line_open = false;
 }
 
-// A reader that has left or sleeps does not end a training run, but a warning says at once that rows are lost.
+// A reader of metrics that leaves or pauses does not end a run, but a warning says at once that rows are lost.
 static void flush_metrics(Reporter *r) {
     bool failed = fflush(r->metrics) != 0;
     if ((!failed && !r->metrics_outlet.lost) || r->warned_of_metrics) return;
@@ -80,7 +81,7 @@ static void print_memory(const EngineMemory *memory) {
            mib(memory->total));
 }
 
-// Rank 0 speaks, of itself. Open MPI binds ranks to one core each unless told otherwise.
+// Prints the cores of rank 0. Open MPI binds each rank to one core by default.
 static void print_cores(int threads) {
     Cores cores;
     Text text = {0};
@@ -147,8 +148,8 @@ void reporter_progress(Reporter *r, const StepReport *s) {
     r->line_open = true;
 }
 
-// The fields and widths of Megatron-LM's line, so that its parsers work, but for "per rank", which says GPU there; then
-// what else people ask for. As there, steps that were all skipped have no loss, and an overflow has no norm.
+// Megatron-LM's line with its fields and widths, so that its parsers work, except that "per rank" replaces "per GPU";
+// more fields follow. As there, a line of skipped steps has no loss, and one with an overflow has no norm.
 void reporter_line(Reporter *r, const StepReport *s) {
     char when[32], left[32], loss[48] = "", norm[48] = "";
     time_t now = time(NULL);
@@ -168,7 +169,7 @@ void reporter_line(Reporter *r, const StepReport *s) {
     fflush(stdout);
 }
 
-// The words of Megatron-LM, and what it took.
+// Megatron-LM's message, with the time.
 void reporter_saving(Reporter *r, int64_t iteration) {
     clear_progress(r);
     printf("saving checkpoint at iteration %7" PRId64 " to %s\n", iteration, r->options->save);
@@ -241,7 +242,7 @@ void reporter_lost_events(Reporter *r, uint64_t lost) {
             r->options->trace, lost, lost + (uint64_t)r->options->trace_events);
 }
 
-// JSON has no NaN and no infinity: they are written as the strings "NaN", "Infinity", "-Infinity".
+// JSON has neither NaN nor infinity, so they are written as the strings "NaN", "Infinity" and "-Infinity".
 static void json_number(FILE *file, const char *name, double value) {
     if (isfinite(value))
         fprintf(file, ", \"%s\": %.9g", name, value);

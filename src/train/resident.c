@@ -1,10 +1,10 @@
-// Says how much memory this process has, for comparison with what was predicted.
+// Reads the resident memory of this process, for comparison with the prediction.
 #include "train/internal.h"
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
-// From getrusage only where there is no /proc, for that begins with what the program had that started this one.
+// Uses getrusage only where there is no /proc, since its peak includes that of the program that started this one.
 static double resident_kib(const char *which) {
     char line[128];
     long kib = 0;

@@ -1,5 +1,5 @@
-// The run that a checkpoint left, or another run's weights. Rank 0 alone looks which checkpoints there are:
-// no rank may choose for itself.
+// Continues the run of a checkpoint, or starts with the weights of another run. Rank 0 alone lists the checkpoints, so
+// that all ranks read the same one.
 #include "train/internal.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -7,12 +7,12 @@
 
 // ---- what the user has changed --------------------------------------------------------------------
 
-// The next line of a saved configuration (see options_save), whether its value is a comment or not: "NAME:
-// VALUE", without where it is from. Headings of sections have no value.
+// A line of a saved configuration (see options_save): "NAME: VALUE" without its origin. Defaults are comments. Headings
+// of sections have no value.
 typedef struct {
     const char *name, *value;
     int name_size, value_size;
-    bool is_comment; // nobody has chosen the value
+    bool is_comment; // the value is a default
 } ConfigLine;
 
 static bool next_line(const char **text, ConfigLine *line) {
@@ -38,7 +38,7 @@ static bool find_line(const char *text, const ConfigLine *wanted, ConfigLine *fo
     return false;
 }
 
-// Whether a section's options have a part in the numbers of a run.
+// True for sections whose options change the numbers of a run.
 static bool matters(const ConfigLine *heading) {
     static const char *const sections[] = {"Batch and run length", "Optimizer", "Learning rate",
                                            "Initialisation",       "Precision", "Data and tokenizer"};
@@ -49,16 +49,16 @@ static bool matters(const ConfigLine *heading) {
     return false;
 }
 
-// When a run leaves is no part of its numbers.
+// When a run ends does not change its numbers.
 static bool is_about_leaving(const ConfigLine *line) { return !strncmp(line->name, "exit_", 5); }
 
-// What was left open then and follows from the checkpoint now: its vocabulary.
+// True for an option that was unset and now follows from the checkpoint: the vocabulary.
 static bool is_worked_out(const ConfigLine *line, const ConfigLine *before) {
     return line->is_comment && !strncmp(before->value, "unset", 5);
 }
 
-// One line that names what will not go on as before.
-static void tell_changes(const Options *o, const char *saved, Reporter *reporter) {
+// Reports the options that differ from those of the checkpoint.
+static void report_changes(const Options *o, const char *saved, Reporter *reporter) {
     Text now = {0}, changes = {0};
     ConfigLine line, before;
     bool section_matters = false;
@@ -101,7 +101,7 @@ static Status read_state(Engine *engine, const Options *o, ModelSource *source) 
     return engine_read(engine, source, moments, model_source_info(source)->state.optimizer_steps);
 }
 
-// Collective over the world, and fails on all ranks.
+// Collective over the world; fails on all ranks.
 static Status read_one(Engine *engine, const Options *o, int64_t step, Comm *world, ModelSource **source) {
     TRY(comm_agree(world, model_source_open(source, o->load, step)));
     TRY(model_source_compare(*source, world));
@@ -125,13 +125,13 @@ static int64_t next_step(Candidates *candidates, Comm *world) {
     return step;
 }
 
-// What an older checkpoint may be free of.
+// A status that an older checkpoint may not have.
 static bool is_damage(Status status) {
     return status == ERR_DATA || status == ERR_IO || status == ERR_NO_INPUT;
 }
 
-// What --ckpt-step leaves behind in the folder that this run saves to is what --load alone would find next.
-static void tell_later(const Options *o, int64_t step, Reporter *reporter) {
+// Warns of later checkpoints in the folder that this run saves to: --load without --ckpt-step would read them.
+static void warn_of_later(const Options *o, int64_t step, Reporter *reporter) {
     int64_t *steps = NULL;
     int count = 0;
     if (!reporter || step < 0 || !saves_where_it_loads(o)) return;
@@ -148,7 +148,7 @@ static void tell_later(const Options *o, int64_t step, Reporter *reporter) {
     free(steps);
 }
 
-static void tell_damage(Reporter *reporter, Text *why) {
+static void report_damage(Reporter *reporter, Text *why) {
     text_add(why, "%s%s", why->size ? "; " : "", fail_message());
     if (reporter) reporter_not_loaded(reporter, fail_message());
 }
@@ -166,11 +166,11 @@ static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporte
         if (status == OK) take_state(o, source, state);
         if (status == OK && reporter) reporter_loaded(reporter, model_source_path(source), state);
         const char *saved = status == OK ? model_source_info(source)->config : NULL;
-        if (saved && reporter && state->iteration) tell_changes(o, saved, reporter);
-        if (status == OK) tell_later(o, step, reporter);
+        if (saved && reporter && state->iteration) report_changes(o, saved, reporter);
+        if (status == OK) warn_of_later(o, step, reporter);
         model_source_close(source);
         if (!is_damage(status)) break;
-        tell_damage(reporter, &why);
+        report_damage(reporter, &why);
         step = next_step(candidates, world);
         if (step == NONE_LEFT)
             fail(status, "--load %s: nothing intact is there: %s", o->load, text_string(&why));
@@ -179,7 +179,7 @@ static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporte
     return status;
 }
 
-Status restore(Engine *engine, const Options *o, Comm *world, Reporter *reporter, RunState *state) {
+Status run_restore(Engine *engine, const Options *o, Comm *world, Reporter *reporter, RunState *state) {
     Candidates candidates = {0};
     *state = (RunState){0};
     if (!o->load) return OK;

@@ -6,7 +6,7 @@ typedef struct {
     const TrainJob *job;
     const Options *options;
     Comm *world;
-    int *spec_room; // what the spec borrows
+    int *spec_room; // lists that the spec borrows
     EngineSpec spec;
     Batches batches;
     Engine *engine;
@@ -14,19 +14,19 @@ typedef struct {
     Patience patience;
     TraceFile trace;
     Reporter *reporter; // NULL on ranks that print nothing
-    RunFile *file;      // NULL on ranks that keep no state of the run
+    RunFile *file;      // NULL on ranks other than 0
     Saver saver;
     int64_t consumed_valid, eval_iters;
     int64_t evaluated;         // iteration of the last evaluation
-    int64_t compared;          // iteration after which replicas were compared last; -1: never
+    int64_t compared;          // iteration of the last comparison of replicas; -1: never
     int64_t first;             // iteration that this run began with
-    int64_t microbatches;      // that went through this rank's chunks
-    int64_t samples;           // that this run trained on
+    int64_t microbatches;      // trained by this rank
+    int64_t samples;           // trained by this run
     int64_t skipped;           // steps that changed nothing
-    double train_s;            // spent in training steps
-    int signal;                // that asked for the end; 0: none did
-    double bytes_before;       // resident in this process before the model
-    bool warned_of_evaluation; // what it will cost
+    double train_s;            // time in training steps
+    int signal;                // the one that asked to stop; 0: none
+    double bytes_before;       // resident memory of this process before the model
+    bool warned_of_evaluation; // the time of evaluations has been printed
 } TrainingRun;
 
 // ---- run_open.c ---------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-// run.json: how a run goes and how it ended, for whoever started it. A launcher's exit status does not say it
-// (docs/runs.md).
+// Writes run.json: the state of a run and how it ended, for the program that started it. The exit status of a launcher
+// does not say that (docs/runs.md).
 #include "base/version.h"
 #include "formats/formats.h"
 #include "train/internal.h"
@@ -79,7 +79,7 @@ static Status write_file(RunFile *f) {
     return status;
 }
 
-// What a run is for is training: a file that cannot be replaced brings one warning.
+// A file that cannot be replaced does not end the run; it prints one warning.
 static void rewrite(RunFile *f) {
     char why[sizeof rank_current()->message];
     snprintf(why, sizeof why, "%s", fail_message());
@@ -104,7 +104,7 @@ static bool says_running(const Json *file) {
            json_int(json_member(file, "pid"), &pid) && is_process(pid);
 }
 
-// Whether another run on this host, which goes on, writes the file.
+// True when another run on this host, which is still alive, writes the file.
 static bool is_anothers(const char *path) {
     enum { MOST_BYTES = 1 << 16 };
     char why[sizeof rank_current()->message], *data;

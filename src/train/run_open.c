@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Both fail alike on all ranks.
+// Fails on all ranks or on none.
 static Status make_spec(TrainingRun *run) {
     const Options *o = run->options;
     run->spec_room = calloc((size_t)engine_spec_room(o), sizeof *run->spec_room);
@@ -36,7 +36,7 @@ Status run_open(TrainingRun *run) {
     Status opened = o->dry_run ? OK : batches_open(&run->batches, o, &topology);
     TRY(comm_agree(run->world, opened));
     run->control = control_open(o);
-    // One is written and read back while others wait, or as many are verified as --keep-last keeps.
+    // Other ranks wait while one checkpoint is written and read back, or while as many as --keep-last are verified.
     double checkpoint_bytes = 12.0 * (double)model_parameters(&run->spec.shape);
     run->patience = patience_open(o, (2 + o->keep_last) * checkpoint_bytes);
     run_set_limit(run, patience_between_steps(&run->patience));
@@ -48,12 +48,13 @@ Status run_open(TrainingRun *run) {
     run_set_limit(run, patience_between_steps(&run->patience));
     if (!o->dry_run) status = run_file_start(run->file, run->control.end, run->saver.lock);
     TRY(comm_agree(run->world, status));
-    run->bytes_before = resident_bytes(run->world, false); // no rank takes its arenas before the next call
-    double evaluates = run->batches.valid != NULL;         // some ranks read nothing
+    run->bytes_before =
+        resident_bytes(run->world, false);         // no rank allocates its arenas before the next call
+    double evaluates = run->batches.valid != NULL; // NULL on ranks that read nothing
     comm_all_reduce_host(run->world, &evaluates, 1, REDUCE_MAX);
     run->eval_iters = evaluates > 0 ? o->shape.eval_iters : 0;
     if (run->reporter && o->shape.eval_iters > 0 && !run->eval_iters && !o->dry_run)
-        printf("the data set is too small for --split %s: nothing will be evaluated\n", o->split);
+        printf("the data set is too small for --split %s: there will be no evaluation\n", o->split);
     if (run->reporter) batches_warn(&run->batches, o);
     rank_doing("setting up the model");
     return OK;
@@ -72,7 +73,6 @@ static void print_plan(TrainingRun *run, const EngineMemory *memory, const Text 
     text_free(&options);
 }
 
-// --dry-run: everything but the memory and the steps.
 Status run_dry(TrainingRun *run) {
     EngineMemory memory;
     Text report = {0};

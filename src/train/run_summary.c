@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-// Every stage's measured times, on every rank; then the schedule is walked with them.   Collective over the
+// Gives every rank the measured times of every stage, and simulates the schedule with them.   Collective over the
 // world.
 static double replayed_bubble(TrainingRun *run) {
     const Schedule *schedule = engine_schedule(run->engine);

@@ -1,6 +1,6 @@
-// Saving a run while it goes on. A save has two parts that take time: every rank writes its shard, then rank
-// 0 commits. Each runs on a thread of its own with --async-save, else at once; between them, and after, all
-// ranks agree on the training thread, at the start of a step.
+// Saves checkpoints while the run continues. A save has two parts that take time: every rank writes its shard, then
+// rank 0 commits. With --async-save each part runs on a thread of its own. Between and after them all ranks agree, on
+// the training thread at the start of a step.
 #include "base/version.h"
 #include "train/internal.h"
 #include <inttypes.h>
@@ -11,13 +11,13 @@ enum { MOST_FAILED_SAVES = 2 }; // in a row
 
 // ---- life ---------------------------------------------------------------------------------------
 
-// How many of the steps after `from` up to `end` are multiples of `interval`, or the last one, which is saved anyway.
+// The number of saves of the steps after `from` up to `end`: multiples of `interval`, and the last one.
 static int64_t count_saves(int64_t from, int64_t end, int64_t interval) {
     return (end - 1) / interval - from / interval + 1;
 }
 
-// How many checkpoints more than there are now the disk holds while one is written, at most, until --keep-last
-// removes the first. `existing`: those that --keep-last counts.
+// The most checkpoints that the disk holds in addition to those of now, while one is written and before --keep-last
+// removes one. `existing` is the number that --keep-last counts now.
 static int64_t checkpoints_more(int64_t saves, int64_t keep, int64_t existing) {
     if (!keep) return saves;
     int64_t stay = keep > existing ? keep : existing;
@@ -25,7 +25,7 @@ static int64_t checkpoints_more(int64_t saves, int64_t keep, int64_t existing) {
     return before_last - existing + 1;
 }
 
-// How many of the steps that are saved stay for --save-retain-interval.
+// The number of saved steps that --save-retain-interval keeps.
 static int64_t count_retained(const Options *o, int64_t from, int64_t end) {
     int64_t retain = o->save_retain_interval, save = o->save_interval, common = retain;
     if (retain == INT_UNSET) return 0;
@@ -46,7 +46,7 @@ static Status state_bytes(const Options *o, const ModelShape *shape, int64_t *by
     return OK;
 }
 
-// Only those up to `step`: --keep-last does not count later ones.
+// Counts steps up to `step`, since --keep-last does not count later ones.
 static Status count_existing(const char *save, int64_t step, int64_t *existing) {
     int64_t *steps = NULL;
     int count = 0;
@@ -59,8 +59,8 @@ static Status count_existing(const char *save, int64_t step, int64_t *existing) 
 
 static int at_most_int(int64_t x) { return x < INT_MAX ? (int)x : INT_MAX; }
 
-// What the first save would find out. Of a disk that has no room for those that stay the run only warns: its owner
-// may move checkpoints away.
+// Checks the space of the disk before the first save does. Where it is too small for all checkpoints that are kept, the
+// run only warns, since the user may move checkpoints away.
 static Status check_room(const Options *o, const ModelShape *shape, int64_t from, int64_t end) {
     int64_t bytes, existing;
     TRY(state_bytes(o, shape, &bytes));
@@ -148,7 +148,7 @@ static void *work(void *arg) {
     return NULL;
 }
 
-// Without a thread to be had the work is done at once.
+// Where no thread can be started, the work is done at once.
 static void start(Saver *saver, SaverPhase phase) {
     saver->phase = phase;
     atomic_store(&saver->done, false);
@@ -162,7 +162,7 @@ static void start(Saver *saver, SaverPhase phase) {
     if (!saver->running) work(saver);
 }
 
-// What this rank's part came to, with its message as if the calling thread had done it.
+// The status and message of this rank's part, as if the calling thread had run it.
 static Status join(Saver *saver) {
     if (saver->running) pthread_join(saver->thread, NULL);
     saver->running = false;
@@ -171,7 +171,7 @@ static Status join(Saver *saver) {
 
 // ---- together -----------------------------------------------------------------------------------
 
-// Later saves may do better: only several failures in a row end a run.
+// A later save may succeed, so only several failures in a row end a run.
 static Status give_up(Saver *saver, Status status) {
     char why[sizeof saver->message];
     snprintf(why, sizeof why, "%s", fail_message());

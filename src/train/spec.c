@@ -9,7 +9,7 @@ int threads_per_rank(const Options *o, int ranks_here) {
     if (o->threads != INT_UNSET) return o->threads;
     Cores cores;
     cores_allowed(&cores);
-    // A launcher may have bound each rank: then those that this one may use are its own.
+    // A launcher may have bound each rank; then the cores that this rank may use are its own.
     int share = (launcher_ranks() ? (int)sysconf(_SC_NPROCESSORS_ONLN) : cores.count) / ranks_here;
     int threads = share < cores.count ? share : cores.count;
     return threads > 0 ? threads : 1;
@@ -73,9 +73,9 @@ static ModelMode model_mode(const Options *o, int vocabulary) {
     };
 }
 
-// ---- which layers a stage has -------------------------------------------------------------------
+// ---- layers of the stages -------------------------------------------------------------------
 
-// What the head costs in layers: the arithmetic of logits and loss over that of one layer.
+// The cost of the head in layers: the operations of logits and loss divided by those of a layer.
 static double head_in_layers(const ModelShape *shape, int table_rows) {
     ModelShape bare = *shape;
     bare.layers = 0;
@@ -83,7 +83,7 @@ static double head_in_layers(const ModelShape *shape, int table_rows) {
     return head / ((model_flops(shape, table_rows, 1) - head) / shape->layers);
 }
 
-// Megatron-LM's rule: embedding and loss count as a layer each, then all stages are equal.
+// Megatron-LM's rule: embedding and loss count as one layer each, and then all stages are equal.
 static void count_ends_as_layers(const Options *o, int stages, int *counts) {
     int embedding = o->account_for_embedding_in_pipeline_split, loss = o->account_for_loss_in_pipeline_split;
     for (int s = 0; s < stages; s++) counts[s] = (o->num_layers + embedding + loss) / stages;
@@ -111,7 +111,7 @@ static Status split_layers(const Options *o, int *counts, EngineSpec *spec) {
     return OK;
 }
 
-// ---- all of it ----------------------------------------------------------------------------------
+// ---- the whole specification ----------------------------------------------------------------------------------
 
 static ScheduleCosts costs_of(const double times[4]) {
     double backward = times[1] + times[2];
@@ -123,7 +123,7 @@ static ScheduleCosts costs_of(const double times[4]) {
 
 static int num_stages(const Options *o) { return o->shape.pp * o->shape.vp; }
 
-// Batches of the ramp before the full one; neighbours may be equal once rounded.
+// The number of batch sizes before the full one; neighbours may be equal after rounding.
 static int ramp_levels(const RunShape *shape) {
     if (!shape->rampup_increment) return 0;
     return (shape->global_batch - shape->rampup_start) / shape->rampup_increment + 1;

@@ -1,4 +1,4 @@
-// What a rank keeps of the model, as rectangles of global tensors and back.
+// A rank's parameters and moments as rectangles of global tensors, and their reading from a source.
 #include "train/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@ typedef struct {
     Context *context;
     bool moments, copied, sharded;
     EngineState *state;
-    int capacity; // slices; 0: they are only counted
-    int64_t used; // elements of the copy
+    int capacity; // of slices; 0: they are only counted
+    int64_t used; // elements of the copy so far
 } Gathering;
 
 // Replicas of a whole optimizer share the work of saving it: the elements from which replica k is on duty, at
@@ -21,7 +21,7 @@ static int64_t duty(const OwnedPart *part, int replicas, int k) {
     return k < replicas && part->count >= width * replicas ? at / width * width : at;
 }
 
-// `numbers` says where the first element of the part is.
+// `numbers` is the place of the first element of the part.
 static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, Slice numbers) {
     const ParamSpec *spec = &part->param->spec;
     ParamRect rects[MOST_PARAM_RECTS];
@@ -55,7 +55,7 @@ static const void *on_host(const Gathering *g, Tensor x, void *copy) {
     return copy;
 }
 
-// A copy keeps values and remainders apart, one after the other, in the room of as many floats.
+// A copy holds values and remainders one after the other, in the space of as many floats.
 static Slice numbers_of(Gathering *g, Tensor owned, Tensor value) {
     int64_t count = tensor_count(owned);
     float *copy = g->copied ? g->state->memory + g->used : NULL;
@@ -132,7 +132,7 @@ void engine_state_free(EngineState *state) {
 typedef struct {
     ModelSource *source;
     Context *context;
-    float *buffer; // of one part
+    float *buffer; // for one part
     int64_t capacity;
 } Reading;
 

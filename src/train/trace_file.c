@@ -1,9 +1,7 @@
-// The file of --trace, in the JSON of Chrome's and Perfetto's viewers: one process per rank, one thread per
-// row.
+// Writes the file of --trace, in the JSON of Chrome's and Perfetto's viewers: one process per rank, one thread per row.
 //
-// Its first line opens the object and holds, under "otherData", what a reader needs to know of the run;
-// then every event is a line of its own. Each rank formats its own events; rank 0 takes them one rank after
-// another, block by block.
+// The first line opens the object and describes the run under "otherData"; then every event is a line. Each rank
+// formats its own events; rank 0 receives them one rank after another, block by block.
 #include "base/trace.h"
 #include "formats/formats.h"
 #include "train/internal.h"
@@ -16,7 +14,7 @@
 #include <unistd.h>
 
 enum {
-    BLOCK_BYTES = 1 << 20, // of text on its way
+    BLOCK_BYTES = 1 << 20, // of text per message
     CLOCK_ROUNDS = 8,
     MOST_LANES = 16, // of one row
     MOST_DEPTH = 16, // of spans within spans
@@ -39,7 +37,7 @@ static void remove_temporary(TraceFile *trace) {
     trace->file = NULL;
 }
 
-// The file is there only while it is written: a run that is ended by force leaves none behind.
+// The file exists only while it is written, so a killed run leaves none.
 static Status try_file(TraceFile *trace) {
     struct stat st;
     if (stat(trace->path, &st) == 0 && !S_ISREG(st.st_mode))
@@ -50,8 +48,8 @@ static Status try_file(TraceFile *trace) {
     return OK;
 }
 
-// How far the clock of `rank` is ahead of rank 0's, from the quickest of some questions and answers (Cristian
-// 1989). An error of half the way and back is possible: what is no larger than that is one clock.
+// Measures how far the clock of `rank` is ahead of rank 0's, by the fastest of some round trips (Cristian 1989). The
+// error is at most half a round trip; a smaller difference counts as none.
 static double ask_clock(Comm *world, int rank) {
     double quickest = INFINITY, ahead = 0;
     for (int i = 0; i < CLOCK_ROUNDS; i++) {
@@ -73,7 +71,7 @@ static void answer_clock(Comm *world) {
     }
 }
 
-// Time 0 of the trace on this rank's clock: the same moment on all.   Collective over the world.
+// Sets time 0 of the trace on the clock of this rank, the same moment on all ranks.   Collective over the world.
 static double agree_origin(Comm *world) {
     double origin = clock_s();
     comm_broadcast_host(world, &origin, sizeof origin, 0);
@@ -103,7 +101,7 @@ Status trace_file_start(TraceFile *trace, const Options *o) {
     TRY(comm_agree(trace->world,
                    opened ? OK : fail(ERR_OS, "no memory for --trace-events %d", o->trace_events)));
     trace->origin_s = agree_origin(trace->world);
-    rank_current()->trace->count = 0; // what was said to get here is not the run's
+    rank_current()->trace->count = 0; // the messages up to here are not part of the run
     return OK;
 }
 
@@ -114,7 +112,7 @@ void trace_file_close(TraceFile *trace) {
     *trace = (TraceFile){0};
 }
 
-// ---- what the file says of the run --------------------------------------------------------------
+// ---- the description of the run --------------------------------------------------------------
 
 static void add_head(const EngineSpec *spec, const Schedule *schedule, Text *out) {
     const ModelShape *m = &spec->shape;
@@ -135,8 +133,7 @@ static void add_head(const EngineSpec *spec, const Schedule *schedule, Text *out
 
 // ---- one rank's events --------------------------------------------------------------------------
 
-// The rows of a rank in the file: those it records, and its waits on one of their own, where they never
-// overlap.
+// The rows of a rank in the file: those it records, and one for its waits, which never overlap.
 enum { ROW_WAITS = NUM_TRACE_ROWS, NUM_ROWS };
 
 static const char *const row_names[NUM_ROWS] = {"pipeline", "communication", "step", "waits"};
@@ -145,8 +142,8 @@ static int row_of(const TraceEvent *event) {
     return strcmp(event->name, "wait") ? (int)event->row : (int)ROW_WAITS;
 }
 
-// Spans of one thread of the drawing must lie within each other or apart; a row whose spans overlap otherwise
-// (messages under way at once) gets several lanes.
+// In the viewers the spans of one thread must be nested or separate. A row whose spans overlap otherwise, such as
+// messages under way at the same time, gets several lanes.
 typedef struct {
     int64_t ends_ns[MOST_DEPTH]; // of the open spans, outermost first
     int depth;
@@ -159,15 +156,15 @@ typedef struct {
     Lane lanes[NUM_ROWS][MOST_LANES];
     int num_lanes[NUM_ROWS];
     Text text;
-    bool begun;  // a line is there to end
-    bool failed; // the file could not take everything
+    bool begun;  // a line has been written and not ended
+    bool failed; // a write to the file has failed
 } Writer;
 
 static int64_t nanoseconds(const TraceFile *trace, double s) {
     return (int64_t)llround((s - trace->origin_s) * 1e9);
 }
 
-// Earlier first, and what contains before what it contains.
+// Orders spans by their start, and a span before those that it contains.
 static int compare_events(const void *a, const void *b) {
     const TraceEvent *x = a, *y = b;
     if (x->start_s < y->start_s || x->start_s > y->start_s) return x->start_s < y->start_s ? -1 : 1;
@@ -181,7 +178,7 @@ static bool lane_takes(Lane *lane, int64_t start_ns, int64_t end_ns) {
     return true;
 }
 
-// The lane of this span; the last one takes what fits nowhere.
+// The lane of this span. The last lane takes spans that fit into no other.
 static int choose_lane(Writer *w, int row, int64_t start_ns, int64_t end_ns) {
     int lane = 0;
     while (lane < MOST_LANES - 1 && !lane_takes(&w->lanes[row][lane], start_ns, end_ns)) lane++;
@@ -190,7 +187,7 @@ static int choose_lane(Writer *w, int row, int64_t start_ns, int64_t end_ns) {
 
 static int thread_id(int row, int lane) { return row * MOST_LANES + lane; }
 
-// All ranks' lines follow each other: a comma ends the line before.
+// The lines of all ranks follow each other; a comma ends the line before.
 static void begin_line(Writer *w) {
     text_add(&w->text, "%s", w->begun ? ",\n" : "");
     w->begun = true;
@@ -253,13 +250,13 @@ static void add_rank_name(Writer *w, Grid grid, uint64_t lost) {
         w->rank, w->rank, place.at[AXIS_TP], place.at[AXIS_DP], place.at[AXIS_PP], lost);
 }
 
-// ---- to rank 0 and into the file ----------------------------------------------------------------
+// ---- from all ranks into the file ----------------------------------------------------------------
 
 static void write_block(Writer *w, const char *bytes, size_t size) {
     if (w->trace->file && !w->failed) w->failed = fwrite(bytes, 1, size, w->trace->file) != size;
 }
 
-// An empty block tells rank 0 that this was all.
+// An empty block ends the events of a rank.
 static void pass_on(Writer *w) {
     if (w->rank == 0) {
         write_block(w, text_string(&w->text), w->text.size);
@@ -312,7 +309,7 @@ static Status write_all(Writer *w, const EngineSpec *spec, const Schedule *sched
     size_t capacity = BLOCK_BYTES + LONGEST_LINE;
     char *block = malloc(capacity);
     CHECK(block, "no memory for %zu bytes of the trace", capacity);
-    Status opened = open_temporary(w->trace); // the other ranks send all the same
+    Status opened = open_temporary(w->trace); // the other ranks send in any case
     add_head(spec, schedule, &w->text);
     pass_on(w);
     write_rank(w, spec);
@@ -321,7 +318,7 @@ static Status write_all(Writer *w, const EngineSpec *spec, const Schedule *sched
     return opened == OK ? finish_file(w) : opened;
 }
 
-// What is sent from here on is not part of the trace: the rank records nothing meanwhile.
+// The rank records nothing while it sends its events.
 Status trace_file_write(TraceFile *trace, const EngineSpec *spec, const Schedule *schedule, uint64_t *lost) {
     Rank *rank = rank_current();
     Writer *w = calloc(1, sizeof *w);

@@ -1,5 +1,5 @@
-// Training: an Engine is one rank's share of a run (model, pipeline, optimizer, memory); train_run is the
-// loop around it: data, learning rate, evaluation, log lines, metrics, the end.
+// Training. An Engine is one rank's share of a run: model, pipeline, optimizer, memory. train_run is the loop around
+// it: data, learning rate, evaluation, log lines, metrics, checkpoints.
 #pragma once
 #include "base/outlet.h"
 #include "checkpoint/checkpoint.h"
@@ -24,89 +24,90 @@ typedef struct {
     const char *schedule; // kind
     int num_chunks;
     int num_microbatches; // of the largest batch of the run
-    const int *smaller;   // of its smaller ones; borrowed
+    const int *smaller;   // the same of its smaller batches; borrowed
     int num_smaller;
     int microbatch_group, receive_ahead; // see ScheduleSpec
     ScheduleCosts schedule_costs;        // of the kind "auto"
     int stash_limit;
-    bool scatter_gather;                     // of messages between stages, over tp
+    bool scatter_gather;                     // cut messages between stages over tp
     bool shard_optimizer;                    // over dp
-    bool overlap_gradients, overlap_weights; // reductions with backwards, gathers with forwards
+    bool overlap_gradients, overlap_weights; // reduce during backwards, gather during forwards
     AdamOptions adam;
     int64_t bucket_elements;
     const char *device; // kind
     int threads;        // per rank
-    bool masked;        // batches carry a loss mask
+    bool masked;        // batches have a loss mask
 } EngineSpec;
 
-// What one rank takes, in bytes. Found by running the trainer's own step on the null device; the arenas then
-// take exactly that.
+// The memory of one rank in bytes. It is measured by running the trainer's own step on the null device; the arenas
+// then allocate exactly that.
 typedef struct {
-    size_t run;           // parameters, gradients, moments, batches, messages
-    size_t stash;         // what the layers keep of one microbatch in flight
-    int num_stashes;      // how many are in flight at most
-    size_t recomputed;    // what one keeps of recomputed layers between the halves of a split backward
-    int num_recomputed;   // how many do at most
-    int pools[NUM_HOLDS]; // what smaller batches of the run need, where that may be more (see Hold)
+    size_t run;      // parameters, gradients, moments, batches, messages
+    size_t stash;    // of the activations of one microbatch in flight
+    int num_stashes; // the most microbatches in flight
+    size_t
+        recomputed; // of the recomputed activations of one microbatch between the halves of a split backward
+    int num_recomputed;   // the most of these
+    int pools[NUM_HOLDS]; // buffers that smaller batches of the run need, where that may be more (see Hold)
     size_t scratch;       // within one instruction
     size_t workspace;     // of the device's operations
     size_t total;
-    double flops; // of one training step, as the operations count them
+    double flops; // of one training step, counted by the operations
 } EngineMemory;
 
 typedef struct Engine Engine;
 
-// `map` (may be NULL) receives the blocks of the arenas, a line each.
+// Measures the memory of one rank. `map` (may be NULL) receives the blocks of the arenas, one line each.
 Status engine_measure(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map);
 
-// Who is told what a step asks for. `at`: the compute of the pipeline's program that asks; NULL outside of
-// them, where messages between stages, reductions of gradients and the optimizer are. What is handed over is
-// valid during the call.
+// Callbacks for the operations and messages of a step. `at` is the compute of the schedule that makes them; NULL
+// outside of computes: messages between stages, reductions of gradients, the optimizer. Arguments are valid during the
+// call.
 typedef struct {
     void *self;
     void (*opened)(void *self, const Params *params); // before the step
     void (*operation)(void *self, const Instr *at, DeviceOp op, const void *args, OpCount one);
     void (*call)(void *self, const Instr *at, const Comm *group, CommOp op, DType dtype, size_t bytes);
 } StepListener;
-// Runs a step as one rank like engine_measure, and tells each operation of the device and each call of a
-// group, in the order in which the rank makes them. Each microbatch adds to gradients, as all but the first of a
-// step do, which writes them.
+// Runs a step as one rank, as engine_measure does, and reports each operation of the device and each call of a group in
+// the order in which the rank makes them. Every microbatch adds to the gradients; in training the first one of a step
+// writes them.
 Status engine_record(const EngineSpec *spec, int rank, const StepListener *listener);
 
-// Measures, then takes the memory and initialises the model.   Collective over the world, which is
-// grid_size(spec->grid).
+// Measures, allocates the memory and initialises the model.   Collective over the world, which has
+// grid_size(spec->grid) ranks.
 Status engine_open(Engine **engine, const EngineSpec *spec, Comm *world);
 void engine_close(Engine *engine);
 
-// The samples of one step as this rank sees them. An array that a rank does not read may be NULL there.
+// The samples of one step for this rank. Arrays that the rank does not read may be NULL.
 typedef struct {
     int num_microbatches;  // m of this step; at most the engine's
     int64_t consumed;      // samples of the run before this step
-    const int32_t *tokens; // [m, S*B], row s*B + b; first stage
-    const int32_t *labels; // [m, S*B]; last stage
-    const float *mask;     // [m, S*B] of 0 and 1, or NULL; last stage
+    const int32_t *tokens; // [m, S*B], row s*B + b; for the first stage
+    const int32_t *labels; // [m, S*B]; for the last stage
+    const float *mask;     // [m, S*B] of 0 and 1, or NULL; for the last stage
 } Batch;
 
 typedef struct {
     double lr, weight_decay;
-    double loss_scale; // of the gradients inside the step; 1 but in fp16
+    double loss_scale; // of the gradients inside the step; 1 except in fp16
 } StepOptions;
 
 typedef struct {
     float loss;       // mean over the step's tokens, on every rank; not scaled
-    double grad_norm; // before clipping, not scaled; infinite when any gradient was
-    bool finite;      // both are; otherwise the parameters were left as they were
+    double grad_norm; // before clipping, not scaled; infinite when any gradient was infinite
+    bool finite;      // loss and norm are finite; otherwise the step changed no parameter
 } StepResult;
 
 // One step: gradients of all microbatches, reductions, clipping, AdamW.   Collective over the world.
 StepResult engine_train(Engine *engine, Batch batch, StepOptions options);
 float engine_evaluate(Engine *engine, Batch batch); // the loss without dropout.   Collective over the world
-// What engine_train does before its optimizer step. For tests that look at gradients.
+// The part of engine_train before the optimizer's step. For tests of gradients.
 StepResult engine_gradients(Engine *engine, Batch batch, double loss_scale);
 
-// The parameters and moments that this rank answers for, as rectangles of global tensors: together those of
-// all ranks are every tensor once. `copied`: of a copy, which training does not touch; else valid until the
-// next step.
+// The parameters and moments that this rank saves, as rectangles of global tensors. Those of all ranks together are
+// every tensor exactly once. With `copied` they are a copy, which training does not change; otherwise they are valid
+// until the next step.
 typedef struct {
     Slice *items;
     int count;
@@ -115,17 +116,17 @@ typedef struct {
     int64_t capacity;
 } EngineState;
 
-// `moments`: AdamW's too.   ERR_OS without memory.
+// With `moments` AdamW's moments are included.   ERR_OS without memory.
 Status engine_state(Engine *engine, bool moments, bool copied, EngineState *state);
 void engine_state_free(EngineState *state);
-// Reads all weights; with `moments` also AdamW's state from a source that is a checkpoint. `optimizer_steps`:
-// how many it has done. Fails on this rank alone.
+// Reads all weights, and with `moments` AdamW's moments from a source that is a checkpoint. `optimizer_steps` is the
+// number of steps that AdamW has done. May fail on this rank alone.
 Status engine_read(Engine *engine, ModelSource *source, bool moments, int64_t optimizer_steps);
 int64_t engine_optimizer_steps(const Engine *engine);
 
-const EngineMemory *engine_memory(const Engine *engine); // as predicted and taken
-EngineMemory engine_memory_used(const Engine *engine);   // what has really been in use, so far
-const Params *engine_params(Engine *engine);             // values are whole on every rank
+const EngineMemory *engine_memory(const Engine *engine); // predicted and allocated
+EngineMemory engine_memory_used(const Engine *engine);   // the most that has been in use so far
+const Params *engine_params(Engine *engine);             // after all gathers: every rank has whole values
 const EngineSpec *engine_spec_of(const Engine *engine);
 const Schedule *engine_schedule(const Engine *engine);
 Context *engine_context(Engine *engine);
@@ -134,100 +135,100 @@ PipelineTimes engine_times(const Engine *engine);
 
 // ---- numbers that change during a run ------------------------------------------------------------
 
-// All but the loss scale are functions of a count of samples; where nothing else is said, of those whose
-// steps changed the parameters: a skipped step leaves them where they were. Source: Megatron-LM,
-// OptimizerParamScheduler.
+// All except the loss scale are functions of a number of samples: unless said otherwise, of the samples whose steps
+// changed the parameters, so that a skipped step does not change them. Source: Megatron-LM, OptimizerParamScheduler.
 
 typedef struct {
     const char *style; // "constant", "linear", "cosine", "inverse-square-root", "WSD"
     double max, min, init;
     double warmup_samples, decay_samples;
     const char *wsd_style; // "linear", "cosine", "exponential", "minus_sqrt": how WSD ends
-    double wsd_samples;    // its last part
+    double wsd_samples;    // of its last part
 } LearningRate;
 double learning_rate(const LearningRate *schedule, double samples);
 
 typedef struct {
-    const char *style; // "constant" (start and end are one), "linear", "cosine"
+    const char *style; // "constant" (start equals end), "linear", "cosine"
     double start, end, samples;
 } WeightDecay;
 double weight_decay(const WeightDecay *schedule, double samples);
 
-// The global batch grows from `start` by `increment` over `samples` consumed ones; increment 0: it is `full`
-// throughout. On the way it is rounded down to a multiple of `multiple` (microbatch times data ranks).
+// The global batch grows from `start` in steps of `increment` while the first `samples` samples are consumed; increment
+// 0: it is always `full`. It is rounded down to a multiple of `multiple` (microbatch times data ranks).
 typedef struct {
     int start, increment, full, multiple;
     int64_t samples;
 } BatchRampup;
 int batch_rampup(const BatchRampup *rampup, int64_t consumed);
 
-// fp16's loss scale. Source: Megatron-LM, ConstantGradScaler and DynamicGradScaler; Micikevicius 2018.
+// The loss scale of fp16. Source: Megatron-LM, ConstantGradScaler and DynamicGradScaler; Micikevicius 2018.
 typedef struct {
     double scale, minimum;
-    int window, hysteresis; // clean steps before it doubles; overflows before it halves
+    int window, hysteresis; // steps without overflow before it doubles; overflows before it halves
     bool dynamic;
-    int growth, left; // clean steps so far; overflows until it halves
+    int growth, left; // steps since the last overflow; overflows until it halves
 } LossScaler;
 LossScaler loss_scaler(double initial, double minimum, int window, int hysteresis, bool dynamic);
 void loss_scaler_update(LossScaler *scaler, bool overflow);
 
 // ---- the run ------------------------------------------------------------------------------------
 
-// --threads, or this machine's processors shared out over its ranks, within what this process may use (a
+// --threads, or the processors of this machine divided by its ranks, and at most those that this process may use (a
 // launcher may have bound it).
 int threads_per_rank(const Options *options, int ranks_here);
-// options_resolve, with the model of --load, if any: what the options do not say of the model is taken from it and
-// noted, and ERR_CONFIG names every option that says otherwise. Dropout may differ, which is noted. Reads the
-// manifest alone, so every process may call it and finds the same. ERR_NO_INPUT when --load names no model.
+// options_resolve with the model of --load, if there is one: options of the model that are not given are taken from it,
+// with a note. Fails with ERR_CONFIG, which names every option that contradicts the model; dropout may differ, with a
+// note. Reads the manifest alone, so every process may call it with the same result. ERR_NO_INPUT when --load names no
+// model.
 Status train_resolve(Options *options, int world_size);
-// What the model is that resolved options ask for.
+// The model that resolved options describe.
 ModelShape options_model(const Options *options, int vocabulary);
-// What resolved options ask of an engine. `room` [engine_spec_room] receives the lists that the spec borrows:
-// the layers of each stage, where they are not cut evenly, and the run's smaller batches.   ERR_CONFIG when
-// --pipeline-model-parallel-layout is not one of this model.
+// The engine that resolved options describe. `room` [engine_spec_room] receives the lists that the spec borrows: the
+// layers of each stage, where they are not divided evenly, and the smaller batches of the run.   ERR_CONFIG when
+// --pipeline-model-parallel-layout does not fit the model.
 int engine_spec_room(const Options *options);
 Status engine_spec(const Options *options, int threads, int vocabulary, int *room, EngineSpec *spec);
-// What the engine's schedule is made from, for steps of so many microbatches.
+// The specification of the engine's schedule for steps of so many microbatches.
 ScheduleSpec engine_schedule_spec(const EngineSpec *spec, int num_microbatches);
 
-// The time limit of waits that holds until a run knows its steps: --distributed-timeout-minutes, or ten.
+// The time limit of waits before the first steps are known: --distributed-timeout-minutes, or ten minutes.
 double launch_timeout_s(const Options *options);
 
-// The state of a run in the file run.json of its --save folder, or in --run-file. Without both there is none,
-// and nothing happens, nor with NULL. Each call replaces the file in one rename; only process 0 makes them.
+// The state of a run in the file run.json of its --save folder, or in --run-file. Without both, or with NULL, the
+// functions do nothing. Each call replaces the file by one rename. Only process 0 calls them.
 typedef enum { RUN_RUNNING, RUN_DONE, RUN_INTERRUPTED, RUN_FAILED } RunEnd;
 typedef struct {
-    const Options *options; // resolved, but for a run that fails before
+    const Options *options; // resolved, except for a run that fails before that
     time_t started;
     RunEnd state;
-    int status, signal;            // signal: that asked for the end; 0: none did
+    int status, signal;            // signal: the one that asked to stop; 0: none
     int64_t iteration, end, saved; // saved: iteration of the newest checkpoint in the folder; -1: none
     const char *reason;
-    int lock; // that the run holds on the --save folder; -1: none
+    int lock; // on the --save folder; -1: none
     bool open, ended, warned;
 } RunFile;
-// Once the run holds the lock on its folder; a folder that is no longer its own is left alone.
+// Call it when the run holds the lock on its folder. A folder that it has lost is not written to.
 Status run_file_start(RunFile *file, int64_t end, int lock);
-// A checkpoint was committed. Without a new one nothing happens.
+// Notes that a checkpoint was committed. Without a new one it does nothing.
 void run_file_saved(RunFile *file, int64_t iteration, int64_t saved);
-// How it ended, with the message of a status that is not OK. Before run_file_start only --run-file is
-// written, unless another run on this host writes it: the folder may be another run's.
+// Notes how the run ended, with the message of a status that is not OK. Before run_file_start only --run-file is
+// written, unless another run on this host writes it, since the folder may be another run's.
 void run_file_end(RunFile *file, RunEnd end, Status status);
 
 typedef struct {
     const Options *options;    // resolved
-    const atomic_int *stopped; // the number of a signal that asked for a clean end; NULL: none can
-    RunFile *file;             // of process 0; NULL: the state of the run is not kept
-    const Outlet *output;      // standard output; NULL: its reader is not watched
+    const atomic_int *stopped; // optional: the number of a signal that asked to stop, 0 before
+    RunFile *file;             // of process 0; NULL: the state of the run is not written
+    const Outlet *output;      // standard output; NULL: the run does not notice when its reader leaves
     int threads;               // per rank
     int ranks_here;            // of them on this machine
     double start_s;            // clock_s() when the program began
 } TrainJob;
 
-// Checks, prints, trains, evaluates, sums up. A RankMain: `arg` is the TrainJob.   Collective over the world.
-// OK, INTERRUPTED after a clean end on a signal, or an error that is the same on all ranks.
+// Trains: checks, steps, evaluations, checkpoints, summary. A RankMain: `arg` is the TrainJob.   Collective over the
+// world.   Returns OK, INTERRUPTED after a signal and a clean end, or an error that is the same on all ranks.
 Status train_run(Comm *world, void *arg);
 
-// What a run with these options would take on this machine, rank by rank and block by block, beside the
-// published formulas.
+// Prints the memory of a run with these options on this machine, for each rank and each block, beside the published
+// formulas.
 Status memory_report(const Options *options, Text *out);
