@@ -86,7 +86,7 @@ static bool looks_like_json(const char *data, size_t bytes) {
 static Status read_more(CorpusReader *r, DocumentBatch *batch, size_t size) {
     size_t got;
     array_grow(&batch->raw, 1, batch->raw_bytes + size, &batch->raw_capacity);
-    TRY(input_read(r->source, batch->raw + batch->raw_bytes, size, &got));
+    TRY(input_stream_read(r->source, batch->raw + batch->raw_bytes, size, &got));
     batch->raw_bytes += got;
     r->ended = got < size;
     return OK;

@@ -134,7 +134,7 @@ static Status read_archive(InputStream *s, char *out, size_t size, size_t *got) 
     return OK;
 }
 
-Status input_read(InputStream *s, char *out, size_t size, size_t *got) {
+Status input_stream_read(InputStream *s, char *out, size_t size, size_t *got) {
     *got = 0;
     return s->compression == PLAIN ? read_plain(s, out, size, got) : read_archive(s, out, size, got);
 }

@@ -25,7 +25,7 @@ Status input_open(InputStream **source, const char *path, Compression compressio
 Status input_open_standard(InputStream **source, StandardInput *input, const atomic_bool *cancelled);
 // Reads the next `size` bytes; fewer only at the end. Fails with ERR_DATA that names file and byte for an archive
 // that is damaged or ends too early.
-Status input_read(InputStream *source, char *out, size_t size, size_t *got);
+Status input_stream_read(InputStream *source, char *out, size_t size, size_t *got);
 int64_t
 input_position(const InputStream *source); // bytes of the file that have been read, before decompression
 void input_close(InputStream *source);     // takes NULL
