@@ -1,3 +1,4 @@
+// Prints predictions beside measured rows, error statistics, and the constants of a calibration.
 #include "calibrate/calibrate.h"
 #include <math.h>
 #include <string.h>

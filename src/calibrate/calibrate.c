@@ -1,3 +1,4 @@
+// Fits the free constants of a stack to measured rows, and predicts every row by a fit that has not seen it.
 #include "calibrate/calibrate.h"
 #include "calibrate/fit.h"
 #include <math.h>

@@ -1,3 +1,4 @@
+// Parses CSV files in place.
 #include "calibrate/csv.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// Levenberg-Marquardt with bounds, Huber losses and a ridge.
 #include "calibrate/fit.h"
 #include <math.h>
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+// Makes a measured row of the step times in a file of `trireme train --metrics`.
 #include "calibrate/rows.h"
 #include "formats/formats.h"
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// Finds the shipped machine on which a row was measured, by its GPU and network.
 #include "calibrate/rows.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// Reads measured rows from a CSV file: checks every cell, and fills in what the source leaves open.
 #include "calibrate/rows.h"
 #include "calibrate/csv.h"
 #include "layout/kinds.h"

@@ -1,3 +1,4 @@
+// Error statistics of predictions of measured rows.
 #include "calibrate/calibrate.h"
 #include <math.h>
 #include <stdlib.h>

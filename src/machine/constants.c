@@ -1,3 +1,4 @@
+// The table of constants, and the constants that a machine and a stack set together.
 #include "machine/files.h"
 #include <string.h>
 
@@ -26,7 +27,7 @@ int constant_find(const char *name) {
     return -1;
 }
 
-// One that was never fitted is what it begins with.
+// A free constant that was never fitted has its prior.
 void constants_overlay(Constants *constants, const Stack *stack) {
     for (int i = 0; i < num_constants; i++) {
         if (stack->is_free[i]) *constant_at(constants, i) = value_at(&stack->priors, i);
@@ -55,14 +56,14 @@ Constants priors_of(const Machine *machine, const Stack *stack) {
 
 // ---- in files -----------------------------------------------------------------------------------
 
-static Field constant_field(int i) {
+static YamlField constant_field(int i) {
     const ConstantInfo *info = &constant_table[i];
-    return (Field){info->name,     FIELD_NUMBER, false,         info->offset,
-                   sizeof(double), info->lowest, info->highest, info->unit};
+    return (YamlField){info->name,     FIELD_NUMBER, false,         info->offset,
+                       sizeof(double), info->lowest, info->highest, info->unit};
 }
 
 Status constants_read(const char *file, const Json *mapping, Constants *constants, bool set[MAX_CONSTANTS]) {
-    Field fields[MAX_CONSTANTS];
+    YamlField fields[MAX_CONSTANTS];
     if (!mapping) return OK;
     for (int i = 0; i < num_constants; i++) fields[i] = constant_field(i);
     TRY(fields_read(file, mapping, fields, num_constants, constants));

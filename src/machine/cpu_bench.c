@@ -1,5 +1,5 @@
-// What operations take on this machine: short training steps of reference models, on one rank and on all at
-// once, each operation timed from its launch to the next one's.
+// Measures the operations of this CPU in short training steps of reference models, on one rank and on all ranks at
+// once. An operation is timed from its launch to the launch of the next one.
 #include "machine/cpu_price.h"
 #include "train/train.h"
 #include <stdlib.h>
@@ -13,7 +13,7 @@ typedef struct {
     bool llama, dropout, unfused;
 } Reference;
 
-// Sizes that enclose what a CPU trains in reasonable time; every class of operations has four or more.
+// Their sizes enclose what a CPU trains in reasonable time; every class of operations occurs in at least four.
 static const Reference references[] = {
     {256, 4, 1024, 128, 4, 2048, false, true, false},  {768, 12, 3072, 512, 1, 16384, false, true, false},
     {128, 4, 512, 512, 2, 16384, false, true, false},  {512, 4, 2048, 256, 2, 4096, false, true, false},
@@ -25,7 +25,7 @@ static const Reference references[] = {
     {512, 8, 1408, 128, 8, 1024, true, false, true},   {640, 10, 1728, 1024, 1, 2048, true, false, true},
     {320, 5, 1280, 512, 2, 1024, false, false, true},  {256, 8, 704, 256, 2, 1024, true, false, true},
 };
-// The first microbatch of a step writes gradients, and zeroes some, that the others add to: the medians are of those.
+// The first microbatch of a step writes gradients, the others add to them. With three the median is one that adds.
 enum { NUM_REFERENCES = sizeof references / sizeof references[0], MICROBATCHES = 3, LAYERS = 2, STEPS = 2 };
 
 static ModelShape shape_of(const Reference *r) {
@@ -72,14 +72,14 @@ static EngineSpec spec_of(const Reference *r, DType dtype, int threads) {
 
 typedef struct {
     Samples *samples;
-    Sample open;    // under way: its time ends with the next launch
-    double start_s; // of it
+    Sample open;    // the operation that runs: the next launch ends it
+    double start_s; // when it began
     bool listening, unfused;
-    bool alone; // on its thread
+    bool alone; // the rank has one thread
     Status status;
 } Recorder;
 
-// Of a rank of one thread only its own processor time counts, so that other programs disturb less.
+// A rank with one thread measures its processor time, which other programs disturb less.
 static double now_s(const Recorder *r) { return r->alone ? clock_thread_s() : clock_s(); }
 
 static void close_sample(Recorder *r) {
@@ -98,7 +98,7 @@ static void open_sample(Recorder *r, Terms terms, DType dtype) {
 static void on_operation(void *self, DeviceOp op, const void *args, OpCount one) {
     Recorder *r = self;
     WorkItem item = work_item(op, args, one, r->unfused);
-    // Sums of a few numbers may be larger than these.
+    // The results of sums may have a wider type than elements.
     open_sample(r, cpu_terms(&item), dtype_is_element((DType)item.dtype) ? (DType)item.dtype : F32);
 }
 
@@ -125,7 +125,7 @@ static Status run_steps(Engine *engine, Recorder *recorder) {
     return recorder->status;
 }
 
-// All ranks train a replica of their own at the same time; rank 0's times count.
+// Every rank trains a model of its own at the same time; the times of rank 0 are used.
 static Status run_reference(Comm *alone, const EngineSpec *spec, Samples *samples) {
     Engine *engine;
     Recorder recorder = {
@@ -142,7 +142,7 @@ enum { REPEATS = 9 };
 
 typedef struct {
     Comm *world;
-    float *memory; // of the largest tensor, twice
+    float *memory; // twice the largest tensor
 } Wire;
 
 static void call_once(const Wire *wire, CommOp op, int64_t count) {
@@ -163,7 +163,7 @@ static void call_once(const Wire *wire, CommOp op, int64_t count) {
     }
 }
 
-// A message is half of its way there and back.
+// The time of a message is half of a round trip.
 static Status time_calls(const Wire *wire, CommOp op, int64_t count, Samples *samples) {
     double share = op == COMM_SEND ? 0.5 : 1;
     for (int i = 0; i <= REPEATS; i++) {
@@ -192,9 +192,9 @@ static Status time_wires(Comm *world, Samples *samples) {
     return comm_agree(world, status);
 }
 
-// ---- ceilings ------------------------------------------------------------------------------------
+// ---- peaks ------------------------------------------------------------------------------------
 
-// The rate of the arithmetic term of matrix products is what they approach when all else is negligible.
+// The peak is the rate of the arithmetic term alone, which large matrix products approach.
 static double peak_tflops(const Machine *machine, DType dtype) {
     double best = 0;
     for (int i = 0; i < machine->num_rates; i++) {
@@ -206,7 +206,7 @@ static double peak_tflops(const Machine *machine, DType dtype) {
     return best;
 }
 
-// Of AdamW on many weights, which is bound by nothing else.
+// Measured by AdamW on many weights, which memory bandwidth alone limits.
 static double memory_gbs(const Machine *machine, int ranks) {
     enum { BYTES = 1 << 28 };
     WorkItem item = {.op = OP_ADAMW, .dtype = F32, .bytes = BYTES};
@@ -232,7 +232,7 @@ static Status run_references(Comm *alone, DType dtype, int threads, Samples *sam
     return OK;
 }
 
-// With `ranks` of the world at work, the others waiting.
+// `ranks` ranks compute, the others wait.
 static Status measure(Comm *world, Comm *alone, const Job *job, int ranks) {
     static const DType dtypes[] = {F32, BF16};
     Samples samples = {0};

@@ -1,3 +1,4 @@
+// Fits the rates of a CPU to measured times: non-negative least squares of relative errors, one fit per class.
 #include "machine/cpu_price.h"
 #include <math.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ void samples_free(Samples *samples) {
     *samples = (Samples){0};
 }
 
-// ---- sorting: classes, in them equal items, in them by time ----------------------------------------
+// ---- sorting: by class, item and time ----------------------------------------
 
 static int compare_class(const Sample *a, const Sample *b) {
     int names = strcmp(a->terms.name, b->terms.name);
@@ -40,7 +41,7 @@ static int compare(const void *left, const void *right) {
     return order ? order : (a->seconds > b->seconds) - (a->seconds < b->seconds);
 }
 
-// Leaves one sample of each item, its median. Equal items lie together, the fastest first.
+// Keeps one sample of each item, its median. The samples are sorted: equal items in a row, the fastest first.
 static void keep_medians(Samples *samples) {
     int kept = 0;
     for (int i = 0, end; i < samples->count; i = end) {
@@ -53,13 +54,13 @@ static void keep_medians(Samples *samples) {
     samples->count = kept;
 }
 
-// ---- least squares of relative errors, without negative seconds -------------------------------------
+// ---- non-negative least squares of relative errors -------------------------------------
 
 typedef struct {
     double square[MAX_TERMS][MAX_TERMS], right[MAX_TERMS];
 } Normal;
 
-// Every term in units of its largest value relative to the measurement, so that all are near 1.
+// Scales every term by its largest value relative to the measurement, so that all values are near 1.
 static void find_scales(const Sample *items, int count, int terms, double *scale) {
     for (int j = 0; j < terms; j++) {
         scale[j] = 0;
@@ -82,8 +83,8 @@ static Normal normal_equations(const Sample *items, int count, int terms, const 
     return n;
 }
 
-// Coordinate descent: each unknown in turn takes its best value that is not negative. It cannot leave the
-// minimum, for the squares are convex.
+// Coordinate descent: each unknown in turn gets its best non-negative value. This converges to the minimum because
+// the sum of squares is convex.
 static void solve(const Normal *n, int terms, double *x) {
     enum { SWEEPS = 50000 };
     for (int j = 0; j < terms; j++) x[j] = 0;

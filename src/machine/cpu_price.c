@@ -1,3 +1,4 @@
+// Prices of operations, collectives and messages on a CPU, from the rates in its machine file.
 #include "machine/cpu_price.h"
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +8,7 @@
 
 static const double MIB = 1048576;
 
-// The caches of usual cores: 1 MiB each, and a share of some 16 MiB.
+// The caches of usual CPUs: 1 MiB for each core and about 16 MiB shared.
 Terms cpu_terms_of_bytes(const char *name, double bytes) {
     Terms terms = {
         .count = 4,
@@ -29,7 +30,7 @@ static Terms attention_terms(const WorkItem *item) {
     return (Terms){.count = 4, .values = {1, heads * s * d, heads * s * s, heads * s * s * d}};
 }
 
-// Of a table only the rows that tokens name are touched: as many bytes as the other large tensor has.
+// A lookup touches only the table's rows of its tokens: as many bytes as the other large tensor has.
 static double bytes_touched(const WorkItem *item) {
     if (item->op != OP_EMBEDDING_FORWARD && item->op != OP_EMBEDDING_BACKWARD) return item->bytes;
     double largest = (double)item->m * (double)item->n * (double)dtype_bytes(item->dtype);
@@ -55,7 +56,7 @@ static double row_price(const Rate *row, const Terms *terms) {
     return seconds;
 }
 
-// The rows of a class nearest to a number of ranks, from below and from above; NULL where there is none.
+// The rows of a class with the nearest numbers of ranks, below and above; NULL where there is none.
 typedef struct {
     const Rate *below, *above;
 } Bracket;
@@ -71,7 +72,7 @@ static Bracket rows_around(const Machine *machine, const char *name, DType dtype
     return found;
 }
 
-// Negative when the machine has no row of the class.
+// Returns -1 when the machine has no row of the class.
 static double class_price(const Machine *machine, const Terms *terms, DType dtype, int ranks) {
     Bracket rows = rows_around(machine, terms->name, dtype, ranks);
     if (!rows.below && !rows.above && dtype != F32) rows = rows_around(machine, terms->name, F32, ranks);
@@ -104,7 +105,7 @@ double price_operation_cpu(const Machine *machine, const WorkItem *item, int ran
     return price(machine, &terms, item->dtype, ranks, roofline(machine, item));
 }
 
-// The first rank's copy in and the last one's copy out, when nothing was measured.
+// Without a measurement: the first rank copies in and the last one copies out.
 double price_collective_cpu(const Machine *machine, int ranks, CommOp op, double bytes) {
     if (ranks < 2) return 0;
     Terms terms = cpu_terms_of_bytes(comm_op_name(op), bytes);
@@ -121,7 +122,8 @@ static double price_of_bytes(const Machine *machine, const char *name, double by
     return price(machine, &terms, F32, ranks, seconds_of_bytes(machine, bytes));
 }
 
-// Gradients are fp32 in every precision. Of fp16 weights AdamW keeps an fp32 copy; bf16 ones are half of theirs.
+// Gradients are fp32 in every precision. AdamW keeps an fp32 copy beside fp16 weights; bf16 weights are one half of
+// their fp32 weights, so AdamW reads and writes no more than with fp32.
 double price_step_cpu(const Machine *machine, double stepped, DType dtype, int ranks) {
     double value = dtype == F16 ? (double)dtype_bytes(dtype) : 0;
     return price_of_bytes(machine, device_op_name(OP_ABS_MAX), 4 * stepped, ranks) +

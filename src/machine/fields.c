@@ -1,10 +1,11 @@
+// Reads, checks and prints structs by tables of their fields.
 #include "machine/files.h"
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_FIELDS = MAX_CONSTANTS };
 
-// What is shown of something in a file: short, and without what a terminal would act on.
+// Copies a text of a file into a message: at most 47 characters, without control characters.
 static void show(char out[48], const char *string) {
     size_t size = 0;
     for (; string[size] && size < 47; size++)
@@ -36,7 +37,7 @@ Status expect_type(const char *file, const Json *value, JsonType type, const cha
 
 // ---- one value ----------------------------------------------------------------------------------
 
-static Status read_text(const char *file, const Json *value, const Field *field, char *out) {
+static Status read_text(const char *file, const Json *value, const YamlField *field, char *out) {
     char expected[64];
     const char *text = json_string(value);
     bool valid = text && *text && value->size < field->size;
@@ -47,7 +48,7 @@ static Status read_text(const char *file, const Json *value, const Field *field,
     return OK;
 }
 
-static Status read_number(const char *file, const Json *value, const Field *field, double *out) {
+static Status read_number(const char *file, const Json *value, const YamlField *field, double *out) {
     double number;
     char expected[96];
     bool is_count = field->type == FIELD_COUNT, valid = json_double(value, &number);
@@ -59,7 +60,7 @@ static Status read_number(const char *file, const Json *value, const Field *fiel
     return OK;
 }
 
-Status field_read(const char *file, const Json *value, const Field *field, void *out) {
+Status field_read(const char *file, const Json *value, const YamlField *field, void *out) {
     char *member = (char *)out + field->offset;
     double number;
     switch (field->type) {
@@ -78,7 +79,7 @@ Status field_read(const char *file, const Json *value, const Field *field, void 
 
 // ---- a mapping ----------------------------------------------------------------------------------
 
-static Status unknown_key(const char *file, const Json *member, const Field *fields, int count) {
+static Status unknown_key(const char *file, const Json *member, const YamlField *fields, int count) {
     const char *keys[MAX_FIELDS] = {0};
     char key[48];
     Text right = {0};
@@ -99,12 +100,12 @@ Status field_require(const char *file, const Json *mapping, const char *key) {
                 mapping->key ? " under " : "", mapping->key ? mapping->key : "");
 }
 
-Status fields_read(const char *file, const Json *mapping, const Field *fields, int count, void *out) {
+Status fields_read(const char *file, const Json *mapping, const YamlField *fields, int count, void *out) {
     CHECK(count <= MAX_FIELDS, "%d fields", count);
     TRY(expect_type(file, mapping, JSON_OBJECT, "a mapping"));
     for (size_t i = 0; i < mapping->count; i++) {
         const Json *member = &mapping->items[i];
-        const Field *field = fields;
+        const YamlField *field = fields;
         while (field < fields + count && strcmp(field->key, member->key) != 0) field++;
         if (field == fields + count) return unknown_key(file, member, fields, count);
         TRY(field_read(file, member, field, out));
@@ -115,7 +116,7 @@ Status fields_read(const char *file, const Json *mapping, const Field *fields, i
 }
 
 Status aliases_read(const char *file, const Json *list, Aliases *out) {
-    static const Field NAME = {NULL, FIELD_TEXT, true, 0, MAX_NAME, 0, 0, NULL};
+    static const YamlField NAME = {NULL, FIELD_TEXT, true, 0, MAX_NAME, 0, 0, NULL};
     if (!list) return OK;
     if (list->type != JSON_ARRAY || list->count > MAX_ALIASES)
         return value_wrong(file, list, "a list of at most 4 names");
@@ -126,7 +127,7 @@ Status aliases_read(const char *file, const Json *list, Aliases *out) {
 
 // ---- writing ------------------------------------------------------------------------------------
 
-static bool is_printed(const Field *field, const void *from) {
+static bool is_printed(const YamlField *field, const void *from) {
     const char *member = (const char *)from + field->offset;
     if (field->type == FIELD_PART) return false;
     for (size_t i = 0; i < field->size; i++)
@@ -134,7 +135,7 @@ static bool is_printed(const Field *field, const void *from) {
     return field->required;
 }
 
-static void print_value(const Field *field, const void *from, Text *out) {
+static void print_value(const YamlField *field, const void *from, Text *out) {
     const char *member = (const char *)from + field->offset;
     text_add(out, "%s: ", field->key);
     switch (field->type) {
@@ -146,7 +147,7 @@ static void print_value(const Field *field, const void *from, Text *out) {
     }
 }
 
-void fields_print(const Field *fields, int count, const void *from, const char *indent, Text *out) {
+void fields_print(const YamlField *fields, int count, const void *from, const char *indent, Text *out) {
     for (int i = 0; i < count; i++) {
         if (!is_printed(&fields[i], from)) continue;
         text_add(out, "%s", indent);
@@ -155,7 +156,7 @@ void fields_print(const Field *fields, int count, const void *from, const char *
     }
 }
 
-void fields_print_inline(const Field *fields, int count, const void *from, Text *out) {
+void fields_print_inline(const YamlField *fields, int count, const void *from, Text *out) {
     const char *separator = "";
     for (int i = 0; i < count; i++) {
         if (!is_printed(&fields[i], from)) continue;

@@ -1,3 +1,4 @@
+// Finds the YAML file of a machine or stack, by name, alias or path, and parses it.
 #include "machine/files.h"
 #include <stdlib.h>
 #include <string.h>

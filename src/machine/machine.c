@@ -1,10 +1,11 @@
+// Reads machine files into Machine, and prints them.
 #include "machine/files.h"
 #include <stdlib.h>
 #include <string.h>
 
 // ---- tables -------------------------------------------------------------------------------------
 
-static const Field MACHINE_FIELDS[] = {
+static const YamlField MACHINE_FIELDS[] = {
     FIELD(Machine, TEXT, description, true, 0, 0, NULL),
     FIELD_ELSEWHERE("gpu"),
     FIELD_ELSEWHERE("cpu"),
@@ -30,23 +31,23 @@ static const Field MACHINE_FIELDS[] = {
         name, FIELD_NUMBER, false, offsetof(Machine, peak_tflops) + (dtype) * sizeof(double),                \
             sizeof(double), 1e-4, 1e6, "TFLOP/s"                                                             \
     }
-static const Field PEAK_FIELDS[] = {PEAK("f32", F32), PEAK("bf16", BF16), PEAK("f16", F16)};
+static const YamlField PEAK_FIELDS[] = {PEAK("f32", F32), PEAK("bf16", BF16), PEAK("f16", F16)};
 
-// Items of a list of lists, in this order.
-static const Field TILE_FIELDS[] = {
+// The numbers of one item in a list of lists, in this order.
+static const YamlField TILE_FIELDS[] = {
     FIELD(Tile, COUNT, m, true, 1, 4096, NULL),
     FIELD(Tile, COUNT, n, true, 1, 4096, NULL),
     FIELD(Tile, NUMBER, rate, true, 0.01, 1, "of the best tile's"),
 };
-static const Field POINT_FIELDS[] = {
+static const YamlField POINT_FIELDS[] = {
     FIELD(CurvePoint, NUMBER, bytes, true, 1, 1e13, "bytes"),
     FIELD(CurvePoint, NUMBER, gbs, true, 1e-6, 1e5, "GB/s"),
 };
 
-static const Field CURVE_FIELDS[] = {FIELD_ELSEWHERE("ranks"), FIELD_ELSEWHERE("nodes"),
-                                     FIELD_ELSEWHERE("points")};
+static const YamlField CURVE_FIELDS[] = {FIELD_ELSEWHERE("ranks"), FIELD_ELSEWHERE("nodes"),
+                                         FIELD_ELSEWHERE("points")};
 
-static const Field RATE_FIELDS[] = {
+static const YamlField RATE_FIELDS[] = {
     FIELD(Rate, TEXT, op, true, 0, 0, NULL),         FIELD_ELSEWHERE("dtype"),
     FIELD(Rate, COUNT, ranks, true, 1, 65536, NULL), FIELD_ELSEWHERE("seconds"),
     FIELD(Rate, NUMBER, error, false, 0, 100, NULL),
@@ -55,7 +56,7 @@ static const Field RATE_FIELDS[] = {
 // ---- reading ------------------------------------------------------------------------------------
 
 static Status read_device(const char *file, const Json *root, Machine *machine) {
-    static const Field NAME = FIELD(Machine, TEXT, gpu, true, 0, 0, NULL);
+    static const YamlField NAME = FIELD(Machine, TEXT, gpu, true, 0, 0, NULL);
     const Json *gpu = json_member(root, "gpu"), *cpu = json_member(root, "cpu");
     if (gpu && cpu) return value_wrong(file, cpu, "either gpu or cpu");
     machine->is_cpu = cpu != NULL;
@@ -70,8 +71,8 @@ static Status read_peaks(const char *file, const Json *root, Machine *machine) {
     return field_require(file, peaks, "f32");
 }
 
-// A list with a value for each field.
-static Status read_list(const char *file, const Json *list, const Field *fields, int count, void *out) {
+// Reads a list that has one number for each field.
+static Status read_list(const char *file, const Json *list, const YamlField *fields, int count, void *out) {
     char expected[64];
     snprintf(expected, sizeof expected, "a list of %d numbers, the first %s,", count, fields[0].key);
     if (list->type != JSON_ARRAY || list->count != (size_t)count) return value_wrong(file, list, expected);
@@ -114,10 +115,10 @@ static Status read_points(const char *file, const Json *list, Curve *curve) {
 }
 
 static Status read_curve(const char *file, const Json *json, const Machine *machine, Curve *curve) {
-    const Field ranks = {
+    const YamlField ranks = {
         "ranks",    FIELD_COUNT, false, offsetof(Curve, ranks), sizeof(int), 2, machine->devices_per_node,
         "of a node"};
-    const Field nodes = {"nodes", FIELD_COUNT, false, offsetof(Curve, nodes), sizeof(int), 2, 1e6, NULL};
+    const YamlField nodes = {"nodes", FIELD_COUNT, false, offsetof(Curve, nodes), sizeof(int), 2, 1e6, NULL};
     TRY(fields_read(file, json, CURVE_FIELDS, FIELD_COUNT_OF(CURVE_FIELDS), curve));
     const Json *n = json_member(json, "ranks"), *many = json_member(json, "nodes");
     if (n && many) return value_wrong(file, many, "either ranks, inside a node, or nodes");
@@ -152,7 +153,7 @@ static Status read_dtype(const char *file, const Json *value, DType *dtype) {
 }
 
 static Status read_rate(const char *file, const Json *json, Rate *rate) {
-    static const Field SECONDS = {"seconds", FIELD_NUMBER, true, 0, sizeof(double), 0, 1e6, "seconds"};
+    static const YamlField SECONDS = {"seconds", FIELD_NUMBER, true, 0, sizeof(double), 0, 1e6, "seconds"};
     TRY(fields_read(file, json, RATE_FIELDS, FIELD_COUNT_OF(RATE_FIELDS), rate));
     TRY(field_require(file, json, "dtype"));
     TRY(read_dtype(file, json_member(json, "dtype"), &rate->dtype));
@@ -176,7 +177,7 @@ static Status read_rates(const char *file, const Json *list, Machine *machine) {
     return OK;
 }
 
-// What one value says about another.
+// Checks values against each other.
 static Status check_machine(const char *file, const Json *root, const Machine *machine) {
     if (machine->usable_gb > machine->memory_gb)
         return value_wrong(file, json_member(root, "usable_gb"), "at most memory_gb");

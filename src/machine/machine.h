@@ -1,10 +1,10 @@
-// What a run is planned for: a machine (what the hardware does) and a stack (what a training program makes of
-// it), both read from YAML files, so that every number of the planner has a place where it is written down
-// with its origin. Machines and stacks shipped with the program are part of it; others are given as paths.
+// Descriptions of machines (the hardware) and stacks (training programs), read from YAML files. Every number of
+// the planner is written down in such a file, together with its origin.
 //
-// A file's name without ".yaml" is the name of the machine or stack; its keys are the members below.
-// Whatever is unknown, missing, of the wrong kind or out of range is an error that says file, line, key,
-// value, and what is allowed.
+// Machines and stacks in machines/ and stacks/ are built into the program; others are given as paths. A file's
+// name without ".yaml" is the name of the machine or stack; its keys are the members of the structs below.
+// A key that is unknown, missing, of the wrong type or out of range is an error; the message names file, line,
+// key and value, and says what is allowed.
 #pragma once
 #include "base/text.h"
 #include "device/ops.h"
@@ -20,9 +20,9 @@ typedef struct {
 
 // ---- constants ----------------------------------------------------------------------------------
 
-// The numbers of the cost model. A machine file gives those that belong to the hardware, a stack file those
-// that belong to the software; where both do, the stack's counts; where neither does, it is the usual one.
-// The table is constants.def.
+// The numbers of the cost model, one member for each row of constants.def. A machine file sets those of the
+// hardware, a stack file those of the software. The stack's value takes precedence over the machine's; a
+// constant that neither sets has its usual value.
 typedef struct {
 #define CONSTANT(name, ...) double name;
 #include "machine/constants.def"
@@ -38,83 +38,84 @@ typedef struct {
 extern const ConstantInfo constant_table[];
 extern const int num_constants;                   // at most MAX_CONSTANTS
 double *constant_at(Constants *constants, int i); // of row i of the table
-int constant_find(const char *name);              // its row; -1: there is none
+int constant_find(const char *name);              // its row, or -1 for an unknown name
 
 // ---- machines -----------------------------------------------------------------------------------
 
 typedef struct {
-    double bytes, gbs; // bus bandwidth as nccl-tests define it: 2(n-1)/n bytes/time of an all-reduce
+    double bytes,
+        gbs; // message size; bus bandwidth as nccl-tests define it: 2(n-1)/n bytes/time of an all-reduce
 } CurvePoint;
 
-// Bus bandwidth over message size: of `ranks` ranks inside a node, or of `nodes` > 1 whole nodes. The file
-// says either `ranks:` or `nodes:`.
+// Bus bandwidth over message size, measured with `ranks` ranks inside one node or with `nodes` > 1 whole nodes.
+// The file has either the key `ranks` or the key `nodes`.
 typedef struct {
     int ranks, nodes;
     int count;
-    CurvePoint points[MAX_POINTS]; // in rising order of bytes
+    CurvePoint points[MAX_POINTS]; // in ascending order of bytes
 } Curve;
 
-// How matrix products are cut into tiles.
+// A tile size of the device's matrix products.
 typedef struct {
-    int m, n;    // elements of the result
-    double rate; // of a device full of them, of the best tile's
+    int m, n;    // rows and columns of the result that one tile computes
+    double rate; // throughput of a device full of such tiles, as a fraction of the best tile's
 } Tile;
 
-// What a class of operations takes on a CPU, as fitted to training steps on it (cpu.h): the seconds of a unit
-// of each of its terms.
+// The time of a class of operations on a CPU, fitted to training steps on it (cpu_price.h): the seconds that one
+// unit of each of its terms takes.
 typedef struct {
     char op[48]; // "matmul_nt", "attention_forward_dropout", ...
     DType dtype;
-    int ranks; // at work at once
-    int count; // of the terms
+    int ranks; // that computed at the same time
+    int count; // terms
     double seconds[MAX_TERMS];
-    double error; // mean of its fit, a share
+    double error; // mean relative error of the fit
 } Rate;
 
 typedef struct {
     char name[MAX_NAME], description[160];
-    char gpu[MAX_NAME]; // "a100-80gb"; of a CPU its name: the file says `gpu:` or `cpu:`
+    char gpu[MAX_NAME]; // the GPU, "a100-80gb", or the CPU: the file has the key `gpu` or `cpu`
     bool is_cpu;
-    Aliases aliases; // other names that machine_open takes
+    Aliases aliases; // other names that machine_open accepts
     int devices_per_node;
-    double peak_tflops[NUM_DTYPES]; // dense; 0: cannot
-    double memory_gb, usable_gb;    // 10^9 bytes of each device; without what the driver keeps
-    double memory_gbs;              // bandwidth
-    int sms;                        // that a wave of tiles fills
-    double link_gbs;                // inside a node, of a device, one direction
-    int nics;                       // of a node; 0: the node stands alone
-    double nic_gbs;                 // of each, one direction
+    double peak_tflops[NUM_DTYPES]; // dense; 0: the device does not support the type
+    double memory_gb, usable_gb;    // 10^9 bytes of each device: all, and without the driver's own
+    double memory_gbs;              // memory bandwidth of a device
+    int sms;                        // streaming multiprocessors: tiles that run at once
+    double link_gbs;                // of a device to the others in its node, one direction
+    int nics;                       // of a node; 0: the node has no network
+    double nic_gbs;                 // of each NIC, one direction
     Curve curves[MAX_CURVES];
     int num_curves;
-    Tile tiles[MAX_TILES]; // of a GPU
+    Tile tiles[MAX_TILES]; // GPUs only
     int num_tiles;
-    Rate *rates; // of a CPU
+    Rate *rates; // CPUs only
     int num_rates;
     Constants constants;
-    bool set[MAX_CONSTANTS]; // which rows of the table of constants the file gives
-    double price;            // of a device hour, in dollars; 0: not known
+    bool set[MAX_CONSTANTS]; // [i]: the file sets constant i
+    double price;            // of a device hour, in dollars; 0: unknown
 } Machine;
 
-// A name of the list, or the path of a file (it has a '/' or ends in .yaml). ERR_USAGE for an unknown name
-// (the nearest, and the list), ERR_DATA with file, line and what would be right for a wrong file. After a
-// failure there is nothing to close.
+// Opens a machine by its name, an alias, or the path of a file (a path has a '/' or ends in .yaml). ERR_USAGE for
+// an unknown name; the message has the nearest one and the list. ERR_DATA for a wrong file; the message has file,
+// line and what is expected. After a failure there is nothing to close.
 Status machine_open(Machine *machine, const char *name);
 void machine_close(Machine *machine);
-void machine_print(const Machine *machine, Text *out); // the file that machine_open reads back
+void machine_print(const Machine *machine, Text *out); // writes a file that machine_open reads back
 
 // ---- stacks -------------------------------------------------------------------------------------
 
-// How well the constants predict what they were not fitted on.
+// The errors of predictions on rows that the constants were not fitted to.
 typedef struct {
     char rows[160], method[80], date[16]; // "SC'21 table 1, Korthikanti 2022", "leave one out"
-    int count;                            // of rows; 0: nothing was measured
+    int count;                            // rows; 0: the constants were never compared with measurements
     double mape, median, p90, worst;      // percent
-    double naive;                         // of one constant rate for all rows
-    // The hull of the rows: outside, a prediction is an extrapolation, and says so.
+    double naive;                         // MAPE of one constant rate for all rows
+    // The ranges that the rows cover. A prediction outside of them is marked as an extrapolation.
     double least_gpus, most_gpus, least_hidden, most_hidden, least_tp, most_tp, least_sequence, most_sequence;
 } Accuracy;
 
-// A kind of the program's kernels, "flash1" or "fused_rmsnorm", as factors on constants.
+// A variant of the program's kernels, such as "flash1" or "fused_rmsnorm": factors on constants.
 typedef struct {
     char name[32];
     int count;
@@ -126,55 +127,55 @@ typedef struct {
 
 typedef struct {
     char name[MAX_NAME], description[160];
-    char machine[MAX_NAME]; // where it was measured; "cpu" stands for every CPU
-    Aliases aliases;        // other names that stack_open takes, such as those of measured rows
-    bool preferred;         // over the other stacks of its machine, unless the user names one
-    char base[MAX_NAME];    // a stack whose constants are this one's too, and whose accuracy; "": none
-    // What the program does.
-    // It is this program, whose memory follows from its own step. A file that does not say so of a stack for CPUs
-    // says so.
+    char machine[MAX_NAME]; // on which it was measured; "cpu" stands for every CPU
+    Aliases aliases;        // other names that stack_open accepts, such as those of measured rows
+    bool preferred;         // to the other stacks of its machine, unless the user names one
+    char base[MAX_NAME];    // a stack whose constants and accuracy this one inherits; "": none
+    // The program is trireme itself: its memory follows from its own step. Default: true for stacks of CPUs.
     bool is_trireme;
-    double state_bytes;      // of a parameter: that every rank keeps
-    double sharded_bytes;    // that a distributed optimizer cuts over dp; kept whole without one
-    double gradient_bytes;   // in the reduction over dp
-    bool unfused_attention;  // the S x S scores are in memory, unless a row or the user says otherwise
-    bool overlaps_gradients; // the reduction hides behind the last backward
-    bool overlaps_tensor;    // tensor-parallel collectives hide behind matrix products
-    bool overlaps_messages;  // between stages: computes go on meanwhile
-    bool scatters_messages;  // each tp rank sends its share, and the receivers gather
-    bool overlaps_backward;  // tensor-parallel collectives of a backward hide behind weight gradients
-    bool hides_gathers;      // of them sequence parallelism's second gather of inputs alone
+    // Bytes of each parameter: kept by every rank; cut over dp by a distributed optimizer, and kept by every rank
+    // without one; reduced over dp.
+    double state_bytes, sharded_bytes, gradient_bytes;
+    bool unfused_attention;  // the S x S scores are stored, unless a row or the user says otherwise
+    bool overlaps_gradients; // reductions of gradients overlap with the last backward
+    bool overlaps_tensor;    // tensor-parallel collectives overlap with matrix products
+    bool overlaps_messages;  // messages between stages overlap with forwards and backwards
+    bool scatters_messages;  // each tp rank sends its share of a message, and the receivers gather it
+    bool overlaps_backward;  // tensor-parallel collectives of a backward overlap with weight gradients
+    bool hides_gathers;      // of those only the second gather of inputs of sequence parallelism
     bool gathers_logits;     // every tp rank holds the logits of the whole vocabulary
-    bool balances_stages;    // embedding and head count as so many layers as they have parameters
+    bool balances_stages;    // when layers are distributed, embedding and head count by their parameters
     Constants constants, base_constants;
-    bool set[MAX_CONSTANTS], base_set[MAX_CONSTANTS]; // by the file itself; by its base
-    bool is_free[MAX_CONSTANTS];                      // which of its own a calibration fits ...
-    Constants priors; // ... and where it begins, which no measured row has told
+    bool set[MAX_CONSTANTS], base_set[MAX_CONSTANTS]; // [i]: the file sets constant i; its base does
+    bool is_free[MAX_CONSTANTS];                      // [i]: a calibration fits constant i ...
+    Constants priors;                                 // ... starting here, chosen without measured rows
     Variant variants[MAX_VARIANTS];
     int num_variants;
     Accuracy accuracy;
 } Stack;
 
-Status stack_open(Stack *stack, const char *name); // as machine_open; owns nothing
-// The shipped stack that predicts this machine best: one measured on it, else on the same GPU, else on the
-// one whose peak is nearest; of several the preferred one. A GPU never has a CPU's, nor the other way round.
+Status stack_open(Stack *stack, const char *name); // as machine_open; a stack needs no closing
+// Chooses the shipped stack that predicts this machine best: one measured on it, else on the same GPU, else on the
+// GPU whose peak is nearest; among equals the preferred one. A GPU never gets the stack of a CPU, nor a CPU that of
+// a GPU.
 Status stack_for(Stack *stack, const Machine *machine);
-// False: it was measured on another machine, and all that it predicts here is an extrapolation.
+// Whether the stack was measured on this machine. If not, all its predictions here are extrapolations.
 bool stack_is_of(const Stack *stack, const Machine *machine);
-void stack_print(const Stack *stack, Text *out); // the file that stack_open reads back
+void stack_print(const Stack *stack, Text *out); // writes a file that stack_open reads back
 
-// The usual constants, the machine's over them, then the base's of the stack, then its own.
+// The usual constants, replaced by those that the machine sets, then the stack's base, then the stack itself.
 Constants constants_of(const Machine *machine, const Stack *stack);
-Constants priors_of(const Machine *machine, const Stack *stack);  // those that are free before calibration
-void constants_overlay(Constants *constants, const Stack *stack); // the stack's own over what is there
-// Multiplies by the factors of every variant that `words`, such as "flash2+fused_rmsnorm", names; other words
-// mean the program's usual kernels.
+// The same, but with the priors of the free constants, as they are before a calibration.
+Constants priors_of(const Machine *machine, const Stack *stack);
+void constants_overlay(Constants *constants, const Stack *stack); // replaces those that the stack itself sets
+// Multiplies by the factors of every variant that `words`, such as "flash2+fused_rmsnorm", names. Words that name
+// no variant stand for the program's usual kernels.
 void stack_apply_variant(const Stack *stack, const char *words, Constants *constants);
 
-// ---- the files shipped with the program -----------------------------------------------------------
+// ---- files built into the program -----------------------------------------------------------
 
 typedef struct {
-    const char *name, *text; // of machines/NAME.yaml, stacks/NAME.yaml
+    const char *name, *text; // a file such as machines/NAME.yaml, and its content
 } ShippedFile;
 
 extern const ShippedFile shipped_machines[], shipped_stacks[];

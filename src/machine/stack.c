@@ -1,3 +1,4 @@
+// Reads stack files into Stack, prints them, and chooses the stack for a machine.
 #include "machine/files.h"
 #include <math.h>
 #include <string.h>
@@ -5,7 +6,7 @@
 #define PERCENT 0, 1e6, "percent"
 #define HULL    0, 1e9, NULL
 
-static const Field STACK_FIELDS[] = {
+static const YamlField STACK_FIELDS[] = {
     FIELD(Stack, TEXT, description, true, 0, 0, NULL),
     FIELD(Stack, TEXT, machine, true, 0, 0, NULL),
     FIELD_ELSEWHERE("aliases"),
@@ -30,7 +31,7 @@ static const Field STACK_FIELDS[] = {
     FIELD_ELSEWHERE("accuracy"),
 };
 
-static const Field ACCURACY_FIELDS[] = {
+static const YamlField ACCURACY_FIELDS[] = {
     FIELD(Accuracy, TEXT, rows, true, 0, 0, NULL),      FIELD(Accuracy, TEXT, method, true, 0, 0, NULL),
     FIELD(Accuracy, TEXT, date, true, 0, 0, NULL),      FIELD(Accuracy, COUNT, count, true, 1, 1e9, NULL),
     FIELD(Accuracy, NUMBER, mape, true, PERCENT),       FIELD(Accuracy, NUMBER, median, true, PERCENT),
@@ -44,7 +45,7 @@ static const Field ACCURACY_FIELDS[] = {
 
 // ---- reading ------------------------------------------------------------------------------------
 
-// A base has no base of its own.
+// A base must not have a base itself.
 static Status read_base(const char *file, const Json *root, Stack *stack) {
     Stack base;
     if (!*stack->base) return OK;
@@ -92,8 +93,8 @@ static double peak(const Machine *machine) {
     return most;
 }
 
-// How far the stack's machine is from this one: 0, the same; below 1, another with the same GPU; else by a
-// factor of their peaks.
+// The distance of the stack's machine from this one: 0 for the same machine, 0.5 for another one with the same GPU,
+// else 1 plus the logarithm of the ratio of their peaks.
 static Status distance(const Stack *stack, const Machine *machine, double *out) {
     Machine measured;
     *out = stack_is_of(stack, machine) ? 0 : INFINITY;

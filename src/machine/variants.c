@@ -1,3 +1,4 @@
+// Variants of a stack: reading and printing them, and applying their factors to constants.
 #include "machine/files.h"
 #include <string.h>
 
@@ -10,8 +11,8 @@ static Status read_name(const char *file, const Json *value, Variant *variant) {
 }
 
 static Status read_variant(const char *file, const Json *value, Variant *variant) {
-    static const Field FACTOR = {NULL,           FIELD_NUMBER, true, 0,
-                                 sizeof(double), 0.01,         100,  "times the constant"};
+    static const YamlField FACTOR = {NULL,           FIELD_NUMBER, true, 0,
+                                     sizeof(double), 0.01,         100,  "times the constant"};
     TRY(read_name(file, value, variant));
     if (value->type != JSON_OBJECT || !value->count || value->count > MAX_FACTORS)
         return value_wrong(file, value, "a mapping of 1 to 4 constants to factors");

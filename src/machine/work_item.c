@@ -1,6 +1,7 @@
+// Describes device operations as work items: shapes and flags from their arguments.
 #include "machine/work_item.h"
 
-// An argument struct holds its tensors first, those that are written last.
+// An argument struct begins with its tensors: first those that are read, then those that are written.
 static Tensor first_written(DeviceOp op, const void *args) {
 #define X(NAME, function, Args, reads, writes) [OP_##NAME] = (reads),
     static const int num_read[NUM_DEVICE_OPS] = {DEVICE_OPS(X)};
@@ -18,7 +19,7 @@ static void describe_matmul(const Matmul *args, WorkItem *item) {
     item->accumulate = args->accumulate;
 }
 
-// What is computed again needs no S x S matrix on our devices. Programs without fused attention have one.
+// Programs without fused attention store the S x S matrix in every forward; trireme only where the mode keeps it.
 static void describe_attention(AttentionShape shape, Tensor probabilities, Dropout dropout, bool unfused,
                                WorkItem *item) {
     double s = (double)shape.sequence;

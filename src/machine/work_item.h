@@ -1,30 +1,30 @@
-// One operation of the device, or one collective, as a machine prices it: what kind it is and how large.
+// The description of one device operation or collective by which it is priced: its kind and its sizes.
 #pragma once
 #include "comm/comm.h"
 #include "device/ops.h"
 
 typedef enum { WORK_OP, WORK_COLLECTIVE } WorkKind;
 
-// One operation of the device, or one collective, as the trainer's step asks for it. Groups of one rank are
-// left out.
+// A device operation or a collective that the trainer's step executes. Collectives over one rank are left out.
 typedef struct {
     uint8_t kind;       // WorkKind
     uint8_t op;         // DeviceOp or CommOp
-    uint8_t axis;       // of a collective: the Axis of its group; NUM_AXES: another group
-    uint8_t dtype;      // of a matrix product: of its operands; else of the largest tensor
-    bool dropout;       // some of what it writes is dropped at random
-    bool probabilities; // of attention: its S x S matrix is in memory
-    bool transpose_a, transpose_b, accumulate; // of a matrix product, which is added to what is there
-    // Of a matrix product [m, k] x [k, n], batch 1; of attention S, D, S and B*N/t; of other operations rows
-    // and columns of the first tensor written, then zeros.
+    uint8_t axis;       // collective: the Axis of its group, NUM_AXES for other groups
+    uint8_t dtype;      // matrix product: of its operands; others: of the first tensor written
+    bool dropout;       // it applies dropout
+    bool probabilities; // attention: it stores its S x S matrix
+    bool transpose_a, transpose_b,
+        accumulate; // matrix product; accumulate: the product is added to the result
+    // Matrix product: [m, k] x [k, n], batch 1. Attention: m = S, n = D, k = S, batch = B*N/t. Other operations:
+    // m and n are the rows and columns of the first tensor written, the others 0.
     int64_t m, n, k, batch;
-    // Of its tensors, each once; of a lookup the whole table. Of a collective of the tensor as a whole, also
-    // where a rank has a share: a ring moves 2(n-1)/n of it in an all-reduce, (n-1)/n in a reduce-scatter or
-    // all-gather.
+    // Operation: of all its tensors, each counted once; a lookup counts the whole table. Collective: of the whole
+    // tensor, also where a rank has only a share of it. A ring moves 2(n-1)/n of these bytes in an all-reduce,
+    // (n-1)/n in a reduce-scatter or all-gather.
     double bytes;
-    double flops; // as the device counts them: OpCount
+    double flops; // as in OpCount
 } WorkItem;
 
-// What an operation is as an item. `unfused`: attention is of a program that has its S x S matrix in memory,
-// also where ours has not.
+// Describes an operation with its arguments. `unfused`: describes attention as that of a program that stores its
+// S x S matrix, even if trireme does not.
 WorkItem work_item(DeviceOp op, const void *args, OpCount one, bool unfused);

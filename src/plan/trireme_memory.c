@@ -1,3 +1,4 @@
+// The memory that `trireme train` takes for a configuration, measured in its own step on the null device.
 #include "plan/memory.h"
 
 static ModelMode mode_of(const ModelShape *model, const ParallelConfig *c) {

@@ -1,3 +1,4 @@
+// Records the operations and messages that the trainer executes for each part of a model.
 #include "plan/plan.h"
 #include <stdlib.h>
 #include <string.h>

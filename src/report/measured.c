@@ -1,3 +1,4 @@
+// Finds the median step of a traced run, its bubble and waits, and the same schedule simulated with its times.
 #include "report/internal.h"
 #include <inttypes.h>
 #include <math.h>

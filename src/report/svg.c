@@ -1,3 +1,4 @@
+// Draws schedules as SVG.
 #include "report/internal.h"
 #include <math.h>
 #include <stdio.h>

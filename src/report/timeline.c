@@ -1,3 +1,4 @@
+// Draws schedules as text for a terminal.
 #include "report/internal.h"
 #include <math.h>
 #include <stdio.h>

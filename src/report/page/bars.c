@@ -1,3 +1,4 @@
+// Stacked bars of the times of a step and of the memory of a device, as HTML.
 #include "report/page/parts.h"
 #include <math.h>
 

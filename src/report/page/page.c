@@ -1,3 +1,4 @@
+// Puts the page of a plan together: style, headline, recommendation, sections, script.
 #include "report/page/parts.h"
 #include <math.h>
 #include <string.h>

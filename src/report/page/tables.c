@@ -1,3 +1,4 @@
+// The tables of a page: ranking, times of the step, reasons, rejected configurations, accuracy.
 #include "report/page/parts.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// Numbers with their units as short words, and escaped text, for a page.
 #include "report/page/parts.h"
 #include <math.h>
 #include <string.h>
