@@ -22,7 +22,6 @@ static int ranks_of(const Options *o) { return o->ranks != INT_UNSET ? o->ranks 
 static ParallelConfig candidate_of(const Options *o) {
     const RunShape *s = &o->shape;
     return (ParallelConfig){.grid = GRID(s->tp, s->dp, s->pp),
-                            .context = 1,
                             .chunks = s->vp,
                             .microbatch = o->micro_batch_size,
                             .batch = s->global_batch,

@@ -71,7 +71,6 @@ static inline ModelShape llama_of(int layers, int hidden, int heads) {
 
 static inline ParallelConfig candidate_of(int t, int p, int d, int microbatches) {
     return (ParallelConfig){.grid = GRID(t, d, p),
-                            .context = 1,
                             .chunks = 1,
                             .microbatch = 1,
                             .batch = d * microbatches,

@@ -105,8 +105,8 @@ static PlanRows make_world(World *w, int count, double scale) {
                                   .ffn = 256,
                                   .sequence = 128,
                                   .vocabulary = 512};
-        row->config = (ParallelConfig){
-            .grid = GRID(1 + i % 2, 1, 1), .context = 1, .chunks = 1, .microbatch = 1, .batch = 8};
+        row->config =
+            (ParallelConfig){.grid = GRID(1 + i % 2, 1, 1), .chunks = 1, .microbatch = 1, .batch = 8};
         snprintf(row->id, sizeof row->id, "row-%d", i);
         snprintf(row->model_name, sizeof row->model_name, "model-%d", i % 3);
     }

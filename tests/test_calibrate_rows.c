@@ -137,7 +137,7 @@ static void rows_say_what_was_run(void) {
            "the model");
     EXPECT(m->position == POSITION_ROTARY && m->no_linear_bias && m->hidden_dropout == 0, "a Llama");
     EXPECT(grid_along(c->grid, AXIS_TP) == 2 && grid_along(c->grid, AXIS_PP) == 4 &&
-               grid_along(c->grid, AXIS_DP) == 3 && c->context == 2 && c->chunks == 2,
+               grid_along(c->grid, AXIS_DP) == 3 && grid_along(c->grid, AXIS_CP) == 2 && c->chunks == 2,
            "the grid");
     EXPECT(!strcmp(c->schedule, "interleaved") && c->microbatch == 2 && c->batch == 48, "the schedule");
     EXPECT(c->recompute == RECOMPUTE_SELECTIVE && c->dtype == F16 && c->zero_stage == 1 &&
@@ -369,7 +369,7 @@ static void tables_name_what_is_left_out(void) {
 
 static Status read_metrics(const char *text, PlanRows *rows) {
     ModelShape model = {.layers = 2, .hidden = 64, .heads = 4};
-    ParallelConfig config = {.grid = GRID(1, 1, 1), .context = 1, .batch = 8};
+    ParallelConfig config = {.grid = GRID(1, 1, 1), .batch = 8};
     *rows = (PlanRows){0};
     return plan_rows_add_metrics(rows, file_of("run.jsonl", text), &model, &config, "laptop");
 }

@@ -264,7 +264,7 @@ static void ends_and_buffers(void) {
     EXPECT_OK(memory_of_rank(&place.costs, &model, &c, 0, &n));
     EXPECT(near(n.ends, 2 * sbh / 4, 1e-12) && near(n.buffers, sbh + 2 * sbh, 1e-12),
            "with shares %g sbh of ends, %g of buffers", n.ends / sbh, n.buffers / sbh);
-    c.sequence_parallel = false, c.context = 2, c.grid.size[AXIS_PP] = 1;
+    c.sequence_parallel = false, c.grid.size[AXIS_CP] = 2, c.grid.size[AXIS_PP] = 1;
     model.hidden_dropout = 0;
     n = need(&place.costs, &model, &c);
     EXPECT(near(n.buffers, 8 * sbh / 2 / 4, 1e-12), "keys and values on their way: %g sbh", n.buffers / sbh);

@@ -37,7 +37,7 @@ static ParallelConfig random_candidate(uint64_t *random) {
     c.chunks = !strcmp(c.schedule, "interleaved") ? 2 + draw(random, 3) : 1 + !strcmp(c.schedule, "zb-v");
     c.microbatch = 1 << draw(random, 3);
     c.batch = grid_along(c.grid, AXIS_DP) * c.microbatch * (1 + draw(random, 24));
-    c.context = 1 << draw(random, 8) / 6;
+    c.grid.size[AXIS_CP] = 1 << draw(random, 8) / 6;
     c.recompute = (Recompute)draw(random, 3);
     c.attention = draw(random, 2) ? ATTENTION_FUSED : ATTENTION_UNFUSED;
     c.sequence_parallel = draw(random, 2);
@@ -81,7 +81,7 @@ static void on_random_candidates(Law *law) {
 #define CANDIDATE_FORMAT "t %d p %d d %d c %d v %d b %d B %d %s"
 #define CANDIDATE_VALUES(c)                                                                                  \
     grid_along((c)->grid, AXIS_TP), grid_along((c)->grid, AXIS_PP), grid_along((c)->grid, AXIS_DP),          \
-        (c)->context, (c)->chunks, (c)->microbatch, (c)->batch, (c)->schedule
+        grid_along((c)->grid, AXIS_CP), (c)->chunks, (c)->microbatch, (c)->batch, (c)->schedule
 
 // ---- parts and bounds -------------------------------------------------------------------------------------
 
@@ -281,9 +281,9 @@ static void flops_count_whole_sequences(void) {
     double counted[3];
     for (int i = 0; i < 3; i++) {
         c.recompute = (Recompute)i;
-        c.context = 1;
+        c.grid.size[AXIS_CP] = 1;
         double whole = counted[i] = predicted(&costs, &model, &c).hardware_flops;
-        c.context = 4;
+        c.grid.size[AXIS_CP] = 4;
         double shared = predicted(&costs, &model, &c).hardware_flops;
         EXPECT(near(whole, shared, 1e-3), "recompute %d: %g over 4 ranks, %g on one", i, shared, whole);
     }
@@ -373,7 +373,7 @@ static void machines_refuse_what_they_cannot(void) {
     EXPECT(parallel_config_refuse(&model, &cpu, &c, why, sizeof why) && strstr(why, "8 devices"),
            "no network");
     c = candidate_of(1, 1, 4, 1);
-    c.context = 2;
+    c.grid.size[AXIS_CP] = 2;
     EXPECT(!parallel_config_refuse(&model, &alone, &c, why, sizeof why), "%s", why);
     EXPECT(parallel_config_refuse(&model, &cpu, &c, why, sizeof why) && strstr(why, "c = 1"),
            "shared sequences");
@@ -421,7 +421,7 @@ static void windows_shrink_as_their_computes_do(void) {
         CostModel costs = costs_of(&machine, &stacks[i / 8]);
         ModelShape model = i & 1 ? llama_of(8, 2048, 16) : gpt_of(12, 512, 8);
         ParallelConfig c = candidate_of(2, 1, 3, 1);
-        c.context = 2, c.overlap_gradients = true;
+        c.grid.size[AXIS_CP] = 2, c.overlap_gradients = true;
         c.zero_stage = i / 2 % 4;
         is_never_slower_on(&costs, &model, &c);
         for (c.grid.size[AXIS_PP] = 2; grid_along(c.grid, AXIS_PP) <= 4; c.grid.size[AXIS_PP] += 2)

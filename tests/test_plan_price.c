@@ -133,20 +133,20 @@ static void tiles_run_in_waves(void) {
 
 static double tensor(const CostModel *costs, int t, CommOp op, double bytes) {
     ParallelConfig config = candidate_of(t, 1, 1, 1);
-    return price_collective(costs, &config, op, AXIS_TP, bytes);
+    return price_collective(costs, &config, op, ROLE_TENSOR, bytes);
 }
 
 static void collectives_never_get_faster_on(const CostModel *costs) {
-    static const ParallelConfig grids[] = {{.grid = GRID(2, 2, 2), .context = 1},
-                                           {.grid = GRID(4, 16, 2), .context = 1},
-                                           {.grid = GRID(8, 8, 1), .context = 2},
-                                           {.grid = GRID(16, 4, 1), .context = 1}};
+    static const ParallelConfig grids[] = {{.grid = GRID(2, 2, 2)},
+                                           {.grid = GRID(4, 16, 2)},
+                                           {.grid = {.size = {[AXIS_TP] = 8, [AXIS_CP] = 2, [AXIS_DP] = 8}}},
+                                           {.grid = GRID(16, 4, 1)}};
     static const CommOp ops[] = {COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER};
     for (int i = 0; i < 4 * 3 * 2; i++) {
         double before = 0;
         for (double bytes = 1000; bytes < 1e10; bytes *= 1.3) {
-            double seconds =
-                price_collective(costs, &grids[i % 4], ops[i / 4 % 3], i / 12 ? AXIS_DP : AXIS_TP, bytes);
+            double seconds = price_collective(costs, &grids[i % 4], ops[i / 4 % 3],
+                                              i / 12 ? ROLE_REPLICAS : ROLE_TENSOR, bytes);
             EXPECT(seconds >= before * (1 - 1e-12), "%s, grid %d, op %d: %g s of %g bytes, %g of fewer",
                    costs->machine->name, i % 4, ops[i / 4 % 3], seconds, bytes, before);
             before = seconds;
@@ -188,20 +188,20 @@ static void groups_leave_nodes_through_their_nics(void) {
     double share = 4 * 20e9 / 8;
     ParallelConfig whole = candidate_of(16, 1, 1, 1), alone = candidate_of(8, 1, 4, 1),
                    half = candidate_of(2, 1, 16, 1);
-    EXPECT(near(price_collective(&costs, &whole, COMM_ALL_REDUCE, AXIS_TP, 1e9),
+    EXPECT(near(price_collective(&costs, &whole, COMM_ALL_REDUCE, ROLE_TENSOR, 1e9),
                 2.0 * 15 / 16 * 1e9 / (8 * share), 1e-6),
            "t over two nodes");
-    EXPECT(near(price_collective(&costs, &alone, COMM_ALL_REDUCE, AXIS_DP, 1e9), 2.0 * 3 / 4 * 1e9 / share,
-                1e-6),
+    EXPECT(near(price_collective(&costs, &alone, COMM_ALL_REDUCE, ROLE_REPLICAS, 1e9),
+                2.0 * 3 / 4 * 1e9 / share, 1e-6),
            "d with one rank a node");
-    EXPECT(near(price_collective(&costs, &half, COMM_ALL_REDUCE, AXIS_DP, 1e9),
+    EXPECT(near(price_collective(&costs, &half, COMM_ALL_REDUCE, ROLE_REPLICAS, 1e9),
                 2.0 * 15 / 16 * 1e9 / (4 * share), 1e-6),
            "d with four ranks a node");
     EXPECT(tensor(&costs, 16, COMM_ALL_REDUCE, 1e9) > tensor(&costs, 8, COMM_ALL_REDUCE, 1e9),
            "nodes are slower");
     ParallelConfig inside = candidate_of(2, 1, 4, 1);
-    EXPECT(near(price_collective(&costs, &inside, COMM_ALL_REDUCE, AXIS_DP, 1e9), 2.0 * 3 / 4 * 1e9 / 200e9,
-                1e-6),
+    EXPECT(near(price_collective(&costs, &inside, COMM_ALL_REDUCE, ROLE_REPLICAS, 1e9),
+                2.0 * 3 / 4 * 1e9 / 200e9, 1e-6),
            "t * d of a node stay inside");
 }
 
@@ -221,9 +221,9 @@ static void context_counts_as_data(void) {
     Stack stack = plain_stack();
     CostModel costs = ideal_costs(&machine, &stack);
     ParallelConfig data = candidate_of(2, 1, 8, 1), both = candidate_of(2, 1, 2, 1);
-    both.context = 4;
-    double a = price_collective(&costs, &data, COMM_ALL_REDUCE, AXIS_DP, 1e9);
-    EXPECT(a > 0 && a == price_collective(&costs, &both, COMM_ALL_REDUCE, AXIS_DP, 1e9), "%g s", a);
+    both.grid.size[AXIS_CP] = 4;
+    double a = price_collective(&costs, &data, COMM_ALL_REDUCE, ROLE_REPLICAS, 1e9);
+    EXPECT(a > 0 && a == price_collective(&costs, &both, COMM_ALL_REDUCE, ROLE_REPLICAS, 1e9), "%g s", a);
 }
 
 // ---- curves -----------------------------------------------------------------------------------------------
@@ -262,9 +262,9 @@ static void edges_are_where_the_ranks_are(void) {
     EXPECT(edge_leaves_node(&costs, &inside, 7), "from the last rank to the first, as chunks go");
     EXPECT(edge_leaves_node(&costs, &whole, 1) && edge_leaves_node(&costs, &wide, 0),
            "stages of whole nodes");
-    inside.context = 4;
+    inside.grid.size[AXIS_CP] = 4;
     EXPECT(edge_leaves_node(&costs, &inside, 0), "a stage of four pairs that share a sequence");
-    inside.context = 1;
+    inside.grid.size[AXIS_CP] = 1;
     double near_s = price_message(&costs, &inside, 2, 1e9), far_s = price_message(&costs, &inside, 3, 1e9);
     EXPECT(near(near_s, 1e9 / 200e9, 1e-9) && near(far_s, 1e9 / 10e9, 1e-9), "%g and %g s", near_s, far_s);
 }
@@ -285,7 +285,7 @@ static void shares_of_messages_are_gathered(void) {
 }
 
 // A price of 0 for what nobody has measured would be a wrong plan without a word.
-static void unknown_axes_are_a_bug(void) {
+static void roles_without_a_price_are_a_bug(void) {
     pid_t child = fork();
     if (child == 0) {
         fclose(stderr);
@@ -293,7 +293,7 @@ static void unknown_axes_are_a_bug(void) {
         Stack stack = plain_stack();
         CostModel costs = costs_of(&machine, &stack);
         ParallelConfig config = candidate_of(2, 2, 2, 1);
-        price_collective(&costs, &config, COMM_ALL_REDUCE, AXIS_PP, 1e6);
+        price_collective(&costs, &config, COMM_ALL_REDUCE, ROLE_PIPELINE, 1e6);
         _exit(0);
     }
     int state = 0;
@@ -315,7 +315,7 @@ int main(int argc, char **argv) {
                        {"curves_are_met", curves_are_met},
                        {"edges_are_where_the_ranks_are", edges_are_where_the_ranks_are},
                        {"shares_of_messages_are_gathered", shares_of_messages_are_gathered},
-                       {"unknown_axes_are_a_bug", unknown_axes_are_a_bug},
+                       {"roles_without_a_price_are_a_bug", roles_without_a_price_are_a_bug},
                        {0}},
         argc, argv);
 }

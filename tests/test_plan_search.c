@@ -136,7 +136,7 @@ static void tensor_ranks_fill_odd_machines(void) {
     for (int devices = 1; devices <= 8; devices++) {
         ModelShape model = gpt_of(4, 128 * 2 * devices, 2 * devices);
         SearchSpace space = space_of(devices, 4);
-        space.pp = space.dp = 1;
+        space.grid.size[AXIS_PP] = space.grid.size[AXIS_DP] = 1;
         PlanResult result = found(&costs, &model, &space, 1);
         EXPECT(result.count && grid_along(result.best[0].config.grid, AXIS_TP) == devices, "%d devices",
                devices);
@@ -148,10 +148,11 @@ static void tensor_ranks_fill_odd_machines(void) {
 
 static bool kept(const SearchSpace *q, const ParallelConfig *c) {
     return parallel_config_devices(c) == q->devices && c->batch == q->batch &&
-           (!q->tp || q->tp == grid_along(c->grid, AXIS_TP)) &&
-           (!q->pp || q->pp == grid_along(c->grid, AXIS_PP)) &&
-           (!q->dp || q->dp == grid_along(c->grid, AXIS_DP)) && (!q->chunks || q->chunks == c->chunks) &&
-           (!q->microbatch || q->microbatch == c->microbatch) && (!q->context || q->context == c->context) &&
+           (!q->grid.size[AXIS_TP] || q->grid.size[AXIS_TP] == grid_along(c->grid, AXIS_TP)) &&
+           (!q->grid.size[AXIS_PP] || q->grid.size[AXIS_PP] == grid_along(c->grid, AXIS_PP)) &&
+           (!q->grid.size[AXIS_DP] || q->grid.size[AXIS_DP] == grid_along(c->grid, AXIS_DP)) &&
+           (!q->chunks || q->chunks == c->chunks) && (!q->microbatch || q->microbatch == c->microbatch) &&
+           (!q->grid.size[AXIS_CP] || q->grid.size[AXIS_CP] == grid_along(c->grid, AXIS_CP)) &&
            (q->recompute < 0 || q->recompute == (int)c->recompute) &&
            (q->sequence_parallel < 0 || q->sequence_parallel == c->sequence_parallel) &&
            (q->zero_stage < 0 || q->zero_stage == c->zero_stage) &&
@@ -165,11 +166,12 @@ static void what_is_decided_is_kept(void) {
     enum { NUM = 13 };
     SearchSpace q[NUM];
     for (int i = 0; i < NUM; i++) q[i] = space_of(32, 64);
-    q[0].tp = 16, q[1].pp = 4, q[2].dp = 4, q[3].chunks = 2, q[4].microbatch = 4, q[5].context = 2;
+    q[0].grid.size[AXIS_TP] = 16, q[1].grid.size[AXIS_PP] = 4, q[2].grid.size[AXIS_DP] = 4, q[3].chunks = 2,
+    q[4].microbatch = 4, q[5].grid.size[AXIS_CP] = 2;
     q[6].recompute = RECOMPUTE_UNIFORM, q[7].sequence_parallel = 1, q[8].zero_stage = 1,
     q[9].fused_attention = 1;
     q[10].schedule = "gpipe", q[11].schedule = "zb-v", q[12].dtype = BF16;
-    q[7].tp = 4;
+    q[7].grid.size[AXIS_TP] = 4;
     for (int i = 0; i < NUM; i++) {
         PlanResult result = found(&costs, &model, &q[i], 8);
         EXPECT(result.count > 0, "question %d: nothing", i);
@@ -280,11 +282,11 @@ static void rules_that_leave_nothing_are_told(void) {
     CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
     SearchSpace space = space_of(64, 4);
-    space.dp = 64;
+    space.grid.size[AXIS_DP] = 64;
     expect_failure(&costs, &model, &space, "a batch of 4 is too small");
-    space = space_of(64, 64), space.tp = 5;
+    space = space_of(64, 64), space.grid.size[AXIS_TP] = 5;
     expect_failure(&costs, &model, &space, "64 devices");
-    space = space_of(64, 64), space.pp = 32;
+    space = space_of(64, 64), space.grid.size[AXIS_PP] = 32;
     expect_failure(&costs, &model, &space, "16 layers");
 }
 
@@ -293,7 +295,8 @@ static void what_may_fit_is_told_as_such(void) {
     CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
     SearchSpace space = space_of(8, 16);
-    space.tp = space.dp = 2, space.microbatch = 1, space.recompute = RECOMPUTE_UNIFORM;
+    space.grid.size[AXIS_TP] = space.grid.size[AXIS_DP] = 2, space.microbatch = 1,
+    space.recompute = RECOMPUTE_UNIFORM;
     space.zero_stage = space.sequence_parallel = 0, space.chunks = 1;
     PlanResult result = found(&costs, &model, &space, 1);
     Machine tight = machine;

@@ -68,7 +68,7 @@ static void memory_is_exact(void) {
         while (words[argc]) argc++;
         memcpy(words + argc, cases[i].words, (size_t)cases[i].count * sizeof *words);
         ParallelConfig config = cases[i].config;
-        config.microbatch = 2, config.batch = 16, config.context = 1, config.scatter_gather = true;
+        config.microbatch = 2, config.batch = 16, config.scatter_gather = true;
         size_t planned, taken;
         EXPECT_OK(trireme_memory(&GPT, &config, &planned, &rank));
         options_memory(argc + cases[i].count, words, grid_size(config.grid), &taken);

@@ -32,13 +32,8 @@ static ModelShape llama(void) {
 }
 
 static ParallelConfig config(int tp) {
-    return (ParallelConfig){.grid = GRID(tp, 1, 1),
-                            .context = 1,
-                            .chunks = 1,
-                            .microbatch = 2,
-                            .batch = 2,
-                            .schedule = "1f1b",
-                            .dtype = BF16};
+    return (ParallelConfig){
+        .grid = GRID(tp, 1, 1), .chunks = 1, .microbatch = 2, .batch = 2, .schedule = "1f1b", .dtype = BF16};
 }
 
 // t 1, 2, 4; all that is computed again; sequence parallel; attention; GPT and Llama.
@@ -161,7 +156,7 @@ static void shapes_explain_flops(void) {
 // ---- what is computed again -----------------------------------------------------------------------
 
 static bool is_item(WorkItem a, WorkItem b) {
-    return a.kind == b.kind && a.op == b.op && a.axis == b.axis && a.dtype == b.dtype && a.m == b.m &&
+    return a.kind == b.kind && a.op == b.op && a.role == b.role && a.dtype == b.dtype && a.m == b.m &&
            a.n == b.n && a.k == b.k && a.batch == b.batch && a.bytes == b.bytes && a.flops == b.flops &&
            a.probabilities == b.probabilities && a.dropout == b.dropout && a.accumulate == b.accumulate;
 }
@@ -255,7 +250,7 @@ static double ring_bytes(const WorkList *list, int t) {
     for (int i = 0; i < list->count; i++) {
         const WorkItem *item = &list->items[i];
         if (item->kind != WORK_COLLECTIVE) continue;
-        EXPECT(item->axis == AXIS_TP, "a %s of axis %d", comm_op_name((CommOp)item->op), item->axis);
+        EXPECT(item->role == ROLE_TENSOR, "%s over role %d", comm_op_name((CommOp)item->op), item->role);
         sum += item->bytes * (item->op == COMM_ALL_REDUCE ? 2 : 1) * (t - 1) / t;
     }
     return sum;

@@ -14,7 +14,7 @@ static void print_time(double seconds, const char *none, Text *out) {
 
 static void print_row(const PlanRow *row, double predicted_s, Text *out) {
     const ParallelConfig *c = &row->config;
-    text_add(out, "%-24s %5.0f %3d %3d %3d %4d %4d%c", row->id, (double)grid_size(c->grid) * c->context,
+    text_add(out, "%-24s %5.0f %3d %3d %3d %4d %4d%c", row->id, (double)grid_size(c->grid),
              grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP), c->chunks,
              grid_along(c->grid, AXIS_DP), c->microbatch, row->guessed ? '*' : ' ');
     print_time(row->step_s, "no room", out);

@@ -41,7 +41,7 @@ static uint64_t key_of(const PlanRow *row, Protocol protocol) {
                      grid_along(c->grid, AXIS_TP),
                      grid_along(c->grid, AXIS_DP),
                      grid_along(c->grid, AXIS_PP),
-                     c->context,
+                     grid_along(c->grid, AXIS_CP),
                      c->chunks,
                      c->microbatch,
                      c->batch,
@@ -279,7 +279,7 @@ Accuracy calibration_accuracy(const Calibration *calibration, const PlanRows *ro
     for (int i = 0; i < rows->count; i++) {
         const PlanRow *row = &rows->items[i];
         if (result->held_out[i] <= 0) continue;
-        reach((double)grid_size(row->config.grid) * row->config.context, &a.least_gpus, &a.most_gpus);
+        reach((double)grid_size(row->config.grid), &a.least_gpus, &a.most_gpus);
         reach(row->model.hidden, &a.least_hidden, &a.most_hidden);
         reach(grid_along(row->config.grid, AXIS_TP), &a.least_tp, &a.most_tp);
         reach(row->model.sequence, &a.least_sequence, &a.most_sequence);

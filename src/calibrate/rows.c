@@ -182,9 +182,9 @@ static Status read_grid(const Source *s, ParallelConfig *c) {
     TRY(read_count(s, COLUMN_tp, 0, MAX_SIZE, &c->grid.size[AXIS_TP]));
     TRY(read_count(s, COLUMN_pp, 0, SCHEDULE_MAX_RANKS, &c->grid.size[AXIS_PP]));
     TRY(read_count(s, COLUMN_dp, 0, MAX_SIZE, &c->grid.size[AXIS_DP]));
-    TRY(read_count(s, COLUMN_cp, 1, MAX_SIZE, &c->context));
+    TRY(read_count(s, COLUMN_cp, 1, MAX_SIZE, &c->grid.size[AXIS_CP]));
     double devices = (double)grid_along(c->grid, AXIS_TP) * grid_along(c->grid, AXIS_PP) *
-                     grid_along(c->grid, AXIS_DP) * c->context;
+                     grid_along(c->grid, AXIS_DP) * grid_along(c->grid, AXIS_CP);
     if (devices > MAX_SIZE)
         return fail(ERR_DATA, "%s: line %d: tp pp cp dp make %.0f GPUs: at most %d", s->path, line_of(s),
                     devices, MAX_SIZE);
@@ -192,8 +192,8 @@ static Status read_grid(const Source *s, ParallelConfig *c) {
     TRY(read_count(s, COLUMN_gpus, (int)devices, MAX_SIZE, &gpus));
     if (gpus != (int)devices)
         return fail(ERR_DATA, "%s: line %d: gpus %d is not tp %d x pp %d x cp %d x dp %d = %.0f", s->path,
-                    line_of(s), gpus, grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP), c->context,
-                    grid_along(c->grid, AXIS_DP), devices);
+                    line_of(s), gpus, grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP),
+                    grid_along(c->grid, AXIS_CP), grid_along(c->grid, AXIS_DP), devices);
     return OK;
 }
 

@@ -53,7 +53,7 @@ static double naive_error(double *rates, int count) {
 
 static double device_rate(const PlanRow *row) {
     const ParallelConfig *c = &row->config;
-    return plan_row_flops(row) / row->step_s / ((double)grid_size(c->grid) * c->context);
+    return plan_row_flops(row) / row->step_s / ((double)grid_size(c->grid));
 }
 
 // `errors` holds one per row, signed; it is left sorted by size.

@@ -14,7 +14,7 @@ static Status add_point(PlanCache *cache, const PlanJob *job, int devices, PlanP
     PlanResult result;
     SearchSpace space = job->space;
     space.devices = devices;
-    space.dp = 0;
+    space.grid.size[AXIS_DP] = 0;
     Status status = plan_search(cache, &job->costs, &job->model, &space, 1, &result);
     if (status == OK && result.count) points[page->num_scaling++] = (ScalePoint){devices, result.best[0]};
     plan_result_free(&result);

@@ -110,15 +110,15 @@ static void ask(PlanJob *job) {
     bool tensor = is_given(o, "tensor_model_parallel_size");
     bool pipeline = is_given(o, "pipeline_model_parallel_size");
     *q = (SearchSpace){.batch = o->global_batch_size,
-                       .tp = tensor ? o->tensor_model_parallel_size : 0,
-                       .pp = pipeline ? o->pipeline_model_parallel_size : 0,
-                       .dp = or_zero(o->data_parallel_size),
-                       .context = or_zero(o->context_parallel_size),
+                       .grid.size = {[AXIS_TP] = tensor ? o->tensor_model_parallel_size : 0,
+                                     [AXIS_PP] = pipeline ? o->pipeline_model_parallel_size : 0,
+                                     [AXIS_DP] = or_zero(o->data_parallel_size),
+                                     [AXIS_CP] = or_zero(o->context_parallel_size)},
                        .chunks = or_zero(o->num_virtual_stages_per_pipeline_rank),
                        .microbatch = or_zero(o->micro_batch_size),
                        .fused_attention = fused_attention(o->attention_backend),
                        .schedule = o->schedule};
-    job->given = q->tp && q->pp && q->microbatch;
+    job->given = q->grid.size[AXIS_TP] && q->grid.size[AXIS_PP] && q->microbatch;
     int open = job->given ? 0 : -1;
     q->sequence_parallel = flag_or(o, "sequence_parallel", o->sequence_parallel, open);
     q->zero_stage = flag_or(o, "use_distributed_optimizer", o->use_distributed_optimizer, open);
@@ -129,24 +129,28 @@ static void ask(PlanJob *job) {
 
 // The sizes that the user has given, and their product.
 static int64_t decided_sizes(const SearchSpace *q, Text *out) {
-    const struct {
+    static const struct {
         const char *name;
-        int value;
-    } sizes[] = {{"t", q->tp}, {"p", q->pp}, {"d", q->dp}, {"c", q->context}};
+        Axis axis;
+    } sizes[] = {{"t", AXIS_TP}, {"p", AXIS_PP}, {"d", AXIS_DP}, {"c", AXIS_CP}};
     int64_t product = 1;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (!sizes[i].value) continue;
-        text_add(out, "%s%s = %d", out->size ? ", " : "", sizes[i].name, sizes[i].value);
-        product *= sizes[i].value;
+        int size = q->grid.size[sizes[i].axis];
+        if (!size) continue;
+        text_add(out, "%s%s = %d", out->size ? ", " : "", sizes[i].name, size);
+        product *= size;
     }
     return product;
 }
+
+// Whether the user has given the whole grid; context parallelism has a default.
+static bool is_whole(Grid grid) { return grid.size[AXIS_TP] && grid.size[AXIS_PP] && grid.size[AXIS_DP]; }
 
 static Status sizes_fit(const SearchSpace *q, int64_t devices) {
     Text text = {0};
     Status status = OK;
     int64_t decided = decided_sizes(q, &text);
-    bool all = q->tp && q->pp && q->dp;
+    bool all = is_whole(q->grid);
     if (all ? devices != decided : devices % decided != 0)
         status = fail(ERR_CONFIG, "%s ask for %s%lld devices, not %lld: use --gpus %lld, or other sizes",
                       text_string(&text), all ? "" : "a multiple of ", (long long)decided, (long long)devices,
@@ -158,9 +162,10 @@ static Status sizes_fit(const SearchSpace *q, int64_t devices) {
 static Status count_devices(PlanJob *job) {
     SearchSpace *q = &job->space;
     int given = job->options->gpus;
-    if (given == INT_UNSET && !(q->tp && q->pp && q->dp))
+    if (given == INT_UNSET && !is_whole(q->grid))
         return fail(ERR_USAGE, "--gpus is required, such as --gpus 1024: how many devices there are");
-    int64_t devices = (int64_t)q->tp * q->pp * q->dp * (q->context ? q->context : 1);
+    const int *size = q->grid.size;
+    int64_t devices = (int64_t)size[AXIS_TP] * size[AXIS_PP] * size[AXIS_DP] * grid_along(q->grid, AXIS_CP);
     if (given != INT_UNSET) devices = given;
     if (devices > MAX_DEVICES)
         return fail(ERR_CONFIG, "t * p * d * c = %lld devices: at most %d are possible", (long long)devices,
@@ -174,14 +179,15 @@ static Status count_devices(PlanJob *job) {
 static Status config_given(PlanJob *job) {
     const SearchSpace *q = &job->space;
     ParallelConfig c = parallel_config_of_stack(&job->stack, q);
-    c.context = q->context ? q->context : 1;
-    c.grid = (Grid)GRID(q->tp, q->devices / (q->tp * q->pp * c.context), q->pp);
+    c.grid = q->grid;
+    c.grid.size[AXIS_DP] = 1;
+    c.grid.size[AXIS_DP] = q->devices / grid_size(c.grid);
     bool folded = q->schedule && !strcmp(q->schedule, "zb-v");
     c.chunks = q->chunks ? q->chunks : folded ? 2 : 1;
     c.microbatch = q->microbatch;
     c.schedule = q->schedule ? q->schedule : c.chunks > 1 ? "interleaved" : "1f1b";
     c.recompute = (Recompute)q->recompute;
-    c.sequence_parallel = q->sequence_parallel && q->tp > 1;
+    c.sequence_parallel = q->sequence_parallel && q->grid.size[AXIS_TP] > 1;
     c.zero_stage = q->zero_stage;
     job->config = c;
     char why[200];

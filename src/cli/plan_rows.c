@@ -44,7 +44,6 @@ static Status config_of_run(const Options *o, const char *path, ParallelConfig *
     if (!strcmp(s->recompute, "block"))
         return fail(ERR_CONFIG, "%s: recompute-method block is not predicted; uniform is", path);
     *out = (ParallelConfig){.grid = GRID(s->tp, s->dp, s->pp),
-                            .context = 1,
                             .chunks = s->vp,
                             .microbatch = o->micro_batch_size,
                             .batch = s->global_batch,

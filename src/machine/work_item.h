@@ -9,7 +9,7 @@ typedef enum { WORK_OP, WORK_COLLECTIVE } WorkKind;
 typedef struct {
     uint8_t kind;       // WorkKind
     uint8_t op;         // DeviceOp or CommOp
-    uint8_t axis;       // collective: the Axis of its group, NUM_AXES for other groups
+    uint8_t role;       // collective: the Role of its group
     uint8_t dtype;      // matrix product: of its operands; others: of the first tensor written
     bool dropout;       // it applies dropout
     bool probabilities; // attention: it stores its S x S matrix

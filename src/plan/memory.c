@@ -113,7 +113,7 @@ typedef struct {
 static State state_of(const CostModel *costs, const ParallelConfig *c) {
     const Stack *stack = costs->stack;
     double weight = (double)dtype_bytes(c->dtype), gradient = stack->state_bytes - weight;
-    double cut = stack->sharded_bytes, shares = (double)grid_along(c->grid, AXIS_DP) * c->context;
+    double cut = stack->sharded_bytes, shares = (double)grid_count(c->grid, ROLE_REPLICAS);
     // Moments, and the fp32 weight: the value itself, what a bf16 value leaves out of it, or all of it.
     static const double kept[NUM_DTYPES] = {[F32] = 8, [BF16] = 10, [F16] = 12};
     if (costs->stack->is_trireme || c->dtype == F32) gradient = 4, cut = kept[c->dtype];
@@ -128,7 +128,7 @@ static State state_of(const CostModel *costs, const ParallelConfig *c) {
 
 // Tokens of a microbatch on a rank.
 static double tokens_of(const ModelShape *m, const ParallelConfig *c) {
-    return (double)m->sequence / c->context * c->microbatch;
+    return (double)m->sequence / grid_along(c->grid, AXIS_CP) * c->microbatch;
 }
 
 // Elements of what norms, dropout and residuals work on.
@@ -139,7 +139,7 @@ static double hidden_elements(const ModelShape *m, const ParallelConfig *c) {
 static double sum_terms(const ModelShape *m, const ParallelConfig *c, Recompute recompute, bool own) {
     StashTerm terms[MOST_STASH_TERMS];
     ModelShape share = *m;
-    share.sequence /= c->context;
+    share.sequence /= grid_along(c->grid, AXIS_CP);
     ModelMode mode = {.microbatch = c->microbatch,
                       .dtype = c->dtype,
                       .sequence_parallel = c->sequence_parallel,
@@ -222,7 +222,7 @@ static double buffer_bytes(const Sizes *s) {
     double e = (double)dtype_bytes(c->dtype), bytes = 0;
     if (grid_along(c->grid, AXIS_PP) > 1) bytes += 2 * e * hidden_elements(m, c);
     if (c->sequence_parallel) bytes += e * tokens_of(m, c) * m->hidden;
-    if (c->context > 1)
+    if (grid_along(c->grid, AXIS_CP) > 1)
         bytes += 4 * e * tokens_of(m, c) * model_groups(m) * m->head_size / grid_along(c->grid, AXIS_TP);
     if (c->zero_stage >= 3) bytes += 2 * e * s->parameters[PART_LAYER];
     return bytes;
@@ -309,7 +309,8 @@ static Status own_need(const CostModel *costs, const ModelShape *model, const Pa
 
 Status memory_exact(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                     MemoryNeed *need) {
-    bool runs = config->context == 1 && config->zero_stage <= 1 && model->layers % num_stages(config) == 0;
+    bool runs = grid_along(config->grid, AXIS_CP) == 1 && config->zero_stage <= 1 &&
+                model->layers % num_stages(config) == 0;
     if (!costs->stack->is_trireme || !runs) return memory_need(costs, model, config, need);
     return own_need(costs, model, config, need);
 }

@@ -9,12 +9,11 @@ int parallel_config_microbatches(const ParallelConfig *c) {
     return c->batch / (c->microbatch * grid_along(c->grid, AXIS_DP));
 }
 
-int parallel_config_devices(const ParallelConfig *c) { return grid_size(c->grid) * c->context; }
+int parallel_config_devices(const ParallelConfig *c) { return grid_size(c->grid); }
 
 ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *space) {
     bool unfused = space->fused_attention < 0 ? stack->unfused_attention : !space->fused_attention;
     return (ParallelConfig){.grid = GRID(1, 1, 1),
-                            .context = 1,
                             .chunks = 1,
                             .microbatch = 1,
                             .batch = space->batch,
@@ -62,13 +61,14 @@ static bool tensor_breaks(const Rules *r) {
         return broken(r, "t = %d does not divide the MLP's width, %d: use %d", t, m->ffn,
                       divisor_below(m->ffn, t));
     if (r->config->sequence_parallel && t == 1) return broken(r, "sequence parallelism needs t > 1");
-    if (r->config->sequence_parallel && m->sequence / r->config->context % t)
-        return broken(r, "t = %d does not divide the sequence, %d", t, m->sequence / r->config->context);
+    if (r->config->sequence_parallel && m->sequence / grid_along(r->config->grid, AXIS_CP) % t)
+        return broken(r, "t = %d does not divide the sequence, %d", t,
+                      m->sequence / grid_along(r->config->grid, AXIS_CP));
     return false;
 }
 
 static bool context_breaks(const Rules *r) {
-    int c = r->config->context;
+    int c = grid_along(r->config->grid, AXIS_CP);
     return r->model->sequence % c && broken(r, "c = %d does not divide the sequence, %d: use %d", c,
                                             r->model->sequence, divisor_below(r->model->sequence, c));
 }
@@ -109,7 +109,7 @@ static bool machine_breaks(const Rules *r) {
     int devices = parallel_config_devices(c);
     if (m->peak_tflops[c->dtype] <= 0)
         return broken(r, "%s does not compute in %s", m->name, dtype_name(c->dtype));
-    if (m->is_cpu && c->context > 1)
+    if (m->is_cpu && grid_along(c->grid, AXIS_CP) > 1)
         return broken(r, "sequences are not shared out over CPU ranks: use c = 1");
     return (m->is_cpu || !m->nics) && devices > m->devices_per_node &&
            broken(r, "%s is a node of its own: use at most %d devices", m->name, m->devices_per_node);

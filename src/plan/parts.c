@@ -10,7 +10,7 @@
 // part takes without it.
 typedef struct {
     ModelShape model;
-    int tp, context, microbatch;
+    int tp, cp, microbatch;
     Recompute recompute;
     AttentionKind attention;
     DType dtype;
@@ -40,7 +40,7 @@ static Key key_of(const ModelShape *model, const ParallelConfig *c) {
     memcpy(&key.model, model, sizeof *model);
     key.model.layers = 0;
     key.tp = grid_along(c->grid, AXIS_TP);
-    key.context = c->context;
+    key.cp = grid_along(c->grid, AXIS_CP);
     key.microbatch = c->microbatch;
     key.recompute = c->recompute;
     key.attention = c->attention;
@@ -115,7 +115,7 @@ static double overlap(double host, double device) {
 // Attention sees the whole sequence: c times what a share of its own length asks for.
 static double repeats(const ParallelConfig *config, const WorkItem *item) {
     bool attends = item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD;
-    return item->kind == WORK_OP && attends ? config->context : 1;
+    return item->kind == WORK_OP && attends ? grid_along(config->grid, AXIS_CP) : 1;
 }
 
 static double item_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
@@ -135,11 +135,11 @@ typedef struct {
     double launches;
 } Price;
 
-// A collective of a forward or backward is one over t; there is no price for others.
+// A microbatch has collectives over tp alone; another one would need a price.
 static double collective_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
-    CHECK(item->axis == AXIS_TP, "a microbatch asks for %s over axis %d, which has no price",
-          comm_op_name((CommOp)item->op), item->axis);
-    return price_collective(costs, config, (CommOp)item->op, AXIS_TP, item->bytes);
+    CHECK(item->role == ROLE_TENSOR, "a microbatch asks for %s of the group %s, which has no price",
+          comm_op_name((CommOp)item->op), topology_roles[item->role].name);
+    return price_collective(costs, config, (CommOp)item->op, ROLE_TENSOR, item->bytes);
 }
 
 static Price price_list(const CostModel *costs, const ParallelConfig *config, const WorkList *list) {
@@ -214,8 +214,9 @@ static void add_again(Parts *parts, const CostModel *costs, const ParallelConfig
 // Keys and values of the rest of the sequence go around once forward, and with their gradients backward.
 static void add_context(Parts *parts, const CostModel *costs, const ParallelConfig *config,
                         const ModelShape *model) {
-    double bytes = 2.0 * model->sequence / config->context * config->microbatch * model_groups(model) *
-                   model->head_size / grid_along(config->grid, AXIS_TP) * (double)dtype_bytes(config->dtype);
+    double bytes = 2.0 * model->sequence / grid_along(config->grid, AXIS_CP) * config->microbatch *
+                   model_groups(model) * model->head_size / grid_along(config->grid, AXIS_TP) *
+                   (double)dtype_bytes(config->dtype);
     double seconds = price_context(costs, config, bytes);
     parts->forward[PART_LAYER].total += seconds, parts->forward[PART_LAYER].tensor += seconds;
     parts->backward[PART_LAYER].total += 2 * seconds, parts->backward[PART_LAYER].tensor += 2 * seconds;
@@ -225,8 +226,9 @@ static void add_context(Parts *parts, const CostModel *costs, const ParallelConf
 static void add_gathered_logits(Parts *parts, const CostModel *costs, const ParallelConfig *config,
                                 const ModelShape *model) {
     if (!costs->stack->gathers_logits || grid_along(config->grid, AXIS_TP) == 1) return;
-    double logits = (double)model->sequence / config->context * config->microbatch * model->vocabulary;
-    double seconds = price_collective(costs, config, COMM_ALL_GATHER, AXIS_TP,
+    double logits =
+        (double)model->sequence / grid_along(config->grid, AXIS_CP) * config->microbatch * model->vocabulary;
+    double seconds = price_collective(costs, config, COMM_ALL_GATHER, ROLE_TENSOR,
                                       logits * (double)dtype_bytes(config->dtype));
     parts->forward[PART_HEAD].total += seconds, parts->forward[PART_HEAD].tensor += seconds;
 }
@@ -261,7 +263,7 @@ static Status record(Entry *entry, const ModelShape *model, const ParallelConfig
     ModelShape share = *model;
     ParallelConfig whole = *config;
     whole.recompute = RECOMPUTE_NOTHING;
-    share.sequence /= config->context;
+    share.sequence /= grid_along(config->grid, AXIS_CP);
     if (share.positions < share.sequence) share.positions = share.sequence;
     return work_record(&entry->work, &share, &whole);
 }

@@ -25,8 +25,7 @@ typedef enum { ATTENTION_FUSED, ATTENTION_UNFUSED } AttentionKind; // unfused: t
 
 // One way to run a model on n = t p d c devices.
 typedef struct {
-    Grid grid;
-    int context;           // c: ranks that share a sequence; 1: whole sequences
+    Grid grid;             // t, c, d, p: its axes tp, cp, dp, pp; the others are 1
     int chunks;            // v
     int microbatch, batch; // b; B, samples of a step over all ranks
     const char *schedule;  // a kind of schedule_kinds
@@ -91,8 +90,9 @@ int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config);
 double price_operation(const CostModel *costs, const ParallelConfig *config, const WorkItem *item);
 // How many operations the host launches for it.
 double operation_launches(const CostModel *costs, const WorkItem *item);
-// Seconds of a collective of `bytes` over t or d. Another axis is a CHECK: its price would be a guess.
-double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Axis axis,
+// Seconds of a collective of `bytes` among the ranks of a role. Only ROLE_TENSOR and ROLE_REPLICAS have a price;
+// another role is a bug: a price of 0 for it would make wrong plans.
+double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Role role,
                         double bytes);
 // Seconds of a message of `bytes` between a stage and the next.
 double price_message(const CostModel *costs, const ParallelConfig *config, int stage, double bytes);
@@ -180,7 +180,8 @@ Status predict_timeline(PlanCache *cache, const CostModel *costs, const ModelSha
 // What the user has decided. Zero, NULL or -1 is open.
 typedef struct {
     int devices, batch;
-    int tp, pp, dp, context, chunks, microbatch;
+    Grid grid; // 0: the size is open
+    int chunks, microbatch;
     int sequence_parallel, zero_stage, fused_attention; // -1: open
     const char *schedule;
     int recompute; // a Recompute; -1: open

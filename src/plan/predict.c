@@ -153,7 +153,7 @@ static double gradient_bytes(const CostModel *costs, const ParallelConfig *confi
 // As slow as the computes that it hides behind: a window shrinks by no more than they do.
 static double over_replicas(const CostModel *costs, const ParallelConfig *config, const Stages *s, CommOp op,
                             double bytes) {
-    return s->slower * price_collective(costs, config, op, AXIS_DP, bytes);
+    return s->slower * price_collective(costs, config, op, ROLE_REPLICAS, bytes);
 }
 
 // Gradients summed over d, or scattered behind the backward; then parameters are gathered behind the forward.
@@ -164,7 +164,7 @@ static double reduction_seconds(const CostModel *costs, const ParallelConfig *co
     int zero = config->zero_stage;
     double forward = 0, backward = 0, count = zero > 1 ? 1 : window_microbatches(s, config);
     double bytes = parameters * gradient_bytes(costs, config), times = s->microbatches;
-    if (grid_along(config->grid, AXIS_DP) * config->context == 1) return 0;
+    if (grid_count(config->grid, ROLE_REPLICAS) == 1) return 0;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         forward += count * s->forward_us[stage_at(s, 0, chunk)] / US;
         backward += count * s->backward_us[stage_at(s, 0, chunk)] / US;
@@ -187,14 +187,13 @@ static double table_seconds(const CostModel *costs, const ModelShape *model, con
     if (model->untied || !last_rank(s)) return 0;
     ParallelConfig ends = *config; // half the machine apart: on one node only where all ranks are
     ends.grid = (Grid)GRID((parallel_config_devices(config) + 1) / 2, 2, 1);
-    ends.context = 1;
     double bytes = s->parts->parameters[PART_EMBEDDING] * gradient_bytes(costs, config);
-    return s->slower * price_collective(costs, &ends, COMM_ALL_REDUCE, AXIS_DP, bytes);
+    return s->slower * price_collective(costs, &ends, COMM_ALL_REDUCE, ROLE_REPLICAS, bytes);
 }
 
 static double optimizer_seconds(const CostModel *costs, const ParallelConfig *config, double parameters) {
     const Constants *c = &costs->constants;
-    double shares = config->zero_stage ? grid_along(config->grid, AXIS_DP) * config->context : 1;
+    double shares = config->zero_stage ? grid_count(config->grid, ROLE_REPLICAS) : 1;
     if (costs->machine->is_cpu)
         return price_step_cpu(costs->machine, parameters / shares, config->dtype,
                               cost_model_busy_ranks(costs, config)) /
@@ -257,7 +256,8 @@ static void tell_rates(const CostModel *costs, const ModelShape *model, const St
     double flops = 0, devices = parallel_config_devices(c);
     for (ModelPart part = 0; part < NUM_PARTS; part++)
         flops += s->parts->flops[part] * (part == PART_LAYER ? model->layers : 1);
-    out->hardware_flops = flops * grid_along(c->grid, AXIS_TP) * c->context * c->batch / c->microbatch;
+    out->hardware_flops =
+        flops * grid_along(c->grid, AXIS_TP) * grid_along(c->grid, AXIS_CP) * c->batch / c->microbatch;
     out->model_flops =
         model_flops(model, padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR, 1), c->batch);
     out->tflops = out->hardware_flops / out->step_s / devices / 1e12;
@@ -270,7 +270,7 @@ static void tell_rates(const CostModel *costs, const ModelShape *model, const St
 // directions of an edge, all replicas; of the reductions half of what all devices send.
 static void tell_traffic(const CostModel *costs, const ModelShape *model, const Stages *s, Prediction *out) {
     const ParallelConfig *c = &out->config;
-    double replicas = grid_along(c->grid, AXIS_DP) * c->context;
+    double replicas = grid_count(c->grid, ROLE_REPLICAS);
     out->edge_bytes = s->parts->message_bytes;
     if (grid_along(c->grid, AXIS_PP) > 1)
         out->edge_bandwidth =
@@ -279,7 +279,7 @@ static void tell_traffic(const CostModel *costs, const ModelShape *model, const 
     double bytes = most_parameters(s, model) * gradient_bytes(costs, c);
     if (replicas > 1)
         out->data_bandwidth = (replicas - 1) / replicas * bytes * parallel_config_devices(c) /
-                              price_collective(costs, c, COMM_ALL_REDUCE, AXIS_DP, bytes);
+                              price_collective(costs, c, COMM_ALL_REDUCE, ROLE_REPLICAS, bytes);
 }
 
 static bool outside(double value, double least, double most) {

@@ -11,19 +11,18 @@ typedef struct {
 
 static double us(double microseconds) { return microseconds * 1e-6; }
 
-static int axis_stride(const ParallelConfig *config, Axis axis) {
-    Grid grid = config->grid;
-    return axis == AXIS_TP   ? 1
-           : axis == AXIS_DP ? grid_along(grid, AXIS_TP)
-                             : grid_along(grid, AXIS_TP) * config->context * grid_along(grid, AXIS_DP);
+// The distance between neighbours on an axis of the dense view.
+static int axis_stride(Grid grid, Axis axis) {
+    int stride = 1;
+    for (Axis inner = 0; inner < axis; inner++)
+        if (topology_axes[inner].views & VIEW_DENSE) stride *= grid_along(grid, inner);
+    return stride;
 }
 
-// Gradients are reduced over the ranks that share a sequence too.
-static int axis_size(const ParallelConfig *config, Axis axis) {
-    Grid grid = config->grid;
-    return axis == AXIS_TP   ? grid_along(grid, AXIS_TP)
-           : axis == AXIS_DP ? grid_along(grid, AXIS_DP) * config->context
-                             : grid_along(grid, AXIS_PP);
+static Axis first_axis(Role role) {
+    Axis axis = 0;
+    while (!(topology_roles[role].axes & 1u << axis)) axis++;
+    return axis;
 }
 
 static Spread group_spread(const Machine *machine, int ranks, int stride) {
@@ -129,22 +128,23 @@ static double tensor_seconds(const CostModel *costs, Spread spread, CommOp op, d
     return group_seconds(costs, spread, op, bytes) / c->tensor_derate + wait;
 }
 
-double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Axis axis,
+double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Role role,
                         double bytes) {
-    CHECK(axis == AXIS_TP || axis == AXIS_DP, "a collective over axis %d has no price", (int)axis);
-    int ranks = axis_size(config, axis);
+    bool tensor = role == ROLE_TENSOR;
+    CHECK(tensor || role == ROLE_REPLICAS, "%s of the group %s has no price", comm_op_name(op),
+          topology_roles[role].name);
+    int ranks = grid_count(config->grid, role);
     if (ranks <= 1) return 0;
-    double derate = axis == AXIS_TP ? costs->constants.tensor_derate : costs->constants.data_derate;
+    double derate = tensor ? costs->constants.tensor_derate : costs->constants.data_derate;
     if (costs->machine->is_cpu) return price_collective_cpu(costs->machine, ranks, op, bytes) / derate;
-    Spread spread = group_spread(costs->machine, ranks, axis_stride(config, axis));
-    return axis == AXIS_TP ? tensor_seconds(costs, spread, op, bytes)
-                           : data_seconds(costs, config, spread, op, bytes);
+    Spread spread = group_spread(costs->machine, ranks, axis_stride(config->grid, first_axis(role)));
+    return tensor ? tensor_seconds(costs, spread, op, bytes) : data_seconds(costs, config, spread, op, bytes);
 }
 
 // ---- messages between stages -----------------------------------------------------------------------------
 
 bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage) {
-    int stride = axis_stride(config, AXIS_PP), per_node = costs->machine->devices_per_node;
+    int stride = axis_stride(config->grid, AXIS_PP), per_node = costs->machine->devices_per_node;
     int last_of_stage = (stage % grid_along(config->grid, AXIS_PP) + 1) * stride - 1;
     int to = (stage + 1) % grid_along(config->grid, AXIS_PP) * stride;
     return last_of_stage / per_node != to / per_node || stride >= per_node;
@@ -162,13 +162,13 @@ double price_message(const CostModel *costs, const ParallelConfig *config, int s
                       : costs->machine->link_gbs * 1e9 * c->link_efficiency;
     double seconds = us(c->message_us) + (shares ? bytes / t : bytes) / (rate * c->message_derate);
     if (shares && !config->sequence_parallel)
-        seconds += price_collective(costs, config, COMM_ALL_GATHER, AXIS_TP, bytes);
+        seconds += price_collective(costs, config, COMM_ALL_GATHER, ROLE_TENSOR, bytes);
     return seconds;
 }
 
 // Keys and values of the other ranks of a sequence, in turn.
 double price_context(const CostModel *costs, const ParallelConfig *config, double bytes) {
-    int c = config->context, t = grid_along(config->grid, AXIS_TP);
+    int c = grid_along(config->grid, AXIS_CP), t = grid_along(config->grid, AXIS_TP);
     if (c == 1) return 0;
     bool inside = t * c <= costs->machine->devices_per_node;
     double rate =

@@ -56,11 +56,13 @@ static Choices powers_of_two(int limit) {
 // Equal shares of a node. Tensor parallelism beyond it is for those who ask for it.
 static Choices tensor_choices(const Search *s) {
     int devices = s->space->devices, node = s->costs->machine->devices_per_node;
-    return s->space->tp ? one(s->space->tp) : divisors(devices < node ? devices : node, node);
+    return s->space->grid.size[AXIS_TP] ? one(s->space->grid.size[AXIS_TP])
+                                        : divisors(devices < node ? devices : node, node);
 }
 
 static Choices pipeline_choices(const Search *s, int ranks) {
-    return s->space->pp ? one(s->space->pp) : divisors(ranks, s->model->layers);
+    return s->space->grid.size[AXIS_PP] ? one(s->space->grid.size[AXIS_PP])
+                                        : divisors(ranks, s->model->layers);
 }
 
 static Choices chunk_choices(const Search *s, int pp) {
@@ -163,7 +165,7 @@ static Status try_memory_choices(Search *s, ParallelConfig c) {
     Choices recompute = recompute_choices(s, &c);
     Choices share = flag_choices(grid_along(c.grid, AXIS_TP) > 1 ? s->space->sequence_parallel : 0,
                                  grid_along(c.grid, AXIS_TP) > 1);
-    int devices = grid_along(c.grid, AXIS_DP) * c.context;
+    int devices = grid_count(c.grid, ROLE_REPLICAS);
     Choices zero = s->space->zero_stage >= 0 ? one(s->space->zero_stage) : flag_choices(-1, devices > 1);
     for (int i = 0; i < recompute.count * share.count * zero.count; i++) {
         c.recompute = (Recompute)recompute.values[i % recompute.count];
@@ -194,17 +196,18 @@ static Status try_grid(Search *s, ParallelConfig c) {
 static Status try_all(Search *s) {
     const SearchSpace *q = s->space;
     ParallelConfig c = parallel_config_of_stack(s->costs->stack, q);
-    c.context = q->context ? q->context : 1;
     Choices tensor = tensor_choices(s);
+    c.grid.size[AXIS_CP] = grid_along(q->grid, AXIS_CP);
     for (int i = 0; i < tensor.count; i++) {
-        int64_t model = (int64_t)tensor.values[i] * c.context;
+        int64_t model = (int64_t)tensor.values[i] * c.grid.size[AXIS_CP];
         if (q->devices % model) continue;
-        int ranks = (int)(q->devices / model);
+        int ranks = (int)(q->devices / model), decided = q->grid.size[AXIS_DP];
         Choices pipeline = pipeline_choices(s, ranks);
+        c.grid.size[AXIS_TP] = tensor.values[i];
         for (int j = 0; j < pipeline.count; j++) {
             int dp = ranks / pipeline.values[j];
-            if (dp < 1 || ranks != pipeline.values[j] * dp || (q->dp && q->dp != dp)) continue;
-            c.grid = (Grid)GRID(tensor.values[i], dp, pipeline.values[j]);
+            if (dp < 1 || ranks != pipeline.values[j] * dp || (decided && decided != dp)) continue;
+            c.grid.size[AXIS_PP] = pipeline.values[j], c.grid.size[AXIS_DP] = dp;
             TRY(try_grid(s, c));
         }
     }

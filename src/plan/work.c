@@ -57,11 +57,10 @@ static void on_operation(void *self, const Instr *at, DeviceOp op, const void *a
     if (op == OP_LOSS_FINISH) r->past_loss = true;
 }
 
-static Axis axis_of(const Comm *group) {
-    static const char *const names[NUM_AXES] = {[AXIS_TP] = "tp", [AXIS_DP] = "dp", [AXIS_PP] = "pp"};
-    Axis axis = 0;
-    while (axis < NUM_AXES && strcmp(comm_name(group), names[axis])) axis++;
-    return axis;
+static Role role_of(const Comm *group) {
+    for (Role role = 0; role < NUM_ROLES; role++)
+        if (!strcmp(comm_name(group), topology_roles[role].name)) return role;
+    CHECK(false, "no role has the group %s", comm_name(group));
 }
 
 // Groups count the whole tensor and the share of a scatter or gather.
@@ -75,7 +74,7 @@ static void on_call(void *self, const Instr *at, const Comm *group, CommOp op, D
     note(self, at,
          (WorkItem){.kind = WORK_COLLECTIVE,
                     .op = (uint8_t)op,
-                    .axis = (uint8_t)axis_of(group),
+                    .role = (uint8_t)role_of(group),
                     .dtype = (uint8_t)dtype,
                     .bytes = whole_bytes(group, op, bytes)});
 }

@@ -105,7 +105,8 @@ static void add_ways(const ParallelConfig *c, Text *out) {
     text_add(out, grid_along(c->grid, AXIS_TP) > 1 ? "%d-way tensor parallelism" : "no tensor parallelism",
              grid_along(c->grid, AXIS_TP));
     text_add(out, c->sequence_parallel ? " with sequence parallelism, " : ", ");
-    if (c->context > 1) text_add(out, "%d-way context parallelism, ", c->context);
+    if (grid_along(c->grid, AXIS_CP) > 1)
+        text_add(out, "%d-way context parallelism, ", grid_along(c->grid, AXIS_CP));
     add_stages(c, out);
     text_add(out, " and %d replica%s%s; microbatches of %d sample%s, %d in each step; ",
              grid_along(c->grid, AXIS_DP), plural(grid_along(c->grid, AXIS_DP)),

@@ -144,7 +144,8 @@ static void add_missing(bool missing, const char *what, Text *out) {
 
 void flags_trireme(const CostModel *costs, const ModelShape *model, const ParallelConfig *c, Text *out) {
     char program[64];
-    add_missing(c->context > 1, "trireme train does not share a sequence out over ranks", out);
+    add_missing(grid_along(c->grid, AXIS_CP) > 1, "trireme train does not share a sequence out over ranks",
+                out);
     add_missing(c->zero_stage > 1, "trireme train shares out the optimizer's state alone", out);
     snprintf(program, sizeof program, "mpirun -n %d trireme train", grid_size(c->grid));
     Command command = command_begin(out, program);
@@ -171,7 +172,8 @@ void flags_megatron(const CostModel *costs, const ModelShape *model, const Paral
     add_model(&command, model);
     if (model->position != POSITION_LEARNED) put(&command, "--max-position-embeddings %d", model->sequence);
     add_run(&command, costs->stack, model, c);
-    if (c->context > 1) put(&command, "--context-parallel-size %d", c->context);
+    if (grid_along(c->grid, AXIS_CP) > 1)
+        put(&command, "--context-parallel-size %d", grid_along(c->grid, AXIS_CP));
     if (c->overlap_tensor && c->sequence_parallel) put(&command, "--tp-comm-overlap");
     text_add(out, "\n");
 }

@@ -62,7 +62,7 @@ static void add_configuration(const ParallelConfig *c, Text *out) {
     add_count("tp", grid_along(c->grid, AXIS_TP), out);
     add_count("pp", grid_along(c->grid, AXIS_PP), out);
     add_count("dp", grid_along(c->grid, AXIS_DP), out);
-    add_count("cp", c->context, out);
+    add_count("cp", grid_along(c->grid, AXIS_CP), out);
     add_count("vp", c->chunks, out);
     add_count("micro_batch_size", c->microbatch, out);
     add_count("global_batch_size", c->batch, out);

@@ -126,7 +126,7 @@ static Status check_nodes(Study *study) {
     SearchSpace space = study->space;
     Prediction other;
     bool found;
-    space.tp = 2 * study->costs->machine->devices_per_node;
+    space.grid.size[AXIS_TP] = 2 * study->costs->machine->devices_per_node;
     TRY(best_of(study, &space, &other, &found));
     if (found && other.step_s < study->winner.step_s)
         note_against(study, WITHIN_NODES, &other, &study->winner);
@@ -140,8 +140,8 @@ static Status check_tensor(Study *study) {
     SearchSpace space = study->space;
     Prediction other;
     bool found = false;
-    space.tp = study->costs->machine->devices_per_node;
-    if (grid_along(grid, AXIS_PP) > 1 && grid_along(grid, AXIS_TP) < space.tp)
+    space.grid.size[AXIS_TP] = study->costs->machine->devices_per_node;
+    if (grid_along(grid, AXIS_PP) > 1 && grid_along(grid, AXIS_TP) < space.grid.size[AXIS_TP])
         TRY(best_of(study, &space, &other, &found));
     if (found)
         note_against(study, NODES_FIRST, &study->winner, &other);
@@ -158,7 +158,7 @@ static Status check_size(Study *study) {
     bool found = false;
     for (int size = 1; size < grid_along(grid, AXIS_TP) * grid_along(grid, AXIS_PP) && !found; size++) {
         if (space.devices % size) continue;
-        space.dp = space.devices / size;
+        space.grid.size[AXIS_DP] = space.devices / size;
         TRY(best_of(study, &space, &other, &found));
     }
     if (found)

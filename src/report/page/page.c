@@ -70,7 +70,7 @@ static void add_grid_words(const ParallelConfig *c, Text *out) {
     int told = 0;
     add_way(out, grid_along(c->grid, AXIS_TP), "tensor", &told);
     add_way(out, grid_along(c->grid, AXIS_PP), "pipeline", &told);
-    add_way(out, c->context, "context", &told);
+    add_way(out, grid_along(c->grid, AXIS_CP), "context", &told);
     add_way(out, grid_along(c->grid, AXIS_DP), "data", &told);
     text_add(out, told ? " parallel" : "on <b>one device</b>");
 }

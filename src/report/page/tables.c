@@ -41,7 +41,7 @@ static void add_number(Text *out, double value, Word word) {
 static void add_grid(Text *out, const ParallelConfig *c) {
     text_add(out, "<th scope=\"row\">%d·%d·%d", grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP),
              grid_along(c->grid, AXIS_DP));
-    if (c->context > 1) text_add(out, "·%d", c->context);
+    if (grid_along(c->grid, AXIS_CP) > 1) text_add(out, "·%d", grid_along(c->grid, AXIS_CP));
     if (c->sequence_parallel) text_add(out, " <abbr title=\"sequence parallel\">sp</abbr>");
     if (c->zero_stage)
         text_add(out, " <abbr title=\"%s\">z%d</abbr>",
