@@ -73,15 +73,17 @@ static void print_names_every_block(void) {
     arena_close(&arena);
 }
 
-static void *take_nothing(void *self, size_t bytes) {
+static void *take_nothing(void *self, const char *name, size_t bytes, const char **why) {
     (void)self, (void)bytes;
+    EXPECT(!strcmp(name, "stash"), "%s", name);
+    *why = "the device is full";
     return NULL;
 }
 
 static void no_memory_is_an_error(void) {
     Arena arena;
-    EXPECT(arena_open(&arena, "stash", (Memory){take_nothing, NULL, NULL}, 1 << 20) == ERR_OS, "the status");
-    EXPECT(strstr(fail_message(), "stash") && strstr(fail_message(), "1.0 MiB"), "%s", fail_message());
+    EXPECT(arena_open(&arena, "stash", (Memory){.take = take_nothing}, 1 << 20) == ERR_OS, "the status");
+    EXPECT(strstr(fail_message(), "stash") && strstr(fail_message(), "1.0 MiB wanted (the device is full)"), "%s", fail_message());
     arena_close(&arena);
     arena_close(&(Arena){0});
 }

@@ -318,7 +318,9 @@ static void null_has_no_numbers(void) {
     device_download(b.device, b.stream, ones, x);
     EXPECT(ones[0] == 0 && ones[2] == 0, "zeros, not %g", (double)ones[0]);
     Memory memory = device_memory(b.device);
-    char *first = memory.take(memory.self, 100), *second = memory.take(memory.self, 100);
+    const char *why;
+    char *first = memory.take(memory.self, "first", 100, &why);
+    char *second = memory.take(memory.self, "second", 100, &why);
     EXPECT(first && second >= first + 100, "addresses %p and %p", (void *)first, (void *)second);
     bench_close(&b);
 }

@@ -7,10 +7,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static void *host_take(void *self, size_t bytes) {
-    (void)self;
+static void *host_take(void *self, const char *name, size_t bytes, const char **why) {
+    (void)self, (void)name;
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) return NULL;
+    if (base == MAP_FAILED) {
+        *why = strerror(errno);
+        return NULL;
+    }
     madvise(base, bytes, MADV_HUGEPAGE); // first touch is 4x faster; a refusal does no harm
     return base;
 }
@@ -20,15 +23,16 @@ static void host_give_back(void *self, void *base, size_t bytes) {
     munmap(base, bytes);
 }
 
-Memory memory_host(void) { return (Memory){host_take, host_give_back, NULL}; }
+Memory memory_host(void) { return (Memory){.take = host_take, .give_back = host_give_back}; }
 
 Status arena_open(Arena *arena, const char *name, Memory memory, size_t capacity) {
     *arena = (Arena){.name = name, .memory = memory, .capacity = capacity};
     if (!capacity) return OK;
-    arena->base = memory.take(memory.self, capacity);
+    const char *why = "";
+    arena->base = memory.take(memory.self, name, capacity, &why);
     if (!arena->base)
         return fail(ERR_OS, "no memory for the %s arena: %.1f MiB wanted (%s)", name,
-                    (double)capacity / 1048576.0, strerror(errno));
+                    (double)capacity / 1048576.0, why);
     return OK;
 }
 
@@ -63,6 +67,7 @@ void *arena_take(Arena *arena, const char *block_name, size_t bytes) {
           bytes, arena->capacity - arena->used, arena->capacity);
     remember_block(arena, block_name, arena->used, bytes);
     void *address = arena->base + arena->used;
+    if (arena->memory.begins) arena->memory.begins(arena->memory.self, block_name, address, bytes);
     arena->used += rounded;
     if (arena->used > arena->peak) arena->peak = arena->used;
     return address;

@@ -12,10 +12,14 @@
 
 enum { ARENA_ALIGNMENT = 256 }; // bytes; every block starts on it
 
-// Where the bytes come from: the host's heap, a device. `take` returns NULL when there are none left.
+// Where the bytes come from: the host's heap, or a device.
 typedef struct {
-    void *(*take)(void *self, size_t bytes);
+    // Allocates memory for the arena or buffer `name`. NULL: there is none, and *why (a literal, or alive until the
+    // next call) says for what reason.
+    void *(*take)(void *self, const char *name, size_t bytes, const char **why);
     void (*give_back)(void *self, void *base, size_t bytes);
+    // Optional callback: the block `name` begins here, and its contents are undefined. `name` stays alive as long as the arena.
+    void (*begins)(void *self, const char *name, void *address, size_t bytes);
     void *self;
 } Memory;
 

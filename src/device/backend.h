@@ -1,10 +1,25 @@
-// What a backend is: a table of typed functions, one per operation, that contain arithmetic only. The front
-// (ops.c) has already checked shapes, revealed addresses and found the workspace when one of them is called.
+// What a backend is: a folder device/NAME/ with one table, NAME_backend, and one row in DEVICE_KINDS below.
+//
+// The front (device.c, ops.c) calls it. It has already checked shapes and found the workspace, and it counts. A backend
+// gives the operations, and of the callbacks those that it needs; for the others the front uses the host's (host.c):
+// memory of the process, and operations that are done when they return.
+//
+// An address of device memory means something to its backend alone. Everything that takes an Exec is stream-ordered: it
+// may return before it is done, as long as what its stream does later comes after it.
 #pragma once
 #include "device/ops.h"
 
-// Where an operation runs: the rank's threads and the stream's scratch memory.
+//  Backends, and the names of the kinds of devices; the first one is proposed where nothing else is known.
+#define DEVICE_KINDS(X)                                                                                      \
+    X(cpu)                                                                                                   \
+    X(reference)                                                                                             \
+    X(check)                                                                                                 \
+    X(null)
+
+// Where an operation runs: the device, one of its streams, the rank's threads and the stream's scratch memory.
 typedef struct {
+    void *state; // of the device: what `open` made
+    void *queue; // of the stream: what `stream_open` made
     int threads;
     void *workspace; // at least what workspace_bytes said for this call
     size_t workspace_bytes;
@@ -12,16 +27,79 @@ typedef struct {
 
 typedef struct {
     const char *name;
+    bool counts_only; // operations, copies and waits are counted and not made
+    // The operations: one function each, or one for all of them.
 #define X(NAME, function, Args, reads, writes) void (*function)(const Exec *exec, const Args *args);
     DEVICE_OPS(X)
 #undef X
+    void (*run)(const Exec *exec, DeviceOp op, const void *args);
+
+    // ---- all below: optional callbacks ----
+
     // Workspace of one call, in bytes; `args` is the operation's argument struct. NULL: none ever.
     size_t (*workspace_bytes)(int threads, DeviceOp op, const void *args);
-    // Whether the user's environment lets it compute; ERR_CONFIG with the variable. NULL: always.
+    // Whether the user's environment lets it compute; ERR_CONFIG with the variable.
     Status (*check)(void);
     // Which of its kernels this process takes, for people. NULL: there is no choice.
     const char *(*kernels)(void);
+
+    // Called by the rank's thread; `*state` is NULL before. `close` comes after all memory and all streams are freed.
+    Status (*open)(void **state, const DeviceOptions *options);
+    void (*close)(void *state);
+    // As Memory has them (base/arena.h), with the state as `self`.
+    void *(*take)(void *state, const char *name, size_t bytes, const char **why);
+    void (*give_back)(void *state, void *base, size_t bytes);
+    void (*begins)(void *state, const char *name, void *address, size_t bytes);
+
+    Status (*stream_open)(void *state, const char *name, void **queue);       // `name` stays alive
+    void (*stream_close)(void *state, void *queue);                           // waits for what is under way
+    void (*copy)(const Exec *exec, void *to, const void *from, size_t bytes); // they may overlap
+    void (*zero)(const Exec *exec, void *x, size_t bytes);
+    // From host memory, which the caller may change at once; to host memory, which the caller reads after a wait.
+    void (*upload)(const Exec *exec, void *to, const void *from, size_t bytes);
+    void (*download)(const Exec *exec, void *to, const void *from, size_t bytes);
+
+    // An event is a number that grows along its stream; 0 lies behind every stream. `exec` is the event's stream.
+    int64_t (*event_record)(const Exec *exec);
+    // Whether the stream has reached the event; blocks the host until then, but for at most so many seconds.
+    bool (*event_wait)(const Exec *exec, int64_t event, double seconds);
+    void (*stream_wait)(const Exec *exec, const Exec *of, int64_t event);
+    // Two clocks where the stream is now: wall-clock time, and time of work (see DeviceMark).
+    void (*mark)(const Exec *exec, DeviceMark *mark);
+    void (*mark_read)(void *state, DeviceMark *mark);
+
+    // Host code uses [data, data + bytes) from where the stream is now (`access` is set but for its number and its address)
+    // until access_end. Its address is asked for once the stream has got there.
+    void (*access)(const Exec *exec, HostAccess *access);
+    void *(*access_address)(void *state, const HostAccess *access);
+    void (*access_end)(void *state, const HostAccess *access);
+    // The address that host code may follow for device memory, at once.
+    void *(*address)(void *state, void *data);
 } Backend;
 
-extern const Backend reference_backend;
-extern const Backend cpu_backend;
+#define X(name) extern const Backend name##_backend;
+DEVICE_KINDS(X)
+#undef X
+
+// The callbacks of a backend that are NULL become the host's.
+void host_complete(Backend *backend);
+
+// ---- what the front knows of operations, for backends that treat them alike --------------------------------
+
+enum { MOST_TENSORS = 8 };
+
+typedef struct {
+    const char *name, *event; // the event's format takes the rows and columns of the first tensor written
+    size_t args_bytes;        // of the argument struct
+    int element;              // the tensor that gives the call its element type
+    int reads, writes; // its tensors in the order of the argument struct, those read before those written
+    const char *tensors[MOST_TENSORS];
+} OpRow;
+extern const OpRow op_rows[NUM_DEVICE_OPS];
+
+// The element type of a call; F32 where the tensor that gives it is absent.
+DType op_element(DeviceOp op, const void *args);
+// Whether it reads what tensor `i`, one that it writes, holds before: it adds to it, or changes it in place.
+bool op_updates(DeviceOp op, const void *args, int i);
+// Calls the function of a backend.
+void backend_run(const Backend *backend, const Exec *exec, DeviceOp op, const void *args);

@@ -1,230 +1,254 @@
+// The front of a device: which kinds there are, opening and closing, streams and events, memory and copies.
 #include "base/rank.h"
-#include "base/text.h"
 #include "device/front.h"
-#include <errno.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
-//  kind, backend, computes, checks
-#define DEVICE_KINDS(X)                                                                                      \
-    X("cpu", &cpu_backend, true, false)                                                                      \
-    X("reference", &reference_backend, true, false)                                                          \
-    X("check", &cpu_backend, true, true)                                                                     \
-    X("null", &cpu_backend, false, false)
+// ---- kinds ------------------------------------------------------------------------------------------------
 
-#define X(kind, ...) kind,
+#define X(name) #name,
 static const char *const KIND_NAMES[] = {DEVICE_KINDS(X)};
 #undef X
-#define X(kind, ...) {__VA_ARGS__},
-static const struct {
-    const Backend *backend;
-    bool computes, checks;
-} KINDS[] = {DEVICE_KINDS(X)};
+#define X(name) &name##_backend,
+static const Backend *const KINDS[] = {DEVICE_KINDS(X)};
 #undef X
 enum { NUM_KINDS = sizeof KINDS / sizeof *KINDS };
-
-// ---- tensors ----------------------------------------------------------------------------------------------
-
-//  type, name, bytes, an element type of operations
-#define DTYPES(X)                                                                                            \
-    X(F32, "f32", 4, true)                                                                                   \
-    X(F64, "f64", 8, false)                                                                                  \
-    X(I32, "i32", 4, false)                                                                                  \
-    X(BF16, "bf16", 2, true)                                                                                 \
-    X(F16, "f16", 2, true)                                                                                   \
-    X(U16, "u16", 2, false)
-
-#define X(dtype, ...) [dtype] = {__VA_ARGS__},
-static const struct {
-    const char *name;
-    size_t bytes;
-    bool is_element;
-} DTYPE_ROWS[NUM_DTYPES] = {DTYPES(X)};
-#undef X
-
-size_t dtype_bytes(DType dtype) { return DTYPE_ROWS[dtype].bytes; }
-
-const char *dtype_name(DType dtype) { return DTYPE_ROWS[dtype].name; }
-
-bool dtype_is_element(DType dtype) { return DTYPE_ROWS[dtype].is_element; }
-
-int64_t tensor_count(Tensor x) { return x.rows * x.cols; }
-
-size_t tensor_bytes(Tensor x) { return (size_t)tensor_count(x) * dtype_bytes(x.dtype); }
-
-Tensor tensor_rows(Tensor x, int64_t first, int64_t count) {
-    CHECK(first >= 0 && count >= 0 && first + count <= x.rows, "rows %lld to %lld of a tensor of %lld",
-          (long long)first, (long long)(first + count), (long long)x.rows);
-    size_t offset = (size_t)(first * x.cols) * dtype_bytes(x.dtype);
-    return (Tensor){(char *)x.data + offset, count, x.cols, x.dtype};
-}
-
-Tensor tensor_part(Tensor x, int64_t first, int64_t count) {
-    CHECK(first >= 0 && count >= 0 && first + count <= tensor_count(x),
-          "elements %lld to %lld of a tensor of %lld", (long long)first, (long long)(first + count),
-          (long long)tensor_count(x));
-    return (Tensor){(char *)x.data + (size_t)first * dtype_bytes(x.dtype), 1, count, x.dtype};
-}
-
-Tensor tensor_take(Arena *arena, const char *name, int64_t rows, int64_t cols, DType dtype) {
-    CHECK(rows >= 0 && cols >= 0 && (!cols || rows <= INT64_MAX / 16 / cols), "tensor %s of [%lld, %lld]",
-          name, (long long)rows, (long long)cols);
-    Tensor x = {NULL, rows, cols, dtype};
-    x.data = arena_take(arena, name, tensor_bytes(x));
-    // What an earlier owner of a re-used block left there must not be read.
-    if (check_owns(arena)) check_poison(x.data, tensor_bytes(x));
-    return x;
-}
-
-bool tensor_same_shape(Tensor a, Tensor b) {
-    return a.rows == b.rows && a.cols == b.cols && a.dtype == b.dtype;
-}
-
-// ---- life -------------------------------------------------------------------------------------------------
 
 const char *const *device_kinds(int *count) {
     *count = NUM_KINDS;
     return KIND_NAMES;
 }
 
-static Status find_kind(const char *name, int *kind) {
-    for (*kind = 0; *kind < NUM_KINDS; ++*kind)
-        if (strcmp(name, KIND_NAMES[*kind]) == 0) return OK;
+static Status unknown_kind(const char *name) {
     const char *nearest = text_nearest(name, KIND_NAMES, NUM_KINDS);
-    return fail(ERR_CONFIG, "device '%s' is unknown; there are cpu, reference, check and null%s%s%s", name,
-                nearest ? ": did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+    Text names = {0};
+    for (int i = 0; i < NUM_KINDS; i++)
+        text_add(&names, "%s%s", !i ? "" : i + 1 < NUM_KINDS ? ", " : " and ", KIND_NAMES[i]);
+    Status status = fail(ERR_CONFIG, "device '%s' is unknown; there are %s%s%s%s", name, text_string(&names),
+                         nearest ? ": did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+    text_free(&names);
+    return status;
+}
+
+static Status find_kind(const char *name, const Backend **backend) {
+    for (int i = 0; i < NUM_KINDS; i++)
+        if (strcmp(name, KIND_NAMES[i]) == 0) {
+            *backend = KINDS[i];
+            return OK;
+        }
+    return unknown_kind(name);
 }
 
 Status device_check(const char *name) {
-    int kind;
-    TRY(find_kind(name, &kind));
-    return KINDS[kind].computes && KINDS[kind].backend->check ? KINDS[kind].backend->check() : OK;
+    const Backend *backend;
+    TRY(find_kind(name, &backend));
+    return backend->check ? backend->check() : OK;
 }
 
 const char *device_kernels(const char *name) {
-    int kind;
-    if (find_kind(name, &kind) != OK || !KINDS[kind].computes || !KINDS[kind].backend->kernels) return "";
-    return KINDS[kind].backend->kernels();
+    const Backend *backend;
+    return find_kind(name, &backend) == OK && backend->kernels ? backend->kernels() : "";
 }
 
-static Status take_workspace(Stream *stream, size_t bytes) {
-    if (!bytes) return OK;
-    Memory host = memory_host();
-    stream->exec.workspace = host.take(host.self, bytes);
+// ---- opening and closing ----------------------------------------------------------------------------------
+
+static Status open_stream(Device *device, Stream *stream, const char *name) {
+    const Backend *backend = &device->backend;
+    size_t bytes = device->options.workspace_bytes;
+    *stream = (Stream){
+        .exec = {.state = device->state, .threads = device->options.threads}, .device = device, .name = name};
+    TRY(backend->stream_open(device->state, name, &stream->exec.queue));
+    stream->next = device->streams;
+    device->streams = stream;
+    if (backend->counts_only || !bytes) return OK;
+    const char *why = "";
+    stream->exec.workspace = backend->take(device->state, "workspace", bytes, &why);
     if (!stream->exec.workspace)
-        return fail(ERR_OS, "no memory for the workspace of the compute stream: %.1f MiB wanted (%s)",
-                    (double)bytes / 1048576.0, strerror(errno));
+        return fail(ERR_OS, "no memory for the workspace of the %s stream: %.1f MiB wanted (%s)", name,
+                    (double)bytes / 1048576.0, why);
     stream->exec.workspace_bytes = bytes;
     return OK;
 }
 
+// Also one whose workspace could not be had.
+static void close_stream(Stream *stream) {
+    Device *device = stream->device;
+    Stream **link = &device->streams;
+    while (*link && *link != stream) link = &(*link)->next;
+    if (!*link) return; // it was never opened
+    *link = stream->next;
+    device->backend.stream_close(device->state, stream->exec.queue);
+    if (stream->exec.workspace)
+        device->backend.give_back(device->state, stream->exec.workspace, stream->exec.workspace_bytes);
+}
+
 Status device_open(Device **device, DeviceOptions options) {
     CHECK(options.threads >= 1, "a device with %d threads", options.threads);
-    int kind, model;
+    const Backend *backend, *model;
     *device = NULL;
-    TRY(find_kind(options.kind, &kind));
+    TRY(find_kind(options.kind, &backend));
     TRY(device_check(options.kind));
-    TRY(find_kind(options.stands_for ? options.stands_for : KIND_NAMES[kind], &model));
+    model = backend;
+    if (backend->counts_only) TRY(find_kind(options.stands_for ? options.stands_for : KIND_NAMES[0], &model));
     Device *d = calloc(1, sizeof *d);
     if (!d) return fail(ERR_OS, "no memory for a device");
-    *d = (Device){.backend = KINDS[KINDS[kind].computes ? kind : model].backend,
-                  .computes = KINDS[kind].computes,
-                  .checks = KINDS[kind].checks,
-                  .stream.exec.threads = options.threads};
-    Status status = d->computes ? take_workspace(&d->stream, options.workspace_bytes) : OK;
+    *d = (Device){.backend = *backend, .model = model, .options = options};
+    host_complete(&d->backend);
+    Status status = d->backend.open(&d->state, &options);
     if (status != OK) {
         free(d);
         return status;
     }
-    if (d->computes)
-        omp_set_num_threads(options.threads); // of this rank's thread; libraries that ask OpenMP obey it
-    *device = d;
-    return OK;
+    status = open_stream(d, &d->compute, "compute");
+    if (status == OK)
+        *device = d;
+    else
+        device_close(d);
+    return status;
 }
 
 void device_close(Device *device) {
     if (!device) return;
-    if (device->checks) check_close(&device->guard);
-    Exec *exec = &device->stream.exec;
-    Memory host = memory_host();
-    if (exec->workspace) host.give_back(host.self, exec->workspace, exec->workspace_bytes);
+    if (device->compute.device) close_stream(&device->compute);
+    CHECK(!device->streams, "a device was closed before its stream %s", device->streams->name);
+    device->backend.close(device->state);
     free(device);
 }
 
-bool device_computes(const Device *device) { return device->computes; }
+bool device_computes(const Device *device) { return !device->backend.counts_only; }
 
-int device_threads(const Device *device) { return device->stream.exec.threads; }
+int device_threads(const Device *device) { return device->options.threads; }
 
-Stream *device_stream(Device *device) { return &device->stream; }
-
-size_t device_workspace_peak(const Device *device) { return device->stream.peak_bytes; }
-
-const OpCount *device_counts(const Device *device) { return device->counts; }
-
-void device_counts_reset(Device *device) { memset(device->counts, 0, sizeof device->counts); }
+size_t device_workspace_peak(const Device *device) {
+    size_t peak = 0;
+    for (const Stream *s = device->streams; s; s = s->next)
+        if (s->peak_bytes > peak) peak = s->peak_bytes;
+    return peak;
+}
 
 void device_on_launch(Device *device, void (*hook)(void *self), void *self) {
     device->hook = hook;
     device->hook_self = self;
 }
 
-void device_on_operation(Device *device, OnOperation *hook, void *self) {
-    device->listener = hook;
-    device->listener_self = self;
-}
-
-// ---- memory -----------------------------------------------------------------------------------------------
-
 Memory device_memory(Device *device) {
-    if (!device->computes) return null_memory(device);
-    return device->checks ? check_memory(&device->guard) : memory_host();
+    const Backend *b = &device->backend;
+    return (Memory){.take = b->take, .give_back = b->give_back, .begins = b->begins, .self = device->state};
 }
 
-static void *plain(Device *device, const char *who, void *data, size_t bytes) {
-    return device->checks ? check_reveal(&device->guard, who, "tensor", data, bytes) : data;
+// ---- streams and events -----------------------------------------------------------------------------------
+
+static void check_stream(const Device *device, const Stream *stream) {
+    CHECK(stream->device == device, "a stream of another device");
 }
 
-static void *host(Device *device, const char *who, const void *pointer) {
-    if (device->checks) check_host(who, pointer);
-    return (void *)(uintptr_t)pointer;
+Stream *device_stream(Device *device) { return &device->compute; }
+
+Status device_stream_open(Device *device, const char *name, Stream **stream) {
+    *stream = malloc(sizeof **stream);
+    if (!*stream) return fail(ERR_OS, "no memory for the stream %s", name);
+    Status status = open_stream(device, *stream, name);
+    if (status == OK) return OK;
+    close_stream(*stream);
+    free(*stream);
+    *stream = NULL;
+    return status;
 }
 
-void *device_address(Device *device, void *data) { return plain(device, "device_address", data, 0); }
-
-// The devices here compute on the calling thread: an operation is done when it returns.
-void device_sync(Device *device, Stream *stream) {
-    CHECK(stream == &device->stream, "a stream of another device");
+void device_stream_close(Device *device, Stream *stream) {
+    if (!stream) return;
+    check_stream(device, stream);
+    close_stream(stream);
+    free(stream);
 }
+
+StreamEvent event_record(Device *device, Stream *stream) {
+    check_stream(device, stream);
+    return (StreamEvent){stream, device->backend.event_record(&stream->exec)};
+}
+
+bool event_wait_for(Device *device, StreamEvent event, double seconds) {
+    return !event.number || device->backend.event_wait(&event.stream->exec, event.number, seconds);
+}
+
+bool event_done(Device *device, StreamEvent event) { return event_wait_for(device, event, 0); }
+
+void event_wait(Device *device, StreamEvent event) {
+    const double turn_s = 1e-3; // messages move this often
+    while (!event_wait_for(device, event, turn_s))
+        if (device->hook) device->hook(device->hook_self);
+}
+
+void stream_wait(Device *device, Stream *stream, StreamEvent event) {
+    check_stream(device, stream);
+    if (event.number) device->backend.stream_wait(&stream->exec, &event.stream->exec, event.number);
+}
+
+void device_sync(Device *device, Stream *stream) { event_wait(device, event_record(device, stream)); }
+
+DeviceMark device_mark(Device *device, Stream *stream) {
+    DeviceMark mark = {0};
+    device->backend.mark(&stream->exec, &mark);
+    return mark;
+}
+
+void device_mark_read(Device *device, DeviceMark *mark) { device->backend.mark_read(device->state, mark); }
+
+// ---- copies -----------------------------------------------------------------------------------------------
 
 void device_upload(Device *device, Stream *stream, Tensor to, const void *from) {
-    CHECK(stream == &device->stream, "a stream of another device");
-    if (!device->computes || !tensor_bytes(to)) return;
-    memcpy(plain(device, "device_upload", to.data, tensor_bytes(to)), host(device, "device_upload", from),
-           tensor_bytes(to));
+    check_stream(device, stream);
+    if (device->backend.counts_only || !tensor_bytes(to)) return;
+    device->backend.upload(&stream->exec, to.data, from, tensor_bytes(to));
 }
 
 void device_download(Device *device, Stream *stream, void *to, Tensor from) {
-    CHECK(stream == &device->stream, "a stream of another device");
+    check_stream(device, stream);
     if (!tensor_bytes(from)) return;
-    if (!device->computes)
+    if (device->backend.counts_only) {
         memset(to, 0, tensor_bytes(from));
-    else
-        memcpy(host(device, "device_download", to),
-               plain(device, "device_download", from.data, tensor_bytes(from)), tensor_bytes(from));
+        return;
+    }
+    device->backend.download(&stream->exec, to, from.data, tensor_bytes(from));
+    device_sync(device, stream);
 }
 
 void device_copy(Device *device, Stream *stream, Tensor to, Tensor from) {
-    CHECK(stream == &device->stream, "a stream of another device");
+    check_stream(device, stream);
     CHECK(to.dtype == from.dtype && tensor_count(to) == tensor_count(from),
           "device_copy: %lld elements to %lld", (long long)tensor_count(from), (long long)tensor_count(to));
-    if (!device->computes || !tensor_bytes(to)) return;
-    memmove(plain(device, "device_copy", to.data, tensor_bytes(to)),
-            plain(device, "device_copy", from.data, tensor_bytes(from)), tensor_bytes(to));
+    if (device->backend.counts_only || !tensor_bytes(to)) return;
+    device->backend.copy(&stream->exec, to.data, from.data, tensor_bytes(to));
 }
 
 void device_zero(Device *device, Stream *stream, Tensor x) {
-    CHECK(stream == &device->stream, "a stream of another device");
-    if (!device->computes || !tensor_bytes(x)) return;
-    memset(plain(device, "device_zero", x.data, tensor_bytes(x)), 0, tensor_bytes(x));
+    check_stream(device, stream);
+    if (device->backend.counts_only || !tensor_bytes(x)) return;
+    device->backend.zero(&stream->exec, x.data, tensor_bytes(x));
 }
+
+// ---- host code that follows addresses ---------------------------------------------------------------------
+
+HostAccess device_access(Device *device, Stream *stream, Tensor x, bool writes, const char *what) {
+    HostAccess access = {.data = x.data, .bytes = tensor_bytes(x), .writes = writes, .what = what};
+    if (!access.bytes) return access;
+    check_stream(device, stream);
+    access.since = event_record(device, stream);
+    device->backend.access(&stream->exec, &access);
+    return access;
+}
+
+bool device_access_ready(Device *device, const HostAccess *access) {
+    return event_done(device, access->since);
+}
+
+void *device_access_address(Device *device, const HostAccess *access) {
+    return access->bytes ? device->backend.access_address(device->state, access) : access->data;
+}
+
+void device_access_end(Device *device, HostAccess *access) {
+    if (access->bytes) device->backend.access_end(device->state, access);
+    *access = (HostAccess){0};
+}
+
+void *device_address(Device *device, void *data) { return device->backend.address(device->state, data); }

@@ -1,14 +1,18 @@
-// What a rank computes with: a device's memory, its streams, and copies between host and device. The operations are in
-// ops.h.
+// What a rank computes with: a device's memory, its streams, events, and copies between host and device. The operations
+// are in ops.h.
 //
-// Every call passes one front (device.c, ops.c) that checks arguments and counts; a backend does the work:
+// Every call passes one front (device.c, ops.c) that checks arguments and counts; a backend (backend.h) does the work:
 //   reference  plain loops, fp64 accumulation: the definition of correct
 //   cpu        matrix products by pairs, AMX or oneDNN, fused OpenMP/SIMD kernels, attention without the S x S matrix
 //   null       allocates nothing, computes nothing, counts: the planner's device
-//   check      the cpu backend behind disguised addresses, poison, canaries and a NaN search: a GPU's
-//              pitfalls on a laptop; it ends the job at the first number written that is not finite
-//              (ERR_NUMERIC), naming operation and element
-// Operations and copies are stream-ordered and may return before they are done; none allocates.
+//   check      the cpu backend as a GPU would be: see device/check/check.h
+//
+// Order. Operations and copies are stream-ordered: each starts when everything before it on its stream is done, and the
+// call may return before. Streams run beside each other; an event orders them. The host has to wait, for an event or for
+// a download, where it needs a value. None of these calls allocates memory.
+//
+// Host code never follows an address of device memory: values go up and down by device_upload and device_download. The
+// one exception are transports that run on the host (src/comm), by device_access, and tests.
 #pragma once
 #include "base/arena.h"
 #include "base/text.h"
@@ -33,28 +37,30 @@ int64_t tensor_count(Tensor x);
 size_t tensor_bytes(Tensor x);
 Tensor tensor_rows(Tensor x, int64_t first, int64_t count); // a view of some rows
 Tensor tensor_part(Tensor x, int64_t first, int64_t count); // a view of some elements, as one row
-// From a device arena. Its contents are undefined; a checking device fills it with NaN (integers: all bits
-// set) each time.
+// Takes a tensor from an arena. Its contents are undefined: the check device ends the job when they are read before they
+// are written.
 Tensor tensor_take(Arena *arena, const char *name, int64_t rows, int64_t cols, DType dtype);
 bool tensor_same_shape(Tensor a, Tensor b); // and dtype
 
 // ---- the device -------------------------------------------------------------------------------------------
 
 typedef struct {
-    const char *kind;       // "cpu", "reference", "null", "check"
+    const char *kind;       // one of device_kinds()
     const char *stands_for; // null only: the kind whose workspace it reports; NULL: "cpu"
     int threads;            // of this rank, >= 1
-    size_t workspace_bytes; // of its stream; what device_workspace_peak of a null run of the same work says
+    size_t workspace_bytes; // of each stream; what device_workspace_peak of a null run of the same work says
 } DeviceOptions;
 
-// Whether a device can be opened here: ERR_CONFIG for an unknown kind, or a variable of the environment that holds it to
-// kernels that are unknown. As device_open, before there is anything to undo.
+// The names of the kinds: "cpu", "reference", "check", "null".
+const char *const *device_kinds(int *count);
+// Whether a device can be opened here: ERR_CONFIG for an unknown kind, or for a variable of the environment that holds
+// it to kernels that are unknown. As device_open, before there is anything to undo.
 Status device_check(const char *kind);
 // Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest) or TRIREME_MAX_CPU_ISA,
-// ERR_OS without memory. Close the arenas that live in its memory first.
+// ERR_OS without memory.
 Status device_open(Device **device, DeviceOptions options);
+// Waits for what is under way. Close the arenas that live in its memory, and its other streams, first.
 void device_close(Device *device);
-const char *const *device_kinds(int *count);
 // Which kernels a device takes. The cpu backend: "amx", "avx512_bf16", "avx512", "avx2" or "baseline", the best
 // that the CPU runs, or the best up to what TRIREME_MAX_CPU_ISA names; where the user's ONEDNN_MAX_CPU_ISA or
 // DNNL_MAX_CPU_ISA limits products, "amx (products: DNNL_MAX_CPU_ISA)". "" for a kind without a choice.
@@ -64,22 +70,80 @@ const char *device_kernels(const char *kind);
 // texts may compute different bits. Those that give the same text mostly compute the same; CPUs of different makers
 // need not, as some instructions are approximate and oneDNN cuts its work by the caches.
 void device_arithmetic(Text *out);
-bool device_computes(const Device *device); // false for null
-int device_threads(const Device *device);   // of this rank
-Stream *device_stream(Device *device);      // the compute stream
-Memory device_memory(Device *device);       // what arenas of this device live in
-void device_sync(Device *device, Stream *stream);
+bool device_computes(const Device *device);         // false for null
+int device_threads(const Device *device);           // of this rank
+Memory device_memory(Device *device);               // what arenas of this device live in
 size_t device_workspace_peak(const Device *device); // the most any operation so far needed, bytes
+// Sets a function that is called before every operation and during long waits of the host, on every kind of device: it
+// lets messages under way advance while a long step computes. NULL: no function.
+void device_on_launch(Device *device, void (*hook)(void *self), void *self);
 
-// The address that host code and MPI may follow for device memory (the CPU's are plain or disguised); CHECKs
-// that it is one. On a null device there is nothing to follow: the address comes back as it is.
-void *device_address(Device *device, void *data);
+// ---- streams and events -----------------------------------------------------------------------------------
 
-void device_upload(Device *device, Stream *stream, Tensor to, const void *from); // host to device
-void device_download(Device *device, Stream *stream, void *to, Tensor from);     // and back; synchronous
+Stream *device_stream(Device *device); // the compute stream, which every device has
+// Another stream, with a workspace of its own. `name` is for messages and stays alive. ERR_OS without memory.
+Status device_stream_open(Device *device, const char *name, Stream **stream);
+void device_stream_close(Device *device, Stream *stream); // waits for what is under way; takes NULL
+
+// The place that a stream had reached when the event was recorded. A value; {0} is done from the start.
+typedef struct {
+    Stream *stream;
+    int64_t number;
+} StreamEvent;
+
+StreamEvent event_record(Device *device, Stream *stream);
+bool event_done(Device *device, StreamEvent event); // asks and returns at once
+// The host waits until the stream has got there, and calls the launch hook meanwhile.
+void event_wait(Device *device, StreamEvent event);
+// Waits at most so many seconds, without the hook; returns whether the stream has got there.
+bool event_wait_for(Device *device, StreamEvent event, double seconds);
+// What `stream` does from now on starts when the event's stream has got there. The host does not wait.
+void stream_wait(Device *device, Stream *stream, StreamEvent event);
+// The host waits for everything that was put on the stream.
+void device_sync(Device *device, Stream *stream);
+
+// When a stream got to a place. The two clocks are valid once device_mark_read has returned, which waits for the stream;
+// every mark is read once.
+typedef struct {
+    double wall_s; // clock_s()
+    double
+        work_s; // processor time of the computing thread where there is one, else as wall_s; for differences
+    int64_t number;
+} DeviceMark;
+
+DeviceMark device_mark(Device *device, Stream *stream);
+void device_mark_read(Device *device, DeviceMark *mark);
+
+// ---- copies -----------------------------------------------------------------------------------------------
+
+// From host to device: the caller may change `from` as soon as this returns.
+void device_upload(Device *device, Stream *stream, Tensor to, const void *from);
+// From device to host: waits until the values are there.
+void device_download(Device *device, Stream *stream, void *to, Tensor from);
 void device_copy(Device *device, Stream *stream, Tensor to, Tensor from);
 void device_zero(Device *device, Stream *stream, Tensor x);
 
-// Called before every operation, on every kind of device: lets messages under way advance while a long step
-// computes. NULL: nothing.
-void device_on_launch(Device *device, void (*hook)(void *self), void *self);
+// ---- host code that follows addresses of device memory: transports, tests ---------------------------------
+
+// The use of a tensor by host code, from the place that a stream had reached until device_access_end.
+typedef struct {
+    void *data; // the tensor's
+    size_t bytes;
+    bool writes;
+    const char *what;  // for messages: "send of stage output"
+    StreamEvent since; // the host may follow the address from here on
+    void *address;
+    int64_t number; // the backend's
+} HostAccess;
+
+// Announces that host code will read x, or with `writes` write it, once `stream` has got to where it is now. Until
+// device_access_end nothing else may write x, and with `writes` nothing else may read it: the check device names the
+// operation that does. `what` stays alive until the end.
+HostAccess device_access(Device *device, Stream *stream, Tensor x, bool writes, const char *what);
+bool device_access_ready(Device *device, const HostAccess *access);    // whether the stream has got there
+void *device_access_address(Device *device, const HostAccess *access); // CHECKs that it has
+void device_access_end(Device *device, HostAccess *access);            // takes what was only zeroed
+
+// The address at which a test may look at device memory, once it has waited for what was written there. Of a null
+// device, which has no memory, it is the address itself.
+void *device_address(Device *device, void *data);

@@ -3,8 +3,8 @@
 // laptop, with a name.
 // The disguise is the idea of libCEED's memcheck backend (Brown et al., JOSS 2021).
 #include "base/rank.h"
+#include "device/backend.h"
 #include "device/element.h"
-#include "device/front.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +16,17 @@ enum {
     CANARY = 0xCA,
     POISON = 0xFF
 }; // POISON: NaN in every float type, -1 in I32
+
+// The live allocations, by their plain addresses.
+typedef struct {
+    char *start;
+    size_t bytes;
+} Allocation;
+
+typedef struct {
+    Allocation *allocations;
+    int num_allocations, max_allocations;
+} Guard;
 
 static char *reveal(const void *data) { return (char *)((uintptr_t)data & ~DISGUISE); }
 
@@ -34,9 +45,9 @@ static void remember(Guard *guard, Allocation allocation) {
     guard->allocations[guard->num_allocations++] = allocation;
 }
 
-static void *check_take(void *self, size_t bytes) {
+static void *check_take(void *self, const char *name, size_t bytes, const char **why) {
     Memory host = memory_host();
-    char *base = host.take(host.self, bytes + 2 * CANARY_BYTES);
+    char *base = host.take(host.self, name, bytes + 2 * CANARY_BYTES, why);
     if (!base) return NULL;
     memset(base, CANARY, CANARY_BYTES);
     memset(base + CANARY_BYTES, POISON, bytes);
@@ -70,22 +81,26 @@ static void check_give_back(void *self, void *base, size_t bytes) {
     CHECK(false, "memory at %p was given back twice, or never taken", base);
 }
 
-Memory check_memory(Guard *guard) { return (Memory){check_take, check_give_back, guard}; }
-
-bool check_owns(const Arena *arena) { return arena->memory.take == check_take; }
-
-void check_poison(void *data, size_t bytes) {
+static void check_begins(void *self, const char *name, void *data, size_t bytes) {
+    (void)self, (void)name;
     if (bytes) memset(reveal(data), POISON, bytes);
 }
 
-void check_close(Guard *guard) {
+static Status check_open(void **state, const DeviceOptions *options) {
+    *state = calloc(1, sizeof(Guard));
+    return *state ? cpu_backend.open(state, options) : fail(ERR_OS, "no memory for a device");
+}
+
+static void check_close(void *state) {
+    Guard *guard = state;
     CHECK(!guard->num_allocations, "a device was closed before %d of its arenas", guard->num_allocations);
     free(guard->allocations);
+    free(guard);
 }
 
 // ---- addresses --------------------------------------------------------------------------------------------
 
-void *check_reveal(const Guard *guard, const char *who, const char *what, void *data, size_t bytes) {
+static void *check_reveal(const Guard *guard, const char *who, const char *what, void *data, size_t bytes) {
     CHECK(disguised(data), "%s: %s is a host pointer (%p), device memory is wanted", who, what, data);
     char *address = reveal(data);
     for (int i = 0; i < guard->num_allocations; i++) {
@@ -100,11 +115,11 @@ void *check_reveal(const Guard *guard, const char *who, const char *what, void *
     return NULL;
 }
 
-void check_host(const char *who, const void *pointer) {
+static void check_host(const char *who, const void *pointer) {
     CHECK(!disguised(pointer), "%s: a device pointer was given where host memory is wanted", who);
 }
 
-void check_before(const Guard *guard, DeviceOp op, Tensor *tensors) {
+static void check_before(const Guard *guard, DeviceOp op, Tensor *tensors) {
     const OpRow *row = &op_rows[op];
     for (int i = 0; i < row->reads + row->writes; i++) {
         Tensor *x = &tensors[i];
@@ -137,9 +152,78 @@ static void check_numbers(DeviceOp op, const char *name, Tensor x) {
         if (!isfinite(load(x, i)) && !may_be(op, load(x, i))) name_number(op, name, x, i);
 }
 
-void check_after(const Guard *guard, DeviceOp op, const Tensor *tensors) {
+static void check_after(const Guard *guard, DeviceOp op, const Tensor *tensors) {
     const OpRow *row = &op_rows[op];
     for (int i = 0; i < guard->num_allocations; i++) check_canaries(guard->allocations[i], row->name);
     for (int i = row->reads; i < row->reads + row->writes; i++)
         check_numbers(op, row->tensors[i], tensors[i]);
 }
+
+// ---- the backend ------------------------------------------------------------------------------------------
+
+enum { MOST_ARGS = 512 };
+
+static void check_run(const Exec *exec, DeviceOp op, const void *args) {
+    _Alignas(16) char revealed[MOST_ARGS];
+    CHECK(op_rows[op].args_bytes <= sizeof revealed, "%s has too many arguments", op_rows[op].name);
+    memcpy(revealed, args, op_rows[op].args_bytes);
+    check_before(exec->state, op, (Tensor *)revealed);
+    Exec plain = *exec;
+    plain.workspace = reveal(exec->workspace);
+    cpu_backend.run(&plain, op, revealed);
+    check_after(exec->state, op, (Tensor *)revealed);
+}
+
+static void check_copy(const Exec *exec, void *to, const void *from, size_t bytes) {
+    to = check_reveal(exec->state, "device_copy", "tensor", to, bytes);
+    memmove(to, check_reveal(exec->state, "device_copy", "tensor", (void *)(uintptr_t)from, bytes), bytes);
+}
+
+static void check_zero(const Exec *exec, void *x, size_t bytes) {
+    memset(check_reveal(exec->state, "device_zero", "tensor", x, bytes), 0, bytes);
+}
+
+static void check_upload(const Exec *exec, void *to, const void *from, size_t bytes) {
+    check_host("device_upload", from);
+    memcpy(check_reveal(exec->state, "device_upload", "tensor", to, bytes), from, bytes);
+}
+
+static void check_download(const Exec *exec, void *to, const void *from, size_t bytes) {
+    check_host("device_download", to);
+    memcpy(to, check_reveal(exec->state, "device_download", "tensor", (void *)(uintptr_t)from, bytes), bytes);
+}
+
+static void *check_address(void *state, void *data) {
+    return check_reveal(state, "device_address", "tensor", data, 0);
+}
+
+static void check_access(const Exec *exec, HostAccess *access) {
+    access->address = check_reveal(exec->state, access->what, "tensor", access->data, access->bytes);
+}
+
+static size_t check_workspace_bytes(int threads, DeviceOp op, const void *args) {
+    return cpu_backend.workspace_bytes(threads, op, args);
+}
+
+static Status check_environment(void) { return cpu_backend.check(); }
+
+static const char *check_kernels(void) { return cpu_backend.kernels(); }
+
+const Backend check_backend = {
+    .name = "check",
+    .run = check_run,
+    .workspace_bytes = check_workspace_bytes,
+    .check = check_environment,
+    .kernels = check_kernels,
+    .open = check_open,
+    .close = check_close,
+    .take = check_take,
+    .give_back = check_give_back,
+    .begins = check_begins,
+    .copy = check_copy,
+    .zero = check_zero,
+    .upload = check_upload,
+    .download = check_download,
+    .access = check_access,
+    .address = check_address,
+};

@@ -2,6 +2,7 @@
 // and the workspace.
 #include "device/cpu/cpu.h"
 #include "base/text.h"
+#include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,71 +234,22 @@ size_t cpu_workspace_bytes(int threads, DeviceOp op, const void *args) {
 
 // ---- the backend: the best variant's, of the operation's element type -------------------------------------
 
-static void cpu_matmul(const Exec *e, const Matmul *p) { best(p->a.dtype)->matmul(e, p); }
-static void cpu_bias_gelu_forward(const Exec *e, const BiasGeluForward *p) {
-    best(p->x.dtype)->bias_gelu_forward(e, p);
+static void cpu_run(const Exec *exec, DeviceOp op, const void *args) {
+    backend_run(best(op_element(op, args)), exec, op, args);
 }
-static void cpu_bias_gelu_backward(const Exec *e, const BiasGeluBackward *p) {
-    best(p->x.dtype)->bias_gelu_backward(e, p);
+
+// Libraries that ask OpenMP for the number of threads get the rank's.
+static Status cpu_open(void **state, const DeviceOptions *options) {
+    (void)state;
+    omp_set_num_threads(options->threads);
+    return OK;
 }
-static void cpu_swiglu_forward(const Exec *e, const SwigluForward *p) {
-    best(p->x.dtype)->swiglu_forward(e, p);
-}
-static void cpu_swiglu_backward(const Exec *e, const SwigluBackward *p) {
-    best(p->x.dtype)->swiglu_backward(e, p);
-}
-static void cpu_bias_dropout_add(const Exec *e, const BiasDropoutAdd *p) {
-    best(p->x.dtype)->bias_dropout_add(e, p);
-}
-static void cpu_dropout_backward(const Exec *e, const DropoutBackward *p) {
-    best(p->dy.dtype)->dropout_backward(e, p);
-}
-static void cpu_column_sum(const Exec *e, const ColumnSum *p) { best(p->x.dtype)->column_sum(e, p); }
-static void cpu_norm_forward(const Exec *e, const NormForward *p) { best(p->x.dtype)->norm_forward(e, p); }
-static void cpu_norm_backward_input(const Exec *e, const NormBackwardInput *p) {
-    best(p->x.dtype)->norm_backward_input(e, p);
-}
-static void cpu_norm_backward_weight(const Exec *e, const NormBackwardWeight *p) {
-    best(p->x.dtype)->norm_backward_weight(e, p);
-}
-static void cpu_rotary(const Exec *e, const Rotary *p) { best(p->qkv.dtype)->rotary(e, p); }
-static void cpu_attention_forward(const Exec *e, const AttentionForward *p) {
-    best(p->qkv.dtype)->attention_forward(e, p);
-}
-static void cpu_attention_backward(const Exec *e, const AttentionBackward *p) {
-    best(p->qkv.dtype)->attention_backward(e, p);
-}
-static void cpu_attention_cached(const Exec *e, const AttentionCached *p) {
-    best(p->qkv.dtype)->attention_cached(e, p);
-}
-static void cpu_embedding_forward(const Exec *e, const EmbeddingForward *p) {
-    best(p->y.dtype)->embedding_forward(e, p);
-}
-static void cpu_embedding_backward(const Exec *e, const EmbeddingBackward *p) {
-    best(p->dy.dtype)->embedding_backward(e, p);
-}
-static void cpu_position_dropout(const Exec *e, const PositionDropout *p) {
-    best(p->x.dtype)->position_dropout(e, p);
-}
-static void cpu_position_backward(const Exec *e, const PositionBackward *p) {
-    best(p->dy.dtype)->position_backward(e, p);
-}
-static void cpu_loss_max(const Exec *e, const LossMax *p) { best(F32)->loss_max(e, p); }
-static void cpu_loss_sum(const Exec *e, const LossSum *p) { best(F32)->loss_sum(e, p); }
-static void cpu_loss_finish(const Exec *e, const LossFinish *p) { best(p->dlogits.dtype)->loss_finish(e, p); }
-static void cpu_abs_max(const Exec *e, const AbsMax *p) { best(F32)->abs_max(e, p); }
-static void cpu_sum_squares(const Exec *e, const SumSquares *p) { best(F32)->sum_squares(e, p); }
-static void cpu_adamw(const Exec *e, const AdamW *p) {
-    best(p->value.data ? p->value.dtype : F32)->adamw(e, p);
-}
-static void cpu_add(const Exec *e, const Add *p) { best(p->x.dtype)->add(e, p); }
 
 const Backend cpu_backend = {
     .name = "cpu",
-#define X(NAME, function, Args, reads, writes) .function = cpu_##function,
-    DEVICE_OPS(X)
-#undef X
-        .workspace_bytes = cpu_workspace_bytes,
+    .run = cpu_run,
+    .workspace_bytes = cpu_workspace_bytes,
     .check = check_limit,
     .kernels = cpu_kernels,
+    .open = cpu_open,
 };
