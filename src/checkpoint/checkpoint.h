@@ -71,15 +71,17 @@ typedef struct {
 
 // ---- writing ------------------------------------------------------------------------------------
 
-// A rectangle of a global tensor in memory: row i of it starts at element i * stride.
-typedef struct {
+// A rectangle of a global tensor: row i of it starts at element i * stride of what one of three gives.
+typedef struct Slice {
     char tensor[160];
     int64_t rows, cols; // of the whole tensor, without padding
     Rect rect;
-    const float *data;
-    int64_t stride; // elements
-    // Where `data` is NULL: the same numbers in two parts, as bf16_split (half.h) makes them.
-    const uint16_t *values, *remainders;
+    int64_t stride;                      // elements
+    const float *data;                   // numbers in memory
+    const uint16_t *values, *remainders; // or as bf16_split (half.h) left them, apart
+    // or a function that copies elements [at, at + count) to `to`; it is called by the thread that writes the file.
+    void (*read)(const struct Slice *slice, int64_t at, int64_t count, float *to);
+    const void *source; // for `read`; alive as long as the slice
 } Slice;
 
 // The names of a checkpoint's folder in `save`: while it is written, and after the commit.

@@ -73,10 +73,17 @@ void checkpoint_abandon(const CheckpointNames *names, int lock) {
 
 // ---- 2. a rank's file ---------------------------------------------------------------------------
 
-// Returns a slice's elements from `at` on. Values stored in two parts, or with a stride, are gathered in `piece`.
+static void join_halves(const Slice *s, int64_t at, int64_t count, float *to) {
+    for (int64_t i = 0; i < count; i++) to[i] = bf16_join(s->values[at + i], s->remainders[at + i]);
+}
+
+// Returns a slice's elements from `at` on. Those in two parts, or read by a function, are gathered in `piece`.
 static const float *elements(const Slice *s, int64_t at, int64_t count, float *piece) {
     if (s->data) return s->data + at;
-    for (int64_t i = 0; i < count; i++) piece[i] = bf16_join(s->values[at + i], s->remainders[at + i]);
+    if (s->read)
+        s->read(s, at, count, piece);
+    else
+        join_halves(s, at, count, piece);
     return piece;
 }
 

@@ -92,13 +92,18 @@ Status optimizer_visit(const Optimizer *o, VisitPart *visit, void *self) {
 
 // A bf16 run keeps the remainders alone: params_fill rounds the values as bf16_split does.
 static void write_remainders(const Context *c, Tensor main, const float *from) {
-    enum { BLOCK = 4096 };
-    uint16_t remainders[BLOCK];
-    for (int64_t first = 0, count; first < tensor_count(main); first += count) {
-        count = tensor_count(main) - first < BLOCK ? tensor_count(main) - first : BLOCK;
+    enum { MOST = 1 << 21 }; // 4 MiB
+    int64_t all = tensor_count(main), block = all < MOST ? all : MOST;
+    int threads = block < 1 << 14 ? 1 : device_threads(c->device);
+    uint16_t *remainders = malloc((size_t)block * sizeof *remainders);
+    CHECK(remainders, "no memory for %lld remainders of parameters", (long long)block);
+    for (int64_t first = 0, count; first < all; first += count) {
+        count = all - first < block ? all - first : block;
+#pragma omp parallel for num_threads(threads) schedule(static)
         for (int64_t i = 0; i < count; i++) (void)bf16_split(from[first + i], &remainders[i]);
         device_upload(c->device, c->stream, tensor_part(main, first, count), remainders);
     }
+    free(remainders);
 }
 
 void optimizer_write_main(void *optimizer, const Param *p, const float *local) {

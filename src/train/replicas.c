@@ -12,6 +12,8 @@ typedef enum { WEIGHT, MASTER_WEIGHT, FIRST_MOMENT, SECOND_MOMENT, NUM_KEPT } Ke
 static const char *const kept_names[NUM_KEPT] = {"weights", "master weights beside the weights",
                                                  "AdamW's first moment", "AdamW's second moment"};
 
+enum { PIECE_BYTES = 1 << 20 };
+
 // Along what ranks differ that are replicas of each other. ENDS: of the tied embedding on the first and the last
 // stage.
 typedef enum { OVER_DP = 1, OVER_TP = 2, OVER_ENDS = 4 } Over;
@@ -22,6 +24,7 @@ typedef struct {
     bool sharded;     // the optimizer's state, over dp
     uint64_t *hashes; // [params->count * NUM_KEPT]; 0: this rank keeps nothing of it that another has, too
     int cursor;       // the parameter of the last part of the optimizer
+    void *piece;      // [PIECE_BYTES]: what is downloaded of a tensor
 } Checksums;
 
 // ---- replicas -------------------------------------------------------------------------
@@ -64,8 +67,13 @@ static bool any_has_replicas(const Checksums *sums) {
 static void add_tensor(Checksums *sums, int param, Kept kept, Tensor x) {
     if (!has_replicas(sums, param, kept)) return;
     uint64_t *hash = &sums->hashes[param * NUM_KEPT + (int)kept];
-    const void *data = device_address(sums->context->device, x.data);
-    *hash = *hash * 0x9E3779B97F4A7C15u + hash64_of(data, tensor_bytes(x));
+    const Context *c = sums->context;
+    int64_t count = tensor_count(x), most = PIECE_BYTES / (int64_t)dtype_bytes(x.dtype);
+    for (int64_t at = 0, some; at < count; at += some) {
+        Tensor piece = tensor_part(x, at, some = count - at < most ? count - at : most);
+        device_download(c->device, c->stream, sums->piece, piece);
+        *hash = *hash * 0x9E3779B97F4A7C15u + hash64_of(sums->piece, tensor_bytes(piece));
+    }
     if (!*hash) *hash = 1;
 }
 
@@ -81,7 +89,6 @@ static Status add_part(void *self, const OwnedPart *part) {
 }
 
 static void take_checksums(Checksums *sums, const Optimizer *optimizer) {
-    device_sync(sums->context->device, sums->context->stream);
     for (int i = 0; i < sums->params->count; i++) {
         const Param *p = sums->params->items[i];
         if (p->chunk >= 0 && !p->shares) add_tensor(sums, i, WEIGHT, p->value);
@@ -263,9 +270,11 @@ Status replicas_compare(Engine *engine, Comm *world, int64_t iteration) {
     if (!any_has_replicas(&sums)) return OK;
     rank_doing("comparing replicas");
     sums.hashes = calloc((size_t)(sums.params->count * NUM_KEPT) + 1, sizeof *sums.hashes);
-    CHECK(sums.hashes, "no memory for the checksums of %d parameters", sums.params->count);
+    sums.piece = malloc(PIECE_BYTES);
+    CHECK(sums.hashes && sums.piece, "no memory for the checksums of %d parameters", sums.params->count);
     take_checksums(&sums, optimizer);
     Status status = all_agree(&sums, world) ? OK : examine(&sums, world, iteration);
+    free(sums.piece);
     free(sums.hashes);
     return status;
 }

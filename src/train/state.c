@@ -1,4 +1,5 @@
 // A rank's parameters and moments as rectangles of global tensors, and their reading from a source.
+#include "base/half.h"
 #include "train/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +22,56 @@ static int64_t duty(const OwnedPart *part, int replicas, int k) {
     return k < replicas && part->count >= width * replicas ? at / width * width : at;
 }
 
-// `numbers` is the place of the first element of the part.
-static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, Slice numbers) {
+// The elements of a slice in the device's memory: F32, or the remainders beside bf16 values.
+struct OnDevice {
+    Context *context;
+    Tensor numbers, values;
+};
+
+static void download(const Slice *slice, int64_t at, int64_t count, float *to) {
+    enum { BLOCK = 1 << 16 };
+    const struct OnDevice *from = slice->source;
+    Device *device = from->context->device;
+    Stream *stream = from->context->stream;
+    if (from->numbers.dtype == F32) {
+        device_download(device, stream, to, tensor_part(from->numbers, at, count));
+        return;
+    }
+    uint16_t *halves = malloc(2 * BLOCK * sizeof *halves);
+    CHECK(halves, "no memory for %d elements of %s", BLOCK, slice->tensor);
+    for (int64_t done = 0, some; done < count; done += some) {
+        some = count - done < BLOCK ? count - done : BLOCK;
+        device_download(device, stream, halves, tensor_part(from->values, at + done, some));
+        device_download(device, stream, halves + BLOCK, tensor_part(from->numbers, at + done, some));
+        for (int64_t i = 0; i < some; i++) to[done + i] = bf16_join(halves[i], halves[BLOCK + i]);
+    }
+    free(halves);
+}
+
+// Where the numbers of a part are: on the device, or in a copy of theirs.
+typedef struct {
+    Tensor numbers, values;
+    const float *floats;
+    const uint16_t *value_halves, *remainder_halves;
+} Numbers;
+
+static void point_to(Slice *slice, const Gathering *g, int at, const Numbers *n, ParamRect rect,
+                     int64_t begin) {
+    int64_t first = rect.local - begin, extent = (rect.rows - 1) * rect.stride + rect.cols;
+    if (n->floats)
+        slice->data = n->floats + first;
+    else if (n->value_halves)
+        slice->values = n->value_halves + first, slice->remainders = n->remainder_halves + first;
+    else {
+        struct OnDevice *source = &g->state->sources[at];
+        *source = (struct OnDevice){g->context, tensor_part(n->numbers, first, extent), n->values};
+        if (n->values.data) source->values = tensor_part(n->values, first, extent);
+        slice->read = download;
+        slice->source = source;
+    }
+}
+
+static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, const Numbers *numbers) {
     const ParamSpec *spec = &part->param->spec;
     ParamRect rects[MOST_PARAM_RECTS];
     Context *c = g->context;
@@ -33,37 +82,29 @@ static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, Sl
         int at = g->state->count++;
         if (!g->capacity) continue;
         CHECK(at < g->capacity, "more slices than were counted");
-        int64_t offset = rects[i].local - part->begin;
         Slice *slice = &g->state->items[at];
         *slice = (Slice){.rows = spec->real_rows,
                          .cols = spec->cols,
                          .rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols},
                          .stride = rects[i].stride};
-        if (numbers.data)
-            slice->data = numbers.data + offset;
-        else
-            slice->values = numbers.values + offset, slice->remainders = numbers.remainders + offset;
+        point_to(slice, g, at, numbers, rects[i], part->begin);
         state_tensor_name(which, spec->name, slice->tensor);
     }
 }
 
-// Where host code finds the elements: in the device's memory, or downloaded to `copy`.
-static const void *on_host(const Gathering *g, Tensor x, void *copy) {
-    Context *c = g->context;
-    if (!g->copied) return device_address(c->device, x.data);
-    device_download(c->device, c->stream, copy, x);
-    return copy;
-}
-
 // A copy holds values and remainders one after the other, in the space of as many floats.
-static Slice numbers_of(Gathering *g, Tensor owned, Tensor value) {
+static Numbers numbers_of(Gathering *g, Tensor owned, Tensor value) {
+    Context *c = g->context;
     int64_t count = tensor_count(owned);
-    float *copy = g->copied ? g->state->memory + g->used : NULL;
+    bool halves = owned.dtype != F32;
+    if (!g->copied) return (Numbers){.numbers = owned, .values = halves ? value : (Tensor){0}};
+    float *copy = g->state->memory + g->used;
+    uint16_t *first = (uint16_t *)copy;
     g->used += count;
-    if (owned.dtype == F32) return (Slice){.data = on_host(g, owned, copy)};
-    uint16_t *halves = (uint16_t *)copy;
-    return (Slice){.values = on_host(g, value, halves),
-                   .remainders = on_host(g, owned, g->copied ? halves + count : NULL)};
+    if (halves) device_download(c->device, c->stream, first, value);
+    device_download(c->device, c->stream, halves ? (void *)(first + count) : copy, owned);
+    return halves ? (Numbers){.value_halves = first, .remainder_halves = first + count}
+                  : (Numbers){.floats = copy};
 }
 
 // One rank's copy of what several hold is enough; a tied copy is its original.
@@ -79,13 +120,13 @@ static Status gather_part(void *self, const OwnedPart *whole) {
     Tensor all[NUM_STATE_TENSORS] = {whole->main, whole->m, whole->v};
     for (StateTensor t = 0; t < (g->moments ? NUM_STATE_TENSORS : STATE_WEIGHT + 1); t++) {
         if (part.count <= 0) break;
-        Slice numbers = {0};
+        Numbers numbers = {0};
         if (g->capacity)
             numbers = numbers_of(g, tensor_part(all[t], from, part.count),
                                  tensor_part(whole->value, from, part.count));
         else
             g->used += part.count;
-        add_rects(g, &part, t, numbers);
+        add_rects(g, &part, t, &numbers);
     }
     return OK;
 }
@@ -113,16 +154,19 @@ Status engine_state(Engine *engine, bool moments, bool copied, EngineState *stat
     TRY(optimizer_visit(optimizer, gather_part, &g));
     if (copied) TRY(take_copy(state, g.used));
     free(state->items);
+    free(state->sources);
     state->items = calloc((size_t)state->count + 1, sizeof *state->items);
-    if (!state->items) return fail(ERR_OS, "no memory for %d slices of a checkpoint", state->count);
+    state->sources = calloc((size_t)state->count + 1, sizeof *state->sources);
+    if (!state->items || !state->sources)
+        return fail(ERR_OS, "no memory for %d slices of a checkpoint", state->count);
     g.capacity = state->count + 1, g.used = 0;
     state->count = 0, state->bytes = 0;
-    device_sync(g.context->device, g.context->stream);
     return optimizer_visit(optimizer, gather_part, &g);
 }
 
 void engine_state_free(EngineState *state) {
     free(state->items);
+    free(state->sources);
     free(state->memory);
     *state = (EngineState){0};
 }

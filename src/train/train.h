@@ -106,14 +106,15 @@ float engine_evaluate(Engine *engine, Batch batch); // the loss without dropout.
 StepResult engine_gradients(Engine *engine, Batch batch, double loss_scale);
 
 // The parameters and moments that this rank saves, as rectangles of global tensors. Those of all ranks together are
-// every tensor exactly once. With `copied` they are a copy, which training does not change; otherwise they are valid
-// until the next step.
+// every tensor exactly once. With `copied` they are a copy on the host, which training does not change; otherwise the
+// rank's own thread downloads them when it reads them, and they are valid until the next step.
 typedef struct {
     Slice *items;
     int count;
     int64_t bytes; // of their elements
     float *memory; // of the copy, kept from one time to the next
     int64_t capacity;
+    struct OnDevice *sources; // [count], of what is downloaded
 } EngineState;
 
 // With `moments` AdamW's moments are included.   ERR_OS without memory.
