@@ -37,6 +37,16 @@ void trace_add(TraceEvent event) {
     if (trace) trace->events[trace->count++ % trace->capacity] = event;
 }
 
+void trace_add_phase(const char *name, double start_s, double end_s, int64_t iteration) {
+    trace_add((TraceEvent){.start_s = start_s,
+                           .end_s = end_s,
+                           .name = name,
+                           .chunk = -1,
+                           .microbatch = (int32_t)iteration,
+                           .peer = -1,
+                           .row = TRACE_STEP});
+}
+
 uint64_t trace_lost(const Trace *trace) {
     return trace->count > trace->capacity ? trace->count - trace->capacity : 0;
 }

@@ -31,6 +31,8 @@ bool trace_open(size_t capacity);
 void trace_close(void);           // the rank stops recording; nothing where there is no trace
 bool trace_on(void);              // whether the calling thread's rank records
 void trace_add(TraceEvent event); // nothing where it does not
+// Adds an event of the row TRACE_STEP. `iteration`: its number, or -1.
+void trace_add_phase(const char *name, double start_s, double end_s, int64_t iteration);
 
 // Reading it back: rank_current()->trace.
 uint64_t trace_lost(const Trace *trace); // events that the ring no longer has

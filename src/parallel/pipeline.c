@@ -21,6 +21,11 @@ typedef struct {
     int buffer[NUM_HOLDS];
 } Item;
 
+// When the device began an instruction and ended it. Read after the step: until then it may be ahead of the device.
+typedef struct {
+    DeviceMark start, end;
+} Span;
+
 struct Pipeline {
     Context *context;
     Stage stage;
@@ -36,6 +41,8 @@ struct Pipeline {
     int64_t first_row, num_rows;
     double total_s, wait_s;
     ChunkTimes *chunk_times;
+    Span *spans; // [max_instrs], of one run of the program
+    int max_instrs;
 };
 
 // ---- opening ---------------------------------------------------------------------------------------------
@@ -128,12 +135,21 @@ void pipeline_destroy(Pipeline *p) {
         free(p->pools[hold].free);
         free(p->pools[hold].buffers);
     }
+    free(p->spans);
     free(p->chunk_times);
     free(p->last_weight);
     free(p->items);
     free(p->recomputed);
     free(p->slots);
     free(p);
+}
+
+static Status take_spans(Pipeline *p, int instrs) {
+    if (instrs <= p->max_instrs) return OK;
+    free(p->spans);
+    p->spans = calloc((size_t)instrs, sizeof *p->spans);
+    p->max_instrs = p->spans ? instrs : 0;
+    return p->spans ? OK : fail(ERR_OS, "no memory for the times of %d instructions", instrs);
 }
 
 // The executor holds what the walk of this very schedule held, not what the largest one needs.
@@ -152,6 +168,7 @@ Status pipeline_use(Pipeline *p, const Schedule *schedule) {
                         "the schedule of %d microbatches needs %d buffers of kind %s, there are %d",
                         schedule->num_microbatches, sizes[hold], hold_names[hold], p->pools[hold].capacity);
     }
+    TRY(take_spans(p, schedule->programs[rank].count));
     for (int hold = 0; hold < NUM_HOLDS; hold++) p->pools[hold].size = sizes[hold];
     p->schedule = schedule;
     p->program = &schedule->programs[rank];
@@ -292,12 +309,6 @@ static void complete_input(Pipeline *p, Instr in) {
         complete_receive(p, in, OP_RECV_BACKWARD, HOLD_OUTPUT_GRADIENT);
 }
 
-// Time that this rank itself has worked: with one thread the thread's processor time, so that ranks that
-// share a core do not count each other's turns.
-static double work_clock_s(const Pipeline *p) {
-    return device_threads(p->context->device) == 1 ? clock_thread_s() : clock_s();
-}
-
 static Slot *slot_of(Pipeline *p, Instr in) {
     int index = *index_of(p, HOLD_STASH, in.chunk, in.microbatch);
     CHECK(index >= 0, "microbatch %d of chunk %d has no stash", in.microbatch, in.chunk);
@@ -317,12 +328,10 @@ static void forward(Pipeline *p, Instr in, const Run *run) {
     slot->output = message_of(p, HOLD_OUTPUT, in.chunk, in.microbatch);
     if (!slot->output.data) slot->output = message_of(p, HOLD_OUTPUT_GRADIENT, in.chunk, in.microbatch);
     arena_release(&slot->stash, (ArenaMark){0});
-    double start = work_clock_s(p);
     if (before >= 0)
         device_copy(p->context->device, p->context->stream, slot->input,
                     message_of(p, HOLD_OUTPUT, before, in.microbatch));
     p->stage.forward(p->stage.self, in.chunk, slot, &run->microbatches[in.microbatch]);
-    if (run->reducer) p->chunk_times[in.chunk].forward_s += work_clock_s(p) - start;
 }
 
 static void backward(Pipeline *p, Instr in, const Run *run, Halves halves) {
@@ -335,12 +344,8 @@ static void backward(Pipeline *p, Instr in, const Run *run, Halves halves) {
         slot->input_gradient = before >= 0 ? message_of(p, HOLD_OUTPUT_GRADIENT, before, in.microbatch)
                                            : message_of(p, HOLD_INPUT_GRADIENT, in.chunk, in.microbatch);
     }
-    double start = work_clock_s(p);
     p->stage.backward(p->stage.self, in.chunk, slot, &run->microbatches[in.microbatch], halves,
                       run->at == p->last_weight[in.chunk]);
-    double worked_s = work_clock_s(p) - start;
-    p->chunk_times[in.chunk].backward_s += worked_s;
-    if (halves == WEIGHT_HALF) p->chunk_times[in.chunk].weight_s += worked_s;
 }
 
 static void act(Pipeline *p, Instr in, const Run *run) {
@@ -359,23 +364,47 @@ static void act(Pipeline *p, Instr in, const Run *run) {
     CHECK(false, "the executor does not know instruction %d", in.op);
 }
 
+static bool is_timed(Instr in, const Run *run) {
+    return trace_on() || (run->reducer && schedule_ops[in.op].kind == COMPUTE);
+}
+
+static void add_time(Pipeline *p, Instr in, double worked_s) {
+    ChunkTimes *times = &p->chunk_times[in.chunk];
+    if (in.op == OP_FORWARD) times->forward_s += worked_s;
+    if (in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT || in.op == OP_BACKWARD_WEIGHT)
+        times->backward_s += worked_s;
+    if (in.op == OP_BACKWARD_WEIGHT) times->weight_s += worked_s;
+}
+
+static void read_span(Pipeline *p, Instr in, const Run *run, Span *span) {
+    device_mark_read(p->context->device, &span->start);
+    device_mark_read(p->context->device, &span->end);
+    if (run->reducer) add_time(p, in, span->end.work_s - span->start.work_s);
+    trace_add((TraceEvent){.start_s = span->start.wall_s,
+                           .end_s = span->end.wall_s,
+                           .name = schedule_ops[in.op].text,
+                           .chunk = in.chunk,
+                           .microbatch = in.microbatch,
+                           .peer = -1,
+                           .row = TRACE_PIPELINE});
+}
+
 // The time of an instruction begins when nothing keeps it waiting any more.
 static void execute(Pipeline *p, Instr in, const Run *run) {
     HoldChanges changes =
         schedule_holds(p->schedule, context_rank(p->context, ROLE_PIPELINE), in, run->reducer);
     change_buffers(p, &changes, in.microbatch, true);
     complete_input(p, in);
-    double start = trace_on() ? clock_s() : 0;
+    Span *span = is_timed(in, run) ? &p->spans[run->at] : NULL;
+    if (span) span->start = device_mark(p->context->device, p->context->stream);
     act(p, in, run);
-    if (trace_on())
-        trace_add((TraceEvent){.start_s = start,
-                               .end_s = clock_s(),
-                               .name = schedule_ops[in.op].text,
-                               .chunk = in.chunk,
-                               .microbatch = in.microbatch,
-                               .peer = -1,
-                               .row = TRACE_PIPELINE});
+    if (span) span->end = device_mark(p->context->device, p->context->stream);
     change_buffers(p, &changes, in.microbatch, false);
+}
+
+// An evaluation leaves out the backward half of the program.
+static bool is_run(Instr in, const Run *run) {
+    return run->reducer || schedule_ops[in.op].direction != BACKWARDS;
 }
 
 static void run_program(Pipeline *p, Run run) {
@@ -383,7 +412,7 @@ static void run_program(Pipeline *p, Run run) {
     double start = clock_s(), waited_s = p->wait_s;
     for (; run.at < p->program->count; run.at++) {
         Instr in = p->program->instrs[run.at];
-        if (!run.reducer && schedule_ops[in.op].direction == BACKWARDS) continue;
+        if (!is_run(in, &run)) continue;
         char text[16];
         instr_print(p->schedule, in, text);
         rank_doing("%s", text);
@@ -391,6 +420,10 @@ static void run_program(Pipeline *p, Run run) {
         comm_poll(context_group(p->context, ROLE_PIPELINE));
     }
     wait_for_sends(p);
+    for (int at = 0; at < p->program->count; at++) {
+        Instr in = p->program->instrs[at];
+        if (is_run(in, &run) && is_timed(in, &run)) read_span(p, in, &run, &p->spans[at]);
+    }
     if (run.reducer)
         p->total_s += clock_s() - start;
     else

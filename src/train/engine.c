@@ -208,15 +208,16 @@ static double mean_loss(Engine *e, const Batch *batch) {
     return sum / (m * context_ranks(c, ROLE_DATA));
 }
 
-static void trace_phase(const char *name, double start_s) {
+static DeviceMark phase_start(const Engine *e) {
+    return trace_on() ? device_mark(e->device, e->context.stream) : (DeviceMark){0};
+}
+
+// From `start` to where the device's stream is now, for which it waits.
+static void trace_phase(const Engine *e, const char *name, DeviceMark start) {
     if (!trace_on()) return;
-    trace_add((TraceEvent){.start_s = start_s,
-                           .end_s = clock_s(),
-                           .name = name,
-                           .chunk = -1,
-                           .microbatch = -1,
-                           .peer = -1,
-                           .row = TRACE_STEP});
+    DeviceMark end = phase_start(e);
+    device_mark_read(e->device, &start), device_mark_read(e->device, &end);
+    trace_add_phase(name, start.wall_s, end.wall_s, -1);
 }
 
 // A parameter that no backward has reached would keep the gradient of the last step.
@@ -232,9 +233,9 @@ StepResult engine_gradients(Engine *e, Batch batch, double loss_scale) {
     if (!e->listener) params_begin_grads(&e->params);
     pipeline_train(e->pipeline, e->microbatches, &e->reducer);
     check_grads(&e->params);
-    double start = clock_s();
+    DeviceMark start = phase_start(e);
     grad_reducer_finish(&e->reducer);
-    trace_phase("finish gradients", start);
+    trace_phase(e, "finish gradients", start);
     StepResult result = {.loss = (float)mean_loss(e, &batch),
                          .grad_norm = optimizer_grad_norm(&e->optimizer, loss_scale)};
     result.finite = isfinite(result.loss) && isfinite(result.grad_norm);
@@ -243,12 +244,12 @@ StepResult engine_gradients(Engine *e, Batch batch, double loss_scale) {
 
 StepResult engine_train(Engine *e, Batch batch, StepOptions options) {
     StepResult result = engine_gradients(e, batch, options.loss_scale);
-    double start = clock_s();
+    DeviceMark start = phase_start(e);
     if (result.finite) {
         optimizer_step(&e->optimizer, result.grad_norm, options.loss_scale, options.lr, options.weight_decay);
         grad_reducer_gather(&e->reducer);
     }
-    trace_phase("optimizer", start);
+    trace_phase(e, "optimizer", start);
     return result;
 }
 

@@ -11,13 +11,7 @@
 typedef enum { GO_ON, STOPPED, TIME_IS_UP } Verdict;
 
 static void trace_span(const char *name, double start_s, int64_t iteration) {
-    trace_add((TraceEvent){.start_s = start_s,
-                           .end_s = clock_s(),
-                           .name = name,
-                           .chunk = -1,
-                           .microbatch = (int32_t)iteration,
-                           .peer = -1,
-                           .row = TRACE_STEP});
+    trace_add_phase(name, start_s, clock_s(), iteration);
 }
 
 // --exit-duration-in-mins counts from the start of the program, as limits of jobs do. At least one step is taken.
