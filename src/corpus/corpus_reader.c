@@ -19,7 +19,7 @@ void corpus_reader_open(CorpusReader *reader, const Corpus *corpus, ReadOptions 
 
 static void close_file(CorpusReader *r) {
     if (r->file) r->finished_bytes += r->file->bytes;
-    input_close(r->source);
+    input_stream_close(r->source);
     r->source = NULL;
     r->file = NULL;
     r->carry_bytes = 0;
@@ -37,8 +37,8 @@ static Status open_next(CorpusReader *r) {
     r->begun = r->ended = false;
     r->line_number = 0;
     if (r->file->kind == STANDARD_INPUT)
-        return input_open_standard(&r->source, r->options.standard_input, r->options.cancelled);
-    return input_open(&r->source, r->file->path, r->file->compression, r->options.cancelled);
+        return input_stream_open_standard(&r->source, r->options.standard_input, r->options.cancelled);
+    return input_stream_open(&r->source, r->file->path, r->file->compression, r->options.cancelled);
 }
 
 // ---- a part that can be returned by itself ------------------------------------------------------------------
@@ -255,7 +255,7 @@ static Status read_some(CorpusReader *r, DocumentBatch *batch) {
     TRY(fill(r, batch));
     TRY((r->json ? take_lines : take_text)(r, batch, start));
     r->begun = true;
-    batch->position = r->finished_bytes + input_position(r->source);
+    batch->position = r->finished_bytes + input_stream_position(r->source);
     if (r->ended) close_file(r);
     return OK;
 }

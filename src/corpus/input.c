@@ -94,7 +94,7 @@ static Status read_plain(InputStream *s, char *out, size_t size, size_t *got) {
 // ---- Archives ---------------------------------------------------------------------------------------------
 
 static Status damaged(const InputStream *s, const char *why) {
-    return fail(ERR_DATA, "%s: byte %" PRId64 ": %s", s->path, input_position(s), why);
+    return fail(ERR_DATA, "%s: byte %" PRId64 ": %s", s->path, input_stream_position(s), why);
 }
 
 static Status gunzip(InputStream *s, char *out, size_t size, size_t *made) {
@@ -139,7 +139,9 @@ Status input_stream_read(InputStream *s, char *out, size_t size, size_t *got) {
     return s->compression == PLAIN ? read_plain(s, out, size, got) : read_archive(s, out, size, got);
 }
 
-int64_t input_position(const InputStream *s) { return s->position - (int64_t)(s->in_bytes - s->in_at); }
+int64_t input_stream_position(const InputStream *s) {
+    return s->position - (int64_t)(s->in_bytes - s->in_at);
+}
 
 // ---- Open, close ------------------------------------------------------------------------------------------
 
@@ -168,13 +170,13 @@ static Status source_new(InputStream **source, InputStream from, Compression com
     **source = from;
     Status status = open_input(*source, compression);
     if (status == OK) return OK;
-    input_close(*source);
+    input_stream_close(*source);
     *source = NULL;
     return status;
 }
 
-Status input_open(InputStream **source, const char *path, Compression compression,
-                  const atomic_bool *cancelled) {
+Status input_stream_open(InputStream **source, const char *path, Compression compression,
+                         const atomic_bool *cancelled) {
     return source_new(source, (InputStream){.path = path, .fd = -1, .cancelled = cancelled}, compression);
 }
 
@@ -189,17 +191,17 @@ static Status recognise(InputStream *s) {
     return open_archive(s, compression_of(s->in, s->in_bytes));
 }
 
-Status input_open_standard(InputStream **source, StandardInput *input, const atomic_bool *cancelled) {
+Status input_stream_open_standard(InputStream **source, StandardInput *input, const atomic_bool *cancelled) {
     InputStream from = {.path = "standard input", .fd = -1, .cancelled = cancelled, .standard = input};
     TRY(source_new(source, from, PLAIN));
     Status status = recognise(*source);
     if (status == OK) return OK;
-    input_close(*source);
+    input_stream_close(*source);
     *source = NULL;
     return status;
 }
 
-void input_close(InputStream *source) {
+void input_stream_close(InputStream *source) {
     if (!source) return;
     if (source->compression == GZIP) inflateEnd(&source->gzip);
     ZSTD_freeDStream(source->zstandard);

@@ -19,13 +19,13 @@ typedef struct {
 typedef struct InputStream InputStream;
 
 // `path` is borrowed. Once *cancelled is set, a read that waits for a pipe returns INTERRUPTED.
-Status input_open(InputStream **source, const char *path, Compression compression,
-                  const atomic_bool *cancelled);
+Status input_stream_open(InputStream **source, const char *path, Compression compression,
+                         const atomic_bool *cancelled);
 // Opens standard input. It is decompressed when it begins like gzip or Zstandard.
-Status input_open_standard(InputStream **source, StandardInput *input, const atomic_bool *cancelled);
+Status input_stream_open_standard(InputStream **source, StandardInput *input, const atomic_bool *cancelled);
 // Reads the next `size` bytes; fewer only at the end. Fails with ERR_DATA that names file and byte for an archive
 // that is damaged or ends too early.
 Status input_stream_read(InputStream *source, char *out, size_t size, size_t *got);
-int64_t
-input_position(const InputStream *source); // bytes of the file that have been read, before decompression
-void input_close(InputStream *source);     // takes NULL
+int64_t input_stream_position(
+    const InputStream *source);               // bytes of the file that have been read, before decompression
+void input_stream_close(InputStream *source); // takes NULL
