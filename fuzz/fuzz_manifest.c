@@ -15,9 +15,9 @@ static const float values[ROWS * COLS] = {1, 2, 3};
 // One rank, a matrix in two slices and a vector: the bytes are the same each time.
 static void make_checkpoint(const CheckpointNames *names) {
     static const Slice SLICES[] = {
-        {"embedding.word_embeddings.weight", ROWS, COLS, {0, 0, 2, COLS}, values, COLS, NULL, NULL},
-        {"embedding.word_embeddings.weight", ROWS, COLS, {2, 0, ROWS - 2, COLS}, values, COLS, NULL, NULL},
-        {"decoder.final_layernorm.weight", 1, COLS, {0, 0, 1, COLS}, values, COLS, NULL, NULL},
+        {"embedding.word_embeddings.weight", ROWS, COLS, {0, 0, 2, COLS}, COLS, .data = values},
+        {"embedding.word_embeddings.weight", ROWS, COLS, {2, 0, ROWS - 2, COLS}, COLS, .data = values},
+        {"decoder.final_layernorm.weight", 1, COLS, {0, 0, 1, COLS}, COLS, .data = values},
     };
     CheckpointInfo info = {
         .shape =

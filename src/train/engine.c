@@ -209,14 +209,14 @@ static double mean_loss(Engine *e, const Batch *batch) {
 }
 
 static DeviceMark phase_start(const Engine *e) {
-    return trace_on() ? device_mark(e->device, e->context.stream) : (DeviceMark){0};
+    return trace_on() ? device_mark(e->runtime.device, e->runtime.context.stream) : (DeviceMark){0};
 }
 
 // From `start` to where the device's stream is now, for which it waits.
 static void trace_phase(const Engine *e, const char *name, DeviceMark start) {
     if (!trace_on()) return;
     DeviceMark end = phase_start(e);
-    device_mark_read(e->device, &start), device_mark_read(e->device, &end);
+    device_mark_read(e->runtime.device, &start), device_mark_read(e->runtime.device, &end);
     trace_add_phase(name, start.wall_s, end.wall_s, -1);
 }
 
