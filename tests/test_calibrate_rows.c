@@ -168,7 +168,7 @@ static void wrong_rows_are_refused(void) {
                {" precision=int8", "precision 'int8': one of bf16, fp16, fp32"},
                {" sequence_parallel=2", "sequence_parallel '2': 0 or 1"},
                {" schedule=none", "schedule 'none'"},
-               {" schedule=1f1b", "vp '2': the schedule 1f1b has one chunk"},
+               {" schedule=1f1b", "vp '2': the schedule 1f1b has 1 chunk per rank"},
                {" schedule=2f2b", "schedule '2f2b'"},
                {" tp=16777216 dp=16777216", "GPUs"},
                {" id=a-name-that-is-much-longer-than-any-name-of-a-row-may-be", "at most 47"},

@@ -145,9 +145,11 @@ static void add_sample(const OptionInfo *option, int number, Text *line) {
     } else if (option->type == LIST) {
         text_add(line, "--%s %s x%d ", option->field, nasty, number);
     } else if (option->type == WORD) {
-        bool choices = *option->range;
-        text_add(line, "--%s %.*s ", option->field, choices ? (int)strcspn(option->range, "|") : 64,
-                 choices ? option->range : nasty);
+        Text choices = {0};
+        option_choices(option, &choices);
+        const char *word = choices.size ? choices.data : nasty;
+        text_add(line, "--%s %.*s ", option->field, choices.size ? (int)strcspn(word, "|") : 64, word);
+        text_free(&choices);
     } else {
         bool below_one =
             option->type == REAL && (strstr(option->range, ",1") || strstr(option->range, ",0."));

@@ -67,11 +67,11 @@ static double time_us(ScheduleSpec spec, const char *kind, int *peak) {
 
 // Of the fixed kinds within the limit; INFINITY when there is none.
 static double best_fixed_us(const ScheduleSpec *spec) {
-    static const char *const kinds[] = {"gpipe", "1f1b", "zb-h1", "zb-h2"};
     double best_us = INFINITY;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < num_schedule_kinds; i++) {
         int peak;
-        double us = time_us(*spec, kinds[i], &peak);
+        if (schedule_kinds[i]->max_chunks > 1 || schedule_kinds[i]->settings & SETTING_TIMES) continue;
+        double us = time_us(*spec, schedule_kinds[i]->name, &peak);
         if (peak <= limit_of(spec)) best_us = fmin(best_us, us);
     }
     return best_us;

@@ -21,11 +21,11 @@ typedef void Law(const Schedule *schedule, const char *kind, int receive_ahead);
 
 static void for_each_schedule(Law *law) {
     for (int i = 0; i < num_schedule_kinds * 6 * 3 * 10; i++) {
-        const ScheduleKind *kind = &schedule_kinds[i % num_schedule_kinds];
+        const ScheduleKind *kind = schedule_kinds[i % num_schedule_kinds];
         int j = i / num_schedule_kinds, p = 1 + j % 6, v = 1 + j / 6 % 3, m = 1 + j / 18;
         ScheduleSpec shape = {.kind = kind->name, .ranks = p, .chunks = v, .microbatches = m};
         char why[256];
-        if (kind->refuse(&shape, why, sizeof why)) continue;
+        if (schedule_kind_refuse(kind, &shape, why, sizeof why)) continue;
         for (int ahead = 0; ahead < 3; ahead++) {
             Schedule s;
             create(&s, kind->name, p, v, m, ahead);
@@ -194,13 +194,13 @@ static void too_few_buffers_hang(void) {
 // Of the kinds that promise it: a pipeline made for many microbatches runs schedules of fewer.
 static void pools_grow_with_microbatches(void) {
     for (int i = 0; i < num_schedule_kinds * 8 * 2 * 3; i++) {
-        const ScheduleKind *kind = &schedule_kinds[i % num_schedule_kinds];
+        const ScheduleKind *kind = schedule_kinds[i % num_schedule_kinds];
         int j = i / num_schedule_kinds, p = 1 + j % 8, v = 1 + j / 8 % 2, ahead = j / 16;
         int before[8][NUM_HOLDS] = {{0}};
         for (int m = 1; m <= 16; m++) {
             ScheduleSpec shape = {.kind = kind->name, .ranks = p, .chunks = v, .microbatches = m};
             char why[256];
-            if (!kind->pools_grow || kind->refuse(&shape, why, sizeof why)) continue;
+            if (!kind->pools_grow || schedule_kind_refuse(kind, &shape, why, sizeof why)) continue;
             Schedule s;
             create(&s, kind->name, p, v, m, ahead);
             for (int k = 0; k < p * NUM_HOLDS; k++) {

@@ -91,12 +91,12 @@ static void compare(const ScheduleSpec *spec, uint64_t seed) {
 // With even times the buffers that the trainer has delay nothing; with others none must be missing.
 static void it_is_the_walk(void) {
     for (int i = 0; i < num_schedule_kinds * 7 * 3 * 12; i++) {
-        const ScheduleKind *kind = &schedule_kinds[i % num_schedule_kinds];
+        const ScheduleKind *kind = schedule_kinds[i % num_schedule_kinds];
         int j = i / num_schedule_kinds, p = 1 + j % 7, v = 1 + j / 7 % 3, m = 1 + j / 21;
         ScheduleSpec spec = {
             .kind = kind->name, .ranks = p, .chunks = v, .microbatches = m, .receive_ahead = i % 3};
         char why[256];
-        if (!kind->refuse(&spec, why, sizeof why)) compare(&spec, (uint64_t)i);
+        if (!schedule_kind_refuse(kind, &spec, why, sizeof why)) compare(&spec, (uint64_t)i);
     }
 }
 
@@ -314,12 +314,12 @@ static void expect_reductions(const Schedule *order, const char *kind, uint64_t 
 
 static void reductions_go_on_beside(void) {
     for (int i = 0; i < num_schedule_kinds * 5 * 3 * 2; i++) {
-        const ScheduleKind *kind = &schedule_kinds[i % num_schedule_kinds];
+        const ScheduleKind *kind = schedule_kinds[i % num_schedule_kinds];
         int j = i / num_schedule_kinds, p = 1 + j % 5, v = 1 + j / 5 % 3, m = 10 * (1 + j / 15);
         ScheduleSpec spec = {.kind = kind->name, .ranks = p, .chunks = v, .microbatches = m, .group = m};
         char why[256];
         Schedule order;
-        if (kind->refuse(&spec, why, sizeof why)) continue;
+        if (schedule_kind_refuse(kind, &spec, why, sizeof why)) continue;
         EXPECT_OK(schedule_order(&order, &spec));
         expect_reductions(&order, kind->name, (uint64_t)i);
         schedule_destroy(&order);

@@ -65,11 +65,11 @@ static void expect_round_trip(const Schedule *schedule) {
 
 static void printed_schedules_read_back(void) {
     for (int i = 0; i < num_schedule_kinds * 8 * 4; i++) {
-        const ScheduleKind *kind = &schedule_kinds[i % num_schedule_kinds];
+        const ScheduleKind *kind = schedule_kinds[i % num_schedule_kinds];
         int p = 1 + i / num_schedule_kinds % 8, v = 1 + i / num_schedule_kinds / 8;
         ScheduleSpec shape = {.kind = kind->name, .ranks = p, .chunks = v, .microbatches = 2 * p};
         char why[256];
-        if (kind->refuse(&shape, why, sizeof why)) continue;
+        if (schedule_kind_refuse(kind, &shape, why, sizeof why)) continue;
         for (int ahead = 0; ahead < 3; ahead++) {
             Schedule s;
             create(&s, kind->name, p, v, 2 * p, ahead);

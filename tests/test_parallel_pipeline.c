@@ -266,14 +266,15 @@ static void run_every_kind(Rig *rig) {
     for (int i = 0; i < num_schedule_kinds * MOST_CHUNKS * 3 * most_ways; i++) {
         int j = i / num_schedule_kinds, way = j / (3 * MOST_CHUNKS);
         Case one = {.rows = rows[way == 2], .scatter_gather = way > 0};
-        one.spec = (ScheduleSpec){.kind = schedule_kinds[i % num_schedule_kinds].name,
+        one.spec = (ScheduleSpec){.kind = schedule_kinds[i % num_schedule_kinds]->name,
                                   .ranks = p,
                                   .chunks = 1 + j % MOST_CHUNKS,
                                   .microbatches = 3 * p,
                                   .receive_ahead = j / MOST_CHUNKS % 3,
                                   .costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5}};
         char why[256];
-        if (!schedule_kind(one.spec.kind)->refuse(&one.spec, why, sizeof why)) run_case(rig, &one);
+        if (!schedule_kind_refuse(schedule_kind(one.spec.kind), &one.spec, why, sizeof why))
+            run_case(rig, &one);
     }
 }
 

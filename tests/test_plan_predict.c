@@ -33,8 +33,9 @@ static ParallelConfig random_candidate(uint64_t *random) {
     static const int sizes[] = {1, 1, 2, 3, 4, 8};
     int d = sizes[draw(random, 6)], p = sizes[draw(random, 6)], t = 1 << draw(random, 4);
     ParallelConfig c = candidate_of(t, p, d, 1);
-    c.schedule = schedule_kinds[draw(random, num_schedule_kinds)].name;
-    c.chunks = !strcmp(c.schedule, "interleaved") ? 2 + draw(random, 3) : 1 + !strcmp(c.schedule, "zb-v");
+    c.schedule = schedule_kinds[draw(random, num_schedule_kinds)]->name;
+    int required = schedule_kind_chunks(schedule_kind(c.schedule));
+    c.chunks = required ? required : 2 + draw(random, 3);
     c.microbatch = 1 << draw(random, 3);
     c.batch = grid_along(c.grid, AXIS_DP) * c.microbatch * (1 + draw(random, 24));
     c.grid.size[AXIS_CP] = 1 << draw(random, 8) / 6;

@@ -38,8 +38,12 @@ typedef enum {
     NUM_FACTORS
 } Factor;
 
-enum { MOST_LEVELS = 7 };
-static const int num_levels[NUM_FACTORS] = {3, 3, 3, 7, 6, 2, 2, 3, 3, 3, 2, 2, 2, 2, 2, 3, 2, 2};
+enum { MOST_LEVELS = 16 };
+
+static int num_levels(Factor factor) {
+    static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 3, 2, 2, 2, 2, 2, 3, 2, 2};
+    return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
+}
 
 // What the function depends on, and how it is rounded; the others are ways of computing it.
 static const bool matters[NUM_FACTORS] = {
@@ -50,12 +54,7 @@ typedef struct {
     int level[NUM_FACTORS];
 } Case;
 
-static const char *const schedules[] = {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "auto"};
 static const int powers[] = {1, 2, 4};
-
-static bool two_chunks(const char *schedule) {
-    return !strcmp(schedule, "interleaved") || !strcmp(schedule, "zb-v");
-}
 
 static void set_recomputation(ModelMode *mode, int level) {
     static const struct {
@@ -83,8 +82,8 @@ static RunPlan plan_of(const Case *c) {
     static const DType types[] = {F32, BF16, F16};
     const int *l = c->level;
     Grid grid = GRID(powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]]);
-    const char *schedule = schedules[l[SCHEDULE]];
-    RunPlan plan = {.spec = run_spec(grid, schedule, two_chunks(schedule) ? 2 : 1, LAYERS, GLOBAL_BATCH),
+    const ScheduleKind *kind = schedule_kinds[l[SCHEDULE]];
+    RunPlan plan = {.spec = run_spec(grid, kind->name, kind->min_chunks, LAYERS, GLOBAL_BATCH),
                     .steps = STEPS,
                     .lr = 3e-3,
                     .transport = "threads",
@@ -119,7 +118,7 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
     const int *l = c->level;
     snprintf(text, NAME_BYTES,
              "t%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s",
-             powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]], schedules[l[SCHEDULE]],
+             powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]], schedule_kinds[l[SCHEDULE]]->name,
              recomputations[l[RECOMPUTATION]], l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "",
              l[SHARDED] ? ", sharded optimizer" : "", l[OVERLAP], l[MESSAGES], types[l[PRECISION]],
              l[MODEL] ? "llama" : "gpt", l[DROPOUT] ? ", dropout" : "",
@@ -158,7 +157,7 @@ static bool possible(const Case *c) {
     if (t == 1 && l[RECOMPUTATION] == 5) return false;
     if (d == 1 && (l[SHARDED] || l[OVERLAP])) return false;
     if (l[OVERLAP] > 1 && !l[SHARDED]) return false;
-    if (p == 1 && (l[MESSAGES] || l[SCHEDULE] == 2)) return false;
+    if (p == 1 && l[MESSAGES]) return false;
     RunPlan plan = plan_of(c);
     const EngineSpec *spec = &plan.spec;
     if (l[LAYERS_OF_STAGES] && !spec->split.counts) return false;
@@ -188,7 +187,7 @@ static Case candidate(uint64_t number) {
     for (int f = 0; f < NUM_FACTORS; f++) {
         uint64_t seed = matters[f] ? number % SEEDS_OF_PLAIN : number;
         c.level[f] =
-            (int)(rng_word(rng_key(7, "candidates", 0), seed, (uint64_t)f) % (unsigned)num_levels[f]);
+            (int)(rng_word(rng_key(7, "candidates", 0), seed, (uint64_t)f) % (unsigned)num_levels((Factor)f));
     }
     return c;
 }

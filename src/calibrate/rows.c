@@ -228,23 +228,33 @@ static int usual_chunks(const ModelShape *model, const ParallelConfig *c) {
     return chunks < SCHEDULE_MAX_CHUNKS ? chunks : 1;
 }
 
+static Status unknown_schedule(const Source *s) {
+    Text known = {0};
+    text_add(&known, "it must be none, ");
+    schedule_kind_names(0, ", ", &known);
+    Status status = wrong(s, COLUMN_schedule, text_string(&known));
+    text_free(&known);
+    return status;
+}
+
 static Status read_schedule(const Source *s, PlanRow *row) {
     ParallelConfig *c = &row->config;
     const char *text = cell(s, COLUMN_schedule);
     bool plain = !strcmp(text, "none");
-    int usual = *text && strcmp(text, "interleaved") ? 1 : usual_chunks(&row->model, c);
+    const ScheduleKind *kind = plain ? schedule_kind_default(1) : *text ? schedule_kind(text) : NULL;
+    if (*text && !kind) return unknown_schedule(s);
+    int required = kind ? schedule_kind_chunks(kind) : 0;
+    int usual = required ? required : usual_chunks(&row->model, c);
     TRY(read_count(s, COLUMN_vp, usual, SCHEDULE_MAX_CHUNKS, &c->chunks));
     row->guessed |= !*cell(s, COLUMN_vp) && grid_along(c->grid, AXIS_PP) > 1;
-    const ScheduleKind *kind = schedule_kind(plain           ? "1f1b"
-                                             : *text         ? text
-                                             : c->chunks > 1 ? "interleaved"
-                                                             : "1f1b");
-    if (!kind) return wrong(s, COLUMN_schedule, "none, 1f1b, interleaved, or another schedule of trireme");
     if (plain && grid_along(c->grid, AXIS_PP) > 1) return wrong(s, COLUMN_schedule, "none needs pp 1");
-    if (c->chunks > 1 && !strcmp(kind->name, "1f1b"))
-        return wrong(s, COLUMN_vp, "the schedule 1f1b has one chunk; several need interleaved");
+    if (!kind) kind = schedule_kind_default(c->chunks);
     c->schedule = kind->name;
-    return OK;
+    if (!required || c->chunks == required) return OK;
+    char why[80];
+    snprintf(why, sizeof why, "the schedule %s has %d chunk%s per rank", kind->name, required,
+             required > 1 ? "s" : "");
+    return wrong(s, COLUMN_vp, why);
 }
 
 static Status read_method(const Source *s, PlanRow *row) {

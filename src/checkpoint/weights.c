@@ -28,8 +28,9 @@ Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count) 
     Schedule schedule;
     Gpt *gpt = NULL;
     *weights = NULL;
+    const char *kind = schedule_kind_default(1)->name;
     TRY(schedule_create(&schedule,
-                        &(ScheduleSpec){.kind = "1f1b", .ranks = 1, .chunks = 1, .microbatches = 1}));
+                        &(ScheduleSpec){.kind = kind, .ranks = 1, .chunks = 1, .microbatches = 1}));
     Status status =
         gpt_create(&gpt, shape, (LayerSplit){.layers = shape->layers}, &context, &schedule, &params);
     if (status == OK) status = list(&params, weights, count);

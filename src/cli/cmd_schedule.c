@@ -43,27 +43,37 @@ static Status costs_of(const Options *options, ScheduleCosts *costs) {
     return OK;
 }
 
-// An option that the kind would pass over is refused.
-static Status check_kind_takes(const Options *options, const char *kind) {
+static Status refuse_setting(const char *option, ScheduleSetting setting, const char *kind) {
+    Text kinds = {0};
+    schedule_kind_names(setting, " or ", &kinds);
+    Status status =
+        fail(ERR_USAGE, "%s is for --schedule %s, not %s: leave it out", option, text_string(&kinds), kind);
+    text_free(&kinds);
+    return status;
+}
+
+// Refuses an option that the kind does not use.
+static Status check_settings(const Options *options, const ScheduleKind *kind) {
     static const struct {
-        const char *field, *option, *kind;
-    } special[] = {{"microbatch_group_size_per_virtual_pipeline_stage",
-                    "--microbatch-group-size-per-virtual-pipeline-stage", "interleaved"},
-                   {"schedule_stash_limit", "--schedule-stash-limit", "auto"}};
-    for (int i = 0; i < 2; i++)
-        if (strcmp(kind, special[i].kind) && options_origin(options, special[i].field) != FROM_DEFAULT)
-            return fail(ERR_USAGE, "%s is for --schedule %s, not %s: leave it out", special[i].option,
-                        special[i].kind, kind);
+        const char *field, *option;
+        ScheduleSetting setting;
+    } settings[] = {{"microbatch_group_size_per_virtual_pipeline_stage",
+                     "--microbatch-group-size-per-virtual-pipeline-stage", SETTING_GROUP},
+                    {"schedule_stash_limit", "--schedule-stash-limit", SETTING_STASH_LIMIT}};
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+        if (!(kind->settings & settings[i].setting) &&
+            options_origin(options, settings[i].field) != FROM_DEFAULT)
+            return refuse_setting(settings[i].option, settings[i].setting, kind->name);
     return OK;
 }
 
-// The group as train chooses it: the smallest that suits the microbatches, unless the command line names one.
+// Returns the group as train chooses it: the smallest that suits the microbatches, unless the command line names one.
 static int group_of(const Options *options, const ScheduleKind *kind, ScheduleSpec spec) {
     char why[256];
     int given = or_default(options->microbatch_group_size_per_virtual_pipeline_stage, 0);
-    if (given || strcmp(spec.kind, "interleaved")) return given;
+    if (given || !(kind->settings & SETTING_GROUP)) return given;
     for (spec.group = spec.ranks; spec.group <= spec.microbatches; spec.group++)
-        if (!kind->refuse(&spec, why, sizeof why)) return spec.group;
+        if (!schedule_kind_refuse(kind, &spec, why, sizeof why)) return spec.group;
     return 0;
 }
 
@@ -73,12 +83,14 @@ static Status request_of(const Options *options, ScheduleRequest *request) {
     TRY(costs_of(options, &spec->costs));
     if (options->from) return OK;
     int chunks = or_default(options->num_virtual_stages_per_pipeline_rank, 1);
-    spec->kind = options->schedule ? options->schedule : chunks > 1 ? "interleaved" : "1f1b";
-    TRY(check_kind_takes(options, spec->kind));
-    request->kind = schedule_kind(spec->kind);
-    bool folded = !strcmp(spec->kind, "zb-v");
+    const ScheduleKind *kind =
+        options->schedule ? schedule_kind(options->schedule) : schedule_kind_default(chunks);
+    TRY(check_settings(options, kind));
+    request->kind = kind;
+    spec->kind = kind->name;
     spec->ranks = options->pipeline_model_parallel_size;
-    spec->chunks = or_default(options->num_virtual_stages_per_pipeline_rank, folded ? 2 : 1);
+    spec->chunks = or_default(options->num_virtual_stages_per_pipeline_rank,
+                              schedule_kind_chunks(kind) ? schedule_kind_chunks(kind) : 1);
     spec->microbatches = or_default(options->microbatches, 2 * spec->ranks);
     spec->group = group_of(options, request->kind, *spec);
     spec->stash_limit = or_default(options->schedule_stash_limit, 0);
@@ -134,27 +146,33 @@ static void add_bubble(const ScheduleRequest *request, const Schedule *schedule,
              schedule->num_chunks > 1 ? "microbatches of a chunk" : "microbatches");
 }
 
-// The order of auto is the shortest known of one chunk per rank. A model that is laid as a V in two chunks may have
-// a shorter one in the same memory.
-static void add_shorter_v(const ScheduleRequest *request, const Simulation *simulation, Text *out) {
-    ScheduleSpec spec = request->spec;
-    Schedule folded;
+// Adds a line when `kind`, which requires several chunks, is shorter in the memory of `limit` stashes.
+static void add_if_shorter(ScheduleSpec spec, const ScheduleKind *kind, int limit,
+                           const Simulation *simulation, Text *out) {
+    Schedule schedule;
     Simulation other;
-    if (!request->kind || strcmp(spec.kind, "auto")) return;
-    int limit = spec.stash_limit ? spec.stash_limit : spec.ranks, most = 0;
-    spec.kind = "zb-v", spec.chunks = 2;
-    if (schedule_create(&folded, &spec) != OK) return;
-    schedule_simulate(&folded, spec.costs, &other);
+    int most = 0;
+    spec.kind = kind->name, spec.chunks = schedule_kind_chunks(kind);
+    if (schedule_create(&schedule, &spec) != OK) return;
+    schedule_simulate(&schedule, spec.costs, &other);
     for (int r = 0; r < spec.ranks; r++)
         if (other.peak_stash[r] > most) most = other.peak_stash[r];
-    if (most <= 2 * limit && other.total_us < simulation->total_us * (1 - 1e-9))
-        text_add(
-            out,
-            "shorter by %.1f %% in the same stash: --schedule zb-v, 2 chunks per rank, the model laid as "
-            "a V\n",
-            100 * (1 - other.total_us / simulation->total_us));
-    simulation_destroy(&other, &folded);
-    schedule_destroy(&folded);
+    if (most <= spec.chunks * limit && other.total_us < simulation->total_us * (1 - 1e-9))
+        text_add(out, "shorter by %.1f %% in the same stash: --schedule %s (%s)\n",
+                 100 * (1 - other.total_us / simulation->total_us), kind->name, kind->summary);
+    simulation_destroy(&other, &schedule);
+    schedule_destroy(&schedule);
+}
+
+// A kind with a stash limit finds the shortest order that is known of one chunk per rank. Kinds that place the model
+// in several chunks may have a shorter one in the same memory.
+static void add_shorter_kinds(const ScheduleRequest *request, const Simulation *simulation, Text *out) {
+    const ScheduleSpec *spec = &request->spec;
+    if (!request->kind || !(request->kind->settings & SETTING_STASH_LIMIT)) return;
+    int limit = spec->stash_limit ? spec->stash_limit : spec->ranks;
+    for (int i = 0; i < num_schedule_kinds; i++)
+        if (schedule_kind_chunks(schedule_kinds[i]) > 1)
+            add_if_shorter(*spec, schedule_kinds[i], limit, simulation, out);
 }
 
 // Writes a picture to the file of --svg.
@@ -175,7 +193,7 @@ static Status report(const ScheduleRequest *request, const Schedule *schedule, c
     timeline_text(schedule, simulation, columns_of(request->options), wants_colour(), &text);
     text_add(&text, "\n");
     add_bubble(request, schedule, simulation, &text);
-    add_shorter_v(request, simulation, &text);
+    add_shorter_kinds(request, simulation, &text);
     fputs(text_string(&text), stdout);
     if (request->options->svg) {
         timeline_svg(schedule, simulation, text_string(&title), &svg);

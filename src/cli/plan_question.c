@@ -182,10 +182,10 @@ static Status config_given(PlanJob *job) {
     c.grid = q->grid;
     c.grid.size[AXIS_DP] = 1;
     c.grid.size[AXIS_DP] = q->devices / grid_size(c.grid);
-    bool folded = q->schedule && !strcmp(q->schedule, "zb-v");
-    c.chunks = q->chunks ? q->chunks : folded ? 2 : 1;
+    int required = q->schedule ? schedule_kind_chunks(schedule_kind(q->schedule)) : 0;
+    c.chunks = q->chunks ? q->chunks : required ? required : 1;
     c.microbatch = q->microbatch;
-    c.schedule = q->schedule ? q->schedule : c.chunks > 1 ? "interleaved" : "1f1b";
+    c.schedule = q->schedule ? q->schedule : schedule_kind_default(c.chunks)->name;
     c.recompute = (Recompute)q->recompute;
     c.sequence_parallel = q->sequence_parallel && q->grid.size[AXIS_TP] > 1;
     c.zero_stage = q->zero_stage;

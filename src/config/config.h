@@ -83,11 +83,11 @@ typedef struct {
     // d * micro-batch.
     int rampup_start, rampup_increment;
     int64_t rampup_samples;
-    const char *schedule;     // one of --schedule's choices
-    int microbatch_group;     // of the interleaved schedule; else 0
+    const char *schedule;     // name of a ScheduleKind
+    int microbatch_group;     // of a schedule with such groups; else 0
     int receive_ahead;        // how many computations before its own a receive is posted
-    double schedule_times[4]; // of "auto": forward, input half, weight half, message; relative to each other
-    int schedule_stash_limit; // of "auto"; 0: as many as 1f1b
+    double schedule_times[4]; // forward, input half, weight half, message; relative to each other
+    int schedule_stash_limit; // 0: as many as pipeline ranks
     int query_groups;         // heads that have their own keys and values: all, or --num-query-groups
     int rotary_columns;       // of each head, that rope rotates; 0: none
     bool sequence_parallel;   // asked for, and t > 1

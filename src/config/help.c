@@ -126,8 +126,10 @@ static const char *type_name(OptionType type) {
 
 static void add_facts(const OptionInfo *option, Text *out) {
     text_add(out, "  %-*s %s", NAME_COLUMNS, "", type_name(option->type));
-    if (*option->range && strcmp(option->range, "text"))
-        text_add(out, " %s%s", option->type == WORD ? "" : "in ", option->range);
+    if (*option->range && strcmp(option->range, "text")) {
+        text_add(out, option->type == WORD ? " " : " in ");
+        option_choices(option, out);
+    }
     bool on = option->type == FLAG && *option->default_value;
     if (on)
         text_add(out, ", on; --no-%s turns it off", option->spellings);

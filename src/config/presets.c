@@ -84,7 +84,7 @@ static Status unknown_model(const char *name) {
     return fail(ERR_CONFIG, "--model %s is not known; `trireme models` lists those that are", name);
 }
 
-Status model_is_known(Options *o) {
+Status resolve_model(Options *o) {
     if (!o->model) return OK;
     const ModelPreset *model = find_preset(o->model);
     if (!model) return unknown_model(o->model);
@@ -129,7 +129,7 @@ Status options_take(Options *o, const char *field, const char *value, bool follo
                     Text *taken) {
     const OptionInfo *option = find_field(field);
     Origin *origin = &o->store->origins[option - option_table];
-    TRY(model_is_known(o));
+    TRY(resolve_model(o));
     if (*origin != FROM_DEFAULT || !(option->verbs & o->store->verb)) return OK;
     Text where = {0}, before = {0}, after = {0};
     text_add(&where, "%s: ", from);

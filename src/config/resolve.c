@@ -1,12 +1,13 @@
 // Every rule of a run, group by group in the order in which Megatron-LM checks them, and notes on what has no
 // effect.
 #include "config/rules.h"
+#include "layout/kinds.h"
 #include <math.h>
 #include <string.h>
 
 // ---- what must be there -----------------------------------------------------------------------------------
 
-static Status no_stray_words(Options *o) {
+static Status check_no_stray_words(Options *o) {
     if (o->positional.count == 0) return OK;
     return fail(
         ERR_USAGE,
@@ -49,7 +50,7 @@ static const struct {
 };
 
 // What is missing is told all at once, as it would be typed.
-static Status required_options(Options *o) {
+static Status check_required_options(Options *o) {
     Text names = {0}, example = {0}, hints = {0};
     int count = 0;
     for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
@@ -73,7 +74,7 @@ static Status required_options(Options *o) {
 
 // ---- the grid ---------------------------------------------------------------------------------------------
 
-static Status ranks_fill_grid(Options *o) {
+static Status resolve_grid(Options *o) {
     int n = o->shape.world_size;
     if (o->ranks != INT_UNSET && o->ranks != n)
         return fail(ERR_CONFIG, "--ranks %d, but %d ranks were launched: leave out --ranks or launch %d",
@@ -92,7 +93,7 @@ static Status ranks_fill_grid(Options *o) {
     return OK;
 }
 
-static Status data_parallel_agrees(Options *o) {
+static Status resolve_data_parallel(Options *o) {
     int d = o->shape.dp;
     if (o->data_parallel_size != INT_UNSET && o->data_parallel_size != d)
         return fail(
@@ -105,21 +106,18 @@ static Status data_parallel_agrees(Options *o) {
     return OK;
 }
 
-static Rule *const start_rules[] = {no_stray_words,
-                                    model_is_known,
-                                    ranks_fill_grid,
-                                    data_parallel_agrees,
-                                    one_data_source,
-                                    required_options,
-                                    NULL};
+static Rule *const start_rules[] = {
+    check_no_stray_words,  resolve_model,          resolve_grid, resolve_data_parallel,
+    check_one_data_source, check_required_options, NULL};
 
 // A plan seeks the grid: what is asked of the model must hold on one rank at least.
-static Status grid_is_open(Options *o) {
+static Status resolve_open_grid(Options *o) {
     o->shape.tp = o->shape.pp = o->shape.dp = 1;
     return OK;
 }
 
-static Rule *const open_rules[] = {no_stray_words, model_is_known, grid_is_open, required_options, NULL};
+static Rule *const open_rules[] = {check_no_stray_words, resolve_model, resolve_open_grid,
+                                   check_required_options, NULL};
 
 // ---- options without effect -------------------------------------------------------------------------------
 
@@ -134,11 +132,16 @@ static bool without_fp16(const Options *o) { return !o->fp16; }
 static bool with_fixed_scale(const Options *o) { return !o->shape.dynamic_loss_scale; }
 static bool without_wsd(const Options *o) { return strcmp(o->lr_decay_style, "WSD") != 0; }
 static bool without_tensor_ranks(const Options *o) { return o->shape.tp == 1; }
-static bool without_auto(const Options *o) { return strcmp(o->schedule, "auto") != 0; }
-static bool without_interleaving(const Options *o) { return strcmp(o->schedule, "interleaved") != 0; }
 static bool without_spikes(const Options *o) { return !o->check_for_spiky_loss; }
 static bool without_removal(const Options *o) { return o->keep_last == 0; }
 static bool without_trace(const Options *o) { return !o->trace; }
+
+static void note_idle_option(Options *o, int index, const char *why) {
+    const char *spellings = option_table[index].spellings;
+    char name[80];
+    snprintf(name, sizeof name, "--%.*s", (int)strcspn(spellings, " "), spellings);
+    if (option_given(o, index)) note_idle(o, name, why);
+}
 
 static void note_idle_options(Options *o) {
     static const struct {
@@ -167,19 +170,29 @@ static void note_idle_options(Options *o) {
         {OPT_lr_wsd_decay_iters, without_wsd, "it is for --lr-decay-style WSD"},
         {OPT_lr_wsd_decay_samples, without_wsd, "it is for --lr-decay-style WSD"},
         {OPT_sequence_parallel, without_tensor_ranks, "--tensor-model-parallel-size is 1"},
-        {OPT_schedule_times, without_auto, "it is for --schedule auto"},
-        {OPT_schedule_stash_limit, without_auto, "it is for --schedule auto"},
-        {OPT_microbatch_group_size_per_virtual_pipeline_stage, without_interleaving,
-         "it is for the interleaved schedule"},
         {OPT_loss_spike_factor, without_spikes, "it is for --check-for-spiky-loss"},
         {OPT_save_retain_interval, without_removal, "without --keep-last every checkpoint is kept"},
         {OPT_trace_events, without_trace, "it is for --trace"},
     };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].idle(o)) note_idle_option(o, rows[i].index, rows[i].why);
+}
+
+// Notes what the kind of --schedule does not use.
+static void note_idle_settings(Options *o) {
+    static const struct {
+        int index;
+        ScheduleSetting setting;
+    } rows[] = {{OPT_schedule_times, SETTING_TIMES},
+                {OPT_schedule_stash_limit, SETTING_STASH_LIMIT},
+                {OPT_microbatch_group_size_per_virtual_pipeline_stage, SETTING_GROUP}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const OptionInfo *option = &option_table[rows[i].index];
-        char name[80];
-        snprintf(name, sizeof name, "--%.*s", (int)strcspn(option->spellings, " "), option->spellings);
-        if (option_given(o, rows[i].index) && rows[i].idle(o)) note_idle(o, name, rows[i].why);
+        Text why = {0};
+        text_add(&why, "it is for --schedule ");
+        schedule_kind_names(rows[i].setting, " or ", &why);
+        if (!(schedule_kind(o->schedule)->settings & rows[i].setting))
+            note_idle_option(o, rows[i].index, text_string(&why));
+        text_free(&why);
     }
 }
 
@@ -202,6 +215,8 @@ Status options_resolve(Options *options, int world_size) {
         if (!(groups[g].verbs & options->store->verb)) continue;
         for (Rule *const *rule = groups[g].rules; *rule; rule++) TRY((*rule)(options));
     }
-    if (options->store->verb & FOR_RUN) note_idle_options(options);
+    if (!(options->store->verb & FOR_RUN)) return OK;
+    note_idle_options(options);
+    note_idle_settings(options);
     return OK;
 }

@@ -16,8 +16,8 @@ extern Rule *const model_rules[];    // rules_model.c: recomputation, what is sh
 extern Rule *const data_rules[];     // rules_data.c: data sets, tokenizer, evaluation, checkpoints, files
 extern Rule *const memory_rules[];   // rules_data.c: the tokenizer of a run without data
 
-Rule model_is_known;  // presets.c: sets what --model stands for
-Rule one_data_source; // rules_data.c: a training run has data, and one option names them
+Rule resolve_model;         // presets.c: sets what --model stands for
+Rule check_one_data_source; // rules_data.c: a training run has data, and one option names them
 // Whether an option names the data of a training run.   rules_data.c
 bool names_data(const Options *options);
 // Whether an option names files of a tokenizer, which then says the size of the vocabulary.   rules_data.c
@@ -25,8 +25,11 @@ bool names_tokenizer_files(const Options *options);
 
 // ---- rules.c: what the rules share
 
-void derived(Options *options, int index); // that the program chose the value
-// Fills what was left open.
+// Whether the user has set the option, on the command line or in a file.
+bool option_given(const Options *options, int index);
+// Marks the value of an option as one that the program has chosen.
+void derived(Options *options, int index);
+// Sets an option that is unset, and marks it as derived.
 void derive_int(Options *options, int index, int *field, int value);
 // How many steps a run takes until --rampup-batch-size has filled its batch, or --train-samples are used up,
 // and how many samples they consume; 0 without a ramp-up.   rules_batch.c

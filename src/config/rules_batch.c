@@ -4,7 +4,7 @@
 
 static int64_t one_microbatch_each(const Options *o) { return (int64_t)o->micro_batch_size * o->shape.dp; }
 
-static Status batch_fits(Options *o) {
+static Status resolve_global_batch(Options *o) {
     int64_t unit = one_microbatch_each(o);
     if (unit > INT32_MAX)
         return fail(ERR_CONFIG,
@@ -22,7 +22,7 @@ static void note_rounding(Options *o) {
     options_note(o, note);
 }
 
-static Status batch_divides(Options *o) {
+static Status resolve_microbatches(Options *o) {
     int64_t unit = one_microbatch_each(o), batch = o->global_batch_size;
     o->shape.global_batch = (int)(batch - batch % unit);
     o->shape.num_microbatches = (int)(batch / unit);
@@ -52,7 +52,7 @@ static int split_words(Options *o, const StringList *list, const char **words, i
     return count;
 }
 
-static Status rampup_numbers(Options *o, int64_t numbers[3]) {
+static Status read_rampup(Options *o, int64_t numbers[3]) {
     const char *words[3];
     int count = split_words(o, &o->rampup_batch_size, words, 3);
     if (count != 3)
@@ -73,7 +73,7 @@ static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(
 
 static int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
-static Status rampup_arrives(const Options *o, int64_t start, int64_t increment) {
+static Status check_rampup_end(const Options *o, int64_t start, int64_t increment) {
     int64_t way = o->global_batch_size - start;
     if (way < 0)
         return fail(
@@ -95,7 +95,7 @@ static Status rampup_arrives(const Options *o, int64_t start, int64_t increment)
     return OK;
 }
 
-static Status rampup_divides(const Options *o, int64_t start, int64_t increment) {
+static Status check_rampup_divides(const Options *o, int64_t start, int64_t increment) {
     int64_t unit = one_microbatch_each(o);
     if (o->decrease_batch_size_if_needed && start >= unit) return OK;
     if (start % unit == 0 && increment % unit == 0) return OK;
@@ -107,20 +107,20 @@ static Status rampup_divides(const Options *o, int64_t start, int64_t increment)
         (long long)round_up(start, unit), (long long)round_up(increment, unit), (long long)unit);
 }
 
-static Status batch_grows(Options *o) {
+static Status resolve_rampup(Options *o) {
     if (o->rampup_batch_size.count == 0) return OK;
     int64_t numbers[3];
-    TRY(rampup_numbers(o, numbers));
+    TRY(read_rampup(o, numbers));
     if (numbers[0] == o->global_batch_size) return OK; // full from the start
-    TRY(rampup_arrives(o, numbers[0], numbers[1]));
-    TRY(rampup_divides(o, numbers[0], numbers[1]));
+    TRY(check_rampup_end(o, numbers[0], numbers[1]));
+    TRY(check_rampup_divides(o, numbers[0], numbers[1]));
     o->shape.rampup_start = (int)numbers[0];
     o->shape.rampup_increment = (int)numbers[1];
     o->shape.rampup_samples = numbers[2];
     return OK;
 }
 
-Rule *const batch_rules[] = {batch_fits, batch_divides, batch_grows, NULL};
+Rule *const batch_rules[] = {resolve_global_batch, resolve_microbatches, resolve_rampup, NULL};
 
 // ---- how long it grows ------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ bool names_data(const Options *o) {
     return o->data_path.count || o->data_args_path || names_splits(o) || o->mock_data;
 }
 
-Status one_data_source(Options *o) {
+Status check_one_data_source(Options *o) {
     const struct {
         bool given;
         const char *name;
@@ -42,7 +42,7 @@ Status one_data_source(Options *o) {
 }
 
 // WEIGHT PREFIX pairs, or prefixes alone. The words of a file are checked alike when it is read.
-static Status words_make_sense(const StringList *list, const char *name) {
+static Status check_blend(const StringList *list, const char *name) {
     int numbers = 0;
     double weight;
     for (int i = 0; i < list->count; i += 2) numbers += parse_double(list->items[i], &weight);
@@ -57,11 +57,11 @@ static Status words_make_sense(const StringList *list, const char *name) {
     return OK;
 }
 
-static Status blends_make_sense(Options *o) {
-    TRY(words_make_sense(&o->data_path, "--data-path"));
-    TRY(words_make_sense(&o->train_data_path, "--train-data-path"));
-    TRY(words_make_sense(&o->valid_data_path, "--valid-data-path"));
-    return words_make_sense(&o->test_data_path, "--test-data-path");
+static Status check_blends(Options *o) {
+    TRY(check_blend(&o->data_path, "--data-path"));
+    TRY(check_blend(&o->train_data_path, "--train-data-path"));
+    TRY(check_blend(&o->valid_data_path, "--valid-data-path"));
+    return check_blend(&o->test_data_path, "--test-data-path");
 }
 
 Status options_check_tokenizer(const Options *o) {
@@ -81,12 +81,12 @@ Status options_check_tokenizer(const Options *o) {
     return OK;
 }
 
-static Status one_tokenizer(Options *o) { return options_check_tokenizer(o); }
+static Status check_one_tokenizer(Options *o) { return options_check_tokenizer(o); }
 
 // ---- splits and evaluation --------------------------------------------------------------------------------
 
 // Data sets of their own take the place of shares; a file says later which there are.
-static Status splits_are_named(Options *o) {
+static Status resolve_named_splits(Options *o) {
     bool file = o->per_split_data_args_path != NULL;
     if (option_given(o, OPT_split))
         return fail(ERR_CONFIG,
@@ -102,10 +102,10 @@ static Status splits_are_named(Options *o) {
 
 // Reads --split as Megatron-LM does: up to three numbers, with any other characters between them, such as
 // quotes that a script has left.
-static Status split_adds_up(Options *o) {
+static Status resolve_split(Options *o) {
     double sum = 0;
     int count = 0;
-    if (names_splits(o)) return splits_are_named(o);
+    if (names_splits(o)) return resolve_named_splits(o);
     if (o->mock_data && !option_given(o, OPT_split)) {
         o->split = "1,1,1";
         derived(o, OPT_split);
@@ -133,7 +133,7 @@ static Status split_adds_up(Options *o) {
     return OK;
 }
 
-static Status evaluation_has_data(Options *o) {
+static Status resolve_evaluation(Options *o) {
     bool has_data = o->shape.split[1] > 0;
     if (o->eval_iters && !has_data && names_splits(o) && option_given(o, OPT_eval_iters))
         return fail(ERR_CONFIG, "--eval-iters %d needs --valid-data-path: add it, or use --eval-iters 0",
@@ -153,7 +153,7 @@ static Status evaluation_has_data(Options *o) {
 
 // ---- checkpoints and files --------------------------------------------------------------------------------
 
-static Status checkpoints_have_folders(Options *o) {
+static Status check_checkpoint_folders(Options *o) {
     const struct {
         bool used;
         const char *name, *needs, *folder;
@@ -176,14 +176,19 @@ static Status checkpoints_have_folders(Options *o) {
 }
 
 // One would be lost.
-static Status files_differ(Options *o) {
+static Status check_files_differ(Options *o) {
     if (o->trace && o->metrics && !strcmp(o->trace, o->metrics))
         return fail(ERR_CONFIG, "--trace and --metrics both write %s: name two files", o->trace);
     return OK;
 }
 
-Rule *const data_rules[] = {blends_make_sense,        one_tokenizer, split_adds_up, evaluation_has_data,
-                            checkpoints_have_folders, files_differ,  NULL};
+Rule *const data_rules[] = {check_blends,
+                            check_one_tokenizer,
+                            resolve_split,
+                            resolve_evaluation,
+                            check_checkpoint_folders,
+                            check_files_differ,
+                            NULL};
 
 // ---- without data -----------------------------------------------------------------------------------------
 
@@ -192,11 +197,11 @@ bool names_tokenizer_files(const Options *o) {
     return has_data || o->tokenizer_model || o->vocab_file || o->merge_file;
 }
 
-static Status end_token_known(Options *o) {
+static Status check_end_token(Options *o) {
     if (!names_tokenizer_files(o) && o->eod_mask_loss && strcmp(o->tokenizer_type, "NullTokenizer"))
         return fail(ERR_CONFIG, "--eod-mask-loss needs the tokenizer's end token: add --data-path or "
                                 "--tokenizer-model, or leave it out");
     return OK;
 }
 
-Rule *const memory_rules[] = {one_tokenizer, end_token_known, NULL};
+Rule *const memory_rules[] = {check_one_tokenizer, check_end_token, NULL};

@@ -5,7 +5,7 @@
 
 static bool in_samples(const Options *o) { return o->train_samples != INT_UNSET; }
 
-static Status one_length(Options *o) {
+static Status check_one_length(Options *o) {
     bool iters = o->train_iters != INT_UNSET;
     if (iters && in_samples(o))
         return fail(ERR_CONFIG,
@@ -21,7 +21,7 @@ static Status one_length(Options *o) {
     return OK;
 }
 
-static Status one_unit(Options *o) {
+static Status check_one_unit(Options *o) {
     static const struct {
         int index;
         bool samples;
@@ -45,7 +45,7 @@ static Status one_unit(Options *o) {
     return OK;
 }
 
-static Status run_length(Options *o) {
+static Status resolve_run_length(Options *o) {
     int64_t batch = o->shape.global_batch;
     if (in_samples(o)) {
         int64_t consumed, steps = rampup_steps(o, &consumed);
@@ -62,11 +62,11 @@ static Status run_length(Options *o) {
     return OK;
 }
 
-Rule *const length_rules[] = {one_length, one_unit, run_length, NULL};
+Rule *const length_rules[] = {check_one_length, check_one_unit, resolve_run_length, NULL};
 
 // ---- the learning rate ------------------------------------------------------------------------------------
 
-static Status rates_ordered(Options *o) {
+static Status check_rates(Options *o) {
     if (o->min_lr > o->lr)
         return fail(ERR_CONFIG, "--min-lr %g is above --lr %g: use --min-lr %g or less", o->min_lr, o->lr,
                     o->lr);
@@ -80,7 +80,7 @@ static int64_t decay_length_of(const Options *o) {
     return in_samples(o) ? o->lr_decay_samples : o->lr_decay_iters;
 }
 
-static Status decay_length(Options *o) {
+static Status resolve_decay_length(Options *o) {
     int64_t *length = in_samples(o) ? &o->lr_decay_samples : &o->lr_decay_iters;
     if (*length == INT_UNSET) {
         *length = in_samples(o) ? o->train_samples : o->train_iters;
@@ -94,7 +94,7 @@ static Status decay_length(Options *o) {
                 (long long)*length, o->shape.global_batch, (long long)(INT64_MAX / o->shape.global_batch));
 }
 
-static Status warmup_length(Options *o) {
+static Status resolve_warmup_length(Options *o) {
     double fraction = o->lr_warmup_fraction, decay = (double)o->shape.lr_decay_samples;
     int64_t length = in_samples(o) ? o->lr_warmup_samples : o->lr_warmup_iters;
     const char *unit = in_samples(o) ? "samples" : "iters";
@@ -112,7 +112,7 @@ static Status warmup_length(Options *o) {
         (long long)length, (long long)decay_length_of(o), unit, unit);
 }
 
-static Status wsd_length(Options *o) {
+static Status resolve_wsd_length(Options *o) {
     if (strcmp(o->lr_decay_style, "WSD")) return OK;
     int64_t length = in_samples(o) ? o->lr_wsd_decay_samples : o->lr_wsd_decay_iters;
     int64_t decay = decay_length_of(o);
@@ -131,7 +131,7 @@ static Status wsd_length(Options *o) {
 
 // ---- weight decay -----------------------------------------------------------------------------------------
 
-static Status weight_decay_ends(Options *o) {
+static Status resolve_weight_decay(Options *o) {
     bool start = !isnan(o->start_weight_decay), end = !isnan(o->end_weight_decay);
     const char *style = o->weight_decay_incr_style;
     if (strcmp(style, "constant")) {
@@ -154,12 +154,17 @@ static Status weight_decay_ends(Options *o) {
     return OK;
 }
 
-static Status weight_decay_grows(Options *o) {
+static Status check_weight_decay_grows(Options *o) {
     if (o->start_weight_decay <= o->end_weight_decay) return OK;
     return fail(ERR_CONFIG,
                 "--start-weight-decay %g is above --end-weight-decay %g: it can only grow; use %g or less",
                 o->start_weight_decay, o->end_weight_decay, o->end_weight_decay);
 }
 
-Rule *const rate_rules[] = {rates_ordered,     decay_length,       warmup_length, wsd_length,
-                            weight_decay_ends, weight_decay_grows, NULL};
+Rule *const rate_rules[] = {check_rates,
+                            resolve_decay_length,
+                            resolve_warmup_length,
+                            resolve_wsd_length,
+                            resolve_weight_decay,
+                            check_weight_decay_grows,
+                            NULL};

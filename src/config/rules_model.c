@@ -5,7 +5,7 @@
 
 // ---- sizes ------------------------------------------------------------------------------------------------
 
-static Status heads_divide(Options *o) {
+static Status resolve_heads(Options *o) {
     int hidden = o->hidden_size, heads = o->num_attention_heads, t = o->shape.tp;
     if (o->kv_channels == INT_UNSET && hidden % heads)
         return fail(
@@ -29,7 +29,7 @@ static int groups_that_fit(int heads, int groups, int t) {
     return groups < heads ? groups : heads;
 }
 
-static Status groups_divide(Options *o) {
+static Status resolve_query_groups(Options *o) {
     int heads = o->num_attention_heads, groups = o->num_query_groups, t = o->shape.tp;
     o->shape.query_groups = o->group_query_attention ? groups : heads;
     if (!o->group_query_attention) return OK;
@@ -46,7 +46,7 @@ static Status groups_divide(Options *o) {
     return OK;
 }
 
-static Status mlp_divides(Options *o) {
+static Status resolve_mlp(Options *o) {
     int t = o->shape.tp, gated = o->hidden_size / 24 * 64; // 2/3 of 4 H in multiples of 64
     if (o->swiglu && gated == 0 && o->ffn_hidden_size == INT_UNSET)
         return fail(
@@ -63,7 +63,7 @@ static Status mlp_divides(Options *o) {
 }
 
 // A padded vocabulary is less than twice the vocabulary, which is at most 2^30, or it is one unit.
-static Status padded_vocabulary_fits(Options *o) {
+static Status check_padded_vocabulary(Options *o) {
     int t = o->shape.tp;
     int64_t unit = (int64_t)o->make_vocab_size_divisible_by * t;
     if (unit <= INT32_MAX) return OK;
@@ -81,7 +81,7 @@ static bool positions_are(const Options *o, const char *type) {
 }
 
 // --no-position-embedding is an older way of asking for no table.
-static Status position_words_agree(Options *o) {
+static Status resolve_position_type(Options *o) {
     if (o->position_embedding || !positions_are(o, "learned_absolute")) return OK;
     if (option_given(o, OPT_position_embedding_type))
         return fail(
@@ -93,7 +93,7 @@ static Status position_words_agree(Options *o) {
     return OK;
 }
 
-static Status positions_suffice(Options *o) {
+static Status resolve_positions(Options *o) {
     derive_int(o, OPT_max_position_embeddings, &o->max_position_embeddings, o->seq_length);
     if (!positions_are(o, "learned_absolute") || o->max_position_embeddings >= o->seq_length) return OK;
     Origin origin = o->store->origins[OPT_max_position_embeddings];
@@ -108,7 +108,7 @@ static Status positions_suffice(Options *o) {
                 o->max_position_embeddings, o->seq_length, o->seq_length);
 }
 
-static Status rotated_columns_are_pairs(Options *o) {
+static Status resolve_rotary_columns(Options *o) {
     int columns = (int)(o->kv_channels * o->rotary_percent);
     if (!positions_are(o, "rope")) return OK;
     o->shape.rotary_columns = columns;
@@ -120,7 +120,7 @@ static Status rotated_columns_are_pairs(Options *o) {
         o->rotary_percent, o->kv_channels, columns);
 }
 
-static Status frequencies_are_scaled_once(Options *o) {
+static Status check_rope_scaling(Options *o) {
     if (!positions_are(o, "rope") || !o->use_rope_scaling) return OK;
     if (!isnan(o->rotary_seq_len_interpolation_factor))
         return fail(ERR_CONFIG,
@@ -134,7 +134,7 @@ static Status frequencies_are_scaled_once(Options *o) {
 
 // ---- precision --------------------------------------------------------------------------------------------
 
-static Status one_precision(Options *o) {
+static Status resolve_precision(Options *o) {
     if (o->bf16 && o->fp16)
         return fail(ERR_CONFIG, "--bf16 and --fp16 cannot be set at the same time: keep one");
     o->shape.dynamic_loss_scale = o->fp16 && isnan(o->loss_scale);
@@ -146,7 +146,7 @@ static Status one_precision(Options *o) {
 }
 
 // Overflows are how a dynamic scale finds its value.
-static Status device_allows_overflows(Options *o) {
+static Status check_device_overflows(Options *o) {
     if (!o->shape.dynamic_loss_scale || strcmp(o->device, "check")) return OK;
     return fail(
         ERR_CONFIG,
@@ -154,7 +154,7 @@ static Status device_allows_overflows(Options *o) {
         "meets on purpose: use --loss-scale, such as --loss-scale 65536, or another --device");
 }
 
-static Status overflows_are_allowed(Options *o) {
+static Status resolve_overflow_check(Options *o) {
     if (!o->shape.dynamic_loss_scale || !o->check_for_nan_in_loss_and_grad) return OK;
     if (option_given(o, OPT_check_for_nan_in_loss_and_grad))
         note_idle(o, "--check-for-nan-in-loss-and-grad",
@@ -166,7 +166,7 @@ static Status overflows_are_allowed(Options *o) {
 
 // ---- what is kept for the backward ------------------------------------------------------------------------
 
-static Status modules_are_known(const Options *o) {
+static Status check_recompute_modules(const Options *o) {
     for (int i = 0; i < o->recompute_modules.count; i++)
         if (strcmp(o->recompute_modules.items[i], "core_attn"))
             return fail(
@@ -176,7 +176,7 @@ static Status modules_are_known(const Options *o) {
     return OK;
 }
 
-static Status recompute_selective(Options *o) {
+static Status resolve_recompute_selective(Options *o) {
     const char *extra = o->recompute_method                    ? "--recompute-method"
                         : o->recompute_num_layers != INT_UNSET ? "--recompute-num-layers"
                                                                : NULL;
@@ -187,10 +187,10 @@ static Status recompute_selective(Options *o) {
             "layer: leave it out, or use --recompute-granularity full",
             extra);
     o->shape.recompute = "selective";
-    return modules_are_known(o);
+    return check_recompute_modules(o);
 }
 
-static Status recompute_full(Options *o) {
+static Status resolve_recompute_full(Options *o) {
     if (!o->recompute_method)
         return fail(
             ERR_CONFIG,
@@ -207,7 +207,7 @@ static Status recompute_full(Options *o) {
     return OK;
 }
 
-static Status recompute_nothing(Options *o) {
+static Status resolve_recompute_nothing(Options *o) {
     const char *extra = o->recompute_method                    ? "--recompute-method"
                         : o->recompute_num_layers != INT_UNSET ? "--recompute-num-layers"
                         : o->recompute_modules.count           ? "--recompute-modules"
@@ -218,17 +218,17 @@ static Status recompute_nothing(Options *o) {
                 o->recompute_method || o->recompute_num_layers != INT_UNSET ? "full" : "selective");
 }
 
-static Status recomputation_is_whole(Options *o) {
+static Status resolve_recomputation(Options *o) {
     const char *what = o->recompute_granularity;
     o->shape.keep_probabilities =
         !strcmp(o->attention_backend, "unfused") || !strcmp(o->attention_backend, "local");
-    if (!what) return recompute_nothing(o);
-    return strcmp(what, "full") ? recompute_selective(o) : recompute_full(o);
+    if (!what) return resolve_recompute_nothing(o);
+    return strcmp(what, "full") ? resolve_recompute_selective(o) : resolve_recompute_full(o);
 }
 
 // ---- what is shared out -----------------------------------------------------------------------------------
 
-static Status sequence_divides(Options *o) {
+static Status resolve_sequence_parallel(Options *o) {
     int t = o->shape.tp, s = o->seq_length;
     o->shape.sequence_parallel = o->sequence_parallel && t > 1;
     if (!o->shape.sequence_parallel || s % t == 0) return OK;
@@ -239,7 +239,7 @@ static Status sequence_divides(Options *o) {
         s, t, s - s % t + t);
 }
 
-static Status saved_activations_divide(Options *o) {
+static Status check_saved_activations(Options *o) {
     if (!o->distribute_saved_activations) return OK;
     int t = o->shape.tp, s = o->seq_length;
     bool full = o->recompute_granularity && !strcmp(o->recompute_granularity, "full");
@@ -262,7 +262,7 @@ static Status saved_activations_divide(Options *o) {
 }
 
 // Source: Megatron-LM, validate_args.
-static Status gathers_follow_shards(Options *o) {
+static Status check_gathers(Options *o) {
     const char *missing = !o->use_distributed_optimizer ? "--use-distributed-optimizer"
                           : !o->overlap_grad_reduce     ? "--overlap-grad-reduce"
                                                         : NULL;
@@ -270,21 +270,21 @@ static Status gathers_follow_shards(Options *o) {
     return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
 }
 
-Rule *const shape_rules[] = {heads_divide,
-                             groups_divide,
-                             mlp_divides,
-                             padded_vocabulary_fits,
-                             position_words_agree,
-                             positions_suffice,
-                             rotated_columns_are_pairs,
-                             frequencies_are_scaled_once,
-                             one_precision,
+Rule *const shape_rules[] = {resolve_heads,
+                             resolve_query_groups,
+                             resolve_mlp,
+                             check_padded_vocabulary,
+                             resolve_position_type,
+                             resolve_positions,
+                             resolve_rotary_columns,
+                             check_rope_scaling,
+                             resolve_precision,
                              NULL};
 
-Rule *const model_rules[] = {device_allows_overflows,
-                             overflows_are_allowed,
-                             recomputation_is_whole,
-                             sequence_divides,
-                             saved_activations_divide,
-                             gathers_follow_shards,
+Rule *const model_rules[] = {check_device_overflows,
+                             resolve_overflow_check,
+                             resolve_recomputation,
+                             resolve_sequence_parallel,
+                             check_saved_activations,
+                             check_gathers,
                              NULL};

@@ -1,13 +1,18 @@
 // Which layers are on which pipeline rank, and whether the schedule takes the shape that results.
 #include "config/rules.h"
+#include "layout/kinds.h"
 #include <stdlib.h>
 #include <string.h>
 
 static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }
 
-static bool is_schedule(const Options *o, const char *name) {
-    return o->schedule && !strcmp(o->schedule, name);
+// The kind of --schedule; NULL while it is unset.
+static const ScheduleKind *kind_of(const Options *o) {
+    return o->schedule ? schedule_kind(o->schedule) : NULL;
 }
+
+// How many chunks the kind of --schedule requires; 0: none is named, or it takes several numbers.
+static int required_chunks(const Options *o) { return o->schedule ? schedule_kind_chunks(kind_of(o)) : 0; }
 
 static bool layers_per_chunk_given(const Options *o) {
     return o->num_layers_per_virtual_pipeline_stage != INT_UNSET;
@@ -19,7 +24,7 @@ static bool accounts(const Options *o) {
     return o->account_for_embedding_in_pipeline_split || o->account_for_loss_in_pipeline_split;
 }
 
-static Status one_cut(Options *o) {
+static Status check_one_cut(Options *o) {
     const struct {
         bool given;
         const char *name;
@@ -45,18 +50,20 @@ static Status one_cut(Options *o) {
     return OK;
 }
 
-// Both options are about ranks that have one end of the model each.
-static Status ends_are_apart(const Options *o) {
-    if (!is_schedule(o, "zb-v")) return OK;
-    return fail(ERR_CONFIG,
-                "--schedule zb-v puts the first and the last stage on one rank, so that "
-                "--decoder-%s-pipeline-num-layers cannot be used: list the layers of the %d stages with "
-                "--pipeline-model-parallel-layout",
-                o->shape.first_layers ? "first" : "last", 2 * o->shape.pp);
+// Both options count the layers of ranks that hold one end of the model each.
+static Status check_ends_are_apart(const Options *o) {
+    const ScheduleKind *kind = kind_of(o);
+    if (!kind || !kind->stage) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--schedule %s does not place the first stage on the first pipeline rank and the last stage "
+        "on the last one, so that --decoder-%s-pipeline-num-layers cannot be used: list the layers of "
+        "the %d stages with --pipeline-model-parallel-layout",
+        kind->name, o->shape.first_layers ? "first" : "last", kind->max_chunks * o->shape.pp);
 }
 
 // --decoder-first-... and --decoder-last-...: the ranks between them share what is left.
-static Status uneven_layers_divide(Options *o, int first, int last) {
+static Status check_uneven_layers(Options *o, int first, int last) {
     int others = o->shape.pp - (first > 0) - (last > 0), rest = o->num_layers - first - last;
     if (o->shape.pp == 1)
         return fail(ERR_CONFIG,
@@ -65,7 +72,7 @@ static Status uneven_layers_divide(Options *o, int first, int last) {
     if (layers_per_chunk_given(o))
         return fail(ERR_CONFIG, "--num-layers-per-virtual-pipeline-stage needs equal pipeline ranks: use "
                                 "--num-virtual-stages-per-pipeline-rank");
-    TRY(ends_are_apart(o));
+    TRY(check_ends_are_apart(o));
     if (others == 0 ? rest == 0 : rest > 0 && rest % others == 0) return OK;
     return fail(
         ERR_CONFIG,
@@ -76,7 +83,7 @@ static Status uneven_layers_divide(Options *o, int first, int last) {
 }
 
 // Embedding and loss count as layers where they are asked to (Megatron-LM's rule).
-static Status accounted_layers_divide(Options *o) {
+static Status check_accounted_layers(Options *o) {
     int extra = o->account_for_embedding_in_pipeline_split + o->account_for_loss_in_pipeline_split;
     int p = o->shape.pp, all = o->num_layers + extra, fewer = all - all % p;
     if (all % p == 0) return OK;
@@ -87,14 +94,14 @@ static Status accounted_layers_divide(Options *o) {
                 fewer > extra ? fewer + p - extra : fewer + 2 * p - extra);
 }
 
-static Status layers_divide(Options *o) {
+static Status resolve_layers(Options *o) {
     int layers = o->num_layers, p = o->shape.pp;
     o->shape.first_layers = or_zero(o->decoder_first_pipeline_num_layers);
     o->shape.last_layers = or_zero(o->decoder_last_pipeline_num_layers);
     if (o->pipeline_model_parallel_layout || o->balance_stages) return OK;
-    if (accounts(o)) return accounted_layers_divide(o);
+    if (accounts(o)) return check_accounted_layers(o);
     if (o->shape.first_layers || o->shape.last_layers)
-        return uneven_layers_divide(o, o->shape.first_layers, o->shape.last_layers);
+        return check_uneven_layers(o, o->shape.first_layers, o->shape.last_layers);
     if (layers % p == 0) return OK;
     return fail(
         ERR_CONFIG,
@@ -117,7 +124,7 @@ static int rank_counts(const Options *o, int counts[3]) {
     return n;
 }
 
-enum { MOST_CHUNKS = 64, MOST_BARS = 1 << 20, MOST_DEEP = 16 };
+enum { MOST_BARS = 1 << 20, MOST_DEEP = 16 };
 
 // The number that follows a '*' at *text, and moves past it; 0 where there is none from 1 to 999999999.
 static int read_times(const char **text) {
@@ -149,7 +156,7 @@ static int64_t count_bars(const char **text, int depth) {
 }
 
 // Source: Megatron-LM, validate_args: the layout alone gives the number of chunks.
-static Status layout_has_chunks(Options *o) {
+static Status resolve_layout(Options *o) {
     const char *layout = o->pipeline_model_parallel_layout, *end = layout;
     const char *extra = layers_per_chunk_given(o) ? "--num-layers-per-virtual-pipeline-stage"
                         : o->num_virtual_stages_per_pipeline_rank != INT_UNSET
@@ -168,17 +175,17 @@ static Status layout_has_chunks(Options *o) {
             "--pipeline-model-parallel-layout %.200s: a group, or the number after '*', is wrong: write "
             "such as Et*3|(tt|)*6tL",
             layout);
-    if (stages % p || stages / p > MOST_CHUNKS)
+    if (stages % p || stages / p > SCHEDULE_MAX_CHUNKS)
         return fail(
             ERR_CONFIG,
             "--pipeline-model-parallel-layout %.200s has %lld%s stages, separated by '|': use a multiple of "
             "--pipeline-model-parallel-size %d, up to %d",
-            layout, (long long)stages, bars == MOST_BARS ? " or more" : "", p, MOST_CHUNKS * p);
+            layout, (long long)stages, bars == MOST_BARS ? " or more" : "", p, SCHEDULE_MAX_CHUNKS * p);
     o->shape.vp = (int)(stages / p);
     return OK;
 }
 
-static Status one_count_of_chunks(Options *o) {
+static Status resolve_chunk_count(Options *o) {
     int chunks = o->num_virtual_stages_per_pipeline_rank;
     if (o->pipeline_model_parallel_layout) return OK;
     if (layers_per_chunk_given(o) && chunks != INT_UNSET)
@@ -187,12 +194,13 @@ static Status one_count_of_chunks(Options *o) {
             "--num-layers-per-virtual-pipeline-stage %d and --num-virtual-stages-per-pipeline-rank %d "
             "cannot be set at the same time: keep one",
             o->num_layers_per_virtual_pipeline_stage, chunks);
-    if (is_schedule(o, "zb-v") && !layers_per_chunk_given(o))
-        derive_int(o, OPT_num_virtual_stages_per_pipeline_rank, &o->num_virtual_stages_per_pipeline_rank, 2);
+    if (required_chunks(o) > 1 && !layers_per_chunk_given(o))
+        derive_int(o, OPT_num_virtual_stages_per_pipeline_rank, &o->num_virtual_stages_per_pipeline_rank,
+                   required_chunks(o));
     return OK;
 }
 
-static Status layers_per_chunk_divides(Options *o, int layers) {
+static Status resolve_layers_per_chunk(Options *o, int layers) {
     int per_chunk = o->num_layers_per_virtual_pipeline_stage;
     o->shape.vp = layers / per_chunk;
     if (layers % per_chunk == 0) return OK;
@@ -202,19 +210,20 @@ static Status layers_per_chunk_divides(Options *o, int layers) {
                 per_chunk, layers, layers * o->shape.pp, o->shape.pp, layers);
 }
 
-static Status chunks_divide(Options *o) {
+static Status resolve_chunks(Options *o) {
     int counts[3], n = rank_counts(o, counts), chunks = o->num_virtual_stages_per_pipeline_rank;
-    if (o->pipeline_model_parallel_layout) return layout_has_chunks(o);
-    if (layers_per_chunk_given(o)) return layers_per_chunk_divides(o, counts[0]);
+    if (o->pipeline_model_parallel_layout) return resolve_layout(o);
+    if (layers_per_chunk_given(o)) return resolve_layers_per_chunk(o, counts[0]);
     o->shape.vp = chunks == INT_UNSET ? 1 : chunks;
     for (int i = 0; i < n; i++) {
         if (counts[i] % o->shape.vp == 0) continue;
-        if (is_schedule(o, "zb-v"))
+        if (required_chunks(o) > 1)
             return fail(
                 ERR_CONFIG,
-                "--schedule zb-v has 2 chunks per pipeline rank, which do not divide its %d layers: use "
+                "--schedule %s has %d chunks per pipeline rank, which do not divide its %d layers: use "
                 "--num-layers %d, or --pipeline-model-parallel-layout",
-                counts[i], (counts[i] + 1) * o->shape.pp);
+                o->schedule, o->shape.vp, counts[i],
+                (counts[i] / o->shape.vp + 1) * o->shape.vp * o->shape.pp);
         return fail(ERR_CONFIG,
                     "--num-virtual-stages-per-pipeline-rank %d does not divide the %d layers of a pipeline "
                     "rank: use a divisor of %d, such as %d",
@@ -225,39 +234,53 @@ static Status chunks_divide(Options *o) {
 
 // ---- the schedule -----------------------------------------------------------------------------------------
 
-static Status schedule_has_chunks(Options *o) {
+static Status refuse_several_chunks(const Options *o) {
+    int v = o->shape.vp;
+    return fail(
+        ERR_CONFIG,
+        "--schedule %s has one chunk per pipeline rank, but there are %d: use --schedule %s, or leave "
+        "out the virtual stages",
+        o->schedule, v, schedule_kind_default(v)->name);
+}
+
+static Status refuse_other_chunks(const Options *o) {
+    int v = o->shape.vp, required = required_chunks(o);
+    if (o->pipeline_model_parallel_layout)
+        return fail(ERR_CONFIG,
+                    "--schedule %s has %d chunks per pipeline rank, not %d: list %d stages in "
+                    "--pipeline-model-parallel-layout",
+                    o->schedule, required, v, required * o->shape.pp);
+    return fail(ERR_CONFIG,
+                "--schedule %s has %d chunks per pipeline rank, not %d: use "
+                "--num-virtual-stages-per-pipeline-rank %d, or leave it out",
+                o->schedule, required, v, required);
+}
+
+// Chooses a schedule where none is named, and checks that it takes the chunks and the pipeline ranks.
+static Status resolve_schedule(Options *o) {
     int p = o->shape.pp, v = o->shape.vp;
     if (!o->schedule) {
-        o->schedule = v > 1 ? "interleaved" : "1f1b";
+        o->schedule = schedule_kind_default(v)->name;
         derived(o, OPT_schedule);
     }
     o->shape.schedule = o->schedule;
-    bool interleaved = is_schedule(o, "interleaved"), folded = is_schedule(o, "zb-v");
-    if (v > 1 && !interleaved && !folded)
-        return fail(
-            ERR_CONFIG,
-            "--schedule %s has one chunk per pipeline rank, but there are %d: use --schedule interleaved, "
-            "or leave out the virtual stages",
-            o->schedule, v);
-    if (folded && v != 2 && o->pipeline_model_parallel_layout)
+    const ScheduleKind *kind = kind_of(o);
+    int required = required_chunks(o);
+    if (required == 1 && v > 1) return refuse_several_chunks(o);
+    if (required && v != required) return refuse_other_chunks(o);
+    if (p < kind->min_ranks)
+        return fail(ERR_CONFIG, "--schedule %s needs --pipeline-model-parallel-size %d or more, not %d",
+                    kind->name, kind->min_ranks, p);
+    if (v < kind->min_chunks)
         return fail(ERR_CONFIG,
-                    "--schedule zb-v has 2 chunks per pipeline rank, not %d: list %d stages in "
-                    "--pipeline-model-parallel-layout",
-                    v, 2 * p);
-    if (folded && v != 2)
+                    "--schedule %s needs --num-virtual-stages-per-pipeline-rank %d or more (a divisor of %d "
+                    "layers), not %d",
+                    kind->name, kind->min_chunks, o->num_layers / p, v);
+    if (v > kind->max_chunks)
         return fail(ERR_CONFIG,
-                    "--schedule zb-v has 2 chunks per pipeline rank, not %d: use "
-                    "--num-virtual-stages-per-pipeline-rank 2, or leave it out",
-                    v);
-    if (interleaved && p < 2)
-        return fail(ERR_CONFIG,
-                    "the interleaved schedule needs --pipeline-model-parallel-size 2 or more, not %d", p);
-    if (interleaved && v < 2)
-        return fail(
-            ERR_CONFIG,
-            "--schedule interleaved needs --num-virtual-stages-per-pipeline-rank 2 or more (a divisor "
-            "of %d layers), not %d",
-            o->num_layers / p, v);
+                    "--schedule %s takes up to %d chunks per pipeline rank, not %d: use a larger "
+                    "--num-layers-per-virtual-pipeline-stage",
+                    kind->name, kind->max_chunks, v);
     return OK;
 }
 
@@ -273,16 +296,23 @@ static int microbatches_of(const Options *o, int i) {
     return (int)(batch / ((int64_t)o->micro_batch_size * s->dp));
 }
 
-// The last group is full, or has a microbatch for each rank.
-// Source: Megatron-LM, forward_backward_pipelining_with_interleaving.
-static bool group_fits(int m, int p, int group) {
-    return group >= p && group <= m && (m % group == 0 || m % group >= p);
+static ScheduleSpec schedule_spec(const Options *o, int batch) {
+    return (ScheduleSpec){.kind = o->schedule,
+                          .ranks = o->shape.pp,
+                          .chunks = o->shape.vp,
+                          .microbatches = microbatches_of(o, batch),
+                          .group = o->shape.microbatch_group,
+                          .stash_limit = or_zero(o->schedule_stash_limit)};
 }
 
 // The first of the run's batches that does not go in such groups, or -1.
 static int batch_without_groups(const Options *o, int group) {
-    for (int i = 0; i < num_batches(o); i++)
-        if (!group_fits(microbatches_of(o, i), o->shape.pp, group)) return i;
+    char why[256];
+    for (int i = 0; i < num_batches(o); i++) {
+        ScheduleSpec spec = schedule_spec(o, i);
+        spec.group = group;
+        if (schedule_kind_refuse(kind_of(o), &spec, why, sizeof why)) return i;
+    }
     return -1;
 }
 
@@ -296,17 +326,17 @@ static int smallest_group(const Options *o) {
     return p;
 }
 
-static Status groups_fit(Options *o) {
-    if (!is_schedule(o, "interleaved")) return OK;
+// Chooses the size of a group of microbatches where none is given, and checks that it suits every batch.
+static Status resolve_groups(Options *o) {
+    if (!(kind_of(o)->settings & SETTING_GROUP)) return OK;
     int p = o->shape.pp, fewest = microbatches_of(o, 0);
     long long unit = (long long)o->micro_batch_size * o->shape.dp;
     const char *batch = num_batches(o) > 1 ? "--rampup-batch-size" : "--global-batch-size";
     if (fewest < p)
-        return fail(
-            ERR_CONFIG,
-            "the interleaved schedule needs at least as many microbatches as the pipeline size (%d), not "
-            "%d: use %s %lld",
-            p, fewest, batch, p * unit);
+        return fail(ERR_CONFIG,
+                    "--schedule %s needs at least as many microbatches as the pipeline size (%d), not "
+                    "%d: use %s %lld",
+                    o->schedule, p, fewest, batch, p * unit);
     derive_int(o, OPT_microbatch_group_size_per_virtual_pipeline_stage,
                &o->microbatch_group_size_per_virtual_pipeline_stage, smallest_group(o));
     int group = o->shape.microbatch_group = o->microbatch_group_size_per_virtual_pipeline_stage;
@@ -319,15 +349,22 @@ static Status groups_fit(Options *o) {
         group, microbatches_of(o, odd), p, p, fewest, p, smallest_group(o), p * unit, batch);
 }
 
-// The caps of layout/schedule.h, which refuses more.
-static Status schedule_is_held(Options *o) {
+// Checks what remains to be checked of the schedule: its size, and what its kind alone refuses.
+static Status check_schedule(Options *o) {
     int p = o->shape.pp, v = o->shape.vp, m = o->shape.num_microbatches;
-    if (m <= 1000000 && (long long)p * v * m <= 1 << 24) return OK;
-    return fail(
-        ERR_CONFIG,
-        "%d microbatches on %d pipeline ranks of %d chunks are more than a schedule holds (1000000, and "
-        "%d forwards in all): use a smaller --global-batch-size or a larger --micro-batch-size",
-        m, p, v, 1 << 24);
+    if (m > SCHEDULE_MAX_MICROBATCHES || (long long)p * v * m > SCHEDULE_MAX_FORWARDS)
+        return fail(
+            ERR_CONFIG,
+            "%d microbatches on %d pipeline ranks of %d chunks are more than a schedule holds (%d, and "
+            "%d forwards in all): use a smaller --global-batch-size or a larger --micro-batch-size",
+            m, p, v, SCHEDULE_MAX_MICROBATCHES, SCHEDULE_MAX_FORWARDS);
+    char why[256];
+    for (int i = 0; i < num_batches(o); i++) {
+        ScheduleSpec spec = schedule_spec(o, i);
+        if (schedule_kind_refuse(kind_of(o), &spec, why, sizeof why))
+            return fail(ERR_CONFIG, "--schedule %s %s", o->schedule, why);
+    }
+    return OK;
 }
 
 Status options_schedule_times(const Options *o, double times[4]) {
@@ -346,12 +383,12 @@ Status options_schedule_times(const Options *o, double times[4]) {
         o->schedule_times);
 }
 
-static Status schedule_is_told(Options *o) {
+static Status resolve_schedule_times(Options *o) {
     o->shape.receive_ahead = o->overlap_p2p_communication && o->shape.pp > 1;
     o->shape.schedule_stash_limit = or_zero(o->schedule_stash_limit);
     return options_schedule_times(o, o->shape.schedule_times);
 }
 
-Rule *const pipeline_rules[] = {one_cut,          layers_divide,       one_count_of_chunks,
-                                chunks_divide,    schedule_has_chunks, groups_fit,
-                                schedule_is_held, schedule_is_told,    NULL};
+Rule *const pipeline_rules[] = {check_one_cut,  resolve_layers,         resolve_chunk_count,
+                                resolve_chunks, resolve_schedule,       resolve_groups,
+                                check_schedule, resolve_schedule_times, NULL};

@@ -72,6 +72,14 @@ Arity meaning_arity(Meaning meaning);
 // is near.
 bool nearest_spelling(Verb verb, const char *key, char *nearest, size_t size);
 
+// ---- store.c: what the options own
+
+// Returns memory that lives as long as the options.
+void *options_block(Options *options, size_t bytes);
+const char *options_string(Options *options, const char *string);
+// Notes "NAME has no effect: WHY", once.
+void note_idle(Options *options, const char *name, const char *why);
+
 // ---- value.c: values from and to text
 
 // Gives the option a value, or fails with what is allowed: ERR_USAGE for the command line, ERR_CONFIG for a
@@ -81,23 +89,20 @@ Status value_set(Options *options, const OptionInfo *option, const char *const *
 void value_set_default(Options *options, const OptionInfo *option);
 bool value_is_set(const Options *options,
                   const OptionInfo *option); // not unset, as config.h's table of types says
+// Adds the choices of a WORD, "a|b".
+void option_choices(const OptionInfo *option, Text *out);
 // The value as one would type it; "" when unset. The items of a LIST are separated by blanks.
 void value_print(const Options *options, const OptionInfo *option, Text *out);
 bool parse_flag(const char *word, bool *value); // true, yes, on, 1 and their opposites
 Status source_status(Source source);
 
-// ---- parse.c: acting on names
-
-bool option_given(const Options *options, int index); // by the user
-// Notes "NAME has no effect: WHY", once.
-void note_idle(Options *options, const char *name, const char *why);
+// ---- names.c: acting on names
 
 // Sets the option, or notes or refuses it. A value that the command line has set is checked, but not replaced
 // by a file's.
 Status name_apply(Options *options, const char *key, const char *const *words, int num_words, Source source);
-// Memory that lives as long as the options.
-void *options_block(Options *options, size_t bytes);
-const char *options_string(Options *options, const char *string);
+// Fails with the nearest option, or the verb that has an option of this name.
+Status name_unknown(Verb verb, const char *key, Source source);
 
 // ---- yaml.c
 

@@ -1,5 +1,6 @@
 // Converts the values of options from text and back.
 #include "config/table.h"
+#include "layout/kinds.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,9 +83,19 @@ static Status set_flag(Options *options, const OptionInfo *option, const char *w
     return OK;
 }
 
-static bool is_choice(const char *choices, const char *word) {
+static bool names_schedule(const OptionInfo *option) { return !strcmp(option->range, "schedule"); }
+
+void option_choices(const OptionInfo *option, Text *out) {
+    if (names_schedule(option))
+        schedule_kind_names(0, "|", out);
+    else
+        text_add(out, "%s", option->range);
+}
+
+static bool is_choice(const OptionInfo *option, const char *word) {
+    if (names_schedule(option)) return schedule_kind(word) != NULL;
     size_t length = strlen(word);
-    for (const char *choice = choices; *choice; choice += strspn(choice, "|")) {
+    for (const char *choice = option->range; *choice; choice += strspn(choice, "|")) {
         size_t choice_length = strcspn(choice, "|");
         if (length == choice_length && !memcmp(word, choice, length)) return true;
         choice += choice_length;
@@ -106,10 +117,18 @@ static Status check_word(const OptionInfo *option, const char *word, Source sour
     return OK;
 }
 
+static Status unknown_choice(const OptionInfo *option, const char *word, Source source) {
+    Text choices = {0};
+    option_choices(option, &choices);
+    Status status = fail(source_status(source), "%s%s: '%s' is not known; choose from %s", source.where,
+                         source.name, word, text_string(&choices));
+    text_free(&choices);
+    return status;
+}
+
 static Status set_word(Options *options, const OptionInfo *option, const char *word, Source source) {
-    if (*option->range && !is_free_text(option) && !is_choice(option->range, word))
-        return fail(source_status(source), "%s%s: '%s' is not known; choose from %s", source.where,
-                    source.name, word, option->range);
+    if (*option->range && !is_free_text(option) && !is_choice(option, word))
+        return unknown_choice(option, word, source);
     *(OptionWord *)field_of(options, option) = options_string(options, word);
     return OK;
 }

@@ -103,8 +103,10 @@ static Status open_share(Infer *f, const ModelShape *shape, const InferSpec *spe
                          const RuntimeMemory *memory) {
     f->spec = *spec, f->shape = *shape;
     f->shape.sequence = spec->capacity;
-    ScheduleSpec schedule = {
-        .kind = "gpipe", .ranks = grid_along(spec->grid, AXIS_PP), .chunks = 1, .microbatches = 1};
+    ScheduleSpec schedule = {.kind = schedule_kind_default(1)->name,
+                             .ranks = grid_along(spec->grid, AXIS_PP),
+                             .chunks = 1,
+                             .microbatches = 1};
     TRY(schedule_create(&f->schedule, &schedule)); // the same on all ranks
     Topology topology = schedule_topology(&f->schedule, spec->grid, comm_rank(world));
     f->first = topology_is_first(&topology), f->last = topology_is_last(&topology);

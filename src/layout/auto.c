@@ -1,7 +1,7 @@
-// The kind "auto": the shortest schedule of one chunk per rank that is known for given times and a given
-// number of stashes. Tried are the kinds of that placement, so that it is never longer than one of them
-// within the limit, and the greedy orders of all choices; on a tie the first is taken. Kinds of several
-// chunks place the model otherwise and are no candidates, though zb-v is often shorter in the same memory.
+// Defines the kind auto: the shortest schedule of one chunk per rank that is known for given times and a given number
+// of stashes. It tries all other kinds of one chunk, so that it is never longer than one of them within the limit, and
+// the greedy orders of all choices; on a tie the first is taken. Kinds of several chunks place the model otherwise and
+// are no candidates, though zb-v is often shorter in the same memory.
 // Source: Qi et al. 2023, arXiv 2401.10241, section 3: ZB-1p and ZB-2p are its limits p and 2p.
 #include "layout/greedy.h"
 #include <math.h>
@@ -16,12 +16,9 @@ static int limit_of(const ScheduleSpec *spec) {
     return spec->stash_limit ? spec->stash_limit : as_1f1b;
 }
 
-const char *refuse_auto(const ScheduleSpec *spec, char *why, size_t size) {
+static const char *refuse_auto(const ScheduleSpec *spec, char *why, size_t size) {
     int64_t forwards = (int64_t)spec->ranks * spec->microbatches;
-    if (spec->chunks != 1)
-        snprintf(why, size, "takes 1 chunk per pipeline rank, not %d; interleaved takes several",
-                 spec->chunks);
-    else if (spec->stash_limit < 0)
+    if (spec->stash_limit < 0)
         snprintf(why, size, "takes a stash limit of 1 or more, or 0 for as many as 1f1b, not %d",
                  spec->stash_limit);
     else if (forwards > MOST_FORWARDS)
@@ -64,8 +61,7 @@ static double candidate_us(const ScheduleSpec *spec, Schedule *candidate) {
 
 static bool shorter(double us, double than_us) { return us < than_us * (1 - 1e-9); }
 
-static void try_kind(const ScheduleSpec *spec, const char *name, Best *best) {
-    const ScheduleKind *kind = schedule_kind(name);
+static void try_kind(const ScheduleSpec *spec, const ScheduleKind *kind, Best *best) {
     Schedule candidate;
     schedule_shape(&candidate, spec->ranks, 1, spec->microbatches);
     kind->generate(spec, &candidate);
@@ -118,12 +114,28 @@ static GreedyChoice nth_choice(const GreedyTask *task, int i) {
         .wait_for_input = i & 1, .fill_whole = i & 2, .lead = i & 4, .slack = slacks[i / 8]};
 }
 
-void generate_auto(const ScheduleSpec *spec, Schedule *schedule) {
-    static const char *const kinds[] = {"1f1b", "zb-h1", "zb-h2", "gpipe"};
+// Kinds that order by times would try this one in turn.
+static bool is_candidate(const ScheduleKind *kind, const ScheduleSpec *spec) {
+    char why[256];
+    return !kind->stage && !(kind->settings & SETTING_TIMES) &&
+           !schedule_kind_refuse(kind, spec, why, sizeof why);
+}
+
+// In the order of the table, but from the default kind on and round.
+static void try_kinds(const ScheduleSpec *spec, Best *best) {
+    int first = 0;
+    while (schedule_kinds[first] != schedule_kind_default(1)) first++;
+    for (int i = 0; i < num_schedule_kinds; i++) {
+        const ScheduleKind *kind = schedule_kinds[(first + i) % num_schedule_kinds];
+        if (is_candidate(kind, spec)) try_kind(spec, kind, best);
+    }
+}
+
+static void generate_auto(const ScheduleSpec *spec, Schedule *schedule) {
     enum { NUM_CHOICES = 2 * 2 * 2 * 3 };
     GreedyTask task = task_open(spec);
     Best best = {.us = INFINITY};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) try_kind(spec, kinds[i], &best);
+    try_kinds(spec, &best);
     for (int i = 0; i < NUM_CHOICES; i++) try_choice(spec, &task, nth_choice(&task, i), &best);
     if (best.kind)
         best.kind->generate(spec, schedule);
@@ -131,3 +143,28 @@ void generate_auto(const ScheduleSpec *spec, Schedule *schedule) {
         greedy_order(&task, best.choice, schedule->programs);
     task_close(&task);
 }
+
+// ---- facts ------------------------------------------------------------------------------------------------
+
+static double no_formula(const ScheduleSpec *spec) {
+    (void)spec;
+    return NAN;
+}
+
+static int stash_auto(const ScheduleSpec *spec, int rank) {
+    (void)rank;
+    return limit_of(spec);
+}
+
+const ScheduleKind kind_auto = {
+    .name = "auto",
+    .summary = "the shortest known of one chunk per rank, for given times and a given number of stashes",
+    .source = "Qi 2023",
+    .min_chunks = 1,
+    .max_chunks = 1,
+    .settings = SETTING_TIMES | SETTING_STASH_LIMIT,
+    .splits_backward = true,
+    .refuse = refuse_auto,
+    .generate = generate_auto,
+    .bubble = no_formula,
+    .stash = stash_auto};

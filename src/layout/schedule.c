@@ -1,4 +1,3 @@
-#include "layout/kinds.h"
 #include "layout/parts.h"
 #include <stdlib.h>
 
@@ -42,6 +41,12 @@ void program_add(Program *program, Instr instr) {
         CHECK(program->instrs, "no memory for %d instructions", program->capacity);
     }
     program->instrs[program->count++] = instr;
+}
+
+void program_compute(Program *out, ScheduleOp op, int chunk, int microbatch) {
+    program_add(
+        out,
+        (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .peer = -1, .microbatch = (int32_t)microbatch});
 }
 
 int schedule_stage(const Schedule *schedule, int rank, int chunk) {
@@ -122,72 +127,4 @@ void schedule_lower(Schedule *schedule, int receive_ahead) {
         free(schedule->programs[r].instrs);
         schedule->programs[r] = lowered;
     }
-}
-
-// ---- create -------------------------------------------------------------------------------------------
-
-static Status find_kind(const char *name, const ScheduleKind **kind) {
-    *kind = schedule_kind(name);
-    if (*kind) return OK;
-    Text known = {0};
-    for (int i = 0; i < num_schedule_kinds; i++)
-        text_add(&known, "%s%s", i ? ", " : "", schedule_kinds[i].name);
-    Status status = fail(ERR_CONFIG, "schedule %s is not one of %s", name, text_string(&known));
-    text_free(&known);
-    return status;
-}
-
-static Status sizes_allowed(const ScheduleSpec *spec) {
-    int ranks = spec->ranks, chunks = spec->chunks, microbatches = spec->microbatches;
-    if (ranks < 1 || ranks > SCHEDULE_MAX_RANKS)
-        return fail(ERR_CONFIG, "schedule: %d pipeline ranks, 1 to %d are possible", ranks,
-                    SCHEDULE_MAX_RANKS);
-    if (chunks < 1 || chunks > SCHEDULE_MAX_CHUNKS)
-        return fail(ERR_CONFIG, "schedule: %d chunks per rank, 1 to %d are possible", chunks,
-                    SCHEDULE_MAX_CHUNKS);
-    if (microbatches < 1 || microbatches > SCHEDULE_MAX_MICROBATCHES)
-        return fail(ERR_CONFIG, "schedule: %d microbatches, 1 to %d are possible", microbatches,
-                    SCHEDULE_MAX_MICROBATCHES);
-    if ((int64_t)ranks * chunks * microbatches > SCHEDULE_MAX_FORWARDS)
-        return fail(ERR_CONFIG,
-                    "schedule: %d ranks x %d chunks x %d microbatches, at most %d in all are possible", ranks,
-                    chunks, microbatches, SCHEDULE_MAX_FORWARDS);
-    if (spec->receive_ahead < 0)
-        return fail(ERR_CONFIG, "schedule: receives %d computes ahead, 0 or more are possible",
-                    spec->receive_ahead);
-    return OK;
-}
-
-// A generator may have placed the stages in its own way.
-static void find_homes(Schedule *schedule) {
-    int stages = schedule->num_ranks * schedule->num_chunks;
-    for (int stage = 0; stage < stages; stage++) schedule->home[stage] = -1;
-    for (int place = 0; place < stages; place++) {
-        int stage = schedule->stage[place];
-        CHECK(stage >= 0 && stage < stages && schedule->home[stage] < 0, "stage %d at place %d", stage,
-              place);
-        schedule->home[stage] = place;
-    }
-}
-
-Status schedule_order(Schedule *schedule, const ScheduleSpec *spec) {
-    *schedule = (Schedule){0};
-    const ScheduleKind *kind;
-    char why[256];
-    TRY(find_kind(spec->kind, &kind));
-    TRY(sizes_allowed(spec));
-    if (kind->refuse(spec, why, sizeof why)) return fail(ERR_CONFIG, "schedule %s %s", kind->name, why);
-    schedule_shape(schedule, spec->ranks, spec->chunks, spec->microbatches);
-    kind->generate(spec, schedule);
-    find_homes(schedule);
-    return OK;
-}
-
-Status schedule_create(Schedule *schedule, const ScheduleSpec *spec) {
-    TRY(schedule_order(schedule, spec));
-    schedule_lower(schedule, spec->receive_ahead);
-    Status proved = schedule_prove(schedule);
-    CHECK(proved == OK, "%s of %d ranks, %d chunks, %d microbatches: %s", spec->kind, spec->ranks,
-          spec->chunks, spec->microbatches, fail_message());
-    return OK;
 }

@@ -1,7 +1,8 @@
-// A backward split in two: I, the input gradient that the previous stage waits for, and W, the weight
-// gradient that nobody does. W then fills the gaps that 1f1b leaves.
+// Defines the kinds zb-h1, zb-h2 and zb-v. They split a backward in two: I, the input gradient that the previous stage
+// waits for, and W, the weight gradient that no stage waits for. W then fills the gaps that 1f1b leaves.
 // Source: Qi et al. 2023, arXiv 2401.10241: H1 and H2 after figure 3, V after section 6 of version 1.
 #include "layout/generators.h"
+#include <math.h>
 
 static int least(int a, int b) { return a < b ? a : b; }
 
@@ -17,11 +18,11 @@ static void split_backwards(const ScheduleSpec *spec, int warmup, int put_off, P
     while (w < m) program_compute(out, OP_BACKWARD_WEIGHT, 0, w++);
 }
 
-void generate_zb_h1(const ScheduleSpec *spec, Schedule *schedule) {
+static void generate_h1(const ScheduleSpec *spec, Schedule *schedule) {
     for (int r = 0; r < spec->ranks; r++) split_backwards(spec, spec->ranks - r, r, &schedule->programs[r]);
 }
 
-void generate_zb_h2(const ScheduleSpec *spec, Schedule *schedule) {
+static void generate_h2(const ScheduleSpec *spec, Schedule *schedule) {
     for (int r = 0; r < spec->ranks; r++)
         split_backwards(spec, 2 * (spec->ranks - r) - 1, 2 * r, &schedule->programs[r]);
 }
@@ -83,16 +84,81 @@ static void drain_v(Turns *turns, int ranks, int rank) {
         while (left(turns, OP_BACKWARD_WEIGHT, chunk)) take(turns, OP_BACKWARD_WEIGHT, chunk);
 }
 
-void generate_zb_v(const ScheduleSpec *spec, Schedule *schedule) {
+static void generate_v(const ScheduleSpec *spec, Schedule *schedule) {
     int p = spec->ranks, fewest = 2 * p - 1;
     for (int r = 0; r < p; r++) {
         Turns turns = {.out = &schedule->programs[r],
                        .there = spec->microbatches,
                        .planned = spec->microbatches > fewest ? spec->microbatches : fewest};
-        schedule->stage[2 * r] = r;
-        schedule->stage[2 * r + 1] = 2 * p - 1 - r;
         fill_v(&turns, p, r);
         steady_v(&turns);
         drain_v(&turns, p, r);
     }
 }
+
+// Down the ranks and up again.
+static int stage_v(const ScheduleSpec *spec, int rank, int chunk) {
+    return chunk ? 2 * spec->ranks - 1 - rank : rank;
+}
+
+// ---- facts ------------------------------------------------------------------------------------------------
+
+// With equal times a third of 1f1b's; with too few microbatches to fill the pipeline there is no formula.
+static double bubble_h1(const ScheduleSpec *spec) {
+    return spec->microbatches < spec->ranks ? NAN : bubble_unsplit(spec) / 3;
+}
+
+static double bubble_twice(const ScheduleSpec *spec) {
+    return spec->microbatches < 2 * spec->ranks - 1 ? NAN : bubble_unsplit(spec) / 3;
+}
+
+// A stash is held until the weight gradient, which is put off by as many microbatches as 1f1b has fewer.
+static int stash_h1(const ScheduleSpec *spec, int rank) {
+    (void)rank;
+    return spec->ranks;
+}
+
+static int stash_h2(const ScheduleSpec *spec, int rank) {
+    (void)rank;
+    return 2 * spec->ranks - 1;
+}
+
+// Few microbatches never fill it.
+static int stash_v(const ScheduleSpec *spec, int rank) {
+    return least(2 * spec->ranks, spec->microbatches + rank + 1);
+}
+
+const ScheduleKind kind_zb_h1 = {
+    .name = "zb-h1",
+    .summary = "1f1b with weight gradients put off to fill gaps: a third of its bubble, its memory",
+    .source = "Qi 2023",
+    .min_chunks = 1,
+    .max_chunks = 1,
+    .splits_backward = true,
+    .pools_grow = true,
+    .generate = generate_h1,
+    .bubble = bubble_h1,
+    .stash = stash_h1};
+
+const ScheduleKind kind_zb_h2 = {.name = "zb-h2",
+                                 .summary = "zb-h1 with up to 2p-1 activations: no gap within a rank",
+                                 .source = "Qi 2023",
+                                 .min_chunks = 1,
+                                 .max_chunks = 1,
+                                 .splits_backward = true,
+                                 .pools_grow = true,
+                                 .generate = generate_h2,
+                                 .bubble = bubble_twice,
+                                 .stash = stash_h2};
+
+const ScheduleKind kind_zb_v = {.name = "zb-v",
+                                .summary = "zb-h2's gaps in 1f1b's memory: 2 chunks per rank, laid as a V",
+                                .source = "Qi 2023",
+                                .min_chunks = 2,
+                                .max_chunks = 2,
+                                .splits_backward = true,
+                                .pools_grow = true,
+                                .stage = stage_v,
+                                .generate = generate_v,
+                                .bubble = bubble_twice,
+                                .stash = stash_v};

@@ -59,7 +59,7 @@ static EngineSpec spec_of(const Reference *r, DType dtype, int threads) {
                                  .dtype = dtype,
                                  .keep_probabilities = r->unfused},
                         .split = {.layers = LAYERS},
-                        .schedule = "1f1b",
+                        .schedule = schedule_kind_default(1)->name,
                         .num_chunks = 1,
                         .num_microbatches = MICROBATCHES,
                         .adam = {0.9, 0.95, 1e-8, 1.0},

@@ -30,60 +30,13 @@ Status stage_layers(const Stack *stack, const ModelShape *model, const ParallelC
 }
 
 int stage_of_chunk(const ParallelConfig *c, int rank, int chunk) {
-    bool turns = !strcmp(c->schedule, "zb-v") && chunk == 1;
-    return turns ? 2 * grid_along(c->grid, AXIS_PP) - 1 - rank : chunk * grid_along(c->grid, AXIS_PP) + rank;
+    ScheduleSpec spec = parallel_config_schedule(c);
+    return schedule_kind_stage(parallel_config_kind(c), &spec, rank, chunk);
 }
 
-// ---- in flight -----------------------------------------------------------------------------------
-
-static double all_in_flight(const ParallelConfig *c, int rank) {
-    (void)rank;
-    return (double)parallel_config_microbatches(c) * c->chunks;
-}
-
-static double flight_1f1b(const ParallelConfig *c, int rank) { return grid_along(c->grid, AXIS_PP) - rank; }
-
-// Korthikanti 2022, section 4.2.3: on the first rank L (1 + (p-1)/(pv)) layers' worth.
-static double flight_interleaved(const ParallelConfig *c, int rank) {
-    int p = grid_along(c->grid, AXIS_PP);
-    return 2 * (p - 1 - rank) + (c->chunks - 1) * p + 1;
-}
-
-// Of these a stash is held until the weight gradient, which is put off by as many microbatches as 1f1b has
-// fewer.   Source: Qi et al. 2023.
-static double flight_h1(const ParallelConfig *c, int rank) {
-    (void)rank;
-    return grid_along(c->grid, AXIS_PP);
-}
-
-static double flight_h2(const ParallelConfig *c, int rank) {
-    (void)rank;
-    return 2 * grid_along(c->grid, AXIS_PP) - 1;
-}
-
-// At most: every rank may hold what the limit says, which is that of 1f1b's first rank.
-static double flight_auto(const ParallelConfig *c, int rank) {
-    (void)rank;
-    return grid_along(c->grid, AXIS_PP);
-}
-
-// Few microbatches never fill it.
-static double flight_v(const ParallelConfig *c, int rank) {
-    return fmin(2 * grid_along(c->grid, AXIS_PP), parallel_config_microbatches(c) + rank + 1);
-}
-
-double chunks_in_flight(const ParallelConfig *config, int rank) {
-    static const struct {
-        const char *kind;
-        double (*most)(const ParallelConfig *config, int rank);
-    } kinds[] = {{"1f1b", flight_1f1b},    {"interleaved", flight_interleaved},
-                 {"gpipe", all_in_flight}, {"zb-h1", flight_h1},
-                 {"zb-h2", flight_h2},     {"zb-v", flight_v},
-                 {"auto", flight_auto}};
-    double all = all_in_flight(config, rank);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (!strcmp(kinds[i].kind, config->schedule)) return fmin(all, kinds[i].most(config, rank));
-    return all;
+double chunks_in_flight(const ParallelConfig *c, int rank) {
+    ScheduleSpec spec = parallel_config_schedule(c);
+    return schedule_kind_stash(parallel_config_kind(c), &spec, rank);
 }
 
 // ---- parameters ----------------------------------------------------------------------------------

@@ -1,5 +1,4 @@
 // Which candidates are possible at all. Each rule says what it wants and a value that would do.
-#include "layout/kinds.h"
 #include "plan/plan.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,13 +10,26 @@ int parallel_config_microbatches(const ParallelConfig *c) {
 
 int parallel_config_devices(const ParallelConfig *c) { return grid_size(c->grid); }
 
+const ScheduleKind *parallel_config_kind(const ParallelConfig *c) {
+    const ScheduleKind *kind = schedule_kind(c->schedule);
+    CHECK(kind, "no schedule is named %s", c->schedule);
+    return kind;
+}
+
+ScheduleSpec parallel_config_schedule(const ParallelConfig *c) {
+    return (ScheduleSpec){.kind = c->schedule,
+                          .ranks = grid_along(c->grid, AXIS_PP),
+                          .chunks = c->chunks,
+                          .microbatches = parallel_config_microbatches(c)};
+}
+
 ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *space) {
     bool unfused = space->fused_attention < 0 ? stack->unfused_attention : !space->fused_attention;
     return (ParallelConfig){.grid = GRID(1, 1, 1),
                             .chunks = 1,
                             .microbatch = 1,
                             .batch = space->batch,
-                            .schedule = "1f1b",
+                            .schedule = schedule_kind_default(1)->name,
                             .attention = unfused ? ATTENTION_UNFUSED : ATTENTION_FUSED,
                             .dtype = space->dtype,
                             .scatter_gather = stack->scatters_messages,
@@ -94,12 +106,11 @@ static bool pipeline_breaks(const Rules *r) {
     if (m > SCHEDULE_MAX_MICROBATCHES || p * v * m > SCHEDULE_MAX_FORWARDS)
         return broken(r, "%lld microbatches on %d stages are more than a schedule holds: use a larger b or d",
                       (long long)m, p * v);
-    ScheduleSpec spec = {
-        .kind = c->schedule, .ranks = p, .chunks = v, .microbatches = parallel_config_microbatches(c)};
+    ScheduleSpec spec = parallel_config_schedule(c);
     const ScheduleKind *kind = schedule_kind(c->schedule);
     char why[160];
     if (!kind) return broken(r, "no schedule is named %s", c->schedule);
-    const char *refusal = kind->refuse(&spec, why, sizeof why);
+    const char *refusal = schedule_kind_refuse(kind, &spec, why, sizeof why);
     return refusal && broken(r, "the schedule %s %s", c->schedule, refusal);
 }
 

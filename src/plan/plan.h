@@ -13,7 +13,7 @@
 // form, and replays the best. Constants come from files (machine.h) and carry the error that they had on
 // rows they were not fitted on; that error is the interval of every prediction.
 #pragma once
-#include "layout/simulate.h"
+#include "layout/kinds.h"
 #include "layout/topology.h"
 #include "machine/machine.h"
 #include "machine/work_item.h"
@@ -28,7 +28,7 @@ typedef struct {
     Grid grid;             // t, c, d, p: its axes tp, cp, dp, pp; the others are 1
     int chunks;            // v
     int microbatch, batch; // b; B, samples of a step over all ranks
-    const char *schedule;  // a kind of schedule_kinds
+    const char *schedule;  // name of a ScheduleKind
     Recompute recompute;   // NOTHING, SELECTIVE or UNIFORM (every layer)
     AttentionKind attention;
     DType dtype;
@@ -40,6 +40,9 @@ typedef struct {
 
 int parallel_config_microbatches(const ParallelConfig *config); // m
 int parallel_config_devices(const ParallelConfig *config);
+// The kind of its schedule. CHECK when there is none of that name.
+const ScheduleKind *parallel_config_kind(const ParallelConfig *config);
+ScheduleSpec parallel_config_schedule(const ParallelConfig *config);
 // NULL when the candidate is possible for the model on the machine, else the rule it breaks with values that
 // would work, in `why`.
 const char *parallel_config_refuse(const ModelShape *model, const Machine *machine,

@@ -1,6 +1,5 @@
 // One candidate's step: the parts on their stages, the schedule replayed with what they take, then what every
 // step ends with. All data-parallel replicas do the same, so one pipeline stands for all.
-#include "layout/kinds.h"
 #include "machine/cpu_price.h"
 #include "plan/memory.h"
 #include "plan/parts.h"
@@ -25,12 +24,33 @@ static double slower_by_size(const CostModel *costs, const ParallelConfig *confi
 typedef struct {
     const Parts *parts;
     int ranks, chunks, stages, microbatches;
-    bool folded;   // the second chunks lie on the ranks in reverse: zb-v
+    const ScheduleKind *kind;
+    ScheduleSpec spec;
+    int last_rank; // the rank that holds the last stage
     double slower; // than a small job, everything that ranks compute and send: stragglers, a crowded network
     int *layers;   // [stages]
     double *forward_us, *backward_us, *hop_us, *hold_us; // [stages], [stages], [stages - 1] twice
     void *memory;
 } Stages;
+
+static int stage_at(const Stages *s, int rank, int chunk) {
+    return schedule_kind_stage(s->kind, &s->spec, rank, chunk);
+}
+
+static int rank_of_stage(const Stages *s, int stage) {
+    for (int place = 0; place < s->stages; place++)
+        if (stage_at(s, place / s->chunks, place % s->chunks) == stage) return place / s->chunks;
+    CHECK(false, "no rank holds stage %d", stage);
+    return -1;
+}
+
+// The rank before the edge from a stage to the next. A kind with a placement of its own sends over the edges between
+// neighbouring ranks either way.
+static int edge_rank(const Stages *s, int stage) {
+    if (!s->kind->stage) return stage;
+    int from = rank_of_stage(s, stage), to = rank_of_stage(s, stage + 1);
+    return from < to ? from : to;
+}
 
 static Status stages_open(Stages *s, const CostModel *costs, const Parts *parts, const ModelShape *model,
                           const ParallelConfig *config) {
@@ -40,30 +60,21 @@ static Status stages_open(Stages *s, const CostModel *costs, const Parts *parts,
                   .chunks = config->chunks,
                   .stages = (int)stages,
                   .microbatches = parallel_config_microbatches(config),
-                  .folded = !strcmp(config->schedule, "zb-v"),
+                  .kind = parallel_config_kind(config),
+                  .spec = parallel_config_schedule(config),
                   .slower = slower_by_size(costs, config)};
     double *numbers = s->memory = calloc(stages, 4 * sizeof(double) + sizeof(int));
     if (!numbers) return fail(ERR_OS, "no memory for %zu stages", stages);
     s->forward_us = numbers, s->backward_us = numbers + stages;
     s->hop_us = numbers + 2 * stages, s->hold_us = numbers + 3 * stages;
     s->layers = (int *)(numbers + 4 * stages);
+    s->last_rank = rank_of_stage(s, s->stages - 1);
     Status status = stage_layers(costs->stack, model, config, s->layers);
     if (status != OK) free(s->memory);
     return status;
 }
 
 static void stages_close(Stages *s) { free(s->memory); }
-
-static int stage_at(const Stages *s, int rank, int chunk) {
-    return s->folded && chunk ? s->stages - 1 - rank : chunk * s->ranks + rank;
-}
-
-static int last_rank(const Stages *s) { return s->folded ? 0 : s->ranks - 1; } // that of the last stage
-
-// The rank before the edge from a stage to the next; in a fold messages go the other way over the same edges.
-static int edge_rank(const Stages *s, int stage) {
-    return s->folded && stage >= s->ranks ? s->stages - 2 - stage : stage;
-}
 
 static bool has_part(const Stages *s, int stage, ModelPart part) {
     return part == PART_LAYER || stage == (part == PART_EMBEDDING ? 0 : s->stages - 1);
@@ -105,13 +116,6 @@ static ScheduleCosts stage_costs(const Stages *s) {
                            .edge_hold_us = s->hold_us};
 }
 
-static ScheduleSpec schedule_spec(const ParallelConfig *c) {
-    return (ScheduleSpec){.kind = c->schedule,
-                          .ranks = grid_along(c->grid, AXIS_PP),
-                          .chunks = c->chunks,
-                          .microbatches = parallel_config_microbatches(c)};
-}
-
 // ---- the end of a step ------------------------------------------------------------------------------
 
 // Parameters of the stages of a rank; the last one has a copy of a tied table.
@@ -120,7 +124,7 @@ static double rank_parameters(const Stages *s, const ModelShape *model, int rank
     for (int chunk = 0; chunk < s->chunks; chunk++)
         for (ModelPart part = 0; part < NUM_PARTS; part++)
             count += part_count(s, stage_at(s, rank, chunk), part) * s->parts->parameters[part];
-    bool copies = !model->untied && rank && rank == last_rank(s);
+    bool copies = !model->untied && rank && rank == s->last_rank;
     return count + (copies ? s->parts->parameters[PART_EMBEDDING] : 0);
 }
 
@@ -136,13 +140,6 @@ static double exposed_seconds(const CostModel *costs, const ParallelConfig *conf
                               double window) {
     if (!config->overlap_gradients) return seconds;
     return fmax(costs->constants.data_exposed * seconds, seconds - window);
-}
-
-// How many microbatches of a rank a reduction or gather goes on beside. One without interleaving; else those
-// of a chunk begin as soon as its own p microbatches are through, while the other chunks compute.
-static double window_microbatches(const Stages *s, const ParallelConfig *config) {
-    if (strcmp(config->schedule, "interleaved")) return 1;
-    return (s->ranks * (s->chunks - 1.0) + 1) / s->chunks;
 }
 
 // In the reduction: as the program has it for 16-bit parameters.
@@ -162,7 +159,7 @@ static double over_replicas(const CostModel *costs, const ParallelConfig *config
 static double reduction_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s,
                                 double parameters) {
     int zero = config->zero_stage;
-    double forward = 0, backward = 0, count = zero > 1 ? 1 : window_microbatches(s, config);
+    double forward = 0, backward = 0, count = zero > 1 ? 1 : schedule_kind_window(s->kind, &s->spec);
     double bytes = parameters * gradient_bytes(costs, config), times = s->microbatches;
     if (grid_count(config->grid, ROLE_REPLICAS) == 1) return 0;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
@@ -184,7 +181,7 @@ static double reduction_seconds(const CostModel *costs, const ParallelConfig *co
 // The two copies of a tied table add up their gradients: the ends of the pipeline are a group of two.
 static double table_seconds(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                             const Stages *s) {
-    if (model->untied || !last_rank(s)) return 0;
+    if (model->untied || !s->last_rank) return 0;
     ParallelConfig ends = *config; // half the machine apart: on one node only where all ranks are
     ends.grid = (Grid)GRID((parallel_config_devices(config) + 1) / 2, 2, 1);
     double bytes = s->parts->parameters[PART_EMBEDDING] * gradient_bytes(costs, config);
@@ -312,7 +309,7 @@ static void tell_interval(const CostModel *costs, const ModelShape *model, Predi
 
 static Status run_stages(const Stages *s, const ParallelConfig *config, Simulation *simulation) {
     Schedule schedule;
-    ScheduleSpec spec = schedule_spec(config);
+    ScheduleSpec spec = parallel_config_schedule(config);
     TRY(schedule_order(&schedule, &spec));
     schedule_replay(&schedule, stage_costs(s), simulation);
     schedule_destroy(&schedule);
@@ -352,7 +349,7 @@ Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model
 
 // No rank can begin before the first microbatch has come down to it, nor be done before the last one has gone
 // back from it, but where weight gradients may come last.
-static double pipeline_bound(const Stages *s, bool splits_backward) {
+static double pipeline_bound(const Stages *s) {
     double most = 0, before = 0;
     for (int rank = 0; rank < s->ranks; rank++) {
         double us = 0;
@@ -361,7 +358,8 @@ static double pipeline_bound(const Stages *s, bool splits_backward) {
             us += s->forward_us[stage] + s->backward_us[stage];
         }
         most = fmax(most, before + s->microbatches * us);
-        before += s->forward_us[rank] + (splits_backward ? 0 : s->backward_us[rank]);
+        int first = stage_at(s, rank, 0);
+        before += s->forward_us[first] + (s->kind->splits_backward ? 0 : s->backward_us[first]);
     }
     return most / US;
 }
@@ -372,7 +370,7 @@ Status predict_bound(PlanCache *cache, const CostModel *costs, const ModelShape 
     TRY(open_priced(cache, costs, model, config, &s));
     Breakdown parts = {0};
     end_step(costs, model, config, &s, &parts);
-    parts.compute = pipeline_bound(&s, schedule_kind(config->schedule)->splits_backward);
+    parts.compute = pipeline_bound(&s);
     *step_s = sum_of(&parts);
     stages_close(&s);
     return memory ? memory_need(costs, model, config, memory) : OK;
@@ -381,7 +379,7 @@ Status predict_bound(PlanCache *cache, const CostModel *costs, const ModelShape 
 Status predict_timeline(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                         const ParallelConfig *config, Schedule *schedule, Simulation *simulation) {
     Stages s;
-    ScheduleSpec spec = schedule_spec(config);
+    ScheduleSpec spec = parallel_config_schedule(config);
     TRY(open_priced(cache, costs, model, config, &s));
     Status status = schedule_create(schedule, &spec);
     if (status == OK) schedule_simulate(schedule, stage_costs(&s), simulation);

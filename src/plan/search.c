@@ -67,8 +67,8 @@ static Choices pipeline_choices(const Search *s, int ranks) {
 
 static Choices chunk_choices(const Search *s, int pp) {
     if (s->space->chunks) return one(s->space->chunks);
-    if (s->space->schedule && strcmp(s->space->schedule, "interleaved"))
-        return one(strcmp(s->space->schedule, "zb-v") ? 1 : 2);
+    const ScheduleKind *kind = s->space->schedule ? schedule_kind(s->space->schedule) : NULL;
+    if (kind && schedule_kind_chunks(kind)) return one(schedule_kind_chunks(kind));
     int layers = s->model->layers;
     if (layers % pp && (layers + 2) % pp == 0) layers += 2; // the ends of the model count as a layer each
     if (pp == 1 || layers % pp || pp > s->model->layers) return one(1);
@@ -178,7 +178,7 @@ static Status try_memory_choices(Search *s, ParallelConfig c) {
 
 static const char *schedule_of(const Search *s, int chunks) {
     if (s->space->schedule) return s->space->schedule;
-    return chunks > 1 ? "interleaved" : "1f1b";
+    return schedule_kind_default(chunks)->name;
 }
 
 static Status try_grid(Search *s, ParallelConfig c) {

@@ -133,7 +133,7 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                                  .recompute_layers = 1,
                                  .whole_logits = true},
                         .split = {.layers = 1, .counts = layers_of_stage},
-                        .schedule = "1f1b",
+                        .schedule = schedule_kind_default(1)->name,
                         .num_chunks = 1,
                         .num_microbatches = 1,
                         .adam = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8},

@@ -203,11 +203,8 @@ static void add_bandwidth(const char *name, double rate, Text *out) {
 
 // What the published formula says of stages of one size and free messages; -1: there is none.
 static double ideal_bubble(const ParallelConfig *c) {
-    const ScheduleKind *kind = schedule_kind(c->schedule);
-    ScheduleSpec spec = {.kind = c->schedule,
-                         .ranks = grid_along(c->grid, AXIS_PP),
-                         .chunks = c->chunks,
-                         .microbatches = parallel_config_microbatches(c)};
+    const ScheduleKind *kind = parallel_config_kind(c);
+    ScheduleSpec spec = parallel_config_schedule(c);
     if (kind->splits_backward) return -1;
     double bubble = kind->bubble(&spec);
     return isnan(bubble) ? -1 : bubble;

@@ -109,7 +109,7 @@ static void add_pipeline(Command *to, const Stack *stack, const ModelShape *mode
     put(to, "--pipeline-model-parallel-size %d", grid_along(c->grid, AXIS_PP));
     if (!all_equal(layers, stages))
         add_layout(to, layers, stages);
-    else if (!strcmp(c->schedule, "interleaved"))
+    else if (c->chunks > 1 && parallel_config_kind(c)->is_default)
         put(to, "--num-layers-per-virtual-pipeline-stage %d", layers[0]);
     free(layers);
 }
@@ -151,7 +151,7 @@ void flags_trireme(const CostModel *costs, const ModelShape *model, const Parall
     Command command = command_begin(out, program);
     add_model(&command, model);
     add_run(&command, costs->stack, model, c);
-    bool usual = !strcmp(c->schedule, "1f1b") || !strcmp(c->schedule, "interleaved");
+    bool usual = parallel_config_kind(c)->is_default;
     if (!usual) put(&command, "--schedule %s", c->schedule);
     if (!usual && c->chunks > 1) put(&command, "--num-virtual-stages-per-pipeline-rank %d", c->chunks);
     text_add(out, "\n");
@@ -161,7 +161,7 @@ void flags_megatron(const CostModel *costs, const ModelShape *model, const Paral
     char program[120];
     int devices = parallel_config_devices(c), node = costs->machine->devices_per_node;
     int here = devices < node ? devices : node;
-    bool usual = !strcmp(c->schedule, "1f1b") || !strcmp(c->schedule, "interleaved");
+    bool usual = parallel_config_kind(c)->is_default;
     add_missing(!usual, "Megatron-LM has no such schedule", out);
     if (devices % here)
         text_add(out, "# on the last node with --nproc-per-node %d, its share of %d devices\n",

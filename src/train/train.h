@@ -27,7 +27,7 @@ typedef struct {
     const int *smaller;   // the same of its smaller batches; borrowed
     int num_smaller;
     int microbatch_group, receive_ahead; // see ScheduleSpec
-    ScheduleCosts schedule_costs;        // of the kind "auto"
+    ScheduleCosts schedule_costs;        // what a kind with SETTING_TIMES orders by
     int stash_limit;
     bool scatter_gather;                     // cut messages between stages over tp
     bool shard_optimizer;                    // over dp
