@@ -122,7 +122,7 @@ static const int NUM_WRITTEN[] = {
 static inline void with_threads(Bench *b, int threads, DeviceOp op, const void *args) {
     const Backend *backend = b->variant->of[b->dtype];
     size_t bytes = backend->workspace_bytes(threads, op, args);
-    Exec exec = {threads, malloc(bytes + !bytes), bytes};
+    Exec exec = {.threads = threads, .workspace = malloc(bytes + !bytes), .workspace_bytes = bytes};
     CHECK(exec.workspace, "no memory");
     memset(exec.workspace, 0xFF, bytes); // NaN: nothing may be read before it is written
     call(backend, &exec, op, args);

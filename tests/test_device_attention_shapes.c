@@ -41,7 +41,7 @@ static Call call_in(Bench *b, DType type, AttentionShape shape, Dropout d, Tenso
 static void define(const Call *call) {
     size_t bytes = reference_backend.workspace_bytes(1, OP_ATTENTION_BACKWARD, &call->backward);
     size_t other = reference_backend.workspace_bytes(1, OP_ATTENTION_FORWARD, &call->forward);
-    Exec exec = {1, malloc(bytes + other + 1), bytes + other};
+    Exec exec = {.threads = 1, .workspace = malloc(bytes + other + 1), .workspace_bytes = bytes + other};
     CHECK(exec.workspace, "no memory");
     reference_backend.attention_forward(&exec, &call->forward);
     reference_backend.attention_backward(&exec, &call->backward);
