@@ -17,7 +17,7 @@ refused() {
     (($(jobs -rp | wc -l) < 4)) || wait -n
     {
         mkdir "$out.tmp"
-        TMPDIR=$folder/$out.tmp timeout -k 5 180 mpirun -n 2 "$here/by_rank.sh" "$@" >"$out" 2>&1 </dev/null
+        TMPDIR=$cases_folder/$out.tmp timeout -k 5 180 mpirun -n 2 "$here/by_rank.sh" "$@" >"$out" 2>&1 </dev/null
         code=$?
         [[ $code == "$want" ]] || echo "$text: exit $code, not $want: $(tail -3 "$out")"
         grep -qF -- "$text" "$out" || echo "'$text' is not in: $(head -3 "$out")"

@@ -91,7 +91,7 @@ lose_ranks() {
 jobs=()
 for job in end_by_signals lose_ranks; do
     mkdir "$job" # for mpirun's session
-    (TMPDIR=$folder/$job $job) &
+    (TMPDIR=$cases_folder/$job $job) &
     jobs+=($!)
 done
 

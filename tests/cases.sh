@@ -8,10 +8,10 @@ chosen=("${@:2}")
 here=$(cd "${BASH_SOURCE%/*}" && pwd) # the folder of the tests
 # shellcheck source=tools/mpi.sh
 source "$here/../tools/mpi.sh"
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-export TMPDIR=$folder # a session folder that is not shared: see mpirun.sh
+cases_folder=$(mktemp -d)
+trap 'rm -rf "$cases_folder"' EXIT
+cd "$cases_folder" || exit 1
+export TMPDIR=$cases_folder # a session folder that is not shared: see mpirun.sh
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 current_case="before the first case"
@@ -24,7 +24,7 @@ check() {
     for word in "${chosen[@]}" ""; do
         [[ $sentence == *"$word"* && (-n $word || ${#chosen[@]} == 0) ]] || continue
         current_case=$sentence
-        echo "$sentence" >>"$folder/cases" # a file, as cases may run in subshells
+        echo "$sentence" >>"$cases_folder/.cases" # a file, as cases may run in subshells
         "$@"
         return 0
     done
@@ -40,16 +40,16 @@ need() {
 }
 
 # complain MESSAGE...: the current case has failed. Works in subshells, too.
-complain() { echo "FAILED $current_case: $*" | tee -a "$folder/complaints"; }
+complain() { echo "FAILED $current_case: $*" | tee -a "$cases_folder/.complaints"; }
 
 # finish: the last command of a script; its exit status.
 finish() {
-    if [[ ${#chosen[@]} != 0 && ! -s $folder/cases ]]; then
+    if [[ ${#chosen[@]} != 0 && ! -s $cases_folder/.cases ]]; then
         echo "no case has one of these words in its name: ${chosen[*]}"
         exit 1
     fi
-    [[ ! -s $folder/complaints ]] || {
-        echo "$(grep -c ^FAILED "$folder/complaints") failures"
+    [[ ! -s $cases_folder/.complaints ]] || {
+        echo "$(grep -c ^FAILED "$cases_folder/.complaints") failures"
         exit 1
     }
 }
