@@ -61,7 +61,8 @@ static inline void place_bench(Share *s) {
     for (int c = 0; c < chunks; c++)
         stages[c] = bench_stage(setup->grid, setup->vee, context_rank(&s->runtime.context, ROLE_PIPELINE), c);
     declare_model(&s->params, grid_along(setup->grid, AXIS_PP) * chunks);
-    params_place(&s->params, &s->runtime.run, setup->grid, setup->dtype, stages, chunks);
+    params_place(&s->params, &s->runtime.run, &s->runtime.context.groups.topology, setup->dtype, stages,
+                 chunks);
     EXPECT_OK(
         buckets_create(&s->buckets, &s->runtime.context, &s->params, setup->bucket_elements, setup->sharded));
     EXPECT_OK(grad_reducer_create(&s->reducer, &s->runtime.context, &s->params, &s->buckets, setup->overlap,
@@ -74,9 +75,7 @@ static inline void share_open(Share *s, const Setup *setup, Comm *world) {
     *s = (Share){.setup = setup};
     open_bench_runtime(s, world);
     place_bench(s);
-    EXPECT_OK(params_init(&s->params, s->runtime.device, 1234, grid_along(setup->grid, AXIS_TP),
-                          context_rank(&s->runtime.context, ROLE_TENSOR), optimizer_write_main,
-                          &s->optimizer));
+    EXPECT_OK(params_init(&s->params, s->runtime.device, 1234, optimizer_write_master, &s->optimizer));
 }
 
 static inline void share_close(Share *s) {
@@ -102,7 +101,7 @@ static inline Status setup_launch(const Setup *setup, RankMain *rank_main, void 
 // seen only its rows.
 static inline void contribution(const ParamSpec *spec, int step, int dp, int tp, float *whole) {
     int64_t n = spec->rows * spec->cols;
-    uint64_t number = (uint64_t)(dp * 64 + (spec->partial ? tp : 0));
+    uint64_t number = (uint64_t)(dp * 64 + (spec->reduction == REDUCTION_PARTIAL ? tp : 0));
     rng_fill_normal(rng_key((uint64_t)step, spec->name, number), 0, (uint64_t)n, 0, 0.7f, whole);
 }
 
@@ -111,7 +110,7 @@ static inline void fill_gradient(Share *s, const Param *p, int step) {
     float whole[BENCH_LARGEST], local[BENCH_LARGEST];
     Place place = s->runtime.context.groups.topology.place;
     contribution(&p->spec, step, place.at[AXIS_DP], place.at[AXIS_TP], whole);
-    param_slice(p, grid_along(s->setup->grid, AXIS_TP), place.at[AXIS_TP], whole, local);
+    param_slice(p, whole, local);
     device_upload(s->runtime.device, s->runtime.context.stream, p->grad, local);
 }
 
@@ -124,7 +123,7 @@ static inline void run_backward(Share *s, int step) {
             const Param *p = s->params.items[i];
             if (p->chunk != chunk) continue;
             fill_gradient(s, p, step);
-            if (p->offset >= 0 && p->offset < s->params.chunks[chunk].partial)
+            if (p->offset >= 0 && p->offset < s->params.chunks[chunk].region[REDUCTION_PARTIAL])
                 watch.done(watch.self, chunk, p->offset);
             comm_poll(s->runtime.world);
         }
@@ -153,8 +152,7 @@ static inline void whole_add(Whole *w, const Share *s, int index, const float *l
     float own[BENCH_LARGEST];
     int64_t n = p->spec.rows * p->spec.cols, bad = 0;
     for (int64_t k = 0; k < n; k++) own[k] = NAN;
-    param_unslice(p, grid_along(s->setup->grid, AXIS_TP), context_rank(&s->runtime.context, ROLE_TENSOR),
-                  local, own);
+    param_unslice(p, local, own);
     pthread_mutex_lock(&w->lock);
     for (int64_t k = 0; k < n; k++) {
         if (isnan(own[k])) continue;
@@ -208,7 +206,7 @@ static inline void download_owned(const Share *s, int b, Owned what, int64_t k, 
 // What this rank owns of one parameter.
 static inline void collect_owned_of(Whole *w, const Share *s, int index, Owned what) {
     const Param *p = s->params.items[index];
-    int64_t n = param_local_count(p, grid_along(s->setup->grid, AXIS_TP));
+    int64_t n = param_local_count(p);
     float local[BENCH_LARGEST], one;
     for (int64_t k = 0; k < n; k++) local[k] = NAN;
     for (int b = 0; b < s->buckets.count; b++) {

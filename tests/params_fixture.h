@@ -19,11 +19,17 @@ enum {
 
 static inline void declare_layer(Params *params, int layer, int stage) {
     ParamSpec specs[] = {
-        {.name = "norm", 1, BENCH_HIDDEN, {-1, 0}, INIT_ONE, .partial = true},
-        {.name = "fc1", 2 * BENCH_FFN, BENCH_HIDDEN, {0, 2}, INIT_NORMAL, 0.3f, .decay = true},
-        {.name = "fc1.bias", 1, 2 * BENCH_FFN, {1, 2}, INIT_ZERO},
-        {.name = "fc2", BENCH_HIDDEN, BENCH_FFN, {1, 0}, INIT_NORMAL, 0.1f, .decay = true},
-        {.name = "fc2.bias", 1, BENCH_HIDDEN, {-1, 0}, INIT_ZERO, .partial = true},
+        {.name = "norm", 1, BENCH_HIDDEN, {.dim = -1}, INIT_ONE, .reduction = REDUCTION_PARTIAL},
+        {.name = "fc1",
+         2 * BENCH_FFN,
+         BENCH_HIDDEN,
+         {.dim = 0, .blocks = 2},
+         INIT_NORMAL,
+         0.3f,
+         .decay = true},
+        {.name = "fc1.bias", 1, 2 * BENCH_FFN, {.dim = 1, .blocks = 2}, INIT_ZERO},
+        {.name = "fc2", BENCH_HIDDEN, BENCH_FFN, {.dim = 1}, INIT_NORMAL, 0.1f, .decay = true},
+        {.name = "fc2.bias", 1, BENCH_HIDDEN, {.dim = -1}, INIT_ZERO, .reduction = REDUCTION_PARTIAL},
     };
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         char last[16];
@@ -35,7 +41,8 @@ static inline void declare_layer(Params *params, int layer, int stage) {
 }
 
 static inline void declare_model(Params *params, int stages) {
-    ParamSpec table = {.name = "table", BENCH_ROWS, BENCH_HIDDEN, {0, 0}, INIT_NORMAL, 0.5f, .decay = true};
+    ParamSpec table = {
+        .name = "table", BENCH_ROWS, BENCH_HIDDEN, {.dim = 0}, INIT_NORMAL, 0.5f, .decay = true};
     table.real_rows = BENCH_ROWS - 5;
     params_declare(params, table);
     for (int layer = 0; layer < BENCH_LAYERS; layer++)
@@ -45,6 +52,13 @@ static inline void declare_model(Params *params, int stages) {
     table.stage = stages - 1;
     params_declare(params, table);
     CHECK(params->count == BENCH_PARAMS, "%d parameters", params->count);
+}
+
+// Makes a declared parameter what tensor rank `rank` of `tp` holds of it, without memory.
+static inline void param_hold(Param *p, int tp, int rank) {
+    Topology topology = topology_of((Grid)GRID(tp, 1, 1), rank);
+    p->place = placement_of(&topology, p->spec.cut, p->spec.reduction, p->spec.rows, p->spec.cols,
+                            p->spec.real_rows);
 }
 
 // Chunk c of pipeline rank r holds stage c * p + r; `vee` turns every second chunk round.

@@ -113,8 +113,8 @@ static uint64_t param_hash(const Param *p, const Context *c) {
     CHECK(whole && local && marks && where, "no memory for %s", p->spec.name);
     for (size_t i = 0; i < local_count; i++) marks[i] = 1;
     download(p, c, local);
-    param_unslice(p, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), local, whole);
-    param_unslice(p, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), marks, where);
+    param_unslice(p, local, whole);
+    param_unslice(p, marks, where);
     uint64_t sum = 0;
     for (size_t i = 0; i < (size_t)(p->spec.real_rows * p->spec.cols); i++)
         if (where[i] > 0) sum += element_hash(key, i, whole[i]);
@@ -150,7 +150,7 @@ static void checksum(Engine *engine, Comm *world, double out[4]) {
     for (int i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
         if (p->chunk < 0) continue;
-        bool sliced = p->spec.shard.dim >= 0;
+        bool sliced = p->spec.cut.dim >= 0;
         uint64_t hash = param_hash(p, c);
         all += hash;
         if (!sliced) whole += hash;

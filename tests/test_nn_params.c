@@ -11,31 +11,39 @@ static void fill_whole(const Param *p, float *whole) {
         for (int64_t c = 0; c < p->spec.cols; c++) whole[r * p->spec.cols + c] = element(r, c);
 }
 
-static Param *declare_one(Params *params, int64_t rows, int64_t cols, Shard shard) {
-    return params_declare(params, (ParamSpec){.name = "w", .rows = rows, .cols = cols, .shard = shard});
+static Param *declare_one(Params *params, int64_t rows, int64_t cols, Cut cut) {
+    return params_declare(params, (ParamSpec){.name = "w", .rows = rows, .cols = cols, .cut = cut});
 }
 
 // ---- shares -------------------------------------------------------------------------------------
 
 static void slices_put_together_are_the_whole(void) {
-    static const Shard shards[] = {{-1, 0}, {0, 0}, {1, 0}, {0, 1}, {0, 2}, {1, 2}, {0, 3}, {1, 3}};
+    static const Cut cuts[] = {{.dim = -1},
+                               {.dim = 0},
+                               {.dim = 1},
+                               {.dim = 0, .blocks = 1},
+                               {.dim = 0, .blocks = 2},
+                               {.dim = 1, .blocks = 2},
+                               {.dim = 0, .blocks = 3},
+                               {.dim = 1, .blocks = 3}};
     enum { ROWS = 24, COLS = 48 };
     float whole[ROWS * COLS], back[ROWS * COLS] = {0}, local[ROWS * COLS];
-    for (size_t i = 0; i < sizeof shards / sizeof *shards; i++) {
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         for (int tp = 1; tp <= 4; tp += tp) {
             Params params = {0};
-            Param *p = declare_one(&params, ROWS, COLS, shards[i]);
+            Param *p = declare_one(&params, ROWS, COLS, cuts[i]);
             fill_whole(p, whole);
             for (int k = 0; k < ROWS * COLS; k++) back[k] = -1;
             int64_t count = 0;
             for (int rank = 0; rank < tp; rank++) {
-                param_slice(p, tp, rank, whole, local);
-                param_unslice(p, tp, rank, local, back);
-                count += param_local_count(p, tp);
+                param_hold(p, tp, rank);
+                param_slice(p, whole, local);
+                param_unslice(p, local, back);
+                count += param_local_count(p);
             }
-            EXPECT(!memcmp(whole, back, sizeof whole), "dim %d blocks %d over %d", shards[i].dim,
-                   shards[i].blocks, tp);
-            EXPECT(count == (shards[i].dim < 0 ? tp : 1) * ROWS * COLS, "%lld elements", (long long)count);
+            EXPECT(!memcmp(whole, back, sizeof whole), "dim %d blocks %d over %d", cuts[i].dim,
+                   cuts[i].blocks, tp);
+            EXPECT(count == (cuts[i].dim < 0 ? tp : 1) * ROWS * COLS, "%lld elements", (long long)count);
             params_free(&params);
         }
     }
@@ -44,19 +52,21 @@ static void slices_put_together_are_the_whole(void) {
 // A gated MLP's weight is gate over up; each rank holds a slice of the gate, then the same slice of up.
 static void blocks_are_cut_one_by_one(void) {
     Params params = {0};
-    Param *p = declare_one(&params, 8, 2, (Shard){0, 2});
+    Param *p = declare_one(&params, 8, 2, (Cut){.dim = 0, .blocks = 2});
     float whole[16], local[8];
     fill_whole(p, whole);
-    param_slice(p, 2, 1, whole, local);
+    param_hold(p, 2, 1);
+    param_slice(p, whole, local);
     static const int rows[] = {2, 3, 6, 7};
     for (int r = 0; r < 4; r++)
         EXPECT(local[2 * r + 1] == element(rows[r], 1), "row %d is %g", r, (double)local[2 * r + 1]);
     params_free(&params);
 
-    p = declare_one(&params, 3, 8, (Shard){1, 2});
+    p = declare_one(&params, 3, 8, (Cut){.dim = 1, .blocks = 2});
     float wide[24], half[12];
     fill_whole(p, wide);
-    param_slice(p, 2, 1, wide, half);
+    param_hold(p, 2, 1);
+    param_slice(p, wide, half);
     static const int cols[] = {2, 3, 6, 7};
     for (int k = 0; k < 12; k++)
         EXPECT(half[k] == element(k / 4, cols[k % 4]), "element %d is %g", k, (double)half[k]);
@@ -65,17 +75,17 @@ static void blocks_are_cut_one_by_one(void) {
 
 // However a share is cut into stretches, the rectangles of each are where its elements are in the whole
 // tensor, and leave out the padding alone.
-static void expect_rects(const Param *p, int tp, int rank, int pieces) {
+static void expect_rects(const Param *p, int pieces) {
     enum { MOST = 24 * 48 };
     float whole[MOST], local[MOST], back[MOST];
-    int64_t count = param_local_count(p, tp), found = 0, real = 0;
-    ParamRect rects[MOST_PARAM_RECTS];
+    int64_t count = param_local_count(p), found = 0, real = 0;
+    PlacementRect rects[MAX_PLACEMENT_RECTS];
     fill_whole(p, whole);
-    param_slice(p, tp, rank, whole, local);
+    param_slice(p, whole, local);
     for (int64_t i = 0; i < count; i++) real += local[i] < element(p->spec.real_rows, 0), back[i] = -1;
     for (int k = 0; k < pieces; k++) {
         int64_t begin = count * k / pieces, end = count * (k + 1) / pieces;
-        int n = param_rects(p, tp, rank, begin, end - begin, rects);
+        int n = placement_rects(&p->place, begin, end - begin, rects);
         for (int i = 0; i < n; i++)
             for (int64_t e = 0; e < rects[i].rows * rects[i].cols; e++) {
                 int64_t row = e / rects[i].cols, col = e % rects[i].cols;
@@ -92,16 +102,23 @@ static void expect_rects(const Param *p, int tp, int rank, int pieces) {
 }
 
 static void rectangles_are_the_share(void) {
-    static const Shard shards[] = {{-1, 0}, {0, 0}, {1, 0}, {0, 2}, {1, 2}, {0, 3}};
+    static const Cut cuts[] = {{.dim = -1},
+                               {.dim = 0},
+                               {.dim = 1},
+                               {.dim = 0, .blocks = 2},
+                               {.dim = 1, .blocks = 2},
+                               {.dim = 0, .blocks = 3}};
     static const int pieces[] = {1, 2, 3, 7, 50, 1152};
-    for (size_t s = 0; s < sizeof shards / sizeof *shards; s++)
+    for (size_t s = 0; s < sizeof cuts / sizeof *cuts; s++)
         for (int padding = 0; padding <= 5; padding += 5)
             for (int tp = 1; tp <= 4; tp += tp) {
                 Params params = {0};
-                Param *p = declare_one(&params, 24, 48, shards[s]);
+                Param *p = declare_one(&params, 24, 48, cuts[s]);
                 p->spec.real_rows -= padding;
-                for (int rank = 0; rank < tp; rank++)
-                    for (int k = 0; k < 6; k++) expect_rects(p, tp, rank, pieces[k]);
+                for (int rank = 0; rank < tp; rank++) {
+                    param_hold(p, tp, rank);
+                    for (int k = 0; k < 6; k++) expect_rects(p, pieces[k]);
+                }
                 params_free(&params);
             }
 }
@@ -128,14 +145,16 @@ typedef struct {
     Params params;
 } Placed;
 
-static Placed place(const Case *one, int pp_rank) {
+static Placed place(const Case *one, int pp_rank, int tp_rank) {
     Placed p = {0};
+    Place at = {.at[AXIS_PP] = pp_rank, .at[AXIS_TP] = tp_rank};
+    Topology topology = topology_of(one->grid, grid_rank(one->grid, at));
     int stages[8];
     EXPECT_OK(device_open(&p.device, (DeviceOptions){.kind = "reference", .threads = 1}));
     EXPECT_OK(arena_open(&p.arena, "run", device_memory(p.device), 1 << 20));
     declare_model(&p.params, grid_along(one->grid, AXIS_PP) * one->chunks);
     for (int c = 0; c < one->chunks; c++) stages[c] = bench_stage(one->grid, one->vee, pp_rank, c);
-    params_place(&p.params, &p.arena, one->grid, one->dtype, stages, one->chunks);
+    params_place(&p.params, &p.arena, &topology, one->dtype, stages, one->chunks);
     return p;
 }
 
@@ -147,10 +166,12 @@ static void unplace(Placed *p) {
 
 static void expect_in_region(const Param *p, const ChunkParams *chunk, const Case *one) {
     bool tied = p->spec.tied_to || !strcmp(p->spec.name, "table"),
-         partial = p->spec.partial && grid_along(one->grid, AXIS_TP) > 1;
-    int64_t begin = tied ? chunk->tied : partial ? chunk->partial : 0;
-    int64_t end = tied ? chunk->count : partial ? chunk->tied : chunk->partial;
-    int64_t n = param_local_count(p, grid_along(one->grid, AXIS_TP));
+         partial = p->spec.reduction == REDUCTION_PARTIAL && grid_along(one->grid, AXIS_TP) > 1;
+    int64_t begin = tied ? chunk->region[REDUCTION_TIED] : partial ? chunk->region[REDUCTION_PARTIAL] : 0;
+    int64_t end = tied      ? chunk->count
+                  : partial ? chunk->region[REDUCTION_TIED]
+                            : chunk->region[REDUCTION_PARTIAL];
+    int64_t n = param_local_count(p);
     EXPECT(p->offset >= begin && p->offset + n <= end, "%s at %lld is outside [%lld, %lld)", p->spec.name,
            (long long)p->offset, (long long)begin, (long long)end);
     EXPECT(p->offset % PARAM_ALIGNMENT == 0, "%s starts at %lld", p->spec.name, (long long)p->offset);
@@ -164,17 +185,20 @@ static void expect_in_region(const Param *p, const ChunkParams *chunk, const Cas
 // A chunk's parameters follow each other in the model's order within their region, and none overlaps another.
 static void expect_in_order(const Params *params, int chunk, const Case *one) {
     const ChunkParams *c = &params->chunks[chunk];
-    int64_t ends[3] = {0, c->partial, c->tied};
+    int64_t ends[3] = {0, c->region[REDUCTION_PARTIAL], c->region[REDUCTION_TIED]};
     int64_t unit = (int64_t)PARAM_ALIGNMENT * grid_along(one->grid, AXIS_DP);
-    EXPECT(c->partial % unit == 0 && c->tied % unit == 0 && c->count % unit == 0, "borders of chunk %d",
-           chunk);
+    EXPECT(c->region[REDUCTION_PARTIAL] % unit == 0 && c->region[REDUCTION_TIED] % unit == 0 &&
+               c->count % unit == 0,
+           "borders of chunk %d", chunk);
     for (int i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
-        if (p->chunk != chunk || p->shares) continue;
+        if (p->chunk != chunk || p->tied_value) continue;
         expect_in_region(p, c, one);
-        int64_t *end = &ends[p->offset >= c->tied ? 2 : p->offset >= c->partial ? 1 : 0];
+        int64_t *end = &ends[p->offset >= c->region[REDUCTION_TIED]      ? 2
+                             : p->offset >= c->region[REDUCTION_PARTIAL] ? 1
+                                                                         : 0];
         EXPECT(p->offset >= *end && p->offset < *end + PARAM_ALIGNMENT, "a gap before %s", p->spec.name);
-        *end = p->offset + param_local_count(p, grid_along(one->grid, AXIS_TP));
+        *end = p->offset + param_local_count(p);
     }
 }
 
@@ -182,7 +206,7 @@ static void regions_are_as_promised(void) {
     for (int i = 0; i < NUM_CASES; i++) {
         int placed = 0;
         for (int rank = 0; rank < grid_along(cases[i].grid, AXIS_PP); rank++) {
-            Placed p = place(&cases[i], rank);
+            Placed p = place(&cases[i], rank, 0);
             for (int c = 0; c < cases[i].chunks; c++) expect_in_order(&p.params, c, &cases[i]);
             for (int k = 0; k < p.params.count; k++) placed += p.params.items[k]->chunk >= 0;
             unplace(&p);
@@ -193,10 +217,10 @@ static void regions_are_as_promised(void) {
 
 static void ties_within_a_rank_share_the_value(void) {
     for (int i = 0; i < NUM_CASES; i++) {
-        Placed p = place(&cases[i], 0);
+        Placed p = place(&cases[i], 0, 0);
         const Param *table = params_find(&p.params, "table"), *head = params_find(&p.params, "head");
         bool here = grid_along(cases[i].grid, AXIS_PP) == 1 || cases[i].vee;
-        EXPECT((head->shares == table) == here && !table->shares, "case %d", i);
+        EXPECT((head->tied_value == table) == here && !table->tied_value, "case %d", i);
         if (here) {
             EXPECT(head->value.data == table->value.data && head->offset == -1, "case %d", i);
             const ChunkParams *c = &p.params.chunks[table->chunk];
@@ -210,11 +234,15 @@ static void ties_within_a_rank_share_the_value(void) {
 static void ties_between_ranks_have_one_layout(void) {
     for (int i = 0; i < NUM_CASES; i++) {
         if (grid_along(cases[i].grid, AXIS_PP) == 1 || cases[i].vee) continue;
-        Placed first = place(&cases[i], 0), last = place(&cases[i], grid_along(cases[i].grid, AXIS_PP) - 1);
+        Placed first = place(&cases[i], 0, 0),
+               last = place(&cases[i], grid_along(cases[i].grid, AXIS_PP) - 1, 0);
         const Param *table = params_find(&first.params, "table"), *head = params_find(&last.params, "head");
         const ChunkParams *a = &first.params.chunks[table->chunk], *b = &last.params.chunks[head->chunk];
-        EXPECT(a->count - a->tied == b->count - b->tied && a->count > a->tied, "sizes in case %d", i);
-        EXPECT(table->offset - a->tied == head->offset - b->tied, "places in case %d", i);
+        EXPECT(a->count - a->region[REDUCTION_TIED] == b->count - b->region[REDUCTION_TIED] &&
+                   a->count > a->region[REDUCTION_TIED],
+               "sizes in case %d", i);
+        EXPECT(table->offset - a->region[REDUCTION_TIED] == head->offset - b->region[REDUCTION_TIED],
+               "places in case %d", i);
         unplace(&first);
         unplace(&last);
     }
@@ -222,7 +250,7 @@ static void ties_between_ranks_have_one_layout(void) {
 
 static void gradients_start_at_zero(void) {
     for (int i = 0; i < NUM_CASES; i++) {
-        Placed p = place(&cases[i], 0);
+        Placed p = place(&cases[i], 0, 0);
         memset(p.arena.base, 0xff, p.arena.used);
         params_zero_grads(&p.params, p.device);
         for (int c = 0; c < p.params.num_chunks; c++) {
@@ -232,7 +260,7 @@ static void gradients_start_at_zero(void) {
             EXPECT(!bad, "%lld gradients of chunk %d, case %d", (long long)bad, c, i);
         }
         const Param *head = params_find(&p.params, "head");
-        for (int64_t k = 0; head->shares && k < tensor_count(head->grad); k++)
+        for (int64_t k = 0; head->tied_value && k < tensor_count(head->grad); k++)
             EXPECT(((float *)head->grad.data)[k] == 0, "gradient %lld of the copy", (long long)k);
         unplace(&p);
     }
@@ -241,7 +269,7 @@ static void gradients_start_at_zero(void) {
 // The first to ask for a gradient in a step finds zeros, the second what the first left; nothing else is touched.
 static void a_step_begins_gradients(void) {
     for (int i = 0; i < NUM_CASES; i++) {
-        Placed p = place(&cases[i], 0);
+        Placed p = place(&cases[i], 0, 0);
         params_begin_grads(&p.params);
         memset(p.arena.base, 0xff, p.arena.used);
         int64_t bad = 0, written = 0, places = 0;
@@ -254,7 +282,7 @@ static void a_step_begins_gradients(void) {
                 grad[k] = 1;
             }
             bad += ((float *)param_grad(param, p.device).data)[0] != 1;
-            places += param->shares ? 0 : tensor_count(param->grad);
+            places += param->tied_value ? 0 : tensor_count(param->grad);
         }
         for (int c = 0; c < p.params.num_chunks; c++)
             for (int64_t k = 0; k < p.params.chunks[c].count; k++)
@@ -263,7 +291,8 @@ static void a_step_begins_gradients(void) {
                (long long)written, (long long)places);
         params_begin_grads(&p.params);
         params_zero_grads(&p.params, p.device); // what is zero may be added to
-        for (int j = 0; j < p.params.count; j++) EXPECT(!p.params.items[j]->begins, "parameter %d", j);
+        for (int j = 0; j < p.params.count; j++)
+            EXPECT(!p.params.items[j]->grad_uninitialized, "parameter %d", j);
         unplace(&p);
     }
 }
@@ -279,19 +308,15 @@ static void whole_init(const Param *p, float *whole) {
     }
 }
 
-typedef struct {
-    int tp, rank, calls;
-} MainReader;
-
-static void read_main(void *self, const Param *p, const float *local) {
-    MainReader *reader = self;
+static void check_master(void *self, const Param *p, const float *local) {
+    int *calls = self;
     float whole[BENCH_LARGEST], want[BENCH_LARGEST];
     whole_init(p, whole);
-    param_slice(p, reader->tp, reader->rank, whole, want);
-    size_t bytes = (size_t)param_local_count(p, reader->tp) * sizeof *want;
+    param_slice(p, whole, want);
+    size_t bytes = (size_t)param_local_count(p) * sizeof *want;
     EXPECT(!memcmp(want, local, bytes), "the fp32 values of %s", p->spec.name);
-    EXPECT(p->chunk >= 0 && !p->shares, "%s is not this rank's", p->spec.name);
-    reader->calls++;
+    EXPECT(p->chunk >= 0 && !p->tied_value, "%s is not this rank's", p->spec.name);
+    ++*calls;
 }
 
 static uint32_t bits_at(Tensor x, int64_t i) {
@@ -303,7 +328,7 @@ static uint32_t rounded_bits(float x, DType dtype) {
 }
 
 // Every local value is the rounded element of the whole; all else in the buffers is zero.
-static void expect_values(const Placed *p, const Case *one, int rank) {
+static void expect_values(const Placed *p, const Case *one) {
     int64_t nonzero = 0, found = 0, bad = 0;
     for (int c = 0; c < p->params.num_chunks; c++)
         for (int64_t k = 0; k < p->params.chunks[c].count; k++)
@@ -313,11 +338,11 @@ static void expect_values(const Placed *p, const Case *one, int rank) {
         if (param->chunk < 0) continue;
         float whole[BENCH_LARGEST], local[BENCH_LARGEST];
         whole_init(param, whole);
-        param_slice(param, grid_along(one->grid, AXIS_TP), rank, whole, local);
+        param_slice(param, whole, local);
         for (int64_t k = 0; k < tensor_count(param->value); k++) {
             uint32_t want = rounded_bits(local[k], one->dtype);
             bad += bits_at(param->value, k) != want;
-            nonzero += want != 0 && !param->shares;
+            nonzero += want != 0 && !param->tied_value;
         }
     }
     EXPECT(!bad, "%lld values differ", (long long)bad);
@@ -329,14 +354,13 @@ static void values_do_not_depend_on_the_grid(void) {
     for (int i = 0; i < NUM_CASES; i++) {
         const Case *one = &cases[i];
         for (int rank = 0; rank < grid_along(one->grid, AXIS_TP) * grid_along(one->grid, AXIS_PP); rank++) {
-            Placed p = place(one, rank / grid_along(one->grid, AXIS_TP));
+            int tp = grid_along(one->grid, AXIS_TP), calls = 0, own = 0;
+            Placed p = place(one, rank / tp, rank % tp);
             memset(p.arena.base, 0xff, p.arena.used);
-            MainReader reader = {grid_along(one->grid, AXIS_TP), rank % grid_along(one->grid, AXIS_TP), 0};
-            EXPECT_OK(params_init(&p.params, p.device, 1234, reader.tp, reader.rank, read_main, &reader));
-            expect_values(&p, one, reader.rank);
-            int own = 0;
+            EXPECT_OK(params_init(&p.params, p.device, 1234, check_master, &calls));
+            expect_values(&p, one);
             for (int k = 0; k < p.params.count; k++) own += p.params.items[k]->offset >= 0;
-            EXPECT(reader.calls == own, "%d of %d parameters were handed out", reader.calls, own);
+            EXPECT(calls == own, "%d of %d parameters were handed out", calls, own);
             unplace(&p);
         }
     }
@@ -358,11 +382,12 @@ static void init_wide(int threads, int tp, int rank, float *whole) {
     CHECK(local, "no memory");
     EXPECT_OK(device_open(&device, (DeviceOptions){.kind = "cpu", .threads = threads}));
     EXPECT_OK(arena_open(&arena, "run", device_memory(device), 1 << 20));
-    Param *p = declare_one(&params, WIDE_ROWS, WIDE_COLS, (Shard){0, 2});
+    Param *p = declare_one(&params, WIDE_ROWS, WIDE_COLS, (Cut){.dim = 0, .blocks = 2});
     p->spec.init = INIT_NORMAL, p->spec.stddev = 0.02f, p->spec.real_rows = WIDE_ROWS - 5;
-    params_place(&params, &arena, (Grid)GRID(tp, 1, 1), F32, (int[]){0}, 1);
-    EXPECT_OK(params_init(&params, device, 1234, tp, rank, copy_local, local));
-    param_unslice(p, tp, rank, local, whole);
+    Topology topology = topology_of((Grid)GRID(tp, 1, 1), rank);
+    params_place(&params, &arena, &topology, F32, (int[]){0}, 1);
+    EXPECT_OK(params_init(&params, device, 1234, copy_local, local));
+    param_unslice(p, local, whole);
     free(local);
     params_free(&params);
     arena_close(&arena);

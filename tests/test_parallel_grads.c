@@ -53,10 +53,11 @@ static void expect_tiling(const Share *s, int chunk, int *next) {
         EXPECT(b->begin % unit == 0 && b->count % unit == 0 && b->count <= largest, "[%lld, +%lld)",
                (long long)b->begin, (long long)b->count);
         for (int border = 0; border < 2; border++) {
-            int64_t at = border ? c->tied : c->partial;
+            int64_t at = border ? c->region[REDUCTION_TIED] : c->region[REDUCTION_PARTIAL];
             EXPECT(at <= b->begin || at >= end, "a bucket lies across %lld", (long long)at);
         }
-        EXPECT(b->late == (b->begin >= c->partial), "late %d at %lld", b->late, (long long)b->begin);
+        EXPECT(b->deferred == (b->begin >= c->region[REDUCTION_PARTIAL]), "deferred %d at %lld", b->deferred,
+               (long long)b->begin);
         end = b->begin;
     }
     EXPECT(end == 0, "chunk %d has no bucket below %lld", chunk, (long long)end);
@@ -101,7 +102,7 @@ static void add_to(float *sum, const float *x) {
 static void gradient_of_copy(const ParamSpec *spec, Grid grid, int step, int dp, float *sum) {
     float x[BENCH_LARGEST] = {0};
     contribution(spec, step, dp, 0, sum);
-    for (int tp = 1; spec->partial && tp < grid_along(grid, AXIS_TP); tp++) {
+    for (int tp = 1; spec->reduction == REDUCTION_PARTIAL && tp < grid_along(grid, AXIS_TP); tp++) {
         contribution(spec, step, dp, tp, x);
         add_to(sum, x);
     }
@@ -170,7 +171,7 @@ static void sums_equal_plain_loops(void) {
 static void expect_posted(const Share *s, int chunk, int64_t begin, bool overlap) {
     for (int i = 0; i < s->buckets.count; i++) {
         const Bucket *b = &s->buckets.items[i];
-        bool due = b->chunk == chunk && !b->late && b->begin >= begin && overlap;
+        bool due = b->chunk == chunk && !b->deferred && b->begin >= begin && overlap;
         EXPECT(s->reducer.reduced[i] == due, "bucket %d at %lld after %lld", i, (long long)b->begin,
                (long long)begin);
     }
@@ -183,7 +184,7 @@ static Status overlap_on_rank(Comm *world, void *arg) {
     ParamWatch watch = grad_reducer_watch(&s.reducer);
     params_zero_grads(&s.params, s.runtime.device);
     expect_posted(&s, 0, INT64_MAX, overlap);
-    for (int64_t begin = s.params.chunks[0].partial; begin > 0; begin -= PARAM_ALIGNMENT) {
+    for (int64_t begin = s.params.chunks[0].region[REDUCTION_PARTIAL]; begin > 0; begin -= PARAM_ALIGNMENT) {
         watch.done(watch.self, 0, begin);
         expect_posted(&s, 0, begin, overlap);
     }
@@ -248,10 +249,10 @@ static Status gather_on_rank(Comm *world, void *arg) {
         grad_reducer_gather(&s.reducer);
         for (int chunk = 0; chunk < s.params.num_chunks; chunk++) {
             const ChunkParams *c = &s.params.chunks[chunk];
-            int64_t end = round < 2 ? c->partial / 2 : c->partial;
+            int64_t end = round < 2 ? c->region[REDUCTION_PARTIAL] / 2 : c->region[REDUCTION_PARTIAL];
             if (s.setup->overlap_gather) watch.need(watch.self, chunk, end);
             expect_owners(&s, chunk, 0, end, round);
-            expect_owners(&s, chunk, c->partial, c->count, round);
+            expect_owners(&s, chunk, c->region[REDUCTION_PARTIAL], c->count, round);
         }
         if (round == 1)
             grad_reducer_gather_wait(&s.reducer);
@@ -279,11 +280,11 @@ static Status need_on_rank(Comm *world, void *arg) {
     share_open(&s, arg, world);
     ParamWatch watch = grad_reducer_watch(&s.reducer);
     grad_reducer_gather(&s.reducer);
-    for (int64_t end = 0; end <= s.params.chunks[1].partial; end += PARAM_ALIGNMENT) {
+    for (int64_t end = 0; end <= s.params.chunks[1].region[REDUCTION_PARTIAL]; end += PARAM_ALIGNMENT) {
         watch.need(watch.self, 1, end);
         for (int i = 0; i < s.buckets.count; i++) {
             const Bucket *b = &s.buckets.items[i];
-            bool waited = b->chunk == 1 && (b->late || b->begin < end);
+            bool waited = b->chunk == 1 && (b->deferred || b->begin < end);
             EXPECT(!s.reducer.gathering[i] == waited, "bucket %d of chunk %d at %lld, needed %lld", i,
                    b->chunk, (long long)b->begin, (long long)end);
         }

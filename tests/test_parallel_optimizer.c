@@ -58,8 +58,7 @@ static void expect_rounded(const Share *s) {
 static bool in_gap(const Share *s, int chunk, int64_t at) {
     for (int i = 0; i < s->params.count; i++) {
         const Param *p = s->params.items[i];
-        if (p->chunk == chunk && !p->shares && at >= p->offset &&
-            at < p->offset + param_local_count(p, grid_along(s->setup->grid, AXIS_TP)))
+        if (p->chunk == chunk && !p->tied_value && at >= p->offset && at < p->offset + param_local_count(p))
             return false;
     }
     return true;
@@ -227,7 +226,8 @@ static void add_contribution(const ParamSpec *spec, int step, int tp, float *sum
 // The gradient of one parameter over `tp` tensor ranks that hold the whole model.
 static void plain_gradient(const ParamSpec *spec, int tp, int step, float *sum) {
     contribution(spec, step, 0, 0, sum);
-    for (int rank = 1; spec->partial && rank < tp; rank++) add_contribution(spec, step, rank, sum);
+    for (int rank = 1; spec->reduction == REDUCTION_PARTIAL && rank < tp; rank++)
+        add_contribution(spec, step, rank, sum);
     if (strcmp(spec->name, "table")) return;
     ParamSpec head = *spec;
     snprintf(head.name, sizeof head.name, "head");
@@ -374,9 +374,9 @@ static Status measure(Comm *world, void *arg) {
         .device = device, .stream = device_stream(device), .groups.topology.grid = GRID(1, one->dp, 1)};
     context.mode.dtype = one->dtype;
     Params params = {0};
-    params_declare(&params, (ParamSpec){.name = "a", .rows = 5000, .cols = 1001, .shard = {-1, 0}});
-    params_declare(&params, (ParamSpec){.name = "b", .rows = 777, .cols = 3333, .shard = {-1, 0}});
-    params_place(&params, &arena, context.groups.topology.grid, one->dtype, (int[]){0}, 1);
+    params_declare(&params, (ParamSpec){.name = "a", .rows = 5000, .cols = 1001, .cut = {.dim = -1}});
+    params_declare(&params, (ParamSpec){.name = "b", .rows = 777, .cols = 3333, .cut = {.dim = -1}});
+    params_place(&params, &arena, &context.groups.topology, one->dtype, (int[]){0}, 1);
     Buckets buckets;
     Optimizer optimizer;
     EXPECT_OK(buckets_create(&buckets, &context, &params, 1000000, one->sharded));

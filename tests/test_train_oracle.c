@@ -174,7 +174,7 @@ static void set_parameters(Engine *engine, const Golden *g) {
         for (int64_t j = 0; j < real; j++)
             whole[j] =
                 base + (float)g->perturbation * rng_normal(rng_key((uint64_t)g->seed, key, 0), (uint64_t)j);
-        param_slice(p, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), whole, local);
+        param_slice(p, whole, local);
         device_upload(c->device, c->stream, p->value, local);
         free(whole), free(local);
     }
@@ -194,7 +194,7 @@ static void gather(Engine *engine, Comm *world, float **whole, bool gradients) {
             float *local = calloc((size_t)tensor_count(p->value), sizeof *local);
             CHECK(local, "no memory for %s", p->spec.name);
             device_download(c->device, c->stream, local, gradients ? p->grad : p->value);
-            param_unslice(p, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), local, whole[i]);
+            param_unslice(p, local, whole[i]);
             free(local);
         }
     }

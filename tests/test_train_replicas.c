@@ -83,7 +83,7 @@ static bool can_be_found(const Case *c, const Params *params, const Flip *f) {
     const Param *p = params->items[f->param];
     bool copied = f->kind == WEIGHT && (c->sharded || c->dtype == F16);
     bool over_dp = grid_along(c->grid, AXIS_DP) > 1 && (f->kind == WEIGHT || !c->sharded);
-    bool over_tp = grid_along(c->grid, AXIS_TP) > 1 && p->spec.shard.dim < 0;
+    bool over_tp = grid_along(c->grid, AXIS_TP) > 1 && p->spec.cut.dim < 0;
     bool over_ends = grid_along(c->grid, AXIS_PP) > 1 && is_tied(params, p);
     if (f->kind == MASTER && c->dtype == F32) return false; // they are the weights
     return (over_dp || over_tp || over_ends) && !(copied && f->steps);
@@ -96,7 +96,7 @@ static bool stays_in_tensor(const Case *c, const Flip *f) {
 
 static bool rank_holds(const Case *c, const Engine *engine, const Param *p, int rank) {
     const Schedule *s = engine_schedule(engine);
-    return s->home[p->spec.stage] / s->num_chunks == grid_place(c->grid, rank).at[AXIS_PP] && !p->shares;
+    return s->home[p->spec.stage] / s->num_chunks == grid_place(c->grid, rank).at[AXIS_PP] && !p->tied_value;
 }
 
 // The same on every rank, from its number alone. Without `spreads` its tensor is certain.

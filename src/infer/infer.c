@@ -85,7 +85,7 @@ static void take_tensors(Infer *f) {
 static Status open_model(Infer *f) {
     TRY(create_model(f));
     f->params.values_only = true;
-    params_place(&f->params, &f->runtime.run, f->spec.grid, f->spec.dtype,
+    params_place(&f->params, &f->runtime.run, &f->runtime.context.groups.topology, f->spec.dtype,
                  (int[]){context_rank(&f->runtime.context, ROLE_PIPELINE)}, 1);
     TRY(gpt_place(f->gpt, &f->runtime.run));
     if (f->spec.cache) gpt_place_cache(f->gpt, &f->runtime.run, f->spec.capacity);
@@ -224,11 +224,9 @@ typedef struct {
 // A tied copy is known by the name of what it is a copy of.
 static Status read_share(void *self, const Param *p, float *local) {
     const Shares *shares = self;
-    const Context *c = &shares->infer->runtime.context;
     const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
-    ParamRect rects[MOST_PARAM_RECTS];
-    int n = param_rects(p, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), 0,
-                        param_local_count(p, context_ranks(c, ROLE_TENSOR)), rects);
+    PlacementRect rects[MAX_PLACEMENT_RECTS];
+    int n = placement_rects(&p->place, 0, param_local_count(p), rects);
     for (int i = 0; i < n; i++) {
         Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
         TRY(shares->reader.read(shares->reader.self, name, rect, local + rects[i].local, rects[i].stride));
@@ -241,8 +239,7 @@ static Status open_and_fill(Infer *f, const ModelShape *shape, WeightReader read
     TRY(comm_agree(world, open_share(f, shape, spec, world, memory)));
     groups_name_rank(&f->runtime.context.groups);
     Shares shares = {f, reader};
-    return comm_agree(world, params_fill(&f->params, f->runtime.device, grid_along(spec->grid, AXIS_TP),
-                                         read_share, &shares, NULL, NULL));
+    return comm_agree(world, params_fill(&f->params, f->runtime.device, read_share, &shares, NULL, NULL));
 }
 
 Status infer_open_with(Infer **out, const ModelShape *shape, WeightReader reader, const InferSpec *spec,

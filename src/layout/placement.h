@@ -1,11 +1,85 @@
-// Which share of a tensor a rank holds.
+// What of a tensor lies on which rank. A tensor says over which axis one of its dimensions is cut and how its
+// gradient becomes whole; which share a rank holds, who holds replicas of it, the regions and buckets that it lies
+// in, and its rectangles in a checkpoint all follow from that, here.
 #pragma once
+#include "layout/topology.h"
+#include <stdint.h>
 
-// ---- Shard: how a tensor is cut over tp ----------------------------------------------------------------
+// ---- how a tensor is cut --------------------------------------------------------------------------
 
-// Dimension `dim` is cut into t equal slices, slice i on tp rank i; dim -1: every rank holds the whole
-// tensor. A tensor of several equal `blocks` along dim (0 is one: gate and up of a gated MLP are two) is cut
-// block by block: a rank holds its slice of each, one after the other.
+// Dimension `dim` is cut into equal slices, slice i on the rank with coordinate i on `axis`; dim -1: every rank
+// holds the whole tensor. A tensor of several equal `blocks` along dim (0 is one: gate and up of a gated MLP are two)
+// is cut block by block: a rank holds its slice of each, one after the other.
 typedef struct {
     int dim, blocks;
-} Shard;
+    Axis axis; // tp, unless it is said
+} Cut;
+
+// ---- how its gradient becomes whole ---------------------------------------------------------------
+
+enum { NO_ROLE = NUM_ROLES };
+
+// A gradient is first summed over the ranks of `first`, at the end of a step, then over the `replicas`, which also
+// share its optimizer state. Without `first` it is final on a rank as soon as the last backward has passed it. Where
+// no other rank has the role `first`, the row `alone` holds instead. The order of rows is that of the regions of a
+// chunk's memory (nn/params.h).
+//  reduction, first, replicas, alone, what a rank does in the first sum
+#define PLACEMENT_REDUCTIONS(X)                                                                              \
+    X(WHOLE, NO_ROLE, ROLE_REPLICAS, WHOLE, "")                                                              \
+    X(PARTIAL, ROLE_TENSOR, ROLE_REPLICAS, WHOLE, "sum of partial gradients over tp")                        \
+    X(TIED, ROLE_ENDS, ROLE_REPLICAS, TIED, "sum of tied gradients")
+
+#define X(reduction, first, replicas, alone, doing) REDUCTION_##reduction,
+typedef enum { PLACEMENT_REDUCTIONS(X) NUM_REDUCTIONS } Reduction;
+#undef X
+
+typedef struct {
+    int first; // a Role or NO_ROLE
+    Role replicas;
+    Reduction alone;
+    const char *doing;
+} ReductionInfo;
+
+extern const ReductionInfo placement_reductions[NUM_REDUCTIONS];
+
+// The row that holds on this grid.
+Reduction reduction_on(Grid grid, Reduction reduction);
+
+// ---- what a rank holds ------------------------------------------------------------------------------
+
+typedef struct {
+    Cut cut;
+    int64_t rows, cols; // of the whole tensor; a vector is one row
+    int64_t real_rows;  // rows from here on are padding
+    int parts, part;    // the number of slices, and the one that this rank holds
+    Reduction reduction;
+    bool first; // no rank before this one holds the same share, but for the replicas of the reduction
+} Placement;
+
+// Of a whole tensor of rows x cols, of which `real_rows` are not padding.
+// CHECK: the blocks divide into slices.
+Placement placement_of(const Topology *topology, Cut cut, Reduction reduction, int64_t rows, int64_t cols,
+                       int64_t real_rows);
+int64_t placement_rows(const Placement *placement); // of the share
+int64_t placement_cols(const Placement *placement);
+int64_t placement_count(const Placement *placement); // its elements
+// Whether the ranks of `role` hold replicas of this share.
+bool placement_is_replicated(const Placement *placement, Role role);
+
+// Neighbouring elements of the whole tensor that a rank holds: `count` of row `row` from column `col` on, at `local`
+// in its share. A share has placement_runs of them.
+typedef struct {
+    int64_t row, col, count, local;
+} PlacementRun;
+int64_t placement_runs(const Placement *placement);
+PlacementRun placement_run(const Placement *placement, int64_t i);
+
+// Elements [begin, begin + count) of a share as rectangles of the whole tensor, without padding rows: at most
+// 3 * blocks. Row i of one is at share element local + i * stride.
+typedef struct {
+    int64_t row, col, rows, cols;
+    int64_t local, stride;
+} PlacementRect;
+enum { MAX_PLACEMENT_RECTS = 24 };
+int placement_rects(const Placement *placement, int64_t begin, int64_t count,
+                    PlacementRect rects[MAX_PLACEMENT_RECTS]);

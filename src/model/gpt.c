@@ -159,7 +159,9 @@ void gpt_keep_logits(Gpt *gpt, Tensor logits) { gpt->logits = logits; }
 
 // The offset at which a parameter ends, where a forward waits for it by offset; 0 for other parameters.
 static int64_t end_of(const Gpt *gpt, const Param *p) {
-    if (!p || p->chunk < 0 || p->offset < 0 || p->offset >= gpt->params->chunks[p->chunk].partial) return 0;
+    if (!p || p->chunk < 0 || p->offset < 0 ||
+        p->offset >= gpt->params->chunks[p->chunk].region[REDUCTION_PARTIAL])
+        return 0;
     return p->offset + tensor_count(p->value);
 }
 
@@ -186,7 +188,7 @@ static void need_layer(const Gpt *gpt, int chunk, int number) {
 static void done(const Gpt *gpt, int chunk, int number) {
     const ParamWatch *watch = &gpt->context->watch;
     if (!watch->done) return;
-    int64_t begin = gpt->params->chunks[chunk].partial;
+    int64_t begin = gpt->params->chunks[chunk].region[REDUCTION_PARTIAL];
     for (int i = gpt->layers[number].first_param; i < gpt->layers[number].end_param; i++)
         if (gpt->params->items[i]->offset < begin) begin = gpt->params->items[i]->offset;
     watch->done(watch->self, chunk, begin);

@@ -7,7 +7,7 @@ Embedding embedding_declare(const Builder *b) {
     e.word = params_declare(b->params, word_table_spec(b, WORD_TABLE_NAME));
     if (b->shape->position != POSITION_LEARNED) return e;
     ParamSpec position = table_spec(b, "embedding.position_embeddings.weight", b->shape->positions);
-    position.partial = b->mode->sequence_parallel;
+    position.reduction = builder_row_reduction(b);
     e.position = params_declare(b->params, position);
     return e;
 }

@@ -2,31 +2,31 @@
 #include "nn/declare.h"
 #include <stdio.h>
 
-static Param *declare_weight(const Builder *b, LinearSpec linear, Shard shard) {
+static Param *declare_weight(const Builder *b, LinearSpec linear, Cut cut) {
     ParamSpec weight = builder_spec(b, linear.name, "weight");
     weight.rows = linear.out, weight.cols = linear.in;
-    weight.shard = shard;
+    weight.cut = cut;
     weight.init = INIT_NORMAL, weight.stddev = linear.stddev;
     weight.decay = true;
     return params_declare(b->params, weight);
 }
 
 Linear column_linear_declare(const Builder *b, LinearSpec linear) {
-    Linear l = {.weight = declare_weight(b, linear, (Shard){0, linear.blocks})};
+    Linear l = {.weight = declare_weight(b, linear, (Cut){.dim = 0, .blocks = linear.blocks})};
     if (!linear.bias) return l;
     ParamSpec bias = builder_spec(b, linear.name, "bias");
     bias.rows = 1, bias.cols = linear.out;
-    bias.shard = (Shard){1, linear.blocks};
+    bias.cut = (Cut){.dim = 1, .blocks = linear.blocks};
     l.bias = params_declare(b->params, bias);
     return l;
 }
 
 Linear row_linear_declare(const Builder *b, LinearSpec linear) {
-    Linear l = {.weight = declare_weight(b, linear, (Shard){.dim = 1})};
+    Linear l = {.weight = declare_weight(b, linear, (Cut){.dim = 1})};
     if (!linear.bias) return l;
     ParamSpec bias = builder_spec(b, linear.name, "bias");
     bias.rows = 1, bias.cols = linear.out;
-    bias.partial = b->mode->sequence_parallel;
+    bias.reduction = builder_row_reduction(b);
     l.bias = params_declare(b->params, bias);
     return l;
 }
@@ -43,8 +43,8 @@ void linear_input_gradient(Context *c, const Linear *l, Tensor dy, Tensor dx) {
 }
 
 void linear_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
-    bool adds = !l->weight->begins;
-    l->weight->begins = false;
+    bool adds = !l->weight->grad_uninitialized;
+    l->weight->grad_uninitialized = false;
     matmul(c->device, c->stream,
            (Matmul){.a = dy, .b = x, .d = l->weight->grad, .transpose_a = true, .accumulate = adds});
 }

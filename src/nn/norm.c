@@ -5,7 +5,7 @@ Norm norm_declare(const Builder *b, const char *name) {
     ParamSpec gamma = builder_spec(b, name, "weight"), beta = builder_spec(b, name, "bias");
     gamma.rows = beta.rows = 1;
     gamma.cols = beta.cols = b->shape->hidden;
-    gamma.partial = beta.partial = b->mode->sequence_parallel;
+    gamma.reduction = beta.reduction = builder_row_reduction(b);
     gamma.init = INIT_ONE;
     Norm norm = {.gamma = params_declare(b->params, gamma), .epsilon = b->shape->norm_epsilon};
     if (!b->shape->rms_norm) norm.beta = params_declare(b->params, beta);

@@ -1,5 +1,5 @@
 // The registry of parameters. A layer declares its parameters once (global name, global shape, how it is cut
-// over tp, init, decay, tie); placing gives the local shares their addresses. Values are of the run's element
+// over which axis, init, decay, tie); placing gives the local shares their addresses. Values are of the run's element
 // type E, gradients F32. Global sizes appear in declarations only.
 #pragma once
 #include "device/device.h"
@@ -11,34 +11,37 @@ typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } Init;
 typedef struct {
     char name[96];      // global, as in Megatron-LM: "decoder.layers.3.mlp.linear_fc1.weight"
     int64_t rows, cols; // global shape; a vector is one row
-    Shard shard;        // how it is cut over tp
+    Cut cut;            // how it is cut, and over which axis
     Init init;
-    float stddev;      // of INIT_NORMAL
-    int64_t real_rows; // rows from here on are padding: zero for ever
-    bool decay;        // weight decay applies (matrices, not biases and norms)
-    bool partial; // each tp rank adds up its own rows' gradient (sequence parallelism): they are to be summed
-    int stage;    // the model stage that holds it
+    float stddev;        // of INIT_NORMAL
+    int64_t real_rows;   // rows from here on are padding: zero for ever
+    bool decay;          // weight decay applies (matrices, not biases and norms)
+    Reduction reduction; // how its gradient becomes whole; TIED follows from tied_to
+    int stage;           // the model stage that holds it
     const char *tied_to; // the name of the parameter this is a copy of, or NULL
 } ParamSpec;
 
 typedef struct Param {
     ParamSpec spec;
+    // Once it is placed: which share this rank holds, or would hold if the parameter were on it.
+    Placement place;
     int chunk;      // of this rank, or -1: on another pipeline rank; then the tensors are absent
-    int64_t offset; // of its first element in the flat buffers of its chunk; -1: it shares another's value
+    int64_t offset; // of its first element in the flat buffers of its chunk; -1: it uses another's value
     Tensor value;   // local share, in the run's element type
     Tensor grad;    // F32 accumulator
-    bool begins;    // it holds nothing of this step yet: the first contribution is written, not added
-    struct Param *shares; // the local parameter whose value this one uses (a tie within one rank), or NULL
+    bool grad_uninitialized; // no gradient of this step yet: the first contribution is written, not added
+    // The local parameter whose value this one uses (a tie within one rank), or NULL.
+    struct Param *tied_value;
 } Param;
 
-// All values and all gradients of a chunk, parameter after parameter at the same offsets in both: what data
-// parallelism reduces, shards and gathers. Three regions: [0, partial) in the model's order, whose gradients
-// are final as soon as the chunk's last backward has passed them; [partial, tied) those that are also summed
-// over tp; [tied, count) the embedding or its copy, also summed over the two ends of the model. Every region
-// starts and ends on a multiple of PARAM_ALIGNMENT * dp.
+// All values and all gradients of a chunk, parameter after parameter at the same offsets in both: what is reduced,
+// sharded and gathered. Every reduction (layout/placement.h) has a region, [region[r], region[r + 1]), in which its
+// parameters lie in the model's order. The length of a region is a multiple of PARAM_ALIGNMENT times the number of
+// its replicas.
 typedef struct {
     Tensor values, grads; // [1, count] in the run's element type; F32
-    int64_t partial, tied, count;
+    int64_t region[NUM_REDUCTIONS + 1];
+    int64_t count; // the end of the last region
 } ChunkParams;
 
 enum { PARAM_ALIGNMENT = 64 }; // elements; every parameter starts on it
@@ -54,41 +57,30 @@ typedef struct {
 Param *params_declare(Params *params, ParamSpec spec);
 Param *params_find(const Params *params, const char *name); // NULL when there is none
 // Gives local parameters their memory, once all are declared: `stage_of_chunk[c]` is the stage that chunk c
-// of this rank holds. Within a region they lie in the model's order. The gradient of one that shares a value
-// lies outside the flat buffers.
-void params_place(Params *params, Arena *arena, Grid grid, DType dtype, const int *stage_of_chunk,
-                  int num_chunks);
+// of this rank holds. The gradient of one that uses another's value lies outside the flat buffers.
+void params_place(Params *params, Arena *arena, const Topology *topology, DType dtype,
+                  const int *stage_of_chunk, int num_chunks);
 // Gives every local parameter its values: `fill` writes the local share of one in fp32 (`local` holds zeros);
-// `write_main` (may be NULL) is handed it before it is rounded. One that shares another's value is left out,
-// zeros lie between parameters.   ERR_OS without host memory for the largest of them; else what `fill` says.
+// `write_master` (optional) gets it before it is rounded. One that uses another's value is left out, zeros lie
+// between parameters.   ERR_OS without host memory for the largest of them; else what `fill` says.
 typedef Status FillParam(void *self, const Param *param, float *local);
-typedef void WriteMain(void *self, const Param *param, const float *local);
-Status params_fill(const Params *params, Device *device, int tp_size, FillParam *fill, void *source,
-                   WriteMain *write_main, void *self);
+typedef void WriteMaster(void *self, const Param *param, const float *local);
+Status params_fill(const Params *params, Device *device, FillParam *fill, void *source,
+                   WriteMaster *write_master, void *self);
 // Fills with the initial values: every element is a function of (seed, name, its global index), the same
-// model on any grid and for any number of the device's threads, which draw together. `tp_rank` is the
-// coordinate of this rank.
-Status params_init(const Params *params, Device *device, uint64_t seed, int tp_size, int tp_rank,
-                   WriteMain *write_main, void *self);
+// model on any grid and for any number of the device's threads, which draw together.
+Status params_init(const Params *params, Device *device, uint64_t seed, WriteMaster *write_master,
+                   void *self);
 // Also what lies between parameters, which is reduced with them: once before the first step.
 void params_zero_grads(const Params *params, Device *device);
 // Begins a step: every gradient is written by its first contribution and need not be zeroed. What lies between
 // parameters stays as it is.
 void params_begin_grads(const Params *params);
 void params_free(Params *params);
-int64_t param_local_count(const Param *param, int tp);
-Tensor param_value(const Param *param); // absent for NULL: a bias that a layer does not have
+int64_t param_local_count(const Param *param); // elements of the local share
+Tensor param_value(const Param *param);        // absent for NULL: a bias that a layer does not have
 // The gradient as something to add to: zeroed, where a step has just begun. Absent for NULL.
 Tensor param_grad(Param *param, Device *device);
 // Copies the local share out of a whole tensor held by the host, and back into it. For init, tests and files.
-void param_slice(const Param *param, int tp_size, int tp_rank, const float *whole, float *local);
-void param_unslice(const Param *param, int tp_size, int tp_rank, const float *local, float *whole);
-// Elements [begin, begin + count) of a local share as rectangles of the whole tensor, without padding rows:
-// at most 3 * blocks. Row i of one is at share element local + i * stride.
-typedef struct {
-    int64_t row, col, rows, cols;
-    int64_t local, stride;
-} ParamRect;
-enum { MOST_PARAM_RECTS = 24 };
-int param_rects(const Param *param, int tp_size, int tp_rank, int64_t begin, int64_t count,
-                ParamRect rects[MOST_PARAM_RECTS]);
+void param_slice(const Param *param, const float *whole, float *local);
+void param_unslice(const Param *param, const float *local, float *whole);

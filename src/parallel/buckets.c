@@ -1,58 +1,65 @@
+// Cuts the regions of a rank's chunks into buckets, and buckets into shards.
 #include "parallel/parallel.h"
 #include <stdlib.h>
 
-// A chunk's three regions, [border[i], border[i + 1]) each.
-enum { NUM_BORDERS = 4 };
-
-static void find_borders(const ChunkParams *chunk, int64_t border[NUM_BORDERS]) {
-    border[0] = 0;
-    border[1] = chunk->partial;
-    border[2] = chunk->tied;
-    border[3] = chunk->count;
+static int replicas_of(const Context *c, Reduction r) {
+    return context_ranks(c, placement_reductions[r].replicas);
 }
 
-static int64_t bucket_size(const Context *c, int64_t elements) {
-    int64_t unit = (int64_t)PARAM_ALIGNMENT * context_ranks(c, ROLE_REPLICAS);
+static int64_t bucket_size(const Context *c, Reduction r, int64_t elements) {
+    int64_t unit = (int64_t)PARAM_ALIGNMENT * replicas_of(c, r);
     return elements < unit ? unit : elements / unit * unit;
 }
 
-static int64_t num_buckets(const Params *params, int64_t size) {
-    int64_t border[NUM_BORDERS], n = 0;
-    for (int chunk = 0; chunk < params->num_chunks; chunk++) {
-        find_borders(&params->chunks[chunk], border);
-        for (int i = 0; i + 1 < NUM_BORDERS; i++) n += (border[i + 1] - border[i] + size - 1) / size;
-    }
+static int64_t num_buckets(const Context *c, const Params *params, int64_t elements) {
+    int64_t n = 0;
+    for (int chunk = 0; chunk < params->num_chunks; chunk++)
+        for (Reduction r = 0; r < NUM_REDUCTIONS; r++) {
+            const int64_t *region = params->chunks[chunk].region, size = bucket_size(c, r, elements);
+            n += (region[r + 1] - region[r] + size - 1) / size;
+        }
     return n;
 }
 
-static Bucket make_bucket(const Buckets *buckets, const Context *c, int chunk, int64_t begin, int64_t end) {
-    Bucket b = {.chunk = chunk, .begin = begin, .count = end - begin};
-    b.shard_count = buckets->sharded ? b.count / context_ranks(c, ROLE_REPLICAS) : b.count;
-    b.shard_begin = begin + (buckets->sharded ? b.shard_count * context_rank(c, ROLE_REPLICAS) : 0);
+static Bucket make_bucket(const Context *c, int chunk, Reduction r, int64_t begin, int64_t end,
+                          bool sharded) {
+    Role role = placement_reductions[r].replicas;
+    Bucket b = {.chunk = chunk,
+                .reduction = r,
+                .group = context_group(c, role),
+                .replicas = context_ranks(c, role),
+                .replica = context_rank(c, role),
+                .begin = begin,
+                .count = end - begin,
+                .deferred = placement_reductions[r].first != NO_ROLE};
+    b.sharded = sharded && b.replicas > 1;
+    b.shard_count = b.sharded ? b.count / b.replicas : b.count;
+    b.shard_begin = begin + (b.sharded ? b.shard_count * b.replica : 0);
     return b;
 }
 
-static void cut_chunk(Buckets *buckets, const Context *c, const Params *params, int chunk, int64_t size) {
-    int64_t border[NUM_BORDERS];
-    find_borders(&params->chunks[chunk], border);
-    for (int i = NUM_BORDERS - 2; i >= 0; i--) {
-        for (int64_t end = border[i + 1], begin; end > border[i]; end = begin) {
-            begin = end - size > border[i] ? end - size : border[i];
-            Bucket *b = &buckets->items[buckets->count++];
-            *b = make_bucket(buckets, c, chunk, begin, end);
-            b->late = i > 0;
-        }
+static void cut_region(Buckets *buckets, const Context *c, const Params *params, int chunk, Reduction r,
+                       int64_t elements, bool sharded) {
+    const int64_t *region = params->chunks[chunk].region;
+    int64_t size = bucket_size(c, r, elements), begin;
+    for (int64_t end = region[r + 1]; end > region[r]; end = begin) {
+        begin = end - size > region[r] ? end - size : region[r];
+        Bucket *b = &buckets->items[buckets->count++];
+        *b = make_bucket(c, chunk, r, begin, end, sharded);
+        buckets->sharded |= b->sharded;
     }
 }
 
 Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements,
                       bool sharded) {
-    *buckets = (Buckets){.sharded = sharded && context_ranks(context, ROLE_REPLICAS) > 1};
-    int64_t size = bucket_size(context, elements), n = num_buckets(params, size);
+    *buckets = (Buckets){0};
+    int64_t n = num_buckets(context, params, elements);
     CHECK(n <= INT32_MAX, "%lld buckets", (long long)n);
     buckets->items = calloc((size_t)n + 1, sizeof *buckets->items);
     if (!buckets->items) return fail(ERR_OS, "no memory for %lld buckets", (long long)n);
-    for (int chunk = 0; chunk < params->num_chunks; chunk++) cut_chunk(buckets, context, params, chunk, size);
+    for (int chunk = 0; chunk < params->num_chunks; chunk++)
+        for (Reduction r = NUM_REDUCTIONS; r-- > 0;)
+            cut_region(buckets, context, params, chunk, r, elements, sharded);
     return OK;
 }
 

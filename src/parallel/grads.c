@@ -32,22 +32,20 @@ static Tensor shard_of(Tensor flat, const Bucket *b) {
 // ---- gradients ----------------------------------------------------------------------------------
 
 static void post_bucket(GradReducer *r, int i) {
-    const Context *c = r->context;
+    Stream *stream = r->context->stream;
     const Bucket *b = &r->buckets->items[i];
     Tensor grads = r->params->chunks[b->chunk].grads, whole = whole_of(grads, b);
     r->reduced[i] = true;
-    r->reducing[i] =
-        r->buckets->sharded
-            ? comm_reduce_scatter_start(context_group(c, ROLE_REPLICAS), c->stream, whole, shard_of(grads, b))
-            : comm_all_reduce_start(context_group(c, ROLE_REPLICAS), c->stream, whole, REDUCE_SUM);
+    r->reducing[i] = b->sharded ? comm_reduce_scatter_start(b->group, stream, whole, shard_of(grads, b))
+                                : comm_all_reduce_start(b->group, stream, whole, REDUCE_SUM);
 }
 
-// Those of a chunk's first region that begin at `begin` or beyond it.
+// Posts the buckets of a chunk's first regions that begin at `begin` or beyond it.
 static void post_from(GradReducer *r, int chunk, int64_t begin) {
-    if (context_ranks(r->context, ROLE_REPLICAS) == 1) return;
     for (int i = 0; i < r->buckets->count; i++) {
         const Bucket *b = &r->buckets->items[i];
-        if (b->chunk == chunk && !b->late && b->begin >= begin && !r->reduced[i]) post_bucket(r, i);
+        if (b->chunk == chunk && b->replicas > 1 && !b->deferred && b->begin >= begin && !r->reduced[i])
+            post_bucket(r, i);
     }
 }
 
@@ -58,48 +56,45 @@ static void backward_passed(void *self, int chunk, int64_t begin) {
 
 void grad_reducer_start(GradReducer *r, int chunk) { post_from(r, chunk, 0); }
 
-static void sum_partial(const Context *c, const Params *params) {
-    for (int i = 0; i < params->num_chunks; i++) {
-        const ChunkParams *chunk = &params->chunks[i];
-        if (chunk->partial == chunk->tied) continue;
-        comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream,
-                        tensor_part(chunk->grads, chunk->partial, chunk->tied - chunk->partial), REDUCE_SUM);
-    }
-}
-
 // First the embedding's own gradient, then the head's: the same order within one rank and between two.
-static void sum_tied(const Context *c, const Params *params) {
+static void add_tied_copies(const Context *c, const Params *params) {
     for (int i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
-        if (p->shares) add(c->device, c->stream, (Add){.x = p->grad, .y = p->shares->grad});
-    }
-    for (int i = 0; i < params->num_chunks && context_group(c, ROLE_ENDS); i++) {
-        const ChunkParams *chunk = &params->chunks[i];
-        if (chunk->tied == chunk->count) continue;
-        comm_all_reduce(context_group(c, ROLE_ENDS), c->stream,
-                        tensor_part(chunk->grads, chunk->tied, chunk->count - chunk->tied), REDUCE_SUM);
+        if (p->tied_value) add(c->device, c->stream, (Add){.x = p->grad, .y = p->tied_value->grad});
     }
 }
 
-static void sum_over_dp(GradReducer *r) {
-    const Context *c = r->context;
-    if (context_ranks(c, ROLE_REPLICAS) == 1) return;
+// Sums the gradients of one region of every chunk over the ranks that its reduction begins with.
+static void sum_first(const Context *c, const Params *params, Reduction reduction) {
+    const ReductionInfo *info = &placement_reductions[reduction];
+    if (info->first == NO_ROLE) return;
+    rank_doing("%s", info->doing);
+    if (reduction == REDUCTION_TIED) add_tied_copies(c, params);
+    Comm *group = context_group(c, (Role)info->first);
+    for (int i = 0; i < params->num_chunks && group; i++) {
+        const ChunkParams *chunk = &params->chunks[i];
+        int64_t begin = chunk->region[reduction], count = chunk->region[reduction + 1] - begin;
+        if (count) comm_all_reduce(group, c->stream, tensor_part(chunk->grads, begin, count), REDUCE_SUM);
+    }
+}
+
+static void sum_over_replicas(GradReducer *r) {
     for (int i = 0; i < r->buckets->count; i++)
-        if (r->buckets->items[i].late) post_bucket(r, i);
+        if (r->buckets->items[i].deferred && r->buckets->items[i].replicas > 1) post_bucket(r, i);
     for (int i = 0; i < r->buckets->count; i++) {
-        CHECK(r->reduced[i], "chunk %d is not complete", r->buckets->items[i].chunk);
-        comm_wait(context_group(c, ROLE_REPLICAS), c->stream, &r->reducing[i]);
+        const Bucket *b = &r->buckets->items[i];
+        if (b->replicas == 1) continue;
+        CHECK(r->reduced[i], "chunk %d is not complete", b->chunk);
+        comm_wait(b->group, r->context->stream, &r->reducing[i]);
         r->reduced[i] = false;
     }
 }
 
 void grad_reducer_finish(GradReducer *r) {
-    rank_doing("sum of partial gradients over tp");
-    sum_partial(r->context, r->params);
-    rank_doing("sum of tied gradients");
-    sum_tied(r->context, r->params);
+    for (Reduction reduction = 0; reduction < NUM_REDUCTIONS; reduction++)
+        sum_first(r->context, r->params, reduction);
     rank_doing("sum of gradients over dp");
-    sum_over_dp(r);
+    sum_over_replicas(r);
     // No step may write what is still being gathered, whether or not a forward asked for it.
     grad_reducer_gather_wait(r);
 }
@@ -107,20 +102,20 @@ void grad_reducer_finish(GradReducer *r) {
 // ---- weights ------------------------------------------------------------------------------------
 
 static void post_gather(GradReducer *r, int i) {
-    const Context *c = r->context;
     const Bucket *b = &r->buckets->items[i];
     Tensor values = r->params->chunks[b->chunk].values;
-    r->gathering[i] = comm_all_gather_start(context_group(c, ROLE_REPLICAS), c->stream, shard_of(values, b),
-                                            whole_of(values, b));
+    if (b->sharded)
+        r->gathering[i] =
+            comm_all_gather_start(b->group, r->context->stream, shard_of(values, b), whole_of(values, b));
 }
 
-// In the order in which forwards will ask for them: a chunk's late ones, then its first region from the
+// In the order in which forwards will ask for them: the deferred buckets of a chunk, then the others from its
 // start.
 static void post_gathers(GradReducer *r, int chunk) {
     for (int i = 0; i < r->buckets->count; i++)
-        if (r->buckets->items[i].chunk == chunk && r->buckets->items[i].late) post_gather(r, i);
+        if (r->buckets->items[i].chunk == chunk && r->buckets->items[i].deferred) post_gather(r, i);
     for (int i = r->buckets->count - 1; i >= 0; i--)
-        if (r->buckets->items[i].chunk == chunk && !r->buckets->items[i].late) post_gather(r, i);
+        if (r->buckets->items[i].chunk == chunk && !r->buckets->items[i].deferred) post_gather(r, i);
 }
 
 void grad_reducer_gather(GradReducer *r) {
@@ -130,9 +125,12 @@ void grad_reducer_gather(GradReducer *r) {
     if (!r->overlap_gather) grad_reducer_gather_wait(r);
 }
 
+static void wait_gather(GradReducer *r, int i) {
+    comm_wait(r->buckets->items[i].group, r->context->stream, &r->gathering[i]);
+}
+
 void grad_reducer_gather_wait(GradReducer *r) {
-    for (int i = 0; i < r->buckets->count; i++)
-        comm_wait(context_group(r->context, ROLE_REPLICAS), r->context->stream, &r->gathering[i]);
+    for (int i = 0; i < r->buckets->count; i++) wait_gather(r, i);
 }
 
 // A chunk that shares the value of another's parameter needs nothing more: its forwards come after that
@@ -141,8 +139,7 @@ static void forward_needs(void *self, int chunk, int64_t end) {
     GradReducer *r = self;
     for (int i = 0; i < r->buckets->count; i++) {
         const Bucket *b = &r->buckets->items[i];
-        if (b->chunk == chunk && (b->late || b->begin < end))
-            comm_wait(context_group(r->context, ROLE_REPLICAS), r->context->stream, &r->gathering[i]);
+        if (b->chunk == chunk && (b->deferred || b->begin < end)) wait_gather(r, i);
     }
 }
 

@@ -11,9 +11,9 @@ typedef struct {
     int64_t begin, count; // count <= 0: none
 } Piece;
 
-static Piece owned_piece(const Optimizer *o, const Bucket *b, const Param *p) {
-    if (p->chunk != b->chunk || p->shares) return (Piece){0};
-    int64_t begin = p->offset, end = begin + param_local_count(p, context_ranks(o->context, ROLE_TENSOR));
+static Piece owned_piece(const Bucket *b, const Param *p) {
+    if (p->chunk != b->chunk || p->tied_value) return (Piece){0};
+    int64_t begin = p->offset, end = begin + param_local_count(p);
     int64_t shard_end = b->shard_begin + b->shard_count;
     if (begin < b->shard_begin) begin = b->shard_begin;
     if (end > shard_end) end = shard_end;
@@ -76,15 +76,17 @@ Status optimizer_visit(const Optimizer *o, VisitPart *visit, void *self) {
         for (int k = 0; k < o->params->count; k++) {
             const Bucket *b = &o->buckets->items[i];
             const Param *p = o->params->items[k];
-            Piece piece = owned_piece(o, b, p);
+            Piece piece = owned_piece(b, p);
             if (piece.count <= 0) continue;
-            OwnedPart part = {p,
-                              piece.begin - p->offset,
-                              piece.count,
-                              flat_part(o->params->chunks[b->chunk].values, piece),
-                              shard_part(o->shards[i].main, b, piece),
-                              shard_part(o->shards[i].m, b, piece),
-                              shard_part(o->shards[i].v, b, piece)};
+            OwnedPart part = {.param = p,
+                              .begin = piece.begin - p->offset,
+                              .count = piece.count,
+                              .value = flat_part(o->params->chunks[b->chunk].values, piece),
+                              .main = shard_part(o->shards[i].main, b, piece),
+                              .m = shard_part(o->shards[i].m, b, piece),
+                              .v = shard_part(o->shards[i].v, b, piece),
+                              .copies = b->sharded ? 1 : b->replicas,
+                              .copy = b->sharded ? 0 : b->replica};
             TRY(visit(self, &part));
         }
     return OK;
@@ -106,12 +108,12 @@ static void write_remainders(const Context *c, Tensor main, const float *from) {
     free(remainders);
 }
 
-void optimizer_write_main(void *optimizer, const Param *p, const float *local) {
+void optimizer_write_master(void *optimizer, const Param *p, const float *local) {
     const Optimizer *o = optimizer;
     const Context *c = o->context;
     for (int i = 0; i < o->buckets->count; i++) {
         const Bucket *b = &o->buckets->items[i];
-        Piece piece = owned_piece(o, b, p);
+        Piece piece = owned_piece(b, p);
         if (piece.count <= 0) continue;
         const float *from = local + (piece.begin - p->offset);
         Tensor main = shard_part(o->shards[i].main, b, piece);
@@ -124,8 +126,10 @@ void optimizer_write_main(void *optimizer, const Param *p, const float *local) {
 
 // ---- norm ---------------------------------------------------------------------------------------
 
-static bool counts_here(const Param *p, int tp_rank) {
-    return !p->spec.tied_to && (p->spec.shard.dim >= 0 || tp_rank == 0);
+// Whether this rank adds its piece of a parameter to the norm: of the ranks that add up and hold the same piece, one.
+static bool counts_here(const Optimizer *o, const Bucket *b, const Param *p) {
+    bool first_replica = b->sharded || !o->buckets->sharded || b->replica == 0;
+    return !p->spec.tied_to && p->place.first && first_replica;
 }
 
 // Replicas, tied copies and the zeros between parameters cannot change a maximum: whole shards will do.
@@ -149,8 +153,8 @@ static void add_squares(Optimizer *o, const Bucket *b, int exponent) {
     const Context *c = o->context;
     for (int i = 0; i < o->params->count; i++) {
         const Param *p = o->params->items[i];
-        Piece piece = owned_piece(o, b, p);
-        if (piece.count <= 0 || !counts_here(p, context_rank(c, ROLE_TENSOR))) continue;
+        Piece piece = owned_piece(b, p);
+        if (piece.count <= 0 || !counts_here(o, b, p)) continue;
         sum_squares(c->device, c->stream,
                     (SumSquares){.x = flat_part(o->params->chunks[b->chunk].grads, piece),
                                  .sum = tensor_part(o->sums, (int64_t)i * 3, 3),
@@ -185,7 +189,7 @@ static void step_bucket(Optimizer *o, int index, AdamW args, double weight_decay
     const ShardState *shard = &o->shards[index];
     for (int i = 0; i < o->params->count; i++) {
         const Param *p = o->params->items[i];
-        Piece piece = owned_piece(o, b, p);
+        Piece piece = owned_piece(b, p);
         if (piece.count <= 0) continue;
         args.gradient = flat_part(chunk->grads, piece);
         args.parameter = shard_part(shard->main, b, piece);

@@ -6,25 +6,30 @@
 #include "nn/params.h"
 #include "nn/stage.h"
 
-// ---- buckets: what data parallelism moves at once ------------------------------------------------
+// ---- buckets: what is reduced or gathered at once --------------------------------------------------
 
-// A range of a chunk's flat buffers that lies in one region of ChunkParams. With the distributed optimizer
-// every rank of the dp group keeps and steps one of dp equal shards of each bucket; without it, the whole.
+// A range of a chunk's flat buffers that lies in one region of ChunkParams, and the replicas that reduce it. With the
+// distributed optimizer each of the replicas keeps and steps one of `replicas` equal shards of the bucket; without
+// it, every one the whole.
 typedef struct {
     int chunk;
+    Reduction reduction;              // of its region
+    Comm *group;                      // the replicas, borrowed
+    int replicas, replica;            // the number of ranks in the group, and this rank's number among them
     int64_t begin, count;             // elements
-    bool late;                        // beyond `partial`: complete only when the whole step is
+    bool deferred;                    // its gradients are complete only at the end of the step
+    bool sharded;                     // never when this rank is the only replica
     int64_t shard_begin, shard_count; // this rank's, in the chunk's buffers
 } Bucket;
 
 typedef struct {
     Bucket *items; // chunk by chunk; within a chunk from its end to its start, as backwards finish them
     int count;
-    bool sharded; // never when dp is 1
+    bool sharded; // any of them is
 } Buckets;
 
 // Buckets hold at most `elements`, rounded down so that shards start on PARAM_ALIGNMENT, but at least
-// PARAM_ALIGNMENT * dp.   ERR_OS without memory.
+// PARAM_ALIGNMENT for each replica.   ERR_OS without memory.
 // Source: Rajbhandari 2020 (ZeRO, stage 1); Megatron-LM's distributed optimizer cuts the same way.
 Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements,
                       bool sharded);
@@ -147,13 +152,14 @@ typedef struct {
     const Param *param;
     int64_t begin, count;
     Tensor value, main, m, v;
+    int copies, copy; // the number of replicas that keep it, and this rank's number among them
 } OwnedPart;
-// Calls `visit` for every such stretch, bucket by bucket, until it fails. Those of all ranks of a dp group
-// make up their chunks; without shards every one has all.
+// Calls `visit` for every such stretch, bucket by bucket, until it fails. The stretches of all replicas make up the
+// share of a parameter; without shards every replica has all of them.
 typedef Status VisitPart(void *self, const OwnedPart *part);
 Status optimizer_visit(const Optimizer *optimizer, VisitPart *visit, void *self);
-// A WriteMain for params_init: keeps the fp32 share of a parameter that this rank owns.
-void optimizer_write_main(void *optimizer, const Param *param, const float *local);
+// A WriteMaster for params_init: keeps the fp32 share of a parameter that this rank owns.
+void optimizer_write_master(void *optimizer, const Param *param, const float *local);
 // The L2 norm of all gradients of the model over `loss_scale`, every parameter counted once: shares cut over
 // tp are added, replicas and the tied copy are left out. Squares are added exactly, so p, v, schedule,
 // buckets and shards cannot change a bit. Infinite when any gradient is not finite.   Collective over

@@ -84,7 +84,7 @@ static void on_opened(void *self, const Params *params) {
     for (int i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
         if (p->spec.stage != (int)r->part || p->spec.tied_to) continue;
-        r->work->parameters[r->part] += param_local_count(p, r->tp);
+        r->work->parameters[r->part] += param_local_count(p);
         r->work->tensors[r->part]++;
     }
 }

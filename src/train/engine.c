@@ -27,7 +27,7 @@ static Status open_model(Engine *e) {
     int stages[SCHEDULE_MAX_CHUNKS], v = e->spec.num_chunks;
     for (int i = 0; i < v; i++) stages[i] = schedule_stage(&e->schedule, context_rank(c, ROLE_PIPELINE), i);
     TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, c, &e->schedule, &e->params));
-    params_place(&e->params, run, e->spec.grid, e->spec.mode.dtype, stages, v);
+    params_place(&e->params, run, &c->groups.topology, e->spec.mode.dtype, stages, v);
     TRY(gpt_place(e->gpt, run));
     take_batches(e);
     TRY(buckets_create(&e->buckets, c, &e->params, e->spec.bucket_elements, e->spec.shard_optimizer));
@@ -110,9 +110,7 @@ static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, cons
     TRY(comm_agree(world, engine_open_share(e, spec, world, memory)));
     groups_name_rank(&e->runtime.context.groups);
     return comm_agree(world, params_init(&e->params, e->runtime.device, spec->shape.seed,
-                                         grid_along(spec->grid, AXIS_TP),
-                                         context_rank(&e->runtime.context, ROLE_TENSOR), optimizer_write_main,
-                                         &e->optimizer));
+                                         optimizer_write_master, &e->optimizer));
 }
 
 Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
@@ -223,7 +221,8 @@ static void trace_phase(const Engine *e, const char *name, DeviceMark start) {
 // A parameter that no backward has reached would keep the gradient of the last step.
 static void check_grads(const Params *params) {
     for (int i = 0; i < params->count; i++)
-        CHECK(!params->items[i]->begins, "no backward made a gradient of %s", params->items[i]->spec.name);
+        CHECK(!params->items[i]->grad_uninitialized, "no backward made a gradient of %s",
+              params->items[i]->spec.name);
 }
 
 StepResult engine_gradients(Engine *e, Batch batch, double loss_scale) {

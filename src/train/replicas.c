@@ -16,7 +16,11 @@ enum { PIECE_BYTES = 1 << 20 };
 
 // Along what ranks differ that are replicas of each other. ENDS: of the tied embedding on the first and the last
 // stage.
-typedef enum { OVER_DP = 1, OVER_TP = 2, OVER_ENDS = 4 } Over;
+// Which ranks hold replicas, in the order in which a difference is looked for. Replicas of the gradient's reduction get
+// the same gradients: there a difference stays in its tensor. Over tp and between the ends of the model it spreads
+// with the next step, so that the first tensor need not be the one where it began.
+static const Role sharing[] = {ROLE_REPLICAS, ROLE_TENSOR, ROLE_ENDS};
+enum { NUM_SHARING = sizeof sharing / sizeof *sharing, ALL_SHARING = (1 << NUM_SHARING) - 1 };
 
 typedef struct {
     Context *context;
@@ -38,22 +42,18 @@ static int copy_of(const Params *params, int param) {
     return -1;
 }
 
-static bool is_replicated(const Checksums *sums, int param, Kept kept, Over over) {
-    const ParamSpec *spec = &sums->params->items[param]->spec;
-    switch (over) {
-    case OVER_DP: return kept == WEIGHT || !sums->sharded;
-    case OVER_TP: return spec->shard.dim < 0;
-    case OVER_ENDS: return spec->tied_to || copy_of(sums->params, param) >= 0;
-    }
-    return false;
+static bool is_replicated(const Checksums *sums, int param, Kept kept, Role role) {
+    if (role == ROLE_REPLICAS) return kept == WEIGHT || !sums->sharded;
+    return placement_is_replicated(&sums->params->items[param]->place, role);
 }
 
 // True when another rank of the grid has a replica. The answer is the same on all ranks.
 static bool has_replicas(const Checksums *sums, int param, Kept kept) {
-    const Context *c = sums->context;
-    return (context_ranks(c, ROLE_REPLICAS) > 1 && is_replicated(sums, param, kept, OVER_DP)) ||
-           (context_ranks(c, ROLE_TENSOR) > 1 && is_replicated(sums, param, kept, OVER_TP)) ||
-           (context_ranks(c, ROLE_PIPELINE) > 1 && is_replicated(sums, param, kept, OVER_ENDS));
+    for (int i = 0; i < NUM_SHARING; i++)
+        if (grid_count(sums->context->groups.topology.grid, sharing[i]) > 1 &&
+            is_replicated(sums, param, kept, sharing[i]))
+            return true;
+    return false;
 }
 
 static bool any_has_replicas(const Checksums *sums) {
@@ -91,7 +91,7 @@ static Status add_part(void *self, const OwnedPart *part) {
 static void take_checksums(Checksums *sums, const Optimizer *optimizer) {
     for (int i = 0; i < sums->params->count; i++) {
         const Param *p = sums->params->items[i];
-        if (p->chunk >= 0 && !p->shares) add_tensor(sums, i, WEIGHT, p->value);
+        if (p->chunk >= 0 && !p->tied_value) add_tensor(sums, i, WEIGHT, p->value);
     }
     optimizer_visit(optimizer, add_part, sums);
 }
@@ -105,20 +105,19 @@ static bool alike(Comm *group, uint64_t hash) {
     return ends[0] == -ends[2] && ends[1] == -ends[3];
 }
 
-static bool agree_over(const Checksums *sums, Comm *group, Over over) {
+static bool agree_over(const Checksums *sums, Role role) {
+    Comm *group = context_group(sums->context, role);
     if (!group || comm_size(group) == 1) return true;
     uint64_t hash = 0;
     for (int i = 0; i < sums->params->count * NUM_KEPT; i++)
-        if (sums->hashes[i] && is_replicated(sums, i / NUM_KEPT, (Kept)(i % NUM_KEPT), over))
+        if (sums->hashes[i] && is_replicated(sums, i / NUM_KEPT, (Kept)(i % NUM_KEPT), role))
             hash = hash * 0x9E3779B97F4A7C15u + sums->hashes[i];
     return alike(group, hash);
 }
 
 static bool all_agree(const Checksums *sums, Comm *world) {
-    const Context *c = sums->context;
-    bool agree = agree_over(sums, context_group(c, ROLE_REPLICAS), OVER_DP);
-    agree &= agree_over(sums, context_group(c, ROLE_TENSOR), OVER_TP);
-    agree &= agree_over(sums, context_group(c, ROLE_ENDS), OVER_ENDS);
+    bool agree = true;
+    for (int i = 0; i < NUM_SHARING; i++) agree &= agree_over(sums, sharing[i]);
     double differ = !agree;
     comm_all_reduce_host(world, &differ, 1, REDUCE_MAX);
     return !(differ > 0);
@@ -133,7 +132,7 @@ typedef struct {
     int ranks;
 } Evidence;
 
-// A tensor on one rank, and its replicas along `over`.
+// A tensor on one rank and its replicas over some of the roles of `sharing`: bit i stands for sharing[i].
 typedef struct {
     int param;
     Kept kept;
@@ -144,20 +143,25 @@ typedef struct {
 static uint64_t hash_on(const Evidence *e, const Suspect *s, int rank) {
     const uint64_t *hashes = e->all + (size_t)rank * (size_t)(e->sums->params->count * NUM_KEPT);
     uint64_t own = hashes[s->param * NUM_KEPT + (int)s->kept];
-    int copy = s->over & OVER_ENDS && !own ? copy_of(e->sums->params, s->param) : -1;
+    int copy = s->over & 1u << (NUM_SHARING - 1) && !own ? copy_of(e->sums->params, s->param) : -1;
     return copy < 0 ? own : hashes[copy * NUM_KEPT + (int)s->kept];
 }
 
-static bool may_differ_along(const Evidence *e, const Suspect *s, Over over) {
-    return s->over & over && is_replicated(e->sums, s->param, s->kept, over);
+static bool differ_on(Place a, Place b, unsigned axes) {
+    for (Axis axis = 0; axis < NUM_AXES; axis++)
+        if (axes & 1u << axis && a.at[axis] != b.at[axis]) return true;
+    return false;
 }
 
 // True when `rank` has a replica of the suspect.
 static bool has_replica(const Evidence *e, const Suspect *s, int rank) {
     Grid grid = e->sums->context->groups.topology.grid;
     Place a = grid_place(grid, s->rank), b = grid_place(grid, rank);
-    if (a.at[AXIS_DP] != b.at[AXIS_DP] && !may_differ_along(e, s, OVER_DP)) return false;
-    if (a.at[AXIS_TP] != b.at[AXIS_TP] && !may_differ_along(e, s, OVER_TP)) return false;
+    for (int i = 0; i < NUM_SHARING; i++) {
+        bool may_differ = s->over & 1u << i && is_replicated(e->sums, s->param, s->kept, sharing[i]);
+        if (sharing[i] != ROLE_ENDS && !may_differ && differ_on(a, b, topology_roles[sharing[i]].axes))
+            return false;
+    }
     return hash_on(e, s, rank) != 0;
 }
 
@@ -170,7 +174,7 @@ static bool differs(const Evidence *e, const Suspect *s) {
     return hash_on(e, s, first) != own;
 }
 
-// Finds the first tensor whose replicas differ along `over`, and counts such tensors.
+// Finds the first tensor whose replicas differ over the roles of `over`, and counts such tensors.
 static int find_suspect(const Evidence *e, unsigned over, Suspect *first) {
     int count = 0;
     for (int i = 0; i < e->sums->params->count * NUM_KEPT; i++) {
@@ -215,7 +219,7 @@ static void add_ranks(const Evidence *e, const Suspect *s, uint64_t hash, bool o
 static void add_finding(const Evidence *e, Suspect s, Text *out) {
     const char *name = e->sums->params->items[s.param]->spec.name, *kept = kept_names[s.kept];
     unsigned narrow = s.over;
-    s.over = OVER_DP | OVER_TP | OVER_ENDS;
+    s.over = ALL_SHARING;
     uint64_t right = majority(e, &s);
     if (!right) s.over = narrow, right = majority(e, &s);
     if (right) {
@@ -229,19 +233,16 @@ static void add_finding(const Evidence *e, Suspect s, Text *out) {
     }
 }
 
-// Replicas over dp get the same gradients, so a difference stays in its tensor. Over tp and between the ends of the
-// model it spreads with the next step, so the first tensor need not be the one where it began.
 static Status disagreement(const Evidence *e, int64_t iteration) {
-    static const unsigned widths[] = {OVER_DP, OVER_DP | OVER_TP, OVER_DP | OVER_TP | OVER_ENDS};
     Suspect suspect;
     int count = 0;
-    for (size_t i = 0; i < sizeof widths / sizeof *widths && !count; i++)
-        count = find_suspect(e, widths[i], &suspect);
+    for (int roles = 1; roles <= NUM_SHARING && !count; roles++)
+        count = find_suspect(e, (1u << roles) - 1, &suspect);
     CHECK(count, "replicas disagree, but not in any tensor");
     Text text = {0};
     add_finding(e, suspect, &text);
     if (count > 1) text_add(&text, ", and %d other tensor%s", count - 1, count > 2 ? "s differ" : " differs");
-    if (count > 1 && suspect.over != OVER_DP) text_add(&text, " (it may have begun in another of them)");
+    if (count > 1 && suspect.over != 1) text_add(&text, " (it may have begun in another of them)");
     Status status =
         fail(ERR_REPLICAS,
              "after iteration %" PRId64 " %s: memory or a processor may be faulty; no checkpoint is made "

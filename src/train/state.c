@@ -9,17 +9,17 @@
 typedef struct {
     const Engine *engine;
     Context *context;
-    bool moments, copied, sharded;
+    bool moments, copied;
     EngineState *state;
     int capacity; // of slices; 0: they are only counted
     int64_t used; // elements of the copy so far
 } Gathering;
 
-// Replicas of a whole optimizer share the work of saving it: the elements from which replica k is on duty, at
-// the start of a row where there are enough.
-static int64_t duty(const OwnedPart *part, int replicas, int k) {
-    int64_t width = part->param->value.cols, at = part->count * k / replicas;
-    return k < replicas && part->count >= width * replicas ? at / width * width : at;
+// The replicas that keep a part share the work of saving it. Returns the first element that replica k saves, the start
+// of a row where there are enough rows.
+static int64_t duty(const OwnedPart *part, int k) {
+    int64_t width = part->param->value.cols, at = part->count * k / part->copies;
+    return k < part->copies && part->count >= width * part->copies ? at / width * width : at;
 }
 
 // The elements of a slice in the device's memory: F32, or the remainders beside bf16 values.
@@ -55,7 +55,7 @@ typedef struct {
     const uint16_t *value_halves, *remainder_halves;
 } Numbers;
 
-static void point_to(Slice *slice, const Gathering *g, int at, const Numbers *n, ParamRect rect,
+static void point_to(Slice *slice, const Gathering *g, int at, const Numbers *n, PlacementRect rect,
                      int64_t begin) {
     int64_t first = rect.local - begin, extent = (rect.rows - 1) * rect.stride + rect.cols;
     if (n->floats)
@@ -73,10 +73,8 @@ static void point_to(Slice *slice, const Gathering *g, int at, const Numbers *n,
 
 static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, const Numbers *numbers) {
     const ParamSpec *spec = &part->param->spec;
-    ParamRect rects[MOST_PARAM_RECTS];
-    Context *c = g->context;
-    int n = param_rects(part->param, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), part->begin,
-                        part->count, rects);
+    PlacementRect rects[MAX_PLACEMENT_RECTS];
+    int n = placement_rects(&part->param->place, part->begin, part->count, rects);
     for (int i = 0; i < n; i++) {
         g->state->bytes += rects[i].rows * rects[i].cols * (int64_t)sizeof(float);
         int at = g->state->count++;
@@ -110,12 +108,8 @@ static Numbers numbers_of(Gathering *g, Tensor owned, Tensor value) {
 // One rank's copy of what several hold is enough; a tied copy is its original.
 static Status gather_part(void *self, const OwnedPart *whole) {
     Gathering *g = self;
-    Context *c = g->context;
-    if (whole->param->spec.tied_to || (whole->param->spec.shard.dim < 0 && context_rank(c, ROLE_TENSOR) > 0))
-        return OK;
-    int replicas = g->sharded ? 1 : context_ranks(c, ROLE_REPLICAS),
-        k = g->sharded ? 0 : context_rank(c, ROLE_REPLICAS);
-    int64_t from = duty(whole, replicas, k), to = duty(whole, replicas, k + 1);
+    if (whole->param->spec.tied_to || !whole->param->place.first) return OK;
+    int64_t from = duty(whole, whole->copy), to = duty(whole, whole->copy + 1);
     OwnedPart part = {.param = whole->param, .begin = whole->begin + from, .count = to - from};
     Tensor all[NUM_STATE_TENSORS] = {whole->main, whole->m, whole->v};
     for (StateTensor t = 0; t < (g->moments ? NUM_STATE_TENSORS : STATE_WEIGHT + 1); t++) {
@@ -148,7 +142,6 @@ Status engine_state(Engine *engine, bool moments, bool copied, EngineState *stat
                    .context = engine_context(engine),
                    .moments = moments,
                    .copied = copied,
-                   .sharded = optimizer->buckets->sharded,
                    .state = state};
     state->count = 0, state->bytes = 0;
     TRY(optimizer_visit(optimizer, gather_part, &g));
@@ -183,9 +176,8 @@ typedef struct {
 static Status read_weight(void *self, const Param *p, float *local) {
     Reading *r = self;
     const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
-    int tp = context_ranks(r->context, ROLE_TENSOR);
-    ParamRect rects[MOST_PARAM_RECTS];
-    int n = param_rects(p, tp, context_rank(r->context, ROLE_TENSOR), 0, param_local_count(p, tp), rects);
+    PlacementRect rects[MAX_PLACEMENT_RECTS];
+    int n = placement_rects(&p->place, 0, param_local_count(p), rects);
     for (int i = 0; i < n; i++) {
         Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
         TRY(model_source_read(r->source, name, rect, local + rects[i].local, rects[i].stride));
@@ -200,10 +192,9 @@ static Status read_moment(Reading *r, const OwnedPart *part, StateTensor which, 
     state_tensor_name(which, spec->tied_to ? spec->tied_to : spec->name, name);
     int tensor = checkpoint_find(checkpoint, name);
     if (tensor < 0) return fail(ERR_DATA, "%s: no tensor %s", checkpoint_folder(checkpoint), name);
-    ParamRect rects[MOST_PARAM_RECTS];
+    PlacementRect rects[MAX_PLACEMENT_RECTS];
     Context *c = r->context;
-    int n = param_rects(part->param, context_ranks(c, ROLE_TENSOR), context_rank(c, ROLE_TENSOR), part->begin,
-                        part->count, rects);
+    int n = placement_rects(&part->param->place, part->begin, part->count, rects);
     memset(r->buffer, 0, (size_t)part->count * sizeof *r->buffer);
     for (int i = 0; i < n; i++) {
         Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
@@ -230,8 +221,8 @@ Status engine_read(Engine *engine, ModelSource *source, bool moments, int64_t op
     Optimizer *optimizer = engine_optimizer(engine);
     Context *c = engine_context(engine);
     Reading reading = {.source = source, .context = c};
-    Status status = params_fill(engine_params(engine), c->device, context_ranks(c, ROLE_TENSOR), read_weight,
-                                &reading, optimizer_write_main, optimizer);
+    Status status = params_fill(engine_params(engine), c->device, read_weight, &reading,
+                                optimizer_write_master, optimizer);
     if (status == OK && moments) status = optimizer_visit(optimizer, read_moments, &reading);
     if (status == OK && moments) optimizer->steps = optimizer_steps;
     free(reading.buffer);
