@@ -114,17 +114,16 @@ static inline void fill_gradient(Share *s, const Param *p, int step) {
     device_upload(s->runtime.device, s->runtime.context.stream, p->grad, local);
 }
 
-// As a model's backward does: parameters from the end of each chunk to its start, telling who watches.
+// As a model's backward does: units from the end of each chunk to its start, each finished when it is passed.
 static inline void run_backward(Share *s, int step) {
-    ParamWatch watch = grad_reducer_watch(&s->reducer);
+    UnitWatch watch = grad_reducer_watch(&s->reducer);
     params_zero_grads(&s->params, s->runtime.device);
     for (int chunk = s->params.num_chunks - 1; chunk >= 0; chunk--) {
-        for (int i = s->params.count - 1; i >= 0; i--) {
-            const Param *p = s->params.items[i];
-            if (p->chunk != chunk) continue;
-            fill_gradient(s, p, step);
-            if (p->offset >= 0 && p->offset < s->params.chunks[chunk].region[REDUCTION_PARTIAL])
-                watch.done(watch.self, chunk, p->offset);
+        for (int unit = s->params.num_units - 1; unit >= 0; unit--) {
+            const ParamUnit *u = &s->params.units[unit];
+            if (s->params.items[u->first]->chunk != chunk) continue;
+            for (int i = u->end - 1; i >= u->first; i--) fill_gradient(s, s->params.items[i], step);
+            watch.finish(watch.self, unit);
             comm_poll(s->runtime.world);
         }
         grad_reducer_start(&s->reducer, chunk);

@@ -31,6 +31,7 @@ static inline void declare_layer(Params *params, int layer, int stage) {
         {.name = "fc2", BENCH_HIDDEN, BENCH_FFN, {.dim = 1}, INIT_NORMAL, 0.1f, .decay = true},
         {.name = "fc2.bias", 1, BENCH_HIDDEN, {.dim = -1}, INIT_ZERO, .reduction = REDUCTION_PARTIAL},
     };
+    params_begin_unit(params);
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         char last[16];
         memcpy(last, specs[i].name, sizeof last);
@@ -44,12 +45,14 @@ static inline void declare_model(Params *params, int stages) {
     ParamSpec table = {
         .name = "table", BENCH_ROWS, BENCH_HIDDEN, {.dim = 0}, INIT_NORMAL, 0.5f, .decay = true};
     table.real_rows = BENCH_ROWS - 5;
+    params_begin_unit(params);
     params_declare(params, table);
     for (int layer = 0; layer < BENCH_LAYERS; layer++)
         declare_layer(params, layer, layer * stages / BENCH_LAYERS);
     snprintf(table.name, sizeof table.name, "head");
     table.tied_to = "table";
     table.stage = stages - 1;
+    params_begin_unit(params);
     params_declare(params, table);
     CHECK(params->count == BENCH_PARAMS, "%d parameters", params->count);
 }

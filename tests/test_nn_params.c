@@ -12,6 +12,7 @@ static void fill_whole(const Param *p, float *whole) {
 }
 
 static Param *declare_one(Params *params, int64_t rows, int64_t cols, Cut cut) {
+    params_begin_unit(params);
     return params_declare(params, (ParamSpec){.name = "w", .rows = rows, .cols = cols, .cut = cut});
 }
 

@@ -167,13 +167,28 @@ static void sums_equal_plain_loops(void) {
 
 // ---- overlap ------------------------------------------------------------------------------------
 
-// A bucket is under way exactly once the backward has passed it; the late ones never before the end.
-static void expect_posted(const Share *s, int chunk, int64_t begin, bool overlap) {
+// Whether a bucket holds values of any unit from `first` to before `end`.
+static bool holds_any(const Share *s, const Bucket *b, int first, int end) {
+    for (int unit = first; unit < end; unit++)
+        if (bucket_holds(b, &s->params, unit)) return true;
+    return false;
+}
+
+// Units are finished from the last one on. A bucket is under way exactly once all units that it holds are finished, a
+// deferred one never before the end. Padding alone leaves with its chunk.
+static void expect_posted(const Share *s, int first_finished, bool overlap) {
     for (int i = 0; i < s->buckets.count; i++) {
         const Bucket *b = &s->buckets.items[i];
-        bool due = b->chunk == chunk && !b->deferred && b->begin >= begin && overlap;
-        EXPECT(s->reducer.reduced[i] == due, "bucket %d at %lld after %lld", i, (long long)b->begin,
-               (long long)begin);
+        bool due = !b->deferred && overlap && b->num_units && !holds_any(s, b, 0, first_finished);
+        EXPECT(s->reducer.reduced[i] == due, "bucket %d at %lld after unit %d", i, (long long)b->begin,
+               first_finished);
+    }
+}
+
+static void expect_chunk_posted(const Share *s, int chunk) {
+    for (int i = 0; i < s->buckets.count; i++) {
+        const Bucket *b = &s->buckets.items[i];
+        EXPECT(b->chunk != chunk || s->reducer.reduced[i] == !b->deferred, "bucket %d of chunk %d", i, chunk);
     }
 }
 
@@ -181,18 +196,22 @@ static Status overlap_on_rank(Comm *world, void *arg) {
     Share s;
     share_open(&s, arg, world);
     bool overlap = s.setup->overlap;
-    ParamWatch watch = grad_reducer_watch(&s.reducer);
+    int units = s.params.num_units;
+    UnitWatch watch = grad_reducer_watch(&s.reducer);
     params_zero_grads(&s.params, s.runtime.device);
-    expect_posted(&s, 0, INT64_MAX, overlap);
-    for (int64_t begin = s.params.chunks[0].region[REDUCTION_PARTIAL]; begin > 0; begin -= PARAM_ALIGNMENT) {
-        watch.done(watch.self, 0, begin);
-        expect_posted(&s, 0, begin, overlap);
+    for (int step = 0; step < 2; step++) {
+        expect_posted(&s, units, overlap);
+        for (int unit = units - 1; unit >= 0; unit--) {
+            watch.finish(watch.self, unit);
+            expect_posted(&s, unit, overlap);
+        }
+        for (int chunk = 0; chunk < s.params.num_chunks; chunk++) {
+            grad_reducer_start(&s.reducer, chunk);
+            expect_chunk_posted(&s, chunk);
+        }
+        grad_reducer_finish(&s.reducer);
     }
-    grad_reducer_start(&s.reducer, 0);
-    expect_posted(&s, 0, 0, true);
-    for (int chunk = 1; chunk < s.params.num_chunks; chunk++) grad_reducer_start(&s.reducer, chunk);
-    grad_reducer_finish(&s.reducer);
-    expect_posted(&s, 0, INT64_MAX, overlap);
+    expect_posted(&s, units, overlap);
     share_close(&s);
     return OK;
 }
@@ -239,21 +258,26 @@ static void expect_owners(const Share *s, int chunk, int64_t begin, int64_t end,
            (long long)end, chunk, round, setup_name(s->setup));
 }
 
+// A unit that is acquired has the values of its owners, and a tied copy those of its original.
+static void expect_acquired(Share *s, int unit, int round) {
+    UnitWatch watch = grad_reducer_watch(&s->reducer);
+    if (s->setup->overlap_gather) watch.acquire(watch.self, unit);
+    for (int i = s->params.units[unit].first; i < s->params.units[unit].end; i++) {
+        const Param *p = s->params.items[i], *owner = p->tied_value ? p->tied_value : p;
+        if (p->chunk >= 0)
+            expect_owners(s, owner->chunk, owner->offset, owner->offset + param_local_count(owner), round);
+    }
+}
+
 // Round by round, reading what a forward may read as soon as it may. Some forwards ask for half, one for all.
 static Status gather_on_rank(Comm *world, void *arg) {
     Share s;
     share_open(&s, arg, world);
-    ParamWatch watch = grad_reducer_watch(&s.reducer);
     for (int round = 0; round < 3; round++) {
         for (int b = 0; b < s.buckets.count; b++) write_own(&s, b, round);
         grad_reducer_gather(&s.reducer);
-        for (int chunk = 0; chunk < s.params.num_chunks; chunk++) {
-            const ChunkParams *c = &s.params.chunks[chunk];
-            int64_t end = round < 2 ? c->region[REDUCTION_PARTIAL] / 2 : c->region[REDUCTION_PARTIAL];
-            if (s.setup->overlap_gather) watch.need(watch.self, chunk, end);
-            expect_owners(&s, chunk, 0, end, round);
-            expect_owners(&s, chunk, c->region[REDUCTION_PARTIAL], c->count, round);
-        }
+        int units = round < 2 ? s.params.num_units / 2 : s.params.num_units;
+        for (int unit = 0; unit < units; unit++) expect_acquired(&s, unit, round);
         if (round == 1)
             grad_reducer_gather_wait(&s.reducer);
         else
@@ -274,20 +298,17 @@ static void gathered_weights_are_their_owners(void) {
     }
 }
 
-// A forward waits for what it needs and leaves the rest on its way.
+// A forward waits for the buckets that hold its unit and leaves the rest on their way.
 static Status need_on_rank(Comm *world, void *arg) {
     Share s;
     share_open(&s, arg, world);
-    ParamWatch watch = grad_reducer_watch(&s.reducer);
+    UnitWatch watch = grad_reducer_watch(&s.reducer);
     grad_reducer_gather(&s.reducer);
-    for (int64_t end = 0; end <= s.params.chunks[1].region[REDUCTION_PARTIAL]; end += PARAM_ALIGNMENT) {
-        watch.need(watch.self, 1, end);
-        for (int i = 0; i < s.buckets.count; i++) {
-            const Bucket *b = &s.buckets.items[i];
-            bool waited = b->chunk == 1 && (b->deferred || b->begin < end);
-            EXPECT(!s.reducer.gathering[i] == waited, "bucket %d of chunk %d at %lld, needed %lld", i,
-                   b->chunk, (long long)b->begin, (long long)end);
-        }
+    for (int unit = 0; unit < s.params.num_units; unit++) {
+        watch.acquire(watch.self, unit);
+        for (int i = 0; i < s.buckets.count; i++)
+            EXPECT(!s.reducer.gathering[i] == holds_any(&s, &s.buckets.items[i], 0, unit + 1),
+                   "bucket %d at %lld, unit %d", i, (long long)s.buckets.items[i].begin, unit);
     }
     grad_reducer_gather_wait(&s.reducer);
     for (int i = 0; i < s.buckets.count; i++) EXPECT(!s.reducer.gathering[i], "bucket %d", i);

@@ -374,6 +374,7 @@ static Status measure(Comm *world, void *arg) {
         .device = device, .stream = device_stream(device), .groups.topology.grid = GRID(1, one->dp, 1)};
     context.mode.dtype = one->dtype;
     Params params = {0};
+    params_begin_unit(&params);
     params_declare(&params, (ParamSpec){.name = "a", .rows = 5000, .cols = 1001, .cut = {.dim = -1}});
     params_declare(&params, (ParamSpec){.name = "b", .rows = 777, .cols = 3333, .cut = {.dim = -1}});
     params_place(&params, &arena, &context.groups.topology, one->dtype, (int[]){0}, 1);

@@ -8,7 +8,7 @@
 
 typedef struct {
     void *sublayers[NUM_SUBLAYERS]; // their records
-    int first_param, end_param;     // its parameters in the registry
+    int unit;                       // of its parameters
 } Layer;
 
 // What a layer keeps of a microbatch, followed by the records of its sublayers.
@@ -31,6 +31,7 @@ struct Gpt {
     Layer *layers; // of the whole model; those of other ranks are declared and never run
     Embedding embedding;
     LossHead head;
+    int embedding_unit, head_unit;
     Chunk *chunks;
     int num_chunks;
     Tensor rotary_table;
@@ -53,12 +54,11 @@ static int most_layers(const Gpt *gpt) {
 
 static void declare_layer(Gpt *gpt, const Builder *builder, int number) {
     Layer *layer = &gpt->layers[number];
-    layer->first_param = builder->params->count;
+    layer->unit = params_begin_unit(builder->params);
     for (int i = 0; i < NUM_SUBLAYERS; i++) {
         layer->sublayers[i] = (char *)gpt->records + (size_t)number * gpt->records_bytes + gpt->record_at[i];
         sublayer_kinds[i]->declare(builder, number, layer->sublayers[i]);
     }
-    layer->end_param = builder->params->count;
 }
 
 // The stages in the model's order; a rank keeps the ranges of its own.
@@ -69,9 +69,15 @@ static void declare_stage(Gpt *gpt, LayerSplit split, const Schedule *schedule, 
     Builder builder = {gpt->params, &gpt->shape, &gpt->context->mode, stage};
     layer_range(split, schedule->num_ranks, schedule->num_chunks, stage, &chunk.first_layer,
                 &chunk.num_layers);
-    if (chunk.first) gpt->embedding = embedding_declare(&builder);
+    if (chunk.first) {
+        gpt->embedding_unit = params_begin_unit(gpt->params);
+        gpt->embedding = embedding_declare(&builder);
+    }
     for (int i = 0; i < chunk.num_layers; i++) declare_layer(gpt, &builder, chunk.first_layer + i);
-    if (chunk.last) gpt->head = loss_head_declare(&builder);
+    if (chunk.last) {
+        gpt->head_unit = params_begin_unit(gpt->params);
+        gpt->head = loss_head_declare(&builder);
+    }
     for (int c = 0; c < gpt->num_chunks; c++)
         if (schedule_stage(schedule, rank, c) == stage) gpt->chunks[c] = chunk;
 }
@@ -155,45 +161,6 @@ void gpt_destroy(Gpt *gpt) {
 
 void gpt_keep_logits(Gpt *gpt, Tensor logits) { gpt->logits = logits; }
 
-// ---- callbacks about a chunk's parameters ---------------------------------------------------------------
-
-// The offset at which a parameter ends, where a forward waits for it by offset; 0 for other parameters.
-static int64_t end_of(const Gpt *gpt, const Param *p) {
-    if (!p || p->chunk < 0 || p->offset < 0 ||
-        p->offset >= gpt->params->chunks[p->chunk].region[REDUCTION_PARTIAL])
-        return 0;
-    return p->offset + tensor_count(p->value);
-}
-
-static void need(const Gpt *gpt, int chunk, int64_t end) {
-    const ParamWatch *watch = &gpt->context->watch;
-    if (watch->need) watch->need(watch->self, chunk, end);
-}
-
-static void need_embedding(const Gpt *gpt, int chunk) {
-    int64_t word = end_of(gpt, gpt->embedding.word), position = end_of(gpt, gpt->embedding.position);
-    need(gpt, chunk, word > position ? word : position);
-}
-
-static void need_layer(const Gpt *gpt, int chunk, int number) {
-    int64_t end = 0;
-    for (int i = gpt->layers[number].first_param; i < gpt->layers[number].end_param; i++) {
-        int64_t one = end_of(gpt, gpt->params->items[i]);
-        if (one > end) end = one;
-    }
-    need(gpt, chunk, end);
-}
-
-// To be called when the last backward has passed layer `number`: all gradients from its first parameter on are final.
-static void done(const Gpt *gpt, int chunk, int number) {
-    const ParamWatch *watch = &gpt->context->watch;
-    if (!watch->done) return;
-    int64_t begin = gpt->params->chunks[chunk].region[REDUCTION_PARTIAL];
-    for (int i = gpt->layers[number].first_param; i < gpt->layers[number].end_param; i++)
-        if (gpt->params->items[i]->offset < begin) begin = gpt->params->items[i]->offset;
-    watch->done(watch->self, chunk, begin);
-}
-
 // ---- recomputation --------------------------------------------------------------------------------------
 
 // Finds the group of layers [*first, *end) of a chunk with which layer `i` is recomputed. Returns false where the layer
@@ -252,6 +219,7 @@ static void forward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor x, Ten
     memset(stash, 0, gpt->stash_bytes);
     stash->saved = saved;
     stash->inputs[0] = x;
+    unit_acquire(gpt->context, gpt->layers[number].unit);
     for (int i = 0; i < NUM_SUBLAYERS; i++) {
         SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
         bool last = i + 1 == NUM_SUBLAYERS;
@@ -262,6 +230,7 @@ static void forward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor x, Ten
         args.arena = arena;
         sublayer_kinds[i]->forward(&args);
     }
+    unit_release(gpt->context, gpt->layers[number].unit);
 }
 
 // The forward of layer i of a chunk. Of layers that are recomputed later only the input of their group is kept.
@@ -302,7 +271,6 @@ static void forward_layers(Gpt *gpt, int chunk_index, Slot *slot, const Microbat
             y = tensor_take(&slot->stash, "hidden between layers", x.rows, x.cols, x.dtype);
         else
             y = passing[i % 2];
-        need_layer(gpt, chunk_index, chunk->first_layer + i);
         forward_first(gpt, chunk, i, slot, x, y, mb);
         x = y;
     }
@@ -315,17 +283,19 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
     const Chunk *chunk = &gpt->chunks[chunk_index];
     ArenaMark mark = arena_mark(c->scratch);
     if (chunk->first) {
-        need_embedding(gpt, chunk_index);
+        unit_acquire(c, gpt->embedding_unit);
         embedding_apply(c, &gpt->embedding, slot->input, mb);
+        unit_release(c, gpt->embedding_unit);
     }
     forward_layers(gpt, chunk_index, slot, mb);
     arena_release(c->scratch, mark);
     if (!chunk->last) return;
-    need(gpt, chunk_index, gpt->params->chunks[chunk_index].count);
+    unit_acquire(c, gpt->head_unit);
     if (mb->labels.data)
         loss_head_apply(c, &gpt->head, slot->output, mb, gpt->logits);
     else
         loss_head_predict(c, &gpt->head, slot->output, mb, gpt->logits);
+    unit_release(c, gpt->head_unit);
 }
 
 // ---- one chunk, backward ------------------------------------------------------------------------------
@@ -392,11 +362,13 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
         recompute_group(gpt, chunk, first, end, slot, halves == INPUT_HALF ? slot->recomputed : c->scratch,
                         mb);
     for (int i = end - 1; i >= first; i--) {
-        int number = chunk->first_layer + i;
+        int number = chunk->first_layer + i, unit = gpt->layers[number].unit;
         bool leaves = i == 0 && !chunk->first;
+        unit_acquire(c, unit);
         backward_layer(gpt, number, layer_stash(gpt, slot, i), slot->output_gradient,
                        leaves ? slot->input_gradient : slot->output_gradient, halves, mb);
-        if (final && halves != INPUT_HALF) done(gpt, chunk_index, number);
+        unit_release(c, unit);
+        if (final) unit_finish(c, unit);
     }
     arena_release(c->scratch, mark);
 }
@@ -406,15 +378,17 @@ static void backward(void *self, int chunk_index, Slot *slot, const Microbatch *
     Gpt *gpt = self;
     Context *c = gpt->context;
     const Chunk *chunk = &gpt->chunks[chunk_index];
+    final = final && halves != INPUT_HALF;
+    if (final && chunk->last) unit_finish(c, gpt->head_unit); // forwards have made its gradients
     for (int end = chunk->num_layers, first, group_end; end > 0; end = first) {
         recomputed(gpt, chunk, end - 1, &first, &group_end);
         backward_group(gpt, chunk_index, first, end, slot, halves, mb, final);
     }
-    if (!(halves & INPUT_HALF)) return;
-    if (chunk->first)
+    if (halves & INPUT_HALF && chunk->first)
         embedding_gradient(c, &gpt->embedding, slot->output_gradient, mb);
-    else if (!chunk->num_layers)
+    else if (halves & INPUT_HALF && !chunk->num_layers)
         device_copy(c->device, c->stream, slot->input_gradient, slot->output_gradient);
+    if (final && chunk->first) unit_finish(c, gpt->embedding_unit);
 }
 
 Stage gpt_stage(Gpt *gpt) {

@@ -6,6 +6,18 @@ Comm *context_group(const Context *c, Role role) { return c->groups.by_role[role
 int context_ranks(const Context *c, Role role) { return topology_size(&c->groups.topology, role); }
 int context_rank(const Context *c, Role role) { return topology_rank(&c->groups.topology, role); }
 
+void unit_acquire(const Context *c, int unit) {
+    if (c->watch.acquire) c->watch.acquire(c->watch.self, unit);
+}
+
+void unit_release(const Context *c, int unit) {
+    if (c->watch.release) c->watch.release(c->watch.self, unit);
+}
+
+void unit_finish(const Context *c, int unit) {
+    if (c->watch.finish) c->watch.finish(c->watch.self, unit);
+}
+
 static bool cut(const Context *c) { return c->mode.sequence_parallel && context_ranks(c, ROLE_TENSOR) > 1; }
 
 int64_t context_rows(const Context *c, int64_t rows) {

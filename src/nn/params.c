@@ -5,7 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+int params_begin_unit(Params *params) {
+    params->units = realloc(params->units, (size_t)(params->num_units + 1) * sizeof *params->units);
+    CHECK(params->units, "no memory for unit %d", params->num_units);
+    params->units[params->num_units] = (ParamUnit){params->count, params->count};
+    return params->num_units++;
+}
+
 Param *params_declare(Params *params, ParamSpec spec) {
+    CHECK(params->num_units, "parameter %s is declared before any unit begins", spec.name);
     CHECK(!params_find(params, spec.name), "parameter %s is declared twice", spec.name);
     if (params->count == params->capacity) {
         params->capacity = params->capacity ? 2 * params->capacity : 64;
@@ -16,9 +24,12 @@ Param *params_declare(Params *params, ParamSpec spec) {
     CHECK(p, "no memory for parameter %s", spec.name);
     if (!spec.real_rows) spec.real_rows = spec.rows;
     p->spec = spec;
+    p->unit = params->num_units - 1;
     p->chunk = -1;
     p->offset = -1;
-    return params->items[params->count++] = p;
+    params->items[params->count++] = p;
+    params->units[p->unit].end = params->count;
+    return p;
 }
 
 Param *params_find(const Params *params, const char *name) {
@@ -254,6 +265,7 @@ void params_begin_grads(const Params *params) {
 void params_free(Params *params) {
     for (int i = 0; i < params->count; i++) free(params->items[i]);
     free(params->items);
+    free(params->units);
     free(params->chunks);
     *params = (Params){0};
 }

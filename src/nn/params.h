@@ -25,6 +25,7 @@ typedef struct Param {
     ParamSpec spec;
     // Once it is placed: which share this rank holds, or would hold if the parameter were on it.
     Placement place;
+    int unit;       // that it belongs to
     int chunk;      // of this rank, or -1: on another pipeline rank; then the tensors are absent
     int64_t offset; // of its first element in the flat buffers of its chunk; -1: it uses another's value
     Tensor value;   // local share, in the run's element type
@@ -46,15 +47,24 @@ typedef struct {
 
 enum { PARAM_ALIGNMENT = 64 }; // elements; every parameter starts on it
 
+// Parameters [first, end) of the registry, which are used together: the embedding, a layer, the head.
+typedef struct {
+    int first, end;
+} ParamUnit;
+
 typedef struct {
     Param **items; // in the model's order, the same list on every rank
     int count, capacity;
+    ParamUnit *units;
+    int num_units;
     ChunkParams *chunks;
     int num_chunks;
     bool values_only; // set before placing: a model that is not trained takes no gradients
 } Params;
 
-Param *params_declare(Params *params, ParamSpec spec);
+// Begins a unit, to which the parameters belong that are declared next. Returns its number.
+int params_begin_unit(Params *params);
+Param *params_declare(Params *params, ParamSpec spec);      // in the unit that has begun last
 Param *params_find(const Params *params, const char *name); // NULL when there is none
 // Gives local parameters their memory, once all are declared: `stage_of_chunk[c]` is the stage that chunk c
 // of this rank holds. The gradient of one that uses another's value lies outside the flat buffers.

@@ -10,12 +10,15 @@
 
 // ---- context: all that a layer may use ----------------------------------------------------------
 
-// How data parallelism follows the model through a chunk's parameters, told by offsets in its flat buffers.
+// Callbacks of the model about units of parameters (nn/params.h); each is optional. The values of a unit may be
+// incomplete or elsewhere until it is acquired, and again once it is released.
 typedef struct {
-    void (*need)(void *self, int chunk, int64_t end);   // a forward will now use values below `end`
-    void (*done)(void *self, int chunk, int64_t begin); // gradients of [begin, partial) are final
+    void (*acquire)(void *self, int unit); // the model is about to use the unit's values
+    void (*release)(void *self, int unit); // it uses them no more until it acquires the unit again
+    // The last backward has passed the unit: its gradients are final, but for the sums over other ranks.
+    void (*finish)(void *self, int unit);
     void *self;
-} ParamWatch;
+} UnitWatch;
 
 typedef struct {
     Device *device;
@@ -23,13 +26,17 @@ typedef struct {
     Groups groups;
     Arena *scratch; // within one instruction
     ModelMode mode;
-    ParamWatch watch; // of data parallelism; zeros: nobody
+    UnitWatch watch;
 } Context;
 
 // The group of the ranks that share a role with this one, how many they are, and this rank's number among them.
 Comm *context_group(const Context *context, Role role);
 int context_ranks(const Context *context, Role role);
 int context_rank(const Context *context, Role role);
+// Call what watches units, where there is a callback.
+void unit_acquire(const Context *context, int unit);
+void unit_release(const Context *context, int unit);
+void unit_finish(const Context *context, int unit);
 
 // With sequence parallelism a tensor of `rows` rows is cut by rows over tp. Returns the number of rows of this
 // rank's share, and the first of them. Without sequence parallelism every rank holds all rows.

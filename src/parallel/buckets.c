@@ -2,6 +2,16 @@
 #include "parallel/parallel.h"
 #include <stdlib.h>
 
+bool bucket_holds(const Bucket *b, const Params *params, int unit) {
+    for (int i = params->units[unit].first; i < params->units[unit].end; i++) {
+        const Param *p = params->items[i]->tied_value ? params->items[i]->tied_value : params->items[i];
+        if (p->chunk == b->chunk && p->offset < b->begin + b->count &&
+            p->offset + param_local_count(p) > b->begin)
+            return true;
+    }
+    return false;
+}
+
 static int replicas_of(const Context *c, Reduction r) {
     return context_ranks(c, placement_reductions[r].replicas);
 }
@@ -46,6 +56,7 @@ static void cut_region(Buckets *buckets, const Context *c, const Params *params,
         begin = end - size > region[r] ? end - size : region[r];
         Bucket *b = &buckets->items[buckets->count++];
         *b = make_bucket(c, chunk, r, begin, end, sharded);
+        for (int unit = 0; unit < params->num_units; unit++) b->num_units += bucket_holds(b, params, unit);
         buckets->sharded |= b->sharded;
     }
 }

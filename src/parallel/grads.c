@@ -1,5 +1,11 @@
+// Sums gradients over their replicas and gathers sharded weights.
 #include "parallel/parallel.h"
 #include <stdlib.h>
+
+static void begin_bucket(GradReducer *r, int i) {
+    r->reduced[i] = false;
+    r->unfinished[i] = r->buckets->items[i].num_units;
+}
 
 Status grad_reducer_create(GradReducer *r, Context *context, const Params *params, const Buckets *buckets,
                            bool overlap, bool overlap_gather) {
@@ -12,7 +18,11 @@ Status grad_reducer_create(GradReducer *r, Context *context, const Params *param
     r->reducing = calloc(n, sizeof *r->reducing);
     r->gathering = calloc(n, sizeof *r->gathering);
     r->reduced = calloc(n, sizeof *r->reduced);
-    if (r->reducing && r->gathering && r->reduced) return OK;
+    r->unfinished = calloc(n, sizeof *r->unfinished);
+    if (r->reducing && r->gathering && r->reduced && r->unfinished) {
+        for (int i = 0; i < buckets->count; i++) begin_bucket(r, i);
+        return OK;
+    }
     return fail(ERR_OS, "no memory for the messages of %d buckets", buckets->count);
 }
 
@@ -20,6 +30,7 @@ void grad_reducer_destroy(GradReducer *r) {
     free(r->reducing);
     free(r->gathering);
     free(r->reduced);
+    free(r->unfinished);
     *r = (GradReducer){0};
 }
 
@@ -40,21 +51,22 @@ static void post_bucket(GradReducer *r, int i) {
                                 : comm_all_reduce_start(b->group, stream, whole, REDUCE_SUM);
 }
 
-// Posts the buckets of a chunk's first regions that begin at `begin` or beyond it.
-static void post_from(GradReducer *r, int chunk, int64_t begin) {
-    for (int i = 0; i < r->buckets->count; i++) {
-        const Bucket *b = &r->buckets->items[i];
-        if (b->chunk == chunk && b->replicas > 1 && !b->deferred && b->begin >= begin && !r->reduced[i])
-            post_bucket(r, i);
-    }
+static bool is_due(const GradReducer *r, int i) {
+    const Bucket *b = &r->buckets->items[i];
+    return b->replicas > 1 && !b->deferred && !r->reduced[i];
 }
 
-static void backward_passed(void *self, int chunk, int64_t begin) {
+static void finish_unit(void *self, int unit) {
     GradReducer *r = self;
-    if (r->overlap) post_from(r, chunk, begin);
+    for (int i = 0; i < r->buckets->count && r->overlap; i++)
+        if (is_due(r, i) && bucket_holds(&r->buckets->items[i], r->params, unit) && !--r->unfinished[i])
+            post_bucket(r, i);
 }
 
-void grad_reducer_start(GradReducer *r, int chunk) { post_from(r, chunk, 0); }
+void grad_reducer_start(GradReducer *r, int chunk) {
+    for (int i = 0; i < r->buckets->count; i++)
+        if (r->buckets->items[i].chunk == chunk && is_due(r, i)) post_bucket(r, i);
+}
 
 // First the embedding's own gradient, then the head's: the same order within one rank and between two.
 static void add_tied_copies(const Context *c, const Params *params) {
@@ -86,7 +98,7 @@ static void sum_over_replicas(GradReducer *r) {
         if (b->replicas == 1) continue;
         CHECK(r->reduced[i], "chunk %d is not complete", b->chunk);
         comm_wait(b->group, r->context->stream, &r->reducing[i]);
-        r->reduced[i] = false;
+        begin_bucket(r, i);
     }
 }
 
@@ -104,9 +116,10 @@ void grad_reducer_finish(GradReducer *r) {
 static void post_gather(GradReducer *r, int i) {
     const Bucket *b = &r->buckets->items[i];
     Tensor values = r->params->chunks[b->chunk].values;
-    if (b->sharded)
-        r->gathering[i] =
-            comm_all_gather_start(b->group, r->context->stream, shard_of(values, b), whole_of(values, b));
+    if (!b->sharded) return;
+    r->gathering[i] =
+        comm_all_gather_start(b->group, r->context->stream, shard_of(values, b), whole_of(values, b));
+    if (r->gathering[i]) r->num_gathering++;
 }
 
 // In the order in which forwards will ask for them: the deferred buckets of a chunk, then the others from its
@@ -126,23 +139,21 @@ void grad_reducer_gather(GradReducer *r) {
 }
 
 static void wait_gather(GradReducer *r, int i) {
+    if (!r->gathering[i]) return;
     comm_wait(r->buckets->items[i].group, r->context->stream, &r->gathering[i]);
+    r->num_gathering--;
 }
 
 void grad_reducer_gather_wait(GradReducer *r) {
     for (int i = 0; i < r->buckets->count; i++) wait_gather(r, i);
 }
 
-// A chunk that shares the value of another's parameter needs nothing more: its forwards come after that
-// one's.
-static void forward_needs(void *self, int chunk, int64_t end) {
+static void acquire_unit(void *self, int unit) {
     GradReducer *r = self;
-    for (int i = 0; i < r->buckets->count; i++) {
-        const Bucket *b = &r->buckets->items[i];
-        if (b->chunk == chunk && (b->deferred || b->begin < end)) wait_gather(r, i);
-    }
+    for (int i = 0; i < r->buckets->count && r->num_gathering; i++)
+        if (r->gathering[i] && bucket_holds(&r->buckets->items[i], r->params, unit)) wait_gather(r, i);
 }
 
-ParamWatch grad_reducer_watch(GradReducer *r) {
-    return (ParamWatch){.need = forward_needs, .done = backward_passed, .self = r};
+UnitWatch grad_reducer_watch(GradReducer *r) {
+    return (UnitWatch){.acquire = acquire_unit, .finish = finish_unit, .self = r};
 }

@@ -17,6 +17,7 @@ typedef struct {
     Comm *group;                      // the replicas, borrowed
     int replicas, replica;            // the number of ranks in the group, and this rank's number among them
     int64_t begin, count;             // elements
+    int num_units;                    // that it holds values of
     bool deferred;                    // its gradients are complete only at the end of the step
     bool sharded;                     // never when this rank is the only replica
     int64_t shard_begin, shard_count; // this rank's, in the chunk's buffers
@@ -34,15 +35,16 @@ typedef struct {
 Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements,
                       bool sharded);
 void buckets_destroy(Buckets *buckets);
+// Whether values of the unit's parameters lie in the bucket.
+bool bucket_holds(const Bucket *bucket, const Params *params, int unit);
 
 // ---- gradients and weights over data parallelism --------------------------------------------------
 
-// Sums gradients over dp, bucket by bucket: an all-reduce, or with shards a reduce-scatter in place. With
-// `overlap` a bucket is posted as soon as the last backward has passed it (ParamWatch.done), else when its
-// chunk is complete (REDUCE_GRADS); late ones last, after the sums over tp (partial) and over the ends of the
-// model (tied). The mean is in the loss scale, not here. And gathers the weights that sharded steps have
-// changed: at once, or with `overlap_gather` posted, and awaited by the next forward that needs them
-// (ParamWatch.need).
+// Sums gradients over their replicas, bucket by bucket: an all-reduce, or with shards a reduce-scatter in place. With
+// `overlap` a bucket is posted once all units that it holds are finished (UnitWatch.finish), else when its chunk is
+// complete (REDUCE_GRADS). Deferred buckets come last, after the first sum of their reduction. The mean is in the loss
+// scale, not here. The reducer also gathers the weights that sharded steps have changed: at once, or with
+// `overlap_gather` posted, and awaited by the first that acquires a unit with such weights (UnitWatch.acquire).
 typedef struct {
     Context *context;
     const Params *params;
@@ -50,16 +52,18 @@ typedef struct {
     bool overlap, overlap_gather;
     CommRequest **reducing, **gathering; // [buckets->count]
     bool *reduced;                       // [buckets->count] posted in this step
+    int *unfinished; // [buckets->count] units that the bucket holds and that are not finished in this step
+    int num_gathering;
 } GradReducer;
 
 Status grad_reducer_create(GradReducer *reducer, Context *context, const Params *params,
                            const Buckets *buckets, bool overlap, bool overlap_gather);
 void grad_reducer_destroy(GradReducer *reducer);
-ParamWatch grad_reducer_watch(GradReducer *reducer); // borrowed; what the model is to call
+UnitWatch grad_reducer_watch(GradReducer *reducer); // borrowed; what the model is to call
 // Posts the buckets of a complete chunk that have not been posted.   Collective over dp, in the same order of
 // chunks on every rank of a dp group.
 void grad_reducer_start(GradReducer *reducer, int chunk);
-// Sums partial and tied gradients, posts the late buckets, waits for all, also for gathers that no forward
+// Makes the first sums of reductions, posts the deferred buckets, waits for all, also for gathers that no forward
 // has asked for. With shards, gradients outside this rank's are then undefined.   Collective over the world.
 void grad_reducer_finish(GradReducer *reducer);
 // After a sharded step: every rank gets all values. Nothing to do without shards.   Collective over dp.
