@@ -238,7 +238,7 @@ typedef struct {
 
 static void told(void) {
     const Damage damages[] = {
-        {"GGUF", 0, 'X', 1, "no GGUF file"},
+        {"GGUF", 0, 'X', 1, "not a GGUF file"},
         {"GGUF", 4, 2, 4, "version 2 instead of 3"},
         {"GGUF", 8, UINT64_MAX, 8, "more tensors or keys"},
         {"GGUF", 16, UINT64_MAX / 2, 8, "more tensors or keys"},

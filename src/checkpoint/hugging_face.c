@@ -222,7 +222,7 @@ const CheckpointInfo *hugging_face_info(const HuggingFace *m) { return &m->info;
 
 // Reads the part of a rectangle of ours that one strip holds: its rows [begin, end).
 typedef struct {
-    const Strip *strip;
+    const WeightStrip *strip;
     const TheirTensor *theirs;
     Found found;
     int64_t begin, end;
@@ -279,7 +279,7 @@ Status hugging_face_read(const HuggingFace *m, const char *name, Rect rect, floa
         stride = 1;
     }
     for (int i = 0; i < map->num_strips; i++) {
-        const Strip *s = &map->strips[i];
+        const WeightStrip *s = &map->strips[i];
         if (s->weight != weight) continue;
         Piece piece = {.strip = s,
                        .theirs = &map->tensors[s->tensor],

@@ -151,16 +151,16 @@ typedef struct {
 
 static int64_t weight_rows(const WeightSpec *w) { return weight_is_vector(w) ? w->cols : w->rows; }
 
-static Strip strip_of(const ModelShape *s, Part part, int64_t rows) {
+static WeightStrip strip_of(const ModelShape *s, Part part, int64_t rows) {
     int64_t size = s->head_size, groups = model_groups(s), queries = s->heads / groups * size;
     int64_t block = queries + 2 * size;
     switch (part) {
-    case QUERY: return (Strip){.at = 0, .per = queries, .block = block, .groups = groups};
-    case KEY: return (Strip){.at = queries, .per = size, .block = block, .groups = groups};
-    case VALUE: return (Strip){.at = queries + size, .per = size, .block = block, .groups = groups};
-    case GATE: return (Strip){.at = 0, .per = rows / 2, .block = rows, .groups = 1};
-    case UP: return (Strip){.at = rows / 2, .per = rows / 2, .block = rows, .groups = 1};
-    default: return (Strip){.at = 0, .per = rows, .block = rows, .groups = 1};
+    case QUERY: return (WeightStrip){.at = 0, .per = queries, .block = block, .groups = groups};
+    case KEY: return (WeightStrip){.at = queries, .per = size, .block = block, .groups = groups};
+    case VALUE: return (WeightStrip){.at = queries + size, .per = size, .block = block, .groups = groups};
+    case GATE: return (WeightStrip){.at = 0, .per = rows / 2, .block = rows, .groups = 1};
+    case UP: return (WeightStrip){.at = rows / 2, .per = rows / 2, .block = rows, .groups = 1};
+    default: return (WeightStrip){.at = 0, .per = rows, .block = rows, .groups = 1};
     }
 }
 
@@ -192,7 +192,7 @@ static void add_part(const Maker *maker, int weight, const Name *name, const Row
     name_theirs(theirs, row->theirs[maker->format][maker->architecture], name);
     TheirTensor *t = last_tensor(m);
     if (!t || strcmp(t->name, theirs)) t = add_tensor(maker, theirs, ours, row);
-    Strip strip = strip_of(maker->shape, row->part, weight_rows(ours));
+    WeightStrip strip = strip_of(maker->shape, row->part, weight_rows(ours));
     strip.weight = weight;
     strip.tensor = (int)(t - m->tensors);
     strip.first = t->rows;
@@ -282,13 +282,13 @@ void mapping_destroy(Mapping *m) {
 
 // ---- rows of a strip --------------------------------------------------------------------------------------
 
-int64_t strip_rows_before(const Strip *s, int64_t row) {
+int64_t strip_rows_before(const WeightStrip *s, int64_t row) {
     int64_t group = row / s->block, within = row % s->block - s->at;
     within = within < 0 ? 0 : within > s->per ? s->per : within;
     return group < s->groups ? group * s->per + within : s->groups * s->per;
 }
 
-int64_t strip_row(const Strip *s, int64_t i) { return i / s->per * s->block + s->at + i % s->per; }
+int64_t strip_row(const WeightStrip *s, int64_t i) { return i / s->per * s->block + s->at + i % s->per; }
 
 // ---- their tensors, read from ours --------------------------------------------------------------
 
@@ -299,7 +299,7 @@ static int64_t paired(int64_t row, int64_t head) {
 }
 
 // Reads a rectangle of their tensor, oriented as ours.   out [rect.rows, rect.cols]
-static Status read_strip(const Mapping *m, ModelSource *source, const Strip *s, Rect rect, float *out) {
+static Status read_strip(const Mapping *m, ModelSource *source, const WeightStrip *s, Rect rect, float *out) {
     const WeightSpec *weight = &m->weights[s->weight];
     int64_t head = m->tensors[s->tensor].permuted;
     int64_t begin = rect.row > s->first ? rect.row - s->first : 0, all = s->per * s->groups;

@@ -33,23 +33,23 @@ typedef struct {
     int weight, tensor;
     int64_t first;
     int64_t at, per, block, groups;
-} Strip;
+} WeightStrip;
 
 typedef struct {
     WeightSpec *weights;
     int num_weights;
     TheirTensor *tensors;
     int num_tensors;
-    Strip *strips; // in the order of the weights
+    WeightStrip *strips; // in the order of the weights
     int num_strips;
 } Mapping;
 
 Status mapping_create(Mapping *mapping, const ModelShape *shape, Format format);
 void mapping_destroy(Mapping *mapping);
 bool weight_is_vector(const WeightSpec *weight);
-int64_t strip_rows_before(const Strip *strip,
-                          int64_t row);           // the rows of the strip before row `row` of our weight
-int64_t strip_row(const Strip *strip, int64_t i); // the row of our weight that is the strip's i-th
+int64_t strip_rows_before(const WeightStrip *strip,
+                          int64_t row); // the rows of the strip before row `row` of our weight
+int64_t strip_row(const WeightStrip *strip, int64_t i); // the row of our weight that is the strip's i-th
 
 // Passes all elements of a tensor of the other format to `take`, in the order of the file, in pieces of whole lines.
 typedef Status TakePiece(void *self, const float *elements, int64_t count);

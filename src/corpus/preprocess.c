@@ -28,7 +28,7 @@ typedef struct {
     IndexedWriter **writers;    // [num_outputs]
     Text *prefixes;             // [num_outputs]
     int32_t eod;                // what ends each document; -1: nothing
-    Progress progress;
+    ProgressLine progress;
     Done done;
     const ForeignFormat *foreign; // of the first file that was left out and has one; NULL: none,
     const char *foreign_path;     // and its path, of the corpus

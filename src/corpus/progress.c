@@ -7,10 +7,10 @@
 
 static const double terminal_every_s = 0.2, line_every_s = 1;
 
-Progress progress_start(FILE *out, bool plain, const char *what, const char *unit, double unit_size) {
+ProgressLine progress_start(FILE *out, bool plain, const char *what, const char *unit, double unit_size) {
     bool terminal = out && !plain && isatty(fileno(out));
     double now = clock_s();
-    return (Progress){
+    return (ProgressLine){
         out, terminal, what, unit, unit_size, now, now + (terminal ? terminal_every_s : line_every_s)};
 }
 
@@ -20,7 +20,7 @@ static void add_time(Text *line, double seconds) {
 }
 
 // "encoding  37.1 %  (123.4 MB, 45.1 MB/s, 0:00:05 left)"
-static void print(const Progress *p, Done done, double now) {
+static void print(const ProgressLine *p, Done done, double now) {
     double elapsed_s = now - p->start_s, scaled = (double)done.count / p->unit_size;
     int decimals = p->unit_size > 1;
     Text line = {0};
@@ -36,22 +36,22 @@ static void print(const Progress *p, Done done, double now) {
     text_free(&line);
 }
 
-static void print_now(Progress *p, Done done, double now) {
+static void print_now(ProgressLine *p, Done done, double now) {
     print(p, done, now);
     p->next_s = now + (p->terminal ? terminal_every_s : line_every_s);
 }
 
-void progress_update(Progress *p, Done done) {
+void progress_update(ProgressLine *p, Done done) {
     if (!p->out) return;
     double now = clock_s();
     if (now >= p->next_s) print_now(p, done, now);
 }
 
-void progress_line(Progress *p, Done done) {
+void progress_line(ProgressLine *p, Done done) {
     if (p->out && !p->terminal) print_now(p, done, clock_s());
 }
 
-void progress_end(Progress *p, Done done) {
+void progress_end(ProgressLine *p, Done done) {
     if (!p->out || !p->terminal) return;
     print(p, done, clock_s());
     fputc('\n', p->out);

@@ -11,7 +11,7 @@ typedef struct {
     const char *what, *unit;
     double unit_size; // counts per unit: 1e6 for bytes shown as MB
     double start_s, next_s;
-} Progress;
+} ProgressLine;
 
 // How much is done: a count, and its share of the total; NAN: the total is unknown.
 typedef struct {
@@ -19,7 +19,7 @@ typedef struct {
     double share;
 } Done;
 
-Progress progress_start(FILE *out, bool plain, const char *what, const char *unit, double unit_size);
-void progress_update(Progress *progress, Done done); // cheap; prints when the time has come
-void progress_line(Progress *progress, Done done);   // prints a line now, unless a line is kept up to date
-void progress_end(Progress *progress, Done done);    // on a terminal: prints the last state and a line end
+ProgressLine progress_start(FILE *out, bool plain, const char *what, const char *unit, double unit_size);
+void progress_update(ProgressLine *progress, Done done); // cheap; prints when the time has come
+void progress_line(ProgressLine *progress, Done done); // prints a line now, unless a line is kept up to date
+void progress_end(ProgressLine *progress, Done done);  // on a terminal: prints the last state and a line end

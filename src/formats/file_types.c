@@ -1,3 +1,4 @@
+// The types of tensors in files, and the conversion of 16-bit floats from and to fp32.
 #include "base/half.h"
 #include "formats/formats.h"
 #include <string.h>

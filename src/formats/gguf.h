@@ -1,9 +1,9 @@
 // GGUF, version 3: llama.cpp's file of one model, little-endian. Typed metadata by key, a table of tensors,
 // then their bytes, each on a multiple of the alignment.
 //
-// The writer streams: metadata and shapes first, then the bytes in pieces of any size. The reader believes
-// nothing: it is there to check what was written, and to stand hostile files.
-// Source: the ggml repository's description of the format.
+// The writer streams: metadata and shapes first, then the bytes in pieces of any size. The reader checks
+// everything: it verifies what was written, and files may be hostile. Source: the ggml repository's description of
+// the format.
 #pragma once
 #include "formats/formats.h"
 
@@ -21,10 +21,10 @@ typedef enum { GGML_TYPES(X) NUM_GGML_TYPES } GgmlType;
 #undef X
 
 const char *ggml_type_name(GgmlType type);
-int64_t ggml_type_block(GgmlType type); // elements; a row is a multiple of it
+int64_t ggml_type_block(GgmlType type); // elements of a block; a row is a whole number of blocks
 int64_t ggml_type_bytes(GgmlType type, int64_t elements);
-// Whole blocks of fp32 to a type and back. Q8_0 rounds to 1/127 of a block's largest magnitude: ERR_NUMERIC
-// for a block that no fp16 scale can hold (not finite, or beyond 8e6).
+// Converts whole blocks from and to fp32. Q8_0 rounds to 1/127 of the largest magnitude of a block; it fails with
+// ERR_NUMERIC for a block whose scale does not fit fp16 (not finite, or above 8e6).
 Status ggml_of_f32(GgmlType type, const float *from, int64_t elements, void *to);
 void ggml_to_f32(GgmlType type, const void *from, int64_t elements, float *to);
 
@@ -32,7 +32,7 @@ void ggml_to_f32(GgmlType type, const void *from, int64_t elements, float *to);
 
 enum { GGUF_ALIGNMENT = 32, GGUF_DIMS = 4, GGUF_LONGEST_NAME = 63 };
 
-// Pairs of key and value on their way into a file. Zero-initialise; text_free(&metadata.bytes) when done.
+// Pairs of key and value for a file. Zero-initialise it; free `bytes` with text_free.
 typedef struct {
     Text bytes;
     uint64_t count;
@@ -44,32 +44,32 @@ void gguf_set_bool(GgufMetadata *metadata, const char *key, bool value);
 void gguf_set_string(GgufMetadata *metadata, const char *key, const char *value);
 void gguf_set_i32s(GgufMetadata *metadata, const char *key, const int32_t *values, uint64_t count);
 void gguf_set_f32s(GgufMetadata *metadata, const char *key, const float *values, uint64_t count);
-// An array of strings is announced, and then followed by exactly so many of them.
+// Announces an array of strings. Exactly `count` calls of gguf_add_string must follow.
 void gguf_begin_strings(GgufMetadata *metadata, const char *key, uint64_t count);
 void gguf_add_string(GgufMetadata *metadata, const char *value, size_t size);
 
-// dims[0] runs fastest: a matrix [rows, cols] is {cols, rows}.
+// A tensor. dims[0] is the fastest dimension: a matrix [rows, cols] is {cols, rows}.
 typedef struct {
     char name[GGUF_LONGEST_NAME + 1];
     GgmlType type;
     int ndim;
     int64_t dims[GGUF_DIMS];
-    int64_t offset, bytes; // in the file, of a reader; a writer computes them
+    int64_t offset, bytes; // in the file; a writer computes them
 } GgufTensor;
 
 typedef struct {
     FileWriter file;
-    GgufTensor *tensors; // its own copy
+    GgufTensor *tensors; // a copy
     int count, current;
-    int64_t written; // of the current one
+    int64_t written; // bytes of the current tensor
 } GgufWriter;
 
-// A new file. The bytes are a function of the arguments alone.
+// Creates a file. Its bytes are a function of the arguments alone.
 Status gguf_create(GgufWriter *writer, const char *path, const GgufMetadata *metadata,
                    const GgufTensor *tensors, int count);
-// The next bytes of the tensors, in their order; no call crosses from one into the next.
+// Adds the next bytes of the tensors in their order. One call adds bytes of one tensor.
 Status gguf_add(GgufWriter *writer, const void *data, size_t size);
-// ERR_BUG when not all tensors have all their bytes. Synced and closed.
+// Syncs and closes the file. Fails with ERR_BUG unless all tensors have all their bytes.
 Status gguf_finish(GgufWriter *writer);
 void gguf_abandon(GgufWriter *writer);
 
@@ -101,10 +101,10 @@ typedef struct {
 typedef struct {
     GgufString key;
     GgufValueType type;     // of the elements, when it is an array
-    bool is_array;          // of anything but arrays
-    uint64_t count;         // of elements; 1: no array
-    const char *data;       // the elements as they lie in the file, unaligned
-    const GgufString *text; // of strings: all of them
+    bool is_array;          // an array of arrays is refused
+    uint64_t count;         // of elements; 1: not an array
+    const char *data;       // the elements in the file, unaligned
+    const GgufString *text; // of strings: all elements
 } GgufPair;
 
 typedef struct {
@@ -119,15 +119,16 @@ typedef struct {
     uint64_t num_strings;
 } Gguf;
 
-// ERR_DATA with the byte for all that the format forbids, for what we never write (other versions, other
-// tensor types, arrays of arrays), for keys or tensors of one name, and for offsets that leave room between
-// tensors or pass the end. Memory is bounded by a small multiple of the size.
+// Maps and checks a file. Fails with ERR_DATA, which names the byte, for everything that the format forbids, for
+// features that are not supported (other versions, other tensor types, arrays of arrays), for two keys or tensors
+// of one name, and for gaps between tensors or offsets past the end. Memory is bounded by a small multiple of the
+// file's size.
 Status gguf_open(Gguf **file, const char *path);
 void gguf_close(Gguf *file);                                  // takes NULL
 const GgufPair *gguf_find(const Gguf *file, const char *key); // NULL: absent
-// False when the pair is absent (NULL), of another type, or out of range.
+// Returns false when the pair is absent (NULL), of another type, or out of range.
 bool gguf_int(const GgufPair *pair, int64_t *out);
 bool gguf_string_is(const GgufPair *pair, const char *value);
 const GgufTensor *gguf_tensor(const Gguf *file, const char *name); // NULL: absent
-// Elements [first, first + count) in fp32; both in whole blocks, inside the tensor (CHECK).
+// Reads elements [first, first + count) as fp32. Both must be whole blocks inside the tensor (CHECK).
 void gguf_read(const Gguf *file, const GgufTensor *tensor, int64_t first, int64_t count, float *out);

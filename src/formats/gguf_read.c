@@ -1,3 +1,4 @@
+// Maps a GGUF file, checks all of it, and reads its metadata and tensors.
 #include "base/file.h"
 #include "formats/gguf_types.h"
 #include <errno.h>
@@ -13,7 +14,7 @@ typedef struct {
     Gguf *file;
     size_t at;
     uint64_t alignment;
-    uint64_t room; // of file->strings, which grows
+    uint64_t room; // capacity of file->strings
 } Cursor;
 
 static Status bad(const Cursor *c, const char *what) {
@@ -75,7 +76,7 @@ static Status make_room(Cursor *c, uint64_t strings) {
     return OK;
 }
 
-// A string takes 8 bytes or more, so the file's size bounds the table of them.
+// A string takes at least 8 bytes, so the size of the file bounds the table of strings.
 static Status take_strings(Cursor *c, GgufPair *pair) {
     Gguf *file = c->file;
     if (pair->count > left(c) / sizeof(uint64_t)) return bad(c, "more strings than the file has room for");
@@ -111,7 +112,7 @@ static int compare_names(const void *a, const void *b) {
     return compare_strings(*(const GgufString *)a, *(const GgufString *)b);
 }
 
-// `names` is used up.
+// Sorts `names`.
 static Status check_different(const Cursor *c, GgufString *names, int64_t count) {
     qsort(names, (size_t)count, sizeof *names, compare_names);
     for (int64_t i = 1; i < count; i++)
@@ -178,7 +179,7 @@ static Status take_shape(Cursor *c, GgufTensor *tensor, int64_t *elements) {
     return OK;
 }
 
-// `end`: where the tensors before it end, from the start of all.
+// `end` is where the tensors before it end, from the start of all tensors.
 static Status take_tensor(Cursor *c, GgufTensor *tensor, int64_t *end) {
     GgufString name = {0};
     int64_t elements = 0, size = (int64_t)c->file->size;
@@ -195,7 +196,7 @@ static Status take_tensor(Cursor *c, GgufTensor *tensor, int64_t *end) {
     if (offset != (uint64_t)*end) return bad(c, "tensors do not follow each other");
     tensor->offset = *end;
     tensor->bytes = ggml_type_bytes(tensor->type, elements);
-    // Only padding may lie beyond the last byte, so the sum stays near the size.
+    // Only padding may follow the last byte, so the sum stays near the size of the file.
     if (*end > size || tensor->bytes > size - *end) return bad(c, "a tensor passes the end of the file");
     *end = (int64_t)aligned(c, (uint64_t)(*end + tensor->bytes));
     return OK;
@@ -255,7 +256,7 @@ static Status parse(Gguf *file) {
     uint32_t version = 0;
     uint64_t tensors = 0, pairs = 0;
     TRY(take(&c, 4, &magic));
-    if (memcmp(magic, "GGUF", 4)) return fail(ERR_DATA, "%s: no GGUF file", file->path);
+    if (memcmp(magic, "GGUF", 4)) return fail(ERR_DATA, "%s: not a GGUF file", file->path);
     TRY(take_u32(&c, &version));
     if (version != GGUF_VERSION)
         return fail(ERR_DATA, "%s: version %" PRIu32 " instead of %d", file->path, version, GGUF_VERSION);
@@ -278,7 +279,7 @@ static Status map_file(Gguf *file) {
     TRY(file_open_regular(file->path, &fd, &bytes));
     if (bytes < 4) {
         close(fd);
-        return fail(ERR_DATA, "%s: no GGUF file", file->path);
+        return fail(ERR_DATA, "%s: not a GGUF file", file->path);
     }
     void *map = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     close(fd);

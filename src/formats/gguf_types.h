@@ -1,4 +1,4 @@
-// What GGUF's writer and reader share: the numbers of the format.
+// The table of GGUF's tensor types, for its writer and its reader.
 #pragma once
 #include "formats/gguf.h"
 

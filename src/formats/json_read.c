@@ -1,6 +1,6 @@
-// One pass counts how many values the text can have, and one block is taken: values, then characters. Of
-// the values the front is a stack of those whose array or object is still open; whatever is finished moves,
-// contiguous, to the back. A value is in one of both places, so they never meet; the root stays in front.
+// Parses JSON into one block of memory: values, then characters. A first pass counts the values that the text can
+// have. Values whose array or object is still open are a stack at the front of the block; when it closes, its items
+// move together to the back. A value is at the front or at the back, so the two never meet; the root stays in front.
 #include "formats/formats.h"
 #include "formats/utf8.h"
 #include <errno.h>
@@ -14,7 +14,7 @@ typedef struct {
     const char *what, *text, *at, *end;
     Json *values;
     size_t stacked, finished; // values[0, stacked) and values[finished, capacity)
-    char *chars;              // where the next characters go
+    char *chars;              // the place of the next characters
 } Parser;
 
 static Status parse_value(Parser *p, int depth);
@@ -63,7 +63,7 @@ static void put_utf8(Parser *p, uint32_t code) {
     while (more--) *p->chars++ = (char)(0x80 | (code >> 6 * more & 0x3f));
 }
 
-// Behind \u: one code, or a surrogate and, behind \u again, its other half.
+// Reads the code after \u, or a surrogate and, after another \u, its other half.
 static Status read_code(Parser *p) {
     const char *start = p->at - 2;
     uint32_t code, low;
@@ -95,7 +95,7 @@ static Status read_escape(Parser *p) {
     return OK;
 }
 
-// Characters that stand for themselves, as many as there are.
+// Copies the characters up to the next escape or quote.
 static void copy_plain(Parser *p) {
     const char *start = p->at;
     while (p->at < p->end) {
@@ -109,7 +109,7 @@ static void copy_plain(Parser *p) {
     p->chars += p->at - start;
 }
 
-// At a quote: the string's characters, NUL-terminated.
+// Reads a string at its opening quote; its characters are NUL-terminated.
 static Status read_string(Parser *p, const char **string, size_t *size) {
     const char *start = p->at++, *chars = p->chars;
     while (true) {
@@ -173,7 +173,7 @@ static Status parse_word(Parser *p, const char *word, JsonType type) {
 
 // ---- arrays and objects -------------------------------------------------------------------------
 
-// In an order that serves to find equal names, whatever it is.
+// Any order in which equal names are neighbours.
 static int compare_keys(const void *a, const void *b) {
     const Json *x = *(const Json *const *)a, *y = *(const Json *const *)b;
     if (x->key_size != y->key_size) return x->key_size < y->key_size ? -1 : 1;
@@ -207,7 +207,7 @@ static Status check_names(const Parser *p, const Json *members, size_t count) {
     return OK;
 }
 
-// Moves everything on the stack above `container` to the back: those are its items.
+// Moves the items of `container`, which are the stack above it, to the back.
 static void finish(Parser *p, size_t container) {
     Json *value = &p->values[container];
     value->count = p->stacked - container - 1;
@@ -273,7 +273,7 @@ static Status parse_value(Parser *p, int depth) {
     return wrong(p, p->at, "a value is expected");
 }
 
-// No array or object has more items than one, and one for each of its commas.
+// An array or object has at most one item more than commas.
 static size_t count_values(const char *text, size_t size) {
     size_t count = 1;
     bool quoted = false;
@@ -291,7 +291,7 @@ static size_t count_values(const char *text, size_t size) {
 Status json_parse(Json **root, const char *text, size_t size, const char *what) {
     size_t capacity = count_values(text, size), bytes;
     *root = NULL;
-    // Unescaped, with a NUL each, strings and numbers need no more room than the text and one byte.
+    // Unescaped strings and numbers, each with a NUL, need at most one byte more than the text.
     if (__builtin_mul_overflow(capacity, sizeof(Json), &bytes) ||
         __builtin_add_overflow(bytes, size, &bytes) || __builtin_add_overflow(bytes, 1, &bytes))
         return fail(ERR_DATA, "%s: too large", what);
@@ -311,7 +311,7 @@ Status json_parse(Json **root, const char *text, size_t size, const char *what) 
 
 void json_free(Json *root) { free(root); }
 
-// ---- asking -------------------------------------------------------------------------------------
+// ---- access -------------------------------------------------------------------------------------
 
 const Json *json_member(const Json *object, const char *name) {
     if (!object || object->type != JSON_OBJECT) return NULL;

@@ -1,3 +1,4 @@
+// Writes strings and numbers as JSON.
 #include "formats/formats.h"
 #include "formats/utf8.h"
 #include <math.h>
@@ -35,7 +36,7 @@ void json_add_string(Text *out, const char *string, size_t size) {
 }
 
 void json_add_double(Text *out, double value) {
-    enum { ENOUGH_DIGITS = 17 }; // of any double
+    enum { ENOUGH_DIGITS = 17 }; // for any double
     char number[40] = "null";
     bool same = !isfinite(value);
     for (int digits = 1; !same && digits <= ENOUGH_DIGITS; digits++) {

@@ -1,3 +1,4 @@
+// Opens a safetensors file, checks its header, and reads its tensors.
 #include "formats/safetensors.h"
 #include "base/file.h"
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static bool find_type(const char *name, FileType *type) {
     return false;
 }
 
-// The shape, and the bytes that a tensor of it has.
+// Reads the shape and computes the bytes of the tensor.
 static Status parse_shape(const Safetensors *file, const Json *shape, SafeTensor *tensor) {
     if (!shape || shape->type != JSON_ARRAY) return wrong(file, tensor, "\"shape\" is to be an array");
     if (shape->count > SAFETENSORS_DIMS) return wrong(file, tensor, "more than 8 dimensions");
@@ -73,7 +74,7 @@ static Status parse_metadata(Safetensors *file, const Json *json) {
     return OK;
 }
 
-// Empty tensors stand before the one that begins where they are.
+// An empty tensor comes before the tensor that begins at the same place.
 static int by_offset(const void *a, const void *b) {
     const SafeTensor *x = a, *y = b;
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;

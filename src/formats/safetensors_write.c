@@ -1,3 +1,4 @@
+// Writes a safetensors file piece by piece.
 #include "formats/safetensors.h"
 #include <string.h>
 
@@ -15,7 +16,7 @@ static void add_metadata(Text *header, const SafeMetadata *metadata, int count) 
     text_add(header, "}");
 }
 
-// The tensor at `offset`, which moves to its end.
+// Writes the entry of the tensor at `offset`, and moves `offset` to its end.
 static Status add_tensor(Text *header, const char *path, const SafeTensor *tensor, int64_t *offset) {
     int64_t bytes = (int64_t)file_type_bytes(tensor->type), begin = *offset;
     CHECK(tensor->ndim >= 0 && tensor->ndim <= SAFETENSORS_DIMS, "%d dimensions", tensor->ndim);
@@ -48,7 +49,7 @@ static Status make_header(Text *header, const char *path, const SafeTensor *tens
     return OK;
 }
 
-// What is written is what can be read: two tensors of one name, for instance, are found by the reader.
+// Checks the header with the reader, which finds, for example, two tensors of one name.
 static Status check_header(const SafetensorsWriter *writer, const Text *header, const char *path) {
     Safetensors file = {.path = (char *)path,
                         .fd = -1,

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Bytes of the character at `text`, of which `size` > 0 bytes are there: 1 to 4; 0 when it is none.
+// The bytes of the character at `text`, 1 to 4, of which `size` > 0 may be read; 0 when it is invalid.
 static inline size_t utf8_length(const char *text, size_t size) {
     const unsigned char *c = (const unsigned char *)text;
     if (c[0] < 0x80) return 1;
@@ -11,7 +11,7 @@ static inline size_t utf8_length(const char *text, size_t size) {
     if (c[0] < 0xc2 || c[0] > 0xf4 || length > size) return 0;
     for (size_t i = 1; i < length; i++)
         if ((c[i] & 0xc0) != 0x80) return 0;
-    // The second byte tells overlong forms, surrogates and too large numbers.
+    // The second byte shows overlong forms, surrogates and numbers that are too large.
     if ((c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xed && c[1] > 0x9f)) return 0;
     if ((c[0] == 0xf0 && c[1] < 0x90) || (c[0] == 0xf4 && c[1] > 0x8f)) return 0;
     return length;

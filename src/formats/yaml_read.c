@@ -1,6 +1,5 @@
-// libyaml's events are walked twice. The first walk refuses what the tree has no place for and counts; the
-// second fills one block, values and then characters. Of the values the front is a stack of those whose
-// mapping or sequence is still open; what is finished moves, contiguous, to the back (as in json_read.c).
+// Parses YAML, by libyaml, into the tree of JSON. The events are read twice: the first time features that JSON
+// lacks are refused and values are counted; the second time one block is filled as in json_read.c.
 #include "formats/formats.h"
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +12,10 @@ typedef struct {
     size_t size;
     yaml_parser_t parser;
     yaml_event_t event;           // the current one; all zero before the first
-    size_t num_values, num_chars; // at most, as the first walk counted them
+    size_t num_values, num_chars; // the most that are needed, counted by the first walk
     Json *values;
     size_t stacked, finished; // values[0, stacked) and values[finished, num_values)
-    char *chars;              // where the next characters go
+    char *chars;              // the place of the next characters
 } Reader;
 
 static Status wrong(const Reader *r, yaml_mark_t mark, const char *why) {
@@ -87,7 +86,7 @@ static Json *push(Reader *r, JsonType type) {
     return value;
 }
 
-// The current scalar's characters, NUL-terminated.
+// Copies the characters of the current scalar and a NUL.
 static const char *copy_scalar(Reader *r, size_t *size) {
     char *chars = r->chars;
     *size = r->event.data.scalar.length;
@@ -103,7 +102,7 @@ static bool skip_digits(const char **at) {
     return *at > start;
 }
 
-// As JSON writes them. What YAML 1.1 takes for octal, hexadecimal or base 60 is text: nobody means it.
+// Accepts numbers as JSON writes them. The octal, hexadecimal and base-60 numbers of YAML 1.1 are text here.
 static bool is_number(const char *at) {
     if (*at == '-') at++;
     bool leading_zero = at[0] == '0' && at[1] >= '0' && at[1] <= '9';
@@ -147,7 +146,7 @@ static Status check_name(const Reader *r, const Json *members, size_t count, con
     return OK;
 }
 
-// Moves everything on the stack above `container` to the back: those are its items.
+// Moves the items of `container`, which are the stack above it, to the back.
 static void finish(Reader *r, size_t container) {
     Json *value = &r->values[container];
     value->count = r->stacked - container - 1;
@@ -179,7 +178,7 @@ static Status build_mapping(Reader *r) {
         if (r->event.type == YAML_MAPPING_END_EVENT) break;
         if (r->event.type != YAML_SCALAR_EVENT)
             return wrong(r, r->event.start_mark, "a name is expected, not a mapping or a list");
-        // Members on the stack are single values: what they contain has moved to the back.
+        // Members on the stack are single values: their items have moved to the back.
         size_t member = r->stacked;
         const char *key = copy_scalar(r, &key_size);
         TRY(check_name(r, r->values + container + 1, member - container - 1, key, key_size));

@@ -1,3 +1,4 @@
+// Calls the C++ library SentencePiece and catches its exceptions.
 #include "tokenizer/sentencepiece.h"
 #include <cstdio>
 #include <exception>
