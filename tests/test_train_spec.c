@@ -233,7 +233,7 @@ static bool is_of_the_run(const char *field) {
 }
 
 static ModelShape from_its_options(const ModelShape *shape) {
-    ModelOption options[MOST_MODEL_OPTIONS];
+    ModelOption options[MAX_MODEL_OPTIONS];
     Options o;
     int count = model_options(shape, options);
     EXPECT_OK(parse_line(&o, FOR_TRAIN, "--data-path c --micro-batch-size 2 --train-iters 100 --lr 1e-3"));

@@ -233,10 +233,10 @@ typedef struct {
     bool follows;       // where it is not given, it follows from the other rows
     bool is_training;   // only training uses it
 } ModelOption;
-enum { MOST_MODEL_OPTIONS = 40 };
+enum { MAX_MODEL_OPTIONS = 40 };
 // The options that make a model of this shape. Returns their number. They are the same options in the same order for
 // every model, so two models can be compared row by row.
-int model_options(const ModelShape *shape, ModelOption out[MOST_MODEL_OPTIONS]);
+int model_options(const ModelShape *shape, ModelOption out[MAX_MODEL_OPTIONS]);
 
 // Lists name and sizes of every parameter of a model of this shape, in the model's order and without padding. The list
 // comes from the same declarations as a run's parameters. The caller frees it.

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_COMPANION = 256 << 20 };
+enum { MAX_COMPANION = 256 << 20 };
 
 // First the files of the model; then those of its tokenizer, which would contradict another tokenizer; last the
 // tokenizer.json of a tokenizer.model, which other libraries read. Files that Tokenizer writes itself are not listed.
@@ -20,7 +20,7 @@ static int how_many(const Tokenizer *own) {
 static Status copy_file(const char *from, const char *to) {
     char *data;
     size_t size;
-    TRY(file_read(from, MOST_COMPANION, &data, &size));
+    TRY(file_read(from, MAX_COMPANION, &data, &size));
     Status status = file_write(to, data, size);
     free(data);
     return status;

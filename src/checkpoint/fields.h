@@ -17,7 +17,7 @@ void field_print(const ManifestField *field, const void *object, Text *out); // 
 bool field_is_zero(const ManifestField *field, const void *object);
 
 // The float before 1: what is left is divided by 1 - p. Options allow a little less.
-#define MOST_DROPOUT 0x1.fffffep-1
+#define MAX_DROPOUT 0x1.fffffep-1
 
 // See sizes.def.
 typedef enum { MEANS_FUNCTION, MEANS_LENGTH, MEANS_TRAINING, MEANS_BY_RULE, MEANS_NO_OPTION } SizeMeaning;

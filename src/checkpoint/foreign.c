@@ -69,10 +69,10 @@ static void add_nearest(const char *path, Text *what) {
 static bool is_of_a_run(const char *name) { return *name == '.' || !strcmp(name, "run.json"); }
 
 static void add_names(char *const *names, int count, Text *what) {
-    enum { MOST_SHOWN = 4 };
+    enum { MAX_SHOWN = 4 };
     text_add(what, "it holds no model, but ");
-    for (int i = 0; i < count && i < MOST_SHOWN; i++) text_add(what, "%s%.60s", i ? ", " : "", names[i]);
-    if (count > MOST_SHOWN) text_add(what, " and %d more", count - MOST_SHOWN);
+    for (int i = 0; i < count && i < MAX_SHOWN; i++) text_add(what, "%s%.60s", i ? ", " : "", names[i]);
+    if (count > MAX_SHOWN) text_add(what, " and %d more", count - MAX_SHOWN);
 }
 
 static FoundThere look_into(const char *path, Text *what) {

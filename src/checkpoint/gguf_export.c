@@ -175,7 +175,7 @@ static Status describe_tokenizer(GgufMetadata *m, const Tokenizer *t, int vocabu
 // Since version 4.43 transformers writes the template to a file of its own, which overrides the one in
 // tokenizer_config.json.
 static Status describe_use(GgufMetadata *m, const ModelSource *source, const Tokenizer *t) {
-    enum { MOST_TEMPLATE = 16 << 20 };
+    enum { MAX_TEMPLATE = 16 << 20 };
     TokenizerUse use;
     char path[4200], *text = NULL;
     size_t size = 0;
@@ -183,7 +183,7 @@ static Status describe_use(GgufMetadata *m, const ModelSource *source, const Tok
     gguf_set_bool(m, "tokenizer.ggml.add_bos_token", use.adds_bos);
     gguf_set_bool(m, "tokenizer.ggml.add_eos_token", use.adds_eos);
     snprintf(path, sizeof path, "%s/chat_template.jinja", model_source_path(source));
-    Status status = file_exists(path) ? file_read(path, MOST_TEMPLATE, &text, &size) : OK;
+    Status status = file_exists(path) ? file_read(path, MAX_TEMPLATE, &text, &size) : OK;
     const char *template = text ? text : use.chat_template;
     if (status == OK && template) gguf_set_string(m, "tokenizer.chat_template", template);
     free(text);
@@ -221,18 +221,18 @@ static GgufTensor describe_tensor(const TheirTensor *t, GgufKind kind) {
     return tensor;
 }
 
-enum { MOST_AT_ONCE = 1 << 16 }; // elements
+enum { MAX_AT_ONCE = 1 << 16 }; // elements
 
 typedef struct {
     GgufWriter *writer;
     GgmlType type;
-    char *bytes; // of MOST_AT_ONCE elements
+    char *bytes; // of MAX_AT_ONCE elements
 } Sink;
 
 static Status take(void *self, const float *elements, int64_t count) {
     Sink *sink = self;
-    for (int64_t i = 0; i < count; i += MOST_AT_ONCE) {
-        int64_t n = count - i < MOST_AT_ONCE ? count - i : MOST_AT_ONCE;
+    for (int64_t i = 0; i < count; i += MAX_AT_ONCE) {
+        int64_t n = count - i < MAX_AT_ONCE ? count - i : MAX_AT_ONCE;
         TRY(ggml_of_f32(sink->type, elements + i, n, sink->bytes));
         TRY(gguf_add(sink->writer, sink->bytes, (size_t)ggml_type_bytes(sink->type, n)));
     }
@@ -241,8 +241,8 @@ static Status take(void *self, const float *elements, int64_t count) {
 
 static Status stream_all(ModelSource *source, const Mapping *mapping, const GgufTensor *tensors,
                          GgufWriter *writer) {
-    Sink sink = {.writer = writer, .bytes = malloc(MOST_AT_ONCE * sizeof(float))};
-    Status status = sink.bytes ? OK : fail(ERR_OS, "no memory for %d elements", MOST_AT_ONCE);
+    Sink sink = {.writer = writer, .bytes = malloc(MAX_AT_ONCE * sizeof(float))};
+    Status status = sink.bytes ? OK : fail(ERR_OS, "no memory for %d elements", MAX_AT_ONCE);
     for (int i = 0; status == OK && i < mapping->num_tensors; i++) {
         sink.type = tensors[i].type;
         status = mapping_stream(mapping, source, i, take, &sink);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CONFIG = 1 << 20, MOST_INDEX = 100 << 20, MOST_FILES = 4096 };
+enum { MAX_CONFIG = 1 << 20, MAX_INDEX = 100 << 20, MAX_FILES = 4096 };
 
 // The place of one of its tensors.
 typedef struct {
@@ -45,14 +45,14 @@ static Status open_file(HuggingFace *m, const char *name) {
     TRY(path_of(m, name, path));
     for (int i = 0; i < m->num_files; i++)
         if (!strcmp(m->files[i]->path, path)) return OK;
-    if (m->num_files == MOST_FILES) return fail(ERR_DATA, "%s: more than %d files", m->folder, MOST_FILES);
+    if (m->num_files == MAX_FILES) return fail(ERR_DATA, "%s: more than %d files", m->folder, MAX_FILES);
     TRY(safetensors_open(&m->files[m->num_files], path));
     m->num_files++;
     return OK;
 }
 
 static Status open_index(HuggingFace *m) {
-    TRY(read_json(m, "model.safetensors.index.json", MOST_INDEX, &m->index));
+    TRY(read_json(m, "model.safetensors.index.json", MAX_INDEX, &m->index));
     const Json *map = json_member(m->index, "weight_map");
     if (!map || map->type != JSON_OBJECT)
         return fail(ERR_DATA, "%s/model.safetensors.index.json: no object \"weight_map\"", m->folder);
@@ -72,8 +72,8 @@ static bool has(const HuggingFace *m, const char *name) {
 }
 
 static Status open_files(HuggingFace *m) {
-    m->files = calloc(MOST_FILES, sizeof *m->files);
-    if (!m->files) return fail(ERR_OS, "no memory for %d files", MOST_FILES);
+    m->files = calloc(MAX_FILES, sizeof *m->files);
+    if (!m->files) return fail(ERR_OS, "no memory for %d files", MAX_FILES);
     if (has(m, "model.safetensors.index.json")) return open_index(m);
     if (has(m, "model.safetensors")) return open_file(m, "model.safetensors");
     if (has(m, "pytorch_model.bin") || has(m, "pytorch_model.bin.index.json"))
@@ -175,7 +175,7 @@ static Status read_config(HuggingFace *m) {
     char path[4096];
     Json *root;
     TRY(path_of(m, "config.json", path));
-    TRY(read_json(m, "config.json", MOST_CONFIG, &root));
+    TRY(read_json(m, "config.json", MAX_CONFIG, &root));
     m->info = (CheckpointInfo){.grid = GRID(1, 1, 1), .num_chunks = 1, .program = "transformers"};
     Status status = config_read(root, path, &m->info.shape, &m->info.dtype);
     json_free(root);

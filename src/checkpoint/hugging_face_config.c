@@ -9,20 +9,20 @@
 
 // ---- members ------------------------------------------------------------------------------------------
 
-enum { MOST_READ = 48 };
+enum { MAX_READ = 48 };
 
 // An object, and the names that were read from it, so that other members can be refused.
 typedef struct {
     const Json *object;
     const char *what; // begins messages
-    const char *read[MOST_READ];
+    const char *read[MAX_READ];
     int num_read;
 } Config;
 
 static bool is_given(const Json *value) { return value && value->type != JSON_NULL; }
 
 static const Json *member(Config *c, const char *name) {
-    CHECK(c->num_read < MOST_READ, "more than %d members of %s are read", MOST_READ, c->what);
+    CHECK(c->num_read < MAX_READ, "more than %d members of %s are read", MAX_READ, c->what);
     c->read[c->num_read++] = name;
     return json_member(c->object, name);
 }
@@ -160,7 +160,7 @@ static Status check_all_read(const Config *c) {
 
 // ---- reading ------------------------------------------------------------------------------------------
 
-enum { MOST_HEAD_SIZE = 1 << 13, MOST_POSITIONS = 1 << 24, MOST_SCALING = 1 << 16 };
+enum { MAX_HEAD_SIZE = 1 << 13, MAX_POSITIONS = 1 << 24, MAX_SCALING = 1 << 16 };
 
 // Reads the members that sizes.def names. A size that holds -1 has to be there; others keep what they hold.
 static Status read_sizes(Config *c, Architecture architecture, ModelShape *s) {
@@ -194,7 +194,7 @@ static Status read_gpt2(Config *c, ModelShape *s) {
     s->norm_epsilon = 1e-5f, s->init_std = 0.02f;
     TRY(read_sizes(c, ARCHITECTURE_GPT2, s));
     if (!s->ffn) s->ffn = 4 * s->hidden;
-    TRY(read_real(c, "embd_pdrop", 0, MOST_DROPOUT, &embedding));
+    TRY(read_real(c, "embd_pdrop", 0, MAX_DROPOUT, &embedding));
     TRY(read_flag(c, "tie_word_embeddings", &tied));
     TRY(read_word(c, "activation_function", gelus, &gelu));
     TRY(check_flag(c, "scale_attn_weights", true));
@@ -221,9 +221,9 @@ static Status read_partial_rotation(Config *c) {
 static Status read_llama3(Config *c, Rope *rope) {
     double low = NAN, high = NAN;
     rope->original = -1;
-    TRY(read_real(c, "low_freq_factor", 1e-6, MOST_SCALING, &low));
-    TRY(read_real(c, "high_freq_factor", 1e-6, MOST_SCALING, &high));
-    TRY(read_size(c, "original_max_position_embeddings", MOST_POSITIONS, &rope->original));
+    TRY(read_real(c, "low_freq_factor", 1e-6, MAX_SCALING, &low));
+    TRY(read_real(c, "high_freq_factor", 1e-6, MAX_SCALING, &high));
+    TRY(read_size(c, "original_max_position_embeddings", MAX_POSITIONS, &rope->original));
     rope->low = low;
     rope->high = high;
     if (high > low) return OK;
@@ -248,7 +248,7 @@ static Status read_scaling(Config *outer, const char *name, ModelShape *s) {
     TRY(read_real(&c, "rope_theta", 2, 1e9, &s->rotary_base));
     TRY(read_partial_rotation(&c));
     if (s->rope.kind != ROPE_PLAIN) {
-        TRY(read_real(&c, "factor", 1, MOST_SCALING, &factor));
+        TRY(read_real(&c, "factor", 1, MAX_SCALING, &factor));
         s->rope.factor = factor;
     }
     if (s->rope.kind == ROPE_LLAMA3) TRY(read_llama3(&c, &s->rope));
@@ -279,7 +279,7 @@ static Status read_heads(Config *c, ModelShape *s) {
     if (!s->groups) s->groups = s->heads;
     if (!s->head_size) {
         s->head_size = s->hidden % s->heads ? -1 : s->hidden / s->heads;
-        TRY(read_size(c, "head_dim", MOST_HEAD_SIZE, &s->head_size));
+        TRY(read_size(c, "head_dim", MAX_HEAD_SIZE, &s->head_size));
     }
     if (s->heads % s->groups == 0 && s->head_size % 2 == 0) return OK;
     return fail(ERR_DATA, "%s: %d heads of %d in %d groups: groups divide heads, and heads are even", c->what,

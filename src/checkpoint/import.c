@@ -6,7 +6,7 @@
 
 // A shard holds what fits into memory at once, so that larger models can be imported: whole tensors while there is
 // room, or some rows of a tensor that is larger.
-enum { MOST_SHARD_ELEMENTS = 128 << 20 };
+enum { MAX_SHARD_ELEMENTS = 128 << 20 };
 
 typedef struct {
     ModelSource *source;
@@ -82,7 +82,7 @@ static Status write_shards(Import *import, const CheckpointNames *names, int64_t
 
 // Writes the options of the model for --config. The size of the vocabulary follows from the tokenizer.
 static void add_configuration(const ModelSource *source, Text *out) {
-    ModelOption rows[MOST_MODEL_OPTIONS];
+    ModelOption rows[MAX_MODEL_OPTIONS];
     int count = model_options(&model_source_info(source)->shape, rows);
     text_add(
         out,
@@ -136,7 +136,7 @@ static Status take_room(Import *import, int64_t *elements) {
         *elements += import->weights[i].rows * import->weights[i].cols;
         if (import->weights[i].cols > widest) widest = import->weights[i].cols;
     }
-    import->most = smaller(*elements, MOST_SHARD_ELEMENTS);
+    import->most = smaller(*elements, MAX_SHARD_ELEMENTS);
     if (import->most < widest) import->most = widest;
     import->room = malloc((size_t)import->most * sizeof *import->room);
     import->slices = calloc((size_t)import->count, sizeof *import->slices);

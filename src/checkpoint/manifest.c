@@ -68,7 +68,7 @@ static Status read_hash(const Json *object, const char *what, const char *name, 
 // Accepts only the name of a file in the folder, no path.
 static Status read_file_name(const Json *object, const char *what, const char **out) {
     *out = json_string(json_member(object, "name"));
-    if (!*out || !**out || **out == '.' || strchr(*out, '/') || strlen(*out) > MOST_NAME)
+    if (!*out || !**out || **out == '.' || strchr(*out, '/') || strlen(*out) > MAX_NAME)
         return bad(object, what, "name", "is missing or no name of a file here");
     return OK;
 }
@@ -171,15 +171,15 @@ static Status read_others(Manifest *m, const Json *root, const char *what) {
     return OK;
 }
 
-enum { MOST_RANKS = 1 << 24 }; // along one axis
+enum { MAX_RANKS = 1 << 24 }; // along one axis
 
 static Status read_grid(const Json *root, const char *what, CheckpointInfo *info) {
     const Json *grid = json_member(root, "grid");
     int64_t t, p, d, v;
-    TRY(read_int(grid, what, "tensor", 1, MOST_RANKS, &t));
-    TRY(read_int(grid, what, "pipeline", 1, MOST_RANKS, &p));
-    TRY(read_int(grid, what, "data", 1, MOST_RANKS, &d));
-    TRY(read_int(grid, what, "chunks", 1, MOST_RANKS, &v));
+    TRY(read_int(grid, what, "tensor", 1, MAX_RANKS, &t));
+    TRY(read_int(grid, what, "pipeline", 1, MAX_RANKS, &p));
+    TRY(read_int(grid, what, "data", 1, MAX_RANKS, &d));
+    TRY(read_int(grid, what, "chunks", 1, MAX_RANKS, &v));
     info->grid = (Grid)GRID((int)t, (int)d, (int)p);
     info->num_chunks = (int)v;
     return OK;

@@ -16,7 +16,7 @@ Status shape_read(const Json *object, const char *what, ModelShape *shape);
 // ---- manifest.c, manifest_write.c, cover.c -------------------------------------------------------------
 
 #define MANIFEST_FORMAT "trireme checkpoint"
-enum { MANIFEST_VERSION = 2, PATH_ROOM = 4400, MOST_NAME = 200, SLICE_NAME = 256 };
+enum { MANIFEST_VERSION = 2, PATH_ROOM = 4400, MAX_NAME = 200, SLICE_NAME = 256 };
 
 typedef struct {
     const char *name; // in the checkpoint's folder

@@ -106,7 +106,7 @@ static const Row table[] = {
     {"output_layer", ALL, {{"lm_head", "lm_head"}, {"output", "output"}}},
 };
 
-enum { NUM_ROWS = sizeof table / sizeof *table, MOST_PARTS = 3 };
+enum { NUM_ROWS = sizeof table / sizeof *table, MAX_PARTS = 3 };
 
 // The parts of one of our names.
 typedef struct {
@@ -250,7 +250,7 @@ Status mapping_create(Mapping *m, const ModelShape *shape, Format format) {
     Maker maker = {.mapping = m, .shape = shape, .format = format};
     TRY(architecture_of(shape, &maker.architecture));
     TRY(model_weights(shape, &m->weights, &m->num_weights));
-    size_t room = (size_t)m->num_weights * MOST_PARTS + 2; // 2 for the tied output and the divisors
+    size_t room = (size_t)m->num_weights * MAX_PARTS + 2; // 2 for the tied output and the divisors
     m->tensors = calloc(room, sizeof *m->tensors);
     m->strips = calloc(room, sizeof *m->strips);
     if (!m->tensors || !m->strips) {
@@ -326,7 +326,7 @@ static Status read_rect(const Mapping *m, ModelSource *source, int tensor, Rect 
     return OK;
 }
 
-enum { MOST_PIECE = 4 << 20, TILE = 16 };
+enum { MAX_PIECE = 4 << 20, TILE = 16 };
 
 static void transpose(const float *from, int64_t rows, int64_t cols, float *to) {
     for (int64_t row = 0; row < rows; row += TILE)
@@ -347,7 +347,7 @@ static Status read_lines(const Mapping *m, ModelSource *source, int tensor, int6
 Status mapping_stream(const Mapping *m, ModelSource *source, int tensor, TakePiece *take, void *self) {
     const TheirTensor *t = &m->tensors[tensor];
     int64_t lines = t->transposed ? t->cols : t->rows, line = t->transposed ? t->rows : t->cols;
-    int64_t most = line < MOST_PIECE ? MOST_PIECE / line : 1;
+    int64_t most = line < MAX_PIECE ? MAX_PIECE / line : 1;
     if (most > lines) most = lines;
     float *piece = malloc((size_t)(2 * most * line) * sizeof *piece);
     if (!piece) return fail(ERR_OS, "no memory for %" PRId64 " elements of %s", 2 * most * line, t->name);

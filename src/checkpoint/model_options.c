@@ -14,7 +14,7 @@ typedef enum { FIXED = 1, FOLLOWS = 2, TRAINING = 4 } Kind;
 
 __attribute__((format(printf, 4, 5))) static void add_row(Rows *rows, const char *option, int kind,
                                                           const char *format, ...) {
-    CHECK(rows->count < MOST_MODEL_OPTIONS, "too many options of a model");
+    CHECK(rows->count < MAX_MODEL_OPTIONS, "too many options of a model");
     ModelOption *row = &rows->rows[rows->count++];
     *row = (ModelOption){.option = option,
                          .is_fixed = kind & FIXED,
@@ -133,7 +133,7 @@ static int in_order(const void *a, const void *b) {
     return option_position(x->option) - option_position(y->option);
 }
 
-int model_options(const ModelShape *shape, ModelOption out[MOST_MODEL_OPTIONS]) {
+int model_options(const ModelShape *shape, ModelOption out[MAX_MODEL_OPTIONS]) {
     Rows rows = {out, 0};
     add_sizes(&rows, shape);
     add_rules(&rows, shape);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECE = 1 << 20, MOST_OPEN = 64, MOST_MANIFEST_BYTES = 1 << 30 };
+enum { PIECE = 1 << 20, MAX_OPEN = 64, MAX_MANIFEST_BYTES = 1 << 30 };
 
 // ---- opening ------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ static Status open_all(Checkpoint *c) {
     char path[PATH_ROOM], *text = NULL;
     size_t size;
     TRY(path_join(path, c->folder, "manifest.json"));
-    TRY(file_read(path, MOST_MANIFEST_BYTES, &text, &size));
+    TRY(file_read(path, MAX_MANIFEST_BYTES, &text, &size));
     Status status = manifest_read(&c->manifest, text, size, path);
     free(text);
     TRY(status);
@@ -195,7 +195,7 @@ static void copy_piece(const SliceEntry *s, const float *piece, int64_t begin, i
 static Status open_file(Checkpoint *c, int file, char path[PATH_ROOM]) {
     TRY(path_join(path, c->folder, c->manifest.files[file].name));
     if (c->fds[file] >= 0) return OK;
-    if (c->num_open >= MOST_OPEN) close_files(c);
+    if (c->num_open >= MAX_OPEN) close_files(c);
     int64_t bytes;
     TRY(file_open_regular(path, &c->fds[file], &bytes));
     c->num_open++;

@@ -144,12 +144,12 @@ static Status open_any(ModelSource *source, const char *path, int64_t step) {
 
 // The hash of the manifest covers the tensors, since it contains their checksums.
 static Status take_hash(ModelSource *source) {
-    enum { MOST_BYTES = 1 << 30 };
+    enum { MAX_BYTES = 1 << 30 };
     Text path = {0};
     char *data = NULL;
     size_t size = 0;
     text_add(&path, "%s/%s", source->path, source->checkpoint ? "manifest.json" : "config.json");
-    Status status = file_read(text_string(&path), MOST_BYTES, &data, &size);
+    Status status = file_read(text_string(&path), MAX_BYTES, &data, &size);
     if (status == OK) source->hash = hash64_of(data, size);
     free(data);
     text_free(&path);

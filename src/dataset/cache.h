@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MOST_INDEX_ARRAYS = 3 };
+enum { MAX_INDEX_ARRAYS = 3 };
 
 typedef struct {
     const char *name; // "document_index"
@@ -30,7 +30,7 @@ typedef struct {
 
 // Zero-initialise it, then set the first five fields of each array.
 typedef struct {
-    IndexArray items[MOST_INDEX_ARRAYS];
+    IndexArray items[MAX_INDEX_ARRAYS];
     int count;
 } IndexArrays;
 

@@ -250,7 +250,7 @@ static Status take_alignment(Cursor *c) {
 }
 
 static Status parse(Gguf *file) {
-    enum { LEAST_PAIR = 8 + 1 + 4 + 1, LEAST_TENSOR = 8 + 1 + 4 + 8 + 4 + 8 };
+    enum { MIN_PAIR = 8 + 1 + 4 + 1, MIN_TENSOR = 8 + 1 + 4 + 8 + 4 + 8 };
     Cursor c = {.file = file};
     const char *magic = NULL;
     uint32_t version = 0;
@@ -262,7 +262,7 @@ static Status parse(Gguf *file) {
         return fail(ERR_DATA, "%s: version %" PRIu32 " instead of %d", file->path, version, GGUF_VERSION);
     TRY(take_u64(&c, &tensors));
     TRY(take_u64(&c, &pairs));
-    if (tensors > left(&c) / LEAST_TENSOR || pairs > left(&c) / LEAST_PAIR)
+    if (tensors > left(&c) / MIN_TENSOR || pairs > left(&c) / MIN_PAIR)
         return bad(&c, "more tensors or keys than the file has room for");
     file->num_pairs = (int64_t)pairs, file->num_tensors = (int64_t)tensors;
     file->pairs = calloc(pairs + 1, sizeof *file->pairs);

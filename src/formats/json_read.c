@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DEPTH = 64, FEW_MEMBERS = 8 };
+enum { MAX_DEPTH = 64, FEW_MEMBERS = 8 };
 
 typedef struct {
     const char *what, *text, *at, *end;
@@ -233,7 +233,7 @@ static Status parse_member(Parser *p, int depth) {
 }
 
 static Status parse_container(Parser *p, bool is_object, int depth) {
-    if (depth > MOST_DEPTH) return wrong(p, p->at, "values within values, more than 64 deep");
+    if (depth > MAX_DEPTH) return wrong(p, p->at, "values within values, more than 64 deep");
     size_t container = p->stacked;
     char end = is_object ? '}' : ']';
     push(p, is_object ? JSON_OBJECT : JSON_ARRAY);

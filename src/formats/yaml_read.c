@@ -5,7 +5,7 @@
 #include <string.h>
 #include <yaml.h>
 
-enum { MOST_DEPTH = 64, MOST_MEMBERS = 1000 };
+enum { MAX_DEPTH = 64, MAX_MEMBERS = 1000 };
 
 typedef struct {
     const char *what, *text;
@@ -57,7 +57,7 @@ static Status measure_event(Reader *r, int *depth, int *documents) {
     case YAML_SEQUENCE_START_EVENT:
     case YAML_MAPPING_START_EVENT:
         r->num_values++;
-        if (++*depth > MOST_DEPTH)
+        if (++*depth > MAX_DEPTH)
             return wrong(r, event->start_mark, "values within values, more than 64 deep");
         if (event->type == YAML_SEQUENCE_START_EVENT)
             return refuse_extras(r, event->data.sequence_start.anchor, event->data.sequence_start.tag);
@@ -138,7 +138,7 @@ static void build_scalar(Reader *r) {
 }
 
 static Status check_name(const Reader *r, const Json *members, size_t count, const char *key, size_t size) {
-    if (count == MOST_MEMBERS) return wrong(r, r->event.start_mark, "a mapping of more than 1000 names");
+    if (count == MAX_MEMBERS) return wrong(r, r->event.start_mark, "a mapping of more than 1000 names");
     for (size_t i = 0; i < count; i++)
         if (members[i].key_size == size && memcmp(members[i].key, key, size) == 0)
             return fail(ERR_DATA, "%s:%zu: a second value for the name \"%.80s\"", r->what,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 enum {
-    MOST_PROMPT_BYTES = 64 << 20,
+    MAX_PROMPT_BYTES = 64 << 20,
     PROMPT_PIECE = 512, // tokens that the model sees at once
 };
 
@@ -30,7 +30,7 @@ static Status read_prompt(const GenerateRun *run, char **text, size_t *size) {
     *size = prompt ? strlen(prompt) : 0;
     if (!from_input) return (*text = strdup(prompt ? prompt : "")) ? OK : fail(ERR_OS, "no memory");
     Status status = OK;
-    if (comm_rank(run->world) == 0) status = input_read("-", MOST_PROMPT_BYTES, text, size);
+    if (comm_rank(run->world) == 0) status = input_read("-", MAX_PROMPT_BYTES, text, size);
     TRY(comm_agree(run->world, status));
     comm_broadcast_host(run->world, size, sizeof *size, 0);
     if (!*text) *text = malloc(*size + 1);

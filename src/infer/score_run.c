@@ -7,9 +7,9 @@
 #include <string.h>
 
 enum {
-    MOST_REQUEST_BYTES = 1 << 30,
+    MAX_REQUEST_BYTES = 1 << 30,
     USUAL_BATCH_TOKENS = 2048, // of a batch without --micro-batch-size
-    MOST_USUAL_BATCH = 32,
+    MAX_USUAL_BATCH = 32,
 };
 
 typedef struct {
@@ -73,7 +73,7 @@ static Status work_together(EvaluateRun *run, Status (*work)(EvaluateRun *, cons
 static Status open_model(EvaluateRun *run) {
     comm_broadcast_host(run->world, &run->longest, sizeof run->longest, 0);
     int batch = USUAL_BATCH_TOKENS / run->longest, asked = run->job->options->micro_batch_size;
-    batch = batch < 1 ? 1 : batch > MOST_USUAL_BATCH ? MOST_USUAL_BATCH : batch;
+    batch = batch < 1 ? 1 : batch > MAX_USUAL_BATCH ? MAX_USUAL_BATCH : batch;
     run->batch = asked != INT_UNSET ? asked : batch;
     InferSpec spec = {.batch = run->batch, .capacity = run->longest, .longest = run->longest};
     return model_job_infer(run->job, run->world, spec, &run->infer);
@@ -134,7 +134,7 @@ static Status read_requests(EvaluateRun *run) {
     size_t size;
     int positions;
     TRY(sequence(run->job, &positions));
-    TRY(input_read(o->requests, MOST_REQUEST_BYTES, &text, &size));
+    TRY(input_read(o->requests, MAX_REQUEST_BYTES, &text, &size));
     const char *what = strcmp(o->requests, "-") ? o->requests : "standard input";
     Status status = requests_parse(&run->requests, text, size, what, run->job->tokenizer, positions);
     run->longest = run->requests.longest > 0 ? run->requests.longest : 1;

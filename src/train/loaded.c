@@ -87,7 +87,7 @@ static void add_option(const char *field, const char *value, Text *out) {
 }
 
 Status same_model(const char *path, const ModelShape *model, const ModelShape *asked) {
-    ModelOption theirs[MOST_MODEL_OPTIONS], ours[MOST_MODEL_OPTIONS];
+    ModelOption theirs[MAX_MODEL_OPTIONS], ours[MAX_MODEL_OPTIONS];
     Text all = {0};
     int count = model_options(model, theirs);
     model_options(asked, ours);
@@ -108,7 +108,7 @@ Status same_model(const char *path, const ModelShape *model, const ModelShape *a
 }
 
 static void tell_training(Options *o, const char *path, const ModelShape *model, const ModelShape *asked) {
-    ModelOption theirs[MOST_MODEL_OPTIONS], ours[MOST_MODEL_OPTIONS];
+    ModelOption theirs[MAX_MODEL_OPTIONS], ours[MAX_MODEL_OPTIONS];
     int count = model_options(model, theirs);
     model_options(asked, ours);
     for (int i = 0; i < count; i++) {
@@ -139,7 +139,7 @@ static Status take_vocabulary(Options *o, const char *path, int vocabulary, Text
 }
 
 static Status take_options(Options *o, const char *path, const ModelShape *model) {
-    ModelOption rows[MOST_MODEL_OPTIONS];
+    ModelOption rows[MAX_MODEL_OPTIONS];
     Text taken = {0};
     int count = model_options(model, rows);
     Status status = OK;

@@ -18,9 +18,9 @@ static double sbh(const EngineSpec *spec) {
 
 // Prints the arenas of every stage where stages are few, else those of the first and last stage.
 static bool shows_blocks(const Report *r, int pp) {
-    enum { MOST_SHOWN = 8 };
+    enum { MAX_SHOWN = 8 };
     int num_ranks = grid_along(r->spec->grid, AXIS_PP);
-    return num_ranks <= MOST_SHOWN || pp == 0 || pp == num_ranks - 1;
+    return num_ranks <= MAX_SHOWN || pp == 0 || pp == num_ranks - 1;
 }
 
 static void add_rank(Report *r, int pp, const EngineMemory *m) {

@@ -5,7 +5,7 @@
 
 #define SETUP_S       600.0       // everything except training steps: set-up, data, evaluation, checkpoints
 #define SLOW_DISK     2e7         // bytes per second: the slowest expected reading and writing of checkpoints
-#define LEAST_STEP_S  60.0        // the shortest limit in a step
+#define MIN_STEP_S    60.0        // the shortest limit in a step
 #define TIMES_LONGEST 5.0         // the longest step so far
 enum { STEPS_TO_LEARN_FROM = 3 }; // the first one is slower, and few steps say little
 
@@ -34,7 +34,7 @@ WaitLimit patience_between_steps(const Patience *p) {
 
 WaitLimit patience_in_step(const Patience *p, int samples) {
     if (p->fixed || p->steps < STEPS_TO_LEARN_FROM) return patience_between_steps(p);
-    return (WaitLimit){fmax(LEAST_STEP_S, TIMES_LONGEST * p->longest_s * samples),
+    return (WaitLimit){fmax(MIN_STEP_S, TIMES_LONGEST * p->longest_s * samples),
                        "five times the longest step so far, and at least a minute"};
 }
 

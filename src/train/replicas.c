@@ -203,16 +203,16 @@ static uint64_t majority(const Evidence *e, const Suspect *s) {
 
 // Appends "rank 1" or "ranks 0, 2, 3": the replicas whose checksum is `hash`, or with `others` all other replicas.
 static void add_ranks(const Evidence *e, const Suspect *s, uint64_t hash, bool others, Text *out) {
-    enum { MOST_SHOWN = 8 };
+    enum { MAX_SHOWN = 8 };
     Text list = {0};
     int count = 0;
     for (int r = 0; r < e->ranks; r++) {
         if (!has_replica(e, s, r) || (hash_on(e, s, r) == hash) == others) continue;
-        if (count < MOST_SHOWN) text_add(&list, "%s%d", count ? ", " : "", r);
+        if (count < MAX_SHOWN) text_add(&list, "%s%d", count ? ", " : "", r);
         count++;
     }
     text_add(out, "rank%s %s", count > 1 ? "s" : "", text_string(&list));
-    if (count > MOST_SHOWN) text_add(out, " and %d more", count - MOST_SHOWN);
+    if (count > MAX_SHOWN) text_add(out, " and %d more", count - MAX_SHOWN);
     text_free(&list);
 }
 

@@ -106,13 +106,13 @@ static bool says_running(const Json *file) {
 
 // True when another run on this host, which is still alive, writes the file.
 static bool is_anothers(const char *path) {
-    enum { MOST_BYTES = 1 << 16 };
+    enum { MAX_BYTES = 1 << 16 };
     char why[sizeof rank_current()->message], *data;
     size_t size;
     Json *file;
     snprintf(why, sizeof why, "%s", fail_message());
     bool is = false;
-    if (file_read(path, MOST_BYTES, &data, &size) == OK) {
+    if (file_read(path, MAX_BYTES, &data, &size) == OK) {
         if (json_parse(&file, data, size, path) == OK) {
             is = says_running(file);
             json_free(file);

@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-enum { MOST_FAILED_SAVES = 2 }; // in a row
+enum { MAX_FAILED_SAVES = 2 }; // in a row
 
 // ---- life ---------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ static Status give_up(Saver *saver, Status status) {
     snprintf(why, sizeof why, "%s", fail_message());
     if (saver->rank == 0) checkpoint_abandon(&saver->names, saver->lock);
     saver->phase = SAVER_IDLE;
-    if (++saver->failures >= MOST_FAILED_SAVES || saver->is_last)
+    if (++saver->failures >= MAX_FAILED_SAVES || saver->is_last)
         return fail(status, "iteration %" PRId64 " could not be saved: %s", saver->info.state.iteration, why);
     if (saver->reporter) reporter_not_saved(saver->reporter, saver->info.state.iteration, why);
     return OK;

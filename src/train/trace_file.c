@@ -16,8 +16,8 @@
 enum {
     BLOCK_BYTES = 1 << 20, // of text per message
     CLOCK_ROUNDS = 8,
-    MOST_LANES = 16, // of one row
-    MOST_DEPTH = 16, // of spans within spans
+    MAX_LANES = 16, // of one row
+    MAX_DEPTH = 16, // of spans within spans
     NS_PER_US = 1000
 };
 
@@ -145,7 +145,7 @@ static int row_of(const TraceEvent *event) {
 // In the viewers the spans of one thread must be nested or separate. A row whose spans overlap otherwise, such as
 // messages under way at the same time, gets several lanes.
 typedef struct {
-    int64_t ends_ns[MOST_DEPTH]; // of the open spans, outermost first
+    int64_t ends_ns[MAX_DEPTH]; // of the open spans, outermost first
     int depth;
 } Lane;
 
@@ -153,7 +153,7 @@ typedef struct {
     TraceFile *trace;
     Trace *events; // of this rank
     int rank;
-    Lane lanes[NUM_ROWS][MOST_LANES];
+    Lane lanes[NUM_ROWS][MAX_LANES];
     int num_lanes[NUM_ROWS];
     Text text;
     bool begun;  // a line has been written and not ended
@@ -173,7 +173,7 @@ static int compare_events(const void *a, const void *b) {
 
 static bool lane_takes(Lane *lane, int64_t start_ns, int64_t end_ns) {
     while (lane->depth && lane->ends_ns[lane->depth - 1] <= start_ns) lane->depth--;
-    if (lane->depth == MOST_DEPTH || (lane->depth && lane->ends_ns[lane->depth - 1] < end_ns)) return false;
+    if (lane->depth == MAX_DEPTH || (lane->depth && lane->ends_ns[lane->depth - 1] < end_ns)) return false;
     lane->ends_ns[lane->depth++] = end_ns;
     return true;
 }
@@ -181,11 +181,11 @@ static bool lane_takes(Lane *lane, int64_t start_ns, int64_t end_ns) {
 // The lane of this span. The last lane takes spans that fit into no other.
 static int choose_lane(Writer *w, int row, int64_t start_ns, int64_t end_ns) {
     int lane = 0;
-    while (lane < MOST_LANES - 1 && !lane_takes(&w->lanes[row][lane], start_ns, end_ns)) lane++;
+    while (lane < MAX_LANES - 1 && !lane_takes(&w->lanes[row][lane], start_ns, end_ns)) lane++;
     return lane;
 }
 
-static int thread_id(int row, int lane) { return row * MOST_LANES + lane; }
+static int thread_id(int row, int lane) { return row * MAX_LANES + lane; }
 
 // The lines of all ranks follow each other; a comma ends the line before.
 static void begin_line(Writer *w) {
