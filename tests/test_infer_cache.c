@@ -260,7 +260,7 @@ static void refusals(void) {
     InferSpec spec = bench_spec(1, 1, F32, true);
     expect_refused(&gpt, spec, 2, "2 ranks");
     spec.capacity = BENCH_POSITIONS + 1;
-    expect_refused(&gpt, spec, 1, "41 positions are asked for, the model has learned 40");
+    expect_refused(&gpt, spec, 1, "41 positions are needed, but the model has learned 40");
     spec = bench_spec(2, 1, F32, true);
     gpt.heads = 11;
     expect_refused(&gpt, spec, 2, "11 attention heads");

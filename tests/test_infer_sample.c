@@ -10,7 +10,7 @@ enum { VOCABULARY = 9, DRAWS = 20000 };
 static const float LOGITS[VOCABULARY] = {0.5f, -1, 2, 1.25f, -3, 2, 0, 0.75f, -0.5f};
 
 static int32_t draw(const SampleOptions *options, int sample, int position) {
-    Candidate scratch[VOCABULARY];
+    TokenLogit scratch[VOCABULARY];
     return sample_token(LOGITS, VOCABULARY, options, sample, position, scratch);
 }
 
@@ -104,7 +104,7 @@ static void a_draw_is_a_function(void) {
 static void large_logits(void) {
     const float logits[3] = {-1e30f, 3e4f, 3e4f - 1};
     SampleOptions options = {.temperature = 0.7, .top_p = 1, .seed = 1};
-    Candidate scratch[3];
+    TokenLogit scratch[3];
     int count[3] = {0};
     for (int i = 0; i < 1000; i++) count[sample_token(logits, 3, &options, 0, i, scratch)]++;
     EXPECT(count[0] == 0 && count[1] > 750 && count[2] > 150, "%d %d %d", count[0], count[1], count[2]);

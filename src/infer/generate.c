@@ -22,7 +22,7 @@ typedef struct {
     int fed;         // tokens of each sequence that the model has been given
     int32_t *tokens; // [longest, B]
     float *logits;   // [B, vocabulary of the model]
-    Candidate *scratch;
+    TokenLogit *scratch;
     Text piece; // the piece of text for the callback
 } Generation;
 

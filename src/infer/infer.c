@@ -8,25 +8,25 @@
 
 struct Infer {
     InferSpec spec;
-    ModelShape shape; // as it is run: B sequences of `capacity` positions
+    ModelShape shape; // with a sequence of `capacity` positions
     Runtime runtime;
     Schedule schedule; // of one microbatch: which rank has which stage
     Params params;
     Gpt *gpt;
     Stage stage;
     Slot slot;
-    Tensor input, output;   // [most positions of a call * B, H]
-    Tensor tokens, labels;  // I32 [1, as many]; on the first, the last stage
-    Tensor losses, margins; // F32 [1, as many], on every rank in the end
-    Tensor logits;          // F32 [B, V/t], on the last stage
-    Tensor gathered;        // F32 [t * B, V/t], on every rank in the end
+    Tensor input, output;   // [n * B, H], n: the most positions of a call
+    Tensor tokens, labels;  // I32 [1, n * B]; on the first, on the last stage
+    Tensor losses, margins; // F32 [1, n * B]; broadcast to every rank
+    Tensor logits;          // F32 [B, V/t]; on the last stage
+    Tensor gathered;        // F32 [t * B, V/t]; broadcast to every rank
     float *host_logits;     // [t * B, V/t]
-    int32_t *history;       // [capacity, B]: the tokens so far
+    int32_t *history;       // [capacity, B] the tokens so far
     int position;
     bool first, last; // this rank holds the first, the last stage
 };
 
-// ---- what can be run --------------------------------------------------------------------------------
+// ---- checks --------------------------------------------------------------------------------
 
 static Status check_cut(const char *what, int size, int tp) {
     if (size % tp == 0) return OK;
@@ -41,20 +41,20 @@ static Status check_spec(const ModelShape *shape, const InferSpec *spec, const C
     TRY(grid_check(grid));
     if (grid_count(grid, ROLE_REPLICAS) != 1 || grid_size(grid) != comm_size(world))
         return fail(ERR_CONFIG,
-                    "%d ranks: a model at work takes exactly --tensor-model-parallel-size %d times "
-                    "--pipeline-model-parallel-size %d",
+                    "there are %d ranks, but the model needs --tensor-model-parallel-size %d times "
+                    "--pipeline-model-parallel-size %d ranks",
                     comm_size(world), grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP));
     TRY(check_cut("attention heads", shape->heads, grid_along(grid, AXIS_TP)));
     TRY(check_cut("query groups", model_groups(shape), grid_along(grid, AXIS_TP)));
     TRY(check_cut("columns of the mlp", shape->ffn, grid_along(grid, AXIS_TP)));
     if (shape->position != POSITION_LEARNED || spec->capacity <= shape->positions) return OK;
-    return fail(ERR_CONFIG, "%d positions are asked for, the model has learned %d", spec->capacity,
+    return fail(ERR_CONFIG, "%d positions are needed, but the model has learned %d", spec->capacity,
                 shape->positions);
 }
 
 // ---- opening ----------------------------------------------------------------------------------------
 
-// The layers of each stage as even as they go, whatever their number.
+// Divides the layers among the stages as evenly as possible.
 static Status create_model(Infer *f) {
     int stages = grid_along(f->spec.grid, AXIS_PP), *counts = malloc((size_t)stages * sizeof *counts);
     if (!counts) return fail(ERR_OS, "no memory for %d stages", stages);
@@ -98,7 +98,7 @@ static Status open_model(Infer *f) {
     return fail(ERR_OS, "no memory for %d sequences of %d tokens", f->spec.batch, f->spec.capacity);
 }
 
-// `memory` NULL: measures. The caller closes when this fails.
+// Opens this rank's share without weights. `memory` NULL: measures. The caller closes it when this fails.
 static Status open_share(Infer *f, const ModelShape *shape, const InferSpec *spec, Comm *world,
                          const RuntimeMemory *memory) {
     f->spec = *spec, f->shape = *shape;
@@ -161,8 +161,8 @@ static void send_output(Infer *f) {
     comm_wait(context_group(c, ROLE_PIPELINE), c->stream, &request);
 }
 
-// n positions of every sequence from `position` on, tokens [n, B]. With labels the last stage has their
-// losses, else the logits of what follows.
+// Runs n positions of every sequence from `position` on, tokens [n, B]. Then the last stage has the losses of the
+// labels, or without labels the logits of the next token.
 static void forward(Infer *f, const int32_t *tokens, const int32_t *labels, int position, int n,
                     bool cached) {
     int64_t rows = (int64_t)n * f->spec.batch;
@@ -184,7 +184,7 @@ static void forward(Infer *f, const int32_t *tokens, const int32_t *labels, int 
     if (!f->last) send_output(f);
 }
 
-// ---- measuring, and the weights ---------------------------------------------------------------------
+// ---- measuring, and reading the weights ---------------------------------------------------------------------
 
 typedef struct {
     const ModelShape *shape;
@@ -192,7 +192,7 @@ typedef struct {
     RuntimeMemory *memory;
 } Measurement;
 
-// The calls that need most: the longest with the most before it, and the losses of as many labels.
+// Makes the calls that need the most memory: the longest one after the most positions, and one with labels.
 static Status measure_share(Comm *world, void *arg) {
     const Measurement *job = arg;
     const InferSpec *spec = job->spec;
@@ -221,7 +221,7 @@ typedef struct {
     WeightReader reader;
 } Shares;
 
-// A tied copy is known by the name of what it is a copy of.
+// Files contain a tied parameter once, under the name of the original.
 static Status read_share(void *self, const Param *p, float *local) {
     const Shares *shares = self;
     const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
@@ -246,7 +246,7 @@ Status infer_open_with(Infer **out, const ModelShape *shape, WeightReader reader
                        Comm *world) {
     RuntimeMemory memory;
     Infer *f = *out = calloc(1, sizeof *f);
-    Status status = f ? measure(shape, spec, world, &memory) : fail(ERR_OS, "no memory for a model at work");
+    Status status = f ? measure(shape, spec, world, &memory) : fail(ERR_OS, "no memory for the model");
     status = comm_agree(world, status);
     if (status == OK) status = open_and_fill(f, shape, reader, spec, world, &memory);
     if (status == OK) return OK;
@@ -266,21 +266,21 @@ Status infer_open(Infer **infer, ModelSource *source, const InferSpec *spec, Com
 
 const ModelShape *infer_shape(const Infer *f) { return &f->shape; }
 
-// ---- at work ----------------------------------------------------------------------------------------
+// ---- logits and losses ----------------------------------------------------------------------------------------
 
-// Brings the last stage's numbers to every rank, and to its host.
-static void tell_all(Infer *f, Tensor x, float *host) {
+// Copies a tensor of the last stage to every rank, and to its host memory.
+static void broadcast_result(Infer *f, Tensor x, float *host) {
     Context *c = &f->runtime.context;
     comm_broadcast(context_group(c, ROLE_PIPELINE), c->stream, x, context_ranks(c, ROLE_PIPELINE) - 1);
     device_download(f->runtime.device, c->stream, host, x);
 }
 
-// From the shares of the vocabulary, rank after rank, to whole rows without padding.
-static void give_logits(Infer *f, float *logits) {
+// Gathers the shares of the vocabulary, and copies whole rows without padding to `logits`.
+static void copy_logits(Infer *f, float *logits) {
     Context *c = &f->runtime.context;
     int64_t batch = f->spec.batch, width = f->gathered.cols, vocabulary = f->shape.vocabulary;
     if (f->last) comm_all_gather(context_group(c, ROLE_TENSOR), c->stream, f->logits, f->gathered);
-    tell_all(f, f->gathered, f->host_logits);
+    broadcast_result(f, f->gathered, f->host_logits);
     for (int64_t i = 0; i < f->gathered.rows; i++) {
         int64_t first = i / batch * width, left = vocabulary - first;
         int64_t count = left < width ? left : width;
@@ -300,7 +300,7 @@ void infer_next(Infer *f, const int32_t *tokens, int n, float *logits) {
     else
         forward(f, f->history, NULL, 0, f->position + n, false);
     f->position += n;
-    give_logits(f, logits);
+    copy_logits(f, logits);
 }
 
 int infer_position(const Infer *f) { return f->position; }
@@ -314,6 +314,6 @@ void infer_score(Infer *f, const int32_t *tokens, const int32_t *labels, int n, 
     CHECK(n >= 1 && n <= f->spec.longest, "%d labels; %d at a time", n, f->spec.longest);
     int64_t count = (int64_t)n * f->spec.batch;
     forward(f, tokens, labels, 0, n, false);
-    tell_all(f, tensor_part(f->losses, 0, count), nll);
-    if (margin) tell_all(f, tensor_part(f->margins, 0, count), margin);
+    broadcast_result(f, tensor_part(f->losses, 0, count), nll);
+    if (margin) broadcast_result(f, tensor_part(f->margins, 0, count), margin);
 }

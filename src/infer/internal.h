@@ -1,5 +1,4 @@
-// Inside the folder: the same inference with weights that come from anywhere, so that it can be tried
-// without files.
+// Inference with weights from a callback, for tests that have no files.
 #pragma once
 #include "infer/infer.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 static int most_likely_first(const void *a, const void *b) {
-    const Candidate *x = a, *y = b;
+    const TokenLogit *x = a, *y = b;
     if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
     return x->token < y->token ? -1 : 1;
 }
@@ -17,12 +17,12 @@ static int32_t largest(const float *logits, int vocabulary) {
     return best;
 }
 
-static double weight(const Candidate *candidates, int i, double temperature) {
+static double weight(const TokenLogit *candidates, int i, double temperature) {
     return exp(((double)candidates[i].logit - (double)candidates[0].logit) / temperature);
 }
 
 // The smallest number of the first `count` tokens that has a share of `top_p` of their weight; `sum` becomes theirs.
-static int nucleus(const Candidate *candidates, int count, const SampleOptions *options, double *sum) {
+static int nucleus(const TokenLogit *candidates, int count, const SampleOptions *options, double *sum) {
     double all = 0;
     for (int i = 0; i < count; i++) all += weight(candidates, i, options->temperature);
     int kept = 0;
@@ -38,9 +38,9 @@ static double uniform(const SampleOptions *options, int sample, int position) {
 }
 
 int32_t sample_token(const float *logits, int vocabulary, const SampleOptions *options, int sample,
-                     int position, Candidate *scratch) {
+                     int position, TokenLogit *scratch) {
     if (options->temperature <= 0) return largest(logits, vocabulary);
-    for (int i = 0; i < vocabulary; i++) scratch[i] = (Candidate){logits[i], i};
+    for (int i = 0; i < vocabulary; i++) scratch[i] = (TokenLogit){logits[i], i};
     qsort(scratch, (size_t)vocabulary, sizeof *scratch, most_likely_first);
     int count = options->top_k > 0 && options->top_k < vocabulary ? options->top_k : vocabulary;
     double sum;
