@@ -7,7 +7,7 @@
 // The one that the options name; NULL: none.
 static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
     *tokenizer = NULL;
-    if (!strcmp(o->tokenizer_type, "NullTokenizer"))
+    if (options_have_null_tokenizer(o))
         return fail(ERR_CONFIG,
                     "import keeps the tokenizer of files: leave out --tokenizer-type NullTokenizer");
     TRY(options_check_tokenizer(o));

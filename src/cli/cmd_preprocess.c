@@ -37,7 +37,7 @@ static Status check_options(const Options *o) {
                     "preprocess needs --output-prefix PREFIX: it writes PREFIX.bin and PREFIX.idx");
     TRY(check_keys(&o->json_keys));
     TRY(options_check_tokenizer(o));
-    if (strcmp(o->tokenizer_type, "NullTokenizer") && o->vocab_size != INT_UNSET &&
+    if (!options_have_null_tokenizer(o) && o->vocab_size != INT_UNSET &&
         (o->vocab_file || o->tokenizer_model))
         return fail(ERR_CONFIG, "--vocab-size %d trains a tokenizer, %s loads one: keep one", o->vocab_size,
                     o->vocab_file ? "--vocab-file" : "--tokenizer-model");
@@ -47,7 +47,7 @@ static Status check_options(const Options *o) {
 // The vocabulary size is what to train to, or, for the null tokenizer, its whole description.
 static void choose_tokenizer(const Options *o, PreprocessJob *job) {
     int size = o->vocab_size == INT_UNSET ? 0 : o->vocab_size;
-    bool is_null = !strcmp(o->tokenizer_type, "NullTokenizer");
+    bool is_null = options_have_null_tokenizer(o);
     job->vocab_file = o->vocab_file;
     job->merge_file = o->merge_file;
     job->tokenizer_path = o->tokenizer_model;

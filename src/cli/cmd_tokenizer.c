@@ -13,7 +13,7 @@ enum { MAX_TEXT_BYTES = 1 << 30 };
 // ---- Opening and reading ------------------------------------------------------------------------------
 
 static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
-    bool is_null = !strcmp(o->tokenizer_type, "NullTokenizer");
+    bool is_null = options_have_null_tokenizer(o);
     TRY(options_check_tokenizer(o));
     if (o->vocab_size != INT_UNSET && !is_null)
         return fail(ERR_CONFIG, "--vocab-size %d is for train and for the null tokenizer", o->vocab_size);

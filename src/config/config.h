@@ -139,6 +139,7 @@ Status options_schedule_times(const Options *options, double times[4]);
 // and --merge-file or neither, one source, and for the null tokenizer its size alone. ERR_CONFIG.
 Status options_check_tokenizer(const Options *options);
 Origin options_origin(const Options *options, const char *field);
+bool options_have_null_tokenizer(const Options *options); // --tokenizer-type NullTokenizer
 int option_position(const char *field); // in options.def; help and saved configurations have this order
 // Notes for the reader, collected while parsing and resolving: options that are accepted and have no effect,
 // or another than written. One per line, or "".

@@ -98,7 +98,7 @@ Status resolve_model(Options *o) {
     preset_number(o, OPT_seq_length, model->sequence);
     if (!strcmp(o->position_embedding_type, "learned_absolute"))
         preset_number(o, OPT_max_position_embeddings, model->sequence);
-    bool is_null = !strcmp(o->tokenizer_type, "NullTokenizer"); // its size is one less
+    bool is_null = options_have_null_tokenizer(o); // its size is one less
     if ((o->store->verb & (FOR_MEMORY | FOR_PLAN) || (o->mock_data && !is_null)) && !names_tokenizer_files(o))
         preset_number(o, OPT_vocab_size, model->vocabulary);
     return OK;

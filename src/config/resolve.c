@@ -25,7 +25,7 @@ static bool without_data(const Options *o) { return !names_data(o); }
 static bool without_vocabulary(const Options *o) {
     bool known = o->store->verb & FOR_PLAN ? false : names_tokenizer_files(o);
     if (o->store->verb & FOR_TRAIN && !o->mock_data) known = true;
-    return o->vocab_size == INT_UNSET && !known && strcmp(o->tokenizer_type, "NullTokenizer") != 0;
+    return o->vocab_size == INT_UNSET && !known && !options_have_null_tokenizer(o);
 }
 
 static const struct {

@@ -66,7 +66,7 @@ static Status check_blends(Options *o) {
 
 Status options_check_tokenizer(const Options *o) {
     const char *file = o->vocab_file ? "--vocab-file" : "--merge-file";
-    bool is_null = !strcmp(o->tokenizer_type, "NullTokenizer"), has_files = o->vocab_file || o->merge_file;
+    bool is_null = options_have_null_tokenizer(o), has_files = o->vocab_file || o->merge_file;
     if (is_null && (has_files || o->tokenizer_model))
         return fail(ERR_CONFIG, "--tokenizer-type NullTokenizer reads no files: leave out %s",
                     has_files ? file : "--tokenizer-model");
@@ -192,13 +192,17 @@ Rule *const data_rules[] = {check_blends,
 
 // ---- without data -----------------------------------------------------------------------------------------
 
+bool options_have_null_tokenizer(const Options *o) {
+    return o->tokenizer_type && !strcmp(o->tokenizer_type, "NullTokenizer");
+}
+
 bool names_tokenizer_files(const Options *o) {
     bool has_data = names_data(o) && !o->mock_data;
     return has_data || o->tokenizer_model || o->vocab_file || o->merge_file;
 }
 
 static Status check_end_token(Options *o) {
-    if (!names_tokenizer_files(o) && o->eod_mask_loss && strcmp(o->tokenizer_type, "NullTokenizer"))
+    if (!names_tokenizer_files(o) && o->eod_mask_loss && !options_have_null_tokenizer(o))
         return fail(ERR_CONFIG, "--eod-mask-loss needs the tokenizer's end token: add --data-path or "
                                 "--tokenizer-model, or leave it out");
     return OK;

@@ -69,13 +69,9 @@ static Status visit_prefixes(const Options *o, Split which, Status (*visit)(cons
 
 // ---- tokenizer ----------------------------------------------------------------------------------
 
-static bool is_null_tokenizer(const Options *o) {
-    return o->tokenizer_type && !strcmp(o->tokenizer_type, "NullTokenizer");
-}
-
 // True when the options name a tokenizer. Otherwise --vocab-size alone is enough.
 static bool names_tokenizer(const Options *o) {
-    return is_null_tokenizer(o) || o->vocab_file || o->merge_file || o->tokenizer_model;
+    return options_have_null_tokenizer(o) || o->vocab_file || o->merge_file || o->tokenizer_model;
 }
 
 // Opens the tokenizer of the first dataset.
@@ -94,7 +90,7 @@ static Status open_beside(const char *prefix, void *self) {
 
 static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
     *tokenizer = NULL;
-    if (is_null_tokenizer(o)) return tokenizer_open_null(tokenizer, o->vocab_size);
+    if (options_have_null_tokenizer(o)) return tokenizer_open_null(tokenizer, o->vocab_size);
     if (o->vocab_file && o->merge_file) return tokenizer_open(tokenizer, o->vocab_file, o->merge_file);
     if (o->tokenizer_model) return tokenizer_open_path(tokenizer, o->tokenizer_model);
     return visit_prefixes(o, SPLIT_TRAIN, open_beside, tokenizer);
@@ -107,7 +103,7 @@ static bool is_of_model(const Options *o) {
 }
 
 static bool agrees(const Options *o, const Tokenizer *tokenizer) {
-    return is_null_tokenizer(o) || o->vocab_size == INT_UNSET || is_of_model(o) ||
+    return options_have_null_tokenizer(o) || o->vocab_size == INT_UNSET || is_of_model(o) ||
            o->vocab_size == tokenizer_vocab_size(tokenizer);
 }
 
@@ -137,7 +133,7 @@ static int model_tokens(const Options *o) {
 // A model may have more entries than its own tokenizer has tokens. With another tokenizer the numbers must be equal.
 static Status same_vocabulary(const Options *o, int *vocabulary) {
     int tokens = *vocabulary;
-    if (is_null_tokenizer(o) || !is_of_model(o) || tokens == o->vocab_size) return OK;
+    if (options_have_null_tokenizer(o) || !is_of_model(o) || tokens == o->vocab_size) return OK;
     *vocabulary = o->vocab_size;
     if (tokens < o->vocab_size && tokens == model_tokens(o)) return OK;
     return fail(

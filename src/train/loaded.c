@@ -123,18 +123,16 @@ static void tell_training(Options *o, const char *path, const ModelShape *model,
 
 // ---- into the options ---------------------------------------------------------------------------
 
-static bool is_null_tokenizer(const Options *o) { return !strcmp(o->tokenizer_type, "NullTokenizer"); }
-
 // The vocabulary is certain only when the tokenizer is open (batches_vocabulary). Until then the options are compared.
 static int asked_vocabulary(const Options *o, int of_model) {
     Origin origin = options_origin(o, "vocab_size");
     if (origin != FROM_MODEL && origin != FROM_FILE && origin != FROM_COMMAND_LINE) return of_model;
-    return o->vocab_size + is_null_tokenizer(o);
+    return o->vocab_size + options_have_null_tokenizer(o);
 }
 
 static Status take_vocabulary(Options *o, const char *path, int vocabulary, Text *taken) {
     char value[32];
-    snprintf(value, sizeof value, "%d", vocabulary - is_null_tokenizer(o));
+    snprintf(value, sizeof value, "%d", vocabulary - options_have_null_tokenizer(o));
     return options_take(o, "vocab_size", value, !o->mock_data, path, taken);
 }
 
