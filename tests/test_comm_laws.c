@@ -1,7 +1,6 @@
-// The laws of communication: messages, groups, agreement, and long, many and mixed operations, on every
-// transport (test_comm_collectives.c has those of each collective). Alone they run on threads, under
-// mpirun on MPI (TRIREME_TEST_TRANSPORT, _CHECK, _ANY_ORDER).
-#include "base/rng.h"
+// The laws of communication: messages, groups, agreement, and long, many and mixed operations, on every transport of
+// comm_transports (test_comm_collectives.c has the laws of each collective). Started alone it tests those whose ranks
+// start in the process, under mpirun the one that TRIREME_TEST_TRANSPORT names (also _CHECK, _ANY_ORDER).
 #include "comm_values.h"
 #include <math.h>
 #include <unistd.h>
@@ -411,16 +410,19 @@ static Status all_laws(Comm *world, void *arg) {
 
 // ---- where they are run -------------------------------------------------------------------------------
 
-static void on_threads(void) {
-    static const int sizes[] = {1, 3, 2, 4, 7, 8};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i += harness_short() ? 2 : 1)
-        EXPECT_OK(comm_launch(options_for("threads", sizes[i], false), all_laws, NULL));
+// The laws of every transport whose ranks start in this process; CTest runs those of the launched ones.
+static void run_in_process(const int *sizes, bool check) {
+    int count;
+    const CommTransport *transports = comm_transports(&count);
+    for (int t = 0; t < count; t++)
+        for (int i = 0; sizes[i] && !transports[t].launched && transports[t].moves_data;
+             i += harness_short() ? 2 : 1)
+            EXPECT_OK(comm_launch(options_for(transports[t].name, sizes[i], check), all_laws, NULL));
 }
 
-static void checked(void) {
-    for (int size = 1; size <= 4; size += harness_short() ? 2 : 1)
-        EXPECT_OK(comm_launch(options_for("threads", size, true), all_laws, NULL));
-}
+static void in_process(void) { run_in_process((const int[]){1, 3, 2, 4, 7, 8, 0}, false); }
+
+static void checked(void) { run_in_process((const int[]){1, 2, 3, 4, 0}, true); }
 
 static Status many(Comm *world, void *arg) {
     (void)arg;
@@ -439,7 +441,7 @@ static void sixty_four_threads(void) {
     EXPECT_OK(comm_launch(options, many, NULL));
 }
 
-// The null transport moves nothing and counts all.
+// A transport that moves nothing counts all calls.
 static Status alone(Comm *world, void *arg) {
     (void)arg;
     EXPECT(comm_rank(world) == 5 && comm_size(world) == 8, "rank %d of %d", comm_rank(world),
@@ -457,11 +459,15 @@ static Status alone(Comm *world, void *arg) {
     return OK;
 }
 
-static void on_null(void) {
-    CommOptions options = {.transport = "null", .ranks = 8, .null_rank = 5, .timeout_s = 1};
+static void nothing_moves(void) {
+    int count;
+    const CommTransport *transports = comm_transports(&count);
     Rank caller = {.rank = 3, .size = 4};
     rank_enter(&caller);
-    EXPECT_OK(comm_launch(options, alone, NULL));
+    for (int t = 0; t < count; t++) {
+        CommOptions options = {.transport = transports[t].name, .ranks = 8, .null_rank = 5, .timeout_s = 1};
+        if (!transports[t].moves_data) EXPECT_OK(comm_launch(options, alone, NULL));
+    }
     EXPECT(rank_current() == &caller, "the caller speaks as another rank");
     rank_enter(NULL);
 }
@@ -469,9 +475,13 @@ static void on_null(void) {
 static void unknown_transport(void) {
     EXPECT(comm_launch((CommOptions){.transport = "pigeons"}, alone, NULL) == ERR_CONFIG, "not known");
     EXPECT(strstr(fail_message(), "pigeons"), "got: %s", fail_message());
+    int count;
+    const CommTransport *transports = comm_transports(&count);
+    for (int t = 0; t < count; t++)
+        EXPECT(strstr(fail_message(), transports[t].name), "%s: %s", transports[t].name, fail_message());
 }
 
-static void on_mpi(void) {
+static void launched(void) {
     const char *transport = getenv("TRIREME_TEST_TRANSPORT");
     CommOptions options = options_for(transport ? transport : "mpi", 0, getenv("TRIREME_TEST_CHECK"));
     options.deterministic = !getenv("TRIREME_TEST_ANY_ORDER");
@@ -479,11 +489,11 @@ static void on_mpi(void) {
 }
 
 int main(int argc, char **argv) {
-    if (launcher_ranks() > 0) return harness_run((const Test[]){{"on_mpi", on_mpi}, {0}}, argc, argv);
-    return harness_run((const Test[]){{"on_threads", on_threads},
+    if (launcher_ranks() > 0) return harness_run((const Test[]){{"launched", launched}, {0}}, argc, argv);
+    return harness_run((const Test[]){{"in_process", in_process},
                                       {"checked", checked},
                                       {"sixty_four_threads", sixty_four_threads},
-                                      {"on_null", on_null},
+                                      {"nothing_moves", nothing_moves},
                                       {"unknown_transport", unknown_transport},
                                       {0}},
                        argc, argv);

@@ -9,3 +9,6 @@ int launcher_rank(void); // the number of this process among them; 0 without a l
 // How many of them are on this machine, as far as the launcher says; at least 1.
 int launcher_ranks_here(void);
 bool launcher_is_srun(void); // Slurm's srun itself started this process
+// Called by a process other than 0 that fails before the ranks are connected. Waits 3 s: a launcher ends the job when
+// the first process fails, and process 0, which may fail in the same way, needs the time to print the message.
+void launcher_wait_for_rank_0(void);

@@ -93,7 +93,7 @@ static bool speaks_of(Status status) {
 static Status speak_later(Status status) {
     char message[sizeof rank_current()->message];
     snprintf(message, sizeof message, "%s", fail_message());
-    comm_let_first_rank_speak();
+    launcher_wait_for_rank_0();
     return fail(status, "[rank %d] %s", launcher_rank(), message);
 }
 

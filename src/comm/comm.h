@@ -23,7 +23,7 @@ typedef struct CommRequest CommRequest;
 typedef enum { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 
 typedef struct {
-    const char *transport; // "threads", "mpi" ("mpi-messages": without shared memory inside a node), "null"
+    const char *transport; // one of comm_transports()
     int ranks;             // threads, null: how many; mpi: the launcher knows (0)
     int null_rank;         // null: which of them this one plays
     double timeout_s;      // of every wait, until comm_set_timeout says otherwise
@@ -37,10 +37,6 @@ typedef struct {
     const char *common;
 } CommOptions;
 
-// Called by a process that fails before the ranks have met: waits until process 0, which may fail in the same
-// way, has had the time to say it for all.
-void comm_let_first_rank_speak(void);
-
 // Runs `rank_main` once per rank (on N threads, or here as this process's rank) and returns the worst status.
 // Each rank's Rank is entered before; afterwards the caller's is what it was. The first failing rank's
 // message becomes the caller's (mpi: that of process 0 alone, so that printing it prints it once). An error
@@ -48,6 +44,14 @@ void comm_let_first_rank_speak(void);
 // still at work after 2 s ends the job with its message and status. mpi: once in a process.
 typedef Status RankMain(Comm *world, void *arg);
 Status comm_launch(CommOptions options, RankMain *rank_main, void *arg);
+
+typedef struct {
+    const char *name;
+    bool launched;   // its ranks are processes that a launcher has started; else threads of this process
+    bool moves_data; // false: calls are counted only
+    Status (*launch)(const CommOptions *options, RankMain *rank_main, void *arg);
+} CommTransport;
+const CommTransport *comm_transports(int *count);
 
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);

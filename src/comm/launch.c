@@ -1,20 +1,33 @@
-// The transports by name: starts the ranks of a job with the one that is asked for.
+// The table of transports: starts the ranks of a job with the one that is asked for.
 #include "comm/transport.h"
 #include <string.h>
-#include <unistd.h>
 
-// A launcher ends a job when the first process fails; one that started late must still get to its message.
-void comm_let_first_rank_speak(void) { sleep(3); }
+// Tests read the names from these lines, too (tests/CMakeLists.txt).
+static const CommTransport transports[] = {
+    // name, launched, moves_data
+    {"threads", false, true, threads_launch},
+    {"mpi", true, true, mpi_launch},
+    {"mpi-messages", true, true, mpi_launch},
+    {"null", false, false, null_launch},
+};
+enum { NUM_TRANSPORTS = sizeof transports / sizeof *transports };
 
-static const struct {
-    const char *name;
-    Status (*launch)(const CommOptions *options, RankMain *rank_main, void *arg);
-} launchers[] = {
-    {"threads", threads_launch}, {"mpi", mpi_launch}, {"mpi-messages", mpi_launch}, {"null", null_launch}};
+const CommTransport *comm_transports(int *count) {
+    *count = NUM_TRANSPORTS;
+    return transports;
+}
+
+static Status fail_unknown(const char *name) {
+    Text names = {0};
+    for (int i = 0; i < NUM_TRANSPORTS; i++) text_add(&names, i ? ", %s" : "%s", transports[i].name);
+    Status status = fail(ERR_CONFIG, "transport '%s' is unknown; there are %s", name, text_string(&names));
+    text_free(&names);
+    return status;
+}
 
 Status comm_launch(CommOptions options, RankMain *rank_main, void *arg) {
-    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
-        if (!strcmp(options.transport, launchers[i].name))
-            return launchers[i].launch(&options, rank_main, arg);
-    return fail(ERR_CONFIG, "unknown transport '%s': threads, mpi, mpi-messages or null", options.transport);
+    for (int i = 0; i < NUM_TRANSPORTS; i++)
+        if (!strcmp(options.transport, transports[i].name))
+            return transports[i].launch(&options, rank_main, arg);
+    return fail_unknown(options.transport);
 }
