@@ -1,6 +1,7 @@
 // The laws of communication: messages, groups, agreement, and long, many and mixed operations, on every transport of
 // comm_transports (test_comm_collectives.c has the laws of each collective). Started alone it tests those whose ranks
 // start in the process, under mpirun the one that TRIREME_TEST_TRANSPORT names (also _CHECK, _ANY_ORDER).
+#include "base/rng.h"
 #include "comm_values.h"
 #include <math.h>
 #include <unistd.h>

@@ -132,8 +132,8 @@ static void check_start(Group *group, const Call *call, void *op) {
 }
 
 // Comparisons may end in another order than they began; the calls themselves start in the program's order.
-static Progress advance_comparison(CheckGroup *g, const Call *call, CheckOp *o) {
-    Progress progress = STUCK;
+static CallProgress advance_comparison(CheckGroup *g, const Call *call, CheckOp *o) {
+    CallProgress progress = STUCK;
     if (o->gather.count) progress = g->signatures->transport->advance(g->signatures, &o->gather, o->inner);
     if (progress == DONE) {
         compare(&g->head, o->all);
@@ -148,11 +148,11 @@ static Progress advance_comparison(CheckGroup *g, const Call *call, CheckOp *o) 
     return MOVED;
 }
 
-static Progress check_advance(Group *group, const Call *call, void *op) {
+static CallProgress check_advance(Group *group, const Call *call, void *op) {
     CheckGroup *g = (CheckGroup *)group;
     CheckOp *o = op;
     if (o->all) {
-        Progress progress = advance_comparison(g, call, o);
+        CallProgress progress = advance_comparison(g, call, o);
         if (o->all) return progress;
     }
     return g->calls->transport->advance(g->calls, call, o->inner);
@@ -178,7 +178,7 @@ static void check_report(Group *world) {
 }
 
 static const Transport check_transport = {.op_bytes = sizeof(CheckOp),
-                                          .moves_data = true,
+                                          .follows_addresses = true,
                                           .split = check_split,
                                           .close = check_close,
                                           .start = check_start,
@@ -188,7 +188,7 @@ static const Transport check_transport = {.op_bytes = sizeof(CheckOp),
                                           .report = check_report};
 
 Status check_wrap(Group *inner, Group **wrapped) {
-    if (!inner->transport->moves_data || inner->size == 1) {
+    if (!inner->transport->follows_addresses || inner->size == 1) {
         *wrapped = inner;
         return OK;
     }

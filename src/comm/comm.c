@@ -22,14 +22,11 @@ Status comm_split(Comm *parent, const char *name, const int *ranks, int num_rank
         present |= ranks[i] == comm_rank(parent);
     }
     CHECK(present, "group %s does not contain the rank %d that opens it", name, comm_rank(parent));
-    Comm *comm = comm_allocate(1, sizeof *comm);
-    comm->world = parent->world;
-    Status status = parent->group->transport->split(parent->group, name, ranks, num_ranks, &comm->group);
-    if (status != OK)
-        free(comm);
-    else
-        *group = comm;
-    return status;
+    Group *opened;
+    TRY(parent->group->transport->split(parent->group, name, ranks, num_ranks, &opened));
+    *group = comm_allocate(1, sizeof **group);
+    comm_init(*group, opened, parent->world);
+    return OK;
 }
 
 void comm_close(Comm *group) {
@@ -51,6 +48,20 @@ static const char *const op_events[NUM_COMM_OPS] = {
     [COMM_RECV] = "recv of %" PRId64 " elements from rank %" PRId64 " on channel %" PRId64,
 };
 
+// A collective of one rank: its result is its own part.
+static void copy_alone(const Comm *comm, const Call *call) {
+    size_t bytes = call->count * call->element_bytes;
+    if (!bytes || call->in == call->out) return;
+    int64_t count = (int64_t)call->count;
+    Tensor in = {(void *)(uintptr_t)call->in, 1, count, call->dtype},
+           out = {call->out, 1, count, call->dtype};
+    if (call->stream && comm->world->device)
+        device_copy(comm->world->device, call->stream, out, in);
+    else if (comm->group->transport->follows_addresses)
+        memcpy(call->out, call->in, bytes);
+}
+
+// NULL where nothing is left to wait for.
 static CommRequest *post(Comm *comm, Call call) {
     CommCount *count = &comm->counts[call.op];
     count->calls++;
@@ -58,6 +69,10 @@ static CommRequest *post(Comm *comm, Call call) {
     const World *world = comm->world;
     if (world->listener) world->listener(world->listener_self, comm, call.op, call.dtype, call.bytes);
     bool message = is_message(&call), alone = comm->group->size == 1;
+    if (alone && !message) {
+        copy_alone(comm, &call);
+        return NULL;
+    }
     if (!alone)
         rank_event(op_events[call.op], (int64_t)call.count,
                    message ? comm->group->members[call.peer] : comm->group->size,
@@ -68,15 +83,7 @@ static CommRequest *post(Comm *comm, Call call) {
 static void run(Comm *comm, Call call) {
     call.blocking = true;
     CommRequest *request = post(comm, call);
-    queue_wait(comm, &request);
-}
-
-// Host address of a tensor once what computes it has run.
-static void *settled(Comm *comm, Stream *stream, Tensor x) {
-    Device *device = comm->world->device;
-    if (!device || !x.data || !comm->group->transport->moves_data) return x.data;
-    device_sync(device, stream);
-    return device_address(device, x.data);
+    comm_wait(comm, call.stream, &request);
 }
 
 static void check_rank(const Comm *comm, int rank) {
@@ -89,11 +96,13 @@ static void check_reducible(DType dtype, ReduceOp op) {
     CHECK(op == REDUCE_SUM || op == REDUCE_MAX, "no reduction %d", (int)op);
 }
 
-// Of one tensor per rank, all the same; the host's addresses are still missing.
-static Call call_on(CommOp op, Tensor x) {
+// A call on one tensor of each rank, all of the same shape; its addresses are not set.
+static Call call_on(const Comm *comm, Stream *stream, CommOp op, Tensor x) {
     CHECK(x.rows >= 0 && x.cols >= 0 && (x.data || !tensor_count(x)), "a tensor without memory");
+    CHECK(stream || !comm->world->device, "%s: a tensor of a device without a stream", comm_op_name(op));
     return (Call){.op = op,
                   .dtype = x.dtype,
+                  .stream = stream,
                   .count = (size_t)tensor_count(x),
                   .element_bytes = dtype_bytes(x.dtype),
                   .bytes = tensor_bytes(x)};
@@ -101,10 +110,10 @@ static Call call_on(CommOp op, Tensor x) {
 
 // ---- collectives -----------------------------------------------------------------------------------
 
-static Call all_reduce_call(Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
+static Call all_reduce_call(const Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
     check_reducible(x.dtype, op);
-    Call call = call_on(COMM_ALL_REDUCE, x);
-    call.in = call.out = settled(comm, stream, x);
+    Call call = call_on(comm, stream, COMM_ALL_REDUCE, x);
+    call.in = call.out = x.data;
     call.reduce = op;
     return call;
 }
@@ -118,8 +127,8 @@ CommRequest *comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceO
 }
 
 // A call whose `whole` holds a slice for every rank, of the shape of `part`.
-static Call sliced_call(const Comm *comm, CommOp op, Tensor whole, Tensor part) {
-    Call call = call_on(op, part);
+static Call sliced_call(const Comm *comm, Stream *stream, CommOp op, Tensor whole, Tensor part) {
+    Call call = call_on(comm, stream, op, part);
     CHECK(whole.dtype == part.dtype && tensor_count(whole) == tensor_count(part) * comm_size(comm),
           "%s: %" PRId64 " elements %s and %" PRId64 " %s over %d ranks", comm_op_name(op),
           tensor_count(whole), dtype_name(whole.dtype), tensor_count(part), dtype_name(part.dtype),
@@ -128,9 +137,10 @@ static Call sliced_call(const Comm *comm, CommOp op, Tensor whole, Tensor part) 
     return call;
 }
 
-// Addresses that are never followed may be alike.
+// CHECKs that a slice is this rank's slice of the whole, or lies apart from it. The planner's tensors, whose addresses
+// nobody follows, need not.
 static void check_place(const Comm *comm, const Call *call, const void *whole, const void *part) {
-    if (!comm->group->transport->moves_data) return;
+    if (!comm->group->transport->follows_addresses) return;
     uintptr_t first = (uintptr_t)whole, at = (uintptr_t)part;
     size_t slice = call->count * call->element_bytes, size = (size_t)comm_size(comm);
     CHECK(!slice || at == first + slice * (size_t)comm_rank(comm) || at + slice <= first ||
@@ -139,11 +149,11 @@ static void check_place(const Comm *comm, const Call *call, const void *whole, c
           comm_name(comm), comm_rank(comm));
 }
 
-static Call reduce_scatter_call(Comm *comm, Stream *stream, Tensor in, Tensor out) {
+static Call reduce_scatter_call(const Comm *comm, Stream *stream, Tensor in, Tensor out) {
     check_reducible(out.dtype, REDUCE_SUM);
-    Call call = sliced_call(comm, COMM_REDUCE_SCATTER, in, out);
-    call.in = settled(comm, stream, in);
-    call.out = settled(comm, stream, out);
+    Call call = sliced_call(comm, stream, COMM_REDUCE_SCATTER, in, out);
+    call.in = in.data;
+    call.out = out.data;
     check_place(comm, &call, call.in, call.out);
     return call;
 }
@@ -156,10 +166,10 @@ CommRequest *comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Te
     return post(comm, reduce_scatter_call(comm, stream, in, out));
 }
 
-static Call all_gather_call(Comm *comm, Stream *stream, Tensor in, Tensor out) {
-    Call call = sliced_call(comm, COMM_ALL_GATHER, out, in);
-    call.in = settled(comm, stream, in);
-    call.out = settled(comm, stream, out);
+static Call all_gather_call(const Comm *comm, Stream *stream, Tensor in, Tensor out) {
+    Call call = sliced_call(comm, stream, COMM_ALL_GATHER, out, in);
+    call.in = in.data;
+    call.out = out.data;
     check_place(comm, &call, call.out, call.in);
     return call;
 }
@@ -174,8 +184,8 @@ CommRequest *comm_all_gather_start(Comm *comm, Stream *stream, Tensor in, Tensor
 
 void comm_broadcast(Comm *comm, Stream *stream, Tensor x, int root) {
     check_rank(comm, root);
-    Call call = call_on(COMM_BROADCAST, x);
-    call.in = call.out = settled(comm, stream, x);
+    Call call = call_on(comm, stream, COMM_BROADCAST, x);
+    call.in = call.out = x.data;
     call.peer = root;
     run(comm, call);
 }
@@ -238,37 +248,31 @@ void comm_all_gather_host(Comm *comm, const void *in, void *out, size_t size) {
 
 // ---- messages ----------------------------------------------------------------------------------------
 
-static Call message_call(Comm *comm, CommOp op, Tensor x, int peer, int channel) {
+static Call message_call(const Comm *comm, Stream *stream, CommOp op, Tensor x, int peer, int channel) {
     check_rank(comm, peer);
     CHECK(channel >= 0 && channel < HOST_CHANNEL, "channel %d", channel);
-    Call call = call_on(op, x);
+    Call call = call_on(comm, stream, op, x);
     call.peer = peer;
     call.channel = channel;
     return call;
 }
 
 CommRequest *comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel) {
-    Call call = message_call(comm, COMM_SEND, x, to, channel);
-    call.in = settled(comm, stream, x);
+    Call call = message_call(comm, stream, COMM_SEND, x, to, channel);
+    call.in = x.data;
     return post(comm, call);
 }
 
 CommRequest *comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel) {
-    Call call = message_call(comm, COMM_RECV, x, from, channel);
-    call.out = settled(comm, stream, x);
+    Call call = message_call(comm, stream, COMM_RECV, x, from, channel);
+    call.out = x.data;
     return post(comm, call);
 }
 
-// Every transport here is done when it says so; one with streams of its own would make `stream` wait.
 void comm_wait(Comm *comm, Stream *stream, CommRequest **request) {
-    (void)stream;
-    if (*request) queue_wait(comm, request);
+    if (*request) queue_wait(comm, stream, request);
 }
 
-bool comm_done(Comm *comm, CommRequest **request) {
-    if (!*request) return true;
-    queue_advance(comm->world);
-    return queue_take(comm->world, request);
-}
+bool comm_done(Comm *comm, CommRequest **request) { return !*request || queue_done(comm->world, request); }
 
 void comm_poll(Comm *comm) { queue_advance(comm->world); }

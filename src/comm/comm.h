@@ -1,16 +1,26 @@
-// What ranks say to each other: groups, collectives, messages on channels, agreement; every wait is watched.
+// Communication between ranks: groups, collectives, messages on channels, agreement. Every wait has a time limit.
 //
-// A Comm is a group seen from one rank. Transports:
-//   threads  N ranks are threads of this process (laptop, tests, sanitizers)
-//   mpi      N processes under mpirun or srun
-//   null     one rank alone that pretends the others are there: nothing is sent, all is counted (to plan)
-//   check    around one of them: before each call the ranks of the group compare operation, shape and order
-// Reductions add in rank order on every transport, so results are bitwise the same on all of them and on
-// every run. A *channel* is (from, to, number): a FIFO. Sends and receives are posts; they are awaited
-// through their CommRequest. That is the model in which schedule_verify proves that a schedule cannot hang.
-// After a time limit without progress (timeout_s, comm_set_timeout) a rank says who it waits for, in what, at which instruction, and ends the
-// job on every rank with ERR_HANG. Time in which the process itself was stopped does not count. (Where MPI
-// itself blocks, in set-up and at the end, the message names the group and "the other ranks".)
+// A Comm is one rank's view of a group. Transports (comm_transports lists those that can be chosen by name):
+//   threads       ranks are threads of this process (laptops, tests, sanitizers)
+//   mpi           ranks are processes under mpirun or srun
+//   mpi-messages  mpi without shared memory between the ranks of a node
+//   null          one rank that behaves as if the others were there: calls are counted, nothing moves (planning)
+// CommOptions.check puts the checking transport around any of them: before each collective the ranks of a group compare
+// operation, shape and order.
+//
+// Order. Calls on tensors are stream-ordered: an operation starts when its stream has reached the call, and comm_wait
+// makes a stream wait for it. Today's transports run on the host, so the host blocks in comm_wait until the data have
+// arrived; there is no progress thread: operations advance in comm_poll and in any wait. A collective of a group of one
+// rank is complete when the call returns.
+//
+// Reductions add in rank order on every transport, so results have the same bits on all of them and in every run. A
+// *channel* is (from, to, number), a FIFO. Sends and receives are started and awaited later: that is the model in which
+// schedule_verify proves that a schedule cannot hang.
+//
+// Hangs. A rank that waits longer than the time limit (timeout_s, comm_set_timeout) without progress prints for which
+// rank it waits, in which operation, at which instruction, and ends the job on every rank with ERR_HANG. Time in which
+// the process was stopped does not count. (Where MPI itself blocks, in set-up and at the end, the message names the
+// group and "the other ranks".)
 #pragma once
 #include "base/launcher.h"
 #include "base/rank.h"
@@ -24,24 +34,24 @@ typedef enum { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 
 typedef struct {
     const char *transport; // one of comm_transports()
-    int ranks;             // threads, null: how many; mpi: the launcher knows (0)
-    int null_rank;         // null: which of them this one plays
-    double timeout_s;      // of every wait, until comm_set_timeout says otherwise
-    bool check;            // wrap into the checking transport
-    bool deterministic;    // false: the library may add in an order of its own
-    int threads;           // that each rank computes with; 0: one. With more of them than cores nobody spins
-    int cores;             // threads: that there are for all ranks; 0: those that this process may run on
-    bool bind_cores;       // each rank gets cores of its own, where there are enough (base/cores.h)
-    // What must be the same on all ranks, as comm_compare wants it; NULL: nothing is compared. This comes before
-    // rank_main and before anything that depends on an option of one rank.
+    int ranks;             // threads, null: the number of ranks; mpi: 0, the launcher knows it
+    int null_rank;         // null: the rank that this process is
+    double timeout_s;      // the limit of every wait, until comm_set_timeout sets another
+    bool check;            // use the checking transport
+    bool deterministic;    // false: the MPI library may add in an order of its own
+    int threads;     // of each rank's computation; 0: one. Where they outnumber the cores, waits do not spin
+    int cores;       // threads: the number of cores for all ranks; 0: those that this process may run on
+    bool bind_cores; // each rank gets cores of its own, where there are enough (base/cores.h)
+    // Lines that must be the same on all ranks, as for comm_compare; NULL: nothing is compared. They are compared
+    // before rank_main runs and before any option of one rank has an effect.
     const char *common;
 } CommOptions;
 
-// Runs `rank_main` once per rank (on N threads, or here as this process's rank) and returns the worst status.
-// Each rank's Rank is entered before; afterwards the caller's is what it was. The first failing rank's
-// message becomes the caller's (mpi: that of process 0 alone, so that printing it prints it once). An error
-// that comm_agree made everybody's ends the job in order; a rank that returns one of its own while others are
-// still at work after 2 s ends the job with its message and status. mpi: once in a process.
+// Runs `rank_main` once per rank (on N threads, or here as this process's rank) and returns the worst status. Sets the
+// thread's current rank (base/rank.h) meanwhile and restores it afterwards. The message of the first failing rank
+// becomes the caller's (mpi: only in process 0, so that it is printed once). After an error that all ranks share by
+// comm_agree the job ends in order; a rank that returns an error of its own while others are still at work after 2 s
+// ends the job with its message and status. mpi: can be called once in a process.
 typedef Status RankMain(Comm *world, void *arg);
 Status comm_launch(CommOptions options, RankMain *rank_main, void *arg);
 
@@ -56,68 +66,71 @@ const CommTransport *comm_transports(int *count);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
 const char *comm_name(const Comm *comm);
-// Tensors handed to this world, and to groups split from it later, live on `device` (NULL: plain memory).
+// From now on the tensors of this world's and its groups' calls are memory of `device` (NULL: plain memory).
 void comm_use_device(Comm *world, Device *device);
 
-// From now on this rank waits so long without progress before it ends the job. `reason` says where the limit
-// comes from, for the message; it must stay alive.
+// Sets the time that this rank waits without progress before it ends the job. `reason` is for the message and says
+// where the limit comes from; it must stay alive.
 void comm_set_timeout(Comm *world, double timeout_s, const char *reason);
 
-// The group of the given ranks of `parent`, in that order; called by exactly those ranks. Collective over
-// them. `name` ("tp", "dp") is for people and must stay alive. Closed with comm_close, before its parent.
+// Opens the group of the given ranks of `parent`, in that order. Collective over exactly those ranks. `name` ("tp",
+// "dp") is for messages and must stay alive. Close it with comm_close, before its parent.
 Status comm_split(Comm *parent, const char *name, const int *ranks, int num_ranks, Comm **group);
 void comm_close(Comm *group);
 
-// ---- collectives: same call, same shape, same order on every rank of the group ---------------------------
+// ---- collectives: the same call, with the same shape, in the same order on every rank of the group ---------
 
-// Sums of BF16 and F16 are made in fp32, in rank order, and rounded once. A name that ends in _start posts
-// the operation: progress is made in comm_poll and in any wait, and its tensors must stay untouched until the
-// wait.
+// Sums of BF16 and F16 are made in fp32, in rank order, and rounded once. A function whose name ends in _start returns
+// before the operation is done: its tensors must not be used until comm_wait. The others start and wait.
 
 void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op); // in place; any type but I32
 CommRequest *comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op);
-// in [n * count] -> out [count]: slice `rank` of the sum. out may be that slice of in (CHECK: else apart from
-// it); the rest of in is then undefined, else in is left as it was.
+// in [n * count] -> out [count]: slice `rank` of the sum. `out` is either that slice of `in`, and the rest of `in` is
+// undefined afterwards, or lies outside `in` (CHECK), which then stays as it is.
 void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out);
 CommRequest *comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out);
-// in [count] -> out [n * count], in rank order. in may be slice `rank` of out (CHECK: else apart from it).
+// in [count] -> out [n * count], in rank order. `in` is slice `rank` of `out`, or lies outside it (CHECK).
 void comm_all_gather(Comm *comm, Stream *stream, Tensor in, Tensor out);
 CommRequest *comm_all_gather_start(Comm *comm, Stream *stream, Tensor in, Tensor out);
 void comm_broadcast(Comm *comm, Stream *stream, Tensor x, int root);
 void comm_barrier(Comm *comm);
 
-// Host values, for control flow and statistics.
+// The same for values on the host, for control flow and statistics; they block.
 void comm_all_reduce_host(Comm *comm, double *values, int count, ReduceOp op);
 void comm_broadcast_host(Comm *comm, void *bytes, size_t size, int root);
 // `size` bytes of each rank -> out [ranks * size], in rank order.
 void comm_all_gather_host(Comm *comm, const void *in, void *out, size_t size);
-// Blocking messages between two different ranks, in their order: both sides give the same size.
+// Blocking messages between two different ranks, received in the order in which they were sent. Both ranks give the
+// same size.
 void comm_send_host(Comm *comm, const void *bytes, size_t size, int to);
 void comm_recv_host(Comm *comm, void *bytes, size_t size, int from);
-// The worst status of any rank, on every rank. The message of the lowest failing rank, with its coordinates
-// and the number of others that failed, becomes every rank's fail_message. Set-up only.
+// Returns the worst status of any rank, on every rank. The message of the lowest failing rank, with its coordinates
+// and the number of other ranks that failed, becomes every rank's fail_message. Not within a step.
 Status comm_agree(Comm *comm, Status mine);
-// Compares `lines`, each "NAME\tVALUE\n", with those of rank 0. Where a rank's differ, all ranks fail with
-// ERR_CONFIG: the message names the first line that differs, both ranks and both values. Set-up only.
+// Compares `lines`, each "NAME\tVALUE\n", with those of rank 0. Where a rank's lines differ, all ranks fail with
+// ERR_CONFIG: the message names the first line that differs, both ranks and both values. Not within a step.
 Status comm_compare(Comm *world, const char *lines);
 
 // ---- messages ---------------------------------------------------------------------------------------------
 
-// x must stay untouched until the wait; received, it holds the message after it.
+// Start a send or receive of x, which must not be used until comm_wait. Channels are numbers from 0 on.
 CommRequest *comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel);
 CommRequest *comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel);
-void comm_wait(Comm *comm, Stream *stream, CommRequest **request); // sets it to NULL; NULL is done
-bool comm_done(Comm *comm, CommRequest **request);                 // polls once; frees and NULLs when done
-// Lets posted work of the whole world advance: one test of a pointer when nothing is posted, else the copies
-// and additions that can be made without waiting for anybody. To be called a thousand times a second.
+// What `stream` does from now on comes after the operation. Releases the request and sets it to NULL; returns at once
+// for NULL. The host blocks where the transport runs on the host.
+void comm_wait(Comm *comm, Stream *stream, CommRequest **request);
+// Polls once; when the operation is done, releases the request, sets it to NULL and returns true.
+bool comm_done(Comm *comm, CommRequest **request);
+// Advances all operations of the world that were started: it makes the copies and additions that need not wait for
+// another rank. Costs one test of a pointer when there are none. The device calls it before every operation.
 void comm_poll(Comm *comm);
 
 // ---- counting ---------------------------------------------------------------------------------------------
 
 typedef struct {
     int64_t calls;
-    double bytes;  // of the tensors handed in on this rank
-    double wait_s; // time spent in waits and blocking calls
+    double bytes;  // of this rank's tensors
+    double wait_s; // time that the host spent in waits and blocking calls
 } CommCount;
 
 typedef enum {
@@ -133,8 +146,8 @@ typedef enum {
 
 const char *comm_op_name(CommOp op);            // "all_reduce"
 const CommCount *comm_counts(const Comm *comm); // [NUM_COMM_OPS] of this group since its start
-// Called for every call of any group of this world once it is counted: `bytes` is what it adds there, `dtype`
-// that of its tensors (F64 of host values that are added up; of other host bytes it says nothing). NULL:
-// nobody listens.
+// Sets an optional callback for every call of any group of this world, after it was counted. `bytes` is what the call
+// adds to the count. `dtype` is the type of its tensors, F64 for reductions of host values, and undefined for other
+// host data. NULL removes the callback.
 typedef void OnCall(void *self, const Comm *group, CommOp op, DType dtype, size_t bytes);
 void comm_on_call(Comm *world, OnCall *hook, void *self);

@@ -305,7 +305,7 @@ void messages_start(Messages *m, const Call *call, MessagesOp *op) {
     take_turn(m, call, op);
 }
 
-static Progress advance_message(const Messages *m, const Call *call, MessagesOp *op) {
+static CallProgress advance_message(const Messages *m, const Call *call, MessagesOp *op) {
     int done;
     MPI_Status status;
     int rc = MPI_Test(&op->message, &done, &status);
@@ -324,14 +324,14 @@ static Progress advance_message(const Messages *m, const Call *call, MessagesOp 
 }
 
 // MOVED while the collectives ahead move: waiting for them is not a hang.
-static Progress wait_for_turn(const Messages *m, MessagesOp *op) {
-    Progress progress = op->moves == m->moves ? STUCK : MOVED;
+static CallProgress wait_for_turn(const Messages *m, MessagesOp *op) {
+    CallProgress progress = op->moves == m->moves ? STUCK : MOVED;
     op->moves = m->moves;
     return progress;
 }
 
 // MOVED: some requests are done now; DONE: no request is left.
-static Progress test_requests(Workspace *w) {
+static CallProgress test_requests(Workspace *w) {
     int done = 0;
     MPI_DO(MPI_Testsome(w->num_requests, w->requests, &done, w->indices, MPI_STATUSES_IGNORE));
     if (done == MPI_UNDEFINED) return DONE;
@@ -349,18 +349,18 @@ static bool post_next(Messages *m, const Call *call, MessagesOp *op) {
     return true;
 }
 
-static Progress advance_collective(Messages *m, const Call *call, MessagesOp *op) {
-    for (Progress progress = STUCK;; progress = MOVED) {
-        Progress tested = test_requests(op->work);
+static CallProgress advance_collective(Messages *m, const Call *call, MessagesOp *op) {
+    for (CallProgress progress = STUCK;; progress = MOVED) {
+        CallProgress tested = test_requests(op->work);
         if (tested == STUCK) return progress;
         if (tested == DONE && !post_next(m, call, op)) return DONE;
     }
 }
 
-Progress messages_advance(Messages *m, const Call *call, MessagesOp *op) {
+CallProgress messages_advance(Messages *m, const Call *call, MessagesOp *op) {
     if (is_message(call)) return advance_message(m, call, op);
     if (!op->work && !take_turn(m, call, op)) return wait_for_turn(m, op);
-    Progress progress = advance_collective(m, call, op);
+    CallProgress progress = advance_collective(m, call, op);
     m->moves += progress != STUCK;
     op->work->busy = progress != DONE;
     return progress;

@@ -51,5 +51,5 @@ MPI_Request messages_recv(MPI_Comm comm, void *to, size_t bytes, int from, int t
 void messages_open(Messages *messages, MPI_Comm comm, const Group *group, bool deterministic);
 void messages_close(Messages *messages);
 void messages_start(Messages *messages, const Call *call, MessagesOp *op);
-Progress messages_advance(Messages *messages, const Call *call, MessagesOp *op);
+CallProgress messages_advance(Messages *messages, const Call *call, MessagesOp *op);
 void messages_waits_for(const Messages *messages, const Call *call, const MessagesOp *op, Text *ranks);

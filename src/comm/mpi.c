@@ -136,7 +136,7 @@ static void mpi_start(Group *group, const Call *call, void *op) {
         shm_collective_start(&share->collectives, call, &o->in_shm);
 }
 
-static Progress mpi_advance(Group *group, const Call *call, void *op) {
+static CallProgress mpi_advance(Group *group, const Call *call, void *op) {
     MpiGroup *g = (MpiGroup *)group;
     MpiOp *o = op;
     NodeShare *share = share_of(g, call);
@@ -167,7 +167,7 @@ static void mpi_pause(Group *world, int turns) {
 }
 
 static const Transport mpi_transport = {.op_bytes = sizeof(MpiOp),
-                                        .moves_data = true,
+                                        .follows_addresses = true,
                                         .split = mpi_split,
                                         .close = mpi_close,
                                         .start = mpi_start,

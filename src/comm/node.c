@@ -19,7 +19,7 @@ static char *next_page(char *address) { return address + (PAGE - (uintptr_t)addr
 
 // Every rank's part holds slots and entries (only rank 0's are used), its staging buffer, its rings.
 static size_t header_bytes(Way way, int size) {
-    return whole_pages((size_t)sizes[way].slots * (sizeof(Slot) + (size_t)size * sizeof(Entry)));
+    return whole_pages((size_t)sizes[way].slots * (sizeof(ShmSlot) + (size_t)size * sizeof(ShmEntry)));
 }
 
 static size_t staging_bytes(Way way) { return (size_t)sizes[way].slots * sizes[way].staging_bytes; }
@@ -80,8 +80,8 @@ static void open_share(Node *node, Way way, MPI_Comm comm, const Group *group) {
         (ShmCollective){.rank = group->rank,
                         .size = group->size,
                         .num_slots = sizes[way].slots,
-                        .slots = (Slot *)(void *)first,
-                        .entries = (Entry *)(void *)(first + (size_t)sizes[way].slots * sizeof(Slot)),
+                        .slots = (ShmSlot *)(void *)first,
+                        .entries = (ShmEntry *)(void *)(first + (size_t)sizes[way].slots * sizeof(ShmSlot)),
                         .staging = s->staging,
                         .staging_bytes = sizes[way].staging_bytes};
     shm_collective_open(&s->collectives);

@@ -1,4 +1,5 @@
-// One rank that pretends the others are there: every call is done at once, moves nothing, is counted.
+// The transport "null": one rank that behaves as if the other ranks were there. Every call is counted, moves nothing and
+// is done at once.
 #include "comm/transport.h"
 #include <stdlib.h>
 
@@ -17,9 +18,13 @@ static void null_close(Group *group) {
 
 static void null_start(Group *group, const Call *call, void *op) { (void)group, (void)call, (void)op; }
 
-static Progress null_advance(Group *group, const Call *call, void *op) {
+static CallProgress null_advance(Group *group, const Call *call, void *op) {
     (void)group, (void)call, (void)op;
     return DONE;
+}
+
+static void null_wait(Group *group, const Call *call, void *op, Stream *stream) {
+    (void)group, (void)call, (void)op, (void)stream;
 }
 
 static void null_waits_for(Group *group, const Call *call, const void *op, Text *ranks) {
@@ -32,6 +37,7 @@ static const Transport null_transport = {.split = null_split,
                                          .close = null_close,
                                          .start = null_start,
                                          .advance = null_advance,
+                                         .wait = null_wait,
                                          .waits_for = null_waits_for,
                                          .pause = null_pause};
 

@@ -33,7 +33,7 @@ static size_t piece(uint64_t available, uint64_t at) {
     return n < PIECE_BYTES ? (size_t)n : PIECE_BYTES;
 }
 
-static Progress push(const Rings *r, const Call *call, RingsOp *op) {
+static CallProgress push(const Rings *r, const Call *call, RingsOp *op) {
     Ring *ring = ring_of(r, r->group->rank, op->envelope.ring);
     char *bytes = bytes_of(r, r->group->rank, op->envelope.ring);
     uint64_t before = op->moved, all = (uint64_t)op->envelope.bytes;
@@ -68,14 +68,14 @@ static bool test(MPI_Request *request) {
     return done;
 }
 
-static Progress advance_send(const Rings *r, const Call *call, RingsOp *op) {
-    Progress progress = op->envelope.ring >= 0 ? push(r, call, op) : test(&op->bytes_move) ? DONE : STUCK;
+static CallProgress advance_send(const Rings *r, const Call *call, RingsOp *op) {
+    CallProgress progress = op->envelope.ring >= 0 ? push(r, call, op) : test(&op->bytes_move) ? DONE : STUCK;
     return progress != DONE || test(&op->envelope_moves) ? progress : STUCK;
 }
 
 // ---- receiving ----------------------------------------------------------------------------------------
 
-static Progress pull(const Rings *r, const Call *call, RingsOp *op) {
+static CallProgress pull(const Rings *r, const Call *call, RingsOp *op) {
     Ring *ring = ring_of(r, call->peer, op->envelope.ring);
     const char *bytes = bytes_of(r, call->peer, op->envelope.ring);
     uint64_t before = op->moved, all = (uint64_t)op->envelope.bytes;
@@ -101,11 +101,11 @@ static void open_envelope(const Rings *r, const Call *call, RingsOp *op) {
         op->bytes_move = messages_recv(r->comm, call->out, wanted, call->peer, op->envelope.tag);
 }
 
-static Progress advance_recv(const Rings *r, const Call *call, RingsOp *op) {
+static CallProgress advance_recv(const Rings *r, const Call *call, RingsOp *op) {
     bool opened = !op->arrived;
     if (!op->arrived && !test(&op->envelope_moves)) return STUCK;
     if (!op->arrived) open_envelope(r, call, op);
-    Progress progress = op->envelope.ring >= 0 ? pull(r, call, op) : test(&op->bytes_move) ? DONE : STUCK;
+    CallProgress progress = op->envelope.ring >= 0 ? pull(r, call, op) : test(&op->bytes_move) ? DONE : STUCK;
     return progress == STUCK && opened ? MOVED : progress;
 }
 
@@ -120,6 +120,6 @@ void rings_start(Rings *r, const Call *call, RingsOp *op) {
             messages_recv(r->comm, &op->envelope, sizeof op->envelope, call->peer, call->channel);
 }
 
-Progress rings_advance(Rings *r, const Call *call, RingsOp *op) {
+CallProgress rings_advance(Rings *r, const Call *call, RingsOp *op) {
     return call->op == COMM_SEND ? advance_send(r, call, op) : advance_recv(r, call, op);
 }

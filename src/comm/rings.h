@@ -45,4 +45,4 @@ typedef struct {
 } RingsOp;
 
 void rings_start(Rings *rings, const Call *call, RingsOp *op); // messages only
-Progress rings_advance(Rings *rings, const Call *call, RingsOp *op);
+CallProgress rings_advance(Rings *rings, const Call *call, RingsOp *op);

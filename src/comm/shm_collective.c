@@ -50,7 +50,7 @@ static char *staging_of(const Chunk *c, int rank) {
     return c->shm->staging[rank] + c->slot * c->shm->staging_bytes;
 }
 
-static Entry *entry(const ShmCollective *shm, size_t slot, int rank) {
+static ShmEntry *entry(const ShmCollective *shm, size_t slot, int rank) {
     return &shm->entries[slot * (size_t)shm->size + (size_t)rank];
 }
 
@@ -85,7 +85,7 @@ static void enter_staged(const Chunk *c) {
 }
 
 static void enter(const Chunk *c) {
-    Entry *e = entry(c->shm, c->slot, c->rank);
+    ShmEntry *e = entry(c->shm, c->slot, c->rank);
     e->in = c->in, e->out = c->out;
     if (c->shm->staging && c->call->op != COMM_BARRIER) enter_staged(c);
 }
@@ -150,7 +150,7 @@ static uint64_t earlier_uses(const ShmCollective *shm, uint64_t use) {
 }
 
 static bool complete(const ShmCollective *shm, uint64_t use, int phase, uint64_t uses) {
-    const Slot *slot = &shm->slots[use % (uint64_t)shm->num_slots];
+    const ShmSlot *slot = &shm->slots[use % (uint64_t)shm->num_slots];
     return atomic_load_explicit(&slot->arrived[phase], memory_order_acquire) >= uses * (uint64_t)shm->size;
 }
 
@@ -165,7 +165,7 @@ static bool may_begin(const ShmCollective *shm, const Call *call, uint64_t use, 
 
 // Adds `ranks` to the count of those that have finished a phase of the slot's use; true when all have.
 static bool count_arrived(const ShmCollective *shm, uint64_t use, int phase, int ranks) {
-    Slot *slot = &shm->slots[use % (uint64_t)shm->num_slots];
+    ShmSlot *slot = &shm->slots[use % (uint64_t)shm->num_slots];
     uint64_t added = (uint64_t)ranks;
     uint64_t before = atomic_fetch_add_explicit(&slot->arrived[phase], added, memory_order_acq_rel);
     return before + added == (earlier_uses(shm, use) + 1) * (uint64_t)shm->size;
@@ -178,7 +178,7 @@ static void finish_for_all(const Chunk *c, uint64_t use) {
     Chunk part = *c;
     for (int phase = PHASE_REDUCE; phase <= PHASE_LEAVE; phase++)
         for (part.rank = 0; part.rank < shm->size; part.rank++) {
-            const Entry *e = entry(shm, c->slot, part.rank);
+            const ShmEntry *e = entry(shm, c->slot, part.rank);
             part.in = e->in, part.out = e->out;
             phases[phase](&part);
         }
@@ -225,9 +225,9 @@ static bool take_step(ShmCollective *shm, const Call *call, size_t length, ShmOp
     return false;
 }
 
-Progress shm_collective_advance(ShmCollective *shm, const Call *call, ShmOp *op) {
+CallProgress shm_collective_advance(ShmCollective *shm, const Call *call, ShmOp *op) {
     size_t length = chunk_elements(shm, call);
-    Progress progress = STUCK;
+    CallProgress progress = STUCK;
     while (take_step(shm, call, length, op)) progress = MOVED;
     if (op->done[PHASE_LEAVE] < op->chunks) return progress;
     // A staged collective need not wait until all ranks have left: the others read staging buffers, not the
@@ -242,7 +242,7 @@ bool shm_collective_waits_for(const ShmCollective *shm, const ShmOp *op, int ran
     int phase = PHASE_ENTER; // of the oldest unfinished chunk
     while (phase < NUM_PHASES && op->done[phase] > chunk) phase++;
     uint64_t use = op->first + chunk;
-    const Entry *e = entry(shm, use % (uint64_t)shm->num_slots, rank);
+    const ShmEntry *e = entry(shm, use % (uint64_t)shm->num_slots, rank);
     return atomic_load_explicit(&e->phases, memory_order_relaxed) <
            earlier_uses(shm, use) * NUM_PHASES + (uint64_t)phase;
 }

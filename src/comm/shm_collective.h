@@ -21,19 +21,19 @@ enum { PHASE_ENTER, PHASE_REDUCE, PHASE_LEAVE, NUM_PHASES };
 typedef struct {
     // Counts over all uses: use number u is complete at (u + 1) * size. With last_does_all REDUCE is not counted.
     _Alignas(64) _Atomic(uint64_t) arrived[NUM_PHASES];
-} Slot;
+} ShmSlot;
 
 typedef struct {
     // Direct only: this rank's elements. Other ranks write to `out` in an all-reduce and with last_does_all.
     const char *in;
     char *out;
     _Atomic(uint64_t) phases; // that this rank has finished over all uses; read by hang reports
-} Entry;
+} ShmEntry;
 
 typedef struct {
     int rank, size, num_slots;
-    Slot *slots;    // shared [num_slots], zeroed before the first use
-    Entry *entries; // shared [num_slots * size], zeroed
+    ShmSlot *slots;    // shared [num_slots], zeroed before the first use
+    ShmEntry *entries; // shared [num_slots * size], zeroed
     // [size] each rank's staging buffer of num_slots * staging_bytes, as this rank sees it; NULL: direct.
     char *const *staging;
     size_t staging_bytes;
@@ -57,6 +57,6 @@ void shm_collective_open(ShmCollective *shm);
 void shm_collective_close(ShmCollective *shm);
 // Starts a collective (not a message). All ranks start the same ones in the same order.
 void shm_collective_start(ShmCollective *shm, const Call *call, ShmOp *op);
-Progress shm_collective_advance(ShmCollective *shm, const Call *call, ShmOp *op);
+CallProgress shm_collective_advance(ShmCollective *shm, const Call *call, ShmOp *op);
 // Whether `rank` has not yet done what this rank's collective waits for.
 bool shm_collective_waits_for(const ShmCollective *shm, const ShmOp *op, int rank);

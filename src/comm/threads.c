@@ -31,8 +31,8 @@ struct Shared {
     int size, num_joined;
     int *members;
     bool *joined;
-    Slot *slots;
-    Entry *entries;
+    ShmSlot *slots;
+    ShmEntry *entries;
     Inbox *inboxes; // [size] by receiving rank
     atomic_int users;
 };
@@ -72,7 +72,7 @@ static Shared *shared_create(const Shared *parent, int size) {
     *s = (Shared){.parent = parent, .size = size};
     s->members = comm_allocate((size_t)size, sizeof *s->members);
     s->joined = comm_allocate((size_t)size, sizeof *s->joined);
-    s->slots = aligned_alloc(_Alignof(Slot), NUM_SLOTS * sizeof *s->slots);
+    s->slots = aligned_alloc(_Alignof(ShmSlot), NUM_SLOTS * sizeof *s->slots);
     CHECK(s->slots, "no memory for a group of %d ranks", size);
     memset(s->slots, 0, NUM_SLOTS * sizeof *s->slots);
     s->entries = comm_allocate((size_t)NUM_SLOTS * (size_t)size, sizeof *s->entries);
@@ -206,7 +206,7 @@ static void threads_start(Group *group, const Call *call, void *op) {
         shm_collective_start(&g->collectives, call, &o->collective);
 }
 
-static Progress threads_advance(Group *group, const Call *call, void *op) {
+static CallProgress threads_advance(Group *group, const Call *call, void *op) {
     ThreadGroup *g = (ThreadGroup *)group;
     ThreadOp *o = op;
     if (!is_message(call)) return shm_collective_advance(&g->collectives, call, &o->collective);
@@ -251,7 +251,7 @@ static void threads_report(Group *world) {
 }
 
 static const Transport threads_transport = {.op_bytes = sizeof(ThreadOp),
-                                            .moves_data = true,
+                                            .follows_addresses = true,
                                             .split = threads_split,
                                             .close = threads_close,
                                             .start = threads_start,

@@ -1,13 +1,14 @@
-// What a transport is: a table of typed functions that move bytes between ranks of a group and never block.
+// What a transport is: a table of typed functions that move bytes between the ranks of a group and never block.
 //
-// The front (comm.c) validates and counts, the queue (queue.c) waits and watches; a transport starts a Call
-// and is then asked to advance it until it is done. So every operation, blocking or not, is one small state
-// machine, and there is one place where a rank can wait.
+// The front (comm.c) checks and counts calls; the queue (queue.c) starts them, waits and watches. A transport whose
+// work is done by the host starts a Call and is then asked to advance it until it is done: every operation, blocking
+// or not, is one small state machine, and there is one place where a rank waits. A transport whose work is done by
+// streams of the device ("ordered": it has `wait`) enqueues the Call when it starts, and enqueues the wait.
 #pragma once
 #include "base/text.h"
 #include "comm/comm.h"
 
-// One operation. Elements per rank and where they are:
+// One operation. Elements of each rank and where they are:
 //   all_reduce, broadcast  in = out [count]        send  in [count]
 //   reduce_scatter         in [size * count]       recv  out [count]
 //                          out [count]             barrier  nothing
@@ -16,23 +17,26 @@ typedef struct {
     CommOp op;
     ReduceOp reduce;
     DType dtype; // of a reduction
+    Stream *
+        stream; // the operation starts when this stream has reached it; NULL: at once, the data are the host's
+    // From the start on host addresses, where the transport follows addresses; else addresses of device memory.
     const void *in;
     void *out;
     size_t count, element_bytes;
-    size_t bytes;  // of all tensors handed in, for counts and traces
+    size_t bytes;  // of all tensors of this rank, for counts and traces
     int peer;      // rank in the group: root, from, to
     int channel;   // of a message
     bool blocking; // the caller waits for it at once
 } Call;
 
-// A send or a receive; all else is a collective.
+// Whether it is a send or a receive; all other operations are collectives.
 static inline bool is_message(const Call *call) { return call->op == COMM_SEND || call->op == COMM_RECV; }
 
-typedef enum { STUCK, MOVED, DONE } Progress;
+typedef enum { STUCK, MOVED, DONE } CallProgress;
 
 typedef struct Transport Transport;
 
-// The head of every transport's own group.
+// The first member of every transport's own type of group.
 typedef struct {
     const Transport *transport;
     const char *name;
@@ -41,35 +45,42 @@ typedef struct {
 } Group;
 
 struct Transport {
-    size_t op_bytes; // state of one operation, zeroed before start
-    bool moves_data; // false: addresses are never followed
+    size_t op_bytes;        // state of one operation, zeroed before start
+    bool follows_addresses; // host code reads and writes the tensors
     Status (*split)(Group *parent, const char *name, const int *ranks, int num_ranks, Group **group);
     void (*close)(Group *group);
     void (*start)(Group *group, const Call *call, void *op);
-    Progress (*advance)(Group *group, const Call *call, void *op); // not called again after DONE
+    CallProgress (*advance)(Group *group, const Call *call, void *op); // not called again after DONE
+    // Optional callback of an ordered transport: `stream` waits for the operation, the host does not. Such an
+    // operation is not advanced by polls.
+    void (*wait)(Group *group, const Call *call, void *op, Stream *stream);
     // Adds the world ranks that the operation waits for, " 1 2".
     void (*waits_for)(Group *group, const Call *call, const void *op, Text *ranks);
-    // Lets others run until something may have changed, at most POLL_S; `turns`: calls since progress.
+    // Gives up the core until something may have changed, at most POLL_S; `turns`: calls since the last progress.
     void (*pause)(Group *world, int turns);
-    void (*report)(Group *world); // prints what the other ranks are doing, where that can be known; or NULL
+    // Optional callback: prints what the other ranks are doing, where this rank can know it.
+    void (*report)(Group *world);
 };
 
 enum { MAX_OP_BYTES = 256, MAX_CHANNELS = 1 << 13, HOST_CHANNEL = MAX_CHANNELS - 1 };
 #define POLL_S 0.1
 
-// Fills the head of a new group from its parent (NULL: the world, of ranks 0..num_ranks-1; `rank` is ours).
+// Fills the first member of a new group: ranks[i] of `parent`; without a parent the world of `num_ranks` ranks,
+// in which this one has the number `rank`.
 void group_init(Group *group, const Transport *transport, const char *name, const Group *parent,
                 const int *ranks, int num_ranks, int rank);
-void *comm_allocate(size_t count, size_t bytes); // zeroed; CHECKs
+void *comm_allocate(size_t count, size_t bytes); // zeroed; a CHECK fails without memory
 
-// Runs rank_main on a world as the calling thread's rank; wraps it for checking if asked. Closes `world`.
+// Runs rank_main on the group of all ranks, for the rank of the calling thread. Wraps the group into the checking
+// transport if options ask for it, and closes it.
 Status world_run(Group *world, const CommOptions *options, RankMain *rank_main, void *arg);
-// After a rank's error: how long the others get to leave too before the job ends, and the line that says so.
+// After a rank's error the others have this long to leave as well; then abort_after_error prints why and ends the job.
 #define LEAVE_GRACE_S 2.0
 _Noreturn void abort_after_error(Status status);
 
 Status threads_launch(const CommOptions *options, RankMain *rank_main, void *arg);
 Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg);
 Status null_launch(const CommOptions *options, RankMain *rank_main, void *arg);
-// The checking group around `inner`, which it takes over. Where nothing can disagree it is `inner` itself.
+// The checking group around `inner`, which it owns from then on. A group whose calls cannot disagree is returned as
+// it is.
 Status check_wrap(Group *inner, Group **wrapped);

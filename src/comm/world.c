@@ -5,7 +5,8 @@
 // Before the checking transport, which some of the ranks may not have asked for.
 static Status compare_ranks(Group *group, const CommOptions *options) {
     if (!options->common) return OK;
-    World world = {.comm = {.group = group, .world = &world}, .options = options};
+    World world = {.options = options};
+    comm_init(&world.comm, group, &world);
     rank_doing("comparing the options of all ranks");
     Status status = comm_compare(&world.comm, options->common);
     queue_destroy(&world);
@@ -13,10 +14,11 @@ static Status compare_ranks(Group *group, const CommOptions *options) {
 }
 
 static Status run_rank(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
-    World world = {.comm = {.group = group, .world = &world}, .options = options};
+    World world = {.options = options};
+    comm_init(&world.comm, group, &world);
     Status status = rank_main(&world.comm, arg);
     // After an error operations may be in flight that others still complete into their requests: keep those.
-    if (status == OK) CHECK(!world.first, "a request was never awaited");
+    if (status == OK) CHECK(!world.num_open, "%d requests were never awaited", world.num_open);
     if (!world.first) queue_destroy(&world);
     return status;
 }
