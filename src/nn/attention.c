@@ -160,7 +160,7 @@ static void backward(const SublayerArgs *args) { branch_backward(args, &core); }
 static ParamCount parameters(const ModelShape *s) {
     int64_t h = s->hidden, qkv = qkv_width(s), width = (int64_t)s->heads * s->head_size;
     return (ParamCount){.cut = h * (qkv + width) + (model_has_qkv_bias(s) ? qkv : 0),
-                        .whole = branch_norm_parameters(s) + (model_has_proj_bias(s) ? h : 0)};
+                        .whole = norm_parameters(s) + (model_has_proj_bias(s) ? h : 0)};
 }
 
 // Two for each weight, and Q K^T and P V in full.

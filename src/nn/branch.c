@@ -74,8 +74,6 @@ void branch_backward(const SublayerArgs *a, const Core *core) {
 
 // ---- closed forms ---------------------------------------------------------------------------------------
 
-int64_t branch_norm_parameters(const ModelShape *s) { return (s->rms_norm ? 1 : 2) * (int64_t)s->hidden; }
-
 int branch_stash_terms(const ModelShape *s, const ModelMode *mode, int tp, StashTerm *terms) {
     double e = (double)dtype_bytes(mode->dtype), hidden = stash_rows(s, mode, tp) * s->hidden;
     double statistics = (s->rms_norm ? 1 : 2) * 4 * stash_rows(s, mode, tp);

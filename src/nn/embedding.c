@@ -47,3 +47,9 @@ void embedding_gradient(Context *c, const Embedding *e, Tensor dy, const Microba
                                            .first_row = word_table_first_row(c, e->word)});
     arena_release(c->scratch, mark);
 }
+
+ParamCount model_embedding_parameters(const ModelShape *s, int table_rows) {
+    bool learned = s->position == POSITION_LEARNED;
+    return (ParamCount){.cut = (int64_t)table_rows * s->hidden,
+                        .whole = learned ? (int64_t)s->positions * s->hidden : 0};
+}

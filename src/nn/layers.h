@@ -84,6 +84,7 @@ typedef struct {
 } NormStash;
 
 Norm norm_declare(const Builder *builder, const char *name);
+int64_t norm_parameters(const ModelShape *shape); // of one norm
 // Computes stash->y, the norm of x. y and the statistics of the rows are allocated from `stash_arena`.
 void norm_apply(Context *context, const Norm *norm, Tensor x, NormStash *stash, Arena *stash_arena);
 // Computes dx = residual + the gradient of x, and adds to the gradients of gamma and beta. dx may be dy or residual.

@@ -136,3 +136,7 @@ void loss_head_apply(Context *c, const LossHead *head, Tensor hidden, const Micr
     if (mb->training) norm_gradient(c, &head->norm, &norm, dnorm, (Tensor){0}, hidden);
     arena_release(c->scratch, mark);
 }
+
+ParamCount model_head_parameters(const ModelShape *s, int table_rows) {
+    return (ParamCount){.cut = s->untied ? (int64_t)table_rows * s->hidden : 0, .whole = norm_parameters(s)};
+}

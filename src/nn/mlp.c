@@ -70,7 +70,7 @@ static ParamCount parameters(const ModelShape *s) {
     int64_t h = s->hidden, inner = inner_width(s);
     bool bias = model_has_mlp_bias(s);
     return (ParamCount){.cut = h * (inner + s->ffn) + (bias ? inner : 0),
-                        .whole = branch_norm_parameters(s) + (bias ? h : 0)};
+                        .whole = norm_parameters(s) + (bias ? h : 0)};
 }
 
 static double flops(const ModelShape *s) { return 2.0 * s->hidden * (double)(inner_width(s) + s->ffn); }

@@ -12,6 +12,8 @@ Norm norm_declare(const Builder *b, const char *name) {
     return norm;
 }
 
+int64_t norm_parameters(const ModelShape *s) { return (s->rms_norm ? 1 : 2) * (int64_t)s->hidden; }
+
 void norm_apply(Context *c, const Norm *n, Tensor x, NormStash *stash, Arena *arena) {
     *stash = (NormStash){.x = x,
                          .y = tensor_take(arena, "norm output", x.rows, x.cols, x.dtype),

@@ -66,13 +66,16 @@ double model_rotary_frequency(const ModelShape *shape, int i);
 // Returns the smallest multiple of divisor * tp that holds `vocabulary` entries. VOCABULARY_DIVISOR is the usual
 // divisor.
 int padded_vocabulary(int vocabulary, int divisor, int tp);
-// Returns the parameters of the model without padding; a tied table counts once.
-int64_t model_parameters(const ModelShape *shape);
 // Elements of parameters: those that are cut over tp, and those that every tp rank holds.
 typedef struct {
     int64_t cut, whole;
 } ParamCount;
 ParamCount model_layer_parameters(const ModelShape *shape); // of one transformer layer
+// Of the two ends of the model, with word tables of `table_rows` rows. A tied table belongs to the embedding.
+ParamCount model_embedding_parameters(const ModelShape *shape, int table_rows);
+ParamCount model_head_parameters(const ModelShape *shape, int table_rows);
+// Returns the parameters of the model without padding; a tied table counts once.
+int64_t model_parameters(const ModelShape *shape);
 // Returns the model FLOPs of one iteration over `samples` sequences, with attention in full and without recomputation:
 // 72 B L S H^2 (1 + S/6H + V/12LH) for F = 4H (Korthikanti 2022, eq. 7), in general 6 per weight and token
 // plus attention. V is `table_rows`, the rows of the word table.

@@ -18,10 +18,9 @@ ParamCount model_layer_parameters(const ModelShape *s) {
 }
 
 int64_t model_parameters(const ModelShape *s) {
-    ParamCount layer = model_layer_parameters(s);
-    int64_t h = s->hidden, ends = s->vocabulary * h * (s->untied ? 2 : 1) + branch_norm_parameters(s);
-    if (s->position == POSITION_LEARNED) ends += s->positions * h;
-    return s->layers * (layer.cut + layer.whole) + ends;
+    ParamCount layer = model_layer_parameters(s), embedding = model_embedding_parameters(s, s->vocabulary),
+               head = model_head_parameters(s, s->vocabulary);
+    return s->layers * (layer.cut + layer.whole) + embedding.cut + embedding.whole + head.cut + head.whole;
 }
 
 // A backward takes twice the FLOPs of its forward.

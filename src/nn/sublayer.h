@@ -85,4 +85,3 @@ void branch_forward(const SublayerArgs *args, const Core *core);
 void branch_backward(const SublayerArgs *args, const Core *core);
 // The terms of the norm, its input and its output; returns how many.
 int branch_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);
-int64_t branch_norm_parameters(const ModelShape *shape);
