@@ -24,7 +24,7 @@ typedef struct {
     Device *device;
     Stream *stream;
     Groups groups;
-    Arena *scratch; // within one instruction
+    Arena *scratch; // empty between two instructions of the pipeline
     ModelMode mode;
     UnitWatch watch;
 } Context;
@@ -53,52 +53,53 @@ Tensor tp_reduce_begin(Context *context, Tensor result);
 // Sums the partial sums of all tp ranks into `result`: a reduce-scatter, or an all-reduce when it is not cut.
 void tp_reduce_end(Context *context, Tensor partial, Tensor result);
 
-// What one microbatch brings along.
+// One microbatch: its data, and how the model is to run on it.
 typedef struct {
     Tensor tokens, labels; // I32 [1, T]; absent on stages that need none
-    Tensor mask;           // F32 [1, T] or absent: which labels count
+    Tensor mask;           // F32 [1, T]: 1 for labels that count, else 0; absent: all count
     Tensor loss;           // F32 [1, T], written by the last stage
-    Tensor margin;         // F32 [1, T] or absent: the same for the label's logit less the largest one
-    float loss_scale;      // of each counted token's gradient
-    int64_t first_sample;  // of its samples, numbered over the whole run
+    Tensor margin;         // F32 [1, T] or absent; receives the label's logit less the largest logit
+    float loss_scale;      // factor of the gradient of each token that counts
+    int64_t first_sample;  // number of its first sample in the whole run
     int64_t samples;       // B
     int64_t sequence;      // S
     bool training;         // false: no dropout, no gradients
     int64_t position;      // of the first token in its sequence; 0 in training
-    bool cached;           // attention keeps keys and values, and sees those of all positions before
+    bool cached;           // attention caches keys and values, and reads those of all earlier positions
 } Microbatch;
 
-// The mask of one dropout site on this microbatch; keeps everything when not training. `cut`: of a tensor of
-// context_rows rows.
+// Returns the dropout mask of one site on this microbatch, which keeps everything when not training. `cut`: the mask is
+// for a tensor of context_rows rows.
 Dropout microbatch_dropout(const Context *context, const Microbatch *microbatch, RngKey key,
                            float probability, bool cut);
 
-// Which half of a backward is run: gradients of inputs, of weights, or both at once.
+// The half of a backward that is run: gradients of inputs, gradients of weights, or both at once.
 typedef enum { INPUT_HALF = 1, WEIGHT_HALF = 2, BOTH_HALVES = 3 } Halves;
 
 // ---- stage: all that a pipeline knows of a model ------------------------------------------------
 
-// Where one microbatch of a chunk lives between its forward and its backward. All tensors are [rows, hidden]
-// in the run's element type, messages to or from other stages or copies of them.
+// The memory of one microbatch of a chunk from its forward to the end of its backward. The tensors are [rows, hidden] in
+// the run's element type: messages between stages, or copies of them.
 typedef struct {
-    Tensor input;  // filled before the forward, but on the first stage; the stage's until its last half
-    Tensor output; // written by the forward; on the last stage it leaves the gradient here
-    Tensor output_gradient; // filled before the backward; used up by it
-    Tensor input_gradient;  // written by the backward, but on the first stage (absent)
-    Arena stash;            // everything else the chunk keeps
-    Arena *recomputed; // from an input half to its weight half: room for what was computed again; else NULL
-    void *layers;      // the model's own record of what lies in both
+    Tensor input;  // the pipeline fills it before the forward, except on the first stage
+    Tensor output; // the forward writes it; on the last stage it writes the gradient of the output here
+    Tensor output_gradient; // the pipeline fills it before the backward, which overwrites it
+    Tensor input_gradient;  // the backward writes it; absent on the first stage
+    Arena stash;            // all else that the chunk keeps
+    Arena *recomputed; // what an input half computes again for its weight half; NULL when they run at once
+    void *layers;      // the model's own record of what the two arenas hold
 } Slot;
 
+// What a pipeline calls to run a rank's chunks.
 typedef struct {
     void *self;
     int num_chunks;
-    int64_t rows, hidden; // of a message; with sequence parallelism rows are this rank's share
+    int64_t rows, hidden; // of a message; with sequence parallelism `rows` are this rank's share
     DType dtype;
-    size_t slot_layers_bytes; // of Slot.layers
+    size_t slot_layers_bytes; // size of Slot.layers
     void (*forward)(void *self, int chunk, Slot *slot, const Microbatch *microbatch);
-    // INPUT_HALF first, WEIGHT_HALF after it, or BOTH_HALVES. `final`: the chunk's gradients are complete
-    // with this call. The weight half needs input and stash alone.
+    // Runs INPUT_HALF, and WEIGHT_HALF later, or BOTH_HALVES. The weight half reads only the input and the stash.
+    // `final`: the chunk's gradients are complete after this call.
     void (*backward)(void *self, int chunk, Slot *slot, const Microbatch *microbatch, Halves halves,
                      bool final);
 } Stage;
