@@ -1,5 +1,5 @@
 // The attention sublayer: norm, queries, keys and values, the attention core, the output projection.
-#include "nn/sublayer.h"
+#include "nn/branch.h"
 
 typedef struct {
     Branch branch;                      // in: qkv, its rows ordered by groups (AttentionShape), cut by groups

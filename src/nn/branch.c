@@ -1,5 +1,5 @@
 // What attention and MLP share: norm, column-parallel linear, a core, row-parallel linear, dropout and residual.
-#include "nn/sublayer.h"
+#include "nn/branch.h"
 #include <math.h>
 
 Branch branch_declare(const Builder *b, int layer, const char *norm, LinearSpec in, LinearSpec out,

@@ -1,5 +1,5 @@
 // The MLP sublayer: norm, fc1, activation, fc2.
-#include "nn/sublayer.h"
+#include "nn/branch.h"
 
 typedef struct {
     Branch branch; // in: fc1, out: fc2

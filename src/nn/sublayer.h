@@ -14,14 +14,14 @@ typedef struct {
     // The forward: x [T', H] -> y [T', H]. Tensors that the stash keeps are allocated from `arena`.
     Tensor x, y;
     Arena *arena;
-    // The backward: dy [T', H] -> dx [T', H]; dx may be dy. The input half uses the stash up: the gradients that the
-    // weight half needs take the place of activations that it does not need. One more, [T', H], is written to `dlast`
-    // by the input half and handed in again for the weight half.
+    // The backward: dy [T', H] -> dx [T', H]; dx may be dy. The input half overwrites activations of the stash by the
+    // gradients that the weight half needs. One more of these gradients, [T', H], goes to `dlast`; the caller keeps it
+    // and passes it to the weight half.
     Halves halves;
     Tensor dy, dx, dlast;
 } SublayerArgs;
 
-// Forward and backward are collective over tp.
+// A kind of sublayer. Forward and backward are collective over tp.
 typedef struct {
     size_t self_bytes, stash_bytes; // of the two records
     bool has_weights;               // its backward has a weight half
@@ -52,36 +52,3 @@ extern const SublayerKind *const sublayer_kinds[NUM_SUBLAYERS];
 
 // Rows of this rank's share of a microbatch's tokens, where sequence parallelism cuts them.
 double stash_rows(const ModelShape *shape, const ModelMode *mode, int tp);
-
-// ---- what attention and MLP share ---------------------------------------------------------------------------------
-
-// y = x + dropout(out(core(in(norm(x)))) + bias): a norm, a column-parallel linear, a core, a row-parallel linear. First
-// member of the record of a sublayer that uses it.
-typedef struct {
-    Norm norm;
-    Linear in, out;
-    float hidden_dropout;
-    RngKey hidden_key;
-} Branch;
-
-// First member of the stash record.
-typedef struct {
-    NormStash norm;
-    Tensor inner; // [T, I/t], the output of `in`; its gradient takes its place
-    Tensor core;  // [T, O/t], the input of `out`
-} BranchStash;
-
-typedef struct {
-    const char *inner_name, *core_name, *core_gradient_name; // of tensors
-    bool fused_bias;                           // the core's first operation adds the bias of `in`
-    void (*forward)(const SublayerArgs *args); // stash inner -> stash core
-    void (*backward)(const SublayerArgs *args, Tensor dcore); // -> stash inner, the gradient in its place
-} Core;
-
-// Names of the three parts, as in Megatron-LM; `dropout` names the random numbers.
-Branch branch_declare(const Builder *builder, int layer, const char *norm, LinearSpec in, LinearSpec out,
-                      const char *dropout);
-void branch_forward(const SublayerArgs *args, const Core *core);
-void branch_backward(const SublayerArgs *args, const Core *core);
-// The terms of the norm, its input and its output; returns how many.
-int branch_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);

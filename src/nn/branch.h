@@ -1,0 +1,36 @@
+// What the attention and MLP sublayers share: y = x + dropout(out(core(in(norm(x)))) + bias), with a norm, a
+// column-parallel linear `in`, a core of their own, and a row-parallel linear `out`. Used in nn/ alone.
+#pragma once
+#include "nn/sublayer.h"
+
+// The parameters. The first member of the record of a sublayer that is a branch.
+typedef struct {
+    Norm norm;
+    Linear in, out;
+    float hidden_dropout;
+    RngKey hidden_key;
+} Branch;
+
+// The stash. The first member of the stash record of such a sublayer.
+typedef struct {
+    NormStash norm;
+    Tensor inner; // [T, I/t], the output of `in`; its gradient takes its place
+    Tensor core;  // [T, O/t], the input of `out`
+} BranchStash;
+
+// What a branch does between its two linear layers.
+typedef struct {
+    const char *inner_name, *core_name, *core_gradient_name; // names of tensors
+    bool fused_bias;                           // the first operation of `forward` adds the bias of `in`
+    void (*forward)(const SublayerArgs *args); // computes `core` of the stash from `inner`
+    void (*backward)(const SublayerArgs *args, Tensor dcore); // replaces `inner` by its gradient
+} Core;
+
+// Declares the parameters. `norm` and the names of `in` and `out` are those of the layer's parts, as in Megatron-LM;
+// `dropout` names the stream of random numbers. Sizes on the side of the residual stream, and deviations, are set here.
+Branch branch_declare(const Builder *builder, int layer, const char *norm, LinearSpec in, LinearSpec out,
+                      const char *dropout);
+void branch_forward(const SublayerArgs *args, const Core *core);
+void branch_backward(const SublayerArgs *args, const Core *core);
+// Writes the stash terms of the norm, its input and its output, and returns how many they are.
+int branch_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);
