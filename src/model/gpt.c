@@ -61,7 +61,7 @@ static void declare_layer(Gpt *gpt, const Builder *builder, int number) {
     }
 }
 
-// The stages in the model's order; a rank keeps the ranges of its own.
+// Declares the parameters of a stage, on every rank; keeps its range of layers where it is one of this rank's chunks.
 static void declare_stage(Gpt *gpt, LayerSplit split, const Schedule *schedule, int stage) {
     int rank = context_rank(gpt->context, ROLE_PIPELINE),
         last_stage = schedule->num_ranks * schedule->num_chunks - 1;

@@ -76,7 +76,7 @@ static void find_shares(Params *params, const Topology *topology) {
     }
 }
 
-// Who is on this rank, and who of them uses another's value.
+// Finds the parameters of this rank, and those of them that use another's value.
 static void find_chunks(Params *params, const int *stage_of_chunk) {
     for (int i = 0; i < params->count; i++)
         for (int chunk = 0; chunk < params->num_chunks; chunk++)
@@ -90,7 +90,7 @@ static void find_chunks(Params *params, const int *stage_of_chunk) {
     }
 }
 
-// Gives the chunk's parameters of one region their offsets from `end` on; returns where the region ends.
+// Sets the offsets of a chunk's parameters of one region, from `end` on; returns the end of the region.
 static int64_t lay_out(Params *params, int chunk, Reduction region, Grid grid, int64_t end) {
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
@@ -170,7 +170,7 @@ static void init_run(const ParamSpec *spec, RngKey key, PlacementRun run, float 
     for (int64_t i = 0; i < run.count; i++) out[i] = spec->init == INIT_ONE && !padding ? 1.0f : 0.0f;
 }
 
-// The device's threads, where there is enough to do for more than one.
+// The number of threads for so many elements: one where they are few, else the device's.
 static int team_of(const Device *device, int64_t elements) {
     enum { LEAST_SHARED = 1 << 14 };
     return elements < LEAST_SHARED ? 1 : device_threads(device);
@@ -181,7 +181,7 @@ typedef struct {
     uint64_t seed;
 } InitialValues;
 
-// Threads take rows: every element is a function of its index alone.
+// Threads divide the rows; the result does not depend on their number, since an element is a function of its index.
 static Status init_local(void *self, const Param *p, float *local) {
     const InitialValues *init = self;
     RngKey key = rng_key(init->seed, p->spec.tied_to ? p->spec.tied_to : p->spec.name, 0);
@@ -194,8 +194,8 @@ static Status init_local(void *self, const Param *p, float *local) {
     return OK;
 }
 
-// To bf16 as bf16_split does, whose remainder the optimizer of some rank keeps. `half` has room for as many
-// elements.
+// Rounds a share and uploads it; to bf16 as bf16_split does, whose remainder the optimizer keeps. `half` has room for as
+// many elements.
 static void upload_rounded(Device *device, Tensor value, const float *local, uint16_t *half) {
     int64_t count = tensor_count(value);
     if (value.dtype == F32) {
@@ -226,7 +226,7 @@ Status params_fill(const Params *params, Device *device, FillParam *fill, void *
     if (!local) return fail(ERR_OS, "no memory for %lld floats of a parameter", (long long)largest);
     uint16_t *half = (uint16_t *)(local + largest);
     Status status = OK;
-    // What lies between parameters is reduced and gathered with them: it is zero from here on.
+    // The elements between parameters are reduced and gathered with them, so they must be zero.
     for (int c = 0; c < params->num_chunks; c++)
         device_zero(device, device_stream(device), params->chunks[c].values);
     for (int i = 0; i < params->count && status == OK; i++) {

@@ -1,6 +1,6 @@
 // The registry of parameters. A layer declares its parameters once (global name, global shape, how it is cut
-// over which axis, init, decay, tie); placing gives the local shares their addresses. Values are of the run's element
-// type E, gradients F32. Global sizes appear in declarations only.
+// over which axis, init, decay, tie); placing allocates the local shares. Values have the run's element type E, gradients
+// F32. Global sizes appear in declarations only.
 #pragma once
 #include "device/device.h"
 #include "layout/placement.h"
@@ -14,23 +14,23 @@ typedef struct {
     Cut cut;            // how it is cut, and over which axis
     Init init;
     float stddev;        // of INIT_NORMAL
-    int64_t real_rows;   // rows from here on are padding: zero for ever
+    int64_t real_rows;   // rows from this one on are padding and stay zero; 0: none are
     bool decay;          // weight decay applies (matrices, not biases and norms)
     Reduction reduction; // how its gradient becomes whole; TIED follows from tied_to
     int stage;           // the model stage that holds it
-    const char *tied_to; // the name of the parameter this is a copy of, or NULL
+    const char *tied_to; // the name of the parameter that this one is a copy of, or NULL
 } ParamSpec;
 
 typedef struct Param {
     ParamSpec spec;
-    // Once it is placed: which share this rank holds, or would hold if the parameter were on it.
+    // Set by params_place: the share that this rank holds, or would hold if the parameter were on its stage.
     Placement place;
-    int unit;       // that it belongs to
-    int chunk;      // of this rank, or -1: on another pipeline rank; then the tensors are absent
+    int unit;       // the unit that it belongs to
+    int chunk;      // of this rank; -1: it is on another pipeline rank, and the tensors are absent
     int64_t offset; // of its first element in the flat buffers of its chunk; -1: it uses another's value
     Tensor value;   // local share, in the run's element type
     Tensor grad;    // F32 accumulator
-    bool grad_uninitialized; // no gradient of this step yet: the first contribution is written, not added
+    bool grad_uninitialized; // the first contribution of this step is written to the gradient, not added
     // The local parameter whose value this one uses (a tie within one rank), or NULL.
     struct Param *tied_value;
 } Param;
@@ -64,33 +64,35 @@ typedef struct {
 
 // Begins a unit, to which the parameters belong that are declared next. Returns its number.
 int params_begin_unit(Params *params);
-Param *params_declare(Params *params, ParamSpec spec);      // in the unit that has begun last
+Param *params_declare(Params *params, ParamSpec spec);      // in the unit that began last
 Param *params_find(const Params *params, const char *name); // NULL when there is none
-// Gives local parameters their memory, once all are declared: `stage_of_chunk[c]` is the stage that chunk c
-// of this rank holds. The gradient of one that uses another's value lies outside the flat buffers.
+// Allocates the local parameters, once all are declared. `stage_of_chunk[c]` is the stage that chunk c of this rank
+// holds. The gradient of a parameter that uses another's value is outside the flat buffers.
 void params_place(Params *params, Arena *arena, const Topology *topology, DType dtype,
                   const int *stage_of_chunk, int num_chunks);
-// Gives every local parameter its values: `fill` writes the local share of one in fp32 (`local` holds zeros);
-// `write_master` (optional) gets it before it is rounded. One that uses another's value is left out, zeros lie
-// between parameters.   ERR_OS without host memory for the largest of them; else what `fill` says.
+// Sets the values of all local parameters: calls `fill`, which writes the local share of one in fp32 (`local` holds
+// zeros), passes it to the optional callback `write_master`, rounds it and uploads it. A parameter that uses another's
+// value is left out; the elements between parameters become zero.
+//   ERR_OS without host memory for the largest share; else the first failure of `fill`.
 typedef Status FillParam(void *self, const Param *param, float *local);
 typedef void WriteMaster(void *self, const Param *param, const float *local);
 Status params_fill(const Params *params, Device *device, FillParam *fill, void *source,
                    WriteMaster *write_master, void *self);
-// Fills with the initial values: every element is a function of (seed, name, its global index), the same
-// model on any grid and for any number of the device's threads, which draw together.
+// Sets the initial values. Every element is a function of (seed, name, global index), so the model is the same on any
+// grid and for any number of threads.   ERR_OS without host memory.
 Status params_init(const Params *params, Device *device, uint64_t seed, WriteMaster *write_master,
                    void *self);
-// Also what lies between parameters, which is reduced with them: once before the first step.
+// Zeroes all gradients and the elements between parameters, which are reduced with them. Called once, before the first
+// step.
 void params_zero_grads(const Params *params, Device *device);
-// Begins a step: every gradient is written by its first contribution and need not be zeroed. What lies between
-// parameters stays as it is.
+// Begins a step: marks every gradient as uninitialized, so that its first contribution is written and nothing need be
+// zeroed.
 void params_begin_grads(const Params *params);
 void params_free(Params *params);
 int64_t param_local_count(const Param *param); // elements of the local share
-Tensor param_value(const Param *param);        // absent for NULL: a bias that a layer does not have
-// The gradient as something to add to: zeroed, where a step has just begun. Absent for NULL.
+Tensor param_value(const Param *param);        // absent for NULL, as for a bias that a layer does not have
+// Returns the gradient to add to; zeroes it first when it is uninitialized. Absent for NULL.
 Tensor param_grad(Param *param, Device *device);
-// Copies the local share out of a whole tensor held by the host, and back into it. For init, tests and files.
+// Copy the local share out of a whole tensor in host memory, and back into it.
 void param_slice(const Param *param, const float *whole, float *local);
 void param_unslice(const Param *param, const float *local, float *whole);

@@ -14,8 +14,8 @@
 // incomplete or elsewhere until it is acquired, and again once it is released.
 typedef struct {
     void (*acquire)(void *self, int unit); // the model is about to use the unit's values
-    void (*release)(void *self, int unit); // it uses them no more until it acquires the unit again
-    // The last backward has passed the unit: its gradients are final, but for the sums over other ranks.
+    void (*release)(void *self, int unit); // the model does not use them until it acquires the unit again
+    // The last backward has passed the unit: its gradients are final, except for the sums over other ranks.
     void (*finish)(void *self, int unit);
     void *self;
 } UnitWatch;
