@@ -147,7 +147,8 @@ void flags_trireme(const CostModel *costs, const ModelShape *model, const Parall
     add_missing(grid_along(c->grid, AXIS_CP) > 1, "trireme train does not share a sequence out over ranks",
                 out);
     add_missing(c->zero_stage > 1, "trireme train shares out the optimizer's state alone", out);
-    snprintf(program, sizeof program, "mpirun -n %d trireme train", grid_size(c->grid));
+    snprintf(program, sizeof program, "mpirun -n %d trireme train",
+             grid_size(c->grid) / grid_along(c->grid, AXIS_CP));
     Command command = command_begin(out, program);
     add_model(&command, model);
     add_run(&command, costs->stack, model, c);
