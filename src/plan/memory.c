@@ -1,5 +1,5 @@
-// What a rank holds, in closed form: the state of its parameters, what its layers keep of the microbatches in
-// flight, and what the two ends of the model add.
+// The memory of a rank in closed form: the state of its parameters, the activations of the microbatches in flight,
+// and the two ends of the model.
 #include "plan/memory.h"
 #include "layout/layers.h"
 #include "machine/cpu_price.h"
@@ -10,8 +10,8 @@
 
 static int num_stages(const ParallelConfig *c) { return grid_along(c->grid, AXIS_PP) * c->chunks; }
 
-// How many layers embedding and head count for when layers are shared out. Programs that cut evenly take them
-// for a layer each where only that divides.
+// The number of layers that embedding and head each count for when layers are distributed over stages. Programs that
+// distribute evenly count each as one layer where that makes the layers divide.
 static double end_weight(const Stack *stack, const ModelShape *model, const ParallelConfig *c) {
     int stages = num_stages(c);
     if (model->layers % stages && (model->layers + 2) % stages == 0) return 1;
@@ -23,7 +23,7 @@ static double end_weight(const Stack *stack, const ModelShape *model, const Para
 Status stage_layers(const Stack *stack, const ModelShape *model, const ParallelConfig *config, int *layers) {
     int stages = num_stages(config);
     if (stages > MAX_STAGES)
-        return fail(ERR_CONFIG, "%d pipeline stages: the memory of at most %d is told", stages, MAX_STAGES);
+        return fail(ERR_CONFIG, "%d pipeline stages: at most %d are possible", stages, MAX_STAGES);
     double ends = end_weight(stack, model, config);
     layer_balance(model->layers, stages, ends, ends, layers);
     return OK;
@@ -58,7 +58,7 @@ double part_parameters(const ModelShape *m, int tp, ModelPart part) {
     return table_parameters(m, tp) + (m->position == POSITION_LEARNED ? (double)m->positions * m->hidden : 0);
 }
 
-// Bytes of a parameter: its weight, its gradient, what AdamW keeps.
+// Bytes of each parameter: weight, gradient and optimizer state.
 typedef struct {
     double weight, gradient, optimizer;
 } State;
@@ -67,7 +67,8 @@ static State state_of(const CostModel *costs, const ParallelConfig *c) {
     const Stack *stack = costs->stack;
     double weight = (double)dtype_bytes(c->dtype), gradient = stack->state_bytes - weight;
     double cut = stack->sharded_bytes, shares = (double)grid_count(c->grid, ROLE_REPLICAS);
-    // Moments, and the fp32 weight: the value itself, what a bf16 value leaves out of it, or all of it.
+    // Two moments, and what AdamW keeps of the fp32 weight beyond the value: nothing in fp32, a remainder in
+    // bf16, all of it in fp16.
     static const double kept[NUM_DTYPES] = {[F32] = 8, [BF16] = 10, [F16] = 12};
     if (costs->stack->is_trireme || c->dtype == F32) gradient = 4, cut = kept[c->dtype];
     if (c->dtype == BF16) gradient += costs->constants.bf16_sum_bytes, cut -= costs->constants.bf16_sum_bytes;
@@ -79,12 +80,12 @@ static State state_of(const CostModel *costs, const ParallelConfig *c) {
 
 // ---- activations ---------------------------------------------------------------------------------
 
-// Tokens of a microbatch on a rank.
+// Tokens of a microbatch that a rank computes.
 static double tokens_of(const ModelShape *m, const ParallelConfig *c) {
     return (double)m->sequence / grid_along(c->grid, AXIS_CP) * c->microbatch;
 }
 
-// Elements of what norms, dropout and residuals work on.
+// Elements of a tensor that norms, dropout and residuals work on.
 static double hidden_elements(const ModelShape *m, const ParallelConfig *c) {
     return tokens_of(m, c) * m->hidden / (c->sequence_parallel ? grid_along(c->grid, AXIS_TP) : 1);
 }
@@ -104,7 +105,8 @@ static double sum_terms(const ModelShape *m, const ParallelConfig *c, Recompute 
     return sum;
 }
 
-// All but the attention core. The published terms have dropout masks, and norms and MLP of fused kernels.
+// Bytes of everything but the attention core. The published terms have dropout masks; the constants add what the
+// kernels of norms and MLP keep.
 static double outside_core(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
     const Constants *k = &costs->constants;
     double hidden = hidden_elements(m, c),
@@ -115,7 +117,8 @@ static double outside_core(const CostModel *costs, const ModelShape *m, const Pa
            k->mlp_kept_bytes * tokens_of(m, c) * m->ffn / grid_along(c->grid, AXIS_TP);
 }
 
-// Softmax, its dropout's mask and output; without the S x S matrix, two numbers of each row of it.
+// Bytes of the attention core: softmax output, dropout mask and dropout output. Fused attention keeps two fp32
+// numbers for each row of the S x S matrix instead.
 static double core(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
     if (costs->stack->is_trireme)
         return sum_terms(m, c, RECOMPUTE_NOTHING, true) - sum_terms(m, c, RECOMPUTE_SELECTIVE, true);
@@ -143,22 +146,22 @@ double layer_again_bytes(const CostModel *costs, const ModelShape *m, const Para
 
 // ---- a rank --------------------------------------------------------------------------------------
 
-// What is the same on every rank.
+// What all pipeline ranks have in common.
 typedef struct {
     const CostModel *costs;
     const ModelShape *model;
     const ParallelConfig *config;
     State state;
     double parameters[NUM_PARTS];
-    double kept, again; // bytes of a layer
+    double kept, again; // bytes of a layer: kept, and while it is recomputed
     double masks;       // of the embedding's dropout, of one microbatch
     double head;        // of the last stage
     double buffers;
     int layers[MAX_STAGES];
 } Sizes;
 
-// Input and output of the final norm; the logits in 16 bits, in fp32, their gradient. Where all are gathered,
-// a rank's own share of them and of their gradient besides.
+// The input and output of the final norm; the logits in 16 bits, in fp32, and their gradient. Where every rank
+// gathers all logits, its own share of them and of their gradient in addition.
 static double head_bytes(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
     double table = table_parameters(m, grid_along(c->grid, AXIS_TP)) / m->hidden,
            e = (double)dtype_bytes(c->dtype);
@@ -167,8 +170,8 @@ static double head_bytes(const CostModel *costs, const ModelShape *m, const Para
     return norm + costs->constants.logit_bytes * logits * grid_along(c->grid, AXIS_TP) + 2 * e * logits;
 }
 
-// Messages to and from neighbours; a gathered input of sequence parallelism; keys and values on their way
-// around c, two layers of which all ranks over d hold a share.
+// Messages to and from the neighbours; a gathered input of sequence parallelism; keys and values in transit over cp;
+// with zero stage 3, two gathered layers.
 static double buffer_bytes(const Sizes *s) {
     const ModelShape *m = s->model;
     const ParallelConfig *c = s->config;
@@ -245,7 +248,8 @@ Status memory_need(const CostModel *costs, const ModelShape *model, const Parall
     return OK;
 }
 
-// Its own step tells the sum; the state and what layers keep are those of the closed form, buffers the rest.
+// The total is measured in trireme's own step. State and activations are those of the closed form; buffers are the
+// remainder.
 static Status own_need(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                        MemoryNeed *need) {
     size_t bytes;

@@ -1,21 +1,22 @@
-// What the closed form of a rank's memory is made of. Internal to plan/.
+// The pieces of the closed form of a rank's memory, and the exact memory of trireme. For plan/, its tests, and the
+// flags of a configuration.
 #pragma once
 #include "plan/plan.h"
 
 enum { MAX_STAGES = 4096 };
 
-// Layers of each stage.   ERR_CONFIG for more than MAX_STAGES.   layers [p v]
+// Writes the number of layers of each stage.   layers [p v]   ERR_CONFIG for more than MAX_STAGES.
 Status stage_layers(const Stack *stack, const ModelShape *model, const ParallelConfig *config, int *layers);
 int stage_of_chunk(const ParallelConfig *config, int rank, int chunk);
-// Activations of one chunk and microbatch that a pipeline rank holds at once, at most. Those of zero-bubble
-// schedules are held until the weight gradient.
+// Returns the most activations, each of one chunk and microbatch, that a pipeline rank holds at once. Zero-bubble
+// schedules hold them until the weight gradient.
 double chunks_in_flight(const ParallelConfig *config, int rank);
-// Parameters of an embedding, a layer, a head on a tp rank; a tied table is the embedding's.
+// Returns the parameters that a tp rank has of an embedding, layer or head. A tied table counts for the embedding.
 double part_parameters(const ModelShape *model, int tp, ModelPart part);
-// Bytes that a layer keeps of one microbatch from forward to backward, and those that it works with when it
-// is computed again; before activation_factor.
+// Return the bytes that a layer keeps of one microbatch from its forward to its backward, and those that it needs
+// while it is recomputed; without activation_factor.
 double layer_kept_bytes(const CostModel *costs, const ModelShape *model, const ParallelConfig *config);
 double layer_again_bytes(const CostModel *costs, const ModelShape *model, const ParallelConfig *config);
-// Bytes that `trireme train` would take for the candidate on the pipeline rank that takes most (`rank`), from
-// the same measurement as training itself makes: exact.   ERR_OS, ERR_CONFIG.
+// Computes the bytes that `trireme train` takes for the configuration on the pipeline rank that takes most (`rank`),
+// by the measurement with which training itself begins: they are exact.   ERR_OS, ERR_CONFIG.
 Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank);

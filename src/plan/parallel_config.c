@@ -1,4 +1,4 @@
-// Which candidates are possible at all. Each rule says what it wants and a value that would do.
+// The rules that a configuration must keep. Each message says which rule is broken, and a value that would keep it.
 #include "plan/plan.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -99,7 +99,7 @@ static bool batch_breaks(const Rules *r) {
 static bool pipeline_breaks(const Rules *r) {
     const ParallelConfig *c = r->config;
     int p = grid_along(c->grid, AXIS_PP), v = c->chunks, layers = r->model->layers;
-    // Embedding and head may have a stage each.
+    // Embedding and head may each have a stage of their own.
     if (p * v > layers && p * v != layers + 2)
         return broken(r, "p * v = %d * %d stages are more than the %d layers", p, v, layers);
     int64_t m = parallel_config_microbatches(c);

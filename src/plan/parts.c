@@ -6,8 +6,9 @@
 
 // ---- keys ----------------------------------------------------------------------------------------
 
-// All that a part depends on. Compared as bytes: always made from zeros. Recomputation is added to what a
-// part takes without it.
+// All that the times of parts depend on; the rest of a configuration does not change them. Keys are compared as
+// bytes, so they are made from zeroed memory. The work is recorded without recomputation, which is added to its
+// price.
 typedef struct {
     ModelShape model;
     int tp, cp, microbatch;
@@ -21,16 +22,16 @@ typedef struct {
     Key key;
     uint64_t hash;
     Work work;
-    Constants constants; // that the parts were priced with
+    Constants constants; // with which the parts were priced
     const Machine *machine;
     const Stack *stack;
-    int busy_ranks; // on a CPU they share its memory
+    int busy_ranks; // ranks of a node that compute at once: on a CPU they share its memory bandwidth
     Parts parts;
 } Entry;
 
 struct PlanCache {
     Entry **entries;
-    int *slots; // of a hash table with open addressing: index + 1, 0 is free
+    int *slots; // hash table with open addressing: index + 1 of an entry, 0: empty
     int count, capacity, num_slots;
 };
 
@@ -105,14 +106,16 @@ static Status grow(PlanCache *cache) {
 
 // ---- prices --------------------------------------------------------------------------------------
 
-// A host that launches and a device that computes overlap; where both take about as long, not quite.
+// The host launches while the device computes: the longer of the two, and a little more where both take about as
+// long.
 static double overlap(double host, double device) {
     double longer = fmax(host, device), ratio = longer > 0 ? fmin(host, device) / longer : 0;
     double cube = ratio * ratio * ratio;
     return longer * pow(1 + cube * cube, 1.0 / 6);
 }
 
-// Attention sees the whole sequence: c times what a share of its own length asks for.
+// Every query attends to the whole sequence: a rank's attention takes cp times as long as in a sequence of its
+// share's length.
 static double repeats(const ParallelConfig *config, const WorkItem *item) {
     bool attends = item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD;
     return item->kind == WORK_OP && attends ? grid_along(config->grid, AXIS_CP) : 1;
@@ -128,14 +131,14 @@ static double list_flops(const ParallelConfig *config, const WorkList *list) {
     return sum;
 }
 
-// What a list takes on the device, and what its collectives take.
+// Seconds of a list: operations on the device and collectives over tp.
 typedef struct {
     double device, tensor;
-    double gradients; // of the device's: products for weight gradients
+    double gradients; // of `device`: the products that make weight gradients
     double launches;
 } Price;
 
-// A microbatch has collectives over tp alone; another one would need a price.
+// A microbatch has collectives over tp alone; one of another group needs a price first.
 static double collective_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
     CHECK(item->role == ROLE_TENSOR, "a microbatch asks for %s of the group %s, which has no price",
           comm_op_name((CommOp)item->op), topology_roles[item->role].name);
@@ -158,20 +161,20 @@ static Price price_list(const CostModel *costs, const ParallelConfig *config, co
     return price;
 }
 
-// While collectives are under way the host launches on.
+// The host goes on launching while collectives run.
 static PartTime part_time(const CostModel *costs, const Price *price, double tensor) {
     double host = costs->machine->is_cpu ? 0 : price->launches * costs->constants.launch_us * 1e-6;
     double device = price->device + tensor, total = overlap(host, device);
     return (PartTime){total, device > 0 ? tensor * total / device : 0};
 }
 
-// What of a backward the products for weight gradients take.
+// Seconds of a backward that its weight gradients take.
 static double weight_seconds(const Price *price, const PartTime *backward) {
     return price->device > 0 ? (backward->total - backward->tensor) * price->gradients / price->device : 0;
 }
 
-// What hides behind the products for the weight gradients of the two linear layers that read a gathered
-// input: all all-reduces of a backward; of sequence parallelism's gathers and scatters two thirds, or the
+// The share of a backward's collectives that overlaps with the weight gradients of the two linear layers with
+// gathered inputs: all all-reduces; with sequence parallelism two thirds of the gathers and scatters, or only the
 // third that gathers those inputs again.   Source: Korthikanti 2022, section 4.2.2
 static double hidden_share(const Stack *stack, const ParallelConfig *config) {
     bool sequence = config->sequence_parallel;
@@ -180,13 +183,13 @@ static double hidden_share(const Stack *stack, const ParallelConfig *config) {
 }
 
 static double backward_tensor(const CostModel *costs, const ParallelConfig *config, const Price *price) {
-    static const double first_products = 7.0 / 12; // of the weight gradients' arithmetic
+    static const double first_products = 7.0 / 12; // their share of the arithmetic of all weight gradients
     double tensor = price->tensor;
     if (config->overlap_tensor) tensor *= costs->constants.tensor_backward_exposed;
     return tensor - fmin(tensor * hidden_share(costs->stack, config), first_products * price->gradients);
 }
 
-// Selectively: the attention of a layer's forward.
+// Selective recomputation runs the attention of a layer's forward again.
 static void add_attention_again(Parts *parts, const CostModel *costs, const ParallelConfig *config,
                                 const WorkList *forward) {
     for (int i = 0; i < forward->count; i++) {
@@ -211,7 +214,8 @@ static void add_again(Parts *parts, const CostModel *costs, const ParallelConfig
     parts->flops[PART_LAYER] += list_flops(config, forward);
 }
 
-// Keys and values of the rest of the sequence go around once forward, and with their gradients backward.
+// Keys and values of the rest of the sequence travel over cp once in the forward, and with their gradients in the
+// backward.
 static void add_context(Parts *parts, const CostModel *costs, const ParallelConfig *config,
                         const ModelShape *model) {
     double bytes = 2.0 * model->sequence / grid_along(config->grid, AXIS_CP) * config->microbatch *
@@ -222,7 +226,7 @@ static void add_context(Parts *parts, const CostModel *costs, const ParallelConf
     parts->backward[PART_LAYER].total += 2 * seconds, parts->backward[PART_LAYER].tensor += 2 * seconds;
 }
 
-// Programs whose loss is not cut over the vocabulary gather the logits first.
+// Programs whose loss needs the whole vocabulary gather the logits first.
 static void add_gathered_logits(Parts *parts, const CostModel *costs, const ParallelConfig *config,
                                 const ModelShape *model) {
     if (!costs->stack->gathers_logits || grid_along(config->grid, AXIS_TP) == 1) return;

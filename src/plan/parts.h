@@ -1,23 +1,24 @@
-// What each part of a model takes on a machine, for one microbatch on one rank; kept, since the candidates of
-// a search differ in what lies between the parts far more often than in the parts. Internal to plan/.
+// The times of the parts of a model on a machine, for one microbatch on one rank. They are cached, since most
+// configurations of a search have parts in common. Internal to plan/.
 #pragma once
 #include "plan/plan.h"
 
 // Seconds.
 typedef struct {
-    double total;  // with the host's floor and the collectives that nothing hides
-    double tensor; // of it: those collectives
+    double total;  // including launches and exposed collectives
+    double tensor; // the exposed collectives in it
 } PartTime;
 
 typedef struct {
     PartTime forward[NUM_PARTS], backward[NUM_PARTS];
-    double again;                 // of a layer's backward: what is computed again, without its collectives
-    double weight_fraction;       // of a layer's backward: what zero-bubble schedules may put off
-    double flops[NUM_PARTS];      // of both and of what is computed again, on this rank: OpCount
-    double parameters[NUM_PARTS]; // that this rank holds of each; a tied table is the embedding's
+    double again;                 // recomputation in a layer's backward, without its collectives
+    double weight_fraction;       // of a layer's backward: the weight half, which zero-bubble schedules delay
+    double flops[NUM_PARTS];      // of forward, backward and recomputation on this rank, as in OpCount
+    double parameters[NUM_PARTS]; // of this rank; a tied table counts for the embedding
     double message_bytes;         // between stages
 } Parts;
 
-// Borrowed until the next call.   ERR_OS, ERR_CONFIG.
+// Returns the parts in the cache, and makes them when they are not there. `parts` is valid until the next call.
+// ERR_OS, ERR_CONFIG.
 Status parts_of(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                 const ParallelConfig *config, const Parts **parts);

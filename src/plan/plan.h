@@ -1,17 +1,17 @@
-// Planning: which grid, how fast, how much memory, how long, before anything is rented.
+// Planning: predicts for a model and a machine which grid is fastest, the time of a step, and the memory it needs.
 //
-// A prediction is made in four steps:
-//   1. work     the trainer's own step, run on the null device and the null network, says which operations
-//               of which shape, and which messages of how many bytes in which group, every part of a model
-//               (embedding, a layer, head) asks for. Nothing about the model is written down a second time.
-//   2. price    an operation's time on a machine: matrix products by tiles, waves and K; all else by bytes;
-//               collectives by measured curves and by where the ranks of a group are.
-//   3. replay   the pipeline schedule that training would interpret is walked with these times: bubble,
-//               waits, what overlaps. Data-parallel replicas are identical, so 3072 GPUs cost p ranks.
-//   4. memory   parameters, gradients, optimizer, activations in flight, ends of the model, reserve.
-// A search makes candidates, refuses those that break a rule or do not fit, bounds the others by a closed
-// form, and replays the best. Constants come from files (machine.h) and carry the error that they had on
-// rows they were not fitted on; that error is the interval of every prediction.
+// A prediction has four steps:
+//   1. work     The trainer's own step runs on the null device and the null network. It tells which operations of
+//               which shapes, and which collectives of how many bytes in which groups, each part of the model
+//               (embedding, layer, head) executes. So the planner has no description of the model of its own.
+//   2. price    The time of each operation and collective on the machine: matrix products by tiles, waves and K,
+//               other operations by bytes, collectives by measured curves and by the places of their ranks.
+//   3. replay   The pipeline schedule that training would execute is replayed with these times. This gives bubble,
+//               waits and overlaps. All data-parallel replicas do the same, so p ranks are enough for 3072 GPUs.
+//   4. memory   Parameters, gradients, optimizer state, activations in flight, the ends of the model, the reserve.
+// A search lists configurations, refuses those that break a rule or do not fit, bounds the times of the others in
+// closed form, and replays the best. The constants come from files (machine.h). Each stack file states the error on
+// rows that its constants were not fitted to; that error is the interval of every prediction.
 #pragma once
 #include "layout/kinds.h"
 #include "layout/topology.h"
@@ -19,11 +19,11 @@
 #include "machine/work_item.h"
 #include "train/train.h"
 
-// ---- what is asked ------------------------------------------------------------------------------
+// ---- configurations -----------------------------------------------------------------------------
 
-typedef enum { ATTENTION_FUSED, ATTENTION_UNFUSED } AttentionKind; // unfused: the S x S scores are in memory
+typedef enum { ATTENTION_FUSED, ATTENTION_UNFUSED } AttentionKind; // unfused: stores the S x S scores
 
-// One way to run a model on n = t p d c devices.
+// One way to run a model on n = t c d p devices.
 typedef struct {
     Grid grid;             // t, c, d, p: its axes tp, cp, dp, pp; the others are 1
     int chunks;            // v
@@ -33,18 +33,18 @@ typedef struct {
     AttentionKind attention;
     DType dtype;
     bool sequence_parallel; // needs t > 1
-    int zero_stage;         // 0; 1: the distributed optimizer; 2, 3: gradients, parameters are cut too
-    // What the stack does, unless a row or a user says otherwise.
+    int zero_stage;         // 0; 1: distributed optimizer; 2: gradients are cut, too; 3: and parameters
+    // As the stack does, unless a row or the user says otherwise.
     bool scatter_gather, overlap_gradients, overlap_tensor;
 } ParallelConfig;
 
 int parallel_config_microbatches(const ParallelConfig *config); // m
 int parallel_config_devices(const ParallelConfig *config);
-// The kind of its schedule. CHECK when there is none of that name.
+// Returns the kind of its schedule. An unknown name is a bug.
 const ScheduleKind *parallel_config_kind(const ParallelConfig *config);
 ScheduleSpec parallel_config_schedule(const ParallelConfig *config);
-// NULL when the candidate is possible for the model on the machine, else the rule it breaks with values that
-// would work, in `why`.
+// Returns NULL when the configuration is possible for the model on the machine. Otherwise writes the rule that it
+// breaks, and values that would work, to `why` and returns `why`.
 const char *parallel_config_refuse(const ModelShape *model, const Machine *machine,
                                    const ParallelConfig *config, char *why, size_t size);
 
@@ -55,153 +55,153 @@ typedef struct {
     int count, capacity;
 } WorkList;
 
-// Parts of a model: what a stage does is the sum of its parts.
+// The parts of a model. A stage is the sum of its parts.
 typedef enum { PART_EMBEDDING, PART_LAYER, PART_HEAD, NUM_PARTS } ModelPart;
 
-// What one microbatch asks of each part on one rank. The trainer's head computes its gradients within the
-// forward; here they are part of the backward, as in other programs: all that follows on LOSS_FINISH.
+// The work of one microbatch on one rank, by part. The trainer's head computes its gradients in the forward; here
+// everything after LOSS_FINISH counts as backward, as in other programs.
 typedef struct {
     WorkList forward[NUM_PARTS];
-    WorkList backward[NUM_PARTS]; // input and weight halves, and what is computed again
-    // Of a tp rank's share: parameters of an embedding, a layer, a head (without a tied table), and how many
-    // tensors they are.
+    WorkList backward[NUM_PARTS]; // input half, weight half and recomputation
+    // Parameters of a tp rank, and how many tensors they are. The head's are without a tied table.
     int64_t parameters[NUM_PARTS];
     int tensors[NUM_PARTS];
-    double stage_message_bytes; // b s h of the element type, before any scattering
+    double stage_message_bytes; // b s h elements, before any scattering
 } Work;
 
-// Runs the trainer's step of a pipeline of three stages, embedding, one layer and head, on the null device
-// and records it: of the candidate t, b, recomputation, attention, element type and sequence parallelism.
-// The vocabulary is padded to a multiple of VOCABULARY_DIVISOR * t.   ERR_OS, ERR_CONFIG where the model cannot be cut so.
+// Records the trainer's step of a pipeline with three stages (embedding, one layer, head) on the null device, with t,
+// b, recomputation, attention, element type and sequence parallelism of the configuration. The vocabulary is padded
+// to a multiple of VOCABULARY_DIVISOR * t.   ERR_OS without memory; ERR_CONFIG where the model cannot be cut so.
 Status work_record(Work *work, const ModelShape *model, const ParallelConfig *config);
 void work_free(Work *work);
-double work_flops(const WorkList *list); // of all of it
+double work_flops(const WorkList *list); // of all items
 
 // ---- 2. price -----------------------------------------------------------------------------------
 
-// Where the ranks of a run are: t fastest, then c, d, p, node by node.
+// What prices depend on. Ranks are placed node by node in rank order: neighbours differ in t, then c, d, p.
 typedef struct {
     const Machine *machine;
     Constants constants;
     const Stack *stack;
 } CostModel;
 
-// Ranks of a candidate that work at once on one node: on a CPU they share its memory.
+// Returns how many ranks of a configuration compute on one node at once: on a CPU they share its memory.
 int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config);
 
-// Seconds of one operation of a candidate, alone.
+// Returns the seconds of one operation, without its launch.
 double price_operation(const CostModel *costs, const ParallelConfig *config, const WorkItem *item);
-// How many operations the host launches for it.
+// Returns how many kernels the host launches for an operation.
 double operation_launches(const CostModel *costs, const WorkItem *item);
-// Seconds of a collective of `bytes` among the ranks of a role. Only ROLE_TENSOR and ROLE_REPLICAS have a price;
-// another role is a bug: a price of 0 for it would make wrong plans.
+// Returns the seconds of a collective of `bytes` among the ranks of a role. Only ROLE_TENSOR and ROLE_REPLICAS have
+// a price; another role is a bug, since a price of 0 for it would make wrong plans.
 double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Role role,
                         double bytes);
-// Seconds of a message of `bytes` between a stage and the next.
+// Returns the seconds of a message of `bytes` from a stage to the next.
 double price_message(const CostModel *costs, const ParallelConfig *config, int stage, double bytes);
-// Whether the last rank of a stage and the first of the next are on different nodes.
+// Whether messages from a stage to the next cross nodes.
 bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage);
-// Seconds in which `bytes` of keys and values go around the c ranks of a sequence, as far as nothing hides
-// it.
+// Returns the exposed seconds of sending `bytes` of keys and values once around the c ranks of a sequence.
 double price_context(const CostModel *costs, const ParallelConfig *config, double bytes);
 
 // ---- 3. replay ----------------------------------------------------------------------------------
 
-// Where a step's time goes, in seconds of the rank that takes longest; they add up to step_s.
+// The parts of a step's time, in seconds of the rank that computes longest. All but `recompute` add up to step_s.
 typedef struct {
-    double compute;   // forwards and backwards of the busiest rank, without their collectives
-    double recompute; // of it: what is computed again
-    double tensor;    // collectives over t that nothing hides
-    double stages;    // messages between stages that nothing hides
+    double compute;   // forwards and backwards, without their collectives
+    double recompute; // the part of `compute` that is recomputation
+    double tensor;    // exposed collectives over tp
+    double stages;    // exposed messages between stages
     double bubble;    // waiting for other stages
-    double data;      // reductions and gathers over d that nothing hides
+    double data;      // exposed reductions and gathers over the replicas
     double optimizer;
-    double other; // what the host adds, stragglers
+    double other; // the host's own time
 } Breakdown;
 
-// Bytes of a rank; they add up to `total`.
+// Bytes of one rank: those before `total` add up to it.
 typedef struct {
-    double parameters, gradients, optimizer; // as far as the zero stage does not cut them
+    double parameters, gradients, optimizer; // without what the zero stage leaves on other ranks
     double activations;                      // of all microbatches in flight
-    double ends;    // what embedding and head add: dropout masks, logits and their gradient
-    double buffers; // messages, gathered inputs, the layer that is computed again
+    double ends;    // of embedding and head: dropout masks, logits and their gradient
+    double buffers; // messages, gathered inputs, the layer that is recomputed
     double reserve; // driver, libraries, communicators
     double total, capacity;
-    int rank;      // pipeline rank that is the fullest
-    double margin; // error of the total, as a share: within it of the capacity, nobody knows
+    int rank;      // pipeline rank
+    double margin; // relative error of the total; a total so near to the capacity may fit or not
 } MemoryNeed;
 
 typedef enum { FITS, FITS_PERHAPS, FITS_NOT } Verdict;
 Verdict memory_verdict(const MemoryNeed *need);
-// Of the fullest pipeline rank, in closed form: a microsecond or two.   ERR_CONFIG for more than 4096 stages.
+// Computes the memory of the fullest pipeline rank, in closed form; takes a microsecond or two.   ERR_CONFIG for
+// more than 4096 stages.
 // Sources: Korthikanti 2022, sections 4 and 5, for activations; Rajbhandari 2020 for the state.
 Status memory_need(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                    MemoryNeed *need);
-// The same, but where the stack is trireme what its arenas will take, to the byte, with one thread a rank: its
-// own step is run on the null device for every pipeline rank. For other stacks, and for what trireme does not do
-// (context parallelism, zero stages above 1, unequal stages), the closed form.   ERR_CONFIG, ERR_OS.
+// The same. If the stack is trireme, the total is what its arenas will take, to the byte, with one thread per rank:
+// it is measured in the trainer's own step on the null device, on every pipeline rank. For other stacks, and for what
+// trireme cannot do (context parallelism, zero stages above 1, unequal stages), uses the closed form.   ERR_CONFIG,
+// ERR_OS.
 Status memory_exact(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                     MemoryNeed *need);
 
-// What one pipeline rank needs, in closed form.
+// Computes the memory of one pipeline rank, in closed form.   ERR_CONFIG
 Status memory_of_rank(const CostModel *costs, const ModelShape *model, const ParallelConfig *config, int rank,
                       MemoryNeed *need);
 
 typedef struct {
     ParallelConfig config;
-    double step_s, low_s, high_s; // the interval is the stack's error on rows it was not fitted on
-    bool extrapolates;            // outside of the hull of those rows
+    double step_s, low_s, high_s; // low to high: the stack's error on rows that it was not fitted to
+    bool extrapolates;            // outside of the ranges of those rows
     Breakdown parts;
-    double bubble;                      // over the ideal time, as replayed
-    double model_flops, hardware_flops; // of one step, all ranks; the second counts what is computed again
-    double tflops, mfu, hfu;            // of a device: hardware TFLOP/s; of the peak
+    double bubble;                      // as a fraction of the ideal time, as replayed
+    double model_flops, hardware_flops; // of one step, all ranks; the second includes recomputation
+    double tflops, mfu, hfu;            // hardware TFLOP/s of a device; fractions of its peak
     MemoryNeed memory;
-    // Bytes of a message between stages; what crosses the middle of the machine, bytes/s, while such messages
-    // are under way (both directions, all replicas), and while gradients are reduced (half of all that is
-    // sent).
+    // Bytes of a message between stages; bytes/s across the middle of the machine while such messages are sent (both
+    // directions, all replicas), and while gradients are reduced (half of everything sent).
     double edge_bytes, edge_bandwidth, data_bandwidth;
 } Prediction;
 
-// Of recorded work and priced parts: a plan asks for the same ones again. Machines and stacks are told apart
-// by their addresses and must not change while the cache is open; constants may.
+// A cache of recorded work and of the times of parts, which the configurations of a search have in common. It
+// identifies machines and stacks by their addresses: they must not change while the cache is open; constants may.
 typedef struct PlanCache PlanCache;
 Status plan_cache_open(PlanCache **cache);
 void plan_cache_close(PlanCache *cache);
 
-// Everything of one candidate, which must not be refused.
+// Predicts a configuration that parallel_config_refuse accepts.   ERR_OS, ERR_CONFIG.
 Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                const ParallelConfig *config, Prediction *out);
-// A lower bound of its step_s, without replay; and its memory, unless that is NULL. 10^5 a second.
+// Computes a lower bound of step_s without a replay, and the memory unless `memory` is NULL. Takes about 10 us.
 Status predict_bound(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                      const ParallelConfig *config, double *step_s, MemoryNeed *memory);
-// The schedule as it would run, for drawing. The caller destroys both.
+// Simulates the whole schedule with the predicted times, for drawing. The caller destroys both.
 Status predict_timeline(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                         const ParallelConfig *config, Schedule *schedule, Simulation *simulation);
 
 // ---- 4. search ----------------------------------------------------------------------------------
 
-// What the user has decided. Zero, NULL or -1 is open.
+// The choices that the user has made; the search tries all values of the others. 0, NULL and -1: not chosen.
 typedef struct {
     int devices, batch;
-    Grid grid; // 0: the size is open
+    Grid grid; // a size of 0 is not chosen
     int chunks, microbatch;
-    int sequence_parallel, zero_stage, fused_attention; // -1: open
+    int sequence_parallel, zero_stage, fused_attention; // -1: not chosen
     const char *schedule;
-    int recompute; // a Recompute; -1: open
+    int recompute; // a Recompute; -1: not chosen
     DType dtype;
 } SearchSpace;
 
-// What the stack does where a question leaves it open: attention, overlaps, messages in shares.
+// Returns a configuration of one device with attention, overlaps and messages as the stack does them, unless the
+// user has chosen otherwise.
 ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *space);
 
 typedef enum {
-    REJECT_RULE,   // a size does not divide, or exceeds another
-    REJECT_MEMORY, // does not fit
-    REJECT_BOUND,  // cannot be faster than what was found already
+    REJECT_RULE,   // it breaks a rule: a size does not divide, or exceeds another
+    REJECT_MEMORY, // it does not fit
+    REJECT_BOUND,  // it cannot be faster than those found before
     NUM_REJECTS
 } Reject;
 
-// The fastest candidate that differs from the winner in one choice.
+// The fastest configuration that differs from the winner in one choice.
 typedef struct {
     char choice[48]; // "t = 4"
     Prediction prediction;
@@ -210,17 +210,18 @@ typedef struct {
 enum { MAX_ALTERNATIVES = 64 };
 
 typedef struct {
-    Prediction *best; // in rising order of step_s
+    Prediction *best; // in ascending order of step_s
     int count;
-    bool perhaps; // nothing fits for sure: these are within the margin of the memory
+    bool perhaps; // nothing fits for sure; those in `best` may fit
     int64_t tried, rejected[NUM_REJECTS], replayed;
     char examples[NUM_REJECTS][200]; // one of each class, with its numbers
-    char nearest[400]; // when nothing fits: what misses by least, by how much, and what would make it fit
+    char nearest[400]; // when nothing fits: the configuration that misses by least, and by how much
     Alternative alternatives[MAX_ALTERNATIVES];
     int num_alternatives;
 } PlanResult;
 
-// ERR_CONFIG, with what would work, when no candidate keeps the rules or fits.
+// Finds the `most` fastest configurations that fit. ERR_CONFIG when none keeps the rules and fits; the message says
+// what would.
 Status plan_search(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                    const SearchSpace *space, int most, PlanResult *out);
 void plan_result_free(PlanResult *result);

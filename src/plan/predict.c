@@ -1,5 +1,5 @@
-// One candidate's step: the parts on their stages, the schedule replayed with what they take, then what every
-// step ends with. All data-parallel replicas do the same, so one pipeline stands for all.
+// Predicts one configuration's step: sums the parts of each stage, replays the schedule with these times, and adds
+// what every step ends with. All data-parallel replicas do the same, so one pipeline stands for all.
 #include "machine/cpu_price.h"
 #include "plan/memory.h"
 #include "plan/parts.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double US = 1e6; // in a second
+static const double US = 1e6; // microseconds in a second
 
 // ---- stages --------------------------------------------------------------------------------------
 
@@ -15,19 +15,19 @@ static double nodes_of(const CostModel *costs, const ParallelConfig *config) {
     return fmax(1, ceil((double)parallel_config_devices(config) / costs->machine->devices_per_node));
 }
 
-// Stragglers and the crowding of a network grow with its size.
+// Stragglers and network contention grow with the number of nodes.
 static double slower_by_size(const CostModel *costs, const ParallelConfig *config) {
     return costs->machine->is_cpu ? 1 : 1 + costs->constants.straggler * log2(nodes_of(costs, config));
 }
 
-// One pipeline: what its stages hold and take.
+// The stages of one pipeline: their layers and times.
 typedef struct {
     const Parts *parts;
     int ranks, chunks, stages, microbatches;
     const ScheduleKind *kind;
     ScheduleSpec spec;
     int last_rank; // the rank that holds the last stage
-    double slower; // than a small job, everything that ranks compute and send: stragglers, a crowded network
+    double slower; // factor on all times: stragglers and network contention
     int *layers;   // [stages]
     double *forward_us, *backward_us, *hop_us, *hold_us; // [stages], [stages], [stages - 1] twice
     void *memory;
@@ -44,8 +44,8 @@ static int rank_of_stage(const Stages *s, int stage) {
     return -1;
 }
 
-// The rank before the edge from a stage to the next. A kind with a placement of its own sends over the edges between
-// neighbouring ranks either way.
+// The lower rank of the edge between a stage and the next. Schedules with a placement of their own send over the
+// edges between neighbouring ranks in both directions.
 static int edge_rank(const Stages *s, int stage) {
     if (!s->kind->stage) return stage;
     int from = rank_of_stage(s, stage), to = rank_of_stage(s, stage + 1);
@@ -92,8 +92,7 @@ static double stage_sum(const Stages *s, int stage, const PartTime *times) {
     return seconds;
 }
 
-// A message holds up the ranks it goes between in programs that wait for their messages; in others it only
-// arrives later.
+// In programs that wait for their messages, a message blocks both its ranks; in others it only arrives later.
 static void price_stages(Stages *s, const CostModel *costs, const ParallelConfig *config) {
     double held = config->chunks > 1 ? costs->constants.interleaved_hold : 1;
     for (int stage = 0; stage < s->stages; stage++) {
@@ -118,7 +117,7 @@ static ScheduleCosts stage_costs(const Stages *s) {
 
 // ---- the end of a step ------------------------------------------------------------------------------
 
-// Parameters of the stages of a rank; the last one has a copy of a tied table.
+// Parameters of all stages of a rank. A tied table has a copy on the last rank.
 static double rank_parameters(const Stages *s, const ModelShape *model, int rank) {
     double count = 0;
     for (int chunk = 0; chunk < s->chunks; chunk++)
@@ -134,28 +133,28 @@ static double most_parameters(const Stages *s, const ModelShape *model) {
     return most;
 }
 
-// What remains of a reduction that begins in the last backwards, or of a gather that ends in the first
-// forwards, where the program overlaps them: at least a share, and all that there is no room for.
+// The part of a reduction or gather that does not overlap with computing, if the program overlaps them: what exceeds
+// the window, at least a fixed share.
 static double exposed_seconds(const CostModel *costs, const ParallelConfig *config, double seconds,
                               double window) {
     if (!config->overlap_gradients) return seconds;
     return fmax(costs->constants.data_exposed * seconds, seconds - window);
 }
 
-// In the reduction: as the program has it for 16-bit parameters.
+// Bytes of each gradient in its reduction; the stack says them for 16-bit parameters.
 static double gradient_bytes(const CostModel *costs, const ParallelConfig *config) {
     return config->dtype == F32 ? 4 : costs->stack->gradient_bytes;
 }
 
-// As slow as the computes that it hides behind: a window shrinks by no more than they do.
+// Collectives slow down with the number of nodes as the computing does that hides them.
 static double over_replicas(const CostModel *costs, const ParallelConfig *config, const Stages *s, CommOp op,
                             double bytes) {
     return s->slower * price_collective(costs, config, op, ROLE_REPLICAS, bytes);
 }
 
-// Gradients summed over d, or scattered behind the backward; then parameters are gathered behind the forward.
-// Where ranks keep no whole gradients (zero stage 2) these are scattered after each microbatch; where they
-// keep no whole parameters (3) those are gathered for each forward and again for each backward.
+// The exposed time of reductions and gathers over the replicas: gradients are all-reduced; with a distributed
+// optimizer they are reduce-scattered during the backward, and parameters gathered during the forward. Zero stage 2
+// scatters after each microbatch; zero stage 3 also gathers for each forward and each backward.
 static double reduction_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s,
                                 double parameters) {
     int zero = config->zero_stage;
@@ -178,11 +177,12 @@ static double reduction_seconds(const CostModel *costs, const ParallelConfig *co
     return behind_forward + (zero > 1 ? times : 1) * exposed_seconds(costs, config, scatter, backward);
 }
 
-// The two copies of a tied table add up their gradients: the ends of the pipeline are a group of two.
+// All-reduces the gradients of the two copies of a tied table, between the first and the last stage.
 static double table_seconds(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                             const Stages *s) {
     if (model->untied || !s->last_rank) return 0;
-    ParallelConfig ends = *config; // half the machine apart: on one node only where all ranks are
+    // The ends are half of the machine apart: on one node only if all ranks are.
+    ParallelConfig ends = *config;
     ends.grid = (Grid)GRID((parallel_config_devices(config) + 1) / 2, 2, 1);
     double bytes = s->parts->parameters[PART_EMBEDDING] * gradient_bytes(costs, config);
     return s->slower * price_collective(costs, &ends, COMM_ALL_REDUCE, ROLE_REPLICAS, bytes);
@@ -201,7 +201,7 @@ static double optimizer_seconds(const CostModel *costs, const ParallelConfig *co
 
 // ---- the whole step -----------------------------------------------------------------------------------
 
-// The rank that is busy longest.
+// The rank that computes longest.
 static int busiest(const Stages *s, const Simulation *simulation) {
     int most = 0;
     for (int rank = 1; rank < s->ranks; rank++)
@@ -209,7 +209,7 @@ static int busiest(const Stages *s, const Simulation *simulation) {
     return most;
 }
 
-// Sums over the stages and microbatches of a rank.
+// Adds the times of a rank's stages over all microbatches.
 static void add_rank_parts(const Stages *s, int rank, Breakdown *parts) {
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         for (ModelPart part = 0; part < NUM_PARTS; part++) {
@@ -246,9 +246,9 @@ static double sum_of(const Breakdown *p) {
     return p->compute + p->tensor + p->stages + p->bubble + p->data + p->optimizer + p->other;
 }
 
-// ---- what is told beside the time ----------------------------------------------------------------------
+// ---- rates, traffic, interval --------------------------------------------------------------------------
 
-static void tell_rates(const CostModel *costs, const ModelShape *model, const Stages *s, Prediction *out) {
+static void set_rates(const CostModel *costs, const ModelShape *model, const Stages *s, Prediction *out) {
     const ParallelConfig *c = &out->config;
     double flops = 0, devices = parallel_config_devices(c);
     for (ModelPart part = 0; part < NUM_PARTS; part++)
@@ -263,9 +263,9 @@ static void tell_rates(const CostModel *costs, const ModelShape *model, const St
     out->mfu = out->model_flops / out->step_s / devices / 1e12 / peak;
 }
 
-// What a cut through the middle of the machine carries while messages are under way: of the pipelines both
-// directions of an edge, all replicas; of the reductions half of what all devices send.
-static void tell_traffic(const CostModel *costs, const ModelShape *model, const Stages *s, Prediction *out) {
+// Bandwidths across the middle of the machine. Pipelines: both directions of one edge, of all replicas, while
+// messages are sent. Reductions: half of what all devices send.
+static void set_traffic(const CostModel *costs, const ModelShape *model, const Stages *s, Prediction *out) {
     const ParallelConfig *c = &out->config;
     double replicas = grid_count(c->grid, ROLE_REPLICAS);
     out->edge_bytes = s->parts->message_bytes;
@@ -283,8 +283,9 @@ static bool outside(double value, double least, double most) {
     return most > 0 && (value < least || value > most);
 }
 
-// Within it were nine in ten of the rows that the constants had not seen; outside of their hull, all of them;
-// on another machine, or where nothing was measured, what one program's constants miss another's runs by.
+// How far the interval reaches above the time, as a fraction: nine in ten of the rows that the constants had not seen
+// have a smaller error. Outside of their ranges: the largest error of all rows. On another machine, or without
+// measurements: at least ELSEWHERE.
 static double interval(const CostModel *costs, bool extrapolates) {
     static const double ELSEWHERE = 0.2;
     const Accuracy *a = &costs->stack->accuracy;
@@ -293,7 +294,7 @@ static double interval(const CostModel *costs, bool extrapolates) {
     return stack_is_of(costs->stack, costs->machine) ? share : fmax(share, ELSEWHERE);
 }
 
-static void tell_interval(const CostModel *costs, const ModelShape *model, Prediction *out) {
+static void set_interval(const CostModel *costs, const ModelShape *model, Prediction *out) {
     const Accuracy *a = &costs->stack->accuracy;
     const ParallelConfig *c = &out->config;
     out->extrapolates = !a->count || outside(parallel_config_devices(c), a->least_gpus, a->most_gpus) ||
@@ -337,9 +338,9 @@ Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model
         end_step(costs, model, config, &s, &out->parts);
         out->step_s = sum_of(&out->parts);
         out->bubble = simulation.bubble;
-        tell_rates(costs, model, &s, out);
-        tell_traffic(costs, model, &s, out);
-        tell_interval(costs, model, out);
+        set_rates(costs, model, &s, out);
+        set_traffic(costs, model, &s, out);
+        set_interval(costs, model, out);
         simulation_destroy(&simulation, NULL);
         status = memory_exact(costs, model, config, &out->memory);
     }
@@ -347,8 +348,8 @@ Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model
     return status;
 }
 
-// No rank can begin before the first microbatch has come down to it, nor be done before the last one has gone
-// back from it, but where weight gradients may come last.
+// A rank starts when the first microbatch has come down to it, and ends after the last one has gone back from it,
+// unless weight gradients are computed last.
 static double pipeline_bound(const Stages *s) {
     double most = 0, before = 0;
     for (int rank = 0; rank < s->ranks; rank++) {

@@ -1,7 +1,5 @@
-// What an operation or a collective takes on a machine. A matrix product is cut into tiles; the tiles run in
-// waves over the multiprocessors; each tile walks K and pays for filling and draining. All else is bound by
-// memory. A collective takes what was measured of its size inside a node, and what the NICs that its ranks
-// share allow between nodes.
+// Prices of operations. A matrix product is cut into tiles; the tiles run in waves over the multiprocessors; each
+// tile walks K and pays for filling and draining. All other operations are limited by memory bandwidth.
 #include "machine/cpu_price.h"
 #include "plan/plan.h"
 #include <math.h>
@@ -24,14 +22,14 @@ static double bytes_seconds(const CostModel *costs, double bytes) {
 
 static double ceil_div(double a, double b) { return ceil(a / b); }
 
-// How many waves the tiles of a product make: where the last one is not full, multiprocessors without a tile
-// leave memory and clock to the others.
+// The waves that the tiles of a product make. In a last wave that is not full, the tiles have more memory bandwidth
+// and clock: it counts as less than a full one.
 static double waves_of(const CostModel *costs, double tiles) {
     double waves = tiles / costs->machine->sms;
     return fmax(1, waves + costs->constants.wave_tail * (ceil(waves) - waves));
 }
 
-// A product of [m, k] and [k, n], `batch` times over: the best tile's waves.
+// `batch` products of [m, k] and [k, n], with the tile size that is fastest.
 static double product_seconds(const CostModel *costs, double batch, double m, double n, double k,
                               DType dtype) {
     const Machine *machine = costs->machine;
@@ -57,8 +55,8 @@ static double matmul_seconds(const CostModel *costs, const WorkItem *item) {
     return seconds;
 }
 
-// Without the S x S matrix: half of the scores are above the diagonal and skipped. The backward makes them
-// again: five products for two.
+// Attention without the S x S matrix. It skips the half of the scores above the diagonal; its backward computes the
+// scores again: five products for two.
 static double fused_attention_seconds(const CostModel *costs, const WorkItem *item, bool backward) {
     const Constants *c = &costs->constants;
     double head = (double)item->n, flops = 0.5 * item->flops;
@@ -68,10 +66,11 @@ static double fused_attention_seconds(const CostModel *costs, const WorkItem *it
     return fmax(seconds, memory_seconds(costs, item->bytes)) + us(c->kernel_us);
 }
 
-// Megatron-LM's fused softmax takes S to 2048 and scores of samples and heads by fours.
+// Whether Megatron-LM's fused softmax refuses the shape: it takes S up to 2048 and a multiple of 4 heads times
+// samples.
 static bool softmax_falls_back(const WorkItem *item) { return item->batch % 4 || item->m > 2048; }
 
-// Scores through memory: two products forward, four backward, softmax and dropout between them.
+// Attention with the S x S matrix in memory: two products forward, four backward, softmax and dropout between them.
 static double unfused_attention_seconds(const CostModel *costs, const WorkItem *item, bool backward) {
     const Constants *c = &costs->constants;
     double s = (double)item->m, d = (double)item->n, batch = (double)item->batch, scores = batch * s * s;
@@ -90,7 +89,7 @@ static double attention_seconds(const CostModel *costs, const WorkItem *item, bo
                                          : fused_attention_seconds(costs, item, backward));
 }
 
-// How many times the bytes of the fused operation this program moves.
+// The bytes that this program moves for an operation, over those of trireme's fused one.
 static double passes(const Constants *c, DeviceOp op) {
     switch (op) {
     case OP_NORM_FORWARD:
@@ -109,21 +108,21 @@ static double passes(const Constants *c, DeviceOp op) {
     }
 }
 
-// Reads the rows it needs of the table, not all of it.
+// A lookup reads the rows it needs, not the whole table.
 static double embedding_seconds(const CostModel *costs, const WorkItem *item) {
     double rows = (double)(item->m * item->n) * (double)dtype_bytes((DType)item->dtype);
     return bytes_seconds(costs, 2 * rows);
 }
 
-// The gradient of a table is dense: cleared, added to, and where that is an operation of its own, added
-// again.
+// The gradient of a table is dense: it is cleared and added to; where adding gradients is a separate operation, it
+// is added once more.
 static double table_gradient_seconds(const CostModel *costs, const WorkItem *item) {
     double parameters = (double)(item->m * item->n);
     return bytes_seconds(costs, item->bytes) +
            stream_seconds(costs, costs->constants.gradient_add_bytes * parameters);
 }
 
-// Where every rank holds the logits of the whole vocabulary, it works through all of them.
+// Where every rank holds the logits of the whole vocabulary, it works on all of them.
 static double loss_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
     double bytes = item->bytes * costs->constants.loss_passes;
     if (costs->stack->gathers_logits) bytes *= grid_along(config->grid, AXIS_TP);
@@ -135,7 +134,7 @@ int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config) 
     return ranks < costs->machine->devices_per_node ? ranks : costs->machine->devices_per_node;
 }
 
-// As measured in training; the two efficiencies are for those who calibrate with logs of their own.
+// As measured inside training steps; the two efficiencies let users calibrate with their own logs.
 static double cpu_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
     const Constants *c = &costs->constants;
     double measured = price_operation_cpu(costs->machine, item, cost_model_busy_ranks(costs, config));

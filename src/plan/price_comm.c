@@ -1,17 +1,17 @@
-// What messages take. A group's ranks are `stride` devices apart, node after node (t fastest, then c, d, p):
-// that says how many of them share a node, and how many NICs of it are theirs. Inside a node bandwidth is as
-// measured of the size; between nodes a collective moves what the NICs of its members carry.
+// Prices of collectives and messages. Neighbouring ranks of a group are `stride` devices apart, node after node,
+// which says how many of them share a node and how many of its NICs they use. Inside a node the bandwidth is the
+// measured one for the size; between nodes it is that of the members' NICs.
 #include "machine/cpu_price.h"
 #include "plan/plan.h"
 #include <math.h>
 
 typedef struct {
-    double ranks, here, nodes; // in all, on one node, nodes
+    double ranks, here, nodes; // all; on one node; nodes
 } Spread;
 
 static double us(double microseconds) { return microseconds * 1e-6; }
 
-// The distance between neighbours on an axis of the dense view.
+// Returns the distance in devices between neighbours on an axis of the dense view.
 static int axis_stride(Grid grid, Axis axis) {
     int stride = 1;
     for (Axis inner = 0; inner < axis; inner++)
@@ -34,7 +34,8 @@ static Spread group_spread(const Machine *machine, int ranks, int stride) {
 
 // ---- inside a node ----------------------------------------------------------------------------------
 
-// The curve measured with so many ranks of a node, or nodes, else the next larger number, else the largest.
+// Returns the curve measured with as many ranks of a node, or as many nodes; else the next larger number, else the
+// largest.
 static const Curve *find_curve(const Machine *machine, int ranks, int nodes) {
     const Curve *best = NULL;
     int wanted = nodes > 1 ? nodes : ranks;
@@ -49,8 +50,8 @@ static const Curve *find_curve(const Machine *machine, int ranks, int nodes) {
     return best;
 }
 
-// Seconds that the bus takes per bus byte, between the points straight in logarithms; below the first point
-// the time is the first one's, beyond the last the bandwidth is the last one's.
+// Seconds for `bus` bus bytes per byte. Bandwidth is interpolated in logarithms between the points; below the first
+// point the time is constant, beyond the last one the bandwidth.
 static double curve_seconds(const Curve *curve, double bytes, double bus) {
     const CurvePoint *points = curve->points;
     int last = curve->count - 1, i = 0;
@@ -59,11 +60,11 @@ static double curve_seconds(const Curve *curve, double bytes, double bus) {
     while (points[i + 1].bytes < bytes) i++;
     double at = log(bytes / points[i].bytes) / log(points[i + 1].bytes / points[i].bytes);
     double gbs = exp((1 - at) * log(points[i].gbs) + at * log(points[i + 1].gbs));
-    // Never faster than a smaller message: what a measurement says beyond that is noise.
+    // A larger message is never faster than a smaller one: such a measurement is noise.
     return fmax(bytes / gbs, points[i].bytes / points[i].gbs) * bus * 1e-9;
 }
 
-// Of an all-reduce of `bytes`; gathers and scatters take half.
+// Seconds of an all-reduce inside a node; gathers and scatters take half of it.
 static double inside_seconds(const CostModel *costs, double ranks, double bytes) {
     const Machine *machine = costs->machine;
     const Constants *c = &costs->constants;
@@ -76,11 +77,11 @@ static double inside_seconds(const CostModel *costs, double ranks, double bytes)
 
 // ---- between nodes -------------------------------------------------------------------------------------
 
-static double nic_rate(const Machine *machine) { // of a device's share, bytes/s
+static double nic_rate(const Machine *machine) { // bytes/s of the NICs that each device has on average
     return machine->nics * machine->nic_gbs * 1e9 / machine->devices_per_node;
 }
 
-// A group with `here` of a node's devices has that share of its NICs.
+// A group with `here` devices of each node uses as large a share of the node's NICs.
 static double between_seconds(const CostModel *costs, Spread spread, double bytes) {
     const Machine *machine = costs->machine;
     const Constants *c = &costs->constants;
@@ -101,15 +102,15 @@ static double group_seconds(const CostModel *costs, Spread spread, CommOp op, do
     return op == COMM_ALL_REDUCE ? all_reduce : all_reduce / 2 * costs->constants.gather_penalty;
 }
 
-// Several groups of a node at once on the network.
+// The factor for several groups of a node that use the network at once.
 static double crowding(const CostModel *costs, Spread spread) {
     const Constants *c = &costs->constants;
     if (spread.here >= costs->machine->devices_per_node) return 1;
     return spread.here > 1 ? c->network_mixing : c->network_sharing;
 }
 
-// Reductions between nodes: many groups share a node's NICs, one group cannot use them all, and the network
-// fills up with the size of the job.
+// Reductions over replicas. Between nodes many groups share the NICs of a node, one group cannot use all of them,
+// and contention grows with the number of devices.
 static double data_seconds(const CostModel *costs, const ParallelConfig *config, Spread spread, CommOp op,
                            double bytes) {
     const Constants *c = &costs->constants;
@@ -121,7 +122,7 @@ static double data_seconds(const CostModel *costs, const ParallelConfig *config,
     return (alone * crowding(costs, spread) / c->data_derate + limit) * growth;
 }
 
-// Ranks that do the same work never come quite at once.
+// Ranks never arrive at a collective at exactly the same time: the first ones wait.
 static double tensor_seconds(const CostModel *costs, Spread spread, CommOp op, double bytes) {
     const Constants *c = &costs->constants;
     double wait = us(c->tensor_wait_us) * sqrt(spread.ranks / 8) * (op == COMM_ALL_REDUCE ? 1 : 0.5);
@@ -150,8 +151,8 @@ bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int 
     return last_of_stage / per_node != to / per_node || stride >= per_node;
 }
 
-// Each of the t ranks sends the whole, or its share, which the receivers gather. With sequence parallelism
-// the whole is a share already.
+// Each of the t ranks sends the whole tensor, or its share, which the receivers gather. With sequence parallelism
+// each rank has only a share to begin with.
 double price_message(const CostModel *costs, const ParallelConfig *config, int stage, double bytes) {
     const Constants *c = &costs->constants;
     if (costs->machine->is_cpu) return price_message_cpu(costs->machine, bytes) / c->message_derate;
@@ -166,7 +167,7 @@ double price_message(const CostModel *costs, const ParallelConfig *config, int s
     return seconds;
 }
 
-// Keys and values of the other ranks of a sequence, in turn.
+// The keys and values of the other ranks of a sequence arrive one after another.
 double price_context(const CostModel *costs, const ParallelConfig *config, double bytes) {
     int c = grid_along(config->grid, AXIS_CP), t = grid_along(config->grid, AXIS_TP);
     if (c == 1) return 0;

@@ -1,6 +1,5 @@
-// The search: every grid, depth of interleaving, microbatch, recomputation and sharding that keeps the rules
-// is bounded from below in closed form; those that fit are replayed in the order of their bounds, until no
-// bound is below what was found.
+// The search. Bounds every configuration that keeps the rules and fits from below, in closed form; then replays them
+// in the order of their bounds, until no bound is below the times found.
 #include "plan/plan.h"
 #include <math.h>
 #include <stdlib.h>
@@ -26,7 +25,7 @@ typedef struct {
     const SearchSpace *space;
     Bounded *bounded;
     int count, capacity;
-    int64_t least_batch; // b d of all grids and microbatches, at least; 0: none was tried
+    int64_t least_batch; // the smallest b d of all configurations tried; 0: none was tried
     Bounded closest;     // of those that do not fit, the one that misses by least
     MemoryNeed closest_need;
     PlanResult *out;
@@ -53,7 +52,7 @@ static Choices powers_of_two(int limit) {
     return choices;
 }
 
-// Equal shares of a node. Tensor parallelism beyond it is for those who ask for it.
+// Equal shares of a node. Tensor parallelism beyond a node must be asked for.
 static Choices tensor_choices(const Search *s) {
     int devices = s->space->devices, node = s->costs->machine->devices_per_node;
     return s->space->grid.size[AXIS_TP] ? one(s->space->grid.size[AXIS_TP])
@@ -70,7 +69,7 @@ static Choices chunk_choices(const Search *s, int pp) {
     const ScheduleKind *kind = s->space->schedule ? schedule_kind(s->space->schedule) : NULL;
     if (kind && schedule_kind_chunks(kind)) return one(schedule_kind_chunks(kind));
     int layers = s->model->layers;
-    if (layers % pp && (layers + 2) % pp == 0) layers += 2; // the ends of the model count as a layer each
+    if (layers % pp && (layers + 2) % pp == 0) layers += 2; // embedding and head count as a layer each
     if (pp == 1 || layers % pp || pp > s->model->layers) return one(1);
     int most = s->model->layers / pp;
     return divisors(layers / pp, most < SCHEDULE_MAX_CHUNKS ? most : SCHEDULE_MAX_CHUNKS);
@@ -80,7 +79,7 @@ static Choices microbatch_choices(const Search *s) {
     return s->space->microbatch ? one(s->space->microbatch) : powers_of_two(MAX_MICROBATCH);
 }
 
-// Without an S x S matrix there is nothing to be recomputed selectively.
+// Without an S x S matrix selective recomputation saves nothing.
 static Choices recompute_choices(const Search *s, const ParallelConfig *config) {
     if (s->space->recompute >= 0) return one(s->space->recompute);
     Choices choices = {{RECOMPUTE_NOTHING, RECOMPUTE_UNIFORM}, 2};
@@ -160,7 +159,7 @@ static Status try_candidate(Search *s, const ParallelConfig *config) {
 
 // ---- all candidates ----------------------------------------------------------------------------------
 
-// What is a matter of memory first: recomputation, shares of the sequence, of the state.
+// Tries what changes memory first of all: recomputation, sequence parallelism, the distributed optimizer.
 static Status try_memory_choices(Search *s, ParallelConfig c) {
     Choices recompute = recompute_choices(s, &c);
     Choices share = flag_choices(grid_along(c.grid, AXIS_TP) > 1 ? s->space->sequence_parallel : 0,
@@ -221,7 +220,7 @@ static int by_bound(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Candidates that a person would call the same: they differ in what only memory cares for.
+// Whether two configurations differ only in how memory is used; of those the fastest is kept.
 static bool alike(const ParallelConfig *a, const ParallelConfig *b) {
     return grid_along(a->grid, AXIS_TP) == grid_along(b->grid, AXIS_TP) &&
            grid_along(a->grid, AXIS_PP) == grid_along(b->grid, AXIS_PP) && a->chunks == b->chunks &&
@@ -269,9 +268,9 @@ static Status replay_best(Search *s, int most, Verdict verdict) {
     return OK;
 }
 
-// ---- what else there was -----------------------------------------------------------------------------
+// ---- alternatives ------------------------------------------------------------------------------------
 
-// The choices that alternatives are told for.
+// The choices for which alternatives are reported.
 typedef struct {
     const char *name;
     int (*of)(const ParallelConfig *config);
@@ -283,21 +282,22 @@ static int chunks_of(const ParallelConfig *c) { return c->chunks; }
 static int microbatch_of(const ParallelConfig *c) { return c->microbatch; }
 static int recompute_of(const ParallelConfig *c) { return (int)c->recompute; }
 
-static const Choice choices_told[] = {{"t", tensor_of},
-                                      {"p", pipeline_of},
-                                      {"v", chunks_of},
-                                      {"b", microbatch_of},
-                                      {"recompute", recompute_of}};
+static const Choice reported_choices[] = {{"t", tensor_of},
+                                          {"p", pipeline_of},
+                                          {"v", chunks_of},
+                                          {"b", microbatch_of},
+                                          {"recompute", recompute_of}};
 
 static const char *const recompute_names[] = {"nothing", "attention", "layers", "layers"};
 
-static bool told(const PlanResult *out, const char *choice) {
+static bool is_reported(const PlanResult *out, const char *choice) {
     for (int i = 0; i < out->num_alternatives; i++)
         if (!strcmp(out->alternatives[i].choice, choice)) return true;
     return false;
 }
 
-// The fastest that fits of a value of a choice: replayed in the order of bounds, until none is below it.
+// Finds the fastest configuration that fits with a value of a choice: replays in the order of bounds, until none is
+// below the best time.
 static Status best_of_value(Search *s, const Choice *choice, int value, Prediction *best) {
     bool found = false;
     for (int i = 0; i < s->count && (!found || s->bounded[i].bound_s < best->step_s); i++) {
@@ -323,7 +323,7 @@ static Status add_alternatives(Search *s, const Choice *choice) {
             snprintf(name, sizeof name, "recompute %s", recompute_names[value]);
         else
             snprintf(name, sizeof name, "%s = %d", choice->name, value);
-        if (told(out, name)) continue;
+        if (is_reported(out, name)) continue;
         memcpy(a->choice, name, sizeof name);
         TRY(best_of_value(s, choice, value, &a->prediction));
         out->num_alternatives++;
@@ -331,9 +331,9 @@ static Status add_alternatives(Search *s, const Choice *choice) {
     return OK;
 }
 
-// ---- when nothing is left ---------------------------------------------------------------------------
+// ---- nothing fits -----------------------------------------------------------------------------------
 
-static Status tell_nearest(Search *s) {
+static Status fail_with_nearest(Search *s) {
     PlanResult *out = s->out;
     const MemoryNeed *need = &s->closest_need;
     int devices = s->space->devices;
@@ -358,7 +358,7 @@ static Status tell_nearest(Search *s) {
     if (room <= 0)
         return fail(ERR_CONFIG, "nothing fits on %d devices: %s; devices with %.0f GB would do", devices,
                     out->nearest, gb);
-    // Doubled, as what divides by them now does so then.
+    // A power of two times as many: that keeps all sizes dividing.
     double enough = devices * exp2(ceil(log2(1.1 * (need->total - need->reserve) / room)));
     return fail(ERR_CONFIG,
                 "nothing fits on %d devices: %s; about %.0f devices would do, or devices with %.0f GB",
@@ -369,13 +369,13 @@ static Status tell_nearest(Search *s) {
 
 static Status search(Search *s, int most) {
     TRY(try_all(s));
-    if (!s->count) return tell_nearest(s);
+    if (!s->count) return fail_with_nearest(s);
     qsort(s->bounded, (size_t)s->count, sizeof *s->bounded, by_bound);
     TRY(replay_best(s, most, FITS));
     s->out->perhaps = !s->out->count;
     if (s->out->perhaps) TRY(replay_best(s, most, FITS_PERHAPS));
-    for (size_t i = 0; i < sizeof choices_told / sizeof *choices_told && !s->out->perhaps; i++)
-        TRY(add_alternatives(s, &choices_told[i]));
+    for (size_t i = 0; i < sizeof reported_choices / sizeof *reported_choices && !s->out->perhaps; i++)
+        TRY(add_alternatives(s, &reported_choices[i]));
     return OK;
 }
 

@@ -12,7 +12,7 @@ static ModelMode mode_of(const ModelShape *model, const ParallelConfig *c) {
                        .recompute_layers = c->recompute == RECOMPUTE_UNIFORM};
 }
 
-// What `train` makes of options that leave everything open which a candidate does not say.
+// The engine's spec of a configuration, with `train`'s defaults for all that a configuration does not say.
 static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
     return (EngineSpec){.grid = c->grid,
                         .shape = *model,

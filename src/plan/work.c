@@ -3,19 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What a part is on record for: stage i of the recorded pipeline is part i and nothing else.
+// Records one part: stage i of the recorded pipeline is part i and nothing else.
 typedef struct {
     Work *work;
     ModelPart part;
     int tp;
     bool unfused;
-    bool past_loss;  // what follows in the forward are gradients
+    bool past_loss;  // the loss is computed: the rest of the forward makes gradients
     bool incomplete; // memory ran out
 } Recorder;
 
 // ---- lists --------------------------------------------------------------------------------------
 
-// False without memory.
+// Returns false without memory.
 static bool add_item(WorkList *list, WorkItem item) {
     if (list->count == list->capacity) {
         int capacity = list->capacity ? 2 * list->capacity : 32;
@@ -63,7 +63,7 @@ static Role role_of(const Comm *group) {
     CHECK(false, "no role has the group %s", comm_name(group));
 }
 
-// Groups count the whole tensor and the share of a scatter or gather.
+// Communicators count the whole tensor plus the rank's share in a scatter or gather.
 static double whole_bytes(const Comm *group, CommOp op, size_t bytes) {
     double size = comm_size(group);
     return (double)bytes * (op == COMM_REDUCE_SCATTER || op == COMM_ALL_GATHER ? size / (size + 1) : 1);
@@ -119,7 +119,7 @@ static ModelShape one_layer(const ModelShape *model) {
     return shape;
 }
 
-// All recorded microbatches ask for the same: one is enough.
+// All microbatches execute the same, so one is recorded.
 static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
     return (EngineSpec){.grid = GRID(grid_along(c->grid, AXIS_TP), 1, NUM_PARTS),
                         .shape = one_layer(model),
