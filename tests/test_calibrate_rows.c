@@ -143,7 +143,7 @@ static void rows_say_what_was_run(void) {
     EXPECT(c->recompute == RECOMPUTE_SELECTIVE && c->dtype == F16 && c->zero_stage == 1 &&
                c->sequence_parallel,
            "the method");
-    EXPECT(row->told_zero_stage && row->told_overlap_tensor && !row->told_overlap_gradients, "what is told");
+    EXPECT(row->has_zero_stage && row->has_overlap_tensor && !row->has_overlap_gradients, "what is told");
     EXPECT(row->step_s == 2 && row->memory_gb == 41.5 && row->suspect && !row->guessed, "the result");
     plan_rows_free(&rows);
 }

@@ -20,8 +20,8 @@ static uint64_t mix_all(const int *numbers, size_t count) {
     return hash ^ hash >> 32;
 }
 
-// Equal for rows that are held out together. Kernels, format and the date of a measurement are no part of a
-// configuration: with another of those a row is a near copy.
+// Returns a key that is equal for rows that are held out together. Kernels, precision and the date of a measurement
+// do not count: rows that differ only in those are near copies.
 static uint64_t key_of(const PlanRow *row, Protocol protocol) {
     const ModelShape *m = &row->model;
     const ParallelConfig *c = &row->config;
@@ -101,7 +101,7 @@ typedef struct {
     int *chosen; // [num_chosen] rows of this fit
     int num_chosen;
     int *fold;           // [rows]
-    int which[MAX_FREE]; // row of the table of constants
+    int which[MAX_FREE]; // rows of the table of constants
     int num_free;
     double prior[MAX_FREE], low[MAX_FREE], high[MAX_FREE]; // logarithms
 } Job;
@@ -128,14 +128,14 @@ static Status log_errors(void *self, const double *x, double *errors) {
         double predicted_s;
         TRY(predict_row(job, &constants, job->chosen[i], &predicted_s));
         if (predicted_s <= 0)
-            return fail(ERR_NUMERIC, "row %s: predicted, then refused with other constants",
+            return fail(ERR_NUMERIC, "row %s: was predicted before, but is refused with other constants",
                         job->rows->items[job->chosen[i]].id);
         errors[i] = log(predicted_s / job->rows->items[job->chosen[i]].step_s);
     }
     return OK;
 }
 
-// To all rows that take part but those of fold `without`; -1: to all of them.
+// Fits to all rows that take part, without those of fold `without`; -1: to all of them.
 static Status fit_without(Job *job, int without, Constants *constants) {
     const Calibration *c = job->calibration;
     double x[MAX_FREE];
@@ -156,7 +156,7 @@ static Status fit_without(Job *job, int without, Constants *constants) {
     return OK;
 }
 
-// Bounds of 0 are no logarithm: a factor of a million below the prior stands for them.
+// Fits work on logarithms. A bound of 0 has none, so a millionth of the prior stands for it.
 static Status choose_free(Job *job) {
     Constants priors = job->calibration->priors;
     for (int i = 0; i < num_constants; i++) {
@@ -164,7 +164,8 @@ static Status choose_free(Job *job) {
         const ConstantInfo *info = &constant_table[i];
         double prior = *constant_at(&priors, i);
         if (!(prior > 0 && prior >= info->lowest && prior <= info->highest))
-            return fail(ERR_CONFIG, "constant %s: a fit begins at %g; above 0 and from %g to %g is possible",
+            return fail(ERR_CONFIG,
+                        "constant %s: the fit starts at %g; a number above 0 and from %g to %g is needed",
                         info->name, prior, info->lowest, info->highest);
         if (job->num_free == MAX_FREE) return fail(ERR_CONFIG, "more than %d free constants", MAX_FREE);
         job->which[job->num_free] = i;
@@ -184,7 +185,7 @@ static Status predict_all(const Job *job, const Constants *constants, int fold, 
     return OK;
 }
 
-// By the priors, which says who takes part.
+// Predicts with the priors, which decides which rows take part.
 static Status find_folds(Job *job, CalibrationResult *out) {
     for (int i = 0; i < job->rows->count; i++) {
         if (job->rows->items[i].step_s <= 0) continue;

@@ -9,16 +9,16 @@ typedef struct {
     CsvTable *table;
     const char *path;
     const char *at, *end;
-    int line;       // of `at`
+    int line;       // line of `at`
     size_t count;   // cells so far
-    bool ended_row; // by the cell before
+    bool ended_row; // the last cell was the last one of its row
 } Reader;
 
 static Status wrong(const Reader *r, const char *why) {
     return fail(ERR_DATA, "%s: line %d: %s", r->path, r->line, why);
 }
 
-// Room for as many cells and lines as the separators allow.
+// Allocates as many cells and lines as there can be, from the number of separators.
 static Status take_room(CsvTable *table, const char *path, size_t size) {
     size_t cells = 1, lines = 1;
     for (size_t i = 0; i < size; i++) {
@@ -37,7 +37,7 @@ static bool at_line_end(const Reader *r) {
     return r->at < r->end && (*r->at == '\n' || (*r->at == '\r' && r->at + 1 < r->end && r->at[1] == '\n'));
 }
 
-// What a cell's text is followed by; `to`, where that text ends, may be the same place.
+// Ends a cell at `to` and skips its separator; `to` may be the separator's own place.
 static Status end_cell(Reader *r, char *to) {
     r->ended_row = r->at == r->end || at_line_end(r);
     if (!r->ended_row && *r->at != ',')
@@ -54,7 +54,7 @@ static Status end_cell(Reader *r, char *to) {
     return OK;
 }
 
-// Behind the opening quote.
+// Reads a quoted cell from behind its opening quote.
 static Status read_quoted(Reader *r, char *to) {
     int start = r->line;
     for (; r->at < r->end; *to++ = *r->at++) {
@@ -79,7 +79,7 @@ static Status read_cell(Reader *r) {
 
 // ---- rows ---------------------------------------------------------------------------------------
 
-// A file that was cut off ends so: what is missing is named.
+// Names the column that is missing: a file that was cut off ends like this.
 static Status wrong_width(const Reader *r, int line, size_t cells) {
     const CsvTable *t = r->table;
     bool cut = r->at == r->end && r->line == line;
@@ -90,7 +90,7 @@ static Status wrong_width(const Reader *r, int line, size_t cells) {
                 r->path, line, cells, t->columns, t->cells[cells], cut ? ": the file ends there" : "");
 }
 
-// A row, unless the line is empty.
+// Reads a row; an empty line is none.
 static Status read_row(Reader *r) {
     CsvTable *t = r->table;
     size_t before = r->count;
@@ -133,7 +133,7 @@ Status csv_read(CsvTable *table, const char *path) {
     size_t size;
     TRY(file_read(path, MAX_CSV_BYTES, &table->text, &size));
     const char *nul = memchr(table->text, 0, size);
-    Status status = nul ? fail(ERR_DATA, "%s: byte %td is NUL: no text", path, nul - table->text)
+    Status status = nul ? fail(ERR_DATA, "%s: byte %td is NUL: not a text file", path, nul - table->text)
                         : read_table(table, path, size);
     if (status != OK) csv_free(table);
     return status;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// STEP: of the differences; wide enough to see past the small jumps of what is counted in whole tiles.
+// STEP, of the central differences, is wide enough to bridge the small jumps of prices in whole tiles.
 static const double STEP = 2e-3, ENOUGH = 1e-6, FIRST_DAMPING = 1e-3, MAX_DAMPING = 1e8;
 enum { MAX_ROUNDS = 60 };
 
@@ -13,7 +13,7 @@ typedef double Square[MAX_FREE][MAX_FREE];
 
 typedef struct {
     const FitProblem *p;
-    double *errors, *above, *below; // [num_errors] at x; beside it
+    double *errors, *above, *below; // [num_errors] at x, and on both sides of it
     double *slopes;                 // [num_free][num_errors]
     double x[MAX_FREE], loss;
     Square curvature;
@@ -56,7 +56,7 @@ static double weighted_product(const Fit *f, const double *a, const double *b) {
     return sum;
 }
 
-// The gradient of the loss, and its curvature as Gauss and Newton estimate it.
+// Computes the gradient of the loss, and its curvature by the Gauss-Newton approximation.
 static Status take_derivatives(Fit *f) {
     const FitProblem *p = f->p;
     size_t n = (size_t)p->num_errors;
@@ -74,7 +74,7 @@ static Status take_derivatives(Fit *f) {
 
 // ---- one step -----------------------------------------------------------------------------------
 
-// Solves a y = b in place of b; a is symmetric, positive definite, and lost. Source: Cholesky.
+// Solves a y = b by Cholesky and overwrites b with y. a is symmetric and positive definite; it is overwritten.
 static void solve(int n, Square a, double *b) {
     for (int j = 0; j < n; j++)
         for (int i = j; i < n; i++) {
@@ -91,13 +91,13 @@ static void solve(int n, Square a, double *b) {
     }
 }
 
-// At a bound that downhill leads across.
+// Whether element j is at a bound that a step downhill would cross.
 static bool is_held(const Fit *f, int j) {
     return (f->x[j] <= f->p->low[j] && f->gradient[j] > 0) ||
            (f->x[j] >= f->p->high[j] && f->gradient[j] < 0);
 }
 
-// Where a damped step leads, within the bounds; without curvature and without pull nothing moves.
+// Writes where a damped step leads, within the bounds. Elements without curvature stay where they are.
 static void step_to(const Fit *f, double damping, double *x) {
     Square a;
     double step[MAX_FREE];
@@ -113,7 +113,7 @@ static void step_to(const Fit *f, double damping, double *x) {
     for (int j = 0; j < n; j++) x[j] = fmin(fmax(f->x[j] + step[j], f->p->low[j]), f->p->high[j]);
 }
 
-// Tries ever shorter steps until one leads down; `gained` 0: none does.
+// Tries ever shorter steps until one lowers the loss; `gained` stays 0 when none does.
 static Status descend(Fit *f, double *damping, double *gained) {
     double x[MAX_FREE];
     *gained = 0;

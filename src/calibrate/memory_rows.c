@@ -1,6 +1,5 @@
-// How well memory is predicted: verdicts against rows that fitted or did not, bytes against those that tell
-// them. The two constants that no source states are chosen from a grid, for a count of wrong verdicts has no
-// gradient.
+// Scores predictions of memory against measured rows: whether a run fits, and how many bytes it takes. Chooses the
+// two constants that no source states from a grid of values, because a count of wrong verdicts has no gradient.
 #include "calibrate/calibrate.h"
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +10,7 @@
 typedef struct {
     const Stack *stack;
     const PlanRows *rows;
-    Machine machine; // of the row before, most often of all rows
+    Machine machine; // of the previous row: most rows have the same
     bool open;
 } Rows;
 
@@ -30,7 +29,7 @@ static Status machine_of(Rows *r, const PlanRow *row) {
     return OK;
 }
 
-// With these two in place of the stack's where they are above 0.
+// Computes the memory of row i, with the two constants in `choice` instead of the stack's unless it is NULL.
 static Status need_of_row(Rows *r, int i, const double choice[2], MemoryNeed *need) {
     const PlanRow *row = &r->rows->items[i];
     TRY(machine_of(r, row));
@@ -60,7 +59,7 @@ static int rising(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// errors [score->measured], percent; left sorted.
+// Sets the statistics of errors [score->measured], in percent; sorts them.
 static void sum_errors(double *errors, MemoryScore *score) {
     int n = score->measured;
     if (!n) return;
@@ -74,7 +73,7 @@ static void sum_errors(double *errors, MemoryScore *score) {
     score->worst = errors[n - 1];
 }
 
-// choices [rows]: the constants of each row, or NULL: the stack's.
+// Scores all rows. choices [rows]: the two constants of each row; NULL: the stack's.
 static Status score_rows(Rows *r, const double (*choices)[2], MemoryScore *score) {
     double *errors = calloc((size_t)r->rows->count + 1, sizeof *errors);
     if (!errors) return fail(ERR_OS, "no memory for %d rows", r->rows->count);
@@ -131,11 +130,11 @@ typedef struct {
     Rows rows;
     int *fold;           // [rows]
     float *losses;       // [CHOICES][rows]
-    double (*chosen)[2]; // [rows] for score_rows
+    double (*chosen)[2]; // [rows] constants, for score_rows
     double usual[2];
 } Search;
 
-// A wrong verdict counts as much as an error of 10 % in bytes.
+// The loss of a row: a wrong verdict counts as much as an error of 10 % in bytes.
 static double loss_of(const MemoryNeed *need, const PlanRow *row) {
     if (row->memory_gb > 0) return 10 * fabs(log(need->total / (1e9 * row->memory_gb)));
     return (need->total <= need->capacity) != (row->step_s > 0);
@@ -157,13 +156,13 @@ static Status find_losses(Search *s) {
     return OK;
 }
 
-// Verdicts alone leave a valley of equally good choices: another verdict right is worth a factor of e in one
-// constant, 5 GB in the other.
+// Many choices have equally good verdicts. This pull towards the usual values decides among them: one right verdict
+// more is worth a factor of e in one constant, or 5 GB in the other.
 static double pull(const Search *s, const double values[2]) {
     return fabs(log(values[0] / s->usual[0])) + 0.2 * fabs(values[1] - s->usual[1]);
 }
 
-// The least loss of all rows but those of `fold`.
+// Writes the choice with the smallest loss over all rows but those of `fold`.
 static void choose(const Search *s, int fold, double best[2]) {
     int count = s->rows.rows->count;
     double least = INFINITY;
@@ -180,7 +179,7 @@ static void choose(const Search *s, int fold, double best[2]) {
     }
 }
 
-// Near copies share a fold, whether they ran or not.
+// Near copies share a fold, whether they fitted or not.
 static Status find_folds(Search *s, int folds, int *used) {
     const PlanRows *rows = s->rows.rows;
     PlanRows copy = {0};

@@ -9,11 +9,11 @@ enum { MAX_METRICS_BYTES = 1 << 30, MIN_STEPS = 3 };
 typedef struct {
     const char *path;
     int line, batch;
-    double *seconds; // of each logged step
+    double *seconds; // of each logged step with the row's batch
     int count, other_batches;
 } Times;
 
-// Lines without a step time tell of evaluations and of going on from a checkpoint.
+// Lines without a step time report evaluations and restarts from a checkpoint; they are skipped.
 static Status read_line(Times *t, const char *text, size_t size) {
     char what[300];
     snprintf(what, sizeof what, "%.250s: line %d", t->path, t->line);
@@ -23,10 +23,11 @@ static Status read_line(Times *t, const char *text, size_t size) {
     double ms, batch;
     bool has_time = json_double(elapsed, &ms) && ms > 0;
     bool has_batch = json_double(json_member(object, "global_batch_size"), &batch);
-    Status status = object->type != JSON_OBJECT ? fail(ERR_DATA, "%s: no object", what)
-                    : elapsed && !has_time      ? fail(ERR_DATA, "%s: elapsed_ms: a number above 0", what)
-                    : elapsed && !has_batch     ? fail(ERR_DATA, "%s: global_batch_size: a number", what)
-                                                : OK;
+    Status status =
+        object->type != JSON_OBJECT ? fail(ERR_DATA, "%s: a JSON object is expected", what)
+        : elapsed && !has_time      ? fail(ERR_DATA, "%s: elapsed_ms: a number above 0 is expected", what)
+        : elapsed && !has_batch     ? fail(ERR_DATA, "%s: global_batch_size: a number is expected", what)
+                                    : OK;
     if (status == OK && elapsed && (int64_t)batch != t->batch) t->other_batches++;
     if (status == OK && elapsed && (int64_t)batch == t->batch) t->seconds[t->count++] = ms / 1e3;
     json_free(object);
@@ -80,10 +81,10 @@ Status plan_rows_add_metrics(PlanRows *rows, const char *path, const ModelShape 
                    .model = *model,
                    .config = *config,
                    .line = 1,
-                   .told_zero_stage = true,
-                   .told_scatter_gather = true,
-                   .told_overlap_gradients = true,
-                   .told_overlap_tensor = true};
+                   .has_zero_stage = true,
+                   .has_scatter_gather = true,
+                   .has_overlap_gradients = true,
+                   .has_overlap_tensor = true};
     const char *name = strrchr(path, '/');
     snprintf(row.id, sizeof row.id, "%.*s", (int)sizeof row.id - 1, name ? name + 1 : path);
     snprintf(row.machine, sizeof row.machine, "%.*s", (int)sizeof row.machine - 1, machine);

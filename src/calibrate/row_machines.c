@@ -27,7 +27,7 @@ static Status read_nodes(Node *nodes) {
     return status;
 }
 
-// How far the node is from the row's: a factor in bandwidth, as a logarithm.
+// The distance of a node from the row's: the logarithm of the ratio of their network bandwidths.
 static double distance(const Node *node, const PlanRow *row) {
     if (strcmp(node->gpu, row->gpu) || node->devices_per_node != row->devices_per_node) return INFINITY;
     double gbs = fmax(node->node_gbs, 1e-6);

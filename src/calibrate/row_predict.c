@@ -1,4 +1,4 @@
-// Predictions of measured rows: each on the machine that it names, with the stack that is asked about.
+// Predicts measured rows, each on its own machine, with the stack of the predictor.
 #include "calibrate/row_predict.h"
 #include <string.h>
 
@@ -24,7 +24,7 @@ void row_predictor_close(RowPredictor *predictor) {
     memset(predictor, 0, sizeof *predictor);
 }
 
-// The row's node may have other NICs than the machine that fits it best: as fast as it says, together.
+// Gives the machine the network bandwidth of the row's nodes, which may differ from that of the shipped machine.
 static void set_network(Machine *machine, double node_gbs) {
     double here = machine->nics * machine->nic_gbs;
     if (node_gbs <= 0 || here <= 0) return;
@@ -66,12 +66,12 @@ static const Stack *find_stack(const RowPredictor *predictor, const PlanRow *row
     return predictor->stack;
 }
 
-// What the row leaves open is as the stack does it.
+// What the row does not say is as the stack does it.
 static ParallelConfig row_config(const Stack *stack, const PlanRow *row) {
     ParallelConfig c = row->config;
-    if (!row->told_scatter_gather) c.scatter_gather = stack->scatters_messages;
-    if (!row->told_overlap_gradients) c.overlap_gradients = stack->overlaps_gradients;
-    if (!row->told_overlap_tensor) c.overlap_tensor = stack->overlaps_tensor;
+    if (!row->has_scatter_gather) c.scatter_gather = stack->scatters_messages;
+    if (!row->has_overlap_gradients) c.overlap_gradients = stack->overlaps_gradients;
+    if (!row->has_overlap_tensor) c.overlap_tensor = stack->overlaps_tensor;
     return c;
 }
 

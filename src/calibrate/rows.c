@@ -60,12 +60,12 @@ static const struct {
 #undef X
 };
 
-// The row that is being read.
+// The row that is read.
 typedef struct {
     const CsvTable *table;
     const char *path;
     int row;
-    int places[NUM_COLUMNS]; // in the file; -1: not there
+    int places[NUM_COLUMNS]; // column of the file; -1: missing
 } Source;
 
 static const char *cell(const Source *s, Column column) {
@@ -90,7 +90,7 @@ static Status read_text(const Source *s, Column column, char *to, size_t size) {
     return OK;
 }
 
-// An empty cell is `unset`; 0: it must not be empty.
+// Reads a whole number; an empty cell counts as `unset`. With `unset` 0 it must not be empty.
 static Status read_count(const Source *s, Column column, int unset, int most, int *value) {
     const char *text = cell(s, column);
     int64_t number = unset;
@@ -109,17 +109,17 @@ static Status read_positive(const Source *s, Column column, double *value) {
     return OK;
 }
 
-// An empty cell leaves `value` as it is. `told` may be NULL.
-static Status read_flag(const Source *s, Column column, bool *value, bool *told) {
+// Reads 0 or 1; an empty cell leaves `value` as it is. `given`, unless NULL, says whether the cell was not empty.
+static Status read_flag(const Source *s, Column column, bool *value, bool *given) {
     const char *text = cell(s, column);
-    if (told) *told = *text != 0;
+    if (given) *given = *text != 0;
     if (!*text) return OK;
     if (strcmp(text, "0") && strcmp(text, "1")) return wrong(s, column, "0 or 1");
     *value = *text == '1';
     return OK;
 }
 
-// The place of the cell among `words`, which a NULL ends; of an empty one: `unset`.
+// Writes the index of the cell's word in `words`, which ends with NULL; `unset` for an empty cell.
 static Status read_word(const Source *s, Column column, const char *const *words, int unset, int *value) {
     const char *text = cell(s, column);
     Text known = {0};
@@ -197,7 +197,7 @@ static Status read_grid(const Source *s, ParallelConfig *c) {
     return OK;
 }
 
-// One keeps a pipeline's bubble small. Without a pipeline nothing is for that: 4, or 2, where they divide.
+// 1 keeps a pipeline's bubble small. Without a pipeline: 4, or 2 where 4 does not divide.
 static int usual_microbatch(const ParallelConfig *c) {
     int size = grid_along(c->grid, AXIS_PP) > 1 ? 1 : 4;
     while (c->batch % ((int64_t)size * grid_along(c->grid, AXIS_DP)) && size > 1) size /= 2;
@@ -217,7 +217,7 @@ static Status read_batch(const Source *s, PlanRow *row) {
     return OK;
 }
 
-// Two layers in a chunk where that divides, else one. Interleaving takes microbatches in groups of p.
+// Two layers in a chunk where that divides, else one. Interleaving needs microbatches in groups of p.
 static int usual_chunks(const ModelShape *model, const ParallelConfig *c) {
     int layers = model->layers / grid_along(c->grid, AXIS_PP),
         m = c->batch / c->microbatch / grid_along(c->grid, AXIS_DP);
@@ -270,18 +270,18 @@ static Status read_method(const Source *s, PlanRow *row) {
     TRY(read_word(s, COLUMN_attention, ATTENTION, 0, &attention));
     TRY(read_word(s, COLUMN_recompute, RECOMPUTE, attention ? 2 : 0, &recompute));
     TRY(read_word(s, COLUMN_zero_stage, STAGES, 0, &c->zero_stage));
-    TRY(read_flag(s, COLUMN_p2p_scatter_gather, &c->scatter_gather, &row->told_scatter_gather));
-    TRY(read_flag(s, COLUMN_tp_comm_overlap, &c->overlap_tensor, &row->told_overlap_tensor));
-    TRY(read_flag(s, COLUMN_dp_comm_overlap, &c->overlap_gradients, &row->told_overlap_gradients));
-    bool told_sequence = false;
+    TRY(read_flag(s, COLUMN_p2p_scatter_gather, &c->scatter_gather, &row->has_scatter_gather));
+    TRY(read_flag(s, COLUMN_tp_comm_overlap, &c->overlap_tensor, &row->has_overlap_tensor));
+    TRY(read_flag(s, COLUMN_dp_comm_overlap, &c->overlap_gradients, &row->has_overlap_gradients));
+    bool has_sequence = false;
     c->sequence_parallel = c->overlap_tensor;
-    TRY(read_flag(s, COLUMN_sequence_parallel, &c->sequence_parallel, &told_sequence));
+    TRY(read_flag(s, COLUMN_sequence_parallel, &c->sequence_parallel, &has_sequence));
     c->sequence_parallel = c->sequence_parallel && grid_along(c->grid, AXIS_TP) > 1;
     c->dtype = DTYPES[precision];
     c->attention = attention ? ATTENTION_UNFUSED : ATTENTION_FUSED;
     c->recompute = KINDS[recompute];
-    row->told_zero_stage = *cell(s, COLUMN_zero_stage) != 0;
-    row->guessed |= !*cell(s, COLUMN_recompute) || (!told_sequence && c->sequence_parallel);
+    row->has_zero_stage = *cell(s, COLUMN_zero_stage) != 0;
+    row->guessed |= !*cell(s, COLUMN_recompute) || (!has_sequence && c->sequence_parallel);
     return OK;
 }
 
@@ -294,9 +294,9 @@ static Status read_result(const Source *s, PlanRow *row) {
     if (fits && row->step_s <= 0)
         return wrong(s, COLUMN_step_s, "seconds of a step; empty only where metric is oom");
     row->suspect = strstr(cell(s, COLUMN_note), "suspect") != NULL;
-    // PyTorch's own data parallelism reduces gradients behind the backward, whatever the framework does.
+    // PyTorch's own data parallelism overlaps reductions with the backward, whatever the framework does.
     if (strstr(cell(s, COLUMN_note), "DDP implementation torch"))
-        row->config.overlap_gradients = row->told_overlap_gradients = true;
+        row->config.overlap_gradients = row->has_overlap_gradients = true;
     return OK;
 }
 

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// As the published counts do: full recomputation is a whole forward of the layers again, the selective one an
-// attention core (SC'21, eq. 3; Korthikanti 2022, section 6).
+// Published counts: full recomputation adds a forward of all layers, selective recomputation an attention core
+// (SC'21, eq. 3; Korthikanti 2022, section 6).
 double plan_row_flops(const PlanRow *row) {
     const ModelShape *m = &row->model;
     ModelShape head = *m;
@@ -23,7 +23,7 @@ static int rising(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Of sorted numbers.
+// Returns a percentile of sorted numbers.
 static double percentile(const double *sorted, int count, double share) {
     double at = share * (count - 1);
     int below = (int)at, above = below + 1 < count ? below + 1 : below;
@@ -36,13 +36,13 @@ static double mean(const double *values, int count) {
     return sum / count;
 }
 
-// The median of all but element `left_out` of sorted numbers.
+// Returns the median of sorted numbers without element `left_out`.
 static double median_without(const double *sorted, int count, int left_out) {
     int below = (count - 2) / 2, above = (count - 1) / 2;
     return (sorted[below + (below >= left_out)] + sorted[above + (above >= left_out)]) / 2;
 }
 
-// In percent; NAN of a single row, which has no others.
+// Returns a percentage; NAN for a single row, which has no others.
 static double naive_error(double *rates, int count) {
     if (count < 2) return NAN;
     qsort(rates, (size_t)count, sizeof *rates, rising);
@@ -56,7 +56,7 @@ static double device_rate(const PlanRow *row) {
     return plan_row_flops(row) / row->step_s / ((double)grid_size(c->grid));
 }
 
-// `errors` holds one per row, signed; it is left sorted by size.
+// errors [count]: signed, one per row; on return their absolute values, sorted.
 static ErrorSummary summarise(double *errors, double *rates, int count) {
     ErrorSummary s = {.count = count, .naive = naive_error(rates, count), .bias = mean(errors, count)};
     for (int i = 0; i < count; i++) errors[i] = fabs(errors[i]);
