@@ -42,12 +42,24 @@ static inline void bench_close(Bench *b) {
     device_close(b->device);
 }
 
-// Runs a law on each device that computes.
+// Runs a law on each kind of device, also where nothing is computed.
+static inline void on_every_kind(void (*law)(Bench *b, const char *kind)) {
+    int count;
+    const char *const *kinds = device_kinds(&count);
+    for (int i = 0; i < count; i++) {
+        Bench b = bench_open(kinds[i], 1);
+        law(&b, kinds[i]);
+        bench_close(&b);
+    }
+}
+
+// Runs a law on each kind of device that computes.
 static inline void on_every_device_as(void (*law)(Bench *b), DType element) {
-    static const char *const KINDS[] = {"reference", "cpu", "check"};
-    for (int i = 0; i < 3; i++) {
-        Bench b = bench_open_as(KINDS[i], 1, element, element);
-        law(&b);
+    int count;
+    const char *const *kinds = device_kinds(&count);
+    for (int i = 0; i < count; i++) {
+        Bench b = bench_open_as(kinds[i], 1, element, element);
+        if (device_computes(b.device)) law(&b);
         bench_close(&b);
     }
 }

@@ -340,22 +340,19 @@ static void null_stands_for_another(void) {
 static void count_calls(void *self) { ++*(int *)self; }
 
 // Before every operation, also where none is computed; until it is taken back.
-static void hook_is_called(void) {
-    static const char *const KINDS[] = {"reference", "cpu", "check", "null"};
-    for (int i = 0; i < 4; i++) {
-        Bench b = bench_open(KINDS[i], 1);
-        Tensor x = normals(&b, 2, 3), y = normals(&b, 2, 3);
-        int calls = 0;
-        device_on_launch(b.device, count_calls, &calls);
-        add(b.device, b.stream, (Add){x, y});
-        abs_max(b.device, b.stream, (AbsMax){x, zeros_of(&b, F32, 1, 1)});
-        EXPECT(calls == 2, "%s: %d calls", KINDS[i], calls);
-        device_on_launch(b.device, NULL, NULL);
-        add(b.device, b.stream, (Add){x, y});
-        EXPECT(calls == 2, "%s: %d calls after it was taken back", KINDS[i], calls);
-        bench_close(&b);
-    }
+static void expect_hook(Bench *b, const char *kind) {
+    Tensor x = normals(b, 2, 3), y = normals(b, 2, 3);
+    int calls = 0;
+    device_on_launch(b->device, count_calls, &calls);
+    add(b->device, b->stream, (Add){x, y});
+    abs_max(b->device, b->stream, (AbsMax){x, zeros_of(b, F32, 1, 1)});
+    EXPECT(calls == 2, "%s: %d calls", kind, calls);
+    device_on_launch(b->device, NULL, NULL);
+    add(b->device, b->stream, (Add){x, y});
+    EXPECT(calls == 2, "%s: %d calls after it was taken back", kind, calls);
 }
+
+static void hook_is_called(void) { on_every_kind(expect_hook); }
 
 typedef struct {
     DeviceOp op;
@@ -370,30 +367,27 @@ static void hear(void *self, DeviceOp op, const void *args, OpCount one) {
     heard->sum.calls += one.calls, heard->sum.flops += one.flops, heard->sum.bytes += one.bytes;
 }
 
-// What a listener is told of each operation adds up to the counts.
-static void listeners_hear_what_is_counted(void) {
-    static const char *const KINDS[] = {"reference", "cpu", "check", "null"};
-    for (int i = 0; i < 4; i++) {
-        Bench b = bench_open(KINDS[i], 1);
-        Heard heard = {0};
-        Tensor x = normals(&b, 2, 3), y = normals(&b, 3, 5), d = zeros_of(&b, F32, 2, 5);
-        device_counts_reset(b.device);
-        device_on_operation(b.device, hear, &heard);
-        matmul(b.device, b.stream, (Matmul){.a = x, .b = y, .d = d});
-        EXPECT(heard.op == OP_MATMUL && heard.args.d.data == d.data, "%s: heard of %s", KINDS[i],
-               device_op_name(heard.op));
-        EXPECT(heard.sum.flops == 60 && heard.sum.bytes == 4 * (6 + 15 + 10), "%s: %g flops, %g bytes",
-               KINDS[i], heard.sum.flops, heard.sum.bytes);
-        add(b.device, b.stream, (Add){x, x});
-        double bytes = device_counts(b.device)[OP_MATMUL].bytes + device_counts(b.device)[OP_ADD].bytes;
-        EXPECT(heard.op == OP_ADD && heard.sum.calls == 2 && heard.sum.bytes == bytes, "%s: %g bytes of %g",
-               KINDS[i], heard.sum.bytes, bytes);
-        device_on_operation(b.device, NULL, NULL);
-        add(b.device, b.stream, (Add){x, x});
-        EXPECT(heard.sum.calls == 2, "%s: heard after it was taken back", KINDS[i]);
-        bench_close(&b);
-    }
+static void expect_heard(Bench *b, const char *kind) {
+    Heard heard = {0};
+    Tensor x = normals(b, 2, 3), y = normals(b, 3, 5), d = zeros_of(b, F32, 2, 5);
+    device_counts_reset(b->device);
+    device_on_operation(b->device, hear, &heard);
+    matmul(b->device, b->stream, (Matmul){.a = x, .b = y, .d = d});
+    EXPECT(heard.op == OP_MATMUL && heard.args.d.data == d.data, "%s: heard of %s", kind,
+           device_op_name(heard.op));
+    EXPECT(heard.sum.flops == 60 && heard.sum.bytes == 4 * (6 + 15 + 10), "%s: %g flops, %g bytes", kind,
+           heard.sum.flops, heard.sum.bytes);
+    add(b->device, b->stream, (Add){x, x});
+    double bytes = device_counts(b->device)[OP_MATMUL].bytes + device_counts(b->device)[OP_ADD].bytes;
+    EXPECT(heard.op == OP_ADD && heard.sum.calls == 2 && heard.sum.bytes == bytes, "%s: %g bytes of %g", kind,
+           heard.sum.bytes, bytes);
+    device_on_operation(b->device, NULL, NULL);
+    add(b->device, b->stream, (Add){x, x});
+    EXPECT(heard.sum.calls == 2, "%s: heard after it was taken back", kind);
 }
+
+// What a listener hears of each operation adds up to the counts.
+static void listeners_hear_what_is_counted(void) { on_every_kind(expect_heard); }
 
 // ---- views ------------------------------------------------------------------------------------------------
 
