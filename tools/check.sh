@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# ./run test and ./run lint: everything that is checked, cheapest first; CTest's summary comes last.
+# ./run test and ./run lint: everything that is checked, cheapest first. CTest's summary comes last, and the tests that
+# took more time than their budgets.
 
 # Programs of several threads: what the thread sanitizer is for. Of training, those that take every path; the
 # others ask for numbers.
@@ -19,7 +20,7 @@ lint() {
     else
         say "  formatting is not checked: this release has no clang-format-14, and other versions format differently"
     fi
-    stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_* tools/megatron_options.sh tools/same_bits.sh tests/*.sh
+    stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_* tools/test_times tools/megatron_options.sh tools/same_bits.sh tests/*.sh
 }
 
 # lint_with NAME: shows first that the lint finds what it is for.
@@ -42,6 +43,7 @@ run_checks() {
     sanitized thread build/tsan "$(threaded_programs)" -R "$threaded_tests"
     say "  the tests; everything before took $((SECONDS - start)) s"
     run_tests build/gcc
+    tools/test_times build/gcc
 }
 
 threaded_programs() { basename -s .c tests/test_*.c | grep -E "$threaded_tests"; }
