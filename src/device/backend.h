@@ -1,13 +1,13 @@
 // What a backend is: a folder device/NAME/ with one table, NAME_backend, and one row in DEVICE_KINDS below.
 //
-// The front (device.c, ops.c) calls it. It has already checked shapes and found the workspace, and it counts. A backend
-// gives the operations, and of the callbacks those that it needs; for the others the front uses the host's (host.c):
+// The front (device.c, launch.c) calls it. It has already checked shapes and found the workspace, and it counts. A backend
+// gives the operations, and of the callbacks those that it needs; for the others the front uses the host's (backend.c):
 // memory of the process, and operations that are done when they return.
 //
 // An address of device memory means something to its backend alone. Everything that takes an Exec is stream-ordered: it
 // may return before it is done, as long as what its stream does later comes after it.
 #pragma once
-#include "device/ops.h"
+#include "device/op_table.h"
 
 //  Backends, and the names of the kinds of devices; the first one is proposed where nothing else is known.
 #define DEVICE_KINDS(X)                                                                                      \
@@ -82,24 +82,6 @@ DEVICE_KINDS(X)
 #undef X
 
 // The callbacks of a backend that are NULL become the host's.
-void host_complete(Backend *backend);
-
-// ---- what the front knows of operations, for backends that treat them alike --------------------------------
-
-enum { MOST_TENSORS = 8 };
-
-typedef struct {
-    const char *name, *event; // the event's format takes the rows and columns of the first tensor written
-    size_t args_bytes;        // of the argument struct
-    int element;              // the tensor that gives the call its element type
-    int reads, writes; // its tensors in the order of the argument struct, those read before those written
-    const char *tensors[MOST_TENSORS];
-} OpRow;
-extern const OpRow op_rows[NUM_DEVICE_OPS];
-
-// The element type of a call; F32 where the tensor that gives it is absent.
-DType op_element(DeviceOp op, const void *args);
-// Whether it reads what tensor `i`, one that it writes, holds before: it adds to it, or changes it in place.
-bool op_updates(DeviceOp op, const void *args, int i);
+void backend_complete(Backend *backend);
 // Calls the function of a backend.
 void backend_run(const Backend *backend, const Exec *exec, DeviceOp op, const void *args);

@@ -93,7 +93,7 @@ Status device_open(Device **device, DeviceOptions options) {
     Device *d = calloc(1, sizeof *d);
     if (!d) return fail(ERR_OS, "no memory for a device");
     *d = (Device){.backend = *backend, .model = model, .options = options};
-    host_complete(&d->backend);
+    backend_complete(&d->backend);
     Status status = d->backend.open(&d->state, &options);
     if (status != OK) {
         free(d);

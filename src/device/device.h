@@ -1,7 +1,7 @@
 // What a rank computes with: a device's memory, its streams, events, and copies between host and device. The operations
 // are in ops.h.
 //
-// Every call passes one front (device.c, ops.c) that checks arguments and counts; a backend (backend.h) does the work:
+// Every call passes one front (device.c, launch.c) that checks arguments and counts; a backend (backend.h) does the work:
 //   reference  plain loops, fp64 accumulation: the definition of correct
 //   cpu        matrix products by pairs, AMX or oneDNN, fused OpenMP/SIMD kernels, attention without the S x S matrix
 //   null       allocates nothing, computes nothing, counts: the planner's device

@@ -1,4 +1,4 @@
-// The insides of the front, shared by its files: device.c (kinds, streams, memory, copies) and ops.c (operations).
+// The insides of the front, shared by its files: device.c (kinds, streams, memory, copies) and launch.c (operations).
 // Backends do not see it.
 #pragma once
 #include "device/backend.h"

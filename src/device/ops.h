@@ -1,6 +1,6 @@
 // The operations of a device: 26 fused functions on whole tensors.
 //
-// Every operation passes one front (ops.c) that checks shapes and counts calls, flops and bytes; the functions of a
+// Every operation passes one front (launch.c) that checks shapes and counts calls, flops and bytes; the functions of a
 // backend contain arithmetic only. Operations are stream-ordered and may return before they are done; none allocates.
 // Results do not depend on the number of threads. A bad shape is our bug (CHECK).
 //

@@ -1,8 +1,23 @@
-// What the front does where a backend leaves a callback out: memory of the process, and operations that are done when
+// Calls the operations of a backend, and does what it leaves out: memory of the process, and operations that are done when
 // they return, so that events are done too and cost nothing.
-#include "base/rank.h"
 #include "device/backend.h"
+#include "base/rank.h"
 #include <string.h>
+
+void backend_run(const Backend *backend, const Exec *exec, DeviceOp op, const void *args) {
+    if (backend->run) {
+        backend->run(exec, op, args);
+        return;
+    }
+    switch (op) {
+#define X(NAME, function, Args, reads, writes)                                                               \
+    case OP_##NAME: backend->function(exec, args); return;
+        DEVICE_OPS(X)
+#undef X
+    case NUM_DEVICE_OPS: break;
+    }
+    CHECK(false, "operation %d does not exist", (int)op);
+}
 
 static Status host_open(void **state, const DeviceOptions *options) {
     (void)state, (void)options;
@@ -100,7 +115,7 @@ static void *host_address(void *state, void *data) {
     X(access_end)                                                                                            \
     X(address)
 
-void host_complete(Backend *backend) {
+void backend_complete(Backend *backend) {
 #define X(callback)                                                                                          \
     if (!backend->callback) backend->callback = host_##callback;
     CALLBACKS(X)

@@ -1,91 +1,7 @@
 // The front of the operations: each checks the shapes of its tensors, counts the call and has the backend make it.
 #include "base/rank.h"
 #include "device/front.h"
-#include <inttypes.h>
-#include <stddef.h>
 #include <string.h>
-
-// ---- the table of operations ------------------------------------------------------------------------------
-
-//  operation, argument struct, the tensor that gives the element type, the last tensor, the names of its tensors
-#define OP_TENSORS(X)                                                                                        \
-    X(MATMUL, Matmul, a, d, "a", "b", "bias", "d")                                                           \
-    X(BIAS_GELU_FORWARD, BiasGeluForward, x, y, "x", "bias", "y")                                            \
-    X(BIAS_GELU_BACKWARD, BiasGeluBackward, dy, dx, "dy", "x", "bias", "dx")                                 \
-    X(SWIGLU_FORWARD, SwigluForward, x, y, "x", "bias", "y")                                                 \
-    X(SWIGLU_BACKWARD, SwigluBackward, dy, dx, "dy", "x", "bias", "dx")                                      \
-    X(BIAS_DROPOUT_ADD, BiasDropoutAdd, x, y, "x", "bias", "residual", "y")                                  \
-    X(DROPOUT_BACKWARD, DropoutBackward, dy, dx, "dy", "dx")                                                 \
-    X(COLUMN_SUM, ColumnSum, x, sum, "x", "sum")                                                             \
-    X(NORM_FORWARD, NormForward, x, rstd, "x", "gamma", "beta", "y", "mean", "rstd")                         \
-    X(NORM_BACKWARD_INPUT, NormBackwardInput, dy, dx, "dy", "x", "gamma", "mean", "rstd", "residual", "dx")  \
-    X(NORM_BACKWARD_WEIGHT, NormBackwardWeight, dy, dbeta, "dy", "x", "mean", "rstd", "dgamma", "dbeta")     \
-    X(ROTARY, Rotary, qkv, qkv, "table", "qkv")                                                              \
-    X(ATTENTION_FORWARD, AttentionForward, qkv, probabilities, "qkv", "out", "stats", "probabilities")       \
-    X(ATTENTION_BACKWARD, AttentionBackward, dout, dqkv, "dout", "qkv", "out", "stats", "probabilities",     \
-      "dqkv")                                                                                                \
-    X(ATTENTION_CACHED, AttentionCached, qkv, values, "qkv", "out", "keys", "values")                        \
-    X(EMBEDDING_FORWARD, EmbeddingForward, table, y, "tokens", "table", "y")                                 \
-    X(EMBEDDING_BACKWARD, EmbeddingBackward, dy, dtable, "tokens", "dy", "dtable")                           \
-    X(POSITION_DROPOUT, PositionDropout, x, y, "x", "position", "y")                                         \
-    X(POSITION_BACKWARD, PositionBackward, dy, dposition, "dy", "dposition")                                 \
-    X(LOSS_MAX, LossMax, logits, max, "logits", "max")                                                       \
-    X(LOSS_SUM, LossSum, logits, target, "logits", "labels", "max", "sum", "target")                         \
-    X(LOSS_FINISH, LossFinish, dlogits, loss, "labels", "max", "sum", "target", "mask", "logits", "dlogits", \
-      "loss")                                                                                                \
-    X(ABS_MAX, AbsMax, x, max, "x", "max")                                                                   \
-    X(SUM_SQUARES, SumSquares, x, sum, "x", "sum")                                                           \
-    X(ADAMW, AdamW, value, value, "gradient", "parameter", "m", "v", "value")                                \
-    X(ADD, Add, x, y, "x", "y")
-
-#define X(NAME, function, Args, reads, writes) TENSORS_##NAME = (reads) + (writes),
-enum { DEVICE_OPS(X) };
-#undef X
-// The front walks the tensors of an argument struct as an array.
-#define X(NAME, Args, element, last, ...)                                                                    \
-    _Static_assert(offsetof(Args, last) == (TENSORS_##NAME - 1) * sizeof(Tensor),                            \
-                   #Args " holds its tensors first");
-OP_TENSORS(X)
-#undef X
-
-const OpRow op_rows[NUM_DEVICE_OPS] = {
-#define X(NAME, Args, element_tensor, last, ...)                                                             \
-    [OP_##NAME].tensors = {__VA_ARGS__}, [OP_##NAME].args_bytes = sizeof(Args),                              \
-    [OP_##NAME].element = offsetof(Args, element_tensor) / sizeof(Tensor),
-    OP_TENSORS(X)
-#undef X
-#define X(NAME, function, Args, num_reads, num_writes)                                                       \
-    [OP_##NAME].name = #function, [OP_##NAME].event = #function " [%" PRId64 ", %" PRId64 "]",               \
-    [OP_##NAME].reads = num_reads, [OP_##NAME].writes = num_writes,
-        DEVICE_OPS(X)
-#undef X
-};
-
-const char *device_op_name(DeviceOp op) { return op_rows[op].name; }
-
-DType op_element(DeviceOp op, const void *args) {
-    Tensor x = ((const Tensor *)args)[op_rows[op].element];
-    return x.data ? x.dtype : F32;
-}
-
-// A sum, a state, or a tensor that is written where it was read.
-bool op_updates(DeviceOp op, const void *args, int i) {
-    const Tensor *tensors = args;
-    switch (op) {
-    case OP_MATMUL: return ((const Matmul *)args)->accumulate;
-    case OP_ATTENTION_CACHED: return i > 1; // keys and values, of which it writes the last rows
-    case OP_COLUMN_SUM:
-    case OP_NORM_BACKWARD_WEIGHT:
-    case OP_ROTARY:
-    case OP_EMBEDDING_BACKWARD:
-    case OP_POSITION_BACKWARD:
-    case OP_ABS_MAX:
-    case OP_SUM_SQUARES:
-    case OP_ADD: return true;
-    case OP_ADAMW: return i < 4 || tensors[1].dtype == U16; // the value is half of the parameter, or new
-    default: return false;
-    }
-}
 
 // ---- counts -----------------------------------------------------------------------------------------------
 
@@ -178,21 +94,6 @@ static void find_workspace(Device *device, Stream *stream, DeviceOp op, const vo
     CHECK(device->backend.counts_only || need <= stream->exec.workspace_bytes,
           "%s needs %zu bytes of workspace, its stream has %zu", op_rows[op].name, need,
           stream->exec.workspace_bytes);
-}
-
-void backend_run(const Backend *backend, const Exec *exec, DeviceOp op, const void *args) {
-    if (backend->run) {
-        backend->run(exec, op, args);
-        return;
-    }
-    switch (op) {
-#define X(NAME, function, Args, reads, writes)                                                               \
-    case OP_##NAME: backend->function(exec, args); return;
-        DEVICE_OPS(X)
-#undef X
-    case NUM_DEVICE_OPS: break;
-    }
-    CHECK(false, "operation %d does not exist", (int)op);
 }
 
 static void launch(Device *device, Stream *stream, DeviceOp op, const void *args, const Shape *shapes) {

@@ -1,0 +1,19 @@
+// What is known of each operation, for code that treats them alike: the front, and backends that forward.
+#pragma once
+#include "device/ops.h"
+
+enum { MOST_TENSORS = 8 };
+
+typedef struct {
+    const char *name, *event; // the event's format takes the rows and columns of the first tensor written
+    size_t args_bytes;        // of the argument struct
+    int element;              // the tensor that gives the call its element type
+    int reads, writes; // its tensors in the order of the argument struct, those read before those written
+    const char *tensors[MOST_TENSORS];
+} OpRow;
+extern const OpRow op_rows[NUM_DEVICE_OPS];
+
+// The element type of a call; F32 where the tensor that gives it is absent.
+DType op_element(DeviceOp op, const void *args);
+// Whether it reads what tensor `i`, one that it writes, holds before: it adds to it, or changes it in place.
+bool op_updates(DeviceOp op, const void *args, int i);
