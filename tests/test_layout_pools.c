@@ -86,37 +86,37 @@ static void sending_law(const Schedule *s, const char *kind, int receive_ahead) 
 
 static void sending_takes_as_few_buffers_as_can_be(void) { for_each_schedule(sending_law); }
 
-// What is taken is given back in the end, and never more is held than the pools have, in an evaluation too.
+// All buffers are free in the end, and never more are held than the pools have, in an evaluation too.
 static void balance_law(const Schedule *s, const char *kind, int receive_ahead) {
     for (int r = 0; r < 2 * s->num_ranks; r++) {
         const Program *program = &s->programs[r / 2];
-        int held[NUM_HOLDS] = {0}, peak[NUM_HOLDS] = {0};
+        int held[NUM_BUFFER_KINDS] = {0}, peak[NUM_BUFFER_KINDS] = {0};
         bool training = r % 2;
         for (int i = 0; i < program->count; i++) {
             if (!training && schedule_ops[program->instrs[i].op].direction == BACKWARDS) continue;
-            HoldChanges changes = schedule_holds(s, r / 2, program->instrs[i], training);
+            BufferChanges changes = schedule_buffer_changes(s, r / 2, program->instrs[i], training);
             for (int c = 0; c < changes.count; c++) {
-                int *now = &held[changes.items[c].hold], *most = &peak[changes.items[c].hold];
-                *now += changes.items[c].take ? 1 : -1;
+                int *now = &held[changes.items[c].kind], *most = &peak[changes.items[c].kind];
+                *now += changes.items[c].alloc ? 1 : -1;
                 if (*now > *most) *most = *now;
             }
         }
-        for (Hold hold = 0; hold < NUM_HOLDS; hold++)
-            EXPECT(held[hold] == 0 && peak[hold] <= schedule_pool(s, r / 2, hold),
-                   "%s p %d m %d ahead %d rank %d kind %d: %d of %d held, %d left", kind, s->num_ranks,
-                   s->num_microbatches, receive_ahead, r / 2, hold, peak[hold], schedule_pool(s, r / 2, hold),
-                   held[hold]);
+        for (BufferKind b = 0; b < NUM_BUFFER_KINDS; b++)
+            EXPECT(held[b] == 0 && peak[b] <= schedule_pool(s, r / 2, b),
+                   "%s p %d m %d ahead %d rank %d, %s: %d of %d held, %d left", kind, s->num_ranks,
+                   s->num_microbatches, receive_ahead, r / 2, buffer_names[b], peak[b],
+                   schedule_pool(s, r / 2, b), held[b]);
     }
 }
 
-static void what_is_taken_is_given_back(void) { for_each_schedule(balance_law); }
+static void all_buffers_are_free_in_the_end(void) { for_each_schedule(balance_law); }
 
 // ---- how many buffers -------------------------------------------------------------------------------------
 
-static void expect_pools(const Schedule *s, int rank, const int expected[NUM_HOLDS]) {
-    for (Hold hold = 0; hold < NUM_HOLDS; hold++)
-        EXPECT(schedule_pool(s, rank, hold) == expected[hold], "rank %d kind %d: %d, not %d", rank, hold,
-               schedule_pool(s, rank, hold), expected[hold]);
+static void expect_pools(const Schedule *s, int rank, const int expected[NUM_BUFFER_KINDS]) {
+    for (BufferKind kind = 0; kind < NUM_BUFFER_KINDS; kind++)
+        EXPECT(schedule_pool(s, rank, kind) == expected[kind], "rank %d kind %d: %d, not %d", rank, kind,
+               schedule_pool(s, rank, kind), expected[kind]);
 }
 
 // Columns: input, stash, recomputed, output, output gradient, input gradient. The first stage sends no
@@ -124,18 +124,18 @@ static void expect_pools(const Schedule *s, int rank, const int expected[NUM_HOL
 static void pools_of_1f1b_and_gpipe(void) {
     Schedule s;
     create(&s, "1f1b", 4, 1, 8, 0);
-    expect_pools(&s, 0, (const int[NUM_HOLDS]){4, 4, 0, 1, 1, 0});
-    expect_pools(&s, 1, (const int[NUM_HOLDS]){3, 3, 0, 1, 1, 1});
-    expect_pools(&s, 3, (const int[NUM_HOLDS]){1, 1, 0, 0, 1, 1});
+    expect_pools(&s, 0, (const int[NUM_BUFFER_KINDS]){4, 4, 0, 1, 1, 0});
+    expect_pools(&s, 1, (const int[NUM_BUFFER_KINDS]){3, 3, 0, 1, 1, 1});
+    expect_pools(&s, 3, (const int[NUM_BUFFER_KINDS]){1, 1, 0, 0, 1, 1});
     schedule_destroy(&s);
     create(&s, "1f1b", 4, 1, 8, 2);
-    expect_pools(&s, 0, (const int[NUM_HOLDS]){4, 4, 0, 1, 3, 0});
-    expect_pools(&s, 1, (const int[NUM_HOLDS]){5, 3, 0, 1, 3, 1});
-    expect_pools(&s, 3, (const int[NUM_HOLDS]){3, 1, 0, 0, 1, 1});
+    expect_pools(&s, 0, (const int[NUM_BUFFER_KINDS]){4, 4, 0, 1, 3, 0});
+    expect_pools(&s, 1, (const int[NUM_BUFFER_KINDS]){5, 3, 0, 1, 3, 1});
+    expect_pools(&s, 3, (const int[NUM_BUFFER_KINDS]){3, 1, 0, 0, 1, 1});
     schedule_destroy(&s);
     create(&s, "gpipe", 2, 1, 5, 0);
-    expect_pools(&s, 0, (const int[NUM_HOLDS]){5, 5, 0, 1, 1, 0});
-    expect_pools(&s, 1, (const int[NUM_HOLDS]){5, 5, 0, 0, 5, 1});
+    expect_pools(&s, 0, (const int[NUM_BUFFER_KINDS]){5, 5, 0, 1, 1, 0});
+    expect_pools(&s, 1, (const int[NUM_BUFFER_KINDS]){5, 5, 0, 0, 5, 1});
     schedule_destroy(&s);
 }
 
@@ -145,8 +145,8 @@ static void pools_of_a_hand_over(void) {
     EXPECT_OK(schedule_parse(&s, "stages: 0.0 1.0 1.1 0.1\n"
                                  "0: F0.0 F1.0 F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 I0.0 W0.0 I1.0 W1.0\n"
                                  "1: F0.0 F1.0 F0.1 F1.1 I0.1 I1.1 I0.0 W0.0 W0.1 W1.1 I1.0 W1.0\n"));
-    expect_pools(&s, 0, (const int[NUM_HOLDS]){3, 3, 1, 1, 1, 1});
-    expect_pools(&s, 1, (const int[NUM_HOLDS]){4, 4, 3, 3, 3, 1});
+    expect_pools(&s, 0, (const int[NUM_BUFFER_KINDS]){3, 3, 1, 1, 1, 1});
+    expect_pools(&s, 1, (const int[NUM_BUFFER_KINDS]){4, 4, 3, 3, 3, 1});
     schedule_destroy(&s);
 }
 
@@ -155,7 +155,7 @@ static void received_ahead_but_not_yet_computed(void) {
     EXPECT_OK(schedule_parse(&s, "0: F0 sf0 F1 sf1 rb0 B0 rb1 B1 R\n1: rf0 F0 rf1 B0 sb0 F1 B1 sb1 R\n"));
     EXPECT(schedule_peak_stash(&s, 0) == 2 && schedule_peak_stash(&s, 1) == 1, "%d",
            schedule_peak_stash(&s, 1));
-    EXPECT(schedule_pool(&s, 1, HOLD_INPUT) == 2, "%d", schedule_pool(&s, 1, HOLD_INPUT));
+    EXPECT(schedule_pool(&s, 1, BUFFER_INPUT) == 2, "%d", schedule_pool(&s, 1, BUFFER_INPUT));
     schedule_destroy(&s);
 }
 
@@ -164,11 +164,11 @@ static void pools_of_late_sends(void) {
     Schedule s;
     EXPECT_OK(schedule_parse(&s, "0: F0 sf0 F1 sf1 F2 sf2 rb0 B0 rb1 B1 rb2 B2 R\n"
                                  "1: rf0 F0 B0 rf1 F1 B1 rf2 F2 B2 sb0 sb1 sb2 R\n"));
-    expect_pools(&s, 1, (const int[NUM_HOLDS]){1, 1, 0, 0, 1, 3});
+    expect_pools(&s, 1, (const int[NUM_BUFFER_KINDS]){1, 1, 0, 0, 1, 3});
     schedule_destroy(&s);
     EXPECT_OK(schedule_parse(&s, "0: F0 F1 sf1 rb1 B1 F2 sf0 sf2 rb0 B0 rb2 B2 R\n"
                                  "1: rf1 F1 B1 sb1 rf0 F0 B0 sb0 rf2 F2 B2 sb2 R\n"));
-    expect_pools(&s, 0, (const int[NUM_HOLDS]){2, 2, 0, 2, 1, 0});
+    expect_pools(&s, 0, (const int[NUM_BUFFER_KINDS]){2, 2, 0, 2, 1, 0});
     schedule_destroy(&s);
 }
 
@@ -196,18 +196,18 @@ static void pools_grow_with_microbatches(void) {
     for (int i = 0; i < num_schedule_kinds * 8 * 2 * 3; i++) {
         const ScheduleKind *kind = schedule_kinds[i % num_schedule_kinds];
         int j = i / num_schedule_kinds, p = 1 + j % 8, v = 1 + j / 8 % 2, ahead = j / 16;
-        int before[8][NUM_HOLDS] = {{0}};
+        int before[8][NUM_BUFFER_KINDS] = {{0}};
         for (int m = 1; m <= 16; m++) {
             ScheduleSpec shape = {.kind = kind->name, .ranks = p, .chunks = v, .microbatches = m};
             char why[256];
             if (!kind->pools_grow || schedule_kind_refuse(kind, &shape, why, sizeof why)) continue;
             Schedule s;
             create(&s, kind->name, p, v, m, ahead);
-            for (int k = 0; k < p * NUM_HOLDS; k++) {
-                int *least = &before[k / NUM_HOLDS][k % NUM_HOLDS];
-                int size = schedule_pool(&s, k / NUM_HOLDS, (Hold)(k % NUM_HOLDS));
+            for (int k = 0; k < p * NUM_BUFFER_KINDS; k++) {
+                int *least = &before[k / NUM_BUFFER_KINDS][k % NUM_BUFFER_KINDS];
+                int size = schedule_pool(&s, k / NUM_BUFFER_KINDS, (BufferKind)(k % NUM_BUFFER_KINDS));
                 EXPECT(size >= *least, "%s p %d v %d m %d ahead %d rank %d kind %d: %d after %d", kind->name,
-                       p, v, m, ahead, k / NUM_HOLDS, k % NUM_HOLDS, size, *least);
+                       p, v, m, ahead, k / NUM_BUFFER_KINDS, k % NUM_BUFFER_KINDS, size, *least);
                 *least = size;
             }
             schedule_destroy(&s);
@@ -219,7 +219,7 @@ int main(int argc, char **argv) {
     static const Test tests[] = {
         {"receives go ahead", receives_go_ahead},
         {"sending takes as few buffers as can be", sending_takes_as_few_buffers_as_can_be},
-        {"what is taken is given back", what_is_taken_is_given_back},
+        {"all buffers are free in the end", all_buffers_are_free_in_the_end},
         {"pools of 1f1b and gpipe", pools_of_1f1b_and_gpipe},
         {"pools of a hand-over", pools_of_a_hand_over},
         {"received ahead but not yet computed", received_ahead_but_not_yet_computed},

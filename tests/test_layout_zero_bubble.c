@@ -74,7 +74,7 @@ static void stages_lie_as_a_v(void) {
     create(&s, "zb-v", 3, 5);
     for (int r = 0; r < 3; r++) {
         EXPECT(schedule_stage(&s, r, 0) == r && schedule_stage(&s, r, 1) == 5 - r, "rank %d", r);
-        EXPECT(s.home[r] == 2 * r && s.home[5 - r] == 2 * r + 1, "rank %d", r);
+        EXPECT(s.stage_place[r] == 2 * r && s.stage_place[5 - r] == 2 * r + 1, "rank %d", r);
     }
     EXPECT(schedule_partner(&s, 2, 0, OP_SEND_FORWARD) == -1, "the bottom of the V sends");
     schedule_destroy(&s);

@@ -218,10 +218,10 @@ static void run_case(Rig *rig, const Case *one) {
     train_once(rig, &small, one->rows, bytes, what);
     evaluate_once(rig, one->rows, what);
     train_once(rig, &large, one->rows, bytes, what);
-    EXPECT(pipeline_pool_count(rig->pipeline, HOLD_STASH) ==
+    EXPECT(pipeline_pool_count(rig->pipeline, BUFFER_STASH) ==
                schedule_peak_stash(&large, context_rank(&rig->runtime.context, ROLE_PIPELINE)),
            "%s", what);
-    EXPECT(pipeline_pool_peak(rig->pipeline, HOLD_STASH) == 2 * ARENA_ALIGNMENT, "%s", what);
+    EXPECT(pipeline_pool_peak(rig->pipeline, BUFFER_STASH) == 2 * ARENA_ALIGNMENT, "%s", what);
     close_rig(rig);
     schedule_destroy(&small);
     schedule_destroy(&large);
@@ -341,8 +341,8 @@ static void run_refusals(Rig *rig) {
                     "a schedule of 2 ranks, 2 chunks, 2 microbatches on a pipeline of another");
     expect_unusable(rig, "gpipe", 1, 4,
                     context_rank(&rig->runtime.context, ROLE_PIPELINE)
-                        ? "the schedule of 4 microbatches needs 4 buffers of kind stage input, there are 1"
-                        : "the schedule of 4 microbatches needs 4 buffers of kind stage input, there are 2");
+                        ? "the schedule of 4 microbatches needs 4 buffers for stage input, there are 1"
+                        : "the schedule of 4 microbatches needs 4 buffers for stage input, there are 2");
     close_rig(rig);
     schedule_destroy(&s);
 }

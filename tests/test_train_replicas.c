@@ -96,7 +96,8 @@ static bool stays_in_tensor(const Case *c, const Flip *f) {
 
 static bool rank_holds(const Case *c, const Engine *engine, const Param *p, int rank) {
     const Schedule *s = engine_schedule(engine);
-    return s->home[p->spec.stage] / s->num_chunks == grid_place(c->grid, rank).at[AXIS_PP] && !p->tied_value;
+    return s->stage_place[p->spec.stage] / s->num_chunks == grid_place(c->grid, rank).at[AXIS_PP] &&
+           !p->tied_value;
 }
 
 // The same on every rank, from its number alone. Without `spreads` its tensor is certain.

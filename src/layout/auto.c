@@ -3,7 +3,9 @@
 // the greedy orders of all choices; on a tie the first is taken. Kinds of several chunks place the model otherwise and
 // are no candidates, though zb-v is often shorter in the same memory.
 // Source: Qi et al. 2023, arXiv 2401.10241, section 3: ZB-1p and ZB-2p are its limits p and 2p.
+#include "layout/buffers.h"
 #include "layout/greedy.h"
+#include "layout/walk.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,9 +92,9 @@ static GreedyTask task_open(const ScheduleSpec *spec) {
                        .microbatches = spec->microbatches,
                        .stash_limit = limit_of(spec),
                        .hop_us = costs.hop_us};
-    task.forward_us = layout_take(ranks, sizeof *task.forward_us);
-    task.input_us = layout_take(ranks, sizeof *task.input_us);
-    task.weight_us = layout_take(ranks, sizeof *task.weight_us);
+    task.forward_us = layout_alloc(ranks, sizeof *task.forward_us);
+    task.input_us = layout_alloc(ranks, sizeof *task.input_us);
+    task.weight_us = layout_alloc(ranks, sizeof *task.weight_us);
     for (int r = 0; r < spec->ranks; r++) {
         double backward_us = costs.stage_forward_us ? costs.stage_backward_us[r] : costs.backward_us;
         task.forward_us[r] = costs.stage_forward_us ? costs.stage_forward_us[r] : costs.forward_us;

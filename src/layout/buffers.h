@@ -1,54 +1,62 @@
-// The buffers that an executor holds while it runs a schedule.
+// The buffers that an executor needs while it runs a schedule, and when it allocates and frees each of them.
+//
+// There is a pool of buffers of each kind. An executor holds, for a microbatch of a chunk:
+//   kind             from                                                 until
+//   INPUT            RECV_FORWARD; FORWARD, where nothing is received     BACKWARD or BACKWARD_WEIGHT
+//                    (the embedding, or a copy of the output of the
+//                    stage before, on the same rank)
+//   STASH            FORWARD: what its layers save for the backward       BACKWARD or BACKWARD_WEIGHT
+//   RECOMPUTED       BACKWARD_INPUT: the activations that it computed     BACKWARD_WEIGHT
+//                    again and the weight half needs
+//   OUTPUT           FORWARD, but on the last stage                       SEND_FORWARD is done, or FORWARD of the
+//                                                                         next stage on the same rank
+//   OUTPUT_GRADIENT  RECV_BACKWARD; the backward of the next stage on     BACKWARD or BACKWARD_INPUT
+//                    the same rank; FORWARD on the last stage
+//   INPUT_GRADIENT   BACKWARD or BACKWARD_INPUT, where it is sent         SEND_BACKWARD is done
+// All but STASH and RECOMPUTED have the size of a message. The buffer that has been free longest is allocated
+// first, once the message that was last sent from it has left.
 #pragma once
 #include "layout/schedule.h"
 
-// What an executor holds of each microbatch of each chunk, from when to when. All but STASH and
-// RECOMPUTED are one message large.
-//   INPUT            RECV_FORWARD fills it, or FORWARD where nothing is
-//                    received (embedding, or a copy of the output that the
-//                    stage before left on the same rank).                until BACKWARD or BACKWARD_WEIGHT
-//   STASH            FORWARD: what its layers keep.                      until BACKWARD or BACKWARD_WEIGHT
-//   RECOMPUTED       BACKWARD_INPUT: what it computed again and the
-//                    weight half needs.                                  until BACKWARD_WEIGHT
-//   OUTPUT           FORWARD, but on the last stage.                     until SEND_FORWARD is over, or the
-//                                                                        next one's FORWARD on the same rank
-//   OUTPUT_GRADIENT  RECV_BACKWARD fills it, or the next stage's
-//                    backward on the same rank, or FORWARD on the last.  until BACKWARD or BACKWARD_INPUT
-//   INPUT_GRADIENT   BACKWARD or BACKWARD_INPUT, where it is sent.       until SEND_BACKWARD is over
-// Each kind is a pool: the buffer that has been free longest is taken first, once what was sent from it has
-// left.
-typedef enum {
-    HOLD_INPUT,
-    HOLD_STASH,
-    HOLD_RECOMPUTED,
-    HOLD_OUTPUT,
-    HOLD_OUTPUT_GRADIENT,
-    HOLD_INPUT_GRADIENT,
-    NUM_HOLDS
-} Hold;
+//  kind, name in messages
+#define BUFFER_KINDS(X)                                                                                      \
+    X(INPUT, "stage input")                                                                                  \
+    X(STASH, "stash")                                                                                        \
+    X(RECOMPUTED, "recomputed activations")                                                                  \
+    X(OUTPUT, "stage output")                                                                                \
+    X(OUTPUT_GRADIENT, "output gradient")                                                                    \
+    X(INPUT_GRADIENT, "input gradient")
 
-// Takes a buffer for a microbatch of `chunk`, or gives it back.
+#define X(kind, name) BUFFER_##kind,
+typedef enum { BUFFER_KINDS(X) NUM_BUFFER_KINDS } BufferKind;
+#undef X
+
+extern const char *const buffer_names[NUM_BUFFER_KINDS];
+
+// A buffer for a microbatch of `chunk` is allocated, or freed.
 typedef struct {
-    Hold hold;
+    BufferKind kind;
     int chunk;
-    bool take;
-} HoldChange;
+    bool alloc;
+} BufferChange;
 
 typedef struct {
-    HoldChange items[8];
+    BufferChange items[8];
     int count;
-} HoldChanges;
+} BufferChanges;
 
-// The table above as a function: what an instruction takes before it does anything, and gives back
-// afterwards, all for its own microbatch. An evaluation (not training) runs the forwards alone and keeps
-// nothing of them.
-HoldChanges schedule_holds(const Schedule *schedule, int rank, Instr in, bool training);
-// The chunk of the same rank that holds the stage before (step -1) or after (+1) that of `chunk`; -1: none
+// The table above as a function: the buffers that an instruction allocates before it does anything, and those that it
+// frees afterwards, all for its own microbatch. Not `training`: an evaluation, which runs the forwards alone and saves
+// nothing for a backward.
+BufferChanges schedule_buffer_changes(const Schedule *schedule, int rank, Instr in, bool training);
+// Returns the chunk of the same rank that holds the stage before (step -1) or after (+1) that of `chunk`; -1: none
 // does.
 int schedule_local_chunk(const Schedule *schedule, int rank, int chunk, int step);
-// How large the pools of `rank` are: what the program needs at once. The two that are sent from have
-// num_sending - 1 buffers more, so many that the walk of schedule_verify delays no compute for the lack of
-// one; those that are received into have room for all that may come receive_ahead.
-int schedule_pool(const Schedule *schedule, int rank, Hold hold);
-// The most microbatches of any chunk that `rank` holds at once: its stash pool.
+// Returns how many buffers of a kind `rank` needs: those that its program holds at once. The two kinds that are sent
+// from have num_sending - 1 buffers more, so many that the walk of schedule_verify never delays a compute for want of
+// a buffer; those that are received into have room for all receives that are posted ahead.
+int schedule_pool(const Schedule *schedule, int rank, BufferKind kind);
+// The same for all kinds at once.
+void schedule_pools(const Schedule *schedule, int rank, int sizes[NUM_BUFFER_KINDS]);
+// Returns the most microbatches of any chunk that `rank` holds at once: the size of its stash pool.
 int schedule_peak_stash(const Schedule *schedule, int rank);

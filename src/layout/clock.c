@@ -1,3 +1,4 @@
+// Keeps the time of one pipeline rank: computes, messages and reductions.
 #include "layout/clock.h"
 #include "layout/parts.h"
 #include <stdlib.h>
@@ -8,7 +9,7 @@ static double later(double a_us, double b_us) { return a_us > b_us ? a_us : b_us
 
 static Edge edge_of(const Schedule *schedule, const ScheduleCosts *costs, int edge) {
     bool inside = edge >= 0 && edge < schedule->num_ranks * schedule->num_chunks - 1;
-    if (!inside || schedule_home_rank(schedule, edge) == schedule_home_rank(schedule, edge + 1))
+    if (!inside || schedule_stage_rank(schedule, edge) == schedule_stage_rank(schedule, edge + 1))
         return (Edge){0};
     return (Edge){costs->edge_hop_us ? costs->edge_hop_us[edge] : costs->hop_us,
                   costs->edge_hold_us ? costs->edge_hold_us[edge] : 0};
@@ -30,7 +31,7 @@ static StageCosts costs_of_stage(const Schedule *schedule, const ScheduleCosts *
 
 StageCosts *stage_costs(const Schedule *schedule, ScheduleCosts costs) {
     int stages = schedule->num_ranks * schedule->num_chunks;
-    StageCosts *table = layout_take((size_t)stages, sizeof *table);
+    StageCosts *table = layout_alloc((size_t)stages, sizeof *table);
     for (int stage = 0; stage < stages; stage++) table[stage] = costs_of_stage(schedule, &costs, stage);
     return table;
 }
@@ -70,10 +71,10 @@ double clock_reduce(Clock *clock, double us) {
 
 void simulation_open(Simulation *simulation, const Schedule *schedule) {
     size_t ranks = (size_t)schedule->num_ranks, stages = ranks * (size_t)schedule->num_chunks;
-    *simulation = (Simulation){.peak_stash = layout_take(ranks, sizeof *simulation->peak_stash),
-                               .busy_us = layout_take(ranks, sizeof *simulation->busy_us),
-                               .message_us = layout_take(ranks, sizeof *simulation->message_us),
-                               .gradients_us = layout_take(stages, sizeof *simulation->gradients_us)};
+    *simulation = (Simulation){.peak_stash = layout_alloc(ranks, sizeof *simulation->peak_stash),
+                               .busy_us = layout_alloc(ranks, sizeof *simulation->busy_us),
+                               .message_us = layout_alloc(ranks, sizeof *simulation->message_us),
+                               .gradients_us = layout_alloc(stages, sizeof *simulation->gradients_us)};
 }
 
 void simulation_add(Simulation *simulation, int rank, const Clock *clock) {

@@ -3,7 +3,5 @@
 #include "layout/kinds.h"
 #include "layout/parts.h"
 
-// Adds a compute to the end of a program.
-void program_compute(Program *out, ScheduleOp op, int chunk, int microbatch);
 // ScheduleKind.bubble of the schedules that do not split backwards: (p - 1) / (v m).
 double bubble_unsplit(const ScheduleSpec *spec);

@@ -161,10 +161,10 @@ static void open_workers(Greedy *g) {
 double greedy_order(const GreedyTask *task, GreedyChoice choice, Program *programs) {
     size_t ranks = (size_t)task->ranks, cells = ranks * (size_t)task->microbatches;
     Greedy g = {.task = task, .choice = choice, .programs = programs};
-    g.workers = layout_take(ranks, sizeof *g.workers);
-    g.forward_end_us = layout_take(cells, sizeof *g.forward_end_us);
-    g.input_end_us = layout_take(cells, sizeof *g.input_end_us);
-    g.queue = layout_take(ranks, sizeof *g.queue);
+    g.workers = layout_alloc(ranks, sizeof *g.workers);
+    g.forward_end_us = layout_alloc(cells, sizeof *g.forward_end_us);
+    g.input_end_us = layout_alloc(cells, sizeof *g.input_end_us);
+    g.queue = layout_alloc(ranks, sizeof *g.queue);
     open_workers(&g);
     while (g.num_queued) look(&g, queue_take(&g));
     double end_us = 0;

@@ -1,5 +1,7 @@
 // Holds the table of the kinds of schedules, answers questions about a kind, and makes a schedule of one.
-#include "layout/generators.h"
+#include "layout/kinds.h"
+#include "layout/parts.h"
+#include "layout/walk.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -126,12 +128,12 @@ static void place_stages(const ScheduleKind *kind, const ScheduleSpec *spec, Sch
     int v = spec->chunks, stages = spec->ranks * v;
     for (int place = 0; place < stages; place++)
         schedule->stage[place] = schedule_kind_stage(kind, spec, place / v, place % v);
-    for (int stage = 0; stage < stages; stage++) schedule->home[stage] = -1;
+    for (int stage = 0; stage < stages; stage++) schedule->stage_place[stage] = -1;
     for (int place = 0; place < stages; place++) {
         int stage = schedule->stage[place];
-        CHECK(stage >= 0 && stage < stages && schedule->home[stage] < 0, "stage %d at place %d", stage,
+        CHECK(stage >= 0 && stage < stages && schedule->stage_place[stage] < 0, "stage %d at place %d", stage,
               place);
-        schedule->home[stage] = place;
+        schedule->stage_place[stage] = place;
     }
 }
 

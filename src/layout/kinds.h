@@ -3,7 +3,7 @@
 #pragma once
 #include "layout/simulate.h"
 
-// What schedule_create makes a schedule from.
+// The sizes and settings of a schedule to be made.
 typedef struct {
     const char *kind; // name of a ScheduleKind
     int ranks, chunks, microbatches;
@@ -65,9 +65,9 @@ int schedule_kind_stash(const ScheduleKind *kind, const ScheduleSpec *spec, int 
 // Returns how many microbatches a rank computes while its gradients are reduced, or its parameters gathered.
 double schedule_kind_window(const ScheduleKind *kind, const ScheduleSpec *spec);
 
-// Compute order only, neither messages nor proof: all that schedule_replay needs. ERR_CONFIG with the broken
-// rule when the kind refuses the shape.
+// Makes a schedule of computes alone, without messages and proof: all that schedule_replay needs. ERR_CONFIG names the
+// rule that is broken when the kind refuses the sizes.
 Status schedule_order(Schedule *schedule, const ScheduleSpec *spec);
-// Generates, lowers and verifies. A SEND is posted right after its compute. ERR_CONFIG with the broken rule
-// when the kind refuses the shape.
+// Generates, lowers and verifies a schedule. A SEND is posted right after its compute. ERR_CONFIG names the rule that
+// is broken when the kind refuses the sizes.
 Status schedule_create(Schedule *schedule, const ScheduleSpec *spec);

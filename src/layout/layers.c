@@ -1,3 +1,4 @@
+// Distributes the layers of a model over pipeline stages, evenly, by balance or as a text says.
 #include "layout/layers.h"
 #include "layout/parts.h"
 #include <stdlib.h>
@@ -144,7 +145,7 @@ Status layer_parse(const char *text, int layers, int stages, int *counts) {
     CHECK(layers >= 0 && stages >= 1, "%d layers over %d stages", layers, stages);
     // Room for twice as much as is right, so that most mistakes are told in numbers.
     Layout layout = {.capacity = 2 * (layers + stages) + 2};
-    layout.items = layout_take((size_t)layout.capacity, 1);
+    layout.items = layout_alloc((size_t)layout.capacity, 1);
     memset(counts, 0, (size_t)stages * sizeof *counts);
     Status status = read_layout(text, &layout);
     if (status == OK && !layout.count) status = fail(ERR_CONFIG, "pipeline layout: it is empty");

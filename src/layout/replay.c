@@ -32,7 +32,7 @@ static void open_arrivals(Replay *replay, Direction direction, int first_stage) 
     const Schedule *s = replay->schedule;
     size_t stages = (size_t)s->num_ranks * (size_t)s->num_chunks,
            cells = (stages + 2) * (size_t)s->num_microbatches;
-    replay->arrives_us[direction] = layout_take(cells, sizeof(double));
+    replay->arrives_us[direction] = layout_alloc(cells, sizeof(double));
     for (size_t i = 0; i < cells; i++) replay->arrives_us[direction][i] = NOT_YET;
     for (int i = 0; i < s->num_microbatches; i++) *arrival(replay, direction, first_stage, i) = 0;
 }
@@ -40,8 +40,8 @@ static void open_arrivals(Replay *replay, Direction direction, int first_stage) 
 static void replay_open(Replay *replay, const Schedule *schedule, ScheduleCosts costs, Simulation *out) {
     size_t ranks = (size_t)schedule->num_ranks, stages = ranks * (size_t)schedule->num_chunks;
     *replay = (Replay){.schedule = schedule, .costs = stage_costs(schedule, costs), .out = out};
-    replay->players = layout_take(ranks, sizeof *replay->players);
-    replay->gradients = layout_take(stages, sizeof *replay->gradients);
+    replay->players = layout_alloc(ranks, sizeof *replay->players);
+    replay->gradients = layout_alloc(stages, sizeof *replay->gradients);
     open_arrivals(replay, FORWARDS, 0);
     open_arrivals(replay, BACKWARDS, (int)stages - 1);
 }

@@ -12,18 +12,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Caps on what schedule_create and schedule_parse accept; the last is on ranks * chunks * microbatches.
+// Limits of schedule_create and schedule_parse. SCHEDULE_MAX_FORWARDS limits ranks * chunks * microbatches.
 enum {
     SCHEDULE_MAX_RANKS = 4096,
     SCHEDULE_MAX_CHUNKS = 64,
     SCHEDULE_MAX_MICROBATCHES = 1000000,
     SCHEDULE_MAX_FORWARDS = 1 << 24,
-    SCHEDULE_MAX_BYTES = 64 << 20 // of text
+    SCHEDULE_MAX_BYTES = 64 << 20 // of a schedule as text
 };
 
 typedef enum { COMPUTE, SEND, RECV, REDUCE } OpKind;
 
-// FORWARDS: activations, to the next stage.   BACKWARDS: gradients, to the one before.
+// FORWARDS: activations go to the next stage.   BACKWARDS: gradients go to the stage before.
 typedef enum { FORWARDS, BACKWARDS } Direction;
 
 //  op, text, kind, direction, change in stashed activations of its chunk
@@ -62,39 +62,41 @@ typedef struct {
     int count, capacity;
 } Program;
 
-// Never written after it is made: any number of threads may read it at once.
+// A schedule is not changed after it has been made, so any number of threads may read it at once.
 typedef struct {
     int num_ranks, num_chunks, num_microbatches;
-    int *stage;        // [num_ranks * num_chunks]: which stage chunk c of rank r holds, at r * num_chunks + c
-    int *home;         // [num_ranks * num_chunks]: the inverse, r * num_chunks + c of each stage
+    int *stage; // [num_ranks * num_chunks]: the stage that chunk c of rank r holds, at r * num_chunks + c
+    int *stage_place;  // [num_ranks * num_chunks]: the inverse: r * num_chunks + c for each stage
     Program *programs; // one per pipeline rank
-    int receive_ahead; // how many computes before their own the lowering has posted receives
-    int num_sending;   // buffers of each pool that is sent from (buffers.h)
+    int receive_ahead; // how many computes before its own compute a receive is posted
+    int num_sending;   // how many buffers of a kind may have messages under way, or be in use (buffers.h)
 } Schedule;
 
 void schedule_destroy(Schedule *schedule);
 int schedule_stage(const Schedule *schedule, int rank, int chunk);
-int schedule_home_rank(const Schedule *schedule, int stage); // the pipeline rank that holds it
-// The topology as `rank` sees it, with the ends of the model where the schedule places them.
+int schedule_stage_rank(const Schedule *schedule, int stage); // the pipeline rank that holds it
+// Returns the topology as `rank` sees it, with the ends of the model where the schedule places them.
 Topology schedule_topology(const Schedule *schedule, Grid grid, int rank);
-// The rank at the other end of the SEND or RECV `op` of a chunk; -1 when there is no such message: at the
-// ends of the model, and where the neighbouring stage is on the same rank, which hands over locally.
+// Returns the rank at the other end of the SEND or RECV `op` of a chunk; -1 when there is no such message: at the ends
+// of the model, and where the same rank holds the neighbouring stage and copies locally.
 int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp op);
 
-// The instruction as text, "rf3.1" (the chunk only when there are several); at most 16 bytes.
+// Writes the instruction as text, such as "rf3.1": the chunk only when there are several. At most 16 bytes.
 void instr_print(const Schedule *schedule, Instr instr, char text[16]);
-// One line per rank: "0: F0 sf0 F1 ... R". schedule_parse reads it back and verifies it: ranks, chunks and
-// microbatches are those that occur; '#' starts a comment; a list without any send or receive is lowered
-// first (R included). Stage s is chunk s / p of rank s % p unless a line such as "stages: 0.0 1.0 1.1 0.1"
-// names the rank.chunk of every stage in turn. ERR_DATA names line and word, or instruction.
+// Writes one line per rank: "0: F0 sf0 F1 ... R". schedule_parse reads such lines and verifies the schedule. Its
+// ranks, chunks and microbatches are those that occur; '#' starts a comment; a list without any send or receive is
+// lowered first, which adds R too. Stage s is chunk s / p of rank s % p unless a line such as
+// "stages: 0.0 1.0 1.1 0.1" gives the rank.chunk of every stage in turn. ERR_DATA names the line and the word, or the
+// instruction.
 void schedule_print(const Schedule *schedule, Text *out);
 Status schedule_parse(Schedule *schedule, const char *text);
-// Complete (every microbatch of every chunk once forward, then once backward, each chunk reduced after its
-// last), in order, every message met, nothing can hang. ERR_DATA with one line otherwise. What is walked is
-// the executor over a rendezvous transport, the strictest there is:
-//   - a channel is (from, to, direction), first in, first out. SENDs and RECVs are posts; a send is over only
-//     once its receive is posted, a compute waits for the receive that it consumes.
-//   - a rank has schedule_pool buffers of each kind; an instruction that takes one waits until what was last
-//     sent from it has left.
-// An evaluation, which runs the forwards alone and keeps nothing of them, is walked too.
+// Proves that the schedule is complete (every microbatch goes through every chunk once forward, then once backward,
+// and every chunk is reduced after its last gradient), in order, that every message has a sender and a receiver, and
+// that it cannot hang. ERR_DATA with one line otherwise. The walk is a model of the executor over a rendezvous
+// transport, the strictest kind of transport:
+//   - A channel is (from, to, direction), first in, first out. SENDs and RECVs are posts. A send completes only once
+//     its receive is posted; a compute waits for the receive of its input.
+//   - A rank has schedule_pool buffers of each kind. An instruction that allocates a buffer waits until the message
+//     that was last sent from it has left.
+// It also walks an evaluation, which runs the forwards alone and frees their buffers at once.
 Status schedule_verify(const Schedule *schedule);

@@ -1,4 +1,6 @@
+// Prints schedules as text and reads them back.
 #include "layout/parts.h"
+#include "layout/walk.h"
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,11 +18,12 @@ void instr_print(const Schedule *schedule, Instr instr, char text[16]) {
 static void print_stages(const Schedule *schedule, Text *out) {
     int p = schedule->num_ranks, v = schedule->num_chunks;
     bool usual = true;
-    for (int stage = 0; stage < p * v; stage++) usual &= schedule->home[stage] == stage % p * v + stage / p;
+    for (int stage = 0; stage < p * v; stage++)
+        usual &= schedule->stage_place[stage] == stage % p * v + stage / p;
     if (usual) return;
     text_add(out, "stages:");
     for (int stage = 0; stage < p * v; stage++)
-        text_add(out, " %d.%d", schedule->home[stage] / v, schedule->home[stage] % v);
+        text_add(out, " %d.%d", schedule->stage_place[stage] / v, schedule->stage_place[stage] % v);
     text_add(out, "\n");
 }
 
@@ -185,7 +188,7 @@ static Status place_stages(const Parser *parser, Schedule *schedule) {
         if (schedule->stage[place] >= 0)
             return fail(ERR_DATA, "stages: %d.%d holds two stages", home.rank, home.chunk);
         schedule->stage[place] = stage;
-        schedule->home[stage] = place;
+        schedule->stage_place[stage] = place;
     }
     return OK;
 }

@@ -3,23 +3,23 @@
 #pragma once
 #include "layout/schedule.h"
 
-// What instructions take when they are simulated, or ordered by time.
+// The time that instructions take when they are simulated, or ordered by time.
 typedef struct {
-    double forward_us, backward_us; // of one microbatch through all chunks of one rank
-    // [stages], of one microbatch through each stage; when given they replace the two above. NULL: all stages
-    // cost the same.
+    double forward_us, backward_us; // one microbatch through all chunks of one rank
+    // [stages], one microbatch through each stage; they replace the two above. NULL: all stages cost the same.
     const double *stage_forward_us, *stage_backward_us;
-    double weight_fraction; // of backward_us that BACKWARD_WEIGHT takes, the rest is BACKWARD_INPUT
-    double hop_us;          // from a SEND to its arrival
-    // [stages - 1], of a message either way between stage s and the next; NULL: hop_us. Nothing is sent, and
-    // nothing counted, where both are on one rank.
+    double
+        weight_fraction; // the share of backward_us that BACKWARD_WEIGHT takes; BACKWARD_INPUT takes the rest
+    double hop_us;       // from a SEND to the arrival of its message
+    // [stages - 1], a message between stage s and the next, either way. NULL: hop_us. Between two stages on one rank
+    // there is no message, and no time is counted.
     const double *edge_hop_us;
-    // [stages - 1], of programs that block in their messages, as Megatron-LM's of 2021 do: how long one keeps
-    // its sender and its receiver from computing. What lies between two computes of a rank, sends and
-    // receives, is one call that begins when the first of them ends. NULL: computes go on meanwhile.
+    // [stages - 1], for programs that block in their messages, as Megatron-LM did in 2021: how long a message keeps
+    // its sender and its receiver from computing. All sends and receives between two computes of a rank are one call,
+    // which begins when the first compute ends. NULL: computes go on meanwhile.
     const double *edge_hold_us;
-    // [stages], of REDUCE_GRADS: it begins when the list comes to it and the rank's reduction before is over,
-    // and goes on beside what follows. NULL: 0.
+    // [stages], a REDUCE_GRADS: it begins when the program reaches it and the rank's earlier reductions are done, and
+    // overlaps the instructions after it. NULL: 0.
     const double *stage_reduce_us;
 } ScheduleCosts;
 
@@ -28,26 +28,26 @@ typedef struct {
 } Span;
 
 typedef struct {
-    double total_us;      // makespan
-    double computed_us;   // the same without the reductions that go on at the end
-    double ends_us;       // when computes end, all added up: larger when any was delayed
-    double bubble;        // computed / (mean busy time of the ranks) - 1: the paper's, over the ideal time
-    int *peak_stash;      // [num_ranks] chunk activations held at once
-    double *busy_us;      // [num_ranks] computing
-    double *message_us;   // [num_ranks] held up by messages; the rest of computed_us a rank waits for others
-    double *gradients_us; // [stages] when the last gradient of a stage is there to be reduced
-    // [num_ranks][program count]: when each instruction runs; a SEND ends when it arrives. NULL after
+    double total_us;    // makespan
+    double computed_us; // the end of the last compute: total_us without the reductions at the end
+    double ends_us;     // the sum of the times at which computes end: it grows when any compute is delayed
+    double bubble;   // computed_us / (mean busy_us of the ranks) - 1: the paper's bubble over the ideal time
+    int *peak_stash; // [num_ranks] the most chunk activations that a rank holds at once
+    double *busy_us; // [num_ranks] the time in computes
+    double *message_us;   // [num_ranks] the time lost to messages; a rank waits for others in the rest
+    double *gradients_us; // [stages] when the last gradient of a stage is ready to be reduced
+    // [num_ranks][program count] when each instruction runs; a SEND ends when its message arrives. NULL after
     // schedule_replay.
     Span **spans;
 } Simulation;
 
-// Costs from what was measured of each stage. `times` [3 * stages], in us of one microbatch, is borrowed:
-// forwards, then backwards, then of these the weight halves that ran on their own.
+// Returns costs from measured times of stages. `times` [3 * stages] is borrowed: the us of one microbatch in forwards,
+// then in backwards, then the part of those that separate weight halves took.
 ScheduleCosts schedule_costs_of_stages(const double *times, int stages);
-// Walks a verified schedule with costs.
+// Simulates a verified schedule: walks it with costs.
 void schedule_simulate(const Schedule *schedule, ScheduleCosts costs, Simulation *out);
-// The same numbers, but for the spans, from the computes alone of what schedule_order or schedule_create made:
-// as if a rank had as many buffers as it sends messages.
+// Gives the same numbers without the spans, from the computes alone of a schedule that schedule_order or
+// schedule_create has made. No rank ever waits for a buffer.
 void schedule_replay(const Schedule *schedule, ScheduleCosts costs, Simulation *out);
-// The schedule may be NULL where there are no spans.
+// Frees the arrays. The schedule may be NULL after schedule_replay.
 void simulation_destroy(Simulation *simulation, const Schedule *schedule);

@@ -1,6 +1,8 @@
 // What can be proved rank by rank, before the walk: every microbatch of every chunk goes once through each of
 // its computes, in order. The walk alone would not notice a microbatch that all ranks forget.
+#include "layout/buffers.h"
 #include "layout/parts.h"
+#include "layout/walk.h"
 #include <limits.h>
 #include <stdlib.h>
 
@@ -133,7 +135,7 @@ static Status check_program(const Schedule *schedule, int rank) {
     int64_t cells = (int64_t)schedule->num_chunks * schedule->num_microbatches;
     if (cells > program->count + 1) cells = program->count + 1;
     Check check = {.schedule = schedule, .rank = rank, .num_cells = (int)cells};
-    check.done = layout_take((size_t)cells, sizeof *check.done);
+    check.done = layout_alloc((size_t)cells, sizeof *check.done);
     Status status = OK;
     for (int i = 0; i < program->count && status == OK; i++)
         status = check_instr(&check, i, program->instrs[i]);

@@ -2,6 +2,8 @@
 // first, so one walk in any order stands for all: if it ends, no execution hangs. With costs, the same walk
 // is the simulator. A rank that must wait is left until a post on the channel wakes it: the time is linear in
 // the number of instructions.
+#include "layout/walk.h"
+#include "layout/buffers.h"
 #include "layout/clock.h"
 #include "layout/parts.h"
 #include <stdlib.h>
@@ -36,14 +38,14 @@ typedef struct {
 
 // One microbatch of one chunk: the places in line of its two receives, by direction, and its buffers.
 typedef struct {
-    int ticket[2], buffer[NUM_HOLDS];
+    int ticket[2], buffer[NUM_BUFFER_KINDS];
 } Item;
 
 typedef struct {
     int at; // next instruction
     Clock clock;
     Item *items;
-    Pool pools[NUM_HOLDS];
+    Pool pools[NUM_BUFFER_KINDS];
     const Channel *waits_on; // NULL while it can go on
 } Runner;
 
@@ -65,8 +67,8 @@ typedef struct {
 static void open_channels(Walk *walk) {
     const Schedule *s = walk->schedule;
     size_t most = 2 * (size_t)s->num_ranks * (size_t)s->num_chunks;
-    walk->channels = layout_take(most, sizeof *walk->channels);
-    walk->leaving = layout_take(most, sizeof *walk->leaving);
+    walk->channels = layout_alloc(most, sizeof *walk->channels);
+    walk->leaving = layout_alloc(most, sizeof *walk->leaving);
     for (int place = 0, first = 0; place < s->num_ranks * s->num_chunks; place++) {
         int rank = place / s->num_chunks, chunk = place % s->num_chunks;
         if (chunk == 0) first = walk->num_channels;
@@ -92,23 +94,23 @@ static void wake(Walk *walk, int rank) {
 
 static void open_runner(const Schedule *schedule, int rank, Runner *runner) {
     size_t items = (size_t)schedule->num_chunks * (size_t)schedule->num_microbatches;
-    int sizes[NUM_HOLDS];
+    int sizes[NUM_BUFFER_KINDS];
     schedule_pools(schedule, rank, sizes);
-    *runner = (Runner){.items = layout_take(items, sizeof *runner->items)};
-    for (int hold = 0; hold < NUM_HOLDS; hold++) {
-        size_t size = (size_t)sizes[hold];
-        Pool *pool = &runner->pools[hold];
-        *pool = (Pool){.size = sizes[hold], .num_free = sizes[hold]};
-        pool->sent = layout_take(size, sizeof *pool->sent);
-        pool->free = layout_take(size, sizeof *pool->free);
+    *runner = (Runner){.items = layout_alloc(items, sizeof *runner->items)};
+    for (int kind = 0; kind < NUM_BUFFER_KINDS; kind++) {
+        size_t size = (size_t)sizes[kind];
+        Pool *pool = &runner->pools[kind];
+        *pool = (Pool){.size = sizes[kind], .num_free = sizes[kind]};
+        pool->sent = layout_alloc(size, sizeof *pool->sent);
+        pool->free = layout_alloc(size, sizeof *pool->free);
         for (int i = 0; i < pool->size; i++) pool->free[i] = i;
     }
 }
 
 static void close_runner(Runner *runner) {
-    for (int hold = 0; hold < NUM_HOLDS; hold++) {
-        free(runner->pools[hold].free);
-        free(runner->pools[hold].sent);
+    for (int kind = 0; kind < NUM_BUFFER_KINDS; kind++) {
+        free(runner->pools[kind].free);
+        free(runner->pools[kind].sent);
     }
     free(runner->items);
 }
@@ -117,9 +119,9 @@ static void walk_open(Walk *walk, const Schedule *schedule, ScheduleCosts costs,
     size_t ranks = (size_t)schedule->num_ranks;
     *walk = (Walk){.schedule = schedule, .costs = stage_costs(schedule, costs), .training = training};
     open_channels(walk);
-    walk->runners = layout_take(ranks, sizeof *walk->runners);
-    walk->awake = layout_take(ranks, sizeof *walk->awake);
-    walk->is_awake = layout_take(ranks, sizeof *walk->is_awake);
+    walk->runners = layout_alloc(ranks, sizeof *walk->runners);
+    walk->awake = layout_alloc(ranks, sizeof *walk->awake);
+    walk->is_awake = layout_alloc(ranks, sizeof *walk->is_awake);
     for (int r = 0; r < schedule->num_ranks; r++) open_runner(schedule, r, &walk->runners[r]), wake(walk, r);
 }
 
@@ -147,7 +149,7 @@ static Channel *channel_of(const Walk *walk, int rank, Instr in) {
     if (receives) {
         int stage = s->stage[place] + (direction ? 1 : -1);
         if (stage < 0 || stage >= s->num_ranks * s->num_chunks) return NULL;
-        place = s->home[stage];
+        place = s->stage_place[stage];
     }
     int channel = walk->leaving[2 * place + direction];
     return channel < 0 ? NULL : &walk->channels[channel];
@@ -216,12 +218,12 @@ static bool input_arrived(const Walk *walk, int rank, Instr in, double *start_us
 }
 
 // Whether what was last sent from the buffers that would be taken has been received, so far as posts go.
-static bool buffers_left(Runner *self, const HoldChanges *changes, double *start_us) {
+static bool buffers_left(Runner *self, const BufferChanges *changes, double *start_us) {
     for (int i = 0; i < changes->count; i++) {
-        if (!changes->items[i].take) continue;
-        const Pool *pool = &self->pools[changes->items[i].hold];
-        CHECK(pool->num_free > 0, "more than %d buffers of kind %d in use", pool->size,
-              changes->items[i].hold);
+        if (!changes->items[i].alloc) continue;
+        const Pool *pool = &self->pools[changes->items[i].kind];
+        CHECK(pool->num_free > 0, "more than %d buffers for %s in use", pool->size,
+              buffer_names[changes->items[i].kind]);
         Sent sent = pool->sent[pool->free[pool->first_free]];
         if (sent.channel && !posted(self, sent.channel, &sent.channel->receives, sent.ticket, start_us))
             return false;
@@ -242,13 +244,13 @@ static void give_back_buffer(Pool *pool, int buffer, Sent sent) {
     pool->free[(pool->first_free + pool->num_free++) % pool->size] = buffer;
 }
 
-static void change_buffers(const Walk *walk, int rank, int microbatch, const HoldChanges *changes, bool take,
-                           Sent sent) {
+static void change_buffers(const Walk *walk, int rank, int microbatch, const BufferChanges *changes,
+                           bool take, Sent sent) {
     for (int i = 0; i < changes->count; i++) {
-        HoldChange change = changes->items[i];
-        if (change.take != take) continue;
-        Pool *pool = &walk->runners[rank].pools[change.hold];
-        int *buffer = &item_of(walk, rank, change.chunk, microbatch)->buffer[change.hold];
+        BufferChange change = changes->items[i];
+        if (change.alloc != take) continue;
+        Pool *pool = &walk->runners[rank].pools[change.kind];
+        int *buffer = &item_of(walk, rank, change.chunk, microbatch)->buffer[change.kind];
         if (take)
             take_buffer(pool, buffer);
         else
@@ -284,7 +286,7 @@ static Status step(Walk *walk, int rank, Instr in) {
     Runner *self = &walk->runners[rank];
     OpKind kind = schedule_ops[in.op].kind;
     if (!walk->training && schedule_ops[in.op].direction == BACKWARDS) return OK;
-    HoldChanges changes = schedule_holds(walk->schedule, rank, in, walk->training);
+    BufferChanges changes = schedule_buffer_changes(walk->schedule, rank, in, walk->training);
     double ready_us = self->clock.now_us;
     Sent sent = {0};
     if (!input_arrived(walk, rank, in, &ready_us) || !buffers_left(self, &changes, &ready_us)) return OK;
@@ -371,10 +373,10 @@ Status schedule_walk(const Schedule *schedule, ScheduleCosts costs, bool trainin
 
 void schedule_simulate(const Schedule *schedule, ScheduleCosts costs, Simulation *out) {
     simulation_open(out, schedule);
-    out->spans = layout_take((size_t)schedule->num_ranks, sizeof *out->spans);
+    out->spans = layout_alloc((size_t)schedule->num_ranks, sizeof *out->spans);
     for (int r = 0; r < schedule->num_ranks; r++) {
         out->peak_stash[r] = schedule_peak_stash(schedule, r);
-        out->spans[r] = layout_take((size_t)schedule->programs[r].count, sizeof **out->spans);
+        out->spans[r] = layout_alloc((size_t)schedule->programs[r].count, sizeof **out->spans);
     }
     Status status = schedule_walk(schedule, costs, true, out);
     CHECK(status == OK, "an unverified schedule is simulated: %s", fail_message());

@@ -91,8 +91,8 @@ typedef struct {
 } PipelineTimes;
 
 typedef struct {
-    const Schedule *schedule; // of the largest batch; borrowed
-    int capacity[NUM_HOLDS];  // of each pool, where smaller batches need more than this one; else 0
+    const Schedule *schedule;       // of the largest batch; borrowed
+    int capacity[NUM_BUFFER_KINDS]; // of each pool, where smaller batches need more than this one; else 0
     Stage stage;
     Arena *arena; // of the run: inputs and messages are taken from it
     // Capacities of a stash, and of what a microbatch computes again for its weight half. `measuring`: they
@@ -106,11 +106,11 @@ Status pipeline_create(Pipeline **pipeline, Context *context, const PipelineSpec
 void pipeline_destroy(Pipeline *pipeline);
 // Another of the schedules, or one of their placement with pools no larger (ERR_CONFIG otherwise).
 Status pipeline_use(Pipeline *pipeline, const Schedule *schedule);
-// HOLD_STASH or HOLD_RECOMPUTED: how many the pool has, and the bytes that the fullest has needed.
-int pipeline_pool_count(const Pipeline *pipeline, Hold hold);
-size_t pipeline_pool_peak(const Pipeline *pipeline, Hold hold);
+// BUFFER_STASH or BUFFER_RECOMPUTED: how many the pool has, and the bytes that the fullest has needed.
+int pipeline_pool_count(const Pipeline *pipeline, BufferKind kind);
+size_t pipeline_pool_peak(const Pipeline *pipeline, BufferKind kind);
 // Of these pools the arena with the most in use at the moment, for printing; NULL: the pool is empty.
-const Arena *pipeline_pool_fullest(const Pipeline *pipeline, Hold hold);
+const Arena *pipeline_pool_fullest(const Pipeline *pipeline, BufferKind kind);
 // One training step over all microbatches: forwards, backwards, reductions started.   Collective over the
 // whole model and dp.
 void pipeline_train(Pipeline *pipeline, const Microbatch *microbatches, GradReducer *reducer);

@@ -18,7 +18,7 @@ typedef struct {
 
 // One microbatch of one chunk: the index of the buffer that it holds in each pool, -1 for none.
 typedef struct {
-    int buffer[NUM_HOLDS];
+    int buffer[NUM_BUFFER_KINDS];
 } Item;
 
 // When the device began an instruction and ended it. Read after the step: until then it may be ahead of the device.
@@ -31,7 +31,7 @@ struct Pipeline {
     Stage stage;
     const Schedule *schedule;
     const Program *program;
-    Pool pools[NUM_HOLDS];
+    Pool pools[NUM_BUFFER_KINDS];
     Slot *slots;       // [capacity of the pool of stashes]: each with its arena
     Arena *recomputed; // [capacity of that pool]
     Item *items;       // [chunks * microbatches]
@@ -47,28 +47,19 @@ struct Pipeline {
 
 // ---- opening ---------------------------------------------------------------------------------------------
 
-static const char *const hold_names[NUM_HOLDS] = {
-    [HOLD_INPUT] = "stage input",
-    [HOLD_STASH] = "stash",
-    [HOLD_RECOMPUTED] = "what is recomputed",
-    [HOLD_OUTPUT] = "stage output",
-    [HOLD_OUTPUT_GRADIENT] = "output gradient",
-    [HOLD_INPUT_GRADIENT] = "input gradient",
-};
+static bool has_arenas(BufferKind kind) { return kind == BUFFER_STASH || kind == BUFFER_RECOMPUTED; }
 
-static bool holds_arena(Hold hold) { return hold == HOLD_STASH || hold == HOLD_RECOMPUTED; }
-
-static Status open_pool(Pipeline *p, Hold hold, const PipelineSpec *spec) {
-    Pool *pool = &p->pools[hold];
-    int size = schedule_pool(spec->schedule, context_rank(p->context, ROLE_PIPELINE), hold);
-    pool->capacity = size > spec->capacity[hold] ? size : spec->capacity[hold];
+static Status open_pool(Pipeline *p, BufferKind kind, const PipelineSpec *spec) {
+    Pool *pool = &p->pools[kind];
+    int size = schedule_pool(spec->schedule, context_rank(p->context, ROLE_PIPELINE), kind);
+    pool->capacity = size > spec->capacity[kind] ? size : spec->capacity[kind];
     pool->buffers = calloc((size_t)pool->capacity + 1, sizeof *pool->buffers);
     pool->free = calloc((size_t)pool->capacity + 1, sizeof *pool->free);
     if (!pool->buffers || !pool->free)
-        return fail(ERR_OS, "no memory for %d buffers of kind %s", pool->capacity, hold_names[hold]);
-    for (int i = 0; i < pool->capacity && !holds_arena(hold); i++)
+        return fail(ERR_OS, "no memory for %d buffers for %s", pool->capacity, buffer_names[kind]);
+    for (int i = 0; i < pool->capacity && !has_arenas(kind); i++)
         pool->buffers[i].message =
-            tensor_take(spec->arena, hold_names[hold], p->stage.rows, p->stage.hidden, p->stage.dtype);
+            tensor_take(spec->arena, buffer_names[kind], p->stage.rows, p->stage.hidden, p->stage.dtype);
     return OK;
 }
 
@@ -79,13 +70,13 @@ static Status open_arena(Pipeline *p, Arena *arena, const char *name, size_t byt
 }
 
 static Status open_arenas(Pipeline *p, const PipelineSpec *spec) {
-    for (int i = 0; i < p->pools[HOLD_STASH].capacity; i++) {
+    for (int i = 0; i < p->pools[BUFFER_STASH].capacity; i++) {
         Slot *slot = &p->slots[i];
         TRY(open_arena(p, &slot->stash, "stash", spec->stash_bytes, spec->measuring));
         slot->layers = calloc(1, p->stage.slot_layers_bytes + 1);
         if (!slot->layers) return fail(ERR_OS, "no memory for a slot's record of its layers");
     }
-    for (int i = 0; i < p->pools[HOLD_RECOMPUTED].capacity; i++)
+    for (int i = 0; i < p->pools[BUFFER_RECOMPUTED].capacity; i++)
         TRY(open_arena(p, &p->recomputed[i], "recomputed", spec->recomputed_bytes, spec->measuring));
     return OK;
 }
@@ -95,8 +86,8 @@ static size_t num_items(const Schedule *s) { return (size_t)s->num_chunks * (siz
 static Status take_lists(Pipeline *p) {
     size_t chunks = (size_t)p->schedule->num_chunks;
     p->num_items = num_items(p->schedule);
-    p->slots = calloc((size_t)p->pools[HOLD_STASH].capacity, sizeof *p->slots);
-    p->recomputed = calloc((size_t)p->pools[HOLD_RECOMPUTED].capacity + 1, sizeof *p->recomputed);
+    p->slots = calloc((size_t)p->pools[BUFFER_STASH].capacity, sizeof *p->slots);
+    p->recomputed = calloc((size_t)p->pools[BUFFER_RECOMPUTED].capacity + 1, sizeof *p->recomputed);
     p->items = calloc(p->num_items, sizeof *p->items);
     p->last_weight = calloc(chunks, sizeof *p->last_weight);
     p->chunk_times = calloc(chunks, sizeof *p->chunk_times);
@@ -117,7 +108,7 @@ Status pipeline_create(Pipeline **out, Context *context, const PipelineSpec *spe
     if (!p) return fail(ERR_OS, "no memory for the pipeline");
     *p = (Pipeline){.context = context, .stage = spec->stage, .schedule = spec->schedule};
     choose_rows(p, spec->scatter_gather);
-    for (Hold hold = 0; hold < NUM_HOLDS; hold++) TRY(open_pool(p, hold, spec));
+    for (BufferKind kind = 0; kind < NUM_BUFFER_KINDS; kind++) TRY(open_pool(p, kind, spec));
     TRY(take_lists(p));
     TRY(open_arenas(p, spec));
     return pipeline_use(p, spec->schedule);
@@ -125,15 +116,15 @@ Status pipeline_create(Pipeline **out, Context *context, const PipelineSpec *spe
 
 void pipeline_destroy(Pipeline *p) {
     if (!p) return;
-    for (int i = 0; p->slots && i < p->pools[HOLD_STASH].capacity; i++) {
+    for (int i = 0; p->slots && i < p->pools[BUFFER_STASH].capacity; i++) {
         arena_close(&p->slots[i].stash);
         free(p->slots[i].layers);
     }
-    for (int i = 0; p->recomputed && i < p->pools[HOLD_RECOMPUTED].capacity; i++)
+    for (int i = 0; p->recomputed && i < p->pools[BUFFER_RECOMPUTED].capacity; i++)
         arena_close(&p->recomputed[i]);
-    for (int hold = 0; hold < NUM_HOLDS; hold++) {
-        free(p->pools[hold].free);
-        free(p->pools[hold].buffers);
+    for (int kind = 0; kind < NUM_BUFFER_KINDS; kind++) {
+        free(p->pools[kind].free);
+        free(p->pools[kind].buffers);
     }
     free(p->spans);
     free(p->chunk_times);
@@ -160,16 +151,15 @@ Status pipeline_use(Pipeline *p, const Schedule *schedule) {
         memcmp(schedule->stage, s->stage, places * sizeof *s->stage) || num_items(schedule) > p->num_items)
         return fail(ERR_CONFIG, "a schedule of %d ranks, %d chunks, %d microbatches on a pipeline of another",
                     schedule->num_ranks, schedule->num_chunks, schedule->num_microbatches);
-    int rank = context_rank(p->context, ROLE_PIPELINE), sizes[NUM_HOLDS];
-    for (Hold hold = 0; hold < NUM_HOLDS; hold++) {
-        sizes[hold] = schedule_pool(schedule, rank, hold);
-        if (sizes[hold] > p->pools[hold].capacity)
-            return fail(ERR_CONFIG,
-                        "the schedule of %d microbatches needs %d buffers of kind %s, there are %d",
-                        schedule->num_microbatches, sizes[hold], hold_names[hold], p->pools[hold].capacity);
+    int rank = context_rank(p->context, ROLE_PIPELINE), sizes[NUM_BUFFER_KINDS];
+    for (BufferKind kind = 0; kind < NUM_BUFFER_KINDS; kind++) {
+        sizes[kind] = schedule_pool(schedule, rank, kind);
+        if (sizes[kind] > p->pools[kind].capacity)
+            return fail(ERR_CONFIG, "the schedule of %d microbatches needs %d buffers for %s, there are %d",
+                        schedule->num_microbatches, sizes[kind], buffer_names[kind], p->pools[kind].capacity);
     }
     TRY(take_spans(p, schedule->programs[rank].count));
-    for (int hold = 0; hold < NUM_HOLDS; hold++) p->pools[hold].size = sizes[hold];
+    for (int kind = 0; kind < NUM_BUFFER_KINDS; kind++) p->pools[kind].size = sizes[kind];
     p->schedule = schedule;
     p->program = &schedule->programs[rank];
     for (int i = 0; i < p->program->count; i++)
@@ -177,23 +167,23 @@ Status pipeline_use(Pipeline *p, const Schedule *schedule) {
     return OK;
 }
 
-int pipeline_pool_count(const Pipeline *p, Hold hold) { return p->pools[hold].capacity; }
+int pipeline_pool_count(const Pipeline *p, BufferKind kind) { return p->pools[kind].capacity; }
 
-static const Arena *arena_of(const Pipeline *p, Hold hold, int i) {
-    return hold == HOLD_STASH ? &p->slots[i].stash : &p->recomputed[i];
+static const Arena *arena_of(const Pipeline *p, BufferKind kind, int i) {
+    return kind == BUFFER_STASH ? &p->slots[i].stash : &p->recomputed[i];
 }
 
-size_t pipeline_pool_peak(const Pipeline *p, Hold hold) {
+size_t pipeline_pool_peak(const Pipeline *p, BufferKind kind) {
     size_t peak = 0;
-    for (int i = 0; i < p->pools[hold].capacity; i++)
-        if (arena_of(p, hold, i)->peak > peak) peak = arena_of(p, hold, i)->peak;
+    for (int i = 0; i < p->pools[kind].capacity; i++)
+        if (arena_of(p, kind, i)->peak > peak) peak = arena_of(p, kind, i)->peak;
     return peak;
 }
 
-const Arena *pipeline_pool_fullest(const Pipeline *p, Hold hold) {
+const Arena *pipeline_pool_fullest(const Pipeline *p, BufferKind kind) {
     const Arena *fullest = NULL;
-    for (int i = 0; i < p->pools[hold].capacity; i++)
-        if (!fullest || arena_of(p, hold, i)->used > fullest->used) fullest = arena_of(p, hold, i);
+    for (int i = 0; i < p->pools[kind].capacity; i++)
+        if (!fullest || arena_of(p, kind, i)->used > fullest->used) fullest = arena_of(p, kind, i);
     return fullest;
 }
 
@@ -210,26 +200,25 @@ static void wait_for(Pipeline *p, CommRequest **request) {
     p->wait_s += clock_s() - start;
 }
 
-static int *index_of(Pipeline *p, Hold hold, int chunk, int microbatch) {
-    return &p->items[chunk * p->schedule->num_microbatches + microbatch].buffer[hold];
+static int *index_of(Pipeline *p, BufferKind kind, int chunk, int microbatch) {
+    return &p->items[chunk * p->schedule->num_microbatches + microbatch].buffer[kind];
 }
 
-static Buffer *buffer_of(Pipeline *p, Hold hold, Instr in) {
-    int index = *index_of(p, hold, in.chunk, in.microbatch);
-    CHECK(index >= 0, "microbatch %d of chunk %d holds no %s", in.microbatch, in.chunk, hold_names[hold]);
-    return &p->pools[hold].buffers[index];
+static Buffer *buffer_of(Pipeline *p, BufferKind kind, Instr in) {
+    int index = *index_of(p, kind, in.chunk, in.microbatch);
+    CHECK(index >= 0, "microbatch %d of chunk %d holds no %s", in.microbatch, in.chunk, buffer_names[kind]);
+    return &p->pools[kind].buffers[index];
 }
 
 // Absent where nothing is held.
-static Tensor message_of(Pipeline *p, Hold hold, int chunk, int microbatch) {
-    int index = *index_of(p, hold, chunk, microbatch);
-    return index < 0 ? (Tensor){0} : p->pools[hold].buffers[index].message;
+static Tensor message_of(Pipeline *p, BufferKind kind, int chunk, int microbatch) {
+    int index = *index_of(p, kind, chunk, microbatch);
+    return index < 0 ? (Tensor){0} : p->pools[kind].buffers[index].message;
 }
 
 // The buffer may still be the source of its last message; the ring gives that the longest time to leave.
 static void take_buffer(Pipeline *p, Pool *pool, int *index) {
-    CHECK(pool->num_free > 0, "all %d buffers of kind %s are in use", pool->size,
-          hold_names[pool - p->pools]);
+    CHECK(pool->num_free > 0, "all %d buffers for %s are in use", pool->size, buffer_names[pool - p->pools]);
     *index = pool->free[pool->first_free];
     pool->first_free = (pool->first_free + 1) % pool->size;
     pool->num_free--;
@@ -242,31 +231,31 @@ static void give_back_buffer(Pool *pool, int *index) {
     *index = -1;
 }
 
-static void change_buffers(Pipeline *p, const HoldChanges *changes, int microbatch, bool take) {
+static void change_buffers(Pipeline *p, const BufferChanges *changes, int microbatch, bool take) {
     for (int i = 0; i < changes->count; i++) {
-        HoldChange change = changes->items[i];
-        if (change.take != take) continue;
-        int *index = index_of(p, change.hold, change.chunk, microbatch);
+        BufferChange change = changes->items[i];
+        if (change.alloc != take) continue;
+        int *index = index_of(p, change.kind, change.chunk, microbatch);
         if (take)
-            take_buffer(p, &p->pools[change.hold], index);
+            take_buffer(p, &p->pools[change.kind], index);
         else
-            give_back_buffer(&p->pools[change.hold], index);
+            give_back_buffer(&p->pools[change.kind], index);
     }
 }
 
 static void free_all(Pipeline *p) {
-    for (int hold = 0; hold < NUM_HOLDS; hold++) {
-        Pool *pool = &p->pools[hold];
+    for (int kind = 0; kind < NUM_BUFFER_KINDS; kind++) {
+        Pool *pool = &p->pools[kind];
         pool->first_free = 0;
         pool->num_free = pool->size;
         for (int i = 0; i < pool->size; i++) pool->free[i] = i;
-        for (size_t i = 0; i < num_items(p->schedule); i++) p->items[i].buffer[hold] = -1;
+        for (size_t i = 0; i < num_items(p->schedule); i++) p->items[i].buffer[kind] = -1;
     }
 }
 
 static void wait_for_sends(Pipeline *p) {
-    for (int hold = 0; hold < NUM_HOLDS; hold++)
-        for (int i = 0; i < p->pools[hold].size; i++) wait_for(p, &p->pools[hold].buffers[i].pending);
+    for (int kind = 0; kind < NUM_BUFFER_KINDS; kind++)
+        for (int i = 0; i < p->pools[kind].size; i++) wait_for(p, &p->pools[kind].buffers[i].pending);
 }
 
 // ---- instructions -------------------------------------------------------------------------------
@@ -281,22 +270,22 @@ static Tensor share_of(const Pipeline *p, Tensor message) {
     return tensor_rows(message, p->first_row, p->num_rows);
 }
 
-static void post_send(Pipeline *p, Instr in, Hold hold) {
-    Buffer *buffer = buffer_of(p, hold, in);
+static void post_send(Pipeline *p, Instr in, BufferKind kind) {
+    Buffer *buffer = buffer_of(p, kind, in);
     buffer->pending = comm_send(context_group(p->context, ROLE_PIPELINE), p->context->stream,
                                 share_of(p, buffer->message), in.peer, (int)schedule_ops[in.op].direction);
 }
 
-static void post_receive(Pipeline *p, Instr in, Hold hold) {
-    Buffer *buffer = buffer_of(p, hold, in);
+static void post_receive(Pipeline *p, Instr in, BufferKind kind) {
+    Buffer *buffer = buffer_of(p, kind, in);
     buffer->pending = comm_recv(context_group(p->context, ROLE_PIPELINE), p->context->stream,
                                 share_of(p, buffer->message), in.peer, (int)schedule_ops[in.op].direction);
 }
 
 // Waits for the message that a compute consumes, where there is one.
-static void complete_receive(Pipeline *p, Instr in, ScheduleOp receive, Hold hold) {
+static void complete_receive(Pipeline *p, Instr in, ScheduleOp receive, BufferKind kind) {
     if (schedule_partner(p->schedule, context_rank(p->context, ROLE_PIPELINE), in.chunk, receive) < 0) return;
-    Buffer *buffer = buffer_of(p, hold, in);
+    Buffer *buffer = buffer_of(p, kind, in);
     wait_for(p, &buffer->pending);
     if (p->num_rows < p->stage.rows)
         comm_all_gather(context_group(p->context, ROLE_TENSOR), p->context->stream,
@@ -304,18 +293,18 @@ static void complete_receive(Pipeline *p, Instr in, ScheduleOp receive, Hold hol
 }
 
 static void complete_input(Pipeline *p, Instr in) {
-    if (in.op == OP_FORWARD) complete_receive(p, in, OP_RECV_FORWARD, HOLD_INPUT);
+    if (in.op == OP_FORWARD) complete_receive(p, in, OP_RECV_FORWARD, BUFFER_INPUT);
     if (in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT)
-        complete_receive(p, in, OP_RECV_BACKWARD, HOLD_OUTPUT_GRADIENT);
+        complete_receive(p, in, OP_RECV_BACKWARD, BUFFER_OUTPUT_GRADIENT);
 }
 
 static Slot *slot_of(Pipeline *p, Instr in) {
-    int index = *index_of(p, HOLD_STASH, in.chunk, in.microbatch);
+    int index = *index_of(p, BUFFER_STASH, in.chunk, in.microbatch);
     CHECK(index >= 0, "microbatch %d of chunk %d has no stash", in.microbatch, in.chunk);
     Slot *slot = &p->slots[index];
-    slot->input = message_of(p, HOLD_INPUT, in.chunk, in.microbatch);
+    slot->input = message_of(p, BUFFER_INPUT, in.chunk, in.microbatch);
     slot->output = slot->output_gradient = slot->input_gradient = (Tensor){0};
-    int recomputed = *index_of(p, HOLD_RECOMPUTED, in.chunk, in.microbatch);
+    int recomputed = *index_of(p, BUFFER_RECOMPUTED, in.chunk, in.microbatch);
     slot->recomputed = recomputed < 0 ? NULL : &p->recomputed[recomputed];
     return slot;
 }
@@ -325,12 +314,12 @@ static void forward(Pipeline *p, Instr in, const Run *run) {
     int rank = context_rank(p->context, ROLE_PIPELINE),
         before = schedule_local_chunk(p->schedule, rank, in.chunk, -1);
     Slot *slot = slot_of(p, in);
-    slot->output = message_of(p, HOLD_OUTPUT, in.chunk, in.microbatch);
-    if (!slot->output.data) slot->output = message_of(p, HOLD_OUTPUT_GRADIENT, in.chunk, in.microbatch);
+    slot->output = message_of(p, BUFFER_OUTPUT, in.chunk, in.microbatch);
+    if (!slot->output.data) slot->output = message_of(p, BUFFER_OUTPUT_GRADIENT, in.chunk, in.microbatch);
     arena_release(&slot->stash, (ArenaMark){0});
     if (before >= 0)
         device_copy(p->context->device, p->context->stream, slot->input,
-                    message_of(p, HOLD_OUTPUT, before, in.microbatch));
+                    message_of(p, BUFFER_OUTPUT, before, in.microbatch));
     p->stage.forward(p->stage.self, in.chunk, slot, &run->microbatches[in.microbatch]);
 }
 
@@ -340,9 +329,9 @@ static void backward(Pipeline *p, Instr in, const Run *run, Halves halves) {
     Slot *slot = slot_of(p, in);
     if (halves == INPUT_HALF) arena_release(slot->recomputed, (ArenaMark){0});
     if (halves & INPUT_HALF) {
-        slot->output_gradient = message_of(p, HOLD_OUTPUT_GRADIENT, in.chunk, in.microbatch);
-        slot->input_gradient = before >= 0 ? message_of(p, HOLD_OUTPUT_GRADIENT, before, in.microbatch)
-                                           : message_of(p, HOLD_INPUT_GRADIENT, in.chunk, in.microbatch);
+        slot->output_gradient = message_of(p, BUFFER_OUTPUT_GRADIENT, in.chunk, in.microbatch);
+        slot->input_gradient = before >= 0 ? message_of(p, BUFFER_OUTPUT_GRADIENT, before, in.microbatch)
+                                           : message_of(p, BUFFER_INPUT_GRADIENT, in.chunk, in.microbatch);
     }
     p->stage.backward(p->stage.self, in.chunk, slot, &run->microbatches[in.microbatch], halves,
                       run->at == p->last_weight[in.chunk]);
@@ -350,14 +339,14 @@ static void backward(Pipeline *p, Instr in, const Run *run, Halves halves) {
 
 static void act(Pipeline *p, Instr in, const Run *run) {
     switch ((ScheduleOp)in.op) {
-    case OP_RECV_FORWARD: post_receive(p, in, HOLD_INPUT); return;
+    case OP_RECV_FORWARD: post_receive(p, in, BUFFER_INPUT); return;
     case OP_FORWARD: forward(p, in, run); return;
-    case OP_SEND_FORWARD: post_send(p, in, HOLD_OUTPUT); return;
-    case OP_RECV_BACKWARD: post_receive(p, in, HOLD_OUTPUT_GRADIENT); return;
+    case OP_SEND_FORWARD: post_send(p, in, BUFFER_OUTPUT); return;
+    case OP_RECV_BACKWARD: post_receive(p, in, BUFFER_OUTPUT_GRADIENT); return;
     case OP_BACKWARD: backward(p, in, run, BOTH_HALVES); return;
     case OP_BACKWARD_INPUT: backward(p, in, run, INPUT_HALF); return;
     case OP_BACKWARD_WEIGHT: backward(p, in, run, WEIGHT_HALF); return;
-    case OP_SEND_BACKWARD: post_send(p, in, HOLD_INPUT_GRADIENT); return;
+    case OP_SEND_BACKWARD: post_send(p, in, BUFFER_INPUT_GRADIENT); return;
     case OP_REDUCE_GRADS: grad_reducer_start(run->reducer, in.chunk); return;
     case NUM_SCHEDULE_OPS: break;
     }
@@ -391,8 +380,8 @@ static void read_span(Pipeline *p, Instr in, const Run *run, Span *span) {
 
 // The time of an instruction begins when nothing keeps it waiting any more.
 static void execute(Pipeline *p, Instr in, const Run *run) {
-    HoldChanges changes =
-        schedule_holds(p->schedule, context_rank(p->context, ROLE_PIPELINE), in, run->reducer);
+    BufferChanges changes =
+        schedule_buffer_changes(p->schedule, context_rank(p->context, ROLE_PIPELINE), in, run->reducer);
     change_buffers(p, &changes, in.microbatch, true);
     complete_input(p, in);
     Span *span = is_timed(in, run) ? &p->spans[run->at] : NULL;

@@ -54,9 +54,9 @@ static Status find_pools(Engine *e) {
         Schedule schedule;
         ScheduleSpec one = engine_schedule_spec(spec, spec->smaller[i]);
         TRY(schedule_create(&schedule, &one));
-        for (Hold hold = 0; hold < NUM_HOLDS; hold++) {
-            int size = schedule_pool(&schedule, context_rank(&e->runtime.context, ROLE_PIPELINE), hold);
-            if (size > e->memory.pools[hold]) e->memory.pools[hold] = size;
+        for (BufferKind kind = 0; kind < NUM_BUFFER_KINDS; kind++) {
+            int size = schedule_pool(&schedule, context_rank(&e->runtime.context, ROLE_PIPELINE), kind);
+            if (size > e->memory.pools[kind]) e->memory.pools[kind] = size;
         }
         schedule_destroy(&schedule);
     }

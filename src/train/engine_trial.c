@@ -73,10 +73,10 @@ static void add_line(void *text, const char *line) { text_add(text, "%s\n", line
 EngineMemory engine_memory_used(const Engine *e) {
     RuntimeMemory arenas = runtime_memory_used(&e->runtime);
     EngineMemory used = {.run = arenas.run,
-                         .stash = pipeline_pool_peak(e->pipeline, HOLD_STASH),
-                         .num_stashes = pipeline_pool_count(e->pipeline, HOLD_STASH),
-                         .recomputed = pipeline_pool_peak(e->pipeline, HOLD_RECOMPUTED),
-                         .num_recomputed = pipeline_pool_count(e->pipeline, HOLD_RECOMPUTED),
+                         .stash = pipeline_pool_peak(e->pipeline, BUFFER_STASH),
+                         .num_stashes = pipeline_pool_count(e->pipeline, BUFFER_STASH),
+                         .recomputed = pipeline_pool_peak(e->pipeline, BUFFER_RECOMPUTED),
+                         .num_recomputed = pipeline_pool_count(e->pipeline, BUFFER_RECOMPUTED),
                          .scratch = arenas.scratch,
                          .workspace = arenas.workspace,
                          .flops = counted_flops(e->runtime.device)};
@@ -88,8 +88,8 @@ EngineMemory engine_memory_used(const Engine *e) {
 
 // Prints the arenas: the fullest stash as the last microbatch left it, and the peak of the scratch, which is empty now.
 static void print_arenas(const Engine *e, Text *map) {
-    const Arena *stash = pipeline_pool_fullest(e->pipeline, HOLD_STASH);
-    const Arena *recomputed = pipeline_pool_fullest(e->pipeline, HOLD_RECOMPUTED);
+    const Arena *stash = pipeline_pool_fullest(e->pipeline, BUFFER_STASH);
+    const Arena *recomputed = pipeline_pool_fullest(e->pipeline, BUFFER_RECOMPUTED);
     arena_print(&e->runtime.run, add_line, map);
     if (stash) arena_print(stash, add_line, map);
     if (recomputed) arena_print(recomputed, add_line, map);

@@ -47,10 +47,10 @@ typedef struct {
     int num_stashes; // the most microbatches in flight
     size_t
         recomputed; // of the recomputed activations of one microbatch between the halves of a split backward
-    int num_recomputed;   // the most of these
-    int pools[NUM_HOLDS]; // buffers that smaller batches of the run need, where that may be more (see Hold)
-    size_t scratch;       // within one instruction
-    size_t workspace;     // of the device's operations
+    int num_recomputed;          // the most of these
+    int pools[NUM_BUFFER_KINDS]; // buffers that smaller batches of the run need, where that may be more
+    size_t scratch;              // within one instruction
+    size_t workspace;            // of the device's operations
     size_t total;
     double flops; // of one training step, counted by the operations
 } EngineMemory;
