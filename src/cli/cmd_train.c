@@ -1,3 +1,4 @@
+// `trireme train`: starts the ranks and runs the training loop on each.
 #include "cli/cli.h"
 #include "device/device.h"
 #include "train/train.h"

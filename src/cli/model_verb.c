@@ -1,3 +1,4 @@
+// Starts the ranks of the verbs that use a trained model.
 #include "cli/model_verb.h"
 #include "device/device.h"
 #include "train/train.h"

@@ -1,17 +1,16 @@
-// Options: one table (options.def) gives the struct, the command line, the YAML file, `--help` and the saved
-// copy.
+// Options: one table (options.def) defines the struct, the command line, the YAML file, `--help` and the saved copy.
 //
-// Names are Megatron-LM's, old and new spellings. Values come from, in rising precedence: the table's
-// default, the checkpoint of `--load`, the model named by `--model`, the file of `--config`, the command line; each
-// value remembers where it came from. Every combination is checked by options_resolve before any work starts, in one message: the
-// rule, the values, a value that would work. Nothing is silently changed.
+// Names are Megatron-LM's, old and new spellings. Values come from, in rising precedence: the table's default, the
+// checkpoint of `--load`, the model named by `--model`, the file of `--config`, the command line. Each value has an
+// Origin. options_resolve checks every combination before any work starts, and fails with one message: the rule, the
+// values, a value that would work. Nothing is changed silently.
 #pragma once
 #include "base/error.h"
 #include "base/text.h"
 #include <stdbool.h>
 #include <stdint.h>
 
-// The verbs of the program, as a mask: which options each understands.
+// The verbs of the program, as a mask. An option has the verbs that understand it.
 typedef enum {
     FOR_TRAIN = 1,
     FOR_PREPROCESS = 2,
@@ -27,19 +26,20 @@ typedef enum {
     FOR_EVALUATE = 2048,
     FOR_PLAN = 4096,
     FOR_BENCH = 8192,
-    FOR_RUN = FOR_TRAIN | FOR_MEMORY,          // a training run, done or only measured
-    FOR_DESIGN = FOR_RUN | FOR_PLAN,           // ... or planned
-    FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,   // a trained model at work
-    FOR_TEXT = FOR_PREPROCESS | FOR_TOKENIZER, // text on its way to tokens
-    FOR_SOURCE = FOR_MODEL | FOR_EXPORT,       // what reads a model with --load
+    FOR_RUN = FOR_TRAIN | FOR_MEMORY,          // verbs that describe a training run
+    FOR_DESIGN = FOR_RUN | FOR_PLAN,           // ... or plan one
+    FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,   // verbs that use a trained model
+    FOR_TEXT = FOR_PREPROCESS | FOR_TOKENIZER, // verbs that read text
+    FOR_SOURCE = FOR_MODEL | FOR_EXPORT,       // verbs that read a model with --load
     EVERY_VERB = 16383,
-    COMMAND_LINE_ONLY = 16384, // about this invocation alone: neither read from a file nor saved
-    MAY_DIFFER = 32768, // between the ranks of one run; all other options must be the same on every rank
+    COMMAND_LINE_ONLY = 16384, // the option is about one invocation: neither read from a file nor saved
+    MAY_DIFFER =
+        32768, // the ranks of one run may have different values; they must agree on every other option
 } Verb;
 
 typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_CHECKPOINT, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;
 
-// What an option's value is.     C type        unset
+// The type of an option's value. C type        unset
 //   INT                          int           INT_UNSET
 //   LONG                         int64_t       INT_UNSET
 //   REAL                         double        NaN
@@ -61,8 +61,7 @@ typedef bool OptionFlag;
 typedef const char *OptionWord;
 typedef StringList OptionList;
 
-// A row: OPTION(verbs, section, TYPE, field, default, spellings, value, range or choices, help)
-// Field types are spelled out here so that the table stays a table.
+// The type of the field of OPTION(verbs, section, TYPE, field, default, spellings, value, range or choices, help).
 #define FIELD_INT  OptionInt
 #define FIELD_LONG OptionLong
 #define FIELD_REAL OptionReal
@@ -70,99 +69,99 @@ typedef StringList OptionList;
 #define FIELD_WORD OptionWord
 #define FIELD_LIST OptionList
 
-// Sizes that follow from several options together, computed by options_resolve and read by all layers. The
+// Values that follow from several options together. options_resolve computes them, and all layers read them here. The
 // value of a single option is read from Options.
 typedef struct {
     int world_size;                // ranks: t * p * d
     int tp, pp, dp, vp;            // tensor, pipeline, data parallel sizes; chunks per pipeline rank
-    int first_layers, last_layers; // of the first and last pipeline rank; 0: as many as the others
-    int global_batch;              // samples of a full step: --global-batch-size, where need be rounded down
-    int num_microbatches;          // m = global_batch / (d * micro-batch), per rank and step; of a full batch
-    // --global-batch-size grows from the first by the second over so many samples; 0: it is full throughout.
-    // With --decrease-batch-size-if-needed each step rounds what it has grown to down to a multiple of
-    // d * micro-batch.
+    int first_layers, last_layers; // layers of the first and last pipeline rank; 0: as many as the others
+    int global_batch;     // samples of a step with a full batch; it may be less than --global-batch-size
+    int num_microbatches; // m = global_batch / (d * micro-batch): microbatches of a rank in such a step
+    // The batch starts with rampup_start samples and grows in steps of rampup_increment over rampup_samples samples;
+    // increment 0: it is full from the first step. With --decrease-batch-size-if-needed each step rounds its batch down
+    // to a multiple of d * micro-batch.
     int rampup_start, rampup_increment;
     int64_t rampup_samples;
     const char *schedule;     // name of a ScheduleKind
-    int microbatch_group;     // of a schedule with such groups; else 0
+    int microbatch_group;     // microbatches that a chunk takes in turn; 0: the schedule has no such groups
     int receive_ahead;        // how many computations before its own a receive is posted
-    double schedule_times[4]; // forward, input half, weight half, message; relative to each other
-    int schedule_stash_limit; // 0: as many as pipeline ranks
-    int query_groups;         // heads that have their own keys and values: all, or --num-query-groups
-    int rotary_columns;       // of each head, that rope rotates; 0: none
-    bool sequence_parallel;   // asked for, and t > 1
-    bool keep_probabilities;  // attention keeps its S x S matrix
-    const char *recompute;    // "nothing", "selective", "uniform", "block"
-    int recompute_layers;     // of uniform and block
-    bool dynamic_loss_scale;  // fp16 without --loss-scale
-    int64_t train_iters;      // steps of the run
+    double schedule_times[4]; // relative times of a forward, an input half, a weight half, a message
+    int schedule_stash_limit; // microbatches that a rank may hold; 0: as many as pipeline ranks
+    int query_groups;   // groups of heads with their own keys and values: all heads, or --num-query-groups
+    int rotary_columns; // columns of each head that rope rotates; 0: none
+    bool sequence_parallel;  // --sequence-parallel, and t > 1
+    bool keep_probabilities; // attention saves its S x S matrix for the backward
+    const char *recompute;   // "nothing", "selective", "uniform", "block"
+    int recompute_layers;    // --recompute-num-layers of uniform and block
+    bool dynamic_loss_scale; // fp16 without --loss-scale
+    int64_t train_iters;     // steps of the run
     int64_t train_samples;
     int64_t lr_decay_samples;
     double lr_warmup_samples; // a fraction of the decay need not be whole
-    int64_t lr_wsd_samples;   // the last part of a WSD decay
-    int64_t eval_iters;       // batches of one evaluation; 0: never evaluate
-    double split[3];          // shares of training, validation and test; their sum is 1
+    int64_t lr_wsd_samples;   // length of the last part of a WSD decay
+    int64_t eval_iters;       // batches of one evaluation; 0: the run never evaluates
+    double split[3];          // shares of training, validation and test data; their sum is 1
 } RunShape;
 
 typedef struct Options {
 #define OPTION(verbs, section, TYPE, field, ...) FIELD_##TYPE field;
 #include "config/options.def"
 #undef OPTION
-    StringList positional;      // the words that belong to no option
-    RunShape shape;             // after options_resolve
-    struct OptionsStore *store; // origins and the strings that the values point into
+    StringList positional;      // words of the command line that belong to no option
+    RunShape shape;             // set by options_resolve
+    struct OptionsStore *store; // origins, notes, and the strings that the values point into
 } Options;
 
-// Defaults, then the file of --config, then the arguments (argv[0] is the first argument, not the program).
-// `--key value`, `--key=value`; booleans also `--key=false`; negative spellings clear. Words that are no
-// option go to `positional`. On ERR_USAGE the message names the argument and, for an unknown option, the
-// nearest one. --help is not handled here: see options_help. The Options own their strings until
-// options_destroy.
+// Sets the defaults, then the values of the file of --config and of the arguments (argv[0] is the first argument, not
+// the program). It reads `--key value` and `--key=value`, for flags also `--key=false` and the negative spellings.
+// Words that are no option go to `positional`. ERR_USAGE names the argument and the option nearest to an unknown one.
+// It does not handle --help: see options_help. The Options own their strings until options_destroy.
 Status options_parse(Options *options, Verb verb, int argc, char **argv);
 void options_destroy(Options *options);
-// Gives an option the value that it has in the model `from`, the path of what --load names, unless the user or
-// --model sets it. `follows`: the value is what the rules would derive, so that it need not be told. `taken` (may be
-// NULL) receives it as one would type it, where it is told and was not so before. Before options_resolve. ERR_CONFIG.
+// Sets an option to the value that it has in the model `from` (the path that --load names), unless the user or --model
+// sets it. `follows`: the rules would derive the same value. Where the value is new and does not follow, adds it to
+// `taken` (may be NULL) as a user would type it. To be called before options_resolve. ERR_CONFIG.
 Status options_take(Options *options, const char *field, const char *value, bool follows, const char *from,
                     Text *taken);
 // Adds a line to options_notes, once.
 void options_note(Options *options, const char *note);
-// Checks every rule for training on `world_size` ranks and fills what was left open (origin FROM_MODEL or
-// DERIVED) and `shape`. FOR_MEMORY needs a vocabulary, but no data, length or learning rate: their rules and
-// members of `shape` are left out. FOR_PLAN checks the rules of the model alone, as for one rank. ERR_CONFIG
-// with one message: the rule, the values, a value that works.
+// Checks every rule for training on `world_size` ranks, sets the options that are unset (origin FROM_MODEL or DERIVED),
+// and sets `shape`. FOR_MEMORY needs a vocabulary, but no data, length or learning rate: it skips their rules and
+// members of `shape`. FOR_PLAN checks only the rules of the model, for one rank. ERR_CONFIG with one message: the rule,
+// the values, a value that works.
 Status options_resolve(Options *options, int world_size);
-// --schedule-times as numbers (RunShape.schedule_times); part of options_resolve, for the verb schedule.
-// ERR_CONFIG.
+// Reads --schedule-times as numbers (RunShape.schedule_times). options_resolve does it, too; the verb schedule calls
+// this alone.   ERR_CONFIG.
 Status options_schedule_times(const Options *options, double times[4]);
-// The rule of train (part of options_resolve) and preprocess for what names a tokenizer: both of --vocab-file
-// and --merge-file or neither, one source, and for the null tokenizer its size alone. ERR_CONFIG.
+// Checks the options that name a tokenizer: both of --vocab-file and --merge-file or neither, one source, and only a
+// size for the null tokenizer. options_resolve does it, too; the verb preprocess calls this alone.   ERR_CONFIG.
 Status options_check_tokenizer(const Options *options);
 Origin options_origin(const Options *options, const char *field);
 bool options_have_null_tokenizer(const Options *options); // --tokenizer-type NullTokenizer
 int option_position(const char *field); // in options.def; help and saved configurations have this order
-// Notes for the reader, collected while parsing and resolving: options that are accepted and have no effect,
-// or another than written. One per line, or "".
+// Returns the notes that parsing and resolving have collected, one per line, or "": options without effect, or with
+// another effect than written.
 const char *options_notes(const Options *options);
 
-void options_help(Verb verb, bool all, Text *out); // by section, from the table
-// Every option with its value and origin, as YAML that options_parse reads back (`--config`). The lines
-// that the user chose are live; the others are comments, since the same rules choose them again when the file
-// is read, and --model may choose others.
+// Adds the help of a verb: its first screen, or all its options by section.
+void options_help(Verb verb, bool all, Text *out);
+// Adds every option with its value and origin, as YAML that options_parse reads back (`--config`). The values that the
+// user chose are lines; all others are comments, since the same rules choose them again when the file is read, and
+// --model may choose others.
 void options_save(const Options *options, Verb verb, Text *out);
-// The verb and every option of it that must be the same on all ranks of a run, a line "NAME\tVALUE" each: also
-// what is unset, so that two lists of one verb have the same names.
+// Adds the verb and every option that must be the same on all ranks of a run, a line "NAME\tVALUE" each. It includes
+// unset options, so that two lists of one verb have the same names.
 void options_list(const Options *options, Text *out);
-// The block of dotted lines that Megatron-LM prints and people search in logs.
+// Adds the block of dotted lines that Megatron-LM prints, which scripts search in logs.
 void options_print(const Options *options, Verb verb, Text *out);
 
 // ---- published models ------------------------------------------------------------------------------------
 
-// A row of models.def: what `--model NAME` sets.
+// A row of models.def: the sizes that `--model NAME` sets.
 typedef struct {
     const char *name, *family;
     int layers, hidden, heads;
-    int groups, ffn; // 0: heads; by the rule of --ffn-hidden-size
+    int groups, ffn; // groups 0: as many as heads; ffn 0: by the rule of --ffn-hidden-size
     int sequence, vocabulary;
     const char *source; // author, year and table
 } ModelPreset;

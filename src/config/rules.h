@@ -1,12 +1,13 @@
-// The rules between options, by subject. Each says the rule, the values, and values that would work; it may
-// rely on all rules before it, and fills what the user left open. Internal to config/.
+// The rules between options, by subject. A rule check_* fails with the rule, the values, and values that would work; a
+// rule resolve_* also sets options that are unset and members of RunShape. Each may rely on all rules before it.
+// Internal to config/.
 #pragma once
 #include "config/table.h"
 
 // OK, or ERR_CONFIG.
 typedef Status Rule(Options *options);
 
-// Lists in the order in which they are checked, which is Megatron-LM's; each ends with NULL.
+// The lists are in the order in which the rules are checked, which is Megatron-LM's. Each ends with NULL.
 extern Rule *const batch_rules[];    // rules_batch.c: how many samples a step has
 extern Rule *const pipeline_rules[]; // rules_pipeline.c: which layers are where, and the schedule
 extern Rule *const length_rules[];   // rules_length.c: steps and samples of the run ...

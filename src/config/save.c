@@ -1,3 +1,4 @@
+// Writes options as text: the saved configuration, the list that ranks compare, and the lines of the log.
 #include "config/table.h"
 #include <stdlib.h>
 #include <string.h>

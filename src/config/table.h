@@ -1,5 +1,5 @@
-// The option table as data, and what the files of this folder share: looking a name up, giving an option a
-// value, and reading the value back as text. Internal to config/.
+// The option table as data, and the functions that the files of this folder share: they find the option of a name, set
+// its value, and print it. Internal to config/.
 #pragma once
 #include "config/config.h"
 #include "config/defaults.h"
@@ -26,7 +26,7 @@ extern const OptionInfo option_table[NUM_OPTIONS];
 typedef enum { ACCEPTED, REFUSED, RENAMED, STANDS_FOR } AnswerKind;
 typedef enum { NONE, ONE, MANY } Arity; // words that follow a name on the command line
 
-// A name that is no option but has an answer: see answers.def.
+// The answer to a name that is no option: see answers.def.
 typedef struct {
     unsigned verbs; // mask of Verb
     AnswerKind kind;
@@ -34,15 +34,15 @@ typedef struct {
     const char *spellings, *text;
 } Answer;
 
-// What a name means to a verb: an option, an answer, or (both NULL) nothing.
+// The meaning of a name to a verb: an option, an answer, or neither (both NULL).
 typedef struct {
     const OptionInfo *option;
-    bool negated; // a flag by its `no-` name
+    bool negated; // the name is the `no-` form of a flag
     const Answer *answer;
 } Meaning;
 
-// Where a name and its words come from, for messages: {FROM_COMMAND_LINE, "", "--lr"} or
-// {FROM_FILE, "run.yaml:3:5: ", "lr"}, line 3.
+// The place of a name and its words, for messages: {FROM_COMMAND_LINE, "", "--lr", 0} or
+// {FROM_FILE, "run.yaml:3:5: ", "lr", 3}.
 typedef struct {
     Origin origin;
     const char *where, *name;
@@ -52,24 +52,23 @@ typedef struct {
 typedef struct OptionsStore {
     Verb verb;
     Origin origins[NUM_OPTIONS];
-    int lines[NUM_OPTIONS]; // of the configuration file; 0: not there
-    void **blocks;          // all that values point into
+    int lines[NUM_OPTIONS]; // the line of the configuration file that sets the option; 0: none does
+    void **blocks;          // memory that values point into
     int num_blocks;
     Text notes;
     Text refused;      // the first refusal, as a sentence
     Text also_refused; // the names of the others
 } OptionsStore;
 
-// ---- table.c: what names mean
+// ---- table.c: the meaning of names
 
-const char *verb_name(unsigned verbs); // "train"; of the first of several
-// The answer of a verb to a name, or to "name=value"; NULL: none.
+const char *verb_name(unsigned verbs); // "train"; the first of several verbs
+// Returns the answer of a verb to a name, or to "name=value"; NULL: it has none.
 const Answer *answer_to(Verb verb, const char *key);
 // `key` is a name without leading dashes; '_' and '-' are the same.
 Meaning meaning_of(Verb verb, const char *key);
 Arity meaning_arity(Meaning meaning);
-// The spelling nearest to `key` among the names that the verb understands, written to `nearest`; false: none
-// is near.
+// Writes to `nearest` the spelling nearest to `key` among the names that the verb understands; false: none is near.
 bool nearest_spelling(Verb verb, const char *key, char *nearest, size_t size);
 
 // ---- store.c: what the options own
@@ -82,24 +81,24 @@ void note_idle(Options *options, const char *name, const char *why);
 
 // ---- value.c: values from and to text
 
-// Gives the option a value, or fails with what is allowed: ERR_USAGE for the command line, ERR_CONFIG for a
-// file. `words` are one, or any number for a LIST, or none for a FLAG, which is then on.
+// Sets the value of an option, or fails with the values that are allowed: ERR_USAGE for the command line, ERR_CONFIG
+// for a file. There is one word, for a LIST any number of words, and a FLAG without a word is on.
 Status value_set(Options *options, const OptionInfo *option, const char *const *words, int num_words,
                  Source source);
 void value_set_default(Options *options, const OptionInfo *option);
-bool value_is_set(const Options *options,
-                  const OptionInfo *option); // not unset, as config.h's table of types says
+// Whether the option has a value; config.h says for each type how an unset one looks.
+bool value_is_set(const Options *options, const OptionInfo *option);
 // Adds the choices of a WORD, "a|b".
 void option_choices(const OptionInfo *option, Text *out);
-// The value as one would type it; "" when unset. The items of a LIST are separated by blanks.
+// Adds the value as a user would type it; "" when unset. Blanks separate the items of a LIST.
 void value_print(const Options *options, const OptionInfo *option, Text *out);
 bool parse_flag(const char *word, bool *value); // true, yes, on, 1 and their opposites
 Status source_status(Source source);
 
 // ---- names.c: acting on names
 
-// Sets the option, or notes or refuses it. A value that the command line has set is checked, but not replaced
-// by a file's.
+// Sets the option of a name, or adds a note, or refuses the name. A file's value of an option that the command line has
+// set is checked and left out.
 Status name_apply(Options *options, const char *key, const char *const *words, int num_words, Source source);
 // Fails with the nearest option, or the verb that has an option of this name.
 Status name_unknown(Verb verb, const char *key, Source source);
