@@ -84,6 +84,23 @@ static void law_each(Comm *comm, int64_t count) {
 
 // ---- several ------------------------------------------------------------------------------------------
 
+static void law_broadcast(Comm *comm) {
+    for (int c = 0; c < NUM_COUNTS; c++) {
+        int root = c % comm_size(comm);
+        Tensor x = tensor_new(counts[c], F32);
+        fill(x, comm_rank(comm), 3);
+        comm_broadcast(comm, NULL, x, root);
+        int64_t bad = 0;
+        for (int64_t i = 0; i < x.cols; i++) bad += get(x, i) != (double)(float)value(root, i, 3);
+        EXPECT(!bad, "broadcast of %lld from %d: %lld wrong", (long long)counts[c], root, (long long)bad);
+        free(x.data);
+    }
+    char text[700] = "";
+    if (comm_rank(comm) == 0) memset(text, 'x', sizeof text - 1);
+    comm_broadcast_host(comm, text, sizeof text, 0);
+    EXPECT(strlen(text) == sizeof text - 1, "a text of %zu bytes", strlen(text));
+}
+
 // reduce_scatter and all_gather, both in place, leave what all_reduce leaves.
 static void law_two_halves(Comm *comm) {
     for (int t = 0; t < NUM_TYPES; t++) {
@@ -184,6 +201,7 @@ static void law_in_flight(Comm *world) {
 static Status laws(Comm *world, void *arg) {
     for (int c = 0; c < NUM_COUNTS; c++) law_each(world, counts[c]);
     for (const int64_t *large = arg; *large; large++) law_each(world, *large);
+    law_broadcast(world);
     law_two_halves(world);
     law_max_keeps_nan(world);
     law_in_flight(world);
