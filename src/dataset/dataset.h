@@ -149,11 +149,11 @@ Status blend_words_read_split(BlendWords *words, const char *file, Split which);
 void blend_words_free(BlendWords *words);
 
 // The place of a microbatch in the data: its column j is sample
-// consumed + microbatch*micro_batch*dp + dp_rank*micro_batch + j.
+// consumed + microbatch*micro_batch*data_ranks + data_rank*micro_batch + j.
 typedef struct {
     int64_t consumed; // samples of the run before this step
     int micro_batch;  // B
-    int dp, dp_rank;
+    int data_ranks, data_rank;
     int microbatch; // k, within the step and rank
 } BatchPlace;
 
