@@ -27,5 +27,5 @@ typedef struct HuggingFace HuggingFace;
 Status hugging_face_open(HuggingFace **model, const char *folder);
 void hugging_face_close(HuggingFace *model);
 const CheckpointInfo *hugging_face_info(const HuggingFace *model);
-// As model_source_read. Any number of threads may read.
+// Reads a rectangle of a weight, as model_source_read does. Any number of threads may read.
 Status hugging_face_read(const HuggingFace *model, const char *name, Rect rect, float *out, int64_t stride);

@@ -72,7 +72,7 @@ static Status ask(const char *save, int *file, Answer *answer) {
 
 static bool is_stopped(const atomic_int *stopped) { return stopped && atomic_load(stopped); }
 
-static void tell_wait(const char *save, int file, double wait_s) {
+static void print_wait(const char *save, int file, double wait_s) {
     char holder[256];
     read_holder(file, holder);
     fprintf(stderr,
@@ -85,7 +85,7 @@ static Status wait_for_lock(const char *save, double wait_s, const atomic_int *s
                             Answer *answer) {
     TRY(ask(save, file, answer));
     if (*answer != HELD_BY_ANOTHER || wait_s <= 0) return OK;
-    tell_wait(save, *file, wait_s);
+    print_wait(save, *file, wait_s);
     for (double end_s = clock_s() + wait_s;
          *answer == HELD_BY_ANOTHER && clock_s() < end_s && !is_stopped(stopped);) {
         nanosleep(&(struct timespec){0, ASK_AGAIN_MS * 1000000L}, NULL);

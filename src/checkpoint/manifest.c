@@ -199,7 +199,7 @@ static Status read_info(const Json *root, const char *what, CheckpointInfo *info
     return bad(root, what, "optimizer", "is missing or neither true nor false");
 }
 
-// Of a newer version only this entry and the last line are known.
+// In a newer version only this entry and the last line have a known form.
 static Status check_version(const Json *root, const char *what) {
     const char *program = json_string(json_member(root, "program"));
     const char *format = json_string(json_member(root, "format"));

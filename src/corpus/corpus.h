@@ -63,6 +63,6 @@ typedef struct {
     double train_s, encode_s;
 } PreprocessSummary;
 
-// Of vocab_file with merge_file, tokenizer_path, null_size and vocab_size the first that is set decides. Returns
+// The first of these that is set decides: vocab_file with merge_file, tokenizer_path, null_size, vocab_size. Returns
 // INTERRUPTED when `stopped` is set while text is read, counted or encoded; then nothing has been written.
 Status preprocess_run(const PreprocessJob *job, PreprocessSummary *summary);

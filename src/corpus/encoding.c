@@ -250,7 +250,7 @@ Status write_batch(const BatchSlot *slot, IndexedWriter *const *writers, int num
 
 // ---- Cutting ----------------------------------------------------------------------------------------------
 
-// Whether a text and its two parts have the same tokens.
+// True when a text and its two parts have the same tokens.
 static Status cut_alike(Encoder *encoder, const char *text, bool *alike) {
     TokenList whole = {0}, parts = {0};
     size_t cut = cut_place(text, strlen(text));

@@ -1,4 +1,4 @@
-// Makes a data set, and where asked a tokenizer, from text: both passes of `trireme preprocess`.
+// Makes a dataset from text, and a tokenizer where asked: the two passes of `trireme preprocess`.
 #include "base/rank.h"
 #include "corpus/corpus.h"
 #include "corpus/encoding.h"
@@ -18,20 +18,20 @@ typedef struct {
     Corpus corpus;
     StandardInput standard_input;
     CorpusReader reader;
-    atomic_bool cancelled; // the reader gives up waiting
+    atomic_bool cancelled; // the reader must stop waiting
     PieceCounter *counter; // of all slots, while a tokenizer is trained
     Tokenizer *tokenizer;
-    bool may_cut; // long texts, for this tokenizer
+    bool may_cut; // this tokenizer allows to cut long texts
     Worker *workers;
     BatchSlot *slots;
     int num_slots, num_outputs; // outputs: one per JSON key
     IndexedWriter **writers;    // [num_outputs]
     Text *prefixes;             // [num_outputs]
-    int32_t eod;                // what ends each document; -1: nothing
+    int32_t eod;                // the token that ends each document; -1: none
     ProgressLine progress;
     Done done;
-    const ForeignFormat *foreign; // of the first file that was left out and has one; NULL: none,
-    const char *foreign_path;     // and its path, of the corpus
+    const ForeignFormat *foreign; // format of the first file that was left out for its format; NULL: none
+    const char *foreign_path;     // the path of that file, borrowed from the corpus
 } Run;
 
 static Status check_stop(const Run *run) {
@@ -56,7 +56,7 @@ static Status work(void *self, int worker, int at) {
     return encode_batch(&run->workers[worker], &run->slots[at]);
 }
 
-// Notes the progress: the share of the files, or of the wanted bytes, whichever is larger.
+// Notes the progress: the share of the files or of the wanted bytes, whichever is larger.
 static void note_done(Run *run, const DocumentBatch *batch) {
     const ReadOptions *options = &run->reader.options;
     int64_t most = options->enough_bytes ? options->enough_bytes : options->max_bytes;
@@ -132,7 +132,7 @@ static Status pass(Run *run, const char *what, ReadOptions options, Status (*con
     return status;
 }
 
-// ---- Getting a tokenizer ------------------------------------------------------------------------------
+// ---- The tokenizer ------------------------------------------------------------------------------
 
 static bool train_tick(void *self, int num_tokens) {
     Run *run = self;
@@ -191,7 +191,7 @@ static Status get_tokenizer(Run *run) {
     return fail(ERR_CONFIG, "no tokenizer: give --vocab-size to train one, or --tokenizer-model to load one");
 }
 
-// ---- The whole ----------------------------------------------------------------------------------------
+// ---- The whole job ----------------------------------------------------------------------------------------
 
 static Status check_job(const Run *run) {
     const PreprocessJob *job = run->job;
@@ -241,7 +241,7 @@ static Status open_outputs(Run *run) {
     return OK;
 }
 
-// Gives the files their names in an order such that an .idx, wherever this ends, belongs to its neighbours.
+// Renames the files in an order such that an .idx always belongs to the files beside it, even when this is interrupted.
 static Status publish(Run *run) {
     for (int k = 0; k < run->num_outputs; k++) TRY(indexed_writer_retire_old(run->writers[k]));
     for (int k = 0; k < run->num_outputs; k++) TRY(tokenizer_save(run->tokenizer, run->prefixes[k].data));
@@ -266,7 +266,7 @@ static Status no_text(const Run *run) {
                 s->bad_lines, *first ? ", the first is " : "", (int)strcspn(first, "\n"), first);
 }
 
-// Nothing appears under its name before everything is encoded.
+// Encodes everything before any file gets its name.
 static Status encode_all(Run *run) {
     TRY(open_outputs(run));
     ReadOptions options = {.may_cut = run->may_cut};

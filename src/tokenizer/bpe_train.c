@@ -14,18 +14,18 @@ void piece_counts_add(PieceCounts *counts, const char *piece, size_t bytes, int6
     counts->counts[i] = added ? times : counts->counts[i] + times;
 }
 
-// One distinct piece: its present symbols and how often it occurs.
+// A distinct piece: its current symbols, and how often it occurs.
 typedef struct {
     int32_t *symbols; // into Trainer.symbols
     int length;
     int64_t times;
 } Word;
 
-// One adjacent pair. `queued` >= `count` is the count of its newest entry in the heap, so the heap never
-// underestimates.
+// An adjacent pair. `queued` >= `count` is the count of its newest entry in the heap, so the heap never has a count
+// that is too low.
 typedef struct {
     int64_t count, queued;
-    uint32_t *words; // that hold or held it
+    uint32_t *words; // words that contain or contained it
     size_t num_words, capacity;
     bool touched;
 } Pair;
@@ -48,7 +48,7 @@ typedef struct {
     size_t pairs_capacity;
     Queued *heap;
     size_t heap_count, heap_capacity;
-    uint32_t *touched; // pairs whose count rose in this merge
+    uint32_t *touched; // pairs whose count has increased in this merge
     size_t num_touched, touched_capacity;
 } Trainer;
 
@@ -83,8 +83,8 @@ static Queued dequeue(Trainer *t) {
     return top;
 }
 
-// The pair to merge next, false when none occurs twice. An entry that has become too high is put back where
-// it belongs.
+// Finds the pair to merge next; false when no pair occurs twice. An entry whose count has become too high is put back
+// with the right count.
 static bool most_frequent(Trainer *t, Queued *best) {
     while (t->heap_count) {
         *best = dequeue(t);
@@ -99,7 +99,7 @@ static bool most_frequent(Trainer *t, Queued *best) {
 
 // ---- Counting pairs in words --------------------------------------------------------------------------
 
-// `list`: the word may not be in the pair's list yet.
+// `list`: adds the word to the list of the pair unless it is the last one there.
 static void count_pair(Trainer *t, uint32_t word, int32_t left, int32_t right, bool list) {
     bool added;
     uint32_t index = pair_map_add(&t->map, left, right, &added);
@@ -119,8 +119,8 @@ static void count_pair(Trainer *t, uint32_t word, int32_t left, int32_t right, b
     t->touched[t->num_touched++] = index;
 }
 
-// Counts the pairs of a word. Pairs with `merged` are new in it, as are all of a new word (ANY): they note
-// the word.
+// Counts the pairs of a word. Pairs with the token `merged`, or with ANY all pairs, are new in it: the word is
+// added to their lists.
 static void count_word(Trainer *t, uint32_t word, int32_t merged) {
     const Word *w = &t->words[word];
     for (int i = 0; i + 1 < w->length; i++) {
@@ -175,8 +175,8 @@ static void add_bytes(Bpe *bpe) {
         }
 }
 
-// The token spelled left + right. It may exist already, made from another pair: then the merge gives that
-// one.
+// Returns the token spelled left + right. It may exist already, made from another pair; then it is the result of both
+// merges.
 static int32_t joined_token(Bpe *bpe, int32_t left, int32_t right) {
     Text spelling = {0};
     size_t size;
@@ -194,7 +194,7 @@ static void merge_pair(Trainer *t, Queued best) {
     int32_t result = joined_token(t->bpe, best.left, best.right);
     bpe_add_merge(t->bpe, best.left, best.right, result);
     uint32_t *words =
-        t->pairs[best.pair].words; // the pair is gone afterwards, so nothing is added to its list meanwhile
+        t->pairs[best.pair].words; // merging removes the pair, so its list does not grow meanwhile
     size_t num_words = t->pairs[best.pair].num_words;
     t->pairs[best.pair].words = NULL;
     t->pairs[best.pair].num_words = t->pairs[best.pair].capacity = 0;

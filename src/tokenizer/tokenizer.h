@@ -97,7 +97,7 @@ void tokenizer_use_free(TokenizerUse *use);
 // Appends the bytes of the tokens to `out`. Fails with ERR_DATA for an id outside the vocabulary.
 Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t count, Text *out);
 
-// What one thread needs to encode: a scanner and a cache of pieces. The tokenizer is borrowed until
+// The tools of one thread that encodes: a scanner and a cache of pieces. The tokenizer is borrowed until
 // encoder_close.
 typedef struct Encoder Encoder;
 

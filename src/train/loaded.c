@@ -107,7 +107,7 @@ Status same_model(const char *path, const ModelShape *model, const ModelShape *a
     return status;
 }
 
-static void tell_training(Options *o, const char *path, const ModelShape *model, const ModelShape *asked) {
+static void note_training(Options *o, const char *path, const ModelShape *model, const ModelShape *asked) {
     ModelOption theirs[MAX_MODEL_OPTIONS], ours[MAX_MODEL_OPTIONS];
     int count = model_options(model, theirs);
     model_options(asked, ours);
@@ -162,7 +162,7 @@ static Status resolve_with(Options *o, int world_size, const char *path, const M
     TRY(options_resolve(o, world_size));
     ModelShape asked = options_model(o, asked_vocabulary(o, model->vocabulary));
     TRY(same_model(path, model, &asked));
-    tell_training(o, path, model, &asked);
+    note_training(o, path, model, &asked);
     return OK;
 }
 
