@@ -263,9 +263,9 @@ static void forged_manifests(void) {
     forge("\"iteration\": 20", "\"iteration\": -20", ERR_DATA, "\"iteration\"");
     forge("\"iteration\": 20", "\"iteration\": 4611686018427387904", ERR_DATA,
           "\"iteration\" is missing or no");
-    forge("\"iteration\": 20", "\"iteration\": 161", ERR_DATA, "\"iteration\" is more than \"consumed\"");
+    forge("\"iteration\": 20", "\"iteration\": 161", ERR_DATA, "\"iteration\" is larger than \"consumed\"");
     forge("\"consumed\": 160", "\"consumed\": 160.5", ERR_DATA, "\"consumed\"");
-    forge("\"evaluated\": 0", "\"evaluated\": 21", ERR_DATA, "\"evaluated\" is more than \"iteration\"");
+    forge("\"evaluated\": 0", "\"evaluated\": 21", ERR_DATA, "\"evaluated\" is larger than \"iteration\"");
     forge("\"optimizer_steps\": 0", "\"optimizer_steps\": 21", ERR_DATA, "\"optimizer_steps\"");
     forge("\"stepped\": 0", "\"stepped\": 161", ERR_DATA, "\"stepped\"");
     forge("\"skipped_in_a_row\": 0", "\"skipped_in_a_row\": 4294967296", ERR_DATA, "\"skipped_in_a_row\"");
