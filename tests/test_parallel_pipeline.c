@@ -336,9 +336,9 @@ static void run_refusals(Rig *rig) {
         schedule_create(&s, &(ScheduleSpec){.kind = "1f1b", .ranks = 2, .chunks = 1, .microbatches = 4}));
     open_rig(rig, &s, 4, false);
     expect_unusable(rig, "1f1b", 1, 5,
-                    "a schedule of 2 ranks, 1 chunks, 5 microbatches on a pipeline of another");
+                    "a schedule of 2 ranks, 1 chunks and 5 microbatches does not fit this pipeline");
     expect_unusable(rig, "zb-v", 2, 2,
-                    "a schedule of 2 ranks, 2 chunks, 2 microbatches on a pipeline of another");
+                    "a schedule of 2 ranks, 2 chunks and 2 microbatches does not fit this pipeline");
     expect_unusable(rig, "gpipe", 1, 4,
                     context_rank(&rig->runtime.context, ROLE_PIPELINE)
                         ? "the schedule of 4 microbatches needs 4 buffers for stage input, there are 1"

@@ -68,7 +68,8 @@ void grad_reducer_start(GradReducer *r, int chunk) {
         if (r->buckets->items[i].chunk == chunk && is_due(r, i)) post_bucket(r, i);
 }
 
-// First the embedding's own gradient, then the head's: the same order within one rank and between two.
+// Adds the gradients of tied copies to those of their originals on the same rank. The order, the embedding's gradient
+// and then the head's, is that of the sum between two ranks.
 static void add_tied_copies(const Context *c, const Params *params) {
     for (int i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
@@ -76,7 +77,7 @@ static void add_tied_copies(const Context *c, const Params *params) {
     }
 }
 
-// Sums the gradients of one region of every chunk over the ranks that its reduction begins with.
+// Makes the first sum of a reduction: over the ranks of its role, the gradients of its region of every chunk.
 static void sum_first(const Context *c, const Params *params, Reduction reduction) {
     const ReductionInfo *info = &placement_reductions[reduction];
     if (info->first == NO_ROLE) return;
@@ -107,7 +108,7 @@ void grad_reducer_finish(GradReducer *r) {
         sum_first(r->context, r->params, reduction);
     rank_doing("sum of gradients over dp");
     sum_over_replicas(r);
-    // No step may write what is still being gathered, whether or not a forward asked for it.
+    // The optimizer must not write values that are still being gathered, also where no forward has needed them.
     grad_reducer_gather_wait(r);
 }
 
@@ -122,8 +123,8 @@ static void post_gather(GradReducer *r, int i) {
     if (r->gathering[i]) r->num_gathering++;
 }
 
-// In the order in which forwards will ask for them: the deferred buckets of a chunk, then the others from its
-// start.
+// Posts the gathers of a chunk in the order in which forwards need them: the deferred buckets, then the others from
+// the start of the chunk.
 static void post_gathers(GradReducer *r, int chunk) {
     for (int i = 0; i < r->buckets->count; i++)
         if (r->buckets->items[i].chunk == chunk && r->buckets->items[i].deferred) post_gather(r, i);

@@ -1,3 +1,4 @@
+// Owns the optimizer's state: computes the global gradient norm and steps the shards of this rank with AdamW.
 #include "base/half.h"
 #include "layout/topology.h"
 #include "parallel/parallel.h"
@@ -126,7 +127,7 @@ void optimizer_write_master(void *optimizer, const Param *p, const float *local)
 
 // ---- norm ---------------------------------------------------------------------------------------
 
-// Whether this rank adds its piece of a parameter to the norm: of the ranks that add up and hold the same piece, one.
+// True when this rank adds its piece of a parameter to the norm: of the owners that hold the same piece, one does.
 static bool counts_here(const Optimizer *o, const Bucket *b, const Param *p) {
     bool first_replica = b->sharded || !o->buckets->sharded || b->replica == 0;
     return !p->spec.tied_to && p->place.first && first_replica;

@@ -1,6 +1,5 @@
-// What turns a model into a parallel training step: the interpreter that runs a pipeline schedule, the
-// reduction of gradients over data parallelism and over the tied embedding, and the optimizer with its global
-// norm.
+// Everything that turns a model into a parallel training step: the interpreter that runs a pipeline schedule, the
+// reduction of gradients over their replicas, and the optimizer with its global gradient norm.
 #pragma once
 #include "layout/buffers.h"
 #include "nn/params.h"
@@ -59,62 +58,64 @@ typedef struct {
 Status grad_reducer_create(GradReducer *reducer, Context *context, const Params *params,
                            const Buckets *buckets, bool overlap, bool overlap_gather);
 void grad_reducer_destroy(GradReducer *reducer);
-UnitWatch grad_reducer_watch(GradReducer *reducer); // borrowed; what the model is to call
-// Posts the buckets of a complete chunk that have not been posted.   Collective over dp, in the same order of
-// chunks on every rank of a dp group.
+UnitWatch grad_reducer_watch(GradReducer *reducer); // the callbacks for Context.watch; borrowed
+// Posts the remaining buckets of a chunk whose gradients are complete, but the deferred ones.   Collective over the
+// replicas: all of them call it for the chunks in the same order.
 void grad_reducer_start(GradReducer *reducer, int chunk);
-// Makes the first sums of reductions, posts the deferred buckets, waits for all, also for gathers that no forward
-// has asked for. With shards, gradients outside this rank's are then undefined.   Collective over the world.
+// Ends the reduction of a step: makes the first sums, posts the deferred buckets and waits for all buckets, and for all
+// gathers. With shards, gradients outside this rank's shards are then undefined.   Collective over the world.
 void grad_reducer_finish(GradReducer *reducer);
-// After a sharded step: every rank gets all values. Nothing to do without shards.   Collective over dp.
+// Gathers the values of all shards after a step of the optimizer; without shards it does nothing.   Collective over the
+// replicas.
 void grad_reducer_gather(GradReducer *reducer);
-void grad_reducer_gather_wait(GradReducer *reducer); // for whoever reads values outside a forward
+// Waits for all gathers: to be called before values are read other than through units.
+void grad_reducer_gather_wait(GradReducer *reducer);
 
 // ---- pipeline -----------------------------------------------------------------------------------
 
-// The interpreter: runs this rank's program of a verified schedule on a Stage, one instruction after another.
-// A rank holds as many inputs, stashes and messages as schedule_pool says; messages are posts on channels, so
-// a verified program cannot hang. With `scatter_gather` a message whose rows all tp ranks hold crosses the
-// edge once, each of them sending 1/t of its rows; the receivers gather it (Narayanan 2021, section 4.1).
+// The interpreter of schedules. It runs this rank's program of a verified schedule on a Stage, one instruction after
+// another. A rank has as many buffers for inputs, stashes and messages as schedule_pool says, and messages are posts
+// on channels, so a verified program cannot hang. With `scatter_gather` a message whose rows all tp ranks hold
+// crosses the edge once: each rank sends 1/t of its rows and the receivers gather it (Narayanan 2021, section 4.1).
 typedef struct Pipeline Pipeline;
 
-// Where the time of one rank went, summed since pipeline_create.
+// The times of one rank's chunk, summed since pipeline_create.
 typedef struct {
     double forward_s, backward_s; // inside the stage: processor time of a rank of one thread, else wall time
-    double weight_s;              // of backward_s, in weight halves that ran on their own
+    double weight_s;              // the part of backward_s in weight halves that ran on their own
 } ChunkTimes;
 
 typedef struct {
     double total_s; // wall time from first to last instruction of training steps
-    double wait_s;  // of it, waiting for other stages
+    double wait_s;  // the part of total_s spent waiting for other stages
     const ChunkTimes *chunks;
 } PipelineTimes;
 
 typedef struct {
-    const Schedule *schedule;       // of the largest batch; borrowed
-    int capacity[NUM_BUFFER_KINDS]; // of each pool, where smaller batches need more than this one; else 0
+    const Schedule *schedule;       // for the largest batch; borrowed
+    int capacity[NUM_BUFFER_KINDS]; // the size of each pool where a smaller batch needs a larger one; else 0
     Stage stage;
-    Arena *arena; // of the run: inputs and messages are taken from it
-    // Capacities of a stash, and of what a microbatch computes again for its weight half. `measuring`: they
-    // are to be found, and nothing may touch the memory (a null device).
+    Arena *arena; // the arena of the run, from which inputs and messages are allocated
+    // The sizes of the two arenas of a microbatch: its stash, and the recomputed activations that its weight half
+    // needs. With `measuring` both sizes are still unknown: the arenas only count, on a null device.
     size_t stash_bytes, recomputed_bytes;
     bool measuring;
-    bool scatter_gather; // ignored where the rows do not divide by t, or sequence parallelism has cut them
+    bool scatter_gather; // ignored where t does not divide the rows, or sequence parallelism has cut them
 } PipelineSpec;
 
 Status pipeline_create(Pipeline **pipeline, Context *context, const PipelineSpec *spec);
 void pipeline_destroy(Pipeline *pipeline);
-// Another of the schedules, or one of their placement with pools no larger (ERR_CONFIG otherwise).
+// Changes to another schedule. ERR_CONFIG unless it places stages alike and needs no larger pools.
 Status pipeline_use(Pipeline *pipeline, const Schedule *schedule);
-// BUFFER_STASH or BUFFER_RECOMPUTED: how many the pool has, and the bytes that the fullest has needed.
+// The number of arenas in the pool BUFFER_STASH or BUFFER_RECOMPUTED, and the most bytes that one of them has needed.
 int pipeline_pool_count(const Pipeline *pipeline, BufferKind kind);
 size_t pipeline_pool_peak(const Pipeline *pipeline, BufferKind kind);
-// Of these pools the arena with the most in use at the moment, for printing; NULL: the pool is empty.
+// The arena of such a pool that has most in use at the moment, for printing; NULL where the pool is empty.
 const Arena *pipeline_pool_fullest(const Pipeline *pipeline, BufferKind kind);
-// One training step over all microbatches: forwards, backwards, reductions started.   Collective over the
-// whole model and dp.
+// Runs one training step over all microbatches: forwards, backwards, and the start of reductions.   Collective over the
+// world.
 void pipeline_train(Pipeline *pipeline, const Microbatch *microbatches, GradReducer *reducer);
-// Forwards only, in the schedule's order.   Collective over the model's ranks.
+// Runs the forwards of all microbatches in the schedule's order.   Collective over the model's ranks.
 void pipeline_evaluate(Pipeline *pipeline, const Microbatch *microbatches);
 PipelineTimes pipeline_times(const Pipeline *pipeline); // borrowed until the next run
 

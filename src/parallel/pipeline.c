@@ -1,16 +1,17 @@
+// Runs the program of a pipeline schedule: posts messages, computes stages, and moves buffers between pools.
 #include "base/trace.h"
 #include "parallel/parallel.h"
 #include <stdlib.h>
 #include <string.h>
 
-// Memory of one message, and what is under way into it or out of it.
+// The memory of one message, and the request that is filling or sending it.
 typedef struct {
     Tensor message; // [rows, hidden]; absent in the pools of arenas
     CommRequest *pending;
 } Buffer;
 
-// Of `capacity` buffers the schedule in use has `size`; `free` is a ring of their indices: the one that has
-// been free longest comes first.
+// Buffers of one kind. The current schedule uses `size` of the `capacity` buffers. `free` is a ring of the indices of
+// free buffers; the one that has been free longest comes first.
 typedef struct {
     Buffer *buffers;
     int *free, capacity, size, first_free, num_free;
@@ -33,11 +34,11 @@ struct Pipeline {
     const Program *program;
     Pool pools[NUM_BUFFER_KINDS];
     Slot *slots;       // [capacity of the pool of stashes]: each with its arena
-    Arena *recomputed; // [capacity of that pool]
+    Arena *recomputed; // [capacity of the pool of recomputed activations]
     Item *items;       // [chunks * microbatches]
     size_t num_items;
     int *last_weight; // [chunks]: where the program completes the chunk's gradients
-    // What of a message this rank sends and receives; when that is less than all it is gathered.
+    // The rows of a message that this rank sends and receives. Where these are not all rows, the receivers gather them.
     int64_t first_row, num_rows;
     double total_s, wait_s;
     ChunkTimes *chunk_times;
@@ -143,13 +144,14 @@ static Status take_spans(Pipeline *p, int instrs) {
     return p->spans ? OK : fail(ERR_OS, "no memory for the times of %d instructions", instrs);
 }
 
-// The executor holds what the walk of this very schedule held, not what the largest one needs.
+// The pools get the sizes that the walk of this very schedule had, not those of the largest schedule.
 Status pipeline_use(Pipeline *p, const Schedule *schedule) {
     const Schedule *s = p->schedule;
     size_t places = (size_t)s->num_ranks * (size_t)s->num_chunks;
     if (schedule->num_ranks != s->num_ranks || schedule->num_chunks != s->num_chunks ||
         memcmp(schedule->stage, s->stage, places * sizeof *s->stage) || num_items(schedule) > p->num_items)
-        return fail(ERR_CONFIG, "a schedule of %d ranks, %d chunks, %d microbatches on a pipeline of another",
+        return fail(ERR_CONFIG,
+                    "a schedule of %d ranks, %d chunks and %d microbatches does not fit this pipeline",
                     schedule->num_ranks, schedule->num_chunks, schedule->num_microbatches);
     int rank = context_rank(p->context, ROLE_PIPELINE), sizes[NUM_BUFFER_KINDS];
     for (BufferKind kind = 0; kind < NUM_BUFFER_KINDS; kind++) {
@@ -210,14 +212,15 @@ static Buffer *buffer_of(Pipeline *p, BufferKind kind, Instr in) {
     return &p->pools[kind].buffers[index];
 }
 
-// Absent where nothing is held.
+// Absent where the microbatch holds no buffer of this kind.
 static Tensor message_of(Pipeline *p, BufferKind kind, int chunk, int microbatch) {
     int index = *index_of(p, kind, chunk, microbatch);
     return index < 0 ? (Tensor){0} : p->pools[kind].buffers[index].message;
 }
 
-// The buffer may still be the source of its last message; the ring gives that the longest time to leave.
-static void take_buffer(Pipeline *p, Pool *pool, int *index) {
+// Waits until the last message has left the buffer. It had the longest time for that, because the ring gives out the
+// buffer that has been free longest.
+static void alloc_buffer(Pipeline *p, Pool *pool, int *index) {
     CHECK(pool->num_free > 0, "all %d buffers for %s are in use", pool->size, buffer_names[pool - p->pools]);
     *index = pool->free[pool->first_free];
     pool->first_free = (pool->first_free + 1) % pool->size;
@@ -225,8 +228,8 @@ static void take_buffer(Pipeline *p, Pool *pool, int *index) {
     wait_for(p, &pool->buffers[*index].pending);
 }
 
-static void give_back_buffer(Pool *pool, int *index) {
-    CHECK(*index >= 0, "a buffer is given back that was not taken");
+static void free_buffer(Pool *pool, int *index) {
+    CHECK(*index >= 0, "a buffer is freed that was not allocated");
     pool->free[(pool->first_free + pool->num_free++) % pool->size] = *index;
     *index = -1;
 }
@@ -237,9 +240,9 @@ static void change_buffers(Pipeline *p, const BufferChanges *changes, int microb
         if (change.alloc != take) continue;
         int *index = index_of(p, change.kind, change.chunk, microbatch);
         if (take)
-            take_buffer(p, &p->pools[change.kind], index);
+            alloc_buffer(p, &p->pools[change.kind], index);
         else
-            give_back_buffer(&p->pools[change.kind], index);
+            free_buffer(&p->pools[change.kind], index);
     }
 }
 
@@ -262,8 +265,8 @@ static void wait_for_sends(Pipeline *p) {
 
 typedef struct {
     const Microbatch *microbatches;
-    GradReducer *reducer; // NULL: forwards only
-    int at;               // the instruction
+    GradReducer *reducer; // NULL in an evaluation, which runs the forwards alone
+    int at;               // the index of the instruction
 } Run;
 
 static Tensor share_of(const Pipeline *p, Tensor message) {
@@ -309,7 +312,7 @@ static Slot *slot_of(Pipeline *p, Instr in) {
     return slot;
 }
 
-// The last stage has no output: it leaves the gradient that its backward starts from.
+// The last stage has no output. It writes the gradient with which its backward begins.
 static void forward(Pipeline *p, Instr in, const Run *run) {
     int rank = context_rank(p->context, ROLE_PIPELINE),
         before = schedule_local_chunk(p->schedule, rank, in.chunk, -1);
@@ -350,7 +353,7 @@ static void act(Pipeline *p, Instr in, const Run *run) {
     case OP_REDUCE_GRADS: grad_reducer_start(run->reducer, in.chunk); return;
     case NUM_SCHEDULE_OPS: break;
     }
-    CHECK(false, "the executor does not know instruction %d", in.op);
+    CHECK(false, "instruction %d is unknown", in.op);
 }
 
 static bool is_timed(Instr in, const Run *run) {
@@ -378,7 +381,7 @@ static void read_span(Pipeline *p, Instr in, const Run *run, Span *span) {
                            .row = TRACE_PIPELINE});
 }
 
-// The time of an instruction begins when nothing keeps it waiting any more.
+// The time of an instruction begins when its buffers and messages are there.
 static void execute(Pipeline *p, Instr in, const Run *run) {
     BufferChanges changes =
         schedule_buffer_changes(p->schedule, context_rank(p->context, ROLE_PIPELINE), in, run->reducer);
