@@ -38,7 +38,6 @@ static Status check_spec(const ModelShape *shape, const InferSpec *spec, const C
     Grid grid = spec->grid;
     CHECK(spec->batch >= 1 && spec->longest >= 1 && spec->longest <= spec->capacity,
           "%d sequences of %d positions, %d at a time", spec->batch, spec->capacity, spec->longest);
-    TRY(grid_check(grid));
     if (grid_count(grid, ROLE_REPLICAS) != 1 || grid_size(grid) != comm_size(world))
         return fail(ERR_CONFIG,
                     "there are %d ranks, but the model needs --tensor-model-parallel-size %d times "

@@ -16,6 +16,7 @@ static Status open_arenas(Runtime *r, const RuntimeMemory *memory) {
 Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
     const RuntimeMemory *memory = spec->memory;
     *r = (Runtime){.world = world};
+    TRY(grid_check(spec->topology.grid));
     // The groups come first: opening them is collective, and what follows can fail on one rank alone.
     TRY(groups_open(&r->context.groups, world, spec->topology, spec->roles));
     DeviceOptions device = {.kind = memory ? spec->device : "null",

@@ -68,7 +68,6 @@ Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     e->spec = *spec;
     e->memory = *memory;
     ScheduleSpec schedule = engine_schedule_spec(spec, spec->num_microbatches);
-    TRY(grid_check(spec->grid));
     TRY(schedule_create(&e->schedule, &schedule)); // the same on all ranks
     Topology topology = schedule_topology(&e->schedule, spec->grid, comm_rank(world));
     e->first = topology_is_first(&topology), e->last = topology_is_last(&topology);

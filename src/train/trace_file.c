@@ -241,13 +241,11 @@ static void add_event(Writer *w, const TraceEvent *event) {
 }
 
 static void add_rank_name(Writer *w, Grid grid, uint64_t lost) {
-    Place place = grid_place(grid, w->rank);
     begin_line(w);
-    text_add(
-        &w->text,
-        "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d tp%d dp%d pp%d\","
-        "\"lost\":%" PRIu64 "}}",
-        w->rank, w->rank, place.at[AXIS_TP], place.at[AXIS_DP], place.at[AXIS_PP], lost);
+    text_add(&w->text,
+             "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d %s\","
+             "\"lost\":%" PRIu64 "}}",
+             w->rank, w->rank, place_name(grid, grid_place(grid, w->rank)).text, lost);
 }
 
 // ---- from all ranks into the file ----------------------------------------------------------------
