@@ -117,7 +117,7 @@ cp corpus.bin bare.bin && cp corpus.idx bare.idx
 check "a data set without its tokenizer is refused" \
     expect 66 "tokenizer" "$trireme" train --data-path bare "${model[@]}" --train-iters 1
 check "an import takes no tokenizer type without files" \
-    expect 78 "import keeps the tokenizer of files" "$trireme" import hf --save imported --tokenizer-type NullTokenizer
+    expect 78 "import copies the files of a tokenizer" "$trireme" import hf --save imported --tokenizer-type NullTokenizer
 check "a missing tokenizer of an import is named" \
     expect 66 "nowhere.json" "$trireme" import hf --save imported --tokenizer-model nowhere.json
 

@@ -62,7 +62,7 @@ file.gguf it is a file, not a folder, a GGUF file
 documents.jsonl it is a file, not a folder
 LIST
 if check "checkpoint list says what the folder holds"; then
-    refused 66 "neither a checkpoint nor a folder of them" checkpoint list megatron
+    refused 66 "neither a checkpoint nor a folder of checkpoints" checkpoint list megatron
 fi
 # The first of several runs with one command saves where it loads; the files of others do not become its own.
 for folder in first first/ empty logs stopped; do

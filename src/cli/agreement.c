@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Variables that change what is computed: with which instructions, and in which precision.
+// Environment variables that change results: the instructions, and the precision.
 static const char *const variables[] = {
     "TRIREME_MAX_CPU_ISA",  "DNNL_MAX_CPU_ISA",         "ONEDNN_MAX_CPU_ISA",         "DNNL_CPU_ISA_HINTS",
     "ONEDNN_CPU_ISA_HINTS", "DNNL_DEFAULT_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE", "GLIBC_TUNABLES",
@@ -25,7 +25,7 @@ static void add_command_line(const char *verdict, Text *out) {
     text_add(out, "the command line\t%s\n", verdict);
 }
 
-// The program comes before what it lists: another one may list other things.
+// The program comes first in the list: another program may list other things.
 void list_common(const Options *options, Text *out) {
     char build[64];
     build_id(build, sizeof build);
@@ -45,7 +45,7 @@ typedef struct {
     void *arg;
 } Start;
 
-// A process that failed before waits for the others, so that its message is heard, once.
+// A process that has failed still joins the others here, so that its message is printed, and printed once.
 static Status start_rank(Comm *world, void *arg) {
     const Start *start = arg;
     Status mine = start->prepared == OK ? OK : fail(start->prepared, "%s", start->message);

@@ -1,6 +1,5 @@
-// The verbs of the program: `trireme VERB [--option value]...`. Each is one function that is given its
-// options, does the work and returns the exit code; main.c finds the verb, reads the options, answers
-// `--help`, and prints the one error message.
+// The verbs of the program: `trireme VERB [--option value]...`. Each is one function that takes its options, does the
+// work and returns the exit code. main.c finds the verb, reads the options, prints `--help` and the error message.
 #pragma once
 #include "base/error.h"
 #include "base/outlet.h"
@@ -10,12 +9,12 @@
 
 typedef struct {
     const char *name;
-    Verb verb; // whose options it takes
+    Verb verb; // it takes the options of this verb
     Status (*run)(Options *options);
     const char *summary; // one line for people
 } Command;
 
-// The options are parsed, not resolved. Messages for people go to stderr, results to stdout.
+// The options are parsed and not resolved. Messages go to stderr, results to stdout.
 Status cmd_data(Options *options);
 Status cmd_train(Options *options);
 Status cmd_preprocess(Options *options);
@@ -31,33 +30,34 @@ Status cmd_import(Options *options);
 Status cmd_generate(Options *options);
 Status cmd_evaluate(Options *options);
 
-// Prints what the options have to say, once for all processes of a launched job.
+// Prints the notes of the options, once for all processes of a launched job.
 void tell_notes(const Options *options);
 
-// Lists program, options, environment and arithmetic of this process, for start_ranks. The options are parsed and
-// not yet resolved: what follows from them does not hide what the user chose. All but those with MAY_DIFFER
-// (options.def) must be the same on every rank.
+// Lists program, options, environment and arithmetic of this process, for start_ranks. The options must not be resolved
+// yet, so that derived values do not hide what the user chose. Every rank must have the same list; options with
+// MAY_DIFFER (options.def) are not in it.
 void list_common(const Options *options, Text *out);
-// Runs rank_main on every rank: the processes of a launcher, else --ranks threads of this one. All of them compare
-// `common` first, and then whether this process was `prepared`, with fail_message when it was not: so that where one
-// fails all end, and the reason is said once.
+// Runs rank_main on every rank: the processes of a launcher, else --ranks threads of this process. First all ranks
+// compare `common`, then `prepared`, the status of what this process has done before (with fail_message when it
+// failed). Where one has failed all end, and the reason is printed once.
 Status start_ranks(const Options *options, Status prepared, const Text *common, int threads,
                    RankMain *rank_main, void *arg);
-// For a command line without valid options, in fail_message: tells the other processes, which may be waiting.
+// For a command line without valid options: sends fail_message to the other processes, which may be waiting.
 Status refuse_command_line(Verb verb, Status status);
 
-// Signals that were ignored when the program was started, as HUP by nohup, are ignored again where a library has
-// caught them since. To be called first in main.
+// Ignores the signals again that were ignored when the program was started, such as HUP by nohup: a library may have
+// caught them. To be called first in main.
 void keep_ignored_signals(void);
-// From now on the first INT, TERM, HUP, USR1, USR2 or XCPU asks for a clean end: what is returned becomes its
-// number. A second INT, and a TERM that comes 5 s after the first or later, end the process as usual.
+// From now on the first INT, TERM, HUP, USR1, USR2 or XCPU requests a clean end: it sets the returned integer to its
+// number. A second INT, and a TERM that comes 5 s after the first or later, end the process at once.
 const atomic_int *stop_on_signals(void);
-// Each of them ends the process again.
+// From now on these signals end the process at once again.
 void do_not_stop_on_signals(void);
 
-// Standard output and error of every verb: under a launcher they are written in whole lines.
+// Opens standard output and error of every verb. Under a launcher they are written in whole lines.
 void streams_open(void);
-// From now on a reader that pauses holds nothing up, and one that leaves ends nothing: what is returned tells.
+// From now on writes never wait for a reader that pauses, and a reader that leaves does not end the process: the
+// returned Outlet has the state.
 const Outlet *streams_do_not_wait(void);
-void streams_wait(void);   // as usual again
-size_t streams_lost(void); // bytes of standard output that its reader, which paused, did not get
+void streams_wait(void);   // writes wait for the reader again
+size_t streams_lost(void); // bytes of standard output that were dropped while its reader paused

@@ -12,7 +12,7 @@ static void tell(const char *what, int ranks) {
     fprintf(stderr, "bench: %s, %d rank%s at work\n", what, ranks, ranks > 1 ? "s" : "");
 }
 
-// Checks before anything is measured that the file can be written.
+// Checks that the file can be written before anything is measured.
 static Status check_folder(const char *path) {
     const char *slash = strrchr(path, '/');
     char folder[4096];
@@ -24,20 +24,20 @@ static Status check_folder(const char *path) {
     return fail(create_status(), "--machine %s: cannot create: %s", path, strerror(errno));
 }
 
-// The file's name without folders and ending is the machine's.
+// The name of the machine is that of the file, without folders and ending.
 static Status check_options(const Options *options) {
     const char *path = options->machine;
     size_t length = path ? strlen(path) : 0;
     if (!length)
-        return fail(ERR_USAGE, "bench writes what it measures to a file: --machine FILE.yaml is required");
+        return fail(ERR_USAGE, "bench writes its measurements to a file: --machine FILE.yaml is required");
     if (length < 6 || strcmp(path + length - 5, ".yaml") != 0)
-        return fail(ERR_USAGE, "--machine %s: the name of the file to write ends in .yaml", path);
+        return fail(ERR_USAGE, "--machine %s: the name of the file to write must end in .yaml", path);
     if (options->positional.count)
         return fail(ERR_USAGE, "bench takes options only, not %s", options->positional.items[0]);
     return check_folder(path);
 }
 
-// A row of operations: their rate with the largest number of ranks, beside that of one rank alone.
+// Prints the rates of a row of operations, with the largest number of ranks and with one rank.
 static void print_rate(const Rate *row) {
     printf("%-42s %-5s %5d", row->op, dtype_name(row->dtype), row->ranks);
     for (int i = 0; i < MAX_TERMS; i++)
@@ -73,7 +73,7 @@ static void name_machine(Machine *machine, const CpuBench *bench) {
              bench->threads, bench->threads > 1 ? "s" : "");
 }
 
-// Under a launcher its ranks share the processors; else there are as many ranks as --threads leaves room for.
+// Under a launcher its ranks share the processors; else there are as many ranks as fit with --threads threads each.
 static CpuBench bench_of(const Options *options) {
     int launched = launcher_ranks();
     Cores cores;

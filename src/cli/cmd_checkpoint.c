@@ -18,22 +18,24 @@ static bool is_checkpoint(const char *path) {
            file_exists(manifest);
 }
 
-// The steps of a folder of checkpoints, at least one.
+// Lists the steps of a folder of checkpoints. Fails where there is none.
 static Status steps_of(const char *path, int64_t **steps, int *count) {
     TRY(checkpoint_steps(path, steps, count));
     if (*count) return OK;
     free(*steps);
     if (is_checkpoint(path))
-        return fail(ERR_NO_INPUT, "%s: a checkpoint itself: checkpoint inspect shows it", path);
+        return fail(ERR_NO_INPUT,
+                    "%s is a checkpoint, not a folder of checkpoints: `trireme checkpoint inspect` shows it",
+                    path);
     Text what = {0};
     model_absent(path, &what);
-    Status status =
-        fail(ERR_NO_INPUT, "%s: %s; neither a checkpoint nor a folder of them", path, text_string(&what));
+    Status status = fail(ERR_NO_INPUT, "%s: %s; it is neither a checkpoint nor a folder of checkpoints", path,
+                         text_string(&what));
     text_free(&what);
     return status;
 }
 
-// The checkpoint itself, or the newest of a folder.
+// Opens the checkpoint at the path, or the newest one of a folder.
 static Status open_path(const char *path, Checkpoint **checkpoint) {
     if (is_checkpoint(path)) return checkpoint_open(checkpoint, path);
     int64_t *steps;
@@ -47,7 +49,7 @@ static Status open_path(const char *path, Checkpoint **checkpoint) {
 
 // ---- list ---------------------------------------------------------------------------------------
 
-// The size of a checkpoint's files, and the time when its manifest was written.
+// Finds the size of a checkpoint's files, and the time at which its manifest was written.
 static int64_t folder_bytes(const char *folder, time_t *written) {
     char **names = NULL, path[4400];
     int count = 0;
@@ -143,7 +145,7 @@ static Status verify_one(const char *folder) {
     return status;
 }
 
-// All of a folder, also behind a damaged one; the last failure is the one that main prints.
+// Verifies all checkpoints of a folder, also after a damaged one. main prints the last failure.
 static Status run_verify(const Options *o) {
     const char *path = o->positional.items[1];
     if (is_checkpoint(path)) return verify_one(path);
@@ -197,7 +199,7 @@ static Status compare_tensor(Checkpoint *a, int i, Checkpoint *b, int j, float *
     return OK;
 }
 
-// Counts the tensors of `a` that are not the same in `b`.
+// Counts the tensors of `a` that differ in `b`.
 static Status diff_tensors(Checkpoint *a, Checkpoint *b, float *pieces, int *differ) {
     for (int i = 0; i < checkpoint_num_tensors(a); i++) {
         CheckpointTensor t = checkpoint_tensor(a, i);

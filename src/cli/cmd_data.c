@@ -10,7 +10,7 @@
 
 // ---- what is asked for ------------------------------------------------------------------------------------
 
-// The words after the verb, or those of --data-path or --data-args-path.
+// Finds the words after the verb, or those of --data-path or --data-args-path.
 typedef struct {
     const char *const *words;
     int count;
@@ -21,7 +21,7 @@ typedef struct {
 static Status find_words(const Options *o, Words *words) {
     *words = (Words){o->positional.items + 1, o->positional.count - 1, "the words", {0}};
     if (words->count && (o->data_path.count || o->data_args_path || o->mock_data))
-        return fail(ERR_USAGE, "the data are named twice, by '%s' and by an option: keep one",
+        return fail(ERR_USAGE, "the data set is named by the word '%s' and by an option: keep one of them",
                     words->words[0]);
     if (o->data_path.count) *words = (Words){o->data_path.items, o->data_path.count, "--data-path", {0}};
     if (o->data_args_path) {
@@ -35,7 +35,7 @@ static Status find_words(const Options *o, Words *words) {
                 o->positional.items[0]);
 }
 
-// --tokenizer-model, or what lies beside the data; NULL when nothing does.
+// Opens the tokenizer of --tokenizer-model, or the one beside the data; NULL: there is none.
 static Status find_tokenizer(const Options *o, const char *prefix, Tokenizer **tokenizer) {
     *tokenizer = NULL;
     if (o->tokenizer_model) return tokenizer_open_path(tokenizer, o->tokenizer_model);
@@ -122,7 +122,7 @@ static Status read_all(const IndexedDataset *data, int32_t *largest) {
     return status;
 }
 
-// Everything that can be wrong is found where it is read: only the vocabulary is ours to know.
+// Reads every token and compares it with the vocabulary. Reading finds all other damage.
 static Status verify_one(const Options *o, const char *prefix) {
     Tokenizer *tokenizer;
     IndexedDataset *data;
@@ -154,7 +154,7 @@ typedef struct {
     SamplePiece *pieces; // [seq_length + 1]
 } Show;
 
-// Text, quoted, so that line ends and the ends of documents show; or numbers.
+// Prints tokens as quoted text, which shows line ends and the ends of documents, or as numbers.
 static Status add_piece(const Show *show, const int32_t *ids, int64_t count, Text *out) {
     if (!show->tokenizer) {
         for (int64_t i = 0; i < count; i++) text_add(out, " %d", ids[i]);
@@ -263,7 +263,7 @@ static Status each(const Options *o, const Words *words, Status (*act)(const Opt
     return status;
 }
 
-// An option without effect is a misunderstanding.
+// Refuses an option that has no effect here.
 static Status check_options(const Options *o, const char *what) {
     static const char *const of_samples[] = {"split",     "seed",       "first_sample",  "data_cache_path",
                                              "mock_data", "seq_length", "train_samples", "samples"};

@@ -18,7 +18,7 @@ static const TypeRow types[] = {
     {"q8_0", NUM_FILE_TYPES, GGUF_Q8_0},
 };
 
-// NULL: unknown, as the type of a run of other times may be.
+// Returns the file type of that name; NULL: it is unknown, as that of a checkpoint of another version may be.
 static const TypeRow *find_type(const char *name) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(types[i].name, name)) return &types[i];

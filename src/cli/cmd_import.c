@@ -4,12 +4,13 @@
 #include "cli/cli.h"
 #include <string.h>
 
-// The one that the options name; NULL: none.
+// Opens the tokenizer that the options name; NULL: they name none.
 static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
     *tokenizer = NULL;
     if (options_have_null_tokenizer(o))
         return fail(ERR_CONFIG,
-                    "import keeps the tokenizer of files: leave out --tokenizer-type NullTokenizer");
+                    "import copies the files of a tokenizer, and the null tokenizer has none: leave out "
+                    "--tokenizer-type NullTokenizer");
     TRY(options_check_tokenizer(o));
     if (o->vocab_file) return tokenizer_open(tokenizer, o->vocab_file, o->merge_file);
     return o->tokenizer_model ? tokenizer_open_path(tokenizer, o->tokenizer_model) : OK;

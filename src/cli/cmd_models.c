@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 #include "train/train.h"
 
-// The options of a training run of the model, so that what is listed is what a run would build.
+// Resolves the options of a training run of the model, so that the list shows what a run would build.
 static Status resolve_model(const ModelPreset *model, Options *options) {
     char name[64];
     snprintf(name, sizeof name, "--model=%s", model->name);

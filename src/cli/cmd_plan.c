@@ -5,7 +5,7 @@
 
 // ---- which of the three ---------------------------------------------------------------------------
 
-// The first of these that the user has given, as a word of the command line; "" when none is.
+// Writes the first of these options that the user has given as it is typed; "": none is given.
 static void find_given(const Options *options, const char *const *fields, char name[64]) {
     *name = 0;
     for (; *fields && !*name; fields++)
@@ -24,7 +24,9 @@ static Status check_words(const Options *o) {
         return fail(ERR_USAGE, "plan takes options only, not %s; such as --model gpt3-175b --gpus 1024",
                     o->positional.items[0]);
     if (o->rows.count && o->calibrate.count)
-        return fail(ERR_USAGE, "--rows predicts and --calibrate fits: one of them at a time");
+        return fail(ERR_USAGE,
+                    "--rows and --calibrate cannot be used together: --rows predicts measured runs, "
+                    "--calibrate fits constants to them");
     find_given(o, rows ? of_plan : of_rows, name);
     if (*name)
         return rows ? fail(ERR_USAGE, "%s: the rows say what was run; leave out %s", mode, name)
@@ -54,8 +56,7 @@ static Status tell(PlanCache *cache, const PlanJob *job, const PlanReport *repor
     return OK;
 }
 
-// A given configuration is compared with what is best when nothing but the devices, the batch and the kernels
-// is decided.
+// A given configuration is compared with the best one for the same devices, batch and kernels.
 static SearchSpace open_space(const SearchSpace *space) {
     return (SearchSpace){.devices = space->devices,
                          .batch = space->batch,

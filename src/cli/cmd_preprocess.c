@@ -13,7 +13,7 @@ static int num_cores(void) {
     return cores < MOST ? cores : MOST;
 }
 
-// Each key names a data set of its own.
+// Checks the keys: each names a data set.
 static Status check_keys(const StringList *keys) {
     for (int i = 0; i < keys->count; i++) {
         if (keys->count > 1 && strchr(keys->items[i], '/'))
@@ -44,7 +44,7 @@ static Status check_options(const Options *o) {
     return OK;
 }
 
-// The vocabulary size is what to train to, or, for the null tokenizer, its whole description.
+// --vocab-size is the size of the tokenizer to train; for the null tokenizer it is the whole description.
 static void choose_tokenizer(const Options *o, PreprocessJob *job) {
     int size = o->vocab_size == INT_UNSET ? 0 : o->vocab_size;
     bool is_null = options_have_null_tokenizer(o);

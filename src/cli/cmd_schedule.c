@@ -19,8 +19,8 @@ typedef struct {
 
 static int or_default(int value, int otherwise) { return value == INT_UNSET ? otherwise : value; }
 
-// The two ways to give times: whole backwards in microseconds, or --schedule-times, which tells
-// its halves apart.
+// Reads the times, which can be given in two ways: whole backwards in microseconds, or --schedule-times, with both
+// halves.
 static Status costs_of(const Options *options, ScheduleCosts *costs) {
     static const char *const whole[] = {"forward_us", "backward_us", "hop_us"};
     *costs = (ScheduleCosts){.forward_us = options->forward_us,
@@ -126,8 +126,8 @@ static void add_title(const ScheduleRequest *request, const Schedule *schedule, 
              schedule->num_microbatches > 1 ? "es" : "");
 }
 
-// Whether the formula of the kind applies: no time for messages, and where the backward is split, three equal
-// times.
+// Whether the formula of the kind applies: messages take no time, and where backwards are split, the three times are
+// equal.
 static bool has_formula(const ScheduleRequest *request) {
     const ScheduleCosts *costs = &request->spec.costs;
     if (!request->kind || costs->hop_us > 0 || isnan(request->kind->bubble(&request->spec))) return false;
@@ -205,7 +205,7 @@ static Status report(const ScheduleRequest *request, const Schedule *schedule, c
     return status;
 }
 
-// --trace: what a run did, in place of what a schedule would do.
+// Prints and draws the step of a recorded run (--trace), in place of a simulated schedule.
 static Status report_run(const Options *options, const MeasuredStep *step) {
     Text text = {0}, title = {0}, svg = {0};
     Status status = OK;
@@ -232,7 +232,7 @@ static Status run_trace(const Options *options) {
     return status;
 }
 
-// The name on the command line of the first of the fields that has a value from the user, "" when none has.
+// Writes the name of the first of the fields that the user has set as it is typed; "": none is set.
 static const char *first_given(const Options *options, const char *const *fields, char name[64]) {
     *name = 0;
     for (; *fields && !*name; fields++)
@@ -242,7 +242,7 @@ static const char *first_given(const Options *options, const char *const *fields
     return name;
 }
 
-// A file says all by itself; an option that would be passed over is refused.
+// Refuses options that a file of --from or --trace would override.
 static Status check_words(const Options *options) {
     static const char *const in_trace[] = {"from",        "schedule_times", "forward_us",
                                            "backward_us", "hop_us",         NULL};
@@ -264,8 +264,7 @@ static Status check_words(const Options *options) {
                     options->trace, name);
     const char *path = options->trace ? options->trace : options->from;
     if (path && *first_given(options, in_both, name))
-        return fail(ERR_USAGE,
-                    "--%s %s says which ranks and microbatches there are and what they do when: leave out %s",
+        return fail(ERR_USAGE, "--%s %s has a whole schedule with its ranks and microbatches: leave out %s",
                     options->trace ? "trace" : "from", path, name);
     return OK;
 }

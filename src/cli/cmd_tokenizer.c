@@ -24,7 +24,9 @@ static Status open_tokenizer(const Options *o, Tokenizer **tokenizer) {
         tokenizer_print_note(*tokenizer);
         return OK;
     }
-    return fail(ERR_USAGE, "no tokenizer: --tokenizer-model names a file, a folder or a data set's prefix");
+    return fail(
+        ERR_USAGE,
+        "no tokenizer is named: use --tokenizer-model with a file, a folder or the prefix of a data set");
 }
 
 static Status read_standard_input(Text *text) {
@@ -109,7 +111,7 @@ static Status run_train(const Options *o) {
 
 // ---- encode, decode -----------------------------------------------------------------------------------
 
-// A file is one document and one line of output.
+// Encodes a file, which is one document, into one line of output.
 static Status encode_file(const Tokenizer *t, const char *name, const Text *text) {
     TokenList ids = {0};
     Status status = tokenizer_encode(t, text_string(text), text->size, &ids);
@@ -130,7 +132,7 @@ static bool next_id(const char **at, int32_t *id) {
     return true;
 }
 
-// Tokens of all lines together: the inverse of encode, whatever the text.
+// Decodes the tokens of all lines together, which makes it the inverse of encode for every text.
 static Status decode_file(const Tokenizer *t, const char *name, const Text *text) {
     TokenList ids = {0};
     Text out = {0};
@@ -179,7 +181,7 @@ static void print_specials(const Tokenizer *t) {
     if (count > MOST) printf("... and %d more special and added tokens\n", count - MOST);
 }
 
-// Prints the longest tokens; the first ones come first where several are equally long.
+// Prints the longest tokens, tokens of equal length in the order of their ids.
 static void print_longest(const Tokenizer *t) {
     enum { MOST = 10 };
     int longest[MOST], count = 0;

@@ -12,7 +12,7 @@ static Status save_configuration(const Options *options) {
     return status;
 }
 
-// All that can be done before the ranks start.
+// Does everything that can be done before the ranks start.
 static Status prepare(Options *options, TrainJob *job) {
     int launched = launcher_ranks(), asked = options->ranks != INT_UNSET ? options->ranks : 1;
     int size = launched ? launched : asked;

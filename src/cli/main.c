@@ -67,7 +67,7 @@ static Status print_help(const Command *command, bool all) {
     return OK;
 }
 
-// The flag itself, or with a value that means yes.
+// Whether the arguments have the flag, alone or with a value that means yes.
 static bool asks(int argc, char **argv, const char *flag) {
     static const char *const endings[] = {"", "=true", "=yes", "=on", "=1"};
     size_t length = strlen(flag);
@@ -81,15 +81,16 @@ void tell_notes(const Options *options) {
     if (launcher_rank() == 0) fputs(options_notes(options), stderr);
 }
 
-// In a launched job process 0 speaks for all, except of files, which another machine may lack.
+// Whether this process prints the message. In a launched job process 0 prints for all, but each process prints failures
+// about files, which only its machine may have.
 static bool speaks_of(Status status) {
     bool of_files =
         status == ERR_NO_INPUT || status == ERR_IO || status == ERR_PERMISSION || status == ERR_CREATE;
     return launcher_rank() == 0 || of_files;
 }
 
-// Process 0 ends the job soon after it has said what all processes would say. A process that is still there then
-// has failed alone, over an option of its own for example, and has to say so itself.
+// Process 0 ends the job soon after it has printed the message that all processes have. A process that is still there
+// then has failed alone, for example because of an option of its own, and prints its own message.
 static Status speak_later(Status status) {
     char message[sizeof rank_current()->message];
     snprintf(message, sizeof message, "%s", fail_message());
@@ -140,7 +141,7 @@ static Status run(int argc, char **argv) {
     return run_verb(first, argc - 2, argv + 2);
 }
 
-// A result that did not arrive, on a full disk for example, is a failed run.
+// Fails when results could not be written, for example on a full disk.
 static Status finish_output(void) {
     bool earlier = ferror(stdout);
     bool written = fflush(stdout) == 0 && !earlier;

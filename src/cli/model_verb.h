@@ -1,4 +1,4 @@
-// How the verbs that put a trained model to work start their ranks.
+// Starts the ranks of the verbs that use a trained model.
 #pragma once
 #include "cli/cli.h"
 #include "comm/comm.h"

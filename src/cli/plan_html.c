@@ -8,7 +8,7 @@ enum { NUM_SCALES = 6 };
 
 // ---- other numbers of devices ---------------------------------------------------------------------
 
-// The best on so many devices, where there is one. What the user has decided stays decided, but for d.
+// Finds the best configuration on so many devices, if there is one. It keeps all that the user has given but d.
 static Status add_point(PlanCache *cache, const PlanJob *job, int devices, PlanPage *page,
                         ScalePoint *points) {
     PlanResult result;

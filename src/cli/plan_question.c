@@ -50,7 +50,7 @@ static Status open_cost_model(PlanJob *job) {
 
 // ---- the question -------------------------------------------------------------------------------
 
-// A number of tokens is seldom whole in its unit: "1.4T".
+// Reads a number of tokens, which may be a fraction of its unit: "1.4T".
 static Status read_tokens(const char *word, double *tokens) {
     static const char units[] = "KMBGT";
     static const double factors[] = {1e3, 1e6, 1e9, 1e9, 1e12};
@@ -71,7 +71,7 @@ static Status read_tokens(const char *word, double *tokens) {
     return OK;
 }
 
-// What the device is best at, where the user does not choose: 16 bits on a GPU, with bf16's range if it can.
+// Returns the type for a user who names none: fp32 on a CPU; on a GPU bf16, else fp16, else fp32.
 static DType usual_type(const Machine *machine) {
     if (machine->is_cpu) return F32;
     return machine->peak_tflops[BF16] > 0 ? BF16 : machine->peak_tflops[F16] > 0 ? F16 : F32;
@@ -80,11 +80,11 @@ static DType usual_type(const Machine *machine) {
 static Status choose_type(PlanJob *job) {
     static const char *const flags[] = {[F32] = "fp32", [BF16] = "--bf16", [F16] = "--fp16"};
     const Options *o = job->options;
-    bool told = is_given(o, "bf16") || is_given(o, "fp16");
-    DType type = o->bf16 ? BF16 : o->fp16 ? F16 : told ? F32 : usual_type(&job->machine);
+    bool given = is_given(o, "bf16") || is_given(o, "fp16");
+    DType type = o->bf16 ? BF16 : o->fp16 ? F16 : given ? F32 : usual_type(&job->machine);
     if (job->machine.peak_tflops[type] <= 0)
-        return fail(ERR_CONFIG, "%s: %s does not compute in it; leave it out, or use %s", flags[type],
-                    job->machine.name, flags[usual_type(&job->machine)]);
+        return fail(ERR_CONFIG, "%s: the machine %s does not compute in this type: leave it out, or use %s",
+                    flags[type], job->machine.name, flags[usual_type(&job->machine)]);
     job->space.dtype = type;
     return OK;
 }
@@ -94,7 +94,7 @@ static int fused_attention(const char *backend) {
     return strcmp(backend, "unfused") != 0 && strcmp(backend, "local") != 0;
 }
 
-// `otherwise` where the user says nothing.
+// Returns the value of the option, or `otherwise` when it is unset.
 static int flag_or(const Options *options, const char *field, bool value, int otherwise) {
     return is_given(options, field) ? value : otherwise;
 }
@@ -127,7 +127,7 @@ static void ask(PlanJob *job) {
 
 // ---- the devices --------------------------------------------------------------------------------
 
-// The sizes that the user has given, and their product.
+// Adds the sizes that the user has given, and returns their product.
 static int64_t decided_sizes(const SearchSpace *q, Text *out) {
     static const struct {
         const char *name;
@@ -163,7 +163,7 @@ static Status count_devices(PlanJob *job) {
     SearchSpace *q = &job->space;
     int given = job->options->gpus;
     if (given == INT_UNSET && !is_whole(q->grid))
-        return fail(ERR_USAGE, "--gpus is required, such as --gpus 1024: how many devices there are");
+        return fail(ERR_USAGE, "--gpus is required, such as --gpus 1024: the number of devices");
     const int *size = q->grid.size;
     int64_t devices = (int64_t)size[AXIS_TP] * size[AXIS_PP] * size[AXIS_DP] * grid_along(q->grid, AXIS_CP);
     if (given != INT_UNSET) devices = given;
@@ -175,7 +175,7 @@ static Status count_devices(PlanJob *job) {
     return OK;
 }
 
-// As train would read the options: what is not there is off.
+// Makes the given configuration as train would read the options: a flag that is not given is off.
 static Status config_given(PlanJob *job) {
     const SearchSpace *q = &job->space;
     ParallelConfig c = parallel_config_of_stack(&job->stack, q);
@@ -200,8 +200,8 @@ static Status fill(PlanJob *job) {
     const Options *o = job->options;
     if (o->global_batch_size == INT_UNSET)
         return fail(ERR_USAGE,
-                    "--global-batch-size is required, such as --global-batch-size 1536: samples of a "
-                    "step over all devices");
+                    "--global-batch-size is required, such as --global-batch-size 1536: the samples "
+                    "of a step over all devices");
     ask(job);
     TRY(read_tokens(o->tokens, &job->tokens));
     job->price = o->price > 0 ? o->price : job->machine.price;

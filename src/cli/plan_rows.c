@@ -11,7 +11,7 @@
 
 enum { USUAL_FOLDS = 5 };
 
-// Rows, and what predicts them.
+// The rows, and the program and machines that predict them.
 typedef struct {
     const Options *options;
     PlanRows rows;
@@ -38,7 +38,7 @@ static bool ends_in(const char *path, const char *ending) {
     return length > size && !strcmp(path + length - size, ending);
 }
 
-// Resolved options of a run, as what is predicted.
+// Makes the configuration to predict from the resolved options of a run.
 static Status config_of_run(const Options *o, const char *path, ParallelConfig *out) {
     const RunShape *s = &o->shape;
     if (!strcmp(s->recompute, "block"))
@@ -62,7 +62,7 @@ static Status config_of_run(const Options *o, const char *path, ParallelConfig *
     return OK;
 }
 
-// The file of --save-config says no more about the number of ranks than its user did.
+// The file of --save-config has the number of ranks only if the user has given it.
 static int ranks_of_run(const Options *o) {
     if (o->ranks != INT_UNSET) return o->ranks;
     int data = o->data_parallel_size == INT_UNSET ? 1 : o->data_parallel_size;
@@ -87,7 +87,7 @@ static Status add_run(RowsJob *job, const char *path, Options *run) {
     return plan_rows_add_metrics(&job->rows, path, &model, &config, job->options->machine);
 }
 
-// A file of --metrics has the times; what was run is in the file of --save-config beside it.
+// A file of --metrics has the times; the file of --save-config beside it has the options of the run.
 static Status add_metrics(RowsJob *job, const char *path) {
     Options run = {0};
     char config[4096];
@@ -116,7 +116,7 @@ static Status read_rows(RowsJob *job, const StringList *files) {
 
 // ---- whose constants ----------------------------------------------------------------------------
 
-// Without --stack the one that the rows name, if they agree.
+// Finds the stack: that of --stack, or the one that all rows name.
 static Status find_stack(RowsJob *job) {
     const PlanRow *first = &job->rows.items[0];
     if (job->options->stack) return plan_stack(job->options, NULL, &job->stack);
@@ -128,7 +128,7 @@ static Status find_stack(RowsJob *job) {
     return status == OK ? OK : fail(status, "%s; --stack NAME chooses one", fail_message());
 }
 
-// --machine stands for the machine of every row.
+// --machine replaces the machine of every row.
 static Status find_machines(RowsJob *job) {
     const char *name = job->options->machine;
     if (name && strlen(name) >= MAX_NAME)
@@ -169,7 +169,7 @@ static void job_close(RowsJob *job) {
 
 // ---- predicting ---------------------------------------------------------------------------------
 
-// Whether the user says what is held out; else single rows are.
+// Whether the user says which rows are left out of a fit. The default is one row at a time.
 static bool holds_out(const Options *o) { return o->loo || o->leave_model_out || o->folds != INT_UNSET; }
 
 static Protocol protocol_of(const Options *o) {
@@ -211,7 +211,7 @@ static Status predict_held_out(RowsJob *job, const Calibration *calibration, Acc
     return OK;
 }
 
-// Whether rows fit is held out as their times are.
+// Scores the predictions of memory. With --folds each row is left out of the fit that predicts it.
 static Status score_memory(const RowsJob *job, MemoryScore *score) {
     double fitted[2];
     *score = (MemoryScore){0};
@@ -294,7 +294,7 @@ Status plan_on_rows(const Options *options) {
 
 // ---- calibrating --------------------------------------------------------------------------------
 
-// The names of the files, as far as there is room.
+// Writes the names of the files, as many as there is room for.
 static void name_rows(const StringList *files, char *to, size_t size) {
     size_t length = 0;
     for (int i = 0; i < files->count && length < size; i++) {
@@ -331,7 +331,7 @@ static Status write_stack(RowsJob *job, const Calibration *calibration, const Ca
     return OK;
 }
 
-// The errors of one protocol; with `whole` also the constants, and --output.
+// Prints the errors of one protocol; with `whole` also the constants, and writes --output.
 static Status fit_and_tell(RowsJob *job, Protocol protocol, int folds, bool whole) {
     CalibrationResult result;
     Calibration calibration = calibration_of(job, protocol, folds);
@@ -350,7 +350,8 @@ static Status fit_and_tell(RowsJob *job, Protocol protocol, int folds, bool whol
     return status;
 }
 
-// Both protocols, unless one is asked for: leaving out single rows flatters where rows are near copies.
+// Runs both protocols unless the user names one: leaving out single rows gives errors that are too small when rows
+// are near copies.
 static Status fit_and_tell_all(RowsJob *job) {
     const Options *o = job->options;
     TRY(check_free(job));

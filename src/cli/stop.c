@@ -6,8 +6,8 @@
 
 enum { AT_ONCE = 0, NEVER = -1 };
 
-// After how many seconds a second signal of the same kind ends the process as usual. A job manager and the
-// launcher under it both send TERM for one stop; XCPU comes every second; a terminal may send HUP twice.
+// After so many seconds a second signal of the same kind ends the process as usual. A job manager and its launcher both
+// send TERM for one stop; XCPU comes every second; a terminal may send HUP twice.
 static const struct {
     int number, second_ends_after_s;
     bool may_be_ignored; // one that is ignored when the program starts, as by nohup, stays ignored
@@ -18,7 +18,7 @@ static const struct {
 
 enum { NUM_SIGNALS = sizeof signals / sizeof signals[0] };
 
-// A signal handler can reach nothing but statics.
+// Static, because a signal handler can reach nothing else.
 static atomic_int stopped;
 static _Atomic time_t first_s[NUM_SIGNALS]; // when the first of each kind came; 0: none has come
 
@@ -28,7 +28,7 @@ static time_t now_s(void) {
     return now.tv_sec + 1;
 }
 
-// A second TERM that comes late is no longer the same request.
+// A second TERM that comes late is a new request.
 static void end_as_usual(int number) {
     struct sigaction usual = {.sa_handler = SIG_DFL};
     sigemptyset(&usual.sa_mask);
@@ -51,8 +51,8 @@ static bool is_ignored(int number) {
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// Libraries may catch a signal before main, as UCX, which Open MPI 5 brings, catches HUP: whether it was ignored is looked
-// at before they are initialised.
+// Reads which signals are ignored before libraries are initialised, because they may catch signals before main: UCX,
+// which Open MPI 5 uses, catches HUP.
 static bool ignored_at_start[NUM_SIGNALS];
 
 static void remember_ignored(void) {

@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-// Streams live as long as the program, so what they write through does, too.
+// Static, because the streams live as long as the program.
 static Outlet output, errors;
 
 static void whole_lines(void) {
@@ -27,7 +27,7 @@ static void finish(FILE *stream, Outlet *outlet) {
     funlockfile(stream);
 }
 
-// What says why comes first.
+// Standard error first: it has the reason.
 static void finish_streams(void) {
     finish(stderr, &errors);
     finish(stdout, &output);

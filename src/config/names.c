@@ -19,7 +19,7 @@ Status name_unknown(Verb verb, const char *key, Source source) {
                 verb_name(verb));
 }
 
-// Refusals are collected, so that one message names everything that has to go from a launch script.
+// Collects refusals, so that one message names everything that a launch script must leave out.
 static void refuse(OptionsStore *store, Source source, const char *value, const char *text) {
     if (!store->refused.size)
         text_add(&store->refused, "%s%s%s%s is not supported: %s", source.where, source.name,
@@ -28,8 +28,8 @@ static void refuse(OptionsStore *store, Source source, const char *value, const 
         text_add(&store->also_refused, "%s%s", store->also_refused.size ? ", " : "", source.name);
 }
 
-// Each `name=value` of the text, as if it had been given; '$' is the word that was. The messages name what
-// was given.
+// Applies each `name=value` of the text as if the user had written it; '$' is the user's own word. Messages name what
+// the user has written.
 static Status apply_other_names(Options *options, const char *text, const char *const *words, int num_words,
                                 Source source) {
     for (size_t length; length = strcspn(text, " "), length > 0; text += length + (text[length] == ' ')) {
@@ -62,7 +62,7 @@ static Status give_answer(Options *options, const Answer *answer, const char *co
     return OK;
 }
 
-// The answer that is about this value alone, such as `lr-decay-style=WSD`.
+// Returns the answer to a name with this value, such as `lr-decay-style=WSD`; NULL: there is none.
 static const Answer *answer_to_value(Verb verb, Meaning meaning, const char *key, const char *const *words,
                                      int num_words) {
     if (num_words != 1 || !(meaning.option || meaning.answer)) return NULL;
@@ -88,7 +88,7 @@ static Status set_option(Options *options, Meaning meaning, const char *const *w
     return OK;
 }
 
-// The file's own laws: an option once, and none that is about the invocation.
+// Checks the rules of a file: it sets an option once, and no option that is about the invocation.
 static Status check_place(OptionsStore *store, const OptionInfo *option, Source source) {
     if (source.origin != FROM_FILE) return OK;
     if (option->verbs & COMMAND_LINE_ONLY)

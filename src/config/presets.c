@@ -67,7 +67,7 @@ static const ModelPreset *find_preset(const char *name) {
     return NULL;
 }
 
-// The first model whose name goes on where `name` ends, as llama2-7b does after llama2.
+// Returns the first model whose name begins with `name`, such as llama2-7b for llama2.
 static const char *first_of_family(const char *name) {
     for (int i = 0; i < NUM_PRESETS; i++)
         if (!strncmp(model_presets[i].name, name, strlen(name))) return model_presets[i].name;
@@ -113,7 +113,7 @@ static const OptionInfo *find_field(const char *field) {
     return NULL;
 }
 
-// "--num-layers 4", "--swiglu", "--no-bias-gelu-fusion".
+// Adds the option as a user would type it: "--num-layers 4", "--swiglu", "--no-bias-gelu-fusion".
 static void add_as_typed(const Options *o, const OptionInfo *option, Text *out) {
     int length = (int)strcspn(option->spellings, " ");
     Text value = {0};

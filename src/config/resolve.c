@@ -21,7 +21,7 @@ static bool without_length(const Options *o) {
 
 static bool without_data(const Options *o) { return !names_data(o); }
 
-// Training reads it from the tokenizer of its data, which the other verbs may lack.
+// Training reads the size of the vocabulary from the tokenizer of its data; other verbs may have no data.
 static bool without_vocabulary(const Options *o) {
     bool known = o->store->verb & FOR_PLAN ? false : names_tokenizer_files(o);
     if (o->store->verb & FOR_TRAIN && !o->mock_data) known = true;
@@ -49,7 +49,7 @@ static const struct {
      without_data},
 };
 
-// What is missing is told all at once, as it would be typed.
+// Names all required options that are missing in one message, with an example to type.
 static Status check_required_options(Options *o) {
     Text names = {0}, example = {0}, hints = {0};
     int count = 0;
@@ -110,7 +110,7 @@ static Rule *const start_rules[] = {
     check_no_stray_words,  resolve_model,          resolve_grid, resolve_data_parallel,
     check_one_data_source, check_required_options, NULL};
 
-// A plan seeks the grid: what is asked of the model must hold on one rank at least.
+// A plan searches for the grid, so that the model is checked for one rank.
 static Status resolve_open_grid(Options *o) {
     o->shape.tp = o->shape.pp = o->shape.dp = 1;
     return OK;
@@ -178,7 +178,7 @@ static void note_idle_options(Options *o) {
         if (rows[i].idle(o)) note_idle_option(o, rows[i].index, rows[i].why);
 }
 
-// Notes what the kind of --schedule does not use.
+// Adds a note for each option that the kind of --schedule does not use.
 static void note_idle_settings(Options *o) {
     static const struct {
         int index;

@@ -39,8 +39,8 @@ static Status resolve_microbatches(Options *o) {
 
 enum { MOST_RAMPUP_STAGES = 100000 };
 
-// The words of the list, also where quotes or a file made one of several; at most `most`. Returns how many
-// there are.
+// Splits the items of the list at blanks, since quotes or a file may have joined several words. Sets at most `most`
+// words and returns how many there are.
 static int split_words(Options *o, const StringList *list, const char **words, int most) {
     int count = 0;
     for (int i = 0; i < list->count; i++) {
@@ -124,7 +124,7 @@ Rule *const batch_rules[] = {resolve_global_batch, resolve_microbatches, resolve
 
 // ---- how long it grows ------------------------------------------------------------------------------------
 
-// The first count of samples that is beyond a stage of `per` samples.
+// Returns the first number of samples that is beyond a stage of `per` samples.
 static int64_t end_of_stage(int64_t stage, double per) {
     int64_t end = (int64_t)((double)(stage + 1) * per);
     while ((int64_t)((double)end / per) <= stage) end++;

@@ -9,7 +9,7 @@ static bool has_lists(const Options *o) {
     return o->train_data_path.count || o->valid_data_path.count || o->test_data_path.count;
 }
 
-// The splits are named one by one, not cut.
+// Whether options name the data of each split, instead of dividing one data set.
 static bool names_splits(const Options *o) { return has_lists(o) || o->per_split_data_args_path; }
 
 bool names_data(const Options *o) {
@@ -41,7 +41,8 @@ Status check_one_data_source(Options *o) {
     return OK;
 }
 
-// WEIGHT PREFIX pairs, or prefixes alone. The words of a file are checked alike when it is read.
+// Checks that the words are pairs of WEIGHT and PREFIX, or prefixes alone. A file of such words is checked when it is
+// read.
 static Status check_blend(const StringList *list, const char *name) {
     int numbers = 0;
     double weight;
@@ -85,7 +86,7 @@ static Status check_one_tokenizer(Options *o) { return options_check_tokenizer(o
 
 // ---- splits and evaluation --------------------------------------------------------------------------------
 
-// Data sets of their own take the place of shares; a file says later which there are.
+// Each split has a data set, so that --split has no meaning. A file says later which splits there are.
 static Status resolve_named_splits(Options *o) {
     bool file = o->per_split_data_args_path != NULL;
     if (option_given(o, OPT_split))
@@ -100,8 +101,8 @@ static Status resolve_named_splits(Options *o) {
     return OK;
 }
 
-// Reads --split as Megatron-LM does: up to three numbers, with any other characters between them, such as
-// quotes that a script has left.
+// Reads --split as Megatron-LM does: up to three numbers with any other characters between them, such as the quotes of
+// a script.
 static Status resolve_split(Options *o) {
     double sum = 0;
     int count = 0;
@@ -175,7 +176,7 @@ static Status check_checkpoint_folders(Options *o) {
     return OK;
 }
 
-// One would be lost.
+// One of two outputs to the same file would be lost.
 static Status check_files_differ(Options *o) {
     if (o->trace && o->metrics && !strcmp(o->trace, o->metrics))
         return fail(ERR_CONFIG, "--trace and --metrics both write %s: name two files", o->trace);

@@ -23,7 +23,7 @@ static Status resolve_heads(Options *o) {
     return OK;
 }
 
-// The divisor of `heads` nearest above `groups` that t divides; heads are one.
+// Returns the smallest divisor of `heads` from `groups` on that t divides; `heads` where there is none.
 static int groups_that_fit(int heads, int groups, int t) {
     while (groups < heads && (heads % groups || groups % t)) groups++;
     return groups < heads ? groups : heads;
@@ -80,7 +80,7 @@ static bool positions_are(const Options *o, const char *type) {
     return !strcmp(o->position_embedding_type, type);
 }
 
-// --no-position-embedding is an older way of asking for no table.
+// --no-position-embedding is an older option for a model without a position table.
 static Status resolve_position_type(Options *o) {
     if (o->position_embedding || !positions_are(o, "learned_absolute")) return OK;
     if (option_given(o, OPT_position_embedding_type))
@@ -145,7 +145,7 @@ static Status resolve_precision(Options *o) {
     return OK;
 }
 
-// Overflows are how a dynamic scale finds its value.
+// A dynamic loss scale grows until values overflow, so that overflows are no errors.
 static Status check_device_overflows(Options *o) {
     if (!o->shape.dynamic_loss_scale || strcmp(o->device, "check")) return OK;
     return fail(

@@ -6,12 +6,12 @@
 
 static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }
 
-// The kind of --schedule; NULL while it is unset.
+// Returns the kind of --schedule; NULL while it is unset.
 static const ScheduleKind *kind_of(const Options *o) {
     return o->schedule ? schedule_kind(o->schedule) : NULL;
 }
 
-// How many chunks the kind of --schedule requires; 0: none is named, or it takes several numbers.
+// Returns the number of chunks that the kind of --schedule requires; 0: it is unset, or takes several numbers.
 static int required_chunks(const Options *o) { return o->schedule ? schedule_kind_chunks(kind_of(o)) : 0; }
 
 static bool layers_per_chunk_given(const Options *o) {
@@ -62,7 +62,7 @@ static Status check_ends_are_apart(const Options *o) {
         kind->name, o->shape.first_layers ? "first" : "last", kind->max_chunks * o->shape.pp);
 }
 
-// --decoder-first-... and --decoder-last-...: the ranks between them share what is left.
+// Checks --decoder-first-... and --decoder-last-...: the other ranks must share the remaining layers evenly.
 static Status check_uneven_layers(Options *o, int first, int last) {
     int others = o->shape.pp - (first > 0) - (last > 0), rest = o->num_layers - first - last;
     if (o->shape.pp == 1)
@@ -82,7 +82,7 @@ static Status check_uneven_layers(Options *o, int first, int last) {
         first + last + (others && rest > others ? rest / others : others > 0) * others);
 }
 
-// Embedding and loss count as layers where they are asked to (Megatron-LM's rule).
+// Checks that the layers divide when embedding or loss count as a layer each (Megatron-LM's rule).
 static Status check_accounted_layers(Options *o) {
     int extra = o->account_for_embedding_in_pipeline_split + o->account_for_loss_in_pipeline_split;
     int p = o->shape.pp, all = o->num_layers + extra, fewer = all - all % p;
@@ -112,7 +112,8 @@ static Status resolve_layers(Options *o) {
 
 // ---- chunks -----------------------------------------------------------------------------------------------
 
-// Every count of layers that some pipeline rank cuts into chunks; none where stages are listed or balanced.
+// Sets the different numbers of layers that pipeline ranks cut into chunks, and returns how many there are; 0 where
+// the stages are listed or balanced.
 static int rank_counts(const Options *o, int counts[3]) {
     int n = 0, first = o->shape.first_layers, last = o->shape.last_layers;
     int others = o->shape.pp - (first > 0) - (last > 0);
@@ -126,7 +127,7 @@ static int rank_counts(const Options *o, int counts[3]) {
 
 enum { MOST_BARS = 1 << 20, MOST_DEEP = 16 };
 
-// The number that follows a '*' at *text, and moves past it; 0 where there is none from 1 to 999999999.
+// Returns the number that follows the '*' at *text, and moves past it; 0: there is no number from 1 to 999999999.
 static int read_times(const char **text) {
     const char *digits = *text + 1;
     size_t length = strspn(digits, "0123456789");
@@ -134,8 +135,8 @@ static int read_times(const char **text) {
     return length <= 9 ? atoi(digits) : 0;
 }
 
-// How many '|' a layout has, repeats written out, from *text to the end of its group; MOST_BARS when there
-// are more, -1 where groups or repeats are broken. What else is wrong with it layer_parse says.
+// Counts the '|' of a layout with its repeats written out, from *text to the end of its group. Returns MOST_BARS when
+// there are more, -1 when groups or repeats are wrong. layer_parse finds all other mistakes.
 static int64_t count_bars(const char **text, int depth) {
     int64_t bars = 0, before = 0; // those of the letter or group just before
     while (**text && **text != ')') {
@@ -284,7 +285,7 @@ static Status resolve_schedule(Options *o) {
     return OK;
 }
 
-// Batches that the run goes through, the full one last, and how many microbatches each has.
+// Returns how many different batches the run has. The last one is full.
 static int num_batches(const Options *o) {
     const RunShape *s = &o->shape;
     return s->rampup_increment ? (o->global_batch_size - s->rampup_start) / s->rampup_increment + 1 : 1;
@@ -305,7 +306,7 @@ static ScheduleSpec schedule_spec(const Options *o, int batch) {
                           .stash_limit = or_zero(o->schedule_stash_limit)};
 }
 
-// The first of the run's batches that does not go in such groups, or -1.
+// Returns the first of the run's batches that the kind refuses with such groups, or -1.
 static int batch_without_groups(const Options *o, int group) {
     char why[256];
     for (int i = 0; i < num_batches(o); i++) {
@@ -316,7 +317,7 @@ static int batch_without_groups(const Options *o, int group) {
     return -1;
 }
 
-// The smallest group that suits all batches; the smallest of all, where none does.
+// Returns the smallest group that suits all batches; p, where none does.
 static int smallest_group(const Options *o) {
     enum { TRIES = 1000 };
     int p = o->shape.pp, most = microbatches_of(o, 0);
@@ -349,7 +350,7 @@ static Status resolve_groups(Options *o) {
         group, microbatches_of(o, odd), p, p, fewest, p, smallest_group(o), p * unit, batch);
 }
 
-// Checks what remains to be checked of the schedule: its size, and what its kind alone refuses.
+// Checks the size of the schedule, and for every batch whatever else its kind refuses.
 static Status check_schedule(Options *o) {
     int p = o->shape.pp, v = o->shape.vp, m = o->shape.num_microbatches;
     if (m > SCHEDULE_MAX_MICROBATCHES || (long long)p * v * m > SCHEDULE_MAX_FORWARDS)

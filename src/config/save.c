@@ -9,7 +9,7 @@ static const char *origin_name(Origin origin) {
     return names[origin];
 }
 
-// Always in double quotes, so that no word can be taken for anything but text.
+// Adds a word in double quotes, so that YAML reads it as text.
 static void add_quoted(const char *word, Text *out) {
     text_add(out, "\"");
     for (const char *c = word; *c; c++) text_add(out, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
@@ -60,7 +60,7 @@ void options_save(const Options *options, Verb verb, Text *out) {
     }
 }
 
-// A value may have lines of its own.
+// Adds a value, which may have several lines, on one line.
 static void add_on_one_line(const char *value, Text *out) {
     for (const char *c = value; *c; c++) text_add(out, (unsigned char)*c < ' ' ? "\\x%02x" : "%c", *c);
 }
@@ -79,7 +79,7 @@ void options_list(const Options *options, Text *out) {
     }
 }
 
-// Megatron-LM prints Python's values, and so do the scripts that search for them.
+// Adds the value as Python prints it, since scripts search logs of Megatron-LM for such values.
 static void add_python_value(const Options *options, const OptionInfo *option, Text *out) {
     const void *field = (const char *)options + option->offset;
     if (!value_is_set(options, option)) {

@@ -31,8 +31,7 @@ const char *verb_name(unsigned verbs) {
 
 static char dashed(char c) { return c == '_' ? '-' : c; }
 
-// Whether `key` is the word [word, word + length), in which a last '*' stands for any ending, but not for
-// "=value".
+// Whether `key` is the word [word, word + length). A '*' at the end of the word stands for any ending without "=value".
 static bool same_name(const char *key, const char *word, size_t length) {
     for (size_t i = 0; i < length; i++) {
         if (word[i] == '*') return !strchr(key + i, '=');
@@ -41,7 +40,7 @@ static bool same_name(const char *key, const char *word, size_t length) {
     return !key[length];
 }
 
-// The next of the words that blanks separate, or NULL; `rest` moves behind it.
+// Returns the next of the words that blanks separate, or NULL, and moves `rest` behind it.
 static const char *next_word(const char **rest, size_t *length) {
     const char *word = *rest + strspn(*rest, " ");
     *length = strcspn(word, " ");

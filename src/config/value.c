@@ -11,7 +11,7 @@ static void *field_of(const Options *options, const OptionInfo *option) {
 
 Status source_status(Source source) { return source.origin == FROM_COMMAND_LINE ? ERR_USAGE : ERR_CONFIG; }
 
-// `range` is an interval as in options.def; an upper end that is left out is infinite.
+// Whether `range`, an interval as in options.def, holds x. An upper end that is left out is infinite.
 static bool in_range(const char *range, double x) {
     if (!*range) return true;
     char *end;
@@ -27,7 +27,7 @@ static Status out_of_range(const OptionInfo *option, const char *word, Source so
                 source.name, word, option->range);
 }
 
-// Reads "1000.0" too: some options that are whole here, as --loss-scale-window, are reals in Megatron-LM.
+// Reads "1000.0" too, since some whole numbers, such as --loss-scale-window, are real numbers in Megatron-LM.
 static bool parse_whole(const char *word, int64_t *value) {
     size_t digits = strspn(word, "0123456789");
     const char *zeros = word + digits + 1;
@@ -105,8 +105,8 @@ static bool is_choice(const OptionInfo *option, const char *word) {
 
 static bool is_free_text(const OptionInfo *option) { return !strcmp(option->range, "text"); }
 
-// Words end up in messages, file names and the saved configuration, none of which can hold control
-// characters. Free text has lines.
+// Refuses control characters, because words become parts of messages, file names and the saved configuration. Free
+// text may have several lines.
 static Status check_word(const OptionInfo *option, const char *word, Source source) {
     if (is_free_text(option)) return OK;
     if (!*word) return fail(source_status(source), "%s%s: the value is empty", source.where, source.name);
@@ -190,8 +190,7 @@ bool value_is_set(const Options *options, const OptionInfo *option) {
     return false;
 }
 
-// The fewest digits that read back as the same double; always with a point or an exponent, as Python prints
-// them.
+// Adds the fewest digits that read back as the same double, always with a point or an exponent, as Python does.
 static void print_real(double value, Text *out) {
     char digits[32];
     for (int precision = 6; precision <= 17; precision++) {

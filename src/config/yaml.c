@@ -27,8 +27,7 @@ static Status next_event(Reader *reader) {
     return broken(reader, mark, parser->problem ? parser->problem : "this is not YAML");
 }
 
-// The current scalar as a string of the options. YAML can escape a NUL, which would hide the rest of the
-// word.
+// Copies the current scalar into the options. Refuses a NUL, which YAML can escape: it would hide the rest of the word.
 static Status read_scalar(Reader *reader, const char **word) {
     const char *value = (const char *)reader->event.data.scalar.value;
     if (strlen(value) != reader->event.data.scalar.length)
@@ -47,7 +46,7 @@ static Status read_key(Reader *reader, const char **key) {
     return **key ? OK : broken(reader, reader->event.start_mark, "a name is empty");
 }
 
-// YAML's null is refused: it would become the word "null".
+// Reads a value. Refuses YAML's null, which would become the word "null".
 static Status read_value(Reader *reader, const char **value) {
     static const char *const nulls[] = {"~", "null", "Null", "NULL"};
     TRY(read_scalar(reader, value));
@@ -70,7 +69,7 @@ static Status read_items(Reader *reader, const char *items[MOST_ITEMS], int *cou
     }
 }
 
-// A list where its length would decide what is meant: for a flag, and for an answer an empty one.
+// Refuses a list for a flag, and an empty list for an answer.
 static Status check_list(const Reader *reader, const char *key, yaml_mark_t mark, int count) {
     Meaning meaning = meaning_of(reader->options->store->verb, key);
     if (!meaning.option && !meaning.answer) return OK;
@@ -101,8 +100,7 @@ static bool is_name(const Reader *reader, const char *key) {
     return meaning.option || meaning.answer;
 }
 
-// The mapping whose start is the current event: `option: value`, and at the top also
-// `section: {option: value}`.
+// Reads the mapping whose start is the current event: `option: value`, and at the top also `section: {option: value}`.
 static Status read_mapping(Reader *reader, bool in_section) {
     for (;;) {
         TRY(next_event(reader));

@@ -1,12 +1,12 @@
-// Defines the kinds of the paper: gpipe, 1f1b, interleaved. They emit forwards and backwards in one and the same
-// order, in groups of microbatches: a group runs through chunk 0, then chunk 1, and so on, and backward through the chunks in
-// reverse. They differ only in how many forwards a rank runs ahead before it starts to alternate.
+// Defines the kinds of the paper: gpipe, 1f1b, interleaved. They emit forwards and backwards in one and the same order,
+// in groups of microbatches: a group runs forward through chunk 0, then chunk 1, and so on, and backward through the
+// chunks in reverse. They differ only in how many forwards a rank runs ahead before it alternates.
 #include "layout/generators.h"
 #include <stdio.h>
 
 static int group_of(const ScheduleSpec *spec) { return spec->group ? spec->group : spec->ranks; }
 
-// The last group takes what is left, which may be less than the others.
+// Adds the i-th compute of a kind of operation. The last group may have fewer microbatches than the others.
 static void add_nth(const ScheduleSpec *spec, ScheduleOp op, int i, Program *out) {
     int v = spec->chunks, group = group_of(spec), first = i / (group * v) * group;
     int left = spec->microbatches - first, size = left < group ? left : group;
@@ -30,8 +30,8 @@ static void generate_1f1b(const ScheduleSpec *spec, Schedule *schedule) {
     for (int r = 0; r < spec->ranks; r++) alternate(spec, spec->ranks - r - 1, &schedule->programs[r]);
 }
 
-// Twice the distance to the last rank, so that the first gradient arrives just in time, after all chunks but
-// one.
+// A rank runs ahead by twice its distance to the last rank, so that the first gradient arrives just in time, and by a
+// group for each chunk but one.
 static int interleaved_warmup(const ScheduleSpec *spec, int rank) {
     return 2 * (spec->ranks - rank - 1) + (spec->chunks - 1) * group_of(spec);
 }
@@ -43,8 +43,7 @@ static void generate_interleaved(const ScheduleSpec *spec, Schedule *schedule) {
 
 // ---- facts ------------------------------------------------------------------------------------------------
 
-// Groups that are not full: every rank must have one of its microbatches to work on while the
-// others have theirs.
+// A group that is not full must have a microbatch for every rank, so that all ranks can compute at the same time.
 static const char *refuse_groups(const ScheduleSpec *spec, char *why, size_t size) {
     int p = spec->ranks, m = spec->microbatches, group = group_of(spec), rest = m % group;
     if (group < p || group > m) {
@@ -76,12 +75,12 @@ double bubble_unsplit(const ScheduleSpec *spec) {
 
 static int stash_1f1b(const ScheduleSpec *spec, int rank) { return spec->ranks - rank; }
 
-// Source: Korthikanti 2022, section 4.2.3: on the first rank L (1 + (p-1)/(pv)) layers' worth.
+// Source: Korthikanti 2022, section 4.2.3: the first rank holds the activations of L (1 + (p-1)/(pv)) layers.
 static int stash_interleaved(const ScheduleSpec *spec, int rank) {
     return interleaved_warmup(spec, rank) + 1;
 }
 
-// A chunk is reduced once its own p microbatches are through, while the other chunks compute.
+// A chunk is reduced after its own last p microbatches, while the other chunks compute.
 static double window_interleaved(const ScheduleSpec *spec) {
     return (spec->ranks * (spec->chunks - 1.0) + 1) / spec->chunks;
 }

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Greedy orders take a time and a word of memory for each microbatch on each rank.
+// A greedy order needs time and memory for each microbatch on each rank.
 enum { MOST_FORWARDS = 1 << 20 };
 
 static int limit_of(const ScheduleSpec *spec) {
@@ -32,7 +32,7 @@ static const char *refuse_auto(const ScheduleSpec *spec, char *why, size_t size)
     return why;
 }
 
-// Without times all three operations take the same.
+// Without given times all three operations take the same time.
 static ScheduleCosts costs_of(const ScheduleSpec *spec) {
     ScheduleCosts costs = spec->costs;
     if (costs.stage_forward_us || costs.forward_us > 0 || costs.backward_us > 0) return costs;
@@ -41,14 +41,14 @@ static ScheduleCosts costs_of(const ScheduleSpec *spec) {
 
 // ---- candidates -----------------------------------------------------------------------------------------
 
-// The order that is best so far: a kind's, or, where there is none, that of a choice.
+// The best order so far: that of a kind, or where kind is NULL, that of a choice.
 typedef struct {
     const ScheduleKind *kind;
     GreedyChoice choice;
     double us;
 } Best;
 
-// What a candidate takes when it is walked with all its messages; INFINITY when a rank holds too much.
+// Returns the time of a candidate, walked with all its messages; INFINITY when a rank holds too much.
 static double candidate_us(const ScheduleSpec *spec, Schedule *candidate) {
     Simulation simulation = {0};
     for (int r = 0; r < spec->ranks; r++)
@@ -72,7 +72,7 @@ static void try_kind(const ScheduleSpec *spec, const ScheduleKind *kind, Best *b
     schedule_destroy(&candidate);
 }
 
-// What messages add cannot make up for a greedy order that is already longer without.
+// Tries a greedy order. It is walked only if it is the shortest without messages, which can only add time.
 static void try_choice(const ScheduleSpec *spec, const GreedyTask *task, GreedyChoice choice, Best *best) {
     Schedule candidate;
     schedule_shape(&candidate, spec->ranks, 1, spec->microbatches);
@@ -116,14 +116,14 @@ static GreedyChoice nth_choice(const GreedyTask *task, int i) {
         .wait_for_input = i & 1, .fill_whole = i & 2, .lead = i & 4, .slack = slacks[i / 8]};
 }
 
-// Kinds that order by times would try this one in turn.
+// A kind that orders by times is no candidate: it would try this one in turn.
 static bool is_candidate(const ScheduleKind *kind, const ScheduleSpec *spec) {
     char why[256];
     return !kind->stage && !(kind->settings & SETTING_TIMES) &&
            !schedule_kind_refuse(kind, spec, why, sizeof why);
 }
 
-// In the order of the table, but from the default kind on and round.
+// Tries the kinds in the order of the table, beginning with the default kind.
 static void try_kinds(const ScheduleSpec *spec, Best *best) {
     int first = 0;
     while (schedule_kinds[first] != schedule_kind_default(1)) first++;

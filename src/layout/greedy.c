@@ -22,7 +22,7 @@ typedef struct {
     int *queue, num_queued;                // a heap of ranks by their clocks
 } Greedy;
 
-// When something arrives: `us` if that is known, else INFINITY, and not before `earliest_us` in any case.
+// When something arrives: at `us` if that is known, else INFINITY; never before `earliest_us`.
 typedef struct {
     double us, earliest_us;
 } Arrival;
@@ -58,7 +58,7 @@ static int queue_take(Greedy *g) {
     return first;
 }
 
-// A neighbour that had nothing to wait for looks again: something is under way to it now.
+// Lets a neighbour that had nothing to wait for choose again, now that something is under way to it.
 static void wake(Greedy *g, int rank, double now_us) {
     if (rank < 0 || rank >= g->task->ranks || g->workers[rank].queued) return;
     queue_add(g, rank, fmax(now_us, g->workers[rank].clock_us));
@@ -70,7 +70,7 @@ static size_t cell(const Greedy *g, int rank, int microbatch) {
     return (size_t)rank * (size_t)g->task->microbatches + (size_t)microbatch;
 }
 
-// The output of a neighbour's operation: the neighbour has got to it, or needs at least `takes_us` from now.
+// When the output of a neighbour's operation arrives. A neighbour that has not begun it needs at least `takes_us`.
 static Arrival from_neighbour(const Greedy *g, bool begun, double end_us, double takes_us, double now_us) {
     double us = begun ? end_us + g->task->hop_us : INFINITY;
     return (Arrival){us, begun ? us : now_us + takes_us + g->task->hop_us};

@@ -25,8 +25,8 @@ void layer_range(LayerSplit split, int pp_size, int num_chunks, int stage, int *
     *count = stage_layers(split, pp_size, num_chunks, stage);
 }
 
-// Layer after layer goes to the stage that has least. The stages between the ends are all alike, so that they
-// are simply filled in turn.
+// Gives each layer to the stage with the smallest load. The stages between the ends are all alike, so that they are
+// filled in turn.
 void layer_balance(int layers, int stages, double embedding, double head, int *counts) {
     CHECK(layers >= 0 && stages >= 1, "%d layers over %d stages", layers, stages);
     memset(counts, 0, (size_t)stages * sizeof *counts);
@@ -45,7 +45,7 @@ void layer_balance(int layers, int stages, double embedding, double head, int *c
 
 enum { MOST_OPEN = 16 };
 
-// The text with every repetition written out, and where in it things began that a '*' or ')' may refer to.
+// The text with every repetition written out, and the positions that a '*' or ')' may refer to.
 typedef struct {
     char *items; // of "Et|L"
     int count, capacity;
@@ -71,7 +71,7 @@ static bool repeat(Layout *layout, int times) {
     return true;
 }
 
-// At most 9 digits, which fit; 0 when there is no number from 1 on.
+// Returns a number of at most 9 digits and moves past it; 0: there is no number above 0.
 static int read_times(const char **text) {
     int times = 0;
     for (int i = 0; i < 9 && **text >= '0' && **text <= '9'; i++, (*text)++)
@@ -92,7 +92,7 @@ static const char *close_group(Layout *layout) {
     return layout->repeatable == layout->count ? "the group holds nothing" : NULL;
 }
 
-// Reads what begins at *text and moves past it; returns what is wrong with it, or NULL.
+// Reads the item at *text and moves past it. Returns the rule that it breaks, or NULL.
 static const char *read_item(Layout *layout, const char **text) {
     static const char too_long[] = "by here there are more layers or stages than the run has";
     char item = *(*text)++;
@@ -143,7 +143,7 @@ static Status count_layers(const Layout *layout, int layers, int stages, int *co
 
 Status layer_parse(const char *text, int layers, int stages, int *counts) {
     CHECK(layers >= 0 && stages >= 1, "%d layers over %d stages", layers, stages);
-    // Room for twice as much as is right, so that most mistakes are told in numbers.
+    // Twice the right size, so that the message about most mistakes can give the numbers.
     Layout layout = {.capacity = 2 * (layers + stages) + 2};
     layout.items = layout_alloc((size_t)layout.capacity, 1);
     memset(counts, 0, (size_t)stages * sizeof *counts);

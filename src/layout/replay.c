@@ -12,8 +12,8 @@ typedef struct {
     Clock clock;
 } Player;
 
-// Inputs of stage s are in row s + 1: what leaves the model at either end has rows of its own, and the
-// model's own inputs are there from the start.
+// The arrivals of the inputs of stage s are in row s + 1: the first and the last row are for outputs at the ends of the
+// model. The model's own inputs are there from the start.
 typedef struct {
     const Schedule *schedule;
     StageCosts *costs;
@@ -62,7 +62,7 @@ static void end_gradient(Replay *replay, Player *self, int stage) {
     clock_reduce(&self->clock, replay->costs[stage].reduce_us);
 }
 
-// False where its input is not there yet.
+// Runs one compute. Returns false when its input has not arrived yet.
 static bool play(Replay *replay, int rank, Instr in) {
     Player *self = &replay->players[rank];
     ScheduleOpInfo info = schedule_ops[in.op];
@@ -85,7 +85,7 @@ static bool play(Replay *replay, int rank, Instr in) {
 
 // ---- all of them --------------------------------------------------------------------------------------
 
-// Whether the rank got any further.
+// Runs a rank until it waits. Returns whether it has run anything.
 static bool play_until_it_waits(Replay *replay, int rank) {
     const Program *program = &replay->schedule->programs[rank];
     int *at = &replay->players[rank].at, before = *at;
@@ -97,7 +97,7 @@ static bool play_until_it_waits(Replay *replay, int rank) {
     return *at > before;
 }
 
-// Forwards run down the ranks, gradients up.
+// Goes down the ranks for the forwards and up again for the gradients, until nothing can run.
 static void play_all(Replay *replay) {
     int last = replay->schedule->num_ranks - 1;
     for (bool further = true; further;) {

@@ -64,7 +64,7 @@ static Status bad_word(const Parser *parser, const char *expected) {
     return fail(ERR_DATA, "line %d, \"%s\": expected %s", parser->line, parser->word, expected);
 }
 
-// Moves to the next word of the line; false at its end, where a comment ends it too.
+// Moves to the next word of the line. Returns false at the end of the line or at a comment.
 static bool next_word(Parser *parser) {
     parser->at += strspn(parser->at, " \t\r");
     if (*parser->at == '#') parser->at += strcspn(parser->at, "\n");
@@ -76,7 +76,7 @@ static bool next_word(Parser *parser) {
     return length > 0;
 }
 
-// One or more digits of a number below `limit`.
+// Reads a number below `limit` of one or more digits.
 static bool read_number(const char **at, int limit, int *value) {
     const char *start = *at;
     for (*value = 0; isdigit((unsigned char)**at); ++*at) {
@@ -86,7 +86,7 @@ static bool read_number(const char **at, int limit, int *value) {
     return *at > start;
 }
 
-// "" or ".3".
+// Reads an optional chunk: "" or ".3".
 static bool read_chunk(const char **at, int *chunk) {
     *chunk = 0;
     if (**at != '.') return true;

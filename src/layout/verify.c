@@ -1,14 +1,14 @@
-// What can be proved rank by rank, before the walk: every microbatch of every chunk goes once through each of
-// its computes, in order. The walk alone would not notice a microbatch that all ranks forget.
+// Proves schedules: first rank by rank that every microbatch of every chunk goes once through each of its computes, in
+// order, then by a walk. The walk alone would not notice a microbatch that all ranks leave out.
 #include "layout/buffers.h"
 #include "layout/parts.h"
 #include "layout/walk.h"
 #include <limits.h>
 #include <stdlib.h>
 
-// `done` holds, for each microbatch of each chunk, a bit per operation. Memory is bounded by the program, not
-// by the sizes that it claims: n computes cannot finish n + 1 cells, so the first n + 1 always include an
-// unfinished one.
+// `done` has a cell for each microbatch of each chunk, with a bit per operation. The length of the program limits the
+// memory, not the sizes that a file claims: n computes cannot finish n + 1 cells, so that one of the first n + 1 is
+// always unfinished.
 typedef struct {
     const Schedule *schedule;
     int rank, num_cells;
@@ -24,8 +24,8 @@ static unsigned effect(Instr in) {
     return bit((ScheduleOp)in.op);
 }
 
-// The first operation of the same microbatch and chunk that has to come before `in`, or `in.op` when none is
-// missing.
+// Returns the first operation of the same microbatch and chunk that must come before `in` and has not; `in.op` when
+// none is missing.
 static ScheduleOp missing_before(const Check *check, Instr in, unsigned done) {
     const Schedule *s = check->schedule;
     bool backward = in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT;
@@ -53,8 +53,8 @@ static Status out_of_order(const Check *check, int at, Instr in, ScheduleOp miss
                 first);
 }
 
-// Where the neighbouring stage is on the same rank there is no message: the other chunk must simply have run
-// before.
+// Checks a compute whose neighbouring stage is on the same rank: there is no message, so that the other chunk must have
+// run before.
 static Status check_handed_over(const Check *check, int at, Instr in) {
     const Schedule *s = check->schedule;
     int chunk = schedule_local_chunk(s, check->rank, in.chunk, in.op == OP_FORWARD ? -1 : 1);
@@ -149,7 +149,8 @@ static Status check_programs(const Schedule *schedule) {
     return OK;
 }
 
-// With computes of 1, so that times are exact: a FORWARD, BACKWARD_INPUT or BACKWARD_WEIGHT of a chunk.
+// Walks an evaluation and a training step. Every FORWARD, BACKWARD_INPUT and BACKWARD_WEIGHT of a chunk takes 1, so
+// that times are exact.
 static Status walk_both(const Schedule *schedule, double *ends_us) {
     double unit = schedule->num_chunks;
     ScheduleCosts costs = {.forward_us = unit, .backward_us = 2 * unit, .weight_fraction = 0.5};
@@ -166,7 +167,7 @@ Status schedule_verify(const Schedule *schedule) {
     return walk_both(schedule, &ends_us);
 }
 
-// Ends: with as many buffers as messages nothing waits for one.
+// The loop ends: with as many buffers as messages no compute waits for a buffer.
 Status schedule_prove(Schedule *schedule) {
     double undelayed_us, ends_us;
     TRY(check_programs(schedule));

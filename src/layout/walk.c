@@ -1,7 +1,7 @@
-// The one interpreter. Whether a rank can go on depends only on what others have posted, never on who runs
-// first, so one walk in any order stands for all: if it ends, no execution hangs. With costs, the same walk
-// is the simulator. A rank that must wait is left until a post on the channel wakes it: the time is linear in
-// the number of instructions.
+// Walks a schedule, to prove that it cannot hang and to simulate it. Whether a rank can go on depends only on what
+// others have posted, never on who runs first, so that one walk in any order stands for all: if it ends, no execution
+// hangs. A rank that must wait sleeps until a post on the channel wakes it, so that the time is linear in the number of
+// instructions.
 #include "layout/walk.h"
 #include "layout/buffers.h"
 #include "layout/clock.h"
@@ -19,7 +19,7 @@ typedef struct {
     int count, capacity;
 } Posts;
 
-// One FIFO from a rank to another in one direction: the k-th send meets the k-th receive.
+// One first-in, first-out channel from a rank to another in one direction: the k-th send meets the k-th receive.
 typedef struct {
     int from, to, direction;
     Posts sends, receives;
@@ -36,7 +36,7 @@ typedef struct {
     int *free, size, first_free, num_free;
 } Pool;
 
-// One microbatch of one chunk: the places in line of its two receives, by direction, and its buffers.
+// One microbatch of one chunk: the numbers of its two receives in their channels, by direction, and its buffers.
 typedef struct {
     int ticket[2], buffer[NUM_BUFFER_KINDS];
 } Item;
@@ -183,7 +183,8 @@ static Status match(const Walk *walk, const Channel *channel, int ticket) {
                 text, sent.instr.microbatch, from);
 }
 
-// At `us` a send arrives, or a receive is posted. `sent` is what a buffer that is given back waits for.
+// Posts a message: a send that arrives at `us`, or a receive. Sets in `sent` the message that the buffer waits for when
+// it is freed.
 static Status run_message(Walk *walk, int rank, Instr in, double us, Sent *sent) {
     Runner *self = &walk->runners[rank];
     Channel *channel = channel_of(walk, rank, in);
@@ -199,7 +200,7 @@ static Status run_message(Walk *walk, int rank, Instr in, double us, Sent *sent)
 
 // ---- waiting ------------------------------------------------------------------------------------------
 
-// Whether post `ticket` is there; moves `start_us` on to it, or makes the rank wait.
+// Whether post `ticket` has been made. Then moves `start_us` to its time; else makes the rank wait.
 static bool posted(Runner *self, const Channel *channel, const Posts *posts, int ticket, double *start_us) {
     if (ticket >= posts->count) {
         self->waits_on = channel;
@@ -217,7 +218,7 @@ static bool input_arrived(const Walk *walk, int rank, Instr in, double *start_us
     return posted(&walk->runners[rank], channel, &channel->sends, ticket, start_us);
 }
 
-// Whether what was last sent from the buffers that would be taken has been received, so far as posts go.
+// Whether the messages that were last sent from the buffers to be allocated have posted receives.
 static bool buffers_left(Runner *self, const BufferChanges *changes, double *start_us) {
     for (int i = 0; i < changes->count; i++) {
         if (!changes->items[i].alloc) continue;
@@ -312,7 +313,7 @@ static Status run_until_it_waits(Walk *walk, int rank) {
 
 static bool ended(const Walk *walk, int rank) { return !walk->runners[rank].waits_on; }
 
-// Names one rank that is stuck and whom it waits for; returns the latter, -1 when that one has ended.
+// Adds the name of a rank that is stuck and of the rank that it waits for. Returns the latter; -1: it has ended.
 static int report_wait(const Walk *walk, int rank, Text *out) {
     const Runner *self = &walk->runners[rank];
     bool receives = self->waits_on->to == rank;
@@ -326,7 +327,7 @@ static int report_wait(const Walk *walk, int rank, Text *out) {
     return -1;
 }
 
-// Follows who waits for whom from the first rank that is stuck until the chain meets itself.
+// Follows the waiting ranks from the first that is stuck until the chain meets itself.
 static Status report_deadlock(const Walk *walk, int first) {
     enum { MOST_NAMED = 8 };
     Text chain = {0};
@@ -342,8 +343,8 @@ static Status report_deadlock(const Walk *walk, int first) {
     return status;
 }
 
-// Every receive is consumed by a compute, and every message has one sender and one receiver: ranks that end
-// leave nothing.
+// Every receive is consumed by a compute, and every message has one sender and one receiver, so that nothing is left
+// when all ranks have ended.
 static Status check_end(const Walk *walk) {
     for (int r = 0; r < walk->schedule->num_ranks; r++)
         if (!ended(walk, r)) return report_deadlock(walk, r);

@@ -6,7 +6,7 @@
 
 static int least(int a, int b) { return a < b ? a : b; }
 
-// `warmup` forwards, then an I and a forward in turn; up to `put_off` weight gradients wait for the end.
+// Adds `warmup` forwards, then an I and a forward in turn. Up to `put_off` weight gradients are put off to the end.
 static void split_backwards(const ScheduleSpec *spec, int warmup, int put_off, Program *out) {
     int m = spec->microbatches, f = 0, w = 0;
     while (f < least(warmup, m)) program_compute(out, OP_FORWARD, 0, f++);
@@ -29,8 +29,8 @@ static void generate_h2(const ScheduleSpec *spec, Schedule *schedule) {
 
 // ---- V ------------------------------------------------------------------------------------------------
 
-// How many of the 2p-1 or more microbatches that the order is made for have gone through each operation of
-// each of the two chunks. Those that are not there are counted and left out.
+// How many microbatches have gone through each operation of each of the two chunks. The order is made for 2p-1
+// microbatches or more; those that the schedule does not have are counted and left out.
 typedef struct {
     Program *out;
     int there, planned;
@@ -73,7 +73,7 @@ static void steady_v(Turns *turns) {
     }
 }
 
-// Inputs first, for others wait for them; weights fill the gaps.
+// Input gradients come first, because other ranks wait for them. Weight gradients fill the gaps.
 static void drain_v(Turns *turns, int ranks, int rank) {
     for (int i = 0; i < rank; i++) {
         take(turns, OP_BACKWARD_INPUT, 0);
@@ -96,14 +96,14 @@ static void generate_v(const ScheduleSpec *spec, Schedule *schedule) {
     }
 }
 
-// Down the ranks and up again.
+// The first chunks go down the ranks, the second ones up again.
 static int stage_v(const ScheduleSpec *spec, int rank, int chunk) {
     return chunk ? 2 * spec->ranks - 1 - rank : rank;
 }
 
 // ---- facts ------------------------------------------------------------------------------------------------
 
-// With equal times a third of 1f1b's; with too few microbatches to fill the pipeline there is no formula.
+// With equal times it is a third of 1f1b's. With too few microbatches to fill the pipeline there is no formula.
 static double bubble_h1(const ScheduleSpec *spec) {
     return spec->microbatches < spec->ranks ? NAN : bubble_unsplit(spec) / 3;
 }
@@ -123,7 +123,7 @@ static int stash_h2(const ScheduleSpec *spec, int rank) {
     return 2 * spec->ranks - 1;
 }
 
-// Few microbatches never fill it.
+// With few microbatches a rank never holds 2p.
 static int stash_v(const ScheduleSpec *spec, int rank) {
     return least(2 * spec->ranks, spec->microbatches + rank + 1);
 }
