@@ -157,6 +157,8 @@ static const Setup cuts[] = {
      .sharded = true,
      .overlap = true},
     {.num_chunks = 4, .bucket_elements = 500, .sharded = true},
+    // The third of six stages has no parameter.
+    {.grid.size[AXIS_PP] = 6, .bucket_elements = 400, .sharded = true, .overlap = true},
 };
 
 static void compare_cuts(int tp, int dp, DType dtype, const char *device) {
@@ -164,8 +166,7 @@ static void compare_cuts(int tp, int dp, DType dtype, const char *device) {
     Trial *want = trial_run(base);
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         Setup setup = cuts[i];
-        setup.grid =
-            (Grid)GRID(tp, dp, grid_along(cuts[i].grid, AXIS_PP) ? grid_along(cuts[i].grid, AXIS_PP) : 1);
+        setup.grid.size[AXIS_TP] = tp, setup.grid.size[AXIS_DP] = dp;
         setup.dtype = dtype;
         setup.device = device;
         Trial *got = trial_run(setup);

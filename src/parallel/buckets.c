@@ -57,13 +57,13 @@ static void cut_region(Buckets *buckets, const Context *c, const Params *params,
         Bucket *b = &buckets->items[buckets->count++];
         *b = make_bucket(c, chunk, r, begin, end, sharded);
         for (int unit = 0; unit < params->num_units; unit++) b->num_units += bucket_holds(b, params, unit);
-        buckets->sharded |= b->sharded;
     }
 }
 
 Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements,
                       bool sharded) {
     *buckets = (Buckets){0};
+    for (Reduction r = 0; r < NUM_REDUCTIONS; r++) buckets->sharded |= sharded && replicas_of(context, r) > 1;
     int64_t n = num_buckets(context, params, elements);
     CHECK(n <= INT32_MAX, "%lld buckets", (long long)n);
     buckets->items = calloc((size_t)n + 1, sizeof *buckets->items);

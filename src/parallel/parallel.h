@@ -25,7 +25,7 @@ typedef struct {
 typedef struct {
     Bucket *items; // chunk by chunk; within a chunk from its end to its start, as backwards finish them
     int count;
-    bool sharded; // any of them is
+    bool sharded; // any bucket of any rank may be: the same on all ranks, also on one without parameters
 } Buckets;
 
 // Buckets hold at most `elements`, rounded down so that shards start on PARAM_ALIGNMENT, but at least
