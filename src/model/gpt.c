@@ -16,7 +16,7 @@ typedef struct {
     // The inputs of the sublayers. They are dead after the input half of their sublayer's backward. Then inputs[i + 1]
     // holds what the weight half of sublayer i needs (SublayerArgs.dlast), and inputs[0] that of the last.
     Tensor inputs[NUM_SUBLAYERS];
-    Tensor saved; // what is kept of inputs[0] for recomputation, where that is less
+    Tensor saved; // inputs[0] or a share of its rows, kept for recomputation
 } LayerStash;
 
 typedef struct {
@@ -352,7 +352,7 @@ static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, co
     }
 }
 
-// What a later weight half needs of a recomputed group is allocated from slot->recomputed, all else from scratch memory.
+// A recomputed group is allocated from slot->recomputed when a weight half follows later, else from scratch memory.
 static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *slot, Halves halves,
                            const Microbatch *mb, bool final) {
     Context *c = gpt->context;

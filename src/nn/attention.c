@@ -71,7 +71,7 @@ static void rotate(const SublayerArgs *args, Tensor qkv, AttentionShape shape, b
 
 // ---- the core: scores, softmax, dropout, values -----------------------------------------------------
 
-// What the core keeps for its backward besides its input and output.
+// Allocates the activations that the core keeps for its backward in addition to its input and output.
 static void take_core_stash(const Context *c, AttentionShape shape, AttentionStash *stash, Arena *arena) {
     int64_t heads = shape.batch * shape.heads;
     stash->stats = tensor_take(arena, "attention log-sum-exp", heads, shape.sequence, F32);
@@ -175,7 +175,7 @@ static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, Stash
     double hidden = stash_rows(s, mode, tp) * s->hidden, width = (double)s->heads * s->head_size;
     double qkv = tokens * (double)qkv_width(s) / t;
     double square = tokens * s->heads * s->sequence / t; // elements of the S x S matrices
-    bool keeps = mode->recompute != RECOMPUTE_SELECTIVE; // what is inside the core
+    bool keeps = mode->recompute != RECOMPUTE_SELECTIVE; // the activations inside the core
     const StashTerm terms[] = {
         {"queries, keys, values", e * qkv, e * qkv, false},
         {"softmax output", keeps ? e * square : 0, keeps && mode->keep_probabilities ? e * square : 0, false},

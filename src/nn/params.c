@@ -194,8 +194,8 @@ static Status init_local(void *self, const Param *p, float *local) {
     return OK;
 }
 
-// Rounds a share and uploads it; to bf16 as bf16_split does, whose remainder the optimizer keeps. `half` has room for as
-// many elements.
+// Rounds a share and uploads it; to bf16 as bf16_split does, whose remainder the optimizer keeps. `half` has room for
+// as many elements.
 static void upload_rounded(Device *device, Tensor value, const float *local, uint16_t *half) {
     int64_t count = tensor_count(value);
     if (value.dtype == F32) {

@@ -1,6 +1,6 @@
 // The registry of parameters. A layer declares its parameters once (global name, global shape, how it is cut
-// over which axis, init, decay, tie); placing allocates the local shares. Values have the run's element type E, gradients
-// F32. Global sizes appear in declarations only.
+// over which axis, init, decay, tie); placing allocates the local shares. Values have the run's element type E,
+// gradients F32. Global sizes appear in declarations only.
 #pragma once
 #include "device/device.h"
 #include "layout/placement.h"
@@ -35,10 +35,10 @@ typedef struct Param {
     struct Param *tied_value;
 } Param;
 
-// All values and all gradients of a chunk, parameter after parameter at the same offsets in both: what is reduced,
-// sharded and gathered. Every reduction (layout/placement.h) has a region, [region[r], region[r + 1]), in which its
-// parameters lie in the model's order. The length of a region is a multiple of PARAM_ALIGNMENT times the number of
-// its replicas.
+// The values and the gradients of a chunk as two flat buffers, with a parameter at the same offset in both.
+// Reductions, shards and gathers work on these buffers. Every reduction (layout/placement.h) has a region,
+// [region[r], region[r + 1]), in which its parameters lie in the model's order. The length of a region is a
+// multiple of PARAM_ALIGNMENT times the number of its replicas.
 typedef struct {
     Tensor values, grads; // [1, count] in the run's element type; F32
     int64_t region[NUM_REDUCTIONS + 1];

@@ -78,8 +78,8 @@ typedef enum { INPUT_HALF = 1, WEIGHT_HALF = 2, BOTH_HALVES = 3 } Halves;
 
 // ---- stage: all that a pipeline knows of a model ------------------------------------------------
 
-// The memory of one microbatch of a chunk from its forward to the end of its backward. The tensors are [rows, hidden] in
-// the run's element type: messages between stages, or copies of them.
+// The memory of one microbatch of a chunk from its forward to the end of its backward. The tensors are [rows, hidden]
+// in the run's element type: messages between stages, or copies of them.
 typedef struct {
     Tensor input;  // the pipeline fills it before the forward, except on the first stage
     Tensor output; // the forward writes it; on the last stage it writes the gradient of the output here

@@ -1,6 +1,6 @@
-// The sublayers of a transformer layer. A layer is the list of sublayers in sublayers.def, each y = x + f(x). A sublayer
-// is one file with one SublayerKind, and one row of that list; the model and the closed forms of its parameters,
-// FLOPs and stash walk the list.
+// The sublayers of a transformer layer. A layer is the list of sublayers in sublayers.def, each y = x + f(x). A
+// sublayer is one file with one SublayerKind, and one row of that list; the model and the closed forms of its
+// parameters, FLOPs and stash walk the list.
 #pragma once
 #include "nn/layers.h"
 
