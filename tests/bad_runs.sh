@@ -265,12 +265,12 @@ if check "a trace with a wrong byte is read or refused"; then
 fi
 if check "a trace without room for a step says so"; then
     expect 0 "had no room for its first" "${run[@]}" --ranks 4 --pp 2 --vp 2 --trace few.json --trace-events 30
-    expect 65 "few.json: no step of it is there as a whole: --trace-events was too small, rank" \
+    expect 65 "few.json: no step is complete: --trace-events was too small, rank" \
         "${read_trace[@]}" few.json
 fi
 if check "a trace of no steps says so"; then
     expect 0 "nothing was trained" "${run[@]}" --train-iters 0 --trace none.json
-    expect 65 "none.json: no step of it is there as a whole: the run ended" "${read_trace[@]}" none.json
+    expect 65 "none.json: no step is complete: the run ended" "${read_trace[@]}" none.json
 fi
 
 # ---- signals ---------------------------------------------------------------------------------------------

@@ -364,8 +364,8 @@ static void damaged_files(void) {
          "line 2: a step without a number"},
         {GOOD "{\"ph\":\"X\",\"name\":\"step\",\"cat\":\"step\",\"pid\":0,\"ts\":0,\"dur\":1,"
               "\"args\":{\"iteration\":1}}\n]}\n",
-         "no step of it is there as a whole"},
-        {GOOD "]}\n", "no step of it is there as a whole"},
+         "no step is complete"},
+        {GOOD "]}\n", "no step is complete"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         MeasuredStep step;

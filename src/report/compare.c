@@ -1,11 +1,11 @@
-// Why one prediction beats another: the parts of a step, as shares of the winner's.
+// Compares two predictions: the parts of a step that make the difference, relative to the winner's time.
 #include "report/plan_report.h"
 #include <math.h>
 #include <stdlib.h>
 
 typedef struct {
     const char *name;
-    double seconds; // that the other takes more
+    double seconds; // that the other prediction has more
 } Difference;
 
 enum { NUM_DIFFERENCES = 7 };

@@ -1,4 +1,4 @@
-// What the files of this folder share: a trace as it was read, the pieces that drawings are made of.
+// Shared by the files of this folder: traces as they are read, and pieces of drawings.
 #pragma once
 #include "layout/simulate.h"
 #include "layout/topology.h"
@@ -22,14 +22,14 @@ typedef struct {
     int64_t iteration;
 } TracedStep;
 
-// What one rank did, each list by time.
+// The events of one rank, each list ordered by time.
 typedef struct {
     TracedCompute *computes;
     TracedWait *waits;
     TracedStep *steps;
     size_t num_computes, num_waits, num_steps;
     size_t compute_capacity, wait_capacity, step_capacity;
-    int64_t lost; // events before the first that is there
+    int64_t lost; // events dropped before the first one in the trace
 } TracedRank;
 
 typedef struct {
@@ -40,25 +40,25 @@ typedef struct {
     int num_ranks;
 } TracedRun;
 
-// ERR_DATA names the line. What is made is freed with traced_run_close, also when this fails.
+// ERR_DATA names the line. The caller closes the run with traced_run_close, also after a failure.
 Status traced_run_read(TracedRun *run, const char *path);
 void traced_run_close(TracedRun *run);
 
 // ---- timeline.c, svg.c: pictures of one schedule on one scale, one under the other ---------------------
 
-bool is_compute(Instr instr); // others take no place in a picture
+bool is_compute(Instr instr); // computes are drawn, other instructions are not
 
 typedef struct {
-    const char *name; // above it; NULL: none
+    const char *name; // printed above it; NULL: none
     const Simulation *simulation;
 } Panel;
 
 typedef struct {
-    double total_us, shortest_us; // of the longest picture; of any compute in any of them
+    double total_us, shortest_us; // of the longest picture; of the shortest compute in any of them
 } PanelTimes;
 
 PanelTimes panel_times(const Schedule *schedule, const Panel *panels, int num_panels);
 void timeline_panels(const Schedule *schedule, const Panel *panels, int num_panels, int columns, bool colour,
                      Text *out);
-// All panels have a name or none has.
+// Either all panels have a name or none has.
 void svg_panels(const Schedule *schedule, const Panel *panels, int num_panels, const char *title, Text *out);

@@ -13,7 +13,7 @@ static void *take(size_t count, size_t size) {
 
 static double length_us(Span span) { return span.end_us - span.start_us; }
 
-// The part of a list ordered by time that begins within `within`: items begin with their span.
+// The items of a list ordered by time that begin within `within`. Every item starts with its Span.
 static size_t first_within(const void *items, size_t count, size_t size, double start_us) {
     size_t low = 0, high = count;
     while (low < high) {
@@ -29,7 +29,7 @@ static size_t first_within(const void *items, size_t count, size_t size, double 
 
 // ---- which steps are there as a whole -----------------------------------------------------------
 
-// Where each compute of a rank's program stands in it.
+// The index of each compute in a rank's program.
 typedef struct {
     const Schedule *schedule;
     int *index; // [ops * chunks * microbatches], -1: no such instruction
@@ -54,7 +54,7 @@ static ProgramIndex index_program(const Schedule *s, int pp) {
     return index;
 }
 
-// Writes when each compute ran [program count]; false unless each of them did exactly once in `step`.
+// Writes when each compute ran [program count]. Returns false unless each of them ran exactly once in `step`.
 static bool match_step(const ProgramIndex *index, const TracedRank *rank, Span step, Span *spans, int count) {
     int found = 0;
     for (int i = 0; i < count; i++) spans[i] = (Span){-1, -1};
@@ -75,7 +75,7 @@ static const TracedStep *find_step(const TracedRank *rank, int64_t iteration) {
     return NULL;
 }
 
-// Steps of rank 0 that are `whole` so far stay so when this rank has all of them too.
+// Clears `whole` for the steps of rank 0 of which this rank does not have everything.
 static void keep_whole_steps(const TracedRun *run, int r, bool *whole) {
     const Program *program = &run->schedule.programs[grid_place(run->grid, r).at[AXIS_PP]];
     const TracedRank *first = &run->ranks[0], *rank = &run->ranks[r];
@@ -93,7 +93,7 @@ static void keep_whole_steps(const TracedRun *run, int r, bool *whole) {
 
 typedef struct {
     int64_t iteration;
-    double us; // from the first rank's begin to the last one's end
+    double us; // from the first rank's start to the last rank's end
 } StepLength;
 
 static StepLength measure_length(const TracedRun *run, int64_t iteration) {
@@ -116,14 +116,11 @@ static Status no_whole_step(const TracedRun *run) {
     for (int r = 1; r < run->num_ranks; r++)
         if (run->ranks[r].lost > run->ranks[worst].lost) worst = r;
     int64_t lost = run->ranks[worst].lost;
-    if (!lost)
-        return fail(ERR_DATA,
-                    "no step of it is there as a whole: the run ended before one of the full batch");
-    return fail(
-        ERR_DATA,
-        "no step of it is there as a whole: --trace-events was too small, rank %d lost its first %" PRId64
-        " events",
-        worst, lost);
+    if (!lost) return fail(ERR_DATA, "no step is complete: the run ended before one of the full batch");
+    return fail(ERR_DATA,
+                "no step is complete: --trace-events was too small, rank %d lost its first %" PRId64
+                " events",
+                worst, lost);
 }
 
 static Status choose_step(const TracedRun *run, MeasuredStep *step) {
@@ -155,7 +152,7 @@ static void add_waits(const TracedRank *rank, Span step, double waits_us[NUM_WAI
         waits_us[rank->waits[i].kind] += length_us(rank->waits[i].span);
 }
 
-// When the rank first and last computed.
+// From the rank's first compute to its last.
 static Span busy_span(const Program *program, const Span *spans) {
     Span busy = {INFINITY, 0};
     for (int i = 0; i < program->count; i++) {
@@ -166,7 +163,7 @@ static Span busy_span(const Program *program, const Span *spans) {
     return busy;
 }
 
-// Adds a rank's computes to the times of the stages that it holds.   forward, backward, weight [stages]
+// Adds the times of a rank's computes to the stages that it holds.   forward, backward, weight [stages]
 static void add_stage_times(const Schedule *s, int pp, const Span *spans, double *forward, double *backward,
                             double *weight) {
     for (int i = 0; i < s->programs[pp].count; i++) {
@@ -179,7 +176,7 @@ static void add_stage_times(const Schedule *s, int pp, const Span *spans, double
     }
 }
 
-// `spans` of the ranks of one pipeline; the two simulations are of its schedule.
+// `spans`: of the ranks of one pipeline. The two simulations are of its schedule.
 static void simulate(MeasuredStep *step, Span *const *spans) {
     const Schedule *s = &step->schedule;
     size_t stages = (size_t)s->num_ranks * (size_t)s->num_chunks;
@@ -192,7 +189,7 @@ static void simulate(MeasuredStep *step, Span *const *spans) {
     free(times);
 }
 
-// Puts the times that were measured in place of the simulated ones.
+// Replaces the simulated times with the measured ones.
 static void replace_spans(MeasuredStep *step, Span *const *spans, Span busy) {
     Simulation *sim = &step->measured;
     double computed = 0;
@@ -213,8 +210,8 @@ static void replace_spans(MeasuredStep *step, Span *const *spans, Span busy) {
     sim->bubble = computed > 0 ? sim->total_us * step->schedule.num_ranks / computed - 1 : 0;
 }
 
-// Finds the times of the ranks of one pipeline, whose first rank is `first`, and returns its bubble. The pipeline
-// of rank 0 is drawn.
+// Sets the times of the ranks of one pipeline, whose first rank is `first`, and returns its bubble. The pipeline of
+// rank 0 is drawn.
 static double measure_pipeline(MeasuredStep *step, const TracedRun *run, int first) {
     const Schedule *s = &step->schedule;
     Span **spans = take((size_t)s->num_ranks, sizeof *spans), busy = {INFINITY, 0};
@@ -314,8 +311,8 @@ static double mean_compute_us(const MeasuredStep *step) {
     return sum / ranks;
 }
 
-// Percent of the step. Other groups span pipeline ranks: whoever waits for them mostly waits for the pipeline
-// to run dry, which the bubble has counted.
+// Percent of the step. Waits for groups across pipeline ranks are left out: these are mostly waits for the pipeline
+// to drain, which the bubble already counts.
 static double exposed(const MeasuredStep *step, int r) {
     const double *us = step->ranks[r].waits_us;
     return step->step_us > 0 ? 100 * (us[WAIT_TP] + us[WAIT_DP]) / step->step_us : 0;

@@ -1,4 +1,4 @@
-// A plan's answer for people: the recommendation first, then what it rests on.
+// Prints a plan for people: the recommendation first, then the numbers it is based on.
 #include "report/plan_report.h"
 #include "layout/kinds.h"
 #include <inttypes.h>
@@ -51,7 +51,7 @@ static void add_short(double value, Text *out) {
     text_add(out, "%.*f%s", value < 9.995 && i ? 2 : value < 99.95 && i ? 1 : 0, value, prefixes[i]);
 }
 
-// Three digits, never with an exponent above 1.
+// Three digits, without an exponent for large values.
 static void add_digits(double value, Text *out) {
     text_add(out, value >= 99.95 ? "%.0f" : value >= 0.9995 ? "%.3g" : "%.2g", value);
 }
@@ -201,7 +201,7 @@ static void add_bandwidth(const char *name, double rate, Text *out) {
                  rate / (large ? 1e12 : 1e9), large ? 'T' : 'G');
 }
 
-// What the published formula says of stages of one size and free messages; -1: there is none.
+// Returns the published formula's bubble, for stages of one size and free messages; -1: there is none.
 static double ideal_bubble(const ParallelConfig *c) {
     const ScheduleKind *kind = parallel_config_kind(c);
     ScheduleSpec spec = parallel_config_schedule(c);
@@ -217,7 +217,7 @@ static void print_bubble(const Prediction *p, Text *out) {
     text_add(out, "\n");
 }
 
-// What the interval of the step rests on.
+// What the interval of the step is based on.
 static const char *interval_words(const PlanReport *a) {
     const Stack *stack = a->costs->stack;
     if (!stack->accuracy.count) return "a guess: no runs were compared";
@@ -226,7 +226,7 @@ static const char *interval_words(const PlanReport *a) {
                                    : "9 of 10 rows not fitted to were";
 }
 
-// What is done beside the model's own operations.
+// Names the operations that HFU counts and MFU does not.
 static void add_done(const ParallelConfig *c, Text *out) {
     if (c->recompute != RECOMPUTE_NOTHING)
         text_add(out, "; of a GPT about %s", flops_formula(c->recompute));
@@ -264,7 +264,7 @@ typedef struct {
     double value;
 } Named;
 
-// Lines of `unit`s with their shares of `whole`; what is nothing is left out.
+// Prints values above 0 in `unit`s, with their shares of `whole`.
 static void print_shares(const Named *rows, int count, double unit, double whole, Text *out) {
     for (int i = 0; i < count; i++) {
         if (rows[i].value <= 0) continue;
@@ -339,7 +339,7 @@ static void add_sizes(const ParallelConfig *c, Text *out) {
              grid_along(c->grid, AXIS_DP), c->chunks, c->microbatch);
 }
 
-// Digits behind the point that leave four or so in all.
+// Digits after the point, so that about four are printed in all.
 static int decimals(double value) { return value >= 100 ? 1 : value >= 1 ? 2 : 4; }
 
 static void print_row(int place, const Prediction *p, double best_s, Text *out) {
@@ -367,7 +367,7 @@ static int by_step(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Nearest first.
+// Prints the alternatives, the fastest first.
 static void print_reasons(const PlanResult *result, Text *out) {
     const Prediction *best = &result->best[0];
     Alternative others[MAX_ALTERNATIVES];

@@ -1,4 +1,5 @@
-// A candidate as the command lines of two programs. Where they name a thing alike, one function names it.
+// Prints a configuration as command lines of trireme and of Megatron-LM. Options with the same name in both are
+// printed by one function.
 #include "plan/memory.h"
 #include "report/plan_report.h"
 #include <stdarg.h>
@@ -7,10 +8,10 @@
 
 enum { MAX_COLUMNS = 100 };
 
-// The command so far, and the column of its last line.
+// The command so far, and where its last line begins.
 typedef struct {
     Text *out;
-    size_t line; // where it begins
+    size_t line; // the last line's first byte in `out`
 } Command;
 
 static Command command_begin(Text *out, const char *program) {
@@ -78,7 +79,7 @@ static void add_layers(int layers, Text *out) {
     if (layers) text_add(out, layers > 1 ? "t*%d" : "t", layers);
 }
 
-// "Et*3|(t*3|)*6(t*2|)*8t*2L", for stages that differ.
+// Prints stages of different sizes as "Et*3|(t*3|)*6(t*2|)*8t*2L".
 static void add_layout(Command *to, const int *layers, int stages) {
     Text text = {0};
     text_add(&text, "--pipeline-model-parallel-layout 'E");
@@ -102,7 +103,7 @@ static bool all_equal(const int *layers, int stages) {
     return true;
 }
 
-// The stages are those that were priced.
+// Prints the stages that were priced.
 static void add_pipeline(Command *to, const Stack *stack, const ModelShape *model, const ParallelConfig *c) {
     int stages = grid_along(c->grid, AXIS_PP) * c->chunks, *layers = calloc((size_t)stages, sizeof *layers);
     CHECK(layers && stage_layers(stack, model, c, layers) == OK, "the layers of %d stages are unknown",
@@ -138,7 +139,7 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
         put(to, "--no-scatter-gather-tensors-in-pipeline");
 }
 
-// What each program lacks is said, as a line that a shell passes over.
+// Prints what the program lacks, as a comment for the shell.
 static void add_missing(bool missing, const char *what, Text *out) {
     if (missing) text_add(out, "# %s\n", what);
 }

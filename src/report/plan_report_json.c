@@ -1,4 +1,4 @@
-// A plan's answer for programs. Times are in seconds, sizes in bytes, rates as their names say.
+// Prints a plan as JSON. Times are in seconds, sizes in bytes; rates have their unit in the name.
 #include "formats/formats.h"
 #include "report/plan_report.h"
 #include <inttypes.h>
@@ -7,7 +7,7 @@
 
 // ---- members ------------------------------------------------------------------------------------
 
-// A comma, unless this is the first of its object or array.
+// Adds a comma, except before the first member of an object or array.
 static void separate(Text *out) {
     char last = out->size ? out->data[out->size - 1] : '{';
     if (last != '{' && last != '[') text_add(out, ", ");

@@ -12,13 +12,13 @@ enum {
     CAPTION = 30,
     NARROWEST = 620,
     WIDEST = 2400
-}; // pixels
+}; // in pixels
 
 typedef struct {
     int red, green, blue;
 } Colour;
 
-// The first and the last chunk's colour; those between lie between.
+// Colours of the first and the last chunk; those of other chunks are between them.
 typedef struct {
     const char *name, *class;
     Colour dark, light;
@@ -30,7 +30,7 @@ static const Ink weight_ink = {"weight gradient", "w", {196, 132, 28}, {246, 216
 
 typedef struct {
     const Schedule *schedule;
-    const Panel *panels; // one under the other
+    const Panel *panels; // one below the other
     int num_panels;
     PanelTimes times;
     double pixels_per_us, plot_width, row_height, row_gap, font_size;
@@ -50,7 +50,7 @@ static bool is_split(const Schedule *schedule) {
 
 // ---- layout -------------------------------------------------------------------------------------------
 
-// Cells wide enough for their numbers, within limits of the page.
+// Makes cells wide enough for their numbers, within the limits of a page.
 static Drawing plan(const Schedule *schedule, const Panel *panels, int num_panels, Text *out) {
     PanelTimes times = panel_times(schedule, panels, num_panels);
     if (times.total_us <= 0) times = (PanelTimes){1, 1};
@@ -71,7 +71,7 @@ static Drawing plan(const Schedule *schedule, const Panel *panels, int num_panel
                      .out = out};
 }
 
-// Panels with a name have it above their rows.
+// The name of a panel is printed above its rows.
 static double panel_top(const Drawing *d, int panel) {
     double caption = d->panels[0].name ? CAPTION : 0;
     double rows = d->schedule->num_ranks * (d->row_height + d->row_gap);
@@ -102,7 +102,7 @@ static Colour mix(const Ink *ink, double t) {
                     (int)lround(ink->dark.blue + t * (ink->light.blue - ink->dark.blue))};
 }
 
-// One class per chunk for its cells, one for the numbers in them: white on dark, black on light.
+// Two classes for each chunk: its cells, and the numbers in them, white on dark and black on light.
 static void draw_styles(const Drawing *d, const Ink *ink) {
     int chunks = d->schedule->num_chunks;
     for (int c = 0; c < chunks; c++) {
@@ -170,7 +170,7 @@ static void draw_row(const Drawing *d, int panel, int rank) {
     text_add(d->out, "</g>\n");
 }
 
-// The smallest of 1, 2, 5 times a power of ten that leaves 60 pixels between ticks.
+// Returns the smallest 1, 2 or 5 times a power of ten that leaves 60 pixels between ticks.
 static double tick_us(const Drawing *d) {
     double least = 60 / d->pixels_per_us, power = pow(10, floor(log10(least)));
     double factor = least / power;

@@ -1,11 +1,11 @@
-// The paper's three takeaways as checks: a search knows none of them, so how often its winners follow them
-// says something about both.   Source: Narayanan 2021, section 3.
+// Counts how often the winners of searches follow the paper's three takeaways. The search knows none of them, so
+// agreement supports both.   Source: Narayanan 2021, section 3.
 #include "report/plan_report.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-// The first takeaway says two things.
+// The first takeaway makes two statements.
 typedef enum { WITHIN_NODES, NODES_FIRST, JUST_LARGE_ENOUGH, BEST_MICROBATCH, NUM_CHECKS } Check;
 
 static const char *const sentences[NUM_CHECKS] = {
@@ -23,13 +23,13 @@ typedef struct {
     Text counterexamples;
 } Tally;
 
-// What is open beside grid, chunks and microbatch.
+// The choices of a search apart from grid and microbatch.
 typedef struct {
     const char *name;
-    int chunks, recompute, sequence_parallel, zero_stage; // of the SearchSpace
+    int chunks, recompute, sequence_parallel, zero_stage; // as in SearchSpace
 } Setting;
 
-// One model on one cluster, and the counts so far.
+// A model on a cluster, and the counts of all studies so far.
 typedef struct {
     PlanCache *cache;
     const CostModel *costs;
@@ -39,7 +39,7 @@ typedef struct {
     SearchSpace space;
     Prediction winner;
     Tally tallies[NUM_CHECKS];
-    int microbatches[MAX_DOUBLINGS]; // winners with a microbatch of 2^i
+    int microbatches[MAX_DOUBLINGS]; // [i]: winners with a microbatch of 2^i
 } Study;
 
 // ---- cases --------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ static SearchSpace space_of(const Setting *setting, int devices, int batch) {
 
 // ---- what is compared ---------------------------------------------------------------------------
 
-// The fastest that fits for sure, if there is one.
+// Finds the fastest configuration that fits for sure; `found` says whether there is one.
 static Status best_of(const Study *study, const SearchSpace *space, Prediction *best, bool *found) {
     PlanResult result;
     Status status = plan_search(study->cache, study->costs, &study->model, space, 1, &result);
@@ -106,7 +106,7 @@ static void note(Study *study, Check check, bool agrees) {
     study->tallies[check].agreements += agrees;
 }
 
-// A counterexample: a prediction that wins, and the one that should have.
+// Records a counterexample: the prediction that wins, and the one that should win by the takeaway.
 static void note_against(Study *study, Check check, const Prediction *wins, const Prediction *loses) {
     Text *out = &study->tallies[check].counterexamples;
     note(study, check, false);
@@ -121,7 +121,7 @@ static void note_against(Study *study, Check check, const Prediction *wins, cons
 
 // ---- the takeaways ------------------------------------------------------------------------------
 
-// A search keeps to nodes by itself: the double is asked for.
+// A search never leaves nodes by itself, so twice a node's devices are asked for.
 static Status check_nodes(Study *study) {
     SearchSpace space = study->space;
     Prediction other;
@@ -150,7 +150,7 @@ static Status check_tensor(Study *study) {
     return OK;
 }
 
-// The smallest t p that fits is tried for first.
+// Tries the smallest t p first.
 static Status check_size(Study *study) {
     Grid grid = study->winner.config.grid;
     SearchSpace space = study->space;
@@ -168,7 +168,7 @@ static Status check_size(Study *study) {
     return OK;
 }
 
-// Eq. 1 with times as they are predicted of the busiest rank.
+// Equation 1, with the predicted times of the busiest rank.
 static double estimated_s(const Prediction *p) {
     const ParallelConfig *c = &p->config;
     double microbatches = parallel_config_microbatches(c);

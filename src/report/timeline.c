@@ -11,7 +11,7 @@ enum { IDLE = -1, NUM_SHADES = 3, NARROWEST = 20 };
 static const int shades[3][NUM_SHADES] = {{74, 117, 153}, {71, 114, 151}, {179, 222, 229}};
 
 typedef struct {
-    char *marks; // [width] what is printed
+    char *marks; // [width] characters to print
     int *styles; // [width] index into shades, or IDLE
     int width;
     bool colour, numbered; // numbered: the shortest compute has at least one character
@@ -25,7 +25,7 @@ static int num_digits(int number) {
 
 bool is_compute(Instr in) { return schedule_ops[in.op].kind == COMPUTE; }
 
-// What all pictures that share a scale have to fit in: the longest time, and the shortest compute.
+// What pictures with one scale have in common: the longest time, and the shortest compute.
 PanelTimes panel_times(const Schedule *schedule, const Panel *panels, int num_panels) {
     PanelTimes times = {0, 0};
     for (int p = 0; p < num_panels; p++)
@@ -42,7 +42,7 @@ PanelTimes panel_times(const Schedule *schedule, const Panel *panels, int num_pa
     return times;
 }
 
-// Whole characters for the shortest compute as long as they fit, so that equal times look equal.
+// The shortest compute takes whole characters as long as they fit, so that equal times look equal.
 static double characters_per_us(const Schedule *schedule, PanelTimes times, int width) {
     if (times.total_us <= 0) return 0;
     double fitting = floor(width * times.shortest_us / times.total_us + 1e-9),

@@ -1,6 +1,5 @@
-// Reads what train/trace_file.c writes: the first line opens the object and describes the run, every
-// further one is an event. So a file of any size is read line by line, and one that was cut off is known as
-// such.
+// Reads the files that train/trace_file.c writes: the first line opens the object and describes the run, every other
+// line is an event. They are read line by line, so a file may have any size, and one that was cut off is recognised.
 #include "base/file.h"
 #include "formats/formats.h"
 #include "report/internal.h"
@@ -44,7 +43,7 @@ static const Json *get_object(const Json *object, const char *name) {
     return member && member->type == JSON_OBJECT ? member : NULL;
 }
 
-// One JSON object and nothing else; NULL otherwise.
+// Parses a line that is exactly one JSON object; NULL otherwise.
 static Json *parse_object(const Reader *r, const char *text, size_t size) {
     Json *object;
     if (json_parse(&object, text, size, r->path) != OK) return NULL;
@@ -86,7 +85,7 @@ static Status take_schedule(Reader *r, const Json *data) {
     return OK;
 }
 
-// The line ends where the events begin: closed, it is an object of its own.
+// The first line ends where the array of events begins; closing the array makes it an object.
 static Status read_head(Reader *r, size_t size) {
     static const char opening[] = "\"traceEvents\":[\n";
     size_t tail = sizeof opening - 1;
@@ -150,7 +149,7 @@ static Status add_wait(TracedRank *rank, const Json *arguments, Span span) {
     return OK;
 }
 
-// A rank says with its name how many events it had no room for.
+// The name of a rank says how many of its events were dropped for lack of room.
 static Status take_rank_name(Reader *r, const Json *event) {
     const Json *arguments = get_object(event, "args");
     int64_t pid, lost;
@@ -180,7 +179,7 @@ static Status take_event(Reader *r, const Json *event) {
     return strcmp(row, "pipeline") ? OK : add_compute(r, rank, arguments, name, span);
 }
 
-// Without the comma and the end of the line.
+// The line without its comma and line end.
 static size_t trimmed(const char *line, size_t size) {
     while (size && strchr(",\r\n ", line[size - 1])) size--;
     return size;
@@ -201,7 +200,7 @@ static Status read_events(Reader *r) {
 
 // ---- all of it ----------------------------------------------------------------------------------
 
-// Each list's items begin with their span.
+// Items of every list start with their Span.
 static int earlier(const void *a, const void *b) {
     const Span *x = a, *y = b;
     return (x->start_us > y->start_us) - (x->start_us < y->start_us);

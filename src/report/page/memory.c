@@ -1,4 +1,5 @@
-// What every pipeline rank holds, as columns under the line of what a device has; the fullest one in numbers.
+// The memory of every pipeline rank as a column, below a line for the device's capacity; the fullest rank in
+// numbers.
 #include "report/page/parts.h"
 #include <math.h>
 #include <stdlib.h>
@@ -44,7 +45,7 @@ static void add_scale(const Columns *c, double most_gb) {
              HEIGHT - 4);
 }
 
-// Needs of all pipeline ranks, or NULL: of a rank on a CPU only that of the fullest is known, to the byte.
+// Memory of all pipeline ranks; NULL for trireme itself, of which only the fullest rank is known to the byte.
 static MemoryNeed *needs_of(const PlanReport *report) {
     const ParallelConfig *c = &report->chosen->config;
     if (report->costs->stack->is_trireme) return NULL;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-// The style and the script, as they are in page/ (cmake/ship.cmake).
+// The style and the script: the files in this folder (cmake/ship.cmake).
 extern const ShippedFile shipped_page[];
 extern const int num_shipped_page;
 
@@ -14,14 +14,14 @@ static const char *shipped(const char *name) {
     return "";
 }
 
-// A model without a name is known by its sizes, which follow.
+// A model without a name is described by its sizes below.
 static void add_name(const PlanReport *report, Text *out) {
     html_text(out, report->model_name ? report->model_name : "A model");
 }
 
 // ---- the head ---------------------------------------------------------------------------------------------
 
-// The policy makes sure of what is promised: a browser that keeps it loads nothing.
+// The policy forbids the browser to load anything.
 static void add_head(const PlanReport *report, Text *out) {
     text_add(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                   "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"

@@ -1,6 +1,5 @@
-// What the sections of a plan's page share: numbers as words, text that may hold anything, bars of coloured
-// shares. Every section is one function that adds its HTML; a picture is inline SVG, so that it is printed and
-// shown without any script.
+// Shared by the sections of a plan's page: numbers as words, escaped text, bars of coloured shares. Every section is
+// one function that adds its HTML. Pictures are inline SVG, so they are printed and shown without a script.
 #pragma once
 #include "report/report.h"
 
@@ -10,7 +9,7 @@ typedef struct {
     char text[64];
 } Word;
 
-Word word_number(double value); // three digits, or whole
+Word word_number(double value); // three digits; whole from 100 on
 Word word_count(double value);  // whole, in groups of three digits
 Word word_seconds(double seconds);
 Word word_gb(double bytes);
@@ -20,14 +19,14 @@ Word word_dollars(double dollars);
 Word word_tokens(double tokens);
 Word word_change(double share); // signed, in percent
 
-double tick_step(double most); // of an axis from 0
+double tick_step(double most); // between ticks of an axis from 0 to `most`
 
 void html_text(Text *out, const char *string); // escaped, for content and attributes
 
 // ---- bars.c: shares ---------------------------------------------------------------------------
 
 typedef struct {
-    const char *name, *class; // class: of the style, which knows its colour
+    const char *name, *class; // class: of the style, which has its colour
 } Ink;
 
 enum { NUM_STEP_PARTS = 8, NUM_MEMORY_PARTS = 7 };
@@ -40,7 +39,7 @@ typedef struct {
     const Ink *inks;
     const double *values;
     int count;
-    double full, mark; // what the whole width stands for; where a line is drawn, 0: nowhere
+    double full, mark; // value of the full width; where a line is drawn, 0: nowhere
     Word (*word)(double value);
 } Bar;
 
@@ -52,7 +51,7 @@ void html_legend(Text *out, const Ink *inks, int count);
 // ---- sections, in the order of the page ---------------------------------------------------------------
 
 void page_ranking(const PlanPage *page, Text *out);  // tables.c
-void page_step(const PlanPage *page, Text *out);     // where the winner's time goes
+void page_step(const PlanPage *page, Text *out);     // the parts of the winner's time
 void page_reasons(const PlanPage *page, Text *out);  // what one other choice would cost
 void page_memory(const PlanPage *page, Text *out);   // memory.c
 void page_timeline(const PlanPage *page, Text *out); // timeline.c

@@ -1,4 +1,5 @@
-// Two small charts over the number of devices: the time of a step beside the ideal, and what a device does.
+// Two small charts over the number of devices: the time of a step beside the ideal one, and the throughput of a
+// device.
 #include "report/page/parts.h"
 #include <math.h>
 
@@ -47,7 +48,7 @@ static void add_y_ticks(const Chart *c) {
                 add_y_tick(c, power * factors[i]);
 }
 
-// Labels that would touch the one before are left out; the last one has its place.
+// Labels that would overlap the previous one are left out; the last one is always there.
 static void add_x_ticks(const Chart *c) {
     double free_from = 0, last = x_of(c, c->points[c->count - 1].devices);
     for (int i = 0; i < c->count; i++) {

@@ -6,7 +6,7 @@
 
 // ---- ranking ------------------------------------------------------------------------------------------
 
-// What the rows of the table have: their heads, in order. Numbers are to the right, and can be sorted by.
+// The columns of the table, in order. Numbers are aligned to the right, and can be sorted by.
 static const struct {
     const char *name, *meaning;
     bool numeric, sorted;
@@ -76,7 +76,7 @@ static void add_rows(const PlanReport *a, Text *out) {
         slowest = fmax(slowest, a->result->best[i].step_s);
         fullest = fmax(fullest, a->result->best[i].memory.total);
     }
-    fullest *= 1.02; // the line of what a device has is to be seen
+    fullest *= 1.02; // the line of the device's capacity stays visible
     if (a->given) add_row(out, a->chosen, 0, slowest, fullest);
     for (int i = 0; i < a->result->count; i++) add_row(out, &a->result->best[i], i + 1, slowest, fullest);
 }
@@ -146,16 +146,16 @@ void page_step(const PlanPage *page, Text *out) {
 
 // ---- why it wins ------------------------------------------------------------------------------------------
 
-enum { MAX_SHOWN = 8 }; // rows of alternatives; the others are behind a click
+enum { MAX_SHOWN = 8 }; // alternatives that are shown; the others unfold with a click
 
-// Of the same time in the order in which they came.
+// Alternatives of equal time keep their order.
 static int by_step(const void *a, const void *b) {
     const Alternative *x = *(const Alternative *const *)a, *y = *(const Alternative *const *)b;
     if (x->prediction.step_s == y->prediction.step_s) return (x > y) - (x < y);
     return x->prediction.step_s < y->prediction.step_s ? -1 : 1;
 }
 
-// Whether two choices have led to the same run.
+// Whether two choices led to the same configuration.
 static bool same_run(const Prediction *a, const Prediction *b) {
     const ParallelConfig *x = &a->config, *y = &b->config;
     return a->step_s == b->step_s && grid_along(x->grid, AXIS_TP) == grid_along(y->grid, AXIS_TP) &&
@@ -163,14 +163,14 @@ static bool same_run(const Prediction *a, const Prediction *b) {
            x->microbatch == y->microbatch && x->recompute == y->recompute;
 }
 
-// The end of the run of equals that begins at `first`.
+// Returns the end of the equal alternatives that begin at `first`.
 static int end_of_equals(const Alternative **all, int count, int first) {
     int end = first + 1;
     while (end < count && same_run(&all[first]->prediction, &all[end]->prediction)) end++;
     return end;
 }
 
-// What follows the colon: how much slower it is has a column of its own.
+// Returns the text after the colon: how much slower the alternative is has a column of its own.
 static void add_differences(const Prediction *best, const Prediction *other, Text *out) {
     Text text = {0};
     plan_compare(best, other, &text);

@@ -1,5 +1,5 @@
-// The winner's pipeline, twice: as SVG, which is printed and shown without a script, and as numbers, from which
-// the page's script draws on a canvas what can be zoomed.
+// The winner's pipeline, twice: as SVG, which can be printed and shown without a script, and as numbers, from which
+// the page's script draws it on a canvas that can be zoomed.
 #include "report/internal.h"
 #include "report/page/parts.h"
 #include <math.h>
@@ -7,7 +7,7 @@
 
 typedef enum { KIND_FORWARD, KIND_BACKWARD, KIND_INPUT, KIND_WEIGHT, NUM_KINDS } Kind;
 
-// Classes of the style, of the first chunk and of later ones.
+// Classes of the style for the first chunk, and for later ones.
 static const char *const kind_classes[NUM_KINDS] = {"forward", "backward", "backward", "weight"};
 
 static Kind kind_of(Instr in) {
@@ -21,8 +21,8 @@ typedef struct {
     const Schedule *schedule;
     const Simulation *simulation;
     const Breakdown *parts;
-    double total_us, tail_us; // pipeline and what follows it in a step; the latter alone
-    double again;             // share of each backward that computes again
+    double total_us, tail_us; // of the pipeline and the end of the step; of the latter alone
+    double again;             // fraction of each backward that is recomputation
     Text *out;
 } Timeline;
 
@@ -34,7 +34,7 @@ static int64_t num_computes(const Schedule *schedule) {
     return count;
 }
 
-// The replay knows backwards as a whole; what of them is computed again is known of the busiest rank.
+// The replay has only whole backwards; the fraction of recomputation is that of the busiest rank.
 static double share_again(const Schedule *schedule, const Simulation *simulation, double recompute_us) {
     int rank = 0;
     double us = 0;
@@ -63,7 +63,7 @@ static Timeline timeline_of(const PlanPage *page, Text *out) {
 
 // ---- numbers ----------------------------------------------------------------------------------------------
 
-// Of each compute: 4 chunk + kind, microbatch, ticks since the one before, ticks that it takes.
+// For each compute: 4 chunk + kind, microbatch, ticks since the previous one, ticks that it takes.
 static void add_rank_numbers(const Timeline *t, int rank, double tick_us) {
     const Program *program = &t->schedule->programs[rank];
     long long last = 0;
@@ -99,12 +99,12 @@ static void add_numbers(const Timeline *t) {
 
 // ---- the drawing ------------------------------------------------------------------------------------------
 
-enum { WIDTH = 1000, LEFT = 44, MAX_COLUMNS = 24000 }; // columns of all ranks together
+enum { WIDTH = 1000, LEFT = 44, MAX_COLUMNS = 24000 }; // for all ranks together
 
 typedef struct {
     const Timeline *t;
     double pixels_per_us, row, gap;
-    int columns; // of a rank, when cells are too narrow to be drawn one by one; 0: they are not
+    int columns; // per rank, when cells are too narrow to draw; 0: cells are drawn
 } Drawing;
 
 static Drawing drawing_of(const Timeline *t) {
@@ -148,7 +148,7 @@ static void draw_cell_numbers(const Drawing *d, int rank) {
     }
 }
 
-// Which kind takes most of each column: -1 for none.
+// The kind that takes most of each column; -1: none.
 static void dominant_kinds(const Drawing *d, int rank, double *shares, int *kinds) {
     const Timeline *t = d->t;
     const Program *program = &t->schedule->programs[rank];
@@ -183,7 +183,7 @@ static void draw_runs(const Drawing *d, const int *kinds, int rank, int ink) {
     }
 }
 
-// One path of a kind for all ranks: the file stays small.
+// One path for each kind and all ranks, which keeps the file small.
 static void draw_columns(const Drawing *d) {
     int ranks = d->t->schedule->num_ranks;
     int *kinds = malloc((size_t)ranks * (size_t)d->columns * sizeof *kinds);

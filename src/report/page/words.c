@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-// Numbers and their units never part.
+// A no-break space keeps numbers and units together.
 #define NBSP "\xc2\xa0"
 
 static Word with_unit(double value, const char *unit) {
