@@ -41,21 +41,21 @@ double chunks_in_flight(const ParallelConfig *c, int rank) {
 
 // ---- parameters ----------------------------------------------------------------------------------
 
-static double norm_parameters(const ModelShape *m) { return (m->rms_norm ? 1 : 2) * (double)m->hidden; }
-
-static double table_parameters(const ModelShape *m, int tp) {
-    return (double)padded_vocabulary(m->vocabulary, VOCABULARY_DIVISOR, tp) / tp * m->hidden;
+static int table_rows(const ModelShape *m, int tp) {
+    return padded_vocabulary(m->vocabulary, VOCABULARY_DIVISOR, tp);
 }
 
-static double layer_parameters(const ModelShape *m, double t) {
-    ParamCount count = model_layer_parameters(m);
-    return (double)count.cut / t + (double)count.whole;
+static ParamCount part_count(const ModelShape *m, int tp, ModelPart part) {
+    switch (part) {
+    case PART_EMBEDDING: return model_embedding_parameters(m, table_rows(m, tp));
+    case PART_HEAD: return model_head_parameters(m, table_rows(m, tp));
+    default: return model_layer_parameters(m);
+    }
 }
 
 double part_parameters(const ModelShape *m, int tp, ModelPart part) {
-    if (part == PART_LAYER) return layer_parameters(m, tp);
-    if (part == PART_HEAD) return norm_parameters(m) + (m->untied ? table_parameters(m, tp) : 0);
-    return table_parameters(m, tp) + (m->position == POSITION_LEARNED ? (double)m->positions * m->hidden : 0);
+    ParamCount count = part_count(m, tp, part);
+    return (double)count.cut / tp + (double)count.whole;
 }
 
 // Bytes of each parameter: weight, gradient and optimizer state.
@@ -153,6 +153,7 @@ typedef struct {
     const ParallelConfig *config;
     State state;
     double parameters[NUM_PARTS];
+    double table;       // parameters of the word table, of which a tied head has a copy
     double kept, again; // bytes of a layer: kept, and while it is recomputed
     double masks;       // of the embedding's dropout, of one microbatch
     double head;        // of the last stage
@@ -163,11 +164,11 @@ typedef struct {
 // The input and output of the final norm; the logits in 16 bits, in fp32, and their gradient. Where every rank
 // gathers all logits, its own share of them and of their gradient in addition.
 static double head_bytes(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
-    double table = table_parameters(m, grid_along(c->grid, AXIS_TP)) / m->hidden,
-           e = (double)dtype_bytes(c->dtype);
-    double logits = tokens_of(m, c) * table, norm = 2 * e * hidden_elements(m, c);
+    int t = grid_along(c->grid, AXIS_TP);
+    double rows = (double)table_rows(m, t) / t, e = (double)dtype_bytes(c->dtype);
+    double logits = tokens_of(m, c) * rows, norm = 2 * e * hidden_elements(m, c);
     if (!costs->stack->gathers_logits) return norm + costs->constants.logit_bytes * logits;
-    return norm + costs->constants.logit_bytes * logits * grid_along(c->grid, AXIS_TP) + 2 * e * logits;
+    return norm + costs->constants.logit_bytes * logits * t + 2 * e * logits;
 }
 
 // Messages to and from the neighbours; a gathered input of sequence parallelism; keys and values in transit over cp;
@@ -186,10 +187,11 @@ static double buffer_bytes(const Sizes *s) {
 
 static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model,
                        const ParallelConfig *config) {
+    int t = grid_along(config->grid, AXIS_TP);
     s->costs = costs, s->model = model, s->config = config;
     TRY(stage_layers(costs->stack, model, config, s->layers));
-    for (ModelPart part = 0; part < NUM_PARTS; part++)
-        s->parameters[part] = part_parameters(model, grid_along(config->grid, AXIS_TP), part);
+    for (ModelPart part = 0; part < NUM_PARTS; part++) s->parameters[part] = part_parameters(model, t, part);
+    s->table = (double)part_count(model, t, PART_EMBEDDING).cut / t;
     double factor = costs->stack->is_trireme ? 1 : costs->constants.activation_factor;
     bool masks = !costs->stack->is_trireme && model->hidden_dropout > 0;
     s->state = state_of(costs, config);
@@ -215,7 +217,7 @@ static MemoryNeed need_of(const Sizes *s, int rank) {
         layers += s->layers[stage];
         parameters += first * s->parameters[PART_EMBEDDING] + last * s->parameters[PART_HEAD];
         bool copies = last && rank > 0 && !s->model->untied; // rank 0 has the table itself
-        if (copies) parameters += table_parameters(s->model, grid_along(c->grid, AXIS_TP));
+        if (copies) parameters += s->table;
         need.ends += first * s->masks * flight + last * s->head;
     }
     parameters += layers * s->parameters[PART_LAYER];
