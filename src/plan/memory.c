@@ -2,9 +2,7 @@
 // and the two ends of the model.
 #include "plan/memory.h"
 #include "layout/layers.h"
-#include "machine/cpu_price.h"
 #include <math.h>
-#include <string.h>
 
 // ---- stages --------------------------------------------------------------------------------------
 
