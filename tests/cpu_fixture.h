@@ -97,16 +97,6 @@ static inline double factor(Dropout d, int64_t b, int64_t index) {
 
 // ---- calling ----------------------------------------------------------------------------------------------
 
-static inline void call(const Backend *backend, const Exec *exec, DeviceOp op, const void *args) {
-    switch (op) {
-#define X(NAME, function, Args, reads, writes)                                                               \
-    case OP_##NAME: backend->function(exec, args); break;
-        DEVICE_OPS(X)
-#undef X
-    case NUM_DEVICE_OPS: break;
-    }
-}
-
 static const int FIRST_WRITTEN[] = {
 #define X(NAME, function, Args, reads, writes) reads,
     DEVICE_OPS(X)
@@ -125,7 +115,7 @@ static inline void with_threads(Bench *b, int threads, DeviceOp op, const void *
     Exec exec = {.threads = threads, .workspace = malloc(bytes + !bytes), .workspace_bytes = bytes};
     CHECK(exec.workspace, "no memory");
     memset(exec.workspace, 0xFF, bytes); // NaN: nothing may be read before it is written
-    call(backend, &exec, op, args);
+    backend_run(backend, &exec, op, args);
     free(exec.workspace);
 }
 

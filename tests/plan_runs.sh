@@ -258,7 +258,7 @@ refuse 64 "leave it out" "${question[@]}" --loo
 refuse 64 "leave out --gpus" --rows rows.csv --gpus 8
 refuse 64 "leave out --json" --calibrate rows.csv --stack megatron-lm-2021 --json
 refuse 64 "one of them" --rows rows.csv --loo --folds 3
-refuse 64 "one of them" --rows rows.csv --calibrate rows.csv
+refuse 64 "cannot be used together" --rows rows.csv --calibrate rows.csv
 refuse 64 "--stack NAME" --calibrate rows.csv
 refuse 66 "nowhere.csv" --rows nowhere.csv
 sed 's/global_batch/batch/' rows.csv >column.csv

@@ -59,7 +59,7 @@ static void *product_of(int threads, const Shape *s) {
     Exec exec = {.threads = threads, .workspace_bytes = cpu_backend.workspace_bytes(threads, OP_MATMUL, &p)};
     exec.workspace = aligned_alloc(64, (exec.workspace_bytes + 127) / 64 * 64);
     CHECK(exec.workspace, "no memory");
-    cpu_backend.matmul(&exec, &p);
+    backend_run(&cpu_backend, &exec, OP_MATMUL, &p);
     free(exec.workspace), free(p.a.data), free(p.b.data), free(p.bias.data);
     return p.d.data;
 }
