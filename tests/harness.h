@@ -18,19 +18,20 @@ typedef struct {
     do {                                                                                                     \
         if (!(cond)) harness_failure(__FILE__, __LINE__, #cond, __VA_ARGS__);                                \
     } while (0)
-// That a call returns OK; prints the message of fail() otherwise.
+// Expects that a call returns OK; prints the message of fail() otherwise.
 #define EXPECT_OK(call) EXPECT((call) == OK, "%s", fail_message())
 
 void harness_failure(const char *file, int line, const char *cond, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 int harness_run(const Test *tests, int argc, char **argv); // the exit code for main
 
-// That TRIREME_TEST_SHORT is set, as it is for the sanitizers: each way through the code once,
-// and fewer numbers.
+// Returns whether TRIREME_TEST_SHORT is set, as for the sanitizers: a test then takes each path through the code once,
+// with fewer numbers.
 bool harness_short(void);
-bool harness_failed(void); // an expectation so far, for programs that are workers of scripts
+bool harness_failed(
+    void); // whether an expectation has failed so far, for programs that scripts run as workers
 
-// A fresh folder under TMPDIR that is removed when the program ends; alive until then.
+// Returns the path of a new folder under TMPDIR, which is removed when the program ends.
 const char *harness_folder(void);
-// The path of a name in that folder; the last eight that a thread asked for stay valid.
+// Returns the path of a name in that folder. The last eight paths of a thread stay valid.
 const char *harness_path(const char *name);

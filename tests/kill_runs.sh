@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs that are killed and go on. A trial kills -9 one rank of a training run, all, or mpirun at a random moment (saves
 # take a good part of a run here), starts the same command again, kills that too, and lets the third finish. Every
-# loss and norm that was logged, before a kill or after, must have the bits of the run that nobody killed, whatever
+# loss and norm that was logged, before a kill or after, must have the bits of the undisturbed run, whatever
 # checkpoint is there must verify, and nothing unfinished may be left. Which command goes on changes in what changes
 # no bit: pipeline stages, schedule, transport, sharding, asynchronous saves.
 # Usage: kill_runs.sh PATH/trireme [TRIALS [SEED [INTERVAL [KEEP]]]]

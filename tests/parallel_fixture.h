@@ -134,7 +134,7 @@ static inline void run_backward(Share *s, int step) {
 
 typedef struct {
     pthread_mutex_t lock;
-    float of[BENCH_PARAMS][BENCH_LARGEST]; // NaN: nobody has it
+    float of[BENCH_PARAMS][BENCH_LARGEST]; // NaN: no rank has it
 } Whole;
 
 static inline void whole_open(Whole *w) {

@@ -241,7 +241,7 @@ static Status rank_main(Comm *world, void *arg) {
 
 Status run_plans(const RunPlan *plans, int count, RunResult *results) {
     Job job = {plans, count, results};
-    // Whatever the machine has: ranks that share a core, of which nobody spins, or have one each.
+    // On any machine: ranks that share a core do not spin, others have a core each.
     CommOptions options = {.transport = plans->transport,
                            .ranks = grid_size(plans->spec.grid),
                            .timeout_s = 120,

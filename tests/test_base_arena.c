@@ -83,7 +83,8 @@ static void *take_nothing(void *self, const char *name, size_t bytes, const char
 static void no_memory_is_an_error(void) {
     Arena arena;
     EXPECT(arena_open(&arena, "stash", (Memory){.take = take_nothing}, 1 << 20) == ERR_OS, "the status");
-    EXPECT(strstr(fail_message(), "stash") && strstr(fail_message(), "1.0 MiB wanted (the device is full)"), "%s", fail_message());
+    EXPECT(strstr(fail_message(), "stash") && strstr(fail_message(), "1.0 MiB wanted (the device is full)"),
+           "%s", fail_message());
     arena_close(&arena);
     arena_close(&(Arena){0});
 }

@@ -238,7 +238,7 @@ static void reads_are_exact(void) {
     close(fd);
 }
 
-// A pipe that nobody writes to, opened like a file, would block for ever.
+// Opening a pipe without a writer like a file would block forever.
 static void only_regular_files_are_opened(void) {
     const char *pipe_path = harness_path("pipe"), *path = harness_path("regular");
     char *data = NULL;

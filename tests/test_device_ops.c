@@ -340,7 +340,7 @@ static void threads_do_not_change_bits(void) {
     compare_all("3 threads and 1", "cpu", 3, "cpu", true);
 }
 
-// Also: no operation reads memory that nobody wrote, or writes a number that is not finite.
+// Also: no operation reads memory that was not written, or writes a number that is not finite.
 static void check_gives_the_bits_of_cpu(void) { compare_all("check and cpu", "check", 1, "cpu", true); }
 
 // A copy in fp32 of numbers of any type, rounded to `dtype` first.

@@ -79,7 +79,7 @@ run_evaluating() { train evaluating --train-iters 10 --eval-interval 4 --eval-it
 if check "the log says what evaluation costs"; then
     train usual --train-iters 6 --eval-interval 4
     grep -q "^evaluation: 200 batches in all will take about .* s, 92 % of this run; --eval-iters 100 is the default" \
-        usual.log || complain "nobody learns what evaluation costs: $(tail -3 usual.log)"
+        usual.log || complain "the log does not say what evaluation costs: $(tail -3 usual.log)"
 fi
 if check "evaluations come at their steps and at the end"; then
     need run_evaluating

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the parts of ./run share: speaking, running a step quietly, configuring and building a folder.
+# Functions that the parts of ./run share: messages, running a step quietly, configuring and building a folder.
 
 # say LINE...
 say() { printf '%s\n' "$@"; }

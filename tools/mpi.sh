@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# How scripts start jobs under mpirun, whichever MPI it belongs to. What they need of it is said in the
-# environment, which Open MPI 4 (OMPI_) and 5 (PRTE_) read and MPICH ignores: root may start jobs, more ranks
-# than cores are welcome, a rank that waits gives up its core, and no rank is bound.
+# Sets the environment in which scripts start jobs under mpirun of any MPI. Open MPI 4 (OMPI_) and 5 (PRTE_) read these
+# variables and MPICH ignores them: root may start jobs, there may be more ranks than cores, a waiting rank yields its
+# core, and no rank is bound.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 export OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none
@@ -16,7 +16,7 @@ mpirun_options() {
     ((EUID)) || printf ' %s' --allow-run-as-root
 }
 
-# A shell that srun or a launcher has started has a rank of its own, which its jobs would inherit.
+# A shell that srun or a launcher has started has a rank, which its jobs must not inherit.
 unset PMI_RANK PMIX_RANK OMPI_COMM_WORLD_RANK
 
 # ranks_below PID: "RANK PID" of every process of the job that the launcher PID has started, in the order of their

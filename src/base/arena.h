@@ -18,7 +18,7 @@ typedef struct {
     // next call) says for what reason.
     void *(*take)(void *self, const char *name, size_t bytes, const char **why);
     void (*give_back)(void *self, void *base, size_t bytes);
-    // Optional callback: the block `name` begins here, and its contents are undefined. `name` stays alive as long as the arena.
+    // Optional callback: the block `name` begins here with undefined contents. `name` lives as long as the arena.
     void (*begins)(void *self, const char *name, void *address, size_t bytes);
     void *self;
 } Memory;

@@ -1,11 +1,11 @@
-// The processors of this machine: which of them a thread may use, how ranks that share the machine divide
-// them, and how long threads spin before they sleep.
+// The processors of this machine: which ones a thread may use, how the ranks on one machine divide them, and how long
+// waiting threads spin before they sleep.
 //
-// Ranks beside each other get processors of their own that lie beside each other: on machines of several
-// sockets a rank then keeps to one, and so does the memory that it touches first; the two threads of a core
-// stay together. A rank is bound to its share as a whole and the system places its threads within it, so that
-// threads started later (a new team, a checkpoint's writer) find room too. What a launcher, taskset or a
-// container left this process is respected: only that is divided.
+// Each rank gets its own processors, and they are neighbours: on a machine with several sockets a rank stays on one
+// socket, with the memory that it touches first, and the two hardware threads of a core stay together. A rank is bound
+// to its whole share, and the system places its threads within the share, so that threads that start later (a new
+// team, the writer of a checkpoint) have room too. Only the processors that a launcher, taskset or a container has left
+// to this process are divided.
 #pragma once
 #include "base/text.h"
 #include <stdbool.h>
@@ -26,14 +26,14 @@ void cores_order(Cores *cores, const char *folder);
 // not overlap, cover all and differ by one at most. False, and `mine` is all of them, when a rank would have
 // fewer than its `threads`: then binding would only keep a thread that waits from a processor that is idle.
 bool cores_share(const Cores *all, int ranks, int threads, int rank, Cores *mine);
-// Binds the calling thread and all that it starts from now on. The system may refuse; then nothing changes.
+// Binds the calling thread, and the threads that it starts later, to `cores`. Does nothing when the system refuses.
 void cores_bind(const Cores *cores);
 // "0-3,8"
 void cores_print(const Cores *cores, Text *text);
 
-// Makes the threads of OpenMP teams sleep after some tens of microseconds without work; their libraries' own
-// choice is milliseconds, in which a thread that waits keeps the one that it waits for from running whenever
-// a processor has something else to do. The libraries read this from the environment before main: it is set
-// there and the program starts itself again, once, in the same process; without /proc, or under an emulator that a
-// new start would leave (valgrind, qemu-user), nothing changes. To be called first in main; what the user has set stays.
+// Makes the threads of OpenMP teams sleep after some tens of microseconds without work. The libraries' own choice is
+// milliseconds: so long a waiting thread keeps the processor from the thread that it waits for. The libraries read the
+// setting from the environment before main, so this function sets it and starts the program again, once, in the same
+// process. Without /proc, or under an emulator that a new start would leave (valgrind, qemu-user), nothing changes.
+// Call it first in main; a value that the user has set stays.
 void cores_wait_briefly(char **argv);

@@ -2,8 +2,8 @@
 //
 //   CHECK(cond, fmt, ...)    our bug. Always on. Prints where, which rank, which instruction; stops the whole
 //                            job (exit 70).
-//   fail(ERR_..., fmt, ...)  the world's fault: files, options, memory at set-up. The first function that
-//                            knows writes the message; callers pass the status up with TRY(f()).
+//   fail(ERR_..., fmt, ...)  not our bug: files, options, memory at set-up. The first function that finds the error
+//                            writes the message; callers pass the status up with TRY(f()).
 //   abort of the job         a device or network fault inside a step: dumps the last events of the rank.
 //
 // A Status is the exit code the program ends with (after sysexits.h): there is nothing to

@@ -1,4 +1,4 @@
-// Streams that keep what a slow reader does not take, instead of waiting for it.
+// Implements streams that buffer the text for a slow reader instead of waiting.
 #include "base/outlet.h"
 #include "base/rank.h"
 #include <errno.h>
@@ -12,7 +12,7 @@ enum { MOST_PENDING = 4 << 20, READER_PATIENCE_S = 60, CLOSE_PATIENCE_S = 5, POL
 
 // ---- writing --------------------------------------------------------------------------------------
 
-// As much as goes without waiting (a blocking descriptor: all of it). Returns the bytes taken.
+// Writes as much as is possible without waiting (to a blocking descriptor: all). Returns the number of bytes written.
 static size_t write_now(Outlet *outlet, const char *data, size_t size) {
     size_t done = 0;
     while (done < size && !outlet->error) {
@@ -35,7 +35,7 @@ static void drain(Outlet *outlet) {
     pending->size -= done;
 }
 
-// Where text was lost, a line takes its place once what came before it is written.
+// After dropped text, writes a line that says so as soon as the text before it is written.
 static void write_pending(Outlet *outlet) {
     drain(outlet);
     if (!outlet->dropping || outlet->pending.size || outlet->error) return;
@@ -45,7 +45,7 @@ static void write_pending(Outlet *outlet) {
     drain(outlet);
 }
 
-// What stdio calls with the bytes of a stream; 0 is an error.
+// The write callback of the stdio stream (fopencookie). Returns 0 on an error.
 static ssize_t take(void *self, const char *data, size_t size) {
     Outlet *outlet = self;
     write_pending(outlet);
@@ -69,7 +69,7 @@ static FILE *stream_of(Outlet *outlet) {
 
 // ---- opening --------------------------------------------------------------------------------------
 
-// ENXIO: a pipe without a reader.
+// Opens a pipe that has no reader yet (ENXIO) as soon as one opens it.
 static Status await_reader(const char *path, int flags, const atomic_int *stopped, int *fd) {
     double until = clock_s() + READER_PATIENCE_S;
     fprintf(stderr, "%s is a pipe that no process reads yet: waiting up to %d s for a reader\n", path,
@@ -100,8 +100,8 @@ Status outlet_create(Outlet *outlet, const char *path, bool append, const atomic
     return status;
 }
 
-// Opened anew, a pipe or terminal is the same one with flags of its own. Where that is not allowed writes
-// wait as always.
+// Opens the pipe or terminal a second time: this open file description has its own flags. Where opening is not allowed,
+// writes wait as before.
 void outlet_replace(Outlet *outlet, int fd, FILE **stream) {
     char path[32];
     struct stat st;

@@ -1,31 +1,31 @@
-// A stream whose writes never wait for the reader: a log that is read by a pager, a terminal that was paused
-// or a pipe of metrics must not hold up a run, nor make it deaf to signals.
+// A stream whose writes never wait for the reader: a pager, a paused terminal or a pipe of metrics must not block a run
+// or keep it from seeing signals.
 //
-// What the reader is too slow for is kept in memory, up to a limit, and written before the next text. Text beyond
-// the limit is lost until all that was kept is written; then the stream goes on. Plain files are written as always.
+// Text that a slow reader has not taken yet is kept in a buffer, up to a limit, and written before later text. When the
+// buffer is full, new text is dropped until the buffer is empty again. Writes to regular files are ordinary writes.
 #pragma once
 #include "base/text.h"
 #include <stdatomic.h>
 
 typedef struct {
-    int fd; // of an open file description of its own, so that O_NONBLOCK reaches nobody else; -1: closed
+    int fd; // its own open file description, so that O_NONBLOCK changes no other process's; -1: closed
     Text pending;
-    size_t dropping; // bytes lost since the limit was reached, while something is pending; 0: text is taken
-    size_t lost;     // bytes lost in all
-    bool tells;      // writes a line where text was lost: people read it
-    int error;       // errno of the first write that failed: EPIPE when the reader has left; 0: none has
+    size_t dropping; // bytes dropped since the buffer was full; 0: text is accepted
+    size_t lost;     // bytes dropped in all
+    bool tells;      // writes a line where text was dropped, as people read this stream
+    int error; // errno of the first write that failed; EPIPE: the reader has closed its end; 0: no write failed
 } Outlet;
 
-// Makes a stream of a file that is created or, `append`, continued. A pipe that no process reads is awaited
-// for a time, until `*stopped` is not 0 (NULL: no signal is looked at).
+// Opens a stream to a file that is created or, with `append`, continued. If the file is a pipe without a reader, waits
+// a minute for one, or until `*stopped` (optional) is not 0.
 Status outlet_create(Outlet *outlet, const char *path, bool append, const atomic_int *stopped, FILE **stream);
-// Replaces stdout or stderr by a stream that never waits, unless it is a file. `outlet` must stay alive.
+// Replaces stdout or stderr by a stream that never waits, unless it is a regular file. `outlet` must outlive it.
 void outlet_replace(Outlet *outlet, int fd, FILE **stream);
-// Whether the reader has left.
+// Says whether the reader has closed its end.
 bool outlet_is_unread(const Outlet *outlet);
-// Writes what is pending, and from now on waits for the reader as usual.
+// Writes the pending text; from now on writes wait for the reader.
 void outlet_wait(Outlet *outlet);
-// Waits a few seconds for what is pending.
+// Waits a few seconds until the pending text is written.
 void outlet_finish(Outlet *outlet);
-// Does so and closes it; false when not everything was written. Call it after fclose.
+// Finishes and closes the outlet. Returns false when text was lost. Call it after fclose of the stream.
 bool outlet_close(Outlet *outlet);

@@ -1,9 +1,9 @@
-// Who is speaking: the calling thread's rank, its coordinates on the grid, and its last events.
+// The current rank: the rank of the calling thread, its coordinates on the grid, and its last events.
 //
-// A rank is a value, not a process: N ranks run as threads of one process or as MPI processes. Each enters
-// its own Rank once, at its start; errors, logs and hang reports then name it without it being passed to
-// every function. The pointer behind rank_current(), and the Rank of a thread that entered none, are the only
-// thread-local variables of the program: they serve to report, never to compute.
+// A rank is a value, not a process: N ranks run as threads of one process or as MPI processes. Each thread enters its
+// Rank once, at its start; messages of errors, logs and hang reports then name the rank, and no function needs it as a
+// parameter. The pointer behind rank_current(), and the Rank of a thread that entered none, are the only thread-local
+// variables of the program. They serve to report, never to compute.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,24 +24,25 @@ typedef struct Rank {
     char doing[48]; // the current instruction, "F3.1", or a phase, "loading data"
     uint64_t num_events;
     RankEvent events[EVENTS_KEPT];
-    void (*abort_job)(struct Rank *, int status); // how this rank ends everybody; NULL: exit the process
+    void (*abort_job)(struct Rank *, int status); // ends the job on all ranks; NULL: the process exits
     char message[1024];                           // of the last fail()
     struct Trace *trace;                          // what --trace records (trace.h), or NULL
 } Rank;
 
-// Makes `rank` the calling thread's. NULL leaves. The Rank is borrowed until the thread leaves or ends.
+// Makes `rank` the current rank of the calling thread; NULL: none. The Rank is borrowed until the thread enters another
+// one or ends.
 void rank_enter(Rank *rank);
-// Never NULL: a thread that entered none speaks as rank 0 of 1.
+// Returns the current rank, never NULL: a thread that entered none is rank 0 of 1.
 Rank *rank_current(void);
-// Records what the rank does now; shown by errors and hang reports.
+// Records what the rank does now, for messages of errors and hang reports.
 void rank_doing(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void rank_event(const char *literal_format, int64_t a, int64_t b, int64_t c);
 // "[rank 3 tp1 dp0 pp1]" or "" in a job of one rank. Writes at most `size` bytes.
 void rank_describe(const Rank *rank, char *text, int size);
 // Prints the last events of the rank to stderr, oldest first.
 void rank_dump_events(const Rank *rank);
-// Called before a job is aborted, so that the last messages arrive: stdio may write to what only keeps them. The one
-// mutable global here: streams belong to the process, and any thread may abort.
+// Sets a callback that runs before a job is aborted, so that buffered messages are written. It is the only mutable
+// global here: streams belong to the process, and any thread may abort.
 void rank_before_abort(void (*hook)(void));
 // Ends the whole job with `status` on every rank. Does not return.
 _Noreturn void rank_abort_job(int status);

@@ -1,5 +1,5 @@
-// Text for people and text from people: a growing buffer, strict number parsing, the nearest name, whole
-// files.
+// Text: a growing buffer, strict parsing of numbers, the nearest name for "did you mean", and reading and writing of
+// whole files.
 #pragma once
 #include "base/error.h"
 #include <stdbool.h>
@@ -34,7 +34,7 @@ const char *text_nearest(const char *name, const char *const *candidates, int nu
 // Reads a whole regular file (at most `max_bytes`) into a NUL-terminated buffer that the caller frees.
 // Fails with a message naming the file: missing, a folder, too large, unreadable.
 Status file_read(const char *path, size_t max_bytes, char **data, size_t *size);
-// Writes through a temporary name and one rename, so that the file is whole or absent. Refuses to replace a
+// Writes a file under a temporary name and renames it, so that the file is whole or absent. Fails when `path` is a
 // folder, a device or a pipe.
 Status file_write(const char *path, const void *data, size_t size);
 bool file_exists(const char *path);

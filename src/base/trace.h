@@ -1,7 +1,7 @@
-// What a rank did when: spans of time for `--trace`, recorded into memory taken before the first step.
+// Records when a rank did what: spans of time for `--trace`, in memory that is allocated before the first step.
 //
-// A Trace hangs on its Rank; where none does, recording is one test of a pointer. It is a ring: a run longer
-// than its capacity keeps the end and says how much it lost. Recording neither allocates nor locks.
+// A Rank may have a Trace; without one, recording costs one test of a pointer. A Trace is a ring buffer: when it is
+// full, the oldest events are overwritten and counted as lost. Recording neither allocates nor locks.
 #pragma once
 #include "base/rank.h"
 #include <stddef.h>
@@ -25,12 +25,11 @@ typedef struct Trace {
     size_t capacity;
 } Trace;
 
-// Gives the calling thread's rank a trace of `capacity` > 0 events; false without memory. A rank has at
-// most one.
+// Gives the current rank, which has none, a trace of `capacity` > 0 events. Returns false when there is no memory.
 bool trace_open(size_t capacity);
-void trace_close(void);           // the rank stops recording; nothing where there is no trace
-bool trace_on(void);              // whether the calling thread's rank records
-void trace_add(TraceEvent event); // nothing where it does not
+void trace_close(void);           // the rank stops recording; does nothing without a trace
+bool trace_on(void);              // whether the current rank has a trace
+void trace_add(TraceEvent event); // does nothing without a trace
 // Adds an event of the row TRACE_STEP. `iteration`: its number, or -1.
 void trace_add_phase(const char *name, double start_s, double end_s, int64_t iteration);
 
