@@ -1,3 +1,4 @@
+// Ends a job when a call inside MPI blocks for too long, by a timer and its signal.
 #include "comm/alarm.h"
 #include "base/error.h"
 #include "base/rank.h"

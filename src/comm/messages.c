@@ -1,3 +1,4 @@
+// Builds collectives from messages between each two ranks.
 #include "comm/messages.h"
 #include "comm/reduce.h"
 #include <limits.h>

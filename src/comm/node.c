@@ -1,3 +1,4 @@
+// Opens the memory that the ranks of a group on one node share.
 #include "comm/node.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// Reduces parts element by element, in rank order.
 #include "comm/reduce.h"
 #include "base/half.h"
 #include <string.h>

@@ -1,3 +1,4 @@
+// Moves messages through ring buffers in shared memory.
 #include "comm/rings.h"
 #include "comm/messages.h"
 #include <string.h>
