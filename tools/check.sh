@@ -16,7 +16,8 @@ lint() {
     stage "includes go downward" lint_with layers
     stage "files of a folder include no circle" lint_with circles
     stage "functions and files are small" lint_with sizes
-    stage "each type has one name" lint_with types
+    stage "each type has a name of its own" lint_with types
+    stage "each file says what it is for" lint_with heads
     if command -v clang-format-14 >/dev/null; then
         stage "formatting (clang-format-14 -i repairs it)" lint_format
     else
