@@ -1,5 +1,6 @@
 // Prints a configuration as command lines of trireme and of Megatron-LM. Options with the same name in both are
 // printed by one function.
+#include "checkpoint/fields.h"
 #include "plan/memory.h"
 #include "report/plan_report.h"
 #include <stdarg.h>
@@ -46,6 +47,38 @@ static void add_scaling(Command *to, const Rope *rope) {
     if (rope->original != 8192) put(to, "--rope-original-max-position-embeddings %d", rope->original);
 }
 
+// Whether add_model has a line of its own for a size's option, or no line is needed.
+static bool is_named(const char *option) {
+    static const char *const named[] = {"num_layers",          "hidden_size",
+                                        "num_attention_heads", "norm_epsilon",
+                                        "disable_bias_linear", "untie_embeddings_and_output_weights"};
+    for (size_t i = 0; i < sizeof named / sizeof named[0]; i++)
+        if (!strcmp(option, named[i])) return true;
+    return false;
+}
+
+static void put_option(Command *to, const ModelOption *row) {
+    char name[64];
+    snprintf(name, sizeof name, "%s", row->option);
+    for (char *c = name; *c; c++)
+        if (*c == '_') *c = '-';
+    bool is_flag = !strcmp(row->value, "true");
+    put(to, "--%s%s%s", name, is_flag ? "" : " ", is_flag ? "" : row->value);
+}
+
+// Adds the options of all other sizes that are not zero.
+static void add_other_sizes(Command *to, const ModelShape *m) {
+    ModelOption rows[MAX_MODEL_OPTIONS];
+    int count = model_options(m, rows);
+    for (int i = 0; i < num_model_sizes; i++) {
+        const ModelSize *size = &model_sizes[i];
+        if (size->meaning != MEANS_FUNCTION || is_named(size->option) || field_is_zero(&size->field, m))
+            continue;
+        for (int j = 0; j < count; j++)
+            if (!strcmp(rows[j].option, size->option)) put_option(to, &rows[j]);
+    }
+}
+
 static void add_model(Command *to, const ModelShape *m) {
     put(to, "--num-layers %d", m->layers);
     put(to, "--hidden-size %d", m->hidden);
@@ -73,6 +106,7 @@ static void add_model(Command *to, const ModelShape *m) {
     if (m->untied) put(to, "--untie-embeddings-and-output-weights");
     if (m->attention_dropout != 0.1f) put(to, "--attention-dropout %g", (double)m->attention_dropout);
     if (m->hidden_dropout != 0.1f) put(to, "--hidden-dropout %g", (double)m->hidden_dropout);
+    add_other_sizes(to, m);
 }
 
 static void add_layers(int layers, Text *out) {
