@@ -52,7 +52,8 @@ static void reach_beyond(Bench *b) {
 }
 
 static void write_beyond(Bench *b, ptrdiff_t byte) {
-    char *arena = device_address(b->device, b->arena.base);
+    device_sync(b->device, b->stream);
+    char *arena = device_address(b->device, (Tensor){b->arena.base, 1, 1, F32});
     arena[byte] = 1;
 }
 
@@ -103,6 +104,106 @@ static void use_closed_arena(Bench *b) {
 }
 
 static void leave_arena_open(Bench *b) { device_close(b->device); }
+
+// ---- waits that are missing -------------------------------------------------------------------------------
+
+static void follow_pointer(Bench *b) {
+    Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
+    rank_doing("F3.1");
+    add(b->device, b->stream, (Add){x, y});
+    device_sync(b->device, b->stream);
+    rank_doing("sf3.1");
+    printf("%g\n", (double)((volatile float *)y.data)[1]);
+}
+
+static void follow_freed_pointer(Bench *b) {
+    Arena gone;
+    EXPECT_OK(arena_open(&gone, "gone", device_memory(b->device), 4096));
+    Tensor x = tensor_take(&gone, "x", 1, 4, F32);
+    arena_close(&gone);
+    ((volatile float *)x.data)[0] = 1;
+}
+
+static void look_without_wait(Bench *b) {
+    Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
+    rank_doing("F3.1");
+    add(b->device, b->stream, (Add){x, y});
+    device_address(b->device, y);
+}
+
+static Stream *second_stream(Bench *b) {
+    Stream *stream;
+    EXPECT_OK(device_stream_open(b->device, "second", &stream));
+    return stream;
+}
+
+static void read_other_stream(Bench *b) {
+    Tensor x = normals(b, 1, 4), y = normals(b, 1, 4), z = tensor(b, 1, 4);
+    Stream *second = second_stream(b);
+    device_sync(b->device, b->stream);
+    rank_doing("F3.1");
+    add(b->device, b->stream, (Add){x, y});
+    rank_doing("F4.1");
+    device_copy(b->device, second, z, y);
+}
+
+static void write_under_other_stream(Bench *b) {
+    Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
+    Stream *second = second_stream(b);
+    device_sync(b->device, b->stream);
+    add(b->device, b->stream, (Add){x, y});
+    device_zero(b->device, second, x);
+}
+
+// A wait that comes before what it should wait for.
+static void wait_too_early(Bench *b) {
+    Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
+    Stream *second = second_stream(b);
+    stream_wait(b->device, second, event_record(b->device, b->stream));
+    add(b->device, b->stream, (Add){x, y});
+    device_zero(b->device, second, y);
+}
+
+// The scratch memory of one stream, taken again by another.
+static void reuse_block(Bench *b) {
+    Stream *second = second_stream(b);
+    ArenaMark mark = arena_mark(&b->arena);
+    device_zero(b->device, second, tensor(b, 1, 4));
+    arena_release(&b->arena, mark);
+    device_zero(b->device, b->stream, tensor(b, 1, 4));
+}
+
+static void send_before_done(Bench *b) {
+    Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
+    add(b->device, b->stream, (Add){x, y});
+    HostAccess send = device_access(b->device, b->stream, y, false, "send");
+    device_access_address(b->device, &send);
+}
+
+static void write_what_is_sent(Bench *b) {
+    Tensor x = normals(b, 1, 4);
+    rank_doing("sf3.1");
+    HostAccess send = device_access(b->device, b->stream, x, false, "send");
+    device_sync(b->device, b->stream);
+    device_access_address(b->device, &send);
+    rank_doing("F4.1");
+    device_zero(b->device, b->stream, x);
+}
+
+static void read_what_is_received(Bench *b) {
+    Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
+    (void)device_access(b->device, b->stream, x, true, "receive");
+    add(b->device, b->stream, (Add){x, y});
+}
+
+static void send_nothing(Bench *b) {
+    (void)device_access(b->device, b->stream, tensor(b, 1, 4), false, "send");
+}
+
+static void free_what_is_sent(Bench *b) {
+    (void)device_access(b->device, b->stream, normals(b, 1, 4), false, "send");
+    arena_close(&b->arena);
+}
 
 static void write_nan(Bench *b) {
     float values[6] = {1, 2, 3, 4, NAN, 6};
@@ -219,14 +320,43 @@ static void mistakes_are_named(void) {
     expect_death(leave_arena_open, ERR_BUG, "before 1 of its arenas");
 }
 
+static void early_reads_are_named(void) {
+    expect_death(read_poison, ERR_BUG,
+                 "column_sum of x (stream compute) reads bytes of tensor that nothing has written");
+    expect_death(read_fresh_arena, ERR_BUG, "column_sum of x (stream compute) reads bytes of x that nothing");
+    expect_death(read_released, ERR_BUG, "column_sum of x (stream compute) reads bytes of tensor");
+    expect_death(read_narrow_poison, ERR_BUG, "column_sum of x (stream compute) reads bytes of tensor");
+    expect_death(send_nothing, ERR_BUG, "send (the host) reads bytes of tensor that nothing has written");
+}
+
+static void missing_waits_are_named(void) {
+    expect_death(follow_pointer, ERR_BUG,
+                 "the arena bench while at sf3.1: tensor, last written by add of y (F3.1, stream compute)");
+    expect_death(follow_freed_pointer, ERR_BUG, "byte 0 of the arena gone: it was freed");
+    expect_death(
+        look_without_wait, ERR_BUG,
+        "device_address (F3.1, the host) writes tensor, add of y (F3.1, stream compute) may still write");
+    expect_death(read_other_stream, ERR_BUG,
+                 "device_copy (F4.1, stream second) reads tensor, add of y (F3.1, stream compute) may still");
+    expect_death(write_under_other_stream, ERR_BUG,
+                 "device_zero (stream second) writes tensor, add of x (stream compute) may still read it");
+    expect_death(wait_too_early, ERR_BUG,
+                 "device_zero (stream second) writes tensor, add of y (stream compute) may still write it");
+    expect_death(reuse_block, ERR_BUG,
+                 "device_zero (stream compute) writes tensor, device_zero (stream second)");
+    expect_death(send_before_done, ERR_BUG,
+                 "send: host code looks at tensor, which add of y (stream compute)");
+    expect_death(write_what_is_sent, ERR_BUG,
+                 "device_zero (F4.1, stream compute) writes tensor, send (sf3.1, the host) is reading it");
+    expect_death(read_what_is_received, ERR_BUG,
+                 "add of x (stream compute) reads tensor, receive (the host) is writing it");
+    expect_death(free_what_is_sent, ERR_BUG, "the arena bench was freed while send was under way");
+}
+
 static void numbers_are_named(void) {
     expect_death(write_nan, ERR_NUMERIC, "add wrote nan to y[1, 1] of [2, 3] while at F3.1");
     expect_death(overflow, ERR_NUMERIC, "add wrote inf to y[0, 0]");
-    expect_death(read_poison, ERR_NUMERIC, "column_sum wrote");
-    expect_death(read_fresh_arena, ERR_NUMERIC, "column_sum wrote");
-    expect_death(read_released, ERR_NUMERIC, "column_sum wrote");
     expect_death(write_narrow_nan, ERR_NUMERIC, "add wrote nan to y[1, 1] of [2, 3]");
-    expect_death(read_narrow_poison, ERR_NUMERIC, "column_sum wrote");
     expect_death(overflow_narrow, ERR_NUMERIC, "add wrote inf to y[0, 0]");
 }
 
@@ -245,6 +375,47 @@ static void shapes_are_named(void) {
     expect_death(too_large_to_square, ERR_BUG, "sum_squares: x[0] = -4.5 is above 2^2");
     expect_death(leave_out_tensor, ERR_BUG, "add: y is absent");
     expect_death(too_small_workspace, ERR_BUG, "attention_forward needs 16384 bytes of workspace");
+}
+
+// ---- what is no fault -------------------------------------------------------------------------------------
+
+// Two streams that take turns at the same tensors, with delays from each of several seeds: the numbers of one stream.
+static void waits_suffice(void) {
+    static const char *const SEEDS[] = {"1", "2", "3"};
+    for (int i = 0; i < 3; i++) {
+        setenv("TRIREME_CHECK_SEED", SEEDS[i], 1);
+        Bench b = bench_open("check", 1);
+        Stream *second = second_stream(&b);
+        Tensor x = from_floats(&b, 1, 1, (const float[]){1}), y = from_floats(&b, 1, 1, (const float[]){0});
+        for (int turn = 0; turn < 300; turn++) {
+            stream_wait(b.device, second, event_record(b.device, b.stream));
+            add(b.device, second, (Add){x, y}); // y += 1
+            stream_wait(b.device, b.stream, event_record(b.device, second));
+            HostAccess access = device_access(b.device, b.stream, y, turn % 2, "message");
+            while (!device_access_ready(b.device, &access)) event_wait_for(b.device, access.since, 1e-4);
+            float *value = device_access_address(b.device, &access);
+            EXPECT(*value == (float)(turn + 1), "%g in turn %d", (double)*value, turn);
+            device_access_end(b.device, &access);
+        }
+        device_stream_close(b.device, second);
+        bench_close(&b);
+    }
+    unsetenv("TRIREME_CHECK_SEED");
+}
+
+static void marks_are_in_order(void) {
+    Bench b = bench_open("check", 2);
+    Tensor x = zeros_of(&b, F32, 1, 4);
+    DeviceMark marks[3];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 3; i++) {
+            marks[i] = device_mark(b.device, b.stream);
+            device_zero(b.device, b.stream, x);
+        }
+        for (int i = 2; i >= 0; i--) device_mark_read(b.device, &marks[i]);
+        EXPECT(marks[0].wall_s <= marks[1].wall_s && marks[1].wall_s <= marks[2].wall_s, "their order");
+    }
+    bench_close(&b);
 }
 
 // A rank whose slice of the vocabulary is all padding has no largest logit; that is no fault.
@@ -278,6 +449,10 @@ static void unknown_kind_is_refused(void) {
 
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"mistakes_are_named", mistakes_are_named},
+                                      {"early_reads_are_named", early_reads_are_named},
+                                      {"missing_waits_are_named", missing_waits_are_named},
+                                      {"waits_suffice", waits_suffice},
+                                      {"marks_are_in_order", marks_are_in_order},
                                       {"numbers_are_named", numbers_are_named},
                                       {"shapes_are_named", shapes_are_named},
                                       {"padding_is_no_fault", padding_is_no_fault},

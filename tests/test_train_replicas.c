@@ -123,7 +123,8 @@ static Flip choose(const Case *c, Engine *engine, int number, bool spreads) {
 static void flip_bit(Context *c, Tensor x, const Flip *f, bool *done) {
     int64_t count = tensor_count(x);
     size_t size = dtype_bytes(x.dtype);
-    char *data = device_address(c->device, x.data);
+    device_sync(c->device, c->stream);
+    char *data = device_address(c->device, x);
     for (int64_t i = 0; i < count && !*done; i++) {
         char *at = data + ((int64_t)f->element + i) % count * (int64_t)size;
         uint32_t bits = 0;

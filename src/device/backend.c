@@ -90,8 +90,8 @@ static void *host_access_address(void *state, const HostAccess *access) {
 
 static void host_access_end(void *state, const HostAccess *access) { (void)state, (void)access; }
 
-static void *host_address(void *state, void *data) {
-    (void)state;
+static void *host_address(void *state, void *data, size_t bytes) {
+    (void)state, (void)bytes;
     return data;
 }
 

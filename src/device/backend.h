@@ -74,7 +74,7 @@ typedef struct {
     void *(*access_address)(void *state, const HostAccess *access);
     void (*access_end)(void *state, const HostAccess *access);
     // The address that host code may follow for device memory, at once.
-    void *(*address)(void *state, void *data);
+    void *(*address)(void *state, void *data, size_t bytes);
 } Backend;
 
 #define X(name) extern const Backend name##_backend;

@@ -251,4 +251,6 @@ void device_access_end(Device *device, HostAccess *access) {
     *access = (HostAccess){0};
 }
 
-void *device_address(Device *device, void *data) { return device->backend.address(device->state, data); }
+void *device_address(Device *device, Tensor x) {
+    return device->backend.address(device->state, x.data, tensor_bytes(x));
+}

@@ -144,6 +144,6 @@ bool device_access_ready(Device *device, const HostAccess *access);    // whethe
 void *device_access_address(Device *device, const HostAccess *access); // CHECKs that it has
 void device_access_end(Device *device, HostAccess *access);            // takes what was only zeroed
 
-// The address at which a test may look at device memory, once it has waited for what was written there. Of a null
-// device, which has no memory, it is the address itself.
-void *device_address(Device *device, void *data);
+// The address at which a test may look at device memory, and write it, once it has waited for what the device does there.
+// Of a null device, which has no memory, it is the address itself.
+void *device_address(Device *device, Tensor x);

@@ -1,213 +1,215 @@
-// The checking device: the CPU behind addresses that only the front can read, so that what a GPU would not
-// forgive (host code that follows a device pointer, a host pointer passed as a tensor) fails here, on a
-// laptop, with a name.
-// The disguise is the idea of libCEED's memcheck backend (Brown et al., JOSS 2021).
+// The backend of the check device: launches operations and copies into queues, and what their entries do later.
+// That host addresses and device addresses are told apart by a disguise was the idea of libCEED's memcheck backend (Brown
+// et al., JOSS 2021).
+#include "device/check/check.h"
 #include "base/rank.h"
-#include "device/backend.h"
 #include "device/element.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const uintptr_t DISGUISE = (uintptr_t)1 << 62;
-enum {
-    CANARY_BYTES = ARENA_ALIGNMENT,
-    CANARY = 0xCA,
-    POISON = 0xFF
-}; // POISON: NaN in every float type, -1 in I32
+enum { POISON = 0xFF }; // NaN in every float type, -1 in I32
 
-// The live allocations, by their plain addresses.
-typedef struct {
-    char *start;
-    size_t bytes;
-} Allocation;
-
-typedef struct {
-    Allocation *allocations;
-    int num_allocations, max_allocations;
-} Guard;
-
-static char *reveal(const void *data) { return (char *)((uintptr_t)data & ~DISGUISE); }
-
-static bool disguised(const void *data) { return (uintptr_t)data & DISGUISE; }
-
-// ---- memory: [canary | the caller's bytes | canary] -------------------------------------------------------
-
-static void remember(Guard *guard, Allocation allocation) {
-    if (guard->num_allocations == guard->max_allocations) {
-        int wanted = guard->max_allocations ? 2 * guard->max_allocations : 8;
-        Allocation *grown = realloc(guard->allocations, (size_t)wanted * sizeof *grown);
-        CHECK(grown, "no memory to remember %d allocations", wanted);
-        guard->allocations = grown;
-        guard->max_allocations = wanted;
-    }
-    guard->allocations[guard->num_allocations++] = allocation;
-}
-
-static void *check_take(void *self, const char *name, size_t bytes, const char **why) {
-    Memory host = memory_host();
-    char *base = host.take(host.self, name, bytes + 2 * CANARY_BYTES, why);
-    if (!base) return NULL;
-    memset(base, CANARY, CANARY_BYTES);
-    memset(base + CANARY_BYTES, POISON, bytes);
-    memset(base + CANARY_BYTES + bytes, CANARY, CANARY_BYTES);
-    remember(self, (Allocation){base + CANARY_BYTES, bytes});
-    return (void *)((uintptr_t)(base + CANARY_BYTES) | DISGUISE);
-}
-
-static void check_canary(const char *canary, const char *who, const char *where) {
-    for (int i = 0; i < CANARY_BYTES; i++)
-        CHECK((unsigned char)canary[i] == CANARY,
-              "%s: memory was overwritten %s of an arena (canary byte %d)", who, where, i);
-}
-
-static void check_canaries(Allocation allocation, const char *who) {
-    check_canary(allocation.start - CANARY_BYTES, who, "before the start");
-    check_canary(allocation.start + allocation.bytes, who, "after the end");
-}
-
-static void check_give_back(void *self, void *base, size_t bytes) {
-    Guard *guard = self;
-    Memory host = memory_host();
-    for (int i = 0; i < guard->num_allocations; i++) {
-        Allocation allocation = guard->allocations[i];
-        if (allocation.start != reveal(base)) continue;
-        check_canaries(allocation, "arena_close");
-        host.give_back(host.self, allocation.start - CANARY_BYTES, bytes + 2 * CANARY_BYTES);
-        guard->allocations[i] = guard->allocations[--guard->num_allocations];
-        return;
-    }
-    CHECK(false, "memory at %p was given back twice, or never taken", base);
-}
-
-static void check_begins(void *self, const char *name, void *data, size_t bytes) {
-    (void)self, (void)name;
-    if (bytes) memset(reveal(data), POISON, bytes);
-}
+// ---- life -------------------------------------------------------------------------------------------------
 
 static Status check_open(void **state, const DeviceOptions *options) {
-    *state = calloc(1, sizeof(Guard));
-    return *state ? cpu_backend.open(state, options) : fail(ERR_OS, "no memory for a device");
+    CheckDevice *d = *state = calloc(1, sizeof *d);
+    if (!d) return fail(ERR_OS, "no memory for a device");
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&d->moved, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&d->lock, NULL);
+    d->rank = rank_current();
+    d->threads = options->threads;
+    memory_open(d);
+    return cpu_backend.open(state, options);
 }
 
 static void check_close(void *state) {
-    Guard *guard = state;
-    CHECK(!guard->num_allocations, "a device was closed before %d of its arenas", guard->num_allocations);
-    free(guard->allocations);
-    free(guard);
+    CheckDevice *d = state;
+    memory_close(d);
+    for (int i = 0; i < MOST_STREAMS; i++) free(d->queues[i].entries);
+    pthread_cond_destroy(&d->moved);
+    pthread_mutex_destroy(&d->lock);
+    free(d->accesses);
+    free(d->marks);
+    free(d);
 }
 
-// ---- addresses --------------------------------------------------------------------------------------------
+static Status check_environment(void) { return cpu_backend.check(); }
 
-static void *check_reveal(const Guard *guard, const char *who, const char *what, void *data, size_t bytes) {
-    CHECK(disguised(data), "%s: %s is a host pointer (%p), device memory is wanted", who, what, data);
-    char *address = reveal(data);
-    for (int i = 0; i < guard->num_allocations; i++) {
-        Allocation a = guard->allocations[i];
-        if (address < a.start || address > a.start + a.bytes) continue;
-        CHECK(bytes <= (size_t)(a.start + a.bytes - address),
-              "%s: %s of %zu bytes reaches beyond the end of its arena", who, what, bytes);
-        check_canaries(a, who);
-        return address;
-    }
-    CHECK(false, "%s: %s lies in no live arena of this device", who, what);
-    return NULL;
+static const char *check_kernels(void) { return cpu_backend.kernels(); }
+
+static size_t check_workspace_bytes(int threads, DeviceOp op, const void *args) {
+    return cpu_backend.workspace_bytes(threads, op, args);
 }
 
-static void check_host(const char *who, const void *pointer) {
-    CHECK(!disguised(pointer), "%s: a device pointer was given where host memory is wanted", who);
-}
+// ---- launching --------------------------------------------------------------------------------------------
 
-static void check_before(const Guard *guard, DeviceOp op, Tensor *tensors) {
+// An optional tensor that is absent, and one without elements, is nowhere.
+static bool is_used(Tensor x) { return x.data && tensor_bytes(x); }
+
+// Tensors that are read come first, so that one that is read and written in place is looked at as it was.
+static void check_run(const Exec *exec, DeviceOp op, const void *args) {
     const OpRow *row = &op_rows[op];
+    Queue *q = exec->queue;
+    QueueEntry *e = device_queue_next(q, ENTRY_OP, row->name);
+    e->op = op;
+    e->exec = (Exec){.threads = exec->threads, .workspace_bytes = exec->workspace_bytes};
+    Region *workspace;
+    if (exec->workspace)
+        e->exec.workspace = memory_plain(exec->state, row->name, "workspace", exec->workspace, 0, &workspace);
+    CHECK(row->args_bytes <= sizeof e->args, "%s has %zu bytes of arguments", row->name, row->args_bytes);
+    memcpy(e->args, args, row->args_bytes);
+    Tensor *tensors = (Tensor *)e->args;
     for (int i = 0; i < row->reads + row->writes; i++) {
         Tensor *x = &tensors[i];
-        if (x->data) x->data = check_reveal(guard, row->name, row->tensors[i], x->data, tensor_bytes(*x));
+        if (!is_used(*x)) continue;
+        Use use = device_queue_use(q, row->name, row->tensors[i]);
+        bool writes = i >= row->reads, reads = !writes || op_updates(op, args, i);
+        Region *region;
+        if (record_use(exec->state, &use, &q->clock, x->data, tensor_bytes(*x), reads, writes, &region,
+                       &x->data))
+            e->fresh |= 1u << i;
+        e->regions[i] = region;
     }
+    device_queue_launch(q);
 }
 
-// ---- numbers ----------------------------------------------------------------------------------------------
+// One side of a copy.
+static void *copied(const Exec *exec, QueueEntry *e, int side, void *data, size_t bytes) {
+    Queue *q = exec->queue;
+    void *plain;
+    Region *region;
+    Use use = device_queue_use(q, e->name, NULL);
+    record_use(exec->state, &use, &q->clock, data, bytes, !side, side, &region, &plain);
+    e->regions[side] = region;
+    return plain;
+}
+
+static void check_copy(const Exec *exec, void *to, const void *from, size_t bytes) {
+    QueueEntry *e = device_queue_next(exec->queue, ENTRY_COPY, "device_copy");
+    e->bytes = bytes;
+    e->from = copied(exec, e, 0, (void *)(uintptr_t)from, bytes);
+    e->to = copied(exec, e, 1, to, bytes);
+    device_queue_launch(exec->queue);
+}
+
+static void check_zero(const Exec *exec, void *x, size_t bytes) {
+    QueueEntry *e = device_queue_next(exec->queue, ENTRY_ZERO, "device_zero");
+    e->bytes = bytes;
+    e->to = copied(exec, e, 1, x, bytes);
+    device_queue_launch(exec->queue);
+}
+
+static void check_upload(const Exec *exec, void *to, const void *from, size_t bytes) {
+    memory_check_host(exec->state, "device_upload", from);
+    QueueEntry *e = device_queue_next(exec->queue, ENTRY_UPLOAD, "device_upload");
+    e->bytes = bytes;
+    e->to = copied(exec, e, 1, to, bytes);
+    e->from = malloc(bytes);
+    CHECK(e->from, "no memory for an upload of %zu bytes", bytes);
+    memcpy(e->from, from, bytes);
+    device_queue_launch(exec->queue);
+}
+
+static void check_download(const Exec *exec, void *to, const void *from, size_t bytes) {
+    memory_check_host(exec->state, "device_download", to);
+    QueueEntry *e = device_queue_next(exec->queue, ENTRY_DOWNLOAD, "device_download");
+    e->bytes = bytes;
+    e->to = to;
+    e->from = copied(exec, e, 0, (void *)(uintptr_t)from, bytes);
+    device_queue_launch(exec->queue);
+}
+
+// ---- host code that follows addresses ---------------------------------------------------------------------
+
+// What the host does is recorded as over; the list of open accesses says that it is not.
+static void check_access(const Exec *exec, HostAccess *access) {
+    Queue *q = exec->queue;
+    CheckDevice *d = exec->state;
+    Use use = device_queue_use(q, access->what, NULL);
+    StreamClock clock = q->clock;
+    clock_join(&clock, &d->host);
+    clock.at[q->index] = q->launched;
+    use.stream = HOST, use.number = 0;
+    record_access(d, &use, &clock, access);
+}
+
+static void check_access_end(void *state, const HostAccess *access) { record_access_end(state, access); }
+
+static void *check_access_address(void *state, const HostAccess *access) {
+    record_check_host(state, access->what, access->data, access->bytes);
+    return access->address;
+}
+
+// Host code may do there what it likes, before the next launch.
+static void *check_address(void *state, void *data, size_t bytes) {
+    CheckDevice *d = state;
+    Region *region;
+    void *plain;
+    Use use = {.what = "device_address", .stream = HOST};
+    doing_now(use.doing);
+    record_use(d, &use, &d->host, data, bytes, false, true, &region, &plain);
+    memory_check_canaries(region, use.what);
+    return plain;
+}
+
+// ---- running ----------------------------------------------------------------------------------------------
 
 // The largest of no logits, where a rank holds padding only, and the word for gradients that are not finite.
 static bool may_be(DeviceOp op, double value) {
     return (op == OP_LOSS_MAX && value == -INFINITY) || (op == OP_ABS_MAX && value == INFINITY);
 }
 
-static _Noreturn void name_number(DeviceOp op, const char *tensor, Tensor x, int64_t i) {
+static _Noreturn void name_number(const QueueEntry *e, const char *tensor, Tensor x, int64_t i) {
     const Rank *rank = rank_current();
     char who[64];
     rank_describe(rank, who, sizeof who);
     fprintf(stderr, "trireme: %s%s%s wrote %g to %s[%lld, %lld] of [%lld, %lld]%s%s\n", who, *who ? " " : "",
-            op_rows[op].name, load(x, i), tensor, (long long)(i / x.cols), (long long)(i % x.cols),
-            (long long)x.rows, (long long)x.cols, rank->doing[0] ? " while at " : "", rank->doing);
+            e->name, load(x, i), tensor, (long long)(i / x.cols), (long long)(i % x.cols), (long long)x.rows,
+            (long long)x.cols, *e->doing ? " while at " : "", e->doing);
     rank_dump_events(rank);
     rank_abort_job(ERR_NUMERIC);
 }
 
-static void check_numbers(DeviceOp op, const char *name, Tensor x) {
+static void check_numbers(const QueueEntry *e, const char *name, Tensor x) {
     if (!x.data || x.dtype == I32 || x.dtype == U16) return;
     int64_t count = tensor_count(x);
     for (int64_t i = 0; i < count; i++)
-        if (!isfinite(load(x, i)) && !may_be(op, load(x, i))) name_number(op, name, x, i);
+        if (!isfinite(load(x, i)) && !may_be(e->op, load(x, i))) name_number(e, name, x, i);
 }
 
-static void check_after(const Guard *guard, DeviceOp op, const Tensor *tensors) {
-    const OpRow *row = &op_rows[op];
-    for (int i = 0; i < guard->num_allocations; i++) check_canaries(guard->allocations[i], row->name);
+// What an operation does not write of a new tensor is found as a number that is not finite.
+static void run_op(const QueueEntry *e) {
+    const OpRow *row = &op_rows[e->op];
+    const Tensor *tensors = (const Tensor *)e->args;
     for (int i = row->reads; i < row->reads + row->writes; i++)
-        check_numbers(op, row->tensors[i], tensors[i]);
+        if (e->fresh & 1u << i) memset(tensors[i].data, POISON, tensor_bytes(tensors[i]));
+    backend_run(&cpu_backend, &e->exec, e->op, e->args);
+    for (int i = row->reads; i < row->reads + row->writes; i++) check_numbers(e, row->tensors[i], tensors[i]);
 }
 
-// ---- the backend ------------------------------------------------------------------------------------------
-
-enum { MOST_ARGS = 512 };
-
-static void check_run(const Exec *exec, DeviceOp op, const void *args) {
-    _Alignas(16) char revealed[MOST_ARGS];
-    CHECK(op_rows[op].args_bytes <= sizeof revealed, "%s has too many arguments", op_rows[op].name);
-    memcpy(revealed, args, op_rows[op].args_bytes);
-    check_before(exec->state, op, (Tensor *)revealed);
-    Exec plain = *exec;
-    plain.workspace = reveal(exec->workspace);
-    cpu_backend.run(&plain, op, revealed);
-    check_after(exec->state, op, (Tensor *)revealed);
+void entry_run(const Queue *queue, QueueEntry *e) {
+    (void)queue;
+    switch (e->kind) {
+    case ENTRY_OP: run_op(e); break;
+    case ENTRY_COPY: memmove(e->to, e->from, e->bytes); break;
+    case ENTRY_ZERO: memset(e->to, 0, e->bytes); break;
+    case ENTRY_DOWNLOAD: memcpy(e->to, e->from, e->bytes); break;
+    case ENTRY_UPLOAD:
+        memcpy(e->to, e->from, e->bytes);
+        free(e->from);
+        break;
+    case ENTRY_WAIT:
+    case ENTRY_MARK: break;
+    }
+    for (int i = 0; i < MOST_TENSORS; i++)
+        if (e->regions[i]) memory_check_canaries(e->regions[i], e->name);
 }
-
-static void check_copy(const Exec *exec, void *to, const void *from, size_t bytes) {
-    to = check_reveal(exec->state, "device_copy", "tensor", to, bytes);
-    memmove(to, check_reveal(exec->state, "device_copy", "tensor", (void *)(uintptr_t)from, bytes), bytes);
-}
-
-static void check_zero(const Exec *exec, void *x, size_t bytes) {
-    memset(check_reveal(exec->state, "device_zero", "tensor", x, bytes), 0, bytes);
-}
-
-static void check_upload(const Exec *exec, void *to, const void *from, size_t bytes) {
-    check_host("device_upload", from);
-    memcpy(check_reveal(exec->state, "device_upload", "tensor", to, bytes), from, bytes);
-}
-
-static void check_download(const Exec *exec, void *to, const void *from, size_t bytes) {
-    check_host("device_download", to);
-    memcpy(to, check_reveal(exec->state, "device_download", "tensor", (void *)(uintptr_t)from, bytes), bytes);
-}
-
-static void *check_address(void *state, void *data) {
-    return check_reveal(state, "device_address", "tensor", data, 0);
-}
-
-static void check_access(const Exec *exec, HostAccess *access) {
-    access->address = check_reveal(exec->state, access->what, "tensor", access->data, access->bytes);
-}
-
-static size_t check_workspace_bytes(int threads, DeviceOp op, const void *args) {
-    return cpu_backend.workspace_bytes(threads, op, args);
-}
-
-static Status check_environment(void) { return cpu_backend.check(); }
-
-static const char *check_kernels(void) { return cpu_backend.kernels(); }
 
 const Backend check_backend = {
     .name = "check",
@@ -217,13 +219,22 @@ const Backend check_backend = {
     .kernels = check_kernels,
     .open = check_open,
     .close = check_close,
-    .take = check_take,
-    .give_back = check_give_back,
-    .begins = check_begins,
+    .take = memory_take,
+    .give_back = memory_give_back,
+    .begins = record_begin,
+    .stream_open = device_queue_open,
+    .stream_close = device_queue_close,
     .copy = check_copy,
     .zero = check_zero,
     .upload = check_upload,
     .download = check_download,
+    .event_record = device_queue_event,
+    .event_wait = device_queue_wait,
+    .stream_wait = device_queue_stream_wait,
+    .mark = device_queue_mark,
+    .mark_read = device_queue_mark_read,
     .access = check_access,
+    .access_end = check_access_end,
+    .access_address = check_access_address,
     .address = check_address,
 };

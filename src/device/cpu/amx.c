@@ -113,11 +113,11 @@ static void add_panel(const Panel *panel) {
     int64_t depth = strips(panel->terms) * BLOCK;
     float *sums = panel->sums;
     for (int64_t row = 0; row < p->rows; row += BLOCK) {
-        Strip a = strip_of(p->a, !p->a.transpose, row, p->rows, panel->term, panel->terms);
+        FactorStrip a = strip_of(p->a, !p->a.transpose, row, p->rows, panel->term, panel->terms);
         pack(&a, true, panel->a);
         for (int64_t col = 0; col < p->cols; col += BLOCK) {
             if (row == 0) {
-                Strip b = strip_of(p->b, p->b.transpose, col, p->cols, panel->term, panel->terms);
+                FactorStrip b = strip_of(p->b, p->b.transpose, col, p->cols, panel->term, panel->terms);
                 pack(&b, false, panel->b + col * depth);
             }
             multiply_block(panel, row, col, panel->b + col * depth, sums);

@@ -28,13 +28,14 @@ typedef struct {
     const uint16_t *from;
     int64_t stride, lines, terms;
     bool along;
-} Strip;
+} FactorStrip;
 
 // Of the lines from `line` on, of which there are `lines` in all, and of so many terms from `term` on.
-static inline Strip strip_of(Factor x, bool along, int64_t line, int64_t lines, int64_t term, int64_t terms) {
+static inline FactorStrip strip_of(Factor x, bool along, int64_t line, int64_t lines, int64_t term,
+                                   int64_t terms) {
     const uint16_t *from = x.data;
     from += along ? line * x.stride + term : term * x.stride + line;
-    return (Strip){from, x.stride, at_most(lines - line, BLOCK), terms, along};
+    return (FactorStrip){from, x.stride, at_most(lines - line, BLOCK), terms, along};
 }
 
 static inline __mmask32 first_lanes(int64_t count) {
@@ -77,7 +78,7 @@ static inline void store_tile(uint16_t *to, const __m512i x[LANES]) {
 }
 
 // A tile of LANES lines from `line` on, BLOCK terms each from `term` on; `whole`: all of them exist.
-static inline __attribute__((always_inline)) void pack_lines(const Strip *s, int64_t line, int64_t term,
+static inline __attribute__((always_inline)) void pack_lines(const FactorStrip *s, int64_t line, int64_t term,
                                                              bool turn, bool whole, uint16_t *to) {
     __m512i x[LANES];
     const uint16_t *from = s->from + line * s->stride + term;
@@ -96,7 +97,7 @@ static inline void turn_tile(uint16_t *tile) {
 }
 
 // Two tiles: of each pair of terms all lines, half of them in each tile.
-static inline __attribute__((always_inline)) void pack_pairs(const Strip *s, int64_t term, bool turn,
+static inline __attribute__((always_inline)) void pack_pairs(const FactorStrip *s, int64_t term, bool turn,
                                                              bool whole, uint16_t *to) {
     const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
     const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
@@ -113,7 +114,7 @@ static inline __attribute__((always_inline)) void pack_pairs(const Strip *s, int
     if (turn) turn_tile(to), turn_tile(to + TILE_ELEMENTS);
 }
 
-static inline __attribute__((always_inline)) void pack_block(const Strip *s, int64_t term, bool turn,
+static inline __attribute__((always_inline)) void pack_block(const FactorStrip *s, int64_t term, bool turn,
                                                              bool whole, uint16_t *to) {
     if (s->along) {
         pack_lines(s, 0, term, turn, whole, to);
@@ -123,7 +124,7 @@ static inline __attribute__((always_inline)) void pack_block(const Strip *s, int
 }
 
 // Rows of tiles are lines, of a, or pairs of terms, of b.
-static inline void pack(const Strip *s, bool rows_are_lines, uint16_t *to) {
+static inline void pack(const FactorStrip *s, bool rows_are_lines, uint16_t *to) {
     bool turn = s->along != rows_are_lines;
     for (int64_t term = 0; term < s->terms; term += BLOCK, to += BLOCK_ELEMENTS)
         if (s->lines == BLOCK && s->terms - term >= BLOCK)

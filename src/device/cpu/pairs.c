@@ -158,7 +158,7 @@ static void pack_a_at_once(const Panel *panel) {
     const Product *p = panel->p;
     for (int64_t term = 0; term < panel->terms; term += BLOCK)
         for (int64_t row = 0; row < p->rows; row += BLOCK) {
-            Strip a =
+            FactorStrip a =
                 strip_of(p->a, false, row, p->rows, panel->term + term, at_most(panel->terms - term, BLOCK));
             pack(&a, false, panel->a + row * panel->depth + term * BLOCK);
         }
@@ -180,7 +180,7 @@ static void take_a(const Panel *panel, int64_t row, bool first_cols, Sums *block
     block->a = packed + in_strip / LANES * TILE_ELEMENTS + in_strip % LANES * 2, block->row = 0;
     if (!first_cols || is_packed_at_once(p)) return;
     if (in_strip == 0) {
-        Strip a = strip_of(p->a, !p->a.transpose, row, p->rows, panel->term, panel->terms);
+        FactorStrip a = strip_of(p->a, !p->a.transpose, row, p->rows, panel->term, panel->terms);
         pack(&a, false, packed);
     }
     // The blocks of a strip fetch a part of the terms each.
@@ -229,7 +229,7 @@ static void multiply_at(const Panel *panel, int64_t row, int64_t col, int64_t co
 static void pack_group(const Panel *panel, int64_t group, int64_t cols) {
     const Product *p = panel->p;
     for (int64_t col = 0; col < cols; col += BLOCK) {
-        Strip b = strip_of(p->b, p->b.transpose, group + col, p->cols, panel->term, panel->terms);
+        FactorStrip b = strip_of(p->b, p->b.transpose, group + col, p->cols, panel->term, panel->terms);
         pack(&b, false, panel->b + col * panel->depth);
     }
 }
