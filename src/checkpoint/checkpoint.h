@@ -212,6 +212,14 @@ const CheckpointInfo *model_source_info(const ModelSource *source);
 // Reads a rectangle of the weight NAME (Megatron-LM's global name, as in the registry). Fails with ERR_DATA, which
 // names the first value that is NaN or infinite.
 Status model_source_read(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride);
+// Reads a rectangle of the weight NAME in fp32 from any source: row j of it goes to out + j * stride.
+typedef struct {
+    Status (*read)(void *self, const char *name, Rect rect, float *out, int64_t stride);
+    void *self;
+} WeightReader;
+WeightReader model_source_reader(ModelSource *source);
+// Reads this rank's share of a weight. A FillParam (params_fill): `self` is the WeightReader.
+Status weight_reader_fill(void *self, const Param *param, float *local);
 // Accepts such values: the first is reported on standard error, the others are only counted.
 void model_source_allow_non_finite(ModelSource *source, bool allow);
 int64_t model_source_non_finite(const ModelSource *source); // how many were accepted

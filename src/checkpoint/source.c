@@ -198,6 +198,12 @@ const CheckpointInfo *model_source_info(const ModelSource *source) {
     return source->checkpoint ? checkpoint_info(source->checkpoint) : hugging_face_info(source->model);
 }
 
+static Status read_any(void *source, const char *name, Rect rect, float *out, int64_t stride) {
+    return model_source_read(source, name, rect, out, stride);
+}
+
+WeightReader model_source_reader(ModelSource *source) { return (WeightReader){read_any, source}; }
+
 void model_source_allow_non_finite(ModelSource *source, bool allow) { source->allow_non_finite = allow; }
 int64_t model_source_non_finite(const ModelSource *source) { return source->non_finite; }
 

@@ -1,4 +1,4 @@
-// Lists the weights of a model from the parameters that it declares.
+// The weights of a model by its parameters: lists them, and reads the share of a rank.
 #include "checkpoint/checkpoint.h"
 #include "layout/kinds.h"
 #include "layout/layers.h"
@@ -38,4 +38,17 @@ Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count) 
     params_free(&params);
     schedule_destroy(&schedule);
     return status;
+}
+
+// Files contain a tied parameter once, under the name of the original.
+Status weight_reader_fill(void *self, const Param *p, float *local) {
+    const WeightReader *reader = self;
+    const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
+    PlacementRect rects[MAX_PLACEMENT_RECTS];
+    int n = placement_rects(&p->place, 0, param_local_count(p), rects);
+    for (int i = 0; i < n; i++) {
+        Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
+        TRY(reader->read(reader->self, name, rect, local + rects[i].local, rects[i].stride));
+    }
+    return OK;
 }

@@ -215,30 +215,12 @@ static Status measure(const ModelShape *shape, const InferSpec *spec, const Comm
     return runtime_run_alone(comm_size(world), comm_rank(world), measure_share, &job);
 }
 
-typedef struct {
-    const Infer *infer;
-    WeightReader reader;
-} Shares;
-
-// Files contain a tied parameter once, under the name of the original.
-static Status read_share(void *self, const Param *p, float *local) {
-    const Shares *shares = self;
-    const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
-    PlacementRect rects[MAX_PLACEMENT_RECTS];
-    int n = placement_rects(&p->place, 0, param_local_count(p), rects);
-    for (int i = 0; i < n; i++) {
-        Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
-        TRY(shares->reader.read(shares->reader.self, name, rect, local + rects[i].local, rects[i].stride));
-    }
-    return OK;
-}
-
 static Status open_and_fill(Infer *f, const ModelShape *shape, WeightReader reader, const InferSpec *spec,
                             Comm *world, const RuntimeMemory *memory) {
     TRY(comm_agree(world, open_share(f, shape, spec, world, memory)));
     groups_name_rank(&f->runtime.context.groups);
-    Shares shares = {f, reader};
-    return comm_agree(world, params_fill(&f->params, f->runtime.device, read_share, &shares, NULL, NULL));
+    return comm_agree(world,
+                      params_fill(&f->params, f->runtime.device, weight_reader_fill, &reader, NULL, NULL));
 }
 
 Status infer_open_with(Infer **out, const ModelShape *shape, WeightReader reader, const InferSpec *spec,
@@ -254,13 +236,9 @@ Status infer_open_with(Infer **out, const ModelShape *shape, WeightReader reader
     return status;
 }
 
-static Status read_source(void *self, const char *name, Rect rect, float *out, int64_t stride) {
-    return model_source_read(self, name, rect, out, stride);
-}
-
 Status infer_open(Infer **infer, ModelSource *source, const InferSpec *spec, Comm *world) {
-    WeightReader reader = {read_source, source};
-    return infer_open_with(infer, &model_source_info(source)->shape, reader, spec, world);
+    return infer_open_with(infer, &model_source_info(source)->shape, model_source_reader(source), spec,
+                           world);
 }
 
 const ModelShape *infer_shape(const Infer *f) { return &f->shape; }

@@ -173,18 +173,6 @@ typedef struct {
     int64_t capacity;
 } Reading;
 
-static Status read_weight(void *self, const Param *p, float *local) {
-    Reading *r = self;
-    const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
-    PlacementRect rects[MAX_PLACEMENT_RECTS];
-    int n = placement_rects(&p->place, 0, param_local_count(p), rects);
-    for (int i = 0; i < n; i++) {
-        Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
-        TRY(model_source_read(r->source, name, rect, local + rects[i].local, rects[i].stride));
-    }
-    return OK;
-}
-
 static Status read_moment(Reading *r, const OwnedPart *part, StateTensor which, Tensor moment) {
     Checkpoint *checkpoint = model_source_checkpoint(r->source);
     const ParamSpec *spec = &part->param->spec;
@@ -221,7 +209,8 @@ Status engine_read(Engine *engine, ModelSource *source, bool moments, int64_t op
     Optimizer *optimizer = engine_optimizer(engine);
     Context *c = engine_context(engine);
     Reading reading = {.source = source, .context = c};
-    Status status = params_fill(engine_params(engine), c->device, read_weight, &reading,
+    WeightReader reader = model_source_reader(source);
+    Status status = params_fill(engine_params(engine), c->device, weight_reader_fill, &reader,
                                 optimizer_write_master, optimizer);
     if (status == OK && moments) status = optimizer_visit(optimizer, read_moments, &reading);
     if (status == OK && moments) optimizer->steps = optimizer_steps;
