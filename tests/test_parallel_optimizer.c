@@ -367,30 +367,28 @@ typedef struct {
 
 static Status measure(Comm *world, void *arg) {
     const MemoryCase *one = arg;
-    Device *device;
-    Arena arena;
-    EXPECT_OK(device_open(&device, (DeviceOptions){.kind = "null", .threads = 1}));
-    arena_open_measuring(&arena, "run");
-    Context context = {
-        .device = device, .stream = device_stream(device), .groups.topology.grid = GRID(1, one->dp, 1)};
-    context.mode.dtype = one->dtype;
+    Grid grid = GRID(1, one->dp, 1);
+    RuntimeSpec spec = {
+        .topology = topology_of(grid, 0), .device = "cpu", .threads = 1, .mode.dtype = one->dtype};
+    Runtime runtime;
+    Context *c = &runtime.context;
+    EXPECT_OK(runtime_open(&runtime, &spec, world)); // measuring: without memory
     Params params = {0};
     params_begin_unit(&params);
     params_declare(&params, (ParamSpec){.name = "a", .rows = 5000, .cols = 1001, .cut = {.dim = -1}});
     params_declare(&params, (ParamSpec){.name = "b", .rows = 777, .cols = 3333, .cut = {.dim = -1}});
-    params_place(&params, &arena, &context.groups.topology, one->dtype, (int[]){0}, 1);
+    params_place(&params, &runtime.run, &c->groups.topology, one->dtype, (int[]){0}, 1);
     Buckets buckets;
     Optimizer optimizer;
-    EXPECT_OK(buckets_create(&buckets, &context, &params, 1000000, one->sharded));
-    EXPECT_OK(optimizer_create(&optimizer, &context, world, &params, &buckets, &arena, (AdamOptions){0}));
-    double each = (double)arena.used / (5000.0 * 1001 + 777.0 * 3333);
+    EXPECT_OK(buckets_create(&buckets, c, &params, 1000000, one->sharded));
+    EXPECT_OK(optimizer_create(&optimizer, c, world, &params, &buckets, &runtime.run, (AdamOptions){0}));
+    double each = (double)runtime.run.used / (5000.0 * 1001 + 777.0 * 3333);
     EXPECT(fabs(each / one->bytes - 1) < 1e-3, "%.4f bytes of each parameter, not %.4f: %s over %d", each,
            one->bytes, dtype_name(one->dtype), one->dp);
     optimizer_destroy(&optimizer);
     buckets_destroy(&buckets);
     params_free(&params);
-    arena_close(&arena);
-    device_close(device);
+    runtime_close(&runtime);
     return OK;
 }
 
