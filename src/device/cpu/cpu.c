@@ -1,5 +1,5 @@
-// The cpu backend: which of the compiled backends this machine and an operation run on, how products are cut,
-// and the workspace.
+// The cpu backend: chooses among the compiled backends by machine and element type, cuts products into tiles, and sizes
+// the workspace.
 #include "device/cpu/cpu.h"
 #include "base/text.h"
 #include <omp.h>
@@ -37,7 +37,7 @@ static bool runs_v4(void) {
 
 static bool runs_v4_bf16(void) { return runs_v4() && __builtin_cpu_supports("avx512bf16"); }
 
-// Registers for whole tiles: the CPU has them, and Linux gives this process room to save them.
+// AMX: the CPU has the tile registers, and Linux lets this process use them.
 static bool runs_v4_amx(void) {
     enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, UNITS = AMX_BF16 | AMX_TILE };
     enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; // ARCH_REQ_XCOMP_PERM of asm/prctl.h, XFEATURE_XTILEDATA
@@ -65,7 +65,7 @@ const int num_cpu_variants = (int)(sizeof cpu_variants / sizeof cpu_variants[0])
 
 static const char LIMIT[] = "TRIREME_MAX_CPU_ISA";
 
-// NULL where there is no such variant.
+// Returns NULL when no variant has this name.
 static const CpuVariant *find_variant(const char *name) {
     for (int i = 0; i < num_cpu_variants; i++)
         if (!strcmp(name, cpu_variants[i].name)) return &cpu_variants[i];
@@ -83,7 +83,7 @@ static Status check_limit(void) {
     return status;
 }
 
-// Found once: it takes a system call, and every operation asks.
+// The best variant is found once: finding it takes a system call, and every operation asks for it.
 static const CpuVariant *best_here = cpu_variants;
 static void find_best(void) {
     const char *limit = getenv(LIMIT);
@@ -122,7 +122,7 @@ bool cpu_has_amx(void) {
 #endif
 }
 
-// The user may hold oneDNN to less than the kernels.
+// The user may limit oneDNN to an older instruction set than the kernels use.
 static char kernels_here[64];
 static void describe_kernels(void) {
     const char *variable = cpu_products_limit();
@@ -151,24 +151,25 @@ int cpu_team(const Exec *exec, int64_t elements) {
 
 // ---- workspace --------------------------------------------------------------------------------------------
 
+// At least one part, so that an empty matrix is one empty tile.
 static int64_t num_parts(int64_t count, int64_t most) {
-    return count > most ? cpu_num_blocks(count, most) : 1; // one of nothing
+    return count > most ? cpu_num_blocks(count, most) : 1;
 }
 
-// With few rows most of the time would go into packing b.
+// With fewer rows AMX would spend most of its time on packing b.
 enum { FEWEST_AMX_ROWS = 32 };
 
 bool cpu_by_amx(const Matmul *p) {
     return p->a.dtype == BF16 && p->d.rows >= FEWEST_AMX_ROWS && cpu_has_amx();
 }
 
-// High tiles pack b less often. By AMX that is worth more, so there they may be fewer, if eight threads have work.
+// High tiles pack b less often. With AMX this saves more, so fewer of them are enough, if eight threads have work.
 static bool has_high_tiles(const Matmul *p) {
     if (cpu_by_amx(p)) return num_parts(p->d.rows, HIGH_TILE_ROWS) * num_parts(p->d.cols, TILE_COLS) >= 7;
     return p->d.rows >= HIGH_TILE_ROWS && p->d.rows * p->d.cols >= 16LL * HIGH_TILE_ROWS * TILE_COLS;
 }
 
-// An even number of tiles, so that two threads end together, and high ones where there are many.
+// Cuts d into an even number of tiles, so that two threads end together. Where there are many tiles they are high.
 CpuCut cpu_cut(const Matmul *p) {
     CpuCut cut = {.down = num_parts(p->d.rows, has_high_tiles(p) ? HIGH_TILE_ROWS : TILE_ROWS),
                   .across = num_parts(p->d.cols, TILE_COLS)};
@@ -184,9 +185,9 @@ CpuCut cpu_cut(const Matmul *p) {
     return cut;
 }
 
-// Rows that are a multiple of a page apart fall into the same sets of a cache, where a column of a transposed
-// matrix pushes itself out: read in place, weight gradients of a layer 3072 wide are a tenth slower, of a
-// vocabulary of 262144 half as fast (fp32).
+// Rows that are a multiple of a page apart fall into the same sets of a cache, so a column of a transposed
+// matrix evicts itself. Read in place, weight gradients of a layer 3072 wide are a tenth slower, and those of a
+// vocabulary of 262144 are half as fast (fp32).
 static bool rows_compete(Tensor x) { return (size_t)x.cols * dtype_bytes(x.dtype) % 4096 == 0; }
 
 CpuTileSizes cpu_tile_sizes(const Matmul *p) {
@@ -238,7 +239,7 @@ static void cpu_run(const Exec *exec, DeviceOp op, const void *args) {
     backend_run(best(op_element(op, args)), exec, op, args);
 }
 
-// Libraries that ask OpenMP for the number of threads get the rank's.
+// oneDNN asks OpenMP for the number of threads: it gets that of the rank.
 static Status cpu_open(void **state, const DeviceOptions *options) {
     (void)state;
     omp_set_num_threads(options->threads);

@@ -1,5 +1,5 @@
-// Causal self-attention as its definition: one head of one sample at a time, whose gradients take the whole
-// S x S matrices in the workspace.
+// Defines causal self-attention: one head of one sample at a time. The gradients need the whole S x S matrices, which
+// lie in the workspace.
 //   scores = q k^T / sqrt(D), causal;  P = softmax(scores);  A = P * mask / (1 - p);  out = A v
 //   dA = dout v^T;  dv = A^T dout;  dP = dA * mask / (1 - p);  dscores = P (dP - sum_k P dP);
 //   dq = dscores k / sqrt(D), dk = dscores^T q / sqrt(D)
@@ -129,7 +129,7 @@ static int64_t cache_at(const Head *head, int64_t position, int64_t d) {
     return (row * shape->groups + head->h / per_group(shape)) * shape->head_size + d;
 }
 
-// Every head of a group stores the same.
+// Every head of a group stores the same values.
 static void remember_head(const Head *head, const AttentionCached *p) {
     int64_t size = head->shape->head_size;
     for (int64_t i = 0; i < head->shape->sequence * size; i++) {
@@ -188,7 +188,7 @@ static double *gradient_at(const Head *head, const Scratch *scratch, int64_t par
     return &scratch->gradients[(part * head->shape->sequence + s) * head->shape->head_size + d];
 }
 
-// Row `query` of P: computed again, or as it was stored. `stats` are for backends that would rather use them.
+// Row `query` of P: computed again, or read where it was stored. This backend does not use `stats`.
 static void probability_row(const Head *head, const AttentionBackward *p, int64_t query, double *row) {
     if (!p->probabilities.data) {
         softmax_row(head, p->qkv, query, row);

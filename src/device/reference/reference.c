@@ -1,5 +1,5 @@
-// The reference backend: each operation as the plain loops that define it, in fp64, rounded once when stored.
-// One thread. It is written to be read beside ops.h; every other backend is compared with it.
+// The reference backend: defines each operation by plain loops in fp64, on one thread, rounded once when stored. Read it
+// beside ops.h; tests compare every other backend with it.
 #include "device/reference/reference.h"
 #include "base/half.h"
 #include "base/rank.h"
@@ -37,7 +37,7 @@ static double gelu_slope(double u) {
     return 0.5 * (1 + t) + 0.5 * u * (1 - t * t) * GELU_SCALE * (1 + 3 * GELU_CUBE * u * u);
 }
 
-// The exact form. erfc, unlike 1 + erf, keeps its places in the negative tail.
+// The exact form of GELU. erfc, unlike 1 + erf, loses no digits in the negative tail.
 static double normal_share(double u) { return 0.5 * erfc(-u * M_SQRT1_2); }
 
 static double gelu_exact(double u) { return u * normal_share(u); }
@@ -98,8 +98,8 @@ double reference_dropout_factor(Dropout dropout, int64_t sample, int64_t index) 
     return kept ? (double)(1.0f / (1.0f - dropout.probability)) : 0;
 }
 
-// Of element `i` of a tensor that holds rows first_row... of [S*B, H]: row s*B + b, column c is element
-// s*H + c of sample b.
+// Returns the dropout factor of element `i` of a tensor that holds rows first_row... of [S*B, H]: row s*B + b,
+// column c is element s*H + c of sample b.
 static double dropout_factor(Dropout dropout, int64_t i, int64_t cols) {
     if (dropout.probability == 0) return 1;
     int64_t row = dropout.first_row + i / cols, s = row / dropout.samples, b = row % dropout.samples;
@@ -211,7 +211,7 @@ static void reference_embedding_forward(const Exec *exec, const EmbeddingForward
     }
 }
 
-// Added in fp32, row by row, as the contract says.
+// Adds in fp32, row by row, as ops.h says.
 static void reference_embedding_backward(const Exec *exec, const EmbeddingBackward *p) {
     (void)exec;
     int64_t cols = p->dy.cols;
@@ -246,7 +246,7 @@ static void reference_position_backward(const Exec *exec, const PositionBackward
 
 // ---- loss -------------------------------------------------------------------------------------------------
 
-// How many of the local columns are vocabulary entries; the rest are padding.
+// Returns how many of the local columns are vocabulary entries; the rest are padding.
 static int64_t vocabulary_columns(int64_t first_col, int64_t vocabulary, int64_t cols) {
     int64_t left = vocabulary - first_col;
     return left < 0 ? 0 : left < cols ? left : cols;
