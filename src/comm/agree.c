@@ -1,4 +1,4 @@
-// Agreement between the ranks of a group: on whether they all succeeded, and on what must be the same on all.
+// Agreement between the ranks of a group: whether all of them succeeded, and whether values that must be the same are.
 #include "comm/comm.h"
 #include "comm/transport.h"
 #include <stdlib.h>
@@ -6,7 +6,8 @@
 
 // ---- one status for all ---------------------------------------------------------------------------------
 
-// The first failing rank's message, which becomes everybody's. One that was agreed before names its rank.
+// Composes the message of the first failing rank for all ranks. A message that was agreed before names its rank
+// already.
 static void compose(char *text, size_t size, int others) {
     char who[64];
     rank_describe(rank_current(), who, sizeof who);
@@ -42,7 +43,7 @@ Status comm_agree(Comm *comm, Status mine) {
 typedef struct {
     const char *name, *value; // in a text of lines
     int name_size, value_size;
-    size_t size; // with its end; 0: the text has ended
+    size_t size; // with the end of the line; 0: the text has ended
 } Line;
 
 static Line line_at(const char *text) {
@@ -58,7 +59,7 @@ static bool same(const char *a, int a_size, const char *b, int b_size) {
 static bool same_name(Line a, Line b) { return same(a.name, a.name_size, b.name, b.name_size); }
 static bool same_value(Line a, Line b) { return same(a.value, a.value_size, b.value, b.value_size); }
 
-// Long values are cut to what surrounds their first difference.
+// Of a long value only the surroundings of its first difference are printed.
 enum { SHOWN = 160, BEFORE = 40 };
 
 static void add_value(Text *out, Line line, int difference) {
@@ -73,7 +74,7 @@ static int common_start(Line a, Line b) {
     return i;
 }
 
-// A name that only one of the two has: their programs make different lists.
+// A line that only one of the two ranks has: their programs make different lists.
 static Status differ(int rank, Line first, Line mine) {
     Text text = {0};
     int difference = same_name(first, mine) ? common_start(first, mine) : 0;

@@ -1,4 +1,4 @@
-// Ends a job when a call inside MPI blocks for too long, by a timer and its signal.
+// Ends a process that MPI blocks for too long, by a timer and a signal handler.
 #include "comm/alarm.h"
 #include "base/error.h"
 #include "base/rank.h"
@@ -11,16 +11,16 @@
 
 enum { TICKS_PER_S = 10 };
 
-// A signal handler can reach nothing but statics.
+// A signal handler can only use static variables.
 static atomic_long ticks_left;
 static char message[256];
 
-// Ticks that fall into a time when the process is stopped come as one.
+// Ticks of the time in which the process is stopped arrive as one.
 static void tick(int signal) {
     (void)signal;
     if (atomic_fetch_sub(&ticks_left, 1) > 1) return;
     if (write(STDERR_FILENO, message, strlen(message)) < 0) _exit(ERR_HANG);
-    sleep(1); // the other ranks' watchdogs are about to speak as well
+    sleep(1); // the other ranks' alarms are about to print as well
     _exit(ERR_HANG);
 }
 

@@ -1,6 +1,6 @@
-// A transport around another one: before each collective the ranks of the group compare what they are about
-// to do, on a second group of the same ranks, and the job ends with one message when they differ. Messages
-// need no such comparison: every transport compares the sizes of both ends.
+// The checking transport, which wraps another one: before each collective the ranks of a group compare what they are
+// about to do, on a second group of the same ranks, and the job ends with one message when they differ. Messages need
+// no comparison: every transport compares the sizes of both ends.
 #include "comm/transport.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 typedef struct {
-    int64_t number; // of the collective on its group
+    int64_t number; // of the collective in its group
     int64_t count;
     int op, dtype, reduce, peer;
     int64_t element_bytes;
@@ -17,14 +17,14 @@ typedef struct {
 
 typedef struct {
     Group head;
-    Group *calls, *signatures; // the same ranks twice
+    Group *calls, *signatures; // two groups of the same ranks
     int64_t num_calls, num_agreed;
 } CheckGroup;
 
-// The comparison comes first, then the call itself; both use `inner`.
+// The state of a call: first of the comparison, then of the call itself; both use `inner`.
 typedef struct {
     Signature mine;
-    Signature *all; // [size]; NULL once compared, and for a message
+    Signature *all; // [size]; NULL: the comparison is over, or it is a message
     Call gather;
     _Alignas(max_align_t) unsigned char inner[MAX_OP_BYTES];
 } CheckOp;
@@ -74,7 +74,7 @@ static void describe(const Signature *s, Text *text) {
     if (s->op == COMM_BROADCAST) text_add(text, " from rank %d", s->peer);
 }
 
-// All ranks come here at the same time; the group's first one speaks.
+// All ranks come here at the same time; the first rank of the group prints.
 static _Noreturn void disagree(const Group *group, const Signature *all, int other) {
     if (group->rank != 0) {
         sleep(2);
@@ -131,7 +131,7 @@ static void check_start(Group *group, const Call *call, void *op) {
     g->signatures->transport->start(g->signatures, &o->gather, o->inner);
 }
 
-// Comparisons may end in another order than they began; the calls themselves start in the program's order.
+// Comparisons may end in another order than they started; the calls themselves start in the program's order.
 static CallProgress advance_comparison(CheckGroup *g, const Call *call, CheckOp *o) {
     CallProgress progress = STUCK;
     if (o->gather.count) progress = g->signatures->transport->advance(g->signatures, &o->gather, o->inner);

@@ -1,5 +1,6 @@
-// Gives a transport whose work is done by host code the tensors of one call: it waits until the call's stream has reached
-// the call, and says where the host finds them. The only place in comm that follows addresses of device memory.
+// Gives a transport whose work is done by host code the tensors of one call: it waits until the call's stream has
+// reached the call, and says where the host finds them. The only place in comm that follows addresses of device
+// memory.
 #pragma once
 #include "comm/transport.h"
 

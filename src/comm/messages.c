@@ -1,4 +1,4 @@
-// Builds collectives from messages between each two ranks.
+// Messages and collectives over MPI: starts them, exchange by exchange, and tests them.
 #include "comm/messages.h"
 #include "comm/reduce.h"
 #include <limits.h>
@@ -11,8 +11,8 @@ enum {
     COLLECTIVE_TAGS = 2 * MAX_CHANNELS, // so many from here; MPI promises tags up to 32767
 };
 
-// Whom a request waits for when that is not one rank.
-enum { NOBODY = -1, EVERYBODY = -2 };
+// What a request waits for when that is not one rank.
+enum { NO_RANK = -1, ALL_RANKS = -2 };
 
 #define MPI_DO(call)                                                                                         \
     do {                                                                                                     \
@@ -36,7 +36,7 @@ void messages_open(Messages *messages, MPI_Comm comm, const Group *group, bool d
 void messages_close(Messages *messages) {
     for (int i = 0; i < MESSAGES_IN_FLIGHT; i++) {
         Workspace *w = &messages->works[i];
-        if (w->busy) continue; // after an error: others may still write to it
+        if (w->busy) continue; // after an error: other ranks may still write to it
         free(w->requests);
         free(w->indices);
         free(w->peers);
@@ -47,7 +47,7 @@ void messages_close(Messages *messages) {
 
 // ---- posting ------------------------------------------------------------------------------------------
 
-// A count and type for so many bytes: MPI counts are int, so longer messages are one element of an own type.
+// A count and a type for so many bytes: MPI's counts are int, so a longer message is one element of its own type.
 static MPI_Datatype bytes_as(size_t bytes, int *count) {
     enum { UNIT = 1 << 20 };
     *count = (int)bytes;
@@ -89,13 +89,13 @@ typedef struct {
     MessagesOp *op;
 } Step;
 
-// Everybody's elements fit into one scratch, and are few.
+// Whether there are so few elements that each rank receives those of all.
 static bool is_small(const Messages *m, const Call *call) {
     size_t bytes = call->count * call->element_bytes;
     return bytes <= SMALL_BYTES && bytes * (size_t)m->group->size <= SCRATCH_BYTES;
 }
 
-// Elements per rank of one segment. The slices of an all-reduce may differ by one: room for one more each.
+// Elements of each rank in one segment. The slices of an all-reduce may differ by one element, which needs room.
 static size_t segment_elements(const Messages *m, const Call *call) {
     size_t fit = call->count, size = (size_t)m->group->size;
     if (call->op == COMM_REDUCE_SCATTER) fit = SCRATCH_BYTES / call->element_bytes / size;
@@ -134,7 +134,7 @@ static void recv_from(const Step *s, int rank, void *to, size_t elements) {
     add_request(s, messages_recv(s->m->comm, to, elements * s->call->element_bytes, rank, tag_of(s)), rank);
 }
 
-// Every rank's part of my slice comes to my scratch.
+// Receives every rank's part of this rank's slice in the scratch, and sends theirs.
 static void scatter(const Step *s) {
     const Group *group = s->m->group;
     size_t element = s->call->element_bytes, mine = elements_of(s, group->rank);
@@ -156,7 +156,7 @@ static void reduce(const Step *s, char *out, const char *own, size_t elements) {
     reduce_in_order(out, s->m->parts, group->size, elements, s->call->dtype, s->call->reduce);
 }
 
-// Everybody's `mine` elements, which I have at `own`, go to everybody's `out`, rank r's to element at(r).
+// Sends this rank's `mine` elements at `own` to every rank, and receives theirs in `out`, rank r's at element at(r).
 static void gather(const Step *s, const char *own, size_t mine, size_t (*at)(const Step *, int), char *out) {
     const Group *group = s->m->group;
     size_t element = s->call->element_bytes;
@@ -169,7 +169,7 @@ static void gather(const Step *s, const char *own, size_t mine, size_t (*at)(con
 
 static size_t whole(const Step *s, int rank) { return (size_t)rank * s->call->count; }
 
-// ---- one function per collective: posts the next exchange, or returns false when the segment is done ------
+// ---- one function per collective: starts the next exchange, or returns false when the segment is done -----
 
 static bool all_reduce_step(const Step *s) {
     const Call *call = s->call;
@@ -191,7 +191,7 @@ static bool all_reduce_step(const Step *s) {
     return s->op->step < 2;
 }
 
-// MPI's own sum, in an order of its choice.
+// Leaves the sum to MPI, which adds in an order of its choice.
 static bool sum_by_mpi_step(const Step *s) {
     const Call *call = s->call;
     char *out = (char *)call->out + s->op->first * call->element_bytes;
@@ -199,7 +199,7 @@ static bool sum_by_mpi_step(const Step *s) {
     if (s->op->step > 0) return false;
     MPI_DO(MPI_Iallreduce(MPI_IN_PLACE, out, (int)s->op->length, call->dtype == F64 ? MPI_DOUBLE : MPI_FLOAT,
                           MPI_SUM, s->m->comm, &request));
-    add_request(s, request, EVERYBODY);
+    add_request(s, request, ALL_RANKS);
     return true;
 }
 
@@ -233,7 +233,7 @@ static bool broadcast_step(const Step *s) {
     return true;
 }
 
-// Rank 0 hears from all, then tells all.
+// Rank 0 receives a message from every rank, then sends one to every rank.
 static bool barrier_step(const Step *s) {
     const Group *group = s->m->group;
     bool up = s->op->step == 0;
@@ -257,7 +257,7 @@ static bool (*const steps[])(const Step *) = {
 
 // ---- the state machine ---------------------------------------------------------------------------------
 
-// The sums only: MPI may lose a NaN in a maximum, and knows no 16-bit floating point.
+// Sums only: MPI may lose a NaN in a maximum, and has no 16-bit floating point.
 static bool left_to_mpi(const Messages *m, const Call *call) {
     return !m->deterministic && call->op == COMM_ALL_REDUCE && call->reduce == REDUCE_SUM &&
            (call->dtype == F32 || call->dtype == F64);
@@ -282,7 +282,7 @@ static Workspace *idle_workspace(Messages *m) {
     return NULL;
 }
 
-// Turns come in the order of the starts, the same on all ranks: so the oldest collective always goes on.
+// Collectives get their turns in the order of their start, the same on all ranks: the oldest one always advances.
 static bool take_turn(Messages *m, const Call *call, MessagesOp *op) {
     Workspace *w = op->number == m->num_posted ? idle_workspace(m) : NULL;
     if (!w) return false;
@@ -324,7 +324,7 @@ static CallProgress advance_message(const Messages *m, const Call *call, Message
     return DONE;
 }
 
-// MOVED while the collectives ahead move: waiting for them is not a hang.
+// MOVED while the collectives ahead advance: a wait for them is not a hang.
 static CallProgress wait_for_turn(const Messages *m, MessagesOp *op) {
     CallProgress progress = op->moves == m->moves ? STUCK : MOVED;
     op->moves = m->moves;
@@ -336,7 +336,7 @@ static CallProgress test_requests(Workspace *w) {
     int done = 0;
     MPI_DO(MPI_Testsome(w->num_requests, w->requests, &done, w->indices, MPI_STATUSES_IGNORE));
     if (done == MPI_UNDEFINED) return DONE;
-    for (int i = 0; i < done; i++) w->peers[w->indices[i]] = NOBODY;
+    for (int i = 0; i < done; i++) w->peers[w->indices[i]] = NO_RANK;
     return done ? MOVED : STUCK;
 }
 
@@ -369,11 +369,11 @@ CallProgress messages_advance(Messages *m, const Call *call, MessagesOp *op) {
 
 static bool waits_for(const Workspace *w, int rank, int me) {
     for (int i = 0; w->busy && i < w->num_requests; i++)
-        if (w->peers[i] == rank || (w->peers[i] == EVERYBODY && rank != me)) return true;
+        if (w->peers[i] == rank || (w->peers[i] == ALL_RANKS && rank != me)) return true;
     return false;
 }
 
-// A collective whose turn has not come waits for those that the ones ahead wait for.
+// A collective whose turn has not come waits for the ranks that the collectives ahead wait for.
 void messages_waits_for(const Messages *m, const Call *call, const MessagesOp *op, Text *ranks) {
     const Group *group = m->group;
     for (int r = 0; r < group->size; r++) {

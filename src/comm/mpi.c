@@ -1,5 +1,6 @@
-// N processes under mpirun or srun. Ranks of one node work in shared memory, 2.5 to 4 times as fast as
-// MPI_Allreduce and without MPI's need for many calls to get on; all others exchange MPI messages.
+// The transports "mpi" and "mpi-messages": ranks are processes under mpirun or srun. Ranks of one node work in shared
+// memory, 2.5 to 4 times as fast as MPI_Allreduce and without the many calls that MPI needs to advance; all others
+// exchange MPI messages.
 #include "base/cores.h"
 #include "comm/alarm.h"
 #include "comm/messages.h"
@@ -16,13 +17,13 @@ enum { SPINS = 4000 };
 typedef struct MpiGroup MpiGroup;
 
 typedef struct {
-    MPI_Comm farewell; // carries only what is said at the end
+    MPI_Comm farewell; // used at the end of the job only
     int *nodes;        // [size] the first rank on the same node, by world rank
-    int spins;         // turns of waiting before the core is given up
+    int spins;         // turns of a wait before the core is given up
     bool share_memory, deterministic;
-    bool said_memory_is_small;
+    bool warned_of_small_memory;
     double timeout_s;
-    MpiGroup *groups; // all that were ever opened, the last first; freed when all ranks have left
+    MpiGroup *groups; // all that were opened, the last one first; freed when all ranks have left
 } MpiWorld;
 
 struct MpiGroup {
@@ -30,7 +31,7 @@ struct MpiGroup {
     MpiWorld *world;
     MPI_Comm comm;
     Messages messages;
-    Node node; // zeroed when the group spans nodes or is one rank
+    Node node; // zeroed: the group spans nodes or has one rank
     MpiGroup *next;
 };
 
@@ -52,12 +53,12 @@ static bool on_one_node(const MpiGroup *g) {
     return g->world->share_memory && g->head.size > 1;
 }
 
-// Once for each node, by the first rank on it: containers often give /dev/shm 64 MB.
-static void say_memory_is_small(const MpiGroup *g) {
+// Warns once on each node, from the first rank on it: containers often give /dev/shm 64 MB.
+static void warn_of_small_memory(const MpiGroup *g) {
     int me = g->head.members[g->head.rank];
     char host[128] = "";
-    if (g->world->said_memory_is_small || g->world->nodes[me] != me) return;
-    g->world->said_memory_is_small = true;
+    if (g->world->warned_of_small_memory || g->world->nodes[me] != me) return;
+    g->world->warned_of_small_memory = true;
     gethostname(host, sizeof host - 1);
     fprintf(
         stderr,
@@ -76,7 +77,7 @@ static void open_group(MpiGroup *g, MpiWorld *world, MPI_Comm comm) {
     messages_open(&g->messages, comm, &g->head, world->deterministic);
     if (!on_one_node(g)) return;
     node_open(&g->node, comm, &g->head);
-    if (g->node.wanted_bytes > 0) say_memory_is_small(g);
+    if (g->node.wanted_bytes > 0) warn_of_small_memory(g);
 }
 
 static Status mpi_split(Group *parent, const char *name, const int *ranks, int num_ranks, Group **group) {
@@ -271,7 +272,7 @@ static Status run_as(Rank *rank, const CommOptions *options, RankMain *rank_main
     return status;
 }
 
-// Each process of the job would train a model of its own.
+// Without this error each process of the job would train a model of its own.
 static Status fail_alone(void) {
     char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length;
@@ -326,7 +327,7 @@ Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     // A launcher ends the job at the first error status: rank 0 gets the time to print its message.
     if (status != OK && rank->rank != 0) usleep(500000);
     rank_enter(caller);
-    if (status != OK) fail(status, "%s", rank->rank == 0 ? rank->message : ""); // said once
+    if (status != OK) fail(status, "%s", rank->rank == 0 ? rank->message : ""); // printed once
     free(rank);
     return status;
 }

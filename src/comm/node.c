@@ -1,4 +1,4 @@
-// Opens the memory that the ranks of a group on one node share.
+// Opens and closes the windows of memory that the ranks of a node share.
 #include "comm/node.h"
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 
 enum { PAGE = 4096 };
 
-// 256 KiB fit into a second-level cache twice. A started operation has the more slots the fewer polls it
+// Two buffers of 256 KiB fit into a second-level cache. The more slots a started operation has, the fewer polls it
 // needs.
 static const struct {
     int slots;
@@ -15,7 +15,7 @@ static const struct {
 
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
-// Parts of a window need not begin on a page. Processes map whole pages, so they all find the same next one.
+// A part of a window need not begin on a page. Processes map whole pages, so all of them find the same next one.
 static char *next_page(char *address) { return address + (PAGE - (uintptr_t)address % PAGE) % PAGE; }
 
 // Every rank's part holds slots and entries (only rank 0's are used), its staging buffer, its rings.
@@ -25,8 +25,7 @@ static size_t header_bytes(Way way, int size) {
 
 static size_t staging_bytes(Way way) { return (size_t)sizes[way].slots * sizes[way].staging_bytes; }
 
-// Memory that is promised here is taken when it is first written, too late to do without: there must be
-// plenty.
+// The memory is allocated when it is first written, too late to do without it: so there must be plenty.
 enum { TIMES_FREE = 4 };
 
 static bool enough(size_t bytes) {
@@ -86,7 +85,7 @@ static void open_share(Node *node, Way way, MPI_Comm comm, const Group *group) {
                         .staging = s->staging,
                         .staging_bytes = sizes[way].staging_bytes};
     shm_collective_open(&s->collectives);
-    MPI_Barrier(comm); // nobody counts before all headers are zero
+    MPI_Barrier(comm); // no rank uses a header before it is zeroed
 }
 
 void node_open(Node *node, MPI_Comm comm, const Group *group) {

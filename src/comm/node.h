@@ -19,10 +19,10 @@ typedef struct {
 typedef struct {
     NodeShare shares[NUM_WAYS];
     Rings rings; // of what is STARTED
-    // Free bytes of /dev/shm that a share would have needed and not found; 0: there is room for all.
+    // Free bytes of /dev/shm that a share needed and did not find; 0: there was room for all.
     double wanted_bytes;
 } Node;
 
-// Collective over the group. A share stays closed on all ranks when some rank cannot have the memory.
+// Collective over the group. A share stays closed on all ranks when one of them cannot get the memory.
 void node_open(Node *node, MPI_Comm comm, const Group *group);
 void node_close(Node *node); // collective; takes what was only zeroed

@@ -1,5 +1,5 @@
-// The transport "null": one rank that behaves as if the other ranks were there. Every call is counted, moves nothing and
-// is done at once.
+// The transport "null": one rank that behaves as if the other ranks were there. Every call is counted, moves nothing
+// and is done at once.
 #include "comm/transport.h"
 #include <stdlib.h>
 

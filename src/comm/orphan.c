@@ -5,7 +5,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-// A signal handler can reach nothing but a static.
+// A signal handler can only use static variables.
 static pid_t launcher;
 
 // The kernel also sends the signal when only the thread that started this process ends (Open MPI starts many
@@ -16,7 +16,7 @@ static void on_parent_death(int signal) {
 }
 
 void orphan_kill(void) {
-    int signal = SIGRTMAX - 1; // of no other use here
+    int signal = SIGRTMAX - 1; // nothing else uses it
     struct sigaction action = {.sa_handler = on_parent_death, .sa_flags = SA_RESTART};
     launcher = getppid();
     sigemptyset(&action.sa_mask);

@@ -1,4 +1,4 @@
-// Processes of a job whose launcher has died.
+// Ends processes of a job whose launcher has died.
 #pragma once
 
 // From now on this process is killed when the process that started it (mpirun, its daemon, or srun's) ends before it.

@@ -1,4 +1,4 @@
-// Reduces parts element by element, in rank order.
+// Adds parts in rank order, block by block, with the widest vectors that the CPU has.
 #include "comm/reduce.h"
 #include "base/half.h"
 #include <string.h>
@@ -39,7 +39,7 @@ INLINED void narrow(uint16_t *restrict into, const float *restrict from, size_t 
         for (size_t i = 0; i < n; i++) into[i] = f16_of_f32(from[i]);
 }
 
-// Elements [at, at + n) of the parts, n <= BLOCK. Narrow types are fp32 in between.
+// Reduces elements [at, at + n) of the parts, n <= BLOCK. 16-bit types are added in fp32.
 INLINED void reduce_block(char *out, const char *const *parts, int num_parts, size_t at, size_t n,
                           DType dtype, ReduceOp op) {
     union {
@@ -73,7 +73,7 @@ INLINED void reduce_all(void *out, const char *const *parts, int num_parts, size
         reduce_block(out, parts, num_parts, at, count - at < BLOCK ? count - at : BLOCK, dtype, op);
 }
 
-// ---- levels: additions give the same bits in vectors of any width ------------------------------------
+// ---- instruction sets: additions give the same bits in vectors of any width ------------------------------------
 
 typedef void Reduce(void *out, const char *const *parts, int num_parts, size_t count, DType dtype,
                     ReduceOp op);

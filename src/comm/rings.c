@@ -1,11 +1,11 @@
-// Moves messages through ring buffers in shared memory.
+// Sends and receives messages through ring buffers in shared memory.
 #include "comm/rings.h"
 #include "comm/messages.h"
 #include <string.h>
 
 _Static_assert(NUM_RINGS * sizeof(Ring) <= RINGS_HEADER_BYTES, "room for the states");
 
-enum { PIECE_BYTES = 64 << 10 }; // told to the other side at once: both can copy at a time
+enum { PIECE_BYTES = 64 << 10 }; // after so many bytes the other side may go on: both copy at the same time
 
 static Ring *ring_of(const Rings *r, int rank, int ring) { return (Ring *)(void *)r->parts[rank] + ring; }
 
@@ -15,7 +15,7 @@ static char *bytes_of(const Rings *r, int rank, int ring) {
 
 // ---- sending ------------------------------------------------------------------------------------------
 
-// The first free one: the same few pages are used again and again.
+// Takes the first free ring: the same few pages are used again and again. -1: none is free.
 static int take_ring(Rings *r, uint64_t bytes) {
     for (int i = 0; i < NUM_RINGS; i++) {
         Ring *ring = ring_of(r, r->group->rank, i);
@@ -28,7 +28,7 @@ static int take_ring(Rings *r, uint64_t bytes) {
     return -1;
 }
 
-// Bytes that can be copied at once, of `available`, to or from position `at` of the message.
+// How many of `available` bytes can be copied at once, to or from position `at` of the message.
 static size_t piece(uint64_t available, uint64_t at) {
     uint64_t to_end = RING_BYTES - at % RING_BYTES, n = available < to_end ? available : to_end;
     return n < PIECE_BYTES ? (size_t)n : PIECE_BYTES;

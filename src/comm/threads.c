@@ -9,7 +9,7 @@
 
 enum { NUM_SLOTS = 8, SPINS = 4000 };
 
-// A posted send or receive that has not met its other end. Lives in the operation of the rank that posted it.
+// A posted send or receive whose other end is not posted yet. It lives in the operation of the rank that posted it.
 typedef struct Post {
     struct Post *next;
     const Call *call;
@@ -24,7 +24,7 @@ typedef struct {
 
 typedef struct Shared Shared;
 
-// What the members of a group have in common.
+// What the members of a group share.
 struct Shared {
     Shared *next;         // in the list of groups that not all members have joined
     const Shared *parent; // NULL: the world
@@ -93,8 +93,8 @@ static void shared_leave(Shared *s) {
     free(s);
 }
 
-// Members find their group in the list by parent and members. A rank joins groups in the order in which it
-// opens them, so the first that it has not joined yet is the one the others mean.
+// Members find their group in the list by its parent and its members. A rank joins groups in the order in which it
+// opens them, so the first group that it has not joined yet is the right one.
 static Shared *join(ThreadWorld *world, const Shared *parent, const Group *group) {
     size_t bytes = (size_t)group->size * sizeof *group->members;
     pthread_mutex_lock(&world->mutex);
@@ -190,7 +190,7 @@ static void post_message(ThreadGroup *g, const Call *call, Post *mine) {
     if (!partner) return;
     copy_message(g, sends ? mine : partner, sends ? partner : mine);
     atomic_store(&mine->copied, true);
-    // From here on the partner's rank may have released it.
+    // From here on the partner's rank may release it.
     atomic_store(&partner->copied, true);
     wakeup_signal(&g->world->wakeups[g->head.members[call->peer]]);
 }
@@ -227,8 +227,8 @@ static void threads_pause(Group *world, int turns) {
     wakeup_await(&g->world->wakeups[world->rank], &g->seen, g->world->spins, POLL_S);
 }
 
-// The others go on writing while a hanging rank reads what they do: a torn word in a last message will do.
-__attribute__((no_sanitize("thread"), noinline)) static void look_at(const Rank *rank, Rank *seen) {
+// The other ranks go on writing while a hanging rank reads what they do; a torn word in its last message does no harm.
+__attribute__((no_sanitize("thread"), noinline)) static void copy_rank(const Rank *rank, Rank *seen) {
     const volatile char *doing = rank->doing, *place = rank->place;
     for (size_t i = 0; i + 1 < sizeof seen->doing; i++) seen->doing[i] = doing[i];
     for (size_t i = 0; i + 1 < sizeof seen->place; i++) seen->place[i] = place[i];
@@ -244,7 +244,7 @@ static void threads_report(Group *world) {
         if (i == world->rank) continue;
         Rank seen;
         char who[64];
-        look_at(w->ranks[i], &seen);
+        copy_rank(w->ranks[i], &seen);
         rank_describe(&seen, who, sizeof who);
         fprintf(stderr, "  %s is at %s\n", who, *seen.doing ? seen.doing : "an unnamed place");
     }
@@ -280,7 +280,7 @@ typedef struct {
     Status status;
 } Member;
 
-// An agreed error makes all ranks leave at about the same time; any other would leave them waiting for ever.
+// After an agreed error all ranks leave at about the same time; after any other error they would wait for ever.
 static void leave_with_error(ThreadWorld *world, Status status) {
     double deadline = clock_s() + LEAVE_GRACE_S;
     while (atomic_load(&world->left) < world->size) {
@@ -366,7 +366,7 @@ static void launch_open(Launch *launch, Member *members, const CommOptions *opti
 }
 
 static void launch_close(Launch *launch, bool ran) {
-    // The members that ran have let go of the world's group one by one.
+    // Members that ran have left the world's group one by one.
     if (!ran) atomic_store(&launch->shared->users, 1), shared_leave(launch->shared);
     for (int i = 0; i < launch->world.size; i++) wakeup_close(&launch->world.wakeups[i]);
     pthread_mutex_destroy(&launch->world.mutex);
