@@ -184,7 +184,7 @@ static const struct {
     {FOR_TRAIN, "--lr -1", "[0,)", ERR_USAGE},
     {FOR_TRAIN, "--hidden-dropout 1", "[0,0.9999999]", ERR_USAGE},
     {FOR_TRAIN, "--adam-eps 0", "(0,)", ERR_USAGE},
-    {FOR_TRAIN, "--schedule 2f2b", "gpipe|1f1b|interleaved", ERR_USAGE},
+    {FOR_TRAIN, "--schedule 2f2b", "choose from gpipe|", ERR_USAGE},
     {FOR_TRAIN, "--plain=maybe", "'maybe' is neither true nor false", ERR_USAGE},
     {FOR_TRAIN, "-np 4", "unknown option -np; did you mean --np?", ERR_USAGE},
     {FOR_TRAIN, "-np=4", "unknown option -np; did you mean --np?", ERR_USAGE},
