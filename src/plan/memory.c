@@ -149,6 +149,9 @@ typedef struct {
     const CostModel *costs;
     const ModelShape *model;
     const ParallelConfig *config;
+    const ScheduleKind *kind;
+    ScheduleSpec spec; // of the schedule
+    int stages;
     State state;
     double parameters[NUM_PARTS];
     double table;       // parameters of the word table, of which a tied head has a copy
@@ -187,6 +190,8 @@ static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model
                        const ParallelConfig *config) {
     int t = grid_along(config->grid, AXIS_TP);
     s->costs = costs, s->model = model, s->config = config;
+    s->kind = parallel_config_kind(config), s->spec = parallel_config_schedule(config);
+    s->stages = num_stages(config);
     TRY(stage_layers(costs->stack, model, config, s->layers));
     for (ModelPart part = 0; part < NUM_PARTS; part++) s->parameters[part] = part_parameters(model, t, part);
     s->table = (double)part_count(model, t, PART_EMBEDDING).cut / t;
@@ -203,15 +208,16 @@ static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model
 
 static MemoryNeed need_of(const Sizes *s, int rank) {
     const ParallelConfig *c = s->config;
-    double flight = chunks_in_flight(c, rank) / c->chunks, layers = 0, parameters = 0;
+    double flight = (double)schedule_kind_stash(s->kind, &s->spec, rank) / c->chunks, layers = 0,
+           parameters = 0;
     MemoryNeed need = {.rank = rank,
                        .buffers = s->buffers,
                        .reserve = s->costs->machine->is_cpu ? 0 : 1e9 * s->costs->constants.reserve_gb,
                        .capacity = 1e9 * s->costs->machine->usable_gb,
                        .margin = s->costs->constants.memory_margin};
     for (int chunk = 0; chunk < c->chunks; chunk++) {
-        int stage = stage_of_chunk(c, rank, chunk);
-        bool first = stage == 0, last = stage == num_stages(c) - 1;
+        int stage = schedule_kind_stage(s->kind, &s->spec, rank, chunk);
+        bool first = stage == 0, last = stage == s->stages - 1;
         layers += s->layers[stage];
         parameters += first * s->parameters[PART_EMBEDDING] + last * s->parameters[PART_HEAD];
         bool copies = last && rank > 0 && !s->model->untied; // rank 0 has the table itself
