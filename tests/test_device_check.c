@@ -294,7 +294,8 @@ static void too_large_to_square(Bench *b) {
     EXPECT_OK(device_open(&reference, (DeviceOptions){"reference", NULL, 1, 0}));
     float x = -4.5f;
     double sum[3] = {0};
-    sum_squares(reference, device_stream(reference), (SumSquares){{&x, 1, 1, F32}, {sum, 1, 3, F64}, 2});
+    sum_squares(reference, device_stream(reference),
+                (SumSquares){{&x, 1, 1, F32}, {sum, 1, 3, F64}, 2, 0, NULL});
     (void)b;
 }
 

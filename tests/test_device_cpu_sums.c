@@ -188,10 +188,10 @@ static void optimizers(Bench *b) {
     for (int64_t i = 0; i < COUNT; i++) f(v)[i] *= f(v)[i];
     Tensor p0 = copy(b, p), m0 = copy(b, m), v0 = copy(b, v), y = copy(b, g);
     Tensor squares = {block(b, 3 * sizeof(double)), 1, 3, F64}, max = zeros(b, 1, 1);
-    AdamW args = {g, p, m, v, {0}, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.19, 0.002, 0.5};
+    AdamW args = {g, p, m, v, {0}, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.19, 0.002, 0.5, 0, NULL};
     run(b, OP_ADAMW, &args);
     run(b, OP_ADD, &(Add){p0, y});
-    run(b, OP_SUM_SQUARES, &(SumSquares){g, squares, 3});
+    run(b, OP_SUM_SQUARES, &(SumSquares){g, squares, 3, 0, NULL});
     run(b, OP_ABS_MAX, &(AbsMax){g, max});
     double sum = 0;
     float most = 0;

@@ -206,7 +206,7 @@ static void optimizers(Draw *d) {
     Tensor p = sums(d, 1, COUNT), m = sums(d, 1, COUNT), v = sums(d, 1, COUNT), g = normals(d->b, 1, COUNT);
     for (int64_t i = 0; i < COUNT; i++) f(v)[i] *= f(v)[i];
     Tensor given = output(d, elements(d, 1, COUNT));
-    run(d->b, OP_ADAMW, &(AdamW){g, p, m, v, given, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.19, 0.002, 0.5});
+    run(d->b, OP_ADAMW, &(AdamW){g, p, m, v, given, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.19, 0.002, 0.5, 0, NULL});
 }
 
 // A parameter kept as a bf16 value and what this leaves out takes the same step to the bit.
@@ -219,9 +219,11 @@ static void split_step(Bench *b) {
     for (int64_t i = 0; i < COUNT; i++) high[i] = bf16_split(f(whole)[i], &low[i]);
     for (int i = 0; i < 2; i++) m[i] = zeros(b, 1, COUNT), v[i] = zeros(b, 1, COUNT);
     b->dtype = F32;
-    run(b, OP_ADAMW, &(AdamW){g, whole, m[0], v[0], {0}, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.1, 0.001, 0.5});
+    run(b, OP_ADAMW,
+        &(AdamW){g, whole, m[0], v[0], {0}, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.1, 0.001, 0.5, 0, NULL});
     b->dtype = BF16;
-    run(b, OP_ADAMW, &(AdamW){g, rest, m[1], v[1], given, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.1, 0.001, 0.5});
+    run(b, OP_ADAMW,
+        &(AdamW){g, rest, m[1], v[1], given, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.1, 0.001, 0.5, 0, NULL});
     int64_t bad = 0;
     for (int64_t i = 0; i < COUNT; i++)
         bad += bits_of_float(bf16_join(high[i], low[i])) != bits_of_float(f(whole)[i]);

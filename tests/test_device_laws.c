@@ -301,7 +301,9 @@ static void golden_adamw(Bench *b) {
                       0.01,
                       1 - pow(0.9, step),
                       1 - pow(0.999, step),
-                      0.5});
+                      0.5,
+                      0,
+                      NULL});
         expect_near(b, "p", p, from_floats(b, 1, 1, &P[step - 1]), 1.5e-7);
         expect_near(b, "m", m, from_floats(b, 1, 1, &M[step - 1]), 1e-8);
         expect_near(b, "v", v, from_floats(b, 1, 1, &V[step - 1]), 1e-10);

@@ -164,7 +164,8 @@ static void sum_in_pieces(Bench *b, Tensor x, int64_t piece, int exponent, doubl
     Tensor total = zeros_of(b, F64, 1, 3);
     for (int64_t first = 0; first < tensor_count(x); first += piece) {
         int64_t count = tensor_count(x) - first < piece ? tensor_count(x) - first : piece;
-        sum_squares(b->device, b->stream, (SumSquares){tensor_part(x, first, count), total, exponent});
+        sum_squares(b->device, b->stream,
+                    (SumSquares){tensor_part(x, first, count), total, exponent, 0, NULL});
     }
     double *values = doubles_of(b, total);
     memcpy(sum, values, 3 * sizeof *sum);
@@ -237,7 +238,7 @@ static void value_is_the_parameter(Bench *b) {
     for (int i = 0; i < 2; i++)
         adamw(b->device, b->stream,
               (AdamW){g, p[i], m[i], v[i], i ? value : (Tensor){0}, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.19, 0.0975,
-                      1});
+                      1, 0, NULL});
     float *parameters = values_of(b, p[1]);
     expect_near(b, "the value", value, from_floats(b, 1, WIDTH, parameters), 0);
     free(parameters);
@@ -264,7 +265,7 @@ static void split_parameters_step_alike(Bench *b) {
         for (int i = 0; i < 2; i++)
             adamw(b->device, b->stream,
                   (AdamW){g, p[i], m[i], v[i], i ? value : (Tensor){0}, step ? 1e-3 : 0, 0.9, 0.95, 1e-8, 0.1,
-                          0.19, 0.0975, 1});
+                          0.19, 0.0975, 1, 0, NULL});
     float *whole = values_of(b, p[0]);
     device_download(b->device, b->stream, values, value);
     device_download(b->device, b->stream, remainders, p[1]);

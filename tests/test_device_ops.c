@@ -174,20 +174,37 @@ static void run_abs_max(Bench *b, const int64_t *n, float p) {
     abs_max(b->device, b->stream, (AbsMax){normals_f32(b, n[0], n[1]), max});
 }
 
+// Parts of a flat tensor of 900 elements or more: gaps between them, the second one added nowhere and not decaying.
+static const OpSegment SEGMENTS[] = {{3, 500, 1, true}, {510, 77, -1, false}, {587, 313, 0, true}};
+enum { NUM_SEGMENTS = sizeof SEGMENTS / sizeof *SEGMENTS };
+
 static void run_sum_squares(Bench *b, const int64_t *n, float p) {
     (void)p;
-    Tensor sum = output(b, "sum", zeros_of(b, F64, 1, 3));
-    sum_squares(b->device, b->stream, (SumSquares){normals_f32(b, n[0], n[1]), sum, 3});
-    sum_squares(b->device, b->stream, (SumSquares){normals_f32(b, n[0], n[1]), sum, 3});
+    SumSquares args = {.exponent = 3, .num_segments = n[2] ? NUM_SEGMENTS : 0, .segments = SEGMENTS};
+    args.sum = output(b, "sum", zeros_of(b, F64, n[2] ? 2 : 1, 3));
+    for (int times = 0; times < 2; times++) {
+        args.x = normals_f32(b, n[0], n[1]);
+        sum_squares(b->device, b->stream, args);
+    }
 }
 
 static void run_adamw(Bench *b, const int64_t *n, float p) {
     (void)p;
-    Tensor parameter = output(b, "parameter", normals_f32(b, n[0], n[1]));
-    Tensor m = output(b, "m", normals_f32(b, n[0], n[1])), v = output(b, "v", zeros_of(b, F32, n[0], n[1]));
-    Tensor value = n[2] ? output(b, "value", tensor(b, n[0], n[1])) : (Tensor){0};
-    AdamW args = {
-        normals_f32(b, n[0], n[1]), parameter, m, v, value, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.19, 0.0975, 0.5};
+    AdamW args = {.lr = 1e-2,
+                  .beta1 = 0.9,
+                  .beta2 = 0.95,
+                  .epsilon = 1e-8,
+                  .weight_decay = 0.1,
+                  .correction1 = 0.19,
+                  .correction2 = 0.0975,
+                  .grad_scale = 0.5,
+                  .num_segments = n[3] ? NUM_SEGMENTS : 0,
+                  .segments = SEGMENTS};
+    args.parameter = output(b, "parameter", normals_f32(b, n[0], n[1]));
+    args.m = output(b, "m", normals_f32(b, n[0], n[1]));
+    args.v = output(b, "v", zeros_of(b, F32, n[0], n[1]));
+    if (n[2]) args.value = output(b, "value", zeros_of(b, b->element, n[0], n[1]));
+    args.gradient = normals_f32(b, n[0], n[1]);
     adamw(b->device, b->stream, args);
     adamw(b->device, b->stream, args);
 }
@@ -274,9 +291,11 @@ static const Case CASES[] = {
     {"abs_max long", run_abs_max, 0, 0, {3, 33333}, 0},
     {"sum_squares", run_sum_squares, 0, 0, {1, 1}, 0},
     {"sum_squares long", run_sum_squares, 0, 0, {3, 33333}, 0},
-    // rows, columns, value
+    {"sum_squares of segments", run_sum_squares, 0, 0, {1, 1000, 1}, 0},
+    // rows, columns, value, segments
     {"adamw", run_adamw, 1e-6, 0, {1, 1027, 0}, 0},
     {"adamw with value", run_adamw, 1e-6, 1, {1, 517, 1}, 0},
+    {"adamw of segments", run_adamw, 1e-6, 1, {1, 1000, 1, 1}, 0},
     {"add", run_add, 0, 0, {7, 77}, 0},
 };
 enum { NUM_CASES = sizeof CASES / sizeof *CASES };

@@ -73,12 +73,29 @@ static double op_flops(DeviceOp op, const void *args) {
     }
 }
 
-static void count(Device *device, DeviceOp op, const void *args) {
-    OpCount *total = &device->counts[op], one = {.calls = 1, .flops = op_flops(op, args)};
+// Of its tensors, each once; of flat tensors with segments these alone.
+static double op_bytes(DeviceOp op, const void *args) {
     const OpRow *row = &op_rows[op];
     const Tensor *tensors = args;
-    for (int i = 0; i < row->reads + row->writes; i++)
-        if (tensors[i].data) one.bytes += (double)tensor_bytes(tensors[i]);
+    const OpSegment *segments;
+    int num_segments = op_segments(op, args, &segments);
+    int64_t covered = 0;
+    double bytes = 0;
+    for (int i = 0; i < num_segments; i++)
+        if (op != OP_SUM_SQUARES || segments[i].row >= 0) covered += segments[i].count;
+    for (int i = 0; i < row->reads + row->writes; i++) {
+        bool is_flat = i == 0 || op == OP_ADAMW;
+        int64_t count = num_segments && is_flat ? covered : tensor_count(tensors[i]);
+        if (tensors[i].data) bytes += (double)count * (double)dtype_bytes(tensors[i].dtype);
+    }
+    return bytes;
+}
+
+static void count(Device *device, DeviceOp op, const void *args) {
+    OpCount *total = &device->counts[op];
+    OpCount one = {.calls = 1, .flops = op_flops(op, args), .bytes = op_bytes(op, args)};
+    const OpRow *row = &op_rows[op];
+    const Tensor *tensors = args;
     total->calls++;
     total->flops += one.flops;
     total->bytes += one.bytes;
@@ -325,7 +342,7 @@ void abs_max(Device *device, Stream *stream, AbsMax args) {
 }
 
 void sum_squares(Device *device, Stream *stream, SumSquares args) {
-    launch(device, stream, OP_SUM_SQUARES, &args, (Shape[]){like_f32(args.x), f64(1, 3)});
+    launch(device, stream, OP_SUM_SQUARES, &args, (Shape[]){like_f32(args.x), f64(args.sum.rows, 3)});
 }
 
 void adamw(Device *device, Stream *stream, AdamW args) {

@@ -82,3 +82,37 @@ bool op_updates(DeviceOp op, const void *args, int i) {
     default: return false;
     }
 }
+
+int op_segments(DeviceOp op, const void *args, const OpSegment **segments) {
+    const AdamW *step = args;
+    const SumSquares *squares = args;
+    if (op == OP_ADAMW) return *segments = step->segments, step->num_segments;
+    if (op == OP_SUM_SQUARES) return *segments = squares->segments, squares->num_segments;
+    return 0;
+}
+
+int op_num_segments(int num_segments) { return num_segments ? num_segments : 1; }
+
+AdamW adamw_segment(const AdamW *args, int i) {
+    AdamW one = *args;
+    if (!args->num_segments) return one;
+    OpSegment s = args->segments[i];
+    one.gradient = tensor_part(args->gradient, s.begin, s.count);
+    one.parameter = tensor_part(args->parameter, s.begin, s.count);
+    one.m = tensor_part(args->m, s.begin, s.count);
+    one.v = tensor_part(args->v, s.begin, s.count);
+    if (args->value.data) one.value = tensor_part(args->value, s.begin, s.count);
+    if (!s.decays) one.weight_decay = 0;
+    one.num_segments = 0;
+    return one;
+}
+
+SumSquares sum_squares_segment(const SumSquares *args, int i) {
+    SumSquares one = *args;
+    if (!args->num_segments) return one;
+    OpSegment s = args->segments[i];
+    one.x = tensor_part(args->x, s.begin, s.row < 0 ? 0 : s.count);
+    one.sum = tensor_rows(args->sum, s.row < 0 ? 0 : s.row, 1);
+    one.num_segments = 0;
+    return one;
+}

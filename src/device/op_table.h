@@ -15,5 +15,12 @@ extern const OpRow op_rows[NUM_DEVICE_OPS];
 
 // The element type of a call; F32 where the tensor that gives it is absent.
 DType op_element(DeviceOp op, const void *args);
+// The arguments for segment `i` alone, without a table; a call without segments has one. adamw: its weight decay is 0
+// where none applies. sum_squares: no elements where nothing is added.
+int op_num_segments(int num_segments);
+int op_segments(DeviceOp op, const void *args,
+                const OpSegment **segments); // the table of a call; 0: it has none
+AdamW adamw_segment(const AdamW *args, int i);
+SumSquares sum_squares_segment(const SumSquares *args, int i);
 // Whether it reads what tensor `i`, one that it writes, holds before: it adds to it, or changes it in place.
 bool op_updates(DeviceOp op, const void *args, int i);

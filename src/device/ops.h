@@ -309,17 +309,27 @@ typedef struct {
 } AbsMax;
 void abs_max(Device *device, Stream *stream, AbsMax args);
 
+// A part of the flat tensors of an operation that treats many parameters in one call: elements [begin, begin + count).
+typedef struct {
+    int64_t begin, count;
+    int64_t row; // sum_squares: the row of `sum` to which its squares are added; below 0: they are not added
+    bool decays; // adamw: weight decay applies
+} OpSegment;
+
 // Adds the squares of x so that neither order nor partition can change a bit: with q = (x / 2^exponent)^2,
 // which is at most 1, it adds three multiples of fixed quanta whose sum is q but for less than 2^-60: to
 // sum[0] the largest multiple of 2^-20 up to q, to sum[1] that of 2^-40 up to the rest, to sum[2] that of
 // 2^-60. Adding such multiples is exact for up to 2^33 elements, over ranks too. The sum of squares is
 // (sum[0] + sum[1] + sum[2]) * 4^exponent.
-//   x F32, |x| <= 2^exponent (CHECK on the reference device), sum F64 [1, 3], +=
+//   x F32, |x| <= 2^exponent (CHECK on the reference device), sum F64 [rows, 3], +=
+// `segments` stay as they are until the operation is done; without segments all of x is added to row 0.
 // Idea: Demmel and Nguyen 2013, reproducible summation
 typedef struct {
     Tensor x;
     Tensor sum;
     int exponent;
+    int num_segments;
+    const OpSegment *segments;
 } SumSquares;
 void sum_squares(Device *device, Stream *stream, SumSquares args);
 
@@ -328,12 +338,16 @@ void sum_squares(Device *device, Stream *stream, SumSquares args);
 //   p -= lr (m/correction1 / (sqrt(v/correction2) + epsilon) + weight_decay p)
 // gradient, m and v are F32. parameter is p in F32, and value, when present, becomes p in its own element
 // type; or parameter is U16 and value BF16: p is then kept as the two parts of bf16_split (half.h).
+// `segments` stay as they are until the operation is done, and elements outside of them are left alone; without segments
+// weight decay applies to all elements.
 typedef struct {
     Tensor gradient;
     Tensor parameter, m, v, value;
     double lr, beta1, beta2, epsilon, weight_decay; // double: 1 - beta2 of a float beta2 is off by 5e-5
     double correction1, correction2;                // 1 - beta^step
     double grad_scale;                              // the clipping coefficient over the loss scale, or 1
+    int num_segments;
+    const OpSegment *segments;
 } AdamW;
 void adamw(Device *device, Stream *stream, AdamW args);
 

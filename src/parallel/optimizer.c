@@ -7,24 +7,50 @@
 
 // ---- what this rank owns ------------------------------------------------------------------------
 
-// The part of a parameter that lies in this rank's shard of a bucket, by offsets in the chunk's buffers.
-typedef struct {
-    int64_t begin, count; // count <= 0: none
-} Piece;
-
-static Piece owned_piece(const Bucket *b, const Param *p) {
-    if (p->chunk != b->chunk || p->tied_value) return (Piece){0};
-    int64_t begin = p->offset, end = begin + param_local_count(p);
-    int64_t shard_end = b->shard_begin + b->shard_count;
-    if (begin < b->shard_begin) begin = b->shard_begin;
-    if (end > shard_end) end = shard_end;
-    return (Piece){begin, end - begin};
+// The part of a parameter that lies in a bucket's shard, by positions in the shard.
+static OpSegment owned_piece(const Bucket *b, const Param *p) {
+    if (p->chunk != b->chunk || p->tied_value) return (OpSegment){.count = 0};
+    int64_t begin = p->offset - b->shard_begin, end = begin + param_local_count(p);
+    if (begin < 0) begin = 0;
+    if (end > b->shard_count) end = b->shard_count;
+    return (OpSegment){.begin = begin, .count = end > begin ? end - begin : 0, .decays = p->spec.decay};
 }
 
-static Tensor flat_part(Tensor flat, Piece piece) { return tensor_part(flat, piece.begin, piece.count); }
+// True when this rank adds its piece of a parameter to the norm: of the owners that hold the same piece, one does.
+static bool counts_here(const Optimizer *o, const Bucket *b, const Param *p) {
+    bool first_replica = b->sharded || !o->buckets->sharded || b->replica == 0;
+    return !p->spec.tied_to && p->place.first && first_replica;
+}
 
-static Tensor shard_part(Tensor state, const Bucket *b, Piece piece) {
-    return tensor_part(state, piece.begin - b->shard_begin, piece.count);
+// Lists the pieces of a shard, or only counts them.
+static int list_pieces(const Optimizer *o, const Bucket *b, OpSegment *pieces, const Param **params) {
+    int count = 0;
+    for (int i = 0; i < o->params->count; i++) {
+        const Param *p = o->params->items[i];
+        OpSegment piece = owned_piece(b, p);
+        if (!piece.count) continue;
+        piece.row = counts_here(o, b, p) ? i : -1;
+        if (pieces) pieces[count] = piece, params[count] = p;
+        count++;
+    }
+    return count;
+}
+
+static Status open_pieces(const Optimizer *o, const Bucket *b, ShardState *shard) {
+    size_t count = (size_t)list_pieces(o, b, NULL, NULL);
+    shard->pieces = calloc(count + 1, sizeof *shard->pieces);
+    shard->params = calloc(count + 1, sizeof *shard->params);
+    if (!shard->pieces || !shard->params)
+        return fail(ERR_OS, "no memory for the optimizer's %zu pieces of parameters", count);
+    shard->num_pieces = list_pieces(o, b, shard->pieces, shard->params);
+    return OK;
+}
+
+static Tensor piece_of(Tensor shard, OpSegment piece) { return tensor_part(shard, piece.begin, piece.count); }
+
+// A bucket's shard of a chunk's values or gradients.
+static Tensor shard_of(Tensor flat, const Bucket *b) {
+    return tensor_part(flat, b->shard_begin, b->shard_count);
 }
 
 // ---- life ---------------------------------------------------------------------------------------
@@ -41,7 +67,7 @@ static void take_shard(Optimizer *o, Arena *arena, int i) {
     Tensor values = o->params->chunks[b->chunk].values;
     ShardState *shard = &o->shards[i];
     if (values.dtype == F32)
-        shard->main = tensor_part(values, b->shard_begin, b->shard_count);
+        shard->main = shard_of(values, b);
     else if (values.dtype == BF16)
         shard->main = take_zeros(c, arena, "fp32 parameters beyond bf16", b->shard_count, U16);
     else
@@ -60,34 +86,45 @@ Status optimizer_create(Optimizer *o, Context *context, Comm *world, const Param
     o->host = calloc((size_t)params->count * 3 + 1, sizeof *o->host);
     if (!o->shards || !o->host)
         return fail(ERR_OS, "no memory for the optimizer's %d buckets", buckets->count);
-    for (int i = 0; i < buckets->count; i++) take_shard(o, arena, i);
+    for (int i = 0; i < buckets->count; i++) {
+        take_shard(o, arena, i);
+        TRY(open_pieces(o, &buckets->items[i], &o->shards[i]));
+    }
     o->max = tensor_take(arena, "largest gradient", 1, 1, F32);
-    o->sums = tensor_take(arena, "sums of squares of gradients", 1, (int64_t)params->count * 3, F64);
+    o->sums = tensor_take(arena, "sums of squares of gradients", params->count, 3, F64);
     return OK;
 }
 
 void optimizer_destroy(Optimizer *o) {
+    for (int i = 0; o->shards && i < o->buckets->count; i++) {
+        free(o->shards[i].pieces);
+        free(o->shards[i].params);
+    }
     free(o->shards);
     free(o->host);
     *o = (Optimizer){0};
 }
 
+static OwnedPart owned_part(const Optimizer *o, int bucket, int piece) {
+    const Bucket *b = &o->buckets->items[bucket];
+    const ShardState *shard = &o->shards[bucket];
+    const Param *p = shard->params[piece];
+    OpSegment at = shard->pieces[piece];
+    return (OwnedPart){.param = p,
+                       .begin = at.begin + b->shard_begin - p->offset,
+                       .count = at.count,
+                       .value = piece_of(shard_of(o->params->chunks[b->chunk].values, b), at),
+                       .main = piece_of(shard->main, at),
+                       .m = piece_of(shard->m, at),
+                       .v = piece_of(shard->v, at),
+                       .copies = b->sharded ? 1 : b->replicas,
+                       .copy = b->sharded ? 0 : b->replica};
+}
+
 Status optimizer_visit(const Optimizer *o, VisitPart *visit, void *self) {
     for (int i = 0; i < o->buckets->count; i++)
-        for (int k = 0; k < o->params->count; k++) {
-            const Bucket *b = &o->buckets->items[i];
-            const Param *p = o->params->items[k];
-            Piece piece = owned_piece(b, p);
-            if (piece.count <= 0) continue;
-            OwnedPart part = {.param = p,
-                              .begin = piece.begin - p->offset,
-                              .count = piece.count,
-                              .value = flat_part(o->params->chunks[b->chunk].values, piece),
-                              .main = shard_part(o->shards[i].main, b, piece),
-                              .m = shard_part(o->shards[i].m, b, piece),
-                              .v = shard_part(o->shards[i].v, b, piece),
-                              .copies = b->sharded ? 1 : b->replicas,
-                              .copy = b->sharded ? 0 : b->replica};
+        for (int k = 0; k < o->shards[i].num_pieces; k++) {
+            OwnedPart part = owned_part(o, i, k);
             TRY(visit(self, &part));
         }
     return OK;
@@ -114,10 +151,10 @@ void optimizer_write_master(void *optimizer, const Param *p, const float *local)
     const Context *c = o->context;
     for (int i = 0; i < o->buckets->count; i++) {
         const Bucket *b = &o->buckets->items[i];
-        Piece piece = owned_piece(b, p);
-        if (piece.count <= 0) continue;
-        const float *from = local + (piece.begin - p->offset);
-        Tensor main = shard_part(o->shards[i].main, b, piece);
+        OpSegment piece = owned_piece(b, p);
+        if (!piece.count) continue;
+        const float *from = local + (piece.begin + b->shard_begin - p->offset);
+        Tensor main = piece_of(o->shards[i].main, piece);
         if (main.dtype == U16)
             write_remainders(c, main, from);
         else
@@ -127,21 +164,14 @@ void optimizer_write_master(void *optimizer, const Param *p, const float *local)
 
 // ---- norm ---------------------------------------------------------------------------------------
 
-// True when this rank adds its piece of a parameter to the norm: of the owners that hold the same piece, one does.
-static bool counts_here(const Optimizer *o, const Bucket *b, const Param *p) {
-    bool first_replica = b->sharded || !o->buckets->sharded || b->replica == 0;
-    return !p->spec.tied_to && p->place.first && first_replica;
-}
-
 // Replicas, tied copies and the zeros between parameters cannot change a maximum: whole shards will do.
 static double largest_gradient(Optimizer *o) {
     const Context *c = o->context;
     device_zero(c->device, c->stream, o->max);
     for (int i = 0; i < o->buckets->count; i++) {
         const Bucket *b = &o->buckets->items[i];
-        Tensor grads = o->params->chunks[b->chunk].grads;
         abs_max(c->device, c->stream,
-                (AbsMax){.x = tensor_part(grads, b->shard_begin, b->shard_count), .max = o->max});
+                (AbsMax){.x = shard_of(o->params->chunks[b->chunk].grads, b), .max = o->max});
     }
     float largest;
     device_download(c->device, c->stream, &largest, o->max);
@@ -150,17 +180,17 @@ static double largest_gradient(Optimizer *o) {
     return max;
 }
 
-static void add_squares(Optimizer *o, const Bucket *b, int exponent) {
+static void add_squares(Optimizer *o, int index, int exponent) {
     const Context *c = o->context;
-    for (int i = 0; i < o->params->count; i++) {
-        const Param *p = o->params->items[i];
-        Piece piece = owned_piece(b, p);
-        if (piece.count <= 0 || !counts_here(o, b, p)) continue;
-        sum_squares(c->device, c->stream,
-                    (SumSquares){.x = flat_part(o->params->chunks[b->chunk].grads, piece),
-                                 .sum = tensor_part(o->sums, (int64_t)i * 3, 3),
-                                 .exponent = exponent});
-    }
+    const Bucket *b = &o->buckets->items[index];
+    const ShardState *shard = &o->shards[index];
+    if (!shard->num_pieces) return;
+    sum_squares(c->device, c->stream,
+                (SumSquares){.x = shard_of(o->params->chunks[b->chunk].grads, b),
+                             .sum = o->sums,
+                             .exponent = exponent,
+                             .num_segments = shard->num_pieces,
+                             .segments = shard->pieces});
 }
 
 double optimizer_grad_norm(Optimizer *o, double loss_scale) {
@@ -171,7 +201,7 @@ double optimizer_grad_norm(Optimizer *o, double loss_scale) {
     int exponent;
     frexp(max, &exponent);
     device_zero(c->device, c->stream, o->sums);
-    for (int i = 0; i < o->buckets->count; i++) add_squares(o, &o->buckets->items[i], exponent);
+    for (int i = 0; i < o->buckets->count; i++) add_squares(o, i, exponent);
     device_download(c->device, c->stream, o->host, o->sums);
     comm_all_reduce_host(o->owners, o->host, o->params->count * 3, REDUCE_SUM);
     // Parameter by parameter in the model's order; so far everything was exact.
@@ -182,24 +212,21 @@ double optimizer_grad_norm(Optimizer *o, double loss_scale) {
 
 // ---- step ---------------------------------------------------------------------------------------
 
-// All of `args` but the tensors and the weight decay is set.
-static void step_bucket(Optimizer *o, int index, AdamW args, double weight_decay) {
+// All members of `args` but the tensors and the segments are set.
+static void step_bucket(Optimizer *o, int index, AdamW args) {
     const Context *c = o->context;
     const Bucket *b = &o->buckets->items[index];
     const ChunkParams *chunk = &o->params->chunks[b->chunk];
     const ShardState *shard = &o->shards[index];
-    for (int i = 0; i < o->params->count; i++) {
-        const Param *p = o->params->items[i];
-        Piece piece = owned_piece(b, p);
-        if (piece.count <= 0) continue;
-        args.gradient = flat_part(chunk->grads, piece);
-        args.parameter = shard_part(shard->main, b, piece);
-        args.m = shard_part(shard->m, b, piece);
-        args.v = shard_part(shard->v, b, piece);
-        args.value = chunk->values.dtype == F32 ? (Tensor){0} : flat_part(chunk->values, piece);
-        args.weight_decay = p->spec.decay ? weight_decay : 0;
-        adamw(c->device, c->stream, args);
-    }
+    if (!shard->num_pieces) return;
+    args.gradient = shard_of(chunk->grads, b);
+    args.parameter = shard->main;
+    args.m = shard->m;
+    args.v = shard->v;
+    args.value = chunk->values.dtype == F32 ? (Tensor){0} : shard_of(chunk->values, b);
+    args.num_segments = shard->num_pieces;
+    args.segments = shard->pieces;
+    adamw(c->device, c->stream, args);
 }
 
 void optimizer_step(Optimizer *o, double grad_norm, double loss_scale, double lr, double weight_decay) {
@@ -207,9 +234,10 @@ void optimizer_step(Optimizer *o, double grad_norm, double loss_scale, double lr
     rank_doing("optimizer step");
     o->steps++;
     double coefficient = a->clip > 0 ? a->clip / (grad_norm + 1e-6) : 1;
-    AdamW args = {.lr = lr, .beta1 = a->beta1, .beta2 = a->beta2, .epsilon = a->epsilon};
+    AdamW args = {
+        .lr = lr, .beta1 = a->beta1, .beta2 = a->beta2, .epsilon = a->epsilon, .weight_decay = weight_decay};
     args.correction1 = 1 - pow(a->beta1, (double)o->steps);
     args.correction2 = 1 - pow(a->beta2, (double)o->steps);
     args.grad_scale = (coefficient < 1 ? coefficient : 1) / loss_scale;
-    for (int i = 0; i < o->buckets->count; i++) step_bucket(o, i, args, weight_decay);
+    for (int i = 0; i < o->buckets->count; i++) step_bucket(o, i, args);
 }

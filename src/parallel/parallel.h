@@ -131,6 +131,10 @@ typedef struct {
 // leaves out of the value (U16), since a copy would hold the value's 16 bits again.
 typedef struct {
     Tensor main, m, v;
+    // The parts of parameters that lie in the shard; positions count from its begin.
+    int num_pieces;
+    OpSegment *pieces;
+    const Param **params; // [num_pieces]
 } ShardState;
 
 typedef struct {
@@ -140,7 +144,7 @@ typedef struct {
     AdamOptions options;
     ShardState *shards; // [buckets->count]
     Comm *owners;       // who adds up the norm: model x dp with shards, model without
-    Tensor max, sums;   // F32 [1, 1]; F64 [1, 3 * parameters]: sums of squares of each
+    Tensor max, sums;   // F32 [1, 1]; F64 [parameters, 3]: sums of squares of each
     double *host;       // the same, on the host
     int64_t steps;      // done so far
 } Optimizer;

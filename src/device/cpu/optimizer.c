@@ -2,6 +2,7 @@
 // that OpenMP hands out.
 #include "device/cpu/cpu.h"
 #include "device/cpu/vector.h"
+#include "device/op_table.h"
 
 static float *vector(Tensor x) { return x.data; } // of F32
 
@@ -57,8 +58,8 @@ static DigitSums sum_squares_of(const float *x, int64_t count, double scale) {
     return sums;
 }
 
-// All additions are exact, so their order is of no interest.
-void CPU_NAME(cpu_sum_squares)(const Exec *exec, const SumSquares *p) {
+// All additions are exact, so they may be made in any order.
+static void sum_squares_flat(const Exec *exec, const SumSquares *p) {
     int64_t count = tensor_count(p->x);
     double scale = ldexp(1, 30 - p->exponent), *sums = p->sum.data;
     uint64_t all = 0, middle = 0, high = 0;
@@ -70,6 +71,13 @@ void CPU_NAME(cpu_sum_squares)(const Exec *exec, const SumSquares *p) {
     sums[0] += 0x1p-20 * (double)high;
     sums[1] += 0x1p-40 * (double)(middle - (high << 20));
     sums[2] += 0x1p-60 * (double)(all - (middle << 20));
+}
+
+void CPU_NAME(cpu_sum_squares)(const Exec *exec, const SumSquares *p) {
+    for (int i = 0; i < op_num_segments(p->num_segments); i++) {
+        SumSquares one = sum_squares_segment(p, i);
+        sum_squares_flat(exec, &one);
+    }
 }
 
 // ---- AdamW ------------------------------------------------------------------------------------------------
@@ -134,7 +142,7 @@ static inline void adamw_block(const AdamW *p, bool split, int64_t first, int64_
     if (at < end) adamw_vector(&own, &factors, split, at, end - at);
 }
 
-void CPU_NAME(cpu_adamw)(const Exec *exec, const AdamW *p) {
+static void adamw_flat(const Exec *exec, const AdamW *p) {
     int64_t count = tensor_count(p->parameter);
     bool split = p->parameter.dtype == U16;
 #pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static)
@@ -144,5 +152,12 @@ void CPU_NAME(cpu_adamw)(const Exec *exec, const AdamW *p) {
             adamw_block(p, true, first, end);
         else
             adamw_block(p, false, first, end);
+    }
+}
+
+void CPU_NAME(cpu_adamw)(const Exec *exec, const AdamW *p) {
+    for (int i = 0; i < op_num_segments(p->num_segments); i++) {
+        AdamW one = adamw_segment(p, i);
+        adamw_flat(exec, &one);
     }
 }

@@ -307,8 +307,7 @@ static void reference_abs_max(const Exec *exec, const AbsMax *p) {
 
 static double round_down(double x, double quantum) { return quantum * floor(x / quantum); }
 
-static void reference_sum_squares(const Exec *exec, const SumSquares *p) {
-    (void)exec;
+static void sum_squares_flat(const SumSquares *p) {
     double *sum = p->sum.data, scale = ldexp(1, -p->exponent);
     for (int64_t i = 0; i < tensor_count(p->x); i++) {
         double x = load(p->x, i) * scale; // exact, and so is its square
@@ -319,6 +318,14 @@ static void reference_sum_squares(const Exec *exec, const SumSquares *p) {
         sum[0] += high;
         sum[1] += middle;
         sum[2] += round_down(q - high - middle, 0x1p-60);
+    }
+}
+
+static void reference_sum_squares(const Exec *exec, const SumSquares *p) {
+    (void)exec;
+    for (int i = 0; i < op_num_segments(p->num_segments); i++) {
+        SumSquares one = sum_squares_segment(p, i);
+        sum_squares_flat(&one);
     }
 }
 
@@ -337,8 +344,7 @@ static void store_parameter(const AdamW *p, int64_t i, double x) {
     if (p->value.data) store(p->value, i, load(p->parameter, i));
 }
 
-static void reference_adamw(const Exec *exec, const AdamW *p) {
-    (void)exec;
+static void adamw_flat(const AdamW *p) {
     for (int64_t i = 0; i < tensor_count(p->parameter); i++) {
         double parameter = load_parameter(p, i), g = p->grad_scale * load(p->gradient, i);
         double m = p->beta1 * load(p->m, i) + (1 - p->beta1) * g;
@@ -347,6 +353,14 @@ static void reference_adamw(const Exec *exec, const AdamW *p) {
         store_parameter(p, i, parameter - p->lr * (step + p->weight_decay * parameter));
         store(p->m, i, m);
         store(p->v, i, v);
+    }
+}
+
+static void reference_adamw(const Exec *exec, const AdamW *p) {
+    (void)exec;
+    for (int i = 0; i < op_num_segments(p->num_segments); i++) {
+        AdamW one = adamw_segment(p, i);
+        adamw_flat(&one);
     }
 }
 
