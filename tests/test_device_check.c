@@ -1,38 +1,8 @@
 // The checking device names each mistake and ends the job: every test makes one in a forked child and reads
 // what it said.
 #include "base/rank.h"
-#include "device_fixture.h"
-#include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-// Runs `mistake` in a child; expects that it ends with `status` and that its words contain `words`.
-static void expect_death(void (*mistake)(Bench *b), int status, const char *words) {
-    int ends[2];
-    CHECK(pipe(ends) == 0, "no pipe");
-    pid_t child = fork();
-    CHECK(child >= 0, "no child");
-    if (child == 0) {
-        dup2(ends[1], STDERR_FILENO);
-        Bench b = bench_open("check", 1);
-        mistake(&b);
-        bench_close(&b);
-        _exit(0);
-    }
-    close(ends[1]);
-    char said[4096];
-    size_t length = 0;
-    ssize_t got;
-    while (length < sizeof said - 1 && (got = read(ends[0], said + length, sizeof said - 1 - length)) > 0)
-        length += (size_t)got;
-    said[length] = 0;
-    close(ends[0]);
-    int state = 0;
-    CHECK(waitpid(child, &state, 0) == child, "no child to wait for");
-    EXPECT(WIFEXITED(state) && WEXITSTATUS(state) == status, "wait status %#x, wanted exit %d",
-           (unsigned)state, status);
-    EXPECT(strstr(said, words), "\"%s\" in: %s", words, said);
-}
+#include "comm/comm.h"
+#include "device_mistakes.h"
 
 static void pass_host_pointer(Bench *b) {
     float host[4] = {0};
@@ -234,81 +204,6 @@ static void overflow(Bench *b) {
     add(b->device, b->stream, (Add){x, y});
 }
 
-static void pass_wrong_shape(Bench *b) {
-    add(b->device, b->stream, (Add){normals(b, 2, 3), normals(b, 3, 2)});
-}
-
-static void pass_wrong_columns(Bench *b) {
-    add(b->device, b->stream, (Add){normals(b, 2, 3), normals(b, 2, 4)});
-}
-
-static void leave_out_tensor(Bench *b) {
-    add(b->device, b->stream, (Add){normals(b, 2, 3), {NULL, 2, 3, F32}});
-}
-
-static void pass_wrong_type(Bench *b) {
-    add(b->device, b->stream, (Add){normals(b, 1, 3), integers(b, 3, 5)});
-}
-
-static void mix_types(Bench *b) {
-    add(b->device, b->stream, (Add){tensor_of(b, BF16, 1, 3), tensor_of(b, F16, 1, 3)});
-}
-
-static void accumulate_narrow(Bench *b) {
-    Tensor x = tensor_of(b, BF16, 2, 2);
-    matmul(b->device, b->stream, (Matmul){.a = x, .b = x, .d = x, .accumulate = true});
-}
-
-static void sum_narrow(Bench *b) {
-    column_sum(b->device, b->stream, (ColumnSum){tensor_of(b, F16, 2, 3), tensor_of(b, F16, 1, 3)});
-}
-
-static void narrow_integers(Bench *b) {
-    add(b->device, b->stream, (Add){integers(b, 3, 5), integers(b, 3, 5)});
-}
-
-static void half_a_layer_norm(Bench *b) {
-    Tensor x = normals(b, 2, 3), row = normals(b, 1, 3), statistic = normals(b, 1, 2);
-    norm_forward(b->device, b->stream, (NormForward){x, row, row, x, {0}, statistic, 1e-5f});
-}
-
-static void uneven_groups(Bench *b) {
-    Rotary args = {tensor(b, 1, 2), tensor(b, 1, 14), {1, 1, 3, 2, 2, 0}, false};
-    rotary(b->device, b->stream, args);
-}
-
-static void part_of_a_row(Bench *b) {
-    Dropout dropout = dropout_of(0.5f, 2);
-    dropout.first_row = 3;
-    dropout_backward(b->device, b->stream, (DropoutBackward){normals(b, 2, 3), normals(b, 2, 3), dropout});
-}
-
-static void narrow_over_logits(Bench *b) {
-    Tensor x = tensor(b, 1, 4), row = tensor(b, 1, 1), narrow = {x.data, 1, 4, BF16};
-    loss_finish(b->device, b->stream,
-                (LossFinish){integers(b, 1, 4), row, row, row, {0}, x, narrow, row, 0, 4, 1});
-}
-
-static void too_large_to_square(Bench *b) {
-    Device *reference;
-    EXPECT_OK(device_open(&reference, (DeviceOptions){"reference", NULL, 1, 0}));
-    float x = -4.5f;
-    double sum[3] = {0};
-    sum_squares(reference, device_stream(reference),
-                (SumSquares){{&x, 1, 1, F32}, {sum, 1, 3, F64}, 2, 0, NULL});
-    (void)b;
-}
-
-static void too_small_workspace(Bench *b) {
-    AttentionShape shape = {1, 2048, 1, 1, 1, 0};
-    AttentionForward args = {
-        .qkv = tensor(b, 2048, 3), .out = tensor(b, 2048, 1), .stats = tensor(b, 1, 2048)};
-    args.shape = shape;
-    Device *poor;
-    EXPECT_OK(device_open(&poor, (DeviceOptions){"reference", NULL, 1, 4096}));
-    attention_forward(poor, device_stream(poor), args);
-}
-
 static void mistakes_are_named(void) {
     expect_death(pass_host_pointer, ERR_BUG, "add: y is a host pointer");
     expect_death(pass_device_pointer, ERR_BUG, "device_upload: a device pointer");
@@ -319,6 +214,54 @@ static void mistakes_are_named(void) {
     expect_death(overwrite_then_compute_before, ERR_BUG, "add: memory was overwritten before the start");
     expect_death(use_closed_arena, ERR_BUG, "device_zero: tensor lies in no live arena");
     expect_death(leave_arena_open, ERR_BUG, "before 1 of its arenas");
+}
+
+// Two ranks on threads: rank 1 comes too late for rank 0's message or collective to be over.
+static void with_late_partner(RankMain *mistake) {
+    CommOptions options = {.transport = "threads", .ranks = 2, .timeout_s = 30, .deterministic = true};
+    (void)comm_launch(options, mistake, NULL);
+}
+
+static Bench open_on_rank(Comm *world) {
+    Bench b = bench_open("check", 1);
+    comm_use_device(world, b.device);
+    if (comm_rank(world) == 1) usleep(500000);
+    return b;
+}
+
+static Status reuse_message(Comm *world, void *arg) {
+    (void)arg;
+    Bench b = open_on_rank(world);
+    Tensor x = normals(&b, 1, 4);
+    rank_doing("sf3.1");
+    CommRequest *message =
+        comm_rank(world) == 0 ? comm_send(world, b.stream, x, 1, 0) : comm_recv(world, b.stream, x, 0, 0);
+    rank_doing("F4.1");
+    device_zero(b.device, b.stream, x);
+    comm_wait(world, b.stream, &message);
+    return OK;
+}
+
+static Status read_early_sum(Comm *world, void *arg) {
+    (void)arg;
+    Bench b = open_on_rank(world);
+    Tensor x = normals(&b, 1, 4), y = normals(&b, 1, 4);
+    rank_doing("R3");
+    CommRequest *sum = comm_all_reduce_start(world, b.stream, x, REDUCE_SUM);
+    rank_doing("F4.1");
+    add(b.device, b.stream, (Add){x, y});
+    comm_wait(world, b.stream, &sum);
+    return OK;
+}
+
+static void reuse_sent_buffer(Bench *b) {
+    (void)b;
+    with_late_partner(reuse_message);
+}
+
+static void read_sum_early(Bench *b) {
+    (void)b;
+    with_late_partner(read_early_sum);
 }
 
 static void early_reads_are_named(void) {
@@ -351,6 +294,12 @@ static void missing_waits_are_named(void) {
                  "device_zero (F4.1, stream compute) writes tensor, send (sf3.1, the host) is reading it");
     expect_death(read_what_is_received, ERR_BUG,
                  "add of x (stream compute) reads tensor, receive (the host) is writing it");
+    expect_death(
+        reuse_sent_buffer, ERR_BUG,
+        "device_zero (F4.1, stream compute) writes tensor, send of world (sf3.1, the host) is reading it");
+    expect_death(
+        read_sum_early, ERR_BUG,
+        "add of x (F4.1, stream compute) reads tensor, all_reduce of world (R3, the host) is writing it");
     expect_death(free_what_is_sent, ERR_BUG, "the arena bench was freed while send was under way");
 }
 
@@ -359,23 +308,6 @@ static void numbers_are_named(void) {
     expect_death(overflow, ERR_NUMERIC, "add wrote inf to y[0, 0]");
     expect_death(write_narrow_nan, ERR_NUMERIC, "add wrote nan to y[1, 1] of [2, 3]");
     expect_death(overflow_narrow, ERR_NUMERIC, "add wrote inf to y[0, 0]");
-}
-
-static void shapes_are_named(void) {
-    expect_death(pass_wrong_shape, ERR_BUG, "add: y is [3, 2] f32, wanted [2, 3] f32");
-    expect_death(pass_wrong_columns, ERR_BUG, "add: y is [2, 4] f32, wanted [2, 3] f32");
-    expect_death(pass_wrong_type, ERR_BUG, "add: y is [1, 3] i32, wanted [1, 3] f32");
-    expect_death(mix_types, ERR_BUG, "add: y is [1, 3] f16, wanted [1, 3] bf16");
-    expect_death(accumulate_narrow, ERR_BUG, "matmul: d is [2, 2] bf16, wanted [2, 2] f32");
-    expect_death(sum_narrow, ERR_BUG, "column_sum: sum is [1, 3] f16, wanted [1, 3] f32");
-    expect_death(narrow_integers, ERR_BUG, "add of i32 tensors");
-    expect_death(half_a_layer_norm, ERR_BUG, "norm_forward: of beta and mean one is absent");
-    expect_death(uneven_groups, ERR_BUG, "rotary: B 1, S 1, N/t 3, G/t 2");
-    expect_death(part_of_a_row, ERR_BUG, "dropout_backward: dropout from row 3 on, of 2 samples");
-    expect_death(narrow_over_logits, ERR_BUG, "loss_finish: bf16 dlogits over f32 logits");
-    expect_death(too_large_to_square, ERR_BUG, "sum_squares: x[0] = -4.5 is above 2^2");
-    expect_death(leave_out_tensor, ERR_BUG, "add: y is absent");
-    expect_death(too_small_workspace, ERR_BUG, "attention_forward needs 16384 bytes of workspace");
 }
 
 // ---- what is no fault -------------------------------------------------------------------------------------
@@ -455,7 +387,6 @@ int main(int argc, char **argv) {
                                       {"waits_suffice", waits_suffice},
                                       {"marks_are_in_order", marks_are_in_order},
                                       {"numbers_are_named", numbers_are_named},
-                                      {"shapes_are_named", shapes_are_named},
                                       {"padding_is_no_fault", padding_is_no_fault},
                                       {"infinite_gradients_are_no_fault", infinite_gradients_are_no_fault},
                                       {"unknown_kind_is_refused", unknown_kind_is_refused},

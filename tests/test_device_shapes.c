@@ -1,0 +1,98 @@
+// Tensors of the wrong shape or type are named before anything is computed.
+#include "device_mistakes.h"
+
+static void pass_wrong_shape(Bench *b) {
+    add(b->device, b->stream, (Add){normals(b, 2, 3), normals(b, 3, 2)});
+}
+
+static void pass_wrong_columns(Bench *b) {
+    add(b->device, b->stream, (Add){normals(b, 2, 3), normals(b, 2, 4)});
+}
+
+static void leave_out_tensor(Bench *b) {
+    add(b->device, b->stream, (Add){normals(b, 2, 3), {NULL, 2, 3, F32}});
+}
+
+static void pass_wrong_type(Bench *b) {
+    add(b->device, b->stream, (Add){normals(b, 1, 3), integers(b, 3, 5)});
+}
+
+static void mix_types(Bench *b) {
+    add(b->device, b->stream, (Add){tensor_of(b, BF16, 1, 3), tensor_of(b, F16, 1, 3)});
+}
+
+static void accumulate_narrow(Bench *b) {
+    Tensor x = tensor_of(b, BF16, 2, 2);
+    matmul(b->device, b->stream, (Matmul){.a = x, .b = x, .d = x, .accumulate = true});
+}
+
+static void sum_narrow(Bench *b) {
+    column_sum(b->device, b->stream, (ColumnSum){tensor_of(b, F16, 2, 3), tensor_of(b, F16, 1, 3)});
+}
+
+static void narrow_integers(Bench *b) {
+    add(b->device, b->stream, (Add){integers(b, 3, 5), integers(b, 3, 5)});
+}
+
+static void half_a_layer_norm(Bench *b) {
+    Tensor x = normals(b, 2, 3), row = normals(b, 1, 3), statistic = normals(b, 1, 2);
+    norm_forward(b->device, b->stream, (NormForward){x, row, row, x, {0}, statistic, 1e-5f});
+}
+
+static void uneven_groups(Bench *b) {
+    Rotary args = {tensor(b, 1, 2), tensor(b, 1, 14), {1, 1, 3, 2, 2, 0}, false};
+    rotary(b->device, b->stream, args);
+}
+
+static void part_of_a_row(Bench *b) {
+    Dropout dropout = dropout_of(0.5f, 2);
+    dropout.first_row = 3;
+    dropout_backward(b->device, b->stream, (DropoutBackward){normals(b, 2, 3), normals(b, 2, 3), dropout});
+}
+
+static void narrow_over_logits(Bench *b) {
+    Tensor x = tensor(b, 1, 4), row = tensor(b, 1, 1), narrow = {x.data, 1, 4, BF16};
+    loss_finish(b->device, b->stream,
+                (LossFinish){integers(b, 1, 4), row, row, row, {0}, x, narrow, row, 0, 4, 1});
+}
+
+static void too_large_to_square(Bench *b) {
+    Device *reference;
+    EXPECT_OK(device_open(&reference, (DeviceOptions){"reference", NULL, 1, 0}));
+    float x = -4.5f;
+    double sum[3] = {0};
+    sum_squares(reference, device_stream(reference),
+                (SumSquares){{&x, 1, 1, F32}, {sum, 1, 3, F64}, 2, 0, NULL});
+    (void)b;
+}
+
+static void too_small_workspace(Bench *b) {
+    AttentionShape shape = {1, 2048, 1, 1, 1, 0};
+    AttentionForward args = {
+        .qkv = tensor(b, 2048, 3), .out = tensor(b, 2048, 1), .stats = tensor(b, 1, 2048)};
+    args.shape = shape;
+    Device *poor;
+    EXPECT_OK(device_open(&poor, (DeviceOptions){"reference", NULL, 1, 4096}));
+    attention_forward(poor, device_stream(poor), args);
+}
+
+static void shapes_are_named(void) {
+    expect_death(pass_wrong_shape, ERR_BUG, "add: y is [3, 2] f32, wanted [2, 3] f32");
+    expect_death(pass_wrong_columns, ERR_BUG, "add: y is [2, 4] f32, wanted [2, 3] f32");
+    expect_death(pass_wrong_type, ERR_BUG, "add: y is [1, 3] i32, wanted [1, 3] f32");
+    expect_death(mix_types, ERR_BUG, "add: y is [1, 3] f16, wanted [1, 3] bf16");
+    expect_death(accumulate_narrow, ERR_BUG, "matmul: d is [2, 2] bf16, wanted [2, 2] f32");
+    expect_death(sum_narrow, ERR_BUG, "column_sum: sum is [1, 3] f16, wanted [1, 3] f32");
+    expect_death(narrow_integers, ERR_BUG, "add of i32 tensors");
+    expect_death(half_a_layer_norm, ERR_BUG, "norm_forward: of beta and mean one is absent");
+    expect_death(uneven_groups, ERR_BUG, "rotary: B 1, S 1, N/t 3, G/t 2");
+    expect_death(part_of_a_row, ERR_BUG, "dropout_backward: dropout from row 3 on, of 2 samples");
+    expect_death(narrow_over_logits, ERR_BUG, "loss_finish: bf16 dlogits over f32 logits");
+    expect_death(too_large_to_square, ERR_BUG, "sum_squares: x[0] = -4.5 is above 2^2");
+    expect_death(leave_out_tensor, ERR_BUG, "add: y is absent");
+    expect_death(too_small_workspace, ERR_BUG, "attention_forward needs 16384 bytes of workspace");
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"shapes_are_named", shapes_are_named}, {0}}, argc, argv);
+}
