@@ -1,7 +1,7 @@
 // Members of a struct as rows of a table: written to JSON, described and read. The rows of the run's state, and those
 // of the model's sizes (nn/sizes.def) with their options and their names in other programs' files.
 #pragma once
-#include "checkpoint/mapping.h"
+#include "checkpoint/foreign/mapping.h"
 
 typedef enum { INT_FIELD, INT64_FIELD, BOOL_FIELD, FLOAT_FIELD, DOUBLE_FIELD, WORD_FIELD } ManifestType;
 

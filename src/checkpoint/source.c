@@ -1,6 +1,6 @@
 // Opens a model, a checkpoint or a Hugging Face folder, and reads its weights.
 #include "checkpoint/finite.h"
-#include "checkpoint/hugging_face.h"
+#include "checkpoint/foreign/hugging_face.h"
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 // A Hugging Face folder: reads and writes config.json, and reads the weights in its safetensors.
 #pragma once
-#include "checkpoint/mapping.h"
+#include "checkpoint/foreign/mapping.h"
 
 // ---- config.json (hugging_face_config.c, hugging_face_config_write.c) -----------------------------------
 

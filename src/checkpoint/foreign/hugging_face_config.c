@@ -1,7 +1,7 @@
 // Reads the config.json of a Hugging Face model: the shape of a GPT-2 or Llama. Members that would change what the
 // model computes are refused by name.
 #include "checkpoint/fields.h"
-#include "checkpoint/hugging_face.h"
+#include "checkpoint/foreign/hugging_face.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

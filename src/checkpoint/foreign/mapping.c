@@ -1,5 +1,5 @@
 // The table of names of our weights in Hugging Face and GGUF, and the reading of their tensors from ours.
-#include "checkpoint/mapping.h"
+#include "checkpoint/foreign/mapping.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

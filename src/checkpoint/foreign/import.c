@@ -1,5 +1,5 @@
 // Imports a model of another program as a checkpoint of weights, shard by shard.
-#include "checkpoint/hugging_face.h"
+#include "checkpoint/foreign/hugging_face.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

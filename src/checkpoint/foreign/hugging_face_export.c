@@ -1,6 +1,6 @@
 // Exports a model as a Hugging Face folder.
 #include "checkpoint/fields.h"
-#include "checkpoint/hugging_face.h"
+#include "checkpoint/foreign/hugging_face.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 // Writes the config.json of a Hugging Face model.
 #include "checkpoint/fields.h"
-#include "checkpoint/hugging_face.h"
+#include "checkpoint/foreign/hugging_face.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // Runs the trainer's own step on the null device and the null transport: measures its memory or records its operations.
-#include "train/engine.h"
+#include "train/engine/engine.h"
 #include <stdlib.h>
 #include <string.h>
 

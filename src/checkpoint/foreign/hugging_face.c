@@ -1,5 +1,5 @@
 // Reads the weights of a Hugging Face folder.
-#include "checkpoint/hugging_face.h"
+#include "checkpoint/foreign/hugging_face.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

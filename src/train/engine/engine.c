@@ -1,5 +1,5 @@
 // An Engine: opens and closes one rank's share of a run, and takes its steps.
-#include "train/engine.h"
+#include "train/engine/engine.h"
 #include "base/trace.h"
 #include <math.h>
 #include <stdlib.h>
