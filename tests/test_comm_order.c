@@ -1,0 +1,153 @@
+// Calls are stream-ordered: on the check device, whose streams run late, collectives and messages see what their stream
+// computed before them; a missing wait and a buffer that is used too early are found, and both operations are named.
+#include "comm/comm.h"
+#include "device_fixture.h"
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS = 2, COUNT = 1000, ROUNDS = 20 };
+
+typedef struct {
+    Bench *b;
+    Comm *world;
+    Stream *second;
+} Fixture;
+
+typedef void Work(Fixture *f);
+
+static Status on_rank(Comm *world, void *arg) {
+    Bench b = bench_open("check", 1);
+    Fixture f = {.b = &b, .world = world};
+    EXPECT_OK(device_stream_open(b.device, "second", &f.second));
+    comm_use_device(world, b.device);
+    (*(Work **)arg)(&f);
+    comm_use_device(world, NULL);
+    device_stream_close(b.device, f.second);
+    bench_close(&b);
+    return OK;
+}
+
+static Status run(Work *work) {
+    CommOptions options = {.transport = "threads", .ranks = RANKS, .timeout_s = 60, .deterministic = true};
+    return comm_launch(options, on_rank, &work);
+}
+
+// ---- what is right ------------------------------------------------------------------------------------
+
+static Tensor ones(Bench *b) {
+    float values[COUNT];
+    for (int i = 0; i < COUNT; i++) values[i] = 1;
+    return from_floats(b, 1, COUNT, values);
+}
+
+static void expect_all(const Fixture *f, Tensor x, float wanted, const char *what) {
+    float values[COUNT];
+    int bad = 0;
+    device_download(f->b->device, f->b->stream, values, x);
+    for (int i = 0; i < COUNT; i++) bad += values[i] != wanted;
+    EXPECT(!bad, "%s: %d elements are not %g", what, bad, (double)wanted);
+}
+
+// Doubled by an operation, then by the sum of both ranks; then passed to the other rank.
+static void sums_and_messages(Fixture *f) {
+    Bench *b = f->b;
+    int other = 1 - comm_rank(f->world);
+    Tensor x = ones(b), got = tensor(b, 1, COUNT);
+    float wanted = 1;
+    for (int i = 0; i < ROUNDS; i++, wanted *= 4) {
+        CommRequest *recv = comm_recv(f->world, b->stream, got, other, 0);
+        add(b->device, b->stream, (Add){copy_of(b, x), x});
+        comm_all_reduce(f->world, b->stream, x, REDUCE_SUM);
+        CommRequest *send = comm_send(f->world, b->stream, x, other, 0);
+        comm_wait(f->world, b->stream, &recv);
+        comm_wait(f->world, b->stream, &send);
+        expect_all(f, got, 4 * wanted, "a message of sums");
+    }
+}
+
+// A started sum on a second stream beside operations on the first.
+static void two_streams(Fixture *f) {
+    Bench *b = f->b;
+    for (int i = 0; i < ROUNDS; i++) {
+        Tensor x = ones(b), y = ones(b);
+        stream_wait(b->device, f->second, event_record(b->device, b->stream));
+        device_copy(b->device, f->second, x, x);
+        CommRequest *sum = comm_all_reduce_start(f->world, f->second, x, REDUCE_SUM);
+        add(b->device, b->stream, (Add){copy_of(b, y), y});
+        comm_wait(f->world, b->stream, &sum);
+        expect_all(f, x, RANKS, "a sum on another stream");
+        expect_all(f, y, 2, "an operation beside it");
+    }
+}
+
+static void in_order(void) {
+    static const char *const seeds[] = {"1", "2", "3"};
+    for (int i = 0; i < 3; i++) {
+        setenv("TRIREME_CHECK_SEED", seeds[i], 1);
+        EXPECT_OK(run(sums_and_messages));
+        EXPECT_OK(run(two_streams));
+    }
+}
+
+// ---- planted faults -----------------------------------------------------------------------------------
+
+// Runs the work in a child, which must end with ERR_BUG and name both operations.
+static void expect_named(Work *work, const char *one, const char *other) {
+    int ends[2], state = 0;
+    CHECK(pipe(ends) == 0, "no pipe");
+    pid_t child = fork();
+    CHECK(child >= 0, "no child");
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        _exit((int)run(work));
+    }
+    close(ends[1]);
+    char text[8192];
+    size_t length = 0;
+    for (ssize_t got; length < sizeof text - 1; length += (size_t)got)
+        if ((got = read(ends[0], text + length, sizeof text - 1 - length)) <= 0) break;
+    text[length] = 0;
+    close(ends[0]);
+    CHECK(waitpid(child, &state, 0) == child, "no child to wait for");
+    EXPECT(WIFEXITED(state) && WEXITSTATUS(state) == ERR_BUG, "wait status %#x", (unsigned)state);
+    EXPECT(strstr(text, one) && strstr(text, other), "\"%s\" and \"%s\" in: %s", one, other, text);
+}
+
+static void sum_of_unwaited_operation(Fixture *f) {
+    Tensor x = ones(f->b), y = ones(f->b);
+    device_sync(f->b->device, f->b->stream);
+    add(f->b->device, f->second, (Add){y, x});
+    comm_all_reduce(f->world, f->b->stream, x, REDUCE_SUM);
+}
+
+static void write_while_sent(Fixture *f) {
+    Tensor x = ones(f->b);
+    CommRequest *send = comm_send(f->world, f->b->stream, x, 1 - comm_rank(f->world), 0);
+    add(f->b->device, f->b->stream, (Add){ones(f->b), x});
+    comm_wait(f->world, f->b->stream, &send);
+}
+
+static void read_before_received(Fixture *f) {
+    Tensor x = ones(f->b), y = ones(f->b);
+    CommRequest *recv = comm_recv(f->world, f->b->stream, x, 1 - comm_rank(f->world), 0);
+    add(f->b->device, f->b->stream, (Add){x, y});
+    comm_wait(f->world, f->b->stream, &recv);
+}
+
+static void read_while_summed(Fixture *f) {
+    Tensor x = ones(f->b), y = ones(f->b);
+    CommRequest *sum = comm_all_reduce_start(f->world, f->b->stream, x, REDUCE_SUM);
+    add(f->b->device, f->b->stream, (Add){x, y});
+    comm_wait(f->world, f->b->stream, &sum);
+}
+
+static void faults(void) {
+    expect_named(sum_of_unwaited_operation, "add", "all_reduce of world");
+    expect_named(write_while_sent, "add", "send of world");
+    expect_named(read_before_received, "add", "recv of world");
+    expect_named(read_while_summed, "add", "all_reduce of world");
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"in_order", in_order}, {"faults", faults}, {0}}, argc, argv);
+}
