@@ -69,7 +69,6 @@ bool op_updates(DeviceOp op, const void *args, int i) {
     const Tensor *tensors = args;
     switch (op) {
     case OP_MATMUL: return ((const Matmul *)args)->accumulate;
-    case OP_ATTENTION_CACHED: return i > 1; // keys and values, of which it writes the last rows
     case OP_COLUMN_SUM:
     case OP_NORM_BACKWARD_WEIGHT:
     case OP_ROTARY:
@@ -81,6 +80,11 @@ bool op_updates(DeviceOp op, const void *args, int i) {
     case OP_ADAMW: return i < 4 || tensors[1].dtype == U16; // the value is half of the parameter, or new
     default: return false;
     }
+}
+
+int64_t op_kept_rows(DeviceOp op, const void *args, int i) {
+    const AttentionCached *cached = args;
+    return op == OP_ATTENTION_CACHED && i > 1 ? cached->position * cached->shape.batch : 0;
 }
 
 int op_segments(DeviceOp op, const void *args, const OpSegment **segments) {

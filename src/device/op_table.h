@@ -24,3 +24,5 @@ AdamW adamw_segment(const AdamW *args, int i);
 SumSquares sum_squares_segment(const SumSquares *args, int i);
 // Whether it reads what tensor `i`, one that it writes, holds before: it adds to it, or changes it in place.
 bool op_updates(DeviceOp op, const void *args, int i);
+// How many of the first rows of tensor `i`, one that it writes, it only reads: those of a cache that are there already.
+int64_t op_kept_rows(DeviceOp op, const void *args, int i);

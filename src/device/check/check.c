@@ -52,6 +52,26 @@ static size_t check_workspace_bytes(int threads, DeviceOp op, const void *args) 
 // An optional tensor that is absent, and one without elements, is nowhere.
 static bool is_used(Tensor x) { return x.data && tensor_bytes(x); }
 
+// Records the use of a tensor by the operation that is to be launched. Its address becomes the plain one.
+static void use_tensor(const Exec *exec, QueueEntry *e, const void *args, int i) {
+    const OpRow *row = &op_rows[e->op];
+    Queue *q = exec->queue;
+    Tensor *x = &((Tensor *)e->args)[i];
+    Use use = device_queue_use(q, row->name, row->tensors[i]);
+    bool writes = i >= row->reads, reads = !writes || op_updates(e->op, args, i);
+    Region *region;
+    void *plain;
+    int64_t kept = writes ? op_kept_rows(e->op, args, i) : 0;
+    Tensor first = tensor_rows(*x, 0, kept), rest = tensor_rows(*x, kept, x->rows - kept);
+    if (kept)
+        record_use(exec->state, &use, &q->clock, first.data, tensor_bytes(first), true, false, NULL, NULL);
+    bool fresh = record_use(exec->state, &use, &q->clock, rest.data, tensor_bytes(rest), reads, writes,
+                            &region, &plain);
+    if (fresh && !kept) e->fresh |= 1u << i;
+    x->data = (char *)plain - tensor_bytes(first);
+    e->regions[i] = region;
+}
+
 // Tensors that are read come first, so that one that is read and written in place is looked at as it was.
 static void check_run(const Exec *exec, DeviceOp op, const void *args) {
     const OpRow *row = &op_rows[op];
@@ -64,18 +84,8 @@ static void check_run(const Exec *exec, DeviceOp op, const void *args) {
         e->exec.workspace = memory_plain(exec->state, row->name, "workspace", exec->workspace, 0, &workspace);
     CHECK(row->args_bytes <= sizeof e->args, "%s has %zu bytes of arguments", row->name, row->args_bytes);
     memcpy(e->args, args, row->args_bytes);
-    Tensor *tensors = (Tensor *)e->args;
-    for (int i = 0; i < row->reads + row->writes; i++) {
-        Tensor *x = &tensors[i];
-        if (!is_used(*x)) continue;
-        Use use = device_queue_use(q, row->name, row->tensors[i]);
-        bool writes = i >= row->reads, reads = !writes || op_updates(op, args, i);
-        Region *region;
-        if (record_use(exec->state, &use, &q->clock, x->data, tensor_bytes(*x), reads, writes, &region,
-                       &x->data))
-            e->fresh |= 1u << i;
-        e->regions[i] = region;
-    }
+    for (int i = 0; i < row->reads + row->writes; i++)
+        if (is_used(((const Tensor *)args)[i])) use_tensor(exec, e, args, i);
     device_queue_launch(q);
 }
 
