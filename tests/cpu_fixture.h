@@ -16,36 +16,36 @@ typedef struct {
     void *blocks[MAX_BLOCKS]; // one exact allocation per tensor, so that a sanitizer sees every overrun
     int num_blocks;
     uint64_t drawn;
-} Bench;
+} Fixture;
 
-static inline void bench_close(Bench *b) {
+static inline void fixture_close(Fixture *b) {
     for (int i = 0; i < b->num_blocks; i++) free(b->blocks[i]);
 }
 
-static inline void each_variant(void (*law)(Bench *)) {
+static inline void each_variant(void (*law)(Fixture *)) {
     for (int i = 0; i < num_cpu_variants; i++) {
-        Bench b = {.variant = &cpu_variants[i]};
+        Fixture b = {.variant = &cpu_variants[i]};
         if (b.variant->runs_here()) law(&b);
-        bench_close(&b);
+        fixture_close(&b);
     }
 }
 
 // ---- tensors ----------------------------------------------------------------------------------------------
 
-static inline void *block(Bench *b, size_t bytes) {
+static inline void *block(Fixture *b, size_t bytes) {
     CHECK(b->num_blocks < MAX_BLOCKS, "too many tensors");
     void *data = calloc(1, bytes);
     CHECK(data, "no memory");
     return b->blocks[b->num_blocks++] = data;
 }
 
-static inline Tensor zeros(Bench *b, int64_t rows, int64_t cols) {
+static inline Tensor zeros(Fixture *b, int64_t rows, int64_t cols) {
     return (Tensor){block(b, (size_t)(rows * cols) * sizeof(float)), rows, cols, F32};
 }
 
 static inline float *f(Tensor x) { return x.data; }
 
-static inline Tensor constant(Bench *b, int64_t rows, int64_t cols, float value) {
+static inline Tensor constant(Fixture *b, int64_t rows, int64_t cols, float value) {
     Tensor x = zeros(b, rows, cols);
     for (int64_t i = 0; i < rows * cols; i++) f(x)[i] = value;
     return x;
@@ -63,14 +63,14 @@ static inline float value(Tensor x, int64_t i) {
     return x.dtype == BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
 }
 
-static inline Tensor normals(Bench *b, int64_t rows, int64_t cols) {
+static inline Tensor normals(Fixture *b, int64_t rows, int64_t cols) {
     Tensor x = zeros(b, rows, cols);
     rng_fill_normal(rng_key(11, "cpu test", b->drawn++), 0, (uint64_t)(rows * cols), 0, 1, f(x));
     return x;
 }
 
 // Integers in [0, limit).
-static inline Tensor integers(Bench *b, int64_t count, uint32_t limit) {
+static inline Tensor integers(Fixture *b, int64_t count, uint32_t limit) {
     Tensor x = {block(b, (size_t)count * sizeof(int32_t)), 1, count, I32};
     RngKey key = rng_key(11, "cpu test", b->drawn++);
     for (int64_t i = 0; i < count; i++)
@@ -80,7 +80,7 @@ static inline Tensor integers(Bench *b, int64_t count, uint32_t limit) {
 
 static inline int32_t integer(Tensor x, int64_t i) { return ((const int32_t *)x.data)[i]; }
 
-static inline Tensor copy(Bench *b, Tensor x) {
+static inline Tensor copy(Fixture *b, Tensor x) {
     Tensor y = zeros(b, x.rows, x.cols);
     memcpy(y.data, x.data, tensor_bytes(x));
     return y;
@@ -109,7 +109,7 @@ static const int NUM_WRITTEN[] = {
 #undef X
 };
 
-static inline void with_threads(Bench *b, int threads, DeviceOp op, const void *args) {
+static inline void with_threads(Fixture *b, int threads, DeviceOp op, const void *args) {
     const Backend *backend = b->variant->of[b->dtype];
     size_t bytes = backend->workspace_bytes(threads, op, args);
     Exec exec = {.threads = threads, .workspace = malloc(bytes + !bytes), .workspace_bytes = bytes};
@@ -121,7 +121,7 @@ static inline void with_threads(Bench *b, int threads, DeviceOp op, const void *
 
 // Runs the operation with 1, 2, 3 and 5 threads from the same start, in the short form with 1 and 5; leaves
 // the result of the last.
-static inline void run(Bench *b, DeviceOp op, const void *args) {
+static inline void run(Fixture *b, DeviceOp op, const void *args) {
     const Tensor *written = (const Tensor *)args + FIRST_WRITTEN[op];
     unsigned char *before[4], *result[4];
     for (int i = 0; i < NUM_WRITTEN[op]; i++) {
@@ -145,7 +145,7 @@ static inline void run(Bench *b, DeviceOp op, const void *args) {
     for (int i = 0; i < NUM_WRITTEN[op]; i++) free(before[i]), free(result[i]);
 }
 
-static inline void near(Bench *b, const char *what, int64_t i, float got, double want, double tolerance) {
+static inline void near(Fixture *b, const char *what, int64_t i, float got, double want, double tolerance) {
     EXPECT(fabs((double)got - want) <= tolerance * (1 + fabs(want)), "%s: %s[%lld] = %.9g, not %.9g",
            b->variant->isa, what, (long long)i, (double)got, want);
 }

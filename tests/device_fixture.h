@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BENCH_OUTPUTS = 4, BENCH_BYTES = 1 << 22 };
+enum { FIXTURE_OUTPUTS = 4, FIXTURE_BYTES = 1 << 22 };
 
 typedef struct {
     const char *name;
@@ -21,53 +21,53 @@ typedef struct {
     DType element;          // of tensors whose type is not said
     DType drawn;            // drawn numbers have a value of this type, whatever they are stored as
     uint64_t tensors_drawn; // so that the n-th tensor is the same on every device
-    Output outputs[BENCH_OUTPUTS];
+    Output outputs[FIXTURE_OUTPUTS];
     int num_outputs;
-} Bench;
+} Fixture;
 
-static inline Bench bench_open_as(const char *kind, int threads, DType element, DType drawn) {
-    Bench b = {.element = element, .drawn = drawn};
-    EXPECT_OK(device_open(&b.device, (DeviceOptions){kind, NULL, threads, BENCH_BYTES}));
+static inline Fixture fixture_open_as(const char *kind, int threads, DType element, DType drawn) {
+    Fixture b = {.element = element, .drawn = drawn};
+    EXPECT_OK(device_open(&b.device, (DeviceOptions){kind, NULL, threads, FIXTURE_BYTES}));
     b.stream = device_stream(b.device);
-    EXPECT_OK(arena_open(&b.arena, "bench", device_memory(b.device), BENCH_BYTES));
+    EXPECT_OK(arena_open(&b.arena, "bench", device_memory(b.device), FIXTURE_BYTES));
     return b;
 }
 
-static inline Bench bench_open(const char *kind, int threads) {
-    return bench_open_as(kind, threads, F32, F32);
+static inline Fixture fixture_open(const char *kind, int threads) {
+    return fixture_open_as(kind, threads, F32, F32);
 }
 
-static inline void bench_close(Bench *b) {
+static inline void fixture_close(Fixture *b) {
     arena_close(&b->arena);
     device_close(b->device);
 }
 
 // Runs a law on each kind of device, also where nothing is computed.
-static inline void on_every_kind(void (*law)(Bench *b, const char *kind)) {
+static inline void on_every_kind(void (*law)(Fixture *b, const char *kind)) {
     int count;
     const char *const *kinds = device_kinds(&count);
     for (int i = 0; i < count; i++) {
-        Bench b = bench_open(kinds[i], 1);
+        Fixture b = fixture_open(kinds[i], 1);
         law(&b, kinds[i]);
-        bench_close(&b);
+        fixture_close(&b);
     }
 }
 
 // Runs a law on each kind of device that computes.
-static inline void on_every_device_as(void (*law)(Bench *b), DType element) {
+static inline void on_every_device_as(void (*law)(Fixture *b), DType element) {
     int count;
     const char *const *kinds = device_kinds(&count);
     for (int i = 0; i < count; i++) {
-        Bench b = bench_open_as(kinds[i], 1, element, element);
+        Fixture b = fixture_open_as(kinds[i], 1, element, element);
         if (device_computes(b.device)) law(&b);
-        bench_close(&b);
+        fixture_close(&b);
     }
 }
 
-static inline void on_every_device(void (*law)(Bench *b)) { on_every_device_as(law, F32); }
+static inline void on_every_device(void (*law)(Fixture *b)) { on_every_device_as(law, F32); }
 
 // And in each element type.
-static inline void in_every_type(void (*law)(Bench *b)) {
+static inline void in_every_type(void (*law)(Fixture *b)) {
     on_every_device_as(law, F32);
     on_every_device_as(law, BF16);
     on_every_device_as(law, F16);
@@ -80,19 +80,20 @@ static inline double precision_of(DType dtype) {
 
 // ---- tensors ----------------------------------------------------------------------------------------------
 
-static inline Tensor tensor_of(Bench *b, DType dtype, int64_t rows, int64_t cols) {
+static inline Tensor tensor_of(Fixture *b, DType dtype, int64_t rows, int64_t cols) {
     return tensor_take(&b->arena, "tensor", rows, cols, dtype);
 }
 
-static inline Tensor tensor(Bench *b, int64_t rows, int64_t cols) {
+static inline Tensor tensor(Fixture *b, int64_t rows, int64_t cols) {
     return tensor_of(b, b->element, rows, cols);
 }
 
-static inline Tensor tensor_f32(Bench *b, int64_t rows, int64_t cols) {
+static inline Tensor tensor_f32(Fixture *b, int64_t rows, int64_t cols) {
     return tensor_of(b, F32, rows, cols);
 }
 
-static inline Tensor from_floats_of(Bench *b, DType dtype, int64_t rows, int64_t cols, const float *values) {
+static inline Tensor from_floats_of(Fixture *b, DType dtype, int64_t rows, int64_t cols,
+                                    const float *values) {
     Tensor x = tensor_of(b, dtype, rows, cols), host = x;
     host.data = malloc(tensor_bytes(x) + 1);
     CHECK(host.data, "no memory");
@@ -102,30 +103,30 @@ static inline Tensor from_floats_of(Bench *b, DType dtype, int64_t rows, int64_t
     return x;
 }
 
-static inline Tensor from_floats(Bench *b, int64_t rows, int64_t cols, const float *values) {
+static inline Tensor from_floats(Fixture *b, int64_t rows, int64_t cols, const float *values) {
     return from_floats_of(b, b->element, rows, cols, values);
 }
 
-static inline Tensor from_ints(Bench *b, int64_t count, const int32_t *values) {
+static inline Tensor from_ints(Fixture *b, int64_t count, const int32_t *values) {
     Tensor x = tensor_of(b, I32, 1, count);
     device_upload(b->device, b->stream, x, values);
     return x;
 }
 
-static inline Tensor zeros_of(Bench *b, DType dtype, int64_t rows, int64_t cols) {
+static inline Tensor zeros_of(Fixture *b, DType dtype, int64_t rows, int64_t cols) {
     Tensor x = tensor_of(b, dtype, rows, cols);
     device_zero(b->device, b->stream, x);
     return x;
 }
 
-static inline Tensor copy_of(Bench *b, Tensor x) {
+static inline Tensor copy_of(Fixture *b, Tensor x) {
     Tensor y = tensor_of(b, x.dtype, x.rows, x.cols);
     device_copy(b->device, b->stream, y, x);
     return y;
 }
 
 // A copy of columns [first, first + count) of x.
-static inline Tensor columns_of(Bench *b, Tensor x, int64_t first, int64_t count) {
+static inline Tensor columns_of(Fixture *b, Tensor x, int64_t first, int64_t count) {
     Tensor part = tensor_of(b, x.dtype, x.rows, count);
     for (int64_t row = 0; row < x.rows; row++)
         device_copy(b->device, b->stream, tensor_rows(part, row, 1),
@@ -145,7 +146,7 @@ static inline void round_floats(DType dtype, int64_t count, float *x) {
     }
 }
 
-static inline Tensor draw_normals(Bench *b, DType dtype, DType drawn, int64_t rows, int64_t cols) {
+static inline Tensor draw_normals(Fixture *b, DType dtype, DType drawn, int64_t rows, int64_t cols) {
     float *values = malloc((size_t)(rows * cols) * sizeof *values + 1);
     CHECK(values, "no memory");
     rng_fill_normal(rng_key(7, "bench", b->tensors_drawn++), 0, (uint64_t)(rows * cols), 0, 1, values);
@@ -156,16 +157,16 @@ static inline Tensor draw_normals(Bench *b, DType dtype, DType drawn, int64_t ro
 }
 
 // Standard normals, the next ones.
-static inline Tensor normals(Bench *b, int64_t rows, int64_t cols) {
+static inline Tensor normals(Fixture *b, int64_t rows, int64_t cols) {
     return draw_normals(b, b->element, b->drawn, rows, cols);
 }
 
-static inline Tensor normals_f32(Bench *b, int64_t rows, int64_t cols) {
+static inline Tensor normals_f32(Fixture *b, int64_t rows, int64_t cols) {
     return draw_normals(b, F32, F32, rows, cols);
 }
 
 // Integers in [0, limit), the next ones.
-static inline Tensor integers(Bench *b, int64_t count, int32_t limit) {
+static inline Tensor integers(Fixture *b, int64_t count, int32_t limit) {
     int32_t *values = malloc((size_t)count * sizeof *values + 1);
     CHECK(values, "no memory");
     RngKey key = rng_key(7, "bench", b->tensors_drawn++);
@@ -181,7 +182,7 @@ static inline Dropout dropout_of(float probability, int64_t samples) {
 }
 
 // A table of rotary angles that turn, unlike a model's, far within a few positions.
-static inline Tensor angles(Bench *b, int64_t sequence, int64_t cols) {
+static inline Tensor angles(Fixture *b, int64_t sequence, int64_t cols) {
     float *values = malloc((size_t)(sequence * cols) * sizeof *values + 1);
     CHECK(values, "no memory");
     for (int64_t s = 0; s < sequence; s++)
@@ -198,14 +199,14 @@ static inline Tensor angles(Bench *b, int64_t sequence, int64_t cols) {
 // ---- results ----------------------------------------------------------------------------------------------
 
 // Registers a tensor for comparison, and returns it.
-static inline Tensor output(Bench *b, const char *name, Tensor x) {
-    CHECK(b->num_outputs < BENCH_OUTPUTS, "too many outputs");
+static inline Tensor output(Fixture *b, const char *name, Tensor x) {
+    CHECK(b->num_outputs < FIXTURE_OUTPUTS, "too many outputs");
     b->outputs[b->num_outputs++] = (Output){name, x};
     return x;
 }
 
 // The values on the host; the caller frees them.
-static inline void *values_of(Bench *b, Tensor x) {
+static inline void *values_of(Fixture *b, Tensor x) {
     void *values = malloc(tensor_bytes(x) + 1);
     CHECK(values, "no memory");
     device_download(b->device, b->stream, values, x);
@@ -213,7 +214,7 @@ static inline void *values_of(Bench *b, Tensor x) {
 }
 
 // The same, of any floating point type, as doubles.
-static inline double *doubles_of(Bench *b, Tensor x) {
+static inline double *doubles_of(Fixture *b, Tensor x) {
     double *doubles = malloc((size_t)tensor_count(x) * sizeof *doubles + 1);
     CHECK(doubles, "no memory");
     Tensor host = x;
@@ -224,7 +225,7 @@ static inline double *doubles_of(Bench *b, Tensor x) {
 }
 
 // That every element of `got` is within `tolerance` of `wanted`; 0: that they have the same bits.
-static inline void expect_near(Bench *b, const char *what, Tensor got, Tensor wanted, double tolerance) {
+static inline void expect_near(Fixture *b, const char *what, Tensor got, Tensor wanted, double tolerance) {
     EXPECT(tensor_same_shape(got, wanted), "%s: shape", what);
     void *got_bits = values_of(b, got), *wanted_bits = values_of(b, wanted);
     bool same = memcmp(got_bits, wanted_bits, tensor_bytes(got)) == 0;

@@ -6,16 +6,16 @@
 #include <unistd.h>
 
 // Runs `mistake` in a child; expects that it ends with `status` and that its words contain `words`.
-static inline void expect_death(void (*mistake)(Bench *b), int status, const char *words) {
+static inline void expect_death(void (*mistake)(Fixture *b), int status, const char *words) {
     int ends[2];
     CHECK(pipe(ends) == 0, "no pipe");
     pid_t child = fork();
     CHECK(child >= 0, "no child");
     if (child == 0) {
         dup2(ends[1], STDERR_FILENO);
-        Bench b = bench_open("check", 1);
+        Fixture b = fixture_open("check", 1);
         mistake(&b);
-        bench_close(&b);
+        fixture_close(&b);
         _exit(0);
     }
     close(ends[1]);

@@ -7,17 +7,17 @@
 #include <string.h>
 
 // With padding every tp rank but the last of four has some of the vocabulary.
-enum { BENCH_VOCABULARY = 300, BENCH_POSITIONS = 40 };
+enum { FIXTURE_VOCABULARY = 300, FIXTURE_POSITIONS = 40 };
 
-static inline ModelShape bench_gpt(void) {
+static inline ModelShape fixture_gpt(void) {
     return (ModelShape){.layers = 3,
                         .hidden = 32,
                         .heads = 12,
                         .head_size = 4,
                         .ffn = 96,
                         .sequence = 16,
-                        .positions = BENCH_POSITIONS,
-                        .vocabulary = BENCH_VOCABULARY,
+                        .positions = FIXTURE_POSITIONS,
+                        .vocabulary = FIXTURE_VOCABULARY,
                         .hidden_dropout = 0.1f,
                         .attention_dropout = 0.1f,
                         .norm_epsilon = 1e-5f,
@@ -26,8 +26,8 @@ static inline ModelShape bench_gpt(void) {
 }
 
 // Rotary positions, RMS norm, SwiGLU, two heads a group, no biases, untied.
-static inline ModelShape bench_llama(void) {
-    ModelShape s = bench_gpt();
+static inline ModelShape fixture_llama(void) {
+    ModelShape s = fixture_gpt();
     s.activation = ACTIVATION_SWIGLU, s.position = POSITION_ROTARY, s.rotary_base = 10000;
     s.rms_norm = s.no_linear_bias = s.untied = true;
     s.heads = 24, s.groups = 12;
@@ -39,35 +39,35 @@ static inline ModelShape bench_llama(void) {
 typedef struct {
     const ModelShape *shape;
     bool plain;
-} BenchWeights;
+} FixtureWeights;
 
-static inline bool bench_ends(const char *name, const char *end) {
+static inline bool fixture_ends(const char *name, const char *end) {
     size_t a = strlen(name), b = strlen(end);
     return a >= b && !strcmp(name + a - b, end);
 }
 
-static inline int64_t bench_columns(const ModelShape *s, const char *name) {
-    if (bench_ends(name, "fc2.weight")) return s->ffn;
-    return bench_ends(name, "proj.weight") ? (int64_t)s->heads * s->head_size : s->hidden;
+static inline int64_t fixture_columns(const ModelShape *s, const char *name) {
+    if (fixture_ends(name, "fc2.weight")) return s->ffn;
+    return fixture_ends(name, "proj.weight") ? (int64_t)s->heads * s->head_size : s->hidden;
 }
 
-static inline Status bench_read(void *self, const char *name, Rect rect, float *out, int64_t stride) {
-    const BenchWeights *weights = self;
+static inline Status fixture_read(void *self, const char *name, Rect rect, float *out, int64_t stride) {
+    const FixtureWeights *weights = self;
     const ModelShape *s = weights->shape;
-    bool norm = bench_ends(name, "norm.weight"), bias = bench_ends(name, ".bias");
-    bool output = bench_ends(name, "fc2.weight") || bench_ends(name, "proj.weight");
+    bool norm = fixture_ends(name, "norm.weight"), bias = fixture_ends(name, ".bias");
+    bool output = fixture_ends(name, "fc2.weight") || fixture_ends(name, "proj.weight");
     float std = s->init_std / (output ? sqrtf(2.0f * (float)s->layers) : 1);
     if (norm || bias) std = weights->plain ? 0 : 0.1f;
     RngKey key = rng_key(s->seed, name, 0);
     for (int64_t row = 0; row < rect.rows; row++) {
-        uint64_t first = (uint64_t)((rect.row + row) * bench_columns(s, name) + rect.col);
+        uint64_t first = (uint64_t)((rect.row + row) * fixture_columns(s, name) + rect.col);
         float mean = norm ? 1 : 0;
         rng_fill_normal(key, first, (uint64_t)rect.cols, mean, std, out + row * stride);
     }
     return OK;
 }
 
-static inline InferSpec bench_spec(int tp, int pp, DType dtype, bool cache) {
+static inline InferSpec fixture_spec(int tp, int pp, DType dtype, bool cache) {
     return (InferSpec){.grid = GRID(tp, 1, pp),
                        .device = "cpu",
                        .threads = 1,
@@ -78,9 +78,10 @@ static inline InferSpec bench_spec(int tp, int pp, DType dtype, bool cache) {
                        .cache = cache};
 }
 
-static inline Status bench_open(Infer **infer, const ModelShape *shape, const InferSpec *spec, Comm *world) {
-    BenchWeights weights = {shape, false};
-    return infer_open_with(infer, shape, (WeightReader){bench_read, &weights}, spec, world);
+static inline Status fixture_open(Infer **infer, const ModelShape *shape, const InferSpec *spec,
+                                  Comm *world) {
+    FixtureWeights weights = {shape, false};
+    return infer_open_with(infer, shape, (WeightReader){fixture_read, &weights}, spec, world);
 }
 
 // What one run does, on each of its ranks.
@@ -88,9 +89,9 @@ typedef struct {
     ModelShape shape;
     InferSpec spec;
     void *result; // of rank 0
-} BenchRun;
+} FixtureRun;
 
-static inline Status bench_launch(const BenchRun *run, RankMain *rank_main) {
+static inline Status fixture_launch(const FixtureRun *run, RankMain *rank_main) {
     CommOptions options = {.transport = "threads",
                            .ranks = grid_size(run->spec.grid),
                            .timeout_s = 60,
@@ -100,19 +101,19 @@ static inline Status bench_launch(const BenchRun *run, RankMain *rank_main) {
 }
 
 // Token `position` of sequence b of a text without sense.
-static inline int32_t bench_token(int position, int b) {
-    return (int32_t)(rng_word(rng_key(5, "text", 0), (uint64_t)b, (uint64_t)position) % BENCH_VOCABULARY);
+static inline int32_t fixture_token(int position, int b) {
+    return (int32_t)(rng_word(rng_key(5, "text", 0), (uint64_t)b, (uint64_t)position) % FIXTURE_VOCABULARY);
 }
 
 // Positions [first, first + n) of all sequences, [n, B].
-static inline const int32_t *bench_text(int32_t *room, int first, int n, int batch) {
-    for (int i = 0; i < n * batch; i++) room[i] = bench_token(first + i / batch, i % batch);
+static inline const int32_t *fixture_text(int32_t *room, int first, int n, int batch) {
+    for (int i = 0; i < n * batch; i++) room[i] = fixture_token(first + i / batch, i % batch);
     return room;
 }
 
-static inline int bench_largest(const float *logits) {
+static inline int fixture_largest(const float *logits) {
     int best = 0;
-    for (int i = 1; i < BENCH_VOCABULARY; i++)
+    for (int i = 1; i < FIXTURE_VOCABULARY; i++)
         if (logits[i] > logits[best]) best = i;
     return best;
 }

@@ -59,7 +59,8 @@ static inline void place_bench(Share *s) {
     const Setup *setup = s->setup;
     int stages[16], chunks = setup_chunks(setup);
     for (int c = 0; c < chunks; c++)
-        stages[c] = bench_stage(setup->grid, setup->vee, context_rank(&s->runtime.context, ROLE_PIPELINE), c);
+        stages[c] =
+            fixture_stage(setup->grid, setup->vee, context_rank(&s->runtime.context, ROLE_PIPELINE), c);
     declare_model(&s->params, grid_along(setup->grid, AXIS_PP) * chunks);
     params_place(&s->params, &s->runtime.run, &s->runtime.context.groups.topology, setup->dtype, stages,
                  chunks);
@@ -107,7 +108,7 @@ static inline void contribution(const ParamSpec *spec, int step, int dp, int tp,
 
 // Leaves this rank's own gradient of a local parameter where a backward would.
 static inline void fill_gradient(Share *s, const Param *p, int step) {
-    float whole[BENCH_LARGEST], local[BENCH_LARGEST];
+    float whole[FIXTURE_LARGEST], local[FIXTURE_LARGEST];
     Place place = s->runtime.context.groups.topology.place;
     contribution(&p->spec, step, place.at[AXIS_DP], place.at[AXIS_TP], whole);
     param_slice(p, whole, local);
@@ -134,13 +135,13 @@ static inline void run_backward(Share *s, int step) {
 
 typedef struct {
     pthread_mutex_t lock;
-    float of[BENCH_PARAMS][BENCH_LARGEST]; // NaN: no rank has it
+    float of[FIXTURE_PARAMS][FIXTURE_LARGEST]; // NaN: no rank has it
 } Whole;
 
 static inline void whole_open(Whole *w) {
     pthread_mutex_init(&w->lock, NULL);
-    for (int i = 0; i < BENCH_PARAMS; i++)
-        for (int64_t k = 0; k < BENCH_LARGEST; k++) w->of[i][k] = NAN;
+    for (int i = 0; i < FIXTURE_PARAMS; i++)
+        for (int64_t k = 0; k < FIXTURE_LARGEST; k++) w->of[i][k] = NAN;
 }
 
 static inline bool same_bits(float a, float b) { return bits_of_float(a) == bits_of_float(b); }
@@ -148,7 +149,7 @@ static inline bool same_bits(float a, float b) { return bits_of_float(a) == bits
 // Adds a rank's share, NaN where it has nothing; what two ranks hold must be equal to the bit.
 static inline void whole_add(Whole *w, const Share *s, int index, const float *local) {
     const Param *p = s->params.items[index];
-    float own[BENCH_LARGEST];
+    float own[FIXTURE_LARGEST];
     int64_t n = p->spec.rows * p->spec.cols, bad = 0;
     for (int64_t k = 0; k < n; k++) own[k] = NAN;
     param_unslice(p, local, own);
@@ -164,9 +165,9 @@ static inline void whole_add(Whole *w, const Share *s, int index, const float *l
 }
 
 static inline void download_f32(const Share *s, Tensor x, float *out) {
-    uint16_t half[4 * BENCH_LARGEST];
+    uint16_t half[4 * FIXTURE_LARGEST];
     int64_t n = tensor_count(x);
-    CHECK(n <= 4 * BENCH_LARGEST, "%lld elements", (long long)n);
+    CHECK(n <= 4 * FIXTURE_LARGEST, "%lld elements", (long long)n);
     device_download(s->runtime.device, s->runtime.context.stream, x.dtype == F32 ? (void *)out : half, x);
     for (int64_t i = 0; i < n && x.dtype != F32; i++)
         out[i] = x.dtype == BF16 ? bf16_to_f32(half[i]) : f16_to_f32(half[i]);
@@ -206,7 +207,7 @@ static inline void download_owned(const Share *s, int b, Owned what, int64_t k, 
 static inline void collect_owned_of(Whole *w, const Share *s, int index, Owned what) {
     const Param *p = s->params.items[index];
     int64_t n = param_local_count(p);
-    float local[BENCH_LARGEST], one;
+    float local[FIXTURE_LARGEST], one;
     for (int64_t k = 0; k < n; k++) local[k] = NAN;
     for (int b = 0; b < s->buckets.count; b++) {
         const Bucket *bucket = &s->buckets.items[b];
@@ -228,7 +229,7 @@ static inline void collect_owned(Whole *w, const Share *s, Owned what) {
 }
 
 static inline void collect_values(Whole *w, const Share *s) {
-    float local[BENCH_LARGEST];
+    float local[FIXTURE_LARGEST];
     for (int i = 0; i < s->params.count; i++) {
         if (s->params.items[i]->chunk < 0) continue;
         download_f32(s, s->params.items[i]->value, local);
@@ -239,9 +240,9 @@ static inline void collect_values(Whole *w, const Share *s) {
 // Every element of a that exists equals b's, but for the tied copy, which not every grid has.
 static inline void expect_same_whole(const Whole *a, const Whole *b, const char *what, const Setup *setup) {
     int64_t bad = 0, none = 0;
-    for (int i = 0; i < BENCH_PARAMS; i++)
-        for (int64_t k = 0; k < BENCH_LARGEST; k++) {
-            if (i + 1 == BENCH_PARAMS && (isnan(a->of[i][k]) || isnan(b->of[i][k]))) continue;
+    for (int i = 0; i < FIXTURE_PARAMS; i++)
+        for (int64_t k = 0; k < FIXTURE_LARGEST; k++) {
+            if (i + 1 == FIXTURE_PARAMS && (isnan(a->of[i][k]) || isnan(b->of[i][k]))) continue;
             none += isnan(a->of[i][k]) != isnan(b->of[i][k]);
             bad += !isnan(a->of[i][k]) && !same_bits(a->of[i][k], b->of[i][k]);
         }

@@ -9,27 +9,27 @@
 #include <string.h>
 
 enum {
-    BENCH_HIDDEN = 10,
-    BENCH_FFN = 48,
-    BENCH_ROWS = 72,
-    BENCH_LAYERS = 4,
-    BENCH_PARAMS = 2 + 5 * BENCH_LAYERS,
-    BENCH_LARGEST = 2 * BENCH_FFN * BENCH_HIDDEN // elements of the largest parameter
+    FIXTURE_HIDDEN = 10,
+    FIXTURE_FFN = 48,
+    FIXTURE_ROWS = 72,
+    FIXTURE_LAYERS = 4,
+    FIXTURE_PARAMS = 2 + 5 * FIXTURE_LAYERS,
+    FIXTURE_LARGEST = 2 * FIXTURE_FFN * FIXTURE_HIDDEN // elements of the largest parameter
 };
 
 static inline void declare_layer(Params *params, int layer, int stage) {
     ParamSpec specs[] = {
-        {.name = "norm", 1, BENCH_HIDDEN, {.dim = -1}, INIT_ONE, .reduction = REDUCTION_PARTIAL},
+        {.name = "norm", 1, FIXTURE_HIDDEN, {.dim = -1}, INIT_ONE, .reduction = REDUCTION_PARTIAL},
         {.name = "fc1",
-         2 * BENCH_FFN,
-         BENCH_HIDDEN,
+         2 * FIXTURE_FFN,
+         FIXTURE_HIDDEN,
          {.dim = 0, .blocks = 2},
          INIT_NORMAL,
          0.3f,
          .decay = true},
-        {.name = "fc1.bias", 1, 2 * BENCH_FFN, {.dim = 1, .blocks = 2}, INIT_ZERO},
-        {.name = "fc2", BENCH_HIDDEN, BENCH_FFN, {.dim = 1}, INIT_NORMAL, 0.1f, .decay = true},
-        {.name = "fc2.bias", 1, BENCH_HIDDEN, {.dim = -1}, INIT_ZERO, .reduction = REDUCTION_PARTIAL},
+        {.name = "fc1.bias", 1, 2 * FIXTURE_FFN, {.dim = 1, .blocks = 2}, INIT_ZERO},
+        {.name = "fc2", FIXTURE_HIDDEN, FIXTURE_FFN, {.dim = 1}, INIT_NORMAL, 0.1f, .decay = true},
+        {.name = "fc2.bias", 1, FIXTURE_HIDDEN, {.dim = -1}, INIT_ZERO, .reduction = REDUCTION_PARTIAL},
     };
     params_begin_unit(params);
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
@@ -43,18 +43,18 @@ static inline void declare_layer(Params *params, int layer, int stage) {
 
 static inline void declare_model(Params *params, int stages) {
     ParamSpec table = {
-        .name = "table", BENCH_ROWS, BENCH_HIDDEN, {.dim = 0}, INIT_NORMAL, 0.5f, .decay = true};
-    table.real_rows = BENCH_ROWS - 5;
+        .name = "table", FIXTURE_ROWS, FIXTURE_HIDDEN, {.dim = 0}, INIT_NORMAL, 0.5f, .decay = true};
+    table.real_rows = FIXTURE_ROWS - 5;
     params_begin_unit(params);
     params_declare(params, table);
-    for (int layer = 0; layer < BENCH_LAYERS; layer++)
-        declare_layer(params, layer, layer * stages / BENCH_LAYERS);
+    for (int layer = 0; layer < FIXTURE_LAYERS; layer++)
+        declare_layer(params, layer, layer * stages / FIXTURE_LAYERS);
     snprintf(table.name, sizeof table.name, "head");
     table.tied_to = "table";
     table.stage = stages - 1;
     params_begin_unit(params);
     params_declare(params, table);
-    CHECK(params->count == BENCH_PARAMS, "%d parameters", params->count);
+    CHECK(params->count == FIXTURE_PARAMS, "%d parameters", params->count);
 }
 
 // Makes a declared parameter what tensor rank `rank` of `tp` holds of it, without memory.
@@ -65,7 +65,7 @@ static inline void param_hold(Param *p, int tp, int rank) {
 }
 
 // Chunk c of pipeline rank r holds stage c * p + r; `vee` turns every second chunk round.
-static inline int bench_stage(Grid grid, bool vee, int rank, int chunk) {
+static inline int fixture_stage(Grid grid, bool vee, int rank, int chunk) {
     return vee && chunk % 2 ? (chunk + 1) * grid_along(grid, AXIS_PP) - 1 - rank
                             : chunk * grid_along(grid, AXIS_PP) + rank;
 }

@@ -8,22 +8,22 @@
 enum { RANKS = 2, COUNT = 1000, ROUNDS = 20 };
 
 typedef struct {
-    Bench *b;
+    Fixture *b;
     Comm *world;
     Stream *second;
-} Fixture;
+} RankFixture;
 
-typedef void Work(Fixture *f);
+typedef void Work(RankFixture *f);
 
 static Status on_rank(Comm *world, void *arg) {
-    Bench b = bench_open("check", 1);
-    Fixture f = {.b = &b, .world = world};
+    Fixture b = fixture_open("check", 1);
+    RankFixture f = {.b = &b, .world = world};
     EXPECT_OK(device_stream_open(b.device, "second", &f.second));
     comm_use_device(world, b.device);
     (*(Work **)arg)(&f);
     comm_use_device(world, NULL);
     device_stream_close(b.device, f.second);
-    bench_close(&b);
+    fixture_close(&b);
     return OK;
 }
 
@@ -34,13 +34,13 @@ static Status run(Work *work) {
 
 // ---- what is right ------------------------------------------------------------------------------------
 
-static Tensor ones(Bench *b) {
+static Tensor ones(Fixture *b) {
     float values[COUNT];
     for (int i = 0; i < COUNT; i++) values[i] = 1;
     return from_floats(b, 1, COUNT, values);
 }
 
-static void expect_all(const Fixture *f, Tensor x, float wanted, const char *what) {
+static void expect_all(const RankFixture *f, Tensor x, float wanted, const char *what) {
     float values[COUNT];
     int bad = 0;
     device_download(f->b->device, f->b->stream, values, x);
@@ -49,8 +49,8 @@ static void expect_all(const Fixture *f, Tensor x, float wanted, const char *wha
 }
 
 // Doubled by an operation, then by the sum of both ranks; then passed to the other rank.
-static void sums_and_messages(Fixture *f) {
-    Bench *b = f->b;
+static void sums_and_messages(RankFixture *f) {
+    Fixture *b = f->b;
     int other = 1 - comm_rank(f->world);
     Tensor x = ones(b), got = tensor(b, 1, COUNT);
     float wanted = 1;
@@ -66,8 +66,8 @@ static void sums_and_messages(Fixture *f) {
 }
 
 // A started sum on a second stream beside operations on the first.
-static void two_streams(Fixture *f) {
-    Bench *b = f->b;
+static void two_streams(RankFixture *f) {
+    Fixture *b = f->b;
     for (int i = 0; i < ROUNDS; i++) {
         Tensor x = ones(b), y = ones(b);
         stream_wait(b->device, f->second, event_record(b->device, b->stream));
@@ -113,28 +113,28 @@ static void expect_named(Work *work, const char *one, const char *other) {
     EXPECT(strstr(text, one) && strstr(text, other), "\"%s\" and \"%s\" in: %s", one, other, text);
 }
 
-static void sum_of_unwaited_operation(Fixture *f) {
+static void sum_of_unwaited_operation(RankFixture *f) {
     Tensor x = ones(f->b), y = ones(f->b);
     device_sync(f->b->device, f->b->stream);
     add(f->b->device, f->second, (Add){y, x});
     comm_all_reduce(f->world, f->b->stream, x, REDUCE_SUM);
 }
 
-static void write_while_sent(Fixture *f) {
+static void write_while_sent(RankFixture *f) {
     Tensor x = ones(f->b);
     CommRequest *send = comm_send(f->world, f->b->stream, x, 1 - comm_rank(f->world), 0);
     add(f->b->device, f->b->stream, (Add){ones(f->b), x});
     comm_wait(f->world, f->b->stream, &send);
 }
 
-static void read_before_received(Fixture *f) {
+static void read_before_received(RankFixture *f) {
     Tensor x = ones(f->b), y = ones(f->b);
     CommRequest *recv = comm_recv(f->world, f->b->stream, x, 1 - comm_rank(f->world), 0);
     add(f->b->device, f->b->stream, (Add){x, y});
     comm_wait(f->world, f->b->stream, &recv);
 }
 
-static void read_while_summed(Fixture *f) {
+static void read_while_summed(RankFixture *f) {
     Tensor x = ones(f->b), y = ones(f->b);
     CommRequest *sum = comm_all_reduce_start(f->world, f->b->stream, x, REDUCE_SUM);
     add(f->b->device, f->b->stream, (Add){x, y});

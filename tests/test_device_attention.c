@@ -7,7 +7,7 @@ enum { BATCH = 2, SEQUENCE = 21, HEADS = 4, SIZE = 8, ROWS = BATCH * SEQUENCE, W
 static int64_t qkv_width(AttentionShape s) { return (s.heads + 2 * s.groups) * s.head_size; }
 
 // dqkv of one forward and backward; `stored` may be absent.
-static void attend(Bench *b, Tensor qkv, Tensor dout, Tensor out, Tensor stored, Tensor dqkv,
+static void attend(Fixture *b, Tensor qkv, Tensor dout, Tensor out, Tensor stored, Tensor dqkv,
                    AttentionShape shape, Dropout dropout) {
     Tensor stats = tensor_f32(b, shape.batch * shape.heads, shape.sequence);
     attention_forward(b->device, b->stream, (AttentionForward){qkv, out, stats, stored, shape, dropout});
@@ -18,7 +18,7 @@ static void attend(Bench *b, Tensor qkv, Tensor dout, Tensor out, Tensor stored,
 // ---- the parts and the whole ------------------------------------------------------------------------------
 
 // Two ranks with half the groups each: half the columns of every tensor.
-static void cut_of_groups(Bench *b, int64_t groups) {
+static void cut_of_groups(Fixture *b, int64_t groups) {
     AttentionShape whole = {BATCH, SEQUENCE, HEADS, groups, SIZE, 0};
     AttentionShape half = {BATCH, SEQUENCE, HEADS / 2, groups / 2, SIZE, 0};
     int64_t width = qkv_width(half);
@@ -35,13 +35,14 @@ static void cut_of_groups(Bench *b, int64_t groups) {
     }
 }
 
-static void attention_parts(Bench *b) {
+static void attention_parts(Fixture *b) {
     cut_of_groups(b, HEADS);
     cut_of_groups(b, 2);
 }
 
 // Adds `count` columns of x from `from` on to, or copies them over, the columns of y from `to` on.
-static void columns_into(Bench *b, Tensor y, int64_t to, Tensor x, int64_t from, int64_t count, bool added) {
+static void columns_into(Fixture *b, Tensor y, int64_t to, Tensor x, int64_t from, int64_t count,
+                         bool added) {
     for (int64_t row = 0; row < x.rows; row++) {
         Tensor source = tensor_part(x, row * x.cols + from, count);
         Tensor place = tensor_part(y, row * y.cols + to, count);
@@ -54,7 +55,7 @@ static void columns_into(Bench *b, Tensor y, int64_t to, Tensor x, int64_t from,
 
 // Groups are the attention in which every head has its own copy of its group's keys and values; the gradients
 // of the copies add up.
-static void groups_are_repeated_keys(Bench *b) {
+static void groups_are_repeated_keys(Fixture *b) {
     enum { PER = 2, GROUPS = HEADS / PER, PARTS = PER + 2 };
     AttentionShape grouped = {BATCH, SEQUENCE, HEADS, GROUPS, SIZE, 2}, plain = grouped;
     plain.groups = HEADS;
@@ -80,7 +81,7 @@ static void groups_are_repeated_keys(Bench *b) {
 }
 
 // Sample 1 of a batch of two, and the same sample alone: rows 2s + 1 of the first are rows s of the second.
-static void mask_does_not_depend_on_the_batch(Bench *b) {
+static void mask_does_not_depend_on_the_batch(Fixture *b) {
     Dropout both = dropout_of(0.3f, 2), one = both;
     one.first_sample++, one.samples = 1;
     AttentionShape shape = {2, SEQUENCE, HEADS, HEADS, SIZE, 0}, alone = shape;
@@ -104,7 +105,7 @@ static void mask_does_not_depend_on_the_batch(Bench *b) {
 // ---- probabilities, in place ------------------------------------------------------------------------------
 
 // Stored as they are computed again, but for their rounding; rows of weights that sum to one, causal.
-static void stored_probabilities(Bench *b) {
+static void stored_probabilities(Fixture *b) {
     AttentionShape shape = {BATCH, SEQUENCE, HEADS, 2, SIZE, 0};
     int64_t width = qkv_width(shape);
     Tensor qkv = normals(b, ROWS, width), dout = normals(b, ROWS, WIDTH), out[2], dqkv[2];
@@ -128,7 +129,7 @@ static void stored_probabilities(Bench *b) {
     free(p);
 }
 
-static void dqkv_over_qkv(Bench *b) {
+static void dqkv_over_qkv(Fixture *b) {
     for (int64_t groups = 1; groups <= HEADS; groups *= 2)
         for (int stores = 0; stores < 2; stores++) {
             AttentionShape shape = {BATCH, SEQUENCE, HEADS, groups, SIZE, 0};
@@ -149,7 +150,7 @@ static const AttentionShape TURNED = {BATCH, SEQUENCE, HEADS, 2, SIZE, 0};
 enum { TURNED_WIDTH = (HEADS + 2 * 2) * SIZE, COLUMNS = 6 };
 
 // Columns from R on and all of the values stay; so does position 0.
-static void rotary_leaves_the_rest(Bench *b) {
+static void rotary_leaves_the_rest(Fixture *b) {
     Tensor qkv = normals(b, ROWS, TURNED_WIDTH), x = copy_of(b, qkv);
     rotary(b->device, b->stream, (Rotary){angles(b, SEQUENCE, COLUMNS), x, TURNED, false});
     for (int64_t head = 0; head < HEADS + 2 * 2; head++) {
@@ -161,7 +162,7 @@ static void rotary_leaves_the_rest(Bench *b) {
     expect_near(b, "position 0", tensor_rows(x, 0, BATCH), tensor_rows(qkv, 0, BATCH), 0);
 }
 
-static void rotary_turns_back(Bench *b) {
+static void rotary_turns_back(Fixture *b) {
     Tensor qkv = normals(b, ROWS, TURNED_WIDTH), x = copy_of(b, qkv), table = angles(b, SEQUENCE, COLUMNS);
     rotary(b->device, b->stream, (Rotary){table, x, TURNED, false});
     rotary(b->device, b->stream, (Rotary){table, x, TURNED, true});
@@ -170,7 +171,7 @@ static void rotary_turns_back(Bench *b) {
 
 // What rotations are for: scores depend on distances alone, so it is all the same where in the table a
 // sequence of one repeated token begins.
-static void rotary_knows_distances(Bench *b) {
+static void rotary_knows_distances(Fixture *b) {
     AttentionShape shape = {1, SEQUENCE, 1, 1, SIZE, 0};
     Tensor token = normals(b, 1, 3 * SIZE), table = angles(b, 2 * SEQUENCE, SIZE), stats[2];
     for (int i = 0; i < 2; i++) {
@@ -189,7 +190,7 @@ static void rotary_knows_distances(Bench *b) {
 // ---- goldens ----------------------------------------------------------------------------------------------
 
 // Two tokens, D = 1: scores 6, then 10 and 10, so the second query halves between v = 1 and v = 5.
-static void golden_attention(Bench *b) {
+static void golden_attention(Fixture *b) {
     Tensor qkv = from_floats(b, 2, 3, (const float[]){3, 2, 1, 5, 2, 5}), stored = tensor(b, 2, 2);
     Tensor out = tensor(b, 2, 1), stats = tensor_f32(b, 1, 2);
     AttentionForward args = {qkv, out, stats, stored, {1, 2, 1, 1, 1, 0}, {.probability = 0}};
@@ -200,7 +201,7 @@ static void golden_attention(Bench *b) {
 }
 
 // Two query heads, one key, one value of D = 3, R = 2: by a quarter turn (x1, x2) become (-x2, x1).
-static void golden_rotary(Bench *b) {
+static void golden_rotary(Fixture *b) {
     Tensor table = from_floats_of(b, F32, 1, 2, (const float[]){0, 1});
     Tensor qkv = from_floats(b, 1, 12, (const float[]){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
     Tensor turned = from_floats(b, 1, 12, (const float[]){-2, 1, 3, -5, 4, 6, -8, 7, 9, 10, 11, 12});

@@ -4,7 +4,7 @@
 #include "cpu_fixture.h"
 
 // The numbers of `x`, which its type holds exactly, in that type.
-static Tensor narrowed(Bench *b, DType type, Tensor x) {
+static Tensor narrowed(Fixture *b, DType type, Tensor x) {
     Tensor y = {block(b, (size_t)tensor_count(x) * dtype_bytes(type)), x.rows, x.cols, type};
     for (int64_t i = 0; i < tensor_count(x); i++)
         if (type == F32)
@@ -14,7 +14,7 @@ static Tensor narrowed(Bench *b, DType type, Tensor x) {
     return y;
 }
 
-static Tensor elements(Bench *b, DType type, int64_t rows, int64_t cols, float scale) {
+static Tensor elements(Fixture *b, DType type, int64_t rows, int64_t cols, float scale) {
     Tensor x = normals(b, rows, cols);
     for (int64_t i = 0; i < rows * cols; i++) f(x)[i] = rounded(type, scale * f(x)[i]);
     return x;
@@ -27,7 +27,7 @@ typedef struct {
     AttentionBackward backward;
 } Call;
 
-static Call call_in(Bench *b, DType type, AttentionShape shape, Dropout d, Tensor qkv, Tensor dout,
+static Call call_in(Fixture *b, DType type, AttentionShape shape, Dropout d, Tensor qkv, Tensor dout,
                     bool keeps) {
     Tensor kept = {0}, in = narrowed(b, type, qkv), gradient = narrowed(b, type, dout);
     Tensor nothing = constant(b, shape.batch * shape.heads * shape.sequence, shape.sequence, NAN);
@@ -49,7 +49,7 @@ static void define(const Call *call) {
 }
 
 // Of the largest value. A number that is not finite is infinitely far off.
-static void expect_close(Bench *b, const char *what, AttentionShape s, Tensor got, Tensor want,
+static void expect_close(Fixture *b, const char *what, AttentionShape s, Tensor got, Tensor want,
                          double tolerance) {
     double largest = 0, worst = 0;
     for (int64_t i = 0; i < tensor_count(want); i++) {
@@ -63,7 +63,7 @@ static void expect_close(Bench *b, const char *what, AttentionShape s, Tensor go
            (long long)s.head_size, what, worst, largest);
 }
 
-static void compare(Bench *b, AttentionShape shape, float probability, bool keeps, float scale) {
+static void compare(Fixture *b, AttentionShape shape, float probability, bool keeps, float scale) {
     int64_t rows = shape.sequence * shape.batch, width = shape.heads * shape.head_size;
     int64_t wide = width + 2 * shape.groups * shape.head_size;
     Dropout d = dropout_of(probability, shape.batch);
@@ -88,38 +88,38 @@ static bool has_own(int i, DType type) {
 }
 
 // Every kernel once; in the short form each variant has one type.
-static void each_type(void (*law)(Bench *)) {
+static void each_type(void (*law)(Fixture *)) {
     const DType types[] = {F32, BF16, F16};
     for (int i = 0; i < num_cpu_variants; i++)
         for (int t = 0; t < 3 && cpu_variants[i].runs_here(); t++) {
             if (!has_own(i, types[t])) continue;
             if (harness_short() && has_own(i, F32) && (i + 1) % 3 != t) continue;
-            Bench b = {.variant = &cpu_variants[i], .dtype = types[t]};
+            Fixture b = {.variant = &cpu_variants[i], .dtype = types[t]};
             law(&b);
-            bench_close(&b);
+            fixture_close(&b);
         }
 }
 
-static void shapes(Bench *b) {
+static void shapes(Fixture *b) {
     compare(b, (AttentionShape){1, 1, 1, 1, 4, 0}, 0, false, 1);
     compare(b, (AttentionShape){2, 17, 2, 1, 20, 3}, 0.2f, true, 1);
     compare(b, (AttentionShape){1, 129, 2, 2, 64, 1}, 0.1f, false, 1);
     compare(b, (AttentionShape){1, 67, 3, 1, 80, 0}, 0, true, 1);
 }
 
-static void long_shapes(Bench *b) {
+static void long_shapes(Fixture *b) {
     compare(b, (AttentionShape){1, 300, 2, 1, 7, 1}, 0.3f, true, 1);
     compare(b, (AttentionShape){1, 193, 1, 1, 128, 0}, 0.1f, false, 1);
 }
 
 // Scores of hundreds, most of whose exponentials vanish beside the largest.
-static void far_scores(Bench *b) { compare(b, (AttentionShape){1, 200, 1, 1, 16, 0}, 0, false, 6); }
+static void far_scores(Fixture *b) { compare(b, (AttentionShape){1, 200, 1, 1, 16, 0}, 0, false, 6); }
 
 // ---- long sequences ---------------------------------------------------------------------------------------
 
 // One key dimension grows along the sequence: each query's largest score is its own, up to 16380, and every
 // block raises the maximum. out is then the query's own value, up to what the keys just before it weigh.
-static void growing_scores(Bench *b) {
+static void growing_scores(Fixture *b) {
     enum { D = 4 };
     const int64_t S = harness_short() ? 512 : 4096;
     AttentionShape shape = {1, S, 1, 1, D, 0};

@@ -10,7 +10,7 @@ typedef struct {
     Tensor qkv, out, keys, values; // all SEQUENCE positions
 } Sequence;
 
-static Sequence sequence_of(Bench *b, int64_t groups) {
+static Sequence sequence_of(Fixture *b, int64_t groups) {
     int64_t rows = BATCH * SEQUENCE;
     return (Sequence){.groups = groups,
                       .qkv = normals(b, rows, (HEADS + 2 * groups) * SIZE),
@@ -20,7 +20,7 @@ static Sequence sequence_of(Bench *b, int64_t groups) {
 }
 
 // The next `count` positions.
-static void feed(Bench *b, Sequence *s, int64_t position, int64_t count) {
+static void feed(Fixture *b, Sequence *s, int64_t position, int64_t count) {
     int64_t row = position * BATCH, rows = count * BATCH;
     AttentionShape shape = {BATCH, count, HEADS, s->groups, SIZE, 0};
     attention_cached(b->device, b->stream,
@@ -32,7 +32,7 @@ static void feed(Bench *b, Sequence *s, int64_t position, int64_t count) {
                                        .position = position});
 }
 
-static void equals_attention_of(Bench *b, int64_t groups) {
+static void equals_attention_of(Fixture *b, int64_t groups) {
     Sequence s = sequence_of(b, groups);
     feed(b, &s, 0, SEQUENCE);
     Tensor out = tensor(b, BATCH * SEQUENCE, WIDTH), stats = tensor_f32(b, BATCH * HEADS, SEQUENCE);
@@ -42,13 +42,13 @@ static void equals_attention_of(Bench *b, int64_t groups) {
     expect_near(b, "out", s.out, out, 4 * precision_of(b->element));
 }
 
-static void equals_attention(Bench *b) {
+static void equals_attention(Fixture *b) {
     equals_attention_of(b, HEADS);
     equals_attention_of(b, 2);
     equals_attention_of(b, 1);
 }
 
-static void cuts_do_not_show_of(Bench *b, int64_t groups) {
+static void cuts_do_not_show_of(Fixture *b, int64_t groups) {
     static const int64_t CUTS[][SEQUENCE] = {{1, 1, 1, 5, 29}, {36, 1}, {16, 16, 5}};
     Sequence whole = sequence_of(b, groups);
     feed(b, &whole, 0, SEQUENCE);
@@ -63,13 +63,13 @@ static void cuts_do_not_show_of(Bench *b, int64_t groups) {
     }
 }
 
-static void cuts_do_not_show(Bench *b) {
+static void cuts_do_not_show(Fixture *b) {
     cuts_do_not_show_of(b, HEADS);
     cuts_do_not_show_of(b, 2);
 }
 
 // What lies behind the position in the cache is not seen: feeding again after other tokens gives the same.
-static void later_rows_are_forgotten(Bench *b) {
+static void later_rows_are_forgotten(Fixture *b) {
     Sequence s = sequence_of(b, 2), other = sequence_of(b, 2);
     feed(b, &s, 0, SEQUENCE);
     Tensor once = copy_of(b, s.out), wrong = s.qkv;

@@ -3,68 +3,68 @@
 #include "base/rank.h"
 #include "device_mistakes.h"
 
-static void pass_host_pointer(Bench *b) {
+static void pass_host_pointer(Fixture *b) {
     float host[4] = {0};
     Tensor x = normals(b, 1, 4), y = {host, 1, 4, F32};
     add(b->device, b->stream, (Add){x, y});
 }
 
-static void pass_device_pointer(Bench *b) {
+static void pass_device_pointer(Fixture *b) {
     Tensor x = normals(b, 1, 4);
     device_upload(b->device, b->stream, x, x.data);
 }
 
-static void reach_beyond(Bench *b) {
-    Tensor x = tensor(b, 1, BENCH_BYTES / 4), y = {(float *)x.data + 1, 1, x.cols, F32};
+static void reach_beyond(Fixture *b) {
+    Tensor x = tensor(b, 1, FIXTURE_BYTES / 4), y = {(float *)x.data + 1, 1, x.cols, F32};
     device_zero(b->device, b->stream, x);
     add(b->device, b->stream, (Add){x, y});
 }
 
-static void write_beyond(Bench *b, ptrdiff_t byte) {
+static void write_beyond(Fixture *b, ptrdiff_t byte) {
     device_sync(b->device, b->stream);
     char *arena = device_address(b->device, (Tensor){b->arena.base, 1, 1, F32});
     arena[byte] = 1;
 }
 
-static void overwrite_then_compute(Bench *b) {
+static void overwrite_then_compute(Fixture *b) {
     Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
-    write_beyond(b, BENCH_BYTES);
+    write_beyond(b, FIXTURE_BYTES);
     add(b->device, b->stream, (Add){x, y});
 }
 
-static void overwrite_then_compute_before(Bench *b) {
+static void overwrite_then_compute_before(Fixture *b) {
     Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
     write_beyond(b, -1);
     add(b->device, b->stream, (Add){x, y});
 }
 
-static void overwrite_then_upload(Bench *b) {
+static void overwrite_then_upload(Fixture *b) {
     write_beyond(b, -1);
     normals(b, 1, 4);
 }
 
-static void overwrite_then_close(Bench *b) { write_beyond(b, BENCH_BYTES); }
+static void overwrite_then_close(Fixture *b) { write_beyond(b, FIXTURE_BYTES); }
 
 // What the front sees after a backend that wrote too far.
-static void write_narrow_nan(Bench *b) {
+static void write_narrow_nan(Fixture *b) {
     b->element = BF16;
     Tensor x = from_floats(b, 2, 3, (const float[]){1, 2, 3, 4, NAN, 6}), y = normals(b, 2, 3);
     add(b->device, b->stream, (Add){x, y});
 }
 
-static void read_narrow_poison(Bench *b) {
+static void read_narrow_poison(Fixture *b) {
     Tensor x = tensor_of(b, F16, 3, 5);
     column_sum(b->device, b->stream, (ColumnSum){x, zeros_of(b, F32, 1, 5)});
 }
 
 // Beyond 65504, fp16's largest.
-static void overflow_narrow(Bench *b) {
+static void overflow_narrow(Fixture *b) {
     b->element = F16;
     Tensor x = from_floats(b, 1, 1, (const float[]){6e4f});
     add(b->device, b->stream, (Add){x, copy_of(b, x)});
 }
 
-static void use_closed_arena(Bench *b) {
+static void use_closed_arena(Fixture *b) {
     Arena gone;
     EXPECT_OK(arena_open(&gone, "gone", device_memory(b->device), 4096));
     Tensor x = tensor_take(&gone, "x", 1, 4, F32);
@@ -72,11 +72,11 @@ static void use_closed_arena(Bench *b) {
     device_zero(b->device, b->stream, x);
 }
 
-static void leave_arena_open(Bench *b) { device_close(b->device); }
+static void leave_arena_open(Fixture *b) { device_close(b->device); }
 
 // ---- waits that are missing -------------------------------------------------------------------------------
 
-static void follow_pointer(Bench *b) {
+static void follow_pointer(Fixture *b) {
     Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
     rank_doing("F3.1");
     add(b->device, b->stream, (Add){x, y});
@@ -85,7 +85,7 @@ static void follow_pointer(Bench *b) {
     printf("%g\n", (double)((volatile float *)y.data)[1]);
 }
 
-static void follow_freed_pointer(Bench *b) {
+static void follow_freed_pointer(Fixture *b) {
     Arena gone;
     EXPECT_OK(arena_open(&gone, "gone", device_memory(b->device), 4096));
     Tensor x = tensor_take(&gone, "x", 1, 4, F32);
@@ -93,20 +93,20 @@ static void follow_freed_pointer(Bench *b) {
     ((volatile float *)x.data)[0] = 1;
 }
 
-static void look_without_wait(Bench *b) {
+static void look_without_wait(Fixture *b) {
     Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
     rank_doing("F3.1");
     add(b->device, b->stream, (Add){x, y});
     device_address(b->device, y);
 }
 
-static Stream *second_stream(Bench *b) {
+static Stream *second_stream(Fixture *b) {
     Stream *stream;
     EXPECT_OK(device_stream_open(b->device, "second", &stream));
     return stream;
 }
 
-static void read_other_stream(Bench *b) {
+static void read_other_stream(Fixture *b) {
     Tensor x = normals(b, 1, 4), y = normals(b, 1, 4), z = tensor(b, 1, 4);
     Stream *second = second_stream(b);
     device_sync(b->device, b->stream);
@@ -116,7 +116,7 @@ static void read_other_stream(Bench *b) {
     device_copy(b->device, second, z, y);
 }
 
-static void write_under_other_stream(Bench *b) {
+static void write_under_other_stream(Fixture *b) {
     Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
     Stream *second = second_stream(b);
     device_sync(b->device, b->stream);
@@ -125,7 +125,7 @@ static void write_under_other_stream(Bench *b) {
 }
 
 // A wait that comes before what it should wait for.
-static void wait_too_early(Bench *b) {
+static void wait_too_early(Fixture *b) {
     Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
     Stream *second = second_stream(b);
     stream_wait(b->device, second, event_record(b->device, b->stream));
@@ -134,7 +134,7 @@ static void wait_too_early(Bench *b) {
 }
 
 // The scratch memory of one stream, taken again by another.
-static void reuse_block(Bench *b) {
+static void reuse_block(Fixture *b) {
     Stream *second = second_stream(b);
     ArenaMark mark = arena_mark(&b->arena);
     device_zero(b->device, second, tensor(b, 1, 4));
@@ -142,14 +142,14 @@ static void reuse_block(Bench *b) {
     device_zero(b->device, b->stream, tensor(b, 1, 4));
 }
 
-static void send_before_done(Bench *b) {
+static void send_before_done(Fixture *b) {
     Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
     add(b->device, b->stream, (Add){x, y});
     HostAccess send = device_access(b->device, b->stream, y, false, "send");
     device_access_address(b->device, &send);
 }
 
-static void write_what_is_sent(Bench *b) {
+static void write_what_is_sent(Fixture *b) {
     Tensor x = normals(b, 1, 4);
     rank_doing("sf3.1");
     HostAccess send = device_access(b->device, b->stream, x, false, "send");
@@ -159,46 +159,46 @@ static void write_what_is_sent(Bench *b) {
     device_zero(b->device, b->stream, x);
 }
 
-static void read_what_is_received(Bench *b) {
+static void read_what_is_received(Fixture *b) {
     Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
     (void)device_access(b->device, b->stream, x, true, "receive");
     add(b->device, b->stream, (Add){x, y});
 }
 
-static void send_nothing(Bench *b) {
+static void send_nothing(Fixture *b) {
     (void)device_access(b->device, b->stream, tensor(b, 1, 4), false, "send");
 }
 
-static void free_what_is_sent(Bench *b) {
+static void free_what_is_sent(Fixture *b) {
     (void)device_access(b->device, b->stream, normals(b, 1, 4), false, "send");
     arena_close(&b->arena);
 }
 
-static void write_nan(Bench *b) {
+static void write_nan(Fixture *b) {
     float values[6] = {1, 2, 3, 4, NAN, 6};
     Tensor x = from_floats(b, 2, 3, values), y = normals(b, 2, 3);
     rank_doing("F3.1");
     add(b->device, b->stream, (Add){x, y});
 }
 
-static void read_poison(Bench *b) {
+static void read_poison(Fixture *b) {
     Tensor x = tensor(b, 1, 4), sum = normals(b, 1, 4);
     column_sum(b->device, b->stream, (ColumnSum){x, sum});
 }
 
-static void read_released(Bench *b) {
+static void read_released(Fixture *b) {
     ArenaMark mark = arena_mark(&b->arena);
     normals(b, 1, 4);
     arena_release(&b->arena, mark);
     read_poison(b);
 }
 
-static void read_fresh_arena(Bench *b) {
+static void read_fresh_arena(Fixture *b) {
     Tensor x = {arena_take(&b->arena, "x", 16), 1, 4, F32};
     column_sum(b->device, b->stream, (ColumnSum){x, normals(b, 1, 4)});
 }
 
-static void overflow(Bench *b) {
+static void overflow(Fixture *b) {
     Tensor x = from_floats(b, 1, 1, (const float[]){3e38f}), y = from_floats(b, 1, 1, (const float[]){3e38f});
     add(b->device, b->stream, (Add){x, y});
 }
@@ -262,7 +262,7 @@ static void waits_suffice(void) {
     static const char *const SEEDS[] = {"1", "2", "3"};
     for (int i = 0; i < 3; i++) {
         setenv("TRIREME_CHECK_SEED", SEEDS[i], 1);
-        Bench b = bench_open("check", 1);
+        Fixture b = fixture_open("check", 1);
         Stream *second = second_stream(&b);
         Tensor x = from_floats(&b, 1, 1, (const float[]){1}), y = from_floats(&b, 1, 1, (const float[]){0});
         for (int turn = 0; turn < 300; turn++) {
@@ -276,13 +276,13 @@ static void waits_suffice(void) {
             device_access_end(b.device, &access);
         }
         device_stream_close(b.device, second);
-        bench_close(&b);
+        fixture_close(&b);
     }
     unsetenv("TRIREME_CHECK_SEED");
 }
 
 static void marks_are_in_order(void) {
-    Bench b = bench_open("check", 2);
+    Fixture b = fixture_open("check", 2);
     Tensor x = zeros_of(&b, F32, 1, 4);
     DeviceMark marks[3];
     for (int round = 0; round < 3; round++) {
@@ -293,29 +293,29 @@ static void marks_are_in_order(void) {
         for (int i = 2; i >= 0; i--) device_mark_read(b.device, &marks[i]);
         EXPECT(marks[0].wall_s <= marks[1].wall_s && marks[1].wall_s <= marks[2].wall_s, "their order");
     }
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 // A rank whose slice of the vocabulary is all padding has no largest logit; that is no fault.
 static void padding_is_no_fault(void) {
-    Bench b = bench_open("check", 1);
+    Fixture b = fixture_open("check", 1);
     Tensor max = tensor(&b, 1, 2);
     loss_max(b.device, b.stream, (LossMax){normals(&b, 2, 8), max, 16, 10});
     float *values = values_of(&b, max);
     EXPECT(values[0] == -INFINITY && values[1] == -INFINITY, "%g", (double)values[0]);
     free(values);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 // Nor are gradients that overflowed: that is what the operation is asked.
 static void infinite_gradients_are_no_fault(void) {
-    Bench b = bench_open("check", 1);
+    Fixture b = fixture_open("check", 1);
     Tensor x = from_floats(&b, 1, 3, (const float[]){1, NAN, 2}), max = zeros_of(&b, F32, 1, 1);
     abs_max(b.device, b.stream, (AbsMax){x, max});
     double *value = doubles_of(&b, max);
     EXPECT(*value == INFINITY, "%g", *value);
     free(value);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 static void unknown_kind_is_refused(void) {

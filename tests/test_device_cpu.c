@@ -5,7 +5,7 @@
 // ---- exp and gelu -----------------------------------------------------------------------------------------
 
 // The sum over one column is exp(logit - max) itself.
-static void exponentials(Bench *b) {
+static void exponentials(Fixture *b) {
     enum { COUNT = 100003 };
     Tensor x = zeros(b, COUNT, 1), labels = integers(b, COUNT, 1);
     for (int64_t i = 0; i < COUNT; i++) f(x)[i] = -87.3f + 175.6f * (float)i / COUNT;
@@ -38,7 +38,7 @@ static double gelu(double u, double *slope) {
 
 // Relative to the value itself, down to the smallest normal numbers: the argument of the exponential is
 // rounded, so its size multiplies the error.
-static void gelus(Bench *b, bool exact) {
+static void gelus(Fixture *b, bool exact) {
     enum { ROWS = 131, COLS = 701 };
     Tensor x = normals(b, ROWS, COLS), bias = normals(b, 1, COLS), dy = normals(b, ROWS, COLS);
     for (int64_t i = 0; i < ROWS * COLS; i++) f(x)[i] *= 3;
@@ -59,7 +59,7 @@ static void gelus(Bench *b, bool exact) {
 }
 
 // Where the gate is 1: numbers as large as the type holds come through.
-static void large_gates(Bench *b) {
+static void large_gates(Fixture *b) {
     enum { COUNT = 100 };
     Tensor none = {0}, x = zeros(b, COUNT, 2), u = zeros(b, COUNT, 1), y = zeros(b, COUNT, 1);
     for (int64_t i = 0; i < COUNT; i++) f(u)[i] = f(x)[2 * i] = ldexpf(1.5f, 5 + (int)i), f(x)[2 * i + 1] = 1;
@@ -73,7 +73,7 @@ static void large_gates(Bench *b) {
 
 // ---- dropout ----------------------------------------------------------------------------------------------
 
-static void dropouts(Bench *b, float probability) {
+static void dropouts(Fixture *b, float probability) {
     enum { S = 37, B = 3, COLS = 701, ROWS = S * B }; // rows begin at all four lanes of a Philox block
     Dropout d = dropout_of(probability, B);
     Tensor x = normals(b, ROWS, COLS), bias = normals(b, 1, COLS), residual = normals(b, ROWS, COLS);
@@ -97,11 +97,11 @@ static void dropouts(Bench *b, float probability) {
     }
 }
 
-static void dropped(Bench *b) { dropouts(b, 0.3f); }
-static void not_dropped(Bench *b) { dropouts(b, 0); }
+static void dropped(Fixture *b) { dropouts(b, 0.3f); }
+static void not_dropped(Fixture *b) { dropouts(b, 0); }
 
 // With q = 0 all keys weigh the same, and with v = 1 in column k of row k (D = S) out is the matrix P itself.
-static void attention_masks(Bench *b) {
+static void attention_masks(Fixture *b) {
     enum { S = 70, B = 2, N = 2, FIRST_HEAD = 3 };
     AttentionShape shape = {B, S, N, N, S, FIRST_HEAD};
     Dropout d = dropout_of(0.4f, B);
@@ -163,7 +163,7 @@ static double *slice(double **free_space, int64_t count) {
     return start;
 }
 
-static void compare_head(Bench *b, const AttentionBackward *p, int64_t sample, int64_t h) {
+static void compare_head(Fixture *b, const AttentionBackward *p, int64_t sample, int64_t h) {
     int64_t S = p->shape.sequence, D = p->shape.head_size, B = p->shape.batch, N = p->shape.heads;
     double *space = calloc((size_t)(8 * S * D + 3 * S), sizeof *space), *next = space;
     CHECK(space, "no memory");
@@ -195,7 +195,7 @@ static void compare_head(Bench *b, const AttentionBackward *p, int64_t sample, i
     free(space);
 }
 
-static void attention(Bench *b, AttentionShape shape, float probability) {
+static void attention(Fixture *b, AttentionShape shape, float probability) {
     int64_t rows = shape.sequence * shape.batch, width = shape.heads * shape.head_size;
     Dropout d = dropout_of(probability, shape.batch);
     Tensor qkv = normals(b, rows, 3 * width), dout = normals(b, rows, width);
@@ -210,7 +210,7 @@ static void attention(Bench *b, AttentionShape shape, float probability) {
         compare_head(b, &backward, i / shape.heads, i % shape.heads);
 }
 
-static void attentions(Bench *b) {
+static void attentions(Fixture *b) {
     attention(b, (AttentionShape){1, 1, 1, 1, 4, 0}, 0);
     attention(b, (AttentionShape){2, 64, 3, 3, 8, 0}, 0.2f);
     attention(b, (AttentionShape){3, 135, 2, 2, 20, 6}, 0.1f); // neither blocks nor vectors divide it
@@ -219,8 +219,8 @@ static void attentions(Bench *b) {
 }
 
 static void exponential_law(void) { each_variant(exponentials); }
-static void tanh_gelus(Bench *b) { gelus(b, false); }
-static void exact_gelus(Bench *b) { gelus(b, true); }
+static void tanh_gelus(Fixture *b) { gelus(b, false); }
+static void exact_gelus(Fixture *b) { gelus(b, true); }
 static void gelu_law(void) { each_variant(tanh_gelus), each_variant(exact_gelus), each_variant(large_gates); }
 static void dropout_law(void) { each_variant(dropped), each_variant(not_dropped); }
 static void attention_mask_law(void) { each_variant(attention_masks); }
@@ -231,14 +231,14 @@ static void attention_law(void) { each_variant(attentions); }
 enum { PLACES_ROWS = 3, PERIOD = 16, PLACES_COLS = PERIOD + 7 };
 
 // Columns that are PERIOD apart hold the same numbers.
-static Tensor periodic(Bench *b, int64_t rows) {
+static Tensor periodic(Fixture *b, int64_t rows) {
     Tensor x = normals(b, rows, PLACES_COLS);
     for (int64_t i = 0; i < rows * PLACES_COLS; i++)
         if (i % PLACES_COLS >= PERIOD) f(x)[i] = f(x)[i - PERIOD];
     return x;
 }
 
-static void expect_periodic(const Bench *b, const char *what, Tensor x) {
+static void expect_periodic(const Fixture *b, const char *what, Tensor x) {
     int64_t bad = 0;
     for (int64_t i = 0; i < tensor_count(x); i++)
         bad += i % PLACES_COLS >= PERIOD && f(x)[i] != f(x)[i - PERIOD];
@@ -247,7 +247,7 @@ static void expect_periodic(const Bench *b, const char *what, Tensor x) {
 }
 
 // The last, partial vector of a row has the bits that whole ones have.
-static void places(Bench *b) {
+static void places(Fixture *b) {
     Tensor x = periodic(b, PLACES_ROWS), dy = periodic(b, PLACES_ROWS), gamma = periodic(b, 1);
     Tensor beta = periodic(b, 1), y = zeros(b, PLACES_ROWS, PLACES_COLS), dx = periodic(b, PLACES_ROWS);
     Tensor mean = zeros(b, 1, PLACES_ROWS), rstd = zeros(b, 1, PLACES_ROWS);

@@ -10,7 +10,7 @@ static double factor_at(Tensor x, bool transpose, int64_t row, int64_t col) {
 
 // More than one tile both ways. Without `accumulate` whatever lies in d must not be read. The short form
 // looks at every seventh number.
-static void product(Bench *b, unsigned flags) {
+static void product(Fixture *b, unsigned flags) {
     enum { M = 530, N = 790, K = 9 };
     bool ta = flags & 1, tb = flags & 2, with_bias = flags & 4, accumulate = flags & 8;
     Tensor x = ta ? normals(b, K, M) : normals(b, M, K), y = tb ? normals(b, N, K) : normals(b, K, N);
@@ -26,15 +26,15 @@ static void product(Bench *b, unsigned flags) {
 
 static void products(void) {
     for (unsigned flags = 0; flags < 16; flags++) {
-        Bench b = {.variant = cpu_best()};
+        Fixture b = {.variant = cpu_best()};
         product(&b, flags);
-        bench_close(&b);
+        fixture_close(&b);
     }
 }
 
 // ---- norms and sums over rows -----------------------------------------------------------------------------
 
-static void norm_inputs(Bench *b, NormBackwardInput p, Tensor dy, Tensor residual) {
+static void norm_inputs(Fixture *b, NormBackwardInput p, Tensor dy, Tensor residual) {
     int64_t cols = p.x.cols;
     for (int64_t row = 0; row < p.x.rows; row++) {
         double rstd = (double)f(p.rstd)[row], mean = (double)f(p.mean)[row], mean_g = 0, mean_gn = 0;
@@ -52,7 +52,7 @@ static void norm_inputs(Bench *b, NormBackwardInput p, Tensor dy, Tensor residua
     }
 }
 
-static void norms(Bench *b) {
+static void norms(Fixture *b) {
     enum { ROWS = 130, COLS = 701 };
     Tensor x = normals(b, ROWS, COLS), gamma = normals(b, 1, COLS), beta = normals(b, 1, COLS);
     for (int64_t i = 0; i < ROWS * COLS; i++) f(x)[i] = 5 + 2 * f(x)[i];
@@ -80,7 +80,7 @@ static void norms(Bench *b) {
     norm_inputs(b, added, dy, before);
 }
 
-static void row_sums(Bench *b) {
+static void row_sums(Fixture *b) {
     enum { ROWS = 131, COLS = 701 };
     Tensor x = normals(b, ROWS, COLS), dy = normals(b, ROWS, COLS), sum = normals(b, 1, COLS);
     Tensor mean = normals(b, 1, ROWS), rstd = normals(b, 1, ROWS);
@@ -104,7 +104,7 @@ static void row_sums(Bench *b) {
 // ---- embedding --------------------------------------------------------------------------------------------
 
 // A share of the table, so that most tokens lie outside it and those inside repeat.
-static void embeddings(Bench *b) {
+static void embeddings(Fixture *b) {
     enum { B = 3, S = 60, TOKENS = B * S, COLS = 701, FIRST_ROW = 5, TABLE = 7 };
     Tensor tokens = integers(b, TOKENS, 20), table = normals(b, TABLE, COLS), dy = normals(b, TOKENS, COLS);
     Tensor dtable = normals(b, TABLE, COLS), before = copy(b, dtable), dposition = constant(b, S, COLS, 1);
@@ -133,7 +133,7 @@ static void embeddings(Bench *b) {
 enum { T = 91, SHARE = 402, SHARES = 3, VOCABULARY = 2 * SHARE - 31 }; // the last share is padding alone
 
 // The three steps on every share, the two reductions between them done here.
-static void shared_loss(Bench *b, Tensor *shares, Tensor labels, Tensor mask, float scale, Tensor loss) {
+static void shared_loss(Fixture *b, Tensor *shares, Tensor labels, Tensor mask, float scale, Tensor loss) {
     Tensor max = constant(b, 1, T, -INFINITY), sum = zeros(b, 1, T), target = zeros(b, 1, T);
     Tensor part = zeros(b, 1, T), other = zeros(b, 1, T);
     for (int64_t s = 0; s < SHARES; s++) {
@@ -151,7 +151,7 @@ static void shared_loss(Bench *b, Tensor *shares, Tensor labels, Tensor mask, fl
                           scale});
 }
 
-static void losses_masked(Bench *b, bool masked) {
+static void losses_masked(Fixture *b, bool masked) {
     Tensor labels = integers(b, T, VOCABULARY), mask = masked ? constant(b, 1, T, 1) : (Tensor){0};
     Tensor shares[SHARES], before[SHARES], loss = zeros(b, 1, T);
     for (int s = 0; s < SHARES; s++) {
@@ -177,11 +177,11 @@ static void losses_masked(Bench *b, bool masked) {
     }
 }
 
-static void losses(Bench *b) { losses_masked(b, false), losses_masked(b, true); }
+static void losses(Fixture *b) { losses_masked(b, false), losses_masked(b, true); }
 
 // ---- optimizer --------------------------------------------------------------------------------------------
 
-static void optimizers(Bench *b) {
+static void optimizers(Fixture *b) {
     enum { COUNT = 3 * FLAT_BLOCK + 7 };
     Tensor g = normals(b, 1, COUNT), p = normals(b, 1, COUNT), m = normals(b, 1, COUNT),
            v = normals(b, 1, COUNT);
@@ -218,7 +218,7 @@ static void optimizers(Bench *b) {
 
 // A NaN anywhere in the inputs must reach the outputs that depend on it, whatever lane it sits in and
 // whatever its payload: a checking device's poison has all bits set.
-static void nans_at(Bench *b, int64_t at, uint32_t nan_bits) {
+static void nans_at(Fixture *b, int64_t at, uint32_t nan_bits) {
     enum { ROWS = 3, COLS = 24 };
     Tensor x = normals(b, ROWS, COLS), row = normals(b, 1, COLS), other = normals(b, ROWS, COLS);
     Tensor y = zeros(b, ROWS, COLS), mean = zeros(b, 1, ROWS), rstd = zeros(b, 1, ROWS);
@@ -250,7 +250,7 @@ static void nans_at(Bench *b, int64_t at, uint32_t nan_bits) {
            b->variant->isa); // q, k or v
 }
 
-static void nans(Bench *b) {
+static void nans(Fixture *b) {
     const int64_t places[] = {0, 7, 15, 16, 23};
     for (int i = 0; i < 5; i++) nans_at(b, places[i], 0x7fc00000), nans_at(b, places[i], 0xffffffff);
 }

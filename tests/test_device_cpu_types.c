@@ -12,7 +12,7 @@
 
 // Where a case draws its tensors: numbers of type `element`, held as `b->dtype`, which is that or F32.
 typedef struct {
-    Bench *b;
+    Fixture *b;
     DType element;
     Tensor outputs[8];
     int num_outputs;
@@ -69,14 +69,14 @@ static void expect_golden(const char *name, const Draw *d) {
 // Runs a case in F32 and in the element type, from the same numbers, on one variant.
 static void both(const CpuVariant *variant, DType element, const char *name, Case run_case,
                  void (*compare)(const Draw *want, const Draw *got)) {
-    Bench wide = {.variant = variant, .dtype = F32}, narrow = {.variant = variant, .dtype = element};
+    Fixture wide = {.variant = variant, .dtype = F32}, narrow = {.variant = variant, .dtype = element};
     Draw want = {.b = &wide, .element = element}, got = {.b = &narrow, .element = element};
     run_case(&want);
     run_case(&got);
     compare(&want, &got);
     expect_golden(name, &got);
-    bench_close(&wide);
-    bench_close(&narrow);
+    fixture_close(&wide);
+    fixture_close(&narrow);
 }
 
 // In the short form variants take turns.
@@ -210,7 +210,7 @@ static void optimizers(Draw *d) {
 }
 
 // A parameter kept as a bf16 value and what this leaves out takes the same step to the bit.
-static void split_step(Bench *b) {
+static void split_step(Fixture *b) {
     enum { COUNT = FLAT_BLOCK + 7 };
     Tensor whole = normals(b, 1, COUNT), g = normals(b, 1, COUNT), m[2], v[2];
     Tensor given = {block(b, COUNT * sizeof(uint16_t)), 1, COUNT, BF16}, rest = given;
@@ -249,7 +249,7 @@ static bool same_number(float a, float b) { return a == b || (isnan(a) && isnan(
 // Floats near every boundary of every 16-bit number, and NaNs, become what base/half.h says: the optimizer's
 // copy of a parameter that it does not change. And back: the sum of a single row. The short form takes every
 // 17th of the 16-bit numbers.
-static void roundings(Bench *b) {
+static void roundings(Fixture *b) {
     const uint32_t step = harness_short() ? 17 : 1, COUNT = (1U << 19) / step;
     const DType types[] = {BF16, F16};
     Tensor x = zeros(b, 1, COUNT), y = {block(b, COUNT * sizeof(uint16_t)), 1, COUNT, BF16};

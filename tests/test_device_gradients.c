@@ -16,20 +16,20 @@ typedef struct {
     AttentionShape shape;
 } Problem;
 
-typedef void Step(Bench *b, Problem *p);
+typedef void Step(Fixture *b, Problem *p);
 
-static void add_input(Bench *b, Problem *p, int i, int64_t rows, int64_t cols) {
+static void add_input(Fixture *b, Problem *p, int i, int64_t rows, int64_t cols) {
     p->inputs[i] = normals(b, rows, cols);
     p->gradients[i] = tensor(b, rows, cols);
     device_zero(b->device, b->stream, p->gradients[i]);
 }
 
-static void set_y(Bench *b, Problem *p, int64_t rows, int64_t cols) {
+static void set_y(Fixture *b, Problem *p, int64_t rows, int64_t cols) {
     p->y = tensor(b, rows, cols);
     p->dy = normals(b, rows, cols);
 }
 
-static double weighted_sum(Bench *b, Problem *p, Step *forward, const float *weights) {
+static double weighted_sum(Fixture *b, Problem *p, Step *forward, const float *weights) {
     forward(b, p);
     float *y = values_of(b, p->y);
     double sum = 0;
@@ -38,7 +38,7 @@ static double weighted_sum(Bench *b, Problem *p, Step *forward, const float *wei
     return sum;
 }
 
-static double central_difference(Bench *b, Problem *p, Step *forward, const float *weights, Tensor element,
+static double central_difference(Fixture *b, Problem *p, Step *forward, const float *weights, Tensor element,
                                  float x, float h) {
     float up = x + h, down = x - h;
     device_upload(b->device, b->stream, element, &up);
@@ -49,7 +49,7 @@ static double central_difference(Bench *b, Problem *p, Step *forward, const floa
     return (above - below) / ((double)up - (double)down);
 }
 
-static void check_input(const char *name, int input, Bench *b, Problem *p, Step *forward,
+static void check_input(const char *name, int input, Fixture *b, Problem *p, Step *forward,
                         const float *weights) {
     Tensor x = p->inputs[input];
     float *values = values_of(b, x), *gradient = values_of(b, p->gradients[input]);
@@ -68,9 +68,9 @@ static void check_input(const char *name, int input, Bench *b, Problem *p, Step 
     free(gradient);
 }
 
-static void check_gradients(const char *name, void (*declare)(Bench *, Problem *), Step *forward,
+static void check_gradients(const char *name, void (*declare)(Fixture *, Problem *), Step *forward,
                             Step *backward) {
-    Bench b = bench_open("reference", 1);
+    Fixture b = fixture_open("reference", 1);
     Problem p = {0};
     declare(&b, &p);
     forward(&b, &p);
@@ -78,25 +78,25 @@ static void check_gradients(const char *name, void (*declare)(Bench *, Problem *
     float *weights = values_of(&b, p.dy);
     for (int i = 0; i < MOST_INPUTS && p.inputs[i].data; i++) check_input(name, i, &b, &p, forward, weights);
     free(weights);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 // ---- linear: x [T, I], weight [O, I], bias [1, O] ---------------------------------------------------------
 
-static void declare_linear(Bench *b, Problem *p) {
+static void declare_linear(Fixture *b, Problem *p) {
     add_input(b, p, 0, 5, 7);
     add_input(b, p, 1, 4, 7);
     add_input(b, p, 2, 1, 4);
     set_y(b, p, 5, 4);
 }
 
-static void linear_forward(Bench *b, Problem *p) {
+static void linear_forward(Fixture *b, Problem *p) {
     matmul(
         b->device, b->stream,
         (Matmul){.a = p->inputs[0], .b = p->inputs[1], .bias = p->inputs[2], .d = p->y, .transpose_b = true});
 }
 
-static void linear_backward(Bench *b, Problem *p) {
+static void linear_backward(Fixture *b, Problem *p) {
     matmul(b->device, b->stream, (Matmul){.a = p->dy, .b = p->inputs[1], .d = p->gradients[0]});
     matmul(b->device, b->stream,
            (Matmul){
@@ -108,17 +108,17 @@ static void linear(void) { check_gradients("linear", declare_linear, linear_forw
 
 // ---- bias + gelu: x [T, F], bias [1, F] -------------------------------------------------------------------
 
-static void declare_gelu(Bench *b, Problem *p) {
+static void declare_gelu(Fixture *b, Problem *p) {
     add_input(b, p, 0, 6, 5);
     add_input(b, p, 1, 1, 5);
     set_y(b, p, 6, 5);
 }
 
-static void gelu_forward(Bench *b, Problem *p) {
+static void gelu_forward(Fixture *b, Problem *p) {
     bias_gelu_forward(b->device, b->stream, (BiasGeluForward){p->inputs[0], p->inputs[1], p->y, false});
 }
 
-static void gelu_backward(Bench *b, Problem *p) {
+static void gelu_backward(Fixture *b, Problem *p) {
     bias_gelu_backward(b->device, b->stream,
                        (BiasGeluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0], false});
     column_sum(b->device, b->stream, (ColumnSum){p->gradients[0], p->gradients[1]});
@@ -126,12 +126,12 @@ static void gelu_backward(Bench *b, Problem *p) {
 
 static void bias_gelu(void) { check_gradients("bias_gelu", declare_gelu, gelu_forward, gelu_backward); }
 
-static void exact_forward(Bench *b, Problem *p) {
+static void exact_forward(Fixture *b, Problem *p) {
     bias_gelu_forward(b->device, b->stream,
                       (BiasGeluForward){p->inputs[0], p->inputs[1], p->y, .exact = true});
 }
 
-static void exact_backward(Bench *b, Problem *p) {
+static void exact_backward(Fixture *b, Problem *p) {
     bias_gelu_backward(b->device, b->stream,
                        (BiasGeluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0], .exact = true});
     column_sum(b->device, b->stream, (ColumnSum){p->gradients[0], p->gradients[1]});
@@ -139,12 +139,12 @@ static void exact_backward(Bench *b, Problem *p) {
 
 static void exact_gelu(void) { check_gradients("exact gelu", declare_gelu, exact_forward, exact_backward); }
 
-static void declare_plain_gelu(Bench *b, Problem *p) {
+static void declare_plain_gelu(Fixture *b, Problem *p) {
     add_input(b, p, 0, 6, 5);
     set_y(b, p, 6, 5);
 }
 
-static void plain_gelu_backward(Bench *b, Problem *p) {
+static void plain_gelu_backward(Fixture *b, Problem *p) {
     bias_gelu_backward(b->device, b->stream,
                        (BiasGeluBackward){p->dy, p->inputs[0], {0}, p->gradients[0], false});
 }
@@ -155,21 +155,21 @@ static void plain_gelu(void) {
 
 // ---- swiglu: x [T, 2F], bias [1, 2F] or absent ------------------------------------------------------------
 
-static void declare_plain_swiglu(Bench *b, Problem *p) {
+static void declare_plain_swiglu(Fixture *b, Problem *p) {
     add_input(b, p, 0, 6, 10);
     set_y(b, p, 6, 5);
 }
 
-static void declare_swiglu(Bench *b, Problem *p) {
+static void declare_swiglu(Fixture *b, Problem *p) {
     declare_plain_swiglu(b, p);
     add_input(b, p, 1, 1, 10);
 }
 
-static void gated_forward(Bench *b, Problem *p) {
+static void gated_forward(Fixture *b, Problem *p) {
     swiglu_forward(b->device, b->stream, (SwigluForward){p->inputs[0], p->inputs[1], p->y});
 }
 
-static void gated_backward(Bench *b, Problem *p) {
+static void gated_backward(Fixture *b, Problem *p) {
     swiglu_backward(b->device, b->stream,
                     (SwigluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0]});
     if (p->inputs[1].data) column_sum(b->device, b->stream, (ColumnSum){p->gradients[0], p->gradients[1]});
@@ -182,7 +182,7 @@ static void swiglu(void) {
 
 // ---- bias + dropout + residual: x [T, H], bias [1, H], residual [T, H] ------------------------------------
 
-static void declare_residual(Bench *b, Problem *p) {
+static void declare_residual(Fixture *b, Problem *p) {
     add_input(b, p, 0, 6, 9);
     add_input(b, p, 1, 1, 9);
     add_input(b, p, 2, 6, 9);
@@ -190,12 +190,12 @@ static void declare_residual(Bench *b, Problem *p) {
     p->dropout = dropout_of(0.3f, 2);
 }
 
-static void residual_forward(Bench *b, Problem *p) {
+static void residual_forward(Fixture *b, Problem *p) {
     bias_dropout_add(b->device, b->stream,
                      (BiasDropoutAdd){p->inputs[0], p->inputs[1], p->inputs[2], p->y, p->dropout});
 }
 
-static void residual_backward(Bench *b, Problem *p) {
+static void residual_backward(Fixture *b, Problem *p) {
     dropout_backward(b->device, b->stream, (DropoutBackward){p->dy, p->gradients[0], p->dropout});
     column_sum(b->device, b->stream, (ColumnSum){p->gradients[0], p->gradients[1]});
     add(b->device, b->stream, (Add){p->dy, p->gradients[2]});
@@ -207,7 +207,7 @@ static void dropout_add(void) {
 
 // ---- layer norm: x [T, H], gamma, beta [1, H]; other: mean, rstd ------------------------------------------
 
-static void declare_norm(Bench *b, Problem *p) {
+static void declare_norm(Fixture *b, Problem *p) {
     add_input(b, p, 0, 4, 12);
     add_input(b, p, 1, 1, 12);
     add_input(b, p, 2, 1, 12);
@@ -217,13 +217,13 @@ static void declare_norm(Bench *b, Problem *p) {
     p->other[2] = (Tensor){0};
 }
 
-static void layer_norm_forward(Bench *b, Problem *p) {
+static void layer_norm_forward(Fixture *b, Problem *p) {
     norm_forward(
         b->device, b->stream,
         (NormForward){p->inputs[0], p->inputs[1], p->inputs[2], p->y, p->other[0], p->other[1], 1e-5f});
 }
 
-static void layer_norm_backward(Bench *b, Problem *p) {
+static void layer_norm_backward(Fixture *b, Problem *p) {
     norm_backward_input(b->device, b->stream,
                         (NormBackwardInput){p->dy, p->inputs[0], p->inputs[1], p->other[0], p->other[1],
                                             p->other[2], p->gradients[0]});
@@ -237,12 +237,12 @@ static void layer_norm(void) {
 }
 
 // With a residual z = x + norm(x): dx = dy + the norm's.
-static void declare_norm_residual(Bench *b, Problem *p) {
+static void declare_norm_residual(Fixture *b, Problem *p) {
     declare_norm(b, p);
     p->other[2] = p->dy;
 }
 
-static void layer_norm_residual_forward(Bench *b, Problem *p) {
+static void layer_norm_residual_forward(Fixture *b, Problem *p) {
     layer_norm_forward(b, p);
     add(b->device, b->stream, (Add){p->inputs[0], p->y});
 }
@@ -253,19 +253,19 @@ static void layer_norm_residual(void) {
 
 // ---- RMS norm: x [T, H], gamma [1, H]; other: rstd, residual ----------------------------------------------
 
-static void declare_rms_norm(Bench *b, Problem *p) {
+static void declare_rms_norm(Fixture *b, Problem *p) {
     add_input(b, p, 0, 5, 7);
     add_input(b, p, 1, 1, 7);
     set_y(b, p, 5, 7);
     p->other[1] = tensor(b, 1, 5);
 }
 
-static void rms_norm_forward(Bench *b, Problem *p) {
+static void rms_norm_forward(Fixture *b, Problem *p) {
     norm_forward(b->device, b->stream,
                  (NormForward){p->inputs[0], p->inputs[1], {0}, p->y, {0}, p->other[1], 1e-5f});
 }
 
-static void rms_norm_backward(Bench *b, Problem *p) {
+static void rms_norm_backward(Fixture *b, Problem *p) {
     norm_backward_input(
         b->device, b->stream,
         (NormBackwardInput){
@@ -274,12 +274,12 @@ static void rms_norm_backward(Bench *b, Problem *p) {
                          (NormBackwardWeight){p->dy, p->inputs[0], {0}, p->other[1], p->gradients[1], {0}});
 }
 
-static void declare_rms_norm_residual(Bench *b, Problem *p) {
+static void declare_rms_norm_residual(Fixture *b, Problem *p) {
     declare_rms_norm(b, p);
     p->other[2] = p->dy;
 }
 
-static void rms_norm_residual_forward(Bench *b, Problem *p) {
+static void rms_norm_residual_forward(Fixture *b, Problem *p) {
     rms_norm_forward(b, p);
     add(b->device, b->stream, (Add){p->inputs[0], p->y});
 }
@@ -291,19 +291,19 @@ static void rms_norm(void) {
 
 // ---- rotary: the gradient is the transposed rotation; other: table ----------------------------------------
 
-static void declare_rotary(Bench *b, Problem *p) {
+static void declare_rotary(Fixture *b, Problem *p) {
     p->shape = (AttentionShape){2, 4, 2, 1, 6, 0};
     add_input(b, p, 0, 8, 24);
     set_y(b, p, 8, 24);
     p->other[0] = angles(b, 4, 4); // of six columns four turn
 }
 
-static void rotary_forward(Bench *b, Problem *p) {
+static void rotary_forward(Fixture *b, Problem *p) {
     device_copy(b->device, b->stream, p->y, p->inputs[0]);
     rotary(b->device, b->stream, (Rotary){p->other[0], p->y, p->shape, false});
 }
 
-static void rotary_backward(Bench *b, Problem *p) {
+static void rotary_backward(Fixture *b, Problem *p) {
     device_copy(b->device, b->stream, p->gradients[0], p->dy);
     rotary(b->device, b->stream, (Rotary){p->other[0], p->gradients[0], p->shape, true});
 }
@@ -314,7 +314,7 @@ static void rotary_embedding(void) {
 
 // ---- attention: qkv; other: stats, probabilities ----------------------------------------------------------
 
-static void declare_attention_of(Bench *b, Problem *p, int64_t groups, float probability) {
+static void declare_attention_of(Fixture *b, Problem *p, int64_t groups, float probability) {
     p->shape = (AttentionShape){2, 5, 4, groups, 3, 4};
     p->dropout = dropout_of(probability, 2);
     add_input(b, p, 0, 10, (4 + 2 * groups) * 3);
@@ -322,22 +322,22 @@ static void declare_attention_of(Bench *b, Problem *p, int64_t groups, float pro
     p->other[0] = tensor(b, 8, 5);
 }
 
-static void declare_attention(Bench *b, Problem *p) { declare_attention_of(b, p, 4, 0); }
-static void declare_two_groups(Bench *b, Problem *p) { declare_attention_of(b, p, 2, 0); }
-static void declare_one_group(Bench *b, Problem *p) { declare_attention_of(b, p, 1, 0.3f); }
-static void declare_attention_dropout(Bench *b, Problem *p) { declare_attention_of(b, p, 4, 0.3f); }
+static void declare_attention(Fixture *b, Problem *p) { declare_attention_of(b, p, 4, 0); }
+static void declare_two_groups(Fixture *b, Problem *p) { declare_attention_of(b, p, 2, 0); }
+static void declare_one_group(Fixture *b, Problem *p) { declare_attention_of(b, p, 1, 0.3f); }
+static void declare_attention_dropout(Fixture *b, Problem *p) { declare_attention_of(b, p, 4, 0.3f); }
 
-static void declare_stored(Bench *b, Problem *p) {
+static void declare_stored(Fixture *b, Problem *p) {
     declare_attention_of(b, p, 2, 0.3f);
     p->other[1] = tensor(b, 40, 5);
 }
 
-static void self_attention_forward(Bench *b, Problem *p) {
+static void self_attention_forward(Fixture *b, Problem *p) {
     attention_forward(b->device, b->stream,
                       (AttentionForward){p->inputs[0], p->y, p->other[0], p->other[1], p->shape, p->dropout});
 }
 
-static void self_attention_backward(Bench *b, Problem *p) {
+static void self_attention_backward(Fixture *b, Problem *p) {
     attention_backward(b->device, b->stream,
                        (AttentionBackward){p->dy, p->inputs[0], p->y, p->other[0], p->other[1],
                                            p->gradients[0], p->shape, p->dropout});
@@ -357,17 +357,17 @@ static void attention(void) {
 
 // ---- embedding: table [V/t, H]; other: tokens -------------------------------------------------------------
 
-static void declare_embedding(Bench *b, Problem *p) {
+static void declare_embedding(Fixture *b, Problem *p) {
     add_input(b, p, 0, 6, 4);
     set_y(b, p, 15, 4);
     p->other[0] = integers(b, 15, 9); // rows 2..7 are local
 }
 
-static void token_forward(Bench *b, Problem *p) {
+static void token_forward(Fixture *b, Problem *p) {
     embedding_forward(b->device, b->stream, (EmbeddingForward){p->other[0], p->inputs[0], p->y, 2});
 }
 
-static void token_backward(Bench *b, Problem *p) {
+static void token_backward(Fixture *b, Problem *p) {
     embedding_backward(b->device, b->stream, (EmbeddingBackward){p->other[0], p->dy, p->gradients[0], 2});
 }
 
@@ -377,7 +377,7 @@ static void embedding(void) {
 
 // ---- position: x [S*B, H], position [S, H] ----------------------------------------------------------------
 
-static void declare_position(Bench *b, Problem *p) {
+static void declare_position(Fixture *b, Problem *p) {
     add_input(b, p, 0, 8, 5);
     add_input(b, p, 1, 7, 5);
     set_y(b, p, 8, 5);
@@ -385,11 +385,11 @@ static void declare_position(Bench *b, Problem *p) {
     p->dropout.first_row = 6;
 }
 
-static void position_forward(Bench *b, Problem *p) {
+static void position_forward(Fixture *b, Problem *p) {
     position_dropout(b->device, b->stream, (PositionDropout){p->inputs[0], p->inputs[1], p->y, p->dropout});
 }
 
-static void position_gradient(Bench *b, Problem *p) {
+static void position_gradient(Fixture *b, Problem *p) {
     dropout_backward(b->device, b->stream, (DropoutBackward){p->dy, p->gradients[0], p->dropout});
     position_backward(b->device, b->stream,
                       (PositionBackward){p->gradients[0], p->gradients[1], 2, p->dropout.first_row});
@@ -401,7 +401,7 @@ static void position(void) {
 
 // ---- loss: logits [T, V] with padding; y = loss; other: labels, max sum target in rows, mask --------------
 
-static void declare_loss(Bench *b, Problem *p) {
+static void declare_loss(Fixture *b, Problem *p) {
     static const float ONES[6] = {1, 1, 1, 1, 1, 1};
     add_input(b, p, 0, 6, 11);
     p->y = tensor(b, 1, 6);
@@ -412,7 +412,7 @@ static void declare_loss(Bench *b, Problem *p) {
 }
 
 // The last step turns its copy of the logits into the gradient of the sum of the losses.
-static void cross_entropy(Bench *b, Problem *p) {
+static void cross_entropy(Fixture *b, Problem *p) {
     Tensor logits = p->gradients[0], max = tensor_rows(p->other[1], 0, 1);
     Tensor sum = tensor_rows(p->other[1], 1, 1), target = tensor_rows(p->other[1], 2, 1);
     device_copy(b->device, b->stream, logits, p->inputs[0]);
@@ -422,7 +422,7 @@ static void cross_entropy(Bench *b, Problem *p) {
                 (LossFinish){p->other[0], max, sum, target, p->other[2], logits, logits, p->y, 0, 9, 1.0f});
 }
 
-static void nothing(Bench *b, Problem *p) { (void)b, (void)p; }
+static void nothing(Fixture *b, Problem *p) { (void)b, (void)p; }
 
 static void loss(void) { check_gradients("loss", declare_loss, cross_entropy, nothing); }
 

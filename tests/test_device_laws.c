@@ -5,7 +5,7 @@
 
 // ---- the parts and the whole ------------------------------------------------------------------------------
 
-static void column_parallel(Bench *b) {
+static void column_parallel(Fixture *b) {
     Tensor x = normals(b, 13, 32), weight = normals(b, 48, 32), bias = normals(b, 1, 48),
            y = tensor(b, 13, 48);
     matmul(b->device, b->stream, (Matmul){.a = x, .b = weight, .bias = bias, .d = y, .transpose_b = true});
@@ -21,7 +21,7 @@ static void column_parallel(Bench *b) {
     }
 }
 
-static void row_parallel(Bench *b) {
+static void row_parallel(Fixture *b) {
     Tensor x = normals(b, 13, 32), weight = normals(b, 24, 32), y = tensor(b, 13, 24),
            sum = tensor(b, 13, 24);
     matmul(b->device, b->stream, (Matmul){.a = x, .b = weight, .d = y, .transpose_b = true});
@@ -36,7 +36,7 @@ static void row_parallel(Bench *b) {
     expect_near(b, "the sum of two halves", sum, y, 1e-5);
 }
 
-static void embedding_parts(Bench *b) {
+static void embedding_parts(Fixture *b) {
     Tensor tokens = integers(b, 30, 20), table = normals(b, 20, 6), whole = tensor(b, 30, 6),
            sum = tensor(b, 30, 6);
     embedding_forward(b->device, b->stream, (EmbeddingForward){tokens, table, whole, 0});
@@ -58,12 +58,12 @@ typedef struct {
     Tensor logits, max, sum, target, loss;
 } Loss;
 
-static Loss loss_of(Bench *b, Tensor logits) {
+static Loss loss_of(Fixture *b, Tensor logits) {
     return (Loss){logits, tensor(b, 1, logits.rows), tensor(b, 1, logits.rows), tensor(b, 1, logits.rows),
                   tensor(b, 1, logits.rows)};
 }
 
-static void finish(Bench *b, const Loss *l, Tensor labels, int64_t first) {
+static void finish(Fixture *b, const Loss *l, Tensor labels, int64_t first) {
     loss_finish(
         b->device, b->stream,
         (LossFinish){
@@ -71,7 +71,7 @@ static void finish(Bench *b, const Loss *l, Tensor labels, int64_t first) {
 }
 
 // Stands for the all-reduce of one value per row of two ranks.
-static void reduce(Bench *b, Tensor x, Tensor y, bool take_max) {
+static void reduce(Fixture *b, Tensor x, Tensor y, bool take_max) {
     float *xs = values_of(b, x), *ys = values_of(b, y);
     for (int64_t i = 0; i < tensor_count(x); i++) xs[i] = take_max ? fmaxf(xs[i], ys[i]) : xs[i] + ys[i];
     device_upload(b->device, b->stream, x, xs);
@@ -80,7 +80,7 @@ static void reduce(Bench *b, Tensor x, Tensor y, bool take_max) {
     free(ys);
 }
 
-static void loss_halves(Bench *b) {
+static void loss_halves(Fixture *b) {
     Tensor logits = normals(b, LOSS_ROWS, 2 * LOSS_COLUMNS), labels = integers(b, LOSS_ROWS, VOCABULARY);
     Loss half[2] = {loss_of(b, columns_of(b, logits, 0, LOSS_COLUMNS)),
                     loss_of(b, columns_of(b, logits, LOSS_COLUMNS, LOSS_COLUMNS))};
@@ -109,7 +109,7 @@ static void loss_halves(Bench *b) {
 // ---- dropout ----------------------------------------------------------------------------------------------
 
 // The mask is the one that rng.h defines: element s*H + c of sample first_sample + b.
-static void mask_is_rng_word(Bench *b) {
+static void mask_is_rng_word(Fixture *b) {
     enum { SEQUENCE = 40, SAMPLES = 3, WIDTH = 137, COUNT = SEQUENCE * SAMPLES * WIDTH };
     float ones[COUNT];
     for (int i = 0; i < COUNT; i++) ones[i] = 1;
@@ -131,7 +131,7 @@ static void mask_is_rng_word(Bench *b) {
 }
 
 // The halves of a batch along the sequence, with `first_row`, and the whole.
-static void rows_do_not_depend_on_the_cut(Bench *b) {
+static void rows_do_not_depend_on_the_cut(Fixture *b) {
     enum { SEQUENCE = 14, SAMPLES = 3, ROWS = SEQUENCE * SAMPLES, WIDTH = 37, HALF = ROWS / 2 };
     Dropout dropout = dropout_of(0.3f, SAMPLES);
     Tensor x = normals(b, ROWS, WIDTH), bias = normals(b, 1, WIDTH), residual = normals(b, ROWS, WIDTH);
@@ -157,7 +157,7 @@ static void rows_do_not_depend_on_the_cut(Bench *b) {
 }
 
 // Without a table the positions add nothing; a dropout of nothing needs no samples.
-static void position_is_optional(Bench *b) {
+static void position_is_optional(Fixture *b) {
     Tensor x = normals(b, 6, 5), y = tensor(b, 6, 5), z = tensor(b, 6, 5);
     position_dropout(b->device, b->stream, (PositionDropout){x, {0}, y, {.samples = 0}});
     expect_near(b, "x alone", y, x, 0);
@@ -169,7 +169,7 @@ static void position_is_optional(Bench *b) {
 
 // ---- in place: the bits do not depend on where a result goes ----------------------------------------------
 
-static void results_in_place(Bench *b) {
+static void results_in_place(Fixture *b) {
     enum { ROWS = 13, WIDTH = 35 };
     Tensor x = normals(b, ROWS, 2 * WIDTH), dy = normals(b, ROWS, WIDTH), dx = tensor(b, ROWS, 2 * WIDTH);
     Tensor bias = normals(b, 1, 2 * WIDTH), over = copy_of(b, x);
@@ -200,7 +200,7 @@ static void results_in_place(Bench *b) {
 // ---- goldens: small enough for paper and pencil, or PyTorch's numbers in double ---------------------------
 
 // Every sum is a small integer: exact in any order.
-static void golden_integers(Bench *b) {
+static void golden_integers(Fixture *b) {
     Tensor x = from_floats(b, 2, 3, (const float[]){1, 2, 3, 4, 5, 6}),
            bias = from_floats(b, 1, 2, (const float[]){10, 20});
     Tensor weight = from_floats(b, 2, 3, (const float[]){1, 0, -1, 2, 1, 0}), y = tensor(b, 2, 2);
@@ -219,7 +219,7 @@ static void golden_integers(Bench *b) {
                 from_floats(b, 4, 3, (const float[]){0, 0, 0, 4, 5, 6, 1, 2, 3, 0, 0, 0}), 0);
 }
 
-static void golden_sums(Bench *b) {
+static void golden_sums(Fixture *b) {
     Tensor x = from_floats(b, 4, 1, (const float[]){1, 2, 3, 4}),
            position = from_floats(b, 3, 1, (const float[]){10, 20, 30});
     position_backward(b->device, b->stream, (PositionBackward){x, position, 2, 0}); // S = 2, B = 2
@@ -228,7 +228,7 @@ static void golden_sums(Bench *b) {
     expect_near(b, "dposition", position, from_floats(b, 3, 1, (const float[]){13, 30, 37}), 0);
 }
 // silu(1) = 0.7310585786, silu(2) = 1.761594156; columns g then u.
-static void golden_swiglu(Bench *b) {
+static void golden_swiglu(Fixture *b) {
     Tensor x = from_floats(b, 1, 4, (const float[]){1, 1, 3, -2}), y = tensor(b, 1, 2), dx = tensor(b, 1, 4);
     Tensor bias = from_floats(b, 1, 4, (const float[]){0, 1, 0, 1});
     Tensor dy = from_floats(b, 1, 2, (const float[]){1, 2});
@@ -241,7 +241,7 @@ static void golden_swiglu(Bench *b) {
 }
 
 // Rows of root mean square 5 / sqrt(2) and 0, the latter held by epsilon.
-static void golden_rms_norm(Bench *b) {
+static void golden_rms_norm(Fixture *b) {
     Tensor x = from_floats(b, 2, 2, (const float[]){3, 4, 0, 0}), y = tensor(b, 2, 2);
     Tensor gamma = from_floats(b, 1, 2, (const float[]){1, 10}), rstd = tensor_f32(b, 1, 2);
     norm_forward(b->device, b->stream, (NormForward){x, gamma, {0}, y, {0}, rstd, 0.25f});
@@ -249,7 +249,7 @@ static void golden_rms_norm(Bench *b) {
     expect_near(b, "rstd", rstd, from_floats(b, 1, 2, (const float[]){0.2800560168f, 2}), 1e-6);
 }
 
-static void golden_gelu(Bench *b) {
+static void golden_gelu(Fixture *b) {
     Tensor x = from_floats(b, 1, 4, (const float[]){0, -3, 1, 9}),
            bias = from_floats(b, 1, 4, (const float[]){1, 1, 0, 1});
     Tensor y = tensor(b, 1, 4);
@@ -263,7 +263,7 @@ static void golden_gelu(Bench *b) {
                 2e-6);
 }
 
-static void golden_cross_entropy(Bench *b) {
+static void golden_cross_entropy(Fixture *b) {
     Tensor logits = from_floats(b, 1, 4, (const float[]){1, 2, 3, 0.5f});
     Tensor gradient = from_floats(b, 1, 4,
                                   (const float[]){0.08536889350978889f, 0.23205671194331448f,
@@ -279,7 +279,7 @@ static void golden_cross_entropy(Bench *b) {
 }
 
 // Gradients 0.5, then -0.25.
-static void golden_adamw(Bench *b) {
+static void golden_adamw(Fixture *b) {
     static const float GRADIENT[2] = {0.5f, -0.25f}, P[2] = {0.99899000002f, 0.9987136730870783f};
     static const float M[2] = {0.05f, 0.02f}, V[2] = {0.00025f, 0.00031225f};
     Tensor p = from_floats(b, 1, 1, (const float[]){1}), m = tensor(b, 1, 1), v = tensor(b, 1, 1);
@@ -313,7 +313,7 @@ static void golden_adamw(Bench *b) {
 // ---- the null device --------------------------------------------------------------------------------------
 
 static void null_has_no_numbers(void) {
-    Bench b = bench_open("null", 1);
+    Fixture b = fixture_open("null", 1);
     EXPECT(!device_computes(b.device), "it computes");
     float ones[3] = {1, 1, 1};
     Tensor x = from_floats(&b, 1, 3, ones);
@@ -324,7 +324,7 @@ static void null_has_no_numbers(void) {
     char *first = memory.take(memory.self, "first", 100, &why);
     char *second = memory.take(memory.self, "second", 100, &why);
     EXPECT(first && second >= first + 100, "addresses %p and %p", (void *)first, (void *)second);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 static void null_stands_for_another(void) {
@@ -342,7 +342,7 @@ static void null_stands_for_another(void) {
 static void count_calls(void *self) { ++*(int *)self; }
 
 // Before every operation, also where none is computed; until it is taken back.
-static void expect_hook(Bench *b, const char *kind) {
+static void expect_hook(Fixture *b, const char *kind) {
     Tensor x = normals(b, 2, 3), y = normals(b, 2, 3);
     int calls = 0;
     device_on_launch(b->device, count_calls, &calls);
@@ -369,7 +369,7 @@ static void hear(void *self, DeviceOp op, const void *args, OpCount one) {
     heard->sum.calls += one.calls, heard->sum.flops += one.flops, heard->sum.bytes += one.bytes;
 }
 
-static void expect_heard(Bench *b, const char *kind) {
+static void expect_heard(Fixture *b, const char *kind) {
     Heard heard = {0};
     Tensor x = normals(b, 2, 3), y = normals(b, 3, 5), d = zeros_of(b, F32, 2, 5);
     device_counts_reset(b->device);

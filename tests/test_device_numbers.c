@@ -8,7 +8,7 @@
 enum { ALL_BITS = 1 << 16, PIECE = 4096 };
 
 // y = x in the element type of y: what the optimizer does to a parameter that it has no reason to change.
-static void narrow(Bench *b, Tensor x, Tensor y) {
+static void narrow(Fixture *b, Tensor x, Tensor y) {
     Tensor g = zeros_of(b, F32, 1, PIECE), m = zeros_of(b, F32, 1, PIECE), v = zeros_of(b, F32, 1, PIECE);
     for (int64_t first = 0, count; first < x.cols; first += count) {
         count = x.cols - first < PIECE ? x.cols - first : PIECE;
@@ -26,13 +26,13 @@ static void narrow(Bench *b, Tensor x, Tensor y) {
 }
 
 // y = x in fp32: the sum of a single row.
-static void widen(Bench *b, Tensor x, Tensor y) {
+static void widen(Fixture *b, Tensor x, Tensor y) {
     device_zero(b->device, b->stream, y);
     column_sum(b->device, b->stream, (ColumnSum){x, y});
 }
 
 // Every number of a narrow type is a number of fp32, and comes back from there. (A sum is never -0.)
-static void narrow_numbers_are_exact(Bench *b, DType dtype) {
+static void narrow_numbers_are_exact(Fixture *b, DType dtype) {
     uint16_t bits[ALL_BITS];
     int count = 0;
     for (int i = 0; i < ALL_BITS; i++) {
@@ -53,14 +53,14 @@ static void narrow_numbers_are_exact(Bench *b, DType dtype) {
     free(n);
 }
 
-static void exact(Bench *b) {
+static void exact(Fixture *b) {
     narrow_numbers_are_exact(b, BF16);
     narrow_numbers_are_exact(b, F16);
 }
 
 // Of each gap between neighbours: the points before, at and after the middle, both signs. Halfway goes to the
 // even one.
-static void gaps_round(Bench *b, DType dtype, uint16_t limit) {
+static void gaps_round(Fixture *b, DType dtype, uint16_t limit) {
     enum { POINTS = 6 };
     int64_t count = (int64_t)limit * POINTS;
     Tensor wide = {malloc((size_t)count * 4), 1, count, F32},
@@ -87,14 +87,14 @@ static void gaps_round(Bench *b, DType dtype, uint16_t limit) {
     free(wanted.data);
 }
 
-static void rounding(Bench *b) {
+static void rounding(Fixture *b) {
     gaps_round(b, F16, 0x7bff);
     gaps_round(b, BF16, 0x7f7f);
 }
 
 // What rounds to infinities, and NaNs, whose bits may all be in the part that is cut off. Not on the
 // checking device, which would end at them.
-static void infinities_and_nans(Bench *b) {
+static void infinities_and_nans(Fixture *b) {
     static const struct {
         DType dtype;
         float below, above; // the last number that rounds to a finite one, the first that does not
@@ -121,15 +121,15 @@ static void not_numbers(void) {
     int count;
     const char *const *kinds = device_kinds(&count);
     for (int i = 0; i < count; i++) {
-        Bench b = bench_open(kinds[i], 1);
+        Fixture b = fixture_open(kinds[i], 1);
         if (device_computes(b.device) && strcmp(kinds[i], "check") != 0) infinities_and_nans(&b);
-        bench_close(&b);
+        fixture_close(&b);
     }
 }
 
 // ---- the largest magnitude --------------------------------------------------------------------------------
 
-static double largest(Bench *b, double start, int64_t count, const float *x) {
+static double largest(Fixture *b, double start, int64_t count, const float *x) {
     float first = (float)start;
     Tensor max = from_floats(b, 1, 1, &first);
     abs_max(b->device, b->stream, (AbsMax){from_floats(b, 1, count, x), max});
@@ -138,7 +138,7 @@ static double largest(Bench *b, double start, int64_t count, const float *x) {
     return result;
 }
 
-static void abs_max_values(Bench *b) {
+static void abs_max_values(Fixture *b) {
     float x[1000] = {0};
     x[997] = -7.25f, x[3] = 5;
     EXPECT(largest(b, 0, 1000, x) == 7.25, "the largest");
@@ -160,7 +160,7 @@ static void abs_max_values(Bench *b) {
 enum { COUNT = 30011 };
 
 // Adds up x, cut after every `piece` elements.
-static void sum_in_pieces(Bench *b, Tensor x, int64_t piece, int exponent, double sum[3]) {
+static void sum_in_pieces(Fixture *b, Tensor x, int64_t piece, int exponent, double sum[3]) {
     Tensor total = zeros_of(b, F64, 1, 3);
     for (int64_t first = 0; first < tensor_count(x); first += piece) {
         int64_t count = tensor_count(x) - first < piece ? tensor_count(x) - first : piece;
@@ -173,7 +173,7 @@ static void sum_in_pieces(Bench *b, Tensor x, int64_t piece, int exponent, doubl
 }
 
 // Numbers over forty powers of two, the largest at the very limit; in order, backwards, cut into pieces.
-static void no_order_changes_the_sum(Bench *b) {
+static void no_order_changes_the_sum(Fixture *b) {
     float x[COUNT], reversed[COUNT];
     rng_fill_normal(rng_key(5, "squares", 0), 0, COUNT, 0, 1, x);
     double expected = 0, sum[3], other[3];
@@ -196,7 +196,7 @@ static void no_order_changes_the_sum(Bench *b) {
 
 // What each of the three sums gets of (1/3)^2, so that any device adds the same to the same: whole quanta,
 // rounded down, which are exact to add up over ranks too.
-static void sums_are_whole_quanta(Bench *b) {
+static void sums_are_whole_quanta(Fixture *b) {
     float third = 1.0f / 3;
     double sum[3], rest = (double)third * (double)third;
     sum_in_pieces(b, from_floats(b, 1, 1, &third), 1, 0, sum);
@@ -208,7 +208,7 @@ static void sums_are_whole_quanta(Bench *b) {
 }
 
 // The finest, the largest and the smallest number of fp32.
-static void squares_of_single_numbers(Bench *b) {
+static void squares_of_single_numbers(Fixture *b) {
     static const struct {
         float x;
         int exponent;
@@ -230,7 +230,7 @@ static void squares_of_single_numbers(Bench *b) {
 // ---- the optimizer's copy ---------------------------------------------------------------------------------
 
 // The value is the new parameter, rounded, and its presence changes nothing else.
-static void value_is_the_parameter(Bench *b) {
+static void value_is_the_parameter(Fixture *b) {
     enum { WIDTH = 333 };
     Tensor g = normals_f32(b, 1, WIDTH), p[2], m[2], v[2], value = tensor(b, 1, WIDTH);
     p[0] = normals_f32(b, 1, WIDTH), m[0] = normals_f32(b, 1, WIDTH), v[0] = zeros_of(b, F32, 1, WIDTH);
@@ -249,7 +249,7 @@ static void value_is_the_parameter(Bench *b) {
 
 // Kept as a bf16 value and what this leaves out, the parameter takes the same steps to the bit, and the value
 // is it rounded.
-static void split_parameters_step_alike(Bench *b) {
+static void split_parameters_step_alike(Fixture *b) {
     enum { WIDTH = 333, STEPS = 5 };
     float start[WIDTH];
     uint16_t values[WIDTH], remainders[WIDTH], rest;

@@ -6,7 +6,7 @@
 
 typedef struct {
     const char *name;
-    void (*run)(Bench *b, const int64_t *n, float p);
+    void (*run)(Fixture *b, const int64_t *n, float p);
     double tolerance; // in fp32, of the largest value of an output
     int roundings;    // to the element type on the way from inputs to results
     int64_t n[7];
@@ -19,11 +19,11 @@ enum { NUM_ELEMENTS = sizeof ELEMENTS / sizeof *ELEMENTS };
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, WITH_BIAS = 8, TO_F32 = 16 };
 
 // A drawn vector, or an absent one.
-static Tensor optional(Bench *b, bool present, int64_t rows, int64_t cols) {
+static Tensor optional(Fixture *b, bool present, int64_t rows, int64_t cols) {
     return present ? normals(b, rows, cols) : (Tensor){0};
 }
 
-static void run_matmul(Bench *b, const int64_t *n, float p) {
+static void run_matmul(Fixture *b, const int64_t *n, float p) {
     (void)p;
     int64_t rows = n[0], cols = n[1], inner = n[2], flags = n[3];
     Matmul args = {.transpose_a = flags & TRANSPOSE_A, .transpose_b = flags & TRANSPOSE_B};
@@ -41,7 +41,7 @@ static void run_matmul(Bench *b, const int64_t *n, float p) {
 enum { NEW, OVER_DY, OVER_X };
 
 // p 1: the exact form.
-static void run_bias_gelu(Bench *b, const int64_t *n, float p) {
+static void run_bias_gelu(Fixture *b, const int64_t *n, float p) {
     bool exact = p > 0;
     Tensor x = normals(b, n[0], n[1]), bias = optional(b, n[3], 1, n[1]), y = tensor(b, n[0], n[1]);
     bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, output(b, "y", y), exact});
@@ -51,7 +51,7 @@ static void run_bias_gelu(Bench *b, const int64_t *n, float p) {
     bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, x, bias, output(b, "dx", dx), exact});
 }
 
-static void run_swiglu(Bench *b, const int64_t *n, float p) {
+static void run_swiglu(Fixture *b, const int64_t *n, float p) {
     (void)p;
     Tensor x = normals(b, n[0], 2 * n[1]), bias = optional(b, n[3], 1, 2 * n[1]), y = tensor(b, n[0], n[1]);
     swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, output(b, "y", y)});
@@ -59,7 +59,7 @@ static void run_swiglu(Bench *b, const int64_t *n, float p) {
     swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, output(b, "dx", dx)});
 }
 
-static void run_bias_dropout_add(Bench *b, const int64_t *n, float p) {
+static void run_bias_dropout_add(Fixture *b, const int64_t *n, float p) {
     Dropout dropout = dropout_of(p, n[2]);
     dropout.first_row = n[5];
     Tensor x = normals(b, n[0], n[1]), bias = optional(b, n[4], 1, n[1]), residual = normals(b, n[0], n[1]);
@@ -69,13 +69,13 @@ static void run_bias_dropout_add(Bench *b, const int64_t *n, float p) {
     dropout_backward(b->device, b->stream, (DropoutBackward){dy, dx, dropout});
 }
 
-static void run_column_sum(Bench *b, const int64_t *n, float p) {
+static void run_column_sum(Fixture *b, const int64_t *n, float p) {
     (void)p;
     Tensor x = normals(b, n[0], n[1]), sum = output(b, "sum", normals_f32(b, 1, n[1]));
     column_sum(b->device, b->stream, (ColumnSum){x, sum});
 }
 
-static void run_norm_forward(Bench *b, const int64_t *n, float p) {
+static void run_norm_forward(Fixture *b, const int64_t *n, float p) {
     (void)p;
     Tensor x = normals(b, n[0], n[1]), gamma = normals(b, 1, n[1]), beta = optional(b, n[2], 1, n[1]);
     Tensor y = output(b, "y", tensor(b, n[0], n[1])), rstd = output(b, "rstd", tensor_f32(b, 1, n[0]));
@@ -83,7 +83,7 @@ static void run_norm_forward(Bench *b, const int64_t *n, float p) {
     norm_forward(b->device, b->stream, (NormForward){x, gamma, beta, y, mean, rstd, 1e-5f});
 }
 
-static void run_norm_backward(Bench *b, const int64_t *n, float p) {
+static void run_norm_backward(Fixture *b, const int64_t *n, float p) {
     (void)p;
     Tensor x = normals(b, n[0], n[1]), gamma = normals(b, 1, n[1]), y = tensor(b, n[0], n[1]);
     Tensor dy = normals(b, n[0], n[1]), rstd = tensor_f32(b, 1, n[0]), mean = {0}, dbeta = {0};
@@ -97,7 +97,7 @@ static void run_norm_backward(Bench *b, const int64_t *n, float p) {
     norm_backward_input(b->device, b->stream, (NormBackwardInput){dy, x, gamma, mean, rstd, residual, dx});
 }
 
-static void run_rotary(Bench *b, const int64_t *n, float p) {
+static void run_rotary(Fixture *b, const int64_t *n, float p) {
     (void)p;
     AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0};
     Tensor qkv = output(b, "qkv", normals(b, n[0] * n[1], (n[2] + 2 * n[3]) * n[4]));
@@ -106,7 +106,7 @@ static void run_rotary(Bench *b, const int64_t *n, float p) {
 
 enum { STORED = 1, IN_PLACE = 2 };
 
-static void run_attention(Bench *b, const int64_t *n, float p) {
+static void run_attention(Fixture *b, const int64_t *n, float p) {
     AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], n[5]};
     int64_t rows = n[0] * n[1], width = n[2] * n[4], qkv_width = (n[2] + 2 * n[3]) * n[4];
     Tensor qkv = normals(b, rows, qkv_width), out = output(b, "out", tensor(b, rows, width));
@@ -120,7 +120,7 @@ static void run_attention(Bench *b, const int64_t *n, float p) {
         (AttentionBackward){dout, qkv, out, stats, stored, output(b, "dqkv", dqkv), shape, dropout});
 }
 
-static void run_embedding(Bench *b, const int64_t *n, float p) {
+static void run_embedding(Fixture *b, const int64_t *n, float p) {
     (void)p;
     int64_t rows = n[0], cols = n[1], local = n[2], first = n[3];
     Tensor tokens = integers(b, rows, (int32_t)n[4]), table = normals(b, local, cols);
@@ -130,7 +130,7 @@ static void run_embedding(Bench *b, const int64_t *n, float p) {
     embedding_backward(b->device, b->stream, (EmbeddingBackward){tokens, dy, dtable, first});
 }
 
-static void run_position(Bench *b, const int64_t *n, float p) {
+static void run_position(Fixture *b, const int64_t *n, float p) {
     int64_t rows = n[0] * n[2], cols = n[1], positions = n[0] + n[3];
     Tensor x = normals(b, rows, cols), position = optional(b, n[5], positions, cols);
     Tensor dy = normals(b, rows, cols), dposition = output(b, "dposition", normals_f32(b, positions, cols));
@@ -141,7 +141,7 @@ static void run_position(Bench *b, const int64_t *n, float p) {
     position_backward(b->device, b->stream, (PositionBackward){dy, dposition, n[2], n[6]});
 }
 
-static void run_cached(Bench *b, const int64_t *n, float p) {
+static void run_cached(Fixture *b, const int64_t *n, float p) {
     (void)p;
     AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0};
     int64_t rows = n[0] * n[1], so_far = n[0] * (n[5] + n[1]), size = n[4];
@@ -152,7 +152,7 @@ static void run_cached(Bench *b, const int64_t *n, float p) {
     attention_cached(b->device, b->stream, (AttentionCached){qkv, out, keys, values, shape, n[5]});
 }
 
-static void run_loss(Bench *b, const int64_t *n, float p) {
+static void run_loss(Fixture *b, const int64_t *n, float p) {
     (void)p;
     int64_t rows = n[0], cols = n[1], first = n[2], vocabulary = n[3];
     Tensor logits = normals_f32(b, rows, cols), labels = integers(b, rows, (int32_t)vocabulary);
@@ -168,7 +168,7 @@ static void run_loss(Bench *b, const int64_t *n, float p) {
         (LossFinish){labels, max, sum, target, mask, logits, dlogits, loss, first, vocabulary, 0.125f});
 }
 
-static void run_abs_max(Bench *b, const int64_t *n, float p) {
+static void run_abs_max(Fixture *b, const int64_t *n, float p) {
     (void)p;
     Tensor max = output(b, "max", zeros_of(b, F32, 1, 1));
     abs_max(b->device, b->stream, (AbsMax){normals_f32(b, n[0], n[1]), max});
@@ -178,7 +178,7 @@ static void run_abs_max(Bench *b, const int64_t *n, float p) {
 static const OpSegment SEGMENTS[] = {{3, 500, 1, true}, {510, 77, -1, false}, {587, 313, 0, true}};
 enum { NUM_SEGMENTS = sizeof SEGMENTS / sizeof *SEGMENTS };
 
-static void run_sum_squares(Bench *b, const int64_t *n, float p) {
+static void run_sum_squares(Fixture *b, const int64_t *n, float p) {
     (void)p;
     SumSquares args = {.exponent = 3, .num_segments = n[2] ? NUM_SEGMENTS : 0, .segments = SEGMENTS};
     args.sum = output(b, "sum", zeros_of(b, F64, n[2] ? 2 : 1, 3));
@@ -188,7 +188,7 @@ static void run_sum_squares(Bench *b, const int64_t *n, float p) {
     }
 }
 
-static void run_adamw(Bench *b, const int64_t *n, float p) {
+static void run_adamw(Fixture *b, const int64_t *n, float p) {
     (void)p;
     AdamW args = {.lr = 1e-2,
                   .beta1 = 0.9,
@@ -209,7 +209,7 @@ static void run_adamw(Bench *b, const int64_t *n, float p) {
     adamw(b->device, b->stream, args);
 }
 
-static void run_add(Bench *b, const int64_t *n, float p) {
+static void run_add(Fixture *b, const int64_t *n, float p) {
     (void)p;
     Tensor x = normals(b, n[0], n[1]), y = output(b, "y", normals(b, n[0], n[1]));
     add(b->device, b->stream, (Add){x, y});
@@ -306,7 +306,7 @@ static bool is_left_out(int i) {
 }
 
 // The largest difference as a part of the largest value; 0 for equal bits, infinity for a NaN.
-static double difference(Bench *got, Tensor x, Bench *wanted, Tensor y) {
+static double difference(Fixture *got, Tensor x, Fixture *wanted, Tensor y) {
     void *a = values_of(got, x), *b = values_of(wanted, y);
     bool same = memcmp(a, b, tensor_bytes(x)) == 0;
     free(a);
@@ -322,7 +322,7 @@ static double difference(Bench *got, Tensor x, Bench *wanted, Tensor y) {
     return error == 0 ? 1e-300 : error / largest; // not 0: zeros of different sign are different bits
 }
 
-static void compare(const Case *c, const char *how, Bench *got, Bench *wanted, double tolerance) {
+static void compare(const Case *c, const char *how, Fixture *got, Fixture *wanted, double tolerance) {
     EXPECT(got->num_outputs == wanted->num_outputs && got->num_outputs > 0, "%s: no outputs", c->name);
     for (int i = 0; i < got->num_outputs; i++) {
         Output g = got->outputs[i], w = wanted->outputs[i];
@@ -339,14 +339,14 @@ static void compare_all(const char *how, const char *kind, int threads, const ch
         if (same_bits && is_left_out(i)) continue;
         const Case *c = &CASES[i / NUM_ELEMENTS];
         DType element = ELEMENTS[i % NUM_ELEMENTS];
-        Bench got = bench_open_as(kind, threads, element, element);
-        Bench wanted = bench_open_as(other, 1, element, element);
+        Fixture got = fixture_open_as(kind, threads, element, element);
+        Fixture wanted = fixture_open_as(other, 1, element, element);
         c->run(&got, c->n, c->p);
         c->run(&wanted, c->n, c->p);
         double narrow = element == F32 ? 0 : c->roundings * precision_of(element);
         compare(c, how, &got, &wanted, same_bits ? 0 : c->tolerance + narrow);
-        bench_close(&got);
-        bench_close(&wanted);
+        fixture_close(&got);
+        fixture_close(&wanted);
     }
 }
 
@@ -363,7 +363,7 @@ static void threads_do_not_change_bits(void) {
 static void check_gives_the_bits_of_cpu(void) { compare_all("check and cpu", "check", 1, "cpu", true); }
 
 // A copy in fp32 of numbers of any type, rounded to `dtype` first.
-static Tensor rounded_to(Bench *b, Tensor x, DType dtype) {
+static Tensor rounded_to(Fixture *b, Tensor x, DType dtype) {
     double *values = doubles_of(b, x);
     Tensor host = {malloc(tensor_bytes(x) + 1), x.rows, x.cols, dtype},
            y = tensor_of(b, dtype, x.rows, x.cols);
@@ -382,8 +382,8 @@ static void narrow_types_round_once(void) {
         const Case *c = &CASES[i / NUM_ELEMENTS];
         DType element = ELEMENTS[i % NUM_ELEMENTS];
         if (element == F32 || is_left_out(i)) continue;
-        Bench narrow = bench_open_as("reference", 1, element, element);
-        Bench wide = bench_open_as("reference", 1, F32, element);
+        Fixture narrow = fixture_open_as("reference", 1, element, element);
+        Fixture wide = fixture_open_as("reference", 1, F32, element);
         c->run(&narrow, c->n, c->p);
         c->run(&wide, c->n, c->p);
         for (int k = 0; k < wide.num_outputs; k++) {
@@ -392,8 +392,8 @@ static void narrow_types_round_once(void) {
         }
         bool chained = c->run == run_attention;
         compare(c, "narrow and rounded", &narrow, &wide, chained ? precision_of(element) : 0);
-        bench_close(&narrow);
-        bench_close(&wide);
+        fixture_close(&narrow);
+        fixture_close(&wide);
     }
 }
 
@@ -402,8 +402,8 @@ static void null_counts_like_cpu(void) {
         if (is_left_out(i)) continue;
         const Case *c = &CASES[i / NUM_ELEMENTS];
         DType element = ELEMENTS[i % NUM_ELEMENTS];
-        Bench null = bench_open_as("null", 2, element, element),
-              cpu = bench_open_as("cpu", 2, element, element);
+        Fixture null = fixture_open_as("null", 2, element, element),
+                cpu = fixture_open_as("cpu", 2, element, element);
         c->run(&null, c->n, c->p);
         c->run(&cpu, c->n, c->p);
         EXPECT(memcmp(device_counts(null.device), device_counts(cpu.device),
@@ -413,13 +413,13 @@ static void null_counts_like_cpu(void) {
                "%s: workspace %zu and %zu", c->name, device_workspace_peak(null.device),
                device_workspace_peak(cpu.device));
         EXPECT(null.arena.peak == cpu.arena.peak, "%s: memory", c->name);
-        bench_close(&null);
-        bench_close(&cpu);
+        fixture_close(&null);
+        fixture_close(&cpu);
     }
 }
 
 static void every_operation_has_a_case(void) {
-    Bench b = bench_open("null", 1);
+    Fixture b = fixture_open("null", 1);
     for (int i = 0; i < NUM_CASES; i++) {
         b.num_outputs = 0;
         CASES[i].run(&b, CASES[i].n, CASES[i].p);
@@ -427,11 +427,11 @@ static void every_operation_has_a_case(void) {
     }
     for (DeviceOp op = 0; op < NUM_DEVICE_OPS; op++)
         EXPECT(device_counts(b.device)[op].calls > 0, "%s has no case", device_op_name(op));
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 static void counts_are_the_formulas(void) {
-    Bench b = bench_open_as("null", 1, BF16, BF16);
+    Fixture b = fixture_open_as("null", 1, BF16, BF16);
     const OpCount *counts = device_counts(b.device);
     run_matmul(&b, (const int64_t[]){3, 5, 7, TRANSPOSE_B | WITH_BIAS | TO_F32}, 0);
     OpCount product = counts[OP_MATMUL];
@@ -452,7 +452,7 @@ static void counts_are_the_formulas(void) {
     EXPECT(counts[OP_ATTENTION_CACHED].flops == 4.0 * 2 * 4 * 16 * 8 * 3, "with a cache");
     device_counts_reset(b.device);
     EXPECT(counts[OP_ATTENTION_FORWARD].calls == 0, "the reset");
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 int main(int argc, char **argv) {

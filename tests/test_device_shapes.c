@@ -1,62 +1,62 @@
 // Tensors of the wrong shape or type are named before anything is computed.
 #include "device_mistakes.h"
 
-static void pass_wrong_shape(Bench *b) {
+static void pass_wrong_shape(Fixture *b) {
     add(b->device, b->stream, (Add){normals(b, 2, 3), normals(b, 3, 2)});
 }
 
-static void pass_wrong_columns(Bench *b) {
+static void pass_wrong_columns(Fixture *b) {
     add(b->device, b->stream, (Add){normals(b, 2, 3), normals(b, 2, 4)});
 }
 
-static void leave_out_tensor(Bench *b) {
+static void leave_out_tensor(Fixture *b) {
     add(b->device, b->stream, (Add){normals(b, 2, 3), {NULL, 2, 3, F32}});
 }
 
-static void pass_wrong_type(Bench *b) {
+static void pass_wrong_type(Fixture *b) {
     add(b->device, b->stream, (Add){normals(b, 1, 3), integers(b, 3, 5)});
 }
 
-static void mix_types(Bench *b) {
+static void mix_types(Fixture *b) {
     add(b->device, b->stream, (Add){tensor_of(b, BF16, 1, 3), tensor_of(b, F16, 1, 3)});
 }
 
-static void accumulate_narrow(Bench *b) {
+static void accumulate_narrow(Fixture *b) {
     Tensor x = tensor_of(b, BF16, 2, 2);
     matmul(b->device, b->stream, (Matmul){.a = x, .b = x, .d = x, .accumulate = true});
 }
 
-static void sum_narrow(Bench *b) {
+static void sum_narrow(Fixture *b) {
     column_sum(b->device, b->stream, (ColumnSum){tensor_of(b, F16, 2, 3), tensor_of(b, F16, 1, 3)});
 }
 
-static void narrow_integers(Bench *b) {
+static void narrow_integers(Fixture *b) {
     add(b->device, b->stream, (Add){integers(b, 3, 5), integers(b, 3, 5)});
 }
 
-static void half_a_layer_norm(Bench *b) {
+static void half_a_layer_norm(Fixture *b) {
     Tensor x = normals(b, 2, 3), row = normals(b, 1, 3), statistic = normals(b, 1, 2);
     norm_forward(b->device, b->stream, (NormForward){x, row, row, x, {0}, statistic, 1e-5f});
 }
 
-static void uneven_groups(Bench *b) {
+static void uneven_groups(Fixture *b) {
     Rotary args = {tensor(b, 1, 2), tensor(b, 1, 14), {1, 1, 3, 2, 2, 0}, false};
     rotary(b->device, b->stream, args);
 }
 
-static void part_of_a_row(Bench *b) {
+static void part_of_a_row(Fixture *b) {
     Dropout dropout = dropout_of(0.5f, 2);
     dropout.first_row = 3;
     dropout_backward(b->device, b->stream, (DropoutBackward){normals(b, 2, 3), normals(b, 2, 3), dropout});
 }
 
-static void narrow_over_logits(Bench *b) {
+static void narrow_over_logits(Fixture *b) {
     Tensor x = tensor(b, 1, 4), row = tensor(b, 1, 1), narrow = {x.data, 1, 4, BF16};
     loss_finish(b->device, b->stream,
                 (LossFinish){integers(b, 1, 4), row, row, row, {0}, x, narrow, row, 0, 4, 1});
 }
 
-static void too_large_to_square(Bench *b) {
+static void too_large_to_square(Fixture *b) {
     Device *reference;
     EXPECT_OK(device_open(&reference, (DeviceOptions){"reference", NULL, 1, 0}));
     float x = -4.5f;
@@ -66,7 +66,7 @@ static void too_large_to_square(Bench *b) {
     (void)b;
 }
 
-static void too_small_workspace(Bench *b) {
+static void too_small_workspace(Fixture *b) {
     AttentionShape shape = {1, 2048, 1, 1, 1, 0};
     AttentionForward args = {
         .qkv = tensor(b, 2048, 3), .out = tensor(b, 2048, 1), .stats = tensor(b, 1, 2048)};

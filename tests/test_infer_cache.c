@@ -2,7 +2,7 @@
 // pieces in which a text arrives, nor going back; every rank is told the same.
 #include "infer_fixture.h"
 
-enum { BATCH = 2, PROMPT = 6, STEPS = 12, LOGITS = BATCH * BENCH_VOCABULARY };
+enum { BATCH = 2, PROMPT = 6, STEPS = 12, LOGITS = BATCH * FIXTURE_VOCABULARY };
 
 // What a model said: the tokens chosen, and the logits of each choice.
 typedef struct {
@@ -33,17 +33,17 @@ static void expect_same_everywhere(Comm *world, const float *logits) {
 }
 
 static Status tell_story(Comm *world, void *arg) {
-    const BenchRun *run = arg;
+    const FixtureRun *run = arg;
     Story story;
     Infer *infer;
     int32_t text[PROMPT * BATCH];
-    const int32_t *next = bench_text(text, 0, PROMPT, BATCH);
-    TRY(bench_open(&infer, &run->shape, &run->spec, world));
+    const int32_t *next = fixture_text(text, 0, PROMPT, BATCH);
+    TRY(fixture_open(&infer, &run->shape, &run->spec, world));
     for (int step = 0; step < STEPS; step++) {
         infer_next(infer, next, step ? 1 : PROMPT, story.logits[step]);
         expect_same_everywhere(world, story.logits[step]);
         for (int b = 0; b < BATCH; b++)
-            story.tokens[step][b] = bench_largest(story.logits[step] + b * BENCH_VOCABULARY);
+            story.tokens[step][b] = fixture_largest(story.logits[step] + b * FIXTURE_VOCABULARY);
         next = story.tokens[step];
     }
     EXPECT(infer_position(infer) == PROMPT + STEPS - 1, "at position %d", infer_position(infer));
@@ -54,8 +54,8 @@ static Status tell_story(Comm *world, void *arg) {
 
 static Story story_of(ModelShape shape, InferSpec spec) {
     Story story = {0};
-    BenchRun run = {shape, spec, &story};
-    EXPECT_OK(bench_launch(&run, tell_story));
+    FixtureRun run = {shape, spec, &story};
+    EXPECT_OK(fixture_launch(&run, tell_story));
     return story;
 }
 
@@ -77,20 +77,20 @@ static void expect_same_story(const Story *a, const Story *b, Grid grid, const c
 }
 
 static void stories_of(ModelShape shape) {
-    Story alone = story_of(shape, bench_spec(1, 1, F32, true));
+    Story alone = story_of(shape, fixture_spec(1, 1, F32, true));
     EXPECT(varied(&alone), "it always says %d", (int)alone.tokens[0][0]);
     for (int i = 0; i < NUM_GRIDS; i++) {
         Story with = story_of(
-            shape, bench_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), F32, true));
+            shape, fixture_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), F32, true));
         Story without = story_of(
-            shape, bench_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), F32, false));
+            shape, fixture_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), F32, false));
         expect_same_story(&with, &without, GRIDS[i], "with a cache and without", 2e-5);
         expect_same_story(&with, &alone, GRIDS[i], "on one rank", 2e-5);
     }
 }
 
-static void gpt_tells_the_same(void) { stories_of(bench_gpt()); }
-static void llama_tells_the_same(void) { stories_of(bench_llama()); }
+static void gpt_tells_the_same(void) { stories_of(fixture_gpt()); }
+static void llama_tells_the_same(void) { stories_of(fixture_llama()); }
 
 // In bf16 a choice between neighbours may fall otherwise, and then all that follows.
 static void expect_like_story(const Story *a, const Story *b, Grid grid) {
@@ -106,24 +106,24 @@ static void expect_like_story(const Story *a, const Story *b, Grid grid) {
 static void narrow_stories_of(ModelShape shape) {
     for (int i = 0; i < NUM_GRIDS; i += harness_short() ? 3 : 1) {
         Story with = story_of(
-            shape, bench_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), BF16, true));
+            shape, fixture_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), BF16, true));
         Story without = story_of(
-            shape, bench_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), BF16, false));
+            shape, fixture_spec(grid_along(GRIDS[i], AXIS_TP), grid_along(GRIDS[i], AXIS_PP), BF16, false));
         expect_like_story(&with, &without, GRIDS[i]);
     }
 }
 
 static void narrow_types_tell_alike(void) {
-    narrow_stories_of(bench_gpt());
-    narrow_stories_of(bench_llama());
+    narrow_stories_of(fixture_gpt());
+    narrow_stories_of(fixture_llama());
 }
 
 // Nothing is read before it is written, no message is forgotten, memory is what was measured.
 static void a_checking_device_agrees(void) {
     for (int cache = 0; cache < 2; cache++) {
-        InferSpec spec = bench_spec(2, 2, F32, cache), checked = spec;
+        InferSpec spec = fixture_spec(2, 2, F32, cache), checked = spec;
         checked.device = "check";
-        Story plain = story_of(bench_gpt(), spec), strict = story_of(bench_gpt(), checked);
+        Story plain = story_of(fixture_gpt(), spec), strict = story_of(fixture_gpt(), checked);
         expect_same_story(&plain, &strict, spec.grid, "on a checking device", 0);
     }
 }
@@ -135,15 +135,15 @@ static void feed(Infer *infer, int first, int end, int piece, float *logits) {
     int32_t text[9 * BATCH];
     for (int n; first < end; first += n) {
         n = end - first < piece ? end - first : piece;
-        infer_next(infer, bench_text(text, first, n, BATCH), n, logits);
+        infer_next(infer, fixture_text(text, first, n, BATCH), n, logits);
     }
 }
 
 static Status feed_in_pieces(Comm *world, void *arg) {
-    const BenchRun *run = arg;
+    const FixtureRun *run = arg;
     float once[LOGITS], pieces[LOGITS];
     Infer *infer;
-    TRY(bench_open(&infer, &run->shape, &run->spec, world));
+    TRY(fixture_open(&infer, &run->shape, &run->spec, world));
     feed(infer, 0, 9, 9, once);
     for (int piece = 1; piece < 9; piece++) {
         infer_rewind(infer, 0);
@@ -157,19 +157,19 @@ static Status feed_in_pieces(Comm *world, void *arg) {
 
 static void on_some_grids(RankMain *law, DType dtype) {
     for (int i = 0; i < 8; i++) {
-        BenchRun run = {.shape = i & 1 ? bench_llama() : bench_gpt()};
-        run.spec = bench_spec(i & 2 ? 2 : 1, i & 2 ? 2 : 1, dtype, i & 4);
-        EXPECT_OK(bench_launch(&run, law));
+        FixtureRun run = {.shape = i & 1 ? fixture_llama() : fixture_gpt()};
+        run.spec = fixture_spec(i & 2 ? 2 : 1, i & 2 ? 2 : 1, dtype, i & 4);
+        EXPECT_OK(fixture_launch(&run, law));
     }
 }
 
 static void pieces_do_not_show(void) { on_some_grids(feed_in_pieces, F32); }
 
 static Status go_back(Comm *world, void *arg) {
-    const BenchRun *run = arg;
+    const FixtureRun *run = arg;
     float first[LOGITS], again[LOGITS], other[LOGITS];
     Infer *infer;
-    TRY(bench_open(&infer, &run->shape, &run->spec, world));
+    TRY(fixture_open(&infer, &run->shape, &run->spec, world));
     feed(infer, 0, 8, 8, other);
     feed(infer, 8, 14, 3, first);
     infer_rewind(infer, 8);
@@ -191,28 +191,28 @@ static void going_back_forgets(void) {
 // -log softmax of one of the logits.
 static double loss_of(const float *logits, int32_t label) {
     double sum = 0;
-    for (int i = 0; i < BENCH_VOCABULARY; i++) sum += exp((double)logits[i] - (double)logits[label]);
+    for (int i = 0; i < FIXTURE_VOCABULARY; i++) sum += exp((double)logits[i] - (double)logits[label]);
     return log(sum);
 }
 
 static Status compare_losses(Comm *world, void *arg) {
-    const BenchRun *run = arg;
+    const FixtureRun *run = arg;
     enum { N = 7 };
     float nll[N * BATCH], margin[N * BATCH], logits[LOGITS];
     int32_t tokens[N * BATCH], labels[N * BATCH], one[BATCH];
     Infer *infer;
-    TRY(bench_open(&infer, &run->shape, &run->spec, world));
-    bench_text(labels, 1, N, BATCH);
+    TRY(fixture_open(&infer, &run->shape, &run->spec, world));
+    fixture_text(labels, 1, N, BATCH);
     feed(infer, 0, 3, 3, logits);
-    infer_score(infer, bench_text(tokens, 0, N, BATCH), labels, N, nll, margin);
+    infer_score(infer, fixture_text(tokens, 0, N, BATCH), labels, N, nll, margin);
     EXPECT(infer_position(infer) == 3, "scoring moved the position to %d", infer_position(infer));
     infer_rewind(infer, 0);
     for (int s = 0; s < N; s++) {
-        infer_next(infer, bench_text(one, s, 1, BATCH), 1, logits);
+        infer_next(infer, fixture_text(one, s, 1, BATCH), 1, logits);
         for (int b = 0; b < BATCH; b++) {
             int i = s * BATCH + b, label = labels[i];
-            const float *row = logits + b * BENCH_VOCABULARY;
-            double loss = loss_of(row, label), below = (double)row[label] - (double)row[bench_largest(row)];
+            const float *row = logits + b * FIXTURE_VOCABULARY;
+            double loss = loss_of(row, label), below = (double)row[label] - (double)row[fixture_largest(row)];
             EXPECT(fabs((double)nll[i] - loss) < 2e-5, "position %d: %.7g, not %.7g", s, (double)nll[i],
                    loss);
             EXPECT(fabs((double)margin[i] - below) < 2e-5 && (margin[i] == 0) == (below == 0),
@@ -225,16 +225,16 @@ static Status compare_losses(Comm *world, void *arg) {
 
 // Of another text, between two pieces of this one.
 static Status score_between(Comm *world, void *arg) {
-    const BenchRun *run = arg;
+    const FixtureRun *run = arg;
     float first[LOGITS], again[LOGITS], nll[9 * BATCH];
     int32_t tokens[9 * BATCH], labels[9 * BATCH];
     Infer *infer;
-    TRY(bench_open(&infer, &run->shape, &run->spec, world));
+    TRY(fixture_open(&infer, &run->shape, &run->spec, world));
     feed(infer, 0, 10, 5, first);
     infer_rewind(infer, 0);
     feed(infer, 0, 5, 5, again);
-    bench_text(labels, 21, 9, BATCH);
-    infer_score(infer, bench_text(tokens, 20, 9, BATCH), labels, 9, nll, NULL);
+    fixture_text(labels, 21, 9, BATCH);
+    infer_score(infer, fixture_text(tokens, 20, 9, BATCH), labels, 9, nll, NULL);
     feed(infer, 5, 10, 5, again);
     EXPECT(!memcmp(first, again, sizeof first), "it remembers what was scored");
     infer_close(infer);
@@ -248,7 +248,7 @@ static void losses_are_those_of_the_logits(void) { on_some_grids(compare_losses,
 // ---- what cannot be run -----------------------------------------------------------------------------------
 
 static void expect_refused(const ModelShape *shape, InferSpec spec, int ranks, const char *words) {
-    BenchRun run = {.shape = *shape, .spec = spec};
+    FixtureRun run = {.shape = *shape, .spec = spec};
     CommOptions options = {.transport = "threads", .ranks = ranks, .timeout_s = 60};
     Status status = comm_launch(options, tell_story, &run);
     EXPECT(status == ERR_CONFIG && strstr(fail_message(), words), "%s: %d %s", words, (int)status,
@@ -256,12 +256,12 @@ static void expect_refused(const ModelShape *shape, InferSpec spec, int ranks, c
 }
 
 static void refusals(void) {
-    ModelShape gpt = bench_gpt(), llama = bench_llama();
-    InferSpec spec = bench_spec(1, 1, F32, true);
+    ModelShape gpt = fixture_gpt(), llama = fixture_llama();
+    InferSpec spec = fixture_spec(1, 1, F32, true);
     expect_refused(&gpt, spec, 2, "2 ranks");
-    spec.capacity = BENCH_POSITIONS + 1;
+    spec.capacity = FIXTURE_POSITIONS + 1;
     expect_refused(&gpt, spec, 1, "41 positions are needed, but the model has learned 40");
-    spec = bench_spec(2, 1, F32, true);
+    spec = fixture_spec(2, 1, F32, true);
     gpt.heads = 11;
     expect_refused(&gpt, spec, 2, "11 attention heads");
     llama.groups = 3;
@@ -276,7 +276,7 @@ static Status fail_to_read(void *self, const char *name, Rect rect, float *out, 
 }
 
 static Status open_damaged(Comm *world, void *arg) {
-    const BenchRun *run = arg;
+    const FixtureRun *run = arg;
     Infer *infer;
     WeightReader reader = {fail_to_read, comm_rank(world) == 1 ? world : NULL};
     Status status = infer_open_with(&infer, &run->shape, reader, &run->spec, world);
@@ -285,8 +285,8 @@ static Status open_damaged(Comm *world, void *arg) {
 }
 
 static void damage_on_one_rank(void) {
-    BenchRun run = {.shape = bench_gpt(), .spec = bench_spec(1, 2, F32, true)};
-    Status status = bench_launch(&run, open_damaged);
+    FixtureRun run = {.shape = fixture_gpt(), .spec = fixture_spec(1, 2, F32, true)};
+    Status status = fixture_launch(&run, open_damaged);
     EXPECT(status == ERR_DATA && strstr(fail_message(), "is damaged"), "%s", fail_message());
 }
 

@@ -23,15 +23,15 @@ static Status evaluate(Comm *world, void *arg) {
 
 // The mean over all labels: microbatches are of one size.
 static Status score(Comm *world, void *arg) {
-    const BenchRun *run = arg;
-    BenchWeights weights = {&run->shape, true};
+    const FixtureRun *run = arg;
+    FixtureWeights weights = {&run->shape, true};
     int n = run->spec.longest;
     int32_t tokens[MOST_TOKENS], labels[MOST_TOKENS];
     float nll[MOST_TOKENS];
     double sum = 0;
     Infer *infer;
     CHECK(n * SEQUENCES <= MOST_TOKENS, "%d positions", n);
-    TRY(infer_open_with(&infer, &run->shape, (WeightReader){bench_read, &weights}, &run->spec, world));
+    TRY(infer_open_with(&infer, &run->shape, (WeightReader){fixture_read, &weights}, &run->spec, world));
     for (int i = 0; i < n * SEQUENCES; i++) {
         tokens[i] = run_token(i % SEQUENCES, i / SEQUENCES, run->shape.vocabulary);
         labels[i] = run_token(i % SEQUENCES, i / SEQUENCES + 1, run->shape.vocabulary);
@@ -50,10 +50,10 @@ static void compare(bool llama, Grid trained, Grid grid, DType dtype) {
     CommOptions options = {.transport = "threads", .ranks = grid_size(trained), .timeout_s = 60};
     EXPECT_OK(comm_launch(options, evaluate, &job));
     float loss = 0;
-    BenchRun run = {.shape = job.spec.shape, .result = &loss};
-    run.spec = bench_spec(grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP), dtype, false);
+    FixtureRun run = {.shape = job.spec.shape, .result = &loss};
+    run.spec = fixture_spec(grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP), dtype, false);
     run.spec.batch = SEQUENCES, run.spec.capacity = run.spec.longest = job.spec.shape.sequence;
-    EXPECT_OK(bench_launch(&run, score));
+    EXPECT_OK(fixture_launch(&run, score));
     double tolerance = dtype == F32 ? 1e-6 : 2e-3;
     EXPECT(job.loss > 4 && fabs((double)loss - (double)job.loss) < tolerance, "t %d, p %d: %.8g, not %.8g",
            grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP), (double)loss, (double)job.loss);

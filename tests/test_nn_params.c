@@ -154,7 +154,7 @@ static Placed place(const Case *one, int pp_rank, int tp_rank) {
     EXPECT_OK(device_open(&p.device, (DeviceOptions){.kind = "reference", .threads = 1}));
     EXPECT_OK(arena_open(&p.arena, "run", device_memory(p.device), 1 << 20));
     declare_model(&p.params, grid_along(one->grid, AXIS_PP) * one->chunks);
-    for (int c = 0; c < one->chunks; c++) stages[c] = bench_stage(one->grid, one->vee, pp_rank, c);
+    for (int c = 0; c < one->chunks; c++) stages[c] = fixture_stage(one->grid, one->vee, pp_rank, c);
     params_place(&p.params, &p.arena, &topology, one->dtype, stages, one->chunks);
     return p;
 }
@@ -212,7 +212,7 @@ static void regions_are_as_promised(void) {
             for (int k = 0; k < p.params.count; k++) placed += p.params.items[k]->chunk >= 0;
             unplace(&p);
         }
-        EXPECT(placed == BENCH_PARAMS, "%d parameters on all ranks of case %d", placed, i);
+        EXPECT(placed == FIXTURE_PARAMS, "%d parameters on all ranks of case %d", placed, i);
     }
 }
 
@@ -311,7 +311,7 @@ static void whole_init(const Param *p, float *whole) {
 
 static void check_master(void *self, const Param *p, const float *local) {
     int *calls = self;
-    float whole[BENCH_LARGEST], want[BENCH_LARGEST];
+    float whole[FIXTURE_LARGEST], want[FIXTURE_LARGEST];
     whole_init(p, whole);
     param_slice(p, whole, want);
     size_t bytes = (size_t)param_local_count(p) * sizeof *want;
@@ -337,7 +337,7 @@ static void expect_values(const Placed *p, const Case *one) {
     for (int i = 0; i < p->params.count; i++) {
         const Param *param = p->params.items[i];
         if (param->chunk < 0) continue;
-        float whole[BENCH_LARGEST], local[BENCH_LARGEST];
+        float whole[FIXTURE_LARGEST], local[FIXTURE_LARGEST];
         whole_init(param, whole);
         param_slice(param, whole, local);
         for (int64_t k = 0; k < tensor_count(param->value); k++) {

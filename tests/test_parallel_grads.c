@@ -94,13 +94,13 @@ static void buckets_tile_the_regions(void) {
 // ---- sums ---------------------------------------------------------------------------------------
 
 static void add_to(float *sum, const float *x) {
-    for (int64_t k = 0; k < BENCH_LARGEST; k++) sum[k] += x[k];
+    for (int64_t k = 0; k < FIXTURE_LARGEST; k++) sum[k] += x[k];
 }
 
 // What the ranks of one copy of the model have of a whole parameter: rows of all tensor ranks, both ends of a
 // tie.
 static void gradient_of_copy(const ParamSpec *spec, Grid grid, int step, int dp, float *sum) {
-    float x[BENCH_LARGEST] = {0};
+    float x[FIXTURE_LARGEST] = {0};
     contribution(spec, step, dp, 0, sum);
     for (int tp = 1; spec->reduction == REDUCTION_PARTIAL && tp < grid_along(grid, AXIS_TP); tp++) {
         contribution(spec, step, dp, tp, x);
@@ -120,7 +120,7 @@ static void plain_sums(const Setup *setup, int step, Whole *want) {
     declare_model(&params, grid_along(setup->grid, AXIS_PP) * setup_chunks(setup));
     for (int i = 0; i < params.count; i++) {
         const ParamSpec *spec = &params.items[i]->spec;
-        float sum[BENCH_LARGEST] = {0}, one[BENCH_LARGEST] = {0};
+        float sum[FIXTURE_LARGEST] = {0}, one[FIXTURE_LARGEST] = {0};
         gradient_of_copy(spec, setup->grid, step, 0, sum);
         for (int dp = 1; dp < grid_along(setup->grid, AXIS_DP); dp++) {
             gradient_of_copy(spec, setup->grid, step, dp, one);

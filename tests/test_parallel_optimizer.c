@@ -204,22 +204,22 @@ static void loss_scale_leaves_no_trace(void) {
 static void ends_of_the_model_stay_tied(void) {
     Setup setup = {.grid = GRID(2, 2, 2), .bucket_elements = 300, .sharded = true, .dtype = BF16};
     Trial *t = trial_run(setup);
-    EXPECT(
-        !memcmp(t->values.of[0], t->values.of[BENCH_PARAMS - 1], sizeof(float) * BENCH_ROWS * BENCH_HIDDEN),
-        "table and head differ");
-    EXPECT(!isnan(t->values.of[BENCH_PARAMS - 1][0]), "no rank has the head");
+    EXPECT(!memcmp(t->values.of[0], t->values.of[FIXTURE_PARAMS - 1],
+                   sizeof(float) * FIXTURE_ROWS * FIXTURE_HIDDEN),
+           "table and head differ");
+    EXPECT(!isnan(t->values.of[FIXTURE_PARAMS - 1][0]), "no rank has the head");
     free(t);
 }
 
 // ---- against plain loops -----------------------------------------------------------------------------
 
 typedef struct {
-    float p[BENCH_LARGEST];
-    double m[BENCH_LARGEST], v[BENCH_LARGEST];
+    float p[FIXTURE_LARGEST];
+    double m[FIXTURE_LARGEST], v[FIXTURE_LARGEST];
 } PlainState;
 
 static void add_contribution(const ParamSpec *spec, int step, int tp, float *sum) {
-    float one[BENCH_LARGEST];
+    float one[FIXTURE_LARGEST];
     contribution(spec, step, 0, tp, one);
     for (int64_t k = 0; k < spec->rows * spec->cols; k++) sum[k] += one[k];
 }
@@ -237,7 +237,7 @@ static void plain_gradient(const ParamSpec *spec, int tp, int step, float *sum) 
 
 static double plain_norm(const Params *params, int tp, int step) {
     double sum = 0;
-    float g[BENCH_LARGEST];
+    float g[FIXTURE_LARGEST];
     for (int i = 0; i + 1 < params->count; i++) {
         const ParamSpec *spec = &params->items[i]->spec;
         plain_gradient(spec, tp, step, g);
@@ -247,7 +247,7 @@ static double plain_norm(const Params *params, int tp, int step) {
 }
 
 static void plain_step(const ParamSpec *spec, PlainState *state, int tp, int step, double norm) {
-    float g[BENCH_LARGEST];
+    float g[FIXTURE_LARGEST];
     plain_gradient(spec, tp, step, g);
     double clip = norm > 1 ? 1 / (norm + 1e-6) : 1, decay = spec->decay ? DECAY : 0;
     for (int64_t k = 0; k < spec->rows * spec->cols; k++) {
@@ -283,7 +283,7 @@ static void expect_plain_state(const Trial *t, const ParamSpec *spec, int index)
     plain_init(spec, state.p);
     for (int step = 0; step < STEPS; step++)
         plain_step(spec, &state, grid_along(t->setup.grid, AXIS_TP), step, t->norm[step]);
-    double p[BENCH_LARGEST];
+    double p[FIXTURE_LARGEST];
     int64_t n = spec->rows * spec->cols;
     for (int64_t k = 0; k < n; k++) p[k] = (double)state.p[k];
     double worst = difference(t->values.of[index], p, n);
