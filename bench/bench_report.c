@@ -5,6 +5,7 @@
 //   bench_report tables FILE.json PART               the tables of a part, in Markdown
 //   bench_report machine FILE.json                   its description, in Markdown
 //   bench_report name                                of this machine's file
+#include "base/file.h"
 #include "device/cpu/cpu.h"
 #include "formats/formats.h"
 #include <ctype.h>

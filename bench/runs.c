@@ -1,5 +1,6 @@
 // Starts `trireme train` as a process and reads the times of its steps.
 #include "runs.h"
+#include "base/file.h"
 #include "formats/formats.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 // Prints the tables of a benchmark and writes them as JSON.
 #include "table.h"
+#include "base/file.h"
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 // Random models for the tests of checkpoints: tensors with values that are a function of their place, cut at
 // random into the slices of several ranks.
 #pragma once
+#include "base/file.h"
 #include "base/rng.h"
 #include "checkpoint/checkpoint.h"
 #include "harness.h"

@@ -1,4 +1,5 @@
 // Streams that never wait: what a reader takes late arrives whole, what no reader takes is told.
+#include "base/file.h"
 #include "base/outlet.h"
 #include "base/rank.h"
 #include "harness.h"

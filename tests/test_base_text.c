@@ -1,4 +1,5 @@
 // Tests the parsers of numbers, the distance of words, growing text, and whole files.
+#include "base/file.h"
 #include "base/text.h"
 #include "harness.h"
 #include <errno.h>

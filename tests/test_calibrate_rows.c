@@ -1,4 +1,5 @@
 // Tests measured rows: how they are read, what is refused, and how predictions are scored against them.
+#include "base/file.h"
 #include "base/rng.h"
 #include "calibrate/calibrate.h"
 #include "calibrate/csv.h"

@@ -1,5 +1,6 @@
 // Whatever the cutting a model is written with, any other cutting reads the same bytes; slices that do not
 // cover a tensor exactly once are never committed.
+#include "base/file.h"
 #include "checkpoint_slices.h"
 
 // Random rectangles of every tensor, into memory with room around them.

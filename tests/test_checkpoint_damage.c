@@ -1,6 +1,7 @@
 // Whatever happens to the bytes of a checkpoint is found, and the message names the file; of tensors also the
 // tensor. Every bit of manifest, headers and configuration, random bits of tensors, every kind of lost,
 // swapped and foreign file.
+#include "base/file.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint_slices.h"
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 // Every call that a save makes fails in turn, or the process dies in front of it: the older checkpoints stay
 // as they were, the message says what happened, and nothing half written is ever taken for a checkpoint. The
 // test starts itself again as the process that saves, with tests/faults.c in front of the C library.
+#include "base/file.h"
 #include "checkpoint_slices.h"
 #include <fcntl.h>
 #include <signal.h>

@@ -1,6 +1,7 @@
 // A folder of checkpoints: which are listed, which are removed, what a save finds and leaves; and that a
 // checkpoint of version 1 stays readable.
 //   test_checkpoint_folder write-golden FOLDER    writes the checkpoint of tests/golden anew
+#include "base/file.h"
 #include "base/rank.h"
 #include "checkpoint_slices.h"
 #include <fcntl.h>

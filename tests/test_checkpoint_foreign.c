@@ -1,5 +1,6 @@
 // Models of others as they come: spelled otherwise, in several files, or no model of ours, which is refused
 // with a message that tells why. And which of several checkpoints is chosen.
+#include "base/file.h"
 #include "checkpoint_models.h"
 #include <fcntl.h>
 #include <math.h>

@@ -1,4 +1,5 @@
 // Other people's formats: what goes out comes in again, and lies where they look for it.
+#include "base/file.h"
 #include "base/half.h"
 #include "checkpoint_models.h"
 #include "formats/gguf.h"

@@ -1,5 +1,6 @@
 // Ranks that were started differently are refused before anything is computed, and the message names the first
 // option that differs, both ranks and both values.
+#include "base/file.h"
 #include "cli/cli.h"
 #include "comm/comm.h"
 #include "config_words.h"

@@ -1,5 +1,6 @@
 // Wrong configurations, one per line of bad_config.txt, are each refused with the exit code and the words of
 // the line.
+#include "base/file.h"
 #include "config_words.h"
 #include <stdlib.h>
 

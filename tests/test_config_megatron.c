@@ -1,5 +1,6 @@
 // The options of Megatron-LM, one per line of golden/megatron_options.txt, each get the answer that the line
 // names, so that none becomes unknown. tools/megatron_options.sh finds names that the list lacks.
+#include "base/file.h"
 #include "config_words.h"
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
 // Configuration files: what they mean, where their mistakes are, and that a saved one reads back.
+#include "base/file.h"
 #include "config/table.h"
 #include "config_words.h"
 #include <math.h>

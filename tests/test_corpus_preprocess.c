@@ -1,4 +1,5 @@
 // Text to dataset: the same bytes with any number of workers, the text back, clear refusals.
+#include "base/file.h"
 #include "corpus/corpus.h"
 #include "dataset/dataset.h"
 #include "harness.h"

@@ -1,5 +1,6 @@
 // What cannot be read: bad lines end a run or are left out and counted; files of foreign formats are named,
 // together with what makes text of them.
+#include "base/file.h"
 #include "corpus/corpus.h"
 #include "corpus/corpus_reader.h"
 #include "dataset/dataset.h"

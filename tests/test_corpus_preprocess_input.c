@@ -1,6 +1,7 @@
 // However text comes, it gives the same data set: as a file, an archive of several members, through standard
 // input; one long text in stretches as in one piece. Archives that are damaged and texts that are too long
 // are refused by name.
+#include "base/file.h"
 #include "corpus/corpus.h"
 #include "corpus/corpus_reader.h"
 #include "corpus/encoding.h"

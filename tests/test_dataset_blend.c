@@ -1,4 +1,5 @@
 // Blends: their words, the order in which members are drawn, and their samples.
+#include "base/file.h"
 #include "dataset/blend.h"
 #include "dataset_sets.h"
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 // The indexed dataset on disk: golden bytes, round trips, damage.
+#include "base/file.h"
 #include "base/text.h"
 #include "dataset/dataset.h"
 #include "harness.h"

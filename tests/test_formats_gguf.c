@@ -1,4 +1,5 @@
 // GGUF: what is written is read back; what is damaged is refused and never followed.
+#include "base/file.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "formats/gguf.h"

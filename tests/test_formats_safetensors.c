@@ -1,4 +1,5 @@
 // Tests safetensors files: what is written is read back, and what the format forbids fails.
+#include "base/file.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "formats/formats.h"

@@ -1,4 +1,5 @@
 // The text form of schedules: goldens, print -> parse -> print, and files from strangers.
+#include "base/file.h"
 #include "base/rng.h"
 #include "harness.h"
 #include "layout/kinds.h"

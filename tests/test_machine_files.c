@@ -1,5 +1,6 @@
 // Machines and stacks as files: what is shipped is right, what is printed reads back, and every mistake is
 // told with file, line, key, value and what is allowed. No test depends on particular rows of constants.def.
+#include "base/file.h"
 #include "base/rng.h"
 #include "harness.h"
 #include "machine/machine.h"

@@ -1,4 +1,5 @@
 // The file of --trace, from the ranks that write it to the report that reads it.
+#include "base/file.h"
 #include "base/trace.h"
 #include "formats/formats.h"
 #include "harness.h"

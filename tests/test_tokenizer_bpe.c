@@ -1,4 +1,5 @@
 // The tokenizer: pieces, merging, training, files, round trips.
+#include "base/file.h"
 #include "base/rng.h"
 #include "harness.h"
 #include "tokenizer/bpe.h"

@@ -1,5 +1,6 @@
 // A tokenizer.json that cannot be read beside a model that can; what others put around a text, and the template
 // of a conversation.
+#include "base/file.h"
 #include "small_sentencepiece.h"
 #include "small_tokenizer.h"
 #include "tokenizer/internal.h"

@@ -176,6 +176,51 @@ Status file_read_at(int fd, const char *path, int64_t offset, void *data, size_t
     return OK;
 }
 
+static Status read_descriptor(int fd, const char *path, size_t size, char **data) {
+    char *buffer = malloc(size + 1);
+    if (!buffer) return fail(ERR_OS, "%s: no memory for its %zu bytes", path, size);
+    Status status = file_read_at(fd, path, 0, buffer, size);
+    buffer[size] = 0;
+    if (status == OK)
+        *data = buffer;
+    else
+        free(buffer);
+    return status;
+}
+
+Status file_read(const char *path, size_t max_bytes, char **data, size_t *size) {
+    int fd;
+    int64_t bytes;
+    TRY(file_open_regular(path, &fd, &bytes));
+    Status status;
+    if ((uint64_t)bytes > max_bytes)
+        status = fail(ERR_DATA, "%s: %lld bytes, at most %zu are expected here", path, (long long)bytes,
+                      max_bytes);
+    else
+        status = read_descriptor(fd, path, *size = (size_t)bytes, data);
+    close(fd);
+    return status;
+}
+
+Status file_write(const char *path, const void *data, size_t size) {
+    char temporary[4096];
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return fail(ERR_CREATE, "%s: cannot create: it is there, and not a regular file", path);
+    if (snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid()) >= (int)sizeof temporary)
+        return fail(ERR_CREATE, "%s: the name is too long", path);
+    FILE *file = fopen(temporary, "wb");
+    if (!file) return fail(create_status(), "%s: cannot create: %s", path, strerror(errno));
+    bool written = fwrite(data, 1, size, file) == size;
+    written = fclose(file) == 0 && written;
+    if (written && rename(temporary, path) == 0) return OK;
+    Status status = fail(create_status(), "%s: cannot write %zu bytes: %s", path, size, strerror(errno));
+    unlink(temporary);
+    return status;
+}
+
+bool file_exists(const char *path) { return access(path, F_OK) == 0; }
+
 Status file_temporary_name(const char *path, char temporary[4096]) {
     if (snprintf(temporary, 4096, "%s.trireme-tmp", path) < 4096) return OK;
     return fail(ERR_CREATE, "%s: the name is too long", path);

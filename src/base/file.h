@@ -51,6 +51,14 @@ Status folder_room(const char *path, int64_t *bytes);
 // Lists the names in a folder without "." and "..", sorted, in one block that the caller frees.
 Status folder_list(const char *path, char ***names, int *count);
 
+// Reads a whole regular file (at most `max_bytes`) into a NUL-terminated buffer that the caller frees.
+// Fails with a message naming the file: missing, a folder, too large, unreadable.
+Status file_read(const char *path, size_t max_bytes, char **data, size_t *size);
+// Writes a file under a temporary name and renames it, so that the file is whole or absent. Fails when `path` is a
+// folder, a device or a pipe.
+Status file_write(const char *path, const void *data, size_t size);
+bool file_exists(const char *path);
+
 // Opens a regular file for reading and refuses everything else: opening a pipe without a writer would block forever.
 // Fails with ERR_NO_INPUT and `path` in the message.
 Status file_open_regular(const char *path, int *fd, int64_t *size);

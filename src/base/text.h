@@ -30,11 +30,3 @@ bool parse_double(const char *string, double *value); // finite only
 int text_distance(const char *a, const char *b);
 // The candidate nearest to `name`, or NULL when none is within a third of its length (at least 2 edits).
 const char *text_nearest(const char *name, const char *const *candidates, int num_candidates);
-
-// Reads a whole regular file (at most `max_bytes`) into a NUL-terminated buffer that the caller frees.
-// Fails with a message naming the file: missing, a folder, too large, unreadable.
-Status file_read(const char *path, size_t max_bytes, char **data, size_t *size);
-// Writes a file under a temporary name and renames it, so that the file is whole or absent. Fails when `path` is a
-// folder, a device or a pipe.
-Status file_write(const char *path, const void *data, size_t size);
-bool file_exists(const char *path);

@@ -1,5 +1,6 @@
 // Parses CSV files in place.
 #include "calibrate/csv.h"
+#include "base/file.h"
 #include <stdlib.h>
 #include <string.h>
 

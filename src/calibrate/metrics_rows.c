@@ -1,4 +1,5 @@
 // Makes a measured row of the step times in a file of `trireme train --metrics`.
+#include "base/file.h"
 #include "calibrate/rows.h"
 #include "formats/formats.h"
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 // The folder of a run's checkpoints: which steps it has, room for more, removal of old ones.
+#include "base/file.h"
 #include "checkpoint/manifest.h"
 #include <errno.h>
 #include <inttypes.h>

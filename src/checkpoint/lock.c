@@ -1,4 +1,5 @@
 // Locks a folder of checkpoints, so that at most one run writes there, and notices when the lock is lost.
+#include "base/file.h"
 #include "base/rank.h"
 #include "checkpoint/manifest.h"
 #include <errno.h>

@@ -1,4 +1,5 @@
 // Opens a checkpoint and reads rectangles of its tensors, with their checksums verified.
+#include "base/file.h"
 #include "checkpoint/finite.h"
 #include "checkpoint/opened.h"
 #include <fcntl.h>

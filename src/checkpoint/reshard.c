@@ -1,4 +1,5 @@
 // Writes a checkpoint again with its tensors spread over another number of files.
+#include "base/file.h"
 #include "checkpoint/opened.h"
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 // Opens a model, a checkpoint or a Hugging Face folder, and reads its weights.
+#include "base/file.h"
 #include "checkpoint/finite.h"
 #include "checkpoint/foreign/hugging_face.h"
 #include "checkpoint/manifest.h"

@@ -1,4 +1,5 @@
 // Writes a checkpoint: the folder, the file of each rank, and the commit by one rename.
+#include "base/file.h"
 #include "base/file_sums.h"
 #include "base/half.h"
 #include "checkpoint/manifest.h"

@@ -1,5 +1,6 @@
 // `trireme bench`: measures this machine and writes its description for the planner.
 #include "base/cores.h"
+#include "base/file.h"
 #include "cli/cli.h"
 #include "machine/cpu_price.h"
 #include "train/train.h"

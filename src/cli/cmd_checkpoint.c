@@ -1,4 +1,5 @@
 // `trireme checkpoint`: lists, shows, verifies, compares and rewrites checkpoints.
+#include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
 #include <inttypes.h>

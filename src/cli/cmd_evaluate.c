@@ -1,4 +1,5 @@
 // `trireme evaluate`: the perplexity of a data set, or log-likelihoods of requests.
+#include "base/file.h"
 #include "cli/model_verb.h"
 #include "infer/score.h"
 

@@ -1,4 +1,5 @@
 // `trireme schedule`: prints, draws and checks a pipeline schedule, or the trace of a run.
+#include "base/file.h"
 #include "cli/cli.h"
 #include "layout/kinds.h"
 #include "report/report.h"

@@ -1,4 +1,5 @@
 // `trireme train`: starts the ranks and runs the training loop on each.
+#include "base/file.h"
 #include "cli/cli.h"
 #include "device/device.h"
 #include "train/train.h"

@@ -1,4 +1,5 @@
 // --html: the page of a plan, with what only a page has room for: the timeline, and other numbers of devices.
+#include "base/file.h"
 #include "cli/plan_verb.h"
 #include "layout/simulate.h"
 #include "report/report.h"

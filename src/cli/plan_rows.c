@@ -1,4 +1,5 @@
 // Measured rows: how far a stack's predictions are from them, and a stack's constants fitted to them.
+#include "base/file.h"
 #include "calibrate/calibrate.h"
 #include "calibrate/row_predict.h"
 #include "cli/plan_verb.h"

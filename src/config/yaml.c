@@ -1,4 +1,5 @@
 // Reads a configuration file: YAML with one line per option.
+#include "base/file.h"
 #include "config/table.h"
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 // Reads the words of a blend, and computes the order in which it draws samples from its members.
 #include "dataset/blend.h"
+#include "base/file.h"
 #include "dataset/gpt_index.h"
 #include "formats/formats.h"
 #include <inttypes.h>

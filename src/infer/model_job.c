@@ -1,5 +1,6 @@
 // Finds and checks the model of `generate` and `evaluate`, and opens it on every rank.
 #include "infer/model_job.h"
+#include "base/file.h"
 #include "base/rank.h"
 #include <limits.h>
 #include <stdlib.h>

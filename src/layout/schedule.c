@@ -1,10 +1,18 @@
-// Holds the table of operations, and says where the stages of a schedule are.
+// Holds the table of operations, names an instruction, and says where the stages of a schedule are.
 #include "layout/schedule.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 #define X(name, text, kind, direction, stash) {text, kind, direction, stash},
 const ScheduleOpInfo schedule_ops[NUM_SCHEDULE_OPS] = {SCHEDULE_OPS(X)};
 #undef X
+
+void instr_print(const Schedule *schedule, Instr instr, char text[16]) {
+    char microbatch[12] = "", chunk[6] = "";
+    if (instr.microbatch >= 0) snprintf(microbatch, sizeof microbatch, "%d", instr.microbatch);
+    if (schedule->num_chunks > 1) snprintf(chunk, sizeof chunk, ".%d", instr.chunk);
+    snprintf(text, 16, "%s%.8s%s", schedule_ops[instr.op].text, microbatch, chunk);
+}
 
 void schedule_destroy(Schedule *schedule) {
     if (!schedule) return;

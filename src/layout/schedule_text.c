@@ -8,13 +8,6 @@
 
 // ---- print --------------------------------------------------------------------------------------------
 
-void instr_print(const Schedule *schedule, Instr instr, char text[16]) {
-    char microbatch[12] = "", chunk[6] = "";
-    if (instr.microbatch >= 0) snprintf(microbatch, sizeof microbatch, "%d", instr.microbatch);
-    if (schedule->num_chunks > 1) snprintf(chunk, sizeof chunk, ".%d", instr.chunk);
-    snprintf(text, 16, "%s%.8s%s", schedule_ops[instr.op].text, microbatch, chunk);
-}
-
 static void print_stages(const Schedule *schedule, Text *out) {
     int p = schedule->num_ranks, v = schedule->num_chunks;
     bool usual = true;

@@ -1,5 +1,6 @@
 // Finds the YAML file of a machine or stack, by name, alias or path, and parses it.
 #include "machine/files.h"
+#include "base/file.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
 // Reads and writes the files of a BPE: GPT-2's vocab.json (an object from spelling to id) and merges.txt (one
 // "left right" per line in rank order), and tiktoken's ranks. Everything in them is checked before it is used.
+#include "base/file.h"
 #include "tokenizer/bpe.h"
 #include <inttypes.h>
 #include <limits.h>

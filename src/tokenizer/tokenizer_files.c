@@ -1,4 +1,5 @@
 // Opens and saves the files of a tokenizer: in a folder, beside a data set, or one file by itself.
+#include "base/file.h"
 #include "base/launcher.h"
 #include "tokenizer/internal.h"
 #include <errno.h>

@@ -1,5 +1,6 @@
 // Takes the model of --load into the options before they are resolved, and says what --load names where it is no
 // model.
+#include "base/file.h"
 #include "train/internal.h"
 #include <stdlib.h>
 #include <string.h>

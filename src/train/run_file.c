@@ -1,5 +1,6 @@
 // Writes run.json: the state of a run and how it ended, for the program that started it. The exit status of a launcher
 // does not say that (docs/runs.md).
+#include "base/file.h"
 #include "base/version.h"
 #include "formats/formats.h"
 #include "train/internal.h"

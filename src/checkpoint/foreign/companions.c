@@ -1,4 +1,5 @@
 // Copies the files in a model's folder that say how it is used, so that an import and an export keep them unchanged.
+#include "base/file.h"
 #include "checkpoint/manifest.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 // Exports a model as one GGUF file for llama.cpp.
+#include "base/file.h"
 #include "checkpoint/fields.h"
 #include "formats/gguf.h"
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 // Reads the weights of a Hugging Face folder.
 #include "checkpoint/foreign/hugging_face.h"
+#include "base/file.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

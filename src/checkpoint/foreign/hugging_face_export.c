@@ -1,4 +1,5 @@
 // Exports a model as a Hugging Face folder.
+#include "base/file.h"
 #include "checkpoint/fields.h"
 #include "checkpoint/foreign/hugging_face.h"
 #include <stdlib.h>

@@ -91,13 +91,6 @@ static void reference_swiglu_backward(const Exec *exec, const SwigluBackward *p)
 
 // ---- dropout, residual ------------------------------------------------------------------------------------
 
-double reference_dropout_factor(Dropout dropout, int64_t sample, int64_t index) {
-    if (dropout.probability == 0) return 1;
-    uint32_t word = rng_word(dropout.key, (uint64_t)sample, (uint64_t)index);
-    bool kept = word >= rng_dropout_threshold(dropout.probability);
-    return kept ? (double)(1.0f / (1.0f - dropout.probability)) : 0;
-}
-
 // Returns the dropout factor of element `i` of a tensor that holds rows first_row... of [S*B, H]: row s*B + b,
 // column c is element s*H + c of sample b.
 static double dropout_factor(Dropout dropout, int64_t i, int64_t cols) {
