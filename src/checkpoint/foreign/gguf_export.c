@@ -1,6 +1,7 @@
 // Exports a model as one GGUF file for llama.cpp.
 #include "base/file.h"
 #include "checkpoint/fields.h"
+#include "checkpoint/foreign/tensor_stream.h"
 #include "formats/gguf.h"
 #include <stdlib.h>
 #include <string.h>
@@ -246,7 +247,7 @@ static Status stream_all(ModelSource *source, const Mapping *mapping, const Gguf
     Status status = sink.bytes ? OK : fail(ERR_OS, "no memory for %d elements", MAX_AT_ONCE);
     for (int i = 0; status == OK && i < mapping->num_tensors; i++) {
         sink.type = tensors[i].type;
-        status = mapping_stream(mapping, source, i, take, &sink);
+        status = tensor_stream(mapping, source, i, take, &sink);
         if (status == ERR_NUMERIC) {
             char message[256];
             snprintf(message, sizeof message, "%s", fail_message());

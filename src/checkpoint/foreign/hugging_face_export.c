@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "checkpoint/fields.h"
 #include "checkpoint/foreign/hugging_face.h"
+#include "checkpoint/foreign/tensor_stream.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +38,7 @@ static Status stream_all(const Mapping *mapping, ModelSource *source, Safetensor
     Sink sink = {writer, type, malloc(MAX_AT_ONCE * file_type_bytes(type))};
     Status status = sink.bytes ? OK : fail(ERR_OS, "no memory for %d elements", MAX_AT_ONCE);
     for (int i = 0; status == OK && i < mapping->num_tensors; i++)
-        status = mapping_stream(mapping, source, i, take, &sink);
+        status = tensor_stream(mapping, source, i, take, &sink);
     free(sink.bytes);
     return status;
 }

@@ -1,4 +1,4 @@
-// The table of names of our weights in Hugging Face and GGUF, and the reading of their tensors from ours.
+// The table of names of our weights in Hugging Face and GGUF, and which of our rows their tensors consist of.
 #include "checkpoint/foreign/mapping.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -289,74 +289,3 @@ int64_t strip_rows_before(const WeightStrip *s, int64_t row) {
 }
 
 int64_t strip_row(const WeightStrip *s, int64_t i) { return i / s->per * s->block + s->at + i % s->per; }
-
-// ---- their tensors, read from ours --------------------------------------------------------------
-
-// The row at place `row` when the two halves of a head are interleaved: 0, D/2, 1, D/2 + 1, ...
-static int64_t paired(int64_t row, int64_t head) {
-    int64_t i = row % head;
-    return row - i + i % 2 * (head / 2) + i / 2;
-}
-
-// Reads a rectangle of their tensor, oriented as ours.   out [rect.rows, rect.cols]
-static Status read_strip(const Mapping *m, ModelSource *source, const WeightStrip *s, Rect rect, float *out) {
-    const WeightSpec *weight = &m->weights[s->weight];
-    int64_t head = m->tensors[s->tensor].permuted;
-    int64_t begin = rect.row > s->first ? rect.row - s->first : 0, all = s->per * s->groups;
-    int64_t end = rect.row + rect.rows - s->first < all ? rect.row + rect.rows - s->first : all;
-    for (int64_t i = begin, run; i < end; i += run) {
-        run = head ? 1 : s->per - i % s->per;
-        if (run > end - i) run = end - i;
-        int64_t ours = strip_row(s, head ? paired(i, head) : i);
-        Rect from = {ours, rect.col, run, rect.cols};
-        if (weight_is_vector(weight)) from = (Rect){0, ours, 1, run};
-        TRY(model_source_read(source, weight->name, from, out + (s->first + i - rect.row) * rect.cols,
-                              from.cols));
-    }
-    return OK;
-}
-
-static Status read_rect(const Mapping *m, ModelSource *source, int tensor, Rect rect, float *out) {
-    const TheirTensor *t = &m->tensors[tensor];
-    if (t->values)
-        memcpy(out, t->values + rect.row, (size_t)rect.rows * sizeof *out);
-    else if (!t->strips)
-        memset(out, 0, (size_t)(rect.rows * rect.cols) * sizeof *out);
-    for (int i = 0; i < t->strips; i++) TRY(read_strip(m, source, &m->strips[t->strip + i], rect, out));
-    return OK;
-}
-
-enum { MAX_PIECE = 4 << 20, TILE = 16 };
-
-static void transpose(const float *from, int64_t rows, int64_t cols, float *to) {
-    for (int64_t row = 0; row < rows; row += TILE)
-        for (int64_t col = 0; col < cols; col++)
-            for (int64_t r = row; r < row + TILE && r < rows; r++) to[col * rows + r] = from[r * cols + col];
-}
-
-// Where the file stores it transposed, its lines are columns.
-static Status read_lines(const Mapping *m, ModelSource *source, int tensor, int64_t first, int64_t count,
-                         float *scratch, float *out) {
-    const TheirTensor *t = &m->tensors[tensor];
-    if (!t->transposed) return read_rect(m, source, tensor, (Rect){first, 0, count, t->cols}, out);
-    TRY(read_rect(m, source, tensor, (Rect){0, first, t->rows, count}, scratch));
-    transpose(scratch, t->rows, count, out);
-    return OK;
-}
-
-Status mapping_stream(const Mapping *m, ModelSource *source, int tensor, TakePiece *take, void *self) {
-    const TheirTensor *t = &m->tensors[tensor];
-    int64_t lines = t->transposed ? t->cols : t->rows, line = t->transposed ? t->rows : t->cols;
-    int64_t most = line < MAX_PIECE ? MAX_PIECE / line : 1;
-    if (most > lines) most = lines;
-    float *piece = malloc((size_t)(2 * most * line) * sizeof *piece);
-    if (!piece) return fail(ERR_OS, "no memory for %" PRId64 " elements of %s", 2 * most * line, t->name);
-    Status status = OK;
-    for (int64_t first = 0; status == OK && first < lines; first += most) {
-        int64_t count = lines - first < most ? lines - first : most;
-        status = read_lines(m, source, tensor, first, count, piece + most * line, piece);
-        if (status == OK) status = take(self, piece, count * line);
-    }
-    free(piece);
-    return status;
-}

@@ -50,7 +50,3 @@ bool weight_is_vector(const WeightSpec *weight);
 int64_t strip_rows_before(const WeightStrip *strip,
                           int64_t row); // the rows of the strip before row `row` of our weight
 int64_t strip_row(const WeightStrip *strip, int64_t i); // the row of our weight that is the strip's i-th
-
-// Passes all elements of a tensor of the other format to `take`, in the order of the file, in pieces of whole lines.
-typedef Status TakePiece(void *self, const float *elements, int64_t count);
-Status mapping_stream(const Mapping *mapping, ModelSource *source, int tensor, TakePiece *take, void *self);
