@@ -291,7 +291,7 @@ static void check_layers(const Planned *place, int pp, int layers, int vocabular
     ParallelConfig c = grid_of(8, pp, 2, 1, 4);
     int counts[MAX_STAGES];
     model.vocabulary = vocabulary;
-    EXPECT_OK(stage_layers(&place->stack, &model, &c, counts));
+    EXPECT_OK(parallel_config_layers(&place->stack, &model, &c, counts));
     EXPECT(counts[0] == expected[0] && counts[1] == expected[1] && counts[pp - 1] == expected[2],
            "%d layers: %d %d .. %d", layers, counts[0], counts[1], counts[pp - 1]);
 }

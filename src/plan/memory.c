@@ -18,7 +18,8 @@ static double end_weight(const Stack *stack, const ModelShape *model, const Para
            part_parameters(model, grid_along(c->grid, AXIS_TP), PART_LAYER);
 }
 
-Status stage_layers(const Stack *stack, const ModelShape *model, const ParallelConfig *config, int *layers) {
+Status parallel_config_layers(const Stack *stack, const ModelShape *model, const ParallelConfig *config,
+                              int *layers) {
     int stages = num_stages(config);
     if (stages > MAX_STAGES)
         return fail(ERR_CONFIG, "%d pipeline stages: at most %d are possible", stages, MAX_STAGES);
@@ -192,7 +193,7 @@ static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model
     s->costs = costs, s->model = model, s->config = config;
     s->kind = parallel_config_kind(config), s->spec = parallel_config_schedule(config);
     s->stages = num_stages(config);
-    TRY(stage_layers(costs->stack, model, config, s->layers));
+    TRY(parallel_config_layers(costs->stack, model, config, s->layers));
     for (ModelPart part = 0; part < NUM_PARTS; part++) s->parameters[part] = part_parameters(model, t, part);
     s->table = (double)part_count(model, t, PART_EMBEDDING).cut / t;
     double factor = costs->stack->is_trireme ? 1 : costs->constants.activation_factor;

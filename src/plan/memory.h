@@ -6,7 +6,8 @@
 enum { MAX_STAGES = 4096 };
 
 // Writes the number of layers of each stage.   layers [p v]   ERR_CONFIG for more than MAX_STAGES.
-Status stage_layers(const Stack *stack, const ModelShape *model, const ParallelConfig *config, int *layers);
+Status parallel_config_layers(const Stack *stack, const ModelShape *model, const ParallelConfig *config,
+                              int *layers);
 int stage_of_chunk(const ParallelConfig *config, int rank, int chunk);
 // Returns the most activations, each of one chunk and microbatch, that a pipeline rank holds at once. Zero-bubble
 // schedules hold them until the weight gradient.

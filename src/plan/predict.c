@@ -69,7 +69,7 @@ static Status stages_open(Stages *s, const CostModel *costs, const Parts *parts,
     s->hop_us = numbers + 2 * stages, s->hold_us = numbers + 3 * stages;
     s->layers = (int *)(numbers + 4 * stages);
     s->last_rank = rank_of_stage(s, s->stages - 1);
-    Status status = stage_layers(costs->stack, model, config, s->layers);
+    Status status = parallel_config_layers(costs->stack, model, config, s->layers);
     if (status != OK) free(s->memory);
     return status;
 }

@@ -140,8 +140,8 @@ static bool all_equal(const int *layers, int stages) {
 // Prints the stages that were priced.
 static void add_pipeline(Command *to, const Stack *stack, const ModelShape *model, const ParallelConfig *c) {
     int stages = grid_along(c->grid, AXIS_PP) * c->chunks, *layers = calloc((size_t)stages, sizeof *layers);
-    CHECK(layers && stage_layers(stack, model, c, layers) == OK, "the layers of %d stages are unknown",
-          stages);
+    CHECK(layers && parallel_config_layers(stack, model, c, layers) == OK,
+          "the layers of %d stages are unknown", stages);
     put(to, "--pipeline-model-parallel-size %d", grid_along(c->grid, AXIS_PP));
     if (!all_equal(layers, stages))
         add_layout(to, layers, stages);
