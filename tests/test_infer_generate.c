@@ -182,7 +182,7 @@ static GenerateReport play(Script *s, const Tokenizer *tokenizer, Asked asked) {
                          .sampling = {.top_p = 1},
                          .give = script_give,
                          .self = s};
-    EXPECT_OK(generate(&model, &spec, &report));
+    EXPECT_OK(token_model_generate(&model, &spec, &report));
     for (int i = 0; i < s->prompt && i < s->fed; i++)
         EXPECT(s->seen[asked.batch - 1][i] == prompt.ids[i], "token %d of the prompt is wrong", i);
     for (int b = 0; b < asked.batch; b++) token_list_free(&s->tokens[b]);

@@ -23,7 +23,12 @@ lint() {
     else
         say "  formatting is not checked: this release has no clang-format-14, and other versions format differently"
     fi
-    stage "shell scripts (shellcheck)" shellcheck -x -a run .ci/run tools/lint_* tools/test_times tools/megatron_options.sh tools/same_bits.sh tests/*.sh
+    stage "shell scripts (shellcheck)" lint_scripts
+}
+
+lint_scripts() {
+    printf '%s\n' run .ci/run tools/lint_* tools/test_times tools/megatron_options.sh tools/same_bits.sh tests/*.sh |
+        xargs -P "$(cores)" -n 1 shellcheck -x -a
 }
 
 # lint_with NAME: shows first that the lint finds what it is for.

@@ -180,7 +180,7 @@ static void close_generation(Generation *g) {
     text_free(&g->piece);
 }
 
-Status generate(const TokenModel *model, const GenerateSpec *spec, GenerateReport *report) {
+Status token_model_generate(const TokenModel *model, const GenerateSpec *spec, GenerateReport *report) {
     CHECK(spec->prompt_tokens > 0 && spec->prompt_tokens <= model->capacity && spec->max_new_tokens > 0,
           "a prompt of %d tokens, %d new ones, capacity %d", spec->prompt_tokens, spec->max_new_tokens,
           model->capacity);

@@ -59,7 +59,7 @@ typedef struct {
 // the token that follows a full capacity, or on a signal; after its end it stays in the batch and is ignored. Tokens
 // that the tokenizer does not have are never drawn. The text of sample b is a function of the model, the prompt, the
 // options and b.   Collective over the model's ranks.   ERR_OS without memory.
-Status generate(const TokenModel *model, const GenerateSpec *spec, GenerateReport *report);
+Status token_model_generate(const TokenModel *model, const GenerateSpec *spec, GenerateReport *report);
 
 // Encodes a prompt. An empty one becomes the token of text_start; fails with ERR_CONFIG when the tokenizer has none.
 Status prompt_encode(const Tokenizer *tokenizer, const char *text, size_t size, TokenList *out);

@@ -158,7 +158,7 @@ static Status generate_texts(GenerateRun *run) {
                          .give = prints ? print_piece : NULL,
                          .self = run};
     GenerateReport report;
-    TRY(generate(&model, &spec, &report));
+    TRY(token_model_generate(&model, &spec, &report));
     if (prints) {
         print_texts(run);
         print_report(run, &report);
