@@ -165,60 +165,69 @@ static inline void whole_add(Whole *w, const Share *s, int index, const float *l
 }
 
 static inline void download_f32(const Share *s, Tensor x, float *out) {
-    uint16_t half[4 * FIXTURE_LARGEST];
     int64_t n = tensor_count(x);
-    CHECK(n <= 4 * FIXTURE_LARGEST, "%lld elements", (long long)n);
+    uint16_t *half = malloc((size_t)n * sizeof *half + 1);
+    CHECK(half, "no memory");
     device_download(s->runtime.device, s->runtime.context.stream, x.dtype == F32 ? (void *)out : half, x);
     for (int64_t i = 0; i < n && x.dtype != F32; i++)
         out[i] = x.dtype == BF16 ? bf16_to_f32(half[i]) : f16_to_f32(half[i]);
+    free(half);
 }
 
-// Element k of the shard of bucket b, as the fp32 number that is stepped.
-static inline void download_main(const Share *s, int b, int64_t k, float *out) {
+// A copy of a tensor, which the caller frees.
+static inline float *downloaded(const Share *s, Tensor x) {
+    float *copy = malloc((size_t)tensor_count(x) * sizeof *copy + 1);
+    CHECK(copy, "no memory");
+    download_f32(s, x, copy);
+    return copy;
+}
+
+// The shard of bucket b as the fp32 numbers that are stepped, which the caller frees.
+static inline float *downloaded_main(const Share *s, int b) {
     const Bucket *bucket = &s->buckets.items[b];
-    Tensor main = tensor_part(s->optimizer.shards[b].main, k, 1);
-    if (main.dtype != U16) {
-        download_f32(s, main, out);
-        return;
-    }
-    uint16_t value, remainder;
-    Tensor values = s->params.chunks[bucket->chunk].values;
-    device_download(s->runtime.device, s->runtime.context.stream, &value,
-                    tensor_part(values, bucket->shard_begin + k, 1));
-    device_download(s->runtime.device, s->runtime.context.stream, &remainder, main);
-    *out = bf16_join(value, remainder);
+    Tensor main = s->optimizer.shards[b].main;
+    if (main.dtype != U16) return downloaded(s, main);
+    int64_t n = tensor_count(main);
+    float *copy = malloc((size_t)n * sizeof *copy + 1);
+    uint16_t *halves = malloc((size_t)(2 * n) * sizeof *halves + 1);
+    CHECK(copy && halves, "no memory");
+    Tensor values = tensor_part(s->params.chunks[bucket->chunk].values, bucket->shard_begin, n);
+    device_download(s->runtime.device, s->runtime.context.stream, halves, values);
+    device_download(s->runtime.device, s->runtime.context.stream, halves + n, main);
+    for (int64_t k = 0; k < n; k++) copy[k] = bf16_join(halves[k], halves[n + k]);
+    free(halves);
+    return copy;
 }
 
 typedef enum { GRADS, MAIN, FIRST_MOMENT, SECOND_MOMENT } Owned;
 
-// Element k of the shard of bucket b of one of the things that sharding distributes.
-static inline void download_owned(const Share *s, int b, Owned what, int64_t k, float *out) {
+// The shard of bucket b of one of the things that sharding distributes, which the caller frees.
+static inline float *downloaded_owned(const Share *s, int b, Owned what) {
     const Bucket *bucket = &s->buckets.items[b];
     const ShardState *state = &s->optimizer.shards[b];
-    if (what == MAIN)
-        download_main(s, b, k, out);
-    else if (what == GRADS)
-        download_f32(s, tensor_part(s->params.chunks[bucket->chunk].grads, bucket->shard_begin + k, 1), out);
-    else
-        download_f32(s, tensor_part(what == FIRST_MOMENT ? state->m : state->v, k, 1), out);
+    if (what == MAIN) return downloaded_main(s, b);
+    if (what != GRADS) return downloaded(s, what == FIRST_MOMENT ? state->m : state->v);
+    Tensor grads = s->params.chunks[bucket->chunk].grads;
+    return downloaded(s, tensor_part(grads, bucket->shard_begin, bucket->shard_count));
 }
 
 // What this rank owns of one parameter.
 static inline void collect_owned_of(Whole *w, const Share *s, int index, Owned what) {
     const Param *p = s->params.items[index];
     int64_t n = param_local_count(p);
-    float local[FIXTURE_LARGEST], one;
+    float local[FIXTURE_LARGEST];
     for (int64_t k = 0; k < n; k++) local[k] = NAN;
     for (int b = 0; b < s->buckets.count; b++) {
         const Bucket *bucket = &s->buckets.items[b];
         if (bucket->chunk != p->chunk) continue;
+        float *owned = downloaded_owned(s, b, what);
         for (int64_t k = 0; k < n; k++) {
             int64_t at = p->offset + k - bucket->shard_begin;
             if (at < 0 || at >= bucket->shard_count) continue;
-            download_owned(s, b, what, at, &one);
             EXPECT(isnan(local[k]), "%s is owned twice", p->spec.name);
-            local[k] = one;
+            local[k] = owned[at];
         }
+        free(owned);
     }
     whole_add(w, s, index, local);
 }

@@ -42,15 +42,15 @@ static void expect_rounded(const Share *s) {
     for (int i = 0; i < s->buckets.count; i++) {
         const Bucket *b = &s->buckets.items[i];
         Tensor values = tensor_part(s->params.chunks[b->chunk].values, b->shard_begin, b->shard_count);
+        float *mains = downloaded_main(s, i), *rounded = downloaded(s, values);
         for (int64_t k = 0; k < b->shard_count; k++) {
-            float main, value;
-            download_main(s, i, k, &main);
-            download_f32(s, tensor_part(values, k, 1), &value);
+            float main = mains[k];
             uint16_t remainder;
             if (values.dtype == BF16) main = bf16_to_f32(bf16_split(main, &remainder));
             if (values.dtype == F16) main = f16_to_f32(f16_of_f32(main));
-            bad += !same_bits(main, value);
+            bad += !same_bits(main, rounded[k]);
         }
+        free(mains), free(rounded);
     }
     EXPECT(!bad, "%lld values are not their rounded parameters: %s", (long long)bad, setup_name(s->setup));
 }
@@ -64,30 +64,19 @@ static bool in_gap(const Share *s, int chunk, int64_t at) {
     return true;
 }
 
-static int64_t nonzero(const Share *s, Tensor flat, int64_t at) {
-    float one;
-    download_f32(s, tensor_part(flat, at, 1), &one);
-    return bits_of_float(one) != 0;
-}
-
-static int64_t nonzero_main(const Share *s, int bucket, int64_t k) {
-    float one;
-    download_main(s, bucket, k, &one);
-    return bits_of_float(one) != 0;
-}
-
 // Parameters, moments and gradients between parameters are zero.
 static void expect_gaps_zero(const Share *s) {
     int64_t bad = 0;
     for (int i = 0; i < s->buckets.count; i++) {
         const Bucket *b = &s->buckets.items[i];
         const ChunkParams *c = &s->params.chunks[b->chunk];
-        const ShardState *state = &s->optimizer.shards[i];
-        for (int64_t k = 0; k < b->shard_count; k++) {
-            int64_t at = b->shard_begin + k;
-            if (!in_gap(s, b->chunk, at)) continue;
-            bad += nonzero(s, c->values, at) + nonzero(s, c->grads, at) + nonzero_main(s, i, k) +
-                   nonzero(s, state->m, k) + nonzero(s, state->v, k);
+        float *all[] = {downloaded(s, tensor_part(c->values, b->shard_begin, b->shard_count)),
+                        downloaded_owned(s, i, GRADS), downloaded_owned(s, i, MAIN),
+                        downloaded_owned(s, i, FIRST_MOMENT), downloaded_owned(s, i, SECOND_MOMENT)};
+        for (size_t j = 0; j < sizeof all / sizeof *all; j++) {
+            for (int64_t k = 0; k < b->shard_count; k++)
+                bad += in_gap(s, b->chunk, b->shard_begin + k) && bits_of_float(all[j][k]) != 0;
+            free(all[j]);
         }
     }
     EXPECT(!bad, "%lld numbers between parameters are not zero: %s", (long long)bad, setup_name(s->setup));
