@@ -31,8 +31,13 @@ static Trial *trial_new(Setup setup) {
 
 static void scale_gradients(Share *s, double factor) {
     for (int c = 0; c < s->params.num_chunks; c++) {
-        float *grads = s->params.chunks[c].grads.data;
-        for (int64_t k = 0; k < s->params.chunks[c].count; k++) grads[k] *= (float)factor;
+        const ChunkParams *chunk = &s->params.chunks[c];
+        float *grads = malloc(tensor_bytes(chunk->grads) + 1);
+        CHECK(grads, "no memory");
+        device_download(s->runtime.device, s->runtime.context.stream, grads, chunk->grads);
+        for (int64_t k = 0; k < chunk->count; k++) grads[k] *= (float)factor;
+        device_upload(s->runtime.device, s->runtime.context.stream, chunk->grads, grads);
+        free(grads);
     }
 }
 

@@ -2,6 +2,10 @@
 #include "parallel/parallel.h"
 #include <stdlib.h>
 
+Tensor bucket_shard(Tensor flat, const Bucket *b) {
+    return tensor_part(flat, b->shard_begin, b->shard_count);
+}
+
 bool bucket_holds(const Bucket *b, const Params *params, int unit) {
     for (int i = params->units[unit].first; i < params->units[unit].end; i++) {
         const Param *p = params->items[i]->tied_value ? params->items[i]->tied_value : params->items[i];

@@ -36,10 +36,6 @@ void grad_reducer_destroy(GradReducer *r) {
 
 static Tensor whole_of(Tensor flat, const Bucket *b) { return tensor_part(flat, b->begin, b->count); }
 
-static Tensor shard_of(Tensor flat, const Bucket *b) {
-    return tensor_part(flat, b->shard_begin, b->shard_count);
-}
-
 // ---- gradients ----------------------------------------------------------------------------------
 
 static void post_bucket(GradReducer *r, int i) {
@@ -47,7 +43,7 @@ static void post_bucket(GradReducer *r, int i) {
     const Bucket *b = &r->buckets->items[i];
     Tensor grads = r->params->chunks[b->chunk].grads, whole = whole_of(grads, b);
     r->reduced[i] = true;
-    r->reducing[i] = b->sharded ? comm_reduce_scatter_start(b->group, stream, whole, shard_of(grads, b))
+    r->reducing[i] = b->sharded ? comm_reduce_scatter_start(b->group, stream, whole, bucket_shard(grads, b))
                                 : comm_all_reduce_start(b->group, stream, whole, REDUCE_SUM);
 }
 
@@ -119,7 +115,7 @@ static void post_gather(GradReducer *r, int i) {
     Tensor values = r->params->chunks[b->chunk].values;
     if (!b->sharded) return;
     r->gathering[i] =
-        comm_all_gather_start(b->group, r->context->stream, shard_of(values, b), whole_of(values, b));
+        comm_all_gather_start(b->group, r->context->stream, bucket_shard(values, b), whole_of(values, b));
     if (r->gathering[i]) r->num_gathering++;
 }
 

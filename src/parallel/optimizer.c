@@ -48,11 +48,6 @@ static Status open_pieces(const Optimizer *o, const Bucket *b, ShardState *shard
 
 static Tensor piece_of(Tensor shard, OpSegment piece) { return tensor_part(shard, piece.begin, piece.count); }
 
-// A bucket's shard of a chunk's values or gradients.
-static Tensor shard_of(Tensor flat, const Bucket *b) {
-    return tensor_part(flat, b->shard_begin, b->shard_count);
-}
-
 // ---- life ---------------------------------------------------------------------------------------
 
 static Tensor take_zeros(const Context *c, Arena *arena, const char *name, int64_t count, DType dtype) {
@@ -67,7 +62,7 @@ static void take_shard(Optimizer *o, Arena *arena, int i) {
     Tensor values = o->params->chunks[b->chunk].values;
     ShardState *shard = &o->shards[i];
     if (values.dtype == F32)
-        shard->main = shard_of(values, b);
+        shard->main = bucket_shard(values, b);
     else if (values.dtype == BF16)
         shard->main = take_zeros(c, arena, "fp32 parameters beyond bf16", b->shard_count, U16);
     else
@@ -96,6 +91,7 @@ Status optimizer_create(Optimizer *o, Context *context, Comm *world, const Param
 }
 
 void optimizer_destroy(Optimizer *o) {
+    if (o->shards) device_sync(o->context->device, o->context->stream); // queued operations read the segments
     for (int i = 0; o->shards && i < o->buckets->count; i++) {
         free(o->shards[i].pieces);
         free(o->shards[i].params);
@@ -113,7 +109,7 @@ static OwnedPart owned_part(const Optimizer *o, int bucket, int piece) {
     return (OwnedPart){.param = p,
                        .begin = at.begin + b->shard_begin - p->offset,
                        .count = at.count,
-                       .value = piece_of(shard_of(o->params->chunks[b->chunk].values, b), at),
+                       .value = piece_of(bucket_shard(o->params->chunks[b->chunk].values, b), at),
                        .main = piece_of(shard->main, at),
                        .m = piece_of(shard->m, at),
                        .v = piece_of(shard->v, at),
@@ -132,8 +128,8 @@ Status optimizer_visit(const Optimizer *o, VisitPart *visit, void *self) {
 
 // A bf16 run keeps the remainders alone: params_fill rounds the values as bf16_split does.
 static void write_remainders(const Context *c, Tensor main, const float *from) {
-    enum { MOST = 1 << 21 }; // 4 MiB
-    int64_t all = tensor_count(main), block = all < MOST ? all : MOST;
+    enum { MAX_BLOCK = 1 << 21 }; // elements: 4 MiB
+    int64_t all = tensor_count(main), block = all < MAX_BLOCK ? all : MAX_BLOCK;
     int threads = block < 1 << 14 ? 1 : device_threads(c->device);
     uint16_t *remainders = malloc((size_t)block * sizeof *remainders);
     CHECK(remainders, "no memory for %lld remainders of parameters", (long long)block);
@@ -171,7 +167,7 @@ static double largest_gradient(Optimizer *o) {
     for (int i = 0; i < o->buckets->count; i++) {
         const Bucket *b = &o->buckets->items[i];
         abs_max(c->device, c->stream,
-                (AbsMax){.x = shard_of(o->params->chunks[b->chunk].grads, b), .max = o->max});
+                (AbsMax){.x = bucket_shard(o->params->chunks[b->chunk].grads, b), .max = o->max});
     }
     float largest;
     device_download(c->device, c->stream, &largest, o->max);
@@ -186,7 +182,7 @@ static void add_squares(Optimizer *o, int index, int exponent) {
     const ShardState *shard = &o->shards[index];
     if (!shard->num_pieces) return;
     sum_squares(c->device, c->stream,
-                (SumSquares){.x = shard_of(o->params->chunks[b->chunk].grads, b),
+                (SumSquares){.x = bucket_shard(o->params->chunks[b->chunk].grads, b),
                              .sum = o->sums,
                              .exponent = exponent,
                              .num_segments = shard->num_pieces,
@@ -219,11 +215,11 @@ static void step_bucket(Optimizer *o, int index, AdamW args) {
     const ChunkParams *chunk = &o->params->chunks[b->chunk];
     const ShardState *shard = &o->shards[index];
     if (!shard->num_pieces) return;
-    args.gradient = shard_of(chunk->grads, b);
+    args.gradient = bucket_shard(chunk->grads, b);
     args.parameter = shard->main;
     args.m = shard->m;
     args.v = shard->v;
-    args.value = chunk->values.dtype == F32 ? (Tensor){0} : shard_of(chunk->values, b);
+    args.value = chunk->values.dtype == F32 ? (Tensor){0} : bucket_shard(chunk->values, b);
     args.num_segments = shard->num_pieces;
     args.segments = shard->pieces;
     adamw(c->device, c->stream, args);

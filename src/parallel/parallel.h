@@ -34,6 +34,8 @@ typedef struct {
 Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements,
                       bool sharded);
 void buckets_destroy(Buckets *buckets);
+// Returns this rank's shard of the bucket, of the values or the gradients of its chunk.
+Tensor bucket_shard(Tensor flat, const Bucket *bucket);
 // Whether values of the unit's parameters lie in the bucket.
 bool bucket_holds(const Bucket *bucket, const Params *params, int unit);
 
@@ -143,13 +145,13 @@ typedef struct {
     const Buckets *buckets;
     AdamOptions options;
     ShardState *shards; // [buckets->count]
-    Comm *owners;       // who adds up the norm: model x dp with shards, model without
-    Tensor max, sums;   // F32 [1, 1]; F64 [parameters, 3]: sums of squares of each
-    double *host;       // the same, on the host
-    int64_t steps;      // done so far
+    Comm *owners; // the ranks that add up the norm: all with shards, else those of one replica of the model
+    Tensor max, sums; // F32 [1, 1]; F64 [parameters, 3]: sums of squares of each
+    double *host;     // the same, on the host
+    int64_t steps;    // done so far
 } Optimizer;
 
-// Takes the state from `arena`, all zeros: per parameter 8 bytes, in bf16 10, in fp16 12; over dp with
+// Takes the state from `arena`, all zeros: per parameter 8 bytes, in bf16 10, in fp16 12; cut over their replicas with
 // shards.
 // `world` must hold exactly the ranks of the run.   ERR_OS without host memory.
 Status optimizer_create(Optimizer *optimizer, Context *context, Comm *world, const Params *params,
