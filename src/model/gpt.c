@@ -364,10 +364,10 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
     for (int i = end - 1; i >= first; i--) {
         int number = chunk->first_layer + i, unit = gpt->layers[number].unit;
         bool leaves = i == 0 && !chunk->first;
-        unit_acquire(c, unit);
+        if (halves & INPUT_HALF) unit_acquire(c, unit); // the weight half reads no weights
         backward_layer(gpt, number, layer_stash(gpt, slot, i), slot->output_gradient,
                        leaves ? slot->input_gradient : slot->output_gradient, halves, mb);
-        unit_release(c, unit);
+        if (halves & INPUT_HALF) unit_release(c, unit);
         if (final) unit_finish(c, unit);
     }
     arena_release(c->scratch, mark);
