@@ -29,7 +29,7 @@ static inline Fixture fixture_open_as(const char *kind, int threads, DType eleme
     Fixture b = {.element = element, .drawn = drawn};
     EXPECT_OK(device_open(&b.device, (DeviceOptions){kind, NULL, threads, FIXTURE_BYTES}));
     b.stream = device_stream(b.device);
-    EXPECT_OK(arena_open(&b.arena, "bench", device_memory(b.device), FIXTURE_BYTES));
+    EXPECT_OK(arena_open(&b.arena, "fixture", device_memory(b.device), FIXTURE_BYTES));
     return b;
 }
 

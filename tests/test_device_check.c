@@ -45,7 +45,6 @@ static void overwrite_then_upload(Fixture *b) {
 
 static void overwrite_then_close(Fixture *b) { write_beyond(b, FIXTURE_BYTES); }
 
-// What the front sees after a backend that wrote too far.
 static void write_narrow_nan(Fixture *b) {
     b->element = BF16;
     Tensor x = from_floats(b, 2, 3, (const float[]){1, 2, 3, 4, NAN, 6}), y = normals(b, 2, 3);
@@ -226,7 +225,7 @@ static void early_reads_are_named(void) {
 
 static void missing_waits_are_named(void) {
     expect_death(follow_pointer, ERR_BUG,
-                 "the arena bench while at sf3.1: tensor, last written by add of y (F3.1, stream compute)");
+                 "the arena fixture while at sf3.1: tensor, last written by add of y (F3.1, stream compute)");
     expect_death(follow_freed_pointer, ERR_BUG, "byte 0 of the arena gone: it was freed");
     expect_death(
         look_without_wait, ERR_BUG,
@@ -245,7 +244,7 @@ static void missing_waits_are_named(void) {
                  "device_zero (F4.1, stream compute) writes tensor, send (sf3.1, the host) is reading it");
     expect_death(read_what_is_received, ERR_BUG,
                  "add of x (stream compute) reads tensor, receive (the host) is writing it");
-    expect_death(free_what_is_sent, ERR_BUG, "the arena bench was freed while send was under way");
+    expect_death(free_what_is_sent, ERR_BUG, "the arena fixture was freed while send was under way");
 }
 
 static void numbers_are_named(void) {
@@ -325,16 +324,28 @@ static void unknown_kind_is_refused(void) {
     EXPECT(device == NULL, "a device");
 }
 
+static void seed_that_is_no_number_is_refused(void) {
+    Device *device;
+    setenv("TRIREME_CHECK_SEED", "1x", 1);
+    EXPECT(device_check("check") == ERR_CONFIG, "the status of the check");
+    EXPECT(device_open(&device, (DeviceOptions){"check", NULL, 1, 0}) == ERR_CONFIG, "the status");
+    EXPECT(strstr(fail_message(), "TRIREME_CHECK_SEED=1x is not a whole number"), "%s", fail_message());
+    EXPECT(device == NULL, "a device");
+    unsetenv("TRIREME_CHECK_SEED");
+}
+
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"mistakes_are_named", mistakes_are_named},
-                                      {"early_reads_are_named", early_reads_are_named},
-                                      {"missing_waits_are_named", missing_waits_are_named},
-                                      {"waits_suffice", waits_suffice},
-                                      {"marks_are_in_order", marks_are_in_order},
-                                      {"numbers_are_named", numbers_are_named},
-                                      {"padding_is_no_fault", padding_is_no_fault},
-                                      {"infinite_gradients_are_no_fault", infinite_gradients_are_no_fault},
-                                      {"unknown_kind_is_refused", unknown_kind_is_refused},
-                                      {0}},
-                       argc, argv);
+    return harness_run(
+        (const Test[]){{"mistakes_are_named", mistakes_are_named},
+                       {"early_reads_are_named", early_reads_are_named},
+                       {"missing_waits_are_named", missing_waits_are_named},
+                       {"waits_suffice", waits_suffice},
+                       {"marks_are_in_order", marks_are_in_order},
+                       {"numbers_are_named", numbers_are_named},
+                       {"padding_is_no_fault", padding_is_no_fault},
+                       {"infinite_gradients_are_no_fault", infinite_gradients_are_no_fault},
+                       {"unknown_kind_is_refused", unknown_kind_is_refused},
+                       {"seed_that_is_no_number_is_refused", seed_that_is_no_number_is_refused},
+                       {0}},
+        argc, argv);
 }

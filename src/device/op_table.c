@@ -95,7 +95,7 @@ int op_segments(DeviceOp op, const void *args, const OpSegment **segments) {
     return 0;
 }
 
-int op_num_segments(int num_segments) { return num_segments ? num_segments : 1; }
+int segments_or_one(int num_segments) { return num_segments ? num_segments : 1; }
 
 AdamW adamw_segment(const AdamW *args, int i) {
     AdamW one = *args;

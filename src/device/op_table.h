@@ -2,24 +2,26 @@
 #pragma once
 #include "device/ops.h"
 
-enum { MOST_TENSORS = 8 };
+enum { MAX_TENSORS = 8 };
 
 typedef struct {
     const char *name, *event; // the event's format takes the rows and columns of the first tensor written
     size_t args_bytes;        // of the argument struct
     int element;              // the tensor that gives the call its element type
-    int reads, writes; // its tensors in the order of the argument struct, those read before those written
-    const char *tensors[MOST_TENSORS];
+    // The numbers of its tensors, in the order of the argument struct: those read, then those written.
+    int reads, writes;
+    const char *tensors[MAX_TENSORS];
 } OpRow;
 extern const OpRow op_rows[NUM_DEVICE_OPS];
 
 // The element type of a call; F32 where the tensor that gives it is absent.
 DType op_element(DeviceOp op, const void *args);
-// The arguments for segment `i` alone, without a table; a call without segments has one. adamw: its weight decay is 0
-// where none applies. sum_squares: no elements where nothing is added.
-int op_num_segments(int num_segments);
-int op_segments(DeviceOp op, const void *args,
-                const OpSegment **segments); // the table of a call; 0: it has none
+// The segments of a call, and how many they are; 0: it has no table of segments.
+int op_segments(DeviceOp op, const void *args, const OpSegment **segments);
+// The number of parts in which a call is computed: its segments, or the call as a whole.
+int segments_or_one(int num_segments);
+// The arguments for segment `i` alone, without a table. adamw: its weight decay is 0 where none applies. sum_squares: no
+// elements where nothing is added.
 AdamW adamw_segment(const AdamW *args, int i);
 SumSquares sum_squares_segment(const SumSquares *args, int i);
 // Whether it reads what tensor `i`, one that it writes, holds before: it adds to it, or changes it in place.

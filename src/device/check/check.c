@@ -14,6 +14,8 @@ enum { POISON = 0xFF }; // NaN in every float type, -1 in I32
 // ---- life -------------------------------------------------------------------------------------------------
 
 static Status check_open(void **state, const DeviceOptions *options) {
+    void *none = NULL;
+    TRY(cpu_backend.open(&none, options));
     CheckDevice *d = *state = calloc(1, sizeof *d);
     if (!d) return fail(ERR_OS, "no memory for a device");
     pthread_condattr_t monotonic;
@@ -24,14 +26,13 @@ static Status check_open(void **state, const DeviceOptions *options) {
     pthread_mutex_init(&d->lock, NULL);
     d->rank = rank_current();
     d->threads = options->threads;
-    memory_open(d);
-    return cpu_backend.open(state, options);
+    return memory_open(d);
 }
 
 static void check_close(void *state) {
     CheckDevice *d = state;
     memory_close(d);
-    for (int i = 0; i < MOST_STREAMS; i++) free(d->queues[i].entries);
+    for (int i = 0; i < MAX_STREAMS; i++) free(d->queues[i].entries);
     pthread_cond_destroy(&d->moved);
     pthread_mutex_destroy(&d->lock);
     free(d->accesses);
@@ -39,7 +40,11 @@ static void check_close(void *state) {
     free(d);
 }
 
-static Status check_environment(void) { return cpu_backend.check(); }
+static Status check_environment(void) {
+    int64_t seed;
+    TRY(device_queue_seed(&seed));
+    return cpu_backend.check();
+}
 
 static const char *check_kernels(void) { return cpu_backend.kernels(); }
 
@@ -49,7 +54,7 @@ static size_t check_workspace_bytes(int threads, DeviceOp op, const void *args) 
 
 // ---- launching --------------------------------------------------------------------------------------------
 
-// An optional tensor that is absent, and one without elements, is nowhere.
+// An optional tensor that is absent, and one without elements, has no memory.
 static bool is_used(Tensor x) { return x.data && tensor_bytes(x); }
 
 // Records the use of a tensor by the operation that is to be launched. Its address becomes the plain one.
@@ -156,7 +161,7 @@ static void *check_access_address(void *state, const HostAccess *access) {
     return access->address;
 }
 
-// Host code may do there what it likes, before the next launch.
+// Host code may read and write there until the next launch.
 static void *check_address(void *state, void *data, size_t bytes) {
     CheckDevice *d = state;
     Region *region;
@@ -203,8 +208,7 @@ static void run_op(const QueueEntry *e) {
     for (int i = row->reads; i < row->reads + row->writes; i++) check_numbers(e, row->tensors[i], tensors[i]);
 }
 
-void entry_run(const Queue *queue, QueueEntry *e) {
-    (void)queue;
+void entry_run(QueueEntry *e) {
     switch (e->kind) {
     case ENTRY_OP: run_op(e); break;
     case ENTRY_COPY: memmove(e->to, e->from, e->bytes); break;
@@ -217,7 +221,7 @@ void entry_run(const Queue *queue, QueueEntry *e) {
     case ENTRY_WAIT:
     case ENTRY_MARK: break;
     }
-    for (int i = 0; i < MOST_TENSORS; i++)
+    for (int i = 0; i < MAX_TENSORS; i++)
         if (e->regions[i]) memory_check_canaries(e->regions[i], e->name);
 }
 

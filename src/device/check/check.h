@@ -16,11 +16,18 @@
 #include "device/backend.h"
 #include <pthread.h>
 
-enum { MOST_STREAMS = 4, HOST = MOST_STREAMS, QUEUE_ENTRIES = 512, MOST_ARGS = 512, DOING_BYTES = 20 };
+enum {
+    MAX_STREAMS = 4,
+    HOST = MAX_STREAMS,
+    QUEUE_ENTRIES = 512,
+    MAX_JOINS = 64,
+    MAX_ARGS_BYTES = 512,
+    DOING_BYTES = 20
+};
 
 // What used some bytes: an operation of a stream, or the host, whose uses are over when they are recorded.
 typedef struct {
-    const char *what, *tensor; // "matmul", "d"; NULL: nobody
+    const char *what, *tensor; // "matmul", "d"; NULL: there was no use
     int stream;                // index, or HOST
     int64_t number;            // in the order of its stream
     char doing[DOING_BYTES];   // the rank's instruction then
@@ -31,7 +38,7 @@ typedef struct {
     size_t begin, end;
     const char *block; // its name, NULL: none has begun here
     Use write;
-    Use reads[MOST_STREAMS + 1]; // since the last write, the last one of each stream
+    Use reads[MAX_STREAMS + 1]; // since the last write, the last one of each stream
 } Segment;
 
 typedef struct Region {
@@ -56,7 +63,7 @@ typedef struct {
 
 // For each stream, up to which of its operations all are known to be over.
 typedef struct {
-    int64_t at[MOST_STREAMS + 1];
+    int64_t at[MAX_STREAMS + 1];
 } StreamClock;
 
 typedef enum {
@@ -72,14 +79,14 @@ typedef enum {
 typedef struct {
     EntryKind kind;
     DeviceOp op;
-    _Alignas(16) char args[MOST_ARGS]; // with plain addresses
-    unsigned fresh;                    // tensors that hold nothing yet: bit i of tensor i
+    _Alignas(16) char args[MAX_ARGS_BYTES]; // with plain addresses
+    unsigned fresh;                         // tensors that hold nothing yet: bit i of tensor i
     Exec exec;
     void *to, *from; // plain; of an upload `from` is a copy, freed when it is done
     size_t bytes;
-    const Region *regions[MOST_TENSORS]; // whose canaries are looked at
-    int stream;                          // of a wait
-    int64_t number;                      // of a wait or a mark
+    const Region *regions[MAX_TENSORS]; // whose canaries are looked at
+    int stream;                         // of a wait
+    int64_t number;                     // of a wait or a mark
     const char *name;
     char doing[DOING_BYTES];
 } QueueEntry;
@@ -93,17 +100,18 @@ struct Queue {
     const char *name;
     pthread_t thread;
     QueueEntry *entries; // a ring: [QUEUE_ENTRIES]
-    // Entries launched and run; up to which one somebody waits; the first one at which a sleeper has to be woken.
+    // Numbers of entries: the last launched, the last run, the last that a thread waits for, and the first after which
+    // waiting threads must be woken.
     int64_t launched, done, wanted, wake_at;
     int64_t hold;      // that the thread lets gather before it starts
     uint64_t random;   // of the delays
     bool open, ends;   // in use; the thread is to leave
     StreamClock clock; // what the next operation comes after
-    // What the stream had waited for, by the last entry before it; the last few.
+    // The last waits of the stream: the number of each wait's entry, and what was over once it was done.
     struct {
         int64_t number;
         StreamClock clock;
-    } joins[64];
+    } joins[MAX_JOINS];
     int num_joins;
 };
 
@@ -119,7 +127,7 @@ struct CheckDevice {
     CheckDevice *next; // of all devices of the process
     struct Rank *rank;
     int threads;
-    Queue queues[MOST_STREAMS];
+    Queue queues[MAX_STREAMS];
     StreamClock host; // what the rank's thread has waited for
     Region *regions;
     OpenAccess *accesses;
@@ -149,8 +157,8 @@ void memory_check_canaries(const Region *region, const char *who);
 
 void record_begin(void *device, const char *name, void *address,
                   size_t bytes); // a block, of which nothing is written
-// A use of [data, data + bytes): CHECKs that it comes after what it has to, and notes it. `plain` (may be NULL) gets the
-// plain address. Returns whether nothing had been written there.
+// Records a use of [data, data + bytes). CHECKs that it comes after all uses that must be over before it. `plain` (may be
+// NULL) gets the plain address. Returns whether nothing had been written there.
 bool record_use(CheckDevice *device, const Use *use, const StreamClock *clock, void *data, size_t bytes,
                 bool reads, bool writes, Region **region, void **plain);
 void record_access(CheckDevice *device, const Use *use, const StreamClock *clock, HostAccess *access);
@@ -168,6 +176,8 @@ void segment_describe(const CheckDevice *device, const Region *region, size_t of
 
 // ---- queue.c ----------------------------------------------------------------------------------------------
 
+// The seed of the delays, TRIREME_CHECK_SEED or 1. ERR_CONFIG where the variable holds no whole number.
+Status device_queue_seed(int64_t *seed);
 Status device_queue_open(void *device, const char *name, void **queue);
 void device_queue_close(void *device, void *queue);
 // A place for the next entry of a stream, which has its name, its number and the rank's instruction; then its launch.
@@ -184,4 +194,4 @@ void device_queue_mark_read(void *device, DeviceMark *mark);
 // Waits until everything that was launched is done.
 void device_queue_settle(CheckDevice *device);
 // Runs an entry, on its stream's thread.
-void entry_run(const Queue *queue, QueueEntry *entry);
+void entry_run(QueueEntry *entry);

@@ -93,13 +93,16 @@ void *memory_take(void *state, const char *name, size_t bytes, const char **why)
     CheckDevice *device = state;
     Memory host = memory_host();
     Region *region = calloc(1, sizeof *region);
-    char *base = region ? host.take(host.self, name, bytes + 2 * CANARY_BYTES, why) : NULL;
-    void *seen =
-        base ? mmap(NULL, seen_bytes(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-             : MAP_FAILED;
-    Segment *segments = seen != MAP_FAILED ? calloc(1, sizeof *segments) : NULL;
-    if (!segments) {
+    Segment *segments = calloc(1, sizeof *segments);
+    void *seen = mmap(NULL, seen_bytes(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *base = NULL;
+    if (!region || !segments || seen == MAP_FAILED)
         *why = "no memory for the check device's own lists";
+    else
+        base = host.take(host.self, name, bytes + 2 * CANARY_BYTES, why);
+    if (!base) {
+        if (seen != MAP_FAILED) munmap(seen, seen_bytes(bytes));
+        free(segments);
         free(region);
         return NULL;
     }

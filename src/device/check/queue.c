@@ -16,10 +16,15 @@ static uint64_t draw(Queue *q) { // xorshift64* (Vigna 2014)
     return (q->random * 0x2545F4914F6CDD1Du) >> 33;
 }
 
-static uint64_t first_random(int index) {
+Status device_queue_seed(int64_t *seed) {
     const char *text = getenv("TRIREME_CHECK_SEED");
-    int64_t seed = 1;
-    if (text) CHECK(parse_int(text, &seed), "TRIREME_CHECK_SEED=%s is no number", text);
+    *seed = 1;
+    if (text && !parse_int(text, seed))
+        return fail(ERR_CONFIG, "TRIREME_CHECK_SEED=%s is not a whole number", text);
+    return OK;
+}
+
+static uint64_t first_random(int64_t seed, int index) {
     return ((uint64_t)seed * 2 + 1) * 0x9E3779B97F4A7C15u ^ ((uint64_t)index + 1) * 0xD1B54A32D192ED03u;
 }
 
@@ -32,7 +37,7 @@ static struct timespec after(double seconds) {
     return t;
 }
 
-// How many entries gather before the thread starts, unless somebody waits: often one, now and then many.
+// How many entries gather before the thread starts, unless a thread waits for one: often one, now and then many.
 static int64_t draw_hold(Queue *q) {
     static const int64_t holds[] = {1, 1, 1, 2, 5, 17, 60, 200};
     return holds[draw(q) % (sizeof holds / sizeof *holds)];
@@ -106,7 +111,7 @@ static void *stream_main(void *arg) {
         else {
             pthread_mutex_unlock(&d->lock);
             sleep_sometimes(q);
-            entry_run(q, e);
+            entry_run(e);
             pthread_mutex_lock(&d->lock);
             if (e->kind == ENTRY_MARK) set_mark(d, &d->marks[e->number - 1]);
         }
@@ -118,16 +123,18 @@ static void *stream_main(void *arg) {
 
 Status device_queue_open(void *state, const char *name, void **queue) {
     CheckDevice *d = state;
+    int64_t seed;
     int i = 0;
-    while (i < MOST_STREAMS && d->queues[i].open) i++;
-    if (i == MOST_STREAMS) return fail(ERR_OS, "the check device has no stream left for %s", name);
+    TRY(device_queue_seed(&seed));
+    while (i < MAX_STREAMS && d->queues[i].open) i++;
+    if (i == MAX_STREAMS) return fail(ERR_OS, "the check device has no stream left for %s", name);
     Queue *q = &d->queues[i];
     QueueEntry *entries = q->entries ? q->entries : calloc(QUEUE_ENTRIES, sizeof *entries);
     if (!entries) return fail(ERR_OS, "no memory for the stream %s", name);
     // A stream that is opened again goes on counting, so that older events stay behind it.
     q->entries = entries, q->device = d, q->index = i, q->name = name, q->ends = false, q->hold = 1,
     q->wake_at = INT64_MAX;
-    q->random = first_random(i);
+    q->random = first_random(seed, i);
     if (pthread_create(&q->thread, NULL, stream_main, q))
         return fail(ERR_OS, "no thread for the stream %s", name);
     q->open = true;
@@ -148,7 +155,7 @@ void device_queue_close(void *state, void *queue) {
 }
 
 void device_queue_settle(CheckDevice *d) {
-    for (int i = 0; i < MOST_STREAMS; i++)
+    for (int i = 0; i < MAX_STREAMS; i++)
         if (d->queues[i].open) {
             Exec exec = {.queue = &d->queues[i]};
             while (!device_queue_wait(&exec, device_queue_event(&exec), 1)) {
@@ -194,7 +201,10 @@ int64_t device_queue_event(const Exec *exec) { return ((const Queue *)exec->queu
 
 // What is over once this event is: the stream so far, and what it had waited for by then.
 static void join_event(StreamClock *clock, const Queue *q, int64_t event) {
-    for (int i = 0; i < q->num_joins && i < 64; i++)
+    if (clock->at[q->index] >= event) return;
+    CHECK(q->num_joins <= MAX_JOINS || q->joins[q->num_joins % MAX_JOINS].number <= event,
+          "an event of the stream %s is older than the last %d waits of that stream", q->name, MAX_JOINS);
+    for (int i = 0; i < q->num_joins && i < MAX_JOINS; i++)
         if (q->joins[i].number <= event) clock_join(clock, &q->joins[i].clock);
     if (clock->at[q->index] < event) clock->at[q->index] = event;
 }
@@ -219,8 +229,8 @@ void device_queue_stream_wait(const Exec *exec, const Exec *of, int64_t event) {
     e->stream = other->index;
     e->number = event;
     join_event(&q->clock, other, event);
-    q->joins[q->num_joins % 64].number = q->launched + 1;
-    q->joins[q->num_joins++ % 64].clock = q->clock;
+    q->joins[q->num_joins % MAX_JOINS].number = q->launched + 1;
+    q->joins[q->num_joins++ % MAX_JOINS].clock = q->clock;
     device_queue_launch(q);
 }
 

@@ -1,4 +1,5 @@
-// The record of who wrote and read which bytes of the check device's memory, and what has to come after what.
+// The record of which operations wrote and read which bytes of the check device's memory, and checks that each comes
+// after those that it depends on.
 #include "base/rank.h"
 #include "device/check/check.h"
 #include <stdio.h>
@@ -8,7 +9,7 @@
 // ---- what comes after what --------------------------------------------------------------------------------
 
 void clock_join(StreamClock *clock, const StreamClock *other) {
-    for (int i = 0; i <= MOST_STREAMS; i++)
+    for (int i = 0; i <= MAX_STREAMS; i++)
         if (other->at[i] > clock->at[i]) clock->at[i] = other->at[i];
 }
 
@@ -65,13 +66,13 @@ static void merge(Region *r, int first, int last) {
     r->num_segments -= last - first - 1;
 }
 
-// What `from` was used for has to be over before what follows on `into` may write.
+// Adds the uses of `from` to those that must be over before `into` is written.
 static void absorb(Segment *into, const Segment *from) {
     if (from->write.what) {
         Use *last = &into->reads[from->write.stream];
         if (!last->what || from->write.number > last->number) *last = from->write;
     }
-    for (int i = 0; i <= MOST_STREAMS; i++)
+    for (int i = 0; i <= MAX_STREAMS; i++)
         if (from->reads[i].what && (!into->reads[i].what || from->reads[i].number > into->reads[i].number))
             into->reads[i] = from->reads[i];
 }
@@ -94,7 +95,7 @@ void segment_describe(const CheckDevice *device, const Region *r, size_t offset,
         return;
     }
     const Segment *s = &r->segments[find_segment(r, offset)];
-    char use[128] = "nobody";
+    char use[128] = "no operation";
     if (s->write.what) use_describe(device, &s->write, use, sizeof use);
     snprintf(text, size, "%s, last written by %s", s->block ? s->block : "no block", use);
 }
@@ -119,7 +120,7 @@ static void check_segment(const CheckDevice *device, const Use *use, const Strea
     }
     if (!is_over(clock, &s->write))
         fault(device, use, reads ? "reads" : "writes", s, &s->write, "may still write it: a wait is missing");
-    for (int i = 0; writes && i <= MOST_STREAMS; i++)
+    for (int i = 0; writes && i <= MAX_STREAMS; i++)
         if (!is_over(clock, &s->reads[i]))
             fault(device, use, "writes", s, &s->reads[i], "may still read it: a wait is missing");
 }

@@ -74,7 +74,7 @@ static void sum_squares_flat(const Exec *exec, const SumSquares *p) {
 }
 
 void CPU_NAME(cpu_sum_squares)(const Exec *exec, const SumSquares *p) {
-    for (int i = 0; i < op_num_segments(p->num_segments); i++) {
+    for (int i = 0; i < segments_or_one(p->num_segments); i++) {
         SumSquares one = sum_squares_segment(p, i);
         sum_squares_flat(exec, &one);
     }
@@ -156,7 +156,7 @@ static void adamw_flat(const Exec *exec, const AdamW *p) {
 }
 
 void CPU_NAME(cpu_adamw)(const Exec *exec, const AdamW *p) {
-    for (int i = 0; i < op_num_segments(p->num_segments); i++) {
+    for (int i = 0; i < segments_or_one(p->num_segments); i++) {
         AdamW one = adamw_segment(p, i);
         adamw_flat(exec, &one);
     }

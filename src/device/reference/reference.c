@@ -316,7 +316,7 @@ static void sum_squares_flat(const SumSquares *p) {
 
 static void reference_sum_squares(const Exec *exec, const SumSquares *p) {
     (void)exec;
-    for (int i = 0; i < op_num_segments(p->num_segments); i++) {
+    for (int i = 0; i < segments_or_one(p->num_segments); i++) {
         SumSquares one = sum_squares_segment(p, i);
         sum_squares_flat(&one);
     }
@@ -351,7 +351,7 @@ static void adamw_flat(const AdamW *p) {
 
 static void reference_adamw(const Exec *exec, const AdamW *p) {
     (void)exec;
-    for (int i = 0; i < op_num_segments(p->num_segments); i++) {
+    for (int i = 0; i < segments_or_one(p->num_segments); i++) {
         AdamW one = adamw_segment(p, i);
         adamw_flat(&one);
     }
