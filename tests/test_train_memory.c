@@ -22,7 +22,7 @@ static EngineMemory measured(const EngineSpec *spec, int rank) {
 }
 
 static double sum_terms(const EngineSpec *spec, bool published) {
-    StashTerm terms[MOST_STASH_TERMS];
+    StashTerm terms[MAX_STASH_TERMS];
     int count = model_stash_terms(&spec->shape, &spec->mode, grid_along(spec->grid, AXIS_TP), terms);
     double sum = 0;
     for (int i = 0; i < count; i++) sum += published ? terms[i].published : terms[i].kept;

@@ -16,9 +16,9 @@
 typedef struct {
     CommOp op;
     ReduceOp reduce;
-    DType dtype; // of a reduction
-    Stream *
-        stream; // the operation starts when this stream has reached it; NULL: at once, the data are the host's
+    DType dtype; // of the tensors; undefined for host data that are not reduced
+    // The operation starts when this stream has reached it. NULL: at once, the data are the host's.
+    Stream *stream;
     // From the start on host addresses, where the transport follows addresses; else addresses of device memory.
     const void *in;
     void *out;
@@ -51,8 +51,8 @@ struct Transport {
     void (*close)(Group *group);
     void (*start)(Group *group, const Call *call, void *op);
     CallProgress (*advance)(Group *group, const Call *call, void *op); // not called again after DONE
-    // Optional callback of an ordered transport: `stream` waits for the operation, the host does not. Such an
-    // operation is not advanced by polls.
+    // Optional callback of an ordered transport: `stream` waits for the operation, the host does not. With
+    // `stream` NULL the data are the host's, and the host waits. Such an operation is not advanced by polls.
     void (*wait)(Group *group, const Call *call, void *op, Stream *stream);
     // Adds the world ranks that the operation waits for, " 1 2".
     void (*waits_for)(Group *group, const Call *call, const void *op, Text *ranks);

@@ -9,7 +9,7 @@
 //
 // Order. Operations and copies are stream-ordered: each starts when everything before it on its stream is done, and the
 // call may return before. Streams run beside each other; an event orders them. The host has to wait, for an event or for
-// a download, where it needs a value. None of these calls allocates memory.
+// a download, where it needs a value. On cpu and reference no operation, copy or event allocates memory.
 //
 // Host code never follows an address of device memory: values go up and down by device_upload and device_download. The
 // one exception are transports that run on the host (src/comm), by device_access, and tests.
@@ -106,8 +106,8 @@ void device_sync(Device *device, Stream *stream);
 // every mark is read once.
 typedef struct {
     double wall_s; // clock_s()
-    double
-        work_s; // processor time of the computing thread where there is one, else as wall_s; for differences
+    // Processor time of the computing thread where there is one, else as wall_s; for differences.
+    double work_s;
     int64_t number;
 } DeviceMark;
 

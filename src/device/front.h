@@ -13,8 +13,8 @@ struct Stream {
 
 struct Device {
     Backend backend; // its callbacks are all set
-    const Backend
-        *model; // whose workspace is reported: the backend, or the one that a null device stands for
+    // Whose workspace is reported: the backend, or the one that a null device stands for.
+    const Backend *model;
     DeviceOptions options;
     void *state;     // the backend's
     Stream *streams; // the last one is the compute stream

@@ -52,7 +52,7 @@ static void check_shapes(const OpRow *row, const Tensor *tensors, const Shape *s
     }
 }
 
-// Of the queries of a call with so many positions.
+// The number of multiplications in one of the products of attention, of the queries of a call with so many positions.
 static double attention_products(AttentionShape s, int64_t positions) {
     return (double)s.batch * (double)s.heads * (double)s.sequence * (double)positions * (double)s.head_size;
 }
@@ -73,7 +73,7 @@ static double op_flops(DeviceOp op, const void *args) {
     }
 }
 
-// Of its tensors, each once; of flat tensors with segments these alone.
+// The size of its tensors, each once; flat tensors with segments count these alone.
 static double op_bytes(DeviceOp op, const void *args) {
     const OpRow *row = &op_rows[op];
     const Tensor *tensors = args;

@@ -53,18 +53,18 @@ typedef enum { DEVICE_OPS(X) NUM_DEVICE_OPS } DeviceOp;
 
 typedef struct {
     int64_t calls;
-    // Of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal
+    // The operations of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal
     // attention in full, B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk); with a
     // cache 4 B*S*P*D*N/t.
     double flops;
-    double bytes; // of its tensors, each once (one that is updated in place too)
+    double bytes; // the size of its tensors, each once (one that is updated in place too)
 } OpCount;
 
 const char *device_op_name(DeviceOp op);
 const OpCount *device_counts(const Device *device); // [NUM_DEVICE_OPS] since open or the last reset
 void device_counts_reset(Device *device);
-// Called for every operation once it is counted: `args` is its argument struct, `one` what the call adds to
-// the counts. NULL: nobody listens.
+// Sets an optional function that is called for every operation once it is counted: `args` is its argument struct, `one`
+// what the call adds to the counts. NULL removes it.
 typedef void OnOperation(void *self, DeviceOp op, const void *args, OpCount one);
 void device_on_operation(Device *device, OnOperation *hook, void *self);
 

@@ -84,14 +84,14 @@ double model_flops(const ModelShape *shape, int table_rows, double samples);
 // One kind of tensor that a layer keeps of a microbatch from its forward to its backward, in bytes of one rank.
 typedef struct {
     const char *what;
-    double
-        published; // by Korthikanti 2022, section 4: all that a backward reads, with dropout masks of 1 byte
-    double
-        kept; // by trireme, which draws masks again and computes the S x S matrix again unless the mode keeps it
+    // By Korthikanti 2022, section 4: all that a backward reads, with dropout masks of 1 byte.
+    double published;
+    // By trireme, which draws masks again, and computes the S x S matrix again unless the mode keeps it.
+    double kept;
     bool is_statistic; // two numbers for a row; listed after the others
 } StashTerm;
 
-enum { MOST_STASH_TERMS = 32 };
+enum { MAX_STASH_TERMS = 32 };
 // Writes the terms of a layer that is not recomputed as a whole and returns how many they are. Both columns follow the
 // mode (selective recomputation, sequence parallelism, element type) and, beyond the published GPT, the shape.
 int model_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);

@@ -48,7 +48,7 @@ static int add_term(StashTerm *terms, int count, const StashTerm *one) {
         same->published += one->published, same->kept += one->kept;
         return count;
     }
-    CHECK(count < MOST_STASH_TERMS, "a layer keeps more than %d kinds of tensors", MOST_STASH_TERMS);
+    CHECK(count < MAX_STASH_TERMS, "a layer keeps more than %d kinds of tensors", MAX_STASH_TERMS);
     int at = count;
     for (; at > 0 && !one->is_statistic && terms[at - 1].is_statistic; at--) terms[at] = terms[at - 1];
     terms[at] = *one;
@@ -58,7 +58,7 @@ static int add_term(StashTerm *terms, int count, const StashTerm *one) {
 int model_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms) {
     int count = 0;
     for (int i = 0; i < NUM_SUBLAYERS; i++) {
-        StashTerm own[MOST_STASH_TERMS];
+        StashTerm own[MAX_STASH_TERMS];
         int num_own = sublayer_kinds[i]->stash_terms(shape, mode, tp, own);
         for (int n = 0; n < num_own; n++) count = add_term(terms, count, &own[n]);
     }

@@ -22,7 +22,7 @@ typedef struct {
     int buffer[NUM_BUFFER_KINDS];
 } Item;
 
-// When the device began an instruction and ended it. Read after the step: until then it may be ahead of the device.
+// When the device began an instruction and ended it. Read after the step, because the host may be ahead of the device.
 typedef struct {
     DeviceMark start, end;
 } Span;

@@ -90,7 +90,7 @@ static double hidden_elements(const ModelShape *m, const ParallelConfig *c) {
 }
 
 static double sum_terms(const ModelShape *m, const ParallelConfig *c, Recompute recompute, bool own) {
-    StashTerm terms[MOST_STASH_TERMS];
+    StashTerm terms[MAX_STASH_TERMS];
     ModelShape share = *m;
     share.sequence /= grid_along(c->grid, AXIS_CP);
     ModelMode mode = {.microbatch = c->microbatch,

@@ -30,7 +30,7 @@ static void add_rank(Report *r, int pp, const EngineMemory *m) {
 }
 
 static double sum_terms(const EngineSpec *spec, bool published) {
-    StashTerm terms[MOST_STASH_TERMS];
+    StashTerm terms[MAX_STASH_TERMS];
     int count = model_stash_terms(&spec->shape, &spec->mode, grid_along(spec->grid, AXIS_TP), terms);
     double sum = 0;
     for (int i = 0; i < count; i++) sum += published ? terms[i].published : terms[i].kept;
@@ -76,7 +76,7 @@ static Status measure_rank(Report *r, int pp) {
 // ---- the whole report --------------------------------------------------------------------------------------------
 
 static void add_terms(const EngineSpec *spec, Text *out) {
-    StashTerm terms[MOST_STASH_TERMS];
+    StashTerm terms[MAX_STASH_TERMS];
     double published = sum_terms(spec, true), kept = sum_terms(spec, false);
     int count = model_stash_terms(&spec->shape, &spec->mode, grid_along(spec->grid, AXIS_TP), terms);
     text_add(
