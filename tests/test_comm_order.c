@@ -91,7 +91,7 @@ static void in_order(void) {
 
 // ---- planted faults -----------------------------------------------------------------------------------
 
-// Runs the work in a child, which must end with ERR_BUG and name both operations.
+// Runs the work in a child, which must end with ERR_BUG and say both texts.
 static void expect_named(Work *work, const char *one, const char *other) {
     int ends[2], state = 0;
     CHECK(pipe(ends) == 0, "no pipe");
@@ -141,8 +141,13 @@ static void read_while_summed(RankFixture *f) {
     comm_wait(f->world, f->b->stream, &sum);
 }
 
+static void sum_of_unwritten_memory(RankFixture *f) {
+    comm_all_reduce(f->world, f->b->stream, tensor(f->b, 1, COUNT), REDUCE_SUM);
+}
+
 static void faults(void) {
     expect_named(sum_of_unwaited_operation, "add", "all_reduce of world");
+    expect_named(sum_of_unwritten_memory, "all_reduce of world", "that nothing has written");
     expect_named(write_while_sent, "add", "send of world");
     expect_named(read_before_received, "add", "recv of world");
     expect_named(read_while_summed, "add", "all_reduce of world");

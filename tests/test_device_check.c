@@ -144,14 +144,14 @@ static void reuse_block(Fixture *b) {
 static void send_before_done(Fixture *b) {
     Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
     add(b->device, b->stream, (Add){x, y});
-    HostAccess send = device_access(b->device, b->stream, y, false, "send");
+    HostAccess send = device_access(b->device, b->stream, y, true, false, "send");
     device_access_address(b->device, &send);
 }
 
 static void write_what_is_sent(Fixture *b) {
     Tensor x = normals(b, 1, 4);
     rank_doing("sf3.1");
-    HostAccess send = device_access(b->device, b->stream, x, false, "send");
+    HostAccess send = device_access(b->device, b->stream, x, true, false, "send");
     device_sync(b->device, b->stream);
     device_access_address(b->device, &send);
     rank_doing("F4.1");
@@ -160,16 +160,16 @@ static void write_what_is_sent(Fixture *b) {
 
 static void read_what_is_received(Fixture *b) {
     Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
-    (void)device_access(b->device, b->stream, x, true, "receive");
+    (void)device_access(b->device, b->stream, x, false, true, "receive");
     add(b->device, b->stream, (Add){x, y});
 }
 
 static void send_nothing(Fixture *b) {
-    (void)device_access(b->device, b->stream, tensor(b, 1, 4), false, "send");
+    (void)device_access(b->device, b->stream, tensor(b, 1, 4), true, false, "send");
 }
 
 static void free_what_is_sent(Fixture *b) {
-    (void)device_access(b->device, b->stream, normals(b, 1, 4), false, "send");
+    (void)device_access(b->device, b->stream, normals(b, 1, 4), true, false, "send");
     arena_close(&b->arena);
 }
 
@@ -268,7 +268,7 @@ static void waits_suffice(void) {
             stream_wait(b.device, second, event_record(b.device, b.stream));
             add(b.device, second, (Add){x, y}); // y += 1
             stream_wait(b.device, b.stream, event_record(b.device, second));
-            HostAccess access = device_access(b.device, b.stream, y, turn % 2, "message");
+            HostAccess access = device_access(b.device, b.stream, y, true, turn % 2, "message");
             while (!device_access_ready(b.device, &access)) event_wait_for(b.device, access.since, 1e-4);
             float *value = device_access_address(b.device, &access);
             EXPECT(*value == (float)(turn + 1), "%g in turn %d", (double)*value, turn);

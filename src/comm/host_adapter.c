@@ -11,15 +11,24 @@ static bool contains(Tensor whole, Tensor part) {
     return part.data && at >= first && at < first + tensor_bytes(whole);
 }
 
+// Whether a call whose tensors are joint reads all of the larger one. An all-gather reads this rank's slice only.
+static bool reads_whole(const Call *call, const Group *group) {
+    return call->op == COMM_ALL_REDUCE || call->op == COMM_REDUCE_SCATTER ||
+           (call->op == COMM_BROADCAST && call->peer == group->rank);
+}
+
 // Of two tensors of which one is a part of the other the larger one counts as written.
-void host_adapter_open(HostAdapter *adapter, Device *device, const Call *call, int ranks, const char *name) {
-    Tensor in = tensor_at(call, call->in, call->op == COMM_REDUCE_SCATTER ? ranks : 1);
-    Tensor out = tensor_at(call, call->out, call->op == COMM_ALL_GATHER ? ranks : 1);
+void host_adapter_open(HostAdapter *adapter, Device *device, const Call *call, const Group *group,
+                       const char *name) {
+    Tensor in = tensor_at(call, call->in, call->op == COMM_REDUCE_SCATTER ? group->size : 1);
+    Tensor out = tensor_at(call, call->out, call->op == COMM_ALL_GATHER ? group->size : 1);
     bool joint = contains(in, out) || contains(out, in);
     Tensor written = joint && tensor_bytes(in) > tensor_bytes(out) ? in : out;
     adapter->device = device;
-    if (in.data && !joint) adapter->reads = device_access(device, call->stream, in, false, name);
-    if (written.data) adapter->writes = device_access(device, call->stream, written, true, name);
+    if (in.data && !joint) adapter->reads = device_access(device, call->stream, in, true, false, name);
+    if (written.data)
+        adapter->writes =
+            device_access(device, call->stream, written, joint && reads_whole(call, group), true, name);
 }
 
 static bool ready(const HostAdapter *adapter, const HostAccess *access, double seconds) {

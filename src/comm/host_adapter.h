@@ -9,9 +9,10 @@ typedef struct {
     HostAccess reads, writes; // what the call reads only; what it writes, or reads and writes
 } HostAdapter;
 
-// Announces to the device that the call uses its tensors from the place that its stream has reached now. `ranks`: of
-// its group. `name` is for messages and stays alive.
-void host_adapter_open(HostAdapter *adapter, Device *device, const Call *call, int ranks, const char *name);
+// Announces to the device that the call uses its tensors from the place that its stream has reached now. `group`
+// is the call's. `name` is for messages and stays alive.
+void host_adapter_open(HostAdapter *adapter, Device *device, const Call *call, const Group *group,
+                       const char *name);
 // Whether the stream has reached the call; with `seconds` waits at most so long for it.
 bool host_adapter_ready(const HostAdapter *adapter, double seconds);
 // Once it is ready: replaces the addresses in the call by those that the host may follow.

@@ -112,7 +112,7 @@ CommRequest *queue_post(Comm *comm, Call call) {
     r->number = comm->num_posted++;
     r->posted_s = trace_on() && group->size > 1 ? clock_s() : 0;
     if (world->device && call.stream && group->transport->follows_addresses)
-        host_adapter_open(&r->adapter, world->device, &r->call, group->size, comm->names[call.op]);
+        host_adapter_open(&r->adapter, world->device, &r->call, group, comm->names[call.op]);
     world->num_unstarted++;
     start(r);
     if (!group->transport->wait) append(world, r);

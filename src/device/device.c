@@ -229,8 +229,10 @@ void device_zero(Device *device, Stream *stream, Tensor x) {
 
 // ---- host code that follows addresses ---------------------------------------------------------------------
 
-HostAccess device_access(Device *device, Stream *stream, Tensor x, bool writes, const char *what) {
-    HostAccess access = {.data = x.data, .bytes = tensor_bytes(x), .writes = writes, .what = what};
+HostAccess device_access(Device *device, Stream *stream, Tensor x, bool reads, bool writes,
+                         const char *what) {
+    HostAccess access = {
+        .data = x.data, .bytes = tensor_bytes(x), .reads = reads, .writes = writes, .what = what};
     if (!access.bytes) return access;
     check_stream(device, stream);
     access.since = event_record(device, stream);

@@ -129,17 +129,17 @@ void device_zero(Device *device, Stream *stream, Tensor x);
 typedef struct {
     void *data; // the tensor's
     size_t bytes;
-    bool writes;
+    bool reads, writes;
     const char *what;  // for messages: "send of stage output"
     StreamEvent since; // the host may follow the address from here on
     void *address;
     int64_t number; // the backend's
 } HostAccess;
 
-// Announces that host code will read x, or with `writes` write it, once `stream` has got to where it is now. Until
+// Announces that host code will read x, write x, or both, once `stream` has got to where it is now. Until
 // device_access_end nothing else may write x, and with `writes` nothing else may read it: the check device names the
-// operation that does. `what` stays alive until the end.
-HostAccess device_access(Device *device, Stream *stream, Tensor x, bool writes, const char *what);
+// operation that does, and with `reads` it names x where nothing has written it. `what` stays alive until the end.
+HostAccess device_access(Device *device, Stream *stream, Tensor x, bool reads, bool writes, const char *what);
 bool device_access_ready(Device *device, const HostAccess *access);    // whether the stream has got there
 void *device_access_address(Device *device, const HostAccess *access); // CHECKs that it has
 void device_access_end(Device *device, HostAccess *access);            // takes what was only zeroed

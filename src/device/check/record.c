@@ -185,7 +185,7 @@ static OpenAccess *free_access(CheckDevice *device) {
 
 void record_access(CheckDevice *device, const Use *use, const StreamClock *clock, HostAccess *access) {
     Region *r;
-    record_use(device, use, clock, access->data, access->bytes, !access->writes, access->writes, &r,
+    record_use(device, use, clock, access->data, access->bytes, access->reads, access->writes, &r,
                &access->address);
     size_t begin = (size_t)((char *)access->address - r->plain);
     access->number = ++device->last_access;
