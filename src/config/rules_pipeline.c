@@ -125,7 +125,7 @@ static int rank_counts(const Options *o, int counts[3]) {
     return n;
 }
 
-enum { MOST_BARS = 1 << 20, MOST_DEEP = 16 };
+enum { MAX_BARS = 1 << 20, MAX_DEPTH = 16 };
 
 // Returns the number that follows the '*' at *text, and moves past it; 0: there is no number from 1 to 999999999.
 static int read_times(const char **text) {
@@ -135,7 +135,7 @@ static int read_times(const char **text) {
     return length <= 9 ? atoi(digits) : 0;
 }
 
-// Counts the '|' of a layout with its repeats written out, from *text to the end of its group. Returns MOST_BARS when
+// Counts the '|' of a layout with its repeats written out, from *text to the end of its group. Returns MAX_BARS when
 // there are more, -1 when groups or repeats are wrong. layer_parse finds all other mistakes.
 static int64_t count_bars(const char **text, int depth) {
     int64_t bars = 0, before = 0; // those of the letter or group just before
@@ -146,12 +146,12 @@ static int64_t count_bars(const char **text, int depth) {
             if (!times) return -1;
             more = before * (times - 1);
         } else if (*(*text)++ == '(') {
-            more = before = depth < MOST_DEEP ? count_bars(text, depth + 1) : -1;
+            more = before = depth < MAX_DEPTH ? count_bars(text, depth + 1) : -1;
             if (before < 0 || *(*text)++ != ')') return -1;
         } else {
             more = before = (*text)[-1] == '|';
         }
-        bars = bars + more < MOST_BARS ? bars + more : MOST_BARS;
+        bars = bars + more < MAX_BARS ? bars + more : MAX_BARS;
     }
     return bars;
 }
@@ -181,7 +181,7 @@ static Status resolve_layout(Options *o) {
             ERR_CONFIG,
             "--pipeline-model-parallel-layout %.200s has %lld%s stages, separated by '|': use a multiple of "
             "--pipeline-model-parallel-size %d, up to %d",
-            layout, (long long)stages, bars == MOST_BARS ? " or more" : "", p, SCHEDULE_MAX_CHUNKS * p);
+            layout, (long long)stages, bars == MAX_BARS ? " or more" : "", p, SCHEDULE_MAX_CHUNKS * p);
     o->shape.vp = (int)(stages / p);
     return OK;
 }
@@ -200,40 +200,6 @@ static Status resolve_chunk_count(Options *o) {
                    required_chunks(o));
     return OK;
 }
-
-static Status resolve_layers_per_chunk(Options *o, int layers) {
-    int per_chunk = o->num_layers_per_virtual_pipeline_stage;
-    o->shape.vp = layers / per_chunk;
-    if (layers % per_chunk == 0) return OK;
-    return fail(ERR_CONFIG,
-                "--num-layers-per-virtual-pipeline-stage %d does not divide the %d layers of a pipeline "
-                "rank (%d / %d): use a divisor of %d, such as 1",
-                per_chunk, layers, layers * o->shape.pp, o->shape.pp, layers);
-}
-
-static Status resolve_chunks(Options *o) {
-    int counts[3], n = rank_counts(o, counts), chunks = o->num_virtual_stages_per_pipeline_rank;
-    if (o->pipeline_model_parallel_layout) return resolve_layout(o);
-    if (layers_per_chunk_given(o)) return resolve_layers_per_chunk(o, counts[0]);
-    o->shape.vp = chunks == INT_UNSET ? 1 : chunks;
-    for (int i = 0; i < n; i++) {
-        if (counts[i] % o->shape.vp == 0) continue;
-        if (required_chunks(o) > 1)
-            return fail(
-                ERR_CONFIG,
-                "--schedule %s has %d chunks per pipeline rank, which do not divide its %d layers: use "
-                "--num-layers %d, or --pipeline-model-parallel-layout",
-                o->schedule, o->shape.vp, counts[i],
-                (counts[i] / o->shape.vp + 1) * o->shape.vp * o->shape.pp);
-        return fail(ERR_CONFIG,
-                    "--num-virtual-stages-per-pipeline-rank %d does not divide the %d layers of a pipeline "
-                    "rank: use a divisor of %d, such as %d",
-                    chunks, counts[i], counts[i], counts[i]);
-    }
-    return OK;
-}
-
-// ---- the schedule -----------------------------------------------------------------------------------------
 
 static Status refuse_several_chunks(const Options *o) {
     int v = o->shape.vp;
@@ -257,6 +223,49 @@ static Status refuse_other_chunks(const Options *o) {
                 o->schedule, required, v, required);
 }
 
+// Checks that the schedule that is named takes this number of chunks.
+static Status check_chunks(const Options *o) {
+    int required = required_chunks(o);
+    if (required == 1 && o->shape.vp > 1) return refuse_several_chunks(o);
+    if (required && o->shape.vp != required) return refuse_other_chunks(o);
+    return OK;
+}
+
+static Status resolve_layers_per_chunk(Options *o, int layers) {
+    int per_chunk = o->num_layers_per_virtual_pipeline_stage;
+    o->shape.vp = layers / per_chunk;
+    if (layers % per_chunk == 0) return OK;
+    return fail(ERR_CONFIG,
+                "--num-layers-per-virtual-pipeline-stage %d does not divide the %d layers of a pipeline "
+                "rank (%d / %d): use a divisor of %d, such as 1",
+                per_chunk, layers, layers * o->shape.pp, o->shape.pp, layers);
+}
+
+static Status resolve_chunks(Options *o) {
+    int counts[3], n = rank_counts(o, counts), chunks = o->num_virtual_stages_per_pipeline_rank;
+    if (o->pipeline_model_parallel_layout) return resolve_layout(o);
+    if (layers_per_chunk_given(o)) return resolve_layers_per_chunk(o, counts[0]);
+    o->shape.vp = chunks == INT_UNSET ? 1 : chunks;
+    TRY(check_chunks(o));
+    for (int i = 0; i < n; i++) {
+        if (counts[i] % o->shape.vp == 0) continue;
+        if (required_chunks(o) > 1)
+            return fail(
+                ERR_CONFIG,
+                "--schedule %s has %d chunks per pipeline rank, which do not divide its %d layers: use "
+                "--num-layers %d, or --pipeline-model-parallel-layout",
+                o->schedule, o->shape.vp, counts[i],
+                (counts[i] / o->shape.vp + 1) * o->shape.vp * o->shape.pp);
+        return fail(ERR_CONFIG,
+                    "--num-virtual-stages-per-pipeline-rank %d does not divide the %d layers of a pipeline "
+                    "rank: use a divisor of %d, such as %d",
+                    chunks, counts[i], counts[i], counts[i]);
+    }
+    return OK;
+}
+
+// ---- the schedule -----------------------------------------------------------------------------------------
+
 // Chooses a schedule where none is named, and checks that it takes the chunks and the pipeline ranks.
 static Status resolve_schedule(Options *o) {
     int p = o->shape.pp, v = o->shape.vp;
@@ -266,9 +275,7 @@ static Status resolve_schedule(Options *o) {
     }
     o->shape.schedule = o->schedule;
     const ScheduleKind *kind = kind_of(o);
-    int required = required_chunks(o);
-    if (required == 1 && v > 1) return refuse_several_chunks(o);
-    if (required && v != required) return refuse_other_chunks(o);
+    TRY(check_chunks(o));
     if (p < kind->min_ranks)
         return fail(ERR_CONFIG, "--schedule %s needs --pipeline-model-parallel-size %d or more, not %d",
                     kind->name, kind->min_ranks, p);
