@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define X(axis, name, views, named) {name, views, named},
+#define X(axis, name, views, named, option) {name, views, named, option},
 const AxisInfo topology_axes[NUM_AXES] = {TOPOLOGY_AXES(X)};
 #undef X
 
@@ -67,17 +67,11 @@ int grid_group(Grid grid, int rank, View view, unsigned axes, int *ranks) {
 }
 
 Status grid_check(Grid grid) {
-    static const struct {
-        Axis axis;
-        const char *option;
-    } unknown[] = {{AXIS_CP, "context-parallel-size"},
-                   {AXIS_EP, "expert-model-parallel-size"},
-                   {AXIS_ETP, "expert-tensor-parallel-size"}};
-    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
-        if (grid.size[unknown[i].axis] > 1)
+    for (Axis axis = 0; axis < NUM_AXES; axis++)
+        if (topology_axes[axis].option && grid.size[axis] > 1)
             return fail(ERR_CONFIG,
                         "--%s %d: the layers of this program do not know this axis yet; it must be 1",
-                        unknown[i].option, grid.size[unknown[i].axis]);
+                        topology_axes[axis].option, grid.size[axis]);
     return OK;
 }
 
@@ -126,6 +120,7 @@ int topology_size(const Topology *t, Role role) {
 
 int topology_rank(const Topology *t, Role role) {
     int number = 0;
+    CHECK(role != ROLE_ENDS, "the ends of a pipeline have no numbers");
     for (Axis axis = NUM_AXES; axis-- > 0;)
         if (topology_roles[role].axes & 1u << axis)
             number = number * grid_along(t->grid, axis) + t->place.at[axis];

@@ -11,17 +11,19 @@
 typedef enum { VIEW_DENSE = 1, VIEW_EXPERTS = 2 } View;
 
 // In rank order. Named axes appear in every message and file, the others only where they are larger than 1.
-//  axis, name, views, named
+// `option` sets an axis that the layers do not know yet; NULL: they know it.
+//  axis, name, views, named, option
 #define TOPOLOGY_AXES(X)                                                                                     \
-    X(TP, "tp", VIEW_DENSE, true)                /* cuts tensors */                                          \
-    X(ETP, "etp", VIEW_EXPERTS, false)           /* cuts the tensors of experts; 0 counts as tp */           \
-    X(CP, "cp", VIEW_DENSE, false)               /* cuts sequences */                                        \
-    X(EP, "ep", VIEW_EXPERTS, false)             /* distributes experts */                                   \
-    X(DP, "dp", VIEW_DENSE, true)                /* distributes samples */                                   \
-    X(EDP, "edp", VIEW_EXPERTS, false)           /* replicates experts: the ranks that remain */             \
-    X(PP, "pp", VIEW_DENSE | VIEW_EXPERTS, true) /* distributes layers */
+    X(TP, "tp", VIEW_DENSE, true, NULL) /* cuts tensors */                                                   \
+    X(ETP, "etp", VIEW_EXPERTS, false,                                                                       \
+      "expert-tensor-parallel-size") /* cuts the tensors of experts; 0 counts as tp */                       \
+    X(CP, "cp", VIEW_DENSE, false, "context-parallel-size")        /* cuts sequences */                      \
+    X(EP, "ep", VIEW_EXPERTS, false, "expert-model-parallel-size") /* distributes experts */                 \
+    X(DP, "dp", VIEW_DENSE, true, NULL)                            /* distributes samples */                 \
+    X(EDP, "edp", VIEW_EXPERTS, false, NULL)           /* replicates experts: the ranks that remain */       \
+    X(PP, "pp", VIEW_DENSE | VIEW_EXPERTS, true, NULL) /* distributes layers */
 
-#define X(axis, name, views, named) AXIS_##axis,
+#define X(axis, name, views, named, option) AXIS_##axis,
 typedef enum { TOPOLOGY_AXES(X) NUM_AXES } Axis;
 #undef X
 
@@ -29,6 +31,7 @@ typedef struct {
     const char *name;
     unsigned views;
     bool named;
+    const char *option; // sets it, but the layers do not know the axis yet; NULL: they do
 } AxisInfo;
 
 extern const AxisInfo topology_axes[NUM_AXES];
@@ -53,7 +56,7 @@ int grid_along(Grid grid, Axis axis); // the number of ranks along an axis, at l
 int grid_size(Grid grid);             // the number of all ranks
 Place grid_place(Grid grid, int rank);
 int grid_rank(Grid grid, Place place); // reads the dense coordinates alone
-// Refuses a grid that the layers cannot run yet: cp, ep or etp above 1.   ERR_CONFIG names the option.
+// Refuses a grid that is larger than 1 along an axis that the layers do not know.   ERR_CONFIG names the option.
 Status grid_check(Grid grid);
 
 typedef struct {
@@ -105,11 +108,12 @@ Topology topology_of(Grid grid, int rank);
 // how many. ENDS: none on a rank that holds neither end; one where both ends are on one rank.
 int topology_ranks(const Topology *topology, Role role, int *ranks);
 int topology_size(const Topology *topology, Role role); // how many they are
-int topology_rank(const Topology *topology, Role role); // this rank's number among them, from 0; not of ENDS
-bool topology_is_first(const Topology *topology);       // this rank holds the first stage of the model
-bool topology_is_last(const Topology *topology);        // this rank holds the last stage
-int grid_count(Grid grid, Role role);                   // how many ranks share a role; not of ENDS
-bool grid_same(Grid grid, Role a, Role b);              // both roles have the same ranks
+int topology_rank(const Topology *topology,
+                  Role role);                     // this rank's number among them, from 0; CHECK: not ENDS
+bool topology_is_first(const Topology *topology); // this rank holds the first stage of the model
+bool topology_is_last(const Topology *topology);  // this rank holds the last stage
+int grid_count(Grid grid, Role role);             // how many ranks share a role; of ENDS: the pipeline ranks
+bool grid_same(Grid grid, Role a, Role b);        // both roles have the same ranks
 // The ranks whose coordinates in `view` are those of `rank` but on `axes` (1 << AXIS_TP | ...), ascending. Writes
 // them to `ranks` (room for grid_size) and returns how many.   Source: Megatron-LM's rank groups.
 int grid_group(Grid grid, int rank, View view, unsigned axes, int *ranks);
