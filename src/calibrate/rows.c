@@ -250,7 +250,7 @@ static Status read_schedule(const Source *s, PlanRow *row) {
     if (plain && grid_along(c->grid, AXIS_PP) > 1) return wrong(s, COLUMN_schedule, "none needs pp 1");
     if (!kind) kind = schedule_kind_default(c->chunks);
     c->schedule = kind->name;
-    if (!required || c->chunks == required) return OK;
+    if (!kind->is_default || !required || c->chunks == required) return OK; // a prediction refuses the others
     char why[80];
     snprintf(why, sizeof why, "the schedule %s has %d chunk%s per rank", kind->name, required,
              required > 1 ? "s" : "");
