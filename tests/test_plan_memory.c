@@ -93,23 +93,22 @@ static void activations_of_llama(void) {
 }
 
 static void check_flight(const char *kind, int p, int v, int m) {
-    ParallelConfig c = grid_of(1, p, 1, 1, m);
-    c.schedule = kind, c.chunks = v;
+    const ScheduleKind *info = schedule_kind(kind);
     ScheduleSpec spec = {.kind = kind, .ranks = p, .chunks = v, .microbatches = m};
     char why[160];
-    if (schedule_kind_refuse(schedule_kind(kind), &spec, why, sizeof why)) return;
+    if (schedule_kind_refuse(info, &spec, why, sizeof why)) return;
     Schedule order;
     Simulation simulation;
     EXPECT_OK(schedule_order(&order, &spec));
     schedule_replay(&order, (ScheduleCosts){.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5},
                     &simulation);
     for (int rank = 0; rank < p; rank++) {
-        double told = chunks_in_flight(&c, rank), held = simulation.peak_stash[rank];
-        bool exact = !(schedule_kind(kind)->settings & SETTING_STASH_LIMIT);
-        EXPECT(exact ? told == held : told >= held, "%s p %d v %d m %d, rank %d: %g in flight, not %g", kind,
+        int told = schedule_kind_stash(info, &spec, rank), held = simulation.peak_stash[rank];
+        bool exact = !(info->settings & SETTING_STASH_LIMIT);
+        EXPECT(exact ? told == held : told >= held, "%s p %d v %d m %d, rank %d: %d in flight, not %d", kind,
                p, v, m, rank, told, held);
         for (int chunk = 0; chunk < v; chunk++)
-            EXPECT(stage_of_chunk(&c, rank, chunk) == schedule_stage(&order, rank, chunk),
+            EXPECT(schedule_kind_stage(info, &spec, rank, chunk) == schedule_stage(&order, rank, chunk),
                    "%s: chunk %d of rank %d", kind, chunk, rank);
     }
     simulation_destroy(&simulation, NULL);

@@ -28,16 +28,6 @@ Status parallel_config_layers(const Stack *stack, const ModelShape *model, const
     return OK;
 }
 
-int stage_of_chunk(const ParallelConfig *c, int rank, int chunk) {
-    ScheduleSpec spec = parallel_config_schedule(c);
-    return schedule_kind_stage(parallel_config_kind(c), &spec, rank, chunk);
-}
-
-double chunks_in_flight(const ParallelConfig *c, int rank) {
-    ScheduleSpec spec = parallel_config_schedule(c);
-    return schedule_kind_stash(parallel_config_kind(c), &spec, rank);
-}
-
 // ---- parameters ----------------------------------------------------------------------------------
 
 static int table_rows(const ModelShape *m, int tp) {

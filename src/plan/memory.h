@@ -8,10 +8,6 @@ enum { MAX_STAGES = 4096 };
 // Writes the number of layers of each stage.   layers [p v]   ERR_CONFIG for more than MAX_STAGES.
 Status parallel_config_layers(const Stack *stack, const ModelShape *model, const ParallelConfig *config,
                               int *layers);
-int stage_of_chunk(const ParallelConfig *config, int rank, int chunk);
-// Returns the most activations, each of one chunk and microbatch, that a pipeline rank holds at once. Zero-bubble
-// schedules hold them until the weight gradient.
-double chunks_in_flight(const ParallelConfig *config, int rank);
 // Returns the parameters that a tp rank has of an embedding, layer or head. A tied table counts for the embedding.
 double part_parameters(const ModelShape *model, int tp, ModelPart part);
 // Return the bytes that a layer keeps of one microbatch from its forward to its backward, and those that it needs

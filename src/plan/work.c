@@ -7,7 +7,6 @@
 typedef struct {
     Work *work;
     ModelPart part;
-    int tp;
     bool unfused;
     bool past_loss;  // the loss is computed: the rest of the forward makes gradients
     bool incomplete; // memory ran out
@@ -150,10 +149,7 @@ Status work_record(Work *work, const ModelShape *model, const ParallelConfig *co
         (double)model->sequence * config->microbatch * model->hidden * (double)dtype_bytes(spec.mode.dtype);
     Status status = OK;
     for (ModelPart part = 0; part < NUM_PARTS && status == OK; part++) {
-        Recorder recorder = {.work = work,
-                             .part = part,
-                             .tp = grid_along(spec.grid, AXIS_TP),
-                             .unfused = spec.mode.keep_probabilities};
+        Recorder recorder = {.work = work, .part = part, .unfused = spec.mode.keep_probabilities};
         StepListener listener = {&recorder, on_opened, on_operation, on_call};
         status = engine_record(&spec, grid_rank(spec.grid, (Place){.at[AXIS_PP] = (int)part}), &listener);
         if (status == OK && recorder.incomplete) status = fail(ERR_OS, "no memory for recorded work");
