@@ -1,11 +1,11 @@
-// The parts of the verb plan: what is asked, and measured rows.
+// The parts of the verb plan: the job that its options describe, and predictions of measured rows.
 #pragma once
 #include "cli/cli.h"
 #include "report/plan_report.h"
 
 enum { MAX_DEVICES = 1 << 20 }; // as of --gpus
 
-// What resolved options ask for. Opened in place: `costs` points into it.
+// The job that resolved options describe. It is not copied once it is open: `costs` points into it.
 typedef struct {
     const Options *options;
     Machine machine;
@@ -14,7 +14,7 @@ typedef struct {
     ModelShape model;
     SearchSpace space;
     ParallelConfig config; // what is priced, where `given`
-    bool given;            // t, p and b are all there: the options mean what they mean to train
+    bool given; // t, p and b are all given: the other options have the defaults that they have in train
     double tokens, price;
 } PlanJob;
 

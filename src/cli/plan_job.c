@@ -1,4 +1,4 @@
-// From options to a question: which machine, which stack, what is decided and what is open.
+// Makes the job of the verb plan from its options: the machine, the stack, the sizes that are given and those to search.
 #include "cli/plan_verb.h"
 #include "layout/topology.h"
 #include <string.h>
@@ -48,7 +48,7 @@ static Status open_cost_model(PlanJob *job) {
     return OK;
 }
 
-// ---- the question -------------------------------------------------------------------------------
+// ---- the job -------------------------------------------------------------------------------
 
 // Reads a number of tokens, which may be a fraction of its unit: "1.4T".
 static Status read_tokens(const char *word, double *tokens) {
@@ -104,38 +104,38 @@ static int recompute_or(const Options *options, int otherwise) {
     return strcmp(options->recompute_granularity, "full") ? RECOMPUTE_SELECTIVE : RECOMPUTE_UNIFORM;
 }
 
-static void ask(PlanJob *job) {
+static void fill_space(PlanJob *job) {
     const Options *o = job->options;
-    SearchSpace *q = &job->space;
+    SearchSpace *space = &job->space;
     bool tensor = is_given(o, "tensor_model_parallel_size");
     bool pipeline = is_given(o, "pipeline_model_parallel_size");
-    *q = (SearchSpace){.batch = o->global_batch_size,
-                       .grid.size = {[AXIS_TP] = tensor ? o->tensor_model_parallel_size : 0,
-                                     [AXIS_PP] = pipeline ? o->pipeline_model_parallel_size : 0,
-                                     [AXIS_DP] = or_zero(o->data_parallel_size),
-                                     [AXIS_CP] = or_zero(o->context_parallel_size)},
-                       .chunks = or_zero(o->num_virtual_stages_per_pipeline_rank),
-                       .microbatch = or_zero(o->micro_batch_size),
-                       .fused_attention = fused_attention(o->attention_backend),
-                       .schedule = o->schedule};
-    job->given = q->grid.size[AXIS_TP] && q->grid.size[AXIS_PP] && q->microbatch;
+    *space = (SearchSpace){.batch = o->global_batch_size,
+                           .grid.size = {[AXIS_TP] = tensor ? o->tensor_model_parallel_size : 0,
+                                         [AXIS_PP] = pipeline ? o->pipeline_model_parallel_size : 0,
+                                         [AXIS_DP] = or_zero(o->data_parallel_size),
+                                         [AXIS_CP] = or_zero(o->context_parallel_size)},
+                           .chunks = or_zero(o->num_virtual_stages_per_pipeline_rank),
+                           .microbatch = or_zero(o->micro_batch_size),
+                           .fused_attention = fused_attention(o->attention_backend),
+                           .schedule = o->schedule};
+    job->given = space->grid.size[AXIS_TP] && space->grid.size[AXIS_PP] && space->microbatch;
     int open = job->given ? 0 : -1;
-    q->sequence_parallel = flag_or(o, "sequence_parallel", o->sequence_parallel, open);
-    q->zero_stage = flag_or(o, "use_distributed_optimizer", o->use_distributed_optimizer, open);
-    q->recompute = recompute_or(o, job->given ? RECOMPUTE_NOTHING : -1);
+    space->sequence_parallel = flag_or(o, "sequence_parallel", o->sequence_parallel, open);
+    space->zero_stage = flag_or(o, "use_distributed_optimizer", o->use_distributed_optimizer, open);
+    space->recompute = recompute_or(o, job->given ? RECOMPUTE_NOTHING : -1);
 }
 
 // ---- the devices --------------------------------------------------------------------------------
 
 // Adds the sizes that the user has given, and returns their product.
-static int64_t decided_sizes(const SearchSpace *q, Text *out) {
+static int64_t decided_sizes(const SearchSpace *space, Text *out) {
     static const struct {
         const char *name;
         Axis axis;
     } sizes[] = {{"t", AXIS_TP}, {"p", AXIS_PP}, {"d", AXIS_DP}, {"c", AXIS_CP}};
     int64_t product = 1;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        int size = q->grid.size[sizes[i].axis];
+        int size = space->grid.size[sizes[i].axis];
         if (!size) continue;
         text_add(out, "%s%s = %d", out->size ? ", " : "", sizes[i].name, size);
         product *= size;
@@ -146,11 +146,11 @@ static int64_t decided_sizes(const SearchSpace *q, Text *out) {
 // Whether the user has given the whole grid; context parallelism has a default.
 static bool is_whole(Grid grid) { return grid.size[AXIS_TP] && grid.size[AXIS_PP] && grid.size[AXIS_DP]; }
 
-static Status sizes_fit(const SearchSpace *q, int64_t devices) {
+static Status sizes_fit(const SearchSpace *space, int64_t devices) {
     Text text = {0};
     Status status = OK;
-    int64_t decided = decided_sizes(q, &text);
-    bool all = is_whole(q->grid);
+    int64_t decided = decided_sizes(space, &text);
+    bool all = is_whole(space->grid);
     if (all ? devices != decided : devices % decided != 0)
         status = fail(ERR_CONFIG, "%s ask for %s%lld devices, not %lld: use --gpus %lld, or other sizes",
                       text_string(&text), all ? "" : "a multiple of ", (long long)decided, (long long)devices,
@@ -160,35 +160,36 @@ static Status sizes_fit(const SearchSpace *q, int64_t devices) {
 }
 
 static Status count_devices(PlanJob *job) {
-    SearchSpace *q = &job->space;
+    SearchSpace *space = &job->space;
     int given = job->options->gpus;
-    if (given == INT_UNSET && !is_whole(q->grid))
+    if (given == INT_UNSET && !is_whole(space->grid))
         return fail(ERR_USAGE, "--gpus is required, such as --gpus 1024: the number of devices");
-    const int *size = q->grid.size;
-    int64_t devices = (int64_t)size[AXIS_TP] * size[AXIS_PP] * size[AXIS_DP] * grid_along(q->grid, AXIS_CP);
+    const int *size = space->grid.size;
+    int64_t devices =
+        (int64_t)size[AXIS_TP] * size[AXIS_PP] * size[AXIS_DP] * grid_along(space->grid, AXIS_CP);
     if (given != INT_UNSET) devices = given;
     if (devices > MAX_DEVICES)
         return fail(ERR_CONFIG, "t * p * d * c = %lld devices: at most %d are possible", (long long)devices,
                     MAX_DEVICES);
-    TRY(sizes_fit(q, devices));
-    q->devices = (int)devices;
+    TRY(sizes_fit(space, devices));
+    space->devices = (int)devices;
     return OK;
 }
 
 // Makes the given configuration as train would read the options: a flag that is not given is off.
 static Status config_given(PlanJob *job) {
-    const SearchSpace *q = &job->space;
-    ParallelConfig c = parallel_config_of_stack(&job->stack, q);
-    c.grid = q->grid;
+    const SearchSpace *space = &job->space;
+    ParallelConfig c = parallel_config_of_stack(&job->stack, space);
+    c.grid = space->grid;
     c.grid.size[AXIS_DP] = 1;
-    c.grid.size[AXIS_DP] = q->devices / grid_size(c.grid);
-    int required = q->schedule ? schedule_kind_chunks(schedule_kind(q->schedule)) : 0;
-    c.chunks = q->chunks ? q->chunks : required ? required : 1;
-    c.microbatch = q->microbatch;
-    c.schedule = q->schedule ? q->schedule : schedule_kind_default(c.chunks)->name;
-    c.recompute = (Recompute)q->recompute;
-    c.sequence_parallel = q->sequence_parallel && q->grid.size[AXIS_TP] > 1;
-    c.zero_stage = q->zero_stage;
+    c.grid.size[AXIS_DP] = space->devices / grid_size(c.grid);
+    int required = space->schedule ? schedule_kind_chunks(schedule_kind(space->schedule)) : 0;
+    c.chunks = space->chunks ? space->chunks : required ? required : 1;
+    c.microbatch = space->microbatch;
+    c.schedule = space->schedule ? space->schedule : schedule_kind_default(c.chunks)->name;
+    c.recompute = (Recompute)space->recompute;
+    c.sequence_parallel = space->sequence_parallel && space->grid.size[AXIS_TP] > 1;
+    c.zero_stage = space->zero_stage;
     job->config = c;
     char why[200];
     if (parallel_config_refuse(&job->model, &job->machine, &c, why, sizeof why))
@@ -202,7 +203,7 @@ static Status fill(PlanJob *job) {
         return fail(ERR_USAGE,
                     "--global-batch-size is required, such as --global-batch-size 1536: the samples "
                     "of a step over all devices");
-    ask(job);
+    fill_space(job);
     TRY(read_tokens(o->tokens, &job->tokens));
     job->price = o->price > 0 ? o->price : job->machine.price;
     job->model = options_model(o, o->vocab_size);
