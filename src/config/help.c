@@ -2,13 +2,13 @@
 #include "config/table.h"
 #include <string.h>
 
-enum { NAME_COLUMNS = 44, MOST_COMMON = 17 };
+enum { NAME_COLUMNS = 44, MAX_COMMON = 17 };
 
 // The first screen of a verb: how it is used, and the options that most runs set.
 typedef struct {
     Verb verb;
     const char *usage;
-    int common[MOST_COMMON]; // ends with -1
+    int common[MAX_COMMON]; // ends with -1
 } Screen;
 
 static const Screen screens[] = {
@@ -58,7 +58,7 @@ static const Screen screens[] = {
      "trireme plan --model gpt3-175b --gpus 1024 --machine dgx-a100 --gbs 1536 --tp 8 --pp 16 --mbs 1\n"
      "trireme plan --rows measured.csv --stack megatron-lm-2021 --loo         # errors on measured runs\n"
      "trireme plan --calibrate measured.csv --stack megatron-lm-2021 --output mine.yaml\n"
-     "Sizes that are given are kept, the others are sought; with t, p and b given that run alone is priced.\n",
+     "Sizes that are given are kept, the others are searched; with t, p and b given only that run is priced.\n",
      {OPT_model, OPT_gpus, OPT_machine, OPT_global_batch_size, OPT_tensor_model_parallel_size,
       OPT_pipeline_model_parallel_size, OPT_micro_batch_size, OPT_tokens, OPT_price, OPT_stack, OPT_json,
       OPT_html, OPT_rows, OPT_calibrate, -1}},

@@ -204,8 +204,8 @@ Status options_resolve(Options *options, int world_size) {
         Rule *const *rules;
     } groups[] = {
         {FOR_RUN, start_rules},     {FOR_PLAN, open_rules},    {FOR_RUN, batch_rules},
-        {FOR_RUN, pipeline_rules},  {FOR_TRAIN, length_rules}, {FOR_DESIGN, shape_rules},
-        {FOR_RUN, model_rules},     {FOR_TRAIN, rate_rules},   {FOR_TRAIN, data_rules},
+        {FOR_RUN, pipeline_rules},  {FOR_TRAIN, length_rules}, {FOR_DESIGN, model_rules},
+        {FOR_RUN, method_rules},    {FOR_TRAIN, rate_rules},   {FOR_TRAIN, data_rules},
         {FOR_MEMORY, memory_rules},
     };
     CHECK(world_size > 0, "%d ranks", world_size);

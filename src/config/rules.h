@@ -12,8 +12,8 @@ extern Rule *const batch_rules[];    // rules_batch.c: how many samples a step h
 extern Rule *const pipeline_rules[]; // rules_pipeline.c: which layers are where, and the schedule
 extern Rule *const length_rules[];   // rules_length.c: steps and samples of the run ...
 extern Rule *const rate_rules[];     // ... and learning rate and weight decay along it
-extern Rule *const shape_rules[];    // rules_model.c: what the model is, sizes that divide over tp, precision
-extern Rule *const model_rules[];    // rules_model.c: recomputation, what is shared out
+extern Rule *const model_rules[];    // rules_model.c: what the model is, sizes that divide over tp, precision
+extern Rule *const method_rules[];   // rules_model.c: recomputation, what is shared out
 extern Rule *const data_rules[];     // rules_data.c: data sets, tokenizer, evaluation, checkpoints, files
 extern Rule *const memory_rules[];   // rules_data.c: the tokenizer of a run without data
 

@@ -37,7 +37,7 @@ static Status resolve_microbatches(Options *o) {
 
 // ---- a batch that grows -----------------------------------------------------------------------------------
 
-enum { MOST_RAMPUP_STAGES = 100000 };
+enum { MAX_RAMPUP_STAGES = 100000 };
 
 // Splits the items of the list at blanks, since quotes or a file may have joined several words. Sets at most `most`
 // words and returns how many there are.
@@ -88,10 +88,10 @@ static Status check_rampup_end(const Options *o, int64_t start, int64_t incremen
             "increment of %lld, or --global-batch-size %lld",
             (long long)increment, (long long)start, o->global_batch_size,
             (long long)common_divisor(way, increment), (long long)(start + round_up(way, increment)));
-    if (way / increment > MOST_RAMPUP_STAGES)
+    if (way / increment > MAX_RAMPUP_STAGES)
         return fail(ERR_CONFIG,
                     "--rampup-batch-size has %lld stages, more than %d: use a larger increment than %lld",
-                    (long long)(way / increment), MOST_RAMPUP_STAGES, (long long)increment);
+                    (long long)(way / increment), MAX_RAMPUP_STAGES, (long long)increment);
     return OK;
 }
 

@@ -270,7 +270,7 @@ static Status check_gathers(Options *o) {
     return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
 }
 
-Rule *const shape_rules[] = {resolve_heads,
+Rule *const model_rules[] = {resolve_heads,
                              resolve_query_groups,
                              resolve_mlp,
                              check_padded_vocabulary,
@@ -281,10 +281,10 @@ Rule *const shape_rules[] = {resolve_heads,
                              resolve_precision,
                              NULL};
 
-Rule *const model_rules[] = {check_device_overflows,
-                             resolve_overflow_check,
-                             resolve_recomputation,
-                             resolve_sequence_parallel,
-                             check_saved_activations,
-                             check_gathers,
-                             NULL};
+Rule *const method_rules[] = {check_device_overflows,
+                              resolve_overflow_check,
+                              resolve_recomputation,
+                              resolve_sequence_parallel,
+                              check_saved_activations,
+                              check_gathers,
+                              NULL};

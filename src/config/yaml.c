@@ -6,7 +6,7 @@
 #include <string.h>
 #include <yaml.h>
 
-enum { LARGEST_FILE_BYTES = 1 << 20, MOST_ITEMS = 1024 };
+enum { MAX_FILE_BYTES = 1 << 20, MAX_ITEMS = 1024 };
 
 typedef struct {
     Options *options;
@@ -59,13 +59,13 @@ static Status read_value(Reader *reader, const char **value) {
     return OK;
 }
 
-static Status read_items(Reader *reader, const char *items[MOST_ITEMS], int *count) {
+static Status read_items(Reader *reader, const char *items[MAX_ITEMS], int *count) {
     for (*count = 0;; (*count)++) {
         TRY(next_event(reader));
         if (reader->event.type == YAML_SEQUENCE_END_EVENT) return OK;
         if (reader->event.type != YAML_SCALAR_EVENT)
             return broken(reader, reader->event.start_mark, "a list holds single values only");
-        if (*count == MOST_ITEMS) return broken(reader, reader->event.start_mark, "the list is too long");
+        if (*count == MAX_ITEMS) return broken(reader, reader->event.start_mark, "the list is too long");
         TRY(read_value(reader, &items[*count]));
     }
 }
@@ -79,7 +79,7 @@ static Status check_list(const Reader *reader, const char *key, yaml_mark_t mark
 }
 
 static Status apply_value(Reader *reader, const char *key, yaml_mark_t mark) {
-    const char *words[MOST_ITEMS];
+    const char *words[MAX_ITEMS];
     int count = 1;
     if (reader->event.type == YAML_SCALAR_EVENT) {
         TRY(read_value(reader, &words[0]));
@@ -140,7 +140,7 @@ static Status read_stream(Reader *reader) {
 Status yaml_read(Options *options, const char *path) {
     char *data;
     size_t size;
-    TRY(file_read(path, LARGEST_FILE_BYTES, &data, &size));
+    TRY(file_read(path, MAX_FILE_BYTES, &data, &size));
     Reader reader = {.options = options, .path = path};
     Status status = OK;
     if (!yaml_parser_initialize(&reader.parser)) {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 // A greedy order needs time and memory for each microbatch on each rank.
-enum { MOST_FORWARDS = 1 << 20 };
+enum { MAX_FORWARDS = 1 << 20 };
 
 static int limit_of(const ScheduleSpec *spec) {
     int as_1f1b = spec->ranks < spec->microbatches ? spec->ranks : spec->microbatches;
@@ -23,10 +23,10 @@ static const char *refuse_auto(const ScheduleSpec *spec, char *why, size_t size)
     if (spec->stash_limit < 0)
         snprintf(why, size, "takes a stash limit of 1 or more, or 0 for as many as 1f1b, not %d",
                  spec->stash_limit);
-    else if (forwards > MOST_FORWARDS)
+    else if (forwards > MAX_FORWARDS)
         snprintf(why, size,
                  "takes up to %d microbatches on all ranks together, not %d x %d; zb-h1 takes more",
-                 MOST_FORWARDS, spec->microbatches, spec->ranks);
+                 MAX_FORWARDS, spec->microbatches, spec->ranks);
     else
         return NULL;
     return why;

@@ -43,14 +43,14 @@ void layer_balance(int layers, int stages, double embedding, double head, int *c
 
 // ---- layouts as text ------------------------------------------------------------------------------------
 
-enum { MOST_OPEN = 16 };
+enum { MAX_OPEN = 16 };
 
 // The text with every repetition written out, and the positions that a '*' or ')' may refer to.
 typedef struct {
     char *items; // of "Et|L"
     int count, capacity;
     int repeatable; // where the letter or group before a '*' begins, -1: there is none
-    int open[MOST_OPEN], num_open;
+    int open[MAX_OPEN], num_open;
 } Layout;
 
 static bool add_item(Layout *layout, char item) {
@@ -81,7 +81,7 @@ static int read_times(const char **text) {
 
 static const char *open_group(Layout *layout) {
     layout->repeatable = -1;
-    if (layout->num_open == MOST_OPEN) return "groups are nested deeper than 16";
+    if (layout->num_open == MAX_OPEN) return "groups are nested deeper than 16";
     layout->open[layout->num_open++] = layout->count;
     return NULL;
 }

@@ -38,7 +38,7 @@ void schedule_print(const Schedule *schedule, Text *out) {
 
 typedef struct {
     int rank, chunk;
-} Home;
+} StagePlace;
 
 // Collects lines and words; the sizes are known only at the end.
 typedef struct {
@@ -47,8 +47,8 @@ typedef struct {
     char word[24]; // printable; a longer one ends in "..."
     Program *programs;
     int num_ranks, rank_capacity;
-    Home *homes; // of stage 0, 1, ... as the file names them
-    int num_homes, home_capacity;
+    StagePlace *stage_places; // of stage 0, 1, ... as the file names them
+    int num_stage_places, stage_place_capacity;
     int num_chunks, num_microbatches;
     bool has_messages;
 } Parser;
@@ -129,17 +129,18 @@ static Status parse_instr(Parser *parser, Program *program) {
 }
 
 static Status parse_stages(Parser *parser) {
-    if (parser->num_homes) return bad_word(parser, "one such line at most");
+    if (parser->num_stage_places) return bad_word(parser, "one such line at most");
     while (next_word(parser)) {
         const char *at = parser->word;
-        Home home;
-        if (!read_number(&at, SCHEDULE_MAX_RANKS, &home.rank) || !read_chunk(&at, &home.chunk) || *at)
+        StagePlace place;
+        if (!read_number(&at, SCHEDULE_MAX_RANKS, &place.rank) || !read_chunk(&at, &place.chunk) || *at)
             return bad_word(parser, "rank.chunk, the place of the next stage");
-        if (parser->num_homes == SCHEDULE_MAX_RANKS * SCHEDULE_MAX_CHUNKS)
+        if (parser->num_stage_places == SCHEDULE_MAX_RANKS * SCHEDULE_MAX_CHUNKS)
             return bad_word(parser, "fewer stages");
-        parser->homes = grow(parser->homes, parser->num_homes, &parser->home_capacity, sizeof home);
-        parser->homes[parser->num_homes++] = home;
-        saw_chunk(parser, home.chunk);
+        parser->stage_places =
+            grow(parser->stage_places, parser->num_stage_places, &parser->stage_place_capacity, sizeof place);
+        parser->stage_places[parser->num_stage_places++] = place;
+        saw_chunk(parser, place.chunk);
     }
     return OK;
 }
@@ -169,17 +170,17 @@ static Status parse_lines(Parser *parser) {
 
 static Status place_stages(const Parser *parser, Schedule *schedule) {
     int p = schedule->num_ranks, v = schedule->num_chunks;
-    if (!parser->num_homes) return OK;
-    if (parser->num_homes != p * v)
-        return fail(ERR_DATA, "stages: %d places for %d ranks of %d chunks", parser->num_homes, p, v);
+    if (!parser->num_stage_places) return OK;
+    if (parser->num_stage_places != p * v)
+        return fail(ERR_DATA, "stages: %d places for %d ranks of %d chunks", parser->num_stage_places, p, v);
     for (int place = 0; place < p * v; place++) schedule->stage[place] = -1;
     for (int stage = 0; stage < p * v; stage++) {
-        Home home = parser->homes[stage];
-        int place = home.rank * v + home.chunk;
-        if (home.rank >= p)
-            return fail(ERR_DATA, "stages: %d.%d, but there are %d ranks", home.rank, home.chunk, p);
+        StagePlace at = parser->stage_places[stage];
+        int place = at.rank * v + at.chunk;
+        if (at.rank >= p)
+            return fail(ERR_DATA, "stages: %d.%d, but there are %d ranks", at.rank, at.chunk, p);
         if (schedule->stage[place] >= 0)
-            return fail(ERR_DATA, "stages: %d.%d holds two stages", home.rank, home.chunk);
+            return fail(ERR_DATA, "stages: %d.%d holds two stages", at.rank, at.chunk);
         schedule->stage[place] = stage;
         schedule->stage_place[stage] = place;
     }
@@ -222,6 +223,6 @@ Status schedule_parse(Schedule *schedule, const char *text) {
     if (status != OK) schedule_destroy(schedule);
     for (int r = 0; r < parser.num_ranks; r++) free(parser.programs[r].instrs);
     free(parser.programs);
-    free(parser.homes);
+    free(parser.stage_places);
     return status;
 }

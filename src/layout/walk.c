@@ -232,30 +232,30 @@ static bool buffers_left(Runner *self, const BufferChanges *changes, double *sta
     return true;
 }
 
-static void take_buffer(Pool *pool, int *buffer) {
+static void alloc_buffer(Pool *pool, int *buffer) {
     *buffer = pool->free[pool->first_free];
     pool->sent[*buffer] = (Sent){0};
     pool->first_free = (pool->first_free + 1) % pool->size;
     pool->num_free--;
 }
 
-static void give_back_buffer(Pool *pool, int buffer, Sent sent) {
-    CHECK(pool->num_free < pool->size, "more than %d buffers of one kind are given back", pool->size);
+static void free_buffer(Pool *pool, int buffer, Sent sent) {
+    CHECK(pool->num_free < pool->size, "more than %d buffers of one kind are freed", pool->size);
     pool->sent[buffer] = sent;
     pool->free[(pool->first_free + pool->num_free++) % pool->size] = buffer;
 }
 
 static void change_buffers(const Walk *walk, int rank, int microbatch, const BufferChanges *changes,
-                           bool take, Sent sent) {
+                           bool alloc, Sent sent) {
     for (int i = 0; i < changes->count; i++) {
         BufferChange change = changes->items[i];
-        if (change.alloc != take) continue;
+        if (change.alloc != alloc) continue;
         Pool *pool = &walk->runners[rank].pools[change.kind];
         int *buffer = &item_of(walk, rank, change.chunk, microbatch)->buffer[change.kind];
-        if (take)
-            take_buffer(pool, buffer);
+        if (alloc)
+            alloc_buffer(pool, buffer);
         else
-            give_back_buffer(pool, *buffer, sent);
+            free_buffer(pool, *buffer, sent);
     }
 }
 
@@ -329,10 +329,10 @@ static int report_wait(const Walk *walk, int rank, Text *out) {
 
 // Follows the waiting ranks from the first that is stuck until the chain meets itself.
 static Status report_deadlock(const Walk *walk, int first) {
-    enum { MOST_NAMED = 8 };
+    enum { MAX_NAMED = 8 };
     Text chain = {0};
-    int named[MOST_NAMED], num_named = 0;
-    for (int rank = first; rank >= 0 && num_named < MOST_NAMED;) {
+    int named[MAX_NAMED], num_named = 0;
+    for (int rank = first; rank >= 0 && num_named < MAX_NAMED;) {
         named[num_named++] = rank;
         rank = report_wait(walk, rank, &chain);
         for (int i = 0; i < num_named; i++)
