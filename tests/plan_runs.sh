@@ -86,6 +86,8 @@ assert plan["ranking"][0] == best and plan["ranking"] == sorted(plan["ranking"],
 need = best["memory_bytes"]
 total = sum(v for k, v in need.items() if k not in ("total", "capacity"))
 assert abs(total - need["total"]) < 1e-6 * total, need' json.out || complain "the JSON contradicts itself"
+    else
+        echo "skipped: no python3"
     fi
 fi
 

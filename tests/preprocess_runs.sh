@@ -185,6 +185,8 @@ if check "a full disk is named and left as it was"; then
             complain "a full disk: exit $code: $(tail -1 full.log)"
         compgen -G "small/set.*tmp" >/dev/null && complain "a full disk stays full"
         umount small
+    else
+        echo "skipped: a tmpfs cannot be mounted here"
     fi
 fi
 # Where nothing can be mounted, a limit of the shell's: it must be no signal that ends the program.
