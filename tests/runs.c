@@ -104,7 +104,7 @@ static void download(const Param *p, const Context *c, float *out) {
     free(half);
 }
 
-// A tied copy counts as what it is a copy of.
+// A tied copy has the hash of the parameter that it copies.
 static uint64_t param_hash(const Param *p, const Context *c) {
     RngKey key = rng_key(0, p->spec.tied_to ? p->spec.tied_to : p->spec.name, 0);
     size_t whole_count = (size_t)(p->spec.rows * p->spec.cols), local_count = (size_t)tensor_count(p->value);

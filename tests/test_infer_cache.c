@@ -1,5 +1,5 @@
-// Laws of a model at work, on every grid of up to four ranks: the cache changes nothing but time, nor do the
-// pieces in which a text arrives, nor going back; every rank is told the same.
+// Laws of inference, on every grid of up to four ranks: neither the cache changes a result, nor does cutting a prompt
+// into pieces, nor going back to an earlier position; every rank gets the same.
 #include "infer_fixture.h"
 
 enum { BATCH = 2, PROMPT = 6, STEPS = 12, LOGITS = BATCH * FIXTURE_VOCABULARY };

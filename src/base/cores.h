@@ -17,9 +17,11 @@ typedef struct {
     int ids[CORES_MAX]; // as the system numbers them; 0 behind the last
 } Cores;
 
-void cores_allowed(Cores *cores); // of the calling thread, ascending
-// Orders them by socket, core and number: systems count the second threads of all cores behind the first.
-// `folder` says what is where: CORES_FOLDER; what is not said there stays in its order.
+// Writes the processors that the calling thread may use, ascending. Where the system does not say, or not in a set of
+// CORES_MAX: one, number 0.
+void cores_allowed(Cores *cores);
+// Orders `cores` by socket, core and number: systems count the second threads of all cores behind the first. `folder`
+// is CORES_FOLDER, or laid out like it. Never fails: a processor that it does not describe counts as core 0 of socket 0.
 void cores_order(Cores *cores, const char *folder);
 #define CORES_FOLDER "/sys/devices/system/cpu"
 // The share of rank `rank` of `ranks` in `all`, ascending: shares follow each other in the order of `all`, do

@@ -36,6 +36,8 @@ void rank_enter(Rank *rank);
 Rank *rank_current(void);
 // Records what the rank does now, for messages of errors and hang reports.
 void rank_doing(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+// Records an event for rank_dump_events, over the oldest one when there is no room. The format is kept, not copied: a
+// string literal that prints up to three integers, each as PRId64.
 void rank_event(const char *literal_format, int64_t a, int64_t b, int64_t c);
 // "[rank 3 tp1 dp0 pp1]" or "" in a job of one rank. Writes at most `size` bytes.
 void rank_describe(const Rank *rank, char *text, int size);

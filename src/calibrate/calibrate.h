@@ -70,8 +70,8 @@ typedef struct {
     Protocol protocol;
     int folds;    // for K_FOLDS
     double huber; // log error from which on errors count linearly; 0: 0.12
-    double
-        ridge; // log error of one row that weighs as much as a constant that is off by a factor of e; 0: 0.05
+    // Log error of one row that weighs as much as a constant that is off by a factor of e; 0: 0.05.
+    double ridge;
 } Calibration;
 
 typedef struct {

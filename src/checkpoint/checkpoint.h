@@ -220,7 +220,7 @@ typedef struct {
 WeightReader model_source_reader(ModelSource *source);
 // Reads this rank's share of a weight. A FillParam (params_fill): `self` is the WeightReader.
 Status weight_reader_fill(void *self, const Param *param, float *local);
-// Accepts such values: the first is reported on standard error, the others are only counted.
+// Accepts values that are NaN or infinite: the first is reported on standard error, the others are only counted.
 void model_source_allow_non_finite(ModelSource *source, bool allow);
 int64_t model_source_non_finite(const ModelSource *source); // how many were accepted
 // The checkpoint behind it, for its moments. NULL for models of other programs.

@@ -15,7 +15,7 @@ static const Command commands[] = {
     {"data", FOR_DATA, cmd_data, "inspect and verify data sets, show samples as training reads them"},
     {"train", FOR_TRAIN, cmd_train, "train a GPT on any grid of tensor, pipeline and data parallel ranks"},
     {"generate", FOR_GENERATE, cmd_generate, "continue a text with a trained model"},
-    {"evaluate", FOR_EVALUATE, cmd_evaluate, "say how likely a trained model finds given text"},
+    {"evaluate", FOR_EVALUATE, cmd_evaluate, "compute perplexity and log-likelihoods of text"},
     {"memory", FOR_MEMORY, cmd_memory, "say what memory each rank of a run would take, without its data"},
     {"plan", FOR_PLAN, cmd_plan, "say which grid is fastest on a cluster, how fast, and at what cost"},
     {"bench", FOR_BENCH, cmd_bench, "measure this machine and write its description for plan"},

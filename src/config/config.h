@@ -33,8 +33,8 @@ typedef enum {
     FOR_SOURCE = FOR_MODEL | FOR_EXPORT,       // verbs that read a model with --load
     EVERY_VERB = 16383,
     COMMAND_LINE_ONLY = 16384, // the option is about one invocation: neither read from a file nor saved
-    MAY_DIFFER =
-        32768, // the ranks of one run may have different values; they must agree on every other option
+    // The ranks of one run may have different values; they must agree on every other option.
+    MAY_DIFFER = 32768,
 } Verb;
 
 typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_CHECKPOINT, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;

@@ -26,6 +26,6 @@ Status input_stream_open_standard(InputStream **source, StandardInput *input, co
 // Reads the next `size` bytes; fewer only at the end. Fails with ERR_DATA that names file and byte for an archive
 // that is damaged or ends too early.
 Status input_stream_read(InputStream *source, char *out, size_t size, size_t *got);
-int64_t input_stream_position(
-    const InputStream *source);               // bytes of the file that have been read, before decompression
+// Returns how many bytes of the file have been read, before decompression.
+int64_t input_stream_position(const InputStream *source);
 void input_stream_close(InputStream *source); // takes NULL

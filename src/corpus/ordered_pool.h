@@ -15,8 +15,8 @@ typedef struct {
     Status (*produce)(void *self, int slot, size_t *weight, bool *end);
     Status (*work)(void *self, int worker, int slot); // runs on a worker's thread
     Status (*consume)(void *self, int slot);
-    Status (*tick)(
-        void *self); // runs on the caller's thread at least four times a second; a failure ends the run
+    // Runs on the caller's thread at least four times a second; a failure ends the run.
+    Status (*tick)(void *self);
     void (*cancel)(void *self); // the run ends: a produce that waits for input must return
 } PoolSteps;
 

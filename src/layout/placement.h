@@ -53,10 +53,10 @@ typedef struct {
     int64_t real_rows;  // rows from here on are padding
     int parts, part;    // the number of slices, and the one that this rank holds
     Reduction reduction;
-    bool first; // no rank before this one holds the same share, but for the replicas of the reduction
+    bool first; // true on the lowest rank that holds this share, and on that rank's replicas
 } Placement;
 
-// Of a whole tensor of rows x cols, of which `real_rows` are not padding.
+// Says what this rank holds of a tensor of rows x cols, whose rows from `real_rows` on are padding.
 // CHECK: the blocks divide into slices.
 Placement placement_of(const Topology *topology, Cut cut, Reduction reduction, int64_t rows, int64_t cols,
                        int64_t real_rows);

@@ -8,9 +8,9 @@ typedef struct {
     double forward_us, backward_us; // one microbatch through all chunks of one rank
     // [stages], one microbatch through each stage; they replace the two above. NULL: all stages cost the same.
     const double *stage_forward_us, *stage_backward_us;
-    double
-        weight_fraction; // the share of backward_us that BACKWARD_WEIGHT takes; BACKWARD_INPUT takes the rest
-    double hop_us;       // from a SEND to the arrival of its message
+    // The share of backward_us that BACKWARD_WEIGHT takes; BACKWARD_INPUT takes the rest.
+    double weight_fraction;
+    double hop_us; // from a SEND to the arrival of its message
     // [stages - 1], a message between stage s and the next, either way. NULL: hop_us. Between two stages on one rank
     // there is no message, and no time is counted.
     const double *edge_hop_us;

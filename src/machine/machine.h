@@ -142,9 +142,10 @@ typedef struct {
     bool overlaps_messages;  // messages between stages overlap with forwards and backwards
     bool scatters_messages;  // each tp rank sends its share of a message, and the receivers gather it
     bool overlaps_backward;  // tensor-parallel collectives of a backward overlap with weight gradients
-    bool hides_gathers;      // of those only the second gather of inputs of sequence parallelism
-    bool gathers_logits;     // every tp rank holds the logits of the whole vocabulary
-    bool balances_stages;    // when layers are distributed, embedding and head count by their parameters
+    bool
+        hides_gathers; // of those collectives, only sequence parallelism's second all-gather of a layer's input
+    bool gathers_logits;  // every tp rank holds the logits of the whole vocabulary
+    bool balances_stages; // when layers are distributed, embedding and head count by their parameters
     Constants constants, base_constants;
     bool set[MAX_CONSTANTS], base_set[MAX_CONSTANTS]; // [i]: the file sets constant i; its base does
     bool is_free[MAX_CONSTANTS];                      // [i]: a calibration fits constant i ...

@@ -121,9 +121,9 @@ static bool machine_breaks(const Rules *r) {
     if (m->peak_tflops[c->dtype] <= 0)
         return broken(r, "%s does not compute in %s", m->name, dtype_name(c->dtype));
     if (m->is_cpu && grid_along(c->grid, AXIS_CP) > 1)
-        return broken(r, "sequences are not shared out over CPU ranks: use c = 1");
+        return broken(r, "CPUs have no context parallelism: use c = 1");
     return (m->is_cpu || !m->nics) && devices > m->devices_per_node &&
-           broken(r, "%s is a node of its own: use at most %d devices", m->name, m->devices_per_node);
+           broken(r, "%s has one node: use at most %d devices", m->name, m->devices_per_node);
 }
 
 const char *parallel_config_refuse(const ModelShape *model, const Machine *machine,

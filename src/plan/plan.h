@@ -25,7 +25,7 @@ typedef enum { ATTENTION_FUSED, ATTENTION_UNFUSED } AttentionKind; // unfused: s
 
 // One way to run a model on n = t c d p devices.
 typedef struct {
-    Grid grid;             // t, c, d, p: its axes tp, cp, dp, pp; the others are 1
+    Grid grid;             // t, c, d, p: its axes tp, cp, dp, pp; the others are unset
     int chunks;            // v
     int microbatch, batch; // b; B, samples of a step over all ranks
     const char *schedule;  // name of a ScheduleKind

@@ -222,8 +222,8 @@ static const char *interval_words(const PlanReport *a) {
     const Stack *stack = a->costs->stack;
     if (!stack->accuracy.count) return "a guess: no runs were compared";
     if (!stack_is_of(stack, a->costs->machine)) return "a guess: no runs on this machine were compared";
-    return a->chosen->extrapolates ? "extrapolated; all rows not fitted to were"
-                                   : "9 of 10 rows not fitted to were";
+    return a->chosen->extrapolates ? "extrapolated; all rows left out of the fit lie in this interval"
+                                   : "9 of 10 rows left out of the fit lie in this interval";
 }
 
 // Names the operations that HFU counts and MFU does not.
@@ -374,7 +374,7 @@ static void print_reasons(const PlanResult *result, Text *out) {
     int count = result->num_alternatives;
     memcpy(others, result->alternatives, sizeof others);
     qsort(others, (size_t)count, sizeof *others, by_step);
-    if (count) text_add(out, "\nWhy it wins: what the best with another choice takes more\n");
+    if (count) text_add(out, "\nWhy it wins: extra time of the best configuration with another choice\n");
     for (int i = 0; i < count && i < MAX_TOLD; i++) {
         text_add(out, "  %s", others[i].choice);
         for (; i + 1 < count && others[i + 1].prediction.step_s == others[i].prediction.step_s; i++)

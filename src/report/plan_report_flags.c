@@ -180,9 +180,8 @@ static void add_missing(bool missing, const char *what, Text *out) {
 
 void flags_trireme(const CostModel *costs, const ModelShape *model, const ParallelConfig *c, Text *out) {
     char program[64];
-    add_missing(grid_along(c->grid, AXIS_CP) > 1, "trireme train does not share a sequence out over ranks",
-                out);
-    add_missing(c->zero_stage > 1, "trireme train shares out the optimizer's state alone", out);
+    add_missing(grid_along(c->grid, AXIS_CP) > 1, "trireme train has no context parallelism", out);
+    add_missing(c->zero_stage > 1, "trireme train cuts only the optimizer's state (ZeRO stage 1)", out);
     snprintf(program, sizeof program, "mpirun -n %d trireme train",
              grid_size(c->grid) / grid_along(c->grid, AXIS_CP));
     Command command = command_begin(out, program);

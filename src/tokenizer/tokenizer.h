@@ -67,8 +67,8 @@ void tokenizer_print_note(const Tokenizer *tokenizer);
 TokenizerKind tokenizer_kind(const Tokenizer *tokenizer);
 int tokenizer_vocab_size(const Tokenizer *tokenizer); // without padding
 int tokenizer_eod(const Tokenizer *tokenizer);        // the token that ends a document; -1: none
-int tokenizer_bos(
-    const Tokenizer *tokenizer); // the token that begins a text; encoding never adds it; -1: none
+// Returns the token that begins a text, or -1. Encoding never adds it.
+int tokenizer_bos(const Tokenizer *tokenizer);
 int tokenizer_unknown(const Tokenizer *tokenizer); // -1: none
 // A token as its vocabulary writes it, NUL-terminated: bytes in GPT-2's printable characters, blanks as
 // SentencePiece's U+2581. The null tokenizer has "" for all. 0 <= id < vocab_size.

@@ -45,8 +45,8 @@ typedef struct {
     size_t run;      // parameters, gradients, moments, batches, messages
     size_t stash;    // of the activations of one microbatch in flight
     int num_stashes; // the most microbatches in flight
-    size_t
-        recomputed; // of the recomputed activations of one microbatch between the halves of a split backward
+    // Of the recomputed activations of one microbatch between the halves of a split backward.
+    size_t recomputed;
     int num_recomputed;          // the most of these
     int pools[NUM_BUFFER_KINDS]; // buffers that smaller batches of the run need, where that may be more
     size_t scratch;              // within one instruction
