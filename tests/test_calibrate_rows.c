@@ -193,6 +193,18 @@ static void runs_without_room_and_fp8(void) {
     plan_rows_free(&rows);
 }
 
+// A schedule that needs other chunks is refused by the prediction of its row, and the file is read; where the row has no
+// number of chunks, it is the schedule's.
+static void schedules_have_their_chunks(void) {
+    PlanRows rows;
+    EXPECT_OK(read_one(" schedule=zb-v vp=", &rows));
+    EXPECT(rows.count == 1 && rows.items[0].config.chunks == 2, "zb-v without vp");
+    plan_rows_free(&rows);
+    EXPECT_OK(read_one(" schedule=zb-v vp=3", &rows));
+    EXPECT(rows.count == 1 && rows.items[0].config.chunks == 3, "zb-v with vp 3");
+    plan_rows_free(&rows);
+}
+
 // However a file is cut off, no part of a row is taken for a row.
 static void files_cut_off_say_where(void) {
     static const char *const FILE_TEXT =
@@ -404,6 +416,7 @@ int main(int argc, char **argv) {
                                       {"wrong rows are refused", wrong_rows_are_refused},
                                       {"files that are cut off say where", files_cut_off_say_where},
                                       {"runs without room, and fp8", runs_without_room_and_fp8},
+                                      {"schedules have their chunks", schedules_have_their_chunks},
                                       {"open choices follow the rule", open_choices_follow_the_rule},
                                       {"rows find their machines", rows_find_their_machines},
                                       {"the naive error of table 1", the_naive_error_of_table_1},
