@@ -21,7 +21,7 @@ typedef struct {
 // CORES_MAX: one, number 0.
 void cores_allowed(Cores *cores);
 // Orders `cores` by socket, core and number: systems count the second threads of all cores behind the first. `folder`
-// is CORES_FOLDER, or laid out like it. Never fails: a processor that it does not describe counts as core 0 of socket 0.
+// is CORES_FOLDER, or laid out like it. Never fails: a processor that is not described counts as core 0 of socket 0.
 void cores_order(Cores *cores, const char *folder);
 #define CORES_FOLDER "/sys/devices/system/cpu"
 // The share of rank `rank` of `ranks` in `all`, ascending: shares follow each other in the order of `all`, do

@@ -1,4 +1,4 @@
-// Makes the job of the verb plan from its options: the machine, the stack, the sizes that are given and those to search.
+// Makes the job of the verb plan from its options: machine, stack, the sizes that are given and those to search.
 #include "cli/plan_verb.h"
 #include "layout/topology.h"
 #include <string.h>
@@ -48,7 +48,7 @@ static Status open_cost_model(PlanJob *job) {
     return OK;
 }
 
-// ---- the job -------------------------------------------------------------------------------
+// ---- the job ------------------------------------------------------------------------------------
 
 // Reads a number of tokens, which may be a fraction of its unit: "1.4T".
 static Status read_tokens(const char *word, double *tokens) {
