@@ -52,17 +52,36 @@ int grid_rank(Grid grid, Place place) {
     return rank;
 }
 
-static bool agree_outside(Place a, Place b, View view, unsigned axes) {
-    for (Axis axis = 0; axis < NUM_AXES; axis++)
-        if (is_in(axis, view) && !(axes & 1u << axis) && a.at[axis] != b.at[axis]) return false;
-    return true;
+// Members of a group: `size` ranks, each `stride` after the one before.
+typedef struct {
+    int stride, size;
+} Run;
+
+// The runs whose combinations are the group of rank 0, the fastest first. Axes that follow each other make one run.
+static int group_runs(Grid grid, View view, unsigned axes, Run runs[NUM_AXES]) {
+    int count = 0, stride = 1;
+    for (Axis axis = 0; axis < NUM_AXES; axis++) {
+        if (!is_in(axis, view)) continue;
+        int size = grid_along(grid, axis);
+        if (axes & 1u << axis && size > 1) {
+            if (count && runs[count - 1].stride * runs[count - 1].size == stride)
+                runs[count - 1].size *= size;
+            else
+                runs[count++] = (Run){stride, size};
+        }
+        stride *= size;
+    }
+    return count;
 }
 
 int grid_group(Grid grid, int rank, View view, unsigned axes, int *ranks) {
-    Place at = grid_place(grid, rank);
-    int count = 0;
-    for (int other = 0; other < grid_size(grid); other++)
-        if (agree_outside(at, grid_place(grid, other), view, axes)) ranks[count++] = other;
+    Run runs[NUM_AXES];
+    int num_runs = group_runs(grid, view, axes, runs), count = 1;
+    ranks[0] = rank;
+    for (int r = 0; r < num_runs; r++) ranks[0] -= rank / runs[r].stride % runs[r].size * runs[r].stride;
+    for (int r = 0; r < num_runs; r++)
+        for (int k = 1, members = count; k < runs[r].size; k++)
+            for (int i = 0; i < members; i++) ranks[count++] = ranks[i] + k * runs[r].stride;
     return count;
 }
 
@@ -132,12 +151,10 @@ bool topology_is_last(const Topology *t) { return t->place.at[AXIS_PP] == t->end
 
 // The groups of a role are shifted copies of that of rank 0, so that one comparison will do.
 bool grid_same(Grid grid, Role a, Role b) {
-    Place zero = {0};
-    for (int rank = 0; rank < grid_size(grid); rank++) {
-        Place at = grid_place(grid, rank);
-        if (agree_outside(zero, at, topology_roles[a].view, topology_roles[a].axes) !=
-            agree_outside(zero, at, topology_roles[b].view, topology_roles[b].axes))
-            return false;
-    }
+    Run of_a[NUM_AXES], of_b[NUM_AXES];
+    int count = group_runs(grid, topology_roles[a].view, topology_roles[a].axes, of_a);
+    if (count != group_runs(grid, topology_roles[b].view, topology_roles[b].axes, of_b)) return false;
+    for (int r = 0; r < count; r++)
+        if (of_a[r].stride != of_b[r].stride || of_a[r].size != of_b[r].size) return false;
     return true;
 }
