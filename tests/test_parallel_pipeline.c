@@ -312,8 +312,12 @@ static void run_traced(Rig *rig) {
         before = event->end_s;
     }
     EXPECT(at == program->count, "%d events of %d", at, program->count);
-    trace_close();
     PipelineTimes times = pipeline_times(rig->pipeline);
+    double total_s = times.total_s, forward_s = times.chunks[0].forward_s;
+    pipeline_evaluate(rig->pipeline, rig->microbatches);
+    times = pipeline_times(rig->pipeline);
+    EXPECT(times.total_s == total_s && times.chunks[0].forward_s == forward_s, "an evaluation is counted");
+    trace_close();
     EXPECT(times.chunks[0].weight_s > 0 && times.chunks[0].weight_s < times.chunks[0].backward_s, "%g of %g",
            times.chunks[0].weight_s, times.chunks[0].backward_s);
     EXPECT(times.wait_s > 0 && times.wait_s < times.total_s, "%g of %g", times.wait_s, times.total_s);
@@ -322,6 +326,58 @@ static void run_traced(Rig *rig) {
 }
 
 static void instructions_are_traced_and_timed(void) { on_grid(1, 2, run_traced); }
+
+// The linker puts this in the place of device_mark_read. Where marks are counted, each one is a second of work after the
+// one read before.
+void __real_device_mark_read(Device *device, DeviceMark *mark);
+void __wrap_device_mark_read(Device *device, DeviceMark *mark);
+static _Thread_local int *marks_read; // NULL: they are not counted
+
+void __wrap_device_mark_read(Device *device, DeviceMark *mark) {
+    __real_device_mark_read(device, mark);
+    if (marks_read) mark->work_s = ++*marks_read;
+}
+
+static void expect_times(Rig *rig, int instrs, const char *when) {
+    ChunkTimes times = pipeline_times(rig->pipeline).chunks[0];
+    EXPECT(times.forward_s == instrs && times.backward_s == 2 * instrs && times.weight_s == instrs,
+           "%s: %g s forward, %g backward, %g of it weights", when, times.forward_s, times.backward_s,
+           times.weight_s);
+    EXPECT(*marks_read == 6 * instrs, "%s: %d marks read", when, *marks_read);
+}
+
+// Law: a step reads no mark of its own, for which the host would wait; every mark is read once all the same, and each
+// instruction's time is added once.
+static void run_untraced(Rig *rig) {
+    enum { SOME = 2, MORE = 4 };
+    ScheduleSpec spec = {.kind = "zb-h1", .ranks = 1, .chunks = 1, .microbatches = SOME};
+    Schedule some, more;
+    EXPECT_OK(schedule_create(&some, &spec));
+    spec.microbatches = MORE;
+    EXPECT_OK(schedule_create(&more, &spec));
+    int read = 0;
+    marks_read = &read;
+    open_rig(rig, &more, 4, false);
+    EXPECT_OK(pipeline_use(rig->pipeline, &some));
+    pipeline_train(rig->pipeline, rig->microbatches, &rig->reducer);
+    EXPECT(read == 0, "the first step reads %d marks", read);
+    EXPECT_OK(pipeline_use(rig->pipeline, &more));
+    pipeline_train(rig->pipeline, rig->microbatches, &rig->reducer);
+    EXPECT(read == 6 * SOME, "the second step reads %d marks", read);
+    expect_times(rig, SOME + MORE, "asked");
+    expect_times(rig, SOME + MORE, "asked again");
+    pipeline_train(rig->pipeline, rig->microbatches, &rig->reducer);
+    pipeline_evaluate(rig->pipeline, rig->microbatches);
+    expect_times(rig, SOME + 2 * MORE, "after an evaluation");
+    pipeline_train(rig->pipeline, rig->microbatches, &rig->reducer);
+    close_rig(rig);
+    EXPECT(read == 6 * (SOME + 3 * MORE), "%d marks read in all", read);
+    marks_read = NULL;
+    schedule_destroy(&more);
+    schedule_destroy(&some);
+}
+
+static void times_are_read_later(void) { on_grid(1, 1, run_untraced); }
 
 static void expect_unusable(Rig *rig, const char *kind, int chunks, int microbatches, const char *message) {
     Schedule s;
@@ -356,6 +412,7 @@ int main(int argc, char **argv) {
         {"every schedule is exact", every_schedule_is_exact},
         {"every schedule is exact over tp", every_schedule_is_exact_over_tp},
         {"instructions are traced and timed", instructions_are_traced_and_timed},
+        {"times are read later", times_are_read_later},
         {"other schedules are refused", other_schedules_are_refused},
         {0},
     };

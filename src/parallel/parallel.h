@@ -119,7 +119,8 @@ const Arena *pipeline_pool_fullest(const Pipeline *pipeline, BufferKind kind);
 void pipeline_train(Pipeline *pipeline, const Microbatch *microbatches, GradReducer *reducer);
 // Runs the forwards of all microbatches in the schedule's order.   Collective over the model's ranks.
 void pipeline_evaluate(Pipeline *pipeline, const Microbatch *microbatches);
-PipelineTimes pipeline_times(const Pipeline *pipeline); // borrowed until the next run
+// The times of all training steps so far; waits for the device to end the last one. Borrowed until the next run.
+PipelineTimes pipeline_times(Pipeline *pipeline);
 
 // ---- optimizer ----------------------------------------------------------------------------------
 

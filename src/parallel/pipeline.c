@@ -22,10 +22,20 @@ typedef struct {
     int buffer[NUM_BUFFER_KINDS];
 } Item;
 
-// When the device began an instruction and ended it. Read after the step, because the host may be ahead of the device.
+// When the device began an instruction and ended it.
 typedef struct {
+    Instr in;
     DeviceMark start, end;
 } Span;
+
+// When the last run of the program happened. The host is ahead of the device and would wait for it where it reads the
+// marks: they are read when the next run begins, or when somebody asks.
+typedef struct {
+    bool training;
+    double start_s, end_s; // the host's part
+    Span *spans;           // [capacity], of the timed instructions
+    int num_spans, capacity;
+} LastRun;
 
 struct Pipeline {
     Context *context;
@@ -42,11 +52,51 @@ struct Pipeline {
     int64_t first_row, num_rows;
     double total_s, wait_s;
     ChunkTimes *chunk_times;
-    Span *spans; // [max_instrs], of one run of the program
-    int max_instrs;
+    LastRun last;
 };
 
-// ---- opening ---------------------------------------------------------------------------------------------
+// ---- times -----------------------------------------------------------------------------------------------
+
+static void add_time(Pipeline *p, Instr in, double worked_s) {
+    ChunkTimes *times = &p->chunk_times[in.chunk];
+    if (in.op == OP_FORWARD) times->forward_s += worked_s;
+    if (in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT || in.op == OP_BACKWARD_WEIGHT)
+        times->backward_s += worked_s;
+    if (in.op == OP_BACKWARD_WEIGHT) times->weight_s += worked_s;
+}
+
+static void read_span(Pipeline *p, Span *span) {
+    device_mark_read(p->context->device, &span->start);
+    device_mark_read(p->context->device, &span->end);
+    if (p->last.training) add_time(p, span->in, span->end.work_s - span->start.work_s);
+    trace_add((TraceEvent){.start_s = span->start.wall_s,
+                           .end_s = span->end.wall_s,
+                           .name = schedule_ops[span->in.op].text,
+                           .chunk = span->in.chunk,
+                           .microbatch = span->in.microbatch,
+                           .peer = -1,
+                           .row = TRACE_PIPELINE});
+}
+
+// Adds up the last run, which ends where host and device have both ended it. Does nothing the second time.
+static void read_last_run(Pipeline *p) {
+    LastRun *last = &p->last;
+    double end_s = last->end_s;
+    for (int i = 0; i < last->num_spans; i++) {
+        read_span(p, &last->spans[i]);
+        if (last->spans[i].end.wall_s > end_s) end_s = last->spans[i].end.wall_s;
+    }
+    if (last->training) p->total_s += end_s - last->start_s;
+    last->num_spans = 0;
+    last->training = false;
+}
+
+PipelineTimes pipeline_times(Pipeline *p) {
+    read_last_run(p);
+    return (PipelineTimes){p->total_s, p->wait_s, p->chunk_times};
+}
+
+// ---- opening and closing ---------------------------------------------------------------------------------
 
 static bool has_arenas(BufferKind kind) { return kind == BUFFER_STASH || kind == BUFFER_RECOMPUTED; }
 
@@ -117,6 +167,7 @@ Status pipeline_create(Pipeline **out, Context *context, const PipelineSpec *spe
 
 void pipeline_destroy(Pipeline *p) {
     if (!p) return;
+    read_last_run(p); // so that every mark is read
     for (int i = 0; p->slots && i < p->pools[BUFFER_STASH].capacity; i++) {
         arena_close(&p->slots[i].stash);
         free(p->slots[i].layers);
@@ -127,7 +178,7 @@ void pipeline_destroy(Pipeline *p) {
         free(p->pools[kind].free);
         free(p->pools[kind].buffers);
     }
-    free(p->spans);
+    free(p->last.spans);
     free(p->chunk_times);
     free(p->last_weight);
     free(p->items);
@@ -137,11 +188,13 @@ void pipeline_destroy(Pipeline *p) {
 }
 
 static Status take_spans(Pipeline *p, int instrs) {
-    if (instrs <= p->max_instrs) return OK;
-    free(p->spans);
-    p->spans = calloc((size_t)instrs, sizeof *p->spans);
-    p->max_instrs = p->spans ? instrs : 0;
-    return p->spans ? OK : fail(ERR_OS, "no memory for the times of %d instructions", instrs);
+    LastRun *last = &p->last;
+    if (instrs <= last->capacity) return OK;
+    read_last_run(p);
+    free(last->spans);
+    last->spans = calloc((size_t)instrs, sizeof *last->spans);
+    last->capacity = last->spans ? instrs : 0;
+    return last->spans ? OK : fail(ERR_OS, "no memory for the times of %d instructions", instrs);
 }
 
 // The pools get the sizes that the walk of this very schedule had, not those of the largest schedule.
@@ -187,10 +240,6 @@ const Arena *pipeline_pool_fullest(const Pipeline *p, BufferKind kind) {
     for (int i = 0; i < p->pools[kind].capacity; i++)
         if (!fullest || arena_of(p, kind, i)->used > fullest->used) fullest = arena_of(p, kind, i);
     return fullest;
-}
-
-PipelineTimes pipeline_times(const Pipeline *p) {
-    return (PipelineTimes){p->total_s, p->wait_s, p->chunk_times};
 }
 
 // ---- pools -----------------------------------------------------------------------------------------------
@@ -360,35 +409,14 @@ static bool is_timed(Instr in, const Run *run) {
     return trace_on() || (run->reducer && schedule_ops[in.op].kind == COMPUTE);
 }
 
-static void add_time(Pipeline *p, Instr in, double worked_s) {
-    ChunkTimes *times = &p->chunk_times[in.chunk];
-    if (in.op == OP_FORWARD) times->forward_s += worked_s;
-    if (in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT || in.op == OP_BACKWARD_WEIGHT)
-        times->backward_s += worked_s;
-    if (in.op == OP_BACKWARD_WEIGHT) times->weight_s += worked_s;
-}
-
-static void read_span(Pipeline *p, Instr in, const Run *run, Span *span) {
-    device_mark_read(p->context->device, &span->start);
-    device_mark_read(p->context->device, &span->end);
-    if (run->reducer) add_time(p, in, span->end.work_s - span->start.work_s);
-    trace_add((TraceEvent){.start_s = span->start.wall_s,
-                           .end_s = span->end.wall_s,
-                           .name = schedule_ops[in.op].text,
-                           .chunk = in.chunk,
-                           .microbatch = in.microbatch,
-                           .peer = -1,
-                           .row = TRACE_PIPELINE});
-}
-
 // The time of an instruction begins when its buffers and messages are there.
 static void execute(Pipeline *p, Instr in, const Run *run) {
     BufferChanges changes =
         schedule_buffer_changes(p->schedule, context_rank(p->context, ROLE_PIPELINE), in, run->reducer);
     change_buffers(p, &changes, in.microbatch, true);
     complete_input(p, in);
-    Span *span = is_timed(in, run) ? &p->spans[run->at] : NULL;
-    if (span) span->start = device_mark(p->context->device, p->context->stream);
+    Span *span = is_timed(in, run) ? &p->last.spans[p->last.num_spans++] : NULL;
+    if (span) *span = (Span){in, .start = device_mark(p->context->device, p->context->stream)};
     act(p, in, run);
     if (span) span->end = device_mark(p->context->device, p->context->stream);
     change_buffers(p, &changes, in.microbatch, false);
@@ -400,8 +428,11 @@ static bool is_run(Instr in, const Run *run) {
 }
 
 static void run_program(Pipeline *p, Run run) {
+    read_last_run(p);
     free_all(p);
-    double start = clock_s(), waited_s = p->wait_s;
+    p->last.training = run.reducer;
+    p->last.start_s = clock_s();
+    double waited_s = p->wait_s;
     for (; run.at < p->program->count; run.at++) {
         Instr in = p->program->instrs[run.at];
         if (!is_run(in, &run)) continue;
@@ -412,14 +443,9 @@ static void run_program(Pipeline *p, Run run) {
         comm_poll(context_group(p->context, ROLE_PIPELINE));
     }
     wait_for_sends(p);
-    for (int at = 0; at < p->program->count; at++) {
-        Instr in = p->program->instrs[at];
-        if (is_run(in, &run) && is_timed(in, &run)) read_span(p, in, &run, &p->spans[at]);
-    }
-    if (run.reducer)
-        p->total_s += clock_s() - start;
-    else
-        p->wait_s = waited_s;
+    p->last.end_s = clock_s();
+    if (!run.reducer) p->wait_s = waited_s;
+    if (trace_on()) read_last_run(p); // its events come before those of what the step does next
 }
 
 void pipeline_train(Pipeline *p, const Microbatch *microbatches, GradReducer *reducer) {
