@@ -10,8 +10,11 @@
 //
 // Order. Calls on tensors are stream-ordered: an operation starts when its stream has reached the call, and comm_wait
 // makes a stream wait for it. Today's transports run on the host, so the host blocks in comm_wait until the data have
-// arrived; there is no progress thread: operations advance in comm_poll and in any wait. A collective of a group of one
-// rank returns NULL: it is at most a copy on its stream. A wait for NULL orders nothing.
+// arrived; there is no progress thread: operations advance in comm_poll and in any wait.
+//
+// A group of one rank. Its collectives are at most a copy on the stream of the call, and the started ones return NULL. A
+// wait for NULL orders nothing: the result is there for what that stream does later. Before another stream or the host
+// uses it, the caller orders them by an event.
 //
 // Reductions add in rank order on every transport, so results have the same bits on all of them and in every run. A
 // *channel* is (from, to, number), a FIFO. Sends and receives are started and awaited later: that is the model in which
@@ -117,7 +120,7 @@ Status comm_compare(Comm *world, const char *lines);
 CommRequest *comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel);
 CommRequest *comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel);
 // What `stream` does from now on comes after the operation. Releases the request and sets it to NULL. For NULL returns
-// at once and orders nothing. The host blocks where the transport runs on the host.
+// at once and orders nothing ("A group of one rank", above). The host blocks where the transport runs on the host.
 void comm_wait(Comm *comm, Stream *stream, CommRequest **request);
 // Polls once; when the operation is done, releases the request, sets it to NULL and returns true.
 bool comm_done(Comm *comm, CommRequest **request);
