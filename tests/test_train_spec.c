@@ -1,6 +1,7 @@
 // What each option asks of the engine: every option that engine_spec reads changes its field, to the value
 // that was asked for.
 #include "checkpoint/manifest.h"
+#include "config/table.h"
 #include "config_words.h"
 #include "harness.h"
 #include "train/train.h"
@@ -291,12 +292,42 @@ static void shapes_return_from_their_options(void) {
     expect_returns(&shape, "thirds");
 }
 
+// ---- devices ---------------------------------------------------------------------------------------------
+
+static bool is_kind(const char *word) {
+    int count;
+    const char *const *kinds = device_kinds(&count);
+    while (count > 0 && strcmp(kinds[count - 1], word)) count--;
+    return count > 0;
+}
+
+// Law: the choices of --device are the kinds of devices but null, the planner's. config/ is below device/ and cannot ask
+// for them.
+static void devices_are_the_choices(void) {
+    char choices[256], *rest = NULL;
+    int count;
+    const char *const *kinds = device_kinds(&count);
+    for (int i = 0; i < count; i++) {
+        char line[64];
+        Options options;
+        snprintf(line, sizeof line, "--device %s", kinds[i]);
+        Status status = parse_run(&options, line);
+        EXPECT((status == OK) == (strcmp(kinds[i], "null") != 0), "%s, a row of DEVICE_KINDS: status %d",
+               line, (int)status);
+        if (status == OK) options_destroy(&options);
+    }
+    snprintf(choices, sizeof choices, "%s", option_table[OPT_device].range);
+    for (char *word = strtok_r(choices, "|", &rest); word; word = strtok_r(NULL, "|", &rest))
+        EXPECT(is_kind(word), "--device %s is no row of DEVICE_KINDS", word);
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"every_option_changes_its_field", every_option_changes_its_field},
                                       {"names", names},
                                       {"layers_of_stages", layers_of_stages},
                                       {"threads_are_shared_out", threads_are_shared_out},
                                       {"shapes_return_from_their_options", shapes_return_from_their_options},
+                                      {"devices_are_the_choices", devices_are_the_choices},
                                       {0}},
                        argc, argv);
 }
