@@ -7,6 +7,7 @@
 
 void comm_init(Comm *comm, Group *group, World *world) {
     *comm = (Comm){.group = group, .world = world};
+    if (!group->transport->follows_addresses) return;
     for (CommOp op = 0; op < NUM_COMM_OPS; op++)
         snprintf(comm->names[op], sizeof comm->names[op], "%s of %s", comm_op_name(op), group->name);
 }

@@ -13,7 +13,8 @@ struct Comm {
     World *world;
     int64_t num_posted, num_started;
     CommCount counts[NUM_COMM_OPS];
-    char names[NUM_COMM_OPS][40]; // "all_reduce of dp", for messages
+    // "all_reduce of dp", for the messages of host_adapter.h; empty where the transport does not follow addresses.
+    char names[NUM_COMM_OPS][40];
 };
 
 struct CommRequest {
