@@ -23,9 +23,12 @@ static EngineMemory measured(const EngineSpec *spec, int rank) {
 
 static double sum_terms(const EngineSpec *spec, bool published) {
     StashTerm terms[MAX_STASH_TERMS];
-    int count = model_stash_terms(&spec->shape, &spec->mode, grid_along(spec->grid, AXIS_TP), terms);
-    double sum = 0;
+    int tp = grid_along(spec->grid, AXIS_TP);
+    int count = model_stash_terms(&spec->shape, &spec->mode, tp, terms);
+    StashSum all = model_stash_sum(&spec->shape, &spec->mode, tp);
+    double sum = 0, told = published ? all.published : all.kept;
     for (int i = 0; i < count; i++) sum += published ? terms[i].published : terms[i].kept;
+    EXPECT(sum == told, "the terms give %.0f bytes, their sum is told as %.0f", sum, told);
     return sum;
 }
 

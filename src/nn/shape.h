@@ -95,3 +95,8 @@ enum { MAX_STASH_TERMS = 32 };
 // Writes the terms of a layer that is not recomputed as a whole and returns how many they are. Both columns follow the
 // mode (selective recomputation, sequence parallelism, element type) and, beyond the published GPT, the shape.
 int model_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);
+// The sums of both columns.
+typedef struct {
+    double published, kept;
+} StashSum;
+StashSum model_stash_sum(const ModelShape *shape, const ModelMode *mode, int tp);

@@ -64,3 +64,14 @@ int model_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, St
     }
     return count;
 }
+
+// Names are not compared: the planner asks for many sums.
+StashSum model_stash_sum(const ModelShape *shape, const ModelMode *mode, int tp) {
+    StashSum sum = {0};
+    for (int i = 0; i < NUM_SUBLAYERS; i++) {
+        StashTerm own[MAX_STASH_TERMS];
+        int num_own = sublayer_kinds[i]->stash_terms(shape, mode, tp, own);
+        for (int n = 0; n < num_own; n++) sum.published += own[n].published, sum.kept += own[n].kept;
+    }
+    return sum;
+}

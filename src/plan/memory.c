@@ -80,7 +80,6 @@ static double hidden_elements(const ModelShape *m, const ParallelConfig *c) {
 }
 
 static double sum_terms(const ModelShape *m, const ParallelConfig *c, Recompute recompute, bool own) {
-    StashTerm terms[MAX_STASH_TERMS];
     ModelShape share = *m;
     share.sequence /= grid_along(c->grid, AXIS_CP);
     ModelMode mode = {.microbatch = c->microbatch,
@@ -88,10 +87,8 @@ static double sum_terms(const ModelShape *m, const ParallelConfig *c, Recompute 
                       .sequence_parallel = c->sequence_parallel,
                       .keep_probabilities = c->attention == ATTENTION_UNFUSED,
                       .recompute = recompute};
-    int count = model_stash_terms(&share, &mode, grid_along(c->grid, AXIS_TP), terms);
-    double sum = 0;
-    for (int i = 0; i < count; i++) sum += own ? terms[i].kept : terms[i].published;
-    return sum;
+    StashSum sum = model_stash_sum(&share, &mode, grid_along(c->grid, AXIS_TP));
+    return own ? sum.kept : sum.published;
 }
 
 // Bytes of everything but the attention core. The published terms have dropout masks; the constants add what the

@@ -29,12 +29,8 @@ static void add_rank(Report *r, int pp, const EngineMemory *m) {
     text_add(&r->ranks, " %10.1f %10.1f %10.1f\n", mib(m->scratch), mib(m->workspace), mib(m->total));
 }
 
-static double sum_terms(const EngineSpec *spec, bool published) {
-    StashTerm terms[MAX_STASH_TERMS];
-    int count = model_stash_terms(&spec->shape, &spec->mode, grid_along(spec->grid, AXIS_TP), terms);
-    double sum = 0;
-    for (int i = 0; i < count; i++) sum += published ? terms[i].published : terms[i].kept;
-    return sum;
+static StashSum layer_sum(const EngineSpec *spec) {
+    return model_stash_sum(&spec->shape, &spec->mode, grid_along(spec->grid, AXIS_TP));
 }
 
 // Korthikanti 2022: 2sbh for every group that is recomputed, or a share of it, and all terms of other layers.
@@ -44,7 +40,7 @@ static double published_saved(const EngineSpec *spec, int layers) {
     bool shared = mode->sequence_parallel || mode->distribute_saved;
     double input = 2 * sbh(spec) / (shared ? grid_along(spec->grid, AXIS_TP) : 1);
     if (mode->recompute == RECOMPUTE_UNIFORM) return input * ((layers + k - 1) / k);
-    return input * block + (layers - block) * sum_terms(spec, true);
+    return input * block + (layers - block) * layer_sum(spec).published;
 }
 
 // The input of the stage's first layer is kept as the message that brought it.
@@ -77,7 +73,7 @@ static Status measure_rank(Report *r, int pp) {
 
 static void add_terms(const EngineSpec *spec, Text *out) {
     StashTerm terms[MAX_STASH_TERMS];
-    double published = sum_terms(spec, true), kept = sum_terms(spec, false);
+    StashSum sum = layer_sum(spec);
     int count = model_stash_terms(&spec->shape, &spec->mode, grid_along(spec->grid, AXIS_TP), terms);
     text_add(
         out,
@@ -86,11 +82,11 @@ static void add_terms(const EngineSpec *spec, Text *out) {
         "", "published", "kept here");
     for (int i = 0; i < count; i++)
         text_add(out, "  %-26s %16.0f %16.0f\n", terms[i].what, terms[i].published, terms[i].kept);
-    text_add(out, "  %-26s %16.0f %16.0f\n", "sum", published, kept);
+    text_add(out, "  %-26s %16.0f %16.0f\n", "sum", sum.published, sum.kept);
     text_add(out,
              "  %-26s %16.3f %16.3f\n"
              "published: Korthikanti et al. 2022; dropout masks are drawn again here, never stored\n",
-             "in units of s*b*h", published / sbh(spec), kept / sbh(spec));
+             "in units of s*b*h", sum.published / sbh(spec), sum.kept / sbh(spec));
 }
 
 static void print_report(const Report *r, Text *out) {
