@@ -190,7 +190,7 @@ static void messages_hold_ranks_up(void) {
     CostModel costs = ideal_costs(&machine, &stack);
     ModelShape model = gpt_of(12, 1024, 16);
     ParallelConfig c = candidate_of(8, 2, 1, 16);
-    double message_s = price_message(&costs, &c, 0, 2.0 * model.sequence * model.hidden);
+    double message_s = price_message(&costs, &c, true, 2.0 * model.sequence * model.hidden);
     double stages = predicted(&costs, &model, &c).parts.stages;
     EXPECT(stages >= 16 * message_s && stages <= 2 * 16 * message_s * (1 + 1e-9), "%g s of messages of %g s",
            stages, message_s);

@@ -265,7 +265,8 @@ static void edges_are_where_the_ranks_are(void) {
     inside.grid.size[AXIS_CP] = 4;
     EXPECT(edge_leaves_node(&costs, &inside, 0), "a stage of four pairs that share a sequence");
     inside.grid.size[AXIS_CP] = 1;
-    double near_s = price_message(&costs, &inside, 2, 1e9), far_s = price_message(&costs, &inside, 3, 1e9);
+    double near_s = price_message(&costs, &inside, false, 1e9),
+           far_s = price_message(&costs, &inside, true, 1e9);
     EXPECT(near(near_s, 1e9 / 200e9, 1e-9) && near(far_s, 1e9 / 10e9, 1e-9), "%g and %g s", near_s, far_s);
 }
 
@@ -275,12 +276,12 @@ static void shares_of_messages_are_gathered(void) {
     Stack stack = plain_stack();
     CostModel costs = ideal_costs(&machine, &stack);
     ParallelConfig c = candidate_of(8, 2, 1, 2);
-    double whole = price_message(&costs, &c, 0, 1e9);
+    double whole = price_message(&costs, &c, true, 1e9);
     c.scatter_gather = true;
     double gathered = whole / 8 + tensor(&costs, 8, COMM_ALL_GATHER, 1e9);
-    EXPECT(near(price_message(&costs, &c, 0, 1e9), gathered, 1e-9), "scattered and gathered");
+    EXPECT(near(price_message(&costs, &c, true, 1e9), gathered, 1e-9), "scattered and gathered");
     c.sequence_parallel = true;
-    EXPECT(near(price_message(&costs, &c, 0, 1e9), whole / 8, 1e-9),
+    EXPECT(near(price_message(&costs, &c, true, 1e9), whole / 8, 1e-9),
            "a share of the sequence is a share already");
 }
 

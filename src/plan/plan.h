@@ -96,10 +96,10 @@ double operation_launches(const CostModel *costs, const WorkItem *item);
 // a price; another role is a bug, since a price of 0 for it would make wrong plans.
 double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Role role,
                         double bytes);
-// Returns the seconds of a message of `bytes` from a stage to the next.
-double price_message(const CostModel *costs, const ParallelConfig *config, int stage, double bytes);
 // Whether messages from a stage to the next cross nodes.
 bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage);
+// Returns the seconds of a message of `bytes` from a stage to the next, within a node or across nodes.
+double price_message(const CostModel *costs, const ParallelConfig *config, bool leaves_node, double bytes);
 // Returns the exposed seconds of sending `bytes` of keys and values once around the c ranks of a sequence.
 double price_context(const CostModel *costs, const ParallelConfig *config, double bytes);
 

@@ -94,14 +94,15 @@ static double stage_sum(const Stages *s, int stage, const PartTime *times) {
 
 // In programs that wait for their messages, a message blocks both its ranks; in others it only arrives later.
 static void price_stages(Stages *s, const CostModel *costs, const ParallelConfig *config) {
-    double held = config->chunks > 1 ? costs->constants.interleaved_hold : 1;
+    double held = config->chunks > 1 ? costs->constants.interleaved_hold : 1, message_us[2];
+    bool waits = !costs->stack->overlaps_messages;
+    for (int leaves = 0; leaves < 2; leaves++)
+        message_us[leaves] = s->slower * US * price_message(costs, config, leaves, s->parts->message_bytes);
     for (int stage = 0; stage < s->stages; stage++) {
         s->forward_us[stage] = s->slower * US * stage_sum(s, stage, s->parts->forward);
         s->backward_us[stage] = s->slower * US * stage_sum(s, stage, s->parts->backward);
         if (stage + 1 == s->stages) break;
-        double us =
-            s->slower * US * price_message(costs, config, edge_rank(s, stage), s->parts->message_bytes);
-        bool waits = !costs->stack->overlaps_messages;
+        double us = message_us[edge_leaves_node(costs, config, edge_rank(s, stage))];
         s->hop_us[stage] = waits ? 0 : us;
         s->hold_us[stage] = waits ? us * held : 0;
     }
@@ -120,9 +121,11 @@ static ScheduleCosts stage_costs(const Stages *s) {
 // Parameters of all stages of a rank. A tied table has a copy on the last rank.
 static double rank_parameters(const Stages *s, const ModelShape *model, int rank) {
     double count = 0;
-    for (int chunk = 0; chunk < s->chunks; chunk++)
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        int stage = stage_at(s, rank, chunk);
         for (ModelPart part = 0; part < NUM_PARTS; part++)
-            count += part_count(s, stage_at(s, rank, chunk), part) * s->parts->parameters[part];
+            count += part_count(s, stage, part) * s->parts->parameters[part];
+    }
     bool copies = !model->untied && rank && rank == s->last_rank;
     return count + (copies ? s->parts->parameters[PART_EMBEDDING] : 0);
 }
@@ -269,10 +272,11 @@ static void set_traffic(const CostModel *costs, const ModelShape *model, const S
     const ParallelConfig *c = &out->config;
     double replicas = grid_count(c->grid, ROLE_REPLICAS);
     out->edge_bytes = s->parts->message_bytes;
-    if (grid_along(c->grid, AXIS_PP) > 1)
+    if (grid_along(c->grid, AXIS_PP) > 1) {
+        bool leaves = edge_leaves_node(costs, c, (grid_along(c->grid, AXIS_PP) - 1) / 2);
         out->edge_bandwidth =
-            2 * out->edge_bytes * replicas /
-            price_message(costs, c, (grid_along(c->grid, AXIS_PP) - 1) / 2, out->edge_bytes);
+            2 * out->edge_bytes * replicas / price_message(costs, c, leaves, out->edge_bytes);
+    }
     double bytes = most_parameters(s, model) * gradient_bytes(costs, c);
     if (replicas > 1)
         out->data_bandwidth = (replicas - 1) / replicas * bytes * parallel_config_devices(c) /

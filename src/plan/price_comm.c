@@ -146,21 +146,20 @@ double price_collective(const CostModel *costs, const ParallelConfig *config, Co
 
 bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage) {
     int stride = axis_stride(config->grid, AXIS_PP), per_node = costs->machine->devices_per_node;
-    int last_of_stage = (stage % grid_along(config->grid, AXIS_PP) + 1) * stride - 1;
-    int to = (stage + 1) % grid_along(config->grid, AXIS_PP) * stride;
+    int ranks = grid_along(config->grid, AXIS_PP);
+    int last_of_stage = (stage % ranks + 1) * stride - 1, to = (stage + 1) % ranks * stride;
     return last_of_stage / per_node != to / per_node || stride >= per_node;
 }
 
 // Each of the t ranks sends the whole tensor, or its share, which the receivers gather. With sequence parallelism
 // each rank has only a share to begin with.
-double price_message(const CostModel *costs, const ParallelConfig *config, int stage, double bytes) {
+double price_message(const CostModel *costs, const ParallelConfig *config, bool leaves_node, double bytes) {
     const Constants *c = &costs->constants;
     if (costs->machine->is_cpu) return price_message_cpu(costs->machine, bytes) / c->message_derate;
     int t = grid_along(config->grid, AXIS_TP);
     bool shares = t > 1 && (config->scatter_gather || config->sequence_parallel);
-    double rate = edge_leaves_node(costs, config, stage)
-                      ? nic_rate(costs->machine)
-                      : costs->machine->link_gbs * 1e9 * c->link_efficiency;
+    double rate =
+        leaves_node ? nic_rate(costs->machine) : costs->machine->link_gbs * 1e9 * c->link_efficiency;
     double seconds = us(c->message_us) + (shares ? bytes / t : bytes) / (rate * c->message_derate);
     if (shares && !config->sequence_parallel)
         seconds += price_collective(costs, config, COMM_ALL_GATHER, ROLE_TENSOR, bytes);
