@@ -278,6 +278,21 @@ static void what_fits_nowhere_says_what_would(void) {
     EXPECT(!strstr(fail_message(), "devices would do"), "less than the reserve: %s", fail_message());
 }
 
+static void the_only_one_is_the_example(void) {
+    CostModel costs = costs_of(&machine, &stack);
+    ModelShape model = gpt_of(48, 8192, 64);
+    SearchSpace space = space_of(1, 1);
+    PlanResult result;
+    const char *words = "t 1 p 1 d 1, v 1, b 1, recomputed ";
+    space.microbatch = 1, space.recompute = RECOMPUTE_UNIFORM;
+    EXPECT(plan_search(cache, &costs, &model, &space, 1, &result) == ERR_CONFIG, "no failure");
+    EXPECT(result.tried == 1 && result.rejected[REJECT_MEMORY] == 1, "%lld tried, %lld rejected",
+           (long long)result.tried, (long long)result.rejected[REJECT_MEMORY]);
+    EXPECT(strstr(result.examples[REJECT_MEMORY], words), "%s", result.examples[REJECT_MEMORY]);
+    EXPECT(strstr(result.nearest, words), "%s", result.nearest);
+    plan_result_free(&result);
+}
+
 static void rules_that_leave_nothing_are_told(void) {
     CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
@@ -340,6 +355,7 @@ int main(int argc, char **argv) {
                                    {"rejections_are_counted", rejections_are_counted},
                                    {"alternatives_differ_and_are_slower", alternatives_differ_and_are_slower},
                                    {"what_fits_nowhere_says_what_would", what_fits_nowhere_says_what_would},
+                                   {"the_only_one_is_the_example", the_only_one_is_the_example},
                                    {"rules_that_leave_nothing_are_told", rules_that_leave_nothing_are_told},
                                    {"what_may_fit_is_told_as_such", what_may_fit_is_told_as_such},
                                    {"batches_smaller_than_the_machine_find_their_d",

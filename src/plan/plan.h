@@ -207,14 +207,14 @@ typedef struct {
     Prediction prediction;
 } Alternative;
 
-enum { MAX_ALTERNATIVES = 64 };
+enum { MAX_ALTERNATIVES = 64, MAX_EXAMPLE = 200 };
 
 typedef struct {
     Prediction *best; // in ascending order of step_s
     int count;
     bool perhaps; // nothing fits for sure; those in `best` may fit
     int64_t tried, rejected[NUM_REJECTS], replayed;
-    char examples[NUM_REJECTS][200]; // one of each class, with its numbers
+    char examples[NUM_REJECTS][MAX_EXAMPLE]; // one of each class, with its numbers
     char nearest[400]; // when nothing fits: the configuration that misses by least, and by how much
     Alternative alternatives[MAX_ALTERNATIVES];
     int num_alternatives;

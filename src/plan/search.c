@@ -37,6 +37,12 @@ static void choose(Choices *choices, int value) {
     if (choices->count < MAX_CHOICES) choices->values[choices->count++] = value;
 }
 
+static bool is_chosen(const Choices *choices, int value) {
+    for (int i = 0; i < choices->count; i++)
+        if (choices->values[i] == value) return true;
+    return false;
+}
+
 static Choices one(int value) { return (Choices){{value}, 1}; }
 
 static Choices divisors(int value, int limit) {
@@ -94,10 +100,8 @@ static Choices flag_choices(int decided, bool sensible) {
 
 // ---- one candidate -----------------------------------------------------------------------------------
 
-static void reject(Search *s, Reject reject, const char *example) {
-    if (!s->out->rejected[reject]++)
-        snprintf(s->out->examples[reject], sizeof s->out->examples[reject], "%s", example);
-}
+// Counts a rejected configuration. Returns true for the first of its class: the caller writes it down as the example.
+static bool reject(Search *s, Reject reject) { return !s->out->rejected[reject]++; }
 
 static void describe(const ParallelConfig *c, char *text, size_t size) {
     snprintf(text, size, "t %d p %d d %d, v %d, b %d%s%s%s", grid_along(c->grid, AXIS_TP),
@@ -110,15 +114,15 @@ static void describe(const ParallelConfig *c, char *text, size_t size) {
 }
 
 static void reject_memory(Search *s, const Bounded *b, const MemoryNeed *need) {
-    char text[120], example[200];
     double miss = need->total / need->capacity;
-    bool first = !s->out->rejected[REJECT_MEMORY];
+    bool first = reject(s, REJECT_MEMORY);
     if (first || miss < s->closest_need.total / s->closest_need.capacity)
         s->closest = *b, s->closest_need = *need;
+    if (!first) return;
+    char text[120], *example = s->out->examples[REJECT_MEMORY];
     describe(&b->config, text, sizeof text);
-    snprintf(example, sizeof example, "%s needs %.1f GB of %.1f on pipeline rank %d", text, need->total / 1e9,
+    snprintf(example, MAX_EXAMPLE, "%s needs %.1f GB of %.1f on pipeline rank %d", text, need->total / 1e9,
              need->capacity / 1e9, need->rank);
-    reject(s, REJECT_MEMORY, example);
 }
 
 static Status keep(Search *s, const Bounded *bounded) {
@@ -135,7 +139,7 @@ static Status keep(Search *s, const Bounded *bounded) {
 static void reject_rule(Search *s, const ParallelConfig *c, const char *why) {
     int64_t unit = (int64_t)c->microbatch * grid_along(c->grid, AXIS_DP);
     if (!s->least_batch || unit < s->least_batch) s->least_batch = unit;
-    reject(s, REJECT_RULE, why);
+    if (reject(s, REJECT_RULE)) snprintf(s->out->examples[REJECT_RULE], MAX_EXAMPLE, "%s", why);
 }
 
 static Status try_candidate(Search *s, const ParallelConfig *config) {
@@ -249,16 +253,20 @@ static Status replay(Search *s, const ParallelConfig *config, Prediction *predic
     return predict(s->cache, s->costs, s->model, config, prediction);
 }
 
+static void reject_bound(Search *s, const Bounded *b) {
+    if (!reject(s, REJECT_BOUND)) return;
+    char text[120];
+    describe(&b->config, text, sizeof text);
+    snprintf(s->out->examples[REJECT_BOUND], MAX_EXAMPLE, "%s takes at least %.4g s", text, b->bound_s);
+}
+
 static Status replay_best(Search *s, int most, Verdict verdict) {
     PlanResult *out = s->out;
     for (int i = 0; i < s->count; i++) {
         const Bounded *b = &s->bounded[i];
         if (b->verdict != verdict) continue;
         if (out->count == most && b->bound_s >= out->best[most - 1].step_s) {
-            char text[120], example[200];
-            describe(&b->config, text, sizeof text);
-            snprintf(example, sizeof example, "%s takes at least %.4g s", text, b->bound_s);
-            reject(s, REJECT_BOUND, example);
+            reject_bound(s, b);
             continue;
         }
         Prediction p;
@@ -290,12 +298,6 @@ static const Choice reported_choices[] = {{"t", tensor_of},
 
 static const char *const recompute_names[] = {"nothing", "attention", "layers", "layers"};
 
-static bool is_reported(const PlanResult *out, const char *choice) {
-    for (int i = 0; i < out->num_alternatives; i++)
-        if (!strcmp(out->alternatives[i].choice, choice)) return true;
-    return false;
-}
-
 // Finds the fastest configuration that fits with a value of a choice: replays in the order of bounds, until none is
 // below the best time.
 static Status best_of_value(Search *s, const Choice *choice, int value, Prediction *best) {
@@ -312,19 +314,17 @@ static Status best_of_value(Search *s, const Choice *choice, int value, Predicti
 
 static Status add_alternatives(Search *s, const Choice *choice) {
     PlanResult *out = s->out;
-    int winner = choice->of(&out->best[0].config);
+    Choices seen = one(choice->of(&out->best[0].config));
     for (int i = 0; i < s->count && out->num_alternatives < MAX_ALTERNATIVES; i++) {
         const Bounded *b = &s->bounded[i];
         int value = choice->of(&b->config);
-        if (value == winner || b->verdict != FITS) continue;
+        if (b->verdict != FITS || is_chosen(&seen, value)) continue;
+        choose(&seen, value);
         Alternative *a = &out->alternatives[out->num_alternatives];
-        char name[48];
         if (choice->of == recompute_of)
-            snprintf(name, sizeof name, "recompute %s", recompute_names[value]);
+            snprintf(a->choice, sizeof a->choice, "recompute %s", recompute_names[value]);
         else
-            snprintf(name, sizeof name, "%s = %d", choice->name, value);
-        if (is_reported(out, name)) continue;
-        memcpy(a->choice, name, sizeof name);
+            snprintf(a->choice, sizeof a->choice, "%s = %d", choice->name, value);
         TRY(best_of_value(s, choice, value, &a->prediction));
         out->num_alternatives++;
     }
