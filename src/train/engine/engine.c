@@ -80,7 +80,7 @@ Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
                            .memory = measuring ? NULL : &arenas};
     TRY(runtime_open(&e->runtime, &runtime, world));
     e->microbatches = calloc((size_t)spec->num_microbatches, sizeof *e->microbatches);
-    e->host_losses = calloc((size_t)(spec->num_microbatches * step_tokens(e)), sizeof *e->host_losses);
+    e->host_losses = malloc((size_t)(spec->num_microbatches * step_tokens(e)) * sizeof *e->host_losses);
     if (!e->microbatches || !e->host_losses)
         return fail(ERR_OS, "no memory for %d microbatches", spec->num_microbatches);
     if (measuring) TRY(find_pools(e));
