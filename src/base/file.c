@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BUFFER_BYTES = 1 << 20, SEND_ON_BYTES = 32 << 20 };
+enum { BUFFER_BYTES = 64 << 10, SEND_ON_BYTES = 32 << 20 };
 
 // ---- writing a file -----------------------------------------------------------------------------
 
