@@ -81,7 +81,8 @@ void arena_release(Arena *arena, ArenaMark mark) {
     arena->num_blocks = mark.num_blocks;
 }
 
-// How many blocks have the name of block `i`, and their bytes; 0 when an earlier block has spoken for them.
+// Returns the number of blocks with the name of block `i`, and their bytes; 0 where an earlier block has that name:
+// they are counted there.
 static int blocks_named(const Arena *arena, int i, size_t *bytes) {
     int count = 0;
     for (int j = 0; j < arena->num_blocks; j++) {

@@ -12,7 +12,7 @@
 
 enum { ARENA_ALIGNMENT = 256 }; // bytes; every block starts on it
 
-// Where the bytes come from: the host's heap, or a device.
+// The source of an arena's bytes: the host's heap, or a device.
 typedef struct {
     // Allocates memory for the arena or buffer `name`. NULL: there is none, and *why (a literal, or alive until the
     // next call) says for what reason.

@@ -1,4 +1,4 @@
-// What this program calls itself, on the command line and in the files it writes.
+// The name and version of this program, as printed and as written to files.
 #pragma once
 #include <stddef.h>
 

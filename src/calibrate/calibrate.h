@@ -18,7 +18,7 @@ typedef struct {
 // interpolated between rows.
 ErrorSummary error_summary(const PlanRows *rows, const double *predicted_s);
 
-// How the predictions were made; printed below their table.
+// The way in which the predictions were made; printed below their table.
 typedef struct {
     const char *protocol; // "leave one out"; NULL: not printed
     int num_free;         // constants fitted
@@ -58,7 +58,7 @@ void memory_score_print(const MemoryScore *score, Text *out);
 // Predicts the seconds of a row's step with these constants; 0: the row is refused and takes no part in the fit.
 typedef Status PredictRow(void *self, const Constants *constants, const PlanRow *row, double *step_s);
 
-// Which rows are held out together. Rows of one configuration (model, layout, batch) are near copies and always held
+// The rows that are held out together. Rows of one configuration (model, layout, batch) are near copies and always held
 // out together.
 typedef enum { LEAVE_ONE_OUT, LEAVE_MODEL_OUT, K_FOLDS } Protocol;
 

@@ -91,7 +91,7 @@ static void solve(int n, Square a, double *b) {
     }
 }
 
-// Whether element j is at a bound that a step downhill would cross.
+// Returns whether element j is at a bound that a step downhill would cross.
 static bool is_held(const Fit *f, int j) {
     return (f->x[j] <= f->p->low[j] && f->gradient[j] > 0) ||
            (f->x[j] >= f->p->high[j] && f->gradient[j] < 0);

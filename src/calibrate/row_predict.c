@@ -66,7 +66,7 @@ static const Stack *find_stack(const RowPredictor *predictor, const PlanRow *row
     return predictor->stack;
 }
 
-// What the row does not say is as the stack does it.
+// Returns the row's configuration. Choices that the row does not make are those of the stack.
 static ParallelConfig row_config(const Stack *stack, const PlanRow *row) {
     ParallelConfig c = row->config;
     if (!row->has_scatter_gather) c.scatter_gather = stack->scatters_messages;

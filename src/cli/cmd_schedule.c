@@ -127,8 +127,8 @@ static void add_title(const ScheduleRequest *request, const Schedule *schedule, 
              schedule->num_microbatches > 1 ? "es" : "");
 }
 
-// Whether the formula of the kind applies: messages take no time, and where backwards are split, the three times are
-// equal.
+// Returns whether the formula of the kind applies: messages take no time, and where backwards are split, the three
+// times are equal.
 static bool has_formula(const ScheduleRequest *request) {
     const ScheduleCosts *costs = &request->spec.costs;
     if (!request->kind || costs->hop_us > 0 || isnan(request->kind->bubble(&request->spec))) return false;

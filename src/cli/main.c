@@ -67,7 +67,7 @@ static Status print_help(const Command *command, bool all) {
     return OK;
 }
 
-// Whether the arguments have the flag, alone or with a value that means yes.
+// Returns whether the arguments have the flag, alone or with a value that means yes.
 static bool asks(int argc, char **argv, const char *flag) {
     static const char *const endings[] = {"", "=true", "=yes", "=on", "=1"};
     size_t length = strlen(flag);
@@ -81,8 +81,8 @@ void tell_notes(const Options *options) {
     if (launcher_rank() == 0) fputs(options_notes(options), stderr);
 }
 
-// Whether this process prints the message. In a launched job process 0 prints for all, but each process prints failures
-// about files, which only its machine may have.
+// Returns whether this process prints the message. In a launched job process 0 prints for all, but each process prints
+// failures about files, which only its machine may have.
 static bool speaks_of(Status status) {
     bool of_files =
         status == ERR_NO_INPUT || status == ERR_IO || status == ERR_PERMISSION || status == ERR_CREATE;

@@ -143,7 +143,7 @@ static int64_t decided_sizes(const SearchSpace *space, Text *out) {
     return product;
 }
 
-// Whether the user has given the whole grid; context parallelism has a default.
+// Returns whether the user has given the whole grid; context parallelism has a default.
 static bool is_whole(Grid grid) { return grid.size[AXIS_TP] && grid.size[AXIS_PP] && grid.size[AXIS_DP]; }
 
 static Status sizes_fit(const SearchSpace *space, int64_t devices) {

@@ -170,7 +170,7 @@ static void job_close(RowsJob *job) {
 
 // ---- predicting ---------------------------------------------------------------------------------
 
-// Whether the user says which rows are left out of a fit. The default is one row at a time.
+// Returns whether the user says which rows are left out of a fit. The default is one row at a time.
 static bool holds_out(const Options *o) { return o->loo || o->leave_model_out || o->folds != INT_UNSET; }
 
 static Protocol protocol_of(const Options *o) {

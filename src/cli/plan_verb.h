@@ -28,7 +28,7 @@ Status plan_html(PlanCache *cache, const PlanJob *job, const PlanReport *report)
 Status plan_on_rows(const Options *options);
 Status plan_calibration(const Options *options);
 
-// As machine_open and stack_open, with the option in front of the message. Without --stack the one measured
-// on the machine.
+// Open the machine and the stack that the options name. Messages begin with the option. Without --stack, the stack is
+// the one that was measured on the machine (stack_for).
 Status plan_machine(const Options *options, Machine *machine);
 Status plan_stack(const Options *options, const Machine *machine, Stack *stack);

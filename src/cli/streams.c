@@ -1,5 +1,5 @@
-// How standard output and standard error behave: whole lines under a launcher, which mixes the lines of many
-// processes, and for training runs writes that never wait for a reader.
+// Sets up standard output and standard error: under a launcher, which mixes the output of many processes, they write
+// whole lines; in training runs, writes never wait for a reader.
 #include "base/outlet.h"
 #include "base/rank.h"
 #include "cli/cli.h"

@@ -59,7 +59,8 @@ static bool same(const char *a, int a_size, const char *b, int b_size) {
 static bool same_name(Line a, Line b) { return same(a.name, a.name_size, b.name, b.name_size); }
 static bool same_value(Line a, Line b) { return same(a.value, a.value_size, b.value, b.value_size); }
 
-// Of a long value only the surroundings of its first difference are printed.
+// At most SHOWN characters of a value are printed: its beginning, or a part that begins BEFORE characters ahead of the
+// first difference.
 enum { SHOWN = 160, BEFORE = 40 };
 
 static void add_value(Text *out, Line line, int difference) {

@@ -137,8 +137,8 @@ static Call sliced_call(const Comm *comm, Stream *stream, CommOp op, Tensor whol
     return call;
 }
 
-// CHECKs that a slice is this rank's slice of the whole, or lies apart from it. The planner's tensors, whose addresses
-// nobody follows, need not.
+// CHECKs that a slice is this rank's slice of the whole, or lies outside it. Transports that follow no addresses are
+// exempt: a planned run has no memory behind its tensors.
 static void check_place(const Comm *comm, const Call *call, const void *whole, const void *part) {
     if (!comm->group->transport->follows_addresses) return;
     uintptr_t first = (uintptr_t)whole, at = (uintptr_t)part;

@@ -119,7 +119,7 @@ Status comm_compare(Comm *world, const char *lines);
 // Start a send or receive of x, which must not be used until comm_wait. Channels are numbers from 0 on.
 CommRequest *comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel);
 CommRequest *comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel);
-// What `stream` does from now on comes after the operation. Releases the request and sets it to NULL. For NULL returns
+// Makes all later work of `stream` wait for the operation. Releases the request and sets it to NULL. For NULL returns
 // at once and orders nothing ("A group of one rank", above). The host blocks where the transport runs on the host.
 void comm_wait(Comm *comm, Stream *stream, CommRequest **request);
 // Polls once; when the operation is done, releases the request, sets it to NULL and returns true.

@@ -11,13 +11,13 @@ static bool contains(Tensor whole, Tensor part) {
     return part.data && at >= first && at < first + tensor_bytes(whole);
 }
 
-// Whether a call whose tensors are joint reads all of the larger one. An all-gather reads this rank's slice only.
+// Returns whether a call with joint tensors reads all of the larger one. An all-gather reads this rank's slice only.
 static bool reads_whole(const Call *call, const Group *group) {
     return call->op == COMM_ALL_REDUCE || call->op == COMM_REDUCE_SCATTER ||
            (call->op == COMM_BROADCAST && call->peer == group->rank);
 }
 
-// Of two tensors of which one is a part of the other the larger one counts as written.
+// Where one tensor is a part of the other, only the larger one is announced, as written.
 void host_adapter_open(HostAdapter *adapter, Device *device, const Call *call, const Group *group,
                        const char *name) {
     Tensor in = tensor_at(call, call->in, call->op == COMM_REDUCE_SCATTER ? group->size : 1);

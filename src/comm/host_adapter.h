@@ -13,7 +13,7 @@ typedef struct {
 // is the call's. `name` is for messages and stays alive.
 void host_adapter_open(HostAdapter *adapter, Device *device, const Call *call, const Group *group,
                        const char *name);
-// Whether the stream has reached the call; with `seconds` waits at most so long for it.
+// Returns whether the stream has reached the call. Waits for that at most `seconds`.
 bool host_adapter_ready(const HostAdapter *adapter, double seconds);
 // Once it is ready: replaces the addresses in the call by those that the host may follow.
 void host_adapter_reveal(const HostAdapter *adapter, Call *call);

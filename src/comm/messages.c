@@ -11,7 +11,7 @@ enum {
     COLLECTIVE_TAGS = 2 * MAX_CHANNELS, // so many from here; MPI promises tags up to 32767
 };
 
-// What a request waits for when that is not one rank.
+// Values in Workspace.peers that are no rank: the request is done, or it waits for all other ranks.
 enum { NO_RANK = -1, ALL_RANKS = -2 };
 
 #define MPI_DO(call)                                                                                         \
@@ -89,7 +89,7 @@ typedef struct {
     MessagesOp *op;
 } Step;
 
-// Whether there are so few elements that each rank receives those of all.
+// Returns whether there are so few elements that every rank receives those of all ranks.
 static bool is_small(const Messages *m, const Call *call) {
     size_t bytes = call->count * call->element_bytes;
     return bytes <= SMALL_BYTES && bytes * (size_t)m->group->size <= SCRATCH_BYTES;
@@ -104,7 +104,7 @@ static size_t segment_elements(const Messages *m, const Call *call) {
     return fit < call->count ? fit : call->count;
 }
 
-// Where the part of the segment begins that `rank` reduces, in elements.
+// Returns the first element of the part of the segment that `rank` reduces.
 static size_t first_of(const Step *s, int rank) {
     if (s->call->op == COMM_REDUCE_SCATTER) return (size_t)rank * s->call->count + s->op->first;
     return s->op->first + slice_begin(s->op->length, s->m->group->size, rank);

@@ -11,7 +11,7 @@
 
 enum { MESSAGES_IN_FLIGHT = 2 };
 
-// What a collective needs while it is under way. A group has a fixed number of workspaces, so that a step allocates
+// The buffers of a collective under way. A group has a fixed number of workspaces, so that a step allocates
 // nothing: collectives get one in the order of their start, and those that find none wait for their turn.
 typedef struct {
     bool busy;

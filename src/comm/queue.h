@@ -3,7 +3,7 @@
 #pragma once
 #include "comm/host_adapter.h"
 
-// How long a wait looks at the device alone before it advances the other operations.
+// A wait polls the device alone for so long before it advances the other operations.
 #define DEVICE_POLL_S 1e-4
 
 typedef struct World World;
@@ -48,7 +48,7 @@ void comm_init(Comm *comm, Group *group, World *world);
 CommRequest *queue_post(Comm *comm, Call call);
 // Starts and advances each operation of the queue as far as it goes without waiting.
 void queue_advance(World *world);
-// As queue_advance; true when the request is done. It is then released and NULL.
+// Advances the queue and returns whether the request is done. If so, releases it and sets it to NULL.
 bool queue_done(World *world, CommRequest **request);
 // Makes `stream` wait for the operation. The host blocks only where the transport is not ordered; it then ends the job
 // with ERR_HANG after timeout_s without progress.

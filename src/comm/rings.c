@@ -28,7 +28,7 @@ static int take_ring(Rings *r, uint64_t bytes) {
     return -1;
 }
 
-// How many of `available` bytes can be copied at once, to or from position `at` of the message.
+// Returns how many of `available` bytes can be copied at once, to or from position `at` of the message.
 static size_t piece(uint64_t available, uint64_t at) {
     uint64_t to_end = RING_BYTES - at % RING_BYTES, n = available < to_end ? available : to_end;
     return n < PIECE_BYTES ? (size_t)n : PIECE_BYTES;

@@ -54,7 +54,7 @@ static ShmEntry *entry(const ShmCollective *shm, size_t slot, int rank) {
     return &shm->entries[slot * (size_t)shm->size + (size_t)rank];
 }
 
-// Where all ranks can read element `index` of `rank`'s chunk.
+// Returns the address at which all ranks can read element `index` of `rank`'s chunk.
 static const char *shown(const Chunk *c, int rank, size_t index) {
     const char *base = c->shm->staging ? staging_of(c, rank) : entry(c->shm, c->slot, rank)->in;
     return base + index * c->call->element_bytes;
@@ -144,7 +144,7 @@ static void (*const phases[NUM_PHASES])(const Chunk *) = {enter, reduce, leave};
 
 // ---- the state machine ----------------------------------------------------------------------------
 
-// How often the slot was used before this use.
+// Returns the number of earlier uses of the slot.
 static uint64_t earlier_uses(const ShmCollective *shm, uint64_t use) {
     return use / (uint64_t)shm->num_slots;
 }
@@ -154,7 +154,7 @@ static bool complete(const ShmCollective *shm, uint64_t use, int phase, uint64_t
     return atomic_load_explicit(&slot->arrived[phase], memory_order_acquire) >= uses * (uint64_t)shm->size;
 }
 
-// Whether all ranks have: left the slot's previous use (before ENTER); entered (before REDUCE); reduced (before
+// Returns whether all ranks have: left the slot's previous use (before ENTER); entered (before REDUCE); reduced (before
 // LEAVE, all-reduce only); left (NUM_PHASES, direct only).
 static bool may_begin(const ShmCollective *shm, const Call *call, uint64_t use, int phase) {
     uint64_t earlier = earlier_uses(shm, use);

@@ -58,5 +58,5 @@ void shm_collective_close(ShmCollective *shm);
 // Starts a collective (not a message). All ranks start the same ones in the same order.
 void shm_collective_start(ShmCollective *shm, const Call *call, ShmOp *op);
 CallProgress shm_collective_advance(ShmCollective *shm, const Call *call, ShmOp *op);
-// Whether `rank` has not yet done what this rank's collective waits for.
+// Returns whether this rank's collective waits for `rank`.
 bool shm_collective_waits_for(const ShmCollective *shm, const ShmOp *op, int rank);

@@ -24,7 +24,7 @@ typedef struct {
 
 typedef struct Shared Shared;
 
-// What the members of a group share.
+// The memory that the members of a group share.
 struct Shared {
     Shared *next;         // in the list of groups that not all members have joined
     const Shared *parent; // NULL: the world

@@ -1,4 +1,4 @@
-// What the transports share: memory, the head of a group, the names of operations.
+// Code that the transports share: memory, the head of a group, the names of operations.
 #include "comm/transport.h"
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// What a transport is: a table of typed functions that move bytes between the ranks of a group and never block.
+// A transport is a table of functions that move bytes between the ranks of a group and never block.
 //
 // The front (comm.c) checks and counts calls; the queue (queue.c) starts them, waits and watches. A transport whose
 // work is done by the host starts a Call and is then asked to advance it until it is done: every operation, blocking
@@ -29,7 +29,7 @@ typedef struct {
     bool blocking; // the caller waits for it at once
 } Call;
 
-// Whether it is a send or a receive; all other operations are collectives.
+// Returns whether the call is a send or a receive; all other operations are collectives.
 static inline bool is_message(const Call *call) { return call->op == COMM_SEND || call->op == COMM_RECV; }
 
 typedef enum { STUCK, MOVED, DONE } CallProgress;

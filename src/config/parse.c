@@ -5,8 +5,8 @@
 
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// Whether the word is "--name", "--name=value", "-n", or the mistake "-name". A lone "-", a negative number and a path
-// are values.
+// Returns whether the word is "--name", "--name=value", "-n", or the mistake "-name". A lone "-", a negative number and
+// a path are values.
 static bool is_option(const char *word) { return word[0] == '-' && (word[1] == '-' || is_letter(word[1])); }
 
 static Status one_dash_missing(Verb verb, const char *key, Source source) {

@@ -19,19 +19,19 @@ extern Rule *const memory_rules[];   // rules_data.c: the tokenizer of a run wit
 
 Rule resolve_model;         // presets.c: sets what --model stands for
 Rule check_one_data_source; // rules_data.c: a training run has data, and one option names them
-// Whether an option names the data of a training run.   rules_data.c
+// Returns whether an option names the data of a training run.   rules_data.c
 bool names_data(const Options *options);
-// Whether an option names files of a tokenizer, which then says the size of the vocabulary.   rules_data.c
+// Returns whether an option names files of a tokenizer, which then says the size of the vocabulary.   rules_data.c
 bool names_tokenizer_files(const Options *options);
 
 // ---- rules.c: what the rules share
 
-// Whether the user has set the option, on the command line or in a file.
+// Returns whether the user has set the option, on the command line or in a file.
 bool option_given(const Options *options, int index);
 // Marks the value of an option as one that the program has chosen.
 void derived(Options *options, int index);
 // Sets an option that is unset, and marks it as derived.
 void derive_int(Options *options, int index, int *field, int value);
-// How many steps a run takes until --rampup-batch-size has filled its batch, or --train-samples are used up,
-// and how many samples they consume; 0 without a ramp-up.   rules_batch.c
+// Returns the number of steps until the ramp-up of the batch has ended or --train-samples are used up, and sets
+// `*consumed` to the samples of these steps; 0 without a ramp-up.   rules_batch.c
 int64_t rampup_steps(const Options *options, int64_t *consumed);

@@ -1,4 +1,4 @@
-// How many samples a step has: the global batch, and how it grows.
+// The rules of the global batch: the samples of a step, and how their number grows.
 #include "config/rules.h"
 #include <string.h>
 

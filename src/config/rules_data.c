@@ -9,7 +9,7 @@ static bool has_lists(const Options *o) {
     return o->train_data_path.count || o->valid_data_path.count || o->test_data_path.count;
 }
 
-// Whether options name the data of each split, instead of dividing one data set.
+// Returns whether options name the data of each split, instead of dividing one data set.
 static bool names_splits(const Options *o) { return has_lists(o) || o->per_split_data_args_path; }
 
 bool names_data(const Options *o) {

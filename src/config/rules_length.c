@@ -1,4 +1,4 @@
-// How long a run is, in steps or in samples, and what changes along it: learning rate and weight decay.
+// The rules of a run's length, in steps or in samples, and of what changes along it: learning rate and weight decay.
 #include "config/rules.h"
 #include <math.h>
 #include <string.h>

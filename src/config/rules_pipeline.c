@@ -1,4 +1,4 @@
-// Which layers are on which pipeline rank, and whether the schedule takes the shape that results.
+// The rules of pipelines: the layers of each rank, and whether the schedule takes the shape that results.
 #include "config/rules.h"
 #include "layout/kinds.h"
 #include <stdlib.h>

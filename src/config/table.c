@@ -31,7 +31,7 @@ const char *verb_name(unsigned verbs) {
 
 static char dashed(char c) { return c == '_' ? '-' : c; }
 
-// Whether `key` is the word [word, word + length). A '*' at the end of the word stands for any ending without "=value".
+// Returns whether `key` is the word [word, word + length). A '*' at the word's end stands for any ending without '='.
 static bool same_name(const char *key, const char *word, size_t length) {
     for (size_t i = 0; i < length; i++) {
         if (word[i] == '*') return !strchr(key + i, '=');

@@ -86,7 +86,7 @@ void note_idle(Options *options, const char *name, const char *why);
 Status value_set(Options *options, const OptionInfo *option, const char *const *words, int num_words,
                  Source source);
 void value_set_default(Options *options, const OptionInfo *option);
-// Whether the option has a value; config.h says for each type how an unset one looks.
+// Returns whether the option has a value; config.h says for each type how an unset one looks.
 bool value_is_set(const Options *options, const OptionInfo *option);
 // Adds the choices of a WORD, "a|b".
 void option_choices(const OptionInfo *option, Text *out);

@@ -11,7 +11,7 @@ static void *field_of(const Options *options, const OptionInfo *option) {
 
 Status source_status(Source source) { return source.origin == FROM_COMMAND_LINE ? ERR_USAGE : ERR_CONFIG; }
 
-// Whether `range`, an interval as in options.def, holds x. An upper end that is left out is infinite.
+// Returns whether `range`, an interval as in options.def, holds x. An upper end that is left out is infinite.
 static bool in_range(const char *range, double x) {
     if (!*range) return true;
     char *end;

@@ -63,7 +63,7 @@ size_t cut_place(const char *text, size_t bytes) {
     return 0;
 }
 
-// How many bytes can be returned: whole lines, or text up to a cut.
+// Returns the number of bytes that can be handed out: whole lines, or text up to a cut.
 static size_t whole_part(const CorpusReader *r, const char *data, size_t bytes) {
     if (r->ended) return bytes;
     if (!r->json) return r->options.may_cut ? cut_place(data, bytes) : 0;

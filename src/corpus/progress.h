@@ -13,7 +13,7 @@ typedef struct {
     double start_s, next_s;
 } ProgressLine;
 
-// How much is done: a count, and its share of the total; NAN: the total is unknown.
+// Work done so far: a count, and its share of the total; NAN: the total is unknown.
 typedef struct {
     int64_t count;
     double share;

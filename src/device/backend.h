@@ -1,4 +1,4 @@
-// What a backend is: a folder device/NAME/ with one table, NAME_backend, and one row in DEVICE_KINDS below.
+// A backend is a folder device/NAME/ with one table, NAME_backend, and one row in DEVICE_KINDS below.
 //
 // The front (device.c, launch.c) calls it. It has already checked shapes and found the workspace, and it counts. A backend
 // gives the operations, and of the callbacks those that it needs; for the others the front uses the host's (backend.c):
@@ -16,7 +16,7 @@
     X(check)                                                                                                 \
     X(null)
 
-// Where an operation runs: the device, one of its streams, the rank's threads and the stream's scratch memory.
+// What an operation runs on: the device, one of its streams, the rank's threads and the stream's scratch memory.
 typedef struct {
     void *state; // of the device: what `open` made
     void *queue; // of the stream: what `stream_open` made
@@ -38,15 +38,15 @@ typedef struct {
 
     // Workspace of one call, in bytes; `args` is the operation's argument struct. NULL: none ever.
     size_t (*workspace_bytes)(int threads, DeviceOp op, const void *args);
-    // Whether the user's environment lets it compute; ERR_CONFIG with the variable.
+    // Checks the environment variables that limit its kernels; fails with ERR_CONFIG and the name of the variable.
     Status (*check)(void);
-    // Which of its kernels this process takes, for people. NULL: there is no choice.
+    // Returns the name of the kernels that this process takes, for messages. NULL: there is no choice.
     const char *(*kernels)(void);
 
     // Called by the rank's thread; `*state` is NULL before. `close` comes after all memory and all streams are freed.
     Status (*open)(void **state, const DeviceOptions *options);
     void (*close)(void *state);
-    // As Memory has them (base/arena.h), with the state as `self`.
+    // The functions of Memory (base/arena.h), with the state as `self`.
     void *(*take)(void *state, const char *name, size_t bytes, const char **why);
     void (*give_back)(void *state, void *base, size_t bytes);
     void (*begins)(void *state, const char *name, void *address, size_t bytes);
@@ -61,7 +61,7 @@ typedef struct {
 
     // An event is a number that grows along its stream; 0 lies behind every stream. `exec` is the event's stream.
     int64_t (*event_record)(const Exec *exec);
-    // Whether the stream has reached the event; blocks the host until then, but for at most so many seconds.
+    // Blocks the host until the stream has reached the event, at most `seconds`. Returns whether it has.
     bool (*event_wait)(const Exec *exec, int64_t event, double seconds);
     void (*stream_wait)(const Exec *exec, const Exec *of, int64_t event);
     // Two clocks where the stream is now: wall-clock time, and time of work (see DeviceMark).

@@ -1,5 +1,5 @@
-// What a rank computes with: a device's memory, its streams, events, and copies between host and device. The operations
-// are in ops.h.
+// A device: its memory, its streams, events, and copies between host and device. Each rank computes with one. The
+// operations are in ops.h.
 //
 // Every call passes one front (device.c, launch.c) that checks arguments and counts; a backend (backend.h) does the work:
 //   reference  plain loops, fp64 accumulation: the definition of correct
@@ -53,17 +53,18 @@ typedef struct {
 
 // The names of the kinds: "cpu", "reference", "check", "null".
 const char *const *device_kinds(int *count);
-// Whether a device can be opened here: ERR_CONFIG for an unknown kind, or for a variable of the environment that holds
-// it to kernels that are unknown. As device_open, before there is anything to undo.
+// Checks whether a device of this kind can be opened: ERR_CONFIG for an unknown kind, or for a variable of the
+// environment that names unknown kernels. device_open checks the same; callers use this to fail before there is
+// anything to undo.
 Status device_check(const char *kind);
 // Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest) or TRIREME_MAX_CPU_ISA,
 // ERR_OS without memory.
 Status device_open(Device **device, DeviceOptions options);
 // Waits for what is under way. Close the arenas that live in its memory, and its other streams, first.
 void device_close(Device *device);
-// Which kernels a device takes. The cpu backend: "amx", "avx512_bf16", "avx512", "avx2" or "baseline", the best
-// that the CPU runs, or the best up to what TRIREME_MAX_CPU_ISA names; where the user's ONEDNN_MAX_CPU_ISA or
-// DNNL_MAX_CPU_ISA limits products, "amx (products: DNNL_MAX_CPU_ISA)". "" for a kind without a choice.
+// Returns the name of the kernels that a device takes. The cpu backend: "amx", "avx512_bf16", "avx512", "avx2" or
+// "baseline", the best that the CPU runs, or the best up to what TRIREME_MAX_CPU_ISA names; where the user's
+// ONEDNN_MAX_CPU_ISA or DNNL_MAX_CPU_ISA limits products, "amx (products: DNNL_MAX_CPU_ISA)". Other kinds: "".
 const char *device_kernels(const char *kind);
 // Names what the arithmetic of this process is done with: the instruction set of the kernels, and oneDNN with
 // the instruction set that it uses. Machines that give different
@@ -97,7 +98,7 @@ bool event_done(Device *device, StreamEvent event); // asks and returns at once
 void event_wait(Device *device, StreamEvent event);
 // Waits at most so many seconds, without the hook; returns whether the stream has got there.
 bool event_wait_for(Device *device, StreamEvent event, double seconds);
-// What `stream` does from now on starts when the event's stream has got there. The host does not wait.
+// Makes all later work of `stream` wait until the event's stream has reached the event. The host does not wait.
 void stream_wait(Device *device, Stream *stream, StreamEvent event);
 // The host waits for everything that was put on the stream.
 void device_sync(Device *device, Stream *stream);
@@ -144,6 +145,6 @@ bool device_access_ready(Device *device, const HostAccess *access);    // whethe
 void *device_access_address(Device *device, const HostAccess *access); // CHECKs that it has
 void device_access_end(Device *device, HostAccess *access);            // takes what was only zeroed
 
-// The address at which a test may look at device memory, and write it, once it has waited for what the device does there.
-// Of a null device, which has no memory, it is the address itself.
+// Returns the address at which a test may read and write device memory, once it has waited for the device's work there.
+// A null device has no memory: it returns the tensor's own address.
 void *device_address(Device *device, Tensor x);

@@ -16,7 +16,7 @@ void device_on_operation(Device *device, OnOperation *hook, void *self) {
 
 // ---- what every operation passes --------------------------------------------------------------------------
 
-// What a tensor must be; one per tensor of the argument struct, in its order.
+// The shape and type that a tensor must have; one per tensor of the argument struct, in its order.
 typedef struct {
     int64_t rows, cols;
     DType dtype;

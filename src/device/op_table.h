@@ -1,4 +1,4 @@
-// What is known of each operation, for code that treats them alike: the front, and backends that forward.
+// A table with a row for each operation, for code that treats all alike: the front, and backends that forward.
 #pragma once
 #include "device/ops.h"
 
@@ -24,7 +24,7 @@ int segments_or_one(int num_segments);
 // elements where nothing is added.
 AdamW adamw_segment(const AdamW *args, int i);
 SumSquares sum_squares_segment(const SumSquares *args, int i);
-// Whether it reads what tensor `i`, one that it writes, holds before: it adds to it, or changes it in place.
+// Returns whether the call adds to tensor `i`, one that it writes, or changes it in place, and so also reads it.
 bool op_updates(DeviceOp op, const void *args, int i);
-// How many of the first rows of tensor `i`, one that it writes, it only reads: those of a cache that are there already.
+// Returns how many first rows of tensor `i`, one that it writes, the call only reads: those that a cache holds already.
 int64_t op_kept_rows(DeviceOp op, const void *args, int i);

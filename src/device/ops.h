@@ -5,8 +5,8 @@
 // Results do not depend on the number of threads. A bad shape is our bug (CHECK).
 //
 // Precision. One call has one *element type* E, F32, BF16 or F16: that of its activations and parameters.
-// What is added up is F32 (statistics, losses, gradients of parameters, AdamW's state): sums are made in fp32
-// or better and rounded to E once, when a result is stored. A tensor below is E unless its line says
+// Results of long sums are F32: statistics, losses, gradients of parameters, AdamW's state. All sums are made in
+// fp32 or better and rounded to E once, when a result is stored. A tensor below is E unless its line says
 // otherwise.
 //
 // Letters: B microbatch, S sequence, H hidden, N heads, G groups of heads that share keys and values, D head
@@ -115,7 +115,7 @@ typedef struct {
 } SwigluBackward;
 void swiglu_backward(Device *device, Stream *stream, SwigluBackward args);
 
-// Which elements of which samples are dropped: element (row s*B + b, column c) of a [S*B, H] tensor is
+// Names the elements that dropout drops: element (row s*B + b, column c) of a [S*B, H] tensor is
 // element s*H + c of sample first_sample + b (rng.h), so no grid and no schedule can change a mask. A tensor
 // that holds rows from `first_row` on drops what the whole one would. All zeros: no dropout.
 typedef struct {

@@ -1,4 +1,4 @@
-// What the files that define kinds of schedules share.
+// Functions that the files of the schedule kinds share.
 #pragma once
 #include "layout/kinds.h"
 #include "layout/parts.h"

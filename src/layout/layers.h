@@ -1,8 +1,8 @@
-// Which layers of the model a pipeline stage holds.
+// Says which layers of the model each pipeline stage holds.
 #pragma once
 #include "base/error.h"
 
-// How many layers each pipeline rank holds. `first` and `last` are the layers of the first and the last rank; the
+// The number of layers of each pipeline rank. `first` and `last` are the layers of the first and the last rank; the
 // other ranks share the rest evenly. 0: that rank is one of the others. Fewer layers on the last rank make room for
 // the head and the loss. Every rank cuts its layers evenly into its chunks.
 typedef struct {

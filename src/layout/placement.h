@@ -1,6 +1,6 @@
-// What of a tensor lies on which rank. A tensor says over which axis one of its dimensions is cut and how its
-// gradient becomes whole; which share a rank holds, who holds replicas of it, the regions and buckets that it lies
-// in, and its rectangles in a checkpoint all follow from that, here.
+// Placement: the part of a tensor that each rank holds. A tensor says over which axis one of its dimensions is cut and
+// how its gradient becomes whole. From that follow, here, the share of a rank, the ranks that hold replicas of it, the
+// regions and buckets that it lies in, and its rectangles in a checkpoint.
 #pragma once
 #include "layout/topology.h"
 #include <stdint.h>
@@ -63,7 +63,7 @@ Placement placement_of(const Topology *topology, Cut cut, Reduction reduction, i
 int64_t placement_rows(const Placement *placement); // of the share
 int64_t placement_cols(const Placement *placement);
 int64_t placement_count(const Placement *placement); // its elements
-// Whether the ranks of `role` hold replicas of this share.
+// Returns whether the ranks of `role` hold replicas of this share.
 bool placement_is_replicated(const Placement *placement, Role role);
 
 // Neighbouring elements of the whole tensor that a rank holds: `count` of row `row` from column `col` on, at `local`

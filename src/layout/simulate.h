@@ -1,5 +1,5 @@
-// How long a schedule takes: what its instructions cost, and a walk with these costs. For plans, which ask
-// thousands of times, a replay of the compute order alone gives the same numbers.
+// Simulates a schedule: the costs of its instructions, and a walk with these costs that gives its time. Plans simulate
+// thousands of schedules; for them a replay of the compute order alone gives the same numbers.
 #pragma once
 #include "layout/schedule.h"
 

@@ -1,4 +1,4 @@
-// Who is where: the axes of the grid of ranks, and which ranks share something.
+// The grid of ranks: its axes, the place of each rank, and the ranks that share something.
 //
 // The axes are rows of one table. Dense parameters and activations see the grid as (tp, cp, dp, pp), experts see
 // the same ranks as (etp, ep, edp, pp): these are the two views. Within a view neighbouring ranks differ on its

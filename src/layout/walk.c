@@ -200,7 +200,7 @@ static Status run_message(Walk *walk, int rank, Instr in, double us, Sent *sent)
 
 // ---- waiting ------------------------------------------------------------------------------------------
 
-// Whether post `ticket` has been made. Then moves `start_us` to its time; else makes the rank wait.
+// Returns whether post `ticket` has been made. If so, moves `start_us` to its time; if not, makes the rank wait.
 static bool posted(Runner *self, const Channel *channel, const Posts *posts, int ticket, double *start_us) {
     if (ticket >= posts->count) {
         self->waits_on = channel;
@@ -218,7 +218,7 @@ static bool input_arrived(const Walk *walk, int rank, Instr in, double *start_us
     return posted(&walk->runners[rank], channel, &channel->sends, ticket, start_us);
 }
 
-// Whether the messages that were last sent from the buffers to be allocated have posted receives.
+// Returns whether the messages that were last sent from the buffers to be allocated have posted receives.
 static bool buffers_left(Runner *self, const BufferChanges *changes, double *start_us) {
     for (int i = 0; i < changes->count; i++) {
         if (!changes->items[i].alloc) continue;

@@ -29,7 +29,7 @@ static void generate_h2(const ScheduleSpec *spec, Schedule *schedule) {
 
 // ---- V ------------------------------------------------------------------------------------------------
 
-// How many microbatches have gone through each operation of each of the two chunks. The order is made for 2p-1
+// Counts the microbatches that have gone through each operation of each of the two chunks. The order is made for 2p-1
 // microbatches or more; those that the schedule does not have are counted and left out.
 typedef struct {
     Program *out;

@@ -160,7 +160,7 @@ Status stack_open(Stack *stack, const char *name); // as machine_open; a stack n
 // GPU whose peak is nearest; among equals the preferred one. A GPU never gets the stack of a CPU, nor a CPU that of
 // a GPU.
 Status stack_for(Stack *stack, const Machine *machine);
-// Whether the stack was measured on this machine. If not, all its predictions here are extrapolations.
+// Returns whether the stack was measured on this machine. If not, all its predictions here are extrapolations.
 bool stack_is_of(const Stack *stack, const Machine *machine);
 void stack_print(const Stack *stack, Text *out); // writes a file that stack_open reads back
 

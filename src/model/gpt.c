@@ -11,7 +11,7 @@ typedef struct {
     int unit;                       // of its parameters
 } Layer;
 
-// What a layer keeps of a microbatch, followed by the records of its sublayers.
+// The record of what a layer keeps of a microbatch, followed by the records of its sublayers.
 typedef struct {
     // The inputs of the sublayers. They are dead after the input half of their sublayer's backward. Then inputs[i + 1]
     // holds what the weight half of sublayer i needs (SublayerArgs.dlast), and inputs[0] that of the last.
@@ -176,7 +176,7 @@ static bool recomputed(const Gpt *gpt, const Chunk *chunk, int i, int *first, in
     return true;
 }
 
-// Whether layer i begins a group whose input is kept as shares of its rows. The input of the first group is the
+// Returns whether layer i begins a group whose input is kept as shares of its rows. The input of the first group is the
 // stage's input, a message that stays where it arrived.
 static bool saves_share(const Gpt *gpt, const Chunk *chunk, int i) {
     int first, end;
@@ -185,7 +185,7 @@ static bool saves_share(const Gpt *gpt, const Chunk *chunk, int i) {
            context_ranks(gpt->context, ROLE_TENSOR) > 1;
 }
 
-// Whether the whole input of layer i must outlive the forward.
+// Returns whether the whole input of layer i must outlive the forward.
 static bool keeps_input(const Gpt *gpt, const Chunk *chunk, int i) {
     int first, end;
     if (!recomputed(gpt, chunk, i, &first, &end)) return true;

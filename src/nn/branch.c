@@ -1,4 +1,4 @@
-// What attention and MLP share: norm, column-parallel linear, a core, row-parallel linear, dropout and residual.
+// The frame of attention and MLP: norm, column-parallel linear, a core, row-parallel linear, dropout and residual.
 #include "nn/branch.h"
 #include <math.h>
 

@@ -1,4 +1,4 @@
-// What the attention and MLP sublayers share: y = x + dropout(out(core(in(norm(x)))) + bias), with a norm, a
+// The common part of the attention and MLP sublayers: y = x + dropout(out(core(in(norm(x)))) + bias), with a norm, a
 // column-parallel linear `in`, a core of their own, and a row-parallel linear `out`. Used in nn/ alone.
 #pragma once
 #include "nn/sublayer.h"
@@ -18,7 +18,7 @@ typedef struct {
     Tensor core;  // [T, O/t], the input of `out`
 } BranchStash;
 
-// What a branch does between its two linear layers.
+// The core of a branch: its work between the two linear layers.
 typedef struct {
     const char *inner_name, *core_name, *core_gradient_name; // names of tensors
     bool fused_bias;                           // the first operation of `forward` adds the bias of `in`

@@ -1,5 +1,5 @@
-// What a layer asks of its context: groups, the conjugate operators of tensor parallelism, and the dropout of a
-// microbatch.
+// The functions that a layer calls on its context: groups, the conjugate operators of tensor parallelism, and the
+// dropout of a microbatch.
 #include "nn/stage.h"
 
 Comm *context_group(const Context *c, Role role) { return c->groups.by_role[role]; }

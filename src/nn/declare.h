@@ -1,4 +1,4 @@
-// What the layers share in declaring their parameters. Used in nn/ alone.
+// Functions with which the layers declare their parameters. Used in nn/ alone.
 #pragma once
 #include "nn/layers.h"
 

@@ -1,4 +1,4 @@
-// What follows from a model's sizes alone: padding, defaults, rotary frequencies.
+// Computes what depends on a model's sizes alone: padding, defaults, rotary frequencies.
 #include "nn/shape.h"
 #include <math.h>
 

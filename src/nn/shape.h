@@ -19,7 +19,7 @@ typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
 #define SIZE_POSITION     Position
 #define SIZE_ROPE_SCALING RopeScaling
 
-// How the frequencies of rotary positions are lowered for texts longer than those a model was first trained on.
+// Lowers the frequencies of rotary positions, for texts longer than those that a model was first trained on.
 // LINEAR divides all by `factor`. LLAMA3 divides those whose wavelength is above `original / low`, leaves those below
 // `original / high`, and divides those between by a share that grows evenly with the frequency.
 typedef struct {
@@ -27,7 +27,8 @@ typedef struct {
 #include "nn/sizes.def"
 } Rope;
 
-// What the model is: the rows of sizes.def. Zeros mean GPT-2, except in `layers` to `sequence` and in `vocabulary`.
+// The sizes and choices that define a model: the rows of sizes.def. Zeros mean GPT-2, except in `layers` to `sequence`
+// and in `vocabulary`.
 typedef struct {
 #define SIZE(TYPE, member, ...)    SIZE_##TYPE member;
 #define DERIVED(TYPE, member, ...) SIZE_##TYPE member;
@@ -37,7 +38,7 @@ typedef struct {
 
 typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK } Recompute;
 
-// How the model is run: what changes memory, speed and rounding, never the function. Zeros in the members after
+// The way a model is run: it changes memory, speed and rounding, never the function. Zeros in the members after
 // `padded_vocabulary` mean fp32 and everything kept.
 typedef struct {
     int microbatch;          // B: samples
@@ -45,7 +46,7 @@ typedef struct {
     DType dtype;             // of weights, activations and messages
     bool sequence_parallel;  // norms, dropout and residuals work on T/t rows
     bool keep_probabilities; // attention stashes its S x S matrix instead of computing it again
-    // Which activations the backward computes again instead of reading them from the stash. SELECTIVE: those of
+    // The activations that the backward computes again instead of reading them from the stash. SELECTIVE: those of
     // the attention core (Korthikanti 2022). UNIFORM: all except the input of each group of `recompute_layers`
     // layers. BLOCK: all except the input of each of the first `recompute_layers` layers of a chunk; the other
     // layers stash everything.
@@ -71,7 +72,8 @@ typedef struct {
     int64_t cut, whole;
 } ParamCount;
 ParamCount model_layer_parameters(const ModelShape *shape); // of one transformer layer
-// Of the two ends of the model, with word tables of `table_rows` rows. A tied table belongs to the embedding.
+// Return the parameters of an end of the model, with word tables of `table_rows` rows. A tied table belongs to the
+// embedding.
 ParamCount model_embedding_parameters(const ModelShape *shape, int table_rows);
 ParamCount model_head_parameters(const ModelShape *shape, int table_rows);
 // Returns the parameters of the model without padding; a tied table counts once.

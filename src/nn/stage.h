@@ -90,7 +90,7 @@ typedef struct {
     void *layers;      // the model's own record of what the two arenas hold
 } Slot;
 
-// What a pipeline calls to run a rank's chunks.
+// The functions that a pipeline calls to run a rank's chunks.
 typedef struct {
     void *self;
     int num_chunks;

@@ -33,8 +33,8 @@ typedef struct {
     void (*backward)(const SublayerArgs *args);
     ParamCount (*parameters)(const ModelShape *shape);
     double (*flops)(const ModelShape *shape); // of the forward of one token, over all tp ranks
-    // What it keeps of one microbatch, its input x included; see model_stash_terms. Returns how many terms. Terms of
-    // the same name add up over the sublayers.
+    // Lists what it keeps of one microbatch, its input x included (see model_stash_terms), and returns the number of
+    // terms. Terms of the same name add up over the sublayers.
     int (*stash_terms)(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);
 } SublayerKind;
 

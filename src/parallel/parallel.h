@@ -36,7 +36,7 @@ Status buckets_create(Buckets *buckets, const Context *context, const Params *pa
 void buckets_destroy(Buckets *buckets);
 // Returns this rank's shard of the bucket, of the values or the gradients of its chunk.
 Tensor bucket_shard(Tensor flat, const Bucket *bucket);
-// Whether values of the unit's parameters lie in the bucket.
+// Returns whether the bucket has values of the unit's parameters.
 bool bucket_holds(const Bucket *bucket, const Params *params, int unit);
 
 // ---- gradients and weights over data parallelism --------------------------------------------------

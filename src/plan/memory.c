@@ -132,7 +132,7 @@ double layer_again_bytes(const CostModel *costs, const ModelShape *m, const Para
 
 // ---- a rank --------------------------------------------------------------------------------------
 
-// What all pipeline ranks have in common.
+// The inputs that all pipeline ranks have in common.
 typedef struct {
     const CostModel *costs;
     const ModelShape *model;

@@ -34,7 +34,7 @@ typedef struct {
     DType dtype;
     bool sequence_parallel; // needs t > 1
     int zero_stage;         // 0; 1: distributed optimizer; 2: gradients are cut, too; 3: and parameters
-    // As the stack does, unless a row or the user says otherwise.
+    // These are the stack's, unless a row or the user says otherwise.
     bool scatter_gather, overlap_gradients, overlap_tensor;
 } ParallelConfig;
 
@@ -78,7 +78,7 @@ double work_flops(const WorkList *list); // of all items
 
 // ---- 2. price -----------------------------------------------------------------------------------
 
-// What prices depend on. Ranks are placed node by node in rank order: neighbours differ in t, then c, d, p.
+// Everything that prices depend on. Ranks are placed node by node in rank order: neighbours differ in t, then c, d, p.
 typedef struct {
     const Machine *machine;
     Constants constants;
@@ -96,7 +96,7 @@ double operation_launches(const CostModel *costs, const WorkItem *item);
 // a price; another role is a bug, since a price of 0 for it would make wrong plans.
 double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Role role,
                         double bytes);
-// Whether messages from a stage to the next cross nodes.
+// Returns whether messages from this stage to the next cross nodes.
 bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage);
 // Returns the seconds of a message of `bytes` from a stage to the next, within a node or across nodes.
 double price_message(const CostModel *costs, const ParallelConfig *config, bool leaves_node, double bytes);

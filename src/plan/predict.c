@@ -287,8 +287,8 @@ static bool outside(double value, double least, double most) {
     return most > 0 && (value < least || value > most);
 }
 
-// How far the interval reaches above the time, as a fraction: nine in ten of the rows that the constants had not seen
-// have a smaller error. Outside of their ranges: the largest error of all rows. On another machine, or without
+// Returns how far the interval reaches above the time, as a fraction: nine in ten of the rows that the constants had
+// not seen have a smaller error. Outside of their ranges: the largest error of all rows. On another machine, or without
 // measurements: at least ELSEWHERE.
 static double interval(const CostModel *costs, bool extrapolates) {
     static const double ELSEWHERE = 0.2;

@@ -66,7 +66,7 @@ static double fused_attention_seconds(const CostModel *costs, const WorkItem *it
     return fmax(seconds, memory_seconds(costs, item->bytes)) + us(c->kernel_us);
 }
 
-// Whether Megatron-LM's fused softmax refuses the shape: it takes S up to 2048 and a multiple of 4 heads times
+// Returns whether Megatron-LM's fused softmax refuses the shape: it takes S up to 2048 and a multiple of 4 heads times
 // samples.
 static bool softmax_falls_back(const WorkItem *item) { return item->batch % 4 || item->m > 2048; }
 
@@ -134,7 +134,7 @@ int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config) 
     return ranks < costs->machine->devices_per_node ? ranks : costs->machine->devices_per_node;
 }
 
-// As measured inside training steps; the two efficiencies let users calibrate with their own logs.
+// Operations cost what was measured in training steps; with the two efficiencies users calibrate on their own logs.
 static double cpu_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
     const Constants *c = &costs->constants;
     double measured = price_operation_cpu(costs->machine, item, cost_model_busy_ranks(costs, config));

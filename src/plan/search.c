@@ -224,7 +224,7 @@ static int by_bound(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Whether two configurations differ only in how memory is used; of those the fastest is kept.
+// Returns whether two configurations differ only in how memory is used; of those the fastest is kept.
 static bool alike(const ParallelConfig *a, const ParallelConfig *b) {
     return grid_along(a->grid, AXIS_TP) == grid_along(b->grid, AXIS_TP) &&
            grid_along(a->grid, AXIS_PP) == grid_along(b->grid, AXIS_PP) && a->chunks == b->chunks &&

@@ -217,7 +217,7 @@ static void print_bubble(const Prediction *p, Text *out) {
     text_add(out, "\n");
 }
 
-// What the interval of the step is based on.
+// Says what the interval of the step is based on.
 static const char *interval_words(const PlanReport *a) {
     const Stack *stack = a->costs->stack;
     if (!stack->accuracy.count) return "a guess: no runs were compared";

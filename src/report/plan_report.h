@@ -17,8 +17,8 @@ typedef struct {
 
 double plan_report_seconds(const PlanReport *report, double step_s); // for all tokens
 double plan_report_dollars(const PlanReport *report, double step_s); // for all tokens
-// Whether a prediction is outside of the ranges that the stack was compared with, or on another machine than the
-// stack's.
+// Returns whether a prediction is outside of the ranges that the stack was compared with, or on another machine than
+// the stack's.
 bool plan_report_extrapolates(const PlanReport *report, const Prediction *prediction);
 const char *device_word(const Machine *machine); // "GPU", "rank"
 const char *recompute_word(Recompute recompute); // "nothing", "attention", "layers"

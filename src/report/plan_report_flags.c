@@ -47,7 +47,7 @@ static void add_scaling(Command *to, const Rope *rope) {
     if (rope->original != 8192) put(to, "--rope-original-max-position-embeddings %d", rope->original);
 }
 
-// Whether add_model has a line of its own for a size's option, or no line is needed.
+// Returns whether add_model has a line of its own for a size's option, or no line is needed.
 static bool is_named(const char *option) {
     static const char *const named[] = {"num_layers",          "hidden_size",
                                         "num_attention_heads", "norm_epsilon",

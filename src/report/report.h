@@ -20,7 +20,7 @@ void timeline_svg(const Schedule *schedule, const Simulation *simulation, const 
 
 // ---- what a run did -----------------------------------------------------------------------------------
 
-// What a rank waited for: another pipeline stage, its tensor or data parallel group, or another group.
+// The kinds of waits of a rank: for another pipeline stage, its tensor or data parallel group, or another group.
 typedef enum { WAIT_STAGES, WAIT_TP, WAIT_DP, WAIT_OTHERS, NUM_WAITS } WaitKind;
 
 typedef struct {

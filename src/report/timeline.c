@@ -25,7 +25,7 @@ static int num_digits(int number) {
 
 bool is_compute(Instr in) { return schedule_ops[in.op].kind == COMPUTE; }
 
-// What pictures with one scale have in common: the longest time, and the shortest compute.
+// Returns the longest time and the shortest compute of pictures that share one scale.
 PanelTimes panel_times(const Schedule *schedule, const Panel *panels, int num_panels) {
     PanelTimes times = {0, 0};
     for (int p = 0; p < num_panels; p++)

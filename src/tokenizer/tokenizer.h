@@ -82,8 +82,8 @@ void tokenizer_merge(const Tokenizer *tokenizer, int rank, Text *out);
 // The regular expressions that cut text into pieces, one after another: 0 <= i < tokenizer_num_patterns.
 int tokenizer_num_patterns(const Tokenizer *tokenizer);
 const char *tokenizer_pattern(const Tokenizer *tokenizer, int i);
-// How other libraries use the tokenizer. `adds_bos` and `adds_eos` say whether they put the beginning of text
-// before what they encode and its end after it; tokenizer_config.json decides, or else the post-processor of
+// The settings by which other libraries use the tokenizer. `adds_bos` and `adds_eos` say whether they put the beginning
+// of text before what they encode and its end after it; tokenizer_config.json decides, or else the post-processor of
 // tokenizer.json. Nothing here uses these values: they are passed on when a model is exported.
 typedef struct {
     bool adds_bos, adds_eos;

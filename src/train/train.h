@@ -45,7 +45,7 @@ typedef struct {
     size_t run;      // parameters, gradients, moments, batches, messages
     size_t stash;    // of the activations of one microbatch in flight
     int num_stashes; // the most microbatches in flight
-    // Of the recomputed activations of one microbatch between the halves of a split backward.
+    // The recomputed activations of one microbatch, between the halves of a split backward.
     size_t recomputed;
     int num_recomputed;          // the most of these
     int pools[NUM_BUFFER_KINDS]; // buffers that smaller batches of the run need, where that may be more
@@ -117,7 +117,8 @@ typedef struct {
     struct OnDevice *sources; // [count], of what is downloaded
 } EngineState;
 
-// With `moments` AdamW's moments are included.   ERR_OS without memory.
+// Lists the state of this rank; with `moments`, AdamW's moments too. With `copied`, copies it to the host.
+// ERR_OS without memory.
 Status engine_state(Engine *engine, bool moments, bool copied, EngineState *state);
 void engine_state_free(EngineState *state);
 // Reads all weights, and with `moments` AdamW's moments from a source that is a checkpoint. `optimizer_steps` is the

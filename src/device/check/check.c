@@ -142,7 +142,7 @@ static void check_download(const Exec *exec, void *to, const void *from, size_t 
 
 // ---- host code that follows addresses ---------------------------------------------------------------------
 
-// What the host does is recorded as over; the list of open accesses says that it is not.
+// An access by the host is recorded as a use that is over; the list of open accesses says that it still lasts.
 static void check_access(const Exec *exec, HostAccess *access) {
     Queue *q = exec->queue;
     CheckDevice *d = exec->state;
@@ -198,7 +198,7 @@ static void check_numbers(const QueueEntry *e, const char *name, Tensor x) {
         if (!isfinite(load(x, i)) && !may_be(e->op, load(x, i))) name_number(e, name, x, i);
 }
 
-// What an operation does not write of a new tensor is found as a number that is not finite.
+// Elements of a new tensor that the operation has not written are found, because they are not finite.
 static void run_op(const QueueEntry *e) {
     const OpRow *row = &op_rows[e->op];
     const Tensor *tensors = (const Tensor *)e->args;

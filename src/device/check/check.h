@@ -25,7 +25,7 @@ enum {
     DOING_BYTES = 20
 };
 
-// What used some bytes: an operation of a stream, or the host, whose uses are over when they are recorded.
+// One use of some bytes, by an operation of a stream or by the host, whose uses are over when they are recorded.
 typedef struct {
     const char *what, *tensor; // "matmul", "d"; NULL: there was no use
     int stream;                // index, or HOST

@@ -37,7 +37,8 @@ static struct timespec after(double seconds) {
     return t;
 }
 
-// How many entries gather before the thread starts, unless a thread waits for one: often one, now and then many.
+// Draws the number of entries that gather before the thread starts, unless a thread waits for one: mostly one,
+// sometimes many.
 static int64_t draw_hold(Queue *q) {
     static const int64_t holds[] = {1, 1, 1, 2, 5, 17, 60, 200};
     return holds[draw(q) % (sizeof holds / sizeof *holds)];
@@ -199,7 +200,7 @@ Use device_queue_use(const Queue *q, const char *what, const char *tensor) {
 
 int64_t device_queue_event(const Exec *exec) { return ((const Queue *)exec->queue)->launched; }
 
-// What is over once this event is: the stream so far, and what it had waited for by then.
+// Adds to the clock all that is over once this event is: the stream so far, and what it had waited for by then.
 static void join_event(StreamClock *clock, const Queue *q, int64_t event) {
     if (clock->at[q->index] >= event) return;
     CHECK(q->num_joins <= MAX_JOINS || q->joins[q->num_joins % MAX_JOINS].number <= event,

@@ -8,7 +8,7 @@
 #include <omp.h>
 
 enum { KEYS = ATTENTION_KEYS, QUERIES = ATTENTION_QUERIES };
-// Of so many queries or keys there are whole strips, and whole terms of a left factor's rows.
+// A multiple of WHOLE queries or keys is whole strips, and whole terms of a left factor's rows.
 enum { TERM_ELEMENTS = PAIR * TERMS, WHOLE = STRIP > TERM_ELEMENTS ? STRIP : TERM_ELEMENTS };
 // A running maximum does until a score exceeds it by this much, in units of log2: sums stay small.
 static const float HEADROOM = 8;
@@ -26,17 +26,17 @@ typedef struct {
     Mask masks[PAIR];      // of the sample, one for each row at a time
     bool sums;             // sum_dk and sum_dv hold something already
 
-    // Of the calling thread. Keys and values of the whole head, by columns (terms along the sequence) or, a
-    // block at a time, transposed (terms along D).
+    // These belong to the calling thread. Keys and values of the whole head, by columns (terms along the sequence) or,
+    // a block at a time, transposed (terms along D).
     int64_t terms, stride, width; // of a row of D elements; these and D in whole vectors
     Term *keys, *keys_transposed, *values, *values_transposed;
     float *sum_dk, *sum_dv; // [S, width], in TILES transposed a block of keys at a time
-    // Of a block of queries: rows have terms along D, columns along the queries.
+    // A block of queries: rows have terms along D, columns along the queries.
     Term *q_rows, *q_columns, *dout_rows, *dout_columns;
     float *scores, *gradients; // [QUERIES, KEYS], then in place terms along the queries
     Term *gradient_rows;       // terms along the keys; may be the gradients themselves
     float *rows;               // out or dq, [QUERIES, width]
-    // Of each query, in units of log2: its largest score so far, or (backward) log-sum-exp; and dout . out.
+    // For each query, in units of log2: its largest score so far, or (backward) log-sum-exp; and dout . out.
     float maxima[QUERIES], deltas[QUERIES];
     float sum[QUERIES * LANES]; // of exponentials, a vector per query
 } Head;
@@ -134,9 +134,9 @@ static Blocks blocks_at(const Head *head, int64_t query) {
 // The first row of the block of queries that sees any of the keys.
 static inline int64_t first_row(Blocks at) { return at.key > at.query ? at.key - at.query : 0; }
 
-// How many keys of the block row `row` of the block of queries sees.
+// Returns the number of keys of the block that row `row` of the block of queries sees.
 static inline int64_t keys_seen(Blocks at, int64_t row) { return at_most(at.query + row + 1 - at.key, KEYS); }
-// ... and how many its strip takes.
+// Returns the number of keys that its strip takes.
 static inline int64_t keys_taken(Blocks at, int64_t strip) {
     return at_most(round_up(keys_seen(at, strip + STRIP - 1), WHOLE), KEYS);
 }
@@ -273,7 +273,7 @@ static void softmax_row(Head *head, Blocks at, int64_t row, int64_t taken) {
 
 // ---- forward ----------------------------------------------------------------------------------------------
 
-// Of the block's row: its sum of exponentials, out, and the log of the sum.
+// Computes for the block's row its sum of exponentials, out, and the log of the sum.
 static void finish_row(Head *head, Blocks at, int64_t row) {
     float total = sum_lanes(load(head->sum + row * LANES, LANES)), by = head->masks->scale / total;
     const float *from = head->rows + row * head->width;
@@ -350,7 +350,7 @@ void CPU_NAME(cpu_attention_forward)(const Exec *exec, const AttentionForward *f
 
 // ---- backward ---------------------------------------------------------------------------------------------
 
-// What the rows need of the forward pass; one beyond the sequence gets probabilities of 0.
+// Loads what the rows need of the forward pass. A row beyond the sequence gets probabilities of 0.
 static void open_rows(Head *head, Blocks at) {
     for (int64_t row = 0; row < at.strips; row++) {
         int64_t query = at.query + row, out = query * head->out_stride;

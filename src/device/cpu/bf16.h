@@ -1,4 +1,4 @@
-// What products of BF16 factors share, by AMX (amx.c) or by the instruction for pairs (pairs.c): copies of the
+// Code for products of BF16 factors, shared by AMX (amx.c) and the instruction for pairs (pairs.c): copies of the
 // factors as those instructions take them, and the edges of d.
 //
 // Lines are rows of the left factor and columns of the right one; terms are their places along the sum. A strip is
@@ -30,7 +30,7 @@ typedef struct {
     bool along;
 } FactorStrip;
 
-// Of the lines from `line` on, of which there are `lines` in all, and of so many terms from `term` on.
+// Returns a strip of `terms` terms from `term` on, with up to BLOCK lines from `line` on; x has `lines` lines.
 static inline FactorStrip strip_of(Factor x, bool along, int64_t line, int64_t lines, int64_t term,
                                    int64_t terms) {
     const uint16_t *from = x.data;

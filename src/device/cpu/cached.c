@@ -21,7 +21,7 @@ typedef struct {
 
 static int64_t qkv_width(const AttentionShape *s) { return (s->heads + 2 * s->groups) * s->head_size; }
 
-// Where a group of sample b begins in a row of the sample's first position.
+// Returns the offset of a group of sample b in a row of the sample's first position.
 static int64_t group_in_qkv(const AttentionShape *s, int64_t b, int64_t group) {
     return b * qkv_width(s) + group * (s->heads / s->groups + 2) * s->head_size;
 }

@@ -26,7 +26,7 @@ const CpuVariant *cpu_best(void);
 #ifndef CPU_ELEMENT
 #define CPU_ELEMENT F32
 #endif
-// Of a symbol that exists once per backend.
+// CPU_NAME(f) is the name of a symbol that is compiled once per instruction set and element type.
 #define CPU_JOIN(name, isa, element)   name##_##isa##_##element
 #define CPU_EXPAND(name, isa, element) CPU_JOIN(name, isa, element)
 #define CPU_NAME(name)                 CPU_EXPAND(name, CPU_ISA, CPU_ELEMENT)
@@ -52,11 +52,11 @@ const char *cpu_products_limit(void);
 // Holds oneDNN to the variant that TRIREME_MAX_CPU_ISA names, unless the user has set oneDNN's own variable. Before any
 // product.
 void cpu_limit_products(const char *name);
-// Whether oneDNN's own limit leaves the units for bf16, and AMX: our products follow it.
+// Return whether the limit that the user set for oneDNN permits bf16 instructions, and AMX: our products obey it, too.
 bool cpu_may_use_bf16(void);
 bool cpu_may_use_amx(void);
 void cpu_describe_onednn(Text *out); // its version and the instruction set that it uses
-// Whether products of BF16 factors exist here; where not, they are made of F32 copies.
+// Returns whether this CPU multiplies BF16 factors; if not, products are made of F32 copies.
 bool cpu_multiplies_bf16(void);
 // The type of the factors that a product of elements of this type takes: itself, or F32, to which they are copied.
 DType cpu_factor_type(DType element);
@@ -64,7 +64,7 @@ DType cpu_factor_type(DType element);
 // d = a b, or with `adds` d + a b, added in fp32.
 //   op(a) [rows, inner], op(b) [inner, cols], both of one type
 //   d [rows, cols], its rows `stride` elements apart
-// Of BF16 factors d may be BF16, rounded once, without `adds`. Then a bias [cols] of BF16 may be added to
+// With BF16 factors and without `adds`, d may be BF16, rounded once. Then a bias [cols] of BF16 may be added to
 // each row before it is rounded; NULL: none.
 typedef struct {
     int64_t rows, cols, inner;
@@ -120,30 +120,31 @@ typedef struct {
 } CpuCut;
 CpuCut cpu_cut(const Matmul *args);
 
-// Floats of the workspace for one thread, piece by piece: of its largest tile of a matrix product ...
+// The workspace of one thread for its largest tile of a matrix product, piece by piece, in floats.
 typedef struct {
     int64_t sum, panel_a, panel_b; // 0 where none is needed
     int64_t all;
 } CpuTileSizes;
 CpuTileSizes cpu_tile_sizes(const Matmul *args);
-// Whether the CPU has AMX, Linux lets this process use it, and so does oneDNN's DNNL_MAX_CPU_ISA.
+// Returns whether the CPU has AMX, and both Linux and DNNL_MAX_CPU_ISA let this process use it.
 bool cpu_has_amx(void);
-// Whether AMX makes a product of BF16 (amx.c), not the instruction for pairs (pairs.c): by its sizes.
+// Returns whether a product of BF16 of these sizes is made by AMX (amx.c), not by the instruction for pairs (pairs.c).
 bool cpu_by_amx(const Matmul *args);
-// Of one tile, whose factors are BF16, with a workspace of its own; 64-byte aligned. Only where these units are.
-CpuTileSizes cpu_amx_sizes(const Product *tile); // of its sizes and the type of d
+// The product of one tile with BF16 factors, and the size of its workspace, which is 64-byte aligned. Only on CPUs that
+// have these instructions.
+CpuTileSizes cpu_amx_sizes(const Product *tile); // depends on its sizes and the type of d
 void cpu_amx_product(const Product *tile, float *workspace);
-CpuTileSizes cpu_pairs_sizes(const Product *tile); // and of whether a is transposed
+CpuTileSizes cpu_pairs_sizes(const Product *tile); // also on whether a is transposed
 void cpu_pairs_product(const Product *tile, float *workspace);
 
-// ... and of its head in attention, enough for every variant.
+// The workspace of one thread for its head in attention, in floats; large enough for every variant.
 typedef struct {
     int64_t head;         // keys or values, packed, or the sums of their gradients
     int64_t rows, scores; // a block of queries, of out, of dout or of dq; a block of scores
     int64_t all;
 } CpuHeadSizes;
 CpuHeadSizes cpu_head_sizes(AttentionShape shape, bool backward);
-// ... and of the scores of one query over a cache.
+// The workspace of one thread for the scores of one query over a cache, in floats.
 static inline int64_t cpu_cached_floats(const AttentionCached *args) {
     return cpu_row_stride(args->position + args->shape.sequence);
 }

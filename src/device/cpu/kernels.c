@@ -117,7 +117,7 @@ static void cpu_bias_gelu_backward(const Exec *exec, const BiasGeluBackward *p) 
             bias_gelu_backward_row(p, false, row);
 }
 
-// As for gelu: silu(g) = g e^g / (1 + e^g).
+// silu(g) = g e^g / (1 + e^g), with the exponent limited as in gelu.
 static inline Floats silu(Floats g) {
     Floats e = exponential_of_base_2(choose(g > 80.0f, splat(80.0f), g) * LOG2_E);
     return g * (e * reciprocal(1.0f + e));
@@ -511,7 +511,7 @@ static void cpu_position_backward(const Exec *exec, const PositionBackward *p) {
 
 // ---- loss -------------------------------------------------------------------------------------------------
 
-// How many of the local columns are vocabulary entries; the rest are padding.
+// Returns how many of the local columns are vocabulary entries; the rest are padding.
 static int64_t vocabulary_columns(int64_t first_col, int64_t vocabulary, int64_t cols) {
     int64_t left = vocabulary - first_col;
     return left < 0 ? 0 : at_most(left, cols);

@@ -45,7 +45,7 @@ static inline void add_squares(DigitLanes *sums, Doubles v) {
     sums->high += n >> 40;
 }
 
-// Of the squares of x / 2^exponent, in units of 2^-60; `scale` is 2^(30 - exponent).
+// Sums the squares of x / 2^exponent, in units of 2^-60; `scale` is 2^(30 - exponent).
 static DigitSums sum_squares_of(const float *x, int64_t count, double scale) {
     DigitLanes lanes = {0};
     int64_t whole = count - count % DOUBLE_LANES;

@@ -189,7 +189,7 @@ static void take_a(const Panel *panel, int64_t row, bool first_cols, Sums *block
         block->of_a = (Ahead){from + term * stride + next, stride, AHEAD_OF_A * stride};
 }
 
-// What the i-th block of a group fetches of the next one, which begins with column `col`.
+// Returns what the i-th block of a group prefetches of the next group, which begins with column `col`.
 static Ahead ahead_of_b(const Panel *panel, int64_t col, int64_t i, const Sums *block) {
     const Product *p = panel->p;
     const uint16_t *from = p->b.data;
@@ -266,8 +266,8 @@ static void add_panel(const Panel *panel) {
 
 // ---- few rows ---------------------------------------------------------------------------------------------
 
-// Where a whole product is hardly more than reading b once, as when a model writes text, b is not packed: each sum is
-// that of a row of a and a row of the transposed b.
+// With few rows of a, as when a model generates text, a product takes hardly longer than reading b once, so b is not
+// packed: each sum is that of a row of a and a row of the transposed b.
 enum { FEW_ROWS = 4 };
 
 static bool has_few_rows(const Product *p) {

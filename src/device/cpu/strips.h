@@ -131,7 +131,7 @@ static inline void strip_product(int64_t cols, int64_t terms, Left a, Right b, b
 static inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 enum { AHEAD = 8 }; // rows to be packed lie far apart: too far for the CPU to guess the next ones
 
-// Of a row or column of so many elements.
+// Returns the number of terms of a row or column of so many elements.
 static inline int64_t num_terms(int64_t elements) { return round_up(elements, PAIR * TERMS) / PAIR; }
 
 // The next LANES terms along a row, of which only `left` elements may exist.

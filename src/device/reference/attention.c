@@ -16,7 +16,7 @@ typedef struct {
 // Heads side by side in a group of qkv: its query heads, then its key (number per_group) and its value (+ 1).
 static int64_t per_group(const AttentionShape *shape) { return shape->heads / shape->groups; }
 
-// Where element (s, d) of head `part` of the group lies in qkv.
+// Returns the index in qkv of element (s, d) of head `part` of the group.
 static int64_t group_at(const Head *head, int64_t part, int64_t s, int64_t d) {
     const AttentionShape *shape = head->shape;
     int64_t parts = per_group(shape) + 2, row = s * shape->batch + head->b;
@@ -42,7 +42,7 @@ static int64_t out_at(const Head *head, int64_t s, int64_t d) {
     return (row * shape->heads + head->h) * shape->head_size + d;
 }
 
-// Where row `query` of the head's P begins, in rows of S elements; stats have an element there.
+// Returns the index of row `query` of the head's P among the rows of S elements; stats have an element for each.
 static int64_t row_at(const Head *head, int64_t query) {
     return (head->b * head->shape->heads + head->h) * head->shape->sequence + query;
 }
@@ -122,7 +122,7 @@ void reference_attention_forward(const Exec *exec, const AttentionForward *p) {
 
 // ---- forward with a cache ---------------------------------------------------------------------------------
 
-// Where element (position, d) of the head's key or value lies in the cache.
+// Returns the index in the cache of element (position, d) of the head's key or value.
 static int64_t cache_at(const Head *head, int64_t position, int64_t d) {
     const AttentionShape *shape = head->shape;
     int64_t row = position * shape->batch + head->b;

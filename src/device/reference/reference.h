@@ -3,7 +3,7 @@
 #include "device/backend.h"
 #include "device/element.h"
 
-// What dropout multiplies element `index` of sample `sample` by: 1 / (1 - probability), or 0 when dropped.
+// Returns the factor of dropout for element `index` of sample `sample`: 1 / (1 - probability), or 0 when dropped.
 double reference_dropout_factor(Dropout dropout, int64_t sample, int64_t index);
 
 // ---- attention.c ------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ static int by_step(const void *a, const void *b) {
     return x->prediction.step_s < y->prediction.step_s ? -1 : 1;
 }
 
-// Whether two choices led to the same configuration.
+// Returns whether two choices led to the same configuration.
 static bool same_run(const Prediction *a, const Prediction *b) {
     const ParallelConfig *x = &a->config, *y = &b->config;
     return a->step_s == b->step_s && grid_along(x->grid, AXIS_TP) == grid_along(y->grid, AXIS_TP) &&

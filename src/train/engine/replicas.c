@@ -14,8 +14,8 @@ static const char *const kept_names[NUM_KEPT] = {"weights", "master weights besi
 
 enum { PIECE_BYTES = 1 << 20 };
 
-// Which ranks hold replicas, in the order in which a difference is looked for. Replicas of the gradient's reduction get
-// the same gradients: there a difference stays in its tensor. Over tp and ENDS (of the tied embedding) it spreads
+// The roles whose ranks hold replicas, in the order in which they are compared. Replicas of the gradient's reduction
+// get the same gradients: there a difference stays in its tensor. Over tp and ENDS (of the tied embedding) it spreads
 // with the next step, so that the first tensor need not be the one where it began.
 static const Role sharing[] = {ROLE_REPLICAS, ROLE_TENSOR, ROLE_ENDS};
 enum { NUM_SHARING = sizeof sharing / sizeof *sharing, ALL_SHARING = (1 << NUM_SHARING) - 1 };

@@ -48,7 +48,7 @@ static void download(const Slice *slice, int64_t at, int64_t count, float *to) {
     free(halves);
 }
 
-// Where the numbers of a part are: on the device, or in a copy of theirs.
+// The place of a part's numbers: on the device, or in a copy on the host.
 typedef struct {
     Tensor numbers, values;
     const float *floats;
