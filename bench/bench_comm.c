@@ -129,9 +129,9 @@ static void overlap(Bench *b, int row, double seconds, double *exposed_s, double
 
 // Of one poll of `n` receives that nobody answers yet, against none.
 static double poll_s(Bench *b, int n) {
-    enum { MOST = 16, POLLS = 20000 };
-    CommRequest *requests[MOST];
-    float values[2][MOST] = {{0}};
+    enum { MAX_REQUESTS = 16, POLLS = 20000 };
+    CommRequest *requests[MAX_REQUESTS];
+    float values[2][MAX_REQUESTS] = {{0}};
     int size = comm_size(b->world), me = comm_rank(b->world);
     for (int i = 0; i < n; i++)
         requests[i] =

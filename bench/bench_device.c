@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROWS = 64, HIDDEN = 768, TOKENS = 1024, ROWS = 8192, VOCABULARY = 50304 };
+enum { MAX_ROWS = 64, HIDDEN = 768, TOKENS = 1024, ROWS = 8192, VOCABULARY = 50304 };
 enum { CACHE_SHARE = 512 }; // of the rows: what operations on fewer fit into
 static const size_t ARENA_BYTES = (size_t)900 << 20;
 
@@ -32,8 +32,8 @@ typedef struct {
     Ceilings ceilings;
     double best_product; // FLOP/s
     int share;           // of the rows that operations get: 1, or CACHE_SHARE for the rates from the cache
-    double cached[MOST_ROWS];    // rates of the rows with that share, bytes/s; NAN: not measured
-    double f32_times[MOST_ROWS]; // of the rows so far, with exec.threads; NAN: not measured
+    double cached[MAX_ROWS];    // rates of the rows with that share, bytes/s; NAN: not measured
+    double f32_times[MAX_ROWS]; // of the rows so far, with exec.threads; NAN: not measured
     int num_rows;
     Tables tables;
 } Bench;
@@ -69,7 +69,7 @@ static double time_op(Bench *b, DeviceOp op, const void *args) {
 
 // How many times as fast as in F32, when that was measured before.
 static double against_f32(Bench *b, double time) {
-    CHECK(b->num_rows < MOST_ROWS, "too many rows");
+    CHECK(b->num_rows < MAX_ROWS, "too many rows");
     double *f32_time = &b->f32_times[b->num_rows++];
     if (b->dtype == F32) *f32_time = time;
     return b->dtype == F32 ? NAN : *f32_time / time;
@@ -98,7 +98,7 @@ static void traffic_row(Bench *b, const char *name, DeviceOp op, const void *arg
                         double ceiling) {
     double time = time_op(b, op, args), rate = bytes / time;
     if (b->share > 1) {
-        CHECK(b->num_rows < MOST_ROWS, "too many rows");
+        CHECK(b->num_rows < MAX_ROWS, "too many rows");
         b->cached[b->num_rows++] = rate;
         return;
     }
@@ -310,7 +310,7 @@ static void bench_attentions(Bench *b) {
 
 // What operations do from the cache of one core; several threads have none in common.
 static void measure_cached(Bench *b) {
-    for (int i = 0; i < MOST_ROWS; i++) b->cached[i] = NAN;
+    for (int i = 0; i < MAX_ROWS; i++) b->cached[i] = NAN;
     if (b->exec.threads > 1) return;
     int num_rows = b->num_rows;
     b->share = CACHE_SHARE;
@@ -397,7 +397,7 @@ static Status parse(int argc, char **argv, Options *options) {
 
 static void bench_threads(Bench *b, int threads, int dtype) {
     b->exec.threads = threads;
-    for (int i = 0; i < MOST_ROWS; i++) b->f32_times[i] = NAN;
+    for (int i = 0; i < MAX_ROWS; i++) b->f32_times[i] = NAN;
     bench_ceilings(b);
     for (int i = 0; i < 2; i++)
         if (dtype < 0) bench_all(b, DTYPES[i]);

@@ -124,11 +124,11 @@ typedef Status ForAll(PlanCache *cache, const CostModel *costs, const ParallelCo
 
 // The first run, which records and prices the parts, is told apart.
 static Status bench_all(const char *what, ForAll *for_all, const CostModel *costs, int runs) {
-    enum { MOST = 2000, MOST_RUNS = 21 };
-    static ParallelConfig configs[MOST];
+    enum { MAX_CONFIGS = 2000, MAX_RUNS = 21 };
+    static ParallelConfig configs[MAX_CONFIGS];
     SearchSpace space = space_of(1024, 1536);
-    int count = candidates_of(costs, &space, configs, MOST);
-    double seconds[MOST_RUNS], begin_s = clock_s();
+    int count = candidates_of(costs, &space, configs, MAX_CONFIGS);
+    double seconds[MAX_RUNS], begin_s = clock_s();
     PlanCache *cache;
     TRY(plan_cache_open(&cache));
     Status status = for_all(cache, costs, configs, count);

@@ -13,13 +13,13 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_SIZES = 8, STEPS = 3 };
+enum { MAX_SIZES = 8, STEPS = 3 };
 static const double SUPERLINEAR = 1.1;
 
 // `%d` in the options is the size. Ranks are given by layouts instead.
 typedef struct {
     const char *title, *words;
-    int sizes[MOST_SIZES]; // rising; 0 ends them
+    int sizes[MAX_SIZES]; // rising; 0 ends them
 } Series;
 
 static const Series series[] = {
@@ -103,7 +103,7 @@ static Status grow(Bench *b, const char *name, const char *words) {
 static Status grow_series(Bench *b, const Series *s) {
     char words[512], name[32];
     begin(b, s->title);
-    for (int i = 0; i < MOST_SIZES && s->sizes[i]; i++) {
+    for (int i = 0; i < MAX_SIZES && s->sizes[i]; i++) {
         const char *at = strstr(s->words, "%d");
         snprintf(words, sizeof words, "%.*s%d --threads 1", (int)(at - s->words), s->words, s->sizes[i]);
         snprintf(name, sizeof name, "%d", s->sizes[i]);

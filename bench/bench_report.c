@@ -17,21 +17,21 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 1 << 26, MOST_LINE = 256 };
+enum { MAX_BYTES = 1 << 26, MAX_LINE = 256 };
 static const double NOTED_CHANGE = 0.10;
 
 // ---- this machine -----------------------------------------------------------------------------------------
 
 // The value of the first line "KEY : VALUE" of a file, or "unknown".
-static void find_line(const char *path, const char *key, char value[MOST_LINE]) {
-    char line[MOST_LINE];
-    snprintf(value, MOST_LINE, "unknown");
+static void find_line(const char *path, const char *key, char value[MAX_LINE]) {
+    char line[MAX_LINE];
+    snprintf(value, MAX_LINE, "unknown");
     FILE *file = fopen(path, "r");
     while (file && fgets(line, sizeof line, file)) {
         char *colon = strchr(line, ':');
         if (!colon || strncmp(line, key, strlen(key)) != 0) continue;
         line[strcspn(line, "\n")] = 0;
-        snprintf(value, MOST_LINE, "%s", colon + 1 + strspn(colon + 1, " \t"));
+        snprintf(value, MAX_LINE, "%s", colon + 1 + strspn(colon + 1, " \t"));
         break;
     }
     if (file) fclose(file);
@@ -43,7 +43,7 @@ static void add_fact(Text *out, const char *name, const char *value) {
 }
 
 static void describe_machine(Text *out, const char *commit) {
-    char value[MOST_LINE], family[MOST_LINE], model[MOST_LINE], text[4 * MOST_LINE], date[32];
+    char value[MAX_LINE], family[MAX_LINE], model[MAX_LINE], text[4 * MAX_LINE], date[32];
     struct utsname kernel;
     time_t now = time(NULL);
     strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
@@ -72,7 +72,7 @@ static void describe_machine(Text *out, const char *commit) {
 
 // "amd-epyc-25-17-2-cores"
 static void print_name(void) {
-    char model[MOST_LINE], family[MOST_LINE], number[MOST_LINE], name[4 * MOST_LINE];
+    char model[MAX_LINE], family[MAX_LINE], number[MAX_LINE], name[4 * MAX_LINE];
     find_line("/proc/cpuinfo", "model name", model);
     find_line("/proc/cpuinfo", "cpu family", family);
     find_line("/proc/cpuinfo", "model\t", number);
@@ -91,7 +91,7 @@ static void print_name(void) {
 static Status read_json(const char *path, Json **root) {
     char *text;
     size_t size;
-    TRY(file_read(path, MOST_BYTES, &text, &size));
+    TRY(file_read(path, MAX_BYTES, &text, &size));
     Status status = json_parse(root, text, size, path);
     free(text);
     return status;
@@ -101,7 +101,7 @@ static Status add_part(Text *out, const char *path, bool first) {
     char *text;
     size_t size;
     Json *part;
-    TRY(file_read(path, MOST_BYTES, &text, &size));
+    TRY(file_read(path, MAX_BYTES, &text, &size));
     Status status = json_parse(&part, text, size, path);
     if (status == OK) {
         text_add(out, "%s\n", first ? "" : ",");

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQUENCE = 1024, THREADS = 2, MOST_WORDS = 1024 };
+enum { SEQUENCE = 1024, THREADS = 2, MAX_WORDS = 1024 };
 
 // NullTokenizer has one token more than it is told.
 #define GPT2                                                                                                 \
@@ -42,7 +42,7 @@ static const char *type_name(DType dtype) { return dtype == BF16 ? "bf16" : "fp3
 
 // The seconds of each step.
 static Status run_case(const Bench *b, const Case *c, double *seconds) {
-    char words[MOST_WORDS];
+    char words[MAX_WORDS];
     snprintf(words, sizeof words, GPT2 "%s", (double)c->dropout, (double)c->dropout, c->microbatch, c->batch,
              c->words, c->dtype == BF16 ? " --bf16" : "");
     Run run = {b->trireme, c->launcher, words, c->length, c->steps};
@@ -50,7 +50,7 @@ static Status run_case(const Bench *b, const Case *c, double *seconds) {
 }
 
 static Status median_case(const Bench *b, const Case *c, double *step_s) {
-    double seconds[MOST_RUN_STEPS];
+    double seconds[MAX_RUN_STEPS];
     TRY(run_case(b, c, seconds));
     *step_s = median(seconds, c->steps);
     return OK;
@@ -135,7 +135,7 @@ static const Column SCALING_COLUMNS[] = {{"s/step", 3, LOWER_IS_BETTER},
                                          {"% without it", 1, INFORMS}};
 
 static Status scaling_row(Bench *b, const Case *base, const Layout *layout, bool mpi, double base_s) {
-    char words[MOST_WORDS], name[80];
+    char words[MAX_WORDS], name[80];
     snprintf(words, sizeof words, "%s%s", layout->words, mpi ? "" : " --ranks 2");
     snprintf(name, sizeof name, "%s, %s", layout->name, mpi ? "mpi" : "threads");
     Case c = *base;
@@ -189,7 +189,7 @@ static const Column TORCH_COLUMNS[] = {{"s/step", 3, INFORMS},
                                        {"t=2 is x", 2, HIGHER_IS_BETTER}};
 
 static Status torch_case(const char *python, const Case *c, bool compile, double *step_s) {
-    char command[MOST_WORDS], line[1024];
+    char command[MAX_WORDS], line[1024];
     snprintf(command, sizeof command,
              TORCH_SETTINGS "%s -B bench/pytorch_gpt.py --dtype %s --dropout 0 --batch %d --microbatches %d "
                             "--threads 2 --steps %d%s 2>/dev/null",
@@ -223,7 +223,7 @@ static Status bench_against(Bench *b, const char *python, DType dtype, int micro
 }
 
 static Status bench_pytorch(Bench *b, DType dtype, const char *python) {
-    char title[80], version[80], command[MOST_WORDS];
+    char title[80], version[80], command[MAX_WORDS];
     snprintf(command, sizeof command, "%s -c 'import torch; print(torch.__version__)'", python);
     TRY(run_line(command, version, sizeof version));
     snprintf(title, sizeof title, "steps of 4 samples, %s, 2 threads", type_name(dtype));
@@ -245,7 +245,7 @@ static Status bench_pytorch(Bench *b, DType dtype, const char *python) {
 static Status bench_trace(Bench *b) {
     enum { TURNS = 3, STEPS = 40 };
     static const char *const words[] = {SMALL, SMALL "--trace " TRACE};
-    double times[2][TURNS], seconds[MOST_RUN_STEPS];
+    double times[2][TURNS], seconds[MAX_RUN_STEPS];
     for (int i = 0; i < 2 * TURNS; i++) {
         Run run = {b->trireme, "", words[i % 2], NULL, STEPS};
         Status status = run_steps(&run, seconds);

@@ -25,12 +25,12 @@ static inline double now_s(clockid_t clock) {
 // second has room for. Processor time for one thread, which other programs disturb less, and wall time for
 // several.
 static inline double median_time(int threads, void (*work)(void *self), void *self) {
-    enum { MOST_CALLS = 25, FEWEST_CALLS = 3 };
+    enum { MAX_CALLS = 25, FEWEST_CALLS = 3 };
     clockid_t clock = threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
-    double times[MOST_CALLS], total = 0;
+    double times[MAX_CALLS], total = 0;
     int count = 0;
     work(self);
-    while (count < MOST_CALLS && (count < FEWEST_CALLS || total < 0.25)) {
+    while (count < MAX_CALLS && (count < FEWEST_CALLS || total < 0.25)) {
         double start = now_s(clock);
         work(self);
         total += times[count++] = now_s(clock) - start;

@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_WORDS = 80, MOST_COMMAND = 2048 };
+enum { MAX_WORDS = 80, MAX_COMMAND = 2048 };
 
 static int split(char *text, char **words) {
     int count = 0;
     char *rest = NULL;
     for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-        CHECK(count < MOST_WORDS, "more than %d words", MOST_WORDS);
+        CHECK(count < MAX_WORDS, "more than %d words", MAX_WORDS);
         words[count++] = word;
     }
     return count;
@@ -38,7 +38,7 @@ static ParallelConfig candidate_of(const Options *o) {
 }
 
 static Status parse(const char *options_text, ModelShape *model, ParallelConfig *config, char schedule[32]) {
-    char text[MOST_COMMAND], *words[MOST_WORDS];
+    char text[MAX_COMMAND], *words[MAX_WORDS];
     Options options;
     snprintf(text, sizeof text, RUN_COMMON "--train-iters 1 %s", options_text);
     TRY(options_parse(&options, FOR_TRAIN, split(text, words), words));

@@ -7,13 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_METRICS_BYTES = 1 << 24, MOST_COMMAND = 4096 };
+enum { MAX_METRICS_BYTES = 1 << 24, MAX_COMMAND = 4096 };
 
 static Status read_metrics(const char *path, const Run *run, double *seconds) {
     char *text, *rest = NULL;
     size_t size;
     int count = 0;
-    Status status = file_read(path, MOST_METRICS_BYTES, &text, &size);
+    Status status = file_read(path, MAX_METRICS_BYTES, &text, &size);
     if (status != OK) return status;
     for (char *line = strtok_r(text, "\n", &rest); line && status == OK; line = strtok_r(NULL, "\n", &rest)) {
         Json *step;
@@ -31,8 +31,8 @@ static Status read_metrics(const char *path, const Run *run, double *seconds) {
 }
 
 Status run_steps(const Run *run, double *seconds) {
-    char metrics[] = "/tmp/trireme-bench-XXXXXX", command[MOST_COMMAND];
-    CHECK(run->steps > 0 && run->steps <= MOST_RUN_STEPS, "%d steps", run->steps);
+    char metrics[] = "/tmp/trireme-bench-XXXXXX", command[MAX_COMMAND];
+    CHECK(run->steps > 0 && run->steps <= MAX_RUN_STEPS, "%d steps", run->steps);
     int fd = mkstemp(metrics);
     if (fd < 0) return fail(ERR_CREATE, "%s cannot be made", metrics);
     close(fd);
@@ -42,7 +42,7 @@ Status run_steps(const Run *run, double *seconds) {
     int used =
         snprintf(command, sizeof command, "%s%s train " RUN_COMMON "%s --metrics %s %s >/dev/null </dev/null",
                  run->launcher, run->trireme, run->length ? run->length : length, metrics, run->words);
-    CHECK(used < MOST_COMMAND, "too long: %s", command);
+    CHECK(used < MAX_COMMAND, "too long: %s", command);
     Status status = system(command) == 0 ? OK : fail(ERR_OS, "failed: %s", command);
     if (status == OK) status = read_metrics(metrics, run, seconds);
     unlink(metrics);

@@ -8,7 +8,7 @@
 #define RUN_COMMON                                                                                           \
     "--mock-data --tokenizer-type NullTokenizer --seed 3 --lr 1e-4 --eval-iters 0 --plain --log-interval 1 "
 
-enum { MOST_RUN_STEPS = 64 };
+enum { MAX_RUN_STEPS = 64 };
 
 typedef struct {
     const char *trireme;  // path of the program

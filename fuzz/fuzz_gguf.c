@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_TENSORS = 6, MOST_PAIRS = 6, MOST_VALUES = 300 };
+enum { MAX_TENSORS = 6, MAX_PAIRS = 6, MAX_VALUES = 300 };
 
 // ---- reading ------------------------------------------------------------------------------------
 
@@ -43,18 +43,18 @@ static void read_file(const char *path) {
 typedef struct {
     GgufMetadata metadata;
     int num_pairs, num_tensors;
-    uint32_t kinds[MOST_PAIRS], values[MOST_PAIRS];
-    GgufTensor tensors[MOST_TENSORS];
+    uint32_t kinds[MAX_PAIRS], values[MAX_PAIRS];
+    GgufTensor tensors[MAX_TENSORS];
 } Plan;
 
 static void add_strings(Plan *plan, const char *key, uint32_t value) {
-    uint32_t count = value % MOST_VALUES;
+    uint32_t count = value % MAX_VALUES;
     gguf_begin_strings(&plan->metadata, key, count);
     for (uint32_t i = 0; i < count; i++) gguf_add_string(&plan->metadata, "\0\xff long", (value + i) % 8);
 }
 
 static void add_pair(Plan *plan, FuzzInput *input) {
-    int32_t numbers[MOST_VALUES] = {0};
+    int32_t numbers[MAX_VALUES] = {0};
     char key[32];
     uint32_t kind = (uint32_t)fuzz_take(input, 1) % 6, value = (uint32_t)fuzz_take(input, 4);
     snprintf(key, sizeof key, "key.%d", plan->num_pairs);
@@ -64,7 +64,7 @@ static void add_pair(Plan *plan, FuzzInput *input) {
     case 1: gguf_set_f32(&plan->metadata, key, (float)value); break;
     case 2: gguf_set_bool(&plan->metadata, key, value & 1); break;
     case 3: gguf_set_string(&plan->metadata, key, value & 1 ? "" : key); break;
-    case 4: gguf_set_i32s(&plan->metadata, key, numbers, value % MOST_VALUES); break;
+    case 4: gguf_set_i32s(&plan->metadata, key, numbers, value % MAX_VALUES); break;
     default: add_strings(plan, key, value); break;
     }
     plan->kinds[plan->num_pairs] = kind;
@@ -128,7 +128,7 @@ static void compare(const Plan *plan, const char *path) {
         if (plan->kinds[i] == 0) CHECK(gguf_int(pair, &value) && value == plan->values[i], "another %s", key);
         if (plan->kinds[i] == 3)
             CHECK(gguf_string_is(pair, plan->values[i] & 1 ? "" : key), "another %s", key);
-        if (pair->is_array) CHECK(pair->count == plan->values[i] % MOST_VALUES, "size of %s", key);
+        if (pair->is_array) CHECK(pair->count == plan->values[i] % MAX_VALUES, "size of %s", key);
     }
     for (int i = 0; i < plan->num_tensors; i++) compare_tensor(file, &plan->tensors[i]);
     gguf_close(file);
@@ -148,8 +148,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     FuzzInput input = {data, size};
     Plan plan = {0};
     char path[320];
-    for (uint64_t n = fuzz_take(&input, 1) % (MOST_PAIRS + 1); n; n--) add_pair(&plan, &input);
-    for (uint64_t n = fuzz_take(&input, 1) % (MOST_TENSORS + 1); n; n--) add_tensor(&plan, &input);
+    for (uint64_t n = fuzz_take(&input, 1) % (MAX_PAIRS + 1); n; n--) add_pair(&plan, &input);
+    for (uint64_t n = fuzz_take(&input, 1) % (MAX_TENSORS + 1); n; n--) add_tensor(&plan, &input);
     snprintf(path, sizeof path, "%s/written.gguf", fuzz_folder());
     write_file(&plan, path);
     compare(&plan, path);

@@ -4,7 +4,7 @@
 #include "fuzz.h"
 #include <stdio.h>
 
-enum { MOST_READ = 64, VOCABULARY = 50257, ROOM = 256 };
+enum { MAX_READ = 64, VOCABULARY = 50257, ROOM = 256 };
 
 // The first and the last tokens of a sequence.
 static void read_ends(const IndexedDataset *set, int64_t sequence) {
@@ -19,7 +19,7 @@ static void read_some(const IndexedDataset *set) {
     int64_t sequences = indexed_dataset_num_sequences(set);
     CHECK(sequences >= 0 && indexed_dataset_num_documents(set) >= 0 && indexed_dataset_num_tokens(set) >= 0,
           "%lld sequences", (long long)sequences);
-    for (int64_t i = 0; i < sequences && i < MOST_READ; i++) {
+    for (int64_t i = 0; i < sequences && i < MAX_READ; i++) {
         read_ends(set, i);
         read_ends(set, sequences - 1 - i);
     }

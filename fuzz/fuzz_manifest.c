@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 6, COLS = 4, MOST_ELEMENTS = 1 << 16 };
+enum { ROWS = 6, COLS = 4, MAX_ELEMENTS = 1 << 16 };
 
 static const float values[ROWS * COLS] = {1, 2, 3};
 
@@ -60,7 +60,7 @@ static void read_tensor(Checkpoint *c, int i) {
     CheckpointTensor tensor = checkpoint_tensor(c, i);
     int64_t elements;
     CHECK(tensor.rows > 0 && tensor.cols > 0, "%s is empty", tensor.name);
-    if (__builtin_mul_overflow(tensor.rows, tensor.cols, &elements) || elements > MOST_ELEMENTS) return;
+    if (__builtin_mul_overflow(tensor.rows, tensor.cols, &elements) || elements > MAX_ELEMENTS) return;
     float *out = malloc((size_t)elements * sizeof *out);
     CHECK(out, "no memory for %s", tensor.name);
     Status status = checkpoint_read(c, i, (Rect){0, 0, tensor.rows, tensor.cols}, out, tensor.cols);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BYTES = 1 << 20, SMALL_BYTES = 300 };
+enum { MAX_BYTES = 1 << 20, SMALL_BYTES = 300 };
 
 // Copies of just the size, for the address sanitizer.
 static void replay(const char *data, size_t size) {
@@ -20,7 +20,7 @@ static void replay(const char *data, size_t size) {
 static Status replay_file(const char *path) {
     char *data;
     size_t size;
-    TRY(file_read(path, MOST_BYTES, &data, &size));
+    TRY(file_read(path, MAX_BYTES, &data, &size));
     for (size_t cut = 0; size <= SMALL_BYTES && cut < size; cut++) replay(data, cut);
     replay(data, size);
     free(data);

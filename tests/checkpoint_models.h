@@ -127,7 +127,7 @@ typedef ModelShape MakeShape(void);
 static MakeShape *const shapes[] = {gpt2,           untied_gpt2,       llama,       tied_llama,
                                     biased_queries, biases_everywhere, wide_heads,  attention_biases,
                                     mlp_biases,     exact_gelu,        llama3_rope, linear_rope};
-enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MOST_ELEMENTS = 8192 };
+enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MAX_ELEMENTS = 8192 };
 
 static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {
     rng_fill_normal(rng_key(seed, weight->name, 0), 0, (uint64_t)(weight->rows * weight->cols), 0, 1, values);
@@ -143,16 +143,16 @@ static inline void make_mistaken(const char *save, const ModelShape *shape, cons
     Text record = {0};
     EXPECT_OK(model_weights(shape, &weights, &count));
     Slice *slices = calloc((size_t)count, sizeof *slices);
-    float *values = malloc((size_t)count * MOST_ELEMENTS * sizeof *values);
+    float *values = malloc((size_t)count * MAX_ELEMENTS * sizeof *values);
     CHECK(slices && values, "no memory");
     for (int i = 0; i < count; i++) {
         const WeightSpec *w = &weights[i];
-        CHECK(w->rows * w->cols <= MOST_ELEMENTS, "%s is too large", w->name);
-        fill(w, seed, values + i * MOST_ELEMENTS);
+        CHECK(w->rows * w->cols <= MAX_ELEMENTS, "%s is too large", w->name);
+        fill(w, seed, values + i * MAX_ELEMENTS);
         slices[i] = (Slice){.rows = w->rows,
                             .cols = w->cols,
                             .rect = {0, 0, w->rows, w->cols},
-                            .data = values + i * MOST_ELEMENTS,
+                            .data = values + i * MAX_ELEMENTS,
                             .stride = w->cols};
         snprintf(slices[i].tensor, sizeof slices[i].tensor, "%s", w->name);
     }
@@ -194,14 +194,14 @@ static inline void import_to(const char *from, const char *save) {
 
 // Whole, and a rectangle out of the middle.
 static inline void expect_weight(ModelSource *source, const WeightSpec *w, uint64_t seed) {
-    static float wanted[MOST_ELEMENTS], found[MOST_ELEMENTS];
+    static float wanted[MAX_ELEMENTS], found[MAX_ELEMENTS];
     fill(w, seed, wanted);
     EXPECT_OK(model_source_read(source, w->name, (Rect){0, 0, w->rows, w->cols}, found, w->cols));
     EXPECT(!memcmp(wanted, found, (size_t)(w->rows * w->cols) * sizeof *found), "%s differs in %s", w->name,
            model_source_path(source));
     Rect part = {w->rows / 3, w->cols / 4, w->rows - w->rows / 3, w->cols / 2};
     int64_t stride = part.cols + 3;
-    if (part.rows * stride > MOST_ELEMENTS) part.rows = MOST_ELEMENTS / stride;
+    if (part.rows * stride > MAX_ELEMENTS) part.rows = MAX_ELEMENTS / stride;
     EXPECT_OK(model_source_read(source, w->name, part, found, stride));
     for (int64_t i = 0; i < part.rows; i++)
         EXPECT(!memcmp(found + i * stride, wanted + (part.row + i) * w->cols + part.col,

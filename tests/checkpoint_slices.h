@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TENSORS = 12, MOST_SLICES = 400, MOST_RANKS = 6 };
+enum { MAX_TENSORS = 12, MAX_SLICES = 400, MAX_RANKS = 6 };
 
 typedef struct {
     char name[96];
@@ -18,10 +18,10 @@ typedef struct {
 } ModelTensor;
 
 typedef struct {
-    ModelTensor tensors[MOST_TENSORS];
+    ModelTensor tensors[MAX_TENSORS];
     int num_tensors;
-    Slice slices[MOST_RANKS][MOST_SLICES];
-    int num_slices[MOST_RANKS], num_ranks;
+    Slice slices[MAX_RANKS][MAX_SLICES];
+    int num_slices[MAX_RANKS], num_ranks;
 } Model;
 
 // Draws that are a function of (seed, how many before).
@@ -37,7 +37,7 @@ static inline int64_t roll(Dice *dice, int64_t below) {
 
 static inline void give_slice(Model *m, const ModelTensor *t, Rect r, Dice *dice) {
     int rank = (int)roll(dice, m->num_ranks);
-    CHECK(m->num_slices[rank] < MOST_SLICES, "too many slices");
+    CHECK(m->num_slices[rank] < MAX_SLICES, "too many slices");
     Slice *s = &m->slices[rank][m->num_slices[rank]++];
     *s = (Slice){.rows = t->rows,
                  .cols = t->cols,
@@ -91,7 +91,7 @@ static inline Model *model_make(uint64_t seed, int num_ranks, int64_t most, int 
     Model *m = calloc(1, sizeof *m);
     CHECK(m, "no memory for a model");
     m->num_ranks = num_ranks;
-    m->num_tensors = 4 + (int)roll(&dice, MOST_TENSORS - 4);
+    m->num_tensors = 4 + (int)roll(&dice, MAX_TENSORS - 4);
     for (int i = 0; i < m->num_tensors; i++) {
         ModelTensor *t = &m->tensors[i];
         char number[16];
@@ -150,7 +150,7 @@ static inline CheckpointInfo info_at(int64_t iteration) {
 static inline Status model_save(const Model *m, const char *save, int64_t iteration) {
     CheckpointNames names;
     CheckpointInfo info = info_at(iteration);
-    Text records[MOST_RANKS] = {0};
+    Text records[MAX_RANKS] = {0};
     TRY(checkpoint_names(save, iteration, &names));
     TRY(checkpoint_begin(&names, 1000));
     Status status = OK;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_WORDS = 512 };
+enum { MAX_WORDS = 512 };
 
 // What a training run needs at least; words after it override.
 #define GOOD_RUN                                                                                             \
@@ -14,12 +14,12 @@ enum { MOST_WORDS = 512 };
 
 // options_parse of the words of `line`, which blanks separate; '~' within a word stands for a blank.
 static inline Status parse_line(Options *options, Verb verb, const char *line) {
-    char copy[16384], *words[MOST_WORDS], *rest = NULL;
+    char copy[16384], *words[MAX_WORDS], *rest = NULL;
     int count = 0;
     snprintf(copy, sizeof copy, "%s", line);
     for (char *word = strtok_r(copy, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest)) {
         for (char *c = word; *c; c++) *c = *c == '~' ? ' ' : *c;
-        CHECK(count < MOST_WORDS, "too many words in %s", line);
+        CHECK(count < MAX_WORDS, "too many words in %s", line);
         words[count++] = word;
     }
     return options_parse(options, verb, count, words);

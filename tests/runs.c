@@ -208,9 +208,9 @@ static void train(const RunPlan *plan, Engine *engine, RunResult *result) {
 }
 
 // With the sizes of its smaller batches, which are kept in `smaller`.
-static EngineSpec announced(const RunPlan *plan, int smaller[RUN_STEPS_MOST]) {
+static EngineSpec announced(const RunPlan *plan, int smaller[MAX_RUN_STEPS]) {
     EngineSpec spec = plan->spec;
-    CHECK(plan->steps <= RUN_STEPS_MOST, "%d steps", plan->steps);
+    CHECK(plan->steps <= MAX_RUN_STEPS, "%d steps", plan->steps);
     spec.smaller = smaller, spec.num_smaller = 0;
     for (int step = 0; step < plan->steps; step++)
         if (microbatches_of(plan, step) < spec.num_microbatches)
@@ -219,7 +219,7 @@ static EngineSpec announced(const RunPlan *plan, int smaller[RUN_STEPS_MOST]) {
 }
 
 static Status run_here(const RunPlan *plan, Comm *world, RunResult *out) {
-    int smaller[RUN_STEPS_MOST];
+    int smaller[MAX_RUN_STEPS];
     EngineSpec spec = announced(plan, smaller);
     RunResult result = {.ranks = comm_size(world)};
     Engine *engine;

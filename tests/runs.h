@@ -3,7 +3,7 @@
 #pragma once
 #include "train/train.h"
 
-enum { RUN_STEPS_MOST = 64 };
+enum { MAX_RUN_STEPS = 64 };
 
 typedef struct {
     EngineSpec spec;
@@ -26,9 +26,9 @@ typedef struct {
 
 typedef struct {
     int steps, ranks;
-    float loss[RUN_STEPS_MOST];
-    float evaluation[RUN_STEPS_MOST]; // of a full batch, after the step; 0: there was none
-    double norm[RUN_STEPS_MOST], scale[RUN_STEPS_MOST];
+    float loss[MAX_RUN_STEPS];
+    float evaluation[MAX_RUN_STEPS]; // of a full batch, after the step; 0: there was none
+    double norm[MAX_RUN_STEPS], scale[MAX_RUN_STEPS];
     // Over all elements of all parameters, however they are cut and in whatever order they are visited.
     double checksum[4];
 } RunResult;

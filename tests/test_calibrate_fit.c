@@ -56,14 +56,14 @@ static void far_points_count_little(void) {
 
 // ---- a synthetic stack --------------------------------------------------------------------------
 
-enum { FREE = 4, MOST_ROWS = 60 };
+enum { FREE = 4, MAX_ROWS = 60 };
 
 // A step's time is a sum of parts, each in proportion to a constant over its true value.
 typedef struct {
     int which[FREE]; // rows of the table of constants
     double truth[FREE];
-    double work[MOST_ROWS][FREE];
-    PlanRow rows[MOST_ROWS];
+    double work[MAX_ROWS][FREE];
+    PlanRow rows[MAX_ROWS];
     int num_parts; // parts that are in the time
     bool free[MAX_CONSTANTS];
     Constants priors;
@@ -138,7 +138,7 @@ static void constants_are_recovered(void) {
     static const double SCALES[] = {0, 0.02}, WITHIN[] = {0.005, 0.06};
     World w;
     for (int s = 0; s < 2; s++) {
-        PlanRows rows = make_world(&w, MOST_ROWS, SCALES[s]);
+        PlanRows rows = make_world(&w, MAX_ROWS, SCALES[s]);
         Calibration c = calibration_of(&w, K_FOLDS, 5);
         CalibrationResult r;
         c.ridge = 0.01;
@@ -146,7 +146,7 @@ static void constants_are_recovered(void) {
         for (int j = 0; j < FREE; j++)
             EXPECT(fabs(found(&w, &r, j) - 1) < WITHIN[s], "noise %g: constant %d is off by %g", SCALES[s], j,
                    found(&w, &r, j) - 1);
-        EXPECT(r.num_folds == 5 && r.num_free == FREE && r.summary.count == MOST_ROWS, "%d folds",
+        EXPECT(r.num_folds == 5 && r.num_free == FREE && r.summary.count == MAX_ROWS, "%d folds",
                r.num_folds);
         EXPECT(r.summary.mape < 100 * SCALES[s] + 0.1 && r.summary.naive > 10, "MAPE %g, naive %g",
                r.summary.mape, r.summary.naive);

@@ -28,7 +28,7 @@ static void any_cutting_reads_any_cutting(void) {
     int count = harness_short() ? 15 : 100;
     for (int seed = 0; seed < count; seed++) {
         Dice dice = dice_of(1000 + (uint64_t)seed);
-        Model *m = model_make((uint64_t)seed, 1 + (int)roll(&dice, MOST_RANKS), 24, seed % 4);
+        Model *m = model_make((uint64_t)seed, 1 + (int)roll(&dice, MAX_RANKS), 24, seed % 4);
         EXPECT_OK(model_save(m, path_in("cut"), seed));
         CheckpointNames names;
         Checkpoint *c = NULL;

@@ -75,7 +75,7 @@ static void rounded(void) {
     export_to(back.text, again.text, FILE_BF16);
     expect_same_file(bf16.text, again.text, "model.safetensors");
     ModelSource *source;
-    float wanted[MOST_ELEMENTS], found[4];
+    float wanted[MAX_ELEMENTS], found[4];
     WeightSpec head = {"output_layer.weight", 67, 32};
     fill(&head, 1, wanted);
     EXPECT_OK(model_source_open(&source, bf16.text, -1));
@@ -105,7 +105,7 @@ static int64_t our_row(const ModelShape *s, int g, int part, int h, int d) {
 static void gpt2_layout(void) {
     ModelShape shape = gpt2();
     Path save = path_of("layout_gpt2"), folder = inside(save.text, "hf");
-    float qkv[MOST_ELEMENTS];
+    float qkv[MAX_ELEMENTS];
     WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 96, 32};
     fill(&weight, 5, qkv);
     make_checkpoint(save.text, &shape, 7, 5);
@@ -129,7 +129,7 @@ static void gpt2_layout(void) {
 static void llama_layout(void) {
     ModelShape shape = llama();
     Path save = path_of("layout_llama"), folder = inside(save.text, "hf");
-    float qkv[MOST_ELEMENTS], fc1[MOST_ELEMENTS];
+    float qkv[MAX_ELEMENTS], fc1[MAX_ELEMENTS];
     WeightSpec weight = {"decoder.layers.0.self_attention.linear_qkv.weight", 64, 32};
     WeightSpec inner = {"decoder.layers.0.mlp.linear_fc1.weight", 128, 32};
     fill(&weight, 5, qkv);
@@ -178,7 +178,7 @@ static int64_t number(const Gguf *file, const char *key) {
 static void llama_gguf(void) {
     ModelShape shape = llama();
     Path save = path_of("gguf_llama");
-    float qkv[MOST_ELEMENTS], row[32];
+    float qkv[MAX_ELEMENTS], row[32];
     WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 64, 32};
     fill(&weight, 5, qkv);
     make_checkpoint(save.text, &shape, 7, 5);
@@ -304,7 +304,7 @@ static void quantised_gguf(void) {
     ModelShape shape = gpt2();
     shape.ffn = 72;
     Path save = path_of("gguf_gpt2");
-    float whole[MOST_ELEMENTS], row[32];
+    float whole[MAX_ELEMENTS], row[32];
     WeightSpec weight = {"embedding.word_embeddings.weight", 67, 32};
     fill(&weight, 5, whole);
     make_checkpoint(save.text, &shape, 7, 5);

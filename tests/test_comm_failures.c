@@ -314,9 +314,9 @@ static void compare(const Expectation *e, const Outcome *o) {
 
 // Runs the cases side by side: most of their time is waiting.
 static void expect_all(const Expectation *expectations, int count) {
-    enum { MOST = 10 };
-    pid_t children[MOST];
-    char said[MOST][512];
+    enum { MAX_CHILDREN = 10 };
+    pid_t children[MAX_CHILDREN];
+    char said[MAX_CHILDREN][512];
     double start = clock_s();
     for (int i = 0; i < count; i++) {
         said_path(said[i], sizeof said[i], i);

@@ -192,7 +192,7 @@ static void impossible_wishes_are_refused(void) {
 }
 
 static void batches_are_samples_in_order(void) {
-    enum { GLOBAL = 12, MOST = GLOBAL * S };
+    enum { GLOBAL = 12, MAX_TOKENS = GLOBAL * S };
     IndexedDataset *data = make_dataset(1000);
     GptDataset *set;
     EXPECT_OK(gpt_dataset_open(&set, data, (SplitRange){0, NUM_DOCUMENTS}, 3 + GLOBAL, S, SEED));
@@ -201,7 +201,7 @@ static void batches_are_samples_in_order(void) {
         int b = grids[g][0], d = grids[g][1], seen = 0;
         for (int k = 0; k < GLOBAL / (b * d); k++)
             for (int r = 0; r < d; r++) {
-                int32_t tokens[MOST], labels[MOST], sample[S + 1];
+                int32_t tokens[MAX_TOKENS], labels[MAX_TOKENS], sample[S + 1];
                 EXPECT_OK(batch_fill(set, (BatchPlace){3, b, d, r, k}, tokens, labels));
                 for (int j = 0; j < b; j++) {
                     EXPECT_OK(gpt_dataset_sample(set, 3 + seen++, sample));

@@ -48,8 +48,8 @@ static uint64_t hash_of(const Draw *d) {
 
 // A row of the golden file is a variant, an element type, a case and the hash of its outputs. There are none for
 // variants and cases whose bits depend on the machine or on oneDNN.
-enum { MOST_ROWS = 100 };
-static bool met[MOST_ROWS]; // rows of the golden file, by line
+enum { MAX_ROWS = 100 };
+static bool met[MAX_ROWS]; // rows of the golden file, by line
 
 static void expect_golden(const char *name, const Draw *d) {
     char line[128], row[128];
@@ -58,7 +58,7 @@ static void expect_golden(const char *name, const Draw *d) {
     CHECK(file, "no " TEST_FOLDER "/golden/kernels.txt");
     int same = snprintf(row, sizeof row, "%s %s %s ", variant, type, name);
     snprintf(row + same, sizeof row - (size_t)same, "%016llx\n", (unsigned long long)hash_of(d));
-    for (int i = 0; i < MOST_ROWS && fgets(line, sizeof line, file); i++)
+    for (int i = 0; i < MAX_ROWS && fgets(line, sizeof line, file); i++)
         if (!strncmp(line, row, (size_t)same)) {
             EXPECT(!strcmp(line, row), "golden is %snow is    %s", line, row);
             met[i] = true;
@@ -368,7 +368,7 @@ static void every_golden_row(void) {
     FILE *file = fopen(TEST_FOLDER "/golden/kernels.txt", "r");
     CHECK(file, "no " TEST_FOLDER "/golden/kernels.txt");
     for (int i = 0; fgets(line, sizeof line, file); i++) {
-        CHECK(i < MOST_ROWS && sscanf(line, "%31s %31s", variant, type) == 2, "row %d: %s", i, line);
+        CHECK(i < MAX_ROWS && sscanf(line, "%31s %31s", variant, type) == 2, "row %d: %s", i, line);
         EXPECT(met[i] || !is_due(variant, type), "no case met the golden row %s", line);
     }
     fclose(file);

@@ -3,13 +3,13 @@
 #include "device_fixture.h"
 #include <stdio.h>
 
-enum { MOST_INPUTS = 3 };
+enum { MAX_INPUTS = 3 };
 // Of the largest gradient; the differences themselves are good to about 2e-5.
 static const double TOLERANCE = 2e-4;
 
 // What is differentiated: y as a function of the inputs. Other tensors are for the two functions alone.
 typedef struct {
-    Tensor inputs[MOST_INPUTS], gradients[MOST_INPUTS];
+    Tensor inputs[MAX_INPUTS], gradients[MAX_INPUTS];
     Tensor y, dy;
     Tensor other[3];
     Dropout dropout;
@@ -76,7 +76,7 @@ static void check_gradients(const char *name, void (*declare)(Fixture *, Problem
     forward(&b, &p);
     backward(&b, &p);
     float *weights = values_of(&b, p.dy);
-    for (int i = 0; i < MOST_INPUTS && p.inputs[i].data; i++) check_input(name, i, &b, &p, forward, weights);
+    for (int i = 0; i < MAX_INPUTS && p.inputs[i].data; i++) check_input(name, i, &b, &p, forward, weights);
     free(weights);
     fixture_close(&b);
 }

@@ -173,14 +173,14 @@ static void what_is_not_json_fails(void) {
 }
 
 static void depth_is_limited(void) {
-    enum { MOST = 64 };
-    char text[2 * MOST + 3];
-    for (int depth = MOST; depth <= MOST + 1; depth++) {
+    enum { MAX_DEPTH = 64 };
+    char text[2 * MAX_DEPTH + 3];
+    for (int depth = MAX_DEPTH; depth <= MAX_DEPTH + 1; depth++) {
         memset(text, '[', (size_t)depth);
         memset(text + depth, ']', (size_t)depth);
         Json *root;
         Status status = json_parse(&root, text, 2 * (size_t)depth, "deep");
-        EXPECT(status == (depth > MOST ? ERR_DATA : OK), "%d deep: %s", depth, fail_message());
+        EXPECT(status == (depth > MAX_DEPTH ? ERR_DATA : OK), "%d deep: %s", depth, fail_message());
         json_free(root);
     }
 }

@@ -9,13 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_TENSORS = 12, MOST_BYTES = 1 << 20 };
+enum { MAX_TENSORS = 12, MAX_BYTES = 1 << 20 };
 
 // ---- random files -------------------------------------------------------------------------------
 
 typedef struct {
-    SafeTensor tensors[MOST_TENSORS];
-    char names[MOST_TENSORS][32];
+    SafeTensor tensors[MAX_TENSORS];
+    char names[MAX_TENSORS][32];
     int count;
     uint8_t *data;
     int64_t bytes;
@@ -29,7 +29,7 @@ static int64_t tensor_bytes(const SafeTensor *t) {
 
 // Scalars, empty tensors and up to 8 dimensions of every type.
 static void make_random(RngKey key, Random *r) {
-    *r = (Random){.count = (int)(rng_word(key, 0, 0) % MOST_TENSORS), .data = calloc(1, MOST_BYTES)};
+    *r = (Random){.count = (int)(rng_word(key, 0, 0) % MAX_TENSORS), .data = calloc(1, MAX_BYTES)};
     for (int i = 0; i < r->count; i++) {
         SafeTensor *t = &r->tensors[i];
         snprintf(r->names[i], sizeof r->names[i], "%c.\"%d\xc3\xa9", 'z' - i % 5, i);
@@ -104,9 +104,9 @@ static void bytes_follow_from_the_arguments(void) {
     char *a = NULL, *b = NULL;
     size_t size_a = 0, size_b = 1;
     write_random(&r, harness_path("a"), 7);
-    write_random(&r, harness_path("b"), MOST_BYTES);
-    EXPECT_OK(file_read(harness_path("a"), 2 * MOST_BYTES, &a, &size_a));
-    EXPECT_OK(file_read(harness_path("b"), 2 * MOST_BYTES, &b, &size_b));
+    write_random(&r, harness_path("b"), MAX_BYTES);
+    EXPECT_OK(file_read(harness_path("a"), 2 * MAX_BYTES, &a, &size_a));
+    EXPECT_OK(file_read(harness_path("b"), 2 * MAX_BYTES, &b, &size_b));
     EXPECT(size_a == size_b && memcmp(a, b, size_a) == 0, "%zu and %zu bytes", size_a, size_b);
     free(a);
     free(b);
@@ -246,7 +246,7 @@ static void damage_is_found_or_harmless(void) {
     EXPECT_OK(safetensors_create(&writer, path, TENSORS, 2, &METADATA, 1));
     EXPECT_OK(safetensors_add(&writer, DATA, sizeof DATA));
     EXPECT_OK(safetensors_finish(&writer));
-    EXPECT_OK(file_read(path, MOST_BYTES, &bytes, &size));
+    EXPECT_OK(file_read(path, MAX_BYTES, &bytes, &size));
     for (size_t cut = 0; cut < size; cut++) {
         EXPECT_OK(file_write(path, bytes, cut));
         EXPECT(safetensors_open(&file, path) == ERR_DATA, "%zu of %zu bytes", cut, size);

@@ -118,18 +118,18 @@ static Tokenizer *byte_tokenizer(void) {
     return tokenizer;
 }
 
-enum { MOST_SAMPLES = 3, MOST_TOKENS = 64, PADDING = 5 };
+enum { MAX_SAMPLES = 3, MAX_TOKENS = 64, PADDING = 5 };
 
 // Sample b says lines[b] after the prompt, then the end token. Two more logits than the tokenizer has tokens
 // are the largest: they must never be drawn.
 typedef struct {
-    const char *lines[MOST_SAMPLES];
-    TokenList tokens[MOST_SAMPLES]; // of the lines
-    int32_t seen[MOST_SAMPLES][MOST_TOKENS];
+    const char *lines[MAX_SAMPLES];
+    TokenList tokens[MAX_SAMPLES]; // of the lines
+    int32_t seen[MAX_SAMPLES][MAX_TOKENS];
     int batch, prompt, fed, longest_call, vocabulary, end;
     int stop_after; // calls of `stopped`; 0: never
     int asked;
-    Text given[MOST_SAMPLES];
+    Text given[MAX_SAMPLES];
 } Script;
 
 static void script_next(void *self, const int32_t *tokens, int n, float *logits) {

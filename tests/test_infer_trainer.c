@@ -2,7 +2,7 @@
 #include "infer_fixture.h"
 #include "runs.h"
 
-enum { SEQUENCES = 3, MOST_TOKENS = 64 * SEQUENCES };
+enum { SEQUENCES = 3, MAX_TOKENS = 64 * SEQUENCES };
 
 typedef struct {
     EngineSpec spec;
@@ -26,11 +26,11 @@ static Status score(Comm *world, void *arg) {
     const FixtureRun *run = arg;
     FixtureWeights weights = {&run->shape, true};
     int n = run->spec.longest;
-    int32_t tokens[MOST_TOKENS], labels[MOST_TOKENS];
-    float nll[MOST_TOKENS];
+    int32_t tokens[MAX_TOKENS], labels[MAX_TOKENS];
+    float nll[MAX_TOKENS];
     double sum = 0;
     Infer *infer;
-    CHECK(n * SEQUENCES <= MOST_TOKENS, "%d positions", n);
+    CHECK(n * SEQUENCES <= MAX_TOKENS, "%d positions", n);
     TRY(infer_open_with(&infer, &run->shape, (WeightReader){fixture_read, &weights}, &run->spec, world));
     for (int i = 0; i < n * SEQUENCES; i++) {
         tokens[i] = run_token(i % SEQUENCES, i / SEQUENCES, run->shape.vocabulary);

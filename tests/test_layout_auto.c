@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RANKS = 16 };
+enum { MAX_RANKS = 16 };
 
 static int num_cases(void) { return harness_short() ? 50 : 500; }
 
 typedef struct {
     ScheduleSpec spec;
-    double forward_us[MOST_RANKS], backward_us[MOST_RANKS];
+    double forward_us[MAX_RANKS], backward_us[MAX_RANKS];
 } Case;
 
 static uint64_t next(uint64_t *state) {

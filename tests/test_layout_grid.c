@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RANKS = 64 };
+enum { MAX_RANKS = 64 };
 
 #define MASK(axis) (1u << AXIS_##axis)
 
@@ -44,7 +44,7 @@ static void check_partition(Grid grid, View view, unsigned mask) {
     for (Axis axis = 0; axis < NUM_AXES; axis++)
         if (mask & 1u << axis) size *= grid_along(grid, axis);
     for (int rank = 0; rank < grid_size(grid); rank++) {
-        int group[MOST_RANKS], seen[MOST_RANKS], count = grid_group(grid, rank, view, mask, group);
+        int group[MAX_RANKS], seen[MAX_RANKS], count = grid_group(grid, rank, view, mask, group);
         bool member = false;
         EXPECT(count == size, "mask %u rank %d: %d ranks", mask, rank, count);
         for (int i = 0; i < count; i++) {
@@ -75,7 +75,7 @@ static void groups_partition_the_ranks(void) {
 
 // Sizes and numbers of a role are those of its list of ranks; two roles are the same where all lists are.
 static void roles_agree_with_their_ranks(void) {
-    int group[MOST_RANKS], other[MOST_RANKS];
+    int group[MAX_RANKS], other[MAX_RANKS];
     for (int i = 0; i < NUM_GRIDS; i += 7)
         for (Role role = 0; role < NUM_ROLES; role++) {
             Grid grid = any_grid(i);
@@ -94,7 +94,7 @@ static void roles_agree_with_their_ranks(void) {
 }
 
 static void ends_are_the_first_and_the_last_stage(void) {
-    int ranks[MOST_RANKS];
+    int ranks[MAX_RANKS];
     for (int rank = 0; rank < 12; rank++) {
         Topology t = topology_of((Grid)GRID(2, 1, 6), rank);
         int tp = rank % 2, pp = rank / 2, count = topology_ranks(&t, ROLE_ENDS, ranks);
@@ -112,7 +112,7 @@ static void ends_are_the_first_and_the_last_stage(void) {
 // The groups in the order of their first rank, as "0,1 2,3".
 static void print_groups(Grid grid, View view, unsigned mask, Text *out) {
     for (int rank = 0; rank < grid_size(grid); rank++) {
-        int group[MOST_RANKS], count = grid_group(grid, rank, view, mask, group);
+        int group[MAX_RANKS], count = grid_group(grid, rank, view, mask, group);
         if (group[0] != rank) continue;
         for (int i = 0; i < count; i++) text_add(out, "%s%d", i ? "," : out->size ? " " : "", group[i]);
     }
@@ -262,8 +262,8 @@ static double most_loaded(const int *counts, int stages, double embedding, doubl
 
 // The least that the most loaded stage can have: tries all ways to deal the layers.
 static double least_possible(int layers, int stages, double embedding, double head) {
-    enum { MOST_STAGES = 4 };
-    int counts[MOST_STAGES] = {0}, ways = 1;
+    enum { MAX_STAGES = 4 };
+    int counts[MAX_STAGES] = {0}, ways = 1;
     double least = INFINITY;
     for (int i = 0; i < stages; i++) ways *= layers + 1;
     for (int way = 0; way < ways; way++) {

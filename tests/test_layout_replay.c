@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_STAGES = 64 };
+enum { MAX_STAGES = 64 };
 
 static int min(int a, int b) { return a < b ? a : b; }
 
@@ -32,8 +32,7 @@ static double total_us(const char *kind, int p, int v, int m, ScheduleCosts cost
 
 // Uneven in everything. `times` is what the costs borrow.
 typedef struct {
-    double forward[MOST_STAGES], backward[MOST_STAGES], hop[MOST_STAGES], hold[MOST_STAGES],
-        reduce[MOST_STAGES];
+    double forward[MAX_STAGES], backward[MAX_STAGES], hop[MAX_STAGES], hold[MAX_STAGES], reduce[MAX_STAGES];
 } Times;
 
 static ScheduleCosts uneven(Times *times, uint64_t seed) {
@@ -101,11 +100,11 @@ static void it_is_the_walk(void) {
 }
 
 static void zeros_are_nothing(void) {
-    static const double zeros[MOST_STAGES];
+    static const double zeros[MAX_STAGES];
     ScheduleCosts plain = {.forward_us = 3, .backward_us = 5, .weight_fraction = 0.25, .hop_us = 0.5},
                   zero = plain, edges = plain;
-    double hops[MOST_STAGES];
-    for (int i = 0; i < MOST_STAGES; i++) hops[i] = 0.5;
+    double hops[MAX_STAGES];
+    for (int i = 0; i < MAX_STAGES; i++) hops[i] = 0.5;
     zero.edge_hold_us = zero.stage_reduce_us = zeros;
     edges.edge_hop_us = hops;
     for (int v = 1; v <= 3; v++) {
@@ -186,8 +185,8 @@ typedef struct {
     double f, b, message;
 } Even;
 
-static ScheduleCosts costs_of(Even even, double edges[MOST_STAGES], bool blocks) {
-    for (int i = 0; i < MOST_STAGES; i++) edges[i] = even.message;
+static ScheduleCosts costs_of(Even even, double edges[MAX_STAGES], bool blocks) {
+    for (int i = 0; i < MAX_STAGES; i++) edges[i] = even.message;
     return (ScheduleCosts){.forward_us = even.f,
                            .backward_us = even.b,
                            .edge_hop_us = edges,
@@ -202,7 +201,7 @@ static Even nth_even(int i) { return (Even){1 + i % 3, 2 + i / 3 % 3, (1 + i / 9
 static void hops_of_1f1b(void) {
     for (int i = 0; i < 36 * 8 * 24; i++) {
         Even even = nth_even(i);
-        double edges[MOST_STAGES], work_us = even.f + even.b;
+        double edges[MAX_STAGES], work_us = even.f + even.b;
         int p = 1 + i / 36 % 8, m = 1 + i / (36 * 8);
         int rounds = (m - 1) / p, rest = (m - 1) % p, hops = 2 * (p - 1) * (rounds + 1);
         if (rest) hops += 2 * (rest - 1);
@@ -216,7 +215,7 @@ static void hops_of_1f1b(void) {
 // through once each way, and that is all, however many microbatches.
 static void hops_of_interleaved(void) {
     for (int i = 0; i < 5 * 3 * 4; i++) {
-        double edges[MOST_STAGES];
+        double edges[MAX_STAGES];
         int p = 2 + i % 5, v = 2 + i / 5 % 3, m = p * (1 + i / 15);
         Even even = {v, 2 * v, 0.125};
         double us = total_us("interleaved", p, v, m, costs_of(even, edges, false));
@@ -230,7 +229,7 @@ static void hops_of_interleaved(void) {
 static void blocking_messages_of_1f1b(void) {
     for (int i = 0; i < 36 * 8 * 24; i++) {
         Even even = nth_even(i);
-        double edges[MOST_STAGES], work_us = even.f + even.b;
+        double edges[MAX_STAGES], work_us = even.f + even.b;
         int p = 1 + i / 36 % 8, m = 1 + i / (36 * 8);
         int calls = p == 1 ? 0 : 2 * (p - 1) + (p == 2 ? m - 1 : m == 1 ? 0 : 2 * m - 3);
         double us = total_us("1f1b", p, 1, m, costs_of(even, edges, true));
@@ -243,7 +242,7 @@ static void blocking_messages_of_1f1b(void) {
 static void time_in_messages(void) {
     for (int p = 1; p <= 6; p++)
         for (int m = 1; m <= 12; m++) {
-            double edges[MOST_STAGES];
+            double edges[MAX_STAGES];
             Simulation out = replay_of("1f1b", p, 1, m, costs_of((Even){1, 2, 0.25}, edges, true));
             for (int r = 0; r < p; r++) {
                 int calls = p == 1 ? 0 : r == 0 ? m + min(m, p) - 1 : r == p - 1 ? m + 1 : 2 * m + 1;
@@ -300,7 +299,7 @@ static void expect_reductions(const Schedule *order, const char *kind, uint64_t 
     ScheduleCosts costs = uneven(&times, 6 * seed);
     schedule_replay(order, costs, &without);
     costs.stage_reduce_us = times.reduce;
-    for (int stage = 0; stage < MOST_STAGES; stage++) times.reduce[stage] *= 8;
+    for (int stage = 0; stage < MAX_STAGES; stage++) times.reduce[stage] *= 8;
     schedule_replay(order, costs, &out);
     double end_us = out.computed_us;
     for (int r = 0; r < order->num_ranks; r++)

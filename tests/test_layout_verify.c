@@ -22,13 +22,13 @@ static void create(Schedule *s, const char *kind, int p, int v, int m, int recei
 // before it.
 
 typedef enum { ONE_STREAM, STREAM_PER_DIRECTION, STREAM_PER_CHANNEL } Streams;
-enum { MOST_RANKS = 8, MOST_QUEUES = 1 + 4 * MOST_RANKS };
+enum { MAX_RANKS = 8, MAX_QUEUES = 1 + 4 * MAX_RANKS };
 
 typedef struct {
     const Schedule *schedule;
     Streams streams;
-    bool *done[MOST_RANKS];
-    int head[MOST_RANKS][MOST_QUEUES];
+    bool *done[MAX_RANKS];
+    int head[MAX_RANKS][MAX_QUEUES];
 } Issue;
 
 static OpKind kind_of(Instr in) { return schedule_ops[in.op].kind; }
@@ -87,8 +87,8 @@ static bool runs_to_the_end(const Schedule *schedule, Streams streams) {
         issue.done[r] = calloc((size_t)schedule->programs[r].count, 1);
     for (bool progress = true; progress;) {
         progress = false;
-        for (int i = 0; i < schedule->num_ranks * MOST_QUEUES; i++)
-            while (advance(&issue, i / MOST_QUEUES, i % MOST_QUEUES)) progress = true;
+        for (int i = 0; i < schedule->num_ranks * MAX_QUEUES; i++)
+            while (advance(&issue, i / MAX_QUEUES, i % MAX_QUEUES)) progress = true;
     }
     bool all = true;
     for (int r = 0; r < schedule->num_ranks; r++) {

@@ -77,8 +77,8 @@ static void blocks_are_cut_one_by_one(void) {
 // However a share is cut into stretches, the rectangles of each are where its elements are in the whole
 // tensor, and leave out the padding alone.
 static void expect_rects(const Param *p, int pieces) {
-    enum { MOST = 24 * 48 };
-    float whole[MOST], local[MOST], back[MOST];
+    enum { MAX_ELEMENTS = 24 * 48 };
+    float whole[MAX_ELEMENTS], local[MAX_ELEMENTS], back[MAX_ELEMENTS];
     int64_t count = param_local_count(p), found = 0, real = 0;
     PlacementRect rects[MAX_PLACEMENT_RECTS];
     fill_whole(p, whole);

@@ -10,14 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HIDDEN = 3, MOST_CHUNKS = 3, MOST_MICROBATCHES = 12 };
+enum { HIDDEN = 3, MAX_CHUNKS = 3, MAX_MICROBATCHES = 12 };
 
 typedef struct {
     const Schedule *schedule;
     Device *device;
     int rank, stages;
-    int weights[MOST_CHUNKS], finals[MOST_CHUNKS];
-    double sums[MOST_CHUNKS], outputs[MOST_MICROBATCHES];
+    int weights[MAX_CHUNKS], finals[MAX_CHUNKS];
+    double sums[MAX_CHUNKS], outputs[MAX_MICROBATCHES];
     int64_t faults;
 } Toy;
 
@@ -101,7 +101,7 @@ typedef struct {
     Toy toy;
     GradReducer reducer;
     Buckets no_buckets;
-    Microbatch microbatches[MOST_MICROBATCHES];
+    Microbatch microbatches[MAX_MICROBATCHES];
     Pipeline *pipeline;
 } Rig;
 
@@ -112,7 +112,7 @@ static void open_rig(Rig *rig, const Schedule *schedule, int64_t rows, bool scat
                      .rank = context_rank(c, ROLE_PIPELINE),
                      .stages = schedule->num_ranks * schedule->num_chunks};
     rig->reducer = (GradReducer){.context = c, .buckets = &rig->no_buckets};
-    for (int i = 0; i < MOST_MICROBATCHES; i++) rig->microbatches[i] = (Microbatch){.first_sample = i};
+    for (int i = 0; i < MAX_MICROBATCHES; i++) rig->microbatches[i] = (Microbatch){.first_sample = i};
     EXPECT_OK(arena_open(&rig->run, "run", device_memory(c->device), 1 << 20));
     PipelineSpec spec = {.schedule = schedule,
                          .arena = &rig->run,
@@ -265,14 +265,14 @@ static void run_every_kind(Rig *rig) {
     static const int64_t rows[] = {4, 5};
     int p = context_ranks(&rig->runtime.context, ROLE_PIPELINE),
         most_ways = context_ranks(&rig->runtime.context, ROLE_TENSOR) > 1 ? 3 : 1;
-    for (int i = 0; i < num_schedule_kinds * MOST_CHUNKS * 3 * most_ways; i++) {
-        int j = i / num_schedule_kinds, way = j / (3 * MOST_CHUNKS);
+    for (int i = 0; i < num_schedule_kinds * MAX_CHUNKS * 3 * most_ways; i++) {
+        int j = i / num_schedule_kinds, way = j / (3 * MAX_CHUNKS);
         Case one = {.rows = rows[way == 2], .scatter_gather = way > 0};
         one.spec = (ScheduleSpec){.kind = schedule_kinds[i % num_schedule_kinds]->name,
                                   .ranks = p,
-                                  .chunks = 1 + j % MOST_CHUNKS,
+                                  .chunks = 1 + j % MAX_CHUNKS,
                                   .microbatches = 3 * p,
-                                  .receive_ahead = j / MOST_CHUNKS % 3,
+                                  .receive_ahead = j / MAX_CHUNKS % 3,
                                   .costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5}};
         char why[256];
         if (!schedule_kind_refuse(schedule_kind(one.spec.kind), &one.spec, why, sizeof why))

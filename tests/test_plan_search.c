@@ -26,7 +26,7 @@ static PlanResult found(const CostModel *costs, const ModelShape *model, const S
 
 // ---- everything tried -------------------------------------------------------------------------------------
 
-enum { MOST_FOUND = 20000 };
+enum { MAX_FOUND = 20000 };
 
 typedef struct {
     Prediction *items;
@@ -39,7 +39,7 @@ static void try_one(Everything *all, const CostModel *costs, const ModelShape *m
     MemoryNeed need;
     if (parallel_config_refuse(model, costs->machine, c, why, sizeof why)) return;
     EXPECT_OK(memory_need(costs, model, c, &need));
-    if (memory_verdict(&need) != FITS || all->count == MOST_FOUND) return;
+    if (memory_verdict(&need) != FITS || all->count == MAX_FOUND) return;
     EXPECT_OK(predict(cache, costs, model, c, &all->items[all->count++]));
 }
 
@@ -63,7 +63,7 @@ static void try_chunks(Everything *all, const CostModel *costs, const ModelShape
 }
 
 static Everything try_everything(const CostModel *costs, const ModelShape *model, const SearchSpace *q) {
-    Everything all = {.items = calloc(MOST_FOUND, sizeof(Prediction))};
+    Everything all = {.items = calloc(MAX_FOUND, sizeof(Prediction))};
     CHECK(all.items, "no memory");
     ParallelConfig c = parallel_config_of_stack(costs->stack, q);
     for (int t = 1; t <= 8; t++)
@@ -72,7 +72,7 @@ static Everything try_everything(const CostModel *costs, const ModelShape *model
             c.grid = (Grid)GRID(t, q->devices / (t * p), p);
             try_chunks(&all, costs, model, c);
         }
-    CHECK(all.count < MOST_FOUND, "more than %d candidates", MOST_FOUND);
+    CHECK(all.count < MAX_FOUND, "more than %d candidates", MAX_FOUND);
     return all;
 }
 
@@ -94,12 +94,12 @@ static const Prediction *fastest_unlike(const Everything *all, const Prediction 
 
 static void nothing_faster_is_missed(const CostModel *costs, const ModelShape *model,
                                      const SearchSpace *space) {
-    enum { MOST = 5 };
-    const Prediction *best[MOST];
+    enum { MAX_BEST = 5 };
+    const Prediction *best[MAX_BEST];
     Everything all = try_everything(costs, model, space);
-    PlanResult result = found(costs, model, space, MOST);
+    PlanResult result = found(costs, model, space, MAX_BEST);
     int count = 0;
-    while (count < MOST && (best[count] = fastest_unlike(&all, best, count))) count++;
+    while (count < MAX_BEST && (best[count] = fastest_unlike(&all, best, count))) count++;
     EXPECT(result.perhaps ? count == 0 : result.count == count, "%d devices: %d found of %d", space->devices,
            result.count, count);
     for (int i = 0; i < count && i < result.count; i++) {

@@ -95,11 +95,11 @@ static void case_close(Case *c) {
 
 // ---- a reader of HTML ----------------------------------------------------------------------------------
 
-enum { MOST_DEPTH = 40 };
+enum { MAX_DEPTH = 40 };
 
 typedef struct {
     const char *at;
-    char open[MOST_DEPTH][16];
+    char open[MAX_DEPTH][16];
     int depth;
     const char *wrong; // NULL as long as nothing is
 } Reader;
@@ -140,7 +140,7 @@ static void read_opening(Reader *r) {
             r->wrong = "a script or style that does not end";
         else
             r->at = found + strlen(end);
-    } else if (r->depth == MOST_DEPTH) {
+    } else if (r->depth == MAX_DEPTH) {
         r->wrong = "too deep";
     } else {
         memcpy(r->open[r->depth++], name, sizeof name);

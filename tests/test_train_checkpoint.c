@@ -10,20 +10,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_GRIDS = 40, LAYERS = 8, NUM_SETTINGS = 8, MOST_RANKS = 8 };
+enum { MAX_GRIDS = 40, LAYERS = 8, NUM_SETTINGS = 8, MAX_RANKS = 8 };
 
 // Before the checkpoint, and again as many behind it.
 static int half(void) { return harness_short() ? 1 : 2; }
 
-static Grid grids[MOST_GRIDS];
+static Grid grids[MAX_GRIDS];
 static int num_grids;
 
 static void list_grids(void) {
     num_grids = 0;
-    for (int tp = 1; tp <= MOST_RANKS; tp *= 2)
-        for (int dp = 1; tp * dp <= MOST_RANKS; dp++)
-            for (int pp = 1; tp * dp * pp <= MOST_RANKS; pp++) grids[num_grids++] = (Grid)GRID(tp, dp, pp);
-    CHECK(num_grids <= MOST_GRIDS, "%d grids", num_grids);
+    for (int tp = 1; tp <= MAX_RANKS; tp *= 2)
+        for (int dp = 1; tp * dp <= MAX_RANKS; dp++)
+            for (int pp = 1; tp * dp * pp <= MAX_RANKS; pp++) grids[num_grids++] = (Grid)GRID(tp, dp, pp);
+    CHECK(num_grids <= MAX_GRIDS, "%d grids", num_grids);
 }
 
 // Of at most 4 ranks: every size of every axis, and d > 1 where the setting shards the optimizer, from the
@@ -68,7 +68,7 @@ typedef struct {
     const char *save; // a folder, or NULL
     int64_t iteration;
     int64_t loaded_steps; // AdamW's
-    Text records[MOST_RANKS];
+    Text records[MAX_RANKS];
 } Files;
 
 static void barrier(Engine *engine) {
@@ -117,7 +117,7 @@ static void save(Engine *engine, void *self) {
 }
 
 static void free_files(Files *files) {
-    for (int i = 0; i < MOST_RANKS; i++) text_free(&files->records[i]);
+    for (int i = 0; i < MAX_RANKS; i++) text_free(&files->records[i]);
 }
 
 // Trains `steps` from sample `consumed` on, between loading and saving.

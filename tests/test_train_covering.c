@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYERS = 8, GLOBAL_BATCH = 16, STEPS = 2, LEAST_CASES = 210, MOST_CASES = 400, NAME_BYTES = 320 };
+enum { LAYERS = 8, GLOBAL_BATCH = 16, STEPS = 2, LEAST_CASES = 210, MAX_CASES = 400, NAME_BYTES = 320 };
 
 // ---- the choices ---------------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ typedef enum {
     NUM_FACTORS
 } Factor;
 
-enum { MOST_LEVELS = 16 };
+enum { MAX_LEVELS = 16 };
 
 static int num_levels(Factor factor) {
     static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 3, 2, 2, 2, 2, 2, 3, 2, 2};
@@ -141,7 +141,7 @@ static bool schedule_exists(const EngineSpec *spec) {
 
 // Asked for thousands of candidates, of few different schedules.
 static bool schedule_is_known_to_exist(const Case *c, const EngineSpec *spec) {
-    static enum { UNKNOWN, EXISTS, DOES_NOT } answers[MOST_LEVELS][MOST_LEVELS][GLOBAL_BATCH + 1];
+    static enum { UNKNOWN, EXISTS, DOES_NOT } answers[MAX_LEVELS][MAX_LEVELS][GLOBAL_BATCH + 1];
     const int *l = c->level;
     int m = spec->num_microbatches;
     if (answers[l[SCHEDULE]][l[PIPELINE]][m] == UNKNOWN)
@@ -166,7 +166,7 @@ static bool possible(const Case *c) {
 
 // ---- the covering set: greedy, from candidates that are the same in every run ----------------------------
 
-typedef bool Pairs[NUM_FACTORS][MOST_LEVELS][NUM_FACTORS][MOST_LEVELS];
+typedef bool Pairs[NUM_FACTORS][MAX_LEVELS][NUM_FACTORS][MAX_LEVELS];
 
 static int mark_pairs(Pairs seen, const Case *c, bool mark) {
     int fresh = 0;
@@ -193,7 +193,7 @@ static Case candidate(uint64_t number) {
 }
 
 typedef struct {
-    Case cases[MOST_CASES];
+    Case cases[MAX_CASES];
     int count;
     uint64_t tried;
     int pairs, uncovered; // pairs of choices that some candidate held; of them in no case
@@ -218,7 +218,7 @@ static void make_set(CoveringSet *set) {
     memset(seen, 0, sizeof seen), memset(known, 0, sizeof known);
     *set = (CoveringSet){0};
     int covered = 0;
-    while (set->count < LEAST_CASES || (covered < set->pairs && set->count < MOST_CASES))
+    while (set->count < LEAST_CASES || (covered < set->pairs && set->count < MAX_CASES))
         covered += choose(set, seen, known, 20, &set->cases[set->count]), set->count++;
     set->uncovered = set->pairs - covered;
 }
@@ -239,7 +239,7 @@ typedef struct {
 } Known;
 
 static const RunResult *plain_result(const Case *c) {
-    static Known known[MOST_CASES];
+    static Known known[MAX_CASES];
     static int count;
     Case key = plain(c);
     for (int i = 0; i < count; i++)
@@ -247,12 +247,12 @@ static const RunResult *plain_result(const Case *c) {
     char name[NAME_BYTES];
     name_case(&key, name);
     RunPlan plan = plan_of(&key);
-    if (count == MOST_CASES || !run_or_complain(&plan, name, &known[count].result)) return NULL;
+    if (count == MAX_CASES || !run_or_complain(&plan, name, &known[count].result)) return NULL;
     known[count].of = key;
     return &known[count++].result;
 }
 
-typedef bool Held[NUM_FACTORS][MOST_LEVELS];
+typedef bool Held[NUM_FACTORS][MAX_LEVELS];
 
 static int mark_levels(Held held, const Case *c, bool mark) {
     int fresh = 0;
@@ -364,11 +364,11 @@ static void grids_are_close(void) {
 
 // ---- worker ------------------------------------------------------------------------------------------
 
-enum { GRIDS = 27, EVERY = 10, MOST_SHARED = GRIDS + MOST_CASES / EVERY };
+enum { GRIDS = 27, EVERY = 10, MAX_SHARED = GRIDS + MAX_CASES / EVERY };
 
 // What threads and MPI processes both run: every grid, interleaved where it has pipeline ranks, and a tenth
 // of the covering set.
-static int shared_cases(Case cases[MOST_SHARED]) {
+static int shared_cases(Case cases[MAX_SHARED]) {
     static CoveringSet set;
     int count = 0;
     for (int t = 0; t < 3; t++)
@@ -385,10 +385,10 @@ static int shared_cases(Case cases[MOST_SHARED]) {
 // Those of one launch. MPI runs them all in it; threads, which others are compared with, each in one of its
 // own.
 static int worker(const char *transport, int ranks, bool checked) {
-    static Case cases[MOST_SHARED];
-    static RunPlan plans[MOST_SHARED];
-    static RunResult results[MOST_SHARED];
-    static char names[MOST_SHARED][NAME_BYTES];
+    static Case cases[MAX_SHARED];
+    static RunPlan plans[MAX_SHARED];
+    static RunResult results[MAX_SHARED];
+    static char names[MAX_SHARED][NAME_BYTES];
     int all = shared_cases(cases), count = 0;
     for (int i = 0; i < all; i++) {
         RunPlan plan = plan_of(&cases[i]);

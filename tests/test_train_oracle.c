@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ELEMENTS = 8, MOST_LOGITS = 8, MOST_VOCABULARY = 128, MOST_PARAMS = 128, MOST_STEPS = 16 };
+enum { ELEMENTS = 8, MAX_LOGITS = 8, MAX_VOCABULARY = 128, MAX_PARAMS = 128, MAX_STEPS = 16 };
 
 typedef struct {
     char name[96];
@@ -20,13 +20,13 @@ typedef struct {
     int version, layers, hidden, heads, groups, ffn, sequence, vocabulary, micro_batch, microbatches, llama,
         exact, llama3, num_params, num_steps;
     long seed;
-    double perturbation, adamw[6], loss, step_loss[MOST_STEPS], step_norm[MOST_STEPS];
+    double perturbation, adamw[6], loss, step_loss[MAX_STEPS], step_norm[MAX_STEPS];
     struct {
         int sample, position;
-        double value[MOST_VOCABULARY];
-    } logits[MOST_LOGITS];
+        double value[MAX_VOCABULARY];
+    } logits[MAX_LOGITS];
     int num_logits;
-    TensorGolden initial[MOST_PARAMS], gradient[MOST_PARAMS], final[MOST_PARAMS];
+    TensorGolden initial[MAX_PARAMS], gradient[MAX_PARAMS], final[MAX_PARAMS];
     int num_initial, num_gradient, num_final, num_step_lines;
 } Golden;
 
@@ -40,9 +40,9 @@ static bool read_tensor(FILE *f, TensorGolden *t) {
 
 static bool read_logits(FILE *f, Golden *g) {
     int count, n = g->num_logits++;
-    bool ok = n < MOST_LOGITS &&
+    bool ok = n < MAX_LOGITS &&
               fscanf(f, "%d %d %d", &g->logits[n].sample, &g->logits[n].position, &count) == 3 &&
-              count <= MOST_VOCABULARY;
+              count <= MAX_VOCABULARY;
     for (int i = 0; ok && i < count; i++) ok = fscanf(f, "%lf", &g->logits[n].value[i]) == 1;
     return ok;
 }
@@ -88,7 +88,7 @@ static bool read_numbers(FILE *f, Golden *g, const char *key) {
 }
 
 static bool read_tensors(FILE *f, TensorGolden *tensors, int *count) {
-    return *count < MOST_PARAMS && read_tensor(f, &tensors[(*count)++]);
+    return *count < MAX_PARAMS && read_tensor(f, &tensors[(*count)++]);
 }
 
 static bool read_line(FILE *f, Golden *g, const char *key) {
@@ -100,7 +100,7 @@ static bool read_line(FILE *f, Golden *g, const char *key) {
     if (!strcmp(key, "tokens")) return read_tokens(f, g);
     if (!strcmp(key, "logits")) return read_logits(f, g);
     if (strcmp(key, "step")) return read_numbers(f, g, key);
-    return fscanf(f, "%d", &step) == 1 && step == g->num_step_lines++ && step < MOST_STEPS &&
+    return fscanf(f, "%d", &step) == 1 && step == g->num_step_lines++ && step < MAX_STEPS &&
            fscanf(f, "%lf %lf %lf", &g->step_loss[step], &g->step_norm[step], &loss32) == 3;
 }
 
@@ -321,14 +321,14 @@ static void compare_with(const char *golden, Grid grid, const char *schedule, in
     Golden *g = read_golden(golden);
     Check check = {.golden = g, .spec = golden_spec(g, grid, schedule, chunks)};
     check.spec.device = device;
-    check.whole = calloc(MOST_PARAMS, sizeof *check.whole);
-    CHECK(check.whole, "no memory for %d tensors", MOST_PARAMS);
+    check.whole = calloc(MAX_PARAMS, sizeof *check.whole);
+    CHECK(check.whole, "no memory for %d tensors", MAX_PARAMS);
     // Room for the largest tensor, padded.
-    for (int i = 0; i < MOST_PARAMS; i++) check.whole[i] = calloc(1 << 14, sizeof(float));
+    for (int i = 0; i < MAX_PARAMS; i++) check.whole[i] = calloc(1 << 14, sizeof(float));
     CommOptions options = {
         .transport = "threads", .ranks = grid_size(grid), .timeout_s = 60, .deterministic = true};
     EXPECT_OK(comm_launch(options, rank_main, &check));
-    for (int i = 0; i < MOST_PARAMS; i++) free(check.whole[i]);
+    for (int i = 0; i < MAX_PARAMS; i++) free(check.whole[i]);
     free(check.whole);
     free(g);
 }

@@ -29,7 +29,7 @@ static const Case cases[] = {
     {GRID(2, 2, 2), BF16, true, "interleaved", 2, 8}, {GRID(1, 3, 1), F16, false, "1f1b", 1, 6},
 };
 
-enum { NUM_CASES = sizeof cases / sizeof *cases, INTERVAL = 3, MOST_MESSAGE = 1024 };
+enum { NUM_CASES = sizeof cases / sizeof *cases, INTERVAL = 3, MAX_MESSAGE = 1024 };
 
 static EngineSpec spec_of(const Case *c) {
     EngineSpec spec = run_spec(c->grid, c->schedule, c->num_chunks, 4,

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_PENDING = 4 << 20, READER_PATIENCE_S = 60, CLOSE_PATIENCE_S = 5, POLL_MS = 50 };
+enum { MAX_PENDING = 4 << 20, READER_PATIENCE_S = 60, CLOSE_PATIENCE_S = 5, POLL_MS = 50 };
 
 // ---- writing --------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ static ssize_t take(void *self, const char *data, size_t size) {
         errno = outlet->error;
         return 0;
     }
-    if (outlet->dropping || outlet->pending.size + left > MOST_PENDING) {
+    if (outlet->dropping || outlet->pending.size + left > MAX_PENDING) {
         outlet->dropping += left;
         outlet->lost += left;
     } else if (left)

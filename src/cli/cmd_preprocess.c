@@ -7,10 +7,10 @@
 #include <string.h>
 
 static int num_cores(void) {
-    enum { MOST = 64 };
+    enum { MAX_THREADS = 64 };
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return cores < MOST ? cores : MOST;
+    return cores < MAX_THREADS ? cores : MAX_THREADS;
 }
 
 // Checks the keys: each names a data set.

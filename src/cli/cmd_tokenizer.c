@@ -171,28 +171,28 @@ static void print_token(const Tokenizer *t, const char *label, int id) {
 }
 
 static void print_specials(const Tokenizer *t) {
-    enum { MOST = 300 };
+    enum { MAX_PRINTED = 300 };
     int count = 0;
     for (int id = 0; id < tokenizer_vocab_size(t); id++) {
         TokenType type = tokenizer_token_type(t, id);
         if (type != TOKEN_CONTROL && type != TOKEN_USER_DEFINED && type != TOKEN_UNKNOWN) continue;
-        if (count++ < MOST) print_token(t, type == TOKEN_USER_DEFINED ? "added" : "special", id);
+        if (count++ < MAX_PRINTED) print_token(t, type == TOKEN_USER_DEFINED ? "added" : "special", id);
     }
-    if (count > MOST) printf("... and %d more special and added tokens\n", count - MOST);
+    if (count > MAX_PRINTED) printf("... and %d more special and added tokens\n", count - MAX_PRINTED);
 }
 
 // Prints the longest tokens, tokens of equal length in the order of their ids.
 static void print_longest(const Tokenizer *t) {
-    enum { MOST = 10 };
-    int longest[MOST], count = 0;
+    enum { MAX_PRINTED = 10 };
+    int longest[MAX_PRINTED], count = 0;
     for (int id = 0; id < tokenizer_vocab_size(t); id++) {
         if (tokenizer_token_type(t, id) != TOKEN_NORMAL) continue;
         size_t size = strlen(tokenizer_spelling(t, id));
         int at = count;
         for (; at && size > strlen(tokenizer_spelling(t, longest[at - 1])); at--)
-            if (at < MOST) longest[at] = longest[at - 1];
-        if (at < MOST) longest[at] = id;
-        if (count < MOST) count++;
+            if (at < MAX_PRINTED) longest[at] = longest[at - 1];
+        if (at < MAX_PRINTED) longest[at] = id;
+        if (count < MAX_PRINTED) count++;
     }
     for (int i = 0; i < count; i++) print_token(t, "longest", longest[i]);
 }

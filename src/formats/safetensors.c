@@ -149,10 +149,10 @@ static Status read_size(Safetensors *file, size_t *size) {
                     (long long)file->file_bytes);
     TRY(file_read_at(file->fd, file->path, 0, bytes, sizeof bytes));
     for (int i = SAFETENSORS_SIZE_BYTES - 1; i >= 0; i--) header = header << 8 | bytes[i];
-    if (header > SAFETENSORS_MOST_HEADER || (int64_t)header > file->file_bytes - SAFETENSORS_SIZE_BYTES)
+    if (header > SAFETENSORS_MAX_HEADER || (int64_t)header > file->file_bytes - SAFETENSORS_SIZE_BYTES)
         return fail(
             ERR_DATA, "%s: byte 0: a header of %llu bytes; at most %d are allowed, and the file has %lld",
-            file->path, (unsigned long long)header, SAFETENSORS_MOST_HEADER, (long long)file->file_bytes);
+            file->path, (unsigned long long)header, SAFETENSORS_MAX_HEADER, (long long)file->file_bytes);
     *size = (size_t)header;
     file->header_bytes = SAFETENSORS_SIZE_BYTES + (int64_t)header;
     return OK;

@@ -2,7 +2,7 @@
 #pragma once
 #include "formats/formats.h"
 
-enum { SAFETENSORS_MOST_HEADER = 100000000, SAFETENSORS_SIZE_BYTES = 8 };
+enum { SAFETENSORS_MAX_HEADER = 100000000, SAFETENSORS_SIZE_BYTES = 8 };
 
 // Reads and checks a header. `file->path` and `file->file_bytes` must be set; all other fields except `fd` are filled
 // in. Fails with ERR_DATA for everything that the format forbids.

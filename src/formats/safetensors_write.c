@@ -43,9 +43,9 @@ static Status make_header(Text *header, const char *path, const SafeTensor *tens
     }
     text_add(header, "}");
     while ((header->size + SAFETENSORS_SIZE_BYTES) % ALIGNMENT) text_add(header, " ");
-    if (header->size > SAFETENSORS_MOST_HEADER)
+    if (header->size > SAFETENSORS_MAX_HEADER)
         return fail(ERR_DATA, "%s: a header of %zu bytes; at most %d are allowed", path, header->size,
-                    SAFETENSORS_MOST_HEADER);
+                    SAFETENSORS_MAX_HEADER);
     return OK;
 }
 

@@ -128,9 +128,9 @@ static Status encode_around(Encoder *e, int level, const char *text, size_t byte
 static void take_ids(void *self, const int *ids, size_t count) { token_list_add(self, ids, count); }
 
 static Status encode_sentencepiece(const Tokenizer *t, const char *text, size_t bytes, TokenList *out) {
-    enum { MOST = 1 << 30 };
+    enum { MAX_BYTES = 1 << 30 };
     char message[SENTENCEPIECE_MESSAGE];
-    if (bytes >= MOST)
+    if (bytes >= MAX_BYTES)
         return fail(ERR_DATA, "a text of %zu bytes: SentencePiece takes less than 1 GiB", bytes);
     if (!bytes || sentencepiece_encode(t->sentencepiece, text, bytes, take_ids, out, message)) return OK;
     return fail(ERR_DATA, "SentencePiece: %s", message);

@@ -8,10 +8,10 @@
 #include "device/cpu/bf16.h"
 #include "device/cpu/tiles.h"
 
-enum { MOST_TERMS = 8 * BLOCK }; // of the sum in a panel
+enum { MAX_TERMS = 8 * BLOCK }; // of the sum in a panel
 
 CpuTileSizes cpu_amx_sizes(const Product *p) {
-    int64_t depth = panel_terms(p->inner, MOST_TERMS);
+    int64_t depth = panel_terms(p->inner, MAX_TERMS);
     CpuTileSizes s = {.panel_a = BLOCK * depth / 2};
     s.panel_b = strips(p->cols) * s.panel_a;
     s.sum = BLOCK * BLOCK;
@@ -128,7 +128,7 @@ static void add_panel(const Panel *panel) {
 
 void cpu_amx_product(const Product *p, float *workspace) {
     const CpuTileSizes sizes = cpu_amx_sizes(p);
-    int64_t depth = panel_terms(p->inner, MOST_TERMS);
+    int64_t depth = panel_terms(p->inner, MAX_TERMS);
     Panel panel = {.p = p, .sums = workspace};
     panel.a = (uint16_t *)(workspace + sizes.sum), panel.b = panel.a + 2 * sizes.panel_a;
     tiles_open();

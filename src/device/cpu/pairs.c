@@ -17,15 +17,15 @@ enum {
     GROUP_TILES = GROUP / LANES,
     // Terms of a panel. Of a packed a all rows wait in a second-level cache; one in place has no need of that,
     // and a sum that is made in one go need not go to memory and back.
-    MOST_TERMS_PACKED = 1024,
-    MOST_TERMS_IN_PLACE = 4096
+    MAX_TERMS_PACKED = 1024,
+    MAX_TERMS_IN_PLACE = 4096
 };
 _Static_assert(GROUP % BLOCK == 0 && BLOCK % ROWS == 0, "a group is whole strips, a strip whole blocks");
 
 static bool is_in_place(const Product *p) { return !p->a.transpose && p->inner % 2 == 0; }
 
 static int64_t panel_depth(const Product *p) {
-    return panel_terms(p->inner, is_in_place(p) ? MOST_TERMS_IN_PLACE : MOST_TERMS_PACKED);
+    return panel_terms(p->inner, is_in_place(p) ? MAX_TERMS_IN_PLACE : MAX_TERMS_PACKED);
 }
 
 CpuTileSizes cpu_pairs_sizes(const Product *p) {
