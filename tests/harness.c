@@ -1,5 +1,6 @@
 // Runs the selected tests of a program and counts their failures.
 #include "harness.h"
+#include "base/file.h"
 #include <ftw.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -65,4 +66,14 @@ const char *harness_path(const char *name) {
     char *path = paths[next++ % 8];
     snprintf(path, sizeof paths[0], "%s/%s", harness_folder(), name);
     return path;
+}
+
+void expect_same_file(const char *a, const char *b) {
+    char *x = NULL, *y = NULL;
+    size_t x_bytes = 0, y_bytes = 0;
+    EXPECT_OK(file_read(a, 1 << 26, &x, &x_bytes));
+    EXPECT_OK(file_read(b, 1 << 26, &y, &y_bytes));
+    EXPECT(x && y && x_bytes == y_bytes && memcmp(x, y, x_bytes) == 0, "%s and %s differ", a, b);
+    free(x);
+    free(y);
 }

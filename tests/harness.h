@@ -28,10 +28,12 @@ int harness_run(const Test *tests, int argc, char **argv); // the exit code for 
 // Returns whether TRIREME_TEST_SHORT is set, as for the sanitizers: a test then takes each path through the code once,
 // with fewer numbers.
 bool harness_short(void);
-bool harness_failed(
-    void); // whether an expectation has failed so far, for programs that scripts run as workers
+// Returns whether an expectation has failed so far, for programs that scripts run as workers.
+bool harness_failed(void);
 
 // Returns the path of a new folder under TMPDIR, which is removed when the program ends.
 const char *harness_folder(void);
 // Returns the path of a name in that folder. The last eight paths of a thread stay valid.
 const char *harness_path(const char *name);
+// Expects that two files, given by their paths, have the same bytes.
+void expect_same_file(const char *a, const char *b);

@@ -1,23 +1,19 @@
 // Text to dataset: the same bytes with any number of workers, the text back, clear refusals.
-#include "base/file.h"
-#include "corpus/corpus.h"
 #include "dataset/dataset.h"
-#include "harness.h"
+#include "preprocess_fixture.h"
 #include <fts.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static void put(const char *name, const char *text) {
-    EXPECT_OK(file_write(harness_path(name), text, strlen(text)));
-}
+static void put_text(const char *name, const char *text) { put(name, text, strlen(text)); }
 
 // Files of some KB, so that several batches are in flight.
 static void put_long(const char *name, int lines, int seed) {
     Text text = {0};
     for (int i = 0; i < lines; i++)
         text_add(&text, "line %d of %s: %d squared is %d\n", i, name, i + seed, (i + seed) * (i + seed));
-    put(name, text_string(&text));
+    put_text(name, text_string(&text));
     text_free(&text);
 }
 
@@ -26,40 +22,17 @@ static void make_folder(void) {
     mkdir(harness_path("in"), 0700);
     mkdir(harness_path("in/sub"), 0700);
     mkdir(harness_path("in/.git"), 0700);
-    put("in/b.txt", "second file, b\n");
-    put("in/a.txt", "first file\n");
-    put("in/sub/c.txt", "third: caf\xc3\xa9 \xff\n");
-    put("in/.git/config", "hidden");
-    put("in/empty.txt", "");
-    EXPECT_OK(file_write(harness_path("in/program"), "\177ELF\0\1", 6));
+    put_text("in/b.txt", "second file, b\n");
+    put_text("in/a.txt", "first file\n");
+    put_text("in/sub/c.txt", "third: caf\xc3\xa9 \xff\n");
+    put_text("in/.git/config", "hidden");
+    put_text("in/empty.txt", "");
+    put("in/program", "\177ELF\0\1", 6);
     for (int i = 0; i < 12; i++) {
         char name[32];
         snprintf(name, sizeof name, "in/sub/long%02d.txt", i);
         put_long(name, 2000 + 100 * i, i);
     }
-}
-
-static const char *const text_key[] = {"text"};
-
-static PreprocessJob job_of(const char *const *input, const char *prefix) {
-    return (PreprocessJob){.inputs = input,
-                           .num_inputs = 1,
-                           .output_prefix = prefix,
-                           .json_keys = text_key,
-                           .num_json_keys = 1,
-                           .append_eod = true,
-                           .workers = 1,
-                           .vocab_size = 400};
-}
-
-static void expect_same_file(const char *a, const char *b) {
-    char *x = NULL, *y = NULL;
-    size_t x_bytes = 0, y_bytes = 0;
-    EXPECT_OK(file_read(a, 1 << 26, &x, &x_bytes));
-    EXPECT_OK(file_read(b, 1 << 26, &y, &y_bytes));
-    EXPECT(x_bytes == y_bytes && memcmp(x, y, x_bytes) == 0, "%s and %s differ", a, b);
-    free(x);
-    free(y);
 }
 
 static void workers_do_not_change_a_byte(void) {
@@ -121,8 +94,8 @@ static PreprocessJob with_saved_tokenizer(PreprocessJob job) {
 
 static void json_lines(void) {
     make_w1();
-    put("two.jsonl", "{\"text\": \"a \\u00e9\\n\", \"title\": \"One\"}\n\n"
-                     "{\"title\": \"Two\", \"text\": \"nul\\u0000!\"}");
+    put_text("two.jsonl", "{\"text\": \"a \\u00e9\\n\", \"title\": \"One\"}\n\n"
+                          "{\"title\": \"Two\", \"text\": \"nul\\u0000!\"}");
     PreprocessSummary s;
     PreprocessJob job =
         with_saved_tokenizer(job_of((const char *[]){harness_path("two.jsonl")}, harness_path("json")));
@@ -144,7 +117,7 @@ static void json_lines(void) {
 static void refuse_line(const char *line, const char *words) {
     Text text = {0};
     text_add(&text, "{\"text\": \"good\"}\n%s\n{\"bad\": 1}\n", line);
-    put("bad.jsonl", text_string(&text));
+    put_text("bad.jsonl", text_string(&text));
     text_free(&text);
     for (int workers = 1; workers <= 2; workers++) {
         PreprocessSummary s;
@@ -258,9 +231,9 @@ static void the_old_index_goes_first(void) {
 }
 
 static void a_null_data_set_has_no_tokenizer(void) {
-    put("few.txt", "1 2 3\n");
-    put("few.vocab.json", "of an earlier run");
-    put("few.merges.txt", "of an earlier run");
+    put_text("few.txt", "1 2 3\n");
+    put_text("few.vocab.json", "of an earlier run");
+    put_text("few.merges.txt", "of an earlier run");
     PreprocessSummary s;
     PreprocessJob job = job_of((const char *[]){harness_path("few.txt")}, harness_path("few"));
     job.null_size = 9;
@@ -272,7 +245,7 @@ static void a_null_data_set_has_no_tokenizer(void) {
 
 static void null_tokens(void) {
     make_folder();
-    put("numbers.txt", "1 2 3\n99999 7\n");
+    put_text("numbers.txt", "1 2 3\n99999 7\n");
     PreprocessSummary s;
     PreprocessJob job = job_of((const char *[]){harness_path("numbers.txt")}, harness_path("numbers"));
     job.null_size = 99999;

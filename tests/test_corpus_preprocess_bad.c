@@ -1,43 +1,20 @@
 // What cannot be read: bad lines end a run or are left out and counted; files of foreign formats are named,
 // together with what makes text of them.
-#include "base/file.h"
-#include "corpus/corpus.h"
 #include "corpus/corpus_reader.h"
 #include "dataset/dataset.h"
-#include "harness.h"
+#include "preprocess_fixture.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static void put(const char *name, const void *data, size_t size) {
-    EXPECT_OK(file_write(harness_path(name), data, size));
-}
-
 static Status run_on(const char *input, const char *prefix, bool skip, int workers, PreprocessSummary *s) {
-    static const char *const keys[] = {"text"};
     char path[512], out[512];
     snprintf(path, sizeof path, "%s", harness_path(input));
     snprintf(out, sizeof out, "%s", harness_path(prefix));
-    PreprocessJob job = {.inputs = (const char *[]){path},
-                         .num_inputs = 1,
-                         .output_prefix = out,
-                         .json_keys = keys,
-                         .num_json_keys = 1,
-                         .append_eod = true,
-                         .skip_bad_lines = skip,
-                         .workers = workers,
-                         .vocab_size = 300};
+    PreprocessJob job = job_of((const char *[]){path}, out);
+    job.skip_bad_lines = skip;
+    job.workers = workers;
     return preprocess_run(&job, s);
-}
-
-static void expect_same_file(const char *a, const char *b) {
-    char *x = NULL, *y = NULL;
-    size_t x_bytes = 0, y_bytes = 0;
-    EXPECT_OK(file_read(harness_path(a), 1 << 26, &x, &x_bytes));
-    EXPECT_OK(file_read(harness_path(b), 1 << 26, &y, &y_bytes));
-    EXPECT(x_bytes == y_bytes && memcmp(x, y, x_bytes) == 0, "%s and %s differ", a, b);
-    free(x);
-    free(y);
 }
 
 // ---- bad lines --------------------------------------------------------------------------------------------
@@ -89,9 +66,9 @@ static void bad_lines_leave_nothing(void) {
                (long long)s.documents, (long long)s.bad_lines);
         expect_shown(text_string(&s.left_out));
         text_free(&s.left_out);
-        expect_same_file("good.bin", "mixed.bin");
-        expect_same_file("good.idx", "mixed.idx");
-        expect_same_file("good.tokenizer.json", "mixed.tokenizer.json");
+        expect_same_file(harness_path("good.bin"), harness_path("mixed.bin"));
+        expect_same_file(harness_path("good.idx"), harness_path("mixed.idx"));
+        expect_same_file(harness_path("good.tokenizer.json"), harness_path("mixed.tokenizer.json"));
     }
 }
 

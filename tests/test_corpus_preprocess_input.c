@@ -1,11 +1,9 @@
 // However text comes, it gives the same data set: as a file, an archive of several members, through standard
 // input; one long text in stretches as in one piece. Archives that are damaged and texts that are too long
 // are refused by name.
-#include "base/file.h"
-#include "corpus/corpus.h"
 #include "corpus/corpus_reader.h"
 #include "corpus/encoding.h"
-#include "harness.h"
+#include "preprocess_fixture.h"
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,36 +12,10 @@
 #include <zlib.h>
 #include <zstd.h>
 
-static const char *const text_key[] = {"text"};
-
-static void put(const char *name, const void *data, size_t size) {
-    EXPECT_OK(file_write(harness_path(name), data, size));
-}
-
-static PreprocessJob job_of(const char *const *input, const char *prefix) {
-    return (PreprocessJob){.inputs = input,
-                           .num_inputs = 1,
-                           .output_prefix = prefix,
-                           .json_keys = text_key,
-                           .num_json_keys = 1,
-                           .append_eod = true,
-                           .workers = 2,
-                           .vocab_size = 400};
-}
-
 static Status run_on(const char *input, const char *prefix, PreprocessSummary *s) {
     PreprocessJob job = job_of(&input, harness_path(prefix));
+    job.workers = 2;
     return preprocess_run(&job, s);
-}
-
-static void expect_same_file(const char *a, const char *b) {
-    char *x = NULL, *y = NULL;
-    size_t x_bytes = 0, y_bytes = 0;
-    EXPECT_OK(file_read(harness_path(a), 1 << 26, &x, &x_bytes));
-    EXPECT_OK(file_read(harness_path(b), 1 << 26, &y, &y_bytes));
-    EXPECT(x_bytes == y_bytes && memcmp(x, y, x_bytes) == 0, "%s and %s differ", a, b);
-    free(x);
-    free(y);
 }
 
 static void expect_same_set(const char *a, const char *b) {
@@ -52,7 +24,7 @@ static void expect_same_set(const char *a, const char *b) {
         char x[64], y[64];
         snprintf(x, sizeof x, "%s.%s", a, endings[e]);
         snprintf(y, sizeof y, "%s.%s", b, endings[e]);
-        expect_same_file(x, y);
+        expect_same_file(harness_path(x), harness_path(y));
     }
 }
 
@@ -273,6 +245,7 @@ static void max_bytes_of_a_stream(void) {
     PreprocessSummary s;
     const char *input = harness_path("stream.txt");
     PreprocessJob job = job_of(&input, harness_path("limit"));
+    job.workers = 2;
     job.max_bytes = 2 * BATCH_BYTES;
     EXPECT(preprocess_run(&job, &s) == ERR_CONFIG, "%s", fail_message());
     char *archive = malloc(text.size);

@@ -303,16 +303,6 @@ static void sentencepiece_models(void) {
 
 // ---- Round trips --------------------------------------------------------------------------------------
 
-static void expect_same_file(const char *a, const char *b) {
-    char *left, *right;
-    size_t left_size, right_size;
-    EXPECT_OK(file_read(a, 1 << 24, &left, &left_size));
-    EXPECT_OK(file_read(b, 1 << 24, &right, &right_size));
-    EXPECT(left_size == right_size && memcmp(left, right, left_size) == 0, "%s and %s differ", a, b);
-    free(left);
-    free(right);
-}
-
 static void expect_same_tokenizer(const Tokenizer *a, const Tokenizer *b) {
     static const char text[] = "abcabc bc 12 12 don't 5 7\n\n <|endoftext|> \xc3\xa9\xff";
     TokenList left = {0}, right = {0};
