@@ -223,28 +223,22 @@ static GgufTensor describe_tensor(const TheirTensor *t, GgufKind kind) {
     return tensor;
 }
 
-enum { MAX_AT_ONCE = 1 << 16 }; // elements
-
 typedef struct {
     GgufWriter *writer;
     GgmlType type;
-    char *bytes; // of MAX_AT_ONCE elements
+    char *bytes; // of MAX_PIECE elements
 } Sink;
 
 static Status take(void *self, const float *elements, int64_t count) {
     Sink *sink = self;
-    for (int64_t i = 0; i < count; i += MAX_AT_ONCE) {
-        int64_t n = count - i < MAX_AT_ONCE ? count - i : MAX_AT_ONCE;
-        TRY(ggml_of_f32(sink->type, elements + i, n, sink->bytes));
-        TRY(gguf_add(sink->writer, sink->bytes, (size_t)ggml_type_bytes(sink->type, n)));
-    }
-    return OK;
+    TRY(ggml_of_f32(sink->type, elements, count, sink->bytes));
+    return gguf_add(sink->writer, sink->bytes, (size_t)ggml_type_bytes(sink->type, count));
 }
 
 static Status stream_all(ModelSource *source, const Mapping *mapping, const GgufTensor *tensors,
                          GgufWriter *writer) {
-    Sink sink = {.writer = writer, .bytes = malloc(MAX_AT_ONCE * sizeof(float))};
-    Status status = sink.bytes ? OK : fail(ERR_OS, "no memory for %d elements", MAX_AT_ONCE);
+    Sink sink = {.writer = writer, .bytes = malloc(MAX_PIECE * sizeof(float))};
+    Status status = sink.bytes ? OK : fail(ERR_OS, "no memory for %d elements", MAX_PIECE);
     for (int i = 0; status == OK && i < mapping->num_tensors; i++) {
         sink.type = tensors[i].type;
         status = tensor_stream(mapping, source, i, take, &sink);

@@ -6,24 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_AT_ONCE = 1 << 16 }; // elements
-
 // ---- tensors ------------------------------------------------------------------------------------------
 
 typedef struct {
     SafetensorsWriter *writer;
     FileType type;
-    char *bytes; // of MAX_AT_ONCE elements
+    char *bytes; // of MAX_PIECE elements
 } Sink;
 
 static Status take(void *self, const float *elements, int64_t count) {
     Sink *sink = self;
-    for (int64_t i = 0; i < count; i += MAX_AT_ONCE) {
-        int64_t n = count - i < MAX_AT_ONCE ? count - i : MAX_AT_ONCE;
-        file_type_of_f32(sink->type, elements + i, n, sink->bytes);
-        TRY(safetensors_add(sink->writer, sink->bytes, (size_t)n * file_type_bytes(sink->type)));
-    }
-    return OK;
+    file_type_of_f32(sink->type, elements, count, sink->bytes);
+    return safetensors_add(sink->writer, sink->bytes, (size_t)count * file_type_bytes(sink->type));
 }
 
 static SafeTensor describe(const TheirTensor *t, FileType type) {
@@ -35,8 +29,8 @@ static SafeTensor describe(const TheirTensor *t, FileType type) {
 
 static Status stream_all(const Mapping *mapping, ModelSource *source, SafetensorsWriter *writer,
                          FileType type) {
-    Sink sink = {writer, type, malloc(MAX_AT_ONCE * file_type_bytes(type))};
-    Status status = sink.bytes ? OK : fail(ERR_OS, "no memory for %d elements", MAX_AT_ONCE);
+    Sink sink = {writer, type, malloc(MAX_PIECE * file_type_bytes(type))};
+    Status status = sink.bytes ? OK : fail(ERR_OS, "no memory for %d elements", MAX_PIECE);
     for (int i = 0; status == OK && i < mapping->num_tensors; i++)
         status = tensor_stream(mapping, source, i, take, &sink);
     free(sink.bytes);

@@ -38,7 +38,7 @@ static Status read_rect(const Mapping *m, ModelSource *source, int tensor, Rect 
     return OK;
 }
 
-enum { MAX_PIECE = 4 << 20, TILE = 16 };
+enum { MAX_READ = 4 << 20, TILE = 16 }; // elements that are read at a time, or one line; lines
 
 static void transpose(const float *from, int64_t rows, int64_t cols, float *to) {
     for (int64_t row = 0; row < rows; row += TILE)
@@ -56,10 +56,16 @@ static Status read_lines(const Mapping *m, ModelSource *source, int tensor, int6
     return OK;
 }
 
+static Status pass(TakePiece *take, void *self, const float *elements, int64_t count) {
+    for (int64_t i = 0; i < count; i += MAX_PIECE)
+        TRY(take(self, elements + i, count - i < MAX_PIECE ? count - i : MAX_PIECE));
+    return OK;
+}
+
 Status tensor_stream(const Mapping *m, ModelSource *source, int tensor, TakePiece *take, void *self) {
     const TheirTensor *t = &m->tensors[tensor];
     int64_t lines = t->transposed ? t->cols : t->rows, line = t->transposed ? t->rows : t->cols;
-    int64_t most = line < MAX_PIECE ? MAX_PIECE / line : 1;
+    int64_t most = line < MAX_READ ? MAX_READ / line : 1;
     if (most > lines) most = lines;
     float *piece = malloc((size_t)(2 * most * line) * sizeof *piece);
     if (!piece) return fail(ERR_OS, "no memory for %" PRId64 " elements of %s", 2 * most * line, t->name);
@@ -67,7 +73,7 @@ Status tensor_stream(const Mapping *m, ModelSource *source, int tensor, TakePiec
     for (int64_t first = 0; status == OK && first < lines; first += most) {
         int64_t count = lines - first < most ? lines - first : most;
         status = read_lines(m, source, tensor, first, count, piece + most * line, piece);
-        if (status == OK) status = take(self, piece, count * line);
+        if (status == OK) status = pass(take, self, piece, count * line);
     }
     free(piece);
     return status;
