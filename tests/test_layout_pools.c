@@ -1,19 +1,9 @@
 // Where receives are posted, and how many buffers of each kind an executor needs.
-#include "harness.h"
 #include "layout/buffers.h"
 #include "layout/kinds.h"
+#include "layout_fixture.h"
 #include <limits.h>
 #include <string.h>
-
-static void create(Schedule *s, const char *kind, int p, int v, int m, int receive_ahead) {
-    EXPECT_OK(schedule_create(
-        s, &(ScheduleSpec){.kind = kind,
-                           .ranks = p,
-                           .chunks = v,
-                           .microbatches = m,
-                           .receive_ahead = receive_ahead,
-                           .costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5}}));
-}
 
 // ---- every kind that there is -----------------------------------------------------------------------------
 

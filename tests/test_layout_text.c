@@ -1,20 +1,10 @@
 // The text form of schedules: goldens, print -> parse -> print, and files from strangers.
 #include "base/file.h"
 #include "base/rng.h"
-#include "harness.h"
 #include "layout/kinds.h"
+#include "layout_fixture.h"
 #include <stdlib.h>
 #include <string.h>
-
-static void create(Schedule *s, const char *kind, int p, int v, int m, int receive_ahead) {
-    EXPECT_OK(schedule_create(
-        s, &(ScheduleSpec){.kind = kind,
-                           .ranks = p,
-                           .chunks = v,
-                           .microbatches = m,
-                           .receive_ahead = receive_ahead,
-                           .costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5}}));
-}
 
 static void expect_golden(const char *kind, int p, int v, int m, int receive_ahead, const char *name) {
     char path[512], *golden;

@@ -1,20 +1,10 @@
 // The verifier itself: an independent walk over queues agrees with it, planted faults are named, lists that
 // hang are found.
-#include "harness.h"
 #include "layout/buffers.h"
 #include "layout/kinds.h"
+#include "layout_fixture.h"
 #include <stdlib.h>
 #include <string.h>
-
-static void create(Schedule *s, const char *kind, int p, int v, int m, int receive_ahead) {
-    EXPECT_OK(schedule_create(
-        s, &(ScheduleSpec){.kind = kind,
-                           .ranks = p,
-                           .chunks = v,
-                           .microbatches = m,
-                           .receive_ahead = receive_ahead,
-                           .costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5}}));
-}
 
 // ---- an independent walk: streams of blocking messages ----------------------------------------------------
 // Each rank issues its list into queues: computes into one, messages into others. A message moves when both
