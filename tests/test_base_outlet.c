@@ -91,7 +91,7 @@ static void an_abort_waits_for_the_reader(void) {
     close(reader);
 }
 
-static void a_reader_that_left_is_told(void) {
+static void a_reader_that_left_is_reported(void) {
     const char *path = pipe_path();
     int reader = open(path, O_RDONLY | O_NONBLOCK);
     Outlet outlet;
@@ -207,7 +207,7 @@ int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"a_sleeping_reader_loses_nothing", a_sleeping_reader_loses_nothing},
                        {"an_abort_waits_for_the_reader", an_abort_waits_for_the_reader},
-                       {"a_reader_that_left_is_told", a_reader_that_left_is_told},
+                       {"a_reader_that_left_is_reported", a_reader_that_left_is_reported},
                        {"what_is_kept_has_a_limit", what_is_kept_has_a_limit},
                        {"a_stream_goes_on_after_a_loss", a_stream_goes_on_after_a_loss},
                        {"a_signal_ends_the_wait_for_a_reader", a_signal_ends_the_wait_for_a_reader},

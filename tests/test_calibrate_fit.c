@@ -265,7 +265,7 @@ static void other_layouts_are_no_copies(void) {
     EXPECT(fold[7] == fold[0], "and a copy");
 }
 
-static void what_takes_no_part_is_told(void) {
+static void what_takes_no_part_is_reported(void) {
     World w;
     PlanRows rows = make_world(&w, 10, 0);
     w.refused = 3;
@@ -307,7 +307,7 @@ int main(int argc, char **argv) {
                                       {"one wrong row moves little", one_wrong_row_moves_little},
                                       {"copies stay together", copies_stay_together},
                                       {"other layouts are no copies", other_layouts_are_no_copies},
-                                      {"what takes no part is told", what_takes_no_part_is_told},
+                                      {"what takes no part is reported", what_takes_no_part_is_reported},
                                       {"impossible fits are refused", impossible_fits_are_refused},
                                       {0}},
                        argc, argv);

@@ -248,7 +248,7 @@ static void replacing_in_two_renames(void) {
 }
 
 // Where the temporary folder cannot be removed either, the message is still about what came first.
-static void the_first_failure_is_told(void) {
+static void the_first_failure_is_reported(void) {
     if (sanitized) return;
     Model *older = model_of(OLDER), *newer = model_of(NEWER);
     const char *fault = "fsync:2:EIO,unlink:1+:EIO";
@@ -271,7 +271,7 @@ int main(int argc, char **argv) {
                                       {"altered_bits_are_found", altered_bits_are_found},
                                       {"another_writer_is_found", another_writer_is_found},
                                       {"replacing_in_two_renames", replacing_in_two_renames},
-                                      {"the_first_failure_is_told", the_first_failure_is_told},
+                                      {"the_first_failure_is_reported", the_first_failure_is_reported},
                                       {0}},
                        argc, argv);
 }

@@ -180,7 +180,7 @@ static void a_stale_temporary_folder_is_replaced(void) {
     EXPECT(!file_exists(step_path(path_in("stale"), 4, "other")), "a stale file came along");
 }
 
-static void too_little_room_is_told_first(void) {
+static void too_little_room_is_reported_first(void) {
     CheckpointNames names;
     EXPECT_OK(checkpoint_names(path_in("room"), 1, &names));
     EXPECT(checkpoint_begin(&names, INT64_MAX / 2) == ERR_CREATE, "begins without room");
@@ -192,7 +192,7 @@ static void too_little_room_is_told_first(void) {
 }
 
 // A path that the folder itself has room in, but the files of a checkpoint do not.
-static void a_path_that_is_too_long_is_told_first(void) {
+static void a_path_that_is_too_long_is_reported_first(void) {
     char path[4096];
     int size = snprintf(path, sizeof path, "%s", path_in("deep"));
     while (size < 4050) {
@@ -385,26 +385,27 @@ int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "write-golden")) return write_golden(argv[2]);
     use_memory_for_files();
     return harness_run(
-        (const Test[]){{"only_committed_ones_are_listed", only_committed_ones_are_listed},
-                       {"pruning_keeps_what_it_must", pruning_keeps_what_it_must},
-                       {"pruning_counts_intact_ones_alone", pruning_counts_intact_ones_alone},
-                       {"pruning_reads_once", pruning_reads_once},
-                       {"pruning_leaves_later_ones", pruning_leaves_later_ones},
-                       {"what_was_killed_is_settled", what_was_killed_is_settled},
-                       {"a_save_makes_the_folders_it_needs", a_save_makes_the_folders_it_needs},
-                       {"a_stale_temporary_folder_is_replaced", a_stale_temporary_folder_is_replaced},
-                       {"too_little_room_is_told_first", too_little_room_is_told_first},
-                       {"a_path_that_is_too_long_is_told_first", a_path_that_is_too_long_is_told_first},
-                       {"the_lock_names_its_holder_and_notices_its_loss",
-                        the_lock_names_its_holder_and_notices_its_loss},
-                       {"a_waiter_takes_the_lock_that_is_there", a_waiter_takes_the_lock_that_is_there},
-                       {"pruning_counts_none_under_another_name", pruning_counts_none_under_another_name},
-                       {"a_waiter_replaces_no_checkpoint", a_waiter_replaces_no_checkpoint},
-                       {"a_save_is_left_alone_without_the_lock", a_save_is_left_alone_without_the_lock},
-                       {"the_same_step_again", the_same_step_again},
-                       {"an_abandoned_save_keeps_its_message", an_abandoned_save_keeps_its_message},
-                       {"missing_folders_and_manifests", missing_folders_and_manifests},
-                       {"version_1_stays_readable", version_1_stays_readable},
-                       {0}},
+        (const Test[]){
+            {"only_committed_ones_are_listed", only_committed_ones_are_listed},
+            {"pruning_keeps_what_it_must", pruning_keeps_what_it_must},
+            {"pruning_counts_intact_ones_alone", pruning_counts_intact_ones_alone},
+            {"pruning_reads_once", pruning_reads_once},
+            {"pruning_leaves_later_ones", pruning_leaves_later_ones},
+            {"what_was_killed_is_settled", what_was_killed_is_settled},
+            {"a_save_makes_the_folders_it_needs", a_save_makes_the_folders_it_needs},
+            {"a_stale_temporary_folder_is_replaced", a_stale_temporary_folder_is_replaced},
+            {"too_little_room_is_reported_first", too_little_room_is_reported_first},
+            {"a_path_that_is_too_long_is_reported_first", a_path_that_is_too_long_is_reported_first},
+            {"the_lock_names_its_holder_and_notices_its_loss",
+             the_lock_names_its_holder_and_notices_its_loss},
+            {"a_waiter_takes_the_lock_that_is_there", a_waiter_takes_the_lock_that_is_there},
+            {"pruning_counts_none_under_another_name", pruning_counts_none_under_another_name},
+            {"a_waiter_replaces_no_checkpoint", a_waiter_replaces_no_checkpoint},
+            {"a_save_is_left_alone_without_the_lock", a_save_is_left_alone_without_the_lock},
+            {"the_same_step_again", the_same_step_again},
+            {"an_abandoned_save_keeps_its_message", an_abandoned_save_keeps_its_message},
+            {"missing_folders_and_manifests", missing_folders_and_manifests},
+            {"version_1_stays_readable", version_1_stays_readable},
+            {0}},
         argc, argv);
 }

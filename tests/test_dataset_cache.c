@@ -251,8 +251,8 @@ static void damage_is_repaired(void) {
             hurt(in_folder(cache, good.names[i]), good.bytes[i], good.sizes[i], damage);
             EXPECT(digest_quietly(&f.source, said, sizeof said) == want, "%s, damage %d", good.names[i],
                    damage);
-            bool is_told = strstr(said, "made again") != NULL;
-            EXPECT(is_told == (damage != GONE), "%s, damage %d: %s", good.names[i], damage, said);
+            bool is_reported = strstr(said, "made again") != NULL;
+            EXPECT(is_reported == (damage != GONE), "%s, damage %d: %s", good.names[i], damage, said);
             Folder repaired = read_folder(cache);
             expect_same(&good, &repaired, false);
             free_folder(&repaired);
@@ -302,8 +302,8 @@ static void forged_values_are_refused(void) {
         Folder folder = read_folder(cache);
         forge(cache, &folder, rows[i].value);
         uint64_t sum = digest_quietly(&f.source, said, sizeof said);
-        bool is_told = strstr(said, "values out of range: made again") != NULL;
-        EXPECT(is_told == !rows[i].is_sound, "%d: %s", rows[i].value, said);
+        bool is_reported = strstr(said, "values out of range: made again") != NULL;
+        EXPECT(is_reported == !rows[i].is_sound, "%d: %s", rows[i].value, said);
         EXPECT(rows[i].is_sound || sum == want, "%d is believed", rows[i].value);
         free_folder(&folder);
     }

@@ -103,10 +103,10 @@ static void check_flight(const char *kind, int p, int v, int m) {
     schedule_replay(&order, (ScheduleCosts){.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5},
                     &simulation);
     for (int rank = 0; rank < p; rank++) {
-        int told = schedule_kind_stash(info, &spec, rank), held = simulation.peak_stash[rank];
+        int promised = schedule_kind_stash(info, &spec, rank), held = simulation.peak_stash[rank];
         bool exact = !(info->settings & SETTING_STASH_LIMIT);
-        EXPECT(exact ? told == held : told >= held, "%s p %d v %d m %d, rank %d: %d in flight, not %d", kind,
-               p, v, m, rank, told, held);
+        EXPECT(exact ? promised == held : promised >= held,
+               "%s p %d v %d m %d, rank %d: %d in flight, not %d", kind, p, v, m, rank, promised, held);
         for (int chunk = 0; chunk < v; chunk++)
             EXPECT(schedule_kind_stage(info, &spec, rank, chunk) == schedule_stage(&order, rank, chunk),
                    "%s: chunk %d of rank %d", kind, chunk, rank);

@@ -293,7 +293,7 @@ static void the_only_one_is_the_example(void) {
     plan_result_free(&result);
 }
 
-static void rules_that_leave_nothing_are_told(void) {
+static void rules_that_leave_nothing_are_reported(void) {
     CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
     SearchSpace space = space_of(64, 4);
@@ -306,7 +306,7 @@ static void rules_that_leave_nothing_are_told(void) {
 }
 
 // Too small for the margin, large enough for the need.
-static void what_may_fit_is_told_as_such(void) {
+static void what_may_fit_is_reported_as_such(void) {
     CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
     SearchSpace space = space_of(8, 16);
@@ -347,22 +347,22 @@ int main(int argc, char **argv) {
     machine = plain_machine();
     stack = plain_stack();
     CHECK(plan_cache_open(&cache) == OK, "%s", fail_message());
-    int code =
-        harness_run((const Test[]){{"nothing_is_missed", nothing_is_missed},
-                                   {"tensor_ranks_fill_odd_machines", tensor_ranks_fill_odd_machines},
-                                   {"what_is_decided_is_kept", what_is_decided_is_kept},
-                                   {"the_best_come_first_and_once", the_best_come_first_and_once},
-                                   {"rejections_are_counted", rejections_are_counted},
-                                   {"alternatives_differ_and_are_slower", alternatives_differ_and_are_slower},
-                                   {"what_fits_nowhere_says_what_would", what_fits_nowhere_says_what_would},
-                                   {"the_only_one_is_the_example", the_only_one_is_the_example},
-                                   {"rules_that_leave_nothing_are_told", rules_that_leave_nothing_are_told},
-                                   {"what_may_fit_is_told_as_such", what_may_fit_is_told_as_such},
-                                   {"batches_smaller_than_the_machine_find_their_d",
-                                    batches_smaller_than_the_machine_find_their_d},
-                                   {"the_largest_run_is_planned", the_largest_run_is_planned},
-                                   {0}},
-                    argc, argv);
+    int code = harness_run(
+        (const Test[]){
+            {"nothing_is_missed", nothing_is_missed},
+            {"tensor_ranks_fill_odd_machines", tensor_ranks_fill_odd_machines},
+            {"what_is_decided_is_kept", what_is_decided_is_kept},
+            {"the_best_come_first_and_once", the_best_come_first_and_once},
+            {"rejections_are_counted", rejections_are_counted},
+            {"alternatives_differ_and_are_slower", alternatives_differ_and_are_slower},
+            {"what_fits_nowhere_says_what_would", what_fits_nowhere_says_what_would},
+            {"the_only_one_is_the_example", the_only_one_is_the_example},
+            {"rules_that_leave_nothing_are_reported", rules_that_leave_nothing_are_reported},
+            {"what_may_fit_is_reported_as_such", what_may_fit_is_reported_as_such},
+            {"batches_smaller_than_the_machine_find_their_d", batches_smaller_than_the_machine_find_their_d},
+            {"the_largest_run_is_planned", the_largest_run_is_planned},
+            {0}},
+        argc, argv);
     plan_cache_close(cache);
     return code;
 }

@@ -256,7 +256,7 @@ static void expect_text(const Text *html, const char *expected) {
 #define NBSP "\xc2\xa0"
 
 // 1 s of 12 forwards and 2 s of as many backwards behind each other, then 8 % and 2 % of a step of 12.5 s.
-static void numbers_are_told(void) {
+static void numbers_are_printed(void) {
     Case c;
     Text html = {0};
     case_open(&c, "1f1b", 2, 1, 3);
@@ -363,7 +363,7 @@ int main(int argc, char **argv) {
                                       {"every_page_is_well_formed", every_page_is_well_formed},
                                       {"names_are_escaped", names_are_escaped},
                                       {"nothing_is_loaded", nothing_is_loaded},
-                                      {"numbers_are_told", numbers_are_told},
+                                      {"numbers_are_printed", numbers_are_printed},
                                       {"spans_are_the_simulation", spans_are_the_simulation},
                                       {"large_schedules_stay_small", large_schedules_stay_small},
                                       {"bars_add_up", bars_add_up},

@@ -19,7 +19,7 @@ static void make_schedule(Schedule *schedule) {
         &(ScheduleSpec){.kind = "1f1b", .ranks = 2, .chunks = 1, .microbatches = NUM_MICROBATCHES}));
 }
 
-// ---- a run that is told, not done ---------------------------------------------------------------
+// ---- the trace of a run that never ran -----------------------------------------------------------
 
 typedef struct {
     const char *path;
@@ -27,7 +27,7 @@ typedef struct {
     int before;    // events before the first step
     Status status; // of rank 0
     uint64_t lost;
-} Told;
+} RecordedRun;
 
 static TraceEvent event(const char *name, TraceRow row, double start_s, double end_s) {
     return (TraceEvent){start_s, end_s, name, NULL, 0, -1, -1, -1, row};
@@ -38,7 +38,7 @@ static double scale_of(int step) { return 1e-6 * (1 + step % 3); }
 
 static double step_begin_s(double origin, int step) { return origin + 0.1 * step; }
 
-static void tell_step(const Schedule *schedule, const Simulation *sim, int pp, double begin, int step) {
+static void record_step(const Schedule *schedule, const Simulation *sim, int pp, double begin, int step) {
     for (int i = 0; i < schedule->programs[pp].count; i++) {
         Instr in = schedule->programs[pp].instrs[i];
         if (schedule_ops[in.op].kind != COMPUTE) continue;
@@ -66,10 +66,10 @@ static void tell_step(const Schedule *schedule, const Simulation *sim, int pp, d
     trace_add(whole);
 }
 
-static Status tell(Comm *world, void *arg) {
-    Told *told = arg;
+static Status record(Comm *world, void *arg) {
+    RecordedRun *run = arg;
     EngineSpec spec = {.grid = GRID(2, 1, 2), .schedule = "1f1b"};
-    Options options = {.trace = told->path, .trace_events = told->trace_events};
+    Options options = {.trace = run->path, .trace_events = run->trace_events};
     TraceFile file;
     Schedule schedule;
     Simulation sim;
@@ -78,11 +78,11 @@ static Status tell(Comm *world, void *arg) {
     schedule_simulate(&schedule, (ScheduleCosts){.forward_us = 1e3, .backward_us = 2e3}, &sim);
     Status status = trace_file_open(&file, &options, world);
     if (status == OK) status = trace_file_start(&file, &options);
-    for (int i = 0; status == OK && i < told->before; i++)
+    for (int i = 0; status == OK && i < run->before; i++)
         trace_add(event("before", TRACE_STEP, file.origin_s, file.origin_s));
     for (int step = 0; status == OK && step < NUM_STEPS; step++)
-        tell_step(&schedule, &sim, grid_place(spec.grid, comm_rank(world)).at[AXIS_PP],
-                  step_begin_s(file.origin_s, step), step);
+        record_step(&schedule, &sim, grid_place(spec.grid, comm_rank(world)).at[AXIS_PP],
+                    step_begin_s(file.origin_s, step), step);
     if (status == OK) status = trace_file_write(&file, &spec, &schedule, &lost);
     // Ranks of one machine have one clock, and find that out.
     double earliest_and_latest[2] = {-file.origin_s, file.origin_s};
@@ -90,17 +90,17 @@ static Status tell(Comm *world, void *arg) {
     EXPECT(earliest_and_latest[0] + earliest_and_latest[1] == 0, "origins differ by %g s",
            earliest_and_latest[0] + earliest_and_latest[1]);
     trace_file_close(&file);
-    if (comm_rank(world) == 0) told->status = status, told->lost = lost;
+    if (comm_rank(world) == 0) run->status = status, run->lost = lost;
     simulation_destroy(&sim, &schedule);
     schedule_destroy(&schedule);
     return status;
 }
 
-static Told tell_run(const char *path, int trace_events, int before) {
-    Told told = {.path = path, .trace_events = trace_events, .before = before};
+static RecordedRun record_run(const char *path, int trace_events, int before) {
+    RecordedRun run = {.path = path, .trace_events = trace_events, .before = before};
     comm_launch((CommOptions){.transport = "threads", .ranks = 4, .timeout_s = 20, .deterministic = true},
-                tell, &told);
-    return told;
+                record, &run);
+    return run;
 }
 
 // ---- what any viewer expects --------------------------------------------------------------------
@@ -152,8 +152,8 @@ static void expect_nested(TraceSlice *slices, size_t count) {
 
 static void is_a_chrome_trace(void) {
     const char *path = harness_path("chrome.json");
-    Told told = tell_run(path, EVENTS, 0);
-    EXPECT(told.status == OK && !told.lost, "%s", fail_message());
+    RecordedRun run = record_run(path, EVENTS, 0);
+    EXPECT(run.status == OK && !run.lost, "%s", fail_message());
     EXPECT(access(harness_path("chrome.json.tmp"), F_OK) != 0, "the temporary file is left");
     char *text;
     size_t size;
@@ -192,7 +192,7 @@ static void is_a_chrome_trace(void) {
 // Steps 1 and 2 are left out; of 3, 2, 1, 3 ms the lower median are those of step 5 (k = 4: 2 ms).
 static void the_median_step(void) {
     MeasuredStep step;
-    tell_run(harness_path("run.json"), EVENTS, 0);
+    record_run(harness_path("run.json"), EVENTS, 0);
     EXPECT_OK(measured_step_read(&step, harness_path("run.json")));
     EXPECT(step.iteration == 5 && step.num_steps == 4, "step %lld of %d", (long long)step.iteration,
            step.num_steps);
@@ -242,14 +242,14 @@ static void the_median_step(void) {
 // A ring that is too small keeps the end: what is whole there is still reported.
 static void a_small_ring_keeps_the_end(void) {
     MeasuredStep step;
-    Told told = tell_run(harness_path("small.json"), 2 * 14 + 5, 0);
-    EXPECT(told.status == OK && told.lost == NUM_STEPS * 14 - (2 * 14 + 5), "%llu lost",
-           (unsigned long long)told.lost);
+    RecordedRun run = record_run(harness_path("small.json"), 2 * 14 + 5, 0);
+    EXPECT(run.status == OK && run.lost == NUM_STEPS * 14 - (2 * 14 + 5), "%llu lost",
+           (unsigned long long)run.lost);
     EXPECT_OK(measured_step_read(&step, harness_path("small.json")));
     EXPECT(step.num_steps == 1 && step.iteration == 6, "step %lld of %d", (long long)step.iteration,
            step.num_steps);
     measured_step_destroy(&step);
-    tell_run(harness_path("tiny.json"), 8, 0);
+    record_run(harness_path("tiny.json"), 8, 0);
     Status status = measured_step_read(&step, harness_path("tiny.json"));
     EXPECT(status == ERR_DATA && strstr(fail_message(), "--trace-events was too small"), "%s",
            fail_message());
@@ -260,10 +260,10 @@ static void a_small_ring_keeps_the_end(void) {
 // place.
 static void a_large_ring_arrives_whole(void) {
     enum { CAPACITY = 30000 };
-    Told told = tell_run(harness_path("large.json"), CAPACITY, 19 * CAPACITY / 10 - NUM_STEPS * 14);
+    RecordedRun run = record_run(harness_path("large.json"), CAPACITY, 19 * CAPACITY / 10 - NUM_STEPS * 14);
     char *text;
     size_t size, found = 0;
-    EXPECT(told.status == OK && told.lost == 9 * CAPACITY / 10, "%llu lost", (unsigned long long)told.lost);
+    EXPECT(run.status == OK && run.lost == 9 * CAPACITY / 10, "%llu lost", (unsigned long long)run.lost);
     EXPECT_OK(file_read(harness_path("large.json"), 64 << 20, &text, &size));
     EXPECT(size > 8 << 20, "%zu bytes: few blocks of each rank", size);
     // By lines: the address sanitizer measures the whole text each time that it is searched.
@@ -276,12 +276,12 @@ static void a_large_ring_arrives_whole(void) {
 // ---- what goes wrong ----------------------------------------------------------------------------
 
 static void files_that_cannot_be(void) {
-    Told told = tell_run(harness_path("no/such/folder.json"), EVENTS, 0);
-    EXPECT(told.status == ERR_CREATE && strstr(fail_message(), "--trace"), "%d: %s", (int)told.status,
+    RecordedRun run = record_run(harness_path("no/such/folder.json"), EVENTS, 0);
+    EXPECT(run.status == ERR_CREATE && strstr(fail_message(), "--trace"), "%d: %s", (int)run.status,
            fail_message());
-    told = tell_run(harness_folder(), EVENTS, 0);
-    EXPECT(told.status == ERR_CREATE && strstr(fail_message(), "not a regular file"), "%d: %s",
-           (int)told.status, fail_message());
+    run = record_run(harness_folder(), EVENTS, 0);
+    EXPECT(run.status == ERR_CREATE && strstr(fail_message(), "not a regular file"), "%d: %s",
+           (int)run.status, fail_message());
 }
 
 // A run that is aborted closes nothing: there must be nothing to remove.
@@ -304,7 +304,7 @@ static void no_file_before_the_end(void) {
     EXPECT(!file_exists(path) && !file_exists(harness_path("left.json.tmp")), "a file is left");
 }
 
-// A folder that goes while the run goes on: every rank is told, none waits.
+// A folder that goes while the run goes on: every rank gets the error, none waits.
 static Status lose_folder(Comm *world, void *arg) {
     EngineSpec spec = {.grid = GRID(1, 1, 2), .schedule = "1f1b"};
     Options options = {.trace = arg, .trace_events = 16};

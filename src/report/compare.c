@@ -29,9 +29,9 @@ void plan_compare(const Prediction *winner, const Prediction *other, Text *out) 
     qsort(differences, NUM_DIFFERENCES, sizeof differences[0], by_size);
     double change = 100 * (other->step_s / winner->step_s - 1);
     text_add(out, "%.1f %% %s:", fabs(change), change < 0 ? "faster" : "slower");
-    for (int i = 0, told = 0; i < NUM_DIFFERENCES; i++) {
+    for (int i = 0, num_printed = 0; i < NUM_DIFFERENCES; i++) {
         double percent = 100 * differences[i].seconds / winner->step_s;
         if (fabs(percent) < 0.3) break;
-        text_add(out, "%s %s %+.1f %%", told++ ? "," : "", differences[i].name, percent);
+        text_add(out, "%s %s %+.1f %%", num_printed++ ? "," : "", differences[i].name, percent);
     }
 }

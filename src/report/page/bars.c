@@ -40,9 +40,10 @@ void memory_parts(const MemoryNeed *n, double bytes[NUM_MEMORY_PARTS]) {
 // ---- bars -----------------------------------------------------------------------------------------------
 
 static void add_label(Text *out, const Bar *bar) {
-    for (int i = 0, told = 0; i < bar->count; i++)
+    for (int i = 0, num_printed = 0; i < bar->count; i++)
         if (bar->values[i] > 0.0005 * bar->full)
-            text_add(out, "%s%s %s", told++ ? ", " : "", bar->inks[i].name, bar->word(bar->values[i]).text);
+            text_add(out, "%s%s %s", num_printed++ ? ", " : "", bar->inks[i].name,
+                     bar->word(bar->values[i]).text);
 }
 
 void html_bar(Text *out, Bar bar) {

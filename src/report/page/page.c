@@ -62,17 +62,17 @@ static void add_question(const PlanReport *report, Text *out) {
 
 // ---- the recommendation --------------------------------------------------------------------------------
 
-static void add_way(Text *out, int size, const char *axis, int *told) {
-    if (size > 1) text_add(out, "%s<b>%d-way %s</b>", (*told)++ ? ", " : "", size, axis);
+static void add_way(Text *out, int size, const char *axis, int *num_axes) {
+    if (size > 1) text_add(out, "%s<b>%d-way %s</b>", (*num_axes)++ ? ", " : "", size, axis);
 }
 
 static void add_grid_words(const ParallelConfig *c, Text *out) {
-    int told = 0;
-    add_way(out, grid_along(c->grid, AXIS_TP), "tensor", &told);
-    add_way(out, grid_along(c->grid, AXIS_PP), "pipeline", &told);
-    add_way(out, grid_along(c->grid, AXIS_CP), "context", &told);
-    add_way(out, grid_along(c->grid, AXIS_DP), "data", &told);
-    text_add(out, told ? " parallel" : "on <b>one device</b>");
+    int num_axes = 0;
+    add_way(out, grid_along(c->grid, AXIS_TP), "tensor", &num_axes);
+    add_way(out, grid_along(c->grid, AXIS_PP), "pipeline", &num_axes);
+    add_way(out, grid_along(c->grid, AXIS_CP), "context", &num_axes);
+    add_way(out, grid_along(c->grid, AXIS_DP), "data", &num_axes);
+    text_add(out, num_axes ? " parallel" : "on <b>one device</b>");
 }
 
 static void add_words(const PlanReport *report, Text *out) {
