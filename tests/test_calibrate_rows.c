@@ -193,8 +193,8 @@ static void runs_without_room_and_fp8(void) {
     plan_rows_free(&rows);
 }
 
-// A schedule that needs other chunks is refused by the prediction of its row, and the file is read; where the row has no
-// number of chunks, it is the schedule's.
+// A schedule that needs other chunks is refused by the prediction of its row, and the file is read; where the row has
+// no number of chunks, it is the schedule's.
 static void schedules_have_their_chunks(void) {
     PlanRows rows;
     EXPECT_OK(read_one(" schedule=zb-v vp=", &rows));

@@ -170,7 +170,8 @@ typedef struct {
     int rounds; // of comparisons without a flip
 } Trial;
 
-// Of "rank 1 and ranks 0, 2 hold different ...": the ranks from `text` to `end`, whether `rank` is one, how many they are.
+// Reads the ranks from `text` to `end`, in a message "rank 1 and ranks 0, 2 hold different ...". Returns whether `rank`
+// is one of them, and counts them.
 static bool lists(const char *text, const char *end, int rank, int *count) {
     bool is = false;
     *count = 0;

@@ -83,8 +83,8 @@ void cores_print(const Cores *cores, Text *text) {
     }
 }
 
-// An emulator (valgrind, qemu-user) gives the name of the program that it runs, while the kernel knows only the emulator,
-// which a new start would leave.
+// An emulator (valgrind, qemu-user) gives the name of the program that it runs, while the kernel knows only the
+// emulator, which a new start would leave.
 static bool is_emulated(const char *program) {
     struct stat named, running;
     return stat(program, &named) == 0 && stat("/proc/self/exe", &running) == 0 &&

@@ -1,6 +1,6 @@
 // Durable files and folders: every call is checked, no file is replaced by accident, and a finished file is on the
-// disk, not only in a cache. Short writes and interrupted calls are continued. A message of failure names the file and the
-// reason (create_status, errno_status).
+// disk, not only in a cache. Short writes and interrupted calls are continued. A message of failure names the file and
+// the reason (create_status, errno_status).
 #pragma once
 #include "base/error.h"
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-// Calls the operations of a backend, and does what it leaves out: memory of the process, and operations that are done when
-// they return, so that events are done too and cost nothing.
+// Calls the operations of a backend, and does what it leaves out: memory of the process, and operations that are done
+// when they return, so that events are done too and cost nothing.
 #include "device/backend.h"
 #include "base/rank.h"
 #include <string.h>

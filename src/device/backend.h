@@ -1,8 +1,8 @@
 // A backend is a folder device/NAME/ with one table, NAME_backend, and one row in DEVICE_KINDS below.
 //
-// The front (device.c, launch.c) calls it. It has already checked shapes and found the workspace, and it counts. A backend
-// gives the operations, and of the callbacks those that it needs; for the others the front uses the host's (backend.c):
-// memory of the process, and operations that are done when they return.
+// The front (device.c, launch.c) calls it. It has already checked shapes and found the workspace, and it counts. A
+// backend gives the operations, and of the callbacks those that it needs; for the others the front uses the host's
+// (backend.c): memory of the process, and operations that are done when they return.
 //
 // An address of device memory means something to its backend alone. Everything that takes an Exec is stream-ordered: it
 // may return before it is done, as long as what its stream does later comes after it.
@@ -68,8 +68,8 @@ typedef struct {
     void (*mark)(const Exec *exec, DeviceMark *mark);
     void (*mark_read)(void *state, DeviceMark *mark);
 
-    // Host code uses [data, data + bytes) from where the stream is now (`access` is set but for its number and its address)
-    // until access_end. Its address is asked for once the stream has got there.
+    // Host code uses [data, data + bytes) from where the stream is now (`access` is set but for its number and its
+    // address) until access_end. Its address is asked for once the stream has got there.
     void (*access)(const Exec *exec, HostAccess *access);
     void *(*access_address)(void *state, const HostAccess *access);
     void (*access_end)(void *state, const HostAccess *access);

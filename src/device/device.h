@@ -1,15 +1,15 @@
 // A device: its memory, its streams, events, and copies between host and device. Each rank computes with one. The
 // operations are in ops.h.
 //
-// Every call passes one front (device.c, launch.c) that checks arguments and counts; a backend (backend.h) does the work:
+// Every call passes one front (device.c, launch.c), which checks arguments and counts; a backend (backend.h) works:
 //   reference  plain loops, fp64 accumulation: the definition of correct
 //   cpu        matrix products by pairs, AMX or oneDNN, fused OpenMP/SIMD kernels, attention without the S x S matrix
 //   null       allocates nothing, computes nothing, counts: the planner's device
 //   check      the cpu backend as a GPU would be: see device/check/check.h
 //
 // Order. Operations and copies are stream-ordered: each starts when everything before it on its stream is done, and the
-// call may return before. Streams run beside each other; an event orders them. The host has to wait, for an event or for
-// a download, where it needs a value. On cpu and reference no operation, copy or event allocates memory.
+// call may return before. Streams run beside each other; an event orders them. The host has to wait, for an event or
+// for a download, where it needs a value. On cpu and reference no operation, copy or event allocates memory.
 //
 // Host code never follows an address of device memory: values go up and down by device_upload and device_download. The
 // one exception are transports that run on the host (src/comm), by device_access, and tests.
@@ -37,8 +37,8 @@ int64_t tensor_count(Tensor x);
 size_t tensor_bytes(Tensor x);
 Tensor tensor_rows(Tensor x, int64_t first, int64_t count); // a view of some rows
 Tensor tensor_part(Tensor x, int64_t first, int64_t count); // a view of some elements, as one row
-// Takes a tensor from an arena. Its contents are undefined: the check device ends the job when they are read before they
-// are written.
+// Takes a tensor from an arena. Its contents are undefined: the check device ends the job when they are read before
+// they are written.
 Tensor tensor_take(Arena *arena, const char *name, int64_t rows, int64_t cols, DType dtype);
 bool tensor_same_shape(Tensor a, Tensor b); // and dtype
 
@@ -103,8 +103,8 @@ void stream_wait(Device *device, Stream *stream, StreamEvent event);
 // The host waits for everything that was put on the stream.
 void device_sync(Device *device, Stream *stream);
 
-// When a stream got to a place. The two clocks are valid once device_mark_read has returned, which waits for the stream;
-// every mark is read once.
+// When a stream got to a place. The two clocks are valid once device_mark_read has returned, which waits for the
+// stream; every mark is read once.
 typedef struct {
     double wall_s; // clock_s()
     // Processor time of the computing thread where there is one, else as wall_s; for differences.

@@ -20,8 +20,8 @@ DType op_element(DeviceOp op, const void *args);
 int op_segments(DeviceOp op, const void *args, const OpSegment **segments);
 // The number of parts in which a call is computed: its segments, or the call as a whole.
 int segments_or_one(int num_segments);
-// The arguments for segment `i` alone, without a table. adamw: its weight decay is 0 where none applies. sum_squares: no
-// elements where nothing is added.
+// The arguments for segment `i` alone, without a table. adamw: its weight decay is 0 where none applies. sum_squares:
+// no elements where nothing is added.
 AdamW adamw_segment(const AdamW *args, int i);
 SumSquares sum_squares_segment(const SumSquares *args, int i);
 // Returns whether the call adds to tensor `i`, one that it writes, or changes it in place, and so also reads it.

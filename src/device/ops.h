@@ -338,8 +338,8 @@ void sum_squares(Device *device, Stream *stream, SumSquares args);
 //   p -= lr (m/correction1 / (sqrt(v/correction2) + epsilon) + weight_decay p)
 // gradient, m and v are F32. parameter is p in F32, and value, when present, becomes p in its own element
 // type; or parameter is U16 and value BF16: p is then kept as the two parts of bf16_split (half.h).
-// `segments` stay as they are until the operation is done, and elements outside of them are left alone; without segments
-// weight decay applies to all elements.
+// `segments` stay as they are until the operation is done, and elements outside of them are left alone; without
+// segments weight decay applies to all elements.
 typedef struct {
     Tensor gradient;
     Tensor parameter, m, v, value;

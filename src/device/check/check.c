@@ -1,5 +1,5 @@
 // The backend of the check device: launches operations and copies into queues, and what their entries do later.
-// That host addresses and device addresses are told apart by a disguise was the idea of libCEED's memcheck backend (Brown
+// Device addresses are disguised so that they differ from host addresses: an idea of libCEED's memcheck backend (Brown
 // et al., JOSS 2021).
 #include "device/check/check.h"
 #include "base/rank.h"

@@ -157,8 +157,8 @@ void memory_check_canaries(const Region *region, const char *who);
 
 void record_begin(void *device, const char *name, void *address,
                   size_t bytes); // a block, of which nothing is written
-// Records a use of [data, data + bytes). CHECKs that it comes after all uses that must be over before it. `plain` (may be
-// NULL) gets the plain address. Returns whether nothing had been written there.
+// Records a use of [data, data + bytes). CHECKs that it comes after all uses that must be over before it. `plain` (may
+// be NULL) gets the plain address. Returns whether nothing had been written there.
 bool record_use(CheckDevice *device, const Use *use, const StreamClock *clock, void *data, size_t bytes,
                 bool reads, bool writes, Region **region, void **plain);
 void record_access(CheckDevice *device, const Use *use, const StreamClock *clock, HostAccess *access);

@@ -70,7 +70,8 @@ static bool await_entry(Queue *q) {
     }
 }
 
-// With the lock: sleeps until the stream has run so many entries, or until a time (NULL: never). Returns whether it has.
+// With the lock: sleeps until the stream has run so many entries or, with `until`, until that time. Returns whether it
+// has run them.
 static bool await(Queue *q, int64_t number, const struct timespec *until) {
     CheckDevice *d = q->device;
     int expired = 0;

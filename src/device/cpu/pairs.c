@@ -1,9 +1,9 @@
 // Products of BF16 factors by the instruction that adds products of pairs, neighbours along the sum, to 16 sums.
 //
 // A block of ROWS x COLS sums stays in the registers while it grows by a panel of the sum. The right factor is packed,
-// a group of columns at a time: what a block takes of it stays in a near cache for all rows. The left one is read a pair
-// at a time: where it is, or packed where its pairs are not neighbours. In a step of training most of all this waits in
-// a third-level cache or in memory, so what comes next is fetched meanwhile (docs/performance.md).
+// a group of columns at a time: what a block takes of it stays in a near cache for all rows. The left one is read a
+// pair at a time: where it is, or packed where its pairs are not neighbours. In a step of training most of all this
+// waits in a third-level cache or in memory, so what comes next is fetched meanwhile (docs/performance.md).
 #include "device/cpu/cpu.h"
 
 #ifdef __AVX512BF16__

@@ -1,5 +1,5 @@
-// The reference backend: defines each operation by plain loops in fp64, on one thread, rounded once when stored. Read it
-// beside ops.h; tests compare every other backend with it.
+// The reference backend: defines each operation by plain loops in fp64, on one thread, rounded once when stored. Read
+// it beside ops.h; tests compare every other backend with it.
 #include "device/reference/reference.h"
 #include "base/half.h"
 #include "base/rank.h"
