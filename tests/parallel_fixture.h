@@ -219,7 +219,8 @@ static inline void collect_owned_of(Whole *w, const Share *s, int index, Owned w
     for (int64_t k = 0; k < n; k++) local[k] = NAN;
     for (int b = 0; b < s->buckets.count; b++) {
         const Bucket *bucket = &s->buckets.items[b];
-        if (bucket->chunk != p->chunk) continue;
+        int64_t end = bucket->shard_begin + bucket->shard_count;
+        if (bucket->chunk != p->chunk || p->offset >= end || p->offset + n <= bucket->shard_begin) continue;
         float *owned = downloaded_owned(s, b, what);
         for (int64_t k = 0; k < n; k++) {
             int64_t at = p->offset + k - bucket->shard_begin;

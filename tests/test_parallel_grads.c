@@ -249,11 +249,9 @@ static void write_own(const Share *s, int b, int round) {
 // Elements [begin, end) of a chunk are what their owners wrote.
 static void expect_owners(const Share *s, int chunk, int64_t begin, int64_t end, int round) {
     int64_t bad = 0;
-    for (int64_t at = begin; at < end; at++) {
-        float one;
-        download_f32(s, tensor_part(s->params.chunks[chunk].values, at, 1), &one);
-        bad += one != owner_value(chunk, at, round);
-    }
+    float *got = downloaded(s, tensor_part(s->params.chunks[chunk].values, begin, end - begin));
+    for (int64_t at = begin; at < end; at++) bad += got[at - begin] != owner_value(chunk, at, round);
+    free(got);
     EXPECT(!bad, "%lld of [%lld, %lld) of chunk %d in round %d: %s", (long long)bad, (long long)begin,
            (long long)end, chunk, round, setup_name(s->setup));
 }
