@@ -44,6 +44,11 @@ int harness_run(const Test *tests, int argc, char **argv) {
 
 bool harness_short(void) { return getenv("TRIREME_TEST_SHORT") != NULL; }
 
+const char *harness_device(const char *usual) {
+    const char *kind = getenv("TRIREME_TEST_DEVICE");
+    return kind ? kind : usual;
+}
+
 static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
     (void)st, (void)kind, (void)at;
     return remove(path);

@@ -30,6 +30,8 @@ int harness_run(const Test *tests, int argc, char **argv); // the exit code for 
 bool harness_short(void);
 // Returns whether an expectation has failed so far, for programs that scripts run as workers.
 bool harness_failed(void);
+// Returns the kind of device that the laws run on: TRIREME_TEST_DEVICE where that is set, else `usual`.
+const char *harness_device(const char *usual);
 
 // Returns the path of a new folder under TMPDIR, which is removed when the program ends.
 const char *harness_folder(void);

@@ -69,7 +69,7 @@ static inline Status fixture_read(void *self, const char *name, Rect rect, float
 
 static inline InferSpec fixture_spec(int tp, int pp, DType dtype, bool cache) {
     return (InferSpec){.grid = GRID(tp, 1, pp),
-                       .device = "cpu",
+                       .device = harness_device("cpu"),
                        .threads = 1,
                        .dtype = dtype,
                        .batch = 2,

@@ -28,13 +28,17 @@ typedef struct {
     Optimizer optimizer;
 } Share;
 
+static inline const char *setup_device(const Setup *s) {
+    return harness_device(s->device ? s->device : "reference");
+}
+
 static inline const char *setup_name(const Setup *s) {
     static _Thread_local char text[160];
     snprintf(text, sizeof text, "t%d d%d p%d v%d%s %s buckets of %lld%s%s%s on %s",
              grid_along(s->grid, AXIS_TP), grid_along(s->grid, AXIS_DP), grid_along(s->grid, AXIS_PP),
              s->num_chunks, s->vee ? " vee" : "", dtype_name(s->dtype), (long long)s->bucket_elements,
              s->sharded ? " sharded" : "", s->overlap ? " overlap" : "",
-             s->overlap_gather ? " overlap_gather" : "", s->device ? s->device : "reference");
+             s->overlap_gather ? " overlap_gather" : "", setup_device(s));
     return text;
 }
 
@@ -47,7 +51,7 @@ static inline void open_bench_runtime(Share *s, Comm *world) {
     RuntimeMemory memory = {.run = 1 << 20};
     RuntimeSpec spec = {.topology = topology_of(setup->grid, comm_rank(world)),
                         .roles = ALL_ROLES,
-                        .device = setup->device ? setup->device : "reference",
+                        .device = setup_device(setup),
                         .threads = 1,
                         .mode.dtype = setup->dtype,
                         .memory = &memory};

@@ -9,8 +9,11 @@
 #include <string.h>
 
 EngineSpec run_spec(Grid grid, const char *schedule, int num_chunks, int layers, int global_batch) {
-    EngineSpec spec = {
-        .grid = grid, .schedule = schedule, .num_chunks = num_chunks, .device = "cpu", .threads = 1};
+    EngineSpec spec = {.grid = grid,
+                       .schedule = schedule,
+                       .num_chunks = num_chunks,
+                       .device = harness_device("cpu"),
+                       .threads = 1};
     spec.shape = (ModelShape){.layers = layers,
                               .hidden = 32,
                               .heads = 4,

@@ -2,7 +2,7 @@
 // precision, recomputation, sequence parallelism, the distributed optimizer, overlaps, messages, a model, its
 // batches and evaluations; together they hold every pair of such choices that is possible at all. Each must
 // give the bits of the plain run: one pipeline rank, nothing recomputed, sharded or overlapped, an evaluation
-// after every step. What changes rounding (t, d, sequence parallelism) is compared in tolerances.
+// after every step, on the cpu. What changes rounding (t, d, sequence parallelism) is compared in tolerances.
 // The short form runs a few combinations that hold every choice.
 // The program is also a worker: `test_train_covering worker TRANSPORT RANKS CHECKED` prints the bits of those
 // runs that a script compares between threads and MPI processes: with that many ranks, checked or not.
@@ -247,6 +247,7 @@ static const RunResult *plain_result(const Case *c) {
     char name[NAME_BYTES];
     name_case(&key, name);
     RunPlan plan = plan_of(&key);
+    plan.spec.device = "cpu";
     if (count == MAX_CASES || !run_or_complain(&plan, name, &known[count].result)) return NULL;
     known[count].of = key;
     return &known[count++].result;

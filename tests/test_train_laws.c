@@ -125,6 +125,7 @@ static void a_repeated_batch_is_learnt(void) {
 static void checks_change_no_bit(void) {
     RunPlan plain = plan_for((Grid)GRID(2, 2, 2), "interleaved", 2, "threads"), checked = plain;
     checked.check_comm = true;
+    plain.spec.device = "cpu";
     checked.spec.device = "check";
     RunResult a, b;
     if (run(&plain, &a) && run(&checked, &b)) run_expect_same_bits(&a, &b, "checking device and comm");
