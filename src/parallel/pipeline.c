@@ -28,10 +28,10 @@ typedef struct {
     DeviceMark start, end;
 } Span;
 
-// When the last run of the program happened. The host is ahead of the device and would wait for it where it reads the
-// marks: they are read when the next run begins, or when somebody asks.
+// The times of the last run that are not yet added up. The host is ahead of the device and would wait for it where it reads
+// a mark, so it reads them when the next run begins, in pipeline_times, before the list is replaced, and at once for a trace.
 typedef struct {
-    bool training;
+    bool training, traced;
     double start_s, end_s; // the host's part
     Span *spans;           // [capacity], of the timed instructions
     int num_spans, capacity;
@@ -69,6 +69,7 @@ static void read_span(Pipeline *p, Span *span) {
     device_mark_read(p->context->device, &span->start);
     device_mark_read(p->context->device, &span->end);
     if (p->last.training) add_time(p, span->in, span->end.work_s - span->start.work_s);
+    if (!p->last.traced) return;
     trace_add((TraceEvent){.start_s = span->start.wall_s,
                            .end_s = span->end.wall_s,
                            .name = schedule_ops[span->in.op].text,
@@ -167,7 +168,7 @@ Status pipeline_create(Pipeline **out, Context *context, const PipelineSpec *spe
 
 void pipeline_destroy(Pipeline *p) {
     if (!p) return;
-    read_last_run(p); // so that every mark is read
+    read_last_run(p); // every mark is read once (device.h)
     for (int i = 0; p->slots && i < p->pools[BUFFER_STASH].capacity; i++) {
         arena_close(&p->slots[i].stash);
         free(p->slots[i].layers);
@@ -405,8 +406,8 @@ static void act(Pipeline *p, Instr in, const Run *run) {
     CHECK(false, "instruction %d is unknown", in.op);
 }
 
-static bool is_timed(Instr in, const Run *run) {
-    return trace_on() || (run->reducer && schedule_ops[in.op].kind == COMPUTE);
+static bool is_timed(const Pipeline *p, Instr in) {
+    return p->last.traced || (p->last.training && schedule_ops[in.op].kind == COMPUTE);
 }
 
 // The time of an instruction begins when its buffers and messages are there.
@@ -415,7 +416,7 @@ static void execute(Pipeline *p, Instr in, const Run *run) {
         schedule_buffer_changes(p->schedule, context_rank(p->context, ROLE_PIPELINE), in, run->reducer);
     change_buffers(p, &changes, in.microbatch, true);
     complete_input(p, in);
-    Span *span = is_timed(in, run) ? &p->last.spans[p->last.num_spans++] : NULL;
+    Span *span = is_timed(p, in) ? &p->last.spans[p->last.num_spans++] : NULL;
     if (span) *span = (Span){in, .start = device_mark(p->context->device, p->context->stream)};
     act(p, in, run);
     if (span) span->end = device_mark(p->context->device, p->context->stream);
@@ -431,6 +432,7 @@ static void run_program(Pipeline *p, Run run) {
     read_last_run(p);
     free_all(p);
     p->last.training = run.reducer;
+    p->last.traced = trace_on();
     p->last.start_s = clock_s();
     double waited_s = p->wait_s;
     for (; run.at < p->program->count; run.at++) {
@@ -445,7 +447,7 @@ static void run_program(Pipeline *p, Run run) {
     wait_for_sends(p);
     p->last.end_s = clock_s();
     if (!run.reducer) p->wait_s = waited_s;
-    if (trace_on()) read_last_run(p); // its events come before those of what the step does next
+    if (p->last.traced) read_last_run(p); // a trace holds a rank's events in the order of their times
 }
 
 void pipeline_train(Pipeline *p, const Microbatch *microbatches, GradReducer *reducer) {

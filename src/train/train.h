@@ -133,7 +133,7 @@ const EngineSpec *engine_spec_of(const Engine *engine);
 const Schedule *engine_schedule(const Engine *engine);
 Context *engine_context(Engine *engine);
 Gpt *engine_model(Engine *engine);
-PipelineTimes engine_times(const Engine *engine);
+PipelineTimes engine_times(Engine *engine); // as pipeline_times: waits for the device to end the last step
 
 // ---- numbers that change during a run ------------------------------------------------------------
 

@@ -270,4 +270,4 @@ Context *engine_context(Engine *e) { return &e->runtime.context; }
 Gpt *engine_model(Engine *e) { return e->gpt; }
 Optimizer *engine_optimizer(Engine *e) { return &e->optimizer; }
 int64_t engine_optimizer_steps(const Engine *e) { return e->optimizer.steps; }
-PipelineTimes engine_times(const Engine *e) { return pipeline_times(e->pipeline); }
+PipelineTimes engine_times(Engine *e) { return pipeline_times(e->pipeline); }
