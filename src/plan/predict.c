@@ -96,7 +96,7 @@ static double stage_sum(const Stages *s, int stage, const PartTime *times) {
 static void price_stages(Stages *s, const CostModel *costs, const ParallelConfig *config) {
     double held = config->chunks > 1 ? costs->constants.interleaved_hold : 1, message_us[2];
     bool waits = !costs->stack->overlaps_messages;
-    for (int leaves = 0; leaves < 2; leaves++)
+    for (int leaves = 0; leaves < 2 && s->stages > 1; leaves++)
         message_us[leaves] = s->slower * US * price_message(costs, config, leaves, s->parts->message_bytes);
     for (int stage = 0; stage < s->stages; stage++) {
         s->forward_us[stage] = s->slower * US * stage_sum(s, stage, s->parts->forward);
