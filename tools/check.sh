@@ -7,8 +7,8 @@
 threaded_tests='^test_(base_trace|comm|parallel_(pipeline|grads)|corpus_preprocess$|train_(covering|checkpoint|head)|infer_generate)'
 # The other sanitizers leave out: scripts that drive whole programs (slow, and MPI leaks by design); tests of numbers
 # on paths that other tests take; tests that differ from comm_laws_*_3 in the number of processes alone, or from
-# test_device_matmul in oneDNN's kernels alone, which are not sanitized. One seed of delays is enough, and
-# the thread sanitizer leaves out the slowest of its laws.
+# test_device_matmul in oneDNN's kernels alone, which are not sanitized. One seed of delays is
+# enough, as it takes every path; the thread sanitizer leaves out the slowest of these rows.
 other_seeds='_seed[23]$'
 unsanitized_tests='_(mpi|long|2|4|8)$|^test_train_laws$|_onednn_avx2$|'$other_seeds
 unthreaded_tests='^test_(train|infer|parallel_pipeline).*_seed|'$other_seeds
