@@ -58,8 +58,8 @@ void memory_score_print(const MemoryScore *score, Text *out);
 // Predicts the seconds of a row's step with these constants; 0: the row is refused and takes no part in the fit.
 typedef Status PredictRow(void *self, const Constants *constants, const PlanRow *row, double *step_s);
 
-// The rows that are held out together. Rows of one configuration (model, layout, batch) are near copies and always held
-// out together.
+// The choice of rows that are held out together. Rows of one configuration (model, layout, batch) are near copies: they
+// always go together.
 typedef enum { LEAVE_ONE_OUT, LEAVE_MODEL_OUT, K_FOLDS } Protocol;
 
 typedef struct {

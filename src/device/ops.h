@@ -115,7 +115,7 @@ typedef struct {
 } SwigluBackward;
 void swiglu_backward(Device *device, Stream *stream, SwigluBackward args);
 
-// Names the elements that dropout drops: element (row s*B + b, column c) of a [S*B, H] tensor is
+// The key of a dropout mask: element (row s*B + b, column c) of a [S*B, H] tensor is
 // element s*H + c of sample first_sample + b (rng.h), so no grid and no schedule can change a mask. A tensor
 // that holds rows from `first_row` on drops what the whole one would. All zeros: no dropout.
 typedef struct {

@@ -19,7 +19,7 @@ typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
 #define SIZE_POSITION     Position
 #define SIZE_ROPE_SCALING RopeScaling
 
-// Lowers the frequencies of rotary positions, for texts longer than those that a model was first trained on.
+// How the frequencies of rotary positions are lowered, for texts longer than those that a model was first trained on.
 // LINEAR divides all by `factor`. LLAMA3 divides those whose wavelength is above `original / low`, leaves those below
 // `original / high`, and divides those between by a share that grows evenly with the frequency.
 typedef struct {

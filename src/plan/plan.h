@@ -34,7 +34,7 @@ typedef struct {
     DType dtype;
     bool sequence_parallel; // needs t > 1
     int zero_stage;         // 0; 1: distributed optimizer; 2: gradients are cut, too; 3: and parameters
-    // These are the stack's, unless a row or the user says otherwise.
+    // Set from the stack, unless a row or the user says otherwise.
     bool scatter_gather, overlap_gradients, overlap_tensor;
 } ParallelConfig;
 

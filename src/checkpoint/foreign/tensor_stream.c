@@ -38,7 +38,10 @@ static Status read_rect(const Mapping *m, ModelSource *source, int tensor, Rect 
     return OK;
 }
 
-enum { MAX_READ = 4 << 20, TILE = 16 }; // elements that are read at a time, or one line; lines
+enum {
+    MAX_READ = 4 << 20, // elements read at a time; a longer line is read whole
+    TILE = 16,          // lines transposed together
+};
 
 static void transpose(const float *from, int64_t rows, int64_t cols, float *to) {
     for (int64_t row = 0; row < rows; row += TILE)
