@@ -26,9 +26,9 @@ static double sum_terms(const EngineSpec *spec, bool published) {
     int tp = grid_along(spec->grid, AXIS_TP);
     int count = model_stash_terms(&spec->shape, &spec->mode, tp, terms);
     StashSum all = model_stash_sum(&spec->shape, &spec->mode, tp);
-    double sum = 0, told = published ? all.published : all.kept;
+    double sum = 0, whole = published ? all.published : all.kept;
     for (int i = 0; i < count; i++) sum += published ? terms[i].published : terms[i].kept;
-    EXPECT(sum == told, "the terms give %.0f bytes, their sum is told as %.0f", sum, told);
+    EXPECT(sum == whole, "the terms give %.0f bytes, model_stash_sum %.0f", sum, whole);
     return sum;
 }
 
