@@ -219,12 +219,28 @@ static void rejections_are_counted(void) {
     plan_result_free(&result);
 }
 
+// No value of a choice is there twice, and none of the choices that can vary is left out.
+static void expect_each_value_once(const PlanResult *result) {
+    static const char *const varying[] = {"t = ", "p = ", "v = ", "b = "};
+    for (size_t k = 0; k < sizeof varying / sizeof *varying; k++) {
+        bool found = false;
+        for (int i = 0; i < result->num_alternatives; i++)
+            found |= strstr(result->alternatives[i].choice, varying[k]) == result->alternatives[i].choice;
+        EXPECT(found, "no alternative with another %s", varying[k]);
+    }
+    for (int i = 0; i < result->num_alternatives; i++)
+        for (int j = 0; j < i; j++)
+            EXPECT(strcmp(result->alternatives[i].choice, result->alternatives[j].choice) != 0, "%s twice",
+                   result->alternatives[i].choice);
+}
+
 static void alternatives_differ_and_are_slower(void) {
     CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(16, 2048, 16);
     SearchSpace space = space_of(64, 128);
     PlanResult result = found(&costs, &model, &space, 3);
     EXPECT(result.num_alternatives > 5, "%d alternatives", result.num_alternatives);
+    expect_each_value_once(&result);
     const Prediction *winner = &result.best[0];
     for (int i = 0; i < result.num_alternatives; i++) {
         const Alternative *a = &result.alternatives[i];
