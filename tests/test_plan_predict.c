@@ -198,6 +198,25 @@ static void messages_hold_ranks_up(void) {
     EXPECT(stacks[1].overlaps_messages && predicted(&costs, &model, &c).parts.stages == 0, "overlapped");
 }
 
+// With one microbatch every edge is crossed once each way and nothing hides it: the edges that leave a node, one of 7, or
+// 2 of the 14 of a V, pay for the network, the others do not.
+static void edges_pay_for_where_they_are(void) {
+    Machine one = machine, pairs = machine;
+    one.devices_per_node = 16, one.nics = 8, pairs.devices_per_node = 2, pairs.nics = 1;
+    CostModel costs = ideal_costs(&machine, &stacks[1]), inside = ideal_costs(&one, &stacks[1]),
+              across = ideal_costs(&pairs, &stacks[1]);
+    ModelShape model = gpt_of(16, 1024, 16);
+    model.untied = true;
+    for (int way = 0; way < 2; way++) {
+        ParallelConfig c = candidate_of(2, 8, 1, 1);
+        c.schedule = way ? "zb-v" : "1f1b", c.chunks = 1 + way;
+        double least = predicted(&inside, &model, &c).step_s, most = predicted(&across, &model, &c).step_s,
+               share = (predicted(&costs, &model, &c).step_s - least) / (most - least);
+        EXPECT(most > least && near(share, 1.0 / 7, 1e-6), "%s: %g of the edges, from %g to %g s", c.schedule,
+               share, least, most);
+    }
+}
+
 // Both ends of a V are on one rank: its two tables are one, and nothing is summed between the ends.
 static void a_v_has_both_ends_on_one_rank(void) {
     CostModel costs = costs_of(&machine, &stack);
@@ -457,6 +476,7 @@ int main(int argc, char **argv) {
                        {"bubbles_are_as_published", bubbles_are_as_published},
                        {"timelines_are_what_is_predicted", timelines_are_what_is_predicted},
                        {"messages_hold_ranks_up", messages_hold_ranks_up},
+                       {"edges_pay_for_where_they_are", edges_pay_for_where_they_are},
                        {"a_v_has_both_ends_on_one_rank", a_v_has_both_ends_on_one_rank},
                        {"tied_tables_are_summed_between_nodes", tied_tables_are_summed_between_nodes},
                        {"recomputation_costs_one_forward", recomputation_costs_one_forward},
