@@ -190,7 +190,7 @@ static Status read_descriptor(int fd, const char *path, size_t size, char **data
 
 Status file_read(const char *path, size_t max_bytes, char **data, size_t *size) {
     int fd;
-    int64_t bytes;
+    int64_t bytes = 0;
     TRY(file_open_regular(path, &fd, &bytes));
     Status status;
     if ((uint64_t)bytes > max_bytes)
