@@ -1,6 +1,6 @@
 # The device layer: plain files, plus the CPU kernels, compiled once per instruction set and element type and chosen at
 # run time.
-add_layer(device trireme_layout ${DNNL_LIBRARY} OpenMP::OpenMP_C)
+add_layer(device trireme_layout ${DNNL_LIBRARY} OpenMP::OpenMP_C ${CMAKE_DL_LIBS})
 target_include_directories(trireme_device PRIVATE ${DNNL_INCLUDE})
 
 # The layer's own copy of the kernels is F32 on the baseline of the architecture; each other combination is an object

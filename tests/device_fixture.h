@@ -27,7 +27,8 @@ typedef struct {
 
 static inline Fixture fixture_open_as(const char *kind, int threads, DType element, DType drawn) {
     Fixture b = {.element = element, .drawn = drawn};
-    EXPECT_OK(device_open(&b.device, (DeviceOptions){kind, NULL, threads, FIXTURE_BYTES}));
+    EXPECT_OK(device_open(
+        &b.device, (DeviceOptions){.kind = kind, .threads = threads, .workspace_bytes = FIXTURE_BYTES}));
     b.stream = device_stream(b.device);
     EXPECT_OK(arena_open(&b.arena, "fixture", device_memory(b.device), FIXTURE_BYTES));
     return b;

@@ -314,7 +314,7 @@ static void infinite_gradients_are_no_fault(void) {
 
 static void unknown_kind_is_refused(void) {
     Device *device;
-    EXPECT(device_open(&device, (DeviceOptions){"chek", NULL, 1, 0}) == ERR_CONFIG, "the status");
+    EXPECT(device_open(&device, (DeviceOptions){.kind = "chek", .threads = 1}) == ERR_CONFIG, "the status");
     EXPECT(strstr(fail_message(), "did you mean check?"), "%s", fail_message());
     EXPECT(device == NULL, "a device");
 }
@@ -323,7 +323,7 @@ static void seed_that_is_no_number_is_refused(void) {
     Device *device;
     setenv("TRIREME_CHECK_SEED", "1x", 1);
     EXPECT(device_check("check") == ERR_CONFIG, "the status of the check");
-    EXPECT(device_open(&device, (DeviceOptions){"check", NULL, 1, 0}) == ERR_CONFIG, "the status");
+    EXPECT(device_open(&device, (DeviceOptions){.kind = "check", .threads = 1}) == ERR_CONFIG, "the status");
     EXPECT(strstr(fail_message(), "TRIREME_CHECK_SEED=1x is not a whole number"), "%s", fail_message());
     EXPECT(device == NULL, "a device");
     unsetenv("TRIREME_CHECK_SEED");

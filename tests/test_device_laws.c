@@ -329,7 +329,7 @@ static void null_has_no_numbers(void) {
 
 static void null_stands_for_another(void) {
     Device *null;
-    EXPECT_OK(device_open(&null, (DeviceOptions){"null", "reference", 1, 0}));
+    EXPECT_OK(device_open(&null, (DeviceOptions){.kind = "null", .stands_for = "reference", .threads = 1}));
     float nothing = 0;
     AttentionForward args = {.qkv = {&nothing, 64, 12, F32}, .out = {&nothing, 64, 4, F32}};
     args.stats = (Tensor){&nothing, 1, 64, F32};

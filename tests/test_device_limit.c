@@ -8,7 +8,7 @@
 
 static Status open_cpu(void) {
     Device *device;
-    Status status = device_open(&device, (DeviceOptions){"cpu", NULL, 1, 0});
+    Status status = device_open(&device, (DeviceOptions){.kind = "cpu", .threads = 1});
     device_close(device);
     return status;
 }

@@ -58,7 +58,7 @@ static void narrow_over_logits(Fixture *b) {
 
 static void too_large_to_square(Fixture *b) {
     Device *reference;
-    EXPECT_OK(device_open(&reference, (DeviceOptions){"reference", NULL, 1, 0}));
+    EXPECT_OK(device_open(&reference, (DeviceOptions){.kind = "reference", .threads = 1}));
     float x = -4.5f;
     double sum[3] = {0};
     sum_squares(reference, device_stream(reference),
@@ -72,7 +72,8 @@ static void too_small_workspace(Fixture *b) {
         .qkv = tensor(b, 2048, 3), .out = tensor(b, 2048, 1), .stats = tensor(b, 1, 2048)};
     args.shape = shape;
     Device *poor;
-    EXPECT_OK(device_open(&poor, (DeviceOptions){"reference", NULL, 1, 4096}));
+    EXPECT_OK(
+        device_open(&poor, (DeviceOptions){.kind = "reference", .threads = 1, .workspace_bytes = 4096}));
     attention_forward(poor, device_stream(poor), args);
 }
 

@@ -1,4 +1,5 @@
-// A backend is a folder device/NAME/ with one table, NAME_backend, and one row in DEVICE_KINDS below.
+// A backend is a folder device/NAME/ with one table, NAME_backend, and one row in DEVICE_KINDS below; or a module that is
+// loaded when it is wanted, with a row in DEVICE_MODULES (device/module.h).
 //
 // The front (device.c, launch.c) calls it. It has already checked shapes and found the workspace, and it counts. A
 // backend gives the operations, and of the callbacks those that it needs; for the others the front uses the host's
@@ -9,7 +10,7 @@
 #pragma once
 #include "device/op_table.h"
 
-//  Backends, and the names of the kinds of devices; the first one is proposed where nothing else is known.
+//  Backends of the program, and the names of their kinds; the first one is proposed where nothing else is known.
 #define DEVICE_KINDS(X)                                                                                      \
     X(cpu)                                                                                                   \
     X(reference)                                                                                             \
@@ -69,7 +70,8 @@ typedef struct {
     void (*mark_read)(void *state, DeviceMark *mark);
 
     // Host code uses [data, data + bytes) from where the stream is now (`access` is set but for its number and its
-    // address) until access_end. Its address is asked for once the stream has got there.
+    // address) until access_end. Its address is asked for once the stream has got there. A backend that first copies the
+    // bytes to where the host can use them moves `since` behind that copy.
     void (*access)(const Exec *exec, HostAccess *access);
     void *(*access_address)(void *state, const HostAccess *access);
     void (*access_end)(void *state, const HostAccess *access);

@@ -1,18 +1,28 @@
 // The front of a device: which kinds there are, opening and closing, streams and events, memory and copies.
 #include "base/rank.h"
 #include "device/front.h"
+#include "device/module.h"
 #include <stdlib.h>
 #include <string.h>
 
 // ---- kinds ------------------------------------------------------------------------------------------------
 
-#define X(name) #name,
-static const char *const KIND_NAMES[] = {DEVICE_KINDS(X)};
+// Those of the program come first.
+#define X(name)            #name,
+#define MODULE(kind, file) kind,
+static const char *const KIND_NAMES[] = {DEVICE_KINDS(X) DEVICE_MODULES(MODULE)};
 #undef X
+#undef MODULE
 #define X(name) &name##_backend,
-static const Backend *const KINDS[] = {DEVICE_KINDS(X)};
+static const Backend *const BACKENDS[] = {DEVICE_KINDS(X)};
 #undef X
-enum { NUM_KINDS = sizeof KINDS / sizeof *KINDS };
+#define MODULE(kind, file) file,
+static const char *const MODULE_FILES[] = {DEVICE_MODULES(MODULE)};
+#undef MODULE
+enum {
+    NUM_KINDS = sizeof KIND_NAMES / sizeof *KIND_NAMES,
+    NUM_BACKENDS = sizeof BACKENDS / sizeof *BACKENDS
+};
 
 const char *const *device_kinds(int *count) {
     *count = NUM_KINDS;
@@ -31,12 +41,12 @@ static Status unknown_kind(const char *name) {
 }
 
 static Status find_kind(const char *name, const Backend **backend) {
-    for (int i = 0; i < NUM_KINDS; i++)
-        if (strcmp(name, KIND_NAMES[i]) == 0) {
-            *backend = KINDS[i];
-            return OK;
-        }
-    return unknown_kind(name);
+    int i = 0;
+    while (i < NUM_KINDS && strcmp(name, KIND_NAMES[i]) != 0) i++;
+    if (i == NUM_KINDS) return unknown_kind(name);
+    if (i >= NUM_BACKENDS) return module_load(name, MODULE_FILES[i - NUM_BACKENDS], backend);
+    *backend = BACKENDS[i];
+    return OK;
 }
 
 Status device_check(const char *name) {

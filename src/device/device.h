@@ -6,6 +6,8 @@
 //   cpu        matrix products by pairs, AMX or oneDNN, fused OpenMP/SIMD kernels, attention without the S x S matrix
 //   null       allocates nothing, computes nothing, counts: the planner's device
 //   check      the cpu backend as a GPU would be: see device/check/check.h
+//   cuda       NVIDIA GPUs; a module beside the program (device/module.h)
+//   cuda-sim   the same code on a simulated GPU, for tests; a module, too
 //
 // Order. Operations and copies are stream-ordered: each starts when everything before it on its stream is done, and the
 // call may return before. Streams run beside each other; an event orders them. The host has to wait, for an event or
@@ -49,16 +51,17 @@ typedef struct {
     const char *stands_for; // null only: the kind whose workspace it reports; NULL: "cpu"
     int threads;            // of this rank, >= 1
     size_t workspace_bytes; // of each stream; what device_workspace_peak of a null run of the same work says
+    int rank_here;          // this rank's number among those of its machine: ranks take its GPUs in turn
 } DeviceOptions;
 
-// The names of the kinds: "cpu", "reference", "check", "null".
+// The names of the kinds: "cpu", "reference", "check", "null", "cuda", "cuda-sim".
 const char *const *device_kinds(int *count);
 // Checks whether a device of this kind can be opened: ERR_CONFIG for an unknown kind, or for a variable of the
-// environment that names unknown kernels. device_open checks the same; callers use this to fail before there is
-// anything to undo.
+// environment that names unknown kernels; ERR_UNAVAILABLE where the module or the GPU is missing. device_open checks the
+// same; callers use this to fail before there is anything to undo.
 Status device_check(const char *kind);
 // Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest) or TRIREME_MAX_CPU_ISA,
-// ERR_OS without memory.
+// ERR_UNAVAILABLE without its module or a GPU, ERR_OS without memory.
 Status device_open(Device **device, DeviceOptions options);
 // Waits for what is under way. Close the arenas that live in its memory, and its other streams, first.
 void device_close(Device *device);

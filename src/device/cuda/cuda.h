@@ -1,4 +1,4 @@
-// The insides of the CUDA device: what its host code (backend.c) and its kernels (*.cu) share.
+// The insides of the CUDA device: what its host code (backend.c, copies.c, marks.c) and its kernels (*.cu) share.
 //
 // These files make a module that the program loads when the device is opened (device/module.h). They are built twice:
 // with nvcc for GPUs, and with the host's compiler for the simulated GPU in sim/, which has the calls of the CUDA runtime
@@ -11,6 +11,8 @@ extern "C" {
 #endif
 #include "device/backend.h"
 
+typedef struct CudaDevice CudaDevice;
+
 // ---- operations -------------------------------------------------------------------------------------------
 
 // Each operation puts its kernels on the stream of `exec` and returns. It allocates nothing, waits for nothing and follows
@@ -19,14 +21,15 @@ extern "C" {
 DEVICE_OPS(X)
 #undef X
 
-// ---- streams ----------------------------------------------------------------------------------------------
+// The workspace of one call, of the operations that need any, in bytes. It depends on the arguments alone, not on the
+// GPU: a plan asks where there is none.
 
-typedef struct CudaDevice CudaDevice;
+// ---- streams ----------------------------------------------------------------------------------------------
 
 enum {
     NUM_EVENTS = 1024,      // of a stream: so many of the last ones can be asked for
     NUM_STAGES = 16,        // small copies between the host and a stream that may be under way at once
-    STAGE_BYTES = 64 << 10, // what is larger is copied without a stage
+    STAGE_BYTES = 64 << 10, // a larger copy takes no stage
 };
 
 // Pinned memory for one small copy.
@@ -42,18 +45,87 @@ typedef struct CudaQueue {
     cudaStream_t stream;
     CudaDevice *device;
     struct CudaQueue *next; // of the device's queues
-    const char *name;
     // The event with the number n is events[n % NUM_EVENTS].
     cudaEvent_t events[NUM_EVENTS];
     int64_t recorded, reached; // the numbers of the last event, and of the last one that is known to be done
     CudaStage stages[NUM_STAGES];
-    int64_t num_staged;
+    int64_t num_staged; // copies so far
 } CudaQueue;
 
-// The stream on which an operation runs. Without a queue: CUDA's default stream.
+// The stream on which an operation runs. Without a queue it is CUDA's default stream.
 static inline cudaStream_t stream_of(const Exec *exec) {
     return exec->queue ? ((const CudaQueue *)exec->queue)->stream : NULL;
 }
+
+// Events of a queue, as Backend has them (device/backend.h).
+int64_t queue_record(CudaQueue *queue);
+bool queue_wait_for(CudaQueue *queue, int64_t event, double seconds);
+void queue_await(CudaQueue *queue, int64_t event); // the host waits as long as it takes
+void queue_follow(CudaQueue *queue, const CudaQueue *of, int64_t event);
+
+// ---- copies (copies.c) ------------------------------------------------------------------------------------
+
+Status stages_open(CudaQueue *queue);
+void stages_close(CudaQueue *queue); // takes what was only zeroed
+// Gives the host the bytes of downloads that the queue is known to have reached.
+void stages_deliver(CudaQueue *queue);
+void cuda_copy(const Exec *exec, void *to, const void *from, size_t bytes);
+void cuda_zero(const Exec *exec, void *x, size_t bytes);
+void cuda_upload(const Exec *exec, void *to, const void *from, size_t bytes);
+void cuda_download(const Exec *exec, void *to, const void *from, size_t bytes);
+
+// Pinned memory in which host code uses device memory: a copy of it, made when the stream gets to device_access, and
+// copied back at device_access_end if the host may have written it.
+typedef struct {
+    char *pinned;
+    size_t capacity, bytes;
+    CudaQueue *queue; // of the last use
+    int64_t event;    // that use is over when the queue has reached it
+    bool in_use;
+} CudaWindow;
+
+void cuda_access(const Exec *exec, HostAccess *access);
+void *cuda_access_address(void *state, const HostAccess *access);
+void cuda_access_end(void *state, const HostAccess *access);
+void *cuda_address(void *state, void *data, size_t bytes);
+void windows_leave(CudaQueue *queue); // before it is closed
+void windows_close(CudaDevice *device);
+
+// ---- marks (marks.c) --------------------------------------------------------------------------------------
+
+// CUDA tells the time between two events. `base` is one whose time on the host's clock is known.
+typedef struct {
+    cudaStream_t stream; // where the base is recorded: nothing else runs there
+    cudaEvent_t base;
+    double base_s; // clock_s()
+    cudaEvent_t *events;
+    bool *taken;
+    int num_events, num_taken;
+} CudaMarks;
+
+Status marks_open(CudaDevice *device);
+void marks_close(CudaDevice *device); // takes what was only zeroed
+void cuda_mark(const Exec *exec, DeviceMark *mark);
+void cuda_mark_read(void *state, DeviceMark *mark);
+
+// ---- the device -------------------------------------------------------------------------------------------
+
+struct CudaDevice {
+    int number;     // of the GPU
+    char name[256]; // its own
+    char why[512];  // memory could not be had
+    CudaQueue *queues;
+    CudaWindow *windows;
+    int num_windows;
+    CudaMarks marks;
+};
+
+// Ends the job if a call of the CUDA runtime has failed. CUDA reports a fault of an operation at any later call.
+void cuda_check(const CudaDevice *device, const char *call, cudaError_t error);
+#define CUDA(device, call) cuda_check(device, #call, call)
+// The same while a device is opened, for TRY: ERR_OS with the call.
+Status cuda_status(const CudaDevice *device, const char *call, cudaError_t error);
+#define CUDA_STATUS(device, call) cuda_status(device, #call, call)
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,68 @@
+# The modules of the CUDA device (src/device/module.h): trireme_cuda_sim.so with the simulated GPU, and where nvcc is found
+# trireme_cuda.so for GPUs. They lie beside the program, which gives them what they call of it.
+file(GLOB cuda_host_sources CONFIGURE_DEPENDS src/device/cuda/*.c)
+file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/device/cuda/*.cu)
+file(GLOB cuda_sim_sources CONFIGURE_DEPENDS src/device/cuda/sim/*.cc)
+
+# A module and a program fit if they were built with the same of these headers.
+set(interface_headers src/device/backend.h src/device/device.h src/device/op_table.h src/device/ops.h src/device/module.h
+    src/base/arena.h src/base/error.h src/base/rank.h src/base/rng.h src/base/text.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${interface_headers})
+set(interface)
+foreach(header ${interface_headers})
+  file(SHA256 ${header} hash)
+  string(APPEND interface ${hash})
+endforeach()
+string(SHA256 interface "${interface}")
+string(SUBSTRING ${interface} 0 16 interface)
+set_source_files_properties(src/device/module.c PROPERTIES COMPILE_DEFINITIONS "MODULE_INTERFACE=\"${interface}\"")
+
+# add_cuda_module(TARGET KIND INCLUDE_FOLDER SOURCE...)
+function(add_cuda_module target kind include)
+  add_library(${target} MODULE ${cuda_host_sources} ${ARGN})
+  target_include_directories(${target} PRIVATE src)
+  target_include_directories(${target} SYSTEM PRIVATE ${include})
+  target_compile_definitions(${target} PRIVATE CUDA_KIND="${kind}" MODULE_INTERFACE="${interface}")
+  set_target_properties(${target} PROPERTIES PREFIX "" SUFFIX ".so" LINKER_LANGUAGE CXX
+                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  target_link_libraries(${target} PRIVATE Threads::Threads)
+  install(TARGETS ${target} LIBRARY DESTINATION bin)
+endfunction()
+
+# Kernels as C++ for the host. They multiply and add as the GPU does only with a fused multiply-add of IEEE.
+add_cuda_module(trireme_cuda_sim cuda-sim ${CMAKE_SOURCE_DIR}/src/device/cuda/sim/include
+                ${cuda_kernel_sources} ${cuda_sim_sources})
+set_source_files_properties(${cuda_kernel_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+
+# The sanitized builds test the same code with the simulated GPU.
+find_program(NVCC nvcc HINTS /usr/local/cuda/bin DOC "NVIDIA's compiler; without it there is no --device cuda")
+if(NOT NVCC OR TRIREME_SANITIZE)
+  return()
+endif()
+get_filename_component(cuda_root ${NVCC} REALPATH)
+get_filename_component(cuda_root ${cuda_root} DIRECTORY)
+get_filename_component(cuda_root ${cuda_root} DIRECTORY)
+find_path(CUDART_INCLUDE cuda_runtime_api.h HINTS ${cuda_root}/include REQUIRED)
+find_library(CUDART_STATIC cudart_static HINTS ${cuda_root}/lib64 ${cuda_root}/lib REQUIRED)
+
+# Machine code for A100, H100 and H200, B200; other GPUs translate the PTX of the first when the module is loaded. Fused
+# multiply-adds are called for, never made from a product and a sum.
+set(nvcc_options -std=c++17 -O3 -lineinfo -fmad=false -gencode arch=compute_80,code=[sm_80,compute_80]
+    -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_100a,code=sm_100a
+    -I${CMAKE_SOURCE_DIR}/src -Xcompiler=-fPIC,-Wall,-Wextra,-ffp-contract=off,-fno-math-errno)
+if(TRIREME_WERROR)
+  list(APPEND nvcc_options -Werror all-warnings)
+endif()
+set(cuda_objects)
+foreach(source ${cuda_kernel_sources})
+  get_filename_component(name ${source} NAME_WE)
+  set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+  list(APPEND cuda_objects ${object})
+  add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d VERBATIM
+                     COMMENT "Building the GPU's kernels of ${name}.cu"
+                     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
+                     COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${NVCC} ${nvcc_options} -MD -MF ${object}.d
+                             -c ${source} -o ${object})
+endforeach()
+add_cuda_module(trireme_cuda cuda ${CUDART_INCLUDE} ${cuda_objects})
+target_link_libraries(trireme_cuda PRIVATE ${CUDART_STATIC} ${CMAKE_DL_LIBS} rt)

@@ -1,0 +1,270 @@
+// The backend of the CUDA device: GPUs, memory, streams and events. An operation is done by the kernels of *.cu.
+#include "base/rank.h"
+#include "device/cuda/cuda.h"
+#include "device/module.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+// ---- errors -----------------------------------------------------------------------------------------------
+
+// The name of the function in "function(arguments)".
+static int name_length(const char *call) { return (int)strcspn(call, "("); }
+
+Status cuda_status(const CudaDevice *device, const char *call, cudaError_t error) {
+    if (error == cudaSuccess) return OK;
+    cudaGetLastError(); // the next call does not report it again
+    return fail(ERR_OS, "%.*s failed on GPU %d (%s): %s, %s", name_length(call), call, device->number,
+                device->name, cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+void cuda_check(const CudaDevice *device, const char *call, cudaError_t error) {
+    if (error == cudaSuccess) return;
+    const Rank *rank = rank_current();
+    char who[64];
+    rank_describe(rank, who, sizeof who);
+    fprintf(
+        stderr,
+        "trireme: error: %s%s%.*s failed on GPU %d (%s)%s%s: %s, %s.\n"
+        "  CUDA reports a fault of an operation late, at any call that follows: with CUDA_LAUNCH_BLOCKING=1 in "
+        "the environment the\n  run is slow, and the last operation below is the one that failed.\n",
+        who, *who ? " " : "", name_length(call), call, device->number, device->name,
+        *rank->doing ? " at " : "", rank->doing, cudaGetErrorName(error), cudaGetErrorString(error));
+    rank_dump_events(rank);
+    rank_abort_job(error == cudaErrorMemoryAllocation || error == cudaErrorECCUncorrectable ? ERR_OS
+                                                                                            : ERR_BUG);
+}
+
+// ---- GPUs -------------------------------------------------------------------------------------------------
+
+// The oldest GPUs that the kernels are built for.
+enum { FIRST_MAJOR = 8 };
+
+static Status count_gpus(int *count) {
+    cudaError_t error = cudaGetDeviceCount(count);
+    if (error == cudaSuccess && *count > 0) return OK;
+    cudaGetLastError();
+    if (error == cudaSuccess) error = cudaErrorNoDevice;
+    return fail(
+        ERR_UNAVAILABLE,
+        "--device " CUDA_KIND
+        " needs an NVIDIA GPU and its driver, and there is none here (%s: %s); nvidia-smi lists the GPUs "
+        "and the version of the driver; --device cpu computes without a GPU",
+        cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+static Status cuda_available(void) {
+    int count;
+    return count_gpus(&count);
+}
+
+static Status choose_gpu(CudaDevice *d, int rank_here) {
+    int count;
+    struct cudaDeviceProp properties;
+    TRY(count_gpus(&count));
+    d->number = rank_here % count;
+    TRY(CUDA_STATUS(d, cudaGetDeviceProperties(&properties, d->number)));
+    snprintf(d->name, sizeof d->name, "%s", properties.name);
+    if (properties.major < FIRST_MAJOR)
+        return fail(ERR_UNAVAILABLE,
+                    "GPU %d (%s) has compute capability %d.%d, and --device " CUDA_KIND
+                    " needs %d.0 or later; CUDA_VISIBLE_DEVICES chooses among several GPUs",
+                    d->number, d->name, properties.major, properties.minor, FIRST_MAJOR);
+    return CUDA_STATUS(d, cudaSetDevice(d->number));
+}
+
+static void cuda_close(void *state) {
+    CudaDevice *d = state;
+    CHECK(!d->queues, "a device was closed before its streams");
+    windows_close(d);
+    marks_close(d);
+    free(d);
+}
+
+static Status cuda_open(void **state, const DeviceOptions *options) {
+    CudaDevice *d = calloc(1, sizeof *d);
+    if (!d) return fail(ERR_OS, "no memory for a device");
+    Status status = choose_gpu(d, options->rank_here);
+    if (status == OK) status = marks_open(d);
+    if (status == OK)
+        *state = d;
+    else
+        cuda_close(d);
+    return status;
+}
+
+// ---- memory -----------------------------------------------------------------------------------------------
+
+static void *cuda_take(void *state, const char *name, size_t bytes, const char **why) {
+    CudaDevice *d = state;
+    void *memory = NULL;
+    (void)name;
+    cudaError_t error = cudaMalloc(&memory, bytes ? bytes : 1);
+    if (error == cudaSuccess) return memory;
+    cudaGetLastError();
+    snprintf(d->why, sizeof d->why, "cudaMalloc on GPU %d, %s: %s", d->number, d->name,
+             cudaGetErrorString(error));
+    *why = d->why;
+    return NULL;
+}
+
+static void cuda_give_back(void *state, void *memory, size_t bytes) {
+    CudaDevice *d = state;
+    (void)bytes;
+    for (CudaQueue *q = d->queues; q; q = q->next) queue_await(q, queue_record(q));
+    CUDA(d, cudaFree(memory));
+}
+
+// ---- streams ----------------------------------------------------------------------------------------------
+
+static Status fill_queue(CudaQueue *q) {
+    CudaDevice *d = q->device;
+    TRY(CUDA_STATUS(d, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking)));
+    for (int i = 0; i < NUM_EVENTS; i++)
+        TRY(CUDA_STATUS(d, cudaEventCreateWithFlags(&q->events[i], cudaEventDisableTiming)));
+    return stages_open(q);
+}
+
+static void destroy_queue(CudaQueue *q) {
+    CudaDevice *d = q->device;
+    stages_close(q);
+    for (int i = 0; i < NUM_EVENTS; i++)
+        if (q->events[i]) CUDA(d, cudaEventDestroy(q->events[i]));
+    if (q->stream) CUDA(d, cudaStreamDestroy(q->stream));
+    free(q);
+}
+
+static Status cuda_stream_open(void *state, const char *name, void **queue) {
+    CudaDevice *d = state;
+    CudaQueue *q = calloc(1, sizeof *q);
+    if (!q) return fail(ERR_OS, "no memory for the stream %s", name);
+    q->device = d;
+    Status status = fill_queue(q);
+    if (status != OK) {
+        destroy_queue(q);
+        return status;
+    }
+    q->next = d->queues;
+    d->queues = *queue = q;
+    return OK;
+}
+
+static void cuda_stream_close(void *state, void *queue) {
+    CudaDevice *d = state;
+    CudaQueue *q = queue, **link = &d->queues;
+    if (!q) return; // it could not be opened
+    queue_await(q, queue_record(q));
+    windows_leave(q);
+    while (*link != q) link = &(*link)->next;
+    *link = q->next;
+    destroy_queue(q);
+}
+
+// ---- events -----------------------------------------------------------------------------------------------
+
+static void set_reached(CudaQueue *q, int64_t event) {
+    q->reached = event;
+    stages_deliver(q);
+}
+
+// An event is used again once it is done. So the host is never more than NUM_EVENTS ahead of the GPU.
+int64_t queue_record(CudaQueue *q) {
+    queue_await(q, q->recorded + 1 - NUM_EVENTS);
+    q->recorded++;
+    CUDA(q->device, cudaEventRecord(q->events[q->recorded % NUM_EVENTS], q->stream));
+    return q->recorded;
+}
+
+static void sleep_us(int us) { nanosleep(&(struct timespec){.tv_nsec = us * 1000L}, NULL); }
+
+// Short waits are for one more operation: there the host asks again at once.
+bool queue_wait_for(CudaQueue *q, int64_t event, double seconds) {
+    const double spins_s = 5e-5;
+    const int longest_us = 200;
+    if (event <= q->reached) return true;
+    double start_s = 0;
+    for (int pause_us = 10;;) {
+        cudaError_t error = cudaEventQuery(q->events[event % NUM_EVENTS]);
+        if (error == cudaSuccess) break;
+        if (error != cudaErrorNotReady) cuda_check(q->device, "cudaEventQuery", error);
+        if (seconds <= 0) return false;
+        double now_s = clock_s();
+        if (start_s == 0) start_s = now_s;
+        if (now_s - start_s >= seconds) return false;
+        if (now_s - start_s < spins_s) continue;
+        sleep_us(pause_us);
+        pause_us = 2 * pause_us < longest_us ? 2 * pause_us : longest_us;
+    }
+    set_reached(q, event);
+    return true;
+}
+
+void queue_await(CudaQueue *q, int64_t event) {
+    if (event <= q->reached) return;
+    CUDA(q->device, cudaEventSynchronize(q->events[event % NUM_EVENTS]));
+    set_reached(q, event);
+}
+
+void queue_follow(CudaQueue *q, const CudaQueue *of, int64_t event) {
+    if (event > of->reached)
+        CUDA(q->device, cudaStreamWaitEvent(q->stream, of->events[event % NUM_EVENTS], 0));
+}
+
+static int64_t cuda_event_record(const Exec *exec) { return queue_record(exec->queue); }
+
+static bool cuda_event_wait(const Exec *exec, int64_t event, double seconds) {
+    return queue_wait_for(exec->queue, event, seconds);
+}
+
+static void cuda_stream_wait(const Exec *exec, const Exec *of, int64_t event) {
+    queue_follow(exec->queue, of->queue, event);
+}
+
+// ---- operations -------------------------------------------------------------------------------------------
+
+static size_t cuda_workspace_bytes(int threads, DeviceOp op, const void *args) {
+    (void)threads, (void)args;
+    switch (op) {
+    default: return 0;
+    }
+}
+
+static const Backend operations = {
+#define X(NAME, function, Args, reads, writes) .function = cuda_##function,
+    DEVICE_OPS(X)
+#undef X
+};
+
+static void cuda_run(const Exec *exec, DeviceOp op, const void *args) {
+    backend_run(&operations, exec, op, args);
+    cuda_check(exec->state, op_rows[op].name, cudaGetLastError());
+}
+
+static const Backend cuda_backend = {
+    .name = CUDA_KIND,
+    .run = cuda_run,
+    .workspace_bytes = cuda_workspace_bytes,
+    .check = cuda_available,
+    .open = cuda_open,
+    .close = cuda_close,
+    .take = cuda_take,
+    .give_back = cuda_give_back,
+    .stream_open = cuda_stream_open,
+    .stream_close = cuda_stream_close,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
+    .stream_wait = cuda_stream_wait,
+    .mark = cuda_mark,
+    .mark_read = cuda_mark_read,
+    .access = cuda_access,
+    .access_address = cuda_access_address,
+    .access_end = cuda_access_end,
+    .address = cuda_address,
+};
+
+const DeviceModule trireme_device = {MODULE_INTERFACE, &cuda_backend};

@@ -1,0 +1,450 @@
+// Simulates the CUDA runtime on the host, so that everything but speed can be tested without a GPU.
+//
+// A stream is a queue that nobody serves until a host thread waits or asks for an event. That thread then runs entries of
+// any stream, drawn at random among those that may run: an order that is missing between two streams, or between a stream
+// and the host, sooner or later gives wrong numbers. All threads of the process share the GPUs.
+//
+//   TRIREME_SIM_GPUS=N            how many GPUs there are; 1 if unset
+//   TRIREME_SIM_SEED=N            draws another order
+//   TRIREME_SIM_FAIL=NAME:COUNT   the COUNT-th call fails: "launch" (a kernel), "memory" (cudaMalloc), "driver" or
+//                                 "device" (cudaGetDeviceCount: the driver is missing or too old; there is no GPU)
+#include "device/cuda/sim/runtime.h"
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+enum { ALIGNMENT = 256, UNWRITTEN = 0xFF }; // bytes 0xFF: NaN in every float type
+
+struct EventState {
+    int64_t recorded = 0, done = 0; // how often
+    double at_s = 0;
+    bool timed = false;
+};
+
+struct CUevent_st {
+    std::shared_ptr<EventState> state; // entries may outlive the event
+};
+
+// Waits until `event` has been recorded for the `number`-th time, or records it, or runs.
+struct Entry {
+    const char *name;
+    std::function<void()> run;
+    std::shared_ptr<EventState> event;
+    int64_t number;
+    bool waits;
+};
+
+struct CUstream_st {
+    int device;
+    std::thread::id owner;
+    std::deque<Entry> entries;
+    int64_t launched = 0, done = 0;
+    bool running = false; // its first entry is with a thread
+};
+
+struct Allocation {
+    size_t bytes;
+    bool pinned;
+};
+
+// What a process shares. One lock holds all of it; entries run without the lock.
+struct Simulation {
+    std::mutex lock;
+    std::condition_variable moved;
+    std::vector<cudaStream_t> streams;
+    std::map<const char *, Allocation> allocations;
+    uint64_t random;
+    cudaError_t fault = cudaSuccess; // of a kernel: every later call returns it
+    std::map<std::string, long> calls;
+};
+
+using Lock = std::unique_lock<std::mutex>;
+
+static thread_local int current_device;
+static thread_local cudaError_t last_error;
+
+static long number_from_environment(const char *name, long otherwise) {
+    const char *text = getenv(name);
+    return text ? strtol(text, nullptr, 10) : otherwise;
+}
+
+static Simulation *create_simulation() {
+    auto *sim = new Simulation;
+    auto seed = static_cast<uint64_t>(number_from_environment("TRIREME_SIM_SEED", 1));
+    sim->random = (seed * 2 + 1) * 0x9E3779B97F4A7C15u;
+    return sim;
+}
+
+// It lives as long as the process: threads may still use it while the process ends.
+static Simulation &simulation() {
+    static Simulation *const sim = create_simulation();
+    return *sim;
+}
+
+static int num_devices() { return static_cast<int>(number_from_environment("TRIREME_SIM_GPUS", 1)); }
+
+static double clock_s() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+// ---- errors -----------------------------------------------------------------------------------------------
+
+static const struct {
+    cudaError_t error;
+    const char *name, *text;
+} ERRORS[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+};
+
+const char *cudaGetErrorName(cudaError_t error) {
+    for (const auto &row : ERRORS)
+        if (row.error == error) return row.name;
+    return "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t error) {
+    for (const auto &row : ERRORS)
+        if (row.error == error) return row.text;
+    return "unrecognized error code";
+}
+
+cudaError_t cudaGetLastError() {
+    Lock lock(simulation().lock);
+    cudaError_t error = simulation().fault != cudaSuccess ? simulation().fault : last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+static cudaError_t returned(cudaError_t error) {
+    if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+    return error;
+}
+
+// An error of the caller that NVIDIA's runtime need not find.
+static cudaError_t misuse(const char *call, const char *what, const char *more) {
+    fprintf(stderr, "simulated GPU: %s: %s%s\n", call, what, more);
+    return returned(cudaErrorInvalidValue);
+}
+
+// With the lock: whether TRIREME_SIM_FAIL wants this call to fail.
+static bool is_to_fail(const char *name) {
+    const char *wanted = getenv("TRIREME_SIM_FAIL"), *colon = wanted ? strchr(wanted, ':') : nullptr;
+    if (!colon || std::string(wanted, colon) != name) return false;
+    return ++simulation().calls[name] == strtol(colon + 1, nullptr, 10);
+}
+
+// ---- running ----------------------------------------------------------------------------------------------
+
+static uint64_t draw() { // xorshift64* (Vigna 2014)
+    uint64_t &x = simulation().random;
+    x ^= x >> 12, x ^= x << 25, x ^= x >> 27;
+    return (x * 0x2545F4914F6CDD1Du) >> 33;
+}
+
+static bool may_run(const CUstream_st *stream) {
+    if (stream->running || stream->entries.empty()) return false;
+    const Entry &e = stream->entries.front();
+    return !e.waits || e.event->done >= e.number;
+}
+
+// With the lock, which it gives up meanwhile: runs one entry of a stream that is drawn among those that may run. False:
+// there is none.
+static bool step(Lock &lock) {
+    Simulation &sim = simulation();
+    std::vector<cudaStream_t> ready;
+    std::copy_if(sim.streams.begin(), sim.streams.end(), std::back_inserter(ready), may_run);
+    if (ready.empty()) return false;
+    cudaStream_t stream = ready[draw() % ready.size()];
+    Entry entry = std::move(stream->entries.front());
+    stream->entries.pop_front();
+    stream->running = true;
+    if (entry.run && sim.fault == cudaSuccess) {
+        lock.unlock();
+        entry.run();
+        lock.lock();
+    }
+    if (entry.event && !entry.waits) {
+        entry.event->done = std::max(entry.event->done, entry.number);
+        entry.event->at_s = clock_s();
+    }
+    stream->running = false;
+    stream->done++;
+    sim.moved.notify_all();
+    return true;
+}
+
+// With the lock: runs entries until a condition holds. What is waited for has been put on a stream, and no entry waits
+// for a later one: so one may run, or another thread runs one.
+template <typename Condition> static void run_until(Lock &lock, Condition holds) {
+    while (!holds() && simulation().fault == cudaSuccess)
+        if (!step(lock)) simulation().moved.wait(lock);
+}
+
+static void push(cudaStream_t stream, Entry entry) {
+    stream->entries.push_back(std::move(entry));
+    stream->launched++;
+}
+
+void sim_launch(cudaStream_t stream, const char *name, std::function<void()> run) {
+    if (!stream) {
+        run();
+        return;
+    }
+    Lock lock(simulation().lock);
+    if (is_to_fail("launch"))
+        run = [] {
+            Lock inner(simulation().lock);
+            simulation().fault = cudaErrorLaunchFailure;
+        };
+    push(stream, {name, std::move(run), nullptr, 0, false});
+}
+
+// ---- devices ----------------------------------------------------------------------------------------------
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    Lock lock(simulation().lock);
+    *count = 0;
+    if (is_to_fail("driver")) return returned(cudaErrorInsufficientDriver);
+    if (is_to_fail("device") || num_devices() < 1) return returned(cudaErrorNoDevice);
+    *count = num_devices();
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
+    if (device < 0 || device >= num_devices()) return returned(cudaErrorInvalidDevice);
+    *properties = {};
+    snprintf(properties->name, sizeof properties->name, "simulated GPU");
+    properties->totalGlobalMem = static_cast<size_t>(16) << 30;
+    properties->major = 9;
+    properties->multiProcessorCount = 2;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= num_devices()) return returned(cudaErrorInvalidDevice);
+    current_device = device;
+    return cudaSuccess;
+}
+
+// ---- memory -----------------------------------------------------------------------------------------------
+
+static cudaError_t allocate(void **memory, size_t bytes, bool pinned) {
+    *memory = aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT);
+    if (!*memory) return returned(cudaErrorMemoryAllocation);
+    memset(*memory, UNWRITTEN, bytes);
+    simulation().allocations[static_cast<char *>(*memory)] = {bytes, pinned};
+    return cudaSuccess;
+}
+
+static cudaError_t release(const char *call, void *memory, bool pinned) {
+    auto found = simulation().allocations.find(static_cast<char *>(memory));
+    if (found == simulation().allocations.end() || found->second.pinned != pinned)
+        return misuse(call, "memory that is not allocated", "");
+    simulation().allocations.erase(found);
+    free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **memory, size_t bytes) {
+    Lock lock(simulation().lock);
+    *memory = nullptr;
+    if (is_to_fail("memory")) return returned(cudaErrorMemoryAllocation);
+    return allocate(memory, bytes, false);
+}
+
+// The entries of this thread's streams may use the memory.
+cudaError_t cudaFree(void *memory) {
+    Lock lock(simulation().lock);
+    if (!memory) return cudaSuccess;
+    for (const auto *stream : simulation().streams)
+        if (stream->owner == std::this_thread::get_id() && stream->done < stream->launched)
+            return misuse("cudaFree", "work is under way, next: ",
+                          stream->running ? "an entry that runs" : stream->entries.front().name);
+    return release("cudaFree", memory, false);
+}
+
+cudaError_t cudaMallocHost(void **memory, size_t bytes) {
+    Lock lock(simulation().lock);
+    return allocate(memory, bytes, true);
+}
+
+cudaError_t cudaFreeHost(void *memory) {
+    Lock lock(simulation().lock);
+    return memory ? release("cudaFreeHost", memory, true) : cudaSuccess;
+}
+
+// With the lock: the allocation in which [memory, memory + bytes) begins, or NULL; *inside: it ends there, too.
+static const Allocation *find(const void *memory, size_t bytes, bool *inside) {
+    const char *at = static_cast<const char *>(memory);
+    auto next = simulation().allocations.upper_bound(at);
+    if (next == simulation().allocations.begin()) return nullptr;
+    --next;
+    auto offset = static_cast<size_t>(at - next->first);
+    if (offset > next->second.bytes) return nullptr;
+    *inside = bytes <= next->second.bytes - offset;
+    return &next->second;
+}
+
+static bool is_device(const void *memory, size_t bytes) {
+    bool inside = false;
+    const Allocation *found = find(memory, bytes, &inside);
+    return found && !found->pinned && inside;
+}
+
+static bool is_pinned(const void *memory, size_t bytes) {
+    bool inside = false;
+    const Allocation *found = find(memory, bytes, &inside);
+    return found && found->pinned && inside;
+}
+
+// Memory of the simulated GPU is memory of the host.
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *memory) {
+    Lock lock(simulation().lock);
+    void *address = const_cast<void *>(memory);
+    *attributes = {current_device, is_device(memory, 0) ? address : nullptr, address};
+    return cudaSuccess;
+}
+
+// ---- streams ----------------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
+    Lock lock(simulation().lock);
+    *stream = new CUstream_st;
+    (*stream)->device = current_device;
+    (*stream)->owner = std::this_thread::get_id();
+    simulation().streams.push_back(*stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    Lock lock(simulation().lock);
+    int64_t until = stream->launched;
+    run_until(lock, [=] { return stream->done >= until; });
+    return returned(simulation().fault);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    cudaError_t error = cudaStreamSynchronize(stream);
+    Lock lock(simulation().lock);
+    auto &streams = simulation().streams;
+    streams.erase(std::remove(streams.begin(), streams.end(), stream), streams.end());
+    delete stream;
+    return error;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    Lock lock(simulation().lock);
+    push(stream, {"cudaStreamWaitEvent", nullptr, event->state, event->state->recorded, true});
+    return returned(simulation().fault);
+}
+
+// ---- events -----------------------------------------------------------------------------------------------
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    *event = new CUevent_st{std::make_shared<EventState>()};
+    (*event)->state->timed = !(flags & cudaEventDisableTiming);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, 0); }
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    Lock lock(simulation().lock);
+    push(stream, {"cudaEventRecord", nullptr, event->state, ++event->state->recorded, false});
+    return returned(simulation().fault);
+}
+
+// Who asks lets the GPU get on a little: often not at all, now and then a lot.
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    static const int turns[] = {0, 0, 1, 2, 5, 17, 60, 200};
+    Lock lock(simulation().lock);
+    const auto state = event->state;
+    for (int left = turns[draw() % (sizeof turns / sizeof *turns)]; left > 0 && state->done < state->recorded;
+         left--)
+        if (!step(lock)) break;
+    if (simulation().fault != cudaSuccess) return returned(simulation().fault);
+    return state->done < state->recorded ? cudaErrorNotReady : cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    Lock lock(simulation().lock);
+    const auto state = event->state;
+    int64_t until = state->recorded;
+    run_until(lock, [=] { return state->done >= until; });
+    return returned(simulation().fault);
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
+    Lock lock(simulation().lock);
+    const EventState &a = *start->state, &b = *end->state;
+    if (!a.timed || !b.timed || !a.recorded || !b.recorded) return returned(cudaErrorInvalidResourceHandle);
+    if (a.done < a.recorded || b.done < b.recorded) return returned(cudaErrorNotReady);
+    *ms = static_cast<float>((b.at_s - a.at_s) * 1e3);
+    return cudaSuccess;
+}
+
+// ---- copies -----------------------------------------------------------------------------------------------
+
+static bool overlap(const void *a, const void *b, size_t bytes) {
+    auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
+    return x < y + bytes && y < x + bytes;
+}
+
+static const char *wrong_sides(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
+    if ((kind != cudaMemcpyDeviceToHost) != is_device(to, bytes)) return "the wrong kind of memory to write";
+    if ((kind != cudaMemcpyHostToDevice) != is_device(from, bytes)) return "the wrong kind of memory to read";
+    return overlap(to, from, bytes) ? "memory that overlaps" : nullptr;
+}
+
+// Memory of the host that is not pinned is read before the call returns, and written before it returns.
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+    Lock lock(simulation().lock);
+    if (const char *wrong = wrong_sides(to, from, bytes, kind)) return misuse("cudaMemcpyAsync", wrong, "");
+    std::shared_ptr<std::vector<char>> staged;
+    if (kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes)) {
+        const char *bytes_from = static_cast<const char *>(from);
+        staged = std::make_shared<std::vector<char>>(bytes_from, bytes_from + bytes);
+    }
+    push(stream,
+         {"cudaMemcpyAsync", [=] { memcpy(to, staged ? staged->data() : from, bytes); }, nullptr, 0, false});
+    if (kind == cudaMemcpyDeviceToHost && !is_pinned(to, bytes)) {
+        int64_t until = stream->launched;
+        run_until(lock, [=] { return stream->done >= until; });
+    }
+    return returned(simulation().fault);
+}
+
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream) {
+    Lock lock(simulation().lock);
+    if (!is_device(memory, bytes)) return misuse("cudaMemsetAsync", "memory that is not the GPU's", "");
+    push(stream, {"cudaMemsetAsync", [=] { memset(memory, value, bytes); }, nullptr, 0, false});
+    return returned(simulation().fault);
+}
