@@ -10,7 +10,7 @@ set(interface_headers src/device/backend.h src/device/device.h src/device/op_tab
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${interface_headers})
 set(interface)
 foreach(header ${interface_headers})
-  file(SHA256 ${header} hash)
+  file(SHA256 ${CMAKE_SOURCE_DIR}/${header} hash)
   string(APPEND interface ${hash})
 endforeach()
 string(SHA256 interface "${interface}")

@@ -43,8 +43,13 @@ static inline void fixture_close(Fixture *b) {
     device_close(b->device);
 }
 
-// Whether the laws run on this kind of device: on the one that TRIREME_TEST_DEVICE names, or on all.
-static inline bool is_wanted(const char *kind) { return strcmp(kind, harness_device(kind)) == 0; }
+// Whether this build and this machine have such a device: a GPU need not be there.
+static inline bool kind_is_here(const char *kind) { return device_check(kind) != ERR_UNAVAILABLE; }
+
+// Whether the laws run on this kind of device: on the one that TRIREME_TEST_DEVICE names, or on all that are here.
+static inline bool is_wanted(const char *kind) {
+    return strcmp(kind, harness_device(kind)) == 0 && kind_is_here(kind);
+}
 
 // Runs a law on each kind of device, also where nothing is computed.
 static inline void on_every_kind(void (*law)(Fixture *b, const char *kind)) {

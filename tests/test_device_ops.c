@@ -362,6 +362,12 @@ static void threads_do_not_change_bits(void) {
 // Also: no operation reads memory that was not written, or writes a number that is not finite.
 static void check_gives_the_bits_of_cpu(void) { compare_all("check and cpu", "check", 1, "cpu", true); }
 
+// The kernels of the CUDA device, on the simulated GPU, and on a GPU where there is one.
+static void cuda_agrees_with_reference(void) {
+    compare_all("cuda-sim and reference", "cuda-sim", 1, "reference", false);
+    if (kind_is_here("cuda")) compare_all("cuda and reference", "cuda", 1, "reference", false);
+}
+
 // A copy in fp32 of numbers of any type, rounded to `dtype` first.
 static Tensor rounded_to(Fixture *b, Tensor x, DType dtype) {
     double *values = doubles_of(b, x);
@@ -459,6 +465,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"cpu_agrees_with_reference", cpu_agrees_with_reference},
                                       {"threads_do_not_change_bits", threads_do_not_change_bits},
                                       {"check_gives_the_bits_of_cpu", check_gives_the_bits_of_cpu},
+                                      {"cuda_agrees_with_reference", cuda_agrees_with_reference},
                                       {"narrow_types_round_once", narrow_types_round_once},
                                       {"null_counts_like_cpu", null_counts_like_cpu},
                                       {"every_operation_has_a_case", every_operation_has_a_case},

@@ -9,6 +9,7 @@
 // ---- groups ----------------------------------------------------------------------------------------
 
 int comm_rank(const Comm *comm) { return comm->group->rank; }
+int comm_rank_here(const Comm *comm) { return comm->world->rank_here; }
 int comm_size(const Comm *comm) { return comm->group->size; }
 const char *comm_name(const Comm *comm) { return comm->group->name; }
 const CommCount *comm_counts(const Comm *comm) { return comm->counts; }

@@ -68,6 +68,7 @@ const CommTransport *comm_transports(int *count);
 
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
+int comm_rank_here(const Comm *comm); // this rank's number among those of its machine
 const char *comm_name(const Comm *comm);
 // From now on the tensors of this world's and its groups' calls are memory of `device` (NULL: plain memory).
 void comm_use_device(Comm *world, Device *device);

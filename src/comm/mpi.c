@@ -226,6 +226,12 @@ static void find_nodes(MpiWorld *world, int size, const CommOptions *options) {
     MPI_Allgather(&first, 1, MPI_INT, world->nodes, 1, MPI_INT, MPI_COMM_WORLD);
 }
 
+static int rank_here(const MpiWorld *world, int rank) {
+    int before = 0;
+    for (int r = 0; r < rank; r++) before += world->nodes[r] == world->nodes[rank];
+    return before;
+}
+
 // Waits until all ranks have left, then tells them the worst status and the first failing rank's message.
 static Status farewell(MpiWorld *world, const Rank *me, Status mine) {
     int all_here = 0, status = (int)mine, worst = OK, first = -1;
@@ -261,6 +267,7 @@ static Status run_as(Rank *rank, const CommOptions *options, RankMain *rank_main
     find_nodes(&world, rank->size, options);
     MpiGroup *g = comm_allocate(1, sizeof *g);
     group_init(&g->head, &mpi_transport, "world", NULL, NULL, rank->size, rank->rank);
+    g->head.rank_here = rank_here(&world, rank->rank);
     open_group(g, &world, comm);
     alarm_clear();
     Status mine = world_run(&g->head, options, rank_main, arg);

@@ -32,6 +32,7 @@ struct CommRequest {
 struct World {
     Comm comm; // of all ranks
     const CommOptions *options;
+    int rank_here;              // this rank's number among those of its machine
     double timeout_s;           // of comm_set_timeout; 0: it was not called
     const char *timeout_reason; // of this limit; NULL: it is the options'
     Device *device;             // NULL: tensors are in plain memory

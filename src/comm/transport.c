@@ -11,6 +11,7 @@ void *comm_allocate(size_t count, size_t bytes) {
 void group_init(Group *group, const Transport *transport, const char *name, const Group *parent,
                 const int *ranks, int num_ranks, int rank) {
     *group = (Group){.transport = transport, .name = name, .rank = parent ? -1 : rank, .size = num_ranks};
+    group->rank_here = group->rank; // unless the transport knows of several machines
     group->members = comm_allocate((size_t)num_ranks, sizeof(int));
     for (int i = 0; i < num_ranks; i++) {
         group->members[i] = parent ? parent->members[ranks[i]] : i;

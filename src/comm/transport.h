@@ -41,7 +41,8 @@ typedef struct {
     const Transport *transport;
     const char *name;
     int rank, size;
-    int *members; // [size] ranks in the world
+    int rank_here; // of the world: this rank's number among those of its machine
+    int *members;  // [size] ranks in the world
 } Group;
 
 struct Transport {

@@ -13,8 +13,9 @@ static Status compare_ranks(Group *group, const CommOptions *options) {
     return status;
 }
 
-static Status run_rank(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
-    World world = {.options = options};
+static Status run_rank(Group *group, int rank_here, const CommOptions *options, RankMain *rank_main,
+                       void *arg) {
+    World world = {.options = options, .rank_here = rank_here};
     comm_init(&world.comm, group, &world);
     Status status = rank_main(&world.comm, arg);
     // After an error operations may be in flight that others still complete into their requests: keep those.
@@ -24,9 +25,10 @@ static Status run_rank(Group *group, const CommOptions *options, RankMain *rank_
 }
 
 Status world_run(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
+    int rank_here = group->rank_here;
     Status status = compare_ranks(group, options);
     if (status == OK && options->check) status = check_wrap(group, &group);
-    if (status == OK) status = run_rank(group, options, rank_main, arg);
+    if (status == OK) status = run_rank(group, rank_here, options, rank_main, arg);
     group->transport->close(group);
     return status;
 }

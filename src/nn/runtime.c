@@ -22,6 +22,7 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
     DeviceOptions device = {.kind = memory ? spec->device : "null",
                             .stands_for = memory ? NULL : spec->device,
                             .threads = spec->threads,
+                            .rank_here = comm_rank_here(world),
                             .workspace_bytes = memory ? memory->workspace : 0};
     TRY(device_open(&r->device, device));
     comm_use_device(world, r->device);
