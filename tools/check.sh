@@ -38,7 +38,7 @@ lint_scripts() {
 lint_with() { "tools/lint_$1" --self-test && "tools/lint_$1"; }
 
 lint_format() {
-    find src tests bench fuzz -name '*.[ch]' -o -name '*.cc' | sort |
+    find src tests bench fuzz -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | sort |
         xargs -P "$(cores)" -n 64 clang-format-14 --dry-run --Werror
 }
 

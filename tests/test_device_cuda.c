@@ -1,0 +1,215 @@
+// The host code of the CUDA device, on the simulated GPU: copies, streams, events, marks, host code that uses device
+// memory, and what is said of errors. Kernels: test_device_ops.c.
+#include "base/rank.h"
+#include "device_mistakes.h"
+
+enum { TURNS = 60 };
+
+static Stream *second_stream(Fixture *b) {
+    Stream *stream;
+    EXPECT_OK(device_stream_open(b->device, "second", &stream));
+    return stream;
+}
+
+// ---- what the simulation is for ---------------------------------------------------------------------------
+
+static void work_runs_late(void) {
+    Fixture b = fixture_open("cuda-sim", 1);
+    Tensor x = zeros_of(&b, F32, 1, 4);
+    const float *seen = device_address(b.device, x);
+    EXPECT(isnan(seen[0]), "%g before anything waits", (double)seen[0]);
+    device_sync(b.device, b.stream);
+    EXPECT(seen[0] == 0, "%g after a wait", (double)seen[0]);
+    fixture_close(&b);
+}
+
+// y becomes x + 1 on one stream, and z becomes y on another. Returns how often z is wrong.
+static int misses(bool waits) {
+    Fixture b = fixture_open("cuda-sim", 1);
+    Stream *second = second_stream(&b);
+    Tensor one = from_floats(&b, 1, 1, (const float[]){1}), y = zeros_of(&b, F32, 1, 1), z = tensor(&b, 1, 1);
+    device_sync(b.device, b.stream);
+    int wrong = 0;
+    for (int turn = 1; turn <= TURNS; turn++) {
+        add(b.device, b.stream, (Add){one, y});
+        if (waits) stream_wait(b.device, second, event_record(b.device, b.stream));
+        device_copy(b.device, second, z, y);
+        float got;
+        device_download(b.device, second, &got, z);
+        wrong += got != (float)turn;
+        device_sync(b.device, b.stream);
+    }
+    device_stream_close(b.device, second);
+    fixture_close(&b);
+    return wrong;
+}
+
+static void missing_order_shows(void) {
+    EXPECT(misses(false) > 0, "the streams are in order without an event");
+    EXPECT(misses(true) == 0, "the event is not waited for");
+}
+
+// ---- copies -----------------------------------------------------------------------------------------------
+
+// Up and down again, of sizes around those that go through pinned memory; many at once.
+static void copies_keep_bytes(void) {
+    static const int64_t counts[] = {1, 3, 1000, (64 << 10) / 4, (64 << 10) / 4 + 1, 100000};
+    Fixture b = fixture_open("cuda-sim", 1);
+    for (int i = 0; i < 6; i++) {
+        int64_t count = counts[i];
+        float *up = malloc((size_t)count * sizeof *up), *down = malloc((size_t)count * sizeof *down);
+        CHECK(up && down, "no memory");
+        for (int turn = 0; turn < TURNS; turn++) {
+            ArenaMark mark = arena_mark(&b.arena);
+            Tensor x = tensor(&b, 1, count);
+            for (int64_t k = 0; k < count; k++) up[k] = (float)(turn + k);
+            device_upload(b.device, b.stream, x, up);
+            memset(up, 0, (size_t)count * sizeof *up); // the caller may change it at once
+            if (turn % 20 == 19) {
+                device_download(b.device, b.stream, down, x);
+                EXPECT(down[0] == (float)turn && down[count - 1] == (float)(turn + count - 1), "%lld: %g, %g",
+                       (long long)count, (double)down[0], (double)down[count - 1]);
+            }
+            arena_release(&b.arena, mark);
+        }
+        free(up);
+        free(down);
+    }
+    fixture_close(&b);
+}
+
+static void copies_may_overlap(void) {
+    static const int64_t places[][2] = {{0, 1}, {1, 0}, {0, 7}, {7, 0}, {3, 3}, {0, 30}};
+    Fixture b = fixture_open("cuda-sim", 1);
+    for (int i = 0; i < 6; i++) {
+        float values[50];
+        for (int k = 0; k < 50; k++) values[k] = (float)k;
+        Tensor x = from_floats(&b, 1, 50, values);
+        device_copy(b.device, b.stream, tensor_part(x, places[i][1], 20), tensor_part(x, places[i][0], 20));
+        memmove(values + places[i][1], values + places[i][0], 20 * sizeof *values);
+        float *got = values_of(&b, x);
+        EXPECT(memcmp(got, values, sizeof values) == 0, "from %d to %d", (int)places[i][0],
+               (int)places[i][1]);
+        free(got);
+    }
+    fixture_close(&b);
+}
+
+// ---- events, host code that uses device memory ------------------------------------------------------------
+
+// More events than the device keeps, asked for late; and another stream waits for one of long ago.
+static void old_events_are_done(void) {
+    Fixture b = fixture_open("cuda-sim", 1);
+    Stream *second = second_stream(&b);
+    Tensor x = zeros_of(&b, F32, 1, 1);
+    StreamEvent first = event_record(b.device, b.stream);
+    for (int i = 0; i < 3000; i++) event_record(b.device, b.stream);
+    stream_wait(b.device, second, first);
+    EXPECT(event_done(b.device, first), "an event of long ago");
+    EXPECT(*(float *)device_address(b.device, x) == 0, "its work");
+    StreamEvent last = event_record(b.device, b.stream);
+    event_wait(b.device, last);
+    EXPECT(event_done(b.device, last), "the last event");
+    device_stream_close(b.device, second);
+    fixture_close(&b);
+}
+
+// The host reads what the stream has written before, and what the host writes is there for both streams.
+static void host_code_is_in_order(void) {
+    Fixture b = fixture_open("cuda-sim", 1);
+    Stream *second = second_stream(&b);
+    Tensor one = from_floats(&b, 1, 1, (const float[]){1}), x = zeros_of(&b, F32, 1, 3);
+    Tensor middle = tensor_part(x, 1, 1);
+    for (int turn = 0; turn < TURNS; turn++) {
+        add(b.device, b.stream, (Add){one, middle});
+        HostAccess access = device_access(b.device, b.stream, x, true, true, "message");
+        while (!device_access_ready(b.device, &access)) event_wait_for(b.device, access.since, 1e-4);
+        float *host = device_access_address(b.device, &access);
+        EXPECT(host[1] == (float)(2 * turn + 1) && host[2] == (float)turn, "turn %d: %g, %g", turn,
+               (double)host[1], (double)host[2]);
+        host[1]++, host[2]++;
+        device_access_end(b.device, &access);
+        float got[3];
+        device_download(b.device, turn % 2 ? second : b.stream, got, x);
+        EXPECT(got[1] == (float)(2 * turn + 2) && got[0] == 0, "turn %d: %g after the host", turn,
+               (double)got[1]);
+    }
+    device_stream_close(b.device, second);
+    fixture_close(&b);
+}
+
+static void marks_tell_the_time(void) {
+    Fixture b = fixture_open("cuda-sim", 1);
+    Tensor x = zeros_of(&b, F32, 1, 4);
+    double before = clock_s();
+    DeviceMark marks[100];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 100; i++) {
+            marks[i] = device_mark(b.device, b.stream);
+            device_zero(b.device, b.stream, x);
+        }
+        for (int i = 99; i >= 0; i--) device_mark_read(b.device, &marks[i]);
+        for (int i = 1; i < 100; i++) EXPECT(marks[i - 1].wall_s <= marks[i].wall_s, "mark %d", i);
+    }
+    EXPECT(marks[0].wall_s > before - 1e-3 && marks[99].wall_s < clock_s() + 1e-3, "the host's clock");
+    fixture_close(&b);
+}
+
+// ---- several GPUs, errors ---------------------------------------------------------------------------------
+
+static void expect_refusal(DeviceOptions options, Status wanted, const char *words) {
+    Device *device;
+    options.kind = "cuda-sim", options.threads = 1;
+    EXPECT(device_open(&device, options) == wanted, "the status, not %d", (int)wanted);
+    EXPECT(!device && strstr(fail_message(), words), "\"%s\" in: %s", words, fail_message());
+}
+
+// Each failure once, and at the first call that can have it. Opening checks for a GPU first.
+static void errors_at_opening_are_named(void) {
+    setenv("TRIREME_SIM_FAIL", "driver:1", 1);
+    expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "needs an NVIDIA GPU and its driver");
+    setenv("TRIREME_SIM_FAIL", "device:2", 1);
+    expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "cudaErrorNoDevice");
+    setenv("TRIREME_SIM_FAIL", "memory:1", 1);
+    setenv("TRIREME_SIM_GPUS", "3", 1);
+    expect_refusal((DeviceOptions){.workspace_bytes = 1 << 20, .rank_here = 5}, ERR_OS,
+                   "1.0 MiB wanted (cudaMalloc on GPU 2, simulated GPU: out of memory)");
+    unsetenv("TRIREME_SIM_GPUS");
+    unsetenv("TRIREME_SIM_FAIL");
+}
+
+static void launch_what_fails(Fixture *b) {
+    Tensor x = normals(b, 1, 4), y = normals(b, 1, 4);
+    rank_doing("F3.1");
+    add(b->device, b->stream, (Add){x, y});
+    device_sync(b->device, b->stream);
+}
+
+static void copy_from_nowhere(Fixture *b) {
+    Tensor x = normals(b, 1, 4);
+    x.cols = FIXTURE_BYTES;
+    device_zero(b->device, b->stream, x);
+}
+
+static void faults_are_named(void) {
+    setenv("TRIREME_SIM_FAIL", "launch:1", 1);
+    expect_death_on("cuda-sim", launch_what_fails, ERR_BUG,
+                    "cudaEventQuery failed on GPU 0 (simulated GPU) at F3.1: cudaErrorLaunchFailure");
+    expect_death_on("cuda-sim", launch_what_fails, ERR_BUG, "add [1, 4]"); // among the last operations
+    unsetenv("TRIREME_SIM_FAIL");
+    expect_death_on("cuda-sim", copy_from_nowhere, ERR_BUG, "cudaMemsetAsync: memory that is not the GPU's");
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"work_runs_late", work_runs_late},
+                                      {"missing_order_shows", missing_order_shows},
+                                      {"copies_keep_bytes", copies_keep_bytes},
+                                      {"copies_may_overlap", copies_may_overlap},
+                                      {"old_events_are_done", old_events_are_done},
+                                      {"host_code_is_in_order", host_code_is_in_order},
+                                      {"marks_tell_the_time", marks_tell_the_time},
+                                      {"errors_at_opening_are_named", errors_at_opening_are_named},
+                                      {"faults_are_named", faults_are_named},
+                                      {0}},
+                       argc, argv);
+}
