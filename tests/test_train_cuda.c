@@ -1,0 +1,91 @@
+// Training on the CUDA device, with the simulated GPU: near the cpu device, and the laws of grids. The simulation runs
+// streams late and in a random order, so a wait that is missing anywhere shows here.
+#include "harness.h"
+#include "runs.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LLAMA = 1, SHARDED = 2, SEQUENCE_PARALLEL = 4 };
+enum { LAYERS = 4, GLOBAL_BATCH = 8, STEPS = 3, BRIEF_STEPS = 2 };
+
+typedef struct {
+    const char *name;
+    Grid grid;
+    const char *schedule;
+    int chunks;
+    DType dtype;
+    unsigned ways; // LLAMA | ...
+} Job;
+
+static bool run(const char *device, const Job *job, RunResult *result) {
+    RunPlan plan = {.spec = run_spec(job->grid, job->schedule, job->chunks, LAYERS, GLOBAL_BATCH),
+                    .steps = harness_short() ? BRIEF_STEPS : STEPS,
+                    .lr = 3e-3,
+                    .transport = "threads",
+                    .finished = run_expect_predicted_memory};
+    if (job->ways & LLAMA) run_make_llama(&plan.spec);
+    plan.spec.device = device;
+    plan.spec.mode.dtype = job->dtype;
+    plan.spec.mode.sequence_parallel = job->ways & SEQUENCE_PARALLEL;
+    plan.spec.shard_optimizer = job->ways & SHARDED;
+    return run_or_complain(&plan, job->name, result);
+}
+
+static void expect_near(const RunResult *a, const RunResult *b, const char *name, double most) {
+    for (int i = 0; i < a->steps; i++) {
+        double loss = fabs((double)(a->loss[i] - b->loss[i])) / (double)a->loss[i];
+        double norm = fabs(a->norm[i] - b->norm[i]) / a->norm[i];
+        EXPECT(loss <= most && norm <= 10 * most, "%s: step %d: loss differs by %.2g, norm by %.2g", name, i,
+               loss, norm);
+    }
+}
+
+static void near_the_cpu(void) {
+    static const Job jobs[] = {{"gpt", GRID(1, 1, 1), "1f1b", 1, F32, 0},
+                               {"llama", GRID(1, 1, 1), "1f1b", 1, F32, LLAMA},
+                               {"gpt in bf16", GRID(1, 1, 1), "1f1b", 1, BF16, 0},
+                               {"llama in fp16", GRID(1, 1, 1), "1f1b", 1, F16, LLAMA}};
+    for (int i = 0; i < 4; i++) {
+        RunResult cuda, cpu;
+        if (!run("cuda-sim", &jobs[i], &cuda) || !run("cpu", &jobs[i], &cpu)) return;
+        expect_near(&cuda, &cpu, jobs[i].name, jobs[i].dtype == F32 ? 1e-5 : 1e-3);
+    }
+}
+
+// Ranks on one GPU or on several: a stage, a chunk, a share of the optimizer's state each.
+static void grids_change_no_bit(void) {
+    static const Job jobs[] = {{"p2", GRID(1, 1, 2), "1f1b", 1, F32, 0},
+                               {"p4", GRID(1, 1, 4), "gpipe", 1, F32, 0},
+                               {"p2 v2", GRID(1, 1, 2), "interleaved", 2, F32, 0}};
+    static const char *const gpus[] = {"1", "2", "3"};
+    RunResult one, other;
+    if (!run("cuda-sim", &(Job){"p1", GRID(1, 1, 1), "1f1b", 1, F32, 0}, &one)) return;
+    for (int i = 0; i < 3; i++) {
+        setenv("TRIREME_SIM_GPUS", gpus[i], 1);
+        if (!run("cuda-sim", &jobs[i], &other)) return;
+        run_expect_same_bits(&one, &other, jobs[i].name);
+    }
+    unsetenv("TRIREME_SIM_GPUS");
+}
+
+static void cuts_change_rounding_alone(void) {
+    static const Job jobs[] = {{"t2", GRID(2, 1, 1), "1f1b", 1, F32, 0},
+                               {"t2 p2 of a sequence", GRID(2, 1, 2), "1f1b", 1, F32, SEQUENCE_PARALLEL},
+                               {"d2 p2", GRID(1, 2, 2), "1f1b", 1, F32, 0},
+                               {"d4 sharded", GRID(1, 4, 1), "1f1b", 1, F32, SHARDED}};
+    RunResult one, other;
+    if (!run("cuda-sim", &(Job){"p1", GRID(1, 1, 1), "1f1b", 1, F32, 0}, &one)) return;
+    for (int i = 0; i < 4; i++) {
+        if (!run("cuda-sim", &jobs[i], &other)) return;
+        expect_near(&one, &other, jobs[i].name, 1e-5);
+    }
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"near_the_cpu", near_the_cpu},
+                                      {"grids_change_no_bit", grids_change_no_bit},
+                                      {"cuts_change_rounding_alone", cuts_change_rounding_alone},
+                                      {0}},
+                       argc, argv);
+}
