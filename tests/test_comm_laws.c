@@ -373,6 +373,12 @@ static void law_listening(Comm *world) {
     comm_close(alone);
 }
 
+// The tests run on one machine.
+static void law_ranks_of_a_machine(Comm *world) {
+    EXPECT(comm_rank_here(world) == comm_rank(world), "rank %d is number %d here", comm_rank(world),
+           comm_rank_here(world));
+}
+
 static Status all_laws(Comm *world, void *arg) {
     (void)arg;
     law_messages(world);
@@ -388,6 +394,7 @@ static Status all_laws(Comm *world, void *arg) {
     law_agree(world);
     law_counts(world);
     law_listening(world);
+    law_ranks_of_a_machine(world);
     return OK;
 }
 
