@@ -26,13 +26,18 @@ function(add_cuda_module target kind include)
   set_target_properties(${target} PROPERTIES PREFIX "" SUFFIX ".so" LINKER_LANGUAGE CXX
                         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
   target_link_libraries(${target} PRIVATE Threads::Threads)
-  install(TARGETS ${target} LIBRARY DESTINATION bin)
 endfunction()
 
-# Kernels as C++ for the host. They multiply and add as the GPU does only with a fused multiply-add of IEEE.
+# Kernels as C++ for the host.
 add_cuda_module(trireme_cuda_sim cuda-sim ${CMAKE_SOURCE_DIR}/src/device/cuda/sim/include
                 ${cuda_kernel_sources} ${cuda_sim_sources})
 set_source_files_properties(${cuda_kernel_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+
+if(TRIREME_SANITIZE MATCHES undefined)
+  # The run-time part of these is for C++ alone, and the programs that load the module are mostly C.
+  target_compile_options(trireme_cuda_sim PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=vptr>
+                         $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-fno-sanitize=function>)
+endif()
 
 # The sanitized builds test the same code with the simulated GPU.
 find_program(NVCC nvcc HINTS /usr/local/cuda/bin DOC "NVIDIA's compiler; without it there is no --device cuda")
@@ -66,3 +71,5 @@ foreach(source ${cuda_kernel_sources})
 endforeach()
 add_cuda_module(trireme_cuda cuda ${CUDART_INCLUDE} ${cuda_objects})
 target_link_libraries(trireme_cuda PRIVATE ${CUDART_STATIC} ${CMAKE_DL_LIBS} rt)
+install(TARGETS trireme_cuda LIBRARY DESTINATION bin)
+add_dependencies(trireme trireme_cuda)
