@@ -26,6 +26,8 @@ function(add_cuda_module target kind include)
   set_target_properties(${target} PROPERTIES PREFIX "" SUFFIX ".so" LINKER_LANGUAGE CXX
                         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
   target_link_libraries(${target} PRIVATE Threads::Threads)
+  target_link_options(${target} PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/module.map)
+  set_target_properties(${target} PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/module.map)
 endfunction()
 
 # Kernels as C++ for the host.
