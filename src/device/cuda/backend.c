@@ -224,8 +224,12 @@ static void cuda_stream_wait(const Exec *exec, const Exec *of, int64_t event) {
 // ---- operations -------------------------------------------------------------------------------------------
 
 static size_t cuda_workspace_bytes(int threads, DeviceOp op, const void *args) {
-    (void)threads, (void)args;
+    (void)threads;
     switch (op) {
+#define X(NAME, function, Args)                                                                              \
+    case OP_##NAME: return cuda_##function##_workspace(args);
+        CUDA_WORKSPACES(X)
+#undef X
     default: return 0;
     }
 }

@@ -21,8 +21,19 @@ typedef struct CudaDevice CudaDevice;
 DEVICE_OPS(X)
 #undef X
 
-// The workspace of one call, of the operations that need any, in bytes. It depends on the arguments alone, not on the
+// The operations that need workspace, and how much one call needs, in bytes. It depends on the arguments alone, not on the
 // GPU: a plan asks where there is none.
+#define CUDA_WORKSPACES(X)                                                                                   \
+    X(COLUMN_SUM, column_sum, ColumnSum)                                                                     \
+    X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight)                                        \
+    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward)                                             \
+    X(ATTENTION_CACHED, attention_cached, AttentionCached)                                                   \
+    X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward)                                             \
+    X(SUM_SQUARES, sum_squares, SumSquares)
+
+#define X(NAME, function, Args) size_t cuda_##function##_workspace(const Args *args);
+CUDA_WORKSPACES(X)
+#undef X
 
 // ---- streams ----------------------------------------------------------------------------------------------
 

@@ -9,3 +9,11 @@
     }
 DEVICE_OPS(X)
 #undef X
+
+#define X(NAME, function, Args)                                                                              \
+    __attribute__((weak)) size_t cuda_##function##_workspace(const Args *args) {                             \
+        (void)args;                                                                                          \
+        return 0;                                                                                            \
+    }
+CUDA_WORKSPACES(X)
+#undef X
