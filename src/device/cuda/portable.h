@@ -56,6 +56,25 @@ static inline dim3 launch_size(int64_t count) {
     return dim3((unsigned)count);
 }
 
+// A thread for each of the packs of each row; the threads of a block have packs that follow each other. Up to ROW_THREADS
+// threads a block; a launch may have some more than there are packs.
+enum { ROW_THREADS = 256 };
+typedef struct {
+    dim3 grid, block;
+} RowLaunch;
+
+static inline RowLaunch row_launch(int64_t rows, int64_t packs) {
+    const int64_t parts = blocks_of(packs, ROW_THREADS), width = blocks_of(packs, parts),
+                  height = ROW_THREADS / width;
+    const int64_t blocks = blocks_of(rows, height);
+    CHECK(blocks <= INT32_MAX && parts <= UINT16_MAX, "a launch of %lld x %lld blocks", (long long)blocks,
+          (long long)parts);
+    return RowLaunch{dim3((unsigned)blocks, (unsigned)parts), dim3((unsigned)width, (unsigned)height)};
+}
+
+DEVICE int64_t row_of_thread() { return (int64_t)blockIdx.x * blockDim.y + threadIdx.y; }
+DEVICE int64_t pack_of_thread() { return (int64_t)blockIdx.y * blockDim.x + threadIdx.x; }
+
 // Calls a function template with the type of the elements.
 #define BY_ELEMENT(dtype, function, ...)                                                                     \
     ((dtype) == BF16  ? function<Bf16>(__VA_ARGS__)                                                          \
@@ -126,9 +145,9 @@ template <class E> struct alignas(4 * sizeof(E)) Quad {
     E e[WIDTH];
 };
 
-// WHOLE: all of them exist, and `from` is aligned to their size. Else those from `left` on do not exist: they read as
-// zeros and are not written.
-template <bool WHOLE, class P, class E> DEVICE P load_some(const E *from, int64_t left) {
+// WHOLE: all of them exist, and `from` is aligned to their size. Else those from `left` on (any type of whole numbers) do
+// not exist: they read as zeros and are not written.
+template <bool WHOLE, class P, class E, class N> DEVICE P load_some(const E *from, N left) {
     if constexpr (WHOLE) {
         return *(const P *)from;
     } else {
@@ -140,7 +159,7 @@ template <bool WHOLE, class P, class E> DEVICE P load_some(const E *from, int64_
     }
 }
 
-template <bool WHOLE, class P, class E> DEVICE void store_some(E *to, int64_t left, const P &p) {
+template <bool WHOLE, class P, class E, class N> DEVICE void store_some(E *to, N left, const P &p) {
     if constexpr (WHOLE) {
         *(P *)to = p;
     } else {
@@ -150,16 +169,16 @@ template <bool WHOLE, class P, class E> DEVICE void store_some(E *to, int64_t le
     }
 }
 
-template <bool WHOLE, class E> DEVICE Pack<E> load_pack(const E *from, int64_t left) {
+template <bool WHOLE, class E, class N> DEVICE Pack<E> load_pack(const E *from, N left) {
     return load_some<WHOLE, Pack<E>>(from, left);
 }
-template <bool WHOLE, class E> DEVICE void store_pack(E *to, int64_t left, const Pack<E> &p) {
+template <bool WHOLE, class E, class N> DEVICE void store_pack(E *to, N left, const Pack<E> &p) {
     store_some<WHOLE>(to, left, p);
 }
-template <bool WHOLE, class E> DEVICE Quad<E> load_quad(const E *from, int64_t left) {
+template <bool WHOLE, class E, class N> DEVICE Quad<E> load_quad(const E *from, N left) {
     return load_some<WHOLE, Quad<E>>(from, left);
 }
-template <bool WHOLE, class E> DEVICE void store_quad(E *to, int64_t left, const Quad<E> &p) {
+template <bool WHOLE, class E, class N> DEVICE void store_quad(E *to, N left, const Quad<E> &p) {
     store_some<WHOLE>(to, left, p);
 }
 
