@@ -1,0 +1,225 @@
+// Activations: GELU in its two forms and SwiGLU, each with the gradient of its input. A thread treats a pack of columns.
+#include "device/cuda/portable.h"
+
+// ---- functions: as cpu/kernels.c has them -----------------------------------------------------------------
+
+static __device__ constexpr float LOG2_E = 1.44269504f;
+
+DEVICE float reciprocal(float x) { return 1.0f / x; }
+
+// gelu(u) = u sigmoid(2 z) with z = 0.79788456 u (1 + 0.044715 u^2), since (1 + tanh z) / 2 = sigmoid(2 z): exact to the
+// last places in the negative tail too, where 1 + tanh cancels. With powers of 2, z in units of ln 2 / 2, sigmoid is
+// 2^x / (1 + 2^x), which is 1 long before x = 110.
+DEVICE float gelu_exponent(float u) { return u * fmaf(0.1029432396f, u * u, 2.302208198f); }
+
+DEVICE float tanh_gelu(float u) {
+    const float x = gelu_exponent(u), e = exponential_of_base_2(x > 110.0f ? 110.0f : x);
+    return u * (e * reciprocal(1.0f + e)); // u e would overflow long before u does
+}
+
+// gate + u gate (1 - gate) d(2z)/du. From e = exp(-|2z|) both gate and 1 - gate come without cancellation.
+DEVICE float tanh_gelu_slope(float u) {
+    const float x = gelu_exponent(u);
+    const bool negative = x < 0;
+    const float e = exponential_of_base_2(negative ? x : -x), large = reciprocal(1.0f + e), small = e * large;
+    const float slope_of_twice_z = fmaf(0.2140644488f, u * u, 1.595769122f);
+    return fmaf(u * (small * large), slope_of_twice_z, negative ? small : large);
+}
+
+// The exact form, u times the share of the normal distribution below u, from exp(-u^2 / 2), which its slope needs too. The
+// tail beyond |u| is that times t P(t), t = 1 / (1 + 0.265 |u|); the polynomial is a minimax fit over |u| < 13.3, error
+// 1.1e-8 of the tail. Beyond 14 the tail is 0.
+typedef struct {
+    float below, exponential; // the share below u; exp(-u^2 / 2)
+} Normal;
+
+DEVICE Normal normal_of(float u) {
+    const float size = u < 0 ? -u : u, x = size > 14.0f ? 14.0f : size;
+    const float t = reciprocal(fmaf(0.265f, x, 1.0f)), e = exponential(-0.5f * (x * x));
+    const float coefficients[] = {-0x1.284520p-3f, 0x1.bfdfbcp-3f, -0x1.e09c56p-4f, 0x1.1bdfd6p-3f,
+                                  0x1.ebd60ap-5f,  0x1.a4f246p-4f, 0x1.af0d14p-4f,  0x1.b11ea8p-4f};
+    float p = 0x1.fa79b8p-6f;
+    UNROLL
+    for (int i = 0; i < 8; i++) p = fmaf(p, t, coefficients[i]);
+    const float tail = e * (p * t);
+    return Normal{u < 0 ? tail : 1.0f - tail, e};
+}
+
+template <bool EXACT> DEVICE float gelu(float u) {
+    if constexpr (EXACT) return u * normal_of(u).below;
+    return tanh_gelu(u);
+}
+
+template <bool EXACT> DEVICE float gelu_slope(float u) {
+    if constexpr (EXACT) {
+        const Normal normal = normal_of(u);
+        return fmaf(u, normal.exponential * 0.3989422804f, normal.below); // 1 / sqrt(2 pi)
+    }
+    return tanh_gelu_slope(u);
+}
+
+// silu(g) = g e^g / (1 + e^g).
+DEVICE float silu(float g) {
+    const float e = exponential_of_base_2((g > 80.0f ? 80.0f : g) * LOG2_E);
+    return g * (e * reciprocal(1.0f + e));
+}
+
+// ---- GELU -------------------------------------------------------------------------------------------------
+
+// The next pack of a row that may be absent: then zeros.
+template <bool WHOLE, class E> DEVICE Pack<E> load_optional(const E *row, int64_t at, int64_t left) {
+    return row ? load_pack<WHOLE>(row + at, left) : Pack<E>{};
+}
+
+// At most 40 registers.
+template <class E, bool WHOLE, bool EXACT>
+__global__ void __launch_bounds__(ROW_THREADS)
+    bias_gelu_forward_kernel(const E *x, const E *bias, E *y, int64_t rows, int64_t cols) {
+    const int64_t row = row_of_thread(), c = pack_of_thread() * Pack<E>::WIDTH, left = cols - c;
+    if (row >= rows || left <= 0) return;
+    const Pack<E> in = load_pack<WHOLE>(x + row * cols + c, left),
+                  offset = load_optional<WHOLE>(bias, c, left);
+    Pack<E> out;
+    UNROLL
+    for (int i = 0; i < Pack<E>::WIDTH; i++)
+        out.e[i] = from_float<E>(gelu<EXACT>(to_float(in.e[i]) + to_float(offset.e[i])));
+    store_pack<WHOLE>(y + row * cols + c, left, out);
+}
+
+// dx may be dy or x: a thread reads what it writes. At most 48 registers.
+template <class E, bool WHOLE, bool EXACT>
+__global__ void __launch_bounds__(ROW_THREADS)
+    bias_gelu_backward_kernel(const E *dy, const E *x, const E *bias, E *dx, int64_t rows, int64_t cols) {
+    const int64_t row = row_of_thread(), c = pack_of_thread() * Pack<E>::WIDTH, left = cols - c;
+    if (row >= rows || left <= 0) return;
+    const Pack<E> in = load_pack<WHOLE>(x + row * cols + c, left),
+                  offset = load_optional<WHOLE>(bias, c, left);
+    Pack<E> d = load_pack<WHOLE>(dy + row * cols + c, left);
+    UNROLL
+    for (int i = 0; i < Pack<E>::WIDTH; i++) {
+        const float slope = gelu_slope<EXACT>(to_float(in.e[i]) + to_float(offset.e[i]));
+        d.e[i] = from_float<E>(to_float(d.e[i]) * slope);
+    }
+    store_pack<WHOLE>(dx + row * cols + c, left, d);
+}
+
+template <class E, bool WHOLE, bool EXACT>
+static void launch_gelu(const Exec *exec, const BiasGeluForward *p) {
+    const RowLaunch l = row_launch(p->x.rows, blocks_of(p->x.cols, Pack<E>::WIDTH));
+    LAUNCH((bias_gelu_forward_kernel<E, WHOLE, EXACT>), l.grid, l.block, 0, stream_of(exec),
+           (const E *)p->x.data, (const E *)p->bias.data, (E *)p->y.data, p->x.rows, p->x.cols);
+}
+
+template <class E, bool WHOLE, bool EXACT>
+static void launch_gelu_backward(const Exec *exec, const BiasGeluBackward *p) {
+    const RowLaunch l = row_launch(p->x.rows, blocks_of(p->x.cols, Pack<E>::WIDTH));
+    LAUNCH((bias_gelu_backward_kernel<E, WHOLE, EXACT>), l.grid, l.block, 0, stream_of(exec),
+           (const E *)p->dy.data, (const E *)p->x.data, (const E *)p->bias.data, (E *)p->dx.data, p->x.rows,
+           p->x.cols);
+}
+
+template <class E> static void bias_gelu_forward_of(const Exec *exec, const BiasGeluForward *p) {
+    if (has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->y))
+        p->exact ? launch_gelu<E, true, true>(exec, p) : launch_gelu<E, true, false>(exec, p);
+    else
+        p->exact ? launch_gelu<E, false, true>(exec, p) : launch_gelu<E, false, false>(exec, p);
+}
+
+template <class E> static void bias_gelu_backward_of(const Exec *exec, const BiasGeluBackward *p) {
+    if (has_whole_packs(p->dy) && has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->dx))
+        p->exact ? launch_gelu_backward<E, true, true>(exec, p)
+                 : launch_gelu_backward<E, true, false>(exec, p);
+    else
+        p->exact ? launch_gelu_backward<E, false, true>(exec, p)
+                 : launch_gelu_backward<E, false, false>(exec, p);
+}
+
+extern "C" void cuda_bias_gelu_forward(const Exec *exec, const BiasGeluForward *args) {
+    if (tensor_count(args->x)) BY_ELEMENT(args->x.dtype, bias_gelu_forward_of, exec, args);
+}
+
+extern "C" void cuda_bias_gelu_backward(const Exec *exec, const BiasGeluBackward *args) {
+    if (tensor_count(args->x)) BY_ELEMENT(args->x.dtype, bias_gelu_backward_of, exec, args);
+}
+
+// ---- SwiGLU -----------------------------------------------------------------------------------------------
+
+// `cols` of y; x has twice as many, the gates first. At most 56 registers.
+template <class E, bool WHOLE>
+__global__ void __launch_bounds__(ROW_THREADS)
+    swiglu_forward_kernel(const E *x, const E *bias, E *y, int64_t rows, int64_t cols) {
+    const int64_t row = row_of_thread(), c = pack_of_thread() * Pack<E>::WIDTH, left = cols - c;
+    if (row >= rows || left <= 0) return;
+    const E *gates = x + row * 2 * cols + c;
+    const Pack<E> gate = load_pack<WHOLE>(gates, left), up = load_pack<WHOLE>(gates + cols, left);
+    const Pack<E> gate_offset = load_optional<WHOLE>(bias, c, left);
+    const Pack<E> up_offset = load_optional<WHOLE>(bias, cols + c, left);
+    Pack<E> out;
+    UNROLL
+    for (int i = 0; i < Pack<E>::WIDTH; i++) {
+        const float g = to_float(gate.e[i]) + to_float(gate_offset.e[i]);
+        out.e[i] = from_float<E>(silu(g) * (to_float(up.e[i]) + to_float(up_offset.e[i])));
+    }
+    store_pack<WHOLE>(y + row * cols + c, left, out);
+}
+
+// With s = sigmoid(g): dg = dy u (s + g s (1 - s)), du = dy g s. From e = exp(-|g|) both s and 1 - s come without
+// cancellation. dx may be x. At most 64 registers.
+template <class E, bool WHOLE>
+__global__ void __launch_bounds__(ROW_THREADS)
+    swiglu_backward_kernel(const E *dy, const E *x, const E *bias, E *dx, int64_t rows, int64_t cols) {
+    const int64_t row = row_of_thread(), c = pack_of_thread() * Pack<E>::WIDTH, left = cols - c;
+    if (row >= rows || left <= 0) return;
+    const int64_t at = row * 2 * cols + c;
+    const Pack<E> d = load_pack<WHOLE>(dy + row * cols + c, left);
+    const Pack<E> gate_offset = load_optional<WHOLE>(bias, c, left);
+    const Pack<E> up_offset = load_optional<WHOLE>(bias, cols + c, left);
+    Pack<E> gate = load_pack<WHOLE>(x + at, left), up = load_pack<WHOLE>(x + at + cols, left);
+    UNROLL
+    for (int i = 0; i < Pack<E>::WIDTH; i++) {
+        const float g = to_float(gate.e[i]) + to_float(gate_offset.e[i]), dy_i = to_float(d.e[i]);
+        const float u = to_float(up.e[i]) + to_float(up_offset.e[i]);
+        const bool negative = g < 0;
+        const float e = exponential_of_base_2((negative ? g : -g) * LOG2_E);
+        const float large = reciprocal(1.0f + e), small = e * large, s = negative ? small : large;
+        gate.e[i] = from_float<E>(dy_i * u * fmaf(g, small * large, s));
+        up.e[i] = from_float<E>(dy_i * (g * s));
+    }
+    store_pack<WHOLE>(dx + at, left, gate);
+    store_pack<WHOLE>(dx + at + cols, left, up);
+}
+
+template <class E, bool WHOLE> static void launch_swiglu(const Exec *exec, const SwigluForward *p) {
+    const RowLaunch l = row_launch(p->y.rows, blocks_of(p->y.cols, Pack<E>::WIDTH));
+    LAUNCH((swiglu_forward_kernel<E, WHOLE>), l.grid, l.block, 0, stream_of(exec), (const E *)p->x.data,
+           (const E *)p->bias.data, (E *)p->y.data, p->y.rows, p->y.cols);
+}
+
+template <class E, bool WHOLE> static void launch_swiglu_backward(const Exec *exec, const SwigluBackward *p) {
+    const RowLaunch l = row_launch(p->dy.rows, blocks_of(p->dy.cols, Pack<E>::WIDTH));
+    LAUNCH((swiglu_backward_kernel<E, WHOLE>), l.grid, l.block, 0, stream_of(exec), (const E *)p->dy.data,
+           (const E *)p->x.data, (const E *)p->bias.data, (E *)p->dx.data, p->dy.rows, p->dy.cols);
+}
+
+// Rows of y that are whole packs make halves of x that are.
+template <class E> static void swiglu_forward_of(const Exec *exec, const SwigluForward *p) {
+    if (has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->y))
+        launch_swiglu<E, true>(exec, p);
+    else
+        launch_swiglu<E, false>(exec, p);
+}
+
+template <class E> static void swiglu_backward_of(const Exec *exec, const SwigluBackward *p) {
+    if (has_whole_packs(p->dy) && has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->dx))
+        launch_swiglu_backward<E, true>(exec, p);
+    else
+        launch_swiglu_backward<E, false>(exec, p);
+}
+
+extern "C" void cuda_swiglu_forward(const Exec *exec, const SwigluForward *args) {
+    if (tensor_count(args->y)) BY_ELEMENT(args->x.dtype, swiglu_forward_of, exec, args);
+}
+
+extern "C" void cuda_swiglu_backward(const Exec *exec, const SwigluBackward *args) {
+    if (tensor_count(args->dy)) BY_ELEMENT(args->x.dtype, swiglu_backward_of, exec, args);
+}
