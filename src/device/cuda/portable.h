@@ -101,7 +101,16 @@ struct Fp16 {
 };
 
 DEVICE float to_float(float x) { return x; }
-DEVICE float to_float(Bf16 x) { return bf16_to_f32(x.bits); }
+// As an instruction: nvcc would keep what a shift gives in registers where it can be had again.
+DEVICE float to_float(Bf16 x) {
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("mov.b32 %0, {%1, %2};" : "=f"(y) : "h"((uint16_t)0), "h"(x.bits));
+    return y;
+#else
+    return bf16_to_f32(x.bits);
+#endif
+}
 DEVICE float to_float(Fp16 x) {
 #ifdef __CUDA_ARCH__
     float y;
