@@ -1,0 +1,314 @@
+// Layer norm and RMS norm: the forward pass, the gradient of the input, and the gradients of gamma and beta.
+//
+// A row is the work of a team of threads: of a warp, of 128 threads or of 256, by the length of the row alone. Thread i
+// of a team takes packs (16 bytes) i, i + TEAM, ... of the row. It keeps up to KEEP of them in registers; with KEEP 0 it
+// reads them again. A sum over a row adds the elements of each thread in their order, then the lanes of each warp, then
+// the warps. So the bits of a result depend on the element type and the length of the row, and on nothing else.
+#include "device/cuda/portable.h"
+
+//  threads of a team, packs that each keeps, rows are whole aligned packs, up to how many packs a row; the first that fits
+#define ROW_TEAMS(X, kernel)                                                                                 \
+    X(kernel, WARP, 4, true, 4 * WARP)                                                                       \
+    X(kernel, 128, 2, true, 2 * 128)                                                                         \
+    X(kernel, 128, 4, true, 4 * 128)                                                                         \
+    X(kernel, 256, 4, true, 4 * 256)                                                                         \
+    X(kernel, 256, 0, true, INT64_MAX)                                                                       \
+    X(kernel, WARP, 0, false, 4 * WARP)                                                                      \
+    X(kernel, 128, 0, false, 4 * 128)                                                                        \
+    X(kernel, 256, 0, false, INT64_MAX)
+
+enum { MOST_WARPS = 256 / WARP };
+
+// The threads of a block: four teams of a warp, or one of more.
+template <int TEAM> constexpr int BLOCK = TEAM == WARP ? 4 * WARP : TEAM;
+
+// Sums each of the values over the team; all threads get the result. `room` is used by one call alone.
+template <int TEAM, int COUNT> DEVICE void team_sums(float (&values)[COUNT], float *room) {
+    UNROLL
+    for (int i = 0; i < COUNT; i++) values[i] = warp_sum(values[i]);
+    if (TEAM == WARP) return;
+    const int warp = (int)threadIdx.x / WARP;
+    if (threadIdx.x % WARP == 0)
+        for (int i = 0; i < COUNT; i++) room[i * MOST_WARPS + warp] = values[i];
+    __syncthreads();
+    UNROLL
+    for (int i = 0; i < COUNT; i++) {
+        values[i] = room[i * MOST_WARPS];
+        UNROLL
+        for (int w = 1; w < TEAM / WARP; w++) values[i] += room[i * MOST_WARPS + w];
+    }
+}
+
+template <int TEAM> DEVICE int64_t row_of_team() {
+    return (int64_t)blockIdx.x * (BLOCK<TEAM> / TEAM) + threadIdx.x / TEAM;
+}
+
+// The number of packs that a thread may have in a row.
+template <class E, int TEAM, int KEEP> DEVICE int rounds_of(int cols) {
+    return KEEP ? KEEP : (cols + TEAM * Pack<E>::WIDTH - 1) / (TEAM * Pack<E>::WIDTH);
+}
+
+// The first column of this thread's k-th pack.
+template <class E, int TEAM> DEVICE int column_of(int k) {
+    return ((int)threadIdx.x % TEAM + k * TEAM) * Pack<E>::WIDTH;
+}
+
+template <class E, int TEAM, int KEEP, bool WHOLE>
+DEVICE void keep_row(Pack<E> (&kept)[KEEP ? KEEP : 1], const E *row, int cols) {
+    UNROLL
+    for (int k = 0; k < KEEP; k++) {
+        const int column = column_of<E, TEAM>(k);
+        if (column < cols) kept[k] = load_pack<WHOLE>(row + column, cols - column);
+    }
+}
+
+// This thread's k-th pack.
+template <class E, int TEAM, int KEEP, bool WHOLE>
+DEVICE Pack<E> pack_of(const Pack<E> (&kept)[KEEP ? KEEP : 1], const E *row, int cols, int k) {
+    const int column = column_of<E, TEAM>(k);
+    return KEEP ? kept[KEEP ? k : 0] : load_pack<WHOLE>(row + column, cols - column);
+}
+
+// ---- the forward pass -------------------------------------------------------------------------------------
+
+// At most 64 registers.
+template <class E, int TEAM, int KEEP, bool WHOLE>
+__global__ void __launch_bounds__(BLOCK<TEAM>) norm_forward_kernel(const NormForward p) {
+    SHARED(float, room, 2 * MOST_WARPS);
+    const int64_t row = row_of_team<TEAM>();
+    if (row >= p.x.rows) return;
+    const int cols = (int)p.x.cols, rounds = rounds_of<E, TEAM, KEEP>(cols);
+    const E *x = (const E *)p.x.data + row * cols;
+    const E *gamma = (const E *)p.gamma.data, *beta = (const E *)p.beta.data;
+    E *y = (E *)p.y.data + row * cols;
+    Pack<E> kept[KEEP ? KEEP : 1];
+    keep_row<E, TEAM, KEEP, WHOLE>(kept, x, cols);
+
+    float mean = 0;
+    if (p.mean.data) {
+        float sum[1] = {0};
+        UNROLL_BY(KEEP ? KEEP : 1)
+        for (int k = 0; k < rounds; k++) {
+            if (column_of<E, TEAM>(k) >= cols) continue;
+            const Pack<E> own = pack_of<E, TEAM, KEEP, WHOLE>(kept, x, cols, k);
+            UNROLL
+            for (int i = 0; i < Pack<E>::WIDTH; i++) sum[0] += to_float(own.e[i]); // zeros beyond the row
+        }
+        team_sums<TEAM>(sum, room);
+        mean = sum[0] / (float)cols;
+    }
+
+    float squares[1] = {0};
+    UNROLL_BY(KEEP ? KEEP : 1)
+    for (int k = 0; k < rounds; k++) {
+        const int column = column_of<E, TEAM>(k);
+        if (column >= cols) continue;
+        const Pack<E> own = pack_of<E, TEAM, KEEP, WHOLE>(kept, x, cols, k);
+        UNROLL
+        for (int i = 0; i < Pack<E>::WIDTH; i++) {
+            const float centred = WHOLE || column + i < cols ? to_float(own.e[i]) - mean : 0;
+            squares[0] = fmaf(centred, centred, squares[0]);
+        }
+    }
+    team_sums<TEAM>(squares, room + MOST_WARPS);
+    const float rstd = 1.0f / sqrtf(squares[0] / (float)cols + p.epsilon);
+
+    UNROLL_BY(KEEP ? KEEP : 1)
+    for (int k = 0; k < rounds; k++) {
+        const int column = column_of<E, TEAM>(k), left = cols - column;
+        if (left <= 0) continue;
+        Pack<E> own = pack_of<E, TEAM, KEEP, WHOLE>(kept, x, cols, k), offset = {};
+        const Pack<E> scale = load_pack<WHOLE>(gamma + column, left);
+        if (beta) offset = load_pack<WHOLE>(beta + column, left);
+        UNROLL
+        for (int i = 0; i < Pack<E>::WIDTH; i++) {
+            const float normal = (to_float(own.e[i]) - mean) * rstd;
+            own.e[i] = from_float<E>(fmaf(normal, to_float(scale.e[i]), to_float(offset.e[i])));
+        }
+        store_pack<WHOLE>(y + column, left, own);
+    }
+    if (threadIdx.x % TEAM) return;
+    if (p.mean.data) ((float *)p.mean.data)[row] = mean;
+    ((float *)p.rstd.data)[row] = rstd;
+}
+
+// ---- the gradient of the input ----------------------------------------------------------------------------
+
+// With n = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - n mean(g n)), means over the row. RMS norm
+// subtracts no mean, so no mean(g) either. At most 80 registers.
+template <class E, int TEAM, int KEEP, bool WHOLE>
+__global__ void __launch_bounds__(BLOCK<TEAM>) norm_backward_input_kernel(const NormBackwardInput p) {
+    SHARED(float, room, 2 * MOST_WARPS);
+    const int64_t row = row_of_team<TEAM>();
+    if (row >= p.x.rows) return;
+    const int cols = (int)p.x.cols, rounds = rounds_of<E, TEAM, KEEP>(cols);
+    const E *dy = (const E *)p.dy.data + row * cols, *x = (const E *)p.x.data + row * cols;
+    const E *gamma = (const E *)p.gamma.data, *residual = (const E *)p.residual.data;
+    E *dx = (E *)p.dx.data + row * cols;
+    const float mean = p.mean.data ? ((const float *)p.mean.data)[row] : 0;
+    const float rstd = ((const float *)p.rstd.data)[row];
+    Pack<E> kept_dy[KEEP ? KEEP : 1], kept_x[KEEP ? KEEP : 1];
+    keep_row<E, TEAM, KEEP, WHOLE>(kept_dy, dy, cols);
+    keep_row<E, TEAM, KEEP, WHOLE>(kept_x, x, cols);
+
+    float sums[2] = {0, 0}; // of g, of g n; zeros beyond the row add nothing
+    UNROLL_BY(KEEP ? KEEP : 1)
+    for (int k = 0; k < rounds; k++) {
+        const int column = column_of<E, TEAM>(k);
+        if (column >= cols) continue;
+        const Pack<E> own_dy = pack_of<E, TEAM, KEEP, WHOLE>(kept_dy, dy, cols, k);
+        const Pack<E> own_x = pack_of<E, TEAM, KEEP, WHOLE>(kept_x, x, cols, k);
+        const Pack<E> scale = load_pack<WHOLE>(gamma + column, cols - column);
+        UNROLL
+        for (int i = 0; i < Pack<E>::WIDTH; i++) {
+            const float g = to_float(own_dy.e[i]) * to_float(scale.e[i]);
+            sums[0] += g;
+            sums[1] = fmaf(g, (to_float(own_x.e[i]) - mean) * rstd, sums[1]);
+        }
+    }
+    team_sums<TEAM>(sums, room);
+    const float mean_g = p.mean.data ? sums[0] / (float)cols : 0, mean_gn = sums[1] / (float)cols;
+
+    UNROLL_BY(KEEP ? KEEP : 1)
+    for (int k = 0; k < rounds; k++) {
+        const int column = column_of<E, TEAM>(k), left = cols - column;
+        if (left <= 0) continue;
+        const Pack<E> own_x = pack_of<E, TEAM, KEEP, WHOLE>(kept_x, x, cols, k);
+        const Pack<E> scale = load_pack<WHOLE>(gamma + column, left);
+        Pack<E> own = pack_of<E, TEAM, KEEP, WHOLE>(kept_dy, dy, cols, k), add = {};
+        if (residual) add = load_pack<WHOLE>(residual + row * cols + column, left);
+        UNROLL
+        for (int i = 0; i < Pack<E>::WIDTH; i++) {
+            const float centred = fmaf(to_float(own.e[i]), to_float(scale.e[i]), -mean_g);
+            const float normal = (to_float(own_x.e[i]) - mean) * rstd;
+            own.e[i] = from_float<E>(fmaf(rstd, fmaf(normal, -mean_gn, centred), to_float(add.e[i])));
+        }
+        store_pack<WHOLE>(dx + column, left, own);
+    }
+}
+
+// ---- launches of both -------------------------------------------------------------------------------------
+
+#define X(kernel, team, keep, whole_rows, most)                                                              \
+    if (packs <= most && (whole || !whole_rows)) {                                                           \
+        const int64_t blocks = blocks_of(p->x.rows, BLOCK<team> / team);                                     \
+        LAUNCH((kernel<E, team, keep, whole_rows>), blocks, BLOCK<team>, 0, stream_of(exec), *p);            \
+        return;                                                                                              \
+    }
+
+template <class E> static void norm_forward_of(const Exec *exec, const NormForward *p) {
+    const int64_t packs = blocks_of(p->x.cols, Pack<E>::WIDTH);
+    const bool whole = has_whole_packs(p->x) && has_whole_packs(p->y) && has_whole_packs(p->gamma) &&
+                       has_whole_packs(p->beta);
+    ROW_TEAMS(X, norm_forward_kernel)
+}
+
+template <class E> static void norm_backward_input_of(const Exec *exec, const NormBackwardInput *p) {
+    const int64_t packs = blocks_of(p->x.cols, Pack<E>::WIDTH);
+    const bool whole = has_whole_packs(p->dy) && has_whole_packs(p->x) && has_whole_packs(p->gamma) &&
+                       has_whole_packs(p->residual) && has_whole_packs(p->dx);
+    ROW_TEAMS(X, norm_backward_input_kernel)
+}
+#undef X
+
+extern "C" void cuda_norm_forward(const Exec *exec, const NormForward *args) {
+    if (args->x.rows) BY_ELEMENT(args->x.dtype, norm_forward_of, exec, args);
+}
+
+extern "C" void cuda_norm_backward_input(const Exec *exec, const NormBackwardInput *args) {
+    if (args->x.rows) BY_ELEMENT(args->x.dtype, norm_backward_input_of, exec, args);
+}
+
+// ---- the gradients of gamma and beta ----------------------------------------------------------------------
+//
+// The rows are cut into parts by their number alone. A block sums one part of the rows of a tile of columns, each group of
+// its threads every GROUPS-th row, and adds the groups in order. A second kernel adds the parts in a fixed order.
+
+enum { GROUPS = 8, PART_ROWS = 64, MOST_PARTS = 256, FINISH_GROUPS = 16 };
+
+static int64_t rows_of_part(int64_t rows) {
+    const int64_t fewest = (rows + MOST_PARTS - 1) / MOST_PARTS;
+    return fewest > PART_ROWS ? fewest : (int64_t)PART_ROWS;
+}
+
+static int64_t num_parts(int64_t rows) { return (rows + rows_of_part(rows) - 1) / rows_of_part(rows); }
+
+// Writes parts [num_parts, 2, cols]: sums of dy n, and of dy. At most 64 registers.
+template <class E, bool WHOLE>
+__global__ void __launch_bounds__(GROUPS *WARP)
+    norm_backward_weight_kernel(const NormBackwardWeight p, float *parts, int64_t part_rows) {
+    enum { WIDTH = Pack<E>::WIDTH, TILE = WARP * WIDTH };
+    SHARED(float, sums, GROUPS * 2 * TILE);
+    const int lane = (int)threadIdx.x % WARP, group = (int)threadIdx.x / WARP, cols = (int)p.x.cols;
+    const int first_column = (int)blockIdx.x * TILE, column = first_column + lane * WIDTH,
+              left = cols - column;
+    const int64_t first = blockIdx.y * part_rows, last = first + part_rows;
+    const int64_t end = last < p.x.rows ? last : p.x.rows;
+    const float *means = (const float *)p.mean.data, *rstds = (const float *)p.rstd.data;
+    float gamma[WIDTH] = {}, beta[WIDTH] = {};
+    if (left > 0) {
+        for (int64_t row = first + group; row < end; row += GROUPS) {
+            const Pack<E> dy = load_pack<WHOLE>((const E *)p.dy.data + row * cols + column, left);
+            const Pack<E> x = load_pack<WHOLE>((const E *)p.x.data + row * cols + column, left);
+            const float mean = means ? means[row] : 0, rstd = rstds[row];
+            UNROLL
+            for (int i = 0; i < WIDTH; i++) {
+                gamma[i] = fmaf(to_float(dy.e[i]), (to_float(x.e[i]) - mean) * rstd, gamma[i]);
+                beta[i] += to_float(dy.e[i]);
+            }
+        }
+    }
+    float *own = sums + group * 2 * TILE + lane * WIDTH;
+    UNROLL
+    for (int i = 0; i < WIDTH; i++) own[i] = gamma[i], own[TILE + i] = beta[i];
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < 2 * TILE; i += GROUPS * WARP) {
+        float sum = sums[i];
+        UNROLL
+        for (int g = 1; g < GROUPS; g++) sum += sums[g * 2 * TILE + i];
+        const int which = i / TILE, c = first_column + i % TILE;
+        if (c < cols) parts[((int64_t)blockIdx.y * 2 + which) * cols + c] = sum;
+    }
+}
+
+// Adds the parts to dgamma, and where blockIdx.y is 1 to dbeta. At most 32 registers.
+__global__ void __launch_bounds__(FINISH_GROUPS *WARP)
+    norm_weight_parts_kernel(const float *parts, int num_parts, int cols, float *dgamma, float *dbeta) {
+    SHARED(float, sums, FINISH_GROUPS *WARP);
+    const int lane = (int)threadIdx.x % WARP, group = (int)threadIdx.x / WARP;
+    const int column = (int)blockIdx.x * WARP + lane;
+    float sum = 0;
+    if (column < cols)
+        for (int part = group; part < num_parts; part += FINISH_GROUPS)
+            sum += parts[((int64_t)part * 2 + blockIdx.y) * cols + column];
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (group || column >= cols) return;
+    for (int g = 1; g < FINISH_GROUPS; g++) sum += sums[g * WARP + lane];
+    float *total = blockIdx.y ? dbeta : dgamma;
+    total[column] += sum;
+}
+
+extern "C" size_t cuda_norm_backward_weight_workspace(const NormBackwardWeight *args) {
+    return (size_t)(num_parts(args->x.rows) * 2 * args->x.cols) * sizeof(float);
+}
+
+template <class E> static void norm_backward_weight_of(const Exec *exec, const NormBackwardWeight *p) {
+    const int64_t tile = WARP * Pack<E>::WIDTH, cols = p->x.cols, parts = num_parts(p->x.rows);
+    const dim3 grid((unsigned)blocks_of(cols, tile), (unsigned)parts);
+    float *workspace = (float *)exec->workspace;
+    cudaStream_t stream = stream_of(exec);
+    if (has_whole_packs(p->dy) && has_whole_packs(p->x))
+        LAUNCH((norm_backward_weight_kernel<E, true>), grid, GROUPS * WARP, 0, stream, *p, workspace,
+               rows_of_part(p->x.rows));
+    else
+        LAUNCH((norm_backward_weight_kernel<E, false>), grid, GROUPS * WARP, 0, stream, *p, workspace,
+               rows_of_part(p->x.rows));
+    const dim3 columns((unsigned)blocks_of(cols, WARP), p->dbeta.data ? 2 : 1);
+    LAUNCH(norm_weight_parts_kernel, columns, FINISH_GROUPS * WARP, 0, stream, workspace, (int)parts,
+           (int)cols, (float *)p->dgamma.data, (float *)p->dbeta.data);
+}
+
+extern "C" void cuda_norm_backward_weight(const Exec *exec, const NormBackwardWeight *args) {
+    if (args->x.rows) BY_ELEMENT(args->x.dtype, norm_backward_weight_of, exec, args);
+}
