@@ -1,0 +1,376 @@
+// Causal self-attention without the S x S matrix (Dao 2022, 2023): kernels for every element type, head size and option, in
+// fp32. Each warp owns a few queries, or in the gradients of keys and values a few keys, and meets the others a tile at a
+// time; the sums over tiles have the order of the sequence, whatever the GPU.
+#include "device/cuda/attention.h"
+
+enum {
+    WARPS = 4,
+    OWN = 4,            // rows of a warp
+    ROWS = WARPS * OWN, // of a block
+    TILE = 32,          // rows that it meets at a time: one for each lane
+    COLUMNS = 8,        // of a lane, in sums over D
+    MAX_SIZE = WARP * COLUMNS,
+};
+
+// Loads `count` rows from row `first` on, those from `end` on as zeros.
+template <class E>
+DEVICE void load_rows(float *to, int pitch, Rows<const E> from, int first, int count, int end, int size) {
+    for (int row = warp_now(); row < count; row += WARPS)
+        for (int d = lane_now(); d < size; d += WARP)
+            to[row * pitch + d] =
+                first + row < end ? to_float(from.data[(first + row) * from.stride + d]) : 0.0f;
+}
+
+// A tile in the place of another one, when nobody reads that any more.
+template <class E>
+DEVICE void next_tile(float *tile, Rows<const E> from, int first, const AttentionCall &call) {
+    __syncthreads();
+    load_rows(tile, call.size | 1, from, first, TILE, call.sequence, call.size);
+    __syncthreads();
+}
+
+// The products of the warp's own rows with the lane's row of the tile.
+DEVICE void dot_rows(float (&dots)[OWN], const float *own, const float *tile, int size) {
+    const float *row = tile + lane_now() * (size | 1);
+    for (int r = 0; r < OWN; r++) dots[r] = 0.0f;
+    for (int d = 0; d < size; d++) {
+        const float x = row[d];
+        UNROLL
+        for (int r = 0; r < OWN; r++) dots[r] = fmaf(own[r * size + d], x, dots[r]);
+    }
+}
+
+// sums += weights [OWN, TILE] tile, the lane's columns.
+DEVICE void add_rows(float (&sums)[OWN][COLUMNS], const float *weights, const float *tile, int size) {
+    for (int k = 0; k < TILE; k++) {
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++) {
+            const int d = lane_now() + WARP * c;
+            const float x = d < size ? tile[k * (size | 1) + d] : 0.0f;
+            UNROLL
+            for (int r = 0; r < OWN; r++) sums[r][c] = fmaf(weights[r * TILE + k], x, sums[r][c]);
+        }
+    }
+}
+
+DEVICE void clear(float (&sums)[OWN][COLUMNS]) {
+    UNROLL
+    for (int r = 0; r < OWN; r++) {
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++) sums[r][c] = 0.0f;
+    }
+}
+
+template <class E>
+DEVICE void store_rows(Rows<E> to, int first, float (&sums)[OWN][COLUMNS], const float (&factors)[OWN],
+                       const AttentionCall &call) {
+    UNROLL
+    for (int r = 0; r < OWN; r++) {
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++) {
+            const int d = lane_now() + WARP * c;
+            if (first + r < call.sequence && d < call.size)
+                to.data[(first + r) * to.stride + d] = from_float<E>(sums[r][c] * factors[r]);
+        }
+    }
+}
+
+// ---- forward ----------------------------------------------------------------------------------------------
+
+// Blocks: a head, ROWS queries of it; those with most keys begin first.
+template <class E>
+__global__ void __launch_bounds__(WARPS * WARP)
+    attention_forward_kernel(AttentionCall call, const E *qkv, E *out, float *stats) {
+    DYNAMIC_SHARED(float, own);
+    const int size = call.size, lane = lane_now(), warp = warp_now(), head = blockIdx.x;
+    const int group = head / (call.heads / call.groups), per = call.heads / call.groups;
+    const int block = (gridDim.y - 1 - blockIdx.y) * ROWS, first_own = block + warp * OWN;
+    float *tile = own + ROWS * size, *weights = tile + TILE * (size | 1) + warp * OWN * TILE;
+    const float *queries = own + warp * OWN * size;
+    const uint64_t sample = sample_of(call, head), begins = mask_begins(call, head);
+    load_rows(own, size, query_of(call, qkv, head), block, ROWS, call.sequence, size);
+
+    float sums[OWN][COLUMNS], maxima[OWN], exponentials[OWN]; // the last: the lane's keys alone
+    clear(sums);
+    for (int r = 0; r < OWN; r++) maxima[r] = -INFINITY, exponentials[r] = 0.0f;
+    for (int first = 0; first < block + ROWS && first < call.sequence; first += TILE) {
+        const int key = first + lane;
+        float scores[OWN];
+        next_tile(tile, part_of(call, qkv, group, per), first, call);
+        dot_rows(scores, queries, tile, size);
+        next_tile(tile, part_of(call, qkv, group, per + 1), first, call);
+        UNROLL
+        for (int r = 0; r < OWN; r++) {
+            const int query = first_own + r;
+            const float score = key <= query ? scores[r] * call.scale : -INFINITY;
+            const float maximum = fmaxf(maxima[r], warp_max(score));
+            const float shrink = exponential(maxima[r] - maximum), p = exponential(score - maximum);
+            maxima[r] = maximum;
+            exponentials[r] = fmaf(exponentials[r], shrink, p);
+            for (int c = 0; c < COLUMNS; c++) sums[r][c] *= shrink;
+            const uint64_t element = begins + (uint64_t)query * call.sequence + key;
+            weights[r * TILE + lane] = p * mask_factor(call.mask, sample, element);
+        }
+        __syncwarp();
+        add_rows(sums, weights, tile, size);
+    }
+    float factors[OWN];
+    UNROLL
+    for (int r = 0; r < OWN; r++) {
+        const float sum = warp_sum(exponentials[r]);
+        factors[r] = 1.0f / sum;
+        if (lane == 0 && first_own + r < call.sequence)
+            stats[(int64_t)head * call.sequence + first_own + r] = maxima[r] + logarithm(sum);
+    }
+    store_rows(out_of(call, out, head), first_own, sums, factors, call);
+}
+
+// Blocks: a head, a query. From its score each key's probability, as backward computes it again.
+template <class E>
+__global__ void __launch_bounds__(128)
+    probabilities_kernel(AttentionCall call, const E *qkv, const float *stats, E *probabilities) {
+    const int head = blockIdx.x, query = blockIdx.y, per = call.heads / call.groups;
+    const Rows<const E> queries = query_of(call, qkv, head), keys = part_of(call, qkv, head / per, per);
+    const int64_t row = (int64_t)head * call.sequence + query;
+    for (int key = thread_now(); key < call.sequence; key += (int)blockDim.x) {
+        float dot = 0.0f;
+        for (int d = 0; d < call.size && key <= query; d++)
+            dot = fmaf(to_float(queries.data[query * queries.stride + d]),
+                       to_float(keys.data[key * keys.stride + d]), dot);
+        const float p = key <= query ? exponential(dot * call.scale - stats[row]) : 0.0f;
+        probabilities[row * call.sequence + key] = from_float<E>(p);
+    }
+}
+
+// ---- backward ---------------------------------------------------------------------------------------------
+
+// The probability of a key, of its score before scaling; read from `probabilities` unless that is NULL.
+template <class E>
+DEVICE float probability_of(const AttentionCall &call, const AttentionRows &rows, const E *probabilities,
+                            float dot, int head, int query, int key) {
+    if (key > query || query >= call.sequence) return 0.0f;
+    const int64_t row = (int64_t)head * call.sequence + query;
+    if (probabilities) return to_float(probabilities[row * call.sequence + key]);
+    return exponential(dot * call.scale - rows.stats[row]);
+}
+
+// Blocks: rows of a head, four at a time. Sum over k of P dP, which is dout . out.
+template <class E>
+__global__ void __launch_bounds__(WARPS * WARP)
+    attention_delta_kernel(AttentionCall call, const E *dout, const E *out, float *deltas) {
+    const int head = blockIdx.x, s = blockIdx.y * WARPS + warp_now();
+    if (s >= call.sequence) return;
+    const Rows<const E> x = out_of(call, dout, head), y = out_of(call, out, head);
+    float sum = 0.0f;
+    for (int d = lane_now(); d < call.size; d += WARP)
+        sum = fmaf(to_float(x.data[s * x.stride + d]), to_float(y.data[s * y.stride + d]), sum);
+    sum = warp_sum(sum);
+    if (lane_now() == 0) deltas[(int64_t)head * call.sequence + s] = sum;
+}
+
+// Blocks: a head, ROWS queries of it. dq is dqkv's, or a tensor like out in the workspace (`apart`).
+template <class E>
+__global__ void __launch_bounds__(WARPS * WARP)
+    attention_dq_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows,
+                        const E *probabilities, E *dq, bool apart) {
+    DYNAMIC_SHARED(float, own);
+    const int size = call.size, lane = lane_now(), warp = warp_now(), head = blockIdx.x;
+    const int group = head / (call.heads / call.groups), per = call.heads / call.groups;
+    const int block = (gridDim.y - 1 - blockIdx.y) * ROWS, first_own = block + warp * OWN;
+    float *tile = own + 2 * ROWS * size, *weights = tile + TILE * (size | 1) + warp * OWN * TILE;
+    const float *queries = own + warp * OWN * size, *gradients = queries + ROWS * size;
+    const uint64_t sample = sample_of(call, head), begins = mask_begins(call, head);
+    load_rows(own, size, query_of(call, qkv, head), block, ROWS, call.sequence, size);
+    load_rows(own + ROWS * size, size, out_of(call, dout, head), block, ROWS, call.sequence, size);
+
+    float sums[OWN][COLUMNS];
+    clear(sums);
+    for (int first = 0; first < block + ROWS && first < call.sequence; first += TILE) {
+        const int key = first + lane;
+        float scores[OWN], changes[OWN];
+        next_tile(tile, part_of(call, qkv, group, per), first, call);
+        dot_rows(scores, queries, tile, size);
+        next_tile(tile, part_of(call, qkv, group, per + 1), first, call);
+        dot_rows(changes, gradients, tile, size);
+        UNROLL
+        for (int r = 0; r < OWN; r++) {
+            const int query = first_own + r;
+            const float p = probability_of(call, rows, probabilities, scores[r], head, query, key);
+            const uint64_t element = begins + (uint64_t)query * call.sequence + key;
+            const float factor = mask_factor(call.mask, sample, element);
+            const float delta =
+                query < call.sequence ? rows.deltas[(int64_t)head * call.sequence + query] : 0.0f;
+            weights[r * TILE + lane] = p * (changes[r] * factor - delta);
+        }
+        next_tile(tile, part_of(call, qkv, group, per), first, call);
+        add_rows(sums, weights, tile, size);
+    }
+    const float factors[OWN] = {call.scale, call.scale, call.scale, call.scale};
+    store_rows(apart ? out_of(call, dq, head) : query_of(call, dq, head), first_own, sums, factors, call);
+}
+
+// Blocks: a group, ROWS keys of it; sums over the group's heads and their queries, in order. dqkv may be qkv: the rows of
+// keys and values that a block writes are its own, read before.
+template <class E>
+__global__ void __launch_bounds__(WARPS * WARP)
+    attention_dkv_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows,
+                         const E *probabilities, E *dqkv) {
+    DYNAMIC_SHARED(float, own);
+    const int size = call.size, lane = lane_now(), warp = warp_now(), group = blockIdx.x;
+    const int per = call.heads / call.groups, block = blockIdx.y * ROWS, first_own = block + warp * OWN;
+    float *tile = own + 2 * ROWS * size, *weights = tile + TILE * (size | 1) + 2 * warp * OWN * TILE;
+    const float *keys = own + warp * OWN * size, *values = keys + ROWS * size;
+    load_rows(own, size, part_of(call, qkv, group, per), block, ROWS, call.sequence, size);
+    load_rows(own + ROWS * size, size, part_of(call, qkv, group, per + 1), block, ROWS, call.sequence, size);
+
+    float dk[OWN][COLUMNS], dv[OWN][COLUMNS];
+    clear(dk), clear(dv);
+    for (int head = group * per; head < (group + 1) * per; head++) {
+        const uint64_t sample = sample_of(call, head), begins = mask_begins(call, head);
+        for (int first = block / TILE * TILE; first < call.sequence; first += TILE) {
+            const int query = first + lane;
+            const bool is_row = query < call.sequence;
+            const float delta = is_row ? rows.deltas[(int64_t)head * call.sequence + query] : 0.0f;
+            float scores[OWN], changes[OWN];
+            next_tile(tile, query_of(call, qkv, head), first, call);
+            dot_rows(scores, keys, tile, size);
+            next_tile(tile, out_of(call, dout, head), first, call);
+            dot_rows(changes, values, tile, size);
+            UNROLL
+            for (int r = 0; r < OWN; r++) {
+                const int key = first_own + r;
+                const float p = probability_of(call, rows, probabilities, scores[r], head, query, key);
+                const uint64_t element = begins + (uint64_t)query * call.sequence + key;
+                const float factor = mask_factor(call.mask, sample, element);
+                weights[r * TILE + lane] = p * factor;
+                weights[(OWN + r) * TILE + lane] = p * (changes[r] * factor - delta);
+            }
+            __syncwarp();
+            add_rows(dv, weights, tile, size);
+            next_tile(tile, query_of(call, qkv, head), first, call);
+            add_rows(dk, weights + OWN * TILE, tile, size);
+        }
+    }
+    const float factors[OWN] = {call.scale, call.scale, call.scale, call.scale}, ones[OWN] = {1, 1, 1, 1};
+    store_rows(part_of(call, dqkv, group, per), first_own, dk, factors, call);
+    store_rows(part_of(call, dqkv, group, per + 1), first_own, dv, ones, call);
+}
+
+// Blocks: a head, a row. From the workspace to dqkv.
+template <class E>
+__global__ void __launch_bounds__(128) attention_copy_dq_kernel(AttentionCall call, const E *dq, E *dqkv) {
+    const int head = blockIdx.x;
+    const Rows<const E> from = out_of(call, dq, head);
+    const Rows<E> to = query_of(call, dqkv, head);
+    for (int s = blockIdx.y; s < call.sequence; s += gridDim.y)
+        for (int d = thread_now(); d < call.size; d += (int)blockDim.x)
+            to.data[s * to.stride + d] = from.data[s * from.stride + d];
+}
+
+// ---- launches ---------------------------------------------------------------------------------------------
+
+AttentionCall attention_call(const AttentionShape *shape, const Dropout *dropout) {
+    CHECK(shape->head_size <= MAX_SIZE, "attention: heads of %lld, at most %d", (long long)shape->head_size,
+          MAX_SIZE);
+    AttentionCall call = {(int)shape->batch,
+                          (int)shape->sequence,
+                          (int)shape->heads,
+                          (int)shape->groups,
+                          (int)shape->head_size,
+                          1.0f / sqrtf((float)shape->head_size),
+                          {}};
+    if (dropout && dropout->probability > 0)
+        call.mask = {dropout->key, rng_dropout_threshold(dropout->probability),
+                     1.0f / (1.0f - dropout->probability), (uint64_t)dropout->first_sample,
+                     (uint64_t)shape->first_head};
+    return call;
+}
+
+// Shared memory: rows that the block owns, a tile, weights of the own rows.
+static size_t shared_bytes(const AttentionCall &call, int num_owned, int num_weights) {
+    const size_t size = (size_t)call.size, tile = TILE * (size | 1);
+    return sizeof(float) * ((size_t)num_owned * ROWS * size + tile + (size_t)num_weights * ROWS * TILE);
+}
+
+template <class E>
+static void forward(cudaStream_t stream, const AttentionCall &call, const AttentionForward *args) {
+    const dim3 grid(call.batch * call.heads, num_blocks(call.sequence, ROWS));
+    LAUNCH(attention_forward_kernel<E>, grid, WARPS * WARP, shared_bytes(call, 1, 1), stream, call,
+           (const E *)args->qkv.data, (E *)args->out.data, (float *)args->stats.data);
+}
+
+template <class E>
+static void store_probabilities(cudaStream_t stream, const AttentionCall &call,
+                                const AttentionForward *args) {
+    const dim3 grid(call.batch * call.heads, call.sequence);
+    LAUNCH(probabilities_kernel<E>, grid, 128, 0, stream, call, (const E *)args->qkv.data,
+           (const float *)args->stats.data, (E *)args->probabilities.data);
+}
+
+extern "C" void cuda_attention_forward(const Exec *exec, const AttentionForward *args) {
+    const AttentionCall call = attention_call(&args->shape, &args->dropout);
+    const Tensor tensors[] = {args->qkv, args->out};
+    if (attention_mma_takes(&args->shape, tensors, 2))
+        attention_mma_forward(stream_of(exec), &call, args);
+    else
+        BY_ELEMENT(args->qkv.dtype, forward, stream_of(exec), call, args);
+    if (args->probabilities.data)
+        BY_ELEMENT(args->qkv.dtype, store_probabilities, stream_of(exec), call, args);
+}
+
+template <class E>
+static void find_deltas(cudaStream_t stream, const AttentionCall &call, const AttentionBackward *args,
+                        float *deltas) {
+    const dim3 grid(call.batch * call.heads, num_blocks(call.sequence, WARPS));
+    LAUNCH(attention_delta_kernel<E>, grid, WARPS * WARP, 0, stream, call, (const E *)args->dout.data,
+           (const E *)args->out.data, deltas);
+}
+
+template <class E>
+static void backward(cudaStream_t stream, const AttentionCall &call, const AttentionBackward *args,
+                     const AttentionRows &rows, void *dq) {
+    const E *qkv = (const E *)args->qkv.data, *dout = (const E *)args->dout.data;
+    const E *probabilities = (const E *)args->probabilities.data;
+    E *dqkv = (E *)args->dqkv.data;
+    const unsigned blocks = num_blocks(call.sequence, ROWS);
+    LAUNCH(attention_dq_kernel<E>, dim3(call.batch * call.heads, blocks), WARPS * WARP,
+           shared_bytes(call, 2, 1), stream, call, qkv, dout, rows, probabilities, dq ? (E *)dq : dqkv,
+           dq != NULL);
+    LAUNCH(attention_dkv_kernel<E>, dim3(call.batch * call.groups, blocks), WARPS * WARP,
+           shared_bytes(call, 2, 2), stream, call, qkv, dout, rows, probabilities, dqkv);
+}
+
+template <class E>
+static void copy_dq(cudaStream_t stream, const AttentionCall &call, const AttentionBackward *args,
+                    const void *dq) {
+    const dim3 grid(call.batch * call.heads, call.sequence < 1024 ? call.sequence : 1024);
+    LAUNCH(attention_copy_dq_kernel<E>, grid, 128, 0, stream, call, (const E *)dq, (E *)args->dqkv.data);
+}
+
+// The workspace: deltas, then in place dq.
+static size_t delta_bytes(const AttentionBackward *args) {
+    const size_t bytes = (size_t)tensor_count(args->stats) * sizeof(float);
+    return (bytes + 255) / 256 * 256;
+}
+
+static bool is_in_place(const AttentionBackward *args) { return args->dqkv.data == args->qkv.data; }
+
+extern "C" size_t cuda_attention_backward_workspace(const AttentionBackward *args) {
+    return delta_bytes(args) + (is_in_place(args) ? tensor_bytes(args->out) : 0);
+}
+
+// In place dq waits in the workspace until the gradients of keys and values are there, which need the queries.
+extern "C" void cuda_attention_backward(const Exec *exec, const AttentionBackward *args) {
+    const AttentionCall call = attention_call(&args->shape, &args->dropout);
+    cudaStream_t stream = stream_of(exec);
+    float *deltas = (float *)exec->workspace;
+    void *dq = is_in_place(args) ? (char *)exec->workspace + delta_bytes(args) : NULL;
+    const AttentionRows rows = {(const float *)args->stats.data, deltas};
+    const Tensor tensors[] = {args->qkv, args->dout, args->dqkv};
+    BY_ELEMENT(args->qkv.dtype, find_deltas, stream, call, args, deltas);
+    if (!args->probabilities.data && attention_mma_takes(&args->shape, tensors, 3))
+        attention_mma_backward(stream, &call, args, &rows, dq);
+    else
+        BY_ELEMENT(args->qkv.dtype, backward, stream, call, args, rows, dq);
+    if (dq) BY_ELEMENT(args->qkv.dtype, copy_dq, stream, call, args, dq);
+}
