@@ -265,7 +265,6 @@ __global__ void __launch_bounds__(THREADS)
     const int per = call.heads / call.groups, group = head / per;
     const int block = (gridDim.y - 1 - blockIdx.y) * QUERIES, own = block + warp * 16 * TALL;
     const int end = min(block + QUERIES, call.sequence);
-    const HeadMask mask = head_mask(call, head);
     load_tile<SIZE, QUERIES>(queries, query_of(call, qkv, head), block, call);
 
     float sums[TALL][SIZE / 8][4], maxima[TALL][2], exponentials[TALL][2];
@@ -282,7 +281,7 @@ __global__ void __launch_bounds__(THREADS)
             multiply_rows<SIZE>(scores, queries + warp * 16 * TALL * PITCH<SIZE>, keys);
             if (first + KEYS > own) hide_later(scores, own + lane / 4, first);
             soften(scores, sums, maxima, exponentials, call.scale * LOG2_E);
-            if (call.mask.threshold) drop(scores, call, mask, own + lane / 4, first);
+            if (call.mask.threshold) drop(scores, call, head_mask(call, head), own + lane / 4, first);
             add_product<SIZE>(sums, scores, values);
         }
     }
@@ -315,6 +314,30 @@ DEVICE void gradient(float &score, float &change, float scale, float stat, float
     change = p * factor;
 }
 
+// The same of the rows of a warp, queries from `own` on, and keys from `first` on.
+template <int TALL, int WIDE>
+DEVICE void take_gradients(float (&scores)[TALL][WIDE][4], float (&changes)[TALL][WIDE][4],
+                           const float (&stats)[TALL][2], const float (&deltas)[TALL][2],
+                           const AttentionCall &call, int head, int own, int first) {
+    const HeadMask mask = head_mask(call, head);
+    UNROLL
+    for (int i = 0; i < TALL; i++) {
+        UNROLL
+        for (int n = 0; n < WIDE; n++) {
+            const int query = own + 16 * i + lane_now() / 4, key = first + 8 * n + lane_now() % 4 * 2;
+            uint32_t words[4];
+            if (call.mask.threshold) words_of_queries(words, mask, query, first + 8 * n);
+            UNROLL
+            for (int e = 0; e < 4; e++) {
+                float factor = 1.0f;
+                if (call.mask.threshold) factor = words[e] >= call.mask.threshold ? call.mask.factor : 0.0f;
+                gradient(scores[i][n][e], changes[i][n][e], call.scale * LOG2_E, stats[i][e / 2],
+                         deltas[i][e / 2], factor, key + e % 2 <= query + e / 2 * 8);
+            }
+        }
+    }
+}
+
 // Blocks: a head, 64 * TALL queries of it, KEYS keys at a time. dq is dqkv's, or a tensor like out in the workspace
 // (`apart`).
 template <class E, int SIZE, int TALL, int KEYS>
@@ -328,7 +351,6 @@ __global__ void __launch_bounds__(THREADS)
     const int per = call.heads / call.groups, group = head / per;
     const int block = (gridDim.y - 1 - blockIdx.y) * QUERIES, own = block + warp * 16 * TALL;
     const int end = min(block + QUERIES, call.sequence);
-    const HeadMask mask = head_mask(call, head);
     load_tile<SIZE, QUERIES>(queries, query_of(call, qkv, head), block, call);
     load_tile<SIZE, QUERIES>(gradients, out_of(call, dout, head), block, call);
 
@@ -353,23 +375,7 @@ __global__ void __launch_bounds__(THREADS)
             float scores[TALL][KEYS / 8][4], changes[TALL][KEYS / 8][4];
             multiply_rows<SIZE>(scores, queries + warp * 16 * TALL * PITCH<SIZE>, keys);
             multiply_rows<SIZE>(changes, gradients + warp * 16 * TALL * PITCH<SIZE>, values);
-            UNROLL
-            for (int i = 0; i < TALL; i++) {
-                UNROLL
-                for (int n = 0; n < KEYS / 8; n++) {
-                    const int query = own + 16 * i + lane / 4, key = first + 8 * n + lane % 4 * 2;
-                    uint32_t words[4];
-                    if (call.mask.threshold) words_of_queries(words, mask, query, first + 8 * n);
-                    UNROLL
-                    for (int e = 0; e < 4; e++) {
-                        float factor = 1.0f;
-                        if (call.mask.threshold)
-                            factor = words[e] >= call.mask.threshold ? call.mask.factor : 0.0f;
-                        gradient(scores[i][n][e], changes[i][n][e], call.scale * LOG2_E, stats[i][e / 2],
-                                 deltas[i][e / 2], factor, key + e % 2 <= query + e / 2 * 8);
-                    }
-                }
-            }
+            take_gradients(scores, changes, stats, deltas, call, head, own, first);
             add_product<SIZE>(sums, scores, keys);
         }
     }
