@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
         UNROLL
         for (int k = 0; k < ROWS_AHEAD; k++) {
             is_own[k] = at + k < rows && table_row_of(keys[at + k]) == table_row;
-            if (is_own[k]) d[k] = load_quad<WHOLE>(dy + row_of(keys[at + k]) * cols + c, left);
+            d[k] = is_own[k] ? load_quad<WHOLE>(dy + row_of(keys[at + k]) * cols + c, left) : Quad<E>();
         }
         UNROLL
         for (int k = 0; k < ROWS_AHEAD; k++) UNROLL
