@@ -1,4 +1,5 @@
-// Activations: GELU in its two forms and SwiGLU, each with the gradient of its input. A thread treats a pack of columns.
+// Activations: GELU in its two forms and SwiGLU, each with the gradient of its input. A thread treats a pack of
+// columns.
 #include "device/cuda/portable.h"
 
 // ---- functions: as cpu/kernels.c has them -----------------------------------------------------------------
@@ -7,9 +8,9 @@ static __device__ constexpr float LOG2_E = 1.44269504f;
 
 DEVICE float reciprocal(float x) { return 1.0f / x; }
 
-// gelu(u) = u sigmoid(2 z) with z = 0.79788456 u (1 + 0.044715 u^2), since (1 + tanh z) / 2 = sigmoid(2 z): exact to the
-// last places in the negative tail too, where 1 + tanh cancels. With powers of 2, z in units of ln 2 / 2, sigmoid is
-// 2^x / (1 + 2^x), which is 1 long before x = 110.
+// gelu(u) = u sigmoid(2 z) with z = 0.79788456 u (1 + 0.044715 u^2), since (1 + tanh z) / 2 = sigmoid(2 z): exact to
+// the last places in the negative tail too, where 1 + tanh cancels. With powers of 2, z in units of ln 2 / 2, sigmoid
+// is 2^x / (1 + 2^x), which is 1 long before x = 110.
 DEVICE float gelu_exponent(float u) { return u * fmaf(0.1029432396f, u * u, 2.302208198f); }
 
 DEVICE float tanh_gelu(float u) {
@@ -26,9 +27,9 @@ DEVICE float tanh_gelu_slope(float u) {
     return fmaf(u * (small * large), slope_of_twice_z, negative ? small : large);
 }
 
-// The exact form, u times the share of the normal distribution below u, from exp(-u^2 / 2), which its slope needs too. The
-// tail beyond |u| is that times t P(t), t = 1 / (1 + 0.265 |u|); the polynomial is a minimax fit over |u| < 13.3, error
-// 1.1e-8 of the tail. Beyond 14 the tail is 0.
+// The exact form, u times the share of the normal distribution below u, from exp(-u^2 / 2), which its slope needs
+// too. The tail beyond |u| is that times t P(t), t = 1 / (1 + 0.265 |u|); the polynomial is a minimax fit over |u| <
+// 13.3, error 1.1e-8 of the tail. Beyond 14 the tail is 0.
 typedef struct {
     float below, exponential; // the share below u; exp(-u^2 / 2)
 } Normal;

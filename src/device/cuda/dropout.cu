@@ -1,5 +1,5 @@
-// Dropout where activations are added: after a sublayer, and with the rows of a position table; and the gradients of both.
-// A thread treats a pack of columns.
+// Dropout where activations are added: after a sublayer, and with the rows of a position table; and the gradients of
+// both. A thread treats a pack of columns.
 #include "device/cuda/portable.h"
 
 // ---- masks ------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 // The embedding table: rows looked up by tokens, and their gradients.
 //
-// The gradient of a row is what it was plus the rows of dy with that token, one after another, as in ops.h. So that all
-// tokens are treated at once, the rows are sorted by (token, row); these pairs are all different, so any way to sort them
-// gives the same order. Then one thread for some columns of a token adds up all of its rows.
+// The gradient of a row is what it was plus the rows of dy with that token, one after another, as in ops.h. So that
+// all tokens are treated at once, the rows are sorted by (token, row); these pairs are all different, so any way to
+// sort them gives the same order. Then one thread for some columns of a token adds up all of its rows.
 #include "device/cuda/portable.h"
 
 // ---- forward ----------------------------------------------------------------------------------------------
@@ -40,8 +40,8 @@ extern "C" void cuda_embedding_forward(const Exec *exec, const EmbeddingForward 
 
 // ---- rows in the order of their tokens --------------------------------------------------------------------
 
-// A bitonic sort (Batcher 1968): for each size 2, 4, ..., each run of that size, in turns of both directions, is merged by
-// comparing what lies size/2, size/4, ..., 1 apart. Steps within TILE keys are made in shared memory.
+// A bitonic sort (Batcher 1968): for each size 2, 4, ..., each run of that size, in turns of both directions, is
+// merged by comparing what lies size/2, size/4, ..., 1 apart. Steps within TILE keys are made in shared memory.
 enum { SORT_THREADS = 256, TILE = 2048 };
 
 // The row of the table, then the row of dy; of a row that is none of this rank's, and to fill up, what sorts last.

@@ -1,16 +1,17 @@
-// Kernels are written once, in CUDA with the words below, and compiled twice: by nvcc for GPUs, and by the host's compiler
-// for the simulated GPU (sim/emulator.h). What is built here from additions, multiplications, divisions, square roots and
-// fused multiply-adds has the same bits on both: IEEE 754 says what they give, and no compiler fuses them on its own.
+// Kernels are written once, in CUDA with the words below, and compiled twice: by nvcc for GPUs, and by the host's
+// compiler for the simulated GPU (sim/emulator.h). What is built here from additions, multiplications, divisions,
+// square roots and fused multiply-adds has the same bits on both: IEEE 754 says what they give, and no compiler fuses
+// them on its own.
 #pragma once
 #include "device/cuda/cuda.h"
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-// LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...): the sizes are dim3 or counts; shared_bytes is of the
-// dynamic shared memory. A kernel with commas in its name stands in parentheses.
-// In a kernel, SHARED(T, name, count) is an array that the threads of a block share, and DYNAMIC_SHARED(T, name) points to
-// what the launch asked for.
+// LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...): the sizes are dim3 or counts; shared_bytes is of
+// the dynamic shared memory. A kernel with commas in its name stands in parentheses. In a kernel, SHARED(T, name,
+// count) is an array that the threads of a block share, and DYNAMIC_SHARED(T, name) points to what the launch asked
+// for.
 #ifdef __CUDACC__
 #define SHARED(T, name, count) __shared__ T name[count]
 #define DYNAMIC_SHARED(T, name)                                                                              \
@@ -56,8 +57,8 @@ static inline dim3 launch_size(int64_t count) {
     return dim3((unsigned)count);
 }
 
-// A thread for each of the packs of each row; the threads of a block have packs that follow each other. Up to ROW_THREADS
-// threads a block; a launch may have some more than there are packs.
+// A thread for each of the packs of each row; the threads of a block have packs that follow each other. Up to
+// ROW_THREADS threads a block; a launch may have some more than there are packs.
 enum { ROW_THREADS = 256 };
 typedef struct {
     dim3 grid, block;
@@ -154,8 +155,8 @@ template <class E> struct alignas(4 * sizeof(E)) Quad {
     E e[WIDTH];
 };
 
-// WHOLE: all of them exist, and `from` is aligned to their size. Else those from `left` on (any type of whole numbers) do
-// not exist: they read as zeros and are not written.
+// WHOLE: all of them exist, and `from` is aligned to their size. Else those from `left` on (any type of whole
+// numbers) do not exist: they read as zeros and are not written.
 template <bool WHOLE, class P, class E, class N> DEVICE P load_some(const E *from, N left) {
     if constexpr (WHOLE) {
         return *(const P *)from;
@@ -217,8 +218,8 @@ DEVICE float warp_max(float x) {
     return x;
 }
 
-// The lanes of each warp, then the warps in their order. All threads of the block get the result; they call it together and
-// are whole warps along x. `room` is shared, a float for each warp; it may be used again at once.
+// The lanes of each warp, then the warps in their order. All threads of the block get the result; they call it
+// together and are whole warps along x. `room` is shared, a float for each warp; it may be used again at once.
 DEVICE float block_sum(float x, float *room) {
     x = warp_sum(x);
     if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = x;
@@ -284,7 +285,7 @@ DEVICE float exponential(float x) {
     return x < -87.33f ? 0.0f : y * power_of_2(shifted);
 }
 
-// 2^x to 2 units in the last place, for x < 127.5 or NaN; 0 below -126.
+// 2^x to 2.4 units in the last place, for x < 127.5 or NaN; 0 below -126.
 // x = n + r with |r| <= 1/2; the polynomial is a minimax fit of (2^r - 1) / r, error 9e-8.
 DEVICE float exponential_of_base_2(float x) {
     const float shifted = x + ROUND_TO_WHOLE, n = shifted - ROUND_TO_WHOLE, r = x - n, r2 = r * r;

@@ -35,8 +35,9 @@ extern "C" void cuda_add(const Exec *exec, const Add *args) {
 
 // ---- columns ----------------------------------------------------------------------------------------------
 
-// First the columns of parts of the rows are added up, then the parts. Groups of WARP threads share the rows of a part, or
-// the parts: a group's sum, then the groups in their order. How the rows are cut depends on their number alone.
+// First the columns of parts of the rows are added up, then the parts. Groups of WARP threads share the rows of a
+// part, or the parts: a group's sum, then the groups in their order. How the rows are cut depends on their number
+// alone.
 enum { GROUPS = 8, FINISH_GROUPS = 16, LEAST_ROWS = 32, MOST_PARTS = 256 };
 
 static int64_t rows_of_part(int64_t rows) {

@@ -1,5 +1,5 @@
-// Runs the threads of a block as fibers. There is no scheduler beside them: a thread that waits or ends chooses the next
-// one and hands over to it.
+// Runs the threads of a block as fibers. There is no scheduler beside them: a thread that waits or ends chooses the
+// next one and hands over to it.
 #include "device/cuda/sim/emulator.h"
 #include "device/cuda/sim/fiber.h"
 #include <stdarg.h>
@@ -27,7 +27,8 @@ typedef struct {
     unsigned mask;
     uint64_t value, result;
     int source;
-    // For ThreadSanitizer: what it had done when it came to its last and last but one __syncwarp, and which is the last.
+    // For ThreadSanitizer: what it had done when it came to its last and last but one __syncwarp, and which is the
+    // last.
     char synced[2];
     int parity;
 } Thread;
@@ -236,7 +237,8 @@ UNSEEN static void hand_over(Emulator *e, Fiber *self) {
     if (to != self) fiber_switch(self, to);
 }
 
-// What fibers do: run threads, one after another. To ThreadSanitizer a fiber is a thread, so there it runs one of a block.
+// What fibers do: run threads, one after another. To ThreadSanitizer a fiber is a thread, so there it runs one of a
+// block.
 UNSEEN static void work(Fiber *self) {
     Emulator *e = emulator;
     for (;;) {
@@ -266,8 +268,8 @@ UNSEEN void sim_barrier() {
     __tsan_acquire(meeting);
 }
 
-// For ThreadSanitizer. A lane may be at the next __syncwarp before another one has left this one: so each tells which of
-// its two places it meant.
+// For ThreadSanitizer. A lane may be at the next __syncwarp before another one has left this one: so each tells which
+// of its two places it meant.
 UNSEEN static void acquire_lanes(const Emulator *e, const Thread *thread, unsigned mask, unsigned parities) {
     const Thread *first = thread - lane_of(e, thread);
     for (unsigned left = SIM_TSAN ? mask : 0; left; left &= left - 1)

@@ -1,10 +1,11 @@
 // Kernels on the host: what a kernel says in CUDA, as C++ for any compiler, and how it is run.
 //
-// A launch runs its blocks one after another, and a block's threads as fibers, one at a time: a thread goes on until it
-// waits for others, at a barrier or in a function of its warp, or ends. Shared memory is filled with NaNs when a block
-// starts. What a GPU would not tell ends the process with the names of kernel, block and thread: threads that wait for
-// each other for ever, a barrier that only some reach, a lane that is waited for and has ended, or whose value is read and
-// that takes no part. ThreadSanitizer sees the threads of a block as threads, so it finds missing barriers.
+// A launch runs its blocks one after another, and a block's threads as fibers, one at a time: a thread goes on until
+// it waits for others, at a barrier or in a function of its warp, or ends. Shared memory is filled with NaNs when a
+// block starts. What a GPU would not tell ends the process with the names of kernel, block and thread: threads that
+// wait for each other for ever, a barrier that only some reach, a lane that is waited for and has ended, or whose
+// value is read and that takes no part. ThreadSanitizer sees the threads of a block as threads, so it finds missing
+// barriers.
 //
 //   TRIREME_SIM_ORDER=forward|backward|drawn   which thread, and which block, goes first; forward if unset
 //   TRIREME_SIM_SEED=N                         draws another order
@@ -80,8 +81,8 @@ typedef enum {
 } SimWait;
 
 void sim_barrier();
-// Waits until every lane of `mask` does the same. Returns the value of lane `source`; SIM_BALLOT: bit i is whether lane i
-// has a value that is not 0.
+// Waits until every lane of `mask` does the same. Returns the value of lane `source`; SIM_BALLOT: bit i is whether
+// lane i has a value that is not 0.
 uint64_t sim_exchange(SimWait what, unsigned mask, uint64_t value, int source);
 
 static inline void __syncthreads() { sim_barrier(); }

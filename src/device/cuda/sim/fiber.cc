@@ -82,8 +82,8 @@ UNSEEN static void first_function() {
 
 #ifdef SWITCH_BY_ASSEMBLY
 
-// Saves the registers that a function must preserve on the stack, stores the stack pointer at *save, and does the reverse
-// with `to`.
+// Saves the registers that a function must preserve on the stack, stores the stack pointer at *save, and does the
+// reverse with `to`.
 extern "C" void trireme_sim_switch(void **save, void *to);
 __asm__(".text\n"
         ".hidden trireme_sim_switch\n"

@@ -11,8 +11,8 @@
 #endif
 #endif
 
-// Functions that ThreadSanitizer does not look into: those of the emulator itself, whose data all fibers of a host thread
-// share without being ordered in its eyes.
+// Functions that ThreadSanitizer does not look into: those of the emulator itself, whose data all fibers of a host
+// thread share without being ordered in its eyes.
 #ifdef SIM_TSAN
 #define UNSEEN __attribute__((no_sanitize("thread"), noinline))
 #else
