@@ -3,6 +3,7 @@
 // time; the sums over tiles have the order of the sequence, whatever the GPU.
 #include "device/cuda/attention.h"
 
+// Registers: at most 168, in the gradients of keys and values 255. With fewer nvcc spills.
 enum {
     WARPS = 4,
     OWN = 4,            // rows of a warp
@@ -79,7 +80,7 @@ DEVICE void store_rows(Rows<E> to, int first, float (&sums)[OWN][COLUMNS], const
 
 // Blocks: a head, ROWS queries of it; those with most keys begin first.
 template <class E>
-__global__ void __launch_bounds__(WARPS * WARP)
+__global__ void __launch_bounds__(WARPS *WARP, 3)
     attention_forward_kernel(AttentionCall call, const E *qkv, E *out, float *stats) {
     DYNAMIC_SHARED(float, own);
     const int size = call.size, lane = lane_now(), warp = warp_now(), head = blockIdx.x;
@@ -156,7 +157,7 @@ DEVICE float probability_of(const AttentionCall &call, const AttentionRows &rows
 
 // Blocks: rows of a head, four at a time. Sum over k of P dP, which is dout . out.
 template <class E>
-__global__ void __launch_bounds__(WARPS * WARP)
+__global__ void __launch_bounds__(WARPS *WARP)
     attention_delta_kernel(AttentionCall call, const E *dout, const E *out, float *deltas) {
     const int head = blockIdx.x, s = blockIdx.y * WARPS + warp_now();
     if (s >= call.sequence) return;
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(WARPS * WARP)
 
 // Blocks: a head, ROWS queries of it. dq is dqkv's, or a tensor like out in the workspace (`apart`).
 template <class E>
-__global__ void __launch_bounds__(WARPS * WARP)
+__global__ void __launch_bounds__(WARPS *WARP, 3)
     attention_dq_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows,
                         const E *probabilities, E *dq, bool apart) {
     DYNAMIC_SHARED(float, own);
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(WARPS * WARP)
 // Blocks: a group, ROWS keys of it; sums over the group's heads and their queries, in order. dqkv may be qkv: the rows of
 // keys and values that a block writes are its own, read before.
 template <class E>
-__global__ void __launch_bounds__(WARPS * WARP)
+__global__ void __launch_bounds__(WARPS *WARP, 2)
     attention_dkv_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows,
                          const E *probabilities, E *dqkv) {
     DYNAMIC_SHARED(float, own);
