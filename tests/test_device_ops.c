@@ -249,6 +249,7 @@ static const Case CASES[] = {
     {"rms norm_forward", run_norm_forward, 1e-5, 1, {11, 97, 0}, 0},
     // rows, columns, residual: none 0, dx over it 1, dx over dy 2, dx over x 3; layer norm
     {"norm_backward", run_norm_backward, 1e-5, 1, {11, 47, 0, 1}, 0},
+    {"norm_backward of many rows", run_norm_backward, 1e-5, 1, {1200, 33, 0, 1}, 0},
     {"norm_backward over residual", run_norm_backward, 1e-5, 1, {300, 64, 1, 1}, 0},
     {"norm_backward over dy", run_norm_backward, 1e-5, 1, {65, 129, 2, 1}, 0},
     {"norm_backward over x", run_norm_backward, 1e-5, 1, {65, 33, 3, 1}, 0},

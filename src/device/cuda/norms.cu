@@ -71,7 +71,7 @@ DEVICE Pack<E> pack_of(const Pack<E> (&kept)[KEEP ? KEEP : 1], const E *row, int
 
 // ---- the forward pass -------------------------------------------------------------------------------------
 
-// At most 64 registers.
+// At most 48 registers.
 template <class E, int TEAM, int KEEP, bool WHOLE>
 __global__ void __launch_bounds__(BLOCK<TEAM>) norm_forward_kernel(const NormForward p) {
     SHARED(float, room, 2 * MOST_WARPS);
