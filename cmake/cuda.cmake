@@ -33,7 +33,8 @@ endfunction()
 # Kernels as C++ for the host.
 add_cuda_module(trireme_cuda_sim cuda-sim ${CMAKE_SOURCE_DIR}/src/device/cuda/sim/include
                 ${cuda_kernel_sources} ${cuda_sim_sources})
-set_source_files_properties(${cuda_kernel_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+# In C++ gcc does not warn of conversions between signed and unsigned; clang does, unless told.
+set_source_files_properties(${cuda_kernel_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++;-Wno-sign-conversion")
 
 if(TRIREME_SANITIZE MATCHES undefined)
   # The run-time part of these is for C++ alone, and the programs that load the module are mostly C.
