@@ -3,6 +3,7 @@
 // batches and evaluations; together they hold every pair of such choices that is possible at all. Each must
 // give the bits of the plain run: one pipeline rank, nothing recomputed, sharded or overlapped, an evaluation
 // after every step, on the cpu. What changes rounding (t, d, sequence parallelism) is compared in tolerances.
+// The set is the smallest that the greedy search finds; the long form (TRIREME_TEST_LONG) has at least 210 combinations.
 // The short form runs a few combinations that hold every choice.
 // The program is also a worker: `test_train_covering worker TRANSPORT RANKS CHECKED` prints the bits of those
 // runs that a script compares between threads and MPI processes: with that many ranks, checked or not.
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYERS = 8, GLOBAL_BATCH = 16, STEPS = 2, LEAST_CASES = 210, MAX_CASES = 400, NAME_BYTES = 320 };
+enum { LAYERS = 8, GLOBAL_BATCH = 16, STEPS = 2, LONG_CASES = 210, MAX_CASES = 400, NAME_BYTES = 320 };
 
 // ---- the choices ---------------------------------------------------------------------------------------
 
@@ -215,10 +216,11 @@ static int choose(CoveringSet *set, Pairs seen, Pairs known, int pool, Case *bes
 
 static void make_set(CoveringSet *set) {
     static Pairs seen, known;
+    const int least = getenv("TRIREME_TEST_LONG") ? LONG_CASES : 1;
     memset(seen, 0, sizeof seen), memset(known, 0, sizeof known);
     *set = (CoveringSet){0};
     int covered = 0;
-    while (set->count < LEAST_CASES || (covered < set->pairs && set->count < MAX_CASES))
+    while (set->count < MAX_CASES && (set->count < least || covered < set->pairs))
         covered += choose(set, seen, known, 20, &set->cases[set->count]), set->count++;
     set->uncovered = set->pairs - covered;
 }
@@ -286,7 +288,6 @@ static void shorten(CoveringSet *set) {
 static void every_combination_gives_the_same_bits(void) {
     static CoveringSet set;
     make_set(&set);
-    EXPECT(set.count >= 200, "%d cases", set.count);
     EXPECT(set.pairs >= PAIRS, "candidates hold %d pairs", set.pairs);
     EXPECT(set.uncovered == 0, "%d of %d pairs of choices are in no case", set.uncovered, set.pairs);
     if (harness_short()) shorten(&set);
@@ -365,10 +366,10 @@ static void grids_are_close(void) {
 
 // ---- worker ------------------------------------------------------------------------------------------
 
-enum { GRIDS = 27, EVERY = 10, MAX_SHARED = GRIDS + MAX_CASES / EVERY };
+enum { GRIDS = 27, EVERY = 3, MAX_SHARED = GRIDS + MAX_CASES / EVERY };
 
-// What threads and MPI processes both run: every grid, interleaved where it has pipeline ranks, and a tenth
-// of the covering set.
+// The runs of threads and of MPI processes: every grid, interleaved where it has pipeline ranks, and a third of the
+// covering set.
 static int shared_cases(Case cases[MAX_SHARED]) {
     static CoveringSet set;
     int count = 0;
