@@ -7,11 +7,10 @@
 threaded_tests='^test_(base_trace|comm|device_cuda$|parallel_(pipeline|grads)|corpus_preprocess$|train_(covering|checkpoint|head)|infer_generate)'
 # The other sanitizers leave out: scripts that drive whole programs (slow, and MPI leaks by design); tests of numbers
 # on paths that other tests take; tests that differ from comm_laws_*_3 in the number of processes alone, or from
-# test_device_matmul in oneDNN's kernels alone, which are not sanitized. One seed of delays is
-# enough, as it takes every path; the thread sanitizer leaves out the slowest of these rows.
-other_seeds='_seed[23]$'
-unsanitized_tests='_(mpi|long|2|4|8)$|^test_train_laws$|_onednn_avx2$|'$other_seeds
-unthreaded_tests='^test_(train|infer|parallel_pipeline).*_seed|'$other_seeds
+# test_device_matmul in oneDNN's kernels alone, which are not sanitized. The thread sanitizer leaves out the slowest of
+# the tests on the check device.
+unsanitized_tests='_(mpi|long|2|4|8)$|^test_train_laws$|_onednn_avx2$'
+unthreaded_tests='^test_(train|infer|parallel_pipeline).*_on_check$'
 
 stage() { quietly "$@" || die 1 "stopped at: $1"; }
 
@@ -50,20 +49,20 @@ run_checks() {
     lint
     configure_and_build build/gcc "warnings are errors: gcc" "all benches" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON \
         -DCMAKE_BUILD_TYPE=Release -DTRIREME_TEST_FLAGS=-O1
-    sanitized address,undefined build/asan all -E "$unsanitized_tests"
-    sanitized thread build/tsan "$(threaded_programs)" -R "$threaded_tests" -E "$unthreaded_tests"
-    say "  the tests; everything before took $((SECONDS - start)) s"
-    run_tests build/gcc
+    sanitized address,undefined 1 build/asan all -E "$unsanitized_tests"
+    sanitized thread 2 build/tsan "$(threaded_programs)" -R "$threaded_tests" -E "$unthreaded_tests"
+    say "  the tests, seed 3; everything before took $((SECONDS - start)) s"
+    TRIREME_CHECK_SEED=3 run_tests build/gcc
     tools/test_times build/gcc
 }
 
 threaded_programs() { basename -s .c tests/test_*.c | grep -E "$threaded_tests"; }
 
-# sanitized SANITIZERS FOLDER TARGETS CTEST_OPTION...   The tests' short form, and little optimisation: half
-# of the time is the compiler's.
+# sanitized SANITIZERS SEED FOLDER TARGETS CTEST_OPTION...   The tests' short form, and little optimisation: half
+# of the time is the compiler's. Each build has another seed (TRIREME_CHECK_SEED).
 sanitized() {
-    local sanitizers=$1 folder=$2 targets=$3 label compiler options=()
-    shift 3
+    local sanitizers=$1 seed=$2 folder=$3 targets=$4 label compiler options=()
+    shift 4
     if [[ $sanitizers == thread ]]; then
         compiler=gcc
         label="building with -fsanitize=thread"
@@ -82,10 +81,10 @@ sanitized() {
         -DCMAKE_C_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g1" \
         -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DTRIREME_TEST_FLAGS=-O0 -DTRIREME_SANITIZE="$sanitizers" ||
         die 1 "$label: failed"
-    TRIREME_TEST_SHORT=1 ASAN_OPTIONS=allow_addr2line=1:malloc_context_size=2 \
+    TRIREME_TEST_SHORT=1 TRIREME_CHECK_SEED=$seed ASAN_OPTIONS=allow_addr2line=1:malloc_context_size=2 \
         LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0 \
         TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp \
-        stage "tests with -fsanitize=$sanitizers" run_tests "$folder" "$@"
+        stage "tests with -fsanitize=$sanitizers, seed $seed" run_tests "$folder" "$@"
 }
 
 # run_tests FOLDER CTEST_OPTION...   More tests than cores, as some of them wait. Without address
