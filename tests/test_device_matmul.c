@@ -7,16 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-static float number(int64_t i) { return (float)((uint64_t)i * 2654435761u >> 7 & 0xFF) / 128 - 1; }
+// Numbers repeat after a prime number of elements, so that rows differ.
+enum { PERIOD = 4093 };
+
+static float number(int64_t i) { return (float)((uint64_t)(i % PERIOD) * 2654435761u >> 7 & 0xFF) / 128 - 1; }
 
 static void *numbers(DType dtype, int64_t count) {
-    void *data = malloc((size_t)count * dtype_bytes(dtype));
+    const size_t bytes = dtype_bytes(dtype);
+    char *data = malloc((size_t)count * bytes);
     CHECK(data, "no memory");
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count && i < PERIOD; i++)
         if (dtype == F32)
-            ((float *)data)[i] = number(i);
+            ((float *)(void *)data)[i] = number(i);
         else
-            ((uint16_t *)data)[i] = dtype == BF16 ? bf16_of_f32(number(i)) : f16_of_f32(number(i));
+            ((uint16_t *)(void *)data)[i] = dtype == BF16 ? bf16_of_f32(number(i)) : f16_of_f32(number(i));
+    for (int64_t i = PERIOD; i < count; i += PERIOD)
+        memcpy(data + (size_t)i * bytes, data, (size_t)(count - i < PERIOD ? count - i : PERIOD) * bytes);
     return data;
 }
 
