@@ -12,7 +12,7 @@ set -uo pipefail
 export LC_ALL=C
 # shellcheck source=tests/script.sh
 source "${BASH_SOURCE%/*}/script.sh" "$1"
-trials=${2:-12}
+trials=${2:-8}
 RANDOM=${3:-1}
 interval=${4:-0} keep=${5:-any}
 iterations=24

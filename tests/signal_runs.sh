@@ -70,7 +70,7 @@ if check "a signal reaches a run that waits for a reader"; then
     expect_end 130 "stopped by a signal while waiting for a reader"
 fi
 if check "the HUP that nohup ignores does not end a run"; then
-    start nohup "${endless[@]}" --save nohup --exit-duration-in-mins 0.1
+    start nohup "${endless[@]}" --save nohup --exit-duration-in-mins 0.03
     until_true is_training
     kill -HUP "$pid"
     expect_end 0 "trained"
@@ -124,7 +124,7 @@ if check "a killed run stays running, and a refused run does not touch its file"
     before=$(cat killed/run.json)
     cp killed/run.json killed.json # as --run-file of both
     timeout 60 "${run[@]}" --train-iters 2 --save killed --run-file killed.json --lock-timeout 0 >taken.log 2>&1 ||
-        timeout 60 "${run[@]}" --train-iters 2 --save killed >taken.log 2>&1
+        timeout 60 "${run[@]}" --train-iters 2 --save killed --lock-timeout 1 >taken.log 2>&1
     grep -q "another run" taken.log || complain "not refused: $(tail -1 taken.log)"
     [[ $(cat killed/run.json) == "$before" ]] || complain "a refused run changes the other's file"
     [[ $(cat killed.json) == "$before" ]] || complain "a refused run changes the other's --run-file: $(cat killed.json)"

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LAYERS = 8, GLOBAL_BATCH = 16, LONG_RUN = 20, SHORT_RUN = 5, BRIEF_RUN = 2 };
+enum { LAYERS = 8, GLOBAL_BATCH = 16, LONG_RUN = 20, SHORT_RUN = 3, BRIEF_RUN = 2 };
 
 static RunPlan plan_for(Grid grid, const char *schedule, int chunks, const char *transport) {
     return (RunPlan){.spec = run_spec(grid, schedule, chunks, LAYERS, GLOBAL_BATCH),
