@@ -74,7 +74,7 @@ static void abandoned_files_are_gone(void) {
 
 // ---- what is on the disk -------------------------------------------------------------------------
 
-// Behind the writer's back, where the file is.
+// Changes a bit of byte `at` of a file while its writer is at work.
 static void alter(const char *path, off_t at) {
     char byte = 0;
     int fd = open(path, O_RDWR);
@@ -85,7 +85,8 @@ static void alter(const char *path, off_t at) {
 
 enum { BLOCK = 1 << 20, BLOCKS = 3 };
 
-// So many bytes are written, all but the last block through to the file; `at` changes there.
+// Writes `size` zeros with `read_back`; when all but the last block are in the file, a bit of its byte `at` changes (none
+// where `at` is negative). Returns the status of finishing the file.
 static Status write_and_alter(const char *path, size_t size, off_t at) {
     static char data[BLOCKS * BLOCK];
     FileWriter writer;

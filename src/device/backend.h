@@ -17,10 +17,10 @@
     X(check)                                                                                                 \
     X(null)
 
-// What an operation runs on: the device, one of its streams, the rank's threads and the stream's scratch memory.
+// An Exec says where an operation runs: on which device and stream, with how many threads and with which scratch memory.
 typedef struct {
-    void *state; // of the device: what `open` made
-    void *queue; // of the stream: what `stream_open` made
+    void *state; // the device's, as `open` has made it
+    void *queue; // the stream's, as `stream_open` has made it
     int threads;
     void *workspace; // at least what workspace_bytes said for this call
     size_t workspace_bytes;

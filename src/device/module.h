@@ -9,7 +9,7 @@
     X("cuda", "trireme_cuda.so")                                                                             \
     X("cuda-sim", "trireme_cuda_sim.so")
 
-// What a module exports as `trireme_device`.
+// A module exports one of these under the name `trireme_device`.
 typedef struct {
     // MODULE_INTERFACE: a hash of the headers that the program and the module share, made when they are built.
     const char *interface;

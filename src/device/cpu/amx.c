@@ -78,7 +78,7 @@ static void round_block(const float *sum, const uint16_t *bias, uint16_t *d, int
 
 // ---- panels -----------------------------------------------------------------------------------------------
 
-// What the panels of a product share. The sums of a BF16 d wait in the workspace, block by block, until the last
+// The panels of a product share this state. The sums of a BF16 d wait in the workspace, block by block, until the last
 // panel; if that is the only one, a single block serves for all.
 typedef struct {
     const Product *p;

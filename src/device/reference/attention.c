@@ -177,7 +177,7 @@ void reference_attention_cached(const Exec *exec, const AttentionCached *p) {
 
 // ---- backward ---------------------------------------------------------------------------------------------
 
-// What the backward of a group keeps in the workspace. The gradients reach dqkv, which may be qkv, when they
+// The backward of a group keeps these in the workspace. The gradients reach dqkv, which may be qkv, when they
 // are complete: a key's is a sum over the group's heads, and each head still needs the keys.
 typedef struct {
     double *weights, *dscores; // [S, S] of one head: A and the gradient of the scores
