@@ -13,20 +13,52 @@ enum {
     MAX_SIZE = WARP * COLUMNS,
 };
 
-// Loads `count` rows from row `first` on, those from `end` on as zeros.
-template <class E>
-DEVICE void load_rows(float *to, int pitch, Rows<const E> from, int first, int count, int end, int size) {
-    for (int row = warp_now(); row < count; row += WARPS)
-        for (int d = lane_now(); d < size; d += WARP)
-            to[row * pitch + d] =
-                first + row < end ? to_float(from.data[(first + row) * from.stride + d]) : 0.0f;
+// Device memory with elements of any type. The large kernels take it, so that each is compiled once; they read and write
+// few elements for each product.
+struct Elements {
+    void *data;
+    DType dtype;
+};
+
+DEVICE float load_element(Elements from, int64_t i) {
+    if (from.dtype == BF16) return to_float(((const Bf16 *)from.data)[i]);
+    if (from.dtype == F16) return to_float(((const Fp16 *)from.data)[i]);
+    return ((const float *)from.data)[i];
 }
 
-// A tile in the place of another one, when nobody reads that any more.
+DEVICE void store_element(Elements to, int64_t i, float x) {
+    if (to.dtype == BF16)
+        round_to((Bf16 *)to.data + i, x);
+    else if (to.dtype == F16)
+        round_to((Fp16 *)to.data + i, x);
+    else
+        ((float *)to.data)[i] = x;
+}
+
+// Loads `count` rows from row `first` on. Rows from S on become zeros.
 template <class E>
-DEVICE void next_tile(float *tile, Rows<const E> from, int first, const AttentionCall &call) {
+DEVICE void load_rows_of(float *to, int pitch, Rows<const E> from, int first, int count,
+                         const AttentionCall &call) {
+    for (int row = warp_now(); row < count; row += WARPS)
+        for (int d = lane_now(); d < call.size; d += WARP)
+            to[row * pitch + d] =
+                first + row < call.sequence ? to_float(from.data[(first + row) * from.stride + d]) : 0.0f;
+}
+
+DEVICE void load_rows(float *to, int pitch, Elements from, RowPlace place, int first, int count,
+                      const AttentionCall &call) {
+    if (from.dtype == BF16)
+        load_rows_of(to, pitch, rows_at((const Bf16 *)from.data, place), first, count, call);
+    else if (from.dtype == F16)
+        load_rows_of(to, pitch, rows_at((const Fp16 *)from.data, place), first, count, call);
+    else
+        load_rows_of(to, pitch, rows_at((const float *)from.data, place), first, count, call);
+}
+
+// Loads a tile over the last one, once all threads have read that.
+DEVICE void next_tile(float *tile, Elements from, RowPlace place, int first, const AttentionCall &call) {
     __syncthreads();
-    load_rows(tile, call.size | 1, from, first, TILE, call.sequence, call.size);
+    load_rows(tile, call.size | 1, from, place, first, TILE, call);
     __syncthreads();
 }
 
@@ -62,26 +94,35 @@ DEVICE void clear(float (&sums)[OWN][COLUMNS]) {
     }
 }
 
-template <class E>
-DEVICE void store_rows(Rows<E> to, int first, float (&sums)[OWN][COLUMNS], const float (&factors)[OWN],
-                       const AttentionCall &call) {
+// Stores sums * factors as OWN rows from row `first` on.
+DEVICE void store_rows(Elements to, RowPlace place, int first, float (&sums)[OWN][COLUMNS],
+                       const float (&factors)[OWN], const AttentionCall &call) {
     UNROLL
     for (int r = 0; r < OWN; r++) {
         UNROLL
         for (int c = 0; c < COLUMNS; c++) {
             const int d = lane_now() + WARP * c;
             if (first + r < call.sequence && d < call.size)
-                to.data[(first + r) * to.stride + d] = from_float<E>(sums[r][c] * factors[r]);
+                store_element(to, place.first + (first + r) * place.stride + d, sums[r][c] * factors[r]);
         }
     }
+}
+
+// Bit r is whether the mask keeps element `first` + r `step` of a sample, for r < OWN.
+DEVICE uint32_t kept_elements(const AttentionMask &mask, uint64_t sample, uint64_t first, uint64_t step) {
+    uint32_t kept = 0;
+    if (mask.threshold == 0) return ~0u;
+    UNROLL_BY(1)
+    for (int r = 0; r < OWN; r++)
+        kept |= (uint32_t)(philox_word(mask.key, sample, first + r * step) >= mask.threshold) << r;
+    return kept;
 }
 
 // ---- forward ----------------------------------------------------------------------------------------------
 
 // Blocks: a head, ROWS queries of it; those with most keys begin first.
-template <class E>
 __global__ void __launch_bounds__(WARPS *WARP, 3)
-    attention_forward_kernel(AttentionCall call, const E *qkv, E *out, float *stats) {
+    attention_forward_kernel(AttentionCall call, Elements qkv, Elements out, float *stats) {
     DYNAMIC_SHARED(float, own);
     const int size = call.size, lane = lane_now(), warp = warp_now(), head = blockIdx.x;
     const int group = head / (call.heads / call.groups), per = call.heads / call.groups;
@@ -89,7 +130,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
     float *tile = own + ROWS * size, *weights = tile + TILE * (size | 1) + warp * OWN * TILE;
     const float *queries = own + warp * OWN * size;
     const uint64_t sample = sample_of(call, head), begins = mask_begins(call, head);
-    load_rows(own, size, query_of(call, qkv, head), block, ROWS, call.sequence, size);
+    load_rows(own, size, qkv, query_place(call, head), block, ROWS, call);
 
     float sums[OWN][COLUMNS], maxima[OWN], exponentials[OWN]; // the last: the lane's keys alone
     clear(sums);
@@ -97,9 +138,11 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
     for (int first = 0; first < block + ROWS && first < call.sequence; first += TILE) {
         const int key = first + lane;
         float scores[OWN];
-        next_tile(tile, part_of(call, qkv, group, per), first, call);
+        next_tile(tile, qkv, part_place(call, group, per), first, call);
         dot_rows(scores, queries, tile, size);
-        next_tile(tile, part_of(call, qkv, group, per + 1), first, call);
+        next_tile(tile, qkv, part_place(call, group, per + 1), first, call);
+        const uint32_t kept = kept_elements(
+            call.mask, sample, begins + (uint64_t)first_own * call.sequence + key, call.sequence);
         UNROLL
         for (int r = 0; r < OWN; r++) {
             const int query = first_own + r;
@@ -109,8 +152,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
             maxima[r] = maximum;
             exponentials[r] = fmaf(exponentials[r], shrink, p);
             for (int c = 0; c < COLUMNS; c++) sums[r][c] *= shrink;
-            const uint64_t element = begins + (uint64_t)query * call.sequence + key;
-            weights[r * TILE + lane] = p * mask_factor(call.mask, sample, element);
+            weights[r * TILE + lane] = p * (kept >> r & 1 ? call.mask.factor : 0.0f);
         }
         __syncwarp();
         add_rows(sums, weights, tile, size);
@@ -123,7 +165,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
         if (lane == 0 && first_own + r < call.sequence)
             stats[(int64_t)head * call.sequence + first_own + r] = maxima[r] + logarithm(sum);
     }
-    store_rows(out_of(call, out, head), first_own, sums, factors, call);
+    store_rows(out, out_place(call, head), first_own, sums, factors, call);
 }
 
 // Blocks: a head, a query. From its score each key's probability, as backward computes it again.
@@ -145,14 +187,21 @@ __global__ void __launch_bounds__(128)
 
 // ---- backward ---------------------------------------------------------------------------------------------
 
-// The probability of a key, of its score before scaling; read from `probabilities` unless that is NULL.
-template <class E>
-DEVICE float probability_of(const AttentionCall &call, const AttentionRows &rows, const E *probabilities,
-                            float dot, int head, int query, int key) {
-    if (key > query || query >= call.sequence) return 0.0f;
+// A query and a key in the backward pass: the weight of the key's value, which is its probability after dropout, and the
+// gradient of the score before scaling with D^-1/2.
+struct Weights {
+    float value, score;
+};
+
+// Computes them from the score before scaling (`dot`) and the gradient of the value's weight (`change`). The probability is
+// read from `probabilities` unless there are none.
+DEVICE Weights weights_of(const AttentionCall &call, const AttentionRows &rows, Elements probabilities,
+                          float dot, float change, float factor, int head, int query, int key) {
+    if (key > query || query >= call.sequence) return {0.0f, 0.0f};
     const int64_t row = (int64_t)head * call.sequence + query;
-    if (probabilities) return to_float(probabilities[row * call.sequence + key]);
-    return exponential(dot * call.scale - rows.stats[row]);
+    const float p = probabilities.data ? load_element(probabilities, row * call.sequence + key)
+                                       : exponential(dot * call.scale - rows.stats[row]);
+    return {p * factor, p * (change * factor - rows.deltas[row])};
 }
 
 // Blocks: rows of a head, four at a time. Sum over k of P dP, which is dout . out.
@@ -170,10 +219,9 @@ __global__ void __launch_bounds__(WARPS *WARP)
 }
 
 // Blocks: a head, ROWS queries of it. dq is dqkv's, or a tensor like out in the workspace (`apart`).
-template <class E>
 __global__ void __launch_bounds__(WARPS *WARP, 3)
-    attention_dq_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows,
-                        const E *probabilities, E *dq, bool apart) {
+    attention_dq_kernel(AttentionCall call, Elements qkv, Elements dout, AttentionRows rows,
+                        Elements probabilities, Elements dq, bool apart) {
     DYNAMIC_SHARED(float, own);
     const int size = call.size, lane = lane_now(), warp = warp_now(), head = blockIdx.x;
     const int group = head / (call.heads / call.groups), per = call.heads / call.groups;
@@ -181,48 +229,46 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
     float *tile = own + 2 * ROWS * size, *weights = tile + TILE * (size | 1) + warp * OWN * TILE;
     const float *queries = own + warp * OWN * size, *gradients = queries + ROWS * size;
     const uint64_t sample = sample_of(call, head), begins = mask_begins(call, head);
-    load_rows(own, size, query_of(call, qkv, head), block, ROWS, call.sequence, size);
-    load_rows(own + ROWS * size, size, out_of(call, dout, head), block, ROWS, call.sequence, size);
+    load_rows(own, size, qkv, query_place(call, head), block, ROWS, call);
+    load_rows(own + ROWS * size, size, dout, out_place(call, head), block, ROWS, call);
 
     float sums[OWN][COLUMNS];
     clear(sums);
     for (int first = 0; first < block + ROWS && first < call.sequence; first += TILE) {
         const int key = first + lane;
         float scores[OWN], changes[OWN];
-        next_tile(tile, part_of(call, qkv, group, per), first, call);
+        next_tile(tile, qkv, part_place(call, group, per), first, call);
         dot_rows(scores, queries, tile, size);
-        next_tile(tile, part_of(call, qkv, group, per + 1), first, call);
+        next_tile(tile, qkv, part_place(call, group, per + 1), first, call);
         dot_rows(changes, gradients, tile, size);
+        const uint32_t kept = kept_elements(
+            call.mask, sample, begins + (uint64_t)first_own * call.sequence + key, call.sequence);
         UNROLL
         for (int r = 0; r < OWN; r++) {
-            const int query = first_own + r;
-            const float p = probability_of(call, rows, probabilities, scores[r], head, query, key);
-            const uint64_t element = begins + (uint64_t)query * call.sequence + key;
-            const float factor = mask_factor(call.mask, sample, element);
-            const float delta =
-                query < call.sequence ? rows.deltas[(int64_t)head * call.sequence + query] : 0.0f;
-            weights[r * TILE + lane] = p * (changes[r] * factor - delta);
+            const float factor = kept >> r & 1 ? call.mask.factor : 0.0f;
+            weights[r * TILE + lane] =
+                weights_of(call, rows, probabilities, scores[r], changes[r], factor, head, first_own + r, key)
+                    .score;
         }
-        next_tile(tile, part_of(call, qkv, group, per), first, call);
+        next_tile(tile, qkv, part_place(call, group, per), first, call);
         add_rows(sums, weights, tile, size);
     }
     const float factors[OWN] = {call.scale, call.scale, call.scale, call.scale};
-    store_rows(apart ? out_of(call, dq, head) : query_of(call, dq, head), first_own, sums, factors, call);
+    store_rows(dq, apart ? out_place(call, head) : query_place(call, head), first_own, sums, factors, call);
 }
 
 // Blocks: a group, ROWS keys of it; sums over the group's heads and their queries, in order. dqkv may be qkv: the rows of
 // keys and values that a block writes are its own, read before.
-template <class E>
 __global__ void __launch_bounds__(WARPS *WARP, 2)
-    attention_dkv_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows,
-                         const E *probabilities, E *dqkv) {
+    attention_dkv_kernel(AttentionCall call, Elements qkv, Elements dout, AttentionRows rows,
+                         Elements probabilities, Elements dqkv) {
     DYNAMIC_SHARED(float, own);
     const int size = call.size, lane = lane_now(), warp = warp_now(), group = blockIdx.x;
     const int per = call.heads / call.groups, block = blockIdx.y * ROWS, first_own = block + warp * OWN;
     float *tile = own + 2 * ROWS * size, *weights = tile + TILE * (size | 1) + 2 * warp * OWN * TILE;
     const float *keys = own + warp * OWN * size, *values = keys + ROWS * size;
-    load_rows(own, size, part_of(call, qkv, group, per), block, ROWS, call.sequence, size);
-    load_rows(own + ROWS * size, size, part_of(call, qkv, group, per + 1), block, ROWS, call.sequence, size);
+    load_rows(own, size, qkv, part_place(call, group, per), block, ROWS, call);
+    load_rows(own + ROWS * size, size, qkv, part_place(call, group, per + 1), block, ROWS, call);
 
     float dk[OWN][COLUMNS], dv[OWN][COLUMNS];
     clear(dk), clear(dv);
@@ -230,31 +276,30 @@ __global__ void __launch_bounds__(WARPS *WARP, 2)
         const uint64_t sample = sample_of(call, head), begins = mask_begins(call, head);
         for (int first = block / TILE * TILE; first < call.sequence; first += TILE) {
             const int query = first + lane;
-            const bool is_row = query < call.sequence;
-            const float delta = is_row ? rows.deltas[(int64_t)head * call.sequence + query] : 0.0f;
             float scores[OWN], changes[OWN];
-            next_tile(tile, query_of(call, qkv, head), first, call);
+            next_tile(tile, qkv, query_place(call, head), first, call);
             dot_rows(scores, keys, tile, size);
-            next_tile(tile, out_of(call, dout, head), first, call);
+            next_tile(tile, dout, out_place(call, head), first, call);
             dot_rows(changes, values, tile, size);
+            const uint32_t kept =
+                kept_elements(call.mask, sample, begins + (uint64_t)query * call.sequence + first_own, 1);
             UNROLL
             for (int r = 0; r < OWN; r++) {
-                const int key = first_own + r;
-                const float p = probability_of(call, rows, probabilities, scores[r], head, query, key);
-                const uint64_t element = begins + (uint64_t)query * call.sequence + key;
-                const float factor = mask_factor(call.mask, sample, element);
-                weights[r * TILE + lane] = p * factor;
-                weights[(OWN + r) * TILE + lane] = p * (changes[r] * factor - delta);
+                const float factor = kept >> r & 1 ? call.mask.factor : 0.0f;
+                const Weights w = weights_of(call, rows, probabilities, scores[r], changes[r], factor, head,
+                                             query, first_own + r);
+                weights[r * TILE + lane] = w.value;
+                weights[(OWN + r) * TILE + lane] = w.score;
             }
             __syncwarp();
             add_rows(dv, weights, tile, size);
-            next_tile(tile, query_of(call, qkv, head), first, call);
+            next_tile(tile, qkv, query_place(call, head), first, call);
             add_rows(dk, weights + OWN * TILE, tile, size);
         }
     }
     const float factors[OWN] = {call.scale, call.scale, call.scale, call.scale}, ones[OWN] = {1, 1, 1, 1};
-    store_rows(part_of(call, dqkv, group, per), first_own, dk, factors, call);
-    store_rows(part_of(call, dqkv, group, per + 1), first_own, dv, ones, call);
+    store_rows(dqkv, part_place(call, group, per), first_own, dk, factors, call);
+    store_rows(dqkv, part_place(call, group, per + 1), first_own, dv, ones, call);
 }
 
 // Blocks: a head, a row. From the workspace to dqkv.
@@ -273,13 +318,9 @@ __global__ void __launch_bounds__(128) attention_copy_dq_kernel(AttentionCall ca
 AttentionCall attention_call(const AttentionShape *shape, const Dropout *dropout) {
     CHECK(shape->head_size <= MAX_SIZE, "attention: heads of %lld, at most %d", (long long)shape->head_size,
           MAX_SIZE);
-    AttentionCall call = {(int)shape->batch,
-                          (int)shape->sequence,
-                          (int)shape->heads,
-                          (int)shape->groups,
-                          (int)shape->head_size,
-                          1.0f / sqrtf((float)shape->head_size),
-                          {}};
+    AttentionCall call = {(int)shape->batch,  (int)shape->sequence,  (int)shape->heads,
+                          (int)shape->groups, (int)shape->head_size, 1.0f / sqrtf((float)shape->head_size),
+                          {{}, 0, 1.0f, 0, 0}};
     if (dropout && dropout->probability > 0)
         call.mask = {dropout->key, rng_dropout_threshold(dropout->probability),
                      1.0f / (1.0f - dropout->probability), (uint64_t)dropout->first_sample,
@@ -293,11 +334,12 @@ static size_t shared_bytes(const AttentionCall &call, int num_owned, int num_wei
     return sizeof(float) * ((size_t)num_owned * ROWS * size + tile + (size_t)num_weights * ROWS * TILE);
 }
 
-template <class E>
+static Elements elements_of(Tensor x) { return {x.data, x.dtype}; }
+
 static void forward(cudaStream_t stream, const AttentionCall &call, const AttentionForward *args) {
     const dim3 grid(call.batch * call.heads, num_blocks(call.sequence, ROWS));
-    LAUNCH(attention_forward_kernel<E>, grid, WARPS * WARP, shared_bytes(call, 1, 1), stream, call,
-           (const E *)args->qkv.data, (E *)args->out.data, (float *)args->stats.data);
+    LAUNCH(attention_forward_kernel, grid, WARPS * WARP, shared_bytes(call, 1, 1), stream, call,
+           elements_of(args->qkv), elements_of(args->out), (float *)args->stats.data);
 }
 
 template <class E>
@@ -314,7 +356,7 @@ extern "C" void cuda_attention_forward(const Exec *exec, const AttentionForward 
     if (attention_mma_takes(&args->shape, tensors, 2))
         attention_mma_forward(stream_of(exec), &call, args);
     else
-        BY_ELEMENT(args->qkv.dtype, forward, stream_of(exec), call, args);
+        forward(stream_of(exec), call, args);
     if (args->probabilities.data)
         BY_ELEMENT(args->qkv.dtype, store_probabilities, stream_of(exec), call, args);
 }
@@ -327,17 +369,15 @@ static void find_deltas(cudaStream_t stream, const AttentionCall &call, const At
            (const E *)args->out.data, deltas);
 }
 
-template <class E>
 static void backward(cudaStream_t stream, const AttentionCall &call, const AttentionBackward *args,
                      const AttentionRows &rows, void *dq) {
-    const E *qkv = (const E *)args->qkv.data, *dout = (const E *)args->dout.data;
-    const E *probabilities = (const E *)args->probabilities.data;
-    E *dqkv = (E *)args->dqkv.data;
+    const Elements qkv = elements_of(args->qkv), dout = elements_of(args->dout),
+                   dqkv = elements_of(args->dqkv);
+    const Elements probabilities = elements_of(args->probabilities), apart = {dq, dqkv.dtype};
     const unsigned blocks = num_blocks(call.sequence, ROWS);
-    LAUNCH(attention_dq_kernel<E>, dim3(call.batch * call.heads, blocks), WARPS * WARP,
-           shared_bytes(call, 2, 1), stream, call, qkv, dout, rows, probabilities, dq ? (E *)dq : dqkv,
-           dq != NULL);
-    LAUNCH(attention_dkv_kernel<E>, dim3(call.batch * call.groups, blocks), WARPS * WARP,
+    LAUNCH(attention_dq_kernel, dim3(call.batch * call.heads, blocks), WARPS * WARP, shared_bytes(call, 2, 1),
+           stream, call, qkv, dout, rows, probabilities, dq ? apart : dqkv, dq != NULL);
+    LAUNCH(attention_dkv_kernel, dim3(call.batch * call.groups, blocks), WARPS * WARP,
            shared_bytes(call, 2, 2), stream, call, qkv, dout, rows, probabilities, dqkv);
 }
 
@@ -372,6 +412,6 @@ extern "C" void cuda_attention_backward(const Exec *exec, const AttentionBackwar
     if (!args->probabilities.data && attention_mma_takes(&args->shape, tensors, 3))
         attention_mma_backward(stream, &call, args, &rows, dq);
     else
-        BY_ELEMENT(args->qkv.dtype, backward, stream, call, args, rows, dq);
+        backward(stream, call, args, rows, dq);
     if (dq) BY_ELEMENT(args->qkv.dtype, copy_dq, stream, call, args, dq);
 }

@@ -1,7 +1,8 @@
-// What the kernels of attention share: where the heads of qkv and out lie, and which probabilities are dropped.
+// The kernels of attention share this header. It says where the heads of qkv and out lie, and which probabilities dropout
+// drops.
 //
 // A row of qkv is a position of a sample, s * B + b; its columns are, for each group, the group's query heads, its key and
-// its value. So each of them is a matrix [S, D] whose rows lie a whole position apart.
+// its value. So each of these heads is a matrix [S, D] whose rows lie a whole position apart.
 #pragma once
 #include "device/cuda/cuda.h"
 #include "device/cuda/portable.h"
@@ -14,45 +15,64 @@ static inline unsigned num_blocks(int rows, int rows_of_block) {
     return (unsigned)blocks_of(rows, rows_of_block);
 }
 
-// Rows of D elements, `stride` elements apart.
+// A matrix [S, D] in device memory whose rows lie `stride` elements apart.
 template <class E> struct Rows {
     E *data;
     int64_t stride;
 };
 
-// The masks of a call; threshold 0: nothing is dropped. See Dropout in ops.h.
+// The same in a tensor: the number of its first element there.
+struct RowPlace {
+    int64_t first, stride;
+};
+
+// The dropout masks of a call; see Dropout in ops.h. A kept probability is multiplied by `factor`. Where nothing is dropped,
+// the threshold is 0 and the factor is 1.
 struct AttentionMask {
     RngKey key;
     uint32_t threshold;
-    float factor; // of what is kept
+    float factor;
     uint64_t first_sample, first_head;
 };
 
-// A call as its kernels get it. Heads are counted from 0 to B * N/t: number b * N/t + h.
+// The arguments of a call that its kernels get. Heads are counted from 0 to B * N/t: number b * N/t + h.
 struct AttentionCall {
     int batch, sequence, heads, groups, size; // B, S, N/t, G/t, D
     float scale;                              // of the scores
     AttentionMask mask;
 };
 
-// Head `part` of group `group` (0 to B * G/t): its query heads, then its key (number N/G) and its value.
-template <class E> DEVICE Rows<E> part_of(const AttentionCall &call, E *qkv, int group, int part) {
+// Head `part` of group `group` (0 to B * G/t) of qkv. Its parts are its query heads, then its key (number N/G) and its value.
+DEVICE RowPlace part_place(const AttentionCall &call, int group, int part) {
     const int parts = call.heads / call.groups + 2, b = group / call.groups, g = group % call.groups;
     const int64_t width = (int64_t)call.groups * parts * call.size;
-    return {qkv + b * width + (int64_t)(g * parts + part) * call.size, call.batch * width};
+    return {b * width + (int64_t)(g * parts + part) * call.size, call.batch * width};
 }
 
-template <class E> DEVICE Rows<E> query_of(const AttentionCall &call, E *qkv, int head) {
+DEVICE RowPlace query_place(const AttentionCall &call, int head) {
     const int per = call.heads / call.groups;
-    return part_of(call, qkv, head / per, head % per);
+    return part_place(call, head / per, head % per);
 }
 
-// Of a tensor [T, N/t * D].
+// A head of a tensor [T, N/t * D], as out is.
+DEVICE RowPlace out_place(const AttentionCall &call, int head) {
+    return {(int64_t)head * call.size, (int64_t)call.batch * call.heads * call.size};
+}
+
+template <class E> DEVICE Rows<E> rows_at(E *data, RowPlace place) {
+    return {data + place.first, place.stride};
+}
+template <class E> DEVICE Rows<E> part_of(const AttentionCall &call, E *qkv, int group, int part) {
+    return rows_at(qkv, part_place(call, group, part));
+}
+template <class E> DEVICE Rows<E> query_of(const AttentionCall &call, E *qkv, int head) {
+    return rows_at(qkv, query_place(call, head));
+}
 template <class E> DEVICE Rows<E> out_of(const AttentionCall &call, E *out, int head) {
-    return {out + (int64_t)head * call.size, (int64_t)call.batch * call.heads * call.size};
+    return rows_at(out, out_place(call, head));
 }
 
-// Where the head's S x S elements begin in its sample's mask.
+// The number of the first of the head's S x S elements in its sample's mask.
 DEVICE uint64_t mask_begins(const AttentionCall &call, int head) {
     return (call.mask.first_head + head % call.heads) * call.sequence * call.sequence;
 }
@@ -61,25 +81,20 @@ DEVICE uint64_t sample_of(const AttentionCall &call, int head) {
     return call.mask.first_sample + head / call.heads;
 }
 
-// What probability `element` of a sample is multiplied by.
-DEVICE float mask_factor(const AttentionMask &mask, uint64_t sample, uint64_t element) {
-    if (mask.threshold == 0) return 1.0f;
-    return philox_word(mask.key, sample, element) >= mask.threshold ? mask.factor : 0.0f;
-}
-
-// `dropout` may be NULL.
+// Converts a call's arguments for its kernels. `dropout` may be NULL.
 AttentionCall attention_call(const AttentionShape *shape, const Dropout *dropout);
 
-// ---- attention_mma.cu: the same on tensor cores ------------------------------------------------------------
+// ---- attention_mma_*.cu: the same on tensor cores ----------------------------------------------------------
 
-// What backward needs of each query, [B * N/t, S]: log-sum-exp; dout . out.
+// Statistics of the queries that the backward pass needs, each [B * N/t, S]: log-sum-exps of their scores, and the products
+// dout . out.
 struct AttentionRows {
     const float *stats, *deltas;
 };
 
-// Whether a call has shapes, types and addresses that these take; they take no stored probabilities.
+// Returns whether these kernels take a call with this shape and these tensors. They take no stored probabilities.
 bool attention_mma_takes(const AttentionShape *shape, const Tensor *tensors, int num_tensors);
 void attention_mma_forward(cudaStream_t stream, const AttentionCall *call, const AttentionForward *args);
-// dq: NULL, or where the gradient of the queries goes instead of dqkv, a tensor like out.
+// The gradient of the queries goes to dqkv, or, unless `dq` is NULL, to `dq`, a tensor like out.
 void attention_mma_backward(cudaStream_t stream, const AttentionCall *call, const AttentionBackward *args,
                             const AttentionRows *rows, void *dq);
