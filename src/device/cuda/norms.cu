@@ -1,32 +1,39 @@
 // Layer norm and RMS norm: the forward pass, the gradient of the input, and the gradients of gamma and beta.
 //
 // A row is the work of a team of threads: of a warp, of 128 threads or of 256, by the length of the row alone. Thread i
-// of a team takes packs (16 bytes) i, i + TEAM, ... of the row. It keeps up to KEEP of them in registers; with KEEP 0 it
-// reads them again. A sum over a row adds the elements of each thread in their order, then the lanes of each warp, then
-// the warps. So the bits of a result depend on the element type and the length of the row, and on nothing else.
+// of a team takes packs (16 bytes) i, i + threads, ... of the row. Where a row is whole packs and not too long, each thread
+// keeps its packs in registers (KEEP of them); otherwise KEEP is 0 and it reads them again. A sum over a row adds the
+// elements of each thread in their order, then the lanes of each warp, then the warps. So the bits of a result depend on the
+// element type and the length of the row, and on nothing else.
 #include "device/cuda/portable.h"
 
-//  threads of a team, packs that each keeps, rows are whole aligned packs, up to how many packs a row; the first that fits
-#define ROW_TEAMS(X, kernel)                                                                                 \
-    X(kernel, WARP, 4, true, 4 * WARP)                                                                       \
-    X(kernel, 128, 2, true, 2 * 128)                                                                         \
-    X(kernel, 128, 4, true, 4 * 128)                                                                         \
-    X(kernel, 256, 4, true, 4 * 256)                                                                         \
-    X(kernel, 256, 0, true, INT64_MAX)                                                                       \
-    X(kernel, WARP, 0, false, 4 * WARP)                                                                      \
-    X(kernel, 128, 0, false, 4 * 128)                                                                        \
-    X(kernel, 256, 0, false, INT64_MAX)
+enum {
+    MOST_KEPT = 4, // packs of a thread
+    SMALL_TEAM = 32,
+    MIDDLE_TEAM = 128,
+    LARGE_TEAM = 256,
+    SMALL_TEAMS = 4, // in a block; a larger team has a block of its own
+    MOST_WARPS = LARGE_TEAM / SMALL_TEAM,
+};
+static_assert((int)SMALL_TEAM == (int)WARP, "the sums of a small team are those of a warp");
 
-enum { MOST_WARPS = 256 / WARP };
+typedef struct {
+    int threads;
+    bool whole; // every row of every tensor is whole aligned packs
+} Team;
 
-// The threads of a block: four teams of a warp, or one of more.
-template <int TEAM> constexpr int BLOCK = TEAM == WARP ? 4 * WARP : TEAM;
+static Team team_of(int64_t packs, bool whole) {
+    Team team = {LARGE_TEAM, whole};
+    if (packs <= MOST_KEPT * MIDDLE_TEAM) team.threads = MIDDLE_TEAM;
+    if (packs <= MOST_KEPT * SMALL_TEAM) team.threads = SMALL_TEAM;
+    return team;
+}
 
 // Sums each of the values over the team; all threads get the result. `room` is used by one call alone.
-template <int TEAM, int COUNT> DEVICE void team_sums(float (&values)[COUNT], float *room) {
+template <int COUNT> DEVICE void team_sums(Team team, float (&values)[COUNT], float *room) {
     UNROLL
     for (int i = 0; i < COUNT; i++) values[i] = warp_sum(values[i]);
-    if (TEAM == WARP) return;
+    if (team.threads == SMALL_TEAM) return;
     const int warp = (int)threadIdx.x / WARP;
     if (threadIdx.x % WARP == 0)
         for (int i = 0; i < COUNT; i++) room[i * MOST_WARPS + warp] = values[i];
@@ -34,100 +41,116 @@ template <int TEAM, int COUNT> DEVICE void team_sums(float (&values)[COUNT], flo
     UNROLL
     for (int i = 0; i < COUNT; i++) {
         values[i] = room[i * MOST_WARPS];
-        UNROLL
-        for (int w = 1; w < TEAM / WARP; w++) values[i] += room[i * MOST_WARPS + w];
+        UNROLL_BY(1)
+        for (int w = 1; w < team.threads / WARP; w++) values[i] += room[i * MOST_WARPS + w];
     }
 }
 
-template <int TEAM> DEVICE int64_t row_of_team() {
-    return (int64_t)blockIdx.x * (BLOCK<TEAM> / TEAM) + threadIdx.x / TEAM;
+// The number of a thread in its team. Sizes of teams are powers of two.
+DEVICE int thread_of_team(Team team) { return (int)threadIdx.x & (team.threads - 1); }
+
+DEVICE int64_t row_of_team(Team team) {
+    return team.threads == SMALL_TEAM ? (int64_t)blockIdx.x * SMALL_TEAMS + threadIdx.x / SMALL_TEAM
+                                      : (int64_t)blockIdx.x;
 }
 
 // The number of packs that a thread may have in a row.
-template <class E, int TEAM, int KEEP> DEVICE int rounds_of(int cols) {
-    return KEEP ? KEEP : (cols + TEAM * Pack<E>::WIDTH - 1) / (TEAM * Pack<E>::WIDTH);
+template <class E, int KEEP> DEVICE int rounds_of(Team team, int cols) {
+    return KEEP ? KEEP : (cols + team.threads * Pack<E>::WIDTH - 1) / (team.threads * Pack<E>::WIDTH);
 }
 
 // The first column of this thread's k-th pack.
-template <class E, int TEAM> DEVICE int column_of(int k) {
-    return ((int)threadIdx.x % TEAM + k * TEAM) * Pack<E>::WIDTH;
+template <class E> DEVICE int column_of(Team team, int k) {
+    return (thread_of_team(team) + k * team.threads) * Pack<E>::WIDTH;
 }
 
-template <class E, int TEAM, int KEEP, bool WHOLE>
-DEVICE void keep_row(Pack<E> (&kept)[KEEP ? KEEP : 1], const E *row, int cols) {
+// Packs that are kept are whole ones.
+template <int KEEP, class E> DEVICE Pack<E> load_own(Team team, const E *from, int left) {
+    return KEEP || team.whole ? load_pack<true>(from, left) : load_pack<false>(from, left);
+}
+
+template <int KEEP, class E> DEVICE void store_own(Team team, E *to, int left, const Pack<E> &pack) {
+    if (KEEP || team.whole)
+        store_pack<true>(to, left, pack);
+    else
+        store_pack<false>(to, left, pack);
+}
+
+template <class E, int KEEP>
+DEVICE void keep_row(Team team, Pack<E> (&kept)[KEEP ? KEEP : 1], const E *row, int cols) {
     UNROLL
     for (int k = 0; k < KEEP; k++) {
-        const int column = column_of<E, TEAM>(k);
-        if (column < cols) kept[k] = load_pack<WHOLE>(row + column, cols - column);
+        const int column = column_of<E>(team, k);
+        if (column < cols) kept[k] = load_pack<true>(row + column, cols - column);
     }
 }
 
 // This thread's k-th pack.
-template <class E, int TEAM, int KEEP, bool WHOLE>
-DEVICE Pack<E> pack_of(const Pack<E> (&kept)[KEEP ? KEEP : 1], const E *row, int cols, int k) {
-    const int column = column_of<E, TEAM>(k);
-    return KEEP ? kept[KEEP ? k : 0] : load_pack<WHOLE>(row + column, cols - column);
+template <class E, int KEEP>
+DEVICE Pack<E> pack_of(Team team, const Pack<E> (&kept)[KEEP ? KEEP : 1], const E *row, int cols, int k) {
+    const int column = column_of<E>(team, k);
+    return KEEP ? kept[KEEP ? k : 0] : load_own<KEEP>(team, row + column, cols - column);
 }
 
 // ---- the forward pass -------------------------------------------------------------------------------------
 
 // At most 48 registers.
-template <class E, int TEAM, int KEEP, bool WHOLE>
-__global__ void __launch_bounds__(BLOCK<TEAM>) norm_forward_kernel(const NormForward p) {
+template <class E, int KEEP>
+__global__ void __launch_bounds__(LARGE_TEAM) norm_forward_kernel(const NormForward p, Team team) {
     SHARED(float, room, 2 * MOST_WARPS);
-    const int64_t row = row_of_team<TEAM>();
+    const int64_t row = row_of_team(team);
     if (row >= p.x.rows) return;
-    const int cols = (int)p.x.cols, rounds = rounds_of<E, TEAM, KEEP>(cols);
+    const int cols = (int)p.x.cols, rounds = rounds_of<E, KEEP>(team, cols);
     const E *x = (const E *)p.x.data + row * cols;
     const E *gamma = (const E *)p.gamma.data, *beta = (const E *)p.beta.data;
     E *y = (E *)p.y.data + row * cols;
     Pack<E> kept[KEEP ? KEEP : 1];
-    keep_row<E, TEAM, KEEP, WHOLE>(kept, x, cols);
+    keep_row<E, KEEP>(team, kept, x, cols);
 
     float mean = 0;
     if (p.mean.data) {
         float sum[1] = {0};
         UNROLL_BY(KEEP ? KEEP : 1)
         for (int k = 0; k < rounds; k++) {
-            if (column_of<E, TEAM>(k) >= cols) continue;
-            const Pack<E> own = pack_of<E, TEAM, KEEP, WHOLE>(kept, x, cols, k);
+            if (column_of<E>(team, k) >= cols) continue;
+            const Pack<E> own = pack_of<E, KEEP>(team, kept, x, cols, k);
             UNROLL
             for (int i = 0; i < Pack<E>::WIDTH; i++) sum[0] += to_float(own.e[i]); // zeros beyond the row
         }
-        team_sums<TEAM>(sum, room);
+        team_sums(team, sum, room);
         mean = sum[0] / (float)cols;
     }
 
     float squares[1] = {0};
     UNROLL_BY(KEEP ? KEEP : 1)
     for (int k = 0; k < rounds; k++) {
-        const int column = column_of<E, TEAM>(k);
+        const int column = column_of<E>(team, k);
         if (column >= cols) continue;
-        const Pack<E> own = pack_of<E, TEAM, KEEP, WHOLE>(kept, x, cols, k);
+        const Pack<E> own = pack_of<E, KEEP>(team, kept, x, cols, k);
         UNROLL
         for (int i = 0; i < Pack<E>::WIDTH; i++) {
-            const float centred = WHOLE || column + i < cols ? to_float(own.e[i]) - mean : 0;
+            const float centred = KEEP || column + i < cols ? to_float(own.e[i]) - mean : 0;
             squares[0] = fmaf(centred, centred, squares[0]);
         }
     }
-    team_sums<TEAM>(squares, room + MOST_WARPS);
+    team_sums(team, squares, room + MOST_WARPS);
     const float rstd = 1.0f / sqrtf(squares[0] / (float)cols + p.epsilon);
 
     UNROLL_BY(KEEP ? KEEP : 1)
     for (int k = 0; k < rounds; k++) {
-        const int column = column_of<E, TEAM>(k), left = cols - column;
+        const int column = column_of<E>(team, k), left = cols - column;
         if (left <= 0) continue;
-        Pack<E> own = pack_of<E, TEAM, KEEP, WHOLE>(kept, x, cols, k), offset = {};
-        const Pack<E> scale = load_pack<WHOLE>(gamma + column, left);
-        if (beta) offset = load_pack<WHOLE>(beta + column, left);
+        Pack<E> own = pack_of<E, KEEP>(team, kept, x, cols, k), offset = {};
+        const Pack<E> scale = load_own<KEEP>(team, gamma + column, left);
+        if (beta) offset = load_own<KEEP>(team, beta + column, left);
         UNROLL
         for (int i = 0; i < Pack<E>::WIDTH; i++) {
             const float normal = (to_float(own.e[i]) - mean) * rstd;
             own.e[i] = from_float<E>(fmaf(normal, to_float(scale.e[i]), to_float(offset.e[i])));
         }
-        store_pack<WHOLE>(y + column, left, own);
+        store_own<KEEP>(team, y + column, left, own);
     }
-    if (threadIdx.x % TEAM) return;
+    if (thread_of_team(team)) return;
     if (p.mean.data) ((float *)p.mean.data)[row] = mean;
     ((float *)p.rstd.data)[row] = rstd;
 }
@@ -136,29 +159,30 @@ __global__ void __launch_bounds__(BLOCK<TEAM>) norm_forward_kernel(const NormFor
 
 // With n = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - n mean(g n)), means over the row. RMS norm
 // subtracts no mean, so no mean(g) either. At most 80 registers.
-template <class E, int TEAM, int KEEP, bool WHOLE>
-__global__ void __launch_bounds__(BLOCK<TEAM>) norm_backward_input_kernel(const NormBackwardInput p) {
+template <class E, int KEEP>
+__global__ void __launch_bounds__(LARGE_TEAM)
+    norm_backward_input_kernel(const NormBackwardInput p, Team team) {
     SHARED(float, room, 2 * MOST_WARPS);
-    const int64_t row = row_of_team<TEAM>();
+    const int64_t row = row_of_team(team);
     if (row >= p.x.rows) return;
-    const int cols = (int)p.x.cols, rounds = rounds_of<E, TEAM, KEEP>(cols);
+    const int cols = (int)p.x.cols, rounds = rounds_of<E, KEEP>(team, cols);
     const E *dy = (const E *)p.dy.data + row * cols, *x = (const E *)p.x.data + row * cols;
     const E *gamma = (const E *)p.gamma.data, *residual = (const E *)p.residual.data;
     E *dx = (E *)p.dx.data + row * cols;
     const float mean = p.mean.data ? ((const float *)p.mean.data)[row] : 0;
     const float rstd = ((const float *)p.rstd.data)[row];
     Pack<E> kept_dy[KEEP ? KEEP : 1], kept_x[KEEP ? KEEP : 1];
-    keep_row<E, TEAM, KEEP, WHOLE>(kept_dy, dy, cols);
-    keep_row<E, TEAM, KEEP, WHOLE>(kept_x, x, cols);
+    keep_row<E, KEEP>(team, kept_dy, dy, cols);
+    keep_row<E, KEEP>(team, kept_x, x, cols);
 
     float sums[2] = {0, 0}; // of g, of g n; zeros beyond the row add nothing
     UNROLL_BY(KEEP ? KEEP : 1)
     for (int k = 0; k < rounds; k++) {
-        const int column = column_of<E, TEAM>(k);
+        const int column = column_of<E>(team, k);
         if (column >= cols) continue;
-        const Pack<E> own_dy = pack_of<E, TEAM, KEEP, WHOLE>(kept_dy, dy, cols, k);
-        const Pack<E> own_x = pack_of<E, TEAM, KEEP, WHOLE>(kept_x, x, cols, k);
-        const Pack<E> scale = load_pack<WHOLE>(gamma + column, cols - column);
+        const Pack<E> own_dy = pack_of<E, KEEP>(team, kept_dy, dy, cols, k);
+        const Pack<E> own_x = pack_of<E, KEEP>(team, kept_x, x, cols, k);
+        const Pack<E> scale = load_own<KEEP>(team, gamma + column, cols - column);
         UNROLL
         for (int i = 0; i < Pack<E>::WIDTH; i++) {
             const float g = to_float(own_dy.e[i]) * to_float(scale.e[i]);
@@ -166,50 +190,51 @@ __global__ void __launch_bounds__(BLOCK<TEAM>) norm_backward_input_kernel(const 
             sums[1] = fmaf(g, (to_float(own_x.e[i]) - mean) * rstd, sums[1]);
         }
     }
-    team_sums<TEAM>(sums, room);
+    team_sums(team, sums, room);
     const float mean_g = p.mean.data ? sums[0] / (float)cols : 0, mean_gn = sums[1] / (float)cols;
 
     UNROLL_BY(KEEP ? KEEP : 1)
     for (int k = 0; k < rounds; k++) {
-        const int column = column_of<E, TEAM>(k), left = cols - column;
+        const int column = column_of<E>(team, k), left = cols - column;
         if (left <= 0) continue;
-        const Pack<E> own_x = pack_of<E, TEAM, KEEP, WHOLE>(kept_x, x, cols, k);
-        const Pack<E> scale = load_pack<WHOLE>(gamma + column, left);
-        Pack<E> own = pack_of<E, TEAM, KEEP, WHOLE>(kept_dy, dy, cols, k), add = {};
-        if (residual) add = load_pack<WHOLE>(residual + row * cols + column, left);
+        const Pack<E> own_x = pack_of<E, KEEP>(team, kept_x, x, cols, k);
+        const Pack<E> scale = load_own<KEEP>(team, gamma + column, left);
+        Pack<E> own = pack_of<E, KEEP>(team, kept_dy, dy, cols, k), add = {};
+        if (residual) add = load_own<KEEP>(team, residual + row * cols + column, left);
         UNROLL
         for (int i = 0; i < Pack<E>::WIDTH; i++) {
             const float centred = fmaf(to_float(own.e[i]), to_float(scale.e[i]), -mean_g);
             const float normal = (to_float(own_x.e[i]) - mean) * rstd;
             own.e[i] = from_float<E>(fmaf(rstd, fmaf(normal, -mean_gn, centred), to_float(add.e[i])));
         }
-        store_pack<WHOLE>(dx + column, left, own);
+        store_own<KEEP>(team, dx + column, left, own);
     }
 }
 
 // ---- launches of both -------------------------------------------------------------------------------------
 
-#define X(kernel, team, keep, whole_rows, most)                                                              \
-    if (packs <= most && (whole || !whole_rows)) {                                                           \
-        const int64_t blocks = blocks_of(p->x.rows, BLOCK<team> / team);                                     \
-        LAUNCH((kernel<E, team, keep, whole_rows>), blocks, BLOCK<team>, 0, stream_of(exec), *p);            \
-        return;                                                                                              \
-    }
+#define LAUNCH_ROWS(kernel)                                                                                  \
+    const int64_t packs = blocks_of(p->x.cols, Pack<E>::WIDTH);                                              \
+    const Team team = team_of(packs, whole);                                                                 \
+    const int64_t teams = team.threads == SMALL_TEAM ? SMALL_TEAMS : 1;                                      \
+    const int64_t blocks = blocks_of(p->x.rows, teams), threads = teams * team.threads;                      \
+    if (whole && packs <= MOST_KEPT * LARGE_TEAM)                                                            \
+        LAUNCH((kernel<E, MOST_KEPT>), blocks, threads, 0, stream_of(exec), *p, team);                       \
+    else                                                                                                     \
+        LAUNCH((kernel<E, 0>), blocks, threads, 0, stream_of(exec), *p, team)
 
 template <class E> static void norm_forward_of(const Exec *exec, const NormForward *p) {
-    const int64_t packs = blocks_of(p->x.cols, Pack<E>::WIDTH);
     const bool whole = has_whole_packs(p->x) && has_whole_packs(p->y) && has_whole_packs(p->gamma) &&
                        has_whole_packs(p->beta);
-    ROW_TEAMS(X, norm_forward_kernel)
+    LAUNCH_ROWS(norm_forward_kernel);
 }
 
 template <class E> static void norm_backward_input_of(const Exec *exec, const NormBackwardInput *p) {
-    const int64_t packs = blocks_of(p->x.cols, Pack<E>::WIDTH);
     const bool whole = has_whole_packs(p->dy) && has_whole_packs(p->x) && has_whole_packs(p->gamma) &&
                        has_whole_packs(p->residual) && has_whole_packs(p->dx);
-    ROW_TEAMS(X, norm_backward_input_kernel)
+    LAUNCH_ROWS(norm_backward_input_kernel);
 }
-#undef X
+#undef LAUNCH_ROWS
 
 extern "C" void cuda_norm_forward(const Exec *exec, const NormForward *args) {
     if (args->x.rows) BY_ELEMENT(args->x.dtype, norm_forward_of, exec, args);
