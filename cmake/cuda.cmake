@@ -56,7 +56,7 @@ find_library(CUDART_STATIC cudart_static HINTS ${cuda_root}/lib64 ${cuda_root}/l
 # Machine code for A100, H100 and H200, B200, all from one PTX, which halves the compiler's time: no kernel uses what newer
 # GPUs alone have. Other GPUs translate the PTX when the module is loaded. Fused multiply-adds are called for, never made from
 # a product and a sum.
-set(nvcc_options -std=c++17 -O3 -lineinfo -fmad=false -gencode arch=compute_80,code=[compute_80,sm_80,sm_90,sm_100]
+set(nvcc_options -std=c++17 -O3 -lineinfo -fmad=false -gencode arch=compute_80,code=[compute_80,sm_80,sm_90a,sm_100a]
     -I${CMAKE_SOURCE_DIR}/src -Xcompiler=-fPIC,-Wall,-Wextra,-ffp-contract=off,-fno-math-errno)
 if(TRIREME_WERROR)
   list(APPEND nvcc_options -Werror all-warnings)
