@@ -10,8 +10,8 @@
 #include "device/cuda/portable.h"
 
 // Whether the element type is bf16; else fp16.
-template <class E> constexpr bool IS_BF16 = false;
-template <> constexpr bool IS_BF16<Bf16> = true;
+template <class E> inline constexpr bool IS_BF16 = false;
+template <> inline constexpr bool IS_BF16<Bf16> = true;
 
 #ifdef __CUDACC__
 
