@@ -12,28 +12,47 @@
 // The name of the function in "function(arguments)".
 static int name_length(const char *call) { return (int)strcspn(call, "("); }
 
-Status cuda_status(const CudaDevice *device, const char *call, cudaError_t error) {
-    if (error == cudaSuccess) return OK;
-    cudaGetLastError(); // the next call does not report it again
-    return fail(ERR_OS, "%.*s failed on GPU %d (%s): %s, %s", name_length(call), call, device->number,
-                device->name, cudaGetErrorName(error), cudaGetErrorString(error));
+Status cuda_fail(const CudaDevice *device, const char *call, const char *error) {
+    return fail(ERR_OS, "%.*s failed on GPU %d (%s): %s", name_length(call), call, device->number,
+                device->name, error);
 }
 
-void cuda_check(const CudaDevice *device, const char *call, cudaError_t error) {
-    if (error == cudaSuccess) return;
+_Noreturn void cuda_fault(const CudaDevice *device, const char *call, const char *error, Status status) {
     const Rank *rank = rank_current();
     char who[64];
     rank_describe(rank, who, sizeof who);
     fprintf(
         stderr,
-        "trireme: error: %s%s%.*s failed on GPU %d (%s)%s%s: %s, %s.\n"
+        "trireme: error: %s%s%.*s failed on GPU %d (%s)%s%s: %s.\n"
         "  CUDA reports a fault of an operation late, at any call that follows: with CUDA_LAUNCH_BLOCKING=1 in "
         "the environment the\n  run is slow, and the last operation below is the one that failed.\n",
         who, *who ? " " : "", name_length(call), call, device->number, device->name,
-        *rank->doing ? " at " : "", rank->doing, cudaGetErrorName(error), cudaGetErrorString(error));
+        *rank->doing ? " at " : "", rank->doing, error);
     rank_dump_events(rank);
-    rank_abort_job(error == cudaErrorMemoryAllocation || error == cudaErrorECCUncorrectable ? ERR_OS
-                                                                                            : ERR_BUG);
+    rank_abort_job((int)status);
+}
+
+// The name and the meaning of an error of the CUDA runtime.
+typedef struct {
+    char text[256];
+} ErrorText;
+
+static ErrorText error_text(cudaError_t error) {
+    ErrorText t;
+    snprintf(t.text, sizeof t.text, "%s, %s", cudaGetErrorName(error), cudaGetErrorString(error));
+    return t;
+}
+
+Status cuda_status(const CudaDevice *device, const char *call, cudaError_t error) {
+    if (error == cudaSuccess) return OK;
+    cudaGetLastError(); // the next call does not report it again
+    return cuda_fail(device, call, error_text(error).text);
+}
+
+void cuda_check(const CudaDevice *device, const char *call, cudaError_t error) {
+    if (error == cudaSuccess) return;
+    bool of_the_machine = error == cudaErrorMemoryAllocation || error == cudaErrorECCUncorrectable;
+    cuda_fault(device, call, error_text(error).text, of_the_machine ? ERR_OS : ERR_BUG);
 }
 
 // ---- GPUs -------------------------------------------------------------------------------------------------

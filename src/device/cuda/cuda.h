@@ -131,6 +131,12 @@ struct CudaDevice {
     CudaMarks marks;
 };
 
+// Says that a call, "function(arguments)", has failed, with the last operations, and ends the job with `status`. `error`
+// is the name and the meaning of what the call returned.
+_Noreturn void cuda_fault(const CudaDevice *device, const char *call, const char *error, Status status);
+// The same while a device is opened: fails with ERR_OS.
+Status cuda_fail(const CudaDevice *device, const char *call, const char *error);
+
 // Ends the job if a call of the CUDA runtime has failed. CUDA reports a fault of an operation at any later call.
 void cuda_check(const CudaDevice *device, const char *call, cudaError_t error);
 #define CUDA(device, call) cuda_check(device, #call, call)
