@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIXTURE_OUTPUTS = 4, FIXTURE_BYTES = 1 << 22 };
+enum { FIXTURE_OUTPUTS = 4, FIXTURE_BYTES = 1 << 22, FIXTURE_WORKSPACE = 1 << 25 };
 
 typedef struct {
     const char *name;
@@ -28,7 +28,7 @@ typedef struct {
 static inline Fixture fixture_open_as(const char *kind, int threads, DType element, DType drawn) {
     Fixture b = {.element = element, .drawn = drawn};
     EXPECT_OK(device_open(
-        &b.device, (DeviceOptions){.kind = kind, .threads = threads, .workspace_bytes = FIXTURE_BYTES}));
+        &b.device, (DeviceOptions){.kind = kind, .threads = threads, .workspace_bytes = FIXTURE_WORKSPACE}));
     b.stream = device_stream(b.device);
     EXPECT_OK(arena_open(&b.arena, "fixture", device_memory(b.device), FIXTURE_BYTES));
     return b;
