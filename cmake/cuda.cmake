@@ -51,6 +51,7 @@ get_filename_component(cuda_root ${NVCC} REALPATH)
 get_filename_component(cuda_root ${cuda_root} DIRECTORY)
 get_filename_component(cuda_root ${cuda_root} DIRECTORY)
 find_path(CUDART_INCLUDE cuda_runtime_api.h HINTS ${cuda_root}/include REQUIRED)
+find_path(CUBLASLT_INCLUDE cublasLt.h HINTS ${cuda_root}/include REQUIRED) # the library is found when the device is opened
 find_library(CUDART_STATIC cudart_static HINTS ${cuda_root}/lib64 ${cuda_root}/lib REQUIRED)
 
 # Machine code for A100, H100 and H200, B200, all from one PTX, which halves the compiler's time: no kernel uses what newer
@@ -72,7 +73,7 @@ foreach(source ${cuda_kernel_sources})
                      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${NVCC} ${nvcc_options} -MD -MF ${object}.d
                              -c ${source} -o ${object})
 endforeach()
-add_cuda_module(trireme_cuda cuda ${CUDART_INCLUDE} ${cuda_objects})
+add_cuda_module(trireme_cuda cuda "${CUDART_INCLUDE};${CUBLASLT_INCLUDE}" ${cuda_objects})
 target_link_libraries(trireme_cuda PRIVATE ${CUDART_STATIC} ${CMAKE_DL_LIBS} rt)
 install(TARGETS trireme_cuda LIBRARY DESTINATION bin)
 add_dependencies(trireme trireme_cuda)

@@ -168,6 +168,10 @@ static void errors_at_opening_are_named(void) {
     expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "needs an NVIDIA GPU and its driver");
     setenv("TRIREME_SIM_FAIL", "device:2", 1);
     expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "cudaErrorNoDevice");
+    setenv("TRIREME_SIM_FAIL", "library:1", 1);
+    expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "needs cuBLASLt, and there is no libcublasLt.so");
+    setenv("TRIREME_SIM_FAIL", "library:2", 1);
+    EXPECT(device_check("cuda-sim") == ERR_UNAVAILABLE, "the check of a device without cuBLASLt");
     setenv("TRIREME_SIM_FAIL", "memory:1", 1);
     setenv("TRIREME_SIM_GPUS", "3", 1);
     expect_refusal((DeviceOptions){.workspace_bytes = 1 << 20, .rank_here = 5}, ERR_OS,
@@ -183,6 +187,12 @@ static void launch_what_fails(Fixture *b) {
     device_sync(b->device, b->stream);
 }
 
+static void multiply(Fixture *b) {
+    Tensor x = normals(b, 4, 4), d = tensor(b, 4, 4);
+    rank_doing("B2.0");
+    matmul(b->device, b->stream, (Matmul){.a = x, .b = x, .d = d});
+}
+
 static void copy_from_nowhere(Fixture *b) {
     Tensor x = normals(b, 1, 4);
     x.cols = FIXTURE_BYTES;
@@ -194,6 +204,14 @@ static void faults_are_named(void) {
     expect_death_on("cuda-sim", launch_what_fails, ERR_BUG,
                     "cudaEventQuery failed on GPU 0 (simulated GPU) at F3.1: cudaErrorLaunchFailure");
     expect_death_on("cuda-sim", launch_what_fails, ERR_BUG, "add [1, 4]"); // among the last operations
+    setenv("TRIREME_SIM_FAIL", "cublasLtMatmul:1", 1);
+    expect_death_on(
+        "cuda-sim", multiply, ERR_BUG,
+        "cublasLtMatmul failed on GPU 0 (simulated GPU) at B2.0: CUBLAS_STATUS_EXECUTION_FAILED, the");
+    setenv("TRIREME_SIM_FAIL", "cublasLtMatmulAlgoGetHeuristic:1", 1);
+    expect_death_on(
+        "cuda-sim", multiply, ERR_BUG,
+        "cublasLtMatmulAlgoGetHeuristic failed on GPU 0 (simulated GPU) at B2.0: CUBLAS_STATUS_INTERNAL");
     unsetenv("TRIREME_SIM_FAIL");
     expect_death_on("cuda-sim", copy_from_nowhere, ERR_BUG, "cudaMemsetAsync: memory that is not the GPU's");
 }

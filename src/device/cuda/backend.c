@@ -1,6 +1,8 @@
-// The backend of the CUDA device: GPUs, memory, streams and events. An operation is done by the kernels of *.cu.
+// The backend of the CUDA device: GPUs, memory, streams and events. An operation is done by the kernels of
+// *.cu, a product by cuBLASLt (products.c).
 #include "base/rank.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/products.h"
 #include "device/module.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +77,8 @@ static Status count_gpus(int *count) {
 
 static Status cuda_available(void) {
     int count;
-    return count_gpus(&count);
+    TRY(count_gpus(&count));
+    return products_available();
 }
 
 static Status choose_gpu(CudaDevice *d, int rank_here) {
@@ -96,6 +99,7 @@ static Status choose_gpu(CudaDevice *d, int rank_here) {
 static void cuda_close(void *state) {
     CudaDevice *d = state;
     CHECK(!d->queues, "a device was closed before its streams");
+    products_close(d);
     windows_close(d);
     marks_close(d);
     free(d);
@@ -106,6 +110,7 @@ static Status cuda_open(void **state, const DeviceOptions *options) {
     if (!d) return fail(ERR_OS, "no memory for a device");
     Status status = choose_gpu(d, options->rank_here);
     if (status == OK) status = marks_open(d);
+    if (status == OK) status = products_open(d);
     if (status == OK)
         *state = d;
     else

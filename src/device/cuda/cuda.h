@@ -1,4 +1,4 @@
-// The insides of the CUDA device: what its host code (backend.c, copies.c, marks.c) and its kernels (*.cu) share.
+// The insides of the CUDA device: what its host code (*.c) and its kernels (*.cu) share.
 //
 // These files make a module that the program loads when the device is opened (device/module.h). They are built twice:
 // with nvcc for GPUs, and with the host's compiler for the simulated GPU in sim/, which has the calls of the CUDA runtime
@@ -12,11 +12,12 @@ extern "C" {
 #include "device/backend.h"
 
 typedef struct CudaDevice CudaDevice;
+typedef struct CudaProducts CudaProducts; // products.c
 
 // ---- operations -------------------------------------------------------------------------------------------
 
-// Each operation puts its kernels on the stream of `exec` and returns. It allocates nothing, waits for nothing and follows
-// no address of device memory.
+// Each operation puts its kernels on the stream of `exec` and returns. It waits for nothing, follows no address of device
+// memory, and allocates nothing but, once for each kind of product, its plan (products.h).
 #define X(NAME, function, Args, reads, writes) void cuda_##function(const Exec *exec, const Args *args);
 DEVICE_OPS(X)
 #undef X
@@ -24,6 +25,7 @@ DEVICE_OPS(X)
 // The operations that need workspace, and how much one call needs, in bytes. It depends on the arguments alone, not on the
 // GPU: a plan asks where there is none.
 #define CUDA_WORKSPACES(X)                                                                                   \
+    X(MATMUL, matmul, Matmul)                                                                                \
     X(COLUMN_SUM, column_sum, ColumnSum)                                                                     \
     X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight)                                        \
     X(ATTENTION_BACKWARD, attention_backward, AttentionBackward)                                             \
@@ -34,6 +36,12 @@ DEVICE_OPS(X)
 #define X(NAME, function, Args) size_t cuda_##function##_workspace(const Args *args);
 CUDA_WORKSPACES(X)
 #undef X
+
+// The workspace of a product, in bytes. NVIDIA advises it for Hopper and later; older GPUs would do with 4 MiB.
+enum { PRODUCT_WORKSPACE = 32 << 20 };
+
+// A product of any shape, transposition and type by a plain kernel, without workspace.
+void cuda_matmul_plain(const Exec *exec, const Matmul *args);
 
 // ---- streams ----------------------------------------------------------------------------------------------
 
@@ -129,6 +137,7 @@ struct CudaDevice {
     CudaWindow *windows;
     int num_windows;
     CudaMarks marks;
+    CudaProducts *products;
 };
 
 // Says that a call, "function(arguments)", has failed, with the last operations, and ends the job with `status`. `error`

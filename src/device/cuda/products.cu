@@ -1,4 +1,5 @@
 // Products of matrices of any shape, transposition and type, by one plain kernel: tiles in shared memory, sums in registers.
+// They are those for which cuBLASLt has no algorithm (products.c).
 #include "device/cuda/portable.h"
 
 // A block of 16 x 16 threads makes a square tile of d, PART x PART elements a thread, DEPTH products at a time.
@@ -73,8 +74,7 @@ template <class E> static void matmul_of(const Exec *exec, const Matmul *p) {
         matmul_to<E, E>(exec, p);
 }
 
-extern "C" void cuda_matmul(const Exec *exec, const Matmul *p) {
-    if (!tensor_count(p->d)) return;
+extern "C" void cuda_matmul_plain(const Exec *exec, const Matmul *p) {
     switch (p->a.dtype) {
     case BF16: matmul_of<Bf16>(exec, p); break;
     case F16: matmul_of<Fp16>(exec, p); break;

@@ -7,7 +7,8 @@
 //   TRIREME_SIM_GPUS=N            how many GPUs there are; 1 if unset
 //   TRIREME_SIM_SEED=N            draws another order
 //   TRIREME_SIM_FAIL=NAME:COUNT   the COUNT-th call fails: "launch" (a kernel), "memory" (cudaMalloc), "driver" or
-//                                 "device" (cudaGetDeviceCount: the driver is missing or too old; there is no GPU)
+//                                 "device" (cudaGetDeviceCount: the driver is missing or too old; there is no GPU),
+//                                 "library" or "function" (libraries.cc), or a function of cuBLASLt (cublaslt.cc)
 #include "device/cuda/sim/runtime.h"
 #include <algorithm>
 #include <condition_variable>
@@ -156,6 +157,11 @@ static bool is_to_fail(const char *name) {
     return ++simulation().calls[name] == strtol(colon + 1, nullptr, 10);
 }
 
+bool sim_fails(const char *name) {
+    Lock lock(simulation().lock);
+    return is_to_fail(name);
+}
+
 // ---- running ----------------------------------------------------------------------------------------------
 
 static uint64_t draw() { // xorshift64* (Vigna 2014)
@@ -249,6 +255,8 @@ cudaError_t cudaSetDevice(int device) {
     return cudaSuccess;
 }
 
+int sim_device() { return current_device; }
+
 // ---- memory -----------------------------------------------------------------------------------------------
 
 static cudaError_t allocate(void **memory, size_t bytes, bool pinned) {
@@ -317,6 +325,11 @@ static bool is_device(const void *memory, size_t bytes) {
     bool inside = false;
     const Allocation *found = find(memory, bytes, &inside);
     return found && !found->pinned && inside;
+}
+
+bool sim_is_device(const void *memory, size_t bytes) {
+    Lock lock(simulation().lock);
+    return is_device(memory, bytes);
 }
 
 static bool is_pinned(const void *memory, size_t bytes) {

@@ -1,0 +1,45 @@
+// Matrix products of the CUDA device: by cuBLASLt, with a plan for each kind of product. A plan holds what cuBLASLt needs
+// to know and the algorithm it chose. It is made when the first product of its kind is launched, and kept.
+//
+// An algorithm is never chosen by measuring: two runs, or two ranks, would differ in bits. It is a function of the key of
+// its plan, the GPU and the version of cuBLASLt. What makes that true:
+//  - every kind of product may use the same amount of workspace;
+//  - a key knows an address by its alignment alone, up to PRODUCT_ALIGNMENT, which every whole tensor has: so where
+//    tensors lie in memory, which depends on the grid, chooses nothing;
+//  - partial sums are never added in the output, whose order nobody could tell.
+#pragma once
+#include "device/cuda/cuda.h"
+#include <cublasLt.h>
+
+// No algorithm of cuBLASLt asks for addresses that are aligned to more bytes.
+enum { PRODUCT_ALIGNMENT = 16 };
+
+// cuBLASLt's matrices lie in memory column by column: its d [m, n] is d of a Matmul transposed, its a is b and its b is a.
+// No byte of it is padding: keys are compared as bytes.
+typedef struct {
+    int64_t m, n, k;       // op(a) [m, k], op(b) [k, n]
+    int64_t lda, ldb, ldd; // elements from one column to the next
+    int32_t transpose_a, transpose_b;
+    int32_t factors, result; // DType, of a and b, of d
+    int32_t accumulate, has_bias;
+    int32_t align_a, align_b, align_d, align_bias; // bytes; 0: there is no bias
+} PlanKey;
+
+typedef struct {
+    PlanKey key;
+    bool is_plain; // made by cuda_matmul_plain: cuBLASLt has no algorithm
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algorithm;
+} ProductPlan;
+
+// Finds cuBLASLt; fails as library_load does (libraries.h).
+Status products_available(void);
+// Opens it for the device, whose GPU the calling thread has chosen.
+Status products_open(CudaDevice *device);
+void products_close(CudaDevice *device); // takes what was only zeroed
+// The plan for products like this one. It lives as long as the device.
+const ProductPlan *products_plan(CudaDevice *device, const Matmul *args);
+
+// The status of a call of cuBLASLt while a device is opened, for TRY: ERR_OS with the call and the status.
+Status products_status(const CudaDevice *device, const char *call, cublasStatus_t status);

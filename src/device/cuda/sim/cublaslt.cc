@@ -1,0 +1,477 @@
+// Simulates cuBLASLt: products by plain loops that follow what descriptors, layouts and addresses say, so that whatever
+// is wrong with them gives wrong numbers, or ends the call with a word on standard error.
+//
+// Sums are in fp32 and go along k from the first product to the last, whatever else the product is. Two choices that a
+// caller should not allow show: a reduction in place takes another order each time, and one in the type of the output
+// rounds on its way. For some products of 16-bit types whose addresses or rows are aligned to less than 16 bytes there
+// is no algorithm. A product is two entries of its stream, with its sums in the workspace in between: two streams that
+// share a workspace spoil each other's.
+//
+// TRIREME_SIM_FAIL=cublasLtCreate:COUNT, and the same of cublasLtMatmulAlgoGetHeuristic and cublasLtMatmul.
+#include "base/half.h"
+#include "device/cuda/sim/runtime.h"
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <cublasLt.h>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+enum { WORKSPACE_ALIGNMENT = 16, LOOSE = 16 };
+static const uint32_t DEFAULT_ALIGNMENT = 256;
+
+struct cublasLtContext {
+    int device;
+};
+
+struct SimMatmulDesc {
+    int32_t transpose_a, transpose_b, bias_type;
+    uint32_t epilogue;
+    const void *bias;
+};
+
+struct SimMatrixLayout {
+    cudaDataType type;
+    int64_t rows, cols, ld;
+};
+
+struct SimMatmulPreference {
+    uint64_t workspace_bytes;
+    uint32_t reductions;
+    uint32_t alignment[4]; // of a, b, c, d
+};
+
+// ---- errors, objects --------------------------------------------------------------------------------------
+
+static const struct {
+    cublasStatus_t status;
+    const char *name, *text;
+} STATUSES[] = {
+    {CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_SUCCESS", "success"},
+    {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED", "the library was not initialized"},
+    {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED", "the resource allocation failed"},
+    {CUBLAS_STATUS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE", "an invalid value was used as a parameter"},
+    {CUBLAS_STATUS_ARCH_MISMATCH, "CUBLAS_STATUS_ARCH_MISMATCH", "the device lacks a feature that is needed"},
+    {CUBLAS_STATUS_MAPPING_ERROR, "CUBLAS_STATUS_MAPPING_ERROR", "an access to GPU memory space failed"},
+    {CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED",
+     "the function failed to launch on the GPU"},
+    {CUBLAS_STATUS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR", "an internal operation failed"},
+    {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED", "the functionality is not supported"},
+    {CUBLAS_STATUS_LICENSE_ERROR, "CUBLAS_STATUS_LICENSE_ERROR", "there is an error with the license"},
+};
+
+const char *cublasLtGetStatusName(cublasStatus_t status) {
+    for (const auto &row : STATUSES)
+        if (row.status == status) return row.name;
+    return "CUBLAS_STATUS_UNKNOWN";
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status) {
+    for (const auto &row : STATUSES)
+        if (row.status == status) return row.text;
+    return "an unknown status";
+}
+
+// An error of the caller.
+static cublasStatus_t misuse(const char *call, const char *what) {
+    fprintf(stderr, "simulated GPU: %s: %s\n", call, what);
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+// The handles, descriptors, layouts and preferences that exist.
+struct Objects {
+    std::mutex lock;
+    std::set<const void *> alive;
+};
+
+// It lives as long as the process.
+static Objects &objects() {
+    static Objects *const all = new Objects;
+    return *all;
+}
+
+size_t sim_num_objects() {
+    std::lock_guard<std::mutex> lock(objects().lock);
+    return objects().alive.size();
+}
+
+static bool is_alive(const void *object) {
+    std::lock_guard<std::mutex> lock(objects().lock);
+    return objects().alive.count(object);
+}
+
+template <class T> static cublasStatus_t create(T **object, const T &value) {
+    if (!object) return misuse("create", "nowhere to return it");
+    *object = new T(value);
+    std::lock_guard<std::mutex> lock(objects().lock);
+    objects().alive.insert(*object);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class T> static cublasStatus_t destroy(T *object) {
+    std::lock_guard<std::mutex> lock(objects().lock);
+    if (!objects().alive.erase(object)) return misuse("destroy", "an object that does not exist");
+    delete object;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
+    if (sim_fails("cublasLtCreate")) return CUBLAS_STATUS_NOT_INITIALIZED;
+    return create(handle, cublasLtContext{sim_device()});
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
+
+// ---- descriptors, layouts, preferences --------------------------------------------------------------------
+
+template <class T> static cublasStatus_t set(T *field, const void *value, size_t bytes) {
+    if (!value || bytes != sizeof(T)) return misuse("an attribute", "a value of the wrong size");
+    memcpy(field, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+    if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
+        return misuse("cublasLtMatmulDescCreate", "sums in another type than fp32");
+    return create(product, SimMatmulDesc{CUBLAS_OP_N, CUBLAS_OP_N, -1, CUBLASLT_EPILOGUE_DEFAULT, nullptr});
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) { return destroy(product); }
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
+                                              cublasLtMatmulDescAttributes_t attribute, const void *value,
+                                              size_t bytes) {
+    const char *call = "cublasLtMatmulDescSetAttribute";
+    if (!is_alive(product)) return misuse(call, "a descriptor that does not exist");
+    switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: return set(&product->transpose_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return set(&product->transpose_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&product->epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&product->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return set(&product->bias_type, value, bytes);
+    }
+    return misuse(call, "an attribute that is not simulated");
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld) {
+    return create(layout, SimMatrixLayout{type, static_cast<int64_t>(rows), static_cast<int64_t>(cols), ld});
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return destroy(layout); }
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
+    const uint32_t all = DEFAULT_ALIGNMENT;
+    return create(preference, SimMatmulPreference{0, CUBLASLT_REDUCTION_SCHEME_MASK, {all, all, all, all}});
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+    return destroy(preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *value, size_t bytes) {
+    const char *call = "cublasLtMatmulPreferenceSetAttribute";
+    if (!is_alive(preference)) return misuse(call, "a preference that does not exist");
+    switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set(&preference->workspace_bytes, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set(&preference->reductions, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+        return set(&preference->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value,
+                   bytes);
+    }
+    return misuse(call, "an attribute that is not simulated");
+}
+
+// ---- a product as its descriptors say ---------------------------------------------------------------------
+
+struct Problem {
+    SimMatmulDesc product;
+    SimMatrixLayout a, b, d;
+    int64_t m, n, k;
+};
+
+static bool is_16_bit(cudaDataType type) { return type == CUDA_R_16F || type == CUDA_R_16BF; }
+static bool is_element(cudaDataType type) { return type == CUDA_R_32F || is_16_bit(type); }
+static int64_t bytes_of(cudaDataType type) { return is_16_bit(type) ? 2 : 4; }
+
+// From the first element to the last.
+static size_t bytes_of(const SimMatrixLayout &x) {
+    return static_cast<size_t>(((x.cols - 1) * x.ld + x.rows) * bytes_of(x.type));
+}
+
+static bool is_same(const SimMatrixLayout &x, const SimMatrixLayout &y) {
+    return x.type == y.type && x.rows == y.rows && x.cols == y.cols && x.ld == y.ld;
+}
+
+// What no product can be, or NULL.
+static const char *impossible(const Problem &p) {
+    const bool ta = p.product.transpose_a, tb = p.product.transpose_b;
+    for (const auto *x : {&p.a, &p.b, &p.d})
+        if (x->rows < 1 || x->cols < 1 || x->ld < x->rows)
+            return "a layout without elements, or with overlapping columns";
+    if ((ta ? p.a.cols : p.a.rows) != p.m || (tb ? p.b.rows : p.b.cols) != p.n)
+        return "op(a) or op(b) does not fit d";
+    if ((tb ? p.b.cols : p.b.rows) != p.k) return "op(a) does not fit op(b)";
+    return nullptr;
+}
+
+static bool is_known_operation(int32_t operation) {
+    return operation == CUBLAS_OP_N || operation == CUBLAS_OP_T;
+}
+
+static bool is_supported(const Problem &p) {
+    const SimMatmulDesc &product = p.product;
+    if (!is_element(p.a.type) || p.b.type != p.a.type) return false;
+    if (p.d.type != p.a.type && p.d.type != CUDA_R_32F) return false;
+    if (!is_known_operation(product.transpose_a) || !is_known_operation(product.transpose_b)) return false;
+    if (product.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return true;
+    return product.epilogue == CUBLASLT_EPILOGUE_BIAS &&
+           (product.bias_type == -1 || product.bias_type == static_cast<int32_t>(p.d.type));
+}
+
+// Describes the product; `c` has d's layout.
+static cublasStatus_t describe(const char *call, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                               Problem *problem) {
+    for (const void *object :
+         {static_cast<const void *>(product), static_cast<const void *>(a), static_cast<const void *>(b),
+          static_cast<const void *>(c), static_cast<const void *>(d)})
+        if (!is_alive(object)) return misuse(call, "a descriptor or a layout that does not exist");
+    if (!is_same(*c, *d)) return misuse(call, "c and d differ in layout");
+    *problem = {*product, *a, *b, *d, d->rows, d->cols, product->transpose_a ? a->rows : a->cols};
+    if (const char *what = impossible(*problem)) return misuse(call, what);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// ---- choosing an algorithm --------------------------------------------------------------------------------
+
+// The contents of a cublasLtMatmulAlgo_t.
+struct Algorithm {
+    uint64_t magic, problem, workspace_bytes;
+    uint32_t reduction, alignment[4], bias_alignment;
+};
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm fits");
+static const uint64_t MAGIC = 0x53696D4C74416C67;
+
+// FNV-1a, of numbers.
+static uint64_t hash_of(const Problem &p) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int64_t x :
+         {p.m, p.n, p.k, p.a.ld, p.b.ld, p.d.ld, int64_t{p.a.type}, int64_t{p.d.type},
+          int64_t{p.product.transpose_a}, int64_t{p.product.transpose_b}, int64_t{p.product.epilogue}})
+        hash = (hash ^ static_cast<uint64_t>(x)) * 0x100000001b3u;
+    return hash;
+}
+
+static uint32_t alignment_of(const void *address) {
+    const auto number = reinterpret_cast<uintptr_t>(address);
+    return static_cast<uint32_t>(
+        std::min<uintptr_t>(number ? number & -number : DEFAULT_ALIGNMENT, DEFAULT_ALIGNMENT));
+}
+
+static bool is_loose(const SimMatrixLayout &x, uint32_t alignment) {
+    return is_16_bit(x.type) && (alignment < LOOSE || x.ld * bytes_of(x.type) % LOOSE);
+}
+
+// A fixed rule, so that callers meet it now and then.
+static bool lacks_algorithm(const Problem &p, const SimMatmulPreference &preference,
+                            uint32_t bias_alignment) {
+    const uint32_t *alignment = preference.alignment;
+    for (const auto &[layout, bytes] :
+         {std::pair{p.a, alignment[0]}, {p.b, alignment[1]}, {p.d, alignment[3]}})
+        if (bytes < bytes_of(layout.type)) return true;
+    const bool loose = is_loose(p.a, alignment[0]) || is_loose(p.b, alignment[1]) ||
+                       is_loose(p.d, alignment[3]) ||
+                       (p.product.epilogue == CUBLASLT_EPILOGUE_BIAS && bias_alignment < LOOSE);
+    return loose && (p.m + p.n + p.k) % 2;
+}
+
+// What a caller allows and should not comes first.
+static uint32_t reduction_of(const SimMatmulPreference &preference, uint64_t workspace_bytes) {
+    if (preference.reductions & CUBLASLT_REDUCTION_SCHEME_INPLACE) return CUBLASLT_REDUCTION_SCHEME_INPLACE;
+    if (workspace_bytes > preference.workspace_bytes) return CUBLASLT_REDUCTION_SCHEME_NONE;
+    if (preference.reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)
+        return CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    return preference.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[], int *found) {
+    const char *call = "cublasLtMatmulAlgoGetHeuristic";
+    Problem p;
+    if (!is_alive(handle)) return misuse(call, "a handle that does not exist");
+    if (!is_alive(preference)) return misuse(call, "a preference that does not exist");
+    if (wanted < 1 || !results || !found) return misuse(call, "no room for a result");
+    *found = 0;
+    if (sim_fails(call)) return CUBLAS_STATUS_INTERNAL_ERROR;
+    const cublasStatus_t status = describe(call, product, a, b, c, d, &p);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    const uint32_t bias_alignment = alignment_of(p.product.bias);
+    if (!is_supported(p) || lacks_algorithm(p, *preference, bias_alignment))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    Algorithm algorithm = {MAGIC, hash_of(p), static_cast<uint64_t>(p.m * p.n) * sizeof(float),
+                           0,     {},         bias_alignment};
+    algorithm.reduction = reduction_of(*preference, algorithm.workspace_bytes);
+    if (!algorithm.reduction || algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_INPLACE)
+        algorithm.workspace_bytes = 0;
+    memcpy(algorithm.alignment, preference->alignment, sizeof algorithm.alignment);
+    results[0] = {};
+    memcpy(&results[0].algo, &algorithm, sizeof algorithm);
+    results[0].workspaceSize = algorithm.workspace_bytes;
+    results[0].state = CUBLAS_STATUS_SUCCESS;
+    *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// ---- computing --------------------------------------------------------------------------------------------
+
+static float load(cudaDataType type, const void *x, int64_t i) {
+    if (type == CUDA_R_32F) return static_cast<const float *>(x)[i];
+    const uint16_t bits = static_cast<const uint16_t *>(x)[i];
+    return type == CUDA_R_16BF ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+
+static void store(cudaDataType type, void *x, int64_t i, float value) {
+    if (type == CUDA_R_32F)
+        static_cast<float *>(x)[i] = value;
+    else
+        static_cast<uint16_t *>(x)[i] = type == CUDA_R_16BF ? bf16_of_f32(value) : f16_of_f32(value);
+}
+
+// A product with its addresses and factors.
+struct Call {
+    Problem p;
+    uint32_t reduction;
+    const void *a, *b, *c;
+    void *d;
+    float alpha, beta;
+    float *sums; // in the workspace, or in `own`
+    std::shared_ptr<std::vector<float>> own;
+};
+
+static float rounded(cudaDataType type, float x) {
+    uint32_t room;
+    store(type, &room, 0, x);
+    return load(type, &room, 0);
+}
+
+// sums[j * m + i] is of row i of op(a) and column j of op(b).
+static void add_products(const Call &call, int64_t first_k) {
+    const auto &[product, a, b, d, m, n, k] = call.p;
+    std::vector<float> rows(static_cast<size_t>(m * k)); // of op(a) transposed
+    for (int64_t l = 0; l < k; l++)
+        for (int64_t i = 0; i < m; i++)
+            rows[static_cast<size_t>(l * m + i)] =
+                load(a.type, call.a, product.transpose_a ? i * a.ld + l : l * a.ld + i);
+    for (int64_t j = 0; j < n; j++) {
+        float *sums = call.sums + j * m;
+        std::fill(sums, sums + m, 0.0f);
+        for (int64_t done = 0; done < k; done++) {
+            const int64_t l = (first_k + done) % k;
+            const float factor = load(b.type, call.b, product.transpose_b ? l * b.ld + j : j * b.ld + l);
+            for (int64_t i = 0; i < m; i++) sums[i] += rows[static_cast<size_t>(l * m + i)] * factor;
+            if (call.reduction == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE && done == k / 2)
+                for (int64_t i = 0; i < m; i++) sums[i] = rounded(d.type, sums[i]);
+        }
+    }
+}
+
+static void finish(const Call &call) {
+    const auto &[product, a, b, d, m, n, k] = call.p;
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t i = 0; i < m; i++) {
+            const int64_t at = j * d.ld + i;
+            float x = call.alpha * call.sums[j * m + i];
+            if (call.beta != 0) x += call.beta * load(d.type, call.c, at);
+            if (product.epilogue == CUBLASLT_EPILOGUE_BIAS) x += load(d.type, product.bias, i);
+            store(d.type, call.d, at, x);
+        }
+}
+
+static bool overlap(const void *x, size_t x_bytes, const void *y, size_t y_bytes) {
+    const auto a = reinterpret_cast<uintptr_t>(x), b = reinterpret_cast<uintptr_t>(y);
+    return a < b + y_bytes && b < a + x_bytes;
+}
+
+// What is wrong with the addresses of a product, or NULL.
+static const char *wrong_addresses(const Call &call, const Algorithm &algorithm) {
+    const Problem &p = call.p;
+    const void *addresses[] = {call.a, call.b, call.c, call.d};
+    for (int i = 0; i < 4; i++)
+        if (alignment_of(addresses[i]) < algorithm.alignment[i] && (i != 2 || call.beta != 0))
+            return "an address that is aligned to less than was promised";
+    if (!sim_is_device(call.a, bytes_of(p.a)) || !sim_is_device(call.b, bytes_of(p.b)))
+        return "a or b that is not the GPU's memory";
+    if (!sim_is_device(call.d, bytes_of(p.d)) || (call.beta != 0 && !sim_is_device(call.c, bytes_of(p.d))))
+        return "c or d that is not the GPU's memory";
+    if (overlap(call.d, bytes_of(p.d), call.a, bytes_of(p.a)) ||
+        overlap(call.d, bytes_of(p.d), call.b, bytes_of(p.b)))
+        return "d overlaps a or b";
+    if (p.product.epilogue != CUBLASLT_EPILOGUE_BIAS) return nullptr;
+    if (alignment_of(p.product.bias) < algorithm.bias_alignment)
+        return "a bias that is aligned to less than was promised";
+    return sim_is_device(p.product.bias, static_cast<size_t>(p.m * bytes_of(p.d.type)))
+               ? nullptr
+               : "a bias that is not the GPU's memory";
+}
+
+static const char *wrong_workspace(const Algorithm &algorithm, const void *workspace, size_t bytes) {
+    if (!algorithm.workspace_bytes) return nullptr;
+    if (bytes < algorithm.workspace_bytes) return "less workspace than the algorithm needs";
+    if (alignment_of(workspace) < WORKSPACE_ALIGNMENT) return "a workspace that is not aligned";
+    return sim_is_device(workspace, bytes) ? nullptr : "a workspace that is not the GPU's memory";
+}
+
+// Other than on a GPU, the default stream computes at once.
+static void launch(const Call &call, cudaStream_t stream) {
+    static std::atomic<int64_t> turns;
+    const bool in_place = call.reduction == CUBLASLT_REDUCTION_SCHEME_INPLACE;
+    const int64_t first_k = in_place ? 1 + turns++ % 7 : 0;
+    sim_launch(stream, "cublasLtMatmul", [call, first_k] { add_products(call, first_k); });
+    sim_launch(stream, "cublasLtMatmul", [call] { finish(call); });
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes,
+                              cudaStream_t stream) {
+    const char *name = "cublasLtMatmul";
+    Algorithm chosen;
+    Call call = {};
+    if (!is_alive(handle)) return misuse(name, "a handle that does not exist");
+    if (handle->device != sim_device()) return misuse(name, "a handle of another GPU");
+    const cublasStatus_t status = describe(name, product, a_layout, b_layout, c_layout, d_layout, &call.p);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    if (!alpha || !beta || !algorithm) return misuse(name, "no factors, or no algorithm");
+    memcpy(&chosen, algorithm, sizeof chosen);
+    if (chosen.magic != MAGIC || chosen.problem != hash_of(call.p))
+        return misuse(name, "an algorithm for another product");
+    call.reduction = chosen.reduction;
+    call.a = a, call.b = b, call.c = c, call.d = d;
+    memcpy(&call.alpha, alpha, sizeof call.alpha);
+    memcpy(&call.beta, beta, sizeof call.beta);
+    if (const char *what = wrong_addresses(call, chosen)) return misuse(name, what);
+    if (const char *what = wrong_workspace(chosen, workspace, workspace_bytes)) return misuse(name, what);
+    if (sim_fails(name)) return CUBLAS_STATUS_EXECUTION_FAILED;
+    call.sums = static_cast<float *>(workspace);
+    if (!chosen.workspace_bytes) {
+        call.own = std::make_shared<std::vector<float>>(static_cast<size_t>(call.p.m * call.p.n));
+        call.sums = call.own->data();
+    }
+    launch(call, stream);
+    return CUBLAS_STATUS_SUCCESS;
+}

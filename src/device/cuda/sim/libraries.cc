@@ -1,0 +1,51 @@
+// Simulates the dynamic loader: NVIDIA's libraries are those of the simulated GPU, whatever the machine has.
+//
+// A name without a folder is found, as if it were installed. A path is found where there is a file; its contents do
+// not matter, but an empty file cannot be loaded. TRIREME_SIM_FAIL=library:COUNT: the COUNT-th name is not found;
+// function:COUNT: the library has no such function.
+#include "device/cuda/sim/runtime.h"
+#include <cstring>
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <string>
+#include <sys/stat.h>
+
+static const struct {
+    const char *name;
+    void *function;
+} FUNCTIONS[] = {
+#define X(name) {#name, reinterpret_cast<void *>(name)},
+    X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtGetStatusName) X(cublasLtGetStatusString)
+        X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute)
+            X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate)
+                X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
+                    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmul)
+#undef X
+};
+
+static thread_local std::string error;
+
+static void *not_loaded(const char *file, const char *why) {
+    error = std::string(file) + ": " + why;
+    return nullptr;
+}
+
+void *sim_dlopen(const char *file, int) {
+    static char library; // all of them are one
+    struct stat facts;
+    if (!strchr(file, '/'))
+        return sim_fails("library")
+                   ? not_loaded(file, "cannot open shared object file: No such file or directory")
+                   : &library;
+    if (stat(file, &facts)) return not_loaded(file, "cannot open shared object file");
+    return facts.st_size ? &library : not_loaded(file, "file too short");
+}
+
+void *sim_dlsym(void *, const char *name) {
+    for (const auto &row : FUNCTIONS)
+        if (!strcmp(row.name, name) && !sim_fails("function")) return row.function;
+    error = std::string("undefined symbol: ") + name;
+    return nullptr;
+}
+
+const char *sim_dlerror() { return error.c_str(); }
