@@ -5,7 +5,7 @@ file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/device/cuda/*.cu)
 file(GLOB cuda_sim_sources CONFIGURE_DEPENDS src/device/cuda/sim/*.cc)
 
 # A module and a program fit if they were built with the same of these headers.
-set(interface_headers src/device/backend.h src/device/device.h src/device/op_table.h src/device/ops.h src/device/module.h
+set(interface_headers src/device/backend.h src/device/survey.h src/device/device.h src/device/op_table.h src/device/ops.h src/device/module.h
     src/base/arena.h src/base/error.h src/base/rank.h src/base/rng.h src/base/text.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${interface_headers})
 set(interface)

@@ -1,6 +1,7 @@
 // The host code of the CUDA device, on the simulated GPU: copies, streams, events, marks, host code that uses device
 // memory, and what is said of errors. Kernels: test_device_ops.c.
 #include "base/rank.h"
+#include "device/survey.h"
 #include "device_mistakes.h"
 
 enum { TURNS = 60 };
@@ -153,6 +154,65 @@ static void marks_tell_the_time(void) {
     fixture_close(&b);
 }
 
+// ---- survey -----------------------------------------------------------------------------------------------
+
+// It runs a kernel on each GPU, and the memory that it takes is free again.
+static void survey_tries_every_gpu(void) {
+    static DeviceSurvey survey;
+    Text module = {0};
+    setenv("TRIREME_SIM_GPUS", "3", 1);
+    setenv("TRIREME_SIM_MEMORY", "64", 1);
+    for (int turn = 0; turn < 2; turn++) {
+        EXPECT_OK(device_survey("cuda-sim", true, &survey, &module));
+        EXPECT(survey.has_gpus && survey.num_gpus == 3 && survey.num_libraries > 0, "%d", survey.num_gpus);
+        for (int i = 0; i < survey.num_gpus; i++) {
+            const GpuSurvey *gpu = &survey.gpus[i];
+            EXPECT(gpu->number == i && !*gpu->problem, "GPU %d: %s", i, gpu->problem);
+            EXPECT(gpu->free_bytes == 64u << 20 && gpu->memory_bytes == 64u << 20, "%zu", gpu->free_bytes);
+            EXPECT(strcmp(gpu->uuid, survey.gpus[!i].uuid) != 0, "%s twice", gpu->uuid);
+        }
+    }
+    setenv("TRIREME_SIM_FAIL", "memory:2", 1); // of the second GPU
+    EXPECT_OK(device_survey("cuda-sim", true, &survey, &module));
+    for (int i = 0; i < 3; i++)
+        EXPECT(!*survey.gpus[i].problem == (i != 1), "GPU %d: %s", i, survey.gpus[i].problem);
+    unsetenv("TRIREME_SIM_FAIL");
+    unsetenv("TRIREME_SIM_MEMORY");
+    unsetenv("TRIREME_SIM_GPUS");
+    EXPECT_OK(device_survey("cpu", true, &survey, &module));
+    EXPECT(!survey.has_gpus && !survey.num_gpus, "the CPU has %d GPUs", survey.num_gpus);
+    text_free(&module);
+}
+
+static DeviceUnit unit_of(int rank_here) {
+    Device *device;
+    EXPECT_OK(
+        device_open(&device, (DeviceOptions){.kind = "cuda-sim", .threads = 1, .rank_here = rank_here}));
+    DeviceUnit unit = device_unit(device);
+    device_close(device);
+    return unit;
+}
+
+static void units_are_those_of_gpus(void) {
+    setenv("TRIREME_SIM_GPUS", "2", 1);
+    DeviceUnit first = unit_of(0), second = unit_of(1), again = unit_of(2);
+    unsetenv("TRIREME_SIM_GPUS");
+    EXPECT(memcmp(first.id, second.id, sizeof first.id) != 0, "two GPUs are one");
+    EXPECT(memcmp(first.id, again.id, sizeof first.id) == 0, "one GPU is two");
+    EXPECT(!strcmp(second.name, "GPU 1 (simulated GPU)"), "%s", second.name);
+}
+
+static void arithmetic_names_the_gpus(void) {
+    Text text = {0};
+    setenv("TRIREME_SIM_GPUS", "4", 1);
+    device_arithmetic("cuda-sim", &text);
+    unsetenv("TRIREME_SIM_GPUS");
+    EXPECT(
+        !strcmp(text_string(&text), "CUDA 13.0 on simulated GPU (compute capability 9.0, 2 multiprocessors)"),
+        "%s", text_string(&text));
+    text_free(&text);
+}
+
 // ---- several GPUs, errors ---------------------------------------------------------------------------------
 
 static void expect_refusal(DeviceOptions options, Status wanted, const char *words) {
@@ -164,8 +224,14 @@ static void expect_refusal(DeviceOptions options, Status wanted, const char *wor
 
 // Each failure once, and at the first call that can have it. Opening checks for a GPU first.
 static void errors_at_opening_are_named(void) {
-    setenv("TRIREME_SIM_FAIL", "driver:1", 1);
-    expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "needs an NVIDIA GPU and its driver");
+    setenv("TRIREME_SIM_DRIVER", "0", 1);
+    expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "needs NVIDIA's driver, and there is none here");
+    setenv("TRIREME_SIM_DRIVER", "12040", 1);
+    expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "it knows CUDA up to 12.4");
+    unsetenv("TRIREME_SIM_DRIVER");
+    setenv("TRIREME_SIM_CAPABILITY", "75", 1);
+    expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "has compute capability 7.5");
+    unsetenv("TRIREME_SIM_CAPABILITY");
     setenv("TRIREME_SIM_FAIL", "device:2", 1);
     expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "cudaErrorNoDevice");
     setenv("TRIREME_SIM_FAIL", "library:1", 1);
@@ -174,8 +240,9 @@ static void errors_at_opening_are_named(void) {
     EXPECT(device_check("cuda-sim") == ERR_UNAVAILABLE, "the check of a device without cuBLASLt");
     setenv("TRIREME_SIM_FAIL", "memory:1", 1);
     setenv("TRIREME_SIM_GPUS", "3", 1);
-    expect_refusal((DeviceOptions){.workspace_bytes = 1 << 20, .rank_here = 5}, ERR_OS,
-                   "1.0 MiB wanted (cudaMalloc on GPU 2, simulated GPU: out of memory)");
+    expect_refusal(
+        (DeviceOptions){.workspace_bytes = 1 << 20, .rank_here = 5}, ERR_OS,
+        "1.0 MiB wanted (cudaMalloc on GPU 2, simulated GPU: out of memory; 16.0 of its 16.0 GiB are free");
     unsetenv("TRIREME_SIM_GPUS");
     unsetenv("TRIREME_SIM_FAIL");
 }
@@ -213,6 +280,9 @@ static void faults_are_named(void) {
         "cuda-sim", multiply, ERR_BUG,
         "cublasLtMatmulAlgoGetHeuristic failed on GPU 0 (simulated GPU) at B2.0: CUBLAS_STATUS_INTERNAL");
     unsetenv("TRIREME_SIM_FAIL");
+    setenv("TRIREME_SIM_FAIL", "gone:1", 1);
+    expect_death_on("cuda-sim", launch_what_fails, ERR_OS, "The GPU is broken or gone");
+    unsetenv("TRIREME_SIM_FAIL");
     expect_death_on("cuda-sim", copy_from_nowhere, ERR_BUG, "cudaMemsetAsync: memory that is not the GPU's");
 }
 
@@ -224,6 +294,9 @@ int main(int argc, char **argv) {
                                       {"old_events_are_done", old_events_are_done},
                                       {"host_code_is_in_order", host_code_is_in_order},
                                       {"marks_tell_the_time", marks_tell_the_time},
+                                      {"survey_tries_every_gpu", survey_tries_every_gpu},
+                                      {"units_are_those_of_gpus", units_are_those_of_gpus},
+                                      {"arithmetic_names_the_gpus", arithmetic_names_the_gpus},
                                       {"errors_at_opening_are_named", errors_at_opening_are_named},
                                       {"faults_are_named", faults_are_named},
                                       {0}},

@@ -66,7 +66,7 @@ static void products_law(void) {
             setenv(variables[i], "AVX2", 1);
             setenv("TRIREME_MAX_CPU_ISA", "baseline", 1);
             Text used = {0};
-            device_arithmetic(&used);
+            device_arithmetic("cpu", &used);
             size_t end = used.size; // of dnnl_cpu_isa_sse41, to which ours would hold it
             bool baseline = end > 4 && !strcmp(text_string(&used) + end - 4, " 0x1");
             text_free(&used);

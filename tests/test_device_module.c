@@ -40,6 +40,7 @@ static void expect_refusal(Status wanted, const char *words) {
 
 static void missing_file(void) {
     expect_refusal(ERR_UNAVAILABLE, "--device cuda-sim needs the file trireme_cuda_sim.so");
+    expect_refusal(ERR_UNAVAILABLE, "this builds it: cmake --build ");
 }
 
 static void damaged_file(void) {

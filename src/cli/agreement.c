@@ -34,7 +34,7 @@ void list_common(const Options *options, Text *out) {
     options_list(options, out);
     add_environment(out);
     text_add(out, "the arithmetic\t");
-    device_arithmetic(out);
+    device_arithmetic(options->device, out);
     text_add(out, ", C library %s\n", gnu_get_libc_version());
 }
 

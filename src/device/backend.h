@@ -9,6 +9,7 @@
 // may return before it is done, as long as what its stream does later comes after it.
 #pragma once
 #include "device/op_table.h"
+#include "device/survey.h"
 
 //  Backends of the program, and the names of their kinds; the first one is proposed where nothing else is known.
 #define DEVICE_KINDS(X)                                                                                      \
@@ -43,10 +44,16 @@ typedef struct {
     Status (*check)(void);
     // Returns the name of the kernels that this process takes, for messages. NULL: there is no choice.
     const char *(*kernels)(void);
+    // Names what it computes with, for device_arithmetic. NULL: as the cpu backend does.
+    void (*arithmetic)(Text *out);
+    // Sets what there is of GPUs and libraries (device/survey.h), also where `check` fails; the survey is zeros before.
+    void (*survey)(DeviceSurvey *survey, bool tries);
 
     // Called by the rank's thread; `*state` is NULL before. `close` comes after all memory and all streams are freed.
     Status (*open)(void **state, const DeviceOptions *options);
     void (*close)(void *state);
+    // Names the GPU that the device computes on. NULL: the CPU.
+    void (*unit)(void *state, DeviceUnit *unit);
     // The functions of Memory (base/arena.h), with the state as `self`.
     void *(*take)(void *state, const char *name, size_t bytes, const char **why);
     void (*give_back)(void *state, void *base, size_t bytes);

@@ -55,6 +55,24 @@ Status device_check(const char *name) {
     return backend->check ? backend->check() : OK;
 }
 
+Status device_survey(const char *name, bool tries, DeviceSurvey *survey, Text *module) {
+    const Backend *backend;
+    *survey = (DeviceSurvey){0};
+    for (int i = NUM_BACKENDS; i < NUM_KINDS; i++)
+        if (!strcmp(name, KIND_NAMES[i])) TRY(module_find(name, MODULE_FILES[i - NUM_BACKENDS], module));
+    TRY(find_kind(name, &backend));
+    if (backend->survey) backend->survey(survey, tries);
+    return backend->check ? backend->check() : OK;
+}
+
+void device_arithmetic(const char *name, Text *out) {
+    const Backend *backend;
+    if (find_kind(name, &backend) != OK)
+        text_add(out, "no device %s", name);
+    else
+        (backend->arithmetic ? backend : BACKENDS[0])->arithmetic(out);
+}
+
 const char *device_kernels(const char *name) {
     const Backend *backend;
     return find_kind(name, &backend) == OK && backend->kernels ? backend->kernels() : "";
@@ -123,6 +141,12 @@ void device_close(Device *device) {
     CHECK(!device->streams, "a device was closed before its stream %s", device->streams->name);
     device->backend.close(device->state);
     free(device);
+}
+
+DeviceUnit device_unit(const Device *device) {
+    DeviceUnit unit = {0};
+    if (device->backend.unit) device->backend.unit(device->state, &unit);
+    return unit;
 }
 
 bool device_computes(const Device *device) { return !device->backend.counts_only; }

@@ -63,17 +63,23 @@ Status device_check(const char *kind);
 // Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest) or TRIREME_MAX_CPU_ISA,
 // ERR_UNAVAILABLE without its module or a GPU, ERR_OS without memory.
 Status device_open(Device **device, DeviceOptions options);
+// The GPU on which a device computes; zeros: the CPU.
+typedef struct {
+    unsigned char id[16]; // the same bytes for devices that share a GPU, and only for those
+    char name[144];       // for messages: "GPU 0 (NVIDIA H200)"
+} DeviceUnit;
+DeviceUnit device_unit(const Device *device);
 // Waits for what is under way. Close the arenas that live in its memory, and its other streams, first.
 void device_close(Device *device);
 // Returns the name of the kernels that a device takes. The cpu backend: "amx", "avx512_bf16", "avx512", "avx2" or
 // "baseline", the best that the CPU runs, or the best up to what TRIREME_MAX_CPU_ISA names; where the user's
 // ONEDNN_MAX_CPU_ISA or DNNL_MAX_CPU_ISA limits products, "amx (products: DNNL_MAX_CPU_ISA)". Other kinds: "".
 const char *device_kernels(const char *kind);
-// Names what the arithmetic of this process is done with: the instruction set of the kernels, and oneDNN with
-// the instruction set that it uses. Machines that give different
+// Names what the arithmetic of this process is done with: the instruction set of the kernels, oneDNN with the
+// instruction set that it uses, and the GPUs of a kind of device that computes on them. Machines that give different
 // texts may compute different bits. Those that give the same text mostly compute the same; CPUs of different makers
 // need not, as some instructions are approximate and oneDNN cuts its work by the caches.
-void device_arithmetic(Text *out);
+void device_arithmetic(const char *kind, Text *out);
 bool device_computes(const Device *device);         // false for null
 int device_threads(const Device *device);           // of this rank
 Memory device_memory(Device *device);               // what arenas of this device live in

@@ -24,40 +24,61 @@ static void add_beside_program(Text *path, const char *file, bool above) {
     text_add(path, "%s/%s", program, file);
 }
 
-static Status not_found(const char *kind, const char *file, const char *folder, const Text *path) {
-    const char *build = !strcmp(kind, "cuda")
-                            ? "it is built with the program where the CUDA toolkit (nvcc) is installed"
-                            : "it is built with all of the program";
-    if (folder)
-        return fail(
-            ERR_UNAVAILABLE,
-            "--device %s needs the file %s, and TRIREME_CUDA=%s has none; %s, and TRIREME_CUDA names its "
-            "folder",
-            kind, file, folder, build);
-    return fail(ERR_UNAVAILABLE,
-                "--device %s needs the file %s, and there is none at %s or in the folder above; %s, and "
-                "TRIREME_CUDA can name its folder",
-                kind, file, text_string(path), build);
+// Says how a module is made. The folder of the program is the one that CMake has built it in, unless it is installed.
+static void add_how_to_build(Text *out, const char *kind) {
+    Text cache = {0};
+    if (!strcmp(kind, "cuda")) {
+        text_add(
+            out,
+            "it is built with the program where NVIDIA's compiler nvcc (the CUDA toolkit) is found: install "
+            "that and build trireme again");
+        return;
+    }
+    add_beside_program(&cache, "CMakeCache.txt", false);
+    bool here = access(text_string(&cache), F_OK) == 0;
+    size_t folder = cache.size - strlen("/CMakeCache.txt");
+    text_add(out, "it is for tests, and this builds it: cmake --build %.*s --target trireme_cuda_sim",
+             here ? (int)folder : 6, here ? cache.data : "FOLDER");
+    text_free(&cache);
 }
 
-static Status find_module(const char *kind, const char *file, Text *path) {
-    const char *folder = getenv("TRIREME_CUDA");
+static Status not_found(const char *kind, const char *file, const char *folder, const Text *path) {
+    Text build = {0};
+    Status status;
+    add_how_to_build(&build, kind);
     if (folder)
-        text_add(path, "%s/%s", folder, file);
+        status = fail(
+            ERR_UNAVAILABLE,
+            "--device %s needs the file %s, and TRIREME_CUDA=%s has none; %s, and TRIREME_CUDA names its folder",
+            kind, file, folder, text_string(&build));
     else
-        add_beside_program(path, file, false);
-    if (access(text_string(path), F_OK) == 0) return OK;
-    Text above = {0};
-    if (!folder) add_beside_program(&above, file, true);
-    Status status = OK;
-    if (access(text_string(&above), F_OK) != 0)
-        status = not_found(kind, file, folder, path);
-    else {
-        text_free(path);
-        *path = above;
-        return OK;
+        status =
+            fail(ERR_UNAVAILABLE,
+                 "--device %s needs the file %s, and there is none at %s or in the folder above; %s, or name "
+                 "its folder with TRIREME_CUDA",
+                 kind, file, text_string(path), text_string(&build));
+    text_free(&build);
+    return status;
+}
+
+Status module_find(const char *kind, const char *file, Text *path) {
+    const char *folder = getenv("TRIREME_CUDA");
+    Text first = {0}, above = {0};
+    if (folder) {
+        text_add(&first, "%s/%s", folder, file);
+    } else {
+        add_beside_program(&first, file, false);
+        add_beside_program(&above, file, true);
     }
+    Status status = OK;
+    if (access(text_string(&first), F_OK) == 0)
+        text_add(path, "%s", text_string(&first));
+    else if (access(text_string(&above), F_OK) == 0)
+        text_add(path, "%s", text_string(&above));
+    else
+        status = not_found(kind, file, folder, &first);
     text_free(&above);
+    text_free(&first);
     return status;
 }
 
@@ -78,7 +99,7 @@ static Status open_module(const char *kind, const char *path, const Backend **ba
 
 Status module_load(const char *kind, const char *file, const Backend **backend) {
     Text path = {0};
-    Status status = find_module(kind, file, &path);
+    Status status = module_find(kind, file, &path);
     if (status == OK) status = open_module(kind, text_string(&path), backend);
     text_free(&path);
     return status;

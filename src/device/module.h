@@ -16,7 +16,9 @@ typedef struct {
     const Backend *backend;
 } DeviceModule;
 
-// Loads the module `file` for devices of a kind. It is looked for in the folder that TRIREME_CUDA names; without that, in
-// the folder of the program, then in the one above. ERR_UNAVAILABLE when there is none, ERR_DATA when it cannot be loaded
-// or belongs to another build of the program. A module stays loaded.
+// Appends the path of the module `file` for devices of a kind. It is looked for in the folder that TRIREME_CUDA names;
+// without that, in the folder of the program, then in the one above. ERR_UNAVAILABLE when there is none.
+Status module_find(const char *kind, const char *file, Text *path);
+// Loads it. Fails also with ERR_DATA, when it cannot be loaded or belongs to another build of the program. A module stays
+// loaded.
 Status module_load(const char *kind, const char *file, const Backend **backend);

@@ -136,7 +136,7 @@ static const char *cpu_kernels(void) {
     return kernels_here;
 }
 
-void device_arithmetic(Text *out) {
+void cpu_arithmetic(Text *out) {
     text_add(out, "kernels for %s, ", cpu_best()->name);
     cpu_describe_onednn(out);
 }
@@ -252,5 +252,6 @@ const Backend cpu_backend = {
     .workspace_bytes = cpu_workspace_bytes,
     .check = check_limit,
     .kernels = cpu_kernels,
+    .arithmetic = cpu_arithmetic,
     .open = cpu_open,
 };

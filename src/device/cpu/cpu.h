@@ -56,6 +56,7 @@ void cpu_limit_products(const char *name);
 bool cpu_may_use_bf16(void);
 bool cpu_may_use_amx(void);
 void cpu_describe_onednn(Text *out); // its version and the instruction set that it uses
+void cpu_arithmetic(Text *out);      // see Backend
 // Returns whether this CPU multiplies BF16 factors; if not, products are made of F32 copies.
 bool cpu_multiplies_bf16(void);
 // The type of the factors that a product of elements of this type takes: itself, or F32, to which they are copied.

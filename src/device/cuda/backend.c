@@ -1,5 +1,5 @@
-// The backend of the CUDA device: GPUs, memory, streams and events. An operation is done by the kernels of
-// *.cu, a product by cuBLASLt (products.c).
+// The backend of the CUDA device: memory, streams and events. An operation is done by the kernels of *.cu, a product by
+// cuBLASLt (products.c).
 #include "base/rank.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/products.h"
@@ -19,19 +19,38 @@ Status cuda_fail(const CudaDevice *device, const char *call, const char *error) 
                 device->name, error);
 }
 
-_Noreturn void cuda_fault(const CudaDevice *device, const char *call, const char *error, Status status) {
+// Errors of a GPU that is broken or gone, not of what it was told to do.
+static bool is_lost(cudaError_t error) {
+    static const cudaError_t lost[] = {cudaErrorDevicesUnavailable, cudaErrorNoDevice,
+                                       cudaErrorECCUncorrectable,   cudaErrorNvlinkUncorrectable,
+                                       cudaErrorHardwareStackError, cudaErrorUnknown};
+    for (size_t i = 0; i < sizeof lost / sizeof *lost; i++)
+        if (lost[i] == error) return true;
+    return false;
+}
+
+static const char AFTER_LOSS[] =
+    "  The GPU is broken or gone: nvidia-smi shows whether it answers, and the system's log (dmesg) has the driver's "
+    "message (Xid).\n  What was saved is whole: when the GPU answers again, or on others (CUDA_VISIBLE_DEVICES), the "
+    "same command with\n  --load goes on from the newest checkpoint.\n";
+static const char AFTER_FAULT[] =
+    "  CUDA reports a fault of an operation late, at any call that follows: with CUDA_LAUNCH_BLOCKING=1 in the "
+    "environment the\n  run is slow, and the last operation below is the one that failed.\n";
+
+static _Noreturn void end_job(const CudaDevice *device, const char *call, const char *error, Status status,
+                              const char *advice) {
     const Rank *rank = rank_current();
     char who[64];
     rank_describe(rank, who, sizeof who);
-    fprintf(
-        stderr,
-        "trireme: error: %s%s%.*s failed on GPU %d (%s)%s%s: %s.\n"
-        "  CUDA reports a fault of an operation late, at any call that follows: with CUDA_LAUNCH_BLOCKING=1 in "
-        "the environment the\n  run is slow, and the last operation below is the one that failed.\n",
-        who, *who ? " " : "", name_length(call), call, device->number, device->name,
-        *rank->doing ? " at " : "", rank->doing, error);
+    fprintf(stderr, "trireme: error: %s%s%.*s failed on GPU %d (%s)%s%s: %s.\n%s", who, *who ? " " : "",
+            name_length(call), call, device->number, device->name, *rank->doing ? " at " : "", rank->doing,
+            error, advice);
     rank_dump_events(rank);
     rank_abort_job((int)status);
+}
+
+_Noreturn void cuda_fault(const CudaDevice *device, const char *call, const char *error, Status status) {
+    end_job(device, call, error, status, AFTER_FAULT);
 }
 
 // The name and the meaning of an error of the CUDA runtime.
@@ -53,47 +72,16 @@ Status cuda_status(const CudaDevice *device, const char *call, cudaError_t error
 
 void cuda_check(const CudaDevice *device, const char *call, cudaError_t error) {
     if (error == cudaSuccess) return;
-    bool of_the_machine = error == cudaErrorMemoryAllocation || error == cudaErrorECCUncorrectable;
-    cuda_fault(device, call, error_text(error).text, of_the_machine ? ERR_OS : ERR_BUG);
+    const bool of_the_machine = is_lost(error) || error == cudaErrorMemoryAllocation;
+    end_job(device, call, error_text(error).text, of_the_machine ? ERR_OS : ERR_BUG,
+            is_lost(error) ? AFTER_LOSS : AFTER_FAULT);
 }
 
-// ---- GPUs -------------------------------------------------------------------------------------------------
-
-// The oldest GPUs that the kernels are built for.
-enum { FIRST_MAJOR = 8 };
-
-static Status count_gpus(int *count) {
-    cudaError_t error = cudaGetDeviceCount(count);
-    if (error == cudaSuccess && *count > 0) return OK;
-    cudaGetLastError();
-    if (error == cudaSuccess) error = cudaErrorNoDevice;
-    return fail(
-        ERR_UNAVAILABLE,
-        "--device " CUDA_KIND
-        " needs an NVIDIA GPU and its driver, and there is none here (%s: %s); nvidia-smi lists the GPUs "
-        "and the version of the driver; --device cpu computes without a GPU",
-        cudaGetErrorName(error), cudaGetErrorString(error));
-}
+// ---- opening and closing ----------------------------------------------------------------------------------
 
 static Status cuda_available(void) {
-    int count;
-    TRY(count_gpus(&count));
+    TRY(gpus_available());
     return products_available();
-}
-
-static Status choose_gpu(CudaDevice *d, int rank_here) {
-    int count;
-    struct cudaDeviceProp properties;
-    TRY(count_gpus(&count));
-    d->number = rank_here % count;
-    TRY(CUDA_STATUS(d, cudaGetDeviceProperties(&properties, d->number)));
-    snprintf(d->name, sizeof d->name, "%s", properties.name);
-    if (properties.major < FIRST_MAJOR)
-        return fail(ERR_UNAVAILABLE,
-                    "GPU %d (%s) has compute capability %d.%d, and --device " CUDA_KIND
-                    " needs %d.0 or later; CUDA_VISIBLE_DEVICES chooses among several GPUs",
-                    d->number, d->name, properties.major, properties.minor, FIRST_MAJOR);
-    return CUDA_STATUS(d, cudaSetDevice(d->number));
 }
 
 static void cuda_close(void *state) {
@@ -108,7 +96,7 @@ static void cuda_close(void *state) {
 static Status cuda_open(void **state, const DeviceOptions *options) {
     CudaDevice *d = calloc(1, sizeof *d);
     if (!d) return fail(ERR_OS, "no memory for a device");
-    Status status = choose_gpu(d, options->rank_here);
+    Status status = gpu_choose(d, options->rank_here);
     if (status == OK) status = marks_open(d);
     if (status == OK) status = products_open(d);
     if (status == OK)
@@ -127,8 +115,7 @@ static void *cuda_take(void *state, const char *name, size_t bytes, const char *
     cudaError_t error = cudaMalloc(&memory, bytes ? bytes : 1);
     if (error == cudaSuccess) return memory;
     cudaGetLastError();
-    snprintf(d->why, sizeof d->why, "cudaMalloc on GPU %d, %s: %s", d->number, d->name,
-             cudaGetErrorString(error));
+    gpu_out_of_memory(d, error);
     *why = d->why;
     return NULL;
 }
@@ -274,8 +261,11 @@ static const Backend cuda_backend = {
     .run = cuda_run,
     .workspace_bytes = cuda_workspace_bytes,
     .check = cuda_available,
+    .arithmetic = cuda_arithmetic,
+    .survey = cuda_survey,
     .open = cuda_open,
     .close = cuda_close,
+    .unit = cuda_unit,
     .take = cuda_take,
     .give_back = cuda_give_back,
     .stream_open = cuda_stream_open,

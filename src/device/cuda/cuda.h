@@ -127,6 +127,23 @@ void marks_close(CudaDevice *device); // takes what was only zeroed
 void cuda_mark(const Exec *exec, DeviceMark *mark);
 void cuda_mark_read(void *state, DeviceMark *mark);
 
+// ---- GPUs (gpus.c) ----------------------------------------------------------------------------------------
+
+// Fails with ERR_UNAVAILABLE, and says what is missing, where there is no GPU that the driver shows.
+Status gpus_available(void);
+// Takes a GPU for the rank with this number among those of its machine, and makes it the calling thread's.
+Status gpu_choose(CudaDevice *device, int rank_here);
+void gpu_out_of_memory(CudaDevice *device, cudaError_t error); // sets `why`
+// As Backend has them (device/backend.h).
+void cuda_unit(void *state, DeviceUnit *unit);
+void cuda_survey(DeviceSurvey *survey, bool tries);
+void cuda_arithmetic(Text *out);
+
+// The kernels that the current GPU runs (probe.cu): their machine code, "sm_90" is 90, and the PTX that it was made from.
+// Both are the same unless the driver has translated them. An error where there are none for it.
+cudaError_t probe_kernels(int *machine, int *virtual_machine);
+cudaError_t probe_run(void); // runs a small kernel on the current GPU
+
 // ---- the device -------------------------------------------------------------------------------------------
 
 struct CudaDevice {

@@ -120,7 +120,7 @@ template <class T> static cublasStatus_t destroy(T *object) {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
     if (sim_fails("cublasLtCreate")) return CUBLAS_STATUS_NOT_INITIALIZED;
-    return create(handle, cublasLtContext{sim_device()});
+    return create(handle, cublasLtContext{sim_gpu()});
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
@@ -453,7 +453,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     Algorithm chosen;
     Call call = {};
     if (!is_alive(handle)) return misuse(name, "a handle that does not exist");
-    if (handle->device != sim_device()) return misuse(name, "a handle of another GPU");
+    if (handle->device != sim_gpu()) return misuse(name, "a handle of another GPU");
     const cublasStatus_t status = describe(name, product, a_layout, b_layout, c_layout, d_layout, &call.p);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (!alpha || !beta || !algorithm) return misuse(name, "no factors, or no algorithm");

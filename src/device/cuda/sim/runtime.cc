@@ -4,11 +4,12 @@
 // any stream, drawn at random among those that may run: an order that is missing between two streams, or between a stream
 // and the host, sooner or later gives wrong numbers. All threads of the process share the GPUs.
 //
-//   TRIREME_SIM_GPUS=N            how many GPUs there are; 1 if unset
 //   TRIREME_SIM_SEED=N            draws another order
-//   TRIREME_SIM_FAIL=NAME:COUNT   the COUNT-th call fails: "launch" (a kernel), "memory" (cudaMalloc), "driver" or
-//                                 "device" (cudaGetDeviceCount: the driver is missing or too old; there is no GPU),
+//   TRIREME_SIM_FAIL=NAME:COUNT   the COUNT-th call fails: "launch" (a kernel), "gone" (a kernel: its GPU is gone),
+//                                 "memory" (cudaMalloc), "device" (cudaGetDeviceCount: there is no GPU),
 //                                 "library" or "function" (libraries.cc), or a function of cuBLASLt (cublaslt.cc)
+//
+// Further variables say what the GPUs are (gpus.cc).
 #include "device/cuda/sim/runtime.h"
 #include <algorithm>
 #include <condition_variable>
@@ -57,6 +58,7 @@ struct CUstream_st {
 struct Allocation {
     size_t bytes;
     bool pinned;
+    int gpu;
 };
 
 // What a process shares. One lock holds all of it; entries run without the lock.
@@ -67,12 +69,12 @@ struct Simulation {
     std::map<const char *, Allocation> allocations;
     uint64_t random;
     cudaError_t fault = cudaSuccess; // of a kernel: every later call returns it
-    std::map<std::string, long> calls;
+    std::string failure;             // TRIREME_SIM_FAIL, and the calls that it is about since it was set
+    long calls = 0;
 };
 
 using Lock = std::unique_lock<std::mutex>;
 
-static thread_local int current_device;
 static thread_local cudaError_t last_error;
 
 static long number_from_environment(const char *name, long otherwise) {
@@ -92,8 +94,6 @@ static Simulation &simulation() {
     static Simulation *const sim = create_simulation();
     return *sim;
 }
-
-static int num_devices() { return static_cast<int>(number_from_environment("TRIREME_SIM_GPUS", 1)); }
 
 static double clock_s() {
     timespec t;
@@ -115,9 +115,12 @@ static const struct {
      "CUDA driver version is insufficient for CUDA runtime version"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+     "no kernel image is available for execution on the device"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
 
 const char *cudaGetErrorName(cudaError_t error) {
@@ -152,15 +155,19 @@ static cudaError_t misuse(const char *call, const char *what, const char *more) 
 
 // With the lock: whether TRIREME_SIM_FAIL wants this call to fail.
 static bool is_to_fail(const char *name) {
+    Simulation &sim = simulation();
     const char *wanted = getenv("TRIREME_SIM_FAIL"), *colon = wanted ? strchr(wanted, ':') : nullptr;
     if (!colon || std::string(wanted, colon) != name) return false;
-    return ++simulation().calls[name] == strtol(colon + 1, nullptr, 10);
+    if (sim.failure != wanted) sim.failure = wanted, sim.calls = 0;
+    return ++sim.calls == strtol(colon + 1, nullptr, 10);
 }
 
 bool sim_fails(const char *name) {
     Lock lock(simulation().lock);
     return is_to_fail(name);
 }
+
+cudaError_t sim_returned(cudaError_t error) { return returned(error); }
 
 // ---- running ----------------------------------------------------------------------------------------------
 
@@ -220,44 +227,31 @@ void sim_launch(cudaStream_t stream, const char *name, std::function<void()> run
         return;
     }
     Lock lock(simulation().lock);
-    if (is_to_fail("launch"))
-        run = [] {
+    const cudaError_t fault = is_to_fail("launch") ? cudaErrorLaunchFailure
+                              : is_to_fail("gone") ? cudaErrorUnknown
+                                                   : cudaSuccess;
+    if (fault != cudaSuccess)
+        run = [fault] {
             Lock inner(simulation().lock);
-            simulation().fault = cudaErrorLaunchFailure;
+            simulation().fault = fault;
         };
     push(stream, {name, std::move(run), nullptr, 0, false});
 }
 
-// ---- devices ----------------------------------------------------------------------------------------------
-
-cudaError_t cudaGetDeviceCount(int *count) {
-    Lock lock(simulation().lock);
-    *count = 0;
-    if (is_to_fail("driver")) return returned(cudaErrorInsufficientDriver);
-    if (is_to_fail("device") || num_devices() < 1) return returned(cudaErrorNoDevice);
-    *count = num_devices();
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
-    if (device < 0 || device >= num_devices()) return returned(cudaErrorInvalidDevice);
-    *properties = {};
-    snprintf(properties->name, sizeof properties->name, "simulated GPU");
-    properties->totalGlobalMem = static_cast<size_t>(16) << 30;
-    properties->major = 9;
-    properties->multiProcessorCount = 2;
-    return cudaSuccess;
-}
-
-cudaError_t cudaSetDevice(int device) {
-    if (device < 0 || device >= num_devices()) return returned(cudaErrorInvalidDevice);
-    current_device = device;
-    return cudaSuccess;
-}
-
-int sim_device() { return current_device; }
-
 // ---- memory -----------------------------------------------------------------------------------------------
+
+// With the lock.
+static size_t bytes_in_use(int gpu) {
+    size_t bytes = 0;
+    for (const auto &row : simulation().allocations)
+        if (!row.second.pinned && row.second.gpu == gpu) bytes += row.second.bytes;
+    return bytes;
+}
+
+size_t sim_bytes_in_use(int gpu) {
+    Lock lock(simulation().lock);
+    return bytes_in_use(gpu);
+}
 
 static cudaError_t allocate(void **memory, size_t bytes, bool pinned) {
     const size_t huge = 2 << 20, alignment = bytes < huge ? size_t{ALIGNMENT} : huge;
@@ -268,7 +262,7 @@ static cudaError_t allocate(void **memory, size_t bytes, bool pinned) {
     if (bytes >= huge)
         madvise(*memory, bytes, MADV_HUGEPAGE); // a workspace is touched in a tenth of the time
     memset(*memory, UNWRITTEN, bytes);
-    simulation().allocations[static_cast<char *>(*memory)] = {bytes, pinned};
+    simulation().allocations[static_cast<char *>(*memory)] = {bytes, pinned, sim_gpu()};
     return cudaSuccess;
 }
 
@@ -284,7 +278,8 @@ static cudaError_t release(const char *call, void *memory, bool pinned) {
 cudaError_t cudaMalloc(void **memory, size_t bytes) {
     Lock lock(simulation().lock);
     *memory = nullptr;
-    if (is_to_fail("memory")) return returned(cudaErrorMemoryAllocation);
+    if (is_to_fail("memory") || bytes_in_use(sim_gpu()) + bytes > sim_gpu_bytes())
+        return returned(cudaErrorMemoryAllocation);
     return allocate(memory, bytes, false);
 }
 
@@ -342,7 +337,7 @@ static bool is_pinned(const void *memory, size_t bytes) {
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *memory) {
     Lock lock(simulation().lock);
     void *address = const_cast<void *>(memory);
-    *attributes = {current_device, is_device(memory, 0) ? address : nullptr, address};
+    *attributes = {sim_gpu(), is_device(memory, 0) ? address : nullptr, address};
     return cudaSuccess;
 }
 
@@ -351,7 +346,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
     Lock lock(simulation().lock);
     *stream = new CUstream_st;
-    (*stream)->device = current_device;
+    (*stream)->device = sim_gpu();
     (*stream)->owner = std::this_thread::get_id();
     simulation().streams.push_back(*stream);
     return cudaSuccess;

@@ -1,4 +1,4 @@
-// How kernels and simulated libraries reach the simulated GPU.
+// How kernels and simulated libraries reach the simulated GPU, and what the runtime knows of the GPUs.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <functional>
@@ -7,14 +7,17 @@
 // kernel's arguments. With the default stream (NULL) it runs at once. `name` stays alive.
 void sim_launch(cudaStream_t stream, const char *name, std::function<void()> run);
 
-// Whether TRIREME_SIM_FAIL wants this call to fail: the call counts as one of `name`.
+// Counts a call of `name`; returns whether TRIREME_SIM_FAIL wants it to fail.
 bool sim_fails(const char *name);
+// Keeps an error for cudaGetLastError, and returns it.
+cudaError_t sim_returned(cudaError_t error);
 
-// Whether [memory, memory + bytes) was allocated by one cudaMalloc.
+// Returns whether [memory, memory + bytes) was allocated by one cudaMalloc.
 bool sim_is_device(const void *memory, size_t bytes);
 
-// The GPU that the calling thread has chosen.
-int sim_device();
+int sim_gpu();          // the GPU that the calling thread has chosen
+size_t sim_gpu_bytes(); // the memory of each GPU
+size_t sim_bytes_in_use(int gpu);
 
 // The number of objects of the simulated cuBLASLt that have been created and not destroyed.
 extern "C" size_t sim_num_objects();

@@ -15,13 +15,17 @@ typedef enum {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
     cudaErrorInsufficientDriver = 35,
+    cudaErrorDevicesUnavailable = 46,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorNoKernelImageForDevice = 209,
     cudaErrorECCUncorrectable = 214,
+    cudaErrorNvlinkUncorrectable = 220,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
+    cudaErrorHardwareStackError = 714,
     cudaErrorLaunchFailure = 719,
+    cudaErrorUnknown = 999,
 } cudaError_t;
 
 typedef struct CUstream_st *cudaStream_t;
@@ -35,8 +39,13 @@ typedef enum {
     cudaMemcpyDeviceToDevice = 3
 } cudaMemcpyKind;
 
+typedef struct {
+    char bytes[16];
+} cudaUUID_t;
+
 struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount;
 };
@@ -46,14 +55,23 @@ struct cudaPointerAttributes {
     void *devicePointer, *hostPointer;
 };
 
+struct cudaFuncAttributes {
+    int ptxVersion, binaryVersion;
+};
+
 const char *cudaGetErrorName(cudaError_t error);
 const char *cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError(void);
 
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device);
 cudaError_t cudaSetDevice(int device);
 
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel);
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all_bytes);
 cudaError_t cudaMalloc(void **memory, size_t bytes);
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaMallocHost(void **memory, size_t bytes);

@@ -1,0 +1,74 @@
+// The simulated GPUs as a program sees them: how many there are, what they can do, their memory, their driver.
+//
+//   TRIREME_SIM_GPUS=N          how many there are; 1 if unset
+//   TRIREME_SIM_MEMORY=MIB      the memory of each; 16384 if unset
+//   TRIREME_SIM_CAPABILITY=NN   their compute capability; 90 if unset. There are kernels from 80 on
+//   TRIREME_SIM_DRIVER=NNNN     the version of CUDA that the driver knows; 13000 if unset, 0: there is no driver
+#include "device/cuda/sim/runtime.h"
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+enum { RUNTIME_VERSION = 13000, FIRST_CAPABILITY = 80 };
+
+static thread_local int current;
+
+static long number_of(const char *name, long otherwise) {
+    const char *text = getenv(name);
+    return text ? strtol(text, nullptr, 10) : otherwise;
+}
+
+static int count() { return static_cast<int>(number_of("TRIREME_SIM_GPUS", 1)); }
+static int capability() { return static_cast<int>(number_of("TRIREME_SIM_CAPABILITY", 90)); }
+static int driver() { return static_cast<int>(number_of("TRIREME_SIM_DRIVER", RUNTIME_VERSION)); }
+static bool exists(int gpu) { return gpu >= 0 && gpu < count(); }
+
+int sim_gpu() { return current; }
+size_t sim_gpu_bytes() { return static_cast<size_t>(number_of("TRIREME_SIM_MEMORY", 16384)) << 20; }
+
+cudaError_t cudaDriverGetVersion(int *version) {
+    *version = driver();
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version) {
+    *version = RUNTIME_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *number) {
+    *number = 0;
+    if (driver() < RUNTIME_VERSION) return sim_returned(cudaErrorInsufficientDriver);
+    if (sim_fails("device") || count() < 1) return sim_returned(cudaErrorNoDevice);
+    *number = count();
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int gpu) {
+    if (!exists(gpu)) return sim_returned(cudaErrorInvalidDevice);
+    *properties = {};
+    snprintf(properties->name, sizeof properties->name, "simulated GPU");
+    properties->uuid.bytes[15] = static_cast<char>(gpu + 1);
+    properties->totalGlobalMem = sim_gpu_bytes();
+    properties->major = capability() / 10;
+    properties->minor = capability() % 10;
+    properties->multiProcessorCount = 2;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int gpu) {
+    if (!exists(gpu)) return sim_returned(cudaErrorInvalidDevice);
+    current = gpu;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *) {
+    *attributes = {capability(), capability()};
+    return capability() < FIRST_CAPABILITY ? sim_returned(cudaErrorNoKernelImageForDevice) : cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all_bytes) {
+    *all_bytes = sim_gpu_bytes();
+    *free_bytes = *all_bytes - std::min(*all_bytes, sim_bytes_in_use(current));
+    return cudaSuccess;
+}
