@@ -1,10 +1,16 @@
 // Holds what the rules share: whether the user has set an option, and values that the program chooses instead.
 #include "config/rules.h"
+#include <string.h>
 
 bool option_given(const Options *options, int index) {
     Origin origin = options->store->origins[index];
     return (origin == FROM_FILE || origin == FROM_COMMAND_LINE) &&
            value_is_set(options, &option_table[index]);
+}
+
+int options_ranks_per_gpu(const Options *options) {
+    if (options->ranks_per_gpu != INT_UNSET) return options->ranks_per_gpu;
+    return strcmp(options->device, "cuda") ? 0 : 1;
 }
 
 void derived(Options *options, int index) { options->store->origins[index] = DERIVED; }

@@ -120,6 +120,7 @@ static Status open_share(Infer *f, const ModelShape *shape, const InferSpec *spe
                            .roles = 1u << ROLE_TENSOR | 1u << ROLE_PIPELINE,
                            .device = spec->device,
                            .threads = spec->threads,
+                           .ranks_per_gpu = spec->ranks_per_gpu,
                            .mode = mode,
                            .memory = memory};
     TRY(runtime_open(&f->runtime, &runtime, world));

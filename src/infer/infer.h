@@ -12,6 +12,7 @@ typedef struct {
     Grid grid;          // with one replica
     const char *device; // kind
     int threads;        // per rank
+    int ranks_per_gpu;  // see RuntimeSpec
     DType dtype;
     int batch;    // B: sequences side by side
     int capacity; // positions of a sequence, prompt and answer together

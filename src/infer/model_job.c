@@ -115,6 +115,7 @@ Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer *
     spec.grid = job->grid;
     spec.device = o->device;
     spec.threads = job->threads;
+    spec.ranks_per_gpu = options_ranks_per_gpu(o);
     spec.dtype = o->bf16 ? BF16 : o->fp16 ? F16 : F32;
     rank_doing("reading the model");
     ModelSource *source = NULL;

@@ -1,5 +1,8 @@
 // Opens and closes the runtime of one rank: groups, device and arenas.
 #include "nn/runtime.h"
+#include "base/rank.h"
+#include <stdlib.h>
+#include <string.h>
 
 static void poll(void *world) { comm_poll(world); }
 
@@ -13,6 +16,35 @@ static Status open_arenas(Runtime *r, const RuntimeMemory *memory) {
     return arena_open(&r->scratch, "scratch", device_memory(r->device), memory->scratch);
 }
 
+// Finds the GPU that most ranks share. Every rank gets the same answer.
+static Status check_units(const DeviceUnit *units, int ranks, int most) {
+    int shared = 0, first = 0;
+    for (int r = 0; r < ranks; r++) {
+        int same = 0;
+        if (!*units[r].name) continue; // it computes on the CPU
+        for (int other = 0; other < ranks; other++)
+            same += !memcmp(units[other].id, units[r].id, sizeof units[r].id);
+        if (same > shared) shared = same, first = r;
+    }
+    if (shared <= most) return OK;
+    return fail(
+        ERR_CONFIG,
+        "%d ranks would share %s of rank %d's machine, and --ranks-per-gpu is %d: use as many ranks as there are "
+        "GPUs (`trireme devices` lists them), or --ranks-per-gpu %d, which divides the GPU's memory and time",
+        shared, units[first].name, first, most, shared);
+}
+
+// Opens the device on every rank or on none.   Collective over `world`.
+static Status open_gpu(Runtime *r, const DeviceOptions *options, int ranks_per_gpu, Comm *world) {
+    TRY(comm_agree(world, device_open(&r->device, *options)));
+    DeviceUnit mine = device_unit(r->device), *units = calloc((size_t)comm_size(world), sizeof *units);
+    CHECK(units, "no memory for the names of %d GPUs", comm_size(world));
+    comm_all_gather_host(world, &mine, units, sizeof mine);
+    Status status = check_units(units, comm_size(world), ranks_per_gpu);
+    free(units);
+    return status;
+}
+
 Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
     const RuntimeMemory *memory = spec->memory;
     *r = (Runtime){.world = world};
@@ -24,7 +56,10 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
                             .threads = spec->threads,
                             .rank_here = comm_rank_here(world),
                             .workspace_bytes = memory ? memory->workspace : 0};
-    TRY(device_open(&r->device, device));
+    if (memory && spec->ranks_per_gpu)
+        TRY(open_gpu(r, &device, spec->ranks_per_gpu, world));
+    else
+        TRY(device_open(&r->device, device));
     comm_use_device(world, r->device);
     device_on_launch(r->device, poll, world);
     r->context.device = r->device;

@@ -18,6 +18,7 @@ typedef struct {
     unsigned roles;     // whose groups are opened: 1 << ROLE_TENSOR | ..., or ALL_ROLES
     const char *device; // kind
     int threads;        // of the device's operations
+    int ranks_per_gpu;  // so many ranks at most may share a GPU; 0: any number
     ModelMode mode;
     const RuntimeMemory *memory; // NULL: measure
 } RuntimeSpec;

@@ -36,6 +36,7 @@ typedef struct {
     int64_t bucket_elements;
     const char *device; // kind
     int threads;        // per rank
+    int ranks_per_gpu;  // see RuntimeSpec
     bool masked;        // batches have a loss mask
 } EngineSpec;
 

@@ -160,6 +160,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .bucket_elements = o->ddp_bucket_size == INT_UNSET ? 40000000 : o->ddp_bucket_size,
         .device = o->device,
         .threads = threads,
+        .ranks_per_gpu = options_ranks_per_gpu(o),
         .masked = o->eod_mask_loss,
     };
     list_smaller_batches(shape, o->micro_batch_size * shape->dp, room + num_stages(o), spec);
