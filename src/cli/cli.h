@@ -21,6 +21,7 @@ Status cmd_preprocess(Options *options);
 Status cmd_tokenizer(Options *options);
 Status cmd_schedule(Options *options);
 Status cmd_bench(Options *options);
+Status cmd_devices(Options *options);
 Status cmd_memory(Options *options);
 Status cmd_plan(Options *options);
 Status cmd_models(Options *options);

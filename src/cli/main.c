@@ -19,6 +19,8 @@ static const Command commands[] = {
     {"memory", FOR_MEMORY, cmd_memory, "say what memory each rank of a run would take, without its data"},
     {"plan", FOR_PLAN, cmd_plan, "say which grid is fastest on a cluster, how fast, and at what cost"},
     {"bench", FOR_BENCH, cmd_bench, "measure this machine and write its description for plan"},
+    {"devices", FOR_DEVICES, cmd_devices,
+     "say what can compute on this machine, and what is missing for a GPU"},
     {"schedule", FOR_SCHEDULE, cmd_schedule, "print, draw and check pipeline schedules"},
     {"models", FOR_MODELS, cmd_models, "list the published models that --model knows"},
     {"checkpoint", FOR_CHECKPOINT, cmd_checkpoint, "list, show, verify, compare and rewrite checkpoints"},

@@ -65,6 +65,10 @@ static const Screen screens[] = {
     {FOR_BENCH,
      "trireme bench --machine laptop.yaml           # a minute; then: trireme plan --machine laptop.yaml ...\n",
      {OPT_machine, OPT_threads, OPT_bf16, -1}},
+    {FOR_DEVICES,
+     "trireme devices                               # what can compute here, and what is missing for a GPU\n"
+     "trireme devices --json                        # the same for a program\n",
+     {OPT_json, -1}},
     {FOR_MODELS,
      "trireme models                                # then: trireme train --model NAME ...\n",
      {OPT_help_all, -1}},

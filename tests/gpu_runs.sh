@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# GPUs as a user meets them, on simulated ones: what `trireme devices` says, and what a run says where something is
+# missing, too small, shared or gone.
+# Usage: gpu_runs.sh PATH/trireme [WORD...]    with words: only the cases whose names contain one of them
+set -uo pipefail
+# shellcheck source=tests/script.sh
+source "${BASH_SOURCE%/*}/script.sh" "$@"
+run=("$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --device cuda-sim --threads 1)
+
+# expect CODE TEXT [VARIABLE=VALUE...] COMMAND...: the exit status, and a part of what is printed, which is in out.log,
+# whose line breaks count as blanks.
+expect() {
+    local want=$1 text=$2 code
+    shift 2
+    timeout -k 5 180 env "$@" >out.log 2>&1 </dev/null
+    code=$?
+    [[ $code == "$want" ]] || complain "exit $code, not $want: $* $(tail -3 out.log)"
+    tr -s '\n ' ' ' <out.log | grep -qF -- "$text" || complain "no '$text' in the output of: $* -- $(tail -5 out.log)"
+}
+expect_again() { tr -s '\n ' ' ' <out.log | grep -qF -- "$1" || complain "no '$1' in: $(cat out.log)"; }
+
+# ---- trireme devices ---------------------------------------------------------------------------------------
+empty=$PWD/empty
+mkdir "$empty"
+
+tells_kinds() {
+    expect 0 "kernels for " "$trireme" devices
+    for kind in cpu reference check cuda cuda-sim; do
+        grep -q "^$kind " out.log || complain "devices tells nothing of $kind: $(cat out.log)"
+    done
+    expect_again "GPU 0 simulated GPU, compute capability 9.0, 2 multiprocessors, 16.0 of 16.0 GiB of memory free, kernels for sm_90"
+    expect_again "library NVIDIA driver (libcuda.so.1), for everything: found, CUDA 13.0"
+    expect 0 "GPU 2 simulated GPU" TRIREME_SIM_GPUS=3 "$trireme" devices
+    expect 64 "takes no words such as cuda" "$trireme" devices cuda
+}
+tells_json() {
+    expect 0 '"kind": "cuda-sim", "problem": null' TRIREME_SIM_GPUS=2 "$trireme" devices --json
+    python3 - out.log <<'END' || complain "devices --json: $(cat out.log)"
+import json, sys
+kinds = {d["kind"]: d for d in json.load(open(sys.argv[1]))["devices"]}
+assert list(kinds) == ["cpu", "reference", "check", "cuda", "cuda-sim"], list(kinds)
+gpus = kinds["cuda-sim"]["gpus"]
+assert [g["number"] for g in gpus] == [0, 1] and gpus[0]["uuid"] != gpus[1]["uuid"], gpus
+assert gpus[1]["memory_bytes"] == 16 << 30 and gpus[1]["kernels"] == "sm_90", gpus
+assert kinds["cuda-sim"]["module"].endswith("/trireme_cuda_sim.so")
+assert kinds["cpu"]["available"] and not kinds["cpu"]["gpus"]
+END
+}
+tells_what_is_missing() {
+    expect 0 "TRIREME_CUDA=$empty has none; it is built with the program where NVIDIA's compiler nvcc" \
+        TRIREME_CUDA="$empty" "$trireme" devices
+    expect_again "cuda NVIDIA GPUs: not available"
+    expect_again "--target trireme_cuda_sim"
+    expect 0 "no libcuda.so.1): install release 580 or later" TRIREME_SIM_DRIVER=0 "$trireme" devices
+    expect_again "library NVIDIA driver (libcuda.so.1), for everything: missing; NVIDIA's driver"
+    expect 0 "GPU 0 simulated GPU, compute capability 7.5, 2 multiprocessors: GPU 0 (simulated GPU) has" \
+        TRIREME_SIM_CAPABILITY=75 "$trireme" devices
+    expect 0 "GPU 0 simulated GPU, compute capability 9.0, 2 multiprocessors: a small kernel does not run on it" \
+        TRIREME_SIM_FAIL=gone:1 "$trireme" devices
+}
+check "devices tells of every kind" tells_kinds
+check "devices --json is JSON" tells_json
+check "devices says what is missing" tells_what_is_missing
+
+# ---- a run that cannot start -------------------------------------------------------------------------------
+refuses() {
+    local few=("${run[@]}" --train-iters 1)
+    expect 69 "needs NVIDIA's driver, and there is none here" TRIREME_SIM_DRIVER=0 "${few[@]}"
+    expect 69 "is built with CUDA 13.0, and NVIDIA's driver here is too old for that: it knows CUDA up to 12.2" \
+        TRIREME_SIM_DRIVER=12020 "${few[@]}"
+    expect 69 "CUDA_VISIBLE_DEVICES is set to nothing" TRIREME_SIM_GPUS=0 CUDA_VISIBLE_DEVICES= "${few[@]}"
+    expect 69 "has compute capability 7.5, and --device cuda-sim has no kernels for it" TRIREME_SIM_CAPABILITY=75 "${few[@]}"
+    expect 71 "out of memory; 1.0 of its 1.0 GiB are free" TRIREME_SIM_MEMORY=1024 "${few[@]}" --num-layers 8 \
+        --hidden-size 2048
+    expect 69 "--target trireme_cuda_sim" TRIREME_CUDA="$empty" "${few[@]}"
+}
+check "a run on a GPU says what is missing" refuses
+
+shares() {
+    local two=("${run[@]}" --train-iters 1 --ranks 3 --tp 1 --pp 1 --global-batch-size 3)
+    expect 78 "2 ranks would share GPU 0 (simulated GPU) of rank 0's machine, and --ranks-per-gpu is 1" TRIREME_SIM_GPUS=2 \
+        "${two[@]}" --ranks-per-gpu 1
+    [[ $(grep -c "^trireme: error" out.log) == 1 ]] || complain "not one error: $(cat out.log)"
+    expect_again "or --ranks-per-gpu 2, which divides"
+    expect 0 "iteration 1/ 1 " TRIREME_SIM_GPUS=2 "${two[@]}" --ranks-per-gpu 2
+    expect 0 "iteration 1/ 1 " TRIREME_SIM_GPUS=3 "${two[@]}" --ranks-per-gpu 1
+    expect 0 "iteration 1/ 1 " TRIREME_SIM_GPUS=1 "${two[@]}"
+    expect 0 "iteration 1/ 1 " "${two[@]}" --device cpu --ranks-per-gpu 1
+}
+check "ranks share a GPU only if they may" shares
+
+# ---- a GPU that is gone in a run ---------------------------------------------------------------------------
+loses_gpu() {
+    local small=(--num-layers 1 --global-batch-size 1)
+    local saves=("${small[@]}" --train-iters 6 --save-interval 2 --save saved --load saved)
+    train undisturbed "${no_evaluation[@]}" "${small[@]}" --device cuda-sim --threads 1 --train-iters 6
+    expect 71 "cudaErrorUnknown, unknown error. The GPU is broken or gone" TRIREME_SIM_FAIL=gone:260 \
+        "${run[@]}" "${saves[@]}" --metrics before.jsonl
+    expect_again "the same command with --load goes on from the newest checkpoint"
+    local steps
+    steps=$(rows before)
+    ((steps >= 2 && steps < 6)) || complain "$steps steps before the GPU was gone, not 2 to 5"
+    expect 0 "every byte is as it was written" "$trireme" checkpoint verify saved
+    expect 0 "iteration 6/ 6 " "${run[@]}" "${saves[@]}" --metrics after.jsonl
+    # Both have the losses of the undisturbed run, to the bit.
+    metric lm_loss undisturbed | head -n "$steps" | cmp -s - <(metric lm_loss before) ||
+        complain "before: $(metric lm_loss before), undisturbed: $(metric lm_loss undisturbed)"
+    metric lm_loss undisturbed | tail -n "$(rows after)" | cmp -s - <(metric lm_loss after) ||
+        complain "after: $(metric lm_loss after), undisturbed: $(metric lm_loss undisturbed)"
+}
+check "a run whose GPU is gone keeps what it saved, and goes on with the same bits" loses_gpu
+finish
