@@ -49,10 +49,10 @@ END
 tells_what_is_missing() {
     expect 0 "TRIREME_CUDA=$empty has none; it is built with the program where NVIDIA's compiler nvcc" \
         TRIREME_CUDA="$empty" "$trireme" devices
-    expect_again "cuda NVIDIA GPUs: not available"
+    expect_again "cuda NVIDIA GPUs (not available)"
     expect_again "--target trireme_cuda_sim"
     expect 0 "no libcuda.so.1): install release 580 or later" TRIREME_SIM_DRIVER=0 "$trireme" devices
-    expect_again "library NVIDIA driver (libcuda.so.1), for everything: missing; NVIDIA's driver"
+    expect_again "library NVIDIA driver (libcuda.so.1), for everything: missing; NVIDIA's driver brings it"
     expect 0 "GPU 0 simulated GPU, compute capability 7.5, 2 multiprocessors: GPU 0 (simulated GPU) has" \
         TRIREME_SIM_CAPABILITY=75 "$trireme" devices
     expect 0 "GPU 0 simulated GPU, compute capability 9.0, 2 multiprocessors: a small kernel does not run on it" \

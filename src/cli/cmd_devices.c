@@ -76,7 +76,7 @@ static void add_library(Text *out, const LibrarySurvey *library) {
     if (library->found)
         text_add(&line, "found%s%s", *library->version ? ", " : "", library->version);
     else
-        text_add(&line, "missing; %s brings it", library->install);
+        text_add(&line, "missing; %s", library->install);
     add_lines(out, "  library", text_string(&line));
     text_free(&line);
 }
@@ -97,7 +97,7 @@ static void add_survey(Text *out, const Found *found) {
 static void add_text(Text *out, const Found *found, const char *about) {
     Text line = {0};
     text_add(&line, "%s%s", about ? about : text_string(&found->arithmetic),
-             found->status == OK ? "" : ": not available");
+             found->status == OK ? "" : " (not available)");
     add_lines(out, found->kind, text_string(&line));
     text_free(&line);
     if (found->status != OK) add_lines(out, "  problem", found->problem);

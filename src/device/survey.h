@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     const char *name, *file; // "NVIDIA driver", "libcuda.so.1"
     const char *needed_for;  // "all of it"
-    const char *install;     // what brings it
+    const char *install;     // what to do where it is missing: "NVIDIA's driver brings it"
     bool found;
     char version[64]; // "": unknown
 } LibrarySurvey;

@@ -194,7 +194,7 @@ static void survey_driver(LibrarySurvey *library) {
     *library = (LibrarySurvey){.name = "NVIDIA driver",
                                .file = "libcuda.so.1",
                                .needed_for = "everything",
-                               .install = "NVIDIA's driver for the GPU; a container gets it from its host",
+                               .install = "NVIDIA's driver brings it; a container gets it from its host",
                                .found = version > 0};
     if (version)
         snprintf(library->version, sizeof library->version, "CUDA %d.%d", major_of(version),
