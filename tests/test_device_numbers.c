@@ -121,7 +121,7 @@ static void not_numbers(void) {
     int count;
     const char *const *kinds = device_kinds(&count);
     for (int i = 0; i < count; i++) {
-        if (!kind_is_here(kinds[i])) continue;
+        if (!is_wanted(kinds[i])) continue;
         Fixture b = fixture_open(kinds[i], 1);
         if (device_computes(b.device) && strcmp(kinds[i], "check") != 0) infinities_and_nans(&b);
         fixture_close(&b);

@@ -1,0 +1,308 @@
+// Cases of every operation: odd sizes, with and without optional tensors, dropout on and off, parts of heads, rows and
+// vocabularies, in place. Tests compare what they leave on several devices, in every element type.
+#pragma once
+#include "device_fixture.h"
+
+typedef struct {
+    const char *name;
+    void (*run)(Fixture *b, const int64_t *n, float p);
+    double tolerance; // in fp32, of the largest value of an output
+    int roundings;    // to the element type on the way from inputs to results
+    int64_t n[7];
+    float p; // dropout probability
+} Case;
+
+static const DType ELEMENTS[] = {F32, BF16, F16};
+enum { NUM_ELEMENTS = sizeof ELEMENTS / sizeof *ELEMENTS };
+
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, WITH_BIAS = 8, TO_F32 = 16 };
+
+// A drawn vector, or an absent one.
+static Tensor optional(Fixture *b, bool present, int64_t rows, int64_t cols) {
+    return present ? normals(b, rows, cols) : (Tensor){0};
+}
+
+static void run_matmul(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    int64_t rows = n[0], cols = n[1], inner = n[2], flags = n[3];
+    Matmul args = {.transpose_a = flags & TRANSPOSE_A, .transpose_b = flags & TRANSPOSE_B};
+    args.accumulate = flags & ACCUMULATE;
+    args.a = args.transpose_a ? normals(b, inner, rows) : normals(b, rows, inner);
+    args.b = args.transpose_b ? normals(b, cols, inner) : normals(b, inner, cols);
+    args.bias = optional(b, flags & WITH_BIAS, 1, cols);
+    args.d = args.accumulate  ? normals_f32(b, rows, cols)
+             : flags & TO_F32 ? tensor_f32(b, rows, cols)
+                              : tensor(b, rows, cols);
+    output(b, "d", args.d);
+    matmul(b->device, b->stream, args);
+}
+
+enum { NEW, OVER_DY, OVER_X };
+
+// p 1: the exact form.
+static void run_bias_gelu(Fixture *b, const int64_t *n, float p) {
+    bool exact = p > 0;
+    Tensor x = normals(b, n[0], n[1]), bias = optional(b, n[3], 1, n[1]), y = tensor(b, n[0], n[1]);
+    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, output(b, "y", y), exact});
+    Tensor dy = normals(b, n[0], n[1]), dx = n[2] == OVER_DY  ? dy
+                                             : n[2] == OVER_X ? x
+                                                              : tensor(b, n[0], n[1]);
+    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, x, bias, output(b, "dx", dx), exact});
+}
+
+static void run_swiglu(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor x = normals(b, n[0], 2 * n[1]), bias = optional(b, n[3], 1, 2 * n[1]), y = tensor(b, n[0], n[1]);
+    swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, output(b, "y", y)});
+    Tensor dy = normals(b, n[0], n[1]), dx = n[2] == OVER_X ? x : tensor(b, n[0], 2 * n[1]);
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, output(b, "dx", dx)});
+}
+
+static void run_bias_dropout_add(Fixture *b, const int64_t *n, float p) {
+    Dropout dropout = dropout_of(p, n[2]);
+    dropout.first_row = n[5];
+    Tensor x = normals(b, n[0], n[1]), bias = optional(b, n[4], 1, n[1]), residual = normals(b, n[0], n[1]);
+    Tensor y = n[3] == 0 ? tensor(b, n[0], n[1]) : n[3] == 1 ? x : residual;
+    bias_dropout_add(b->device, b->stream, (BiasDropoutAdd){x, bias, residual, output(b, "y", y), dropout});
+    Tensor dy = normals(b, n[0], n[1]), dx = output(b, "dx", n[3] ? dy : tensor(b, n[0], n[1]));
+    dropout_backward(b->device, b->stream, (DropoutBackward){dy, dx, dropout});
+}
+
+static void run_column_sum(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor x = normals(b, n[0], n[1]), sum = output(b, "sum", normals_f32(b, 1, n[1]));
+    column_sum(b->device, b->stream, (ColumnSum){x, sum});
+}
+
+static void run_norm_forward(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor x = normals(b, n[0], n[1]), gamma = normals(b, 1, n[1]), beta = optional(b, n[2], 1, n[1]);
+    Tensor y = output(b, "y", tensor(b, n[0], n[1])), rstd = output(b, "rstd", tensor_f32(b, 1, n[0]));
+    Tensor mean = n[2] ? output(b, "mean", tensor_f32(b, 1, n[0])) : (Tensor){0};
+    norm_forward(b->device, b->stream, (NormForward){x, gamma, beta, y, mean, rstd, 1e-5f});
+}
+
+static void run_norm_backward(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor x = normals(b, n[0], n[1]), gamma = normals(b, 1, n[1]), y = tensor(b, n[0], n[1]);
+    Tensor dy = normals(b, n[0], n[1]), rstd = tensor_f32(b, 1, n[0]), mean = {0}, dbeta = {0};
+    if (n[3]) mean = tensor_f32(b, 1, n[0]), dbeta = output(b, "dbeta", normals_f32(b, 1, n[1]));
+    norm_forward(b->device, b->stream,
+                 (NormForward){x, gamma, n[3] ? gamma : (Tensor){0}, y, mean, rstd, 1e-5f});
+    Tensor dgamma = output(b, "dgamma", normals_f32(b, 1, n[1]));
+    norm_backward_weight(b->device, b->stream, (NormBackwardWeight){dy, x, mean, rstd, dgamma, dbeta});
+    Tensor residual = optional(b, n[2], n[0], n[1]), places[] = {{0}, residual, dy, x};
+    Tensor dx = output(b, "dx", n[2] == 0 ? tensor(b, n[0], n[1]) : places[n[2]]);
+    norm_backward_input(b->device, b->stream, (NormBackwardInput){dy, x, gamma, mean, rstd, residual, dx});
+}
+
+static void run_rotary(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0};
+    Tensor qkv = output(b, "qkv", normals(b, n[0] * n[1], (n[2] + 2 * n[3]) * n[4]));
+    rotary(b->device, b->stream, (Rotary){angles(b, n[1], n[5]), qkv, shape, n[6]});
+}
+
+enum { STORED = 1, IN_PLACE = 2 };
+
+static void run_attention(Fixture *b, const int64_t *n, float p) {
+    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], n[5]};
+    int64_t rows = n[0] * n[1], width = n[2] * n[4], qkv_width = (n[2] + 2 * n[3]) * n[4];
+    Tensor qkv = normals(b, rows, qkv_width), out = output(b, "out", tensor(b, rows, width));
+    Tensor stats = output(b, "stats", tensor_f32(b, n[0] * n[2], n[1])), stored = {0};
+    if (n[6] & STORED) stored = output(b, "probabilities", tensor(b, n[0] * n[2] * n[1], n[1]));
+    Dropout dropout = dropout_of(p, n[0]);
+    attention_forward(b->device, b->stream, (AttentionForward){qkv, out, stats, stored, shape, dropout});
+    Tensor dout = normals(b, rows, width), dqkv = n[6] & IN_PLACE ? qkv : tensor(b, rows, qkv_width);
+    attention_backward(
+        b->device, b->stream,
+        (AttentionBackward){dout, qkv, out, stats, stored, output(b, "dqkv", dqkv), shape, dropout});
+}
+
+static void run_embedding(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    int64_t rows = n[0], cols = n[1], local = n[2], first = n[3];
+    Tensor tokens = integers(b, rows, (int32_t)n[4]), table = normals(b, local, cols);
+    Tensor dy = normals(b, rows, cols), dtable = output(b, "dtable", normals_f32(b, local, cols));
+    Tensor y = output(b, "y", tensor(b, rows, cols));
+    embedding_forward(b->device, b->stream, (EmbeddingForward){tokens, table, y, first});
+    embedding_backward(b->device, b->stream, (EmbeddingBackward){tokens, dy, dtable, first});
+}
+
+static void run_position(Fixture *b, const int64_t *n, float p) {
+    int64_t rows = n[0] * n[2], cols = n[1], positions = n[0] + n[3];
+    Tensor x = normals(b, rows, cols), position = optional(b, n[5], positions, cols);
+    Tensor dy = normals(b, rows, cols), dposition = output(b, "dposition", normals_f32(b, positions, cols));
+    Tensor y = output(b, "y", n[4] ? x : tensor(b, rows, cols));
+    Dropout dropout = dropout_of(p, n[2]);
+    dropout.first_row = n[6];
+    position_dropout(b->device, b->stream, (PositionDropout){x, position, y, dropout});
+    position_backward(b->device, b->stream, (PositionBackward){dy, dposition, n[2], n[6]});
+}
+
+static void run_cached(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0};
+    int64_t rows = n[0] * n[1], so_far = n[0] * (n[5] + n[1]), size = n[4];
+    Tensor qkv = normals(b, rows, (n[2] + 2 * n[3]) * size);
+    Tensor out = output(b, "out", tensor(b, rows, n[2] * size));
+    Tensor keys = output(b, "keys", normals(b, so_far, n[3] * size));
+    Tensor values = output(b, "values", normals(b, so_far, n[3] * size));
+    attention_cached(b->device, b->stream, (AttentionCached){qkv, out, keys, values, shape, n[5]});
+}
+
+static void run_loss(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    int64_t rows = n[0], cols = n[1], first = n[2], vocabulary = n[3];
+    Tensor logits = normals_f32(b, rows, cols), labels = integers(b, rows, (int32_t)vocabulary);
+    Tensor max = tensor_f32(b, 1, rows), sum = output(b, "sum", tensor_f32(b, 1, rows));
+    Tensor target = output(b, "target", tensor_f32(b, 1, rows));
+    Tensor loss = output(b, "loss", tensor_f32(b, 1, rows)),
+           mask = n[4] ? normals_f32(b, 1, rows) : (Tensor){0};
+    Tensor dlogits = output(b, "dlogits", n[5] ? tensor(b, rows, cols) : logits);
+    loss_max(b->device, b->stream, (LossMax){logits, max, first, vocabulary});
+    loss_sum(b->device, b->stream, (LossSum){logits, labels, max, sum, target, first, vocabulary});
+    loss_finish(
+        b->device, b->stream,
+        (LossFinish){labels, max, sum, target, mask, logits, dlogits, loss, first, vocabulary, 0.125f});
+}
+
+static void run_abs_max(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor max = output(b, "max", zeros_of(b, F32, 1, 1));
+    abs_max(b->device, b->stream, (AbsMax){normals_f32(b, n[0], n[1]), max});
+}
+
+// Parts of a flat tensor of 900 elements or more: gaps between them, the second one added nowhere and not decaying.
+static const OpSegment SEGMENTS[] = {{3, 500, 1, true}, {510, 77, -1, false}, {587, 313, 0, true}};
+enum { NUM_SEGMENTS = sizeof SEGMENTS / sizeof *SEGMENTS };
+
+static void run_sum_squares(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    SumSquares args = {.exponent = 3, .num_segments = n[2] ? NUM_SEGMENTS : 0, .segments = SEGMENTS};
+    args.sum = output(b, "sum", zeros_of(b, F64, n[2] ? 2 : 1, 3));
+    for (int times = 0; times < 2; times++) {
+        args.x = normals_f32(b, n[0], n[1]);
+        sum_squares(b->device, b->stream, args);
+    }
+}
+
+static void run_adamw(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    AdamW args = {.lr = 1e-2,
+                  .beta1 = 0.9,
+                  .beta2 = 0.95,
+                  .epsilon = 1e-8,
+                  .weight_decay = 0.1,
+                  .correction1 = 0.19,
+                  .correction2 = 0.0975,
+                  .grad_scale = 0.5,
+                  .num_segments = n[3] ? NUM_SEGMENTS : 0,
+                  .segments = SEGMENTS};
+    args.parameter = output(b, "parameter", normals_f32(b, n[0], n[1]));
+    args.m = output(b, "m", normals_f32(b, n[0], n[1]));
+    args.v = output(b, "v", zeros_of(b, F32, n[0], n[1]));
+    if (n[2]) args.value = output(b, "value", zeros_of(b, b->element, n[0], n[1]));
+    args.gradient = normals_f32(b, n[0], n[1]);
+    adamw(b->device, b->stream, args);
+    adamw(b->device, b->stream, args);
+}
+
+static void run_add(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor x = normals(b, n[0], n[1]), y = output(b, "y", normals(b, n[0], n[1]));
+    add(b->device, b->stream, (Add){x, y});
+}
+
+static const Case CASES[] = {
+    // rows, columns, inner, flags
+    {"matmul 1x1x1", run_matmul, 1e-5, 1, {1, 1, 1, 0}, 0},
+    {"matmul", run_matmul, 1e-5, 1, {37, 53, 29, 0}, 0},
+    {"matmul linear", run_matmul, 1e-5, 1, {33, 65, 70, TRANSPOSE_B | WITH_BIAS}, 0},
+    {"matmul of logits", run_matmul, 1e-5, 0, {33, 65, 70, TRANSPOSE_B | WITH_BIAS | TO_F32}, 0},
+    {"matmul accumulates", run_matmul, 1e-5, 0, {17, 9, 31, TRANSPOSE_B | WITH_BIAS | ACCUMULATE}, 0},
+    {"matmul of a weight's gradient", run_matmul, 1e-5, 0, {24, 40, 129, TRANSPOSE_A | ACCUMULATE}, 0},
+    {"matmul both transposed", run_matmul, 1e-5, 1, {19, 21, 23, TRANSPOSE_A | TRANSPOSE_B | WITH_BIAS}, 0},
+    // rows, columns, dx, bias
+    {"bias_gelu 1x1", run_bias_gelu, 1e-6, 1, {1, 1, NEW, 1}, 0},
+    {"bias_gelu", run_bias_gelu, 1e-6, 1, {13, 67, NEW, 1}, 0},
+    {"bias_gelu over dy", run_bias_gelu, 1e-6, 1, {64, 128, OVER_DY, 1}, 0},
+    {"gelu over x", run_bias_gelu, 1e-6, 1, {31, 70, OVER_X, 0}, 0},
+    {"exact gelu 1x1", run_bias_gelu, 1e-6, 1, {1, 1, NEW, 1}, 1},
+    {"exact bias_gelu", run_bias_gelu, 1e-6, 1, {13, 67, NEW, 1}, 1},
+    {"exact gelu over x", run_bias_gelu, 1e-6, 1, {31, 70, OVER_X, 0}, 1},
+    {"swiglu 1x1", run_swiglu, 1e-6, 1, {1, 1, NEW, 1}, 0},
+    {"swiglu", run_swiglu, 1e-6, 1, {13, 67, NEW, 0}, 0},
+    {"swiglu with bias over x", run_swiglu, 1e-6, 1, {37, 128, OVER_X, 1}, 0},
+    // rows, columns, samples, y: new 0, over x 1, over residual 2, bias, first row
+    {"bias_dropout_add without", run_bias_dropout_add, 1e-6, 1, {12, 33, 0, 0, 1}, 0},
+    {"bias_dropout_add", run_bias_dropout_add, 1e-6, 1, {12, 33, 3, 0, 1}, 0.1f},
+    {"bias_dropout_add over x", run_bias_dropout_add, 1e-6, 1, {30, 64, 2, 1, 1, 60}, 0.5f},
+    {"dropout_add over residual", run_bias_dropout_add, 1e-6, 1, {7, 35, 7, 2, 0, 21}, 0.9f},
+    {"column_sum", run_column_sum, 1e-5, 0, {1, 5}, 0},
+    {"column_sum tall", run_column_sum, 1e-5, 0, {517, 37}, 0},
+    {"column_sum wide", run_column_sum, 1e-5, 0, {3, 1031}, 0},
+    // rows, columns, layer norm
+    {"norm_forward", run_norm_forward, 1e-5, 1, {9, 33, 1}, 0},
+    {"norm_forward wide", run_norm_forward, 1e-5, 1, {5, 768, 1}, 0},
+    {"rms norm_forward", run_norm_forward, 1e-5, 1, {11, 97, 0}, 0},
+    // rows, columns, residual: none 0, dx over it 1, dx over dy 2, dx over x 3; layer norm
+    {"norm_backward", run_norm_backward, 1e-5, 1, {11, 47, 0, 1}, 0},
+    {"norm_backward of many rows", run_norm_backward, 1e-5, 1, {1200, 33, 0, 1}, 0},
+    {"norm_backward over residual", run_norm_backward, 1e-5, 1, {300, 64, 1, 1}, 0},
+    {"norm_backward over dy", run_norm_backward, 1e-5, 1, {65, 129, 2, 1}, 0},
+    {"norm_backward over x", run_norm_backward, 1e-5, 1, {65, 33, 3, 1}, 0},
+    {"rms norm_backward", run_norm_backward, 1e-5, 1, {40, 65, 0, 0}, 0},
+    {"rms norm_backward over x", run_norm_backward, 1e-5, 1, {9, 768, 3, 0}, 0},
+    // B, S, N/t, G/t, D, R, inverse
+    {"rotary", run_rotary, 1e-6, 1, {2, 9, 3, 3, 8, 8, 0}, 0},
+    {"rotary inverse in part", run_rotary, 1e-6, 1, {3, 17, 4, 2, 10, 6, 1}, 0},
+    {"rotary of one group", run_rotary, 1e-6, 1, {1, 70, 6, 1, 64, 64, 0}, 0},
+    // B, S, N/t, G/t, D, first head, stored probabilities and dqkv over qkv
+    {"attention of one token", run_attention, 1e-5, 3, {1, 1, 1, 1, 4, 0}, 0},
+    {"attention", run_attention, 1e-5, 3, {2, 37, 3, 3, 8, 0}, 0},
+    {"attention with dropout", run_attention, 1e-5, 3, {2, 33, 2, 2, 16, 0, STORED}, 0.25f},
+    {"attention of later heads", run_attention, 1e-5, 3, {1, 70, 2, 2, 5, 6, IN_PLACE}, 0.1f},
+    {"attention of many blocks", run_attention, 1e-5, 3, {1, 131, 1, 1, 64, 1}, 0.1f},
+    {"attention of groups", run_attention, 1e-5, 3, {2, 67, 6, 2, 8, 12, IN_PLACE}, 0.1f},
+    {"attention of one group", run_attention, 1e-5, 3, {1, 130, 4, 1, 16, 0, STORED | IN_PLACE}, 0},
+    // B, S, N/t, G/t, D, position
+    {"cached attention of one token", run_cached, 1e-5, 1, {1, 1, 1, 1, 4, 0}, 0},
+    {"cached attention from the start", run_cached, 1e-5, 1, {2, 19, 3, 3, 8, 0}, 0},
+    {"cached attention of the next token", run_cached, 1e-5, 1, {3, 1, 4, 4, 64, 130}, 0},
+    {"cached attention of groups", run_cached, 1e-5, 1, {2, 5, 6, 2, 10, 33}, 0},
+    {"cached attention of one group", run_cached, 1e-5, 1, {1, 9, 4, 1, 33, 7}, 0},
+    // rows, columns, local rows, first row, vocabulary
+    {"embedding", run_embedding, 1e-6, 0, {21, 33, 50, 0, 50}, 0},
+    {"embedding of a slice", run_embedding, 1e-6, 0, {64, 16, 10, 20, 50}, 0},
+    {"embedding of no token", run_embedding, 1e-6, 0, {5, 7, 10, 100, 50}, 0},
+    // S, columns, B, unused positions, in place, table, first row
+    {"position without dropout", run_position, 1e-6, 1, {9, 17, 3, 0, 0, 1}, 0},
+    {"position", run_position, 1e-6, 1, {16, 32, 2, 5, 0, 1, 10}, 0.1f},
+    {"position in place", run_position, 1e-6, 1, {5, 70, 1, 1, 1, 1}, 0.3f},
+    {"position without a table", run_position, 1e-6, 1, {5, 70, 3, 3, 1, 0, 9}, 0.3f},
+    // rows, local columns, first column, vocabulary, mask, dlogits elsewhere
+    {"loss", run_loss, 1e-5, 0, {7, 33, 0, 33, 0, 0}, 0},
+    {"loss masked", run_loss, 1e-5, 1, {19, 101, 0, 101, 1, 1}, 0},
+    {"loss of a slice", run_loss, 1e-5, 1, {19, 40, 40, 101, 1, 1}, 0},
+    {"loss with padding", run_loss, 1e-5, 0, {6, 64, 64, 101, 0, 0}, 0},
+    {"loss with padding elsewhere", run_loss, 1e-5, 1, {6, 64, 64, 101, 0, 1}, 0},
+    {"abs_max", run_abs_max, 0, 0, {1, 1}, 0},
+    {"abs_max long", run_abs_max, 0, 0, {3, 33333}, 0},
+    {"sum_squares", run_sum_squares, 0, 0, {1, 1}, 0},
+    {"sum_squares long", run_sum_squares, 0, 0, {3, 33333}, 0},
+    {"sum_squares of segments", run_sum_squares, 0, 0, {1, 1000, 1}, 0},
+    // rows, columns, value, segments
+    {"adamw", run_adamw, 1e-6, 0, {1, 1027, 0}, 0},
+    {"adamw with value", run_adamw, 1e-6, 1, {1, 517, 1}, 0},
+    {"adamw of segments", run_adamw, 1e-6, 1, {1, 1000, 1, 1}, 0},
+    {"add", run_add, 0, 0, {7, 77}, 0},
+};
+enum { NUM_CASES = sizeof CASES / sizeof *CASES };
+
+// TRIREME_TEST_CASE=NAME: programs that take it run this case alone, so that a fault in one leaves the others. NULL: all.
+static inline const char *chosen_case(void) { return getenv("TRIREME_TEST_CASE"); }
+
+static inline bool case_is_chosen(const Case *c) {
+    return !chosen_case() || strcmp(c->name, chosen_case()) == 0;
+}
