@@ -89,9 +89,9 @@ template <class E> DEVICE uint32_t mma_pair(float low, float high) {
 
 static inline float fast_exp2(float x) { return exponential_of_base_2(x); }
 
-// What the lanes of a warp show each other.
+// What the lanes of a warp show each other: the factors of a product, b transposed, or the addresses of rows.
 struct MmaRoom {
-    uint32_t a[WARP][4], b[WARP][2];
+    float a[16][16], b[8][16];
     const uint16_t *rows[WARP];
 };
 
@@ -100,28 +100,23 @@ static inline MmaRoom *mma_room(void) {
     return &rooms[threadIdx.x / WARP];
 }
 
-template <class E> float mma_half(uint32_t pair, int high) {
-    return to_float(E{(uint16_t)(pair >> 16 * high)});
-}
-
-// Element (i, k) of a; (k, n) of b.
-template <class E> float mma_a(const MmaRoom *room, int i, int k) {
-    return mma_half<E>(room->a[i % 8 * 4 + k % 8 / 2][i / 8 + k / 8 * 2], k % 2);
-}
-
-template <class E> float mma_b(const MmaRoom *room, int k, int n) {
-    return mma_half<E>(room->b[n * 4 + k % 8 / 2][k / 8], k % 2);
+// Writes a register's two elements as numbers.
+template <class E> void mma_show(float *to, uint32_t pair) {
+    to[0] = to_float(E{(uint16_t)pair});
+    to[1] = to_float(E{(uint16_t)(pair >> 16)});
 }
 
 template <class E> void mma_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     MmaRoom *room = mma_room();
-    const int lane = (int)threadIdx.x % WARP;
-    for (int i = 0; i < 4; i++) room->a[lane][i] = a[i];
-    room->b[lane][0] = b0, room->b[lane][1] = b1;
+    const int lane = (int)threadIdx.x % WARP, row = lane / 4, col = lane % 4 * 2;
+    for (int i = 0; i < 4; i++) mma_show<E>(&room->a[row + i % 2 * 8][col + i / 2 * 8], a[i]);
+    mma_show<E>(&room->b[row][col], b0);
+    mma_show<E>(&room->b[row][col + 8], b1);
     __syncwarp();
-    for (int i = 0; i < 4; i++)
-        for (int k = 0; k < 16; k++)
-            c[i] += mma_a<E>(room, lane / 4 + i / 2 * 8, k) * mma_b<E>(room, k, lane % 4 * 2 + i % 2);
+    for (int i = 0; i < 4; i++) {
+        const float *x = room->a[row + i / 2 * 8], *y = room->b[col + i % 2];
+        for (int k = 0; k < 16; k++) c[i] += x[k] * y[k];
+    }
     __syncwarp();
 }
 
