@@ -32,6 +32,9 @@ bool harness_short(void);
 bool harness_failed(void);
 // Returns the kind of device that the laws run on: TRIREME_TEST_DEVICE where that is set, else `usual`.
 const char *harness_device(const char *usual);
+// Returns the kind that gives the same bits as harness_device(usual) in the plainest way: the check device computes as
+// the cpu does.
+const char *harness_plain_device(const char *usual);
 
 // Returns the path of a new folder under TMPDIR, which is removed when the program ends.
 const char *harness_folder(void);

@@ -48,7 +48,7 @@ static inline int setup_chunks(const Setup *s) { return s->num_chunks ? s->num_c
 
 static inline void open_bench_runtime(Share *s, Comm *world) {
     const Setup *setup = s->setup;
-    RuntimeMemory memory = {.run = 1 << 20};
+    RuntimeMemory memory = {.run = 1 << 20, .workspace = 1 << 20};
     RuntimeSpec spec = {.topology = topology_of(setup->grid, comm_rank(world)),
                         .roles = ALL_ROLES,
                         .device = setup_device(setup),

@@ -2,7 +2,8 @@
 // precision, recomputation, sequence parallelism, the distributed optimizer, overlaps, messages, a model, its
 // batches and evaluations; together they hold every pair of such choices that is possible at all. Each must
 // give the bits of the plain run: one pipeline rank, nothing recomputed, sharded or overlapped, an evaluation
-// after every step, on the cpu. What changes rounding (t, d, sequence parallelism) is compared in tolerances.
+// after every step, on the cpu or the simulated GPU. What changes rounding (t, d, sequence parallelism) is compared in
+// tolerances.
 // The set is the smallest that the greedy search finds; the long form (TRIREME_TEST_LONG) has at least 210 combinations.
 // The short form runs a few combinations that hold every choice.
 // The program is also a worker: `test_train_covering worker TRANSPORT RANKS CHECKED` prints the bits of those
@@ -98,7 +99,7 @@ static RunPlan plan_of(const Case *c) {
     spec->masked = l[MASKED];
     if (l[MODEL]) run_make_llama(spec);
     if (!l[DROPOUT]) spec->shape.hidden_dropout = spec->shape.attention_dropout = 0;
-    if (l[CHECKED]) spec->device = "check";
+    if (l[CHECKED]) spec->device = harness_device("check");
     spec->mode.dtype = types[l[PRECISION]];
     spec->mode.sequence_parallel = l[SEQUENCE_PARALLEL];
     spec->mode.keep_probabilities = l[PROBABILITIES];
@@ -249,7 +250,7 @@ static const RunResult *plain_result(const Case *c) {
     char name[NAME_BYTES];
     name_case(&key, name);
     RunPlan plan = plan_of(&key);
-    plan.spec.device = "cpu";
+    plan.spec.device = harness_plain_device("cpu");
     if (count == MAX_CASES || !run_or_complain(&plan, name, &known[count].result)) return NULL;
     known[count].of = key;
     return &known[count++].result;

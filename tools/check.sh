@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# ./run test and ./run lint: everything that is checked, cheapest first. CTest's summary comes last, and the tests that
-# took more time than their budgets.
+# ./run test, ./run seeds and ./run lint: everything that is checked, cheapest first. CTest's summary comes last, and the
+# tests that took more time than their budgets.
 
 # Programs of several threads: what the thread sanitizer is for. Of training, those that take every path; the
 # others ask for numbers.
 threaded_tests='^test_(base_trace|comm|device_cuda$|parallel_(pipeline|grads)|corpus_preprocess$|train_(covering|checkpoint|head)|infer_generate)'
 # The other sanitizers leave out: scripts that drive whole programs (slow, and MPI leaks by design); tests of numbers
 # on paths that other tests take; tests that differ from comm_laws_*_3 in the number of processes alone, or from
-# test_device_matmul in oneDNN's kernels alone, which are not sanitized. The thread sanitizer leaves out the slowest of
-# the tests on the check device.
-unsanitized_tests='_(mpi|long|2|4|8)$|^test_train_laws$|_onednn_avx2$'
-unthreaded_tests='^test_(train|infer|parallel_pipeline).*_on_check$'
+# test_device_matmul in oneDNN's kernels alone, which are not sanitized; and tests on the simulated GPUs, whose paths others
+# take. The thread sanitizer leaves out the slowest of the tests on the check device, too.
+unsanitized_tests='_(mpi|long|2|4|8|on_gpus)$|^test_train_laws$|_onednn_avx2$'
+unthreaded_tests='^test_(train|infer|parallel_pipeline).*_on_check$|_on_gpus$'
 
 stage() { quietly "$@" || die 1 "stopped at: $1"; }
 
@@ -52,14 +52,27 @@ run_checks() {
     sanitized address,undefined 1 build/asan all -E "$unsanitized_tests"
     sanitized thread 2 build/tsan "$(threaded_programs)" -R "$threaded_tests" -E "$unthreaded_tests"
     say "  the tests, seed 3; everything before took $((SECONDS - start)) s"
-    TRIREME_CHECK_SEED=3 run_tests build/gcc
+    TRIREME_CHECK_SEED=3 TRIREME_SIM_SEED=3 run_tests build/gcc
     tools/test_times build/gcc
+}
+
+# The tests on devices that draw the order of their work, with three seeds; also those for which there is no time in
+# every run.
+run_seeds() {
+    local seed
+    require_packages "to build and test" "${build_packages[@]}" "${test_packages[@]}"
+    configure_and_build build/gcc "building the tests" "all benches" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON \
+        -DCMAKE_BUILD_TYPE=Release -DTRIREME_TEST_FLAGS=-O1
+    for seed in 1 2 3; do
+        say "  seed $seed"
+        TRIREME_CHECK_SEED=$seed TRIREME_SIM_SEED=$seed run_tests build/gcc -C campaign -L drawn
+    done
 }
 
 threaded_programs() { basename -s .c tests/test_*.c | grep -E "$threaded_tests"; }
 
 # sanitized SANITIZERS SEED FOLDER TARGETS CTEST_OPTION...   The tests' short form, and little optimisation: half
-# of the time is the compiler's. Each build has another seed (TRIREME_CHECK_SEED).
+# of the time is the compiler's. Each build has another seed.
 sanitized() {
     local sanitizers=$1 seed=$2 folder=$3 targets=$4 label compiler options=()
     shift 4
@@ -81,7 +94,7 @@ sanitized() {
         -DCMAKE_C_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g1" \
         -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DTRIREME_TEST_FLAGS=-O0 -DTRIREME_SANITIZE="$sanitizers" ||
         die 1 "$label: failed"
-    TRIREME_TEST_SHORT=1 TRIREME_CHECK_SEED=$seed ASAN_OPTIONS=allow_addr2line=1:malloc_context_size=2 \
+    TRIREME_TEST_SHORT=1 TRIREME_CHECK_SEED=$seed TRIREME_SIM_SEED=$seed ASAN_OPTIONS=allow_addr2line=1:malloc_context_size=2 \
         LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0 \
         TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp \
         stage "tests with -fsanitize=$sanitizers, seed $seed" run_tests "$folder" "$@"
