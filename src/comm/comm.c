@@ -1,7 +1,6 @@
 // The front of all communication: checks every call, counts it, tells the listener and posts it.
 #include "comm/comm.h"
 #include "comm/queue.h"
-#include "comm/reduce.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

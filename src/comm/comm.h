@@ -27,13 +27,11 @@
 #pragma once
 #include "base/launcher.h"
 #include "base/rank.h"
-#include "device/device.h"
+#include "device/reduce.h"
 
 typedef struct Comm Comm;
 // A collective or message that was started and is awaited later. A NULL pointer means that nothing is left to wait for.
 typedef struct CommRequest CommRequest;
-
-typedef enum { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 
 typedef struct {
     const char *transport; // one of comm_transports()

@@ -93,10 +93,8 @@ static CallProgress pull(const Rings *r, const Call *call, RingsOp *op) {
 
 static void open_envelope(const Rings *r, const Call *call, RingsOp *op) {
     size_t wanted = call->count * call->element_bytes;
-    const int *members = r->group->members;
-    CHECK(op->envelope.bytes == (int64_t)wanted,
-          "group %s: rank %d sends %lld bytes on channel %d to rank %d, which expects %zu", r->group->name,
-          members[call->peer], (long long)op->envelope.bytes, call->channel, members[r->group->rank], wanted);
+    check_message_size(r->group, call->peer, r->group->rank, call->channel, (size_t)op->envelope.bytes,
+                       wanted);
     op->arrived = true;
     if (op->envelope.ring < 0)
         op->bytes_move = messages_recv(r->comm, call->out, wanted, call->peer, op->envelope.tag);

@@ -1,6 +1,5 @@
 // Advances collectives in shared memory: phase by phase, chunk by chunk, without blocking.
 #include "comm/shm_collective.h"
-#include "comm/reduce.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -162,9 +162,7 @@ static bool meets(const Post *a, const Post *b) {
 static void copy_message(const ThreadGroup *g, const Post *send, const Post *recv) {
     size_t sent = send->call->count * send->call->element_bytes,
            wanted = recv->call->count * recv->call->element_bytes;
-    CHECK(sent == wanted, "group %s: rank %d sends %zu bytes on channel %d to rank %d, which expects %zu",
-          g->head.name, g->head.members[send->from], sent, send->call->channel, g->head.members[send->to],
-          wanted);
+    check_message_size(&g->head, send->from, send->to, send->call->channel, sent, wanted);
     if (sent) memcpy(recv->call->out, send->call->in, sent);
 }
 

@@ -19,6 +19,15 @@ void group_init(Group *group, const Transport *transport, const char *name, cons
     }
 }
 
+size_t slice_begin(size_t count, int parts, int i) {
+    return count / (size_t)parts * (size_t)i + count % (size_t)parts * (size_t)i / (size_t)parts;
+}
+
+void check_message_size(const Group *group, int from, int to, int channel, size_t sent, size_t wanted) {
+    CHECK(sent == wanted, "group %s: rank %d sends %zu bytes on channel %d to rank %d, which expects %zu",
+          group->name, group->members[from], sent, channel, group->members[to], wanted);
+}
+
 static const char *const op_names[NUM_COMM_OPS] = {
     [COMM_ALL_REDUCE] = "all_reduce",
     [COMM_REDUCE_SCATTER] = "reduce_scatter",

@@ -71,6 +71,10 @@ enum { MAX_OP_BYTES = 256, MAX_CHANNELS = 1 << 13, HOST_CHANNEL = MAX_CHANNELS -
 void group_init(Group *group, const Transport *transport, const char *name, const Group *parent,
                 const int *ranks, int num_ranks, int rank);
 void *comm_allocate(size_t count, size_t bytes); // zeroed; a CHECK fails without memory
+// Slice i of `count` elements cut into `parts` nearly equal slices is [slice_begin(i), slice_begin(i + 1)).
+size_t slice_begin(size_t count, int parts, int i);
+// CHECKs that both ends of a message have the same size. Ranks are those of the group.
+void check_message_size(const Group *group, int from, int to, int channel, size_t sent, size_t wanted);
 
 // Runs rank_main on the group of all ranks, for the rank of the calling thread. Wraps the group into the checking
 // transport if options ask for it, and closes it.

@@ -1,5 +1,5 @@
 // Adds parts in rank order, block by block, with the widest vectors that the CPU has.
-#include "comm/reduce.h"
+#include "device/reduce.h"
 #include "base/half.h"
 #include <string.h>
 
@@ -107,8 +107,4 @@ static Reduce *best_reduce(void) { return reduce_baseline; }
 void reduce_in_order(void *out, const char *const *parts, int num_parts, size_t count, DType dtype,
                      ReduceOp op) {
     best_reduce()(out, parts, num_parts, count, dtype, op);
-}
-
-size_t slice_begin(size_t count, int parts, int i) {
-    return count / (size_t)parts * (size_t)i + count % (size_t)parts * (size_t)i / (size_t)parts;
 }
