@@ -1,0 +1,468 @@
+// Every operation of a device at the shapes of a model, beside what the GPU does at its best: copies between two parts of
+// its memory, and its fastest product.
+//
+//   bench_device_gpu [--device KIND] [--model NAME] [--dtype bf16|f16|f32] [--json FILE]
+//
+// KIND is cuda unless given. NAME is gpt2-124m unless given, or gpt2-1558m, llama3-8b, or tiny, which a simulated GPU does
+// in a second. Products and attention have as many tokens as a step of the model with one such microbatch; the
+// others more rows, so that they run from memory and not from a cache. Attention counts its products in full, as models
+// do. Times are medians of events on the GPU's own clock, after one call to warm up.
+#include "base/rank.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "device/element.h"
+#include "device/ops.h"
+#include "median.h"
+#include "table.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const char *name;
+    int64_t hidden, heads, groups, inner, vocabulary; // H, N, G, F, V
+    int64_t batch, sequence;                          // B, S of products and attention
+    int64_t elements;                                 // of a tensor [T, H] of operations bound by memory
+    int64_t loss_rows;                                // of logits
+    bool llama;                                       // RMS norms, SwiGLU, rotary embedding
+} Model;
+
+static const Model MODELS[] = {
+    {"gpt2-124m", 768, 12, 12, 3072, 50304, 16, 1024, 1 << 27, 8192, false},
+    {"gpt2-1558m", 1600, 25, 25, 6400, 50304, 8, 1024, 1 << 27, 8192, false},
+    {"llama3-8b", 4096, 32, 8, 14336, 128256, 1, 8192, 1 << 27, 4096, true},
+    {"tiny", 64, 4, 2, 128, 500, 2, 32, 1 << 12, 32, false},
+};
+enum { NUM_MODELS = sizeof MODELS / sizeof *MODELS };
+
+enum { TURNS = 15, MAX_ROWS = 64, PATTERN = 1 << 16 };
+
+// The work is done twice: on a null device, which says what memory it takes, and for its time.
+typedef struct {
+    const Model *model;
+    DType dtype;
+    Device *device;
+    Stream *stream;
+    Arena arena;
+    OpCount before;
+    DeviceMark marks[TURNS + 2];
+    double copy, best_product; // bytes/s, FLOP/s
+    Tables tables;
+    void *pattern; // values that are uploaded
+} Bench;
+
+// ---- tensors ----------------------------------------------------------------------------------------------
+
+// Values in [-1/2, 1/2), in a pattern that is repeated.
+static Tensor values_of(Bench *b, DType dtype, int64_t rows, int64_t cols) {
+    Tensor x = tensor_take(&b->arena, "values", rows, cols, dtype);
+    if (b->arena.measuring) return x;
+    int64_t count = tensor_count(x), done = count < PATTERN ? count : PATTERN;
+    Tensor host = {b->pattern, 1, done, dtype};
+    for (int64_t i = 0; i < done; i++)
+        store(host, i, (double)rng_word(rng_key(1, "values", 0), 0, (uint64_t)i) * 0x1p-32 - 0.5);
+    device_upload(b->device, b->stream, tensor_part(x, 0, done), b->pattern);
+    while (done < count) {
+        int64_t more = done < count - done ? done : count - done;
+        device_copy(b->device, b->stream, tensor_part(x, done, more), tensor_part(x, 0, more));
+        done += more;
+    }
+    return x;
+}
+
+static Tensor values(Bench *b, int64_t rows, int64_t cols) { return values_of(b, b->dtype, rows, cols); }
+static Tensor floats(Bench *b, int64_t rows, int64_t cols) { return values_of(b, F32, rows, cols); }
+
+static Tensor zeros(Bench *b, DType dtype, int64_t rows, int64_t cols) {
+    Tensor x = tensor_take(&b->arena, "zeros", rows, cols, dtype);
+    device_zero(b->device, b->stream, x);
+    return x;
+}
+
+static Tensor tokens(Bench *b, int64_t count) {
+    Tensor x = tensor_take(&b->arena, "tokens", 1, count, I32);
+    int32_t *ids = malloc((size_t)count * sizeof *ids);
+    CHECK(ids, "no memory");
+    for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)(i * 7919 % b->model->vocabulary);
+    device_upload(b->device, b->stream, x, ids);
+    free(ids);
+    return x;
+}
+
+// ---- times ------------------------------------------------------------------------------------------------
+
+static OpCount counted(const Bench *b) {
+    OpCount sum = {0};
+    for (int op = 0; op < NUM_DEVICE_OPS; op++) {
+        OpCount one = device_counts(b->device)[op];
+        sum.calls += one.calls, sum.flops += one.flops, sum.bytes += one.bytes;
+    }
+    return sum;
+}
+
+// for (int i = 0; turn(b, i); i++) call; is what is measured: the first call warms up.
+static bool turn(Bench *b, int i) {
+    int turns = device_computes(b->device) ? TURNS + 1 : 1;
+    if (i == 0) b->before = counted(b);
+    b->marks[i] = device_mark(b->device, b->stream);
+    return i < turns;
+}
+
+// The seconds of a call; NAN where nothing is computed.
+static double seconds_of(Bench *b) {
+    double times[TURNS];
+    if (!device_computes(b->device)) {
+        for (int i = 0; i < 2; i++) device_mark_read(b->device, &b->marks[i]);
+        return NAN;
+    }
+    for (int i = 0; i < TURNS + 2; i++) device_mark_read(b->device, &b->marks[i]);
+    for (int i = 0; i < TURNS; i++) times[i] = b->marks[i + 2].work_s - b->marks[i + 1].work_s;
+    return median(times, TURNS);
+}
+
+static const Column FLOPS_COLUMNS[] = {
+    {"ms", 4, LOWER_IS_BETTER}, {"TFLOP/s", 2, HIGHER_IS_BETTER}, {"% best product", 1, INFORMS}};
+static const Column BYTES_COLUMNS[] = {
+    {"ms", 4, LOWER_IS_BETTER}, {"GB/s", 1, HIGHER_IS_BETTER}, {"% of copy", 1, INFORMS}};
+
+// After the turns of a call.
+static void flops_row(Bench *b, const char *name) {
+    double time = seconds_of(b), flops = (counted(b).flops - b->before.flops) / (TURNS + 1),
+           rate = flops / time;
+    if (device_computes(b->device))
+        table_row(&b->tables, name, (double[]){1e3 * time, rate / 1e12, 100 * rate / b->best_product});
+}
+
+static void bytes_row(Bench *b, const char *name) {
+    double time = seconds_of(b), bytes = (counted(b).bytes - b->before.bytes) / (TURNS + 1),
+           rate = bytes / time;
+    if (device_computes(b->device))
+        table_row(&b->tables, name, (double[]){1e3 * time, rate / 1e9, 100 * rate / b->copy});
+}
+
+// ---- what the GPU does at its best ------------------------------------------------------------------------
+
+static void measure_copy(Bench *b) {
+    ArenaMark mark = arena_mark(&b->arena);
+    Tensor from = floats(b, 1, 2 * b->model->elements), to = zeros(b, F32, 1, 2 * b->model->elements);
+    for (int i = 0; turn(b, i); i++) device_copy(b->device, b->stream, to, from);
+    b->copy = 2 * (double)tensor_bytes(from) / seconds_of(b);
+    arena_release(&b->arena, mark);
+}
+
+// Square, as a vendor's figure is made; only where the model is large.
+static void measure_product(Bench *b) {
+    ArenaMark mark = arena_mark(&b->arena);
+    int64_t n = b->model->hidden < 128 ? 64 : 8192;
+    Tensor x = values(b, n, n), w = values(b, n, n), y = values(b, n, n);
+    for (int i = 0; turn(b, i); i++)
+        matmul(b->device, b->stream, (Matmul){.a = x, .b = w, .d = y, .transpose_b = true});
+    b->best_product = 2 * pow((double)n, 3) / seconds_of(b);
+    arena_release(&b->arena, mark);
+}
+
+// ---- products and attention -------------------------------------------------------------------------------
+
+typedef struct {
+    const char *name;
+    int64_t out, in;
+} Linear;
+
+static void bench_linear(Bench *b, const Linear *l, bool f32) {
+    ArenaMark mark = arena_mark(&b->arena);
+    int64_t rows = b->model->batch * b->model->sequence;
+    char name[80];
+    Tensor x = values(b, rows, l->in), w = values(b, l->out, l->in), dy = values(b, rows, l->out);
+    Tensor y = f32 ? floats(b, rows, l->out) : dy, dw = floats(b, l->out, l->in);
+    for (int i = 0; turn(b, i); i++)
+        matmul(b->device, b->stream, (Matmul){.a = x, .b = w, .d = y, .transpose_b = true});
+    snprintf(name, sizeof name, "%s %lldx%lld forward", l->name, (long long)l->out, (long long)l->in);
+    flops_row(b, name);
+    for (int i = 0; turn(b, i); i++) matmul(b->device, b->stream, (Matmul){.a = dy, .b = w, .d = x});
+    snprintf(name, sizeof name, "%s input gradient", l->name);
+    flops_row(b, name);
+    for (int i = 0; turn(b, i); i++)
+        matmul(b->device, b->stream,
+               (Matmul){.a = dy, .b = x, .d = dw, .transpose_a = true, .accumulate = true});
+    snprintf(name, sizeof name, "%s weight gradient", l->name);
+    flops_row(b, name);
+    arena_release(&b->arena, mark);
+}
+
+static void bench_linears(Bench *b) {
+    const Model *m = b->model;
+    int64_t size = m->hidden / m->heads;
+    const Linear linears[] = {{"qkv", (m->heads + 2 * m->groups) * size, m->hidden},
+                              {"proj", m->hidden, m->hidden},
+                              {"fc1", (m->llama ? 2 : 1) * m->inner, m->hidden},
+                              {"fc2", m->hidden, m->inner}};
+    for (int i = 0; i < 4; i++) bench_linear(b, &linears[i], false);
+    bench_linear(b, &(Linear){"head", m->vocabulary, m->hidden}, true);
+}
+
+static void bench_attention(Bench *b, const char *label, float probability) {
+    ArenaMark mark = arena_mark(&b->arena);
+    const Model *m = b->model;
+    int64_t rows = m->batch * m->sequence, size = m->hidden / m->heads,
+            width = (m->heads + 2 * m->groups) * size;
+    AttentionShape shape = {m->batch, m->sequence, m->heads, m->groups, size, 0};
+    Dropout dropout = {rng_key(1, "dropout", 0), probability, 0, m->batch, 0};
+    char name[80];
+    Tensor qkv = values(b, rows, width), out = values(b, rows, m->hidden), dout = values(b, rows, m->hidden);
+    Tensor stats = floats(b, m->batch * m->heads, m->sequence), dqkv = values(b, rows, width);
+    for (int i = 0; turn(b, i); i++)
+        attention_forward(
+            b->device, b->stream,
+            (AttentionForward){.qkv = qkv, .out = out, .stats = stats, .shape = shape, .dropout = dropout});
+    snprintf(name, sizeof name, "attention forward, %s", label);
+    flops_row(b, name);
+    for (int i = 0; turn(b, i); i++)
+        attention_backward(b->device, b->stream,
+                           (AttentionBackward){.dout = dout,
+                                               .qkv = qkv,
+                                               .out = out,
+                                               .stats = stats,
+                                               .dqkv = dqkv,
+                                               .shape = shape,
+                                               .dropout = dropout});
+    snprintf(name, sizeof name, "attention backward, %s", label);
+    flops_row(b, name);
+    arena_release(&b->arena, mark);
+}
+
+// ---- operations bound by memory ---------------------------------------------------------------------------
+
+static void bench_activations(Bench *b) {
+    ArenaMark mark = arena_mark(&b->arena);
+    int64_t width = b->model->inner, rows = b->model->elements / width;
+    Tensor x = values(b, rows, width), y = values(b, rows, width), dy = values(b, rows, width);
+    Tensor bias = values(b, 1, width), sum = floats(b, 1, width);
+    Tensor wide = {x.data, rows / 2, 2 * width, b->dtype}, narrow = {y.data, rows / 2, width, b->dtype};
+    for (int i = 0; turn(b, i); i++)
+        bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, y, false});
+    bytes_row(b, "bias_gelu_forward");
+    for (int i = 0; turn(b, i); i++)
+        bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, x, bias, y, false});
+    bytes_row(b, "bias_gelu_backward");
+    for (int i = 0; turn(b, i); i++) swiglu_forward(b->device, b->stream, (SwigluForward){wide, {0}, narrow});
+    bytes_row(b, "swiglu_forward");
+    Tensor dwide = {dy.data, rows / 2, 2 * width, b->dtype};
+    for (int i = 0; turn(b, i); i++)
+        swiglu_backward(b->device, b->stream, (SwigluBackward){narrow, wide, {0}, dwide});
+    bytes_row(b, "swiglu_backward");
+    for (int i = 0; turn(b, i); i++) column_sum(b->device, b->stream, (ColumnSum){x, sum});
+    bytes_row(b, "column_sum");
+    for (int i = 0; turn(b, i); i++) add(b->device, b->stream, (Add){x, y});
+    bytes_row(b, "add");
+    arena_release(&b->arena, mark);
+}
+
+static void bench_residual(Bench *b, const char *label, float probability) {
+    ArenaMark mark = arena_mark(&b->arena);
+    char name[80];
+    int64_t width = b->model->hidden, rows = b->model->elements / width / 16 * 16;
+    Tensor x = values(b, rows, width), residual = values(b, rows, width), y = values(b, rows, width);
+    Tensor bias = values(b, 1, width);
+    Dropout dropout = {rng_key(1, "dropout", 0), probability, 0, 16, 0};
+    for (int i = 0; turn(b, i); i++)
+        bias_dropout_add(b->device, b->stream, (BiasDropoutAdd){x, bias, residual, y, dropout});
+    snprintf(name, sizeof name, "bias_dropout_add, %s", label);
+    bytes_row(b, name);
+    for (int i = 0; turn(b, i); i++) dropout_backward(b->device, b->stream, (DropoutBackward){x, y, dropout});
+    snprintf(name, sizeof name, "dropout_backward, %s", label);
+    bytes_row(b, name);
+    arena_release(&b->arena, mark);
+}
+
+// gamma, beta, mean absent: RMS norm.
+static void bench_norm(Bench *b, const char *label, bool rms) {
+    ArenaMark mark = arena_mark(&b->arena);
+    int64_t width = b->model->hidden, rows = b->model->elements / width;
+    char name[80];
+    Tensor x = values(b, rows, width), y = values(b, rows, width), dy = values(b, rows, width), none = {0};
+    Tensor gamma = values(b, 1, width), beta = rms ? none : values(b, 1, width);
+    Tensor mean = rms ? none : floats(b, 1, rows), rstd = floats(b, 1, rows);
+    Tensor dgamma = floats(b, 1, width), dbeta = rms ? none : floats(b, 1, width);
+    for (int i = 0; turn(b, i); i++)
+        norm_forward(b->device, b->stream, (NormForward){x, gamma, beta, y, mean, rstd, 1e-5f});
+    snprintf(name, sizeof name, "norm_forward, %s", label);
+    bytes_row(b, name);
+    for (int i = 0; turn(b, i); i++)
+        norm_backward_input(b->device, b->stream, (NormBackwardInput){dy, x, gamma, mean, rstd, none, y});
+    snprintf(name, sizeof name, "norm_backward_input, %s", label);
+    bytes_row(b, name);
+    for (int i = 0; turn(b, i); i++)
+        norm_backward_weight(b->device, b->stream, (NormBackwardWeight){dy, x, mean, rstd, dgamma, dbeta});
+    snprintf(name, sizeof name, "norm_backward_weight, %s", label);
+    bytes_row(b, name);
+    arena_release(&b->arena, mark);
+}
+
+static void bench_rotary(Bench *b) {
+    ArenaMark mark = arena_mark(&b->arena);
+    const Model *m = b->model;
+    int64_t size = m->hidden / m->heads, width = (m->heads + 2 * m->groups) * size;
+    AttentionShape shape = {8, m->elements / m->hidden / 8, m->heads, m->groups, size, 0};
+    Tensor qkv = values(b, shape.batch * shape.sequence, width), table = floats(b, shape.sequence, size);
+    for (int i = 0; turn(b, i); i++) rotary(b->device, b->stream, (Rotary){table, qkv, shape, false});
+    bytes_row(b, "rotary");
+    arena_release(&b->arena, mark);
+}
+
+static void bench_embedding(Bench *b) {
+    ArenaMark mark = arena_mark(&b->arena);
+    int64_t width = b->model->hidden, samples = 16, rows = b->model->elements / width / samples * samples;
+    Tensor ids = tokens(b, rows), table = values(b, b->model->vocabulary, width), y = values(b, rows, width);
+    Tensor dtable = floats(b, b->model->vocabulary, width), dposition = floats(b, rows / samples, width);
+    for (int i = 0; turn(b, i); i++)
+        embedding_forward(b->device, b->stream, (EmbeddingForward){ids, table, y, 0});
+    bytes_row(b, "embedding_forward");
+    for (int i = 0; turn(b, i); i++)
+        embedding_backward(b->device, b->stream, (EmbeddingBackward){ids, y, dtable, 0});
+    bytes_row(b, "embedding_backward");
+    for (int i = 0; turn(b, i); i++)
+        position_backward(b->device, b->stream, (PositionBackward){y, dposition, samples, 0});
+    bytes_row(b, "position_backward");
+    arena_release(&b->arena, mark);
+}
+
+static void bench_loss(Bench *b) {
+    ArenaMark mark = arena_mark(&b->arena);
+    int64_t rows = b->model->loss_rows, cols = b->model->vocabulary;
+    Tensor logits = floats(b, rows, cols), labels = tokens(b, rows), max = floats(b, 1, rows);
+    Tensor sum = floats(b, 1, rows), target = floats(b, 1, rows), loss = floats(b, 1, rows);
+    Tensor dlogits = b->dtype == F32 ? logits : values(b, rows, cols), mask = {0};
+    for (int i = 0; turn(b, i); i++) loss_max(b->device, b->stream, (LossMax){logits, max, 0, cols});
+    bytes_row(b, "loss_max");
+    for (int i = 0; turn(b, i); i++)
+        loss_sum(b->device, b->stream, (LossSum){logits, labels, max, sum, target, 0, cols});
+    bytes_row(b, "loss_sum");
+    for (int i = 0; turn(b, i); i++)
+        loss_finish(b->device, b->stream,
+                    (LossFinish){labels, max, sum, target, mask, logits, dlogits, loss, 0, cols, 1.0f});
+    bytes_row(b, "loss_finish");
+    arena_release(&b->arena, mark);
+}
+
+static void bench_optimizer(Bench *b) {
+    ArenaMark mark = arena_mark(&b->arena);
+    int64_t count = b->model->elements / 2;
+    Tensor g = floats(b, 1, count), p = floats(b, 1, count), m = floats(b, 1, count),
+           v = zeros(b, F32, 1, count);
+    Tensor value = b->dtype == F32 ? (Tensor){0} : values(b, 1, count), max = zeros(b, F32, 1, 1);
+    Tensor sum = zeros(b, F64, 1, 3);
+    AdamW step = {.gradient = g,
+                  .parameter = p,
+                  .m = m,
+                  .v = v,
+                  .value = value,
+                  .lr = 1e-4,
+                  .beta1 = 0.9,
+                  .beta2 = 0.999,
+                  .epsilon = 1e-8,
+                  .weight_decay = 0.1,
+                  .correction1 = 0.1,
+                  .correction2 = 0.001,
+                  .grad_scale = 1};
+    for (int i = 0; turn(b, i); i++) adamw(b->device, b->stream, step);
+    bytes_row(b, "adamw");
+    for (int i = 0; turn(b, i); i++) abs_max(b->device, b->stream, (AbsMax){g, max});
+    bytes_row(b, "abs_max");
+    for (int i = 0; turn(b, i); i++) sum_squares(b->device, b->stream, (SumSquares){.x = g, .sum = sum});
+    bytes_row(b, "sum_squares");
+    arena_release(&b->arena, mark);
+}
+
+// ---- all of it --------------------------------------------------------------------------------------------
+
+static void begin_table(Bench *b, const char *what, const Column *columns) {
+    char title[80];
+    snprintf(title, sizeof title, "%s of %s in %s", what, b->model->name, dtype_name(b->dtype));
+    if (device_computes(b->device)) table_begin(&b->tables, title, columns, 3);
+}
+
+static void bench_all(Bench *b) {
+    measure_copy(b);
+    measure_product(b);
+    begin_table(b, "products and attention", FLOPS_COLUMNS);
+    bench_linears(b);
+    bench_attention(b, "no dropout", 0);
+    bench_attention(b, "dropout 0.1", 0.1f);
+    if (device_computes(b->device))
+        table_note(&b->tables, "a square product: %.1f TFLOP/s", b->best_product / 1e12);
+    begin_table(b, "operations bound by memory", BYTES_COLUMNS);
+    bench_activations(b);
+    bench_residual(b, "no dropout", 0);
+    bench_residual(b, "dropout 0.1", 0.1f);
+    bench_norm(b, "layer norm", false);
+    bench_norm(b, "RMS norm", true);
+    bench_rotary(b);
+    bench_embedding(b);
+    bench_loss(b);
+    bench_optimizer(b);
+    if (device_computes(b->device))
+        table_note(&b->tables, "a copy within its memory: %.1f GB/s, read and written", b->copy / 1e9);
+}
+
+static Status run_on(Bench *b, DeviceOptions options, size_t bytes) {
+    TRY(device_open(&b->device, options));
+    b->stream = device_stream(b->device);
+    Status status = OK;
+    if (bytes)
+        status = arena_open(&b->arena, "bench", device_memory(b->device), bytes);
+    else
+        arena_open_measuring(&b->arena, "bench");
+    if (status == OK) bench_all(b);
+    return status;
+}
+
+static void leave(Bench *b) {
+    arena_close(&b->arena);
+    device_close(b->device);
+}
+
+static Status bench_device(Bench *b, const char *kind) {
+    TRY(device_check(kind));
+    Status status = run_on(b, (DeviceOptions){.kind = "null", .stands_for = kind, .threads = 1}, 0);
+    size_t bytes = b->arena.peak, workspace = b->device ? device_workspace_peak(b->device) : 0;
+    leave(b);
+    if (status != OK) return status;
+    status = run_on(b, (DeviceOptions){.kind = kind, .threads = 1, .workspace_bytes = workspace}, bytes);
+    leave(b);
+    return status;
+}
+
+// The word behind a name among the arguments, or `otherwise`.
+static const char *word_of(int argc, char **argv, const char *name, const char *otherwise) {
+    for (int i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], name)) return argv[i + 1];
+    return otherwise;
+}
+
+static Status find_choice(Bench *b, int argc, char **argv) {
+    const char *model = word_of(argc, argv, "--model", MODELS[0].name),
+               *dtype = word_of(argc, argv, "--dtype", "bf16");
+    for (int i = 0; i < NUM_MODELS; i++)
+        if (!strcmp(model, MODELS[i].name)) b->model = &MODELS[i];
+    b->dtype = NUM_DTYPES;
+    for (DType t = 0; t < NUM_DTYPES; t++)
+        if (dtype_is_element(t) && !strcmp(dtype, dtype_name(t))) b->dtype = t;
+    if (b->model && b->dtype < NUM_DTYPES && argc % 2) return OK;
+    return fail(
+        ERR_USAGE,
+        "usage: bench_device_gpu [--device KIND] [--model gpt2-124m|gpt2-1558m|llama3-8b|tiny] [--dtype "
+        "bf16|f16|f32] [--json FILE]");
+}
+
+int main(int argc, char **argv) {
+    Bench b = {.pattern = malloc(PATTERN * sizeof(double))};
+    const char *json = tables_path(&argc, argv);
+    CHECK(b.pattern, "no memory");
+    Status status = find_choice(&b, argc, argv);
+    if (status == OK) status = bench_device(&b, word_of(argc, argv, "--device", "cuda"));
+    if (status == OK) status = tables_finish(&b.tables, "gpu", json);
+    if (status != OK) fprintf(stderr, "bench_device_gpu: %s\n", fail_message());
+    free(b.pattern);
+    return (int)status;
+}
