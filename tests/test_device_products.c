@@ -106,31 +106,31 @@ typedef struct {
 } Shape;
 
 // The simulated library and the plain kernel add in the same order: their products have the same bits.
-static bool agrees(Shape s) {
-    Gpu gpu = gpu_open();
+static bool agrees(Gpu *gpu, Shape s) {
+    gpu->used = 0;
     Matmul p = {.transpose_a = s.ta, .transpose_b = s.tb, .accumulate = s.accumulate};
-    p.a = numbers(&gpu, s.factors, s.ta ? s.inner : s.rows, s.ta ? s.rows : s.inner, s.offset);
-    p.b = numbers(&gpu, s.factors, s.tb ? s.cols : s.inner, s.tb ? s.inner : s.cols, s.offset);
-    if (s.bias) p.bias = numbers(&gpu, s.factors, 1, s.cols, s.offset);
-    p.d = s.accumulate ? numbers(&gpu, s.result, s.rows, s.cols, s.offset)
-                       : gpu_tensor(&gpu, s.result, s.rows, s.cols, s.offset);
+    p.a = numbers(gpu, s.factors, s.ta ? s.inner : s.rows, s.ta ? s.rows : s.inner, s.offset);
+    p.b = numbers(gpu, s.factors, s.tb ? s.cols : s.inner, s.tb ? s.inner : s.cols, s.offset);
+    if (s.bias) p.bias = numbers(gpu, s.factors, 1, s.cols, s.offset);
+    p.d = s.accumulate ? numbers(gpu, s.result, s.rows, s.cols, s.offset)
+                       : gpu_tensor(gpu, s.result, s.rows, s.cols, s.offset);
     Matmul plain = p;
-    plain.d = gpu_tensor(&gpu, s.result, s.rows, s.cols, s.offset);
+    plain.d = gpu_tensor(gpu, s.result, s.rows, s.cols, s.offset);
     memcpy(plain.d.data, p.d.data, tensor_bytes(p.d));
-    const bool was_plain = is_plain(&gpu, p);
-    cuda_matmul(&gpu.exec, &p);
-    cuda_matmul_plain(&gpu.exec, &plain);
-    gpu_wait(&gpu);
+    const bool was_plain = is_plain(gpu, p);
+    cuda_matmul(&gpu->exec, &p);
+    cuda_matmul_plain(&gpu->exec, &plain);
+    gpu_wait(gpu);
     EXPECT(memcmp(p.d.data, plain.d.data, tensor_bytes(p.d)) == 0, "%s [%d, %d, %d]%s%s%s%s to %s, offset %d",
            dtype_name(s.factors), (int)s.rows, (int)s.cols, (int)s.inner, s.ta ? " ta" : "",
            s.tb ? " tb" : "", s.accumulate ? " accumulates" : "", s.bias ? " bias" : "", dtype_name(s.result),
            (int)s.offset);
-    gpu_close(&gpu);
     return !was_plain;
 }
 
 static void both_ways_agree(void) {
     static const int64_t sizes[][3] = {{24, 40, 16}, {17, 9, 31}, {1, 1, 1}, {8, 24, 0}, {5, 72, 130}};
+    Gpu gpu = gpu_open();
     int by_library = 0, count = 0;
     for (int i = 0; i < 5 * 3 * 2 * 16; i++) {
         const int64_t *n = sizes[i % 5];
@@ -140,10 +140,11 @@ static void both_ways_agree(void) {
         s.offset = i / 15 % 2 ? 4 : 0;
         s.ta = way & 1, s.tb = way & 2, s.bias = (way & 12) == 4, s.accumulate = (way & 12) == 8;
         s.result = (way & 12) == 8 || (way & 12) == 12 ? F32 : s.factors;
-        by_library += agrees(s);
+        by_library += agrees(&gpu, s);
         count++;
     }
     EXPECT(by_library > count / 4 && by_library < count / 2, "%d of %d by the library", by_library, count);
+    gpu_close(&gpu);
 }
 
 // A bias is added to the sum, and what d was is added last.
