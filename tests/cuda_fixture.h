@@ -1,5 +1,5 @@
-// The insides of the CUDA device on the simulated GPU, for tests whose program holds the objects of its module: a device,
-// a stream, and memory that the host may write as long as nothing is under way.
+// The insides of the CUDA device on the simulated GPU, for tests whose program holds the objects of its module: a
+// device, a stream, and memory that the host may write as long as nothing is under way.
 #pragma once
 #include "device/cuda/products.h"
 #include "device/module.h"

@@ -1,5 +1,5 @@
-// Matrix products of the CUDA device: which plan a product gets, what is made without cuBLASLt, how the library is found,
-// and what is said of its errors. The simulated GPU's objects are part of this program.
+// Matrix products of the CUDA device: which plan a product gets, what is made without cuBLASLt, how the library is
+// found, and what is said of its errors. The simulated GPU's objects are part of this program.
 #include "base/half.h"
 #include "cuda_fixture.h"
 #include <stdio.h>

@@ -16,8 +16,8 @@ typedef struct CudaProducts CudaProducts; // products.c
 
 // ---- operations -------------------------------------------------------------------------------------------
 
-// Each operation puts its kernels on the stream of `exec` and returns. It waits for nothing, follows no address of device
-// memory, and allocates nothing but, once for each kind of product, its plan (products.h).
+// Each operation puts its kernels on the stream of `exec` and returns. It waits for nothing, follows no address of
+// device memory, and allocates nothing but, once for each kind of product, its plan (products.h).
 #define X(NAME, function, Args, reads, writes) void cuda_##function(const Exec *exec, const Args *args);
 DEVICE_OPS(X)
 #undef X
@@ -157,8 +157,8 @@ struct CudaDevice {
     CudaProducts *products;
 };
 
-// Says that a call, "function(arguments)", has failed, with the last operations, and ends the job with `status`. `error`
-// is the name and the meaning of what the call returned.
+// Says that a call, "function(arguments)", has failed, with the last operations, and ends the job with `status`.
+// `error` is the name and the meaning of what the call returned.
 _Noreturn void cuda_fault(const CudaDevice *device, const char *call, const char *error, Status status);
 // The same while a device is opened: fails with ERR_OS.
 Status cuda_fail(const CudaDevice *device, const char *call, const char *error);

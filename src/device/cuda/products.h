@@ -1,8 +1,8 @@
-// Matrix products of the CUDA device: by cuBLASLt, with a plan for each kind of product. A plan holds what cuBLASLt needs
-// to know and the algorithm it chose. It is made when the first product of its kind is launched, and kept.
+// Matrix products of the CUDA device: by cuBLASLt, with a plan for each kind of product. A plan holds what cuBLASLt
+// needs to know and the algorithm it chose. It is made when the first product of its kind is launched, and kept.
 //
-// An algorithm is never chosen by measuring: two runs, or two ranks, would differ in bits. It is a function of the key of
-// its plan, the GPU and the version of cuBLASLt. What makes that true:
+// An algorithm is never chosen by measuring: two runs, or two ranks, would differ in bits. It is a function of the key
+// of its plan, the GPU and the version of cuBLASLt. Three rules make that true:
 //  - every kind of product may use the same amount of workspace;
 //  - a key knows an address by its alignment alone, up to PRODUCT_ALIGNMENT, which every whole tensor has: so where
 //    tensors lie in memory, which depends on the grid, chooses nothing;
@@ -11,11 +11,12 @@
 #include "device/cuda/cuda.h"
 #include <cublasLt.h>
 
-// No algorithm of cuBLASLt asks for addresses that are aligned to more bytes.
+// The most bytes that cuBLASLt is promised of an address. It is what a GPU loads at once; an algorithm that wants more
+// is not found.
 enum { PRODUCT_ALIGNMENT = 16 };
 
-// cuBLASLt's matrices lie in memory column by column: its d [m, n] is d of a Matmul transposed, its a is b and its b is a.
-// No byte of it is padding: keys are compared as bytes.
+// cuBLASLt's matrices lie in memory column by column: its d [m, n] is d of a Matmul transposed, its a is b and its b
+// is a. No byte of it is padding: keys are compared as bytes.
 typedef struct {
     int64_t m, n, k;       // op(a) [m, k], op(b) [k, n]
     int64_t lda, ldb, ldd; // elements from one column to the next

@@ -1,5 +1,5 @@
-// The part of the dynamic loader that the CUDA device calls, for builds without a GPU: sim/libraries.cc simulates it, so
-// that NVIDIA's libraries are the simulated ones, found where a user would have put theirs.
+// The part of the dynamic loader that the CUDA device calls, for builds without a GPU: sim/libraries.cc simulates it,
+// so that NVIDIA's libraries are the simulated ones, found where a user would have put theirs.
 #pragma once
 #ifdef __cplusplus
 extern "C" {
