@@ -236,7 +236,7 @@ static void errors_at_opening_are_named(void) {
     expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "cudaErrorNoDevice");
     setenv("TRIREME_SIM_FAIL", "library:1", 1);
     expect_refusal((DeviceOptions){0}, ERR_UNAVAILABLE, "needs cuBLASLt, and there is no libcublasLt.so");
-    setenv("TRIREME_SIM_FAIL", "library:2", 1);
+    setenv("TRIREME_SIM_FAIL", "library:01", 1); // another text begins to count anew
     EXPECT(device_check("cuda-sim") == ERR_UNAVAILABLE, "the check of a device without cuBLASLt");
     setenv("TRIREME_SIM_FAIL", "memory:1", 1);
     setenv("TRIREME_SIM_GPUS", "3", 1);

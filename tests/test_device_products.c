@@ -217,13 +217,12 @@ static void expect_refusal(Status wanted, const char *words) {
     EXPECT(strstr(fail_message(), words), "\"%s\" in: %s", words, fail_message());
 }
 
-// The next name that the loader is asked for is not found. Its calls are counted over the whole program.
-static void lose_library(bool is_asked_for) {
-    static int lost;
-    char fault[32];
-    snprintf(fault, sizeof fault, "library:%d", lost + 1);
+// The next name that the loader is asked for is not found. Another text each time begins to count anew.
+static void lose_library(void) {
+    static int times;
+    char fault[64];
+    snprintf(fault, sizeof fault, "library:%0*d", ++times, 1);
     setenv("TRIREME_SIM_FAIL", fault, 1);
-    lost += is_asked_for;
 }
 
 static void forget_environment(void) {
@@ -256,13 +255,13 @@ static void missing_library_is_named(void) {
         "looks (libcublasLt.so.13: cannot open shared object file: No such file or directory)",
         "Python environment (none is active); NVIDIA's package libcublas-13-* or the Python wheel nvidia-cublas"};
     forget_environment();
-    lose_library(true);
+    lose_library();
     expect_refusal(ERR_UNAVAILABLE, words[0]);
     for (int i = 1; i < 3; i++)
         EXPECT(strstr(fail_message(), words[i]), "\"%s\" in: %s", words[i], fail_message());
     setenv("TRIREME_CUDA_LIBS", "/nowhere:relative", 1);
     setenv("CONDA_PREFIX", "/opt/conda", 1);
-    lose_library(true);
+    lose_library();
     expect_refusal(ERR_UNAVAILABLE, "TRIREME_CUDA_LIBS (/nowhere:relative)");
     EXPECT(strstr(fail_message(), "environment (/opt/conda)"), "%s", fail_message());
     forget_environment();
@@ -274,16 +273,16 @@ static void library_is_found_where_it_is(void) {
     expect_opens("where the loader looks");
     snprintf(folders, sizeof folders, "::/nowhere:%s", folder_with_library("libs", "present"));
     setenv("TRIREME_CUDA_LIBS", folders, 1);
-    lose_library(false);
+    lose_library();
     expect_opens("TRIREME_CUDA_LIBS");
     forget_environment();
     folder_with_library("env/lib/python3.11/site-packages/nvidia/cu13/lib", "present");
     setenv("VIRTUAL_ENV", harness_path("env"), 1);
-    lose_library(true);
+    lose_library();
     expect_opens("VIRTUAL_ENV");
     unsetenv("VIRTUAL_ENV");
     setenv("CONDA_PREFIX", harness_path("env"), 1);
-    lose_library(true);
+    lose_library();
     expect_opens("CONDA_PREFIX");
     forget_environment();
 }
@@ -317,7 +316,7 @@ static void every_status_is_named(void) {
                 {CUBLAS_STATUS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR, "},
                 {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED, "},
                 {CUBLAS_STATUS_LICENSE_ERROR, "CUBLAS_STATUS_LICENSE_ERROR, "},
-                {(cublasStatus_t)99, "CUBLAS_STATUS_UNKNOWN, "}};
+                {(cublasStatus_t)2, "CUBLAS_STATUS_UNKNOWN, "}};
     Gpu gpu = gpu_open();
     EXPECT_OK(products_status(gpu.device, "cublasLtMatmul()", CUBLAS_STATUS_SUCCESS));
     for (int i = 0; i < 10; i++) {
