@@ -1,5 +1,5 @@
 // The two 16-bit floating point formats as bits: bf16 (8 bits of exponent, 7 of fraction) and IEEE fp16 (5
-// and 10). Conversions round to nearest even, but for bf16_split; infinities stay and NaNs stay NaNs. Every
+// and 10). Conversions round to nearest even, except bf16_split; infinities stay and NaNs stay NaNs. Every
 // device and transport rounds as these functions do.
 #pragma once
 #include <stdint.h>

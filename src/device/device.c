@@ -7,7 +7,7 @@
 
 // ---- kinds ------------------------------------------------------------------------------------------------
 
-// Those of the program come first.
+// The backends of the program come first, then the modules.
 #define X(name)            #name,
 #define MODULE(kind, file) kind,
 static const char *const KIND_NAMES[] = {DEVICE_KINDS(X) DEVICE_MODULES(MODULE)};

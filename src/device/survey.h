@@ -1,5 +1,5 @@
-// What this machine has for a kind of device: its GPUs, the versions of CUDA, and libraries. For `trireme devices`, and for
-// comparing the ranks of a job.
+// The survey of a machine for a kind of device: its GPUs, the versions of CUDA, and libraries. `trireme devices` prints it,
+// and the ranks of a job compare it.
 #pragma once
 #include "device/device.h"
 

@@ -1,4 +1,4 @@
-// What the kernels of causal self-attention on tensor cores share: tiles in shared memory, products of tiles, and masks.
+// The kernels of causal self-attention on tensor cores share this header: tiles in shared memory, products of tiles, and masks.
 // They serve bf16 and fp16.
 //
 // The method is FlashAttention-2 (Dao 2023), with the gradient of the queries in a kernel of its own, so that every sum has a

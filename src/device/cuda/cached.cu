@@ -10,7 +10,7 @@ enum {
     ROOM_BYTES = 32 << 20, // of the workspace, unless one query needs more
 };
 
-// Of one query of a head and one block of keys: its largest score, the sum of exp(score - largest), and the sum of the
+// Returns the part of one query of a head and one block of keys: its largest score, the sum of exp(score - largest), and the sum of the
 // values with these weights, [D].
 DEVICE float *cached_part(const AttentionCall &call, float *parts, int query, int head, int block,
                           int blocks) {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(KEYS)
         }
 }
 
-// What lane `part` of LANES adds to the product of a query and a key: every LANES-th pack of elements.
+// Returns what lane `part` of LANES adds to the product of a query and a key: every LANES-th pack of elements.
 template <bool WHOLE, class E>
 DEVICE float partial_dot(const float *query, const E *key, int part, int size) {
     constexpr int WIDTH = Pack<E>::WIDTH;
@@ -157,7 +157,7 @@ extern "C" size_t cuda_attention_cached_workspace(const AttentionCached *args) {
     return (size_t)queries_at_once(args) * query_bytes(args);
 }
 
-// Whether keys are whole packs that are aligned.
+// Returns whether keys are whole packs that are aligned.
 static bool has_whole_keys(const AttentionCached *args) {
     const size_t bytes = (size_t)args->shape.head_size * dtype_bytes(args->keys.dtype);
     return bytes % 16 == 0 && has_whole_packs(args->keys);

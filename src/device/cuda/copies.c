@@ -132,7 +132,7 @@ void *cuda_access_address(void *state, const HostAccess *access) {
     return access->address;
 }
 
-// What the host wrote is there for everything that is put on any stream from now on.
+// Everything that is put on any stream from now on sees what the host wrote.
 void cuda_access_end(void *state, const HostAccess *access) {
     CudaDevice *d = state;
     CudaWindow *w = &d->windows[access->number - 1];

@@ -89,7 +89,7 @@ Status gpus_available(void) {
     return count_gpus(&count);
 }
 
-// Of the current GPU. Kernels for another GPU of its family run, too; else the driver translates PTX, if there is any.
+// Finds the kernels that the current GPU runs. Kernels for another GPU of its family run, too; else the driver translates PTX, if there is any.
 static Status find_kernels(const struct cudaDeviceProp *properties, int number, char *kernels, size_t size) {
     int machine = 0, virtual = 0;
     cudaError_t error = probe_kernels(&machine, &virtual);

@@ -9,7 +9,7 @@
 #pragma once
 #include "device/cuda/portable.h"
 
-// Whether the element type is bf16; else fp16.
+// True for bf16; the other element type of tensor cores here is fp16.
 template <class E> inline constexpr bool IS_BF16 = false;
 template <> inline constexpr bool IS_BF16<Bf16> = true;
 
@@ -89,7 +89,7 @@ template <class E> DEVICE uint32_t mma_pair(float low, float high) {
 
 static inline float fast_exp2(float x) { return exponential_of_base_2(x); }
 
-// What the lanes of a warp show each other: the factors of a product, b transposed, or the addresses of rows.
+// The lanes of a warp show each other what is in this room: the factors of a product, b transposed, or the addresses of rows.
 struct MmaRoom {
     float a[16][16], b[8][16];
     const uint16_t *rows[WARP];

@@ -46,7 +46,7 @@ DEVICE int segment_of_block(const Table &table) {
     return low;
 }
 
-// What one block treats: elements [begin, end) of the `size` from `first` on, which is a multiple of `size`.
+// One block treats one tile: elements [begin, end) of the `size` from `first` on, which is a multiple of `size`.
 typedef struct {
     int64_t first, begin, end;
     int size;

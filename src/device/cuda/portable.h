@@ -192,7 +192,7 @@ template <bool WHOLE, class E, class N> DEVICE void store_quad(E *to, N left, co
     store_some<WHOLE>(to, left, p);
 }
 
-// Whether every row of a tensor is whole packs that are aligned; so it is of one that is absent.
+// Returns whether every row of a tensor is whole packs that are aligned; true for an absent tensor.
 static inline bool has_whole_packs(Tensor x) {
     const size_t row_bytes = (size_t)x.cols * dtype_bytes(x.dtype);
     return !x.data || ((uintptr_t)x.data % 16 == 0 && row_bytes % 16 == 0);

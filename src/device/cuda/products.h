@@ -6,7 +6,7 @@
 //  - every kind of product may use the same amount of workspace;
 //  - a key knows an address by its alignment alone, up to PRODUCT_ALIGNMENT, which every whole tensor has: so where
 //    tensors lie in memory, which depends on the grid, chooses nothing;
-//  - partial sums are never added in the output, whose order nobody could tell.
+//  - partial sums are never added in the output, whose order would not be known.
 #pragma once
 #include "device/cuda/cuda.h"
 #include <cublasLt.h>

@@ -212,7 +212,7 @@ static bool is_same(const SimMatrixLayout &x, const SimMatrixLayout &y) {
     return x.type == y.type && x.rows == y.rows && x.cols == y.cols && x.ld == y.ld;
 }
 
-// What no product can be, or NULL.
+// Returns why a problem can be no product, or NULL.
 static const char *impossible(const Problem &p) {
     const bool ta = p.product.transpose_a, tb = p.product.transpose_b;
     for (const auto *x : {&p.a, &p.b, &p.d})
@@ -295,7 +295,7 @@ static bool lacks_algorithm(const Problem &p, const SimMatmulPreference &prefere
     return loose && (p.m + p.n + p.k) % 2;
 }
 
-// What a caller allows and should not comes first.
+// A caller's mistake decides first: a scheme that it allows and should not.
 static uint32_t reduction_of(const SimMatmulPreference &preference, uint64_t workspace_bytes) {
     if (preference.reductions & CUBLASLT_REDUCTION_SCHEME_INPLACE) return CUBLASLT_REDUCTION_SCHEME_INPLACE;
     if (workspace_bytes > preference.workspace_bytes) return CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -405,7 +405,7 @@ static bool overlap(const void *x, size_t x_bytes, const void *y, size_t y_bytes
     return a < b + y_bytes && b < a + x_bytes;
 }
 
-// What is wrong with the addresses of a product, or NULL.
+// Returns what is wrong with the addresses of a product, or NULL.
 static const char *wrong_addresses(const Call &call, const Algorithm &algorithm) {
     const Problem &p = call.p;
     const void *addresses[] = {call.a, call.b, call.c, call.d};

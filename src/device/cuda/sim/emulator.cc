@@ -22,7 +22,7 @@ typedef enum { FORWARD, BACKWARD, DRAWN } Order;
 typedef struct {
     uint3 index;
     Fiber *fiber; // nullptr: it has not started, or has ended
-    // Of the wait that it is in:
+    // These describe the wait that the thread is in:
     SimWait what;
     unsigned mask;
     uint64_t value, result;
@@ -36,7 +36,7 @@ typedef struct {
 // Bit i is lane i.
 typedef struct {
     unsigned live;                          // have not ended
-    unsigned ready, exchanging, at_barrier; // the live ones, but for the one that runs
+    unsigned ready, exchanging, at_barrier; // the live ones, without the one that runs
 } Warp;
 
 // The emulator of one host thread.
@@ -100,7 +100,7 @@ UNSEEN static int lane_of(const Emulator *e, const Thread *thread) {
     return (int)((thread - e->threads) % LANES);
 }
 
-// What a thread does for which another one waits in vain.
+// Says what a thread does for which another one waits in vain.
 UNSEEN static const char *doing_of(Emulator *e, const Thread *thread) {
     static __thread char text[64];
     const Warp *warp = warp_of(e, thread);
@@ -237,7 +237,7 @@ UNSEEN static void hand_over(Emulator *e, Fiber *self) {
     if (to != self) fiber_switch(self, to);
 }
 
-// What fibers do: run threads, one after another. To ThreadSanitizer a fiber is a thread, so there it runs one of a
+// A fiber runs threads, one after another. To ThreadSanitizer a fiber is a thread, so there it runs one of a
 // block.
 UNSEEN static void work(Fiber *self) {
     Emulator *e = emulator;

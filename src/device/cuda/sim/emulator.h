@@ -146,7 +146,7 @@ template <class T, size_t COUNT> struct SimRoom {
 
 // The first thread of a block that comes here fills the room with NaNs.
 void *sim_shared(void *room, size_t bytes, uint64_t *block);
-// Of the block that runs.
+// Returns the dynamic shared memory of the block that runs.
 char *sim_dynamic_shared();
 
 #define SHARED(T, name, count)                                                                               \

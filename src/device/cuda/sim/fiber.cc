@@ -39,7 +39,7 @@ struct Fiber {
 #else
     ucontext_t context;
 #endif
-    // What the sanitizers keep of it while it does not run.
+    // The sanitizers keep these of it while it does not run.
     void *fake_stack;
     void *tsan;
 };

@@ -1,5 +1,5 @@
 // Fibers: functions with a stack of their own that take turns on one host thread. The emulator runs each waiting CUDA
-// thread on one. AddressSanitizer and ThreadSanitizer are told of every change.
+// thread on one. AddressSanitizer and ThreadSanitizer learn of every change.
 #pragma once
 #include <stddef.h>
 

@@ -1,6 +1,6 @@
 // Simulates the CUDA runtime on the host, so that everything but speed can be tested without a GPU.
 //
-// A stream is a queue that nobody serves until a host thread waits or asks for an event. That thread then runs entries of
+// A stream is a queue that no thread serves until a host thread waits or asks for an event. That thread then runs entries of
 // any stream, drawn at random among those that may run: an order that is missing between two streams, or between a stream
 // and the host, sooner or later gives wrong numbers. All threads of the process share the GPUs.
 //
@@ -61,7 +61,7 @@ struct Allocation {
     int gpu;
 };
 
-// What a process shares. One lock holds all of it; entries run without the lock.
+// All threads of a process share the simulation. One lock holds all of it; entries run without the lock.
 struct Simulation {
     std::mutex lock;
     std::condition_variable moved;

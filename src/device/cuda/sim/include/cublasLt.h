@@ -26,7 +26,7 @@ typedef cudaDataType cudaDataType_t;
 typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
 typedef enum { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 } cublasComputeType_t;
 
-// int32_t but for EPILOGUE (uint32_t) and BIAS_POINTER (const void *).
+// int32_t, except EPILOGUE (uint32_t) and BIAS_POINTER (const void *).
 typedef enum {
     CUBLASLT_MATMUL_DESC_TRANSA = 3,
     CUBLASLT_MATMUL_DESC_TRANSB = 4,
@@ -37,7 +37,7 @@ typedef enum {
 
 typedef enum { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 } cublasLtEpilogue_t;
 
-// uint32_t but for MAX_WORKSPACE_BYTES (uint64_t).
+// uint32_t, except MAX_WORKSPACE_BYTES (uint64_t).
 typedef enum {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
     CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,
