@@ -1,13 +1,12 @@
 // Index files (--data-cache-path): the same samples as without, made once, repaired when damaged.
-#define XXH_INLINE_ALL
 #include "base/file.h"
+#include "base/hash.h"
 #include "dataset_sets.h"
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum { S = 8, N = 60, NUM_DOCUMENTS = 12 };
 static const int lengths[NUM_DOCUMENTS] = {5, 9, 3, 7, 6, 4, 8, 10, 40, 2, 30, 11};
@@ -270,9 +269,9 @@ static void forge(const char *cache, const Folder *folder, int32_t value) {
         size_t header = 128, size = folder->sizes[i];
         memcpy(bytes + size - sizeof value, &value, sizeof value);
         EXPECT_OK(file_write(in_folder(cache, folder->names[i]), bytes, size));
-        XXH128_hash_t hash = XXH3_128bits(bytes + header, size - header);
+        Hash hash = hash_of(bytes + header, size - header);
         snprintf(line, sizeof line, "document_index: %zu bytes, xxh3 %016llx%016llx", size - header,
-                 (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+                 (unsigned long long)hash.high, (unsigned long long)hash.low);
     }
     for (int i = 0; i < folder->count; i++) {
         if (!strstr(folder->names[i], "description")) continue;

@@ -1,41 +1,38 @@
 // Reads a file back from the disk and compares it with the checksums of what was written.
 #include "base/file_sums.h"
+#include "base/hash.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 // Reads with O_DIRECT need memory on a multiple of the device's block size.
 enum { BLOCK = 1 << 20, ALIGNMENT = 4096 };
 
 struct FileSums {
-    XXH3_state_t *state; // of the block that is not full yet
-    uint64_t *blocks;    // checksums of the full ones
+    Hasher hasher;    // of the block that is not full yet
+    uint64_t *blocks; // checksums of the full ones
     int64_t count, capacity;
     size_t filled; // bytes of the block that is not full yet
 };
 
 static void start_block(FileSums *sums) {
-    XXH3_64bits_reset(sums->state);
+    hasher_start(&sums->hasher);
     sums->filled = 0;
 }
 
 FileSums *file_sums_create(void) {
-    FileSums *sums = calloc(1, sizeof *sums);
+    FileSums *sums = aligned_alloc(_Alignof(FileSums), sizeof *sums);
     if (!sums) return NULL;
-    sums->state = XXH3_createState();
-    if (sums->state) return start_block(sums), sums;
-    free(sums);
-    return NULL;
+    *sums = (FileSums){0};
+    start_block(sums);
+    return sums;
 }
 
 void file_sums_free(FileSums *sums) {
     if (!sums) return;
-    XXH3_freeState(sums->state);
     free(sums->blocks);
     free(sums);
 }
@@ -46,14 +43,14 @@ static void end_block(FileSums *sums) {
         sums->blocks = realloc(sums->blocks, (size_t)sums->capacity * sizeof *sums->blocks);
         CHECK(sums->blocks, "no memory for the checksums of %lld blocks", (long long)sums->capacity);
     }
-    sums->blocks[sums->count++] = XXH3_64bits_digest(sums->state);
+    sums->blocks[sums->count++] = hasher_end64(&sums->hasher);
     start_block(sums);
 }
 
 void file_sums_add(FileSums *sums, const void *data, size_t size) {
     for (const char *from = data; size;) {
         size_t some = size < BLOCK - sums->filled ? size : BLOCK - sums->filled;
-        XXH3_64bits_update(sums->state, from, some);
+        hasher_add(&sums->hasher, from, some);
         from += some, size -= some, sums->filled += some;
         if (sums->filled == BLOCK) end_block(sums);
     }
@@ -96,7 +93,7 @@ static Status compare_block(int fd, const char *path, int64_t block, size_t size
                             char *buffer) {
     int64_t offset = block * BLOCK;
     TRY(read_block(fd, path, offset, size, buffer));
-    if (XXH3_64bits(buffer, size) == want) return OK;
+    if (hash64_of(buffer, size) == want) return OK;
     return fail(
         ERR_IO,
         "%s: within bytes %lld to %lld the disk does not have what was written: the disk, the way to it "

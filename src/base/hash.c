@@ -22,6 +22,10 @@ Hash hasher_end(const Hasher *hasher) {
     return hash_from(XXH3_128bits_digest((const XXH3_state_t *)hasher->state));
 }
 
+uint64_t hasher_end64(const Hasher *hasher) {
+    return XXH3_64bits_digest((const XXH3_state_t *)hasher->state);
+}
+
 Hash hash_of(const void *data, size_t size) { return hash_from(XXH3_128bits(data, size)); }
 
 uint64_t hash64_of(const void *data, size_t size) { return XXH3_64bits(data, size); }
