@@ -112,7 +112,7 @@ static Tokenizer *byte_tokenizer(void) {
     PieceCounter *counter;
     Tokenizer *tokenizer = NULL;
     EXPECT_OK(piece_counter_open(&counter));
-    piece_counter_add(counter, "a b", 3);
+    EXPECT_OK(piece_counter_add(counter, "a b", 3));
     EXPECT_OK(tokenizer_train(&tokenizer, counter, 257, NULL, NULL));
     piece_counter_close(counter);
     return tokenizer;

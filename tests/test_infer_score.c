@@ -132,7 +132,7 @@ static Tokenizer *pair_tokenizer(void) {
     PieceCounter *counter;
     Tokenizer *tokenizer = NULL;
     EXPECT_OK(piece_counter_open(&counter));
-    for (int i = 0; i < 3; i++) piece_counter_add(counter, "ab", 2);
+    for (int i = 0; i < 3; i++) EXPECT_OK(piece_counter_add(counter, "ab", 2));
     EXPECT_OK(tokenizer_train(&tokenizer, counter, 258, NULL, NULL));
     EXPECT(tokenizer_vocab_size(tokenizer) == 258, "%d tokens", tokenizer_vocab_size(tokenizer));
     piece_counter_close(counter);

@@ -13,7 +13,7 @@ static Tokenizer *trained_on(const char *text, int vocab_size) {
     PieceCounter *counter;
     Tokenizer *tokenizer = NULL;
     EXPECT_OK(piece_counter_open(&counter));
-    piece_counter_add(counter, text, strlen(text));
+    EXPECT_OK(piece_counter_add(counter, text, strlen(text)));
     EXPECT_OK(tokenizer_train(&tokenizer, counter, vocab_size, NULL, NULL));
     piece_counter_close(counter);
     return tokenizer;
@@ -167,8 +167,8 @@ static void counting_is_order_free(void) {
     EXPECT_OK(piece_counter_open(&all));
     const char *texts[] = {"red green blue green", "blue blue green\n", sample};
     for (int i = 0; i < 3; i++) {
-        piece_counter_add(i == 1 ? one : two, texts[2 - i], strlen(texts[2 - i]));
-        piece_counter_add(all, texts[i], strlen(texts[i]));
+        EXPECT_OK(piece_counter_add(i == 1 ? one : two, texts[2 - i], strlen(texts[2 - i])));
+        EXPECT_OK(piece_counter_add(all, texts[i], strlen(texts[i])));
     }
     piece_counter_merge(one, two);
     Tokenizer *merged, *whole;

@@ -344,7 +344,7 @@ static Tokenizer *trained(void) {
     PieceCounter *counter;
     Tokenizer *t = NULL;
     EXPECT_OK(piece_counter_open(&counter));
-    piece_counter_add(counter, text, strlen(text));
+    EXPECT_OK(piece_counter_add(counter, text, strlen(text)));
     EXPECT_OK(tokenizer_train(&t, counter, 300, NULL, NULL));
     piece_counter_close(counter);
     return t;

@@ -91,8 +91,8 @@ static Status take_text(Worker *w, BatchSlot *slot, const Document *d, const cha
                         Output *out, TokenRun part) {
     slot->text_bytes += (int64_t)bytes;
     if (slot->counter) {
-        piece_counter_add(slot->counter, text, bytes);
-        return OK;
+        Status status = piece_counter_add(slot->counter, text, bytes);
+        return status == OK ? OK : about(d, status, fail_message());
     }
     size_t before = out->tokens.count;
     TRY(encode_text(w, d, text, bytes, &out->tokens));

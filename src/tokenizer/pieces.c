@@ -1,11 +1,9 @@
 // Splits text into the pieces that a tokenizer's pattern matches.
 #include "tokenizer/pieces.h"
-#include "base/text.h"
+#include "tokenizer/pattern.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
 
 const char gpt2_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -16,8 +14,7 @@ const char cl100k_pattern[] =
 // One pattern. It cuts the pieces that the stage before it makes.
 typedef struct {
     bool by_hand; // GPT-2's
-    pcre2_code *code;
-    pcre2_match_data *match;
+    Pattern *pattern;
     const char *text;
     size_t bytes, done;
     size_t match_start, match_end; // of the next match; match_end <= done: not looked for yet
@@ -26,11 +23,9 @@ typedef struct {
 struct PieceScanner {
     Stage stages[MAX_PATTERNS];
     int num_stages;
-    pcre2_match_context *context;
-    pcre2_jit_stack *jit_stack;
     const char *text; // the rest of the text
     size_t bytes;     // of it
-    int error;        // PCRE2's; 0: none
+    int error;        // of pattern_find; 0: none
 };
 
 // The length of the character at p, of which `left` bytes remain; 0 when it is invalid.
@@ -97,53 +92,16 @@ size_t utf8_trailing_blanks(const char *text, size_t bytes) {
 
 // ---- Opening ------------------------------------------------------------------------------------------
 
-// PCRE2's \s also matches U+180E, which Unicode's White_Space no longer contains: the property is exact.
-static void exact_blanks(Text *out, const char *pattern) {
-    for (const char *c = pattern; *c; c++) {
-        if (c[0] != '\\' || !c[1]) {
-            text_add_bytes(out, c, 1);
-        } else {
-            if (c[1] == 's' || c[1] == 'S')
-                text_add(out, "\\%c{wspace}", c[1] == 's' ? 'p' : 'P');
-            else
-                text_add_bytes(out, c, 2);
-            c++;
-        }
-    }
-}
-
-static pcre2_code *compile(const char *pattern, int *error, size_t *where) {
-    return pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, error, where,
-                         NULL);
-}
-
 static Status stage_open(Stage *stage, const char *pattern) {
-    Text exact = {0};
-    int error;
-    size_t where;
-    exact_blanks(&exact, pattern);
     stage->by_hand = strcmp(pattern, gpt2_pattern) == 0;
-    stage->code = compile(text_string(&exact), &error, &where);
-    text_free(&exact);
-    if (!stage->code) stage->code = compile(pattern, &error, &where); // PCRE2 before 10.40
-    if (!stage->code) {
-        char message[120];
-        pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);
-        return fail(ERR_DATA, "the pattern \"%.60s\": character %zu: %s", pattern, where, message);
-    }
-    stage->match = pcre2_match_data_create_from_pattern(stage->code, NULL);
-    pcre2_jit_compile(stage->code, PCRE2_JIT_COMPLETE); // without JIT it is only slower
-    return stage->match ? OK : fail(ERR_OS, "no memory for a piece scanner");
+    return pattern_open(&stage->pattern, pattern);
 }
 
 Status piece_scanner_open(PieceScanner **scanner, const char *const *patterns, int count) {
     CHECK(count >= 1 && count <= MAX_PATTERNS, "%d patterns", count);
     PieceScanner *s = *scanner = calloc(1, sizeof *s);
     if (!s) return fail(ERR_OS, "no memory for a piece scanner");
-    s->context = pcre2_match_context_create(NULL);
-    s->jit_stack = pcre2_jit_stack_create(32 << 10, 4 << 20, NULL);
-    Status status = s->context && s->jit_stack ? OK : fail(ERR_OS, "no memory for a piece scanner");
-    if (status == OK) pcre2_jit_stack_assign(s->context, NULL, s->jit_stack);
+    Status status = OK;
     for (; status == OK && s->num_stages < count; s->num_stages++)
         status = stage_open(&s->stages[s->num_stages], patterns[s->num_stages]);
     if (status == OK) return OK;
@@ -154,12 +112,7 @@ Status piece_scanner_open(PieceScanner **scanner, const char *const *patterns, i
 
 void piece_scanner_close(PieceScanner *scanner) {
     if (!scanner) return;
-    for (int i = 0; i < scanner->num_stages; i++) {
-        pcre2_match_data_free(scanner->stages[i].match);
-        pcre2_code_free(scanner->stages[i].code);
-    }
-    pcre2_match_context_free(scanner->context);
-    pcre2_jit_stack_free(scanner->jit_stack);
+    for (int i = 0; i < scanner->num_stages; i++) pattern_close(scanner->stages[i].pattern);
     free(scanner);
 }
 
@@ -216,24 +169,9 @@ static size_t gpt2_end(const char *text, size_t bytes, size_t at) {
 
 // ---- Scanning -----------------------------------------------------------------------------------------
 
-static int match(const PieceScanner *s, const Stage *g, uint32_t options) {
-    return pcre2_match(g->code, (PCRE2_SPTR)g->text, g->bytes, g->done, options, g->match, s->context);
-}
-
-// The text has been validated, so PCRE2 need not check it. When compiled code runs out of stack, the interpreter
-// matches again.
 static void find_match(PieceScanner *s, Stage *g) {
-    enum { OPTIONS = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY };
-    int matched = match(s, g, OPTIONS);
-    if (matched == PCRE2_ERROR_JIT_STACKLIMIT) matched = match(s, g, OPTIONS | PCRE2_NO_JIT);
-    if (matched > 0) {
-        g->match_start = pcre2_get_ovector_pointer(g->match)[0];
-        g->match_end = pcre2_get_ovector_pointer(g->match)[1];
-    } else { // none: the rest is one piece
-        g->match_start = g->done;
-        g->match_end = g->bytes;
-        if (matched != PCRE2_ERROR_NOMATCH) s->error = matched;
-    }
+    int error = pattern_find(g->pattern, g->text, g->bytes, g->done, &g->match_start, &g->match_end);
+    if (error) s->error = error;
 }
 
 static bool stage_next(PieceScanner *s, int k, const char **piece, size_t *bytes) {
@@ -284,9 +222,4 @@ bool piece_scanner_next(PieceScanner *s, const char **piece, size_t *bytes) {
     return true;
 }
 
-Status piece_scanner_status(const PieceScanner *s) {
-    if (!s->error) return OK;
-    char message[120];
-    pcre2_get_error_message(s->error, (PCRE2_UCHAR *)message, sizeof message);
-    return fail(ERR_DATA, "the tokenizer's pattern cannot be matched: PCRE2: %s", message);
-}
+Status piece_scanner_status(const PieceScanner *s) { return s->error ? pattern_fail(s->error) : OK; }

@@ -174,12 +174,13 @@ Status piece_counter_open(PieceCounter **counter) {
     return status;
 }
 
-void piece_counter_add(PieceCounter *counter, const char *text, size_t bytes) {
+Status piece_counter_add(PieceCounter *counter, const char *text, size_t bytes) {
     piece_scanner_start(counter->scanner, text, bytes);
     const char *piece;
     size_t size;
     while (piece_scanner_next(counter->scanner, &piece, &size))
         piece_counts_add(&counter->counts, piece, size, 1);
+    return piece_scanner_status(counter->scanner);
 }
 
 void piece_counter_merge(PieceCounter *into, const PieceCounter *from) {

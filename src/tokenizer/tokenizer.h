@@ -118,7 +118,7 @@ Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t byt
 typedef struct PieceCounter PieceCounter;
 
 Status piece_counter_open(PieceCounter **counter);
-void piece_counter_add(PieceCounter *counter, const char *text, size_t bytes);
+Status piece_counter_add(PieceCounter *counter, const char *text, size_t bytes);
 void piece_counter_merge(PieceCounter *into, const PieceCounter *from);
 void piece_counter_clear(PieceCounter *counter); // removes all pieces
 void piece_counter_close(PieceCounter *counter); // takes NULL
