@@ -1,5 +1,6 @@
 // Reads the bytes of an input and decompresses them.
 #include "corpus/input.h"
+#include "corpus/decompressor.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -8,8 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
-#include <zstd.h>
 
 enum { IN_BYTES = 256 << 10, WAIT_MS = 100 };
 
@@ -23,10 +22,10 @@ struct InputStream {
     Compression compression;
     char *in; // [IN_BYTES] bytes as read, of which in_at of in_bytes are decompressed
     size_t in_bytes, in_at;
-    int64_t position; // of the end of `in` in the file
-    bool inside;      // a member or frame of the archive has not ended yet
-    z_stream gzip;
-    ZSTD_DStream *zstandard;
+    int64_t position;         // of the end of `in` in the file
+    bool inside;              // a member or frame of the archive has not ended yet
+    const Decompressor *kind; // NULL: a plain file
+    void *decompressor;
 };
 
 // ---- The bytes of the file --------------------------------------------------------------------------------
@@ -97,30 +96,17 @@ static Status damaged(const InputStream *s, const char *why) {
     return fail(ERR_DATA, "%s: byte %" PRId64 ": %s", s->path, input_stream_position(s), why);
 }
 
-static Status gunzip(InputStream *s, char *out, size_t size, size_t *made) {
-    z_stream *z = &s->gzip;
-    if (!s->inside) inflateReset(z);
-    z->next_in = (unsigned char *)s->in + s->in_at;
-    z->avail_in = (unsigned)(s->in_bytes - s->in_at);
-    z->next_out = (unsigned char *)out;
-    z->avail_out = size < 1 << 30 ? (unsigned)size : 1U << 30;
-    size_t room = z->avail_out;
-    int result = inflate(z, Z_NO_FLUSH);
-    s->in_at = s->in_bytes - z->avail_in;
-    *made = room - z->avail_out;
-    s->inside = result != Z_STREAM_END;
-    if (result == Z_OK || result == Z_STREAM_END || result == Z_BUF_ERROR) return OK;
-    return damaged(s, z->msg ? z->msg : "damaged gzip data");
-}
-
-static Status unzstd(InputStream *s, char *out, size_t size, size_t *made) {
-    ZSTD_inBuffer in = {s->in, s->in_bytes, s->in_at};
-    ZSTD_outBuffer room = {out, size, 0};
-    size_t result = ZSTD_decompressStream(s->zstandard, &room, &in);
-    s->in_at = in.pos;
-    *made = room.pos;
-    s->inside = result != 0;
-    return ZSTD_isError(result) ? damaged(s, ZSTD_getErrorName(result)) : OK;
+static Status decompress(InputStream *s, char *out, size_t size, size_t *made) {
+    Stretch stretch = {.in = s->in + s->in_at,
+                       .in_bytes = s->in_bytes - s->in_at,
+                       .out = out,
+                       .out_bytes = size,
+                       .inside = s->inside};
+    const char *problem = s->kind->decompress(s->decompressor, &stretch);
+    s->in_at += stretch.taken;
+    *made = stretch.made;
+    s->inside = stretch.inside;
+    return problem ? damaged(s, problem) : OK;
 }
 
 static Status read_archive(InputStream *s, char *out, size_t size, size_t *got) {
@@ -128,7 +114,7 @@ static Status read_archive(InputStream *s, char *out, size_t size, size_t *got) 
         TRY(refill(s));
         bool end = s->in_at == s->in_bytes;
         if (end && !s->inside && s->position > 0) return OK;
-        TRY((s->compression == GZIP ? gunzip : unzstd)(s, out + *got, size - *got, &made));
+        TRY(decompress(s, out + *got, size - *got, &made));
         if (end && !made) return damaged(s, "the archive ends too early");
     }
     return OK;
@@ -147,11 +133,9 @@ int64_t input_stream_position(const InputStream *s) {
 
 static Status open_archive(InputStream *s, Compression compression) {
     s->compression = compression;
-    if (compression == GZIP && inflateInit2(&s->gzip, 15 + 16) != Z_OK)
-        return fail(ERR_OS, "zlib: no memory");
-    if (compression == ZSTANDARD && !(s->zstandard = ZSTD_createDStream()))
-        return fail(ERR_OS, "zstd: no memory");
-    return OK;
+    if (compression == PLAIN) return OK;
+    s->kind = compression == GZIP ? &gzip : &zstandard;
+    return s->kind->open(&s->decompressor, s->path);
 }
 
 static Status open_input(InputStream *s, Compression compression) {
@@ -203,8 +187,7 @@ Status input_stream_open_standard(InputStream **source, StandardInput *input, co
 
 void input_stream_close(InputStream *source) {
     if (!source) return;
-    if (source->compression == GZIP) inflateEnd(&source->gzip);
-    ZSTD_freeDStream(source->zstandard);
+    if (source->decompressor) source->kind->close(source->decompressor);
     if (source->fd >= 0) close(source->fd);
     free(source->in);
     free(source);
