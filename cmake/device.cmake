@@ -1,12 +1,18 @@
 # The device layer: plain files, plus the CPU kernels, compiled once per instruction set and element type and chosen at
 # run time.
-add_layer(device trireme_layout ${DNNL_LIBRARY} OpenMP::OpenMP_C ${CMAKE_DL_LIBS})
-target_include_directories(trireme_device PRIVATE ${DNNL_INCLUDE})
+add_layer(device trireme_layout ${oneDNN_LINKED} OpenMP::OpenMP_C ${CMAKE_DL_LIBS})
+if(HAS_oneDNN)
+  target_include_directories(trireme_device PRIVATE ${oneDNN_INCLUDE})
+endif()
 
 # The layer's own copy of the kernels is F32 on the baseline of the architecture; each other combination is an object
 # library whose symbols end in the names of both.
 set(kernel_sources src/device/cpu/kernels.c src/device/cpu/matmul.c src/device/cpu/attention.c src/device/cpu/cached.c
     src/device/cpu/optimizer.c)
+set(f32_sources) # of the combinations with F32 alone
+if(NOT HAS_oneDNN)
+  set(f32_sources src/device/cpu/product.c)
+endif()
 set(options_of_v3 -march=x86-64-v3)
 set(options_of_v4 -march=x86-64-v4)
 set(options_of_v4bf16 -march=x86-64-v4 -mavx512bf16)
@@ -24,7 +30,7 @@ foreach(combination ${kernel_combinations})
   list(GET level_and_element 0 level)
   list(GET level_and_element 1 element)
   set(kernels trireme_device_${combination})
-  add_library(${kernels} OBJECT ${kernel_sources})
+  add_library(${kernels} OBJECT ${kernel_sources} $<$<STREQUAL:${element},F32>:${f32_sources}>)
   target_compile_options(${kernels} PRIVATE ${options_of_${level}})
   target_compile_definitions(${kernels} PRIVATE CPU_ISA=${level} CPU_ELEMENT=${element})
   target_include_directories(${kernels} PRIVATE src)

@@ -1,4 +1,5 @@
 // TRIREME_MAX_CPU_ISA: the kernels that it leaves, and values that are refused.
+#include "base/libraries.h"
 #include "device/cpu/cpu.h"
 #include "harness.h"
 #include <stdlib.h>
@@ -58,6 +59,7 @@ static void unit_law(void) {
 
 // oneDNN's own variable, by either name, wins over ours: products follow it, and the name of the kernels says so.
 static void products_law(void) {
+    if (!library_present(LIBRARY_ONEDNN)) return;
     static const char *const variables[] = {"DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"};
     for (int i = 0; i < 2; i++) {
         pid_t child = fork();

@@ -3,8 +3,8 @@
 # tests that took more time than their budgets.
 
 # Programs of several threads: what the thread sanitizer is for. Of training, those that take every path; the
-# others ask for numbers.
-threaded_tests='^test_(base_trace|comm|device_cuda$|parallel_(pipeline|grads)|corpus_preprocess$|train_(covering|checkpoint|head)|infer_generate)'
+# others ask for numbers. libraries.sh and what tests the own code in place of libraries: see `sanitized`.
+threaded_tests='^test_(base_(trace|hash)|comm|device_(cuda|matmul)$|parallel_(pipeline|grads)|corpus_preprocess$|train_(covering|checkpoint|head)|infer_generate)|^libraries$'
 # The other sanitizers leave out: scripts that drive whole programs (slow, and MPI leaks by design); tests of numbers
 # on paths that other tests take; tests that differ from comm_laws_*_3 in the number of processes alone, or from
 # test_device_matmul in oneDNN's kernels alone, which are not sanitized; and tests on the simulated GPUs, whose paths others
@@ -43,7 +43,8 @@ lint_format() {
 
 run_checks() {
     local start=$SECONDS
-    require_packages "to build and test" "${build_packages[@]}" "${lint_packages[@]}" "${test_packages[@]}"
+    require_packages "to build and test" "${build_packages[@]}" "${library_packages[@]}" "${lint_packages[@]}" \
+        "${test_packages[@]}"
     (require_packages "to compare with Python's libraries" "${ecosystem_packages[@]}") ||
         say "  that comparison will be left out"
     lint
@@ -60,7 +61,7 @@ run_checks() {
 # every run.
 run_seeds() {
     local seed
-    require_packages "to build and test" "${build_packages[@]}" "${test_packages[@]}"
+    require_packages "to build and test" "${build_packages[@]}" "${library_packages[@]}" "${test_packages[@]}"
     configure_and_build build/gcc "building the tests" "all benches" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON \
         -DCMAKE_BUILD_TYPE=Release -DTRIREME_TEST_FLAGS=-O1
     for seed in 1 2 3; do
@@ -69,7 +70,7 @@ run_seeds() {
     done
 }
 
-threaded_programs() { basename -s .c tests/test_*.c | grep -E "$threaded_tests"; }
+threaded_programs() { basename -s .c tests/test_*.c | grep -E "$threaded_tests" && echo trireme; }
 
 # sanitized SANITIZERS SEED FOLDER TARGETS CTEST_OPTION...   The tests' short form, and little optimisation: half
 # of the time is the compiler's. Each build has another seed.
@@ -79,8 +80,10 @@ sanitized() {
     if [[ $sanitizers == thread ]]; then
         compiler=gcc
         label="building with -fsanitize=thread"
-        # Races do not depend on the instruction set of the kernels.
-        options=(-DTRIREME_BASELINE_KERNELS=ON)
+        # Races do not depend on the instruction set of the kernels, nor on the libraries, none of which is built
+        # for this sanitizer: so this is also the build that tests what takes their places.
+        options=(-DTRIREME_BASELINE_KERNELS=ON
+            "-DTRIREME_WITHOUT=MPI;oneDNN;libyaml;zstd;zlib;xxHash;SentencePiece")
     else
         compiler=clang
         label="warnings are errors: clang, -fsanitize=$sanitizers"

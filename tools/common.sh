@@ -61,10 +61,14 @@ configure_and_build() {
             "After a change of compiler or machine: rm -rf $folder"
 }
 
-# configure_and_build_aloud FOLDER TARGETS CMAKE_OPTION...
+# configure_and_build_aloud FOLDER TARGETS CMAKE_OPTION...   With ninja, or with make where that is missing; a folder
+# keeps the one that it was made for.
 configure_and_build_aloud() {
-    local folder=$1 targets
+    local folder=$1 targets generator=(-G Ninja)
     read -rd '' -a targets <<<"$2" || true
     shift 2
-    cmake -S . -B "$folder" -G Ninja "$@" && ninja -C "$folder" -j "$(cores)" "${targets[@]}"
+    command -v ninja >/dev/null || generator=(-G "Unix Makefiles")
+    [[ ! -f $folder/CMakeCache.txt ]] || generator=()
+    cmake -S . -B "$folder" "${generator[@]}" "$@" &&
+        cmake --build "$folder" -j "$(cores)" --target "${targets[@]}"
 }

@@ -18,7 +18,7 @@ fuzz() {
     done
     [[ $# -gt 0 ]] || mapfile -t all <<<"$all"
     [[ $# -eq 0 ]] || all=("$@")
-    require_packages "to fuzz" "${build_packages[@]}" "${fuzz_packages[@]}"
+    require_packages "to fuzz" "${build_packages[@]}" "${library_packages[@]}" "${fuzz_packages[@]}"
     build_fuzzers "${all[@]}"
     fuzz_scratch=$(mktemp -d "$([[ -w /dev/shm ]] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/trireme-fuzz-XXXXXX")
     trap 'rm -rf "$fuzz_scratch"' EXIT

@@ -15,6 +15,10 @@ build_packages=(
     "gcc command:gcc"
     "libc6-dev header:stdio.h"
     "cmake command:cmake"
+    "g++ command:g++"
+)
+# What a build is faster or does more with; it is made without those that cannot be had (cmake/libraries.cmake).
+library_packages=(
     "ninja-build command:ninja"
     "libopenmpi-dev command:mpicc"
     "openmpi-bin command:mpirun"
@@ -24,7 +28,6 @@ build_packages=(
     "libzstd-dev header:zstd.h"
     "zlib1g-dev header:zlib.h"
     "libxxhash-dev header:xxhash.h"
-    "g++ command:g++"
     "libsentencepiece-dev c++:sentencepiece_processor.h"
 )
 lint_packages=(
@@ -92,6 +95,11 @@ require_packages() {
     *[!?]\ *) install_packages "${missing[@]}" ;;
     *) (install_packages "${missing[@]}") || say "  what needs it will be left out" ;; # a release may lack it
     esac
+}
+
+# want_packages PURPOSE ROW...: as require_packages, but what cannot be installed is left out.
+want_packages() {
+    (require_packages "$@") || say "  what needs them will be left out"
 }
 
 apt_get() {

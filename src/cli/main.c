@@ -2,6 +2,7 @@
 // here, so that help, mistakes and the verbs of one process answer at once and on every machine.
 #include "base/cores.h"
 #include "base/file.h"
+#include "base/libraries.h"
 #include "base/version.h"
 #include "cli/cli.h"
 #include "comm/comm.h"
@@ -113,7 +114,11 @@ static Status run_command(const Command *command, int argc, char **argv) {
 }
 
 static Status print_version(void) {
-    puts(TRIREME_VERSION);
+    Text text = {0};
+    text_add(&text, "%s\n", TRIREME_VERSION);
+    libraries_describe(&text);
+    fputs(text_string(&text), stdout);
+    text_free(&text);
     return OK;
 }
 

@@ -1,6 +1,7 @@
 // Encodes the documents of a batch, or counts their pieces, on one thread of preprocess.
 #include "corpus/encoding.h"
 #include "base/array.h"
+#include "base/libraries.h"
 #include "tokenizer/hash_map.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -282,14 +283,16 @@ static bool has_token_to_cut(const Tokenizer *tokenizer) {
 }
 
 Status may_be_cut(const Tokenizer *tokenizer, bool *may) {
-    static const char *const texts[] = {
-        "the word", "the\nword", "the\n\n word", "the  word",         "it's\n",
-        "1 2",      "1\n2",      "1 \n2",        "\xe5\xad\x97\nthe", NULL};
+    static const char *const texts[] = {"the word", "the\nword", "the\n\n word", "the  word", "it's\n",
+                                        "1 2",      "1\n2",      "1 \n2",        NULL};
+    static const char *const beyond_ascii[] = {"\xe5\xad\x97\nthe", NULL};
     *may = tokenizer_kind(tokenizer) == TOKENIZER_NULL;
     if (*may || has_token_to_cut(tokenizer)) return OK;
     Encoder *encoder;
     TRY(encoder_open(&encoder, tokenizer));
     Status status = all_cut_alike(encoder, texts, may);
+    if (status == OK && *may && library_present(LIBRARY_PCRE2))
+        status = all_cut_alike(encoder, beyond_ascii, may);
     encoder_close(encoder);
     return status;
 }

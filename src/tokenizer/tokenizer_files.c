@@ -1,6 +1,7 @@
 // Opens and saves the files of a tokenizer: in a folder, beside a data set, or one file by itself.
 #include "base/file.h"
 #include "base/launcher.h"
+#include "base/libraries.h"
 #include "tokenizer/internal.h"
 #include <errno.h>
 #include <limits.h>
@@ -125,6 +126,7 @@ static Status check_patterns(const Tokenizer *t, const char *path) {
 
 static Status read_sentencepiece(Tokenizer *t, const char *path) {
     char message[SENTENCEPIECE_MESSAGE];
+    if (!library_present(LIBRARY_SENTENCEPIECE)) return fail_without(LIBRARY_SENTENCEPIECE, path);
     t->kind = TOKENIZER_SENTENCEPIECE;
     t->sentencepiece = sentencepiece_open(t->file.data, t->file.size, message);
     if (!t->sentencepiece) return fail(ERR_DATA, "%s: SentencePiece: %s", path, message);

@@ -1,0 +1,13 @@
+// The transports of MPI where a build has none: a job of several processes is refused, never run as many jobs of one.
+#include "base/launcher.h"
+#include "base/libraries.h"
+#include "comm/transport.h"
+
+Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
+    (void)options, (void)rank_main, (void)arg;
+    Text wish = {0};
+    text_add(&wish, "a run of %d processes of one launcher", launcher_ranks());
+    Status status = fail_without(LIBRARY_MPI, text_string(&wish));
+    text_free(&wish);
+    return status;
+}
