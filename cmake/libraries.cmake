@@ -45,7 +45,7 @@ macro(find_optional name header library)
 endmacro()
 
 find_package(MPI QUIET COMPONENTS C)
-optional_library(MPI MPI_C_FOUND WITH comm/mpi.c comm/messages.c comm/node.c comm/rings.c WITHOUT comm/no_mpi.c)
+optional_library(MPI MPI_C_FOUND WITH comm/mpi.c comm/mpi_mail.c comm/node.c comm/rings.c WITHOUT comm/no_mpi.c)
 find_optional(oneDNN dnnl.h dnnl WITH device/cpu/onednn.c WITHOUT device/cpu/no_onednn.c
               device/cpu/product.c)
 find_optional(libyaml yaml.h yaml WITH formats/yaml_read.c config/yaml.c WITHOUT formats/no_yaml.c config/no_yaml.c)

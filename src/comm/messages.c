@@ -1,33 +1,25 @@
-// Messages and collectives over MPI: starts them, exchange by exchange, and tests them.
+// Messages and collectives made of messages between pairs: starts them, exchange by exchange, and tests them.
 #include "comm/messages.h"
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     SMALL_BYTES = 4096,
     SCRATCH_BYTES = 2 << 20,            // the parts of one segment
-    COLLECTIVE_TAGS = 2 * MAX_CHANNELS, // so many from here; MPI promises tags up to 32767
+    COLLECTIVE_TAGS = 2 * MAX_CHANNELS, // so many from here; and MPI promises tags up to 32767
 };
 
-// Values in Workspace.peers that are no rank: the request is done, or it waits for all other ranks.
+// Values in Workspace.peers that are no rank: the message is done, or it waits for all other ranks.
 enum { NO_RANK = -1, ALL_RANKS = -2 };
 
-#define MPI_DO(call)                                                                                         \
-    do {                                                                                                     \
-        int rc_ = (call);                                                                                    \
-        CHECK(rc_ == MPI_SUCCESS, "MPI error %d in " #call, rc_);                                            \
-    } while (0)
-
 static void open_workspace(Workspace *w, size_t size) {
-    w->requests = comm_allocate(2 * size, sizeof(MPI_Request));
-    w->indices = comm_allocate(2 * size, sizeof(int));
+    w->mails = comm_allocate(2 * size, sizeof(Mail));
     w->peers = comm_allocate(2 * size, sizeof(int));
     w->scratch = comm_allocate(size > 1 ? SCRATCH_BYTES : 0, 1);
 }
 
-void messages_open(Messages *messages, MPI_Comm comm, const Group *group, bool deterministic) {
-    *messages = (Messages){.comm = comm, .group = group, .deterministic = deterministic};
+void messages_open(Messages *messages, MailTable table, const Group *group) {
+    *messages = (Messages){.table = table, .group = group};
     messages->parts = comm_allocate((size_t)group->size, sizeof *messages->parts);
     for (int i = 0; i < MESSAGES_IN_FLIGHT; i++) open_workspace(&messages->works[i], (size_t)group->size);
 }
@@ -36,48 +28,11 @@ void messages_close(Messages *messages) {
     for (int i = 0; i < MESSAGES_IN_FLIGHT; i++) {
         Workspace *w = &messages->works[i];
         if (w->busy) continue; // after an error: other ranks may still write to it
-        free(w->requests);
-        free(w->indices);
+        free(w->mails);
         free(w->peers);
         free(w->scratch);
     }
     free(messages->parts);
-}
-
-// ---- posting ------------------------------------------------------------------------------------------
-
-// A count and a type for so many bytes: MPI's counts are int, so a longer message is one element of its own type.
-static MPI_Datatype bytes_as(size_t bytes, int *count) {
-    enum { UNIT = 1 << 20 };
-    *count = (int)bytes;
-    if (bytes <= INT_MAX) return MPI_BYTE;
-    MPI_Datatype unit, whole;
-    int lengths[2] = {(int)(bytes / UNIT), (int)(bytes % UNIT)};
-    MPI_Aint at[2] = {0, (MPI_Aint)(bytes - bytes % UNIT)};
-    MPI_DO(MPI_Type_contiguous(UNIT, MPI_BYTE, &unit));
-    MPI_DO(MPI_Type_create_struct(2, lengths, at, (MPI_Datatype[]){unit, MPI_BYTE}, &whole));
-    MPI_DO(MPI_Type_commit(&whole));
-    MPI_DO(MPI_Type_free(&unit));
-    *count = 1;
-    return whole;
-}
-
-MPI_Request messages_send(MPI_Comm comm, const void *from, size_t bytes, int to, int tag) {
-    int count;
-    MPI_Request request;
-    MPI_Datatype type = bytes_as(bytes, &count);
-    MPI_DO(MPI_Isend(from, count, type, to, tag, comm, &request));
-    if (type != MPI_BYTE) MPI_DO(MPI_Type_free(&type)); // lives on until the message is sent
-    return request;
-}
-
-MPI_Request messages_recv(MPI_Comm comm, void *to, size_t bytes, int from, int tag) {
-    int count;
-    MPI_Request request;
-    MPI_Datatype type = bytes_as(bytes, &count);
-    MPI_DO(MPI_Irecv(to, count, type, from, tag, comm, &request));
-    if (type != MPI_BYTE) MPI_DO(MPI_Type_free(&type));
-    return request;
 }
 
 // ---- the exchanges that collectives are made of -----------------------------------------------------------
@@ -114,10 +69,10 @@ static size_t elements_of(const Step *s, int rank) {
     return first_of(s, rank + 1) - first_of(s, rank);
 }
 
-static void add_request(const Step *s, MPI_Request request, int peer) {
+static void add_mail(const Step *s, Mail mail, int peer) {
     Workspace *w = s->op->work;
-    w->peers[w->num_requests] = peer;
-    w->requests[w->num_requests++] = request;
+    w->peers[w->num_mails] = peer;
+    w->mails[w->num_mails++] = mail;
 }
 
 // Segments of one collective share its tags: messages between two ranks do not overtake each other.
@@ -126,11 +81,13 @@ static int tag_of(const Step *s) {
 }
 
 static void send_to(const Step *s, int rank, const void *from, size_t elements) {
-    add_request(s, messages_send(s->m->comm, from, elements * s->call->element_bytes, rank, tag_of(s)), rank);
+    const MailTable *table = &s->m->table;
+    add_mail(s, table->send(table->self, from, elements * s->call->element_bytes, rank, tag_of(s)), rank);
 }
 
 static void recv_from(const Step *s, int rank, void *to, size_t elements) {
-    add_request(s, messages_recv(s->m->comm, to, elements * s->call->element_bytes, rank, tag_of(s)), rank);
+    const MailTable *table = &s->m->table;
+    add_mail(s, table->recv(table->self, to, elements * s->call->element_bytes, rank, tag_of(s)), rank);
 }
 
 // Receives every rank's part of this rank's slice in the scratch, and sends theirs.
@@ -190,15 +147,13 @@ static bool all_reduce_step(const Step *s) {
     return s->op->step < 2;
 }
 
-// Leaves the sum to MPI, which adds in an order of its choice.
-static bool sum_by_mpi_step(const Step *s) {
+// Leaves the sum to the table, which adds in an order of its choice.
+static bool sum_by_table_step(const Step *s) {
     const Call *call = s->call;
+    const MailTable *table = &s->m->table;
     char *out = (char *)call->out + s->op->first * call->element_bytes;
-    MPI_Request request;
     if (s->op->step > 0) return false;
-    MPI_DO(MPI_Iallreduce(MPI_IN_PLACE, out, (int)s->op->length, call->dtype == F64 ? MPI_DOUBLE : MPI_FLOAT,
-                          MPI_SUM, s->m->comm, &request));
-    add_request(s, request, ALL_RANKS);
+    add_mail(s, table->sum(table->self, out, s->op->length, call->dtype), ALL_RANKS);
     return true;
 }
 
@@ -257,14 +212,14 @@ static bool (*const steps[])(const Step *) = {
 // ---- the state machine ---------------------------------------------------------------------------------
 
 // Sums only: MPI may lose a NaN in a maximum, and has no 16-bit floating point.
-static bool left_to_mpi(const Messages *m, const Call *call) {
-    return !m->deterministic && call->op == COMM_ALL_REDUCE && call->reduce == REDUCE_SUM &&
+static bool left_to_table(const Messages *m, const Call *call) {
+    return m->table.sum && call->op == COMM_ALL_REDUCE && call->reduce == REDUCE_SUM &&
            (call->dtype == F32 || call->dtype == F64);
 }
 
 static bool post_step(Messages *m, const Call *call, MessagesOp *op) {
     const Step s = {m, call, op};
-    return left_to_mpi(m, call) ? sum_by_mpi_step(&s) : steps[call->op](&s);
+    return left_to_table(m, call) ? sum_by_table_step(&s) : steps[call->op](&s);
 }
 
 static void post_segment(Messages *m, const Call *call, MessagesOp *op, size_t first) {
@@ -293,12 +248,13 @@ static bool take_turn(Messages *m, const Call *call, MessagesOp *op) {
 }
 
 void messages_start(Messages *m, const Call *call, MessagesOp *op) {
+    const MailTable *table = &m->table;
     size_t bytes = call->count * call->element_bytes;
-    op->message = MPI_REQUEST_NULL;
+    op->message = MAIL_NONE;
     if (call->op == COMM_SEND)
-        op->message = messages_send(m->comm, call->in, bytes, call->peer, call->channel);
+        op->message = table->send(table->self, call->in, bytes, call->peer, call->channel);
     if (call->op == COMM_RECV)
-        op->message = messages_recv(m->comm, call->out, bytes, call->peer, call->channel);
+        op->message = table->recv(table->self, call->out, bytes, call->peer, call->channel);
     if (is_message(call)) return;
     op->number = m->num_started++;
     op->moves = m->moves;
@@ -306,19 +262,13 @@ void messages_start(Messages *m, const Call *call, MessagesOp *op) {
 }
 
 static CallProgress advance_message(const Messages *m, const Call *call, MessagesOp *op) {
-    int done;
-    MPI_Status status;
-    int rc = MPI_Test(&op->message, &done, &status);
-    CHECK(rc == MPI_SUCCESS,
-          "group %s: rank %d sends more than the %zu bytes expected on channel %d (MPI error %d)",
-          m->group->name, m->group->members[call->peer], call->count * call->element_bytes, call->channel,
-          rc);
-    if (!done) return STUCK;
-    MPI_Count bytes = 0;
-    if (call->op == COMM_RECV) MPI_DO(MPI_Get_elements_x(&status, MPI_BYTE, &bytes));
+    size_t bytes, wanted = call->count * call->element_bytes;
+    MailState state = m->table.test(m->table.self, &op->message, &bytes);
+    CHECK(state != MAIL_TOO_LONG, "group %s: rank %d sends more than the %zu bytes expected on channel %d",
+          m->group->name, m->group->members[call->peer], wanted, call->channel);
+    if (state != MAIL_DONE) return state == MAIL_MOVED ? MOVED : STUCK;
     if (call->op == COMM_RECV)
-        check_message_size(m->group, call->peer, m->group->rank, call->channel, (size_t)bytes,
-                           call->count * call->element_bytes);
+        check_message_size(m->group, call->peer, m->group->rank, call->channel, bytes, wanted);
     return DONE;
 }
 
@@ -329,18 +279,16 @@ static CallProgress wait_for_turn(const Messages *m, MessagesOp *op) {
     return progress;
 }
 
-// MOVED: some requests are done now; DONE: no request is left.
-static CallProgress test_requests(Workspace *w) {
-    int done = 0;
-    MPI_DO(MPI_Testsome(w->num_requests, w->requests, &done, w->indices, MPI_STATUSES_IGNORE));
-    if (done == MPI_UNDEFINED) return DONE;
-    for (int i = 0; i < done; i++) w->peers[w->indices[i]] = NO_RANK;
-    return done ? MOVED : STUCK;
+static CallProgress test_mails(const Messages *m, Workspace *w) {
+    CallProgress progress = m->table.test_all(m->table.self, w->mails, w->num_mails);
+    for (int i = 0; i < w->num_mails; i++)
+        if (w->mails[i] == MAIL_NONE) w->peers[i] = NO_RANK;
+    return progress;
 }
 
 // The next exchange of the segment, or the next segment; false when all is done.
 static bool post_next(Messages *m, const Call *call, MessagesOp *op) {
-    op->work->num_requests = 0;
+    op->work->num_mails = 0;
     op->step++;
     if (post_step(m, call, op)) return true;
     if (op->first + op->length >= call->count) return false;
@@ -350,7 +298,7 @@ static bool post_next(Messages *m, const Call *call, MessagesOp *op) {
 
 static CallProgress advance_collective(Messages *m, const Call *call, MessagesOp *op) {
     for (CallProgress progress = STUCK;; progress = MOVED) {
-        CallProgress tested = test_requests(op->work);
+        CallProgress tested = test_mails(m, op->work);
         if (tested == STUCK) return progress;
         if (tested == DONE && !post_next(m, call, op)) return DONE;
     }
@@ -366,7 +314,7 @@ CallProgress messages_advance(Messages *m, const Call *call, MessagesOp *op) {
 }
 
 static bool waits_for(const Workspace *w, int rank, int me) {
-    for (int i = 0; w->busy && i < w->num_requests; i++)
+    for (int i = 0; w->busy && i < w->num_mails; i++)
         if (w->peers[i] == rank || (w->peers[i] == ALL_RANKS && rank != me)) return true;
     return false;
 }

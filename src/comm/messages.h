@@ -1,13 +1,11 @@
-// Collectives made of MPI messages between pairs of ranks, for processes that share no memory. Reductions keep the rank
-// order:
+// Collectives made of messages between pairs of ranks (mail.h), for processes that share no memory. Reductions keep the
+// rank order:
 //   small   every rank sends all its elements to every rank, and each adds for itself
 //   large   segment by segment: every rank sends slice j to rank j, adds its own slice in rank order, and sends the sum
 //           to every rank. Each rank moves 2 (P-1)/P of the data, as in a ring, in two exchanges instead of 2 (P-1)
-// All messages are started by MPI_Isend and MPI_Irecv and tested by MPI_Testsome, so they advance in any poll and the
-// time limit of waits holds for them.
+// All messages are started and then tested, so they advance in any poll and the time limit of waits holds for them.
 #pragma once
-#include "comm/transport.h"
-#include <mpi.h>
+#include "comm/mail.h"
 
 enum { MESSAGES_IN_FLIGHT = 2 };
 
@@ -15,17 +13,15 @@ enum { MESSAGES_IN_FLIGHT = 2 };
 // nothing: collectives get one in the order of their start, and those that find none wait for their turn.
 typedef struct {
     bool busy;
-    int num_requests;
-    MPI_Request *requests; // [2 * size]
-    int *indices;          // [2 * size]
-    int *peers;            // [2 * size] the group rank that a request waits for; NO_RANK, ALL_RANKS
-    char *scratch;         // received parts
+    int num_mails;
+    Mail *mails;   // [2 * size]
+    int *peers;    // [2 * size] the group rank that a message waits for; NO_RANK, ALL_RANKS
+    char *scratch; // received parts
 } Workspace;
 
 typedef struct {
-    MPI_Comm comm;
+    MailTable table;
     const Group *group;
-    bool deterministic;               // false: MPI's own MPI_Iallreduce may do the sums
     unsigned num_started, num_posted; // collectives; those of them that have got a workspace
     unsigned moves;                   // how often any collective has advanced
     const char **parts;               // [size]
@@ -33,7 +29,7 @@ typedef struct {
 } Messages;
 
 typedef struct {
-    MPI_Request message;  // of a send or receive; the members below belong to a collective
+    Mail message;         // of a send or receive; the members below belong to a collective
     Workspace *work;      // NULL: its turn has not come
     unsigned number;      // among the collectives that were started
     unsigned moves;       // Messages.moves when this one last looked
@@ -41,12 +37,8 @@ typedef struct {
     size_t first, length; // the segment that is under way, in elements of each rank
 } MessagesOp;
 
-// Start a message of any number of bytes. Tags below MAX_CHANNELS belong to the channels, as many more to the rings,
-// the rest to collectives.
-MPI_Request messages_send(MPI_Comm comm, const void *from, size_t bytes, int to, int tag);
-MPI_Request messages_recv(MPI_Comm comm, void *to, size_t bytes, int from, int tag);
-
-void messages_open(Messages *messages, MPI_Comm comm, const Group *group, bool deterministic);
+// Tags below MAX_CHANNELS belong to the channels, as many more to rings (rings.h), the rest to collectives.
+void messages_open(Messages *messages, MailTable table, const Group *group);
 void messages_close(Messages *messages);
 void messages_start(Messages *messages, const Call *call, MessagesOp *op);
 CallProgress messages_advance(Messages *messages, const Call *call, MessagesOp *op);

@@ -4,6 +4,7 @@
 #include "base/cores.h"
 #include "comm/alarm.h"
 #include "comm/messages.h"
+#include "comm/mpi_mail.h"
 #include "comm/node.h"
 #include "comm/orphan.h"
 #include <malloc.h>
@@ -30,6 +31,7 @@ struct MpiGroup {
     Group head;
     MpiWorld *world;
     MPI_Comm comm;
+    MpiMail mail;
     Messages messages;
     Node node; // zeroed: the group spans nodes or has one rank
     MpiGroup *next;
@@ -74,7 +76,8 @@ static void open_group(MpiGroup *g, MpiWorld *world, MPI_Comm comm) {
     g->next = world->groups;
     world->groups = g;
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    messages_open(&g->messages, comm, &g->head, world->deterministic);
+    mpi_mail_open(&g->mail, comm, g->head.size);
+    messages_open(&g->messages, mpi_mail_table(&g->mail, !world->deterministic), &g->head);
     if (!on_one_node(g)) return;
     node_open(&g->node, comm, &g->head);
     if (g->node.wanted_bytes > 0) warn_of_small_memory(g);
@@ -107,6 +110,7 @@ static void mpi_close(Group *group) { (void)group; }
 static void free_group(MpiGroup *g) {
     node_close(&g->node);
     messages_close(&g->messages);
+    mpi_mail_close(&g->mail);
     MPI_Comm_free(&g->comm);
     free(g->head.members);
     free(g);

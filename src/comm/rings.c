@@ -1,6 +1,6 @@
 // Sends and receives messages through ring buffers in shared memory.
 #include "comm/rings.h"
-#include "comm/messages.h"
+#include "comm/mpi_mail.h"
 #include <string.h>
 
 _Static_assert(NUM_RINGS * sizeof(Ring) <= RINGS_HEADER_BYTES, "room for the states");
@@ -52,12 +52,11 @@ static CallProgress push(const Rings *r, const Call *call, RingsOp *op) {
 static void start_send(Rings *r, const Call *call, RingsOp *op) {
     size_t bytes = call->count * call->element_bytes;
     op->envelope = (Envelope){(int64_t)bytes, take_ring(r, bytes), MAX_CHANNELS + r->next_tag};
-    op->envelope_moves =
-        messages_send(r->comm, &op->envelope, sizeof op->envelope, call->peer, call->channel);
+    op->envelope_moves = mpi_send(r->comm, &op->envelope, sizeof op->envelope, call->peer, call->channel);
     if (op->envelope.ring >= 0) {
         push(r, call, op);
     } else {
-        op->bytes_move = messages_send(r->comm, call->in, bytes, call->peer, op->envelope.tag);
+        op->bytes_move = mpi_send(r->comm, call->in, bytes, call->peer, op->envelope.tag);
         r->next_tag = (r->next_tag + 1) % MAX_CHANNELS;
     }
 }
@@ -97,7 +96,7 @@ static void open_envelope(const Rings *r, const Call *call, RingsOp *op) {
                        wanted);
     op->arrived = true;
     if (op->envelope.ring < 0)
-        op->bytes_move = messages_recv(r->comm, call->out, wanted, call->peer, op->envelope.tag);
+        op->bytes_move = mpi_recv(r->comm, call->out, wanted, call->peer, op->envelope.tag);
 }
 
 static CallProgress advance_recv(const Rings *r, const Call *call, RingsOp *op) {
@@ -115,8 +114,7 @@ void rings_start(Rings *r, const Call *call, RingsOp *op) {
     if (call->op == COMM_SEND)
         start_send(r, call, op);
     else
-        op->envelope_moves =
-            messages_recv(r->comm, &op->envelope, sizeof op->envelope, call->peer, call->channel);
+        op->envelope_moves = mpi_recv(r->comm, &op->envelope, sizeof op->envelope, call->peer, call->channel);
 }
 
 CallProgress rings_advance(Rings *r, const Call *call, RingsOp *op) {
