@@ -3,9 +3,10 @@
 # generates all the same, and refuses what needs the library with status 69 and the package to install.
 # Usage: libraries.sh PATH/trireme
 set -uo pipefail
-# shellcheck source=tests/script.sh
-source "${BASH_SOURCE%/*}/script.sh" "$1"
+# shellcheck source=tests/cases.sh
+source "${BASH_SOURCE%/*}/cases.sh" "$1"
 "$trireme" --version >version
+has() { grep -q "^built with.* $1\b" version; }
 
 # expect STATUS COMMAND...: leaves what it said in `said`.
 expect() {
@@ -19,49 +20,49 @@ expect() {
 needs() {
     local library=$1 package=$2 status=$3
     shift 3
-    if grep -q "^built with.* $library\b" version; then
+    if has "$library"; then
         expect "$status" "$@"
-    else
-        grep -q "^without $library,.*$package\$" version || complain "--version says nothing of $library"
-        expect 69 "$@"
-        grep -qF "needs $library" said || complain "$library is not named: $(cat said)"
-        grep -qF "$package" said || complain "$package is not named: $(cat said)"
+        return
     fi
+    grep -q "^without $library,.*$package\$" version || complain "--version says nothing of $library"
+    expect 69 "$@"
+    grep -qF "needs $library" said || complain "$library is not named: $(cat said)"
+    grep -qF "$package" said || complain "$package is not named: $(cat said)"
 }
 
-tiny=("${corpus[@]}" "${no_evaluation[@]}" --train-iters 2)
-check "a model is trained, saved and used" # of ASCII
-train fp32 "${no_evaluation[@]}" --train-iters 2 --save saved --ranks 2 --tp 2
-train bf16 "${no_evaluation[@]}" --train-iters 2 --bf16
-expect 0 "$trireme" generate --load saved --prompt "int f" --max-new-tokens 3
+for i in $(seq 30); do echo "{\"text\": \"document $i: int f_$i(int a) { return a + $i; } and others\"}"; done >text.jsonl
+model=(--data-path text --num-layers 2 --hidden-size 16 --num-attention-heads 2 --seq-length 16 --micro-batch-size 1
+    --global-batch-size 2 --lr "1e-3" --threads 1 --train-iters 1 --split "100,0,0" --eval-iters 0)
+
+check "a model is trained, saved and used" # its text is ASCII
+expect 0 "$trireme" preprocess --input text.jsonl --output-prefix text --vocab-size 270 --append-eod --workers 1
+expect 0 "$trireme" train "${model[@]}" --save saved --ranks 2 --tp 2
+expect 0 "$trireme" train "${model[@]}" --bf16
+expect 0 "$trireme" generate --load saved --prompt "int f" --max-new-tokens 3 --threads 1
 expect 0 "$trireme" checkpoint verify saved
-expect 0 "$trireme" memory --model gpt2-124m --mbs 1
 
 check "a configuration file"
-printf 'train-iters: 2\n' >two.yaml
-needs libyaml libyaml-dev 0 "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --config two.yaml
+printf 'train-iters: 1\n' >one.yaml
+needs libyaml libyaml-dev 0 "$trireme" train "${model[@]}" --config one.yaml
 
 check "a plan, whose machines are YAML"
-needs libyaml libyaml-dev 0 "$trireme" plan --model gpt2-124m --gpus 8 --machine dgx-a100 --gbs 64
+needs libyaml libyaml-dev 0 "$trireme" plan --model gpt2-124m --gpus 1 --machine dgx-a100 --gbs 8
 
 check "text of gzip"
-gzip -k documents.jsonl
-needs zlib zlib1g-dev 0 "$trireme" preprocess --input documents.jsonl.gz --output-prefix gzipped --vocab-size 300
+gzip -k text.jsonl
+needs zlib zlib1g-dev 0 "$trireme" preprocess --input text.jsonl.gz --output-prefix gzipped --vocab-size 270
 
 check "text of zstd"
-printf '\x28\xb5\x2f\xfd\x20\x01\x09\x00\x00x' >x.jsonl.zst # damaged
-needs zstd libzstd-dev 65 "$trireme" preprocess --input x.jsonl.zst --output-prefix compressed --vocab-size 300
+printf '\x28\xb5\x2f\xfd\x20\x01\x09\x00\x00x' >damaged.jsonl.zst
+needs zstd libzstd-dev 65 "$trireme" preprocess --input damaged.jsonl.zst --output-prefix packed --vocab-size 270
 
 check "a SentencePiece model"
 printf '\nno model' >tokenizer.model
-needs SentencePiece libsentencepiece-dev 65 "$trireme" tokenizer inspect --tokenizer-type SentencePieceTokenizer --tokenizer-model tokenizer.model
+needs SentencePiece libsentencepiece-dev 65 "$trireme" tokenizer inspect --tokenizer-model tokenizer.model
 
 # Such a process would otherwise train by itself, beside as many others.
-check "a rank of a launcher's"
-if ! grep -q '^built with.* MPI\b' version; then
-    for rank in 0 1; do
-        needs MPI libopenmpi-dev 0 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$rank \
-            "$trireme" train "${tiny[@]}"
-    done
-fi
+check "a rank of mpirun's"
+has MPI || for rank in 0 1; do
+    needs MPI libopenmpi-dev 0 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$rank "$trireme" train "${model[@]}"
+done
 finish
