@@ -2,6 +2,7 @@
 #include "base/cores.h"
 #include "comm/comm.h"
 #include "harness.h"
+#include <stdlib.h>
 #include <string.h>
 
 // What the ranks of one process may run on while they work.
@@ -51,7 +52,7 @@ static void unbound(void) {
     EXPECT(!memcmp(&all, &seen.cores[1], sizeof all), "rank 1 was bound to %d cores", seen.cores[1].count);
 }
 
-// ---- under mpirun: three processes, the last of which has a core of its own before ------------------------
+// ---- under a launcher: three processes, the last of which has a core of its own before ------------------------
 
 static Status expect_share(Comm *world, void *arg) {
     const Cores *all = arg;
@@ -66,7 +67,9 @@ static Status expect_share(Comm *world, void *arg) {
 
 static void processes(void) {
     Cores all;
-    CommOptions options = {.transport = "mpi", .timeout_s = 60, .threads = 1, .bind_cores = true};
+    const char *transport = getenv("TRIREME_TEST_TRANSPORT");
+    CommOptions options = {
+        .transport = transport ? transport : "mpi", .timeout_s = 60, .threads = 1, .bind_cores = true};
     cores_allowed(&all);
     if (launcher_rank() == 2) {
         cores_bind(&(Cores){1, {all.ids[all.count - 1]}});

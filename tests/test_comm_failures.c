@@ -1,5 +1,5 @@
-// How jobs end when something is wrong: each case runs in a process of its own, on threads and under mpirun,
-// and the test looks at the exit status, at what was said, and at how long it took.
+// How jobs end when something is wrong: each case runs in a process of its own, on threads, under mpirun and over
+// connections of its own, and the test looks at the exit status, at what was said, and at how long it took.
 //   test_comm_failures --case NAME TRANSPORT RANKS   runs one case
 #include "base/libraries.h"
 #include "comm/comm.h"
@@ -183,6 +183,14 @@ static Status stopped_at_the_end(Comm *world) {
     return OK;
 }
 
+static Status killed(Comm *world) {
+    sign(world);
+    comm_barrier(world);
+    if (comm_rank(world) == 1) raise(SIGKILL);
+    comm_barrier(world);
+    return OK;
+}
+
 // A third of the time limit passes in waiting; meanwhile the test stops the whole process for longer than it.
 static Status slow(Comm *world) {
     if (comm_rank(world) == 1) rest(LIMIT_S / 3);
@@ -217,6 +225,7 @@ static const struct {
     {"stopped", stopped, .timeout_s = LIMIT_S},
     {"stopped_before_split", stopped_before_split, .timeout_s = LIMIT_S},
     {"stopped_at_the_end", stopped_at_the_end, .timeout_s = LIMIT_S},
+    {"killed", killed, .timeout_s = 30},
     {"slow", slow, .timeout_s = LIMIT_S},
 };
 
@@ -260,6 +269,8 @@ static void become_case(const char *name, const char *transport, const char *sai
     setenv("PRTE_MCA_odls_base_sigkill_timeout", "0", 1);
     if (!strcmp(transport, "threads"))
         execl(self, self, "--case", name, transport, "3", NULL);
+    else if (!strcmp(transport, "tcp"))
+        execl(TEST_FOLDER "/tcprun.sh", "tcprun.sh", "3", self, "--case", name, transport, "0", NULL);
     else
         execl(TEST_FOLDER "/mpirun.sh", "mpirun.sh", "3", self, "--case", name, transport, "0", NULL);
     _exit(127);
@@ -325,7 +336,7 @@ static void expect_all(const Expectation *expectations, int count) {
     double start = clock_s();
     for (int i = 0; i < count; i++) {
         said_path(said[i], sizeof said[i], i);
-        bool runs = mpi_runs() || !strcmp(expectations[i].transport, "threads");
+        bool runs = mpi_runs() || strncmp(expectations[i].transport, "mpi", 3) != 0;
         children[i] = runs ? start_case(expectations[i].name, expectations[i].transport, said[i]) : 0;
     }
     for (int i = 0; i < count; i++) {
@@ -436,6 +447,40 @@ static void stopped_rank_ends_the_job(void) {
     for (int i = 0; i < 3; i++) expect_dead(expectations[i].name);
 }
 
+// What happens on threads and under mpirun, and what only a network can do.
+static void over_connections(void) {
+    static const char operation[] =
+        "group world: rank 1 calls all_reduce (sum) of 512 f32 where rank 0 calls broadcast of 512";
+    static const char receive[] = "hang: [rank 0] has waited", where[] = "in recv on channel 2 of world";
+    const Expectation first[] = {
+        {"other_operation", "tcp", ERR_BUG, {operation, "(call 1; at F3.0 / B1.0)"}},
+        {"other_message_size",
+         "tcp",
+         ERR_BUG,
+         {"rank 0 sends 40 bytes on channel 2 to rank 1, which expects 80"}},
+        {"no_answer", "tcp", ERR_HANG, {receive, where}},
+        {"absent", "tcp", ERR_HANG, {"for rank 1 in barrier of world"}},
+        {"absent_behind", "tcp", ERR_HANG, {"for rank 1 in all_reduce of world"}},
+        {"bug", "tcp", ERR_BUG, {"[rank 1] a bug on purpose", "[rank 2] rank 1 has failed"}},
+        {"agreed_error", "tcp", ERR_DATA, {"trireme: error: [rank 1] a damaged file\n"}},
+        {"lone_error",
+         "tcp",
+         ERR_DATA,
+         {"trireme: error: [rank 1] a damaged file (others were still at work"}},
+        {"other_ranks", "tcp", ERR_CONFIG, {"5 ranks are wanted, the launcher started 3"}}};
+    const Expectation second[] = {
+        {"killed",
+         "tcp",
+         128 + SIGKILL,
+         {"[rank 0] rank 1 is gone without a word",
+          "[rank 2] rank 1 has failed: the job ends with status 71"}},
+        {"stopped", "tcp", ERR_HANG, {"for rank 1 in barrier of world"}},
+        {"stopped_at_the_end", "tcp", ERR_HANG, {"for the other ranks in the end of the job (the limit;"}}};
+    expect_all(first, sizeof first / sizeof *first);
+    expect_all(second, sizeof second / sizeof *second);
+    for (int i = 0; i < 3; i++) expect_dead(second[i].name);
+}
+
 static void stopped_time_does_not_count(void) {
     char said[512];
     Outcome o;
@@ -456,6 +501,7 @@ int main(int argc, char **argv) {
                                       {"hangs", hangs},
                                       {"ends", ends},
                                       {"stopped_rank_ends_the_job", stopped_rank_ends_the_job},
+                                      {"over_connections", over_connections},
                                       {"stopped_time_does_not_count", stopped_time_does_not_count},
                                       {0}},
                        argc, argv);

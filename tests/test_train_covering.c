@@ -385,7 +385,7 @@ static int shared_cases(Case cases[MAX_SHARED]) {
     return count;
 }
 
-// Those of one launch. MPI runs them all in it; threads, which others are compared with, each in one of its
+// Those of one launch. Processes run them all in it; threads, which others are compared with, each in one of its
 // own.
 static int worker(const char *transport, int ranks, bool checked) {
     static Case cases[MAX_SHARED];
@@ -401,7 +401,7 @@ static int worker(const char *transport, int ranks, bool checked) {
         name_case(&cases[i], names[count]);
         plans[count++] = plan;
     }
-    int at_once = strcmp(transport, "mpi") ? 1 : count;
+    int at_once = strcmp(transport, "threads") ? count : 1;
     for (int i = 0; i < count; i += at_once) {
         Status status = run_plans(&plans[i], at_once, &results[i]);
         if (status != OK) return fprintf(stderr, "%s\n", fail_message()), (int)status;

@@ -59,7 +59,7 @@ Status start_ranks(const Options *o, Status prepared, const Text *common, int th
     if (prepared != OK && launched < 2) return prepared;
     Start start = {.prepared = prepared, .rank_main = rank_main, .arg = arg};
     snprintf(start.message, sizeof start.message, "%s", fail_message());
-    CommOptions comm = {.transport = launched ? "mpi" : "threads",
+    CommOptions comm = {.transport = comm_transport_here(),
                         .ranks = launched ? launched : asked,
                         .timeout_s = launch_timeout_s(o),
                         .check = o->check_comm,

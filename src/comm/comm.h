@@ -4,6 +4,7 @@
 //   threads       ranks are threads of this process (laptops, tests, sanitizers)
 //   mpi           ranks are processes under mpirun or srun
 //   mpi-messages  mpi without shared memory between the ranks of a node
+//   tcp           ranks are processes that torchrun, srun or a script has numbered; messages over connections
 //   null          one rank that behaves as if the others were there: calls are counted, nothing moves (planning)
 // CommOptions.check puts the checking transport around any of them: before each collective the ranks of a group compare
 // operation, shape and order.
@@ -63,6 +64,8 @@ typedef struct {
     Status (*launch)(const CommOptions *options, RankMain *rank_main, void *arg);
 } CommTransport;
 const CommTransport *comm_transports(int *count);
+// Returns the transport of the ranks that a launcher has started, or "threads" where none has.
+const char *comm_transport_here(void);
 
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);

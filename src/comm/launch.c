@@ -1,13 +1,13 @@
 // The table of transports: starts the ranks of a job with the one that is asked for.
+#include "base/libraries.h"
 #include "comm/transport.h"
 #include <string.h>
 
 // Tests read the names from these lines, too (tests/CMakeLists.txt).
 static const CommTransport transports[] = {
     // name, launched, moves_data
-    {"threads", false, true, threads_launch},
-    {"mpi", true, true, mpi_launch},
-    {"mpi-messages", true, true, mpi_launch},
+    {"threads", false, true, threads_launch}, {"mpi", true, true, mpi_launch},
+    {"mpi-messages", true, true, mpi_launch}, {"tcp", true, true, tcp_launch},
     {"null", false, false, null_launch},
 };
 enum { NUM_TRANSPORTS = sizeof transports / sizeof *transports };
@@ -15,6 +15,12 @@ enum { NUM_TRANSPORTS = sizeof transports / sizeof *transports };
 const CommTransport *comm_transports(int *count) {
     *count = NUM_TRANSPORTS;
     return transports;
+}
+
+const char *comm_transport_here(void) {
+    if (!launcher_ranks()) return "threads";
+    bool without_mpi = launcher_is_srun() && !launcher_is_mpirun() && !library_present(LIBRARY_MPI);
+    return launcher_is_variables() || without_mpi ? "tcp" : "mpi";
 }
 
 static Status fail_unknown(const char *name) {

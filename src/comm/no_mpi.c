@@ -6,8 +6,11 @@
 Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     (void)options, (void)rank_main, (void)arg;
     Text wish = {0};
-    text_add(&wish, "a run of %d processes of one launcher", launcher_ranks());
+    text_add(&wish, "a run of %d processes under mpirun", launcher_ranks());
     Status status = fail_without(LIBRARY_MPI, text_string(&wish));
     text_free(&wish);
-    return status;
+    return fail(
+        status,
+        "%s; or start the ranks with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which need no MPI",
+        fail_message());
 }

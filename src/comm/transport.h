@@ -85,6 +85,7 @@ _Noreturn void abort_after_error(Status status);
 
 Status threads_launch(const CommOptions *options, RankMain *rank_main, void *arg);
 Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg);
+Status tcp_launch(const CommOptions *options, RankMain *rank_main, void *arg);
 Status null_launch(const CommOptions *options, RankMain *rank_main, void *arg);
 // The checking group around `inner`, which it owns from then on. A group whose calls cannot disagree is returned as
 // it is.

@@ -270,7 +270,7 @@ static double memory_gb(void) {
 Status cpu_bench(Machine *machine, const CpuBench *bench) {
     Job job = {machine, bench};
     int ranks = bench->ranks;
-    CommOptions options = {.transport = launcher_ranks() ? "mpi" : "threads",
+    CommOptions options = {.transport = comm_transport_here(),
                            .ranks = ranks,
                            .timeout_s = 600,
                            .deterministic = true,

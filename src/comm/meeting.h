@@ -1,0 +1,37 @@
+// How the processes of a job find each other: rank 0 listens at an address that all know, every other rank connects and
+// tells of itself, and rank 0 tells all of all. The connections to rank 0 stay, for star.h.
+//
+// Whoever connects is a stranger until it has said what only a rank of this job says: others are refused and cannot
+// hold the meeting up.
+#pragma once
+#include "base/cores.h"
+#include "comm/sockets.h"
+
+// Of one rank, as the others need to know it.
+typedef struct {
+    Address address;                // where it listens for the others; its IP is all zero: that of rank 0
+    uint64_t host;                  // the same on all ranks of a machine
+    uint64_t cores[CORES_MAX / 64]; // a bit for each processor that it may use
+} Attendee;
+
+enum { SECRET_BYTES = 16 };
+
+typedef struct {
+    int rank, size;
+    char host[256]; // of rank 0
+    uint16_t port;
+    uint64_t job;     // a number of the job, where its launcher has one, else 0
+    double timeout_s; // for all ranks to come
+} MeetingPlan;
+
+typedef struct {
+    int *links;          // [size] connections: of rank 0 to every other rank, else to rank 0 alone; -1: none
+    Attendee *attendees; // [size]
+    int listener;        // where this rank's own address is
+    unsigned char secret[SECRET_BYTES]; // drawn by rank 0: who knows it is a rank of this job
+} Meeting;
+
+// Fails with ERR_UNAVAILABLE or ERR_CONFIG and says which rank, which address, and what to do.
+Status meeting_hold(Meeting *meeting, const MeetingPlan *plan);
+// Takes what was only zeroed.
+void meeting_close(Meeting *meeting, int size);

@@ -1,0 +1,284 @@
+// How the ranks of a job without MPI find each other: each case starts processes with the variables of a launcher and
+// looks at how they end and what they say, among others, strangers, and ranks of other jobs.
+#include "comm/comm.h"
+#include "comm/meeting.h"
+#include "harness.h"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAX_RANKS = 4, STRANGERS = 300 };
+
+// What a rank leaves behind.
+typedef struct {
+    int status;
+    char message[1024];
+} Ended;
+
+static Ended *ended;    // [MAX_RANKS] shared with the processes
+static int tried_ports; // how many this test has taken
+
+// A port that nobody else is likely to use: tests run side by side.
+static int new_port(void) { return 10000 + (getpid() * 7 + tried_ports++ * 131) % 20000; }
+
+static void set_number(const char *name, int value) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+static Status add_up(Comm *world, void *arg) {
+    (void)arg;
+    double sum[2] = {comm_rank(world) + 1, 1};
+    comm_all_reduce_host(world, sum, 2, REDUCE_SUM);
+    int size = comm_size(world);
+    return sum[0] == size * (size + 1) / 2.0 && sum[1] == size ? OK
+                                                               : fail(ERR_NUMERIC, "the sum is %g", sum[0]);
+}
+
+// Starts a process as rank `rank` of `size`; its end goes to ended[slot].
+static pid_t start(int slot, int rank, int size, int port, double timeout_s, RankMain *rank_main) {
+    pid_t child = fork();
+    if (child) return child;
+    set_number("RANK", rank);
+    set_number("WORLD_SIZE", size);
+    setenv("MASTER_ADDR", "127.0.0.1", 0);
+    set_number("MASTER_PORT", port);
+    CommOptions options = {.transport = "tcp", .timeout_s = timeout_s, .deterministic = true, .threads = 1};
+    ended[slot].status = (int)comm_launch(options, rank_main, NULL);
+    snprintf(ended[slot].message, sizeof ended[slot].message, "%s", fail_message());
+    _exit(0);
+}
+
+static void finish(const pid_t *children, int count) {
+    for (int i = 0; i < count; i++) {
+        int status = 0;
+        while (waitpid(children[i], &status, 0) < 0 && errno == EINTR) continue;
+        EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "process %d ended with %x", i,
+               (unsigned)status);
+    }
+}
+
+static void expect_end(int slot, Status status, const char *words) {
+    EXPECT(ended[slot].status == (int)status, "process %d: status %d, not %d: %s", slot, ended[slot].status,
+           (int)status, ended[slot].message);
+    EXPECT(strstr(ended[slot].message, words), "process %d did not say '%s' but: %s", slot, words,
+           ended[slot].message);
+}
+
+// Rank 0 may come last.
+static void in_any_order(void) {
+    int port = new_port();
+    pid_t children[3];
+    for (int i = 0; i < 3; i++) {
+        children[i] = start(i, 2 - i, 3, port, 30, add_up);
+        if (i == 1) usleep(300000);
+    }
+    finish(children, 3);
+    for (int i = 0; i < 3; i++) expect_end(i, OK, "");
+}
+
+static void nobody_listens(void) {
+    char words[128];
+    int port = new_port();
+    pid_t child = start(0, 1, 2, port, 0.5, add_up);
+    finish(&child, 1);
+    snprintf(words, sizeof words,
+             "rank 1 cannot reach rank 0 at 127.0.0.1:%d within 0.5 s: Connection refused", port);
+    expect_end(0, ERR_UNAVAILABLE, words);
+}
+
+static void ranks_are_missing(void) {
+    int port = new_port();
+    pid_t children[] = {start(0, 0, 4, port, 1, add_up), start(1, 2, 4, port, 5, add_up)};
+    finish(children, 2);
+    expect_end(0, ERR_UNAVAILABLE, "ranks 1 3 of 4 did not come");
+    expect_end(1, ERR_UNAVAILABLE, "");
+}
+
+static void other_sizes_and_numbers(void) {
+    int port = new_port();
+    pid_t sizes[] = {start(0, 0, 2, port, 30, add_up), start(1, 1, 3, port, 30, add_up)};
+    finish(sizes, 2);
+    expect_end(0, ERR_CONFIG, "was started as one of 3 ranks, rank 0 as one of 2: WORLD_SIZE");
+    expect_end(1, ERR_CONFIG, "was started as one of 3 ranks, rank 0 as one of 2: WORLD_SIZE");
+    port = new_port();
+    pid_t twice[] = {start(0, 0, 3, port, 30, add_up), start(1, 1, 3, port, 30, add_up),
+                     start(2, 1, 3, port, 30, add_up)};
+    finish(twice, 3);
+    expect_end(0, ERR_CONFIG, "rank 1 has come twice");
+    pid_t beyond = start(0, 5, 3, port, 30, add_up);
+    finish(&beyond, 1);
+    expect_end(0, ERR_CONFIG, "RANK=5 of WORLD_SIZE=3");
+}
+
+static int listen_here(int *port) {
+    int fd = socket_listen(0);
+    CHECK(fd >= 0, "cannot listen: %s", strerror(errno));
+    *port = socket_port(fd);
+    return fd;
+}
+
+static void port_is_in_use(void) {
+    int port, listener = listen_here(&port);
+    pid_t child = start(0, 0, 2, port, 5, add_up);
+    finish(&child, 1);
+    expect_end(0, ERR_UNAVAILABLE, "another job may use it: give all ranks another MASTER_PORT");
+    close(listener);
+}
+
+static void no_trireme_listens(void) {
+    int port, listener = listen_here(&port), guest = -1;
+    pid_t child = start(0, 1, 2, port, 30, add_up);
+    while ((guest = socket_accept(listener)) < 0) usleep(1000);
+    static const char page[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+    EXPECT(socket_write(guest, page, sizeof page - 1, clock_s() + 5), "cannot answer");
+    finish(&child, 1);
+    expect_end(0, ERR_CONFIG, "is no rank 0 of trireme");
+    close(guest);
+    close(listener);
+}
+
+// ---- strangers --------------------------------------------------------------------------------------------
+
+// Connects as others do: silent, with a page request, with the first bytes of the right words, and with noise.
+static int knock(int port, int i) {
+    Address to = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}, .port = (uint16_t)port};
+    static const struct {
+        const char *bytes;
+        size_t size;
+    } words[] = {{"", 0},
+                 {"GET / HTTP/1.0\r\n\r\n", 18},
+                 {"trireme\x01\0\0", 10},
+                 {"trirpost", 8},
+                 {"\xff\xff\xff", 3}};
+    int fd = socket_connect(&to), kind = i % 5;
+    if (fd >= 0) socket_write(fd, words[kind].bytes, words[kind].size, clock_s() + 0.2);
+    return fd;
+}
+
+static void at_the_meeting(void) {
+    int port = new_port(), fds[STRANGERS];
+    pid_t children[2] = {start(0, 0, 2, port, 60, add_up)};
+    for (int i = 0; i < STRANGERS; i++) {
+        fds[i] = knock(port, i);
+        if (i == 0) usleep(200000); // rank 0 listens from here on
+    }
+    children[1] = start(1, 1, 2, port, 60, add_up);
+    finish(children, 2);
+    expect_end(0, OK, "");
+    expect_end(1, OK, "");
+    for (int i = 0; i < STRANGERS; i++)
+        if (fds[i] >= 0) close(fds[i]);
+}
+
+// Rank 0 lets strangers in at every port at which this process listens, before another rank has connected to it.
+static Status among_strangers(Comm *world, void *arg) {
+    int fds[STRANGERS], listening = 0, count = 0;
+    for (int fd = 3; comm_rank(world) == 0 && fd < 64; fd++) {
+        int accepts = 0;
+        socklen_t size = sizeof accepts;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) || !accepts) continue;
+        listening++;
+        while (count < STRANGERS) fds[count] = knock(socket_port(fd), count), count++;
+    }
+    if (comm_rank(world) == 0 && listening != 1)
+        return fail(ERR_OTHER, "rank 0 listens at %d ports", listening);
+    TRY(add_up(world, arg));
+    comm_barrier(world);
+    while (count) close(fds[--count]);
+    return add_up(world, arg);
+}
+
+static void in_the_run(void) {
+    int port = new_port();
+    pid_t children[3];
+    for (int i = 0; i < 3; i++) children[i] = start(i, i, 3, port, 60, among_strangers);
+    finish(children, 3);
+    for (int i = 0; i < 3; i++) expect_end(i, OK, "");
+}
+
+// Its rank is told, and this job is not disturbed.
+static void another_job(void) {
+    int port = new_port();
+    setenv("TORCHELASTIC_RUN_ID", "one", 1);
+    pid_t zero = start(0, 0, 2, port, 60, add_up);
+    setenv("TORCHELASTIC_RUN_ID", "two", 1);
+    pid_t other = start(1, 1, 2, port, 60, add_up);
+    finish(&other, 1);
+    expect_end(1, ERR_CONFIG, "belongs to another job");
+    setenv("TORCHELASTIC_RUN_ID", "one", 1);
+    pid_t one = start(1, 1, 2, port, 60, add_up);
+    finish((pid_t[]){zero, one}, 2);
+    unsetenv("TORCHELASTIC_RUN_ID");
+    expect_end(0, OK, "");
+    expect_end(1, OK, "");
+}
+
+// ---- what launchers say -----------------------------------------------------------------------------------
+
+static void expect_meeting(const char *nodes, const char *want) {
+    char host[256] = "";
+    uint16_t port, again;
+    uint64_t job;
+    setenv("SLURM_STEP_NODELIST", nodes, 1);
+    EXPECT_OK(launcher_meeting(host, sizeof host, &port, &job));
+    EXPECT(!strcmp(host, want), "%s begins with %s", nodes, host);
+    EXPECT(port >= 20000 && port < 30000 && job, "port %u", (unsigned)port);
+    setenv("SLURM_JOB_ID", "4243", 1);
+    EXPECT_OK(launcher_meeting(host, sizeof host, &again, &job));
+    EXPECT(again != port, "two jobs have one port");
+    setenv("SLURM_JOB_ID", "4242", 1);
+}
+
+static void slurm(void) {
+    setenv("SLURM_JOB_ID", "4242", 1);
+    setenv("SLURM_STEP_ID", "1", 1);
+    setenv("SLURM_PROCID", "3", 1);
+    setenv("SLURM_NTASKS", "6", 1);
+    EXPECT(launcher_rank() == 3 && launcher_ranks() == 6, "rank %d of %d", launcher_rank(), launcher_ranks());
+    expect_meeting("gpu[07-09,12],cpu1", "gpu07");
+    expect_meeting("gpu3", "gpu3");
+    expect_meeting("a1,b2", "a1");
+    expect_meeting("r[1-2]n[04,06]-ib,x", "r1n04-ib");
+    expect_meeting("broken[12", "broken12");
+    // Variables of its own come first.
+    setenv("RANK", "1", 1), setenv("WORLD_SIZE", "2", 1);
+    EXPECT(launcher_rank() == 1 && launcher_ranks() == 2, "rank %d of %d", launcher_rank(), launcher_ranks());
+    EXPECT(!strcmp(comm_transport_here(), "tcp"), "by %s", comm_transport_here());
+    char host[256];
+    uint16_t port;
+    uint64_t job;
+    EXPECT(launcher_meeting(host, sizeof host, &port, &job) == ERR_CONFIG, "no address is needed");
+    EXPECT(strstr(fail_message(), "MASTER_PORT does not say"), "got: %s", fail_message());
+    setenv("MASTER_ADDR", "here", 1), setenv("MASTER_PORT", "77", 1);
+    EXPECT_OK(launcher_meeting(host, sizeof host, &port, &job));
+    EXPECT(!strcmp(host, "here") && port == 77, "%s:%u", host, (unsigned)port);
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); // torchrun itself listens at the port
+    EXPECT_OK(launcher_meeting(host, sizeof host, &port, &job));
+    EXPECT(port == 78, "port %u", (unsigned)port);
+    setenv("WORLD_SIZE", "1", 1);
+    EXPECT(launcher_ranks() == 6, "a world of one is a launch");
+}
+
+int main(int argc, char **argv) {
+    ended = mmap(NULL, MAX_RANKS * sizeof *ended, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(ended != MAP_FAILED, "no memory");
+    return harness_run((const Test[]){{"in_any_order", in_any_order},
+                                      {"nobody_listens", nobody_listens},
+                                      {"ranks_are_missing", ranks_are_missing},
+                                      {"other_sizes_and_numbers", other_sizes_and_numbers},
+                                      {"port_is_in_use", port_is_in_use},
+                                      {"no_trireme_listens", no_trireme_listens},
+                                      {"at_the_meeting", at_the_meeting},
+                                      {"in_the_run", in_the_run},
+                                      {"another_job", another_job},
+                                      {"slurm", slurm},
+                                      {0}},
+                       argc, argv);
+}
