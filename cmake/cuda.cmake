@@ -57,22 +57,32 @@ find_library(CUDART_STATIC cudart_static HINTS ${cuda_root}/lib64 ${cuda_root}/l
 # Machine code for A100, H100 and H200, B200, all from one PTX, which halves the compiler's time: no kernel uses what newer
 # GPUs alone have. Other GPUs translate the PTX when the module is loaded. Fused multiply-adds are called for, never made from
 # a product and a sum.
-set(nvcc_options -std=c++17 -O3 -lineinfo -fmad=false -gencode arch=compute_80,code=[compute_80,sm_80,sm_90a,sm_100a]
-    -I${CMAKE_SOURCE_DIR}/src -Xcompiler=-fPIC,-Wall,-Wextra,-ffp-contract=off,-fno-math-errno)
+set(nvcc_targets -gencode arch=compute_80,code=[compute_80,sm_80,sm_90a,sm_100a])
+set(nvcc_options -std=c++17 -O3 -lineinfo -fmad=false -I${CMAKE_SOURCE_DIR}/src
+    -Xcompiler=-fPIC,-Wall,-Wextra,-ffp-contract=off,-fno-math-errno)
 if(TRIREME_WERROR)
   list(APPEND nvcc_options -Werror all-warnings)
 endif()
+# tools/lint_kernels reads what the assembler says of each kernel, and the PTX.
 set(cuda_objects)
+set(cuda_ptx)
 foreach(source ${cuda_kernel_sources})
   get_filename_component(name ${source} NAME_WE)
   set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+  set(ptx ${CMAKE_BINARY_DIR}/cuda/${name}.ptx)
   list(APPEND cuda_objects ${object})
-  add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d VERBATIM
+  list(APPEND cuda_ptx ${ptx})
+  add_custom_command(OUTPUT ${object} ${object}.usage DEPENDS ${source} cmake/with_usage.sh DEPFILE ${object}.d VERBATIM
                      COMMENT "Building the GPU's kernels of ${name}.cu"
                      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-                     COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${NVCC} ${nvcc_options} -MD -MF ${object}.d
-                             -c ${source} -o ${object})
+                     COMMAND ${CMAKE_SOURCE_DIR}/cmake/with_usage.sh ${object}.usage ${CMAKE_CXX_COMPILER_LAUNCHER}
+                             ${NVCC} ${nvcc_options} ${nvcc_targets} -Xptxas -v -MD -MF ${object}.d -c ${source} -o ${object})
+  add_custom_command(OUTPUT ${ptx} DEPENDS ${source} DEPFILE ${ptx}.d VERBATIM
+                     COMMENT "Building the PTX of ${name}.cu"
+                     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
+                     COMMAND ${NVCC} ${nvcc_options} -arch=compute_80 -ptx -MD -MF ${ptx}.d ${source} -o ${ptx})
 endforeach()
+add_custom_target(trireme_cuda_ptx DEPENDS ${cuda_ptx})
 add_cuda_module(trireme_cuda cuda "${CUDART_INCLUDE};${CUBLASLT_INCLUDE}" ${cuda_objects})
 target_link_libraries(trireme_cuda PRIVATE ${CUDART_STATIC} ${CMAKE_DL_LIBS} rt)
 install(TARGETS trireme_cuda LIBRARY DESTINATION bin)

@@ -29,12 +29,13 @@ lint() {
 }
 
 lint_scripts() {
-    printf '%s\n' run .ci/run tools/lint_* tools/test_times tools/megatron_options.sh tools/same_bits.sh tests/*.sh |
+    printf '%s\n' run .ci/run tools/lint_* tools/test_times tools/megatron_options.sh tools/same_bits.sh cmake/*.sh \
+        tests/*.sh |
         xargs -P "$(cores)" -n 1 shellcheck -x -a
 }
 
-# lint_with NAME: shows first that the lint finds what it is for.
-lint_with() { "tools/lint_$1" --self-test && "tools/lint_$1"; }
+# lint_with NAME [WORD...]: shows first that the lint finds what it is for.
+lint_with() { "tools/lint_$1" --self-test && "tools/lint_$1" "${@:2}"; }
 
 lint_format() {
     find src tests bench fuzz -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | sort |
@@ -50,11 +51,30 @@ run_checks() {
     lint
     configure_and_build build/gcc "warnings are errors: gcc" "all benches" -DCMAKE_C_COMPILER=gcc -DTRIREME_WERROR=ON \
         -DCMAKE_BUILD_TYPE=Release -DTRIREME_TEST_FLAGS=-O1
+    check_kernels build/gcc
     sanitized address,undefined 1 build/asan all -E "$unsanitized_tests"
     sanitized thread 2 build/tsan "$(threaded_programs)" -R "$threaded_tests" -E "$unthreaded_tests"
     say "  the tests, seed 3; everything before took $((SECONDS - start)) s"
     TRIREME_CHECK_SEED=3 TRIREME_SIM_SEED=3 run_tests build/gcc
     tools/test_times build/gcc
+}
+
+# The kernels of the GPU that a build has, where there is nvcc.
+check_kernels() {
+    if [[ ! -d $1/cuda ]]; then
+        say "  kernels of GPUs are not checked: there is no nvcc here"
+        return
+    fi
+    stage "the kernels' PTX" ninja -C "$1" -j "$(cores)" trireme_cuda_ptx
+    stage "kernels keep their budgets" lint_with kernels "$1"
+}
+
+# What each kernel takes on each GPU.
+print_kernels() {
+    command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]] ||
+        die 69 "the kernels are built by NVIDIA's compiler nvcc, and there is none here: install the CUDA toolkit"
+    configure_and_build build "building the GPU's kernels" "trireme_cuda trireme_cuda_ptx" -DCMAKE_BUILD_TYPE=Release
+    tools/lint_kernels --table build
 }
 
 # The tests on devices that draw the order of their work, with three seeds; also those for which there is no time in

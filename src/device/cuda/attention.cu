@@ -120,7 +120,7 @@ DEVICE uint32_t kept_elements(const AttentionMask &mask, uint64_t sample, uint64
 
 // ---- forward ----------------------------------------------------------------------------------------------
 
-// Blocks: a head, ROWS queries of it; those with most keys begin first.
+// Blocks: a head, ROWS queries of it; those with most keys begin first. At most 168 registers.
 __global__ void __launch_bounds__(WARPS *WARP, 3)
     attention_forward_kernel(AttentionCall call, Elements qkv, Elements out, float *stats) {
     DYNAMIC_SHARED(float, own);
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
     store_rows(out, out_place(call, head), first_own, sums, factors, call);
 }
 
-// Blocks: a head, a query. From its score each key's probability, as backward computes it again.
+// Blocks: a head, a query. From its score each key's probability, as backward computes it again. At most 40 registers.
 template <class E>
 __global__ void __launch_bounds__(128)
     probabilities_kernel(AttentionCall call, const E *qkv, const float *stats, E *probabilities) {
@@ -204,7 +204,7 @@ DEVICE Weights weights_of(const AttentionCall &call, const AttentionRows &rows, 
     return {p * factor, p * (change * factor - rows.deltas[row])};
 }
 
-// Blocks: rows of a head, four at a time. Sum over k of P dP, which is dout . out.
+// Blocks: rows of a head, four at a time. Sum over k of P dP, which is dout . out. At most 64 registers.
 template <class E>
 __global__ void __launch_bounds__(WARPS *WARP)
     attention_delta_kernel(AttentionCall call, const E *dout, const E *out, float *deltas) {
@@ -219,6 +219,7 @@ __global__ void __launch_bounds__(WARPS *WARP)
 }
 
 // Blocks: a head, ROWS queries of it. dq is dqkv's, or a tensor like out in the workspace (`apart`).
+// At most 168 registers.
 __global__ void __launch_bounds__(WARPS *WARP, 3)
     attention_dq_kernel(AttentionCall call, Elements qkv, Elements dout, AttentionRows rows,
                         Elements probabilities, Elements dq, bool apart) {
@@ -258,7 +259,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
 }
 
 // Blocks: a group, ROWS keys of it; sums over the group's heads and their queries, in order. dqkv may be qkv: the rows of
-// keys and values that a block writes are its own, read before.
+// keys and values that a block writes are its own, read before. At most 192 registers.
 __global__ void __launch_bounds__(WARPS *WARP, 2)
     attention_dkv_kernel(AttentionCall call, Elements qkv, Elements dout, AttentionRows rows,
                          Elements probabilities, Elements dqkv) {
@@ -302,7 +303,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 2)
     store_rows(dqkv, part_place(call, group, per + 1), first_own, dv, ones, call);
 }
 
-// Blocks: a head, a row. From the workspace to dqkv.
+// Blocks: a head, a row. From the workspace to dqkv. At most 32 registers.
 template <class E>
 __global__ void __launch_bounds__(128) attention_copy_dq_kernel(AttentionCall call, const E *dq, E *dqkv) {
     const int head = blockIdx.x;

@@ -1,4 +1,4 @@
-// Computes causal self-attention on tensor cores: the forward pass.
+// Computes causal self-attention on tensor cores: the forward pass. Powers of 2 are approximate instructions.
 #include "device/cuda/attention_mma.h"
 
 // Replaces the scores of a tile by exp(score - largest score so far of the row), and scales the sums over earlier tiles.
@@ -48,7 +48,7 @@ DEVICE void drop(float (&p)[TALL][WIDE][4], const HeadMask &mask, int query, int
     }
 }
 
-// Blocks: a head, 64 TALL queries of it; they meet KEYS keys at a time.
+// Blocks: a head, 64 TALL queries of it; they meet KEYS keys at a time. At most 248 registers.
 template <class E, int SIZE, int TALL, int KEYS>
 __global__ void __launch_bounds__(THREADS)
     attention_forward_mma_kernel(AttentionCall call, const E *qkv, E *out, float *stats) {

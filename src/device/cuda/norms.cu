@@ -94,7 +94,7 @@ DEVICE Pack<E> pack_of(Team team, const Pack<E> (&kept)[KEEP ? KEEP : 1], const 
 
 // ---- the forward pass -------------------------------------------------------------------------------------
 
-// At most 48 registers.
+// At most 48 registers, 16 bytes a load.
 template <class E, int KEEP>
 __global__ void __launch_bounds__(LARGE_TEAM) norm_forward_kernel(const NormForward p, Team team) {
     SHARED(float, room, 2 * MOST_WARPS);
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(LARGE_TEAM) norm_forward_kernel(const NormForw
 // ---- the gradient of the input ----------------------------------------------------------------------------
 
 // With n = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - n mean(g n)), means over the row. RMS norm
-// subtracts no mean, so no mean(g) either. At most 80 registers.
+// subtracts no mean, so no mean(g) either. At most 80 registers, 16 bytes a load.
 template <class E, int KEEP>
 __global__ void __launch_bounds__(LARGE_TEAM)
     norm_backward_input_kernel(const NormBackwardInput p, Team team) {
@@ -258,7 +258,7 @@ static int64_t rows_of_part(int64_t rows) {
 
 static int64_t num_parts(int64_t rows) { return (rows + rows_of_part(rows) - 1) / rows_of_part(rows); }
 
-// Writes parts [num_parts, 2, cols]: sums of dy n, and of dy. At most 64 registers.
+// Writes parts [num_parts, 2, cols]: sums of dy n, and of dy. At most 64 registers, 16 bytes a load.
 template <class E, bool WHOLE>
 __global__ void __launch_bounds__(GROUPS *WARP)
     norm_backward_weight_kernel(const NormBackwardWeight p, float *parts, int64_t part_rows) {

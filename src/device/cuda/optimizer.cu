@@ -105,7 +105,7 @@ template <bool WHOLE> DEVICE int abs_max_of(const float *x, Tile tile) {
     return most;
 }
 
-// At most 32 registers.
+// At most 32 registers, 16 bytes a load.
 __global__ void __launch_bounds__(BLOCK)
     abs_max_kernel(const float *x, int64_t count, bool whole, int *result) {
     SHARED(int, room, WARPS);
@@ -154,7 +154,7 @@ template <bool WHOLE> DEVICE Digits sum_squares_of(const float *x, Tile tile, do
     return sums;
 }
 
-// Adds to digits [rows, 3]. `scale` is 2^(30 - exponent). At most 40 registers.
+// Adds to digits [rows, 3]. `scale` is 2^(30 - exponent). At most 40 registers, 16 bytes a load.
 __global__ void __launch_bounds__(BLOCK) sum_squares_kernel(const float *x, bool whole, double scale,
                                                             const Table table, unsigned long long *digits) {
     SHARED(unsigned, room, 3 * WARPS);
@@ -177,11 +177,13 @@ __global__ void __launch_bounds__(BLOCK) sum_squares_kernel(const float *x, bool
     atomicAdd(&digits[3 * table.segments[segment].row + digit], sum);
 }
 
+// At most 16 registers.
 __global__ void sum_squares_start_kernel(unsigned long long *digits, int count) {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < count) digits[i] = 0;
 }
 
+// At most 16 registers.
 __global__ void sum_squares_finish_kernel(const unsigned long long *digits, int count, double *sum) {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     const double quantum = i % 3 == 0 ? 0x1p-20 : i % 3 == 1 ? 0x1p-40 : 0x1p-60;
@@ -282,7 +284,7 @@ DEVICE void adamw_quad(const AdamW &p, const Factors &f, float decay, Tile tile,
     store_parameter<E, SPLIT, WHOLE>(p, tile, at, parameter);
 }
 
-// At most 40 registers.
+// At most 40 registers, 16 bytes a load.
 template <class E, bool SPLIT>
 __global__ void __launch_bounds__(BLOCK)
     adamw_kernel(const AdamW p, const Factors f, bool whole, const Table table) {

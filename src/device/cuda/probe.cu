@@ -3,6 +3,7 @@
 
 enum { ANSWER = 42 };
 
+// At most 16 registers.
 __global__ void probe_kernel(int *out) { *out = ANSWER; }
 
 extern "C" cudaError_t probe_kernels(int *machine, int *virtual_machine) {

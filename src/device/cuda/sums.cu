@@ -5,7 +5,7 @@ enum { BLOCK = 256 };
 
 // ---- one tensor and another -------------------------------------------------------------------------------
 
-// At most 32 registers.
+// At most 32 registers, 16 bytes a load.
 template <class E, bool WHOLE>
 __global__ void __launch_bounds__(BLOCK) add_kernel(const E *x, E *y, int64_t count) {
     const int64_t at = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) * Pack<E>::WIDTH, left = count - at;
@@ -51,7 +51,7 @@ extern "C" size_t cuda_column_sum_workspace(const ColumnSum *args) {
     return (size_t)(parts_of(args->x.rows) * args->x.cols) * sizeof(float);
 }
 
-// parts [number of parts, cols]. At most 48 registers.
+// parts [number of parts, cols]. At most 48 registers, 16 bytes a load.
 template <class E, bool WHOLE>
 __global__ void __launch_bounds__(GROUPS *WARP)
     column_sum_kernel(const E *x, float *parts, int64_t rows, int64_t cols, int64_t part_rows) {
