@@ -1,7 +1,7 @@
 """The training rate of the same GPT in PyTorch: what ./run bench compares trireme's with.
 
 Usage: pytorch_gpt.py [--dtype fp32|bf16] [--compile] [--batch B] [--seq S] [--microbatches M] [--layers L]
-                      [--hidden H] [--heads N] [--dropout P] [--threads T] [--steps K]
+                      [--hidden H] [--heads N] [--dropout P] [--threads T] [--steps K] [--device cpu|cuda]
 
 GPT-2's architecture written with PyTorch's fastest parts: scaled_dot_product_attention (causal, no S x S matrix),
 a tied head, cross_entropy, autocast for bf16, clip_grad_norm_ and AdamW(fused=True); optionally all of it through
@@ -59,6 +59,7 @@ class Gpt(nn.Module):
 def options():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--compile", action="store_true")
     for name, value in [("batch", 1), ("seq", 1024), ("microbatches", 2), ("layers", 12), ("hidden", 768),
                         ("heads", 12), ("vocabulary", 50304), ("threads", 2), ("steps", 3)]:
@@ -71,20 +72,24 @@ def main():
     a = options()
     torch.manual_seed(1)
     torch.set_num_threads(a.threads)
-    model = Gpt(a)
+    if a.device == "cuda":
+        torch.set_float32_matmul_precision("high")
+    model = Gpt(a).to(a.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
-    tokens, labels = (torch.randint(a.vocabulary, (a.microbatches, a.batch, a.seq)) for _ in range(2))
+    tokens, labels = (torch.randint(a.vocabulary, (a.microbatches, a.batch, a.seq)).to(a.device) for _ in range(2))
     forward = torch.compile(model) if a.compile else model
     seconds, loss = [], None
     for _ in range(a.steps + 1):
         start = time.perf_counter()
         for x, y in zip(tokens, labels):
-            with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16"):
+            with torch.autocast(a.device, torch.bfloat16, enabled=a.dtype == "bf16"):
                 loss = forward(x, y)
             (loss / a.microbatches).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if a.device == "cuda":
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
     step = statistics.median(seconds[1:])
     print(json.dumps({"torch": torch.__version__, "dtype": a.dtype, "compile": a.compile, "dropout": a.dropout,

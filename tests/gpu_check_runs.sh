@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# tools/gpu_check.sh on the simulated GPU: its stages pass, what fails in one leaves the others, and its files are as it says.
+# Usage: gpu_check_runs.sh PATH/trireme [WORD...]    with words: only the cases whose names contain one of them
+set -uo pipefail
+# shellcheck source=tests/cases.sh
+source "${BASH_SOURCE%/*}/cases.sh" "$@"
+build=${trireme%/*}
+check_gpu() { "$here/../tools/gpu_check.sh" --device cuda-sim --build "$build" --out "$PWD/out" "$@" >out.log 2>&1 </dev/null; }
+result_of() { sed -n "s/.*\"stage\": \"$1\", \"result\": \"\\([a-z]*\\)\".*/\\1/p" out/results.jsonl; }
+expect_result() { [[ $(result_of "$1") == "$2" ]] || complain "$1 is '$(result_of "$1")', not $2: $(cat out.log out/log.txt)"; }
+
+stages_pass() {
+    check_gpu --only facts,ops,bits,curve,trace || complain "exit $?: $(cat out.log)"
+    for stage in facts ops bits curve trace; do expect_result $stage passed; done
+    grep -q '^5 passed, 0 failed, 0 skipped$' out/summary.txt || complain "summary: $(cat out/summary.txt)"
+    grep -q '"stage": "ops".*"numbers": {"cases": [1-9][0-9]*, "failed": 0}' out/results.jsonl || complain "$(cat out/results.jsonl)"
+    grep -q '"forward_percent": [1-9]' out/results.jsonl || complain "no shares of a step: $(cat out/results.jsonl)"
+    [[ -s out/trace.json && -s out/log.txt ]] || complain "files are missing: $(ls out)"
+    python3 - out/results.jsonl out/bench.json <<'END' || complain "not JSON: $(cat out/results.jsonl out/bench.json)"
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+assert [r["stage"] for r in rows] == ["facts", "ops", "bits", "curve", "trace"], rows
+assert rows[0]["numbers"]["tree_mib"] < 64 and all(r["device"] == "cuda-sim" for r in rows), rows
+assert json.load(open(sys.argv[2]))["machine"]["device"] == "cuda-sim"
+END
+}
+check "stages pass and leave their lines" stages_pass
+
+measures() {
+    [[ -x $build/bench/bench_train_gpu && -x $build/bench/bench_device_gpu ]] || return 0 # benchmarks are built on demand
+    check_gpu --only steps-small,rates || complain "exit $?: $(cat out.log)"
+    grep -q '"stage": "steps-small".*"numbers": {"tiny": [1-9]' out/results.jsonl || complain "$(cat out/results.jsonl)"
+    grep -q '"adamw": [0-9.]' out/results.jsonl || complain "no rates: $(cat out/results.jsonl)"
+    grep -q '"title": "operations bound by memory of tiny in bf16"' out/bench.json || complain "$(cat out/bench.json)"
+}
+check "what is measured is kept" measures
+
+# Each process of a stage meets a GPU that goes at its first call.
+fails_apart() {
+    TRIREME_SIM_FAIL=gone:1 check_gpu --only facts,ops,curve,laws && complain "a GPU that is gone passes"
+    expect_result facts passed
+    for stage in ops curve laws; do expect_result $stage failed; done
+    grep -q '"stage": "curve".*"note": "status 1; trireme: error: .*The GPU' out/results.jsonl ||
+        grep -q '"stage": "curve".*"note": "status 1; trireme: error: .* failed on GPU 0' out/results.jsonl || complain "$(cat out/results.jsonl)"
+    grep -q '"note": "status 1; failed: matmul 1x1x1;.*loss' out/results.jsonl || complain "failed cases are not named: $(cat out/results.jsonl)"
+}
+check "a stage that fails leaves the others" fails_apart
+
+keeps_budget() {
+    check_gpu --budget 25 --only facts,laws,trace || complain "exit $?: $(cat out.log)"
+    expect_result facts passed
+    expect_result laws skipped
+    expect_result trace passed
+    grep -q '"note": "no time: 30 s of 2[0-9] s that are left"' out/results.jsonl || complain "$(cat out/results.jsonl)"
+}
+check "a stage begins only if its time is left" keeps_budget
+
+refuses() {
+    check_gpu --only nonsense && complain "a stage that there is not passes"
+    grep -q "there is no stage 'nonsense'" out.log || complain "$(cat out.log)"
+}
+check "unknown words are refused" refuses
+finish
