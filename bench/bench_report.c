@@ -5,8 +5,11 @@
 //   bench_report tables FILE.json PART               the tables of a part, in Markdown
 //   bench_report machine FILE.json                   its description, in Markdown
 //   bench_report name                                of this machine's file
+//
+// With --device cuda (or cuda-sim) before the verb the machine is its GPU: name and join tell of that.
 #include "base/file.h"
 #include "device/cpu/cpu.h"
+#include "device/survey.h"
 #include "formats/formats.h"
 #include <ctype.h>
 #include <dnnl.h>
@@ -42,7 +45,31 @@ static void add_fact(Text *out, const char *name, const char *value) {
     json_add_string(out, value, strlen(value));
 }
 
-static void describe_machine(Text *out, const char *commit) {
+// The first GPU of a kind of device.
+static Status find_gpu(const char *kind, DeviceSurvey *survey) {
+    Text module = {0};
+    *survey = (DeviceSurvey){0};
+    Status status = device_survey(kind, false, survey, &module);
+    text_free(&module);
+    return status || survey->num_gpus ? status : fail(ERR_UNAVAILABLE, "--device %s has no GPU", kind);
+}
+
+static void describe_gpu(Text *out, const DeviceSurvey *survey) {
+    const GpuSurvey *gpu = &survey->gpus[0];
+    char text[MAX_LINE];
+    add_fact(out, "gpu", gpu->name);
+    snprintf(text, sizeof text, "%d.%d, %d multiprocessors", gpu->major, gpu->minor, gpu->multiprocessors);
+    add_fact(out, "compute_capability", text);
+    snprintf(text, sizeof text, "%.1f GB", (double)gpu->memory_bytes / 1e9);
+    add_fact(out, "gpu_memory", text);
+    add_fact(out, "cuda", survey->runtime);
+    for (int i = 0; i < survey->num_libraries; i++)
+        if (survey->libraries[i].found)
+            add_fact(out, survey->libraries[i].name, survey->libraries[i].version);
+}
+
+// `survey`: of the GPU that was measured, or NULL.
+static void describe_machine(Text *out, const char *commit, const DeviceSurvey *survey) {
     char value[MAX_LINE], family[MAX_LINE], model[MAX_LINE], text[4 * MAX_LINE], date[32];
     struct utsname kernel;
     time_t now = time(NULL);
@@ -67,23 +94,36 @@ static void describe_machine(Text *out, const char *commit) {
     const dnnl_version_t *dnnl = dnnl_version();
     snprintf(text, sizeof text, "%d.%d.%d", dnnl->major, dnnl->minor, dnnl->patch);
     add_fact(out, "onednn", text);
+    if (survey) describe_gpu(out, survey);
     text_add(out, "}");
 }
 
-// "amd-epyc-25-17-2-cores"
-static void print_name(void) {
-    char model[MAX_LINE], family[MAX_LINE], number[MAX_LINE], name[4 * MAX_LINE];
-    find_line("/proc/cpuinfo", "model name", model);
-    find_line("/proc/cpuinfo", "cpu family", family);
-    find_line("/proc/cpuinfo", "model\t", number);
-    snprintf(name, sizeof name, "%s-%s-%s-%ld-cores", model, family, number, sysconf(_SC_NPROCESSORS_ONLN));
+// Words of letters and digits, joined by one dash each.
+static void print_words(const char *text) {
     bool dash = true; // none at the start, never two
-    for (const char *c = name; *c; c++) {
+    for (const char *c = text; *c; c++) {
         bool word = isalnum((unsigned char)*c);
         if (word || !dash) putchar(word ? tolower((unsigned char)*c) : '-');
         dash = !word;
     }
     putchar('\n');
+}
+
+// "amd-epyc-25-17-2-cores", or of a GPU "nvidia-h200".
+static Status print_name(const char *kind) {
+    char model[MAX_LINE], family[MAX_LINE], number[MAX_LINE], name[4 * MAX_LINE];
+    if (kind) {
+        DeviceSurvey survey;
+        TRY(find_gpu(kind, &survey));
+        print_words(survey.gpus[0].name);
+        return OK;
+    }
+    find_line("/proc/cpuinfo", "model name", model);
+    find_line("/proc/cpuinfo", "cpu family", family);
+    find_line("/proc/cpuinfo", "model\t", number);
+    snprintf(name, sizeof name, "%s-%s-%s-%ld-cores", model, family, number, sysconf(_SC_NPROCESSORS_ONLN));
+    print_words(name);
+    return OK;
 }
 
 // ---- files ------------------------------------------------------------------------------------------------
@@ -112,10 +152,12 @@ static Status add_part(Text *out, const char *path, bool first) {
     return status;
 }
 
-static Status join(const char *commit, const char *path, char **parts, int count) {
+static Status join(const char *kind, const char *commit, const char *path, char **parts, int count) {
     Text out = {0};
+    DeviceSurvey survey;
+    if (kind) TRY(find_gpu(kind, &survey));
     text_add(&out, "{\"machine\": ");
-    describe_machine(&out, commit);
+    describe_machine(&out, commit, kind ? &survey : NULL);
     text_add(&out, ",\n\"parts\": [");
     Status status = OK;
     for (int i = 0; i < count && status == OK; i++) status = add_part(&out, parts[i], i == 0);
@@ -289,12 +331,14 @@ static Status compare(const char *kept_path, const char *found_path) {
 }
 
 static Status bench_report(int argc, char **argv) {
+    const char *kind = argc > 2 && !strcmp(argv[1], "--device") ? argv[2] : NULL;
+    if (kind) argc -= 2, argv += 2;
     const char *verb = argc > 1 ? argv[1] : "";
-    if (!strcmp(verb, "join") && argc > 4) return join(argv[2], argv[3], argv + 4, argc - 4);
+    if (!strcmp(verb, "join") && argc > 4) return join(kind, argv[2], argv[3], argv + 4, argc - 4);
     if (!strcmp(verb, "compare") && argc == 4) return compare(argv[2], argv[3]);
     if (!strcmp(verb, "tables") && argc == 4) return print_tables(argv[2], argv[3]);
     if (!strcmp(verb, "machine") && argc == 3) return print_machine(argv[2]);
-    if (!strcmp(verb, "name") && argc == 2) return print_name(), OK;
+    if (!strcmp(verb, "name") && argc == 2) return print_name(kind);
     return fail(ERR_USAGE, "usage: bench_report join|compare|tables|machine|name ...; see bench_report.c");
 }
 

@@ -16,21 +16,21 @@ stages_pass() {
     grep -q '"stage": "ops".*"numbers": {"cases": [1-9][0-9]*, "failed": 0}' out/results.jsonl || complain "$(cat out/results.jsonl)"
     grep -q '"forward_percent": [1-9]' out/results.jsonl || complain "no shares of a step: $(cat out/results.jsonl)"
     [[ -s out/trace.json && -s out/log.txt ]] || complain "files are missing: $(ls out)"
-    python3 - out/results.jsonl out/bench.json <<'END' || complain "not JSON: $(cat out/results.jsonl out/bench.json)"
+    python3 - out/results.jsonl <<'END' || complain "not as expected: $(cat out/results.jsonl)"
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
 assert [r["stage"] for r in rows] == ["facts", "ops", "bits", "curve", "trace"], rows
 assert rows[0]["numbers"]["tree_mib"] < 64 and all(r["device"] == "cuda-sim" for r in rows), rows
-assert json.load(open(sys.argv[2]))["machine"]["device"] == "cuda-sim"
 END
 }
 check "stages pass and leave their lines" stages_pass
 
 measures() {
-    [[ -x $build/bench/bench_train_gpu && -x $build/bench/bench_device_gpu ]] || return 0 # benchmarks are built on demand
+    [[ -x $build/bench/bench_train_gpu && -x $build/bench/bench_device_gpu && -x $build/bench/bench_report ]] || return 0 # benchmarks are built on demand
     check_gpu --only steps-small,rates || complain "exit $?: $(cat out.log)"
     grep -q '"stage": "steps-small".*"numbers": {"tiny": [1-9]' out/results.jsonl || complain "$(cat out/results.jsonl)"
     grep -q '"adamw": [0-9.]' out/results.jsonl || complain "no rates: $(cat out/results.jsonl)"
+    grep -q '"gpu": "simulated GPU"' out/bench.json || complain "no machine: $(cat out/bench.json)"
     grep -q '"title": "operations bound by memory of tiny in bf16"' out/bench.json || complain "$(cat out/bench.json)"
 }
 check "what is measured is kept" measures
@@ -47,11 +47,11 @@ fails_apart() {
 check "a stage that fails leaves the others" fails_apart
 
 keeps_budget() {
-    check_gpu --budget 25 --only facts,laws,trace || complain "exit $?: $(cat out.log)"
+    check_gpu --budget 130 --only facts,laws,trace || complain "exit $?: $(cat out.log)"
     expect_result facts passed
     expect_result laws skipped
     expect_result trace passed
-    grep -q '"note": "no time: 30 s of 2[0-9] s that are left"' out/results.jsonl || complain "$(cat out/results.jsonl)"
+    grep -q '"note": "no time: 150 s of 1[0-9]* s that are left"' out/results.jsonl || complain "$(cat out/results.jsonl)"
 }
 check "a stage begins only if its time is left" keeps_budget
 

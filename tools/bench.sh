@@ -9,7 +9,7 @@ bench_parts=(ops steps scaling growth predictions others)
 
 bench_usage() {
     cat <<'END_OF_USAGE'
-./run bench                 every part but the last two, one after the other; most of an hour
+./run bench                 every part but the last three, one after the other; most of an hour
 ./run bench PART...         ops           operations at GPT-2's shapes beside the machine's ceilings; two minutes
                             steps         training steps of GPT-2 124M; ten minutes
                             scaling       two ranks of one thread against one rank of two; half an hour
@@ -17,9 +17,10 @@ bench_usage() {
                             predictions   runs on ten grids against the planner; five minutes
                             others        tokenizers, checkpoints, plans, messages; five minutes
                             pytorch       steps beside PyTorch's, from the package index; ten minutes
+                            gpu           operations and training steps on an NVIDIA GPU, kept apart; five minutes
                             instructions  counted, not timed, against those kept; fails beyond 2 % more
 ./run bench steps:bf16      a part's own words follow its name: steps:fp32, scaling:bf16:p, scaling:fp32:td, pytorch:bf16,
-                            instructions:keep
+                            instructions:keep, gpu:ops, gpu:steps, gpu:pytorch, gpu:compare, gpu:keep
 ./run bench compare         what changed by more than 10 % against the results kept for this machine
 ./run bench keep            keeps these results, and writes docs/performance.md from them
 ./run bench page            writes docs/performance.md from the results kept
@@ -37,7 +38,7 @@ bench() {
     for part in "$@"; do
         # shellcheck disable=SC2046 # a part's words
         bench_part $(tr ':' ' ' <<<"$part")
-        case $part in compare | keep | page | others | instructions*) ;; *) measured=1 ;; esac
+        case $part in compare | keep | page | others | instructions* | gpu*) ;; *) measured=1 ;; esac
     done
     [[ -z $measured ]] || { bench_join && bench_compare; }
 }
@@ -53,6 +54,7 @@ bench_part() {
     predictions) bench_growth bench_plan_cpu predictions ;;
     others) bench_others ;;
     pytorch) bench_pytorch "$@" ;;
+    gpu) bench_gpu "$@" ;;
     instructions) bench_instructions "$@" ;;
     compare) bench_join && bench_compare ;;
     keep) bench_keep ;;
@@ -115,6 +117,56 @@ bench_pytorch() {
     fi
     say "" "GPT-2 124M without dropout beside PyTorch (nothing else should run; 8 GB of memory)"
     build/bench/bench_train pytorch build/trireme "$@" "$python" --json "$(result_of pytorch "$@")"
+}
+
+# ---- on a GPU -------------------------------------------------------------------------------------------
+
+# bench_gpu [ops|steps|pytorch|compare|keep]: its tables lie apart from those of the machine's processor. TRIREME_BENCH_DEVICE
+# names another kind of device than cuda: on cuda-sim the same is done with small sizes.
+bench_gpu() {
+    local device=${TRIREME_BENCH_DEVICE:-cuda} what=${1:-} folder=build/bench-results-gpu machine
+    quietly "building the benchmarks of GPUs" cmake --build build --target bench_device_gpu bench_train_gpu
+    machine=$(build/bench/bench_report --device "$device" name) || die 69 "bench gpu: there is no GPU to measure"
+    mkdir -p "$folder"
+    [[ -n $what && $what != ops ]] || bench_gpu_ops "$device" "$folder"
+    [[ -n $what && $what != steps ]] || bench_gpu_steps "$device" "$folder"
+    [[ $what != pytorch ]] || bench_gpu_pytorch "$device" "$folder"
+    case $what in "" | ops | steps | pytorch | compare | keep) ;; *) die 64 "bench gpu: no part '$what'; ./run bench help" ;; esac
+    build/bench/bench_report --device "$device" join "$(git describe --always --dirty 2>/dev/null || echo unknown)" \
+        "build/$machine.json" "$folder"/*.json || die 66 "bench gpu: nothing has been measured yet"
+    if [[ $what == keep ]]; then
+        cp "build/$machine.json" "bench/results/$machine.json"
+        say "Wrote bench/results/$machine.json."
+    elif [[ -r bench/results/$machine.json ]]; then
+        say "" && build/bench/bench_report compare "bench/results/$machine.json" "build/$machine.json"
+    else
+        say "" "No results are kept for this GPU (bench/results/$machine.json); ./run bench gpu:keep does that."
+    fi
+}
+
+# bench_gpu_words DEVICE WORD...: the words, or "tiny" for a simulated GPU.
+bench_gpu_words() { if [[ $1 == cuda ]]; then echo "${@:2}"; else echo tiny; fi; }
+
+bench_gpu_ops() {
+    local model
+    say "" "Operations at the shapes of models, against the GPU's copies and best product"
+    for model in $(bench_gpu_words "$1" gpt2-124m gpt2-1558m llama3-8b); do
+        build/bench/bench_device_gpu --device "$1" --model "$model" --json "$2/ops-$model.json"
+    done
+}
+
+bench_gpu_steps() {
+    local set
+    say "" "Training steps of whole models (nothing else should run on the GPU)"
+    for set in $(bench_gpu_words "$1" small large); do
+        build/bench/bench_train_gpu "$set" build/trireme --device "$1" --json "$2/steps-$set.json"
+    done
+}
+
+# TRIREME_TORCH_PYTHON names a Python with PyTorch for this GPU; python3 unless set.
+bench_gpu_pytorch() {
+    [[ $1 == cuda ]] || die 69 "bench gpu:pytorch needs a GPU"
+    build/bench/bench_train_gpu pytorch small build/trireme "${TRIREME_TORCH_PYTHON:-python3}" --device "$1" --json "$2/pytorch.json"
 }
 
 # ---- results --------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@
 # Each stage is a process of its own with a limit, and leaves one line of JSON in FOLDER/results.jsonl, which is on the disk
 # before the next begins: what happens later takes no result away. A stage begins only if its time is left of the budget
 # (570 s), and what fails in one leaves the others. FOLDER is build/gpu-check unless given. It gets results.jsonl, summary.txt,
-# log.txt (all that the stages print), trace.json, and bench.json: the tables measured, as ./run bench keeps them.
+# log.txt (all that the stages print), trace.json, bench.json, which ./run bench would keep as bench/results/GPU.json, and
+# compared.txt, what changed against that file.
 # --device cuda-sim rehearses all of it with small sizes on the simulated GPU, in two minutes.
 #
 # A new stage is a row of `stages` and a function stage_NAME (with _ for -). In it `number NAME VALUE` adds to its line, `skip
@@ -17,22 +18,22 @@ set -uo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 70
 
-# Name, seconds at most, the same in a rehearsal, what it is. In the order of what is lost most if time runs out.
+# Name, seconds at most, the same in a rehearsal on a slow and busy machine, what it is. In the order of what is lost most if time runs out.
 stages="
-facts         20 20  what the machine has
-build        180 99  the program, its tests and benchmarks
-ops           90 20  every operation against the reference, each case in a process of its own
-bits          45 15  bits that the simulated GPU predicts, and that operations repeat
-numerics      60 20  the laws of operations: attention, caches, extreme numbers
-curve         60 20  the first steps of GPT-2 124M against the cpu's losses
-steps-small   60 10  GPT-2 124M: tokens per second
-steps-large   90 10  models of billions of parameters: tokens per second
-laws          75 30  ranks that share a GPU: grids, schedules, sharding against one rank
-rates         90 10  every operation beside copies and the best product
-trace         30 10  where a step's time goes, and how long the GPU waits for the host
-sanitizer     50 10  memory errors and races in small cases
-ncu           30 10  counters of the slowest kernels
-pytorch       80 10  PyTorch's steps on the same GPU
+facts         20   90  what the machine has
+build        180  400  the program, its tests and benchmarks
+ops           90   90  every operation against the reference, each case in a process of its own
+bits          45   90  bits that the simulated GPU predicts, and that operations repeat
+numerics      60   90  the laws of operations: attention, caches, extreme numbers
+curve         60   90  the first steps of GPT-2 124M against the cpu's losses
+steps-small   60   90  GPT-2 124M: tokens per second
+steps-large   90   90  models of billions of parameters: tokens per second
+laws          75  150  ranks that share a GPU: grids, schedules, sharding against one rank
+rates         90   90  every operation beside copies and the best product
+trace         30   90  where a step's time goes, and how long the GPU waits for the host
+sanitizer     50   90  memory errors and races in small cases
+ncu           30   90  counters of the slowest kernels
+pytorch       80   90  PyTorch's steps on the same GPU
 "
 
 die() {
@@ -101,9 +102,8 @@ stage_facts() {
 }
 
 targets="trireme test_device_ops test_device_bits test_device_laws test_device_numbers test_device_attention test_device_cached
-    test_train_covering bench_device_gpu bench_train_gpu"
+    test_train_covering bench_device_gpu bench_train_gpu bench_report"
 
-# The rest are benchmarks' reports, which need libraries that a GPU machine may not have.
 stage_build() {
     local generator=() launcher=() wanted
     read -rd '' -a wanted <<<"$targets"
@@ -371,20 +371,18 @@ run_stage() {
     printf '%-12s %-8s %6.1f s  %s\n' "$name" "$result" "$(since "$start")" "${text:0:120}"
 }
 
-# join_tables: what was measured, in one file.
+# join_tables: what was measured, in one file as ./run bench keeps them, beside what was kept of this GPU.
 join_tables() {
-    local file first=1
-    {
-        printf '{"machine": {"date": "%s", "commit": "%s", "device": "%s"},\n"parts": [' "$(date -u +%Y-%m-%d)" \
-            "${commit:-$(git describe --always --dirty 2>/dev/null || echo unknown)}" "$device"
-        for file in "$work"/steps-*.json "$work"/rates-*.json "$work"/pytorch.json; do
-            [[ -s $file ]] || continue
-            ((first)) || printf ','
-            first=0
-            printf '\n' && cat "$file"
-        done
-        printf ']}\n'
-    } >"$out/bench.json"
+    local files=() file name
+    for file in "$work"/steps-*.json "$work"/rates-*.json "$work"/pytorch.json; do
+        [[ ! -s $file ]] || files+=("$file")
+    done
+    ((${#files[@]})) && [[ -x $build/bench/bench_report ]] || return 0
+    "$build/bench/bench_report" --device "$device" join "${commit:-$(git describe --always --dirty 2>/dev/null || echo unknown)}" \
+        "$out/bench.json" "${files[@]}" || return 0
+    name=$("$build/bench/bench_report" --device "$device" name)
+    [[ ! -r bench/results/$name.json ]] ||
+        "$build/bench/bench_report" compare "bench/results/$name.json" "$out/bench.json" | tee "$out/compared.txt"
 }
 
 summary() {
@@ -399,7 +397,7 @@ check() {
     local name seconds rehearsed
     began=$(now)
     mkdir -p "$out" "$work"
-    rm -f "$out"/{results.jsonl,summary.txt,log.txt,trace.json,bench.json} "$work"/*
+    rm -f "$out"/{results.jsonl,summary.txt,log.txt,trace.json,bench.json,compared.txt} "$work"/*
     while read -r name seconds rehearsed _; do
         [[ -n $name && (-z $only || ,$only, == *",$name,"*) ]] || continue
         [[ $device == cuda ]] || seconds=$rehearsed
