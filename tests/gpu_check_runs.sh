@@ -27,9 +27,10 @@ check "stages pass and leave their lines" stages_pass
 
 measures() {
     [[ -x $build/bench/bench_train_gpu && -x $build/bench/bench_device_gpu && -x $build/bench/bench_report ]] || return 0 # benchmarks are built on demand
-    check_gpu --only steps-small,rates || complain "exit $?: $(cat out.log)"
+    check_gpu --only steps-small,rates,operations || complain "exit $?: $(cat out.log)"
     grep -q '"stage": "steps-small".*"numbers": {"tiny": [1-9]' out/results.jsonl || complain "$(cat out/results.jsonl)"
-    grep -q '"adamw": [0-9.]' out/results.jsonl || complain "no rates: $(cat out/results.jsonl)"
+    grep -q '"tiny_adamw": [0-9.]' out/results.jsonl || complain "no rates: $(cat out/results.jsonl)"
+    grep -q '"tiny_all": 100' out/results.jsonl || complain "no shares of operations: $(cat out/results.jsonl)"
     grep -q '"gpu": "simulated GPU"' out/bench.json || complain "no machine: $(cat out/bench.json)"
     grep -q '"title": "operations bound by memory of tiny in bf16"' out/bench.json || complain "$(cat out/bench.json)"
 }

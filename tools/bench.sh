@@ -125,7 +125,7 @@ bench_pytorch() {
 # names another kind of device than cuda: on cuda-sim the same is done with small sizes.
 bench_gpu() {
     local device=${TRIREME_BENCH_DEVICE:-cuda} what=${1:-} folder=build/bench-results-gpu machine
-    quietly "building the benchmarks of GPUs" cmake --build build --target bench_device_gpu bench_train_gpu
+    quietly "building the benchmarks of GPUs" cmake --build build --target bench_device_gpu bench_train_gpu bench_train_ops
     machine=$(build/bench/bench_report --device "$device" name) || die 69 "bench gpu: there is no GPU to measure"
     mkdir -p "$folder"
     [[ -n $what && $what != ops ]] || bench_gpu_ops "$device" "$folder"
@@ -160,6 +160,9 @@ bench_gpu_steps() {
     say "" "Training steps of whole models (nothing else should run on the GPU)"
     for set in $(bench_gpu_words "$1" small large); do
         build/bench/bench_train_gpu "$set" build/trireme --device "$1" --json "$2/steps-$set.json"
+    done
+    for set in $(bench_gpu_words "$1" gpt2-124m llama3); do
+        build/bench/bench_train_ops "$set" --device "$1" --json "$2/operations-$set.json"
     done
 }
 

@@ -18,7 +18,8 @@ set -uo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 70
 
-# Name, seconds at most, the same in a rehearsal on a slow and busy machine, what it is. In the order of what is lost most if time runs out.
+# Name, seconds at most, the same in a rehearsal on a slow and busy machine, what it is. In the order of what is lost most if
+# time runs out.
 stages="
 facts         20   90  what the machine has
 build        180  400  the program, its tests and benchmarks
@@ -30,7 +31,8 @@ steps-small   60   90  GPT-2 124M: tokens per second
 steps-large   90   90  models of billions of parameters: tokens per second
 laws          75  150  ranks that share a GPU: grids, schedules, sharding against one rank
 rates         90   90  every operation beside copies and the best product
-trace         30   90  where a step's time goes, and how long the GPU waits for the host
+operations    40   90  where a step's time goes, operation by operation, and where the GPU waits for the host
+trace         30   90  forwards, backwards and the optimizer in a trace of five steps
 sanitizer     50   90  memory errors and races in small cases
 ncu           30   90  counters of the slowest kernels
 pytorch       80   90  PyTorch's steps on the same GPU
@@ -59,9 +61,9 @@ need_build() {
 }
 have() { command -v "$1" >/dev/null; }
 
-# table_numbers FILE COLUMN: adds that column of each row of a benchmark's tables.
+# table_numbers FILE COLUMN [PREFIX]: adds that column of each row of a benchmark's tables; the names begin with PREFIX.
 table_numbers() {
-    awk -v column="$2" '
+    awk -v column="$2" -v prefix="${3:-}" '
         /"columns": \[/ {
             at = 0
             text = $0
@@ -77,6 +79,7 @@ table_numbers() {
             sub(/^[^"]*", /, "", values)
             gsub(/\].*/, "", values)
             split(values, of, ", ")
+            name = prefix name
             gsub(/[^A-Za-z0-9]+/, "_", name)
             if (of[at] != "null" && of[at] != "") print name, of[at]
         }' "$1" >>"$work/numbers"
@@ -102,7 +105,7 @@ stage_facts() {
 }
 
 targets="trireme test_device_ops test_device_bits test_device_laws test_device_numbers test_device_attention test_device_cached
-    test_train_covering bench_device_gpu bench_train_gpu bench_report"
+    test_train_covering bench_device_gpu bench_train_gpu bench_train_ops bench_report"
 
 stage_build() {
     local generator=() launcher=() wanted
@@ -260,7 +263,18 @@ stage_rates() {
     rehearsal && models=tiny
     for model in $models; do
         "$build/bench/bench_device_gpu" --device "$device" --model "$model" --json "$work/rates-$model.json" || status=1
-        [[ ! -s $work/rates-$model.json ]] || table_numbers "$work/rates-$model.json" "% of copy"
+        [[ ! -s $work/rates-$model.json ]] || table_numbers "$work/rates-$model.json" "% of copy" "${model}_"
+    done
+    return $status
+}
+
+stage_operations() {
+    need_build bench/bench_train_ops
+    local model models="gpt2-124m llama3" status=0
+    rehearsal && models=tiny
+    for model in $models; do
+        "$build/bench/bench_train_ops" "$model" --device "$device" --json "$work/operations-$model.json" || status=1
+        [[ ! -s $work/operations-$model.json ]] || table_numbers "$work/operations-$model.json" "% of step" "${model}_"
     done
     return $status
 }
@@ -374,7 +388,7 @@ run_stage() {
 # join_tables: what was measured, in one file as ./run bench keeps them, beside what was kept of this GPU.
 join_tables() {
     local files=() file name
-    for file in "$work"/steps-*.json "$work"/rates-*.json "$work"/pytorch.json; do
+    for file in "$work"/steps-*.json "$work"/rates-*.json "$work"/operations-*.json "$work"/pytorch.json; do
         [[ ! -s $file ]] || files+=("$file")
     done
     ((${#files[@]})) && [[ -x $build/bench/bench_report ]] || return 0
