@@ -73,6 +73,17 @@ refuses() {
     expect 71 "out of memory; 1.0 of its 1.0 GiB are free" TRIREME_SIM_MEMORY=1024 "${few[@]}" --num-layers 8 \
         --hidden-size 2048
     expect 69 "--target trireme_cuda_sim" TRIREME_CUDA="$empty" "${few[@]}"
+    expect 69 "needs cuBLASLt, and there is no libcublasLt.so.13 in the folders of TRIREME_CUDA_LIBS" TRIREME_SIM_FAIL=library:1 "${few[@]}"
+    expect_again "and TRIREME_CUDA_LIBS can name its folder"
+    [[ $(grep -c "^trireme: error" out.log) == 1 ]] || complain "not one error: $(cat out.log)"
+    # Every rank finds the same; one tells.
+    expect 69 "needs NVIDIA's driver, and there is none here" TRIREME_SIM_DRIVER=0 "${few[@]}" --ranks 2 --pp 2
+    [[ $(grep -c "^trireme: error" out.log) == 1 ]] || complain "not one error: $(cat out.log)"
+    expect 71 "out of memory" TRIREME_SIM_MEMORY=1024 "${few[@]}" --num-layers 8 --hidden-size 2048 --ranks 2 --pp 2
+    [[ $(grep -c "^trireme: error" out.log) == 1 ]] || complain "not one error: $(cat out.log)"
+    # The real module says so, too, where it is built and there is no driver.
+    [[ ! -e ${trireme%/*}/trireme_cuda.so ]] || ldconfig -p | grep -q 'libcuda\.so\.1' ||
+        expect 69 "--device cuda needs NVIDIA's driver, and there is none here" "${few[@]}" --device cuda
 }
 check "a run on a GPU says what is missing" refuses
 
@@ -108,5 +119,13 @@ loses_gpu() {
     metric lm_loss undisturbed | tail -n "$(rows after)" | cmp -s - <(metric lm_loss after) ||
         complain "after: $(metric lm_loss after), undisturbed: $(metric lm_loss undisturbed)"
 }
+# Of two GPUs one goes: the job ends everywhere, and the message says which rank and which GPU.
+loses_one_of_two() {
+    expect 71 "The GPU is broken or gone" TRIREME_SIM_GPUS=2 TRIREME_SIM_FAIL=gone:400 "${run[@]}" --train-iters 20 --ranks 2 \
+        --pp 2
+    [[ $(grep -c "^trireme: error" out.log) == 1 ]] || complain "not one error: $(cat out.log)"
+    grep -qE '^trireme: error: \[rank ([01]) .* failed on GPU \1 \(simulated GPU\)' out.log || complain "no rank and GPU: $(head -3 out.log)"
+}
+check "a rank whose GPU is gone ends the job" loses_one_of_two
 check "a run whose GPU is gone keeps what it saved, and goes on with the same bits" loses_gpu
 finish
