@@ -46,9 +46,13 @@ static inline void fixture_close(Fixture *b) {
 // Whether this build and this machine have such a device: a GPU need not be there.
 static inline bool kind_is_here(const char *kind) { return device_check(kind) != ERR_UNAVAILABLE; }
 
-// Whether the laws run on this kind of device: on the one that TRIREME_TEST_DEVICE names, or on all that are here.
+// Whether the laws run on this kind of device: on the one that TRIREME_TEST_DEVICE names, which must be here, or on all that
+// are here.
 static inline bool is_wanted(const char *kind) {
-    return strcmp(kind, harness_device(kind)) == 0 && kind_is_here(kind);
+    if (strcmp(kind, harness_device(kind)) != 0) return false;
+    bool here = kind_is_here(kind), named = *harness_device("");
+    EXPECT(here || !named, "%s", fail_message());
+    return here;
 }
 
 // Runs a law on each kind of device, also where nothing is computed.

@@ -36,9 +36,17 @@ measures() {
 }
 check "what is measured is kept" measures
 
+# Tests that choose their devices would pass where there is none.
+needs_device() {
+    TRIREME_SIM_DRIVER=0 check_gpu --only facts,ops,bits,numerics,curve && complain "checks of no GPU pass"
+    for stage in ops bits numerics curve; do expect_result $stage skipped; done
+    grep -q '^1 passed, 0 failed, 4 skipped$' out/summary.txt || complain "summary: $(cat out/summary.txt)"
+}
+check "nothing passes without a device" needs_device
+
 # Each process of a stage meets a GPU that goes at its first call.
 fails_apart() {
-    TRIREME_SIM_FAIL=gone:1 check_gpu --only facts,ops,curve,laws && complain "a GPU that is gone passes"
+    TRIREME_SIM_FAIL=gone:2 check_gpu --only facts,ops,curve,laws && complain "a GPU that is gone passes"
     expect_result facts passed
     for stage in ops curve laws; do expect_result $stage failed; done
     grep -q '"stage": "curve".*"note": "status 1; trireme: error: .*The GPU' out/results.jsonl ||
