@@ -23,7 +23,7 @@ template <class E> DEVICE Rows<E> cached_rows(const AttentionCall &call, E *cach
     return {cache + (int64_t)group * call.size, (int64_t)call.batch * call.groups * call.size};
 }
 
-// Blocks: a group, a position. Stores the new keys and values. At most 32 registers.
+// Blocks: a group, a position. Stores the new keys and values. At most 48 registers.
 template <class E>
 __global__ void __launch_bounds__(KEYS)
     attention_remember_kernel(AttentionCall call, const E *qkv, E *keys, E *values, int position) {
