@@ -111,7 +111,7 @@ static const int NUM_WRITTEN[] = {
 
 static inline void with_threads(Fixture *b, int threads, DeviceOp op, const void *args) {
     const Backend *backend = b->variant->of[b->dtype];
-    size_t bytes = backend->workspace_bytes(threads, op, args);
+    size_t bytes = backend->workspace_bytes(&(DeviceOptions){.threads = threads}, op, args);
     Exec exec = {.threads = threads, .workspace = malloc(bytes + !bytes), .workspace_bytes = bytes};
     CHECK(exec.workspace, "no memory");
     memset(exec.workspace, 0xFF, bytes); // NaN: nothing may be read before it is written

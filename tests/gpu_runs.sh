@@ -30,6 +30,7 @@ tells_kinds() {
     done
     expect_again "GPU 0 simulated GPU, compute capability 9.0, 2 multiprocessors, 16.0 of 16.0 GiB of memory free, kernels for sm_90"
     expect_again "library NVIDIA driver (libcuda.so.1), for everything: found, CUDA 13.0"
+    expect_again "library cuDNN (libcudnn.so.9), for faster attention: found, 9.19.0"
     expect 0 "GPU 2 simulated GPU" TRIREME_SIM_GPUS=3 "$trireme" devices
     expect 64 "takes no words such as cuda" "$trireme" devices cuda
 }
@@ -86,6 +87,19 @@ refuses() {
         expect 69 "--device cuda needs NVIDIA's driver, and there is none here" "${few[@]}" --device cuda
 }
 check "a run on a GPU says what is missing" refuses
+
+attends() {
+    local few=("${run[@]}" --train-iters 1 --bf16 --attention-dropout 0)
+    expect 0 "attention: by cuDNN 9.19.0, or by kernels of the program" "${few[@]}"
+    expect 0 "attention: by kernels of the program schedule" "${few[@]}" --attention-backend flash
+    expect 0 "which are slower on this GPU than cuDNN: attention by cuDNN needs cuDNN, and there is no libcudnn.so.9" \
+        TRIREME_SIM_CUDNN=0 "${few[@]}"
+    expect 69 "TRIREME_CUDA_LIBS can name its folder" TRIREME_SIM_CUDNN=0 "${few[@]}" --attention-backend fused
+    expect 0 "library cuDNN (libcudnn.so.9), for faster attention: missing; NVIDIA's package" TRIREME_SIM_CUDNN=0 \
+        "$trireme" devices
+    expect_again "no cuDNN"
+}
+check "a run says who computes attention" attends
 
 shares() {
     local two=("${run[@]}" --train-iters 1 --ranks 3 --tp 1 --pp 1 --global-batch-size 3)

@@ -39,8 +39,9 @@ static Call call_in(Fixture *b, DType type, AttentionShape shape, Dropout d, Ten
 }
 
 static void define(const Call *call) {
-    size_t bytes = reference_backend.workspace_bytes(1, OP_ATTENTION_BACKWARD, &call->backward);
-    size_t other = reference_backend.workspace_bytes(1, OP_ATTENTION_FORWARD, &call->forward);
+    const DeviceOptions options = {.threads = 1};
+    size_t bytes = reference_backend.workspace_bytes(&options, OP_ATTENTION_BACKWARD, &call->backward);
+    size_t other = reference_backend.workspace_bytes(&options, OP_ATTENTION_FORWARD, &call->forward);
     Exec exec = {.threads = 1, .workspace = malloc(bytes + other + 1), .workspace_bytes = bytes + other};
     CHECK(exec.workspace, "no memory");
     reference_backend.attention_forward(&exec, &call->forward);

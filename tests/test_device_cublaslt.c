@@ -1,9 +1,7 @@
 // The simulated cuBLASLt: it finds the mistakes of a caller, and shows the choices that a caller should not allow.
 #include "base/half.h"
 #include "cuda_fixture.h"
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 // What a caller of the library makes of a product in bf16: d [M, N] of a [M, K] and b [K, N], column by column.
 enum { M = 8, N = 16, K = 100 };
@@ -151,19 +149,12 @@ enum { NUM_MISTAKES = sizeof MISTAKES / sizeof *MISTAKES };
 // Makes a mistake, with standard error in a file. Returns the status; `said` becomes the file's contents.
 static cublasStatus_t status_of(int mistake, Gpu *gpu, char *said, size_t bytes) {
     Caller right = caller_open(gpu), c = right;
-    const int own = dup(STDERR_FILENO);
-    FILE *file = fopen(harness_path("said"), "w+");
-    CHECK(file && own >= 0, "no file");
-    dup2(fileno(file), STDERR_FILENO);
+    const Said file = said_begin();
     MISTAKES[mistake].before(&c);
     cublasStatus_t status = choose(&c);
     MISTAKES[mistake].after(&c);
     if (!status) status = multiply(&c, gpu);
-    dup2(own, STDERR_FILENO);
-    close(own);
-    rewind(file);
-    said[fread(said, 1, bytes - 1, file)] = 0;
-    fclose(file);
+    said_end(&file, said, bytes);
     cudaSetDevice(0);
     c.handle = right.handle;
     if (MISTAKES[mistake].before == destroyed || MISTAKES[mistake].after == destroyed)

@@ -207,9 +207,10 @@ static void arithmetic_names_the_gpus(void) {
     setenv("TRIREME_SIM_GPUS", "4", 1);
     device_arithmetic("cuda-sim", &text);
     unsetenv("TRIREME_SIM_GPUS");
-    EXPECT(
-        !strcmp(text_string(&text), "CUDA 13.0 on simulated GPU (compute capability 9.0, 2 multiprocessors)"),
-        "%s", text_string(&text));
+    EXPECT(!strcmp(text_string(&text),
+                   "CUDA 13.0 on simulated GPU (compute capability 9.0, 2 multiprocessors)"
+                   ", cuDNN 9.19.0"),
+           "%s", text_string(&text));
     text_free(&text);
 }
 

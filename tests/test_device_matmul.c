@@ -62,7 +62,8 @@ static void *product_of(int threads, const Shape *s) {
     p.b = (Tensor){numbers(s->dtype, cols * inner), s->tb ? cols : inner, s->tb ? inner : cols, s->dtype};
     p.d = (Tensor){numbers(s->sum, rows * cols), rows, cols, s->sum};
     if (s->bias) p.bias = (Tensor){numbers(s->dtype, cols), 1, cols, s->dtype};
-    Exec exec = {.threads = threads, .workspace_bytes = cpu_backend.workspace_bytes(threads, OP_MATMUL, &p)};
+    const DeviceOptions options = {.threads = threads};
+    Exec exec = {.threads = threads, .workspace_bytes = cpu_backend.workspace_bytes(&options, OP_MATMUL, &p)};
     exec.workspace = aligned_alloc(64, (exec.workspace_bytes + 127) / 64 * 64);
     CHECK(exec.workspace, "no memory");
     backend_run(&cpu_backend, &exec, OP_MATMUL, &p);

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LLAMA = 1, SHARDED = 2, SEQUENCE_PARALLEL = 4 };
+// BY_CUDNN: attention as cuDNN takes it, by cuDNN; BY_KERNELS: the same by kernels of the program.
+enum { LLAMA = 1, SHARDED = 2, SEQUENCE_PARALLEL = 4, BY_CUDNN = 8, BY_KERNELS = 16, ANY_ORDER = 32 };
 enum { LAYERS = 4, GLOBAL_BATCH = 4, STEPS = 2 };
 
 typedef struct {
@@ -25,6 +26,12 @@ static bool run(const char *device, const Job *job, RunResult *result) {
                     .transport = "threads",
                     .finished = run_expect_predicted_memory};
     if (job->ways & LLAMA) run_make_llama(&plan.spec);
+    if (job->ways & (BY_CUDNN | BY_KERNELS))
+        plan.spec.shape.attention_dropout = 0, plan.spec.shape.head_size = 8;
+    plan.spec.mode.attention = job->ways & BY_CUDNN     ? ATTENTION_CUDNN
+                               : job->ways & BY_KERNELS ? ATTENTION_OWN
+                                                        : ATTENTION_BY_GPU;
+    plan.spec.mode.any_order = job->ways & ANY_ORDER;
     plan.spec.device = device;
     plan.spec.mode.dtype = job->dtype;
     plan.spec.mode.sequence_parallel = job->ways & SEQUENCE_PARALLEL;
@@ -82,10 +89,29 @@ static void cuts_change_rounding_alone(void) {
     }
 }
 
+static void attention_by_cudnn(void) {
+    static const Job jobs[] = {
+        {"gpt by cuDNN", GRID(1, 1, 1), "1f1b", 1, BF16, BY_CUDNN},
+        {"gpt by cuDNN, 4 ranks", GRID(2, 1, 2), "1f1b", 1, BF16, BY_CUDNN},
+        {"llama by cuDNN", GRID(2, 1, 1), "1f1b", 1, F16, BY_CUDNN | LLAMA},
+        {"llama by cuDNN in any order", GRID(1, 1, 1), "1f1b", 1, BF16, BY_CUDNN | LLAMA | ANY_ORDER}};
+    RunResult one, other, cpu;
+    for (int i = harness_short() ? 2 : 0; i < 4; i++) {
+        if (!run("cuda-sim", &jobs[i], &one) || !run("cpu", &jobs[i], &cpu)) return;
+        expect_near(&one, &cpu, jobs[i].name, 1e-3);
+    }
+    if (!run("cuda-sim", &jobs[0], &one)) return;
+    if (!run("cuda-sim", &(Job){"p2 by cuDNN", GRID(1, 1, 2), "1f1b", 1, BF16, BY_CUDNN}, &other)) return;
+    run_expect_same_bits(&one, &other, "p2 by cuDNN");
+    if (!run("cuda-sim", &(Job){"by kernels", GRID(1, 1, 1), "1f1b", 1, BF16, BY_KERNELS}, &other)) return;
+    EXPECT(memcmp(one.norm, other.norm, STEPS * sizeof one.norm[0]) != 0, "cuDNN computes nothing");
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"near_the_cpu", near_the_cpu},
                                       {"grids_change_no_bit", grids_change_no_bit},
                                       {"cuts_change_rounding_alone", cuts_change_rounding_alone},
+                                      {"attention_by_cudnn", attention_by_cudnn},
                                       {0}},
                        argc, argv);
 }

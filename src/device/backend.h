@@ -39,13 +39,15 @@ typedef struct {
     // ---- all below: optional callbacks ----
 
     // Workspace of one call, in bytes; `args` is the operation's argument struct. NULL: none ever.
-    size_t (*workspace_bytes)(int threads, DeviceOp op, const void *args);
+    size_t (*workspace_bytes)(const DeviceOptions *options, DeviceOp op, const void *args);
     // Checks the environment variables that limit its kernels; fails with ERR_CONFIG and the name of the variable.
     Status (*check)(void);
     // Returns the name of the kernels that this process takes, for messages. NULL: there is no choice.
     const char *(*kernels)(void);
     // Names what it computes with, for device_arithmetic. NULL: as the cpu backend does.
     void (*arithmetic)(Text *out);
+    // Says what computes attention on this machine, for messages. NULL: there is no choice.
+    void (*attention)(const DeviceOptions *options, Text *out);
     // Sets what there is of GPUs and libraries (device/survey.h), also where `check` fails; the survey is zeros before.
     void (*survey)(DeviceSurvey *survey, bool tries);
 

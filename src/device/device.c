@@ -78,6 +78,11 @@ const char *device_kernels(const char *name) {
     return find_kind(name, &backend) == OK && backend->kernels ? backend->kernels() : "";
 }
 
+void device_attention(const DeviceOptions *options, Text *out) {
+    const Backend *backend;
+    if (find_kind(options->kind, &backend) == OK && backend->attention) backend->attention(options, out);
+}
+
 // ---- opening and closing ----------------------------------------------------------------------------------
 
 static Status open_stream(Device *device, Stream *stream, const char *name) {

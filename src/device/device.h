@@ -46,12 +46,19 @@ bool tensor_same_shape(Tensor a, Tensor b); // and dtype
 
 // ---- the device -------------------------------------------------------------------------------------------
 
+// Who computes attention where a device has the choice, the cuda kinds: kernels of the program, or the library cuDNN with
+// what it takes (16-bit types, D a multiple of 8 up to 128, no dropout, no stored probabilities). BY_GPU: whichever is the
+// faster on the GPU, if it is there. The two differ in bits.
+typedef enum { ATTENTION_BY_GPU, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;
+
 typedef struct {
     const char *kind;       // one of device_kinds()
     const char *stands_for; // null only: the kind whose workspace it reports; NULL: "cpu"
     int threads;            // of this rank, >= 1
     size_t workspace_bytes; // of each stream; what device_workspace_peak of a null run of the same work says
     int rank_here;          // this rank's number among those of its machine: ranks take its GPUs in turn
+    AttentionKernels attention;
+    bool any_order; // operations may add in an order of their own, so that results need not repeat
 } DeviceOptions;
 
 // The names of the kinds: "cpu", "reference", "check", "null", "cuda", "cuda-sim".
@@ -61,7 +68,7 @@ const char *const *device_kinds(int *count);
 // same; callers use this to fail before there is anything to undo.
 Status device_check(const char *kind);
 // Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest) or TRIREME_MAX_CPU_ISA,
-// ERR_UNAVAILABLE without its module or a GPU, ERR_OS without memory.
+// ERR_UNAVAILABLE without its module, a GPU or the library that `attention` names, ERR_OS without memory.
 Status device_open(Device **device, DeviceOptions options);
 // The GPU on which a device computes; zeros: the CPU.
 typedef struct {
@@ -80,6 +87,8 @@ const char *device_kernels(const char *kind);
 // texts may compute different bits. Those that give the same text mostly compute the same; CPUs of different makers
 // need not, as some instructions are approximate and oneDNN cuts its work by the caches.
 void device_arithmetic(const char *kind, Text *out);
+// Says what computes attention on devices with these options; adds nothing for kinds that have no choice.
+void device_attention(const DeviceOptions *options, Text *out);
 bool device_computes(const Device *device);         // false for null
 int device_threads(const Device *device);           // of this rank
 Memory device_memory(Device *device);               // what arenas of this device live in

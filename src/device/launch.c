@@ -106,7 +106,7 @@ static void count(Device *device, DeviceOp op, const void *args) {
 
 static void find_workspace(Device *device, Stream *stream, DeviceOp op, const void *args) {
     if (!device->model->workspace_bytes) return;
-    size_t need = device->model->workspace_bytes(stream->exec.threads, op, args);
+    size_t need = device->model->workspace_bytes(&device->options, op, args);
     if (need > stream->peak_bytes) stream->peak_bytes = need;
     CHECK(device->backend.counts_only || need <= stream->exec.workspace_bytes,
           "%s needs %zu bytes of workspace, its stream has %zu", op_rows[op].name, need,

@@ -55,6 +55,8 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
                             .stands_for = memory ? NULL : spec->device,
                             .threads = spec->threads,
                             .rank_here = comm_rank_here(world),
+                            .attention = spec->mode.attention,
+                            .any_order = spec->mode.any_order,
                             .workspace_bytes = memory ? memory->workspace : 0};
     if (memory && spec->ranks_per_gpu)
         TRY(open_gpu(r, &device, spec->ranks_per_gpu, world));

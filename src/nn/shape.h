@@ -41,11 +41,13 @@ typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMP
 // The way a model is run: it changes memory, speed and rounding, never the function. Zeros in the members after
 // `padded_vocabulary` mean fp32 and everything kept.
 typedef struct {
-    int microbatch;          // B: samples
-    int padded_vocabulary;   // V: rows of the word table; see padded_vocabulary below
-    DType dtype;             // of weights, activations and messages
-    bool sequence_parallel;  // norms, dropout and residuals work on T/t rows
-    bool keep_probabilities; // attention stashes its S x S matrix instead of computing it again
+    int microbatch;             // B: samples
+    int padded_vocabulary;      // V: rows of the word table; see padded_vocabulary below
+    DType dtype;                // of weights, activations and messages
+    bool sequence_parallel;     // norms, dropout and residuals work on T/t rows
+    bool keep_probabilities;    // attention stashes its S x S matrix instead of computing it again
+    AttentionKernels attention; // see DeviceOptions
+    bool any_order;             //
     // The activations that the backward computes again instead of reading them from the stash. SELECTIVE: those of
     // the attention core (Korthikanti 2022). UNIFORM: all except the input of each group of `recompute_layers`
     // layers. BLOCK: all except the input of each of the first `recompute_layers` layers of a chunk; the other

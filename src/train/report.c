@@ -94,6 +94,14 @@ static void print_cores(int threads) {
     text_free(&text);
 }
 
+// Says who computes attention where there is a choice.
+static void print_attention(const EngineSpec *spec) {
+    Text text = {0};
+    device_attention(&(DeviceOptions){.kind = spec->device, .attention = spec->mode.attention}, &text);
+    if (text.size) printf("attention: %s\n", text_string(&text));
+    text_free(&text);
+}
+
 // ---- steps between two log lines -------------------------------------------------------------------
 
 void interval_add(Interval *interval, const StepReport *step) {
@@ -131,6 +139,7 @@ void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *mem
            plural(spec->num_chunks), spec->device, *kernels ? " with kernels for " : "", kernels,
            spec->threads, plural(spec->threads));
     print_cores(spec->threads);
+    print_attention(spec);
     if (shape->rampup_increment)
         printf("global batch size: from %d by %d to %d over %" PRId64 " samples\n", shape->rampup_start,
                shape->rampup_increment, shape->global_batch, shape->rampup_samples);

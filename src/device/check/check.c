@@ -48,8 +48,8 @@ static Status check_environment(void) {
 
 static const char *check_kernels(void) { return cpu_backend.kernels(); }
 
-static size_t check_workspace_bytes(int threads, DeviceOp op, const void *args) {
-    return cpu_backend.workspace_bytes(threads, op, args);
+static size_t check_workspace_bytes(const DeviceOptions *options, DeviceOp op, const void *args) {
+    return cpu_backend.workspace_bytes(options, op, args);
 }
 
 // ---- launching --------------------------------------------------------------------------------------------

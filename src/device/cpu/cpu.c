@@ -229,8 +229,8 @@ static int64_t floats_of_thread(DeviceOp op, const void *args) {
     }
 }
 
-size_t cpu_workspace_bytes(int threads, DeviceOp op, const void *args) {
-    return (size_t)(threads * floats_of_thread(op, args)) * sizeof(float);
+size_t cpu_workspace_bytes(const DeviceOptions *options, DeviceOp op, const void *args) {
+    return (size_t)(options->threads * floats_of_thread(op, args)) * sizeof(float);
 }
 
 // ---- the backend: the best variant's, of the operation's element type -------------------------------------

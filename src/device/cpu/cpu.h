@@ -37,7 +37,7 @@ extern const Backend CPU_NAME(cpu_backend);
 
 // Threads that are worth waking for this many elements of work: exec->threads, or fewer.
 int cpu_team(const Exec *exec, int64_t elements);
-size_t cpu_workspace_bytes(int threads, DeviceOp op, const void *args);
+size_t cpu_workspace_bytes(const DeviceOptions *options, DeviceOp op, const void *args);
 
 // One side of a product: rows `stride` elements apart, F32 or BF16, used as they are or transposed.
 typedef struct {

@@ -351,7 +351,7 @@ static void store_probabilities(cudaStream_t stream, const AttentionCall &call,
            (const float *)args->stats.data, (E *)args->probabilities.data);
 }
 
-extern "C" void cuda_attention_forward(const Exec *exec, const AttentionForward *args) {
+extern "C" void cuda_own_attention_forward(const Exec *exec, const AttentionForward *args) {
     const AttentionCall call = attention_call(&args->shape, &args->dropout);
     const Tensor tensors[] = {args->qkv, args->out};
     if (attention_mma_takes(&args->shape, tensors, 2))
@@ -397,12 +397,12 @@ static size_t delta_bytes(const AttentionBackward *args) {
 
 static bool is_in_place(const AttentionBackward *args) { return args->dqkv.data == args->qkv.data; }
 
-extern "C" size_t cuda_attention_backward_workspace(const AttentionBackward *args) {
+extern "C" size_t cuda_own_attention_backward_workspace(const AttentionBackward *args) {
     return delta_bytes(args) + (is_in_place(args) ? tensor_bytes(args->out) : 0);
 }
 
 // In place dq waits in the workspace until the gradients of keys and values are there, which need the queries.
-extern "C" void cuda_attention_backward(const Exec *exec, const AttentionBackward *args) {
+extern "C" void cuda_own_attention_backward(const Exec *exec, const AttentionBackward *args) {
     const AttentionCall call = attention_call(&args->shape, &args->dropout);
     cudaStream_t stream = stream_of(exec);
     float *deltas = (float *)exec->workspace;

@@ -1,8 +1,9 @@
 // The backend of the CUDA device: memory, streams and events. An operation is done by the kernels of *.cu, a product by
-// cuBLASLt (products.c).
+// cuBLASLt (products.c), attention by cuDNN where that is faster (sdpa.c).
 #include "base/rank.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/products.h"
+#include "device/cuda/sdpa.h"
 #include "device/module.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +54,10 @@ _Noreturn void cuda_fault(const CudaDevice *device, const char *call, const char
     end_job(device, call, error, status, AFTER_FAULT);
 }
 
+_Noreturn void cuda_refused(const CudaDevice *device, const char *call, const char *error, Status status) {
+    end_job(device, call, error, status, "");
+}
+
 // The name and the meaning of an error of the CUDA runtime.
 typedef struct {
     char text[256];
@@ -87,6 +92,7 @@ static Status cuda_available(void) {
 static void cuda_close(void *state) {
     CudaDevice *d = state;
     CHECK(!d->queues, "a device was closed before its streams");
+    sdpa_close(d);
     products_close(d);
     windows_close(d);
     marks_close(d);
@@ -99,6 +105,7 @@ static Status cuda_open(void **state, const DeviceOptions *options) {
     Status status = gpu_choose(d, options->rank_here);
     if (status == OK) status = marks_open(d);
     if (status == OK) status = products_open(d);
+    if (status == OK) status = sdpa_open(d, options);
     if (status == OK)
         *state = d;
     else
@@ -234,9 +241,10 @@ static void cuda_stream_wait(const Exec *exec, const Exec *of, int64_t event) {
 
 // ---- operations -------------------------------------------------------------------------------------------
 
-static size_t cuda_workspace_bytes(int threads, DeviceOp op, const void *args) {
-    (void)threads;
+static size_t cuda_workspace_bytes(const DeviceOptions *options, DeviceOp op, const void *args) {
     switch (op) {
+    case OP_ATTENTION_FORWARD: return cuda_attention_forward_workspace(options, args);
+    case OP_ATTENTION_BACKWARD: return cuda_attention_backward_workspace(options, args);
 #define X(NAME, function, Args)                                                                              \
     case OP_##NAME: return cuda_##function##_workspace(args);
         CUDA_WORKSPACES(X)
@@ -263,6 +271,7 @@ static const Backend cuda_backend = {
     .check = cuda_available,
     .arithmetic = cuda_arithmetic,
     .survey = cuda_survey,
+    .attention = cuda_attention,
     .open = cuda_open,
     .close = cuda_close,
     .unit = cuda_unit,

@@ -13,6 +13,7 @@ extern "C" {
 
 typedef struct CudaDevice CudaDevice;
 typedef struct CudaProducts CudaProducts; // products.c
+typedef struct CudaSdpa CudaSdpa;         // sdpa.c
 
 // ---- operations -------------------------------------------------------------------------------------------
 
@@ -28,7 +29,6 @@ DEVICE_OPS(X)
     X(MATMUL, matmul, Matmul)                                                                                \
     X(COLUMN_SUM, column_sum, ColumnSum)                                                                     \
     X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight)                                        \
-    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward)                                             \
     X(ATTENTION_CACHED, attention_cached, AttentionCached)                                                   \
     X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward)                                             \
     X(SUM_SQUARES, sum_squares, SumSquares)
@@ -36,6 +36,17 @@ DEVICE_OPS(X)
 #define X(NAME, function, Args) size_t cuda_##function##_workspace(const Args *args);
 CUDA_WORKSPACES(X)
 #undef X
+
+// Those whose workspace depends on the options, too.
+size_t cuda_attention_forward_workspace(const DeviceOptions *options, const AttentionForward *args);
+size_t cuda_attention_backward_workspace(const DeviceOptions *options, const AttentionBackward *args);
+
+// Attention by the kernels of the program, of any shape, type and dropout; forward takes no workspace. The operations are
+// in sdpa.c, which chooses between them and cuDNN.
+void cuda_own_attention_forward(const Exec *exec, const AttentionForward *args);
+void cuda_own_attention_backward(const Exec *exec, const AttentionBackward *args);
+size_t cuda_own_attention_backward_workspace(const AttentionBackward *args);
+void cuda_attention(const DeviceOptions *options, Text *out); // as Backend has it
 
 // The workspace of a product, in bytes. NVIDIA advises it for Hopper and later; older GPUs would do with 4 MiB.
 enum { PRODUCT_WORKSPACE = 32 << 20 };
@@ -148,6 +159,7 @@ cudaError_t probe_run(void); // runs a small kernel on the current GPU
 
 struct CudaDevice {
     int number;     // of the GPU
+    int major;      // of its compute capability
     char name[256]; // its own
     char why[512];  // memory could not be had
     CudaQueue *queues;
@@ -155,11 +167,14 @@ struct CudaDevice {
     int num_windows;
     CudaMarks marks;
     CudaProducts *products;
+    CudaSdpa *sdpa; // NULL: attention is computed by the kernels of the program alone
 };
 
 // Says that a call, "function(arguments)", has failed, with the last operations, and ends the job with `status`.
 // `error` is the name and the meaning of what the call returned.
 _Noreturn void cuda_fault(const CudaDevice *device, const char *call, const char *error, Status status);
+// The same for a call that starts nothing on the GPU, so that no earlier operation can be at fault.
+_Noreturn void cuda_refused(const CudaDevice *device, const char *call, const char *error, Status status);
 // The same while a device is opened: fails with ERR_OS.
 Status cuda_fail(const CudaDevice *device, const char *call, const char *error);
 

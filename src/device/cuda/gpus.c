@@ -1,6 +1,7 @@
 // The GPUs of the machine: whether there are any, which one a rank takes, what `trireme devices` says of them, and what a
 // user can do when something is missing.
 #include "device/cuda/cuda.h"
+#include "device/cuda/cudnn.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,6 +119,7 @@ Status gpu_choose(CudaDevice *d, int rank_here) {
     d->number = rank_here % count;
     TRY(CUDA_STATUS(d, cudaGetDeviceProperties(&properties, d->number)));
     snprintf(d->name, sizeof d->name, "%s", properties.name);
+    d->major = properties.major;
     TRY(CUDA_STATUS(d, cudaSetDevice(d->number)));
     return find_kernels(&properties, d->number, kernels, sizeof kernels);
 }
@@ -201,14 +203,34 @@ static void survey_driver(LibrarySurvey *library) {
                  minor_of(version));
 }
 
+static void survey_cudnn(LibrarySurvey *library) {
+    Cudnn cudnn;
+    *library = (LibrarySurvey){.name = CUDNN_NAME,
+                               .file = CUDNN_FILE,
+                               .needed_for = "faster attention",
+                               .install = CUDNN_INSTALL,
+                               .found = cudnn_load(&cudnn) == OK};
+    if (library->found) snprintf(library->version, sizeof library->version, "%s", cudnn_version(&cudnn).text);
+}
+
 void cuda_survey(DeviceSurvey *survey, bool tries) {
     int version = runtime_version(), count;
     survey->has_gpus = true;
     snprintf(survey->runtime, sizeof survey->runtime, "CUDA %d.%d", major_of(version), minor_of(version));
     survey_driver(&survey->libraries[survey->num_libraries++]);
+    survey_cudnn(&survey->libraries[survey->num_libraries++]);
     if (count_gpus(&count) != OK) return;
     survey->num_gpus = count < MAX_GPUS ? count : MAX_GPUS;
     for (int i = 0; i < survey->num_gpus; i++) survey_gpu(&survey->gpus[i], i, tries);
+}
+
+// Another release of cuDNN may compute other bits.
+static void add_cudnn(Text *out) {
+    Cudnn cudnn;
+    if (cudnn_load(&cudnn) == OK)
+        text_add(out, ", cuDNN %s", cudnn_version(&cudnn).text);
+    else
+        text_add(out, ", no cuDNN");
 }
 
 // Names each kind of GPU once: machines may have different numbers of them.
@@ -229,4 +251,5 @@ void cuda_arithmetic(Text *out) {
         kinds++;
     }
     if (!kinds) text_add(out, " no GPU");
+    add_cudnn(out);
 }

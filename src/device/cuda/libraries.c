@@ -9,11 +9,15 @@
 
 static void *load(const char *path) { return dlopen(path, RTLD_NOW | RTLD_LOCAL); }
 
+static const char *wanted_by(const CudaLibrary *library) {
+    return library->wanted_by ? library->wanted_by : "--device " CUDA_KIND;
+}
+
 // Loads a file that there is.
 static Status load_file(const CudaLibrary *library, const char *path, void **handle) {
     *handle = load(path);
     if (*handle) return OK;
-    return fail(ERR_DATA, "--device " CUDA_KIND " needs %s, and the library cannot be loaded: %s",
+    return fail(ERR_DATA, "%s needs %s, and the library cannot be loaded: %s", wanted_by(library),
                 library->name, dlerror());
 }
 
@@ -65,10 +69,10 @@ static Status find(const CudaLibrary *library, void **handle) {
     if (status == OK && !*handle)
         status = fail(
             ERR_UNAVAILABLE,
-            "--device " CUDA_KIND " needs %s, and there is no %s in the folders of TRIREME_CUDA_LIBS (%s), "
+            "%s needs %s, and there is no %s in the folders of TRIREME_CUDA_LIBS (%s), "
             "where the dynamic loader looks (%s) or in nvidia/*/lib of the Python environment (%s); %s, and "
             "TRIREME_CUDA_LIBS can name its folder",
-            library->name, library->file, or_none(folders, "unset"), text_string(&why),
+            wanted_by(library), library->name, library->file, or_none(folders, "unset"), text_string(&why),
             or_none(python, "none is active"), library->install);
     text_free(&why);
     return status;
@@ -80,10 +84,8 @@ Status library_load(const CudaLibrary *library, void **found) {
     for (int i = 0; i < library->num_functions; i++) {
         found[i] = dlsym(handle, library->functions[i]);
         if (!found[i])
-            return fail(ERR_DATA,
-                        "--device " CUDA_KIND
-                        " needs another version of %s (%s): it lacks the function %s (%s)",
-                        library->name, library->file, library->functions[i], dlerror());
+            return fail(ERR_DATA, "%s needs another version of %s (%s): it lacks the function %s (%s)",
+                        wanted_by(library), library->name, library->file, library->functions[i], dlerror());
     }
     return OK;
 }

@@ -9,6 +9,8 @@ typedef struct {
     const char *name;    // as NVIDIA calls it
     const char *file;    // its soname
     const char *install; // what brings it, for a user
+    // What needs it, for a user; NULL: the device.
+    const char *wanted_by;
     const char *const *functions;
     int num_functions;
 } CudaLibrary;

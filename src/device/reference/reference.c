@@ -364,8 +364,8 @@ static void reference_add(const Exec *exec, const Add *p) {
 
 // ---- the table --------------------------------------------------------------------------------------------
 
-static size_t workspace_bytes(int threads, DeviceOp op, const void *args) {
-    (void)threads;
+static size_t workspace_bytes(const DeviceOptions *options, DeviceOp op, const void *args) {
+    (void)options;
     return reference_attention_workspace_bytes(op, args);
 }
 

@@ -67,6 +67,10 @@ static ModelMode model_mode(const Options *o, int vocabulary) {
                            : F32,
         .sequence_parallel = o->shape.sequence_parallel,
         .keep_probabilities = o->shape.keep_probabilities,
+        .attention = !strcmp(o->attention_backend, "flash")   ? ATTENTION_OWN
+                     : !strcmp(o->attention_backend, "fused") ? ATTENTION_CUDNN
+                                                              : ATTENTION_BY_GPU,
+        .any_order = !o->deterministic_mode,
         .recompute = recompute_of(o->shape.recompute),
         .recompute_layers = o->shape.recompute_layers,
         .distribute_saved = o->distribute_saved_activations,

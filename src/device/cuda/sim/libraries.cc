@@ -2,7 +2,8 @@
 //
 // A name without a folder is found, as if it were installed. A path is found where there is a file; its contents do
 // not matter, but an empty file cannot be loaded. TRIREME_SIM_FAIL=library:COUNT: the COUNT-th name is not found;
-// function:COUNT: the library has no such function.
+// function:COUNT: the library has no such function. TRIREME_SIM_CUDNN=0: there is no cuDNN.
+#include "device/cuda/cudnn_api.h"
 #include "device/cuda/sim/runtime.h"
 #include <cstring>
 #include <cublasLt.h>
@@ -19,7 +20,11 @@ static const struct {
         X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute)
             X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate)
                 X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
-                    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmul)
+                    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmul) X(cudnnGetVersion)
+                        X(cudnnGetErrorString) X(cudnnGetLastErrorString) X(cudnnCreate) X(cudnnDestroy)
+                            X(cudnnSetStream) X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor)
+                                X(cudnnBackendFinalize) X(cudnnBackendSetAttribute)
+                                    X(cudnnBackendGetAttribute) X(cudnnBackendExecute)
 #undef X
 };
 
@@ -30,11 +35,13 @@ static void *not_loaded(const char *file, const char *why) {
     return nullptr;
 }
 
+static bool is_left_out(const char *file) { return !strcmp(file, "libcudnn.so.9") && !cudnnGetVersion(); }
+
 void *sim_dlopen(const char *file, int) {
     static char library; // all of them are one
     struct stat facts;
     if (!strchr(file, '/'))
-        return sim_fails("library")
+        return sim_fails("library") || is_left_out(file)
                    ? not_loaded(file, "cannot open shared object file: No such file or directory")
                    : &library;
     if (stat(file, &facts)) return not_loaded(file, "cannot open shared object file");

@@ -21,3 +21,4 @@ size_t sim_bytes_in_use(int gpu);
 
 // The number of objects of the simulated cuBLASLt that have been created and not destroyed.
 extern "C" size_t sim_num_objects();
+extern "C" size_t sim_num_cudnn_objects(); // the same of the simulated cuDNN
