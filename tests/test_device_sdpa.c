@@ -338,6 +338,9 @@ static void faults_are_named(void) {
     setenv("TRIREME_SIM_FAIL", "cudnnBackendExecute:1", 1);
     expect_death_on("cuda-sim", attend_in_bf16, ERR_BUG,
                     "cudnnBackendExecute failed on GPU 0 (simulated GPU): CUDNN_STATUS_EXECUTION_FAILED");
+    setenv("TRIREME_SIM_FAIL", "cudnnBackendCreateDescriptor:1", 1);
+    expect_death_on("cuda-sim", attend_in_bf16, ERR_UNAVAILABLE,
+                    "S 4, D 8; --attention-backend flash takes the kernels of the program.");
     setenv("TRIREME_SIM_FAIL", "workspace:1", 1);
     expect_death_on("cuda-sim", attend_in_bf16, ERR_UNAVAILABLE,
                     "cuDNN 9.19.0 wants 1073742080 bytes of workspace for attention forward in bf16");

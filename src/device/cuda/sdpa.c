@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct CudaSdpa {
     Cudnn cudnn;
@@ -88,12 +87,10 @@ static bool is_of_release(cudnnStatus_t status) {
 static void refused(const CudaDevice *d, const SdpaPlan *plan, const char *what) {
     char error[1024];
     const CudnnVersion version = cudnn_version(&d->sdpa->cudnn);
-    snprintf(error, sizeof error, "%s, in cuDNN %s for %s", plan->graph.error.text, version.text, what);
-    if (!is_of_release(plan->graph.status)) cuda_refused(d, plan->graph.call, error, ERR_BUG);
-    if (d->sdpa->forced) {
-        strcat(error, "; --attention-backend flash takes the kernels of the program");
-        cuda_refused(d, plan->graph.call, error, ERR_UNAVAILABLE);
-    }
+    const bool ends = d->sdpa->forced || !is_of_release(plan->graph.status);
+    snprintf(error, sizeof error, "%s, in cuDNN %s for %s%s", plan->graph.error.text, version.text, what,
+             ends ? "; --attention-backend flash takes the kernels of the program" : "");
+    if (ends) cuda_refused(d, plan->graph.call, error, ERR_UNAVAILABLE);
     if (rank_current()->rank == 0)
         fprintf(stderr, "trireme: warning: the kernels of the program compute what cuDNN does not: %s\n",
                 error);

@@ -28,7 +28,7 @@ static int64_t engine_bytes(const SdpaKey *key) {
 
 SdpaRoom sdpa_room(const SdpaKey *key, bool in_place) {
     const int64_t rows = key->samples * key->heads * key->sequence, elements = rows * key->size;
-    const int64_t shared = key->backward && key->heads > 1 ? 4 * elements : 0;
+    const int64_t shared = key->backward && key->heads > 1 ? (key->any_order ? 2 : 4) * elements : 0;
     SdpaRoom room = {.engine_bytes = (size_t)engine_bytes(key)};
     room.sums = take(&room.all, key->backward ? 4 * rows : 0);
     room.dkeys = take(&room.all, shared);
@@ -131,7 +131,8 @@ static void build_forward(CudnnGraph *g, const SdpaKey *key) {
 }
 
 // The gradient of the group's keys or values: the transposed weights times rows. Where several heads share it, each head's
-// lies in memory in fp32 before they are added and rounded.
+// lies in memory before they are added: in fp32, so that it is rounded once; in any order rounded, too, as cuDNN 9.19 has
+// nothing else for Blackwell.
 static void shared_gradient(CudnnGraph *g, const Sdpa *a, CudnnNode weights, CudnnNode rows, SdpaTensor heads,
                             SdpaTensor shared) {
     CudnnNode across = cudnn_virtual(g, a->element, a->scores_across);
@@ -141,7 +142,7 @@ static void shared_gradient(CudnnGraph *g, const Sdpa *a, CudnnNode weights, Cud
         cudnn_matmul(g, across, rows, gradient);
         return;
     }
-    CudnnNode of_heads = cudnn_tensor(g, CUDNN_DATA_FLOAT, a->packed, heads);
+    CudnnNode of_heads = cudnn_tensor(g, a->key->any_order ? a->element : CUDNN_DATA_FLOAT, a->packed, heads);
     cudnn_matmul(g, across, rows, of_heads);
     cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, of_heads, gradient);
 }

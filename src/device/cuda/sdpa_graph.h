@@ -37,7 +37,7 @@ typedef enum {
     SDPA_DQUERIES,
     SDPA_DKEYS,
     SDPA_DVALUES,
-    SDPA_HEADS_DKEYS,    // of each query head, fp32; only if several share a key
+    SDPA_HEADS_DKEYS,    // of each query head, only if several share a key; fp32, in any order E
     SDPA_HEADS_DVALUES,  //
     SDPA_ADDED_DQUERIES, // fp32; only in any order
     SDPA_TENSORS

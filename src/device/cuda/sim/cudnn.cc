@@ -3,8 +3,8 @@
 // a word on standard error.
 //
 //   TRIREME_SIM_CUDNN=NNNNN      its version; 91900 if unset, 0: there is no such library
-//   TRIREME_SIM_FAIL=NAME:COUNT  the COUNT-th call fails: cudnnCreate, cudnnBackendExecute; "plan": no engine takes a
-//                                graph, "workspace": a plan wants a lot of it
+//   TRIREME_SIM_FAIL=NAME:COUNT  the COUNT-th call fails: cudnnCreate, cudnnBackendCreateDescriptor,
+//                                cudnnBackendExecute; "plan": no engine takes a graph, "workspace": a plan wants a lot of it
 #include "device/cuda/sim/cudnn.h"
 #include <cstdio>
 #include <cstdlib>
@@ -223,6 +223,7 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
     if (!known || !descriptor)
         return misuse(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendCreateDescriptor",
                       "a kind that is not simulated");
+    if (sim_fails("cudnnBackendCreateDescriptor")) return refuse(CUDNN_STATUS_INTERNAL_ERROR, "no memory");
     auto node = std::make_shared<SimNode>();
     node->type = type;
     *descriptor = node.get();
