@@ -287,6 +287,31 @@ static void faults_are_named(void) {
     expect_death_on("cuda-sim", copy_from_nowhere, ERR_BUG, "cudaMemsetAsync: memory that is not the GPU's");
 }
 
+static void attend(Fixture *b) {
+    const AttentionShape shape = {1, 4, 1, 1, 8, 0};
+    Tensor qkv = normals(b, 4, 24), out = tensor(b, 4, 8), stats = tensor_f32(b, 1, 4);
+    attention_forward(b->device, b->stream,
+                      (AttentionForward){.qkv = qkv, .out = out, .stats = stats, .shape = shape});
+}
+
+static void attend_in_bf16(Fixture *b) {
+    b->element = BF16;
+    attend(b);
+}
+
+static void faults_of_attention_are_named(void) {
+    setenv("TRIREME_SIM_FAIL", "cudnnBackendExecute:1", 1);
+    expect_death_on("cuda-sim", attend_in_bf16, ERR_BUG,
+                    "cudnnBackendExecute failed on GPU 0 (simulated GPU): CUDNN_STATUS_EXECUTION_FAILED");
+    setenv("TRIREME_SIM_FAIL", "cudnnBackendCreateDescriptor:1", 1);
+    expect_death_on("cuda-sim", attend_in_bf16, ERR_UNAVAILABLE,
+                    "S 4, D 8; --attention-backend flash takes the kernels of the program.");
+    setenv("TRIREME_SIM_FAIL", "workspace:1", 1);
+    expect_death_on("cuda-sim", attend_in_bf16, ERR_UNAVAILABLE,
+                    "cuDNN 9.19.0 wants 1073742080 bytes of workspace for attention forward in bf16");
+    unsetenv("TRIREME_SIM_FAIL");
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"work_runs_late", work_runs_late},
                                       {"missing_order_shows", missing_order_shows},
@@ -300,6 +325,7 @@ int main(int argc, char **argv) {
                                       {"arithmetic_names_the_gpus", arithmetic_names_the_gpus},
                                       {"errors_at_opening_are_named", errors_at_opening_are_named},
                                       {"faults_are_named", faults_are_named},
+                                      {"faults_of_attention_are_named", faults_of_attention_are_named},
                                       {0}},
                        argc, argv);
 }

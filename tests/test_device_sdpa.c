@@ -4,7 +4,7 @@
 #include "base/half.h"
 #include "cuda_fixture.h"
 #include "device/cuda/sdpa.h"
-#include "device_mistakes.h"
+#include "device_fixture.h"
 
 enum { IN_PLACE = 1, ANY_ORDER = 2, STORED = 4, LOOSE = 8 };
 
@@ -322,31 +322,6 @@ static void refused_plan_is_computed_all_the_same(void) {
     gpu_close(&gpu);
 }
 
-static void attend(Fixture *b) {
-    const AttentionShape shape = {1, 4, 1, 1, 8, 0};
-    Tensor qkv = normals(b, 4, 24), out = tensor(b, 4, 8), stats = tensor_f32(b, 1, 4);
-    attention_forward(b->device, b->stream,
-                      (AttentionForward){.qkv = qkv, .out = out, .stats = stats, .shape = shape});
-}
-
-static void attend_in_bf16(Fixture *b) {
-    b->element = BF16;
-    attend(b);
-}
-
-static void faults_are_named(void) {
-    setenv("TRIREME_SIM_FAIL", "cudnnBackendExecute:1", 1);
-    expect_death_on("cuda-sim", attend_in_bf16, ERR_BUG,
-                    "cudnnBackendExecute failed on GPU 0 (simulated GPU): CUDNN_STATUS_EXECUTION_FAILED");
-    setenv("TRIREME_SIM_FAIL", "cudnnBackendCreateDescriptor:1", 1);
-    expect_death_on("cuda-sim", attend_in_bf16, ERR_UNAVAILABLE,
-                    "S 4, D 8; --attention-backend flash takes the kernels of the program.");
-    setenv("TRIREME_SIM_FAIL", "workspace:1", 1);
-    expect_death_on("cuda-sim", attend_in_bf16, ERR_UNAVAILABLE,
-                    "cuDNN 9.19.0 wants 1073742080 bytes of workspace for attention forward in bf16");
-    unsetenv("TRIREME_SIM_FAIL");
-}
-
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"agrees_with_own_kernels", agrees_with_own_kernels},
@@ -360,7 +335,6 @@ int main(int argc, char **argv) {
                        {"missing_library_is_said", missing_library_is_said},
                        {"library_that_does_not_start", library_that_does_not_start},
                        {"refused_plan_is_computed_all_the_same", refused_plan_is_computed_all_the_same},
-                       {"faults_are_named", faults_are_named},
                        {0}},
         argc, argv);
 }

@@ -66,14 +66,14 @@ static cudnnStatus_t misuse(cudnnStatus_t status, const char *call, const std::s
 }
 
 // What exists of handles and descriptors. It lives as long as the process.
-struct Objects {
+struct CudnnObjects {
     std::mutex lock;
     std::set<cudnnHandle_t> handles;
     std::map<cudnnBackendDescriptor_t, std::shared_ptr<SimNode>> nodes;
 };
 
-static Objects &objects() {
-    static Objects *const all = new Objects;
+static CudnnObjects &objects() {
+    static CudnnObjects *const all = new CudnnObjects;
     return *all;
 }
 
@@ -120,7 +120,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
 
 // The attributes of each kind of descriptor: their types, how many values they have, whether they are needed. One that is
 // a descriptor says of which kind; `result`: it is read, and never set.
-static const struct Row {
+static const struct AttributeRow {
     cudnnBackendDescriptorType_t of;
     cudnnBackendAttributeName_t name;
     cudnnBackendAttributeType_t type;
@@ -189,7 +189,7 @@ static const struct Row {
      1, false, -1, true},
 };
 
-static const Row *row_of(const SimNode &node, cudnnBackendAttributeName_t name, bool result) {
+static const AttributeRow *row_of(const SimNode &node, cudnnBackendAttributeName_t name, bool result) {
     for (const auto &row : ROWS)
         if (row.of == node.type && row.name == name && row.result == result) return &row;
     return nullptr;
@@ -241,7 +241,7 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
 }
 
 // Adds the descriptors at `elements` to an attribute.
-static cudnnStatus_t take_nodes(const Row &row, SimAttribute *attribute, const void *elements) {
+static cudnnStatus_t take_nodes(const AttributeRow &row, SimAttribute *attribute, const void *elements) {
     const char *call = "cudnnBackendSetAttribute";
     for (int64_t i = 0; i < attribute->count; i++) {
         const auto node = find(static_cast<const cudnnBackendDescriptor_t *>(elements)[i]);
@@ -262,7 +262,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     const auto node = find(descriptor);
     if (!node) return misuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, call, "a descriptor that does not exist");
     if (node->finalized) return misuse(CUDNN_STATUS_BAD_PARAM, call, "a descriptor that is finalized");
-    const Row *row = row_of(*node, name, false);
+    const AttributeRow *row = row_of(*node, name, false);
     if (!row) return misuse(CUDNN_STATUS_BAD_PARAM, call, "an attribute that it does not have");
     if (type != row->type)
         return misuse(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, call, "a value of another type");
@@ -361,7 +361,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     const auto node = find(descriptor);
     if (!node) return misuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, call, "a descriptor that does not exist");
     if (!node->finalized) return misuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, call, "it is not finalized");
-    const Row *row = row_of(*node, name, true);
+    const AttributeRow *row = row_of(*node, name, true);
     if (!row) return misuse(CUDNN_STATUS_BAD_PARAM, call, "an attribute that it does not have");
     if (type != row->type)
         return misuse(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, call, "a value of another type");

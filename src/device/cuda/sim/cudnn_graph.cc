@@ -295,14 +295,14 @@ const char *sim_addresses_error(const SimNode &graph, const std::map<int64_t, vo
 using Values = std::vector<float>;
 
 // One execution of a graph.
-struct Run {
+struct GraphRun {
     std::shared_ptr<const SimNode> graph; // keeps it alive
     std::map<int64_t, void *> addresses;
     std::map<int64_t, float> numbers; // by value
     std::map<int64_t, Values> made;   // of virtual tensors, dense
 };
 
-static Values values_of(const Run &run, const TensorFacts &t) {
+static Values values_of(const GraphRun &run, const TensorFacts &t) {
     if (t.is_virtual) return run.made.at(t.id);
     if (t.by_value) return {run.numbers.at(t.id)};
     Values values(static_cast<size_t>(count_of(t.dims)));
@@ -315,7 +315,7 @@ static Values values_of(const Run &run, const TensorFacts &t) {
     return values;
 }
 
-static void keep_values(Run *run, const TensorFacts &t, Values values) {
+static void keep_values(GraphRun *run, const TensorFacts &t, Values values) {
     if (t.is_virtual) {
         for (float &x : values) x = rounded(t.type, x);
         run->made[t.id] = std::move(values);
@@ -345,7 +345,7 @@ static float apply(cudnnPointwiseMode_t mode, float x, float b, float t) {
     return x;
 }
 
-static Values pointwise(const Run &run, const SimNode &op, const OperationFacts &facts,
+static Values pointwise(const GraphRun &run, const SimNode &op, const OperationFacts &facts,
                         const TensorFacts &y) {
     const auto mode = mode_of(op);
     const auto axis = static_cast<size_t>(
@@ -367,7 +367,7 @@ static Values pointwise(const Run &run, const SimNode &op, const OperationFacts 
 }
 
 // Sums begin with the product number `first` along the inner axis.
-static Values matmul(const Run &run, const OperationFacts &facts, const TensorFacts &c, int64_t first) {
+static Values matmul(const GraphRun &run, const OperationFacts &facts, const TensorFacts &c, int64_t first) {
     const auto a_facts = facts_of(*facts.read[0]), b_facts = facts_of(*facts.read[1]);
     const Values a = values_of(run, a_facts), b = values_of(run, b_facts);
     const int64_t rows = c.dims[2], cols = c.dims[3], inner = a_facts.dims[3];
@@ -386,7 +386,8 @@ static Values matmul(const Run &run, const OperationFacts &facts, const TensorFa
     return out;
 }
 
-static Values reduce(const Run &run, const SimNode &op, const OperationFacts &facts, const TensorFacts &y) {
+static Values reduce(const GraphRun &run, const SimNode &op, const OperationFacts &facts,
+                     const TensorFacts &y) {
     const auto by =
         op.node(CUDNN_ATTR_OPERATION_REDUCTION_DESC)
             ->value<cudnnReduceTensorOp_t>(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_REDUCE_TENSOR_ADD);
@@ -401,7 +402,7 @@ static Values reduce(const Run &run, const SimNode &op, const OperationFacts &fa
     return out;
 }
 
-static Values reshape(const Run &run, const OperationFacts &facts, const TensorFacts &y) {
+static Values reshape(const GraphRun &run, const OperationFacts &facts, const TensorFacts &y) {
     const auto x_facts = facts_of(*facts.read[0]);
     Values x = values_of(run, x_facts), out(x.size());
     if (!transposes(x_facts, y)) return x;
@@ -413,7 +414,7 @@ static Values reshape(const Run &run, const OperationFacts &facts, const TensorF
     return out;
 }
 
-static void compute(Run *run, size_t number, int64_t turn) {
+static void compute(GraphRun *run, size_t number, int64_t turn) {
     const auto &operations = operations_of(*run->graph);
     const SimNode &op = *operations[number];
     const auto facts = operands_of(op);
@@ -439,7 +440,7 @@ void sim_graph_launch(const std::shared_ptr<const SimNode> &graph, const std::ma
                       void *workspace, cudaStream_t stream) {
     static std::atomic<int64_t> turns;
     const int64_t turn = turns++ % 7;
-    const auto run = std::make_shared<Run>();
+    const auto run = std::make_shared<GraphRun>();
     run->graph = graph;
     run->addresses = addresses;
     for (const auto &t : tensors_of(*graph))
