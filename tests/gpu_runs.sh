@@ -114,6 +114,19 @@ shares() {
 }
 check "ranks share a GPU only if they may" shares
 
+# ---- memory ------------------------------------------------------------------------------------------------
+# What is predicted is what the run says that it takes.
+predicts_memory() {
+    local small=("${corpus[@]}" --num-layers 2 --bf16 --device cuda-sim --threads 1) total
+    expect 0 "come on top, on each GPU once for each rank: allow 668 MiB for them (an allowance that is not measured yet)" \
+        "$trireme" memory "${small[@]}"
+    total=$(awk '$1 == "pp" { getline; print $NF }' out.log)
+    expect 0 "total $total " "$trireme" train "${small[@]}" "${no_evaluation[@]}" --train-iters 1
+    expect 0 "stashes x MiB" "$trireme" memory "${small[@]}" --device cpu
+    grep -q "come on top" out.log && complain "an allowance on a CPU: $(cat out.log)"
+}
+check "memory on a GPU is exact but for an allowance" predicts_memory
+
 # ---- a GPU that is gone in a run ---------------------------------------------------------------------------
 loses_gpu() {
     local small=(--num-layers 1 --global-batch-size 1)

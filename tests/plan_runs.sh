@@ -151,6 +151,22 @@ if check "nodes that are not full, other machines than those of the stack"; then
     tr '\n' ' ' <odd.out | grep -q '[0-9]e+[0-9]* TFLOP/s' && complain "an exponent in $(head -5 odd.out)"
 fi
 
+# ---- trireme's own program on GPUs -------------------------------------------------------------------------
+if check "a plan of trireme on GPUs says what is not measured"; then
+    answer own --model gpt2-124m --gpus 8 --machine dgx-h200 --stack trireme-cuda --gbs 512
+    says own "trireme train --device cuda"
+    says own "a guess: the program's constants are not measured yet"
+    says own "trireme-cuda: its constants are not measured yet. They are a model"
+    says own "an allowance for CUDA's context and libraries"
+    answer own-json --model gpt2-124m --gpus 8 --machine dgx-h200 --stack trireme-cuda --gbs 512 --json
+    grep -q '"unmeasured": "a model' own-json.out || complain "JSON does not say that nothing is measured"
+fi
+if check "a machine without the module plans for GPUs all the same"; then
+    TRIREME_CUDA=/nonexistent answer elsewhere --model gpt2-124m --gpus 1 --machine dgx-h200 --stack trireme-cuda --gbs 64
+    says elsewhere "The module for this device is not on this machine"
+    says elsewhere "is taken to be 32 MiB"
+fi
+
 # ---- pages -----------------------------------------------------------------------------------------------
 if check "a page is whole"; then
     answer page "${question[@]}" --html page.html

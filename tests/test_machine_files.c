@@ -145,6 +145,9 @@ static Stack random_stack(uint64_t seed) {
                      &stack.overlaps_backward, &stack.gathers_logits,    &stack.balances_stages,
                      &stack.hides_gathers};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) *flags[i] = roll(key, &at, 0, 1) < 0.5;
+    if (roll(key, &at, 0, 1) < 0.3) strcpy(stack.unmeasured, TEXTS[(size_t)roll(key, &at, 0, 7)]);
+    stack.is_trireme = roll(key, &at, 0, 1) < 0.5;
+    if (stack.is_trireme && roll(key, &at, 0, 1) < 0.5) strcpy(stack.device, "cuda");
     stack.state_bytes = roll(key, &at, 0, 20);
     stack.sharded_bytes = roll(key, &at, 0, 20);
     stack.gradient_bytes = roll(key, &at, 1, 8);
@@ -274,6 +277,9 @@ static void mistakes_in_stacks(void) {
         {"priors: x\n", "bad.yaml:15: priors: x: a mapping"},
         {"base: no-such-stack\n", "bad.yaml:15: base: no-such-stack: a known stack that has no base"},
         {"accuracy: {rows: x}\n", "bad.yaml:15: the key method is missing under accuracy"},
+        {"is_trireme: true\ndevice: gpu\n", "bad.yaml:16: device: gpu: cpu, cuda or cuda-sim is expected"},
+        {"device: cuda\n", "bad.yaml:15: device: cuda: no device without is_trireme: true"},
+        {"unmeasured: \"\"\n", "bad.yaml:15: unmeasured: "},
         {"preferred: 1\n", "bad.yaml:15: preferred: 1: true or false is expected"},
     };
     Stack stack;

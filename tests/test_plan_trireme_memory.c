@@ -1,6 +1,8 @@
-// The memory that a plan says trireme takes on a CPU is what `trireme memory` says.
+// The memory that a plan says trireme takes, on a CPU and on a GPU, is what `trireme memory` says.
 #include "harness.h"
 #include "plan/memory.h"
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const ModelShape GPT = {.layers = 4,
@@ -61,6 +63,12 @@ static void memory_is_exact(void) {
         {{.grid = GRID(1, 1, 1), .chunks = 1, .schedule = "gpipe", .attention = ATTENTION_UNFUSED},
          {"--attention-backend", "unfused", "--schedule", "gpipe"},
          4},
+        {{.grid = GRID(1, 1, 1), .chunks = 1, .schedule = "1f1b", .dtype = BF16, .device = "cuda-sim"},
+         {"--bf16", "--device", "cuda-sim"},
+         3},
+        {{.grid = GRID(2, 1, 2), .chunks = 1, .schedule = "1f1b", .device = "cuda-sim"},
+         {"--tp", "2", "--pp", "2", "--device", "cuda-sim"},
+         6},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *words[32] = {COMMON};
@@ -76,6 +84,69 @@ static void memory_is_exact(void) {
     }
 }
 
+static const CostModel *gpu_costs(void) {
+    static Machine machine;
+    static Stack stack;
+    static CostModel costs;
+    EXPECT_OK(machine_open(&machine, "dgx-h200"));
+    EXPECT_OK(stack_open(&stack, "trireme-cuda"));
+    costs = (CostModel){.machine = &machine, .stack = &stack, .constants = constants_of(&machine, &stack)};
+    return &costs;
+}
+
+static const ParallelConfig GPU_RUN = {.grid = GRID(1, 1, 1),
+                                       .chunks = 1,
+                                       .microbatch = 2,
+                                       .batch = 16,
+                                       .schedule = "1f1b",
+                                       .dtype = BF16,
+                                       .device = "cuda-sim"};
+
+// On top of what the run takes there is the allowance alone; its error says how well the total is known.
+static void gpu_has_an_allowance(void) {
+    const CostModel *costs = gpu_costs();
+    MemoryNeed need;
+    size_t bytes;
+    int rank;
+    EXPECT_OK(memory_exact(costs, &GPT, &GPU_RUN, &need));
+    EXPECT_OK(trireme_memory(&GPT, &GPU_RUN, &bytes, &rank));
+    double allowance = 1e9 * costs->constants.reserve_gb;
+    EXPECT(need.total == (double)bytes + allowance && need.reserve == allowance && need.guessed == 0,
+           "%.0f bytes needed, %zu taken, %.0f allowed, %.0f guessed", need.total, bytes, need.reserve,
+           need.guessed);
+    EXPECT(need.margin * need.total == 0.5 * allowance, "a margin of %g", need.margin);
+    double parts =
+        need.parameters + need.gradients + need.optimizer + need.activations + need.ends + need.buffers;
+    EXPECT(fabs(parts + need.reserve - need.total) < 1, "%.0f in parts, %.0f in all", parts, need.total);
+}
+
+// Without its module a machine can plan for a device all the same, and says what it guesses.
+static void module_is_missing(void) {
+    const CostModel *costs = gpu_costs();
+    MemoryNeed exact, guess;
+    Work with, without;
+    EXPECT_OK(memory_exact(costs, &GPT, &GPU_RUN, &exact));
+    EXPECT_OK(work_record(&with, &GPT, &GPU_RUN));
+    EXPECT(parallel_config_device(&GPU_RUN), "no module: %s", fail_message());
+    setenv("TRIREME_CUDA", "/nonexistent", 1);
+    EXPECT(!parallel_config_device(&GPU_RUN), "a module in a folder that does not exist");
+    EXPECT_OK(memory_exact(costs, &GPT, &GPU_RUN, &guess));
+    EXPECT_OK(work_record(&without, &GPT, &GPU_RUN));
+    unsetenv("TRIREME_CUDA");
+    EXPECT(guess.guessed == 32 << 20 && fabs(guess.total - exact.total) < 1 << 20,
+           "%.0f bytes guessed, %.0f in all, not %.0f", guess.guessed, guess.total, exact.total);
+    double flops = 0;
+    for (ModelPart part = 0; part < NUM_PARTS; part++)
+        flops += work_flops(&with.forward[part]) + work_flops(&with.backward[part]) -
+                 work_flops(&without.forward[part]) - work_flops(&without.backward[part]);
+    EXPECT(flops == 0, "%g FLOPs more with the module", flops);
+    work_free(&with), work_free(&without);
+}
+
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"memory_is_exact", memory_is_exact}, {0}}, argc, argv);
+    return harness_run((const Test[]){{"memory_is_exact", memory_is_exact},
+                                      {"gpu_has_an_allowance", gpu_has_an_allowance},
+                                      {"module_is_missing", module_is_missing},
+                                      {0}},
+                       argc, argv);
 }

@@ -59,7 +59,8 @@ static Status config_of_run(const Options *o, const char *path, ParallelConfig *
                             .sequence_parallel = s->sequence_parallel,
                             .zero_stage = o->use_distributed_optimizer,
                             .scatter_gather = o->scatter_gather_tensors_in_pipeline,
-                            .overlap_gradients = o->overlap_grad_reduce};
+                            .overlap_gradients = o->overlap_grad_reduce,
+                            .device = strcmp(o->device, "cuda") ? NULL : "cuda"};
     return OK;
 }
 

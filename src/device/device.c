@@ -49,6 +49,11 @@ static Status find_kind(const char *name, const Backend **backend) {
     return OK;
 }
 
+Status device_load(const char *name) {
+    const Backend *backend;
+    return find_kind(name, &backend);
+}
+
 Status device_check(const char *name) {
     const Backend *backend;
     TRY(find_kind(name, &backend));

@@ -67,6 +67,9 @@ const char *const *device_kinds(int *count);
 // environment that names unknown kernels; ERR_UNAVAILABLE where the module or the GPU is missing. device_open checks the
 // same; callers use this to fail before there is anything to undo.
 Status device_check(const char *kind);
+// Finds what a null device needs to stand for this kind, without any GPU: ERR_CONFIG for an unknown kind,
+// ERR_UNAVAILABLE where its module is missing, ERR_DATA where that belongs to another build.
+Status device_load(const char *kind);
 // Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest) or TRIREME_MAX_CPU_ISA,
 // ERR_UNAVAILABLE without its module, a GPU or the library that `attention` names, ERR_OS without memory.
 Status device_open(Device **device, DeviceOptions options);

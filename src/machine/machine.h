@@ -133,6 +133,10 @@ typedef struct {
     char base[MAX_NAME];    // a stack whose constants and accuracy this one inherits; "": none
     // The program is trireme itself: its memory follows from its own step. Default: true for stacks of CPUs.
     bool is_trireme;
+    char device[16]; // of a stack that is trireme: the kind of device on which it trains; "": "cpu"
+    // How the constants were found, where they were not compared with measured runs: "a model of the kernels". Such a
+    // stack is never chosen, only named. "": accuracy says it.
+    char unmeasured[160];
     // Bytes of each parameter: kept by every rank; cut over dp by a distributed optimizer, and kept by every rank
     // without one; reduced over dp.
     double state_bytes, sharded_bytes, gradient_bytes;
@@ -158,7 +162,7 @@ typedef struct {
 Status stack_open(Stack *stack, const char *name); // as machine_open; a stack needs no closing
 // Chooses the shipped stack that predicts this machine best: one measured on it, else on the same GPU, else on the
 // GPU whose peak is nearest; among equals the preferred one. A GPU never gets the stack of a CPU, nor a CPU that of
-// a GPU.
+// a GPU, and neither one whose constants are unmeasured.
 Status stack_for(Stack *stack, const Machine *machine);
 // Returns whether the stack was measured on this machine. If not, all its predictions here are extrapolations.
 bool stack_is_of(const Stack *stack, const Machine *machine);

@@ -13,6 +13,8 @@ static const YamlField STACK_FIELDS[] = {
     FIELD(Stack, FLAG, preferred, false, 0, 0, NULL),
     FIELD(Stack, TEXT, base, false, 0, 0, NULL),
     FIELD(Stack, FLAG, is_trireme, false, 0, 0, NULL),
+    FIELD(Stack, TEXT, device, false, 0, 0, NULL),
+    FIELD(Stack, TEXT, unmeasured, false, 0, 0, NULL),
     FIELD(Stack, NUMBER, state_bytes, true, 0, 1000, "bytes"),
     FIELD(Stack, NUMBER, sharded_bytes, true, 0, 1000, "bytes"),
     FIELD(Stack, NUMBER, gradient_bytes, true, 1, 8, "bytes"),
@@ -57,10 +59,25 @@ static Status read_base(const char *file, const Json *root, Stack *stack) {
     return OK;
 }
 
+// The kinds on which the trainer runs: the others are for tests of operations.
+static Status check_device(const char *file, const Json *root, const Stack *stack) {
+    static const char *const kinds[] = {"cpu", "cuda", "cuda-sim"};
+    const Json *device = json_member(root, "device");
+    bool known = !device;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        known = known || !strcmp(stack->device, kinds[i]);
+    if (!known) return value_wrong(file, device, "cpu, cuda or cuda-sim");
+    if (device && !stack->is_trireme)
+        return value_wrong(file, device,
+                           "no device without is_trireme: true, as other programs have none of trireme's,");
+    return OK;
+}
+
 static Status stack_read(const char *file, const Json *root, Stack *stack) {
     const Json *accuracy = json_member(root, "accuracy");
     TRY(fields_read(file, root, STACK_FIELDS, FIELD_COUNT_OF(STACK_FIELDS), stack));
     if (!json_member(root, "is_trireme")) stack->is_trireme = !strcmp(stack->machine, "cpu");
+    TRY(check_device(file, root, stack));
     TRY(read_base(file, root, stack));
     TRY(aliases_read(file, json_member(root, "aliases"), &stack->aliases));
     TRY(constants_read(file, json_member(root, "constants"), &stack->constants, stack->set));
@@ -112,6 +129,7 @@ Status stack_for(Stack *stack, const Machine *machine) {
         Stack candidate;
         double d;
         TRY(stack_open(&candidate, shipped_stacks[i].name));
+        if (*candidate.unmeasured) continue;
         TRY(distance(&candidate, machine, &d));
         if (d < least || (d == least && isfinite(d) && candidate.preferred)) {
             least = d;

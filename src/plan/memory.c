@@ -242,8 +242,11 @@ Status memory_need(const CostModel *costs, const ModelShape *model, const Parall
     return OK;
 }
 
-// The total is measured in trireme's own step. State and activations are those of the closed form; buffers are the
-// remainder.
+// Half of what driver and libraries are said to keep is how well that is known.
+static double allowance_margin(const MemoryNeed *need) { return 0.5 * need->reserve / need->total; }
+
+// The total is measured in trireme's own step, but for what driver and libraries keep on a GPU. State and activations are
+// those of the closed form; buffers are the remainder.
 static Status own_need(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                        MemoryNeed *need) {
     size_t bytes;
@@ -251,10 +254,12 @@ static Status own_need(const CostModel *costs, const ModelShape *model, const Pa
     TRY(trireme_memory(model, config, &bytes, &rank));
     TRY(memory_of_rank(costs, model, config, rank, need));
     double state = need->parameters + need->gradients + need->optimizer;
-    need->total = (double)bytes;
-    need->activations = fmax(0, fmin(need->activations, need->total - state));
-    need->buffers = need->total - state - need->activations;
-    need->ends = need->margin = 0;
+    need->total = (double)bytes + need->reserve;
+    need->activations = fmax(0, fmin(need->activations, (double)bytes - state));
+    need->buffers = (double)bytes - state - need->activations;
+    need->ends = 0;
+    need->margin = allowance_margin(need);
+    need->guessed = (double)trireme_guessed_workspace(config);
     return OK;
 }
 

@@ -10,6 +10,10 @@ int parallel_config_microbatches(const ParallelConfig *c) {
 
 int parallel_config_devices(const ParallelConfig *c) { return grid_size(c->grid); }
 
+const char *parallel_config_device(const ParallelConfig *c) {
+    return c->device && device_load(c->device) == OK ? c->device : NULL;
+}
+
 const ScheduleKind *parallel_config_kind(const ParallelConfig *c) {
     const ScheduleKind *kind = schedule_kind(c->schedule);
     CHECK(kind, "no schedule is named %s", c->schedule);
@@ -34,7 +38,8 @@ ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *s
                             .dtype = space->dtype,
                             .scatter_gather = stack->scatters_messages,
                             .overlap_gradients = stack->overlaps_gradients,
-                            .overlap_tensor = stack->overlaps_tensor};
+                            .overlap_tensor = stack->overlaps_tensor,
+                            .device = *stack->device && strcmp(stack->device, "cpu") ? stack->device : NULL};
 }
 
 typedef struct {

@@ -1,6 +1,7 @@
 // Times of the parts of a model (embedding, layer, head) for one microbatch, priced from recorded work and cached.
 #include "plan/parts.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ typedef struct {
     AttentionKind attention;
     DType dtype;
     int sequence_parallel, overlap_tensor;
+    char device[16];
 } Key;
 
 typedef struct {
@@ -48,6 +50,7 @@ static Key key_of(const ModelShape *model, const ParallelConfig *c) {
     key.dtype = c->dtype;
     key.sequence_parallel = c->sequence_parallel;
     key.overlap_tensor = c->overlap_tensor;
+    if (c->device) snprintf(key.device, sizeof key.device, "%s", c->device);
     return key;
 }
 

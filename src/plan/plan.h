@@ -36,10 +36,16 @@ typedef struct {
     int zero_stage;         // 0; 1: distributed optimizer; 2: gradients are cut, too; 3: and parameters
     // Set from the stack, unless a row or the user says otherwise.
     bool scatter_gather, overlap_gradients, overlap_tensor;
+    // The kind of GPU device on which trireme's own step is recorded and measured; NULL: operations as all programs have
+    // them, and memory as on a CPU. Borrowed from the stack.
+    const char *device;
 } ParallelConfig;
 
 int parallel_config_microbatches(const ParallelConfig *config); // m
 int parallel_config_devices(const ParallelConfig *config);
+// Returns the kind of device for which trireme's own step is recorded; NULL where the configuration has none, or where
+// this machine lacks the module that knows what such a device needs.
+const char *parallel_config_device(const ParallelConfig *config);
 // Returns the kind of its schedule. An unknown name is a bug.
 const ScheduleKind *parallel_config_kind(const ParallelConfig *config);
 ScheduleSpec parallel_config_schedule(const ParallelConfig *config);
@@ -70,7 +76,7 @@ typedef struct {
 } Work;
 
 // Records the trainer's step of a pipeline with three stages (embedding, one layer, head) on the null device, with t,
-// b, recomputation, attention, element type and sequence parallelism of the configuration. The vocabulary is padded
+// b, recomputation, attention, element type, sequence parallelism and device of the configuration. The vocabulary is padded
 // to a multiple of VOCABULARY_DIVISOR * t.   ERR_OS without memory; ERR_CONFIG where the model cannot be cut so.
 Status work_record(Work *work, const ModelShape *model, const ParallelConfig *config);
 void work_free(Work *work);
@@ -125,8 +131,9 @@ typedef struct {
     double buffers; // messages, gathered inputs, the layer that is recomputed
     double reserve; // driver, libraries, communicators
     double total, capacity;
-    int rank;      // pipeline rank
-    double margin; // relative error of the total; a total so near to the capacity may fit or not
+    int rank;       // pipeline rank
+    double margin;  // relative error of the total; a total so near to the capacity may fit or not
+    double guessed; // of `buffers`: workspace on a device whose module this machine lacks; 0: there is none
 } MemoryNeed;
 
 typedef enum { FITS, FITS_PERHAPS, FITS_NOT } Verdict;

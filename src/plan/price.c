@@ -47,9 +47,16 @@ static double product_seconds(const CostModel *costs, double batch, double m, do
     return fmax(best, memory_seconds(costs, bytes)) + us(c->matmul_us);
 }
 
+// The bytes that trireme's own product moves: a gradient is fp32, and read before it is added to.
+static double own_bytes(const WorkItem *item) {
+    return item->bytes + (item->accumulate ? (double)(item->m * item->n) * (double)dtype_bytes(F32) : 0);
+}
+
 static double matmul_seconds(const CostModel *costs, const WorkItem *item) {
     double seconds = product_seconds(costs, (double)item->batch, (double)item->m, (double)item->n,
                                      (double)item->k, (DType)item->dtype);
+    if (costs->stack->is_trireme)
+        seconds = fmax(seconds, memory_seconds(costs, own_bytes(item)) + us(costs->constants.matmul_us));
     if (item->accumulate)
         seconds += stream_seconds(costs, costs->constants.gradient_add_bytes * (double)(item->m * item->n));
     return seconds;

@@ -14,6 +14,7 @@ static ModelMode mode_of(const ModelShape *model, const ParallelConfig *c) {
 
 // The engine's spec of a configuration, with `train`'s defaults for all that a configuration does not say.
 static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
+    const char *device = parallel_config_device(c);
     return (EngineSpec){.grid = c->grid,
                         .shape = *model,
                         .mode = mode_of(model, c),
@@ -28,8 +29,16 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                         .overlap_gradients = c->overlap_gradients,
                         .adam = {0.9, 0.999, 1e-8, 1.0},
                         .bucket_elements = 40000000,
-                        .device = "cpu",
+                        .device = device      ? device
+                                  : c->device ? "reference"
+                                              : "cpu",
                         .threads = 1};
+}
+
+// Where the module of a GPU device is missing, nobody can say what workspace its operations take.
+size_t trireme_guessed_workspace(const ParallelConfig *config) {
+    const size_t of_products = (size_t)32 << 20;
+    return config->device && !parallel_config_device(config) ? of_products : 0;
 }
 
 Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank) {
@@ -42,5 +51,6 @@ Status trireme_memory(const ModelShape *model, const ParallelConfig *config, siz
         *bytes = memory.total;
         *rank = stage;
     }
+    *bytes += trireme_guessed_workspace(config);
     return OK;
 }

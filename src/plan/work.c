@@ -118,8 +118,10 @@ static ModelShape one_layer(const ModelShape *model) {
     return shape;
 }
 
-// All microbatches execute the same, so one is recorded.
+// All microbatches execute the same, so one is recorded. Where the program is not trireme on a GPU, the head works on all
+// tokens at once.
 static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
+    const char *device = parallel_config_device(c);
     return (EngineSpec){.grid = GRID(grid_along(c->grid, AXIS_TP), 1, NUM_PARTS),
                         .shape = one_layer(model),
                         .mode = {.microbatch = c->microbatch,
@@ -130,14 +132,14 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                                  .keep_probabilities = c->attention == ATTENTION_UNFUSED,
                                  .recompute = c->recompute,
                                  .recompute_layers = 1,
-                                 .whole_logits = true},
+                                 .whole_logits = !c->device},
                         .split = {.layers = 1, .counts = layers_of_stage},
                         .schedule = schedule_kind_default(1)->name,
                         .num_chunks = 1,
                         .num_microbatches = 1,
                         .adam = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8},
                         .bucket_elements = INT64_MAX / 2,
-                        .device = "reference",
+                        .device = device ? device : "reference",
                         .threads = 1};
 }
 

@@ -220,6 +220,7 @@ static void print_bubble(const Prediction *p, Text *out) {
 // Says what the interval of the step is based on.
 static const char *interval_words(const PlanReport *a) {
     const Stack *stack = a->costs->stack;
+    if (*stack->unmeasured) return "a guess: the program's constants are not measured yet";
     if (!stack->accuracy.count) return "a guess: no runs were compared";
     if (!stack_is_of(stack, a->costs->machine)) return "a guess: no runs on this machine were compared";
     return a->chosen->extrapolates ? "extrapolated; all rows left out of the fit lie in this interval"
@@ -289,6 +290,23 @@ static void print_breakdown(const Prediction *p, Text *out) {
     print_shares(rows, sizeof rows / sizeof *rows, brief ? 1e-3 : 1, p->step_s, out);
 }
 
+// Says which bytes of trireme on a GPU are exact.
+static void print_own_memory(const PlanReport *a, Text *out) {
+    const MemoryNeed *m = &a->chosen->memory;
+    const char *device = a->chosen->config.device;
+    if (!device || m->margin <= 0) return;
+    text_add(out,
+             "  All but `driver and libraries`, an allowance for CUDA's context and libraries, is what\n"
+             "  `trireme memory --device %s` prints.\n",
+             device);
+    if (m->guessed > 0)
+        text_add(
+            out,
+            "  The module for this device is not on this machine (`trireme devices`): the workspace of its\n"
+            "  operations, among the buffers, is taken to be %.0f MiB, and operations are those of the cpu.\n",
+            m->guessed / 1048576);
+}
+
 static void print_memory(const PlanReport *a, Text *out) {
     const MemoryNeed *m = &a->chosen->memory;
     Named rows[] = {{"parameters", m->parameters},       {"gradients", m->gradients},
@@ -305,6 +323,7 @@ static void print_memory(const PlanReport *a, Text *out) {
              m->capacity / unit);
     if (m->margin > 0) text_add(out, ", give or take %.0f %%", 100 * m->margin);
     text_add(out, ": %s\n", verdict == FITS ? "fits" : verdict == FITS_PERHAPS ? "may fit" : "does not fit");
+    print_own_memory(a, out);
 }
 
 // ---- the whole run ------------------------------------------------------------------------------
@@ -422,6 +441,10 @@ void accuracy_sentence(const PlanReport *a, Text *out) {
     const Stack *stack = a->costs->stack;
     const Accuracy *accuracy = &stack->accuracy;
     bool same = stack_is_of(stack, a->costs->machine);
+    if (*stack->unmeasured) {
+        text_add(out, "%s: its constants are not measured yet. They are %s.", stack->name, stack->unmeasured);
+        return;
+    }
     if (!accuracy->count) {
         text_add(out, "%s: its constants were never compared with measured runs%s%s.", stack->name,
                  same ? "" : ", and it is not for ", same ? "" : a->costs->machine->name);

@@ -185,6 +185,7 @@ void flags_trireme(const CostModel *costs, const ModelShape *model, const Parall
     snprintf(program, sizeof program, "mpirun -n %d trireme train",
              grid_size(c->grid) / grid_along(c->grid, AXIS_CP));
     Command command = command_begin(out, program);
+    if (c->device) put(&command, "--device %s", c->device);
     add_model(&command, model);
     add_run(&command, costs->stack, model, c);
     bool usual = parallel_config_kind(c)->is_default;

@@ -233,6 +233,7 @@ static void add_accuracy(const PlanReport *a, Text *out) {
         add_string("date", accuracy->date, out);
         add_numbers(members, sizeof members / sizeof *members, accuracy, out);
     }
+    if (*a->costs->stack->unmeasured) add_string("unmeasured", a->costs->stack->unmeasured, out);
     add_flag("same_machine", stack_is_of(a->costs->stack, a->costs->machine), out);
     text_add(out, "}");
 }
