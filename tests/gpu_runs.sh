@@ -114,7 +114,7 @@ shares() {
 }
 check "ranks share a GPU only if they may" shares
 
-# ---- memory ------------------------------------------------------------------------------------------------
+# ---- memory, and algorithms of products --------------------------------------------------------------------
 # What is predicted is what the run says that it takes.
 predicts_memory() {
     local small=("${corpus[@]}" --num-layers 2 --bf16 --device cuda-sim --threads 1) total
@@ -126,6 +126,30 @@ predicts_memory() {
     grep -q "come on top" out.log && complain "an allowance on a CPU: $(cat out.log)"
 }
 check "memory on a GPU is exact but for an allowance" predicts_memory
+
+measures_algorithms() {
+    local model=(--num-layers 1 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1
+        --global-batch-size 2 --bf16 --device cuda-sim --threads 1)
+    expect 0 "table.txt has the fastest algorithms of" "$trireme" bench --product-algorithms table.txt "${model[@]}" \
+        --vocab-size 384
+    grep -q "^cublaslt 130100$" table.txt || complain "no version in $(head -5 table.txt)"
+    [[ $(grep -c "^m .* algorithm [0-9a-f]\{128\}$" table.txt) -gt 10 ]] || complain "few rows: $(cat table.txt)"
+    local one=("${run[@]}" "${model[@]}" --train-iters 1)
+    expect 0 "matrix products: by the algorithms of table.txt, $(tail -1 table.txt)" "${one[@]}" \
+        --product-algorithms table.txt
+    expect 65 "table.txt:4: 'cublaslt 130100' is not 'cublaslt 130200', as it is here" TRIREME_SIM_CUBLASLT=130200 \
+        "${one[@]}" --product-algorithms table.txt
+    sed 's/^m 32 /m 64 /' table.txt >changed.txt
+    expect 65 "is not the checksum of the others" "${one[@]}" --product-algorithms changed.txt
+    expect 78 "the device cpu chooses no algorithms of matrix products" "${one[@]}" --device cpu \
+        --product-algorithms table.txt
+    expect 78 "the device cpu has no algorithms of matrix products to choose from: cuda has" "$trireme" bench \
+        --product-algorithms other.txt "${model[@]}" --vocab-size 384 --device cpu
+    expect 64 "by a command each: leave out one" "$trireme" bench --product-algorithms other.txt --machine other.yaml
+    expect 73 "--product-algorithms nowhere/table.txt: cannot create" "$trireme" bench \
+        --product-algorithms nowhere/table.txt "${model[@]}" --vocab-size 384
+}
+check "bench measures the algorithms of a run's products, and a run takes them" measures_algorithms
 
 # ---- a GPU that is gone in a run ---------------------------------------------------------------------------
 loses_gpu() {

@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "comm/comm.h"
 #include "config_words.h"
+#include "device/algorithms.h"
 #include "train/train.h"
 #include <stdlib.h>
 
@@ -109,6 +110,24 @@ static void mismatches(void) {
     free(data);
 }
 
+// The bits of products depend on the table, wherever a rank has it.
+static void tables_of_algorithms(void) {
+    static const char *const names[] = {"one.txt", "two.txt", "three.txt"};
+    Text lists[3] = {{0}};
+    for (int i = 0; i < 3; i++) {
+        Text table = {0}, arguments = {0};
+        text_add(&table, "%s\n# %s\n", ALGORITHMS_TITLE, i < 2 ? "same" : "other");
+        algorithms_end(&table);
+        EXPECT_OK(file_write(harness_path(names[i]), text_string(&table), table.size));
+        text_add(&arguments, "--product-algorithms %s", harness_path(names[i]));
+        list(text_string(&arguments), &lists[i]);
+        text_free(&table), text_free(&arguments);
+    }
+    expect_alike(text_string(&lists[0]), text_string(&lists[1]));
+    expect_named(text_string(&lists[0]), text_string(&lists[2]), "the algorithms of products is checksum ");
+    for (int i = 0; i < 3; i++) text_free(&lists[i]);
+}
+
 // Where a rank runs and what rank 0 alone does with its files is its own affair.
 static void may_differ(void) {
     static const char *const arguments[] = {"--threads 2",       "--no-bind-cores", "--data-cache-path here",
@@ -209,6 +228,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"texts", texts},
                                       {"long texts", long_texts},
                                       {"mismatches", mismatches},
+                                      {"tables of algorithms", tables_of_algorithms},
                                       {"may differ", may_differ},
                                       {"resolved options", resolved_options},
                                       {"environment", environment},

@@ -2,7 +2,7 @@
 // anything is computed.
 #include "base/version.h"
 #include "cli/cli.h"
-#include "device/device.h"
+#include "device/algorithms.h"
 #include "train/train.h"
 #include <gnu/libc-version.h>
 #include <stdlib.h>
@@ -36,6 +36,12 @@ void list_common(const Options *options, Text *out) {
     text_add(out, "the arithmetic\t");
     device_arithmetic(options->device, out);
     text_add(out, ", C library %s\n", gnu_get_libc_version());
+    text_add(out, "the algorithms of products\t");
+    if (options->product_algorithms)
+        algorithms_describe(options->product_algorithms, out);
+    else
+        text_add(out, "the library's");
+    text_add(out, "\n");
 }
 
 typedef struct {

@@ -1,11 +1,14 @@
-// `trireme bench`: measures this machine and writes its description for the planner.
+// `trireme bench`: measures this machine and writes its description for the planner, or which algorithms are fastest for
+// the matrix products of a run.
 #include "base/cores.h"
 #include "base/file.h"
 #include "cli/cli.h"
+#include "machine/algorithms_bench.h"
 #include "machine/cpu_price.h"
 #include "train/train.h"
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,15 +17,15 @@ static void tell(const char *what, int ranks) {
 }
 
 // Checks that the file can be written before anything is measured.
-static Status check_folder(const char *path) {
+static Status check_folder(const char *option, const char *path) {
     const char *slash = strrchr(path, '/');
     char folder[4096];
     int length = slash ? (int)(slash - path) + 1 : 1;
     if (length >= (int)sizeof folder)
-        return fail(ERR_CREATE, "--machine %.80s...: the name is too long", path);
+        return fail(ERR_CREATE, "%s %.80s...: the name is too long", option, path);
     snprintf(folder, sizeof folder, "%.*s", length, slash ? path : ".");
     if (access(folder, W_OK | X_OK) == 0) return OK;
-    return fail(create_status(), "--machine %s: cannot create: %s", path, strerror(errno));
+    return fail(create_status(), "%s %s: cannot create: %s", option, path, strerror(errno));
 }
 
 // The name of the machine is that of the file, without folders and ending.
@@ -30,12 +33,13 @@ static Status check_options(const Options *options) {
     const char *path = options->machine;
     size_t length = path ? strlen(path) : 0;
     if (!length)
-        return fail(ERR_USAGE, "bench writes its measurements to a file: --machine FILE.yaml is required");
+        return fail(
+            ERR_USAGE,
+            "bench writes its measurements to a file: --machine FILE.yaml is required, or --product-algorithms "
+            "FILE");
     if (length < 6 || strcmp(path + length - 5, ".yaml") != 0)
         return fail(ERR_USAGE, "--machine %s: the name of the file to write must end in .yaml", path);
-    if (options->positional.count)
-        return fail(ERR_USAGE, "bench takes options only, not %s", options->positional.items[0]);
-    return check_folder(path);
+    return check_folder("--machine", path);
 }
 
 // Prints the rates of a row of operations, with the largest number of ranks and with one rank.
@@ -86,7 +90,40 @@ static CpuBench bench_of(const Options *options) {
     return bench;
 }
 
-Status cmd_bench(Options *options) {
+// ---- algorithms of matrix products ------------------------------------------------------------------------
+
+static Status write_table(const Options *options, const EngineSpec *spec) {
+    Text table = {0};
+    AlgorithmsBench done;
+    Status status = algorithms_bench(spec, &table, &done);
+    if (status == OK) status = file_write(options->product_algorithms, text_string(&table), table.size);
+    if (status == OK)
+        printf("%d different matrix products; %s has the fastest algorithms of %d\n", done.products,
+               options->product_algorithms, done.chosen);
+    text_free(&table);
+    return status;
+}
+
+static Status bench_algorithms(Options *options) {
+    EngineSpec spec;
+    int *room;
+    if (options->machine)
+        return fail(ERR_USAGE,
+                    "--machine and --product-algorithms are measured by a command each: leave out one");
+    TRY(check_folder("--product-algorithms", options->product_algorithms));
+    TRY(train_resolve(options, options->ranks != INT_UNSET ? options->ranks : 1));
+    tell_notes(options);
+    TRY(device_check(options->device));
+    TRY(engine_spec_of_run(options, threads_per_rank(options, options->shape.world_size), &spec, &room));
+    spec.algorithms = NULL; // the file that is written
+    Status status = write_table(options, &spec);
+    free(room);
+    return status;
+}
+
+// ---- the machine ------------------------------------------------------------------------------------------
+
+static Status bench_machine(Options *options) {
     Machine machine;
     tell_notes(options);
     TRY(check_options(options));
@@ -100,4 +137,10 @@ Status cmd_bench(Options *options) {
     }
     machine_close(&machine);
     return status;
+}
+
+Status cmd_bench(Options *options) {
+    if (options->positional.count)
+        return fail(ERR_USAGE, "bench takes options only, not %s", options->positional.items[0]);
+    return options->product_algorithms ? bench_algorithms(options) : bench_machine(options);
 }

@@ -63,8 +63,10 @@ static const Screen screens[] = {
       OPT_pipeline_model_parallel_size, OPT_micro_batch_size, OPT_tokens, OPT_price, OPT_stack, OPT_json,
       OPT_html, OPT_rows, OPT_calibrate, -1}},
     {FOR_BENCH,
-     "trireme bench --machine laptop.yaml           # a minute; then: trireme plan --machine laptop.yaml ...\n",
-     {OPT_machine, OPT_threads, OPT_bf16, -1}},
+     "trireme bench --machine laptop.yaml           # a minute; then: trireme plan --machine laptop.yaml ...\n"
+     "trireme bench --product-algorithms mine.txt --device cuda --model gpt2-124m --mbs 16 --bf16\n"
+     "                                              # then: trireme train --product-algorithms mine.txt ...\n",
+     {OPT_machine, OPT_threads, OPT_bf16, OPT_device, OPT_product_algorithms, -1}},
     {FOR_DEVICES,
      "trireme devices                               # what can compute here, and what is missing for a GPU\n"
      "trireme devices --json                        # the same for a program\n",

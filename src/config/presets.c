@@ -99,7 +99,8 @@ Status resolve_model(Options *o) {
     if (!strcmp(o->position_embedding_type, "learned_absolute"))
         preset_number(o, OPT_max_position_embeddings, model->sequence);
     bool is_null = options_have_null_tokenizer(o); // its size is one less
-    if ((o->store->verb & (FOR_MEMORY | FOR_PLAN) || (o->mock_data && !is_null)) && !names_tokenizer_files(o))
+    if ((o->store->verb & (FOR_MEMORY | FOR_PLAN | FOR_BENCH) || (o->mock_data && !is_null)) &&
+        !names_tokenizer_files(o))
         preset_number(o, OPT_vocab_size, model->vocabulary);
     return OK;
 }

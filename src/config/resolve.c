@@ -203,10 +203,11 @@ Status options_resolve(Options *options, int world_size) {
         Verb verbs;
         Rule *const *rules;
     } groups[] = {
-        {FOR_RUN, start_rules},     {FOR_PLAN, open_rules},    {FOR_RUN, batch_rules},
-        {FOR_RUN, pipeline_rules},  {FOR_TRAIN, length_rules}, {FOR_DESIGN, model_rules},
-        {FOR_RUN, method_rules},    {FOR_TRAIN, rate_rules},   {FOR_TRAIN, data_rules},
-        {FOR_MEMORY, memory_rules},
+        {FOR_RUN, start_rules},    {FOR_PLAN, open_rules},
+        {FOR_RUN, batch_rules},    {FOR_RUN, pipeline_rules},
+        {FOR_TRAIN, length_rules}, {FOR_DESIGN, model_rules},
+        {FOR_RUN, method_rules},   {FOR_TRAIN, rate_rules},
+        {FOR_TRAIN, data_rules},   {FOR_MEMORY | FOR_BENCH, memory_rules},
     };
     CHECK(world_size > 0, "%d ranks", world_size);
     CHECK(options->store->verb & FOR_DESIGN, "only a training run is resolved");

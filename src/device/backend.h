@@ -51,6 +51,12 @@ typedef struct {
     // Sets what there is of GPUs and libraries (device/survey.h), also where `check` fails; the survey is zeros before.
     void (*survey)(DeviceSurvey *survey, bool tries);
 
+    // Tables of algorithms of matrix products (device/algorithms.h): appends the lines that say for what a table is,
+    // appends the fastest algorithm's row for a product, takes the table `text` of `file`. NULL: the kind chooses none.
+    void (*algorithms_about)(void *state, Text *table);
+    Status (*algorithms_time)(const Exec *exec, const Matmul *product, Text *table);
+    Status (*algorithms_take)(void *state, const char *file, const char *text);
+
     // Called by the rank's thread; `*state` is NULL before. `close` comes after all memory and all streams are freed.
     Status (*open)(void **state, const DeviceOptions *options);
     void (*close)(void *state);

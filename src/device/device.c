@@ -1,5 +1,6 @@
 // The front of a device: which kinds there are, opening and closing, streams and events, memory and copies.
 #include "base/rank.h"
+#include "device/algorithms.h"
 #include "device/front.h"
 #include "device/module.h"
 #include <stdlib.h>
@@ -120,6 +121,21 @@ static void close_stream(Stream *stream) {
         device->backend.give_back(device->state, stream->exec.workspace, stream->exec.workspace_bytes);
 }
 
+// A null device computes nothing.
+static Status take_algorithms(const Device *d) {
+    const char *file = d->options.algorithms;
+    char *text;
+    if (!file || d->backend.counts_only) return OK;
+    if (!d->backend.algorithms_take)
+        return fail(ERR_CONFIG,
+                    "the device %s chooses no algorithms of matrix products by a table such as %s",
+                    d->backend.name, file);
+    TRY(algorithms_read(file, &text));
+    Status status = d->backend.algorithms_take(d->state, file, text);
+    free(text);
+    return status;
+}
+
 Status device_open(Device **device, DeviceOptions options) {
     CHECK(options.threads >= 1, "a device with %d threads", options.threads);
     const Backend *backend, *model;
@@ -138,6 +154,7 @@ Status device_open(Device **device, DeviceOptions options) {
         return status;
     }
     status = open_stream(d, &d->compute, "compute");
+    if (status == OK) status = take_algorithms(d);
     if (status == OK)
         *device = d;
     else

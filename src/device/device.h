@@ -59,6 +59,8 @@ typedef struct {
     int rank_here;          // this rank's number among those of its machine: ranks take its GPUs in turn
     AttentionKernels attention;
     bool any_order; // operations may add in an order of their own, so that results need not repeat
+    const char *
+        algorithms; // cuda only: a file of matrix products' algorithms (algorithms.h); NULL: the library's choice
 } DeviceOptions;
 
 // The names of the kinds: "cpu", "reference", "check", "null", "cuda", "cuda-sim".
@@ -71,7 +73,8 @@ Status device_check(const char *kind);
 // ERR_UNAVAILABLE where its module is missing, ERR_DATA where that belongs to another build.
 Status device_load(const char *kind);
 // Called by the thread that will use it. ERR_CONFIG for an unknown kind (names the nearest) or TRIREME_MAX_CPU_ISA,
-// ERR_UNAVAILABLE without its module, a GPU or the library that `attention` names, ERR_OS without memory.
+// ERR_UNAVAILABLE without its module, a GPU or the library that `attention` names, ERR_OS without memory; with
+// `algorithms` as algorithms_read, and ERR_DATA where a row of the file is not for this GPU and its library.
 Status device_open(Device **device, DeviceOptions options);
 // The GPU on which a device computes; zeros: the CPU.
 typedef struct {

@@ -121,6 +121,7 @@ static Status open_share(Infer *f, const ModelShape *shape, const InferSpec *spe
                            .device = spec->device,
                            .threads = spec->threads,
                            .ranks_per_gpu = spec->ranks_per_gpu,
+                           .algorithms = spec->algorithms,
                            .mode = mode,
                            .memory = memory};
     TRY(runtime_open(&f->runtime, &runtime, world));

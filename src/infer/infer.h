@@ -9,10 +9,11 @@
 #include "model/model.h"
 
 typedef struct {
-    Grid grid;          // with one replica
-    const char *device; // kind
-    int threads;        // per rank
-    int ranks_per_gpu;  // see RuntimeSpec
+    Grid grid;              // with one replica
+    const char *device;     // kind
+    int threads;            // per rank
+    int ranks_per_gpu;      // see RuntimeSpec
+    const char *algorithms; // see RuntimeSpec; borrowed
     DType dtype;
     int batch;    // B: sequences side by side
     int capacity; // positions of a sequence, prompt and answer together

@@ -116,6 +116,7 @@ Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer *
     spec.device = o->device;
     spec.threads = job->threads;
     spec.ranks_per_gpu = options_ranks_per_gpu(o);
+    spec.algorithms = o->product_algorithms;
     spec.dtype = o->bf16 ? BF16 : o->fp16 ? F16 : F32;
     rank_doing("reading the model");
     ModelSource *source = NULL;

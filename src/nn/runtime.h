@@ -15,10 +15,11 @@ typedef struct {
 
 typedef struct {
     Topology topology;
-    unsigned roles;     // whose groups are opened: 1 << ROLE_TENSOR | ..., or ALL_ROLES
-    const char *device; // kind
-    int threads;        // of the device's operations
-    int ranks_per_gpu;  // so many ranks at most may share a GPU; 0: any number
+    unsigned roles;         // whose groups are opened: 1 << ROLE_TENSOR | ..., or ALL_ROLES
+    const char *device;     // kind
+    int threads;            // of the device's operations
+    int ranks_per_gpu;      // so many ranks at most may share a GPU; 0: any number
+    const char *algorithms; // a file for the device's matrix products (device/algorithms.h), or NULL
     ModelMode mode;
     const RuntimeMemory *memory; // NULL: measure
 } RuntimeSpec;

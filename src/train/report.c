@@ -1,5 +1,6 @@
 // Prints the log lines, progress and summary of a run, and writes its metrics.
 #include "base/cores.h"
+#include "device/algorithms.h"
 #include "train/internal.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -127,6 +128,14 @@ StepReport interval_mean(const Interval *interval) {
 
 // ---- lines -----------------------------------------------------------------------------------------
 
+static void print_algorithms(const char *file) {
+    Text table = {0};
+    if (!file) return;
+    algorithms_describe(file, &table);
+    printf("matrix products: by the algorithms of %s, %s\n", file, text_string(&table));
+    text_free(&table);
+}
+
 void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *memory) {
     const RunShape *shape = &r->options->shape;
     printf("using world size: %d, data-parallel size: %d, tensor-model-parallel size: %d, "
@@ -140,6 +149,7 @@ void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *mem
            spec->threads, plural(spec->threads));
     print_cores(spec->threads);
     print_attention(spec);
+    print_algorithms(spec->algorithms);
     if (shape->rampup_increment)
         printf("global batch size: from %d by %d to %d over %" PRId64 " samples\n", shape->rampup_start,
                shape->rampup_increment, shape->global_batch, shape->rampup_samples);

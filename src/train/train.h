@@ -34,10 +34,11 @@ typedef struct {
     bool overlap_gradients, overlap_weights; // reduce during backwards, gather during forwards
     AdamOptions adam;
     int64_t bucket_elements;
-    const char *device; // kind
-    int threads;        // per rank
-    int ranks_per_gpu;  // see RuntimeSpec
-    bool masked;        // batches have a loss mask
+    const char *device;     // kind
+    int threads;            // per rank
+    int ranks_per_gpu;      // see RuntimeSpec
+    const char *algorithms; // see RuntimeSpec; borrowed
+    bool masked;            // batches have a loss mask
 } EngineSpec;
 
 // The memory of one rank in bytes. It is measured by running the trainer's own step on the null device; the arenas
@@ -191,6 +192,8 @@ ModelShape options_model(const Options *options, int vocabulary);
 // --pipeline-model-parallel-layout does not fit the model.
 int engine_spec_room(const Options *options);
 Status engine_spec(const Options *options, int threads, int vocabulary, int *room, EngineSpec *spec);
+// The same for a run with its data: their vocabulary is read. The caller frees `room`, which is NULL after a failure.
+Status engine_spec_of_run(const Options *options, int threads, EngineSpec *spec, int **room);
 // The specification of the engine's schedule for steps of so many microbatches.
 ScheduleSpec engine_schedule_spec(const EngineSpec *spec, int num_microbatches);
 

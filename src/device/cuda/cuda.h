@@ -54,6 +54,11 @@ enum { PRODUCT_WORKSPACE = 32 << 20 };
 // A product of any shape, transposition and type by a plain kernel, without workspace.
 void cuda_matmul_plain(const Exec *exec, const Matmul *args);
 
+// Tables of algorithms, as Backend has them (algorithms.c).
+void cuda_algorithms_about(void *state, Text *table);
+Status cuda_algorithms_time(const Exec *exec, const Matmul *product, Text *table);
+Status cuda_algorithms_take(void *state, const char *file, const char *text);
+
 // ---- streams ----------------------------------------------------------------------------------------------
 
 enum {

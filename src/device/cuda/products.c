@@ -21,7 +21,11 @@
     X(cublasLtMatmulPreferenceDestroy)                                                                       \
     X(cublasLtMatmulPreferenceSetAttribute)                                                                  \
     X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
-    X(cublasLtMatmul)
+    X(cublasLtMatmulAlgoCheck)                                                                               \
+    X(cublasLtMatmulAlgoCapGetAttribute)                                                                     \
+    X(cublasLtMatmulAlgoConfigGetAttribute)                                                                  \
+    X(cublasLtMatmul)                                                                                        \
+    X(cublasLtGetVersion)
 
 // Pointers to the functions, of the types in the library's header.
 typedef struct {
@@ -117,7 +121,7 @@ static int32_t alignment_of(const void *address) {
     return all ? all & -all : PRODUCT_ALIGNMENT;
 }
 
-static PlanKey key_of(const Matmul *p) {
+PlanKey products_key(const Matmul *p) {
     _Static_assert(sizeof(PlanKey) == 6 * sizeof(int64_t) + 10 * sizeof(int32_t), "no byte is padding");
     return (PlanKey){
         .m = p->d.cols,
@@ -226,21 +230,26 @@ static void set_preferences(CudaDevice *d, cublasLtMatmulPreference_t preference
     prefer(d, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->align_d);
 }
 
-// Sets the algorithm of a plan to the one that cuBLASLt thinks fastest. False: it has none.
-static bool choose_algorithm(CudaDevice *d, ProductPlan *plan) {
+// Finds the algorithms that cuBLASLt proposes for a plan, `most` at most, the one that it thinks fastest first. Returns how
+// many there are.
+static int find_algorithms(CudaDevice *d, const ProductPlan *plan, int most,
+                           cublasLtMatmulAlgo_t *algorithms) {
     const Functions *lt = &d->products->lt;
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t best = {0};
-    int found = 0;
+    cublasLtMatmulHeuristicResult_t results[MAX_ALGORITHMS];
+    int found = 0, count = 0;
+    memset(results, 0, sizeof results);
     LT(d, cublasLtMatmulPreferenceCreate(&preference));
     set_preferences(d, preference, &plan->key);
-    cublasStatus_t status = lt->cublasLtMatmulAlgoGetHeuristic(
-        d->products->handle, plan->product, plan->a, plan->b, plan->d, plan->d, preference, 1, &best, &found);
-    if (status == CUBLAS_STATUS_SUCCESS && found) status = best.state;
+    cublasStatus_t status =
+        lt->cublasLtMatmulAlgoGetHeuristic(d->products->handle, plan->product, plan->a, plan->b, plan->d,
+                                           plan->d, preference, most, results, &found);
+    if (status == CUBLAS_STATUS_SUCCESS && found) status = results[0].state;
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(d, "cublasLtMatmulAlgoGetHeuristic()", status);
     LT(d, cublasLtMatmulPreferenceDestroy(preference));
-    plan->algorithm = best.algo;
-    return status == CUBLAS_STATUS_SUCCESS && found;
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; i++)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms[count++] = results[i].algo;
+    return count;
 }
 
 // cuBLASLt takes no empty sums, and no bias of another type than d's.
@@ -248,22 +257,32 @@ static bool is_for_cublaslt(const PlanKey *key) {
     return key->k > 0 && (!key->has_bias || key->factors == key->result);
 }
 
-static ProductPlan *make_plan(CudaDevice *d, const PlanKey *key) {
+// A plan without an algorithm.
+static ProductPlan *describe_plan(CudaDevice *d, const PlanKey *key) {
     ProductPlan *plan = calloc(1, sizeof *plan);
     CHECK(plan, "no memory for a plan of products");
     plan->key = *key;
     plan->is_plain = true;
-    if (!is_for_cublaslt(key)) return plan;
-    describe_product(d, plan);
-    plan->is_plain = !choose_algorithm(d, plan);
+    if (is_for_cublaslt(key)) describe_product(d, plan);
     return plan;
+}
+
+static ProductPlan *make_plan(CudaDevice *d, const PlanKey *key) {
+    ProductPlan *plan = describe_plan(d, key);
+    if (is_for_cublaslt(key)) plan->is_plain = !find_algorithms(d, plan, 1, &plan->algorithm);
+    return plan;
+}
+
+// The place of a plan with this key, with room for one more.
+static ProductPlan **find_place(CudaProducts *p, const PlanKey *key) {
+    if (2 * p->num_plans >= p->capacity) grow(p);
+    return place_of(p->plans, p->capacity, key);
 }
 
 const ProductPlan *products_plan(CudaDevice *d, const Matmul *args) {
     CudaProducts *p = d->products;
-    const PlanKey key = key_of(args);
-    if (2 * p->num_plans >= p->capacity) grow(p);
-    ProductPlan **place = place_of(p->plans, p->capacity, &key);
+    const PlanKey key = products_key(args);
+    ProductPlan **place = find_place(p, &key);
     if (!*place) {
         *place = make_plan(d, &key);
         p->num_plans++;
@@ -271,12 +290,7 @@ const ProductPlan *products_plan(CudaDevice *d, const Matmul *args) {
     return *place;
 }
 
-// ---- the operation ----------------------------------------------------------------------------------------
-
-size_t cuda_matmul_workspace(const Matmul *args) {
-    (void)args;
-    return PRODUCT_WORKSPACE;
-}
+// ---- computing -------------------------------------------------------------------------------------------
 
 static void multiply(const Exec *exec, const ProductPlan *plan, const Matmul *p) {
     CudaDevice *d = exec->state;
@@ -286,6 +300,97 @@ static void multiply(const Exec *exec, const ProductPlan *plan, const Matmul *p)
     LT(d, cublasLtMatmul(d->products->handle, plan->product, &alpha, p->b.data, plan->a, p->a.data, plan->b,
                          &beta, p->d.data, plan->d, p->d.data, plan->d, &plan->algorithm, exec->workspace,
                          PRODUCT_WORKSPACE, stream_of(exec)));
+}
+
+// ---- algorithms that others choose ------------------------------------------------------------------------
+
+size_t products_version(const CudaDevice *d) { return d->products->lt.cublasLtGetVersion(); }
+
+int products_candidates(CudaDevice *d, const PlanKey *key, cublasLtMatmulAlgo_t algorithms[MAX_ALGORITHMS]) {
+    if (!is_for_cublaslt(key)) return 0;
+    ProductPlan *plan = describe_plan(d, key);
+    const int count = find_algorithms(d, plan, MAX_ALGORITHMS, algorithms);
+    destroy_plan(d, plan);
+    return count;
+}
+
+// Whether the algorithm may run where addresses are aligned as the key says. One that does not know what it needs is a
+// damaged one.
+static bool bears_alignment(const CudaDevice *d, const ProductPlan *plan) {
+    const struct {
+        cublasLtMatmulAlgoCapAttributes_t attribute;
+        int32_t have;
+    } needs[] = {{CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_A_BYTES, plan->key.align_a},
+                 {CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_B_BYTES, plan->key.align_b},
+                 {CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_C_BYTES, plan->key.align_d},
+                 {CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_D_BYTES, plan->key.align_d}};
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) {
+        uint32_t bytes = 0;
+        size_t written = 0;
+        if (d->products->lt.cublasLtMatmulAlgoCapGetAttribute(&plan->algorithm, needs[i].attribute, &bytes,
+                                                              sizeof bytes,
+                                                              &written) != CUBLAS_STATUS_SUCCESS ||
+            bytes > (uint32_t)needs[i].have)
+            return false;
+    }
+    return true;
+}
+
+// Partial sums meet nowhere, or in fp32 in the workspace: see set_preferences.
+static bool adds_in_order(const CudaDevice *d, const ProductPlan *plan) {
+    uint32_t scheme = 0;
+    size_t written = 0;
+    return d->products->lt.cublasLtMatmulAlgoConfigGetAttribute(
+               &plan->algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written) ==
+               CUBLAS_STATUS_SUCCESS &&
+           (scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+}
+
+// Says why a plan cannot have its algorithm, or NULL.
+static const char *refuse_algorithm(const CudaDevice *d, const ProductPlan *plan) {
+    cublasLtMatmulHeuristicResult_t result;
+    memset(&result, 0, sizeof result);
+    if (d->products->lt.cublasLtMatmulAlgoCheck(d->products->handle, plan->product, plan->a, plan->b, plan->d,
+                                                plan->d, &plan->algorithm, &result) != CUBLAS_STATUS_SUCCESS)
+        return "cuBLASLt has no such algorithm for this product";
+    if (result.workspaceSize > PRODUCT_WORKSPACE) return "the algorithm needs more workspace than there is";
+    if (!bears_alignment(d, plan)) return "the algorithm needs addresses of larger alignment";
+    if (!adds_in_order(d, plan)) return "the algorithm adds partial sums in no fixed order";
+    return NULL;
+}
+
+const char *products_take(CudaDevice *d, const PlanKey *key, const cublasLtMatmulAlgo_t *algorithm) {
+    CudaProducts *p = d->products;
+    ProductPlan **place = find_place(p, key);
+    if (*place) return "an earlier row is of the same product";
+    if (!is_for_cublaslt(key)) return "cuBLASLt makes no such products";
+    ProductPlan *plan = describe_plan(d, key);
+    plan->algorithm = *algorithm;
+    plan->is_plain = false;
+    const char *why = refuse_algorithm(d, plan);
+    if (why) {
+        destroy_plan(d, plan);
+        return why;
+    }
+    *place = plan;
+    p->num_plans++;
+    return NULL;
+}
+
+void products_multiply(const Exec *exec, const Matmul *args, const cublasLtMatmulAlgo_t *algorithm) {
+    CudaDevice *d = exec->state;
+    const PlanKey key = products_key(args);
+    ProductPlan *plan = describe_plan(d, &key);
+    plan->algorithm = *algorithm;
+    multiply(exec, plan, args);
+    destroy_plan(d, plan);
+}
+
+// ---- the operation ----------------------------------------------------------------------------------------
+
+size_t cuda_matmul_workspace(const Matmul *args) {
+    (void)args;
+    return PRODUCT_WORKSPACE;
 }
 
 void cuda_matmul(const Exec *exec, const Matmul *p) {

@@ -1,8 +1,9 @@
 // Matrix products of the CUDA device: by cuBLASLt, with a plan for each kind of product. A plan holds what cuBLASLt
 // needs to know and the algorithm it chose. It is made when the first product of its kind is launched, and kept.
 //
-// An algorithm is never chosen by measuring: two runs, or two ranks, would differ in bits. It is a function of the key
-// of its plan, the GPU and the version of cuBLASLt. Three rules make that true:
+// A run never chooses an algorithm by measuring: two runs, or two ranks, would differ in bits. It is a function of the key
+// of its plan, the GPU and the version of cuBLASLt, or the choice of a file that all ranks have in common
+// (device/algorithms.h). Three rules make that true:
 //  - every kind of product may use the same amount of workspace;
 //  - a key knows an address by its alignment alone, up to PRODUCT_ALIGNMENT, which every whole tensor has: so where
 //    tensors lie in memory, which depends on the grid, chooses nothing;
@@ -34,6 +35,8 @@ typedef struct {
     cublasLtMatmulAlgo_t algorithm;
 } ProductPlan;
 
+enum { MAX_ALGORITHMS = 16 }; // that are compared for a product
+
 // Finds cuBLASLt; fails as library_load does (libraries.h).
 Status products_available(void);
 // Opens it for the device, whose GPU the calling thread has chosen.
@@ -41,6 +44,20 @@ Status products_open(CudaDevice *device);
 void products_close(CudaDevice *device); // takes what was only zeroed
 // The plan for products like this one. It lives as long as the device.
 const ProductPlan *products_plan(CudaDevice *device, const Matmul *args);
+
+// ---- algorithms that others choose: tables of them (algorithms.c) -----------------------------------------
+
+size_t products_version(
+    const CudaDevice *device); // cuBLASLt's: 10000 * major + 100 * minor + patch, as NVIDIA counts
+PlanKey products_key(const Matmul *args);
+// Asks cuBLASLt what it proposes for products of this kind, the algorithm that it thinks fastest first. Returns how many.
+int products_candidates(CudaDevice *device, const PlanKey *key,
+                        cublasLtMatmulAlgo_t algorithms[MAX_ALGORITHMS]);
+// Makes the plan of products of this kind, with this algorithm. Returns NULL, or the reason why there is none: neither key
+// nor algorithm need be of cuBLASLt, but the key's sizes and types are checked.
+const char *products_take(CudaDevice *device, const PlanKey *key, const cublasLtMatmulAlgo_t *algorithm);
+// Makes one product by an algorithm that products_candidates has found for it, whatever its plan says.
+void products_multiply(const Exec *exec, const Matmul *args, const cublasLtMatmulAlgo_t *algorithm);
 
 // The status of a call of cuBLASLt while a device is opened, for TRY: ERR_OS with the call and the status.
 Status products_status(const CudaDevice *device, const char *call, cublasStatus_t status);

@@ -77,6 +77,7 @@ Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
                            .device = spec->device,
                            .threads = spec->threads,
                            .ranks_per_gpu = spec->ranks_per_gpu,
+                           .algorithms = spec->algorithms,
                            .mode = spec->mode,
                            .memory = measuring ? NULL : &arenas};
     TRY(runtime_open(&e->runtime, &runtime, world));

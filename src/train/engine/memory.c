@@ -119,15 +119,24 @@ Status memory_add(const EngineSpec *spec, Text *out) {
     return status;
 }
 
-Status memory_report(const Options *options, Text *out) {
+Status engine_spec_of_run(const Options *options, int threads, EngineSpec *spec, int **room) {
     int vocabulary, eod;
-    EngineSpec spec;
+    *room = NULL;
     TRY(batches_vocabulary(options, &vocabulary, &eod));
-    int *room = calloc((size_t)engine_spec_room(options), sizeof *room);
-    if (!room) return fail(ERR_OS, "no memory for the layers of each stage");
-    int threads = threads_per_rank(options, options->shape.world_size);
-    Status status = engine_spec(options, threads, vocabulary, room, &spec);
-    if (status == OK) status = memory_add(&spec, out);
+    *room = calloc((size_t)engine_spec_room(options), sizeof **room);
+    if (!*room) return fail(ERR_OS, "no memory for the layers of each stage");
+    Status status = engine_spec(options, threads, vocabulary, *room, spec);
+    if (status == OK) return OK;
+    free(*room);
+    *room = NULL;
+    return status;
+}
+
+Status memory_report(const Options *options, Text *out) {
+    EngineSpec spec;
+    int *room;
+    TRY(engine_spec_of_run(options, threads_per_rank(options, options->shape.world_size), &spec, &room));
+    Status status = memory_add(&spec, out);
     free(room);
     return status;
 }

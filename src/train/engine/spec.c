@@ -165,6 +165,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .device = o->device,
         .threads = threads,
         .ranks_per_gpu = options_ranks_per_gpu(o),
+        .algorithms = o->product_algorithms,
         .masked = o->eod_mask_loss,
     };
     list_smaller_batches(shape, o->micro_batch_size * shape->dp, room + num_stages(o), spec);

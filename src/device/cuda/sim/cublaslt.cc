@@ -3,16 +3,20 @@
 //
 // Sums are in fp32 and go along k from the first product to the last, whatever else the product is. Two choices that a
 // caller should not allow show: a reduction in place takes another order each time, and one in the type of the output
-// rounds on its way. For some products of 16-bit types whose addresses or rows are aligned to less than 16 bytes there
+// rounds on its way. For a product with more than one addend there are three algorithms: the second and the third begin
+// their sums at the second and the third addend. For some products of 16-bit types whose addresses or rows are aligned to less than 16 bytes there
 // is no algorithm. A product is two entries of its stream, with its sums in the workspace in between: two streams that
 // share a workspace spoil each other's.
 //
+// TRIREME_SIM_CUBLASLT=VERSION: the library's version; unset: 130100.
 // TRIREME_SIM_FAIL=cublasLtCreate:COUNT, and the same of cublasLtMatmulAlgoGetHeuristic and cublasLtMatmul.
 #include "base/half.h"
+#include "device/cuda/sim/cublaslt_algorithm.h"
 #include "device/cuda/sim/runtime.h"
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <cublasLt.h>
 #include <memory>
@@ -45,35 +49,6 @@ struct SimMatmulPreference {
 };
 
 // ---- errors, objects --------------------------------------------------------------------------------------
-
-static const struct {
-    cublasStatus_t status;
-    const char *name, *text;
-} STATUSES[] = {
-    {CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_SUCCESS", "success"},
-    {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED", "the library was not initialized"},
-    {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED", "the resource allocation failed"},
-    {CUBLAS_STATUS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE", "an invalid value was used as a parameter"},
-    {CUBLAS_STATUS_ARCH_MISMATCH, "CUBLAS_STATUS_ARCH_MISMATCH", "the device lacks a feature that is needed"},
-    {CUBLAS_STATUS_MAPPING_ERROR, "CUBLAS_STATUS_MAPPING_ERROR", "an access to GPU memory space failed"},
-    {CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED",
-     "the function failed to launch on the GPU"},
-    {CUBLAS_STATUS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR", "an internal operation failed"},
-    {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED", "the functionality is not supported"},
-    {CUBLAS_STATUS_LICENSE_ERROR, "CUBLAS_STATUS_LICENSE_ERROR", "there is an error with the license"},
-};
-
-const char *cublasLtGetStatusName(cublasStatus_t status) {
-    for (const auto &row : STATUSES)
-        if (row.status == status) return row.name;
-    return "CUBLAS_STATUS_UNKNOWN";
-}
-
-const char *cublasLtGetStatusString(cublasStatus_t status) {
-    for (const auto &row : STATUSES)
-        if (row.status == status) return row.text;
-    return "an unknown status";
-}
 
 // An error of the caller.
 static cublasStatus_t misuse(const char *call, const char *what) {
@@ -116,6 +91,11 @@ template <class T> static cublasStatus_t destroy(T *object) {
     if (!objects().alive.erase(object)) return misuse("destroy", "an object that does not exist");
     delete object;
     return CUBLAS_STATUS_SUCCESS;
+}
+
+size_t cublasLtGetVersion() {
+    const char *version = getenv("TRIREME_SIM_CUBLASLT");
+    return version ? strtoul(version, nullptr, 10) : 130100;
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
@@ -254,14 +234,6 @@ static cublasStatus_t describe(const char *call, cublasLtMatmulDesc_t product, c
 
 // ---- choosing an algorithm --------------------------------------------------------------------------------
 
-// The contents of a cublasLtMatmulAlgo_t.
-struct Algorithm {
-    uint64_t magic, problem, workspace_bytes;
-    uint32_t reduction, alignment[4], bias_alignment;
-};
-static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm fits");
-static const uint64_t MAGIC = 0x53696D4C74416C67;
-
 // FNV-1a, of numbers.
 static uint64_t hash_of(const Problem &p) {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -321,17 +293,42 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     const uint32_t bias_alignment = alignment_of(p.product.bias);
     if (!is_supported(p) || lacks_algorithm(p, *preference, bias_alignment))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    Algorithm algorithm = {MAGIC, hash_of(p), static_cast<uint64_t>(p.m * p.n) * sizeof(float),
-                           0,     {},         bias_alignment};
+    Algorithm algorithm = {
+        MAGIC, hash_of(p), static_cast<uint64_t>(p.m * p.n) * sizeof(float), 0, {}, bias_alignment, 0};
     algorithm.reduction = reduction_of(*preference, algorithm.workspace_bytes);
     if (!algorithm.reduction || algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_INPLACE)
         algorithm.workspace_bytes = 0;
     memcpy(algorithm.alignment, preference->alignment, sizeof algorithm.alignment);
-    results[0] = {};
-    memcpy(&results[0].algo, &algorithm, sizeof algorithm);
-    results[0].workspaceSize = algorithm.workspace_bytes;
-    results[0].state = CUBLAS_STATUS_SUCCESS;
-    *found = 1;
+    for (; *found < wanted && *found < NUM_ALGORITHMS && (!*found || *found < p.k); ++*found) {
+        algorithm.number = static_cast<uint32_t>(*found);
+        results[*found] = {};
+        memcpy(&results[*found].algo, &algorithm, sizeof algorithm);
+        results[*found].workspaceSize = algorithm.workspace_bytes;
+        results[*found].state = CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// ---- algorithms that come from elsewhere ------------------------------------------------------------------
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algorithm,
+                                       cublasLtMatmulHeuristicResult_t *result) {
+    const char *call = "cublasLtMatmulAlgoCheck";
+    Problem p;
+    Algorithm chosen;
+    if (!is_alive(handle)) return misuse(call, "a handle that does not exist");
+    if (!algorithm || !result) return misuse(call, "no algorithm, or no room for the result");
+    const cublasStatus_t status = describe(call, product, a, b, c, d, &p);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    memcpy(&chosen, algorithm, sizeof chosen);
+    if (chosen.magic != MAGIC || chosen.problem != hash_of(p)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!is_supported(p) || chosen.number >= NUM_ALGORITHMS || (chosen.number && chosen.number >= p.k))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    result->workspaceSize = chosen.workspace_bytes;
+    result->state = CUBLAS_STATUS_SUCCESS;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -353,7 +350,7 @@ static void store(cudaDataType type, void *x, int64_t i, float value) {
 // A product with its addresses and factors.
 struct Call {
     Problem p;
-    uint32_t reduction;
+    uint32_t reduction, number;
     const void *a, *b, *c;
     void *d;
     float alpha, beta;
@@ -438,7 +435,7 @@ static const char *wrong_workspace(const Algorithm &algorithm, const void *works
 static void launch(const Call &call, cudaStream_t stream) {
     static std::atomic<int64_t> turns;
     const bool in_place = call.reduction == CUBLASLT_REDUCTION_SCHEME_INPLACE;
-    const int64_t first_k = in_place ? 1 + turns++ % 7 : 0;
+    const int64_t first_k = in_place ? 1 + turns++ % 7 : call.number;
     sim_launch(stream, "cublasLtMatmul", [call, first_k] { add_products(call, first_k); });
     sim_launch(stream, "cublasLtMatmul", [call] { finish(call); });
 }
@@ -460,7 +457,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     memcpy(&chosen, algorithm, sizeof chosen);
     if (chosen.magic != MAGIC || chosen.problem != hash_of(call.p))
         return misuse(name, "an algorithm for another product");
-    call.reduction = chosen.reduction;
+    call.reduction = chosen.reduction, call.number = chosen.number;
     call.a = a, call.b = b, call.c = c, call.d = d;
     memcpy(&call.alpha, alpha, sizeof call.alpha);
     memcpy(&call.beta, beta, sizeof call.beta);

@@ -24,7 +24,9 @@ static const struct {
                         X(cudnnGetErrorString) X(cudnnGetLastErrorString) X(cudnnCreate) X(cudnnDestroy)
                             X(cudnnSetStream) X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor)
                                 X(cudnnBackendFinalize) X(cudnnBackendSetAttribute)
-                                    X(cudnnBackendGetAttribute) X(cudnnBackendExecute)
+                                    X(cudnnBackendGetAttribute) X(cudnnBackendExecute) X(cublasLtGetVersion)
+                                        X(cublasLtMatmulAlgoCheck) X(cublasLtMatmulAlgoCapGetAttribute)
+                                            X(cublasLtMatmulAlgoConfigGetAttribute)
 #undef X
 };
 

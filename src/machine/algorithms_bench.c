@@ -1,0 +1,188 @@
+// Times the algorithms of the products of a run. A product is what its plan on the device depends on: shapes, types,
+// transpositions, and how addresses are aligned; the null device, on which a step is recorded, tells all of that.
+#include "machine/algorithms_bench.h"
+#include "base/rng.h"
+#include "device/algorithms.h"
+#include "device/element.h"
+#include <stdlib.h>
+#include <string.h>
+
+// ---- the products of a step -------------------------------------------------------------------------------
+
+typedef struct {
+    Matmul *items; // addresses are what they are modulo ALIGNMENT
+    int count, capacity;
+    bool incomplete; // memory ran out
+} Products;
+
+enum { ALIGNMENT = 16 };
+
+static Tensor aligned_only(Tensor x) {
+    x.data = (void *)((uintptr_t)x.data % ALIGNMENT);
+    return x;
+}
+
+// An absent bias has no rows.
+static bool same_tensor(Tensor a, Tensor b) { return tensor_same_shape(a, b) && a.data == b.data; }
+
+static bool same_product(const Matmul *a, const Matmul *b) {
+    return same_tensor(a->a, b->a) && same_tensor(a->b, b->b) && same_tensor(a->bias, b->bias) &&
+           same_tensor(a->d, b->d) && a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
+           a->accumulate == b->accumulate;
+}
+
+static void add_product(Products *p, Matmul product) {
+    for (int i = 0; i < p->count; i++)
+        if (same_product(&p->items[i], &product)) return;
+    if (p->count == p->capacity) {
+        int capacity = p->capacity ? 2 * p->capacity : 64;
+        Matmul *items = realloc(p->items, (size_t)capacity * sizeof *items);
+        if (!items) {
+            p->incomplete = true;
+            return;
+        }
+        p->items = items;
+        p->capacity = capacity;
+    }
+    p->items[p->count++] = product;
+}
+
+static void on_operation(void *self, const Instr *at, DeviceOp op, const void *args, OpCount one) {
+    (void)at, (void)one;
+    if (op != OP_MATMUL) return;
+    Matmul product = *(const Matmul *)args;
+    product.a = aligned_only(product.a), product.b = aligned_only(product.b);
+    product.d = aligned_only(product.d);
+    if (product.bias.rows) product.bias = aligned_only(product.bias);
+    add_product(self, product);
+    product.accumulate = !product.accumulate; // the first microbatch of a step writes what the others add to
+    if (product.transpose_a) add_product(self, product);
+}
+
+static void on_opened(void *self, const Params *params) { (void)self, (void)params; }
+
+static void on_call(void *self, const Instr *at, const Comm *group, CommOp op, DType dtype, size_t bytes) {
+    (void)self, (void)at, (void)group, (void)op, (void)dtype, (void)bytes;
+}
+
+static Status record(const EngineSpec *spec, Products *products) {
+    StepListener listener = {products, on_opened, on_operation, on_call};
+    for (int stage = 0; stage < grid_along(spec->grid, AXIS_PP); stage++)
+        TRY(engine_record(spec, grid_rank(spec->grid, (Place){.at[AXIS_PP] = stage}), &listener));
+    return products->incomplete ? fail(ERR_OS, "no memory for the products of a step") : OK;
+}
+
+// ---- their operands ---------------------------------------------------------------------------------------
+
+typedef struct {
+    Device *device;
+    Stream *stream;
+    Arena arena;
+    void *pattern; // values that are uploaded
+} Operands;
+
+enum { PATTERN = 1 << 16 };
+
+// Values in [-1/2, 1/2), since zeros are multiplied faster: a pattern that is repeated.
+static void fill(const Operands *p, Tensor x) {
+    int64_t count = tensor_count(x), done = count < PATTERN ? count : PATTERN;
+    Tensor host = {p->pattern, 1, done, x.dtype};
+    for (int64_t i = 0; i < done; i++)
+        store(host, i, (double)rng_word(rng_key(1, "values", 0), 0, (uint64_t)i) * 0x1p-32 - 0.5);
+    device_upload(p->device, p->stream, tensor_part(x, 0, done), p->pattern);
+    while (done < count) {
+        int64_t more = done < count - done ? done : count - done;
+        device_copy(p->device, p->stream, tensor_part(x, done, more), tensor_part(x, 0, more));
+        done += more;
+    }
+}
+
+// A tensor as the run has it, at an address that is aligned as there.
+static Tensor operand(Operands *p, Tensor x) {
+    if (!x.rows) return x;
+    char *block = arena_take(&p->arena, "operand", tensor_bytes(x) + ALIGNMENT);
+    x.data = block + (uintptr_t)x.data;
+    if (!p->arena.measuring) fill(p, x);
+    return x;
+}
+
+static Matmul with_operands(Operands *p, Matmul product) {
+    product.a = operand(p, product.a), product.b = operand(p, product.b);
+    product.bias = operand(p, product.bias), product.d = operand(p, product.d);
+    return product;
+}
+
+static size_t most_bytes(const Products *products) {
+    Operands measuring = {0};
+    arena_open_measuring(&measuring.arena, "products");
+    for (int i = 0; i < products->count; i++) {
+        ArenaMark mark = arena_mark(&measuring.arena);
+        with_operands(&measuring, products->items[i]);
+        arena_release(&measuring.arena, mark);
+    }
+    size_t bytes = measuring.arena.peak;
+    arena_close(&measuring.arena);
+    return bytes;
+}
+
+// ---- timing -----------------------------------------------------------------------------------------------
+
+static int rows_of(const Text *table) {
+    int rows = 0;
+    for (const char *row = text_string(table); (row = strstr(row, "\nm ")); row++) rows++;
+    return rows;
+}
+
+static Status time_all(Operands *p, const Products *products, Text *table) {
+    TRY(algorithms_begin(p->device, table));
+    for (int i = 0; i < products->count; i++) {
+        ArenaMark mark = arena_mark(&p->arena);
+        Matmul product = with_operands(p, products->items[i]);
+        TRY(algorithms_time(p->device, p->stream, product, table));
+        device_sync(p->device, p->stream);
+        arena_release(&p->arena, mark);
+    }
+    algorithms_end(table);
+    return OK;
+}
+
+// What the device's products want as workspace, all of which want the same.
+static Status workspace_of(const char *kind, const Matmul *product, size_t *bytes) {
+    Device *null;
+    TRY(device_open(&null, (DeviceOptions){.kind = "null", .stands_for = kind, .threads = 1}));
+    Matmul any = *product;
+    char *base = (char *)(uintptr_t)4096;
+    any.a.data = base + (uintptr_t)any.a.data, any.b.data = base + (uintptr_t)any.b.data;
+    any.d.data = base + (uintptr_t)any.d.data;
+    if (any.bias.rows) any.bias.data = base + (uintptr_t)any.bias.data;
+    matmul(null, device_stream(null), any);
+    *bytes = device_workspace_peak(null);
+    device_close(null);
+    return OK;
+}
+
+static Status time_on(const EngineSpec *spec, const Products *products, Text *table) {
+    Operands place = {.pattern = malloc(PATTERN * sizeof(double))};
+    DeviceOptions options = {.kind = spec->device, .threads = spec->threads};
+    if (!place.pattern) return fail(ERR_OS, "no memory for values");
+    Status status = workspace_of(spec->device, &products->items[0], &options.workspace_bytes);
+    if (status == OK) status = device_open(&place.device, options);
+    if (status == OK) {
+        place.stream = device_stream(place.device);
+        status = arena_open(&place.arena, "products", device_memory(place.device), most_bytes(products));
+        if (status == OK) status = time_all(&place, products, table);
+        arena_close(&place.arena);
+        device_close(place.device);
+    }
+    free(place.pattern);
+    return status;
+}
+
+Status algorithms_bench(const EngineSpec *spec, Text *table, AlgorithmsBench *done) {
+    Products products = {0};
+    Status status = record(spec, &products);
+    if (status == OK) status = time_on(spec, &products, table);
+    *done = (AlgorithmsBench){products.count, status == OK ? rows_of(table) : 0};
+    free(products.items);
+    return status;
+}
