@@ -151,6 +151,33 @@ measures_algorithms() {
 }
 check "bench measures the algorithms of a run's products, and a run takes them" measures_algorithms
 
+# ---- a machine's file and a stack --------------------------------------------------------------------------
+# The numbers of a simulated GPU mean nothing; the files are read back and used.
+measures_machine() {
+    local ask=(--model gpt2-124m --gpus 2 --global-batch-size 8 --seq-length 64)
+    mkdir files
+    expect 0 "bench: messages, 2 ranks at work" TRIREME_SIM_GPUS=2 "$trireme" bench --machine files/two.yaml \
+        --stack files/program.yaml --device cuda-sim
+    for row in matmul_nt matmul_tn attention_backward norm_forward adamw swiglu_forward; do
+        grep -q "^$row " out.log || complain "no $row in $(cat out.log)"
+    done
+    grep -q "^devices_per_node: 2$" files/two.yaml || complain "not two GPUs: $(head -5 files/two.yaml)"
+    expect 0 "trireme train --device cuda-sim" "$trireme" plan --machine files/two.yaml "${ask[@]}"
+    expect_again "program: its constants were never compared with measured runs."
+    expect_again "an allowance for CUDA's context and libraries"
+    expect 0 "megatron-lm-2022: over" "$trireme" plan --machine files/two.yaml --stack megatron-lm-2022 "${ask[@]}"
+    mv files/program.yaml files/away.yaml
+    expect 66 "--machine files/two.yaml: its stack: " "$trireme" plan --machine files/two.yaml "${ask[@]}"
+    expect 64 "--stack FILE.yaml is required" "$trireme" bench --machine one.yaml --device cuda-sim
+    expect 64 "it must be another file in the folder of --machine files/two.yaml" "$trireme" bench \
+        --machine files/two.yaml --stack program.yaml --device cuda-sim
+    expect 64 "leave out --num-layers" "$trireme" bench --machine one.yaml --num-layers 3
+    expect 64 "leave it out" "$trireme" bench --machine one.yaml --stack other.yaml
+    expect 69 "needs NVIDIA's driver" TRIREME_SIM_DRIVER=0 "$trireme" bench --machine one.yaml --stack other.yaml \
+        --device cuda-sim
+}
+check "bench writes a machine and a stack that a plan uses" measures_machine
+
 # ---- a GPU that is gone in a run ---------------------------------------------------------------------------
 loses_gpu() {
     local small=(--num-layers 1 --global-batch-size 1)

@@ -302,6 +302,41 @@ static void roles_without_a_price_are_a_bug(void) {
            "status %#x", (unsigned)state);
 }
 
+// ---- measured in trireme's own steps ------------------------------------------------------------------------
+
+// Only trireme's own operations are those that were measured.
+static void rates_are_trireme_s(void) {
+    Rate rows[] = {{"add", F16, 1, 3, {1, 0, 0}, 0}, {"adamw", F32, 1, 3, {2, 0, 0}, 0}};
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    CostModel costs = ideal_costs(&machine, &stack);
+    WorkItem item = {.op = OP_ADD, .dtype = F16, .m = 1, .n = 10, .bytes = 60};
+    double priced = price(&costs, item);
+    machine.rates = rows, machine.num_rates = 2;
+    costs.constants.memory_efficiency = 0.5;
+    EXPECT(priced < 1e-6 && price(&costs, item) < 1e-6, "another program pays trireme's price");
+    stack.is_trireme = true;
+    EXPECT(price(&costs, item) == 2, "one second at half the efficiency takes %g", price(&costs, item));
+    machine.num_rates = 0;
+    EXPECT(price(&costs, item) < 1e-6, "a machine without rates: %g", price(&costs, item));
+}
+
+// A weight gradient is read and written in fp32; other programs say so by a constant.
+static void own_sums_are_fp32(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    stack.is_trireme = true;
+    CostModel costs = ideal_costs(&machine, &stack);
+    costs.constants.memory_efficiency = 1;
+    WorkItem item = product(4096, 4096, 1);
+    item.bytes = 4.0 * 4096 * 4096;
+    double written = price(&costs, item);
+    item.accumulate = true;
+    EXPECT(fabs(written - item.bytes / 1e12) < 1e-9, "%g s", written);
+    EXPECT(fabs(price(&costs, item) - 2 * written) < 1e-9, "%g s, not twice %g", price(&costs, item),
+           written);
+}
+
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"more_work_never_takes_less", more_work_never_takes_less},
@@ -317,6 +352,8 @@ int main(int argc, char **argv) {
                        {"edges_are_where_the_ranks_are", edges_are_where_the_ranks_are},
                        {"shares_of_messages_are_gathered", shares_of_messages_are_gathered},
                        {"roles_without_a_price_are_a_bug", roles_without_a_price_are_a_bug},
+                       {"rates_are_trireme_s", rates_are_trireme_s},
+                       {"own_sums_are_fp32", own_sums_are_fp32},
                        {0}},
         argc, argv);
 }

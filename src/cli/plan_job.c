@@ -30,7 +30,21 @@ Status plan_machine(const Options *options, Machine *machine) {
     return with_option(machine_open(machine, options->machine), "--machine");
 }
 
+// Opens the stack that a machine's file names: a file lies beside it.
+static Status open_stack_of(const Options *options, const Machine *machine, Stack *stack) {
+    Text path = {0};
+    const char *slash = strrchr(options->machine, '/');
+    size_t length = strlen(machine->stack);
+    bool is_file = length > 5 && !strcmp(machine->stack + length - 5, ".yaml");
+    if (is_file && slash) text_add(&path, "%.*s", (int)(slash + 1 - options->machine), options->machine);
+    text_add(&path, "%s", machine->stack);
+    Status status = stack_open(stack, text_string(&path));
+    text_free(&path);
+    return status == OK ? OK : fail(status, "--machine %s: its stack: %s", options->machine, fail_message());
+}
+
 Status plan_stack(const Options *options, const Machine *machine, Stack *stack) {
+    if (!options->stack && *machine->stack) return open_stack_of(options, machine, stack);
     if (!options->stack) return stack_for(stack, machine);
     return with_option(stack_open(stack, options->stack), "--stack");
 }

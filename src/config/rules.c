@@ -8,6 +8,15 @@ bool option_given(const Options *options, int index) {
            value_is_set(options, &option_table[index]);
 }
 
+const char *options_given_beside(const Options *options, const char *const *fields) {
+    for (int i = 0; i < NUM_OPTIONS; i++) {
+        const char *const *field = fields;
+        while (*field && strcmp(*field, option_table[i].field) != 0) field++;
+        if (!*field && option_given(options, i)) return option_table[i].field;
+    }
+    return NULL;
+}
+
 int options_ranks_per_gpu(const Options *options) {
     if (options->ranks_per_gpu != INT_UNSET) return options->ranks_per_gpu;
     return strcmp(options->device, "cuda") ? 0 : 1;

@@ -20,6 +20,7 @@ static const YamlField MACHINE_FIELDS[] = {
     FIELD(Machine, COUNT, nics, false, 0, 1024, NULL),
     FIELD(Machine, NUMBER, nic_gbs, false, 0.001, 1e5, "GB/s"),
     FIELD(Machine, NUMBER, price, false, 0.0001, 1e5, "dollars"),
+    FIELD(Machine, TEXT, stack, false, 0, 0, NULL),
     FIELD_ELSEWHERE("tiles"),
     FIELD_ELSEWHERE("curves"),
     FIELD_ELSEWHERE("constants"),

@@ -61,8 +61,8 @@ typedef struct {
     double rate; // throughput of a device full of such tiles, as a fraction of the best tile's
 } Tile;
 
-// The time of a class of operations on a CPU, fitted to training steps on it (cpu_price.h): the seconds that one
-// unit of each of its terms takes.
+// The time of a class of operations, fitted to training steps on the machine (rates.h): the seconds that one unit of each
+// of its terms takes.
 typedef struct {
     char op[48]; // "matmul_nt", "attention_forward_dropout", ...
     DType dtype;
@@ -89,11 +89,13 @@ typedef struct {
     int num_curves;
     Tile tiles[MAX_TILES]; // GPUs only
     int num_tiles;
-    Rate *rates; // CPUs only
+    Rate *rates; // measured by trireme bench
     int num_rates;
     Constants constants;
     bool set[MAX_CONSTANTS]; // [i]: the file sets constant i
     double price;            // of a device hour, in dollars; 0: unknown
+    // The stack of trireme that was measured with this machine: its name, or a file beside the machine's; "": none
+    char stack[MAX_NAME];
 } Machine;
 
 // Opens a machine by its name, an alias, or the path of a file (a path has a '/' or ends in .yaml). ERR_USAGE for

@@ -91,7 +91,9 @@ typedef struct {
     const Stack *stack;
 } CostModel;
 
-// Returns how many ranks of a configuration compute on one node at once: on a CPU they share its memory.
+// Returns whether operations cost what was measured in trireme's steps on this machine (machine/rates.h).
+bool cost_model_has_rates(const CostModel *costs);
+// Returns how many ranks of a configuration compute on one node at once: on a CPU they share its memory. On GPUs 1.
 int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config);
 
 // Returns the seconds of one operation, without its launch.

@@ -1,6 +1,6 @@
 // Predicts one configuration's step: sums the parts of each stage, replays the schedule with these times, and adds
 // what every step ends with. All data-parallel replicas do the same, so one pipeline stands for all.
-#include "machine/cpu_price.h"
+#include "machine/rates.h"
 #include "plan/memory.h"
 #include "plan/parts.h"
 #include <math.h>
@@ -194,9 +194,9 @@ static double table_seconds(const CostModel *costs, const ModelShape *model, con
 static double optimizer_seconds(const CostModel *costs, const ParallelConfig *config, double parameters) {
     const Constants *c = &costs->constants;
     double shares = config->zero_stage ? grid_count(config->grid, ROLE_REPLICAS) : 1;
-    if (costs->machine->is_cpu)
-        return price_step_cpu(costs->machine, parameters / shares, config->dtype,
-                              cost_model_busy_ranks(costs, config)) /
+    if (cost_model_has_rates(costs))
+        return price_step_by_rates(costs->machine, parameters / shares, config->dtype,
+                                   cost_model_busy_ranks(costs, config)) /
                c->memory_efficiency;
     double bytes = c->optimizer_whole_bytes + (c->optimizer_bytes - c->optimizer_whole_bytes) / shares;
     return parameters * bytes / (costs->machine->memory_gbs * 1e9 * c->stream_efficiency);

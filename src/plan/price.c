@@ -1,6 +1,6 @@
 // Prices of operations. A matrix product is cut into tiles; the tiles run in waves over the multiprocessors; each
 // tile walks K and pays for filling and draining. All other operations are limited by memory bandwidth.
-#include "machine/cpu_price.h"
+#include "machine/rates.h"
 #include "plan/plan.h"
 #include <math.h>
 
@@ -136,20 +136,25 @@ static double loss_seconds(const CostModel *costs, const ParallelConfig *config,
     return stream_seconds(costs, bytes) + us(costs->constants.kernel_us);
 }
 
+bool cost_model_has_rates(const CostModel *costs) {
+    return costs->machine->is_cpu || (costs->stack->is_trireme && costs->machine->num_rates > 0);
+}
+
 int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config) {
+    if (!costs->machine->is_cpu) return 1;
     int ranks = parallel_config_devices(config);
     return ranks < costs->machine->devices_per_node ? ranks : costs->machine->devices_per_node;
 }
 
 // Operations cost what was measured in training steps; with the two efficiencies users calibrate on their own logs.
-static double cpu_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
+static double measured_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
     const Constants *c = &costs->constants;
-    double measured = price_operation_cpu(costs->machine, item, cost_model_busy_ranks(costs, config));
+    double measured = price_operation_by_rates(costs->machine, item, cost_model_busy_ranks(costs, config));
     return measured / (item->op == OP_MATMUL ? c->matmul_efficiency : c->memory_efficiency);
 }
 
 double price_operation(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
-    if (costs->machine->is_cpu) return cpu_seconds(costs, config, item);
+    if (cost_model_has_rates(costs)) return measured_seconds(costs, config, item);
     switch ((DeviceOp)item->op) {
     case OP_MATMUL: return matmul_seconds(costs, item);
     case OP_ATTENTION_FORWARD: return attention_seconds(costs, item, false);

@@ -1,7 +1,7 @@
 // Prices of collectives and messages. Neighbouring ranks of a group are `stride` devices apart, node after node,
 // which says how many of them share a node and how many of its NICs they use. Inside a node the bandwidth is the
 // measured one for the size; between nodes it is that of the members' NICs.
-#include "machine/cpu_price.h"
+#include "machine/rates.h"
 #include "plan/plan.h"
 #include <math.h>
 
@@ -137,7 +137,7 @@ double price_collective(const CostModel *costs, const ParallelConfig *config, Co
     int ranks = grid_count(config->grid, role);
     if (ranks <= 1) return 0;
     double derate = tensor ? costs->constants.tensor_derate : costs->constants.data_derate;
-    if (costs->machine->is_cpu) return price_collective_cpu(costs->machine, ranks, op, bytes) / derate;
+    if (costs->machine->is_cpu) return price_collective_by_rates(costs->machine, ranks, op, bytes) / derate;
     Spread spread = group_spread(costs->machine, ranks, axis_stride(config->grid, first_axis(role)));
     return tensor ? tensor_seconds(costs, spread, op, bytes) : data_seconds(costs, config, spread, op, bytes);
 }
@@ -155,7 +155,7 @@ bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int 
 // each rank has only a share to begin with.
 double price_message(const CostModel *costs, const ParallelConfig *config, bool leaves_node, double bytes) {
     const Constants *c = &costs->constants;
-    if (costs->machine->is_cpu) return price_message_cpu(costs->machine, bytes) / c->message_derate;
+    if (costs->machine->is_cpu) return price_message_by_rates(costs->machine, bytes) / c->message_derate;
     int t = grid_along(config->grid, AXIS_TP);
     bool shares = t > 1 && (config->scatter_gather || config->sequence_parallel);
     double rate =

@@ -1,5 +1,5 @@
 // Fits the rates of a CPU to measured times: non-negative least squares of relative errors, one fit per class.
-#include "machine/cpu_price.h"
+#include "machine/rates.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +127,7 @@ static Status add_rate(Machine *machine, Rate row) {
     return OK;
 }
 
-Status cpu_fit(Machine *machine, Samples *samples, int ranks) {
+Status rates_fit(Machine *machine, Samples *samples, int ranks) {
     qsort(samples->items, (size_t)samples->count, sizeof *samples->items, compare);
     keep_medians(samples);
     for (int i = 0, end; i < samples->count; i = end) {

@@ -1,5 +1,5 @@
-// Prices of operations, collectives and messages on a CPU, from the rates in its machine file.
-#include "machine/cpu_price.h"
+// Prices of operations, collectives and messages from the rates in a machine file.
+#include "machine/rates.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 static const double MIB = 1048576;
 
 // The caches of usual CPUs: 1 MiB for each core and about 16 MiB shared.
-Terms cpu_terms_of_bytes(const char *name, double bytes) {
+Terms rate_terms_of_bytes(const char *name, double bytes) {
     Terms terms = {
         .count = 4,
         .values = {1, bytes, bytes > MIB ? bytes - MIB : 0, bytes > 16 * MIB ? bytes - 16 * MIB : 0}};
@@ -30,6 +30,18 @@ static Terms attention_terms(const WorkItem *item) {
     return (Terms){.count = 4, .values = {1, heads * s * d, heads * s * s, heads * s * s * d}};
 }
 
+// Tiles of 128 x 256, which large products take: the last wave has more of the memory's bandwidth to itself.
+static Terms product_terms_gpu(const WorkItem *item, int sms) {
+    const double tail = 0.2;
+    double tiles = ceil((double)item->m / 128) * ceil((double)item->n / 256), waves = tiles / sms;
+    double full = fmax(1, waves + tail * (ceil(waves) - waves)), again = item->accumulate ? 4 : 0;
+    Terms terms = product_terms(item);
+    terms.count = 4;
+    terms.values[1] = full, terms.values[2] = full * (double)item->k;
+    terms.values[3] = item->bytes + again * (double)(item->m * item->n);
+    return terms;
+}
+
 // A lookup touches only the table's rows of its tokens: as many bytes as the other large tensor has.
 static double bytes_touched(const WorkItem *item) {
     if (item->op != OP_EMBEDDING_FORWARD && item->op != OP_EMBEDDING_BACKWARD) return item->bytes;
@@ -37,15 +49,29 @@ static double bytes_touched(const WorkItem *item) {
     return 2 * fmin(largest, item->bytes - largest);
 }
 
-Terms cpu_terms(const WorkItem *item) {
+Terms rate_terms(const WorkItem *item) {
     const char *name = device_op_name(item->op);
     Terms terms;
     if (item->op == OP_MATMUL) return product_terms(item);
     bool attention = item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD;
-    terms = attention ? attention_terms(item) : cpu_terms_of_bytes(name, bytes_touched(item));
+    terms = attention ? attention_terms(item) : rate_terms_of_bytes(name, bytes_touched(item));
     snprintf(terms.name, sizeof terms.name, "%s%s%s", name, item->dropout ? "_dropout" : "",
              item->probabilities ? "_probabilities" : "");
     return terms;
+}
+
+Terms rate_terms_gpu(const WorkItem *item, int sms) {
+    const double cache = 48 * MIB; // of an A100's 40, an H200's 60
+    Terms terms = item->op == OP_MATMUL ? product_terms_gpu(item, sms) : rate_terms(item);
+    if (item->op == OP_MATMUL || item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD)
+        return terms;
+    terms.count = 3;
+    terms.values[2] = fmax(0, terms.values[1] - cache);
+    return terms;
+}
+
+static Terms terms_on(const Machine *machine, const WorkItem *item) {
+    return machine->is_cpu ? rate_terms(item) : rate_terms_gpu(item, machine->sms);
 }
 
 // ---- rows ----------------------------------------------------------------------------------------
@@ -100,33 +126,33 @@ static double roofline(const Machine *machine, const WorkItem *item) {
     return arithmetic > memory ? arithmetic : memory;
 }
 
-double price_operation_cpu(const Machine *machine, const WorkItem *item, int ranks) {
-    Terms terms = cpu_terms(item);
+double price_operation_by_rates(const Machine *machine, const WorkItem *item, int ranks) {
+    Terms terms = terms_on(machine, item);
     return price(machine, &terms, item->dtype, ranks, roofline(machine, item));
 }
 
 // Without a measurement: the first rank copies in and the last one copies out.
-double price_collective_cpu(const Machine *machine, int ranks, CommOp op, double bytes) {
+double price_collective_by_rates(const Machine *machine, int ranks, CommOp op, double bytes) {
     if (ranks < 2) return 0;
-    Terms terms = cpu_terms_of_bytes(comm_op_name(op), bytes);
+    Terms terms = rate_terms_of_bytes(comm_op_name(op), bytes);
     return price(machine, &terms, F32, ranks, 2 * seconds_of_bytes(machine, bytes));
 }
 
-double price_message_cpu(const Machine *machine, double bytes) {
-    Terms terms = cpu_terms_of_bytes(comm_op_name(COMM_SEND), bytes);
+double price_message_by_rates(const Machine *machine, double bytes) {
+    Terms terms = rate_terms_of_bytes(comm_op_name(COMM_SEND), bytes);
     return price(machine, &terms, F32, 2, 2 * seconds_of_bytes(machine, bytes));
 }
 
-static double price_of_bytes(const Machine *machine, const char *name, double bytes, int ranks) {
-    Terms terms = cpu_terms_of_bytes(name, bytes);
-    return price(machine, &terms, F32, ranks, seconds_of_bytes(machine, bytes));
+static double price_of_bytes(const Machine *machine, DeviceOp op, double bytes, int ranks) {
+    WorkItem item = {.op = (uint8_t)op, .dtype = F32, .bytes = bytes};
+    return price_operation_by_rates(machine, &item, ranks);
 }
 
 // Gradients are fp32 in every precision. AdamW keeps an fp32 copy beside fp16 weights; bf16 weights are one half of
 // their fp32 weights, so AdamW reads and writes no more than with fp32.
-double price_step_cpu(const Machine *machine, double stepped, DType dtype, int ranks) {
+double price_step_by_rates(const Machine *machine, double stepped, DType dtype, int ranks) {
     double value = dtype == F16 ? (double)dtype_bytes(dtype) : 0;
-    return price_of_bytes(machine, device_op_name(OP_ABS_MAX), 4 * stepped, ranks) +
-           price_of_bytes(machine, device_op_name(OP_SUM_SQUARES), 4 * stepped, ranks) +
-           price_of_bytes(machine, device_op_name(OP_ADAMW), (16 + value) * stepped, ranks);
+    return price_of_bytes(machine, OP_ABS_MAX, 4 * stepped, ranks) +
+           price_of_bytes(machine, OP_SUM_SQUARES, 4 * stepped, ranks) +
+           price_of_bytes(machine, OP_ADAMW, (16 + value) * stepped, ranks);
 }

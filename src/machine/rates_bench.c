@@ -1,17 +1,12 @@
-// Measures the operations of this CPU in short training steps of reference models, on one rank and on all ranks at
-// once. An operation is timed from its launch to the launch of the next one.
-#include "machine/cpu_price.h"
+// Measures operations in short training steps of reference models; on a CPU on one rank and on all ranks at once. An
+// operation is timed from where the device has got to when it is launched, to the same of the next one.
+#include "machine/rates.h"
 #include "train/train.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 // ---- the reference models ------------------------------------------------------------------------
-
-typedef struct {
-    int hidden, heads, ffn, sequence, microbatch, vocabulary;
-    bool llama, dropout, unfused;
-} Reference;
 
 // Their sizes enclose what a CPU trains in reasonable time; every class of operations occurs in at least four.
 static const Reference references[] = {
@@ -51,7 +46,7 @@ static ModelShape shape_of(const Reference *r) {
                         .seed = 1};
 }
 
-static EngineSpec spec_of(const Reference *r, DType dtype, int threads) {
+static EngineSpec spec_of(const Reference *r, DType dtype, const char *device, int threads) {
     return (EngineSpec){.grid = GRID(1, 1, 1),
                         .shape = shape_of(r),
                         .mode = {.microbatch = r->microbatch,
@@ -64,47 +59,72 @@ static EngineSpec spec_of(const Reference *r, DType dtype, int threads) {
                         .num_microbatches = MICROBATCHES,
                         .adam = {0.9, 0.95, 1e-8, 1.0},
                         .bucket_elements = 40000000,
-                        .device = "cpu",
+                        .device = device,
                         .threads = threads};
 }
 
 // ---- one rank's recording ------------------------------------------------------------------------
 
+// An operation, and when it began.
+typedef struct {
+    Sample sample;
+    DeviceMark mark;
+} Begun;
+
 typedef struct {
     Samples *samples;
-    Sample open;    // the operation that runs: the next launch ends it
-    double start_s; // when it began
+    Device *device;
+    Stream *stream;
+    int sms;      // of a GPU; 0: a CPU
+    Begun *begun; // of this step
+    int count, capacity;
     bool listening, unfused;
-    bool alone; // the rank has one thread
     Status status;
 } Recorder;
 
-// A rank with one thread measures its processor time, which other programs disturb less.
-static double now_s(const Recorder *r) { return r->alone ? clock_thread_s() : clock_s(); }
-
-static void close_sample(Recorder *r) {
-    if (!r->open.terms.count) return;
-    r->open.seconds = now_s(r) - r->start_s;
-    if (r->status == OK && r->listening) r->status = samples_add(r->samples, r->open);
-    r->open = (Sample){0};
+static Begun *next_begun(Recorder *r) {
+    if (r->count == r->capacity) {
+        int capacity = r->capacity ? 2 * r->capacity : 1024;
+        Begun *begun = realloc(r->begun, (size_t)capacity * sizeof *begun);
+        if (!begun) {
+            r->status = fail(ERR_OS, "no memory for %d measurements", capacity);
+            return NULL;
+        }
+        r->begun = begun;
+        r->capacity = capacity;
+    }
+    return &r->begun[r->count++];
 }
 
-static void open_sample(Recorder *r, Terms terms, DType dtype) {
-    close_sample(r);
-    r->open = (Sample){.terms = terms, .dtype = dtype};
-    r->start_s = now_s(r);
+static void begin(Recorder *r, Terms terms, DType dtype) {
+    Begun *begun = r->listening && r->status == OK ? next_begun(r) : NULL;
+    if (begun) *begun = (Begun){{.terms = terms, .dtype = dtype}, device_mark(r->device, r->stream)};
 }
 
 static void on_operation(void *self, DeviceOp op, const void *args, OpCount one) {
     Recorder *r = self;
     WorkItem item = work_item(op, args, one, r->unfused);
     // The results of sums may have a wider type than elements.
-    open_sample(r, cpu_terms(&item), dtype_is_element((DType)item.dtype) ? (DType)item.dtype : F32);
+    begin(r, r->sms ? rate_terms_gpu(&item, r->sms) : rate_terms(&item),
+          dtype_is_element((DType)item.dtype) ? (DType)item.dtype : F32);
+}
+
+// A CPU rank with one thread measures its processor time, which other programs disturb less.
+static void end_step(Recorder *r) {
+    begin(r, (Terms){0}, F32);
+    for (int i = 0; i < r->count; i++) device_mark_read(r->device, &r->begun[i].mark);
+    for (int i = 0; i + 1 < r->count && r->status == OK; i++) {
+        const DeviceMark *from = &r->begun[i].mark, *to = &r->begun[i + 1].mark;
+        Sample sample = r->begun[i].sample;
+        sample.seconds = to->work_s - from->work_s;
+        if (sample.seconds > 0) r->status = samples_add(r->samples, sample);
+    }
+    r->count = 0;
 }
 
 static void take_step(Engine *engine, Recorder *recorder, const Batch *batch) {
     engine_train(engine, *batch, (StepOptions){.lr = 1e-4, .weight_decay = 0.01, .loss_scale = 1});
-    close_sample(recorder);
+    end_step(recorder);
 }
 
 static Status run_steps(Engine *engine, Recorder *recorder) {
@@ -116,24 +136,34 @@ static Status run_steps(Engine *engine, Recorder *recorder) {
         tokens[i] =
             (int32_t)(rng_word(rng_key(1, "bench", 0), 0, (uint64_t)i) % (uint32_t)spec->shape.vocabulary);
     Batch batch = {.num_microbatches = MICROBATCHES, .tokens = tokens, .labels = tokens};
-    device_on_operation(engine_context(engine)->device, on_operation, recorder);
+    recorder->device = engine_context(engine)->device, recorder->stream = engine_context(engine)->stream;
+    device_on_operation(recorder->device, on_operation, recorder);
     for (int step = 0; step <= STEPS; step++) {
         recorder->listening = step > 0; // the first one touches fresh memory
         take_step(engine, recorder, &batch);
     }
     free(tokens);
+    free(recorder->begun);
     return recorder->status;
 }
 
 // Every rank trains a model of its own at the same time; the times of rank 0 are used.
-static Status run_reference(Comm *alone, const EngineSpec *spec, Samples *samples) {
+static Status run_reference(Comm *alone, const EngineSpec *spec, int sms, Samples *samples) {
     Engine *engine;
-    Recorder recorder = {
-        .samples = samples, .unfused = spec->mode.keep_probabilities, .alone = spec->threads == 1};
+    Recorder recorder = {.samples = samples, .sms = sms, .unfused = spec->mode.keep_probabilities};
     TRY(engine_open(&engine, spec, alone));
     Status status = run_steps(engine, &recorder);
     engine_close(engine);
     return status;
+}
+
+Status rates_of_references(Comm *alone, const Reference *models, int count, DType dtype, const char *device,
+                           int threads, int sms, Samples *samples) {
+    for (int i = 0; i < count; i++) {
+        EngineSpec spec = spec_of(&models[i], dtype, device, threads);
+        TRY(run_reference(alone, &spec, sms, samples));
+    }
+    return OK;
 }
 
 // ---- collectives and messages --------------------------------------------------------------------
@@ -171,7 +201,7 @@ static Status time_calls(const Wire *wire, CommOp op, int64_t count, Samples *sa
         double start = clock_s();
         call_once(wire, op, count);
         double seconds = share * (clock_s() - start);
-        Sample sample = {cpu_terms_of_bytes(comm_op_name(op), 4 * (double)count), F32, seconds};
+        Sample sample = {rate_terms_of_bytes(comm_op_name(op), 4 * (double)count), F32, seconds};
         if (i) TRY(samples_add(samples, sample));
     }
     return OK;
@@ -210,26 +240,18 @@ static double peak_tflops(const Machine *machine, DType dtype) {
 static double memory_gbs(const Machine *machine, int ranks) {
     enum { BYTES = 1 << 28 };
     WorkItem item = {.op = OP_ADAMW, .dtype = F32, .bytes = BYTES};
-    return 1e-9 * ranks * BYTES / price_operation_cpu(machine, &item, ranks);
+    return 1e-9 * ranks * BYTES / price_operation_by_rates(machine, &item, ranks);
 }
 
 // ---- all of it -----------------------------------------------------------------------------------
 
 typedef struct {
     Machine *machine;
-    const CpuBench *bench;
+    const RatesBench *bench;
 } Job;
 
 static void tell(const Comm *world, const Job *job, const char *what, int ranks) {
     if (job->bench->tell && comm_rank(world) == 0) job->bench->tell(what, ranks);
-}
-
-static Status run_references(Comm *alone, DType dtype, int threads, Samples *samples) {
-    for (int i = 0; i < NUM_REFERENCES; i++) {
-        EngineSpec spec = spec_of(&references[i], dtype, threads);
-        TRY(run_reference(alone, &spec, samples));
-    }
-    return OK;
 }
 
 // `ranks` ranks compute, the others wait.
@@ -240,14 +262,15 @@ static Status measure(Comm *world, Comm *alone, const Job *job, int ranks) {
     for (int i = 0; i < 1 + job->bench->bf16 && status == OK; i++) {
         tell(world, job, dtype_name(dtypes[i]), ranks);
         if (comm_rank(world) < ranks)
-            status = run_references(alone, dtypes[i], job->bench->threads, &samples);
+            status = rates_of_references(alone, references, NUM_REFERENCES, dtypes[i], "cpu",
+                                         job->bench->threads, 0, &samples);
         status = comm_agree(world, status);
     }
     if (status == OK && ranks > 1) {
         tell(world, job, "messages", ranks);
         status = time_wires(world, &samples);
     }
-    if (status == OK && comm_rank(world) == 0) status = cpu_fit(job->machine, &samples, ranks);
+    if (status == OK && comm_rank(world) == 0) status = rates_fit(job->machine, &samples, ranks);
     samples_free(&samples);
     return comm_agree(world, status);
 }
@@ -267,7 +290,7 @@ static double memory_gb(void) {
     return 1e-9 * (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 }
 
-Status cpu_bench(Machine *machine, const CpuBench *bench) {
+Status rates_bench(Machine *machine, const RatesBench *bench) {
     Job job = {machine, bench};
     int ranks = bench->ranks;
     CommOptions options = {.transport = comm_transport_here(),
