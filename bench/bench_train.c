@@ -189,18 +189,13 @@ static const Column TORCH_COLUMNS[] = {{"s/step", 3, INFORMS},
                                        {"t=2 is x", 2, HIGHER_IS_BETTER}};
 
 static Status torch_case(const char *python, const Case *c, bool compile, double *step_s) {
-    char command[MAX_WORDS], line[1024];
+    char command[MAX_WORDS];
     snprintf(command, sizeof command,
              TORCH_SETTINGS "%s -B bench/pytorch_gpt.py --dtype %s --dropout 0 --batch %d --microbatches %d "
                             "--threads 2 --steps %d%s 2>/dev/null",
              python, type_name(c->dtype), c->microbatch, c->batch / c->microbatch, c->steps,
              compile ? " --compile" : "");
-    TRY(run_line(command, line, sizeof line));
-    Json *told;
-    TRY(json_parse(&told, line, strlen(line), "pytorch_gpt.py"));
-    bool found = json_double(json_member(told, "step_s"), step_s);
-    json_free(told);
-    return found ? OK : fail(ERR_DATA, "pytorch_gpt.py: no step_s in %s", line);
+    return run_number(command, "step_s", step_s);
 }
 
 // Both programs on both cores; of ours the two ways to use them.

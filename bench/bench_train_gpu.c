@@ -135,19 +135,14 @@ static void bench_set(Bench *b, const char *set) {
 // ---- pytorch ----------------------------------------------------------------------------------------------
 
 static Status torch_step(const char *python, const Row *r, bool compile, double *step_s) {
-    char command[MAX_WORDS], line[1024];
+    char command[MAX_WORDS];
     snprintf(
         command, sizeof command,
         "%s -B bench/pytorch_gpt.py --device cuda --dtype bf16 --dropout 0 --batch %d --microbatches %d --layers %.0f "
         "--hidden %.0f --heads %.0f --vocabulary %.0f --seq %.0f --steps %d%s",
         python, r->microbatch, r->batch / r->microbatch, r->layers, r->hidden, r->heads, r->vocabulary,
         r->sequence, TORCH_STEPS, compile ? " --compile" : "");
-    TRY(run_line(command, line, sizeof line));
-    Json *told;
-    TRY(json_parse(&told, line, strlen(line), "pytorch_gpt.py"));
-    bool found = json_double(json_member(told, "step_s"), step_s);
-    json_free(told);
-    return found ? OK : fail(ERR_DATA, "pytorch_gpt.py: no step_s in %s", line);
+    return run_number(command, "step_s", step_s);
 }
 
 // The GPT models of a set: the others are not written in pytorch_gpt.py.

@@ -58,3 +58,13 @@ Status run_line(const char *command, char *line, size_t size) {
     line[strcspn(line, "\n")] = 0;
     return OK;
 }
+
+Status run_number(const char *command, const char *name, double *number) {
+    char line[1024];
+    Json *told;
+    TRY(run_line(command, line, sizeof line));
+    TRY(json_parse(&told, line, strlen(line), command));
+    bool found = json_double(json_member(told, name), number);
+    json_free(told);
+    return found ? OK : fail(ERR_DATA, "no %s in what is printed by %s: %s", name, command, line);
+}

@@ -23,3 +23,5 @@ typedef struct {
 Status run_steps(const Run *run, double *seconds);
 // The first line that a shell command prints, cut to `size`.   ERR_OS when it fails or prints nothing.
 Status run_line(const char *command, char *line, size_t size);
+// A number of the JSON object that is that line.   ERR_DATA when there is none with this name.
+Status run_number(const char *command, const char *name, double *number);
