@@ -190,6 +190,26 @@ static void bench_linear(Bench *b, const Linear *l, bool f32) {
     arena_release(&b->arena, mark);
 }
 
+// A product with factors in 8 bits, [M, K] and [N, K]; in F32 it is added.
+static void float8_row(Bench *b, const Linear *l, const char *what, DType type, Tensor d, int64_t inner) {
+    char name[80];
+    Tensor x = values_of(b, type, d.rows, inner), y = values_of(b, E4M3, d.cols, inner);
+    Matmul args = {.a = x, .b = y, .d = d, .transpose_b = true, .accumulate = d.dtype == F32};
+    args.scale_a = args.scale_b = floats(b, 1, 1), args.fast_sums = type == E4M3;
+    for (int i = 0; turn(b, i); i++) matmul(b->device, b->stream, args);
+    snprintf(name, sizeof name, "%s in 8 bits, %s", l->name, what);
+    flops_row(b, name);
+}
+
+static void bench_float8(Bench *b, const Linear *l) {
+    ArenaMark mark = arena_mark(&b->arena);
+    int64_t rows = b->model->batch * b->model->sequence;
+    float8_row(b, l, "forward", E4M3, values(b, rows, l->out), l->in);
+    float8_row(b, l, "input gradient", E5M2, values(b, rows, l->in), l->out);
+    float8_row(b, l, "weight gradient", E5M2, floats(b, l->out, l->in), rows);
+    arena_release(&b->arena, mark);
+}
+
 static void bench_linears(Bench *b) {
     const Model *m = b->model;
     int64_t size = m->hidden / m->heads;
@@ -198,6 +218,7 @@ static void bench_linears(Bench *b) {
                               {"fc1", (m->llama ? 2 : 1) * m->inner, m->hidden},
                               {"fc2", m->hidden, m->inner}};
     for (int i = 0; i < 4; i++) bench_linear(b, &linears[i], false);
+    for (int i = 0; i < 4 && b->dtype == BF16; i++) bench_float8(b, &linears[i]);
     bench_linear(b, &(Linear){"head", m->vocabulary, m->hidden}, true);
 }
 
@@ -374,6 +395,16 @@ static void bench_optimizer(Bench *b) {
     arena_release(&b->arena, mark);
 }
 
+static void bench_quantize(Bench *b, bool transpose) {
+    ArenaMark mark = arena_mark(&b->arena);
+    int64_t n = b->model->hidden, rows = b->model->elements / n;
+    Tensor q = transpose ? values_of(b, E4M3, n, rows) : values_of(b, E4M3, rows, n);
+    Quantize args = {values(b, rows, n), floats(b, 1, 1), q, floats(b, 1, 1), transpose};
+    for (int i = 0; turn(b, i); i++) quantize(b->device, b->stream, args);
+    bytes_row(b, transpose ? "quantize, transposed" : "quantize");
+    arena_release(&b->arena, mark);
+}
+
 // ---- all of it --------------------------------------------------------------------------------------------
 
 static void begin_table(Bench *b, const char *what, const Column *columns) {
@@ -401,6 +432,7 @@ static void bench_all(Bench *b) {
     bench_embedding(b);
     bench_loss(b);
     bench_optimizer(b);
+    for (int i = 0; i < 2; i++) bench_quantize(b, i);
     if (device_computes(b->device))
         table_note(&b->tables, "a copy within its memory: %.1f GB/s, read and written", b->copy / 1e9);
 }

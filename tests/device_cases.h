@@ -170,7 +170,39 @@ static void run_loss(Fixture *b, const int64_t *n, float p) {
 static void run_abs_max(Fixture *b, const int64_t *n, float p) {
     (void)p;
     Tensor max = output(b, "max", zeros_of(b, F32, 1, 1));
-    abs_max(b->device, b->stream, (AbsMax){normals_f32(b, n[0], n[1]), max});
+    abs_max(b->device, b->stream, (AbsMax){normals(b, n[0], n[1]), max});
+}
+
+// x in 8 bits, as a training step makes it; [R, C] or, with `transpose`, [C, R].
+static Quantize quantized(Fixture *b, Tensor x, DType type, bool transpose) {
+    int64_t rows = transpose ? x.cols : x.rows, cols = transpose ? x.rows : x.cols;
+    Quantize args = {.x = x, .max = zeros_of(b, F32, 1, 1), .transpose = transpose};
+    args.q = tensor_of(b, type, rows, cols), args.scale = tensor_f32(b, 1, 1);
+    abs_max(b->device, b->stream, (AbsMax){x, args.max});
+    quantize(b->device, b->stream, args);
+    return args;
+}
+
+static void run_quantize(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    Quantize made = quantized(b, normals(b, n[0], n[1]), n[2] ? E5M2 : E4M3, n[3]);
+    output(b, "max", made.max);
+    output(b, "q", made.q);
+    output(b, "scale", made.scale);
+}
+
+enum { A_E5M2 = 1, B_E5M2 = 2 };
+
+static void run_matmul_float8(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    int64_t rows = n[0], cols = n[1], inner = n[2], flags = n[4];
+    Quantize x = quantized(b, normals(b, rows, inner), n[3] & A_E5M2 ? E5M2 : E4M3, false);
+    Quantize y = quantized(b, normals(b, inner, cols), n[3] & B_E5M2 ? E5M2 : E4M3, true);
+    Matmul args = {.a = x.q, .b = y.q, .scale_a = x.scale, .scale_b = y.scale, .transpose_b = true};
+    args.accumulate = flags & ACCUMULATE;
+    args.bias = optional(b, flags & WITH_BIAS, 1, cols);
+    args.d = output(b, "d", args.accumulate ? normals_f32(b, rows, cols) : tensor(b, rows, cols));
+    matmul(b->device, b->stream, args);
 }
 
 // Parts of a flat tensor of 900 elements or more: gaps between them, the second one added nowhere and not decaying.
@@ -223,6 +255,19 @@ static const Case CASES[] = {
     {"matmul accumulates", run_matmul, 1e-5, 0, {17, 9, 31, TRANSPOSE_B | WITH_BIAS | ACCUMULATE}, 0},
     {"matmul of a weight's gradient", run_matmul, 1e-5, 0, {24, 40, 129, TRANSPOSE_A | ACCUMULATE}, 0},
     {"matmul both transposed", run_matmul, 1e-5, 1, {19, 21, 23, TRANSPOSE_A | TRANSPOSE_B | WITH_BIAS}, 0},
+    // rows, columns, inner, types, flags
+    {"matmul in 8 bits 1x1x1", run_matmul_float8, 1e-5, 1, {1, 1, 1, 0, 0}, 0},
+    {"matmul in 8 bits", run_matmul_float8, 1e-5, 1, {48, 32, 80, 0, WITH_BIAS}, 0},
+    {"matmul in 8 bits of gradients", run_matmul_float8, 1e-5, 1, {16, 64, 160, A_E5M2, 0}, 0},
+    {"matmul in 8 bits of odd sizes", run_matmul_float8, 1e-5, 1, {37, 53, 29, B_E5M2, WITH_BIAS}, 0},
+    {"matmul in 8 bits accumulates", run_matmul_float8, 1e-5, 0, {32, 48, 64, A_E5M2, ACCUMULATE}, 0},
+    {"matmul in 8 bits of many rows", run_matmul_float8, 1e-5, 1, {528, 16, 32, 0, 0}, 0},
+    // rows, columns, E5M2, transpose
+    {"quantize 1x1", run_quantize, 0, 0, {1, 1, 0, 0}, 0},
+    {"quantize", run_quantize, 0, 0, {33, 77, 0, 0}, 0},
+    {"quantize to e5m2", run_quantize, 0, 0, {64, 128, 1, 0}, 0},
+    {"quantize transposed", run_quantize, 0, 0, {67, 130, 0, 1}, 0},
+    {"quantize transposed to e5m2", run_quantize, 0, 0, {128, 64, 1, 1}, 0},
     // rows, columns, dx, bias
     {"bias_gelu 1x1", run_bias_gelu, 1e-6, 1, {1, 1, NEW, 1}, 0},
     {"bias_gelu", run_bias_gelu, 1e-6, 1, {13, 67, NEW, 1}, 0},

@@ -16,7 +16,8 @@ static void product(Fixture *b, unsigned flags) {
     Tensor x = ta ? normals(b, K, M) : normals(b, M, K), y = tb ? normals(b, N, K) : normals(b, K, N);
     Tensor bias = with_bias ? normals(b, 1, N) : (Tensor){0};
     Tensor d = accumulate ? normals(b, M, N) : constant(b, M, N, NAN), before = copy(b, d);
-    run(b, OP_MATMUL, &(Matmul){x, y, bias, d, ta, tb, accumulate});
+    run(b, OP_MATMUL,
+        &(Matmul){x, y, bias, .d = d, .transpose_a = ta, .transpose_b = tb, .accumulate = accumulate});
     for (int64_t i = 0; i < M * N; i += harness_short() ? 7 : 1) {
         double want = (accumulate ? (double)f(before)[i] : 0) + (with_bias ? (double)f(bias)[i % N] : 0);
         for (int64_t k = 0; k < K; k++) want += factor_at(x, ta, i / N, k) * factor_at(y, tb, k, i % N);

@@ -287,7 +287,8 @@ static void product(Draw *d, Size n, bool ta, bool tb, bool with_bias, bool accu
     Tensor bias = with_bias ? elements(d, 1, n.cols) : (Tensor){0};
     Tensor into = accumulate ? sums(d, n.rows, n.cols) : output(d, elements(d, n.rows, n.cols));
     if (!accumulate) memset(into.data, 0xFF, tensor_bytes(into)); // NaN: must not be read
-    run(d->b, OP_MATMUL, &(Matmul){x, y, bias, into, ta, tb, accumulate});
+    run(d->b, OP_MATMUL,
+        &(Matmul){x, y, bias, .d = into, .transpose_a = ta, .transpose_b = tb, .accumulate = accumulate});
 }
 
 // More than one tile both ways; then more than one panel along the sum.

@@ -223,8 +223,66 @@ static void choices_show(void) {
     gpu_close(&gpu);
 }
 
+// ---- factors in 8 bits ------------------------------------------------------------------------------------
+
+typedef struct {
+    const char *what;
+    int m, n, k;
+    cudaDataType a, b, d;
+    cublasOperation_t op_a, op_b;
+    uint32_t alignment;
+    const char *capability;
+    cublasStatus_t status;
+} Float8;
+
+static cublasStatus_t choose_float8(Gpu *gpu, const Float8 *f) {
+    Caller c = caller_open(gpu);
+    const uint64_t m = (uint64_t)f->m, n = (uint64_t)f->n, k = (uint64_t)f->k;
+    set_product(&c, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)f->op_a);
+    set_product(&c, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)f->op_b);
+    set_layout(&c.a, f->a, f->op_a ? k : m, f->op_a ? m : k, f->op_a ? f->k : f->m);
+    set_layout(&c.b, f->b, f->op_b ? n : k, f->op_b ? k : n, f->op_b ? f->n : f->k);
+    set_layout(&c.c, f->d, m, n, f->m);
+    set_layout(&c.d, f->d, m, n, f->m);
+    prefer(&c, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, f->alignment);
+    setenv("TRIREME_SIM_CAPABILITY", f->capability, 1);
+    cublasStatus_t status = choose(&c);
+    unsetenv("TRIREME_SIM_CAPABILITY");
+    caller_close(&c);
+    return status;
+}
+
+// What the library says of them on Ada and Hopper.
+static void what_8_bits_are_for(void) {
+    static const cudaDataType x = CUDA_R_8F_E4M3, g = CUDA_R_8F_E5M2, h = CUDA_R_16BF, s = CUDA_R_32F;
+    static const cublasOperation_t t = CUBLAS_OP_T, o = CUBLAS_OP_N;
+    const cublasStatus_t yes = CUBLAS_STATUS_SUCCESS, no = CUBLAS_STATUS_NOT_SUPPORTED;
+    const Float8 rows[] = {{"e4m3", 16, 32, 48, x, x, h, t, o, 16, "90", yes},
+                           {"to fp32", 16, 32, 48, x, x, s, t, o, 16, "89", yes},
+                           {"e5m2 first", 16, 32, 48, g, x, s, t, o, 16, "90", yes},
+                           {"e5m2 second", 16, 32, 48, x, g, h, t, o, 16, "90", yes},
+                           {"both e5m2", 16, 32, 48, g, g, h, t, o, 16, "90", no},
+                           {"with bf16", 16, 32, 48, x, h, h, t, o, 16, "90", no},
+                           {"a as it is", 16, 32, 48, x, x, h, o, o, 16, "90", no},
+                           {"b transposed", 16, 32, 48, x, x, h, t, t, 16, "90", no},
+                           {"m", 24, 32, 48, x, x, h, t, o, 16, "90", no},
+                           {"n", 16, 24, 48, x, x, h, t, o, 16, "90", no},
+                           {"k", 16, 32, 40, x, x, h, t, o, 16, "90", no},
+                           {"an address", 16, 32, 48, x, x, h, t, o, 8, "90", no},
+                           {"Ampere", 16, 32, 48, x, x, h, t, o, 16, "86", no}};
+    Gpu gpu = gpu_open();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cublasStatus_t status = choose_float8(&gpu, &rows[i]);
+        EXPECT(status == rows[i].status, "%s: %s", rows[i].what, cublasLtGetStatusName(status));
+        gpu.used = 0;
+    }
+    gpu_close(&gpu);
+}
+
 int main(int argc, char **argv) {
-    return harness_run(
-        (const Test[]){{"mistakes_are_named", mistakes_are_named}, {"choices_show", choices_show}, {0}}, argc,
-        argv);
+    return harness_run((const Test[]){{"mistakes_are_named", mistakes_are_named},
+                                      {"choices_show", choices_show},
+                                      {"what_8_bits_are_for", what_8_bits_are_for},
+                                      {0}},
+                       argc, argv);
 }

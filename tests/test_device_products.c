@@ -1,6 +1,6 @@
 // Matrix products of the CUDA device: which plan a product gets, what is made without cuBLASLt, how the library is
 // found, and what is said of its errors. The simulated GPU's objects are part of this program.
-#include "base/half.h"
+#include "base/float8.h"
 #include "cuda_fixture.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,6 +165,98 @@ static void bias_and_accumulate(void) {
         EXPECT(d[i] - want[i] < 1e-5f && want[i] - d[i] < 1e-5f, "element %d: %g, not %g", i, (double)d[i],
                (double)want[i]);
     gpu_close(&gpu);
+}
+
+// ---- factors in 8 bits ------------------------------------------------------------------------------------
+
+static Matmul float8_at(uintptr_t address, int64_t rows, int64_t cols, int64_t inner) {
+    Matmul p = product_at(address, E4M3, rows, cols, inner);
+    p.b = (Tensor){p.b.data, cols, inner, E4M3};
+    p.d.dtype = BF16;
+    p.scale_a = p.scale_b = (Tensor){p.a.data, 1, 1, F32};
+    p.transpose_b = true;
+    return p;
+}
+
+// cuBLASLt has sizes and addresses of 16, a bias where d has 16 bits.
+static void what_is_plain_in_8_bits(void) {
+    Gpu gpu = gpu_open();
+    EXPECT(!is_plain(&gpu, float8_at(4096, 16, 32, 48)), "multiples of 16");
+    EXPECT(is_plain(&gpu, float8_at(4096, 24, 32, 48)), "rows");
+    EXPECT(is_plain(&gpu, float8_at(4096, 16, 40, 48)), "columns");
+    EXPECT(is_plain(&gpu, float8_at(4096, 16, 32, 40)), "an inner size");
+    EXPECT(is_plain(&gpu, float8_at(4104, 16, 32, 48)), "an address");
+    Matmul p = float8_at(4096, 16, 32, 48);
+    p.bias = (Tensor){(void *)4096, 1, 32, BF16};
+    EXPECT(!is_plain(&gpu, p), "a bias");
+    p.d.dtype = p.bias.dtype = F32;
+    EXPECT(is_plain(&gpu, p), "a bias in fp32");
+    Matmul kinds[5];
+    for (int i = 0; i < 5; i++) kinds[i] = float8_at(4096, 16, 16, 16);
+    kinds[1].a.dtype = E5M2, kinds[2].b.dtype = E5M2, kinds[3].fast_sums = true, kinds[4].d.dtype = F32;
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < i; k++)
+            EXPECT(products_plan(gpu.device, &kinds[i]) != products_plan(gpu.device, &kinds[k]),
+                   "one plan for %d and %d", i, k);
+    gpu_close(&gpu);
+}
+
+static Tensor codes(Gpu *gpu, DType dtype, int64_t rows, int64_t cols) {
+    Tensor x = gpu_tensor(gpu, dtype, rows, cols, 0);
+    for (int64_t i = 0; i < rows * cols; i++) // finite, of either sign
+        ((uint8_t *)x.data)[i] = (uint8_t)((uint64_t)(i + rows) * 2654435761u >> 9 & 0xBF);
+    return x;
+}
+
+static Tensor power(Gpu *gpu, float value) {
+    Tensor x = gpu_tensor(gpu, F32, 1, 1, 0);
+    *(float *)x.data = value;
+    return x;
+}
+
+// Returns whether the library's product has the bits of the plain kernel's.
+static bool agrees_in_8_bits(Gpu *gpu, DType a, DType b, DType d, bool fast) {
+    gpu->used = 0;
+    Matmul p = {
+        .a = codes(gpu, a, 32, 96), .b = codes(gpu, b, 48, 96), .transpose_b = true, .fast_sums = fast};
+    p.scale_a = power(gpu, 0.5f), p.scale_b = power(gpu, 0x1p-7f);
+    p.d = gpu_tensor(gpu, d, 32, 48, 0);
+    Matmul plain = p;
+    plain.d = gpu_tensor(gpu, d, 32, 48, 0);
+    EXPECT(!is_plain(gpu, p), "%s x %s is plain", dtype_name(a), dtype_name(b));
+    cuda_matmul(&gpu->exec, &p);
+    cuda_matmul_plain(&gpu->exec, &plain);
+    gpu_wait(gpu);
+    return memcmp(p.d.data, plain.d.data, tensor_bytes(p.d)) == 0;
+}
+
+static void both_ways_agree_in_8_bits(void) {
+    Gpu gpu = gpu_open();
+    EXPECT(agrees_in_8_bits(&gpu, E4M3, E4M3, F32, false), "to fp32");
+    EXPECT(agrees_in_8_bits(&gpu, E4M3, E4M3, BF16, false), "to bf16");
+    EXPECT(agrees_in_8_bits(&gpu, E5M2, E4M3, F32, false), "e5m2 and e4m3");
+    EXPECT(agrees_in_8_bits(&gpu, E4M3, E5M2, BF16, false), "e4m3 and e5m2");
+    EXPECT(!agrees_in_8_bits(&gpu, E4M3, E4M3, F32, true), "fast sums do not show");
+    gpu_close(&gpu);
+}
+
+static Status open_for_float8(const char *capability) {
+    void *state;
+    setenv("TRIREME_SIM_CAPABILITY", capability, 1);
+    Status status = trireme_device.backend->open(
+        &state, &(DeviceOptions){.kind = trireme_device.backend->name, .float8 = true});
+    unsetenv("TRIREME_SIM_CAPABILITY");
+    if (status == OK) trireme_device.backend->close(state);
+    return status;
+}
+
+static void old_gpus_are_refused(void) {
+    EXPECT_OK(open_for_float8("89"));
+    EXPECT_OK(open_for_float8("100"));
+    EXPECT(open_for_float8("86") == ERR_UNAVAILABLE, "8.6");
+    EXPECT(strstr(fail_message(),
+                  "GPU 0 (simulated GPU) has compute capability 8.6, and --fp8-format needs 8.9"),
+           "%s", fail_message());
 }
 
 // Products on two streams, which wait for nothing of each other. Returns how many are wrong.
@@ -340,6 +432,9 @@ int main(int argc, char **argv) {
                                       {"what_is_plain", what_is_plain},
                                       {"both_ways_agree", both_ways_agree},
                                       {"bias_and_accumulate", bias_and_accumulate},
+                                      {"what_is_plain_in_8_bits", what_is_plain_in_8_bits},
+                                      {"both_ways_agree_in_8_bits", both_ways_agree_in_8_bits},
+                                      {"old_gpus_are_refused", old_gpus_are_refused},
                                       {"a_workspace_is_of_one_stream", a_workspace_is_of_one_stream},
                                       {"missing_library_is_named", missing_library_is_named},
                                       {"library_is_found_where_it_is", library_is_found_where_it_is},

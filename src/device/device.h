@@ -20,7 +20,7 @@
 #include "base/text.h"
 #include <stdint.h>
 
-typedef enum { F32, F64, I32, BF16, F16, U16, NUM_DTYPES } DType;
+typedef enum { F32, F64, I32, BF16, F16, U16, E4M3, E5M2, NUM_DTYPES } DType;
 
 // A row-major matrix in device memory. A vector is one row. data NULL: an absent optional argument.
 typedef struct {
@@ -35,6 +35,7 @@ typedef struct Stream Stream; // an order of execution with its own workspace
 size_t dtype_bytes(DType dtype);
 const char *dtype_name(DType dtype); // "f32"
 bool dtype_is_element(DType dtype);  // F32, BF16 or F16: an element type of operations
+bool dtype_is_float8(DType dtype);   // E4M3 or E5M2 (base/float8.h): for factors of products alone
 int64_t tensor_count(Tensor x);
 size_t tensor_bytes(Tensor x);
 Tensor tensor_rows(Tensor x, int64_t first, int64_t count); // a view of some rows
@@ -61,6 +62,7 @@ typedef struct {
     bool any_order; // operations may add in an order of their own, so that results need not repeat
     const char *
         algorithms; // cuda only: a file of matrix products' algorithms (algorithms.h); NULL: the library's choice
+    bool float8; // products of 8 bits are wanted: a GPU that lacks them is refused
 } DeviceOptions;
 
 // The names of the kinds: "cpu", "reference", "check", "null", "cuda", "cuda-sim".

@@ -137,13 +137,38 @@ static Dropout check_dropout(DeviceOp op, Dropout dropout, int64_t rows) {
 
 // ---- matrix products, activations, dropout ----------------------------------------------------------------
 
+static void matmul_float8(Device *device, Stream *stream, Matmul args) {
+    int64_t m = args.d.rows, n = args.d.cols, k = args.a.cols;
+    DType d = args.accumulate ? F32 : element_type(OP_MATMUL, args.d);
+    CHECK(dtype_is_float8(args.b.dtype) && (args.a.dtype == E4M3 || args.b.dtype == E4M3),
+          "matmul: a of %s and b of %s", dtype_name(args.a.dtype), dtype_name(args.b.dtype));
+    CHECK(!args.transpose_a && args.transpose_b, "matmul: factors in 8 bits are a [M, K] and b [N, K]");
+    launch(device, stream, OP_MATMUL, &args,
+           (Shape[]){of(args.a.dtype, m, k), of(args.b.dtype, n, k), optional(of(d, 1, n)), f32(1, 1),
+                     f32(1, 1), of(d, m, n)});
+}
+
 void matmul(Device *device, Stream *stream, Matmul args) {
+    if (dtype_is_float8(args.a.dtype)) {
+        matmul_float8(device, stream, args);
+        return;
+    }
+    CHECK(!args.scale_a.data && !args.scale_b.data, "matmul: scales of factors in %s",
+          dtype_name(args.a.dtype));
     int64_t m = args.d.rows, n = args.d.cols, k = args.transpose_a ? args.a.rows : args.a.cols;
     DType e = element_type(OP_MATMUL, args.a);
     Shape a = args.transpose_a ? of(e, k, m) : of(e, m, k);
     Shape b = args.transpose_b ? of(e, n, k) : of(e, k, n);
     Shape d = args.accumulate || args.d.dtype == F32 ? f32(m, n) : of(e, m, n);
-    launch(device, stream, OP_MATMUL, &args, (Shape[]){a, b, optional(of(e, 1, n)), d});
+    launch(device, stream, OP_MATMUL, &args,
+           (Shape[]){a, b, optional(of(e, 1, n)), optional(f32(1, 1)), optional(f32(1, 1)), d});
+}
+
+void quantize(Device *device, Stream *stream, Quantize args) {
+    Shape x = like(OP_QUANTIZE, args.x), scale = f32(1, 1);
+    CHECK(dtype_is_float8(args.q.dtype), "quantize: to %s; it makes e4m3 and e5m2", dtype_name(args.q.dtype));
+    Shape q = args.transpose ? of(args.q.dtype, x.cols, x.rows) : of(args.q.dtype, x.rows, x.cols);
+    launch(device, stream, OP_QUANTIZE, &args, (Shape[]){x, scale, q, scale});
 }
 
 void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args) {
@@ -338,7 +363,7 @@ void loss_finish(Device *device, Stream *stream, LossFinish args) {
 // ---- optimizer --------------------------------------------------------------------------------------------
 
 void abs_max(Device *device, Stream *stream, AbsMax args) {
-    launch(device, stream, OP_ABS_MAX, &args, (Shape[]){like_f32(args.x), f32(1, 1)});
+    launch(device, stream, OP_ABS_MAX, &args, (Shape[]){like(OP_ABS_MAX, args.x), f32(1, 1)});
 }
 
 void sum_squares(Device *device, Stream *stream, SumSquares args) {

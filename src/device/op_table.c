@@ -5,7 +5,8 @@
 
 //  operation, argument struct, the tensor that gives the element type, the last tensor, the names of its tensors
 #define OP_TENSORS(X)                                                                                        \
-    X(MATMUL, Matmul, a, d, "a", "b", "bias", "d")                                                           \
+    X(MATMUL, Matmul, a, d, "a", "b", "bias", "scale_a", "scale_b", "d")                                     \
+    X(QUANTIZE, Quantize, x, scale, "x", "max", "q", "scale")                                                \
     X(BIAS_GELU_FORWARD, BiasGeluForward, x, y, "x", "bias", "y")                                            \
     X(BIAS_GELU_BACKWARD, BiasGeluBackward, dy, dx, "dy", "x", "bias", "dx")                                 \
     X(SWIGLU_FORWARD, SwigluForward, x, y, "x", "bias", "y")                                                 \

@@ -1,4 +1,4 @@
-// The operations of a device: 26 fused functions on whole tensors.
+// The operations of a device: 27 fused functions on whole tensors.
 //
 // Every operation passes one front (launch.c) that checks shapes and counts calls, flops and bytes; the functions of a
 // backend contain arithmetic only. Operations are stream-ordered and may return before they are done; none allocates.
@@ -20,7 +20,8 @@
 
 //  name, tensors read, tensors written (an argument struct holds them first, in this order)
 #define DEVICE_OPS(X)                                                                                        \
-    X(MATMUL, matmul, Matmul, 3, 1)                                                                          \
+    X(MATMUL, matmul, Matmul, 5, 1)                                                                          \
+    X(QUANTIZE, quantize, Quantize, 2, 2)                                                                    \
     X(BIAS_GELU_FORWARD, bias_gelu_forward, BiasGeluForward, 2, 1)                                           \
     X(BIAS_GELU_BACKWARD, bias_gelu_backward, BiasGeluBackward, 3, 1)                                        \
     X(SWIGLU_FORWARD, swiglu_forward, SwigluForward, 2, 1)                                                   \
@@ -72,12 +73,27 @@ void device_on_operation(Device *device, OnOperation *hook, void *self);
 
 // d = op(a) op(b) (+ bias) (+ d).   op(a) [M, K], op(b) [K, N], bias [1, N] or absent; d [M, N] in E or F32,
 // and F32 with `accumulate`. Products are added in fp32.
+// Factors in 8 bits, E4M3 both or one E4M3 and one E5M2, come with scales, F32 [1, 1] (see quantize):
+// d = scale_a * scale_b * a b^T (+ bias) (+ d), for a [M, K] and b [N, K]: transpose_b alone. d is then in any E and the
+// bias in the type of d. With `fast_sums` a GPU may keep fewer bits of their sums, some 14, between roundings to fp32.
 typedef struct {
-    Tensor a, b, bias;
+    Tensor a, b, bias, scale_a, scale_b; // scales: absent but for factors in 8 bits
     Tensor d;
-    bool transpose_a, transpose_b, accumulate;
+    bool transpose_a, transpose_b, accumulate, fast_sums;
 } Matmul;
 void matmul(Device *device, Stream *stream, Matmul args);
+
+// A tensor in 8 bits, with one scale, that of its largest magnitude: x is about scale * q. With f = float8_factor
+// (base/float8.h) of `max`, q = round(x * f) and scale = 1 / f, each rounded to fp32 once, so every device computes the
+// same bits. max F32 [1, 1] is what abs_max gives, over all ranks that share the tensor; where it is infinite some of q is
+// NaN, so products of q are not finite either.
+//   x [R, C] -> q in E4M3 or E5M2, [R, C] or with `transpose` [C, R]; scale F32 [1, 1]
+typedef struct {
+    Tensor x, max;
+    Tensor q, scale;
+    bool transpose;
+} Quantize;
+void quantize(Device *device, Stream *stream, Quantize args);
 
 // ---- activations, dropout, residual -----------------------------------------------------------------------
 
@@ -302,7 +318,7 @@ void loss_finish(Device *device, Stream *stream, LossFinish args);
 
 // ---- optimizer --------------------------------------------------------------------------------------------
 
-// max F32 [1, 1] = the larger of max and all |x|; infinity once any element of x is not finite.   x F32
+// max F32 [1, 1] = the larger of max and all |x|; infinity once any element of x is not finite.   x in E
 typedef struct {
     Tensor x;
     Tensor max;

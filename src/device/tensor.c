@@ -9,7 +9,9 @@
     X(I32, "i32", 4, false)                                                                                  \
     X(BF16, "bf16", 2, true)                                                                                 \
     X(F16, "f16", 2, true)                                                                                   \
-    X(U16, "u16", 2, false)
+    X(U16, "u16", 2, false)                                                                                  \
+    X(E4M3, "e4m3", 1, false)                                                                                \
+    X(E5M2, "e5m2", 1, false)
 
 #define X(dtype, ...) [dtype] = {__VA_ARGS__},
 static const struct {
@@ -24,6 +26,8 @@ size_t dtype_bytes(DType dtype) { return DTYPE_ROWS[dtype].bytes; }
 const char *dtype_name(DType dtype) { return DTYPE_ROWS[dtype].name; }
 
 bool dtype_is_element(DType dtype) { return DTYPE_ROWS[dtype].is_element; }
+
+bool dtype_is_float8(DType dtype) { return dtype == E4M3 || dtype == E5M2; }
 
 int64_t tensor_count(Tensor x) { return x.rows * x.cols; }
 

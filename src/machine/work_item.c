@@ -54,6 +54,7 @@ WorkItem work_item(DeviceOp op, const void *args, OpCount one, bool unfused) {
                      .bytes = one.bytes,
                      .flops = one.flops};
     if (op == OP_MATMUL) describe_matmul(args, &item);
+    if (dtype_is_float8((DType)item.dtype)) item.dtype = BF16; // machines have no rates of 8 bits
     if (op == OP_ATTENTION_FORWARD)
         describe_attention(forward->shape, forward->probabilities, forward->dropout, unfused, &item);
     if (op == OP_ATTENTION_BACKWARD)

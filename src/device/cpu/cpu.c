@@ -229,14 +229,24 @@ static int64_t floats_of_thread(DeviceOp op, const void *args) {
     }
 }
 
+static bool is_float8_product(DeviceOp op, const void *args) {
+    return op == OP_MATMUL && dtype_is_float8(op_element(op, args));
+}
+
 size_t cpu_workspace_bytes(const DeviceOptions *options, DeviceOp op, const void *args) {
+    if (is_float8_product(op, args)) return cpu_float8_workspace(options->threads, args);
     return (size_t)(options->threads * floats_of_thread(op, args)) * sizeof(float);
 }
 
 // ---- the backend: the best variant's, of the operation's element type -------------------------------------
 
 static void cpu_run(const Exec *exec, DeviceOp op, const void *args) {
-    backend_run(best(op_element(op, args)), exec, op, args);
+    if (op == OP_QUANTIZE)
+        cpu_quantize(exec, args);
+    else if (is_float8_product(op, args))
+        cpu_matmul_float8(exec, args, best(BF16));
+    else
+        backend_run(best(op_element(op, args)), exec, op, args);
 }
 
 // oneDNN asks OpenMP for the number of threads: it gets that of the rank.

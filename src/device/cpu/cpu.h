@@ -82,6 +82,11 @@ void cpu_product_f32(const Product *product);
 // thread only.
 void cpu_products_alone(void);
 
+// Operations on numbers of 8 bits, the same in every variant. `wide`: the backend of BF16.
+void cpu_quantize(const Exec *exec, const Quantize *args);
+void cpu_matmul_float8(const Exec *exec, const Matmul *args, const Backend *wide);
+size_t cpu_float8_workspace(int threads, const Matmul *args);
+
 // ---- one per backend --------------------------------------------------------------------------------------
 
 void CPU_NAME(cpu_matmul)(const Exec *exec, const Matmul *args);

@@ -7,10 +7,10 @@
 static float *vector(Tensor x) { return x.data; } // of F32
 
 // Comparisons with NaN are false, so whatever is not finite becomes infinity.
-static float abs_max_of(const float *x, int64_t count) {
+static float abs_max_of(const Element *x, int64_t count) {
     Floats most = {0};
     for (int64_t i = 0; i < count; i += LANES) {
-        Floats size = (Floats)((Ints)load(x + i, count - i) & 0x7fffffff);
+        Floats size = (Floats)((Ints)load_e(x + i, count - i) & 0x7fffffff);
         size = choose(size <= 0x1.fffffep127f, size, splat(INFINITY));
         most = choose(size > most, size, most);
     }
@@ -22,7 +22,7 @@ void CPU_NAME(cpu_abs_max)(const Exec *exec, const AbsMax *p) {
     float max = vector(p->max)[0];
 #pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static) reduction(max : max)
     for (int64_t first = 0; first < count; first += FLAT_BLOCK) {
-        float found = abs_max_of(vector(p->x) + first, at_most(FLAT_BLOCK, count - first));
+        float found = abs_max_of((const Element *)p->x.data + first, at_most(FLAT_BLOCK, count - first));
         max = found > max ? found : max;
     }
     vector(p->max)[0] = max;

@@ -25,10 +25,12 @@
     X(ldd, int64_t, 1, INT32_MAX)                                                                            \
     X(transpose_a, int32_t, 0, 1)                                                                            \
     X(transpose_b, int32_t, 0, 1)                                                                            \
-    X(factors, int32_t, 0, NUM_DTYPES - 1)                                                                   \
+    X(factor_a, int32_t, 0, NUM_DTYPES - 1)                                                                  \
+    X(factor_b, int32_t, 0, NUM_DTYPES - 1)                                                                  \
     X(result, int32_t, 0, NUM_DTYPES - 1)                                                                    \
     X(accumulate, int32_t, 0, 1)                                                                             \
     X(has_bias, int32_t, 0, 1)                                                                               \
+    X(fast_sums, int32_t, 0, 1)                                                                              \
     X(align_a, int32_t, 1, PRODUCT_ALIGNMENT)                                                                \
     X(align_b, int32_t, 1, PRODUCT_ALIGNMENT)                                                                \
     X(align_d, int32_t, 1, PRODUCT_ALIGNMENT)                                                                \
@@ -87,13 +89,19 @@ static bool take_algorithm(const char *line, cublasLtMatmulAlgo_t *algorithm) {
 
 static bool is_power_of_2(int32_t x) { return (x & (x - 1)) == 0; }
 
-// Types and alignments that a Matmul can have, and columns that do not overlap.
+// Returns whether a Matmul can have the types.
+static bool has_possible_types(const PlanKey *key) {
+    const DType a = (DType)key->factor_a, b = (DType)key->factor_b, result = (DType)key->result;
+    if (!dtype_is_element(result)) return false;
+    if (dtype_is_float8(a)) return dtype_is_float8(b);
+    return a == b && dtype_is_element(a) && (result == a || result == F32) && !key->fast_sums;
+}
+
+// Returns whether a Matmul can have the types and alignments, and its columns do not overlap.
 static bool is_possible(const PlanKey *key) {
-    const DType factors = (DType)key->factors, result = (DType)key->result;
-    return dtype_is_element(factors) && dtype_is_element(result) && (result == factors || result == F32) &&
-           is_power_of_2(key->align_a) && is_power_of_2(key->align_b) && is_power_of_2(key->align_d) &&
-           is_power_of_2(key->align_bias) && (key->align_bias > 0) == (key->has_bias > 0) &&
-           key->lda >= (key->transpose_a ? key->k : key->m) &&
+    return has_possible_types(key) && is_power_of_2(key->align_a) && is_power_of_2(key->align_b) &&
+           is_power_of_2(key->align_d) && is_power_of_2(key->align_bias) &&
+           (key->align_bias > 0) == (key->has_bias > 0) && key->lda >= (key->transpose_a ? key->k : key->m) &&
            key->ldb >= (key->transpose_b ? key->n : key->k) && key->ldd >= key->m;
 }
 

@@ -103,6 +103,7 @@ static Status cuda_open(void **state, const DeviceOptions *options) {
     CudaDevice *d = calloc(1, sizeof *d);
     if (!d) return fail(ERR_OS, "no memory for a device");
     Status status = gpu_choose(d, options->rank_here);
+    if (status == OK && options->float8) status = gpu_check_float8(d);
     if (status == OK) status = marks_open(d);
     if (status == OK) status = products_open(d);
     if (status == OK) status = sdpa_open(d, options);

@@ -149,6 +149,7 @@ void cuda_mark_read(void *state, DeviceMark *mark);
 Status gpus_available(void);
 // Takes a GPU for the rank with this number among those of its machine, and makes it the calling thread's.
 Status gpu_choose(CudaDevice *device, int rank_here);
+Status gpu_check_float8(const CudaDevice *device); // ERR_UNAVAILABLE without units for factors of 8 bits
 void gpu_out_of_memory(CudaDevice *device, cudaError_t error); // sets `why`
 // As Backend has them (device/backend.h).
 void cuda_unit(void *state, DeviceUnit *unit);

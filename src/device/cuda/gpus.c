@@ -124,6 +124,17 @@ Status gpu_choose(CudaDevice *d, int rank_here) {
     return find_kernels(&properties, d->number, kernels, sizeof kernels);
 }
 
+Status gpu_check_float8(const CudaDevice *d) {
+    struct cudaDeviceProp properties;
+    TRY(CUDA_STATUS(d, cudaGetDeviceProperties(&properties, d->number)));
+    if (properties.major * 10 + properties.minor >= 89) return OK;
+    return fail(
+        ERR_UNAVAILABLE,
+        "GPU %d (%s) has compute capability %d.%d, and --fp8-format needs 8.9 or later (Ada, Hopper, Blackwell): "
+        "leave out --fp8-format and train in bf16; CUDA_VISIBLE_DEVICES chooses among several GPUs",
+        d->number, d->name, properties.major, properties.minor);
+}
+
 void cuda_unit(void *state, DeviceUnit *unit) {
     const CudaDevice *d = state;
     struct cudaDeviceProp properties;

@@ -93,24 +93,23 @@ enum { LOOPS = 16, LONG_TILE = BLOCK * QUAD * LOOPS };
 
 // The bits of the largest |x| of this thread, as a whole number: they grow with |x|, and those of a NaN are above those of
 // infinity.
-template <bool WHOLE> DEVICE int abs_max_of(const float *x, Tile tile) {
+template <bool WHOLE, class E> DEVICE int abs_max_of(const E *x, Tile tile) {
     int most = 0;
     UNROLL_BY(4)
     for (int k = 0; k < LOOPS; k++) {
-        const Quad<float> quad =
-            load_of<WHOLE, float>(x, tile, tile.first + (k * BLOCK + (int)threadIdx.x) * QUAD);
+        const Quad<E> quad = load_of<WHOLE, E>(x, tile, tile.first + (k * BLOCK + (int)threadIdx.x) * QUAD);
         UNROLL
-        for (int i = 0; i < QUAD; i++) most = max(most, __float_as_int(quad.e[i]) & 0x7fffffff);
+        for (int i = 0; i < QUAD; i++) most = max(most, __float_as_int(to_float(quad.e[i])) & 0x7fffffff);
     }
     return most;
 }
 
 // At most 32 registers, 16 bytes a load.
-__global__ void __launch_bounds__(BLOCK)
-    abs_max_kernel(const float *x, int64_t count, bool whole, int *result) {
+template <class E>
+__global__ void __launch_bounds__(BLOCK) abs_max_kernel(const E *x, int64_t count, bool whole, int *result) {
     SHARED(int, room, WARPS);
     const Tile tile = tile_of(blockIdx.x, LONG_TILE, 0, count);
-    int most = whole && is_full(tile) ? abs_max_of<true>(x, tile) : abs_max_of<false>(x, tile);
+    int most = whole && is_full(tile) ? abs_max_of<true, E>(x, tile) : abs_max_of<false, E>(x, tile);
     for (int o = WARP / 2; o; o /= 2) most = max(most, __shfl_xor_sync(ALL_LANES, most, o));
     if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = most;
     __syncthreads();
@@ -120,11 +119,15 @@ __global__ void __launch_bounds__(BLOCK)
     atomicMax(result, min(most, infinity));
 }
 
-extern "C" void cuda_abs_max(const Exec *exec, const AbsMax *p) {
+template <class E> static void abs_max_in(const Exec *exec, const AbsMax *p) {
     const int64_t count = tensor_count(p->x);
     if (!count) return;
-    LAUNCH(abs_max_kernel, blocks_of(count, LONG_TILE), BLOCK, 0, stream_of(exec), (const float *)p->x.data,
+    LAUNCH((abs_max_kernel<E>), blocks_of(count, LONG_TILE), BLOCK, 0, stream_of(exec), (const E *)p->x.data,
            count, is_aligned(p->x), (int *)p->max.data);
+}
+
+extern "C" void cuda_abs_max(const Exec *exec, const AbsMax *args) {
+    BY_ELEMENT(args->x.dtype, abs_max_in, exec, args);
 }
 
 // ---- the sum of squares -----------------------------------------------------------------------------------

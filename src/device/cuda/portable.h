@@ -84,13 +84,13 @@ DEVICE int64_t pack_of_thread() { return (int64_t)blockIdx.y * blockDim.x + thre
 
 // ---- elements ---------------------------------------------------------------------------------------------
 
-// The functions of half.h, for kernels too.
+// The functions of half.h and float8.h, for kernels too.
 #ifdef __CUDACC__
 #define inline inline __host__ __device__
-#include "base/half.h"
+#include "base/float8.h"
 #undef inline
 #else
-#include "base/half.h"
+#include "base/float8.h"
 #endif
 
 // Element types of tensors; that of F32 is float.
@@ -99,6 +99,13 @@ struct Bf16 {
 };
 struct Fp16 {
     uint16_t bits;
+};
+// Numbers of 8 bits (base/float8.h).
+struct E4m3 {
+    uint8_t bits;
+};
+struct E5m2 {
+    uint8_t bits;
 };
 
 DEVICE float to_float(float x) { return x; }
@@ -122,6 +129,9 @@ DEVICE float to_float(Fp16 x) {
 #endif
 }
 
+DEVICE float to_float(E4m3 x) { return e4m3_to_f32(x.bits); }
+DEVICE float to_float(E5m2 x) { return e5m2_to_f32(x.bits); }
+
 // A GPU makes another NaN of a NaN than half.h does.
 DEVICE void round_to(float *to, float x) { *to = x; }
 DEVICE void round_to(Bf16 *to, float x) {
@@ -138,6 +148,9 @@ DEVICE void round_to(Fp16 *to, float x) {
     to->bits = f16_of_f32(x);
 #endif
 }
+
+DEVICE void round_to(E4m3 *to, float x) { to->bits = e4m3_of_f32(x); }
+DEVICE void round_to(E5m2 *to, float x) { to->bits = e5m2_of_f32(x); }
 
 template <class E> DEVICE E from_float(float x) {
     E e;

@@ -122,7 +122,7 @@ static int32_t alignment_of(const void *address) {
 }
 
 PlanKey products_key(const Matmul *p) {
-    _Static_assert(sizeof(PlanKey) == 6 * sizeof(int64_t) + 10 * sizeof(int32_t), "no byte is padding");
+    _Static_assert(sizeof(PlanKey) == 6 * sizeof(int64_t) + 12 * sizeof(int32_t), "no byte is padding");
     return (PlanKey){
         .m = p->d.cols,
         .n = p->d.rows,
@@ -132,10 +132,12 @@ PlanKey products_key(const Matmul *p) {
         .ldd = p->d.cols,
         .transpose_a = p->transpose_b,
         .transpose_b = p->transpose_a,
-        .factors = (int32_t)p->a.dtype,
+        .factor_a = (int32_t)p->b.dtype,
+        .factor_b = (int32_t)p->a.dtype,
         .result = (int32_t)p->d.dtype,
         .accumulate = p->accumulate,
         .has_bias = p->bias.data != NULL,
+        .fast_sums = p->fast_sums,
         .align_a = alignment_of(p->b.data),
         .align_b = alignment_of(p->a.data),
         .align_d = alignment_of(p->d.data),
@@ -174,8 +176,16 @@ static void grow(CudaProducts *p) {
 // ---- plans ------------------------------------------------------------------------------------------------
 
 static cudaDataType type_of(int32_t dtype) {
-    return dtype == BF16 ? CUDA_R_16BF : dtype == F16 ? CUDA_R_16F : CUDA_R_32F;
+    switch (dtype) {
+    case BF16: return CUDA_R_16BF;
+    case F16: return CUDA_R_16F;
+    case E4M3: return CUDA_R_8F_E4M3;
+    case E5M2: return CUDA_R_8F_E5M2;
+    default: return CUDA_R_32F;
+    }
 }
+
+static bool has_scales(const PlanKey *key) { return dtype_is_float8((DType)key->factor_a); }
 
 static void set_product(CudaDevice *d, const ProductPlan *plan, cublasLtMatmulDescAttributes_t attribute,
                         const void *value, size_t bytes) {
@@ -190,6 +200,19 @@ static void describe_bias(CudaDevice *d, const ProductPlan *plan) {
     set_product(d, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     set_product(d, plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type);
     set_product(d, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned);
+}
+
+static void set_scales(CudaDevice *d, const ProductPlan *plan, const void *a, const void *b) {
+    set_product(d, plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &a, sizeof a);
+    set_product(d, plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &b, sizeof b);
+}
+
+// While an algorithm is sought, scales are somewhere.
+static void describe_scales(CudaDevice *d, const ProductPlan *plan) {
+    const int8_t fast = (int8_t)plan->key.fast_sums;
+    const void *somewhere = (const void *)(uintptr_t)PRODUCT_ALIGNMENT;
+    set_scales(d, plan, somewhere, somewhere);
+    set_product(d, plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
 }
 
 static void add_layout(CudaDevice *d, cublasLtMatrixLayout_t *layout, int32_t dtype, bool transpose,
@@ -207,8 +230,9 @@ static void describe_product(CudaDevice *d, ProductPlan *plan) {
     set_product(d, plan, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a);
     set_product(d, plan, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b);
     if (key->has_bias) describe_bias(d, plan);
-    add_layout(d, &plan->a, key->factors, key->transpose_a, key->m, key->k, key->lda);
-    add_layout(d, &plan->b, key->factors, key->transpose_b, key->k, key->n, key->ldb);
+    if (has_scales(key)) describe_scales(d, plan);
+    add_layout(d, &plan->a, key->factor_a, key->transpose_a, key->m, key->k, key->lda);
+    add_layout(d, &plan->b, key->factor_b, key->transpose_b, key->k, key->n, key->ldb);
     add_layout(d, &plan->d, key->result, false, key->m, key->n, key->ldd);
 }
 
@@ -252,9 +276,10 @@ static int find_algorithms(CudaDevice *d, const ProductPlan *plan, int most,
     return count;
 }
 
-// cuBLASLt takes no empty sums, and no bias of another type than d's.
+// cuBLASLt takes no empty sums, and no bias of another type than d's, which in products of 8 bits is not F32.
 static bool is_for_cublaslt(const PlanKey *key) {
-    return key->k > 0 && (!key->has_bias || key->factors == key->result);
+    const bool takes_bias = has_scales(key) ? key->result != F32 : key->factor_a == key->result;
+    return key->k > 0 && (!key->has_bias || takes_bias);
 }
 
 // A plan without an algorithm.
@@ -297,6 +322,7 @@ static void multiply(const Exec *exec, const ProductPlan *plan, const Matmul *p)
     const float alpha = 1, beta = p->accumulate ? 1 : 0;
     if (p->bias.data)
         set_product(d, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias.data, sizeof p->bias.data);
+    if (p->scale_a.data) set_scales(d, plan, p->scale_b.data, p->scale_a.data);
     LT(d, cublasLtMatmul(d->products->handle, plan->product, &alpha, p->b.data, plan->a, p->a.data, plan->b,
                          &beta, p->d.data, plan->d, p->d.data, plan->d, &plan->algorithm, exec->workspace,
                          PRODUCT_WORKSPACE, stream_of(exec)));

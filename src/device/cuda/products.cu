@@ -31,10 +31,10 @@ DEVICE void add_products(float (&sums)[PART][PART], const float *a, const float 
 }
 
 // Every sum goes along k from the first product to the last. At most 128 registers.
-template <class E, class D>
+template <class A, class B, class C, class D>
 __global__ void __launch_bounds__(THREADS)
-    matmul_kernel(const E *a, const E *b, const E *bias, D *d, Factor fa, Factor fb, int64_t depth,
-                  bool accumulate) {
+    matmul_kernel(const A *a, const B *b, const C *bias, const float *scale_a, const float *scale_b, D *d,
+                  Factor fa, Factor fb, int64_t depth, bool accumulate) {
     SHARED(float, tile_a, DEPTH *PADDED);
     SHARED(float, tile_b, DEPTH *PADDED);
     const int64_t first_row = (int64_t)blockIdx.x * TILE, first_col = (int64_t)blockIdx.y * TILE;
@@ -52,32 +52,44 @@ __global__ void __launch_bounds__(THREADS)
             const int64_t r = first_row + row + i, c = first_col + col + j, at = r * fb.count + c;
             if (r >= fa.count || c >= fb.count) continue;
             float sum = sums[i][j];
+            if (scale_a) sum = sum * *scale_a * *scale_b;
             if (bias) sum += to_float(bias[c]);
             if (accumulate) sum += to_float(d[at]);
             d[at] = from_float<D>(sum);
         }
 }
 
-template <class E, class D> static void matmul_to(const Exec *exec, const Matmul *p) {
+// Factors of types A and B; a bias of C; D is the type of d.
+template <class A, class B, class C, class D> static void matmul_to(const Exec *exec, const Matmul *p) {
     const int64_t depth = p->transpose_a ? p->a.rows : p->a.cols;
     const Factor a = {p->d.rows, p->transpose_a ? 1 : p->a.cols, p->transpose_a ? p->a.cols : 1};
     const Factor b = {p->d.cols, p->transpose_b ? p->b.cols : 1, p->transpose_b ? 1 : p->b.cols};
     const dim3 grid((unsigned)((a.count + TILE - 1) / TILE), (unsigned)((b.count + TILE - 1) / TILE));
-    LAUNCH((matmul_kernel<E, D>), grid, THREADS, 0, stream_of(exec), (const E *)p->a.data,
-           (const E *)p->b.data, (const E *)p->bias.data, (D *)p->d.data, a, b, depth, p->accumulate);
+    LAUNCH((matmul_kernel<A, B, C, D>), grid, THREADS, 0, stream_of(exec), (const A *)p->a.data,
+           (const B *)p->b.data, (const C *)p->bias.data, (const float *)p->scale_a.data,
+           (const float *)p->scale_b.data, (D *)p->d.data, a, b, depth, p->accumulate);
 }
 
 template <class E> static void matmul_of(const Exec *exec, const Matmul *p) {
     if (p->d.dtype == F32)
-        matmul_to<E, float>(exec, p);
+        matmul_to<E, E, E, float>(exec, p);
     else
-        matmul_to<E, E>(exec, p);
+        matmul_to<E, E, E, E>(exec, p);
+}
+
+// Factors in 8 bits: d is in D.
+template <class D> static void matmul_float8(const Exec *exec, const Matmul *p) {
+    if (p->a.dtype == E5M2)
+        matmul_to<E5m2, E4m3, D, D>(exec, p);
+    else if (p->b.dtype == E5M2)
+        matmul_to<E4m3, E5m2, D, D>(exec, p);
+    else
+        matmul_to<E4m3, E4m3, D, D>(exec, p);
 }
 
 extern "C" void cuda_matmul_plain(const Exec *exec, const Matmul *p) {
-    switch (p->a.dtype) {
-    case BF16: matmul_of<Bf16>(exec, p); break;
-    case F16: matmul_of<Fp16>(exec, p); break;
-    default: matmul_of<float>(exec, p); break;
-    }
+    if (dtype_is_float8(p->a.dtype))
+        BY_ELEMENT(p->d.dtype, matmul_float8, exec, p);
+    else
+        BY_ELEMENT(p->a.dtype, matmul_of, exec, p);
 }

@@ -22,8 +22,8 @@ typedef struct {
     int64_t m, n, k;       // op(a) [m, k], op(b) [k, n]
     int64_t lda, ldb, ldd; // elements from one column to the next
     int32_t transpose_a, transpose_b;
-    int32_t factors, result; // DType, of a and b, of d
-    int32_t accumulate, has_bias;
+    int32_t factor_a, factor_b, result; // DType, of a, b and d
+    int32_t accumulate, has_bias, fast_sums;
     int32_t align_a, align_b, align_d, align_bias; // bytes; 0: there is no bias
 } PlanKey;
 

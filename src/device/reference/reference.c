@@ -1,7 +1,7 @@
 // The reference backend: defines each operation by plain loops in fp64, on one thread, rounded once when stored. Read
 // it beside ops.h; tests compare every other backend with it.
 #include "device/reference/reference.h"
-#include "base/half.h"
+#include "base/float8.h"
 #include "base/rank.h"
 #include <math.h>
 
@@ -16,14 +16,25 @@ static double element(Tensor x, bool transpose, int64_t row, int64_t col) {
 static void reference_matmul(const Exec *exec, const Matmul *p) {
     (void)exec;
     int64_t inner = p->transpose_a ? p->a.rows : p->a.cols;
+    double scale = p->scale_a.data ? load(p->scale_a, 0) * load(p->scale_b, 0) : 1;
     for (int64_t i = 0; i < p->d.rows; i++)
         for (int64_t j = 0; j < p->d.cols; j++) {
             int64_t at = i * p->d.cols + j;
-            double sum = (p->accumulate ? load(p->d, at) : 0) + load_or_zero(p->bias, j);
+            double start = (p->accumulate ? load(p->d, at) : 0) + load_or_zero(p->bias, j), sum = 0;
             for (int64_t k = 0; k < inner; k++)
                 sum += element(p->a, p->transpose_a, i, k) * element(p->b, p->transpose_b, k, j);
-            store(p->d, at, sum);
+            store(p->d, at, start + scale * sum);
         }
+}
+
+static void reference_quantize(const Exec *exec, const Quantize *p) {
+    (void)exec;
+    float factor = float8_factor(p->q.dtype == E4M3 ? E4M3_MAX : E5M2_MAX, (float)load(p->max, 0));
+    for (int64_t i = 0; i < p->x.rows; i++)
+        for (int64_t j = 0; j < p->x.cols; j++)
+            store(p->q, p->transpose ? j * p->x.rows + i : i * p->x.cols + j,
+                  (double)((float)load(p->x, i * p->x.cols + j) * factor));
+    store(p->scale, 0, (double)(1 / factor));
 }
 
 // ---- activations ------------------------------------------------------------------------------------------

@@ -4,14 +4,16 @@
 // Sums are in fp32 and go along k from the first product to the last, whatever else the product is. Two choices that a
 // caller should not allow show: a reduction in place takes another order each time, and one in the type of the output
 // rounds on its way. For a product with more than one addend there are three algorithms: the second and the third begin
-// their sums at the second and the third addend. For some products of 16-bit types whose addresses or rows are aligned to less than 16 bytes there
-// is no algorithm. A product is two entries of its stream, with its sums in the workspace in between: two streams that
+// their sums at the second and the third addend. For some products of 16-bit types whose addresses or rows are aligned to
+// less than 16 bytes there is no algorithm. Of 8-bit factors there is one for what cuBLASLt has them for on a GPU of compute
+// capability 8.9 or 9.0: a transposed and b not, not both E5M2, sizes and addresses multiples of 16, each factor with a scale
+// in the GPU's memory. A product is two entries of its stream, with its sums in the workspace in between: two streams that
 // share a workspace spoil each other's.
 //
 // TRIREME_SIM_CUBLASLT=VERSION: the library's version; unset: 130100.
 // TRIREME_SIM_FAIL=cublasLtCreate:COUNT, and the same of cublasLtMatmulAlgoGetHeuristic and cublasLtMatmul.
-#include "base/half.h"
 #include "device/cuda/sim/cublaslt_algorithm.h"
+#include "device/cuda/sim/elements.h"
 #include "device/cuda/sim/runtime.h"
 #include <algorithm>
 #include <atomic>
@@ -34,7 +36,8 @@ struct cublasLtContext {
 struct SimMatmulDesc {
     int32_t transpose_a, transpose_b, bias_type;
     uint32_t epilogue;
-    const void *bias;
+    const void *bias, *scale_a, *scale_b;
+    int8_t fast;
 };
 
 struct SimMatrixLayout {
@@ -117,7 +120,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasCom
                                         cudaDataType_t scale) {
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
         return misuse("cublasLtMatmulDescCreate", "sums in another type than fp32");
-    return create(product, SimMatmulDesc{CUBLAS_OP_N, CUBLAS_OP_N, -1, CUBLASLT_EPILOGUE_DEFAULT, nullptr});
+    return create(product, SimMatmulDesc{CUBLAS_OP_N, CUBLAS_OP_N, -1, CUBLASLT_EPILOGUE_DEFAULT, nullptr,
+                                         nullptr, nullptr, 0});
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) { return destroy(product); }
@@ -132,6 +136,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
     case CUBLASLT_MATMUL_DESC_TRANSB: return set(&product->transpose_b, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&product->epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&product->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return set(&product->scale_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return set(&product->scale_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return set(&product->fast, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return set(&product->bias_type, value, bytes);
     }
     return misuse(call, "an attribute that is not simulated");
@@ -179,10 +186,6 @@ struct Problem {
     int64_t m, n, k;
 };
 
-static bool is_16_bit(cudaDataType type) { return type == CUDA_R_16F || type == CUDA_R_16BF; }
-static bool is_element(cudaDataType type) { return type == CUDA_R_32F || is_16_bit(type); }
-static int64_t bytes_of(cudaDataType type) { return is_16_bit(type) ? 2 : 4; }
-
 // From the first element to the last.
 static size_t bytes_of(const SimMatrixLayout &x) {
     return static_cast<size_t>(((x.cols - 1) * x.ld + x.rows) * bytes_of(x.type));
@@ -208,8 +211,25 @@ static bool is_known_operation(int32_t operation) {
     return operation == CUBLAS_OP_N || operation == CUBLAS_OP_T;
 }
 
+// Returns whether there is an algorithm for factors in 8 bits.
+static bool is_supported_8_bit(const Problem &p) {
+    const SimMatmulDesc &product = p.product;
+    cudaDeviceProp gpu;
+    if (cudaGetDeviceProperties(&gpu, sim_gpu()) || gpu.major * 10 + gpu.minor < 89) return false;
+    if (!is_8_bit(p.a.type) || !is_8_bit(p.b.type) || !is_element(p.d.type)) return false;
+    if (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2) return false;
+    if (product.transpose_a != CUBLAS_OP_T || product.transpose_b != CUBLAS_OP_N) return false;
+    for (const int64_t size : {p.m, p.n, p.k, p.a.ld, p.b.ld, p.d.ld * bytes_of(p.d.type)})
+        if (size % 16) return false;
+    if (product.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return true;
+    return product.epilogue == CUBLASLT_EPILOGUE_BIAS && is_16_bit(p.d.type) &&
+           product.bias_type == static_cast<int32_t>(p.d.type);
+}
+
 static bool is_supported(const Problem &p) {
     const SimMatmulDesc &product = p.product;
+    if (is_8_bit(p.a.type) || is_8_bit(p.b.type)) return is_supported_8_bit(p);
+    if (product.scale_a || product.scale_b) return false;
     if (!is_element(p.a.type) || p.b.type != p.a.type) return false;
     if (p.d.type != p.a.type && p.d.type != CUDA_R_32F) return false;
     if (!is_known_operation(product.transpose_a) || !is_known_operation(product.transpose_b)) return false;
@@ -237,9 +257,9 @@ static cublasStatus_t describe(const char *call, cublasLtMatmulDesc_t product, c
 // FNV-1a, of numbers.
 static uint64_t hash_of(const Problem &p) {
     uint64_t hash = 0xcbf29ce484222325u;
-    for (int64_t x :
-         {p.m, p.n, p.k, p.a.ld, p.b.ld, p.d.ld, int64_t{p.a.type}, int64_t{p.d.type},
-          int64_t{p.product.transpose_a}, int64_t{p.product.transpose_b}, int64_t{p.product.epilogue}})
+    for (int64_t x : {p.m, p.n, p.k, p.a.ld, p.b.ld, p.d.ld, int64_t{p.a.type}, int64_t{p.b.type},
+                      int64_t{p.d.type}, int64_t{p.product.fast}, int64_t{p.product.transpose_a},
+                      int64_t{p.product.transpose_b}, int64_t{p.product.epilogue}})
         hash = (hash ^ static_cast<uint64_t>(x)) * 0x100000001b3u;
     return hash;
 }
@@ -261,6 +281,7 @@ static bool lacks_algorithm(const Problem &p, const SimMatmulPreference &prefere
     for (const auto &[layout, bytes] :
          {std::pair{p.a, alignment[0]}, {p.b, alignment[1]}, {p.d, alignment[3]}})
         if (bytes < bytes_of(layout.type)) return true;
+    if (is_8_bit(p.a.type)) return std::min({alignment[0], alignment[1], alignment[3]}) < LOOSE;
     const bool loose = is_loose(p.a, alignment[0]) || is_loose(p.b, alignment[1]) ||
                        is_loose(p.d, alignment[3]) ||
                        (p.product.epilogue == CUBLASLT_EPILOGUE_BIAS && bias_alignment < LOOSE);
@@ -334,19 +355,6 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 
 // ---- computing --------------------------------------------------------------------------------------------
 
-static float load(cudaDataType type, const void *x, int64_t i) {
-    if (type == CUDA_R_32F) return static_cast<const float *>(x)[i];
-    const uint16_t bits = static_cast<const uint16_t *>(x)[i];
-    return type == CUDA_R_16BF ? bf16_to_f32(bits) : f16_to_f32(bits);
-}
-
-static void store(cudaDataType type, void *x, int64_t i, float value) {
-    if (type == CUDA_R_32F)
-        static_cast<float *>(x)[i] = value;
-    else
-        static_cast<uint16_t *>(x)[i] = type == CUDA_R_16BF ? bf16_of_f32(value) : f16_of_f32(value);
-}
-
 // A product with its addresses and factors.
 struct Call {
     Problem p;
@@ -364,6 +372,10 @@ static float rounded(cudaDataType type, float x) {
     return load(type, &room, 0);
 }
 
+// Fast sums of factors in 8 bits keep some 14 bits along the way.
+enum { FAST_TERMS = 32 };
+static float with_fewer_bits(float x) { return float_of_bits(bits_of_float(x) & 0xfffffc00); }
+
 // sums[j * m + i] is of row i of op(a) and column j of op(b).
 static void add_products(const Call &call, int64_t first_k) {
     const auto &[product, a, b, d, m, n, k] = call.p;
@@ -379,18 +391,23 @@ static void add_products(const Call &call, int64_t first_k) {
             const int64_t l = (first_k + done) % k;
             const float factor = load(b.type, call.b, product.transpose_b ? l * b.ld + j : j * b.ld + l);
             for (int64_t i = 0; i < m; i++) sums[i] += rows[static_cast<size_t>(l * m + i)] * factor;
+            if (product.fast && done % FAST_TERMS == FAST_TERMS - 1)
+                for (int64_t i = 0; i < m; i++) sums[i] = with_fewer_bits(sums[i]);
             if (call.reduction == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE && done == k / 2)
                 for (int64_t i = 0; i < m; i++) sums[i] = rounded(d.type, sums[i]);
         }
     }
 }
 
+static float scale_of(const void *scale) { return scale ? *static_cast<const float *>(scale) : 1; }
+
 static void finish(const Call &call) {
     const auto &[product, a, b, d, m, n, k] = call.p;
+    const float scale_a = scale_of(product.scale_a), scale_b = scale_of(product.scale_b);
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
             const int64_t at = j * d.ld + i;
-            float x = call.alpha * call.sums[j * m + i];
+            float x = call.alpha * (call.sums[j * m + i] * scale_a * scale_b);
             if (call.beta != 0) x += call.beta * load(d.type, call.c, at);
             if (product.epilogue == CUBLASLT_EPILOGUE_BIAS) x += load(d.type, product.bias, i);
             store(d.type, call.d, at, x);
@@ -416,6 +433,8 @@ static const char *wrong_addresses(const Call &call, const Algorithm &algorithm)
     if (overlap(call.d, bytes_of(p.d), call.a, bytes_of(p.a)) ||
         overlap(call.d, bytes_of(p.d), call.b, bytes_of(p.b)))
         return "d overlaps a or b";
+    for (const void *scale : {p.product.scale_a, p.product.scale_b})
+        if (scale && !sim_is_device(scale, sizeof(float))) return "a scale that is not the GPU's memory";
     if (p.product.epilogue != CUBLASLT_EPILOGUE_BIAS) return nullptr;
     if (alignment_of(p.product.bias) < algorithm.bias_alignment)
         return "a bias that is aligned to less than was promised";
