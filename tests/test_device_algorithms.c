@@ -27,8 +27,8 @@ static void add_hex(const void *bytes, size_t size, Text *out) {
 static void add_row(const cublasLtMatmulAlgo_t *algorithm, Text *out) {
     text_add(
         out,
-        "m %d n %d k %d lda %d ldb %d ldd %d transpose_a 0 transpose_b 0 factor_a 0 factor_b 0 result 0 accumulate 0 has_bias 0 fast_sums 0 "
-        "align_a 16 align_b 16 align_d 16 align_bias 0 algorithm ",
+        "m %d n %d k %d lda %d ldb %d ldd %d transpose_a 0 transpose_b 0 factor_a 0 factor_b 0 result 0 accumulate 0 "
+        "has_bias 0 fast_sums 0 align_a 16 align_b 16 align_d 16 align_bias 0 algorithm ",
         COLS, ROWS, INNER, COLS, INNER, COLS);
     add_hex(algorithm, sizeof *algorithm, out);
     text_add(out, "\n");

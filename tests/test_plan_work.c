@@ -326,6 +326,7 @@ typedef struct {
     double flops[NUM_SCHEDULE_OPS + 1]; // by the compute that asked; the last: outside
     double adam_bytes, sent_bytes, elements;
     int chunk, microbatch; // most of both
+    int in_8_bits;         // factors that were made
 } Step;
 
 static void on_opened(void *self, const Params *params) {
@@ -336,12 +337,14 @@ static void on_opened(void *self, const Params *params) {
 
 static void on_operation(void *self, const Instr *at, DeviceOp op, const void *args, OpCount one) {
     Step *step = self;
-    (void)args;
+    WorkItem item = work_item(op, args, one, false);
+    EXPECT(!dtype_is_float8((DType)item.dtype), "%s has a price in 8 bits", device_op_name(op));
+    if (op == OP_QUANTIZE) step->in_8_bits++;
     step->flops[at ? at->op : NUM_SCHEDULE_OPS] += one.flops;
     if (op == OP_ADAMW) step->adam_bytes += one.bytes;
     if (at && at->microbatch > step->microbatch) step->microbatch = at->microbatch;
     if (at && at->chunk > step->chunk) step->chunk = at->chunk;
-    EXPECT(!at || op < OP_ABS_MAX || op == OP_ADD, "%s within a compute", device_op_name(op));
+    EXPECT(!at || op <= OP_ABS_MAX || op == OP_ADD, "%s within a compute", device_op_name(op));
 }
 
 static void on_call(void *self, const Instr *at, const Comm *group, CommOp op, DType dtype, size_t bytes) {
@@ -357,6 +360,26 @@ static Step recorded_step(const EngineSpec *spec, int pp) {
     StepListener listener = {&step, on_opened, on_operation, on_call};
     EXPECT_OK(engine_record(spec, grid_rank(spec->grid, (Place){.at[AXIS_PP] = pp}), &listener));
     return step;
+}
+
+// Products in 8 bits are the same products; their factors and scales are further operations. One layer of two is in bf16.
+static void products_in_8_bits(void) {
+    ModelShape model = gpt();
+    ParallelConfig c = config(2);
+    c.dtype = BF16;
+    EngineSpec spec = spec_of(&model, &c, 2);
+    Step wide = recorded_step(&spec, 1);
+    spec.mode.float8 = FLOAT8_HYBRID, spec.mode.wide_last = 1;
+    Step narrow = recorded_step(&spec, 1);
+    for (int op = 0; op <= NUM_SCHEDULE_OPS; op++)
+        EXPECT(narrow.flops[op] == wide.flops[op], "%.0f flops, in bf16 %.0f", narrow.flops[op],
+               wide.flops[op]);
+    EXPECT(narrow.adam_bytes == wide.adam_bytes && narrow.sent_bytes == wide.sent_bytes, "other bytes");
+    // 4 products of 3 kinds with 2 factors
+    int layers = model.layers / grid_along(spec.grid, AXIS_PP),
+        made = (layers - 1) * 24 * (narrow.microbatch + 1);
+    EXPECT(wide.in_8_bits == 0 && narrow.in_8_bits == made && made > 0, "%d factors, not %d",
+           narrow.in_8_bits, made);
 }
 
 // 4 for each of gradient, weight and both moments; in bf16 the weight is the value and what that leaves out.
@@ -442,6 +465,7 @@ int main(int argc, char **argv) {
             {"layers_move_the_published_volumes", layers_move_the_published_volumes},
             {"ends_move_little", ends_move_little},
             {"parameters_are_the_model_s", parameters_are_the_model_s},
+            {"products_in_8_bits", products_in_8_bits},
             {"adamw_reads_what_a_parameter_has", adamw_reads_what_a_parameter_has},
             {"stages_send_what_is_said", stages_send_what_is_said},
             {"steps_name_the_compute_that_asks", steps_name_the_compute_that_asks},

@@ -43,7 +43,7 @@ typedef enum {
 enum { MAX_LEVELS = 16 };
 
 static int num_levels(Factor factor) {
-    static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 3, 2, 2, 2, 2, 2, 3, 2, 2};
+    static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 4, 2, 2, 2, 2, 2, 3, 2, 2};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
@@ -81,7 +81,7 @@ static const int *layers_of_stages(int level, int stages) {
 }
 
 static RunPlan plan_of(const Case *c) {
-    static const DType types[] = {F32, BF16, F16};
+    static const DType types[] = {F32, BF16, F16, BF16};
     const int *l = c->level;
     Grid grid = GRID(powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]]);
     const ScheduleKind *kind = schedule_kinds[l[SCHEDULE]];
@@ -101,6 +101,7 @@ static RunPlan plan_of(const Case *c) {
     if (!l[DROPOUT]) spec->shape.hidden_dropout = spec->shape.attention_dropout = 0;
     if (l[CHECKED]) spec->device = harness_device("check");
     spec->mode.dtype = types[l[PRECISION]];
+    if (l[PRECISION] == 3) spec->mode.float8 = FLOAT8_HYBRID, spec->mode.wide_last = 1;
     spec->mode.sequence_parallel = l[SEQUENCE_PARALLEL];
     spec->mode.keep_probabilities = l[PROBABILITIES];
     set_recomputation(&spec->mode, l[RECOMPUTATION]);
@@ -115,7 +116,7 @@ static RunPlan plan_of(const Case *c) {
 static void name_case(const Case *c, char text[NAME_BYTES]) {
     static const char *const recomputations[] = {"no",        "selective", "uniform-1",
                                                  "uniform-2", "block-1",   "saved-shares"};
-    static const char *const types[] = {"fp32", "bf16", "fp16"};
+    static const char *const types[] = {"fp32", "bf16", "fp16", "fp8"};
     static const char *const layers[] = {"", ", uneven stages", ", empty stages"};
     const int *l = c->level;
     snprintf(text, NAME_BYTES,
@@ -182,7 +183,7 @@ static int mark_pairs(Pairs seen, const Case *c, bool mark) {
 }
 
 // What a plain run depends on (plain) is drawn from few seeds, so that cases share their plain runs.
-enum { SEEDS_OF_PLAIN = 128, PAIRS = 1247 }; // as many pairs as without sharing
+enum { SEEDS_OF_PLAIN = 128, PAIRS = 1296 }; // as many pairs as without sharing
 
 static Case candidate(uint64_t number) {
     Case c;

@@ -15,6 +15,7 @@ Branch branch_declare(const Builder *b, int layer, const char *norm, LinearSpec 
     branch.norm = norm_declare(b, part_name(layer, norm).text);
     branch.in = column_linear_declare(b, in);
     branch.out = row_linear_declare(b, out);
+    branch.in.float8 = branch.out.float8 = model_layer_float8(shape, b->mode, layer);
     return branch;
 }
 

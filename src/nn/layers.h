@@ -36,6 +36,7 @@ PartName part_name(int layer, const char *part);
 // rows: an all-gather in the forward and a reduce-scatter in the backward, and the reverse.
 typedef struct {
     Param *weight, *bias; // bias NULL: the layer has none
+    Float8 float8;        // factors of its products
 } Linear;
 
 typedef struct {
@@ -51,7 +52,8 @@ typedef struct {
 Linear column_linear_declare(const Builder *builder, LinearSpec spec);
 Linear row_linear_declare(const Builder *builder, LinearSpec spec);
 
-// Compute the products of the local share, without communication: y = x W^T (+ bias), dx = dy W, dW += dy^T x.
+// Compute the products of the local share, without communication except for scales of 8 bits: y = x W^T (+ bias),
+// dx = dy W, dW += dy^T x.
 void linear_forward(Context *context, const Linear *linear, Tensor x, Tensor bias, Tensor y);
 void linear_input_gradient(Context *context, const Linear *linear, Tensor dy, Tensor dx);
 void linear_weight_gradient(Context *context, const Linear *linear, Tensor x, Tensor dy);

@@ -1,5 +1,6 @@
 // The linear layers, column- and row-parallel: declaration, products, and the messages around them.
 #include "nn/declare.h"
+#include "nn/float8.h"
 #include <stdio.h>
 
 static Param *declare_weight(const Builder *b, LinearSpec linear, Cut cut) {
@@ -34,15 +35,27 @@ Linear row_linear_declare(const Builder *b, LinearSpec linear) {
 // ---- products --------------------------------------------------------------------------------------
 
 void linear_forward(Context *c, const Linear *l, Tensor x, Tensor bias, Tensor y) {
+    if (l->float8) {
+        float8_forward(c, l, x, bias, y);
+        return;
+    }
     matmul(c->device, c->stream,
            (Matmul){.a = x, .b = l->weight->value, .bias = bias, .d = y, .transpose_b = true});
 }
 
 void linear_input_gradient(Context *c, const Linear *l, Tensor dy, Tensor dx) {
+    if (l->float8) {
+        float8_input_gradient(c, l, dy, dx);
+        return;
+    }
     matmul(c->device, c->stream, (Matmul){.a = dy, .b = l->weight->value, .d = dx});
 }
 
 void linear_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
+    if (l->float8) {
+        float8_weight_gradient(c, l, x, dy);
+        return;
+    }
     bool adds = !l->weight->grad_uninitialized;
     l->weight->grad_uninitialized = false;
     matmul(c->device, c->stream,

@@ -58,6 +58,7 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
                             .attention = spec->mode.attention,
                             .any_order = spec->mode.any_order,
                             .algorithms = spec->algorithms,
+                            .float8 = spec->mode.float8 != FLOAT8_NONE,
                             .workspace_bytes = memory ? memory->workspace : 0};
     if (memory && spec->ranks_per_gpu)
         TRY(open_gpu(r, &device, spec->ranks_per_gpu, world));

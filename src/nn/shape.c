@@ -8,6 +8,11 @@ int padded_vocabulary(int vocabulary, int divisor, int tp) {
     return (int)padded;
 }
 
+Float8 model_layer_float8(const ModelShape *s, const ModelMode *mode, int layer) {
+    bool wide = layer < mode->wide_first || layer >= s->layers - mode->wide_last;
+    return wide ? FLOAT8_NONE : mode->float8;
+}
+
 int model_groups(const ModelShape *s) { return s->groups ? s->groups : s->heads; }
 bool model_has_qkv_bias(const ModelShape *s) { return !s->no_linear_bias || s->qkv_bias; }
 bool model_has_proj_bias(const ModelShape *s) { return !s->no_linear_bias || s->proj_bias; }

@@ -36,14 +36,19 @@ typedef struct {
     Rope rope;
 } ModelShape;
 
+// Factors of the products of linear layers: the element type; E4M3; or E4M3 but for gradients of activations, in E5M2.
+typedef enum { FLOAT8_NONE, FLOAT8_E4M3, FLOAT8_HYBRID } Float8;
+
 typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK } Recompute;
 
 // The way a model is run: it changes memory, speed and rounding, never the function. Zeros in the members after
 // `padded_vocabulary` mean fp32 and everything kept.
 typedef struct {
-    int microbatch;             // B: samples
-    int padded_vocabulary;      // V: rows of the word table; see padded_vocabulary below
-    DType dtype;                // of weights, activations and messages
+    int microbatch;        // B: samples
+    int padded_vocabulary; // V: rows of the word table; see padded_vocabulary below
+    DType dtype;           // of weights, activations and messages
+    Float8 float8;         // of the layers, except for some in bf16: the first and the last ones
+    int wide_first, wide_last;
     bool sequence_parallel;     // norms, dropout and residuals work on T/t rows
     bool keep_probabilities;    // attention stashes its S x S matrix instead of computing it again
     AttentionKernels attention; // see DeviceOptions
@@ -58,6 +63,7 @@ typedef struct {
     bool whole_logits;     // the head makes the logits of all tokens at once, as other programs do
 } ModelMode;
 
+Float8 model_layer_float8(const ModelShape *shape, const ModelMode *mode, int layer);
 int model_groups(const ModelShape *shape); // heads where groups is 0
 bool model_has_qkv_bias(const ModelShape *shape);
 bool model_has_proj_bias(const ModelShape *shape);
