@@ -52,6 +52,21 @@ done
 expect_bits bf16 "together" "${steps[@]}" --bf16 --ranks 2 --pp 2 --schedule zb-v \
     --recompute-granularity full --recompute-method uniform
 
+# Products in 8 bits, in a run that begins in bf16.
+fp8=(--bf16 --fp8-format hybrid)
+train fp8 "${steps[@]}" "${fp8[@]}"
+expect_rows fp8 4
+expect_text fp8.log "M parameters, bf16, products of layers in 8 bits (hybrid)"
+expect_close bf16 fp8 2e-3
+[[ $(metric lm_loss fp8) != "$(metric lm_loss bf16)" ]] || complain "--fp8-format changes nothing"
+expect_bits fp8 "fp8 on a grid" "${steps[@]}" "${fp8[@]}" --ranks 2 --pp 2 --recompute-activations --check-comm
+train switched "${steps[@]}" --bf16 --save switched --exit-interval 2
+train switched "${steps[@]}" "${fp8[@]}" --save switched --load switched
+expect_rows switched 4
+expect_close bf16 switched 2e-3
+[[ $(metric lm_loss switched | head -2) == "$(metric lm_loss bf16 | head -2)" ]] || complain "switched: not bf16 at first"
+[[ $(metric lm_loss switched) != "$(metric lm_loss bf16)" ]] || complain "switched: not in 8 bits in the end"
+
 # ---- a Llama with everything on --------------------------------------------------------------------------
 llama=(--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear
     --untie-embeddings-and-output-weights --group-query-attention --num-query-groups 2 --ffn-hidden-size 64)
@@ -139,6 +154,7 @@ mean_of() { metric lm_loss "$1" | tail -5 | awk '{ sum += $1 } END { print sum /
 learning=(--train-iters 150 --lr 3e-3 --log-interval 10)
 train learning "${learning[@]}"
 for options in "--bf16" "--fp16 --loss-scale 1024" \
+    "--bf16 --fp8-format hybrid" \
     "--bf16 --ranks 8 --tp 2 --pp 2 --sequence-parallel --use-distributed-optimizer"; do
     # shellcheck disable=SC2086 # several words
     train "learning $options" "${learning[@]}" $options
@@ -184,6 +200,7 @@ same_memory --model llama2-7b "${small[@]}" --bf16 --ranks 8 "${shards[@]}" --pp
 expect_text log "swiglu .......................................... True"
 expect_text log "num_layers ...................................... 4"
 expect_text log "model: 4 layers, hidden 256, 8 heads, sequence 128, vocabulary 400"
+same_memory --model gpt2-124m "${small[@]}" --max-position-embeddings 128 --bf16 --fp8-format hybrid --ranks 2 --tp 2
 same_memory --model llama3-8b "${small[@]}" --num-query-groups 4 --fp16 --ranks 4 --pp 2 --vp 2 \
     --checkpoint-activations
 # What memory predicts is also what a run that trains says it took.

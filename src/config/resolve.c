@@ -129,6 +129,8 @@ static bool without_table(const Options *o) {
     return strcmp(o->position_embedding_type, "learned_absolute") != 0;
 }
 static bool without_fp16(const Options *o) { return !o->fp16; }
+static bool without_fp8(const Options *o) { return !o->fp8_format; }
+static bool without_wide_layers(const Options *o) { return !o->fp8_format || !o->first_last_layers_bf16; }
 static bool with_fixed_scale(const Options *o) { return !o->shape.dynamic_loss_scale; }
 static bool without_wsd(const Options *o) { return strcmp(o->lr_decay_style, "WSD") != 0; }
 static bool without_tensor_ranks(const Options *o) { return o->shape.tp == 1; }
@@ -162,6 +164,10 @@ static void note_idle_options(Options *o) {
         {OPT_openai_gelu, without_gelu, "the MLP has SwiGLU"},
         {OPT_max_position_embeddings, without_table, "there is no table of positions"},
         {OPT_loss_scale, without_fp16, "it is for --fp16"},
+        {OPT_fp8_recipe, without_fp8, "it is for --fp8-format"},
+        {OPT_first_last_layers_bf16, without_fp8, "it is for --fp8-format"},
+        {OPT_num_layers_at_start_in_bf16, without_wide_layers, "it is for --first-last-layers-bf16"},
+        {OPT_num_layers_at_end_in_bf16, without_wide_layers, "it is for --first-last-layers-bf16"},
         {OPT_initial_loss_scale, with_fixed_scale, "it is for --fp16 without --loss-scale"},
         {OPT_min_loss_scale, with_fixed_scale, "it is for --fp16 without --loss-scale"},
         {OPT_loss_scale_window, with_fixed_scale, "it is for --fp16 without --loss-scale"},

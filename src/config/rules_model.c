@@ -145,6 +145,72 @@ static Status resolve_precision(Options *o) {
     return OK;
 }
 
+static Status check_fp8_recipe(const Options *o) {
+    static const struct {
+        const char *name, *why;
+    } refused[] = {{"delayed", "scales are those of each tensor itself, not of earlier steps"},
+                   {"blockwise", "a tensor has one scale"},
+                   {"mxfp8", "a tensor has one scale"},
+                   {"custom", "there are no others"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (!strcmp(o->fp8_recipe, refused[i].name))
+            return fail(ERR_CONFIG, "--fp8-recipe %s is not available: %s; use --fp8-recipe tensorwise",
+                        refused[i].name, refused[i].why);
+    return OK;
+}
+
+static Status check_fp8(Options *o) {
+    if (!o->fp8_format) return OK;
+    if (!o->bf16)
+        return fail(ERR_CONFIG,
+                    "--fp8-format %s needs --bf16, the type of all that is not a product of a layer: add it",
+                    o->fp8_format);
+    int wide = o->first_last_layers_bf16 ? o->num_layers_at_start_in_bf16 + o->num_layers_at_end_in_bf16 : 0;
+    if (wide >= o->num_layers)
+        return fail(
+            ERR_CONFIG,
+            "--first-last-layers-bf16 leaves no layer of --num-layers %d for --fp8-format: %d stay in bf16; lower "
+            "--num-layers-at-start-in-bf16 or --num-layers-at-end-in-bf16, or leave out --fp8-format",
+            o->num_layers, wide);
+    return check_fp8_recipe(o);
+}
+
+// Units for products of 8 bits work on 16 numbers at a time.
+enum { FP8_MULTIPLE = 16 };
+
+static int64_t fp8_multiple_of(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+
+static Status check_fp8_sizes(Options *o) {
+    int t = o->shape.tp;
+    int64_t b = o->micro_batch_size, tokens = b * o->seq_length, d = o->kv_channels, unit = FP8_MULTIPLE;
+    int64_t width = o->num_attention_heads / t * d, groups = o->shape.query_groups / t * d;
+    if (!o->fp8_format) return OK;
+    if (tokens % unit)
+        return fail(
+            ERR_CONFIG,
+            "--fp8-format: a microbatch has %lld tokens (--micro-batch-size %d, --seq-length %d), not a "
+            "multiple of %d: use --seq-length %lld",
+            (long long)tokens, o->micro_batch_size, o->seq_length, FP8_MULTIPLE,
+            (long long)fp8_multiple_of(o->seq_length, unit));
+    if (o->hidden_size % unit)
+        return fail(ERR_CONFIG,
+                    "--fp8-format: --hidden-size %d is not a multiple of %d: use --hidden-size %lld",
+                    o->hidden_size, FP8_MULTIPLE, (long long)fp8_multiple_of(o->hidden_size, unit));
+    if (o->ffn_hidden_size / t % unit)
+        return fail(ERR_CONFIG,
+                    "--fp8-format: --ffn-hidden-size %d over %d tensor ranks is not a multiple of %d: use "
+                    "--ffn-hidden-size %lld",
+                    o->ffn_hidden_size, t, FP8_MULTIPLE,
+                    (long long)fp8_multiple_of(o->ffn_hidden_size, unit * t));
+    if (width % unit || (width + 2 * groups) % unit)
+        return fail(
+            ERR_CONFIG,
+            "--fp8-format: the heads of a rank, %d with %d columns each, are not a multiple of %d wide, alone "
+            "and with keys and values: use --kv-channels %lld",
+            o->num_attention_heads / t, o->kv_channels, FP8_MULTIPLE, (long long)fp8_multiple_of(d, unit));
+    return OK;
+}
+
 // A dynamic loss scale grows until values overflow, so that overflows are no errors.
 static Status check_device_overflows(Options *o) {
     if (!o->shape.dynamic_loss_scale || strcmp(o->device, "check")) return OK;
@@ -279,6 +345,8 @@ Rule *const model_rules[] = {resolve_heads,
                              resolve_rotary_columns,
                              check_rope_scaling,
                              resolve_precision,
+                             check_fp8,
+                             check_fp8_sizes,
                              NULL};
 
 Rule *const method_rules[] = {check_device_overflows,

@@ -68,10 +68,13 @@ static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
 static void print_model(const EngineSpec *spec) {
     const ModelShape *m = &spec->shape;
+    static const char *const products[] = {[FLOAT8_NONE] = "",
+                                           [FLOAT8_E4M3] = ", products of layers in 8 bits (e4m3)",
+                                           [FLOAT8_HYBRID] = ", products of layers in 8 bits (hybrid)"};
     printf("model: %d layers, hidden %d, %d heads, sequence %d, vocabulary %d padded to %d: %.1f M "
-           "parameters, %s\n",
+           "parameters, %s%s\n",
            m->layers, m->hidden, m->heads, m->sequence, m->vocabulary, spec->mode.padded_vocabulary,
-           (double)model_parameters(m) / 1e6, dtype_name(spec->mode.dtype));
+           (double)model_parameters(m) / 1e6, dtype_name(spec->mode.dtype), products[spec->mode.float8]);
 }
 
 static void print_memory(const EngineMemory *memory) {

@@ -58,6 +58,11 @@ static Recompute recompute_of(const char *name) {
     CHECK(false, "no recomputation is named %s", name);
 }
 
+static Float8 float8_of(const Options *o) {
+    if (!o->fp8_format) return FLOAT8_NONE;
+    return strcmp(o->fp8_format, "hybrid") ? FLOAT8_E4M3 : FLOAT8_HYBRID;
+}
+
 static ModelMode model_mode(const Options *o, int vocabulary) {
     return (ModelMode){
         .microbatch = o->micro_batch_size,
@@ -65,6 +70,9 @@ static ModelMode model_mode(const Options *o, int vocabulary) {
         .dtype = o->bf16   ? BF16
                  : o->fp16 ? F16
                            : F32,
+        .float8 = float8_of(o),
+        .wide_first = o->first_last_layers_bf16 ? o->num_layers_at_start_in_bf16 : 0,
+        .wide_last = o->first_last_layers_bf16 ? o->num_layers_at_end_in_bf16 : 0,
         .sequence_parallel = o->shape.sequence_parallel,
         .keep_probabilities = o->shape.keep_probabilities,
         .attention = !strcmp(o->attention_backend, "flash")   ? ATTENTION_OWN
