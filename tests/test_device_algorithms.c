@@ -25,11 +25,10 @@ static void add_hex(const void *bytes, size_t size, Text *out) {
 
 // The row of a product of the fixture's shape, written out.
 static void add_row(const cublasLtMatmulAlgo_t *algorithm, Text *out) {
-    text_add(
-        out,
-        "m %d n %d k %d lda %d ldb %d ldd %d transpose_a 0 transpose_b 0 factor_a 0 factor_b 0 result 0 accumulate 0 "
-        "has_bias 0 fast_sums 0 align_a 16 align_b 16 align_d 16 align_bias 0 algorithm ",
-        COLS, ROWS, INNER, COLS, INNER, COLS);
+    text_add(out,
+             "m %d n %d k %d lda %d ldb %d ldd %d transpose_a 0 transpose_b 0 factor_a 0 factor_b 0 result 0 "
+             "accumulate 0 has_bias 0 fast_sums 0 align_a 16 align_b 16 align_d 16 align_bias 0 algorithm ",
+             COLS, ROWS, INNER, COLS, INNER, COLS);
     add_hex(algorithm, sizeof *algorithm, out);
     text_add(out, "\n");
 }
@@ -145,7 +144,10 @@ static void unknown_rows(void) {
         {" algorithm 67", " algorithm 6", "table.txt:6: this is no row"},
         {" algorithm 67", " algorithm 6G", "table.txt:6: this is no row"},
         {" algorithm 67", " algorithm 6767", "table.txt:6: this is no row"},
-        {"factor_a 0", "factor_a 2", "table.txt:6: the row's product is impossible"},
+        {"factor_a 0 factor_b 0", "factor_a 2 factor_b 2", "table.txt:6: the row's product is impossible"},
+        {"factor_b 0", "factor_b 3", "table.txt:6: the row's product is impossible"},
+        {"factor_a 0 factor_b 0", "factor_a 6 factor_b 6", "table.txt:6: the row's product is impossible"},
+        {"fast_sums 0", "fast_sums 1", "table.txt:6: the row's product is impossible"},
         {"factor_b 0 result 0", "factor_b 0 result 3", "table.txt:6: the row's product is impossible"},
         {"align_a 16", "align_a 3", "table.txt:6: the row's product is impossible"},
         {"lda 16 ", "lda 8 ", "table.txt:6: the row's product is impossible"},

@@ -71,8 +71,9 @@ static Plan plan_of(int threads, const Matmul *p) {
                            .transpose_b = true}};
     Matmul last = plan.strip; // with fewer rows it may be made by other instructions
     last.a.rows = last.d.rows = p->d.rows % STRIP_ROWS;
-    const size_t most = cpu_workspace_bytes(threads, OP_MATMUL, &plan.strip),
-                 for_last = cpu_workspace_bytes(threads, OP_MATMUL, &last);
+    const DeviceOptions options = {.threads = threads};
+    const size_t most = cpu_workspace_bytes(&options, OP_MATMUL, &plan.strip),
+                 for_last = cpu_workspace_bytes(&options, OP_MATMUL, &last);
     plan.a_at = aligned(most > for_last ? most : for_last);
     plan.b_at = plan.a_at + aligned(tensor_bytes(plan.strip.a));
     plan.sum_at = plan.b_at + aligned(tensor_bytes(plan.strip.b));

@@ -89,12 +89,13 @@ static bool take_algorithm(const char *line, cublasLtMatmulAlgo_t *algorithm) {
 
 static bool is_power_of_2(int32_t x) { return (x & (x - 1)) == 0; }
 
-// Returns whether a Matmul can have the types.
+// Returns whether a Matmul can have the types. Factors in 8 bits are not both E5M2, and lie along the sum.
 static bool has_possible_types(const PlanKey *key) {
     const DType a = (DType)key->factor_a, b = (DType)key->factor_b, result = (DType)key->result;
     if (!dtype_is_element(result)) return false;
-    if (dtype_is_float8(a)) return dtype_is_float8(b);
-    return a == b && dtype_is_element(a) && (result == a || result == F32) && !key->fast_sums;
+    if (dtype_is_element(a)) return b == a && (result == a || result == F32) && !key->fast_sums;
+    return dtype_is_float8(a) && dtype_is_float8(b) && (a == E4M3 || b == E4M3) && key->transpose_a &&
+           !key->transpose_b;
 }
 
 // Returns whether a Matmul can have the types and alignments, and its columns do not overlap.

@@ -104,7 +104,7 @@ template <bool WHOLE, class E> DEVICE int abs_max_of(const E *x, Tile tile) {
     return most;
 }
 
-// At most 32 registers, 16 bytes a load.
+// At most 32 registers.
 template <class E>
 __global__ void __launch_bounds__(BLOCK) abs_max_kernel(const E *x, int64_t count, bool whole, int *result) {
     SHARED(int, room, WARPS);

@@ -12,7 +12,7 @@ DEVICE void set_scale(float factor, float *scale) {
     if (!blockIdx.x && !blockIdx.y && !threadIdx.x && !threadIdx.y) *scale = 1 / factor;
 }
 
-// WHOLE: packs of x are aligned, and so are the elements of q that they become.
+// WHOLE: packs of x are aligned, and so are the elements of q that they become. At most 40 registers, 16 bytes a load.
 template <class E, class Q, bool WHOLE>
 __global__ void __launch_bounds__(ROW_THREADS)
     quantize_kernel(const E *x, const float *max, Q *q, float *scale, int64_t count) {
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     store_some<WHOLE>(q + at, count - at, result);
 }
 
-// q [cols, rows].
+// Makes q [cols, rows]. At most 40 registers.
 template <class E, class Q>
 __global__ void __launch_bounds__(THREADS)
     quantize_transpose_kernel(const E *x, const float *max, Q *q, float *scale, int64_t rows, int64_t cols) {
