@@ -127,6 +127,7 @@ static bool model_run(DeviceOp op, const void *args) {
     case OP_ATTENTION_FORWARD:  // on tensor cores, and by a library; approximate powers of 2
     case OP_ATTENTION_BACKWARD: // the same
     case OP_ATTENTION_CACHED: // its order is no other kernel's; the law of its cuts holds it (test_device_cached.c)
+    case OP_QUANTIZE:         // it has the same bits on every device (test_device_float8.c)
     case NUM_DEVICE_OPS: return false;
     }
     return false;
