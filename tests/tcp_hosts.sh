@@ -23,7 +23,9 @@ done
 # shellcheck source=tests/cases.sh
 source "${BASH_SOURCE%/*}/cases.sh" "$1"
 
-model=(--mock-data --vocab-size 64 --num-layers 2 --hidden-size 16 --num-attention-heads 2 --seq-length 16
+for i in $(seq 30); do echo "{\"text\": \"document $i: int f_$i(int a) { return a + $i; } and others\"}"; done >text.jsonl
+"$trireme" preprocess --input text.jsonl --output-prefix text --vocab-size 270 --append-eod >log 2>&1 || complain "$(cat log)"
+model=(--data-path text --num-layers 2 --hidden-size 16 --num-attention-heads 2 --seq-length 16
     --micro-batch-size 1 --global-batch-size 4 --lr "1e-3" --threads 1 --split "100,0,0" --eval-iters 0 --log-interval 1)
 export WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500
 
