@@ -211,6 +211,11 @@ static void arithmetic_names_the_gpus(void) {
                    "CUDA 13.0 on simulated GPU (compute capability 9.0, 2 multiprocessors)"
                    ", cuDNN 9.19.0"),
            "%s", text_string(&text));
+    text.size = 0;
+    setenv("TRIREME_SIM_CUDNN", "0", 1);
+    device_arithmetic("cuda-sim", &text);
+    unsetenv("TRIREME_SIM_CUDNN");
+    EXPECT(strstr(text_string(&text), "2 multiprocessors), no cuDNN"), "%s", text_string(&text));
     text_free(&text);
 }
 
