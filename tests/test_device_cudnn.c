@@ -105,8 +105,8 @@ static CudnnNode finished(Caller *c) {
 static const int64_t ONE = 1;
 
 static cudnnStatus_t unknown_kind(Caller *c) {
-    CudnnNode node;
-    return c->cudnn.cudnnBackendCreateDescriptor((cudnnBackendDescriptorType_t)999, &node);
+    CudnnNode node; // a convolution
+    return c->cudnn.cudnnBackendCreateDescriptor((cudnnBackendDescriptorType_t)1, &node);
 }
 static cudnnStatus_t no_descriptor(Caller *c) {
     return set(c, NULL, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &ONE);
