@@ -19,9 +19,9 @@ static Status on_rank(Comm *world, void *arg) {
     Fixture b = fixture_open(harness_device("check"), 1);
     RankFixture f = {.b = &b, .world = world};
     EXPECT_OK(device_stream_open(b.device, "second", &f.second));
-    comm_use_device(world, b.device);
+    EXPECT_OK(comm_use_device(world, b.device));
     (*(Work **)arg)(&f);
-    comm_use_device(world, NULL);
+    EXPECT_OK(comm_use_device(world, NULL));
     device_stream_close(b.device, f.second);
     fixture_close(&b);
     return OK;

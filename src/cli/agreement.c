@@ -69,6 +69,7 @@ Status start_ranks(const Options *o, Status prepared, const Text *common, int th
                         .ranks = launched ? launched : asked,
                         .timeout_s = launch_timeout_s(o),
                         .check = o->check_comm,
+                        .device_transport = o->device_transport,
                         .deterministic = o->deterministic_mode,
                         .threads = threads,
                         .bind_cores = o->bind_cores,

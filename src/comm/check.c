@@ -29,12 +29,12 @@ typedef struct {
     _Alignas(max_align_t) unsigned char inner[MAX_OP_BYTES];
 } CheckOp;
 
-static const Transport check_transport;
+static const Transport check_transport, check_ordered_transport;
 
 static CheckGroup *check_create(Group *calls, Group *signatures) {
     CheckGroup *g = comm_allocate(1, sizeof *g);
     g->head = *calls;
-    g->head.transport = &check_transport;
+    g->head.transport = calls->transport->ends_at ? &check_ordered_transport : &check_transport;
     g->calls = calls;
     g->signatures = signatures;
     return g;
@@ -167,6 +167,16 @@ static void check_waits_for(Group *group, const Call *call, const void *op, Text
         g->calls->transport->waits_for(g->calls, call, o->inner, ranks);
 }
 
+static StreamEvent check_ends_at(Group *group, const Call *call, const void *op) {
+    Group *inner = ((CheckGroup *)group)->calls;
+    return inner->transport->ends_at(inner, call, ((const CheckOp *)op)->inner);
+}
+
+static void check_wake(Group *group) {
+    Group *inner = ((CheckGroup *)group)->calls;
+    if (inner->transport->wake) inner->transport->wake(inner);
+}
+
 static void check_pause(Group *world, int turns) {
     Group *inner = ((CheckGroup *)world)->calls;
     inner->transport->pause(inner, turns);
@@ -185,18 +195,40 @@ static const Transport check_transport = {.op_bytes = sizeof(CheckOp),
                                           .advance = check_advance,
                                           .waits_for = check_waits_for,
                                           .pause = check_pause,
+                                          .wake = check_wake,
                                           .report = check_report};
 
+// Around a device transport, whose groups are never split.
+static const Transport check_ordered_transport = {.op_bytes = sizeof(CheckOp),
+                                                  .close = check_close,
+                                                  .start = check_start,
+                                                  .advance = check_advance,
+                                                  .ends_at = check_ends_at,
+                                                  .waits_for = check_waits_for};
+
+// A second group of all ranks of `group`, for their signatures.
+static Status open_signatures(Group *group, Group **signatures) {
+    int *all = comm_allocate((size_t)group->size, sizeof *all);
+    for (int i = 0; i < group->size; i++) all[i] = i;
+    Status status = group->transport->split(group, group->name, all, group->size, signatures);
+    free(all);
+    return status;
+}
+
 Status check_wrap(Group *inner, Group **wrapped) {
+    Group *signatures;
     if (!inner->transport->follows_addresses || inner->size == 1) {
         *wrapped = inner;
         return OK;
     }
-    int *all = comm_allocate((size_t)inner->size, sizeof *all);
-    for (int i = 0; i < inner->size; i++) all[i] = i;
+    TRY(open_signatures(inner, &signatures));
+    *wrapped = &check_create(inner, signatures)->head;
+    return OK;
+}
+
+Status check_wrap_device(Group *host, Group *inner, Group **wrapped) {
     Group *signatures;
-    Status status = inner->transport->split(inner, inner->name, all, inner->size, &signatures);
-    free(all);
-    if (status == OK) *wrapped = &check_create(inner, signatures)->head;
-    return status;
+    TRY(open_signatures(((CheckGroup *)host)->calls, &signatures));
+    *wrapped = &check_create(inner, signatures)->head;
+    return OK;
 }

@@ -26,11 +26,16 @@ Status comm_split(Comm *parent, const char *name, const int *ranks, int num_rank
     TRY(parent->group->transport->split(parent->group, name, ranks, num_ranks, &opened));
     *group = comm_allocate(1, sizeof **group);
     comm_init(*group, opened, parent->world);
-    return OK;
+    Status status = comm_open_device(*group);
+    if (status == OK) return OK;
+    comm_close(*group);
+    *group = NULL;
+    return status;
 }
 
 void comm_close(Comm *group) {
     if (!group) return;
+    comm_close_device(group);
     group->group->transport->close(group->group);
     free(group);
 }
@@ -276,3 +281,5 @@ void comm_wait(Comm *comm, Stream *stream, CommRequest **request) {
 bool comm_done(Comm *comm, CommRequest **request) { return !*request || queue_done(comm->world, request); }
 
 void comm_poll(Comm *comm) { queue_advance(comm->world); }
+
+void comm_watch(Comm *world, double waited_s) { queue_watch(world->world, waited_s); }

@@ -10,8 +10,10 @@
 // operation, shape and order.
 //
 // Order. Calls on tensors are stream-ordered: an operation starts when its stream has reached the call, and comm_wait
-// makes a stream wait for it. Today's transports run on the host, so the host blocks in comm_wait until the data have
-// arrived; there is no progress thread: operations advance in comm_poll and in any wait.
+// makes a stream wait for it. Transports that run on the host block it in comm_wait until the data have arrived. Tensors
+// of GPUs may have a transport of their own (comm/device_transport.h), whose operations run on streams: there the host
+// waits at most until the other ranks' hosts have come to the same call. There is no progress thread: operations advance
+// in comm_poll and in any wait.
 //
 // A group of one rank. Its collectives are at most a copy on the stream of the call, and the started ones return NULL. A
 // wait for NULL orders nothing: the result is there for what that stream does later. Before another stream or the host
@@ -40,7 +42,9 @@ typedef struct {
     int null_rank;         // null: the rank that this process is
     double timeout_s;      // the limit of every wait, until comm_set_timeout sets another
     bool check;            // use the checking transport
-    bool deterministic;    // false: the MPI library may add in an order of its own
+    // What carries tensors of a device between the ranks: a name of --device-transport; NULL: "auto"
+    const char *device_transport;
+    bool deterministic; // false: the MPI library may add in an order of its own
     int threads;     // of each rank's computation; 0: one. Where they outnumber the cores, waits do not spin
     int cores;       // threads: the number of cores for all ranks; 0: those that this process may run on
     bool bind_cores; // each rank gets cores of its own, where there are enough (base/cores.h)
@@ -71,8 +75,13 @@ int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
 int comm_rank_here(const Comm *comm); // this rank's number among those of its machine
 const char *comm_name(const Comm *comm);
-// From now on the tensors of this world's and its groups' calls are memory of `device` (NULL: plain memory).
-void comm_use_device(Comm *world, Device *device);
+// From now on the tensors of calls of this world, and of the groups that are opened from now on, are memory of `device`
+// (NULL: plain memory; then the groups that were opened since are closed already). Chooses what carries them between the
+// ranks: CommOptions.device_transport. Fails alike on all ranks: ERR_CONFIG or ERR_UNAVAILABLE where that cannot be used.
+// With NULL it cannot fail.   Collective over `world`, but with NULL.
+Status comm_use_device(Comm *world, Device *device);
+// What carries tensors of the device between the ranks: "peer", "staged". NULL: there is one rank, or no GPU.
+const char *comm_device_transport(const Comm *world);
 
 // Sets the time that this rank waits without progress before it ends the job. `reason` is for the message and says
 // where the limit comes from; it must stay alive.
@@ -122,13 +131,17 @@ Status comm_compare(Comm *world, const char *lines);
 CommRequest *comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel);
 CommRequest *comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel);
 // Makes all later work of `stream` wait for the operation. Releases the request and sets it to NULL. For NULL returns
-// at once and orders nothing ("A group of one rank", above). The host blocks where the transport runs on the host.
+// at once and orders nothing ("A group of one rank", above). The host blocks as said above ("Order").
 void comm_wait(Comm *comm, Stream *stream, CommRequest **request);
-// Polls once; when the operation is done, releases the request, sets it to NULL and returns true.
+// Polls once; when the operation is over, releases the request, sets it to NULL and returns true. Then every stream and
+// the host may use its tensors.
 bool comm_done(Comm *comm, CommRequest **request);
 // Advances all operations of the world that were started: it makes the copies and additions that need not wait for
 // another rank. Costs one test of a pointer when there are none. The device calls it before every operation.
 void comm_poll(Comm *comm);
+// Ends the job with ERR_HANG, like a wait of comm, when the host has waited for its device too long because operations of
+// comm do not end there. The device calls it while the host waits, with the seconds since that wait began.
+void comm_watch(Comm *world, double waited_s);
 
 // ---- counting ---------------------------------------------------------------------------------------------
 

@@ -23,8 +23,9 @@ static CallProgress null_advance(Group *group, const Call *call, void *op) {
     return DONE;
 }
 
-static void null_wait(Group *group, const Call *call, void *op, Stream *stream) {
-    (void)group, (void)call, (void)op, (void)stream;
+static StreamEvent null_ends_at(Group *group, const Call *call, const void *op) {
+    (void)group, (void)call, (void)op;
+    return (StreamEvent){0};
 }
 
 static void null_waits_for(Group *group, const Call *call, const void *op, Text *ranks) {
@@ -37,7 +38,7 @@ static const Transport null_transport = {.split = null_split,
                                          .close = null_close,
                                          .start = null_start,
                                          .advance = null_advance,
-                                         .wait = null_wait,
+                                         .ends_at = null_ends_at,
                                          .waits_for = null_waits_for,
                                          .pause = null_pause};
 

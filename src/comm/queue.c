@@ -1,12 +1,11 @@
-// Starts, advances and awaits the operations that a rank has posted, and ends the job when a wait hangs.
+// Starts, advances and awaits the operations that a rank has posted, and watches its waits.
 #include "comm/queue.h"
 #include "base/trace.h"
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 void comm_init(Comm *comm, Group *group, World *world) {
-    *comm = (Comm){.group = group, .world = world};
+    *comm = (Comm){.group = group, .world = world, .host = {.group = group}};
     if (!group->transport->follows_addresses) return;
     for (CommOp op = 0; op < NUM_COMM_OPS; op++)
         snprintf(comm->names[op], sizeof comm->names[op], "%s of %s", comm_op_name(op), group->name);
@@ -15,12 +14,11 @@ void comm_init(Comm *comm, Group *group, World *world) {
 // ---- requests -------------------------------------------------------------------------------------
 
 static CommRequest *take_from_pool(World *world) {
-    size_t op_bytes = world->comm.group->transport->op_bytes;
     CommRequest *r = world->pool;
     world->num_open++;
-    if (!r) return comm_allocate(1, sizeof *r + op_bytes);
+    if (!r) return comm_allocate(1, sizeof *r + world->op_bytes);
     world->pool = r->next;
-    memset(r, 0, sizeof *r + op_bytes);
+    memset(r, 0, sizeof *r + world->op_bytes);
     return r;
 }
 
@@ -44,19 +42,43 @@ static void unlink_request(World *world, CommRequest *r) {
         world->last = r->previous;
 }
 
-// Its tensors may be used again from here on.
+static void to_pool(World *world, CommRequest *r) {
+    r->next = world->pool;
+    world->pool = r;
+}
+
+// Removes those that run no longer from the front of their list, and returns whether there were any.
+static bool forget_ended(World *world) {
+    bool any = false;
+    for (CommRequest *r; (r = world->first_running) && event_done(world->device, r->end); any = true) {
+        world->first_running = r->next;
+        to_pool(world, r);
+    }
+    return any;
+}
+
+static void append_running(World *world, CommRequest *r) {
+    forget_ended(world);
+    r->next = NULL;
+    *(world->first_running ? &world->last_running->next : &world->first_running) = r;
+    world->last_running = r;
+}
+
+// Its tensors may be used again from here on, by a stream that waits for its end.
 static void release(World *world, CommRequest **request) {
     CommRequest *r = *request;
     host_adapter_close(&r->adapter);
-    r->next = world->pool;
-    world->pool = r;
+    if (r->end.number)
+        append_running(world, r);
+    else
+        to_pool(world, r);
     world->num_open--;
     *request = NULL;
 }
 
 // A span of the trace that ends now, of an operation or of the wait for one.
 static void trace_span(const CommRequest *r, const char *name, double start_s) {
-    const Group *group = r->comm->group;
+    const Group *group = r->lane->group;
     trace_add((TraceEvent){.start_s = start_s,
                            .end_s = clock_s(),
                            .name = name,
@@ -72,22 +94,23 @@ static void trace_span(const CommRequest *r, const char *name, double start_s) {
 
 // All ranks start the operations of a group in the same order: one whose stream is late holds up those after it.
 static bool start(CommRequest *r) {
-    Comm *comm = r->comm;
-    if (r->number != comm->num_started || !host_adapter_ready(&r->adapter, 0)) return false;
-    comm->num_started++;
-    comm->world->num_unstarted--;
+    Lane *lane = r->lane;
+    if (r->number != lane->num_started || !host_adapter_ready(&r->adapter, 0)) return false;
+    lane->num_started++;
+    r->comm->world->num_unstarted--;
     r->started = true;
     host_adapter_reveal(&r->adapter, &r->call);
-    comm->group->transport->start(comm->group, &r->call, r->op);
+    lane->group->transport->start(lane->group, &r->call, r->op);
     return true;
 }
 
 static CallProgress advance(CommRequest *r) {
     bool starts = !r->started;
     if (starts && !start(r)) return STUCK;
-    Group *group = r->comm->group;
+    Group *group = r->lane->group;
     CallProgress progress = group->transport->advance(group, &r->call, r->op);
     r->done = progress == DONE;
+    if (r->done && group->transport->ends_at) r->end = group->transport->ends_at(group, &r->call, r->op);
     if (r->done && r->posted_s > 0) trace_span(r, comm_op_name(r->call.op), r->posted_s);
     return starts && progress == STUCK ? MOVED : progress;
 }
@@ -104,19 +127,31 @@ static CallProgress advance_all(World *world) {
     return moved;
 }
 
+// An ordered transport may have nothing to wait for: its operation is then done when it is posted.
+static void begin(World *world, CommRequest *r) {
+    if (!r->lane->group->transport->ends_at) {
+        start(r);
+        append(world, r);
+        return;
+    }
+    memcpy(r->doing, rank_current()->doing, sizeof r->doing);
+    if (advance(r) != DONE) append(world, r);
+}
+
 CommRequest *queue_post(Comm *comm, Call call) {
     World *world = comm->world;
-    Group *group = comm->group;
+    bool of_device = call.stream && comm->device.group;
     CommRequest *r = take_from_pool(world);
     r->comm = comm;
+    r->lane = of_device ? &comm->device : &comm->host;
     r->call = call;
-    r->number = comm->num_posted++;
+    r->number = r->lane->num_posted++;
+    Group *group = r->lane->group;
     r->posted_s = trace_on() && group->size > 1 ? clock_s() : 0;
     if (world->device && call.stream && group->transport->follows_addresses)
         host_adapter_open(&r->adapter, world->device, &r->call, group, comm->names[call.op]);
     world->num_unstarted++;
-    start(r);
-    if (!group->transport->wait) append(world, r);
+    begin(world, r);
     return r;
 }
 
@@ -125,48 +160,12 @@ void queue_advance(World *world) { advance_all(world); }
 bool queue_done(World *world, CommRequest **request) {
     CommRequest *r = *request;
     advance_all(world);
-    if (r->comm->group->transport->wait && !r->done) advance(r);
-    if (!r->done) return false;
+    if (!r->done || (r->end.number && !event_done(world->device, r->end))) return false;
     release(world, request);
     return true;
 }
 
-// ---- the watchdog ---------------------------------------------------------------------------------
-
-static void describe_call(const CommRequest *r, Text *text) {
-    Group *group = r->comm->group;
-    Text ranks = {0};
-    if (r->started) group->transport->waits_for(group, &r->call, r->op, &ranks);
-    text_add(text, r->started ? " for rank%s in %s" : " for its device%s to reach %s", text_string(&ranks),
-             comm_op_name(r->call.op));
-    if (is_message(&r->call)) text_add(text, " on channel %d", r->call.channel);
-    text_add(text, " of %s", group->name);
-    text_free(&ranks);
-}
-
-static double limit_s(const World *world) {
-    return world->timeout_s > 0 ? world->timeout_s : world->options->timeout_s;
-}
-
-static _Noreturn void hang(World *world, CommRequest *r, double waited_s) {
-    const Rank *me = rank_current();
-    char who[64];
-    rank_describe(me, who, sizeof who);
-    Text text = {0};
-    text_add(&text, "trireme: hang: %s%shas waited %.3g s%s%s", who, *who ? " " : "", waited_s,
-             *me->doing ? " at " : "", me->doing);
-    describe_call(r, &text);
-    const char *reason = world->timeout_reason;
-    text_add(&text, " (limit %.3g s%s%s; --distributed-timeout-minutes sets another)", limit_s(world),
-             reason ? ": " : "", reason ? reason : "");
-    fprintf(stderr, "%s\n", text_string(&text));
-    text_free(&text);
-    rank_dump_events(me);
-    Group *group = world->comm.group;
-    if (group->transport->report) group->transport->report(group);
-    sleep(1); // the other ranks' watchdogs are about to print as well
-    rank_abort_job(ERR_HANG);
-}
+// ---- waiting ---------------------------------------------------------------------------------------
 
 // Gives up the core until something may have changed. No rank wakes this one when its own device gets on.
 static void pause_until_change(World *world, int turns) {
@@ -192,7 +191,7 @@ static void watch(World *world, CommRequest *r) {
         waited = moved ? 0 : waited + (gap < POLL_S ? gap : POLL_S);
         turns = moved ? 0 : turns + 1;
         last = now;
-        if (waited > limit_s(world)) hang(world, r, waited);
+        if (waited > watchdog_limit_s(world)) watchdog_hang(world, r, waited);
     }
 }
 
@@ -206,13 +205,44 @@ static void wait_on_host(Comm *comm, CommRequest *r) {
 }
 
 void queue_wait(Comm *comm, Stream *stream, CommRequest **request) {
+    World *world = comm->world;
     CommRequest *r = *request;
-    Group *group = r->comm->group;
-    if (group->transport->wait)
-        group->transport->wait(group, &r->call, r->op, stream);
-    else if (!r->done)
-        wait_on_host(comm, r);
-    release(comm->world, request);
+    if (!r->done) wait_on_host(comm, r);
+    if (r->end.number) stream_wait(world->device, stream, r->end);
+    release(world, request);
+}
+
+// ---- operations that run ------------------------------------------------------------------------------
+
+void queue_watch(World *world, double waited_s) {
+    bool moved = forget_ended(world) || waited_s < world->waited_before_s;
+    if (moved || !world->first_running) world->waited_before_s = waited_s;
+    double since_s = waited_s - world->waited_before_s;
+    if (since_s > watchdog_limit_s(world)) watchdog_hang(world, world->first_running, since_s);
+}
+
+// Removes those of the group that run no longer from anywhere in the list. Returns one that runs, or NULL.
+static const CommRequest *forget_ended_of(const Comm *comm) {
+    World *world = comm->world;
+    const CommRequest *runs = NULL;
+    CommRequest *last = NULL;
+    for (CommRequest **at = &world->first_running, *r; (r = *at);) {
+        bool mine = r->comm == comm, over = mine && event_done(world->device, r->end);
+        if (mine && !over) runs = r;
+        if (over) {
+            *at = r->next;
+            to_pool(world, r);
+        } else {
+            last = r;
+            at = &r->next;
+        }
+    }
+    world->last_running = last;
+    return runs;
+}
+
+void queue_drain(Comm *comm) {
+    for (const CommRequest *r; (r = forget_ended_of(comm));) event_wait(comm->world->device, r->end);
 }
 
 static void free_all(CommRequest *r) {
@@ -220,6 +250,14 @@ static void free_all(CommRequest *r) {
         next = r->next;
         free(r);
     }
+}
+
+void queue_reserve(World *world, size_t op_bytes) {
+    CHECK(!world->num_open && !world->first_running, "operations are under way");
+    if (op_bytes <= world->op_bytes) return;
+    free_all(world->pool);
+    world->pool = NULL;
+    world->op_bytes = op_bytes;
 }
 
 void queue_destroy(World *world) {

@@ -138,6 +138,7 @@ static Status threads_split(Group *parent, const char *name, const int *ranks, i
     const ThreadGroup *p = (const ThreadGroup *)parent;
     ThreadGroup *g = comm_allocate(1, sizeof *g);
     group_init(&g->head, &threads_transport, name, parent, ranks, num_ranks, 0);
+    g->head.one_process = true;
     g->world = p->world;
     g->shared = join(p->world, p->shared, &g->head);
     open_shm(g);
@@ -248,6 +249,8 @@ static void threads_report(Group *world) {
     }
 }
 
+static void threads_wake(Group *group) { wake_others(group); }
+
 static const Transport threads_transport = {.op_bytes = sizeof(ThreadOp),
                                             .follows_addresses = true,
                                             .split = threads_split,
@@ -256,6 +259,7 @@ static const Transport threads_transport = {.op_bytes = sizeof(ThreadOp),
                                             .advance = threads_advance,
                                             .waits_for = threads_waits_for,
                                             .pause = threads_pause,
+                                            .wake = threads_wake,
                                             .report = threads_report};
 
 // ---- the launch ---------------------------------------------------------------------------------------
@@ -308,6 +312,7 @@ static void *member_main(void *self) {
     rank_enter(&me->rank);
     ThreadGroup *g = comm_allocate(1, sizeof *g);
     group_init(&g->head, &threads_transport, "world", NULL, NULL, launch->world.size, me->rank.rank);
+    g->head.one_process = true;
     g->world = &launch->world;
     g->shared = launch->shared;
     open_shm(g);

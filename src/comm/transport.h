@@ -3,7 +3,7 @@
 // The front (comm.c) checks and counts calls; the queue (queue.c) starts them, waits and watches. A transport whose
 // work is done by the host starts a Call and is then asked to advance it until it is done: every operation, blocking
 // or not, is one small state machine, and there is one place where a rank waits. A transport whose work is done by
-// streams of the device ("ordered": it has `wait`) enqueues the Call when it starts, and enqueues the wait.
+// streams of the device ("ordered": it has `ends_at`) is asked to advance a Call until all its work is on streams.
 #pragma once
 #include "base/text.h"
 #include "comm/comm.h"
@@ -41,8 +41,9 @@ typedef struct {
     const Transport *transport;
     const char *name;
     int rank, size;
-    int rank_here; // of the world: this rank's number among those of its machine
-    int *members;  // [size] ranks in the world
+    int rank_here;    // of the world: this rank's number among those of its machine
+    bool one_process; // all ranks are threads of this process
+    int *members;     // [size] ranks in the world
 } Group;
 
 struct Transport {
@@ -52,13 +53,15 @@ struct Transport {
     void (*close)(Group *group);
     void (*start)(Group *group, const Call *call, void *op);
     CallProgress (*advance)(Group *group, const Call *call, void *op); // not called again after DONE
-    // Optional callback of an ordered transport: `stream` waits for the operation, the host does not. With
-    // `stream` NULL the data are the host's, and the host waits. Such an operation is not advanced by polls.
-    void (*wait)(Group *group, const Call *call, void *op, Stream *stream);
-    // Adds the world ranks that the operation waits for, " 1 2".
+    // Optional callback of an ordered transport: the event at which an operation is over that `advance` has called
+    // DONE. Its stream belongs to this rank; {0}: it is over already.
+    StreamEvent (*ends_at)(Group *group, const Call *call, const void *op);
+    // Adds the world ranks that the operation waits for, " 1 2"; not called after DONE.
     void (*waits_for)(Group *group, const Call *call, const void *op, Text *ranks);
     // Gives up the core until something may have changed, at most POLL_S; `turns`: calls since the last progress.
     void (*pause)(Group *world, int turns);
+    // Optional callback where the ranks are threads of one process: wakes the other ranks of the group that pause.
+    void (*wake)(Group *group);
     // Optional callback: prints what the other ranks are doing, where this rank can know it.
     void (*report)(Group *world);
 };
@@ -90,3 +93,6 @@ Status null_launch(const CommOptions *options, RankMain *rank_main, void *arg);
 // The checking group around `inner`, which it owns from then on. A group whose calls cannot disagree is returned as
 // it is.
 Status check_wrap(Group *inner, Group **wrapped);
+// The same around the group of a device transport; the ranks compare their calls by way of `host`, the checking group
+// of the same ranks.
+Status check_wrap_device(Group *host, Group *inner, Group **wrapped);

@@ -1,11 +1,12 @@
 // One rank's world: from the group of all ranks to rank_main and back, its device, time limit and listener.
 #include "comm/queue.h"
 #include <stdio.h>
+#include <string.h>
 
 // Before the checking transport, which some of the ranks may not have asked for.
 static Status compare_ranks(Group *group, const CommOptions *options) {
     if (!options->common) return OK;
-    World world = {.options = options};
+    World world = {.options = options, .op_bytes = group->transport->op_bytes};
     comm_init(&world.comm, group, &world);
     rank_doing("comparing the options of all ranks");
     Status status = comm_compare(&world.comm, options->common);
@@ -15,7 +16,7 @@ static Status compare_ranks(Group *group, const CommOptions *options) {
 
 static Status run_rank(Group *group, int rank_here, const CommOptions *options, RankMain *rank_main,
                        void *arg) {
-    World world = {.options = options, .rank_here = rank_here};
+    World world = {.options = options, .rank_here = rank_here, .op_bytes = group->transport->op_bytes};
     comm_init(&world.comm, group, &world);
     Status status = rank_main(&world.comm, arg);
     // After an error operations may be in flight that others still complete into their requests: keep those.
@@ -41,7 +42,49 @@ _Noreturn void abort_after_error(Status status) {
     rank_abort_job((int)status);
 }
 
-void comm_use_device(Comm *world, Device *device) { world->world->device = device; }
+// ---- the device -------------------------------------------------------------------------------------------
+
+static Status open_device_group(Comm *comm, Group **group) {
+    World *world = comm->world;
+    TRY(world->device_transport->open(comm, world->device, group));
+    if (!world->options->check) return OK;
+    Group *inner = *group;
+    return check_wrap_device(comm->group, inner, group);
+}
+
+Status comm_open_device(Comm *comm) {
+    World *world = comm->world;
+    if (!world->device_transport || !world->device_transport->open || comm_size(comm) == 1) return OK;
+    TRY(open_device_group(comm, &comm->device.group));
+    queue_reserve(world, comm->device.group->transport->op_bytes);
+    // What it has taken to open the group is no communication of the run.
+    memset(comm->counts, 0, sizeof comm->counts);
+    return OK;
+}
+
+void comm_close_device(Comm *comm) {
+    Group *group = comm->device.group;
+    queue_drain(comm);
+    if (group) group->transport->close(group);
+    comm->device = (Lane){0};
+}
+
+Status comm_use_device(Comm *comm, Device *device) {
+    World *world = comm->world;
+    comm_close_device(comm);
+    world->device_transport = NULL;
+    world->device = device;
+    if (!device) return OK;
+    TRY(device_transport_choose(comm, device, world->options->device_transport, &world->device_transport));
+    return comm_open_device(comm);
+}
+
+const char *comm_device_transport(const Comm *world) {
+    const DeviceTransport *transport = world->world->device_transport;
+    return transport ? transport->name : NULL;
+}
+
+// ---- limits and listeners -----------------------------------------------------------------------------------
 
 void comm_set_timeout(Comm *world, double timeout_s, const char *reason) {
     world->world->timeout_s = timeout_s;

@@ -19,6 +19,14 @@ void backend_run(const Backend *backend, const Exec *exec, DeviceOp op, const vo
     CHECK(false, "operation %d does not exist", (int)op);
 }
 
+void wait_clock_turn(WaitClock *clock, const DeviceWait *wait) {
+    const double most_s = 0.1; // longer than a turn takes
+    double now_s = clock_s(), turn_s = clock->last_s > 0 ? now_s - clock->last_s : 0;
+    clock->last_s = now_s;
+    clock->waited_s += turn_s < most_s ? turn_s : most_s;
+    if (wait->hook) wait->hook(wait->self, clock->waited_s);
+}
+
 static Status host_open(void **state, const DeviceOptions *options) {
     (void)state, (void)options;
     return OK;

@@ -27,6 +27,19 @@ typedef struct {
     size_t workspace_bytes;
 } Exec;
 
+// Who is told while the host waits for the device (device_on_wait).
+typedef struct {
+    void (*hook)(void *self, double waited_s); // may be NULL
+    void *self;
+} DeviceWait;
+
+// The length of a wait of the host, in which a time when the process was stopped is short.
+typedef struct {
+    double waited_s, last_s; // clock_s(); 0: it begins
+} WaitClock;
+// Counts the time since the last call, and calls the hook, if there is one.
+void wait_clock_turn(WaitClock *clock, const DeviceWait *wait);
+
 typedef struct {
     const char *name;
     bool counts_only; // operations, copies and waits are counted and not made
@@ -80,6 +93,8 @@ typedef struct {
     // Blocks the host until the stream has reached the event, at most `seconds`. Returns whether it has.
     bool (*event_wait)(const Exec *exec, int64_t event, double seconds);
     void (*stream_wait)(const Exec *exec, const Exec *of, int64_t event);
+    // Waits of the backend's own, in any of its functions, call `wait` meanwhile, which stays where it is.
+    void (*on_wait)(void *state, const DeviceWait *wait);
     // Two clocks where the stream is now: wall-clock time, and time of work (see DeviceMark).
     void (*mark)(const Exec *exec, DeviceMark *mark);
     void (*mark_read)(void *state, DeviceMark *mark);

@@ -155,6 +155,7 @@ Status device_open(Device **device, DeviceOptions options) {
     }
     status = open_stream(d, &d->compute, "compute");
     if (status == OK) status = take_algorithms(d);
+    if (status == OK && d->backend.on_wait) d->backend.on_wait(d->state, &d->wait);
     if (status == OK)
         *device = d;
     else
@@ -190,6 +191,10 @@ size_t device_workspace_peak(const Device *device) {
 void device_on_launch(Device *device, void (*hook)(void *self), void *self) {
     device->hook = hook;
     device->hook_self = self;
+}
+
+void device_on_wait(Device *device, void (*hook)(void *self, double waited_s), void *self) {
+    device->wait = (DeviceWait){hook, self};
 }
 
 Memory device_memory(Device *device) {
@@ -236,13 +241,15 @@ bool event_done(Device *device, StreamEvent event) { return event_wait_for(devic
 
 void event_wait(Device *device, StreamEvent event) {
     const double turn_s = 1e-3; // messages move this often
-    while (!event_wait_for(device, event, turn_s))
+    for (WaitClock clock = {0}; !event_wait_for(device, event, turn_s);
+         wait_clock_turn(&clock, &device->wait))
         if (device->hook) device->hook(device->hook_self);
 }
 
 void stream_wait(Device *device, Stream *stream, StreamEvent event) {
     check_stream(device, stream);
-    if (event.number) device->backend.stream_wait(&stream->exec, &event.stream->exec, event.number);
+    if (event.number && event.stream != stream)
+        device->backend.stream_wait(&stream->exec, &event.stream->exec, event.number);
 }
 
 void device_sync(Device *device, Stream *stream) { event_wait(device, event_record(device, stream)); }

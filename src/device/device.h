@@ -104,6 +104,10 @@ size_t device_workspace_peak(const Device *device); // the most any operation so
 // Sets a function that is called before every operation and during long waits of the host, on every kind of device: it
 // lets messages under way advance while a long step computes. NULL: no function.
 void device_on_launch(Device *device, void (*hook)(void *self), void *self);
+// Sets a function that is called again and again while the host waits for the device, wherever it does, with the seconds
+// since that wait began; a time in which the process was stopped does not count. It must not call the device, but for
+// event_done. NULL: no function.
+void device_on_wait(Device *device, void (*hook)(void *self, double waited_s), void *self);
 
 // ---- streams and events -----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ struct Device {
     OpCount counts[NUM_DEVICE_OPS];
     void (*hook)(void *self); // called before every operation; may be NULL
     void *hook_self;
+    DeviceWait wait;
     OnOperation *listener; // called for every operation; may be NULL
     void *listener_self;
 };

@@ -5,6 +5,7 @@
 #include <string.h>
 
 static void poll(void *world) { comm_poll(world); }
+static void watch(void *world, double waited_s) { comm_watch(world, waited_s); }
 
 static Status open_arenas(Runtime *r, const RuntimeMemory *memory) {
     if (!memory) {
@@ -34,9 +35,8 @@ static Status check_units(const DeviceUnit *units, int ranks, int most) {
         shared, units[first].name, first, most, shared);
 }
 
-// Opens the device on every rank or on none.   Collective over `world`.
-static Status open_gpu(Runtime *r, const DeviceOptions *options, int ranks_per_gpu, Comm *world) {
-    TRY(comm_agree(world, device_open(&r->device, *options)));
+// Checks that no more ranks share a GPU than may.   Collective over `world`.
+static Status check_gpu(const Runtime *r, int ranks_per_gpu, Comm *world) {
     DeviceUnit mine = device_unit(r->device), *units = calloc((size_t)comm_size(world), sizeof *units);
     CHECK(units, "no memory for the names of %d GPUs", comm_size(world));
     comm_all_gather_host(world, &mine, units, sizeof mine);
@@ -49,8 +49,6 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
     const RuntimeMemory *memory = spec->memory;
     *r = (Runtime){.world = world};
     TRY(grid_check(spec->topology.grid));
-    // The groups come first: opening them is collective, and what follows can fail on one rank alone.
-    TRY(groups_open(&r->context.groups, world, spec->topology, spec->roles));
     DeviceOptions device = {.kind = memory ? spec->device : "null",
                             .stands_for = memory ? NULL : spec->device,
                             .threads = spec->threads,
@@ -60,12 +58,13 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
                             .algorithms = spec->algorithms,
                             .float8 = spec->mode.float8 != FLOAT8_NONE,
                             .workspace_bytes = memory ? memory->workspace : 0};
-    if (memory && spec->ranks_per_gpu)
-        TRY(open_gpu(r, &device, spec->ranks_per_gpu, world));
-    else
-        TRY(device_open(&r->device, device));
-    comm_use_device(world, r->device);
+    // Every rank opens its device, or none: what follows is collective.
+    TRY(comm_agree(world, device_open(&r->device, device)));
+    if (memory && spec->ranks_per_gpu) TRY(check_gpu(r, spec->ranks_per_gpu, world));
     device_on_launch(r->device, poll, world);
+    device_on_wait(r->device, watch, world);
+    TRY(comm_use_device(world, r->device));
+    TRY(groups_open(&r->context.groups, world, spec->topology, spec->roles));
     r->context.device = r->device;
     r->context.stream = device_stream(r->device);
     r->context.scratch = &r->scratch;
@@ -77,7 +76,7 @@ void runtime_close(Runtime *r) {
     arena_close(&r->scratch);
     arena_close(&r->run);
     groups_close(&r->context.groups);
-    if (r->world) comm_use_device(r->world, NULL);
+    if (r->world && r->device) comm_use_device(r->world, NULL);
     device_close(r->device);
     *r = (Runtime){0};
 }

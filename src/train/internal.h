@@ -139,7 +139,9 @@ double unsigned_nan(double value); // printed as "nan", never as "-nan"
 Status reporter_open(Reporter *reporter, const Options *options, const EngineSpec *spec,
                      const atomic_int *stopped);
 Status reporter_close(Reporter *reporter); // ERR_IO when metrics could not be written
-void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemory *memory);
+// `transport` is comm_device_transport's.
+void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemory *memory,
+                    const char *transport);
 void reporter_progress(Reporter *reporter, const StepReport *step);
 void reporter_line(Reporter *reporter, const StepReport *step);    // Megatron-LM's log line
 void reporter_metrics(Reporter *reporter, const StepReport *step); // one JSON object

@@ -278,7 +278,9 @@ static Status train(TrainingRun *run) {
     if (run->options->dry_run) return run_dry(run);
     TRY(engine_open(&run->engine, &run->spec, run->world));
     TRY(trace_file_start(&run->trace, run->options));
-    if (run->reporter) reporter_start(run->reporter, &run->spec, engine_memory(run->engine));
+    if (run->reporter)
+        reporter_start(run->reporter, &run->spec, engine_memory(run->engine),
+                       comm_device_transport(run->world));
     TRY(load_checkpoint(run));
     TRY(saver_check_room(&run->saver, &run->spec.shape, run->control.iteration, run->control.end));
     TRY(compare_replicas(run));

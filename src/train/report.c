@@ -139,7 +139,7 @@ static void print_algorithms(const char *file) {
     text_free(&table);
 }
 
-void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *memory) {
+void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *memory, const char *transport) {
     const RunShape *shape = &r->options->shape;
     printf("using world size: %d, data-parallel size: %d, tensor-model-parallel size: %d, "
            "pipeline-model-parallel size: %d\n",
@@ -150,6 +150,7 @@ void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *mem
            spec->schedule, spec->num_microbatches, spec->mode.microbatch, spec->num_chunks,
            plural(spec->num_chunks), spec->device, *kernels ? " with kernels for " : "", kernels,
            spec->threads, plural(spec->threads));
+    if (transport) printf(", tensors between ranks by %s", transport);
     print_cores(spec->threads);
     print_attention(spec);
     print_algorithms(spec->algorithms);

@@ -64,7 +64,7 @@ static void print_plan(TrainingRun *run, const EngineMemory *memory, const Text 
     Text options = {0};
     options_print(run->options, FOR_TRAIN, &options);
     fputs(text_string(&options), stdout);
-    reporter_start(run->reporter, &run->spec, memory);
+    reporter_start(run->reporter, &run->spec, memory, NULL);
     printf("%sone step of rank 0 takes %.3f TFLOP, of the whole model %.3f TFLOP; nothing was trained "
            "(--dry-run)\n",
            text_string(report), memory->flops / 1e12,

@@ -1,0 +1,45 @@
+// Chooses the transport that carries the tensors of devices between the ranks.
+#include "comm/device_transport.h"
+#include <string.h>
+
+static Status staged_check(const Comm *world, Device *device) {
+    (void)world, (void)device;
+    return OK;
+}
+
+// "auto" takes the first that all ranks can use.
+static const DeviceTransport transports[] = {
+    {"staged", staged_check, NULL},
+};
+enum { NUM_TRANSPORTS = sizeof transports / sizeof *transports };
+
+static Status choose_first(Comm *world, Device *device, const DeviceTransport **chosen) {
+    double missing[NUM_TRANSPORTS];
+    for (int i = 0; i < NUM_TRANSPORTS; i++) missing[i] = transports[i].check(world, device) != OK;
+    comm_all_reduce_host(world, missing, NUM_TRANSPORTS, REDUCE_MAX);
+    int first = 0;
+    while (missing[first] > 0) first++; // staged is always there
+    *chosen = &transports[first];
+    return OK;
+}
+
+static Status fail_unknown(const char *name) {
+    Text names = {0};
+    for (int i = 0; i < NUM_TRANSPORTS; i++) text_add(&names, ", %s", transports[i].name);
+    Status status =
+        fail(ERR_CONFIG, "device transport '%s' is unknown; there are auto%s", name, text_string(&names));
+    text_free(&names);
+    return status;
+}
+
+Status device_transport_choose(Comm *world, Device *device, const char *name,
+                               const DeviceTransport **chosen) {
+    *chosen = NULL;
+    if (comm_size(world) == 1 || !device_computes(device)) return OK;
+    bool has_gpu = *device_unit(device).name;
+    if (!name || !strcmp(name, "auto")) return has_gpu ? choose_first(world, device, chosen) : OK;
+    for (int i = 0; i < NUM_TRANSPORTS; i++)
+        if (!strcmp(name, transports[i].name)) *chosen = &transports[i];
+    if (!*chosen) return fail_unknown(name);
+    return comm_agree(world, (*chosen)->check(world, device));
+}
