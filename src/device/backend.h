@@ -9,6 +9,7 @@
 // may return before it is done, as long as what its stream does later comes after it.
 #pragma once
 #include "device/op_table.h"
+#include "device/peer.h"
 #include "device/survey.h"
 
 //  Backends of the program, and the names of their kinds; the first one is proposed where nothing else is known.
@@ -39,6 +40,19 @@ typedef struct {
 } WaitClock;
 // Counts the time since the last call, and calls the hook, if there is one.
 void wait_clock_turn(WaitClock *clock, const DeviceWait *wait);
+
+// What devices of one process do with each other's memory (device/peer.h). `other`, `to_state` and `from_state` are the
+// states of devices of this kind, and an event may be that of another device.
+typedef struct {
+    bool (*reach)(void *state, const void *other);
+    Status (*event_open)(void *state, void **event);
+    void (*event_close)(void *event);
+    void (*event_record)(const Exec *exec, void *event);
+    void (*event_wait)(const Exec *exec, void *event);
+    void (*copy)(const Exec *exec, void *to, const void *to_state, const void *from, const void *from_state,
+                 size_t bytes);
+    void (*reduce)(const Exec *exec, const PeerReduce *args);
+} PeerBackend;
 
 typedef struct {
     const char *name;
@@ -107,6 +121,8 @@ typedef struct {
     void (*access_end)(void *state, const HostAccess *access);
     // The address that host code may follow for device memory, at once.
     void *(*address)(void *state, void *data, size_t bytes);
+
+    const PeerBackend *peers; // NULL: the memory of such a device is for itself and the host
 } Backend;
 
 #define X(name) extern const Backend name##_backend;

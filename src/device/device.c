@@ -91,9 +91,8 @@ void device_attention(const DeviceOptions *options, Text *out) {
 
 // ---- opening and closing ----------------------------------------------------------------------------------
 
-static Status open_stream(Device *device, Stream *stream, const char *name) {
+static Status open_stream(Device *device, Stream *stream, const char *name, size_t bytes) {
     const Backend *backend = &device->backend;
-    size_t bytes = device->options.workspace_bytes;
     *stream = (Stream){
         .exec = {.state = device->state, .threads = device->options.threads}, .device = device, .name = name};
     TRY(backend->stream_open(device->state, name, &stream->exec.queue));
@@ -153,7 +152,7 @@ Status device_open(Device **device, DeviceOptions options) {
         free(d);
         return status;
     }
-    status = open_stream(d, &d->compute, "compute");
+    status = open_stream(d, &d->compute, "compute", options.workspace_bytes);
     if (status == OK) status = take_algorithms(d);
     if (status == OK && d->backend.on_wait) d->backend.on_wait(d->state, &d->wait);
     if (status == OK)
@@ -210,15 +209,23 @@ static void check_stream(const Device *device, const Stream *stream) {
 
 Stream *device_stream(Device *device) { return &device->compute; }
 
-Status device_stream_open(Device *device, const char *name, Stream **stream) {
+static Status stream_create(Device *device, const char *name, size_t workspace_bytes, Stream **stream) {
     *stream = malloc(sizeof **stream);
     if (!*stream) return fail(ERR_OS, "no memory for the stream %s", name);
-    Status status = open_stream(device, *stream, name);
+    Status status = open_stream(device, *stream, name, workspace_bytes);
     if (status == OK) return OK;
     close_stream(*stream);
     free(*stream);
     *stream = NULL;
     return status;
+}
+
+Status device_stream_open(Device *device, const char *name, Stream **stream) {
+    return stream_create(device, name, device->options.workspace_bytes, stream);
+}
+
+Status device_side_stream_open(Device *device, const char *name, Stream **stream) {
+    return stream_create(device, name, 0, stream);
 }
 
 void device_stream_close(Device *device, Stream *stream) {

@@ -101,7 +101,9 @@ static void cuda_close(void *state) {
 
 static Status cuda_open(void **state, const DeviceOptions *options) {
     CudaDevice *d = calloc(1, sizeof *d);
+    static const DeviceWait nobody = {0};
     if (!d) return fail(ERR_OS, "no memory for a device");
+    d->wait = &nobody;
     Status status = gpu_choose(d, options->rank_here);
     if (status == OK && options->float8) status = gpu_check_float8(d);
     if (status == OK) status = marks_open(d);
@@ -112,6 +114,11 @@ static Status cuda_open(void **state, const DeviceOptions *options) {
     else
         cuda_close(d);
     return status;
+}
+
+static void cuda_on_wait(void *state, const DeviceWait *wait) {
+    CudaDevice *d = state;
+    d->wait = wait;
 }
 
 // ---- memory -----------------------------------------------------------------------------------------------
@@ -137,14 +144,6 @@ static void cuda_give_back(void *state, void *memory, size_t bytes) {
 
 // ---- streams ----------------------------------------------------------------------------------------------
 
-static Status fill_queue(CudaQueue *q) {
-    CudaDevice *d = q->device;
-    TRY(CUDA_STATUS(d, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking)));
-    for (int i = 0; i < NUM_EVENTS; i++)
-        TRY(CUDA_STATUS(d, cudaEventCreateWithFlags(&q->events[i], cudaEventDisableTiming)));
-    return stages_open(q);
-}
-
 static void destroy_queue(CudaQueue *q) {
     CudaDevice *d = q->device;
     stages_close(q);
@@ -159,7 +158,7 @@ static Status cuda_stream_open(void *state, const char *name, void **queue) {
     CudaQueue *q = calloc(1, sizeof *q);
     if (!q) return fail(ERR_OS, "no memory for the stream %s", name);
     q->device = d;
-    Status status = fill_queue(q);
+    Status status = CUDA_STATUS(d, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking));
     if (status != OK) {
         destroy_queue(q);
         return status;
@@ -190,23 +189,23 @@ static void set_reached(CudaQueue *q, int64_t event) {
 // An event is used again once it is done. So the host is never more than NUM_EVENTS ahead of the GPU.
 int64_t queue_record(CudaQueue *q) {
     queue_await(q, q->recorded + 1 - NUM_EVENTS);
-    q->recorded++;
-    CUDA(q->device, cudaEventRecord(q->events[q->recorded % NUM_EVENTS], q->stream));
+    cudaEvent_t *event = &q->events[++q->recorded % NUM_EVENTS];
+    if (!*event) CUDA(q->device, cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    CUDA(q->device, cudaEventRecord(*event, q->stream));
     return q->recorded;
 }
 
 static void sleep_us(int us) { nanosleep(&(struct timespec){.tv_nsec = us * 1000L}, NULL); }
 
 // Short waits are for one more operation: there the host asks again at once.
-bool queue_wait_for(CudaQueue *q, int64_t event, double seconds) {
+static bool event_reached(const CudaDevice *d, cudaEvent_t event, double seconds) {
     const double spins_s = 5e-5;
     const int longest_us = 200;
-    if (event <= q->reached) return true;
     double start_s = 0;
     for (int pause_us = 10;;) {
-        cudaError_t error = cudaEventQuery(q->events[event % NUM_EVENTS]);
-        if (error == cudaSuccess) break;
-        if (error != cudaErrorNotReady) cuda_check(q->device, "cudaEventQuery", error);
+        cudaError_t error = cudaEventQuery(event);
+        if (error == cudaSuccess) return true;
+        if (error != cudaErrorNotReady) cuda_check(d, "cudaEventQuery", error);
         if (seconds <= 0) return false;
         double now_s = clock_s();
         if (start_s == 0) start_s = now_s;
@@ -215,13 +214,23 @@ bool queue_wait_for(CudaQueue *q, int64_t event, double seconds) {
         sleep_us(pause_us);
         pause_us = 2 * pause_us < longest_us ? 2 * pause_us : longest_us;
     }
+}
+
+void event_await(const CudaDevice *d, cudaEvent_t event) {
+    const double turn_s = 1e-2;
+    for (WaitClock clock = {0}; !event_reached(d, event, turn_s);) wait_clock_turn(&clock, d->wait);
+}
+
+bool queue_wait_for(CudaQueue *q, int64_t event, double seconds) {
+    if (event <= q->reached) return true;
+    if (!event_reached(q->device, q->events[event % NUM_EVENTS], seconds)) return false;
     set_reached(q, event);
     return true;
 }
 
 void queue_await(CudaQueue *q, int64_t event) {
     if (event <= q->reached) return;
-    CUDA(q->device, cudaEventSynchronize(q->events[event % NUM_EVENTS]));
+    event_await(q->device, q->events[event % NUM_EVENTS]);
     set_reached(q, event);
 }
 
@@ -296,6 +305,8 @@ static const Backend cuda_backend = {
     .access_address = cuda_access_address,
     .access_end = cuda_access_end,
     .address = cuda_address,
+    .on_wait = cuda_on_wait,
+    .peers = &cuda_peers,
 };
 
 const DeviceModule trireme_device = {MODULE_INTERFACE, &cuda_backend};

@@ -6,11 +6,10 @@
 
 // ---- stages -----------------------------------------------------------------------------------------------
 
-Status stages_open(CudaQueue *q) {
+static void stages_open(CudaQueue *q) {
     char *all = NULL;
-    TRY(CUDA_STATUS(q->device, cudaMallocHost((void **)&all, (size_t)NUM_STAGES * STAGE_BYTES)));
+    CUDA(q->device, cudaMallocHost((void **)&all, (size_t)NUM_STAGES * STAGE_BYTES));
     for (int i = 0; i < NUM_STAGES; i++) q->stages[i].pinned = all + (size_t)i * STAGE_BYTES;
-    return OK;
 }
 
 void stages_close(CudaQueue *q) { CUDA(q->device, cudaFreeHost(q->stages[0].pinned)); }
@@ -25,16 +24,20 @@ void stages_deliver(CudaQueue *q) {
 }
 
 static CudaStage *next_stage(CudaQueue *q, size_t bytes) {
+    if (!q->stages[0].pinned) stages_open(q);
     CudaStage *s = &q->stages[q->num_staged++ % NUM_STAGES];
     queue_await(q, s->event);
     s->bytes = bytes;
     return s;
 }
 
-// From memory that is not pinned CUDA copies before it returns.
+// From and to memory that is not pinned CUDA copies before it returns: it waits for the stream. Here the wait is told.
+static void reach_end(CudaQueue *q) { queue_await(q, queue_record(q)); }
+
 void cuda_upload(const Exec *exec, void *to, const void *from, size_t bytes) {
     CudaQueue *q = exec->queue;
     if (bytes > STAGE_BYTES) {
+        reach_end(q);
         CUDA(q->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, q->stream));
         return;
     }
@@ -44,10 +47,10 @@ void cuda_upload(const Exec *exec, void *to, const void *from, size_t bytes) {
     s->event = queue_record(q);
 }
 
-// To memory that is not pinned CUDA copies before it returns.
 void cuda_download(const Exec *exec, void *to, const void *from, size_t bytes) {
     CudaQueue *q = exec->queue;
     if (bytes > STAGE_BYTES) {
+        reach_end(q);
         CUDA(q->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, q->stream));
         return;
     }

@@ -59,6 +59,9 @@ void cuda_algorithms_about(void *state, Text *table);
 Status cuda_algorithms_time(const Exec *exec, const Matmul *product, Text *table);
 Status cuda_algorithms_take(void *state, const char *file, const char *text);
 
+// The addresses of other GPUs that this one reaches may be among those of the sum.
+void cuda_peer_reduce(const Exec *exec, const PeerReduce *args);
+
 // ---- streams ----------------------------------------------------------------------------------------------
 
 enum {
@@ -80,11 +83,11 @@ typedef struct CudaQueue {
     cudaStream_t stream;
     CudaDevice *device;
     struct CudaQueue *next; // of the device's queues
-    // The event with the number n is events[n % NUM_EVENTS].
+    // The event with the number n is events[n % NUM_EVENTS], created when it is wanted first.
     cudaEvent_t events[NUM_EVENTS];
     int64_t recorded, reached; // the numbers of the last event, and of the last one that is known to be done
-    CudaStage stages[NUM_STAGES];
-    int64_t num_staged; // copies so far
+    CudaStage stages[NUM_STAGES]; // without memory until the first copy
+    int64_t num_staged;           // copies so far
 } CudaQueue;
 
 // The stream on which an operation runs. Without a queue it is CUDA's default stream.
@@ -95,12 +98,13 @@ static inline cudaStream_t stream_of(const Exec *exec) {
 // Events of a queue, as Backend has them (device/backend.h).
 int64_t queue_record(CudaQueue *queue);
 bool queue_wait_for(CudaQueue *queue, int64_t event, double seconds);
-void queue_await(CudaQueue *queue, int64_t event); // the host waits as long as it takes
+// The host waits as long as it takes, and tells the device's DeviceWait.
+void queue_await(CudaQueue *queue, int64_t event);
+void event_await(const CudaDevice *device, cudaEvent_t event);
 void queue_follow(CudaQueue *queue, const CudaQueue *of, int64_t event);
 
 // ---- copies (copies.c) ------------------------------------------------------------------------------------
 
-Status stages_open(CudaQueue *queue);
 void stages_close(CudaQueue *queue); // takes what was only zeroed
 // Gives the host the bytes of downloads that the queue is known to have reached.
 void stages_deliver(CudaQueue *queue);
@@ -125,6 +129,8 @@ void cuda_access_end(void *state, const HostAccess *access);
 void *cuda_address(void *state, void *data, size_t bytes);
 void windows_leave(CudaQueue *queue); // before it is closed
 void windows_close(CudaDevice *device);
+
+extern const PeerBackend cuda_peers; // peers.c
 
 // ---- marks (marks.c) --------------------------------------------------------------------------------------
 
@@ -171,6 +177,7 @@ struct CudaDevice {
     CudaQueue *queues;
     CudaWindow *windows;
     int num_windows;
+    const DeviceWait *wait;
     CudaMarks marks;
     CudaProducts *products;
     CudaSdpa *sdpa; // NULL: attention is computed by the kernels of the program alone

@@ -63,7 +63,7 @@ void cuda_mark_read(void *state, DeviceMark *mark) {
     int64_t i = mark->number - 1;
     float ms;
     CHECK(i >= 0 && i < m->num_events && m->taken[i], "a mark was read twice, or never made");
-    CUDA(d, cudaEventSynchronize(m->events[i]));
+    event_await(d, m->events[i]);
     CUDA(d, cudaEventElapsedTime(&ms, m->base, m->events[i]));
     m->taken[i] = false;
     m->num_taken--;

@@ -1,6 +1,7 @@
 // The simulated GPUs as a program sees them: how many there are, what they can do, their memory, their driver.
 //
 //   TRIREME_SIM_GPUS=N          how many there are; 1 if unset
+//   TRIREME_SIM_PEERS=0         none reaches another's memory; if unset, all do
 //   TRIREME_SIM_MEMORY=MIB      the memory of each; 16384 if unset
 //   TRIREME_SIM_CAPABILITY=NN   their compute capability; 90 if unset. There are kernels from 80 on
 //   TRIREME_SIM_DRIVER=NNNN     the version of CUDA that the driver knows; 13000 if unset, 0: there is no driver
@@ -8,6 +9,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <set>
+#include <utility>
 
 enum { RUNTIME_VERSION = 13000, FIRST_CAPABILITY = 80 };
 
@@ -60,6 +64,23 @@ cudaError_t cudaSetDevice(int gpu) {
     if (!exists(gpu)) return sim_returned(cudaErrorInvalidDevice);
     current = gpu;
     return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int gpu, int peer) {
+    if (!exists(gpu) || !exists(peer)) return sim_returned(cudaErrorInvalidDevice);
+    *can = gpu != peer && number_of("TRIREME_SIM_PEERS", 1);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+    static std::mutex lock;
+    static std::set<std::pair<int, int>> enabled;
+    int can = 0;
+    if (cudaDeviceCanAccessPeer(&can, current, peer) != cudaSuccess || !can)
+        return sim_returned(cudaErrorInvalidDevice);
+    std::lock_guard<std::mutex> held(lock);
+    return enabled.insert({current, peer}).second ? cudaSuccess
+                                                  : sim_returned(cudaErrorPeerAccessAlreadyEnabled);
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *) {

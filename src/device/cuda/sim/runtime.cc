@@ -6,6 +6,7 @@
 //
 //   TRIREME_SIM_SEED=N            draws another order
 //   TRIREME_SIM_FAIL=NAME:COUNT   the COUNT-th call fails: "launch" (a kernel), "gone" (a kernel: its GPU is gone),
+//                                 "stuck" (a kernel: it never ends),
 //                                 "memory" (cudaMalloc), "device" (cudaGetDeviceCount: there is no GPU),
 //                                 "library" or "function" (libraries.cc), or a function of cuBLASLt (cublaslt.cc)
 //
@@ -28,22 +29,22 @@
 
 enum { ALIGNMENT = 256, UNWRITTEN = 0xFF }; // bytes 0xFF: NaN in every float type
 
-struct EventState {
-    int64_t recorded = 0, done = 0; // how often
+// One recording of an event: who waits for it does not care where the event is recorded again.
+struct Record {
+    bool done = false;
     double at_s = 0;
-    bool timed = false;
 };
 
 struct CUevent_st {
-    std::shared_ptr<EventState> state; // entries may outlive the event
+    std::shared_ptr<Record> last; // none: it was never recorded
+    bool timed;
 };
 
-// Waits until `event` has been recorded for the `number`-th time, or records it, or runs.
+// Runs, or waits for a record, or makes it.
 struct Entry {
     const char *name;
     std::function<void()> run;
-    std::shared_ptr<EventState> event;
-    int64_t number;
+    std::shared_ptr<Record> record;
     bool waits;
 };
 
@@ -119,6 +120,8 @@ static const struct {
      "no kernel image is available for execution on the device"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",
+     "peer access is already enabled"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
@@ -180,7 +183,7 @@ static uint64_t draw() { // xorshift64* (Vigna 2014)
 static bool may_run(const CUstream_st *stream) {
     if (stream->running || stream->entries.empty()) return false;
     const Entry &e = stream->entries.front();
-    return !e.waits || e.event->done >= e.number;
+    return !e.waits || !e.record || e.record->done;
 }
 
 // With the lock, which it gives up meanwhile: runs one entry of a stream that is drawn among those that may run. False:
@@ -199,9 +202,9 @@ static bool step(Lock &lock) {
         entry.run();
         lock.lock();
     }
-    if (entry.event && !entry.waits) {
-        entry.event->done = std::max(entry.event->done, entry.number);
-        entry.event->at_s = clock_s();
+    if (entry.record && !entry.waits) {
+        entry.record->done = true;
+        entry.record->at_s = clock_s();
     }
     stream->running = false;
     stream->done++;
@@ -235,7 +238,10 @@ void sim_launch(cudaStream_t stream, const char *name, std::function<void()> run
             Lock inner(simulation().lock);
             simulation().fault = fault;
         };
-    push(stream, {name, std::move(run), nullptr, 0, false});
+    if (is_to_fail("stuck")) // it waits for what nobody records
+        push(stream, {name, nullptr, std::make_shared<Record>(), true});
+    else
+        push(stream, {name, std::move(run), nullptr, false});
 }
 
 // ---- memory -----------------------------------------------------------------------------------------------
@@ -316,10 +322,12 @@ static const Allocation *find(const void *memory, size_t bytes, bool *inside) {
     return &next->second;
 }
 
-static bool is_device(const void *memory, size_t bytes) {
+static const int ANY = -1;
+
+static bool is_device(const void *memory, size_t bytes, int gpu = ANY) {
     bool inside = false;
     const Allocation *found = find(memory, bytes, &inside);
-    return found && !found->pinned && inside;
+    return found && !found->pinned && inside && (gpu == ANY || gpu == found->gpu);
 }
 
 bool sim_is_device(const void *memory, size_t bytes) {
@@ -370,15 +378,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     Lock lock(simulation().lock);
-    push(stream, {"cudaStreamWaitEvent", nullptr, event->state, event->state->recorded, true});
+    push(stream, {"cudaStreamWaitEvent", nullptr, event->last, true});
     return returned(simulation().fault);
 }
 
 // ---- events -----------------------------------------------------------------------------------------------
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
-    *event = new CUevent_st{std::make_shared<EventState>()};
-    (*event)->state->timed = !(flags & cudaEventDisableTiming);
+    *event = new CUevent_st{nullptr, !(flags & cudaEventDisableTiming)};
     return cudaSuccess;
 }
 
@@ -391,36 +398,37 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     Lock lock(simulation().lock);
-    push(stream, {"cudaEventRecord", nullptr, event->state, ++event->state->recorded, false});
+    event->last = std::make_shared<Record>();
+    push(stream, {"cudaEventRecord", nullptr, event->last, false});
     return returned(simulation().fault);
 }
+
+static bool is_done(const std::shared_ptr<Record> &record) { return !record || record->done; }
 
 // Who asks lets the GPU get on a little: often not at all, now and then a lot.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     static const int turns[] = {0, 0, 1, 2, 5, 17, 60, 200};
     Lock lock(simulation().lock);
-    const auto state = event->state;
-    for (int left = turns[draw() % (sizeof turns / sizeof *turns)]; left > 0 && state->done < state->recorded;
-         left--)
+    const auto record = event->last;
+    for (int left = turns[draw() % (sizeof turns / sizeof *turns)]; left > 0 && !is_done(record); left--)
         if (!step(lock)) break;
     if (simulation().fault != cudaSuccess) return returned(simulation().fault);
-    return state->done < state->recorded ? cudaErrorNotReady : cudaSuccess;
+    return is_done(record) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     Lock lock(simulation().lock);
-    const auto state = event->state;
-    int64_t until = state->recorded;
-    run_until(lock, [=] { return state->done >= until; });
+    const auto record = event->last;
+    run_until(lock, [=] { return is_done(record); });
     return returned(simulation().fault);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
     Lock lock(simulation().lock);
-    const EventState &a = *start->state, &b = *end->state;
-    if (!a.timed || !b.timed || !a.recorded || !b.recorded) return returned(cudaErrorInvalidResourceHandle);
-    if (a.done < a.recorded || b.done < b.recorded) return returned(cudaErrorNotReady);
-    *ms = static_cast<float>((b.at_s - a.at_s) * 1e3);
+    const auto a = start->last, b = end->last;
+    if (!start->timed || !end->timed || !a || !b) return returned(cudaErrorInvalidResourceHandle);
+    if (!a->done || !b->done) return returned(cudaErrorNotReady);
+    *ms = static_cast<float>((b->at_s - a->at_s) * 1e3);
     return cudaSuccess;
 }
 
@@ -431,9 +439,10 @@ static bool overlap(const void *a, const void *b, size_t bytes) {
     return x < y + bytes && y < x + bytes;
 }
 
-static const char *wrong_sides(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
-    if ((kind != cudaMemcpyDeviceToHost) != is_device(to, bytes)) return "the wrong kind of memory to write";
-    if ((kind != cudaMemcpyHostToDevice) != is_device(from, bytes)) return "the wrong kind of memory to read";
+// Memory of another GPU can be used as if it were the stream's own only by kernels.
+static const char *wrong_sides(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind, int gpu) {
+    if ((kind != cudaMemcpyDeviceToHost) != is_device(to, bytes, gpu)) return "the wrong memory to write";
+    if ((kind != cudaMemcpyHostToDevice) != is_device(from, bytes, gpu)) return "the wrong memory to read";
     return overlap(to, from, bytes) ? "memory that overlaps" : nullptr;
 }
 
@@ -441,14 +450,15 @@ static const char *wrong_sides(const void *to, const void *from, size_t bytes, c
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
     Lock lock(simulation().lock);
-    if (const char *wrong = wrong_sides(to, from, bytes, kind)) return misuse("cudaMemcpyAsync", wrong, "");
+    if (const char *wrong = wrong_sides(to, from, bytes, kind, stream->device))
+        return misuse("cudaMemcpyAsync", wrong, "");
     std::shared_ptr<std::vector<char>> staged;
     if (kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes)) {
         const char *bytes_from = static_cast<const char *>(from);
         staged = std::make_shared<std::vector<char>>(bytes_from, bytes_from + bytes);
     }
     push(stream,
-         {"cudaMemcpyAsync", [=] { memcpy(to, staged ? staged->data() : from, bytes); }, nullptr, 0, false});
+         {"cudaMemcpyAsync", [=] { memcpy(to, staged ? staged->data() : from, bytes); }, nullptr, false});
     if (kind == cudaMemcpyDeviceToHost && !is_pinned(to, bytes)) {
         int64_t until = stream->launched;
         run_until(lock, [=] { return stream->done >= until; });
@@ -456,9 +466,18 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     return returned(simulation().fault);
 }
 
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
+                                cudaStream_t stream) {
+    Lock lock(simulation().lock);
+    if (!is_device(to, bytes, to_device) || !is_device(from, bytes, from_device) || overlap(to, from, bytes))
+        return misuse("cudaMemcpyPeerAsync", "memory that is not these GPUs', or overlaps", "");
+    push(stream, {"cudaMemcpyPeerAsync", [=] { memcpy(to, from, bytes); }, nullptr, false});
+    return returned(simulation().fault);
+}
+
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream) {
     Lock lock(simulation().lock);
     if (!is_device(memory, bytes)) return misuse("cudaMemsetAsync", "memory that is not the GPU's", "");
-    push(stream, {"cudaMemsetAsync", [=] { memset(memory, value, bytes); }, nullptr, 0, false});
+    push(stream, {"cudaMemsetAsync", [=] { memset(memory, value, bytes); }, nullptr, false});
     return returned(simulation().fault);
 }
