@@ -44,6 +44,8 @@ int harness_run(const Test *tests, int argc, char **argv) {
 
 bool harness_short(void) { return getenv("TRIREME_TEST_SHORT") != NULL; }
 
+const char *harness_device_transport(void) { return getenv("TRIREME_TEST_DEVICE_TRANSPORT"); }
+
 const char *harness_device(const char *usual) {
     const char *kind = getenv("TRIREME_TEST_DEVICE");
     return kind ? kind : usual;

@@ -36,6 +36,9 @@ const char *harness_device(const char *usual);
 // the cpu does.
 const char *harness_plain_device(const char *usual);
 
+// Returns CommOptions.device_transport for the laws: TRIREME_TEST_DEVICE_TRANSPORT, or NULL.
+const char *harness_device_transport(void);
+
 // Returns the path of a new folder under TMPDIR, which is removed when the program ends.
 const char *harness_folder(void);
 // Returns the path of a name in that folder. The last eight paths of a thread stay valid.

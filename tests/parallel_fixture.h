@@ -96,6 +96,7 @@ static inline Status setup_launch(const Setup *setup, RankMain *rank_main, void 
                            .ranks = grid_size(setup->grid),
                            .timeout_s = 60,
                            .check = setup->check_comm,
+                           .device_transport = harness_device_transport(),
                            .deterministic = true};
     return comm_launch(options, rank_main, arg);
 }

@@ -250,6 +250,7 @@ Status run_plans(const RunPlan *plans, int count, RunResult *results) {
                            .timeout_s = 120,
                            .cores = plans->spins ? CORES_MAX : 1,
                            .check = plans->check_comm,
+                           .device_transport = harness_device_transport(),
                            .deterministic = true};
     return comm_launch(options, rank_main, &job);
 }

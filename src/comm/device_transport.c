@@ -9,6 +9,7 @@ static Status staged_check(const Comm *world, Device *device) {
 
 // "auto" takes the first that all ranks can use.
 static const DeviceTransport transports[] = {
+    {"peer", peer_check, peer_open},
     {"staged", staged_check, NULL},
 };
 enum { NUM_TRANSPORTS = sizeof transports / sizeof *transports };

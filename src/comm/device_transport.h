@@ -2,6 +2,7 @@
 // splits stay with the transport that the ranks were launched with. They are ordered (comm/transport.h): their
 // operations run on streams of the device, and the host does not wait for them.
 //
+//   peer    ranks are threads of one process, and their GPUs use each other's memory (comm/peer.c)
 //   staged  no device transport: the host's transport moves copies in pinned memory of the host (comm/host_adapter.c)
 //
 // comm_use_device chooses one for all ranks: the one that CommOptions name, or the first of the table that every rank
@@ -22,3 +23,6 @@ typedef struct {
 // Returns the one that all ranks use for their devices: NULL where there is nothing to choose, for one rank, a device that
 // counts only, or one without a GPU.   Collective over `world`; fails alike on all ranks.
 Status device_transport_choose(Comm *world, Device *device, const char *name, const DeviceTransport **chosen);
+
+Status peer_check(const Comm *world, Device *device);
+Status peer_open(Comm *comm, Device *device, Group **group);
