@@ -51,9 +51,9 @@ static void call_work(void *self) {
     switch (call->op) {
 #define X(NAME, function, Args, reads, writes)                                                               \
     case OP_##NAME: cpu_backend.function(&call->exec, call->args); break;
-        DEVICE_OPS(X)
+        BASIC_OPS(X)
 #undef X
-    case NUM_DEVICE_OPS: break;
+    default: break;
     }
 }
 

@@ -37,6 +37,32 @@ static void run_matmul(Fixture *b, const int64_t *n, float p) {
     matmul(b->device, b->stream, args);
 }
 
+// n[3]: the sums are added to what is there.
+static void run_matmul_sums(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    bool adds = n[3];
+    Tensor dy = normals(b, n[2], n[0]), x = normals(b, n[2], n[1]);
+    Tensor d = output(b, "d", normals_f32(b, n[0], n[1])), sums = output(b, "sums", normals_f32(b, 1, n[0]));
+    matmul_sums(
+        b->device, b->stream,
+        (MatmulSums){.a = dy, .b = x, .d = d, .sums = sums, .accumulate = n[4], .accumulate_sums = adds});
+}
+
+// Products of a size that keeps the GELU's input near 1.
+static void run_matmul_gelu(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor x = normals(b, n[0], n[2]), w = normals(b, n[1], n[2]), bias = optional(b, n[3], 1, n[1]);
+    Tensor y = output(b, "y", tensor(b, n[0], n[1])), aux = output(b, "aux", tensor(b, n[0], n[1]));
+    matmul_gelu(b->device, b->stream, (MatmulGelu){.a = x, .b = w, .bias = bias, .d = y, .aux = aux});
+}
+
+static void run_matmul_gelu_backward(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor dy = normals(b, n[0], n[2]), w = normals(b, n[2], n[1]), aux = normals(b, n[0], n[1]);
+    Tensor dx = output(b, "dx", tensor(b, n[0], n[1]));
+    matmul_gelu_backward(b->device, b->stream, (MatmulGeluBackward){.a = dy, .b = w, .aux = aux, .d = dx});
+}
+
 enum { NEW, OVER_DY, OVER_X };
 
 // p 1: the exact form.
@@ -94,6 +120,21 @@ static void run_norm_backward(Fixture *b, const int64_t *n, float p) {
     Tensor residual = optional(b, n[2], n[0], n[1]), places[] = {{0}, residual, dy, x};
     Tensor dx = output(b, "dx", n[2] == 0 ? tensor(b, n[0], n[1]) : places[n[2]]);
     norm_backward_input(b->device, b->stream, (NormBackwardInput){dy, x, gamma, mean, rstd, residual, dx});
+}
+
+// n[4]: added to what is there.
+static void run_norm_joined(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor x = normals(b, n[0], n[1]), gamma = normals(b, 1, n[1]), y = tensor(b, n[0], n[1]);
+    Tensor dy = normals(b, n[0], n[1]), rstd = tensor_f32(b, 1, n[0]), mean = {0}, dbeta = {0};
+    if (n[3]) mean = tensor_f32(b, 1, n[0]), dbeta = output(b, "dbeta", normals_f32(b, 1, n[1]));
+    norm_forward(b->device, b->stream,
+                 (NormForward){x, gamma, n[3] ? gamma : (Tensor){0}, y, mean, rstd, 1e-5f});
+    Tensor dgamma = output(b, "dgamma", normals_f32(b, 1, n[1]));
+    Tensor residual = optional(b, n[2], n[0], n[1]), places[] = {{0}, residual, dy, x};
+    Tensor dx = output(b, "dx", n[2] == 0 ? tensor(b, n[0], n[1]) : places[n[2]]);
+    norm_backward(b->device, b->stream,
+                  (NormBackward){dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta, n[4]});
 }
 
 static void run_rotary(Fixture *b, const int64_t *n, float p) {
@@ -165,6 +206,20 @@ static void run_loss(Fixture *b, const int64_t *n, float p) {
     loss_finish(
         b->device, b->stream,
         (LossFinish){labels, max, sum, target, mask, logits, dlogits, loss, first, vocabulary, 0.125f});
+}
+
+static void run_loss_whole(Fixture *b, const int64_t *n, float p) {
+    int64_t rows = n[0], cols = n[1], vocabulary = n[2];
+    (void)p;
+    Tensor logits = normals_f32(b, rows, cols), labels = integers(b, rows, (int32_t)vocabulary);
+    LossWhole args = {.logits = logits, .labels = labels, .vocabulary = vocabulary, .scale = 0.125f};
+    if (n[3]) args.mask = normals_f32(b, 1, rows);
+    args.dlogits = output(b, "dlogits", n[4] ? tensor(b, rows, cols) : logits);
+    args.loss = output(b, "loss", tensor_f32(b, 1, rows)),
+    args.max = output(b, "max", tensor_f32(b, 1, rows));
+    args.sum = output(b, "sum", tensor_f32(b, 1, rows));
+    args.target = output(b, "target", tensor_f32(b, 1, rows));
+    loss_whole(b->device, b->stream, args);
 }
 
 static void run_abs_max(Fixture *b, const int64_t *n, float p) {
@@ -268,6 +323,16 @@ static const Case CASES[] = {
     {"quantize to e5m2", run_quantize, 0, 0, {64, 128, 1, 0}, 0},
     {"quantize transposed", run_quantize, 0, 0, {67, 130, 0, 1}, 0},
     {"quantize transposed to e5m2", run_quantize, 0, 0, {128, 64, 1, 1}, 0},
+    // rows, columns, inner (the length of the sums), sums and d added to
+    {"matmul_sums", run_matmul_sums, 1e-5, 0, {24, 40, 128, 0, 0}, 0},
+    {"matmul_sums accumulates", run_matmul_sums, 1e-5, 0, {24, 40, 64, 1, 1}, 0},
+    {"matmul_sums of odd sizes", run_matmul_sums, 1e-5, 0, {19, 9, 71, 1, 0}, 0},
+    // rows, columns, inner, bias
+    {"matmul_gelu", run_matmul_gelu, 1e-5, 2, {32, 64, 16, 1}, 0},
+    {"matmul_gelu without a bias", run_matmul_gelu, 1e-5, 2, {33, 40, 8, 0}, 0},
+    {"matmul_gelu of odd sizes", run_matmul_gelu, 1e-5, 2, {7, 37, 5, 1}, 0},
+    {"matmul_gelu_backward", run_matmul_gelu_backward, 1e-5, 2, {32, 64, 24}, 0},
+    {"matmul_gelu_backward of odd sizes", run_matmul_gelu_backward, 1e-5, 2, {7, 37, 5}, 0},
     // rows, columns, dx, bias
     {"bias_gelu 1x1", run_bias_gelu, 1e-6, 1, {1, 1, NEW, 1}, 0},
     {"bias_gelu", run_bias_gelu, 1e-6, 1, {13, 67, NEW, 1}, 0},
@@ -299,6 +364,14 @@ static const Case CASES[] = {
     {"norm_backward over x", run_norm_backward, 1e-5, 1, {65, 33, 3, 1}, 0},
     {"rms norm_backward", run_norm_backward, 1e-5, 1, {40, 65, 0, 0}, 0},
     {"rms norm_backward over x", run_norm_backward, 1e-5, 1, {9, 768, 3, 0}, 0},
+    // and whether dgamma and dbeta are added to
+    {"norm_backward at once", run_norm_joined, 1e-5, 1, {11, 47, 0, 1, 0}, 0},
+    {"norm_backward at once of many rows", run_norm_joined, 1e-5, 1, {4500, 32, 0, 1, 1}, 0},
+    {"norm_backward at once over residual", run_norm_joined, 1e-5, 1, {300, 64, 1, 1, 1}, 0},
+    {"norm_backward at once over dy", run_norm_joined, 1e-5, 1, {65, 2048, 2, 1, 0}, 0},
+    {"norm_backward at once over x", run_norm_joined, 1e-5, 1, {30, 4096, 3, 1, 1}, 0},
+    {"rms norm_backward at once", run_norm_joined, 1e-5, 1, {40, 768, 1, 0, 1}, 0},
+    {"rms norm_backward at once of long rows", run_norm_joined, 1e-5, 1, {3, 9000, 0, 0, 0}, 0},
     // B, S, N/t, G/t, D, R, inverse
     {"rotary", run_rotary, 1e-6, 1, {2, 9, 3, 3, 8, 8, 0}, 0},
     {"rotary inverse in part", run_rotary, 1e-6, 1, {3, 17, 4, 2, 10, 6, 1}, 0},
@@ -332,6 +405,11 @@ static const Case CASES[] = {
     {"loss of a slice", run_loss, 1e-5, 1, {19, 40, 40, 101, 1, 1}, 0},
     {"loss with padding", run_loss, 1e-5, 0, {6, 64, 64, 101, 0, 0}, 0},
     {"loss with padding elsewhere", run_loss, 1e-5, 1, {6, 64, 64, 101, 0, 1}, 0},
+    // rows, columns, vocabulary, mask, dlogits elsewhere
+    {"loss_whole", run_loss_whole, 1e-5, 0, {7, 33, 33, 0, 0}, 0},
+    {"loss_whole masked", run_loss_whole, 1e-5, 1, {19, 101, 101, 1, 1}, 0},
+    {"loss_whole with padding", run_loss_whole, 1e-5, 0, {6, 128, 101, 0, 0}, 0},
+    {"loss_whole with padding elsewhere", run_loss_whole, 1e-5, 1, {3, 9216, 9001, 1, 1}, 0},
     {"abs_max", run_abs_max, 0, 0, {1, 1}, 0},
     {"abs_max long", run_abs_max, 0, 0, {3, 33333}, 0},
     {"sum_squares", run_sum_squares, 0, 0, {1, 1}, 0},

@@ -102,6 +102,21 @@ static void no_algorithm(Caller *c) { memset(&c->found.algo, 0, sizeof c->found.
 static void algorithm_of_another(Caller *c) {
     set_product(c, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
 }
+
+// GELU_AUX: c's aux lies behind d.
+static void set_aux(Caller *c, void *aux, int64_t ld) {
+    expect_success(cublasLtMatmulDescSetAttribute(c->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux,
+                                                  sizeof aux));
+    expect_success(
+        cublasLtMatmulDescSetAttribute(c->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld));
+    set_product(c, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_GELU_AUX);
+}
+static void with_aux(Caller *c) { set_aux(c, behind(c->d_data, M * N * 2), M); }
+static void aux_between(Caller *c) { set_aux(c, behind(c->d_data, M * N * 2 + 8), M); }
+static void aux_over_d(Caller *c) { set_aux(c, c->d_data, M); }
+static void aux_beyond_memory(Caller *c) { set_aux(c, behind(c->a_data, GPU_BYTES), M); }
+static void with_sums(Caller *c) { set_product(c, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BGRADB); }
+
 static void address_between(Caller *c) { c->b_data = behind(c->b_data, 8); }
 static void address_by_128(Caller *c) { c->a_data = behind(c->a_data, 128); }
 static void beyond_memory(Caller *c) { c->a_data = behind(c->a_data, GPU_BYTES - 256); }
@@ -135,6 +150,10 @@ static const struct {
     {nothing, other_gpu, "a handle of another GPU"},
     {nothing, no_algorithm, "an algorithm for another product"},
     {nothing, algorithm_of_another, "an algorithm for another product"},
+    {with_aux, aux_between, "an aux that is aligned to less than was promised"},
+    {with_aux, aux_over_d, "d overlaps aux"},
+    {with_aux, aux_beyond_memory, "an aux that is not the GPU's memory"},
+    {with_sums, nothing, "a bias that is not the GPU's memory"},
     {nothing, address_between, "an address that is aligned to less than was promised"},
     {default_preference, address_by_128, "an address that is aligned to less than was promised"},
     {nothing, beyond_memory, "a or b that is not the GPU's memory"},

@@ -87,7 +87,7 @@ static Tensor rounded_to(Fixture *b, Tensor x, DType dtype) {
 }
 
 // In a narrow type each operation gives what it gives in fp32 on the same numbers, rounded once, to the bit;
-// where a case reads its first result again (stored probabilities), the second may be a rounding away.
+// where a case reads its first result again (stored probabilities, a product before its GELU), the second may be a rounding away.
 static void narrow_types_round_once(void) {
     for (int i = 0; i < NUM_CASES * NUM_ELEMENTS; i++) {
         const Case *c = &CASES[i / NUM_ELEMENTS];
@@ -101,7 +101,8 @@ static void narrow_types_round_once(void) {
             Output *w = &wide.outputs[k];
             w->tensor = rounded_to(&wide, w->tensor, narrow.outputs[k].tensor.dtype);
         }
-        bool chained = c->run == run_attention;
+        bool chained =
+            c->run == run_attention || c->run == run_matmul_gelu || c->run == run_matmul_gelu_backward;
         compare(c, "narrow and rounded", &narrow, &wide, chained ? precision_of(element) : 0);
         fixture_close(&narrow);
         fixture_close(&wide);
@@ -129,15 +130,105 @@ static void null_counts_like_cpu(void) {
     }
 }
 
+static const DeviceOp FUSED[] = {
+#define X(NAME, function, Args, reads, writes) OP_##NAME,
+    FUSED_OPS(X)
+#undef X
+};
+enum { NUM_FUSED = sizeof FUSED / sizeof *FUSED };
+
+static bool is_fused(DeviceOp op) {
+    for (int i = 0; i < NUM_FUSED; i++)
+        if (FUSED[i] == op) return true;
+    return false;
+}
+
+// A null device that stands for a kind, in bf16.
+static Fixture null_for(const char *kind) {
+    Fixture b = {.element = BF16, .drawn = BF16};
+    EXPECT_OK(device_open(&b.device, (DeviceOptions){.kind = "null", .stands_for = kind, .threads = 1}));
+    b.stream = device_stream(b.device);
+    EXPECT_OK(arena_open(&b.arena, "fixture", device_memory(b.device), FIXTURE_BYTES));
+    return b;
+}
+
+static void run_every_case(Fixture *b) {
+    for (int i = 0; i < NUM_CASES; i++) {
+        b->num_outputs = 0;
+        CASES[i].run(b, CASES[i].n, CASES[i].p);
+        arena_release(&b->arena, (ArenaMark){0, 0});
+    }
+}
+
+// A device that is not fused is never asked for a fused operation.
 static void every_operation_has_a_case(void) {
     Fixture b = fixture_open("null", 1);
-    for (int i = 0; i < NUM_CASES; i++) {
-        b.num_outputs = 0;
-        CASES[i].run(&b, CASES[i].n, CASES[i].p);
-        arena_release(&b.arena, (ArenaMark){0, 0});
-    }
+    EXPECT(!device_is_fused(b.device), "the cpu is fused");
+    run_every_case(&b);
+    for (DeviceOp op = 0; op < NUM_DEVICE_OPS; op++)
+        EXPECT((device_counts(b.device)[op].calls > 0) == !is_fused(op), "%s: %lld calls", device_op_name(op),
+               (long long)device_counts(b.device)[op].calls);
+    fixture_close(&b);
+    if (!is_wanted("cuda-sim")) return;
+    b = null_for("cuda-sim");
+    EXPECT(device_is_fused(b.device), "cuda-sim is not fused");
+    run_every_case(&b);
     for (DeviceOp op = 0; op < NUM_DEVICE_OPS; op++)
         EXPECT(device_counts(b.device)[op].calls > 0, "%s has no case", device_op_name(op));
+    fixture_close(&b);
+}
+
+static OpCount sum_of(const Device *device) {
+    OpCount sum = {0};
+    for (DeviceOp op = 0; op < NUM_DEVICE_OPS; op++) {
+        OpCount one = device_counts(device)[op];
+        sum.calls += one.calls, sum.flops += one.flops, sum.bytes += one.bytes;
+    }
+    return sum;
+}
+
+// One call in place of two or three, the same products, fewer bytes.
+static void fused_operations_save_bytes(void) {
+    static void (*const runs[])(Fixture *, const int64_t *, float) = {
+        run_matmul_sums, run_matmul_gelu, run_matmul_gelu_backward, run_norm_joined, run_loss_whole};
+    static const int64_t sizes[][5] = {
+        {24, 40, 128, 1, 1}, {32, 64, 16, 1}, {32, 64, 16}, {300, 64, 1, 1, 1}, {64, 500, 500, 1, 1}};
+    if (!is_wanted("cuda-sim")) return;
+    for (int i = 0; i < NUM_FUSED; i++) {
+        Fixture basic = null_for("cpu"), fused = null_for("cuda-sim");
+        runs[i](&basic, sizes[i], 0);
+        runs[i](&fused, sizes[i], 0);
+        OpCount before = sum_of(basic.device), after = sum_of(fused.device);
+        int64_t others = after.calls - device_counts(fused.device)[FUSED[i]].calls;
+        EXPECT(after.calls - others == 1 && before.calls - others > 1, "%s: %lld calls in place of %lld",
+               device_op_name(FUSED[i]), (long long)after.calls, (long long)before.calls);
+        EXPECT(after.flops == before.flops && after.bytes < before.bytes,
+               "%s: %.0f flops, %.0f bytes; %.0f, %.0f", device_op_name(FUSED[i]), after.flops, after.bytes,
+               before.flops, before.bytes);
+        fixture_close(&basic);
+        fixture_close(&fused);
+    }
+}
+
+// The loss head's chunks on a GPU: eight waves of tiles, 2 GiB, or at least 1024 tokens.
+static void head_chunks_follow_the_sizes(void) {
+    static const struct {
+        int64_t hidden, vocabulary, tokens;
+    } models[] = {{768, 50257, 7121},
+                  {4096, 32000, 4352},
+                  {4096, 128256, 2790},
+                  {16384, 128256, 1088},
+                  {32768, 1 << 20, 1024}};
+    Fixture b = null_for("cpu");
+    EXPECT(device_head_tokens(b.device, 768, 50257) == 512, "on the cpu");
+    fixture_close(&b);
+    if (!is_wanted("cuda-sim")) return;
+    b = null_for("cuda-sim");
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        int64_t tokens = device_head_tokens(b.device, models[i].hidden, models[i].vocabulary);
+        EXPECT(tokens == models[i].tokens, "H %lld, V %lld: %lld tokens", (long long)models[i].hidden,
+               (long long)models[i].vocabulary, (long long)tokens);
+    }
     fixture_close(&b);
 }
 
@@ -174,6 +265,8 @@ int main(int argc, char **argv) {
                                       {"narrow_types_round_once", narrow_types_round_once},
                                       {"null_counts_like_cpu", null_counts_like_cpu},
                                       {"every_operation_has_a_case", every_operation_has_a_case},
+                                      {"fused_operations_save_bytes", fused_operations_save_bytes},
+                                      {"head_chunks_follow_the_sizes", head_chunks_follow_the_sizes},
                                       {"counts_are_the_formulas", counts_are_the_formulas},
                                       {0}},
                        argc, argv);

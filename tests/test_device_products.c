@@ -15,6 +15,10 @@ static Matmul product_at(uintptr_t address, DType dtype, int64_t rows, int64_t c
         .a = {data, rows, inner, dtype}, .b = {data, inner, cols, dtype}, .d = {data, rows, cols, dtype}};
 }
 
+static const ProductPlan *plan_of(Gpu *gpu, Matmul product) {
+    return products_plan(gpu->device, &(JoinedProduct){.matmul = product});
+}
+
 static void same_kind_same_plan(void) {
     Gpu gpu = gpu_open();
     enum { KINDS = 1000 };
@@ -22,15 +26,14 @@ static void same_kind_same_plan(void) {
     for (int i = 0; i < KINDS; i++) {
         const Matmul product =
             product_at(4096, BF16, 8 * (1 + i % 10), 8 * (1 + i / 10 % 10), 8 * (1 + i / 100));
-        plans[i] = products_plan(gpu.device, &product);
+        plans[i] = plan_of(&gpu, product);
         EXPECT(!plans[i]->is_plain && plans[i]->key.n == product.d.rows, "plan %d", i);
         for (int k = 0; k < i; k++) EXPECT(plans[k] != plans[i], "plans %d and %d are one", k, i);
     }
     for (int i = 0; i < KINDS; i++) {
         const Matmul product = product_at(4096 + 16 * (uintptr_t)i, BF16, 8 * (1 + i % 10),
                                           8 * (1 + i / 10 % 10), 8 * (1 + i / 100));
-        EXPECT(products_plan(gpu.device, &product) == plans[i], "another plan for %d, elsewhere in memory",
-               i);
+        EXPECT(plan_of(&gpu, product) == plans[i], "another plan for %d, elsewhere in memory", i);
     }
     gpu_close(&gpu);
 }
@@ -57,12 +60,29 @@ static void each_difference_counts(void) {
     kinds[13] = product_at(4096, F32, 8, 8, 16);
     for (int i = 0; i < KINDS; i++)
         for (int k = 0; k < i; k++)
-            EXPECT(products_plan(gpu.device, &kinds[i]) != products_plan(gpu.device, &kinds[k]),
-                   "one plan for %d and %d", i, k);
+            EXPECT(plan_of(&gpu, kinds[i]) != plan_of(&gpu, kinds[k]), "one plan for %d and %d", i, k);
     gpu_close(&gpu);
 }
 
-static bool is_plain(Gpu *gpu, Matmul product) { return products_plan(gpu->device, &product)->is_plain; }
+// What a product joins, and how that is aligned, count as well.
+static void what_is_joined_counts(void) {
+    Gpu gpu = gpu_open();
+    JoinedProduct kinds[6];
+    for (int i = 0; i < 6; i++) kinds[i] = (JoinedProduct){.matmul = product_at(4096, F32, 8, 8, 8)};
+    for (int i = 1; i < 4; i++) kinds[i].join = (ProductJoin)i, kinds[i].extra = kinds[i].matmul.d;
+    kinds[4] = kinds[JOINS_GELU], kinds[4].extra.data = (void *)4104;
+    kinds[5] = kinds[JOINS_GELU], kinds[5].matmul.bias = (Tensor){(void *)4096, 1, 8, F32};
+    for (int i = 0; i < 6; i++)
+        for (int k = 0; k < i; k++)
+            EXPECT(products_plan(gpu.device, &kinds[i]) != products_plan(gpu.device, &kinds[k]),
+                   "one plan for %d and %d", i, k);
+    EXPECT(!products_plan(gpu.device, &kinds[JOINS_GELU])->is_plain, "GELU of whole rows");
+    kinds[5].matmul = product_at(4096, F32, 8, 12, 8);
+    EXPECT(products_plan(gpu.device, &kinds[5])->is_plain, "an aux whose rows are no multiples of 8");
+    gpu_close(&gpu);
+}
+
+static bool is_plain(Gpu *gpu, Matmul product) { return plan_of(gpu, product)->is_plain; }
 
 // The simulated library has no algorithm for 16-bit types whose addresses or rows are aligned to less than 16 bytes, if
 // the sum of the sizes is odd. cuBLASLt has none for an empty sum, nor for a bias of another type than d's.
@@ -259,6 +279,42 @@ static void old_gpus_are_refused(void) {
            "%s", fail_message());
 }
 
+// The sums and the GELU of cuBLASLt, and those of our kernels where it has none, as for rows of 9 elements.
+static float sums_differ(Gpu *gpu, int64_t cols, bool adds) {
+    gpu->used = 0;
+    MatmulSums p = {.a = numbers(gpu, BF16, 40, cols, 0), .b = numbers(gpu, BF16, 40, 16, 0)};
+    p.d = numbers(gpu, F32, cols, 16, 0), p.sums = numbers(gpu, F32, 1, cols, 0);
+    p.accumulate = !adds, p.accumulate_sums = adds;
+    float want[64], worst = 0, *sums = p.sums.data;
+    for (int64_t c = 0; c < cols; c++) {
+        want[c] = adds ? sums[c] : 0;
+        for (int64_t row = 0; row < 40; row++)
+            want[c] += bf16_to_f32(((const uint16_t *)p.a.data)[row * cols + c]);
+    }
+    cuda_matmul_sums(&gpu->exec, &p);
+    gpu_wait(gpu);
+    for (int64_t c = 0; c < cols; c++) {
+        float error = sums[c] - want[c];
+        if (error < 0) error = -error;
+        if (!(error <= worst)) worst = error;
+    }
+    return worst;
+}
+
+static void sums_are_written_or_added(void) {
+    Gpu gpu = gpu_open();
+    void *memory = gpu.exec.workspace;
+    const MatmulSums largest = {.a = {NULL, 40, 64, BF16}, .sums = {NULL, 1, 64, F32}};
+    gpu.exec.workspace = gpu_take(&gpu, cuda_matmul_sums_workspace(&largest));
+    for (int way = 0; way < 4; way++) {
+        float worst = sums_differ(&gpu, way & 1 ? 9 : 64, way & 2);
+        EXPECT(worst < 1e-4f, "way %d: %g", way, (double)worst);
+    }
+    gpu.backend->give_back(gpu.device, gpu.exec.workspace, 0);
+    gpu.exec.workspace = memory;
+    gpu_close(&gpu);
+}
+
 // Products on two streams, which wait for nothing of each other. Returns how many are wrong.
 static int wrong_products(bool share_workspace) {
     Gpu gpu = gpu_open();
@@ -429,6 +485,8 @@ static void library_that_does_not_start(void) {
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"same_kind_same_plan", same_kind_same_plan},
                                       {"each_difference_counts", each_difference_counts},
+                                      {"what_is_joined_counts", what_is_joined_counts},
+                                      {"sums_are_written_or_added", sums_are_written_or_added},
                                       {"what_is_plain", what_is_plain},
                                       {"both_ways_agree", both_ways_agree},
                                       {"bias_and_accumulate", bias_and_accumulate},

@@ -57,6 +57,7 @@ typedef struct {
 typedef struct {
     const char *name;
     bool counts_only; // operations, copies and waits are counted and not made
+    bool is_fused;    // it makes FUSED_OPS, too
     // The operations: one function each, or one for all of them.
 #define X(NAME, function, Args, reads, writes) void (*function)(const Exec *exec, const Args *args);
     DEVICE_OPS(X)
@@ -67,6 +68,8 @@ typedef struct {
 
     // Workspace of one call, in bytes; `args` is the operation's argument struct. NULL: none ever.
     size_t (*workspace_bytes)(const DeviceOptions *options, DeviceOp op, const void *args);
+    // The tokens of which the loss head makes logits at once (see device_head_tokens). NULL: as the cpu backend does.
+    int64_t (*head_tokens)(int64_t hidden, int64_t vocabulary);
     // Checks the environment variables that limit its kernels; fails with ERR_CONFIG and the name of the variable.
     Status (*check)(void);
     // Returns the name of the kernels that this process takes, for messages. NULL: there is no choice.

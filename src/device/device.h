@@ -97,8 +97,15 @@ const char *device_kernels(const char *kind);
 void device_arithmetic(const char *kind, Text *out);
 // Says what computes attention on devices with these options; adds nothing for kinds that have no choice.
 void device_attention(const DeviceOptions *options, Text *out);
-bool device_computes(const Device *device);         // false for null
-int device_threads(const Device *device);           // of this rank
+bool device_computes(const Device *device); // false for null
+int device_threads(const Device *device);   // of this rank
+// Returns whether the device makes the operations of FUSED_OPS (ops.h) as one. Where it does, every pass over a tensor
+// counts, and layers leave out copies that others make. null: as the kind that it stands for.
+bool device_is_fused(const Device *device);
+// Returns of how many tokens the loss head should make the logits at once, given H and V. Every such chunk reads and writes
+// the gradient of the head's weight once. It depends on the kind of device and on the sizes alone, so that no grid
+// changes what a kind computes.
+int64_t device_head_tokens(const Device *device, int64_t hidden, int64_t vocabulary);
 Memory device_memory(Device *device);               // what arenas of this device live in
 size_t device_workspace_peak(const Device *device); // the most any operation so far needed, bytes
 // Sets a function that is called before every operation and during long waits of the host, on every kind of device: it

@@ -1,4 +1,5 @@
-// The insides of the front, shared by its files: device.c (kinds, streams, memory, copies) and launch.c (operations).
+// The insides of the front, shared by its files: device.c (kinds, streams, memory, copies), launch.c (operations)
+// and fused.c (those that join others).
 // Backends do not see it.
 #pragma once
 #include "device/backend.h"
@@ -26,3 +27,10 @@ struct Device {
     OnOperation *listener; // called for every operation; may be NULL
     void *listener_self;
 };
+
+// Make a fused operation by the basic ones (fused.c).
+void split_matmul_sums(Device *device, Stream *stream, const MatmulSums *args);
+void split_matmul_gelu(Device *device, Stream *stream, const MatmulGelu *args);
+void split_matmul_gelu_backward(Device *device, Stream *stream, const MatmulGeluBackward *args);
+void split_norm_backward(Device *device, Stream *stream, const NormBackward *args);
+void split_loss_whole(Device *device, Stream *stream, const LossWhole *args);

@@ -59,12 +59,18 @@ static double attention_products(AttentionShape s, int64_t positions) {
 
 static double op_flops(DeviceOp op, const void *args) {
     const Matmul *m = args;
+    const MatmulSums *sums = args;
+    const MatmulGelu *gelu = args;
+    const MatmulGeluBackward *dgelu = args;
     const AttentionForward *forward = args;
     const AttentionBackward *backward = args;
     const AttentionCached *cached = args;
     switch (op) {
     case OP_MATMUL:
         return 2.0 * (double)tensor_count(m->d) * (double)(m->transpose_a ? m->a.rows : m->a.cols);
+    case OP_MATMUL_SUMS: return 2.0 * (double)tensor_count(sums->d) * (double)sums->a.rows;
+    case OP_MATMUL_GELU: return 2.0 * (double)tensor_count(gelu->d) * (double)gelu->a.cols;
+    case OP_MATMUL_GELU_BACKWARD: return 2.0 * (double)tensor_count(dgelu->d) * (double)dgelu->a.cols;
     case OP_ATTENTION_FORWARD: return 4 * attention_products(forward->shape, forward->shape.sequence);
     case OP_ATTENTION_BACKWARD: return 10 * attention_products(backward->shape, backward->shape.sequence);
     case OP_ATTENTION_CACHED:
@@ -122,6 +128,13 @@ static void launch(Device *device, Stream *stream, DeviceOp op, const void *args
     if (!device->backend.counts_only) backend_run(&device->backend, &stream->exec, op, args);
 }
 
+// A fused operation: as one, or by the basic ones.
+#define LAUNCH_OR_SPLIT(NAME, function, ...)                                                                 \
+    if (device->model->is_fused)                                                                             \
+        launch(device, stream, OP_##NAME, &args, (Shape[]){__VA_ARGS__});                                    \
+    else                                                                                                     \
+        split_##function(device, stream, &args)
+
 // Without dropout nothing else needs to be said; backends may still divide by the number of samples.
 static Dropout check_dropout(DeviceOp op, Dropout dropout, int64_t rows) {
     CHECK(dropout.probability >= 0 && dropout.probability < 1, "%s: dropout probability %g, wanted in [0, 1)",
@@ -169,6 +182,26 @@ void quantize(Device *device, Stream *stream, Quantize args) {
     CHECK(dtype_is_float8(args.q.dtype), "quantize: to %s; it makes e4m3 and e5m2", dtype_name(args.q.dtype));
     Shape q = args.transpose ? of(args.q.dtype, x.cols, x.rows) : of(args.q.dtype, x.rows, x.cols);
     launch(device, stream, OP_QUANTIZE, &args, (Shape[]){x, scale, q, scale});
+}
+
+void matmul_sums(Device *device, Stream *stream, MatmulSums args) {
+    DType e = element_type(OP_MATMUL_SUMS, args.a);
+    int64_t m = args.a.cols, n = args.b.cols, k = args.a.rows;
+    LAUNCH_OR_SPLIT(MATMUL_SUMS, matmul_sums, of(e, k, m), of(e, k, n), f32(m, n), f32(1, m));
+}
+
+void matmul_gelu(Device *device, Stream *stream, MatmulGelu args) {
+    Shape d = like(OP_MATMUL_GELU, args.d), bias = optional(of(d.dtype, 1, d.cols));
+    int64_t k = args.a.cols;
+    LAUNCH_OR_SPLIT(MATMUL_GELU, matmul_gelu, of(d.dtype, d.rows, k), of(d.dtype, d.cols, k), bias, d, d);
+}
+
+void matmul_gelu_backward(Device *device, Stream *stream, MatmulGeluBackward args) {
+    Shape d = like(OP_MATMUL_GELU_BACKWARD, args.d);
+    int64_t k = args.a.cols;
+    CHECK(args.d.data != args.aux.data, "matmul_gelu_backward: d over aux");
+    LAUNCH_OR_SPLIT(MATMUL_GELU_BACKWARD, matmul_gelu_backward, of(d.dtype, d.rows, k),
+                    of(d.dtype, k, d.cols), d, d);
 }
 
 void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args) {
@@ -234,6 +267,14 @@ void norm_backward_weight(Device *device, Stream *stream, NormBackwardWeight arg
     check_both_or_neither(OP_NORM_BACKWARD_WEIGHT, "mean and dbeta", args.mean, args.dbeta);
     launch(device, stream, OP_NORM_BACKWARD_WEIGHT, &args,
            (Shape[]){x, x, optional(statistic), statistic, sum, optional(sum)});
+}
+
+void norm_backward(Device *device, Stream *stream, NormBackward args) {
+    Shape x = like(OP_NORM_BACKWARD, args.x), gamma = of(x.dtype, 1, x.cols), sum = f32(1, x.cols);
+    Shape statistic = f32(1, x.rows);
+    check_both_or_neither(OP_NORM_BACKWARD, "mean and dbeta", args.mean, args.dbeta);
+    LAUNCH_OR_SPLIT(NORM_BACKWARD, norm_backward, x, x, gamma, optional(statistic), statistic, optional(x), x,
+                    sum, optional(sum));
 }
 
 // ---- attention --------------------------------------------------------------------------------------------
@@ -358,6 +399,14 @@ void loss_finish(Device *device, Stream *stream, LossFinish args) {
           "loss_finish: %s dlogits over f32 logits", dtype_name(dlogits.dtype));
     launch(device, stream, OP_LOSS_FINISH, &args,
            (Shape[]){labels, row, row, row, optional(row), logits, dlogits, row});
+}
+
+void loss_whole(Device *device, Stream *stream, LossWhole args) {
+    Shape logits = like_f32(args.logits), row = f32(1, logits.rows), labels = i32(1, logits.rows);
+    Shape dlogits = of(element_type(OP_LOSS_WHOLE, args.dlogits), logits.rows, logits.cols);
+    CHECK(dlogits.dtype == F32 || args.dlogits.data != args.logits.data,
+          "loss_whole: %s dlogits over f32 logits", dtype_name(dlogits.dtype));
+    LAUNCH_OR_SPLIT(LOSS_WHOLE, loss_whole, logits, labels, optional(row), dlogits, row, row, row, row);
 }
 
 // ---- optimizer --------------------------------------------------------------------------------------------

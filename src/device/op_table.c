@@ -33,7 +33,14 @@
     X(ABS_MAX, AbsMax, x, max, "x", "max")                                                                   \
     X(SUM_SQUARES, SumSquares, x, sum, "x", "sum")                                                           \
     X(ADAMW, AdamW, value, value, "gradient", "parameter", "m", "v", "value")                                \
-    X(ADD, Add, x, y, "x", "y")
+    X(ADD, Add, x, y, "x", "y")                                                                              \
+    X(MATMUL_SUMS, MatmulSums, a, sums, "a", "b", "d", "sums")                                               \
+    X(MATMUL_GELU, MatmulGelu, a, aux, "a", "b", "bias", "d", "aux")                                         \
+    X(MATMUL_GELU_BACKWARD, MatmulGeluBackward, a, d, "a", "b", "aux", "d")                                  \
+    X(NORM_BACKWARD, NormBackward, dy, dbeta, "dy", "x", "gamma", "mean", "rstd", "residual", "dx",          \
+      "dgamma", "dbeta")                                                                                     \
+    X(LOSS_WHOLE, LossWhole, dlogits, target, "logits", "labels", "mask", "dlogits", "loss", "max", "sum",   \
+      "target")
 
 #define X(NAME, function, Args, reads, writes) TENSORS_##NAME = (reads) + (writes),
 enum { DEVICE_OPS(X) };
@@ -70,6 +77,11 @@ bool op_updates(DeviceOp op, const void *args, int i) {
     const Tensor *tensors = args;
     switch (op) {
     case OP_MATMUL: return ((const Matmul *)args)->accumulate;
+    case OP_MATMUL_SUMS: {
+        const MatmulSums *both = args;
+        return i == 2 ? both->accumulate : both->accumulate_sums;
+    }
+    case OP_NORM_BACKWARD: return i > 6 && ((const NormBackward *)args)->accumulate;
     case OP_COLUMN_SUM:
     case OP_NORM_BACKWARD_WEIGHT:
     case OP_ROTARY:

@@ -1,4 +1,4 @@
-// The operations of a device: 27 fused functions on whole tensors.
+// The operations of a device: 27 fused functions on whole tensors, and 5 that join some of these.
 //
 // Every operation passes one front (launch.c) that checks shapes and counts calls, flops and bytes; the functions of a
 // backend contain arithmetic only. Operations are stream-ordered and may return before they are done; none allocates.
@@ -19,7 +19,7 @@
 // ---- the table, counting ----------------------------------------------------------------------------------
 
 //  name, tensors read, tensors written (an argument struct holds them first, in this order)
-#define DEVICE_OPS(X)                                                                                        \
+#define BASIC_OPS(X)                                                                                         \
     X(MATMUL, matmul, Matmul, 5, 1)                                                                          \
     X(QUANTIZE, quantize, Quantize, 2, 2)                                                                    \
     X(BIAS_GELU_FORWARD, bias_gelu_forward, BiasGeluForward, 2, 1)                                           \
@@ -47,6 +47,16 @@
     X(SUM_SQUARES, sum_squares, SumSquares, 1, 1)                                                            \
     X(ADAMW, adamw, AdamW, 1, 4)                                                                             \
     X(ADD, add, Add, 1, 1)
+
+//  Operations that join others so that a tensor is read once. A device that is `fused` makes them; for all others the
+//  front makes each of the basic ones (fused.c), and these are counted: no number and no bit of theirs changes.
+#define FUSED_OPS(X)                                                                                         \
+    X(MATMUL_SUMS, matmul_sums, MatmulSums, 2, 2)                                                            \
+    X(MATMUL_GELU, matmul_gelu, MatmulGelu, 3, 2)                                                            \
+    X(MATMUL_GELU_BACKWARD, matmul_gelu_backward, MatmulGeluBackward, 3, 1)                                  \
+    X(NORM_BACKWARD, norm_backward, NormBackward, 6, 3)                                                      \
+    X(LOSS_WHOLE, loss_whole, LossWhole, 3, 5)
+#define DEVICE_OPS(X) BASIC_OPS(X) FUSED_OPS(X)
 
 #define X(NAME, function, Args, reads, writes) OP_##NAME,
 typedef enum { DEVICE_OPS(X) NUM_DEVICE_OPS } DeviceOp;
@@ -94,6 +104,30 @@ typedef struct {
     bool transpose;
 } Quantize;
 void quantize(Device *device, Stream *stream, Quantize args);
+
+// The gradients of a linear layer's weight and bias: d = a^T b (+ d), sums = the column sums of a (+ sums).
+//   a [T, M], b [T, N], d F32 [M, N], sums F32 [1, M]
+typedef struct {
+    Tensor a, b;
+    Tensor d, sums;
+    bool accumulate, accumulate_sums;
+} MatmulSums;
+void matmul_sums(Device *device, Stream *stream, MatmulSums args);
+
+// A linear layer and GELU in its tanh form: aux = a b^T (+ bias), d = gelu(aux). The backward reads aux; d may be made of
+// it before it was rounded.   a [M, K], b [N, K], bias [1, N] or absent, d, aux [M, N]
+typedef struct {
+    Tensor a, b, bias;
+    Tensor d, aux;
+} MatmulGelu;
+void matmul_gelu(Device *device, Stream *stream, MatmulGelu args);
+
+// d = (a b) * gelu'(aux), where a b need not be rounded.   a [M, K], b [K, N], aux, d [M, N]; d is none of the others
+typedef struct {
+    Tensor a, b, aux;
+    Tensor d;
+} MatmulGeluBackward;
+void matmul_gelu_backward(Device *device, Stream *stream, MatmulGeluBackward args);
 
 // ---- activations, dropout, residual -----------------------------------------------------------------------
 
@@ -190,6 +224,14 @@ typedef struct {
     Tensor dgamma, dbeta;
 } NormBackwardWeight;
 void norm_backward_weight(Device *device, Stream *stream, NormBackwardWeight args);
+
+// Both of them: dx as of norm_backward_input; dgamma and dbeta are added to with `accumulate`, else written.
+typedef struct {
+    Tensor dy, x, gamma, mean, rstd, residual;
+    Tensor dx, dgamma, dbeta;
+    bool accumulate;
+} NormBackward;
+void norm_backward(Device *device, Stream *stream, NormBackward args);
 
 // ---- causal self-attention --------------------------------------------------------------------------------
 
@@ -315,6 +357,15 @@ typedef struct {
     float scale;
 } LossFinish;
 void loss_finish(Device *device, Stream *stream, LossFinish args);
+
+// The three steps at once, where one rank holds all columns.
+typedef struct {
+    Tensor logits, labels, mask;
+    Tensor dlogits, loss, max, sum, target;
+    int64_t vocabulary;
+    float scale;
+} LossWhole;
+void loss_whole(Device *device, Stream *stream, LossWhole args);
 
 // ---- optimizer --------------------------------------------------------------------------------------------
 

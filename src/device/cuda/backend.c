@@ -276,8 +276,10 @@ static void cuda_run(const Exec *exec, DeviceOp op, const void *args) {
 
 static const Backend cuda_backend = {
     .name = CUDA_KIND,
+    .is_fused = true,
     .run = cuda_run,
     .workspace_bytes = cuda_workspace_bytes,
+    .head_tokens = cuda_head_tokens,
     .check = cuda_available,
     .arithmetic = cuda_arithmetic,
     .survey = cuda_survey,

@@ -27,8 +27,12 @@ DEVICE_OPS(X)
 // GPU: a plan asks where there is none.
 #define CUDA_WORKSPACES(X)                                                                                   \
     X(MATMUL, matmul, Matmul)                                                                                \
+    X(MATMUL_SUMS, matmul_sums, MatmulSums)                                                                  \
+    X(MATMUL_GELU, matmul_gelu, MatmulGelu)                                                                  \
+    X(MATMUL_GELU_BACKWARD, matmul_gelu_backward, MatmulGeluBackward)                                        \
     X(COLUMN_SUM, column_sum, ColumnSum)                                                                     \
     X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight)                                        \
+    X(NORM_BACKWARD, norm_backward, NormBackward)                                                            \
     X(ATTENTION_CACHED, attention_cached, AttentionCached)                                                   \
     X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward)                                             \
     X(SUM_SQUARES, sum_squares, SumSquares)
@@ -50,6 +54,9 @@ void cuda_attention(const DeviceOptions *options, Text *out); // as Backend has 
 
 // The workspace of a product, in bytes. NVIDIA advises it for Hopper and later; older GPUs would do with 4 MiB.
 enum { PRODUCT_WORKSPACE = 32 << 20 };
+
+// As Backend has it (device/backend.h).
+int64_t cuda_head_tokens(int64_t hidden, int64_t vocabulary);
 
 // A product of any shape, transposition and type by a plain kernel, without workspace.
 void cuda_matmul_plain(const Exec *exec, const Matmul *args);

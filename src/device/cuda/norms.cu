@@ -1,4 +1,5 @@
-// Layer norm and RMS norm: the forward pass, the gradient of the input, and the gradients of gamma and beta.
+// Layer norm and RMS norm: the forward pass, the gradient of the input, the gradients of gamma and beta, and all three at
+// once.
 //
 // A row is the work of a team of threads: of a warp, of 128 threads or of 256, by the length of the row alone. Thread i
 // of a team takes packs (16 bytes) i, i + threads, ... of the row. Where a row is whole packs and not too long, each thread
@@ -157,58 +158,84 @@ __global__ void __launch_bounds__(LARGE_TEAM) norm_forward_kernel(const NormForw
 
 // ---- the gradient of the input ----------------------------------------------------------------------------
 
+// A row and its gradient.
+template <class E> struct RowGradient {
+    const E *dy, *x, *gamma, *residual; // residual may be NULL
+    E *dx;
+    float mean, rstd;
+    bool has_mean;
+    int cols;
+};
+
+// p: the arguments of an operation that computes dx.
+template <class E, class P> DEVICE RowGradient<E> row_gradient(const P &p, int64_t row) {
+    const int64_t at = row * p.x.cols;
+    const E *residual = (const E *)p.residual.data;
+    return {(const E *)p.dy.data + at,
+            (const E *)p.x.data + at,
+            (const E *)p.gamma.data,
+            residual ? residual + at : nullptr,
+            (E *)p.dx.data + at,
+            p.mean.data ? ((const float *)p.mean.data)[row] : 0,
+            ((const float *)p.rstd.data)[row],
+            p.mean.data != nullptr,
+            (int)p.x.cols};
+}
+
 // With n = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - n mean(g n)), means over the row. RMS norm
-// subtracts no mean, so no mean(g) either. At most 80 registers, 16 bytes a load.
+// subtracts no mean, so no mean(g) either. The team has read the packs that it keeps.
+template <class E, int KEEP>
+DEVICE void input_gradient(Team team, const RowGradient<E> &r, const Pack<E> (&kept_dy)[KEEP ? KEEP : 1],
+                           const Pack<E> (&kept_x)[KEEP ? KEEP : 1], float *room) {
+    const int rounds = rounds_of<E, KEEP>(team, r.cols);
+    float sums[2] = {0, 0}; // of g, of g n; zeros beyond the row add nothing
+    UNROLL_BY(KEEP ? KEEP : 1)
+    for (int k = 0; k < rounds; k++) {
+        const int column = column_of<E>(team, k);
+        if (column >= r.cols) continue;
+        const Pack<E> own_dy = pack_of<E, KEEP>(team, kept_dy, r.dy, r.cols, k);
+        const Pack<E> own_x = pack_of<E, KEEP>(team, kept_x, r.x, r.cols, k);
+        const Pack<E> scale = load_own<KEEP>(team, r.gamma + column, r.cols - column);
+        UNROLL
+        for (int i = 0; i < Pack<E>::WIDTH; i++) {
+            const float g = to_float(own_dy.e[i]) * to_float(scale.e[i]);
+            sums[0] += g;
+            sums[1] = fmaf(g, (to_float(own_x.e[i]) - r.mean) * r.rstd, sums[1]);
+        }
+    }
+    team_sums(team, sums, room);
+    const float mean_g = r.has_mean ? sums[0] / (float)r.cols : 0, mean_gn = sums[1] / (float)r.cols;
+
+    UNROLL_BY(KEEP ? KEEP : 1)
+    for (int k = 0; k < rounds; k++) {
+        const int column = column_of<E>(team, k), left = r.cols - column;
+        if (left <= 0) continue;
+        const Pack<E> own_x = pack_of<E, KEEP>(team, kept_x, r.x, r.cols, k);
+        const Pack<E> scale = load_own<KEEP>(team, r.gamma + column, left);
+        Pack<E> own = pack_of<E, KEEP>(team, kept_dy, r.dy, r.cols, k), add = {};
+        if (r.residual) add = load_own<KEEP>(team, r.residual + column, left);
+        UNROLL
+        for (int i = 0; i < Pack<E>::WIDTH; i++) {
+            const float centred = fmaf(to_float(own.e[i]), to_float(scale.e[i]), -mean_g);
+            const float normal = (to_float(own_x.e[i]) - r.mean) * r.rstd;
+            own.e[i] = from_float<E>(fmaf(r.rstd, fmaf(normal, -mean_gn, centred), to_float(add.e[i])));
+        }
+        store_own<KEEP>(team, r.dx + column, left, own);
+    }
+}
+
+// At most 80 registers, 16 bytes a load.
 template <class E, int KEEP>
 __global__ void __launch_bounds__(LARGE_TEAM)
     norm_backward_input_kernel(const NormBackwardInput p, Team team) {
     SHARED(float, room, 2 * MOST_WARPS);
     const int64_t row = row_of_team(team);
     if (row >= p.x.rows) return;
-    const int cols = (int)p.x.cols, rounds = rounds_of<E, KEEP>(team, cols);
-    const E *dy = (const E *)p.dy.data + row * cols, *x = (const E *)p.x.data + row * cols;
-    const E *gamma = (const E *)p.gamma.data, *residual = (const E *)p.residual.data;
-    E *dx = (E *)p.dx.data + row * cols;
-    const float mean = p.mean.data ? ((const float *)p.mean.data)[row] : 0;
-    const float rstd = ((const float *)p.rstd.data)[row];
+    const RowGradient<E> r = row_gradient<E>(p, row);
     Pack<E> kept_dy[KEEP ? KEEP : 1], kept_x[KEEP ? KEEP : 1];
-    keep_row<E, KEEP>(team, kept_dy, dy, cols);
-    keep_row<E, KEEP>(team, kept_x, x, cols);
-
-    float sums[2] = {0, 0}; // of g, of g n; zeros beyond the row add nothing
-    UNROLL_BY(KEEP ? KEEP : 1)
-    for (int k = 0; k < rounds; k++) {
-        const int column = column_of<E>(team, k);
-        if (column >= cols) continue;
-        const Pack<E> own_dy = pack_of<E, KEEP>(team, kept_dy, dy, cols, k);
-        const Pack<E> own_x = pack_of<E, KEEP>(team, kept_x, x, cols, k);
-        const Pack<E> scale = load_own<KEEP>(team, gamma + column, cols - column);
-        UNROLL
-        for (int i = 0; i < Pack<E>::WIDTH; i++) {
-            const float g = to_float(own_dy.e[i]) * to_float(scale.e[i]);
-            sums[0] += g;
-            sums[1] = fmaf(g, (to_float(own_x.e[i]) - mean) * rstd, sums[1]);
-        }
-    }
-    team_sums(team, sums, room);
-    const float mean_g = p.mean.data ? sums[0] / (float)cols : 0, mean_gn = sums[1] / (float)cols;
-
-    UNROLL_BY(KEEP ? KEEP : 1)
-    for (int k = 0; k < rounds; k++) {
-        const int column = column_of<E>(team, k), left = cols - column;
-        if (left <= 0) continue;
-        const Pack<E> own_x = pack_of<E, KEEP>(team, kept_x, x, cols, k);
-        const Pack<E> scale = load_own<KEEP>(team, gamma + column, left);
-        Pack<E> own = pack_of<E, KEEP>(team, kept_dy, dy, cols, k), add = {};
-        if (residual) add = load_own<KEEP>(team, residual + row * cols + column, left);
-        UNROLL
-        for (int i = 0; i < Pack<E>::WIDTH; i++) {
-            const float centred = fmaf(to_float(own.e[i]), to_float(scale.e[i]), -mean_g);
-            const float normal = (to_float(own_x.e[i]) - mean) * rstd;
-            own.e[i] = from_float<E>(fmaf(rstd, fmaf(normal, -mean_gn, centred), to_float(add.e[i])));
-        }
-        store_own<KEEP>(team, dx + column, left, own);
-    }
+    keep_row<E, KEEP>(team, kept_dy, r.dy, r.cols);
+    keep_row<E, KEEP>(team, kept_x, r.x, r.cols);
+    input_gradient<E, KEEP>(team, r, kept_dy, kept_x, room);
 }
 
 // ---- launches of both -------------------------------------------------------------------------------------
@@ -296,9 +323,10 @@ __global__ void __launch_bounds__(GROUPS *WARP)
     }
 }
 
-// Adds the parts to dgamma, and where blockIdx.y is 1 to dbeta. At most 32 registers.
+// Adds the parts up, to what dgamma holds or in its place, and where blockIdx.y is 1 dbeta. At most 32 registers.
 __global__ void __launch_bounds__(FINISH_GROUPS *WARP)
-    norm_weight_parts_kernel(const float *parts, int num_parts, int cols, float *dgamma, float *dbeta) {
+    norm_weight_parts_kernel(const float *parts, int num_parts, int cols, bool accumulate, float *dgamma,
+                             float *dbeta) {
     SHARED(float, sums, FINISH_GROUPS *WARP);
     const int lane = (int)threadIdx.x % WARP, group = (int)threadIdx.x / WARP;
     const int column = (int)blockIdx.x * WARP + lane;
@@ -311,14 +339,23 @@ __global__ void __launch_bounds__(FINISH_GROUPS *WARP)
     if (group || column >= cols) return;
     for (int g = 1; g < FINISH_GROUPS; g++) sum += sums[g * WARP + lane];
     float *total = blockIdx.y ? dbeta : dgamma;
-    total[column] += sum;
+    total[column] = accumulate ? total[column] + sum : sum;
+}
+
+static void add_parts(const Exec *exec, int64_t parts, int64_t cols, bool accumulate, Tensor dgamma,
+                      Tensor dbeta) {
+    const dim3 columns((unsigned)blocks_of(cols, WARP), dbeta.data ? 2 : 1);
+    LAUNCH(norm_weight_parts_kernel, columns, FINISH_GROUPS * WARP, 0, stream_of(exec),
+           (const float *)exec->workspace, (int)parts, (int)cols, accumulate, (float *)dgamma.data,
+           (float *)dbeta.data);
 }
 
 extern "C" size_t cuda_norm_backward_weight_workspace(const NormBackwardWeight *args) {
     return (size_t)(num_parts(args->x.rows) * 2 * args->x.cols) * sizeof(float);
 }
 
-template <class E> static void norm_backward_weight_of(const Exec *exec, const NormBackwardWeight *p) {
+template <class E>
+static void norm_backward_weight_of(const Exec *exec, const NormBackwardWeight *p, bool accumulate) {
     const int64_t tile = WARP * Pack<E>::WIDTH, cols = p->x.cols, parts = num_parts(p->x.rows);
     const dim3 grid((unsigned)blocks_of(cols, tile), (unsigned)parts);
     float *workspace = (float *)exec->workspace;
@@ -329,11 +366,130 @@ template <class E> static void norm_backward_weight_of(const Exec *exec, const N
     else
         LAUNCH((norm_backward_weight_kernel<E, false>), grid, GROUPS * WARP, 0, stream, *p, workspace,
                rows_of_part(p->x.rows));
-    const dim3 columns((unsigned)blocks_of(cols, WARP), p->dbeta.data ? 2 : 1);
-    LAUNCH(norm_weight_parts_kernel, columns, FINISH_GROUPS * WARP, 0, stream, workspace, (int)parts,
-           (int)cols, (float *)p->dgamma.data, (float *)p->dbeta.data);
+    add_parts(exec, parts, cols, accumulate, p->dgamma, p->dbeta);
 }
 
 extern "C" void cuda_norm_backward_weight(const Exec *exec, const NormBackwardWeight *args) {
-    if (args->x.rows) BY_ELEMENT(args->x.dtype, norm_backward_weight_of, exec, args);
+    if (args->x.rows) BY_ELEMENT(args->x.dtype, norm_backward_weight_of, exec, args, true);
+}
+
+// ---- all at once ------------------------------------------------------------------------------------------
+//
+// Rows are cut into parts, one for each block, by their number and the team alone. A team takes every num_teams-th row of
+// its part and adds up the gradients of gamma and beta of its columns in registers; then the teams of a block are added
+// in order, and the parts as above. Rows that are not kept in registers are read twice, by the kernels above.
+
+enum {
+    SMALL_PARTS = 528,
+    LARGE_PARTS = 264,
+    LEAST_PART = 8
+}; // about two or four blocks on each multiprocessor
+
+static int64_t joined_part_rows(int64_t rows, Team team) {
+    const int64_t most = team.threads == SMALL_TEAM ? SMALL_PARTS : LARGE_PARTS,
+                  fewest = blocks_of(rows, most);
+    return fewest > LEAST_PART ? fewest : (int64_t)LEAST_PART;
+}
+
+template <class E> struct ColumnSums {
+    float gamma[MOST_KEPT][Pack<E>::WIDTH], beta[MOST_KEPT][Pack<E>::WIDTH];
+};
+
+// Adds a row. A row without a mean has no beta.
+template <class E>
+DEVICE void add_row(Team team, ColumnSums<E> *sums, const RowGradient<E> &r, const Pack<E> (&dy)[MOST_KEPT],
+                    const Pack<E> (&x)[MOST_KEPT]) {
+    UNROLL
+    for (int k = 0; k < MOST_KEPT; k++) {
+        if (column_of<E>(team, k) >= r.cols) continue;
+        UNROLL
+        for (int i = 0; i < Pack<E>::WIDTH; i++) {
+            const float g = to_float(dy[k].e[i]);
+            sums->gamma[k][i] = fmaf(g, (to_float(x[k].e[i]) - r.mean) * r.rstd, sums->gamma[k][i]);
+            sums->beta[k][i] += g;
+        }
+    }
+}
+
+// Writes a team's sums to `to` [2, cols], or adds them.
+template <class E> DEVICE void put_sums(Team team, const ColumnSums<E> &sums, float *to, int cols, bool add) {
+    UNROLL
+    for (int k = 0; k < MOST_KEPT; k++) {
+        const int column = column_of<E>(team, k);
+        if (column >= cols) continue;
+        UNROLL
+        for (int i = 0; i < Pack<E>::WIDTH; i++) {
+            float *gamma = to + column + i, *beta = gamma + cols;
+            *gamma = add ? *gamma + sums.gamma[k][i] : sums.gamma[k][i];
+            *beta = add ? *beta + sums.beta[k][i] : sums.beta[k][i];
+        }
+    }
+}
+
+// Writes dx, and parts [num_parts, 2, cols]. dx may be dy, x or residual: a team reads a row before it writes it. Two rooms
+// take turns: a slow warp may still read the sums of the row before. At most 168 registers.
+template <class E>
+__global__ void __launch_bounds__(LARGE_TEAM)
+    norm_backward_kernel(const NormBackward p, Team team, float *parts, int64_t part_rows) {
+    SHARED(float, rooms, 2 * 2 * MOST_WARPS);
+    const int num_teams = team.threads == SMALL_TEAM ? SMALL_TEAMS : 1, cols = (int)p.x.cols;
+    const int own_team = (int)threadIdx.x / team.threads;
+    const int64_t first = blockIdx.x * part_rows,
+                  end = first + part_rows < p.x.rows ? first + part_rows : p.x.rows;
+    float *part = parts + (int64_t)blockIdx.x * 2 * cols, *room = rooms;
+    ColumnSums<E> sums = {};
+    for (int64_t row = first + own_team; row < end; row += num_teams) {
+        const RowGradient<E> r = row_gradient<E>(p, row);
+        Pack<E> dy[MOST_KEPT], x[MOST_KEPT];
+        keep_row<E, MOST_KEPT>(team, dy, r.dy, cols);
+        keep_row<E, MOST_KEPT>(team, x, r.x, cols);
+        add_row(team, &sums, r, dy, x);
+        input_gradient<E, MOST_KEPT>(team, r, dy, x, room);
+        room = room == rooms ? rooms + 2 * MOST_WARPS : rooms;
+    }
+    for (int t = 0; t < num_teams; t++) {
+        if (t == own_team) put_sums(team, sums, part, cols, t > 0);
+        __syncthreads();
+    }
+}
+
+static int64_t joined_parts(int64_t rows, Team team) { return blocks_of(rows, joined_part_rows(rows, team)); }
+
+extern "C" size_t cuda_norm_backward_workspace(const NormBackward *args) {
+    const Team team =
+        team_of(blocks_of((int64_t)((size_t)args->x.cols * dtype_bytes(args->x.dtype)), 16), true);
+    const int64_t apart = num_parts(args->x.rows), joined = joined_parts(args->x.rows, team);
+    return (size_t)((apart > joined ? apart : joined) * 2 * args->x.cols) * sizeof(float);
+}
+
+template <class E> static void norm_backward_apart(const Exec *exec, const NormBackward *p) {
+    const NormBackwardWeight weight = {p->dy, p->x, p->mean, p->rstd, p->dgamma, p->dbeta};
+    const NormBackwardInput input = {p->dy, p->x, p->gamma, p->mean, p->rstd, p->residual, p->dx};
+    norm_backward_weight_of<E>(exec, &weight, p->accumulate);
+    norm_backward_input_of<E>(exec, &input);
+}
+
+template <class E> static void norm_backward_of(const Exec *exec, const NormBackward *p) {
+    const bool whole = has_whole_packs(p->dy) && has_whole_packs(p->x) && has_whole_packs(p->gamma) &&
+                       has_whole_packs(p->residual) && has_whole_packs(p->dx);
+    const int64_t packs = blocks_of(p->x.cols, Pack<E>::WIDTH);
+    if (!whole || packs > MOST_KEPT * LARGE_TEAM) {
+        norm_backward_apart<E>(exec, p);
+        return;
+    }
+    const Team team = team_of(packs, whole);
+    const int64_t part_rows = joined_part_rows(p->x.rows, team), parts = joined_parts(p->x.rows, team);
+    const int64_t threads = team.threads == SMALL_TEAM ? SMALL_TEAMS * SMALL_TEAM : team.threads;
+    LAUNCH((norm_backward_kernel<E>), parts, threads, 0, stream_of(exec), *p, team, (float *)exec->workspace,
+           part_rows);
+    add_parts(exec, parts, p->x.cols, p->accumulate, p->dgamma, p->dbeta);
+}
+
+extern "C" void cuda_norm_backward(const Exec *exec, const NormBackward *args) {
+    if (args->x.rows) {
+        BY_ELEMENT(args->x.dtype, norm_backward_of, exec, args);
+    } else if (!args->accumulate) {
+        cuda_zero(exec, args->dgamma.data, tensor_bytes(args->dgamma));
+        if (args->dbeta.data) cuda_zero(exec, args->dbeta.data, tensor_bytes(args->dbeta));
+    }
 }

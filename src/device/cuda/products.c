@@ -121,8 +121,9 @@ static int32_t alignment_of(const void *address) {
     return all ? all & -all : PRODUCT_ALIGNMENT;
 }
 
-PlanKey products_key(const Matmul *p) {
-    _Static_assert(sizeof(PlanKey) == 6 * sizeof(int64_t) + 12 * sizeof(int32_t), "no byte is padding");
+static PlanKey key_of(const JoinedProduct *product) {
+    const Matmul *p = &product->matmul;
+    _Static_assert(sizeof(PlanKey) == 6 * sizeof(int64_t) + 14 * sizeof(int32_t), "no byte is padding");
     return (PlanKey){
         .m = p->d.cols,
         .n = p->d.rows,
@@ -138,12 +139,16 @@ PlanKey products_key(const Matmul *p) {
         .accumulate = p->accumulate,
         .has_bias = p->bias.data != NULL,
         .fast_sums = p->fast_sums,
+        .join = (int32_t)product->join,
         .align_a = alignment_of(p->b.data),
         .align_b = alignment_of(p->a.data),
         .align_d = alignment_of(p->d.data),
         .align_bias = p->bias.data ? alignment_of(p->bias.data) : 0,
+        .align_extra = product->join ? alignment_of(product->extra.data) : 0,
     };
 }
+
+PlanKey products_key(const Matmul *args) { return key_of(&(JoinedProduct){.matmul = *args}); }
 
 // FNV-1a (Fowler, Noll, Vo), a word at a time.
 static uint64_t hash_of(const PlanKey *key) {
@@ -192,14 +197,39 @@ static void set_product(CudaDevice *d, const ProductPlan *plan, cublasLtMatmulDe
     LT(d, cublasLtMatmulDescSetAttribute(plan->product, attribute, value, bytes));
 }
 
-// While an algorithm is sought, the address of the bias says how it is aligned, and no more.
-static void describe_bias(CudaDevice *d, const ProductPlan *plan) {
-    const int32_t type = (int32_t)type_of(plan->key.result);
-    const uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    const void *aligned = (const void *)(uintptr_t)plan->key.align_bias;
+static uint32_t epilogue_of(const PlanKey *key) {
+    switch (key->join) {
+    case JOINS_SUMS: return CUBLASLT_EPILOGUE_BGRADB;
+    case JOINS_GELU: return key->has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case JOINS_GELU_BACKWARD: return CUBLASLT_EPILOGUE_DGELU;
+    default: return key->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+// The bias, or the sums: cuBLASLt calls them the bias's gradient.
+static void set_bias(CudaDevice *d, const ProductPlan *plan, const void *bias) {
+    if (plan->key.has_bias || plan->key.join == JOINS_SUMS)
+        set_product(d, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+}
+
+static void set_aux(CudaDevice *d, const ProductPlan *plan, const void *aux) {
+    if (plan->key.join == JOINS_GELU || plan->key.join == JOINS_GELU_BACKWARD)
+        set_product(d, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux);
+}
+
+// While an algorithm is sought, addresses say how they are aligned, and no more.
+static void describe_epilogue(CudaDevice *d, const ProductPlan *plan) {
+    const PlanKey *key = &plan->key;
+    const int32_t type = (int32_t)type_of(key->result);
+    const uint32_t epilogue = epilogue_of(key);
+    if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) return;
     set_product(d, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    set_product(d, plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type);
-    set_product(d, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned);
+    if (key->has_bias || key->join == JOINS_SUMS)
+        set_product(d, plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type);
+    if (key->join == JOINS_GELU || key->join == JOINS_GELU_BACKWARD)
+        set_product(d, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &key->ldd, sizeof key->ldd);
+    set_bias(d, plan, (const void *)(uintptr_t)(key->has_bias ? key->align_bias : key->align_extra));
+    set_aux(d, plan, (const void *)(uintptr_t)key->align_extra);
 }
 
 static void set_scales(CudaDevice *d, const ProductPlan *plan, const void *a, const void *b) {
@@ -229,7 +259,7 @@ static void describe_product(CudaDevice *d, ProductPlan *plan) {
     LT(d, cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     set_product(d, plan, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a);
     set_product(d, plan, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b);
-    if (key->has_bias) describe_bias(d, plan);
+    describe_epilogue(d, plan);
     if (has_scales(key)) describe_scales(d, plan);
     add_layout(d, &plan->a, key->factor_a, key->transpose_a, key->m, key->k, key->lda);
     add_layout(d, &plan->b, key->factor_b, key->transpose_b, key->k, key->n, key->ldb);
@@ -269,6 +299,8 @@ static int find_algorithms(CudaDevice *d, const ProductPlan *plan, int most,
         lt->cublasLtMatmulAlgoGetHeuristic(d->products->handle, plan->product, plan->a, plan->b, plan->d,
                                            plan->d, preference, most, results, &found);
     if (status == CUBLAS_STATUS_SUCCESS && found) status = results[0].state;
+    // Some versions say so of an epilogue that they do not have for these types.
+    if (status == CUBLAS_STATUS_INVALID_VALUE && plan->key.join) status = CUBLAS_STATUS_NOT_SUPPORTED;
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(d, "cublasLtMatmulAlgoGetHeuristic()", status);
     LT(d, cublasLtMatmulPreferenceDestroy(preference));
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; i++)
@@ -276,10 +308,12 @@ static int find_algorithms(CudaDevice *d, const ProductPlan *plan, int most,
     return count;
 }
 
-// cuBLASLt takes no empty sums, and no bias of another type than d's, which in products of 8 bits is not F32.
+// cuBLASLt takes no empty sums, no bias of another type than d's, which in products of 8 bits is not F32, and no aux whose
+// rows are not multiples of 8 elements.
 static bool is_for_cublaslt(const PlanKey *key) {
     const bool takes_bias = has_scales(key) ? key->result != F32 : key->factor_a == key->result;
-    return key->k > 0 && (!key->has_bias || takes_bias);
+    const bool has_aux = key->join == JOINS_GELU || key->join == JOINS_GELU_BACKWARD;
+    return key->k > 0 && (!key->has_bias || takes_bias) && (!has_aux || key->ldd % 8 == 0);
 }
 
 // A plan without an algorithm.
@@ -304,9 +338,9 @@ static ProductPlan **find_place(CudaProducts *p, const PlanKey *key) {
     return place_of(p->plans, p->capacity, key);
 }
 
-const ProductPlan *products_plan(CudaDevice *d, const Matmul *args) {
+const ProductPlan *products_plan(CudaDevice *d, const JoinedProduct *product) {
     CudaProducts *p = d->products;
-    const PlanKey key = products_key(args);
+    const PlanKey key = key_of(product);
     ProductPlan **place = find_place(p, &key);
     if (!*place) {
         *place = make_plan(d, &key);
@@ -317,15 +351,22 @@ const ProductPlan *products_plan(CudaDevice *d, const Matmul *args) {
 
 // ---- computing -------------------------------------------------------------------------------------------
 
-static void multiply(const Exec *exec, const ProductPlan *plan, const Matmul *p) {
+static void multiply(const Exec *exec, const ProductPlan *plan, const JoinedProduct *product) {
     CudaDevice *d = exec->state;
+    const Matmul *p = &product->matmul;
     const float alpha = 1, beta = p->accumulate ? 1 : 0;
-    if (p->bias.data)
-        set_product(d, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias.data, sizeof p->bias.data);
+    set_bias(d, plan, p->bias.data ? p->bias.data : product->extra.data);
+    set_aux(d, plan, product->extra.data);
     if (p->scale_a.data) set_scales(d, plan, p->scale_b.data, p->scale_a.data);
     LT(d, cublasLtMatmul(d->products->handle, plan->product, &alpha, p->b.data, plan->a, p->a.data, plan->b,
                          &beta, p->d.data, plan->d, p->d.data, plan->d, &plan->algorithm, exec->workspace,
                          PRODUCT_WORKSPACE, stream_of(exec)));
+}
+
+bool products_compute(const Exec *exec, const JoinedProduct *product) {
+    const ProductPlan *plan = products_plan(exec->state, product);
+    if (!plan->is_plain) multiply(exec, plan, product);
+    return !plan->is_plain;
 }
 
 // ---- algorithms that others choose ------------------------------------------------------------------------
@@ -408,7 +449,7 @@ void products_multiply(const Exec *exec, const Matmul *args, const cublasLtMatmu
     const PlanKey key = products_key(args);
     ProductPlan *plan = describe_plan(d, &key);
     plan->algorithm = *algorithm;
-    multiply(exec, plan, args);
+    multiply(exec, plan, &(JoinedProduct){.matmul = *args});
     destroy_plan(d, plan);
 }
 
@@ -420,10 +461,6 @@ size_t cuda_matmul_workspace(const Matmul *args) {
 }
 
 void cuda_matmul(const Exec *exec, const Matmul *p) {
-    if (!tensor_count(p->d)) return;
-    const ProductPlan *plan = products_plan(exec->state, p);
-    if (plan->is_plain)
+    if (tensor_count(p->d) && !products_compute(exec, &(JoinedProduct){.matmul = *p}))
         cuda_matmul_plain(exec, p);
-    else
-        multiply(exec, plan, p);
 }

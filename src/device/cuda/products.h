@@ -16,6 +16,21 @@
 // is not found.
 enum { PRODUCT_ALIGNMENT = 16 };
 
+// The work that a product does beside d; cuBLASLt calls it an epilogue.
+typedef enum {
+    JOINS_NOTHING,
+    JOINS_SUMS,          // of the columns of a, which `transpose_a` has made rows
+    JOINS_GELU,          // of d, whose values before it go to aux
+    JOINS_GELU_BACKWARD, // d times the slope of GELU at aux
+} ProductJoin;
+
+// A product and what it joins: `extra` are the sums, F32 [1, M], which are written and not added to, or aux, like d.
+typedef struct {
+    Matmul matmul;
+    ProductJoin join;
+    Tensor extra;
+} JoinedProduct;
+
 // cuBLASLt's matrices lie in memory column by column: its d [m, n] is d of a Matmul transposed, its a is b and its b
 // is a. No byte of it is padding: keys are compared as bytes.
 typedef struct {
@@ -23,13 +38,14 @@ typedef struct {
     int64_t lda, ldb, ldd; // elements from one column to the next
     int32_t transpose_a, transpose_b;
     int32_t factor_a, factor_b, result; // DType, of a, b and d
-    int32_t accumulate, has_bias, fast_sums;
-    int32_t align_a, align_b, align_d, align_bias; // bytes; 0: there is no bias
+    int32_t accumulate, has_bias, fast_sums, join;
+    int32_t align_a, align_b, align_d, align_bias, align_extra; // bytes; 0: there is none
 } PlanKey;
 
 typedef struct {
     PlanKey key;
-    bool is_plain; // made by cuda_matmul_plain: cuBLASLt has no algorithm
+    bool
+        is_plain; // cuBLASLt has no algorithm; made by cuda_matmul_plain, and what it joins by kernels of its own
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
@@ -43,7 +59,9 @@ Status products_available(void);
 Status products_open(CudaDevice *device);
 void products_close(CudaDevice *device); // takes what was only zeroed
 // The plan for products like this one. It lives as long as the device.
-const ProductPlan *products_plan(CudaDevice *device, const Matmul *args);
+const ProductPlan *products_plan(CudaDevice *device, const JoinedProduct *product);
+// Puts the product on the stream of `exec`, with its first PRODUCT_WORKSPACE bytes of workspace. False: its plan is plain.
+bool products_compute(const Exec *exec, const JoinedProduct *product);
 
 // ---- algorithms that others choose: tables of them (algorithms.c) -----------------------------------------
 

@@ -383,7 +383,7 @@ static size_t workspace_bytes(const DeviceOptions *options, DeviceOp op, const v
 const Backend reference_backend = {
     .name = "reference",
 #define X(NAME, function, Args, reads, writes) .function = reference_##function,
-    DEVICE_OPS(X)
+    BASIC_OPS(X)
 #undef X
         .workspace_bytes = workspace_bytes,
 };

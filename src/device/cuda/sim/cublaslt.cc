@@ -13,7 +13,7 @@
 // TRIREME_SIM_CUBLASLT=VERSION: the library's version; unset: 130100.
 // TRIREME_SIM_FAIL=cublasLtCreate:COUNT, and the same of cublasLtMatmulAlgoGetHeuristic and cublasLtMatmul.
 #include "device/cuda/sim/cublaslt_algorithm.h"
-#include "device/cuda/sim/elements.h"
+#include "device/cuda/sim/cublaslt_problem.h"
 #include "device/cuda/sim/runtime.h"
 #include <algorithm>
 #include <atomic>
@@ -31,18 +31,6 @@ static const uint32_t DEFAULT_ALIGNMENT = 256;
 
 struct cublasLtContext {
     int device;
-};
-
-struct SimMatmulDesc {
-    int32_t transpose_a, transpose_b, bias_type;
-    uint32_t epilogue;
-    const void *bias, *scale_a, *scale_b;
-    int8_t fast;
-};
-
-struct SimMatrixLayout {
-    cudaDataType type;
-    int64_t rows, cols, ld;
 };
 
 struct SimMatmulPreference {
@@ -121,7 +109,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasCom
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
         return misuse("cublasLtMatmulDescCreate", "sums in another type than fp32");
     return create(product, SimMatmulDesc{CUBLAS_OP_N, CUBLAS_OP_N, -1, CUBLASLT_EPILOGUE_DEFAULT, nullptr,
-                                         nullptr, nullptr, 0});
+                                         nullptr, nullptr, 0, nullptr, 0});
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) { return destroy(product); }
@@ -139,6 +127,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return set(&product->scale_a, value, bytes);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return set(&product->scale_b, value, bytes);
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return set(&product->fast, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return set(&product->aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return set(&product->aux_ld, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return set(&product->bias_type, value, bytes);
     }
     return misuse(call, "an attribute that is not simulated");
@@ -180,64 +170,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 // ---- a product as its descriptors say ---------------------------------------------------------------------
 
-struct Problem {
-    SimMatmulDesc product;
-    SimMatrixLayout a, b, d;
-    int64_t m, n, k;
-};
-
-// From the first element to the last.
-static size_t bytes_of(const SimMatrixLayout &x) {
-    return static_cast<size_t>(((x.cols - 1) * x.ld + x.rows) * bytes_of(x.type));
-}
-
-static bool is_same(const SimMatrixLayout &x, const SimMatrixLayout &y) {
-    return x.type == y.type && x.rows == y.rows && x.cols == y.cols && x.ld == y.ld;
-}
-
-// Returns why a problem can be no product, or NULL.
-static const char *impossible(const Problem &p) {
-    const bool ta = p.product.transpose_a, tb = p.product.transpose_b;
-    for (const auto *x : {&p.a, &p.b, &p.d})
-        if (x->rows < 1 || x->cols < 1 || x->ld < x->rows)
-            return "a layout without elements, or with overlapping columns";
-    if ((ta ? p.a.cols : p.a.rows) != p.m || (tb ? p.b.rows : p.b.cols) != p.n)
-        return "op(a) or op(b) does not fit d";
-    if ((tb ? p.b.cols : p.b.rows) != p.k) return "op(a) does not fit op(b)";
-    return nullptr;
-}
-
-static bool is_known_operation(int32_t operation) {
-    return operation == CUBLAS_OP_N || operation == CUBLAS_OP_T;
-}
-
-// Returns whether there is an algorithm for factors in 8 bits.
-static bool is_supported_8_bit(const Problem &p) {
-    const SimMatmulDesc &product = p.product;
-    cudaDeviceProp gpu;
-    if (cudaGetDeviceProperties(&gpu, sim_gpu()) || gpu.major * 10 + gpu.minor < 89) return false;
-    if (!is_8_bit(p.a.type) || !is_8_bit(p.b.type) || !is_element(p.d.type)) return false;
-    if (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2) return false;
-    if (product.transpose_a != CUBLAS_OP_T || product.transpose_b != CUBLAS_OP_N) return false;
-    for (const int64_t size : {p.m, p.n, p.k, p.a.ld, p.b.ld, p.d.ld * bytes_of(p.d.type)})
-        if (size % 16) return false;
-    if (product.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return true;
-    return product.epilogue == CUBLASLT_EPILOGUE_BIAS && is_16_bit(p.d.type) &&
-           product.bias_type == static_cast<int32_t>(p.d.type);
-}
-
-static bool is_supported(const Problem &p) {
-    const SimMatmulDesc &product = p.product;
-    if (is_8_bit(p.a.type) || is_8_bit(p.b.type)) return is_supported_8_bit(p);
-    if (product.scale_a || product.scale_b) return false;
-    if (!is_element(p.a.type) || p.b.type != p.a.type) return false;
-    if (p.d.type != p.a.type && p.d.type != CUDA_R_32F) return false;
-    if (!is_known_operation(product.transpose_a) || !is_known_operation(product.transpose_b)) return false;
-    if (product.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return true;
-    return product.epilogue == CUBLASLT_EPILOGUE_BIAS &&
-           (product.bias_type == -1 || product.bias_type == static_cast<int32_t>(p.d.type));
-}
-
 // Describes the product; `c` has d's layout.
 static cublasStatus_t describe(const char *call, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
                                cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -259,7 +191,7 @@ static uint64_t hash_of(const Problem &p) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (int64_t x : {p.m, p.n, p.k, p.a.ld, p.b.ld, p.d.ld, int64_t{p.a.type}, int64_t{p.b.type},
                       int64_t{p.d.type}, int64_t{p.product.fast}, int64_t{p.product.transpose_a},
-                      int64_t{p.product.transpose_b}, int64_t{p.product.epilogue}})
+                      int64_t{p.product.transpose_b}, int64_t{p.product.epilogue}, p.product.aux_ld})
         hash = (hash ^ static_cast<uint64_t>(x)) * 0x100000001b3u;
     return hash;
 }
@@ -283,8 +215,8 @@ static bool lacks_algorithm(const Problem &p, const SimMatmulPreference &prefere
         if (bytes < bytes_of(layout.type)) return true;
     if (is_8_bit(p.a.type)) return std::min({alignment[0], alignment[1], alignment[3]}) < LOOSE;
     const bool loose = is_loose(p.a, alignment[0]) || is_loose(p.b, alignment[1]) ||
-                       is_loose(p.d, alignment[3]) ||
-                       (p.product.epilogue == CUBLASLT_EPILOGUE_BIAS && bias_alignment < LOOSE);
+                       is_loose(p.d, alignment[3]) || (adds_bias(p.product) && bias_alignment < LOOSE) ||
+                       (has_aux(p.product) && alignment_of(p.product.aux) < LOOSE);
     return loose && (p.m + p.n + p.k) % 2;
 }
 
@@ -314,8 +246,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     const uint32_t bias_alignment = alignment_of(p.product.bias);
     if (!is_supported(p) || lacks_algorithm(p, *preference, bias_alignment))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    Algorithm algorithm = {
-        MAGIC, hash_of(p), static_cast<uint64_t>(p.m * p.n) * sizeof(float), 0, {}, bias_alignment, 0};
+    Algorithm algorithm = {MAGIC,
+                           hash_of(p),
+                           static_cast<uint64_t>(p.m * p.n) * sizeof(float),
+                           0,
+                           {},
+                           bias_alignment,
+                           0,
+                           alignment_of(p.product.aux)};
     algorithm.reduction = reduction_of(*preference, algorithm.workspace_bytes);
     if (!algorithm.reduction || algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_INPLACE)
         algorithm.workspace_bytes = 0;
@@ -406,17 +344,50 @@ static void finish(const Call &call) {
     const float scale_a = scale_of(product.scale_a), scale_b = scale_of(product.scale_b);
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
-            const int64_t at = j * d.ld + i;
+            const int64_t at = j * d.ld + i, aux = j * product.aux_ld + i;
             float x = call.alpha * (call.sums[j * m + i] * scale_a * scale_b);
             if (call.beta != 0) x += call.beta * load(d.type, call.c, at);
-            if (product.epilogue == CUBLASLT_EPILOGUE_BIAS) x += load(d.type, product.bias, i);
+            if (adds_bias(product)) x += load(d.type, product.bias, i);
+            if (writes_aux(product)) store(d.type, const_cast<void *>(product.aux), aux, x);
+            if (writes_aux(product)) x = static_cast<float>(gelu(x));
+            if (reads_aux(product)) x *= static_cast<float>(gelu_slope(load(d.type, product.aux, aux)));
             store(d.type, call.d, at, x);
         }
+}
+
+// The sums of the columns of op(b), which replace what is there.
+static void add_columns(const Call &call) {
+    const auto &[product, a, b, d, m, n, k] = call.p;
+    for (int64_t j = 0; j < n; j++) {
+        float sum = 0;
+        for (int64_t l = 0; l < k; l++)
+            sum += load(b.type, call.b, product.transpose_b ? l * b.ld + j : j * b.ld + l);
+        store(d.type, const_cast<void *>(product.bias), j, sum);
+    }
 }
 
 static bool overlap(const void *x, size_t x_bytes, const void *y, size_t y_bytes) {
     const auto a = reinterpret_cast<uintptr_t>(x), b = reinterpret_cast<uintptr_t>(y);
     return a < b + y_bytes && b < a + x_bytes;
+}
+
+// Returns what is wrong with the addresses of an epilogue, or NULL.
+static const char *wrong_epilogue(const Call &call, const Algorithm &algorithm) {
+    const Problem &p = call.p;
+    const SimMatmulDesc &product = p.product;
+    if (adds_bias(product) || sums_b(product)) {
+        const int64_t count = sums_b(product) ? p.n : p.m;
+        if (alignment_of(product.bias) < algorithm.bias_alignment)
+            return "a bias that is aligned to less than was promised";
+        if (!sim_is_device(product.bias, static_cast<size_t>(count * bytes_of(p.d.type))))
+            return "a bias that is not the GPU's memory";
+    }
+    if (!has_aux(product)) return nullptr;
+    const auto bytes = static_cast<size_t>(((p.n - 1) * product.aux_ld + p.m) * bytes_of(p.d.type));
+    if (alignment_of(product.aux) < algorithm.aux_alignment)
+        return "an aux that is aligned to less than was promised";
+    if (!sim_is_device(product.aux, bytes)) return "an aux that is not the GPU's memory";
+    return overlap(product.aux, bytes, call.d, bytes_of(p.d)) ? "d overlaps aux" : nullptr;
 }
 
 // Returns what is wrong with the addresses of a product, or NULL.
@@ -435,12 +406,7 @@ static const char *wrong_addresses(const Call &call, const Algorithm &algorithm)
         return "d overlaps a or b";
     for (const void *scale : {p.product.scale_a, p.product.scale_b})
         if (scale && !sim_is_device(scale, sizeof(float))) return "a scale that is not the GPU's memory";
-    if (p.product.epilogue != CUBLASLT_EPILOGUE_BIAS) return nullptr;
-    if (alignment_of(p.product.bias) < algorithm.bias_alignment)
-        return "a bias that is aligned to less than was promised";
-    return sim_is_device(p.product.bias, static_cast<size_t>(p.m * bytes_of(p.d.type)))
-               ? nullptr
-               : "a bias that is not the GPU's memory";
+    return wrong_epilogue(call, algorithm);
 }
 
 static const char *wrong_workspace(const Algorithm &algorithm, const void *workspace, size_t bytes) {
@@ -457,6 +423,7 @@ static void launch(const Call &call, cudaStream_t stream) {
     const int64_t first_k = in_place ? 1 + turns++ % 7 : call.number;
     sim_launch(stream, "cublasLtMatmul", [call, first_k] { add_products(call, first_k); });
     sim_launch(stream, "cublasLtMatmul", [call] { finish(call); });
+    if (sums_b(call.p.product)) sim_launch(stream, "cublasLtMatmul", [call] { add_columns(call); });
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void *alpha,

@@ -6,7 +6,8 @@
 // The contents of a cublasLtMatmulAlgo_t.
 struct Algorithm {
     uint64_t magic, problem, workspace_bytes;
-    uint32_t reduction, alignment[4], bias_alignment, number; // number: of the addend with which sums begin
+    uint32_t reduction, alignment[4], bias_alignment, number,
+        aux_alignment; // number: of the addend with which sums begin
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm fits");
 enum { NUM_ALGORITHMS = 3 };

@@ -1,0 +1,75 @@
+// The products that join other operations: as an epilogue of cuBLASLt, or where it has none for them, one after another.
+#include "device/cuda/products.h"
+
+// The loss head's chunks on a GPU: see device_head_tokens. Two things want them long. With fewer than about 17 M / H tokens
+// the product for dx [C, H] has less than eight waves of 128 x 128 tiles on 132 multiprocessors, and every chunk reads and
+// writes dW, 8 V H bytes. But the logits and their gradient take 6 V bytes a token: no more than 2 GiB in all, or 1024
+// tokens' worth.
+int64_t cuda_head_tokens(int64_t hidden, int64_t vocabulary) {
+    const int64_t waves = (17 << 20) / hidden, fits = (INT64_C(2) << 30) / (6 * vocabulary), least = 1024;
+    const int64_t most = fits > least ? fits : least;
+    return waves < least ? least : waves < most ? waves : most;
+}
+
+// ---- sums -------------------------------------------------------------------------------------------------
+
+static ColumnSum sums_alone(const MatmulSums *p, Tensor to) { return (ColumnSum){.x = p->a, .sum = to}; }
+
+// The product's, then sums that are to be added.
+size_t cuda_matmul_sums_workspace(const MatmulSums *p) {
+    const ColumnSum alone = sums_alone(p, p->sums);
+    const size_t joined = PRODUCT_WORKSPACE + tensor_bytes(p->sums),
+                 apart = cuda_column_sum_workspace(&alone);
+    return joined > apart ? joined : apart;
+}
+
+static bool sums_joined(const Exec *exec, const MatmulSums *p, const Matmul *product) {
+    Tensor sums = p->sums;
+    if (p->accumulate_sums) sums.data = (char *)exec->workspace + PRODUCT_WORKSPACE;
+    if (!products_compute(exec, &(JoinedProduct){.matmul = *product, .join = JOINS_SUMS, .extra = sums}))
+        return false;
+    if (p->accumulate_sums) cuda_add(exec, &(Add){.x = sums, .y = p->sums});
+    return true;
+}
+
+void cuda_matmul_sums(const Exec *exec, const MatmulSums *p) {
+    const Matmul product = {
+        .a = p->a, .b = p->b, .d = p->d, .transpose_a = true, .accumulate = p->accumulate};
+    const ColumnSum alone = sums_alone(p, p->sums);
+    if (tensor_count(p->d) && sums_joined(exec, p, &product)) return;
+    if (!p->accumulate_sums) cuda_zero(exec, p->sums.data, tensor_bytes(p->sums));
+    cuda_column_sum(exec, &alone);
+    cuda_matmul(exec, &product);
+}
+
+// ---- GELU -------------------------------------------------------------------------------------------------
+
+size_t cuda_matmul_gelu_workspace(const MatmulGelu *args) {
+    (void)args;
+    return PRODUCT_WORKSPACE;
+}
+
+void cuda_matmul_gelu(const Exec *exec, const MatmulGelu *p) {
+    Matmul product = {.a = p->a, .b = p->b, .bias = p->bias, .d = p->d, .transpose_b = true};
+    if (!tensor_count(p->d)) return;
+    if (products_compute(exec, &(JoinedProduct){.matmul = product, .join = JOINS_GELU, .extra = p->aux}))
+        return;
+    product.d = p->aux;
+    cuda_matmul(exec, &product);
+    cuda_bias_gelu_forward(exec, &(BiasGeluForward){.x = p->aux, .y = p->d});
+}
+
+size_t cuda_matmul_gelu_backward_workspace(const MatmulGeluBackward *args) {
+    (void)args;
+    return PRODUCT_WORKSPACE;
+}
+
+void cuda_matmul_gelu_backward(const Exec *exec, const MatmulGeluBackward *p) {
+    const Matmul product = {.a = p->a, .b = p->b, .d = p->d};
+    if (!tensor_count(p->d)) return;
+    if (products_compute(exec,
+                         &(JoinedProduct){.matmul = product, .join = JOINS_GELU_BACKWARD, .extra = p->aux}))
+        return;
+    cuda_matmul(exec, &product);
+    cuda_bias_gelu_backward(exec, &(BiasGeluBackward){.dy = p->d, .x = p->aux, .dx = p->d});
+}
