@@ -125,7 +125,7 @@ static void core_forward(const SublayerArgs *args) {
         compute_stashed(args, shape);
 }
 
-static void core_backward(const SublayerArgs *args, Tensor dout) {
+static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
     Context *c = args->context;
     AttentionShape shape = local_shape(args);
     AttentionStash stash = *(const AttentionStash *)args->stash;
@@ -140,15 +140,16 @@ static void core_backward(const SublayerArgs *args, Tensor dout) {
                                            .out = stash.branch.core,
                                            .stats = stash.stats,
                                            .probabilities = stash.probabilities,
-                                           .dqkv = qkv,
+                                           .dqkv = dqkv,
                                            .shape = shape,
                                            .dropout = attention_dropout(args)});
-    rotate(args, qkv, shape, true);
+    rotate(args, dqkv, shape, true);
 }
 
 static const Core core = {.inner_name = "qkv",
                           .core_name = "attention output",
                           .core_gradient_name = "gradient of attention output",
+                          .gradient_apart = true,
                           .forward = core_forward,
                           .backward = core_backward};
 

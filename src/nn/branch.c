@@ -24,6 +24,11 @@ static Dropout hidden_dropout(const SublayerArgs *a) {
     return microbatch_dropout(a->context, a->microbatch, branch->hidden_key, branch->hidden_dropout, true);
 }
 
+// Then the stash holds the aux of the GELU in place of the output of `in`.
+static bool joins_gelu(const SublayerArgs *a, const Core *core) {
+    return device_is_fused(a->context->device) && core->is_gelu && core->is_gelu(a);
+}
+
 void branch_forward(const SublayerArgs *a, const Core *core) {
     Context *c = a->context;
     const Branch *branch = a->self;
@@ -33,8 +38,12 @@ void branch_forward(const SublayerArgs *a, const Core *core) {
     norm_apply(c, &branch->norm, a->x, &stash->norm, a->arena);
     stash->inner = tensor_take(a->arena, core->inner_name, tokens, branch->in.weight->value.rows, dtype);
     stash->core = tensor_take(a->arena, core->core_name, tokens, branch->out.weight->value.cols, dtype);
-    column_linear_forward(c, &branch->in, stash->norm.y, stash->inner, !core->fused_bias);
-    core->forward(a);
+    if (joins_gelu(a, core)) {
+        column_linear_gelu_forward(c, &branch->in, stash->norm.y, stash->inner, stash->core);
+    } else {
+        column_linear_forward(c, &branch->in, stash->norm.y, stash->inner, !core->fused_bias);
+        core->forward(a);
+    }
     row_linear_forward(c, &branch->out, stash->core, a->y);
     bias_dropout_add(c->device, c->stream,
                      (BiasDropoutAdd){.x = a->y,
@@ -44,20 +53,48 @@ void branch_forward(const SublayerArgs *a, const Core *core) {
                                       .dropout = hidden_dropout(a)});
 }
 
+// Returns the gradient of the output of `out`: without dropout dy itself, unless it must outlive this call. A device that is
+// not fused copies it, as most programs do: what plans price is recorded there.
+static Tensor last_gradient(const SublayerArgs *a) {
+    Context *c = a->context;
+    Dropout dropout = hidden_dropout(a);
+    if (dropout.probability == 0 && a->halves == BOTH_HALVES && device_is_fused(c->device)) return a->dy;
+    dropout_backward(c->device, c->stream,
+                     (DropoutBackward){.dy = a->dy, .dx = a->dlast, .dropout = dropout});
+    return a->dlast;
+}
+
+// Takes dlast [T', H] through `out` and the core, to the gradient of `inner`.
+static void core_gradient(const SublayerArgs *a, const Core *core, Tensor dlast, Tensor dinner) {
+    Context *c = a->context;
+    const Branch *branch = a->self;
+    const BranchStash *stash = a->stash;
+    Tensor y = stash->core;
+    if (joins_gelu(a, core)) {
+        row_linear_gelu_backward(c, &branch->out, a->halves, y, dlast, stash->inner, dinner);
+        return;
+    }
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor dcore = tensor_take(c->scratch, core->core_gradient_name, y.rows, y.cols, y.dtype);
+    row_linear_backward(c, &branch->out, a->halves, y, dlast, dcore);
+    core->backward(a, dcore, dinner);
+    arena_release(c->scratch, mark);
+}
+
 static void input_half(const SublayerArgs *a, const Core *core) {
     Context *c = a->context;
     const Branch *branch = a->self;
     const BranchStash *stash = a->stash;
-    Tensor dy = a->dy, y = stash->core;
+    Tensor dy = a->dy, dinner = stash->inner;
     ArenaMark mark = arena_mark(c->scratch);
-    dropout_backward(c->device, c->stream,
-                     (DropoutBackward){.dy = dy, .dx = a->dlast, .dropout = hidden_dropout(a)});
-    Tensor dcore = tensor_take(c->scratch, core->core_gradient_name, y.rows, y.cols, y.dtype);
-    row_linear_backward(c, &branch->out, a->halves, y, a->dlast, dcore);
-    core->backward(a, dcore);
-    arena_release(c->scratch, mark);
+    bool apart = core->gradient_apart && a->halves == BOTH_HALVES && device_is_fused(c->device);
+    if (apart || joins_gelu(a, core))
+        dinner = tensor_take(c->scratch, "gradient apart", dinner.rows, dinner.cols, dinner.dtype);
+    core_gradient(a, core, last_gradient(a), dinner);
+    if (dinner.data != stash->inner.data && a->halves == INPUT_HALF)
+        device_copy(c->device, c->stream, stash->inner, dinner);
     Tensor dnorm = tensor_take(c->scratch, "gradient of norm", dy.rows, dy.cols, dy.dtype);
-    column_linear_backward(c, &branch->in, a->halves, stash->norm.y, stash->inner, dnorm);
+    column_linear_backward(c, &branch->in, a->halves, stash->norm.y, dinner, dnorm);
     norm_gradient(c, &branch->norm, &stash->norm, dnorm, dy, a->dx);
     arena_release(c->scratch, mark);
 }

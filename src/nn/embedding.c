@@ -32,7 +32,8 @@ void embedding_apply(Context *c, const Embedding *e, Tensor y, const Microbatch 
 
 void embedding_gradient(Context *c, const Embedding *e, Tensor dy, const Microbatch *mb) {
     Dropout dropout = microbatch_dropout(c, mb, e->hidden_key, e->hidden_dropout, true);
-    dropout_backward(c->device, c->stream, (DropoutBackward){.dy = dy, .dx = dy, .dropout = dropout});
+    if (dropout.probability > 0 || !device_is_fused(c->device))
+        dropout_backward(c->device, c->stream, (DropoutBackward){.dy = dy, .dx = dy, .dropout = dropout});
     if (e->position)
         position_backward(c->device, c->stream,
                           (PositionBackward){.dy = dy,

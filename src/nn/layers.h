@@ -61,8 +61,11 @@ void linear_weight_gradient(Context *context, const Linear *linear, Tensor x, Te
 // Computes y [T, O/t], in E or F32, from x [T', I]. `with_bias` false: the next operation adds the bias.
 //   Stash: x, which the caller keeps.   Collective over tp with sequence parallelism.
 void column_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor y, bool with_bias);
+// Computes y = gelu(x W^T + b) [T, O/t] in the tanh form, and `aux`, like y, which its gradient needs; for devices that are
+// fused.   Stash: x, aux.   Collective over tp with sequence parallelism.
+void column_linear_gelu_forward(Context *context, const Linear *linear, Tensor x, Tensor aux, Tensor y);
 // INPUT_HALF computes dx [T', I] from dy [T, O/t] and adds the column sums of dy to db. WEIGHT_HALF adds dy^T x to
-// dW; dx may be absent.   Collective over tp.
+// dW; dx may be absent.   A device that is fused makes the sums in the weight half.   Collective over tp.
 void column_linear_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,
                             Tensor dx);
 
@@ -73,6 +76,10 @@ void row_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor
 // dW; dx may be absent.   Collective over tp with sequence parallelism.
 void row_linear_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,
                          Tensor dx);
+// The same where x is the y of column_linear_gelu_forward, with its aux: dx is the gradient of what went into the GELU.
+// It takes no other tensor's place.
+void row_linear_gelu_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,
+                              Tensor aux, Tensor dx);
 
 // ---- norm ---------------------------------------------------------------------------------------
 
@@ -121,8 +128,8 @@ LossHead loss_head_declare(const Builder *builder);
 // with ModelMode.whole_logits), stay on the rank that made them and do not outlive the call: in training this call
 // also adds to the gradients of the head's weights and replaces `hidden` by its gradient. `logits`, F32 [T, V/t],
 // receives a copy unless it is absent.
-//   Collective over tp: for each chunk of C tokens a MAX of C values and a SUM of 2C values, and the operators around a
-// column-parallel linear.
+//   Collective over tp: for each chunk of C tokens a MAX of C values and a SUM of 2C values, unless t is 1, and the
+// operators around a column-parallel linear. C follows from the kind of device, H and the vocabulary.
 void loss_head_apply(Context *context, const LossHead *head, Tensor hidden, const Microbatch *microbatch,
                      Tensor logits);
 // Computes the final norm and the logits of the last position of each sequence, F32 [B, V/t], from which the next

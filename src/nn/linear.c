@@ -62,14 +62,44 @@ void linear_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
            (Matmul){.a = dy, .b = x, .d = l->weight->grad, .transpose_a = true, .accumulate = adds});
 }
 
-static void bias_gradient(Context *c, const Linear *l, Tensor dy) {
-    if (l->bias)
+// Returns whether the product for the weight makes the gradient of the bias, too. `all` are the rows of which it is made:
+// where `dy` is a share of them, other ranks add the rest.
+static bool sums_join(const Context *c, const Linear *l, Tensor dy, Tensor all) {
+    return l->bias && device_is_fused(c->device) && dy.data == all.data;
+}
+
+static void bias_gradient(Context *c, const Linear *l, Tensor dy, Tensor all) {
+    if (l->bias && !sums_join(c, l, dy, all))
         column_sum(c->device, c->stream, (ColumnSum){.x = dy, .sum = param_grad(l->bias, c->device)});
+}
+
+static void weight_half(Context *c, const Linear *l, Tensor x, Tensor dy, Tensor all) {
+    if (!sums_join(c, l, dy, all)) {
+        linear_weight_gradient(c, l, x, all);
+        return;
+    }
+    matmul_sums(c->device, c->stream,
+                (MatmulSums){.a = dy,
+                             .b = x,
+                             .d = l->weight->grad,
+                             .sums = l->bias->grad,
+                             .accumulate = !l->weight->grad_uninitialized,
+                             .accumulate_sums = !l->bias->grad_uninitialized});
+    l->weight->grad_uninitialized = l->bias->grad_uninitialized = false;
 }
 
 void column_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y, bool with_bias) {
     ArenaMark mark = arena_mark(c->scratch);
     linear_forward(c, l, tp_gather(c, x), with_bias ? param_value(l->bias) : (Tensor){0}, y);
+    arena_release(c->scratch, mark);
+}
+
+void column_linear_gelu_forward(Context *c, const Linear *l, Tensor x, Tensor aux, Tensor y) {
+    ArenaMark mark = arena_mark(c->scratch);
+    matmul_gelu(
+        c->device, c->stream,
+        (MatmulGelu){
+            .a = tp_gather(c, x), .b = l->weight->value, .bias = param_value(l->bias), .d = y, .aux = aux});
     arena_release(c->scratch, mark);
 }
 
@@ -79,10 +109,10 @@ void column_linear_backward(Context *c, const Linear *l, Halves halves, Tensor x
         Tensor partial = tp_reduce_begin(c, dx);
         linear_input_gradient(c, l, dy, partial);
         tp_reduce_end(c, partial, dx);
-        bias_gradient(c, l, dy);
+        bias_gradient(c, l, dy, dy);
         arena_release(c->scratch, mark);
     }
-    if (halves & WEIGHT_HALF) linear_weight_gradient(c, l, tp_gather(c, x), dy);
+    if (halves & WEIGHT_HALF) weight_half(c, l, tp_gather(c, x), dy, dy);
     arena_release(c->scratch, mark);
 }
 
@@ -94,13 +124,28 @@ void row_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y) {
     arena_release(c->scratch, mark);
 }
 
-void row_linear_backward(Context *c, const Linear *l, Halves halves, Tensor x, Tensor dy, Tensor dx) {
+// aux: of the GELU that made x; absent: dx is the gradient of x itself.
+static void row_backward(Context *c, const Linear *l, Halves halves, Tensor x, Tensor dy, Tensor aux,
+                         Tensor dx) {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor all = tp_gather(c, dy);
     if (halves & INPUT_HALF) {
-        linear_input_gradient(c, l, all, dx);
-        bias_gradient(c, l, dy);
+        if (aux.data)
+            matmul_gelu_backward(c->device, c->stream,
+                                 (MatmulGeluBackward){.a = all, .b = l->weight->value, .aux = aux, .d = dx});
+        else
+            linear_input_gradient(c, l, all, dx);
+        bias_gradient(c, l, dy, all);
     }
-    if (halves & WEIGHT_HALF) linear_weight_gradient(c, l, x, all);
+    if (halves & WEIGHT_HALF) weight_half(c, l, x, dy, all);
     arena_release(c->scratch, mark);
+}
+
+void row_linear_backward(Context *c, const Linear *l, Halves halves, Tensor x, Tensor dy, Tensor dx) {
+    row_backward(c, l, halves, x, dy, (Tensor){0}, dx);
+}
+
+void row_linear_gelu_backward(Context *c, const Linear *l, Halves halves, Tensor x, Tensor dy, Tensor aux,
+                              Tensor dx) {
+    row_backward(c, l, halves, x, dy, aux, dx);
 }

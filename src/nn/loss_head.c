@@ -10,12 +10,10 @@ LossHead loss_head_declare(const Builder *b) {
     return head;
 }
 
-// Writes the losses to mb->loss, the margins to mb->margin and the gradient of the logits to `dlogits`.
-static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tensor dlogits,
-                          const Microbatch *mb) {
-    int64_t tokens = logits.rows, first = word_table_first_row(c, head->output.weight);
-    Tensor max = tensor_take(c->scratch, "loss max", 1, tokens, F32);
-    Tensor sums = tensor_take(c->scratch, "loss sum and target", 2, tokens, F32);
+// Each rank has the logits of its own columns.
+static void cross_entropy_cut(Context *c, const LossHead *head, Tensor logits, Tensor dlogits, Tensor max,
+                              Tensor sums, const Microbatch *mb) {
+    int64_t first = word_table_first_row(c, head->output.weight);
     Tensor sum = tensor_rows(sums, 0, 1), target = tensor_rows(sums, 1, 1);
     loss_max(c->device, c->stream,
              (LossMax){.logits = logits, .max = max, .first_col = first, .vocabulary = head->vocabulary});
@@ -29,7 +27,6 @@ static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tenso
                        .first_col = first,
                        .vocabulary = head->vocabulary});
     comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream, sums, REDUCE_SUM);
-    if (mb->margin.data) device_copy(c->device, c->stream, mb->margin, target);
     loss_finish(c->device, c->stream,
                 (LossFinish){.labels = mb->labels,
                              .max = max,
@@ -44,6 +41,31 @@ static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tenso
                              .scale = mb->loss_scale});
 }
 
+static void cross_entropy_whole(Context *c, const LossHead *head, Tensor logits, Tensor dlogits, Tensor max,
+                                Tensor sums, const Microbatch *mb) {
+    loss_whole(c->device, c->stream,
+               (LossWhole){.logits = logits,
+                           .labels = mb->labels,
+                           .mask = mb->mask,
+                           .dlogits = dlogits,
+                           .loss = mb->loss,
+                           .max = max,
+                           .sum = tensor_rows(sums, 0, 1),
+                           .target = tensor_rows(sums, 1, 1),
+                           .vocabulary = head->vocabulary,
+                           .scale = mb->loss_scale});
+}
+
+// Writes the losses to mb->loss, the margins to mb->margin and the gradient of the logits to `dlogits`.
+static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tensor dlogits,
+                          const Microbatch *mb) {
+    Tensor max = tensor_take(c->scratch, "loss max", 1, logits.rows, F32);
+    Tensor sums = tensor_take(c->scratch, "loss sum and target", 2, logits.rows, F32);
+    bool cut = context_ranks(c, ROLE_TENSOR) > 1;
+    (cut ? cross_entropy_cut : cross_entropy_whole)(c, head, logits, dlogits, max, sums, mb);
+    if (mb->margin.data) device_copy(c->device, c->stream, mb->margin, tensor_rows(sums, 1, 1));
+}
+
 void loss_head_predict(Context *c, const LossHead *head, Tensor hidden, const Microbatch *mb, Tensor logits) {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor last = tensor_rows(hidden, (mb->sequence - 1) * mb->samples, mb->samples);
@@ -54,13 +76,11 @@ void loss_head_predict(Context *c, const LossHead *head, Tensor hidden, const Mi
 }
 
 // Logits exist for a chunk of tokens at a time. Chunks of the vocabulary would need the head's product
-// twice, since no gradient is known before a whole row is. Every chunk reads and writes dW once, 8 bytes an
-// element for 2 flops a token: this many tokens keep that small, whatever the model's sizes.
-enum { CHUNK_TOKENS = 512 };
-
-// Chunks are as equal as possible: a short last chunk would read and write dW as often as a long one.
-static int64_t chunk_tokens(int64_t tokens) {
-    int64_t chunks = (tokens + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
+// twice, since no gradient is known before a whole row is. Chunks are as equal as possible: a short last chunk would read
+// and write dW as often as a long one.
+static int64_t chunk_tokens(const Context *c, const LossHead *head, int64_t tokens) {
+    int64_t most = device_head_tokens(c->device, head->output.weight->value.cols, head->vocabulary);
+    int64_t chunks = (tokens + most - 1) / most;
     return (tokens + chunks - 1) / chunks;
 }
 
@@ -96,7 +116,7 @@ static void head_chunks(Context *c, const LossHead *head, Tensor norm, Tensor dn
                         Tensor logits_copy) {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor x = tp_gather(c, norm), dx = dnorm.data ? tp_reduce_begin(c, dnorm) : dnorm;
-    int64_t step = chunk_tokens(x.rows);
+    int64_t step = chunk_tokens(c, head, x.rows);
     for (int64_t first = 0; first < x.rows; first += step) {
         int64_t count = x.rows - first < step ? x.rows - first : step;
         Microbatch chunk = chunk_of(mb, first, count);

@@ -37,27 +37,33 @@ static void core_forward(const SublayerArgs *args) {
                 .x = s->inner, .bias = bias, .y = s->core, .exact = m->activation == ACTIVATION_GELU_ERF});
 }
 
-static void core_backward(const SublayerArgs *args, Tensor dy) {
+static void core_backward(const SublayerArgs *args, Tensor dy, Tensor dx) {
     Context *c = args->context;
     const Mlp *m = args->self;
     const BranchStash *s = args->stash;
     Tensor bias = param_value(m->branch.in.bias);
     if (m->activation == ACTIVATION_SWIGLU)
         swiglu_backward(c->device, c->stream,
-                        (SwigluBackward){.dy = dy, .x = s->inner, .bias = bias, .dx = s->inner});
+                        (SwigluBackward){.dy = dy, .x = s->inner, .bias = bias, .dx = dx});
     else
         bias_gelu_backward(c->device, c->stream,
                            (BiasGeluBackward){.dy = dy,
                                               .x = s->inner,
                                               .bias = bias,
-                                              .dx = s->inner,
+                                              .dx = dx,
                                               .exact = m->activation == ACTIVATION_GELU_ERF});
+}
+
+static bool is_gelu(const SublayerArgs *args) {
+    const Mlp *m = args->self;
+    return m->activation == ACTIVATION_GELU;
 }
 
 static const Core core = {.inner_name = "fc1 output",
                           .core_name = "activation output",
                           .core_gradient_name = "gradient of activation output",
                           .fused_bias = true,
+                          .is_gelu = is_gelu,
                           .forward = core_forward,
                           .backward = core_backward};
 

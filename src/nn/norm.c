@@ -30,19 +30,18 @@ void norm_apply(Context *c, const Norm *n, Tensor x, NormStash *stash, Arena *ar
 }
 
 void norm_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Tensor residual, Tensor dx) {
-    norm_backward_weight(c->device, c->stream,
-                         (NormBackwardWeight){.dy = dy,
-                                              .x = s->x,
-                                              .mean = s->mean,
-                                              .rstd = s->rstd,
-                                              .dgamma = param_grad(n->gamma, c->device),
-                                              .dbeta = param_grad(n->beta, c->device)});
-    norm_backward_input(c->device, c->stream,
-                        (NormBackwardInput){.dy = dy,
-                                            .x = s->x,
-                                            .gamma = n->gamma->value,
-                                            .mean = s->mean,
-                                            .rstd = s->rstd,
-                                            .residual = residual,
-                                            .dx = dx});
+    bool adds = !n->gamma->grad_uninitialized;
+    n->gamma->grad_uninitialized = false;
+    if (n->beta) n->beta->grad_uninitialized = false;
+    norm_backward(c->device, c->stream,
+                  (NormBackward){.dy = dy,
+                                 .x = s->x,
+                                 .gamma = n->gamma->value,
+                                 .mean = s->mean,
+                                 .rstd = s->rstd,
+                                 .residual = residual,
+                                 .dx = dx,
+                                 .dgamma = n->gamma->grad,
+                                 .dbeta = n->beta ? n->beta->grad : (Tensor){0},
+                                 .accumulate = adds});
 }

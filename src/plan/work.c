@@ -53,7 +53,7 @@ static void on_operation(void *self, const Instr *at, DeviceOp op, const void *a
     Recorder *r = self;
     if (!at) return;
     note(r, at, work_item(op, args, one, r->unfused));
-    if (op == OP_LOSS_FINISH) r->past_loss = true;
+    if (op == OP_LOSS_FINISH || op == OP_LOSS_WHOLE) r->past_loss = true;
 }
 
 static Role role_of(const Comm *group) {
