@@ -210,6 +210,28 @@ static void bench_float8(Bench *b, const Linear *l) {
     arena_release(&b->arena, mark);
 }
 
+// The same products with what they join. A GELU lies between fc1 and fc2; with fc1's sizes in both.
+static void bench_joined(Bench *b) {
+    ArenaMark mark = arena_mark(&b->arena);
+    const Model *m = b->model;
+    int64_t rows = m->batch * m->sequence;
+    Tensor x = values(b, rows, m->hidden), w = values(b, m->inner, m->hidden),
+           v = values(b, m->hidden, m->inner);
+    Tensor y = values(b, rows, m->inner), aux = values(b, rows, m->inner), bias = values(b, 1, m->inner);
+    Tensor dw = floats(b, m->inner, m->hidden), sums = floats(b, 1, m->inner);
+    for (int i = 0; turn(b, i); i++) matmul_gelu(b->device, b->stream, (MatmulGelu){x, w, bias, y, aux});
+    flops_row(b, "fc1 forward with GELU");
+    for (int i = 0; turn(b, i); i++)
+        matmul_gelu_backward(b->device, b->stream, (MatmulGeluBackward){x, v, aux, y});
+    flops_row(b, "fc2 input gradient with GELU's");
+    for (int i = 0; turn(b, i); i++)
+        matmul_sums(
+            b->device, b->stream,
+            (MatmulSums){.a = y, .b = x, .d = dw, .sums = sums, .accumulate = true, .accumulate_sums = true});
+    flops_row(b, "fc1 weight gradient with sums");
+    arena_release(&b->arena, mark);
+}
+
 static void bench_linears(Bench *b) {
     const Model *m = b->model;
     int64_t size = m->hidden / m->heads;
@@ -220,6 +242,7 @@ static void bench_linears(Bench *b) {
     for (int i = 0; i < 4; i++) bench_linear(b, &linears[i], false);
     for (int i = 0; i < 4 && b->dtype == BF16; i++) bench_float8(b, &linears[i]);
     bench_linear(b, &(Linear){"head", m->vocabulary, m->hidden}, true);
+    if (!m->llama) bench_joined(b);
 }
 
 static void bench_attention(Bench *b, const char *label, float probability) {
@@ -317,6 +340,11 @@ static void bench_norm(Bench *b, const char *label, bool rms) {
         norm_backward_weight(b->device, b->stream, (NormBackwardWeight){dy, x, mean, rstd, dgamma, dbeta});
     snprintf(name, sizeof name, "norm_backward_weight, %s", label);
     bytes_row(b, name);
+    for (int i = 0; turn(b, i); i++)
+        norm_backward(b->device, b->stream,
+                      (NormBackward){dy, x, gamma, mean, rstd, none, y, dgamma, dbeta, .accumulate = true});
+    snprintf(name, sizeof name, "norm_backward, %s", label);
+    bytes_row(b, name);
     arena_release(&b->arena, mark);
 }
 
@@ -363,6 +391,10 @@ static void bench_loss(Bench *b) {
         loss_finish(b->device, b->stream,
                     (LossFinish){labels, max, sum, target, mask, logits, dlogits, loss, 0, cols, 1.0f});
     bytes_row(b, "loss_finish");
+    for (int i = 0; turn(b, i); i++)
+        loss_whole(b->device, b->stream,
+                   (LossWhole){logits, labels, mask, dlogits, loss, max, sum, target, cols, 1.0f});
+    bytes_row(b, "loss_whole");
     arena_release(&b->arena, mark);
 }
 

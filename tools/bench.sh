@@ -9,7 +9,7 @@ bench_parts=(ops steps scaling growth predictions others)
 
 bench_usage() {
     cat <<'END_OF_USAGE'
-./run bench                 every part but the last three, one after the other; most of an hour
+./run bench                 every part but the last four, one after the other; most of an hour
 ./run bench PART...         ops           operations at GPT-2's shapes beside the machine's ceilings; two minutes
                             steps         training steps of GPT-2 124M; ten minutes
                             scaling       two ranks of one thread against one rank of two; half an hour
@@ -18,6 +18,7 @@ bench_usage() {
                             others        tokenizers, checkpoints, plans, messages; five minutes
                             pytorch       steps beside PyTorch's, from the package index; ten minutes
                             gpu           operations and training steps on an NVIDIA GPU, kept apart; five minutes
+                            counts        operations and bytes of a step on a GPU, recorded without one; seconds
                             instructions  counted, not timed, against those kept; fails beyond 2 % more
 ./run bench steps:bf16      a part's own words follow its name: steps:fp32, scaling:bf16:p, scaling:fp32:td, pytorch:bf16,
                             instructions:keep, gpu:ops, gpu:steps, gpu:pytorch, gpu:compare, gpu:keep
@@ -38,7 +39,7 @@ bench() {
     for part in "$@"; do
         # shellcheck disable=SC2046 # a part's words
         bench_part $(tr ':' ' ' <<<"$part")
-        case $part in compare | keep | page | others | instructions* | gpu*) ;; *) measured=1 ;; esac
+        case $part in compare | keep | page | others | counts | instructions* | gpu*) ;; *) measured=1 ;; esac
     done
     [[ -z $measured ]] || { bench_join && bench_compare; }
 }
@@ -55,6 +56,7 @@ bench_part() {
     others) bench_others ;;
     pytorch) bench_pytorch "$@" ;;
     gpu) bench_gpu "$@" ;;
+    counts) bench_counts ;;
     instructions) bench_instructions "$@" ;;
     compare) bench_join && bench_compare ;;
     keep) bench_keep ;;
@@ -74,6 +76,11 @@ result_of() {
 bench_device() {
     say "" "Operations at the shapes of GPT-2 124M, against this machine's ceilings"
     build/bench/bench_device --json "$(result_of ops)"
+}
+
+bench_counts() {
+    quietly "building the device of its GPU" cmake --build build --target bench_train_counts trireme_cuda_sim
+    TRIREME_CUDA=build build/bench/bench_train_counts
 }
 
 bench_steps() {
