@@ -1,4 +1,4 @@
-// What a step of large models asks of a device: its operations, the bytes that those bound by memory read and write, and the
+// Counts what a step of large models asks of a device: its operations, the bytes that those bound by memory read and write, and the
 // memory it takes; recorded on the null device, so that neither a GPU nor the memory need be there.
 //
 //   bench_train_counts [--device KIND] [--json FILE]

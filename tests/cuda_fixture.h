@@ -24,8 +24,8 @@ typedef struct {
 
 static inline Status gpu_try_with(CudaDevice **device, DeviceOptions options) {
     void *state = NULL;
-    options.kind = trireme_device.backend->name;
-    Status status = trireme_device.backend->open(&state, &options);
+    options.kind = trireme_device.backends[MODULE_PLAIN]->name;
+    Status status = trireme_device.backends[MODULE_PLAIN]->open(&state, &options);
     *device = state;
     return status;
 }
@@ -40,7 +40,7 @@ static inline void *gpu_take(Gpu *gpu, size_t bytes) {
 }
 
 static inline Gpu gpu_open_with(DeviceOptions options) {
-    Gpu gpu = {.backend = trireme_device.backend};
+    Gpu gpu = {.backend = trireme_device.backends[MODULE_PLAIN]};
     EXPECT_OK(gpu_try_with(&gpu.device, options));
     gpu.exec = (Exec){.state = gpu.device, .threads = 1, .workspace_bytes = PRODUCT_WORKSPACE};
     EXPECT_OK(gpu.backend->stream_open(gpu.device, "compute", &gpu.exec.queue));

@@ -5,10 +5,10 @@
 #include <stdio.h>
 
 enum { MAX_INPUTS = 3 };
-// Of the largest gradient; the differences themselves are good to about 2e-5.
+// A part of the largest gradient; the differences themselves are good to about 2e-5.
 static const double TOLERANCE = 2e-4;
 
-// What is differentiated: y as a function of the inputs. Other tensors are for the two functions alone.
+// The function that is differentiated, y of the inputs. Other tensors are for the two functions alone.
 typedef struct {
     Tensor inputs[MAX_INPUTS], gradients[MAX_INPUTS];
     Tensor y, dy;

@@ -4,4 +4,4 @@
 static const Backend backend = {.name = "cuda-sim"};
 
 extern const DeviceModule trireme_device;
-const DeviceModule trireme_device = {"0123456789abcdef", &backend};
+const DeviceModule trireme_device = {"0123456789abcdef", {&backend, &backend}};

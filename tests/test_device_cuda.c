@@ -317,6 +317,72 @@ static void faults_of_attention_are_named(void) {
     unsetenv("TRIREME_SIM_FAIL");
 }
 
+// ---- cuda-check -------------------------------------------------------------------------------------------
+
+static void write_infinity(Fixture *b) {
+    Tensor x = from_floats(b, 2, 2, (const float[]){1, 2, 3e38f, 4}), y = zeros_of(b, F32, 2, 2);
+    rank_doing("F1.0");
+    for (int i = 0; i < 2; i++) add(b->device, b->stream, (Add){x, y});
+}
+
+static void read_unwritten(Fixture *b) {
+    Tensor y = zeros_of(b, F32, 1, 5);
+    ArenaMark mark = arena_mark(&b->arena);
+    zeros_of(b, BF16, 3, 5);
+    arena_release(&b->arena, mark);
+    Tensor x = tensor_of(b, BF16, 3, 5); // where the zeros were
+    column_sum(b->device, b->stream, (ColumnSum){x, y});
+}
+
+static void write_beyond(Fixture *b) {
+    char *end = (char *)b->arena.base + FIXTURE_BYTES;
+    device_zero(b->device, b->stream, (Tensor){end + 8, 1, 4, F32});
+}
+
+static void write_before(Fixture *b) {
+    Tensor x = normals(b, 1, 4), before = {(char *)b->arena.base - 16, 1, 4, F32};
+    device_zero(b->device, b->stream, x);
+    device_copy(b->device, b->stream, before, x);
+}
+
+static void checks_name_the_operation(void) {
+    const char *const kind = "cuda-sim-check";
+    setenv("TRIREME_SIM_FAIL", "launch:3",
+           1); // the second addition: what looks at the numbers is a kernel, too
+    expect_death_on(kind, write_infinity, ERR_BUG,
+                    "add failed on GPU 0 (simulated GPU) at F1.0: cudaErrorLaunch");
+    expect_death_on(kind, write_infinity, ERR_BUG, "It is the operation that failed");
+    setenv("TRIREME_SIM_FAIL", "launch:1", 1);
+    expect_death_on("cuda-sim", launch_what_fails, ERR_BUG, "with --device cuda-sim-check the run is slow");
+    expect_death_on(kind, launch_what_fails, ERR_BUG, "add failed on GPU 0 (simulated GPU) at F3.1");
+    unsetenv("TRIREME_SIM_FAIL");
+    expect_death_on(kind, write_infinity, ERR_NUMERIC, "add wrote inf to y[1, 0] of [2, 2] while at F1.0");
+    expect_death_on(kind, read_unwritten, ERR_NUMERIC, "nan to sum[0, 0] of [1, 5]");
+    expect_death_on(kind, write_beyond, ERR_BUG,
+                    "device_zero or what ran beside it wrote 9 bytes beyond the memory 'fixture'");
+    expect_death_on(kind, write_before, ERR_BUG,
+                    "device_copy or what ran beside it wrote 16 bytes before the memory 'fixture'");
+}
+
+// Waiting and looking change no number.
+static void checks_change_no_bit(void) {
+    double sums[2];
+    for (int i = 0; i < 2; i++) {
+        Fixture b = fixture_open(i ? "cuda-sim-check" : "cuda-sim", 1);
+        Tensor x = normals(&b, 9, 70), w = normals(&b, 30, 70), d = tensor(&b, 9, 30),
+               max = zeros_of(&b, F32, 1, 1);
+        matmul(b.device, b.stream, (Matmul){.a = x, .b = w, .d = d, .transpose_b = true});
+        abs_max(b.device, b.stream, (AbsMax){d, max});
+        double *values = doubles_of(&b, d), *largest = doubles_of(&b, max);
+        sums[i] = largest[0];
+        for (int k = 0; k < 270; k++) sums[i] += values[k];
+        free(values);
+        free(largest);
+        fixture_close(&b);
+    }
+    EXPECT(sums[0] == sums[1] && isfinite(sums[0]), "%.17g and %.17g", sums[0], sums[1]);
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"work_runs_late", work_runs_late},
                                       {"missing_order_shows", missing_order_shows},
@@ -331,6 +397,8 @@ int main(int argc, char **argv) {
                                       {"errors_at_opening_are_named", errors_at_opening_are_named},
                                       {"faults_are_named", faults_are_named},
                                       {"faults_of_attention_are_named", faults_of_attention_are_named},
+                                      {"checks_name_the_operation", checks_name_the_operation},
+                                      {"checks_change_no_bit", checks_change_no_bit},
                                       {0}},
                        argc, argv);
 }

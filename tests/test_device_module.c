@@ -71,7 +71,9 @@ static void folder_of_the_module(void) {
 
 static void unknown_kind_names_all(void) {
     EXPECT(device_check("cuda-simm") == ERR_CONFIG, "the status");
-    EXPECT(strstr(fail_message(), "null, cuda and cuda-sim: did you mean cuda-sim?"), "%s", fail_message());
+    EXPECT(
+        strstr(fail_message(), "null, cuda, cuda-check, cuda-sim and cuda-sim-check: did you mean cuda-sim?"),
+        "%s", fail_message());
 }
 
 int main(int argc, char **argv) {

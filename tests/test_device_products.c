@@ -64,7 +64,7 @@ static void each_difference_counts(void) {
     gpu_close(&gpu);
 }
 
-// What a product joins, and how that is aligned, count as well.
+// The operation that a product joins, and how its tensor is aligned, count as well.
 static void what_is_joined_counts(void) {
     Gpu gpu = gpu_open();
     JoinedProduct kinds[6];
@@ -263,10 +263,10 @@ static void both_ways_agree_in_8_bits(void) {
 static Status open_for_float8(const char *capability) {
     void *state;
     setenv("TRIREME_SIM_CAPABILITY", capability, 1);
-    Status status = trireme_device.backend->open(
-        &state, &(DeviceOptions){.kind = trireme_device.backend->name, .float8 = true});
+    Status status = trireme_device.backends[MODULE_PLAIN]->open(
+        &state, &(DeviceOptions){.kind = trireme_device.backends[MODULE_PLAIN]->name, .float8 = true});
     unsetenv("TRIREME_SIM_CAPABILITY");
-    if (status == OK) trireme_device.backend->close(state);
+    if (status == OK) trireme_device.backends[MODULE_PLAIN]->close(state);
     return status;
 }
 
@@ -355,7 +355,7 @@ static void expect_opens(const char *where) {
     CudaDevice *device;
     Status status = gpu_try(&device);
     EXPECT(status == OK, "%s: %s", where, fail_message());
-    if (status == OK) trireme_device.backend->close(device);
+    if (status == OK) trireme_device.backends[MODULE_PLAIN]->close(device);
 }
 
 static void expect_refusal(Status wanted, const char *words) {

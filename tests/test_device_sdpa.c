@@ -210,7 +210,7 @@ static void a_call_leaves_no_objects(void) {
 }
 
 static size_t workspace_of(const Calls *calls, DeviceOptions options, DeviceOp op) {
-    return trireme_device.backend->workspace_bytes(
+    return trireme_device.backends[MODULE_PLAIN]->workspace_bytes(
         &options, op, op == OP_ATTENTION_FORWARD ? (const void *)&calls->forward : &calls->backward);
 }
 
@@ -260,7 +260,7 @@ static void workspace_follows_the_options(void) {
 
 static void expect_text(AttentionKernels attention, const char *words) {
     Text text = {0};
-    trireme_device.backend->attention(&(DeviceOptions){.attention = attention}, &text);
+    trireme_device.backends[MODULE_PLAIN]->attention(&(DeviceOptions){.attention = attention}, &text);
     EXPECT(strstr(text_string(&text), words), "\"%s\" in: %s", words, text_string(&text));
     text_free(&text);
 }

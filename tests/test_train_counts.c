@@ -1,4 +1,4 @@
-// What a layer asks of a device: how many operations a microbatch takes, and how many bytes those bound by memory read and
+// Counts what a layer asks of a device: how many operations a microbatch takes, and how many bytes those bound by memory read and
 // write, on a device whose operations are joined and on one where they are not.
 #include "harness.h"
 #include "runs.h"
@@ -91,7 +91,7 @@ static void joined_layers_read_less(void) {
            llama.bytes);
 }
 
-// What plans price.
+// These are the operations that plans price.
 static void the_cpu_makes_each_apart(void) {
     Counts gpt;
     int64_t calls = layer_calls("cpu", false, &gpt);

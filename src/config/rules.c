@@ -19,7 +19,7 @@ const char *options_given_beside(const Options *options, const char *const *fiel
 
 int options_ranks_per_gpu(const Options *options) {
     if (options->ranks_per_gpu != INT_UNSET) return options->ranks_per_gpu;
-    return strcmp(options->device, "cuda") ? 0 : 1;
+    return !strcmp(options->device, "cuda") || !strcmp(options->device, "cuda-check");
 }
 
 void derived(Options *options, int index) { options->store->origins[index] = DERIVED; }

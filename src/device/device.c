@@ -9,16 +9,19 @@
 // ---- kinds ------------------------------------------------------------------------------------------------
 
 // The backends of the program come first, then the modules.
-#define X(name)            #name,
-#define MODULE(kind, file) kind,
+#define X(name)                   #name,
+#define MODULE(kind, file, which) kind,
 static const char *const KIND_NAMES[] = {DEVICE_KINDS(X) DEVICE_MODULES(MODULE)};
 #undef X
 #undef MODULE
 #define X(name) &name##_backend,
 static const Backend *const BACKENDS[] = {DEVICE_KINDS(X)};
 #undef X
-#define MODULE(kind, file) file,
-static const char *const MODULE_FILES[] = {DEVICE_MODULES(MODULE)};
+#define MODULE(kind, file, which) {file, which},
+static const struct {
+    const char *file;
+    ModuleBackend which;
+} MODULES[] = {DEVICE_MODULES(MODULE)};
 #undef MODULE
 enum {
     NUM_KINDS = sizeof KIND_NAMES / sizeof *KIND_NAMES,
@@ -45,7 +48,10 @@ static Status find_kind(const char *name, const Backend **backend) {
     int i = 0;
     while (i < NUM_KINDS && strcmp(name, KIND_NAMES[i]) != 0) i++;
     if (i == NUM_KINDS) return unknown_kind(name);
-    if (i >= NUM_BACKENDS) return module_load(name, MODULE_FILES[i - NUM_BACKENDS], backend);
+    if (i >= NUM_BACKENDS) {
+        int module = i - NUM_BACKENDS;
+        return module_load(name, MODULES[module].file, MODULES[module].which, backend);
+    }
     *backend = BACKENDS[i];
     return OK;
 }
@@ -65,7 +71,7 @@ Status device_survey(const char *name, bool tries, DeviceSurvey *survey, Text *m
     const Backend *backend;
     *survey = (DeviceSurvey){0};
     for (int i = NUM_BACKENDS; i < NUM_KINDS; i++)
-        if (!strcmp(name, KIND_NAMES[i])) TRY(module_find(name, MODULE_FILES[i - NUM_BACKENDS], module));
+        if (!strcmp(name, KIND_NAMES[i])) TRY(module_find(name, MODULES[i - NUM_BACKENDS].file, module));
     TRY(find_kind(name, &backend));
     if (backend->survey) backend->survey(survey, tries);
     return backend->check ? backend->check() : OK;

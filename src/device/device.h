@@ -7,7 +7,8 @@
 //   null       allocates nothing, computes nothing, counts: the planner's device
 //   check      the cpu backend as a GPU would be: see device/check/check.h
 //   cuda       NVIDIA GPUs; a module beside the program (device/module.h)
-//   cuda-sim   the same code on a simulated GPU, for tests; a module, too
+//   cuda-check the same, slow: names the operation that made a fault (device/cuda/checked.h)
+//   cuda-sim   the code of cuda on a simulated GPU, for tests; a module, too; and cuda-sim-check
 //
 // Order. Operations and copies are stream-ordered: each starts when everything before it on its stream is done, and the
 // call may return before. Streams run beside each other; an event orders them. The host has to wait, for an event or
@@ -65,7 +66,8 @@ typedef struct {
     bool float8; // products of 8 bits are wanted: a GPU that lacks them is refused
 } DeviceOptions;
 
-// The names of the kinds: "cpu", "reference", "check", "null", "cuda", "cuda-sim".
+// The names of the kinds: "cpu", "reference", "check", "null", "cuda", "cuda-check", "cuda-sim",
+// "cuda-sim-check".
 const char *const *device_kinds(int *count);
 // Checks whether a device of this kind can be opened: ERR_CONFIG for an unknown kind, or for a variable of the
 // environment that names unknown kernels; ERR_UNAVAILABLE where the module or the GPU is missing. device_open checks the

@@ -27,7 +27,7 @@ static void add_beside_program(Text *path, const char *file, bool above) {
 // Says how a module is made. The folder of the program is the one that CMake has built it in, unless it is installed.
 static void add_how_to_build(Text *out, const char *kind) {
     Text cache = {0};
-    if (!strcmp(kind, "cuda")) {
+    if (strncmp(kind, "cuda-sim", strlen("cuda-sim")) != 0) {
         text_add(
             out,
             "it is built with the program where NVIDIA's compiler nvcc (the CUDA toolkit) is found: install "
@@ -82,7 +82,7 @@ Status module_find(const char *kind, const char *file, Text *path) {
     return status;
 }
 
-static Status open_module(const char *kind, const char *path, const Backend **backend) {
+static Status open_module(const char *kind, const char *path, ModuleBackend which, const Backend **backend) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) return fail(ERR_DATA, "--device %s: the module cannot be loaded: %s", kind, dlerror());
     const DeviceModule *module = dlsym(library, "trireme_device");
@@ -93,14 +93,14 @@ static Status open_module(const char *kind, const char *path, const Backend **ba
             "--device %s: %s belongs to another build of trireme (interface %s, this program has %s); build "
             "both together",
             kind, path, module->interface, MODULE_INTERFACE);
-    *backend = module->backend;
+    *backend = module->backends[which];
     return OK;
 }
 
-Status module_load(const char *kind, const char *file, const Backend **backend) {
+Status module_load(const char *kind, const char *file, ModuleBackend which, const Backend **backend) {
     Text path = {0};
     Status status = module_find(kind, file, &path);
-    if (status == OK) status = open_module(kind, text_string(&path), backend);
+    if (status == OK) status = open_module(kind, text_string(&path), which, backend);
     text_free(&path);
     return status;
 }

@@ -4,21 +4,26 @@
 #pragma once
 #include "device/backend.h"
 
-//  kinds of devices that come from a module, and its file
+//  kinds of devices that come from a module, its file, and which of its backends they are
 #define DEVICE_MODULES(X)                                                                                    \
-    X("cuda", "trireme_cuda.so")                                                                             \
-    X("cuda-sim", "trireme_cuda_sim.so")
+    X("cuda", "trireme_cuda.so", MODULE_PLAIN)                                                               \
+    X("cuda-check", "trireme_cuda.so", MODULE_CHECKED)                                                       \
+    X("cuda-sim", "trireme_cuda_sim.so", MODULE_PLAIN)                                                       \
+    X("cuda-sim-check", "trireme_cuda_sim.so", MODULE_CHECKED)
+
+// The backends of a module: as fast as it can be, and one that looks at what every operation did.
+typedef enum { MODULE_PLAIN, MODULE_CHECKED, NUM_MODULE_BACKENDS } ModuleBackend;
 
 // A module exports one of these under the name `trireme_device`.
 typedef struct {
     // MODULE_INTERFACE: a hash of the headers that the program and the module share, made when they are built.
     const char *interface;
-    const Backend *backend;
+    const Backend *backends[NUM_MODULE_BACKENDS];
 } DeviceModule;
 
 // Appends the path of the module `file` for devices of a kind. It is looked for in the folder that TRIREME_CUDA names;
 // without that, in the folder of the program, then in the one above. ERR_UNAVAILABLE when there is none.
 Status module_find(const char *kind, const char *file, Text *path);
-// Loads it. Fails also with ERR_DATA, when it cannot be loaded or belongs to another build of the program. A module stays
+// Loads it and sets one of its backends. Fails also with ERR_DATA, when it cannot be loaded or belongs to another build of the program. A module stays
 // loaded.
-Status module_load(const char *kind, const char *file, const Backend **backend);
+Status module_load(const char *kind, const char *file, ModuleBackend which, const Backend **backend);

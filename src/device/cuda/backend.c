@@ -1,6 +1,7 @@
 // The backend of the CUDA device: memory, streams and events. An operation is done by the kernels of *.cu, a product by
 // cuBLASLt (products.c), attention by cuDNN where that is faster (sdpa.c).
 #include "base/rank.h"
+#include "device/cuda/checked.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/products.h"
 #include "device/cuda/sdpa.h"
@@ -35,8 +36,15 @@ static const char AFTER_LOSS[] =
     "message (Xid).\n  What was saved is whole: when the GPU answers again, or on others (CUDA_VISIBLE_DEVICES), the "
     "same command with\n  --load goes on from the newest checkpoint.\n";
 static const char AFTER_FAULT[] =
-    "  CUDA reports a fault of an operation late, at any call that follows: with CUDA_LAUNCH_BLOCKING=1 in the "
-    "environment the\n  run is slow, and the last operation below is the one that failed.\n";
+    "  CUDA reports a fault of an operation late, at any call that follows: with --device " CUDA_KIND
+    "-check the run is "
+    "slow, and names\n  the operation that made it.\n";
+static const char AFTER_CHECKED_FAULT[] =
+    "  It is the operation that failed, with the shapes of the last one below: please report it with these lines.\n";
+
+static const char *after_fault(const CudaDevice *device) {
+    return device->checks ? AFTER_CHECKED_FAULT : AFTER_FAULT;
+}
 
 static _Noreturn void end_job(const CudaDevice *device, const char *call, const char *error, Status status,
                               const char *advice) {
@@ -51,7 +59,7 @@ static _Noreturn void end_job(const CudaDevice *device, const char *call, const 
 }
 
 _Noreturn void cuda_fault(const CudaDevice *device, const char *call, const char *error, Status status) {
-    end_job(device, call, error, status, AFTER_FAULT);
+    end_job(device, call, error, status, after_fault(device));
 }
 
 _Noreturn void cuda_refused(const CudaDevice *device, const char *call, const char *error, Status status) {
@@ -79,7 +87,7 @@ void cuda_check(const CudaDevice *device, const char *call, cudaError_t error) {
     if (error == cudaSuccess) return;
     const bool of_the_machine = is_lost(error) || error == cudaErrorMemoryAllocation;
     end_job(device, call, error_text(error).text, of_the_machine ? ERR_OS : ERR_BUG,
-            is_lost(error) ? AFTER_LOSS : AFTER_FAULT);
+            is_lost(error) ? AFTER_LOSS : after_fault(device));
 }
 
 // ---- opening and closing ----------------------------------------------------------------------------------
@@ -89,9 +97,10 @@ static Status cuda_available(void) {
     return products_available();
 }
 
-static void cuda_close(void *state) {
+void cuda_close(void *state) {
     CudaDevice *d = state;
     CHECK(!d->queues, "a device was closed before its streams");
+    checks_close(d);
     sdpa_close(d);
     products_close(d);
     windows_close(d);
@@ -99,7 +108,7 @@ static void cuda_close(void *state) {
     free(d);
 }
 
-static Status cuda_open(void **state, const DeviceOptions *options) {
+Status cuda_open(void **state, const DeviceOptions *options) {
     CudaDevice *d = calloc(1, sizeof *d);
     static const DeviceWait nobody = {0};
     if (!d) return fail(ERR_OS, "no memory for a device");
@@ -123,7 +132,7 @@ static void cuda_on_wait(void *state, const DeviceWait *wait) {
 
 // ---- memory -----------------------------------------------------------------------------------------------
 
-static void *cuda_take(void *state, const char *name, size_t bytes, const char **why) {
+void *cuda_take(void *state, const char *name, size_t bytes, const char **why) {
     CudaDevice *d = state;
     void *memory = NULL;
     (void)name;
@@ -135,7 +144,7 @@ static void *cuda_take(void *state, const char *name, size_t bytes, const char *
     return NULL;
 }
 
-static void cuda_give_back(void *state, void *memory, size_t bytes) {
+void cuda_give_back(void *state, void *memory, size_t bytes) {
     CudaDevice *d = state;
     (void)bytes;
     for (CudaQueue *q = d->queues; q; q = q->next) queue_await(q, queue_record(q));
@@ -269,46 +278,48 @@ static const Backend operations = {
 #undef X
 };
 
-static void cuda_run(const Exec *exec, DeviceOp op, const void *args) {
+void cuda_run(const Exec *exec, DeviceOp op, const void *args) {
     backend_run(&operations, exec, op, args);
     cuda_check(exec->state, op_rows[op].name, cudaGetLastError());
 }
 
+// The callbacks of both kinds.
+#define CALLBACKS                                                                                            \
+    .is_fused = true, .workspace_bytes = cuda_workspace_bytes, .head_tokens = cuda_head_tokens,              \
+    .check = cuda_available, .arithmetic = cuda_arithmetic, .survey = cuda_survey, .close = cuda_close,      \
+    .unit = cuda_unit, .stream_open = cuda_stream_open, .stream_close = cuda_stream_close,                   \
+    .event_record = cuda_event_record, .event_wait = cuda_event_wait, .stream_wait = cuda_stream_wait,       \
+    .mark = cuda_mark, .mark_read = cuda_mark_read, .access = cuda_access,                                   \
+    .access_address = cuda_access_address, .access_end = cuda_access_end, .address = cuda_address,           \
+    .attention = cuda_attention, .algorithms_about = cuda_algorithms_about,                                  \
+    .algorithms_time = cuda_algorithms_time, .algorithms_take = cuda_algorithms_take,                        \
+    .on_wait = cuda_on_wait, .peers = &cuda_peers
+
 static const Backend cuda_backend = {
+    CALLBACKS,
     .name = CUDA_KIND,
-    .is_fused = true,
     .run = cuda_run,
-    .workspace_bytes = cuda_workspace_bytes,
-    .head_tokens = cuda_head_tokens,
-    .check = cuda_available,
-    .arithmetic = cuda_arithmetic,
-    .survey = cuda_survey,
-    .attention = cuda_attention,
-    .algorithms_about = cuda_algorithms_about,
-    .algorithms_time = cuda_algorithms_time,
-    .algorithms_take = cuda_algorithms_take,
     .open = cuda_open,
-    .close = cuda_close,
-    .unit = cuda_unit,
     .take = cuda_take,
     .give_back = cuda_give_back,
-    .stream_open = cuda_stream_open,
-    .stream_close = cuda_stream_close,
     .copy = cuda_copy,
     .zero = cuda_zero,
     .upload = cuda_upload,
     .download = cuda_download,
-    .event_record = cuda_event_record,
-    .event_wait = cuda_event_wait,
-    .stream_wait = cuda_stream_wait,
-    .mark = cuda_mark,
-    .mark_read = cuda_mark_read,
-    .access = cuda_access,
-    .access_address = cuda_access_address,
-    .access_end = cuda_access_end,
-    .address = cuda_address,
-    .on_wait = cuda_on_wait,
-    .peers = &cuda_peers,
 };
 
-const DeviceModule trireme_device = {MODULE_INTERFACE, &cuda_backend};
+static const Backend checked_backend = {
+    CALLBACKS,
+    .name = CUDA_KIND "-check",
+    .run = checked_run,
+    .open = checked_open,
+    .take = checked_take,
+    .give_back = checked_give_back,
+    .begins = checked_begins,
+    .copy = checked_copy,
+    .zero = checked_zero,
+    .upload = checked_upload,
+    .download = checked_download,
+};
+
+const DeviceModule trireme_device = {MODULE_INTERFACE, {&cuda_backend, &checked_backend}};

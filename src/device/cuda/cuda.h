@@ -14,6 +14,7 @@ extern "C" {
 typedef struct CudaDevice CudaDevice;
 typedef struct CudaProducts CudaProducts; // products.c
 typedef struct CudaSdpa CudaSdpa;         // sdpa.c
+typedef struct CudaChecks CudaChecks;     // checked.c
 
 // ---- operations -------------------------------------------------------------------------------------------
 
@@ -55,7 +56,7 @@ void cuda_attention(const DeviceOptions *options, Text *out); // as Backend has 
 // The workspace of a product, in bytes. NVIDIA advises it for Hopper and later; older GPUs would do with 4 MiB.
 enum { PRODUCT_WORKSPACE = 32 << 20 };
 
-// As Backend has it (device/backend.h).
+// The callback head_tokens of Backend (device/backend.h).
 int64_t cuda_head_tokens(int64_t hidden, int64_t vocabulary);
 
 // A product of any shape, transposition and type by a plain kernel, without workspace.
@@ -187,7 +188,8 @@ struct CudaDevice {
     const DeviceWait *wait;
     CudaMarks marks;
     CudaProducts *products;
-    CudaSdpa *sdpa; // NULL: attention is computed by the kernels of the program alone
+    CudaSdpa *sdpa;     // NULL: attention is computed by the kernels of the program alone
+    CudaChecks *checks; // NULL: this is not --device cuda-check
 };
 
 // Says that a call, "function(arguments)", has failed, with the last operations, and ends the job with `status`.
