@@ -55,6 +55,12 @@ static inline bool is_wanted(const char *kind) {
     return here;
 }
 
+// Whether this kind of device ends the job at a number that is not finite: check, cuda-check, cuda-sim-check.
+static inline bool ends_at_nans(const char *kind) {
+    const size_t length = strlen(kind), end = strlen("check");
+    return length >= end && strcmp(kind + length - end, "check") == 0;
+}
+
 // Runs a law on each kind of device, also where nothing is computed.
 static inline void on_every_kind(void (*law)(Fixture *b, const char *kind)) {
     int count;
