@@ -260,7 +260,7 @@ static void send_frame(Post *post, int to, FrameHead head, const char *data, Par
         post->free_frames = f->next;
     else
         f = comm_allocate(1, sizeof *f);
-    *f = (Frame){.head = head, .data = data, .bytes = data ? head.bytes : 0, .parcel = parcel};
+    *f = (Frame){.head = head, .data = data ? data : "", .bytes = data ? head.bytes : 0, .parcel = parcel};
     *out->end = f;
     out->end = &f->next;
     if (out->fd < 0 && !out->greeted && post->peers[to].broken_s <= 0) connect_outlet(out);

@@ -197,6 +197,7 @@ Status tcp_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     Rank *caller = rank_current();
     MeetingPlan plan = {.rank = launcher_rank(), .size = launcher_ranks(), .timeout_s = options->timeout_s};
     Status status = OK;
+    bool alone = true; // the message is this rank's own: it has not met the others
     if (plan.size)
         status = launcher_meeting(plan.host, sizeof plan.host, &plan.port, &plan.job);
     else
@@ -206,9 +207,10 @@ Status tcp_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     if (status != OK)
         status = fail(status, "%s", caller->message);
     else if (options->ranks && options->ranks != plan.size)
-        status = fail(ERR_CONFIG, "%d ranks are wanted, the launcher started %d", options->ranks, plan.size);
+        alone = false, // all ranks say it
+            status =
+                fail(ERR_CONFIG, "%d ranks are wanted, the launcher started %d", options->ranks, plan.size);
     allow_many_files();
-    bool alone = status == OK; // this rank fails by itself, before it has met the others
     if (status == OK) status = meeting_hold(&world->meeting, &plan);
     if (status == OK) alone = false, status = run_as(world, options, rank_main, arg);
     meeting_close(&world->meeting, plan.size);
