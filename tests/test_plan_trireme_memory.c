@@ -120,6 +120,22 @@ static void gpu_has_an_allowance(void) {
     EXPECT(fabs(parts + need.reserve - need.total) < 1, "%.0f in parts, %.0f in all", parts, need.total);
 }
 
+// Without dropout cuDNN's attention takes most: the guess is near what the module says.
+static void expect_guess_of_attention(const CostModel *costs) {
+    ModelShape model = GPT;
+    ParallelConfig run = GPU_RUN;
+    MemoryNeed exact, guess;
+    model.sequence = model.positions = 1024, model.hidden = 768, model.heads = 12, model.head_size = 64;
+    model.attention_dropout = 0;
+    run.microbatch = 16, run.batch = 16;
+    EXPECT_OK(memory_exact(costs, &model, &run, &exact));
+    setenv("TRIREME_CUDA", "/nonexistent", 1);
+    EXPECT_OK(memory_exact(costs, &model, &run, &guess));
+    unsetenv("TRIREME_CUDA");
+    EXPECT(guess.guessed > 400 << 20 && fabs(guess.total - exact.total) < 0.2 * guess.guessed,
+           "%.0f bytes guessed, %.0f in all, not %.0f", guess.guessed, guess.total, exact.total);
+}
+
 // Without its module a machine can plan for a device all the same, and says what it guesses.
 static void module_is_missing(void) {
     const CostModel *costs = gpu_costs();
@@ -135,6 +151,7 @@ static void module_is_missing(void) {
     unsetenv("TRIREME_CUDA");
     EXPECT(guess.guessed == 32 << 20 && fabs(guess.total - exact.total) < 1 << 20,
            "%.0f bytes guessed, %.0f in all, not %.0f", guess.guessed, guess.total, exact.total);
+    expect_guess_of_attention(costs);
     double flops = 0;
     for (ModelPart part = 0; part < NUM_PARTS; part++)
         flops += work_flops(&with.forward[part]) + work_flops(&with.backward[part]) -

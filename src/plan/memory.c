@@ -259,7 +259,7 @@ static Status own_need(const CostModel *costs, const ModelShape *model, const Pa
     need->buffers = (double)bytes - state - need->activations;
     need->ends = 0;
     need->margin = allowance_margin(need);
-    need->guessed = (double)trireme_guessed_workspace(config);
+    need->guessed = (double)trireme_guessed_workspace(model, config);
     return OK;
 }
 

@@ -19,5 +19,5 @@ double layer_again_bytes(const CostModel *costs, const ModelShape *model, const 
 // are those of its arenas: what CUDA takes for itself comes on top.   ERR_OS, ERR_CONFIG.
 Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank);
 // Returns what of these bytes is a guess: the workspace of operations on a device whose module this machine lacks, taken
-// to be that of a matrix product, which is the largest of most runs; 0: all of them are exact.
-size_t trireme_guessed_workspace(const ParallelConfig *config);
+// to be that of a matrix product or, where it is more, of attention by cuDNN; 0: all of them are exact.
+size_t trireme_guessed_workspace(const ModelShape *model, const ParallelConfig *config);

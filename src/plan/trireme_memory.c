@@ -35,10 +35,20 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                         .threads = 1};
 }
 
-// Where the module of a GPU device is missing, nobody can say what workspace its operations take.
-size_t trireme_guessed_workspace(const ParallelConfig *config) {
-    const size_t of_products = (size_t)32 << 20;
-    return config->device && !parallel_config_device(config) ? of_products : 0;
+// The backward of cuDNN's attention, about: the gradients of the scores in 16 bits, which it keeps to add them in order, and
+// sums of queries and keys in fp32.
+static size_t attention_workspace(const ModelShape *m, const ParallelConfig *c) {
+    const size_t heads = (size_t)c->microbatch * (size_t)(m->heads / grid_along(c->grid, AXIS_TP));
+    const size_t row = 2 * (size_t)m->sequence + 8 * (size_t)m->head_size;
+    const bool applies = c->dtype != F32 && m->attention_dropout == 0 && m->head_size % 8 == 0;
+    return applies ? heads * (size_t)m->sequence * row : 0;
+}
+
+// Where the module of a GPU device is missing, nobody can say what workspace its operations take. These take most.
+size_t trireme_guessed_workspace(const ModelShape *model, const ParallelConfig *config) {
+    const size_t of_products = (size_t)32 << 20, of_attention = attention_workspace(model, config);
+    if (!config->device || parallel_config_device(config)) return 0;
+    return of_attention > of_products ? of_attention : of_products;
 }
 
 Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank) {
@@ -51,6 +61,6 @@ Status trireme_memory(const ModelShape *model, const ParallelConfig *config, siz
         *bytes = memory.total;
         *rank = stage;
     }
-    *bytes += trireme_guessed_workspace(config);
+    *bytes += trireme_guessed_workspace(model, config);
     return OK;
 }
