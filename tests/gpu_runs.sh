@@ -71,6 +71,8 @@ refuses() {
         TRIREME_SIM_DRIVER=12020 "${few[@]}"
     expect 69 "CUDA_VISIBLE_DEVICES is set to nothing" TRIREME_SIM_GPUS=0 CUDA_VISIBLE_DEVICES= "${few[@]}"
     expect 69 "has compute capability 7.5, and --device cuda-sim has no kernels for it" TRIREME_SIM_CAPABILITY=75 "${few[@]}"
+    expect 69 "has compute capability 8.6, and --fp8-format needs 8.9 or later" TRIREME_SIM_CAPABILITY=86 "${few[@]}" \
+        --bf16 --fp8-format hybrid
     expect 71 "out of memory; 1.0 of its 1.0 GiB are free" TRIREME_SIM_MEMORY=1024 "${few[@]}" --num-layers 8 \
         --hidden-size 2048
     expect 69 "--target trireme_cuda_sim" TRIREME_CUDA="$empty" "${few[@]}"
@@ -137,6 +139,12 @@ measures_algorithms() {
     local one=("${run[@]}" "${model[@]}" --train-iters 1)
     expect 0 "matrix products: by the algorithms of table.txt, $(tail -1 table.txt)" "${one[@]}" \
         --product-algorithms table.txt
+    expect 0 "eight.txt has the fastest algorithms of" "$trireme" bench --product-algorithms eight.txt "${model[@]}" \
+        --vocab-size 384 --fp8-format hybrid
+    [[ $(grep -c "factor_a 6 factor_b 6 " eight.txt) -ge 3 && $(grep -c "factor_a 6 factor_b 7 .* accumulate 0 " eight.txt) -ge 6 &&
+        $(grep -c "factor_a 6 factor_b 7 .* accumulate 1 " eight.txt) -ge 3 ]] || complain "few rows in 8 bits: $(cat eight.txt)"
+    expect 0 "matrix products: by the algorithms of eight.txt, $(tail -1 eight.txt)" "${one[@]}" --fp8-format hybrid \
+        --product-algorithms eight.txt
     expect 65 "table.txt:4: 'cublaslt 130100' is not 'cublaslt 130200', as it is here" TRIREME_SIM_CUBLASLT=130200 \
         "${one[@]}" --product-algorithms table.txt
     sed 's/^m 32 /m 64 /' table.txt >changed.txt

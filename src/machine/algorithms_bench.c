@@ -28,7 +28,7 @@ static bool same_tensor(Tensor a, Tensor b) { return tensor_same_shape(a, b) && 
 static bool same_product(const Matmul *a, const Matmul *b) {
     return same_tensor(a->a, b->a) && same_tensor(a->b, b->b) && same_tensor(a->bias, b->bias) &&
            same_tensor(a->d, b->d) && a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
-           a->accumulate == b->accumulate;
+           a->accumulate == b->accumulate && a->fast_sums == b->fast_sums;
 }
 
 static void add_product(Products *p, Matmul product) {
@@ -47,16 +47,22 @@ static void add_product(Products *p, Matmul product) {
     p->items[p->count++] = product;
 }
 
+// A factor in 8 bits is transposed before it is multiplied.
+static bool is_weight_gradient(const Matmul *p) {
+    return p->transpose_a || (dtype_is_float8(p->a.dtype) && p->d.dtype == F32);
+}
+
 static void on_operation(void *self, const Instr *at, DeviceOp op, const void *args, OpCount one) {
     (void)at, (void)one;
     if (op != OP_MATMUL) return;
     Matmul product = *(const Matmul *)args;
     product.a = aligned_only(product.a), product.b = aligned_only(product.b);
     product.d = aligned_only(product.d);
+    product.scale_a = aligned_only(product.scale_a), product.scale_b = aligned_only(product.scale_b);
     if (product.bias.rows) product.bias = aligned_only(product.bias);
     add_product(self, product);
     product.accumulate = !product.accumulate; // the first microbatch of a step writes what the others add to
-    if (product.transpose_a) add_product(self, product);
+    if (is_weight_gradient(&product)) add_product(self, product);
 }
 
 static void on_opened(void *self, const Params *params) { (void)self, (void)params; }
@@ -109,6 +115,7 @@ static Tensor operand(Operands *p, Tensor x) {
 static Matmul with_operands(Operands *p, Matmul product) {
     product.a = operand(p, product.a), product.b = operand(p, product.b);
     product.bias = operand(p, product.bias), product.d = operand(p, product.d);
+    product.scale_a = operand(p, product.scale_a), product.scale_b = operand(p, product.scale_b);
     return product;
 }
 
@@ -155,6 +162,7 @@ static Status workspace_of(const char *kind, const Matmul *product, size_t *byte
     any.a.data = base + (uintptr_t)any.a.data, any.b.data = base + (uintptr_t)any.b.data;
     any.d.data = base + (uintptr_t)any.d.data;
     if (any.bias.rows) any.bias.data = base + (uintptr_t)any.bias.data;
+    if (any.scale_a.rows) any.scale_a.data = any.scale_b.data = base;
     matmul(null, device_stream(null), any);
     *bytes = device_workspace_peak(null);
     device_close(null);
