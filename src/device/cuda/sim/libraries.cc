@@ -2,12 +2,14 @@
 //
 // A name without a folder is found, as if it were installed. A path is found where there is a file; its contents do
 // not matter, but an empty file cannot be loaded. TRIREME_SIM_FAIL=library:COUNT: the COUNT-th name is not found;
-// function:COUNT: the library has no such function. TRIREME_SIM_CUDNN=0: there is no cuDNN.
+// FILE:COUNT: the same of one library's; function:COUNT: the library has no such function. TRIREME_SIM_CUDNN=0: there is no
+// cuDNN.
 #include "device/cuda/cudnn_api.h"
 #include "device/cuda/sim/runtime.h"
 #include <cstring>
 #include <cublasLt.h>
 #include <dlfcn.h>
+#include <nccl.h>
 #include <string>
 #include <sys/stat.h>
 
@@ -26,7 +28,14 @@ static const struct {
                                 X(cudnnBackendFinalize) X(cudnnBackendSetAttribute)
                                     X(cudnnBackendGetAttribute) X(cudnnBackendExecute) X(cublasLtGetVersion)
                                         X(cublasLtMatmulAlgoCheck) X(cublasLtMatmulAlgoCapGetAttribute)
-                                            X(cublasLtMatmulAlgoConfigGetAttribute)
+                                            X(cublasLtMatmulAlgoConfigGetAttribute) X(ncclGetVersion)
+                                                X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId)
+                                                    X(ncclCommInitRankConfig) X(ncclCommGetAsyncError)
+                                                        X(ncclCommFinalize) X(ncclCommDestroy)
+                                                            X(ncclCommAbort) X(ncclGroupStart) X(ncclGroupEnd)
+                                                                X(ncclSend) X(ncclRecv) X(ncclAllGather)
+                                                                    X(ncclBroadcast) X(ncclAllReduce)
+                                                                        X(ncclReduceScatter)
 #undef X
 };
 
@@ -43,7 +52,7 @@ void *sim_dlopen(const char *file, int) {
     static char library; // all of them are one
     struct stat facts;
     if (!strchr(file, '/'))
-        return sim_fails("library") || is_left_out(file)
+        return sim_fails("library") || sim_fails(file) || is_left_out(file)
                    ? not_loaded(file, "cannot open shared object file: No such file or directory")
                    : &library;
     if (stat(file, &facts)) return not_loaded(file, "cannot open shared object file");

@@ -8,7 +8,8 @@
 //   TRIREME_SIM_FAIL=NAME:COUNT   the COUNT-th call fails: "launch" (a kernel), "gone" (a kernel: its GPU is gone),
 //                                 "stuck" (a kernel: it never ends),
 //                                 "memory" (cudaMalloc), "device" (cudaGetDeviceCount: there is no GPU),
-//                                 "library" or "function" (libraries.cc), or a function of cuBLASLt (cublaslt.cc)
+//                                 "library" or "function" (libraries.cc), or a function of cuBLASLt (cublaslt.cc) or
+//                                 NCCL (nccl.cc)
 //
 // Further variables say what the GPUs are (gpus.cc).
 #include "device/cuda/sim/runtime.h"
@@ -40,12 +41,13 @@ struct CUevent_st {
     bool timed;
 };
 
-// Runs, or waits for a record, or makes it.
+// Waits for a record, or makes it, or runs, once it is `ready`.
 struct Entry {
     const char *name;
     std::function<void()> run;
     std::shared_ptr<Record> record;
     bool waits;
+    std::function<bool()> ready = nullptr; // NULL: always
 };
 
 struct CUstream_st {
@@ -183,7 +185,7 @@ static uint64_t draw() { // xorshift64* (Vigna 2014)
 static bool may_run(const CUstream_st *stream) {
     if (stream->running || stream->entries.empty()) return false;
     const Entry &e = stream->entries.front();
-    return !e.waits || !e.record || e.record->done;
+    return e.ready ? e.ready() : !e.waits || !e.record || e.record->done;
 }
 
 // With the lock, which it gives up meanwhile: runs one entry of a stream that is drawn among those that may run. False:
@@ -212,8 +214,8 @@ static bool step(Lock &lock) {
     return true;
 }
 
-// With the lock: runs entries until a condition holds. What is waited for has been put on a stream, and no entry waits
-// for a later one: so one may run, or another thread runs one.
+// With the lock: runs entries until a condition holds. Where none may run, another thread runs one, or puts one on a stream
+// that a kernel here waits for.
 template <typename Condition> static void run_until(Lock &lock, Condition holds) {
     while (!holds() && simulation().fault == cudaSuccess)
         if (!step(lock)) simulation().moved.wait(lock);
@@ -222,6 +224,31 @@ template <typename Condition> static void run_until(Lock &lock, Condition holds)
 static void push(cudaStream_t stream, Entry entry) {
     stream->entries.push_back(std::move(entry));
     stream->launched++;
+    simulation().moved.notify_all();
+}
+
+void sim_launch_when(cudaStream_t stream, const char *name, std::function<bool()> ready,
+                     std::function<void()> run) {
+    Lock lock(simulation().lock);
+    push(stream, {name, std::move(run), nullptr, false, std::move(ready)});
+}
+
+void sim_get_on(int most) {
+    Lock lock(simulation().lock);
+    simulation().moved.notify_all();
+    while (most-- > 0 && step(lock)) {
+    }
+}
+
+void sim_fault(cudaError_t error) {
+    Lock lock(simulation().lock);
+    simulation().fault = error;
+    simulation().moved.notify_all();
+}
+
+uint64_t sim_draw() {
+    Lock lock(simulation().lock);
+    return draw();
 }
 
 void sim_launch(cudaStream_t stream, const char *name, std::function<void()> run) {
@@ -233,11 +260,7 @@ void sim_launch(cudaStream_t stream, const char *name, std::function<void()> run
     const cudaError_t fault = is_to_fail("launch") ? cudaErrorLaunchFailure
                               : is_to_fail("gone") ? cudaErrorUnknown
                                                    : cudaSuccess;
-    if (fault != cudaSuccess)
-        run = [fault] {
-            Lock inner(simulation().lock);
-            simulation().fault = fault;
-        };
+    if (fault != cudaSuccess) run = [fault] { sim_fault(fault); };
     if (is_to_fail("stuck")) // it waits for what nobody records
         push(stream, {name, nullptr, std::make_shared<Record>(), true});
     else

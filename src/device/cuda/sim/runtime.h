@@ -7,6 +7,16 @@
 // kernel's arguments. With the default stream (NULL) it runs at once. `name` stays alive.
 void sim_launch(cudaStream_t stream, const char *name, std::function<void()> run);
 
+// The same for an entry that may run only while `ready` says so, which calls nothing of the simulation; meanwhile its stream
+// stands. Not for the default stream.
+void sim_launch_when(cudaStream_t stream, const char *name, std::function<bool()> ready,
+                     std::function<void()> run);
+// Runs at most so many entries, as cudaEventQuery does. Others may be ready from now on.
+void sim_get_on(int most);
+// Every later call of the runtime returns the error, and no kernel runs any more.
+void sim_fault(cudaError_t error);
+uint64_t sim_draw(); // the next number of those that TRIREME_SIM_SEED draws
+
 // Counts a call of `name`; returns whether TRIREME_SIM_FAIL wants it to fail.
 bool sim_fails(const char *name);
 // Keeps an error for cudaGetLastError, and returns it.
