@@ -5,7 +5,7 @@ file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/device/cuda/*.cu)
 file(GLOB cuda_sim_sources CONFIGURE_DEPENDS src/device/cuda/sim/*.cc)
 
 # A module and a program fit if they were built with the same of these headers.
-set(interface_headers src/device/backend.h src/device/survey.h src/device/device.h src/device/op_table.h src/device/ops.h src/device/module.h
+set(interface_headers src/device/backend.h src/device/links.h src/device/reduce.h src/device/survey.h src/device/device.h src/device/op_table.h src/device/ops.h src/device/module.h
     src/base/arena.h src/base/error.h src/base/rank.h src/base/rng.h src/base/text.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${interface_headers})
 set(interface)
@@ -52,6 +52,7 @@ get_filename_component(cuda_root ${cuda_root} DIRECTORY)
 get_filename_component(cuda_root ${cuda_root} DIRECTORY)
 find_path(CUDART_INCLUDE cuda_runtime_api.h HINTS ${cuda_root}/include REQUIRED)
 find_path(CUBLASLT_INCLUDE cublasLt.h HINTS ${cuda_root}/include REQUIRED) # the library is found when the device is opened
+find_path(NCCL_INCLUDE nccl.h HINTS ${cuda_root}/include REQUIRED) # the same
 find_library(CUDART_STATIC cudart_static HINTS ${cuda_root}/lib64 ${cuda_root}/lib REQUIRED)
 
 # Machine code for A100, H100 and H200, B200, all from one PTX, which halves the compiler's time: no kernel uses what newer
@@ -83,7 +84,7 @@ foreach(source ${cuda_kernel_sources})
                      COMMAND ${NVCC} ${nvcc_options} -arch=compute_80 -ptx -MD -MF ${ptx}.d ${source} -o ${ptx})
 endforeach()
 add_custom_target(trireme_cuda_ptx DEPENDS ${cuda_ptx})
-add_cuda_module(trireme_cuda cuda "${CUDART_INCLUDE};${CUBLASLT_INCLUDE}" ${cuda_objects})
+add_cuda_module(trireme_cuda cuda "${CUDART_INCLUDE};${CUBLASLT_INCLUDE};${NCCL_INCLUDE}" ${cuda_objects})
 target_link_libraries(trireme_cuda PRIVATE ${CUDART_STATIC} ${CMAKE_DL_LIBS} rt)
 install(TARGETS trireme_cuda LIBRARY DESTINATION bin)
 add_dependencies(trireme trireme_cuda)

@@ -8,6 +8,7 @@
 // An address of device memory means something to its backend alone. Everything that takes an Exec is stream-ordered: it
 // may return before it is done, as long as what its stream does later comes after it.
 #pragma once
+#include "device/links.h"
 #include "device/op_table.h"
 #include "device/peer.h"
 #include "device/survey.h"
@@ -53,6 +54,40 @@ typedef struct {
                  size_t bytes);
     void (*reduce)(const Exec *exec, const PeerReduce *args);
 } PeerBackend;
+
+// Operations of links, in a table of their own. See links.h for what they do.
+typedef enum {
+    LINK_SEND,
+    LINK_RECEIVE,
+    LINK_GATHER,
+    LINK_BROADCAST,
+    LINK_ALL_REDUCE,
+    LINK_REDUCE_SCATTER
+} LinkOp;
+
+typedef struct {
+    LinkOp op;
+    const void *in;
+    void *out;
+    size_t count; // of each rank's part
+    DType dtype;
+    ReduceOp reduce;
+    int peer; // of a message; the root
+} LinkCall;
+
+// `state` is the device's, `link` what `open` has made.
+typedef struct {
+    Status (*check)(void *state);
+    Status (*version)(void *state, char version[32]);
+    Status (*new_id)(void *state, LinkId *id);
+    Status (*open)(void *state, const LinkSpec *spec, void **link);
+    Status (*ready)(void *link, bool *ready);
+    void (*close)(void *link);
+    void (*destroy)(void *link, bool aborts);
+    void (*begin)(void *link);
+    void (*end)(void *link);
+    void (*run)(void *link, const Exec *exec, const LinkCall *call);
+} LinkBackend;
 
 typedef struct {
     const char *name;
@@ -126,6 +161,7 @@ typedef struct {
     void *(*address)(void *state, void *data, size_t bytes);
 
     const PeerBackend *peers; // NULL: the memory of such a device is for itself and the host
+    const LinkBackend *links; // NULL: its ranks cannot be linked
 } Backend;
 
 #define X(name) extern const Backend name##_backend;

@@ -3,6 +3,7 @@
 #include "base/rank.h"
 #include "device/cuda/checked.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/nccl_links.h"
 #include "device/cuda/products.h"
 #include "device/cuda/sdpa.h"
 #include "device/module.h"
@@ -293,7 +294,7 @@ void cuda_run(const Exec *exec, DeviceOp op, const void *args) {
     .access_address = cuda_access_address, .access_end = cuda_access_end, .address = cuda_address,           \
     .attention = cuda_attention, .algorithms_about = cuda_algorithms_about,                                  \
     .algorithms_time = cuda_algorithms_time, .algorithms_take = cuda_algorithms_take,                        \
-    .on_wait = cuda_on_wait, .peers = &cuda_peers
+    .on_wait = cuda_on_wait, .peers = &cuda_peers, .links = &nccl_links
 
 static const Backend cuda_backend = {
     CALLBACKS,

@@ -2,6 +2,7 @@
 // user can do when something is missing.
 #include "device/cuda/cuda.h"
 #include "device/cuda/cudnn.h"
+#include "device/cuda/nccl_links.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -230,6 +231,7 @@ void cuda_survey(DeviceSurvey *survey, bool tries) {
     snprintf(survey->runtime, sizeof survey->runtime, "CUDA %d.%d", major_of(version), minor_of(version));
     survey_driver(&survey->libraries[survey->num_libraries++]);
     survey_cudnn(&survey->libraries[survey->num_libraries++]);
+    nccl_survey(&survey->libraries[survey->num_libraries++]);
     if (count_gpus(&count) != OK) return;
     survey->num_gpus = count < MAX_GPUS ? count : MAX_GPUS;
     for (int i = 0; i < survey->num_gpus; i++) survey_gpu(&survey->gpus[i], i, tries);
