@@ -198,12 +198,24 @@ static const Transport check_transport = {.op_bytes = sizeof(CheckOp),
                                           .wake = check_wake,
                                           .report = check_report};
 
+static Status check_open_channel(Group *group, int from, int to, int channel) {
+    Group *inner = ((CheckGroup *)group)->calls;
+    return inner->transport->open_channel ? inner->transport->open_channel(inner, from, to, channel) : OK;
+}
+
+static void check_watch(Group *group) {
+    Group *inner = ((CheckGroup *)group)->calls;
+    if (inner->transport->watch) inner->transport->watch(inner);
+}
+
 // Around a device transport, whose groups are never split.
 static const Transport check_ordered_transport = {.op_bytes = sizeof(CheckOp),
                                                   .close = check_close,
                                                   .start = check_start,
                                                   .advance = check_advance,
                                                   .ends_at = check_ends_at,
+                                                  .open_channel = check_open_channel,
+                                                  .watch = check_watch,
                                                   .waits_for = check_waits_for};
 
 // A second group of all ranks of `group`, for their signatures.

@@ -253,6 +253,22 @@ void comm_all_gather_host(Comm *comm, const void *in, void *out, size_t size) {
 
 // ---- messages ----------------------------------------------------------------------------------------
 
+Status comm_open_channels(Comm *comm, const CommChannel *channels, int count) {
+    Group *group = comm->device.group;
+    Status status = OK;
+    if (!group || !group->transport->open_channel) return OK;
+    // In the order of the list on every rank: of those that are not open, both ends of the first one come to it.
+    for (int i = 0; i < count; i++) {
+        CommChannel c = channels[i];
+        check_rank(comm, c.from);
+        check_rank(comm, c.to);
+        if (c.from == c.to || (c.from != comm_rank(comm) && c.to != comm_rank(comm))) continue;
+        Status opened = group->transport->open_channel(group, c.from, c.to, c.number);
+        if (status == OK) status = opened;
+    }
+    return comm_agree(comm, status);
+}
+
 static Call message_call(const Comm *comm, Stream *stream, CommOp op, Tensor x, int peer, int channel) {
     check_rank(comm, peer);
     CHECK(channel >= 0 && channel < HOST_CHANNEL, "channel %d", channel);

@@ -127,6 +127,13 @@ Status comm_compare(Comm *world, const char *lines);
 
 // ---- messages ---------------------------------------------------------------------------------------------
 
+// The messages from one rank to another with one number.
+typedef struct {
+    int from, to, number;
+} CommChannel;
+// Opens channels for messages on tensors of the device, before their first one: some device transports make what a channel
+// needs together with its other end. All ranks give the same list; a channel may be in it twice.   Collective over `comm`.
+Status comm_open_channels(Comm *comm, const CommChannel *channels, int count);
 // Start a send or receive of x, which must not be used until comm_wait. Channels are numbers from 0 on.
 CommRequest *comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel);
 CommRequest *comm_recv(Comm *comm, Stream *stream, Tensor x, int from, int channel);

@@ -1,5 +1,6 @@
 // Chooses the transport that carries the tensors of devices between the ranks.
 #include "comm/device_transport.h"
+#include "comm/nccl.h"
 #include <string.h>
 
 static Status staged_check(const Comm *world, Device *device) {
@@ -10,6 +11,7 @@ static Status staged_check(const Comm *world, Device *device) {
 // "auto" takes the first that all ranks can use.
 static const DeviceTransport transports[] = {
     {"peer", peer_check, peer_open},
+    {"nccl", nccl_check, nccl_open},
     {"staged", staged_check, NULL},
 };
 enum { NUM_TRANSPORTS = sizeof transports / sizeof *transports };

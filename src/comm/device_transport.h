@@ -3,6 +3,7 @@
 // operations run on streams of the device, and the host does not wait for them.
 //
 //   peer    ranks are threads of one process, and their GPUs use each other's memory (comm/peer.c)
+//   nccl    GPUs of several processes and machines, by NVIDIA's NCCL (comm/nccl.h)
 //   staged  no device transport: the host's transport moves copies in pinned memory of the host (comm/host_adapter.c)
 //
 // comm_use_device chooses one for all ranks: the one that CommOptions name, or the first of the table that every rank
@@ -16,7 +17,8 @@ typedef struct {
     // no other rank.
     Status (*check)(const Comm *world, Device *device);
     // Opens the device transport's group for the ranks of `comm`, more than one. It may use the calls of `comm` on host
-    // values. Its `split`, `pause`, `wake` and `report` are not called.   Collective over `comm`. NULL: for staged.
+    // values. Its `split`, `pause`, `wake` and `report` are not called.   Collective over `comm`. NULL: for staged. Sets
+    // *group to NULL where the host's transport carries this group's tensors.
     Status (*open)(Comm *comm, Device *device, Group **group);
 } DeviceTransport;
 

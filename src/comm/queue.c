@@ -3,6 +3,7 @@
 #include "base/trace.h"
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 void comm_init(Comm *comm, Group *group, World *world) {
     *comm = (Comm){.group = group, .world = world, .host = {.group = group}};
@@ -167,16 +168,21 @@ bool queue_done(World *world, CommRequest **request) {
 
 // ---- waiting ---------------------------------------------------------------------------------------
 
-// Gives up the core until something may have changed. No rank wakes this one when its own device gets on.
+// Gives up the core until something may have changed. No rank wakes this one when its own device gets on, or what is
+// polled.
 static void pause_until_change(World *world, int turns) {
     Group *group = world->comm.group;
-    if (!world->num_unstarted) {
-        group->transport->pause(group, turns);
-        return;
+    const CommRequest *unstarted = NULL, *polled = NULL;
+    for (const CommRequest *r = world->first; r; r = r->next) {
+        if (!r->started && !unstarted) unstarted = r;
+        if (r->lane->group->polled) polled = r;
     }
-    const CommRequest *r = world->first;
-    while (r->started) r = r->next;
-    host_adapter_ready(&r->adapter, DEVICE_POLL_S);
+    if (unstarted)
+        host_adapter_ready(&unstarted->adapter, DEVICE_POLL_S);
+    else if (polled)
+        nanosleep(&(struct timespec){.tv_nsec = (long)(DEVICE_POLL_S * 1e9)}, NULL);
+    else
+        group->transport->pause(group, turns);
 }
 
 // Returns when r is done. While any operation moves, r may be waiting for that one: it is no hang.
@@ -214,7 +220,18 @@ void queue_wait(Comm *comm, Stream *stream, CommRequest **request) {
 
 // ---- operations that run ------------------------------------------------------------------------------
 
+// Asks the group of each of them once where several follow each other.
+static void watch_groups(const World *world) {
+    const Group *asked = NULL;
+    for (const CommRequest *r = world->first_running; r; r = r->next) {
+        Group *group = r->lane->group;
+        if (group != asked && group->transport->watch) group->transport->watch(group);
+        asked = group;
+    }
+}
+
 void queue_watch(World *world, double waited_s) {
+    watch_groups(world);
     bool moved = forget_ended(world) || waited_s < world->waited_before_s;
     if (moved || !world->first_running) world->waited_before_s = waited_s;
     double since_s = waited_s - world->waited_before_s;

@@ -43,6 +43,7 @@ typedef struct {
     int rank, size;
     int rank_here;    // of the world: this rank's number among those of its machine
     bool one_process; // all ranks are threads of this process
+    bool polled;      // operations get on without other ranks, none of which wakes this one
     int *members;     // [size] ranks in the world
 } Group;
 
@@ -60,6 +61,12 @@ struct Transport {
     void (*waits_for)(Group *group, const Call *call, const void *op, Text *ranks);
     // Gives up the core until something may have changed, at most POLL_S; `turns`: calls since the last progress.
     void (*pause)(Group *world, int turns);
+    // Optional callback: opens what a channel needs for messages on tensors.   Collective over its two ends. Once it has
+    // failed, so do all later calls, at both of their ends.
+    Status (*open_channel)(Group *group, int from, int to, int channel);
+    // Optional callback of an ordered transport, called now and then while the host waits for its device: ends the job where
+    // operations of the group can no longer end.
+    void (*watch)(Group *group);
     // Optional callback where the ranks are threads of one process: wakes the other ranks of the group that pause.
     void (*wake)(Group *group);
     // Optional callback: prints what the other ranks are doing, where this rank can know it.

@@ -47,7 +47,7 @@ _Noreturn void abort_after_error(Status status) {
 static Status open_device_group(Comm *comm, Group **group) {
     World *world = comm->world;
     TRY(world->device_transport->open(comm, world->device, group));
-    if (!world->options->check) return OK;
+    if (!*group || !world->options->check) return OK;
     Group *inner = *group;
     return check_wrap_device(comm->group, inner, group);
 }
@@ -56,6 +56,7 @@ Status comm_open_device(Comm *comm) {
     World *world = comm->world;
     if (!world->device_transport || !world->device_transport->open || comm_size(comm) == 1) return OK;
     TRY(open_device_group(comm, &comm->device.group));
+    if (!comm->device.group) return OK;
     queue_reserve(world, comm->device.group->transport->op_bytes);
     // What it has taken to open the group is no communication of the run.
     memset(comm->counts, 0, sizeof comm->counts);

@@ -1,0 +1,288 @@
+// The device transport "nccl" on simulated GPUs, whose streams run late and in a drawn order: the bits of every other
+// transport, whatever the order, and messages for what is missing.
+#include "comm/nccl.h"
+#include "comm_values.h"
+#include "device/device.h"
+#include <math.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ARENA_BYTES = 32 << 20 };
+
+// What a rank has.
+typedef struct {
+    Comm *group, *second; // both of all ranks
+    Device *device;
+    Stream *stream;
+    Arena arena;
+} Node;
+
+typedef void Law(Node *node);
+
+static Tensor take(Node *n, DType dtype, int64_t count) {
+    return tensor_take(&n->arena, "tensor", 1, count, dtype);
+}
+
+// On the stream, from where it is now.
+static void upload(Node *n, Tensor x, int rank, int salt) {
+    Tensor values = tensor_new(x.cols, x.dtype);
+    fill(values, rank, salt);
+    device_upload(n->device, n->stream, x, values.data);
+    free(values.data);
+}
+
+static Tensor download(Node *n, Tensor x) {
+    Tensor values = tensor_new(x.cols, x.dtype);
+    device_download(n->device, n->stream, values.data, x);
+    return values;
+}
+
+static void expect_sum(Node *n, Tensor x, int64_t first, int salt, ReduceOp op, const char *what) {
+    Tensor values = download(n, x);
+    expect_reduced(n->group, values, first, salt, op, what);
+    free(values.data);
+}
+
+// ---- collectives ------------------------------------------------------------------------------------------
+
+static void sum(Node *n, DType dtype, int64_t count, ReduceOp op, bool blocks) {
+    static const int salt = 7;
+    ArenaMark mark = arena_mark(&n->arena);
+    Tensor x = take(n, dtype, count);
+    upload(n, x, comm_rank(n->group), salt);
+    if (blocks) {
+        comm_all_reduce(n->group, n->stream, x, op);
+    } else {
+        CommRequest *request = comm_all_reduce_start(n->group, n->stream, x, op);
+        comm_wait(n->group, n->stream, &request);
+    }
+    expect_sum(n, x, 0, salt, op, blocks ? "all-reduce" : "started all-reduce");
+    arena_release(&n->arena, mark);
+}
+
+static void scatter(Node *n, DType dtype, int64_t count, bool in_place) {
+    static const int salt = 8;
+    ArenaMark mark = arena_mark(&n->arena);
+    int size = comm_size(n->group), rank = comm_rank(n->group);
+    Tensor in = take(n, dtype, count * size), own = tensor_part(in, rank * count, count);
+    Tensor out = in_place ? own : take(n, dtype, count);
+    upload(n, in, rank, salt);
+    CommRequest *request = comm_reduce_scatter_start(n->group, n->stream, in, out);
+    comm_wait(n->group, n->stream, &request);
+    expect_sum(n, out, rank * count, salt, REDUCE_SUM, "reduce-scatter");
+    arena_release(&n->arena, mark);
+}
+
+static void gather(Node *n, DType dtype, int64_t count, bool in_place) {
+    ArenaMark mark = arena_mark(&n->arena);
+    int size = comm_size(n->group), rank = comm_rank(n->group), bad = 0;
+    Tensor out = take(n, dtype, count * size), own = tensor_part(out, rank * count, count);
+    Tensor in = in_place ? own : take(n, dtype, count);
+    upload(n, in, rank, 9);
+    comm_all_gather(n->group, n->stream, in, out);
+    Tensor values = download(n, out);
+    for (int64_t i = 0; i < count * size; i++)
+        bad += get(values, i) != as_stored(value((int)(i / count), i % count, 9), dtype);
+    EXPECT(!bad, "all-gather of %d: %d wrong", (int)count, bad);
+    free(values.data);
+    arena_release(&n->arena, mark);
+}
+
+static void broadcast(Node *n, DType dtype, int64_t count, int root) {
+    ArenaMark mark = arena_mark(&n->arena);
+    Tensor x = take(n, dtype, count);
+    int bad = 0;
+    upload(n, x, comm_rank(n->group), 10);
+    comm_broadcast(n->group, n->stream, x, root);
+    Tensor values = download(n, x);
+    for (int64_t i = 0; i < count; i++) bad += get(values, i) != as_stored(value(root, i, 10), dtype);
+    EXPECT(!bad, "broadcast of %d: %d wrong", (int)count, bad);
+    free(values.data);
+    arena_release(&n->arena, mark);
+}
+
+static const DType types[] = {F32, BF16, F16, F64};
+
+static void law_collectives(Node *n) {
+    static const int64_t counts[] = {1, 3, 1000, 40961};
+    for (int i = 0; i < 4 * 4; i++) {
+        DType dtype = types[i % 4];
+        int64_t count = counts[i / 4];
+        if (harness_short() && count > 1000 && dtype != BF16) continue;
+        sum(n, dtype, count, REDUCE_SUM, true);
+        sum(n, dtype, count, REDUCE_SUM, false);
+        sum(n, dtype, count, REDUCE_MAX, i % 2);
+        scatter(n, dtype, count, i % 2);
+        gather(n, dtype, count, i / 2 % 2);
+        broadcast(n, dtype, count, i % comm_size(n->group));
+    }
+    gather(n, I32, 5, false);
+    sum(n, F32, 0, REDUCE_SUM, true);
+}
+
+// Of which the staging buffer holds a part.
+static void law_long_sums(Node *n) {
+    int64_t slot = (int64_t)(nccl_staging_bytes(comm_size(n->group)) / sizeof(float)) / comm_size(n->group);
+    sum(n, F32, comm_size(n->group) * (slot + 1000) + 1, REDUCE_SUM, false);
+    scatter(n, F32, slot + 3, true);
+}
+
+static void law_nan_is_kept(Node *n) {
+    float values[5] = {1, 2, 3, 4, 5};
+    ArenaMark mark = arena_mark(&n->arena);
+    Tensor x = take(n, F32, 5);
+    if (comm_rank(n->group) == 0) values[3] = NAN;
+    device_upload(n->device, n->stream, x, values);
+    comm_all_reduce(n->group, n->stream, x, REDUCE_MAX);
+    device_download(n->device, n->stream, values, x);
+    EXPECT(isnan(values[3]) && values[4] == 5, "the largest of NaN and 4 is %g", (double)values[3]);
+    arena_release(&n->arena, mark);
+}
+
+// ---- order ------------------------------------------------------------------------------------------------
+
+// Collectives and other work change the same tensors in turn: a wait that is missing anywhere gives other numbers.
+static void law_streams_wait(Node *n) {
+    enum { ROUNDS = 12, COUNT = 700 };
+    ArenaMark mark = arena_mark(&n->arena);
+    Tensor x = take(n, F32, COUNT), kept[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) kept[i] = take(n, F32, COUNT);
+    for (int i = 0; i < ROUNDS; i++) {
+        upload(n, x, comm_rank(n->group), i);
+        CommRequest *request = NULL;
+        if (i % 3)
+            request = comm_all_reduce_start(n->group, n->stream, x, REDUCE_SUM);
+        else
+            comm_all_reduce(n->group, n->stream, x, REDUCE_SUM);
+        comm_wait(n->group, n->stream, &request);
+        device_copy(n->device, n->stream, kept[i], x);
+    }
+    for (int i = 0; i < ROUNDS; i++) expect_sum(n, kept[i], 0, i, REDUCE_SUM, "sum in turn");
+    arena_release(&n->arena, mark);
+}
+
+// Several at once, on two groups: their staging buffers are used again and again.
+static void law_many_at_once(Node *n) {
+    enum { MANY = 8, COUNT = 90000 };
+    ArenaMark mark = arena_mark(&n->arena);
+    Tensor x[MANY];
+    CommRequest *requests[MANY];
+    for (int i = 0; i < MANY; i++) {
+        x[i] = take(n, F32, COUNT);
+        upload(n, x[i], comm_rank(n->group), i);
+        requests[i] = comm_all_reduce_start(i % 2 ? n->second : n->group, n->stream, x[i], REDUCE_SUM);
+        if (i == 3) sum(n, BF16, 333, REDUCE_SUM, true);
+    }
+    for (int i = MANY - 1; i >= 0; i--) comm_wait(i % 2 ? n->second : n->group, n->stream, &requests[i]);
+    for (int i = 0; i < MANY; i++) expect_sum(n, x[i], 0, i, REDUCE_SUM, "sum of many");
+    arena_release(&n->arena, mark);
+}
+
+// ---- messages ---------------------------------------------------------------------------------------------
+
+enum { MESSAGES = 5, LENGTH = 400, CHANNELS = 2 };
+
+static void open_all_channels(Comm *comm) {
+    CommChannel channels[64];
+    int count = 0, size = comm_size(comm);
+    for (int i = 0; i < size * size * CHANNELS; i++)
+        channels[count++] = (CommChannel){i / size % size, i % size, i / size / size};
+    EXPECT_OK(comm_open_channels(comm, channels, count));
+    EXPECT_OK(comm_open_channels(comm, channels, 1)); // it is open
+}
+
+// Everybody sends to everybody on every channel, and computes meanwhile; the buffers of what was sent are used again.
+static void law_messages(Node *n) {
+    int size = comm_size(n->group), rank = comm_rank(n->group), streams = (size - 1) * CHANNELS, k = 0;
+    ArenaMark mark = arena_mark(&n->arena);
+    Tensor *in = calloc((size_t)streams * MESSAGES, sizeof *in), out = take(n, F32, LENGTH);
+    CommRequest **receives = calloc((size_t)streams * MESSAGES, sizeof *receives), *send;
+    open_all_channels(n->group);
+    for (int m = 0; m < MESSAGES; m++)
+        for (int i = 0; i < streams; i++, k++) {
+            int peer = (rank + 1 + i / CHANNELS) % size;
+            in[k] = take(n, F32, LENGTH);
+            receives[k] = comm_recv(n->group, n->stream, in[k], peer, i % CHANNELS);
+        }
+    for (int m = 0; m < MESSAGES; m++)
+        for (int i = 0; i < streams; i++) {
+            int peer = (rank + 1 + i / CHANNELS) % size;
+            upload(n, out, rank * 8 + peer, m * CHANNELS + i % CHANNELS);
+            send = comm_send(n->group, n->stream, out, peer, i % CHANNELS);
+            comm_wait(n->group, n->stream, &send);
+        }
+    for (k = 0; k < streams * MESSAGES; k++) {
+        int i = k % streams, peer = (rank + 1 + i / CHANNELS) % size, bad = 0;
+        comm_wait(n->group, n->stream, &receives[k]);
+        Tensor got = download(n, in[k]);
+        for (int64_t e = 0; e < LENGTH; e++)
+            bad += get(got, e) !=
+                   as_stored(value(peer * 8 + rank, e, k / streams * CHANNELS + i % CHANNELS), F32);
+        EXPECT(!bad, "message %d from %d: %d wrong", k, peer, bad);
+        free(got.data);
+    }
+    free(receives);
+    free(in);
+    arena_release(&n->arena, mark);
+}
+
+// ---- jobs -------------------------------------------------------------------------------------------------
+
+static Status on_rank(Comm *world, void *arg) {
+    Node n = {0};
+    int ranks[8];
+    for (int i = 0; i < comm_size(world); i++) ranks[i] = i;
+    TRY(comm_agree(world, device_open(&n.device, (DeviceOptions){.kind = harness_device("cuda-sim"),
+                                                                 .threads = 1,
+                                                                 .rank_here = comm_rank(world)})));
+    n.stream = device_stream(n.device);
+    Status status = comm_use_device(world, n.device);
+    if (status == OK) status = comm_split(world, "group", ranks, comm_size(world), &n.group);
+    if (status == OK) status = comm_split(world, "second", ranks, comm_size(world), &n.second);
+    if (status == OK) status = arena_open(&n.arena, "test", device_memory(n.device), ARENA_BYTES);
+    if (status == OK) (*(Law **)arg)(&n);
+    arena_close(&n.arena);
+    comm_close(n.second);
+    comm_close(n.group);
+    comm_use_device(world, NULL);
+    device_close(n.device);
+    return status;
+}
+
+static Status launch(int ranks, bool check, bool deterministic, Law *law) {
+    CommOptions options = options_for("threads", ranks, check);
+    char gpus[16];
+    snprintf(gpus, sizeof gpus, "%d", ranks);
+    if (!getenv("TRIREME_SIM_GPUS")) setenv("TRIREME_SIM_GPUS", gpus, 1);
+    options.device_transport = "nccl";
+    options.deterministic = deterministic;
+    Status status = comm_launch(options, on_rank, &law);
+    unsetenv("TRIREME_SIM_GPUS");
+    return status;
+}
+
+static void for_all_ranks(Law *law) {
+    for (int ranks = 2; ranks <= 4; ranks++) EXPECT_OK(launch(ranks, ranks == 3, true, law));
+}
+
+static void collectives(void) { for_all_ranks(law_collectives); }
+static void long_sums(void) { EXPECT_OK(launch(2, false, true, law_long_sums)); }
+static void nan_is_kept(void) {
+    EXPECT_OK(launch(2, false, true, law_nan_is_kept));
+    EXPECT_OK(launch(2, false, false, law_nan_is_kept));
+}
+static void streams_wait(void) { for_all_ranks(law_streams_wait); }
+static void many_at_once(void) { for_all_ranks(law_many_at_once); }
+static void messages(void) { for_all_ranks(law_messages); }
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"collectives", collectives},
+                                      {"long_sums", long_sums},
+                                      {"nan_is_kept", nan_is_kept},
+                                      {"streams_wait", streams_wait},
+                                      {"many_at_once", many_at_once},
+                                      {"messages", messages},
+                                      {0}},
+                       argc, argv);
+}
