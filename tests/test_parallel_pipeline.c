@@ -128,6 +128,7 @@ static void open_rig(Rig *rig, const Schedule *schedule, int64_t rows, bool scat
                          .forward = toy_forward,
                          .backward = toy_backward};
     EXPECT_OK(pipeline_create(&rig->pipeline, c, &spec));
+    EXPECT_OK(pipeline_connect(rig->pipeline));
 }
 
 static void close_rig(Rig *rig) {

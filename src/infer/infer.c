@@ -217,10 +217,23 @@ static Status measure(const ModelShape *shape, const InferSpec *spec, const Comm
     return runtime_run_alone(comm_size(world), comm_rank(world), measure_share, &job);
 }
 
+// Every stage sends to the next one.
+static Status connect(Infer *f) {
+    Context *c = &f->runtime.context;
+    int count = context_ranks(c, ROLE_PIPELINE) - 1;
+    CommChannel *channels = calloc((size_t)count + 1, sizeof *channels);
+    CHECK(channels, "no memory for %d channels", count);
+    for (int i = 0; i < count; i++) channels[i] = (CommChannel){i, i + 1, 0};
+    Status status = comm_open_channels(context_group(c, ROLE_PIPELINE), channels, count);
+    free(channels);
+    return status;
+}
+
 static Status open_and_fill(Infer *f, const ModelShape *shape, WeightReader reader, const InferSpec *spec,
                             Comm *world, const RuntimeMemory *memory) {
     TRY(comm_agree(world, open_share(f, shape, spec, world, memory)));
     groups_name_rank(&f->runtime.context.groups);
+    TRY(comm_agree(world, connect(f)));
     return comm_agree(world,
                       params_fill(&f->params, f->runtime.device, weight_reader_fill, &reader, NULL, NULL));
 }

@@ -106,6 +106,8 @@ typedef struct {
 } PipelineSpec;
 
 Status pipeline_create(Pipeline **pipeline, Context *context, const PipelineSpec *spec);
+// Opens the channels of its messages (comm_open_channels), before the first run.   Collective over pp.
+Status pipeline_connect(Pipeline *pipeline);
 void pipeline_destroy(Pipeline *pipeline);
 // Changes to another schedule. ERR_CONFIG unless it places stages alike and needs no larger pools.
 Status pipeline_use(Pipeline *pipeline, const Schedule *schedule);

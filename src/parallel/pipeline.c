@@ -188,6 +188,23 @@ void pipeline_destroy(Pipeline *p) {
     free(p);
 }
 
+// The messages between neighbouring stages, in the order of the model: every rank opens them in this order.
+Status pipeline_connect(Pipeline *p) {
+    const Schedule *s = p->schedule;
+    Comm *comm = context_group(p->context, ROLE_PIPELINE);
+    int edges = s->num_ranks * s->num_chunks - 1;
+    CommChannel *channels = calloc((size_t)edges * 2 + 1, sizeof *channels);
+    CHECK(channels, "no memory for %d channels", 2 * edges);
+    for (int i = 0; i < edges; i++) {
+        int before = schedule_stage_rank(s, i), after = schedule_stage_rank(s, i + 1);
+        channels[2 * i] = (CommChannel){before, after, FORWARDS};
+        channels[2 * i + 1] = (CommChannel){after, before, BACKWARDS};
+    }
+    Status status = comm_open_channels(comm, channels, 2 * edges);
+    free(channels);
+    return status;
+}
+
 static Status take_spans(Pipeline *p, int instrs) {
     LastRun *last = &p->last;
     if (instrs <= last->capacity) return OK;

@@ -110,6 +110,7 @@ void engine_close(Engine *e) {
 static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, const EngineMemory *memory) {
     TRY(comm_agree(world, engine_open_share(e, spec, world, memory)));
     groups_name_rank(&e->runtime.context.groups);
+    TRY(comm_agree(world, pipeline_connect(e->pipeline)));
     return comm_agree(world, params_init(&e->params, e->runtime.device, spec->shape.seed,
                                          optimizer_write_master, &e->optimizer));
 }
