@@ -96,6 +96,7 @@ static inline Status fixture_launch(const FixtureRun *run, RankMain *rank_main) 
                            .ranks = grid_size(run->spec.grid),
                            .timeout_s = 60,
                            .check = true,
+                           .device_transport = harness_device_transport(),
                            .deterministic = true};
     return comm_launch(options, rank_main, (void *)(uintptr_t)run);
 }

@@ -259,6 +259,7 @@ static void on_grid(int tp, int pp, void (*run)(Rig *rig)) {
                                         .ranks = tp * pp,
                                         .timeout_s = 20,
                                         .check = tp > 1,
+                                        .device_transport = harness_device_transport(),
                                         .deterministic = true},
                           run_job, &job));
 }

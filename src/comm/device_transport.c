@@ -3,7 +3,7 @@
 #include "comm/nccl.h"
 #include <string.h>
 
-static Status staged_check(const Comm *world, Device *device) {
+static Status staged_check(Comm *world, Device *device) {
     (void)world, (void)device;
     return OK;
 }

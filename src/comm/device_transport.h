@@ -13,9 +13,9 @@
 
 typedef struct {
     const char *name; // as --device-transport has it
-    // Returns OK where this rank could use it for the tensors of `device`; else fails with the reason and what to do. Asks
-    // no other rank.
-    Status (*check)(const Comm *world, Device *device);
+    // Returns OK where this rank could use it for the tensors of `device`; else fails with the reason and what to do. All
+    // ranks call it, which may compare what they have.
+    Status (*check)(Comm *world, Device *device);
     // Opens the device transport's group for the ranks of `comm`, more than one. It may use the calls of `comm` on host
     // values. Its `split`, `pause`, `wake` and `report` are not called.   Collective over `comm`. NULL: for staged. Sets
     // *group to NULL where the host's transport carries this group's tensors.
@@ -26,5 +26,5 @@ typedef struct {
 // counts only, or one without a GPU.   Collective over `world`; fails alike on all ranks.
 Status device_transport_choose(Comm *world, Device *device, const char *name, const DeviceTransport **chosen);
 
-Status peer_check(const Comm *world, Device *device);
+Status peer_check(Comm *world, Device *device);
 Status peer_open(Comm *comm, Device *device, Group **group);

@@ -17,7 +17,7 @@
 #pragma once
 #include "comm/device_transport.h"
 
-Status nccl_check(const Comm *world, Device *device);
+Status nccl_check(Comm *world, Device *device);
 Status nccl_open(Comm *comm, Device *device, Group **group);
 // The memory of the device that a group of so many ranks takes for its staging buffer; NCCL's own comes on top.
 size_t nccl_staging_bytes(int ranks);

@@ -236,9 +236,28 @@ void nccl_close(Group *group) {
 
 // ---- opening ----------------------------------------------------------------------------------------------
 
-Status nccl_check(const Comm *world, Device *device) {
-    (void)world;
-    return links_check(device);
+// NCCL refuses ranks that share a GPU, unless its newest versions are told otherwise.
+static Status check_units(const DeviceUnit *units, int ranks) {
+    const char *shares = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    if (shares && !strcmp(shares, "1")) return OK;
+    for (int b = 0; b < ranks; b++)
+        for (int a = 0; a < b && *units[b].name; a++)
+            if (!memcmp(units[a].id, units[b].id, sizeof units[a].id))
+                return fail(
+                    ERR_CONFIG,
+                    "--device-transport nccl needs a GPU for each rank, and ranks %d and %d share %s: use as "
+                    "many ranks as there are GPUs (`trireme devices` lists them), or leave it at auto",
+                    a, b, units[b].name);
+    return OK;
+}
+
+Status nccl_check(Comm *world, Device *device) {
+    DeviceUnit mine = device_unit(device);
+    DeviceUnit *units = comm_allocate((size_t)comm_size(world), sizeof *units);
+    comm_all_gather_host(world, &mine, units, sizeof mine);
+    Status status = check_units(units, comm_size(world));
+    free(units);
+    return status == OK ? links_check(device) : status;
 }
 
 // Ranks of different versions cannot be linked: rank 0's is compared with all others'.

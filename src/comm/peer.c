@@ -328,7 +328,7 @@ static const Transport peer_transport = {.op_bytes = sizeof(PeerOp),
 
 // ---- opening ----------------------------------------------------------------------------------------------
 
-Status peer_check(const Comm *world, Device *device) {
+Status peer_check(Comm *world, Device *device) {
     if (!device_has_peers(device))
         return fail(
             ERR_CONFIG,
