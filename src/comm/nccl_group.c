@@ -54,10 +54,13 @@ static Status wait_until(NcclGroup *g, NcclWay *way, Condition *holds, const cha
 
 // ---- opening a link ---------------------------------------------------------------------------------------
 
-static Status connect(NcclGroup *g, NcclWay *way, LinkSpec spec) {
+static Status begin_link(NcclGroup *g, NcclWay *way, LinkSpec spec) {
     spec.name = way->name;
     TRY(device_side_stream_open(g->device, way->name, &way->stream));
-    TRY(link_open(g->device, &spec, &way->link));
+    return link_open(g->device, &spec, &way->link);
+}
+
+static Status complete_link(NcclGroup *g, NcclWay *way) {
     return wait_until(g, way, link_is_ready, "opening");
 }
 
@@ -115,7 +118,8 @@ static Status open_collectives(NcclGroup *g) {
     if (status == OK && spec.rank == 0) status = link_new_id(g->device, &spec.id);
     TRY(comm_agree(g->comm, status));
     comm_broadcast_host(g->comm, &spec.id, sizeof spec.id, 0);
-    TRY(comm_agree(g->comm, connect(g, &g->collectives, spec)));
+    TRY(comm_agree(g->comm, begin_link(g, &g->collectives, spec)));
+    TRY(comm_agree(g->comm, complete_link(g, &g->collectives)));
     return comm_agree(g->comm, use_collectives(g));
 }
 
@@ -130,23 +134,19 @@ static NcclWay *channel_of(const NcclGroup *g, int from, int to, int channel) {
 typedef struct {
     LinkId id;
     bool failed;
-} IdMessage;
+} ChannelMessage;
 
-// The ends tell each other how they are; the sender makes the id. What fails at one end fails at the other.
-static Status share_id(NcclGroup *g, const NcclWay *way, Status mine, LinkId *id) {
-    IdMessage message = {.failed = mine != OK}, theirs;
+// The ends tell each other how they are, and the sender's id. What has failed at one end fails at the other.
+static Status agree(NcclGroup *g, const NcclWay *way, Status mine, LinkId *id) {
+    ChannelMessage message = {*id, mine != OK}, theirs;
     bool sends = g->head.rank == way->from;
-    if (sends && mine == OK) {
-        mine = link_new_id(g->device, &message.id);
-        message.failed = mine != OK;
-    }
-    if (sends) comm_send_host(g->comm, &message, sizeof message, way->to);
-    comm_recv_host(g->comm, &theirs, sizeof theirs, sends ? way->to : way->from);
-    if (!sends) comm_send_host(g->comm, &message, sizeof message, way->from);
-    *id = sends ? message.id : theirs.id;
+    int other = sends ? way->to : way->from;
+    if (sends) comm_send_host(g->comm, &message, sizeof message, other);
+    comm_recv_host(g->comm, &theirs, sizeof theirs, other);
+    if (!sends) comm_send_host(g->comm, &message, sizeof message, other);
+    if (!sends) *id = theirs.id;
     if (mine != OK || !theirs.failed) return mine;
-    return fail(ERR_OS, "rank %d could not open the link of %s", g->head.members[sends ? way->to : way->from],
-                way->name);
+    return fail(ERR_OS, "rank %d could not open the link of %s", g->head.members[other], way->name);
 }
 
 static Status use_channel(NcclGroup *g, NcclWay *way) {
@@ -162,8 +162,10 @@ static Status open_channel(NcclGroup *g, NcclWay *way) {
     LinkSpec spec = {.rank = g->head.rank == way->to, .size = 2, .max_blocks = CHANNEL_BLOCKS};
     Status status = g->failed ? fail(ERR_OS, "a link of group %s could not be opened", g->head.name)
                               : links_check_environment();
-    TRY(share_id(g, way, status, &spec.id));
-    TRY(connect(g, way, spec));
+    if (status == OK && spec.rank == 0) status = link_new_id(g->device, &spec.id);
+    TRY(agree(g, way, status, &spec.id));
+    TRY(agree(g, way, begin_link(g, way, spec), &spec.id));
+    TRY(agree(g, way, complete_link(g, way), &spec.id));
     return use_channel(g, way);
 }
 
