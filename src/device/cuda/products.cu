@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(THREADS)
             const int64_t r = first_row + row + i, c = first_col + col + j, at = r * fb.count + c;
             if (r >= fa.count || c >= fb.count) continue;
             float sum = sums[i][j];
-            if (scale_a) sum = sum * *scale_a * *scale_b;
+            if constexpr (sizeof(A) == 1) sum = sum * *scale_a * *scale_b;
             if (bias) sum += to_float(bias[c]);
             if (accumulate) sum += to_float(d[at]);
             d[at] = from_float<D>(sum);
