@@ -27,7 +27,8 @@ static void add_hex(const void *bytes, size_t size, Text *out) {
 static void add_row(const cublasLtMatmulAlgo_t *algorithm, Text *out) {
     text_add(out,
              "m %d n %d k %d lda %d ldb %d ldd %d transpose_a 0 transpose_b 0 factor_a 0 factor_b 0 result 0 "
-             "accumulate 0 has_bias 0 fast_sums 0 align_a 16 align_b 16 align_d 16 align_bias 0 algorithm ",
+             "accumulate 0 has_bias 0 fast_sums 0 join 0 align_a 16 align_b 16 align_d 16 "
+             "align_bias 0 align_extra 0 algorithm ",
              COLS, ROWS, INNER, COLS, INNER, COLS);
     add_hex(algorithm, sizeof *algorithm, out);
     text_add(out, "\n");
@@ -152,6 +153,9 @@ static void unknown_rows(void) {
         {"align_a 16", "align_a 3", "table.txt:6: the row's product is impossible"},
         {"lda 16 ", "lda 8 ", "table.txt:6: the row's product is impossible"},
         {"has_bias 0", "has_bias 1", "table.txt:6: the row's product is impossible"},
+        {"join 0", "join 1", "table.txt:6: the row's product is impossible"},
+        {"join 0", "join 4", "table.txt:6: this is no row"},
+        {"align_extra 0", "align_extra 16", "table.txt:6: the row's product is impossible"},
         {"k 40 lda 16 ldb 40", "k 32 lda 16 ldb 40",
          "table.txt:6: cuBLASLt has no such algorithm for this product"},
         {" algorithm 67", " algorithm 66", "table.txt:6: cuBLASLt has no such algorithm for this product"},

@@ -76,8 +76,8 @@ static Parcel *keep(Post *post, const FrameHead *head, int from) {
     return parcel;
 }
 
-// All bytes of the inlet's message are here.
-static void end_message(Inlet *in) {
+// All bytes of the message of the lane are here.
+static void end_message(InLane *in) {
     Post *post = in->post;
     Peer *peer = &post->peers[in->peer];
     Parcel *parcel = in->parcel, *wanted;
@@ -95,7 +95,7 @@ static void end_message(Inlet *in) {
         parcels_append(&peer->kept, parcel);
 }
 
-static void begin_bytes(Inlet *in, Parcel *parcel) {
+static void begin_bytes(InLane *in, Parcel *parcel) {
     in->parcel = parcel;
     in->left = parcel->got = in->head.bytes;
     if (!in->left) end_message(in);
@@ -109,7 +109,7 @@ static void send_content(Post *post, const FrameHead *head, int to) {
                parcel->data, parcel);
 }
 
-static void take_head(Inlet *in) {
+static void take_head(InLane *in) {
     Post *post = in->post;
     Peer *peer = &post->peers[in->peer];
     const FrameHead *head = &in->head;
@@ -142,7 +142,7 @@ static void take_head(Inlet *in) {
 }
 
 // What does not fit into the memory of a receive is read and lost: the one who tests it is told the size.
-static ssize_t read_bytes(Inlet *in) {
+static ssize_t read_bytes(InLane *in) {
     char discarded[DISCARD_BYTES];
     Parcel *parcel = in->parcel;
     size_t at = parcel->got - in->left;
@@ -152,8 +152,8 @@ static ssize_t read_bytes(Inlet *in) {
     return recv(in->fd, parcel->data + at, in->left < room ? in->left : room, 0);
 }
 
-void inlet_ready(Watched *self, uint32_t events) {
-    Inlet *in = (Inlet *)self;
+void in_lane_ready(Watched *self, uint32_t events) {
+    InLane *in = (InLane *)self;
     (void)events;
     for (size_t taken = 0; taken < READ_AT_ONCE && in->fd >= 0;) {
         ssize_t n = in->parcel
@@ -202,11 +202,11 @@ static void welcome(Stranger *stranger) {
         dismiss(stranger);
         return;
     }
-    Inlet *in = &post->peers[rank].in;
+    InLane *in = &post->peers[rank].in;
     in->fd = stranger->fd;
     watch_socket(post, in->fd, &in->watched, EPOLLIN, EPOLL_CTL_MOD);
     forget_stranger(post, stranger);
-    inlet_ready(&in->watched, EPOLLIN);
+    in_lane_ready(&in->watched, EPOLLIN);
 }
 
 static void stranger_ready(Watched *self, uint32_t events) {

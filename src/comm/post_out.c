@@ -5,13 +5,13 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-static void await_room(Outlet *out, bool wants) {
+static void await_room(OutLane *out, bool wants) {
     if (out->wants_room == wants) return;
     out->wants_room = wants;
     watch_socket(out->post, out->fd, &out->watched, wants ? EPOLLOUT : 0, EPOLL_CTL_MOD);
 }
 
-static ssize_t write_frame(const Outlet *out, const Frame *f) {
+static ssize_t write_frame(const OutLane *out, const Frame *f) {
     size_t head = sizeof f->head, skip = f->sent > head ? f->sent - head : 0;
     struct iovec parts[2] = {{.iov_base = (char *)(uintptr_t)&f->head + f->sent, .iov_len = head - f->sent},
                              {.iov_base = (char *)(uintptr_t)f->data + skip, .iov_len = f->bytes - skip}};
@@ -20,7 +20,7 @@ static ssize_t write_frame(const Outlet *out, const Frame *f) {
     return sendmsg(out->fd, &message, MSG_NOSIGNAL);
 }
 
-static void end_frame(Outlet *out) {
+static void end_frame(OutLane *out) {
     Frame *f = out->first;
     out->first = f->next;
     if (!out->first) out->end = &out->first;
@@ -29,7 +29,7 @@ static void end_frame(Outlet *out) {
     out->post->free_frames = f;
 }
 
-static void write_frames(Outlet *out) {
+static void write_frames(OutLane *out) {
     while (out->first && out->fd >= 0) {
         Frame *f = out->first;
         ssize_t n = write_frame(out, f);
@@ -50,7 +50,7 @@ static void write_frames(Outlet *out) {
 }
 
 // The connection is there: the first bytes say who comes. They fit into the empty buffer of a new connection.
-static void greet(Outlet *out) {
+static void greet(OutLane *out) {
     Greeting greeting = {.rank = (uint32_t)out->post->rank};
     memcpy(greeting.magic, GREETING_MAGIC, sizeof greeting.magic);
     memcpy(greeting.secret, out->post->meeting->secret, SECRET_BYTES);
@@ -59,8 +59,8 @@ static void greet(Outlet *out) {
     if (!out->greeted) break_off(out->post, out->peer, &out->fd, n < 0 ? errno : EMSGSIZE);
 }
 
-void outlet_ready(Watched *self, uint32_t events) {
-    Outlet *out = (Outlet *)self;
+void out_lane_ready(Watched *self, uint32_t events) {
+    OutLane *out = (OutLane *)self;
     if (out->fd < 0) return;
     int error = events & (EPOLLERR | EPOLLHUP) ? socket_error(out->fd) : 0;
     if (events & (EPOLLERR | EPOLLHUP)) {
@@ -71,7 +71,7 @@ void outlet_ready(Watched *self, uint32_t events) {
     write_frames(out);
 }
 
-static void connect_outlet(Outlet *out) {
+static void connect_lane(OutLane *out) {
     out->fd = socket_connect(&out->post->meeting->attendees[out->peer].address);
     if (out->fd < 0) {
         out->post->peers[out->peer].broken_s = clock_s();
@@ -83,7 +83,7 @@ static void connect_outlet(Outlet *out) {
 }
 
 void send_frame(Post *post, int to, FrameHead head, const char *data, Parcel *parcel) {
-    Outlet *out = &post->peers[to].out;
+    OutLane *out = &post->peers[to].out;
     Frame *f = post->free_frames;
     if (f)
         post->free_frames = f->next;
@@ -92,7 +92,7 @@ void send_frame(Post *post, int to, FrameHead head, const char *data, Parcel *pa
     *f = (Frame){.head = head, .data = data ? data : "", .bytes = data ? head.bytes : 0, .parcel = parcel};
     *out->end = f;
     out->end = &f->next;
-    if (out->fd < 0 && !out->greeted && post->peers[to].broken_s <= 0) connect_outlet(out);
+    if (out->fd < 0 && !out->greeted && post->peers[to].broken_s <= 0) connect_lane(out);
     if (out->greeted && out->first == f) write_frames(out);
 }
 

@@ -51,7 +51,7 @@ typedef struct {
     int peer, fd; // -1: not there, or broken
     bool greeted, wants_room;
     Frame *first, **end;
-} Outlet;
+} OutLane;
 
 typedef struct {
     Watched watched;
@@ -61,7 +61,7 @@ typedef struct {
     FrameHead head;
     Parcel *parcel; // whose bytes are read; NULL: a head is
     size_t left;
-} Inlet;
+} InLane;
 
 // The first bytes of a connection.
 typedef struct {
@@ -80,8 +80,8 @@ typedef struct {
 } Stranger;
 
 typedef struct {
-    Outlet out;
-    Inlet in;
+    OutLane out;
+    InLane in;
     Parcels wanted;   // receives without a message
     Parcels kept;     // messages, and announcements, without a receive
     Parcels awaiting; // announced sends, then allowed receives, by number
@@ -121,8 +121,8 @@ void break_off(Post *post, int peer, int *fd, int error);
 // Sends a frame to another rank, with `head.bytes` bytes of `data` where that is not NULL. `parcel`, where it is not NULL,
 // is done when all has left.
 void send_frame(Post *post, int to, FrameHead head, const char *data, Parcel *parcel);
-void outlet_ready(Watched *self, uint32_t events);
-void inlet_ready(Watched *self, uint32_t events);
+void out_lane_ready(Watched *self, uint32_t events);
+void in_lane_ready(Watched *self, uint32_t events);
 // Somebody connects: a stranger until it has said the secret of the job.
 void door_ready(Watched *self, uint32_t events);
 void strangers_close(Post *post);

@@ -130,8 +130,9 @@ Post *post_open(int rank, int size, Meeting *meeting) {
     post->peers = comm_allocate((size_t)size, sizeof *post->peers);
     for (int r = 0; r < size; r++) {
         Peer *p = &post->peers[r];
-        p->out = (Outlet){.watched = {outlet_ready}, .post = post, .peer = r, .fd = -1, .end = &p->out.first};
-        p->in = (Inlet){.watched = {inlet_ready}, .post = post, .peer = r, .fd = -1};
+        p->out =
+            (OutLane){.watched = {out_lane_ready}, .post = post, .peer = r, .fd = -1, .end = &p->out.first};
+        p->in = (InLane){.watched = {in_lane_ready}, .post = post, .peer = r, .fd = -1};
         p->wanted.end = &p->wanted.first;
         p->kept.end = &p->kept.first;
         p->awaiting.end = &p->awaiting.first;

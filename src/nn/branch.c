@@ -26,7 +26,8 @@ static Dropout hidden_dropout(const SublayerArgs *a) {
 
 // Then the stash holds the aux of the GELU in place of the output of `in`.
 static bool joins_gelu(const SublayerArgs *a, const Core *core) {
-    return device_is_fused(a->context->device) && core->is_gelu && core->is_gelu(a);
+    const Branch *branch = a->self;
+    return !branch->in.float8 && device_is_fused(a->context->device) && core->is_gelu && core->is_gelu(a);
 }
 
 void branch_forward(const SublayerArgs *a, const Core *core) {

@@ -31,10 +31,12 @@
     X(accumulate, int32_t, 0, 1)                                                                             \
     X(has_bias, int32_t, 0, 1)                                                                               \
     X(fast_sums, int32_t, 0, 1)                                                                              \
+    X(join, int32_t, 0, JOINS_GELU_BACKWARD)                                                                 \
     X(align_a, int32_t, 1, PRODUCT_ALIGNMENT)                                                                \
     X(align_b, int32_t, 1, PRODUCT_ALIGNMENT)                                                                \
     X(align_d, int32_t, 1, PRODUCT_ALIGNMENT)                                                                \
-    X(align_bias, int32_t, 0, PRODUCT_ALIGNMENT)
+    X(align_bias, int32_t, 0, PRODUCT_ALIGNMENT)                                                             \
+    X(align_extra, int32_t, 0, PRODUCT_ALIGNMENT)
 
 static void add_row(const PlanKey *key, const cublasLtMatmulAlgo_t *algorithm, Text *table) {
     unsigned char bytes[sizeof *algorithm];
@@ -98,10 +100,19 @@ static bool has_possible_types(const PlanKey *key) {
            !key->transpose_b;
 }
 
+// Returns whether a product can do the work beside d that the key names: none with 8-bit factors, GELU in the type of the
+// factors, and a bias only before the GELU.
+static bool has_possible_join(const PlanKey *key) {
+    if ((key->align_extra > 0) != (key->join > 0) || !is_power_of_2(key->align_extra)) return false;
+    if (key->join == JOINS_NOTHING) return true;
+    if (!dtype_is_element((DType)key->factor_a) || (key->has_bias && key->join != JOINS_GELU)) return false;
+    return key->join == JOINS_SUMS || key->result == key->factor_a;
+}
+
 // Returns whether a Matmul can have the types and alignments, and its columns do not overlap.
 static bool is_possible(const PlanKey *key) {
-    return has_possible_types(key) && is_power_of_2(key->align_a) && is_power_of_2(key->align_b) &&
-           is_power_of_2(key->align_d) && is_power_of_2(key->align_bias) &&
+    return has_possible_types(key) && has_possible_join(key) && is_power_of_2(key->align_a) &&
+           is_power_of_2(key->align_b) && is_power_of_2(key->align_d) && is_power_of_2(key->align_bias) &&
            (key->align_bias > 0) == (key->has_bias > 0) && key->lda >= (key->transpose_a ? key->k : key->m) &&
            key->ldb >= (key->transpose_b ? key->n : key->k) && key->ldd >= key->m;
 }
