@@ -28,7 +28,11 @@ static Status on_rank(Comm *world, void *arg) {
 }
 
 static Status run(Work *work) {
-    CommOptions options = {.transport = "threads", .ranks = RANKS, .timeout_s = 60, .deterministic = true};
+    CommOptions options = {.transport = "threads",
+                           .ranks = RANKS,
+                           .timeout_s = 60,
+                           .device_transport = harness_device_transport(),
+                           .deterministic = true};
     return comm_launch(options, on_rank, &work);
 }
 

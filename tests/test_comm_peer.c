@@ -4,6 +4,8 @@
 #include "comm_values.h"
 #include <math.h>
 #include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { MEMORY = 1 << 21, NOISE = 300 };
 
@@ -155,7 +157,8 @@ static void keeps_nan(Place *p) {
     }
 }
 
-// More started sums than a group has room for, awaited backwards; on another stream than they started on.
+// More started sums than a group has room for, awaited backwards, on another stream than they started on, and after a sum
+// that nobody waits for longer.
 static void many_started(Place *p) {
     enum { MANY = 20, COUNT = 130 };
     Tensor x[MANY];
@@ -165,6 +168,12 @@ static void many_started(Place *p) {
         write_late(p, p->stream, x[i], 100 + i);
         requests[i] = comm_all_reduce_start(p->world, p->stream, x[i], REDUCE_SUM);
     }
+    Tensor own = take(p, COUNT, F32);
+    write_late(p, p->stream, own, 200);
+    comm_all_reduce(p->world, p->stream, own, REDUCE_SUM);
+    Tensor kept = read_and_spoil(p, p->stream, own);
+    expect_reduced(p->world, kept, 0, 200, REDUCE_SUM, "a sum behind many");
+    free(kept.data);
     for (int i = MANY; i-- > 0;) {
         comm_wait(p->world, p->second, &requests[i]);
         Tensor got = read_and_spoil(p, p->second, x[i]);
@@ -233,6 +242,9 @@ typedef struct {
     const char *transport;
 } Job;
 
+static void poll(void *world) { comm_poll(world); }
+static void watch(void *world, double waited_s) { comm_watch(world, waited_s); }
+
 static Status on_rank(Comm *world, void *arg) {
     const Job *job = arg;
     Place p = {.world = world, .rank = comm_rank(world), .size = comm_size(world)};
@@ -240,6 +252,8 @@ static Status on_rank(Comm *world, void *arg) {
     EXPECT_OK(device_stream_open(p.device, "second", &p.second));
     p.stream = device_stream(p.device);
     EXPECT_OK(arena_open(&p.arena, "place", device_memory(p.device), MEMORY));
+    device_on_launch(p.device, poll, world);
+    device_on_wait(p.device, watch, world);
     EXPECT_OK(comm_use_device(world, p.device));
     const char *chosen = comm_device_transport(world);
     EXPECT(!job->transport || !strcmp(chosen, job->transport), "%s, not %s", chosen, job->transport);
@@ -280,11 +294,119 @@ static void law_nan(void) { on_gpus(keeps_nan); }
 static void law_many_started(void) { on_gpus(many_started); }
 static void law_messages(void) { on_gpus(messages); }
 
+// ---- hangs ------------------------------------------------------------------------------------------------
+
+// A kernel of the other rank never ends: the hosts get as far as they wait for their GPUs.
+static void stuck_gpu(Place *p) {
+    Tensor x = take(p, 100, F32);
+    device_zero(p->device, p->stream, x);
+    rank_doing("R0");
+    comm_all_reduce(p->world, p->stream, x, REDUCE_SUM);
+    rank_doing("F1.0");
+    device_sync(p->device, p->stream);
+}
+
+static void send_against_send(Place *p) {
+    Tensor x = take(p, 100, F32);
+    device_zero(p->device, p->stream, x);
+    rank_doing("sf0");
+    CommRequest *request = comm_send(p->world, p->stream, x, 1 - p->rank, 3);
+    comm_wait(p->world, p->stream, &request);
+}
+
+static void without_rank_1(Place *p) {
+    Tensor x = take(p, 100, F32);
+    device_zero(p->device, p->stream, x);
+    rank_doing(p->rank == 1 ? "a long rest" : "B2");
+    for (int i = 0; p->rank == 1 && i < 6000; i++) usleep(10000);
+    comm_all_reduce(p->world, p->stream, x, REDUCE_SUM);
+}
+
+// Runs the law in a child, which must end with ERR_HANG and say the words.
+static void expect_hang(void (*law)(Place *p), bool check, const char *fails, const char *const *words) {
+    int ends[2], state = 0;
+    CHECK(pipe(ends) == 0, "no pipe");
+    pid_t child = fork();
+    CHECK(child >= 0, "no child");
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        if (fails) setenv("TRIREME_SIM_FAIL", fails, 1);
+        CommOptions options = options_for("threads", 2, check);
+        options.timeout_s = 1;
+        options.device_transport = "peer";
+        _exit((int)comm_launch(options, on_rank, &(Job){law, NULL}));
+    }
+    close(ends[1]);
+    char text[16384];
+    size_t length = 0;
+    for (ssize_t got; length < sizeof text - 1; length += (size_t)got)
+        if ((got = read(ends[0], text + length, sizeof text - 1 - length)) <= 0) break;
+    text[length] = 0;
+    close(ends[0]);
+    CHECK(waitpid(child, &state, 0) == child, "no child to wait for");
+    EXPECT(WIFEXITED(state) && WEXITSTATUS(state) == ERR_HANG, "wait status %#x: %s", (unsigned)state, text);
+    for (; *words; words++) EXPECT(strstr(text, *words), "'%s' is not in: %s", *words, text);
+}
+
+static void hangs_are_named(void) {
+    static const char *const stuck[] = {"at F1.0 for its device, where all_reduce of world with rank ",
+                                        ", posted at R0, does not end",
+                                        "(limit 1 s; --distributed-timeout-minutes", NULL};
+    static const char *const sends[] = {"at sf0 for rank 1 in send on channel 3 of world", NULL};
+    static const char *const absent[] = {"[rank 0] has waited", "at B2 for rank 1 in all_reduce of world",
+                                         "[rank 1] is at a long rest", NULL};
+    expect_hang(stuck_gpu, false, "stuck:1", stuck);
+    expect_hang(stuck_gpu, true, "stuck:2", stuck);
+    expect_hang(send_against_send, true, NULL, sends);
+    expect_hang(without_rank_1, false, NULL, absent);
+}
+
+// ---- choices ----------------------------------------------------------------------------------------------
+
+typedef struct {
+    const char *kind, *wanted, *chosen, *words;
+} Choice;
+
+static Status choose(Comm *world, void *arg) {
+    const Choice *c = arg;
+    Device *device;
+    EXPECT_OK(
+        device_open(&device, (DeviceOptions){.kind = c->kind, .threads = 1, .rank_here = comm_rank(world)}));
+    Status status = comm_use_device(world, device);
+    const char *chosen = comm_device_transport(world);
+    EXPECT((status != OK) == (c->words != NULL), "%s on %s: %s", c->wanted, c->kind, fail_message());
+    if (c->words) EXPECT(strstr(fail_message(), c->words), "%s: %s", c->words, fail_message());
+    if (!c->words)
+        EXPECT(c->chosen ? chosen && !strcmp(chosen, c->chosen) : !chosen, "%s on %s: %s", c->wanted, c->kind,
+               chosen ? chosen : "none");
+    EXPECT_OK(comm_use_device(world, NULL));
+    device_close(device);
+    return OK;
+}
+
+static void choices(void) {
+    static const Choice rows[] = {{"cuda-sim", "auto", "peer", NULL},
+                                  {"cuda-sim", NULL, "peer", NULL},
+                                  {"cuda-sim", "peer", "peer", NULL},
+                                  {"cuda-sim", "staged", "staged", NULL},
+                                  {"cuda-sim", "pigeons", NULL, "device transport 'pigeons' is unknown"},
+                                  {"cpu", "auto", NULL, NULL},
+                                  {"null", "auto", NULL, NULL},
+                                  {"cpu", "peer", NULL, "this device computes on the CPU"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        CommOptions options = options_for("threads", 2, false);
+        options.device_transport = rows[i].wanted;
+        EXPECT_OK(comm_launch(options, choose, (void *)(uintptr_t)&rows[i]));
+    }
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"collectives", law_collectives},
                                       {"keeps_nan", law_nan},
                                       {"many_started", law_many_started},
                                       {"messages", law_messages},
+                                      {"hangs_are_named", hangs_are_named},
+                                      {"choices", choices},
                                       {0}},
                        argc, argv);
 }

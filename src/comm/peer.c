@@ -25,7 +25,7 @@ typedef struct {
     Device *device;
     PeerBoard *board;
     uint64_t next_use;
-    Stream *stream; // of collectives that are started and awaited later; NULL until the first
+    Stream *stream; // of collectives that do not run on the caller's; NULL until the first
     PeerChannel *channels;
     char *staging; // STAGED_BYTES for each other rank; NULL: all GPUs reach each other
 } PeerGroup;
@@ -81,20 +81,18 @@ static PeerReduce reduction(const Call *call, size_t count, int ranks) {
         .num_in = ranks, .num_out = 1, .count = count, .dtype = call->dtype, .op = call->reduce};
 }
 
-// Sums `count` elements from element `at` of everybody's `in` on. `outs` results begin at element `out_at` of `out` of
-// everybody, or of this rank alone.
+// Sums `count` elements from element `at` of everybody's `in` on, to the same place of everybody's `out`; or to the
+// beginning of this rank's `out` alone.
 static void sum_in_place(const PeerGroup *g, const Call *call, const PeerOp *o, size_t at, size_t count,
                          bool to_all) {
     PeerReduce sum = reduction(call, count, g->head.size);
+    sum.out[0] = call->out;
     for (int r = 0; r < g->head.size; r++) {
         const PeerEntry *e = entry_of(g, o, r);
         sum.in[r] = e->in + at * call->element_bytes;
         if (to_all) sum.out[r] = e->out + at * call->element_bytes;
     }
-    if (to_all)
-        sum.num_out = g->head.size;
-    else
-        sum.out[0] = call->out;
+    if (to_all) sum.num_out = g->head.size;
     device_reduce(g->device, o->stream, &sum);
 }
 
@@ -159,13 +157,13 @@ static bool has_reduce_step(const PeerGroup *g, const Call *call) {
 static void enter(PeerGroup *g, const Call *call, PeerOp *o) {
     PeerEntry *mine = entry_of(g, o, g->head.rank);
     mine->in = call->in, mine->out = call->out, mine->device = g->device;
-    if (!call->blocking && !g->stream) g->stream = open_stream(g);
-    o->stream = call->blocking ? call->stream : g->stream;
+    bool on_caller = call->blocking && !g->staging; // the staging buffer is the one stream's
+    if (!on_caller && !g->stream) g->stream = open_stream(g);
+    o->stream = on_caller ? call->stream : g->stream;
     record(g, o, call->stream, STEP_ENTER);
 }
 
 static void reduce(PeerGroup *g, const Call *call, PeerOp *o) {
-    if (!has_reduce_step(g, call)) return;
     size_t first, end = slice_of(g, call, g->head.rank, &first);
     follow(g, call, o, STEP_ENTER);
     sum_staged(g, call, o, first, end - first, (char *)call->out + first * call->element_bytes);
@@ -203,19 +201,15 @@ static void leave(PeerGroup *g, const Call *call, PeerOp *o) {
 static void (*const steps[NUM_STEPS])(PeerGroup *g, const Call *call, PeerOp *o) = {enter, reduce, work,
                                                                                     leave};
 
-// A step may begin when all ranks have finished the one before: for ENTER, the last one of the slot's use before.
-static bool may_begin(const PeerGroup *g, const PeerOp *o) {
-    return peer_board_complete(g->board, o->use, o->step == STEP_ENTER ? STEP_LEAVE : o->step - 1);
-}
-
 static CallProgress advance_collective(PeerGroup *g, const Call *call, PeerOp *o) {
     CallProgress progress = STUCK;
-    for (; o->step < NUM_STEPS && may_begin(g, o); progress = MOVED) {
+    int rank = g->head.rank;
+    for (; o->step < NUM_STEPS && peer_board_may_begin(g->board, o->use, o->step); progress = MOVED) {
         steps[o->step](g, call, o);
-        bool wakes = peer_board_arrive(g->board, o->use, o->step++);
-        // Who has no sums of its own to wait for is done with that step, too.
+        bool wakes = peer_board_arrive(g->board, o->use, o->step++, rank);
+        // Where there are no sums to hand on, that step is finished with the one before.
         if (o->step == STEP_REDUCE && !has_reduce_step(g, call))
-            wakes = peer_board_arrive(g->board, o->use, o->step++);
+            wakes = peer_board_arrive(g->board, o->use, o->step++, rank);
         if (wakes) g->host->transport->wake(g->host);
     }
     return o->step == NUM_STEPS ? DONE : progress;
@@ -296,11 +290,12 @@ static StreamEvent peer_ends_at(Group *group, const Call *call, const void *op) 
     return ((const PeerOp *)op)->end;
 }
 
-// The ranks that have not come to the step that this one waits for cannot be told apart by the counts: it names all others.
 static void peer_waits_for(Group *group, const Call *call, const void *op, Text *ranks) {
-    (void)op;
+    const PeerGroup *g = (const PeerGroup *)group;
+    const PeerOp *o = op;
     for (int r = 0; r < group->size; r++)
-        if (is_message(call) ? r == call->peer : r != group->rank) text_add(ranks, " %d", group->members[r]);
+        if (is_message(call) ? r == call->peer : peer_board_waits_for(g->board, o->use, o->step, r))
+            text_add(ranks, " %d", group->members[r]);
 }
 
 static void peer_close(Group *group) {

@@ -37,16 +37,30 @@ void peer_board_leave(PeerBoard *b) {
 // Returns how many ranks have finished a step of a slot when all have, after so many uses.
 static uint64_t all_after(const PeerBoard *b, uint64_t uses) { return uses * (uint64_t)b->size; }
 
-bool peer_board_complete(const PeerBoard *b, uint64_t use, PeerStep step) {
+bool peer_board_may_begin(const PeerBoard *b, uint64_t use, PeerStep step) {
     const PeerSlot *slot = &b->slots[use % PEER_SLOTS];
-    uint64_t uses = use / PEER_SLOTS + (step == STEP_LEAVE ? 0 : 1);
-    return atomic_load_explicit(&slot->arrived[step], memory_order_acquire) >= all_after(b, uses);
+    uint64_t earlier = use / PEER_SLOTS;
+    const atomic_uint_fast64_t *before = &slot->arrived[step == STEP_ENTER ? STEP_LEAVE : step - 1];
+    return atomic_load_explicit(before, memory_order_acquire) >=
+           all_after(b, step == STEP_ENTER ? earlier : earlier + 1);
 }
 
-bool peer_board_arrive(PeerBoard *b, uint64_t use, PeerStep step) {
+// Returns how many steps of a slot a rank has finished when it begins this one.
+static uint64_t steps_before(uint64_t use, PeerStep step) {
+    return use / PEER_SLOTS * NUM_STEPS + (uint64_t)step;
+}
+
+bool peer_board_arrive(PeerBoard *b, uint64_t use, PeerStep step, int rank) {
     PeerSlot *slot = &b->slots[use % PEER_SLOTS];
+    atomic_store_explicit(&peer_entry(b, use, rank)->steps, steps_before(use, step) + 1,
+                          memory_order_relaxed);
     uint64_t before = atomic_fetch_add_explicit(&slot->arrived[step], 1, memory_order_acq_rel);
     return before + 1 == all_after(b, use / PEER_SLOTS + 1);
+}
+
+bool peer_board_waits_for(const PeerBoard *b, uint64_t use, PeerStep step, int rank) {
+    return atomic_load_explicit(&peer_entry(b, use, rank)->steps, memory_order_relaxed) <
+           steps_before(use, step);
 }
 
 // ---- messages ---------------------------------------------------------------------------------------------

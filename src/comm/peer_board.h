@@ -17,6 +17,7 @@ typedef struct {
     char *out;
     const Device *device;
     SharedEvent *after[STEP_LEAVE]; // recorded at the end of a step; NULL until the first use
+    atomic_uint_fast64_t steps;     // that the rank has finished, in all uses of the slot
 } PeerEntry;
 
 // How often ranks have finished a step, in all uses of the slot.
@@ -58,10 +59,13 @@ static inline PeerEntry *peer_entry(const PeerBoard *board, uint64_t use, int ra
     return &board->entries[use % PEER_SLOTS * (uint64_t)board->size + (uint64_t)rank];
 }
 
-// Returns whether all ranks have finished a step of a use of its slot, or for LEAVE of the use before.
-bool peer_board_complete(const PeerBoard *board, uint64_t use, PeerStep step);
-// Says that a rank has; returns whether it was the last one.
-bool peer_board_arrive(PeerBoard *board, uint64_t use, PeerStep step);
+// Returns whether a step of a use may begin: all ranks have finished the step before, ENTER's being the last one of the
+// slot's use before.
+bool peer_board_may_begin(const PeerBoard *board, uint64_t use, PeerStep step);
+// Says that a rank has finished a step; returns whether it was the last one.
+bool peer_board_arrive(PeerBoard *board, uint64_t use, PeerStep step, int rank);
+// Returns whether a step that may not begin waits for this rank.
+bool peer_board_waits_for(const PeerBoard *board, uint64_t use, PeerStep step, int rank);
 
 // A free post of the rank, with its events.
 PeerPost *peer_board_post(PeerBoard *board, int rank, Device *device);
