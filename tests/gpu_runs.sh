@@ -116,6 +116,26 @@ shares() {
 }
 check "ranks share a GPU only if they may" shares
 
+# ---- ranks linked by NCCL ----------------------------------------------------------------------------------
+# A run and its losses are the same, whatever carries the tensors.
+links() {
+    local eight=("${run[@]}" --train-iters 3 --log-interval 1 --num-layers 4 --global-batch-size 8 --ranks 8 --tp 2 --pp 2
+        --use-distributed-optimizer --overlap-grad-reduce) nccl=(--device-transport nccl) losses
+    expect 0 "iteration 3/ 3 " TRIREME_SIM_GPUS=8 "${eight[@]}" --device-transport peer
+    losses=$(grep -o "lm loss: [^|]*" out.log)
+    expect 0 "iteration 3/ 3 " TRIREME_SIM_GPUS=8 "${eight[@]}" "${nccl[@]}"
+    [[ -n $losses && $losses == "$(grep -o "lm loss: [^|]*" out.log)" ]] || complain "not the losses $losses: $(cat out.log)"
+    expect 78 "CUDA_DEVICE_MAX_CONNECTIONS=1 would make the messages of a pipeline wait" TRIREME_SIM_GPUS=8 \
+        CUDA_DEVICE_MAX_CONNECTIONS=1 "${eight[@]}" "${nccl[@]}"
+    [[ $(grep -c "^trireme: error" out.log) == 1 ]] || complain "not one error: $(cat out.log)"
+    expect 69 "needs NCCL, and there is no libnccl.so.2" TRIREME_SIM_GPUS=8 TRIREME_SIM_FAIL=libnccl.so.2:1 \
+        "${eight[@]}" "${nccl[@]}"
+    expect 78 "ranks 0 and 4 share GPU 0" TRIREME_SIM_GPUS=4 "${eight[@]}" "${nccl[@]}"
+    expect 69 "has no links between its ranks" "${eight[@]}" "${nccl[@]}" --device check
+    expect 0 "library NCCL (libnccl.so.2), for ranks that are processes: found, 2.28.9" "$trireme" devices
+}
+check "NCCL links ranks, and a run says why it does not" links
+
 # ---- memory, and algorithms of products --------------------------------------------------------------------
 # What is predicted is what the run says that it takes.
 predicts_memory() {

@@ -2,7 +2,7 @@
 // transport, whatever the order, and messages for what is missing.
 #include "comm/nccl.h"
 #include "comm_values.h"
-#include "device/device.h"
+#include "device/links.h"
 #include <math.h>
 #include <stdio.h>
 #include <sys/wait.h>
@@ -274,6 +274,7 @@ static Status launch(int ranks, bool check, bool deterministic, Law *law) {
     snprintf(gpus, sizeof gpus, "%d", ranks);
     if (!getenv("TRIREME_SIM_GPUS")) setenv("TRIREME_SIM_GPUS", gpus, 1);
     options.device_transport = "nccl";
+    links_set_environment();
     options.timeout_s = limit_s;
     options.deterministic = deterministic;
     Status status = comm_launch(options, on_rank, &law);
@@ -375,7 +376,8 @@ static const Failure failures[] = {
      "CUDA_DEVICE_MAX_CONNECTIONS",
      "1",
      ERR_CONFIG,
-     {"CUDA_DEVICE_MAX_CONNECTIONS=1 would make the messages of a pipeline wait", "unset it, or set"}},
+     {"CUDA_DEVICE_MAX_CONNECTIONS=1 would make the messages of a pipeline wait",
+      "set CUDA_DEVICE_MAX_CONNECTIONS=32, or leave it to the program"}},
     {opens_channels,
      "NCCL_LAUNCH_ORDER_IMPLICIT",
      "1",

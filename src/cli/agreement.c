@@ -3,6 +3,7 @@
 #include "base/version.h"
 #include "cli/cli.h"
 #include "device/algorithms.h"
+#include "device/links.h"
 #include "train/train.h"
 #include <gnu/libc-version.h>
 #include <stdlib.h>
@@ -13,6 +14,12 @@ static const char *const variables[] = {
     "TRIREME_MAX_CPU_ISA",  "DNNL_MAX_CPU_ISA",         "ONEDNN_MAX_CPU_ISA",         "DNNL_CPU_ISA_HINTS",
     "ONEDNN_CPU_ISA_HINTS", "DNNL_DEFAULT_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE", "GLIBC_TUNABLES",
 };
+
+// Threads of one process use NCCL only where the user wants it.
+void prepare_links(const Options *options) {
+    const char *wanted = options->device_transport;
+    if (!strcmp(wanted, "nccl") || (!strcmp(wanted, "auto") && launcher_ranks() > 1)) links_set_environment();
+}
 
 static void add_environment(Text *out) {
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {

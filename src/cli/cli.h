@@ -34,6 +34,8 @@ Status cmd_evaluate(Options *options);
 // Prints the notes of the options, once for all processes of a launched job.
 void tell_notes(const Options *options);
 
+// Where NCCL may link the ranks, sets what it needs to find in the environment. Before anything asks for the GPUs.
+void prepare_links(const Options *options);
 // Lists program, options, environment and arithmetic of this process, for start_ranks. The options must not be resolved
 // yet, so that derived values do not hide what the user chose. Every rank must have the same list; options with
 // MAY_DIFFER (options.def) are not in it.

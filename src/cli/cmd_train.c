@@ -32,6 +32,7 @@ Status cmd_train(Options *options) {
     if (launcher_rank() == 0) job.file = &file;
     job.output = streams_do_not_wait();
     Text common = {0};
+    prepare_links(options);
     list_common(options, &common);
     Status status = prepare(options, &job);
     status = start_ranks(options, status, &common, job.threads, train_run, &job);

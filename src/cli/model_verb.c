@@ -20,6 +20,7 @@ Status model_verb(const Options *o, Status (*check)(const Options *), Status (*p
                   RankMain *rank_main) {
     ModelJob job = {0};
     Text common = {0};
+    prepare_links(o);
     list_common(o, &common);
     Status status = open_job(&job, o, check, prepare);
     status = start_ranks(o, status, &common, job.threads, rank_main, &job);

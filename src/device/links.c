@@ -28,12 +28,13 @@ void links_set_environment(void) {
 
 Status links_check_environment(void) {
     const char *queues = getenv(QUEUES), *one_order = getenv(ONE_ORDER);
-    if (queues && strtol(queues, NULL, 10) < LEAST_QUEUES)
+    if (!queues || strtol(queues, NULL, 10) < LEAST_QUEUES)
         return fail(ERR_CONFIG,
                     QUEUES
-                    "=%s would make the messages of a pipeline wait for each other for ever: NCCL needs a "
-                    "queue of the GPU for each stream; unset it, or set " QUEUES "=" ALL_QUEUES,
-                    queues);
+                    "%s%s would make the messages of a pipeline wait for each other for ever: NCCL needs a "
+                    "queue of the GPU for each stream; set " QUEUES "=" ALL_QUEUES
+                    ", or leave it to the program",
+                    queues ? "=" : " unset", queues ? queues : "");
     if (one_order && strcmp(one_order, "0") != 0)
         return fail(ERR_CONFIG,
                     ONE_ORDER
