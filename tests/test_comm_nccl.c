@@ -1,9 +1,12 @@
 // The device transport "nccl" on simulated GPUs, whose streams run late and in a drawn order: the bits of every other
 // transport, whatever the order, and messages for what is missing.
+#include "comm/groups.h"
 #include "comm/nccl.h"
 #include "comm_values.h"
 #include "device/links.h"
+#include "device/survey.h"
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +15,7 @@ enum { ARENA_BYTES = 32 << 20 };
 
 // What a rank has.
 typedef struct {
-    Comm *group, *second; // both of all ranks
+    Comm *world, *group, *second; // all of all ranks
     Device *device;
     Stream *stream;
     Arena arena;
@@ -243,10 +246,48 @@ static void law_messages(Node *n) {
     arena_release(&n->arena, mark);
 }
 
+// ---- memory -----------------------------------------------------------------------------------------------
+
+// The survey chooses GPUs for its thread.
+static void *survey(void *found) {
+    Text module = {0};
+    EXPECT_OK(device_survey("cuda-sim", true, found, &module));
+    text_free(&module);
+    return NULL;
+}
+
+// By one rank: a survey takes a little memory of each GPU meanwhile.
+static void survey_alone(Node *n, DeviceSurvey *found) {
+    pthread_t thread;
+    comm_barrier(n->world);
+    if (comm_rank(n->world) == 0) {
+        pthread_create(&thread, NULL, survey, found);
+        pthread_join(thread, NULL);
+    }
+    comm_barrier(n->world);
+}
+
+// The groups of a grid take what is said of them.
+static void law_memory_is_predicted(Node *n) {
+    static DeviceSurvey before, after;
+    Groups groups;
+    Grid grid = GRID(2, 1, 2);
+    survey_alone(n, &before);
+    EXPECT_OK(groups_open(&groups, n->world, topology_of(grid, comm_rank(n->world)), ALL_ROLES));
+    survey_alone(n, &after);
+    for (int r = 0; r < 4 && comm_rank(n->world) == 0; r++) {
+        Topology topology = topology_of(grid, r);
+        size_t said = groups_staging_bytes(&topology, ALL_ROLES);
+        size_t taken = before.gpus[r].free_bytes - after.gpus[r].free_bytes;
+        EXPECT(taken == said && said > 0, "rank %d takes %zu bytes, not %zu", r, taken, said);
+    }
+    groups_close(&groups);
+}
+
 // ---- jobs -------------------------------------------------------------------------------------------------
 
 static Status on_rank(Comm *world, void *arg) {
-    Node n = {0};
+    Node n = {.world = world};
     int ranks[8];
     for (int i = 0; i < comm_size(world); i++) ranks[i] = i;
     TRY(comm_agree(world, device_open(&n.device, (DeviceOptions){.kind = harness_device("cuda-sim"),
@@ -295,6 +336,7 @@ static void nan_is_kept(void) {
 static void streams_wait(void) { for_all_ranks(law_streams_wait); }
 static void staging_waits(void) { for_all_ranks(law_staging_waits); }
 static void many_at_once(void) { for_all_ranks(law_many_at_once); }
+static void memory_is_predicted(void) { EXPECT_OK(launch(4, false, true, law_memory_is_predicted)); }
 static void messages(void) { for_all_ranks(law_messages); }
 
 // ---- what goes wrong ----------------------------------------------------------------------------------------
@@ -437,6 +479,7 @@ int main(int argc, char **argv) {
                                       {"staging_waits", staging_waits},
                                       {"many_at_once", many_at_once},
                                       {"messages", messages},
+                                      {"memory_is_predicted", memory_is_predicted},
                                       {"failures_are_named", failures_are_named},
                                       {0}},
                        argc, argv);

@@ -1,5 +1,6 @@
 // Opens and closes the groups of ranks of a topology.
 #include "comm/groups.h"
+#include "comm/nccl.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,18 @@ Status groups_open(Groups *groups, Comm *world, Topology topology, unsigned role
         groups->by_role[role] = groups->by_role[same];
     }
     return OK;
+}
+
+size_t groups_staging_bytes(const Topology *topology, unsigned roles) {
+    unsigned counted = 0;
+    size_t bytes = 0;
+    for (Role role = 0; role < NUM_ROLES; role++) {
+        Role same = group_role(topology->grid, role);
+        if (!(roles & 1u << role) || counted & 1u << same) continue;
+        counted |= 1u << same;
+        bytes += nccl_staging_bytes(topology_size(topology, same));
+    }
+    return bytes;
 }
 
 void groups_name_rank(const Groups *groups) {

@@ -15,6 +15,8 @@ typedef struct {
 // group where topology_roles says so.   Collective over `world`, which must hold the ranks of the grid. The
 // caller closes the groups when this fails, too.
 Status groups_open(Groups *groups, Comm *world, Topology topology, unsigned roles);
+// Returns the memory of the device that the transport "nccl" takes for this rank's groups (comm/nccl.h), in bytes.
+size_t groups_staging_bytes(const Topology *topology, unsigned roles);
 // Gives the current rank its coordinates, which messages show from now on.
 void groups_name_rank(const Groups *groups);
 void groups_close(Groups *groups);

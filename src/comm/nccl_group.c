@@ -8,7 +8,7 @@
 
 // Thread blocks that an operation takes of a GPU: up to eight channels of a rank and two groups run beside each other.
 enum { CHANNEL_BLOCKS = 4, GROUP_BLOCKS = 16 };
-enum { MOST_SLOT_BYTES = 4 << 20, MOST_STAGING_BYTES = 64 << 20 };
+enum { MOST_SLOT_BYTES = 2 << 20, MOST_STAGING_BYTES = 32 << 20 };
 #define WATCH_S 0.1 // links are asked for errors this often
 
 // ---- waiting for a link -----------------------------------------------------------------------------------

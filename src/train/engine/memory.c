@@ -1,7 +1,9 @@
 // Reports the memory of a run for `trireme memory` and --dry-run: each rank and each block, measured by the trainer's
 // own step on the null device, beside the published formulas.
+#include "comm/groups.h"
 #include "train/internal.h"
 #include <stdlib.h>
+#include <string.h>
 
 // The parts of the report, to which each stage adds.
 typedef struct {
@@ -89,6 +91,17 @@ static void add_terms(const EngineSpec *spec, Text *out) {
              "in units of s*b*h", sum.published / sbh(spec), sum.kept / sbh(spec));
 }
 
+// The first rank holds an end of the model: it has all groups that there are.
+static void add_staging(const Report *r, Text *out) {
+    Topology first = schedule_topology(&r->schedule, r->spec->grid, 0);
+    if (grid_size(r->spec->grid) == 1 || strncmp(r->spec->device, "cuda", 4) != 0) return;
+    text_add(
+        out,
+        "\nRanks that NCCL links (--device-transport) take %.1f MiB more for the staging buffers of their groups, and\n"
+        "what NCCL takes for its own.\n",
+        mib(groups_staging_bytes(&first, ALL_ROLES)));
+}
+
 static void print_report(const Report *r, Text *out) {
     text_add(
         out,
@@ -102,6 +115,7 @@ static void print_report(const Report *r, Text *out) {
                  "group, or shares\n%s",
                  text_string(&r->saved));
     text_add(out, "%s", text_string(&r->blocks));
+    add_staging(r, out);
 }
 
 Status memory_add(const EngineSpec *spec, Text *out) {
