@@ -1,6 +1,5 @@
 // Chooses the transport that carries the tensors of devices between the ranks.
 #include "comm/device_transport.h"
-#include "comm/nccl.h"
 #include <string.h>
 
 static Status staged_check(Comm *world, Device *device) {

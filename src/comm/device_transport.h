@@ -28,3 +28,5 @@ Status device_transport_choose(Comm *world, Device *device, const char *name, co
 
 Status peer_check(Comm *world, Device *device);
 Status peer_open(Comm *comm, Device *device, Group **group);
+Status nccl_check(Comm *world, Device *device);
+Status nccl_open(Comm *comm, Device *device, Group **group);

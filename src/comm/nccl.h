@@ -15,9 +15,7 @@
 // NCCL allocates later would wait for operations that run. The group of all ranks has none: no step has calls on its tensors,
 // and what there is goes by the host's transport.
 #pragma once
-#include "comm/device_transport.h"
+#include <stddef.h>
 
-Status nccl_check(Comm *world, Device *device);
-Status nccl_open(Comm *comm, Device *device, Group **group);
 // The memory of the device that a group of so many ranks takes for its staging buffer; NCCL's own comes on top.
 size_t nccl_staging_bytes(int ranks);

@@ -1,5 +1,6 @@
 // Opens, watches and closes the links of a group of the device transport "nccl".
 #include "comm/nccl_group.h"
+#include "comm/nccl.h"
 #include "comm/queue.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,7 +161,8 @@ static Status use_channel(NcclGroup *g, NcclWay *way) {
 
 static Status open_channel(NcclGroup *g, NcclWay *way) {
     LinkSpec spec = {.rank = g->head.rank == way->to, .size = 2, .max_blocks = CHANNEL_BLOCKS};
-    Status status = g->failed ? ERR_OS : links_check_environment(); // the message is that of the first failure
+    Status status =
+        g->failed ? ERR_OS : links_check_environment(); // the message is that of the first failure
     if (status == OK && spec.rank == 0) status = link_new_id(g->device, &spec.id);
     TRY(agree(g, way, status, &spec.id));
     TRY(agree(g, way, begin_link(g, way, spec), &spec.id));

@@ -1,6 +1,7 @@
-// A group of the device transport "nccl", and the links that carry its operations (nccl_group.c); nccl.c uses them.
+// A group of the device transport "nccl" (comm/nccl.h), and the links that carry its operations (nccl_group.c, which opens,
+// watches and closes them; nccl_calls.c gives them the calls).
 #pragma once
-#include "comm/nccl.h"
+#include "comm/transport.h"
 #include "device/links.h"
 #include "device/peer.h"
 

@@ -1,4 +1,5 @@
-// The simulated GPUs as a program sees them: how many there are, what they can do, their memory, their driver.
+// The simulated GPUs as a program sees them: how many there are, what they can do, their memory, their driver, the words of
+// errors.
 //
 //   TRIREME_SIM_GPUS=N          how many there are; 1 if unset
 //   TRIREME_SIM_PEERS=0         none reaches another's memory; if unset, all do
@@ -26,6 +27,44 @@ static int count() { return static_cast<int>(number_of("TRIREME_SIM_GPUS", 1)); 
 static int capability() { return static_cast<int>(number_of("TRIREME_SIM_CAPABILITY", 90)); }
 static int driver() { return static_cast<int>(number_of("TRIREME_SIM_DRIVER", RUNTIME_VERSION)); }
 static bool exists(int gpu) { return gpu >= 0 && gpu < count(); }
+
+// ---- errors -----------------------------------------------------------------------------------------------
+
+static const struct {
+    cudaError_t error;
+    const char *name, *text;
+} ERRORS[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+     "no kernel image is available for execution on the device"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",
+     "peer access is already enabled"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
+};
+
+const char *cudaGetErrorName(cudaError_t error) {
+    for (const auto &row : ERRORS)
+        if (row.error == error) return row.name;
+    return "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t error) {
+    for (const auto &row : ERRORS)
+        if (row.error == error) return row.text;
+    return "unrecognized error code";
+}
+
+// ---- GPUs -------------------------------------------------------------------------------------------------
 
 int sim_gpu() { return current; }
 size_t sim_gpu_bytes() { return static_cast<size_t>(number_of("TRIREME_SIM_MEMORY", 16384)) << 20; }

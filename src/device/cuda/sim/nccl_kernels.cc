@@ -62,15 +62,15 @@ static std::string text_of(const Kernel &kernel) {
 
 static bool is_complete(const Kernel &kernel) {
     return std::all_of(kernel.meetings.begin(), kernel.meetings.end(),
-                       [](const Meeting *meeting) { return !meeting->missing; });
+                       [](const Rendezvous *meeting) { return !meeting->missing; });
 }
 
 // The meeting of a rank's next operation of this kind.
-static Meeting &next_meeting(Clique &clique, int rank, const Part &part) {
+static Rendezvous &next_meeting(Clique &clique, int rank, const Part &part) {
     const bool message = is_message(part), sends = part.operation == Operation::SEND;
     const int from = sends ? rank : part.peer, to = sends ? part.peer : rank;
     int64_t &begun = clique.begun[sends][message ? Key{from, to, 0} : Key{rank, -1, 0}];
-    Meeting &meeting = clique.meetings[message ? Key{from, to, begun} : Key{-1, -1, begun}];
+    Rendezvous &meeting = clique.meetings[message ? Key{from, to, begun} : Key{-1, -1, begun}];
     begun++;
     if (meeting.parts.empty()) {
         const size_t ranks = message ? 2 : clique.members.size();
@@ -87,7 +87,7 @@ static bool fits(const Part &a, const Part &b) {
 }
 
 // What is wrong with a meeting to which all have come, or "".
-static std::string wrong_meeting(const Clique &clique, const Meeting &meeting) {
+static std::string wrong_meeting(const Clique &clique, const Rendezvous &meeting) {
     for (size_t i = 1; i < meeting.parts.size(); i++)
         if (!fits(meeting.parts[0], meeting.parts[i]))
             return "operations of the communicator '" + clique.name + "' that meet differ: rank " +
@@ -133,7 +133,7 @@ static std::string come_to_meetings(const std::shared_ptr<Kernel> &kernel) {
     Clique &clique = *kernel->clique;
     std::string wrong;
     for (const Part &part : kernel->parts) {
-        Meeting &meeting = next_meeting(clique, kernel->rank, part);
+        Rendezvous &meeting = next_meeting(clique, kernel->rank, part);
         const size_t place =
             is_message(part) ? part.operation == Operation::RECEIVE : static_cast<size_t>(kernel->rank);
         meeting.kernels[place] = kernel;
@@ -161,7 +161,7 @@ static void set_number(ncclDataType_t type, char *x, size_t i, float value) {
 }
 
 // As NVIDIA's: along a ring that begins behind the rank that gets the slice, rounded at every hop; a maximum loses NaN.
-static void reduce(const Meeting &meeting, bool scatters) {
+static void reduce(const Rendezvous &meeting, bool scatters) {
     const size_t ranks = meeting.parts.size(), count = meeting.parts[0].count,
                  slice = scatters ? count : (count + ranks - 1) / ranks,
                  all = scatters ? ranks * count : count;
@@ -183,14 +183,14 @@ static void reduce(const Meeting &meeting, bool scatters) {
                bytes_of(meeting.parts[r]));
 }
 
-static void gather(const Meeting &meeting) {
+static void gather(const Rendezvous &meeting) {
     const size_t bytes = bytes_of(meeting.parts[0]);
     for (const Part &into : meeting.parts)
         for (size_t r = 0; r < meeting.parts.size(); r++)
             memmove(static_cast<char *>(into.to) + r * bytes, meeting.parts[r].from, bytes);
 }
 
-static void move_data(const Meeting &meeting) {
+static void move_data(const Rendezvous &meeting) {
     const Part &first = meeting.parts[0];
     switch (first.operation) {
     case Operation::SEND:
@@ -233,7 +233,7 @@ static bool may_end(const Kernel &kernel) {
 
 static void leave_meetings(Kernel &kernel) {
     auto &meetings = kernel.clique->meetings;
-    for (Meeting *meeting : kernel.meetings)
+    for (Rendezvous *meeting : kernel.meetings)
         if (!--meeting->staying)
             meetings.erase(std::find_if(meetings.begin(), meetings.end(),
                                         [=](const auto &row) { return &row.second == meeting; }));
@@ -245,7 +245,7 @@ static void end(const std::shared_ptr<Kernel> &kernel) {
     CliquesLock lock(cliques_lock());
     Member &m = kernel->clique->members[static_cast<size_t>(kernel->rank)];
     if (m.aborted) return;
-    for (Meeting *meeting : kernel->meetings)
+    for (Rendezvous *meeting : kernel->meetings)
         if (!meeting->moved) {
             move_data(*meeting);
             meeting->moved = true;

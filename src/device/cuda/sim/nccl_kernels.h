@@ -36,12 +36,12 @@ struct Kernel {
     std::shared_ptr<Clique> clique;
     int rank, gpu;
     std::vector<Part> parts;
-    std::vector<struct Meeting *> meetings; // of each part, once the kernel has begun
-    int64_t number;                         // among the kernels of this rank's communicator
+    std::vector<struct Rendezvous *> meetings; // of each part, once the kernel has begun
+    int64_t number;                            // among the kernels of this rank's communicator
 };
 
 // Where the parts of one operation meet: those of all ranks, or of a sender and a receiver.
-struct Meeting {
+struct Rendezvous {
     std::vector<std::shared_ptr<Kernel>>
         kernels; // [all ranks, or sender and receiver]; NULL: it has not begun
     std::vector<Part> parts;
@@ -66,7 +66,7 @@ struct Clique {
     std::vector<Member> members;
     std::map<Key, int64_t>
         begun[2]; // how many operations of (rank or from, to, 0) a rank has begun, sending or receiving
-    std::map<Key, Meeting> meetings;
+    std::map<Key, Rendezvous> meetings;
 };
 
 // The lock of all cliques. It may be taken while the simulation is locked, which must not be locked while it is held.

@@ -8,8 +8,7 @@
 //   TRIREME_SIM_FAIL=NAME:COUNT   the COUNT-th call fails: "launch" (a kernel), "gone" (a kernel: its GPU is gone),
 //                                 "stuck" (a kernel: it never ends),
 //                                 "memory" (cudaMalloc), "device" (cudaGetDeviceCount: there is no GPU),
-//                                 "library" or "function" (libraries.cc), or a function of cuBLASLt (cublaslt.cc) or
-//                                 NCCL (nccl.cc)
+//                                 "library" or "function" (libraries.cc), or one of cuBLASLt (cublaslt.cc) or NCCL (nccl.cc)
 //
 // Further variables say what the GPUs are (gpus.cc).
 #include "device/cuda/sim/runtime.h"
@@ -105,40 +104,6 @@ static double clock_s() {
 }
 
 // ---- errors -----------------------------------------------------------------------------------------------
-
-static const struct {
-    cudaError_t error;
-    const char *name, *text;
-} ERRORS[] = {
-    {cudaSuccess, "cudaSuccess", "no error"},
-    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
-    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
-     "CUDA driver version is insufficient for CUDA runtime version"},
-    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
-     "no kernel image is available for execution on the device"},
-    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",
-     "peer access is already enabled"},
-    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
-    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
-};
-
-const char *cudaGetErrorName(cudaError_t error) {
-    for (const auto &row : ERRORS)
-        if (row.error == error) return row.name;
-    return "unrecognized error code";
-}
-
-const char *cudaGetErrorString(cudaError_t error) {
-    for (const auto &row : ERRORS)
-        if (row.error == error) return row.text;
-    return "unrecognized error code";
-}
 
 cudaError_t cudaGetLastError() {
     Lock lock(simulation().lock);
