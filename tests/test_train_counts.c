@@ -100,6 +100,23 @@ static void the_cpu_makes_each_apart(void) {
     EXPECT(gpt.bytes > 110 && gpt.bytes < 116, "%.2f H bytes a token", gpt.bytes);
 }
 
+// Products in 8 bits join nothing: each is made of two factors, and sums and GELU stand beside it.
+static void every_product_is_in_8_bits(void) {
+    static const char *const devices[] = {"cpu", "cuda-sim"};
+    for (int i = 0; i < 2; i++) {
+        if (device_check(devices[i]) == ERR_UNAVAILABLE) continue;
+        EngineSpec more = spec_of(devices[i], 3, false), less = spec_of(devices[i], 2, false);
+        more.mode.float8 = less.mode.float8 = FLOAT8_HYBRID;
+        Counts a = recorded(&more), b = recorded(&less);
+        for (int op = 0; op < NUM_DEVICE_OPS; op++) a.calls[op] -= b.calls[op];
+        EXPECT(a.calls[OP_MATMUL] == 12 && a.calls[OP_QUANTIZE] == 24 && a.calls[OP_ABS_MAX] == 24,
+               "%s: %lld products of %lld factors", devices[i], (long long)a.calls[OP_MATMUL],
+               (long long)a.calls[OP_QUANTIZE]);
+        EXPECT(a.calls[OP_COLUMN_SUM] == 4 && a.calls[OP_BIAS_GELU_FORWARD] == 1, "%s: sums, GELU",
+               devices[i]);
+    }
+}
+
 // All chunks of the head are one on a GPU, and each has one operation for its loss.
 static void the_loss_is_one_operation(void) {
     EngineSpec gpu = spec_of("cuda-sim", 1, false), cpu = spec_of("cpu", 1, false);
@@ -117,6 +134,7 @@ static void the_loss_is_one_operation(void) {
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"joined_layers_read_less", joined_layers_read_less},
                                       {"the_cpu_makes_each_apart", the_cpu_makes_each_apart},
+                                      {"every_product_is_in_8_bits", every_product_is_in_8_bits},
                                       {"the_loss_is_one_operation", the_loss_is_one_operation},
                                       {0}},
                        argc, argv);
