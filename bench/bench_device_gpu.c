@@ -4,9 +4,8 @@
 //   bench_device_gpu [--device KIND] [--model NAME] [--dtype bf16|f16|f32] [--json FILE]
 //
 // KIND is cuda unless given. NAME is gpt2-124m unless given, or gpt2-1558m, llama3-8b, or tiny, which a simulated GPU does
-// in a second. Products and attention have as many tokens as a step of the model with one such microbatch; the
-// others more rows, so that they run from memory and not from a cache. Attention counts its products in full, as models
-// do. Times are medians of events on the GPU's own clock, after one call to warm up.
+// in a second. Products and attention have the tokens of one microbatch, the others more rows, so that they run from memory
+// and no cache. Attention counts its products in full. Times are medians of events on the GPU's clock, after a first call.
 #include "base/rank.h"
 #include "base/rng.h"
 #include "base/text.h"

@@ -6,23 +6,24 @@ set -uo pipefail
 export WORLD_SIZE=$1 MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-$((10000 + $$ % 20000))}
 shift
 # A rank that is stopped hears no other signal.
-trap 'kill -KILL "${ranks[@]}" $timer 2>/dev/null' EXIT
+trap 'kill -KILL "${ranks[@]}" 2>/dev/null' EXIT
 ranks=()
 for ((rank = 0; rank < WORLD_SIZE; rank++)); do
     RANK=$rank LOCAL_RANK=$rank "$@" &
     ranks+=($!)
 done
+# Not `wait -n`, which passes over a rank that was killed when others end at the same moment.
+codes=()
 status=0
-timer=
-for ((left = WORLD_SIZE; left; left--)); do
-    code=0
-    wait -n -p ended || code=$?
-    # shellcheck disable=SC2154 # wait sets it
-    [[ $ended != "$timer" ]] || break
-    ((code <= status)) || status=$code
-    if ((code)) && [[ -z $timer ]]; then
-        sleep 2 &
-        timer=$!
-    fi
+until=
+while ((${#codes[@]} < WORLD_SIZE)) && [[ -z $until || $SECONDS -lt $until ]]; do
+    for ((rank = 0; rank < WORLD_SIZE; rank++)); do
+        if [[ -n ${codes[rank]:-} ]] || kill -0 "${ranks[rank]}" 2>/dev/null; then continue; fi
+        wait "${ranks[rank]}"
+        codes[rank]=$?
+        ((codes[rank] <= status)) || status=${codes[rank]}
+    done
+    ((!status)) || until=${until:-$((SECONDS + 3))}
+    sleep 0.05
 done
 exit "$status"

@@ -24,8 +24,7 @@ static void same_kind_same_plan(void) {
     enum { KINDS = 1000 };
     const ProductPlan *plans[KINDS];
     for (int i = 0; i < KINDS; i++) {
-        const Matmul product =
-            product_at(4096, BF16, 8 * (1 + i % 10), 8 * (1 + i / 10 % 10), 8 * (1 + i / 100));
+        const Matmul product = product_at(4096, BF16, 8 + i % 10 * 8, 8 + i / 10 % 10 * 8, 8 + i / 100 * 8);
         plans[i] = plan_of(&gpu, product);
         EXPECT(!plans[i]->is_plain && plans[i]->key.n == product.d.rows, "plan %d", i);
         for (int k = 0; k < i; k++) EXPECT(plans[k] != plans[i], "plans %d and %d are one", k, i);

@@ -1,7 +1,7 @@
 // The front of links: passes their calls to the backend that has them.
-#include "device/links.h"
 #include "base/rank.h"
 #include "device/front.h"
+#include "device/links.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
