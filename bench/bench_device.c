@@ -60,7 +60,8 @@ static void call_work(void *self) {
 static double time_op(Bench *b, DeviceOp op, const void *args) {
     ArenaMark mark = arena_mark(&b->arena);
     Call call = {b->exec, op, args};
-    call.exec.workspace_bytes = cpu_backend.workspace_bytes(b->exec.threads, op, args);
+    call.exec.workspace_bytes =
+        cpu_backend.workspace_bytes(&(DeviceOptions){.threads = b->exec.threads}, op, args);
     call.exec.workspace = arena_take(&b->arena, "workspace", call.exec.workspace_bytes);
     double time = median_time(b->exec.threads, call_work, &call);
     arena_release(&b->arena, mark);

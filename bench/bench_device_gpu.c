@@ -7,25 +7,12 @@
 // in a second. Products and attention have the tokens of one microbatch, the others more rows, so that they run from memory
 // and no cache. Attention counts its products in full. Times are medians of events on the GPU's clock, after a first call.
 #include "base/rank.h"
-#include "base/rng.h"
 #include "base/text.h"
-#include "device/element.h"
-#include "device/ops.h"
-#include "median.h"
-#include "table.h"
+#include "device_turns.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct {
-    const char *name;
-    int64_t hidden, heads, groups, inner, vocabulary; // H, N, G, F, V
-    int64_t batch, sequence;                          // B, S of products and attention
-    int64_t elements;                                 // of a tensor [T, H] of operations bound by memory
-    int64_t loss_rows;                                // of logits
-    bool llama;                                       // RMS norms, SwiGLU, rotary embedding
-} Model;
 
 static const Model MODELS[] = {
     {"gpt2-124m", 768, 12, 12, 3072, 50304, 16, 1024, 1 << 27, 8192, false},
@@ -34,111 +21,6 @@ static const Model MODELS[] = {
     {"tiny", 64, 4, 2, 128, 500, 2, 32, 1 << 12, 32, false},
 };
 enum { NUM_MODELS = sizeof MODELS / sizeof *MODELS };
-
-enum { TURNS = 15, MAX_ROWS = 64, PATTERN = 1 << 16 };
-
-// The work is done twice: on a null device, which says what memory it takes, and for its time.
-typedef struct {
-    const Model *model;
-    DType dtype;
-    Device *device;
-    Stream *stream;
-    Arena arena;
-    OpCount before;
-    DeviceMark marks[TURNS + 2];
-    double copy, best_product; // bytes/s, FLOP/s
-    Tables tables;
-    void *pattern; // values that are uploaded
-} Bench;
-
-// ---- tensors ----------------------------------------------------------------------------------------------
-
-// Values in [-1/2, 1/2), in a pattern that is repeated.
-static Tensor values_of(Bench *b, DType dtype, int64_t rows, int64_t cols) {
-    Tensor x = tensor_take(&b->arena, "values", rows, cols, dtype);
-    if (b->arena.measuring) return x;
-    int64_t count = tensor_count(x), done = count < PATTERN ? count : PATTERN;
-    Tensor host = {b->pattern, 1, done, dtype};
-    for (int64_t i = 0; i < done; i++)
-        store(host, i, (double)rng_word(rng_key(1, "values", 0), 0, (uint64_t)i) * 0x1p-32 - 0.5);
-    device_upload(b->device, b->stream, tensor_part(x, 0, done), b->pattern);
-    while (done < count) {
-        int64_t more = done < count - done ? done : count - done;
-        device_copy(b->device, b->stream, tensor_part(x, done, more), tensor_part(x, 0, more));
-        done += more;
-    }
-    return x;
-}
-
-static Tensor values(Bench *b, int64_t rows, int64_t cols) { return values_of(b, b->dtype, rows, cols); }
-static Tensor floats(Bench *b, int64_t rows, int64_t cols) { return values_of(b, F32, rows, cols); }
-
-static Tensor zeros(Bench *b, DType dtype, int64_t rows, int64_t cols) {
-    Tensor x = tensor_take(&b->arena, "zeros", rows, cols, dtype);
-    device_zero(b->device, b->stream, x);
-    return x;
-}
-
-static Tensor tokens(Bench *b, int64_t count) {
-    Tensor x = tensor_take(&b->arena, "tokens", 1, count, I32);
-    int32_t *ids = malloc((size_t)count * sizeof *ids);
-    CHECK(ids, "no memory");
-    for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)(i * 7919 % b->model->vocabulary);
-    device_upload(b->device, b->stream, x, ids);
-    free(ids);
-    return x;
-}
-
-// ---- times ------------------------------------------------------------------------------------------------
-
-static OpCount counted(const Bench *b) {
-    OpCount sum = {0};
-    for (int op = 0; op < NUM_DEVICE_OPS; op++) {
-        OpCount one = device_counts(b->device)[op];
-        sum.calls += one.calls, sum.flops += one.flops, sum.bytes += one.bytes;
-    }
-    return sum;
-}
-
-// for (int i = 0; turn(b, i); i++) call; is what is measured: the first call warms up.
-static bool turn(Bench *b, int i) {
-    int turns = device_computes(b->device) ? TURNS + 1 : 1;
-    if (i == 0) b->before = counted(b);
-    b->marks[i] = device_mark(b->device, b->stream);
-    return i < turns;
-}
-
-// The seconds of a call; NAN where nothing is computed.
-static double seconds_of(Bench *b) {
-    double times[TURNS];
-    if (!device_computes(b->device)) {
-        for (int i = 0; i < 2; i++) device_mark_read(b->device, &b->marks[i]);
-        return NAN;
-    }
-    for (int i = 0; i < TURNS + 2; i++) device_mark_read(b->device, &b->marks[i]);
-    for (int i = 0; i < TURNS; i++) times[i] = b->marks[i + 2].work_s - b->marks[i + 1].work_s;
-    return median(times, TURNS);
-}
-
-static const Column FLOPS_COLUMNS[] = {
-    {"ms", 4, LOWER_IS_BETTER}, {"TFLOP/s", 2, HIGHER_IS_BETTER}, {"% best product", 1, INFORMS}};
-static const Column BYTES_COLUMNS[] = {
-    {"ms", 4, LOWER_IS_BETTER}, {"GB/s", 1, HIGHER_IS_BETTER}, {"% of copy", 1, INFORMS}};
-
-// After the turns of a call.
-static void flops_row(Bench *b, const char *name) {
-    double time = seconds_of(b), flops = (counted(b).flops - b->before.flops) / (TURNS + 1),
-           rate = flops / time;
-    if (device_computes(b->device))
-        table_row(&b->tables, name, (double[]){1e3 * time, rate / 1e12, 100 * rate / b->best_product});
-}
-
-static void bytes_row(Bench *b, const char *name) {
-    double time = seconds_of(b), bytes = (counted(b).bytes - b->before.bytes) / (TURNS + 1),
-           rate = bytes / time;
-    if (device_computes(b->device))
-        table_row(&b->tables, name, (double[]){1e3 * time, rate / 1e9, 100 * rate / b->copy});
-}
 
 // ---- what the GPU does at its best ------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ extern const DeviceModule trireme_device;
 
 // Lines of a stranger behind the lines that say for which GPU the table is.
 static void take(const uint8_t *data, size_t size) {
-    const Backend *backend = trireme_device.backend;
+    const Backend *backend = trireme_device.backends[0];
     void *state = NULL;
     Text table = {0};
     CHECK(backend->open(&state, &(DeviceOptions){.kind = backend->name, .threads = 1}) == OK, "%s",

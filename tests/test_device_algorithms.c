@@ -79,7 +79,7 @@ static void row_decides(void) {
             add_row(&found[number], &row);
             write_table(ABOUT, text_string(&row));
             EXPECT_OK(take(&gpu));
-            const Matmul product = product_of(&gpu);
+            const JoinedProduct product = {.matmul = product_of(&gpu)};
             EXPECT(!memcmp(&products_plan(gpu.device, &product)->algorithm, &found[number], sizeof *found),
                    "another algorithm than number %d", number);
         }

@@ -50,9 +50,7 @@ static void each_difference_counts(void) {
     kinds[6] = product_at(4096, F16, 8, 8, 8);
     kinds[7] = product_at(4096, BF16, 8, 8, 8);
     kinds[7].d.dtype = F32;
-    kinds[8].a.data = (void *)4104;
-    kinds[9].b.data = (void *)4104;
-    kinds[10].d.data = (void *)4104;
+    kinds[8].a.data = kinds[9].b.data = kinds[10].d.data = (void *)4104;
     kinds[11].a.data = (void *)4100;
     kinds[12] = kinds[4];
     kinds[12].bias.data = (void *)4104;
@@ -215,8 +213,7 @@ static void what_is_plain_in_8_bits(void) {
     kinds[1].a.dtype = E5M2, kinds[2].b.dtype = E5M2, kinds[3].fast_sums = true, kinds[4].d.dtype = F32;
     for (int i = 0; i < 5; i++)
         for (int k = 0; k < i; k++)
-            EXPECT(products_plan(gpu.device, &kinds[i]) != products_plan(gpu.device, &kinds[k]),
-                   "one plan for %d and %d", i, k);
+            EXPECT(plan_of(&gpu, kinds[i]) != plan_of(&gpu, kinds[k]), "one plan for %d and %d", i, k);
     gpu_close(&gpu);
 }
 
