@@ -52,7 +52,6 @@ get_filename_component(cuda_root ${cuda_root} DIRECTORY)
 get_filename_component(cuda_root ${cuda_root} DIRECTORY)
 find_path(CUDART_INCLUDE cuda_runtime_api.h HINTS ${cuda_root}/include REQUIRED)
 find_path(CUBLASLT_INCLUDE cublasLt.h HINTS ${cuda_root}/include REQUIRED) # the library is found when the device is opened
-find_path(NCCL_INCLUDE nccl.h HINTS ${cuda_root}/include REQUIRED) # the same
 find_library(CUDART_STATIC cudart_static HINTS ${cuda_root}/lib64 ${cuda_root}/lib REQUIRED)
 
 # Machine code for A100, H100 and H200, B200, all from one PTX, which halves the compiler's time: no kernel uses what newer
@@ -84,7 +83,16 @@ foreach(source ${cuda_kernel_sources})
                      COMMAND ${NVCC} ${nvcc_options} -arch=compute_80 -ptx -MD -MF ${ptx}.d ${source} -o ${ptx})
 endforeach()
 add_custom_target(trireme_cuda_ptx DEPENDS ${cuda_ptx})
-add_cuda_module(trireme_cuda cuda "${CUDART_INCLUDE};${CUBLASLT_INCLUDE};${NCCL_INCLUDE}" ${cuda_objects})
+# Without NCCL's header ranks that are processes do without its links. A wheel has it in a folder beside CUDA's.
+find_path(NCCL_INCLUDE nccl.h HINTS ${cuda_root}/include ${cuda_root}/../nccl/include)
+if(NCCL_INCLUDE)
+  set(nccl_include ${NCCL_INCLUDE})
+else()
+  set(nccl_include)
+  list(REMOVE_ITEM cuda_host_sources ${CMAKE_SOURCE_DIR}/src/device/cuda/nccl.c)
+  list(APPEND cuda_host_sources src/device/cuda/absent/nccl.c)
+endif()
+add_cuda_module(trireme_cuda cuda "${CUDART_INCLUDE};${CUBLASLT_INCLUDE};${nccl_include}" ${cuda_objects})
 target_link_libraries(trireme_cuda PRIVATE ${CUDART_STATIC} ${CMAKE_DL_LIBS} rt)
 install(TARGETS trireme_cuda LIBRARY DESTINATION bin)
 add_dependencies(trireme trireme_cuda)
