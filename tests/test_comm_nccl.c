@@ -143,6 +143,29 @@ static void law_nan_is_kept(Node *n) {
     arena_release(&n->arena, mark);
 }
 
+// Whole numbers have one sum in any order.
+static void law_sums_of_the_library(Node *n) {
+    enum { COUNT = 50 };
+    int size = comm_size(n->group), rank = comm_rank(n->group);
+    float values[COUNT * 4], got[COUNT];
+    ArenaMark mark = arena_mark(&n->arena);
+    Tensor in = take(n, F32, COUNT * size), out = take(n, F32, COUNT);
+    for (int i = 0; i < COUNT * size; i++) values[i] = (float)(i + 100 * rank);
+    device_upload(n->device, n->stream, in, values);
+    device_copy(n->device, n->stream, out, tensor_part(in, 0, COUNT));
+    comm_all_reduce(n->group, n->stream, out, REDUCE_SUM);
+    device_download(n->device, n->stream, got, out);
+    for (int i = 0; i < COUNT; i++)
+        EXPECT(got[i] == (float)(size * i + 50 * size * (size - 1)), "all-reduce: %d: %g", i, (double)got[i]);
+    CommRequest *request = comm_reduce_scatter_start(n->group, n->stream, in, out);
+    comm_wait(n->group, n->stream, &request);
+    device_download(n->device, n->stream, got, out);
+    for (int i = 0; i < COUNT; i++)
+        EXPECT(got[i] == (float)(size * (rank * COUNT + i) + 50 * size * (size - 1)),
+               "reduce-scatter: %d: %g", i, (double)got[i]);
+    arena_release(&n->arena, mark);
+}
+
 // ---- order ------------------------------------------------------------------------------------------------
 
 // Collectives and other work change the same tensors in turn: a wait that is missing anywhere gives other numbers.
@@ -333,6 +356,7 @@ static void nan_is_kept(void) {
     EXPECT_OK(launch(2, false, true, law_nan_is_kept));
     EXPECT_OK(launch(2, false, false, law_nan_is_kept));
 }
+static void sums_of_the_library(void) { EXPECT_OK(launch(3, false, false, law_sums_of_the_library)); }
 static void streams_wait(void) { for_all_ranks(law_streams_wait); }
 static void staging_waits(void) { for_all_ranks(law_staging_waits); }
 static void many_at_once(void) { for_all_ranks(law_many_at_once); }
@@ -475,6 +499,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"collectives", collectives},
                                       {"long_sums", long_sums},
                                       {"nan_is_kept", nan_is_kept},
+                                      {"sums_of_the_library", sums_of_the_library},
                                       {"streams_wait", streams_wait},
                                       {"staging_waits", staging_waits},
                                       {"many_at_once", many_at_once},

@@ -44,7 +44,7 @@ typedef struct {
     bool check;            // use the checking transport
     // What carries tensors of a device between the ranks: a name of --device-transport; NULL: "auto"
     const char *device_transport;
-    bool deterministic; // false: the MPI library may add in an order of its own
+    bool deterministic; // false: the library of MPI, or NCCL, may add in an order of its own
     int threads;     // of each rank's computation; 0: one. Where they outnumber the cores, waits do not spin
     int cores;       // threads: the number of cores for all ranks; 0: those that this process may run on
     bool bind_cores; // each rank gets cores of its own, where there are enough (base/cores.h)
