@@ -1,5 +1,6 @@
 // Times the algorithms of the products of a run. A product is what its plan on the device depends on: shapes, types,
 // transpositions, and how addresses are aligned; the null device, on which a step is recorded, tells all of that.
+// Products that join another operation (FUSED_OPS in device/ops.h) are left out: they keep the library's first proposal.
 #include "machine/algorithms_bench.h"
 #include "base/rng.h"
 #include "device/algorithms.h"
