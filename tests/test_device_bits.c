@@ -10,8 +10,8 @@
 enum { TIMES = 3, MAX_ROW = 160 };
 
 static bool has_golden(const Case *c, DType element) {
-    bool multiplies = c->run == run_matmul || c->run == run_matmul_sums || c->run == run_matmul_gelu ||
-                      c->run == run_matmul_gelu_backward;
+    bool multiplies = c->run == run_matmul || c->run == run_matmul_float8 || c->run == run_matmul_sums ||
+                      c->run == run_matmul_gelu || c->run == run_matmul_gelu_backward;
     return !multiplies && (c->run != run_attention || element == F32);
 }
 
