@@ -1,31 +1,10 @@
 // The device transport "nccl" on simulated GPUs, whose streams run late and in a drawn order: the bits of every other
-// transport, whatever the order, and messages for what is missing.
-#include "comm/groups.h"
+// transport, whatever the order.
 #include "comm/nccl.h"
-#include "comm_values.h"
-#include "device/links.h"
 #include "device/survey.h"
+#include "nccl_fixture.h"
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-enum { ARENA_BYTES = 32 << 20 };
-
-// What a rank has.
-typedef struct {
-    Comm *world, *group, *second; // all of all ranks
-    Device *device;
-    Stream *stream;
-    Arena arena;
-} Node;
-
-typedef void Law(Node *node);
-
-static Tensor take(Node *n, DType dtype, int64_t count) {
-    return tensor_take(&n->arena, "tensor", 1, count, dtype);
-}
 
 // On the stream, from where it is now.
 static void upload(Node *n, Tensor x, int rank, int salt) {
@@ -309,43 +288,6 @@ static void law_memory_is_predicted(Node *n) {
 
 // ---- jobs -------------------------------------------------------------------------------------------------
 
-static Status on_rank(Comm *world, void *arg) {
-    Node n = {.world = world};
-    int ranks[8];
-    for (int i = 0; i < comm_size(world); i++) ranks[i] = i;
-    TRY(comm_agree(world, device_open(&n.device, (DeviceOptions){.kind = harness_device("cuda-sim"),
-                                                                 .threads = 1,
-                                                                 .rank_here = comm_rank(world)})));
-    n.stream = device_stream(n.device);
-    Status status = comm_use_device(world, n.device);
-    if (status == OK) status = comm_split(world, "group", ranks, comm_size(world), &n.group);
-    if (status == OK) status = comm_split(world, "second", ranks, comm_size(world), &n.second);
-    if (status == OK) status = arena_open(&n.arena, "test", device_memory(n.device), ARENA_BYTES);
-    if (status == OK) (*(Law **)arg)(&n);
-    arena_close(&n.arena);
-    comm_close(n.second);
-    comm_close(n.group);
-    comm_use_device(world, NULL);
-    device_close(n.device);
-    return status;
-}
-
-static double limit_s = 60; // of waits
-
-static Status launch(int ranks, bool check, bool deterministic, Law *law) {
-    CommOptions options = options_for("threads", ranks, check);
-    char gpus[16];
-    snprintf(gpus, sizeof gpus, "%d", ranks);
-    if (!getenv("TRIREME_SIM_GPUS")) setenv("TRIREME_SIM_GPUS", gpus, 1);
-    options.device_transport = "nccl";
-    links_set_environment();
-    options.timeout_s = limit_s;
-    options.deterministic = deterministic;
-    Status status = comm_launch(options, on_rank, &law);
-    unsetenv("TRIREME_SIM_GPUS");
-    return status;
-}
-
 static void for_all_ranks(Law *law) {
     for (int ranks = 2; ranks <= 4; ranks++) EXPECT_OK(launch(ranks, ranks == 3, true, law));
 }
@@ -363,138 +305,6 @@ static void many_at_once(void) { for_all_ranks(law_many_at_once); }
 static void memory_is_predicted(void) { EXPECT_OK(launch(4, false, true, law_memory_is_predicted)); }
 static void messages(void) { for_all_ranks(law_messages); }
 
-// ---- what goes wrong ----------------------------------------------------------------------------------------
-
-static void nothing(Node *n) { (void)n; }
-
-static void opens_channels(Node *n) {
-    const CommChannel channel = {0, 1, 0};
-    Status status = comm_open_channels(n->group, &channel, 1);
-    if (status == OK) return;
-    fprintf(stderr, "%s\n", fail_message());
-    _exit((int)status);
-}
-
-static void watch(void *comm, double waited_s) { comm_watch(comm, waited_s); }
-
-// Rank 1 does not come to a sum that the GPU of rank 0 waits for, as does its host.
-static void waits_for_rank_1(Node *n) {
-    Tensor x = take(n, F32, 10);
-    if (comm_rank(n->group) == 1) {
-        sleep(20);
-        return;
-    }
-    device_on_wait(n->device, watch, n->group);
-    rank_doing("B3.0");
-    CommRequest *request = comm_all_reduce_start(n->group, n->stream, x, REDUCE_SUM);
-    comm_wait(n->group, n->stream, &request);
-    rank_doing("F7.0");
-    device_sync(n->device, n->stream);
-}
-
-static void loses_rank_1(Node *n) {
-    if (comm_rank(n->group) == 0) setenv("TRIREME_SIM_FAIL", "ncclCommGetAsyncError:1", 1);
-    waits_for_rank_1(n);
-}
-
-// Of the environment, as far as they are set.
-typedef struct {
-    Law *law;
-    const char *name, *value;
-    int status;
-    const char *words[2];
-} Failure;
-
-static const Failure failures[] = {
-    {nothing,
-     "TRIREME_SIM_FAIL",
-     "libnccl.so.2:1",
-     ERR_UNAVAILABLE,
-     {"needs NCCL, and there is no libnccl.so.2 in the folders of TRIREME_CUDA_LIBS (unset)",
-      "the Python wheel nvidia-nccl-cu13 brings it"}},
-    {nothing,
-     "TRIREME_SIM_NCCL",
-     "21003",
-     ERR_DATA,
-     {"needs NCCL 2.18 or later, and libnccl.so.2 is version 2.10.3", ""}},
-    {nothing, "TRIREME_SIM_NCCL", "22809,22907", ERR_CONFIG, {"the version of NCCL", "2.29.7"}},
-    {nothing,
-     "TRIREME_SIM_GPUS",
-     "1",
-     ERR_CONFIG,
-     {"needs a GPU for each rank, and ranks 0 and 1 share GPU 0 (simulated GPU)", "leave it at auto"}},
-    {nothing,
-     "TRIREME_SIM_FAIL",
-     "ncclGetUniqueId:1",
-     ERR_OS,
-     {"ncclGetUniqueId failed on GPU 0 (simulated GPU)", "Address already in use; NCCL_DEBUG=WARN"}},
-    {nothing,
-     "TRIREME_SIM_FAIL",
-     "ncclCommInitRankConfig:1",
-     ERR_OS,
-     {"ncclCommInitRankConfig failed on GPU", "Connection refused"}},
-    {nothing,
-     "TRIREME_SIM_FAIL",
-     "ncclGroupEnd:1",
-     ERR_OS,
-     {"ncclGroupEnd failed on GPU", "Call to ibv_create_qp failed"}},
-    {opens_channels,
-     "CUDA_DEVICE_MAX_CONNECTIONS",
-     "1",
-     ERR_CONFIG,
-     {"CUDA_DEVICE_MAX_CONNECTIONS=1 would make the messages of a pipeline wait",
-      "set CUDA_DEVICE_MAX_CONNECTIONS=32, or leave it to the program"}},
-    {opens_channels,
-     "NCCL_LAUNCH_ORDER_IMPLICIT",
-     "1",
-     ERR_CONFIG,
-     {"NCCL_LAUNCH_ORDER_IMPLICIT=1 would make the messages of a pipeline wait", "unset it"}},
-    {opens_channels, "CUDA_DEVICE_MAX_CONNECTIONS", "32", OK, {"", ""}},
-    {loses_rank_1,
-     "TRIREME_SIM_GPUS",
-     "2",
-     ERR_OS,
-     {"a communicator of NCCL failed on GPU 0 (simulated GPU): remote process exited",
-      "remote peer closed the connection"}},
-    {waits_for_rank_1,
-     "TRIREME_SIM_GPUS",
-     "2",
-     ERR_HANG,
-     {"at F7.0 for its device, where all_reduce of group with rank 1, posted at B3.0, does not end", ""}},
-};
-enum { NUM_FAILURES = sizeof failures / sizeof *failures };
-
-static _Noreturn void fail_in_child(const Failure *f, int file) {
-    dup2(file, STDERR_FILENO);
-    setenv(f->name, f->value, 1);
-    limit_s = 1.5;
-    Status status = launch(2, false, true, f->law);
-    if (status != OK) fprintf(stderr, "%s\n", fail_message());
-    _exit((int)status);
-}
-
-static void failures_are_named(void) {
-    for (int i = 0; i < NUM_FAILURES; i++) {
-        const Failure *f = &failures[i];
-        FILE *file = fopen(harness_path("said"), "w+");
-        char said[8192];
-        int status = 0;
-        CHECK(file, "no file");
-        fflush(NULL);
-        pid_t child = fork();
-        if (child == 0) fail_in_child(f, fileno(file));
-        waitpid(child, &status, 0);
-        rewind(file);
-        said[fread(said, 1, sizeof said - 1, file)] = 0;
-        fclose(file);
-        EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == f->status, "%s=%s: %d, not %d: %s", f->name,
-               f->value, WEXITSTATUS(status), f->status, said);
-        for (int w = 0; w < 2; w++)
-            EXPECT(strstr(said, f->words[w]), "%s=%s: no \"%s\" in: %s", f->name, f->value, f->words[w],
-                   said);
-    }
-}
-
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"collectives", collectives},
                                       {"long_sums", long_sums},
@@ -505,7 +315,6 @@ int main(int argc, char **argv) {
                                       {"many_at_once", many_at_once},
                                       {"messages", messages},
                                       {"memory_is_predicted", memory_is_predicted},
-                                      {"failures_are_named", failures_are_named},
                                       {0}},
                        argc, argv);
 }
