@@ -155,10 +155,13 @@ measures_algorithms() {
     expect 0 "table.txt has the fastest algorithms of" "$trireme" bench --product-algorithms table.txt "${model[@]}" \
         --vocab-size 384
     grep -q "^cublaslt 130100$" table.txt || complain "no version in $(head -5 table.txt)"
-    [[ $(grep -c "^m .* algorithm [0-9a-f]\{128\}$" table.txt) -ge 10 ]] || complain "few rows: $(cat table.txt)"
+    [[ $(grep -c "^m .* algorithm [0-9a-f]\{128\}$" table.txt) -gt 10 ]] || complain "few rows: $(cat table.txt)"
     local one=("${run[@]}" "${model[@]}" --train-iters 1)
     expect 0 "matrix products: by the algorithms of table.txt, $(tail -1 table.txt)" "${one[@]}" \
         --product-algorithms table.txt
+    for join in 0 1 2 3; do # products alone, with sums, with GELU, with its slope
+        grep -q " join $join " table.txt || complain "no row of join $join: $(cat table.txt)"
+    done
     expect 0 "eight.txt has the fastest algorithms of" "$trireme" bench --product-algorithms eight.txt "${model[@]}" \
         --vocab-size 384 --fp8-format hybrid
     [[ $(grep -c "factor_a 6 factor_b 6 " eight.txt) -ge 3 && $(grep -c "factor_a 6 factor_b 7 .* accumulate 0 " eight.txt) -ge 6 &&

@@ -52,7 +52,7 @@ static Status take(Gpu *gpu) {
 
 static int candidates(Gpu *gpu, cublasLtMatmulAlgo_t found[MAX_ALGORITHMS]) {
     const Matmul product = product_of(gpu);
-    const PlanKey key = products_key(&product);
+    const PlanKey key = products_key(&(JoinedProduct){.matmul = product});
     return products_candidates(gpu->device, &key, found);
 }
 

@@ -30,12 +30,16 @@ static void timed_table_is_taken(void) {
                 .d = tensor_take(&arena, "d", ROWS, COLS, BF16),
                 .transpose_b = true};
     EXPECT_OK(algorithms_begin(device, &table));
-    EXPECT_OK(algorithms_time(device, device_stream(device), p, &table));
+    EXPECT_OK(algorithms_time(device, device_stream(device), (JoinedProduct){.matmul = p}, &table));
+    JoinedProduct gelu = {
+        .matmul = p, .join = JOINS_GELU, .extra = tensor_take(&arena, "aux", ROWS, COLS, BF16)};
+    EXPECT_OK(algorithms_time(device, device_stream(device), gelu, &table));
     algorithms_end(&table);
     device_sync(device, device_stream(device));
     arena_close(&arena);
     device_close(device);
     EXPECT(strstr(text_string(&table), "\nm 16 n 24 k 40 "), "no row in %s", text_string(&table));
+    EXPECT(strstr(text_string(&table), " join 2 "), "no row with GELU in %s", text_string(&table));
     EXPECT_OK(file_write(file_name(), text_string(&table), table.size));
     options.algorithms = file_name();
     EXPECT_OK(device_open(&device, options));

@@ -130,7 +130,7 @@ static void expect_shapes_explain_flops(const WorkList *list, DType dtype) {
         const WorkItem *item = &list->items[i];
         double mnk = (double)item->m * (double)item->n * (double)item->k * (double)item->batch;
         int times = 0;
-        if (item->kind == WORK_OP && item->op == OP_MATMUL) times = 2;
+        if (work_item_is_product(item)) times = 2;
         if (item->kind == WORK_OP && item->op == OP_ATTENTION_FORWARD) times = 4;
         if (item->kind == WORK_OP && item->op == OP_ATTENTION_BACKWARD) times = 10;
         EXPECT(item->flops == times * mnk && item->bytes > 0, "item %d: %.0f flops, %.0f bytes", i,
@@ -150,6 +150,28 @@ static void shapes_explain_flops(void) {
             expect_shapes_explain_flops(&work.backward[part], c.dtype);
         }
         work_free(&work);
+    }
+}
+
+// On a GPU some operations are one: the same products, and less memory that is read and written.
+static void joined_work_is_the_same_work(void) {
+    for (int way = 0; way < WAYS && device_check("cuda-sim") == OK; way++) {
+        ModelShape model;
+        ParallelConfig c = candidate_of(way, &model);
+        if (c.attention == ATTENTION_UNFUSED) continue;
+        Work apart = recorded(&model, &c);
+        c.device = "cuda-sim";
+        Work joined = recorded(&model, &c);
+        for (int part = 0; part < NUM_PARTS; part++) {
+            double flops = part_flops(&apart, (ModelPart)part), now = part_flops(&joined, (ModelPart)part);
+            EXPECT(flops == now, "way %d, part %d: %.0f flops joined, %.0f apart", way, part, now, flops);
+            expect_shapes_explain_flops(&joined.forward[part], c.dtype);
+            expect_shapes_explain_flops(&joined.backward[part], c.dtype);
+        }
+        EXPECT(joined.backward[PART_LAYER].count < apart.backward[PART_LAYER].count, "way %d: not joined",
+               way);
+        work_free(&apart);
+        work_free(&joined);
     }
 }
 
@@ -459,6 +481,7 @@ int main(int argc, char **argv) {
             {"parts_add_up_to_what_grids_compute", parts_add_up_to_what_grids_compute},
             {"nothing_recomputed_is_the_published_formula", nothing_recomputed_is_the_published_formula},
             {"shapes_explain_flops", shapes_explain_flops},
+            {"joined_work_is_the_same_work", joined_work_is_the_same_work},
             {"a_recomputed_layer_runs_forward_again", a_recomputed_layer_runs_forward_again},
             {"selective_recomputation_runs_the_core_again", selective_recomputation_runs_the_core_again},
             {"unfused_attention_has_its_matrix", unfused_attention_has_its_matrix},

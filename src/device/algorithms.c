@@ -22,7 +22,7 @@ Status algorithms_begin(Device *device, Text *table) {
     return OK;
 }
 
-Status algorithms_time(Device *device, Stream *stream, Matmul product, Text *table) {
+Status algorithms_time(Device *device, Stream *stream, JoinedProduct product, Text *table) {
     const Backend *backend = &device->backend;
     CHECK(backend->algorithms_time, "the device %s times no algorithms", backend->name);
     return backend->algorithms_time(&stream->exec, &product, table);

@@ -9,7 +9,7 @@
 // version of the library the table is, and a row for each product. A file is read as one from a stranger: an algorithm is a
 // number of bytes that means something to one version of one library only.
 #pragma once
-#include "device/ops.h"
+#include "device/op_table.h"
 
 #define ALGORITHMS_TITLE "trireme product algorithms 1"
 
@@ -18,8 +18,8 @@
 // Begins a table for the device.   ERR_CONFIG for a kind of device that has no algorithms to choose from.
 Status algorithms_begin(Device *device, Text *table);
 // Times the algorithms that the library proposes for a product, on the stream, and appends the row of the fastest. The
-// tensors are in device memory; d is written. Nothing is appended where the library has only one, or none.
-Status algorithms_time(Device *device, Stream *stream, Matmul product, Text *table);
+// tensors are in device memory; d, sums and the aux of a forward are written. Nothing is appended where the library has only one, or none.
+Status algorithms_time(Device *device, Stream *stream, JoinedProduct product, Text *table);
 void algorithms_end(Text *table);
 
 // ---- reading ----------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ typedef struct {
     // Tables of algorithms of matrix products (device/algorithms.h): appends the lines that say for what a table is,
     // appends the fastest algorithm's row for a product, takes the table `text` of `file`. NULL: the kind chooses none.
     void (*algorithms_about)(void *state, Text *table);
-    Status (*algorithms_time)(const Exec *exec, const Matmul *product, Text *table);
+    Status (*algorithms_time)(const Exec *exec, const JoinedProduct *product, Text *table);
     Status (*algorithms_take)(void *state, const char *file, const char *text);
 
     // Called by the rank's thread; `*state` is NULL before. `close` comes after all memory and all streams are freed.

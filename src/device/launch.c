@@ -58,19 +58,14 @@ static double attention_products(AttentionShape s, int64_t positions) {
 }
 
 static double op_flops(DeviceOp op, const void *args) {
-    const Matmul *m = args;
-    const MatmulSums *sums = args;
-    const MatmulGelu *gelu = args;
-    const MatmulGeluBackward *dgelu = args;
+    JoinedProduct product;
+    const Matmul *m = &product.matmul;
     const AttentionForward *forward = args;
     const AttentionBackward *backward = args;
     const AttentionCached *cached = args;
-    switch (op) {
-    case OP_MATMUL:
+    if (op_product(op, args, &product))
         return 2.0 * (double)tensor_count(m->d) * (double)(m->transpose_a ? m->a.rows : m->a.cols);
-    case OP_MATMUL_SUMS: return 2.0 * (double)tensor_count(sums->d) * (double)sums->a.rows;
-    case OP_MATMUL_GELU: return 2.0 * (double)tensor_count(gelu->d) * (double)gelu->a.cols;
-    case OP_MATMUL_GELU_BACKWARD: return 2.0 * (double)tensor_count(dgelu->d) * (double)dgelu->a.cols;
+    switch (op) {
     case OP_ATTENTION_FORWARD: return 4 * attention_products(forward->shape, forward->shape.sequence);
     case OP_ATTENTION_BACKWARD: return 10 * attention_products(backward->shape, backward->shape.sequence);
     case OP_ATTENTION_CACHED:

@@ -133,3 +133,27 @@ SumSquares sum_squares_segment(const SumSquares *args, int i) {
     one.num_segments = 0;
     return one;
 }
+
+bool op_product(DeviceOp op, const void *args, JoinedProduct *product) {
+    const MatmulSums *sums = args;
+    const MatmulGelu *gelu = args;
+    const MatmulGeluBackward *slope = args;
+    switch (op) {
+    case OP_MATMUL: *product = (JoinedProduct){.matmul = *(const Matmul *)args}; return true;
+    case OP_MATMUL_SUMS:
+        *product = (JoinedProduct){.join = JOINS_SUMS, .extra = sums->sums};
+        product->matmul = (Matmul){.a = sums->a, .b = sums->b, .d = sums->d, .transpose_a = true};
+        product->matmul.accumulate = sums->accumulate;
+        return true;
+    case OP_MATMUL_GELU:
+        *product = (JoinedProduct){.join = JOINS_GELU, .extra = gelu->aux};
+        product->matmul = (Matmul){.a = gelu->a, .b = gelu->b, .bias = gelu->bias, .d = gelu->d};
+        product->matmul.transpose_b = true;
+        return true;
+    case OP_MATMUL_GELU_BACKWARD:
+        *product = (JoinedProduct){.join = JOINS_GELU_BACKWARD, .extra = slope->aux};
+        product->matmul = (Matmul){.a = slope->a, .b = slope->b, .d = slope->d};
+        return true;
+    default: return false;
+    }
+}

@@ -24,6 +24,23 @@ int segments_or_one(int num_segments);
 // no elements where nothing is added.
 AdamW adamw_segment(const AdamW *args, int i);
 SumSquares sum_squares_segment(const SumSquares *args, int i);
+// The work that a matrix product does beside d; cuBLASLt calls it an epilogue.
+typedef enum {
+    JOINS_NOTHING,
+    JOINS_SUMS,          // of the columns of a, which `transpose_a` has made rows
+    JOINS_GELU,          // of d, whose values before it go to aux
+    JOINS_GELU_BACKWARD, // d times the slope of GELU at aux
+} ProductJoin;
+
+// A matrix product and what it joins: `extra` are the sums, F32 [1, M], or aux, like d.
+typedef struct {
+    Matmul matmul;
+    ProductJoin join;
+    Tensor extra;
+} JoinedProduct;
+
+// Returns whether the operation is a matrix product, and sets which one.
+bool op_product(DeviceOp op, const void *args, JoinedProduct *product);
 // Returns whether the call adds to tensor `i`, one that it writes, or changes it in place, and so also reads it.
 bool op_updates(DeviceOp op, const void *args, int i);
 // Returns how many first rows of tensor `i`, one that it writes, the call only reads: those that a cache holds already.

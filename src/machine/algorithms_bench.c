@@ -1,6 +1,5 @@
 // Times the algorithms of the products of a run. A product is what its plan on the device depends on: shapes, types,
 // transpositions, and how addresses are aligned; the null device, on which a step is recorded, tells all of that.
-// Products that join another operation (FUSED_OPS in device/ops.h) are left out: they keep the library's first proposal.
 #include "machine/algorithms_bench.h"
 #include "base/rng.h"
 #include "device/algorithms.h"
@@ -11,7 +10,7 @@
 // ---- the products of a step -------------------------------------------------------------------------------
 
 typedef struct {
-    Matmul *items; // addresses are what they are modulo ALIGNMENT
+    JoinedProduct *items; // addresses are what they are modulo ALIGNMENT
     int count, capacity;
     bool incomplete; // memory ran out
 } Products;
@@ -26,18 +25,20 @@ static Tensor aligned_only(Tensor x) {
 // An absent bias has no rows.
 static bool same_tensor(Tensor a, Tensor b) { return tensor_same_shape(a, b) && a.data == b.data; }
 
-static bool same_product(const Matmul *a, const Matmul *b) {
-    return same_tensor(a->a, b->a) && same_tensor(a->b, b->b) && same_tensor(a->bias, b->bias) &&
-           same_tensor(a->d, b->d) && a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
+static bool same_product(const JoinedProduct *x, const JoinedProduct *y) {
+    const Matmul *a = &x->matmul, *b = &y->matmul;
+    return x->join == y->join && same_tensor(x->extra, y->extra) && same_tensor(a->a, b->a) &&
+           same_tensor(a->b, b->b) && same_tensor(a->bias, b->bias) && same_tensor(a->d, b->d) &&
+           a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
            a->accumulate == b->accumulate && a->fast_sums == b->fast_sums;
 }
 
-static void add_product(Products *p, Matmul product) {
+static void add_product(Products *p, JoinedProduct product) {
     for (int i = 0; i < p->count; i++)
         if (same_product(&p->items[i], &product)) return;
     if (p->count == p->capacity) {
         int capacity = p->capacity ? 2 * p->capacity : 64;
-        Matmul *items = realloc(p->items, (size_t)capacity * sizeof *items);
+        JoinedProduct *items = realloc(p->items, (size_t)capacity * sizeof *items);
         if (!items) {
             p->incomplete = true;
             return;
@@ -54,16 +55,22 @@ static bool is_weight_gradient(const Matmul *p) {
 }
 
 static void on_operation(void *self, const Instr *at, DeviceOp op, const void *args, OpCount one) {
+    JoinedProduct product;
+    Matmul *m = &product.matmul;
     (void)at, (void)one;
-    if (op != OP_MATMUL) return;
-    Matmul product = *(const Matmul *)args;
-    product.a = aligned_only(product.a), product.b = aligned_only(product.b);
-    product.d = aligned_only(product.d);
-    product.scale_a = aligned_only(product.scale_a), product.scale_b = aligned_only(product.scale_b);
-    if (product.bias.rows) product.bias = aligned_only(product.bias);
-    add_product(self, product);
-    product.accumulate = !product.accumulate; // the first microbatch of a step writes what the others add to
-    if (is_weight_gradient(&product)) add_product(self, product);
+    if (!op_product(op, args, &product)) return;
+    m->a = aligned_only(m->a), m->b = aligned_only(m->b), m->d = aligned_only(m->d);
+    m->scale_a = aligned_only(m->scale_a), m->scale_b = aligned_only(m->scale_b);
+    if (m->bias.rows) m->bias = aligned_only(m->bias);
+    if (product.extra.rows) product.extra = aligned_only(product.extra);
+    // The first microbatch of a step writes what the others add to. Sums are then made in the workspace, which is aligned.
+    for (int first = 0; first < (is_weight_gradient(m) ? 2 : 1); first++) {
+        Tensor extra = product.extra;
+        add_product(self, product);
+        if (product.join == JOINS_SUMS) product.extra.data = NULL, add_product(self, product);
+        product.extra = extra;
+        m->accumulate = !m->accumulate;
+    }
 }
 
 static void on_opened(void *self, const Params *params) { (void)self, (void)params; }
@@ -113,10 +120,11 @@ static Tensor operand(Operands *p, Tensor x) {
     return x;
 }
 
-static Matmul with_operands(Operands *p, Matmul product) {
-    product.a = operand(p, product.a), product.b = operand(p, product.b);
-    product.bias = operand(p, product.bias), product.d = operand(p, product.d);
-    product.scale_a = operand(p, product.scale_a), product.scale_b = operand(p, product.scale_b);
+static JoinedProduct with_operands(Operands *p, JoinedProduct product) {
+    Matmul *m = &product.matmul;
+    m->a = operand(p, m->a), m->b = operand(p, m->b), m->bias = operand(p, m->bias), m->d = operand(p, m->d);
+    m->scale_a = operand(p, m->scale_a), m->scale_b = operand(p, m->scale_b);
+    product.extra = operand(p, product.extra);
     return product;
 }
 
@@ -145,7 +153,7 @@ static Status time_all(Operands *p, const Products *products, Text *table) {
     TRY(algorithms_begin(p->device, table));
     for (int i = 0; i < products->count; i++) {
         ArenaMark mark = arena_mark(&p->arena);
-        Matmul product = with_operands(p, products->items[i]);
+        JoinedProduct product = with_operands(p, products->items[i]);
         TRY(algorithms_time(p->device, p->stream, product, table));
         device_sync(p->device, p->stream);
         arena_release(&p->arena, mark);
@@ -174,7 +182,7 @@ static Status time_on(const EngineSpec *spec, const Products *products, Text *ta
     Operands place = {.pattern = malloc(PATTERN * sizeof(double))};
     DeviceOptions options = {.kind = spec->device, .threads = spec->threads};
     if (!place.pattern) return fail(ERR_OS, "no memory for values");
-    Status status = workspace_of(spec->device, &products->items[0], &options.workspace_bytes);
+    Status status = workspace_of(spec->device, &products->items[0].matmul, &options.workspace_bytes);
     if (status == OK) status = device_open(&place.device, options);
     if (status == OK) {
         place.stream = device_stream(place.device);

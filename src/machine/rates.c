@@ -20,8 +20,8 @@ Terms rate_terms_of_bytes(const char *name, double bytes) {
 static Terms product_terms(const WorkItem *item) {
     double m = (double)item->m, n = (double)item->n, k = (double)item->k;
     Terms terms = {.count = 5, .values = {1, m * n * k, m * n, m * k, k * n}};
-    snprintf(terms.name, sizeof terms.name, "matmul_%c%c", item->transpose_a ? 't' : 'n',
-             item->transpose_b ? 't' : 'n');
+    snprintf(terms.name, sizeof terms.name, "%s_%c%c", device_op_name(item->op),
+             item->transpose_a ? 't' : 'n', item->transpose_b ? 't' : 'n');
     return terms;
 }
 
@@ -52,7 +52,7 @@ static double bytes_touched(const WorkItem *item) {
 Terms rate_terms(const WorkItem *item) {
     const char *name = device_op_name(item->op);
     Terms terms;
-    if (item->op == OP_MATMUL) return product_terms(item);
+    if (work_item_is_product(item)) return product_terms(item);
     bool attention = item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD;
     terms = attention ? attention_terms(item) : rate_terms_of_bytes(name, bytes_touched(item));
     snprintf(terms.name, sizeof terms.name, "%s%s%s", name, item->dropout ? "_dropout" : "",
@@ -62,8 +62,8 @@ Terms rate_terms(const WorkItem *item) {
 
 Terms rate_terms_gpu(const WorkItem *item, int sms) {
     const double cache = 48 * MIB; // of an A100's 40, an H200's 60
-    Terms terms = item->op == OP_MATMUL ? product_terms_gpu(item, sms) : rate_terms(item);
-    if (item->op == OP_MATMUL || item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD)
+    Terms terms = work_item_is_product(item) ? product_terms_gpu(item, sms) : rate_terms(item);
+    if (work_item_is_product(item) || item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD)
         return terms;
     terms.count = 3;
     terms.values[2] = fmax(0, terms.values[1] - cache);

@@ -45,6 +45,7 @@ WorkItem work_item(DeviceOp op, const void *args, OpCount one, bool unfused) {
     const AttentionForward *forward = args;
     const AttentionBackward *backward = args;
     Tensor written = first_written(op, args);
+    JoinedProduct product;
     WorkItem item = {.kind = WORK_OP,
                      .op = (uint8_t)op,
                      .dtype = (uint8_t)written.dtype,
@@ -53,11 +54,21 @@ WorkItem work_item(DeviceOp op, const void *args, OpCount one, bool unfused) {
                      .n = written.cols,
                      .bytes = one.bytes,
                      .flops = one.flops};
-    if (op == OP_MATMUL) describe_matmul(args, &item);
+    if (op_product(op, args, &product)) describe_matmul(&product.matmul, &item);
     if (dtype_is_float8((DType)item.dtype)) item.dtype = BF16; // machines have no rates of 8 bits
     if (op == OP_ATTENTION_FORWARD)
         describe_attention(forward->shape, forward->probabilities, forward->dropout, unfused, &item);
     if (op == OP_ATTENTION_BACKWARD)
         describe_attention(backward->shape, backward->probabilities, backward->dropout, unfused, &item);
     return item;
+}
+
+bool work_item_is_product(const WorkItem *item) {
+    switch ((DeviceOp)item->op) {
+    case OP_MATMUL:
+    case OP_MATMUL_SUMS:
+    case OP_MATMUL_GELU:
+    case OP_MATMUL_GELU_BACKWARD: return item->kind == WORK_OP;
+    default: return false;
+    }
 }

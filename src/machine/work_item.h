@@ -1,7 +1,7 @@
 // The description of one device operation or collective by which it is priced: its kind and its sizes.
 #pragma once
 #include "comm/comm.h"
-#include "device/ops.h"
+#include "device/op_table.h"
 
 typedef enum { WORK_OP, WORK_COLLECTIVE } WorkKind;
 
@@ -28,3 +28,5 @@ typedef struct {
 // Describes an operation with its arguments. `unfused`: describes attention as that of a program that stores its
 // S x S matrix, even if trireme does not.
 WorkItem work_item(DeviceOp op, const void *args, OpCount one, bool unfused);
+// Returns whether it is a matrix product, also one that joins another operation.
+bool work_item_is_product(const WorkItem *item);

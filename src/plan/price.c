@@ -62,6 +62,11 @@ static double matmul_seconds(const CostModel *costs, const WorkItem *item) {
     return seconds;
 }
 
+// A product that joins GELU also writes or reads what GELU takes, as large as its result.
+static double aux_seconds(const CostModel *costs, const WorkItem *item) {
+    return memory_seconds(costs, (double)(item->m * item->n) * (double)dtype_bytes((DType)item->dtype));
+}
+
 // Attention without the S x S matrix. It skips the half of the scores above the diagonal; its backward computes the
 // scores again: five products for two.
 static double fused_attention_seconds(const CostModel *costs, const WorkItem *item, bool backward) {
@@ -101,7 +106,8 @@ static double passes(const Constants *c, DeviceOp op) {
     switch (op) {
     case OP_NORM_FORWARD:
     case OP_NORM_BACKWARD_INPUT:
-    case OP_NORM_BACKWARD_WEIGHT: return c->norm_passes;
+    case OP_NORM_BACKWARD_WEIGHT:
+    case OP_NORM_BACKWARD: return c->norm_passes;
     case OP_BIAS_GELU_FORWARD:
     case OP_BIAS_GELU_BACKWARD:
     case OP_SWIGLU_FORWARD:
@@ -150,18 +156,22 @@ int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config) 
 static double measured_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
     const Constants *c = &costs->constants;
     double measured = price_operation_by_rates(costs->machine, item, cost_model_busy_ranks(costs, config));
-    return measured / (item->op == OP_MATMUL ? c->matmul_efficiency : c->memory_efficiency);
+    return measured / (work_item_is_product(item) ? c->matmul_efficiency : c->memory_efficiency);
 }
 
 double price_operation(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
     if (cost_model_has_rates(costs)) return measured_seconds(costs, config, item);
     switch ((DeviceOp)item->op) {
-    case OP_MATMUL: return matmul_seconds(costs, item);
+    case OP_MATMUL:
+    case OP_MATMUL_SUMS: return matmul_seconds(costs, item);
+    case OP_MATMUL_GELU:
+    case OP_MATMUL_GELU_BACKWARD: return matmul_seconds(costs, item) + aux_seconds(costs, item);
     case OP_ATTENTION_FORWARD: return attention_seconds(costs, item, false);
     case OP_ATTENTION_BACKWARD: return attention_seconds(costs, item, true);
     case OP_LOSS_MAX:
     case OP_LOSS_SUM:
-    case OP_LOSS_FINISH: return loss_seconds(costs, config, item);
+    case OP_LOSS_FINISH:
+    case OP_LOSS_WHOLE: return loss_seconds(costs, config, item);
     case OP_EMBEDDING_FORWARD: return embedding_seconds(costs, item);
     case OP_EMBEDDING_BACKWARD: return table_gradient_seconds(costs, item);
     default: return bytes_seconds(costs, item->bytes * passes(&costs->constants, (DeviceOp)item->op));

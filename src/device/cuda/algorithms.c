@@ -190,7 +190,8 @@ static int compare(const void *x, const void *y) {
 }
 
 // The median of some turns, after one that is not counted.
-static double seconds_of(const Exec *exec, const Matmul *product, const cublasLtMatmulAlgo_t *algorithm) {
+static double seconds_of(const Exec *exec, const JoinedProduct *product,
+                         const cublasLtMatmulAlgo_t *algorithm) {
     DeviceMark marks[TURNS + 1];
     double seconds[TURNS];
     products_multiply(exec, product, algorithm);
@@ -205,7 +206,7 @@ static double seconds_of(const Exec *exec, const Matmul *product, const cublasLt
 }
 
 // Another algorithm than the library's first must be faster by more than clocks waver.
-Status cuda_algorithms_time(const Exec *exec, const Matmul *product, Text *table) {
+Status cuda_algorithms_time(const Exec *exec, const JoinedProduct *product, Text *table) {
     const double least_gain = 0.01;
     CudaDevice *d = exec->state;
     cublasLtMatmulAlgo_t algorithms[MAX_ALGORITHMS];

@@ -64,7 +64,7 @@ void cuda_matmul_plain(const Exec *exec, const Matmul *args);
 
 // Tables of algorithms, as Backend has them (algorithms.c).
 void cuda_algorithms_about(void *state, Text *table);
-Status cuda_algorithms_time(const Exec *exec, const Matmul *product, Text *table);
+Status cuda_algorithms_time(const Exec *exec, const JoinedProduct *product, Text *table);
 Status cuda_algorithms_take(void *state, const char *file, const char *text);
 
 // The addresses of other GPUs that this one reaches may be among those of the sum.

@@ -23,23 +23,21 @@ size_t cuda_matmul_sums_workspace(const MatmulSums *p) {
     return joined > apart ? joined : apart;
 }
 
-static bool sums_joined(const Exec *exec, const MatmulSums *p, const Matmul *product) {
-    Tensor sums = p->sums;
-    if (p->accumulate_sums) sums.data = (char *)exec->workspace + PRODUCT_WORKSPACE;
-    if (!products_compute(exec, &(JoinedProduct){.matmul = *product, .join = JOINS_SUMS, .extra = sums}))
-        return false;
-    if (p->accumulate_sums) cuda_add(exec, &(Add){.x = sums, .y = p->sums});
+static bool sums_joined(const Exec *exec, const MatmulSums *p, JoinedProduct product) {
+    if (p->accumulate_sums) product.extra.data = (char *)exec->workspace + PRODUCT_WORKSPACE;
+    if (!products_compute(exec, &product)) return false;
+    if (p->accumulate_sums) cuda_add(exec, &(Add){.x = product.extra, .y = p->sums});
     return true;
 }
 
 void cuda_matmul_sums(const Exec *exec, const MatmulSums *p) {
-    const Matmul product = {
-        .a = p->a, .b = p->b, .d = p->d, .transpose_a = true, .accumulate = p->accumulate};
     const ColumnSum alone = sums_alone(p, p->sums);
-    if (tensor_count(p->d) && sums_joined(exec, p, &product)) return;
+    JoinedProduct product;
+    op_product(OP_MATMUL_SUMS, p, &product);
+    if (tensor_count(p->d) && sums_joined(exec, p, product)) return;
     if (!p->accumulate_sums) cuda_zero(exec, p->sums.data, tensor_bytes(p->sums));
     cuda_column_sum(exec, &alone);
-    cuda_matmul(exec, &product);
+    cuda_matmul(exec, &product.matmul);
 }
 
 // ---- GELU -------------------------------------------------------------------------------------------------
@@ -50,12 +48,11 @@ size_t cuda_matmul_gelu_workspace(const MatmulGelu *args) {
 }
 
 void cuda_matmul_gelu(const Exec *exec, const MatmulGelu *p) {
-    Matmul product = {.a = p->a, .b = p->b, .bias = p->bias, .d = p->d, .transpose_b = true};
-    if (!tensor_count(p->d)) return;
-    if (products_compute(exec, &(JoinedProduct){.matmul = product, .join = JOINS_GELU, .extra = p->aux}))
-        return;
-    product.d = p->aux;
-    cuda_matmul(exec, &product);
+    JoinedProduct product;
+    op_product(OP_MATMUL_GELU, p, &product);
+    if (!tensor_count(p->d) || products_compute(exec, &product)) return;
+    product.matmul.d = p->aux;
+    cuda_matmul(exec, &product.matmul);
     cuda_bias_gelu_forward(exec, &(BiasGeluForward){.x = p->aux, .y = p->d});
 }
 
@@ -65,11 +62,9 @@ size_t cuda_matmul_gelu_backward_workspace(const MatmulGeluBackward *args) {
 }
 
 void cuda_matmul_gelu_backward(const Exec *exec, const MatmulGeluBackward *p) {
-    const Matmul product = {.a = p->a, .b = p->b, .d = p->d};
-    if (!tensor_count(p->d)) return;
-    if (products_compute(exec,
-                         &(JoinedProduct){.matmul = product, .join = JOINS_GELU_BACKWARD, .extra = p->aux}))
-        return;
-    cuda_matmul(exec, &product);
+    JoinedProduct product;
+    op_product(OP_MATMUL_GELU_BACKWARD, p, &product);
+    if (!tensor_count(p->d) || products_compute(exec, &product)) return;
+    cuda_matmul(exec, &product.matmul);
     cuda_bias_gelu_backward(exec, &(BiasGeluBackward){.dy = p->d, .x = p->aux, .dx = p->d});
 }

@@ -121,7 +121,7 @@ static int32_t alignment_of(const void *address) {
     return all ? all & -all : PRODUCT_ALIGNMENT;
 }
 
-static PlanKey key_of(const JoinedProduct *product) {
+PlanKey products_key(const JoinedProduct *product) {
     const Matmul *p = &product->matmul;
     _Static_assert(sizeof(PlanKey) == 6 * sizeof(int64_t) + 14 * sizeof(int32_t), "no byte is padding");
     return (PlanKey){
@@ -147,8 +147,6 @@ static PlanKey key_of(const JoinedProduct *product) {
         .align_extra = product->join ? alignment_of(product->extra.data) : 0,
     };
 }
-
-PlanKey products_key(const Matmul *args) { return key_of(&(JoinedProduct){.matmul = *args}); }
 
 // FNV-1a (Fowler, Noll, Vo), a word at a time.
 static uint64_t hash_of(const PlanKey *key) {
@@ -340,7 +338,7 @@ static ProductPlan **find_place(CudaProducts *p, const PlanKey *key) {
 
 const ProductPlan *products_plan(CudaDevice *d, const JoinedProduct *product) {
     CudaProducts *p = d->products;
-    const PlanKey key = key_of(product);
+    const PlanKey key = products_key(product);
     ProductPlan **place = find_place(p, &key);
     if (!*place) {
         *place = make_plan(d, &key);
@@ -444,12 +442,13 @@ const char *products_take(CudaDevice *d, const PlanKey *key, const cublasLtMatmu
     return NULL;
 }
 
-void products_multiply(const Exec *exec, const Matmul *args, const cublasLtMatmulAlgo_t *algorithm) {
+void products_multiply(const Exec *exec, const JoinedProduct *product,
+                       const cublasLtMatmulAlgo_t *algorithm) {
     CudaDevice *d = exec->state;
-    const PlanKey key = products_key(args);
+    const PlanKey key = products_key(product);
     ProductPlan *plan = describe_plan(d, &key);
     plan->algorithm = *algorithm;
-    multiply(exec, plan, &(JoinedProduct){.matmul = *args});
+    multiply(exec, plan, product);
     destroy_plan(d, plan);
 }
 

@@ -16,21 +16,6 @@
 // is not found.
 enum { PRODUCT_ALIGNMENT = 16 };
 
-// The work that a product does beside d; cuBLASLt calls it an epilogue.
-typedef enum {
-    JOINS_NOTHING,
-    JOINS_SUMS,          // of the columns of a, which `transpose_a` has made rows
-    JOINS_GELU,          // of d, whose values before it go to aux
-    JOINS_GELU_BACKWARD, // d times the slope of GELU at aux
-} ProductJoin;
-
-// A product and what it joins: `extra` are the sums, F32 [1, M], which are written and not added to, or aux, like d.
-typedef struct {
-    Matmul matmul;
-    ProductJoin join;
-    Tensor extra;
-} JoinedProduct;
-
 // cuBLASLt's matrices lie in memory column by column: its d [m, n] is d of a Matmul transposed, its a is b and its b
 // is a. No byte of it is padding: keys are compared as bytes.
 typedef struct {
@@ -44,8 +29,8 @@ typedef struct {
 
 typedef struct {
     PlanKey key;
-    bool
-        is_plain; // cuBLASLt has no algorithm; made by cuda_matmul_plain, and what it joins by kernels of its own
+    // cuBLASLt has no algorithm: the product is made by cuda_matmul_plain, and what it joins by kernels of its own.
+    bool is_plain;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
@@ -60,14 +45,15 @@ Status products_open(CudaDevice *device);
 void products_close(CudaDevice *device); // takes what was only zeroed
 // The plan for products like this one. It lives as long as the device.
 const ProductPlan *products_plan(CudaDevice *device, const JoinedProduct *product);
-// Puts the product on the stream of `exec`, with its first PRODUCT_WORKSPACE bytes of workspace. False: its plan is plain.
+// Puts the product on the stream of `exec`, with its first PRODUCT_WORKSPACE bytes of workspace; sums are written, and not
+// added to. False: its plan is plain.
 bool products_compute(const Exec *exec, const JoinedProduct *product);
 
 // ---- algorithms that others choose: tables of them (algorithms.c) -----------------------------------------
 
 size_t products_version(
     const CudaDevice *device); // cuBLASLt's: 10000 * major + 100 * minor + patch, as NVIDIA counts
-PlanKey products_key(const Matmul *args);
+PlanKey products_key(const JoinedProduct *product);
 // Asks cuBLASLt what it proposes for products of this kind, the algorithm that it thinks fastest first. Returns how many.
 int products_candidates(CudaDevice *device, const PlanKey *key,
                         cublasLtMatmulAlgo_t algorithms[MAX_ALGORITHMS]);
@@ -75,7 +61,7 @@ int products_candidates(CudaDevice *device, const PlanKey *key,
 // nor algorithm need be of cuBLASLt, but the key's sizes and types are checked.
 const char *products_take(CudaDevice *device, const PlanKey *key, const cublasLtMatmulAlgo_t *algorithm);
 // Makes one product by an algorithm that products_candidates has found for it, whatever its plan says.
-void products_multiply(const Exec *exec, const Matmul *args, const cublasLtMatmulAlgo_t *algorithm);
+void products_multiply(const Exec *exec, const JoinedProduct *product, const cublasLtMatmulAlgo_t *algorithm);
 
 // The status of a call of cuBLASLt while a device is opened, for TRY: ERR_OS with the call and the status.
 Status products_status(const CudaDevice *device, const char *call, cublasStatus_t status);
