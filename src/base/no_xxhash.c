@@ -231,7 +231,7 @@ static void add(State *h, Bytes in, size_t size, Bytes secret) {
     h->filled = size;
 }
 
-// The whole stripes but for the last byte, then the last 64 bytes once more.
+// All whole stripes before the last byte come first, then the last 64 bytes once more.
 static void finish(State *h, Bytes secret) {
     unsigned char last[STRIPE];
     size_t here = h->filled < STRIPE ? h->filled : STRIPE;

@@ -42,7 +42,7 @@ typedef struct {
     int null_rank;         // null: the rank that this process is
     double timeout_s;      // the limit of every wait, until comm_set_timeout sets another
     bool check;            // use the checking transport
-    // What carries tensors of a device between the ranks: a name of --device-transport; NULL: "auto"
+    // Names what carries tensors of a device between the ranks, as --device-transport does; NULL: "auto"
     const char *device_transport;
     bool deterministic; // false: the library of MPI, or NCCL, may add in an order of its own
     int threads;     // of each rank's computation; 0: one. Where they outnumber the cores, waits do not spin
