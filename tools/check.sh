@@ -75,6 +75,7 @@ print_kernels() {
         die 69 "the kernels are built by NVIDIA's compiler nvcc, and there is none here: install the CUDA toolkit"
     configure_and_build build "building the GPU's kernels" "trireme_cuda trireme_cuda_ptx" -DCMAKE_BUILD_TYPE=Release
     tools/lint_kernels --table build
+    stage "kernels keep their budgets" lint_with kernels build
 }
 
 # The tests on devices that draw the order of their work, with three seeds; also those for which there is no time in

@@ -28,6 +28,7 @@ template <class T, bool MAX> DEVICE T folded(T sum, T x) {
 }
 
 // A thread reads its elements of all parts before it writes them: a result may replace a part.
+// At most 32 registers, 16 bytes a load.
 template <class E, bool MAX, bool WHOLE>
 __global__ void __launch_bounds__(BLOCK) peer_reduce_kernel(const PeerReduce p) {
     typedef typename Wide<E>::type T;
