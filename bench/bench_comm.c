@@ -42,7 +42,7 @@ static Started start_all_reduce(Bench *b) {
 }
 
 static Started start_reduce_scatter(Bench *b) {
-    return (Started){comm_reduce_scatter_start(b->world, NULL, b->whole, b->part), NULL};
+    return (Started){comm_reduce_scatter_start(b->world, NULL, b->whole, b->part, REDUCE_SUM), NULL};
 }
 
 static Started start_all_gather(Bench *b) {
@@ -62,7 +62,7 @@ static void wait_for(Bench *b, Started s) {
 }
 
 static void all_reduce(Bench *b) { comm_all_reduce(b->world, NULL, b->whole, REDUCE_SUM); }
-static void reduce_scatter(Bench *b) { comm_reduce_scatter(b->world, NULL, b->whole, b->part); }
+static void reduce_scatter(Bench *b) { comm_reduce_scatter(b->world, NULL, b->whole, b->part, REDUCE_SUM); }
 static void all_gather(Bench *b) { comm_all_gather(b->world, NULL, b->part, b->whole); }
 static void messages(Bench *b) { wait_for(b, start_messages(b)); }
 

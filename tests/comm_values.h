@@ -58,15 +58,27 @@ static inline double as_stored(double v, DType dtype) {
     return get(one, 0);
 }
 
-// In rank order: F64 in double, all else in float and rounded once.
+static inline double added(double a, double b, DType dtype) {
+    return dtype == F64 ? a + b : (double)((float)a + (float)b);
+}
+
+// The sum of the ranks [first, first + count) as a tree, not rounded to the type.
+static inline double tree_sum(int first, int count, int64_t i, int salt, DType dtype) {
+    if (count == 1) return as_stored(value(first, i, salt), dtype);
+    return added(tree_sum(first, count / 2, i, salt, dtype),
+                 tree_sum(first + count / 2, count / 2, i, salt, dtype), dtype);
+}
+
+// In rank order or as a tree: F64 in double, all else in float and rounded once.
 static inline double reduced(int size, int64_t i, int salt, DType dtype, ReduceOp op) {
+    if (op == REDUCE_TREE) return as_stored(tree_sum(0, size, i, salt, dtype), dtype);
     double sum = as_stored(value(0, i, salt), dtype);
     for (int r = 1; r < size; r++) {
         double v = as_stored(value(r, i, salt), dtype);
         if (op == REDUCE_MAX)
             sum = v > sum ? v : sum;
         else
-            sum = dtype == F64 ? sum + v : (double)((float)sum + (float)v);
+            sum = added(sum, v, dtype);
     }
     return as_stored(sum, dtype);
 }

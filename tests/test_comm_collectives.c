@@ -33,17 +33,16 @@ static void try_all_reduce(Comm *comm, int64_t count, DType type, ReduceOp op, b
     free(x.data);
 }
 
-static void try_reduce_scatter(Comm *comm, int64_t n, DType type, bool in_place, bool started) {
+static void try_reduce_scatter(Comm *comm, int64_t n, DType type, ReduceOp op, bool in_place, bool started) {
     int size = comm_size(comm), me = comm_rank(comm), salt = 40 + (int)type;
     Tensor in = tensor_new(n * size, type), own = tensor_new(n, type), out = own;
     fill(in, me, salt);
     if (in_place) out = tensor_part(in, me * n, n);
     if (started)
-        finish(comm, comm_reduce_scatter_start(comm, NULL, in, out), n);
+        finish(comm, comm_reduce_scatter_start(comm, NULL, in, out, op), n);
     else
-        comm_reduce_scatter(comm, NULL, in, out);
-    expect_reduced(comm, out, me * n, salt, REDUCE_SUM,
-                   in_place ? "reduce_scatter in place" : "reduce_scatter");
+        comm_reduce_scatter(comm, NULL, in, out, op);
+    expect_reduced(comm, out, me * n, salt, op, in_place ? "reduce_scatter in place" : "reduce_scatter");
     int bad = 0;
     for (int64_t i = 0; !in_place && i < in.cols; i++)
         bad += get(in, i) != as_stored(value(me, i, salt), type);
@@ -70,12 +69,15 @@ static void try_all_gather(Comm *comm, int64_t n, DType type, bool in_place, boo
 
 // Of large counts, the short form takes the widest type, blocking, and a narrow one, started.
 static void law_each(Comm *comm, int64_t count) {
+    bool tree = can_add_in_tree(comm_size(comm));
     for (int t = 0; t < NUM_TYPES; t++) {
         for (int kind = 0; kind < 4; kind++) {
             bool started = kind & 1, in_place = kind & 2;
             if (harness_short() && count > 1000 && types[t] != (started ? BF16 : F64)) continue;
             try_all_reduce(comm, count, types[t], in_place ? REDUCE_MAX : REDUCE_SUM, started);
-            try_reduce_scatter(comm, count, types[t], in_place, started);
+            if (tree) try_all_reduce(comm, count, types[t], REDUCE_TREE, started);
+            try_reduce_scatter(comm, count, types[t], REDUCE_SUM, in_place, started);
+            if (tree) try_reduce_scatter(comm, count, types[t], REDUCE_TREE, in_place, started);
             try_all_gather(comm, count, types[t], in_place, started);
         }
     }
@@ -110,7 +112,7 @@ static void law_two_halves(Comm *comm) {
         fill(a, comm_rank(comm), 60);
         fill(b, comm_rank(comm), 60);
         comm_all_reduce(comm, NULL, a, REDUCE_SUM);
-        finish(comm, comm_reduce_scatter_start(comm, NULL, b, mine), n);
+        finish(comm, comm_reduce_scatter_start(comm, NULL, b, mine, REDUCE_SUM), n);
         finish(comm, comm_all_gather_start(comm, NULL, mine, b), n);
         EXPECT(!memcmp(a.data, b.data, tensor_bytes(a)), "%s: halves differ from the whole",
                dtype_name(types[t]));
@@ -148,7 +150,7 @@ static Flight take_off(Comm *comm, int i) {
     f.mine = tensor_part(f.whole, comm_rank(comm) * n, n);
     fill(f.kind == 2 ? f.mine : f.whole, comm_rank(comm), f.salt);
     if (f.kind == 0) f.request = comm_all_reduce_start(comm, NULL, f.whole, REDUCE_SUM);
-    if (f.kind == 1) f.request = comm_reduce_scatter_start(comm, NULL, f.whole, f.mine);
+    if (f.kind == 1) f.request = comm_reduce_scatter_start(comm, NULL, f.whole, f.mine, REDUCE_SUM);
     if (f.kind == 2) f.request = comm_all_gather_start(comm, NULL, f.mine, f.whole);
     return f;
 }
@@ -233,8 +235,8 @@ static Status count_all(Comm *world, void *arg) {
     (void)arg;
     Tensor whole = tensor_new(80, BF16), part = tensor_new(10, BF16);
     CommRequest *gather = comm_all_gather_start(world, NULL, part, whole);
-    CommRequest *scatter = comm_reduce_scatter_start(world, NULL, whole, part);
-    comm_reduce_scatter(world, NULL, whole, part);
+    CommRequest *scatter = comm_reduce_scatter_start(world, NULL, whole, part, REDUCE_SUM);
+    comm_reduce_scatter(world, NULL, whole, part, REDUCE_SUM);
     comm_wait(world, NULL, &scatter);
     comm_wait(world, NULL, &gather);
     const CommCount *c = comm_counts(world);

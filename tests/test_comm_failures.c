@@ -74,7 +74,7 @@ static Status other_order(Comm *world) {
 static Status other_type(Comm *world) {
     Tensor in = floats(600), out = floats(200);
     in.dtype = out.dtype = comm_rank(world) == 2 ? F16 : BF16;
-    CommRequest *request = comm_reduce_scatter_start(world, NULL, in, out);
+    CommRequest *request = comm_reduce_scatter_start(world, NULL, in, out, REDUCE_SUM);
     comm_wait(world, NULL, &request);
     return OK;
 }

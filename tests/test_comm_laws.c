@@ -251,7 +251,7 @@ static void law_long(Comm *world) {
         fill(x[i], me, 30 + i);
         requests[i] = comm_all_reduce_start(world, NULL, x[i], REDUCE_SUM);
     }
-    comm_reduce_scatter(world, NULL, in, out);
+    comm_reduce_scatter(world, NULL, in, out, REDUCE_SUM);
     comm_barrier(world);
     for (int i = STARTED - 1; i >= 0; i--) {
         comm_wait(world, NULL, &requests[i]);

@@ -50,7 +50,7 @@ static void scatter(Node *n, DType dtype, int64_t count, bool in_place) {
     Tensor in = take(n, dtype, count * size), own = tensor_part(in, rank * count, count);
     Tensor out = in_place ? own : take(n, dtype, count);
     upload(n, in, rank, salt);
-    CommRequest *request = comm_reduce_scatter_start(n->group, n->stream, in, out);
+    CommRequest *request = comm_reduce_scatter_start(n->group, n->stream, in, out, REDUCE_SUM);
     comm_wait(n->group, n->stream, &request);
     expect_sum(n, out, rank * count, salt, REDUCE_SUM, "reduce-scatter");
     arena_release(&n->arena, mark);
@@ -95,6 +95,7 @@ static void law_collectives(Node *n) {
         sum(n, dtype, count, REDUCE_SUM, true);
         sum(n, dtype, count, REDUCE_SUM, false);
         sum(n, dtype, count, REDUCE_MAX, i % 2);
+        if (can_add_in_tree(comm_size(n->group))) sum(n, dtype, count, REDUCE_TREE, i % 2);
         scatter(n, dtype, count, i % 2);
         gather(n, dtype, count, i / 2 % 2);
         broadcast(n, dtype, count, i % comm_size(n->group));
@@ -136,7 +137,7 @@ static void law_sums_of_the_library(Node *n) {
     device_download(n->device, n->stream, got, out);
     for (int i = 0; i < COUNT; i++)
         EXPECT(got[i] == (float)(size * i + 50 * size * (size - 1)), "all-reduce: %d: %g", i, (double)got[i]);
-    CommRequest *request = comm_reduce_scatter_start(n->group, n->stream, in, out);
+    CommRequest *request = comm_reduce_scatter_start(n->group, n->stream, in, out, REDUCE_SUM);
     comm_wait(n->group, n->stream, &request);
     device_download(n->device, n->stream, got, out);
     for (int i = 0; i < COUNT; i++)
@@ -192,7 +193,7 @@ static void law_staging_waits(Node *n) {
     Tensor in = take(n, F32, COUNT * size), out = take(n, F32, COUNT);
     for (int i = 0; i < ROUNDS; i++) {
         upload(n, in, rank, i);
-        CommRequest *request = comm_reduce_scatter_start(n->group, n->stream, in, out);
+        CommRequest *request = comm_reduce_scatter_start(n->group, n->stream, in, out, REDUCE_SUM);
         sum(n, F32, 5, REDUCE_SUM, true);
         comm_wait(n->group, n->stream, &request);
         expect_sum(n, out, rank * COUNT, i, REDUCE_SUM, "started reduce-scatter");

@@ -87,9 +87,9 @@ static void reduce_scatter(Place *p, const Kind *k) {
     if (k->in_place) out = tensor_part(in, p->rank * k->count, k->count);
     write_late(p, p->stream, in, k->salt);
     if (k->started)
-        finish(p, comm_reduce_scatter_start(p->world, p->stream, in, out));
+        finish(p, comm_reduce_scatter_start(p->world, p->stream, in, out, REDUCE_SUM));
     else
-        comm_reduce_scatter(p->world, p->stream, in, out);
+        comm_reduce_scatter(p->world, p->stream, in, out, REDUCE_SUM);
     Tensor got = read_and_spoil(p, p->stream, out);
     device_zero(p->device, p->stream, in);
     expect_reduced(p->world, got, p->rank * k->count, k->salt, REDUCE_SUM, "reduce_scatter");
@@ -135,6 +135,7 @@ static void collectives(Place *p) {
                   .skip = i % 7 < 3 ? i % 7 : 0,
                   .salt = i};
         all_reduce(p, &k, i % 4 == 3 ? REDUCE_MAX : REDUCE_SUM);
+        if (can_add_in_tree(p->size)) all_reduce(p, &k, REDUCE_TREE);
         reduce_scatter(p, &k);
         all_gather(p, &k);
         broadcast(p, &k, i % p->size);

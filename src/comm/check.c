@@ -63,10 +63,12 @@ static bool same(const Signature *a, const Signature *b) {
 }
 
 static void describe(const Signature *s, Text *text) {
+    static const char *const reduce_names[] = {
+        [REDUCE_SUM] = "sum", [REDUCE_MAX] = "max", [REDUCE_TREE] = "sum in a tree"};
     bool reduces = s->op == COMM_ALL_REDUCE || s->op == COMM_REDUCE_SCATTER;
     text_add(text, "calls %s", comm_op_name((CommOp)s->op));
     if (s->op == COMM_BARRIER) return;
-    if (reduces) text_add(text, " (%s)", s->reduce == REDUCE_SUM ? "sum" : "max");
+    if (reduces) text_add(text, " (%s)", reduce_names[s->reduce]);
     if (reduces)
         text_add(text, " of %" PRId64 " %s", s->count, dtype_name((DType)s->dtype));
     else

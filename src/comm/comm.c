@@ -96,9 +96,10 @@ static void check_rank(const Comm *comm, int rank) {
           comm_size(comm));
 }
 
-static void check_reducible(DType dtype, ReduceOp op) {
+static void check_reducible(const Comm *comm, DType dtype, ReduceOp op) {
     CHECK(can_reduce(dtype), "%s cannot be reduced", dtype_name(dtype));
-    CHECK(op == REDUCE_SUM || op == REDUCE_MAX, "no reduction %d", (int)op);
+    CHECK(op == REDUCE_SUM || op == REDUCE_MAX || op == REDUCE_TREE, "no reduction %d", (int)op);
+    CHECK(op != REDUCE_TREE || can_add_in_tree(comm_size(comm)), "a tree over %d ranks", comm_size(comm));
 }
 
 // A call on one tensor of each rank, all of the same shape; its addresses are not set.
@@ -116,7 +117,7 @@ static Call call_on(const Comm *comm, Stream *stream, CommOp op, Tensor x) {
 // ---- collectives -----------------------------------------------------------------------------------
 
 static Call all_reduce_call(const Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
-    check_reducible(x.dtype, op);
+    check_reducible(comm, x.dtype, op);
     Call call = call_on(comm, stream, COMM_ALL_REDUCE, x);
     call.in = call.out = x.data;
     call.reduce = op;
@@ -154,21 +155,22 @@ static void check_place(const Comm *comm, const Call *call, const void *whole, c
           comm_name(comm), comm_rank(comm));
 }
 
-static Call reduce_scatter_call(const Comm *comm, Stream *stream, Tensor in, Tensor out) {
-    check_reducible(out.dtype, REDUCE_SUM);
+static Call reduce_scatter_call(const Comm *comm, Stream *stream, Tensor in, Tensor out, ReduceOp op) {
+    check_reducible(comm, out.dtype, op);
     Call call = sliced_call(comm, stream, COMM_REDUCE_SCATTER, in, out);
     call.in = in.data;
     call.out = out.data;
+    call.reduce = op;
     check_place(comm, &call, call.in, call.out);
     return call;
 }
 
-void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out) {
-    run(comm, reduce_scatter_call(comm, stream, in, out));
+void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out, ReduceOp op) {
+    run(comm, reduce_scatter_call(comm, stream, in, out, op));
 }
 
-CommRequest *comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out) {
-    return post(comm, reduce_scatter_call(comm, stream, in, out));
+CommRequest *comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out, ReduceOp op) {
+    return post(comm, reduce_scatter_call(comm, stream, in, out, op));
 }
 
 static Call all_gather_call(const Comm *comm, Stream *stream, Tensor in, Tensor out) {
@@ -205,7 +207,7 @@ static Call host_call(CommOp op, size_t count, size_t element_bytes) {
 
 void comm_all_reduce_host(Comm *comm, double *values, int count, ReduceOp op) {
     CHECK(count >= 0, "%d values", count);
-    check_reducible(F64, op);
+    check_reducible(comm, F64, op);
     Call call = host_call(COMM_ALL_REDUCE, (size_t)count, sizeof(double));
     call.in = call.out = values;
     call.dtype = F64;

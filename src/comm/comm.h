@@ -19,8 +19,8 @@
 // wait for NULL orders nothing: the result is there for what that stream does later. Before another stream or the host
 // uses it, the caller orders them by an event.
 //
-// Reductions add in rank order on every transport, so results have the same bits on all of them and in every run. A
-// *channel* is (from, to, number), a FIFO. Sends and receives are started and awaited later: that is the model in which
+// Reductions add in rank order, or in a tree over the ranks, on every transport (device/reduce.h), so results have the same
+// bits on all of them and in every run. A *channel* is (from, to, number), a FIFO. Sends and receives are started and awaited later: that is the model in which
 // schedule_verify proves that a schedule cannot hang.
 //
 // Hangs. A rank that waits longer than the time limit (timeout_s, comm_set_timeout) without progress prints for which
@@ -94,15 +94,15 @@ void comm_close(Comm *group);
 
 // ---- collectives: the same call, with the same shape, in the same order on every rank of the group ---------
 
-// Sums of BF16 and F16 are made in fp32, in rank order, and rounded once. A function whose name ends in _start returns
+// Sums of BF16 and F16 are made in fp32, in the order of the ReduceOp, and rounded once. A function whose name ends in _start returns
 // before the operation is done: its tensors must not be used until comm_wait. The others start and wait.
 
 void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op); // in place; any type but I32
 CommRequest *comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op);
-// in [n * count] -> out [count]: slice `rank` of the sum. `out` is either that slice of `in`, and the rest of `in` is
+// in [n * count] -> out [count]: slice `rank` of the reduction. `out` is either that slice of `in`, and the rest of `in` is
 // undefined afterwards, or lies outside `in` (CHECK), which then stays as it is.
-void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out);
-CommRequest *comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out);
+void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out, ReduceOp op);
+CommRequest *comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out, ReduceOp op);
 // in [count] -> out [n * count], in rank order. `in` is slice `rank` of `out`, or lies outside it (CHECK).
 void comm_all_gather(Comm *comm, Stream *stream, Tensor in, Tensor out);
 CommRequest *comm_all_gather_start(Comm *comm, Stream *stream, Tensor in, Tensor out);

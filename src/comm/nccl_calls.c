@@ -40,7 +40,7 @@ static Tensor elements(const Call *call, const void *data, size_t at, size_t cou
 }
 
 static bool adds_itself(const NcclGroup *g, const Call *call) {
-    return g->deterministic || call->reduce == REDUCE_MAX;
+    return g->deterministic || call->reduce != REDUCE_SUM;
 }
 
 // The elements of each rank's slice, which lie one after the other.
@@ -143,7 +143,14 @@ static const void *part_of(const NcclGroup *g, const Call *call, const Round *ro
 // More ranks than one sum can have are added in several. That needs sums that are not rounded in between.
 static void check_ranks(const NcclGroup *g, const Call *call) {
     bool rounds = call->reduce == REDUCE_SUM && call->element_bytes == dtype_bytes(BF16);
-    if (g->head.size <= MAX_PEERS || !rounds) return;
+    if (g->head.size <= MAX_PEERS || (!rounds && call->reduce != REDUCE_TREE)) return;
+    if (call->reduce == REDUCE_TREE) {
+        fail(ERR_CONFIG,
+             "--device-transport nccl adds in a tree over up to %d ranks, and group %s has %d: leave out "
+             "--virtual-data-parallel",
+             MAX_PEERS, g->head.name, g->head.size);
+        abort_after_error(ERR_CONFIG);
+    }
     fail(ERR_CONFIG,
          "--device-transport nccl adds %s over up to %d ranks in rank order, and group %s has %d: "
          "--no-deterministic-mode leaves the order to NCCL",

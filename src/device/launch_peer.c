@@ -59,5 +59,6 @@ void device_reduce(Device *device, Stream *stream, const PeerReduce *args) {
     CHECK(can_reduce(args->dtype) && args->num_in >= 1 && args->num_in <= MAX_PEERS && args->num_out >= 1 &&
               args->num_out <= MAX_PEERS,
           "a sum of %d %s parts to %d places", args->num_in, dtype_name(args->dtype), args->num_out);
+    CHECK(args->op != REDUCE_TREE || can_add_in_tree(args->num_in), "a tree of %d parts", args->num_in);
     if (args->count) backend->reduce(&stream->exec, args);
 }

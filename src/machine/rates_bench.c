@@ -181,7 +181,7 @@ static void call_once(const Wire *wire, CommOp op, int64_t count) {
     CommRequest *request = NULL;
     switch (op) {
     case COMM_ALL_REDUCE: comm_all_reduce(wire->world, NULL, whole, REDUCE_SUM); return;
-    case COMM_REDUCE_SCATTER: comm_reduce_scatter(wire->world, NULL, whole, part); return;
+    case COMM_REDUCE_SCATTER: comm_reduce_scatter(wire->world, NULL, whole, part, REDUCE_SUM); return;
     case COMM_ALL_GATHER: comm_all_gather(wire->world, NULL, part, whole); return;
     default: break;
     }

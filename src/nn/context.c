@@ -44,7 +44,7 @@ Tensor tp_reduce_begin(Context *c, Tensor result) {
 
 void tp_reduce_end(Context *c, Tensor partial, Tensor result) {
     if (cut(c))
-        comm_reduce_scatter(context_group(c, ROLE_TENSOR), c->stream, partial, result);
+        comm_reduce_scatter(context_group(c, ROLE_TENSOR), c->stream, partial, result, REDUCE_SUM);
     else
         comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream, result, REDUCE_SUM);
 }
