@@ -71,7 +71,7 @@ static inline void place_bench(Share *s) {
     EXPECT_OK(
         buckets_create(&s->buckets, &s->runtime.context, &s->params, setup->bucket_elements, setup->sharded));
     EXPECT_OK(grad_reducer_create(&s->reducer, &s->runtime.context, &s->params, &s->buckets, setup->overlap,
-                                  setup->overlap_gather));
+                                  setup->overlap_gather, false));
     EXPECT_OK(optimizer_create(&s->optimizer, &s->runtime.context, s->runtime.world, &s->params, &s->buckets,
                                &s->runtime.run, (AdamOptions){0.9, 0.95, 1e-8, 1.0}));
 }

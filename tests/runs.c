@@ -61,12 +61,12 @@ Batch run_batch(const EngineSpec *spec, const Context *context, int64_t consumed
     int32_t *tokens = malloc((size_t)(m * tokens_each) * sizeof *tokens);
     int32_t *labels = malloc((size_t)(m * tokens_each) * sizeof *labels);
     float *mask = spec->masked ? malloc((size_t)(m * tokens_each) * sizeof *mask) : NULL;
+    Leaves leaves = leaves_of(&context->groups.topology, spec->virtual_data);
     CHECK(tokens && labels && !(spec->masked && !mask), "no memory for a batch");
     for (int64_t i = 0; i < m * tokens_each; i++) {
         int64_t k = i / tokens_each, position = i % tokens_each / b, column = i % b;
-        int64_t sample = consumed +
-                         (k * grid_along(spec->grid, AXIS_DP) + context_rank(context, ROLE_REPLICAS)) * b +
-                         column;
+        LeafPlace place = leaves_place(&leaves, num_microbatches, (int)k);
+        int64_t sample = consumed + leaves_first_sample(&leaves, place, (int)b) + column;
         tokens[i] = run_token(sample, position, s->vocabulary);
         labels[i] = run_token(sample, position + 1, s->vocabulary);
         if (mask) mask[i] = run_mask(sample, position);

@@ -1,9 +1,9 @@
 // Everything composes: a covering set of runs. Each combines a grid, a schedule and the layers of its stages,
-// precision, recomputation, sequence parallelism, the distributed optimizer, overlaps, messages, a model, its
-// batches and evaluations; together they hold every pair of such choices that is possible at all. Each must
+// precision, recomputation, sequence parallelism, the distributed optimizer, overlaps, messages, a tree of leaves, a model,
+// its batches and evaluations; together they hold every pair of such choices that is possible at all. Each must
 // give the bits of the plain run: one pipeline rank, nothing recomputed, sharded or overlapped, an evaluation
-// after every step, on the cpu or the simulated GPU. What changes rounding (t, d, sequence parallelism) is compared in
-// tolerances.
+// after every step, on the cpu or the simulated GPU; and one data-parallel rank, where gradients are added in a tree of
+// leaves. What changes rounding (t, d without a tree, sequence parallelism) is compared in tolerances.
 // The set is the smallest that the greedy search finds; the long form (TRIREME_TEST_LONG) has at least 210 combinations.
 // The short form runs a few combinations that hold every choice.
 // The program is also a worker: `test_train_covering worker TRANSPORT RANKS CHECKED` prints the bits of those
@@ -14,7 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYERS = 8, GLOBAL_BATCH = 16, STEPS = 2, LONG_CASES = 210, MAX_CASES = 400, NAME_BYTES = 320 };
+enum {
+    LAYERS = 8,
+    GLOBAL_BATCH = 16,
+    LEAVES = 4,
+    STEPS = 2,
+    LONG_CASES = 210,
+    MAX_CASES = 400,
+    NAME_BYTES = 320
+};
 
 // ---- the choices ---------------------------------------------------------------------------------------
 
@@ -37,20 +45,21 @@ typedef enum {
     LAYERS_OF_STAGES,
     EVALUATIONS,
     CHECKED,
+    TREE,
     NUM_FACTORS
 } Factor;
 
 enum { MAX_LEVELS = 16 };
 
 static int num_levels(Factor factor) {
-    static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 4, 2, 2, 2, 2, 2, 3, 2, 2};
+    static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 4, 2, 2, 2, 2, 2, 3, 2, 2, 2};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
 // What the function depends on, and how it is rounded; the others are ways of computing it.
 static const bool matters[NUM_FACTORS] = {
     [TENSOR] = true,  [DATA] = true,          [SEQUENCE_PARALLEL] = true, [PRECISION] = true, [MODEL] = true,
-    [DROPOUT] = true, [PROBABILITIES] = true, [MICROBATCH_SIZE] = true,   [MASKED] = true};
+    [DROPOUT] = true, [PROBABILITIES] = true, [MICROBATCH_SIZE] = true,   [MASKED] = true,    [TREE] = true};
 
 typedef struct {
     int level[NUM_FACTORS];
@@ -106,6 +115,7 @@ static RunPlan plan_of(const Case *c) {
     spec->mode.keep_probabilities = l[PROBABILITIES];
     set_recomputation(&spec->mode, l[RECOMPUTATION]);
     spec->shard_optimizer = l[SHARDED];
+    spec->virtual_data = l[TREE] ? LEAVES : 0;
     spec->overlap_gradients = l[OVERLAP] > 0;
     spec->overlap_weights = l[OVERLAP] > 1;
     spec->scatter_gather = l[MESSAGES] > 0;
@@ -120,14 +130,14 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
     static const char *const layers[] = {"", ", uneven stages", ", empty stages"};
     const int *l = c->level;
     snprintf(text, NAME_BYTES,
-             "t%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s",
+             "t%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s",
              powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]], schedule_kinds[l[SCHEDULE]]->name,
              recomputations[l[RECOMPUTATION]], l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "",
              l[SHARDED] ? ", sharded optimizer" : "", l[OVERLAP], l[MESSAGES], types[l[PRECISION]],
              l[MODEL] ? "llama" : "gpt", l[DROPOUT] ? ", dropout" : "",
              l[PROBABILITIES] ? ", probabilities kept" : "", l[MICROBATCH_SIZE] ? ", microbatches of 2" : "",
              l[MASKED] ? ", masked" : "", layers[l[LAYERS_OF_STAGES]], l[EVALUATIONS] ? ", evaluations" : "",
-             l[CHECKED] ? ", checked" : "");
+             l[CHECKED] ? ", checked" : "", l[TREE] ? ", a tree of leaves" : "");
 }
 
 // ---- which combinations are possible -------------------------------------------------------------------
@@ -234,6 +244,7 @@ static Case plain(const Case *c) {
     Case result = {.level = {[EVALUATIONS] = 1}};
     for (int f = 0; f < NUM_FACTORS; f++)
         if (matters[f]) result.level[f] = c->level[f];
+    if (c->level[TREE]) result.level[DATA] = 0;
     return result;
 }
 

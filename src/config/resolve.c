@@ -106,9 +106,24 @@ static Status resolve_data_parallel(Options *o) {
     return OK;
 }
 
+static Status resolve_virtual_data(Options *o) {
+    int v = o->virtual_data_parallel, d = o->shape.dp, larger = 1;
+    if (v == INT_UNSET) return OK;
+    while (larger < v || larger < d) larger *= 2;
+    if (v & (v - 1))
+        return fail(ERR_CONFIG, "--virtual-data-parallel %d is no power of two: use %d", v, larger);
+    if (v % d)
+        return fail(ERR_CONFIG,
+                    "--virtual-data-parallel %d is not divisible by data parallel size (%d): use a data "
+                    "parallel size of 1, 2, 4 and so on, up to %d",
+                    v, d, v);
+    o->shape.virtual_data = v;
+    return OK;
+}
+
 static Rule *const start_rules[] = {
-    check_no_stray_words,  resolve_model,          resolve_grid, resolve_data_parallel,
-    check_one_data_source, check_required_options, NULL};
+    check_no_stray_words, resolve_model,         resolve_grid,           resolve_data_parallel,
+    resolve_virtual_data, check_one_data_source, check_required_options, NULL};
 
 // A plan searches for the grid, so that the model is checked for one rank.
 static Status resolve_open_grid(Options *o) {

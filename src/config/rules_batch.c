@@ -2,14 +2,21 @@
 #include "config/rules.h"
 #include <string.h>
 
-static int64_t one_microbatch_each(const Options *o) { return (int64_t)o->micro_batch_size * o->shape.dp; }
+// A step is a multiple of this: one microbatch for each data-parallel rank, or for each leaf.
+static int num_shares(const Options *o) {
+    return o->shape.virtual_data ? o->shape.virtual_data : o->shape.dp;
+}
+static int64_t one_microbatch_each(const Options *o) { return (int64_t)o->micro_batch_size * num_shares(o); }
+
+static const char *shares(const Options *o) {
+    return o->shape.virtual_data ? "virtual data parallel size" : "data parallel size";
+}
 
 static Status resolve_global_batch(Options *o) {
     int64_t unit = one_microbatch_each(o);
     if (unit > INT32_MAX)
-        return fail(ERR_CONFIG,
-                    "micro batch size (%d) times data parallel size (%d) exceeds %d samples: use less",
-                    o->micro_batch_size, o->shape.dp, INT32_MAX);
+        return fail(ERR_CONFIG, "micro batch size (%d) times %s (%d) exceeds %d samples: use less",
+                    o->micro_batch_size, shares(o), num_shares(o), INT32_MAX);
     derive_int(o, OPT_global_batch_size, &o->global_batch_size, (int)unit);
     return OK;
 }
@@ -25,14 +32,14 @@ static void note_rounding(Options *o) {
 static Status resolve_microbatches(Options *o) {
     int64_t unit = one_microbatch_each(o), batch = o->global_batch_size;
     o->shape.global_batch = (int)(batch - batch % unit);
-    o->shape.num_microbatches = (int)(batch / unit);
+    o->shape.num_microbatches = (int)(batch / unit) * (num_shares(o) / o->shape.dp);
     if (batch % unit == 0) return OK;
     if (o->decrease_batch_size_if_needed && batch > unit) return note_rounding(o), OK;
-    return fail(
-        ERR_CONFIG,
-        "global batch size (%lld) is not divisible by micro batch size (%d) times data parallel size (%d): "
-        "use --global-batch-size %lld",
-        (long long)batch, o->micro_batch_size, o->shape.dp, (long long)((batch / unit + 1) * unit));
+    return fail(ERR_CONFIG,
+                "global batch size (%lld) is not divisible by micro batch size (%d) times %s (%d): use "
+                "--global-batch-size %lld",
+                (long long)batch, o->micro_batch_size, shares(o), num_shares(o),
+                (long long)((batch / unit + 1) * unit));
 }
 
 // ---- a batch that grows -----------------------------------------------------------------------------------
@@ -102,8 +109,8 @@ static Status check_rampup_divides(const Options *o, int64_t start, int64_t incr
     return fail(
         ERR_CONFIG,
         "--rampup-batch-size: %lld and its increment %lld are not divisible by micro batch size (%d) times "
-        "data parallel size (%d): use %lld and %lld, or --decrease-batch-size-if-needed with %lld or more",
-        (long long)start, (long long)increment, o->micro_batch_size, o->shape.dp,
+        "%s (%d): use %lld and %lld, or --decrease-batch-size-if-needed with %lld or more",
+        (long long)start, (long long)increment, o->micro_batch_size, shares(o), num_shares(o),
         (long long)round_up(start, unit), (long long)round_up(increment, unit), (long long)unit);
 }
 

@@ -149,12 +149,13 @@ Status blend_words_read_split(BlendWords *words, const char *file, Split which);
 void blend_words_free(BlendWords *words);
 
 // The place of a microbatch in the data: its column j is sample
-// consumed + microbatch*micro_batch*data_ranks + data_rank*micro_batch + j.
+// consumed + microbatch*micro_batch*leaves + leaf*micro_batch + j. Without --virtual-data-parallel a leaf is a data-parallel
+// rank.
 typedef struct {
     int64_t consumed; // samples of the run before this step
     int micro_batch;  // B
-    int data_ranks, data_rank;
-    int microbatch; // k, within the step and rank
+    int leaves, leaf;
+    int microbatch; // k, within the step and leaf
 } BatchPlace;
 
 // Fills tokens [S, B] and labels [S, B]; row s*B + j has sample j's token s and the token that follows it. Either

@@ -255,9 +255,9 @@ int gpt_dataset_pieces(const GptDataset *set, int64_t index, SamplePiece *pieces
 }
 
 Status batch_fill(const GptDataset *set, BatchPlace p, int32_t *tokens, int32_t *labels) {
-    CHECK(p.micro_batch > 0 && p.data_rank >= 0 && p.data_rank < p.data_ranks && p.microbatch >= 0,
-          "microbatch %d, data rank %d of %d", p.microbatch, p.data_rank, p.data_ranks);
-    int64_t first = p.consumed + ((int64_t)p.microbatch * p.data_ranks + p.data_rank) * p.micro_batch;
+    CHECK(p.micro_batch > 0 && p.leaf >= 0 && p.leaf < p.leaves && p.microbatch >= 0,
+          "microbatch %d, leaf %d of %d", p.microbatch, p.leaf, p.leaves);
+    int64_t first = p.consumed + ((int64_t)p.microbatch * p.leaves + p.leaf) * p.micro_batch;
     size_t stride = (size_t)p.micro_batch;
     for (int j = 0; j < p.micro_batch; j++) {
         if (tokens) TRY(gather(set, first + j, 0, set->seq_length, tokens + j, stride));

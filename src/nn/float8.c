@@ -55,9 +55,9 @@ void float8_input_gradient(Context *c, const Linear *l, Tensor dy, Tensor dx) {
 void float8_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
     ArenaMark mark = arena_mark(c->scratch);
     Factor a = factor(c, dy, gradient_type(l), cuts_output(l), true);
-    Matmul args = product(a, factor(c, x, E4M3, !cuts_output(l), true), l->weight->grad);
-    args.accumulate = !l->weight->grad_uninitialized;
-    l->weight->grad_uninitialized = false;
+    GradSum dweight = param_grad_sum(l->weight, c->device, c->leaf);
+    Matmul args = product(a, factor(c, x, E4M3, !cuts_output(l), true), dweight.sum);
+    args.accumulate = dweight.adds;
     matmul(c->device, c->stream, args);
     arena_release(c->scratch, mark);
 }

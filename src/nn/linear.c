@@ -56,10 +56,9 @@ void linear_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
         float8_weight_gradient(c, l, x, dy);
         return;
     }
-    bool adds = !l->weight->grad_uninitialized;
-    l->weight->grad_uninitialized = false;
+    GradSum dweight = param_grad_sum(l->weight, c->device, c->leaf);
     matmul(c->device, c->stream,
-           (Matmul){.a = dy, .b = x, .d = l->weight->grad, .transpose_a = true, .accumulate = adds});
+           (Matmul){.a = dy, .b = x, .d = dweight.sum, .transpose_a = true, .accumulate = dweight.adds});
 }
 
 // Returns whether the product for the weight makes the gradient of the bias, too. `all` are the rows of which it is made:
@@ -70,7 +69,8 @@ static bool sums_join(const Context *c, const Linear *l, Tensor dy, Tensor all) 
 
 static void bias_gradient(Context *c, const Linear *l, Tensor dy, Tensor all) {
     if (l->bias && !sums_join(c, l, dy, all))
-        column_sum(c->device, c->stream, (ColumnSum){.x = dy, .sum = param_grad(l->bias, c->device)});
+        column_sum(c->device, c->stream,
+                   (ColumnSum){.x = dy, .sum = param_grad(l->bias, c->device, c->leaf)});
 }
 
 static void weight_half(Context *c, const Linear *l, Tensor x, Tensor dy, Tensor all) {
@@ -78,14 +78,15 @@ static void weight_half(Context *c, const Linear *l, Tensor x, Tensor dy, Tensor
         linear_weight_gradient(c, l, x, all);
         return;
     }
+    GradSum dweight = param_grad_sum(l->weight, c->device, c->leaf),
+            dbias = param_grad_sum(l->bias, c->device, c->leaf);
     matmul_sums(c->device, c->stream,
                 (MatmulSums){.a = dy,
                              .b = x,
-                             .d = l->weight->grad,
-                             .sums = l->bias->grad,
-                             .accumulate = !l->weight->grad_uninitialized,
-                             .accumulate_sums = !l->bias->grad_uninitialized});
-    l->weight->grad_uninitialized = l->bias->grad_uninitialized = false;
+                             .d = dweight.sum,
+                             .sums = dbias.sum,
+                             .accumulate = dweight.adds,
+                             .accumulate_sums = dbias.adds});
 }
 
 void column_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y, bool with_bias) {

@@ -30,9 +30,8 @@ void norm_apply(Context *c, const Norm *n, Tensor x, NormStash *stash, Arena *ar
 }
 
 void norm_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Tensor residual, Tensor dx) {
-    bool adds = !n->gamma->grad_uninitialized;
-    n->gamma->grad_uninitialized = false;
-    if (n->beta) n->beta->grad_uninitialized = false;
+    GradSum dgamma = param_grad_sum(n->gamma, c->device, c->leaf), dbeta = {0};
+    if (n->beta) dbeta = param_grad_sum(n->beta, c->device, c->leaf);
     norm_backward(c->device, c->stream,
                   (NormBackward){.dy = dy,
                                  .x = s->x,
@@ -41,7 +40,7 @@ void norm_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Ten
                                  .rstd = s->rstd,
                                  .residual = residual,
                                  .dx = dx,
-                                 .dgamma = n->gamma->grad,
-                                 .dbeta = n->beta ? n->beta->grad : (Tensor){0},
-                                 .accumulate = adds});
+                                 .dgamma = dgamma.sum,
+                                 .dbeta = dbeta.sum,
+                                 .accumulate = dgamma.adds});
 }

@@ -2,6 +2,7 @@
 #include "nn/params.h"
 #include "base/half.h"
 #include "base/rng.h"
+#include "device/ops.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,11 +43,45 @@ int64_t param_local_count(const Param *p) { return placement_count(&p->place); }
 
 Tensor param_value(const Param *p) { return p ? p->value : (Tensor){0}; }
 
-Tensor param_grad(Param *p, Device *device) {
-    if (!p) return (Tensor){0};
-    if (p->grad_uninitialized) device_zero(device, device_stream(device), p->grad);
+// ---- gradients ----------------------------------------------------------------------------------
+
+// Adds the leaves before this one to it that make a whole subtree with it. Returns the level of that subtree.
+static int add_halves(const Param *p, Device *device) {
+    int level = 0;
+    for (; p->leaf >> level & 1; level++)
+        add(device, device_stream(device), (Add){.x = p->partial[level], .y = p->grad});
+    return level;
+}
+
+GradSum param_grad_sum(Param *p, Device *device, int leaf) {
+    if (leaf != p->leaf) {
+        CHECK(leaf == p->leaf + 1 && !p->grad_uninitialized, "%s: leaf %d after leaf %d", p->spec.name, leaf,
+              p->leaf);
+        int level = add_halves(p, device);
+        device_copy(device, device_stream(device), p->partial[level], p->grad);
+        p->leaf = leaf;
+        p->grad_uninitialized = true;
+    }
+    GradSum sum = {p->grad, !p->grad_uninitialized};
     p->grad_uninitialized = false;
-    return p->grad;
+    return sum;
+}
+
+Tensor param_grad(Param *p, Device *device, int leaf) {
+    if (!p) return (Tensor){0};
+    GradSum sum = param_grad_sum(p, device, leaf);
+    if (!sum.adds) device_zero(device, device_stream(device), sum.sum);
+    return sum.sum;
+}
+
+void params_finish_grads(const Params *params, Device *device, int unit) {
+    for (int i = params->units[unit].first; i < params->units[unit].end && params->leaves > 1; i++) {
+        Param *p = params->items[i];
+        if (p->chunk < 0) continue;
+        CHECK(p->leaf == params->leaves - 1, "%s ends with leaf %d of %d", p->spec.name, p->leaf,
+              params->leaves);
+        add_halves(p, device);
+    }
 }
 
 // ---- placing ------------------------------------------------------------------------------------
@@ -108,18 +143,31 @@ static Tensor local_tensor(const Param *p, Tensor flat) {
     return x;
 }
 
+// The levels of the tree below its root: so many sums wait for their other halves at most.
+static int num_levels(const Params *params) {
+    int levels = 0;
+    while (1 << levels < params->leaves) levels++;
+    CHECK(params->leaves < 2 || (levels <= MAX_LEAF_LEVELS && 1 << levels == params->leaves), "%d leaves",
+          params->leaves);
+    return levels;
+}
+
 static void place_chunk(Params *params, Arena *arena, Grid grid, DType dtype, int chunk) {
     ChunkParams *c = &params->chunks[chunk];
     for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
         c->region[r + 1] = lay_out(params, chunk, r, grid, c->region[r]);
     c->count = c->region[NUM_REDUCTIONS];
     c->values = tensor_take(arena, "parameters of a chunk", 1, c->count, dtype);
+    int levels = params->values_only ? 0 : num_levels(params);
     if (!params->values_only) c->grads = tensor_take(arena, "gradients of a chunk", 1, c->count, F32);
+    for (int k = 0; k < levels; k++)
+        c->partial[k] = tensor_take(arena, "gradients of leaves", 1, c->count, F32);
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
         if (p->chunk != chunk || p->tied_value) continue;
         p->value = local_tensor(p, c->values);
         if (c->grads.data) p->grad = local_tensor(p, c->grads);
+        for (int k = 0; k < levels; k++) p->partial[k] = local_tensor(p, c->partial[k]);
     }
 }
 
@@ -137,6 +185,9 @@ void params_place(Params *params, Arena *arena, const Topology *topology, DType 
         p->value = p->tied_value->value;
         if (params->values_only) continue;
         p->grad = tensor_take(arena, "gradient of a tied copy", p->value.rows, p->value.cols, F32);
+        for (int k = 0; k < num_levels(params); k++)
+            p->partial[k] =
+                tensor_take(arena, "gradients of a tied copy's leaves", p->grad.rows, p->grad.cols, F32);
     }
 }
 
@@ -259,7 +310,7 @@ void params_zero_grads(const Params *params, Device *device) {
 
 void params_begin_grads(const Params *params) {
     for (int i = 0; i < params->count; i++)
-        params->items[i]->grad_uninitialized = params->items[i]->chunk >= 0;
+        params->items[i]->grad_uninitialized = params->items[i]->chunk >= 0, params->items[i]->leaf = 0;
 }
 
 void params_free(Params *params) {

@@ -21,6 +21,9 @@ typedef struct {
     const char *tied_to; // the name of the parameter that this one is a copy of, or NULL
 } ParamSpec;
 
+// The levels of the tree in which a rank adds the gradients of its leaves (Params.leaves).
+enum { MAX_LEAF_LEVELS = 12 };
+
 typedef struct Param {
     ParamSpec spec;
     // Set by params_place: the share that this rank holds, or would hold if the parameter were on its stage.
@@ -30,7 +33,11 @@ typedef struct Param {
     int64_t offset; // of its first element in the flat buffers of its chunk; -1: it uses another's value
     Tensor value;   // local share, in the run's element type
     Tensor grad;    // F32 accumulator
-    bool grad_uninitialized; // the first contribution of this step is written to the gradient, not added
+    bool
+        grad_uninitialized; // the next contribution is written to the gradient, not added: the first one of a leaf
+    // The leaf to which `grad` belongs. partial[k] is the sum of the last 2^k leaves whose other half is still missing.
+    int leaf;
+    Tensor partial[MAX_LEAF_LEVELS];
     // The local parameter whose value this one uses (a tie within one rank), or NULL.
     struct Param *tied_value;
 } Param;
@@ -40,7 +47,8 @@ typedef struct Param {
 // [region[r], region[r + 1]), in which its parameters lie in the model's order. The length of a region is a
 // multiple of PARAM_ALIGNMENT times the number of its replicas.
 typedef struct {
-    Tensor values, grads; // [1, count] in the run's element type; F32
+    Tensor values, grads;            // [1, count] in the run's element type; F32
+    Tensor partial[MAX_LEAF_LEVELS]; // as grads
     int64_t region[NUM_REDUCTIONS + 1];
     int64_t count; // the end of the last region
 } ChunkParams;
@@ -60,6 +68,9 @@ typedef struct {
     ChunkParams *chunks;
     int num_chunks;
     bool values_only; // set before placing: a model that is not trained takes no gradients
+    // Set before placing. The microbatches of a step are divided into so many leaves (a power of two; 0 is 1), one after the
+    // other. A rank adds the gradients of a leaf in the order of its microbatches, and the leaves in a binary tree.
+    int leaves;
 } Params;
 
 // Begins a unit, to which the parameters belong that are declared next. Returns its number.
@@ -91,8 +102,16 @@ void params_begin_grads(const Params *params);
 void params_free(Params *params);
 int64_t param_local_count(const Param *param); // elements of the local share
 Tensor param_value(const Param *param);        // absent for NULL, as for a bias that a layer does not have
-// Returns the gradient to add to; zeroes it first when it is uninitialized. Absent for NULL.
-Tensor param_grad(Param *param, Device *device);
+// A gradient for a contribution of a microbatch of leaf `leaf`. Calls for a parameter give leaves in ascending order.
+typedef struct {
+    Tensor sum;
+    bool adds; // false: the contribution is to be written, and its caller writes it
+} GradSum;
+GradSum param_grad_sum(Param *param, Device *device, int leaf);
+// Returns the same to add to: it is zeroed where param_grad_sum would have it written. Absent for NULL.
+Tensor param_grad(Param *param, Device *device, int leaf);
+// Completes the gradients of a unit after their last contribution: adds the leaves that are still apart.
+void params_finish_grads(const Params *params, Device *device, int unit);
 // Copy the local share out of a whole tensor in host memory, and back into it.
 void param_slice(const Param *param, const float *whole, float *local);
 void param_unslice(const Param *param, const float *local, float *whole);

@@ -26,6 +26,7 @@ typedef struct {
     Groups groups;
     Arena *scratch; // empty between two instructions of the pipeline
     ModelMode mode;
+    int leaf; // of the microbatch of the current instruction
     UnitWatch watch;
 } Context;
 
@@ -62,6 +63,7 @@ typedef struct {
     float loss_scale;      // factor of the gradient of each token that counts
     int64_t first_sample;  // number of its first sample in the whole run
     int64_t samples;       // B
+    int leaf;              // that its gradients belong to (Params.leaves)
     int64_t sequence;      // S
     bool training;         // false: no dropout, no gradients
     int64_t position;      // of the first token in its sequence; 0 in training

@@ -8,12 +8,13 @@ static void begin_bucket(GradReducer *r, int i) {
 }
 
 Status grad_reducer_create(GradReducer *r, Context *context, const Params *params, const Buckets *buckets,
-                           bool overlap, bool overlap_gather) {
+                           bool overlap, bool overlap_gather, bool tree) {
     *r = (GradReducer){.context = context,
                        .params = params,
                        .buckets = buckets,
                        .overlap = overlap,
-                       .overlap_gather = overlap_gather};
+                       .overlap_gather = overlap_gather,
+                       .tree = tree};
     size_t n = (size_t)buckets->count + 1;
     r->reducing = calloc(n, sizeof *r->reducing);
     r->gathering = calloc(n, sizeof *r->gathering);
@@ -38,13 +39,16 @@ static Tensor whole_of(Tensor flat, const Bucket *b) { return tensor_part(flat, 
 
 // ---- gradients ----------------------------------------------------------------------------------
 
+static ReduceOp sum_of(const GradReducer *r) { return r->tree ? REDUCE_TREE : REDUCE_SUM; }
+
 static void post_bucket(GradReducer *r, int i) {
     Stream *stream = r->context->stream;
     const Bucket *b = &r->buckets->items[i];
     Tensor grads = r->params->chunks[b->chunk].grads, whole = whole_of(grads, b);
     r->reduced[i] = true;
-    r->reducing[i] = b->sharded ? comm_reduce_scatter_start(b->group, stream, whole, bucket_shard(grads, b))
-                                : comm_all_reduce_start(b->group, stream, whole, REDUCE_SUM);
+    r->reducing[i] =
+        b->sharded ? comm_reduce_scatter_start(b->group, stream, whole, bucket_shard(grads, b), sum_of(r))
+                   : comm_all_reduce_start(b->group, stream, whole, sum_of(r));
 }
 
 static bool is_due(const GradReducer *r, int i) {
@@ -54,6 +58,7 @@ static bool is_due(const GradReducer *r, int i) {
 
 static void finish_unit(void *self, int unit) {
     GradReducer *r = self;
+    params_finish_grads(r->params, r->context->device, unit);
     for (int i = 0; i < r->buckets->count && r->overlap; i++)
         if (is_due(r, i) && bucket_holds(&r->buckets->items[i], r->params, unit) && !--r->unfinished[i])
             post_bucket(r, i);
@@ -65,26 +70,42 @@ void grad_reducer_start(GradReducer *r, int chunk) {
 }
 
 // Adds the gradients of tied copies to those of their originals on the same rank. The order, the embedding's gradient
-// and then the head's, is that of the sum between two ranks.
-static void add_tied_copies(const Context *c, const Params *params) {
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = params->items[i];
-        if (p->tied_value) add(c->device, c->stream, (Add){.x = p->grad, .y = p->tied_value->grad});
+// and then the head's, is that of the sum between two ranks. A copy's gradient lies in no bucket: after the sums over
+// replicas it is summed here.
+static void add_tied_copies(const GradReducer *r) {
+    const Context *c = r->context;
+    for (int i = 0; i < r->params->count; i++) {
+        const Param *p = r->params->items[i];
+        if (!p->tied_value) continue;
+        Comm *replicas = context_group(c, placement_reductions[p->place.reduction].replicas);
+        if (r->tree) comm_all_reduce(replicas, c->stream, p->grad, REDUCE_TREE);
+        add(c->device, c->stream, (Add){.x = p->grad, .y = p->tied_value->grad});
     }
 }
 
-// Makes the first sum of a reduction: over the ranks of its role, the gradients of its region of every chunk.
-static void sum_first(const Context *c, const Params *params, Reduction reduction) {
+// Makes the first sum of a reduction over the ranks of its role: of its region of every chunk, or after the sums over
+// replicas of what this rank has of its buckets.
+static void sum_first(const GradReducer *r, Reduction reduction) {
+    const Context *c = r->context;
     const ReductionInfo *info = &placement_reductions[reduction];
     if (info->first == NO_ROLE) return;
     rank_doing("%s", info->doing);
-    if (reduction == REDUCTION_TIED) add_tied_copies(c, params);
+    if (reduction == REDUCTION_TIED) add_tied_copies(r);
     Comm *group = context_group(c, (Role)info->first);
-    for (int i = 0; i < params->num_chunks && group; i++) {
-        const ChunkParams *chunk = &params->chunks[i];
+    for (int i = 0; i < r->params->num_chunks && group && !r->tree; i++) {
+        const ChunkParams *chunk = &r->params->chunks[i];
         int64_t begin = chunk->region[reduction], count = chunk->region[reduction + 1] - begin;
         if (count) comm_all_reduce(group, c->stream, tensor_part(chunk->grads, begin, count), REDUCE_SUM);
     }
+    for (int i = 0; i < r->buckets->count && group && r->tree; i++) {
+        const Bucket *b = &r->buckets->items[i];
+        Tensor shard = bucket_shard(r->params->chunks[b->chunk].grads, b);
+        if (b->reduction == reduction) comm_all_reduce(group, c->stream, shard, REDUCE_SUM);
+    }
+}
+
+static void sum_all_first(const GradReducer *r) {
+    for (Reduction reduction = 0; reduction < NUM_REDUCTIONS; reduction++) sum_first(r, reduction);
 }
 
 static void sum_over_replicas(GradReducer *r) {
@@ -100,10 +121,10 @@ static void sum_over_replicas(GradReducer *r) {
 }
 
 void grad_reducer_finish(GradReducer *r) {
-    for (Reduction reduction = 0; reduction < NUM_REDUCTIONS; reduction++)
-        sum_first(r->context, r->params, reduction);
+    if (!r->tree) sum_all_first(r);
     rank_doing("sum of gradients over dp");
     sum_over_replicas(r);
+    if (r->tree) sum_all_first(r);
     // The optimizer must not write values that are still being gathered, also where no forward has needed them.
     grad_reducer_gather_wait(r);
 }

@@ -28,7 +28,7 @@ StepControl control_open(const Options *o) {
         .rampup = {.start = shape->rampup_start,
                    .increment = shape->rampup_increment,
                    .full = o->global_batch_size,
-                   .multiple = o->micro_batch_size * shape->dp,
+                   .multiple = o->micro_batch_size * (shape->virtual_data ? shape->virtual_data : shape->dp),
                    .samples = shape->rampup_samples},
         .scaler = scaler_of(o),
         .end = shape->train_iters,

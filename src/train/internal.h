@@ -12,7 +12,8 @@ typedef struct {
     GptDataset *valid; // NULL there, too, and when there is nothing to evaluate
     int vocabulary, eod;
     bool tokens, labels, masked; // this rank reads tokens, labels and masks
-    int micro_batch, sequence, data_ranks, data_rank;
+    int micro_batch, sequence;
+    Leaves leaves;
     int32_t *token_buffer, *label_buffer;
     float *mask_buffer;
 } Batches;

@@ -8,6 +8,7 @@
 #include "layout/buffers.h"
 #include "layout/kinds.h"
 #include "layout/layers.h"
+#include "layout/leaves.h"
 #include "layout/topology.h"
 #include "model/model.h"
 #include "parallel/parallel.h"
@@ -29,8 +30,9 @@ typedef struct {
     int microbatch_group, receive_ahead; // see ScheduleSpec
     ScheduleCosts schedule_costs;        // what a kind with SETTING_TIMES orders by
     int stash_limit;
-    bool scatter_gather;                     // cut messages between stages over tp
-    bool shard_optimizer;                    // over dp
+    bool scatter_gather;  // cut messages between stages over tp
+    bool shard_optimizer; // over dp
+    int virtual_data;     // leaves of a step (layout/leaves.h); 0: one a data-parallel rank
     bool overlap_gradients, overlap_weights; // reduce during backwards, gather during forwards
     AdamOptions adam;
     int64_t bucket_elements;

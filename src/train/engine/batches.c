@@ -250,8 +250,7 @@ Status batches_open(Batches *b, const Options *o, const Topology *topology) {
     b->masked = o->eod_mask_loss;
     b->micro_batch = o->micro_batch_size;
     b->sequence = o->seq_length;
-    b->data_ranks = topology_size(topology, ROLE_DATA);
-    b->data_rank = topology_rank(topology, ROLE_DATA);
+    b->leaves = leaves_of(topology, o->shape.virtual_data);
     if (!b->tokens && !b->labels) return OK;
     TRY(open_split(b, o, SPLIT_TRAIN, o->shape.train_samples, &b->train));
     TRY(open_validation(b, o));
@@ -313,11 +312,14 @@ Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num
                      .mask = b->masked ? b->mask_buffer : NULL};
     if (!b->train) return OK;
     bool tokens = b->tokens || b->masked;
+    int data_ranks = b->leaves.total / b->leaves.count;
     int64_t starts =
-        gpt_dataset_num_samples(set) - (int64_t)num_microbatches * b->micro_batch * b->data_ranks + 1;
+        gpt_dataset_num_samples(set) - (int64_t)num_microbatches * b->micro_batch * data_ranks + 1;
     if (set == b->valid && starts > 0) consumed %= starts;
     for (int k = 0; k < num_microbatches; k++) {
-        BatchPlace place = {consumed, b->micro_batch, b->data_ranks, b->data_rank, k};
+        LeafPlace leaf = leaves_place(&b->leaves, num_microbatches, k);
+        BatchPlace place = {consumed, b->micro_batch, b->leaves.total, b->leaves.first + leaf.leaf,
+                            leaf.index};
         TRY(batch_fill(set, place, tokens ? b->token_buffer + (size_t)k * one : NULL,
                        b->labels ? b->label_buffer + (size_t)k * one : NULL));
     }

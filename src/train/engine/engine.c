@@ -25,6 +25,8 @@ static Status open_model(Engine *e) {
     Context *c = &e->runtime.context;
     Arena *run = &e->runtime.run;
     int stages[SCHEDULE_MAX_CHUNKS], v = e->spec.num_chunks;
+    e->leaves = leaves_of(&c->groups.topology, e->spec.virtual_data);
+    e->params.leaves = e->leaves.count;
     for (int i = 0; i < v; i++) stages[i] = schedule_stage(&e->schedule, context_rank(c, ROLE_PIPELINE), i);
     TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, c, &e->schedule, &e->params));
     params_place(&e->params, run, &c->groups.topology, e->spec.mode.dtype, stages, v);
@@ -33,7 +35,7 @@ static Status open_model(Engine *e) {
     TRY(buckets_create(&e->buckets, c, &e->params, e->spec.bucket_elements, e->spec.shard_optimizer));
     TRY(optimizer_create(&e->optimizer, c, e->runtime.world, &e->params, &e->buckets, run, e->spec.adam));
     TRY(grad_reducer_create(&e->reducer, c, &e->params, &e->buckets, e->spec.overlap_gradients,
-                            e->spec.overlap_weights));
+                            e->spec.overlap_weights, e->leaves.tree));
     c->watch = grad_reducer_watch(&e->reducer);
     PipelineSpec pipeline = {.schedule = &e->schedule,
                              .stage = engine_stage(e),
@@ -172,19 +174,37 @@ static void load_batch(Engine *e, const Batch *batch, bool training, double loss
         d = context_ranks(&e->runtime.context, ROLE_DATA);
     use_microbatches(e, m);
     upload_batch(e, batch);
-    for (int k = 0; k < m; k++)
+    for (int k = 0; k < m; k++) {
+        LeafPlace place = leaves_place(&e->leaves, m, k);
         e->microbatches[k] = (Microbatch){
             .tokens = row_or_absent(e->tokens, k),
             .labels = row_or_absent(e->labels, k),
             .mask = row_or_absent(e->mask, k),
             .loss = row_or_absent(e->losses, k),
             .loss_scale = (float)(loss_scale / (counted_tokens(e, batch, k) * m * d)),
-            .first_sample = batch->consumed + (int64_t)k * b * d +
-                            (int64_t)context_rank(&e->runtime.context, ROLE_DATA) * b,
+            .first_sample = batch->consumed + leaves_first_sample(&e->leaves, place, b),
             .samples = b,
+            .leaf = place.leaf,
             .sequence = e->spec.shape.sequence,
             .training = training,
         };
+    }
+}
+
+// The sum of each microbatch's mean loss of leaves [first, first + count) of this rank, added as their gradients are.
+static double loss_of_leaves(const Engine *e, const Batch *batch, int first, int count) {
+    if (count > 1)
+        return loss_of_leaves(e, batch, first, count / 2) +
+               loss_of_leaves(e, batch, first + count / 2, count / 2);
+    int each = batch->num_microbatches / e->leaves.count;
+    int64_t tokens = step_tokens(e);
+    double sum = 0;
+    for (int k = first * each; k < (first + 1) * each; k++) {
+        double one = 0;
+        for (int64_t i = 0; i < tokens; i++) one += (double)e->host_losses[k * tokens + i];
+        sum += one / counted_tokens(e, batch, k);
+    }
+    return sum;
 }
 
 // The mean over microbatches and data ranks of each microbatch's mean loss. The last stage computes it and sends it to
@@ -195,14 +215,9 @@ static double mean_loss(Engine *e, const Batch *batch) {
     double sum = 0;
     rank_doing("mean loss");
     if (e->last) {
-        int64_t tokens = step_tokens(e);
         device_download(e->runtime.device, c->stream, e->host_losses, first_rows(e->losses, m));
-        for (int k = 0; k < m; k++) {
-            double one = 0;
-            for (int64_t i = 0; i < tokens; i++) one += (double)e->host_losses[k * tokens + i];
-            sum += one / counted_tokens(e, batch, k);
-        }
-        comm_all_reduce_host(context_group(c, ROLE_DATA), &sum, 1, REDUCE_SUM);
+        sum = loss_of_leaves(e, batch, 0, e->leaves.count);
+        comm_all_reduce_host(context_group(c, ROLE_DATA), &sum, 1, e->leaves.tree ? REDUCE_TREE : REDUCE_SUM);
     }
     comm_broadcast_host(context_group(c, ROLE_PIPELINE), &sum, sizeof sum, c->groups.topology.ends[1]);
     return sum / (m * context_ranks(c, ROLE_DATA));

@@ -7,6 +7,7 @@ struct Engine {
     EngineSpec spec;
     EngineMemory memory;
     Runtime runtime;
+    Leaves leaves;
     Schedule schedule;   // of the largest batch
     Schedule smaller[2]; // of the last two smaller batches; `newer` is the index of the last
     int newer;

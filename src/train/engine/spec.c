@@ -166,6 +166,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .stash_limit = shape->schedule_stash_limit,
         .scatter_gather = o->scatter_gather_tensors_in_pipeline,
         .shard_optimizer = o->use_distributed_optimizer,
+        .virtual_data = shape->virtual_data,
         .overlap_gradients = o->overlap_grad_reduce,
         .overlap_weights = o->overlap_param_gather,
         .adam = {o->adam_beta1, o->adam_beta2, o->adam_eps, o->clip_grad},
