@@ -145,7 +145,7 @@ static Status feed_in_pieces(Comm *world, void *arg) {
     Infer *infer;
     TRY(fixture_open(&infer, &run->shape, &run->spec, world));
     feed(infer, 0, 9, 9, once);
-    for (int piece = 1; piece < 9; piece++) {
+    for (int piece = 1; piece < 9; piece += harness_short() ? 3 : 1) {
         infer_rewind(infer, 0);
         feed(infer, 0, 9, piece, pieces);
         double error = largest_difference(once, pieces, LOGITS);
@@ -155,8 +155,10 @@ static Status feed_in_pieces(Comm *world, void *arg) {
     return OK;
 }
 
+// Every model on every grid, with a cache and without; in the short form half of them, among which are all pairs.
 static void on_some_grids(RankMain *law, DType dtype) {
     for (int i = 0; i < 8; i++) {
+        if (harness_short() && __builtin_parity((unsigned)i)) continue;
         FixtureRun run = {.shape = i & 1 ? fixture_llama() : fixture_gpt()};
         run.spec = fixture_spec(i & 2 ? 2 : 1, i & 2 ? 2 : 1, dtype, i & 4);
         EXPECT_OK(fixture_launch(&run, law));
