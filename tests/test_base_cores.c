@@ -1,10 +1,7 @@
 // Tests how the ranks of a machine share its cores.
 #include "base/cores.h"
-#include "harness.h"
-#include <stdio.h>
+#include "sysfs_tree.h"
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,26 +41,8 @@ static void shares(void) {
 
 // ---- where processors are: two sockets of two cores of two threads ----------------------------------------
 
-static void write_number(const char *folder, int id, const char *what, int number) {
-    char path[600];
-    snprintf(path, sizeof path, "%s/cpu%d/topology/%s", folder, id, what);
-    FILE *file = fopen(path, "w");
-    EXPECT(file, "%s", path);
-    if (!file) return;
-    fprintf(file, "%d\n", number);
-    fclose(file);
-}
-
-static void make_machine(const char *folder) {
-    char path[600];
-    for (int id = 0; id < 8; id++) {
-        snprintf(path, sizeof path, "%s/cpu%d", folder, id);
-        mkdir(path, 0700);
-        strcat(path, "/topology");
-        mkdir(path, 0700);
-        write_number(folder, id, "physical_package_id", id % 4 / 2);
-        write_number(folder, id, "core_id", id % 2);
-    }
+static void make_machine(const char *root) {
+    for (int id = 0; id < 8; id++) tree_processor(root, id, id % 4 / 2, id % 2);
 }
 
 static void expect_text(Cores cores, const char *expected);
@@ -73,8 +52,8 @@ static void order(void) {
     Cores all = {8, {0, 1, 2, 3, 4, 5, 6, 7}}, ordered = all, mine;
     cores_order(&ordered, "/nowhere");
     EXPECT(!memcmp(&ordered, &all, sizeof all), "nothing is known, and nothing is moved");
-    make_machine(harness_folder());
-    cores_order(&ordered, harness_folder());
+    make_machine(harness_path("machine"));
+    cores_order(&ordered, harness_path("machine"));
     cores_share(&ordered, 2, 4, 0, &mine);
     expect_text(mine, "0-1,4-5");
     cores_share(&ordered, 2, 1, 1, &mine);
@@ -110,6 +89,104 @@ static void words(void) {
     expect_text((Cores){1, {3}}, "3");
     expect_text((Cores){4, {0, 1, 2, 3}}, "0-3");
     expect_text((Cores){5, {0, 2, 3, 7, 9}}, "0,2-3,7,9");
+}
+
+static void expect_list(const char *text, const char *expected) {
+    Cores cores;
+    tree_write(harness_folder(), text, "list");
+    cores_read(harness_path("list"), &cores);
+    expect_text(cores, expected);
+}
+
+static void lists(void) {
+    Cores none;
+    expect_list("0", "0");
+    expect_list("0-3,8", "0-3,8");
+    expect_list("0,2,4,1020-1030", "0,2,4,1020-1023");
+    expect_list("", "");
+    expect_list("0-3 8", "");
+    expect_list("0-", "");
+    expect_list("-1", "");
+    expect_list("all", "");
+    cores_read(harness_path("no-list"), &none);
+    EXPECT(!none.count, "a file that does not exist");
+}
+
+// ---- ranks with GPUs --------------------------------------------------------------------------------------
+
+// A machine's ranks: what each may use, and what is near its GPU, as lists of the system.
+typedef struct {
+    const char *allowed, *near;
+} Rank;
+
+static Cores read_list(const char *text) {
+    Cores cores;
+    tree_write(harness_folder(), text, "list");
+    cores_read(harness_path("list"), &cores);
+    return cores;
+}
+
+// Expects the ranks' shares, and that each rank is bound, or that none is.
+static void expect_shares(const char *what, const Rank *ranks, int num_ranks, int threads, bool bound,
+                          const char *const *shares) {
+    RankCores all[16];
+    for (int r = 0; r < num_ranks; r++) {
+        const Cores allowed = read_list(ranks[r].allowed), near = read_list(ranks[r].near);
+        all[r] = cores_of_rank(&allowed, &near);
+    }
+    for (int r = 0; r < num_ranks; r++) {
+        Cores mine;
+        Text text = {0};
+        EXPECT(cores_divide(all, num_ranks, threads, r, "/nowhere", &mine) == bound, "%s: rank %d", what, r);
+        cores_print(&mine, &text);
+        EXPECT(!strcmp(text_string(&text), shares[r]), "%s: rank %d has %s, not %s", what, r,
+               text_string(&text), shares[r]);
+        text_free(&text);
+    }
+}
+
+static void near_gpus(void) {
+    static const Rank two_sockets[] = {{"0-15", "0-7"},  {"0-15", "0-7"},  {"0-15", "0-7"},
+                                       {"0-15", "0-7"},  {"0-15", "8-15"}, {"0-15", "8-15"},
+                                       {"0-15", "8-15"}, {"0-15", "8-15"}};
+    static const char *const pairs[] = {"0-1", "2-3", "4-5", "6-7", "8-9", "10-11", "12-13", "14-15"};
+    expect_shares("two sockets", two_sockets, 8, 1, true, pairs);
+    expect_shares("two sockets, all threads", two_sockets, 8, 2, true, pairs);
+    expect_shares("one rank", two_sockets, 1, 1, true, (const char *[]){"0-7"});
+    expect_shares("three ranks", two_sockets + 3, 3, 4, true, (const char *[]){"0-7", "8-11", "12-15"});
+    // The GPUs' order is not that of the sockets.
+    static const Rank crossed[] = {{"0-3", "2-3"}, {"0-3", "0-1"}, {"0-3", "2-3"}, {"0-3", "0-1"}};
+    expect_shares("crossed", crossed, 4, 1, true, (const char *[]){"2", "0", "3", "1"});
+    // A cpuset that is smaller than the nodes; of the second one, it holds a single core.
+    static const Rank small[] = {{"4-8", "0-7"}, {"4-8", "0-7"}, {"4-8", "8-15"}};
+    expect_shares("cpuset", small, 3, 1, true, (const char *[]){"4-5", "6-7", "8"});
+    // A launcher has divided the ranks by socket, or has given each its own.
+    static const Rank launched[] = {{"0-7", "0-7"}, {"8-15", "8-15"}, {"0-7", "0-7"}, {"3", "8-15"}};
+    expect_shares("launched", launched, 4, 1, true, (const char *[]){"0-3", "8-15", "4-7", "3"});
+}
+
+// Shares are those of ranks without GPUs.
+static void not_near_gpus(void) {
+    static const char *const quarters[] = {"0-3", "4-7", "8-11", "12-15"};
+    static const Rank without_node[] = {{"0-15", "8-15"}, {"0-15", ""}, {"0-15", "0-7"}, {"0-15", "0-7"}};
+    expect_shares("a GPU without node", without_node, 4, 1, true, quarters);
+    static const Rank elsewhere[] = {{"0-15", "16-31"}, {"0-15", "0-7"}, {"0-15", "0-7"}, {"0-15", "0-7"}};
+    expect_shares("a cpuset without a core of the node", elsewhere, 4, 1, true, quarters);
+    static const Rank many[] = {{"0-15", "14-15"}, {"0-15", "14-15"}, {"0-15", "14-15"}, {"0-15", "0-13"}};
+    expect_shares("more ranks than cores of a node", many, 4, 1, true, quarters);
+    expect_shares("more threads than cores of a node", many + 1, 3, 2, true,
+                  (const char *[]){"0-4", "5-9", "10-15"});
+    static const Rank overlapping[] = {{"0-15", "0-9"}, {"0-15", "8-15"}, {"0-15", "0-9"}, {"0-15", "0-9"}};
+    expect_shares("nodes that overlap", overlapping, 4, 1, true, quarters);
+    static const Rank crowded[] = {{"0-1", "0"}, {"0-1", "0"}, {"0-1", "1"}};
+    expect_shares("more ranks than cores", crowded, 3, 1, false, (const char *[]){"0-1", "0-1", "0-1"});
+}
+
+static void limits(void) {
+    Cores all;
+    cores_allowed(&all);
+    EXPECT(cores_limit(1) == 1, "%d threads", cores_limit(1));
+    EXPECT(cores_limit(all.count + 1) == all.count, "%d threads", cores_limit(all.count + 1));
 }
 
 // ---- waiting: this program starts itself, as its own child ------------------------------------------------
@@ -157,6 +234,10 @@ int main(int argc, char **argv) {
                                       {"order", order},
                                       {"binding", binding},
                                       {"words", words},
+                                      {"lists", lists},
+                                      {"near_gpus", near_gpus},
+                                      {"not_near_gpus", not_near_gpus},
+                                      {"limits", limits},
                                       {"waiting", waiting},
                                       {0}},
                        argc, argv);

@@ -3,6 +3,7 @@
 #include "base/rank.h"
 #include "device/survey.h"
 #include "device_mistakes.h"
+#include "sysfs_tree.h"
 
 enum { TURNS = 60 };
 
@@ -181,6 +182,42 @@ static void survey_tries_every_gpu(void) {
     unsetenv("TRIREME_SIM_GPUS");
     EXPECT_OK(device_survey("cpu", true, &survey, &module));
     EXPECT(!survey.has_gpus && !survey.num_gpus, "the CPU has %d GPUs", survey.num_gpus);
+    text_free(&module);
+}
+
+// Two sockets with four GPUs each, and a ninth of which the system says nothing.
+static void gpus_have_places(void) {
+    static DeviceSurvey survey;
+    const char *root = harness_path("machine");
+    Text module = {0};
+    Cores near;
+    setenv("TRIREME_SIM_GPUS", "9", 1);
+    for (int i = 0; i < 9; i++) {
+        char way[64];
+        snprintf(way, sizeof way, "pcifffff:%02x/fffff:%02x:00.0", 0xa0 + i, 0xa0 + i);
+        tree_device(root, way, i == 8 ? "-1" : i < 4 ? "0" : "1", i == 8 ? "0-15" : i < 4 ? "0-7" : "8-15");
+    }
+    tree_network(root, "net", "eth0", "pcifffff:a5/fffff:a5:00.0");
+    EXPECT_OK(device_survey("cuda-sim", false, &survey, &module));
+    for (int i = 0; i < 9; i++) {
+        GpuSurvey *gpu = &survey.gpus[i];
+        EXPECT(gpu->node == -1 && !*gpu->cores, "this machine has no such GPU: %s", gpu->pci);
+        survey_place(gpu, root);
+        EXPECT(gpu->node == (i == 8 ? -1 : i / 4), "GPU %d is on node %d", i, gpu->node);
+        EXPECT(!strcmp(gpu->cores, i == 8 ? "" : i < 4 ? "0-7" : "8-15"), "GPU %d: %s", i, gpu->cores);
+        EXPECT(!strcmp(gpu->network, i / 4 == 1 ? "eth0" : ""), "GPU %d: %s", i, gpu->network);
+        for (int turn = 0; turn < 2; turn++) { // ranks take GPUs in turn
+            device_near("cuda-sim", i + 9 * turn, root, &near);
+            EXPECT(near.count == (i == 8 ? 0 : 8) && near.ids[0] == (i / 4 == 1 ? 8 : 0),
+                   "rank %d: %d from %d", i + 9 * turn, near.count, near.ids[0]);
+        }
+    }
+    device_near("cpu", 0, root, &near);
+    EXPECT(!near.count, "the CPU has no GPU");
+    setenv("TRIREME_SIM_GPUS", "0", 1);
+    device_near("cuda-sim", 0, root, &near);
+    EXPECT(!near.count, "there is no GPU");
+    unsetenv("TRIREME_SIM_GPUS");
     text_free(&module);
 }
 
@@ -395,6 +432,7 @@ int main(int argc, char **argv) {
                                       {"host_code_is_in_order", host_code_is_in_order},
                                       {"marks_tell_the_time", marks_tell_the_time},
                                       {"survey_tries_every_gpu", survey_tries_every_gpu},
+                                      {"gpus_have_places", gpus_have_places},
                                       {"units_are_those_of_gpus", units_are_those_of_gpus},
                                       {"arithmetic_names_the_gpus", arithmetic_names_the_gpus},
                                       {"errors_at_opening_are_named", errors_at_opening_are_named},

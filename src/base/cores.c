@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,15 +20,32 @@ void cores_allowed(Cores *cores) {
     if (!cores->count) cores->count = 1;
 }
 
+void cores_read(const char *path, Cores *cores) {
+    int first, last, next = ',';
+    *cores = (Cores){0};
+    FILE *file = fopen(path, "r");
+    if (!file) return;
+    for (; next == ',' && fscanf(file, "%d", &first) == 1; next = fgetc(file)) {
+        last = first;
+        next = fgetc(file);
+        if (next == '-' && fscanf(file, "%d", &last) != 1) break;
+        if (next != '-') ungetc(next, file);
+        for (int id = first; id >= 0 && id <= last && id < CORES_MAX && cores->count < CORES_MAX; id++)
+            cores->ids[cores->count++] = id;
+    }
+    fclose(file);
+    if (next != '\n' && next != EOF) *cores = (Cores){0};
+}
+
 typedef struct {
     int package, core, id;
 } Place;
 
 // 0 where the system does not say.
-static int read_place(const char *folder, int id, const char *what) {
+static int read_place(const char *sysfs, int id, const char *what) {
     char path[512];
     int value = 0;
-    snprintf(path, sizeof path, "%s/cpu%d/topology/%s", folder, id, what);
+    snprintf(path, sizeof path, "%s/devices/system/cpu/cpu%d/topology/%s", sysfs, id, what);
     FILE *file = fopen(path, "r");
     if (file && fscanf(file, "%d", &value) != 1) value = 0;
     if (file) fclose(file);
@@ -41,12 +59,12 @@ static int compare_places(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-void cores_order(Cores *cores, const char *folder) {
+void cores_order(Cores *cores, const char *sysfs) {
     Place places[CORES_MAX];
     for (int i = 0; i < cores->count; i++) {
         int id = cores->ids[i];
         places[i] =
-            (Place){read_place(folder, id, "physical_package_id"), read_place(folder, id, "core_id"), id};
+            (Place){read_place(sysfs, id, "physical_package_id"), read_place(sysfs, id, "core_id"), id};
     }
     qsort(places, (size_t)cores->count, sizeof *places, compare_places);
     for (int i = 0; i < cores->count; i++) cores->ids[i] = places[i].id;
@@ -67,11 +85,77 @@ bool cores_share(const Cores *all, int ranks, int threads, int rank, Cores *mine
     return fits;
 }
 
+// ---- ranks with GPUs --------------------------------------------------------------------------------------
+
+static CoreSet set_of(const Cores *cores) {
+    CoreSet set = {{0}};
+    for (int i = 0; i < cores->count; i++) set.bits[cores->ids[i] / 64] |= (uint64_t)1 << cores->ids[i] % 64;
+    return set;
+}
+
+static Cores list_of(const CoreSet *set) {
+    Cores cores = {0};
+    for (int id = 0; id < CORES_MAX; id++)
+        if (set->bits[id / 64] >> id % 64 & 1) cores.ids[cores.count++] = id;
+    return cores;
+}
+
+static CoreSet common_to(const CoreSet *a, const CoreSet *b) {
+    CoreSet set;
+    for (int i = 0; i < CORES_MAX / 64; i++) set.bits[i] = a->bits[i] & b->bits[i];
+    return set;
+}
+
+static bool is_same(const CoreSet *a, const CoreSet *b) { return !memcmp(a, b, sizeof *a); }
+
+RankCores cores_of_rank(const Cores *allowed, const Cores *near) {
+    const CoreSet may = set_of(allowed), is_near = set_of(near);
+    return (RankCores){may, common_to(&may, &is_near)};
+}
+
+// Counts the ranks before `end` that divide the processors of `rank` with it: all of its set, or those near their GPUs.
+static int sharing(const RankCores *all, int end, int rank, bool near) {
+    int count = 0;
+    for (int r = 0; r < end; r++)
+        count +=
+            is_same(&all[r].allowed, &all[rank].allowed) && (!near || is_same(&all[r].near, &all[rank].near));
+    return count;
+}
+
+// Returns whether each of the ranks that may use the same processors as this one can stay near its GPU.
+static bool fits_near(const RankCores *all, int ranks, int threads, int rank) {
+    for (int r = 0; r < ranks; r++) {
+        if (!is_same(&all[r].allowed, &all[rank].allowed)) continue;
+        const int near = list_of(&all[r].near).count;
+        if (!near || near / sharing(all, ranks, r, true) < threads) return false;
+        for (int other = 0; other < r; other++) {
+            const CoreSet both = common_to(&all[r].near, &all[other].near);
+            const bool divides = is_same(&all[r].allowed, &all[other].allowed);
+            if (divides && !is_same(&all[r].near, &all[other].near) && list_of(&both).count) return false;
+        }
+    }
+    return true;
+}
+
+bool cores_divide(const RankCores *all, int ranks, int threads, int rank, const char *sysfs, Cores *mine) {
+    const bool near = fits_near(all, ranks, threads, rank);
+    Cores ordered = list_of(near ? &all[rank].near : &all[rank].allowed);
+    cores_order(&ordered, sysfs);
+    return cores_share(&ordered, sharing(all, ranks, rank, near), threads, sharing(all, rank, rank, near),
+                       mine);
+}
+
 void cores_bind(const Cores *cores) {
     cpu_set_t set;
     CPU_ZERO(&set);
     for (int i = 0; i < cores->count; i++) CPU_SET((size_t)cores->ids[i], &set);
     sched_setaffinity(0, sizeof set, &set);
+}
+
+int cores_limit(int threads) {
+    Cores cores;
+    cores_allowed(&cores);
+    return threads < cores.count ? threads : cores.count;
 }
 
 void cores_print(const Cores *cores, Text *text) {

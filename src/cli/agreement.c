@@ -78,8 +78,10 @@ Status start_ranks(const Options *o, Status prepared, const Text *common, int th
                         .check = o->check_comm,
                         .device_transport = o->device_transport,
                         .deterministic = o->deterministic_mode,
-                        .threads = threads,
+                        // As many as a rank gets cores, unless the user has chosen.
+                        .threads = o->threads == INT_UNSET ? 0 : threads,
                         .bind_cores = o->bind_cores,
+                        .device = o->device,
                         .common = text_string(common)};
     return comm_launch(comm, start_rank, &start);
 }

@@ -66,6 +66,9 @@ static void add_gpu(Text *out, const GpuSurvey *gpu) {
     else
         text_add(&line, ", %.1f of %.1f GiB of memory free, kernels for %s", (double)gpu->free_bytes / 0x1p30,
                  (double)gpu->memory_bytes / 0x1p30, gpu->kernels);
+    if (*gpu->cores) text_add(&line, "; NUMA node %d, cores %s", gpu->node, gpu->cores);
+    if (*gpu->network)
+        text_add(&line, "; nearest network %s (%s)", gpu->network, pci_nearness(gpu->network_near));
     add_lines(out, label, text_string(&line));
     text_free(&line);
 }
@@ -121,6 +124,11 @@ static void json_gpu(Text *out, const GpuSurvey *gpu) {
     text_add(out, ", \"compute_capability\": \"%d.%d\", \"multiprocessors\": %d", gpu->major, gpu->minor,
              gpu->multiprocessors);
     text_add(out, ", \"memory_bytes\": %zu, \"free_bytes\": %zu", gpu->memory_bytes, gpu->free_bytes);
+    json_text(out, "pci", gpu->pci);
+    json_text(out, "cores", gpu->cores);
+    json_text(out, "network", gpu->network);
+    json_text(out, "network_near", *gpu->network ? pci_nearness(gpu->network_near) : "");
+    text_add(out, gpu->node < 0 ? ", \"numa_node\": null" : ", \"numa_node\": %d", gpu->node);
     json_text(out, "kernels", gpu->kernels);
     json_text(out, "problem", gpu->problem);
     text_add(out, "}");

@@ -48,6 +48,9 @@ typedef struct {
     int threads;     // of each rank's computation; 0: one. Where they outnumber the cores, waits do not spin
     int cores;       // threads: the number of cores for all ranks; 0: those that this process may run on
     bool bind_cores; // each rank gets cores of its own, where there are enough (base/cores.h)
+    // With bind_cores: the kind of device that ranks will open, so that each stays near its GPU; NULL: none
+    const char *device;
+    const char *sysfs; // where the system describes processors and GPUs; NULL: SYSFS
     // Lines that must be the same on all ranks, as for comm_compare; NULL: nothing is compared. They are compared
     // before rank_main runs and before any option of one rank has an effect.
     const char *common;

@@ -16,7 +16,7 @@ enum { MAX_GUESTS = 128, MAX_REFUSAL = 512 };
 #define ATTEMPT_S 5.0
 #define PAUSE_US  200000
 
-static const char MAGIC[8] = "trireme\x01";
+static const char MAGIC[8] = "trireme\x02";
 
 // What a rank says of itself, and what rank 0 answers: a status, then as many bytes of secret and table, or of text.
 typedef struct {
@@ -53,10 +53,6 @@ static Status introduce(Meeting *meeting, const MeetingPlan *plan, Hello *hello)
     if (meeting->listener < 0) return fail(ERR_OS, "cannot listen for the other ranks: %s", strerror(errno));
     hello->attendee.address.port = socket_port(meeting->listener);
     hello->attendee.host = host_number();
-    Cores cores;
-    cores_allowed(&cores);
-    for (int i = 0; i < cores.count; i++)
-        hello->attendee.cores[cores.ids[i] / 64] |= (uint64_t)1 << cores.ids[i] % 64;
     return OK;
 }
 

@@ -4,14 +4,12 @@
 // Whoever connects is a stranger until it has said what only a rank of this job says: others are refused and cannot
 // hold the meeting up.
 #pragma once
-#include "base/cores.h"
 #include "comm/sockets.h"
 
 // Of one rank, as the others need to know it.
 typedef struct {
-    Address address;                // where it listens for the others; its IP is all zero: that of rank 0
-    uint64_t host;                  // the same on all ranks of a machine
-    uint64_t cores[CORES_MAX / 64]; // a bit for each processor that it may use
+    Address address; // where it listens for the others; its IP is all zero: that of rank 0
+    uint64_t host;   // the same on all ranks of a machine
 } Attendee;
 
 enum { SECRET_BYTES = 16 };

@@ -1,7 +1,6 @@
 // The transports "mpi" and "mpi-messages": ranks are processes under mpirun or srun. Ranks of one node work in shared
 // memory, 2.5 to 4 times as fast as MPI_Allreduce and without the many calls that MPI needs to advance; all others
 // exchange MPI messages.
-#include "base/cores.h"
 #include "comm/alarm.h"
 #include "comm/messages.h"
 #include "comm/mpi_mail.h"
@@ -200,21 +199,17 @@ static void abort_all(Rank *rank, int status) {
 // The ranks of a node that may use the same processors divide them: all of the node, or those that a launcher
 // has put on one socket; one that has processors of its own already keeps them.
 static void find_cores(MpiWorld *world, MPI_Comm node, const CommOptions *options) {
-    int rank, size, before = 0, beside = 0, threads = options->threads > 0 ? options->threads : 1;
+    int rank, size, threads = options->threads > 0 ? options->threads : 1;
     MPI_Comm_rank(node, &rank);
     MPI_Comm_size(node, &size);
-    Cores *allowed = comm_allocate((size_t)size, sizeof *allowed), mine;
-    cores_allowed(&allowed[rank]);
-    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, allowed, (int)sizeof *allowed, MPI_BYTE, node);
-    for (int r = 0; r < size; r++) {
-        bool same = !memcmp(&allowed[r], &allowed[rank], sizeof *allowed);
-        before += same && r < rank, beside += same;
-    }
-    cores_order(&allowed[rank], CORES_FOLDER);
-    bool fits = cores_share(&allowed[rank], beside, threads, before, &mine);
+    RankCores *all = comm_allocate((size_t)size, sizeof *all);
+    Cores mine;
+    all[rank] = world_cores(options, rank);
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)sizeof *all, MPI_BYTE, node);
+    bool fits = cores_divide(all, size, threads, rank, world_sysfs(options), &mine);
     world->spins = fits ? SPINS : 0;
     if (fits && options->bind_cores) cores_bind(&mine);
-    free(allowed);
+    free(all);
 }
 
 static void find_nodes(MpiWorld *world, int size, const CommOptions *options) {

@@ -148,27 +148,29 @@ static void allow_many_files(void) {
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// As of mpi.c: the ranks of a machine that may use the same processors divide them.
-static void find_cores(TcpWorld *world, const CommOptions *options) {
-    const Attendee *all = world->meeting.attendees, *me = &all[world->rank.rank];
-    int before = 0, beside = 0, threads = options->threads > 0 ? options->threads : 1;
-    for (int r = 0; r < world->rank.size; r++) {
-        bool same = all[r].host == me->host && !memcmp(all[r].cores, me->cores, sizeof me->cores);
-        before += same && r < world->rank.rank, beside += same;
-    }
-    Cores allowed, mine;
-    cores_allowed(&allowed);
-    cores_order(&allowed, CORES_FOLDER);
-    bool fits = cores_share(&allowed, beside, threads, before, &mine);
-    world->spins = fits ? SPINS : 0;
-    if (fits && options->bind_cores) cores_bind(&mine);
+static bool is_here(const TcpWorld *world, int rank) {
+    const Attendee *all = world->meeting.attendees;
+    return all[rank].host == all[world->rank.rank].host;
 }
 
 static int rank_here(const TcpWorld *world) {
     int before = 0;
-    for (int r = 0; r < world->rank.rank; r++)
-        before += world->meeting.attendees[r].host == world->meeting.attendees[world->rank.rank].host;
+    for (int r = 0; r < world->rank.rank; r++) before += is_here(world, r);
     return before;
+}
+
+static void find_cores(TcpWorld *world, Group *group, const CommOptions *options) {
+    const RankCores own = world_cores(options, group->rank_here);
+    RankCores *all = comm_allocate((size_t)group->size, sizeof *all);
+    int here = 0, threads = options->threads > 0 ? options->threads : 1;
+    Cores mine;
+    world_gather(group, options, &own, all, sizeof own);
+    for (int r = 0; r < group->size; r++)
+        if (is_here(world, r)) all[here++] = all[r];
+    bool fits = cores_divide(all, here, threads, group->rank_here, world_sysfs(options), &mine);
+    world->spins = fits ? SPINS : 0;
+    if (fits && options->bind_cores) cores_bind(&mine);
+    free(all);
 }
 
 static Status run_as(TcpWorld *world, const CommOptions *options, RankMain *rank_main, void *arg) {
@@ -177,10 +179,10 @@ static Status run_as(TcpWorld *world, const CommOptions *options, RankMain *rank
     world->post = post_open(me->rank, me->size, &world->meeting);
     world->star = star_open(me->rank, me->size, &world->meeting, world->post);
     world->rank.abort_job = abort_all;
-    find_cores(world, options);
     group_init(&g->head, &tcp_transport, "world", NULL, NULL, me->size, me->rank);
     g->head.rank_here = rank_here(world);
     open_group(g, world, 0);
+    find_cores(world, &g->head, options);
     Status mine = world_run(&g->head, options, rank_main, arg);
     alarm_set("the end of the job", options->timeout_s);
     Status status = star_leave(world->star, mine);

@@ -267,7 +267,7 @@ static const Transport threads_transport = {.op_bytes = sizeof(ThreadOp),
 typedef struct {
     ThreadWorld world;
     Shared *shared;
-    Cores cores; // of the process, in the order in which ranks share them
+    RankCores *cores; // [size]
     const CommOptions *options;
     RankMain *rank_main;
     void *arg;
@@ -297,7 +297,7 @@ static void bind_member(const Launch *launch, int rank) {
     const CommOptions *options = launch->options;
     Cores mine;
     if (options->bind_cores &&
-        cores_share(&launch->cores, options->ranks, threads_each(options), rank, &mine))
+        cores_divide(launch->cores, options->ranks, threads_each(options), rank, world_sysfs(options), &mine))
         cores_bind(&mine);
 }
 
@@ -350,9 +350,11 @@ static Status join_members(Member *members, int started) {
 
 static void launch_open(Launch *launch, Member *members, const CommOptions *options) {
     int size = options->ranks;
-    cores_allowed(&launch->cores);
-    cores_order(&launch->cores, CORES_FOLDER);
-    int cores = options->cores ? options->cores : launch->cores.count;
+    Cores allowed;
+    cores_allowed(&allowed);
+    launch->cores = comm_allocate((size_t)size, sizeof *launch->cores);
+    for (int i = 0; i < size; i++) launch->cores[i] = world_cores(options, i);
+    int cores = options->cores ? options->cores : allowed.count;
     bool crowded = cores / size < threads_each(options);
     launch->options = options;
     launch->world =
@@ -374,6 +376,7 @@ static void launch_close(Launch *launch, bool ran) {
     for (int i = 0; i < launch->world.size; i++) wakeup_close(&launch->world.wakeups[i]);
     pthread_mutex_destroy(&launch->world.mutex);
     pthread_mutex_destroy(&launch->gate);
+    free(launch->cores);
     free(launch->world.wakeups);
     free(launch->world.ranks);
 }

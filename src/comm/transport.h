@@ -5,6 +5,7 @@
 // or not, is one small state machine, and there is one place where a rank waits. A transport whose work is done by
 // streams of the device ("ordered": it has `ends_at`) is asked to advance a Call until all its work is on streams.
 #pragma once
+#include "base/cores.h"
 #include "base/text.h"
 #include "comm/comm.h"
 
@@ -89,6 +90,11 @@ void check_message_size(const Group *group, int from, int to, int channel, size_
 // Runs rank_main on the group of all ranks, for the rank of the calling thread. Wraps the group into the checking
 // transport if options ask for it, and closes it.
 Status world_run(Group *world, const CommOptions *options, RankMain *rank_main, void *arg);
+// Describes the processors of the rank with this number among those of its machine, for cores_divide.
+RankCores world_cores(const CommOptions *options, int rank_here);
+const char *world_sysfs(const CommOptions *options);
+// `bytes` of each rank -> all [ranks * bytes], before world_run.   Collective over `world`.
+void world_gather(Group *world, const CommOptions *options, const void *mine, void *all, size_t bytes);
 // After a rank's error the others have this long to leave as well; then abort_after_error prints why and ends the job.
 #define LEAVE_GRACE_S 2.0
 _Noreturn void abort_after_error(Status status);

@@ -3,6 +3,26 @@
 #include <stdio.h>
 #include <string.h>
 
+// ---- before the start -------------------------------------------------------------------------------------
+
+const char *world_sysfs(const CommOptions *options) { return options->sysfs ? options->sysfs : SYSFS; }
+
+RankCores world_cores(const CommOptions *options, int rank_here) {
+    Cores allowed, near = {0};
+    cores_allowed(&allowed);
+    if (options->bind_cores && options->device)
+        device_near(options->device, rank_here, world_sysfs(options), &near);
+    return cores_of_rank(&allowed, &near);
+}
+
+void world_gather(Group *group, const CommOptions *options, const void *mine, void *all, size_t bytes) {
+    World world = {.options = options, .op_bytes = group->transport->op_bytes};
+    comm_init(&world.comm, group, &world);
+    rank_doing("dividing the cores of the machine");
+    comm_all_gather_host(&world.comm, mine, all, bytes);
+    queue_destroy(&world);
+}
+
 // Before the checking transport, which some of the ranks may not have asked for.
 static Status compare_ranks(Group *group, const CommOptions *options) {
     if (!options->common) return OK;
@@ -13,6 +33,8 @@ static Status compare_ranks(Group *group, const CommOptions *options) {
     queue_destroy(&world);
     return status;
 }
+
+// ---- the run ----------------------------------------------------------------------------------------------
 
 static Status run_rank(Group *group, int rank_here, const CommOptions *options, RankMain *rank_main,
                        void *arg) {

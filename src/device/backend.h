@@ -8,6 +8,7 @@
 // An address of device memory means something to its backend alone. Everything that takes an Exec is stream-ordered: it
 // may return before it is done, as long as what its stream does later comes after it.
 #pragma once
+#include "base/pci.h"
 #include "device/links.h"
 #include "device/op_table.h"
 #include "device/peer.h"
@@ -127,6 +128,9 @@ typedef struct {
     void (*close)(void *state);
     // Names the GPU that the device computes on. NULL: the CPU.
     void (*unit)(void *state, DeviceUnit *unit);
+    // Names the GPU that a rank with this number among those of its machine takes, as base/pci.h does, without opening
+    // anything. False: there is none. NULL: the CPU.
+    bool (*pci)(int rank_here, char id[PCI_ID_BYTES]);
     // The functions of Memory (base/arena.h), with the state as `self`.
     void *(*take)(void *state, const char *name, size_t bytes, const char **why);
     void (*give_back)(void *state, void *base, size_t bytes);

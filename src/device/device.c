@@ -1,4 +1,5 @@
 // The front of a device: which kinds there are, opening and closing, streams and events, memory and copies.
+#include "base/pci.h"
 #include "base/rank.h"
 #include "device/algorithms.h"
 #include "device/front.h"
@@ -74,6 +75,7 @@ Status device_survey(const char *name, bool tries, DeviceSurvey *survey, Text *m
         if (!strcmp(name, KIND_NAMES[i])) TRY(module_find(name, MODULES[i - NUM_BACKENDS].file, module));
     TRY(find_kind(name, &backend));
     if (backend->survey) backend->survey(survey, tries);
+    for (int i = 0; i < survey->num_gpus; i++) survey_place(&survey->gpus[i], SYSFS);
     return backend->check ? backend->check() : OK;
 }
 
@@ -180,6 +182,14 @@ DeviceUnit device_unit(const Device *device) {
     DeviceUnit unit = {0};
     if (device->backend.unit) device->backend.unit(device->state, &unit);
     return unit;
+}
+
+void device_near(const char *kind, int rank_here, const char *sysfs, Cores *near) {
+    const Backend *backend;
+    char id[PCI_ID_BYTES];
+    *near = (Cores){0};
+    if (find_kind(kind, &backend) == OK && backend->pci && backend->pci(rank_here, id))
+        pci_cores(sysfs, id, near);
 }
 
 bool device_computes(const Device *device) { return !device->backend.counts_only; }

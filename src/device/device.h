@@ -18,6 +18,7 @@
 // one exception are transports that run on the host (src/comm), by device_access, and tests.
 #pragma once
 #include "base/arena.h"
+#include "base/cores.h"
 #include "base/text.h"
 #include <stdint.h>
 
@@ -86,6 +87,10 @@ typedef struct {
     char name[144];       // for messages: "GPU 0 (NVIDIA H200)"
 } DeviceUnit;
 DeviceUnit device_unit(const Device *device);
+// Finds the processors near the GPU that a rank with this number among those of its machine takes (rank_here): those of
+// the GPU's NUMA node. Nothing is opened. `sysfs` is SYSFS, or laid out like it. None where there is no GPU, or where the
+// system does not say.
+void device_near(const char *kind, int rank_here, const char *sysfs, Cores *near);
 // Waits for what is under way. Close the arenas that live in its memory, and its other streams, first.
 void device_close(Device *device);
 // Returns the name of the kernels that a device takes. The cpu backend: "amx", "avx512_bf16", "avx512", "avx2" or

@@ -1,6 +1,7 @@
 // The survey of a machine for a kind of device: its GPUs, the versions of CUDA, and libraries. `trireme devices` prints it,
 // and the ranks of a job compare it.
 #pragma once
+#include "base/pci.h"
 #include "device/device.h"
 
 enum { MAX_GPUS = 64, MAX_LIBRARIES = 8 };
@@ -12,6 +13,12 @@ typedef struct {
     int major, minor; // compute capability
     int multiprocessors;
     size_t memory_bytes;
+    char pci[PCI_ID_BYTES]; // "": unknown
+    // Where it is in the machine (survey_place).
+    int node;          // of NUMA; -1: unknown
+    char cores[512];   // that are near it, "0-31"; "": unknown
+    char network[256]; // the network interfaces that are nearest to it, "mlx5_0, eth1"; "": unknown
+    PciNearness network_near;
     // The rest only where the GPUs are tried.
     size_t free_bytes;
     char kernels[64];  // which kernels it runs, for messages: "sm_90"
@@ -35,6 +42,9 @@ typedef struct {
     LibrarySurvey libraries[MAX_LIBRARIES];
     int num_libraries;
 } DeviceSurvey;
+
+// Sets where a GPU is, by its `pci`. `sysfs` is SYSFS, or laid out like it.
+void survey_place(GpuSurvey *gpu, const char *sysfs);
 
 // Says what there is for devices of a kind. With `tries` each GPU also runs a small kernel and tells its free memory,
 // which takes some tenths of a second and some hundred MB of its memory until the process ends. Returns what device_check

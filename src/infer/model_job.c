@@ -1,5 +1,6 @@
 // Finds and checks the model of `generate` and `evaluate`, and opens it on every rank.
 #include "infer/model_job.h"
+#include "base/cores.h"
 #include "base/file.h"
 #include "base/rank.h"
 #include <limits.h>
@@ -114,7 +115,7 @@ Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer *
     const Options *o = job->options;
     spec.grid = job->grid;
     spec.device = o->device;
-    spec.threads = job->threads;
+    spec.threads = o->threads != INT_UNSET ? o->threads : cores_limit(job->threads);
     spec.ranks_per_gpu = options_ranks_per_gpu(o);
     spec.algorithms = o->product_algorithms;
     spec.dtype = o->bf16 ? BF16 : o->fp16 ? F16 : F32;

@@ -325,7 +325,9 @@ Status rates_bench_gpu(Machine *machine, Stack *stack, const char *device,
                                .ranks = survey->num_gpus,
                                .timeout_s = 600,
                                .deterministic = true,
-                               .threads = 1};
+                               .threads = 1,
+                               .bind_cores = true,
+                               .device = device};
         status = comm_launch(options, rank_main, &job);
     }
     text_free(&module);

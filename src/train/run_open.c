@@ -1,4 +1,5 @@
 // Opens a run before its first step, or prints what it would take (--dry-run).
+#include "base/cores.h"
 #include "train/run.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +9,8 @@ static Status make_spec(TrainingRun *run) {
     const Options *o = run->options;
     run->spec_room = calloc((size_t)engine_spec_room(o), sizeof *run->spec_room);
     if (!run->spec_room) return fail(ERR_OS, "no memory for %d stages", o->shape.pp * o->shape.vp);
-    return engine_spec(o, run->job->threads, run->batches.vocabulary, run->spec_room, &run->spec);
+    const int threads = o->threads != INT_UNSET ? o->threads : cores_limit(run->job->threads);
+    return engine_spec(o, threads, run->batches.vocabulary, run->spec_room, &run->spec);
 }
 
 // The schedule says which pipeline ranks hold the two ends of the model.

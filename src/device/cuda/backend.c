@@ -288,7 +288,7 @@ void cuda_run(const Exec *exec, DeviceOp op, const void *args) {
 #define CALLBACKS                                                                                            \
     .is_fused = true, .workspace_bytes = cuda_workspace_bytes, .head_tokens = cuda_head_tokens,              \
     .check = cuda_available, .arithmetic = cuda_arithmetic, .survey = cuda_survey, .close = cuda_close,      \
-    .unit = cuda_unit, .stream_open = cuda_stream_open, .stream_close = cuda_stream_close,                   \
+    .unit = cuda_unit, .pci = cuda_pci, .stream_open = cuda_stream_open, .stream_close = cuda_stream_close,  \
     .event_record = cuda_event_record, .event_wait = cuda_event_wait, .stream_wait = cuda_stream_wait,       \
     .mark = cuda_mark, .mark_read = cuda_mark_read, .access = cuda_access,                                   \
     .access_address = cuda_access_address, .access_end = cuda_access_end, .address = cuda_address,           \

@@ -167,6 +167,7 @@ Status gpu_check_float8(const CudaDevice *device); // ERR_UNAVAILABLE without un
 void gpu_out_of_memory(CudaDevice *device, cudaError_t error); // sets `why`
 // As Backend has them (device/backend.h).
 void cuda_unit(void *state, DeviceUnit *unit);
+bool cuda_pci(int rank_here, char id[PCI_ID_BYTES]);
 void cuda_survey(DeviceSurvey *survey, bool tries);
 void cuda_arithmetic(Text *out);
 

@@ -3,6 +3,7 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/cudnn.h"
 #include "device/cuda/nccl_links.h"
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,6 +126,22 @@ Status gpu_choose(CudaDevice *d, int rank_here) {
     return find_kernels(&properties, d->number, kernels, sizeof kernels);
 }
 
+// CUDA writes hexadecimal digits in capitals, Linux does not.
+static bool find_pci(int number, char id[PCI_ID_BYTES]) {
+    *id = 0;
+    if (cudaDeviceGetPCIBusId(id, PCI_ID_BYTES, number) != cudaSuccess) {
+        cudaGetLastError();
+        *id = 0;
+    }
+    for (char *c = id; *c; c++) *c = (char)tolower((unsigned char)*c);
+    return *id;
+}
+
+bool cuda_pci(int rank_here, char id[PCI_ID_BYTES]) {
+    int count;
+    return count_gpus(&count) == OK && find_pci(rank_here % count, id);
+}
+
 Status gpu_check_float8(const CudaDevice *d) {
     struct cudaDeviceProp properties;
     TRY(CUDA_STATUS(d, cudaGetDeviceProperties(&properties, d->number)));
@@ -200,6 +217,7 @@ static void survey_gpu(GpuSurvey *gpu, int number, bool tries) {
     gpu->major = properties.major, gpu->minor = properties.minor;
     gpu->multiprocessors = properties.multiProcessorCount;
     gpu->memory_bytes = properties.totalGlobalMem;
+    find_pci(number, gpu->pci);
     if (tries) try_gpu(gpu, &properties);
 }
 

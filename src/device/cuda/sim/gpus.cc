@@ -99,6 +99,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int gpu) {
     return cudaSuccess;
 }
 
+// No machine has this domain: what its sysfs says is never taken for a simulated GPU's.
+cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int gpu) {
+    if (!exists(gpu)) return sim_returned(cudaErrorInvalidDevice);
+    snprintf(id, static_cast<size_t>(size), "FFFFF:%02X:00.0", gpu + 0xa0);
+    return cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int gpu) {
     if (!exists(gpu)) return sim_returned(cudaErrorInvalidDevice);
     current = gpu;
