@@ -186,6 +186,18 @@ static inline Tensor normals_f32(Fixture *b, int64_t rows, int64_t cols) {
     return draw_normals(b, F32, F32, rows, cols);
 }
 
+// Multiples of 1/8 from -1 to 1, the next ones: every type holds them, and fp32 holds every sum of some thousands of their
+// products, so no order of adding these rounds.
+static inline Tensor eighths_of(Fixture *b, DType dtype, int64_t rows, int64_t cols) {
+    float *values = malloc((size_t)(rows * cols) * sizeof *values + 1);
+    CHECK(values, "no memory");
+    RngKey key = rng_key(7, "bench", b->tensors_drawn++);
+    for (int64_t i = 0; i < rows * cols; i++) values[i] = (float)(rng_word(key, 0, (uint64_t)i) % 17) / 8 - 1;
+    Tensor x = from_floats_of(b, dtype, rows, cols, values);
+    free(values);
+    return x;
+}
+
 // Integers in [0, limit), the next ones.
 static inline Tensor integers(Fixture *b, int64_t count, int32_t limit) {
     int32_t *values = malloc((size_t)count * sizeof *values + 1);

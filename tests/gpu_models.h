@@ -1,6 +1,7 @@
 // What the CUDA device's kernels give, as plain loops of C: the operations of IEEE 754 and the order of every sum, from what
 // the comments of src/device/cuda/*.cu say. A model reads and writes tensors in memory of the host; all of them are copies, so
-// in-place calls need no care. Products and attention have none: libraries and tensor cores add in orders of their own.
+// in-place calls need no care. Products alone and attention have none: libraries and tensor cores add in orders of their own.
+// gpu_model_products.h has the products that join other operations.
 #pragma once
 #include "device/element.h"
 #include <math.h>
@@ -209,16 +210,25 @@ static inline float model_column(Tensor x, const NormBackwardWeight *norm, int64
 
 enum { MODEL_GROUPS = 8, MODEL_FINISH_GROUPS = 16, MODEL_MOST_PARTS = 256 };
 
-// The sum of a column: of parts of the rows, in each of which eight groups take every eighth row; then sixteen groups take
-// every sixteenth part, and are added in their order to `start`, if `joined` is false; otherwise to each other first.
-static float model_column_sum_of(Tensor x, const NormBackwardWeight *norm, int64_t c, int64_t least_rows,
-                                 float start, bool joined) {
-    const int64_t part_rows = larger_of(parts_at_least(x.rows, MODEL_MOST_PARTS), least_rows);
+// How rows are cut: parts of so many, the rows of each dealt out to so many groups in turn.
+typedef struct {
+    int64_t part_rows;
+    int groups;
+} RowCut;
+
+static inline RowCut model_cut(int64_t rows, int64_t most_parts, int64_t least_rows, int groups) {
+    return (RowCut){larger_of(parts_at_least(rows, most_parts), least_rows), groups};
+}
+
+// The sum of a column: of each part the groups in their order; then sixteen groups take every sixteenth part, and are added in
+// their order to `start`, if `joined` is false; otherwise to each other first.
+static float model_column_sum_of(Tensor x, const NormBackwardWeight *norm, int64_t c, RowCut cut, float start,
+                                 bool joined) {
     float groups[MODEL_FINISH_GROUPS] = {0};
-    for (int64_t part = 0; part * part_rows < x.rows; part++) {
-        const int64_t begin = part * part_rows, end = smaller_of(begin + part_rows, x.rows);
+    for (int64_t part = 0; part * cut.part_rows < x.rows; part++) {
+        const int64_t begin = part * cut.part_rows, end = smaller_of(begin + cut.part_rows, x.rows);
         float sum = 0;
-        for (int g = 0; g < MODEL_GROUPS; g++) sum += model_column(x, norm, c, begin + g, end, MODEL_GROUPS);
+        for (int g = 0; g < cut.groups; g++) sum += model_column(x, norm, c, begin + g, end, cut.groups);
         groups[part % MODEL_FINISH_GROUPS] += sum;
     }
     float total = joined ? 0 : start;
@@ -226,17 +236,31 @@ static float model_column_sum_of(Tensor x, const NormBackwardWeight *norm, int64
     return joined ? start + total : total;
 }
 
-static void model_column_sum(const ColumnSum *p) {
-    for (int64_t c = 0; c < p->x.cols; c++)
-        put(p->sum, c, model_column_sum_of(p->x, NULL, c, 32, value(p->sum, c), false));
+// The sums of the columns of x, added to what `sum` holds or to zeros.
+static void model_column_sums(Tensor x, Tensor sum, bool accumulate) {
+    const RowCut cut = model_cut(x.rows, MODEL_MOST_PARTS, 32, MODEL_GROUPS);
+    for (int64_t c = 0; c < x.cols; c++)
+        put(sum, c, model_column_sum_of(x, NULL, c, cut, accumulate ? value(sum, c) : 0, false));
+}
+
+static void model_column_sum(const ColumnSum *p) { model_column_sums(p->x, p->sum, true); }
+
+static void model_norm_weights(const NormBackwardWeight *p, RowCut cut, bool accumulate) {
+    for (int64_t c = 0; c < p->x.cols; c++) {
+        const float gamma = accumulate ? value(p->dgamma, c) : 0;
+        put(p->dgamma, c, model_column_sum_of(p->x, p, c, cut, gamma, true));
+        if (!p->dbeta.data) continue;
+        const float beta = accumulate ? value(p->dbeta, c) : 0;
+        put(p->dbeta, c, model_column_sum_of(p->dy, NULL, c, cut, beta, true));
+    }
+}
+
+static inline RowCut model_norm_cut(Tensor x) {
+    return model_cut(x.rows, MODEL_MOST_PARTS, 64, MODEL_GROUPS);
 }
 
 static void model_norm_backward_weight(const NormBackwardWeight *p) {
-    for (int64_t c = 0; c < p->x.cols; c++) {
-        put(p->dgamma, c, model_column_sum_of(p->x, p, c, 64, value(p->dgamma, c), true));
-        if (p->dbeta.data)
-            put(p->dbeta, c, model_column_sum_of(p->dy, NULL, c, 64, value(p->dbeta, c), true));
-    }
+    model_norm_weights(p, model_norm_cut(p->x), true);
 }
 
 // The threads that share a row: a warp, 128 or 256, so that each has up to four packs, if they can.
@@ -291,6 +315,19 @@ static void model_norm_backward_input(const NormBackwardInput *p) {
             put(p->dx, at, fmaf(rstd, fmaf(normal, -mean_gn, centred), value_or_zero(p->residual, at)));
         }
     }
+}
+
+// Rows of whole packs, up to four for each of 256 threads, are read once: a part of the rows has a block, and each of its teams
+// (four of a warp, or one) every num_teams-th row of it. Other rows are read as by the two operations that this joins.
+static void model_norm_backward(const NormBackward *p) {
+    const NormBackwardWeight weight = {p->dy, p->x, p->mean, p->rstd, p->dgamma, p->dbeta};
+    const bool small = model_team(p->x) == MODEL_LANES;
+    RowCut cut = model_norm_cut(p->x);
+    if (p->x.cols % pack_of(p->x) == 0 && p->x.cols / pack_of(p->x) <= 4 * MODEL_THREADS)
+        cut = model_cut(p->x.rows, small ? 528 : 264, 8, small ? 4 : 1);
+    model_norm_weights(&weight, cut, p->accumulate);
+    model_norm_backward_input(
+        &(NormBackwardInput){p->dy, p->x, p->gamma, p->mean, p->rstd, p->residual, p->dx});
 }
 
 // ---- rotary embedding, tables -----------------------------------------------------------------------------
