@@ -41,10 +41,15 @@ static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, in
     enum { FAILED, SIGNAL, TIME, BUSY, NUM_NEWS };
     double news[NUM_NEWS] = {status != OK, signal_here(run), is_time_up(run), saver_is_busy(&run->saver)};
     comm_all_reduce_host(run->world, news, NUM_NEWS, REDUCE_MAX);
+    spans_wait(&run->spans, clock_s() - start);
     run->signal = (int)news[SIGNAL];
     *verdict = run->signal ? STOPPED : news[TIME] > 0 ? TIME_IS_UP : GO_ON;
     if (news[FAILED] > 0) return comm_agree(run->world, status);
-    return news[BUSY] > 0 ? OK : saver_advance(&run->saver);
+    if (news[BUSY] > 0) return OK;
+    start = clock_s();
+    status = saver_advance(&run->saver);
+    spans_saving(&run->spans, clock_s() - start);
+    return status;
 }
 
 static Status stopped(const TrainingRun *run) {
@@ -61,6 +66,7 @@ static Status evaluate(TrainingRun *run, bool last) {
     double start = clock_s(), sum = 0;
     int samples = run->options->shape.global_batch;
     int64_t consumed = run->consumed_valid;
+    if (run->eval_iters) spans_flush(&run->spans);
     for (int64_t i = 0; i < run->eval_iters; i++, consumed += samples) {
         Batch batch;
         Verdict verdict;
@@ -72,6 +78,7 @@ static Status evaluate(TrainingRun *run, bool last) {
     run->evaluated = control->iteration;
     if (!run->eval_iters) return OK;
     trace_span("evaluation", start, control->iteration);
+    spans_evaluation(&run->spans, control->iteration, clock_s() - start);
     if (run->reporter)
         reporter_validation(run->reporter, control->iteration, control->consumed,
                             sum / (double)run->eval_iters, last);
@@ -87,6 +94,7 @@ static Status compare_replicas(TrainingRun *run) {
     TRY(replicas_compare(run->engine, run->world, iteration));
     run->compared = iteration;
     trace_span("compare replicas", start, iteration);
+    spans_check(&run->spans, clock_s() - start);
     return OK;
 }
 
@@ -105,9 +113,11 @@ static Status save(TrainingRun *run, bool last) {
                       .evaluated = run->evaluated,
                       .optimizer_steps = engine_optimizer_steps(run->engine)};
     control_save(&run->control, &state);
+    spans_flush(&run->spans);
     double start = clock_s();
     Status status = saver_start(&run->saver, run->engine, &state, last);
     trace_span("checkpoint", start, state.iteration);
+    if (status == OK) spans_save(&run->spans, state.iteration, clock_s() - start, "disk");
     run_file_saved(run->file, run->control.iteration, run->saver.last);
     return status;
 }
@@ -139,6 +149,7 @@ static void report(TrainingRun *run, Interval *interval, bool now) {
     StepReport mean = interval_mean(interval);
     if (run->reporter && line) reporter_line(run->reporter, &mean);
     if (run->reporter && !line) reporter_progress(run->reporter, &mean);
+    if (line) spans_log_line(&run->spans);
     if (line) *interval = (Interval){0};
 }
 
@@ -188,6 +199,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     Batch batch;
     TRY(load(run, run->batches.train, control->consumed, samples, &batch, verdict));
     if (*verdict != GO_ON) return OK;
+    double loaded = clock_s();
     run_set_limit(run, patience_in_step(&run->patience, samples));
     StepResult result = engine_train(run->engine, batch, control_options(control));
     run_set_limit(run, patience_between_steps(&run->patience));
@@ -195,6 +207,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     run->samples += samples;
     run->microbatches += batch.num_microbatches;
     trace_span("step", start, control->iteration);
+    spans_step(&run->spans, control->iteration, clock_s() - loaded);
     StepReport step = step_report(run, samples, &result, clock_s() - start);
     run->train_s += step.elapsed_s;
     patience_learn(&run->patience, step.elapsed_s, samples);
@@ -278,6 +291,7 @@ static Status train(TrainingRun *run) {
     if (run->options->dry_run) return run_dry(run);
     TRY(engine_open(&run->engine, &run->spec, run->world));
     TRY(trace_file_start(&run->trace, run->options));
+    spans_ready(&run->spans);
     if (run->reporter)
         reporter_start(run->reporter, &run->spec, engine_memory(run->engine),
                        comm_device_transport(run->world));
@@ -287,6 +301,7 @@ static Status train(TrainingRun *run) {
     if (run->reporter && is_over(run))
         reporter_nothing_to_train(run->reporter, run->control.iteration, run->control.end);
     TRY(saver_take_memory(&run->saver, run->engine));
+    spans_loaded(&run->spans, run->first, run->first ? "disk" : "nothing");
     Status status = loop(run);
     if (status == OK || status == INTERRUPTED) run_sum_up(run);
     return write_trace(run, status);
@@ -320,6 +335,7 @@ Status train_run(Comm *world, void *arg) {
     trace_file_close(&run.trace);
     status = close_reporter(&reporter, status);
     end_run_file(&run, status);
+    spans_end(&run.spans, run.control.iteration, status, run.signal);
     saver_close(&run.saver);
     engine_close(run.engine);
     batches_close(&run.batches);

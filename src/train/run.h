@@ -1,6 +1,7 @@
 // One run of train_run on one rank: what the files that open it, take its steps and sum it up share.
 #pragma once
 #include "train/internal.h"
+#include "train/spans.h"
 
 typedef struct {
     const TrainJob *job;
@@ -16,6 +17,7 @@ typedef struct {
     Reporter *reporter; // NULL on ranks that print nothing
     RunFile *file;      // NULL on ranks other than 0
     Saver saver;
+    Spans spans; // of rank 0; on others it does nothing
     int64_t consumed_valid, eval_iters;
     int64_t evaluated;         // iteration of the last evaluation
     int64_t compared;          // iteration of the last comparison of replicas; -1: never

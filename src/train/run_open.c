@@ -49,6 +49,7 @@ Status run_open(TrainingRun *run) {
     if (!o->dry_run) TRY(saver_open(&run->saver, o, run->job->stopped, run->world, run->reporter));
     run_set_limit(run, patience_between_steps(&run->patience));
     if (!o->dry_run) status = run_file_start(run->file, run->control.end, run->saver.lock);
+    if (!o->dry_run && run->reporter && status == OK) status = spans_open(&run->spans, o, run->job->start_s);
     TRY(comm_agree(run->world, status));
     run->bytes_before =
         resident_bytes(run->world, false);         // no rank allocates its arenas before the next call
