@@ -24,6 +24,7 @@ Status cmd_bench(Options *options);
 Status cmd_devices(Options *options);
 Status cmd_memory(Options *options);
 Status cmd_plan(Options *options);
+Status cmd_goodput(Options *options);
 Status cmd_models(Options *options);
 Status cmd_checkpoint(Options *options);
 Status cmd_export(Options *options);

@@ -23,6 +23,8 @@ static const Command commands[] = {
     {"devices", FOR_DEVICES, cmd_devices,
      "say what can compute on this machine, and what is missing for a GPU"},
     {"schedule", FOR_SCHEDULE, cmd_schedule, "print, draw and check pipeline schedules"},
+    {"goodput", FOR_GOODPUT, cmd_goodput,
+     "say what share of a run's time was training, and what took the rest"},
     {"models", FOR_MODELS, cmd_models, "list the published models that --model knows"},
     {"checkpoint", FOR_CHECKPOINT, cmd_checkpoint, "list, show, verify, compare and rewrite checkpoints"},
     {"export", FOR_EXPORT, cmd_export, "write a model for others: Hugging Face, or GGUF for llama.cpp"},

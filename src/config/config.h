@@ -27,15 +27,16 @@ typedef enum {
     FOR_PLAN = 4096,
     FOR_BENCH = 8192,
     FOR_DEVICES = 16384,
+    FOR_GOODPUT = 32768,
     FOR_RUN = FOR_TRAIN | FOR_MEMORY | FOR_BENCH, // verbs that describe a training run
     FOR_DESIGN = FOR_RUN | FOR_PLAN,              // ... or plan one
     FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,      // verbs that use a trained model
     FOR_TEXT = FOR_PREPROCESS | FOR_TOKENIZER,    // verbs that read text
     FOR_SOURCE = FOR_MODEL | FOR_EXPORT,          // verbs that read a model with --load
-    EVERY_VERB = 32767,
-    COMMAND_LINE_ONLY = 32768, // the option is about one invocation: neither read from a file nor saved
+    EVERY_VERB = 65535,
+    COMMAND_LINE_ONLY = 1 << 29, // the option is about one invocation: neither read from a file nor saved
     // The ranks of one run may have different values; they must agree on every other option.
-    MAY_DIFFER = 65536,
+    MAY_DIFFER = 1 << 30,
 } Verb;
 
 typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_CHECKPOINT, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;

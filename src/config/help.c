@@ -71,6 +71,10 @@ static const Screen screens[] = {
      "trireme devices                               # what can compute here, and what is missing for a GPU\n"
      "trireme devices --json                        # the same for a program\n",
      {OPT_json, -1}},
+    {FOR_GOODPUT,
+     "trireme goodput checkpoints                   # of a supervised run: its --save folder\n"
+     "trireme goodput ledger.jsonl --html page.html # of what `trireme train --ledger FILE` wrote\n",
+     {OPT_json, OPT_html, -1}},
     {FOR_MODELS,
      "trireme models                                # then: trireme train --model NAME ...\n",
      {OPT_help_all, -1}},

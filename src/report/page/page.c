@@ -22,17 +22,27 @@ static void add_name(const PlanReport *report, Text *out) {
 // ---- the head ---------------------------------------------------------------------------------------------
 
 // The policy forbids the browser to load anything.
-static void add_head(const PlanReport *report, Text *out) {
+void html_head(Text *out, const char *title) {
     text_add(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                   "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
                   "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
                   "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
                   "<meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n"
                   "<title>");
-    add_name(report, out);
-    text_add(out, " on %s ", word_count(parallel_config_devices(&report->chosen->config)).text);
-    html_text(out, report->costs->machine->gpu);
+    html_text(out, title);
     text_add(out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n", shipped("style"));
+}
+
+void html_end(Text *out) {
+    text_add(out, "</main>\n<script>\n%s</script>\n</body>\n</html>\n", shipped("script"));
+}
+
+static void add_head(const PlanReport *report, Text *out) {
+    Text title = {0};
+    text_add(&title, "%s on %s %s", report->model_name ? report->model_name : "A model",
+             word_count(parallel_config_devices(&report->chosen->config)).text, report->costs->machine->gpu);
+    html_head(out, text_string(&title));
+    text_free(&title);
 }
 
 static void add_model(const ModelShape *m, Text *out) {
@@ -93,10 +103,7 @@ static void add_words(const PlanReport *report, Text *out) {
     text_add(out, ".</p>\n");
 }
 
-static void add_figure(Text *out, const char *name, Word value, const char *note, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static void add_figure(Text *out, const char *name, Word value, const char *note, ...) {
+void html_figure(Text *out, const char *name, Word value, const char *note, ...) {
     char text[160];
     va_list args;
     va_start(args, note);
@@ -108,18 +115,18 @@ static void add_figure(Text *out, const char *name, Word value, const char *note
 static void add_run_figures(const PlanReport *report, Text *out) {
     const Prediction *p = report->chosen;
     if (report->tokens <= 0) return;
-    add_figure(out, "Training", word_days(plan_report_seconds(report, p->step_s)), "%s tokens; %s to %s",
-               word_tokens(report->tokens).text, word_days(plan_report_seconds(report, p->low_s)).text,
-               word_days(plan_report_seconds(report, p->high_s)).text);
+    html_figure(out, "Training", word_days(plan_report_seconds(report, p->step_s)), "%s tokens; %s to %s",
+                word_tokens(report->tokens).text, word_days(plan_report_seconds(report, p->low_s)).text,
+                word_days(plan_report_seconds(report, p->high_s)).text);
     if (report->price > 0)
-        add_figure(out, "Cost", word_dollars(plan_report_dollars(report, p->step_s)), "$%.2f per %s hour",
-                   report->price, device_word(report->costs->machine));
+        html_figure(out, "Cost", word_dollars(plan_report_dollars(report, p->step_s)), "$%.2f per %s hour",
+                    report->price, device_word(report->costs->machine));
 }
 
 static void add_memory_figure(const MemoryNeed *need, Text *out) {
     static const char *const verdicts[] = {"", "; perhaps too much", "; does not fit"};
-    add_figure(out, "Memory", word_gb(need->total), "of %s%s", word_gb(need->capacity).text,
-               verdicts[memory_verdict(need)]);
+    html_figure(out, "Memory", word_gb(need->total), "of %s%s", word_gb(need->capacity).text,
+                verdicts[memory_verdict(need)]);
 }
 
 static void add_figures(const PlanReport *report, Text *out) {
@@ -128,15 +135,15 @@ static void add_figures(const PlanReport *report, Text *out) {
     char rate[80];
     snprintf(rate, sizeof rate, "TFLOP/s per %s", device_word(machine));
     text_add(out, "<dl class=\"figures\">\n");
-    add_figure(out, "Step", word_seconds(p->step_s), "%s to %s%s", word_seconds(p->low_s).text,
-               word_seconds(p->high_s).text, plan_report_extrapolates(report, p) ? ", extrapolated" : "");
-    add_figure(out, rate, word_number(p->tflops), "%s PFLOP/s together",
-               word_number(p->tflops * parallel_config_devices(&p->config) / 1e3).text);
-    add_figure(out, "MFU", word_percent(p->mfu), "HFU %s of %s TFLOP/s", word_percent(p->hfu).text,
-               word_number(machine->peak_tflops[p->config.dtype]).text);
+    html_figure(out, "Step", word_seconds(p->step_s), "%s to %s%s", word_seconds(p->low_s).text,
+                word_seconds(p->high_s).text, plan_report_extrapolates(report, p) ? ", extrapolated" : "");
+    html_figure(out, rate, word_number(p->tflops), "%s PFLOP/s together",
+                word_number(p->tflops * parallel_config_devices(&p->config) / 1e3).text);
+    html_figure(out, "MFU", word_percent(p->mfu), "HFU %s of %s TFLOP/s", word_percent(p->hfu).text,
+                word_number(machine->peak_tflops[p->config.dtype]).text);
     int microbatches = parallel_config_microbatches(&p->config);
-    add_figure(out, "Bubble", word_percent(p->bubble), "%s microbatch%s", word_count(microbatches).text,
-               microbatches > 1 ? "es" : "");
+    html_figure(out, "Bubble", word_percent(p->bubble), "%s microbatch%s", word_count(microbatches).text,
+                microbatches > 1 ? "es" : "");
     add_memory_figure(&p->memory, out);
     add_run_figures(report, out);
     text_add(out, "</dl>\n");
@@ -196,5 +203,5 @@ void plan_page(const PlanPage *page, Text *out) {
     page_reasons(page, out);
     page_rejected(page, out);
     page_accuracy(page, out);
-    text_add(out, "</main>\n<script>\n%s</script>\n</body>\n</html>\n", shipped("script"));
+    html_end(out);
 }

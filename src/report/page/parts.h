@@ -23,6 +23,14 @@ double tick_step(double most); // between ticks of an axis from 0 to `most`
 
 void html_text(Text *out, const char *string); // escaped, for content and attributes
 
+// ---- page.c: what every page has -----------------------------------------------------------------
+
+void html_head(Text *out, const char *title); // up to the begin of the content
+void html_end(Text *out);
+// Adds a number with its name and a note, in a list of the class "figures".
+void html_figure(Text *out, const char *name, Word value, const char *note, ...)
+    __attribute__((format(printf, 4, 5)));
+
 // ---- bars.c: shares ---------------------------------------------------------------------------
 
 typedef struct {
