@@ -279,6 +279,22 @@ static void script_distributed_with_mp(void) {
     options_destroy(&o);
 }
 
+static void auto_is_a_word_of_its_options(void) {
+    Options o;
+    Text saved = {0};
+    EXPECT_OK(parse_line(&o, FOR_TRAIN, "--save C --save-interval auto"));
+    EXPECT(o.save_interval == INT_AUTO, "%lld", (long long)o.save_interval);
+    options_save(&o, FOR_TRAIN, &saved);
+    EXPECT(strstr(text_string(&saved), "save_interval: auto") != NULL, "%s", text_string(&saved));
+    text_free(&saved);
+    options_destroy(&o);
+    EXPECT(parse_line(&o, FOR_TRAIN, "--train-iters auto") == ERR_USAGE, "train-iters");
+    options_destroy(&o);
+    EXPECT(parse_line(&o, FOR_TRAIN, "--save-interval 0") == ERR_USAGE && strstr(fail_message(), "[1,)|auto"),
+           "%s", fail_message());
+    options_destroy(&o);
+}
+
 // Megatron-LM, examples/sc21: the flags of CONFIG.sh and run_table_1.sh, on a grid that interleaves.
 static void script_sc21(void) {
     static const char sc21[] =
@@ -363,6 +379,7 @@ int main(int argc, char **argv) {
                                       {"accepted", accepted},
                                       {"mistakes", mistakes},
                                       {"script pretrain_gpt_distributed_with_mp", script_distributed_with_mp},
+                                      {"auto is a word of its options", auto_is_a_word_of_its_options},
                                       {"script sc21", script_sc21},
                                       {"script pretrain_gpt3_175B", script_gpt3},
                                       {"script train_llama3_8b", script_llama3},

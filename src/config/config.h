@@ -50,6 +50,7 @@ typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_CHECKPOINT, FROM_FILE, FROM_COMMAN
 //   LIST                         StringList    count 0
 typedef enum { INT, LONG, REAL, FLAG, WORD, LIST } OptionType;
 enum { INT_UNSET = INT32_MIN };
+enum { INT_AUTO = 0 }; // the word "auto" where the range of an INT or LONG ends in "|auto"
 
 typedef struct {
     const char **items;

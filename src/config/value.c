@@ -37,8 +37,15 @@ static bool parse_whole(const char *word, int64_t *value) {
            parse_int(whole, value);
 }
 
+static bool has_auto(const OptionInfo *option) { return strstr(option->range, "|auto") != NULL; }
+
 static Status set_integer(Options *options, const OptionInfo *option, const char *word, Source source) {
     int64_t value;
+    if (has_auto(option) && !strcmp(word, "auto")) {
+        CHECK(option->type == LONG, "--%s: auto is for a LONG", option->field);
+        *(OptionLong *)field_of(options, option) = INT_AUTO;
+        return OK;
+    }
     if (!parse_whole(word, &value))
         return fail(source_status(source), "%s%s: '%s' is not a whole number; write one such as 16 or 40M",
                     source.where, source.name, word);
@@ -200,12 +207,19 @@ static void print_real(double value, Text *out) {
     text_add(out, "%s%s", digits, strpbrk(digits, ".e") ? "" : ".0");
 }
 
+static void print_long(int64_t value, bool may_be_auto, Text *out) {
+    if (may_be_auto && value == INT_AUTO)
+        text_add(out, "auto");
+    else
+        text_add(out, "%lld", (long long)value);
+}
+
 void value_print(const Options *options, const OptionInfo *option, Text *out) {
     if (!value_is_set(options, option)) return;
     const void *field = field_of(options, option);
     switch (option->type) {
     case INT: text_add(out, "%d", *(const OptionInt *)field); break;
-    case LONG: text_add(out, "%lld", (long long)*(const OptionLong *)field); break;
+    case LONG: print_long(*(const OptionLong *)field, has_auto(option), out); break;
     case REAL: print_real(*(const OptionReal *)field, out); break;
     case FLAG: text_add(out, "%s", *(const OptionFlag *)field ? "true" : "false"); break;
     case WORD: text_add(out, "%s", *(const OptionWord *)field); break;

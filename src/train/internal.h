@@ -2,6 +2,7 @@
 #pragma once
 #include "layout/schedule.h"
 #include "layout/topology.h"
+#include "train/save_plan.h"
 #include "train/train.h"
 #include <pthread.h>
 
@@ -144,8 +145,9 @@ Status reporter_close(Reporter *reporter); // ERR_IO when metrics could not be w
 void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemory *memory,
                     const char *transport);
 void reporter_progress(Reporter *reporter, const StepReport *step);
-void reporter_line(Reporter *reporter, const StepReport *step);    // Megatron-LM's log line
-void reporter_metrics(Reporter *reporter, const StepReport *step); // one JSON object
+void reporter_line(Reporter *reporter, const StepReport *step);        // Megatron-LM's log line
+void reporter_metrics(Reporter *reporter, const StepReport *step);     // one JSON object
+void reporter_save_interval(Reporter *reporter, const SavePlan *plan); // it has changed
 void reporter_saving(Reporter *reporter, int64_t iteration);
 void reporter_saved(Reporter *reporter, int64_t iteration, double bytes, double seconds);
 void reporter_not_saved(Reporter *reporter, int64_t iteration, const char *why);

@@ -38,17 +38,20 @@ static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, in
     int num_microbatches = samples / (run->spec.mode.microbatch * grid_count(run->spec.grid, ROLE_DATA));
     Status status = batches_load(&run->batches, set, consumed, num_microbatches, batch);
     trace_span("batch", start, -1);
-    enum { FAILED, SIGNAL, TIME, BUSY, NUM_NEWS };
-    double news[NUM_NEWS] = {status != OK, signal_here(run), is_time_up(run), saver_is_busy(&run->saver)};
+    enum { FAILED, SIGNAL, TIME, BUSY, SAVE, NUM_NEWS };
+    double news[NUM_NEWS] = {status != OK, signal_here(run), is_time_up(run), saver_is_busy(&run->saver),
+                             save_plan_is_due(&run->save_plan, run->control.iteration + 1)};
     comm_all_reduce_host(run->world, news, NUM_NEWS, REDUCE_MAX);
     spans_wait(&run->spans, clock_s() - start);
     run->signal = (int)news[SIGNAL];
+    run->save_asked = news[SAVE] > 0;
     *verdict = run->signal ? STOPPED : news[TIME] > 0 ? TIME_IS_UP : GO_ON;
     if (news[FAILED] > 0) return comm_agree(run->world, status);
     if (news[BUSY] > 0) return OK;
     start = clock_s();
     status = saver_advance(&run->saver);
     spans_saving(&run->spans, clock_s() - start);
+    save_plan_stall(&run->save_plan, clock_s() - start);
     return status;
 }
 
@@ -118,6 +121,7 @@ static Status save(TrainingRun *run, bool last) {
     Status status = saver_start(&run->saver, run->engine, &state, last);
     trace_span("checkpoint", start, state.iteration);
     if (status == OK) spans_save(&run->spans, state.iteration, clock_s() - start, "disk");
+    save_plan_saved(&run->save_plan, state.iteration, clock_s() - start);
     run_file_saved(run->file, run->control.iteration, run->saver.last);
     return status;
 }
@@ -192,6 +196,13 @@ static void report_evaluation_cost(TrainingRun *run, const StepReport *step) {
         reporter_evaluation_cost(run->reporter, batches, steps * step->elapsed_s, share);
 }
 
+// --save-interval auto: learns from the step, and tells when the interval changes.
+static void plan_saves(TrainingRun *run, double step_s) {
+    save_plan_step(&run->save_plan, step_s);
+    if (run->reporter && save_plan_choose(&run->save_plan, clock_s()))
+        reporter_save_interval(run->reporter, &run->save_plan);
+}
+
 static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdict) {
     StepControl *control = &run->control;
     int samples = control_batch(control);
@@ -199,6 +210,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     Batch batch;
     TRY(load(run, run->batches.train, control->consumed, samples, &batch, verdict));
     if (*verdict != GO_ON) return OK;
+    run->save_due = run->save_asked;
     double loaded = clock_s();
     run_set_limit(run, patience_in_step(&run->patience, samples));
     StepResult result = engine_train(run->engine, batch, control_options(control));
@@ -210,6 +222,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     spans_step(&run->spans, control->iteration, clock_s() - loaded);
     StepReport step = step_report(run, samples, &result, clock_s() - start);
     run->train_s += step.elapsed_s;
+    plan_saves(run, step.elapsed_s);
     patience_learn(&run->patience, step.elapsed_s, samples);
     run->skipped += step.skipped;
     report_step(run, &step, interval);
@@ -233,6 +246,7 @@ static bool evaluation_is_due(const TrainingRun *run) {
 
 static bool save_is_due(const TrainingRun *run) {
     int64_t interval = run->options->save_interval;
+    if (interval == INT_AUTO) return run->save_due;
     return interval != INT_UNSET && run->control.iteration % interval == 0;
 }
 
@@ -301,6 +315,7 @@ static Status train(TrainingRun *run) {
     if (run->reporter && is_over(run))
         reporter_nothing_to_train(run->reporter, run->control.iteration, run->control.end);
     TRY(saver_take_memory(&run->saver, run->engine));
+    save_plan_begin(&run->save_plan, run->first);
     spans_loaded(&run->spans, run->first, run->first ? "disk" : "nothing");
     Status status = loop(run);
     if (status == OK || status == INTERRUPTED) run_sum_up(run);

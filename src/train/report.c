@@ -192,6 +192,16 @@ void reporter_line(Reporter *r, const StepReport *s) {
     fflush(stdout);
 }
 
+void reporter_save_interval(Reporter *r, const SavePlan *plan) {
+    clear_progress(r);
+    printf("saving every %" PRId64
+           " iterations from here on (--save-interval auto): a save takes %.3g s%s, a failure "
+           "is expected every %.3g h (%" PRId64 " so far)\n",
+           plan->interval, save_plan_cost_s(plan), plan->saves ? "" : " by its size",
+           save_plan_mtbf_s(plan, clock_s()) / 3600, plan->failures);
+    fflush(stdout);
+}
+
 // Megatron-LM's message, with the time.
 void reporter_saving(Reporter *r, int64_t iteration) {
     clear_progress(r);

@@ -1,6 +1,7 @@
 // One run of train_run on one rank: what the files that open it, take its steps and sum it up share.
 #pragma once
 #include "train/internal.h"
+#include "train/save_plan.h"
 #include "train/spans.h"
 
 typedef struct {
@@ -17,7 +18,11 @@ typedef struct {
     Reporter *reporter; // NULL on ranks that print nothing
     RunFile *file;      // NULL on ranks other than 0
     Saver saver;
-    Spans spans; // of rank 0; on others it does nothing
+    Spans spans;               // of rank 0; on others it does nothing
+    SavePlan save_plan;        // the same, and only with --save-interval auto
+    bool save_asked, save_due; // what rank 0 has said last; after this step
+    bool sums;                 // metrics have checksums of the parameters: the same on all ranks
+    int64_t summed;            // iteration of the last checksum; -1: none
     int64_t consumed_valid, eval_iters;
     int64_t evaluated;         // iteration of the last evaluation
     int64_t compared;          // iteration of the last comparison of replicas; -1: never

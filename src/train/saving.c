@@ -25,9 +25,14 @@ static int64_t checkpoints_more(int64_t saves, int64_t keep, int64_t existing) {
     return before_last - existing + 1;
 }
 
+// --save-interval, or of auto the shortest that it may choose.
+static int64_t shortest_interval(const Options *o) {
+    return o->save_interval == INT_AUTO ? 1 : o->save_interval;
+}
+
 // The number of saved steps that --save-retain-interval keeps.
 static int64_t count_retained(const Options *o, int64_t from, int64_t end) {
-    int64_t retain = o->save_retain_interval, save = o->save_interval, common = retain;
+    int64_t retain = o->save_retain_interval, save = shortest_interval(o), common = retain;
     if (retain == INT_UNSET) return 0;
     bool last = end % retain == 0;
     if (save == INT_UNSET) return last;
@@ -65,7 +70,8 @@ static Status check_room(const Options *o, const ModelShape *shape, int64_t from
     int64_t bytes, existing;
     TRY(state_bytes(o, shape, &bytes));
     TRY(count_existing(o->save, from, &existing));
-    int64_t saves = o->save_interval == INT_UNSET ? 1 : count_saves(from, end, o->save_interval);
+    bool open = o->save_interval == INT_UNSET || (o->save_interval == INT_AUTO && !o->keep_last);
+    int64_t saves = open ? 1 : count_saves(from, end, shortest_interval(o));
     int64_t more = checkpoints_more(saves, o->keep_last, existing);
     TRY(checkpoint_check_room(o->save, bytes, o->keep_last ? at_most_int(more) : 1));
     int64_t most = o->keep_last ? more + count_retained(o, from, end) : more;

@@ -1,0 +1,109 @@
+// --save-interval auto: the interval by Young's formula, its bounds, what it learns, and when it changes.
+#include "base/text.h"
+#include "harness.h"
+#include "train/save_plan.h"
+#include <math.h>
+#include <stdio.h>
+
+static SavePlan plan_of(int ranks, double bytes) {
+    Options o = {.save_interval = INT_AUTO, .shape = {.world_size = ranks}};
+    return save_plan_open(&o, NULL, bytes, 100);
+}
+
+static void take_steps(SavePlan *plan, int steps, double seconds) {
+    for (int i = 0; i < steps; i++) save_plan_step(plan, seconds);
+}
+
+static void expect_interval(const SavePlan *plan, double seconds, double step_s, const char *what) {
+    double want = seconds / step_s;
+    EXPECT(fabs((double)plan->interval - want) <= 0.5 + 1e-9 * want, "%s: %lld steps instead of %.1f", what,
+           (long long)plan->interval, want);
+}
+
+static void young_and_its_bounds(void) {
+    // cost, step, failures, hours that have passed, the time between saves
+    const struct {
+        double cost_s, step_s, past_s;
+        int failures;
+        double best_s;
+        const char *what;
+    } rows[] = {
+        {2, 0.5, 0, 0, 587.878, "sqrt(2 * 2 s * 1 day)"},
+        {2, 0.5, 3600 * 24 * 9, 9, 587.878, "ten days with nine failures"},
+        {10, 1, 86400, 19, 415.692, "a failure every 2.4 h"},
+        {300, 10, 0, 0, 3600, "at most an hour"},
+        {40, 0.25, 0, 8639, 28.28427, "a failure every 10 s: at least the cost"},
+        {4, 0.25, 0, 8639, 8.94427, "a failure every 10 s, cheap saves"},
+        {8, 0.25, 0, 8639, 10, "at most the time between failures"},
+        {1e-6, 100, 0, 0, 100, "at least one step"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        SavePlan plan = plan_of(4, 1e9);
+        plan.past_s = rows[i].past_s, plan.failures = rows[i].failures;
+        save_plan_begin(&plan, 0);
+        take_steps(&plan, 5, rows[i].step_s);
+        save_plan_saved(&plan, 5, rows[i].cost_s);
+        EXPECT(save_plan_choose(&plan, 100), "%s: nothing is chosen", rows[i].what);
+        expect_interval(&plan, rows[i].best_s > rows[i].cost_s ? rows[i].best_s : rows[i].cost_s,
+                        rows[i].step_s, rows[i].what);
+    }
+}
+
+static void before_anything_is_known(void) {
+    SavePlan plan = plan_of(4, 400e6); // 2 s at 200 MB/s
+    save_plan_begin(&plan, 50);
+    EXPECT(!save_plan_is_due(&plan, 1000000), "due before a step is known");
+    save_plan_step(&plan, 30); // the first step does not count
+    EXPECT(!save_plan_choose(&plan, 100), "chosen after one step");
+    take_steps(&plan, 4, 0.5);
+    EXPECT(save_plan_choose(&plan, 100), "chosen after five");
+    expect_interval(&plan, sqrt(2 * 2 * 86400.0), 0.5, "by the size of the checkpoint");
+    EXPECT(!save_plan_is_due(&plan, 49 + plan.interval) && save_plan_is_due(&plan, 50 + plan.interval),
+           "due");
+    save_plan_saved(&plan, 50 + plan.interval, 2);
+    EXPECT(!save_plan_is_due(&plan, 51 + plan.interval), "due again");
+    SavePlan wide = plan_of(8000, 400e6); // of 8,000 ranks one fails every hour
+    EXPECT(fabs(save_plan_mtbf_s(&wide, 100) - 3600) < 1e-9 &&
+               fabs(save_plan_mtbf_s(&wide, 3700) - 7200) < 1e-9,
+           "%g s between failures", save_plan_mtbf_s(&wide, 100));
+}
+
+static void small_changes_are_none(void) {
+    SavePlan plan = plan_of(4, 400e6);
+    take_steps(&plan, 5, 0.5);
+    EXPECT(save_plan_choose(&plan, 100), "at first");
+    save_plan_saved(&plan, 10, 2.2); // a tenth more: a twentieth in the interval
+    EXPECT(!save_plan_choose(&plan, 100), "a small change");
+    save_plan_stall(&plan, 10);
+    EXPECT(save_plan_choose(&plan, 100), "a large change");
+    expect_interval(&plan, sqrt(2 * 12.2 * 86400.0), 0.5, "stalls of a save that goes on count");
+    Options other = {.save_interval = 7, .shape = {.world_size = 1}};
+    SavePlan none = save_plan_open(&other, NULL, 1, 0);
+    take_steps(&none, 5, 1);
+    EXPECT(!save_plan_choose(&none, 1) && !save_plan_is_due(&none, 1000), "only with auto");
+}
+
+// Two starts that were killed, in a day.
+static void failures_come_from_the_ledger(void) {
+    static const char *const lines[] = {
+        "{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 0, \"event\": \"opening\"}",
+        "{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 5, \"event\": \"opening\"}",
+        "{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 86400, \"event\": \"opening\"}"};
+    const char *path = harness_path("ledger.jsonl");
+    FILE *file = fopen(path, "w");
+    for (int i = 0; i < 3; i++) fprintf(file, "%s\n", lines[i]);
+    fclose(file);
+    Options o = {.save_interval = INT_AUTO, .shape = {.world_size = 1}};
+    SavePlan plan = save_plan_open(&o, path, 1e9, 100);
+    EXPECT(plan.failures == 2 && fabs(save_plan_mtbf_s(&plan, 100) - 57600) < 1e-9,
+           "%lld failures, one in %g s", (long long)plan.failures, save_plan_mtbf_s(&plan, 100));
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"young_and_its_bounds", young_and_its_bounds},
+                                      {"before_anything_is_known", before_anything_is_known},
+                                      {"small_changes_are_none", small_changes_are_none},
+                                      {"failures_come_from_the_ledger", failures_come_from_the_ledger},
+                                      {0}},
+                       argc, argv);
+}
