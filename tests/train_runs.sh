@@ -14,7 +14,8 @@ for key in lm_loss grad_norm learning_rate elapsed_ms tokens_per_s tflops_per_ra
     row+=", \"$key\": $number"
 done
 validation="^\{\"iteration\": [0-9]+, \"consumed_samples\": [0-9]+, \"validation_loss\": $number"
-row+=', "loss_scale": 1, "global_batch_size": 8, "skipped": 0'
+row+=', "loss_scale": 1, "global_batch_size": 8, "skipped": 0, "from_checkpoint": null'
+row+='(, "parameters_checksum": "[0-9a-f]{16}")?'
 complain_of_others() { # NAME: rows that are neither of training nor of validation
     local others
     others=$(grep -vE -e "$row\}\$" -e "$validation\}\$" "$1.jsonl")

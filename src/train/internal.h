@@ -107,6 +107,8 @@ typedef struct {
     double loss, grad_norm;             // loss: mean since the last line over steps that were not skipped
     double lr, loss_scale;              // of the next step
     double samples_per_step, elapsed_s; // means since the last line
+    bool summed;                        // `sum` is the checksum of the parameters after the step
+    uint64_t sum;
     int skipped,
         nan; // steps since the last line that changed nothing; of them, those whose loss was not finite
 } StepReport;
@@ -117,6 +119,7 @@ typedef struct {
     int table_rows; // of the padded vocabulary
     FILE *metrics;
     Outlet metrics_outlet;
+    int64_t went_on_from;         // iteration of the checkpoint that was loaded; -1: none
     bool warned_of_metrics;       // a warning has said that rows are lost
     bool live;                    // a progress line is kept up to date on the terminal
     bool line_open;               // that line is visible now
@@ -145,9 +148,10 @@ Status reporter_close(Reporter *reporter); // ERR_IO when metrics could not be w
 void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemory *memory,
                     const char *transport);
 void reporter_progress(Reporter *reporter, const StepReport *step);
-void reporter_line(Reporter *reporter, const StepReport *step);        // Megatron-LM's log line
-void reporter_metrics(Reporter *reporter, const StepReport *step);     // one JSON object
-void reporter_save_interval(Reporter *reporter, const SavePlan *plan); // it has changed
+void reporter_line(Reporter *reporter, const StepReport *step);                // Megatron-LM's log line
+void reporter_metrics(Reporter *reporter, const StepReport *step);             // one JSON object
+void reporter_save_interval(Reporter *reporter, const SavePlan *plan);         // it has changed
+void reporter_parameters(Reporter *reporter, int64_t iteration, uint64_t sum); // of no step's record
 void reporter_saving(Reporter *reporter, int64_t iteration);
 void reporter_saved(Reporter *reporter, int64_t iteration, double bytes, double seconds);
 void reporter_not_saved(Reporter *reporter, int64_t iteration, const char *why);
@@ -184,6 +188,13 @@ void reporter_summary(Reporter *reporter, const RunSummary *summary);
 // tensor, the ranks, and which of them are the majority, and `iteration`, the last step. Waits for gathers of weights
 // that are under way.   Collective over the world.
 Status replicas_compare(Engine *engine, Comm *world, int64_t iteration);
+
+// ---- parameters_sum.c: the parameters of the whole model as one number ----------------------------
+
+// Returns the sum, modulo 2^64, over all elements of the model's fp32 weights, without padding, of the element's bits
+// times a pseudo-random odd number that follows from the tensor's name and the element's index. It is the same on every
+// grid whose weights have the same bits, and one flipped bit always changes it.   Collective over the world.
+uint64_t parameters_sum(Engine *engine, Comm *world);
 
 // ---- resident.c ------------------------------------------------------------------------------------
 

@@ -106,12 +106,40 @@ static bool comparison_is_due(const TrainingRun *run) {
     return interval > 0 && run->control.iteration % interval == 0;
 }
 
+// ---- the checksum of the parameters -------------------------------------------------------------
+
+static bool save_is_due(const TrainingRun *run);
+
+static uint64_t sum_up(TrainingRun *run) {
+    double start = clock_s();
+    uint64_t sum = parameters_sum(run->engine, run->world);
+    run->summed = run->control.iteration;
+    trace_span("checksum of the parameters", start, run->summed);
+    spans_check(&run->spans, clock_s() - start);
+    return sum;
+}
+
+// What a run goes on with, and what it saves at a step whose record has no checksum.
+static void report_parameters(TrainingRun *run) {
+    if (!run->sums || run->summed == run->control.iteration) return;
+    uint64_t sum = sum_up(run);
+    if (run->reporter) reporter_parameters(run->reporter, run->summed, sum);
+}
+
+static void add_sum(TrainingRun *run, StepReport *step) {
+    bool last = run->options->save && run->control.iteration >= run->control.end;
+    if (!run->sums) return;
+    step->summed = step->iteration % run->options->metrics_checksum_interval == 0 || last || save_is_due(run);
+    if (step->summed) step->sum = sum_up(run);
+}
+
 // ---- checkpoints --------------------------------------------------------------------------------
 
 // Replicas that differ are never saved.
 static Status save(TrainingRun *run, bool last) {
     if (!run->options->save) return OK;
     TRY(compare_replicas(run));
+    report_parameters(run);
     RunState state = {.consumed_valid = run->consumed_valid,
                       .evaluated = run->evaluated,
                       .optimizer_steps = engine_optimizer_steps(run->engine)};
@@ -225,6 +253,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     plan_saves(run, step.elapsed_s);
     patience_learn(&run->patience, step.elapsed_s, samples);
     run->skipped += step.skipped;
+    add_sum(run, &step);
     report_step(run, &step, interval);
     report_evaluation_cost(run, &step);
     return control_check(control, &result);
@@ -312,6 +341,7 @@ static Status train(TrainingRun *run) {
     TRY(load_checkpoint(run));
     TRY(saver_check_room(&run->saver, &run->spec.shape, run->control.iteration, run->control.end));
     TRY(compare_replicas(run));
+    if (run->first > 0) report_parameters(run);
     if (run->reporter && is_over(run))
         reporter_nothing_to_train(run->reporter, run->control.iteration, run->control.end);
     TRY(saver_take_memory(&run->saver, run->engine));
@@ -343,8 +373,12 @@ static void end_run_file(const TrainingRun *run, Status status) {
 Status train_run(Comm *world, void *arg) {
     const TrainJob *job = arg;
     Reporter reporter = {0};
-    TrainingRun run = {
-        .job = job, .options = job->options, .world = world, .compared = -1, .saver = {.lock = -1}};
+    TrainingRun run = {.job = job,
+                       .options = job->options,
+                       .world = world,
+                       .compared = -1,
+                       .summed = -1,
+                       .saver = {.lock = -1}};
     if (comm_rank(world) == 0) run.reporter = &reporter, run.file = job->file;
     Status status = train(&run);
     trace_file_close(&run.trace);

@@ -26,6 +26,7 @@ static void eta(const StepReport *s, char text[32]) {
 
 Status reporter_open(Reporter *r, const Options *options, const EngineSpec *spec, const atomic_int *stopped) {
     *r = (Reporter){.options = options, .shape = spec->shape, .table_rows = spec->mode.padded_vocabulary};
+    r->went_on_from = -1;
     r->first_loss = r->last_loss = r->last_validation = NAN;
     const char *term = getenv("TERM");
     r->live = isatty(STDERR_FILENO) && !options->plain && term && strcmp(term, "dumb");
@@ -234,6 +235,7 @@ void reporter_changed(Reporter *r, const char *changes) {
 void reporter_loaded(Reporter *r, const char *from, const RunState *state) {
     printf("  successfully loaded checkpoint from %s at iteration %" PRId64 "\n", from, state->iteration);
     fflush(stdout);
+    r->went_on_from = state->iteration;
     if (!r->metrics) return;
     fprintf(r->metrics, "{\"event\": \"resume\", \"from\": %" PRId64 "}\n", state->iteration);
     flush_metrics(r);
@@ -298,7 +300,21 @@ void reporter_metrics(Reporter *r, const StepReport *s) {
     json_number(r->metrics, "loss_scale", s->loss_scale);
     json_number(r->metrics, "global_batch_size", s->batch);
     json_number(r->metrics, "skipped", s->skipped);
+    if (r->went_on_from >= 0)
+        fprintf(r->metrics, ", \"from_checkpoint\": %" PRId64, r->went_on_from);
+    else
+        fprintf(r->metrics, ", \"from_checkpoint\": null");
+    if (s->summed) fprintf(r->metrics, ", \"parameters_checksum\": \"%016" PRIx64 "\"", s->sum);
     fprintf(r->metrics, "}\n");
+    flush_metrics(r);
+}
+
+void reporter_parameters(Reporter *r, int64_t iteration, uint64_t sum) {
+    if (!r->metrics) return;
+    fprintf(r->metrics,
+            "{\"event\": \"parameters\", \"iteration\": %" PRId64 ", \"parameters_checksum\": \"%016" PRIx64
+            "\"}\n",
+            iteration, sum);
     flush_metrics(r);
 }
 
