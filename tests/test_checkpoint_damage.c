@@ -249,8 +249,21 @@ static void forge_without_first_tensor(void) {
 
 static void forged_manifests(void) {
     Model *m = make();
-    forge("\"version\": 1", "\"version\": 3", ERR_UNAVAILABLE, "written by trireme test in version 3");
+    forge("\"version\": 1", "\"version\": 4", ERR_UNAVAILABLE, "written by trireme test in version 4");
     forge("\"version\": 1", "\"version\": \"1\"", ERR_DATA, "\"version\"");
+    for (int i = 0; i < 6; i++) {
+        static const char *const bad[] = {"{}",
+                                          "{\"samples\": []",
+                                          "{\"samples\": [[3, 2]]",
+                                          "{\"samples\": [[-1, 2]]",
+                                          "{\"samples\": [[5, 9], [10, 11]]",
+                                          "{\"samples\": [[1]]"};
+        char with[160];
+        snprintf(with, sizeof with, "\"skipped\": %s%s,\n\"model\"", bad[i], i ? ", \"rewinds\": 0}" : "");
+        forge("\"model\"", with, ERR_DATA, "no rising ranges");
+    }
+    forge("\"model\"", "\"skipped\": {\"samples\": [[1, 2]], \"rewinds\": -1},\n\"model\"", ERR_DATA,
+          "\"rewinds\"");
     forge("rank-00000", "../anything", ERR_DATA, "name of a file");
     forge("\"bytes\": ", "\"bytes\": -", ERR_DATA, "\"bytes\"");
     forge("\"at\": [0, 0]", "\"at\": [0, 9223372036854775807]", ERR_DATA, "not within it");

@@ -373,6 +373,54 @@ static void version_1_stays_readable(void) {
     model_free(m);
 }
 
+// Version 3 is written only where samples are left out.
+static void left_out_samples_are_kept(void) {
+    Model *m = golden_model();
+    CheckpointNames names;
+    Checkpoint *c = NULL;
+    CheckpointInfo info = info_at(GOLDEN_STEP);
+    Text records[MAX_RANKS] = {0};
+    char *text = NULL;
+    size_t size;
+    EXPECT_OK(ranges_parse(&info.state.skipped, "3-9,20,100-199", "test"));
+    info.state.rewinds = 2;
+    EXPECT_OK(checkpoint_names(path_in("skipped"), GOLDEN_STEP, &names));
+    EXPECT_OK(checkpoint_begin(&names, 1000));
+    for (int r = 0; r < m->num_ranks; r++)
+        EXPECT_OK(checkpoint_write_shard(&names, r, m->slices[r], m->num_slices[r], &records[r]));
+    EXPECT_OK(checkpoint_commit(&names, -1, &info, NULL, records, m->num_ranks));
+    EXPECT_OK(checkpoint_open(&c, names.final));
+    if (c) {
+        const RunState *state = &checkpoint_info(c)->state;
+        EXPECT(!memcmp(&state->skipped, &info.state.skipped, sizeof state->skipped), "other ranges");
+        EXPECT(state->rewinds == 2, "%lld rewinds", (long long)state->rewinds);
+    }
+    checkpoint_close(c);
+    EXPECT_OK(file_read(path_in("skipped/step-00000007/manifest.json"), 1 << 20, &text, &size));
+    EXPECT(text && strstr(text, "\"version\": 3") &&
+               strstr(text, "\"skipped\": {\"samples\": [[3, 9], [20, 20], [100, 199]], \"rewinds\": 2}"),
+           "%s", text);
+    free(text);
+    EXPECT_OK(model_save(m, path_in("plain"), GOLDEN_STEP));
+    EXPECT_OK(file_read(path_in("plain/step-00000007/manifest.json"), 1 << 20, &text, &size));
+    EXPECT(text && strstr(text, "\"version\": 1") && !strstr(text, "skipped\""), "%s", text);
+    free(text);
+    for (int r = 0; r < MAX_RANKS; r++) text_free(&records[r]);
+    model_free(m);
+}
+
+static void steps_are_removed(void) {
+    Model *m = golden_model();
+    int64_t *steps = NULL;
+    int count = 0;
+    for (int64_t step = 2; step <= 12; step += 2) EXPECT_OK(model_save(m, path_in("removed"), step));
+    EXPECT_OK(checkpoint_remove_steps(path_in("removed"), 4, 10));
+    EXPECT_OK(checkpoint_steps(path_in("removed"), &steps, &count));
+    EXPECT(count == 3 && steps[0] == 12 && steps[1] == 4 && steps[2] == 2, "%d are left", count);
+    free(steps);
+    model_free(m);
+}
+
 static int write_golden(const char *folder) {
     Model *m = golden_model();
     Status status = model_save(m, folder, GOLDEN_STEP);
@@ -406,6 +454,8 @@ int main(int argc, char **argv) {
             {"an_abandoned_save_keeps_its_message", an_abandoned_save_keeps_its_message},
             {"missing_folders_and_manifests", missing_folders_and_manifests},
             {"version_1_stays_readable", version_1_stays_readable},
+            {"left_out_samples_are_kept", left_out_samples_are_kept},
+            {"steps_are_removed", steps_are_removed},
             {0}},
         argc, argv);
 }

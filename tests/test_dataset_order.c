@@ -218,6 +218,41 @@ static void batches_are_samples_in_order(void) {
     indexed_dataset_close(data);
 }
 
+// On every grid, also where a range begins or ends within a microbatch. At the end of the data they start again.
+static void batches_leave_samples_out(void) {
+    enum { GLOBAL = 12, CONSUMED = 3 };
+    IndexedDataset *data = make_dataset(1000);
+    GptDataset *set;
+    Ranges skipped;
+    EXPECT_OK(gpt_dataset_open(&set, data, (SplitRange){0, NUM_DOCUMENTS}, CONSUMED + GLOBAL, S, SEED));
+    EXPECT_OK(ranges_parse(&skipped, "1,4-5,9-10", "test"));
+    gpt_dataset_skip(set, &skipped);
+    int64_t all = gpt_dataset_num_samples(set), order[GLOBAL], left = 0;
+    for (int64_t i = 0; left < CONSUMED + GLOBAL; i++) {
+        if (i == 1 || i == 4 || i == 5 || i == 9 || i == 10) continue;
+        if (left >= CONSUMED) order[left - CONSUMED] = i % all;
+        left++;
+    }
+    EXPECT(order[GLOBAL - 1] < order[0], "the data do not end: %d of %d", (int)order[GLOBAL - 1], (int)all);
+    static const int grids[][2] = {{1, 1}, {2, 3}, {3, 2}, {12, 1}, {1, 12}, {4, 3}};
+    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
+        int b = grids[g][0], d = grids[g][1], seen = 0;
+        for (int k = 0; k < GLOBAL / (b * d); k++)
+            for (int r = 0; r < d; r++) {
+                int32_t tokens[GLOBAL * S], labels[GLOBAL * S], sample[S + 1];
+                EXPECT_OK(batch_fill(set, (BatchPlace){CONSUMED, b, d, r, k}, tokens, labels));
+                for (int j = 0; j < b; j++, seen++) {
+                    EXPECT_OK(gpt_dataset_sample(set, order[seen], sample));
+                    for (int s = 0; s < S; s++)
+                        EXPECT(tokens[s * b + j] == sample[s] && labels[s * b + j] == sample[s + 1],
+                               "b %d d %d: row %d is not sample %d", b, d, seen, (int)order[seen]);
+                }
+            }
+    }
+    gpt_dataset_close(set);
+    indexed_dataset_close(data);
+}
+
 static void foreign_tokens_are_noticed(void) {
     IndexedDataset *data = make_dataset(705);
     int32_t tokens[16];
@@ -275,6 +310,7 @@ int main(int argc, char **argv) {
         {"the_last_epoch_is_separate_below_80_percent", the_last_epoch_is_separate_below_80_percent},
         {"impossible_wishes_are_refused", impossible_wishes_are_refused},
         {"batches_are_samples_in_order", batches_are_samples_in_order},
+        {"batches_leave_samples_out", batches_leave_samples_out},
         {"foreign_tokens_are_noticed", foreign_tokens_are_noticed},
         {"splits_are_megatrons", splits_are_megatrons},
         {"empty_splits_are_refused_unless_meant", empty_splits_are_refused_unless_meant},

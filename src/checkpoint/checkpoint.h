@@ -12,6 +12,7 @@
 // and shapes (Megatron-LM's, without padding of the vocabulary), so a slice fits any grid. Random numbers and
 // the order of data are functions of counters, so neither is saved.
 #pragma once
+#include "base/ranges.h"
 #include "comm/comm.h"
 #include "formats/formats.h"
 #include "layout/topology.h"
@@ -54,6 +55,10 @@ void state_tensor_name(StateTensor which, const char *param, char name[160]);
 #define X(TYPE, name, most) RUN_STATE_##TYPE name;
 typedef struct {
     RUN_STATE(X)
+    // Samples that the run leaves out, by their numbers in its order, and how often it has gone back because of a spike
+    // of the loss. Both are one member of the manifest, which is there only when a sample is left out.
+    Ranges skipped;
+    int64_t rewinds;
 } RunState;
 #undef X
 
@@ -124,6 +129,8 @@ void verified_steps_free(VerifiedSteps *steps);
 // be removed; then nothing else has happened.
 Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain_interval,
                         VerifiedSteps *verified);
+// Removes the checkpoints in `save` of the steps after `after` up to `last`, the newest first.
+Status checkpoint_remove_steps(const char *save, int64_t after, int64_t last);
 // Removes the remains of killed saves and removals of any step in `save`, and gives a checkpoint that was being
 // replaced its name back. Call it only while no other process writes there.
 Status checkpoint_settle(const char *save);

@@ -92,6 +92,14 @@ void shape_write(const ModelShape *shape, Text *out) {
     text_add(out, "}");
 }
 
+void skipped_write(const RunState *state, Text *out) {
+    text_add(out, "{\"samples\": [");
+    for (int i = 0; i < state->skipped.count; i++)
+        text_add(out, "%s[%" PRId64 ", %" PRId64 "]", i ? ", " : "", state->skipped.items[i].first,
+                 state->skipped.items[i].end - 1);
+    text_add(out, "], \"rewinds\": %" PRId64 "}", state->rewinds);
+}
+
 static void describe_field(const ManifestField *field, const void *object, Text *out) {
     text_add(out, "%-18s ", field->name);
     field_print(field, object, out);
@@ -100,6 +108,10 @@ static void describe_field(const ManifestField *field, const void *object, Text 
 
 void checkpoint_describe(const CheckpointInfo *info, Text *out) {
     for (int i = 0; i < NUM_STATE; i++) describe_field(&state_fields[i], &info->state, out);
+    text_add(out, "%-18s ", "skipped");
+    ranges_print(&info->state.skipped, out);
+    text_add(out, "%s\n%-18s %" PRId64 "\n", info->state.skipped.count ? "" : "none", "rewinds",
+             info->state.rewinds);
     for (int i = 0; i < num_model_sizes; i++) describe_field(&model_sizes[i].field, &info->shape, out);
     text_add(out, "%-18s %s\n", "dtype", info->dtype);
     text_add(out, "%-18s %s\n", "optimizer", info->has_optimizer ? "true" : "false");
@@ -183,6 +195,31 @@ Status state_read(const Json *object, const char *what, RunState *state) {
             return fail(ERR_DATA, "%s: \"%s\" is larger than \"%s\", which is impossible", what,
                         laws[i].small, laws[i].large);
     return OK;
+}
+
+// Both ends of a range are in it.
+static bool read_range(const Json *pair, Range *range) {
+    if (pair->type != JSON_ARRAY || pair->count != 2) return false;
+    if (!json_int(&pair->items[0], &range->first) || !json_int(&pair->items[1], &range->end)) return false;
+    return range->first >= 0 && range->first <= range->end && (double)range->end++ <= 9e15;
+}
+
+// Ranges are written in rising order and apart from each other, so that any others are damage.
+Status skipped_read(const Json *object, const char *what, RunState *state) {
+    if (!object) return OK;
+    const Json *samples = json_member(object, "samples");
+    bool good = samples && samples->type == JSON_ARRAY && samples->count >= 1 && samples->count <= MAX_RANGES;
+    int64_t before = -1;
+    for (size_t i = 0; good && i < samples->count; i++) {
+        Range range;
+        good = read_range(&samples->items[i], &range) && range.first > before;
+        if (good) before = range.end, state->skipped.items[state->skipped.count++] = range;
+    }
+    if (!good) return fail(ERR_DATA, "%s: the \"samples\" of \"skipped\" are no rising ranges", what);
+    if (json_int(json_member(object, "rewinds"), &state->rewinds) && state->rewinds >= 0 &&
+        state->rewinds <= MAX_RANGES)
+        return OK;
+    return fail(ERR_DATA, "%s: \"rewinds\" is missing or not a number up to %d", what, MAX_RANGES);
 }
 
 static Status check_rotation(const ModelShape *s, const char *what) {

@@ -180,6 +180,17 @@ Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain
     return status;
 }
 
+Status checkpoint_remove_steps(const char *save, int64_t after, int64_t last) {
+    int64_t *steps = NULL;
+    int count = 0;
+    TRY(checkpoint_steps(save, &steps, &count));
+    Status status = OK;
+    for (int i = 0; i < count && status == OK; i++)
+        if (after < steps[i] && steps[i] <= last) status = remove_step(save, steps[i]);
+    free(steps);
+    return status;
+}
+
 // ---- remains of killed runs ----------------------------------------------------------------------------
 
 // After a save that was killed between two renames: gives the older checkpoint its name back.

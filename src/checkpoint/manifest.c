@@ -187,6 +187,7 @@ static Status read_grid(const Json *root, const char *what, CheckpointInfo *info
 
 static Status read_info(const Json *root, const char *what, CheckpointInfo *info) {
     TRY(state_read(json_member(root, "state"), what, &info->state));
+    TRY(skipped_read(json_member(root, "skipped"), what, &info->state));
     TRY(shape_read(json_member(root, "model"), what, &info->shape));
     TRY(read_grid(root, what, info));
     info->dtype = json_string(json_member(root, "dtype"));

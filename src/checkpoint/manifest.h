@@ -9,14 +9,16 @@
 // Writes a JSON object of all fields.
 void state_write(const RunState *state, Text *out);
 void shape_write(const ModelShape *shape, Text *out);
+void skipped_write(const RunState *state, Text *out); // the samples that are left out, and the rewinds
 // Fails with ERR_DATA for a field that is missing, of another type or out of range. Messages begin with `what`.
 Status state_read(const Json *object, const char *what, RunState *state);
 Status shape_read(const Json *object, const char *what, ModelShape *shape);
+Status skipped_read(const Json *object, const char *what, RunState *state); // NULL: nothing is left out
 
 // ---- manifest.c, manifest_write.c, cover.c -------------------------------------------------------------
 
 #define MANIFEST_FORMAT "trireme checkpoint"
-enum { MANIFEST_VERSION = 2, PATH_ROOM = 4400, MAX_NAME = 200, SLICE_NAME = 256 };
+enum { MANIFEST_VERSION = 3, PATH_ROOM = 4400, MAX_NAME = 200, SLICE_NAME = 256 };
 
 typedef struct {
     const char *name; // in the checkpoint's folder

@@ -73,16 +73,22 @@ void manifest_write_record(const Manifest *m, Text *out) {
     text_add(out, "}\n");
 }
 
-// The lowest version of the format whose programs read the model correctly. Programs of version 1 ignore the scaling
-// of rotations.
-static int version_needed(const ModelShape *shape) { return shape->rope.kind == ROPE_PLAIN ? 1 : 2; }
+// The lowest version of the format whose programs go on correctly. Programs of version 1 ignore the scaling of
+// rotations, those of version 2 the samples that are left out.
+static int version_needed(const CheckpointInfo *info) {
+    return info->state.skipped.count ? 3 : info->shape.rope.kind == ROPE_PLAIN ? 1 : 2;
+}
 
 static void write_info(const CheckpointInfo *info, Text *out) {
-    text_add(out, "\"format\": \"" MANIFEST_FORMAT "\",\n\"version\": %d,\n\"program\": ",
-             version_needed(&info->shape));
+    text_add(out,
+             "\"format\": \"" MANIFEST_FORMAT "\",\n\"version\": %d,\n\"program\": ", version_needed(info));
     add_string(out, info->program);
     text_add(out, ",\n\"state\": ");
     state_write(&info->state, out);
+    if (info->state.skipped.count) {
+        text_add(out, ",\n\"skipped\": ");
+        skipped_write(&info->state, out);
+    }
     text_add(out, ",\n\"model\": ");
     shape_write(&info->shape, out);
     text_add(out, ",\n\"grid\": {\"tensor\": %d, \"pipeline\": %d, \"data\": %d, \"chunks\": %d},\n",

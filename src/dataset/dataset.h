@@ -6,6 +6,7 @@
 // order.
 #pragma once
 #include "base/error.h"
+#include "base/ranges.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -158,6 +159,9 @@ typedef struct {
     int microbatch; // k, within the step and leaf
 } BatchPlace;
 
+// Leaves samples out of the batches of batch_fill: in place of each it and all later ones read the next sample that is
+// not left out. At the end of the data set they start again with its first. An empty `skipped` leaves out nothing.
+void gpt_dataset_skip(GptDataset *set, const Ranges *skipped);
 // Fills tokens [S, B] and labels [S, B]; row s*B + j has sample j's token s and the token that follows it. Either
 // may be NULL for a stage that needs only the other. Allocates nothing.
 Status batch_fill(const GptDataset *set, BatchPlace place, int32_t *tokens, int32_t *labels);

@@ -19,6 +19,7 @@ struct GptDataset {
     bool blended; // by `order`; false: there is one member
     BlendOrder order;
     int64_t num_samples; // of a blend; after those of the order it starts again
+    Ranges skipped;      // samples that no batch reads
 };
 
 // ---- One data set -----------------------------------------------------------------------------------------
@@ -254,14 +255,23 @@ int gpt_dataset_pieces(const GptDataset *set, int64_t index, SamplePiece *pieces
     return count;
 }
 
+void gpt_dataset_skip(GptDataset *set, const Ranges *skipped) { set->skipped = *skipped; }
+
+// The sample that a batch reads as the one with so many before it.
+static int64_t sample_at(const GptDataset *set, int64_t count) {
+    if (!set->skipped.count) return count;
+    return ranges_left(&set->skipped, count) % gpt_dataset_num_samples(set);
+}
+
 Status batch_fill(const GptDataset *set, BatchPlace p, int32_t *tokens, int32_t *labels) {
     CHECK(p.micro_batch > 0 && p.leaf >= 0 && p.leaf < p.leaves && p.microbatch >= 0,
           "microbatch %d, leaf %d of %d", p.microbatch, p.leaf, p.leaves);
     int64_t first = p.consumed + ((int64_t)p.microbatch * p.leaves + p.leaf) * p.micro_batch;
     size_t stride = (size_t)p.micro_batch;
     for (int j = 0; j < p.micro_batch; j++) {
-        if (tokens) TRY(gather(set, first + j, 0, set->seq_length, tokens + j, stride));
-        if (labels) TRY(gather(set, first + j, 1, set->seq_length, labels + j, stride));
+        int64_t sample = sample_at(set, first + j);
+        if (tokens) TRY(gather(set, sample, 0, set->seq_length, tokens + j, stride));
+        if (labels) TRY(gather(set, sample, 1, set->seq_length, labels + j, stride));
     }
     return OK;
 }
