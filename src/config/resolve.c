@@ -149,7 +149,8 @@ static bool without_wide_layers(const Options *o) { return !o->fp8_format || !o-
 static bool with_fixed_scale(const Options *o) { return !o->shape.dynamic_loss_scale; }
 static bool without_wsd(const Options *o) { return strcmp(o->lr_decay_style, "WSD") != 0; }
 static bool without_tensor_ranks(const Options *o) { return o->shape.tp == 1; }
-static bool without_spikes(const Options *o) { return !o->check_for_spiky_loss; }
+static bool without_rewinds(const Options *o) { return !o->rewind_on_spike; }
+static bool without_spikes(const Options *o) { return !o->check_for_spiky_loss && without_rewinds(o); }
 static bool without_removal(const Options *o) { return o->keep_last == 0; }
 static bool without_trace(const Options *o) { return !o->trace; }
 
@@ -191,7 +192,9 @@ static void note_idle_options(Options *o) {
         {OPT_lr_wsd_decay_iters, without_wsd, "it is for --lr-decay-style WSD"},
         {OPT_lr_wsd_decay_samples, without_wsd, "it is for --lr-decay-style WSD"},
         {OPT_sequence_parallel, without_tensor_ranks, "--tensor-model-parallel-size is 1"},
-        {OPT_loss_spike_factor, without_spikes, "it is for --check-for-spiky-loss"},
+        {OPT_loss_spike_factor, without_spikes, "it is for --check-for-spiky-loss and --rewind-on-spike"},
+        {OPT_rewind_margin, without_rewinds, "it is for --rewind-on-spike"},
+        {OPT_max_rewinds, without_rewinds, "it is for --rewind-on-spike"},
         {OPT_save_retain_interval, without_removal, "without --keep-last every checkpoint is kept"},
         {OPT_trace_events, without_trace, "it is for --trace"},
     };

@@ -1,5 +1,6 @@
 // The data, its tokenizer, its split, and whether there is something to evaluate on; checkpoints; files
 // written.
+#include "base/ranges.h"
 #include "config/rules.h"
 #include <string.h>
 
@@ -164,6 +165,7 @@ static Status check_checkpoint_folders(Options *o) {
         {o->save_retain_interval != INT_UNSET, "--save-retain-interval", "--save", o->save},
         {o->async_save, "--async-save", "--save", o->save},
         {!o->save_optim, "--no-save-optim", "--save", o->save},
+        {o->rewind_on_spike, "--rewind-on-spike", "--save", o->save},
         {o->ckpt_step != INT_UNSET, "--ckpt-step", "--load", o->load},
         {o->finetune, "--finetune", "--load", o->load},
         {!o->load_optim, "--no-load-optim", "--load", o->load},
@@ -176,6 +178,29 @@ static Status check_checkpoint_folders(Options *o) {
     return OK;
 }
 
+static Status check_skipped_samples(Options *o) {
+    Ranges ranges;
+    return o->skip_samples ? ranges_parse(&ranges, o->skip_samples, "--skip-samples") : OK;
+}
+
+// A spike may come in the step after a checkpoint: the oldest one that is kept must then be old enough.
+static Status check_rewinds(Options *o) {
+    int64_t interval = o->save_interval, margin = o->rewind_margin;
+    if (!o->rewind_on_spike) return OK;
+    if (interval == INT_UNSET)
+        return fail(ERR_CONFIG, "--rewind-on-spike needs checkpoints to go back to: add --save-interval N");
+    if (!o->save_optim)
+        return fail(ERR_CONFIG, "--rewind-on-spike goes back to checkpoints with the optimizer's moments: "
+                                "leave --no-save-optim out");
+    int64_t needed = 1 + (margin - 1 + interval - 1) / interval;
+    if (o->keep_last == 0 || o->keep_last >= needed) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--keep-last %d, but --rewind-margin %lld with --save-interval %lld goes back to one of the last "
+        "%lld checkpoints: use --keep-last %lld or more",
+        o->keep_last, (long long)margin, (long long)interval, (long long)needed, (long long)needed);
+}
+
 // One of two outputs to the same file would be lost.
 static Status check_files_differ(Options *o) {
     if (o->trace && o->metrics && !strcmp(o->trace, o->metrics))
@@ -183,13 +208,9 @@ static Status check_files_differ(Options *o) {
     return OK;
 }
 
-Rule *const data_rules[] = {check_blends,
-                            check_one_tokenizer,
-                            resolve_split,
-                            resolve_evaluation,
-                            check_checkpoint_folders,
-                            check_files_differ,
-                            NULL};
+Rule *const data_rules[] = {check_blends,       check_one_tokenizer,      resolve_split,
+                            resolve_evaluation, check_checkpoint_folders, check_skipped_samples,
+                            check_rewinds,      check_files_differ,       NULL};
 
 // ---- without data -----------------------------------------------------------------------------------------
 

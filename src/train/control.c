@@ -11,7 +11,11 @@ static LossScaler scaler_of(const Options *o) {
 
 StepControl control_open(const Options *o) {
     const RunShape *shape = &o->shape;
+    Ranges skipped = {0};
+    Status parsed = o->skip_samples ? ranges_parse(&skipped, o->skip_samples, "--skip-samples") : OK;
+    CHECK(parsed == OK, "options that are not resolved: %s", fail_message());
     return (StepControl){
+        .skipped = skipped,
         .options = o,
         .rate = {.style = o->lr_decay_style,
                  .max = o->lr,
@@ -36,6 +40,7 @@ StepControl control_open(const Options *o) {
 }
 
 void control_save(const StepControl *c, RunState *state) {
+    state->skipped = c->skipped, state->rewinds = c->rewinds;
     state->iteration = c->iteration, state->consumed = c->consumed, state->stepped = c->stepped;
     state->skipped_in_a_row = c->skipped_in_a_row;
     state->usual_loss = c->usual_loss, state->num_losses = c->num_losses;
@@ -67,6 +72,28 @@ void control_restore(StepControl *c, const RunState *state) {
     if (!c->scaler.dynamic || !(state->loss_scale > 0)) return;
     c->scaler.scale = state->loss_scale;
     c->scaler.growth = (int)state->loss_scale_growth, c->scaler.left = (int)state->loss_scale_left;
+}
+
+int64_t control_next_sample(const Ranges *skipped, int64_t consumed) {
+    return consumed ? ranges_left(skipped, consumed - 1) + 1 : 0;
+}
+
+Status control_join_skipped(StepControl *c, const RunState *state) {
+    int64_t next = control_next_sample(&state->skipped, state->consumed);
+    int64_t trained = ranges_first_new(&state->skipped, &c->skipped, next);
+    if (trained >= 0)
+        return fail(
+            ERR_CONFIG,
+            "--skip-samples %s: the checkpoint of iteration %lld has been trained on sample %lld. Skip samples from "
+            "%lld on, or go back to an older checkpoint with --ckpt-step",
+            c->options->skip_samples, (long long)state->iteration, (long long)trained, (long long)next);
+    for (int i = 0; i < state->skipped.count; i++)
+        if (!ranges_add(&c->skipped, state->skipped.items[i].first, state->skipped.items[i].end))
+            return fail(ERR_CONFIG,
+                        "--skip-samples and the checkpoint leave out more than %d ranges of samples",
+                        MAX_RANGES);
+    c->rewinds = state->rewinds;
+    return OK;
 }
 
 int control_batch(const StepControl *c) { return batch_rampup(&c->rampup, c->consumed); }
@@ -112,7 +139,8 @@ Status control_check(const StepControl *c, const StepResult *result) {
 // First the mean of all losses, then an exponential mean, since the loss of a run keeps falling.
 double control_spike(StepControl *c, double loss) {
     enum { MEMORY = 100 }; // in steps
-    if (!c->options->check_for_spiky_loss || !isfinite(loss)) return 0;
+    bool wanted = c->options->check_for_spiky_loss || c->options->rewind_on_spike;
+    if (!wanted || !isfinite(loss)) return 0;
     double usual = c->usual_loss;
     bool spike = c->num_losses > 0 && loss > c->options->loss_spike_factor * usual;
     if (c->num_losses < MEMORY) c->num_losses++;

@@ -59,12 +59,19 @@ typedef struct {
     int skipped_in_a_row;        // the last steps that did not change them
     double usual_loss;           // running mean
     int64_t num_losses;          // in that mean
+    Ranges skipped;              // samples that are left out; `consumed` does not count them
+    int64_t rewinds;             // how often the run has gone back
 } StepControl;
 
-StepControl control_open(const Options *options);
+StepControl control_open(const Options *options); // leaves out the samples of --skip-samples
 // The part of the control that a checkpoint holds.
 void control_save(const StepControl *control, RunState *state);
 void control_restore(StepControl *control, const RunState *state);
+// Leaves out the samples of `state` and those of the control together. Fails with ERR_CONFIG when the run has trained on
+// one of the control's before `state`. Call it before control_restore.
+Status control_join_skipped(StepControl *control, const RunState *state);
+// The number of the sample behind the last one that was read; 0: none was.
+int64_t control_next_sample(const Ranges *skipped, int64_t consumed);
 int control_batch(const StepControl *control); // samples of the next step
 int64_t control_consumed_at_end(const StepControl *control);
 StepOptions control_options(const StepControl *control);
@@ -73,7 +80,8 @@ void control_advance(StepControl *control, int batch, const StepResult *result);
 // with a fixed loss scale, and without a loss scale a gradient does, too, unless --no-check-for-nan-in-loss-and-grad is
 // given; a dynamic scale adapts instead. --max-skipped-steps skipped steps in a row always end the run.
 Status control_check(const StepControl *control, const StepResult *result);
-// Returns the usual loss when this one is --loss-spike-factor times as large, else 0. Adds it to the usual loss.
+// Returns the usual loss when this one is --loss-spike-factor times as large, else 0. Adds it to the usual loss. Without
+// --check-for-spiky-loss and --rewind-on-spike returns 0.
 double control_spike(StepControl *control, double loss);
 
 // ---- patience.c: how long a rank waits for the others ----------------------------------------------
@@ -164,6 +172,11 @@ void reporter_evaluation_cost(Reporter *reporter, int64_t batches, double second
 // Prints that the loaded run has already taken all its steps.
 void reporter_nothing_to_train(Reporter *reporter, int64_t iteration, int64_t end);
 void reporter_spike(Reporter *reporter, const StepReport *step, double usual_loss);
+// Prints which samples are left out; `again`: so many that the run reads the first ones again at its end.
+void reporter_skipped(Reporter *reporter, const Ranges *skipped, bool again);
+// Prints that the run has gone back to `state` because of `spike`, and leaves out `skipped`.
+void reporter_rewound(Reporter *reporter, const char *spike, const RunState *state, int64_t rewinds,
+                      Range skipped);
 void reporter_lost_events(Reporter *reporter, uint64_t lost); // events that the trace had no room for
 void reporter_validation(Reporter *reporter, int64_t iteration, int64_t consumed, double loss, bool last);
 // The summary of a run: losses, rate, and the bubble of the pipeline by its formula, by a replay with measured times,
@@ -279,6 +292,12 @@ Status same_model(const char *path, const ModelShape *model, const ModelShape *a
 // is reported and the next older one is read. `state` is all zeros when the run starts from the beginning.
 // Collective over the world.
 Status run_restore(Engine *engine, const Options *options, Comm *world, Reporter *reporter, RunState *state);
+
+// Reads the newest checkpoint of this run, in the folder of --save, of at most step `newest`, with moments and state. A
+// damaged one is reported and the next older one is read. Fails with ERR_NO_INPUT where there is none.
+// Collective over the world.
+Status run_restore_before(Engine *engine, const Options *options, int64_t newest, Comm *world,
+                          Reporter *reporter, RunState *state);
 
 // ---- trace_file.c: writes the file of --trace -----------------------------------------------------------
 

@@ -8,7 +8,7 @@
 
 // ---- reading and stopping together --------------------------------------------------------------
 
-typedef enum { GO_ON, STOPPED, TIME_IS_UP } Verdict;
+typedef enum { GO_ON, STOPPED, TIME_IS_UP, WENT_BACK } Verdict;
 
 static void trace_span(const char *name, double start_s, int64_t iteration) {
     trace_add_phase(name, start_s, clock_s(), iteration);
@@ -158,6 +158,7 @@ static Status load_checkpoint(TrainingRun *run) {
     RunState state;
     TRY(run_restore(run->engine, run->options, run->world, run->reporter, &state));
     if (!state.iteration) return OK;
+    TRY(comm_agree(run->world, control_join_skipped(&run->control, &state)));
     control_restore(&run->control, &state);
     Status status = batches_suffice(&run->batches, control_consumed_at_end(&run->control));
     TRY(comm_agree(run->world, status));
@@ -203,12 +204,14 @@ static StepReport step_report(const TrainingRun *run, int samples, const StepRes
                         .nan = !isfinite(result->loss)};
 }
 
-static void report_step(TrainingRun *run, const StepReport *step, Interval *interval) {
+// Returns the usual loss where this one is a spike, else 0.
+static double report_step(TrainingRun *run, const StepReport *step, Interval *interval) {
     double usual = control_spike(&run->control, step->loss);
     if (run->reporter) reporter_metrics(run->reporter, step);
     if (run->reporter && usual > 0) reporter_spike(run->reporter, step, usual);
     interval_add(interval, step);
     report(run, interval, false);
+    return usual;
 }
 
 // Prints once how long evaluations will take, where the default of 100 batches, Megatron-LM's, is a large share of a
@@ -254,9 +257,13 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     patience_learn(&run->patience, step.elapsed_s, samples);
     run->skipped += step.skipped;
     add_sum(run, &step);
-    report_step(run, &step, interval);
+    double usual = report_step(run, &step, interval);
     report_evaluation_cost(run, &step);
-    return control_check(control, &result);
+    Status status = control_check(control, &result);
+    if (!rewind_is_due(run, &result, usual, status)) return status;
+    report(run, interval, true);
+    *verdict = WENT_BACK;
+    return run_rewind(run, &step, usual);
 }
 
 // Samples at the end that do not fill a batch are not used: see RunShape.train_iters.
@@ -284,6 +291,10 @@ static Status take_steps(TrainingRun *run, Interval *interval, Verdict *verdict)
     while (!is_over(run) && *verdict == GO_ON) {
         if (evaluation_is_due(run)) TRY(evaluate(run, false));
         TRY(one_iteration(run, interval, verdict));
+        if (*verdict == WENT_BACK) {
+            *verdict = GO_ON;
+            continue;
+        }
         if (*verdict != GO_ON) return OK;
         if (comparison_is_due(run)) TRY(compare_replicas(run));
         if (is_over(run)) return OK;
@@ -340,6 +351,7 @@ static Status train(TrainingRun *run) {
                        comm_device_transport(run->world));
     TRY(load_checkpoint(run));
     TRY(saver_check_room(&run->saver, &run->spec.shape, run->control.iteration, run->control.end));
+    run_skip(run);
     TRY(compare_replicas(run));
     if (run->first > 0) report_parameters(run);
     if (run->reporter && is_over(run))

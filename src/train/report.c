@@ -269,6 +269,30 @@ void reporter_spike(Reporter *r, const StepReport *s, double usual) {
             s->iteration, s->loss, s->loss / usual, usual);
 }
 
+void reporter_skipped(Reporter *r, const Ranges *skipped, bool again) {
+    Text text = {0};
+    clear_progress(r);
+    ranges_print(skipped, &text);
+    printf("samples that are left out: %s, %" PRId64 " in all%s\n", text_string(&text), ranges_size(skipped),
+           again ? "; the data end before the run does, which then reads them from the start again" : "");
+    fflush(stdout);
+    text_free(&text);
+}
+
+void reporter_rewound(Reporter *r, const char *spike, const RunState *state, int64_t rewinds, Range skipped) {
+    clear_progress(r);
+    fprintf(stderr,
+            "%s; the run goes back to iteration %" PRId64 " and leaves out samples %" PRId64 " to %" PRId64
+            " (--rewind-on-spike, %" PRId64 " of at most %d)\n",
+            spike, state->iteration, skipped.first, skipped.end - 1, rewinds, r->options->max_rewinds);
+    if (!r->metrics) return;
+    fprintf(r->metrics,
+            "{\"event\": \"rewind\", \"to\": %" PRId64 ", \"skipped\": [%" PRId64 ", %" PRId64
+            "], \"rewinds\": %" PRId64 "}\n",
+            state->iteration, skipped.first, skipped.end - 1, rewinds);
+    flush_metrics(r);
+}
+
 void reporter_lost_events(Reporter *r, uint64_t lost) {
     clear_progress(r);
     fprintf(stderr,

@@ -190,3 +190,34 @@ Status run_restore(Engine *engine, const Options *o, Comm *world, Reporter *repo
     free(candidates.steps);
     return status;
 }
+
+// Rank 0 alone lists them.
+static Status list_before(const Options *o, int64_t newest, Candidates *candidates) {
+    TRY(checkpoint_steps(o->save, &candidates->steps, &candidates->count));
+    while (candidates->next < candidates->count && candidates->steps[candidates->next] > newest)
+        candidates->next++;
+    if (candidates->next < candidates->count) return OK;
+    return fail(ERR_NO_INPUT,
+                "%s has no checkpoint of step %" PRId64
+                " or before. Save more often with --save-interval, or lower "
+                "--rewind-margin",
+                o->save, newest > 0 ? newest : 0);
+}
+
+// The checkpoints of --save are the run's own, wherever it began.
+Status run_restore_before(Engine *engine, const Options *o, int64_t newest, Comm *world, Reporter *reporter,
+                          RunState *state) {
+    Candidates candidates = {0};
+    Options own = *o;
+    own.load = o->save;
+    own.ckpt_step = INT_UNSET;
+    own.finetune = false;
+    own.load_optim = true;
+    *state = (RunState){0};
+    rank_doing("going back to a checkpoint");
+    Status status = comm_rank(world) == 0 ? list_before(o, newest, &candidates) : OK;
+    status = comm_agree(world, status);
+    if (status == OK) status = read_newest(engine, &own, world, reporter, &candidates, state);
+    free(candidates.steps);
+    return status;
+}
