@@ -1,5 +1,6 @@
 // Keeps the current rank of each thread and its last events, and prints the messages of errors.
 #include "base/rank.h"
+#include "base/beat.h"
 #include "base/error.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -21,6 +22,7 @@ void rank_doing(const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(r->doing, sizeof r->doing, fmt, args);
     va_end(args);
+    beat_doing(r->beat, r->doing);
 }
 
 void rank_event(const char *literal_format, int64_t a, int64_t b, int64_t c) {
@@ -64,6 +66,7 @@ void rank_before_abort(void (*hook)(void)) { before_abort = hook; }
 
 _Noreturn void rank_abort_job(int status) {
     Rank *r = rank_current();
+    beat_end(r->beat, status);
     fflush(NULL);
     void (*hook)(void) = before_abort;
     if (hook) hook();

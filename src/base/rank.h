@@ -27,6 +27,7 @@ typedef struct Rank {
     void (*abort_job)(struct Rank *, int status); // ends the job on all ranks; NULL: the process exits
     char message[1024];                           // of the last fail()
     struct Trace *trace;                          // what --trace records (trace.h), or NULL
+    struct BeatWriter *beat;                      // its slot of the heartbeat page (beat.h), or NULL
 } Rank;
 
 // Makes `rank` the current rank of the calling thread; NULL: none. The Rank is borrowed until the thread enters another

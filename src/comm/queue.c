@@ -1,5 +1,6 @@
 // Starts, advances and awaits the operations that a rank has posted, and watches its waits.
 #include "comm/queue.h"
+#include "base/beat.h"
 #include "base/trace.h"
 #include <stdlib.h>
 #include <string.h>
@@ -185,9 +186,29 @@ static void pause_until_change(World *world, int turns) {
         group->transport->pause(group, turns);
 }
 
+// Tells a supervisor for whom the rank waits.
+static void tell_wait(const CommRequest *r) {
+    Group *group = r->lane->group;
+    Text ranks = {0};
+    if (r->started) group->transport->waits_for(group, &r->call, r->op, &ranks);
+    beat_wait(rank_current()->beat, comm_op_name(r->call.op), group->name, text_string(&ranks));
+    text_free(&ranks);
+}
+
+// A sign of life of a rank that waits; now and then with the ranks that it waits for. Returns when that was last.
+static double give_sign(const CommRequest *r, double now, double told) {
+    if (r->done || now - told < 0.05) {
+        beat_turn(rank_current()->beat);
+        return told;
+    }
+    tell_wait(r);
+    return now;
+}
+
 // Returns when r is done. While any operation moves, r may be waiting for that one: it is no hang.
 static void watch(World *world, CommRequest *r) {
-    double last = clock_s(), waited = 0;
+    double last = clock_s(), waited = 0, told = last;
+    BeatWriter *beats = rank_current()->beat;
     for (int turns = 0; !r->done;) {
         pause_until_change(world, turns);
         bool moved = advance_all(world) == MOVED;
@@ -197,8 +218,10 @@ static void watch(World *world, CommRequest *r) {
         waited = moved ? 0 : waited + (gap < POLL_S ? gap : POLL_S);
         turns = moved ? 0 : turns + 1;
         last = now;
+        if (beats) told = give_sign(r, now, told);
         if (waited > watchdog_limit_s(world)) watchdog_hang(world, r, waited);
     }
+    beat_resume(beats);
 }
 
 static void wait_on_host(Comm *comm, CommRequest *r) {

@@ -1,9 +1,11 @@
 // The transport "tcp": ranks are processes that a launcher has numbered, torchrun, srun or a loop of a shell, without
 // MPI. They meet at rank 0 (meeting.h), exchange messages over connections of their own (post.h), collectives too
 // (messages.h), and end together (star.h).
+#include "base/beat.h"
 #include "base/hash.h"
 #include "comm/alarm.h"
 #include "comm/messages.h"
+#include "comm/orphan.h"
 #include "comm/star.h"
 #include <sched.h>
 #include <stdlib.h>
@@ -199,7 +201,8 @@ Status tcp_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     Rank *caller = rank_current();
     MeetingPlan plan = {.rank = launcher_rank(), .size = launcher_ranks(), .timeout_s = options->timeout_s};
     Status status = OK;
-    bool alone = true; // the message is this rank's own: it has not met the others
+    bool alone = true;                        // the message is this rank's own: it has not met the others
+    if (getenv(BEAT_VARIABLE)) orphan_kill(); // a supervisor ends all of a run, however it was started
     if (plan.size)
         status = launcher_meeting(plan.host, sizeof plan.host, &plan.port, &plan.job);
     else

@@ -1,4 +1,5 @@
 // One rank's world: from the group of all ranks to rank_main and back, its device, time limit and listener.
+#include "base/beat.h"
 #include "comm/queue.h"
 #include <stdio.h>
 #include <string.h>
@@ -49,10 +50,15 @@ static Status run_rank(Group *group, int rank_here, const CommOptions *options, 
 
 Status world_run(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
     int rank_here = group->rank_here;
+    Rank *me = rank_current();
+    me->beat = beat_join(me->rank, me->size);
     Status status = compare_ranks(group, options);
     if (status == OK && options->check) status = check_wrap(group, &group);
     if (status == OK) status = run_rank(group, rank_here, options, rank_main, arg);
     group->transport->close(group);
+    beat_end(me->beat, (int)status);
+    beat_leave(me->beat);
+    me->beat = NULL;
     return status;
 }
 

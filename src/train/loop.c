@@ -1,4 +1,5 @@
 // The loop of a run: steps, evaluations, comparisons of replicas, checkpoints, and the end.
+#include "base/beat.h"
 #include "base/trace.h"
 #include "train/run.h"
 #include <math.h>
@@ -67,6 +68,7 @@ static Status stopped(const TrainingRun *run) {
 static Status evaluate(TrainingRun *run, bool last) {
     const StepControl *control = &run->control;
     double start = clock_s(), sum = 0;
+    beat_phase(rank_current()->beat, BEAT_EVALUATING, control->iteration);
     int samples = run->options->shape.global_batch;
     int64_t consumed = run->consumed_valid;
     if (run->eval_iters) spans_flush(&run->spans);
@@ -138,6 +140,7 @@ static void add_sum(TrainingRun *run, StepReport *step) {
 // Replicas that differ are never saved.
 static Status save(TrainingRun *run, bool last) {
     if (!run->options->save) return OK;
+    beat_phase(rank_current()->beat, BEAT_SAVING, run->control.iteration);
     TRY(compare_replicas(run));
     report_parameters(run);
     RunState state = {.consumed_valid = run->consumed_valid,
@@ -156,6 +159,7 @@ static Status save(TrainingRun *run, bool last) {
 
 static Status load_checkpoint(TrainingRun *run) {
     RunState state;
+    beat_phase(rank_current()->beat, BEAT_LOADING, -1);
     TRY(run_restore(run->engine, run->options, run->world, run->reporter, &state));
     if (!state.iteration) return OK;
     TRY(comm_agree(run->world, control_join_skipped(&run->control, &state)));
@@ -238,6 +242,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     StepControl *control = &run->control;
     int samples = control_batch(control);
     double start = clock_s();
+    beat_phase(rank_current()->beat, BEAT_TRAINING, control->iteration + 1);
     Batch batch;
     TRY(load(run, run->batches.train, control->consumed, samples, &batch, verdict));
     if (*verdict != GO_ON) return OK;
@@ -360,6 +365,7 @@ static Status train(TrainingRun *run) {
     save_plan_begin(&run->save_plan, run->first);
     spans_loaded(&run->spans, run->first, run->first ? "disk" : "nothing");
     Status status = loop(run);
+    beat_phase(rank_current()->beat, BEAT_ENDING, -1);
     if (status == OK || status == INTERRUPTED) run_sum_up(run);
     return write_trace(run, status);
 }
