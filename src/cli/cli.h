@@ -17,6 +17,7 @@ typedef struct {
 // The options are parsed and not resolved. Messages go to stderr, results to stdout.
 Status cmd_data(Options *options);
 Status cmd_train(Options *options);
+Status cmd_supervise(Options *options);
 Status cmd_preprocess(Options *options);
 Status cmd_tokenizer(Options *options);
 Status cmd_schedule(Options *options);

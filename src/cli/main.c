@@ -15,6 +15,8 @@ static const Command commands[] = {
     {"tokenizer", FOR_TOKENIZER, cmd_tokenizer, "train and inspect tokenizers, encode and decode text"},
     {"data", FOR_DATA, cmd_data, "inspect and verify data sets, show samples as training reads them"},
     {"train", FOR_TRAIN, cmd_train, "train a GPT on any grid of tensor, pipeline and data parallel ranks"},
+    {"supervise", FOR_SUPERVISE, cmd_supervise,
+     "keep a training run going: watch it, start it again, on what is left"},
     {"generate", FOR_GENERATE, cmd_generate, "continue a text with a trained model"},
     {"evaluate", FOR_EVALUATE, cmd_evaluate, "compute perplexity and log-likelihoods of text"},
     {"memory", FOR_MEMORY, cmd_memory, "say what memory each rank of a run would take, without its data"},
@@ -41,6 +43,7 @@ static Status print_overview(void) {
         "--steps 200 --lr 1e-3\n"
         "  trireme train ... --ranks 8 --tp 2 --pp 2      (or: mpirun -n 8 trireme train ... --tp 2 --pp 2)\n"
         "  trireme train ... --save checkpoints --load checkpoints --save-interval 100\n"
+        "  trireme supervise -- train ... --save checkpoints --save-interval 100\n"
         "  trireme generate --load checkpoints --prompt \"Once upon a time\"\n"
         "  trireme memory --model gpt3-175b --mbs 1 --gbs 1536 --ranks 1024 --tp 8 --pp 16 --bf16\n"
         "  trireme plan --model gpt3-175b --gpus 1024 --machine dgx-a100 --gbs 1536 --tokens 300B\n"
@@ -76,7 +79,7 @@ static Status print_help(const Command *command, bool all) {
 static bool asks(int argc, char **argv, const char *flag) {
     static const char *const endings[] = {"", "=true", "=yes", "=on", "=1"};
     size_t length = strlen(flag);
-    for (int i = 0; i < argc; i++)
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
         for (size_t e = 0; e < sizeof endings / sizeof endings[0]; e++)
             if (!strncmp(argv[i], flag, length) && !strcmp(argv[i] + length, endings[e])) return true;
     return false;

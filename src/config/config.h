@@ -33,10 +33,11 @@ typedef enum {
     FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,      // verbs that use a trained model
     FOR_TEXT = FOR_PREPROCESS | FOR_TOKENIZER,    // verbs that read text
     FOR_SOURCE = FOR_MODEL | FOR_EXPORT,          // verbs that read a model with --load
-    EVERY_VERB = 65535,
+    FOR_SUPERVISE = 65536,
     COMMAND_LINE_ONLY = 1 << 29, // the option is about one invocation: neither read from a file nor saved
     // The ranks of one run may have different values; they must agree on every other option.
     MAY_DIFFER = 1 << 30,
+    EVERY_VERB = 2 * FOR_SUPERVISE - 1, // the last verb
 } Verb;
 
 typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_CHECKPOINT, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;

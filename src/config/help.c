@@ -22,6 +22,12 @@ static const Screen screens[] = {
       OPT_micro_batch_size, OPT_global_batch_size, OPT_train_iters, OPT_lr, OPT_ranks,
       OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size, OPT_schedule, OPT_bf16, OPT_dry_run,
       -1}},
+    {FOR_SUPERVISE,
+     "trireme supervise -- train --ranks 8 ... --save checkpoints --save-interval 100   # ranks as threads\n"
+     "trireme supervise -- mpirun -n 8 trireme train ... --save checkpoints             # any launcher\n"
+     "trireme supervise --hosts a:4,b:4,c:4 -- mpirun -n 8 --host {hosts} trireme train ... --save checkpoints\n",
+     {OPT_elastic, OPT_machine, OPT_max_restarts, OPT_hosts, OPT_spares, OPT_host_check, OPT_cores,
+      OPT_hang_factor, OPT_grace_s, OPT_grow_interval_s, OPT_state_dir, -1}},
     {FOR_PREPROCESS,
      "trireme preprocess --input book.txt --output-prefix corpus --vocab-size 4096\n"
      "trireme preprocess --input *.jsonl.zst --output-prefix corpus --tokenizer-model tokenizer.json "

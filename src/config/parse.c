@@ -58,7 +58,11 @@ static Status parse_all(Options *options, Arguments arguments) {
     options->positional = (StringList){items, 0};
     while (arguments.next < arguments.argc) {
         char *word = arguments.argv[arguments.next];
-        if (is_option(word)) {
+        if (options->store->verb == FOR_SUPERVISE && !strcmp(word, "--")) {
+            // The rest is the command that is supervised.
+            while (++arguments.next < arguments.argc)
+                items[options->positional.count++] = options_string(options, arguments.argv[arguments.next]);
+        } else if (is_option(word)) {
             TRY(apply_argument(options, &arguments));
         } else {
             items[options->positional.count++] = options_string(options, word);

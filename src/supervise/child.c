@@ -1,0 +1,93 @@
+// Starts processes and ends them, with everything that they have started.
+#include "supervise/supervise.h"
+#include <ctype.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+// Between fork and exec: nothing here may take memory.
+static _Noreturn void become(char **argv, pid_t parent) {
+    sigset_t none;
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127);
+    // A reader of a terminal in another process group would be stopped.
+    int null = open("/dev/null", O_RDONLY);
+    if (null > 0) dup2(null, STDIN_FILENO), close(null);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execvp(argv[0], argv);
+    perror(argv[0]);
+    _exit(127);
+}
+
+pid_t child_start(char **argv) {
+    pid_t parent = getpid(), pid;
+    fflush(NULL);
+    pid = fork();
+    if (pid == 0) become(argv, parent);
+    if (pid > 0) setpgid(pid, pid); // whoever comes first
+    return pid > 0 ? pid : 0;
+}
+
+// The state and the parent, from /proc/PID/stat: the name before them is in parentheses and may hold anything.
+static char read_stat(pid_t pid, pid_t *parent) {
+    char path[64], text[512], state = 0;
+    int number = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (size <= 0) return 0;
+    text[size] = 0;
+    const char *end = strrchr(text, ')');
+    if (!end || sscanf(end + 1, " %c %d", &state, &number) != 2) return 0;
+    *parent = number;
+    return state;
+}
+
+char process_state(pid_t pid) {
+    pid_t parent;
+    return read_stat(pid, &parent);
+}
+
+bool is_below(pid_t pid, pid_t ancestor) {
+    enum { MOST_LEVELS = 64 };
+    for (int i = 0; i < MOST_LEVELS && pid > 1; i++) {
+        pid_t parent;
+        if (pid == ancestor) return i > 0;
+        if (!read_stat(pid, &parent)) return false;
+        pid = parent;
+    }
+    return false;
+}
+
+// Kills the children of this process; true when there were any.
+static bool kill_children(void) {
+    char path[64];
+    int pid;
+    bool any = false;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    while (fscanf(file, "%d", &pid) == 1) any = true, kill(pid, SIGKILL);
+    fclose(file);
+    return any;
+}
+
+// What a child leaves behind becomes a child of this process, which is their reaper.
+void kill_strays(void) {
+    enum { MOST_ROUNDS = 1000 };
+    for (int i = 0; i < MOST_ROUNDS; i++) {
+        while (waitpid(-1, NULL, WNOHANG) > 0) continue;
+        if (!kill_children()) return;
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+}

@@ -1,0 +1,397 @@
+// The supervisor's loop: choose a grid, start the run, see how it ends, decide.
+#include "supervise/supervise.h"
+#include "base/file.h"
+#include "base/rank.h"
+#include "supervise/hosts.h"
+#include "supervise/prices.h"
+#include "supervise/session.h"
+#include "train/train.h"
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#define SETUP_S                                                                                              \
+    1800.0 // an instruction that was not measured yet; ranks that wait for another have limits of their own
+#define LOOK_AGAIN_S 2.0 // for cores and hosts, where there are too few
+
+typedef struct {
+    const Options *options;
+    RunCommand command;
+    Options train; // of the command as it is written, resolved
+    Text extra;    // further options of train
+    char *state_dir, *ledger, *run_file;
+    Hosts hosts;
+    Prices *prices; // NULL: without --machine
+    GridRequest request;
+    GridChoice grid; // of the present start
+    int asked_cores;
+    Session session;
+    StartEnding *endings;
+    int num_endings;
+} Supervisor;
+
+// ---- the command ----------------------------------------------------------------------------------
+
+static char *join_path(const char *folder, const char *name) {
+    Text path = {0};
+    text_add(&path, "%s/%s", folder, name);
+    return path.data;
+}
+
+// Parses and resolves the arguments of train on a grid (NULL: as they are written).
+static Status read_train(const Supervisor *s, const GridChoice *grid, Options *train) {
+    RunCommand alone = s->command;
+    alone.num_launcher = 0;
+    char **argv = command_build(&alone, grid, "", &s->extra);
+    int argc = 0;
+    while (argv[argc]) argc++;
+    Status status = options_parse(train, FOR_TRAIN, argc - 2, argv + 2);
+    int ranks = grid ? grid_ranks(*grid) : 1;
+    if (status == OK && !grid && s->command.ranks_word >= 0)
+        ranks = atoi(s->command.launcher[s->command.ranks_word]);
+    else if (status == OK && !grid && train->ranks != INT_UNSET)
+        ranks = train->ranks;
+    if (status == OK && !grid && s->command.num_launcher && s->command.ranks_word < 0) {
+        command_free(argv); // only the launcher knows how many ranks there are, and the ranks will check
+        return OK;
+    }
+    if (status == OK) {
+        status = train_resolve(train, ranks);
+        if (status != OK) options_destroy(train);
+    }
+    command_free(argv);
+    return status;
+}
+
+static bool grid_is_possible(void *self, GridChoice grid) {
+    Options train;
+    if (read_train(self, &grid, &train) != OK) return false;
+    options_destroy(&train);
+    return true;
+}
+
+static double grid_step_s(void *self, GridChoice grid) {
+    Supervisor *s = self;
+    Options train;
+    if (read_train(self, &grid, &train) != OK) return 0;
+    double step_s = prices_step_s(s->prices, &train);
+    options_destroy(&train);
+    return step_s;
+}
+
+// --virtual-data-parallel V, wherever it stands.
+static int virtual_data_parallel(const RunCommand *command) {
+    static const char name[] = "--virtual-data-parallel";
+    int found = 0;
+    int64_t value;
+    for (int i = 0; i < command->num_arguments; i++) {
+        const char *word = command->arguments[i];
+        size_t length = sizeof name - 1;
+        if (strncmp(word, name, length) != 0) continue;
+        const char *number = word[length] == '='              ? word + length + 1
+                             : i + 1 < command->num_arguments ? command->arguments[i + 1]
+                                                              : "";
+        if ((!word[length] || word[length] == '=') && parse_int(number, &value) && value > 0 &&
+            value < 1 << 20)
+            found = (int)value;
+    }
+    return found;
+}
+
+static Status add_options(Supervisor *s) {
+    Options given;
+    TRY(options_parse(&given, FOR_TRAIN, s->command.num_arguments, s->command.arguments));
+    Status status = OK;
+    if (!given.save)
+        status = fail(
+            ERR_USAGE,
+            "supervise needs --save FOLDER in the train command: a run without checkpoints starts anew each time");
+    else {
+        s->state_dir =
+            s->options->state_dir ? strdup(s->options->state_dir) : join_path(given.save, "supervise");
+        s->ledger = join_path(s->state_dir, "ledger.jsonl");
+        s->run_file = given.run_file ? strdup(given.run_file) : join_path(s->state_dir, "run.json");
+        if (!given.load) text_add(&s->extra, "--load\n%s\n", given.save);
+        if (!given.run_file) text_add(&s->extra, "--run-file\n%s\n", s->run_file);
+    }
+    options_destroy(&given);
+    return status;
+}
+
+static Status ask_for_grid(Supervisor *s) {
+    static const char *const words[] = {"off", "exact", "rounding"};
+    const RunShape *shape = &s->train.shape;
+    bool known = shape->world_size > 0;
+    s->request = (GridRequest){
+        .asked = {known ? shape->tp : 1, known ? shape->pp : 1, known ? shape->vp : 1, known ? shape->dp : 1},
+        .virtual_dp = virtual_data_parallel(&s->command),
+        .possible = grid_is_possible,
+        .self = s};
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(s->options->elastic, words[i])) s->request.elastic = (Elastic)i;
+    bool counts = known && (!s->command.num_launcher || s->command.ranks_word >= 0);
+    if (!counts) s->request.elastic = ELASTIC_OFF; // the launcher alone knows the number of ranks
+    int each = s->train.threads != INT_UNSET ? s->train.threads : 1, here = cores_available();
+    int wanted = grid_ranks(s->request.asked) * each;
+    s->asked_cores = s->options->cores != INT_UNSET ? s->options->cores : wanted < here ? wanted : here;
+    if (!s->options->machine || !counts) return OK;
+    s->request.step_s = grid_step_s;
+    return prices_open(&s->prices, s->options);
+}
+
+// ---- grids ----------------------------------------------------------------------------------------
+
+// As many ranks as there is room for now: where ranks share cores they go on to do so in the same proportion.
+static int room(Supervisor *s) {
+    int asked = grid_ranks(s->request.asked);
+    if (s->hosts.count) return hosts_slots(&s->hosts, s->endings, s->num_endings);
+    if (s->command.num_launcher) return asked;
+    int here = cores_available() - (s->options->spares != INT_UNSET ? s->options->spares : 0);
+    if (here >= s->asked_cores) return asked;
+    int most = (int)((int64_t)asked * (here > 0 ? here : 1) / s->asked_cores);
+    return most > 0 ? most : 1;
+}
+
+static bool is_same_grid(GridChoice a, GridChoice b) {
+    return a.t == b.t && a.p == b.p && a.v == b.v && a.d == b.d;
+}
+
+// Threads can share cores, so without another grid the asked one runs, more slowly. Hosts must be there.
+static bool choose(Supervisor *s, GridChoice *grid) {
+    int most = room(s);
+    if (grid_choose(&s->request, most, grid)) return true;
+    *grid = s->request.asked;
+    return !s->hosts.count;
+}
+
+static bool may_grow(void *self) {
+    Supervisor *s = self;
+    GridChoice grid;
+    if (is_same_grid(s->grid, s->request.asked)) return false;
+    if (!choose(s, &grid) || grid_ranks(grid) <= grid_ranks(s->grid)) return false;
+    fprintf(stderr, "supervise: there is room for %d ranks again: the run saves and starts on them\n",
+            grid_ranks(grid));
+    return true;
+}
+
+static void tell_grid(Supervisor *s, GridChoice grid) {
+    GridChoice asked = s->request.asked;
+    if (is_same_grid(grid, asked) || is_same_grid(grid, s->grid)) return;
+    bool exact = grid.t == asked.t && (grid.d == asked.d || s->request.virtual_dp > 0);
+    double now = s->prices ? grid_step_s(s, grid) : 0, before = s->prices ? grid_step_s(s, asked) : 0;
+    double slower = now > 0 && before > 0 ? now / before : (double)grid_ranks(asked) / grid_ranks(grid);
+    fprintf(
+        stderr,
+        "supervise: room for %d ranks instead of %d: t = %d, p = %d, v = %d, d = %d instead of t = %d, p = %d, v = %d, "
+        "d = %d (%s); steps take about %.2f times as long (%s); %s\n",
+        room(s), grid_ranks(asked), grid.t, grid.p, grid.v, grid.d, asked.t, asked.p, asked.v, asked.d,
+        s->prices ? "the shortest step predicted" : "most ranks, then the largest d", slower,
+        s->prices ? "predicted" : "by the number of ranks",
+        exact ? "no bit changes" : "sums are rounded differently");
+}
+
+// Waits until there is room; false: somebody asks to stop.
+static bool await_room(Supervisor *s) {
+    GridChoice grid;
+    for (bool told = false; !choose(s, &grid); told = true) {
+        if (!told)
+            fprintf(stderr, "supervise: room for %d ranks, and no grid that is allowed: waiting for hosts\n",
+                    room(s));
+        session_wait(&s->session, LOOK_AGAIN_S);
+        if (s->session.stop.signal) return false;
+    }
+    tell_grid(s, grid);
+    s->grid = grid;
+    return true;
+}
+
+// ---- starts ---------------------------------------------------------------------------------------
+
+static void record_start(Supervisor *s, char **argv, const char *hosts) {
+    Text line = {0}, command = {0};
+    char here[BEAT_HOST] = "";
+    gethostname(here, sizeof here - 1);
+    for (int i = 0; argv[i]; i++) text_add(&command, "%s%s", i ? " " : "", argv[i]);
+    entry_begin(&line, "started", s->session.start);
+    entry_string(&line, "command", text_string(&command));
+    text_add(&line, ", \"ranks\": %d, \"grid\": {\"t\": %d, \"p\": %d, \"v\": %d, \"d\": %d}",
+             grid_ranks(s->grid), s->grid.t, s->grid.p, s->grid.v, s->grid.d);
+    entry_string(&line, "host", here);
+    entry_string(&line, "hosts", hosts);
+    entry_write(&line, s->ledger);
+    text_free(&command);
+}
+
+static void start_once(Supervisor *s) {
+    Text hosts = {0};
+    bool known = s->train.shape.world_size > 0;
+    bool asked = is_same_grid(s->grid, s->request.asked);
+    hosts_list(&s->hosts, s->endings, s->num_endings, grid_ranks(s->grid), &hosts);
+    char **argv =
+        command_build(&s->command, known && !asked ? &s->grid : NULL, text_string(&hosts), &s->extra);
+    s->session.start++;
+    record_start(s, argv, text_string(&hosts));
+    StartEnding *more = realloc(s->endings, ((size_t)s->num_endings + 1) * sizeof *more);
+    CHECK(more, "no memory for %d endings", s->num_endings + 1);
+    s->endings = more;
+    session_run(&s->session, argv, &s->endings[s->num_endings]);
+    s->num_endings++;
+    command_free(argv);
+    text_free(&hosts);
+}
+
+static void record_decision(Supervisor *s, const char *action, const NextStep *next) {
+    Text line = {0};
+    entry_begin(&line, "decided", s->session.start);
+    entry_string(&line, "action", action);
+    text_add(&line, ", \"wait_s\": %.3f, \"status\": %d", next->wait_s, next->status);
+    entry_string(&line, "why", next->why);
+    entry_write(&line, s->ledger);
+}
+
+static void describe_ending(const StartEnding *e, Text *text) {
+    if (e->kind == END_SIGNAL)
+        text_add(text, "was ended by %s%s", e->signal ? "SIG" : "a signal",
+                 e->signal ? sigabbrev_np(e->signal) : "");
+    else if (e->kind == END_HANG)
+        text_add(text, "did not get on");
+    else
+        text_add(text, "ended with status %d", e->status);
+    text_add(text, " in iteration %lld", (long long)e->iteration);
+    if (e->rank >= 0)
+        text_add(text, ", rank %d on %s first%s%s", e->rank, e->host, *e->doing ? ", at " : "", e->doing);
+}
+
+// After an end; true: the run starts again.
+static bool go_on(Supervisor *s, Status *status) {
+    const StartEnding *last = &s->endings[s->num_endings - 1];
+    NextStep next = decide(s->endings, s->num_endings, s->options->max_restarts);
+    int asked = s->session.stop.signal;
+    bool early = last->kind == END_EARLY;
+    Text text = {0};
+    if (last->kind != END_DONE && (asked || (early && last->status == INTERRUPTED && !s->session.grows))) {
+        int code = asked == SIGINT ? INTERRUPTED : STATUS_REQUEUE;
+        next = (NextStep){.status = code};
+        snprintf(next.why, sizeof next.why, "it was asked to stop%s%s; the same command goes on",
+                 asked ? " by SIG" : "", asked ? sigabbrev_np(asked) : "");
+    } else if (early && s->session.grows) {
+        next = (NextStep){.restart = true, .why = "there is more room"};
+    }
+    record_decision(s, next.restart ? "restart" : "stop", &next);
+    describe_ending(last, &text);
+    if (next.restart)
+        fprintf(stderr, "supervise: start %d %s: %s; it starts again%s\n", s->session.start,
+                text_string(&text), next.why, next.wait_s > 0 ? " after a pause" : "");
+    else if (last->kind != END_DONE)
+        fprintf(stderr, "supervise: start %d %s: %s\n", s->session.start, text_string(&text), next.why);
+    text_free(&text);
+    *status = (Status)next.status;
+    if (next.restart) session_wait(&s->session, next.wait_s);
+    return next.restart;
+}
+
+// ---- the whole ------------------------------------------------------------------------------------
+
+static int open_signals(void) {
+    enum { ALWAYS_HEARD = 2 };
+    static const int requests[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGXCPU};
+    struct sigaction action;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    // As train does: what nohup ignores stays ignored, but not INT and TERM, which shells ignore for what runs behind them.
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        if (i < ALWAYS_HEARD || sigaction(requests[i], NULL, &action) != 0 || action.sa_handler != SIG_IGN)
+            sigaddset(&set, requests[i]);
+    signal(SIGPIPE, SIG_IGN);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static Status open_session(Supervisor *s) {
+    const Options *o = s->options;
+    enum { MORE_SLOTS = 1024 };
+    int ranks = grid_ranks(s->request.asked);
+    int slots = ranks + MORE_SLOTS < BEAT_MAX_SLOTS ? ranks + MORE_SLOTS : BEAT_MAX_SLOTS;
+    bool known = s->train.shape.world_size > 0;
+    double minutes = s->train.distributed_timeout_minutes;
+    s->session = (Session){.ledger = s->ledger,
+                           .run_file = s->run_file,
+                           .save = s->train.save,
+                           .start = records_last_start(s->ledger),
+                           .factor = o->hang_factor,
+                           .grace_s = o->grace_s,
+                           .grow_s = o->grow_interval_s,
+                           .setup_s = isnan(minutes) ? SETUP_S : 60 * minutes,
+                           .may_grow = s->request.elastic != ELASTIC_OFF ? may_grow : NULL,
+                           .self = s,
+                           .num_views = known ? ranks : slots,
+                           .is_process = !s->command.num_launcher};
+    s->session.views = calloc((size_t)s->session.num_views, sizeof *s->session.views);
+    CHECK(s->session.views, "no memory for %d ranks", s->session.num_views);
+    TRY(beat_page_open(&s->session.page, slots));
+    setenv(BEAT_VARIABLE, s->session.page.path, 1);
+    setenv("TRIREME_LEDGER", s->ledger, 1);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    s->session.signals = open_signals();
+    return s->session.signals >= 0 ? OK : fail(ERR_OS, "cannot receive signals: %s", strerror(errno));
+}
+
+static Status prepare(Supervisor *s, const char *self) {
+    StringList words = s->options->positional;
+    TRY(command_read(&s->command, (char **)words.items, words.count, self));
+    TRY(add_options(s));
+    TRY(read_train(s, NULL, &s->train));
+    TRY(hosts_open(&s->hosts, s->options, &s->command));
+    TRY(ask_for_grid(s));
+    if (s->hosts.count) TRY(hosts_suffice(&s->hosts, grid_ranks(s->request.asked), s->options->spares));
+    TRY(folder_make(s->state_dir));
+    return open_session(s);
+}
+
+static void supervisor_close(Supervisor *s) {
+    if (s->train.store) options_destroy(&s->train);
+    beat_page_close(&s->session.page);
+    if (s->session.signals > 0) close(s->session.signals);
+    free(s->session.views);
+    prices_close(s->prices);
+    hosts_close(&s->hosts);
+    text_free(&s->extra);
+    free(s->endings);
+    free(s->state_dir);
+    free(s->ledger);
+    free(s->run_file);
+}
+
+static Status run(Supervisor *s) {
+    Status status = OK;
+    Text line = {0};
+    do {
+        if (!await_room(s)) {
+            status = s->session.stop.signal == SIGINT ? INTERRUPTED : (Status)STATUS_REQUEUE;
+            break;
+        }
+        start_once(s);
+    } while (go_on(s, &status) && !s->session.stop.signal);
+    entry_begin(&line, "done", s->session.start);
+    text_add(&line, ", \"status\": %d", (int)status);
+    entry_write(&line, s->ledger);
+    return status;
+}
+
+Status supervise(const Options *options, const char *self) {
+    Supervisor s = {.options = options};
+    Status status = prepare(&s, self);
+    if (status == OK) {
+        status = run(&s);
+        fail(status, "%s", ""); // all has been said
+    }
+    supervisor_close(&s);
+    return status;
+}
