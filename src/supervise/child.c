@@ -1,6 +1,6 @@
 // Starts processes and ends them, with everything that they have started.
 #include "supervise/supervise.h"
-#include <ctype.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -69,16 +69,47 @@ bool is_below(pid_t pid, pid_t ancestor) {
     return false;
 }
 
+typedef bool VisitChild(void *self, pid_t child); // true: go on with the others
+
+// The children that each thread of a process has started.
+static void visit_children(pid_t pid, VisitChild *visit, void *self) {
+    char path[64 + 256];
+    bool more = true;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *threads = opendir(path);
+    for (const struct dirent *t; threads && more && (t = readdir(threads));) {
+        int child;
+        if (*t->d_name == '.') continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)pid, t->d_name);
+        FILE *file = fopen(path, "re");
+        while (file && more && fscanf(file, "%d", &child) == 1) more = visit(self, child);
+        if (file) fclose(file);
+    }
+    if (threads) closedir(threads);
+}
+
+static bool look_for_stopped(void *self, pid_t child) {
+    pid_t *found = self;
+    *found = find_stopped(child);
+    return !*found;
+}
+
+pid_t find_stopped(pid_t pid) {
+    pid_t found = 0;
+    if (process_state(pid) == 'T') return pid;
+    visit_children(pid, look_for_stopped, &found);
+    return found;
+}
+
+static bool kill_child(void *self, pid_t child) {
+    kill(child, SIGKILL);
+    return *(bool *)self = true;
+}
+
 // Kills the children of this process; true when there were any.
 static bool kill_children(void) {
-    char path[64];
-    int pid;
     bool any = false;
-    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    while (fscanf(file, "%d", &pid) == 1) any = true, kill(pid, SIGKILL);
-    fclose(file);
+    visit_children(getpid(), kill_child, &any);
     return any;
 }
 

@@ -73,23 +73,27 @@ static bool check_passes(const char *program, const char *host) {
     return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-static bool is_usable(const Hosts *hosts, int i, const StartEnding *endings, int count) {
-    const char *name = hosts->items[i].name;
-    if (host_strikes(endings, count, name) >= STRIKES_TO_EXCLUDE) return false;
-    return !hosts->check || check_passes(hosts->check, name);
+static bool is_struck(const Hosts *hosts, int i, const StartEnding *endings, int count) {
+    return host_strikes(endings, count, hosts->items[i].name) >= STRIKES_TO_EXCLUDE;
 }
 
-int hosts_slots(const Hosts *hosts, const StartEnding *endings, int count) {
+static bool is_there(const Hosts *hosts, int i) {
+    return !hosts->check || check_passes(hosts->check, hosts->items[i].name);
+}
+
+int hosts_slots(const Hosts *hosts, const StartEnding *endings, int count, bool struck) {
     int slots = 0;
     for (int i = 0; i < hosts->count; i++)
-        if (is_usable(hosts, i, endings, count)) slots += hosts->items[i].slots;
+        if ((struck || !is_struck(hosts, i, endings, count)) && is_there(hosts, i))
+            slots += hosts->items[i].slots;
     return slots;
 }
 
 void hosts_list(const Hosts *hosts, const StartEnding *endings, int count, int ranks, Text *out) {
-    for (int i = 0; i < hosts->count && ranks > 0; i++) {
-        if (!is_usable(hosts, i, endings, count)) continue;
-        text_add(out, "%s%s:%d", out->size ? "," : "", hosts->items[i].name, hosts->items[i].slots);
-        ranks -= hosts->items[i].slots;
-    }
+    for (int struck = 0; struck <= 1; struck++)
+        for (int i = 0; i < hosts->count && ranks > 0; i++) {
+            if (is_struck(hosts, i, endings, count) != struck || !is_there(hosts, i)) continue;
+            text_add(out, "%s%s:%d", out->size ? "," : "", hosts->items[i].name, hosts->items[i].slots);
+            ranks -= hosts->items[i].slots;
+        }
 }

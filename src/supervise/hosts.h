@@ -18,7 +18,7 @@ Status hosts_open(Hosts *hosts, const Options *options, const RunCommand *comman
 void hosts_close(Hosts *hosts);
 // Fails where the hosts have no room for the ranks and `spares` hosts more (INT_UNSET: none).   ERR_CONFIG
 Status hosts_suffice(const Hosts *hosts, int ranks, int spares);
-// The ranks that the hosts take which may be used now.
-int hosts_slots(const Hosts *hosts, const StartEnding *endings, int count);
-// Adds as many of them as `ranks` need, "a:4,b:4".
+// The ranks that the hosts take which may be used now; `struck`: also those that have failed twice.
+int hosts_slots(const Hosts *hosts, const StartEnding *endings, int count, bool struck);
+// Adds as many of them as `ranks` need, "a:4,b:4"; those that have failed twice only where the others do not suffice.
 void hosts_list(const Hosts *hosts, const StartEnding *endings, int count, int ranks, Text *out);

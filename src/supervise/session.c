@@ -19,7 +19,7 @@
 #define JOIN_S        300.0 // until the first rank says what it does
 #define LAUNCHER_S    2.0   // a launcher whose ranks were killed has so long to end by itself
 #define AFTER_ERROR_S 5.0   // the other ranks have so long after one has ended with an error
-#define STOPPED_S     6.0   // a launcher may be stopped for so long
+#define STOPPED_S     6.0   // a process that is no rank yet, or no more, may be stopped for so long
 #define LEAVE_S       60.0  // a process has so long after all of its ranks have left
 #define FULL_BYTES    (1 << 20)
 
@@ -178,7 +178,8 @@ typedef struct {
     double last_s;                      // clock_s() of the last look
     double attended_s;                  // since the start
     double processes_s, load_s, grow_s; // attended when these were looked at last
-    double load, child_stopped_s;
+    double load, stopped_s;
+    pid_t stopped; // a process of the run that a signal has stopped, for so long; 0: none
     double since_error_s, since_left_s; // attended when a rank had failed, when all had left; 0: not yet
     bool passed;                        // the request to stop has been passed on
 } Watch;
@@ -196,8 +197,8 @@ static void look(Session *s, Watch *w, double tick_s) {
     if (w->attended_s - w->load_s > 1)
         w->load_s = w->attended_s, w->load = machine_load(count_joined(s, false));
     if (w->attended_s - w->processes_s < 0.25) return;
-    bool stopped = process_state(s->child) == 'T';
-    w->child_stopped_s = stopped ? w->child_stopped_s + w->attended_s - w->processes_s : 0;
+    w->stopped = find_stopped(s->child);
+    w->stopped_s = w->stopped ? w->stopped_s + w->attended_s - w->processes_s : 0;
     w->processes_s = w->attended_s;
     for (int i = 0; i < s->num_views; i++)
         if (s->views[i].joined && s->views[i].quiet_s > 0.5) view_process(&s->views[i]);
@@ -241,15 +242,17 @@ static bool is_stuck(Session *s, const Watch *w, StartEnding *ending, const Rank
         take_rank(ending, v);
         return true;
     }
-    bool frozen = w->child_stopped_s > STOPPED_S, silent = !joined && w->attended_s > JOIN_S * w->load;
+    bool frozen = w->stopped_s > STOPPED_S, silent = !joined && w->attended_s > JOIN_S * w->load;
     if (!frozen && !silent) return false;
-    fprintf(stderr, "supervise: %s\n",
-            frozen ? "the command was stopped by a signal, and is not continued"
-                   : "no rank has come to its start");
+    if (frozen)
+        fprintf(stderr, "supervise: process %d was stopped by a signal, and is not continued\n",
+                (int)w->stopped);
+    else
+        fprintf(stderr, "supervise: no rank has come to its start\n");
     ending->kind = END_HANG;
     ending->status = ERR_HANG;
     ending->frozen = frozen;
-    ending->pid = s->child;
+    ending->pid = frozen ? w->stopped : s->child;
     return true;
 }
 

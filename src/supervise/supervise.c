@@ -148,9 +148,9 @@ static Status ask_for_grid(Supervisor *s) {
 // ---- grids ----------------------------------------------------------------------------------------
 
 // As many ranks as there is room for now: where ranks share cores they go on to do so in the same proportion.
-static int room(Supervisor *s) {
+static int room(Supervisor *s, bool struck) {
     int asked = grid_ranks(s->request.asked);
-    if (s->hosts.count) return hosts_slots(&s->hosts, s->endings, s->num_endings);
+    if (s->hosts.count) return hosts_slots(&s->hosts, s->endings, s->num_endings, struck);
     if (s->command.num_launcher) return asked;
     int here = cores_available() - (s->options->spares != INT_UNSET ? s->options->spares : 0);
     if (here >= s->asked_cores) return asked;
@@ -164,8 +164,8 @@ static bool is_same_grid(GridChoice a, GridChoice b) {
 
 // Threads can share cores, so without another grid the asked one runs, more slowly. Hosts must be there.
 static bool choose(Supervisor *s, GridChoice *grid) {
-    int most = room(s);
-    if (grid_choose(&s->request, most, grid)) return true;
+    if (grid_choose(&s->request, room(s, false), grid)) return true;
+    if (s->hosts.count && grid_choose(&s->request, room(s, true), grid)) return true;
     *grid = s->request.asked;
     return !s->hosts.count;
 }
@@ -190,7 +190,7 @@ static void tell_grid(Supervisor *s, GridChoice grid) {
         stderr,
         "supervise: room for %d ranks instead of %d: t = %d, p = %d, v = %d, d = %d instead of t = %d, p = %d, v = %d, "
         "d = %d (%s); steps take about %.2f times as long (%s); %s\n",
-        room(s), grid_ranks(asked), grid.t, grid.p, grid.v, grid.d, asked.t, asked.p, asked.v, asked.d,
+        room(s, false), grid_ranks(asked), grid.t, grid.p, grid.v, grid.d, asked.t, asked.p, asked.v, asked.d,
         s->prices ? "the shortest step predicted" : "most ranks, then the largest d", slower,
         s->prices ? "predicted" : "by the number of ranks",
         exact ? "no bit changes" : "sums are rounded differently");
@@ -202,7 +202,7 @@ static bool await_room(Supervisor *s) {
     for (bool told = false; !choose(s, &grid); told = true) {
         if (!told)
             fprintf(stderr, "supervise: room for %d ranks, and no grid that is allowed: waiting for hosts\n",
-                    room(s));
+                    room(s, false));
         session_wait(&s->session, LOOK_AGAIN_S);
         if (s->session.stop.signal) return false;
     }
