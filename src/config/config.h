@@ -28,12 +28,12 @@ typedef enum {
     FOR_BENCH = 8192,
     FOR_DEVICES = 16384,
     FOR_GOODPUT = 32768,
+    FOR_SUPERVISE = 65536,
     FOR_RUN = FOR_TRAIN | FOR_MEMORY | FOR_BENCH, // verbs that describe a training run
     FOR_DESIGN = FOR_RUN | FOR_PLAN,              // ... or plan one
     FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,      // verbs that use a trained model
     FOR_TEXT = FOR_PREPROCESS | FOR_TOKENIZER,    // verbs that read text
     FOR_SOURCE = FOR_MODEL | FOR_EXPORT,          // verbs that read a model with --load
-    FOR_SUPERVISE = 65536,
     COMMAND_LINE_ONLY = 1 << 29, // the option is about one invocation: neither read from a file nor saved
     // The ranks of one run may have different values; they must agree on every other option.
     MAY_DIFFER = 1 << 30,

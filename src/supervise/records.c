@@ -1,21 +1,14 @@
 // Makes the lines of the ledger, and reads how many starts it has.
 #include "base/ledger.h"
-#include "base/rank.h"
+#include "base/error.h"
 #include "formats/formats.h"
 #include "supervise/supervise.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 void entry_begin(Text *line, const char *event, int start) {
-    struct timespec now;
-    struct tm utc;
-    char at[40];
-    clock_gettime(CLOCK_REALTIME, &now);
-    strftime(at, sizeof at, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &utc));
-    text_add(line, "{\"at\": \"%s.%03ldZ\", \"mono_s\": %.3f, \"event\": \"%s\", \"start\": %d", at,
-             now.tv_nsec / 1000000, clock_s(), event, start);
+    text_add(line, "{\"event\": \"%s\", \"start\": %d", event, start);
 }
 
 void entry_string(Text *line, const char *name, const char *value) {

@@ -215,7 +215,7 @@ static void say_blame(const Session *s, const Blame *b, const RankView *v) {
     entry_begin(&line, "detected", s->start);
     text_add(
         &line,
-        ", \"rank\": %d, \"pid\": %d, \"waiters\": %d, \"quiet_s\": %.3f, \"limit_s\": %.3f, \"since_s\": %.3f",
+        ", \"rank\": %d, \"rank_pid\": %d, \"waiters\": %d, \"quiet_s\": %.3f, \"limit_s\": %.3f, \"since_s\": %.3f",
         b->rank, v->beat.pid, b->waiters, b->quiet_s, b->limit_s, 1e-9 * (double)v->beat.since_ns);
     entry_string(&line, "host", v->beat.host);
     entry_string(&line, "doing", v->beat.doing);
