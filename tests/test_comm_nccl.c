@@ -1,6 +1,8 @@
 // The device transport "nccl" on simulated GPUs, whose streams run late and in a drawn order: the bits of every other
 // transport, whatever the order.
 #include "comm/nccl.h"
+#include "comm/nccl_group.h"
+#include "comm/queue.h"
 #include "device/survey.h"
 #include "nccl_fixture.h"
 #include <math.h>
@@ -109,6 +111,19 @@ static void law_long_sums(Node *n) {
     int64_t slot = (int64_t)(nccl_staging_bytes(comm_size(n->group)) / sizeof(float)) / comm_size(n->group);
     sum(n, F32, comm_size(n->group) * (slot + 1000) + 1, REDUCE_SUM, false);
     scatter(n, F32, slot + 3, true);
+}
+
+// Groups of more ranks than one sum can have add in several: gathered parts, and slices that are exchanged.
+static void law_sums_of_several(Node *n) {
+    ((NcclGroup *)n->group->device.group)->max_parts = 2;
+    for (int i = 0; i < 2; i++) {
+        DType dtype = i ? F64 : F32;
+        sum(n, dtype, 1001, REDUCE_SUM, true);
+        sum(n, dtype, 200003, REDUCE_SUM, false);
+        sum(n, dtype, 200003, REDUCE_MAX, false);
+        scatter(n, dtype, 1001, true);
+        scatter(n, dtype, 1001, false);
+    }
 }
 
 static void law_nan_is_kept(Node *n) {
@@ -295,6 +310,10 @@ static void for_all_ranks(Law *law) {
 
 static void collectives(void) { for_all_ranks(law_collectives); }
 static void long_sums(void) { EXPECT_OK(launch(2, false, true, law_long_sums)); }
+static void sums_of_several(void) {
+    EXPECT_OK(launch(3, false, true, law_sums_of_several));
+    EXPECT_OK(launch(4, false, true, law_sums_of_several));
+}
 static void nan_is_kept(void) {
     EXPECT_OK(launch(2, false, true, law_nan_is_kept));
     EXPECT_OK(launch(2, false, false, law_nan_is_kept));
@@ -309,6 +328,7 @@ static void messages(void) { for_all_ranks(law_messages); }
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"collectives", collectives},
                                       {"long_sums", long_sums},
+                                      {"sums_of_several", sums_of_several},
                                       {"nan_is_kept", nan_is_kept},
                                       {"sums_of_the_library", sums_of_the_library},
                                       {"streams_wait", streams_wait},

@@ -140,6 +140,13 @@ static const void *part_of(const NcclGroup *g, const Call *call, const Round *ro
     return elements(call, call->in, (size_t)rank * slice_of(g, call) + round->at, round->count).data;
 }
 
+// Where the sum of the first ranks is until the others are added. It is not `out`, which holds this rank's part in calls in
+// place. An exchange leaves the last slot free; of gathered parts the first is in every sum of the first ranks.
+static void *partial_of(const NcclGroup *g, const Call *call, const Round *round) {
+    size_t number = round->kind == EXCHANGE ? (size_t)g->head.size - 1 : 0;
+    return elements(call, g->staging + number * g->slot_bytes, 0, round->count).data;
+}
+
 // More ranks than one sum can have are added in several. That needs sums that are not rounded in between.
 static void check_ranks(const NcclGroup *g, const Call *call) {
     bool rounds = call->reduce == REDUCE_SUM && call->element_bytes == dtype_bytes(BF16);
@@ -162,11 +169,13 @@ static void add_parts(const NcclGroup *g, const Call *call, const NcclOp *o, con
     size_t skip =
         call->op == COMM_ALL_REDUCE && round->kind == EXCHANGE ? (size_t)g->head.rank * slice_of(g, call) : 0;
     PeerReduce sum = {.num_out = 1, .count = round->count, .dtype = call->dtype, .op = call->reduce};
-    sum.out[0] = elements(call, call->out, skip + round->at, round->count).data;
     check_ranks(g, call);
     for (int r = 0; r < g->head.size; r++) {
+        bool last = r + 1 == g->head.size;
         sum.in[sum.num_in++] = part_of(g, call, round, r);
-        if (sum.num_in < MAX_PEERS && r + 1 < g->head.size) continue;
+        if (sum.num_in < g->max_parts && !last) continue;
+        sum.out[0] = last ? elements(call, call->out, skip + round->at, round->count).data
+                          : partial_of(g, call, round);
         device_reduce(g->device, o->stream, &sum);
         sum.in[0] = sum.out[0];
         sum.num_in = 1;

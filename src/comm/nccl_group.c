@@ -283,6 +283,7 @@ Status nccl_open(Comm *comm, Device *device, Group **group) {
     g->head.polled = true;
     g->comm = comm;
     g->device = device;
+    g->max_parts = MAX_PEERS;
     g->deterministic = comm->world->options->deterministic;
     Status status = open_collectives(g);
     g->failed = status != OK;

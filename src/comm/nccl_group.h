@@ -22,6 +22,7 @@ typedef struct {
     bool deterministic;
     bool failed; // a link could not be opened or closed
     NcclWay collectives, *channels;
+    int max_parts; // of one sum: more are added in several
     char *staging; // a slot for each rank
     size_t slot_bytes;
     StreamEvent last; // the end of the last collective, which used the staging buffer
