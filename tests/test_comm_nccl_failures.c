@@ -14,6 +14,17 @@ static void opens_channels(Node *n) {
     _exit((int)status);
 }
 
+// A grid of several groups for a role: a group that cannot be opened concerns the ranks of the others.
+static void opens_grid(Node *n) {
+    Groups groups;
+    Grid grid = GRID(2, 1, 2);
+    Topology topology = topology_of(grid, comm_rank(n->world));
+    Status status = comm_agree(n->world, groups_open(&groups, n->world, topology, ALL_ROLES));
+    EXPECT(status != OK, "the groups are open");
+    fprintf(stderr, "%s\n", fail_message());
+    _exit((int)status);
+}
+
 static void watch(void *comm, double waited_s) { comm_watch(comm, waited_s); }
 
 // Rank 1 does not come to a sum that the GPU of rank 0 waits for, as does its host.
@@ -72,6 +83,11 @@ static const Failure failures[] = {
      "ncclCommInitRankConfig:1",
      ERR_OS,
      {"ncclCommInitRankConfig failed on GPU", "Connection refused"}},
+    {opens_grid, // after 2 groups of the 4 ranks
+     "TRIREME_SIM_FAIL",
+     "ncclCommInitRankConfig:9",
+     ERR_OS,
+     {"ncclCommInitRankConfig failed on GPU", "Connection refused"}},
     {nothing,
      "TRIREME_SIM_FAIL",
      "ncclGroupEnd:1",
@@ -107,7 +123,7 @@ static _Noreturn void fail_in_child(const Failure *f, int file) {
     dup2(file, STDERR_FILENO);
     setenv(f->name, f->value, 1);
     limit_s = 1.5;
-    Status status = launch(2, false, true, f->law);
+    Status status = launch(f->law == opens_grid ? 4 : 2, false, true, f->law);
     if (status != OK) fprintf(stderr, "%s\n", fail_message());
     _exit((int)status);
 }

@@ -25,10 +25,14 @@ Status groups_open(Groups *groups, Comm *world, Topology topology, unsigned role
     CHECK(comm_size(world) == grid_size(topology.grid), "a world of %d ranks for a grid of %d",
           comm_size(world), grid_size(topology.grid));
     *groups = (Groups){.topology = topology};
+    unsigned opened = 0;
+    // Every rank opens a group of the same roles in turn. One that fails in one group fails on the ranks of all: they would
+    // wait for its ranks in the next.
     for (Role role = 0; role < NUM_ROLES; role++) {
         Role same = group_role(topology.grid, role);
         if (!(roles & 1u << role)) continue;
-        if (!groups->by_role[same]) TRY(open_group(groups, world, same));
+        if (!(opened & 1u << same)) TRY(comm_agree(world, open_group(groups, world, same)));
+        opened |= 1u << same;
         groups->by_role[role] = groups->by_role[same];
     }
     return OK;

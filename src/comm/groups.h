@@ -12,8 +12,8 @@ typedef struct {
 } Groups;
 
 // Opens the groups of `roles` (1 << ROLE_TENSOR | ...) that this rank is in. Roles whose ranks are the same share a
-// group where topology_roles says so.   Collective over `world`, which must hold the ranks of the grid. The
-// caller closes the groups when this fails, too.
+// group where topology_roles says so. Fails alike on all ranks.   Collective over `world`, which must hold the ranks of the
+// grid. The caller closes the groups when this fails, too.
 Status groups_open(Groups *groups, Comm *world, Topology topology, unsigned roles);
 // Returns the memory of the device that the transport "nccl" takes for this rank's groups (comm/nccl.h), in bytes.
 size_t groups_staging_bytes(const Topology *topology, unsigned roles);
