@@ -6,13 +6,17 @@
 
 static void nothing(Node *n) { (void)n; }
 
-static void opens_channels(Node *n) {
-    const CommChannel channel = {0, 1, 0};
+static void opens_channel(Node *n, CommChannel channel) {
     Status status = comm_open_channels(n->group, &channel, 1);
     if (status == OK) return;
     fprintf(stderr, "%s\n", fail_message());
     _exit((int)status);
 }
+
+static void opens_channels(Node *n) { opens_channel(n, (CommChannel){0, 1, 0}); }
+
+// What fails at its sender is the message of rank 0, too.
+static void opens_channel_back(Node *n) { opens_channel(n, (CommChannel){1, 0, 0}); }
 
 // A grid of several groups for a role: a group that cannot be opened concerns the ranks of the others.
 static void opens_grid(Node *n) {
@@ -83,6 +87,12 @@ static const Failure failures[] = {
      "ncclCommInitRankConfig:1",
      ERR_OS,
      {"ncclCommInitRankConfig failed on GPU", "Connection refused"}},
+    {opens_channel_back, // after the links of 2 groups
+     "TRIREME_SIM_FAIL",
+     "ncclGetUniqueId:3",
+     ERR_OS,
+     {"rank 1 could not open the link of group 1 to 0, channel 0: ncclGetUniqueId failed on GPU 1",
+      "Address already in use"}},
     {opens_grid, // after 2 groups of the 4 ranks
      "TRIREME_SIM_FAIL",
      "ncclCommInitRankConfig:9",

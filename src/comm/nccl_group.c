@@ -134,20 +134,23 @@ static NcclWay *channel_of(const NcclGroup *g, int from, int to, int channel) {
 
 typedef struct {
     LinkId id;
-    bool failed;
+    Status status;
+    char text[512]; // why it is not OK
 } ChannelMessage;
 
-// The ends tell each other how they are, and the sender's id. What has failed at one end fails at the other.
+// The ends exchange their statuses, and the sender's id. What has failed at one end fails at the other.
 static Status agree(NcclGroup *g, const NcclWay *way, Status mine, LinkId *id) {
-    ChannelMessage message = {*id, mine != OK}, theirs;
+    ChannelMessage message = {*id, mine, ""}, theirs;
     bool sends = g->head.rank == way->from;
     int other = sends ? way->to : way->from;
+    if (mine != OK) snprintf(message.text, sizeof message.text, "%s", fail_message());
     if (sends) comm_send_host(g->comm, &message, sizeof message, other);
     comm_recv_host(g->comm, &theirs, sizeof theirs, other);
     if (!sends) comm_send_host(g->comm, &message, sizeof message, other);
     if (!sends) *id = theirs.id;
-    if (mine != OK || !theirs.failed) return mine;
-    return fail(ERR_OS, "rank %d could not open the link of %s", g->head.members[other], way->name);
+    if (mine != OK || theirs.status == OK) return mine;
+    return fail(theirs.status, "rank %d could not open the link of %s: %s", g->head.members[other], way->name,
+                theirs.text);
 }
 
 static Status use_channel(NcclGroup *g, NcclWay *way) {
