@@ -10,6 +10,7 @@ enum {
     READ_AT_ONCE = 4 << 20, // of one connection, before the next has its turn
     DISCARD_BYTES = 4096,
 };
+#define STRANGER_S 10.0 // a stranger may stay for so long where others wait
 
 // Both are of this rank. The sender's memory is read when there is a receive, and no sooner.
 static void deliver_here(Post *post, Parcel *wanted, Parcel *sent) {
@@ -224,17 +225,32 @@ static void stranger_ready(Watched *self, uint32_t events) {
         welcome(stranger);
 }
 
-// The oldest stranger makes room: ranks of the job say at once who they are.
+// A rank of the job says at once who it is: only those that have been silent for long make room. False: there is none.
+static bool make_room(Post *post) {
+    if (post->num_strangers < post->max_strangers) return true;
+    if (clock_s() < post->strangers[0]->since_s + STRANGER_S) return false;
+    dismiss(post->strangers[0]);
+    return true;
+}
+
+// While there is no room those that connect wait in the system's queue, and the polls do not return for them.
+static void set_full(Post *post, bool full) {
+    if (post->full != full)
+        watch_socket(post, post->meeting->listener, &post->door, full ? 0 : EPOLLIN, EPOLL_CTL_MOD);
+    post->full = full;
+}
+
 void door_ready(Watched *self, uint32_t events) {
     Post *post = (Post *)((char *)self - offsetof(Post, door));
+    bool room;
     (void)events;
-    int fd = socket_accept(post->meeting->listener);
-    if (fd < 0) return;
-    if (post->num_strangers == MAX_STRANGERS) dismiss(post->strangers[0]);
-    Stranger *stranger = comm_allocate(1, sizeof *stranger);
-    *stranger = (Stranger){.watched = {stranger_ready}, .post = post, .fd = fd};
-    post->strangers[post->num_strangers++] = stranger;
-    watch_socket(post, fd, &stranger->watched, EPOLLIN, EPOLL_CTL_ADD);
+    for (int fd; (room = make_room(post)) && (fd = socket_accept(post->meeting->listener)) >= 0;) {
+        Stranger *stranger = comm_allocate(1, sizeof *stranger);
+        *stranger = (Stranger){.watched = {stranger_ready}, .post = post, .fd = fd, .since_s = clock_s()};
+        post->strangers[post->num_strangers++] = stranger;
+        watch_socket(post, fd, &stranger->watched, EPOLLIN, EPOLL_CTL_ADD);
+    }
+    set_full(post, !room);
 }
 
 void strangers_close(Post *post) {

@@ -3,7 +3,7 @@
 #pragma once
 #include "comm/post.h"
 
-enum { AT_ONCE_BYTES = 64 << 10, MAX_STRANGERS = 64 };
+enum { AT_ONCE_BYTES = 64 << 10, MAX_STRANGERS = 256 };
 
 typedef enum {
     MESSAGE,  // with its bytes
@@ -75,6 +75,7 @@ typedef struct {
     Watched watched;
     Post *post;
     int fd;
+    double since_s;
     size_t got;
     Greeting greeting;
 } Stranger;
@@ -94,8 +95,9 @@ struct Post {
     const Meeting *meeting;
     Peer *peers; // [size]
     Watched door;
-    Stranger *strangers[MAX_STRANGERS];
-    int num_strangers;
+    Stranger *strangers[MAX_STRANGERS]; // the oldest first
+    int num_strangers, max_strangers;
+    bool full; // the door is not watched
     uint64_t next_number, moves, moves_seen;
     double polled_s;
     Parcel *free_parcels;
@@ -123,7 +125,7 @@ void break_off(Post *post, int peer, int *fd, int error);
 void send_frame(Post *post, int to, FrameHead head, const char *data, Parcel *parcel);
 void out_lane_ready(Watched *self, uint32_t events);
 void in_lane_ready(Watched *self, uint32_t events);
-// Somebody connects: a stranger until it has said the secret of the job.
+// Lets in all that connect, as far as there is room: each is a stranger until it has said the secret of the job.
 void door_ready(Watched *self, uint32_t events);
 void strangers_close(Post *post);
 // A message of this rank to itself.

@@ -86,7 +86,8 @@ void post_poll(Post *post, double seconds) {
         knocks |= watched == &post->door;
         if (watched != &post->door) watched->ready(watched, events[i].events);
     }
-    if (knocks) door_ready(&post->door, EPOLLIN); // last: it may dismiss a stranger, whose event comes before
+    // Last: it may dismiss a stranger, whose event comes before.
+    if (knocks || post->full) door_ready(&post->door, EPOLLIN);
     post->polled_s = clock_s();
     if (seconds > 0) post->moves_seen = post->moves;
 }
@@ -125,7 +126,8 @@ void post_watch(Post *post, int fd, Watched *watched) {
 
 Post *post_open(int rank, int size, Meeting *meeting) {
     Post *post = comm_allocate(1, sizeof *post);
-    *post = (Post){.rank = rank, .size = size, .meeting = meeting, .epoll = epoll_create1(EPOLL_CLOEXEC)};
+    *post = (Post){.rank = rank, .size = size, .meeting = meeting, .max_strangers = MAX_STRANGERS};
+    post->epoll = epoll_create1(EPOLL_CLOEXEC);
     CHECK(post->epoll >= 0, "no epoll: %s", strerror(errno));
     post->peers = comm_allocate((size_t)size, sizeof *post->peers);
     for (int r = 0; r < size; r++) {
