@@ -5,6 +5,7 @@
 #include "harness.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -55,6 +56,17 @@ static pid_t start(int slot, int rank, int size, int port, double timeout_s, Ran
     _exit(0);
 }
 
+// The same with a plan of its own, as far as the meeting.
+static pid_t start_meeting(int slot, MeetingPlan plan) {
+    Meeting meeting;
+    pid_t child = fork();
+    if (child) return child;
+    strcpy(plan.host, "127.0.0.1");
+    ended[slot].status = (int)meeting_hold(&meeting, &plan);
+    snprintf(ended[slot].message, sizeof ended[slot].message, "%s", fail_message());
+    _exit(0);
+}
+
 static void finish(const pid_t *children, int count) {
     for (int i = 0; i < count; i++) {
         int status = 0;
@@ -81,6 +93,22 @@ static void in_any_order(void) {
     }
     finish(children, 3);
     for (int i = 0; i < 3; i++) expect_end(i, OK, "");
+}
+
+// More ranks are at the door than rank 0 lets in at a time.
+static void many_at_once(void) {
+    MeetingPlan plan = {.size = 4, .port = (uint16_t)new_port(), .timeout_s = 30, .max_guests = 1};
+    pid_t children[4] = {start_meeting(0, plan)};
+    usleep(200000);
+    kill(children[0], SIGSTOP);
+    for (int r = 1; r < 4; r++) {
+        plan.rank = r;
+        children[r] = start_meeting(r, plan);
+    }
+    usleep(300000);
+    kill(children[0], SIGCONT);
+    finish(children, 4);
+    for (int r = 0; r < 4; r++) expect_end(r, OK, "");
 }
 
 static void nobody_listens(void) {
@@ -271,6 +299,7 @@ int main(int argc, char **argv) {
     ended = mmap(NULL, MAX_RANKS * sizeof *ended, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(ended != MAP_FAILED, "no memory");
     return harness_run((const Test[]){{"in_any_order", in_any_order},
+                                      {"many_at_once", many_at_once},
                                       {"nobody_listens", nobody_listens},
                                       {"ranks_are_missing", ranks_are_missing},
                                       {"other_sizes_and_numbers", other_sizes_and_numbers},

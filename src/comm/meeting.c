@@ -10,7 +10,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { MAX_GUESTS = 128, MAX_REFUSAL = 512 };
+enum { MAX_GUESTS = 256, MAX_REFUSAL = 512 };
 // A guest has so long to introduce itself, an attempt to connect to succeed; and so long it is until the next one.
 #define GUEST_S   10.0
 #define ATTEMPT_S 5.0
@@ -85,10 +85,14 @@ static void dismiss(Host *host, int i) {
     memmove(host->guests + i, host->guests + i + 1, (size_t)(host->num_guests - i) * sizeof *host->guests);
 }
 
-// The oldest guest makes room: those that come for the job introduce themselves at once.
+// While there is no room, others wait in the system's queue.
+static bool has_room(const Host *host) {
+    int most = host->plan->max_guests ? host->plan->max_guests : MAX_GUESTS;
+    return host->num_guests < most;
+}
+
 static void let_in(Host *host) {
-    for (int fd; (fd = socket_accept(host->master)) >= 0;) {
-        if (host->num_guests == MAX_GUESTS) dismiss(host, 0);
+    for (int fd; has_room(host) && (fd = socket_accept(host->master)) >= 0;) {
         host->guests[host->num_guests++] = (Guest){.fd = fd, .until_s = clock_s() + GUEST_S};
     }
 }
@@ -157,7 +161,7 @@ static Status hear(Host *host, int i) {
 }
 
 static Status attend(Host *host) {
-    struct pollfd fds[MAX_GUESTS + 1] = {{.fd = host->master, .events = POLLIN}};
+    struct pollfd fds[MAX_GUESTS + 1] = {{.fd = host->master, .events = has_room(host) ? POLLIN : 0}};
     for (int i = 0; i < host->num_guests; i++)
         fds[i + 1] = (struct pollfd){.fd = host->guests[i].fd, .events = POLLIN};
     int ready = poll(fds, (nfds_t)host->num_guests + 1, 100);

@@ -20,6 +20,7 @@ typedef struct {
     uint16_t port;
     uint64_t job;     // a number of the job, where its launcher has one, else 0
     double timeout_s; // for all ranks to come
+    int max_guests;   // those that have connected to rank 0 and not introduced themselves; 0: 256
 } MeetingPlan;
 
 typedef struct {
