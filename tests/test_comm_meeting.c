@@ -56,12 +56,17 @@ static pid_t start(int slot, int rank, int size, int port, double timeout_s, Ran
     _exit(0);
 }
 
+static atomic_int stopped;
+static void stop(int number) { stopped = number; }
+
 // The same with a plan of its own, as far as the meeting.
 static pid_t start_meeting(int slot, MeetingPlan plan) {
     Meeting meeting;
     pid_t child = fork();
     if (child) return child;
     strcpy(plan.host, "127.0.0.1");
+    plan.stopped = &stopped;
+    signal(SIGTERM, stop);
     ended[slot].status = (int)meeting_hold(&meeting, &plan);
     snprintf(ended[slot].message, sizeof ended[slot].message, "%s", fail_message());
     _exit(0);
@@ -119,6 +124,30 @@ static void nobody_listens(void) {
     snprintf(words, sizeof words,
              "rank 1 cannot reach rank 0 at 127.0.0.1:%d within 0.5 s: Connection refused", port);
     expect_end(0, ERR_UNAVAILABLE, words);
+}
+
+// Sends TERM to the first process while the ranks wait for each other, and expects it and the others to end soon.
+static void expect_stop(pid_t *children, int count) {
+    double start_s = clock_s();
+    usleep(500000);
+    kill(children[0], SIGTERM);
+    finish(children, count);
+    EXPECT(clock_s() - start_s < 20, "they end after %.3g s", clock_s() - start_s);
+    expect_end(0, INTERRUPTED, "stopped by a signal before all ranks had come");
+}
+
+static void signals_stop(void) {
+    MeetingPlan plan = {.size = 3, .port = (uint16_t)new_port(), .timeout_s = 60}, other = plan;
+    other.rank = 1;
+    pid_t zero[2] = {start_meeting(0, plan), start_meeting(1, other)};
+    expect_stop(zero, 2); // rank 0 tells the rank that has come
+    expect_end(1, INTERRUPTED, "");
+    pid_t early = start_meeting(0, other);
+    expect_stop(&early, 1); // before rank 0 is there
+    plan.timeout_s = 3;
+    pid_t joined[2] = {start_meeting(0, other), start_meeting(1, plan)};
+    expect_stop(joined, 2); // while rank 0 waits for others
+    expect_end(1, ERR_UNAVAILABLE, "2 of 3 did not come");
 }
 
 static void ranks_are_missing(void) {
@@ -301,6 +330,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"in_any_order", in_any_order},
                                       {"many_at_once", many_at_once},
                                       {"nobody_listens", nobody_listens},
+                                      {"signals_stop", signals_stop},
                                       {"ranks_are_missing", ranks_are_missing},
                                       {"other_sizes_and_numbers", other_sizes_and_numbers},
                                       {"port_is_in_use", port_is_in_use},

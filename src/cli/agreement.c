@@ -66,8 +66,8 @@ static Status start_rank(Comm *world, void *arg) {
     return start->rank_main(world, start->arg);
 }
 
-Status start_ranks(const Options *o, Status prepared, const Text *common, int threads, RankMain *rank_main,
-                   void *arg) {
+Status start_ranks(const Options *o, Status prepared, const Text *common, int threads,
+                   const atomic_int *stopped, RankMain *rank_main, void *arg) {
     int launched = launcher_ranks(), asked = o->ranks != INT_UNSET ? o->ranks : 1;
     if (prepared != OK && launched < 2) return prepared;
     Start start = {.prepared = prepared, .rank_main = rank_main, .arg = arg};
@@ -81,8 +81,9 @@ Status start_ranks(const Options *o, Status prepared, const Text *common, int th
                         // As many as a rank gets cores, unless the user has chosen.
                         .threads = o->threads == INT_UNSET ? 0 : threads,
                         .bind_cores = o->bind_cores,
-                        .device = o->device,
-                        .common = text_string(common)};
+                         .device = o->device,
+                        .common = text_string(common),
+                        .stopped = stopped};
     return comm_launch(comm, start_rank, &start);
 }
 
@@ -91,7 +92,7 @@ Status refuse_command_line(Verb verb, Status status) {
     Text common = {0};
     add_command_line(fail_message(), &common);
     CHECK(options_parse(&defaults, verb, 0, NULL) == OK, "no arguments are refused: %s", fail_message());
-    status = start_ranks(&defaults, status, &common, 1, NULL, NULL);
+    status = start_ranks(&defaults, status, &common, 1, NULL, NULL, NULL);
     options_destroy(&defaults);
     text_free(&common);
     return status;

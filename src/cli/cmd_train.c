@@ -35,7 +35,7 @@ Status cmd_train(Options *options) {
     prepare_links(options);
     list_common(options, &common);
     Status status = prepare(options, &job);
-    status = start_ranks(options, status, &common, job.threads, train_run, &job);
+    status = start_ranks(options, status, &common, job.threads, job.stopped, train_run, &job);
     text_free(&common);
     if (status != OK && !file.ended && !options->dry_run) run_file_end(job.file, RUN_INTERRUPTED, status);
     do_not_stop_on_signals();

@@ -23,7 +23,7 @@ Status model_verb(const Options *o, Status (*check)(const Options *), Status (*p
     prepare_links(o);
     list_common(o, &common);
     Status status = open_job(&job, o, check, prepare);
-    status = start_ranks(o, status, &common, job.threads, rank_main, &job);
+    status = start_ranks(o, status, &common, job.threads, job.stopped, rank_main, &job);
     text_free(&common);
     model_job_close(&job);
     return status;

@@ -31,6 +31,7 @@
 #include "base/launcher.h"
 #include "base/rank.h"
 #include "device/reduce.h"
+#include <stdatomic.h>
 
 typedef struct Comm Comm;
 // A collective or message that was started and is awaited later. A NULL pointer means that nothing is left to wait for.
@@ -54,6 +55,9 @@ typedef struct {
     // Lines that must be the same on all ranks, as for comm_compare; NULL: nothing is compared. They are compared
     // before rank_main runs and before any option of one rank has an effect.
     const char *common;
+    // Optional: the number of a signal that asked to stop, 0 before. tcp: while ranks wait for each other at the start, the
+    // job then ends with INTERRUPTED.
+    const atomic_int *stopped;
 } CommOptions;
 
 // Runs `rank_main` once per rank (on N threads, or here as this process's rank) and returns the worst status. Sets the

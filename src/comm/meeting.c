@@ -56,6 +56,12 @@ static Status introduce(Meeting *meeting, const MeetingPlan *plan, Hello *hello)
     return OK;
 }
 
+static bool is_stopped(const MeetingPlan *plan) { return plan->stopped && atomic_load(plan->stopped); }
+
+static Status check_stopped(const MeetingPlan *plan) {
+    return is_stopped(plan) ? fail(INTERRUPTED, "stopped by a signal before all ranks had come") : OK;
+}
+
 // ---- rank 0 -----------------------------------------------------------------------------------------------
 
 typedef struct {
@@ -176,6 +182,7 @@ static Status attend(Host *host) {
 static Status wait_for_ranks(Host *host) {
     double deadline_s = clock_s() + host->plan->timeout_s;
     while (host->missing) {
+        TRY(check_stopped(host->plan));
         TRY(attend(host));
         if (!host->missing || clock_s() < deadline_s) continue;
         Text names = {0};
@@ -232,15 +239,15 @@ static Status host_ranks(Meeting *meeting, const MeetingPlan *plan, const Hello 
 // ---- the other ranks --------------------------------------------------------------------------------------
 
 // Returns the connection, or -1 and errno.
-static int try_to_connect(const Address *to, double deadline_s) {
+static int try_to_connect(const MeetingPlan *plan, const Address *to, double deadline_s) {
     int fd = socket_connect(to);
     if (fd < 0) return -1;
     if (deadline_s > clock_s() + ATTEMPT_S) deadline_s = clock_s() + ATTEMPT_S;
     struct pollfd one = {.fd = fd, .events = POLLOUT};
     int ready;
     do ready = poll(&one, 1, 100);
-    while (ready == 0 && clock_s() < deadline_s);
-    int error = ready == 0 ? ETIMEDOUT : socket_error(fd);
+    while (ready <= 0 && clock_s() < deadline_s && !is_stopped(plan));
+    int error = ready <= 0 ? ETIMEDOUT : socket_error(fd);
     if (!error) return fd;
     close(fd);
     errno = error;
@@ -252,9 +259,10 @@ static Status reach_rank_0(const MeetingPlan *plan, double deadline_s, int *fd) 
     Address found[MAX_ADDRESSES];
     for (int error = 0;; usleep(PAUSE_US)) {
         int count = 0;
+        TRY(check_stopped(plan));
         Status status = address_find(plan->host, plan->port, found, &count);
         for (int i = 0; i < count; i++) {
-            *fd = try_to_connect(&found[i], deadline_s);
+            *fd = try_to_connect(plan, &found[i], deadline_s);
             if (*fd >= 0) return OK;
             error = errno;
         }
@@ -273,6 +281,13 @@ static Status refused(int fd, const Answer *head, double deadline_s) {
     size_t size = head->bytes < MAX_REFUSAL ? head->bytes : MAX_REFUSAL;
     if (!socket_read(fd, text, size, deadline_s)) text[0] = 0;
     return fail(head->status < 255 ? (Status)head->status : ERR_CONFIG, "%s", text);
+}
+
+// Returns when the answer begins to arrive, the connection ends or the time is over.
+static Status wait_for_answer(const MeetingPlan *plan, int fd, double deadline_s) {
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    while (poll(&one, 1, 100) <= 0 && clock_s() < deadline_s) TRY(check_stopped(plan));
+    return OK;
 }
 
 static Status read_answer(Meeting *meeting, const MeetingPlan *plan, int fd, double deadline_s) {
@@ -311,6 +326,7 @@ static Status join(Meeting *meeting, const MeetingPlan *plan, const Hello *hello
     if (!socket_write(*fd, hello, sizeof *hello, deadline_s))
         return fail(ERR_UNAVAILABLE, "rank %d lost its connection to rank 0 at %s:%u: %s", plan->rank,
                     plan->host, (unsigned)plan->port, strerror(errno));
+    TRY(wait_for_answer(plan, *fd, deadline_s + GUEST_S));
     TRY(read_answer(meeting, plan, *fd, deadline_s + GUEST_S));
     complete_addresses(meeting, plan, *fd);
     return OK;

@@ -5,6 +5,7 @@
 // hold the meeting up.
 #pragma once
 #include "comm/sockets.h"
+#include <stdatomic.h>
 
 // Of one rank, as the others need to know it.
 typedef struct {
@@ -18,9 +19,10 @@ typedef struct {
     int rank, size;
     char host[256]; // of rank 0
     uint16_t port;
-    uint64_t job;     // a number of the job, where its launcher has one, else 0
-    double timeout_s; // for all ranks to come
-    int max_guests;   // those that have connected to rank 0 and not introduced themselves; 0: 256
+    uint64_t job;              // a number of the job, where its launcher has one, else 0
+    double timeout_s;          // for all ranks to come
+    int max_guests;            // those that have connected to rank 0 and not introduced themselves; 0: 256
+    const atomic_int *stopped; // optional: the number of a signal that asked to stop, 0 before
 } MeetingPlan;
 
 typedef struct {
@@ -30,7 +32,8 @@ typedef struct {
     unsigned char secret[SECRET_BYTES]; // drawn by rank 0: who knows it is a rank of this job
 } Meeting;
 
-// Fails with ERR_UNAVAILABLE or ERR_CONFIG and says which rank, which address, and what to do.
+// Fails with ERR_UNAVAILABLE or ERR_CONFIG and says which rank, which address, and what to do; with INTERRUPTED where
+// `stopped` is set before all ranks are there.
 Status meeting_hold(Meeting *meeting, const MeetingPlan *plan);
 // Takes what was only zeroed.
 void meeting_close(Meeting *meeting, int size);

@@ -199,7 +199,10 @@ static Status run_as(TcpWorld *world, const CommOptions *options, RankMain *rank
 Status tcp_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     TcpWorld *world = comm_allocate(1, sizeof *world);
     Rank *caller = rank_current();
-    MeetingPlan plan = {.rank = launcher_rank(), .size = launcher_ranks(), .timeout_s = options->timeout_s};
+    MeetingPlan plan = {.rank = launcher_rank(),
+                        .size = launcher_ranks(),
+                        .timeout_s = options->timeout_s,
+                        .stopped = options->stopped};
     Status status = OK;
     bool alone = true;                        // the message is this rank's own: it has not met the others
     if (getenv(BEAT_VARIABLE)) orphan_kill(); // a supervisor ends all of a run, however it was started
