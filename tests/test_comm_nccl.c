@@ -126,6 +126,21 @@ static void law_sums_of_several(Node *n) {
     }
 }
 
+// In very large groups a slot has room for fewer elements than are left when each rank has its slice.
+static void law_small_slots(Node *n) {
+    enum { GUARD = 100 };
+    NcclGroup *g = (NcclGroup *)n->group->device.group;
+    double guard[GUARD], got[GUARD];
+    g->slot_bytes = 2 * sizeof(double);
+    Tensor beyond = {g->staging + (size_t)comm_size(n->group) * g->slot_bytes, 1, GUARD, F64};
+    for (int i = 0; i < GUARD; i++) guard[i] = i;
+    device_upload(n->device, n->stream, beyond, guard);
+    sum(n, F64, 8203, REDUCE_SUM, true);
+    sum(n, F32, 16411, REDUCE_SUM, false);
+    device_download(n->device, n->stream, got, beyond);
+    EXPECT(!memcmp(got, guard, sizeof got), "writes beyond the staging buffer");
+}
+
 static void law_nan_is_kept(Node *n) {
     float values[5] = {1, 2, 3, 4, 5};
     ArenaMark mark = arena_mark(&n->arena);
@@ -314,6 +329,10 @@ static void sums_of_several(void) {
     EXPECT_OK(launch(3, false, true, law_sums_of_several));
     EXPECT_OK(launch(4, false, true, law_sums_of_several));
 }
+static void small_slots(void) {
+    EXPECT_OK(launch(4, false, true, law_small_slots));
+    EXPECT(nccl_staging_bytes(1 << 20) >= 256 << 20, "%zu bytes", nccl_staging_bytes(1 << 20));
+}
 static void nan_is_kept(void) {
     EXPECT_OK(launch(2, false, true, law_nan_is_kept));
     EXPECT_OK(launch(2, false, false, law_nan_is_kept));
@@ -329,6 +348,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"collectives", collectives},
                                       {"long_sums", long_sums},
                                       {"sums_of_several", sums_of_several},
+                                      {"small_slots", small_slots},
                                       {"nan_is_kept", nan_is_kept},
                                       {"sums_of_the_library", sums_of_the_library},
                                       {"streams_wait", streams_wait},

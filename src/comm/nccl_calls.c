@@ -48,11 +48,12 @@ static size_t slice_of(const NcclGroup *g, const Call *call) {
     return call->op == COMM_ALL_REDUCE ? call->count / (size_t)g->head.size : call->count;
 }
 
-// The i-th exchange of `slice` elements, as many at a time as there is staging for. False: there are fewer.
-static bool exchange_round(const NcclGroup *g, const Call *call, size_t slice, int i, Round *round) {
+// The i-th part of `all` elements, of as many as a slot of the staging buffer holds. False: there are fewer.
+static bool part_round(const NcclGroup *g, const Call *call, RoundKind kind, size_t all, int i,
+                       Round *round) {
     size_t most = g->slot_bytes / call->element_bytes, at = (size_t)i * most;
-    *round = (Round){EXCHANGE, at, slice - at < most ? slice - at : most};
-    return at < slice;
+    *round = (Round){kind, at, all - at < most ? all - at : most};
+    return at < all;
 }
 
 static bool all_reduce_round(const NcclGroup *g, const Call *call, int i, Round *round) {
@@ -61,11 +62,12 @@ static bool all_reduce_round(const NcclGroup *g, const Call *call, int i, Round 
     int exchanges = (int)((slice + most - 1) / most);
     *round = (Round){GATHER_ALL, 0, call->count};
     if (call->count * call->element_bytes * size <= SMALL_BYTES) return i == 0;
-    if (exchange_round(g, call, slice, i, round)) return true;
+    if (i < exchanges) return part_round(g, call, EXCHANGE, slice, i, round);
     *round = (Round){GATHER, 0, slice};
     if (i == exchanges) return true;
-    *round = (Round){GATHER_ALL, slice * size, rest};
-    return i == exchanges + 1 && rest;
+    if (!part_round(g, call, GATHER_ALL, rest, i - exchanges - 1, round)) return false;
+    round->at += slice * size;
+    return true;
 }
 
 // The i-th round of a collective; false: there are fewer.
@@ -80,7 +82,7 @@ static bool round_of(const NcclGroup *g, const Call *call, int i, Round *round) 
         return adds_itself(g, call) ? all_reduce_round(g, call, i, round) : i == 0;
     case COMM_REDUCE_SCATTER:
         round->kind = REDUCE_SCATTER;
-        return adds_itself(g, call) ? exchange_round(g, call, call->count, i, round) : i == 0;
+        return adds_itself(g, call) ? part_round(g, call, EXCHANGE, call->count, i, round) : i == 0;
     default: CHECK(false, "nccl: %s of tensors", comm_op_name(call->op));
     }
 }

@@ -9,7 +9,7 @@
 
 // Thread blocks that an operation takes of a GPU: up to eight channels of a rank and two groups run beside each other.
 enum { CHANNEL_BLOCKS = 4, GROUP_BLOCKS = 16 };
-enum { MOST_SLOT_BYTES = 2 << 20, MOST_STAGING_BYTES = 32 << 20 };
+enum { LEAST_SLOT_BYTES = 256, MOST_SLOT_BYTES = 2 << 20, MOST_STAGING_BYTES = 32 << 20 };
 #define WATCH_S 0.1 // links are asked for errors this often
 
 // ---- waiting for a link -----------------------------------------------------------------------------------
@@ -94,7 +94,8 @@ static Status use_collectives(NcclGroup *g) {
 }
 
 static size_t slot_bytes(int ranks) {
-    size_t share = MOST_STAGING_BYTES / (size_t)ranks / 256 * 256;
+    size_t share = MOST_STAGING_BYTES / (size_t)ranks / LEAST_SLOT_BYTES * LEAST_SLOT_BYTES;
+    if (share < LEAST_SLOT_BYTES) share = LEAST_SLOT_BYTES;
     return share < MOST_SLOT_BYTES ? share : MOST_SLOT_BYTES;
 }
 
