@@ -261,6 +261,34 @@ static void in_the_run(void) {
     for (int i = 0; i < 3; i++) expect_end(i, OK, "");
 }
 
+// The host waits for its device, which tells comm again and again; another rank is killed meanwhile.
+static Status wait_for_device(Comm *world, void *arg) {
+    double start_s = clock_s();
+    (void)arg;
+    comm_barrier(world);
+    if (comm_rank(world) == 1) raise(SIGKILL);
+    CHECK(freopen(harness_path("said"), "w", stderr), "no file");
+    for (; clock_s() < start_s + 10; usleep(1000)) comm_watch(world, clock_s() - start_s);
+    fprintf(stderr, "the end of rank 1 is not noticed\n");
+    return OK;
+}
+
+static void killed_while_another_waits(void) {
+    int port = new_port(), status = 0;
+    char said[512] = "";
+    harness_folder(); // of this process and its children
+    pid_t zero = start(0, 0, 2, port, 60, wait_for_device), one = start(1, 1, 2, port, 60, wait_for_device);
+    waitpid(zero, &status, 0);
+    FILE *file = fopen(harness_path("said"), "r");
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == ERR_OS, "rank 0 ends with %x", (unsigned)status);
+    EXPECT(file && fread(said, 1, sizeof said - 1, file) &&
+               !strncmp(said, "trireme: [rank 0] rank 1 is gone", 32),
+           "rank 0 says: %s", said);
+    if (file) fclose(file);
+    waitpid(one, &status, 0);
+    EXPECT(WIFSIGNALED(status), "rank 1 ends with %x", (unsigned)status);
+}
+
 // Its rank is told, and this job is not disturbed.
 static void another_job(void) {
     int port = new_port();
@@ -337,6 +365,7 @@ int main(int argc, char **argv) {
                                       {"no_trireme_listens", no_trireme_listens},
                                       {"at_the_meeting", at_the_meeting},
                                       {"in_the_run", in_the_run},
+                                      {"killed_while_another_waits", killed_while_another_waits},
                                       {"another_job", another_job},
                                       {"slurm", slurm},
                                       {0}},

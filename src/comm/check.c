@@ -184,6 +184,11 @@ static void check_pause(Group *world, int turns) {
     inner->transport->pause(inner, turns);
 }
 
+static void check_poll(Group *world) {
+    Group *inner = ((CheckGroup *)world)->calls;
+    if (inner->transport->poll) inner->transport->poll(inner);
+}
+
 static void check_report(Group *world) {
     Group *inner = ((CheckGroup *)world)->calls;
     if (inner->transport->report) inner->transport->report(inner);
@@ -197,6 +202,7 @@ static const Transport check_transport = {.op_bytes = sizeof(CheckOp),
                                           .advance = check_advance,
                                           .waits_for = check_waits_for,
                                           .pause = check_pause,
+                                          .poll = check_poll,
                                           .wake = check_wake,
                                           .report = check_report};
 

@@ -48,6 +48,7 @@ static Status wait_until(NcclGroup *g, NcclWay *way, Condition *holds, const cha
                         "%s the link of %s has waited %.3g s for its other ranks (the limit; "
                         "--distributed-timeout-minutes sets another)",
                         doing, way->name, limit_s);
+        queue_poll_ranks(g->comm->world);
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
     }
     return status;

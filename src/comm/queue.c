@@ -169,6 +169,11 @@ bool queue_done(World *world, CommRequest **request) {
 
 // ---- waiting ---------------------------------------------------------------------------------------
 
+void queue_poll_ranks(const World *world) {
+    Group *group = world->comm.group;
+    if (group->transport->poll) group->transport->poll(group);
+}
+
 // Gives up the core until something may have changed. No rank wakes this one when its own device gets on, or what is
 // polled.
 static void pause_until_change(World *world, int turns) {
@@ -178,6 +183,7 @@ static void pause_until_change(World *world, int turns) {
         if (!r->started && !unstarted) unstarted = r;
         if (r->lane->group->polled) polled = r;
     }
+    if (unstarted || polled) queue_poll_ranks(world);
     if (unstarted)
         host_adapter_ready(&unstarted->adapter, DEVICE_POLL_S);
     else if (polled)
@@ -255,6 +261,7 @@ static void watch_groups(const World *world) {
 
 void queue_watch(World *world, double waited_s) {
     watch_groups(world);
+    queue_poll_ranks(world);
     bool moved = forget_ended(world) || waited_s < world->waited_before_s;
     if (moved || !world->first_running) world->waited_before_s = waited_s;
     double since_s = waited_s - world->waited_before_s;

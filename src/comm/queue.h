@@ -81,6 +81,9 @@ void queue_wait(Comm *comm, Stream *stream, CommRequest **request);
 // Ends the job with ERR_HANG when operations run and none of them has ended during the last timeout_s of a wait of the
 // host for its device, which has lasted `waited_s`.
 void queue_watch(World *world, double waited_s);
+// Reads what other ranks have sent, without a wait: while the host waits for something else. Ends the job where another rank
+// has ended.
+void queue_poll_ranks(const World *world);
 // Waits until no operation of the group runs. Its device transport may then be closed.
 void queue_drain(Comm *comm);
 // From now on requests have room for a state of so many bytes. No request is open.

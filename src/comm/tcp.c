@@ -129,6 +129,8 @@ static void tcp_pause(Group *world, int turns) {
     if (turns >= w->spins) post_poll(w->post, POLL_S);
 }
 
+static void tcp_poll(Group *world) { post_poll(((TcpGroup *)world)->world->post, 0); }
+
 static const Transport tcp_transport = {.op_bytes = sizeof(MessagesOp),
                                         .follows_addresses = true,
                                         .split = tcp_split,
@@ -136,7 +138,8 @@ static const Transport tcp_transport = {.op_bytes = sizeof(MessagesOp),
                                         .start = tcp_start,
                                         .advance = tcp_advance,
                                         .waits_for = tcp_waits_for,
-                                        .pause = tcp_pause};
+                                        .pause = tcp_pause,
+                                        .poll = tcp_poll};
 
 // ---- the launch -------------------------------------------------------------------------------------------
 

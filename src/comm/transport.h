@@ -62,6 +62,9 @@ struct Transport {
     void (*waits_for)(Group *group, const Call *call, const void *op, Text *ranks);
     // Gives up the core until something may have changed, at most POLL_S; `turns`: calls since the last progress.
     void (*pause)(Group *world, int turns);
+    // Optional callback: reads what other ranks have sent, without a wait. Called now and then while the host waits for
+    // something else; ends the job where another rank has ended.
+    void (*poll)(Group *world);
     // Optional callback: opens what a channel needs for messages on tensors.   Collective over its two ends. Once it has
     // failed, so do all later calls, at both of their ends.
     Status (*open_channel)(Group *group, int from, int to, int channel);
