@@ -189,15 +189,41 @@ static void port_is_in_use(void) {
     close(listener);
 }
 
-static void no_trireme_listens(void) {
+// Rank 1 connects to something else, which answers; without `answer`, with what it has said itself.
+static void expect_no_rank_0(const char *answer, size_t size) {
+    char said[1024];
     int port, listener = listen_here(&port), guest = -1;
     pid_t child = start(0, 1, 2, port, 30, add_up);
     while ((guest = socket_accept(listener)) < 0) usleep(1000);
-    static const char page[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
-    EXPECT(socket_write(guest, page, sizeof page - 1, clock_s() + 5), "cannot answer");
+    if (!answer) EXPECT(socket_read(guest, said, size, clock_s() + 5), "rank 1 says too little");
+    EXPECT(socket_write(guest, answer ? answer : said, size, clock_s() + 5), "cannot answer");
     finish(&child, 1);
     expect_end(0, ERR_CONFIG, "is no rank 0 of trireme");
     close(guest);
+    close(listener);
+}
+
+static void no_trireme_listens(void) {
+    static const char page[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+    expect_no_rank_0(page, sizeof page - 1);
+    expect_no_rank_0(NULL, 16);
+}
+
+// The port that the system has given to a connection may be the one that it goes to.
+static void connects_to_itself(void) {
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof here;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), port, listener = listen_here(&port);
+    CHECK(!bind(fd, (struct sockaddr *)&here, size) && !getsockname(fd, (struct sockaddr *)&here, &size),
+          "no port");
+    CHECK(!connect(fd, (struct sockaddr *)&here, size), "cannot connect: %s", strerror(errno));
+    EXPECT(socket_error(fd) == ECONNREFUSED, "it is connected to itself: %d", socket_error(fd));
+    close(fd);
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    here.sin_port = htons((uint16_t)port);
+    CHECK(!connect(fd, (struct sockaddr *)&here, size), "cannot connect: %s", strerror(errno));
+    EXPECT(!socket_error(fd), "another listens: %d", socket_error(fd));
+    close(fd);
     close(listener);
 }
 
@@ -363,6 +389,7 @@ int main(int argc, char **argv) {
                                       {"other_sizes_and_numbers", other_sizes_and_numbers},
                                       {"port_is_in_use", port_is_in_use},
                                       {"no_trireme_listens", no_trireme_listens},
+                                      {"connects_to_itself", connects_to_itself},
                                       {"at_the_meeting", at_the_meeting},
                                       {"in_the_run", in_the_run},
                                       {"killed_while_another_waits", killed_while_another_waits},

@@ -16,7 +16,7 @@ enum { MAX_GUESTS = 256, MAX_REFUSAL = 512 };
 #define ATTEMPT_S 5.0
 #define PAUSE_US  200000
 
-static const char MAGIC[8] = "trireme\x02";
+static const char HELLO_MAGIC[8] = "trireme\x02", ANSWER_MAGIC[8] = "trireme\x03";
 
 // What a rank says of itself, and what rank 0 answers: a status, then as many bytes of secret and table, or of text.
 typedef struct {
@@ -45,7 +45,7 @@ static uint64_t host_number(void) {
 
 static Status introduce(Meeting *meeting, const MeetingPlan *plan, Hello *hello) {
     memset(hello, 0, sizeof *hello); // its gaps are sent, too
-    memcpy(hello->magic, MAGIC, sizeof MAGIC);
+    memcpy(hello->magic, HELLO_MAGIC, sizeof HELLO_MAGIC);
     hello->job = plan->job;
     hello->rank = (uint32_t)plan->rank;
     hello->size = (uint32_t)plan->size;
@@ -80,7 +80,7 @@ typedef struct {
 
 static void answer(int fd, Status status, const void *bytes, size_t size) {
     Answer head = {.status = (uint32_t)status, .bytes = (uint32_t)size};
-    memcpy(head.magic, MAGIC, sizeof MAGIC);
+    memcpy(head.magic, ANSWER_MAGIC, sizeof ANSWER_MAGIC);
     double deadline_s = clock_s() + GUEST_S;
     if (socket_write(fd, &head, sizeof head, deadline_s)) socket_write(fd, bytes, size, deadline_s);
 }
@@ -149,8 +149,8 @@ static Status hear(Host *host, int i) {
     ssize_t n = read(guest->fd, (char *)&guest->hello + guest->got, sizeof guest->hello - guest->got);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return OK;
     if (n > 0) guest->got += (size_t)n;
-    size_t known = guest->got < sizeof MAGIC ? guest->got : sizeof MAGIC;
-    bool stranger = n <= 0 || memcmp(guest->hello.magic, MAGIC, known) != 0;
+    size_t known = guest->got < sizeof HELLO_MAGIC ? guest->got : sizeof HELLO_MAGIC;
+    bool stranger = n <= 0 || memcmp(guest->hello.magic, HELLO_MAGIC, known) != 0;
     if (!stranger && guest->got < sizeof guest->hello) return OK;
     Text why = {0};
     Status status = OK;
@@ -294,7 +294,7 @@ static Status read_answer(Meeting *meeting, const MeetingPlan *plan, int fd, dou
     Answer head = {0};
     size_t table = (size_t)plan->size * sizeof(Attendee);
     bool here = socket_read(fd, &head, sizeof head, deadline_s);
-    if (here && memcmp(head.magic, MAGIC, sizeof MAGIC) != 0)
+    if (here && memcmp(head.magic, ANSWER_MAGIC, sizeof ANSWER_MAGIC) != 0)
         return fail(ERR_CONFIG,
                     "what listens at %s:%u is no rank 0 of trireme: give all ranks another MASTER_PORT",
                     plan->host, (unsigned)plan->port);

@@ -146,10 +146,19 @@ int socket_connect(const Address *to) {
     return connect(fd, &system.any, size) == 0 || errno == EINPROGRESS ? fd : close_failed(fd);
 }
 
+// The system may give a connection the very port that it goes to, where nobody listens: it then meets itself.
+static bool is_with_itself(int fd) {
+    SystemAddress ends[2] = {{.any = {0}}, {.any = {0}}};
+    socklen_t sizes[2] = {sizeof ends[0], sizeof ends[1]};
+    if (getsockname(fd, &ends[0].any, &sizes[0]) || getpeername(fd, &ends[1].any, &sizes[1])) return false;
+    return sizes[0] == sizes[1] && !memcmp(&ends[0], &ends[1], sizes[0]);
+}
+
 int socket_error(int fd) {
     int error = 0;
     socklen_t size = sizeof error;
-    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) ? errno : error;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size)) return errno;
+    return !error && is_with_itself(fd) ? ECONNREFUSED : error;
 }
 
 int socket_accept(int listener) {

@@ -26,7 +26,7 @@ int socket_listen(uint16_t port);
 uint16_t socket_port(int fd);
 // Starts to connect. Returns the socket, which is writable when the connection is there or has failed; -1 and errno.
 int socket_connect(const Address *to);
-// 0, or the error with which a connection has failed.
+// 0, or the error with which a connection has failed: ECONNREFUSED also where it has met itself.
 int socket_error(int fd);
 // Accepts a connection; -1: there is none.
 int socket_accept(int listener);
