@@ -18,6 +18,7 @@ enum { MAX_RANKS = 4, STRANGERS = 300 };
 // What a rank leaves behind.
 typedef struct {
     int status;
+    double at_s;
     char message[1024];
 } Ended;
 
@@ -52,6 +53,7 @@ static pid_t start(int slot, int rank, int size, int port, double timeout_s, Ran
     set_number("MASTER_PORT", port);
     CommOptions options = {.transport = "tcp", .timeout_s = timeout_s, .deterministic = true, .threads = 1};
     ended[slot].status = (int)comm_launch(options, rank_main, NULL);
+    ended[slot].at_s = clock_s();
     snprintf(ended[slot].message, sizeof ended[slot].message, "%s", fail_message());
     _exit(0);
 }
@@ -156,6 +158,25 @@ static void ranks_are_missing(void) {
     finish(children, 2);
     expect_end(0, ERR_UNAVAILABLE, "ranks 1 3 of 4 did not come");
     expect_end(1, ERR_UNAVAILABLE, "");
+    // A launcher may kill all ranks when the first one ends, and only rank 0 has something to print.
+    EXPECT(!*ended[1].message && ended[1].at_s > ended[0].at_s + 0.3, "rank 2 ends %.3g s after rank 0: %s",
+           ended[1].at_s - ended[0].at_s, ended[1].message);
+}
+
+// Rank 1 has come and is killed before rank 2 comes.
+static void one_is_gone_again(void) {
+    MeetingPlan plan = {.size = 3, .port = (uint16_t)new_port(), .timeout_s = 30};
+    pid_t children[3];
+    for (int r = 0; r < 3; r++) {
+        plan.rank = r;
+        children[r] = start_meeting(r, plan);
+        if (r < 2) usleep(400000);
+        if (r == 1) kill(children[1], SIGKILL);
+        if (r == 1) waitpid(children[1], NULL, 0);
+    }
+    finish((pid_t[]){children[0], children[2]}, 2);
+    expect_end(0, ERR_UNAVAILABLE, "rank 1 ended before all ranks had come");
+    expect_end(2, ERR_UNAVAILABLE, "");
 }
 
 static void other_sizes_and_numbers(void) {
@@ -386,6 +407,7 @@ int main(int argc, char **argv) {
                                       {"nobody_listens", nobody_listens},
                                       {"signals_stop", signals_stop},
                                       {"ranks_are_missing", ranks_are_missing},
+                                      {"one_is_gone_again", one_is_gone_again},
                                       {"other_sizes_and_numbers", other_sizes_and_numbers},
                                       {"port_is_in_use", port_is_in_use},
                                       {"no_trireme_listens", no_trireme_listens},

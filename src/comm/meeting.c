@@ -75,14 +75,15 @@ typedef struct {
     Meeting *meeting;
     const MeetingPlan *plan;
     int master, num_guests, missing;
+    int told; // ranks 1 to this one know the others
     Guest guests[MAX_GUESTS];
 } Host;
 
-static void answer(int fd, Status status, const void *bytes, size_t size) {
+static bool answer(int fd, Status status, const void *bytes, size_t size) {
     Answer head = {.status = (uint32_t)status, .bytes = (uint32_t)size};
     memcpy(head.magic, ANSWER_MAGIC, sizeof ANSWER_MAGIC);
     double deadline_s = clock_s() + GUEST_S;
-    if (socket_write(fd, &head, sizeof head, deadline_s)) socket_write(fd, bytes, size, deadline_s);
+    return socket_write(fd, &head, sizeof head, deadline_s) && socket_write(fd, bytes, size, deadline_s);
 }
 
 static void dismiss(Host *host, int i) {
@@ -205,14 +206,20 @@ static Status draw_secret(Meeting *meeting) {
 }
 
 // The same bytes for all.
-static void tell_all(const Host *host) {
+static Status tell_all(Host *host) {
     size_t table = (size_t)host->plan->size * sizeof(Attendee);
     char *bytes = comm_allocate(1, SECRET_BYTES + table);
     memcpy(bytes, host->meeting->secret, SECRET_BYTES);
     memcpy(bytes + SECRET_BYTES, host->meeting->attendees, table);
-    for (int r = 1; r < host->plan->size; r++)
-        answer(host->meeting->links[r], OK, bytes, SECRET_BYTES + table);
+    Status status = OK;
+    for (int r = 1; r < host->plan->size && status == OK; r++) {
+        if (answer(host->meeting->links[r], OK, bytes, SECRET_BYTES + table))
+            host->told = r;
+        else
+            status = fail(ERR_UNAVAILABLE, "rank %d ended before all ranks had come: %s", r, strerror(errno));
+    }
     free(bytes);
+    return status;
 }
 
 static Status host_ranks(Meeting *meeting, const MeetingPlan *plan, const Hello *hello) {
@@ -226,9 +233,9 @@ static Status host_ranks(Meeting *meeting, const MeetingPlan *plan, const Hello 
             fail(ERR_UNAVAILABLE, "cannot listen at port %u: %s%s", (unsigned)plan->port, strerror(errno),
                  errno == EADDRINUSE ? "; another job may use it: give all ranks another MASTER_PORT" : "");
     if (status == OK) status = wait_for_ranks(host);
-    if (status == OK) tell_all(host);
+    if (status == OK) status = tell_all(host);
     // The others end in silence: rank 0 prints the message.
-    for (int r = 1; status != OK && r < plan->size; r++)
+    for (int r = host->told + 1; status != OK && r < plan->size; r++)
         if (meeting->links[r] >= 0) answer(meeting->links[r], status, "", 0);
     while (host->num_guests) dismiss(host, 0);
     if (host->master >= 0) close(host->master);

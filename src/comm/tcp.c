@@ -222,8 +222,11 @@ Status tcp_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
             status =
                 fail(ERR_CONFIG, "%d ranks are wanted, the launcher started %d", options->ranks, plan.size);
     allow_many_files();
-    if (status == OK) status = meeting_hold(&world->meeting, &plan);
-    if (status == OK) alone = false, status = run_as(world, options, rank_main, arg);
+    if (status == OK) {
+        status = meeting_hold(&world->meeting, &plan);
+        alone = status != OK && *fail_message(); // rank 0 has ended the meeting, and says why
+    }
+    if (status == OK) status = run_as(world, options, rank_main, arg);
     meeting_close(&world->meeting, plan.size);
     // A launcher ends the job at the first error status: rank 0 gets the time to print its message.
     if (status != OK && plan.rank != 0 && !alone) usleep(500000);
