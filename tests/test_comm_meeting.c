@@ -395,6 +395,19 @@ static void slurm(void) {
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); // torchrun itself listens at the port
     EXPECT_OK(launcher_meeting(host, sizeof host, &port, &job));
     EXPECT(port == 78, "port %u", (unsigned)port);
+    setenv("MASTER_PORT", "65535", 1);
+    EXPECT(launcher_meeting(host, sizeof host, &port, &job) == ERR_CONFIG, "torchrun leaves port %u",
+           (unsigned)port);
+    EXPECT(strstr(fail_message(), "MASTER_PORT=65535 is no port: use 1 to 65534"), "got: %s", fail_message());
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    EXPECT_OK(launcher_meeting(host, sizeof host, &port, &job));
+    EXPECT(port == 65535, "port %u", (unsigned)port);
+    static const char *const none[] = {"0", "-1", "65536", "http"};
+    for (int i = 0; i < 4; i++) {
+        setenv("MASTER_PORT", none[i], 1);
+        EXPECT(launcher_meeting(host, sizeof host, &port, &job) == ERR_CONFIG, "%s is a port", none[i]);
+        EXPECT(strstr(fail_message(), "is no port: use 1 to 65535"), "got: %s", fail_message());
+    }
     setenv("WORLD_SIZE", "1", 1);
     EXPECT(launcher_ranks() == 6, "a world of one is a launch");
 }

@@ -84,8 +84,14 @@ static uint64_t job_number(const char *first, const char *second) {
     return a ? hash64_of(text, strlen(text)) : 0;
 }
 
+// torchrun itself listens at the port then.
+static bool agent_listens(void) {
+    const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    return agent && !strcmp(agent, "True");
+}
+
 static Status by_variables(char *host, size_t host_size, int *port, uint64_t *job) {
-    const char *address = getenv("MASTER_ADDR"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    const char *address = getenv("MASTER_ADDR");
     int rank = launcher_rank(), ranks = launcher_ranks();
     if (rank >= ranks)
         return fail(ERR_CONFIG, "RANK=%d of WORLD_SIZE=%d: ranks are numbered from 0 to %d", rank, ranks,
@@ -98,8 +104,7 @@ static Status by_variables(char *host, size_t host_size, int *port, uint64_t *jo
             ranks, *port < 1 ? "MASTER_PORT" : "MASTER_ADDR");
     snprintf(host, host_size, "%s", address);
     *job = job_number("TORCHELASTIC_RUN_ID", NULL);
-    // There torchrun itself listens at the port.
-    if (agent && !strcmp(agent, "True")) ++*port;
+    *port += agent_listens();
     return OK;
 }
 
@@ -120,8 +125,10 @@ static Status by_slurm(char *host, size_t host_size, int *port, uint64_t *job) {
 }
 
 Status launcher_meeting(char *host, size_t host_size, uint16_t *port, uint64_t *job) {
-    int at = number("MASTER_PORT");
-    if (at > UINT16_MAX - 1) at = -1;
+    const char *text = getenv("MASTER_PORT");
+    int at = number("MASTER_PORT"), last = UINT16_MAX - (launcher_is_variables() && agent_listens());
+    if (text && *text && (at < 1 || at > last))
+        return fail(ERR_CONFIG, "MASTER_PORT=%s is no port: use 1 to %d, the same on all ranks", text, last);
     TRY((launcher_is_variables() ? by_variables : by_slurm)(host, host_size, &at, job));
     *port = (uint16_t)at;
     return OK;
