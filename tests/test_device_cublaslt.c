@@ -275,7 +275,8 @@ static cublasStatus_t choose_float8(Gpu *gpu, const Float8 *f) {
 static void what_8_bits_are_for(void) {
     static const cudaDataType x = CUDA_R_8F_E4M3, g = CUDA_R_8F_E5M2, h = CUDA_R_16BF, s = CUDA_R_32F;
     static const cublasOperation_t t = CUBLAS_OP_T, o = CUBLAS_OP_N;
-    const cublasStatus_t yes = CUBLAS_STATUS_SUCCESS, no = CUBLAS_STATUS_NOT_SUPPORTED;
+    const cublasStatus_t yes = CUBLAS_STATUS_SUCCESS, no = CUBLAS_STATUS_NOT_SUPPORTED,
+                         wrong = CUBLAS_STATUS_INVALID_VALUE;
     const Float8 rows[] = {{"e4m3", 16, 32, 48, x, x, h, t, o, 16, "90", yes},
                            {"to fp32", 16, 32, 48, x, x, s, t, o, 16, "89", yes},
                            {"e5m2 first", 16, 32, 48, g, x, s, t, o, 16, "90", yes},
@@ -284,15 +285,19 @@ static void what_8_bits_are_for(void) {
                            {"with bf16", 16, 32, 48, x, h, h, t, o, 16, "90", no},
                            {"a as it is", 16, 32, 48, x, x, h, o, o, 16, "90", no},
                            {"b transposed", 16, 32, 48, x, x, h, t, t, 16, "90", no},
-                           {"m", 24, 32, 48, x, x, h, t, o, 16, "90", no},
-                           {"n", 16, 24, 48, x, x, h, t, o, 16, "90", no},
-                           {"k", 16, 32, 40, x, x, h, t, o, 16, "90", no},
-                           {"an address", 16, 32, 48, x, x, h, t, o, 8, "90", no},
+                           {"m", 24, 32, 48, x, x, h, t, o, 16, "90", wrong},
+                           {"n", 16, 24, 48, x, x, h, t, o, 16, "90", wrong},
+                           {"k", 16, 32, 40, x, x, h, t, o, 16, "90", wrong},
+                           {"an address", 16, 32, 48, x, x, h, t, o, 8, "90", wrong},
                            {"Ampere", 16, 32, 48, x, x, h, t, o, 16, "86", no}};
     Gpu gpu = gpu_open();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char said[1024];
+        const Said file = said_begin();
         cublasStatus_t status = choose_float8(&gpu, &rows[i]);
+        said_end(&file, said, sizeof said);
         EXPECT(status == rows[i].status, "%s: %s", rows[i].what, cublasLtGetStatusName(status));
+        EXPECT(!*said == (status != wrong), "%s: said \"%s\"", rows[i].what, said);
         gpu.used = 0;
     }
     gpu_close(&gpu);

@@ -195,7 +195,7 @@ static Matmul float8_at(uintptr_t address, int64_t rows, int64_t cols, int64_t i
     return p;
 }
 
-// cuBLASLt has sizes and addresses of 16, a bias where d has 16 bits.
+// cuBLASLt has a bias where d has 16 bits; sizes and addresses that are no multiples of 16 it calls invalid.
 static void what_is_plain_in_8_bits(void) {
     Gpu gpu = gpu_open();
     EXPECT(!is_plain(&gpu, float8_at(4096, 16, 32, 48)), "multiples of 16");

@@ -306,9 +306,18 @@ static int find_algorithms(CudaDevice *d, const ProductPlan *plan, int most,
     return count;
 }
 
+// Factors in 8 bits: sizes that are not multiples of 16, and addresses that are aligned to less, are errors for cuBLASLt.
+static bool is_even_for_8_bits(const PlanKey *key) {
+    const int64_t sizes[] = {key->m, key->n, key->k, key->lda, key->ldb, key->ldd};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i] % 16) return false;
+    return key->align_a >= 16 && key->align_b >= 16 && key->align_d >= 16;
+}
+
 // cuBLASLt takes no empty sums, no bias of another type than d's, which in products of 8 bits is not F32, and no aux whose
 // rows are not multiples of 8 elements.
 static bool is_for_cublaslt(const PlanKey *key) {
+    if (has_scales(key) && !is_even_for_8_bits(key)) return false;
     const bool takes_bias = has_scales(key) ? key->result != F32 : key->factor_a == key->result;
     const bool has_aux = key->join == JOINS_GELU || key->join == JOINS_GELU_BACKWARD;
     return key->k > 0 && (!key->has_bias || takes_bias) && (!has_aux || key->ldd % 8 == 0);

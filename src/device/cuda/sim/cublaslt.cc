@@ -6,8 +6,8 @@
 // rounds on its way. For a product with more than one addend there are three algorithms: the second and the third begin
 // their sums at the second and the third addend. For some products of 16-bit types whose addresses or rows are aligned to
 // less than 16 bytes there is no algorithm. Of 8-bit factors there is one for what cuBLASLt has them for on a GPU of compute
-// capability 8.9 or 9.0: a transposed and b not, not both E5M2, sizes and addresses multiples of 16, each factor with a scale
-// in the GPU's memory. A product is two entries of its stream, with its sums in the workspace in between: two streams that
+// capability 8.9 or 9.0: a transposed and b not, not both E5M2, each factor with a scale in the GPU's memory. Sizes and
+// addresses that are no multiples of 16 are then an error of the caller. A product is two entries of its stream, with its sums in the workspace in between: two streams that
 // share a workspace spoil each other's.
 //
 // TRIREME_SIM_CUBLASLT=VERSION: the library's version; unset: 130100.
@@ -213,7 +213,6 @@ static bool lacks_algorithm(const Problem &p, const SimMatmulPreference &prefere
     for (const auto &[layout, bytes] :
          {std::pair{p.a, alignment[0]}, {p.b, alignment[1]}, {p.d, alignment[3]}})
         if (bytes < bytes_of(layout.type)) return true;
-    if (is_8_bit(p.a.type)) return std::min({alignment[0], alignment[1], alignment[3]}) < LOOSE;
     const bool loose = is_loose(p.a, alignment[0]) || is_loose(p.b, alignment[1]) ||
                        is_loose(p.d, alignment[3]) || (adds_bias(p.product) && bias_alignment < LOOSE) ||
                        (has_aux(p.product) && alignment_of(p.product.aux) < LOOSE);
@@ -243,7 +242,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (sim_fails(call)) return CUBLAS_STATUS_INTERNAL_ERROR;
     const cublasStatus_t status = describe(call, product, a, b, c, d, &p);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    const uint32_t bias_alignment = alignment_of(p.product.bias);
+    const uint32_t bias_alignment = alignment_of(p.product.bias), *alignment = preference->alignment;
+    if (is_8_bit(p.a.type) && std::min({alignment[0], alignment[1], alignment[3]}) < LOOSE)
+        return misuse(call, "factors in 8 bits, and an address that is aligned to less than 16 bytes");
     if (!is_supported(p) || lacks_algorithm(p, *preference, bias_alignment))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     Algorithm algorithm = {MAGIC,

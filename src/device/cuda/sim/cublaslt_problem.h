@@ -32,6 +32,9 @@ inline const char *impossible(const Problem &p) {
     if ((ta ? p.a.cols : p.a.rows) != p.m || (tb ? p.b.rows : p.b.cols) != p.n)
         return "op(a) or op(b) does not fit d";
     if ((tb ? p.b.cols : p.b.rows) != p.k) return "op(a) does not fit op(b)";
+    if (is_8_bit(p.a.type) && is_8_bit(p.b.type))
+        for (const int64_t size : {p.m, p.n, p.k, p.a.ld, p.b.ld, p.d.ld * bytes_of(p.d.type)})
+            if (size % 16) return "factors in 8 bits, and a size that is no multiple of 16";
     return nullptr;
 }
 
@@ -47,8 +50,6 @@ inline bool is_supported_8_bit(const Problem &p) {
     if (!is_8_bit(p.a.type) || !is_8_bit(p.b.type) || !is_element(p.d.type)) return false;
     if (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2) return false;
     if (product.transpose_a != CUBLAS_OP_T || product.transpose_b != CUBLAS_OP_N) return false;
-    for (const int64_t size : {p.m, p.n, p.k, p.a.ld, p.b.ld, p.d.ld * bytes_of(p.d.type)})
-        if (size % 16) return false;
     if (product.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return true;
     return product.epilogue == CUBLASLT_EPILOGUE_BIAS && is_16_bit(p.d.type) &&
            product.bias_type == static_cast<int32_t>(p.d.type);
