@@ -49,7 +49,7 @@ static const CudaLibrary LIBRARY = {
     .num_functions = NUM_FUNCTIONS,
 };
 
-// The first version whose communicators can be told how much of a GPU they may take, as links are.
+// The first version whose communicators can be told how much of a GPU they may take, as links are; of the header, too.
 enum { OLDEST = 21800 };
 
 typedef struct {
@@ -153,6 +153,15 @@ static Status nccl_new_id(void *state, LinkId *id) {
     return OK;
 }
 
+// Headers before NCCL 2.27 have no such member, and the library then makes a name of its own.
+static void set_name(ncclConfig_t *config, const char *name) {
+#if NCCL_VERSION_CODE >= 22700
+    config->commName = name;
+#else
+    (void)config, (void)name;
+#endif
+}
+
 static Status create(CudaLink *link, const LinkSpec *spec) {
     ncclUniqueId unique;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -160,7 +169,7 @@ static Status create(CudaLink *link, const LinkSpec *spec) {
     config.blocking = 0;
     config.minCTAs = 1;
     config.maxCTAs = spec->max_blocks;
-    config.commName = spec->name;
+    set_name(&config, spec->name);
     TRY(load_functions(&link->nccl));
     ncclResult_t result =
         link->nccl.ncclCommInitRankConfig(&link->comm, spec->size, unique, spec->rank, &config);

@@ -8,6 +8,10 @@ extern "C" {
 #endif
 
 #define NCCL_MAJOR 2
+// A test compiles for the oldest header that will do.
+#ifndef NCCL_VERSION_CODE
+#define NCCL_VERSION_CODE 22809
+#endif
 
 typedef struct ncclComm *ncclComm_t;
 
@@ -44,12 +48,17 @@ typedef struct {
     unsigned magic;
     int blocking;
     int minCTAs, maxCTAs;
+#if NCCL_VERSION_CODE >= 22700
     const char *commName;
+#endif
 } ncclConfig_t;
 
 #define NCCL_CONFIG_MAGIC 0x73696D4Eu
 #define NCCL_CONFIG_INITIALIZER                                                                              \
-    { sizeof(ncclConfig_t), NCCL_CONFIG_MAGIC, INT_MIN, INT_MIN, INT_MIN, NULL }
+    {                                                                                                        \
+        .size = sizeof(ncclConfig_t), .magic = NCCL_CONFIG_MAGIC, .blocking = INT_MIN, .minCTAs = INT_MIN,   \
+        .maxCTAs = INT_MIN                                                                                   \
+    }
 
 ncclResult_t ncclGetVersion(int *version);
 const char *ncclGetErrorString(ncclResult_t result);
