@@ -444,6 +444,23 @@ static void calls_can_fail(void) {
     EXPECT(sim_num_communicators() == 0, "%zu communicators are left", sim_num_communicators());
 }
 
+// What the user has set stays.
+static void environment_is_prepared(void) {
+    static const char *const wanted[][2] = {{"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
+                                            {"CUDA_MODULE_LOADING", "EAGER"},
+                                            {"NCCL_RUNTIME_CONNECT", "0"}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        const char *name = wanted[i][0];
+        unsetenv(name);
+        links_set_environment();
+        EXPECT(getenv(name) && !strcmp(getenv(name), wanted[i][1]), "%s is not %s", name, wanted[i][1]);
+        setenv(name, "the user's", 1);
+        links_set_environment();
+        EXPECT(!strcmp(getenv(name), "the user's"), "%s is replaced", name);
+        unsetenv(name);
+    }
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"operations_move_data", operations_move_data},
                                       {"sums_are_the_librarys", sums_are_the_librarys},
@@ -452,6 +469,7 @@ int main(int argc, char **argv) {
                                       {"kernels_may_come_late", kernels_may_come_late},
                                       {"ranks_share_no_gpu", ranks_share_no_gpu},
                                       {"calls_can_fail", calls_can_fail},
+                                      {"environment_is_prepared", environment_is_prepared},
                                       {0}},
                        argc, argv);
 }

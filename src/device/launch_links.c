@@ -20,10 +20,13 @@ enum { LEAST_QUEUES = 16 };
 #define ALL_QUEUES "32"
 #define ONE_ORDER  "NCCL_LAUNCH_ORDER_IMPLICIT"
 #define LOADS_ALL  "CUDA_MODULE_LOADING"
+#define CONNECTS   "NCCL_RUNTIME_CONNECT"
 
 void links_set_environment(void) {
     setenv(QUEUES, ALL_QUEUES, 0);
     setenv(LOADS_ALL, "EAGER", 0); // a kernel that is loaded when it is first wanted waits for those that run
+    // Else an algorithm's connections are made, and their memory is taken, when it is first wanted, within a step.
+    setenv(CONNECTS, "0", 0);
 }
 
 Status links_check_environment(void) {
