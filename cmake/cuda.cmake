@@ -4,17 +4,10 @@ file(GLOB cuda_host_sources CONFIGURE_DEPENDS src/device/cuda/*.c)
 file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/device/cuda/*.cu)
 file(GLOB cuda_sim_sources CONFIGURE_DEPENDS src/device/cuda/sim/*.cc)
 
-# A module and a program fit if they were built with the same of these headers.
-set(interface_headers src/device/backend.h src/device/links.h src/device/reduce.h src/device/survey.h src/device/device.h src/device/op_table.h src/device/ops.h src/device/module.h
-    src/base/arena.h src/base/error.h src/base/rank.h src/base/rng.h src/base/text.h)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${interface_headers})
-set(interface)
-foreach(header ${interface_headers})
-  file(SHA256 ${CMAKE_SOURCE_DIR}/${header} hash)
-  string(APPEND interface ${hash})
-endforeach()
-string(SHA256 interface "${interface}")
-string(SUBSTRING ${interface} 0 16 interface)
+include(${CMAKE_CURRENT_LIST_DIR}/interface.cmake)
+shared_headers(${CMAKE_SOURCE_DIR} interface_headers interface_read)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${interface_read})
+hash_of_files(${CMAKE_SOURCE_DIR} interface ${interface_headers})
 set_source_files_properties(src/device/module.c PROPERTIES COMPILE_DEFINITIONS "MODULE_INTERFACE=\"${interface}\"")
 
 # add_cuda_module(TARGET KIND INCLUDE_FOLDER SOURCE...)
