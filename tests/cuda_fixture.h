@@ -10,6 +10,7 @@
 
 extern const DeviceModule trireme_device;
 size_t sim_num_objects(void);       // of the simulated cuBLASLt
+size_t sim_num_objects_made(void);  // those that are gone, too
 size_t sim_num_cudnn_objects(void); // of the simulated cuDNN
 
 enum { GPU_BYTES = 1 << 20, GPU_ALIGNMENT = 256 };

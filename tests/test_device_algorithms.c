@@ -203,8 +203,27 @@ static void unordered_sums(void) {
     gpu_close(&gpu);
 }
 
+// ---- timing -----------------------------------------------------------------------------------------------
+
+// A plan for each algorithm is made before the clock runs: the host would be slower than a small product.
+static void turns_share_a_plan(void) {
+    Gpu gpu = gpu_open();
+    cublasLtMatmulAlgo_t found[MAX_ALGORITHMS];
+    Text table = {0};
+    const JoinedProduct product = {.matmul = product_of(&gpu)};
+    const size_t before = sim_num_objects_made();
+    const size_t plans = (size_t)candidates(&gpu, found), plan = sim_num_objects_made() - before;
+    EXPECT_OK(gpu.backend->algorithms_time(&gpu.exec, &product, &table));
+    const size_t made = sim_num_objects_made() - before - plan;
+    EXPECT(made <= (1 + plans) * plan, "%zu objects for %zu algorithms, %zu for a plan", made, plans, plan);
+    EXPECT(strstr(text_string(&table), " algorithm "), "no row: %s", text_string(&table));
+    text_free(&table);
+    gpu_close(&gpu);
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"row_decides", row_decides},
+                                      {"turns_share_a_plan", turns_share_a_plan},
                                       {"of_another_machine", of_another_machine},
                                       {"unknown_rows", unknown_rows},
                                       {"unordered_sums", unordered_sums},

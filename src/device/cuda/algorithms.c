@@ -190,14 +190,13 @@ static int compare(const void *x, const void *y) {
 }
 
 // The median of some turns, after one that is not counted.
-static double seconds_of(const Exec *exec, const JoinedProduct *product,
-                         const cublasLtMatmulAlgo_t *algorithm) {
+static double seconds_of(const Exec *exec, const JoinedProduct *product, const ProductPlan *plan) {
     DeviceMark marks[TURNS + 1];
     double seconds[TURNS];
-    products_multiply(exec, product, algorithm);
+    products_multiply(exec, plan, product);
     for (int i = 0; i <= TURNS; i++) {
         cuda_mark(exec, &marks[i]);
-        if (i < TURNS) products_multiply(exec, product, algorithm);
+        if (i < TURNS) products_multiply(exec, plan, product);
     }
     for (int i = 0; i <= TURNS; i++) cuda_mark_read(exec->state, &marks[i]);
     for (int i = 0; i < TURNS; i++) seconds[i] = marks[i + 1].work_s - marks[i].work_s;
@@ -216,7 +215,9 @@ Status cuda_algorithms_time(const Exec *exec, const JoinedProduct *product, Text
     int best = 0;
     if (count < 2) return OK;
     for (int i = 0; i < count; i++) {
-        seconds[i] = seconds_of(exec, product, &algorithms[i]);
+        ProductPlan *trial = products_trial(d, &key, &algorithms[i]);
+        seconds[i] = seconds_of(exec, product, trial);
+        products_trial_end(d, trial);
         if (seconds[i] < seconds[best]) best = i;
     }
     if (seconds[best] > (1 - least_gain) * seconds[0]) best = 0;

@@ -358,7 +358,7 @@ const ProductPlan *products_plan(CudaDevice *d, const JoinedProduct *product) {
 
 // ---- computing -------------------------------------------------------------------------------------------
 
-static void multiply(const Exec *exec, const ProductPlan *plan, const JoinedProduct *product) {
+void products_multiply(const Exec *exec, const ProductPlan *plan, const JoinedProduct *product) {
     CudaDevice *d = exec->state;
     const Matmul *p = &product->matmul;
     const float alpha = 1, beta = p->accumulate ? 1 : 0;
@@ -372,7 +372,7 @@ static void multiply(const Exec *exec, const ProductPlan *plan, const JoinedProd
 
 bool products_compute(const Exec *exec, const JoinedProduct *product) {
     const ProductPlan *plan = products_plan(exec->state, product);
-    if (!plan->is_plain) multiply(exec, plan, product);
+    if (!plan->is_plain) products_multiply(exec, plan, product);
     return !plan->is_plain;
 }
 
@@ -451,15 +451,14 @@ const char *products_take(CudaDevice *d, const PlanKey *key, const cublasLtMatmu
     return NULL;
 }
 
-void products_multiply(const Exec *exec, const JoinedProduct *product,
-                       const cublasLtMatmulAlgo_t *algorithm) {
-    CudaDevice *d = exec->state;
-    const PlanKey key = products_key(product);
-    ProductPlan *plan = describe_plan(d, &key);
-    plan->algorithm = *algorithm;
-    multiply(exec, plan, product);
-    destroy_plan(d, plan);
+ProductPlan *products_trial(CudaDevice *d, const PlanKey *key, const cublasLtMatmulAlgo_t *algorithm) {
+    ProductPlan *trial = describe_plan(d, key);
+    trial->algorithm = *algorithm;
+    trial->is_plain = false;
+    return trial;
 }
+
+void products_trial_end(CudaDevice *d, ProductPlan *trial) { destroy_plan(d, trial); }
 
 // ---- the operation ----------------------------------------------------------------------------------------
 

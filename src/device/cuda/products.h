@@ -60,8 +60,11 @@ int products_candidates(CudaDevice *device, const PlanKey *key,
 // Makes the plan of products of this kind, with this algorithm. Returns NULL, or the reason why there is none: neither key
 // nor algorithm need be of cuBLASLt, but the key's sizes and types are checked.
 const char *products_take(CudaDevice *device, const PlanKey *key, const cublasLtMatmulAlgo_t *algorithm);
-// Makes one product by an algorithm that products_candidates has found for it, whatever its plan says.
-void products_multiply(const Exec *exec, const JoinedProduct *product, const cublasLtMatmulAlgo_t *algorithm);
+// A plan with an algorithm that products_candidates has found for its key, beside the plans of the device.
+ProductPlan *products_trial(CudaDevice *device, const PlanKey *key, const cublasLtMatmulAlgo_t *algorithm);
+void products_trial_end(CudaDevice *device, ProductPlan *trial);
+// Makes one product by a plan that has an algorithm. The host does nothing but to launch it.
+void products_multiply(const Exec *exec, const ProductPlan *plan, const JoinedProduct *product);
 
 // The status of a call of cuBLASLt while a device is opened, for TRY: ERR_OS with the call and the status.
 Status products_status(const CudaDevice *device, const char *call, cublasStatus_t status);

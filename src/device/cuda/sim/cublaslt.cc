@@ -51,6 +51,7 @@ static cublasStatus_t misuse(const char *call, const char *what) {
 struct Objects {
     std::mutex lock;
     std::set<const void *> alive;
+    size_t made;
 };
 
 // It lives as long as the process.
@@ -69,11 +70,17 @@ static bool is_alive(const void *object) {
     return objects().alive.count(object);
 }
 
+size_t sim_num_objects_made() {
+    std::lock_guard<std::mutex> lock(objects().lock);
+    return objects().made;
+}
+
 template <class T> static cublasStatus_t create(T **object, const T &value) {
     if (!object) return misuse("create", "nowhere to return it");
     *object = new T(value);
     std::lock_guard<std::mutex> lock(objects().lock);
     objects().alive.insert(*object);
+    objects().made++;
     return CUBLAS_STATUS_SUCCESS;
 }
 

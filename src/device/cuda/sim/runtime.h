@@ -31,4 +31,5 @@ size_t sim_bytes_in_use(int gpu);
 
 // The number of objects of the simulated cuBLASLt that have been created and not destroyed.
 extern "C" size_t sim_num_objects();
+extern "C" size_t sim_num_objects_made();  // that have been created
 extern "C" size_t sim_num_cudnn_objects(); // the same of the simulated cuDNN
