@@ -48,6 +48,12 @@ needs libyaml libyaml-dev 0 "$trireme" train "${model[@]}" --config one.yaml
 check "a plan, whose machines are YAML"
 needs libyaml libyaml-dev 0 "$trireme" plan --model gpt2-124m --gpus 1 --machine dgx-a100 --gbs 8
 
+check "the memory of a run on GPUs"
+expect 0 "$trireme" memory "${model[@]}" --device cuda-sim
+grep -q "^MiB of each rank" said || complain "no report: $(cat said)"
+if has libyaml; then wanted="allow [0-9]* MiB for them"; else wanted="this build lacks libyaml"; fi
+grep -q "$wanted" said || complain "'$wanted' is not in: $(cat said)"
+
 check "text of gzip"
 gzip -k text.jsonl
 needs zlib zlib1g-dev 0 "$trireme" preprocess --input text.jsonl.gz --output-prefix gzipped --vocab-size 270

@@ -63,6 +63,16 @@ static void first_screen_fits(void) {
     }
 }
 
+// Benchmarks of GPUs need both files.
+static void bench_names_its_files(void) {
+    static const char *const words[] = {"\n  --machine ", "\n  --stack ", "\n  --product-algorithms ",
+                                        " --stack node-trireme.yaml --device cuda"};
+    Text text = {0};
+    options_help(FOR_BENCH, false, &text);
+    for (int i = 0; i < 4; i++) EXPECT(strstr(text_string(&text), words[i]), "no '%s'", words[i]);
+    text_free(&text);
+}
+
 // The block that scripts search for in Megatron-LM's logs.
 static void arguments_block(void) {
     Options o;
@@ -91,6 +101,7 @@ int main(int argc, char **argv) {
                                       {"every option is explained", every_option_is_explained},
                                       {"sections are whole", sections_are_whole},
                                       {"first screen fits", first_screen_fits},
+                                      {"bench names its files", bench_names_its_files},
                                       {"arguments block", arguments_block},
                                       {0}},
                        argc, argv);

@@ -1,4 +1,5 @@
 // `trireme memory`: prints what memory each rank of a run would take.
+#include "base/libraries.h"
 #include "cli/cli.h"
 #include "machine/machine.h"
 #include "train/train.h"
@@ -8,6 +9,13 @@
 static Status add_allowance(const Options *options, Text *out) {
     Stack stack;
     if (strncmp(options->device, "cuda", 4) != 0) return OK;
+    if (!library_present(LIBRARY_YAML)) {
+        text_add(
+            out,
+            "\nThe bytes above are exact: what a run takes of a GPU's memory itself. CUDA's context and the kernels of its\n"
+            "libraries come on top; how much to allow for them stands in a file of YAML, and this build lacks libyaml.\n");
+        return OK;
+    }
     TRY(stack_open(&stack, "trireme-cuda"));
     text_add(
         out,

@@ -70,9 +70,10 @@ static const Screen screens[] = {
       OPT_html, OPT_rows, OPT_calibrate, -1}},
     {FOR_BENCH,
      "trireme bench --machine laptop.yaml           # a minute; then: trireme plan --machine laptop.yaml ...\n"
+     "trireme bench --machine node.yaml --stack node-trireme.yaml --device cuda      # the same of GPUs\n"
      "trireme bench --product-algorithms mine.txt --device cuda --model gpt2-124m --mbs 16 --bf16\n"
      "                                              # then: trireme train --product-algorithms mine.txt ...\n",
-     {OPT_machine, OPT_threads, OPT_bf16, OPT_device, OPT_product_algorithms, -1}},
+     {OPT_machine, OPT_stack, OPT_threads, OPT_bf16, OPT_device, OPT_product_algorithms, -1}},
     {FOR_DEVICES,
      "trireme devices                               # what can compute here, and what is missing for a GPU\n"
      "trireme devices --json                        # the same for a program\n",
