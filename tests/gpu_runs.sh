@@ -199,6 +199,10 @@ measures_machine() {
     expect 0 "megatron-lm-2022: over" "$trireme" plan --machine files/two.yaml --stack megatron-lm-2022 "${ask[@]}"
     mv files/program.yaml files/away.yaml
     expect 66 "--machine files/two.yaml: its stack: " "$trireme" plan --machine files/two.yaml "${ask[@]}"
+    # The 19th piece of memory is for messages between the GPUs.
+    expect 71 "no memory for messages of group" TRIREME_SIM_GPUS=2 TRIREME_SIM_PEERS=0 TRIREME_SIM_FAIL=memory:19 "$trireme" \
+        bench --machine two.yaml --stack other.yaml --device cuda-sim
+    [[ ! -e two.yaml ]] || complain "a machine that was not measured is written"
     expect 64 "--stack FILE.yaml is required" "$trireme" bench --machine one.yaml --device cuda-sim
     expect 64 "it must be another file in the folder of --machine files/two.yaml" "$trireme" bench \
         --machine files/two.yaml --stack program.yaml --device cuda-sim

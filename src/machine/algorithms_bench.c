@@ -162,8 +162,7 @@ static Status time_all(Operands *p, const Products *products, Text *table) {
     return OK;
 }
 
-// What the device's products want as workspace, all of which want the same.
-static Status workspace_of(const char *kind, const Matmul *product, size_t *bytes) {
+Status product_workspace(const char *kind, const Matmul *product, size_t *bytes) {
     Device *null;
     TRY(device_open(&null, (DeviceOptions){.kind = "null", .stands_for = kind, .threads = 1}));
     Matmul any = *product;
@@ -182,7 +181,7 @@ static Status time_on(const EngineSpec *spec, const Products *products, Text *ta
     Operands place = {.pattern = malloc(PATTERN * sizeof(double))};
     DeviceOptions options = {.kind = spec->device, .threads = spec->threads};
     if (!place.pattern) return fail(ERR_OS, "no memory for values");
-    Status status = workspace_of(spec->device, &products->items[0].matmul, &options.workspace_bytes);
+    Status status = product_workspace(spec->device, &products->items[0].matmul, &options.workspace_bytes);
     if (status == OK) status = device_open(&place.device, options);
     if (status == OK) {
         place.stream = device_stream(place.device);

@@ -2,6 +2,7 @@
 #include "base/rank.h"
 #include "device/ops.h"
 #include "device/survey.h"
+#include "machine/algorithms_bench.h"
 #include "machine/rates.h"
 #include "train/train.h"
 #include <math.h>
@@ -103,19 +104,20 @@ static Status fill(Gpu *g, Tensor x) {
     return OK;
 }
 
-static double product_tflops(Gpu *g, const Job *job, DType dtype) {
+// A rate is at least what a machine's file may say.
+static Status product_tflops(Gpu *g, const Job *job, DType dtype, double *rate) {
     int64_t n = job->sizes.product;
     ArenaMark mark = arena_mark(&g->arena);
     g->product = (Matmul){.a = tensor_take(&g->arena, "a", n, n, dtype),
                           .b = tensor_take(&g->arena, "b", n, n, dtype),
                           .d = tensor_take(&g->arena, "d", n, n, dtype),
                           .transpose_b = true};
-    double rate = 0;
-    if (fill(g, g->product.a) == OK && fill(g, g->product.b) == OK)
-        rate = 2e-12 * pow((double)n, 3) / seconds_of(g, multiply);
+    Status status = fill(g, g->product.a);
+    if (status == OK) status = fill(g, g->product.b);
+    if (status == OK) *rate = fmax(2e-12 * pow((double)n, 3) / seconds_of(g, multiply), 1e-4);
     device_sync(g->device, g->stream);
     arena_release(&g->arena, mark);
-    return rate;
+    return status;
 }
 
 // Of both directions together.
@@ -132,10 +134,10 @@ static double copy_gbs(Gpu *g, const Job *job) {
 
 static Status host_gbs(Gpu *g, const Job *job, double *rate) {
     size_t bytes = (size_t)job->sizes.bytes / 8;
-    ArenaMark mark = arena_mark(&g->arena);
-    Tensor to = tensor_take(&g->arena, "to", 1, (int64_t)bytes / 4, F32);
     void *from = calloc(1, bytes);
     if (!from) return fail(ERR_OS, "no memory for %zu bytes", bytes);
+    ArenaMark mark = arena_mark(&g->arena);
+    Tensor to = tensor_take(&g->arena, "to", 1, (int64_t)bytes / 4, F32);
     device_upload(g->device, g->stream, to, from);
     device_sync(g->device, g->stream);
     double start_s = clock_s();
@@ -162,24 +164,12 @@ static double launch_us(Gpu *g, const Job *job) {
     return fmin(1e6 * seconds / job->sizes.launches, 500);
 }
 
-// What products want as workspace.
-static Status product_workspace(const Job *job, size_t *bytes) {
-    Device *null;
-    TRY(device_open(&null, (DeviceOptions){.kind = "null", .stands_for = job->kind, .threads = 1}));
-    char *any = (char *)(uintptr_t)4096;
-    matmul(null, device_stream(null),
-           (Matmul){.a = {any, 64, 64, BF16}, .b = {any, 64, 64, BF16}, .d = {any, 64, 64, BF16}});
-    *bytes = device_workspace_peak(null);
-    device_close(null);
-    return OK;
-}
-
 static Status measure_best(Gpu *g, const Job *job) {
     Machine *m = job->machine;
     double gbs = 0;
-    m->peak_tflops[F32] = fmax(product_tflops(g, job, F32), 1e-4);
-    m->peak_tflops[BF16] = fmax(product_tflops(g, job, BF16), 1e-4);
-    m->peak_tflops[F16] = fmax(product_tflops(g, job, F16), 1e-4);
+    TRY(product_tflops(g, job, F32, &m->peak_tflops[F32]));
+    TRY(product_tflops(g, job, BF16, &m->peak_tflops[BF16]));
+    TRY(product_tflops(g, job, F16, &m->peak_tflops[F16]));
     m->memory_gbs = fmax(copy_gbs(g, job), 0.1);
     TRY(host_gbs(g, job, &gbs));
     m->link_gbs = fmax(gbs, 0.01); // of one GPU: to the host; several: see measure_messages
@@ -189,15 +179,14 @@ static Status measure_best(Gpu *g, const Job *job) {
     return OK;
 }
 
+// What it has opened close_gpu closes, also where it fails.
 static Status open_gpu(Gpu *g, const Job *job, int rank_here, size_t bytes) {
     DeviceOptions options = {.kind = job->kind, .threads = 1, .rank_here = rank_here};
-    TRY(product_workspace(job, &options.workspace_bytes));
+    const Tensor any = {NULL, 64, 64, BF16};
+    TRY(product_workspace(job->kind, &(Matmul){.a = any, .b = any, .d = any}, &options.workspace_bytes));
     TRY(device_open(&g->device, options));
     g->stream = device_stream(g->device);
-    Status status = arena_open(&g->arena, "measurements", device_memory(g->device), bytes);
-    if (status == OK) return OK;
-    device_close(g->device);
-    return status;
+    return arena_open(&g->arena, "measurements", device_memory(g->device), bytes);
 }
 
 static void close_gpu(Gpu *g) {
@@ -208,8 +197,9 @@ static void close_gpu(Gpu *g) {
 static Status measure_gpu(const Job *job) {
     Gpu g = {0};
     int64_t n = job->sizes.product, products = 3 * n * n * 4, copies = 2 * job->sizes.bytes;
-    TRY(open_gpu(&g, job, 0, (size_t)(products > copies ? products : copies) + 16 * ARENA_ALIGNMENT));
-    Status status = measure_best(&g, job);
+    Status status =
+        open_gpu(&g, job, 0, (size_t)(products > copies ? products : copies) + 16 * ARENA_ALIGNMENT);
+    if (status == OK) status = measure_best(&g, job);
     close_gpu(&g);
     return status;
 }
@@ -229,26 +219,31 @@ static double all_reduce_seconds(Comm *world, Gpu *g, Tensor x) {
     return fmax(seconds[TURNS / 2], 1e-9);
 }
 
-// All-reduces of all GPUs, from 64 KiB on.
+// All-reduces of all GPUs, from `first` elements on.
+static void time_messages(Comm *world, Gpu *g, const Job *job, int64_t first, Tensor x, Curve *curve) {
+    double bus = 2.0 * (curve->ranks - 1) / curve->ranks;
+    device_zero(g->device, g->stream, x);
+    for (int i = 0; i < job->sizes.num_messages; i++) {
+        int64_t count = first << 2 * i;
+        double seconds = all_reduce_seconds(world, g, tensor_part(x, 0, count));
+        curve->points[curve->count++] =
+            (CurvePoint){4 * (double)count, fmax(4e-9 * bus * (double)count / seconds, 1e-6)};
+    }
+}
+
 static Status measure_messages(Comm *world, const Job *job) {
-    const int64_t first = 1 << 14;
+    const int64_t first = 1 << 14; // 64 KiB
     Gpu g = {0};
     Curve curve = {.ranks = comm_size(world), .nodes = 1};
     int64_t most = first << 2 * (job->sizes.num_messages - 1);
-    TRY(comm_agree(world, open_gpu(&g, job, comm_rank_here(world), (size_t)most * 4 + ARENA_ALIGNMENT)));
-    comm_use_device(world, g.device);
-    Tensor x = tensor_take(&g.arena, "message", 1, most, F32);
-    device_zero(g.device, g.stream, x);
-    double bus = 2.0 * (curve.ranks - 1) / curve.ranks;
-    for (int i = 0; i < job->sizes.num_messages; i++) {
-        int64_t count = first << 2 * i;
-        double seconds = all_reduce_seconds(world, &g, tensor_part(x, 0, count));
-        curve.points[curve.count++] =
-            (CurvePoint){4 * (double)count, fmax(4e-9 * bus * (double)count / seconds, 1e-6)};
-    }
+    Status status =
+        comm_agree(world, open_gpu(&g, job, comm_rank_here(world), (size_t)most * 4 + ARENA_ALIGNMENT));
+    if (status == OK) status = comm_use_device(world, g.device);
+    if (status == OK)
+        time_messages(world, &g, job, first, tensor_take(&g.arena, "message", 1, most, F32), &curve);
     comm_use_device(world, NULL);
     close_gpu(&g);
-    if (comm_rank(world)) return OK;
+    if (status != OK || comm_rank(world)) return status;
     job->machine->curves[0] = curve;
     job->machine->num_curves = 1;
     job->machine->link_gbs = fmax(curve.points[curve.count - 1].gbs, 0.01);
