@@ -3,10 +3,9 @@
 #include "comm/nccl.h"
 #include "comm/nccl_group.h"
 #include "comm/queue.h"
-#include "device/survey.h"
+#include "memory_survey.h"
 #include "nccl_fixture.h"
 #include <math.h>
-#include <pthread.h>
 
 // On the stream, from where it is now.
 static void upload(Node *n, Tensor x, int rank, int salt) {
@@ -281,36 +280,17 @@ static void law_messages(Node *n) {
 
 // ---- memory -----------------------------------------------------------------------------------------------
 
-// The survey chooses GPUs for its thread.
-static void *survey(void *found) {
-    Text module = {0};
-    EXPECT_OK(device_survey("cuda-sim", true, found, &module));
-    text_free(&module);
-    return NULL;
-}
-
-// By one rank: a survey takes a little memory of each GPU meanwhile.
-static void survey_alone(Node *n, DeviceSurvey *found) {
-    pthread_t thread;
-    comm_barrier(n->world);
-    if (comm_rank(n->world) == 0) {
-        pthread_create(&thread, NULL, survey, found);
-        pthread_join(thread, NULL);
-    }
-    comm_barrier(n->world);
-}
-
 // The groups of a grid take what is said of them.
 static void law_memory_is_predicted(Node *n) {
     static DeviceSurvey before, after;
     Groups groups;
     Grid grid = GRID(2, 1, 2);
-    survey_alone(n, &before);
+    survey_alone(n->world, &before);
     EXPECT_OK(groups_open(&groups, n->world, topology_of(grid, comm_rank(n->world)), ALL_ROLES));
-    survey_alone(n, &after);
+    survey_alone(n->world, &after);
     for (int r = 0; r < 4 && comm_rank(n->world) == 0; r++) {
         Topology topology = topology_of(grid, r);
-        size_t said = groups_staging_bytes(&topology, ALL_ROLES);
+        size_t said = groups_staging_bytes(&topology, ALL_ROLES, nccl_staging_bytes);
         size_t taken = before.gpus[r].free_bytes - after.gpus[r].free_bytes;
         EXPECT(taken == said && said > 0, "rank %d takes %zu bytes, not %zu", r, taken, said);
     }

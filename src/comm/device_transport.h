@@ -28,5 +28,8 @@ Status device_transport_choose(Comm *world, Device *device, const char *name, co
 
 Status peer_check(Comm *world, Device *device);
 Status peer_open(Comm *comm, Device *device, Group **group);
+// The memory of the device that the group of so many ranks takes where their GPUs do not all reach each other's memory; the
+// group of all ranks is one, too.
+size_t peer_staging_bytes(int ranks);
 Status nccl_check(Comm *world, Device *device);
 Status nccl_open(Comm *comm, Device *device, Group **group);

@@ -38,14 +38,14 @@ Status groups_open(Groups *groups, Comm *world, Topology topology, unsigned role
     return OK;
 }
 
-size_t groups_staging_bytes(const Topology *topology, unsigned roles) {
+size_t groups_staging_bytes(const Topology *topology, unsigned roles, size_t of_group(int ranks)) {
     unsigned counted = 0;
     size_t bytes = 0;
     for (Role role = 0; role < NUM_ROLES; role++) {
         Role same = group_role(topology->grid, role);
         if (!(roles & 1u << role) || counted & 1u << same) continue;
         counted |= 1u << same;
-        bytes += nccl_staging_bytes(topology_size(topology, same));
+        bytes += of_group(topology_size(topology, same));
     }
     return bytes;
 }

@@ -308,7 +308,7 @@ static void peer_close(Group *group) {
     device_stream_close(g->device, g->stream);
     if (g->staging) {
         Memory memory = device_memory(g->device);
-        memory.give_back(memory.self, g->staging, (size_t)(g->head.size - 1) * STAGED_BYTES);
+        memory.give_back(memory.self, g->staging, peer_staging_bytes(g->head.size));
     }
     peer_board_leave(g->board);
     free(g);
@@ -350,10 +350,12 @@ static bool all_reach(Comm *comm, Device *device) {
     return misses == 0;
 }
 
+size_t peer_staging_bytes(int ranks) { return (size_t)(ranks - 1) * STAGED_BYTES; }
+
 static Status take_staging(PeerGroup *g) {
     Memory memory = device_memory(g->device);
     const char *why = "";
-    size_t bytes = (size_t)(g->head.size - 1) * STAGED_BYTES;
+    size_t bytes = peer_staging_bytes(g->head.size);
     g->staging = memory.take(memory.self, "staging", bytes, &why);
     return g->staging
                ? OK

@@ -1,6 +1,9 @@
 // Reports the memory of a run for `trireme memory` and --dry-run: each rank and each block, measured by the trainer's
 // own step on the null device, beside the published formulas.
+#include "comm/device_transport.h"
 #include "comm/groups.h"
+#include "comm/nccl.h"
+#include "device/peer.h"
 #include "train/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -94,12 +97,18 @@ static void add_terms(const EngineSpec *spec, Text *out) {
 // The first rank holds an end of the model: it has all groups that there are.
 static void add_staging(const Report *r, Text *out) {
     Topology first = schedule_topology(&r->schedule, r->spec->grid, 0);
-    if (grid_size(r->spec->grid) == 1 || strncmp(r->spec->device, "cuda", 4) != 0) return;
+    int ranks = grid_size(r->spec->grid);
+    if (ranks == 1 || strncmp(r->spec->device, "cuda", 4) != 0) return;
     text_add(
         out,
         "\nRanks that NCCL links (--device-transport) take %.1f MiB more for the staging buffers of their groups, and\n"
         "what NCCL takes for its own.\n",
-        mib(groups_staging_bytes(&first, ALL_ROLES)));
+        mib(groups_staging_bytes(&first, ALL_ROLES, nccl_staging_bytes)));
+    if (ranks > MAX_PEERS) return;
+    text_add(
+        out,
+        "Threads of one process (--device-transport peer) take %.1f MiB more where GPUs do not reach each other's memory.\n",
+        mib(peer_staging_bytes(ranks) + groups_staging_bytes(&first, ALL_ROLES, peer_staging_bytes)));
 }
 
 static void print_report(const Report *r, Text *out) {
