@@ -77,19 +77,44 @@ static double element(const Whole *a, Part pa, bool ta, const Whole *b, Part pb,
     return sum;
 }
 
-static void expect_product(Runtime *r, const Setup *s, const char *name, Tensor got, const Whole *a, Part pa,
-                           bool ta, const Whole *b, Part pb, bool tb, double tolerance) {
+static void download(Runtime *r, Tensor x, float *values) {
+    static _Thread_local uint16_t narrow_values[O * I];
+    void *to = x.dtype == F32 ? (void *)values : narrow_values;
+    device_download(r->device, r->context.stream, to, x);
+    for (int i = 0; i < tensor_count(x) && x.dtype == BF16; i++) values[i] = bf16_to_f32(narrow_values[i]);
+}
+
+// With the bias [1, N] of whole columns, unless it is NULL.
+static void expect_sum(Runtime *r, const Setup *s, const char *name, Tensor got, const Whole *a, Part pa,
+                       bool ta, const Whole *b, Part pb, bool tb, const Whole *bias, double tolerance) {
     static _Thread_local float values[O * I];
     double largest = 0, error = 0;
-    device_download(r->device, r->context.stream, values, got);
+    download(r, got, values);
     for (int i = 0; i < got.rows; i++)
         for (int j = 0; j < got.cols; j++) {
             double wanted = element(a, pa, ta, b, pb, tb, i, j);
+            if (bias) wanted += (double)bias->values[(tb ? pb.row : pb.col) + j];
             largest = fmax(largest, fabs(wanted));
             error = fmax(error, fabs((double)values[i * got.cols + j] - wanted));
         }
     EXPECT(error <= tolerance * largest, "%s, %s-parallel, t%d, format %d, %s: off by %.2g of the largest",
            name, s->row_parallel ? "row" : "column", s->tp, (int)s->float8, s->device, error / largest);
+}
+
+static void expect_product(Runtime *r, const Setup *s, const char *name, Tensor got, const Whole *a, Part pa,
+                           bool ta, const Whole *b, Part pb, bool tb, double tolerance) {
+    expect_sum(r, s, name, got, a, pa, ta, b, pb, tb, NULL, tolerance);
+}
+
+// As layers have it: in bf16, whose rounding is coarser than that of 8-bit sums. The bias is larger than that.
+static void check_bias(Runtime *r, const Setup *s, const Linear *linear, Tensor x, const Whole *nx, Part px,
+                       const Whole *nw, Part pw) {
+    static _Thread_local Whole bias;
+    draw(&bias, 1, O, "bias");
+    for (int j = 0; j < O; j++) bias.values[j] *= 64;
+    Tensor y = tensor_take(&r->run, "y", T, pw.rows, BF16);
+    linear_forward(&r->context, linear, x, upload(r, &bias, (Part){0, 1, pw.row, pw.rows}), y);
+    expect_sum(r, s, "y with a bias", y, nx, px, false, nw, pw, true, &bias, 0x1p-8);
 }
 
 static void check_products(Runtime *r, const Setup *s) {
@@ -111,6 +136,7 @@ static void check_products(Runtime *r, const Setup *s) {
     double fast = strcmp(s->device, "cuda-sim") ? 1e-5 : 1e-3;
     linear_forward(c, &linear, tx, (Tensor){0}, y);
     expect_product(r, s, "y", y, &nx, px, false, &nw, pw, true, fast);
+    check_bias(r, s, &linear, tx, &nx, px, &nw, pw);
     linear_input_gradient(c, &linear, tdy, dx);
     expect_product(r, s, "dx", dx, &ndy, pdy, false, &nw, pw, false, 1e-5);
     linear_weight_gradient(c, &linear, tx, tdy);
