@@ -44,7 +44,7 @@ Status file_writer_open(FileWriter *writer, const char *path) {
 static void send_on(FileWriter *writer, ssize_t written) {
     int64_t before = writer->bytes / SEND_ON_BYTES;
     writer->bytes += written;
-    if (writer->bytes / SEND_ON_BYTES > before)
+    if (!writer->in_memory && writer->bytes / SEND_ON_BYTES > before)
         sync_file_range(writer->fd, before * SEND_ON_BYTES, SEND_ON_BYTES, SYNC_FILE_RANGE_WRITE);
 }
 
@@ -71,7 +71,7 @@ static Status flush(FileWriter *writer) {
 
 Status file_writer_add(FileWriter *writer, const void *data, size_t size) {
     CHECK(writer->path, "adds to a file that is not open");
-    file_sums_add(writer->sums, data, size);
+    if (!writer->in_memory) file_sums_add(writer->sums, data, size);
     if (size > BUFFER_BYTES - writer->buffered) TRY(flush(writer));
     if (size >= BUFFER_BYTES) return write_all(writer, data, size);
     if (size) memcpy(writer->buffer + writer->buffered, data, size);
@@ -99,10 +99,10 @@ static Status check_size(const FileWriter *writer) {
 
 static Status sync_and_close(FileWriter *writer) {
     TRY(flush(writer));
-    if (sync_file(writer->fd))
+    if (!writer->in_memory && sync_file(writer->fd))
         return fail(create_status(), "%s: cannot sync: %s", writer->path, strerror(errno));
     TRY(check_size(writer));
-    if (writer->read_back) TRY(file_sums_compare(writer->sums, writer->path));
+    if (writer->read_back && !writer->in_memory) TRY(file_sums_compare(writer->sums, writer->path));
     int fd = writer->fd;
     writer->fd = -1; // closed even where close complains
     if (close(fd) && errno != EINTR)

@@ -16,6 +16,7 @@ typedef struct {
     char *buffer;  // small writes are gathered
     size_t buffered;
     bool read_back;        // the caller may set it before file_writer_finish
+    bool in_memory;        // the caller may set it after file_writer_open: the file need not survive the machine
     struct FileSums *sums; // checksums of all bytes so far
 } FileWriter;
 
@@ -24,7 +25,8 @@ Status file_writer_open(FileWriter *writer, const char *path);
 Status file_writer_add(FileWriter *writer, const void *data, size_t size);
 // Writes the buffered rest, fsyncs and closes. Fails with ERR_IO when the file's size is not the number of bytes
 // written, because another process writes to it; with `read_back` also when the disk returns other bytes than were
-// added: they are read past the page cache (file_sums.h). After a failure the file is removed.
+// added: they are read past the page cache (file_sums.h). With `in_memory` it neither syncs nor reads back. After a
+// failure the file is removed.
 Status file_writer_finish(FileWriter *writer);
 // Closes and removes an unfinished file. Does nothing to a finished or zeroed FileWriter.
 void file_writer_abandon(FileWriter *writer);

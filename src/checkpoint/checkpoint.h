@@ -92,15 +92,18 @@ typedef struct Slice {
 // The names of a checkpoint's folder in `save`: while it is written, and after the commit.
 typedef struct {
     char temporary[4096], final[4096];
+    bool in_memory; // of a machine: nothing is synced or read back. checkpoint_names leaves it false
 } CheckpointNames;
 Status checkpoint_names(const char *save, int64_t iteration, CheckpointNames *names);
+
+enum { CHECKPOINT_FILE_NAME = 256 };
 
 // The steps of a save. Rank 0 must complete the first one before others begin the second.
 // 1. Rank 0 creates `save` and the temporary folder, replacing one that an earlier run left. Checks that the file
 //    system has room for `bytes` of tensors and a tenth more.
 Status checkpoint_begin(const CheckpointNames *names, int64_t bytes);
 // 2. Every rank writes, checksums and syncs its file, on any thread. `record` receives the entries for the
-//    manifest.
+//    manifest. A rank without slices writes none.
 Status checkpoint_write_shard(const CheckpointNames *names, int rank, const Slice *slices, int count,
                               Text *record);
 // 3. Rank 0 commits, with the records of all ranks in rank order. Checks that the slices of every tensor cover it
@@ -131,6 +134,8 @@ Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain
                         VerifiedSteps *verified);
 // Removes the checkpoints in `save` of the steps after `after` up to `last`, the newest first.
 Status checkpoint_remove_steps(const char *save, int64_t after, int64_t last);
+// Removes all checkpoints in `save` but the one of `step`.
+Status checkpoint_keep_one(const char *save, int64_t step);
 // Removes the remains of killed saves and removals of any step in `save`, and gives a checkpoint that was being
 // replaced its name back. Call it only while no other process writes there.
 Status checkpoint_settle(const char *save);
@@ -192,6 +197,20 @@ Status checkpoint_reshard(Checkpoint *checkpoint, const char *save, int num_file
 // Lists the steps of committed checkpoints in a folder, newest first; the caller frees them. A folder that does not
 // exist has none.
 Status checkpoint_steps(const char *save, int64_t **steps, int *count);
+
+// ---- a checkpoint whose files are spread over machines ---------------------------------------------------
+
+// What a folder has of a checkpoint. Each machine's memory has the files of its own ranks, of some others, and all that
+// is no rank's (train/memory_store.c).
+typedef struct {
+    uint64_t hash;                        // of manifest.json: the same on all machines
+    int count;                            // files that the manifest names
+    char (*names)[CHECKPOINT_FILE_NAME];  // [count]
+    bool *present;                        // [count] with the size that the manifest says; contents are not read
+} CheckpointPart;
+// Fails with ERR_DATA where the manifest is damaged or of another step.
+Status checkpoint_part(const char *save, int64_t step, CheckpointPart *part);
+void checkpoint_part_free(CheckpointPart *part);
 
 // ---- a model from any format ------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ Status checkpoint_names(const char *save, int64_t iteration, CheckpointNames *na
     int final = snprintf(names->final, sizeof names->final, "%s/step-%08" PRId64, save, iteration);
     int temporary =
         snprintf(names->temporary, sizeof names->temporary, "%s/.tmp-step-%08" PRId64, save, iteration);
+    names->in_memory = false;
     if (final < most && temporary < most) return OK;
     return fail(ERR_CREATE, "%s: the name is too long", save);
 }
@@ -189,6 +190,11 @@ Status checkpoint_remove_steps(const char *save, int64_t after, int64_t last) {
         if (after < steps[i] && steps[i] <= last) status = remove_step(save, steps[i]);
     free(steps);
     return status;
+}
+
+Status checkpoint_keep_one(const char *save, int64_t step) {
+    TRY(checkpoint_remove_steps(save, step, INT64_MAX));
+    return checkpoint_remove_steps(save, -1, step - 1);
 }
 
 // ---- remains of killed runs ----------------------------------------------------------------------------

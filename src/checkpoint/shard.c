@@ -27,7 +27,7 @@ static const char *last_part(const char *path) {
 }
 
 // The header contains step and rank, so the file of another step or rank has another checksum.
-static Status write_header(ShardWriter *w, const char *checkpoint) {
+static Status write_header(ShardWriter *w, const char *checkpoint, bool in_memory) {
     int count = w->record.num_slices;
     char(*names)[SLICE_NAME] = malloc((size_t)count * sizeof *names);
     SafeTensor *tensors = calloc((size_t)count, sizeof *tensors);
@@ -41,6 +41,7 @@ static Status write_header(ShardWriter *w, const char *checkpoint) {
     SafeMetadata metadata[] = {{"checkpoint", checkpoint}, {"file", w->name}};
     Status status = safetensors_create(&w->file, w->path, tensors, count, metadata, 2);
     w->file.file.read_back = true;
+    w->file.file.in_memory = in_memory;
     free(names);
     free(tensors);
     return status;
@@ -83,7 +84,7 @@ Status shard_open(ShardWriter *w, const CheckpointNames *names, int rank, const 
                                                   .rows = slices[i].rows,
                                                   .cols = slices[i].cols,
                                                   .rect = slices[i].rect};
-    Status status = write_header(w, last_part(names->final));
+    Status status = write_header(w, last_part(names->final), names->in_memory);
     if (status != OK) manifest_free(m);
     start_slice(w);
     return status;

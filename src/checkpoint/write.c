@@ -150,12 +150,13 @@ Status checkpoint_write_shard(const CheckpointNames *names, int rank, const Slic
 
 // ---- 3. the commit ------------------------------------------------------------------------------
 
-static Status write_file(const char *folder, const char *name, const void *data, size_t size) {
+static Status write_file(const CheckpointNames *names, const char *name, const void *data, size_t size) {
     char path[PATH_ROOM];
     FileWriter file;
-    TRY(path_join(path, folder, name));
+    TRY(path_join(path, names->temporary, name));
     TRY(file_writer_open(&file, path));
     file.read_back = true;
+    file.in_memory = names->in_memory;
     Status status = file_writer_add(&file, data, size);
     if (status == OK) return file_writer_finish(&file);
     file_writer_abandon(&file);
@@ -193,38 +194,38 @@ static bool is_shard(const Manifest *m, const char *name) {
     return false;
 }
 
-static Status add_other(Manifest *m, const char *folder, const char *name) {
+static Status add_other(Manifest *m, const CheckpointNames *names, const char *name) {
     char path[PATH_ROOM], *data = NULL;
     size_t size;
-    TRY(path_join(path, folder, name));
+    TRY(path_join(path, names->temporary, name));
     TRY(file_read(path, SIZE_MAX >> 1, &data, &size));
     manifest_add_other(m, (OtherFile){name, (int64_t)size, hash_of(data, size)});
-    Status status = sync_existing(path);
-    if (status == OK) status = compare_existing(path, data, size);
+    Status status = names->in_memory ? OK : sync_existing(path);
+    if (status == OK && !names->in_memory) status = compare_existing(path, data, size);
     free(data);
     return status;
 }
 
 // Adds every file of the folder that is not a rank's: all belong to the checkpoint.
-static Status add_others(Manifest *m, const char *folder, char *const *names, int count) {
+static Status add_others(Manifest *m, const CheckpointNames *names, char *const *files, int count) {
     for (int i = 0; i < count; i++)
-        if (!is_shard(m, names[i])) TRY(add_other(m, folder, names[i]));
+        if (!is_shard(m, files[i])) TRY(add_other(m, names, files[i]));
     return OK;
 }
 
-static Status write_manifest(Manifest *m, const char *folder) {
-    char **names = NULL;
+static Status write_manifest(Manifest *m, const CheckpointNames *names) {
+    char **files = NULL;
     int count = 0;
     Text text = {0};
-    TRY(folder_list(folder, &names, &count));
-    Status status = add_others(m, folder, names, count);
+    TRY(folder_list(names->temporary, &files, &count));
+    Status status = add_others(m, names, files, count);
     if (status == OK) {
         manifest_write(m, &text);
-        status = write_file(folder, "manifest.json", text.data, text.size);
+        status = write_file(names, "manifest.json", text.data, text.size);
     }
     text_free(&text);
-    free(names);
-    return status == OK ? folder_sync(folder) : status;
+    free(files);
+    return status == OK && !names->in_memory ? folder_sync(names->temporary) : status;
 }
 
 static Status fill(const CheckpointNames *names, const CheckpointInfo *info, const Tokenizer *tokenizer,
@@ -235,9 +236,9 @@ static Status fill(const CheckpointNames *names, const CheckpointInfo *info, con
         if (records[i].size) status = manifest_add(&m, records[i].data, records[i].size, names->final);
     if (status == OK) status = manifest_finish(&m, names->final);
     if (status == OK && info->config)
-        status = write_file(names->temporary, "config.yaml", info->config, strlen(info->config));
+        status = write_file(names, "config.yaml", info->config, strlen(info->config));
     if (status == OK && tokenizer) status = tokenizer_save_folder(tokenizer, names->temporary);
-    if (status == OK) status = write_manifest(&m, names->temporary);
+    if (status == OK) status = write_manifest(&m, names);
     manifest_free(&m);
     return status;
 }
@@ -276,7 +277,7 @@ static Status publish(const CheckpointNames *names) {
     memcpy(back.temporary, names->final, sizeof back.temporary);
     memcpy(back.final, names->temporary, sizeof back.final);
     TRY(exchange(names));
-    Status status = folder_sync(save);
+    Status status = names->in_memory ? OK : folder_sync(save);
     if (status == OK) return OK;
     char message[1024];
     snprintf(message, sizeof message, "%s", fail_message());

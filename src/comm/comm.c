@@ -9,6 +9,7 @@
 
 int comm_rank(const Comm *comm) { return comm->group->rank; }
 int comm_rank_here(const Comm *comm) { return comm->world->rank_here; }
+int comm_first_here(const Comm *comm) { return comm->world->first_here; }
 int comm_size(const Comm *comm) { return comm->group->size; }
 const char *comm_name(const Comm *comm) { return comm->group->name; }
 const CommCount *comm_counts(const Comm *comm) { return comm->counts; }
@@ -223,25 +224,37 @@ void comm_broadcast_host(Comm *comm, void *bytes, size_t size, int root) {
     run(comm, call);
 }
 
-static Call host_message(const Comm *comm, CommOp op, size_t size, int peer) {
+static Call host_message(const Comm *comm, CommOp op, size_t size, int peer, int channel) {
     check_rank(comm, peer);
     CHECK(peer != comm_rank(comm), "a rank that waits for itself");
     Call call = host_call(op, size, 1);
     call.peer = peer;
-    call.channel = HOST_CHANNEL;
+    call.channel = channel;
     return call;
 }
 
 void comm_send_host(Comm *comm, const void *bytes, size_t size, int to) {
-    Call call = host_message(comm, COMM_SEND, size, to);
+    Call call = host_message(comm, COMM_SEND, size, to, HOST_CHANNEL);
     call.in = bytes;
     run(comm, call);
 }
 
 void comm_recv_host(Comm *comm, void *bytes, size_t size, int from) {
-    Call call = host_message(comm, COMM_RECV, size, from);
+    Call call = host_message(comm, COMM_RECV, size, from, HOST_CHANNEL);
     call.out = bytes;
     run(comm, call);
+}
+
+CommRequest *comm_send_host_start(Comm *comm, const void *bytes, size_t size, int to) {
+    Call call = host_message(comm, COMM_SEND, size, to, FILE_CHANNEL);
+    call.in = bytes;
+    return post(comm, call);
+}
+
+CommRequest *comm_recv_host_start(Comm *comm, void *bytes, size_t size, int from) {
+    Call call = host_message(comm, COMM_RECV, size, from, FILE_CHANNEL);
+    call.out = bytes;
+    return post(comm, call);
 }
 
 void comm_all_gather_host(Comm *comm, const void *in, void *out, size_t size) {
@@ -273,7 +286,7 @@ Status comm_open_channels(Comm *comm, const CommChannel *channels, int count) {
 
 static Call message_call(const Comm *comm, Stream *stream, CommOp op, Tensor x, int peer, int channel) {
     check_rank(comm, peer);
-    CHECK(channel >= 0 && channel < HOST_CHANNEL, "channel %d", channel);
+    CHECK(channel >= 0 && channel < FILE_CHANNEL, "channel %d", channel);
     Call call = call_on(comm, stream, op, x);
     call.peer = peer;
     call.channel = channel;

@@ -81,6 +81,7 @@ const char *comm_transport_here(void);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
 int comm_rank_here(const Comm *comm); // this rank's number among those of its machine
+int comm_first_here(const Comm *comm); // the lowest rank of the world on this machine: a number for the machine
 const char *comm_name(const Comm *comm);
 // From now on the tensors of calls of this world, and of the groups that are opened from now on, are memory of `device`
 // (NULL: plain memory; then the groups that were opened since are closed already). Chooses what carries them between the
@@ -125,6 +126,10 @@ void comm_all_gather_host(Comm *comm, const void *in, void *out, size_t size);
 // same size.
 void comm_send_host(Comm *comm, const void *bytes, size_t size, int to);
 void comm_recv_host(Comm *comm, void *bytes, size_t size, int from);
+// Start such a message and return; comm_done and comm_wait, without a stream, say that it is over. They do not mix
+// with the blocking ones: a long message of files may be under way between them.
+CommRequest *comm_send_host_start(Comm *comm, const void *bytes, size_t size, int to);
+CommRequest *comm_recv_host_start(Comm *comm, void *bytes, size_t size, int from);
 // Returns the worst status of any rank, on every rank. The message of the lowest failing rank, with its coordinates
 // and the number of other ranks that failed, becomes every rank's fail_message. Not within a step.
 Status comm_agree(Comm *comm, Status mine);

@@ -267,6 +267,7 @@ static Status run_as(Rank *rank, const CommOptions *options, RankMain *rank_main
     MpiGroup *g = comm_allocate(1, sizeof *g);
     group_init(&g->head, &mpi_transport, "world", NULL, NULL, rank->size, rank->rank);
     g->head.rank_here = rank_here(&world, rank->rank);
+    g->head.first_here = world.nodes[rank->rank];
     open_group(g, &world, comm);
     alarm_clear();
     Status mine = world_run(&g->head, options, rank_main, arg);

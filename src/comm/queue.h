@@ -48,7 +48,7 @@ struct CommRequest {
 struct World {
     Comm comm; // of all ranks
     const CommOptions *options;
-    int rank_here;                           // this rank's number among those of its machine
+    int rank_here, first_here;               // this rank's number on its machine; the lowest rank there
     double timeout_s;                        // of comm_set_timeout; 0: it was not called
     const char *timeout_reason;              // of this limit; NULL: it is the options'
     Device *device;                          // NULL: tensors are in plain memory

@@ -158,10 +158,12 @@ static bool is_here(const TcpWorld *world, int rank) {
     return all[rank].host == all[world->rank.rank].host;
 }
 
-static int rank_here(const TcpWorld *world) {
-    int before = 0;
-    for (int r = 0; r < world->rank.rank; r++) before += is_here(world, r);
-    return before;
+static void find_place_here(const TcpWorld *world, Group *group) {
+    const Attendee *all = world->meeting.attendees;
+    int me = world->rank.rank;
+    group->rank_here = 0, group->first_here = me;
+    for (int r = me - 1; r >= 0; r--)
+        if (all[r].host == all[me].host) group->rank_here++, group->first_here = r;
 }
 
 static void find_cores(TcpWorld *world, Group *group, const CommOptions *options) {
@@ -185,7 +187,7 @@ static Status run_as(TcpWorld *world, const CommOptions *options, RankMain *rank
     world->star = star_open(me->rank, me->size, &world->meeting, world->post);
     world->rank.abort_job = abort_all;
     group_init(&g->head, &tcp_transport, "world", NULL, NULL, me->size, me->rank);
-    g->head.rank_here = rank_here(world);
+    find_place_here(world, &g->head);
     open_group(g, world, 0);
     find_cores(world, &g->head, options);
     Status mine = world_run(&g->head, options, rank_main, arg);

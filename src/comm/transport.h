@@ -43,6 +43,7 @@ typedef struct {
     const char *name;
     int rank, size;
     int rank_here;    // of the world: this rank's number among those of its machine
+    int first_here;   // of the world: the lowest rank of its machine
     bool one_process; // all ranks are threads of this process
     bool polled;      // operations get on without other ranks, none of which wakes this one
     int *members;     // [size] ranks in the world
@@ -77,7 +78,7 @@ struct Transport {
     void (*report)(Group *world);
 };
 
-enum { MAX_OP_BYTES = 256, MAX_CHANNELS = 1 << 13, HOST_CHANNEL = MAX_CHANNELS - 1 };
+enum { MAX_OP_BYTES = 256, MAX_CHANNELS = 1 << 13, HOST_CHANNEL = MAX_CHANNELS - 1, FILE_CHANNEL = MAX_CHANNELS - 2 };
 #define POLL_S 0.1
 
 // Fills the first member of a new group: ranks[i] of `parent`; without a parent the world of `num_ranks` ranks,

@@ -37,9 +37,12 @@ static Status compare_ranks(Group *group, const CommOptions *options) {
 
 // ---- the run ----------------------------------------------------------------------------------------------
 
-static Status run_rank(Group *group, int rank_here, const CommOptions *options, RankMain *rank_main,
-                       void *arg) {
-    World world = {.options = options, .rank_here = rank_here, .op_bytes = group->transport->op_bytes};
+// `there` is the transport's own group, which knows the machines.
+static Status run_rank(Group *group, Group there, const CommOptions *options, RankMain *rank_main, void *arg) {
+    World world = {.options = options,
+                   .rank_here = there.rank_here,
+                   .first_here = there.first_here,
+                   .op_bytes = group->transport->op_bytes};
     comm_init(&world.comm, group, &world);
     Status status = rank_main(&world.comm, arg);
     // After an error operations may be in flight that others still complete into their requests: keep those.
@@ -49,12 +52,12 @@ static Status run_rank(Group *group, int rank_here, const CommOptions *options, 
 }
 
 Status world_run(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
-    int rank_here = group->rank_here;
+    Group there = *group;
     Rank *me = rank_current();
     me->beat = beat_join(me->rank, me->size);
     Status status = compare_ranks(group, options);
     if (status == OK && options->check) status = check_wrap(group, &group);
-    if (status == OK) status = run_rank(group, rank_here, options, rank_main, arg);
+    if (status == OK) status = run_rank(group, there, options, rank_main, arg);
     group->transport->close(group);
     beat_end(me->beat, (int)status);
     beat_leave(me->beat);

@@ -164,6 +164,8 @@ static Status check_checkpoint_folders(Options *o) {
         {o->keep_last > 0, "--keep-last", "--save", o->save},
         {o->save_retain_interval != INT_UNSET, "--save-retain-interval", "--save", o->save},
         {o->async_save, "--async-save", "--save", o->save},
+        {o->memory_save_interval != INT_UNSET, "--memory-save-interval", "--save", o->save},
+        {o->memory_save_dir != NULL, "--memory-save-dir", "--save", o->save},
         {!o->save_optim, "--no-save-optim", "--save", o->save},
         {o->rewind_on_spike, "--rewind-on-spike", "--save", o->save},
         {o->ckpt_step != INT_UNSET, "--ckpt-step", "--load", o->load},

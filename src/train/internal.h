@@ -2,6 +2,7 @@
 #pragma once
 #include "layout/schedule.h"
 #include "layout/topology.h"
+#include "train/memory_store.h"
 #include "train/save_plan.h"
 #include "train/train.h"
 #include <pthread.h>
@@ -163,6 +164,9 @@ void reporter_parameters(Reporter *reporter, int64_t iteration, uint64_t sum); /
 void reporter_saving(Reporter *reporter, int64_t iteration);
 void reporter_saved(Reporter *reporter, int64_t iteration, double bytes, double seconds);
 void reporter_not_saved(Reporter *reporter, int64_t iteration, const char *why);
+// Prints once where checkpoints in memory are and what they take.
+void reporter_saved_in_memory(Reporter *reporter, int64_t iteration, const char *folder, double bytes);
+void reporter_not_saved_in_memory(Reporter *reporter, int64_t iteration, const char *why, bool gives_up);
 void reporter_loaded(Reporter *reporter, const char *from, const RunState *state);
 void reporter_changed(Reporter *reporter, const char *changes); // of the options since the checkpoint
 // Prints a warning about a checkpoint that was not loaded.
@@ -223,7 +227,10 @@ Status memory_add(const EngineSpec *spec, Text *out);
 
 // ---- saving.c: writes checkpoints --------------------------------------------------------
 
-typedef enum { SAVER_IDLE, SAVER_WRITING, SAVER_COMMITTING } SaverPhase;
+// The phases of a save. With several machines a save in memory has two more: room is made for the files of others, then
+// they are sent.
+typedef enum { SAVER_IDLE, SAVER_WRITING, SAVER_PREPARING, SAVER_SENDING, SAVER_COMMITTING } SaverPhase;
+typedef enum { TO_DISK, TO_MEMORY } SaveTarget;
 
 typedef struct {
     const Options *options;
@@ -235,8 +242,11 @@ typedef struct {
     Tokenizer *tokenizer;   // of rank 0; NULL: the run has no tokenizer
     Text config;            // of rank 0
     Text *records;          // of rank 0 [ranks]
+    MemoryStore memory;
+    int failures_in_memory; // in a row
     // The save under way.
     SaverPhase phase;
+    SaveTarget target;
     EngineState state;
     CheckpointNames names;
     CheckpointInfo info;
@@ -259,14 +269,18 @@ Status saver_open(Saver *saver, const Options *options, const atomic_int *stoppe
                   Reporter *reporter);
 // Fails with ERR_CREATE where the disk is too small for the saves of the steps after `from` up to `end`.
 Status saver_check_room(const Saver *saver, const ModelShape *shape, int64_t from, int64_t end);
-// With --async-save allocates the memory of the copy before the first step; later saves allocate nothing.
+// With --async-save or --memory-save-interval allocates the memory of the copy before the first step; later saves
+// allocate nothing. Fails where the memory of a machine has no room for its checkpoints.
 Status saver_take_memory(Saver *saver, Engine *engine);
 void saver_close(Saver *saver);
 // Saves the run in its present state, after a save that is under way. With --async-save it returns when the state is
 // copied, except for the last save of the run. A first failure is only reported; a second one in a row, or one of the
 // last save, fails the run.
 Status saver_start(Saver *saver, Engine *engine, const RunState *state, bool is_last);
-bool saver_is_busy(const Saver *saver); // for this rank alone
+// The same in the memory of the machines, always beside the steps. It is left out while another save is under way. A
+// failure is only reported; after two in a row the run saves to disk alone.
+Status saver_start_in_memory(Saver *saver, Engine *engine, const RunState *state);
+bool saver_is_busy(Saver *saver); // for this rank alone
 // Starts the next part of the save under way. It does not wait when no rank is busy.
 Status saver_advance(Saver *saver);
 Status saver_finish(Saver *saver); // completes the save under way
@@ -288,10 +302,16 @@ Status same_model(const char *path, const ModelShape *model, const ModelShape *a
 
 // ---- restoring.c: reads a run from a checkpoint ---------------------------------------------------
 
-// Reads the weights of --load and, unless the run finetunes, the moments and the state of the run. A damaged checkpoint
-// is reported and the next older one is read. `state` is all zeros when the run starts from the beginning.
-// Collective over the world.
-Status run_restore(Engine *engine, const Options *options, Comm *world, Reporter *reporter, RunState *state);
+typedef struct {
+    RunState state; // all zeros when the run starts from the beginning
+    bool from_memory;
+} Restored;
+
+// Reads the weights of --load and, unless the run finetunes, the moments and the state of the run. Where --load is the
+// folder that the run saves to, the newest checkpoint there and in `memory` is read. A damaged one is reported and the
+// next older one is read. Of `memory` only the checkpoint that was read stays.   Collective over the world.
+Status run_restore(Engine *engine, const Options *options, Comm *world, Reporter *reporter, MemoryStore *memory,
+                   Restored *restored);
 
 // Reads the newest checkpoint of this run, in the folder of --save, of at most step `newest`, with moments and state. A
 // damaged one is reported and the next older one is read. Fails with ERR_NO_INPUT where there is none.

@@ -137,16 +137,21 @@ static void add_sum(TrainingRun *run, StepReport *step) {
 
 // ---- checkpoints --------------------------------------------------------------------------------
 
+static RunState state_of(const TrainingRun *run) {
+    RunState state = {.consumed_valid = run->consumed_valid,
+                      .evaluated = run->evaluated,
+                      .optimizer_steps = engine_optimizer_steps(run->engine)};
+    control_save(&run->control, &state);
+    return state;
+}
+
 // Replicas that differ are never saved.
 static Status save(TrainingRun *run, bool last) {
     if (!run->options->save) return OK;
     beat_phase(rank_current()->beat, BEAT_SAVING, run->control.iteration);
     TRY(compare_replicas(run));
     report_parameters(run);
-    RunState state = {.consumed_valid = run->consumed_valid,
-                      .evaluated = run->evaluated,
-                      .optimizer_steps = engine_optimizer_steps(run->engine)};
-    control_save(&run->control, &state);
+    RunState state = state_of(run);
     spans_flush(&run->spans);
     double start = clock_s();
     Status status = saver_start(&run->saver, run->engine, &state, last);
@@ -157,10 +162,20 @@ static Status save(TrainingRun *run, bool last) {
     return status;
 }
 
+static Status save_in_memory(TrainingRun *run) {
+    TRY(compare_replicas(run));
+    RunState state = state_of(run);
+    double start = clock_s();
+    Status status = saver_start_in_memory(&run->saver, run->engine, &state);
+    trace_span("checkpoint in memory", start, state.iteration);
+    return status;
+}
+
 static Status load_checkpoint(TrainingRun *run) {
-    RunState state;
+    Restored restored;
     beat_phase(rank_current()->beat, BEAT_LOADING, -1);
-    TRY(run_restore(run->engine, run->options, run->world, run->reporter, &state));
+    TRY(run_restore(run->engine, run->options, run->world, run->reporter, &run->saver.memory, &restored));
+    RunState state = restored.state;
     if (!state.iteration) return OK;
     TRY(comm_agree(run->world, control_join_skipped(&run->control, &state)));
     control_restore(&run->control, &state);
@@ -170,7 +185,7 @@ static Status load_checkpoint(TrainingRun *run) {
     run->evaluated = state.evaluated;
     run->first = state.iteration;
     // A run that saves to another folder has no checkpoint there yet. Rank 0 decides: ranks may see different files.
-    bool same_folder = saves_where_it_loads(run->options);
+    bool same_folder = !restored.from_memory && saves_where_it_loads(run->options);
     comm_broadcast_host(run->world, &same_folder, sizeof same_folder, 0);
     if (same_folder) run->saver.last = state.iteration;
     return OK;
@@ -291,6 +306,11 @@ static bool save_is_due(const TrainingRun *run) {
     return interval != INT_UNSET && run->control.iteration % interval == 0;
 }
 
+static bool save_in_memory_is_due(const TrainingRun *run) {
+    int64_t interval = run->options->memory_save_interval;
+    return interval != INT_UNSET && run->control.iteration % interval == 0;
+}
+
 // As in Megatron-LM, an evaluation comes before a checkpoint of the same iteration, and both before --exit-interval.
 static Status take_steps(TrainingRun *run, Interval *interval, Verdict *verdict) {
     while (!is_over(run) && *verdict == GO_ON) {
@@ -304,7 +324,10 @@ static Status take_steps(TrainingRun *run, Interval *interval, Verdict *verdict)
         if (comparison_is_due(run)) TRY(compare_replicas(run));
         if (is_over(run)) return OK;
         if (evaluation_is_due(run)) TRY(evaluate(run, false));
-        if (save_is_due(run)) TRY(save(run, false));
+        if (save_is_due(run))
+            TRY(save(run, false));
+        else if (save_in_memory_is_due(run))
+            TRY(save_in_memory(run));
         if (at_exit_interval(run)) *verdict = TIME_IS_UP;
     }
     return OK;

@@ -222,6 +222,20 @@ void reporter_not_saved(Reporter *r, int64_t iteration, const char *why) {
     fprintf(stderr, "WARNING: iteration %" PRId64 " was not saved, training goes on: %s\n", iteration, why);
 }
 
+void reporter_saved_in_memory(Reporter *r, int64_t iteration, const char *folder, double bytes) {
+    clear_progress(r);
+    printf("the state of every %" PRId64 " iterations is in memory, the first one that of iteration %" PRId64
+           ": %.1f MB in %s\n",
+           r->options->memory_save_interval, iteration, bytes / 1e6, folder);
+    fflush(stdout);
+}
+
+void reporter_not_saved_in_memory(Reporter *r, int64_t iteration, const char *why, bool gives_up) {
+    clear_progress(r);
+    fprintf(stderr, "WARNING: iteration %" PRId64 " was not saved in memory, training goes on%s: %s\n", iteration,
+            gives_up ? " and saves to disk alone" : "", why);
+}
+
 void reporter_not_loaded(Reporter *r, const char *why) {
     clear_progress(r);
     fprintf(stderr, "WARNING: %s\n", why);

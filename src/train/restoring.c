@@ -102,8 +102,9 @@ static Status read_state(Engine *engine, const Options *o, ModelSource *source) 
 }
 
 // Collective over the world; fails on all ranks.
-static Status read_one(Engine *engine, const Options *o, int64_t step, Comm *world, ModelSource **source) {
-    TRY(comm_agree(world, model_source_open(source, o->load, step)));
+static Status read_one(Engine *engine, const Options *o, const char *folder, int64_t step, Comm *world,
+                       ModelSource **source) {
+    TRY(comm_agree(world, model_source_open(source, folder, step)));
     TRY(model_source_compare(*source, world));
     return comm_agree(world, read_state(engine, o, *source));
 }
@@ -114,15 +115,52 @@ static void take_state(const Options *o, const ModelSource *source, RunState *st
 
 // ---- which one ----------------------------------------------------------------------------------
 
+// What may be read: checkpoints on disk, which rank 0 alone lists, and in memory. Both lists are newest first.
 typedef struct {
-    int64_t *steps; // newest first
+    int64_t *steps;
     int count, next;
+    bool may_begin; // nothing is on disk yet: where nothing in memory is intact either, the run begins
+    MemoryStore *memory;
+    int *holdings;
+    int num_holdings, next_holding;
 } Candidates;
 
-static int64_t next_step(Candidates *candidates, Comm *world) {
-    int64_t step = candidates->next < candidates->count ? candidates->steps[candidates->next++] : NONE_LEFT;
-    comm_broadcast_host(world, &step, sizeof step, 0);
-    return step;
+typedef struct {
+    int64_t step;
+    int holding; // in memory; -1: on disk
+} Candidate;
+
+// Of the same step on disk and in memory the one in memory is faster to read.
+static Candidate next_candidate(Candidates *c, Comm *world) {
+    Candidate next = {NONE_LEFT, -1};
+    int64_t in_memory = NONE_LEFT;
+    if (c->next_holding < c->num_holdings)
+        in_memory = c->memory->holdings[c->holdings[c->next_holding]].step;
+    if (c->next < c->count) next.step = c->steps[c->next];
+    if (in_memory >= 0 && in_memory >= next.step)
+        next = (Candidate){in_memory, c->holdings[c->next_holding++]};
+    else if (next.step != NONE_LEFT)
+        c->next++;
+    comm_broadcast_host(world, &next, sizeof next, 0);
+    return next;
+}
+
+// Only a run that goes on where it saves has been there before. Rank 0 decides: ranks may see different files.
+static bool may_read_memory(const Options *o, Comm *world) {
+    bool may = saves_where_it_loads(o) && !o->finetune && o->ckpt_step == INT_UNSET;
+    comm_broadcast_host(world, &may, sizeof may, 0);
+    return may;
+}
+
+static Status list_memory(Candidates *c, const Options *o, Comm *world, Reporter *reporter) {
+    if (!c->memory->world || !may_read_memory(o, world)) return OK;
+    Text why = {0};
+    c->may_begin = c->count == 0;
+    comm_broadcast_host(world, &c->may_begin, sizeof c->may_begin, 0);
+    Status status = store_survey(c->memory, c->count ? c->steps[0] : -1, &why);
+    if (status == OK && reporter && why.size) reporter_not_loaded(reporter, text_string(&why));
+    text_free(&why);
+    return status == OK ? comm_agree(world, store_candidates(c->memory, &c->holdings, &c->num_holdings)) : status;
 }
 
 // A status that an older checkpoint may not have.
@@ -153,42 +191,88 @@ static void report_damage(Reporter *reporter, Text *why) {
     if (reporter) reporter_not_loaded(reporter, fail_message());
 }
 
+// Reads every byte before any of it becomes a part of the engine.
+static Status verify(const MemoryStore *memory, int64_t step) {
+    Checkpoint *checkpoint = NULL;
+    TRY(checkpoint_open_step(&checkpoint, memory->folder, step));
+    Status status = checkpoint_verify(checkpoint);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+static Status read_candidate(Engine *engine, const Options *o, Comm *world, Candidates *candidates,
+                             Candidate one, ModelSource **source) {
+    *source = NULL;
+    if (one.holding < 0) return read_one(engine, o, o->load, one.step, world, source);
+    rank_doing("loading a checkpoint in memory");
+    MemoryStore *memory = candidates->memory;
+    TRY(store_fetch(memory, one.holding));
+    if (candidates->may_begin)
+        TRY(comm_agree(world, store_is_first(memory) ? verify(memory, one.step) : OK));
+    return read_one(engine, o, memory->folder, one.step, world, source);
+}
+
+static void report_loaded(const Options *o, const ModelSource *source, bool from_memory, const RunState *state,
+                          Reporter *reporter) {
+    Text from = {0};
+    if (!reporter) return;
+    text_add(&from, "%s%s", from_memory ? "the memory in " : "", model_source_path(source));
+    reporter_loaded(reporter, text_string(&from), state);
+    text_free(&from);
+    const char *saved = model_source_info(source)->config;
+    if (saved && state->iteration) report_changes(o, saved, reporter);
+}
+
+// An older checkpoint may be whole where this one is not. In memory that is so after any failure, of space too.
+static bool goes_on(Status status, Candidate one) {
+    return is_damage(status) || (one.holding >= 0 && (status == ERR_CREATE || status == ERR_UNAVAILABLE));
+}
+
 static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporter *reporter,
-                          Candidates *candidates, RunState *state) {
+                          Candidates *candidates, Restored *restored) {
     Text why = {0};
     Status status = OK;
-    int64_t step = next_step(candidates, world);
-    if (step == NONE_LEFT && reporter)
+    Candidate one = next_candidate(candidates, world);
+    if (one.step == NONE_LEFT && reporter)
         reporter_not_loaded(reporter, "could not find a checkpoint to load: will start from random");
-    while (step != NONE_LEFT) {
+    while (one.step != NONE_LEFT) {
         ModelSource *source = NULL;
-        status = read_one(engine, o, step, world, &source);
-        if (status == OK) take_state(o, source, state);
-        if (status == OK && reporter) reporter_loaded(reporter, model_source_path(source), state);
-        const char *saved = status == OK ? model_source_info(source)->config : NULL;
-        if (saved && reporter && state->iteration) report_changes(o, saved, reporter);
-        if (status == OK) warn_of_later(o, step, reporter);
+        status = read_candidate(engine, o, world, candidates, one, &source);
+        restored->from_memory = status == OK && one.holding >= 0;
+        if (status == OK) take_state(o, source, &restored->state);
+        if (status == OK) report_loaded(o, source, restored->from_memory, &restored->state, reporter);
+        if (status == OK) warn_of_later(o, one.step, reporter);
         model_source_close(source);
-        if (!is_damage(status)) break;
+        if (!goes_on(status, one)) break;
         report_damage(reporter, &why);
-        step = next_step(candidates, world);
-        if (step == NONE_LEFT)
+        one = next_candidate(candidates, world);
+        if (one.step == NONE_LEFT && candidates->may_begin) status = OK;
+        if (one.step == NONE_LEFT && status != OK)
             fail(status, "--load %s: nothing intact is there: %s", o->load, text_string(&why));
     }
     text_free(&why);
     return status;
 }
 
-Status run_restore(Engine *engine, const Options *o, Comm *world, Reporter *reporter, RunState *state) {
-    Candidates candidates = {0};
-    *state = (RunState){0};
+static Status restore(Engine *engine, const Options *o, Comm *world, Reporter *reporter, Candidates *candidates,
+                      Restored *restored) {
     if (!o->load) return OK;
     rank_doing("loading a checkpoint");
-    Status status = comm_agree(
-        world, comm_rank(world) == 0 ? load_candidates(o, &candidates.steps, &candidates.count) : OK);
-    if (status == OK) status = read_newest(engine, o, world, reporter, &candidates, state);
+    TRY(comm_agree(world,
+                   comm_rank(world) == 0 ? load_candidates(o, &candidates->steps, &candidates->count) : OK));
+    TRY(list_memory(candidates, o, world, reporter));
+    return read_newest(engine, o, world, reporter, candidates, restored);
+}
+
+Status run_restore(Engine *engine, const Options *o, Comm *world, Reporter *reporter, MemoryStore *memory,
+                   Restored *restored) {
+    Candidates candidates = {.memory = memory};
+    *restored = (Restored){0};
+    Status status = restore(engine, o, world, reporter, &candidates, restored);
     free(candidates.steps);
-    return status;
+    free(candidates.holdings);
+    TRY(status);
+    return store_settle(memory, restored->from_memory ? restored->state.iteration : -1);
 }
 
 // Rank 0 alone lists them.
@@ -207,17 +291,19 @@ static Status list_before(const Options *o, int64_t newest, Candidates *candidat
 // The checkpoints of --save are the run's own, wherever it began.
 Status run_restore_before(Engine *engine, const Options *o, int64_t newest, Comm *world, Reporter *reporter,
                           RunState *state) {
-    Candidates candidates = {0};
+    MemoryStore none = {0};
+    Candidates candidates = {.memory = &none};
+    Restored restored = {0};
     Options own = *o;
     own.load = o->save;
     own.ckpt_step = INT_UNSET;
     own.finetune = false;
     own.load_optim = true;
-    *state = (RunState){0};
     rank_doing("going back to a checkpoint");
     Status status = comm_rank(world) == 0 ? list_before(o, newest, &candidates) : OK;
     status = comm_agree(world, status);
-    if (status == OK) status = read_newest(engine, &own, world, reporter, &candidates, state);
+    if (status == OK) status = read_newest(engine, &own, world, reporter, &candidates, &restored);
+    *state = restored.state;
     free(candidates.steps);
     return status;
 }

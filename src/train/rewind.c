@@ -91,6 +91,7 @@ Status run_rewind(TrainingRun *run, const StepReport *step, double usual) {
     run->saver.last = state.iteration;
     if (state.iteration < run->first) run->first = state.iteration;
     TRY(remove_later(run, step->iteration));
+    TRY(store_settle(&run->saver.memory, -1));
     if (run->reporter) reporter_rewound(run->reporter, spike, &state, control->rewinds, skipped);
     run_skip(run);
     return OK;

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MAX_FAILED_SAVES = 2 }; // in a row
 
@@ -98,23 +99,54 @@ static Status open_first(Saver *saver, const atomic_int *stopped) {
     return batches_tokenizer(o, &saver->tokenizer);
 }
 
+// The first rank of each machine commits there: all need the same text, and room for the records.
+static void share_config(Saver *saver) {
+    size_t size = saver->config.size;
+    comm_broadcast_host(saver->world, &size, sizeof size, 0);
+    char *text = malloc(size + 1);
+    CHECK(text, "no memory for a configuration of %zu bytes", size);
+    memcpy(text, text_string(&saver->config), saver->config.size);
+    comm_broadcast_host(saver->world, text, size, 0);
+    saver->config.size = 0;
+    text_add_bytes(&saver->config, text, size);
+    free(text);
+    if (!saver->records) saver->records = calloc((size_t)comm_size(saver->world), sizeof *saver->records);
+    CHECK(saver->records, "no memory for the records of %d ranks", comm_size(saver->world));
+}
+
 Status saver_open(Saver *saver, const Options *options, const atomic_int *stopped, Comm *world,
                   Reporter *reporter) {
     *saver = (Saver){.options = options, .world = world, .reporter = reporter, .lock = -1, .last = -1};
+    saver->memory = (MemoryStore){.lock = -1};
     if (!options->save) return OK;
-    return comm_agree(world, comm_rank(world) == 0 ? open_first(saver, stopped) : OK);
+    TRY(comm_agree(world, comm_rank(world) == 0 ? open_first(saver, stopped) : OK));
+    TRY(store_open(&saver->memory, options, stopped, world));
+    if (saver->memory.world) share_config(saver);
+    return OK;
 }
 
 Status saver_take_memory(Saver *saver, Engine *engine) {
     const Options *o = saver->options;
-    if (!o->save || !o->async_save) return OK;
-    return comm_agree(saver->world, engine_state(engine, o->save_optim, true, &saver->state));
+    if (!o->save || (!o->async_save && !saver->memory.world)) return OK;
+    TRY(comm_agree(saver->world, engine_state(engine, o->save_optim, true, &saver->state)));
+    return store_check_room(&saver->memory, saver->state.bytes);
 }
+
+// ---- where to -----------------------------------------------------------------------------------
+
+static bool is_async(const Saver *saver) { return saver->target == TO_MEMORY || saver->options->async_save; }
+
+// The rank commits: rank 0, and in memory the first rank of each machine.
+static bool commits(const Saver *saver) {
+    return saver->target == TO_MEMORY ? store_is_first(&saver->memory) : comm_rank(saver->world) == 0;
+}
+
+static int lock_of(const Saver *saver) { return saver->target == TO_MEMORY ? saver->memory.lock : saver->lock; }
 
 void saver_close(Saver *saver) {
     if (saver->running) pthread_join(saver->thread, NULL);
-    if (saver->phase != SAVER_IDLE && comm_rank(saver->world) == 0)
-        checkpoint_abandon(&saver->names, saver->lock);
+    if (saver->phase != SAVER_IDLE && commits(saver)) checkpoint_abandon(&saver->names, lock_of(saver));
+    store_close(&saver->memory, saver->last);
     checkpoint_unlock(saver->lock);
     verified_steps_free(&saver->verified);
     for (int i = 0; saver->records && i < comm_size(saver->world); i++) text_free(&saver->records[i]);
@@ -123,10 +155,10 @@ void saver_close(Saver *saver) {
     text_free(&saver->config);
     tokenizer_close(saver->tokenizer);
     engine_state_free(&saver->state);
-    *saver = (Saver){.lock = -1};
+    *saver = (Saver){.lock = -1, .memory = {.lock = -1}};
 }
 
-// ---- the two parts ------------------------------------------------------------------------------
+// ---- the parts ----------------------------------------------------------------------------------
 
 static Status write_shard(Saver *saver) {
     saver->record.size = 0;
@@ -134,10 +166,12 @@ static Status write_shard(Saver *saver) {
                                   &saver->record);
 }
 
+// In memory the older checkpoint stays until the next save begins: by then every machine has this one.
 static Status commit(Saver *saver) {
     const Options *o = saver->options;
-    TRY(checkpoint_commit(&saver->names, saver->lock, &saver->info, saver->tokenizer, saver->records,
-                          saver->num_ranks));
+    TRY(checkpoint_commit(&saver->names, lock_of(saver), &saver->info,
+                          saver->target == TO_DISK ? saver->tokenizer : NULL, saver->records, saver->num_ranks));
+    if (saver->target == TO_MEMORY) return OK;
     int64_t retain = o->save_retain_interval == INT_UNSET ? 0 : o->save_retain_interval;
     int64_t iteration = saver->info.state.iteration;
     verified_steps_add(&saver->verified, iteration);
@@ -146,9 +180,15 @@ static Status commit(Saver *saver) {
     return OK;
 }
 
+static Status work_of(Saver *saver) {
+    if (saver->phase == SAVER_WRITING) return write_shard(saver);
+    if (saver->phase == SAVER_PREPARING) return store_prepare(&saver->memory, &saver->names);
+    return commit(saver);
+}
+
 static void *work(void *arg) {
     Saver *saver = arg;
-    saver->result = saver->phase == SAVER_WRITING ? write_shard(saver) : commit(saver);
+    saver->result = work_of(saver);
     if (saver->result != OK) snprintf(saver->message, sizeof saver->message, "%s", fail_message());
     atomic_store(&saver->done, true);
     return NULL;
@@ -159,12 +199,12 @@ static void start(Saver *saver, SaverPhase phase) {
     saver->phase = phase;
     atomic_store(&saver->done, false);
     saver->result = OK;
-    bool mine = phase == SAVER_WRITING || saver->rank == 0;
+    bool mine = phase != SAVER_COMMITTING || commits(saver);
     if (!mine) {
         atomic_store(&saver->done, true);
         return;
     }
-    saver->running = saver->options->async_save && pthread_create(&saver->thread, NULL, work, saver) == 0;
+    saver->running = is_async(saver) && pthread_create(&saver->thread, NULL, work, saver) == 0;
     if (!saver->running) work(saver);
 }
 
@@ -177,12 +217,21 @@ static Status join(Saver *saver) {
 
 // ---- together -----------------------------------------------------------------------------------
 
+static Status give_up_in_memory(Saver *saver, const char *why) {
+    store_abandon_exchange(&saver->memory);
+    bool again = ++saver->failures_in_memory < MAX_FAILED_SAVES;
+    if (saver->reporter)
+        reporter_not_saved_in_memory(saver->reporter, saver->info.state.iteration, why, !again);
+    return OK;
+}
+
 // A later save may succeed, so only several failures in a row end a run.
 static Status give_up(Saver *saver, Status status) {
     char why[sizeof saver->message];
     snprintf(why, sizeof why, "%s", fail_message());
-    if (saver->rank == 0) checkpoint_abandon(&saver->names, saver->lock);
+    if (commits(saver)) checkpoint_abandon(&saver->names, lock_of(saver));
     saver->phase = SAVER_IDLE;
+    if (saver->target == TO_MEMORY) return give_up_in_memory(saver, why);
     if (++saver->failures >= MAX_FAILED_SAVES || saver->is_last)
         return fail(status, "iteration %" PRId64 " could not be saved: %s", saver->info.state.iteration, why);
     if (saver->reporter) reporter_not_saved(saver->reporter, saver->info.state.iteration, why);
@@ -214,15 +263,72 @@ static void gather_records(Saver *saver) {
     }
 }
 
+// In memory the first rank of each machine commits, so each needs the records.
+static void send_records(Saver *saver) {
+    Comm *world = saver->world;
+    if (saver->target == TO_DISK || !commits(saver)) return;
+    for (int to = 1; to < saver->num_ranks; to++) {
+        if (saver->memory.machines[to] != to || (saver->rank && saver->rank != to)) continue;
+        for (int rank = 0; rank < saver->num_ranks; rank++) {
+            Text *record = &saver->records[rank];
+            size_t size = record->size;
+            if (saver->rank == 0) {
+                comm_send_host(world, &size, sizeof size, to);
+                comm_send_host(world, text_string(record), size, to);
+                continue;
+            }
+            comm_recv_host(world, &size, sizeof size, 0);
+            char *text = malloc(size + 1);
+            CHECK(text, "no memory for the record of rank %d, %zu bytes", rank, size);
+            comm_recv_host(world, text, size, 0);
+            record->size = 0;
+            text_add_bytes(record, text, size);
+            free(text);
+        }
+    }
+}
+
+static void committed_in_memory(Saver *saver) {
+    bool is_first = saver->memory.newest < 0;
+    saver->failures_in_memory = 0;
+    saver->memory.newest = saver->info.state.iteration;
+    if (saver->reporter && is_first)
+        reporter_saved_in_memory(saver->reporter, saver->memory.newest, saver->memory.folder, saver->all_bytes);
+}
+
 static void committed(Saver *saver) {
     saver->phase = SAVER_IDLE;
+    if (saver->target == TO_MEMORY) {
+        committed_in_memory(saver);
+        return;
+    }
     saver->failures = 0;
     saver->last = saver->info.state.iteration;
     if (saver->reporter)
         reporter_saved(saver->reporter, saver->last, saver->all_bytes, clock_s() - saver->start_s);
 }
 
-bool saver_is_busy(const Saver *saver) { return saver->phase != SAVER_IDLE && !atomic_load(&saver->done); }
+bool saver_is_busy(Saver *saver) {
+    if (saver->phase == SAVER_SENDING) return !store_exchange_is_over(&saver->memory);
+    return saver->phase != SAVER_IDLE && !atomic_load(&saver->done);
+}
+
+// Starts the phase after the one that has ended on all ranks.
+static void start_next(Saver *saver) {
+    bool sends = saver->target == TO_MEMORY && saver->memory.num_machines > 1;
+    if (saver->phase == SAVER_WRITING && sends) {
+        store_share_sizes(&saver->memory, &saver->names);
+        start(saver, SAVER_PREPARING);
+    } else if (saver->phase == SAVER_PREPARING) {
+        saver->phase = SAVER_SENDING;
+        store_exchange(&saver->memory);
+    } else {
+        if (saver->phase == SAVER_SENDING) store_finish_exchange(&saver->memory);
+        gather_records(saver);
+        send_records(saver);
+        start(saver, SAVER_COMMITTING);
+    }
+}
 
 Status saver_advance(Saver *saver) {
     if (saver->phase == SAVER_IDLE) return OK;
@@ -233,8 +339,7 @@ Status saver_advance(Saver *saver) {
         committed(saver);
         return OK;
     }
-    gather_records(saver);
-    start(saver, SAVER_COMMITTING);
+    start_next(saver);
     return OK;
 }
 
@@ -254,26 +359,66 @@ static Status begin(Saver *saver, Engine *engine, const RunState *state) {
                                    .has_optimizer = o->save_optim,
                                    .config = text_string(&saver->config),
                                    .program = TRIREME_VERSION};
-    TRY(checkpoint_names(o->save, state->iteration, &saver->names));
-    TRY(engine_state(engine, o->save_optim, o->async_save, &saver->state));
-    return OK;
+    const char *folder = saver->target == TO_MEMORY ? saver->memory.folder : o->save;
+    TRY(checkpoint_names(folder, state->iteration, &saver->names));
+    saver->names.in_memory = saver->target == TO_MEMORY;
+    return engine_state(engine, o->save_optim, is_async(saver), &saver->state);
+}
+
+// Makes the temporary folder. In memory the checkpoint before the newest makes room first.
+static Status begin_folder(Saver *saver, int64_t bytes) {
+    if (saver->rank == 0) TRY(checkpoint_lock_check(saver->options->save, saver->lock));
+    if (!commits(saver)) return OK;
+    if (saver->target == TO_MEMORY) {
+        TRY(checkpoint_lock_check(saver->memory.folder, saver->memory.lock));
+        TRY(checkpoint_keep_one(saver->memory.folder, saver->memory.newest));
+    }
+    return checkpoint_begin(&saver->names, bytes);
+}
+
+// What the save takes where this rank's folder is.
+static int64_t find_bytes(Saver *saver) {
+    double mine = (double)saver->state.bytes;
+    saver->all_bytes = mine;
+    comm_all_reduce_host(saver->world, &saver->all_bytes, 1, REDUCE_SUM);
+    if (saver->target == TO_DISK) return (int64_t)saver->all_bytes;
+    double *all = calloc((size_t)saver->num_ranks, sizeof *all);
+    CHECK(all, "no memory for the sizes of %d ranks", saver->num_ranks);
+    comm_all_gather_host(saver->world, &mine, all, sizeof mine);
+    int64_t bytes = store_bytes_here(&saver->memory, all);
+    free(all);
+    return bytes;
+}
+
+static Status start_save(Saver *saver, Engine *engine, const RunState *state) {
+    saver->start_s = clock_s();
+    saver->rank = comm_rank(saver->world), saver->num_ranks = comm_size(saver->world);
+    Status status = comm_agree(saver->world, begin(saver, engine, state));
+    int64_t bytes = find_bytes(saver);
+    if (status == OK) status = begin_folder(saver, bytes);
+    status = comm_agree(saver->world, status);
+    if (status != OK) return give_up(saver, status);
+    start(saver, SAVER_WRITING);
+    return is_async(saver) && !saver->is_last ? OK : saver_finish(saver);
 }
 
 Status saver_start(Saver *saver, Engine *engine, const RunState *state, bool is_last) {
     TRY(saver_finish(saver));
     if (saver->last == state->iteration) return OK;
-    saver->start_s = clock_s();
-    saver->rank = comm_rank(saver->world), saver->num_ranks = comm_size(saver->world);
     saver->is_last = is_last;
+    saver->target = TO_DISK;
     rank_doing("saving a checkpoint");
     if (saver->reporter) reporter_saving(saver->reporter, state->iteration);
-    Status status = comm_agree(saver->world, begin(saver, engine, state));
-    saver->all_bytes = (double)saver->state.bytes;
-    comm_all_reduce_host(saver->world, &saver->all_bytes, 1, REDUCE_SUM);
-    if (status == OK && saver->rank == 0) status = checkpoint_lock_check(saver->options->save, saver->lock);
-    if (status == OK && saver->rank == 0) status = checkpoint_begin(&saver->names, (int64_t)saver->all_bytes);
-    status = comm_agree(saver->world, status);
-    if (status != OK) return give_up(saver, status);
-    start(saver, SAVER_WRITING);
-    return saver->options->async_save && !is_last ? OK : saver_finish(saver);
+    return start_save(saver, engine, state);
+}
+
+Status saver_start_in_memory(Saver *saver, Engine *engine, const RunState *state) {
+    int64_t iteration = state->iteration;
+    bool is_there = saver->last == iteration || saver->memory.newest == iteration;
+    if (!saver->memory.world || is_there || saver->phase != SAVER_IDLE) return OK;
+    if (saver->failures_in_memory >= MAX_FAILED_SAVES) return OK;
+    saver->is_last = false;
+    saver->target = TO_MEMORY;
+    rank_doing("saving a checkpoint in memory");
+    return start_save(saver, engine, state);
 }
