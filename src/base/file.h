@@ -15,8 +15,8 @@ typedef struct {
     int64_t bytes; // written so far
     char *buffer;  // small writes are gathered
     size_t buffered;
-    bool read_back;        // the caller may set it before file_writer_finish
-    bool in_memory;        // the caller may set it after file_writer_open: the file need not survive the machine
+    bool read_back; // the caller may set it before file_writer_finish
+    bool in_memory; // the caller may set it after file_writer_open: the file need not survive the machine
     struct FileSums *sums; // checksums of all bytes so far
 } FileWriter;
 

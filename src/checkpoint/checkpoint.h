@@ -203,10 +203,10 @@ Status checkpoint_steps(const char *save, int64_t **steps, int *count);
 // What a folder has of a checkpoint. Each machine's memory has the files of its own ranks, of some others, and all that
 // is no rank's (train/memory_store.c).
 typedef struct {
-    uint64_t hash;                        // of manifest.json: the same on all machines
-    int count;                            // files that the manifest names
-    char (*names)[CHECKPOINT_FILE_NAME];  // [count]
-    bool *present;                        // [count] with the size that the manifest says; contents are not read
+    uint64_t hash;                       // of manifest.json: the same on all machines
+    int count;                           // files that the manifest names
+    char (*names)[CHECKPOINT_FILE_NAME]; // [count]
+    bool *present; // [count] with the size that the manifest says; contents are not read
 } CheckpointPart;
 // Fails with ERR_DATA where the manifest is damaged or of another step.
 Status checkpoint_part(const char *save, int64_t step, CheckpointPart *part);

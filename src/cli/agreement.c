@@ -81,7 +81,7 @@ Status start_ranks(const Options *o, Status prepared, const Text *common, int th
                         // As many as a rank gets cores, unless the user has chosen.
                         .threads = o->threads == INT_UNSET ? 0 : threads,
                         .bind_cores = o->bind_cores,
-                         .device = o->device,
+                        .device = o->device,
                         .common = text_string(common),
                         .stopped = stopped};
     return comm_launch(comm, start_rank, &start);

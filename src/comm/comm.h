@@ -81,7 +81,8 @@ const char *comm_transport_here(void);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
 int comm_rank_here(const Comm *comm); // this rank's number among those of its machine
-int comm_first_here(const Comm *comm); // the lowest rank of the world on this machine: a number for the machine
+int comm_first_here(
+    const Comm *comm); // the lowest rank of the world on this machine: a number for the machine
 const char *comm_name(const Comm *comm);
 // From now on the tensors of calls of this world, and of the groups that are opened from now on, are memory of `device`
 // (NULL: plain memory; then the groups that were opened since are closed already). Chooses what carries them between the

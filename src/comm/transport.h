@@ -78,7 +78,12 @@ struct Transport {
     void (*report)(Group *world);
 };
 
-enum { MAX_OP_BYTES = 256, MAX_CHANNELS = 1 << 13, HOST_CHANNEL = MAX_CHANNELS - 1, FILE_CHANNEL = MAX_CHANNELS - 2 };
+enum {
+    MAX_OP_BYTES = 256,
+    MAX_CHANNELS = 1 << 13,
+    HOST_CHANNEL = MAX_CHANNELS - 1,
+    FILE_CHANNEL = MAX_CHANNELS - 2
+};
 #define POLL_S 0.1
 
 // Fills the first member of a new group: ranks[i] of `parent`; without a parent the world of `num_ranks` ranks,

@@ -38,7 +38,8 @@ static Status compare_ranks(Group *group, const CommOptions *options) {
 // ---- the run ----------------------------------------------------------------------------------------------
 
 // `there` is the transport's own group, which knows the machines.
-static Status run_rank(Group *group, Group there, const CommOptions *options, RankMain *rank_main, void *arg) {
+static Status run_rank(Group *group, Group there, const CommOptions *options, RankMain *rank_main,
+                       void *arg) {
     World world = {.options = options,
                    .rank_here = there.rank_here,
                    .first_here = there.first_here,

@@ -1,6 +1,6 @@
 // Makes the lines of the ledger, and reads how many starts it has.
-#include "base/ledger.h"
 #include "base/error.h"
+#include "base/ledger.h"
 #include "formats/formats.h"
 #include "supervise/supervise.h"
 #include <stdio.h>

@@ -310,8 +310,8 @@ typedef struct {
 // Reads the weights of --load and, unless the run finetunes, the moments and the state of the run. Where --load is the
 // folder that the run saves to, the newest checkpoint there and in `memory` is read. A damaged one is reported and the
 // next older one is read. Of `memory` only the checkpoint that was read stays.   Collective over the world.
-Status run_restore(Engine *engine, const Options *options, Comm *world, Reporter *reporter, MemoryStore *memory,
-                   Restored *restored);
+Status run_restore(Engine *engine, const Options *options, Comm *world, Reporter *reporter,
+                   MemoryStore *memory, Restored *restored);
 
 // Reads the newest checkpoint of this run, in the folder of --save, of at most step `newest`, with moments and state. A
 // damaged one is reported and the next older one is read. Fails with ERR_NO_INPUT where there is none.

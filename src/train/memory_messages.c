@@ -65,7 +65,8 @@ static Status map(FileMessage *message, const char *path, bool is_new) {
     int error = is_new ? posix_fallocate(fd, 0, (off_t)message->size) : 0;
     void *bytes = MAP_FAILED;
     if (!error) {
-        bytes = mmap(NULL, (size_t)message->size, is_new ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+        bytes =
+            mmap(NULL, (size_t)message->size, is_new ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
         error = errno;
     }
     close(fd);
@@ -286,7 +287,8 @@ static void receive_file(Fetch *f, int from) {
     char path[4400];
     comm_recv_host(world, &head, sizeof head, from);
     head.name[sizeof head.name - 1] = 0;
-    if (strchr(head.name, '/') || *head.name == '.') note(f, fail(ERR_DATA, "%s: no name of a file", head.name));
+    if (strchr(head.name, '/') || *head.name == '.')
+        note(f, fail(ERR_DATA, "%s: no name of a file", head.name));
     snprintf(path, sizeof path, "%s/%s", f->names.temporary, head.name);
     if (f->status == OK) note(f, file_writer_open(&file, path));
     file.in_memory = true;

@@ -88,7 +88,8 @@ static Status make_private(const char *path) {
                     strerror(errno));
     if (lstat(path, &st)) return fail(errno_status(), "%s: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode)) return fail(ERR_PERMISSION, "%s: it is a link or a file: %s", path, ADVICE);
-    if (st.st_uid != getuid()) return fail(ERR_PERMISSION, "%s: it belongs to another user: %s", path, ADVICE);
+    if (st.st_uid != getuid())
+        return fail(ERR_PERMISSION, "%s: it belongs to another user: %s", path, ADVICE);
     if (!(st.st_mode & 077) || chmod(path, 0700) == 0) return OK;
     return fail(ERR_PERMISSION, "%s: others may use it, and it cannot be closed: %s", path, strerror(errno));
 }

@@ -59,7 +59,8 @@ int64_t store_bytes_here(const MemoryStore *store, const double *bytes_of_rank);
 
 // ---- memory_messages.c: between machines ---------------------------------------------------------------------
 
-int store_buddy(const MemoryStore *store, int rank); // which rank has a copy of its file; -1: there is one machine
+int store_buddy(const MemoryStore *store,
+                int rank); // which rank has a copy of its file; -1: there is one machine
 // The steps of a copy, after all ranks have written their files.
 // 1. Says to all ranks how long each file is.   Collective over the world.
 void store_share_sizes(MemoryStore *store, const CheckpointNames *names);

@@ -232,8 +232,8 @@ void reporter_saved_in_memory(Reporter *r, int64_t iteration, const char *folder
 
 void reporter_not_saved_in_memory(Reporter *r, int64_t iteration, const char *why, bool gives_up) {
     clear_progress(r);
-    fprintf(stderr, "WARNING: iteration %" PRId64 " was not saved in memory, training goes on%s: %s\n", iteration,
-            gives_up ? " and saves to disk alone" : "", why);
+    fprintf(stderr, "WARNING: iteration %" PRId64 " was not saved in memory, training goes on%s: %s\n",
+            iteration, gives_up ? " and saves to disk alone" : "", why);
 }
 
 void reporter_not_loaded(Reporter *r, const char *why) {

@@ -134,8 +134,7 @@ typedef struct {
 static Candidate next_candidate(Candidates *c, Comm *world) {
     Candidate next = {NONE_LEFT, -1};
     int64_t in_memory = NONE_LEFT;
-    if (c->next_holding < c->num_holdings)
-        in_memory = c->memory->holdings[c->holdings[c->next_holding]].step;
+    if (c->next_holding < c->num_holdings) in_memory = c->memory->holdings[c->holdings[c->next_holding]].step;
     if (c->next < c->count) next.step = c->steps[c->next];
     if (in_memory >= 0 && in_memory >= next.step)
         next = (Candidate){in_memory, c->holdings[c->next_holding++]};
@@ -160,7 +159,8 @@ static Status list_memory(Candidates *c, const Options *o, Comm *world, Reporter
     Status status = store_survey(c->memory, c->count ? c->steps[0] : -1, &why);
     if (status == OK && reporter && why.size) reporter_not_loaded(reporter, text_string(&why));
     text_free(&why);
-    return status == OK ? comm_agree(world, store_candidates(c->memory, &c->holdings, &c->num_holdings)) : status;
+    return status == OK ? comm_agree(world, store_candidates(c->memory, &c->holdings, &c->num_holdings))
+                        : status;
 }
 
 // A status that an older checkpoint may not have.
@@ -207,13 +207,12 @@ static Status read_candidate(Engine *engine, const Options *o, Comm *world, Cand
     rank_doing("loading a checkpoint in memory");
     MemoryStore *memory = candidates->memory;
     TRY(store_fetch(memory, one.holding));
-    if (candidates->may_begin)
-        TRY(comm_agree(world, store_is_first(memory) ? verify(memory, one.step) : OK));
+    if (candidates->may_begin) TRY(comm_agree(world, store_is_first(memory) ? verify(memory, one.step) : OK));
     return read_one(engine, o, memory->folder, one.step, world, source);
 }
 
-static void report_loaded(const Options *o, const ModelSource *source, bool from_memory, const RunState *state,
-                          Reporter *reporter) {
+static void report_loaded(const Options *o, const ModelSource *source, bool from_memory,
+                          const RunState *state, Reporter *reporter) {
     Text from = {0};
     if (!reporter) return;
     text_add(&from, "%s%s", from_memory ? "the memory in " : "", model_source_path(source));
@@ -254,8 +253,8 @@ static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporte
     return status;
 }
 
-static Status restore(Engine *engine, const Options *o, Comm *world, Reporter *reporter, Candidates *candidates,
-                      Restored *restored) {
+static Status restore(Engine *engine, const Options *o, Comm *world, Reporter *reporter,
+                      Candidates *candidates, Restored *restored) {
     if (!o->load) return OK;
     rank_doing("loading a checkpoint");
     TRY(comm_agree(world,

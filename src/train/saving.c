@@ -141,7 +141,9 @@ static bool commits(const Saver *saver) {
     return saver->target == TO_MEMORY ? store_is_first(&saver->memory) : comm_rank(saver->world) == 0;
 }
 
-static int lock_of(const Saver *saver) { return saver->target == TO_MEMORY ? saver->memory.lock : saver->lock; }
+static int lock_of(const Saver *saver) {
+    return saver->target == TO_MEMORY ? saver->memory.lock : saver->lock;
+}
 
 void saver_close(Saver *saver) {
     if (saver->running) pthread_join(saver->thread, NULL);
@@ -170,7 +172,8 @@ static Status write_shard(Saver *saver) {
 static Status commit(Saver *saver) {
     const Options *o = saver->options;
     TRY(checkpoint_commit(&saver->names, lock_of(saver), &saver->info,
-                          saver->target == TO_DISK ? saver->tokenizer : NULL, saver->records, saver->num_ranks));
+                          saver->target == TO_DISK ? saver->tokenizer : NULL, saver->records,
+                          saver->num_ranks));
     if (saver->target == TO_MEMORY) return OK;
     int64_t retain = o->save_retain_interval == INT_UNSET ? 0 : o->save_retain_interval;
     int64_t iteration = saver->info.state.iteration;
@@ -293,7 +296,8 @@ static void committed_in_memory(Saver *saver) {
     saver->failures_in_memory = 0;
     saver->memory.newest = saver->info.state.iteration;
     if (saver->reporter && is_first)
-        reporter_saved_in_memory(saver->reporter, saver->memory.newest, saver->memory.folder, saver->all_bytes);
+        reporter_saved_in_memory(saver->reporter, saver->memory.newest, saver->memory.folder,
+                                 saver->all_bytes);
 }
 
 static void committed(Saver *saver) {
