@@ -260,8 +260,8 @@ static bool is_stuck(Session *s, const Watch *w, StartEnding *ending, const Rank
 static bool is_left_over(Session *s, Watch *w) {
     int joined = count_joined(s, false);
     bool error = first_failed(s, false) != NULL, left = joined && joined == count_joined(s, true);
-    if (error && !w->since_error_s) w->since_error_s = w->attended_s;
-    if (left && !w->since_left_s) w->since_left_s = w->attended_s;
+    if (error && w->since_error_s <= 0) w->since_error_s = w->attended_s;
+    if (left && w->since_left_s <= 0) w->since_left_s = w->attended_s;
     double error_s = error ? w->attended_s - w->since_error_s : 0,
            left_s = left ? w->attended_s - w->since_left_s : 0;
     bool stops = s->views[0].joined && s->views[0].beat.status == INTERRUPTED;
