@@ -1,5 +1,6 @@
 // Writes, syncs and reads files with every call checked, so that they survive a crash.
 #include "base/file.h"
+#include "base/calls.h"
 #include "base/file_sums.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +16,7 @@ enum { BUFFER_BYTES = 64 << 10, SEND_ON_BYTES = 32 << 20 };
 
 static void close_quietly(int fd) {
     int why = errno;
-    close(fd);
+    call_close(fd);
     errno = why;
 }
 
@@ -28,14 +29,14 @@ static void forget(FileWriter *writer) {
 
 Status file_writer_open(FileWriter *writer, const char *path) {
     *writer = (FileWriter){.fd = -1};
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int fd = call_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0 && errno == EEXIST) return fail(ERR_CREATE, "%s: it is there already", path);
     if (fd < 0) return fail(create_status(), "%s: cannot create: %s", path, strerror(errno));
     *writer = (FileWriter){
         .fd = fd, .path = strdup(path), .buffer = malloc(BUFFER_BYTES), .sums = file_sums_create()};
     if (writer->path && writer->buffer && writer->sums) return OK;
-    unlink(path);
-    close(fd);
+    call_unlink(path);
+    call_close(fd);
     forget(writer);
     return fail(ERR_OS, "%s: no memory to write it", path);
 }
@@ -50,7 +51,7 @@ static void send_on(FileWriter *writer, ssize_t written) {
 
 static Status write_all(FileWriter *writer, const char *data, size_t size) {
     while (size) {
-        ssize_t n = write(writer->fd, data, size);
+        ssize_t n = call_write(writer->fd, data, size);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
             return fail(create_status(), "%s: cannot write at byte %lld: %s", writer->path,
@@ -82,7 +83,7 @@ Status file_writer_add(FileWriter *writer, const void *data, size_t size) {
 
 static int sync_file(int fd) {
     int result;
-    do result = fsync(fd);
+    do result = call_fsync(fd);
     while (result < 0 && errno == EINTR);
     return result;
 }
@@ -105,7 +106,7 @@ static Status sync_and_close(FileWriter *writer) {
     if (writer->read_back && !writer->in_memory) TRY(file_sums_compare(writer->sums, writer->path));
     int fd = writer->fd;
     writer->fd = -1; // closed even where close complains
-    if (close(fd) && errno != EINTR)
+    if (call_close(fd) && errno != EINTR)
         return fail(create_status(), "%s: cannot close: %s", writer->path, strerror(errno));
     return OK;
 }
@@ -123,7 +124,7 @@ Status file_writer_finish(FileWriter *writer) {
 void file_writer_abandon(FileWriter *writer) {
     if (!writer->path) return;
     if (writer->fd >= 0) close_quietly(writer->fd);
-    unlink(writer->path);
+    call_unlink(writer->path);
     forget(writer);
 }
 
@@ -132,7 +133,7 @@ void file_writer_abandon(FileWriter *writer) {
 Status standard_files_open(void) {
     for (int wanted = STDIN_FILENO; wanted <= STDERR_FILENO; wanted++) {
         if (fcntl(wanted, F_GETFD) >= 0 || errno != EBADF) continue;
-        int fd = open("/dev/null", O_RDONLY); // the lowest that is free: `wanted`
+        int fd = call_open("/dev/null", O_RDONLY, 0); // the lowest that is free: `wanted`
         if (fd < 0) return fail(ERR_OS, "/dev/null: cannot open: %s", strerror(errno));
         CHECK(fd == wanted, "/dev/null was opened as descriptor %d, not %d", fd, wanted);
     }
@@ -144,13 +145,13 @@ Status standard_files_open(void) {
 // O_NONBLOCK lets the opening of a pipe return, and means nothing to a regular file.
 Status file_open_regular(const char *path, int *fd, int64_t *size) {
     struct stat st = {0};
-    *fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    *fd = call_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
     if (*fd < 0) return fail(errno_status(), "%s: %s", path, strerror(errno));
     if (fstat(*fd, &st) == 0 && S_ISREG(st.st_mode)) {
         *size = st.st_size;
         return OK;
     }
-    close(*fd);
+    call_close(*fd);
     *fd = -1;
     return fail(ERR_NO_INPUT, "%s: not a regular file%s", path,
                 S_ISFIFO(st.st_mode)  ? " (a pipe)"
@@ -198,7 +199,7 @@ Status file_read(const char *path, size_t max_bytes, char **data, size_t *size) 
                       max_bytes);
     else
         status = read_descriptor(fd, path, *size = (size_t)bytes, data);
-    close(fd);
+    call_close(fd);
     return status;
 }
 
@@ -213,9 +214,9 @@ Status file_write(const char *path, const void *data, size_t size) {
     if (!file) return fail(create_status(), "%s: cannot create: %s", path, strerror(errno));
     bool written = fwrite(data, 1, size, file) == size;
     written = fclose(file) == 0 && written;
-    if (written && rename(temporary, path) == 0) return OK;
+    if (written && call_rename(temporary, path) == 0) return OK;
     Status status = fail(create_status(), "%s: cannot write %zu bytes: %s", path, size, strerror(errno));
-    unlink(temporary);
+    call_unlink(temporary);
     return status;
 }
 
@@ -227,7 +228,7 @@ Status file_temporary_name(const char *path, char temporary[4096]) {
 }
 
 Status file_publish(const char *temporary, const char *path) {
-    if (rename(temporary, path))
+    if (call_rename(temporary, path))
         return fail(create_status(), "%s: cannot rename the finished file to this: %s", path,
                     strerror(errno));
     const char *slash = strrchr(path, '/');

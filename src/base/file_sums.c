@@ -1,5 +1,6 @@
 // Reads a file back from the disk and compares it with the checksums of what was written.
 #include "base/file_sums.h"
+#include "base/calls.h"
 #include "base/hash.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -61,7 +62,7 @@ void file_sums_add(FileSums *sums, const void *data, size_t size) {
 // POSIX_FADV_DONTNEED is advice, O_DIRECT is not known to every file system: each helps where the other is not
 // followed.
 static int open_past_cache(const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = call_open(path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0) return fd;
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     (void)fcntl(fd, F_SETFL, O_RDONLY | O_DIRECT);
@@ -114,7 +115,7 @@ Status file_sums_compare(FileSums *sums, const char *path) {
         size_t size = last && i == sums->count - 1 ? last : BLOCK;
         status = compare_block(fd, path, i, size, sums->blocks[i], buffer);
     }
-    if (fd >= 0) close(fd);
+    if (fd >= 0) call_close(fd);
     free(buffer);
     return status;
 }

@@ -1,4 +1,5 @@
 // Makes, lists and removes folders, and makes their names durable.
+#include "base/calls.h"
 #include "base/file.h"
 #include "base/text.h"
 #include <dirent.h>
@@ -14,13 +15,13 @@
 enum { OPEN_FOLDERS = 16 };
 
 Status folder_sync(const char *path) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = call_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd < 0) return fail(errno_status(), "%s: cannot open the folder: %s", path, strerror(errno));
     int result;
-    do result = fsync(fd);
+    do result = call_fsync(fd);
     while (result < 0 && errno == EINTR);
     int why = result < 0 ? errno : 0;
-    close(fd);
+    call_close(fd);
     if (why == 0 || why == EINVAL) return OK; // EINVAL: this file system needs no sync of names
     errno = why;
     return fail(errno_status(), "%s: cannot sync the folder: %s", path, strerror(errno));
@@ -28,7 +29,7 @@ Status folder_sync(const char *path) {
 
 static Status make_one(const char *path) {
     struct stat st;
-    if (mkdir(path, 0777) == 0) return OK;
+    if (call_mkdir(path, 0777) == 0) return OK;
     int why = errno;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return OK;
     if (why == EEXIST) return fail(ERR_CREATE, "%s: cannot make a folder: it is there, and no folder", path);
@@ -51,7 +52,7 @@ Status folder_make(const char *path) {
 
 static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
     (void)st, (void)kind, (void)at;
-    if (remove(path) == 0 || errno == ENOENT) return 0;
+    if (call_remove(path) == 0 || errno == ENOENT) return 0;
     return (int)fail(errno_status(), "%s: cannot remove: %s", path, strerror(errno));
 }
 

@@ -1,4 +1,5 @@
 // The folder of a run's checkpoints: which steps it has, room for more, removal of old ones.
+#include "base/calls.h"
 #include "base/file.h"
 #include "checkpoint/manifest.h"
 #include <errno.h>
@@ -124,7 +125,7 @@ static Status remove_step(const char *save, int64_t step) {
     if (snprintf(trash, sizeof trash, "%s/%s%08" PRId64, save, trash_prefix, step) >= PATH_ROOM)
         return fail(ERR_CREATE, "%s: the name is too long", save);
     TRY(folder_remove(trash));
-    if (rename(names.final, trash))
+    if (call_rename(names.final, trash))
         return fail(errno_status(), "%s: cannot remove: %s", names.final, strerror(errno));
     return folder_remove(trash);
 }
@@ -209,7 +210,7 @@ static Status settle_old(const char *save, const char *name) {
     TRY(checkpoint_names(save, step, &names));
     TRY(path_join(old, save, name));
     if (file_exists(names.final)) return folder_remove(old);
-    if (rename(old, names.final) == 0) return OK;
+    if (call_rename(old, names.final) == 0) return OK;
     return fail(create_status(), "%s: cannot rename to %s: %s", old, names.final, strerror(errno));
 }
 

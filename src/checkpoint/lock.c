@@ -1,4 +1,5 @@
 // Locks a folder of checkpoints, so that at most one run writes there, and notices when the lock is lost.
+#include "base/calls.h"
 #include "base/file.h"
 #include "base/rank.h"
 #include "checkpoint/manifest.h"
@@ -20,7 +21,8 @@ static void sign(int lock) {
     gethostname(host, sizeof host - 1);
     strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
     int size = snprintf(text, sizeof text, "process %ld on %s since %s", (long)getpid(), host, since);
-    if (pwrite(lock, text, (size_t)size, 0) == size && ftruncate(lock, size)) return; // it is only a message
+    if (call_pwrite(lock, text, (size_t)size, 0) == size && ftruncate(lock, size))
+        return; // it is only a message
 }
 
 static void read_holder(int lock, char holder[256]) {
@@ -46,7 +48,7 @@ Status checkpoint_lock_check(const char *save, int lock) {
 }
 
 static Status open_lock(const char *path, int *file) {
-    *file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    *file = call_open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     return *file >= 0 ? OK : fail(create_status(), "%s: cannot create: %s", path, strerror(errno));
 }
 
@@ -54,7 +56,7 @@ typedef enum { LOCKED, HELD_BY_ANOTHER, NO_LOCKS } Answer;
 
 static Answer try_lock(int file) {
     int result;
-    do result = flock(file, LOCK_EX | LOCK_NB);
+    do result = call_flock(file, LOCK_EX | LOCK_NB);
     while (result < 0 && errno == EINTR);
     return result == 0 ? LOCKED : errno == EWOULDBLOCK ? HELD_BY_ANOTHER : NO_LOCKS;
 }
@@ -90,7 +92,7 @@ static Status wait_for_lock(const char *save, double wait_s, const atomic_int *s
     for (double end_s = clock_s() + wait_s;
          *answer == HELD_BY_ANOTHER && clock_s() < end_s && !is_stopped(stopped);) {
         nanosleep(&(struct timespec){0, ASK_AGAIN_MS * 1000000L}, NULL);
-        close(*file);
+        call_close(*file);
         TRY(ask(save, file, answer));
     }
     return OK;
@@ -138,7 +140,7 @@ Status checkpoint_lock(const char *save, double wait_s, const atomic_int *stoppe
     if (answer == LOCKED && status == OK)
         *lock = file;
     else
-        close(file);
+        call_close(file);
     return status;
 }
 
@@ -156,5 +158,5 @@ Status checkpoint_lock_new(const CheckpointNames *names, const char *save, doubl
 }
 
 void checkpoint_unlock(int lock) {
-    if (lock >= 0) close(lock);
+    if (lock >= 0) call_close(lock);
 }

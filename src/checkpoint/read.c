@@ -1,4 +1,5 @@
 // Opens a checkpoint and reads rectangles of its tensors, with their checksums verified.
+#include "base/calls.h"
 #include "base/file.h"
 #include "checkpoint/finite.h"
 #include "checkpoint/opened.h"
@@ -129,7 +130,7 @@ Status checkpoint_open(Checkpoint **checkpoint, const char *folder) {
 
 static void close_files(Checkpoint *c) {
     for (int i = 0; c->fds && i < c->manifest.num_files; i++) {
-        if (c->fds[i] >= 0) close(c->fds[i]);
+        if (c->fds[i] >= 0) call_close(c->fds[i]);
         c->fds[i] = -1;
     }
     c->num_open = 0;

@@ -1,4 +1,5 @@
 // Writes the file of one rank: its slices, piece by piece, with their checksums.
+#include "base/calls.h"
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -55,7 +56,7 @@ static Status hash_header(const char *path, int64_t size, uint64_t *hash) {
     int64_t bytes;
     Status status = file_open_regular(path, &fd, &bytes);
     if (status == OK) status = file_read_at(fd, path, 0, header, (size_t)size);
-    if (fd >= 0) close(fd);
+    if (fd >= 0) call_close(fd);
     if (status == OK) *hash = hash64_of(header, (size_t)size);
     free(header);
     return status;
@@ -115,7 +116,7 @@ static Status finish(ShardWriter *w, Text *record) {
 
 Status shard_finish(ShardWriter *w, Text *record) {
     Status status = finish(w, record);
-    if (status != OK) unlink(w->path);
+    if (status != OK) call_unlink(w->path);
     manifest_free(&w->record);
     return status;
 }

@@ -1,4 +1,5 @@
 // Writes a checkpoint: the folder, the file of each rank, and the commit by one rename.
+#include "base/calls.h"
 #include "base/file.h"
 #include "base/file_sums.h"
 #include "base/half.h"
@@ -29,7 +30,7 @@ static Status settle_aside(const CheckpointNames *names) {
     TRY(aside_name(aside, names));
     if (!file_exists(aside)) return OK;
     if (file_exists(names->final)) return folder_remove(aside);
-    if (rename(aside, names->final) == 0) return OK;
+    if (call_rename(aside, names->final) == 0) return OK;
     return fail(create_status(), "%s: cannot rename to %s: %s", aside, names->final, strerror(errno));
 }
 
@@ -165,7 +166,7 @@ static Status write_file(const CheckpointNames *names, const char *name, const v
 
 static int sync_file(int fd) {
     int result;
-    do result = fsync(fd);
+    do result = call_fsync(fd);
     while (result < 0 && errno == EINTR);
     return result;
 }
@@ -181,10 +182,10 @@ static Status compare_existing(const char *path, const void *data, size_t size) 
 }
 
 static Status sync_existing(const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = call_open(path, O_RDONLY | O_CLOEXEC, 0);
     bool synced = fd >= 0 && sync_file(fd) == 0;
     Status status = synced ? OK : fail(create_status(), "%s: cannot sync: %s", path, strerror(errno));
-    if (fd >= 0) close(fd);
+    if (fd >= 0) call_close(fd);
     return status;
 }
 
@@ -252,19 +253,20 @@ static Status cannot_rename(const CheckpointNames *names) {
 static Status replace_in_two(const CheckpointNames *names) {
     char aside[PATH_ROOM];
     TRY(aside_name(aside, names));
-    if (rename(names->final, aside)) return cannot_rename(names);
-    if (rename(names->temporary, names->final)) {
+    if (call_rename(names->final, aside)) return cannot_rename(names);
+    if (call_rename(names->temporary, names->final)) {
         Status status = cannot_rename(names);
-        return rename(aside, names->final) ? ERR_IO : status;
+        return call_rename(aside, names->final) ? ERR_IO : status;
     }
-    (void)rename(aside, names->temporary); // if it stays, the next save removes it
+    (void)call_rename(aside, names->temporary); // if it stays, the next save removes it
     return OK;
 }
 
 // Gives the temporary folder its final name; an older checkpoint of that name becomes the temporary one.
 static Status exchange(const CheckpointNames *names) {
-    if (!file_exists(names->final)) return rename(names->temporary, names->final) ? cannot_rename(names) : OK;
-    if (renameat2(AT_FDCWD, names->temporary, AT_FDCWD, names->final, RENAME_EXCHANGE) == 0) return OK;
+    if (!file_exists(names->final))
+        return call_rename(names->temporary, names->final) ? cannot_rename(names) : OK;
+    if (call_exchange(names->temporary, names->final) == 0) return OK;
     if (errno == EINVAL || errno == ENOSYS) return replace_in_two(names);
     return cannot_rename(names);
 }

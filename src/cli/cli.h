@@ -24,6 +24,8 @@ Status cmd_schedule(Options *options);
 Status cmd_bench(Options *options);
 Status cmd_devices(Options *options);
 Status cmd_memory(Options *options);
+Status cmd_selftest(Options *options);
+Status cmd_verify_machine(Options *options);
 Status cmd_plan(Options *options);
 Status cmd_goodput(Options *options);
 Status cmd_models(Options *options);

@@ -24,6 +24,8 @@ static const Command commands[] = {
     {"bench", FOR_BENCH, cmd_bench, "measure this machine and write its description for plan"},
     {"devices", FOR_DEVICES, cmd_devices,
      "say what can compute on this machine, and what is missing for a GPU"},
+    {"selftest", FOR_SELFTEST, cmd_selftest, "try whether a file system keeps checkpoints whole"},
+    {"verify-machine", FOR_VERIFY_MACHINE, cmd_verify_machine, "find cores that compute wrongly"},
     {"schedule", FOR_SCHEDULE, cmd_schedule, "print, draw and check pipeline schedules"},
     {"goodput", FOR_GOODPUT, cmd_goodput,
      "say what share of a run's time was training, and what took the rest"},
@@ -48,7 +50,7 @@ static Status print_overview(void) {
         "  trireme memory --model gpt3-175b --mbs 1 --gbs 1536 --ranks 1024 --tp 8 --pp 16 --bf16\n"
         "  trireme plan --model gpt3-175b --gpus 1024 --machine dgx-a100 --gbs 1536 --tokens 300B\n"
         "  trireme schedule --pp 4 --microbatches 8\n");
-    for (int i = 0; i < NUM_COMMANDS; i++) printf("  %-12s %s\n", commands[i].name, commands[i].summary);
+    for (int i = 0; i < NUM_COMMANDS; i++) printf("  %-14s %s\n", commands[i].name, commands[i].summary);
     puts("\ntrireme help VERB shows a verb's common options, trireme VERB --help-all every option.");
     return OK;
 }
@@ -166,7 +168,7 @@ static Status finish_output(void) {
 
 static bool computes(int argc, char **argv) {
     const Command *command = argc > 1 ? find_command(argv[1]) : NULL;
-    return command && command->verb & (FOR_TRAIN | FOR_MODEL | FOR_BENCH);
+    return command && command->verb & (FOR_TRAIN | FOR_MODEL | FOR_BENCH | FOR_VERIFY_MACHINE);
 }
 
 int main(int argc, char **argv) {

@@ -29,6 +29,8 @@ typedef enum {
     FOR_DEVICES = 16384,
     FOR_GOODPUT = 32768,
     FOR_SUPERVISE = 65536,
+    FOR_SELFTEST = 131072,
+    FOR_VERIFY_MACHINE = 262144,
     FOR_RUN = FOR_TRAIN | FOR_MEMORY | FOR_BENCH, // verbs that describe a training run
     FOR_DESIGN = FOR_RUN | FOR_PLAN,              // ... or plan one
     FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,      // verbs that use a trained model
@@ -37,7 +39,7 @@ typedef enum {
     COMMAND_LINE_ONLY = 1 << 29, // the option is about one invocation: neither read from a file nor saved
     // The ranks of one run may have different values; they must agree on every other option.
     MAY_DIFFER = 1 << 30,
-    EVERY_VERB = 2 * FOR_SUPERVISE - 1, // the last verb
+    EVERY_VERB = 2 * FOR_VERIFY_MACHINE - 1, // the last verb
 } Verb;
 
 typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_CHECKPOINT, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;

@@ -82,6 +82,15 @@ static const Screen screens[] = {
      "trireme goodput checkpoints                   # of a supervised run: its --save folder\n"
      "trireme goodput ledger.jsonl --html page.html # of what `trireme train --ledger FILE` wrote\n",
      {OPT_json, OPT_html, -1}},
+    {FOR_SELFTEST,
+     "trireme selftest --faults /scratch/me         # a folder of the file system that is to hold checkpoints\n"
+     "\nEvery call of the save of a small checkpoint fails in turn, and its process is killed in front of each.\n",
+     {OPT_faults, -1}},
+    {FOR_VERIFY_MACHINE,
+     "trireme verify-machine                        # every core in turn, for a minute\n"
+     "trireme verify-machine --minutes 60 --all-cores    # all cores at the same time, for an hour\n"
+     "\nExit status 80: a core computed something wrong; the message names it.\n",
+     {OPT_minutes, OPT_all_cores, -1}},
     {FOR_MODELS,
      "trireme models                                # then: trireme train --model NAME ...\n",
      {OPT_help_all, -1}},

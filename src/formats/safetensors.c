@@ -1,5 +1,6 @@
 // Opens a safetensors file, checks its header, and reads its tensors.
 #include "formats/safetensors.h"
+#include "base/calls.h"
 #include "base/file.h"
 #include <stdlib.h>
 #include <string.h>
@@ -190,7 +191,7 @@ Status safetensors_open(Safetensors **file, const char *path) {
 
 void safetensors_close(Safetensors *file) {
     if (!file) return;
-    if (file->fd >= 0) close(file->fd);
+    if (file->fd >= 0) call_close(file->fd);
     safetensors_forget(file);
     free(file->path);
     free(file);
