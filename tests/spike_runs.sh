@@ -94,6 +94,18 @@ if check "a killed run that went back goes on with the same bits"; then
     expect_same_model rewound killed
 fi
 
+if check "checkpoints between the one that a run goes back to and the spike are removed"; then
+    # The first run stops just before the spike, at a checkpoint; the second goes back far beyond it and stops early.
+    train stale --save stale --save-interval 10 --exit-interval 315
+    train stale "${rewinding[@]}" --rewind-margin 25 --save stale --load stale --exit-interval 299
+    [[ $(back stale) == "290 "* ]] || complain "went back to $(back stale)"
+    ls -d stale/step-000003* 2>/dev/null && complain "later checkpoints are left"
+    # What is saved again at the step of one that was removed is really saved.
+    train wide "${rewinding[@]}" --rewind-margin 15 --save wide
+    [[ $(back wide | head -1) == "300 "* ]] || complain "went back to $(back wide)"
+    [[ -f wide/step-00000310/manifest.json ]] || complain "step 310 was not saved again: $(ls wide)"
+fi
+
 # ---- giving up -------------------------------------------------------------------------------------------
 if check "after --max-rewinds the run ends and says why"; then
     fails 76 most "${rewinding[@]}" --save most --max-rewinds 1

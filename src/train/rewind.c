@@ -80,7 +80,6 @@ Status run_rewind(TrainingRun *run, const StepReport *step, double usual) {
     describe_spike(step, usual, spike);
     if (control->rewinds >= o->max_rewinds) return gave_up(run, spike);
     TRY(saver_finish(&run->saver));
-    engine_params(run->engine); // waits for gathers of weights
     Status status = run_restore_before(run->engine, o, step->iteration - o->rewind_margin, run->world,
                                        run->reporter, &state);
     if (status != OK) return not_restored(status, spike);
