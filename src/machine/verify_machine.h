@@ -13,8 +13,8 @@ typedef struct {
 } PlantedFault;
 
 typedef struct {
-    double seconds; // at least one round is made, and `least_rounds`
-    int64_t least_rounds;
+    double seconds;              // how long to go on; every core makes at least one round
+    int64_t least_rounds;        // and so many, however long they take
     bool at_once;                // all cores compute at the same time; else one after the other
     const atomic_int *stopped;   // other than 0 ends it; may be NULL
     const PlantedFault *planted; // NULL: none
