@@ -131,6 +131,9 @@ links() {
         "${eight[@]}" "${nccl[@]}"
     expect 78 "ranks 0 and 4 share GPU 0" TRIREME_SIM_GPUS=4 "${eight[@]}" "${nccl[@]}"
     expect 69 "has no links between its ranks" "${eight[@]}" "${nccl[@]}" --device check
+    expect 0 "(--device-transport staged), which is slow: [rank 0] --device cuda-sim needs NCCL, and there is no libnccl" \
+        TRIREME_SIM_GPUS=2 TRIREME_SIM_FAIL=libnccl.so.2:1 "$here/tcprun.sh" 2 "${run[@]}" --train-iters 1
+    [[ $(grep -c "which is slow" out.log) == 1 ]] || complain "not one warning: $(cat out.log)"
     expect 0 "library NCCL (libnccl.so.2), for ranks that are processes: found, 2.28.9" "$trireme" devices
 }
 check "NCCL links ranks, and a run says why it does not" links

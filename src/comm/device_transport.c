@@ -1,5 +1,6 @@
 // Chooses the transport that carries the tensors of devices between the ranks.
 #include "comm/device_transport.h"
+#include <stdio.h>
 #include <string.h>
 
 static Status staged_check(Comm *world, Device *device) {
@@ -15,14 +16,21 @@ static const DeviceTransport transports[] = {
 };
 enum { NUM_TRANSPORTS = sizeof transports / sizeof *transports };
 
-static Status choose_first(Comm *world, Device *device, const DeviceTransport **chosen) {
-    double missing[NUM_TRANSPORTS];
-    for (int i = 0; i < NUM_TRANSPORTS; i++) missing[i] = transports[i].check(world, device) != OK;
-    comm_all_reduce_host(world, missing, NUM_TRANSPORTS, REDUCE_MAX);
+// "staged" is there for all, and slow. The last that cannot be used, "nccl", is what ranks that are processes need.
+static void warn_of_staged(const Comm *world, const DeviceTransport *chosen) {
+    if (chosen->open || comm_rank(world) != 0) return;
+    fprintf(
+        stderr,
+        "trireme: warning: tensors go between the GPUs by way of the host's memory (--device-transport %s), "
+        "which is slow: %s\n",
+        chosen->name, fail_message());
+}
+
+static void choose_first(Comm *world, Device *device, const DeviceTransport **chosen) {
     int first = 0;
-    while (missing[first] > 0) first++; // staged is always there
+    while (comm_agree(world, transports[first].check(world, device)) != OK) first++; // staged is always there
     *chosen = &transports[first];
-    return OK;
+    warn_of_staged(world, *chosen);
 }
 
 static Status fail_unknown(const char *name) {
@@ -39,7 +47,10 @@ Status device_transport_choose(Comm *world, Device *device, const char *name,
     *chosen = NULL;
     if (comm_size(world) == 1 || !device_computes(device)) return OK;
     bool has_gpu = *device_unit(device).name;
-    if (!name || !strcmp(name, "auto")) return has_gpu ? choose_first(world, device, chosen) : OK;
+    if (!name || !strcmp(name, "auto")) {
+        if (has_gpu) choose_first(world, device, chosen);
+        return OK;
+    }
     for (int i = 0; i < NUM_TRANSPORTS; i++)
         if (!strcmp(name, transports[i].name)) *chosen = &transports[i];
     if (!*chosen) return fail_unknown(name);

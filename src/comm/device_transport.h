@@ -7,7 +7,7 @@
 //   staged  no device transport: the host's transport moves copies in pinned memory of the host (comm/host_adapter.c)
 //
 // comm_use_device chooses one for all ranks: the one that CommOptions name, or the first of the table that every rank
-// can use.
+// can use. Where that is staged, rank 0 prints why.
 #pragma once
 #include "comm/transport.h"
 
