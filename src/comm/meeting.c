@@ -147,11 +147,9 @@ static Status seat(Host *host, Guest *guest, Text *why) {
 // Whoever says anything else is closed without a word. Ranks of another job are told, and do not disturb this one.
 static Status hear(Host *host, int i) {
     Guest *guest = &host->guests[i];
-    ssize_t n = read(guest->fd, (char *)&guest->hello + guest->got, sizeof guest->hello - guest->got);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return OK;
-    if (n > 0) guest->got += (size_t)n;
+    bool stranger = !socket_read_some(guest->fd, &guest->hello, sizeof guest->hello, &guest->got);
     size_t known = guest->got < sizeof HELLO_MAGIC ? guest->got : sizeof HELLO_MAGIC;
-    bool stranger = n <= 0 || memcmp(guest->hello.magic, HELLO_MAGIC, known) != 0;
+    stranger |= memcmp(guest->hello.magic, HELLO_MAGIC, known) != 0;
     if (!stranger && guest->got < sizeof guest->hello) return OK;
     Text why = {0};
     Status status = OK;

@@ -213,15 +213,12 @@ static void welcome(Stranger *stranger) {
 static void stranger_ready(Watched *self, uint32_t events) {
     Stranger *stranger = (Stranger *)self;
     (void)events;
-    ssize_t n = recv(stranger->fd, (char *)&stranger->greeting + stranger->got,
-                     sizeof stranger->greeting - stranger->got, 0);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n > 0) stranger->got += (size_t)n;
-    size_t known =
-        stranger->got < sizeof stranger->greeting.magic ? stranger->got : sizeof stranger->greeting.magic;
-    if (n <= 0 || memcmp(stranger->greeting.magic, GREETING_MAGIC, known) != 0)
+    Greeting *greeting = &stranger->greeting;
+    bool there = socket_read_some(stranger->fd, greeting, sizeof *greeting, &stranger->got);
+    size_t known = stranger->got < sizeof greeting->magic ? stranger->got : sizeof greeting->magic;
+    if (!there || memcmp(greeting->magic, GREETING_MAGIC, known) != 0)
         dismiss(stranger);
-    else if (stranger->got == sizeof stranger->greeting)
+    else if (stranger->got == sizeof *greeting)
         welcome(stranger);
 }
 

@@ -198,3 +198,10 @@ bool socket_read(int fd, void *bytes, size_t size, double deadline_s) {
     }
     return true;
 }
+
+bool socket_read_some(int fd, void *bytes, size_t size, size_t *got) {
+    ssize_t n = recv(fd, (char *)bytes + *got, size - *got, 0);
+    if (n > 0) *got += (size_t)n;
+    if (n == 0) errno = 0;
+    return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
+}

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 enum { MAX_TEXT = 1024 };
@@ -93,14 +92,13 @@ static void link_ready(Watched *self, uint32_t events) {
     Link *link = (Link *)self;
     (void)events;
     if (link->fd < 0) return;
-    ssize_t n = recv(link->fd, (char *)&link->word + link->got, sizeof link->word - link->got, 0);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n > 0) {
-        link->got = (link->got + (size_t)n) % sizeof link->word;
-        if (!link->got) hear(link);
+    if (socket_read_some(link->fd, &link->word, sizeof link->word, &link->got)) {
+        if (link->got < sizeof link->word) return;
+        link->got = 0;
+        hear(link);
         return;
     }
-    int error = n < 0 ? errno : 0;
+    int error = errno;
     close(link->fd);
     link->fd = -1;
     if (link->left || link->star->ended) return;
