@@ -313,17 +313,6 @@ static Status read_answer(Meeting *meeting, const MeetingPlan *plan, int fd, dou
                 errno == ETIMEDOUT ? "it waits for ranks that have not come" : "it has ended");
 }
 
-// Addresses that are as good as rank 0's are at the address by which this rank has reached it.
-static void complete_addresses(Meeting *meeting, const MeetingPlan *plan, int fd) {
-    static const unsigned char unknown[16];
-    Address zero;
-    if (!socket_peer(fd, &zero)) return;
-    for (int r = 0; r < plan->size; r++) {
-        Address *address = &meeting->attendees[r].address;
-        if (!memcmp(address->ip, unknown, sizeof unknown)) memcpy(address->ip, zero.ip, sizeof zero.ip);
-    }
-}
-
 static Status join(Meeting *meeting, const MeetingPlan *plan, const Hello *hello) {
     double deadline_s = clock_s() + plan->timeout_s;
     int *fd = &meeting->links[0];
@@ -332,19 +321,20 @@ static Status join(Meeting *meeting, const MeetingPlan *plan, const Hello *hello
         return fail(ERR_UNAVAILABLE, "rank %d lost its connection to rank 0 at %s:%u: %s", plan->rank,
                     plan->host, (unsigned)plan->port, strerror(errno));
     TRY(wait_for_answer(plan, *fd, deadline_s + GUEST_S));
-    TRY(read_answer(meeting, plan, *fd, deadline_s + GUEST_S));
-    complete_addresses(meeting, plan, *fd);
-    return OK;
+    return read_answer(meeting, plan, *fd, deadline_s + GUEST_S);
 }
 
 // ---- both -------------------------------------------------------------------------------------------------
 
-// Where ranks of its own machine came by a loopback address, rank 0 reaches them so.
-static void own_machine(Meeting *meeting, int size) {
-    static const unsigned char unknown[16], loopback[16] = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1};
-    for (int r = 0; r < size; r++) {
+// Ranks that have come to rank 0 by a loopback address, from its own machine, have an unknown address. Others reach them at the
+// address by which they have reached rank 0, and rank 0 by a loopback address.
+static void complete_addresses(Meeting *meeting, const MeetingPlan *plan) {
+    static const unsigned char unknown[16];
+    Address zero = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
+    if (plan->rank && !socket_peer(meeting->links[0], &zero)) return;
+    for (int r = 0; r < plan->size; r++) {
         Address *address = &meeting->attendees[r].address;
-        if (!memcmp(address->ip, unknown, sizeof unknown)) memcpy(address->ip, loopback, sizeof loopback);
+        if (!memcmp(address->ip, unknown, sizeof unknown)) memcpy(address->ip, zero.ip, sizeof zero.ip);
     }
 }
 
@@ -356,7 +346,7 @@ Status meeting_hold(Meeting *meeting, const MeetingPlan *plan) {
     Hello hello;
     Status status = introduce(meeting, plan, &hello);
     if (status == OK) status = (plan->rank ? join : host_ranks)(meeting, plan, &hello);
-    if (status == OK && !plan->rank) own_machine(meeting, plan->size);
+    if (status == OK) complete_addresses(meeting, plan);
     if (status != OK) meeting_close(meeting, plan->size);
     return status;
 }

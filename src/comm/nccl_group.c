@@ -37,13 +37,12 @@ static bool stream_is_through(NcclGroup *g, NcclWay *way, Status *status) {
 
 // The host waits while links are opened and closed, no longer than any other wait may last.
 static Status wait_until(NcclGroup *g, NcclWay *way, Condition *holds, const char *doing) {
-    double limit_s = watchdog_limit_s(g->comm->world), waited_s = 0, last_s = clock_s();
+    double limit_s = watchdog_limit_s(g->comm->world);
+    WaitTime time = wait_time_start();
     Status status = OK;
     while (!holds(g, way, &status)) {
-        double now_s = clock_s(), turn_s = now_s - last_s;
-        waited_s += turn_s < POLL_S ? turn_s : POLL_S; // the process may have been stopped
-        last_s = now_s;
-        if (waited_s > limit_s)
+        wait_time_add(&time);
+        if (time.waited_s > limit_s)
             return fail(ERR_HANG,
                         "%s the link of %s has waited %.3g s for its other ranks (the limit; "
                         "--distributed-timeout-minutes sets another)",

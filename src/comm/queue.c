@@ -213,19 +213,17 @@ static double give_sign(const CommRequest *r, double now, double told) {
 
 // Returns when r is done. While any operation moves, r may be waiting for that one: it is no hang.
 static void watch(World *world, CommRequest *r) {
-    double last = clock_s(), waited = 0, told = last;
+    WaitTime time = wait_time_start();
+    double told = time.last_s;
     BeatWriter *beats = rank_current()->beat;
     for (int turns = 0; !r->done;) {
         pause_until_change(world, turns);
         bool moved = advance_all(world) == MOVED;
-        double now = clock_s();
-        // A process that was stopped finds a long gap here: it counts as one poll.
-        double gap = now - last;
-        waited = moved ? 0 : waited + (gap < POLL_S ? gap : POLL_S);
+        wait_time_add(&time);
+        if (moved) time.waited_s = 0;
         turns = moved ? 0 : turns + 1;
-        last = now;
-        if (beats) told = give_sign(r, now, told);
-        if (waited > watchdog_limit_s(world)) watchdog_hang(world, r, waited);
+        if (beats) told = give_sign(r, time.last_s, told);
+        if (time.waited_s > watchdog_limit_s(world)) watchdog_hang(world, r, time.waited_s);
     }
     beat_resume(beats);
 }

@@ -90,7 +90,15 @@ void queue_drain(Comm *comm);
 void queue_reserve(World *world, size_t op_bytes);
 void queue_destroy(World *world);
 
-// ---- the messages of the watchdog (watchdog.c) ------------------------------------------------------------
+// ---- the watchdog (watchdog.c) ----------------------------------------------------------------------------
+
+// The time that a wait has lasted. Time in which the process was stopped does not count: whatever passes between two calls of
+// wait_time_add counts as one poll at most.
+typedef struct {
+    double waited_s, last_s;
+} WaitTime;
+WaitTime wait_time_start(void);
+void wait_time_add(WaitTime *time);
 
 // The time that a wait may last without progress.
 double watchdog_limit_s(const World *world);

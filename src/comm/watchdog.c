@@ -3,6 +3,14 @@
 #include <stdio.h>
 #include <unistd.h>
 
+WaitTime wait_time_start(void) { return (WaitTime){.last_s = clock_s()}; }
+
+void wait_time_add(WaitTime *time) {
+    double now_s = clock_s(), passed_s = now_s - time->last_s;
+    time->waited_s += passed_s < POLL_S ? passed_s : POLL_S;
+    time->last_s = now_s;
+}
+
 double watchdog_limit_s(const World *world) {
     return world->timeout_s > 0 ? world->timeout_s : world->options->timeout_s;
 }
