@@ -459,7 +459,7 @@ static void over_connections(void) {
         {"agreed_error", "tcp", ERR_DATA, {"trireme: error: [rank 1] a damaged file\n"}},
         {"lone_error", "tcp", ERR_DATA, {"error: [rank 1] a damaged file (others were still at work"}},
         {"other_ranks", "tcp", ERR_CONFIG, {"5 ranks are wanted, the launcher started 3"}}};
-    static const char gone[] = "[rank 0] rank 1 is gone without a word",
+    static const char gone[] = "[rank 0] rank 1 ended without saying why",
                       told[] = "[rank 2] rank 1 has failed";
     const Expectation second[] = {
         {"killed", "tcp", 128 + SIGKILL, {gone, told}},

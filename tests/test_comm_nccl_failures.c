@@ -125,7 +125,8 @@ static const Failure failures[] = {
      "TRIREME_SIM_GPUS",
      "2",
      ERR_HANG,
-     {"at F7.0 for its device, where all_reduce of group with rank 1, posted at B3.0, does not end", ""}},
+     {"at F7.0 for its device, for rank 1 in all_reduce of group, which was posted at B3.0 and does not end",
+      ""}},
 };
 enum { NUM_FAILURES = sizeof failures / sizeof *failures };
 

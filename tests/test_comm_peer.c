@@ -350,8 +350,8 @@ static void expect_hang(void (*law)(Place *p), bool check, const char *fails, co
 }
 
 static void hangs_are_named(void) {
-    static const char *const stuck[] = {"at F1.0 for its device, where all_reduce of world with rank ",
-                                        ", posted at R0, does not end",
+    static const char *const stuck[] = {"at F1.0 for its device, for rank ",
+                                        " in all_reduce of world, which was posted at R0 and does not end",
                                         "(limit 1 s; --distributed-timeout-minutes", NULL};
     static const char *const sends[] = {"at sf0 for rank 1 in send on channel 3 of world", NULL};
     static const char *const absent[] = {"[rank 0] has waited", "at B2 for rank 1 in all_reduce of world",

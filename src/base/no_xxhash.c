@@ -1,12 +1,13 @@
-// Checksums without the library xxHash: XXH3 by code of our own, at half its speed. Inputs of up to 240 bytes are mixed 16 bytes at a time by products of 64 bits; of longer ones every
-// stripe of 64 bytes goes into eight sums, which are stirred after each block of 16 stripes.
+// Checksums without the library xxHash: XXH3 by code of our own, at half its speed. Inputs of up to 240 bytes are mixed
+// 16 bytes at a time by products of 64 bits; of longer ones every stripe of 64 bytes goes into eight sums, which are
+// stirred after each block of 16 stripes.
 // Source: Yann Collet's xxHash specification, version 0.2.0. Constants and numbers of rounds are the definition.
 #include "base/hash.h"
 #include <string.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are read as they lie in memory");
 
-// The state of a Hasher. Bytes wait in the buffer until more come: the last ones of an input are treated in another way.
+// The state of a Hasher. Bytes wait in the buffer until more come: the last ones of an input are treated differently.
 typedef struct {
     uint64_t sums[8];
     unsigned char buffer[256];

@@ -10,18 +10,18 @@
 // operation, shape and order.
 //
 // Order. Calls on tensors are stream-ordered: an operation starts when its stream has reached the call, and comm_wait
-// makes a stream wait for it. Transports that run on the host block it in comm_wait until the data have arrived. Tensors
-// of GPUs may have a transport of their own (comm/device_transport.h), whose operations run on streams: there the host
-// waits at most until the other ranks' hosts have come to the same call. There is no progress thread: operations advance
-// in comm_poll and in any wait.
+// makes a stream wait for it. Transports that run on the host block it in comm_wait until the data have arrived.
+// Tensors of GPUs may have a transport of their own (comm/device_transport.h), whose operations run on streams: there
+// the host waits at most until the other ranks' hosts have come to the same call. There is no progress thread:
+// operations advance in comm_poll and in any wait.
 //
-// A group of one rank. Its collectives are at most a copy on the stream of the call, and the started ones return NULL. A
-// wait for NULL orders nothing: the result is there for what that stream does later. Before another stream or the host
-// uses it, the caller orders them by an event.
+// A group of one rank. Its collectives are at most a copy on the stream of the call, and the started ones return NULL.
+// A wait for NULL orders nothing: the result is there for what that stream does later. Before another stream or the
+// host uses it, the caller orders them by an event.
 //
-// Reductions add in rank order, or in a tree over the ranks, on every transport (device/reduce.h), so results have the same
-// bits on all of them and in every run. A *channel* is (from, to, number), a FIFO. Sends and receives are started and awaited later: that is the model in which
-// schedule_verify proves that a schedule cannot hang.
+// Reductions add in rank order, or in a tree over the ranks, on every transport (device/reduce.h), so results have the
+// same bits on all of them and in every run. A *channel* is (from, to, number), a FIFO. Sends and receives are started
+// and awaited later: that is the model in which schedule_verify proves that a schedule cannot hang.
 //
 // Hangs. A rank that waits longer than the time limit (timeout_s, comm_set_timeout) without progress prints for which
 // rank it waits, in which operation, at which instruction, and ends the job on every rank with ERR_HANG. Time in which
@@ -55,8 +55,8 @@ typedef struct {
     // Lines that must be the same on all ranks, as for comm_compare; NULL: nothing is compared. They are compared
     // before rank_main runs and before any option of one rank has an effect.
     const char *common;
-    // Optional: the number of a signal that asked to stop, 0 before. tcp: while ranks wait for each other at the start, the
-    // job then ends with INTERRUPTED.
+    // Optional: the number of a signal that asked to stop, 0 before. tcp: while ranks wait for each other at the start,
+    // the job then ends with INTERRUPTED.
     const atomic_int *stopped;
 } CommOptions;
 
@@ -85,11 +85,11 @@ int comm_first_here(
     const Comm *comm); // the lowest rank of the world on this machine: a number for the machine
 const char *comm_name(const Comm *comm);
 // From now on the tensors of calls of this world, and of the groups that are opened from now on, are memory of `device`
-// (NULL: plain memory; then the groups that were opened since are closed already). Chooses what carries them between the
-// ranks: CommOptions.device_transport. Fails alike on all ranks: ERR_CONFIG or ERR_UNAVAILABLE where that cannot be used.
-// With NULL it cannot fail.   Collective over `world`, but with NULL.
+// (NULL: plain memory; then the groups that were opened since are closed already). Chooses what carries them between
+// the ranks: CommOptions.device_transport. Fails alike on all ranks: ERR_CONFIG or ERR_UNAVAILABLE where that cannot be
+// used. With NULL it cannot fail.   Collective over `world`, but with NULL.
 Status comm_use_device(Comm *world, Device *device);
-// What carries tensors of the device between the ranks: "peer", "staged". NULL: there is one rank, or no GPU.
+// What carries tensors of the device between the ranks: "peer", "nccl", "staged". NULL: there is one rank, or no GPU.
 const char *comm_device_transport(const Comm *world);
 
 // Sets the time that this rank waits without progress before it ends the job. `reason` is for the message and says
@@ -103,13 +103,13 @@ void comm_close(Comm *group);
 
 // ---- collectives: the same call, with the same shape, in the same order on every rank of the group ---------
 
-// Sums of BF16 and F16 are made in fp32, in the order of the ReduceOp, and rounded once. A function whose name ends in _start returns
-// before the operation is done: its tensors must not be used until comm_wait. The others start and wait.
+// Sums of BF16 and F16 are made in fp32, in the order of the ReduceOp, and rounded once. A function whose name ends in
+// _start returns before the operation is done: its tensors must not be used until comm_wait. The others start and wait.
 
 void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op); // in place; any type but I32
 CommRequest *comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op);
-// in [n * count] -> out [count]: slice `rank` of the reduction. `out` is either that slice of `in`, and the rest of `in` is
-// undefined afterwards, or lies outside `in` (CHECK), which then stays as it is.
+// in [n * count] -> out [count]: slice `rank` of the reduction. `out` is either that slice of `in`, and the rest of
+// `in` is undefined afterwards, or lies outside `in` (CHECK), which then stays as it is.
 void comm_reduce_scatter(Comm *comm, Stream *stream, Tensor in, Tensor out, ReduceOp op);
 CommRequest *comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Tensor out, ReduceOp op);
 // in [count] -> out [n * count], in rank order. `in` is slice `rank` of `out`, or lies outside it (CHECK).
@@ -144,8 +144,9 @@ Status comm_compare(Comm *world, const char *lines);
 typedef struct {
     int from, to, number;
 } CommChannel;
-// Opens channels for messages on tensors of the device, before their first one: some device transports make what a channel
-// needs together with its other end. All ranks give the same list; a channel may be in it twice.   Collective over `comm`.
+// Opens channels for messages on tensors of the device, before their first one: some device transports make what a
+// channel needs together with its other end. All ranks give the same list; a channel may be in it twice.   Collective
+// over `comm`.
 Status comm_open_channels(Comm *comm, const CommChannel *channels, int count);
 // Start a send or receive of x, which must not be used until comm_wait. Channels are numbers from 0 on.
 CommRequest *comm_send(Comm *comm, Stream *stream, Tensor x, int to, int channel);
@@ -159,8 +160,8 @@ bool comm_done(Comm *comm, CommRequest **request);
 // Advances all operations of the world that were started: it makes the copies and additions that need not wait for
 // another rank. Costs one test of a pointer when there are none. The device calls it before every operation.
 void comm_poll(Comm *comm);
-// Ends the job with ERR_HANG, like a wait of comm, when the host has waited for its device too long because operations of
-// comm do not end there. The device calls it while the host waits, with the seconds since that wait began.
+// Ends the job with ERR_HANG, like a wait of comm, when the host has waited for its device too long because operations
+// of comm do not end there. The device calls it while the host waits, with the seconds since that wait began.
 void comm_watch(Comm *world, double waited_s);
 
 // ---- counting ---------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 // How the processes of a job find each other: rank 0 listens at an address that all know, every other rank connects and
 // tells of itself, and rank 0 tells all of all. The connections to rank 0 stay, for star.h.
 //
-// Whoever connects is a stranger until it has said what only a rank of this job says: others are refused and cannot
-// hold the meeting up.
+// Whoever connects is a stranger until it has said what a rank of this job says: the numbers of the job and of a rank
+// that has not come. Others are refused and do not hold the meeting up. This finds mistakes and not attacks: whoever
+// knows these numbers can take part, so the network between the machines is to be trusted.
 #pragma once
 #include "comm/sockets.h"
 #include <stdatomic.h>

@@ -22,7 +22,7 @@ Post *post_open(int rank, int size, Meeting *meeting);
 void post_close(Post *post); // takes NULL
 void post_watch(Post *post, int fd, Watched *watched);
 
-// As of mail.h. Ranks are those of the world, `group` tells the messages of groups apart.
+// As in mail.h. Ranks are those of the world, `group` tells the messages of groups apart.
 Mail post_send(Post *post, uint64_t group, const void *from, size_t bytes, int to, int tag);
 Mail post_recv(Post *post, uint64_t group, void *to, size_t bytes, int from, int tag);
 MailState post_test(Post *post, Mail *mail, size_t *bytes);

@@ -125,7 +125,7 @@ int socket_listen(uint16_t port) {
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     }
     if (fd < 0) return -1;
-    // Of connections that a job before has closed; two that listen are refused all the same.
+    // The port may have connections that an earlier job has closed. A second one that listens is refused all the same.
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     return bind(fd, &here.any, size) || listen(fd, SOMAXCONN) ? close_failed(fd) : fd;
 }

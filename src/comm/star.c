@@ -104,7 +104,7 @@ static void link_ready(Watched *self, uint32_t events) {
     if (link->left || link->star->ended) return;
     char what[160];
     snprintf(what, sizeof what,
-             "is gone without a word (%s): it was killed, or its machine or the network failed",
+             "ended without saying why (%s): it was killed, or its machine or the network failed",
              error ? strerror(error) : "its connection was closed");
     end_because_of(link->star, link->peer, ERR_OS, what);
 }

@@ -34,13 +34,14 @@ static void describe_call(const CommRequest *r, Text *text) {
 // The host waits for its device, where an operation has not ended since it was posted.
 static void describe_running(const CommRequest *r, Text *text) {
     const Group *group = r->lane->group;
-    text_add(text, " for its device, where");
-    add_operation(r, text);
-    text_add(text, " with rank");
+    text_add(text, " for its device, for rank");
     for (int i = 0; i < group->size; i++)
         if (is_message(&r->call) ? i == r->call.peer : i != group->rank)
             text_add(text, " %d", group->members[i]);
-    text_add(text, *r->doing ? ", posted at %s, does not end" : " does not end", r->doing);
+    text_add(text, " in");
+    add_operation(r, text);
+    text_add(text, *r->doing ? ", which was posted at %s and does not end" : ", which does not end",
+             r->doing);
 }
 
 _Noreturn void watchdog_hang(World *world, const CommRequest *r, double waited_s) {
