@@ -154,6 +154,120 @@ static void faults(void) {
     expect_named(read_while_summed, "add", "all_reduce of world");
 }
 
+// ---- the same on GPUs, where a fault gives wrong numbers ----------------------------------------------
+
+// What two ranks of simulated GPUs do in a turn: with the wait that the fault leaves out, or without. Returns whether a
+// number is wrong.
+typedef bool Turn(RankFixture *f, bool waits);
+
+static bool differs(const RankFixture *f, Stream *stream, Tensor x, float wanted) {
+    float values[COUNT];
+    bool bad = false;
+    device_download(f->b->device, stream, values, x);
+    for (int i = 0; i < COUNT; i++) bad |= values[i] != wanted;
+    return bad;
+}
+
+static void order(const RankFixture *f, Stream *after, Stream *before) {
+    stream_wait(f->b->device, after, event_record(f->b->device, before));
+}
+
+// A sum of what another stream computes.
+static bool wait_before_sum(RankFixture *f, bool waits) {
+    Fixture *b = f->b;
+    Tensor x = ones(b), y = ones(b);
+    order(f, f->second, b->stream);
+    add(b->device, f->second, (Add){y, x});
+    if (waits) order(f, b->stream, f->second);
+    comm_all_reduce(f->world, b->stream, x, REDUCE_SUM);
+    return differs(f, b->stream, x, 2 * RANKS);
+}
+
+// A sum that is read, while it may be under way.
+static bool wait_after_sum(RankFixture *f, bool waits) {
+    Fixture *b = f->b;
+    Tensor x = ones(b), y = zeros_of(b, F32, 1, COUNT);
+    CommRequest *sum = comm_all_reduce_start(f->world, b->stream, x, REDUCE_SUM);
+    if (waits) comm_wait(f->world, b->stream, &sum);
+    add(b->device, b->stream, (Add){x, y});
+    bool bad = differs(f, b->stream, y, RANKS);
+    if (!waits) comm_wait(f->world, b->stream, &sum);
+    return bad;
+}
+
+// A message that is read, while it may be on its way.
+static bool wait_after_message(RankFixture *f, bool waits) {
+    Fixture *b = f->b;
+    int other = 1 - comm_rank(f->world);
+    Tensor x = ones(b), got = zeros_of(b, F32, 1, COUNT), y = zeros_of(b, F32, 1, COUNT);
+    CommRequest *recv = comm_recv(f->world, b->stream, got, other, 0);
+    CommRequest *send = comm_send(f->world, b->stream, x, other, 0);
+    if (waits) comm_wait(f->world, b->stream, &recv);
+    add(b->device, b->stream, (Add){got, y});
+    bool bad = differs(f, b->stream, y, 1);
+    if (!waits) comm_wait(f->world, b->stream, &recv);
+    comm_wait(f->world, b->stream, &send);
+    return bad;
+}
+
+typedef struct {
+    Turn *turn;
+    bool waits;
+    double wrong;
+} Turns;
+
+static Status take_turns(Comm *world, void *arg) {
+    Turns *turns = arg;
+    double wrong = 0;
+    Fixture b = fixture_open("cuda-sim", 1);
+    RankFixture f = {.b = &b, .world = world};
+    EXPECT_OK(device_stream_open(b.device, "second", &f.second));
+    EXPECT_OK(comm_use_device(world, b.device));
+    for (int i = 0; i < ROUNDS; i++) {
+        wrong += turns->turn(&f, turns->waits);
+        device_sync(b.device, f.second);
+        device_sync(b.device, b.stream);
+        comm_barrier(world);
+        arena_release(&b.arena, (ArenaMark){0, 0});
+    }
+    comm_all_reduce_host(world, &wrong, 1, REDUCE_SUM);
+    if (comm_rank(world) == 0) turns->wrong = wrong;
+    EXPECT_OK(comm_use_device(world, NULL));
+    device_stream_close(b.device, f.second);
+    fixture_close(&b);
+    return OK;
+}
+
+static int wrong_turns(Turn *turn, const char *transport, bool waits) {
+    Turns turns = {turn, waits, 0};
+    CommOptions options = {.transport = "threads",
+                           .ranks = RANKS,
+                           .timeout_s = 60,
+                           .device_transport = transport,
+                           .deterministic = true};
+    EXPECT_OK(comm_launch(options, take_turns, &turns));
+    return (int)turns.wrong;
+}
+
+static void faults_on_gpus(void) {
+    static const struct {
+        const char *name, *transport;
+        Turn *turn;
+    } rows[] = {{"before a sum", "peer", wait_before_sum},
+                {"after a sum", "peer", wait_after_sum},
+                {"after a message", "peer", wait_after_message},
+                {"before a sum", "staged", wait_before_sum}};
+    if (strcmp(harness_device("check"), "check") != 0) return;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int with = wrong_turns(rows[i].turn, rows[i].transport, true),
+            without = wrong_turns(rows[i].turn, rows[i].transport, false);
+        EXPECT(with == 0, "%s, %s: %d turns are wrong", rows[i].transport, rows[i].name, with);
+        EXPECT(without > 0, "%s, %s: no turn is wrong without the wait", rows[i].transport, rows[i].name);
+    }
+}
+
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"in_order", in_order}, {"faults", faults}, {0}}, argc, argv);
+    return harness_run(
+        (const Test[]){{"in_order", in_order}, {"faults", faults}, {"faults_on_gpus", faults_on_gpus}, {0}},
+        argc, argv);
 }
