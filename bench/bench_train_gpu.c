@@ -3,10 +3,11 @@
 //   bench_train_gpu small|large|tiny TRIREME [--device KIND] [--json FILE]           models of up to, beyond a billion
 //   bench_train_gpu pytorch small|large TRIREME PYTHON [--device KIND] [--json FILE]   pytorch_gpt.py, which PYTHON runs
 //
-// KIND is cuda unless given; tiny is for simulated GPUs. In bf16, without dropout, on mock data; the median of the steps
-// after the first. "MFU" is the share of the GPU's published rate of dense bf16 products: of 6 FLOPs for each weight of a
-// product and token, and of attention's products, of which "causal" counts those below the diagonal and "full" all. A model
-// that needs more memory than the GPU has is left out, with a note.
+// KIND is cuda unless given; tiny is for simulated GPUs. In bf16, or with products of 8-bit factors where a row says so;
+// without dropout, on mock data; the median of the steps after the first. "MFU" is the share of the GPU's published rate of
+// dense bf16 products, in rows with 8 bits, too: of 6 FLOPs for each weight of a product and token, and of attention's
+// products, of which "causal" counts those below the diagonal and "full" all. A model that needs more memory than the GPU
+// has is left out, with a note.
 #include "base/text.h"
 #include "device/survey.h"
 #include "median.h"
@@ -32,16 +33,24 @@ static const Row ROWS[] = {
      64, 10, 8},
     {"small", "gpt2-124m, microbatch 64", "--model gpt2-124m", 12, 768, 12, 12, 3072, 50304, 1024, false, 64,
      64, 10, 24},
+    {"small", "gpt2-124m, microbatch 16, 8 bits", "--model gpt2-124m --fp8-format hybrid", 12, 768, 12, 12,
+     3072, 50304, 1024, false, 16, 64, 10, 9},
     {"large", "gpt2-1558m, microbatch 8", "--model gpt2-1.5b", 48, 1600, 25, 25, 6400, 50304, 1024, false, 8,
      16, 5, 46},
     {"large", "llama3-8b, 12 layers, microbatch 1", "--model llama3-8b --num-layers 12 --seq-length 4096", 12,
      4096, 32, 8, 14336, 128256, 4096, true, 1, 4, 5, 64},
+    {"large", "llama3-8b, 12 layers, microbatch 1, 8 bits",
+     "--model llama3-8b --num-layers 12 --seq-length 4096 --fp8-format hybrid", 12, 4096, 32, 8, 14336,
+     128256, 4096, true, 1, 4, 5, 65},
     {"large", "llama2-7b, microbatch 1", "--model llama2-7b", 32, 4096, 32, 32, 11008, 32000, 4096, true, 1,
      4, 5, 119},
     {"large", "llama3-8b, microbatch 1", "--model llama3-8b --seq-length 4096", 32, 4096, 32, 8, 14336,
      128256, 4096, true, 1, 4, 5, 139},
     {"tiny", "tiny",
      "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 32 --max-position-embeddings 32",
+     2, 64, 2, 2, 256, 512, 32, false, 2, 4, 2, 0.1},
+    {"tiny", "tiny, 8 bits",
+     "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 32 --max-position-embeddings 32 --fp8-format hybrid",
      2, 64, 2, 2, 256, 512, 32, false, 2, 4, 2, 0.1},
 };
 enum { NUM_ROWS = sizeof ROWS / sizeof *ROWS };
@@ -145,7 +154,9 @@ static Status torch_step(const char *python, const Row *r, bool compile, double 
     return run_number(command, "step_s", step_s);
 }
 
-// The GPT models of a set: the others are not written in pytorch_gpt.py.
+static bool has_8_bits(const Row *r) { return strstr(r->model, "--fp8-format") != NULL; }
+
+// The GPT models of a set, in bf16: the others are not written in pytorch_gpt.py.
 static void bench_torch(Bench *b, const char *set, const char *python) {
     char title[80], name[120];
     snprintf(title, sizeof title, "PyTorch's steps on one GPU, bf16, %s", set);
@@ -153,7 +164,7 @@ static void bench_torch(Bench *b, const char *set, const char *python) {
     for (int i = 0; i < 2 * NUM_ROWS; i++) {
         const Row *r = &ROWS[i / 2];
         double step_s;
-        if (strcmp(r->set, set) != 0 || r->gated || !fits(b, r)) continue;
+        if (strcmp(r->set, set) != 0 || r->gated || has_8_bits(r) || !fits(b, r)) continue;
         snprintf(name, sizeof name, "%s, %s", r->name, i % 2 ? "torch.compile" : "eager");
         if (torch_step(python, r, i % 2, &step_s) == OK) {
             add_row(b, r, name, step_s);
