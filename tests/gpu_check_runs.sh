@@ -25,10 +25,33 @@ END
 }
 check "stages pass and leave their lines" stages_pass
 
+# What ranks, runs and benchmarks say of a device.
+runs_pass() {
+    check_gpu --only laws,saved,faults,algorithms,machine || complain "exit $?: $(cat out.log)"
+    for stage in laws saved faults algorithms machine; do expect_result $stage passed; done
+    grep -q '"stage": "laws".*"numbers": {"laws": 6, "failed": 0}' out/results.jsonl || complain "$(cat out/results.jsonl)"
+    grep -q '"numbers": {"steps": 2, "words": [1-9]' out/results.jsonl || complain "no text: $(cat out/results.jsonl)"
+    grep -q '"numbers": {"rows": [1-9]' out/results.jsonl || complain "no algorithms: $(cat out/results.jsonl)"
+    grep -q '"numbers": {"rates": [1-9]' out/results.jsonl || complain "no rates: $(cat out/results.jsonl)"
+    [[ -s out/machine.yaml && -s out/stack.yaml && -s out/algorithms.txt ]] || complain "files are missing: $(ls out)"
+}
+check "runs and their benchmarks pass" runs_pass
+
+meets_nccl() {
+    [[ -x $build/tests/test_device_link ]] || return 0
+    check_gpu --only nccl || complain "exit $?: $(cat out.log)"
+    grep -q '"stage": "nccl", "result": "passed".*"note": "", "numbers": {"gpus": 2}' out/results.jsonl || complain "$(cat out/results.jsonl out/log.txt)"
+    TRIREME_SIM_GPUS=1 check_gpu --only nccl || complain "exit $?: $(cat out.log)"
+    grep -q '"result": "passed".*"note": "ranks that NCCL links were not run: they need two GPUs"' out/results.jsonl || complain "$(cat out/results.jsonl)"
+    TRIREME_SIM_FAIL=ncclGetUniqueId:1 check_gpu --only nccl && complain "a library that fails passes"
+    expect_result nccl failed
+}
+check "one GPU and several meet NCCL" meets_nccl
+
 measures() {
     [[ -x $build/bench/bench_train_gpu && -x $build/bench/bench_device_gpu && -x $build/bench/bench_report ]] || return 0 # benchmarks are built on demand
     check_gpu --only steps-small,rates,operations || complain "exit $?: $(cat out.log)"
-    grep -q '"stage": "steps-small".*"numbers": {"tiny": [1-9]' out/results.jsonl || complain "$(cat out/results.jsonl)"
+    grep -q '"stage": "steps-small".*"numbers": {"tiny": [0-9.]*, "tiny_8_bits": [1-9]' out/results.jsonl || complain "$(cat out/results.jsonl)"
     grep -q '"tiny_adamw": [0-9.]' out/results.jsonl || complain "no rates: $(cat out/results.jsonl)"
     grep -q '"tiny_all": 100' out/results.jsonl || complain "no shares of operations: $(cat out/results.jsonl)"
     grep -q '"gpu": "simulated GPU"' out/bench.json || complain "no machine: $(cat out/bench.json)"

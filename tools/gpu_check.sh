@@ -8,12 +8,13 @@
 # Each stage is a process of its own with a limit, and leaves one line of JSON in FOLDER/results.jsonl, which is on the disk
 # before the next begins: what happens later takes no result away. A stage begins only if its time is left of the budget
 # (570 s), and what fails in one leaves the others. FOLDER is build/gpu-check unless given. It gets results.jsonl, summary.txt,
-# log.txt (all that the stages print), trace.json, bench.json, which ./run bench would keep as bench/results/GPU.json, and
-# compared.txt, what changed against that file.
-# --device cuda-sim rehearses all of it with small sizes on the simulated GPU, in two minutes.
+# log.txt (all that the stages print), trace.json, bench.json, which ./run bench would keep as bench/results/GPU.json,
+# compared.txt, what changed against that file, machine.yaml and stack.yaml for plans, and algorithms.txt of GPT-2 124M.
+# --device cuda-sim rehearses all of it with small sizes on the simulated GPU, in some minutes.
 #
 # A new stage is a row of `stages` and a function stage_NAME (with _ for -). In it `number NAME VALUE` adds to its line, `skip
-# WHY` ends it as not done, and any other status than 0 is a failure, whose last line with "error", or last line, is the note.
+# WHY` ends it as not done, `note WORDS` is for a stage that passes, and any other status than 0 is a failure, whose last line
+# with "error", or last line, is the note.
 set -uo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 70
@@ -29,9 +30,14 @@ numerics      60   90  the laws of operations: attention, caches, extreme number
 curve         60   90  the first steps of GPT-2 124M against the cpu's losses
 steps-small   60   90  GPT-2 124M: tokens per second
 steps-large  120   90  models of billions of parameters: tokens per second
-laws          75  150  ranks that share a GPU: grids, schedules, sharding against one rank
+laws          75  150  ranks that share a GPU: grids, schedules, sharding, ways of messages against one rank
+nccl          30   90  the functions of NVIDIA's NCCL, by a link of one rank; with several GPUs ranks that it links
+saved         60  150  a run that goes on from its checkpoint, and text from it
+faults        40  120  a run on the device that looks at every operation
 rates         90   90  every operation beside copies and the best product
 operations    40   90  where a step's time goes, operation by operation, and where the GPU waits for the host
+algorithms    40   90  algorithms of a run's products by their time, and a run that takes them
+machine       90  120  a machine's file and a stack for plans, measured
 trace         30   90  forwards, backwards and the optimizer in a trace of five steps
 sanitizer     60   90  memory errors and races in small cases
 ncu           30   90  counters of the slowest kernels
@@ -62,7 +68,9 @@ need_build() {
     is_available || skip "--device $device is not available; the build has the reason"
 }
 
-is_available() { "$build/trireme" devices --json | grep -q '"available": true, "kind": "'"$device"'"'; }
+# device_row: what `trireme devices` says of the device, in a line.
+device_row() { "$build/trireme" devices --json | grep '"kind": "'"$device"'"'; }
+is_available() { device_row | grep -q '"available": true'; }
 have() { command -v "$1" >/dev/null; }
 
 # folders_with FILE: where the CUDA toolkit and python3's packages of NVIDIA have it, one a line; FILE may be a pattern.
@@ -132,7 +140,7 @@ stage_facts() {
 }
 
 targets="trireme test_device_ops test_device_bits test_device_laws test_device_numbers test_device_attention test_device_cached
-    test_train_covering bench_device_gpu bench_train_gpu bench_train_ops bench_report"
+    test_device_float8 test_device_link test_train_covering bench_device_gpu bench_train_gpu bench_train_ops bench_report"
 
 stage_build() {
     local generator=() launcher=() wanted headers
@@ -177,7 +185,7 @@ stage_bits() {
 stage_numerics() {
     need_build
     local failed=() name
-    for name in attention cached numbers laws; do
+    for name in attention cached float8 numbers laws; do
         rehearsal && [[ $name == laws || $name == numbers ]] && continue
         TRIREME_TEST_DEVICE=$device TRIREME_TEST_SHORT=$(rehearsal && echo 1) timeout -k 5 60 "$build/tests/test_device_$name" ||
             failed+=("$name")
@@ -238,7 +246,8 @@ measured_steps() {
 }
 
 # Name, then "same" (the bits of one rank) or "near" (rounding apart), then the words that differ from one rank's. Ways of
-# messages between GPUs: a row each with their option.
+# messages between GPUs have rows with their option: without it ranks that share a GPU take "peer". Those whose names end in
+# -float8 are compared with one rank in 8 bits.
 laws="
 p2            same --ranks 2 --pp 2
 p4            same --ranks 4 --pp 4
@@ -252,6 +261,11 @@ d2            near --ranks 2
 d2-sharded    near --ranks 2 --use-distributed-optimizer
 d2-overlap    near --ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
 t2-p2         near --ranks 4 --tp 2 --pp 2
+p2-peer       same --ranks 2 --pp 2 --device-transport peer
+d2-peer       near --ranks 2 --use-distributed-optimizer --device-transport peer
+p2-staged     same --ranks 2 --pp 2 --device-transport staged
+d2-staged     near --ranks 2 --use-distributed-optimizer --device-transport staged
+p2-float8     same --ranks 2 --pp 2 --bf16 --fp8-format hybrid
 "
 
 law_run() { # NAME WORD...
@@ -267,7 +281,9 @@ law_run() { # NAME WORD...
 }
 
 law_holds() { # NAME same|near
-    losses "$work/law-one.jsonl" | paste - <(losses "$work/law-$1.jsonl") | awk -v want="$2" '
+    local one=one
+    [[ $1 != *-float8 ]] || one='one-float8'
+    losses "$work/law-$one.jsonl" | paste - <(losses "$work/law-$1.jsonl") | awk -v want="$2" '
         NF != 2 { bad = 1 }
         want == "same" && $1 != $2 { bad = 1 }
         want == "near" { d = $1 / $2 - 1; if (!(d < 1e-5 && d > -1e-5)) bad = 1 }
@@ -277,8 +293,8 @@ law_holds() { # NAME same|near
 stage_laws() {
     need_build
     local name want words failures count law_steps=10
-    rehearsal && law_steps=2 && laws=$(grep -E '^(p2|t2|d2-sharded) ' <<<"$laws")
-    law_run one || return 1
+    rehearsal && law_steps=2 && laws=$(grep -E '^(p2|t2|d2-sharded|p2-peer|d2-staged|p2-float8) ' <<<"$laws")
+    law_run one && law_run one-float8 --bf16 --fp8-format hybrid || return 1
     while read -r name want words; do
         [[ -n $name ]] || continue
         while (($(jobs -rp | wc -l) >= 4)); do wait -n; done
@@ -293,6 +309,66 @@ stage_laws() {
     number failed "$failures"
     ((failures == 0)) || return 1
     rehearsal || TRIREME_TEST_DEVICE=$device TRIREME_TEST_SHORT=1 timeout -k 5 40 "$build/tests/test_train_covering"
+}
+
+# With one GPU no rank can be linked with another: then a link of one rank meets the library.
+stage_nccl() {
+    need_build tests/test_device_link
+    local gpus law_steps=10
+    "$build/trireme" devices
+    device_row | grep -q '"found": true, "name": "NCCL"' || skip "there is no NCCL here"
+    TRIREME_TEST_DEVICE=$device timeout -k 5 60 "$build/tests/test_device_link" || { echo "failed: a link of one rank" && return 1; }
+    rehearsal && law_steps=2 && export TRIREME_SIM_GPUS=${TRIREME_SIM_GPUS:-2}
+    gpus=$(device_row | grep -o '"uuid"' | wc -l)
+    number gpus "$gpus"
+    ((gpus > 1)) || { note "ranks that NCCL links were not run: they need two GPUs" && return; }
+    law_run one || return 1
+    law_run p2-nccl --ranks 2 --pp 2 --ranks-per-gpu 1 --device-transport nccl && law_holds p2-nccl same || return 1
+    law_run d2-nccl --ranks 2 --use-distributed-optimizer --ranks-per-gpu 1 --device-transport nccl && law_holds d2-nccl near
+}
+
+# What a run of four steps has saved after two goes on with the same losses, and makes text.
+stage_saved() {
+    need_build
+    local law_steps=4 saved=$work/saved
+    rm -rf "$saved"
+    law_run whole && law_run first --save "$saved" --save-interval 2 --exit-interval 2 &&
+        law_run second --save "$saved" --load "$saved" || return 1
+    "$build/trireme" checkpoint verify "$saved" || return 1
+    number steps "$(losses "$work/law-second.jsonl" | wc -l)"
+    cmp <(losses "$work/law-whole.jsonl" | tail -n 2) <(losses "$work/law-second.jsonl") ||
+        { echo "failed: losses after the checkpoint are not those of the whole run" && return 1; }
+    "$build/trireme" generate --load "$saved" --device "$device" --prompt "1 2 3" --max-new-tokens 8 --temperature 0 >"$work/text" || return 1
+    number words "$(wc -w <"$work/text")"
+    rm -rf "$saved"
+}
+
+stage_faults() {
+    need_build
+    local law_steps=3 plain=$device
+    rehearsal && law_steps=1
+    law_run plain --bf16 || return 1
+    device=$plain-check law_run checked --bf16 || return 1
+    cmp <(losses "$work/law-plain.jsonl") <(losses "$work/law-checked.jsonl") ||
+        { echo "failed: losses on $plain-check are not those on $plain" && return 1; }
+}
+
+stage_algorithms() {
+    need_build
+    local words=(--model gpt2-124m --micro-batch-size 16 --global-batch-size 16 --bf16)
+    rehearsal && words=(--num-layers 1 --hidden-size 32 --num-attention-heads 2 --seq-length 16 --micro-batch-size 1
+        --global-batch-size 1 --bf16)
+    "$build/trireme" bench --product-algorithms "$out/algorithms.txt" --device "$device" "${words[@]}" --vocab-size 500 || return 1
+    number rows "$(grep -c '^m ' "$out/algorithms.txt")"
+    "$build/trireme" train "${words[@]}" --mock-data --tokenizer-type NullTokenizer --vocab-size 500 --lr 1e-4 --eval-iters 0 \
+        --plain --train-iters 2 --device "$device" --product-algorithms "$out/algorithms.txt"
+}
+
+stage_machine() {
+    need_build
+    "$build/trireme" bench --machine "$out/machine.yaml" --stack "$out/stack.yaml" --device "$device" || return 1
+    number rates "$(grep -c '{op: ' "$out/machine.yaml")"
+    "$build/trireme" plan --machine "$out/machine.yaml" --model gpt2-124m --gpus 1 --global-batch-size 8 --seq-length 64
 }
 
 stage_rates() {
@@ -402,7 +478,7 @@ since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f", b - a }'; }
 run_stage() {
     local name=$1 seconds=$2 left status start result text
     left=$(awk -v budget="$budget" -v used="$(since "$began")" 'BEGIN { printf "%d", budget - used }')
-    rm -f "$work/numbers"
+    rm -f "$work"/{numbers,note}
     if ((left < seconds)); then
         write_line "$name" skipped 0 "no time: $seconds s of $left s that are left"
         return
@@ -416,7 +492,7 @@ run_stage() {
     tail -c 1000000 "$work/output" >>"$out/log.txt"
     text=$( (grep -v '^ *$' "$work/output" | tail -n 1 && grep -E 'error|^failed' "$work/output") | tail -n 1 | cut -c1-300)
     case $status in
-    0) result=passed text= ;;
+    0) result=passed text=$(cat "$work/note" 2>/dev/null) ;;
     77) result=skipped ;;
     124 | 137) result=failed text="it took more than its $seconds s; $text" ;;
     *) result=failed text="status $status; $text" ;;
@@ -451,7 +527,8 @@ check() {
     local name seconds rehearsed
     began=$(now)
     mkdir -p "$out" "$work"
-    rm -f "$out"/{results.jsonl,summary.txt,log.txt,trace.json,bench.json,compared.txt} "$work"/*
+    rm -rf "$out"/{results.jsonl,summary.txt,log.txt,trace.json,bench.json,compared.txt,machine.yaml,stack.yaml,algorithms.txt} \
+        "${work:?}"/*
     while read -r name seconds rehearsed _; do
         [[ -n $name && (-z $only || ,$only, == *",$name,"*) ]] || continue
         [[ $device == cuda ]] || seconds=$rehearsed
