@@ -1,11 +1,12 @@
-// Every operation of a device at the shapes of a model, beside what the GPU does at its best: copies between two parts of
-// its memory, and its fastest product.
+// Every operation of a device at the shapes of a model, beside what the GPU does at its best: copies between two parts
+// of its memory, and its fastest product.
 //
 //   bench_device_gpu [--device KIND] [--model NAME] [--dtype bf16|f16|f32] [--json FILE]
 //
-// KIND is cuda unless given. NAME is gpt2-124m unless given, or gpt2-1558m, llama3-8b, or tiny, which a simulated GPU does
-// in a second. Products and attention have the tokens of one microbatch, the others more rows, so that they run from memory
-// and no cache. Attention counts its products in full. Times are medians of events on the GPU's clock, after a first call.
+// KIND is cuda unless given. NAME is gpt2-124m unless given, or gpt2-1558m, llama3-8b, or tiny, which a simulated GPU
+// does in a second. Products and attention have the tokens of one microbatch, the others more rows, so that they run
+// from memory and no cache. Attention counts its products in full. Times are medians of events on the GPU's clock,
+// after a first call.
 #include "base/rank.h"
 #include "base/text.h"
 #include "device_turns.h"

@@ -1,10 +1,10 @@
-// Counts what a step of large models asks of a device: its operations, the bytes that those bound by memory read and write, and the
-// memory it takes; recorded on the null device, so that neither a GPU nor the memory need be there.
+// Counts what a step of large models asks of a device: its operations, the bytes that those bound by memory read and
+// write, and the memory it takes; recorded on the null device, so that neither a GPU nor the memory need be there.
 //
 //   bench_train_counts [--device KIND] [--json FILE]
 //
-// Counts of the basic operations, as every device took them before operations were joined and as the cpu takes them now,
-// then those of KIND: cuda-sim unless given, which asks for what cuda does.
+// Counts of the basic operations, as every device took them before operations were joined and as the cpu takes them
+// now, then those of KIND: cuda-sim unless given, which asks for what cuda does.
 #include "base/text.h"
 #include "table.h"
 #include "train/train.h"

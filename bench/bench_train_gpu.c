@@ -1,13 +1,13 @@
 // Training steps of whole models on one GPU, run by the program itself (runs.h), beside PyTorch's.
 //
-//   bench_train_gpu small|large|tiny TRIREME [--device KIND] [--json FILE]           models of up to, beyond a billion
-//   bench_train_gpu pytorch small|large TRIREME PYTHON [--device KIND] [--json FILE]   pytorch_gpt.py, which PYTHON runs
+//   bench_train_gpu small|large|tiny TRIREME [--device KIND] [--json FILE]             models up to, beyond a billion
+//   bench_train_gpu pytorch small|large TRIREME PYTHON [--device KIND] [--json FILE]   pytorch_gpt.py, by PYTHON
 //
-// KIND is cuda unless given; tiny is for simulated GPUs. In bf16, or with products of 8-bit factors where a row says so;
-// without dropout, on mock data; the median of the steps after the first. "MFU" is the share of the GPU's published rate of
-// dense bf16 products, in rows with 8 bits, too: of 6 FLOPs for each weight of a product and token, and of attention's
-// products, of which "causal" counts those below the diagonal and "full" all. A model that needs more memory than the GPU
-// has is left out, with a note.
+// KIND is cuda unless given; tiny is for simulated GPUs. In bf16, or with products of 8-bit factors where a row says
+// so; without dropout, on mock data; the median of the steps after the first. "MFU" is the share of the GPU's published
+// rate of dense bf16 products, in rows with 8 bits, too: of 6 FLOPs for each weight of a product and token, and of
+// attention's products, of which "causal" counts those below the diagonal and "full" all. A model that needs more
+// memory than the GPU has is left out, with a note.
 #include "base/text.h"
 #include "device/survey.h"
 #include "median.h"

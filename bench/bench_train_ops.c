@@ -1,11 +1,13 @@
-// Where the time of a training step goes on a device: each operation's share, and whether the device waits for the host.
+// Where the time of a training step goes on a device: each operation's share, and whether the device waits for the
+// host.
 //
 //   bench_train_ops gpt2-124m|llama3|tiny [--device KIND] [--json FILE]
 //
-// llama3: four layers of Llama-3 8B. KIND is cuda unless given; tiny is for simulated GPUs. In bf16, without dropout, one rank,
-// two microbatches a step. An event stands before each operation, so the time of an operation is that until the next one's:
-// with copies between them, and with what the device idles because the host is late. Where the device reaches an event less
-// than 20 microseconds after the host has asked for it, it has nothing left to do: it waits for the host.
+// llama3: four layers of Llama-3 8B. KIND is cuda unless given; tiny is for simulated GPUs. In bf16, without dropout,
+// one rank, two microbatches a step. An event stands before each operation, so the time of an operation is that until
+// the next one's: with copies between them, and with what the device idles because the host is late. Where the device
+// reaches an event less than 20 microseconds after the host has asked for it, it has nothing left to do: it waits for
+// the host.
 #include "base/rank.h"
 #include "median.h"
 #include "table.h"

@@ -1,5 +1,5 @@
-// One bench of a device: tensors of values, and times of operations as rows of tables. It is made twice: on a null device,
-// which says what memory it takes, and for its time.
+// One bench of a device: tensors of values, and times of operations as rows of tables. It is made twice: on a null
+// device, which says what memory it takes, and for its time.
 #pragma once
 #include "device/ops.h"
 #include "table.h"
@@ -28,8 +28,8 @@ typedef struct {
     void *pattern; // values that are uploaded
 } Bench;
 
-// Tensors of the bench's arena. Values are in [-1/2, 1/2), in a pattern that is repeated; of the model's element type, of
-// another type, or F32.
+// Tensors of the bench's arena. Values are in [-1/2, 1/2), in a pattern that is repeated; of the model's element type,
+// of another type, or F32.
 Tensor values(Bench *b, int64_t rows, int64_t cols);
 Tensor values_of(Bench *b, DType dtype, int64_t rows, int64_t cols);
 Tensor floats(Bench *b, int64_t rows, int64_t cols);

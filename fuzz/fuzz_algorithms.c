@@ -1,5 +1,6 @@
-// Tables of algorithms of matrix products, as the CUDA device on the simulated GPU takes them. Laws: a file that is read has
-// its title and checksum; a table is taken or refused with a line. The simulated GPU's objects are part of this program.
+// Tables of algorithms of matrix products, as the CUDA device on the simulated GPU takes them. Laws: a file that is
+// read has its title and checksum; a table is taken or refused with a line. The simulated GPU's objects are part of
+// this program.
 #include "device/algorithms.h"
 #include "device/module.h"
 #include "fuzz.h"

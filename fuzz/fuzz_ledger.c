@@ -1,5 +1,5 @@
-// Ledgers of runs. Laws: every microsecond belongs to one part and to one start, no part is negative, and a line that is
-// torn at the end changes nothing.
+// Ledgers of runs. Laws: every microsecond belongs to one part and to one start, no part is negative, and a line that
+// is torn at the end changes nothing.
 #include "fuzz.h"
 #include "train/goodput.h"
 #include <stdlib.h>

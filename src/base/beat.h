@@ -31,8 +31,8 @@ typedef enum {
 typedef struct {
     int64_t iteration; // the step that it takes, from 1 on; 0: none yet
     int64_t since_ns;  // CLOCK_MONOTONIC: when this instruction or this wait began
-    // The longest time so far without a sign of life in such an instruction (or wait) of this rank, without the waits for
-    // other ranks in it; 0: not known, since the rank has taken too few steps.
+    // The longest time so far without a sign of life in such an instruction (or wait) of this rank, without the waits
+    // for other ranks in it; 0: not known, since the rank has taken too few steps.
     int64_t usual_ns;
     int32_t pid, rank, size, status;
     int32_t start; // of the page when the rank joined it
@@ -52,7 +52,8 @@ const char *beat_phase_name(int phase);
 // One rank's slot, with what the rank has measured of itself. Functions that take NULL do nothing.
 typedef struct BeatWriter BeatWriter;
 
-// Takes the slot of rank `rank` of `size` on the page of TRIREME_BEATS. NULL where there is no such page: that is no error.
+// Takes the slot of rank `rank` of `size` on the page of TRIREME_BEATS. NULL where there is no such page: that is no
+// error.
 BeatWriter *beat_join(int rank, int size);
 // The rank has ended with `status`, or is about to end the job with it.
 void beat_end(BeatWriter *writer, int status);
@@ -82,6 +83,6 @@ void beat_page_close(BeatPage *page);
 void beat_page_start(BeatPage *page, int start);
 // A number that changes with every sign of life of the rank.
 uint64_t beat_signs(const BeatPage *page, int slot);
-// Copies a slot. False where no rank has joined, where it is being written or was left half written, and where what it says
-// cannot be: then `out` stays as it was.
+// Copies a slot. False where no rank has joined, where it is being written or was left half written, and where what it
+// says cannot be: then `out` stays as it was.
 bool beat_read(const BeatPage *page, int slot, Beat *out);

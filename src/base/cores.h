@@ -2,8 +2,8 @@
 // waiting threads spin before they sleep.
 //
 // Each rank gets its own processors, and they are neighbours: on a machine with several sockets a rank stays on one
-// socket, with the memory that it touches first, and the two hardware threads of a core stay together. A rank that has a
-// GPU stays near it. A rank is bound to its whole share, and the system places its threads within the share, so that
+// socket, with the memory that it touches first, and the two hardware threads of a core stay together. A rank that has
+// a GPU stays near it. A rank is bound to its whole share, and the system places its threads within the share, so that
 // threads that start later (a new team, the writer of a checkpoint) have room too. Only the processors that a launcher,
 // taskset or a container has left to this process are divided.
 #pragma once

@@ -40,9 +40,9 @@ static inline uint8_t e5m2_of_f32(float x) {
     return (uint8_t)(sign | (rest + 0xfffff + (rest >> 21 & 1) - 0x38000000) >> 21);
 }
 
-// Returns the factor with which a tensor is scaled before it is rounded to a format whose largest number is `most`: what is
-// largest in it, `abs_max`, becomes `most`. It is 1 where that is zero or not finite, and at most 2^126, so that 1 / factor
-// is a normal number. Every device computes these bits.
+// Returns the factor with which a tensor is scaled before it is rounded to a format whose largest number is `most`:
+// what is largest in it, `abs_max`, becomes `most`. It is 1 where that is zero or not finite, and at most 2^126, so
+// that 1 / factor is a normal number. Every device computes these bits.
 static inline float float8_factor(float most, float abs_max) {
     if (!(abs_max > 0 && abs_max <= 0x1.fffffep127f)) return 1;
     return most / abs_max < 0x1p126f ? most / abs_max : 0x1p126f;

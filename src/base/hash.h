@@ -1,5 +1,5 @@
-// Checksums of bytes: XXH3 with 64 and with 128 bits, by the library xxHash, or where a build has none by code of our own
-// (no_xxhash.c), with the same bits.
+// Checksums of bytes: XXH3 with 64 and with 128 bits, by the library xxHash, or where a build has none by code of our
+// own (no_xxhash.c), with the same bits.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

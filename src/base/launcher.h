@@ -1,8 +1,8 @@
 // Reads what the launcher of a parallel job tells each process in environment variables: its number and the number of
 // ranks. They are known before the ranks are connected, so a message can be printed once for the whole job.
 //
-// Launchers are mpirun, Slurm's srun, and everything that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: torchrun, or
-// a loop of a shell. Those variables come first. WORLD_SIZE=1 is no launch: images of containers set it for all.
+// Launchers are mpirun, Slurm's srun, and everything that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: torchrun,
+// or a loop of a shell. Those variables come first. WORLD_SIZE=1 is no launch: images of containers set it for all.
 #pragma once
 #include "base/error.h"
 #include <stdbool.h>
@@ -21,6 +21,7 @@ bool launcher_is_srun(void);      // Slurm's srun itself started this process
 // the first process fails, and process 0, which may fail in the same way, needs the time to print the message.
 void launcher_wait_for_rank_0(void);
 
-// Where the ranks meet without MPI: MASTER_ADDR and MASTER_PORT, or under srun the first node of the step and a port made
-// of the job's number. `job` is made of the launcher's number of the job, 0: it has none. ERR_CONFIG names what is missing.
+// Where the ranks meet without MPI: MASTER_ADDR and MASTER_PORT, or under srun the first node of the step and a port
+// made of the job's number. `job` is made of the launcher's number of the job, 0: it has none. ERR_CONFIG names what is
+// missing.
 Status launcher_meeting(char *host, size_t host_size, uint16_t *port, uint64_t *job);

@@ -1,11 +1,11 @@
-// The ledger of a run: an append-only file of JSON objects, one a line, that says when a run was started, trained, saved
-// and ended. Several processes write it at the same time: the ranks' first one, and the program that starts them again.
-// docs/goodput.md lists the events; train/goodput.h reads them.
+// The ledger of a run: an append-only file of JSON objects, one a line, that says when a run was started, trained,
+// saved and ended. Several processes write it at the same time: the ranks' first one, and the program that starts them
+// again. docs/goodput.md lists the events; train/goodput.h reads them.
 #pragma once
 #include "base/text.h"
 
-// Appends one line by one write() with O_APPEND, so that lines of several processes never mix. `object` is a JSON object
-// on one line with at least one member; these members are added before its own:
+// Appends one line by one write() with O_APPEND, so that lines of several processes never mix. `object` is a JSON
+// object on one line with at least one member; these members are added before its own:
 //   at      UTC, "2026-11-24T06:55:50.123Z"
 //   mono_s  CLOCK_MONOTONIC in seconds, comparable between lines of the same boot
 //   boot    the first 8 digits of the kernel's boot id: lines of another machine, or from before a reboot, differ in it

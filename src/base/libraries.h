@@ -1,5 +1,5 @@
-// The libraries of others that this build of trireme uses, and those that it lacks. None is needed to build it: where one
-// is missing a file named no_*.c takes the place of those that call it, and either does the same by itself or says
+// The libraries of others that this build of trireme uses, and those that it lacks. None is needed to build it: where
+// one is missing a file named no_*.c takes the place of those that call it, and either does the same by itself or says
 // which package to install.
 #pragma once
 #include "base/error.h"

@@ -82,7 +82,8 @@ int64_t ranges_left(const Ranges *ranges, int64_t count) {
     return number;
 }
 
-// The numbers of `more` are tried where a range of it or of `ranges` begins or ends: the first new one is such a number.
+// The numbers of `more` are tried where a range of it or of `ranges` begins or ends: the first new one is such a
+// number.
 int64_t ranges_first_new(const Ranges *ranges, const Ranges *more, int64_t limit) {
     for (int i = 0; i < more->count; i++) {
         int64_t at = more->items[i].first;

@@ -1,5 +1,5 @@
-// Ranges of whole numbers that something leaves out, such as the samples that a run does not train on: written A-B, both
-// ends included, and the numbers that are left, counted from 0.
+// Ranges of whole numbers that something leaves out, such as the samples that a run does not train on: written A-B,
+// both ends included, and the numbers that are left, counted from 0.
 #pragma once
 #include "base/text.h"
 

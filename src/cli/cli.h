@@ -46,8 +46,8 @@ void prepare_links(const Options *options);
 void list_common(const Options *options, Text *out);
 // Runs rank_main on every rank: the processes of a launcher, else --ranks threads of this process. First all ranks
 // compare `common`, then `prepared`, the status of what this process has done before (with fail_message when it
-// failed). Where one has failed all end, and the reason is printed once. `threads` are those of threads_per_rank; a rank
-// that is bound may have fewer cores (cores_limit). `stopped` (NULL: there is none) ends the wait
+// failed). Where one has failed all end, and the reason is printed once. `threads` are those of threads_per_rank; a
+// rank that is bound may have fewer cores (cores_limit). `stopped` (NULL: there is none) ends the wait
 // for processes that have not come.
 Status start_ranks(const Options *options, Status prepared, const Text *common, int threads,
                    const atomic_int *stopped, RankMain *rank_main, void *arg);

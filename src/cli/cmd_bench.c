@@ -1,5 +1,5 @@
-// `trireme bench`: measures this machine and writes its description for the planner, or which algorithms are fastest for
-// the matrix products of a run.
+// `trireme bench`: measures this machine and writes its description for the planner, or which algorithms are fastest
+// for the matrix products of a run.
 #include "base/cores.h"
 #include "base/file.h"
 #include "cli/cli.h"

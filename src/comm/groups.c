@@ -26,8 +26,8 @@ Status groups_open(Groups *groups, Comm *world, Topology topology, unsigned role
           comm_size(world), grid_size(topology.grid));
     *groups = (Groups){.topology = topology};
     unsigned opened = 0;
-    // Every rank opens a group of the same roles in turn. One that fails in one group fails on the ranks of all: they would
-    // wait for its ranks in the next.
+    // Every rank opens a group of the same roles in turn. One that fails in one group fails on the ranks of all: they
+    // would wait for its ranks in the next.
     for (Role role = 0; role < NUM_ROLES; role++) {
         Role same = group_role(topology.grid, role);
         if (!(roles & 1u << role)) continue;

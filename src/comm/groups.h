@@ -12,11 +12,11 @@ typedef struct {
 } Groups;
 
 // Opens the groups of `roles` (1 << ROLE_TENSOR | ...) that this rank is in. Roles whose ranks are the same share a
-// group where topology_roles says so. Fails alike on all ranks.   Collective over `world`, which must hold the ranks of the
-// grid. The caller closes the groups when this fails, too.
+// group where topology_roles says so. Fails alike on all ranks.   Collective over `world`, which must hold the ranks of
+// the grid. The caller closes the groups when this fails, too.
 Status groups_open(Groups *groups, Comm *world, Topology topology, unsigned roles);
-// Returns the memory of the device that a transport takes for this rank's groups, in bytes: nccl_staging_bytes (comm/nccl.h)
-// or peer_staging_bytes (comm/device_transport.h) of each.
+// Returns the memory of the device that a transport takes for this rank's groups, in bytes: nccl_staging_bytes
+// (comm/nccl.h) or peer_staging_bytes (comm/device_transport.h) of each.
 size_t groups_staging_bytes(const Topology *topology, unsigned roles, size_t of_group(int ranks));
 // Gives the current rank its coordinates, which messages show from now on.
 void groups_name_rank(const Groups *groups);

@@ -142,8 +142,9 @@ static const void *part_of(const NcclGroup *g, const Call *call, const Round *ro
     return elements(call, call->in, (size_t)rank * slice_of(g, call) + round->at, round->count).data;
 }
 
-// Where the sum of the first ranks is until the others are added. It is not `out`, which holds this rank's part in calls in
-// place. An exchange leaves the last slot free; of gathered parts the first is in every sum of the first ranks.
+// Where the sum of the first ranks is until the others are added. It is not `out`, which holds this rank's part in
+// calls in place. An exchange leaves the last slot free; of gathered parts the first is in every sum of the first
+// ranks.
 static void *partial_of(const NcclGroup *g, const Call *call, const Round *round) {
     size_t number = round->kind == EXCHANGE ? (size_t)g->head.size - 1 : 0;
     return elements(call, g->staging + number * g->slot_bytes, 0, round->count).data;

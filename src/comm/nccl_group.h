@@ -1,5 +1,5 @@
-// A group of the device transport "nccl" (comm/nccl.h), and the links that carry its operations (nccl_group.c, which opens,
-// watches and closes them; nccl_calls.c gives them the calls).
+// A group of the device transport "nccl" (comm/nccl.h), and the links that carry its operations (nccl_group.c, which
+// opens, watches and closes them; nccl_calls.c gives them the calls).
 #pragma once
 #include "comm/transport.h"
 #include "device/links.h"

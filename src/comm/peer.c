@@ -1,10 +1,10 @@
 // The device transport "peer": puts collectives and messages between the GPUs of one process on their streams.
 //
-// A collective is a number of steps. In each a rank puts work on its stream and records an event; its next step waits, on
-// the host, until all ranks have come so far, and on its stream for their events. A sum is one kernel for each rank, which
-// reads its slice of everybody's elements in rank order and writes the result to everybody. Where GPUs do not reach each
-// other, slices are copied to a staging buffer first, and sums are copied on: the same bits. Of the two ends of a message
-// the one that is posted second copies it, on a stream of that channel.
+// A collective is a number of steps. In each a rank puts work on its stream and records an event; its next step waits,
+// on the host, until all ranks have come so far, and on its stream for their events. A sum is one kernel for each rank,
+// which reads its slice of everybody's elements in rank order and writes the result to everybody. Where GPUs do not
+// reach each other, slices are copied to a staging buffer first, and sums are copied on: the same bits. Of the two ends
+// of a message the one that is posted second copies it, on a stream of that channel.
 #include "comm/peer_board.h"
 #include "comm/queue.h"
 #include <stdlib.h>
@@ -66,8 +66,8 @@ static void record(const PeerGroup *g, const PeerOp *o, Stream *stream, PeerStep
     shared_event_record(g->device, stream, peer_event(g->device, event));
 }
 
-// The elements that a rank sums: [first, returned value). Slices begin at multiples of 64 elements, which are aligned where
-// the tensor is.
+// The elements that a rank sums: [first, returned value). Slices begin at multiples of 64 elements, which are aligned
+// where the tensor is.
 static size_t slice_of(const PeerGroup *g, const Call *call, int rank, size_t *first) {
     const size_t unit = 64, units = (call->count + unit - 1) / unit;
     size_t begin = slice_begin(units, g->head.size, rank) * unit;

@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-// ENTER: its tensors may be used. REDUCE: it has its slice of the sums, where GPUs do not reach each other. WORK: it uses
-// the others' tensors no more. LEAVE: it has seen all of that, and needs the slot no more.
+// ENTER: its tensors may be used. REDUCE: it has its slice of the sums, where GPUs do not reach each other. WORK: it
+// uses the others' tensors no more. LEAVE: it has seen all of that, and needs the slot no more.
 typedef enum { STEP_ENTER, STEP_REDUCE, STEP_WORK, STEP_LEAVE, NUM_STEPS } PeerStep;
 
 enum { PEER_SLOTS = 8 }; // collectives of a group that may be under way at once
@@ -69,7 +69,8 @@ bool peer_board_waits_for(const PeerBoard *board, uint64_t use, PeerStep step, i
 
 // A free post of the rank, with its events.
 PeerPost *peer_board_post(PeerBoard *board, int rank, Device *device);
-// Returns the other end of a message, which is from now on the caller's; NULL: it is not posted yet, and will find `mine`.
+// Returns the other end of a message, which is from now on the caller's; NULL: it is not posted yet, and will find
+// `mine`.
 PeerPost *peer_board_meet(PeerBoard *board, PeerPost *mine);
 // An event of `device`, created if there is none. Ends the job when it cannot be had.
 SharedEvent *peer_event(Device *device, SharedEvent **event);

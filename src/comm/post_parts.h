@@ -1,5 +1,5 @@
-// The insides of a post, which its files share: post_poll.c has its life and its polls, post_out.c what leaves, post_in.c what
-// comes, and who may come.
+// The insides of a post, which its files share: post_poll.c has its life and its polls, post_out.c what leaves,
+// post_in.c what comes, and who may come.
 #pragma once
 #include "comm/post.h"
 
@@ -120,8 +120,8 @@ void parcel_finish(Post *post, Parcel *parcel); // it is done
 void watch_socket(Post *post, int fd, Watched *watched, uint32_t events, int how);
 // Closes a connection to or from `peer` that has failed, and remembers it.
 void break_off(Post *post, int peer, int *fd, int error);
-// Sends a frame to another rank, with `head.bytes` bytes of `data` where that is not NULL. `parcel`, where it is not NULL,
-// is done when all has left.
+// Sends a frame to another rank, with `head.bytes` bytes of `data` where that is not NULL. `parcel`, where it is not
+// NULL, is done when all has left.
 void send_frame(Post *post, int to, FrameHead head, const char *data, Parcel *parcel);
 void out_lane_ready(Watched *self, uint32_t events);
 void in_lane_ready(Watched *self, uint32_t events);

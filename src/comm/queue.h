@@ -75,14 +75,14 @@ CommRequest *queue_post(Comm *comm, Call call);
 void queue_advance(World *world);
 // Advances the queue and returns whether the request is done and over. If so, releases it and sets it to NULL.
 bool queue_done(World *world, CommRequest **request);
-// Makes `stream` wait for the operation. The host blocks until the operation is done; it ends the job with ERR_HANG after
-// timeout_s without progress.
+// Makes `stream` wait for the operation. The host blocks until the operation is done; it ends the job with ERR_HANG
+// after timeout_s without progress.
 void queue_wait(Comm *comm, Stream *stream, CommRequest **request);
 // Ends the job with ERR_HANG when operations run and none of them has ended during the last timeout_s of a wait of the
 // host for its device, which has lasted `waited_s`.
 void queue_watch(World *world, double waited_s);
-// Reads what other ranks have sent, without a wait: while the host waits for something else. Ends the job where another rank
-// has ended.
+// Reads what other ranks have sent, without a wait: while the host waits for something else. Ends the job where another
+// rank has ended.
 void queue_poll_ranks(const World *world);
 // Waits until no operation of the group runs. Its device transport may then be closed.
 void queue_drain(Comm *comm);

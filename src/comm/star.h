@@ -1,5 +1,5 @@
-// The connections of all ranks to rank 0, over which a job ends: in order, when every rank has left, or at once, when one
-// has failed or is gone. They stay from the meeting, and carry nothing else.
+// The connections of all ranks to rank 0, over which a job ends: in order, when every rank has left, or at once, when
+// one has failed or is gone. They stay from the meeting, and carry nothing else.
 #pragma once
 #include "comm/post.h"
 

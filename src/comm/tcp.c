@@ -80,8 +80,8 @@ static void open_group(TcpGroup *g, TcpWorld *world, uint64_t number) {
     messages_open(&g->messages, (MailTable){g, send_mail, recv_mail, test_mail, test_mails, NULL}, &g->head);
 }
 
-// All members open the groups of the same ranks in the same order, so they number them alike without a word. Groups stay
-// in the list when they are closed: no other gets the number, and with it late messages.
+// All members open the groups of the same ranks in the same order, so they number them alike without a word. Groups
+// stay in the list when they are closed: no other gets the number, and with it late messages.
 static uint64_t number_of(const TcpWorld *world, const TcpGroup *parent, const Group *head) {
     size_t bytes = (size_t)head->size * sizeof *head->members;
     uint64_t number = hash64_from(head->members, bytes, parent->number);

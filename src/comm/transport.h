@@ -66,11 +66,11 @@ struct Transport {
     // Optional callback: reads what other ranks have sent, without a wait. Called now and then while the host waits for
     // something else; ends the job where another rank has ended.
     void (*poll)(Group *world);
-    // Optional callback: opens what a channel needs for messages on tensors.   Collective over its two ends. Once it has
-    // failed, so do all later calls, at both of their ends.
+    // Optional callback: opens what a channel needs for messages on tensors.   Collective over its two ends. Once it
+    // has failed, so do all later calls, at both of their ends.
     Status (*open_channel)(Group *group, int from, int to, int channel);
-    // Optional callback of an ordered transport, called now and then while the host waits for its device: ends the job where
-    // operations of the group can no longer end.
+    // Optional callback of an ordered transport, called now and then while the host waits for its device: ends the job
+    // where operations of the group can no longer end.
     void (*watch)(Group *group);
     // Optional callback where the ranks are threads of one process: wakes the other ranks of the group that pause.
     void (*wake)(Group *group);

@@ -145,10 +145,11 @@ Status options_schedule_times(const Options *options, double times[4]);
 Status options_check_tokenizer(const Options *options);
 Origin options_origin(const Options *options, const char *field);
 bool options_have_null_tokenizer(const Options *options); // --tokenizer-type NullTokenizer
-// Returns how many ranks may share a GPU: --ranks-per-gpu; where that is unset 1, but 0, any number, on the simulated GPU.
+// Returns how many ranks may share a GPU: --ranks-per-gpu; where that is unset 1, but 0, any number, on the simulated
+// GPU.
 int options_ranks_per_gpu(const Options *options);
-// Returns the field of the first option that the user has given and that is not among `fields`, which ends with NULL; NULL:
-// there is none.
+// Returns the field of the first option that the user has given and that is not among `fields`, which ends with NULL;
+// NULL: there is none.
 const char *options_given_beside(const Options *options, const char *const *fields);
 int option_position(const char *field); // in options.def; help and saved configurations have this order
 // Returns the notes that parsing and resolving have collected, one per line, or "": options without effect, or with

@@ -150,8 +150,8 @@ Status blend_words_read_split(BlendWords *words, const char *file, Split which);
 void blend_words_free(BlendWords *words);
 
 // The place of a microbatch in the data: its column j is sample
-// consumed + microbatch*micro_batch*leaves + leaf*micro_batch + j. Without --virtual-data-parallel a leaf is a data-parallel
-// rank.
+// consumed + microbatch*micro_batch*leaves + leaf*micro_batch + j. Without --virtual-data-parallel a leaf is a
+// data-parallel rank.
 typedef struct {
     int64_t consumed; // samples of the run before this step
     int micro_batch;  // B

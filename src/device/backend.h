@@ -1,5 +1,5 @@
-// A backend is a folder device/NAME/ with one table, NAME_backend, and one row in DEVICE_KINDS below; or a module that is
-// loaded when it is wanted, with a row in DEVICE_MODULES (device/module.h).
+// A backend is a folder device/NAME/ with one table, NAME_backend, and one row in DEVICE_KINDS below; or a module that
+// is loaded when it is wanted, with a row in DEVICE_MODULES (device/module.h).
 //
 // The front (device.c, launch.c) calls it. It has already checked shapes and found the workspace, and it counts. A
 // backend gives the operations, and of the callbacks those that it needs; for the others the front uses the host's
@@ -21,7 +21,8 @@
     X(check)                                                                                                 \
     X(null)
 
-// An Exec says where an operation runs: on which device and stream, with how many threads and with which scratch memory.
+// An Exec says where an operation runs: on which device and stream, with how many threads and with which scratch
+// memory.
 typedef struct {
     void *state; // the device's, as `open` has made it
     void *queue; // the stream's, as `stream_open` has made it
@@ -156,8 +157,8 @@ typedef struct {
     void (*mark_read)(void *state, DeviceMark *mark);
 
     // Host code uses [data, data + bytes) from where the stream is now (`access` is set but for its number and its
-    // address) until access_end. Its address is asked for once the stream has got there. A backend that first copies the
-    // bytes to where the host can use them moves `since` behind that copy.
+    // address) until access_end. Its address is asked for once the stream has got there. A backend that first copies
+    // the bytes to where the host can use them moves `since` behind that copy.
     void (*access)(const Exec *exec, HostAccess *access);
     void *(*access_address)(void *state, const HostAccess *access);
     void (*access_end)(void *state, const HostAccess *access);

@@ -198,8 +198,8 @@ int device_threads(const Device *device) { return device->options.threads; }
 
 bool device_is_fused(const Device *device) { return device->model->is_fused; }
 
-// Every chunk reads and writes dW once, 8 bytes an element for 2 flops a token: on a CPU this many tokens keep that small,
-// whatever the model's sizes.
+// Every chunk reads and writes dW once, 8 bytes an element for 2 flops a token: on a CPU this many tokens keep that
+// small, whatever the model's sizes.
 int64_t device_head_tokens(const Device *device, int64_t hidden, int64_t vocabulary) {
     const int64_t of_cpu = 512;
     return device->model->head_tokens ? device->model->head_tokens(hidden, vocabulary) : of_cpu;

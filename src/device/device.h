@@ -49,9 +49,9 @@ bool tensor_same_shape(Tensor a, Tensor b); // and dtype
 
 // ---- the device -------------------------------------------------------------------------------------------
 
-// Who computes attention where a device has the choice, the cuda kinds: kernels of the program, or the library cuDNN with
-// what it takes (16-bit types, D a multiple of 8 up to 128, no dropout, no stored probabilities). BY_GPU: whichever is the
-// faster on the GPU, if it is there. The two differ in bits.
+// Who computes attention where a device has the choice, the cuda kinds: kernels of the program, or the library cuDNN
+// with what it takes (16-bit types, D a multiple of 8 up to 128, no dropout, no stored probabilities). BY_GPU:
+// whichever is the faster on the GPU, if it is there. The two differ in bits.
 typedef enum { ATTENTION_BY_GPU, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;
 
 typedef struct {
@@ -71,8 +71,8 @@ typedef struct {
 // "cuda-sim-check".
 const char *const *device_kinds(int *count);
 // Checks whether a device of this kind can be opened: ERR_CONFIG for an unknown kind, or for a variable of the
-// environment that names unknown kernels; ERR_UNAVAILABLE where the module or the GPU is missing. device_open checks the
-// same; callers use this to fail before there is anything to undo.
+// environment that names unknown kernels; ERR_UNAVAILABLE where the module or the GPU is missing. device_open checks
+// the same; callers use this to fail before there is anything to undo.
 Status device_check(const char *kind);
 // Finds what a null device needs to stand for this kind, without any GPU: ERR_CONFIG for an unknown kind,
 // ERR_UNAVAILABLE where its module is missing, ERR_DATA where that belongs to another build.
@@ -88,8 +88,8 @@ typedef struct {
 } DeviceUnit;
 DeviceUnit device_unit(const Device *device);
 // Finds the processors near the GPU that a rank with this number among those of its machine takes (rank_here): those of
-// the GPU's NUMA node. Nothing is opened. `sysfs` is SYSFS, or laid out like it. None where there is no GPU, or where the
-// system does not say.
+// the GPU's NUMA node. Nothing is opened. `sysfs` is SYSFS, or laid out like it. None where there is no GPU, or where
+// the system does not say.
 void device_near(const char *kind, int rank_here, const char *sysfs, Cores *near);
 // Waits for what is under way. Close the arenas that live in its memory, and its other streams, first.
 void device_close(Device *device);
@@ -109,18 +109,18 @@ int device_threads(const Device *device);   // of this rank
 // Returns whether the device makes the operations of FUSED_OPS (ops.h) as one. Where it does, every pass over a tensor
 // counts, and layers leave out copies that others make. null: as the kind that it stands for.
 bool device_is_fused(const Device *device);
-// Returns of how many tokens the loss head should make the logits at once, given H and V. Every such chunk reads and writes
-// the gradient of the head's weight once. It depends on the kind of device and on the sizes alone, so that no grid
-// changes what a kind computes.
+// Returns of how many tokens the loss head should make the logits at once, given H and V. Every such chunk reads and
+// writes the gradient of the head's weight once. It depends on the kind of device and on the sizes alone, so that no
+// grid changes what a kind computes.
 int64_t device_head_tokens(const Device *device, int64_t hidden, int64_t vocabulary);
 Memory device_memory(Device *device);               // what arenas of this device live in
 size_t device_workspace_peak(const Device *device); // the most any operation so far needed, bytes
 // Sets a function that is called before every operation and during long waits of the host, on every kind of device: it
 // lets messages under way advance while a long step computes. NULL: no function.
 void device_on_launch(Device *device, void (*hook)(void *self), void *self);
-// Sets a function that is called again and again while the host waits for the device, wherever it does, with the seconds
-// since that wait began; a time in which the process was stopped does not count. It must not call the device, but for
-// event_done. NULL: no function.
+// Sets a function that is called again and again while the host waits for the device, wherever it does, with the
+// seconds since that wait began; a time in which the process was stopped does not count. It must not call the device,
+// but for event_done. NULL: no function.
 void device_on_wait(Device *device, void (*hook)(void *self, double waited_s), void *self);
 
 // ---- streams and events -----------------------------------------------------------------------------------

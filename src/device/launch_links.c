@@ -13,8 +13,8 @@ struct DeviceLink {
     void *state; // the backend's
 };
 
-// Streams of a rank that messages need: two directions to and from two neighbours, with those of the computes and of the
-// groups. Fewer queues than streams, and one waits behind another.
+// Streams of a rank that messages need: two directions to and from two neighbours, with those of the computes and of
+// the groups. Fewer queues than streams, and one waits behind another.
 enum { LEAST_QUEUES = 16 };
 #define QUEUES     "CUDA_DEVICE_MAX_CONNECTIONS"
 #define ALL_QUEUES "32"

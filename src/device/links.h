@@ -1,13 +1,14 @@
 // Links: communicators of a library that moves tensors between the GPUs of several ranks, for the transport nccl of
-// src/comm. Only backends with a table of them have links (backend.h): cuda by NVIDIA's NCCL, cuda-sim by a simulated one.
+// src/comm. Only backends with a table of them have links (backend.h): cuda by NVIDIA's NCCL, cuda-sim by a simulated
+// one.
 //
-// Operations of a link are stream-ordered, and the host waits for nothing. On the GPU an operation stays, and holds up its
-// stream, until the other ranks have come to theirs. Those of one link run one after the other, on whatever streams they
-// are. Which links and streams a job needs so that no rank waits for ever is the transport's affair (comm/nccl.h).
+// Operations of a link are stream-ordered, and the host waits for nothing. On the GPU an operation stays, and holds up
+// its stream, until the other ranks have come to theirs. Those of one link run one after the other, on whatever streams
+// they are. Which links and streams a job needs so that no rank waits for ever is the transport's affair (comm/nccl.h).
 //
 // A link is busy after it was opened, after each link_end and while it is closed; nothing may be done with it until
-// link_ready has said true, and what goes on its streams before that may come before its operations. A call that fails on a
-// link that is open ends the job with what the library says.
+// link_ready has said true, and what goes on its streams before that may come before its operations. A call that fails
+// on a link that is open ends the job with what the library says.
 #pragma once
 #include "device/device.h"
 #include "device/reduce.h"
@@ -29,10 +30,11 @@ typedef struct {
 // Checks whether ranks can be linked with this device. Fails with ERR_UNAVAILABLE where the device has no links or the
 // library is missing, with ERR_DATA where the library is damaged or too old; the message says what to do.
 Status links_check(Device *device);
-// Sets what the library needs to find in the environment of the process before the first call to the GPU, unless it is set.
+// Sets what the library needs to find in the environment of the process before the first call to the GPU, unless it is
+// set.
 void links_set_environment(void);
-// Checks the variables of the environment that could make ranks wait for ever that send messages to each other on several
-// streams. ERR_CONFIG names the variable.
+// Checks the variables of the environment that could make ranks wait for ever that send messages to each other on
+// several streams. ERR_CONFIG names the variable.
 Status links_check_environment(void);
 // The version of the library, "2.28.9"; ranks that are linked need the same. After links_check.
 Status links_version(Device *device, char version[32]);
@@ -40,8 +42,8 @@ Status link_new_id(Device *device, LinkId *id);
 
 // Begins to open a link of `spec->size` ranks, which all call it.
 Status link_open(Device *device, const LinkSpec *spec, DeviceLink **link);
-// Returns, in *ready, whether the link can be used now. Fails with ERR_OS and the library's words where the link cannot be
-// opened, or is broken: a rank is gone.
+// Returns, in *ready, whether the link can be used now. Fails with ERR_OS and the library's words where the link cannot
+// be opened, or is broken: a rank is gone.
 Status link_ready(DeviceLink *link, bool *ready);
 // Begins to close it: its operations are over, and all its ranks do so. Then link_free.
 void link_close(DeviceLink *link);
@@ -52,7 +54,8 @@ void link_abort(DeviceLink *link);
 // All that is given to one link between these becomes one operation, which all of its sends and receives are parts of.
 void link_begin(DeviceLink *link);
 void link_end(DeviceLink *link);
-// `stream` is the same for all calls of an operation. Tensors have as many elements as those of the ranks that they meet.
+// `stream` is the same for all calls of an operation. Tensors have as many elements as those of the ranks that they
+// meet.
 void link_send(DeviceLink *link, Stream *stream, Tensor x, int to);
 void link_receive(DeviceLink *link, Stream *stream, Tensor x, int from);
 void link_gather(DeviceLink *link, Stream *stream, Tensor in,

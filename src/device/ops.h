@@ -84,8 +84,9 @@ void device_on_operation(Device *device, OnOperation *hook, void *self);
 // d = op(a) op(b) (+ bias) (+ d).   op(a) [M, K], op(b) [K, N], bias [1, N] or absent; d [M, N] in E or F32,
 // and F32 with `accumulate`. Products are added in fp32.
 // Factors in 8 bits, E4M3 both or one E4M3 and one E5M2, come with scales, F32 [1, 1] (see quantize):
-// d = scale_a * scale_b * a b^T (+ bias) (+ d), for a [M, K] and b [N, K]: transpose_b alone. d is then in any E and the
-// bias in the type of d. With `fast_sums` a GPU may keep fewer bits of their sums, some 14, between roundings to fp32.
+// d = scale_a * scale_b * a b^T (+ bias) (+ d), for a [M, K] and b [N, K]: transpose_b alone. d is then in any E and
+// the bias in the type of d. With `fast_sums` a GPU may keep fewer bits of their sums, some 14, between roundings to
+// fp32.
 typedef struct {
     Tensor a, b, bias, scale_a, scale_b; // scales: absent but for factors in 8 bits
     Tensor d;
@@ -95,8 +96,8 @@ void matmul(Device *device, Stream *stream, Matmul args);
 
 // A tensor in 8 bits, with one scale, that of its largest magnitude: x is about scale * q. With f = float8_factor
 // (base/float8.h) of `max`, q = round(x * f) and scale = 1 / f, each rounded to fp32 once, so every device computes the
-// same bits. max F32 [1, 1] is what abs_max gives, over all ranks that share the tensor; where it is infinite some of q is
-// NaN, so products of q are not finite either.
+// same bits. max F32 [1, 1] is what abs_max gives, over all ranks that share the tensor; where it is infinite some of q
+// is NaN, so products of q are not finite either.
 //   x [R, C] -> q in E4M3 or E5M2, [R, C] or with `transpose` [C, R]; scale F32 [1, 1]
 typedef struct {
     Tensor x, max;
@@ -114,8 +115,8 @@ typedef struct {
 } MatmulSums;
 void matmul_sums(Device *device, Stream *stream, MatmulSums args);
 
-// A linear layer and GELU in its tanh form: aux = a b^T (+ bias), d = gelu(aux). The backward reads aux; d may be made of
-// it before it was rounded.   a [M, K], b [N, K], bias [1, N] or absent, d, aux [M, N]
+// A linear layer and GELU in its tanh form: aux = a b^T (+ bias), d = gelu(aux). The backward reads aux; d may be made
+// of it before it was rounded.   a [M, K], b [N, K], bias [1, N] or absent, d, aux [M, N]
 typedef struct {
     Tensor a, b, bias;
     Tensor d, aux;

@@ -4,8 +4,8 @@
 // A device belongs to its rank's thread. What is passed between threads are addresses, SharedEvents, and Devices as the
 // owner of an address; those who pass them see to it that the owner does not close or free them meanwhile.
 //
-// A stream waits only for what has been put on a stream before, anywhere in the process. So streams cannot wait for each
-// other in a circle, whatever the ranks do.
+// A stream waits only for what has been put on a stream before, anywhere in the process. So streams cannot wait for
+// each other in a circle, whatever the ranks do.
 #pragma once
 #include "device/reduce.h"
 

@@ -3,8 +3,8 @@
 #include "base/half.h"
 #include <string.h>
 
-// Elements of a block: the running result and a widened part, or the sums of a tree that wait for their other halves, stay
-// in the cache.
+// Elements of a block: the running result and a widened part, or the sums of a tree that wait for their other halves,
+// stay in the cache.
 enum { BLOCK = 1024, TREE_BLOCK = 256, TREE_LEVELS = 13 };
 _Static_assert(1 << (TREE_LEVELS - 1) == MAX_TREE_PARTS, "a level for each half");
 

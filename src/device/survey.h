@@ -1,5 +1,5 @@
-// The survey of a machine for a kind of device: its GPUs, the versions of CUDA, and libraries. `trireme devices` prints it,
-// and the ranks of a job compare it.
+// The survey of a machine for a kind of device: its GPUs, the versions of CUDA, and libraries. `trireme devices` prints
+// it, and the ranks of a job compare it.
 #pragma once
 #include "base/pci.h"
 #include "device/device.h"
@@ -47,7 +47,7 @@ typedef struct {
 void survey_place(GpuSurvey *gpu, const char *sysfs);
 
 // Says what there is for devices of a kind. With `tries` each GPU also runs a small kernel and tells its free memory,
-// which takes some tenths of a second and some hundred MB of its memory until the process ends. Returns what device_check
-// does, with the message of what is missing; the survey then holds what could be found.
+// which takes some tenths of a second and some hundred MB of its memory until the process ends. Returns what
+// device_check does, with the message of what is missing; the survey then holds what could be found.
 // `module`: gets the path of the kind's module; empty: it has none, or none was found.
 Status device_survey(const char *kind, bool tries, DeviceSurvey *survey, Text *module);

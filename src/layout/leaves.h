@@ -1,6 +1,6 @@
-// Leaves: the shares of a step's samples whose gradients are added first. A step's sum is that of its leaves in a binary
-// tree, so its bits depend on the number of leaves alone, whichever number of data-parallel ranks divides it. Without a
-// number of leaves each of these ranks has one, and ranks are added in order.
+// Leaves: the shares of a step's samples whose gradients are added first. A step's sum is that of its leaves in a
+// binary tree, so its bits depend on the number of leaves alone, whichever number of data-parallel ranks divides it.
+// Without a number of leaves each of these ranks has one, and ranks are added in order.
 #pragma once
 #include "layout/topology.h"
 #include <stdint.h>
@@ -10,7 +10,8 @@ typedef struct {
     bool tree;               // they are added in a tree
 } Leaves;
 
-// `virtual_ranks`: --virtual-data-parallel, a power of two that the data-parallel ranks divide; 0: as many as these ranks.
+// `virtual_ranks`: --virtual-data-parallel, a power of two that the data-parallel ranks divide; 0: as many as these
+// ranks.
 Leaves leaves_of(const Topology *topology, int virtual_ranks);
 
 // Where one of the rank's `num_microbatches` microbatches belongs: a rank computes its leaves one after the other.

@@ -63,7 +63,8 @@ static void on_operation(void *self, const Instr *at, DeviceOp op, const void *a
     m->scale_a = aligned_only(m->scale_a), m->scale_b = aligned_only(m->scale_b);
     if (m->bias.rows) m->bias = aligned_only(m->bias);
     if (product.extra.rows) product.extra = aligned_only(product.extra);
-    // The first microbatch of a step writes what the others add to. Sums are then made in the workspace, which is aligned.
+    // The first microbatch of a step writes what the others add to. Sums are then made in the workspace, which is
+    // aligned.
     for (int first = 0; first < (is_weight_gradient(m) ? 2 : 1); first++) {
         Tensor extra = product.extra;
         add_product(self, product);

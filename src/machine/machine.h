@@ -61,8 +61,8 @@ typedef struct {
     double rate; // throughput of a device full of such tiles, as a fraction of the best tile's
 } Tile;
 
-// The time of a class of operations, fitted to training steps on the machine (rates.h): the seconds that one unit of each
-// of its terms takes.
+// The time of a class of operations, fitted to training steps on the machine (rates.h): the seconds that one unit of
+// each of its terms takes.
 typedef struct {
     char op[48]; // "matmul_nt", "attention_forward_dropout", ...
     DType dtype;

@@ -1,5 +1,5 @@
-// Prices of operations and messages, measured in training steps on the machine itself: on every CPU, and on a GPU whose file
-// `trireme bench` has written.
+// Prices of operations and messages, measured in training steps on the machine itself: on every CPU, and on a GPU whose
+// file `trireme bench` has written.
 //
 // Operations form classes: one for each device operation, transposition, with and without dropout. The time of an
 // operation is a sum of a few terms with a physical meaning (arithmetic, packing a factor, bytes inside and
@@ -24,8 +24,8 @@ typedef struct {
 // The terms of an operation. Matrix product: 1, MNK, MN, MK, KN. Attention: 1, and B N/t times SD, SS, SSD. All
 // others: those of their bytes; a lookup counts only the rows that it touches.
 Terms rate_terms(const WorkItem *item);
-// The same on a GPU with so many multiprocessors. Matrix product: 1, waves of tiles, waves times K, and bytes; others than
-// attention: 1, bytes, and the bytes beyond its cache. A last wave that is not full counts as a part of one.
+// The same on a GPU with so many multiprocessors. Matrix product: 1, waves of tiles, waves times K, and bytes; others
+// than attention: 1, bytes, and the bytes beyond its cache. A last wave that is not full counts as a part of one.
 Terms rate_terms_gpu(const WorkItem *item, int sms);
 // 1, bytes, the bytes beyond a core's own cache, and the bytes beyond the shared cache.
 Terms rate_terms_of_bytes(const char *name, double bytes);
@@ -70,12 +70,12 @@ typedef struct {
     void (*tell)(const char *what, int ranks); // optional callback on rank 0 before each part
 } RatesBench;
 
-// Trains the reference models on CPUs, which takes about a minute, and fills `machine` on rank 0. The ranks are threads of
-// this process or, under a launcher, processes.   ERR_OS, or as the transport fails.
+// Trains the reference models on CPUs, which takes about a minute, and fills `machine` on rank 0. The ranks are threads
+// of this process or, under a launcher, processes.   ERR_OS, or as the transport fails.
 Status rates_bench(Machine *machine, const RatesBench *bench);
-// Does the same on the GPUs of a kind of device, "cuda", and measures what a program's stack says of the host: `stack` is
-// the shipped trireme-cuda with what was measured. On the simulated GPU of "cuda-sim" models are tiny, and no number means
-// anything.   ERR_UNAVAILABLE without a GPU, ERR_OS.
+// Does the same on the GPUs of a kind of device, "cuda", and measures what a program's stack says of the host: `stack`
+// is the shipped trireme-cuda with what was measured. On the simulated GPU of "cuda-sim" models are tiny, and no number
+// means anything.   ERR_UNAVAILABLE without a GPU, ERR_OS.
 Status rates_bench_gpu(Machine *machine, Stack *stack, const char *device,
                        void (*tell)(const char *what, int ranks));
 
@@ -87,6 +87,7 @@ typedef struct {
     bool llama, dropout, unfused;
 } Reference;
 
-// Trains references alone, each for a few steps, and adds the times of their operations. `sms`: of the GPU; 0: on a CPU.
+// Trains references alone, each for a few steps, and adds the times of their operations. `sms`: of the GPU; 0: on a
+// CPU.
 Status rates_of_references(Comm *alone, const Reference *references, int count, DType dtype,
                            const char *device, int threads, int sms, Samples *samples);

@@ -54,8 +54,8 @@ void branch_forward(const SublayerArgs *a, const Core *core) {
                                       .dropout = hidden_dropout(a)});
 }
 
-// Returns the gradient of the output of `out`: without dropout dy itself, unless it must outlive this call. A device that is
-// not fused copies it, as most programs do: what plans price is recorded there.
+// Returns the gradient of the output of `out`: without dropout dy itself, unless it must outlive this call. A device
+// that is not fused copies it, as most programs do: what plans price is recorded there.
 static Tensor last_gradient(const SublayerArgs *a) {
     Context *c = a->context;
     Dropout dropout = hidden_dropout(a);

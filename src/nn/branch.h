@@ -22,10 +22,11 @@ typedef struct {
 typedef struct {
     const char *inner_name, *core_name, *core_gradient_name; // names of tensors
     bool fused_bias; // the first operation of `forward` adds the bias of `in`
-    // A device that is fused makes the gradient of `inner` apart where no weight half follows later: written in place, it
-    // would be copied.
+    // A device that is fused makes the gradient of `inner` apart where no weight half follows later: written in place,
+    // it would be copied.
     bool gradient_apart;
-    // Returns whether the core is GELU in its tanh form, which a device that is fused joins with `in` and `out`. NULL: no.
+    // Returns whether the core is GELU in its tanh form, which a device that is fused joins with `in` and `out`. NULL:
+    // no.
     bool (*is_gelu)(const SublayerArgs *args);
     void (*forward)(const SublayerArgs *args); // computes `core` of the stash from `inner`
     // Computes the gradient of `inner`, which takes its place or goes to a tensor of its own.

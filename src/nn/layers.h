@@ -61,8 +61,8 @@ void linear_weight_gradient(Context *context, const Linear *linear, Tensor x, Te
 // Computes y [T, O/t], in E or F32, from x [T', I]. `with_bias` false: the next operation adds the bias.
 //   Stash: x, which the caller keeps.   Collective over tp with sequence parallelism.
 void column_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor y, bool with_bias);
-// Computes y = gelu(x W^T + b) [T, O/t] in the tanh form, and `aux`, like y, which its gradient needs; for devices that are
-// fused.   Stash: x, aux.   Collective over tp with sequence parallelism.
+// Computes y = gelu(x W^T + b) [T, O/t] in the tanh form, and `aux`, like y, which its gradient needs; for devices that
+// are fused.   Stash: x, aux.   Collective over tp with sequence parallelism.
 void column_linear_gelu_forward(Context *context, const Linear *linear, Tensor x, Tensor aux, Tensor y);
 // INPUT_HALF computes dx [T', I] from dy [T, O/t] and adds the column sums of dy to db. WEIGHT_HALF adds dy^T x to
 // dW; dx may be absent.   A device that is fused makes the sums in the weight half.   Collective over tp.

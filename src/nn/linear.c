@@ -61,8 +61,8 @@ void linear_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
            (Matmul){.a = dy, .b = x, .d = dweight.sum, .transpose_a = true, .accumulate = dweight.adds});
 }
 
-// Returns whether the product for the weight makes the gradient of the bias, too. `all` are the rows of which it is made:
-// where `dy` is a share of them, other ranks add the rest. Products in 8 bits join nothing: their dy is another.
+// Returns whether the product for the weight makes the gradient of the bias, too. `all` are the rows of which it is
+// made: where `dy` is a share of them, other ranks add the rest. Products in 8 bits join nothing: their dy is another.
 static bool sums_join(const Context *c, const Linear *l, Tensor dy, Tensor all) {
     return l->bias && !l->float8 && device_is_fused(c->device) && dy.data == all.data;
 }

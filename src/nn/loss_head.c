@@ -76,8 +76,8 @@ void loss_head_predict(Context *c, const LossHead *head, Tensor hidden, const Mi
 }
 
 // Logits exist for a chunk of tokens at a time. Chunks of the vocabulary would need the head's product
-// twice, since no gradient is known before a whole row is. Chunks are as equal as possible: a short last chunk would read
-// and write dW as often as a long one.
+// twice, since no gradient is known before a whole row is. Chunks are as equal as possible: a short last chunk would
+// read and write dW as often as a long one.
 static int64_t chunk_tokens(const Context *c, const LossHead *head, int64_t tokens) {
     int64_t most = device_head_tokens(c->device, head->output.weight->value.cols, head->vocabulary);
     int64_t chunks = (tokens + most - 1) / most;

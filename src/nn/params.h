@@ -68,8 +68,9 @@ typedef struct {
     ChunkParams *chunks;
     int num_chunks;
     bool values_only; // set before placing: a model that is not trained takes no gradients
-    // Set before placing. The microbatches of a step are divided into so many leaves (a power of two; 0 is 1), one after the
-    // other. A rank adds the gradients of a leaf in the order of its microbatches, and the leaves in a binary tree.
+    // Set before placing. The microbatches of a step are divided into so many leaves (a power of two; 0 is 1), one
+    // after the other. A rank adds the gradients of a leaf in the order of its microbatches, and the leaves in a binary
+    // tree.
     int leaves;
 } Params;
 

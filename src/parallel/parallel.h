@@ -44,8 +44,8 @@ bool bucket_holds(const Bucket *bucket, const Params *params, int unit);
 // Sums gradients over their replicas, bucket by bucket: an all-reduce, or with shards a reduce-scatter in place. With
 // `overlap` a bucket is posted once all units that it holds are finished (UnitWatch.finish), else when its chunk is
 // complete (REDUCE_GRADS). Deferred buckets come last, after the first sum of their reduction. With `tree` the sum over
-// replicas goes on in the tree of their leaves (Params.leaves), so that the number of replicas changes no bit; then it comes
-// before the first sum, whose order of additions would depend on that number otherwise. The mean is in the loss
+// replicas goes on in the tree of their leaves (Params.leaves), so that the number of replicas changes no bit; then it
+// comes before the first sum, whose order of additions would depend on that number otherwise. The mean is in the loss
 // scale, not here. The reducer also gathers the weights that sharded steps have changed: at once, or with
 // `overlap_gather` posted, and awaited by the first that acquires a unit with such weights (UnitWatch.acquire).
 typedef struct {

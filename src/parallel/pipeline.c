@@ -28,8 +28,9 @@ typedef struct {
     DeviceMark start, end;
 } Span;
 
-// The times of the last run that are not yet added up. The host is ahead of the device and would wait for it where it reads
-// a mark, so it reads them when the next run begins, in pipeline_times, before the list is replaced, and at once for a trace.
+// The times of the last run that are not yet added up. The host is ahead of the device and would wait for it where it
+// reads a mark, so it reads them when the next run begins, in pipeline_times, before the list is replaced, and at once
+// for a trace.
 typedef struct {
     bool training, traced;
     double start_s, end_s; // the host's part

@@ -245,8 +245,8 @@ Status memory_need(const CostModel *costs, const ModelShape *model, const Parall
 // Half of what driver and libraries are said to keep is how well that is known.
 static double allowance_margin(const MemoryNeed *need) { return 0.5 * need->reserve / need->total; }
 
-// The total is measured in trireme's own step, but for what driver and libraries keep on a GPU. State and activations are
-// those of the closed form; buffers are the remainder.
+// The total is measured in trireme's own step, but for what driver and libraries keep on a GPU. State and activations
+// are those of the closed form; buffers are the remainder.
 static Status own_need(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                        MemoryNeed *need) {
     size_t bytes;

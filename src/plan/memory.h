@@ -15,9 +15,9 @@ double part_parameters(const ModelShape *model, int tp, ModelPart part);
 double layer_kept_bytes(const CostModel *costs, const ModelShape *model, const ParallelConfig *config);
 double layer_again_bytes(const CostModel *costs, const ModelShape *model, const ParallelConfig *config);
 // Computes the bytes that `trireme train` takes for the configuration on the pipeline rank that takes most (`rank`),
-// by the measurement with which training itself begins: they are exact, but for trireme_guessed_workspace. On a GPU they
-// are those of its arenas: what CUDA takes for itself comes on top.   ERR_OS, ERR_CONFIG.
+// by the measurement with which training itself begins: they are exact, but for trireme_guessed_workspace. On a GPU
+// they are those of its arenas: what CUDA takes for itself comes on top.   ERR_OS, ERR_CONFIG.
 Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank);
-// Returns what of these bytes is a guess: the workspace of operations on a device whose module this machine lacks, taken
-// to be that of a matrix product or, where it is more, of attention by cuDNN; 0: all of them are exact.
+// Returns what of these bytes is a guess: the workspace of operations on a device whose module this machine lacks,
+// taken to be that of a matrix product or, where it is more, of attention by cuDNN; 0: all of them are exact.
 size_t trireme_guessed_workspace(const ModelShape *model, const ParallelConfig *config);

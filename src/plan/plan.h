@@ -36,8 +36,8 @@ typedef struct {
     int zero_stage;         // 0; 1: distributed optimizer; 2: gradients are cut, too; 3: and parameters
     // Set from the stack, unless a row or the user says otherwise.
     bool scatter_gather, overlap_gradients, overlap_tensor;
-    // The kind of GPU device on which trireme's own step is recorded and measured; NULL: operations as all programs have
-    // them, and memory as on a CPU. Borrowed from the stack.
+    // The kind of GPU device on which trireme's own step is recorded and measured; NULL: operations as all programs
+    // have them, and memory as on a CPU. Borrowed from the stack.
     const char *device;
 } ParallelConfig;
 
@@ -76,8 +76,8 @@ typedef struct {
 } Work;
 
 // Records the trainer's step of a pipeline with three stages (embedding, one layer, head) on the null device, with t,
-// b, recomputation, attention, element type, sequence parallelism and device of the configuration. The vocabulary is padded
-// to a multiple of VOCABULARY_DIVISOR * t.   ERR_OS without memory; ERR_CONFIG where the model cannot be cut so.
+// b, recomputation, attention, element type, sequence parallelism and device of the configuration. The vocabulary is
+// padded to a multiple of VOCABULARY_DIVISOR * t.   ERR_OS without memory; ERR_CONFIG where the model cannot be cut so.
 Status work_record(Work *work, const ModelShape *model, const ParallelConfig *config);
 void work_free(Work *work);
 double work_flops(const WorkList *list); // of all items

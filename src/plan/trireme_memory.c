@@ -35,8 +35,8 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                         .threads = 1};
 }
 
-// The backward of cuDNN's attention, about: the gradients of the scores in 16 bits, which it keeps to add them in order, and
-// sums of queries and keys in fp32.
+// The backward of cuDNN's attention, about: the gradients of the scores in 16 bits, which it keeps to add them in
+// order, and sums of queries and keys in fp32.
 static size_t attention_workspace(const ModelShape *m, const ParallelConfig *c) {
     const size_t heads = (size_t)c->microbatch * (size_t)(m->heads / grid_along(c->grid, AXIS_TP));
     const size_t row = 2 * (size_t)m->sequence + 8 * (size_t)m->head_size;

@@ -118,8 +118,8 @@ static ModelShape one_layer(const ModelShape *model) {
     return shape;
 }
 
-// All microbatches execute the same, so one is recorded. Where the program is not trireme on a GPU, the head works on all
-// tokens at once.
+// All microbatches execute the same, so one is recorded. Where the program is not trireme on a GPU, the head works on
+// all tokens at once.
 static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
     const char *device = parallel_config_device(c);
     return (EngineSpec){.grid = GRID(grid_along(c->grid, AXIS_TP), 1, NUM_PARTS),

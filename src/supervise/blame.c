@@ -12,7 +12,8 @@ static bool is_overdue(const RankView *v, const HangRule *rule) {
     return v->gone || v->quiet_s > view_limit(v, rule);
 }
 
-// Counts the ranks that wait for `rank`, directly or through others. `seen` has room for `count` marks, `stack` for ranks.
+// Counts the ranks that wait for `rank`, directly or through others. `seen` has room for `count` marks, `stack` for
+// ranks.
 static int count_waiters(const RankView *views, int count, int rank, bool *seen, int *stack) {
     int found = 0, depth = 0;
     for (int i = 0; i < count; i++) seen[i] = i == rank;

@@ -305,7 +305,8 @@ static int open_signals(void) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
-    // As train does: what nohup ignores stays ignored, but not INT and TERM, which shells ignore for what runs behind them.
+    // As train does: what nohup ignores stays ignored, but not INT and TERM, which shells ignore for what runs behind
+    // them.
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
         if (i < ALWAYS_HEARD || sigaction(requests[i], NULL, &action) != 0 || action.sa_handler != SIG_IGN)
             sigaddset(&set, requests[i]);

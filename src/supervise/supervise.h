@@ -1,8 +1,8 @@
 // The supervisor: starts a training run, watches it, ends what is left of it, and starts it again.
 //
 // A run is never repaired from within. A start takes milliseconds, any grid reads any checkpoint and the bits do not
-// change, so after every failure all of it is ended and the same command runs again, perhaps on another grid. Four parts,
-// each a function of what it is given:
+// change, so after every failure all of it is ended and the same command runs again, perhaps on another grid. Four
+// parts, each a function of what it is given:
 //   watch    what the ranks do now, from the heartbeat page (base/beat.h) and /proc; how long that may take
 //   blame    of ranks that wait for each other and one that does not get on: which one it is
 //   decide   after an end: start again, or stop, from all ends so far
@@ -117,9 +117,9 @@ typedef struct {
     void *self;
 } GridRequest;
 
-// Chooses the best grid of at most `most` ranks: the asked one where it fits; else of those that are allowed the one with
-// the shortest predicted step, or without predictions the one with most ranks, of these with the largest d, then the
-// smallest p, then the asked v. False: none is possible.
+// Chooses the best grid of at most `most` ranks: the asked one where it fits; else of those that are allowed the one
+// with the shortest predicted step, or without predictions the one with most ranks, of these with the largest d, then
+// the smallest p, then the asked v. False: none is possible.
 bool grid_choose(const GridRequest *request, int most, GridChoice *chosen);
 int cores_available(void); // that this process may use: its affinity, and the quota of its control group
 
@@ -153,8 +153,8 @@ void kill_strays(void);                   // all children that are left, and the
 
 // ---- records.c ----------------------------------------------------------------------------------------
 
-// Begins an object {"at", "mono_s", "event", "start"; entry_write closes it, appends it to the ledger and frees it. A line
-// that cannot be written ends nothing: one warning says so.
+// Begins an object {"at", "mono_s", "event", "start"; entry_write closes it, appends it to the ledger and frees it. A
+// line that cannot be written ends nothing: one warning says so.
 void entry_begin(Text *line, const char *event, int start);
 void entry_string(Text *line, const char *name, const char *value); // NULL or "": null
 void entry_write(Text *line, const char *path);
@@ -162,8 +162,8 @@ int records_last_start(const char *path); // the number of the last start in the
 
 // ---- supervise.c ----------------------------------------------------------------------------------------
 
-// Runs the command of the options until it is done or cannot go on. Returns 0 when the run is done; what the run ended with
-// where another try makes no sense; 75 after TERM, USR1, HUP from a scheduler, when the run has saved: start the same
-// command again; 130 after INT.
+// Runs the command of the options until it is done or cannot go on. Returns 0 when the run is done; what the run ended
+// with where another try makes no sense; 75 after TERM, USR1, HUP from a scheduler, when the run has saved: start the
+// same command again; 130 after INT.
 Status supervise(const Options *options, const char *self);
 enum { STATUS_REQUEUE = 75 };

@@ -1,5 +1,5 @@
-// Patterns without PCRE2: GPT-2's, as far as pieces.c needs none of its matches. It needs one where the next character is
-// not ASCII.
+// Patterns without PCRE2: GPT-2's, as far as pieces.c needs none of its matches. It needs one where the next character
+// is not ASCII.
 #include "base/libraries.h"
 #include "tokenizer/pattern.h"
 #include "tokenizer/pieces.h"

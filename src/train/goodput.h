@@ -52,9 +52,9 @@ typedef struct {
     char first_at[32], last_at[32]; // UTC
 } Goodput;
 
-// Reads a ledger: its file, or a --save folder with supervise/ledger.jsonl or ledger.jsonl. A torn last line is left out.
-// A damaged line before it is left out and counted. Fails with ERR_NO_INPUT where there is no ledger, and with ERR_DATA
-// where no line can be read.
+// Reads a ledger: its file, or a --save folder with supervise/ledger.jsonl or ledger.jsonl. A torn last line is left
+// out. A damaged line before it is left out and counted. Fails with ERR_NO_INPUT where there is no ledger, and with
+// ERR_DATA where no line can be read.
 Status goodput_read(Goodput *goodput, const char *path);
 // The same of a text; `path` is for messages.
 Status goodput_of(Goodput *goodput, const char *text, size_t size, const char *path);

@@ -68,8 +68,8 @@ StepControl control_open(const Options *options); // leaves out the samples of -
 // The part of the control that a checkpoint holds.
 void control_save(const StepControl *control, RunState *state);
 void control_restore(StepControl *control, const RunState *state);
-// Leaves out the samples of `state` and those of the control together. Fails with ERR_CONFIG when the run has trained on
-// one of the control's before `state`. Call it before control_restore.
+// Leaves out the samples of `state` and those of the control together. Fails with ERR_CONFIG when the run has trained
+// on one of the control's before `state`. Call it before control_restore.
 Status control_join_skipped(StepControl *control, const RunState *state);
 // The number of the sample behind the last one that was read; 0: none was.
 int64_t control_next_sample(const Ranges *skipped, int64_t consumed);
@@ -81,8 +81,8 @@ void control_advance(StepControl *control, int batch, const StepResult *result);
 // with a fixed loss scale, and without a loss scale a gradient does, too, unless --no-check-for-nan-in-loss-and-grad is
 // given; a dynamic scale adapts instead. --max-skipped-steps skipped steps in a row always end the run.
 Status control_check(const StepControl *control, const StepResult *result);
-// Returns the usual loss when this one is --loss-spike-factor times as large, else 0. Adds it to the usual loss. Without
-// --check-for-spiky-loss and --rewind-on-spike returns 0.
+// Returns the usual loss when this one is --loss-spike-factor times as large, else 0. Adds it to the usual loss.
+// Without --check-for-spiky-loss and --rewind-on-spike returns 0.
 double control_spike(StepControl *control, double loss);
 
 // ---- patience.c: how long a rank waits for the others ----------------------------------------------

@@ -262,7 +262,8 @@ static void note(Fetch *f, Status status) {
     if (f->status == OK) f->status = status;
 }
 
-// Sends what it can: after a failure the rest of the announced bytes is zeros, and the other end hears of the status later.
+// Sends what it can: after a failure the rest of the announced bytes is zeros, and the other end hears of the status
+// later.
 static void send_file(Fetch *f, const char *name, int to) {
     Comm *world = f->store->world;
     FileHead head = {.bytes = -1};

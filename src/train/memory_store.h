@@ -42,8 +42,8 @@ typedef struct {
 
 // Opens the folder of this run on each machine, where --memory-save-interval is given: makes it, locks it, empties it
 // unless this run of --save has left it there, and removes folders of runs whose --save folder is gone. Without the
-// option a folder that an earlier run has left is not this run's any more. Rank 0 holds the lock on --save.   Collective
-// over the world.
+// option a folder that an earlier run has left is not this run's any more. Rank 0 holds the lock on --save.
+// Collective over the world.
 Status store_open(MemoryStore *store, const Options *options, const atomic_int *stopped, Comm *world);
 // Removes the folder if the newest checkpoint on disk, that of step `on_disk` (-1: none), is as new as those in memory.
 void store_close(MemoryStore *store, int64_t on_disk);
@@ -75,8 +75,8 @@ void store_abandon_exchange(MemoryStore *store); // before 3., when a rank has f
 // Finds what the machines have. The ranks then know the same holdings. `why` receives, on rank 0, what is damaged or
 // incomplete in steps after `on_disk`.   Collective over the world.
 Status store_survey(MemoryStore *store, int64_t on_disk, Text *why);
-// Lists the holdings whose checkpoint is whole on all machines together, one for each checkpoint, newest first. The caller
-// frees the list.
+// Lists the holdings whose checkpoint is whole on all machines together, one for each checkpoint, newest first. The
+// caller frees the list.
 Status store_candidates(const MemoryStore *store, int **holdings, int *count);
 // Sends the files of a checkpoint to the machines that lack them. Then each has all of it.   Collective over the world.
 Status store_fetch(MemoryStore *store, int holding);

@@ -51,9 +51,9 @@ void run_skip(TrainingRun *run);
 // Returns whether the last step makes the run go back (--rewind-on-spike): its loss is a spike (`usual` > 0), or not
 // finite without a dynamic loss scale, or control_check has failed. All ranks return the same.
 bool rewind_is_due(const TrainingRun *run, const StepResult *result, double usual, Status checked);
-// Goes back to the newest checkpoint of this run that is at least --rewind-margin steps older than the last step, leaves
-// out the samples that were read since, and removes the checkpoints after it. Fails with ERR_NUMERIC where there is no
-// such checkpoint or the run has gone back --max-rewinds times.   Collective over the world.
+// Goes back to the newest checkpoint of this run that is at least --rewind-margin steps older than the last step,
+// leaves out the samples that were read since, and removes the checkpoints after it. Fails with ERR_NUMERIC where there
+// is no such checkpoint or the run has gone back --max-rewinds times.   Collective over the world.
 Status run_rewind(TrainingRun *run, const StepReport *step, double usual);
 
 // ---- run_summary.c ------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // --save-interval auto: how many steps lie between two saves, from what a save costs and how often the run fails.
 //
-// The time between saves is sqrt(2 C M): C is the time that the steps wait for a save, M the mean time between failures.
-// It is at most M, at most an hour, and at least C, so that at most half of the time is spent on saves.
+// The time between saves is sqrt(2 C M): C is the time that the steps wait for a save, M the mean time between
+// failures. It is at most M, at most an hour, and at least C, so that at most half of the time is spent on saves.
 // Source: Young 1974, "A first order approximation to the optimum checkpoint interval"; Daly 2006 (for C far below M).
 //
 // C is the mean of the saves of this start; before the first one, the bytes of the checkpoint at 200 MB/s. M is
@@ -24,8 +24,8 @@ typedef struct {
     int64_t interval; // steps; 0: not known yet
 } SavePlan;
 
-// `ledger` is that of the run, or NULL. `checkpoint_bytes`: of one save. `now_s` is clock_s() in all functions. A ledger
-// that cannot be read has no failures.
+// `ledger` is that of the run, or NULL. `checkpoint_bytes`: of one save. `now_s` is clock_s() in all functions. A
+// ledger that cannot be read has no failures.
 SavePlan save_plan_open(const Options *options, const char *ledger, double checkpoint_bytes, double now_s);
 void save_plan_begin(SavePlan *plan, int64_t iteration); // the iteration that the run begins with
 void save_plan_step(SavePlan *plan, double seconds);
@@ -33,7 +33,7 @@ void save_plan_stall(SavePlan *plan, double seconds); // of a part of a save tha
 void save_plan_saved(SavePlan *plan, int64_t iteration, double stall_s);
 double save_plan_cost_s(const SavePlan *plan);               // C
 double save_plan_mtbf_s(const SavePlan *plan, double now_s); // M
-// Chooses the interval anew. It keeps one that is right within a fifth, so that it does not change all the time. Returns
-// whether it has changed.
+// Chooses the interval anew. It keeps one that is right within a fifth, so that it does not change all the time.
+// Returns whether it has changed.
 bool save_plan_choose(SavePlan *plan, double now_s);
 bool save_plan_is_due(const SavePlan *plan, int64_t iteration); // after that iteration

@@ -1,10 +1,10 @@
-// The lines that a run writes to the ledger (base/ledger.h): when it was ready, what each stretch of its time went into,
-// how it ended. Rank 0 alone writes; on other ranks, and without a ledger, the functions do nothing.
+// The lines that a run writes to the ledger (base/ledger.h): when it was ready, what each stretch of its time went
+// into, how it ended. Rank 0 alone writes; on other ranks, and without a ledger, the functions do nothing.
 //
-// A line is about the time since the line before it of the same run. Steps are added up: they have a line before a save,
-// an evaluation and the end, with a log line, and once a second; after 1,000 s once in a thousandth of the run's time,
-// and from 10,000 s on every 10 s. So the ledger costs less than 0.1 % of a step, and a run that is killed has lost the
-// record of little. docs/goodput.md lists the lines.
+// A line is about the time since the line before it of the same run. Steps are added up: they have a line before a
+// save, an evaluation and the end, with a log line, and once a second; after 1,000 s once in a thousandth of the run's
+// time, and from 10,000 s on every 10 s. So the ledger costs less than 0.1 % of a step, and a run that is killed has
+// lost the record of little. docs/goodput.md lists the lines.
 #pragma once
 #include "train/train.h"
 

@@ -142,8 +142,8 @@ static void check_download(const Exec *exec, void *to, const void *from, size_t 
 
 // ---- host code that follows addresses ---------------------------------------------------------------------
 
-// An access by the host is recorded at its start, as a use that is over. Until access_end the list of open accesses guards
-// its bytes.
+// An access by the host is recorded at its start, as a use that is over. Until access_end the list of open accesses
+// guards its bytes.
 static void check_access(const Exec *exec, HostAccess *access) {
     Queue *q = exec->queue;
     CheckDevice *d = exec->state;

@@ -3,10 +3,10 @@
 //              TRIREME_CHECK_SEED chooses the delays.
 //   apart      The host sees addresses that it may not touch: an access ends the job (memory.c). Freed memory stays
 //              forbidden until the device is closed. Every allocation lies between canaries.
-//   order      A record of who wrote and read which bytes (record.c) finds, when an operation is launched, what a stream
-//              does without having waited for another stream, what host code or a message uses at the same time, and
-//              what is read before it is written. It looks at the waits alone, not at the time: a missing wait is found
-//              in every run that comes past it.
+//   order      A record of who wrote and read which bytes (record.c) finds, when an operation is launched, what a
+//              stream does without having waited for another stream, what host code or a message uses at the same time,
+//              and what is read before it is written. It looks at the waits alone, not at the time: a missing wait is
+//              found in every run that comes past it.
 //   numbers    The first number that an operation writes and that is not finite ends the job with ERR_NUMERIC.
 // All faults but that one are bugs (ERR_BUG). A message names both operations and the instructions they belong to.
 //

@@ -1,7 +1,7 @@
-// Products of factors in 8 bits, and how tensors become such factors. No CPU multiplies them: every E4M3 and E5M2 number
-// is a BF16 number, and the product of two is an fp32 number, so a product of BF16 copies is exact but for the order in
-// which its sums grow in fp32. This is what a GPU computes, emulated for tests and for the study of training in 8 bits,
-// not for speed.
+// Products of factors in 8 bits, and how tensors become such factors. No CPU multiplies them: every E4M3 and E5M2
+// number is a BF16 number, and the product of two is an fp32 number, so a product of BF16 copies is exact but for the
+// order in which its sums grow in fp32. This is what a GPU computes, emulated for tests and for the study of training
+// in 8 bits, not for speed.
 #include "base/float8.h"
 #include "device/cpu/cpu.h"
 #include "device/element.h"
@@ -54,8 +54,8 @@ void cpu_quantize(const Exec *exec, const Quantize *p) {
 
 // ---- products ---------------------------------------------------------------------------------------------
 
-// A plan cuts a product into strips of d, and says where copies of the factors and sums lie in the workspace, behind that of
-// the strip's own product.
+// A plan cuts a product into strips of d, and says where copies of the factors and sums lie in the workspace, behind
+// that of the strip's own product.
 typedef struct {
     Matmul strip;
     size_t a_at, b_at, sum_at, bytes; // where they lie in the workspace

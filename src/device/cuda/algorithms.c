@@ -5,8 +5,8 @@
 //   cublaslt 130100
 //   m 2304 n 16384 k 768 ... align_bias 0 algorithm 42000000...
 //
-// A row names every member of a PlanKey, then the 64 bytes of a cublasLtMatmulAlgo_t as hexadecimal digits, which NVIDIA
-// allows to keep for the same version of the library. Lines that begin with # are for people.
+// A row names every member of a PlanKey, then the 64 bytes of a cublasLtMatmulAlgo_t as hexadecimal digits, which
+// NVIDIA allows to keep for the same version of the library. Lines that begin with # are for people.
 #include "base/rank.h"
 #include "device/cuda/products.h"
 #include <inttypes.h>
@@ -100,8 +100,8 @@ static bool has_possible_types(const PlanKey *key) {
            !key->transpose_b;
 }
 
-// Returns whether a product can do the work beside d that the key names: none with 8-bit factors, GELU in the type of the
-// factors, and a bias only before the GELU.
+// Returns whether a product can do the work beside d that the key names: none with 8-bit factors, GELU in the type of
+// the factors, and a bias only before the GELU.
 static bool has_possible_join(const PlanKey *key) {
     if ((key->align_extra > 0) != (key->join > 0) || !is_power_of_2(key->align_extra)) return false;
     if (key->join == JOINS_NOTHING) return true;

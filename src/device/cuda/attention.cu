@@ -1,6 +1,6 @@
-// Causal self-attention without the S x S matrix (Dao 2022, 2023): kernels for every element type, head size and option, in
-// fp32. Each warp owns a few queries, or in the gradients of keys and values a few keys, and meets the others a tile at a
-// time; the sums over tiles have the order of the sequence, whatever the GPU.
+// Causal self-attention without the S x S matrix (Dao 2022, 2023): kernels for every element type, head size and
+// option, in fp32. Each warp owns a few queries, or in the gradients of keys and values a few keys, and meets the
+// others a tile at a time; the sums over tiles have the order of the sequence, whatever the GPU.
 #include "device/cuda/attention.h"
 
 // Registers: at most 168, in the gradients of keys and values 255. With fewer nvcc spills.
@@ -13,8 +13,8 @@ enum {
     MAX_SIZE = WARP * COLUMNS,
 };
 
-// Device memory with elements of any type. The large kernels take it, so that each is compiled once; they read and write
-// few elements for each product.
+// Device memory with elements of any type. The large kernels take it, so that each is compiled once; they read and
+// write few elements for each product.
 struct Elements {
     void *data;
     DType dtype;
@@ -187,14 +187,14 @@ __global__ void __launch_bounds__(128)
 
 // ---- backward ---------------------------------------------------------------------------------------------
 
-// A query and a key in the backward pass: the weight of the key's value, which is its probability after dropout, and the
-// gradient of the score before scaling with D^-1/2.
+// A query and a key in the backward pass: the weight of the key's value, which is its probability after dropout, and
+// the gradient of the score before scaling with D^-1/2.
 struct Weights {
     float value, score;
 };
 
-// Computes them from the score before scaling (`dot`) and the gradient of the value's weight (`change`). The probability is
-// read from `probabilities` unless there are none.
+// Computes them from the score before scaling (`dot`) and the gradient of the value's weight (`change`). The
+// probability is read from `probabilities` unless there are none.
 DEVICE Weights weights_of(const AttentionCall &call, const AttentionRows &rows, Elements probabilities,
                           float dot, float change, float factor, int head, int query, int key) {
     if (key > query || query >= call.sequence) return {0.0f, 0.0f};
@@ -258,8 +258,8 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
     store_rows(dq, apart ? out_place(call, head) : query_place(call, head), first_own, sums, factors, call);
 }
 
-// Blocks: a group, ROWS keys of it; sums over the group's heads and their queries, in order. dqkv may be qkv: the rows of
-// keys and values that a block writes are its own, read before. At most 192 registers.
+// Blocks: a group, ROWS keys of it; sums over the group's heads and their queries, in order. dqkv may be qkv: the rows
+// of keys and values that a block writes are its own, read before. At most 192 registers.
 __global__ void __launch_bounds__(WARPS *WARP, 2)
     attention_dkv_kernel(AttentionCall call, Elements qkv, Elements dout, AttentionRows rows,
                          Elements probabilities, Elements dqkv) {

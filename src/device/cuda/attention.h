@@ -1,8 +1,8 @@
-// The kernels of attention share this header. It says where the heads of qkv and out lie, and which probabilities dropout
-// drops.
+// The kernels of attention share this header. It says where the heads of qkv and out lie, and which probabilities
+// dropout drops.
 //
-// A row of qkv is a position of a sample, s * B + b; its columns are, for each group, the group's query heads, its key and
-// its value. So each of these heads is a matrix [S, D] whose rows lie a whole position apart.
+// A row of qkv is a position of a sample, s * B + b; its columns are, for each group, the group's query heads, its key
+// and its value. So each of these heads is a matrix [S, D] whose rows lie a whole position apart.
 #pragma once
 #include "device/cuda/cuda.h"
 #include "device/cuda/portable.h"
@@ -26,8 +26,8 @@ struct RowPlace {
     int64_t first, stride;
 };
 
-// The dropout masks of a call; see Dropout in ops.h. A kept probability is multiplied by `factor`. Where nothing is dropped,
-// the threshold is 0 and the factor is 1.
+// The dropout masks of a call; see Dropout in ops.h. A kept probability is multiplied by `factor`. Where nothing is
+// dropped, the threshold is 0 and the factor is 1.
 struct AttentionMask {
     RngKey key;
     uint32_t threshold;
@@ -42,7 +42,8 @@ struct AttentionCall {
     AttentionMask mask;
 };
 
-// Head `part` of group `group` (0 to B * G/t) of qkv. Its parts are its query heads, then its key (number N/G) and its value.
+// Head `part` of group `group` (0 to B * G/t) of qkv. Its parts are its query heads, then its key (number N/G) and its
+// value.
 DEVICE RowPlace part_place(const AttentionCall &call, int group, int part) {
     const int parts = call.heads / call.groups + 2, b = group / call.groups, g = group % call.groups;
     const int64_t width = (int64_t)call.groups * parts * call.size;
@@ -86,8 +87,8 @@ AttentionCall attention_call(const AttentionShape *shape, const Dropout *dropout
 
 // ---- attention_mma_*.cu: the same on tensor cores ----------------------------------------------------------
 
-// Statistics of the queries that the backward pass needs, each [B * N/t, S]: log-sum-exps of their scores, and the products
-// dout . out.
+// Statistics of the queries that the backward pass needs, each [B * N/t, S]: log-sum-exps of their scores, and the
+// products dout . out.
 struct AttentionRows {
     const float *stats, *deltas;
 };

@@ -1,12 +1,13 @@
-// The kernels of causal self-attention on tensor cores share this header: tiles in shared memory, products of tiles, and masks.
-// They serve bf16 and fp16.
+// The kernels of causal self-attention on tensor cores share this header: tiles in shared memory, products of tiles,
+// and masks. They serve bf16 and fp16.
 //
-// The method is FlashAttention-2 (Dao 2023), with the gradient of the queries in a kernel of its own, so that every sum has a
-// fixed order. Probabilities and gradients of scores stay in registers: the product that computes them leaves them where the
-// next product reads its left factor (mma.h).
+// The method is FlashAttention-2 (Dao 2023), with the gradient of the queries in a kernel of its own, so that every sum
+// has a fixed order. Probabilities and gradients of scores stay in registers: the product that computes them leaves
+// them where the next product reads its left factor (mma.h).
 //
-// A block has four warps. Each warp owns 16 rows or a multiple of 16, and all warps multiply them with the same tile of the
-// other rows, which lies in shared memory. A row in shared memory has SIZE elements: D, rounded up, and zeros from D on.
+// A block has four warps. Each warp owns 16 rows or a multiple of 16, and all warps multiply them with the same tile of
+// the other rows, which lies in shared memory. A row in shared memory has SIZE elements: D, rounded up, and zeros from
+// D on.
 #pragma once
 #include "device/cuda/attention.h"
 #include "device/cuda/mma.h"
@@ -37,8 +38,8 @@ DEVICE void load_tile(E *to, Rows<const E> from, int first, const AttentionCall 
     }
 }
 
-// Each tile of the loop of a kernel is COUNT rows of two matrices. Two of them fit into shared memory: the block works on
-// one of them while the next one is loaded. Returns where tile `number` lies.
+// Each tile of the loop of a kernel is COUNT rows of two matrices. Two of them fit into shared memory: the block works
+// on one of them while the next one is loaded. Returns where tile `number` lies.
 template <int SIZE, int COUNT, class E> DEVICE E *tile_of(E *tiles, int number) {
     return tiles + number % 2 * 2 * COUNT * PITCH<SIZE>;
 }
@@ -129,14 +130,15 @@ DEVICE void add_product(float (&c)[TALL][SIZE / 8][4], const float (&a)[TALL][LO
 
 // ---- masks ------------------------------------------------------------------------------------------------
 
-// The dropout mask of one head. A lane keeps its share of a tile as bits: bit 4 n + e says whether element e of its share of
-// the n-th product (mma.h) is kept.
+// The dropout mask of one head. A lane keeps its share of a tile as bits: bit 4 n + e says whether element e of its
+// share of the n-th product (mma.h) is kept.
 struct HeadMask {
     RngKey key;
     uint32_t threshold; // 0: every element is kept
     uint64_t sample, begins;
     int sequence;
-    // Four adjacent keys of a query have the four words of one Philox block: lanes compute each block once and trade bits.
+    // Four adjacent keys of a query have the four words of one Philox block: lanes compute each block once and trade
+    // bits.
     bool trades;
 };
 
@@ -175,8 +177,8 @@ DEVICE uint32_t kept_of_elements(const HeadMask &mask, uint64_t first, uint64_t 
     return kept;
 }
 
-// Lanes that differ in the bit `lanes` of their number trade half of their bits: the lower lane keeps those of `low`, and
-// gets the other lane's, which go `places` higher.
+// Lanes that differ in the bit `lanes` of their number trade half of their bits: the lower lane keeps those of `low`,
+// and gets the other lane's, which go `places` higher.
 DEVICE uint32_t trade(uint32_t bits, int lanes, uint32_t low, int places) {
     const uint32_t other = __shfl_xor_sync(ALL_LANES, bits, lanes);
     return lane_now() & lanes ? (bits & ~low) | (other & ~low) >> places
@@ -191,8 +193,8 @@ template <int WIDE> DEVICE uint32_t kept_of_queries(const HeadMask &mask, int qu
     if (!mask.trades)
         return kept_of_elements<WIDE>(mask, mask_element(mask, query, key + col), 8, 1,
                                       8 * (uint64_t)mask.sequence);
-    // A lane has two adjacent keys of two queries, and its neighbour the other two keys of the same blocks. The first of the
-    // two lanes computes the block of the first query, the second one that of the second query.
+    // A lane has two adjacent keys of two queries, and its neighbour the other two keys of the same blocks. The first
+    // of the two lanes computes the block of the first query, the second one that of the second query.
     const uint64_t block = mask_element(mask, query + lane % 2 * 8, key + col / 4 * 4);
     return trade(kept_of_blocks<WIDE>(mask, block, 8), 1, 0x33333333, 2);
 }
@@ -205,8 +207,8 @@ template <int WIDE> DEVICE uint32_t kept_of_keys(const HeadMask &mask, int key, 
     if (mask.threshold == 0) return ~0u;
     if (!mask.trades)
         return kept_of_elements<WIDE>(mask, mask_element(mask, query + col, key), step, mask.sequence, 8);
-    // Four lanes need the four blocks of four keys, one word of each. Lane r computes the block of query r % 2 and of the
-    // keys from 8 (r / 2) on; then bit i of lane r becomes bit r of lane i: the transpose of a 4 x 4 matrix.
+    // Four lanes need the four blocks of four keys, one word of each. Lane r computes the block of query r % 2 and of
+    // the keys from 8 (r / 2) on; then bit i of lane r becomes bit r of lane i: the transpose of a 4 x 4 matrix.
     const uint64_t block = mask_element(mask, query + col + r % 2, key - r + r / 2 * 8);
     return trade(trade(kept_of_blocks<WIDE>(mask, block, step), 8, 0x33333333, 2), 4, 0x55555555, 1);
 }
@@ -249,7 +251,8 @@ DEVICE void for_tiles_of_keys(E *tiles, const AttentionCall &call, const E *qkv,
     }
 }
 
-// Hides the keys that lie behind each query. The first key of the tile is `first`; `query` is the first one of the lane.
+// Hides the keys that lie behind each query. The first key of the tile is `first`; `query` is the first one of the
+// lane.
 template <int TALL, int WIDE> DEVICE void hide_later(float (&scores)[TALL][WIDE][4], int query, int first) {
     const int key = first + thread_now() % 4 * 2;
     UNROLL

@@ -1,8 +1,9 @@
 // Computes causal self-attention on tensor cores: the backward pass. Powers of 2 are approximate instructions.
 #include "device/cuda/attention_mma.h"
 
-// Replaces the score and the gradient of the key's weight by the gradient of the score and that weight. The weight is what
-// the value was multiplied with: the probability after dropout. `stat` is in units of log2; `factor` is the mask's.
+// Replaces the score and the gradient of the key's weight by the gradient of the score and that weight. The weight is
+// what the value was multiplied with: the probability after dropout. `stat` is in units of log2; `factor` is the
+// mask's.
 DEVICE void gradient(float &score, float &change, float scale, float stat, float delta, float factor) {
     const float p = fast_exp2(fmaf(score, scale, -stat));
     score = p * (change * factor - delta);
@@ -31,8 +32,8 @@ DEVICE void take_gradients(float (&scores)[TALL][WIDE][4], float (&changes)[TALL
     }
 }
 
-// Blocks: a head, 64 TALL queries of it; they meet KEYS keys at a time. dq is dqkv's, or a tensor like out in the workspace
-// (`apart`). At most 168 registers.
+// Blocks: a head, 64 TALL queries of it; they meet KEYS keys at a time. dq is dqkv's, or a tensor like out in the
+// workspace (`apart`). At most 168 registers.
 template <class E, int SIZE, int TALL, int KEYS>
 __global__ void __launch_bounds__(THREADS, 3)
     attention_dq_mma_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows, E *dq,
@@ -98,9 +99,9 @@ DEVICE void load_queries(E *tiles, float *tile_rows, const AttentionCall &call, 
     }
 }
 
-// Blocks: a group, 64 keys of it, QUERIES queries at a time; sums over the group's heads and their queries, in order. All is
-// transposed: rows are keys. dqkv may be qkv: the rows of keys and values that a block writes are its own, read before.
-// At most 248 registers.
+// Blocks: a group, 64 keys of it, QUERIES queries at a time; sums over the group's heads and their queries, in order.
+// All is transposed: rows are keys. dqkv may be qkv: the rows of keys and values that a block writes are its own, read
+// before. At most 248 registers.
 template <class E, int SIZE, int QUERIES>
 __global__ void __launch_bounds__(THREADS)
     attention_dkv_mma_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows, E *dqkv) {

@@ -1,7 +1,8 @@
 // Computes causal self-attention on tensor cores: the forward pass. Powers of 2 are approximate instructions.
 #include "device/cuda/attention_mma.h"
 
-// Replaces the scores of a tile by exp(score - largest score so far of the row), and scales the sums over earlier tiles.
+// Replaces the scores of a tile by exp(score - largest score so far of the row), and scales the sums over earlier
+// tiles.
 template <int TALL, int WIDE, int SUMS>
 DEVICE void soften(float (&scores)[TALL][WIDE][4], float (&sums)[TALL][SUMS][4], float (&maxima)[TALL][2],
                    float (&exponentials)[TALL][2], float scale) {
@@ -33,7 +34,8 @@ DEVICE void soften(float (&scores)[TALL][WIDE][4], float (&sums)[TALL][SUMS][4],
     }
 }
 
-// Makes those probabilities zero that the mask drops. `query` is the first one of the lane, `first` the first key of the tile.
+// Makes those probabilities zero that the mask drops. `query` is the first one of the lane, `first` the first key of
+// the tile.
 template <int TALL, int WIDE>
 DEVICE void drop(float (&p)[TALL][WIDE][4], const HeadMask &mask, int query, int first) {
     UNROLL

@@ -10,8 +10,8 @@ enum {
     ROOM_BYTES = 32 << 20, // of the workspace, unless one query needs more
 };
 
-// Returns the part of one query of a head and one block of keys: its largest score, the sum of exp(score - largest), and the sum of the
-// values with these weights, [D].
+// Returns the part of one query of a head and one block of keys: its largest score, the sum of exp(score - largest),
+// and the sum of the values with these weights, [D].
 DEVICE float *cached_part(const AttentionCall &call, float *parts, int query, int head, int block,
                           int blocks) {
     const int64_t row = ((int64_t)query * call.batch * call.heads + head) * blocks + block;

@@ -1,19 +1,19 @@
-// --device cuda-check: the CUDA device, so that a fault names the operation that made it. After every operation and copy
-// the host waits for the stream, and:
+// --device cuda-check: the CUDA device, so that a fault names the operation that made it. After every operation and
+// copy the host waits for the stream, and:
 //   faults    an error of the GPU is that operation's;
 //   numbers   the first number that it wrote and that is not finite ends the job with ERR_NUMERIC;
 //   bounds    every allocation lies between guard bytes, and those that are not what they were end the job;
 //   blocks    a block of an arena begins as NaNs, so that what is read before it is written shows as a number.
-// It is slow. What depends on time alone, as a missing wait between two streams, does not show here: `check` and `cuda-sim`
-// find that.
+// It is slow. What depends on time alone, as a missing wait between two streams, does not show here: `check` and
+// `cuda-sim` find that.
 #pragma once
 #include "device/cuda/cuda.h"
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// The kernel (checked.cu): adds the place of the first element of x that is not finite to what `found` [1] holds, 2^64 - 1 - i
-// of the element i; 0: there is none. -infinity or infinity may be allowed.
+// The kernel (checked.cu): adds the place of the first element of x that is not finite to what `found` [1] holds, 2^64
+// - 1 - i of the element i; 0: there is none. -infinity or infinity may be allowed.
 void check_numbers(cudaStream_t stream, Tensor x, float allowed, unsigned long long *found);
 
 Status checks_open(CudaDevice *device);

@@ -1,8 +1,8 @@
 // The insides of the CUDA device: what its host code (*.c) and its kernels (*.cu) share.
 //
 // These files make a module that the program loads when the device is opened (device/module.h). They are built twice:
-// with nvcc for GPUs, and with the host's compiler for the simulated GPU in sim/, which has the calls of the CUDA runtime
-// and runs kernels on the host.
+// with nvcc for GPUs, and with the host's compiler for the simulated GPU in sim/, which has the calls of the CUDA
+// runtime and runs kernels on the host.
 #pragma once
 #include <cuda_runtime_api.h>
 #ifdef __cplusplus
@@ -24,8 +24,8 @@ typedef struct CudaChecks CudaChecks;     // checked.c
 DEVICE_OPS(X)
 #undef X
 
-// The operations that need workspace, and how much one call needs, in bytes. It depends on the arguments alone, not on the
-// GPU: a plan asks where there is none.
+// The operations that need workspace, and how much one call needs, in bytes. It depends on the arguments alone, not on
+// the GPU: a plan asks where there is none.
 #define CUDA_WORKSPACES(X)                                                                                   \
     X(MATMUL, matmul, Matmul)                                                                                \
     X(MATMUL_SUMS, matmul_sums, MatmulSums)                                                                  \
@@ -46,8 +46,8 @@ CUDA_WORKSPACES(X)
 size_t cuda_attention_forward_workspace(const DeviceOptions *options, const AttentionForward *args);
 size_t cuda_attention_backward_workspace(const DeviceOptions *options, const AttentionBackward *args);
 
-// Attention by the kernels of the program, of any shape, type and dropout; forward takes no workspace. The operations are
-// in sdpa.c, which chooses between them and cuDNN.
+// Attention by the kernels of the program, of any shape, type and dropout; forward takes no workspace. The operations
+// are in sdpa.c, which chooses between them and cuDNN.
 void cuda_own_attention_forward(const Exec *exec, const AttentionForward *args);
 void cuda_own_attention_backward(const Exec *exec, const AttentionBackward *args);
 size_t cuda_own_attention_backward_workspace(const AttentionBackward *args);
@@ -171,8 +171,8 @@ bool cuda_pci(int rank_here, char id[PCI_ID_BYTES]);
 void cuda_survey(DeviceSurvey *survey, bool tries);
 void cuda_arithmetic(Text *out);
 
-// The kernels that the current GPU runs (probe.cu): their machine code, "sm_90" is 90, and the PTX that it was made from.
-// Both are the same unless the driver has translated them. An error where there are none for it.
+// The kernels that the current GPU runs (probe.cu): their machine code, "sm_90" is 90, and the PTX that it was made
+// from. Both are the same unless the driver has translated them. An error where there are none for it.
 cudaError_t probe_kernels(int *machine, int *virtual_machine);
 cudaError_t probe_run(void); // runs a small kernel on the current GPU
 

@@ -34,7 +34,8 @@ typedef struct {
 #define CUDNN_FILE    "libcudnn.so.9"
 #define CUDNN_INSTALL "NVIDIA's package libcudnn9-cuda-* or the Python wheel nvidia-cudnn-cu* brings it"
 
-// Finds the library. ERR_UNAVAILABLE when there is none, or one that is too old; ERR_DATA as library_load (libraries.h).
+// Finds the library. ERR_UNAVAILABLE when there is none, or one that is too old; ERR_DATA as library_load
+// (libraries.h).
 Status cudnn_load(Cudnn *cudnn);
 
 // "9.19.0"
@@ -91,9 +92,9 @@ void cudnn_matmul(CudnnGraph *graph, CudnnNode a, CudnnNode b, CudnnNode c);
 // y = x with other dimensions or strides; of the transposed dimensions it is the transposed x.
 void cudnn_reshape(CudnnGraph *graph, CudnnNode x, CudnnNode y);
 
-// Makes the plan of a graph, of the first engine that takes it, for the handle's GPU; without a handle (NULL) for the one
-// that `properties` describe, a descriptor of the graph. Sets the bytes of workspace that it wants. NULL: cuDNN takes no
-// such graph, or a call has failed; status, call and error then say what has happened.
+// Makes the plan of a graph, of the first engine that takes it, for the handle's GPU; without a handle (NULL) for the
+// one that `properties` describe, a descriptor of the graph. Sets the bytes of workspace that it wants. NULL: cuDNN
+// takes no such graph, or a call has failed; status, call and error then say what has happened.
 CudnnNode cudnn_plan(CudnnGraph *graph, cudnnHandle_t handle, CudnnNode properties, int64_t *workspace_bytes);
 // Describes a GPU by cuDNN's JSON of its properties.
 CudnnNode cudnn_properties(CudnnGraph *graph, const char *json);

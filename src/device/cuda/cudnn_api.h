@@ -2,9 +2,10 @@
 // their names. cuDNN is no part of the CUDA toolkit: as all is declared here, no header of it is needed to build the
 // program, and one build takes every release from CUDNN_FIRST_VERSION on.
 //
-// A computation is a graph of descriptors. Each is created, given attributes, finalized, and does not change afterwards:
-// tensors (with an id), operations between them, the graph of operations, a heuristic that names engines for it, an
-// execution plan. A variant pack then gives ids their addresses, and cudnnBackendExecute puts the plan on a stream.
+// A computation is a graph of descriptors. Each is created, given attributes, finalized, and does not change
+// afterwards: tensors (with an id), operations between them, the graph of operations, a heuristic that names engines
+// for it, an execution plan. A variant pack then gives ids their addresses, and cudnnBackendExecute puts the plan on a
+// stream.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

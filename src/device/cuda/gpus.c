@@ -1,5 +1,5 @@
-// The GPUs of the machine: whether there are any, which one a rank takes, what `trireme devices` says of them, and what a
-// user can do when something is missing.
+// The GPUs of the machine: whether there are any, which one a rank takes, what `trireme devices` says of them, and what
+// a user can do when something is missing.
 #include "device/cuda/cuda.h"
 #include "device/cuda/cudnn.h"
 #include "device/cuda/nccl_links.h"
@@ -92,7 +92,8 @@ Status gpus_available(void) {
     return count_gpus(&count);
 }
 
-// Finds the kernels that the current GPU runs. Kernels for another GPU of its family run, too; else the driver translates PTX, if there is any.
+// Finds the kernels that the current GPU runs. Kernels for another GPU of its family run, too; else the driver
+// translates PTX, if there is any.
 static Status find_kernels(const struct cudaDeviceProp *properties, int number, char *kernels, size_t size) {
     int machine = 0, virtual = 0;
     cudaError_t error = probe_kernels(&machine, &virtual);

@@ -1,10 +1,11 @@
-// The products that join other operations: as an epilogue of cuBLASLt, or where it has none for them, one after another.
+// The products that join other operations: as an epilogue of cuBLASLt, or where it has none for them, one after
+// another.
 #include "device/cuda/products.h"
 
-// The loss head's chunks on a GPU: see device_head_tokens. Two things want them long. With fewer than about 17 M / H tokens
-// the product for dx [C, H] has less than eight waves of 128 x 128 tiles on 132 multiprocessors, and every chunk reads and
-// writes dW, 8 V H bytes. But the logits and their gradient take 6 V bytes a token: no more than 2 GiB in all, or 1024
-// tokens' worth.
+// The loss head's chunks on a GPU: see device_head_tokens. Two things want them long. With fewer than about 17 M / H
+// tokens the product for dx [C, H] has less than eight waves of 128 x 128 tiles on 132 multiprocessors, and every chunk
+// reads and writes dW, 8 V H bytes. But the logits and their gradient take 6 V bytes a token: no more than 2 GiB in
+// all, or 1024 tokens' worth.
 int64_t cuda_head_tokens(int64_t hidden, int64_t vocabulary) {
     const int64_t waves = (17 << 20) / hidden, fits = (INT64_C(2) << 30) / (6 * vocabulary), least = 1024;
     const int64_t most = fits > least ? fits : least;

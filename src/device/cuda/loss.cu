@@ -1,6 +1,6 @@
-// Cross-entropy of logits cut over the vocabulary, in the three steps of ops.h, and of whole rows in one. A block treats
-// one row; its thread i takes quads of columns i, i + threads, ... So the order of a sum depends on the length of the row
-// alone.
+// Cross-entropy of logits cut over the vocabulary, in the three steps of ops.h, and of whole rows in one. A block
+// treats one row; its thread i takes quads of columns i, i + threads, ... So the order of a sum depends on the length
+// of the row alone.
 #include "device/cuda/portable.h"
 
 enum { BLOCK = 256, WARPS = BLOCK / WARP, QUAD = 4 };
@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(BLOCK) loss_finish_kernel(const LossFinish p, 
 
 // ---- whole rows -------------------------------------------------------------------------------------------
 //
-// The block reads its row twice, the second time from the L2 cache: with 1024 threads, and more registers than a pair of such
-// blocks would have, a multiprocessor has one row under way, and 132 rows of 50304 columns are 27 MB.
+// The block reads its row twice, the second time from the L2 cache: with 1024 threads, and more registers than a pair
+// of such blocks would have, a multiprocessor has one row under way, and 132 rows of 50304 columns are 27 MB.
 
 enum { AHEAD = 4, LARGE_BLOCK = 1024, SMALL_COLUMNS = 8192 }; // a shorter row is the work of BLOCK threads
 
@@ -114,8 +114,8 @@ DEVICE void add_quad(Softmax *all, const Quad<float> &own, int count) {
     for (int i = 0; i < QUAD; i++) all->sum += i < count ? below(own.e[i], max) : 0;
 }
 
-// The maximum and sum of the numbers of all threads: the threads' sums are brought to one maximum, then added as block_sum
-// does.
+// The maximum and sum of the numbers of all threads: the threads' sums are brought to one maximum, then added as
+// block_sum does.
 DEVICE Softmax block_softmax(Softmax own, float *room) {
     const float max = block_max(own.max, room);
     return Softmax{max, block_sum(own.sum * below(own.max, max), room)};
@@ -129,7 +129,8 @@ DEVICE void load_ahead(Quad<float> (&quads)[AHEAD], const float *row, int c, int
         if (c < cols) quads[n] = load_quad<WHOLE>(row + c, cols - c);
 }
 
-// dlogits may be the logits: a thread writes what it alone reads, and the label's logit is read before. At most 64 registers.
+// dlogits may be the logits: a thread writes what it alone reads, and the label's logit is read before.
+// At most 64 registers.
 template <class E, bool WHOLE>
 __global__ void __launch_bounds__(LARGE_BLOCK, 1) loss_whole_kernel(const LossWhole p, Columns columns) {
     SHARED(float, room, LARGE_BLOCK / WARP);

@@ -1,5 +1,5 @@
-// Products of small matrices by a warp: the tensor cores' instructions, and the same by plain loops for the simulated GPU,
-// which holds the fragments as the hardware does.
+// Products of small matrices by a warp: the tensor cores' instructions, and the same by plain loops for the simulated
+// GPU, which holds the fragments as the hardware does.
 //
 // A fragment is a lane's share of a matrix, two elements a register. With row = lane / 4 and col = lane % 4 * 2:
 //   a [16, 16]  a[0] (row, col..col + 1)   a[1] (row + 8, ...)   a[2] (row, col + 8...)   a[3] (row + 8, col + 8...)
@@ -40,8 +40,8 @@ template <class E> DEVICE void mma_add(float (&c)[4], const uint32_t (&a)[4], ui
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four 8 x 8 matrices from shared memory: lane 8 m + r has the address of row r of matrix m, 16 bytes at a multiple of 16.
-// Register m gets (row, col..col + 1) of matrix m.
+// Four 8 x 8 matrices from shared memory: lane 8 m + r has the address of row r of matrix m, 16 bytes at a multiple of
+// 16. Register m gets (row, col..col + 1) of matrix m.
 DEVICE void mma_load(uint32_t (&x)[4], const void *row) {
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -89,7 +89,8 @@ template <class E> DEVICE uint32_t mma_pair(float low, float high) {
 
 static inline float fast_exp2(float x) { return exponential_of_base_2(x); }
 
-// The lanes of a warp show each other what is in this room: the factors of a product, b transposed, or the addresses of rows.
+// The lanes of a warp show each other what is in this room: the factors of a product, b transposed, or the addresses of
+// rows.
 struct MmaRoom {
     float a[16][16], b[8][16];
     const uint16_t *rows[WARP];

@@ -1,11 +1,11 @@
-// Layer norm and RMS norm: the forward pass, the gradient of the input, the gradients of gamma and beta, and all three at
-// once.
+// Layer norm and RMS norm: the forward pass, the gradient of the input, the gradients of gamma and beta, and all three
+// at once.
 //
 // A row is the work of a team of threads: of a warp, of 128 threads or of 256, by the length of the row alone. Thread i
-// of a team takes packs (16 bytes) i, i + threads, ... of the row. Where a row is whole packs and not too long, each thread
-// keeps its packs in registers (KEEP of them); otherwise KEEP is 0 and it reads them again. A sum over a row adds the
-// elements of each thread in their order, then the lanes of each warp, then the warps. So the bits of a result depend on the
-// element type and the length of the row, and on nothing else.
+// of a team takes packs (16 bytes) i, i + threads, ... of the row. Where a row is whole packs and not too long, each
+// thread keeps its packs in registers (KEEP of them); otherwise KEEP is 0 and it reads them again. A sum over a row
+// adds the elements of each thread in their order, then the lanes of each warp, then the warps. So the bits of a result
+// depend on the element type and the length of the row, and on nothing else.
 #include "device/cuda/portable.h"
 
 enum {
@@ -273,8 +273,8 @@ extern "C" void cuda_norm_backward_input(const Exec *exec, const NormBackwardInp
 
 // ---- the gradients of gamma and beta ----------------------------------------------------------------------
 //
-// The rows are cut into parts by their number alone. A block sums one part of the rows of a tile of columns, each group of
-// its threads every GROUPS-th row, and adds the groups in order. A second kernel adds the parts in a fixed order.
+// The rows are cut into parts by their number alone. A block sums one part of the rows of a tile of columns, each group
+// of its threads every GROUPS-th row, and adds the groups in order. A second kernel adds the parts in a fixed order.
 
 enum { GROUPS = 8, PART_ROWS = 64, MOST_PARTS = 256, FINISH_GROUPS = 16 };
 
@@ -375,9 +375,9 @@ extern "C" void cuda_norm_backward_weight(const Exec *exec, const NormBackwardWe
 
 // ---- all at once ------------------------------------------------------------------------------------------
 //
-// Rows are cut into parts, one for each block, by their number and the team alone. A team takes every num_teams-th row of
-// its part and adds up the gradients of gamma and beta of its columns in registers; then the teams of a block are added
-// in order, and the parts as above. Rows that are not kept in registers are read twice, by the kernels above.
+// Rows are cut into parts, one for each block, by their number and the team alone. A team takes every num_teams-th row
+// of its part and adds up the gradients of gamma and beta of its columns in registers; then the teams of a block are
+// added in order, and the parts as above. Rows that are not kept in registers are read twice, by the kernels above.
 
 enum {
     SMALL_PARTS = 528,
@@ -426,8 +426,8 @@ template <class E> DEVICE void put_sums(Team team, const ColumnSums<E> &sums, fl
     }
 }
 
-// Writes dx, and parts [num_parts, 2, cols]. dx may be dy, x or residual: a team reads a row before it writes it. Two rooms
-// take turns: a slow warp may still read the sums of the row before. At most 168 registers.
+// Writes dx, and parts [num_parts, 2, cols]. dx may be dy, x or residual: a team reads a row before it writes it. Two
+// rooms take turns: a slow warp may still read the sums of the row before. At most 168 registers.
 template <class E>
 __global__ void __launch_bounds__(LARGE_TEAM)
     norm_backward_kernel(const NormBackward p, Team team, float *parts, int64_t part_rows) {

@@ -1,7 +1,7 @@
-// The optimizer's kernels: the largest magnitude, sums of squares whose order changes no bit, and AdamW. They treat flat
-// memory in quads of elements. Where a table of segments is given, the blocks of a launch are shared out among up to
-// TABLE_SEGMENTS of them; a tile, what one block treats, starts at a multiple of its size in the flat tensors, so that
-// quads are aligned wherever a segment starts.
+// The optimizer's kernels: the largest magnitude, sums of squares whose order changes no bit, and AdamW. They treat
+// flat memory in quads of elements. Where a table of segments is given, the blocks of a launch are shared out among up
+// to TABLE_SEGMENTS of them; a tile, what one block treats, starts at a multiple of its size in the flat tensors, so
+// that quads are aligned wherever a segment starts.
 #include "device/cuda/portable.h"
 
 enum { BLOCK = 256, WARPS = BLOCK / WARP, QUAD = 4, TABLE_SEGMENTS = 64 };
@@ -18,8 +18,8 @@ typedef struct {
     OpSegment segments[TABLE_SEGMENTS];
 } Table;
 
-// Fills a table with segments from *next on, and moves *next behind them. Those that are empty, and with `rows` those that
-// belong to no row, are left out.
+// Fills a table with segments from *next on, and moves *next behind them. Those that are empty, and with `rows` those
+// that belong to no row, are left out.
 static Table table_of(const OpSegment *segments, int count, int *next, bool rows, int64_t tile) {
     Table table = {};
     for (; *next < count && table.count < TABLE_SEGMENTS; ++*next) {
@@ -91,8 +91,8 @@ template <bool WHOLE, class E> DEVICE void store_of(void *x, Tile tile, int64_t 
 
 enum { LOOPS = 16, LONG_TILE = BLOCK * QUAD * LOOPS };
 
-// The bits of the largest |x| of this thread, as a whole number: they grow with |x|, and those of a NaN are above those of
-// infinity.
+// The bits of the largest |x| of this thread, as a whole number: they grow with |x|, and those of a NaN are above those
+// of infinity.
 template <bool WHOLE, class E> DEVICE int abs_max_of(const E *x, Tile tile) {
     int most = 0;
     UNROLL_BY(4)
@@ -132,8 +132,8 @@ extern "C" void cuda_abs_max(const Exec *exec, const AbsMax *args) {
 
 // ---- the sum of squares -----------------------------------------------------------------------------------
 //
-// A square in units of 2^-60 is a whole number of three digits to the base 2^20, the first of which may be 2^20. Sums of
-// digits are sums of whole numbers, so no order and no atomic addition changes them. 32 bits hold those of a warp.
+// A square in units of 2^-60 is a whole number of three digits to the base 2^20, the first of which may be 2^20. Sums
+// of digits are sums of whole numbers, so no order and no atomic addition changes them. 32 bits hold those of a warp.
 
 typedef struct {
     unsigned high, middle, low;

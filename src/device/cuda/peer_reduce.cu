@@ -1,4 +1,5 @@
-// The sum, or the largest, of the elements of several ranks, with the bits of device/reduce.c: in rank order, or as a tree.
+// The sum, or the largest, of the elements of several ranks, with the bits of device/reduce.c: in rank order, or as a
+// tree.
 #include "device/cuda/portable.h"
 
 enum { BLOCK = 256 };

@@ -282,8 +282,8 @@ static void set_preferences(CudaDevice *d, cublasLtMatmulPreference_t preference
     prefer(d, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->align_d);
 }
 
-// Finds the algorithms that cuBLASLt proposes for a plan, `most` at most, the one that it thinks fastest first. Returns how
-// many there are.
+// Finds the algorithms that cuBLASLt proposes for a plan, `most` at most, the one that it thinks fastest first. Returns
+// how many there are.
 static int find_algorithms(CudaDevice *d, const ProductPlan *plan, int most,
                            cublasLtMatmulAlgo_t *algorithms) {
     const Functions *lt = &d->products->lt;
@@ -306,7 +306,8 @@ static int find_algorithms(CudaDevice *d, const ProductPlan *plan, int most,
     return count;
 }
 
-// Factors in 8 bits: sizes that are not multiples of 16, and addresses that are aligned to less, are errors for cuBLASLt.
+// Factors in 8 bits: sizes that are not multiples of 16, and addresses that are aligned to less, are errors for
+// cuBLASLt.
 static bool is_even_for_8_bits(const PlanKey *key) {
     const int64_t sizes[] = {key->m, key->n, key->k, key->lda, key->ldb, key->ldd};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -314,8 +315,8 @@ static bool is_even_for_8_bits(const PlanKey *key) {
     return key->align_a >= 16 && key->align_b >= 16 && key->align_d >= 16;
 }
 
-// cuBLASLt takes no empty sums, no bias of another type than d's, which in products of 8 bits is not F32, and no aux whose
-// rows are not multiples of 8 elements.
+// cuBLASLt takes no empty sums, no bias of another type than d's, which in products of 8 bits is not F32, and no aux
+// whose rows are not multiples of 8 elements.
 static bool is_for_cublaslt(const PlanKey *key) {
     if (has_scales(key) && !is_even_for_8_bits(key)) return false;
     const bool takes_bias = has_scales(key) ? key->result != F32 : key->factor_a == key->result;

@@ -1,5 +1,5 @@
-// Products of matrices of any shape, transposition and type, by one plain kernel: tiles in shared memory, sums in registers.
-// They are those for which cuBLASLt has no algorithm (products.c).
+// Products of matrices of any shape, transposition and type, by one plain kernel: tiles in shared memory, sums in
+// registers. They are those for which cuBLASLt has no algorithm (products.c).
 #include "device/cuda/portable.h"
 
 // A block of 16 x 16 threads makes a square tile of d, PART x PART elements a thread, DEPTH products at a time.
@@ -10,8 +10,8 @@ typedef struct {
     int64_t count, outer, inner;
 } Factor;
 
-// Copies elements [first, first + TILE) x [k, k + DEPTH) to tile[k][i]; zeros beyond the matrix. Threads that follow each
-// other read elements that do.
+// Copies elements [first, first + TILE) x [k, k + DEPTH) to tile[k][i]; zeros beyond the matrix. Threads that follow
+// each other read elements that do.
 template <class E>
 DEVICE void load_tile(float *tile, const E *x, Factor f, int64_t first, int64_t depth, int64_t begin) {
     for (int n = (int)threadIdx.x; n < TILE * DEPTH; n += THREADS) {

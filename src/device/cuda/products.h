@@ -1,8 +1,8 @@
 // Matrix products of the CUDA device: by cuBLASLt, with a plan for each kind of product. A plan holds what cuBLASLt
 // needs to know and the algorithm it chose. It is made when the first product of its kind is launched, and kept.
 //
-// A run never chooses an algorithm by measuring: two runs, or two ranks, would differ in bits. It is a function of the key
-// of its plan, the GPU and the version of cuBLASLt, or the choice of a file that all ranks have in common
+// A run never chooses an algorithm by measuring: two runs, or two ranks, would differ in bits. It is a function of the
+// key of its plan, the GPU and the version of cuBLASLt, or the choice of a file that all ranks have in common
 // (device/algorithms.h). Three rules make that true:
 //  - every kind of product may use the same amount of workspace;
 //  - a key knows an address by its alignment alone, up to PRODUCT_ALIGNMENT, which every whole tensor has: so where
@@ -45,8 +45,8 @@ Status products_open(CudaDevice *device);
 void products_close(CudaDevice *device); // takes what was only zeroed
 // The plan for products like this one. It lives as long as the device.
 const ProductPlan *products_plan(CudaDevice *device, const JoinedProduct *product);
-// Puts the product on the stream of `exec`, with its first PRODUCT_WORKSPACE bytes of workspace; sums are written, and not
-// added to. False: its plan is plain.
+// Puts the product on the stream of `exec`, with its first PRODUCT_WORKSPACE bytes of workspace; sums are written, and
+// not added to. False: its plan is plain.
 bool products_compute(const Exec *exec, const JoinedProduct *product);
 
 // ---- algorithms that others choose: tables of them (algorithms.c) -----------------------------------------
@@ -54,11 +54,12 @@ bool products_compute(const Exec *exec, const JoinedProduct *product);
 size_t products_version(
     const CudaDevice *device); // cuBLASLt's: 10000 * major + 100 * minor + patch, as NVIDIA counts
 PlanKey products_key(const JoinedProduct *product);
-// Asks cuBLASLt what it proposes for products of this kind, the algorithm that it thinks fastest first. Returns how many.
+// Asks cuBLASLt what it proposes for products of this kind, the algorithm that it thinks fastest first. Returns how
+// many.
 int products_candidates(CudaDevice *device, const PlanKey *key,
                         cublasLtMatmulAlgo_t algorithms[MAX_ALGORITHMS]);
-// Makes the plan of products of this kind, with this algorithm. Returns NULL, or the reason why there is none: neither key
-// nor algorithm need be of cuBLASLt, but the key's sizes and types are checked.
+// Makes the plan of products of this kind, with this algorithm. Returns NULL, or the reason why there is none: neither
+// key nor algorithm need be of cuBLASLt, but the key's sizes and types are checked.
 const char *products_take(CudaDevice *device, const PlanKey *key, const cublasLtMatmulAlgo_t *algorithm);
 // A plan with an algorithm that products_candidates has found for its key, beside the plans of the device.
 ProductPlan *products_trial(CudaDevice *device, const PlanKey *key, const cublasLtMatmulAlgo_t *algorithm);

@@ -14,8 +14,8 @@ struct CudaSdpa {
 
 // ---- who computes a call ----------------------------------------------------------------------------------
 
-// On these generations, Hopper's and Blackwell's of the data centre, cuDNN is faster than the kernels of the program; on
-// A100 and on GPUs for desktops it is slower, by published measurements.
+// On these generations, Hopper's and Blackwell's of the data centre, cuDNN is faster than the kernels of the program;
+// on A100 and on GPUs for desktops it is slower, by published measurements.
 static bool is_for_cudnn(int major) { return major == 9 || major == 10; }
 
 static bool may_use_cudnn(const DeviceOptions *options) { return options->attention != ATTENTION_OWN; }
@@ -71,8 +71,8 @@ size_t cuda_attention_backward_workspace(const DeviceOptions *options, const Att
 
 // ---- plans ------------------------------------------------------------------------------------------------
 
-// Whether a status says what a release of cuDNN does on a kind of GPU, and not what this machine lacks: then all ranks get
-// the same.
+// Whether a status says what a release of cuDNN does on a kind of GPU, and not what this machine lacks: then all ranks
+// get the same.
 static bool is_of_release(cudnnStatus_t status) {
     static const int of_machine[] = {CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDA_DRIVER,
                                      CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDART,

@@ -16,7 +16,7 @@ typedef struct SdpaPlan {
 
 const SdpaPlan *sdpa_plan(CudaDevice *device, const SdpaKey *key);
 
-// Finds cuDNN if the options or the device's GPU want it. Without it CudaDevice.sdpa stays NULL; if the options name it,
-// it has to be there: ERR_UNAVAILABLE.
+// Finds cuDNN if the options or the device's GPU want it. Without it CudaDevice.sdpa stays NULL; if the options name
+// it, it has to be there: ERR_UNAVAILABLE.
 Status sdpa_open(CudaDevice *device, const DeviceOptions *options);
 void sdpa_close(CudaDevice *device); // takes what was only zeroed

@@ -17,8 +17,8 @@ static size_t take(size_t *end, int64_t bytes) {
     return begin;
 }
 
-// cuDNN's own workspace: some bytes to begin with; where sums have an order, the gradients of the scores in 16 bits, whose
-// sides it rounds up to tiles; else, before Hopper, dq in fp32 once more.
+// cuDNN's own workspace: some bytes to begin with; where sums have an order, the gradients of the scores in 16 bits,
+// whose sides it rounds up to tiles; else, before Hopper, dq in fp32 once more.
 static int64_t engine_bytes(const SdpaKey *key) {
     const int64_t some = 64 << 10, tile = 128, side = (key->sequence + tile - 1) / tile * tile;
     const int64_t heads = key->samples * key->heads;
@@ -130,9 +130,9 @@ static void build_forward(CudnnGraph *g, const SdpaKey *key) {
                  cudnn_tensor(g, a.element, a.out, SDPA_OUT));
 }
 
-// The gradient of the group's keys or values: the transposed weights times rows. Where several heads share it, each head's
-// lies in memory before they are added: in fp32, so that it is rounded once; in any order rounded, too, as cuDNN 9.19 has
-// nothing else for Blackwell.
+// The gradient of the group's keys or values: the transposed weights times rows. Where several heads share it, each
+// head's lies in memory before they are added: in fp32, so that it is rounded once; in any order rounded, too, as cuDNN
+// 9.19 has nothing else for Blackwell.
 static void shared_gradient(CudnnGraph *g, const Sdpa *a, CudnnNode weights, CudnnNode rows, SdpaTensor heads,
                             SdpaTensor shared) {
     CudnnNode across = cudnn_virtual(g, a->element, a->scores_across);

@@ -1,12 +1,13 @@
-// Attention as graphs of cuDNN, in the layout of qkv and out, and the workspace of their plans. No GPU is needed for them.
+// Attention as graphs of cuDNN, in the layout of qkv and out, and the workspace of their plans. No GPU is needed for
+// them.
 //
-// A row of qkv is a position of a sample, s * B + b, and its columns are, for each group, the group's query heads, its key
-// and its value. Element (s, b, g, part, d) lies at (s * B * G + b * G + g) * P + part * D + d with P = (N/G + 2) * D: so b
-// and g are one axis of stride P, and cuDNN takes qkv as it is, as B * G samples of N/G query heads that share one key
-// head. All else is strides.
+// A row of qkv is a position of a sample, s * B + b, and its columns are, for each group, the group's query heads, its
+// key and its value. Element (s, b, g, part, d) lies at (s * B * G + b * G + g) * P + part * D + d with P = (N/G + 2) *
+// D: so b and g are one axis of stride P, and cuDNN takes qkv as it is, as B * G samples of N/G query heads that share
+// one key head. All else is strides.
 //
-// Source of the graphs: Dao 2023 (FlashAttention-2), as the operations that cuDNN recognises and fuses: in memory there is
-// no S x S matrix but, for a backward pass whose sums have an order, one of 16 bits.
+// Source of the graphs: Dao 2023 (FlashAttention-2), as the operations that cuDNN recognises and fuses: in memory there
+// is no S x S matrix but, for a backward pass whose sums have an order, one of 16 bits.
 #pragma once
 #include "device/cuda/cudnn.h"
 #include "device/device.h"

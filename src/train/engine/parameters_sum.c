@@ -6,7 +6,8 @@
 
 enum { BLOCK = 1 << 16 }; // elements that are read at once
 
-// The weight of an element: odd, so that a flipped bit always changes the sum, and as good as random, so that others do.
+// The weight of an element: odd, so that a flipped bit always changes the sum, and as good as random, so that others
+// do.
 static inline uint64_t weight_of(uint64_t tensor, uint64_t index) {
     uint64_t x = tensor + index * 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93u;

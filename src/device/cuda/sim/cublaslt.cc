@@ -4,11 +4,11 @@
 // Sums are in fp32 and go along k from the first product to the last, whatever else the product is. Two choices that a
 // caller should not allow show: a reduction in place takes another order each time, and one in the type of the output
 // rounds on its way. For a product with more than one addend there are three algorithms: the second and the third begin
-// their sums at the second and the third addend. For some products of 16-bit types whose addresses or rows are aligned to
-// less than 16 bytes there is no algorithm. Of 8-bit factors there is one for what cuBLASLt has them for on a GPU of compute
-// capability 8.9 or 9.0: a transposed and b not, not both E5M2, each factor with a scale in the GPU's memory. Sizes and
-// addresses that are no multiples of 16 are then an error of the caller. A product is two entries of its stream, with its sums in the workspace in between: two streams that
-// share a workspace spoil each other's.
+// their sums at the second and the third addend. For some products of 16-bit types whose addresses or rows are aligned
+// to less than 16 bytes there is no algorithm. Of 8-bit factors there is one for what cuBLASLt has them for on a GPU of
+// compute capability 8.9 or 9.0: a transposed and b not, not both E5M2, each factor with a scale in the GPU's memory.
+// Sizes and addresses that are no multiples of 16 are then an error of the caller. A product is two entries of its
+// stream, with its sums in the workspace in between: two streams that share a workspace spoil each other's.
 //
 // TRIREME_SIM_CUBLASLT=VERSION: the library's version; unset: 130100.
 // TRIREME_SIM_FAIL=cublasLtCreate:COUNT, and the same of cublasLtMatmulAlgoGetHeuristic and cublasLtMatmul.

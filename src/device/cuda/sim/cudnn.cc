@@ -1,10 +1,11 @@
 // Simulates the interface of cuDNN: handles and descriptors. It knows the attributes that the program uses, and is as
-// strict with them as the documentation allows; the library itself lets some mistakes pass. A mistake gives a status, and
-// a word on standard error.
+// strict with them as the documentation allows; the library itself lets some mistakes pass. A mistake gives a status,
+// and a word on standard error.
 //
 //   TRIREME_SIM_CUDNN=NNNNN      its version; 91900 if unset, 0: there is no such library
 //   TRIREME_SIM_FAIL=NAME:COUNT  the COUNT-th call fails: cudnnCreate, cudnnBackendCreateDescriptor,
-//                                cudnnBackendExecute; "plan": no engine takes a graph, "workspace": a plan wants a lot of it
+//                                cudnnBackendExecute; "plan": no engine takes a graph, "workspace": a plan wants a lot
+//                                of it
 #include "device/cuda/sim/cudnn.h"
 #include <cstdio>
 #include <cstdlib>
@@ -118,8 +119,8 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
 
 // ---- attributes -------------------------------------------------------------------------------------------
 
-// The attributes of each kind of descriptor: their types, how many values they have, whether they are needed. One that is
-// a descriptor says of which kind; `result`: it is read, and never set.
+// The attributes of each kind of descriptor: their types, how many values they have, whether they are needed. One that
+// is a descriptor says of which kind; `result`: it is read, and never set.
 static const struct AttributeRow {
     cudnnBackendDescriptorType_t of;
     cudnnBackendAttributeName_t name;

@@ -1,5 +1,5 @@
-// Interprets a graph of the simulated cuDNN with plain loops in fp32, operation by operation, as dimensions, strides and
-// types of its tensors say. It knows nothing of what a graph is for.
+// Interprets a graph of the simulated cuDNN with plain loops in fp32, operation by operation, as dimensions, strides
+// and types of its tensors say. It knows nothing of what a graph is for.
 //
 // A virtual tensor lives in the process, rounded to its type. A real one is read and written where its address and its
 // strides say. A product whose result is real, in fp32 and next copied by an identity is made by atomic additions: onto
@@ -245,8 +245,8 @@ static bool is_by_atomics(const SimNodes &operations, size_t i) {
            mode_of(next) == CUDNN_POINTWISE_IDENTITY;
 }
 
-// As cuDNN 9.19 has it for Hopper: where a graph transposes weights and makes no product by atomics, these weights lie in
-// memory in 16 bits, in whole tiles.
+// As cuDNN 9.19 has it for Hopper: where a graph transposes weights and makes no product by atomics, these weights lie
+// in memory in 16 bits, in whole tiles.
 size_t sim_graph_workspace(const SimNode &graph) {
     const auto &operations = operations_of(graph);
     int64_t weights = 0;

@@ -149,8 +149,8 @@ UNSEEN static uint64_t draw(Emulator *e) { // xorshift64* (Vigna 2014)
     return (e->random * 0x2545F4914F6CDD1Du) >> 32;
 }
 
-// The number of one of the bits that are set. A drawn one is sought by halves, of two with set bits in one that is drawn;
-// branches, which no processor foresees here, would take half of a simulated GPU's time.
+// The number of one of the bits that are set. A drawn one is sought by halves, of two with set bits in one that is
+// drawn; branches, which no processor foresees here, would take half of a simulated GPU's time.
 UNSEEN static int choose_bit(Emulator *e, unsigned bits) {
     if (e->order == FORWARD) return __builtin_ctz(bits);
     if (e->order == BACKWARD) return 31 - __builtin_clz(bits);

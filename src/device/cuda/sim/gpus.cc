@@ -1,5 +1,5 @@
-// The simulated GPUs as a program sees them: how many there are, what they can do, their memory, their driver, the words of
-// errors.
+// The simulated GPUs as a program sees them: how many there are, what they can do, their memory, their driver, the
+// words of errors.
 //
 //   TRIREME_SIM_GPUS=N          how many there are; 1 if unset
 //   TRIREME_SIM_PEERS=0         none reaches another's memory; if unset, all do

@@ -2,8 +2,8 @@
 //
 // A name without a folder is found, as if it were installed. A path is found where there is a file; its contents do
 // not matter, but an empty file cannot be loaded. TRIREME_SIM_FAIL=library:COUNT: the COUNT-th name is not found;
-// FILE:COUNT: the same of one library's; function:COUNT: the library has no such function. TRIREME_SIM_CUDNN=0: there is no
-// cuDNN.
+// FILE:COUNT: the same of one library's; function:COUNT: the library has no such function. TRIREME_SIM_CUDNN=0: there
+// is no cuDNN.
 #include "device/cuda/cudnn_api.h"
 #include "device/cuda/sim/runtime.h"
 #include <cstring>

@@ -1,10 +1,10 @@
 // Simulates NCCL's communicators: how they are made, asked, ended, and given operations. nccl_kernels.h has what the
 // operations do.
 //
-// As in NVIDIA's library with `blocking` 0, the only way that is simulated: a call may return before what it wants is done.
-// Until ncclCommGetAsyncError has said so as often as was drawn, the communicator takes nothing else, and its kernels are
-// on no stream. A group that is a single call says ncclSuccess all the same. Two ranks of a communicator on one GPU are
-// refused, from 2.30 on unless NCCL_MULTI_RANK_GPU_ENABLE is 1.
+// As in NVIDIA's library with `blocking` 0, the only way that is simulated: a call may return before what it wants is
+// done. Until ncclCommGetAsyncError has said so as often as was drawn, the communicator takes nothing else, and its
+// kernels are on no stream. A group that is a single call says ncclSuccess all the same. Two ranks of a communicator on
+// one GPU are refused, from 2.30 on unless NCCL_MULTI_RANK_GPU_ENABLE is 1.
 //
 //   TRIREME_SIM_NCCL=NNNNN,...   the version, of each GPU; 22809 if unset
 //   TRIREME_SIM_FAIL=ncclGroupEnd:COUNT, and the same of ncclGetUniqueId, ncclCommInitRankConfig and ncclCommFinalize;

@@ -107,7 +107,8 @@ static bool gets_on(const Kernel &kernel, const std::vector<bool> &able) {
     return true;
 }
 
-// The kernels of one communicator run one after the other: one that is there and waits holds up those that it waits for.
+// The kernels of one communicator run one after the other: one that is there and waits holds up those that it waits
+// for.
 static std::string wrong_order(const Clique &clique) {
     std::vector<bool> able;
     for (const Member &m : clique.members) able.push_back(!m.resident || is_complete(*m.resident));

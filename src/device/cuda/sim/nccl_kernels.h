@@ -1,11 +1,11 @@
 // Kernels of the simulated NCCL: what a communicator puts on a stream, and how the kernels of its ranks meet.
 //
-// A kernel is on its GPU from when it begins until each of its operations has met those of the other ranks; meanwhile its
-// stream stands. The kernels of one communicator on one rank run one after the other, on whatever streams they are. At most
-// TRIREME_SIM_RESIDENT of them are on a GPU at once; unset: any number.
+// A kernel is on its GPU from when it begins until each of its operations has met those of the other ranks; meanwhile
+// its stream stands. The kernels of one communicator on one rank run one after the other, on whatever streams they are.
+// At most TRIREME_SIM_RESIDENT of them are on a GPU at once; unset: any number.
 //
-// Ends the job, with a word on standard error: operations that meet and differ in kind, elements, type or root; kernels of
-// one communicator that wait for each other.
+// Ends the job, with a word on standard error: operations that meet and differ in kind, elements, type or root; kernels
+// of one communicator that wait for each other.
 #pragma once
 #include <cstdint>
 #include <map>

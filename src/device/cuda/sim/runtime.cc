@@ -1,14 +1,15 @@
 // Simulates the CUDA runtime on the host, so that everything but speed can be tested without a GPU.
 //
-// A stream is a queue that no thread serves until a host thread waits or asks for an event. That thread then runs entries of
-// any stream, drawn at random among those that may run: an order that is missing between two streams, or between a stream
-// and the host, sooner or later gives wrong numbers. All threads of the process share the GPUs.
+// A stream is a queue that no thread serves until a host thread waits or asks for an event. That thread then runs
+// entries of any stream, drawn at random among those that may run: an order that is missing between two streams, or
+// between a stream and the host, sooner or later gives wrong numbers. All threads of the process share the GPUs.
 //
 //   TRIREME_SIM_SEED=N            draws another order
 //   TRIREME_SIM_FAIL=NAME:COUNT   the COUNT-th call fails: "launch" (a kernel), "gone" (a kernel: its GPU is gone),
 //                                 "stuck" (a kernel: it never ends),
 //                                 "memory" (cudaMalloc), "device" (cudaGetDeviceCount: there is no GPU),
-//                                 "library" or "function" (libraries.cc), or one of cuBLASLt (cublaslt.cc) or NCCL (nccl.cc)
+//                                 "library" or "function" (libraries.cc), or one of cuBLASLt (cublaslt.cc) or NCCL
+//                                 (nccl.cc)
 //
 // Further variables say what the GPUs are (gpus.cc).
 #include "device/cuda/sim/runtime.h"
@@ -180,8 +181,8 @@ static bool step(Lock &lock) {
     return true;
 }
 
-// With the lock: runs entries until a condition holds. Where none may run, another thread runs one, or puts one on a stream
-// that a kernel here waits for.
+// With the lock: runs entries until a condition holds. Where none may run, another thread runs one, or puts one on a
+// stream that a kernel here waits for.
 template <typename Condition> static void run_until(Lock &lock, Condition holds) {
     while (!holds() && simulation().fault == cudaSuccess)
         if (!step(lock)) simulation().moved.wait(lock);

@@ -7,8 +7,8 @@
 // kernel's arguments. With the default stream (NULL) it runs at once. `name` stays alive.
 void sim_launch(cudaStream_t stream, const char *name, std::function<void()> run);
 
-// The same for an entry that may run only while `ready` says so, which calls nothing of the simulation; meanwhile its stream
-// stands. Not for the default stream.
+// The same for an entry that may run only while `ready` says so, which calls nothing of the simulation; meanwhile its
+// stream stands. Not for the default stream.
 void sim_launch_when(cudaStream_t stream, const char *name, std::function<bool()> ready,
                      std::function<void()> run);
 // Runs at most so many entries, as cudaEventQuery does. Others may be ready from now on.

@@ -1,5 +1,5 @@
-// The part of the CUDA runtime that the CUDA device calls, for builds without a GPU: the names and the meaning of NVIDIA's
-// header of this name. sim/runtime.cc simulates it.
+// The part of the CUDA runtime that the CUDA device calls, for builds without a GPU: the names and the meaning of
+// NVIDIA's header of this name. sim/runtime.cc simulates it.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

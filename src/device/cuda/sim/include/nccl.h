@@ -1,5 +1,5 @@
-// The part of NCCL that the CUDA device calls, for builds without a GPU: the names and the meaning of NVIDIA's header of
-// this name. sim/nccl.cc simulates it.
+// The part of NCCL that the CUDA device calls, for builds without a GPU: the names and the meaning of NVIDIA's header
+// of this name. sim/nccl.cc simulates it.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <limits.h>
