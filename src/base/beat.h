@@ -1,9 +1,9 @@
 // The heartbeat page: what each rank of a machine does now, in memory that a supervisor in another process reads.
 //
 // The supervisor makes the page and gives its path to the ranks in the environment variable TRIREME_BEATS. Each rank
-// has a slot, which it alone writes: rank_doing and the waits of comm do, in about a tenth of a microsecond, without a system
-// call. Without the variable there is no page, and each of the calls is one comparison. A rank also remembers how long
-// each kind of instruction has taken at most, so that the supervisor knows when one takes too long.
+// has a slot, which it alone writes: rank_doing and the waits of comm do, in about a tenth of a microsecond, without a
+// system call. Without the variable there is no page, and each of the calls is one comparison. A rank also remembers
+// how long each kind of instruction has taken at most, so that the supervisor knows when one takes too long.
 //
 // A reader never sees a slot half written (a sequence number tells it), and believes nothing of what it reads: numbers
 // are in range and texts end, whatever a process has written there.

@@ -18,10 +18,10 @@ typedef struct {
     Text first;                                   // what was wrong first; ""
 } TrialResult;
 
-// Makes FOLDER/trireme-selftest, which must not exist, saves checkpoints there and removes it at the end. Runs processes
-// of its own and may be called only by a process without other threads. Fails where a save without any fault fails, or
-// no process can be started; what the faults did is in `result`. `stopped` (may be NULL) other than 0 ends it with
-// INTERRUPTED.
+// Makes FOLDER/trireme-selftest, which must not exist, saves checkpoints there and removes it at the end. Runs
+// processes of its own and may be called only by a process without other threads. Fails where a save without any fault
+// fails, or no process can be started; what the faults did is in `result`. `stopped` (may be NULL) other than 0 ends it
+// with INTERRUPTED.
 Status trial_run(const char *folder, const atomic_int *stopped, TrialResult *result);
 void trial_free(TrialResult *result);
 // Saves the three checkpoints of the trial in `save`, without a fault, and counts the calls.   For tests.

@@ -326,8 +326,8 @@ static Status join(Meeting *meeting, const MeetingPlan *plan, const Hello *hello
 
 // ---- both -------------------------------------------------------------------------------------------------
 
-// Ranks that have come to rank 0 by a loopback address, from its own machine, have an unknown address. Others reach them at the
-// address by which they have reached rank 0, and rank 0 by a loopback address.
+// Ranks that have come to rank 0 by a loopback address, from its own machine, have an unknown address. Others reach
+// them at the address by which they have reached rank 0, and rank 0 by a loopback address.
 static void complete_addresses(Meeting *meeting, const MeetingPlan *plan) {
     static const unsigned char unknown[16];
     Address zero = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};

@@ -92,8 +92,8 @@ void queue_destroy(World *world);
 
 // ---- the watchdog (watchdog.c) ----------------------------------------------------------------------------
 
-// The time that a wait has lasted. Time in which the process was stopped does not count: whatever passes between two calls of
-// wait_time_add counts as one poll at most.
+// The time that a wait has lasted. Time in which the process was stopped does not count: whatever passes between two
+// calls of wait_time_add counts as one poll at most.
 typedef struct {
     double waited_s, last_s;
 } WaitTime;

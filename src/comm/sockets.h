@@ -35,6 +35,6 @@ int socket_accept(int listener);
 // ECONNRESET where the other end has closed the connection.
 bool socket_write(int fd, const void *bytes, size_t size, double deadline_s);
 bool socket_read(int fd, void *bytes, size_t size, double deadline_s);
-// Reads what has come of `size` bytes, of which *got were read before, without a wait. False when the connection has ended,
-// and errno: 0 where the other end has closed it.
+// Reads what has come of `size` bytes, of which *got were read before, without a wait. False when the connection has
+// ended, and errno: 0 where the other end has closed it.
 bool socket_read_some(int fd, void *bytes, size_t size, size_t *got);

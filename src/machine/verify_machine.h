@@ -38,7 +38,7 @@ typedef struct {
     int64_t wrong_of[CORES_MAX];      // by place in `cores`
 } MachineReport;
 
-// Checks every core that this process may use. The calling thread is bound as before at the end. Fails with ERR_REPLICAS
-// when a result is wrong: the message names the core, the family and the bits of the first; with ERR_OS without memory or
-// threads.
+// Checks every core that this process may use. The calling thread is bound as before at the end. Fails with
+// ERR_REPLICAS when a result is wrong: the message names the core, the family and the bits of the first; with ERR_OS
+// without memory or threads.
 Status verify_machine(const VerifyPlan *plan, MachineReport *report);
