@@ -125,6 +125,23 @@ static void law_sums_of_several(Node *n) {
     }
 }
 
+// What groups of more ranks than one sum can have cannot add is known before it is tried.
+static void law_too_many_ranks(Node *n) {
+    NcclGroup *g = (NcclGroup *)n->group->device.group;
+    EXPECT_OK(comm_can_reduce(n->group, BF16, REDUCE_SUM));
+    g->max_parts = 2;
+    EXPECT_OK(comm_can_reduce(n->group, F32, REDUCE_SUM));
+    EXPECT_OK(comm_can_reduce(n->group, BF16, REDUCE_MAX));
+    EXPECT(comm_can_reduce(n->group, F32, REDUCE_TREE) == ERR_CONFIG &&
+               strstr(fail_message(), "adds in a tree over up to 2 ranks, and group group has 4"),
+           "a tree: %s", fail_message());
+    Status status = comm_can_reduce(n->group, BF16, REDUCE_SUM);
+    if (!g->deterministic) EXPECT_OK(status);
+    if (g->deterministic)
+        EXPECT(status == ERR_CONFIG && strstr(fail_message(), "adds bf16 over up to 2 ranks in rank order"),
+               "a sum: %s", fail_message());
+}
+
 // In very large groups a slot has room for fewer elements than are left when each rank has its slice.
 static void law_small_slots(Node *n) {
     enum { GUARD = 100 };
@@ -309,6 +326,10 @@ static void sums_of_several(void) {
     EXPECT_OK(launch(3, false, true, law_sums_of_several));
     EXPECT_OK(launch(4, false, true, law_sums_of_several));
 }
+static void too_many_ranks(void) {
+    EXPECT_OK(launch(4, false, true, law_too_many_ranks));
+    EXPECT_OK(launch(4, false, false, law_too_many_ranks));
+}
 static void small_slots(void) {
     EXPECT_OK(launch(4, false, true, law_small_slots));
     EXPECT(nccl_staging_bytes(1 << 20) >= 256 << 20, "%zu bytes", nccl_staging_bytes(1 << 20));
@@ -328,6 +349,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"collectives", collectives},
                                       {"long_sums", long_sums},
                                       {"sums_of_several", sums_of_several},
+                                      {"too_many_ranks", too_many_ranks},
                                       {"small_slots", small_slots},
                                       {"nan_is_kept", nan_is_kept},
                                       {"sums_of_the_library", sums_of_the_library},

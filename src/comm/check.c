@@ -211,6 +211,11 @@ static Status check_open_channel(Group *group, int from, int to, int channel) {
     return inner->transport->open_channel ? inner->transport->open_channel(inner, from, to, channel) : OK;
 }
 
+static Status check_can_reduce(const Group *group, DType dtype, ReduceOp op) {
+    const Group *inner = ((const CheckGroup *)group)->calls;
+    return inner->transport->can_reduce ? inner->transport->can_reduce(inner, dtype, op) : OK;
+}
+
 static void check_watch(Group *group) {
     Group *inner = ((CheckGroup *)group)->calls;
     if (inner->transport->watch) inner->transport->watch(inner);
@@ -222,6 +227,7 @@ static const Transport check_ordered_transport = {.op_bytes = sizeof(CheckOp),
                                                   .start = check_start,
                                                   .advance = check_advance,
                                                   .ends_at = check_ends_at,
+                                                  .can_reduce = check_can_reduce,
                                                   .open_channel = check_open_channel,
                                                   .watch = check_watch,
                                                   .waits_for = check_waits_for};

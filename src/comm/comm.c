@@ -117,6 +117,11 @@ static Call call_on(const Comm *comm, Stream *stream, CommOp op, Tensor x) {
 
 // ---- collectives -----------------------------------------------------------------------------------
 
+Status comm_can_reduce(const Comm *comm, DType dtype, ReduceOp op) {
+    const Group *group = comm->device.group;
+    return group && group->transport->can_reduce ? group->transport->can_reduce(group, dtype, op) : OK;
+}
+
 static Call all_reduce_call(const Comm *comm, Stream *stream, Tensor x, ReduceOp op) {
     check_reducible(comm, x.dtype, op);
     Call call = call_on(comm, stream, COMM_ALL_REDUCE, x);

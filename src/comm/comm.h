@@ -106,6 +106,9 @@ void comm_close(Comm *group);
 // Sums of BF16 and F16 are made in fp32, in the order of the ReduceOp, and rounded once. A function whose name ends in
 // _start returns before the operation is done: its tensors must not be used until comm_wait. The others start and wait.
 
+// Fails with ERR_CONFIG, and says what to do, where tensors of the device of this type cannot be reduced so over the
+// group: to be called before the first step, as the reduction itself would end the job. Fails alike on all its ranks.
+Status comm_can_reduce(const Comm *comm, DType dtype, ReduceOp op);
 void comm_all_reduce(Comm *comm, Stream *stream, Tensor x, ReduceOp op); // in place; any type but I32
 CommRequest *comm_all_reduce_start(Comm *comm, Stream *stream, Tensor x, ReduceOp op);
 // in [n * count] -> out [count]: slice `rank` of the reduction. `out` is either that slice of `in`, and the rest of

@@ -151,28 +151,28 @@ static void *partial_of(const NcclGroup *g, const Call *call, const Round *round
 }
 
 // More ranks than one sum can have are added in several. That needs sums that are not rounded in between.
-static void check_ranks(const NcclGroup *g, const Call *call) {
-    bool rounds = call->reduce == REDUCE_SUM && call->element_bytes == dtype_bytes(BF16);
-    if (g->head.size <= MAX_PEERS || (!rounds && call->reduce != REDUCE_TREE)) return;
-    if (call->reduce == REDUCE_TREE) {
-        fail(ERR_CONFIG,
-             "--device-transport nccl adds in a tree over up to %d ranks, and group %s has %d: leave out "
-             "--virtual-data-parallel",
-             MAX_PEERS, g->head.name, g->head.size);
-        abort_after_error(ERR_CONFIG);
-    }
-    fail(ERR_CONFIG,
-         "--device-transport nccl adds %s over up to %d ranks in rank order, and group %s has %d: "
-         "--no-deterministic-mode leaves the order to NCCL",
-         dtype_name(call->dtype), MAX_PEERS, g->head.name, g->head.size);
-    abort_after_error(ERR_CONFIG);
+static Status nccl_can_reduce(const Group *group, DType dtype, ReduceOp op) {
+    const NcclGroup *g = (const NcclGroup *)group;
+    bool rounds = g->deterministic && op == REDUCE_SUM && dtype_bytes(dtype) == dtype_bytes(BF16);
+    if (group->size <= g->max_parts || (!rounds && op != REDUCE_TREE)) return OK;
+    if (op == REDUCE_TREE)
+        return fail(
+            ERR_CONFIG,
+            "--device-transport nccl adds in a tree over up to %d ranks, and group %s has %d: leave out "
+            "--virtual-data-parallel",
+            g->max_parts, group->name, group->size);
+    return fail(ERR_CONFIG,
+                "--device-transport nccl adds %s over up to %d ranks in rank order, and group %s has %d: "
+                "--no-deterministic-mode leaves the order to NCCL",
+                dtype_name(dtype), g->max_parts, group->name, group->size);
 }
 
 static void add_parts(const NcclGroup *g, const Call *call, const NcclOp *o, const Round *round) {
     size_t skip =
         call->op == COMM_ALL_REDUCE && round->kind == EXCHANGE ? (size_t)g->head.rank * slice_of(g, call) : 0;
     PeerReduce sum = {.num_out = 1, .count = round->count, .dtype = call->dtype, .op = call->reduce};
-    check_ranks(g, call);
+    Status status = nccl_can_reduce(&g->head, call->dtype, call->reduce);
+    if (status != OK) abort_after_error(status);
     for (int r = 0; r < g->head.size; r++) {
         bool last = r + 1 == g->head.size;
         sum.in[sum.num_in++] = part_of(g, call, round, r);
@@ -264,5 +264,6 @@ const Transport nccl_transport = {.op_bytes = sizeof(NcclOp),
                                   .advance = nccl_advance,
                                   .ends_at = nccl_ends_at,
                                   .waits_for = nccl_waits_for,
+                                  .can_reduce = nccl_can_reduce,
                                   .open_channel = nccl_open_channel,
                                   .watch = nccl_watch};

@@ -66,6 +66,8 @@ struct Transport {
     // Optional callback: reads what other ranks have sent, without a wait. Called now and then while the host waits for
     // something else; ends the job where another rank has ended.
     void (*poll)(Group *world);
+    // Optional callback: fails with what to do where the group cannot reduce tensors of a type so.
+    Status (*can_reduce)(const Group *group, DType dtype, ReduceOp op);
     // Optional callback: opens what a channel needs for messages on tensors.   Collective over its two ends. Once it
     // has failed, so do all later calls, at both of their ends.
     Status (*open_channel)(Group *group, int from, int to, int channel);

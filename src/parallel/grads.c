@@ -7,6 +7,17 @@ static void begin_bucket(GradReducer *r, int i) {
     r->unfinished[i] = r->buckets->items[i].num_units;
 }
 
+static ReduceOp sum_of(const GradReducer *r) { return r->tree ? REDUCE_TREE : REDUCE_SUM; }
+
+static Status check_sums(const GradReducer *r) {
+    for (int i = 0; i < r->buckets->count; i++) {
+        const Bucket *b = &r->buckets->items[i];
+        if (b->replicas > 1)
+            TRY(comm_can_reduce(b->group, r->params->chunks[b->chunk].grads.dtype, sum_of(r)));
+    }
+    return OK;
+}
+
 Status grad_reducer_create(GradReducer *r, Context *context, const Params *params, const Buckets *buckets,
                            bool overlap, bool overlap_gather, bool tree) {
     *r = (GradReducer){.context = context,
@@ -22,7 +33,7 @@ Status grad_reducer_create(GradReducer *r, Context *context, const Params *param
     r->unfinished = calloc(n, sizeof *r->unfinished);
     if (r->reducing && r->gathering && r->reduced && r->unfinished) {
         for (int i = 0; i < buckets->count; i++) begin_bucket(r, i);
-        return OK;
+        return check_sums(r);
     }
     return fail(ERR_OS, "no memory for the messages of %d buckets", buckets->count);
 }
@@ -38,8 +49,6 @@ void grad_reducer_destroy(GradReducer *r) {
 static Tensor whole_of(Tensor flat, const Bucket *b) { return tensor_part(flat, b->begin, b->count); }
 
 // ---- gradients ----------------------------------------------------------------------------------
-
-static ReduceOp sum_of(const GradReducer *r) { return r->tree ? REDUCE_TREE : REDUCE_SUM; }
 
 static void post_bucket(GradReducer *r, int i) {
     Stream *stream = r->context->stream;
