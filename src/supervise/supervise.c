@@ -85,25 +85,6 @@ static double grid_step_s(void *self, GridChoice grid) {
     return step_s;
 }
 
-// --virtual-data-parallel V, wherever it stands.
-static int virtual_data_parallel(const RunCommand *command) {
-    static const char name[] = "--virtual-data-parallel";
-    int found = 0;
-    int64_t value;
-    for (int i = 0; i < command->num_arguments; i++) {
-        const char *word = command->arguments[i];
-        size_t length = sizeof name - 1;
-        if (strncmp(word, name, length) != 0) continue;
-        const char *number = word[length] == '='              ? word + length + 1
-                             : i + 1 < command->num_arguments ? command->arguments[i + 1]
-                                                              : "";
-        if ((!word[length] || word[length] == '=') && parse_int(number, &value) && value > 0 &&
-            value < 1 << 20)
-            found = (int)value;
-    }
-    return found;
-}
-
 static Status add_options(Supervisor *s) {
     Options given;
     TRY(options_parse(&given, FOR_TRAIN, s->command.num_arguments, s->command.arguments));
@@ -130,7 +111,7 @@ static Status ask_for_grid(Supervisor *s) {
     bool known = shape->world_size > 0;
     s->request = (GridRequest){
         .asked = {known ? shape->tp : 1, known ? shape->pp : 1, known ? shape->vp : 1, known ? shape->dp : 1},
-        .virtual_dp = virtual_data_parallel(&s->command),
+        .virtual_dp = known ? shape->virtual_data : 0,
         .possible = grid_is_possible,
         .self = s};
     for (int i = 0; i < 3; i++)
