@@ -261,7 +261,7 @@ static Status try_all(const char *save, const atomic_int *stopped, TrialResult *
     TRY(set_up(save));
     plan->number = 0;
     TRY(save_in_child(save, NEWER, &end));
-    if (end.status != OK) return fail(end.status, "%s: a save without any fault fails", save);
+    if (end.status != OK) return fail((Status)end.status, "%s: a save without any fault fails", save);
     TRY(check_folder(save, end));
     memcpy(result->made, plan->counts, sizeof result->made);
     result->locks = plan->locks;
