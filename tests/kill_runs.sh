@@ -3,7 +3,8 @@
 # take a good part of a run here), starts the same command again, kills that too, and lets the third finish. Every
 # loss and norm that was logged, before a kill or after, must have the bits of the undisturbed run, whatever
 # checkpoint is there must verify, and nothing unfinished may be left. Which command goes on changes in what changes
-# no bit: pipeline stages, schedule, transport, sharding, asynchronous saves.
+# no bit: pipeline stages, schedule, transport, sharding, asynchronous saves. Every other trial also saves in memory, at
+# least as often.
 # Usage: kill_runs.sh PATH/trireme [TRIALS [SEED [INTERVAL [KEEP]]]]
 #   INTERVAL  steps between saves; 0, as without: another one in each trial
 #   KEEP      --keep-last; "any", as without: another one in each trial
@@ -142,19 +143,23 @@ run_to_end() {
     wait $pid
 }
 
-kills=0 saved=0 torn=0 fell_back=0
+mkdir memory
+kills=0 saved=0 torn=0 fell_back=0 from_memory=0 torn_in_memory=0
 for trial in $(seq "$trials"); do
     rm -rf save trial.jsonl
     kept=$keep
     [[ $keep != any ]] || kept=$((RANDOM % 4))
     save=(--save save --load save --metrics trial.jsonl
         --save-interval $((interval ? interval : 1 + RANDOM % 4)) --keep-last "$kept")
+    if ((trial % 2)); then save+=(--memory-save-interval $((1 + RANDOM % 2)) --memory-save-dir memory); fi
+    if ((trial % 4 == 1)); then save+=(--save-interval 9); fi # so that memory is ahead of the disk
     for attempt in 1 2; do
         choose
         command+=("${save[@]}")
         run_and_kill "killed.log" 2>/dev/null || break
         kills=$((kills + 1))
         compgen -G 'save/.tmp*' >/dev/null && torn=$((torn + 1))
+        compgen -G 'memory/*/*/.tmp*' >/dev/null && torn_in_memory=$((torn_in_memory + 1))
         compgen -G 'save/step-*' >/dev/null || continue
         saved=$((saved + 1))
         "$trireme" checkpoint verify save >verify.log 2>&1 ||
@@ -164,13 +169,16 @@ for trial in $(seq "$trials"); do
     command+=("${save[@]}")
     run_to_end ||
         complain "trial $trial: ${command[*]}: exit $?: $(tail -3 last.log)"
+    grep -q "loaded checkpoint from the memory" last.log && from_memory=$((from_memory + 1))
     grep -q WARNING last.log && grep -qv 'could not find' <(grep WARNING last.log) && fell_back=$((fell_back + 1))
     diff <(metrics trial.jsonl) reference.txt >differences ||
         complain "trial $trial: ${command[*]}: numbers differ: $(head -4 differences)"
     compgen -G 'save/.tmp*' >/dev/null && complain "trial $trial: $(ls -A save) are left"
+    [[ -z $(ls -A memory) ]] || complain "trial $trial: $(find memory | tail -3) are left"
 done
 echo "$trials trials, $kills kills, $saved of them with checkpoints there, $torn within a save," \
-    "$fell_back went on from an older checkpoint than the newest"
+    "$fell_back went on from an older checkpoint than the newest;" \
+    "$from_memory went on from memory, $torn_in_memory were killed within a save there"
 [[ $kills -gt $((trials / 2)) && $saved -gt $((trials / 4)) ]] ||
     complain "only $kills kills in $trials trials, $saved with checkpoints there"
 finish

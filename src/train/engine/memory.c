@@ -111,6 +111,16 @@ static void add_staging(const Report *r, Text *out) {
         mib(peer_staging_bytes(ranks) + groups_staging_bytes(&first, ALL_ROLES, peer_staging_bytes)));
 }
 
+// A checkpoint has fp32 weights and both moments of every parameter.
+static void add_checkpoints(const Report *r, Text *out) {
+    double one = 12.0 * (double)model_parameters(&r->spec->shape) / 1048576;
+    text_add(
+        out,
+        "\na checkpoint is %.1f MiB. --memory-save-interval takes, of all machines together, %.1f MiB for two of them\n"
+        "(%.1f MiB with several machines, where each is there twice) and %.1f MiB for the ranks' copies of what is saved\n",
+        one, 2 * one, 4 * one, one);
+}
+
 static void print_report(const Report *r, Text *out) {
     text_add(
         out,
@@ -125,6 +135,7 @@ static void print_report(const Report *r, Text *out) {
                  text_string(&r->saved));
     text_add(out, "%s", text_string(&r->blocks));
     add_staging(r, out);
+    add_checkpoints(r, out);
 }
 
 Status memory_add(const EngineSpec *spec, Text *out) {
