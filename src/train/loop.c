@@ -165,9 +165,11 @@ static Status save(TrainingRun *run, bool last) {
 static Status save_in_memory(TrainingRun *run) {
     TRY(compare_replicas(run));
     RunState state = state_of(run);
+    spans_flush(&run->spans);
     double start = clock_s();
     Status status = saver_start_in_memory(&run->saver, run->engine, &state);
     trace_span("checkpoint in memory", start, state.iteration);
+    if (status == OK) spans_save(&run->spans, state.iteration, clock_s() - start, "memory");
     return status;
 }
 
@@ -184,6 +186,7 @@ static Status load_checkpoint(TrainingRun *run) {
     run->consumed_valid = state.consumed_valid;
     run->evaluated = state.evaluated;
     run->first = state.iteration;
+    run->from_memory = restored.from_memory;
     // A run that saves to another folder has no checkpoint there yet. Rank 0 decides: ranks may see different files.
     bool same_folder = !restored.from_memory && saves_where_it_loads(run->options);
     comm_broadcast_host(run->world, &same_folder, sizeof same_folder, 0);
@@ -386,7 +389,7 @@ static Status train(TrainingRun *run) {
         reporter_nothing_to_train(run->reporter, run->control.iteration, run->control.end);
     TRY(saver_take_memory(&run->saver, run->engine));
     save_plan_begin(&run->save_plan, run->first);
-    spans_loaded(&run->spans, run->first, run->first ? "disk" : "nothing");
+    spans_loaded(&run->spans, run->first, !run->first ? "nothing" : run->from_memory ? "memory" : "disk");
     Status status = loop(run);
     beat_phase(rank_current()->beat, BEAT_ENDING, -1);
     if (status == OK || status == INTERRUPTED) run_sum_up(run);

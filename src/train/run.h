@@ -27,6 +27,7 @@ typedef struct {
     int64_t evaluated;         // iteration of the last evaluation
     int64_t compared;          // iteration of the last comparison of replicas; -1: never
     int64_t first;             // iteration that this run began with
+    bool from_memory;          // it was read from a checkpoint in memory
     int64_t microbatches;      // trained by this rank
     int64_t samples;           // trained by this run
     int64_t skipped;           // steps that changed nothing
