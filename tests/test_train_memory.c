@@ -173,6 +173,15 @@ static void ranks_of_a_stage_are_alike(void) {
     }
 }
 
+// The addresses of a measurement are counted in each arena alone, so tensors of two arenas can seem to be one. A split
+// backward under sequence parallelism has such a pair, where a GPU joins a product with sums.
+static void tensors_of_two_arenas_stay_apart(void) {
+    EngineSpec spec = run_spec((Grid)GRID(2, 1, 2), "zb-v", 2, 4, 8);
+    spec.mode.sequence_parallel = true;
+    spec.device = "cuda-sim";
+    measured(&spec, 0);
+}
+
 static void compare_with_taken(Engine *engine, void *self) {
     const EngineSpec *spec = self;
     const Topology *topology = &engine_context(engine)->groups.topology;
@@ -240,6 +249,7 @@ int main(int argc, char **argv) {
             {"a_split_backward_takes_no_larger_stash", a_split_backward_takes_no_larger_stash},
             {"bytes_per_parameter", bytes_per_parameter},
             {"ranks_of_a_stage_are_alike", ranks_of_a_stage_are_alike},
+            {"tensors_of_two_arenas_stay_apart", tensors_of_two_arenas_stay_apart},
             {"a_run_of_two_threads_takes_what_was_said", a_run_of_two_threads_takes_what_was_said},
             {"scatter_gather_sends_a_share", scatter_gather_sends_a_share},
             {0}},
