@@ -277,12 +277,12 @@ static void a_step_begins_gradients(void) {
         for (int j = 0; j < p.params.count; j++) {
             Param *param = p.params.items[j];
             if (param->chunk < 0) continue;
-            float *grad = param_grad(param, p.device, 0).data;
+            float *grad = param_grad(param, p.device, (LeafPlace){0}).data;
             for (int64_t k = 0; k < tensor_count(param->grad); k++) {
                 bad += bits_of_float(grad[k]) != 0;
                 grad[k] = 1;
             }
-            bad += ((float *)param_grad(param, p.device, 0).data)[0] != 1;
+            bad += ((float *)param_grad(param, p.device, (LeafPlace){0}).data)[0] != 1;
             places += param->tied_value ? 0 : tensor_count(param->grad);
         }
         for (int c = 0; c < p.params.num_chunks; c++)

@@ -282,7 +282,7 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
     Context *c = gpt->context;
     const Chunk *chunk = &gpt->chunks[chunk_index];
     ArenaMark mark = arena_mark(c->scratch);
-    c->leaf = mb->leaf;
+    c->place = mb->place;
     if (chunk->first) {
         unit_acquire(c, gpt->embedding_unit);
         embedding_apply(c, &gpt->embedding, slot->input, mb);
@@ -344,7 +344,7 @@ static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, co
         Tensor share = x;
         x = tensor_take(arena, "gathered input of a layer", share.rows * context_ranks(c, ROLE_TENSOR),
                         share.cols, share.dtype);
-        comm_all_gather(context_group(c, ROLE_TENSOR), c->stream, share, x);
+        tp_all_gather(c, share, x);
     }
     for (int i = first; i < end; i++) {
         Tensor y = tensor_take(arena, "hidden between layers", x.rows, x.cols, x.dtype);
@@ -380,7 +380,7 @@ static void backward(void *self, int chunk_index, Slot *slot, const Microbatch *
     Context *c = gpt->context;
     const Chunk *chunk = &gpt->chunks[chunk_index];
     final = final && halves != INPUT_HALF;
-    c->leaf = mb->leaf;
+    c->place = mb->place;
     if (final && chunk->last) unit_finish(c, gpt->head_unit); // forwards have made its gradients
     for (int end = chunk->num_layers, first, group_end; end > 0; end = first) {
         recomputed(gpt, chunk, end - 1, &first, &group_end);

@@ -18,6 +18,20 @@ void unit_finish(const Context *c, int unit) {
     if (c->watch.finish) c->watch.finish(c->watch.self, unit);
 }
 
+static void show(const Context *c, Tensor x) {
+    if (c->shared.see && context_ranks(c, ROLE_TENSOR) > 1) c->shared.see(c->shared.self, x);
+}
+
+void tp_all_gather(const Context *c, Tensor share, Tensor all) {
+    show(c, share);
+    comm_all_gather(context_group(c, ROLE_TENSOR), c->stream, share, all);
+}
+
+void tp_all_reduce(const Context *c, Tensor x, ReduceOp op) {
+    show(c, x);
+    comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream, x, op);
+}
+
 static bool cut(const Context *c) { return c->mode.sequence_parallel && context_ranks(c, ROLE_TENSOR) > 1; }
 
 int64_t context_rows(const Context *c, int64_t rows) {
@@ -32,7 +46,7 @@ Tensor tp_gather(Context *c, Tensor share) {
     if (!cut(c)) return share;
     Tensor all = tensor_take(c->scratch, "gathered rows", share.rows * context_ranks(c, ROLE_TENSOR),
                              share.cols, share.dtype);
-    comm_all_gather(context_group(c, ROLE_TENSOR), c->stream, share, all);
+    tp_all_gather(c, share, all);
     return all;
 }
 
@@ -43,10 +57,12 @@ Tensor tp_reduce_begin(Context *c, Tensor result) {
 }
 
 void tp_reduce_end(Context *c, Tensor partial, Tensor result) {
-    if (cut(c))
-        comm_reduce_scatter(context_group(c, ROLE_TENSOR), c->stream, partial, result, REDUCE_SUM);
-    else
-        comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream, result, REDUCE_SUM);
+    if (!cut(c)) {
+        tp_all_reduce(c, result, REDUCE_SUM);
+        return;
+    }
+    show(c, partial);
+    comm_reduce_scatter(context_group(c, ROLE_TENSOR), c->stream, partial, result, REDUCE_SUM);
 }
 
 Dropout microbatch_dropout(const Context *c, const Microbatch *mb, RngKey key, float probability, bool cut) {

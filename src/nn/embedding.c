@@ -37,14 +37,14 @@ void embedding_gradient(Context *c, const Embedding *e, Tensor dy, const Microba
     if (e->position)
         position_backward(c->device, c->stream,
                           (PositionBackward){.dy = dy,
-                                             .dposition = param_grad(e->position, c->device, c->leaf),
+                                             .dposition = param_grad(e->position, c->device, c->place),
                                              .samples = mb->samples,
                                              .first_row = dropout.first_row});
     ArenaMark mark = arena_mark(c->scratch);
     embedding_backward(c->device, c->stream,
                        (EmbeddingBackward){.tokens = mb->tokens,
                                            .dy = tp_gather(c, dy),
-                                           .dtable = param_grad(e->word, c->device, c->leaf),
+                                           .dtable = param_grad(e->word, c->device, c->place),
                                            .first_row = word_table_first_row(c, e->word)});
     arena_release(c->scratch, mark);
 }

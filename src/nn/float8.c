@@ -11,7 +11,7 @@ static Tensor largest(Context *c, Tensor x, bool cut) {
     Tensor max = tensor_take(c->scratch, "largest magnitude", 1, 1, F32);
     device_zero(c->device, c->stream, max);
     abs_max(c->device, c->stream, (AbsMax){.x = x, .max = max});
-    if (cut) comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream, max, REDUCE_MAX);
+    if (cut) tp_all_reduce(c, max, REDUCE_MAX);
     return max;
 }
 
@@ -55,7 +55,7 @@ void float8_input_gradient(Context *c, const Linear *l, Tensor dy, Tensor dx) {
 void float8_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
     ArenaMark mark = arena_mark(c->scratch);
     Factor a = factor(c, dy, gradient_type(l), cuts_output(l), true);
-    GradSum dweight = param_grad_sum(l->weight, c->device, c->leaf);
+    GradSum dweight = param_grad_sum(l->weight, c->device, c->place);
     Matmul args = product(a, factor(c, x, E4M3, !cuts_output(l), true), dweight.sum);
     args.accumulate = dweight.adds;
     matmul(c->device, c->stream, args);

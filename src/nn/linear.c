@@ -56,7 +56,7 @@ void linear_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
         float8_weight_gradient(c, l, x, dy);
         return;
     }
-    GradSum dweight = param_grad_sum(l->weight, c->device, c->leaf);
+    GradSum dweight = param_grad_sum(l->weight, c->device, c->place);
     matmul(c->device, c->stream,
            (Matmul){.a = dy, .b = x, .d = dweight.sum, .transpose_a = true, .accumulate = dweight.adds});
 }
@@ -71,7 +71,7 @@ static bool sums_join(const Context *c, const Linear *l, Tensor dy, Tensor all) 
 static void bias_gradient(Context *c, const Linear *l, Tensor dy, Tensor all) {
     if (l->bias && !sums_join(c, l, dy, all))
         column_sum(c->device, c->stream,
-                   (ColumnSum){.x = dy, .sum = param_grad(l->bias, c->device, c->leaf)});
+                   (ColumnSum){.x = dy, .sum = param_grad(l->bias, c->device, c->place)});
 }
 
 static void weight_half(Context *c, const Linear *l, Tensor x, Tensor dy, Tensor all) {
@@ -79,8 +79,8 @@ static void weight_half(Context *c, const Linear *l, Tensor x, Tensor dy, Tensor
         linear_weight_gradient(c, l, x, all);
         return;
     }
-    GradSum dweight = param_grad_sum(l->weight, c->device, c->leaf),
-            dbias = param_grad_sum(l->bias, c->device, c->leaf);
+    GradSum dweight = param_grad_sum(l->weight, c->device, c->place),
+            dbias = param_grad_sum(l->bias, c->device, c->place);
     matmul_sums(c->device, c->stream,
                 (MatmulSums){.a = dy,
                              .b = x,

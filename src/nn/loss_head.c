@@ -17,7 +17,7 @@ static void cross_entropy_cut(Context *c, const LossHead *head, Tensor logits, T
     Tensor sum = tensor_rows(sums, 0, 1), target = tensor_rows(sums, 1, 1);
     loss_max(c->device, c->stream,
              (LossMax){.logits = logits, .max = max, .first_col = first, .vocabulary = head->vocabulary});
-    comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream, max, REDUCE_MAX);
+    tp_all_reduce(c, max, REDUCE_MAX);
     loss_sum(c->device, c->stream,
              (LossSum){.logits = logits,
                        .labels = mb->labels,
@@ -26,7 +26,7 @@ static void cross_entropy_cut(Context *c, const LossHead *head, Tensor logits, T
                        .target = target,
                        .first_col = first,
                        .vocabulary = head->vocabulary});
-    comm_all_reduce(context_group(c, ROLE_TENSOR), c->stream, sums, REDUCE_SUM);
+    tp_all_reduce(c, sums, REDUCE_SUM);
     loss_finish(c->device, c->stream,
                 (LossFinish){.labels = mb->labels,
                              .max = max,

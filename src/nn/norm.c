@@ -30,8 +30,8 @@ void norm_apply(Context *c, const Norm *n, Tensor x, NormStash *stash, Arena *ar
 }
 
 void norm_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Tensor residual, Tensor dx) {
-    GradSum dgamma = param_grad_sum(n->gamma, c->device, c->leaf), dbeta = {0};
-    if (n->beta) dbeta = param_grad_sum(n->beta, c->device, c->leaf);
+    GradSum dgamma = param_grad_sum(n->gamma, c->device, c->place), dbeta = {0};
+    if (n->beta) dbeta = param_grad_sum(n->beta, c->device, c->place);
     norm_backward(c->device, c->stream,
                   (NormBackward){.dy = dy,
                                  .x = s->x,

@@ -48,37 +48,52 @@ Tensor param_value(const Param *p) { return p ? p->value : (Tensor){0}; }
 // Adds the leaves before this one to it that make a whole subtree with it. Returns the level of that subtree.
 static int add_halves(const Param *p, Device *device) {
     int level = 0;
-    for (; p->leaf >> level & 1; level++)
+    for (; p->last.leaf >> level & 1; level++)
         add(device, device_stream(device), (Add){.x = p->partial[level], .y = p->grad});
     return level;
 }
 
-GradSum param_grad_sum(Param *p, Device *device, int leaf) {
-    if (leaf != p->leaf) {
-        CHECK(leaf == p->leaf + 1 && !p->grad_uninitialized, "%s: leaf %d after leaf %d", p->spec.name, leaf,
-              p->leaf);
-        int level = add_halves(p, device);
-        device_copy(device, device_stream(device), p->partial[level], p->grad);
-        p->leaf = leaf;
-        p->grad_uninitialized = true;
-    }
+static bool same_place(LeafPlace a, LeafPlace b) { return a.leaf == b.leaf && a.index == b.index; }
+
+// Shows the watch a gradient that is about to change, where it is due.
+static void show(Param *p) {
+    const GradWatch *watch = p->watch;
+    if (!watch || p->grad_uninitialized || !same_place(p->last, watch->last)) return;
+    p->watch = NULL;
+    watch->see(watch->self, p);
+}
+
+static void begin_leaf(Param *p, Device *device, int leaf) {
+    CHECK(leaf == p->last.leaf + 1 && !p->grad_uninitialized, "%s: leaf %d after leaf %d", p->spec.name, leaf,
+          p->last.leaf);
+    int level = add_halves(p, device);
+    device_copy(device, device_stream(device), p->partial[level], p->grad);
+    p->grad_uninitialized = true;
+}
+
+GradSum param_grad_sum(Param *p, Device *device, LeafPlace place) {
+    if (!same_place(place, p->last)) show(p);
+    if (place.leaf != p->last.leaf) begin_leaf(p, device, place.leaf);
     GradSum sum = {p->grad, !p->grad_uninitialized};
     p->grad_uninitialized = false;
+    p->last = place;
     return sum;
 }
 
-Tensor param_grad(Param *p, Device *device, int leaf) {
+Tensor param_grad(Param *p, Device *device, LeafPlace place) {
     if (!p) return (Tensor){0};
-    GradSum sum = param_grad_sum(p, device, leaf);
+    GradSum sum = param_grad_sum(p, device, place);
     if (!sum.adds) device_zero(device, device_stream(device), sum.sum);
     return sum.sum;
 }
 
 void params_finish_grads(const Params *params, Device *device, int unit) {
-    for (int i = params->units[unit].first; i < params->units[unit].end && params->leaves > 1; i++) {
+    for (int i = params->units[unit].first; i < params->units[unit].end; i++) {
         Param *p = params->items[i];
         if (p->chunk < 0) continue;
-        CHECK(p->leaf == params->leaves - 1, "%s ends with leaf %d of %d", p->spec.name, p->leaf,
+        show(p);
+        if (params->leaves < 2) continue;
+        CHECK(p->last.leaf == params->leaves - 1, "%s ends with leaf %d of %d", p->spec.name, p->last.leaf,
               params->leaves);
         add_halves(p, device);
     }
@@ -309,8 +324,24 @@ void params_zero_grads(const Params *params, Device *device) {
 }
 
 void params_begin_grads(const Params *params) {
+    for (int i = 0; i < params->count; i++) {
+        Param *p = params->items[i];
+        p->grad_uninitialized = p->chunk >= 0;
+        p->last = (LeafPlace){0};
+    }
+}
+
+void params_watch_grads(const Params *params, const GradWatch *watch) {
     for (int i = 0; i < params->count; i++)
-        params->items[i]->grad_uninitialized = params->items[i]->chunk >= 0, params->items[i]->leaf = 0;
+        if (params->items[i]->chunk >= 0) params->items[i]->watch = watch;
+}
+
+void params_end_watch(const Params *params) {
+    for (int i = 0; i < params->count; i++) {
+        Param *p = params->items[i];
+        show(p);
+        CHECK(!p->watch, "%s ends with microbatch %d of leaf %d", p->spec.name, p->last.index, p->last.leaf);
+    }
 }
 
 void params_free(Params *params) {

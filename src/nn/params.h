@@ -3,6 +3,7 @@
 // gradients F32. Global sizes appear in declarations only.
 #pragma once
 #include "device/device.h"
+#include "layout/leaves.h"
 #include "layout/placement.h"
 #include "layout/topology.h"
 
@@ -24,6 +25,15 @@ typedef struct {
 // The levels of the tree in which a rank adds the gradients of its leaves (Params.leaves).
 enum { MAX_LEAF_LEVELS = 12 };
 
+struct Param;
+// Sees the gradient of each local parameter once in a step: when it holds the contributions of the first microbatches
+// of a leaf, up to that of `last`, and nothing else.
+typedef struct {
+    LeafPlace last;
+    void (*see)(void *self, const struct Param *param);
+    void *self;
+} GradWatch;
+
 typedef struct Param {
     ParamSpec spec;
     // Set by params_place: the share that this rank holds, or would hold if the parameter were on its stage.
@@ -35,9 +45,11 @@ typedef struct Param {
     Tensor grad;    // F32 accumulator
     bool
         grad_uninitialized; // the next contribution is written to the gradient, not added: the first one of a leaf
-    // The leaf to which `grad` belongs. partial[k] is the sum of the last 2^k leaves whose other half is still missing.
-    int leaf;
+    // `grad` is the sum of its leaf up to this microbatch. partial[k] is the sum of the last 2^k leaves whose other
+    // half is still missing.
+    LeafPlace last;
     Tensor partial[MAX_LEAF_LEVELS];
+    const GradWatch *watch; // that has not seen the gradient yet, or NULL
     // The local parameter whose value this one uses (a tie within one rank), or NULL.
     struct Param *tied_value;
 } Param;
@@ -100,17 +112,22 @@ void params_zero_grads(const Params *params, Device *device);
 // Begins a step: marks every gradient as uninitialized, so that its first contribution is written and nothing need be
 // zeroed.
 void params_begin_grads(const Params *params);
+// Sets a watch on all gradients, for the step that params_begin_grads begins next.
+void params_watch_grads(const Params *params, const GradWatch *watch);
+// Shows the watch the gradients that nothing has been added to since they were due. Afterwards it has seen all of them.
+void params_end_watch(const Params *params);
 void params_free(Params *params);
 int64_t param_local_count(const Param *param); // elements of the local share
 Tensor param_value(const Param *param);        // absent for NULL, as for a bias that a layer does not have
-// A gradient for a contribution of a microbatch of leaf `leaf`. Calls for a parameter give leaves in ascending order.
+// A gradient for a contribution of the microbatch at `place`, which may make several. Calls for a parameter give leaves
+// in ascending order, and the microbatches of a leaf, too.
 typedef struct {
     Tensor sum;
     bool adds; // false: the contribution is to be written, and its caller writes it
 } GradSum;
-GradSum param_grad_sum(Param *param, Device *device, int leaf);
+GradSum param_grad_sum(Param *param, Device *device, LeafPlace place);
 // Returns the same to add to: it is zeroed where param_grad_sum would have it written. Absent for NULL.
-Tensor param_grad(Param *param, Device *device, int leaf);
+Tensor param_grad(Param *param, Device *device, LeafPlace place);
 // Completes the gradients of a unit after their last contribution: adds the leaves that are still apart.
 void params_finish_grads(const Params *params, Device *device, int unit);
 // Copy the local share out of a whole tensor in host memory, and back into it.

@@ -5,6 +5,7 @@
 #pragma once
 #include "comm/groups.h"
 #include "device/ops.h"
+#include "layout/leaves.h"
 #include "layout/topology.h"
 #include "nn/shape.h"
 
@@ -20,14 +21,21 @@ typedef struct {
     void *self;
 } UnitWatch;
 
+// Optional callback that sees every tensor that this rank is about to give to a collective over tp.
+typedef struct {
+    void (*see)(void *self, Tensor x);
+    void *self;
+} SharedWatch;
+
 typedef struct {
     Device *device;
     Stream *stream;
     Groups groups;
     Arena *scratch; // empty between two instructions of the pipeline
     ModelMode mode;
-    int leaf; // of the microbatch of the current instruction
+    LeafPlace place; // of the microbatch of the current instruction
     UnitWatch watch;
+    SharedWatch shared;
 } Context;
 
 // The group of the ranks that share a role with this one, how many they are, and this rank's number among them.
@@ -38,6 +46,9 @@ int context_rank(const Context *context, Role role);
 void unit_acquire(const Context *context, int unit);
 void unit_release(const Context *context, int unit);
 void unit_finish(const Context *context, int unit);
+// The collectives over tp of a tensor of this rank: they show it to the callback first.
+void tp_all_gather(const Context *context, Tensor share, Tensor all);
+void tp_all_reduce(const Context *context, Tensor x, ReduceOp op);
 
 // With sequence parallelism a tensor of `rows` rows is cut by rows over tp. Returns the number of rows of this
 // rank's share, and the first of them. Without sequence parallelism every rank holds all rows.
@@ -63,7 +74,7 @@ typedef struct {
     float loss_scale;      // factor of the gradient of each token that counts
     int64_t first_sample;  // number of its first sample in the whole run
     int64_t samples;       // B
-    int leaf;              // that its gradients belong to (Params.leaves)
+    LeafPlace place;       // where its gradients belong (Params.leaves)
     int64_t sequence;      // S
     bool training;         // false: no dropout, no gradients
     int64_t position;      // of the first token in its sequence; 0 in training

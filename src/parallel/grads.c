@@ -67,6 +67,7 @@ static bool is_due(const GradReducer *r, int i) {
 
 static void finish_unit(void *self, int unit) {
     GradReducer *r = self;
+    if (r->paused) return;
     params_finish_grads(r->params, r->context->device, unit);
     for (int i = 0; i < r->buckets->count && r->overlap; i++)
         if (is_due(r, i) && bucket_holds(&r->buckets->items[i], r->params, unit) && !--r->unfinished[i])
@@ -74,6 +75,7 @@ static void finish_unit(void *self, int unit) {
 }
 
 void grad_reducer_start(GradReducer *r, int chunk) {
+    if (r->paused) return;
     for (int i = 0; i < r->buckets->count; i++)
         if (r->buckets->items[i].chunk == chunk && is_due(r, i)) post_bucket(r, i);
 }

@@ -53,6 +53,9 @@ typedef struct {
     const Params *params;
     const Buckets *buckets;
     bool overlap, overlap_gather, tree;
+    // Set for a run of the pipeline whose gradients stay on this rank: no unit is finished, nothing is reduced, and its
+    // time does not count.
+    bool paused;
     CommRequest **reducing, **gathering; // [buckets->count]
     bool *reduced;                       // [buckets->count] posted in this step
     int *unfinished; // [buckets->count] units that the bucket holds and that are not finished in this step

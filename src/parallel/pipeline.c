@@ -446,11 +446,13 @@ static bool is_run(Instr in, const Run *run) {
     return run->reducer || schedule_ops[in.op].direction != BACKWARDS;
 }
 
+static bool is_measured(const Run *run) { return run->reducer && !run->reducer->paused; }
+
 static void run_program(Pipeline *p, Run run) {
     read_last_run(p);
     free_all(p);
-    p->last.training = run.reducer;
-    p->last.traced = trace_on();
+    p->last.training = is_measured(&run);
+    p->last.traced = trace_on() && (!run.reducer || is_measured(&run));
     p->last.start_s = clock_s();
     double waited_s = p->wait_s;
     for (; run.at < p->program->count; run.at++) {
@@ -464,7 +466,7 @@ static void run_program(Pipeline *p, Run run) {
     }
     wait_for_sends(p);
     p->last.end_s = clock_s();
-    if (!run.reducer) p->wait_s = waited_s;
+    if (!is_measured(&run)) p->wait_s = waited_s;
     if (p->last.traced) read_last_run(p); // a trace holds a rank's events in the order of their times
 }
 

@@ -184,7 +184,7 @@ static void load_batch(Engine *e, const Batch *batch, bool training, double loss
             .loss_scale = (float)(loss_scale / (counted_tokens(e, batch, k) * m * d)),
             .first_sample = batch->consumed + leaves_first_sample(&e->leaves, place, b),
             .samples = b,
-            .leaf = place.leaf,
+            .place = place,
             .sequence = e->spec.shape.sequence,
             .training = training,
         };
