@@ -355,10 +355,14 @@ Rule *const model_rules[] = {resolve_heads,
                              check_fp8_sizes,
                              NULL};
 
-Rule *const method_rules[] = {check_device_overflows,
-                              resolve_overflow_check,
-                              resolve_recomputation,
-                              resolve_sequence_parallel,
-                              check_saved_activations,
-                              check_gathers,
-                              NULL};
+static Status check_audits(Options *o) {
+    if (o->audit_interval == 0 || o->deterministic_mode) return OK;
+    return fail(ERR_CONFIG,
+                "--audit-interval %d compares bits, which --no-deterministic-mode lets change: leave out "
+                "one of them",
+                o->audit_interval);
+}
+
+Rule *const method_rules[] = {
+    check_device_overflows,  resolve_overflow_check, resolve_recomputation, resolve_sequence_parallel,
+    check_saved_activations, check_gathers,          check_audits,          NULL};

@@ -23,7 +23,7 @@ static const struct {
     [TIME_SAVING] = {"save_stall", "waiting for saves"},
     [TIME_EVALUATING] = {"evaluation", "evaluation"},
     [TIME_WAITING] = {"waiting", "waiting for batches"},
-    [TIME_CHECKING] = {"checks", "comparing replicas, checksums"},
+    [TIME_CHECKING] = {"checks", "comparing replicas, audits, checksums"},
     [TIME_UNKNOWN] = {"unknown", "unknown"},
 };
 

@@ -18,7 +18,7 @@ typedef enum {
     TIME_SAVING,     // steps waited for a save
     TIME_EVALUATING,
     TIME_WAITING,  // for the data of a step, or for a rank that read them
-    TIME_CHECKING, // comparing replicas, checksums of parameters
+    TIME_CHECKING, // comparing replicas, audits, checksums of parameters
     TIME_UNKNOWN,
     NUM_TIME_PARTS
 } TimePart;

@@ -13,9 +13,10 @@ typedef struct {
     GptDataset *train; // NULL on ranks that read nothing
     GptDataset *valid; // NULL there, too, and when there is nothing to evaluate
     int vocabulary, eod;
-    bool tokens, labels, masked; // this rank reads tokens, labels and masks
-    int micro_batch, sequence;
+    bool tokens, labels, masked;                 // this rank reads tokens, labels and masks
+    int micro_batch, sequence, num_microbatches; // num_microbatches: of the largest batch
     Leaves leaves;
+    // A row for each microbatch, with --audit-interval as many again.
     int32_t *token_buffer, *label_buffer;
     float *mask_buffer;
 } Batches;
@@ -41,6 +42,9 @@ Status batches_suffice(const Batches *batches, int64_t samples);
 // batch is valid until the next call.
 Status batches_load(Batches *batches, const GptDataset *set, int64_t consumed, int num_microbatches,
                     Batch *batch);
+// Reads what an audit computes (engine_audit) of the training batch at `consumed`. The batch of batches_load stays
+// valid.
+Status batches_load_audited(Batches *batches, int64_t consumed, AuditPart part, int data_rank, Batch *batch);
 
 // ---- engine.c, for state.c ---------------------------------------------------------
 
@@ -196,6 +200,13 @@ typedef struct {
     double predicted_bytes;               // of all ranks, as `trireme memory` prints
 } RunSummary;
 void reporter_summary(Reporter *reporter, const RunSummary *summary);
+
+// ---- tensor_hash.c -------------------------------------------------------------------
+
+enum { TENSOR_PIECE_BYTES = 1 << 20 };
+// Adds the bits of a tensor to a checksum. `piece` [TENSOR_PIECE_BYTES] receives them, a part at a time; the host waits
+// for the device's stream.
+uint64_t tensor_hash(const Context *context, Tensor x, void *piece, uint64_t hash);
 
 // ---- replicas.c: compares copies on several ranks -----------------------------
 

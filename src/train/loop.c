@@ -265,9 +265,11 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     TRY(load(run, run->batches.train, control->consumed, samples, &batch, verdict));
     if (*verdict != GO_ON) return OK;
     run->save_due = run->save_asked;
-    double loaded = clock_s();
     run_set_limit(run, patience_in_step(&run->patience, samples));
+    if (audit_is_due(run)) TRY(run_audit(run, &batch));
+    double loaded = clock_s();
     StepResult result = engine_train(run->engine, batch, control_options(control));
+    if (result.differs) return run_blame(run);
     run_set_limit(run, patience_between_steps(&run->patience));
     control_advance(control, samples, &result);
     run->samples += samples;
@@ -380,6 +382,7 @@ static Status train(TrainingRun *run) {
     if (run->reporter)
         reporter_start(run->reporter, &run->spec, engine_memory(run->engine),
                        comm_device_transport(run->world));
+    run_announce_audits(run);
     TRY(load_checkpoint(run));
     TRY(saver_check_room(&run->saver, &run->spec.shape, run->control.iteration, run->control.end));
     run_skip(run);

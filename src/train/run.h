@@ -57,6 +57,18 @@ bool rewind_is_due(const TrainingRun *run, const StepResult *result, double usua
 // is no such checkpoint or the run has gone back --max-rewinds times.   Collective over the world.
 Status run_rewind(TrainingRun *run, const StepReport *step, double usual);
 
+// ---- audits.c -----------------------------------------------------------------------------------
+
+// --audit-interval. Prints once what audits can find where that is little.
+void run_announce_audits(const TrainingRun *run);
+bool audit_is_due(const TrainingRun *run); // in the next step
+// Begins the audit of the next step, whose batch has been read: reads and computes the audited part of another rank's
+// share.   Collective over the world.
+Status run_audit(TrainingRun *run, const Batch *batch);
+// Finds which rank was wrong after a step whose audit found a difference. Fails with ERR_REPLICAS.   Collective over
+// the world.
+Status run_blame(TrainingRun *run);
+
 // ---- run_summary.c ------------------------------------------------------------------------------
 
 void run_sum_up(TrainingRun *run); // prints the summary of the run.   Collective over the world

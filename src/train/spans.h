@@ -26,7 +26,7 @@ void spans_ready(Spans *spans); // the ranks are connected, the memory is taken
 void spans_loaded(Spans *spans, int64_t iteration, const char *from); // "disk", "memory", "nothing"
 void spans_step(Spans *spans, int64_t iteration, double seconds);     // one step has ended
 void spans_wait(Spans *spans, double seconds);   // for the batches of a step, on this rank and on others
-void spans_check(Spans *spans, double seconds);  // of replicas, and the checksum of the parameters
+void spans_check(Spans *spans, double seconds);  // of replicas, audits, and the checksum of the parameters
 void spans_saving(Spans *spans, double seconds); // for a part of a save under way, at the start of a step
 void spans_log_line(Spans *spans);               // a log line has been printed
 void spans_flush(Spans *spans);                  // before anything that has a line of its own

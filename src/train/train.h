@@ -41,6 +41,7 @@ typedef struct {
     int ranks_per_gpu;      // see RuntimeSpec
     const char *algorithms; // see RuntimeSpec; borrowed
     bool masked;            // batches have a loss mask
+    bool audits;            // some steps are audited
 } EngineSpec;
 
 // The memory of one rank in bytes. It is measured by running the trainer's own step on the null device; the arenas
@@ -101,6 +102,7 @@ typedef struct {
     float loss;       // mean over the step's tokens, on every rank; not scaled
     double grad_norm; // before clipping, not scaled; infinite when any gradient was infinite
     bool finite;      // loss and norm are finite; otherwise the step changed no parameter
+    bool differs;     // its audit found a difference, on every rank; the step changed no parameter
 } StepResult;
 
 // One step: gradients of all microbatches, reductions, clipping, AdamW.   Collective over the world.
@@ -138,6 +140,30 @@ const Schedule *engine_schedule(const Engine *engine);
 Context *engine_context(Engine *engine);
 Gpt *engine_model(Engine *engine);
 PipelineTimes engine_times(Engine *engine); // as pipeline_times: waits for the device to end the last step
+
+// ---- audits: steps of which another rank computes a part again -----------------------------------------
+
+// What is audited of a step: of each data-parallel rank's share the first `count` microbatches of leaf `leaf`.
+typedef struct {
+    int microbatches;       // of a rank's share of the step
+    int leaf, first, count; // first: the number of the first one in the share
+    int computed; // microbatches that the audit computes: the schedule may need more than it compares
+} AuditPart;
+// The part that the `number`-th audit of a run audits, in a step of so many microbatches. Leaves take turns.
+AuditPart engine_audit_part(const Engine *engine, int num_microbatches, int64_t number);
+// Data-parallel rank r computes the part of rank r + 1, and keeps checksums of its losses and gradients. The next
+// engine_train does the same for the rank's own part, and compares. `batch`: `part.computed` microbatches, of which
+// microbatch i is microbatch part.first + i % part.count of that rank; `loss_scale`: that of the step. Overwrites the
+// gradients. Needs EngineSpec.audits.   Collective over the world.
+int engine_audited_rank(const Engine *engine); // the rank r + 1
+void engine_audit(Engine *engine, AuditPart part, Batch batch, double loss_scale);
+// Reads such a batch, of one data-parallel rank. It is valid until the next call. May fail on some ranks alone.
+typedef Status ReadAudited(void *self, AuditPart part, int data_rank, Batch *batch);
+// After a step whose audit found a difference: every data-parallel rank computes the part in which it is once more.
+// Fails with ERR_REPLICAS on all ranks, with a message that names the ranks, the tensor, the microbatches and the step,
+// and which rank was wrong where that can be known; else with the failure of `read`. Overwrites the gradients.
+// Collective over the world.
+Status engine_blame(Engine *engine, int64_t iteration, ReadAudited *read, void *self);
 
 // ---- numbers that change during a run ------------------------------------------------------------
 

@@ -254,7 +254,9 @@ Status batches_open(Batches *b, const Options *o, const Topology *topology) {
     if (!b->tokens && !b->labels) return OK;
     TRY(open_split(b, o, SPLIT_TRAIN, o->shape.train_samples, &b->train));
     TRY(open_validation(b, o));
-    size_t count = (size_t)o->shape.num_microbatches * (size_t)b->micro_batch * (size_t)b->sequence;
+    b->num_microbatches = o->shape.num_microbatches;
+    size_t count = (size_t)b->num_microbatches * (size_t)b->micro_batch * (size_t)b->sequence;
+    if (o->audit_interval > 0) count *= 2; // the second half is for batches_load_audited
     b->token_buffer = malloc(count * sizeof *b->token_buffer);
     b->label_buffer = malloc(count * sizeof *b->label_buffer);
     b->mask_buffer = malloc(count * sizeof *b->mask_buffer);
@@ -288,10 +290,6 @@ void batches_close(Batches *b) {
     *b = (Batches){0};
 }
 
-static void mask_ends(const Batches *b, size_t count) {
-    for (size_t i = 0; i < count; i++) b->mask_buffer[i] = b->token_buffer[i] == b->eod ? 0.0f : 1.0f;
-}
-
 Status batches_suffice(const Batches *b, int64_t samples) {
     if (!b->train || samples <= gpt_dataset_num_samples(b->train)) return OK;
     return fail(
@@ -303,15 +301,31 @@ Status batches_suffice(const Batches *b, int64_t samples) {
         samples, gpt_dataset_num_samples(b->train));
 }
 
-Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num_microbatches, Batch *batch) {
-    size_t one = (size_t)b->micro_batch * (size_t)b->sequence;
-    *batch = (Batch){.num_microbatches = num_microbatches,
-                     .consumed = consumed,
-                     .tokens = b->token_buffer,
-                     .labels = b->label_buffer,
-                     .mask = b->masked ? b->mask_buffer : NULL};
-    if (!b->train) return OK;
+// Reads one microbatch into row `row` of the buffers.
+static Status read_row(Batches *b, const GptDataset *set, BatchPlace place, int row) {
+    size_t count = (size_t)b->micro_batch * (size_t)b->sequence, at = (size_t)row * count;
     bool tokens = b->tokens || b->masked;
+    TRY(batch_fill(set, place, tokens ? b->token_buffer + at : NULL,
+                   b->labels ? b->label_buffer + at : NULL));
+    for (size_t i = at; i < at + count && b->masked; i++)
+        b->mask_buffer[i] = b->token_buffer[i] == b->eod ? 0.0f : 1.0f;
+    return OK;
+}
+
+// The rows of the buffers from `row` on.
+static Batch batch_at(const Batches *b, int row, int num_microbatches, int64_t consumed) {
+    size_t at = (size_t)row * (size_t)b->micro_batch * (size_t)b->sequence;
+    if (!b->train) return (Batch){.num_microbatches = num_microbatches, .consumed = consumed};
+    return (Batch){.num_microbatches = num_microbatches,
+                   .consumed = consumed,
+                   .tokens = b->token_buffer + at,
+                   .labels = b->label_buffer + at,
+                   .mask = b->masked ? b->mask_buffer + at : NULL};
+}
+
+Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num_microbatches, Batch *batch) {
+    *batch = batch_at(b, 0, num_microbatches, consumed);
+    if (!b->train) return OK;
     int data_ranks = b->leaves.total / b->leaves.count;
     int64_t starts =
         gpt_dataset_num_samples(set) - (int64_t)num_microbatches * b->micro_batch * data_ranks + 1;
@@ -320,9 +334,18 @@ Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num
         LeafPlace leaf = leaves_place(&b->leaves, num_microbatches, k);
         BatchPlace place = {consumed, b->micro_batch, b->leaves.total, b->leaves.first + leaf.leaf,
                             leaf.index};
-        TRY(batch_fill(set, place, tokens ? b->token_buffer + (size_t)k * one : NULL,
-                       b->labels ? b->label_buffer + (size_t)k * one : NULL));
+        TRY(read_row(b, set, place, k));
     }
-    if (b->masked) mask_ends(b, one * (size_t)num_microbatches);
+    return OK;
+}
+
+Status batches_load_audited(Batches *b, int64_t consumed, AuditPart part, int data_rank, Batch *batch) {
+    int first = b->num_microbatches;
+    *batch = batch_at(b, first, part.computed, consumed);
+    for (int k = 0; k < part.computed && b->train; k++) {
+        int leaf = data_rank * b->leaves.count + part.leaf;
+        BatchPlace place = {consumed, b->micro_batch, b->leaves.total, leaf, k % part.count};
+        TRY(read_row(b, b->train, place, first + k));
+    }
     return OK;
 }

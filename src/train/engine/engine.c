@@ -48,13 +48,15 @@ static Status open_model(Engine *e) {
     return pipeline_create(&e->pipeline, c, &pipeline);
 }
 
-// Finds the sizes of pools for the smaller batches of the run, where these may need more than the largest one.
+// Finds the sizes of pools for the smaller batches of the run and for its audits, where these may need more than the
+// largest one.
 static Status find_pools(Engine *e) {
     const EngineSpec *spec = &e->spec;
     bool grow = schedule_kind(spec->schedule)->pools_grow;
-    for (int i = 0; i < spec->num_smaller && !grow; i++) {
+    for (int i = 0; i < spec->num_smaller + spec->audits && !grow; i++) {
         Schedule schedule;
-        ScheduleSpec one = engine_schedule_spec(spec, spec->smaller[i]);
+        int m = i < spec->num_smaller ? spec->smaller[i] : audit_microbatches(spec);
+        ScheduleSpec one = engine_schedule_spec(spec, m);
         TRY(schedule_create(&schedule, &one));
         for (BufferKind kind = 0; kind < NUM_BUFFER_KINDS; kind++) {
             int size = schedule_pool(&schedule, context_rank(&e->runtime.context, ROLE_PIPELINE), kind);
@@ -88,6 +90,7 @@ Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     if (!e->microbatches || !e->host_losses)
         return fail(ERR_OS, "no memory for %d microbatches", spec->num_microbatches);
     if (measuring) TRY(find_pools(e));
+    if (spec->audits) TRY(audit_create(e));
     return open_model(e);
 }
 
@@ -104,6 +107,7 @@ void engine_close(Engine *e) {
     schedule_destroy(&e->smaller[0]);
     schedule_destroy(&e->schedule);
     runtime_close(&e->runtime);
+    audit_destroy(e);
     free(e->microbatches);
     free(e->host_losses);
     free(e);
@@ -169,25 +173,33 @@ static void upload_batch(Engine *e, const Batch *batch) {
     if (e->mask.data) device_upload(e->runtime.device, stream, first_rows(e->mask, m), batch->mask);
 }
 
-static void load_batch(Engine *e, const Batch *batch, bool training, double loss_scale) {
-    int m = batch->num_microbatches, b = e->spec.mode.microbatch,
-        d = context_ranks(&e->runtime.context, ROLE_DATA);
-    use_microbatches(e, m);
+void engine_upload(Engine *e, const Batch *batch) {
+    use_microbatches(e, batch->num_microbatches);
     upload_batch(e, batch);
+}
+
+void engine_set_microbatch(Engine *e, const Batch *batch, int k, const InStep *at) {
+    int b = e->spec.mode.microbatch, d = context_ranks(&e->runtime.context, ROLE_DATA);
+    e->microbatches[k] = (Microbatch){
+        .tokens = row_or_absent(e->tokens, k),
+        .labels = row_or_absent(e->labels, k),
+        .mask = row_or_absent(e->mask, k),
+        .loss = row_or_absent(e->losses, k),
+        .loss_scale = (float)(at->loss_scale / (counted_tokens(e, batch, k) * at->microbatches * d)),
+        .first_sample = batch->consumed + leaves_first_sample(at->leaves, at->place, b),
+        .samples = b,
+        .place = at->place,
+        .sequence = e->spec.shape.sequence,
+        .training = at->training,
+    };
+}
+
+static void load_batch(Engine *e, const Batch *batch, bool training, double loss_scale) {
+    int m = batch->num_microbatches;
+    engine_upload(e, batch);
     for (int k = 0; k < m; k++) {
-        LeafPlace place = leaves_place(&e->leaves, m, k);
-        e->microbatches[k] = (Microbatch){
-            .tokens = row_or_absent(e->tokens, k),
-            .labels = row_or_absent(e->labels, k),
-            .mask = row_or_absent(e->mask, k),
-            .loss = row_or_absent(e->losses, k),
-            .loss_scale = (float)(loss_scale / (counted_tokens(e, batch, k) * m * d)),
-            .first_sample = batch->consumed + leaves_first_sample(&e->leaves, place, b),
-            .samples = b,
-            .place = place,
-            .sequence = e->spec.shape.sequence,
-            .training = training,
-        };
+        InStep at = {&e->leaves, leaves_place(&e->leaves, m, k), m, loss_scale, training};
+        engine_set_microbatch(e, batch, k, &at);
     }
 }
 
@@ -247,7 +259,9 @@ StepResult engine_gradients(Engine *e, Batch batch, double loss_scale) {
     if (!e->grads_zeroed) params_zero_grads(&e->params, e->runtime.device);
     e->grads_zeroed = true;
     if (!e->listener) params_begin_grads(&e->params);
+    audit_begin_step(e);
     pipeline_train(e->pipeline, e->microbatches, &e->reducer);
+    audit_end_step(e);
     check_grads(&e->params);
     DeviceMark start = phase_start(e);
     grad_reducer_finish(&e->reducer);
@@ -255,13 +269,14 @@ StepResult engine_gradients(Engine *e, Batch batch, double loss_scale) {
     StepResult result = {.loss = (float)mean_loss(e, &batch),
                          .grad_norm = optimizer_grad_norm(&e->optimizer, loss_scale)};
     result.finite = isfinite(result.loss) && isfinite(result.grad_norm);
+    result.differs = audit_differs(e);
     return result;
 }
 
 StepResult engine_train(Engine *e, Batch batch, StepOptions options) {
     StepResult result = engine_gradients(e, batch, options.loss_scale);
     DeviceMark start = phase_start(e);
-    if (result.finite) {
+    if (result.finite && !result.differs) {
         optimizer_step(&e->optimizer, result.grad_norm, options.loss_scale, options.lr, options.weight_decay);
         grad_reducer_gather(&e->reducer);
     }

@@ -3,6 +3,8 @@
 #include "nn/runtime.h"
 #include "train/internal.h"
 
+typedef struct Audit Audit;
+
 struct Engine {
     EngineSpec spec;
     EngineMemory memory;
@@ -25,9 +27,36 @@ struct Engine {
     const StepListener *listener; // of a recorded step; NULL in training
     Stage stage;                  // the model's
     Instr at;                     // the compute that runs; op NUM_SCHEDULE_OPS: none
+    Audit *audit;                 // NULL: no step is ever audited
 };
 
 // Opens this rank's share of a run without initial values. `memory` all zero: measures. The caller closes the engine
 // when this fails.
 Status engine_open_share(Engine *engine, const EngineSpec *spec, Comm *world, const EngineMemory *memory);
 Stage engine_stage(Engine *engine); // engine_trial.c
+
+// Where a microbatch belongs in a step.
+typedef struct {
+    const Leaves *leaves; // of the rank whose share of the step it is in
+    LeafPlace place;
+    int microbatches; // in that share
+    double loss_scale;
+    bool training;
+} InStep;
+// Uploads a batch and uses the schedule of its microbatches; then fills in microbatch k of it.
+void engine_upload(Engine *engine, const Batch *batch);
+void engine_set_microbatch(Engine *engine, const Batch *batch, int k, const InStep *at);
+
+// ---- audit.c ------------------------------------------------------------------------------------
+
+// The microbatches that an audit computes: the fewest that the kind of schedule takes.
+int audit_microbatches(const EngineSpec *spec);
+Status audit_create(Engine *engine); // for an engine whose spec has audits
+void audit_destroy(Engine *engine);
+Stage audit_stage(Engine *engine); // the model's stage; notes what audited computes give to other ranks
+// Around the backwards of a step. Without an audit of this step they do nothing.
+void audit_begin_step(Engine *engine);
+void audit_end_step(Engine *engine);
+// Returns, on every rank, whether any rank's result differs from the one that another rank has computed.   Collective
+// over the world in a step that is audited.
+bool audit_differs(Engine *engine);

@@ -32,6 +32,7 @@ static void noted_backward(void *self, int chunk, Slot *slot, const Microbatch *
 Stage engine_stage(Engine *e) {
     Stage stage = e->stage = gpt_stage(e->gpt);
     e->at = no_compute;
+    if (e->audit) stage = audit_stage(e);
     if (e->listener) stage.self = e, stage.forward = noted_forward, stage.backward = noted_backward;
     return stage;
 }

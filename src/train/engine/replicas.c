@@ -12,8 +12,6 @@ typedef enum { WEIGHT, MASTER_WEIGHT, FIRST_MOMENT, SECOND_MOMENT, NUM_KEPT } Ke
 static const char *const kept_names[NUM_KEPT] = {"weights", "master weights beside the weights",
                                                  "AdamW's first moment", "AdamW's second moment"};
 
-enum { PIECE_BYTES = 1 << 20 };
-
 // The roles whose ranks hold replicas, in the order in which they are compared. Replicas of the gradient's reduction
 // get the same gradients: there a difference stays in its tensor. Over tp and ENDS (of the tied embedding) it spreads
 // with the next step, so that the first tensor need not be the one where it began.
@@ -26,7 +24,7 @@ typedef struct {
     bool sharded;     // the optimizer's state, over dp
     uint64_t *hashes; // [params->count * NUM_KEPT]; 0: this rank keeps nothing of it that another has, too
     int cursor;       // the parameter of the last part of the optimizer
-    void *piece;      // [PIECE_BYTES]: what is downloaded of a tensor
+    void *piece;      // [TENSOR_PIECE_BYTES]: what is downloaded of a tensor
 } Checksums;
 
 // ---- replicas -------------------------------------------------------------------------
@@ -65,13 +63,7 @@ static bool any_has_replicas(const Checksums *sums) {
 static void add_tensor(Checksums *sums, int param, Kept kept, Tensor x) {
     if (!has_replicas(sums, param, kept)) return;
     uint64_t *hash = &sums->hashes[param * NUM_KEPT + (int)kept];
-    const Context *c = sums->context;
-    int64_t count = tensor_count(x), most = PIECE_BYTES / (int64_t)dtype_bytes(x.dtype);
-    for (int64_t at = 0, some; at < count; at += some) {
-        Tensor piece = tensor_part(x, at, some = count - at < most ? count - at : most);
-        device_download(c->device, c->stream, sums->piece, piece);
-        *hash = *hash * 0x9E3779B97F4A7C15u + hash64_of(sums->piece, tensor_bytes(piece));
-    }
+    *hash = tensor_hash(sums->context, x, sums->piece, *hash);
     if (!*hash) *hash = 1;
 }
 
@@ -269,7 +261,7 @@ Status replicas_compare(Engine *engine, Comm *world, int64_t iteration) {
     if (!any_has_replicas(&sums)) return OK;
     rank_doing("comparing replicas");
     sums.hashes = calloc((size_t)(sums.params->count * NUM_KEPT) + 1, sizeof *sums.hashes);
-    sums.piece = malloc(PIECE_BYTES);
+    sums.piece = malloc(TENSOR_PIECE_BYTES);
     CHECK(sums.hashes && sums.piece, "no memory for the checksums of %d parameters", sums.params->count);
     take_checksums(&sums, optimizer);
     Status status = all_agree(&sums, world) ? OK : examine(&sums, world, iteration);
