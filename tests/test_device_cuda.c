@@ -17,9 +17,11 @@ static Stream *second_stream(Fixture *b) {
 
 static void work_runs_late(void) {
     Fixture b = fixture_open("cuda-sim", 1);
-    Tensor x = zeros_of(&b, F32, 1, 4);
+    Tensor x = from_floats(&b, 1, 4, (const float[]){5, 5, 5, 5});
     const float *seen = device_address(b.device, x);
-    EXPECT(isnan(seen[0]), "%g before anything waits", (double)seen[0]);
+    device_sync(b.device, b.stream);
+    device_zero(b.device, b.stream, x);
+    EXPECT(seen[0] == 5, "%g before anything waits", (double)seen[0]);
     device_sync(b.device, b.stream);
     EXPECT(seen[0] == 0, "%g after a wait", (double)seen[0]);
     fixture_close(&b);
