@@ -150,6 +150,18 @@ predicts_memory() {
     expect_again "take 4.0 MiB more where GPUs do not reach each other"
     expect 0 "stashes x MiB" "$trireme" memory "${small[@]}" --device cpu
     grep -q "come on top" out.log && complain "an allowance on a CPU: $(cat out.log)"
+    # The GPU that is here chooses who computes attention; where there is none there is room for either.
+    local long=("${small[@]}" --attention-dropout 0 --seq-length 2048) of=() count
+    for gpu in TRIREME_SIM_CAPABILITY=80 TRIREME_SIM_CUDNN=0 TRIREME_SIM_CAPABILITY=90 TRIREME_SIM_GPUS=0; do
+        expect 0 "stashes x MiB" "$gpu" "$trireme" memory "${long[@]}"
+        total=$(awk '$1 == "pp" { getline; print $NF }' out.log)
+        of+=("$total")
+        [[ $gpu == *GPUS=0 ]] ||
+            expect 0 "workspace $(awk '$1 == "pp" { getline; print $(NF - 1) }' out.log), total $total " "$gpu" \
+                "$trireme" train "${long[@]}" "${no_evaluation[@]}" --train-iters 1 --dry-run
+    done
+    count=$(printf '%s\n' "${of[@]}" | uniq | wc -l)
+    [[ ${of[0]} == "${of[1]}" && ${of[2]} == "${of[3]}" && $count == 2 ]] || complain "totals of ${of[*]} MiB"
 }
 check "memory on a GPU is exact but for an allowance" predicts_memory
 

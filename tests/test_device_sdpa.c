@@ -163,6 +163,10 @@ static void calls_that_cudnn_takes(void) {
     }
 }
 
+static AttentionKernels choice(AttentionKernels wanted) {
+    return trireme_device.backends[MODULE_PLAIN]->choose_attention(&(DeviceOptions){.attention = wanted});
+}
+
 static void gpus_that_cudnn_is_for(void) {
     static const struct {
         const char *capability;
@@ -173,8 +177,27 @@ static void gpus_that_cudnn_is_for(void) {
         EXPECT(by_cudnn(&PLAIN, ATTENTION_BY_GPU) == rows[i].by_gpu, "compute capability %s",
                rows[i].capability);
         EXPECT(by_cudnn(&PLAIN, ATTENTION_CUDNN) == 1, "compute capability %s, forced", rows[i].capability);
+        EXPECT(choice(ATTENTION_BY_GPU) == (rows[i].by_gpu ? ATTENTION_CUDNN_CHOSEN : ATTENTION_OWN),
+               "compute capability %s, chosen", rows[i].capability);
     }
     unsetenv("TRIREME_SIM_CAPABILITY");
+}
+
+// What is chosen depends on the library, too; a device that has it chosen and does not find it opens all the same.
+static void choice_falls_back(void) {
+    EXPECT(choice(ATTENTION_OWN) == ATTENTION_OWN && choice(ATTENTION_CUDNN) == ATTENTION_CUDNN,
+           "what is not open is chosen");
+    EXPECT(by_cudnn(&PLAIN, ATTENTION_CUDNN_CHOSEN) == 1, "cuDNN is chosen and does not compute");
+    setenv("TRIREME_SIM_CUDNN", "0", 1);
+    EXPECT(choice(ATTENTION_BY_GPU) == ATTENTION_OWN, "a library that is missing is chosen");
+    EXPECT(by_cudnn(&PLAIN, ATTENTION_CUDNN_CHOSEN) == 0, "there is no cuDNN");
+    unsetenv("TRIREME_SIM_CUDNN");
+    setenv("TRIREME_SIM_GPUS", "0", 1);
+    EXPECT(choice(ATTENTION_BY_GPU) == ATTENTION_BY_GPU, "there is no GPU to choose");
+    unsetenv("TRIREME_SIM_GPUS");
+    setenv("TRIREME_SIM_FAIL", "function:1", 1);
+    EXPECT(choice(ATTENTION_BY_GPU) == ATTENTION_CUDNN_CHOSEN, "a damaged library is not chosen");
+    unsetenv("TRIREME_SIM_FAIL");
 }
 
 // ---- plans, workspace -------------------------------------------------------------------------------------
@@ -241,16 +264,18 @@ static void workspace_is_enough(void) {
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) expect_workspace(&jobs[i]);
 }
 
-// Without a GPU there is room for either; options that say who computes take only theirs.
+// As long as it is open who computes there is room for either; options that say it take only theirs.
 static void workspace_follows_the_options(void) {
     Gpu gpu = gpu_open();
     const Calls calls = calls_of(&gpu, &(Job){1, 300, 2, 1, 8, BF16, 0, 0});
-    size_t bytes[3];
-    for (int i = 0; i < 3; i++)
+    size_t bytes[4];
+    for (int i = 0; i < 4; i++)
         bytes[i] =
             workspace_of(&calls, (DeviceOptions){.attention = (AttentionKernels)i}, OP_ATTENTION_BACKWARD);
-    EXPECT(bytes[ATTENTION_OWN] < bytes[ATTENTION_CUDNN] && bytes[ATTENTION_BY_GPU] == bytes[ATTENTION_CUDNN],
-           "%zu, %zu, %zu", bytes[0], bytes[1], bytes[2]);
+    EXPECT(bytes[ATTENTION_OWN] < bytes[ATTENTION_CUDNN] &&
+               bytes[ATTENTION_BY_GPU] == bytes[ATTENTION_CUDNN] &&
+               bytes[ATTENTION_CUDNN_CHOSEN] == bytes[ATTENTION_CUDNN],
+           "%zu, %zu, %zu, %zu", bytes[0], bytes[1], bytes[2], bytes[3]);
     const size_t any = workspace_of(&calls, (DeviceOptions){.any_order = true}, OP_ATTENTION_BACKWARD);
     EXPECT(any < bytes[ATTENTION_CUDNN], "%zu without an order, %zu with one", any, bytes[ATTENTION_CUDNN]);
     gpu_close(&gpu);
@@ -328,6 +353,7 @@ int main(int argc, char **argv) {
                        {"bits_repeat_unless_told_otherwise", bits_repeat_unless_told_otherwise},
                        {"calls_that_cudnn_takes", calls_that_cudnn_takes},
                        {"gpus_that_cudnn_is_for", gpus_that_cudnn_is_for},
+                       {"choice_falls_back", choice_falls_back},
                        {"plans_are_kept", plans_are_kept},
                        {"a_call_leaves_no_objects", a_call_leaves_no_objects},
                        {"workspace_is_enough", workspace_is_enough},

@@ -7,7 +7,16 @@
 #include <string.h>
 
 // BY_CUDNN: attention as cuDNN takes it, by cuDNN; BY_KERNELS: the same by kernels of the program.
-enum { LLAMA = 1, SHARDED = 2, SEQUENCE_PARALLEL = 4, BY_CUDNN = 8, BY_KERNELS = 16, ANY_ORDER = 32 };
+// BY_GPU: by whichever the GPU chooses.
+enum {
+    LLAMA = 1,
+    SHARDED = 2,
+    SEQUENCE_PARALLEL = 4,
+    BY_CUDNN = 8,
+    BY_KERNELS = 16,
+    ANY_ORDER = 32,
+    BY_GPU = 64
+};
 enum { LAYERS = 4, GLOBAL_BATCH = 4, STEPS = 2 };
 
 typedef struct {
@@ -26,7 +35,7 @@ static bool run(const char *device, const Job *job, RunResult *result) {
                     .transport = "threads",
                     .finished = run_expect_predicted_memory};
     if (job->ways & LLAMA) run_make_llama(&plan.spec);
-    if (job->ways & (BY_CUDNN | BY_KERNELS))
+    if (job->ways & (BY_CUDNN | BY_KERNELS | BY_GPU))
         plan.spec.shape.attention_dropout = 0, plan.spec.shape.head_size = 8;
     plan.spec.mode.attention = job->ways & BY_CUDNN     ? ATTENTION_CUDNN
                                : job->ways & BY_KERNELS ? ATTENTION_OWN
@@ -107,11 +116,74 @@ static void attention_by_cudnn(void) {
     EXPECT(memcmp(one.norm, other.norm, STEPS * sizeof one.norm[0]) != 0, "cuDNN computes nothing");
 }
 
+// ---- attention as the GPU chooses -------------------------------------------------------------------------
+
+static size_t workspace_for(EngineSpec spec, AttentionKernels attention) {
+    EngineMemory memory;
+    spec.mode.attention = attention;
+    EXPECT_OK(engine_measure(&spec, 0, &memory, NULL));
+    return memory.workspace;
+}
+
+static Status take_memory(Comm *world, void *arg) {
+    EngineSpec *spec = arg;
+    Engine *engine;
+    TRY(engine_open(&engine, spec, world));
+    *spec = *engine_spec_of(engine);
+    EXPECT(engine_memory(engine)->workspace == workspace_for(*spec, spec->mode.attention), "the workspace");
+    engine_close(engine);
+    return OK;
+}
+
+// Returns who computes attention in an engine that leaves it to the GPU.
+static AttentionKernels choice_of_engine(EngineSpec spec) {
+    EXPECT_OK(
+        comm_launch((CommOptions){.transport = "threads", .ranks = 1, .timeout_s = 120}, take_memory, &spec));
+    return spec.mode.attention;
+}
+
+// Long enough a sequence that cuDNN's workspace is more than that of products.
+static void workspace_is_of_the_choice(void) {
+    const Grid alone = GRID(1, 1, 1);
+    EngineSpec spec = run_spec(alone, "1f1b", 1, 1, 1);
+    spec.device = "cuda-sim", spec.mode.dtype = BF16, spec.shape.attention_dropout = 0;
+    spec.shape.sequence = spec.shape.positions = 2100;
+    const size_t own = workspace_for(spec, ATTENTION_OWN), cudnn = workspace_for(spec, ATTENTION_CUDNN),
+                 chosen = workspace_for(spec, ATTENTION_CUDNN_CHOSEN),
+                 open = workspace_for(spec, ATTENTION_BY_GPU);
+    EXPECT(own < cudnn && cudnn == chosen && cudnn == open, "%zu, %zu, %zu, %zu", own, cudnn, chosen, open);
+    EXPECT(choice_of_engine(spec) == ATTENTION_CUDNN_CHOSEN, "on a GPU that cuDNN is for");
+    setenv("TRIREME_SIM_CUDNN", "0", 1);
+    EXPECT(choice_of_engine(spec) == ATTENTION_OWN, "without cuDNN");
+    unsetenv("TRIREME_SIM_CUDNN");
+    setenv("TRIREME_SIM_CAPABILITY", "80", 1);
+    EXPECT(choice_of_engine(spec) == ATTENTION_OWN, "on a GPU that cuDNN is not for");
+    unsetenv("TRIREME_SIM_CAPABILITY");
+}
+
+// The choice computes what the same word of a user's computes, in the memory that was said.
+static void choice_computes_as_the_word(void) {
+    static const struct {
+        const char *capability;
+        unsigned same_as;
+    } rows[] = {{"90", BY_CUDNN}, {"80", BY_KERNELS}};
+    for (int i = 0; i < 2; i++) {
+        RunResult chosen, word;
+        setenv("TRIREME_SIM_CAPABILITY", rows[i].capability, 1);
+        if (run("cuda-sim", &(Job){"by GPU", GRID(1, 1, 2), "1f1b", 1, BF16, BY_GPU}, &chosen) &&
+            run("cuda-sim", &(Job){"by word", GRID(1, 1, 2), "1f1b", 1, BF16, rows[i].same_as}, &word))
+            run_expect_same_bits(&chosen, &word, rows[i].capability);
+    }
+    unsetenv("TRIREME_SIM_CAPABILITY");
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"near_the_cpu", near_the_cpu},
                                       {"grids_change_no_bit", grids_change_no_bit},
                                       {"cuts_change_rounding_alone", cuts_change_rounding_alone},
                                       {"attention_by_cudnn", attention_by_cudnn},
+                                      {"workspace_is_of_the_choice", workspace_is_of_the_choice},
+                                      {"choice_computes_as_the_word", choice_computes_as_the_word},
                                       {0}},
                        argc, argv);
 }

@@ -113,6 +113,8 @@ typedef struct {
     const char *(*kernels)(void);
     // Names what it computes with, for device_arithmetic. NULL: as the cpu backend does.
     void (*arithmetic)(Text *out);
+    // Decides who computes attention, as device_choose_attention. NULL: there is no choice.
+    AttentionKernels (*choose_attention)(const DeviceOptions *options);
     // Says what computes attention on this machine, for messages. NULL: there is no choice.
     void (*attention)(const DeviceOptions *options, Text *out);
     // Sets what there is of GPUs and libraries (device/survey.h), also where `check` fails; the survey is zeros before.

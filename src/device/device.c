@@ -92,6 +92,12 @@ const char *device_kernels(const char *name) {
     return find_kind(name, &backend) == OK && backend->kernels ? backend->kernels() : "";
 }
 
+AttentionKernels device_choose_attention(const DeviceOptions *options) {
+    const Backend *backend;
+    if (find_kind(options->kind, &backend) != OK || !backend->choose_attention) return options->attention;
+    return backend->choose_attention(options);
+}
+
 void device_attention(const DeviceOptions *options, Text *out) {
     const Backend *backend;
     if (find_kind(options->kind, &backend) == OK && backend->attention) backend->attention(options, out);

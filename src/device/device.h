@@ -50,9 +50,14 @@ bool tensor_same_shape(Tensor a, Tensor b); // and dtype
 // ---- the device -------------------------------------------------------------------------------------------
 
 // Who computes attention where a device has the choice, the cuda kinds: kernels of the program, or the library cuDNN
-// with what it takes (16-bit types, D a multiple of 8 up to 128, no dropout, no stored probabilities). BY_GPU:
-// whichever is the faster on the GPU, if it is there. The two differ in bits.
-typedef enum { ATTENTION_BY_GPU, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;
+// with what it takes (16-bit types, D a multiple of 8 up to 128, no dropout, no stored probabilities). The two differ
+// in bits.
+typedef enum {
+    ATTENTION_BY_GPU, // whichever is the faster on the GPU, if it is there; workspace has room for either
+    ATTENTION_OWN,
+    ATTENTION_CUDNN, // a device without cuDNN is not opened, and cuDNN has to take the calls
+    ATTENTION_CUDNN_CHOSEN // cuDNN, as BY_GPU has chosen it: what it does not take the kernels of the program compute
+} AttentionKernels;
 
 typedef struct {
     const char *kind;       // one of device_kinds()
@@ -102,6 +107,9 @@ const char *device_kernels(const char *kind);
 // texts may compute different bits. Those that give the same text mostly compute the same; CPUs of different makers
 // need not, as some instructions are approximate and oneDNN cuts its work by the caches.
 void device_arithmetic(const char *kind, Text *out);
+// Decides who computes attention on the GPU of a device with these options, of which kind, rank_here and attention
+// count. Returns options.attention where that leaves nothing open, or where there is no GPU to decide it.
+AttentionKernels device_choose_attention(const DeviceOptions *options);
 // Says what computes attention on devices with these options; adds nothing for kinds that have no choice.
 void device_attention(const DeviceOptions *options, Text *out);
 bool device_computes(const Device *device); // false for null

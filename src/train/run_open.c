@@ -86,8 +86,9 @@ Status run_dry(TrainingRun *run) {
     Text report = {0};
     Status status = OK;
     if (run->reporter) {
-        status = engine_measure(&run->spec, 0, &memory, NULL);
-        if (status == OK) status = memory_add(&run->spec, &report);
+        const EngineSpec here = engine_spec_here(&run->spec, 0);
+        status = engine_measure(&here, 0, &memory, NULL);
+        if (status == OK) status = memory_add(&here, &report);
         if (status == OK) print_plan(run, &memory, &report);
     }
     text_free(&report);

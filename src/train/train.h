@@ -62,6 +62,10 @@ typedef struct {
 
 typedef struct Engine Engine;
 
+// The spec with what --attention-backend auto leaves to the GPU of a rank with this number among those of its machine
+// decided, so that the memory measured is that of a run here. Where there is no GPU it stays open, and the workspace
+// has room for either. engine_open does so itself.
+EngineSpec engine_spec_here(const EngineSpec *spec, int rank_here);
 // Measures the memory of one rank. `map` (may be NULL) receives the blocks of the arenas, one line each.
 Status engine_measure(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map);
 

@@ -292,9 +292,9 @@ void cuda_run(const Exec *exec, DeviceOp op, const void *args) {
     .event_record = cuda_event_record, .event_wait = cuda_event_wait, .stream_wait = cuda_stream_wait,       \
     .mark = cuda_mark, .mark_read = cuda_mark_read, .access = cuda_access,                                   \
     .access_address = cuda_access_address, .access_end = cuda_access_end, .address = cuda_address,           \
-    .attention = cuda_attention, .algorithms_about = cuda_algorithms_about,                                  \
-    .algorithms_time = cuda_algorithms_time, .algorithms_take = cuda_algorithms_take,                        \
-    .on_wait = cuda_on_wait, .peers = &cuda_peers, .links = &nccl_links
+    .choose_attention = cuda_choose_attention, .attention = cuda_attention,                                  \
+    .algorithms_about = cuda_algorithms_about, .algorithms_time = cuda_algorithms_time,                      \
+    .algorithms_take = cuda_algorithms_take, .on_wait = cuda_on_wait, .peers = &cuda_peers, .links = &nccl_links
 
 static const Backend cuda_backend = {
     CALLBACKS,

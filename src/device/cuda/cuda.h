@@ -51,7 +51,9 @@ size_t cuda_attention_backward_workspace(const DeviceOptions *options, const Att
 void cuda_own_attention_forward(const Exec *exec, const AttentionForward *args);
 void cuda_own_attention_backward(const Exec *exec, const AttentionBackward *args);
 size_t cuda_own_attention_backward_workspace(const AttentionBackward *args);
-void cuda_attention(const DeviceOptions *options, Text *out); // as Backend has it
+// As Backend has them.
+AttentionKernels cuda_choose_attention(const DeviceOptions *options);
+void cuda_attention(const DeviceOptions *options, Text *out);
 
 // The workspace of a product, in bytes. NVIDIA advises it for Hopper and later; older GPUs would do with 4 MiB.
 enum { PRODUCT_WORKSPACE = 32 << 20 };
@@ -163,6 +165,8 @@ void cuda_mark_read(void *state, DeviceMark *mark);
 Status gpus_available(void);
 // Takes a GPU for the rank with this number among those of its machine, and makes it the calling thread's.
 Status gpu_choose(CudaDevice *device, int rank_here);
+// The first number of the compute capability of that rank's GPU; 0: there is none.
+int gpu_major(int rank_here);
 Status gpu_check_float8(const CudaDevice *device); // ERR_UNAVAILABLE without units for factors of 8 bits
 void gpu_out_of_memory(CudaDevice *device, cudaError_t error); // sets `why`
 // As Backend has them (device/backend.h).

@@ -127,6 +127,15 @@ Status gpu_choose(CudaDevice *d, int rank_here) {
     return find_kernels(&properties, d->number, kernels, sizeof kernels);
 }
 
+int gpu_major(int rank_here) {
+    int count;
+    struct cudaDeviceProp properties;
+    if (count_gpus(&count) != OK) return 0;
+    if (cudaGetDeviceProperties(&properties, rank_here % count) == cudaSuccess) return properties.major;
+    cudaGetLastError();
+    return 0;
+}
+
 // CUDA writes hexadecimal digits in capitals, Linux does not.
 static bool find_pci(int number, char id[PCI_ID_BYTES]) {
     *id = 0;

@@ -281,16 +281,24 @@ void sdpa_close(CudaDevice *d) {
     d->sdpa = NULL;
 }
 
+// A library that is damaged is chosen, too: the device then says what is wrong when it is opened.
+AttentionKernels cuda_choose_attention(const DeviceOptions *options) {
+    Cudnn cudnn;
+    bool found;
+    const int major = gpu_major(options->rank_here);
+    if (options->attention != ATTENTION_BY_GPU || !major) return options->attention;
+    return find(options, major, &cudnn, &found) != OK || found ? ATTENTION_CUDNN_CHOSEN : ATTENTION_OWN;
+}
+
 void cuda_attention(const DeviceOptions *options, Text *out) {
     Cudnn cudnn;
     bool found;
-    struct cudaDeviceProp properties = {.major = 0};
-    if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) cudaGetLastError();
-    Status status = find(options, properties.major, &cudnn, &found);
+    const int major = gpu_major(options->rank_here);
+    Status status = find(options, major, &cudnn, &found);
     if (found)
         text_add(out, "by cuDNN %s, or by kernels of the program where it does not apply",
                  cudnn_version(&cudnn).text);
-    else if (status == OK && may_use_cudnn(options) && is_for_cudnn(properties.major))
+    else if (status == OK && may_use_cudnn(options) && is_for_cudnn(major))
         text_add(out, "by kernels of the program, which are slower on this GPU than cuDNN: %s",
                  fail_message());
     else

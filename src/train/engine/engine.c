@@ -121,13 +121,21 @@ static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, cons
                                          optimizer_write_master, &e->optimizer));
 }
 
+EngineSpec engine_spec_here(const EngineSpec *spec, int rank_here) {
+    EngineSpec here = *spec;
+    here.mode.attention = device_choose_attention(
+        &(DeviceOptions){.kind = spec->device, .rank_here = rank_here, .attention = spec->mode.attention});
+    return here;
+}
+
 Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
+    const EngineSpec here = engine_spec_here(spec, comm_rank_here(world));
     EngineMemory memory;
     Engine *e = *out = calloc(1, sizeof *e);
     Status status =
-        e ? engine_measure(spec, comm_rank(world), &memory, NULL) : fail(ERR_OS, "no memory for the engine");
+        e ? engine_measure(&here, comm_rank(world), &memory, NULL) : fail(ERR_OS, "no memory for the engine");
     status = comm_agree(world, status);
-    if (status == OK) status = open_and_fill(e, spec, world, &memory);
+    if (status == OK) status = open_and_fill(e, &here, world, &memory);
     if (status == OK) return OK;
     engine_close(e);
     *out = NULL;

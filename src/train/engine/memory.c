@@ -170,7 +170,8 @@ Status memory_report(const Options *options, Text *out) {
     EngineSpec spec;
     int *room;
     TRY(engine_spec_of_run(options, threads_per_rank(options, options->shape.world_size), &spec, &room));
-    Status status = memory_add(&spec, out);
+    const EngineSpec here = engine_spec_here(&spec, 0);
+    Status status = memory_add(&here, out);
     free(room);
     return status;
 }
