@@ -102,6 +102,32 @@ attends() {
 }
 check "a run says who computes attention" attends
 
+# Plans of attention and of products are made before the first step: one message, and nobody has trained.
+refuses_plans() {
+    local few=("${run[@]}" --train-iters 1 --bf16 --attention-dropout 0) ranks
+    for ranks in 1 2; do
+        local these=("${few[@]}" --ranks "$ranks" --pp "$ranks")
+        expect_before_a_step 69 "cuDNN 9.19.0 wants 10" TRIREME_SIM_FAIL=workspace:1 "${these[@]}"
+        expect_again "bytes of workspace for attention forward in bf16"
+        expect_before_a_step 69 "no engine for this graph, in cuDNN 9.19.0 for attention forward in bf16" \
+            TRIREME_SIM_FAIL=plan:1 "${these[@]}" --attention-backend fused
+        expect_before_a_step 71 "cublasLtMatmulAlgoGetHeuristic failed on GPU 0 (simulated GPU): CUBLAS_STATUS_INTERNAL" \
+            TRIREME_SIM_FAIL=cublasLtMatmulAlgoGetHeuristic:1 "${these[@]}"
+    done
+    # What the GPU has chosen, and cuDNN does not take, the program computes.
+    expect 0 "trireme: warning: the kernels of the program compute what cuDNN does not: CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN" \
+        TRIREME_SIM_FAIL=plan:1 "${few[@]}"
+    expect_again "iteration 1/ 1 "
+}
+# As expect, of a run that ends when it opens.
+expect_before_a_step() {
+    expect "$@"
+    [[ $(grep -c "^trireme: error" out.log) == 1 ]] || complain "not one error: $(cat out.log)"
+    grep -qE "iteration +1/| at F|last events" out.log && complain "a step was begun: $(cat out.log)"
+    grep -q "still at work" out.log && complain "the ranks did not agree: $(cat out.log)"
+}
+check "a run makes its plans before its first step" refuses_plans
+
 shares() {
     local two=("${run[@]}" --train-iters 1 --ranks 3 --tp 1 --pp 1 --global-batch-size 3)
     expect 78 "2 ranks would share GPU 0 (simulated GPU) of rank 0's machine, and --ranks-per-gpu is 1" TRIREME_SIM_GPUS=2 \

@@ -347,6 +347,71 @@ static void refused_plan_is_computed_all_the_same(void) {
     gpu_close(&gpu);
 }
 
+// ---- before a run -----------------------------------------------------------------------------------------
+
+static Status prepare(const Gpu *gpu, const Calls *calls) {
+    TRY(gpu->backend->prepare(gpu->device, OP_ATTENTION_FORWARD, &calls->forward));
+    return gpu->backend->prepare(gpu->device, OP_ATTENTION_BACKWARD, &calls->backward);
+}
+
+static void prepared_plans_are_those_of_the_calls(void) {
+    Gpu gpu = gpu_open();
+    const Calls calls = calls_of(&gpu, &PLAIN), longer = calls_of(&gpu, &(Job){1, 10, 2, 2, 8, BF16, 0, 0}),
+                dropped = calls_of(&gpu, &(Job){1, 9, 2, 2, 8, BF16, 0, 0.1f});
+    const size_t before = sim_num_cudnn_objects();
+    EXPECT_OK(prepare(&gpu, &dropped));
+    EXPECT(sim_num_cudnn_objects() == before, "a plan of calls that cuDNN does not take");
+    EXPECT_OK(prepare(&gpu, &calls));
+    const size_t objects = sim_num_cudnn_objects();
+    EXPECT(objects > before, "no plans");
+    run(&gpu, &calls);
+    EXPECT(sim_num_cudnn_objects() == objects, "other plans than the prepared ones");
+    run(&gpu, &longer); // nobody has announced it
+    EXPECT(sim_num_cudnn_objects() > objects && isfinite(load(longer.forward.out, 0)),
+           "no plan of other calls");
+    gpu_close(&gpu);
+}
+
+// A refusal is a status; `words` are in its message.
+static void expect_refusal(const char *failure, AttentionKernels attention, const char *words) {
+    setenv("TRIREME_SIM_FAIL", failure, 1);
+    Gpu gpu = gpu_for(&PLAIN, attention);
+    const Calls calls = calls_of(&gpu, &PLAIN);
+    EXPECT(prepare(&gpu, &calls) == ERR_UNAVAILABLE, "%s: the status", failure);
+    EXPECT(strstr(fail_message(), words), "%s: \"%s\" in: %s", failure, words, fail_message());
+    unsetenv("TRIREME_SIM_FAIL");
+    gpu_close(&gpu);
+}
+
+static void refusals_before_a_run(void) {
+    static const char wants[] =
+        "cudnnBackendGetAttribute failed on GPU 0 (simulated GPU): cuDNN 9.19.0 wants ";
+    expect_refusal("workspace:1", ATTENTION_CUDNN_CHOSEN, wants);
+    expect_refusal("workspace:2", ATTENTION_CUDNN, "bytes of workspace for attention backward in bf16");
+    expect_refusal("plan:1", ATTENTION_CUDNN,
+                   "S 9, D 8; --attention-backend flash takes the kernels of the program");
+    expect_refusal("cudnnBackendCreateDescriptor:1", ATTENTION_CUDNN_CHOSEN,
+                   "--attention-backend flash takes");
+}
+
+static void chosen_falls_back_before_a_run(void) {
+    const Said file = said_begin();
+    char said[1024];
+    setenv("TRIREME_SIM_FAIL", "plan:1", 1);
+    Gpu gpu = gpu_for(&PLAIN, ATTENTION_CUDNN_CHOSEN);
+    const Calls calls = calls_of(&gpu, &PLAIN);
+    const Status status = prepare(&gpu, &calls);
+    run(&gpu, &calls);
+    unsetenv("TRIREME_SIM_FAIL");
+    said_end(&file, said, sizeof said);
+    EXPECT_OK(status);
+    EXPECT(strstr(said, "warning: the kernels of the program compute what cuDNN does not") &&
+               strchr(said, '\n') == strrchr(said, '\n'),
+           "said: %s", said);
+    EXPECT(isfinite(load(calls.forward.out, 0)), "out");
+    gpu_close(&gpu);
+}
+
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"agrees_with_own_kernels", agrees_with_own_kernels},
@@ -361,6 +426,9 @@ int main(int argc, char **argv) {
                        {"missing_library_is_said", missing_library_is_said},
                        {"library_that_does_not_start", library_that_does_not_start},
                        {"refused_plan_is_computed_all_the_same", refused_plan_is_computed_all_the_same},
+                       {"prepared_plans_are_those_of_the_calls", prepared_plans_are_those_of_the_calls},
+                       {"refusals_before_a_run", refusals_before_a_run},
+                       {"chosen_falls_back_before_a_run", chosen_falls_back_before_a_run},
                        {0}},
         argc, argv);
 }

@@ -1,5 +1,6 @@
 // Training on the CUDA device, with the simulated GPU: near the cpu device, and the laws of grids. The simulation runs
 // streams late and in a random order, so a wait that is missing anywhere shows here.
+#include "base/rank.h"
 #include "harness.h"
 #include "runs.h"
 #include <math.h>
@@ -28,11 +29,15 @@ typedef struct {
     unsigned ways; // LLAMA | ...
 } Job;
 
-static bool run(const char *device, const Job *job, RunResult *result) {
+// `opened` and `self`: see RunPlan.
+static bool run_with(const char *device, const Job *job, void (*opened)(Engine *, void *), void *self,
+                     RunResult *result) {
     RunPlan plan = {.spec = run_spec(job->grid, job->schedule, job->chunks, LAYERS, GLOBAL_BATCH),
                     .steps = STEPS,
                     .lr = 3e-3,
                     .transport = "threads",
+                    .opened = opened,
+                    .self = self,
                     .finished = run_expect_predicted_memory};
     if (job->ways & LLAMA) run_make_llama(&plan.spec);
     if (job->ways & (BY_CUDNN | BY_KERNELS | BY_GPU))
@@ -46,6 +51,10 @@ static bool run(const char *device, const Job *job, RunResult *result) {
     plan.spec.mode.sequence_parallel = job->ways & SEQUENCE_PARALLEL;
     plan.spec.shard_optimizer = job->ways & SHARDED;
     return run_or_complain(&plan, job->name, result);
+}
+
+static bool run(const char *device, const Job *job, RunResult *result) {
+    return run_with(device, job, NULL, NULL, result);
 }
 
 static void expect_near(const RunResult *a, const RunResult *b, const char *name, double most) {
@@ -177,13 +186,47 @@ static void choice_computes_as_the_word(void) {
     unsetenv("TRIREME_SIM_CAPABILITY");
 }
 
+// ---- plans ------------------------------------------------------------------------------------------------
+
+static void meet(Engine *engine) {
+    const Context *c = engine_context(engine);
+    comm_barrier(context_group(c, ROLE_TENSOR));
+    comm_barrier(context_group(c, ROLE_PIPELINE));
+}
+
+// From here on the first plan that is made ends the job. No rank asks for the variable while it is set.
+static void forbid_plans(Engine *engine, void *failure) {
+    meet(engine);
+    if (rank_current()->rank == 0) setenv("TRIREME_SIM_FAIL", failure, 1);
+    meet(engine);
+}
+
+// Steps and evaluations find all plans that they need.
+static void plans_are_made_when_the_engine_opens(void) {
+    static const Job jobs[] = {
+        {"gpt", GRID(1, 1, 1), "1f1b", 1, BF16, 0},
+        {"gpt by cuDNN", GRID(1, 1, 1), "1f1b", 1, BF16, BY_CUDNN},
+        {"llama by cuDNN", GRID(1, 1, 1), "1f1b", 1, F16, BY_CUDNN | LLAMA | ANY_ORDER},
+        {"t2 p2", GRID(2, 1, 2), "1f1b", 1, BF16, BY_CUDNN | SEQUENCE_PARALLEL},
+        {"p2 v2", GRID(1, 1, 2), "interleaved", 2, F32, LLAMA}};
+    static char failures[2][64] = {"cublasLtMatmulAlgoGetHeuristic:1", "workspace:1"};
+    for (int i = 0; i < 5; i += harness_short() ? 3 : 1)
+        for (int f = 0; f < 2; f++) {
+            RunResult result;
+            run_with("cuda-sim", &jobs[i], forbid_plans, failures[f], &result);
+            unsetenv("TRIREME_SIM_FAIL");
+        }
+}
+
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"near_the_cpu", near_the_cpu},
-                                      {"grids_change_no_bit", grids_change_no_bit},
-                                      {"cuts_change_rounding_alone", cuts_change_rounding_alone},
-                                      {"attention_by_cudnn", attention_by_cudnn},
-                                      {"workspace_is_of_the_choice", workspace_is_of_the_choice},
-                                      {"choice_computes_as_the_word", choice_computes_as_the_word},
-                                      {0}},
-                       argc, argv);
+    return harness_run(
+        (const Test[]){{"near_the_cpu", near_the_cpu},
+                       {"grids_change_no_bit", grids_change_no_bit},
+                       {"cuts_change_rounding_alone", cuts_change_rounding_alone},
+                       {"attention_by_cudnn", attention_by_cudnn},
+                       {"workspace_is_of_the_choice", workspace_is_of_the_choice},
+                       {"choice_computes_as_the_word", choice_computes_as_the_word},
+                       {"plans_are_made_when_the_engine_opens", plans_are_made_when_the_engine_opens},
+                       {0}},
+        argc, argv);
 }

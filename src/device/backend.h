@@ -126,6 +126,9 @@ typedef struct {
     Status (*algorithms_time)(const Exec *exec, const JoinedProduct *product, Text *table);
     Status (*algorithms_take)(void *state, const char *file, const char *text);
 
+    // Makes what calls of this kind need, as device_prepare (device/prepare.h). NULL: nothing.
+    Status (*prepare)(void *state, DeviceOp op, const void *args);
+
     // Called by the rank's thread; `*state` is NULL before. `close` comes after all memory and all streams are freed.
     Status (*open)(void **state, const DeviceOptions *options);
     void (*close)(void *state);

@@ -83,8 +83,8 @@ typedef struct {
 // writes them.
 Status engine_record(const EngineSpec *spec, int rank, const StepListener *listener);
 
-// Measures, allocates the memory and initialises the model.   Collective over the world, which has
-// grid_size(spec->grid) ranks.
+// Measures, allocates the memory, has the device prepare for the operations of a step (device/prepare.h) and
+// initialises the model.   Collective over the world, which has grid_size(spec->grid) ranks.
 Status engine_open(Engine **engine, const EngineSpec *spec, Comm *world);
 void engine_close(Engine *engine);
 

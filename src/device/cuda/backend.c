@@ -17,8 +17,8 @@
 // The name of the function in "function(arguments)".
 static int name_length(const char *call) { return (int)strcspn(call, "("); }
 
-Status cuda_fail(const CudaDevice *device, const char *call, const char *error) {
-    return fail(ERR_OS, "%.*s failed on GPU %d (%s): %s", name_length(call), call, device->number,
+Status cuda_fail(const CudaDevice *device, const char *call, const char *error, Status status) {
+    return fail(status, "%.*s failed on GPU %d (%s): %s", name_length(call), call, device->number,
                 device->name, error);
 }
 
@@ -81,7 +81,7 @@ static ErrorText error_text(cudaError_t error) {
 Status cuda_status(const CudaDevice *device, const char *call, cudaError_t error) {
     if (error == cudaSuccess) return OK;
     cudaGetLastError(); // the next call does not report it again
-    return cuda_fail(device, call, error_text(error).text);
+    return cuda_fail(device, call, error_text(error).text, ERR_OS);
 }
 
 void cuda_check(const CudaDevice *device, const char *call, cudaError_t error) {
@@ -273,6 +273,14 @@ static size_t cuda_workspace_bytes(const DeviceOptions *options, DeviceOp op, co
     }
 }
 
+static Status cuda_prepare(void *state, DeviceOp op, const void *args) {
+    switch (op) {
+    case OP_ATTENTION_FORWARD: return cuda_prepare_attention_forward(state, args);
+    case OP_ATTENTION_BACKWARD: return cuda_prepare_attention_backward(state, args);
+    default: return cuda_prepare_product(state, op, args);
+    }
+}
+
 static const Backend operations = {
 #define X(NAME, function, Args, reads, writes) .function = cuda_##function,
     DEVICE_OPS(X)
@@ -294,7 +302,8 @@ void cuda_run(const Exec *exec, DeviceOp op, const void *args) {
     .access_address = cuda_access_address, .access_end = cuda_access_end, .address = cuda_address,           \
     .choose_attention = cuda_choose_attention, .attention = cuda_attention,                                  \
     .algorithms_about = cuda_algorithms_about, .algorithms_time = cuda_algorithms_time,                      \
-    .algorithms_take = cuda_algorithms_take, .on_wait = cuda_on_wait, .peers = &cuda_peers, .links = &nccl_links
+    .algorithms_take = cuda_algorithms_take, .prepare = cuda_prepare, .on_wait = cuda_on_wait,               \
+    .peers = &cuda_peers, .links = &nccl_links
 
 static const Backend cuda_backend = {
     CALLBACKS,

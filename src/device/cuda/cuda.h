@@ -19,7 +19,8 @@ typedef struct CudaChecks CudaChecks;     // checked.c
 // ---- operations -------------------------------------------------------------------------------------------
 
 // Each operation puts its kernels on the stream of `exec` and returns. It waits for nothing, follows no address of
-// device memory, and allocates nothing but, once for each kind of product, its plan (products.h).
+// device memory, and allocates nothing but, once for each kind of product and of attention that cuda_prepare was not
+// told of, its plan (products.h, sdpa.h).
 #define X(NAME, function, Args, reads, writes) void cuda_##function(const Exec *exec, const Args *args);
 DEVICE_OPS(X)
 #undef X
@@ -63,6 +64,11 @@ int64_t cuda_head_tokens(int64_t hidden, int64_t vocabulary);
 
 // A product of any shape, transposition and type by a plain kernel, without workspace.
 void cuda_matmul_plain(const Exec *exec, const Matmul *args);
+
+// Make the plans of calls of a kind, as Backend.prepare does (joined.c, sdpa.c).
+Status cuda_prepare_product(CudaDevice *device, DeviceOp op, const void *args);
+Status cuda_prepare_attention_forward(CudaDevice *device, const AttentionForward *args);
+Status cuda_prepare_attention_backward(CudaDevice *device, const AttentionBackward *args);
 
 // Tables of algorithms, as Backend has them (algorithms.c).
 void cuda_algorithms_about(void *state, Text *table);
@@ -202,8 +208,8 @@ struct CudaDevice {
 _Noreturn void cuda_fault(const CudaDevice *device, const char *call, const char *error, Status status);
 // The same for a call that starts nothing on the GPU, so that no earlier operation can be at fault.
 _Noreturn void cuda_refused(const CudaDevice *device, const char *call, const char *error, Status status);
-// The same while a device is opened: fails with ERR_OS.
-Status cuda_fail(const CudaDevice *device, const char *call, const char *error);
+// The same while a device is opened or prepared: fails with `status`.
+Status cuda_fail(const CudaDevice *device, const char *call, const char *error, Status status);
 
 // Ends the job if a call of the CUDA runtime has failed. CUDA reports a fault of an operation at any later call.
 void cuda_check(const CudaDevice *device, const char *call, cudaError_t error);

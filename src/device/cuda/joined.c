@@ -69,3 +69,19 @@ void cuda_matmul_gelu_backward(const Exec *exec, const MatmulGeluBackward *p) {
     cuda_matmul(exec, &product.matmul);
     cuda_bias_gelu_backward(exec, &(BiasGeluBackward){.dy = p->d, .x = p->aux, .dx = p->d});
 }
+
+// ---- plans before the first call --------------------------------------------------------------------------
+
+// Those of the call that joins, and where cuBLASLt does not join of the product alone.
+Status cuda_prepare_product(CudaDevice *d, DeviceOp op, const void *args) {
+    const ProductPlan *plan;
+    JoinedProduct product;
+    if (!op_product(op, args, &product) || !tensor_count(product.matmul.d)) return OK;
+    // Sums that are added to are made in the workspace first.
+    if (op == OP_MATMUL_SUMS && ((const MatmulSums *)args)->accumulate_sums)
+        product.extra.data = (void *)(uintptr_t)PRODUCT_ALIGNMENT;
+    TRY(products_prepare(d, &product, &plan));
+    if (!plan->is_plain || product.join == JOINS_NOTHING) return OK;
+    if (product.join == JOINS_GELU) product.matmul.d = product.extra;
+    return products_prepare(d, &(JoinedProduct){.matmul = product.matmul}, &plan);
+}

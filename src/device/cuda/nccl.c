@@ -148,7 +148,7 @@ static Status nccl_new_id(void *state, LinkId *id) {
     TRY(load_functions(&nccl));
     ncclResult_t result = nccl.ncclGetUniqueId(&unique);
     if (result != ncclSuccess)
-        return cuda_fail(state, "ncclGetUniqueId()", words_of(&nccl, NULL, result).text);
+        return cuda_fail(state, "ncclGetUniqueId()", words_of(&nccl, NULL, result).text, ERR_OS);
     memcpy(id, &unique, sizeof *id);
     return OK;
 }
@@ -174,8 +174,8 @@ static Status create(CudaLink *link, const LinkSpec *spec) {
     ncclResult_t result =
         link->nccl.ncclCommInitRankConfig(&link->comm, spec->size, unique, spec->rank, &config);
     if (!is_error(result)) return OK;
-    return cuda_fail(link->device, "ncclCommInitRankConfig()",
-                     words_of(&link->nccl, link->comm, result).text);
+    return cuda_fail(link->device, "ncclCommInitRankConfig()", words_of(&link->nccl, link->comm, result).text,
+                     ERR_OS);
 }
 
 static Status nccl_open(void *state, const LinkSpec *spec, void **link) {
@@ -196,7 +196,7 @@ static Status nccl_ready(void *link, bool *ready) {
     if (result == ncclSuccess) result = now;
     *ready = result == ncclSuccess;
     if (!is_error(result)) return OK;
-    return cuda_fail(l->device, "a communicator of NCCL()", words_of(&l->nccl, l->comm, result).text);
+    return cuda_fail(l->device, "a communicator of NCCL()", words_of(&l->nccl, l->comm, result).text, ERR_OS);
 }
 
 static void nccl_close(void *link) {

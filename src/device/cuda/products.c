@@ -77,7 +77,7 @@ static void check(const CudaDevice *d, const char *call, cublasStatus_t status) 
 Status products_status(const CudaDevice *d, const char *call, cublasStatus_t status) {
     char text[256];
     if (status == CUBLAS_STATUS_SUCCESS) return OK;
-    return cuda_fail(d, call, status_text(d, status, text, sizeof text));
+    return cuda_fail(d, call, status_text(d, status, text, sizeof text), ERR_OS);
 }
 
 static Status load_functions(Functions *functions) {
@@ -282,14 +282,15 @@ static void set_preferences(CudaDevice *d, cublasLtMatmulPreference_t preference
     prefer(d, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->align_d);
 }
 
-// Finds the algorithms that cuBLASLt proposes for a plan, `most` at most, the one that it thinks fastest first. Returns
+// Finds the algorithms that cuBLASLt proposes for a plan, `most` at most, the one that it thinks fastest first. Sets
 // how many there are.
-static int find_algorithms(CudaDevice *d, const ProductPlan *plan, int most,
-                           cublasLtMatmulAlgo_t *algorithms) {
+static cublasStatus_t find_algorithms(CudaDevice *d, const ProductPlan *plan, int most,
+                                      cublasLtMatmulAlgo_t *algorithms, int *count) {
     const Functions *lt = &d->products->lt;
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t results[MAX_ALGORITHMS];
-    int found = 0, count = 0;
+    int found = 0;
+    *count = 0;
     memset(results, 0, sizeof results);
     LT(d, cublasLtMatmulPreferenceCreate(&preference));
     set_preferences(d, preference, &plan->key);
@@ -299,11 +300,10 @@ static int find_algorithms(CudaDevice *d, const ProductPlan *plan, int most,
     if (status == CUBLAS_STATUS_SUCCESS && found) status = results[0].state;
     // Some versions say so of an epilogue that they do not have for these types.
     if (status == CUBLAS_STATUS_INVALID_VALUE && plan->key.join) status = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(d, "cublasLtMatmulAlgoGetHeuristic()", status);
     LT(d, cublasLtMatmulPreferenceDestroy(preference));
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; i++)
-        if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms[count++] = results[i].algo;
-    return count;
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms[(*count)++] = results[i].algo;
+    return status == CUBLAS_STATUS_NOT_SUPPORTED ? CUBLAS_STATUS_SUCCESS : status;
 }
 
 // Factors in 8 bits: sizes that are not multiples of 16, and addresses that are aligned to less, are errors for
@@ -334,10 +334,18 @@ static ProductPlan *describe_plan(CudaDevice *d, const PlanKey *key) {
     return plan;
 }
 
-static ProductPlan *make_plan(CudaDevice *d, const PlanKey *key) {
-    ProductPlan *plan = describe_plan(d, key);
-    if (is_for_cublaslt(key)) plan->is_plain = !find_algorithms(d, plan, 1, &plan->algorithm);
-    return plan;
+// Leaves `plan` alone where cuBLASLt fails.
+static cublasStatus_t make_plan(CudaDevice *d, const PlanKey *key, ProductPlan **plan) {
+    ProductPlan *made = describe_plan(d, key);
+    int found = 0;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    if (is_for_cublaslt(key)) status = find_algorithms(d, made, 1, &made->algorithm, &found);
+    made->is_plain = !found;
+    if (status == CUBLAS_STATUS_SUCCESS)
+        *plan = made;
+    else
+        destroy_plan(d, made);
+    return status;
 }
 
 // The place of a plan with this key, with room for one more.
@@ -346,15 +354,30 @@ static ProductPlan **find_place(CudaProducts *p, const PlanKey *key) {
     return place_of(p->plans, p->capacity, key);
 }
 
-const ProductPlan *products_plan(CudaDevice *d, const JoinedProduct *product) {
+static cublasStatus_t find_plan(CudaDevice *d, const JoinedProduct *product, const ProductPlan **plan) {
     CudaProducts *p = d->products;
     const PlanKey key = products_key(product);
     ProductPlan **place = find_place(p, &key);
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     if (!*place) {
-        *place = make_plan(d, &key);
-        p->num_plans++;
+        status = make_plan(d, &key, place);
+        p->num_plans += status == CUBLAS_STATUS_SUCCESS;
     }
-    return *place;
+    *plan = *place;
+    return status;
+}
+
+// The one call that may fail for other reasons than memory.
+static const char CHOOSES[] = "cublasLtMatmulAlgoGetHeuristic()";
+
+const ProductPlan *products_plan(CudaDevice *d, const JoinedProduct *product) {
+    const ProductPlan *plan;
+    check(d, CHOOSES, find_plan(d, product, &plan));
+    return plan;
+}
+
+Status products_prepare(CudaDevice *d, const JoinedProduct *product, const ProductPlan **plan) {
+    return products_status(d, CHOOSES, find_plan(d, product, plan));
 }
 
 // ---- computing -------------------------------------------------------------------------------------------
@@ -384,7 +407,8 @@ size_t products_version(const CudaDevice *d) { return d->products->lt.cublasLtGe
 int products_candidates(CudaDevice *d, const PlanKey *key, cublasLtMatmulAlgo_t algorithms[MAX_ALGORITHMS]) {
     if (!is_for_cublaslt(key)) return 0;
     ProductPlan *plan = describe_plan(d, key);
-    const int count = find_algorithms(d, plan, MAX_ALGORITHMS, algorithms);
+    int count;
+    check(d, CHOOSES, find_algorithms(d, plan, MAX_ALGORITHMS, algorithms, &count));
     destroy_plan(d, plan);
     return count;
 }

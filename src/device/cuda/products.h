@@ -1,5 +1,6 @@
 // Matrix products of the CUDA device: by cuBLASLt, with a plan for each kind of product. A plan holds what cuBLASLt
-// needs to know and the algorithm it chose. It is made when the first product of its kind is launched, and kept.
+// needs to know and the algorithm it chose. It is made when a run is prepared (device/prepare.h), or when the first
+// product of its kind is launched, and kept.
 //
 // A run never chooses an algorithm by measuring: two runs, or two ranks, would differ in bits. It is a function of the
 // key of its plan, the GPU and the version of cuBLASLt, or the choice of a file that all ranks have in common
@@ -43,8 +44,10 @@ Status products_available(void);
 // Opens it for the device, whose GPU the calling thread has chosen.
 Status products_open(CudaDevice *device);
 void products_close(CudaDevice *device); // takes what was only zeroed
-// The plan for products like this one. It lives as long as the device.
+// The plan for products like this one. It lives as long as the device. Where cuBLASLt fails the job ends, or
+// products_prepare does, with ERR_OS.
 const ProductPlan *products_plan(CudaDevice *device, const JoinedProduct *product);
+Status products_prepare(CudaDevice *device, const JoinedProduct *product, const ProductPlan **plan);
 // Puts the product on the stream of `exec`, with its first PRODUCT_WORKSPACE bytes of workspace; sums are written, and
 // not added to. False: its plan is plain.
 bool products_compute(const Exec *exec, const JoinedProduct *product);

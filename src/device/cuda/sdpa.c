@@ -83,32 +83,39 @@ static bool is_of_release(cudnnStatus_t status) {
     return is;
 }
 
-// cuDNN takes no such graph.
-static void refused(const CudaDevice *d, const SdpaPlan *plan, const char *what) {
+// A call of cuDNN that ends the job, or keeps a device from being prepared; status OK: none.
+typedef struct {
+    const char *call;
+    Status status;
     char error[1024];
+} Refusal;
+
+// cuDNN takes no such graph.
+static void refused(const CudaDevice *d, const SdpaPlan *plan, const char *what, Refusal *refusal) {
     const CudnnVersion version = cudnn_version(&d->sdpa->cudnn);
     const bool ends = d->sdpa->forced || !is_of_release(plan->graph.status);
-    snprintf(error, sizeof error, "%s, in cuDNN %s for %s%s", plan->graph.error.text, version.text, what,
-             ends ? "; --attention-backend flash takes the kernels of the program" : "");
-    if (ends) cuda_refused(d, plan->graph.call, error, ERR_UNAVAILABLE);
-    if (rank_current()->rank == 0)
+    refusal->call = plan->graph.call;
+    if (ends) refusal->status = ERR_UNAVAILABLE;
+    snprintf(refusal->error, sizeof refusal->error, "%s, in cuDNN %s for %s%s", plan->graph.error.text,
+             version.text, what, ends ? "; --attention-backend flash takes the kernels of the program" : "");
+    if (!ends && rank_current()->rank == 0)
         fprintf(stderr, "trireme: warning: the kernels of the program compute what cuDNN does not: %s\n",
-                error);
+                refusal->error);
 }
 
-static void check_workspace(const CudaDevice *d, const SdpaKey *key, int64_t bytes, const char *what) {
-    char error[512];
+static void check_workspace(const CudaDevice *d, const SdpaKey *key, int64_t bytes, const char *what,
+                            Refusal *refusal) {
     const size_t most = sdpa_room(key, false).engine_bytes;
     if ((size_t)bytes <= most) return;
+    *refusal = (Refusal){.call = "cudnnBackendGetAttribute", .status = ERR_UNAVAILABLE};
     snprintf(
-        error, sizeof error,
+        refusal->error, sizeof refusal->error,
         "cuDNN %s wants %lld bytes of workspace for %s, and no more than %zu are set aside; "
         "--attention-backend flash takes the kernels of the program, and another release of cuDNN may want less",
         cudnn_version(&d->sdpa->cudnn).text, (long long)bytes, what, most);
-    cuda_refused(d, "cudnnBackendGetAttribute", error, ERR_UNAVAILABLE);
 }
 
-static SdpaPlan *make_plan(CudaDevice *d, const SdpaKey *key) {
+static SdpaPlan *make_plan(CudaDevice *d, const SdpaKey *key, Refusal *refusal) {
     SdpaPlan *plan = calloc(1, sizeof *plan);
     CHECK(plan, "no memory for a plan of attention");
     char what[160];
@@ -118,19 +125,34 @@ static SdpaPlan *make_plan(CudaDevice *d, const SdpaKey *key) {
     sdpa_build(&plan->graph, key);
     plan->plan = cudnn_plan(&plan->graph, d->sdpa->handle, NULL, &bytes);
     if (plan->plan)
-        check_workspace(d, key, bytes, what);
+        check_workspace(d, key, bytes, what, refusal);
     else
-        refused(d, plan, what);
+        refused(d, plan, what, refusal);
     return plan;
 }
 
-const SdpaPlan *sdpa_plan(CudaDevice *d, const SdpaKey *key) {
+// A refused plan is kept, too: it is destroyed with the device, which nobody uses then.
+static const SdpaPlan *find_plan(CudaDevice *d, const SdpaKey *key, Refusal *refusal) {
     SdpaPlan *plan = d->sdpa->plans;
+    refusal->status = OK;
     while (plan && !is_same_key(&plan->key, key)) plan = plan->next;
     if (plan) return plan;
-    plan = make_plan(d, key);
+    plan = make_plan(d, key, refusal);
     plan->next = d->sdpa->plans;
     return d->sdpa->plans = plan;
+}
+
+const SdpaPlan *sdpa_plan(CudaDevice *d, const SdpaKey *key) {
+    Refusal refusal;
+    const SdpaPlan *plan = find_plan(d, key, &refusal);
+    if (refusal.status != OK) cuda_refused(d, refusal.call, refusal.error, refusal.status);
+    return plan;
+}
+
+Status sdpa_prepare(CudaDevice *d, const SdpaKey *key) {
+    Refusal refusal;
+    find_plan(d, key, &refusal);
+    return refusal.status == OK ? OK : cuda_fail(d, refusal.call, refusal.error, refusal.status);
 }
 
 // ---- launches ---------------------------------------------------------------------------------------------
@@ -185,12 +207,32 @@ static bool are_aligned(const Tensor *tensors, int count) {
     return true;
 }
 
+// Whether the call is cuDNN's; sets its key.
+static bool is_cudnn_forward(const CudaDevice *d, const AttentionForward *p, SdpaKey *key) {
+    *key = key_of(&p->shape, p->qkv, false, false);
+    return d->sdpa && takes_forward(p) && are_aligned((const Tensor[]){p->qkv, p->out, p->stats}, 3);
+}
+
+static bool is_cudnn_backward(const CudaDevice *d, const AttentionBackward *p, SdpaKey *key) {
+    const Tensor tensors[] = {p->dout, p->qkv, p->out, p->stats, p->dqkv};
+    *key = key_of(&p->shape, p->qkv, true, d->sdpa && d->sdpa->any_order);
+    return d->sdpa && takes_backward(p) && are_aligned(tensors, 5);
+}
+
+Status cuda_prepare_attention_forward(CudaDevice *d, const AttentionForward *p) {
+    SdpaKey key;
+    return is_cudnn_forward(d, p, &key) ? sdpa_prepare(d, &key) : OK;
+}
+
+Status cuda_prepare_attention_backward(CudaDevice *d, const AttentionBackward *p) {
+    SdpaKey key;
+    return is_cudnn_backward(d, p, &key) ? sdpa_prepare(d, &key) : OK;
+}
+
 void cuda_attention_forward(const Exec *exec, const AttentionForward *p) {
     CudaDevice *d = exec->state;
-    const SdpaKey key = key_of(&p->shape, p->qkv, false, false);
-    const SdpaPlan *plan = NULL;
-    if (d->sdpa && takes_forward(p) && are_aligned((const Tensor[]){p->qkv, p->out, p->stats}, 3))
-        plan = sdpa_plan(d, &key);
+    SdpaKey key;
+    const SdpaPlan *plan = is_cudnn_forward(d, p, &key) ? sdpa_plan(d, &key) : NULL;
     if (!plan || !plan->plan) {
         cuda_own_attention_forward(exec, p);
         return;
@@ -229,12 +271,8 @@ static void backward(const Exec *exec, const SdpaPlan *plan, const AttentionBack
 
 void cuda_attention_backward(const Exec *exec, const AttentionBackward *p) {
     CudaDevice *d = exec->state;
-    const Tensor tensors[] = {p->dout, p->qkv, p->out, p->stats, p->dqkv};
-    const SdpaPlan *plan = NULL;
-    if (d->sdpa && takes_backward(p) && are_aligned(tensors, 5)) {
-        const SdpaKey key = key_of(&p->shape, p->qkv, true, d->sdpa->any_order);
-        plan = sdpa_plan(d, &key);
-    }
+    SdpaKey key;
+    const SdpaPlan *plan = is_cudnn_backward(d, p, &key) ? sdpa_plan(d, &key) : NULL;
     if (plan && plan->plan)
         backward(exec, plan, p);
     else
@@ -264,7 +302,7 @@ Status sdpa_open(CudaDevice *d, const DeviceOptions *options) {
     *sdpa = (struct CudaSdpa){
         .cudnn = cudnn, .forced = options->attention == ATTENTION_CUDNN, .any_order = options->any_order};
     cudnnStatus_t status = cudnn.cudnnCreate(&sdpa->handle);
-    return status ? cuda_fail(d, "cudnnCreate()", cudnn_error(&cudnn, status).text) : OK;
+    return status ? cuda_fail(d, "cudnnCreate()", cudnn_error(&cudnn, status).text, ERR_OS) : OK;
 }
 
 void sdpa_close(CudaDevice *d) {

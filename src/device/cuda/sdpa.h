@@ -6,7 +6,7 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/sdpa_graph.h"
 
-// A plan, made when it is first needed and kept as long as the device.
+// A plan, made when a run is prepared (device/prepare.h) or when it is first needed, and kept as long as the device.
 typedef struct SdpaPlan {
     SdpaKey key;
     CudnnGraph graph;
@@ -14,7 +14,10 @@ typedef struct SdpaPlan {
     struct SdpaPlan *next;
 } SdpaPlan;
 
+// Where cuDNN does not take the call and has to, or wants more workspace than there is, the job ends, or sdpa_prepare
+// fails with ERR_UNAVAILABLE.
 const SdpaPlan *sdpa_plan(CudaDevice *device, const SdpaKey *key);
+Status sdpa_prepare(CudaDevice *device, const SdpaKey *key);
 
 // Finds cuDNN if the options or the device's GPU want it. Without it CudaDevice.sdpa stays NULL; if the options name
 // it, it has to be there: ERR_UNAVAILABLE.

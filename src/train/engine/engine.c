@@ -113,9 +113,11 @@ void engine_close(Engine *e) {
     free(e);
 }
 
-static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, const EngineMemory *memory) {
+static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, const EngineMemory *memory,
+                            const DeviceCalls *calls) {
     TRY(comm_agree(world, engine_open_share(e, spec, world, memory)));
     groups_name_rank(&e->runtime.context.groups);
+    TRY(comm_agree(world, device_prepare(e->runtime.device, calls)));
     TRY(comm_agree(world, pipeline_connect(e->pipeline)));
     return comm_agree(world, params_init(&e->params, e->runtime.device, spec->shape.seed,
                                          optimizer_write_master, &e->optimizer));
@@ -131,11 +133,13 @@ EngineSpec engine_spec_here(const EngineSpec *spec, int rank_here) {
 Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
     const EngineSpec here = engine_spec_here(spec, comm_rank_here(world));
     EngineMemory memory;
+    DeviceCalls calls = {0};
     Engine *e = *out = calloc(1, sizeof *e);
-    Status status =
-        e ? engine_measure(&here, comm_rank(world), &memory, NULL) : fail(ERR_OS, "no memory for the engine");
+    Status status = e ? engine_try(&here, comm_rank(world), &memory, NULL, &calls)
+                      : fail(ERR_OS, "no memory for the engine");
     status = comm_agree(world, status);
-    if (status == OK) status = open_and_fill(e, &here, world, &memory);
+    if (status == OK) status = open_and_fill(e, &here, world, &memory, &calls);
+    device_calls_free(&calls);
     if (status == OK) return OK;
     engine_close(e);
     *out = NULL;

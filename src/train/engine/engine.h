@@ -1,5 +1,6 @@
 // The structure behind Engine, shared by the files that open it, run trials on it, and read and write its state.
 #pragma once
+#include "device/prepare.h"
 #include "nn/runtime.h"
 #include "train/internal.h"
 
@@ -34,6 +35,8 @@ struct Engine {
 // when this fails.
 Status engine_open_share(Engine *engine, const EngineSpec *spec, Comm *world, const EngineMemory *memory);
 Stage engine_stage(Engine *engine); // engine_trial.c
+// As engine_measure; also notes the kinds of calls that an evaluation and a step make (`calls` may be NULL).
+Status engine_try(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map, DeviceCalls *calls);
 
 // Where a microbatch belongs in a step.
 typedef struct {

@@ -54,7 +54,8 @@ static void report_call(void *self, const Comm *group, CommOp op, DType dtype, s
 typedef struct {
     const EngineSpec *spec;
     EngineMemory *memory;
-    Text *map; // or NULL
+    Text *map;          // or NULL
+    DeviceCalls *calls; // or NULL
 } Measurement;
 
 typedef struct {
@@ -104,6 +105,7 @@ static Status measure_share(Comm *world, void *arg) {
     Status status = engine_open_share(e, job->spec, world, &(EngineMemory){0});
     if (status == OK) {
         Batch largest = {.num_microbatches = job->spec->num_microbatches};
+        if (job->calls) device_on_operation(e->runtime.device, device_calls_note, job->calls);
         engine_evaluate(e, largest);
         device_counts_reset(e->runtime.device);
         engine_train(e, largest, (StepOptions){.loss_scale = 1});
@@ -114,10 +116,14 @@ static Status measure_share(Comm *world, void *arg) {
     return status;
 }
 
-Status engine_measure(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map) {
+Status engine_try(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map, DeviceCalls *calls) {
     *memory = (EngineMemory){0};
-    Measurement job = {spec, memory, map};
+    Measurement job = {spec, memory, map, calls};
     return runtime_run_alone(grid_size(spec->grid), rank, measure_share, &job);
+}
+
+Status engine_measure(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map) {
+    return engine_try(spec, rank, memory, map, NULL);
 }
 
 static Status record_share(Comm *world, void *arg) {
