@@ -179,8 +179,8 @@ static void choice_computes_as_the_word(void) {
     for (int i = 0; i < 2; i++) {
         RunResult chosen, word;
         setenv("TRIREME_SIM_CAPABILITY", rows[i].capability, 1);
-        if (run("cuda-sim", &(Job){"by GPU", GRID(1, 1, 2), "1f1b", 1, BF16, BY_GPU}, &chosen) &&
-            run("cuda-sim", &(Job){"by word", GRID(1, 1, 2), "1f1b", 1, BF16, rows[i].same_as}, &word))
+        if (run("cuda-sim", &(Job){"by GPU", GRID(1, 1, 1), "1f1b", 1, BF16, BY_GPU}, &chosen) &&
+            run("cuda-sim", &(Job){"by word", GRID(1, 1, 1), "1f1b", 1, BF16, rows[i].same_as}, &word))
             run_expect_same_bits(&chosen, &word, rows[i].capability);
     }
     unsetenv("TRIREME_SIM_CAPABILITY");
