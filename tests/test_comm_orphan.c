@@ -1,5 +1,6 @@
 // A rank ends with the process that started it, however that one ended, and with no other: not with the thread
 // that started it.
+#include "base/beat.h"
 #include "comm/orphan.h"
 #include "harness.h"
 #include <poll.h>
@@ -71,10 +72,35 @@ static void one_launcher(bool from_thread) {
 static void ends_with_its_launcher(void) { one_launcher(false); }
 static void outlives_the_thread_that_started_it(void) { one_launcher(true); }
 
+// A rank whose launcher had died before it could look has another parent by then; its supervisor has died, too.
+static void ends_without_its_supervisor(void) {
+    for (int gone = 0; gone < 2 && !sanitized; gone++) {
+        Pipes pipes;
+        int status;
+        EXPECT(pipe(pipes.to) == 0 && pipe(pipes.from) == 0, "no pipes");
+        pid_t supervisor = fork();
+        if (supervisor == 0) {
+            EXPECT(beat_watch_over(), "no memory");
+            pid_t rank = fork();
+            if (rank == 0 && gone) usleep(300000);
+            if (rank == 0) answer(&pipes);
+            if (gone) _exit(0);
+            EXPECT(hear(&pipes) == 1 && !beat_is_abandoned(), "the rank ends, though its supervisor lives");
+            kill(rank, SIGKILL);
+            _exit(0);
+        }
+        close(pipes.from[1]);
+        EXPECT(waitpid(supervisor, &status, 0) == supervisor && status == 0, "the supervisor fails");
+        if (gone) EXPECT(hear(&pipes) == 0, "the rank outlives its supervisor");
+        close(pipes.to[0]), close(pipes.to[1]), close(pipes.from[0]);
+    }
+}
+
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"ends_with_its_launcher", ends_with_its_launcher},
                        {"outlives_the_thread_that_started_it", outlives_the_thread_that_started_it},
+                       {"ends_without_its_supervisor", ends_without_its_supervisor},
                        {0}},
         argc, argv);
 }

@@ -1,6 +1,8 @@
 // Keeps the heartbeat page: ranks write their slots, a supervisor reads them.
 #include "base/beat.h"
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +66,34 @@ static int64_t now_ns(void) {
 static void host_here(char host[BEAT_HOST]) {
     memset(host, 0, BEAT_HOST);
     gethostname(host, BEAT_HOST - 1);
+}
+
+// ---- whose supervisor -----------------------------------------------------------------------------------
+
+static const char SUPERVISOR_VARIABLE[] = "TRIREME_SUPERVISOR";
+
+// "NAMESPACE HOST ": what a process number means something in. Containers of one host may have numbers of their own.
+static void place_here(char place[BEAT_HOST + 64]) {
+    char space[64] = "", host[BEAT_HOST];
+    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) *space = 0;
+    host_here(host);
+    snprintf(place, BEAT_HOST + 64, "%s %s ", space, host);
+}
+
+bool beat_watch_over(void) {
+    char place[BEAT_HOST + 64], text[BEAT_HOST + 96];
+    place_here(place);
+    snprintf(text, sizeof text, "%s%d", place, (int)getpid());
+    return setenv(SUPERVISOR_VARIABLE, text, 1) == 0;
+}
+
+bool beat_is_abandoned(void) {
+    char place[BEAT_HOST + 64];
+    const char *text = getenv(SUPERVISOR_VARIABLE);
+    place_here(place);
+    if (!text || strncmp(text, place, strlen(place)) != 0) return false;
+    long pid = strtol(text + strlen(place), NULL, 10);
+    return pid > 0 && kill((pid_t)pid, 0) && errno == ESRCH;
 }
 
 // ---- the rank's side ------------------------------------------------------------------------------

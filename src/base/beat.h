@@ -66,8 +66,13 @@ void beat_phase(BeatWriter *writer, BeatPhase phase, int64_t iteration);
 void beat_wait(BeatWriter *writer, const char *what, const char *group, const char *ranks);
 void beat_turn(BeatWriter *writer);   // it still waits, and looks
 void beat_resume(BeatWriter *writer); // it waits no longer
+// Whether the supervisor that started this process's job has ended. False where there is none, and on other machines.
+bool beat_is_abandoned(void);
 
 // ---- the supervisor's side ----------------------------------------------------------------------------------
+
+// Gives the processes that this one starts its number, for beat_is_abandoned. False: no memory.
+bool beat_watch_over(void);
 
 typedef struct {
     struct BeatHeader *header; // NULL: there is no page

@@ -1,6 +1,7 @@
 // Ends a rank together with its launcher: a mpirun that was killed leaves its processes behind, which would hold
 // processors and the lock on the checkpoints while the job is started again.
 #include "comm/orphan.h"
+#include "base/beat.h"
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -22,4 +23,6 @@ void orphan_kill(void) {
     sigemptyset(&action.sa_mask);
     if (sigaction(signal, &action, NULL) || prctl(PR_SET_PDEATHSIG, signal)) return;
     on_parent_death(signal); // it may have died just before; if it had died earlier, MPI_Init fails
+    // The supervisor ends what a dead launcher leaves. If it has died as well, the launcher had, or will.
+    if (beat_is_abandoned()) kill(getpid(), SIGKILL);
 }

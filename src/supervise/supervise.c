@@ -320,6 +320,7 @@ static Status open_session(Supervisor *s) {
     TRY(beat_page_open(&s->session.page, slots));
     setenv(BEAT_VARIABLE, s->session.page.path, 1);
     setenv("TRIREME_LEDGER", s->ledger, 1);
+    if (!beat_watch_over()) return fail(ERR_OS, "no memory for the environment");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     s->session.signals = open_signals();
     return s->session.signals >= 0 ? OK : fail(ERR_OS, "cannot receive signals: %s", strerror(errno));
