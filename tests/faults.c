@@ -12,6 +12,7 @@
 //           DELAYms the call comes so many milliseconds late, DELAY50
 //           KILL    the process is killed in front of it
 //   TRIREME_FAULT_COUNTS=FILE  at the end, how often each was called: lines "CALL N"
+//   TRIREME_FAULT_FIRED=FILE   gets a line "CALL ACTION" for each call that is about to fail
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -52,6 +53,21 @@ static int is_this(const char **text, int count) {
     return later ? count >= n : count == n;
 }
 
+static void note(Call call, const char *action) {
+    const char *path = getenv("TRIREME_FAULT_FIRED");
+    char line[64];
+    int (*real_open)(const char *, int, ...), (*real_close)(int);
+    ssize_t (*real_write)(int, const void *, size_t);
+    if (!path) return;
+    find("open", &real_open);
+    find("write", &real_write);
+    find("close", &real_close);
+    int fd = real_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    int size = snprintf(line, sizeof line, "%s %.*s\n", call_names[call], (int)strcspn(action, ","), action);
+    if (fd < 0 || real_write(fd, line, (size_t)size) != size) abort();
+    real_close(fd);
+}
+
 // What is to happen at this call: the text of its action, or NULL.
 static const char *action_of(Call call) {
     int count = atomic_fetch_add(&counts[call], 1) + 1;
@@ -60,7 +76,7 @@ static const char *action_of(Call call) {
         fault += *fault == ',';
         if (strncmp(fault, call_names[call], length) != 0 || fault[length] != ':') continue;
         const char *action = fault + length + 1;
-        if (is_this(&action, count)) return action;
+        if (is_this(&action, count)) return note(call, action), action;
     }
     return NULL;
 }
