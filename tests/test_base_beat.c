@@ -51,7 +51,7 @@ static void what_a_rank_does_is_read(void) {
     EXPECT(beat_read(&page, 2, &beat) && !strcmp(beat.wait, "recv of pp") && beat.num_waits == 2 &&
                beat.waits[0] == 1 && beat.waits[1] == 3,
            "%s", beat.wait);
-    EXPECT(signs != beat_signs(&page, 2), "a wait is a sign of life");
+    EXPECT(signs != beat_signs(&page, 2), "a wait is a heartbeat");
     signs = beat_signs(&page, 2);
     beat_turn(rank.beat);
     EXPECT(signs != beat_signs(&page, 2), "and so is every look");

@@ -314,6 +314,7 @@ static void law_agree(Comm *world) {
     const char *agreed = "[rank 1] a bad file (and 1 other rank failed)";
     EXPECT(comm_agree(world, mine) == ERR_CONFIG, "the worst status");
     EXPECT(!strcmp(fail_message(), agreed), "got: %s", fail_message());
+    EXPECT(rank_current()->blamed == 1 + 1, "rank %d is blamed", rank_current()->blamed - 1);
     EXPECT(comm_agree(world, ERR_CONFIG) == ERR_CONFIG, "an agreed error stays as it is");
     EXPECT(!strcmp(fail_message(), agreed), "got: %s", fail_message());
 }

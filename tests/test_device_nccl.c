@@ -209,7 +209,7 @@ static void sums_of_its_own(Caller *c) {
 
 static void sums_are_the_librarys(void) { EXPECT(!run(3, sums_of_its_own), "a rank fails"); }
 
-// Who asks lets the GPU get on.
+// Who asks lets the GPU make progress.
 static void let_begin(cudaStream_t stream) {
     cudaEvent_t event;
     cudaEventCreateWithFlags(&event, cudaEventDisableTiming);

@@ -37,7 +37,7 @@ struct BeatWriter {
     size_t bytes;
     Slot *slot;
     Beat now;
-    int64_t moved_ns; // the last sign of life
+    int64_t moved_ns; // the last heartbeat
     int64_t steps;    // begun
     int kind;         // of the present instruction; -1: none, or there is no room for more kinds
     int num_kinds;
@@ -183,6 +183,12 @@ void beat_end(BeatWriter *w, int status) {
     publish(w);
 }
 
+void beat_blame(BeatWriter *w, int rank) {
+    if (is_over(w)) return;
+    w->now.blamed = rank + 1;
+    publish(w);
+}
+
 void beat_leave(BeatWriter *w) {
     if (!w) return;
     munmap(w->page, w->bytes);
@@ -205,7 +211,7 @@ static int find_kind(BeatWriter *w, uint64_t hash) {
     return w->num_kinds++;
 }
 
-// The rank gives a sign of life after it has worked for itself.
+// Notes a heartbeat of the rank after it has worked for itself.
 static int64_t moved(BeatWriter *w) {
     int64_t now = now_ns(), own = now - w->moved_ns;
     int64_t *longest = *w->now.wait   ? &w->longest_turn_ns

@@ -31,7 +31,7 @@ typedef enum {
 typedef struct {
     int64_t iteration; // the step that it takes, from 1 on; 0: none yet
     int64_t since_ns;  // CLOCK_MONOTONIC: when this instruction or this wait began
-    // The longest time so far without a sign of life in such an instruction (or wait) of this rank, without the waits
+    // The longest time so far without a heartbeat in such an instruction (or wait) of this rank, without the waits
     // for other ranks in it; 0: not known, since the rank has taken too few steps.
     int64_t usual_ns;
     int32_t pid, rank, size, status;
@@ -39,9 +39,9 @@ typedef struct {
     int32_t phase; // a BeatPhase
     int32_t num_waits;
     int32_t waits[BEAT_MAX_WAITS]; // the first ranks that it waits for
-    int32_t reserved;
-    char doing[BEAT_DOING]; // rank_doing
-    char wait[BEAT_WAIT];   // the operation that it waits in, "recv of pp"; empty: it does not wait
+    int32_t blamed;                // 1 + the rank because of which this one ends (rank_blame); 0: not known
+    char doing[BEAT_DOING];        // rank_doing
+    char wait[BEAT_WAIT];          // the operation that it waits in, "recv of pp"; empty: it does not wait
     char host[BEAT_HOST];
 } Beat;
 
@@ -57,7 +57,8 @@ typedef struct BeatWriter BeatWriter;
 BeatWriter *beat_join(int rank, int size);
 // The rank has ended with `status`, or is about to end the job with it.
 void beat_end(BeatWriter *writer, int status);
-void beat_leave(BeatWriter *writer); // gives the page back
+void beat_leave(BeatWriter *writer);           // gives the page back
+void beat_blame(BeatWriter *writer, int rank); // -1: not known
 // The rank begins an instruction, as rank_doing says.
 void beat_doing(BeatWriter *writer, const char *doing);
 // The rank enters a part of its run. BEAT_TRAINING: takes the step `iteration`; -1: as before.
@@ -86,7 +87,7 @@ Status beat_page_open(BeatPage *page, int slots);
 void beat_page_close(BeatPage *page);
 // Empties all slots: from now on only ranks that join count.
 void beat_page_start(BeatPage *page, int start);
-// A number that changes with every sign of life of the rank.
+// A number that changes with every heartbeat of the rank.
 uint64_t beat_signs(const BeatPage *page, int slot);
 // Copies a slot. False where no rank has joined, where it is being written or was left half written, and where what it
 // says cannot be: then `out` stays as it was.

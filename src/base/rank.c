@@ -25,6 +25,12 @@ void rank_doing(const char *fmt, ...) {
     beat_doing(r->beat, r->doing);
 }
 
+void rank_blame(int rank) {
+    Rank *r = rank_current();
+    r->blamed = rank + 1;
+    beat_blame(r->beat, rank);
+}
+
 void rank_event(const char *literal_format, int64_t a, int64_t b, int64_t c) {
     Rank *r = rank_current();
     r->events[r->num_events++ % EVENTS_KEPT] = (RankEvent){clock_s(), literal_format, a, b, c};

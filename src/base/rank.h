@@ -26,8 +26,9 @@ typedef struct Rank {
     RankEvent events[EVENTS_KEPT];
     void (*abort_job)(struct Rank *, int status); // ends the job on all ranks; NULL: the process exits
     char message[1024];                           // of the last fail()
-    struct Trace *trace;                          // what --trace records (trace.h), or NULL
-    struct BeatWriter *beat;                      // its slot of the heartbeat page (beat.h), or NULL
+    int blamed;              // 1 + the rank of the job whose failure the message is about; 0: not known
+    struct Trace *trace;     // what --trace records (trace.h), or NULL
+    struct BeatWriter *beat; // its slot of the heartbeat page (beat.h), or NULL
 } Rank;
 
 // Makes `rank` the current rank of the calling thread; NULL: none. The Rank is borrowed until the thread enters another
@@ -44,6 +45,9 @@ void rank_event(const char *literal_format, int64_t a, int64_t b, int64_t c);
 void rank_describe(const Rank *rank, char *text, int size);
 // Prints the last events of the rank to stderr, oldest first.
 void rank_dump_events(const Rank *rank);
+// Records that the job ends because of `rank`, which may be this one; -1: it is not known which. A supervisor reads it
+// from the heartbeat page and from run.json.
+void rank_blame(int rank);
 // Sets a callback that runs before a job is aborted, so that buffered messages are written. It is the only mutable
 // global here: streams belong to the process, and any thread may abort.
 void rank_before_abort(void (*hook)(void));

@@ -1,18 +1,26 @@
 // Agreement between the ranks of a group: whether all of them succeeded, and whether values that must be the same are.
 #include "comm/comm.h"
-#include "comm/transport.h"
+#include "comm/queue.h"
 #include <stdlib.h>
 #include <string.h>
 
 // ---- one status for all ---------------------------------------------------------------------------------
 
-// Composes the message of the first failing rank for all ranks. A message that was agreed before names its rank
-// already.
-static void compose(char *text, size_t size, int others) {
-    char who[64];
+// What the first failing rank says to all.
+typedef struct {
+    int blamed; // a rank of the job
+    char text[sizeof((Rank *)0)->message];
+} Finding;
+
+// A message that was agreed before names its rank already.
+static void compose(Finding *found, int others) {
+    char who[64], *text = found->text;
+    size_t size = sizeof found->text;
     rank_describe(rank_current(), who, sizeof who);
     const char *message = fail_message();
-    if (!strncmp(message, "[rank", 5))
+    bool agreed = !strncmp(message, "[rank", 5);
+    if (agreed && rank_current()->blamed) found->blamed = rank_current()->blamed - 1;
+    if (agreed)
         snprintf(text, size, "%s", message);
     else if (others)
         snprintf(text, size, "%s%s%s (and %d other rank%s failed)", who, *who ? " " : "", message, others,
@@ -32,10 +40,11 @@ Status comm_agree(Comm *comm, Status mine) {
     }
     free(all);
     if (first < 0) return OK;
-    char text[sizeof((Rank *)0)->message] = "";
-    if (first == comm_rank(comm)) compose(text, sizeof text, failed - 1);
-    comm_broadcast_host(comm, text, sizeof text, first);
-    return fail((Status)worst, "%s", text);
+    Finding found = {.blamed = comm->group->members[first]};
+    if (first == comm_rank(comm)) compose(&found, failed - 1);
+    comm_broadcast_host(comm, &found, sizeof found, first);
+    rank_blame(found.blamed);
+    return fail((Status)worst, "%s", found.text);
 }
 
 // ---- the same text on all -------------------------------------------------------------------------------

@@ -174,8 +174,8 @@ void queue_poll_ranks(const World *world) {
     if (group->transport->poll) group->transport->poll(group);
 }
 
-// Gives up the core until something may have changed. No rank wakes this one when its own device gets on, or what is
-// polled.
+// Gives up the core until something may have changed. No rank wakes this one when its own device makes progress, or
+// what is polled does.
 static void pause_until_change(World *world, int turns) {
     Group *group = world->comm.group;
     const CommRequest *unstarted = NULL, *polled = NULL;
@@ -201,7 +201,7 @@ static void tell_wait(const CommRequest *r) {
     text_free(&ranks);
 }
 
-// A sign of life of a rank that waits; now and then with the ranks that it waits for. Returns when that was last.
+// A heartbeat of a rank that waits; now and then with the ranks that it waits for. Returns when that was last.
 static double give_sign(const CommRequest *r, double now, double told) {
     if (r->done || now - told < 0.05) {
         beat_turn(rank_current()->beat);

@@ -60,6 +60,7 @@ void star_abort(Star *star, int status) {
 // Ends this rank because of another; rank 0 passes it on.
 static _Noreturn void end_because_of(Star *star, int rank, int status, const char *what) {
     char who[64];
+    if (status != ERR_HANG) rank_blame(rank); // who tells of a hang has waited for another
     rank_describe(rank_current(), who, sizeof who);
     if (star->rank == 0 && !star->aborts)
         say_to_all(star, &(Word){.kind = ABORTS, .rank = rank, .status = status}, rank);

@@ -45,7 +45,7 @@ typedef struct {
     int rank_here;    // of the world: this rank's number among those of its machine
     int first_here;   // of the world: the lowest rank of its machine
     bool one_process; // all ranks are threads of this process
-    bool polled;      // operations get on without other ranks, none of which wakes this one
+    bool polled;      // operations make progress without other ranks, none of which wakes this one
     int *members;     // [size] ranks in the world
 } Group;
 

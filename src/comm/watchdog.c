@@ -1,6 +1,7 @@
 // Ends a job that hangs, and says which rank waits for whom, in which operation, at which instruction.
 #include "comm/queue.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 WaitTime wait_time_start(void) { return (WaitTime){.last_s = clock_s()}; }
@@ -21,11 +22,19 @@ static void add_operation(const CommRequest *r, Text *text) {
     text_add(text, " of %s", r->lane->group->name);
 }
 
+// Of several ranks it is not known which one the others wait for.
+static void blame_one(const char *ranks) {
+    char *end;
+    long rank = strtol(ranks, &end, 10);
+    rank_blame(end > ranks && !*end ? (int)rank : -1);
+}
+
 // The host waits until others have done their part of an operation.
 static void describe_call(const CommRequest *r, Text *text) {
     Group *group = r->lane->group;
     Text ranks = {0};
     if (r->started) group->transport->waits_for(group, &r->call, r->op, &ranks);
+    blame_one(text_string(&ranks));
     text_add(text, r->started ? " for rank%s in" : " for its device%s to reach", text_string(&ranks));
     add_operation(r, text);
     text_free(&ranks);

@@ -303,7 +303,6 @@ enum { ITSELF = -1, NONE_LEFT = -2 }; // in place of a step: --load names the mo
 // weights: it saves where it loads, and the folder has no checkpoint yet. Fails with ERR_NO_INPUT, which says what
 // is at the path of --load instead.
 Status load_candidates(const Options *options, int64_t **steps, int *count);
-bool saves_where_it_loads(const Options *options);
 // Fails with ERR_CONFIG where resolved options differ between ranks. The comparison at the start does not know where a
 // value is from, but --load replaces a default and not the same value when the user gave it.   Collective over the
 // world.

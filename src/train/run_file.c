@@ -52,6 +52,8 @@ static void add_all(Text *out, const RunFile *f) {
     add_int(out, "status", f->status, ended);
     add_string(out, "signal", f->signal ? sigabbrev_np(f->signal) : NULL);
     add_string(out, "reason", f->reason);
+    int blamed = rank_current()->blamed;
+    add_int(out, "blamed_rank", blamed - 1, f->state == RUN_FAILED && blamed > 0);
     add_int(out, "iteration", f->iteration, true);
     add_int(out, "train_iters", f->end, true);
     add_int(out, "saved_iteration", f->saved, f->saved >= 0);

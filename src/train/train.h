@@ -263,6 +263,9 @@ typedef struct {
     double start_s;            // clock_s() when the program began
 } TrainJob;
 
+// Whether --save and --load name the same folder: the run goes on from its own checkpoints.
+bool saves_where_it_loads(const Options *options);
+
 // Trains: checks, steps, evaluations, checkpoints, summary. A RankMain: `arg` is the TrainJob.   Collective over the
 // world.   Returns OK, INTERRUPTED after a signal and a clean end, or an error that is the same on all ranks.
 Status train_run(Comm *world, void *arg);

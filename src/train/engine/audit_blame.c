@@ -105,16 +105,18 @@ static Difference find_difference(const Trial *t, const Verdict *v) {
 // ---- the message --------------------------------------------------------------------------------
 
 // Appends "rank 1" or "ranks 1, 3": those of data-parallel rank `data` whose difference is the earliest. Several ranks
-// are only named where they found it at the same time.
-static void add_ranks(const Trial *t, const Difference *all, uint64_t earliest, int data, Text *out) {
+// are only named where they found it at the same time. Returns the rank where it is one, else -1.
+static int add_ranks(const Trial *t, const Difference *all, uint64_t earliest, int data, Text *out) {
     Text list = {0};
-    int count = 0;
+    int count = 0, last = -1;
     for (int rank = 0; rank < t->ranks; rank++) {
         if (audit_data(t->engine, rank) != data || all[rank].at != earliest) continue;
         text_add(&list, "%s%d", count++ ? ", " : "", rank);
+        last = rank;
     }
     text_add(out, "rank%s %s", count > 1 ? "s" : "", text_string(&list));
     text_free(&list);
+    return count == 1 ? last : -1;
 }
 
 static void add_tensors(const Trial *t, const Difference *d, Text *out) {
@@ -156,7 +158,8 @@ static Status verdict_message(const Trial *t, const Verdict *v, const Difference
         if (all[rank].at < earliest) earliest = all[rank].at, first = rank;
     for (int rank = t->ranks - 1; rank >= 0; rank--)
         if (all[rank].at == earliest) first = rank;
-    add_ranks(t, all, earliest, v->wrong.data, &named);
+    int wrong = add_ranks(t, all, earliest, v->wrong.data, &named);
+    rank_blame(v->known ? wrong : -1);
     text_add(&text, "in step %lld ", (long long)iteration);
     add_ranks(t, all, earliest, t->audited, &text);
     text_add(&text, " computed ");

@@ -192,18 +192,21 @@ static uint64_t majority(const Evidence *e, const Suspect *s) {
 }
 
 // Appends "rank 1" or "ranks 0, 2, 3": the replicas whose checksum is `hash`, or with `others` all other replicas.
-static void add_ranks(const Evidence *e, const Suspect *s, uint64_t hash, bool others, Text *out) {
+// Returns the rank where it is one, else -1.
+static int add_ranks(const Evidence *e, const Suspect *s, uint64_t hash, bool others, Text *out) {
     enum { MAX_SHOWN = 8 };
     Text list = {0};
-    int count = 0;
+    int count = 0, last = -1;
     for (int r = 0; r < e->ranks; r++) {
         if (!has_replica(e, s, r) || (hash_on(e, s, r) == hash) == others) continue;
+        last = r;
         if (count < MAX_SHOWN) text_add(&list, "%s%d", count ? ", " : "", r);
         count++;
     }
     text_add(out, "rank%s %s", count > 1 ? "s" : "", text_string(&list));
     if (count > MAX_SHOWN) text_add(out, " and %d more", count - MAX_SHOWN);
     text_free(&list);
+    return count == 1 ? last : -1;
 }
 
 static void add_finding(const Evidence *e, Suspect s, Text *out) {
@@ -213,11 +216,12 @@ static void add_finding(const Evidence *e, Suspect s, Text *out) {
     uint64_t right = majority(e, &s);
     if (!right) s.over = narrow, right = majority(e, &s);
     if (right) {
-        add_ranks(e, &s, right, true, out);
+        rank_blame(add_ranks(e, &s, right, true, out));
         text_add(out, " and ");
         add_ranks(e, &s, right, false, out);
         text_add(out, " hold different %s of %s; the latter are the majority", kept, name);
     } else {
+        rank_blame(-1);
         add_ranks(e, &s, 0, true, out);
         text_add(out, " hold different %s of %s", kept, name);
     }

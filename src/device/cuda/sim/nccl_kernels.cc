@@ -96,7 +96,7 @@ static std::string wrong_meeting(const Clique &clique, const Rendezvous &meeting
     return "";
 }
 
-// Whether every rank that the kernel waits for gets on, and may come to it later.
+// Whether every rank that the kernel waits for makes progress, and may come to it later.
 static bool gets_on(const Kernel &kernel, const std::vector<bool> &able) {
     for (size_t p = 0; p < kernel.parts.size(); p++)
         for (size_t i = 0; i < kernel.meetings[p]->kernels.size(); i++) {

@@ -396,7 +396,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 static bool is_done(const std::shared_ptr<Record> &record) { return !record || record->done; }
 
-// Who asks lets the GPU get on a little: often not at all, now and then a lot.
+// Who asks lets the GPU make a little progress: often not at all, now and then a lot.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     static const int turns[] = {0, 0, 1, 2, 5, 17, 60, 200};
     Lock lock(simulation().lock);
