@@ -162,7 +162,7 @@ if check "a run waits for another one that saves to its folder"; then
         >busy.log 2>&1 </dev/null &
     pid=$!
     wait_for "iteration  " busy.log
-    refused 73 "another run is writing there (process $pid on .* since 20.*waited 0.1 s" "${common[@]}" --save busy \
+    refused 69 "another run is writing there (process $pid on .* since 20.*waited 0.1 s" "${common[@]}" --save busy \
         --lock-timeout 0.1
     # It is waited for.
     "$trireme" train "${corpus[@]}" "${common[@]}" --train-iters 2 --save busy --lock-timeout 60 >waiting.log 2>&1 \

@@ -102,7 +102,7 @@ static Status held_by_another(int file, const char *save, double wait_s) {
     char holder[256], waited[64] = "";
     read_holder(file, holder);
     if (wait_s > 0) snprintf(waited, sizeof waited, "; waited %g s for it to end (--lock-timeout)", wait_s);
-    return fail(ERR_CREATE, "%s: another run is writing there (%s)%s: stop it, or save elsewhere", save,
+    return fail(ERR_UNAVAILABLE, "%s: another run is writing there (%s)%s: stop it, or save elsewhere", save,
                 holder, waited);
 }
 
