@@ -95,7 +95,7 @@ if check "a stopped process is told in seconds; one that is stopped for less goe
     until_true has_started frozen 2
     ((SECONDS <= 9)) || complain "told after $SECONDS s"
     expect_end 0
-    expect_said "rank [0-7] \(process $victim on .*\) does not get on: .*its process is stopped"
+    expect_said "rank [0-7] \(process $victim on .*\) makes no progress: .*its process is stopped"
     expect_reference frozen
     [[ $(events frozen '"kind": "hang"') == 1 && $(events frozen '"frozen": true') == 1 ]] ||
         complain "$(records frozen)"
@@ -130,6 +130,49 @@ if check "a supervisor that is killed leaves nobody, and another goes on"; then
     expect_reference orphan
 fi
 
+if check "a run that begins with another's weights does so once"; then
+    other=(--load "$PWD/base" --finetune)
+    "$trireme" "${threads[@]}" --train-iters 20 --save base >base.log 2>&1 || complain "$(tail -3 base.log)"
+    "$trireme" "${threads[@]}" "${other[@]}" --save tuned.reference >tuned.reference.log 2>&1 || complain "$(tail -3 tuned.reference.log)"
+    start tuned -- "${threads[@]}" "${other[@]}" --save "$PWD/tuned"
+    until_true has_saved tuned 60
+    kill -9 "$(ranks_of "$pid")"
+    expect_end 0
+    "$trireme" checkpoint diff tuned.reference tuned >diff.log 2>&1 || complain "tuned differs: $(tail -3 diff.log)"
+    [[ $(events tuned '"resumes": false') == 1 && $(events tuned '"resumes": true') == 1 &&
+        $(events tuned '"event": "loaded", "iteration": 0,') == 1 ]] || complain "$(records tuned)"
+    start tuned -- "${threads[@]}" "${other[@]}" --save "$PWD/tuned"
+    expect_end 0
+    [[ $(iteration_of tuned) == "$iterations" && $(events tuned '"resumes": true') == 2 ]] || complain "it began anew: $(records tuned)"
+    start mixed -- "${threads[@]}" "${other[@]}" --save "$PWD/tuned.reference"
+    expect_end 78
+    expect_said "tuned.reference holds checkpoints that a run with --load .*/base --finetune does not go on from"
+    echo "finetune: true" >tune.yaml
+    start file -- "${threads[@]}" --config tune.yaml --load base --save "$PWD/file"
+    expect_end 78
+    expect_said "on the command line instead of into the file"
+fi
+
+if check "a folder that another run holds is waited for; a second supervisor is refused; a ledger of one's own"; then
+    "$trireme" "${threads[@]}" --save "$PWD/held" >holder.log 2>&1 </dev/null &
+    holder=$!
+    until_true has_saved held 20
+    kill -STOP "$holder"
+    start held -- "${threads[@]}" --lock-timeout 0.1 --save "$PWD/held" --ledger "$PWD/own.jsonl"
+    has_waited() { [[ $(grep -c '"status": 69' own.jsonl 2>/dev/null) -ge 1 ]]; }
+    until_true has_waited
+    start_log=$out
+    "$trireme" supervise -- "${threads[@]}" --save "$PWD/held" >second.log 2>&1
+    code=$?
+    { [[ $code == 69 ]] && grep -q "another supervisor works in .*held/supervise" second.log; } || complain "$(cat second.log)"
+    kill -9 "$holder"
+    wait "$holder" 2>/dev/null
+    out=$start_log
+    expect_end 0
+    [[ -e held/supervise/run.json && ! -e held/supervise/ledger.jsonl ]] || complain "$(ls held/supervise)"
+    grep -q '"event": "first_step"' own.jsonl || complain "the run's own lines are elsewhere: $(cut -c -150 own.jsonl)"
+fi
+
 if check "fewer cores: another pipeline, no other bit; and back"; then
     start elastic --cores 2 --grow-interval-s 0.3 -- "${threads[@]}" --save "$PWD/elastic"
     until_true has_saved elastic 20
@@ -157,7 +200,7 @@ cat >fake <<'END'
 exit "${FAKE_CODE:-0}"
 END
 chmod +x fake
-if check "what makes no sense is not tried again"; then
+if check "a failure that would come again is not tried again"; then
     for row in "78 1" "65 1" "73 1" "76 1" "70 2" "74 2"; do
         read -r code starts <<<"$row"
         FAKE_CODE=$code start "fake.$code" -- ./fake "${threads[@]}" --save "$PWD/fake.$code"
@@ -191,6 +234,38 @@ END
     expect_said "hosts a:4,c:4 of 8"
     start few --hosts a:4,b:4 --spares 1 -- ./launch "{hosts}" -n 8 "$trireme" "${threads[@]}" --save "$PWD/few"
     expect_end 78
+fi
+
+# start_on_hosts HOSTS -n RANKS COMMAND...: ranks connected by TCP, two on each host; those of the first have heartbeats, and the
+# others are seen as on other machines: through what the first ones say of them.
+cat >start_on_hosts <<'END'
+#!/bin/bash
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) WORLD_SIZE=$3
+for ((r = 0; r < WORLD_SIZE; r++)); do
+    ((r < 2)) || unset TRIREME_BEATS
+    RANK=$r "${@:4}" &
+    ranks+=($!)
+    echo $! >"process.$r"
+done
+for rank in "${ranks[@]}"; do
+    wait "$rank"
+    status=$?
+    ((status == 0 || status == 137)) || worst=$status
+done
+exit "${worst:-0}"
+END
+chmod +x start_on_hosts
+if check "a rank of another host that is killed is blamed, and its host is struck out after the second time"; then
+    start spread --hosts a:2,b:2,c:2 -- ./start_on_hosts "{hosts}" -n 4 "$trireme" train "${options[@]}" --save "$PWD/spread"
+    for starts in 1 2; do
+        until_true has_saved spread $((40 * starts))
+        kill -9 "$(<process.3)"
+        until_true has_started spread $((starts + 1))
+    done
+    expect_end 0
+    expect_reference spread
+    expect_said "start 1 ended with status 71 in iteration [0-9]+, because of rank 3 on b"
+    [[ $(events spread '"hosts": "a:2,b:2"') == 2 && $(events spread '"hosts": "a:2,c:2"') == 1 ]] || complain "$(records spread)"
 fi
 
 # ---- random failures --------------------------------------------------------------------------------------

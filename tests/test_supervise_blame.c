@@ -1,4 +1,4 @@
-// Of ranks that wait for each other and one that does not get on, the one is named, after its limit and not before.
+// Of ranks that wait for each other and one that makes no progress, the one is named, after its limit and not before.
 #include "base/rank.h"
 #include "harness.h"
 #include "supervise/supervise.h"
@@ -74,7 +74,7 @@ static void one_culprit(void) {
     for (int i = 0; i < 4; i++) v[i].same_s = 100;
     Blame b = blame_find(v, 4, &rule);
     EXPECT(b.rank == 0 && b.next == 3, "a circle: rank %d waits for %d", b.rank, b.next);
-    // A rank that has been there for long but gets on breaks it.
+    // A rank that has been there for long but makes progress breaks it.
     v[1] = at_work(1, 0.1);
     expect_blame(v, 4, -1, 0, "one of them works");
     // Of two that are late, the one that others wait for.

@@ -1,6 +1,6 @@
 // What the supervisor decides after each end, how it finds hosts that fail, and which grid it takes for what is left.
 #include "harness.h"
-#include "supervise/supervise.h"
+#include "supervise/hosts.h"
 #include <math.h>
 #include <signal.h>
 #include <string.h>
@@ -109,6 +109,56 @@ static void progress(void) {
     EXPECT(decide(ends, 4, 3).status == 128 + SIGKILL, "the last end's status");
 }
 
+// Any rank may leave first when all of them fail.
+static void the_same_error(void) {
+    StartEnding ends[2] = {failed(ERR_BUG, 5), failed(ERR_BUG, 5)};
+    ends[1].rank = 3;
+    snprintf(ends[1].doing, sizeof ends[1].doing, "B0.0");
+    EXPECT(!decide(ends, 2, INT_UNSET).restart, "the same error, told by another rank");
+    ends[1].iteration = 6;
+    EXPECT(decide(ends, 2, INT_UNSET).restart, "at another iteration");
+}
+
+// What has failed after the last iteration is told, and the run is over all the same.
+static void done_and_failed(void) {
+    StartEnding end = {.kind = END_DONE, .status = ERR_IO, .iteration = 9};
+    NextStep next = decide(&end, 1, INT_UNSET);
+    EXPECT(!next.restart && next.status == ERR_IO && strstr(next.why, "all iterations are trained, but"),
+           "%s", next.why);
+}
+
+// An error counts against the host of the rank that caused it, wrong arithmetic at once.
+static void blamed_strikes(void) {
+    StartEnding ends[2] = {failed(ERR_OS, 1), failed(ERR_REPLICAS, 2)};
+    for (int i = 0; i < 2; i++) {
+        ends[i].rank = i;
+        snprintf(ends[i].host, sizeof ends[i].host, "node%d", i);
+        EXPECT(!host_strikes(ends, 2, ends[i].host), "rank %d was first, and no more", i);
+        ends[i].blamed = true;
+    }
+    EXPECT(host_strikes(ends, 2, "node0") == 1 && host_strikes(ends, 2, "node1") == STRIKES_TO_EXCLUDE,
+           "%d %d", host_strikes(ends, 2, "node0"), host_strikes(ends, 2, "node1"));
+}
+
+// Ranks fill the hosts in order; a name that the list has stays.
+static void hosts_of_ranks(void) {
+    static const char *const hosts[] = {"a", "a", "bb", "c", "c", "c", ""};
+    char host[BEAT_HOST];
+    for (int rank = 0; rank < 7; rank++) {
+        *host = 0;
+        host_of_rank("a:2,bb,c:3", rank, host);
+        EXPECT(!strcmp(host, hosts[rank]), "rank %d is on '%s'", rank, host);
+    }
+    snprintf(host, sizeof host, "c");
+    host_of_rank("a:2,bb,c:3", 0, host);
+    EXPECT(!strcmp(host, "c"), "the rank says that it is on c, not %s", host);
+    snprintf(host, sizeof host, "b");
+    host_of_rank("a:2,bb,c:3", 0, host);
+    EXPECT(!strcmp(host, "a"), "b is not in the list: %s", host);
+    host_of_rank("", 0, host);
+    EXPECT(!strcmp(host, "a"), "there is no list: %s", host);
+}
+
 static void strikes(void) {
     StartEnding ends[4] = {crashed(SIGSEGV, 1), hung(true, 2), failed(ERR_BUG, 3), killed(4)};
     for (int i = 0; i < 4; i++) snprintf(ends[i].host, sizeof ends[i].host, "node%d", i == 1);
@@ -164,47 +214,16 @@ static void grids(void) {
     EXPECT(cores_available() >= 1, "%d cores", cores_available());
 }
 
-// ---- commands -------------------------------------------------------------------------------------
-
-static void expect_command(char **words, int count, const GridChoice *grid, const char *wanted) {
-    RunCommand command;
-    Text extra = {0}, text = {0};
-    text_add(&extra, "--load\nmy folder\n");
-    EXPECT_OK(command_read(&command, words, count, "/bin/trireme"));
-    char **argv = command_build(&command, grid, "a:2,b:2", &extra);
-    for (int i = 0; argv[i]; i++) text_add(&text, "%s|", argv[i]);
-    EXPECT(!strcmp(text_string(&text), wanted), "%s", text_string(&text));
-    command_free(argv);
-    text_free(&extra);
-    text_free(&text);
-}
-
-static void commands(void) {
-    char *threads[] = {"train", "--tp", "2"};
-    char *mpi[] = {"mpirun", "-n", "8", "--host", "{hosts}", "trireme", "train", "--tp", "2"};
-    GridChoice grid = {2, 1, 1, 2};
-    RunCommand command;
-    expect_command(threads, 3, NULL, "/bin/trireme|train|--tp|2|--load|my folder|");
-    expect_command(
-        threads, 3, &grid,
-        "/bin/trireme|train|--tp|2|--ranks|4|--tensor-model-parallel-size|2|--pipeline-model-parallel-size|1|"
-        "--data-parallel-size|2|--load|my folder|");
-    expect_command(mpi, 9, NULL, "mpirun|-n|8|--host|a:2,b:2|trireme|train|--tp|2|--load|my folder|");
-    expect_command(mpi, 9, &grid,
-                   "mpirun|-n|4|--host|a:2,b:2|trireme|train|--tp|2|--tensor-model-parallel-size|2|"
-                   "--pipeline-model-parallel-size|1|--data-parallel-size|2|--load|my folder|");
-    EXPECT(command_read(&command, threads, 0, "x") == ERR_USAGE, "no command");
-    EXPECT(command_read(&command, mpi, 6, "x") == ERR_USAGE && strstr(fail_message(), "mpirun"), "%s",
-           fail_message());
-}
-
 int main(int argc, char **argv) {
     static const Test tests[] = {{"table", table},
                                  {"the same failure", the_same_failure},
                                  {"progress", progress},
+                                 {"the same error", the_same_error},
+                                 {"done and failed", done_and_failed},
                                  {"strikes", strikes},
+                                 {"strikes of blamed ranks", blamed_strikes},
+                                 {"hosts of ranks", hosts_of_ranks},
                                  {"grids", grids},
-                                 {"commands", commands},
                                  {0}};
     return harness_run(tests, argc, argv);
 }

@@ -124,6 +124,9 @@ typedef struct Options {
 // Words that are no option go to `positional`. ERR_USAGE names the argument and the option nearest to an unknown one.
 // It does not handle --help: see options_help. The Options own their strings until options_destroy.
 Status options_parse(Options *options, Verb verb, int argc, char **argv);
+// Returns how many words at the beginning of an argument list belong together: an option and its values, or one other
+// word. `field` is set to the member of Options that they set; NULL: none.
+int option_words(Verb verb, char **words, int count, const char **field);
 void options_destroy(Options *options);
 // Sets an option to the value that it has in the model `from` (the path that --load names), unless the user or --model
 // sets it. `follows`: the rules would derive the same value. Where the value is new and does not follow, adds it to

@@ -46,6 +46,18 @@ static Status apply_argument(Options *options, Arguments *arguments) {
     return name_apply(options, key, words, num_words, source);
 }
 
+int option_words(Verb verb, char **words, int count, const char **field) {
+    char name[80];
+    size_t length = strcspn(words[0], "=");
+    *field = NULL;
+    if (!is_option(words[0]) || length >= sizeof name) return 1;
+    snprintf(name, sizeof name, "%.*s", (int)length, words[0]);
+    Meaning meaning = meaning_of(verb, name + strspn(name, "-"));
+    if (meaning.option) *field = meaning.option->field;
+    bool joined = words[0][length] == '=';
+    return joined ? 1 : 1 + count_values(&(Arguments){count, 1, words}, meaning_arity(meaning));
+}
+
 static void options_create(Options *options, Verb verb) {
     *options = (Options){.store = calloc(1, sizeof *options->store)};
     CHECK(options->store, "no memory for options");

@@ -8,12 +8,70 @@ static bool is_number(const char *word) {
     return word && parse_int(word, &value) && value > 0 && value < 1 << 20;
 }
 
-static int find_ranks_word(char **words, int count) {
-    static const char *const flags[] = {"-n", "-np", "-c", "--ntasks", "--np"};
-    for (int i = 0; i + 1 < count; i++)
-        for (size_t f = 0; f < sizeof flags / sizeof *flags; f++)
-            if (!strcmp(words[i], flags[f]) && is_number(words[i + 1])) return i + 1;
-    return -1;
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static bool is_one_of(const char *word, const char *const *list) {
+    while (*list && strcmp(word, *list) != 0) list++;
+    return *list != NULL;
+}
+
+// How launchers are told the number of ranks. The last row is for all others.
+static const struct {
+    const char *names[8], *flags[6];
+} launchers[] = {
+    {{"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prun"},
+     {"-n", "-np", "--n", "--np", "-c"}},
+    {{"srun"}, {"-n", "--ntasks"}},
+    {{NULL}, {"-n", "-np", "--np", "--ntasks"}},
+};
+enum { NUM_LAUNCHERS = sizeof launchers / sizeof launchers[0] };
+
+// Programs that start one process, in whose place they often come themselves.
+static const char *const wrappers[] = {"nice",  "ionice", "chrt",   "taskset", "numactl", "env",
+                                       "nohup", "setsid", "stdbuf", "timeout", NULL};
+
+// Returns where in a word the number of ranks begins; 0: the flag and the number are two words; -1: another word.
+static int number_in(const char *word, const char *flag) {
+    size_t length = strlen(flag);
+    if (strncmp(word, flag, length) != 0) return -1;
+    if (!word[length]) return 0;
+    bool is_long = !strncmp(flag, "--", 2);
+    int at = (int)length + (word[length] == '=');
+    return (is_long ? word[length] == '=' : length == 2) && is_number(word + at) ? at : -1;
+}
+
+static void find_ranks(RunCommand *c, int from, const char *const *flags) {
+    for (int i = from; i < c->num_launcher; i++)
+        for (int f = 0; flags[f]; f++) {
+            int at = number_in(c->launcher[i], flags[f]);
+            bool next = at == 0 && i + 1 < c->num_launcher && is_number(c->launcher[i + 1]);
+            if (at < 1 && !next) continue;
+            c->ranks_word = i + next;
+            c->ranks_at = next ? 0 : at;
+            return;
+        }
+}
+
+static void read_launcher(RunCommand *c) {
+    c->ranks_word = -1;
+    for (int i = 0; i < c->num_launcher; i++) c->wants_hosts |= strstr(c->launcher[i], "{hosts}") != NULL;
+    for (int i = 0; i < c->num_launcher; i++)
+        for (int l = 0; l < NUM_LAUNCHERS - 1; l++)
+            if (is_one_of(base_name(c->launcher[i]), launchers[l].names)) {
+                c->launches = true;
+                find_ranks(c, i + 1, launchers[l].flags);
+                return;
+            }
+    bool wrapped = c->num_launcher && is_one_of(base_name(c->launcher[0]), wrappers);
+    c->launches = c->num_launcher && (c->wants_hosts || !wrapped);
+    if (!wrapped) find_ranks(c, 1, launchers[NUM_LAUNCHERS - 1].flags);
+}
+
+int command_ranks(const RunCommand *c) {
+    return c->ranks_word < 0 ? 0 : atoi(c->launcher[c->ranks_word] + c->ranks_at);
 }
 
 Status command_read(RunCommand *command, char **words, int count, const char *self) {
@@ -32,9 +90,7 @@ Status command_read(RunCommand *command, char **words, int count, const char *se
                             .program = at ? words[at - 1] : self,
                             .arguments = words + at + 1,
                             .num_arguments = count - at - 1};
-    command->ranks_word = find_ranks_word(words, command->num_launcher);
-    for (int i = 0; i < command->num_launcher; i++)
-        command->wants_hosts |= strstr(words[i], "{hosts}") != NULL;
+    read_launcher(command);
     return OK;
 }
 
@@ -67,13 +123,13 @@ static void add_launcher_word(WordList *list, const char *word, const char *host
     text_free(&text);
 }
 
-// What comes last wins.
+// The last value of an option is the one that counts.
 static void add_grid(WordList *list, const RunCommand *command, const GridChoice *grid) {
-    if (!command->num_launcher) add_number(list, "--ranks", grid_ranks(*grid));
+    if (!command->launches) add_number(list, "--ranks", grid_ranks(*grid));
     add_number(list, "--tensor-model-parallel-size", grid->t);
     add_number(list, "--pipeline-model-parallel-size", grid->p);
     add_number(list, "--data-parallel-size", grid->d);
-    if (grid->v > 1) add_number(list, "--num-virtual-stages-per-pipeline-rank", grid->v);
+    add_number(list, "--num-virtual-stages-per-pipeline-rank", grid->v);
 }
 
 static void add_lines(WordList *list, const char *lines) {
@@ -85,18 +141,39 @@ static void add_lines(WordList *list, const char *lines) {
     }
 }
 
-char **command_build(const RunCommand *command, const GridChoice *grid, const char *hosts,
-                     const Text *extra) {
-    WordList list = {0};
-    for (int i = 0; i < command->num_launcher; i++) {
-        char number[16];
-        snprintf(number, sizeof number, "%d", grid ? grid_ranks(*grid) : 0);
-        add_launcher_word(&list, grid && i == command->ranks_word ? number : command->launcher[i], hosts);
+static const char *const first_load_fields[] = {"load", "finetune", "ckpt_step", "load_optim", NULL};
+static const char *const grid_fields[] = {"num_layers_per_virtual_pipeline_stage", NULL};
+
+static void add_arguments(WordList *list, const RunCommand *c, const GridChoice *grid) {
+    const char *field;
+    for (int i = 0, count; i < c->num_arguments; i += count) {
+        count = option_words(FOR_TRAIN, c->arguments + i, c->num_arguments - i, &field);
+        bool left_out = field && ((c->resumes && is_one_of(field, first_load_fields)) ||
+                                  (grid && is_one_of(field, grid_fields)));
+        for (int w = i; !left_out && w < i + count; w++) add_word(list, c->arguments[w]);
     }
-    add_word(&list, command->program);
+}
+
+// The word with the number of ranks, with another number.
+static void add_ranks_word(WordList *list, const RunCommand *c, int ranks) {
+    Text text = {0};
+    text_add(&text, "%.*s%d", c->ranks_at, c->launcher[c->ranks_word], ranks);
+    add_word(list, text_string(&text));
+    text_free(&text);
+}
+
+char **command_build(const RunCommand *c, const GridChoice *grid, const char *hosts, const Text *extra) {
+    WordList list = {0};
+    for (int i = 0; i < c->num_launcher; i++)
+        if (grid && i == c->ranks_word)
+            add_ranks_word(&list, c, grid_ranks(*grid));
+        else
+            add_launcher_word(&list, c->launcher[i], hosts);
+    add_word(&list, c->program);
     add_word(&list, "train");
-    for (int i = 0; i < command->num_arguments; i++) add_word(&list, command->arguments[i]);
-    if (grid) add_grid(&list, command, grid);
+    add_arguments(&list, c, grid);
+    if (grid) add_grid(&list, c, grid);
+    if (c->resumes) add_word(&list, "--load"), add_word(&list, c->save);
     add_lines(&list, text_string(extra));
     return list.items;
 }

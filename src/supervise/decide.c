@@ -29,7 +29,7 @@ static const struct {
     {126, NEVER, "the command cannot be executed"},
     {127, NEVER, "the command does not exist"},
     {ERR_UNAVAILABLE, AGAIN, "something was not available"},
-    {ERR_OS, AGAIN, "the operating system failed, or a rank left without a word"},
+    {ERR_OS, AGAIN, "the operating system failed, or a rank was killed"},
     {ERR_HANG, AGAIN, "ranks waited for too long"},
     {ERR_IO, ONCE, "a file could not be read or written"},
     {ERR_REPLICAS, ONCE, "replicas differ: memory or a processor is faulty"},
@@ -45,7 +45,7 @@ const char *end_kind_name(EndKind kind) {
 
 static Class class_of(const StartEnding *e, const char **why) {
     if (e->kind == END_HANG) {
-        *why = e->frozen ? "a process was stopped" : "a rank did not get on";
+        *why = e->frozen ? "a process was stopped" : "a rank made no progress";
         return e->frozen ? AGAIN : ONCE;
     }
     if (e->kind == END_SIGNAL) {
@@ -72,9 +72,11 @@ static Class class_of(const StartEnding *e, const char **why) {
 
 static bool is_failure(const StartEnding *e) { return e->kind != END_DONE && e->kind != END_EARLY; }
 
+// Of an error any rank may be the first one that leaves, and in any instruction.
 static bool is_same(const StartEnding *a, const StartEnding *b) {
-    return a->kind == b->kind && a->status == b->status && a->signal == b->signal &&
-           a->iteration == b->iteration && a->rank == b->rank && !strcmp(a->doing, b->doing);
+    bool same = a->kind == b->kind && a->status == b->status && a->signal == b->signal &&
+                a->iteration == b->iteration;
+    return same && (a->kind == END_STATUS || (a->rank == b->rank && !strcmp(a->doing, b->doing)));
 }
 
 static bool happened_before(const StartEnding *endings, int last) {
@@ -106,9 +108,10 @@ NextStep decide(const StartEnding *endings, int count, int max_restarts) {
     const StartEnding *last = &endings[count - 1];
     const char *why = "";
     if (!is_failure(last))
-        return stop(
-            last,
-            last->kind == END_DONE ? "all iterations are trained" : "it ended early, as it was asked to", "");
+        return stop(last,
+                    last->kind == END_DONE ? "all iterations are trained"
+                                           : "it ended early, as it was asked to",
+                    last->kind == END_DONE && last->status ? ", but what came after them failed" : "");
     Class class = class_of(last, &why);
     if (class == NEVER) return stop(last, why, "");
     if (class == ONCE && happened_before(endings, count - 1))
@@ -127,10 +130,16 @@ NextStep decide(const StartEnding *endings, int count, int max_restarts) {
     return next;
 }
 
+static int strikes_of(const StartEnding *e) {
+    if (e->rank < 0) return 0;
+    if (e->kind == END_HANG || e->kind == END_SIGNAL) return 1;
+    if (e->kind != END_STATUS || !e->blamed) return 0;
+    return e->status == ERR_REPLICAS ? STRIKES_TO_EXCLUDE : e->status == ERR_OS || e->status == ERR_HANG;
+}
+
 int host_strikes(const StartEnding *endings, int count, const char *host) {
     int strikes = 0;
     for (int i = 0; i < count; i++)
-        strikes += endings[i].rank >= 0 && (endings[i].kind == END_HANG || endings[i].kind == END_SIGNAL) &&
-                   !strcmp(endings[i].host, host);
+        if (!strcmp(endings[i].host, host)) strikes += strikes_of(&endings[i]);
     return strikes;
 }

@@ -1,11 +1,13 @@
 // Keeps the list of hosts: their slots, strikes, and what --host-check says of them.
 #include "supervise/hosts.h"
+#include "base/rank.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#define CHECK_S 10.0
 
 static Status read_host(HostEntry *host, const char *word, size_t length) {
     const char *colon = memchr(word, ':', length);
@@ -58,33 +60,53 @@ Status hosts_suffice(const Hosts *hosts, int ranks, int spares) {
         hosts->count, kept, slots, ranks);
 }
 
-// Runs the program of --host-check with the host's name; it has ten seconds.
-static bool check_passes(const char *program, const char *host) {
-    char *argv[] = {strdup(program), strdup(host), NULL};
-    pid_t child = child_start(argv);
-    int status = -1;
-    for (int tenths = 0; child > 0 && tenths < 1000; tenths++) {
-        if (waitpid(child, &status, WNOHANG) == child) break;
-        if (tenths == 999) kill(-child, SIGKILL), waitpid(child, &status, 0);
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+// ---- checks ---------------------------------------------------------------------------------------
+
+void hosts_begin_check(Hosts *hosts) {
+    hosts->began_s = clock_s();
+    for (int i = 0; i < hosts->count; i++) {
+        HostEntry *host = &hosts->items[i];
+        host->is_there = !hosts->check;
+        if (!hosts->check) continue;
+        char *argv[] = {strdup(hosts->check), strdup(host->name), NULL};
+        CHECK(argv[0] && argv[1], "no memory for the check of a host");
+        host->checking = child_start(argv);
+        free(argv[0]);
+        free(argv[1]);
     }
-    free(argv[0]);
-    free(argv[1]);
-    return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
+
+void hosts_reaped(Hosts *hosts, pid_t pid, int wait_status) {
+    for (int i = 0; i < hosts->count; i++) {
+        HostEntry *host = &hosts->items[i];
+        if (host->checking != pid) continue;
+        host->checking = 0;
+        host->is_there = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
+    }
+}
+
+bool hosts_are_known(Hosts *hosts) {
+    bool late = clock_s() - hosts->began_s > CHECK_S, known = true;
+    for (int i = 0; i < hosts->count; i++) {
+        HostEntry *host = &hosts->items[i];
+        if (!host->checking) continue;
+        if (late && is_below(host->checking, getpid())) kill(-host->checking, SIGKILL);
+        if (late) host->checking = 0;
+        known = known && late;
+    }
+    return known;
+}
+
+// ---- which may be used ----------------------------------------------------------------------------
 
 static bool is_struck(const Hosts *hosts, int i, const StartEnding *endings, int count) {
     return host_strikes(endings, count, hosts->items[i].name) >= STRIKES_TO_EXCLUDE;
 }
 
-static bool is_there(const Hosts *hosts, int i) {
-    return !hosts->check || check_passes(hosts->check, hosts->items[i].name);
-}
-
 int hosts_slots(const Hosts *hosts, const StartEnding *endings, int count, bool struck) {
     int slots = 0;
     for (int i = 0; i < hosts->count; i++)
-        if ((struck || !is_struck(hosts, i, endings, count)) && is_there(hosts, i))
+        if ((struck || !is_struck(hosts, i, endings, count)) && hosts->items[i].is_there)
             slots += hosts->items[i].slots;
     return slots;
 }
@@ -92,8 +114,24 @@ int hosts_slots(const Hosts *hosts, const StartEnding *endings, int count, bool 
 void hosts_list(const Hosts *hosts, const StartEnding *endings, int count, int ranks, Text *out) {
     for (int struck = 0; struck <= 1; struck++)
         for (int i = 0; i < hosts->count && ranks > 0; i++) {
-            if (is_struck(hosts, i, endings, count) != struck || !is_there(hosts, i)) continue;
+            if (is_struck(hosts, i, endings, count) != struck || !hosts->items[i].is_there) continue;
             text_add(out, "%s%s:%d", out->size ? "," : "", hosts->items[i].name, hosts->items[i].slots);
             ranks -= hosts->items[i].slots;
         }
+}
+
+void host_of_rank(const char *list, int rank, char host[BEAT_HOST]) {
+    size_t known = strlen(host);
+    const char *found = NULL;
+    size_t found_size = 0;
+    int first = 0;
+    for (size_t length; *list; list += length + (list[length] == ',')) {
+        length = strcspn(list, ",");
+        size_t name = strcspn(list, ":,");
+        if (known && name == known && !strncmp(list, host, name)) return;
+        int slots = list[name] == ':' ? atoi(list + name + 1) : 1;
+        if (rank >= first && rank < first + slots) found = list, found_size = name;
+        first += slots;
+    }
+    if (found) snprintf(host, BEAT_HOST, "%.*s", (int)found_size, found);
 }

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/rank.h"
 #include "formats/formats.h"
+#include "supervise/hosts.h"
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,10 +34,17 @@ static void take_request(StopRequest *stop, int number) {
     stop->asked_s = clock_s();
 }
 
+// The child stays a zombie until all of its process group has been killed: no other group can have its number.
 static void reap(Session *s) {
-    int status;
-    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
-        if (pid == s->child) s->child_ended = true, s->wait_status = status;
+    for (int status;;) {
+        siginfo_t info = {0};
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || !info.si_pid) return;
+        if (info.si_pid == s->child) {
+            s->child_ended = true;
+            return;
+        }
+        if (waitpid(info.si_pid, &status, WNOHANG) > 0) s->reaped(s->self, info.si_pid, status);
+    }
 }
 
 // Waits for a signal, at most `seconds`.
@@ -78,8 +87,9 @@ static void end_all(Session *s) {
         if (!s->child_ended) kill(s->child, SIGTERM);
         await_end(s, LAUNCHER_S);
     }
-    if (s->child > 0) kill(-s->child, SIGKILL);
+    kill(-s->child, SIGKILL);
     await_end(s, 10);
+    if (s->child_ended) waitpid(s->child, &s->wait_status, 0);
     kill_strays();
 }
 
@@ -92,7 +102,12 @@ static void take_rank(StartEnding *e, const RankView *v) {
     snprintf(e->doing, sizeof e->doing, "%s", v->beat.doing);
 }
 
-static void read_run_file(const char *path, char state[16], int64_t *iteration) {
+typedef struct {
+    char state[16];
+    int64_t iteration, blamed; // a rank; -1: none
+} RunSays;
+
+static void read_run_file(const char *path, RunSays *says) {
     enum { MOST_BYTES = 1 << 16 };
     char *data;
     size_t size;
@@ -100,8 +115,9 @@ static void read_run_file(const char *path, char state[16], int64_t *iteration) 
     if (file_read(path, MOST_BYTES, &data, &size) != OK) return;
     if (json_parse(&file, data, size, path) == OK) {
         const char *word = json_string(json_member(file, "state"));
-        snprintf(state, 16, "%s", word ? word : "");
-        json_int(json_member(file, "iteration"), iteration);
+        snprintf(says->state, sizeof says->state, "%s", word ? word : "");
+        json_int(json_member(file, "iteration"), &says->iteration);
+        json_int(json_member(file, "blamed_rank"), &says->blamed);
         json_free(file);
     }
     free(data);
@@ -137,27 +153,32 @@ static void end_of_child(const Session *s, StartEnding *e) {
     e->status = killed ? 0 : status ? status : ERR_OTHER; // no error, and not done either
 }
 
-// `gone`: a rank whose process had disappeared while the launcher went on; NULL: none.
-static void describe_end(const Session *s, const RankView *gone, StartEnding *e) {
-    char state[16] = "";
-    int64_t iteration = 0;
-    read_run_file(s->run_file, state, &iteration);
+// Names the rank that the failed one holds responsible, which may be on another machine.
+static void take_blamed(const Session *s, const RankView *failed, int64_t blamed, StartEnding *e) {
+    int rank = failed && failed->beat.blamed ? failed->beat.blamed - 1 : (int)blamed;
+    if (rank < 0 || rank >= BEAT_MAX_SLOTS) return;
+    e->blamed = true;
+    if (rank < s->num_views && s->views[rank].joined) {
+        take_rank(e, &s->views[rank]);
+        return;
+    }
+    e->rank = rank;
+    e->pid = -1;
+    *e->host = *e->doing = 0;
+}
+
+static int64_t furthest(const Session *s, int64_t iteration) {
     for (int i = 0; i < s->num_views; i++)
-        if (s->views[i].joined && s->views[i].beat.iteration > e->iteration)
-            e->iteration = s->views[i].beat.iteration;
-    if (iteration > e->iteration) e->iteration = iteration;
-    if (e->kind == END_HANG) return;
+        if (s->views[i].joined && s->views[i].beat.iteration > iteration)
+            iteration = s->views[i].beat.iteration;
+    return iteration;
+}
+
+// `gone`: a rank whose process had disappeared while the launcher went on; NULL: none.
+static void describe_error(const Session *s, const RankView *gone, int64_t blamed, StartEnding *e) {
     const RankView *failed = first_failed(s, false);
-    bool ended = WIFEXITED(s->wait_status);
-    int status = ended ? WEXITSTATUS(s->wait_status) : 0;
-    if (!strcmp(state, "done") && ended) {
-        e->kind = status ? END_STATUS : END_DONE;
-        e->status = status;
-        if (status) e->kind = END_EARLY; // nothing is left to train: what is missing is the log's last lines
-    } else if (!strcmp(state, "interrupted") || (s->stop.signal && WIFSIGNALED(s->wait_status))) {
-        e->kind = END_EARLY;
-        e->status = status;
-    } else if (failed) {
+    bool failed_in_order = blamed >= 0 && !gone && WIFEXITED(s->wait_status);
+    if (failed) {
         e->kind = END_STATUS;
         e->status = failed->beat.status;
         take_rank(e, failed);
@@ -168,6 +189,25 @@ static void describe_end(const Session *s, const RankView *gone, StartEnding *e)
         end_of_child(s, e);
         if (s->is_process && s->num_views && s->views[0].joined)
             e->pid = s->child, snprintf(e->host, sizeof e->host, "%s", s->views[0].beat.host);
+    }
+    if (failed || failed_in_order) take_blamed(s, failed, blamed, e);
+}
+
+static void describe_end(const Session *s, const RankView *gone, StartEnding *e) {
+    RunSays says = {.blamed = -1};
+    read_run_file(s->run_file, &says);
+    e->iteration = furthest(s, says.iteration);
+    if (e->kind == END_HANG) return;
+    bool ended = WIFEXITED(s->wait_status);
+    int status = ended ? WEXITSTATUS(s->wait_status) : 0;
+    if (!strcmp(says.state, "done") && ended) {
+        e->kind = END_DONE;
+        e->status = status; // nothing is left to train: what failed is the launcher, or the log's last lines
+    } else if (!strcmp(says.state, "interrupted") || (s->stop.signal && WIFSIGNALED(s->wait_status))) {
+        e->kind = END_EARLY;
+        e->status = status;
+    } else {
+        describe_error(s, gone, says.blamed, e);
     }
     e->disk_full = (e->status == ERR_IO || e->status == ERR_CREATE) && disk_is_full(s->save);
 }
@@ -183,6 +223,11 @@ typedef struct {
     double since_error_s, since_left_s; // attended when a rank had failed, when all had left; 0: not yet
     bool passed;                        // the request to stop has been passed on
 } Watch;
+
+static int64_t file_bytes(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 ? (int64_t)st.st_size : 0;
+}
 
 static int count_joined(const Session *s, bool left) {
     int count = 0;
@@ -207,7 +252,7 @@ static void look(Session *s, Watch *w, double tick_s) {
 static void say_blame(const Session *s, const Blame *b, const RankView *v) {
     Text line = {0};
     const char *what = *v->beat.doing ? v->beat.doing : "its start";
-    fprintf(stderr, "supervise: rank %d (process %d on %s) does not get on: %.1f s at %s%s%s", b->rank,
+    fprintf(stderr, "supervise: rank %d (process %d on %s) makes no progress: %.1f s at %s%s%s", b->rank,
             v->beat.pid, v->beat.host, b->quiet_s, what, v->stopped ? ", its process is stopped" : "",
             v->gone ? ", its process is gone" : "");
     if (b->next >= 0) fprintf(stderr, ", and waits for rank %d, which waits for it", b->next);
@@ -224,10 +269,15 @@ static void say_blame(const Session *s, const Blame *b, const RankView *v) {
     entry_write(&line, s->ledger);
 }
 
+// Ranks of other machines have no heartbeat here; what the first rank writes says that they have begun.
+static bool has_begun(const Session *s) {
+    return count_joined(s, false) || access(s->run_file, F_OK) == 0 ||
+           file_bytes(s->ledger) > s->ledger_bytes;
+}
+
 // Returns whether the run is to be ended; fills `ending` for a hang, and `gone`.
 static bool is_stuck(Session *s, const Watch *w, StartEnding *ending, const RankView **gone) {
     HangRule rule = {.factor = s->factor, .load = w->load, .setup_s = s->setup_s};
-    int joined = count_joined(s, false);
     Blame blame = blame_find(s->views, s->num_views, &rule);
     if (blame.rank >= 0) {
         const RankView *v = &s->views[blame.rank];
@@ -242,7 +292,7 @@ static bool is_stuck(Session *s, const Watch *w, StartEnding *ending, const Rank
         take_rank(ending, v);
         return true;
     }
-    bool frozen = w->stopped_s > STOPPED_S, silent = !joined && w->attended_s > JOIN_S * w->load;
+    bool frozen = w->stopped_s > STOPPED_S, silent = w->attended_s > JOIN_S * w->load && !has_begun(s);
     if (!frozen && !silent) return false;
     if (frozen)
         fprintf(stderr, "supervise: process %d was stopped by a signal, and is not continued\n",
@@ -323,6 +373,7 @@ void session_run(Session *s, char **argv, StartEnding *ending) {
     beat_page_start(&s->page, s->start);
     unlink(s->run_file); // what it says must be of this start
     s->child_ended = s->grows = false;
+    s->ledger_bytes = file_bytes(s->ledger);
     s->child = child_start(argv);
     if (!s->child) {
         *ending = (StartEnding){.kind = END_STATUS, .status = ERR_OS, .rank = -1, .pid = -1};
@@ -336,5 +387,7 @@ void session_run(Session *s, char **argv, StartEnding *ending) {
         beat_read(&s->page, i, &s->views[i].beat); // what they have said last
     end_all(s);
     describe_end(s, gone, ending);
+    if (ending->rank >= 0) host_of_rank(s->hosts, ending->rank, ending->host);
+    s->child = 0;
     record_ending(s, ending);
 }

@@ -9,8 +9,10 @@ typedef struct {
     double asked_s; // clock_s() of the first
 } StopRequest;
 
-// Says whether the run is to end so that it can start on a larger grid.
+// Whether the run is to end so that it can start on a larger grid.
 typedef bool MayGrow(void *self);
+// A process that is none of the run's own has ended.
+typedef void Reaped(void *self, pid_t pid, int wait_status);
 
 typedef struct {
     const char *ledger, *run_file;
@@ -19,14 +21,17 @@ typedef struct {
     int start;   // number of this start
     int signals; // signalfd of CHLD and of requests
     double factor, setup_s, grace_s, grow_s;
-    MayGrow *may_grow;
+    MayGrow *may_grow; // NULL: it never is
+    Reaped *reaped;
     void *self;
     StopRequest stop;
     // Of the present start.
+    const char *hosts; // its part of --hosts, in the order of its ranks; "": without
     pid_t child;
     bool child_ended, grows;
+    int64_t ledger_bytes; // of the ledger when it began
     int wait_status;
-    RankView *views;
+    RankView *views; // [num_views]
     int num_views;
     bool is_process; // the ranks are threads of the child
 } Session;

@@ -7,17 +7,19 @@
 #include "supervise/session.h"
 #include "train/train.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define SETUP_S                                                                                              \
-    1800.0 // an instruction that was not measured yet; ranks that wait for another have limits of their own
+// An instruction that was not measured yet; ranks that wait for another have limits of their own.
+#define SETUP_S      1800.0
 #define LOOK_AGAIN_S 2.0 // for cores and hosts, where there are too few
 
 typedef struct {
@@ -26,6 +28,9 @@ typedef struct {
     Options train; // of the command as it is written, resolved
     Text extra;    // further options of train
     char *state_dir, *ledger, *run_file;
+    char *save; // of train
+    FirstLoad first_load;
+    int lock; // of state_dir; -1: none
     Hosts hosts;
     Prices *prices; // NULL: without --machine
     GridRequest request;
@@ -48,16 +53,17 @@ static char *join_path(const char *folder, const char *name) {
 static Status read_train(const Supervisor *s, const GridChoice *grid, Options *train) {
     RunCommand alone = s->command;
     alone.num_launcher = 0;
+    alone.launches = false;
     char **argv = command_build(&alone, grid, "", &s->extra);
     int argc = 0;
     while (argv[argc]) argc++;
     Status status = options_parse(train, FOR_TRAIN, argc - 2, argv + 2);
     int ranks = grid ? grid_ranks(*grid) : 1;
     if (status == OK && !grid && s->command.ranks_word >= 0)
-        ranks = atoi(s->command.launcher[s->command.ranks_word]);
+        ranks = command_ranks(&s->command);
     else if (status == OK && !grid && train->ranks != INT_UNSET)
         ranks = train->ranks;
-    if (status == OK && !grid && s->command.num_launcher && s->command.ranks_word < 0) {
+    if (status == OK && !grid && s->command.launches && s->command.ranks_word < 0) {
         command_free(argv); // only the launcher knows how many ranks there are, and the ranks will check
         return OK;
     }
@@ -85,24 +91,31 @@ static double grid_step_s(void *self, GridChoice grid) {
     return step_s;
 }
 
+static char *copy(const char *text) {
+    char *made = strdup(text);
+    CHECK(made, "no memory for a path");
+    return made;
+}
+
 static Status add_options(Supervisor *s) {
     Options given;
     TRY(options_parse(&given, FOR_TRAIN, s->command.num_arguments, s->command.arguments));
-    Status status = OK;
-    if (!given.save)
-        status = fail(
+    if (!given.save) {
+        options_destroy(&given);
+        return fail(
             ERR_USAGE,
             "supervise needs --save FOLDER in the train command: a run without checkpoints starts anew each time");
-    else {
-        s->state_dir =
-            s->options->state_dir ? strdup(s->options->state_dir) : join_path(given.save, "supervise");
-        s->ledger = join_path(s->state_dir, "ledger.jsonl");
-        s->run_file = given.run_file ? strdup(given.run_file) : join_path(s->state_dir, "run.json");
-        if (!given.load) text_add(&s->extra, "--load\n%s\n", given.save);
-        if (!given.run_file) text_add(&s->extra, "--run-file\n%s\n", s->run_file);
     }
+    const Options *o = s->options;
+    s->command.save = s->save = copy(given.save);
+    s->state_dir = o->state_dir ? copy(o->state_dir) : join_path(given.save, "supervise");
+    s->ledger = given.ledger ? copy(given.ledger) : join_path(s->state_dir, "ledger.jsonl");
+    s->run_file = given.run_file ? copy(given.run_file) : join_path(s->state_dir, "run.json");
+    if (!given.load) text_add(&s->extra, "--load\n%s\n", given.save);
+    if (!given.run_file) text_add(&s->extra, "--run-file\n%s\n", s->run_file);
+    first_load_read(&s->first_load, &given);
     options_destroy(&given);
-    return status;
+    return OK;
 }
 
 static Status ask_for_grid(Supervisor *s) {
@@ -116,7 +129,7 @@ static Status ask_for_grid(Supervisor *s) {
         .self = s};
     for (int i = 0; i < 3; i++)
         if (!strcmp(s->options->elastic, words[i])) s->request.elastic = (Elastic)i;
-    bool counts = known && (!s->command.num_launcher || s->command.ranks_word >= 0);
+    bool counts = known && (!s->command.launches || s->command.ranks_word >= 0);
     if (!counts) s->request.elastic = ELASTIC_OFF; // the launcher alone knows the number of ranks
     int each = s->train.threads != INT_UNSET ? s->train.threads : 1, here = cores_available();
     int wanted = grid_ranks(s->request.asked) * each;
@@ -132,7 +145,7 @@ static Status ask_for_grid(Supervisor *s) {
 static int room(Supervisor *s, bool struck) {
     int asked = grid_ranks(s->request.asked);
     if (s->hosts.count) return hosts_slots(&s->hosts, s->endings, s->num_endings, struck);
-    if (s->command.num_launcher) return asked;
+    if (s->command.launches) return asked;
     int here = cores_available() - (s->options->spares != INT_UNSET ? s->options->spares : 0);
     if (here >= s->asked_cores) return asked;
     int most = (int)((int64_t)asked * (here > 0 ? here : 1) / s->asked_cores);
@@ -151,11 +164,18 @@ static bool choose(Supervisor *s, GridChoice *grid) {
     return !s->hosts.count;
 }
 
+static void reaped(void *self, pid_t pid, int wait_status) {
+    hosts_reaped(&((Supervisor *)self)->hosts, pid, wait_status);
+}
+
+// What the checks say that were begun the last time.
 static bool may_grow(void *self) {
     Supervisor *s = self;
     GridChoice grid;
-    if (is_same_grid(s->grid, s->request.asked)) return false;
-    if (!choose(s, &grid) || grid_ranks(grid) <= grid_ranks(s->grid)) return false;
+    if (is_same_grid(s->grid, s->request.asked) || !hosts_are_known(&s->hosts)) return false;
+    bool may = choose(s, &grid) && grid_ranks(grid) > grid_ranks(s->grid);
+    hosts_begin_check(&s->hosts);
+    if (!may) return false;
     fprintf(stderr, "supervise: there is room for %d ranks again: the run saves and starts on them\n",
             grid_ranks(grid));
     return true;
@@ -177,16 +197,23 @@ static void tell_grid(Supervisor *s, GridChoice grid) {
         exact ? "no bit changes" : "sums are rounded differently");
 }
 
+// False: somebody asks to stop.
+static bool check_hosts(Supervisor *s) {
+    hosts_begin_check(&s->hosts);
+    while (!s->session.stop.signal && !hosts_are_known(&s->hosts)) session_wait(&s->session, 0.05);
+    return !s->session.stop.signal;
+}
+
 // Waits until there is room; false: somebody asks to stop.
 static bool await_room(Supervisor *s) {
     GridChoice grid;
-    for (bool told = false; !choose(s, &grid); told = true) {
+    for (bool told = false; check_hosts(s) && !choose(s, &grid); told = true) {
         if (!told)
             fprintf(stderr, "supervise: room for %d ranks, and no grid that is allowed: waiting for hosts\n",
                     room(s, false));
         session_wait(&s->session, LOOK_AGAIN_S);
-        if (s->session.stop.signal) return false;
     }
+    if (s->session.stop.signal) return false;
     tell_grid(s, grid);
     s->grid = grid;
     return true;
@@ -205,6 +232,8 @@ static void record_start(Supervisor *s, char **argv, const char *hosts) {
              grid_ranks(s->grid), s->grid.t, s->grid.p, s->grid.v, s->grid.d);
     entry_string(&line, "host", here);
     entry_string(&line, "hosts", hosts);
+    entry_string(&line, "first_load", text_string(&s->first_load.words));
+    text_add(&line, ", \"resumes\": %s", s->command.resumes ? "true" : "false");
     entry_write(&line, s->ledger);
     text_free(&command);
 }
@@ -213,6 +242,8 @@ static void start_once(Supervisor *s) {
     Text hosts = {0};
     bool known = s->train.shape.world_size > 0;
     bool asked = is_same_grid(s->grid, s->request.asked);
+    if (first_load_choose(&s->first_load, s->ledger, &s->command) != OK)
+        fprintf(stderr, "supervise: WARNING: %s\n", fail_message());
     hosts_list(&s->hosts, s->endings, s->num_endings, grid_ranks(s->grid), &hosts);
     char **argv =
         command_build(&s->command, known && !asked ? &s->grid : NULL, text_string(&hosts), &s->extra);
@@ -221,6 +252,7 @@ static void start_once(Supervisor *s) {
     StartEnding *more = realloc(s->endings, ((size_t)s->num_endings + 1) * sizeof *more);
     CHECK(more, "no memory for %d endings", s->num_endings + 1);
     s->endings = more;
+    s->session.hosts = text_string(&hosts);
     session_run(&s->session, argv, &s->endings[s->num_endings]);
     s->num_endings++;
     command_free(argv);
@@ -241,12 +273,14 @@ static void describe_ending(const StartEnding *e, Text *text) {
         text_add(text, "was ended by %s%s", e->signal ? "SIG" : "a signal",
                  e->signal ? sigabbrev_np(e->signal) : "");
     else if (e->kind == END_HANG)
-        text_add(text, "did not get on");
+        text_add(text, "made no progress");
     else
         text_add(text, "ended with status %d", e->status);
     text_add(text, " in iteration %lld", (long long)e->iteration);
     if (e->rank >= 0)
-        text_add(text, ", rank %d on %s first%s%s", e->rank, e->host, *e->doing ? ", at " : "", e->doing);
+        text_add(text, e->blamed ? ", because of rank %d on %s" : ", rank %d on %s first", e->rank,
+                 *e->host ? e->host : "another host");
+    if (e->rank >= 0 && *e->doing) text_add(text, ", at %s", e->doing);
 }
 
 // After an end; true: the run starts again.
@@ -269,7 +303,7 @@ static bool go_on(Supervisor *s, Status *status) {
     if (next.restart)
         fprintf(stderr, "supervise: start %d %s: %s; it starts again%s\n", s->session.start,
                 text_string(&text), next.why, next.wait_s > 0 ? " after a pause" : "");
-    else if (last->kind != END_DONE)
+    else if (last->kind != END_DONE || last->status)
         fprintf(stderr, "supervise: start %d %s: %s\n", s->session.start, text_string(&text), next.why);
     text_free(&text);
     *status = (Status)next.status;
@@ -306,15 +340,16 @@ static Status open_session(Supervisor *s) {
     s->session = (Session){.ledger = s->ledger,
                            .run_file = s->run_file,
                            .save = s->train.save,
-                           .start = records_last_start(s->ledger),
+                           .start = records_read(s->ledger, "").last_start,
                            .factor = o->hang_factor,
                            .grace_s = o->grace_s,
                            .grow_s = o->grow_interval_s,
                            .setup_s = isnan(minutes) ? SETUP_S : 60 * minutes,
+                           .reaped = reaped,
                            .may_grow = s->request.elastic != ELASTIC_OFF ? may_grow : NULL,
                            .self = s,
                            .num_views = known ? ranks : slots,
-                           .is_process = !s->command.num_launcher};
+                           .is_process = !s->command.launches};
     s->session.views = calloc((size_t)s->session.num_views, sizeof *s->session.views);
     CHECK(s->session.views, "no memory for %d ranks", s->session.num_views);
     TRY(beat_page_open(&s->session.page, slots));
@@ -326,15 +361,32 @@ static Status open_session(Supervisor *s) {
     return s->session.signals >= 0 ? OK : fail(ERR_OS, "cannot receive signals: %s", strerror(errno));
 }
 
+// Two supervisors of one run would remove each other's files.
+static Status lock_state(Supervisor *s) {
+    char *path = join_path(s->state_dir, ".lock");
+    s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666);
+    int error = errno;
+    free(path);
+    if (s->lock < 0) return fail(ERR_CREATE, "%s/.lock: %s", s->state_dir, strerror(error));
+    if (flock(s->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return OK;
+    return fail(
+        ERR_UNAVAILABLE,
+        "another supervisor works in %s: stop it, or save elsewhere (or give each its own --state-dir)",
+        s->state_dir);
+}
+
 static Status prepare(Supervisor *s, const char *self) {
     StringList words = s->options->positional;
     TRY(command_read(&s->command, (char **)words.items, words.count, self));
     TRY(add_options(s));
+    TRY(first_load_choose(&s->first_load, s->ledger, &s->command));
+    TRY(first_load_can_be_left(&s->first_load, &s->command));
     TRY(read_train(s, NULL, &s->train));
     TRY(hosts_open(&s->hosts, s->options, &s->command));
     TRY(ask_for_grid(s));
     if (s->hosts.count) TRY(hosts_suffice(&s->hosts, grid_ranks(s->request.asked), s->options->spares));
     TRY(folder_make(s->state_dir));
+    TRY(lock_state(s));
     return open_session(s);
 }
 
@@ -350,6 +402,9 @@ static void supervisor_close(Supervisor *s) {
     free(s->state_dir);
     free(s->ledger);
     free(s->run_file);
+    free(s->save);
+    text_free(&s->first_load.words);
+    if (s->lock >= 0) close(s->lock);
 }
 
 static Status run(Supervisor *s) {
@@ -369,7 +424,7 @@ static Status run(Supervisor *s) {
 }
 
 Status supervise(const Options *options, const char *self) {
-    Supervisor s = {.options = options};
+    Supervisor s = {.options = options, .lock = -1};
     Status status = prepare(&s, self);
     if (status == OK) {
         status = run(&s);

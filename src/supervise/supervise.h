@@ -4,7 +4,7 @@
 // change, so after every failure all of it is ended and the same command runs again, perhaps on another grid. Four
 // parts, each a function of what it is given:
 //   watch    what the ranks do now, from the heartbeat page (base/beat.h) and /proc; how long that may take
-//   blame    of ranks that wait for each other and one that does not get on: which one it is
+//   blame    of ranks that wait for each other and one that makes no progress: which one it is
 //   decide   after an end: start again, or stop, from all ends so far
 //   grid     with fewer cores or hosts than asked for: the best grid for what is left
 // and the loop around them. Everything that happens is a line of DIR/ledger.jsonl.
@@ -21,7 +21,7 @@ typedef enum {
     END_EARLY,  // in order, before its last iteration: a signal, --exit-interval
     END_STATUS, // an error
     END_SIGNAL, // killed or crashed
-    END_HANG    // ended by the supervisor: a rank did not get on
+    END_HANG    // ended by the supervisor: a rank made no progress
 } EndKind;
 
 // How a start of the run ended.
@@ -30,9 +30,10 @@ typedef struct {
     int status;           // the exit status; of a hang ERR_HANG
     int signal;           // 0: none, or not known
     int64_t iteration;    // the furthest that a rank has come; 0: no step
-    int rank, pid;        // who was first; -1: not known
-    char host[BEAT_HOST]; // of that rank
+    int rank, pid;        // the one that is named; -1: not known
+    char host[BEAT_HOST]; // of that rank, as --hosts spells it
     char doing[BEAT_DOING];
+    bool blamed;    // it was the cause (rank_blame), and not only the first one that left
     bool frozen;    // a hang: the process was stopped by a signal
     bool disk_full; // of the --save folder, when it ended
 } StartEnding;
@@ -48,7 +49,7 @@ typedef struct {
 
 // Decides from all endings so far, the last one included, what comes next. `max_restarts` INT_UNSET: any number.
 NextStep decide(const StartEnding *endings, int count, int max_restarts);
-// Counts the failures whose first rank was on the host.
+// Counts the failures that a rank on the host has caused. Wrong arithmetic counts STRIKES_TO_EXCLUDE times.
 int host_strikes(const StartEnding *endings, int count, const char *host);
 enum { STRIKES_TO_EXCLUDE = 2 };
 
@@ -60,10 +61,10 @@ typedef struct {
     bool gone;      // its process is no longer there, and it has not said that it ends
     bool stopped;   // by SIGSTOP or a terminal
     bool on_disk;   // waits for a disk or another device of the system
-    uint64_t signs; // of life
-    double
-        quiet_s; // attended seconds without a sign of life: time in which the supervisor itself did not run does not count
-    double same_s; // attended seconds since it has begun another instruction or wait
+    uint64_t signs; // of the heartbeat
+    // Attended seconds: time in which the supervisor itself did not run does not count.
+    double quiet_s; // without a heartbeat
+    double same_s;  // since it has begun another instruction or wait
 } RankView;
 
 typedef struct {
@@ -85,7 +86,7 @@ typedef struct {
     int rank;       // -1: everything is as it should be
     int next;       // of a circle: the rank that it waits for; else -1
     int waiters;    // ranks that wait for it, directly or through others
-    double quiet_s; // how long it has not got on
+    double quiet_s; // how long it has made no progress
     double limit_s;
 } Blame;
 
@@ -127,20 +128,40 @@ int cores_available(void); // that this process may use: its affinity, and the q
 
 // The command behind `--`, split at the word `train`.
 typedef struct {
-    char **launcher; // before the program: "mpirun", "-n", "8"; none where the ranks are threads
+    char **launcher; // what stands before the program: "mpirun -n 8", "nice", nothing
     int num_launcher;
-    int ranks_word; // of the launcher's words, the number of ranks; -1: none
+    bool launches;  // it starts a process for each rank; else the ranks are threads
+    int ranks_word; // of its words, the one with the number of ranks; -1: none
+    int ranks_at;   // where in that word the number begins: "-n8", "--ntasks=8"
     const char *program;
     char **arguments; // of train
     int num_arguments;
     bool wants_hosts; // a word of the launcher has {hosts}
+    const char *save; // of train; NULL: not known yet
+    bool resumes;     // a later start: what --load and the like say of the first one is left out
 } RunCommand;
 
 Status command_read(RunCommand *command, char **words, int count, const char *self);
+int command_ranks(const RunCommand *command); // the number in its word; 0: none
 // Builds the arguments of one start, ending with NULL; the caller frees them with command_free. `extra` are further
 // options of train, in lines of one word each; NULL grid: as asked.
 char **command_build(const RunCommand *command, const GridChoice *grid, const char *hosts, const Text *extra);
 void command_free(char **argv);
+
+// ---- first_load.c -------------------------------------------------------------------------------------------
+
+// What the first start of a run loads, where the later ones must not: another folder, weights alone, an older step.
+typedef struct {
+    Text words;       // "--load other --finetune", for the ledger; empty: every start loads `save`
+    bool needs_empty; // the first start does not go on from what is in the --save folder
+} FirstLoad;
+
+void first_load_read(FirstLoad *first, const Options *train);
+// Decides, before each start, whether the run goes on from its own checkpoints (command->resumes).   ERR_CONFIG where
+// the --save folder holds those of another run
+Status first_load_choose(const FirstLoad *first, const char *ledger, RunCommand *command);
+// Fails where a file of --config says it, which a later start cannot leave out.   ERR_CONFIG
+Status first_load_can_be_left(const FirstLoad *first, const RunCommand *command);
 
 // ---- child.c ------------------------------------------------------------------------------------------
 
@@ -158,7 +179,14 @@ void kill_strays(void);                   // all children that are left, and the
 void entry_begin(Text *line, const char *event, int start);
 void entry_string(Text *line, const char *name, const char *value); // NULL or "": null
 void entry_write(Text *line, const char *path);
-int records_last_start(const char *path); // the number of the last start in the ledger; 0: none
+typedef struct {
+    int last_start; // its number; 0: none
+    bool started;   // the last one had the same `first_load`
+    bool saved;     // and a checkpoint was saved to disk since the first of these
+} Records;
+
+// Reads the supervisor's ledger; without one all is zero.
+Records records_read(const char *path, const char *first_load);
 
 // ---- supervise.c ----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-// Looks at the ranks of a run: what each does, whether it gets on, and how long it may take.
+// Looks at the ranks of a run: what each does, whether it makes progress, and how long it may take.
 #include "base/cores.h"
 #include "supervise/supervise.h"
 #include <errno.h>
