@@ -185,22 +185,30 @@ static Status check_skipped_samples(Options *o) {
     return o->skip_samples ? ranges_parse(&ranges, o->skip_samples, "--skip-samples") : OK;
 }
 
-// A spike may come in the step after a checkpoint: the oldest one that is kept must then be old enough.
+// The number of checkpoints of which the oldest is always old enough, also where a spike comes in the step after a
+// checkpoint. --save-interval auto may save after each step.
+static int64_t needed_to_rewind(const Options *o) {
+    int64_t interval = o->save_interval == INT_AUTO ? 1 : o->save_interval;
+    return 1 + (o->rewind_margin - 1 + interval - 1) / interval;
+}
+
 static Status check_rewinds(Options *o) {
-    int64_t interval = o->save_interval, margin = o->rewind_margin;
+    char interval[32] = "auto";
     if (!o->rewind_on_spike) return OK;
-    if (interval == INT_UNSET)
+    if (o->save_interval == INT_UNSET)
         return fail(ERR_CONFIG, "--rewind-on-spike needs checkpoints to go back to: add --save-interval N");
     if (!o->save_optim)
         return fail(ERR_CONFIG, "--rewind-on-spike goes back to checkpoints with the optimizer's moments: "
                                 "leave --no-save-optim out");
-    int64_t needed = 1 + (margin - 1 + interval - 1) / interval;
+    long long needed = needed_to_rewind(o);
     if (o->keep_last == 0 || o->keep_last >= needed) return OK;
+    if (o->save_interval != INT_AUTO)
+        snprintf(interval, sizeof interval, "%lld", (long long)o->save_interval);
     return fail(
         ERR_CONFIG,
-        "--keep-last %d, but --rewind-margin %lld with --save-interval %lld goes back to one of the last "
+        "--keep-last %d, but --rewind-margin %lld with --save-interval %s goes back to one of the last "
         "%lld checkpoints: use --keep-last %lld or more",
-        o->keep_last, (long long)margin, (long long)interval, (long long)needed, (long long)needed);
+        o->keep_last, (long long)o->rewind_margin, interval, needed, needed);
 }
 
 // One of two outputs to the same file would be lost.
