@@ -106,6 +106,25 @@ if check "checkpoints between the one that a run goes back to and the spike are 
     [[ -f wide/step-00000310/manifest.json ]] || complain "step 310 was not saved again: $(ls wide)"
 fi
 
+if check "a run goes back to checkpoints of its own alone"; then
+    # Another run has left its steps in the folder: those after the one that this run begins with are not its own.
+    train foreign --save foreign --save-interval 7 --exit-interval 315
+    mkdir -p clean
+    cp -r foreign/step-00000252 clean/
+    for folder in clean foreign; do
+        train "own_$folder" "${rewinding[@]}" --save-interval 20 --save "$folder" --load "$folder" --ckpt-step 252
+    done
+    [[ $(back own_foreign | head -1) == "300 "* ]] || complain "went back to $(back own_foreign)"
+    expect_same lm_loss own_clean own_foreign
+    expect_same_model clean foreign
+    # The step that it began with is its own; a run that begins anew owns none.
+    rm -rf foreign/step-000003* foreign/step-0000028* && mkdir -p bare && cp -r foreign/step-000001* bare/
+    train own_first "${rewinding[@]}" --save-interval 200 --save foreign --load foreign --ckpt-step 252
+    [[ $(back own_first | head -1) == "252 "* ]] || complain "went back to $(back own_first)"
+    fails 76 own_none "${rewinding[@]}" --save-interval 390 --save bare
+    says own_none "the run cannot go back: bare has no checkpoint of this run of step [0-9]+ or before"
+fi
+
 # ---- giving up -------------------------------------------------------------------------------------------
 if check "after --max-rewinds the run ends and says why"; then
     fails 76 most "${rewinding[@]}" --save most --max-rewinds 1
@@ -114,7 +133,7 @@ if check "after --max-rewinds the run ends and says why"; then
 fi
 if check "without a checkpoint that is old enough the run ends"; then
     fails 76 young "${rewinding[@]}" --save young --save-interval 390
-    says young "the run cannot go back: young has no checkpoint of step [0-9]+ or before"
+    says young "the run cannot go back: young has no checkpoint of this run of step [0-9]+ or before"
 fi
 if check "a loss that is not finite makes a run go back, and too high a rate ends it"; then
     fails 76 hot --save hot --save-interval 1 --rewind-on-spike --loss-spike-factor 1e30 --rewind-margin 1 --lr 1e30 \

@@ -37,9 +37,9 @@ static const char *step_path(const char *save, int64_t step, const char *file) {
 
 // As a run does that has written none of them.
 static Status prune(const char *save, int64_t last, int keep, int64_t retain_interval) {
-    VerifiedSteps verified = {0};
+    StepList verified = {0};
     Status status = checkpoint_prune(save, last, keep, retain_interval, &verified);
-    verified_steps_free(&verified);
+    step_list_free(&verified);
     return status;
 }
 
@@ -122,7 +122,7 @@ static void pruning_counts_none_under_another_name(void) {
 // What was verified once is not read again; what nobody has verified is, however well it opens.
 static void pruning_reads_once(void) {
     const char *save = path_in("once");
-    VerifiedSteps verified = {0};
+    StepList verified = {0};
     for (int step = 10; step <= 30; step += 10) save_step(save, step);
     EXPECT_OK(checkpoint_prune(save, INT64_MAX, 2, 0, &verified));
     EXPECT(verified.count == 2 && verified.items[0] == 30 && verified.items[1] == 20, "%d are verified",
@@ -132,7 +132,7 @@ static void pruning_reads_once(void) {
     EXPECT_OK(checkpoint_prune(save, INT64_MAX, 2, 0, &verified));
     expect_steps(save, "40 30");
     EXPECT(verified.count == 3, "%d are verified", verified.count);
-    verified_steps_free(&verified);
+    step_list_free(&verified);
 }
 
 // A run that went back to step 20 and has just saved 25.

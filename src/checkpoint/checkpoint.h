@@ -116,22 +116,23 @@ Status checkpoint_commit(const CheckpointNames *names, int lock, const Checkpoin
 // Removes the temporary folder, unless `lock` is lost: then it may belong to another run. fail_message stays as it
 // was.
 void checkpoint_abandon(const CheckpointNames *names, int lock);
-// Steps of checkpoints whose every byte is known to be intact on disk: this process has written them and read them
-// back, or has read them since. Zero-initialise it.
+// Steps of checkpoints. Zero-initialise it.
 typedef struct {
     int64_t *items;
     int count;
-} VerifiedSteps;
-void verified_steps_add(VerifiedSteps *steps, int64_t step);
-void verified_steps_free(VerifiedSteps *steps);
+} StepList;
+bool step_list_has(const StepList *steps, int64_t step);
+void step_list_add(StepList *steps, int64_t step); // unless it has it
+void step_list_free(StepList *steps);
 // Removes old checkpoints in `save`. Of those up to step `last`, which has just been saved, it keeps the newest
 // `keep` intact ones (0: all), and those whose step is a multiple of `retain_interval` (0: none). Before it removes
-// any, it reads every byte of the ones that it counts, unless they are in `verified`, and adds them there. A damaged
+// any, it reads every byte of the ones that it counts, unless they are in `verified`, and adds them there: in that
+// list are those that this process has written and read back, or has read since. A damaged
 // checkpoint does not count; it is removed when it is older than those that do. Checkpoints of later steps, left
 // when a run continued from an older one, neither count nor are removed. A failure names what is damaged or cannot
 // be removed; then nothing else has happened.
 Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain_interval,
-                        VerifiedSteps *verified);
+                        StepList *verified);
 // Removes the checkpoints in `save` of the steps after `after` up to `last`, the newest first.
 Status checkpoint_remove_steps(const char *save, int64_t after, int64_t last);
 // Removes all checkpoints in `save` but the one of `step`.

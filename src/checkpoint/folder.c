@@ -77,21 +77,22 @@ Status checkpoint_check_room(const char *save, int64_t bytes, int count) {
 
 // ---- pruning ------------------------------------------------------------------------------------
 
-void verified_steps_add(VerifiedSteps *steps, int64_t step) {
+bool step_list_has(const StepList *steps, int64_t step) {
+    for (int i = 0; i < steps->count; i++)
+        if (steps->items[i] == step) return true;
+    return false;
+}
+
+void step_list_add(StepList *steps, int64_t step) {
+    if (step_list_has(steps, step)) return;
     steps->items = realloc(steps->items, ((size_t)steps->count + 1) * sizeof *steps->items);
     CHECK(steps->items, "no memory for a list of %d checkpoints", steps->count + 1);
     steps->items[steps->count++] = step;
 }
 
-void verified_steps_free(VerifiedSteps *steps) {
+void step_list_free(StepList *steps) {
     free(steps->items);
-    *steps = (VerifiedSteps){0};
-}
-
-static bool has_step(const VerifiedSteps *steps, int64_t step) {
-    for (int i = 0; i < steps->count; i++)
-        if (steps->items[i] == step) return true;
-    return false;
+    *steps = (StepList){0};
 }
 
 Status checkpoint_open_step(Checkpoint **checkpoint, const char *save, int64_t step) {
@@ -106,13 +107,11 @@ Status checkpoint_open_step(Checkpoint **checkpoint, const char *save, int64_t s
     return fail(ERR_DATA, "%s: its manifest is of step %" PRId64, names.final, iteration);
 }
 
-static Status verify_step(const char *save, int64_t step, VerifiedSteps *verified) {
+static Status verify_step(const char *save, int64_t step, StepList *verified) {
     Checkpoint *checkpoint = NULL;
     Status status = checkpoint_open_step(&checkpoint, save, step);
-    if (status == OK && !has_step(verified, step)) {
-        status = checkpoint_verify(checkpoint);
-        if (status == OK) verified_steps_add(verified, step);
-    }
+    if (status == OK && !step_list_has(verified, step)) status = checkpoint_verify(checkpoint);
+    if (status == OK) step_list_add(verified, step);
     checkpoint_close(checkpoint);
     return status;
 }
@@ -147,7 +146,7 @@ static Status remove_left(const char *save, const char *prefix) {
 }
 
 // The number of steps from the newest on that contain `keep` intact checkpoints; all when there are fewer.
-static int count_kept(const char *save, const int64_t *steps, int count, int keep, VerifiedSteps *verified,
+static int count_kept(const char *save, const int64_t *steps, int count, int keep, StepList *verified,
                       Status *status) {
     int i = 0;
     for (int intact = 0; i < count && intact < keep; i++) {
@@ -162,7 +161,7 @@ static int count_kept(const char *save, const int64_t *steps, int count, int kee
 }
 
 Status checkpoint_prune(const char *save, int64_t last, int keep, int64_t retain_interval,
-                        VerifiedSteps *verified) {
+                        StepList *verified) {
     int64_t *steps = NULL;
     int count = 0;
     if (keep <= 0) return OK;

@@ -76,7 +76,7 @@ static Status write_shards(const CheckpointNames *names, int step, float *values
 static Status save_step(const char *save, int step, bool *locks) {
     CheckpointNames names;
     CheckpointInfo info = info_of(step);
-    VerifiedSteps verified = {0};
+    StepList verified = {0};
     Text records[NUM_RANKS] = {0};
     int lock;
     TRY(checkpoint_names(save, step, &names));
@@ -93,7 +93,7 @@ static Status save_step(const char *save, int step, bool *locks) {
     if (status == OK) (void)checkpoint_prune(save, step, KEEP, 0, &verified);
     for (int r = 0; r < NUM_RANKS; r++) text_free(&records[r]);
     free(values);
-    verified_steps_free(&verified);
+    step_list_free(&verified);
     checkpoint_unlock(lock);
     return status;
 }

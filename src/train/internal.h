@@ -248,11 +248,11 @@ typedef struct {
     Comm *world;
     Reporter *reporter; // NULL on ranks that print nothing
     int rank, num_ranks;
-    int lock;               // of rank 0, on the folder; -1: none
-    VerifiedSteps verified; // of rank 0
-    Tokenizer *tokenizer;   // of rank 0; NULL: the run has no tokenizer
-    Text config;            // of rank 0
-    Text *records;          // of rank 0 [ranks]
+    int lock;                     // of rank 0, on the folder; -1: none
+    StepList verified, committed; // of rank 0; committed: by this start
+    Tokenizer *tokenizer;         // of rank 0; NULL: the run has no tokenizer
+    Text config;                  // of rank 0
+    Text *records;                // of rank 0 [ranks]
     MemoryStore memory;
     int failures_in_memory; // in a row
     // The save under way.
@@ -270,7 +270,8 @@ typedef struct {
     Status result;
     char message[1024];
     int failures; // in a row
-    int64_t last; // iteration of the newest that is committed or was loaded; -1: none
+    int64_t last; // iteration of the newest on disk that this run has committed or gone on from; -1: none
+    int64_t past; // Restored.past
 } Saver;
 
 // Without --save this and the following functions do nothing. All are collective over the world.
@@ -291,6 +292,8 @@ Status saver_start(Saver *saver, Engine *engine, const RunState *state, bool is_
 // The same in the memory of the machines, always beside the steps. It is left out while another save is under way. A
 // failure is only reported; after two in a row the run saves to disk alone.
 Status saver_start_in_memory(Saver *saver, Engine *engine, const RunState *state);
+// Whether a checkpoint in --save is one of this run, not of one that has gone another way. On rank 0.
+bool saver_owns(const Saver *saver, int64_t step);
 bool saver_is_busy(Saver *saver); // for this rank alone
 // Starts the next part of the save under way. It does not wait when no rank is busy.
 Status saver_advance(Saver *saver);
@@ -314,7 +317,10 @@ Status same_model(const char *path, const ModelShape *model, const ModelShape *a
 
 typedef struct {
     RunState state; // all zeros when the run starts from the beginning
+    int64_t step;   // of the checkpoint that was read; -1: none
     bool from_memory;
+    int64_t past;    // the checkpoints in --save up to this step lead to where the run goes on; -1: none does
+    int64_t on_disk; // the newest of them that can be opened; -1: none
 } Restored;
 
 // Reads the weights of --load and, unless the run finetunes, the moments and the state of the run. Where --load is the
@@ -323,11 +329,10 @@ typedef struct {
 Status run_restore(Engine *engine, const Options *options, Comm *world, Reporter *reporter,
                    MemoryStore *memory, Restored *restored);
 
-// Reads the newest checkpoint of this run, in the folder of --save, of at most step `newest`, with moments and state. A
-// damaged one is reported and the next older one is read. Fails with ERR_NO_INPUT where there is none.
-// Collective over the world.
-Status run_restore_before(Engine *engine, const Options *options, int64_t newest, Comm *world,
-                          Reporter *reporter, RunState *state);
+// Reads the newest checkpoint in the folder of --save that the run owns (saver_owns), of at most step `newest`, with
+// moments and state. A damaged one is reported and the next older one is read. Fails with ERR_NO_INPUT where there is
+// none.   Collective over the world.
+Status run_restore_before(Engine *engine, const Saver *saver, int64_t newest, RunState *state);
 
 // ---- trace_file.c: writes the file of --trace -----------------------------------------------------------
 

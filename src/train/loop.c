@@ -178,6 +178,7 @@ static Status load_checkpoint(TrainingRun *run) {
     beat_phase(rank_current()->beat, BEAT_LOADING, -1);
     TRY(run_restore(run->engine, run->options, run->world, run->reporter, &run->saver.memory, &restored));
     RunState state = restored.state;
+    run->saver.past = restored.past;
     if (!state.iteration) return OK;
     TRY(comm_agree(run->world, control_join_skipped(&run->control, &state)));
     control_restore(&run->control, &state);
@@ -187,10 +188,7 @@ static Status load_checkpoint(TrainingRun *run) {
     run->evaluated = state.evaluated;
     run->first = state.iteration;
     run->from_memory = restored.from_memory;
-    // A run that saves to another folder has no checkpoint there yet. Rank 0 decides: ranks may see different files.
-    bool same_folder = !restored.from_memory && saves_where_it_loads(run->options);
-    comm_broadcast_host(run->world, &same_folder, sizeof same_folder, 0);
-    if (same_folder) run->saver.last = state.iteration;
+    run->saver.last = restored.on_disk;
     return OK;
 }
 

@@ -239,6 +239,7 @@ static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporte
         status = read_candidate(engine, o, world, candidates, one, &source);
         restored->from_memory = status == OK && one.holding >= 0;
         if (status == OK) take_state(o, source, &restored->state);
+        if (status == OK) restored->step = one.step;
         if (status == OK) report_loaded(o, source, restored->from_memory, &restored->state, reporter);
         if (status == OK) warn_of_later(o, one.step, reporter);
         model_source_close(source);
@@ -263,11 +264,35 @@ static Status restore(Engine *engine, const Options *o, Comm *world, Reporter *r
     return read_newest(engine, o, world, reporter, candidates, restored);
 }
 
+// Of the checkpoints that were not tried.
+static int64_t newest_on_disk(const Options *o, const Candidates *c) {
+    for (int i = c->next; i < c->count; i++) {
+        Checkpoint *checkpoint;
+        if (checkpoint_open_step(&checkpoint, o->save, c->steps[i]) != OK) continue;
+        checkpoint_close(checkpoint);
+        return c->steps[i];
+    }
+    return -1;
+}
+
+// What was read from elsewhere, or only for its weights, has no past in --save. Rank 0 decides: ranks may see different
+// files.
+static void find_past(const Options *o, Comm *world, const Candidates *candidates, Restored *restored) {
+    int64_t past[2] = {-1, -1};
+    if (comm_rank(world) == 0 && saves_where_it_loads(o) && restored->step == restored->state.iteration) {
+        past[0] = restored->step;
+        past[1] = restored->from_memory ? newest_on_disk(o, candidates) : restored->step;
+    }
+    comm_broadcast_host(world, past, sizeof past, 0);
+    restored->past = past[0], restored->on_disk = past[1];
+}
+
 Status run_restore(Engine *engine, const Options *o, Comm *world, Reporter *reporter, MemoryStore *memory,
                    Restored *restored) {
     Candidates candidates = {.memory = memory};
-    *restored = (Restored){0};
+    *restored = (Restored){.step = -1};
     Status status = restore(engine, o, world, reporter, &candidates, restored);
+    if (status == OK) find_past(o, world, &candidates, restored);
     free(candidates.steps);
     free(candidates.holdings);
     TRY(status);
@@ -275,33 +300,38 @@ Status run_restore(Engine *engine, const Options *o, Comm *world, Reporter *repo
 }
 
 // Rank 0 alone lists them.
-static Status list_before(const Options *o, int64_t newest, Candidates *candidates) {
-    TRY(checkpoint_steps(o->save, &candidates->steps, &candidates->count));
-    while (candidates->next < candidates->count && candidates->steps[candidates->next] > newest)
-        candidates->next++;
-    if (candidates->next < candidates->count) return OK;
+static Status list_before(const Saver *saver, int64_t newest, Candidates *candidates) {
+    const char *save = saver->options->save;
+    int count = 0, own = 0;
+    TRY(checkpoint_steps(save, &candidates->steps, &count));
+    for (int i = 0; i < count; i++) {
+        int64_t step = candidates->steps[i];
+        if (step <= newest && saver_owns(saver, step)) candidates->steps[own++] = step;
+    }
+    candidates->count = own;
+    if (own) return OK;
     return fail(ERR_NO_INPUT,
-                "%s has no checkpoint of step %" PRId64
+                "%s has no checkpoint of this run of step %" PRId64
                 " or before. Save more often with --save-interval, or lower "
                 "--rewind-margin",
-                o->save, newest > 0 ? newest : 0);
+                save, newest > 0 ? newest : 0);
 }
 
-// The checkpoints of --save are the run's own, wherever it began.
-Status run_restore_before(Engine *engine, const Options *o, int64_t newest, Comm *world, Reporter *reporter,
-                          RunState *state) {
+// Wherever the run began, it goes back to what it has saved.
+Status run_restore_before(Engine *engine, const Saver *saver, int64_t newest, RunState *state) {
     MemoryStore none = {0};
     Candidates candidates = {.memory = &none};
     Restored restored = {0};
-    Options own = *o;
-    own.load = o->save;
+    Comm *world = saver->world;
+    Options own = *saver->options;
+    own.load = own.save;
     own.ckpt_step = INT_UNSET;
     own.finetune = false;
     own.load_optim = true;
     rank_doing("going back to a checkpoint");
-    Status status = comm_rank(world) == 0 ? list_before(o, newest, &candidates) : OK;
+    Status status = comm_rank(world) == 0 ? list_before(saver, newest, &candidates) : OK;
     status = comm_agree(world, status);
-    if (status == OK) status = read_newest(engine, &own, world, reporter, &candidates, &restored);
+    if (status == OK) status = read_newest(engine, &own, world, saver->reporter, &candidates, &restored);
     *state = restored.state;
     free(candidates.steps);
     return status;

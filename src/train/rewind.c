@@ -80,8 +80,7 @@ Status run_rewind(TrainingRun *run, const StepReport *step, double usual) {
     describe_spike(step, usual, spike);
     if (control->rewinds >= o->max_rewinds) return gave_up(run, spike);
     TRY(saver_finish(&run->saver));
-    Status status = run_restore_before(run->engine, o, step->iteration - o->rewind_margin, run->world,
-                                       run->reporter, &state);
+    Status status = run_restore_before(run->engine, &run->saver, step->iteration - o->rewind_margin, &state);
     if (status != OK) return not_restored(status, spike);
     TRY(restore_control(control, &state, &skipped));
     run->consumed_valid = state.consumed_valid;

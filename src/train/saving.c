@@ -116,7 +116,8 @@ static void share_config(Saver *saver) {
 
 Status saver_open(Saver *saver, const Options *options, const atomic_int *stopped, Comm *world,
                   Reporter *reporter) {
-    *saver = (Saver){.options = options, .world = world, .reporter = reporter, .lock = -1, .last = -1};
+    *saver = (Saver){.options = options, .world = world, .reporter = reporter, .lock = -1};
+    saver->last = saver->past = -1;
     saver->memory = (MemoryStore){.lock = -1};
     if (!options->save) return OK;
     TRY(comm_agree(world, comm_rank(world) == 0 ? open_first(saver, stopped) : OK));
@@ -150,7 +151,8 @@ void saver_close(Saver *saver) {
     if (saver->phase != SAVER_IDLE && commits(saver)) checkpoint_abandon(&saver->names, lock_of(saver));
     store_close(&saver->memory, saver->last);
     checkpoint_unlock(saver->lock);
-    verified_steps_free(&saver->verified);
+    step_list_free(&saver->verified);
+    step_list_free(&saver->committed);
     for (int i = 0; saver->records && i < comm_size(saver->world); i++) text_free(&saver->records[i]);
     free(saver->records);
     text_free(&saver->record);
@@ -177,7 +179,7 @@ static Status commit(Saver *saver) {
     if (saver->target == TO_MEMORY) return OK;
     int64_t retain = o->save_retain_interval == INT_UNSET ? 0 : o->save_retain_interval;
     int64_t iteration = saver->info.state.iteration;
-    verified_steps_add(&saver->verified, iteration);
+    step_list_add(&saver->verified, iteration);
     if (checkpoint_prune(o->save, iteration, o->keep_last, retain, &saver->verified) != OK)
         fprintf(stderr, "WARNING: older checkpoints: %s\n", fail_message());
     return OK;
@@ -308,8 +310,13 @@ static void committed(Saver *saver) {
     }
     saver->failures = 0;
     saver->last = saver->info.state.iteration;
+    if (saver->rank == 0) step_list_add(&saver->committed, saver->last);
     if (saver->reporter)
         reporter_saved(saver->reporter, saver->last, saver->all_bytes, clock_s() - saver->start_s);
+}
+
+bool saver_owns(const Saver *saver, int64_t step) {
+    return step <= saver->past || step_list_has(&saver->committed, step);
 }
 
 bool saver_is_busy(Saver *saver) {
