@@ -1,9 +1,10 @@
 // A library for LD_PRELOAD that makes one call on files fail, to see what a program does then:
 //
 //   TRIREME_FAULT=CALL:N:ACTION[,CALL:N:ACTION...]    the N-th call, counted from 1; "N+": that and all later
+//           CALL@PART:N:ACTION counts only calls with a path (of rename the old one) that contains PART
 //   CALL    open write pwrite fsync rename mkdir close unlink (renameat2 counts as rename, remove as unlink)
 //           posix_fadvise statvfs
-//   ACTION  ENOSPC EIO EINTR EINVAL   the call does nothing and fails so
+//   ACTION  ENOENT ENOSPC EIO EINTR EINVAL   the call does nothing and fails so
 //           SHORT   a write writes half of it
 //           FLIP    a write writes one bit otherwise; in front of posix_fadvise, with which a reader drops the
 //                   page cache, one bit of the file changes: the disk has other bytes than the cache had
@@ -11,6 +12,7 @@
 //           ROOM<n> statvfs finds n bytes free, ROOM1000000
 //           DELAYms the call comes so many milliseconds late, DELAY50
 //           KILL    the process is killed in front of it
+//           HOLD    the process waits in front of it until it is killed, or its parent has ended
 //   TRIREME_FAULT_COUNTS=FILE  at the end, how often each was called: lines "CALL N"
 //   TRIREME_FAULT_FIRED=FILE   gets a line "CALL ACTION" for each call that is about to fail
 #include <dlfcn.h>
@@ -36,7 +38,8 @@ typedef enum { CALLS(X) NUM_CALLS } Call;
 static const char *const call_names[] = {CALLS(X)};
 #undef X
 
-static atomic_int counts[NUM_CALLS];
+enum { MOST_FAULTS = 16 };
+static atomic_int counts[NUM_CALLS], counts_of_paths[MOST_FAULTS];
 
 // A function of the C library by name; object pointers become function pointers through memory.
 static void find(const char *name, void *function) {
@@ -68,17 +71,40 @@ static void note(Call call, const char *action) {
     real_close(fd);
 }
 
-// What is to happen at this call: the text of its action, or NULL.
-static const char *action_of(Call call) {
-    int count = atomic_fetch_add(&counts[call], 1) + 1;
+// "@PART" at `text`: whether the path contains it; moves behind it.
+static int has_part(const char **text, const char *path) {
+    char part[256];
+    size_t size = strcspn(*text, ":");
+    snprintf(part, sizeof part, "%.*s", (int)size - 1, *text + 1);
+    *text += size;
+    return path && strstr(path, part);
+}
+
+// What is to happen at this call: the text of its action, or NULL. `path` NULL: the call has none.
+static const char *action_of(Call call, const char *path) {
+    int count = atomic_fetch_add(&counts[call], 1) + 1, number = 0;
     size_t length = strlen(call_names[call]);
-    for (const char *fault = getenv("TRIREME_FAULT"); fault; fault = strchr(fault, ',')) {
+    for (const char *fault = getenv("TRIREME_FAULT"); fault; fault = strchr(fault, ','), number++) {
         fault += *fault == ',';
-        if (strncmp(fault, call_names[call], length) != 0 || fault[length] != ':') continue;
-        const char *action = fault + length + 1;
-        if (is_this(&action, count)) return note(call, action), action;
+        if (strncmp(fault, call_names[call], length) != 0 || !fault[length] || !strchr(":@", fault[length]))
+            continue;
+        const char *action = fault + length;
+        int own = count;
+        if (*action == '@') {
+            if (!has_part(&action, path) || number >= MOST_FAULTS) continue;
+            own = atomic_fetch_add(&counts_of_paths[number], 1) + 1;
+        }
+        action++;
+        if (is_this(&action, own)) return note(call, action), action;
     }
     return NULL;
+}
+
+static _Noreturn void hold(void) {
+    for (pid_t parent = getppid(); getppid() == parent;)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    kill(getpid(), SIGKILL);
+    abort();
 }
 
 static int starts(const char *text, const char *word) { return !strncmp(text, word, strlen(word)); }
@@ -88,9 +114,10 @@ static int fails(const char *action) {
     static const struct {
         const char *name;
         int error;
-    } errors[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EINTR", EINTR}, {"EINVAL", EINVAL}};
+    } errors[] = {{"ENOENT", ENOENT}, {"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EINTR", EINTR}, {"EINVAL", EINVAL}};
     if (!action) return 0;
     if (starts(action, "KILL")) kill(getpid(), SIGKILL);
+    if (starts(action, "HOLD")) hold();
     if (starts(action, "DELAY")) {
         long ms = strtol(action + 5, NULL, 10);
         nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
@@ -111,7 +138,7 @@ int open(const char *path, int flags, ...) {
     mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
     va_end(args);
     find("open", &real);
-    return fails(action_of(CALL_open)) ? -1 : real(path, flags, mode);
+    return fails(action_of(CALL_open, path)) ? -1 : real(path, flags, mode);
 }
 
 static ssize_t write_altered(ssize_t (*real)(int, const void *, size_t), int fd, const void *data,
@@ -128,7 +155,7 @@ static ssize_t write_altered(ssize_t (*real)(int, const void *, size_t), int fd,
 ssize_t write(int fd, const void *data, size_t size) {
     ssize_t (*real)(int, const void *, size_t);
     find("write", &real);
-    const char *action = action_of(CALL_write);
+    const char *action = action_of(CALL_write, NULL);
     if (fails(action)) return -1;
     if (action && starts(action, "FLIP") && size) return write_altered(real, fd, data, size);
     ssize_t written = real(fd, data, shortened(action, size));
@@ -158,7 +185,7 @@ static void alter_file(int fd) {
 int posix_fadvise(int fd, off_t offset, off_t size, int advice) {
     int (*real)(int, off_t, off_t, int);
     find("posix_fadvise", &real);
-    const char *action = action_of(CALL_posix_fadvise);
+    const char *action = action_of(CALL_posix_fadvise, NULL);
     if (fails(action)) return errno;
     if (action && starts(action, "FLIP")) alter_file(fd);
     return real(fd, offset, size, advice);
@@ -167,7 +194,7 @@ int posix_fadvise(int fd, off_t offset, off_t size, int advice) {
 int statvfs(const char *path, struct statvfs *st) {
     int (*real)(const char *, struct statvfs *);
     find("statvfs", &real);
-    const char *action = action_of(CALL_statvfs);
+    const char *action = action_of(CALL_statvfs, path);
     if (fails(action)) return -1;
     int result = real(path, st);
     if (action && starts(action, "ROOM"))
@@ -178,39 +205,39 @@ int statvfs(const char *path, struct statvfs *st) {
 ssize_t pwrite(int fd, const void *data, size_t size, off_t at) {
     ssize_t (*real)(int, const void *, size_t, off_t);
     find("pwrite", &real);
-    const char *action = action_of(CALL_pwrite);
+    const char *action = action_of(CALL_pwrite, NULL);
     return fails(action) ? -1 : real(fd, data, shortened(action, size), at);
 }
 
 int fsync(int fd) {
     int (*real)(int);
     find("fsync", &real);
-    return fails(action_of(CALL_fsync)) ? -1 : real(fd);
+    return fails(action_of(CALL_fsync, NULL)) ? -1 : real(fd);
 }
 
 int rename(const char *from, const char *to) {
     int (*real)(const char *, const char *);
     find("rename", &real);
-    return fails(action_of(CALL_rename)) ? -1 : real(from, to);
+    return fails(action_of(CALL_rename, from)) ? -1 : real(from, to);
 }
 
 int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags) {
     int (*real)(int, const char *, int, const char *, unsigned);
     find("renameat2", &real);
-    return fails(action_of(CALL_rename)) ? -1 : real(from_folder, from, to_folder, to, flags);
+    return fails(action_of(CALL_rename, from)) ? -1 : real(from_folder, from, to_folder, to, flags);
 }
 
 int mkdir(const char *path, mode_t mode) {
     int (*real)(const char *, mode_t);
     find("mkdir", &real);
-    return fails(action_of(CALL_mkdir)) ? -1 : real(path, mode);
+    return fails(action_of(CALL_mkdir, path)) ? -1 : real(path, mode);
 }
 
 // The descriptor is gone also when close fails, as on Linux.
 int close(int fd) {
     int (*real)(int);
     find("close", &real);
-    int failed = fails(action_of(CALL_close)), error = errno, result = real(fd);
+    int failed = fails(action_of(CALL_close, NULL)), error = errno, result = real(fd);
     if (failed) errno = error;
     return failed ? -1 : result;
 }
@@ -218,13 +245,13 @@ int close(int fd) {
 int unlink(const char *path) {
     int (*real)(const char *);
     find("unlink", &real);
-    return fails(action_of(CALL_unlink)) ? -1 : real(path);
+    return fails(action_of(CALL_unlink, path)) ? -1 : real(path);
 }
 
 int remove(const char *path) {
     int (*real)(const char *);
     find("remove", &real);
-    return fails(action_of(CALL_unlink)) ? -1 : real(path);
+    return fails(action_of(CALL_unlink, path)) ? -1 : real(path);
 }
 
 __attribute__((destructor)) static void report(void) {

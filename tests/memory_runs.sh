@@ -8,7 +8,7 @@ faults=$(realpath "$2")
 # shellcheck source=tests/script.sh
 source "${BASH_SOURCE%/*}/script.sh" "$1" "${@:3}"
 
-steps=150
+steps=60
 common=("${corpus[@]}" "${no_evaluation[@]}" --train-iters "$steps" --plain --threads 1)
 mkdir memory
 saving=(--memory-save-interval 3 --memory-save-dir memory)
@@ -22,22 +22,30 @@ bits() {
 expect_bits() { diff <(bits "$1") <(bits "$2") >differences || complain "$1 and $2 differ: $(head -4 differences)"; }
 undisturbed() { train undisturbed --train-iters "$steps" "${no_evaluation[@]}" --threads 1; }
 
-# killed NAME COMMAND...: with --save NAME; ends as soon as step 40 is logged, after 24 of which the state is in memory.
-killed() {
+# killed_again NAME COMMAND...: with --save NAME and --load NAME. Rank 0 stops where it is about to commit step 40 to disk,
+# and then all are killed. A save to disk first completes the save in memory that is under way. So at this moment, on
+# machines of any speed, one that began after the last save to disk is complete, and no other has begun.
+killed_again() {
     local name=$1 pid
     shift
-    rm -rf "$name" "$name.jsonl"
-    setsid "$@" "${common[@]}" "${saving[@]}" --save "$name" --load "$name" --metrics "$name.jsonl" >"$name.log" 2>&1 \
-        </dev/null &
+    rm -f "$name.fired"
+    TRIREME_FAULT="rename@$name/.tmp-step-00000040:1:HOLD" TRIREME_FAULT_FIRED=$PWD/$name.fired LD_PRELOAD=$faults \
+        setsid "$@" "${common[@]}" --save-interval 40 "${saving[@]}" --save "$name" --load "$name" \
+        --metrics "$name.jsonl" >"$name.log" 2>&1 </dev/null &
     pid=$!
     for _ in $(seq 6000); do
-        [[ $(rows "$name" 2>/dev/null) -lt 40 ]] || break
-        kill -0 $pid 2>/dev/null || complain "$name: it ended: $(tail -3 "$name.log")"
-        sleep 0.005
+        [[ ! -s $name.fired ]] || break
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.01
     done
+    [[ -s $name.fired ]] || complain "$name: it did not come to step 40: $(tail -3 "$name.log")"
+    cp "$name/run.json" "$name.run"
     kill -9 -- -$pid 2>/dev/null
     wait $pid 2>/dev/null
-    [[ $(rows "$name") -lt $steps ]] || complain "$name: it was over before it was killed"
+}
+killed() { # the same from the beginning
+    rm -rf "$1" "$1.jsonl"
+    killed_again "$@"
 }
 # goes_on NAME COMMAND...
 goes_on() {
@@ -58,6 +66,16 @@ if check "a killed run goes on from memory with the same bits"; then
     from_memory alone
     expect_bits undisturbed alone
     expect_nothing
+fi
+if check "a run that went on from memory knows the newest step on disk"; then
+    saving+=(--save-interval 20)
+    killed known "$trireme" train --ranks 2
+    killed_again known "$trireme" train --ranks 2
+    from_memory known
+    grep -q '"saved_iteration": 20' known.run || complain "$(cat known.run)"
+    goes_on known "$trireme" train --ranks 2
+    expect_nothing
+    saving=(--memory-save-interval 3 --memory-save-dir memory)
 fi
 if check "another grid goes on from memory with the same bits"; then
     need undisturbed
@@ -81,9 +99,9 @@ if check "processes go on from memory of processes"; then
     fi
 fi
 if check "a newer checkpoint on disk is read, not the one in memory"; then
-    saving=(--memory-save-interval 3 --memory-save-dir memory --save-interval 20)
+    saving=(--memory-save-interval 15 --memory-save-dir memory --save-interval 10)
     killed disk "$trireme" train --ranks 1
-    rm -rf memory/trireme-*/*/step-*[3-9] # leaves none that is newer than step 40
+    compgen -G "memory/trireme-*/*/step-00000015" >/dev/null || complain "nothing is in memory"
     goes_on disk "$trireme" train --ranks 1
     never_says disk "the memory in"
     need undisturbed
@@ -106,7 +124,7 @@ if check "what is damaged in memory is told, and older ones are read"; then
         for folder in memory/trireme-*/*/step-*; do eval "${damage//FOLDER/$folder}"; done
         goes_on damaged "$trireme" train --ranks 1
         says damaged "WARNING: .*memory/trireme"
-        says damaged "loaded checkpoint from damaged/step-00000[01][0-9]0"
+        says damaged "loaded checkpoint from damaged/step-00000030"
         expect_bits undisturbed damaged
     done
     saving=(--memory-save-interval 3 --memory-save-dir memory)
@@ -140,6 +158,35 @@ if check "a run of another folder removes what a folder that is gone has left"; 
     goes_on others "$trireme" train --ranks 1
     expect_nothing
 fi
+# Machines that are not part of a job keep what they have. Here a machine is a folder.
+if check "memory of a machine that was away is not taken after the run has gone another way"; then
+    saving+=(--save-interval 10)
+    killed away "$trireme" train --ranks 1
+    mkdir elsewhere
+    train another "${no_evaluation[@]}" --train-iters "$steps" --save away --load away --ckpt-step 20 --exit-interval 25 \
+        --memory-save-interval 3 --memory-save-dir elsewhere
+    rm -r away/step-00000030
+    goes_on away "$trireme" train --ranks 1
+    never_says away "the memory in"
+    says away "loaded checkpoint from away/step-00000025"
+    saving=(--memory-save-interval 3 --memory-save-dir memory)
+fi
+if check "memory of a machine that was away is not taken after a rewind"; then
+    saving+=(--save-interval 10)
+    killed rewound "$trireme" train --ranks 1
+    cp -r memory memory.away
+    # At this rate the second loss is not finite.
+    timeout -k 5 180 "$trireme" train "${common[@]}" "${saving[@]}" --save rewound --load rewound --lr 1e30 --clip-grad 0 \
+        --rewind-on-spike --rewind-margin 5 --max-rewinds 1 >hot.log 2>&1 </dev/null
+    [[ $? == 76 ]] || complain "hot: $(tail -3 hot.log)"
+    says hot "loaded checkpoint from the memory in"
+    says hot "the run goes back to iteration 30 "
+    rm -r memory && mv memory.away memory
+    goes_on rewound "$trireme" train --ranks 1
+    never_says rewound "the memory in"
+    says rewound "loaded checkpoint from rewound/step-00000030"
+    saving=(--memory-save-interval 3 --memory-save-dir memory)
+fi
 
 # ---- where it cannot be -----------------------------------------------------------------------------------
 # refused CODE WORDS OPTION...
@@ -170,10 +217,24 @@ if check "no room in memory is told before the first step"; then
     refused 73 "no space for 2 checkpoints .*--shm-size.*--memory-save-dir" "${saving[@]}"
     unset LD_PRELOAD TRIREME_FAULT
 fi
-# Each save in memory renames once.
+if check "a run that goes on without room in memory saves to disk alone"; then
+    need undisturbed
+    train shrunk "${no_evaluation[@]}" --train-iters "$steps" --save shrunk --exit-interval 20
+    LD_PRELOAD=$faults TRIREME_FAULT=statvfs:1+:ROOM1500000 goes_on shrunk "$trireme" train --ranks 1
+    says shrunk "WARNING: no checkpoint is saved in memory, the run saves to disk alone: .*no space for 2 checkpoints"
+    never_says shrunk "are saved in memory"
+    expect_bits undisturbed shrunk
+    expect_nothing
+fi
+if check "a run takes its place in memory also while another one leaves it"; then
+    rm -rf memory/trireme-*
+    LD_PRELOAD=$faults TRIREME_FAULT=mkdir@memory/trireme:2:ENOENT goes_on beside "$trireme" train --ranks 1
+    expect_nothing
+fi
+# Its folder takes two renames, then each save in memory one. Each save to disk first completes that in memory.
 if check "saves in memory that fail are told, training goes on"; then
-    LD_PRELOAD=$faults TRIREME_FAULT=rename:4+:EIO timeout -k 5 180 "$trireme" train "${common[@]}" --save failing \
-        "${saving[@]}" --run-file failing.run >failing.log 2>&1 </dev/null
+    LD_PRELOAD=$faults TRIREME_FAULT=rename@memory/trireme:4+:EIO timeout -k 5 180 "$trireme" train "${common[@]}" \
+        --save failing --save-interval 10 "${saving[@]}" --run-file failing.run >failing.log 2>&1 </dev/null
     says failing "WARNING: iteration [0-9]* was not saved in memory, training goes on: "
     says failing "WARNING: iteration [0-9]* was not saved in memory, training goes on and saves to disk alone: "
     [[ $(grep -c "not saved in memory" failing.log) == 2 ]] || complain "failing: $(grep "not saved" failing.log)"
@@ -238,7 +299,7 @@ if "${inside[@]}" true 2>/dev/null; then
         rm -rf memory.middle memory.right
         goes_on lost_two "${launch[@]}" --pp 3 --decoder-first-pipeline-num-layers 2
         says lost_two "WARNING: .*some of its . files are in no machine's memory"
-        says lost_two "loaded checkpoint from lost_two/step-00000[01][0-9]0"
+        says lost_two "loaded checkpoint from lost_two/step-00000030"
         expect_bits undisturbed lost_two
     fi
 else

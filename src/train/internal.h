@@ -171,6 +171,7 @@ void reporter_not_saved(Reporter *reporter, int64_t iteration, const char *why);
 // Prints once where checkpoints in memory are and what they take.
 void reporter_saved_in_memory(Reporter *reporter, int64_t iteration, const char *folder, double bytes);
 void reporter_not_saved_in_memory(Reporter *reporter, int64_t iteration, const char *why, bool gives_up);
+void reporter_no_memory(Reporter *reporter, const char *why); // for any checkpoint
 void reporter_loaded(Reporter *reporter, const char *from, const RunState *state);
 void reporter_changed(Reporter *reporter, const char *changes); // of the options since the checkpoint
 // Prints a warning about a checkpoint that was not loaded.
@@ -282,8 +283,9 @@ Status saver_open(Saver *saver, const Options *options, const atomic_int *stoppe
 // Fails with ERR_CREATE where the disk is too small for the saves of the steps after `from` up to `end`.
 Status saver_check_room(const Saver *saver, const ModelShape *shape, int64_t from, int64_t end);
 // With --async-save or --memory-save-interval allocates the memory of the copy before the first step; later saves
-// allocate nothing. Fails where the memory of a machine has no room for its checkpoints.
-Status saver_take_memory(Saver *saver, Engine *engine);
+// allocate nothing. Fails where the memory of a machine has no room for its checkpoints. A run that goes on, maybe on
+// fewer machines than before, then saves to disk alone and says so.
+Status saver_take_memory(Saver *saver, Engine *engine, bool goes_on);
 void saver_close(Saver *saver);
 // Saves the run in its present state, after a save that is under way. With --async-save it returns when the state is
 // copied, except for the last save of the run. A first failure is only reported; a second one in a row, or one of the

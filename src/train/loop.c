@@ -388,7 +388,7 @@ static Status train(TrainingRun *run) {
     if (run->first > 0) report_parameters(run);
     if (run->reporter && is_over(run))
         reporter_nothing_to_train(run->reporter, run->control.iteration, run->control.end);
-    TRY(saver_take_memory(&run->saver, run->engine));
+    TRY(saver_take_memory(&run->saver, run->engine, run->first > 0));
     save_plan_begin(&run->save_plan, run->first);
     spans_loaded(&run->spans, run->first, !run->first ? "nothing" : run->from_memory ? "memory" : "disk");
     Status status = loop(run);

@@ -83,10 +83,14 @@ static const char ADVICE[] = "remove it, or name another folder with --memory-sa
 // /dev/shm is everybody's: another user may have put a folder or a link there.
 static Status make_private(const char *path) {
     struct stat st;
-    if (mkdir(path, 0700) && errno != EEXIST)
-        return fail(create_status(), "%s: cannot create: %s (--memory-save-dir names another folder)", path,
-                    strerror(errno));
-    if (lstat(path, &st)) return fail(errno_status(), "%s: %s", path, strerror(errno));
+    int missing = ENOENT;
+    while (missing == ENOENT) { // again after another job has removed it meanwhile
+        if (mkdir(path, 0700) && errno != EEXIST)
+            return fail(create_status(), "%s: cannot create: %s (--memory-save-dir names another folder)",
+                        path, strerror(errno));
+        missing = lstat(path, &st) ? errno : 0;
+    }
+    if (missing) return fail(errno_status(), "%s: %s", path, strerror(missing));
     if (!S_ISDIR(st.st_mode)) return fail(ERR_PERMISSION, "%s: it is a link or a file: %s", path, ADVICE);
     if (st.st_uid != getuid())
         return fail(ERR_PERMISSION, "%s: it belongs to another user: %s", path, ADVICE);
@@ -172,17 +176,30 @@ bool store_is_first(const MemoryStore *store) {
     return store->world && store->machines[comm_rank(store->world)] == comm_rank(store->world);
 }
 
-static Status open_first(MemoryStore *store, const Options *o, const atomic_int *stopped) {
-    char base[4096], run[4096];
-    parent_of(store->folder, base);
-    TRY(make_private(base));
-    remove_orphans(base);
-    TRY(make_private(store->folder));
-    TRY(checkpoint_lock(store->folder, o->lock_timeout, stopped, &store->lock));
-    if (has_identity(store->folder, text_string(&store->identity))) return OK;
+// Another job that ends removes the base when it is empty, so maybe before the folder is made in it.
+static Status make_folders(const char *base, const char *folder) {
+    enum { MOST_TRIES = 100 };
+    for (int i = 0; i < MOST_TRIES; i++) {
+        TRY(make_private(base));
+        if (mkdir(folder, 0700) == 0 || errno != ENOENT) break;
+    }
+    return make_private(folder);
+}
+
+static Status take_folder(const MemoryStore *store) {
+    char run[4096];
     TRY(empty(store->folder));
     TRY(join(run, store->folder, "run"));
     return file_write(run, store->identity.data, store->identity.size);
+}
+
+static Status open_first(MemoryStore *store, const Options *o, const atomic_int *stopped) {
+    char base[4096];
+    parent_of(store->folder, base);
+    TRY(make_folders(base, store->folder));
+    remove_orphans(base);
+    TRY(checkpoint_lock(store->folder, o->lock_timeout, stopped, &store->lock));
+    return has_identity(store->folder, text_string(&store->identity)) ? OK : take_folder(store);
 }
 
 static Status find_machines(MemoryStore *store) {
@@ -204,26 +221,33 @@ static Status see_folder(const MemoryStore *store) {
                 store->folder, comm_first_here(store->world));
 }
 
-Status store_open(MemoryStore *store, const Options *o, const atomic_int *stopped, Comm *world) {
-    *store = (MemoryStore){.lock = -1, .newest = -1};
-    if (!o->save) return OK;
-    bool used = o->memory_save_interval != INT_UNSET;
+// Collective over the world: rank 0 tells where the folder is and whose. `anew`: as if nothing were in memory anywhere.
+static Status share_place(MemoryStore *store, const Options *o, Comm *world, bool anew) {
     Identity *place = calloc(1, sizeof *place);
     CHECK(place, "no memory for a path");
-    Status status = OK;
-    if (comm_rank(world) == 0) status = used ? find_place(o, place) : forget_id(o);
+    Status status = comm_rank(world) == 0 && anew ? forget_id(o) : OK;
+    if (status == OK && comm_rank(world) == 0) status = find_place(o, place);
     status = comm_agree(world, status);
-    if (status == OK && used) {
+    if (status == OK) {
         comm_broadcast_host(world, place, sizeof *place, 0);
-        store->world = world;
         memcpy(store->folder, place->folder, sizeof store->folder);
+        store->identity.size = 0;
         text_add(&store->identity, "%s", place->identity);
-        status = find_machines(store);
-        status = comm_agree(world, store_is_first(store) ? open_first(store, o, stopped) : OK);
-        if (status == OK) status = comm_agree(world, see_folder(store));
     }
     free(place);
     return status;
+}
+
+Status store_open(MemoryStore *store, const Options *o, const atomic_int *stopped, Comm *world) {
+    *store = (MemoryStore){.lock = -1, .newest = -1};
+    if (!o->save) return OK;
+    if (o->memory_save_interval == INT_UNSET)
+        return comm_agree(world, comm_rank(world) == 0 ? forget_id(o) : OK);
+    TRY(share_place(store, o, world, false));
+    store->world = world;
+    TRY(find_machines(store));
+    TRY(comm_agree(world, store_is_first(store) ? open_first(store, o, stopped) : OK));
+    return comm_agree(world, see_folder(store));
 }
 
 void store_close(MemoryStore *store, int64_t on_disk) {
@@ -279,10 +303,13 @@ Status store_check_room(const MemoryStore *store, int64_t bytes) {
     return comm_agree(store->world, store_is_first(store) ? check_room(store, here) : OK);
 }
 
-Status store_settle(MemoryStore *store, int64_t step) {
+Status store_settle(MemoryStore *store, const Options *o, int64_t step) {
     if (!store->world) return OK;
-    Status status = store_is_first(store) ? checkpoint_keep_one(store->folder, step) : OK;
     store->newest = step;
     store->settled = true;
+    if (step < 0) TRY(share_place(store, o, store->world, true));
+    Status status = OK;
+    if (store_is_first(store))
+        status = step < 0 ? take_folder(store) : checkpoint_keep_one(store->folder, step);
     return comm_agree(store->world, status);
 }

@@ -51,9 +51,10 @@ bool store_is_first(const MemoryStore *store); // this rank is the first one on 
 // Fails with ERR_CREATE where a machine has no room for two checkpoints of a run whose rank has `bytes` of tensors.
 // Collective over the world.
 Status store_check_room(const MemoryStore *store, int64_t bytes);
-// Removes all checkpoints in memory but the one of `step` (-1: all): those that the run has passed over or gone back
-// behind.   Collective over the world.
-Status store_settle(MemoryStore *store, int64_t step);
+// Removes all checkpoints in memory but the one of `step`, which the run goes on from. -1: the run goes on from
+// elsewhere, or has gone back. Then --save gets another number as well, so that what is in the memory of machines that
+// are not part of this job is never taken again: the run may go another way.   Collective over the world.
+Status store_settle(MemoryStore *store, const Options *options, int64_t step);
 // What one checkpoint takes in the memory of this rank's machine, if each rank has the given bytes of tensors. [ranks]
 int64_t store_bytes_here(const MemoryStore *store, const double *bytes_of_rank);
 

@@ -236,6 +236,11 @@ void reporter_not_saved_in_memory(Reporter *r, int64_t iteration, const char *wh
             iteration, gives_up ? " and saves to disk alone" : "", why);
 }
 
+void reporter_no_memory(Reporter *r, const char *why) {
+    clear_progress(r);
+    fprintf(stderr, "WARNING: no checkpoint is saved in memory, the run saves to disk alone: %s\n", why);
+}
+
 void reporter_not_loaded(Reporter *r, const char *why) {
     clear_progress(r);
     fprintf(stderr, "WARNING: %s\n", why);

@@ -296,7 +296,7 @@ Status run_restore(Engine *engine, const Options *o, Comm *world, Reporter *repo
     free(candidates.steps);
     free(candidates.holdings);
     TRY(status);
-    return store_settle(memory, restored->from_memory ? restored->state.iteration : -1);
+    return store_settle(memory, o, restored->from_memory ? restored->state.iteration : -1);
 }
 
 // Rank 0 alone lists them.

@@ -61,14 +61,14 @@ static Status restore_control(StepControl *control, const RunState *state, Range
                 MAX_RANGES);
 }
 
-// Until they are gone a run that starts again would go on with one of them.
-static Status remove_later(const TrainingRun *run, int64_t spike) {
-    Status status = OK;
-    if (comm_rank(run->world) == 0) {
-        status = checkpoint_lock_check(run->options->save, run->saver.lock);
-        if (status == OK) status = checkpoint_remove_steps(run->options->save, run->control.iteration, spike);
-    }
-    return comm_agree(run->world, status);
+// Until they are gone a run that starts again would go on with one of them. Memory goes first, that of machines which
+// are not part of this job, too: it is newer than what is on disk.
+static Status remove_later(TrainingRun *run, int64_t spike) {
+    const char *save = run->options->save;
+    bool first = comm_rank(run->world) == 0;
+    TRY(comm_agree(run->world, first ? checkpoint_lock_check(save, run->saver.lock) : OK));
+    TRY(store_settle(&run->saver.memory, run->options, -1));
+    return comm_agree(run->world, first ? checkpoint_remove_steps(save, run->control.iteration, spike) : OK);
 }
 
 Status run_rewind(TrainingRun *run, const StepReport *step, double usual) {
@@ -89,7 +89,6 @@ Status run_rewind(TrainingRun *run, const StepReport *step, double usual) {
     run->saver.last = state.iteration;
     if (state.iteration < run->first) run->first = state.iteration;
     TRY(remove_later(run, step->iteration));
-    TRY(store_settle(&run->saver.memory, -1));
     if (run->reporter) reporter_rewound(run->reporter, spike, &state, control->rewinds, skipped);
     run_skip(run);
     return OK;

@@ -126,11 +126,15 @@ Status saver_open(Saver *saver, const Options *options, const atomic_int *stoppe
     return OK;
 }
 
-Status saver_take_memory(Saver *saver, Engine *engine) {
+Status saver_take_memory(Saver *saver, Engine *engine, bool goes_on) {
     const Options *o = saver->options;
     if (!o->save || (!o->async_save && !saver->memory.world)) return OK;
     TRY(comm_agree(saver->world, engine_state(engine, o->save_optim, true, &saver->state)));
-    return store_check_room(&saver->memory, saver->state.bytes);
+    Status status = store_check_room(&saver->memory, saver->state.bytes);
+    if (status != ERR_CREATE || !goes_on) return status;
+    saver->failures_in_memory = MAX_FAILED_SAVES;
+    if (saver->reporter) reporter_no_memory(saver->reporter, fail_message());
+    return OK;
 }
 
 // ---- where to -----------------------------------------------------------------------------------
