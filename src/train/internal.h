@@ -319,7 +319,7 @@ Status same_model(const char *path, const ModelShape *model, const ModelShape *a
 
 typedef struct {
     RunState state; // all zeros when the run starts from the beginning
-    int64_t step;   // of the checkpoint that was read; -1: none
+    int64_t step;   // of the checkpoint that was read, or ITSELF; NONE_LEFT: there was none
     bool from_memory;
     int64_t past;    // the checkpoints in --save up to this step lead to where the run goes on; -1: none does
     int64_t on_disk; // the newest of them that can be opened; -1: none
@@ -327,7 +327,8 @@ typedef struct {
 
 // Reads the weights of --load and, unless the run finetunes, the moments and the state of the run. Where --load is the
 // folder that the run saves to, the newest checkpoint there and in `memory` is read. A damaged one is reported and the
-// next older one is read. Of `memory` only the checkpoint that was read stays.   Collective over the world.
+// next older one is read. Without any the parameters get their initial values. Of `memory` only the checkpoint that was
+// read stays.   Collective over the world.
 Status run_restore(Engine *engine, const Options *options, Comm *world, Reporter *reporter,
                    MemoryStore *memory, Restored *restored);
 

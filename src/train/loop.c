@@ -374,7 +374,7 @@ static Status write_trace(TrainingRun *run, Status status) {
 static Status train(TrainingRun *run) {
     TRY(run_open(run));
     if (run->options->dry_run) return run_dry(run);
-    TRY(engine_open(&run->engine, &run->spec, run->world));
+    TRY(engine_open_empty(&run->engine, &run->spec, run->world));
     TRY(trace_file_start(&run->trace, run->options));
     spans_ready(&run->spans);
     if (run->reporter)

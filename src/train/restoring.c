@@ -290,8 +290,9 @@ static void find_past(const Options *o, Comm *world, const Candidates *candidate
 Status run_restore(Engine *engine, const Options *o, Comm *world, Reporter *reporter, MemoryStore *memory,
                    Restored *restored) {
     Candidates candidates = {.memory = memory};
-    *restored = (Restored){.step = -1};
+    *restored = (Restored){.step = NONE_LEFT};
     Status status = restore(engine, o, world, reporter, &candidates, restored);
+    if (status == OK && restored->step == NONE_LEFT) status = engine_init(engine);
     if (status == OK) find_past(o, world, &candidates, restored);
     free(candidates.steps);
     free(candidates.holdings);

@@ -83,8 +83,13 @@ typedef struct {
 // writes them.
 Status engine_record(const EngineSpec *spec, int rank, const StepListener *listener);
 
-// Measures, allocates the memory, has the device prepare for the operations of a step (device/prepare.h) and
-// initialises the model.   Collective over the world, which has grid_size(spec->grid) ranks.
+// Measures, allocates the memory and has the device prepare for the operations of a step (device/prepare.h). The
+// parameters have no values yet: engine_read or engine_init gives them.   Collective over the world, which has
+// grid_size(spec->grid) ranks.
+Status engine_open_empty(Engine **engine, const EngineSpec *spec, Comm *world);
+// Gives the parameters their initial random values.   Collective over the world.   ERR_OS without host memory
+Status engine_init(Engine *engine);
+// Both.
 Status engine_open(Engine **engine, const EngineSpec *spec, Comm *world);
 void engine_close(Engine *engine);
 

@@ -113,14 +113,12 @@ void engine_close(Engine *e) {
     free(e);
 }
 
-static Status open_and_fill(Engine *e, const EngineSpec *spec, Comm *world, const EngineMemory *memory,
-                            const DeviceCalls *calls) {
+static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const EngineMemory *memory,
+                         const DeviceCalls *calls) {
     TRY(comm_agree(world, engine_open_share(e, spec, world, memory)));
     groups_name_rank(&e->runtime.context.groups);
     TRY(comm_agree(world, device_prepare(e->runtime.device, calls)));
-    TRY(comm_agree(world, pipeline_connect(e->pipeline)));
-    return comm_agree(world, params_init(&e->params, e->runtime.device, spec->shape.seed,
-                                         optimizer_write_master, &e->optimizer));
+    return comm_agree(world, pipeline_connect(e->pipeline));
 }
 
 EngineSpec engine_spec_here(const EngineSpec *spec, int rank_here) {
@@ -130,7 +128,7 @@ EngineSpec engine_spec_here(const EngineSpec *spec, int rank_here) {
     return here;
 }
 
-Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
+Status engine_open_empty(Engine **out, const EngineSpec *spec, Comm *world) {
     const EngineSpec here = engine_spec_here(spec, comm_rank_here(world));
     EngineMemory memory;
     DeviceCalls calls = {0};
@@ -138,10 +136,24 @@ Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
     Status status = e ? engine_try(&here, comm_rank(world), &memory, NULL, &calls)
                       : fail(ERR_OS, "no memory for the engine");
     status = comm_agree(world, status);
-    if (status == OK) status = open_and_fill(e, &here, world, &memory, &calls);
+    if (status == OK) status = open_share(e, &here, world, &memory, &calls);
     device_calls_free(&calls);
     if (status == OK) return OK;
     engine_close(e);
+    *out = NULL;
+    return status;
+}
+
+Status engine_init(Engine *e) {
+    return comm_agree(e->runtime.world, params_init(&e->params, e->runtime.device, e->spec.shape.seed,
+                                                    optimizer_write_master, &e->optimizer));
+}
+
+Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
+    TRY(engine_open_empty(out, spec, world));
+    Status status = engine_init(*out);
+    if (status == OK) return OK;
+    engine_close(*out);
     *out = NULL;
     return status;
 }
