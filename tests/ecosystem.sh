@@ -13,7 +13,7 @@ export TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 
 # They work with the torch 1.13, NumPy 1.24 and Python 3.11 of Debian 12, and with torch 2.6, NumPy 2.2 and Python 3.13
 # of Debian 13. NumPy is the distribution's: pip leaves one that is there.
-packages=(transformers==4.46.3 tokenizers==0.20.3 safetensors==0.4.5 gguf==0.17.1
+packages=(transformers==4.46.3 jinja2==3.1.6 tokenizers==0.20.3 safetensors==0.4.5 gguf==0.17.1
     sentencepiece==0.2.1 tiktoken==0.8.0)
 
 skip() {
@@ -38,3 +38,4 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 "$venv/bin/python" "$here/ecosystem/ecosystem.py" "$trireme" "$print_logits" || exit 1
 "$venv/bin/python" "$here/ecosystem/tokenizer_ids.py" "$trireme" 0.4 || exit 1
+"$venv/bin/python" "$here/ecosystem/chat_templates.py" "$trireme" || exit 1

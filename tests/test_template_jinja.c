@@ -107,7 +107,7 @@ static void limits_hold(void) {
          "{% endfor %}", "than", 1},
         {"{% for i in range(100000) %}",
          "{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' }}", "{% endfor %}",
-         "more than 64 MiB", 20},
+         "more than 8 MiB", 20},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         Text source = {0};

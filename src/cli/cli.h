@@ -19,6 +19,7 @@ Status cmd_data(Options *options);
 Status cmd_train(Options *options);
 Status cmd_supervise(Options *options);
 Status cmd_preprocess(Options *options);
+Status cmd_prepare_chat(Options *options);
 Status cmd_tokenizer(Options *options);
 Status cmd_schedule(Options *options);
 Status cmd_bench(Options *options);

@@ -12,6 +12,8 @@
 
 static const Command commands[] = {
     {"preprocess", FOR_PREPROCESS, cmd_preprocess, "make a data set (and a tokenizer) from text"},
+    {"prepare-chat", FOR_PREPARE_CHAT, cmd_prepare_chat,
+     "make a data set of conversations, to train on the answers"},
     {"tokenizer", FOR_TOKENIZER, cmd_tokenizer, "train and inspect tokenizers, encode and decode text"},
     {"data", FOR_DATA, cmd_data, "inspect and verify data sets, show samples as training reads them"},
     {"train", FOR_TRAIN, cmd_train, "train a GPT on any grid of tensor, pipeline and data parallel ranks"},

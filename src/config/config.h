@@ -31,15 +31,17 @@ typedef enum {
     FOR_SUPERVISE = 65536,
     FOR_SELFTEST = 131072,
     FOR_VERIFY_MACHINE = 262144,
-    FOR_RUN = FOR_TRAIN | FOR_MEMORY | FOR_BENCH, // verbs that describe a training run
-    FOR_DESIGN = FOR_RUN | FOR_PLAN,              // ... or plan one
-    FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,      // verbs that use a trained model
-    FOR_TEXT = FOR_PREPROCESS | FOR_TOKENIZER,    // verbs that read text
-    FOR_SOURCE = FOR_MODEL | FOR_EXPORT,          // verbs that read a model with --load
+    FOR_PREPARE_CHAT = 524288,
+    FOR_RUN = FOR_TRAIN | FOR_MEMORY | FOR_BENCH,     // verbs that describe a training run
+    FOR_DESIGN = FOR_RUN | FOR_PLAN,                  // ... or plan one
+    FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,          // verbs that use a trained model
+    FOR_TEXT = FOR_PREPROCESS | FOR_TOKENIZER,        // verbs that read text
+    FOR_DATA_SET = FOR_PREPROCESS | FOR_PREPARE_CHAT, // verbs that make a data set
+    FOR_SOURCE = FOR_MODEL | FOR_EXPORT,              // verbs that read a model with --load
     COMMAND_LINE_ONLY = 1 << 29, // the option is about one invocation: neither read from a file nor saved
     // The ranks of one run may have different values; they must agree on every other option.
     MAY_DIFFER = 1 << 30,
-    EVERY_VERB = 2 * FOR_VERIFY_MACHINE - 1, // the last verb
+    EVERY_VERB = 2 * FOR_PREPARE_CHAT - 1, // the last verb
 } Verb;
 
 typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_CHECKPOINT, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;

@@ -34,6 +34,12 @@ static const Screen screens[] = {
      "--append-eod\n",
      {OPT_input, OPT_output_prefix, OPT_vocab_size, OPT_tokenizer_model, OPT_vocab_file, OPT_merge_file,
       OPT_json_keys, OPT_append_eod, OPT_workers, OPT_max_bytes, OPT_config, -1}},
+    {FOR_PREPARE_CHAT,
+     "trireme prepare-chat --input chats.jsonl --tokenizer-model FOLDER --seq-length 2048 --preview 3\n"
+     "trireme prepare-chat --input chats.jsonl --tokenizer-model FOLDER --seq-length 2048 --output-prefix chats\n"
+     "trireme prepare-chat --chat-template chatml --print-template >mine.jinja   # to change it\n",
+     {OPT_input, OPT_tokenizer_model, OPT_output_prefix, OPT_seq_length, OPT_chat_template, OPT_preview,
+      OPT_too_long, OPT_pack, OPT_train_on, OPT_workers, OPT_config, -1}},
     {FOR_TOKENIZER,
      "trireme tokenizer train --input src/ --vocab-size 32768 --output FOLDER # tokenizer.json and more\n"
      "trireme tokenizer encode --tokenizer-model PATH [FILE ...]              # ids, a line for each file\n"

@@ -66,6 +66,13 @@ struct JinjaPair {
     JinjaValue key, value;
 };
 
+typedef struct JinjaBinding JinjaBinding;
+struct JinjaBinding {
+    const char *name;
+    JinjaValue value;
+    JinjaBinding *next;
+};
+
 // ---- source and tokens --------------------------------------------------------------------------------------
 
 typedef enum {
@@ -168,6 +175,7 @@ struct JinjaTemplate {
     JinjaPool pool;
     JinjaTokens tokens; // while it is parsed
     JinjaNode *body;
+    JinjaBinding *names; // that it reads
     bool marks_generation;
 };
 
@@ -198,13 +206,6 @@ Status jinja_parse_filter(JinjaParser *parser, JinjaNode **node); // the first o
 Status jinja_parse_arguments(JinjaParser *parser, JinjaNode **list);
 
 // ---- rendering ----------------------------------------------------------------------------------------------
-
-typedef struct JinjaBinding JinjaBinding;
-struct JinjaBinding {
-    const char *name;
-    JinjaValue value;
-    JinjaBinding *next;
-};
 
 struct JinjaScope {
     JinjaBinding *bindings;
@@ -241,7 +242,8 @@ typedef struct {
 
 Status jinja_fail(const JinjaRender *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 Status jinja_take(JinjaRender *r, size_t bytes, void *address); // sets the pointer at `address`
-Status jinja_step(JinjaRender *r);                              // counts one
+Status jinja_work(JinjaRender *r, size_t bytes); // counts a step, and those of a search in so many bytes
+Status jinja_step(JinjaRender *r);               // counts one
 Status jinja_enter(JinjaRender *r); // one call of eval or exec deeper; its end subtracts one from r->depth
 Status jinja_eval(JinjaRender *r, const JinjaNode *node, JinjaValue *out);
 Status jinja_exec(JinjaRender *r, const JinjaNode *list); // a list of statements
@@ -310,4 +312,7 @@ Status jinja_add_json(JinjaRender *r, const JinjaValue *value, int indent, int d
 size_t jinja_leading(const JinjaValue *string, const JinjaValue *set);
 size_t jinja_trailing(const JinjaValue *string, const JinjaValue *set);
 size_t jinja_character(const char *text, size_t size); // bytes of the first one, at least 1
-size_t jinja_blank(const char *text, size_t size);     // bytes of the blank that it begins with; 0: none
+// Bytes of the line that a text begins with, and of the line end behind it (0: there is none), as str.splitlines()
+// cuts.
+size_t jinja_line(const char *text, size_t size, size_t *line_end);
+size_t jinja_blank(const char *text, size_t size); // bytes of the blank that it begins with; 0: none

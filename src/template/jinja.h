@@ -16,10 +16,10 @@ typedef struct JinjaTemplate JinjaTemplate;
 
 enum {
     JINJA_MAX_SOURCE_BYTES = 1 << 20,
-    JINJA_MAX_DEPTH = 100,      // of expressions and statements within each other, and of macros that run
-    JINJA_MAX_STEPS = 20 << 20, // values and statements that one rendering computes
-    JINJA_MAX_MEMORY_BYTES = 128 << 20, // of the values of one rendering
-    JINJA_MAX_OUTPUT_BYTES = 64 << 20,
+    JINJA_MAX_DEPTH = 100,     // of expressions and statements within each other, and of macros that run
+    JINJA_MAX_STEPS = 1 << 19, // values and statements that one rendering computes, and 64 bytes searched
+    JINJA_MAX_MEMORY_BYTES = 64 << 20, // of the values of one rendering
+    JINJA_MAX_OUTPUT_BYTES = 8 << 20,
 };
 
 // Parses a template. Every message, also those of rendering, begins with `what`, a path, and the line. Fails with
@@ -28,6 +28,8 @@ Status jinja_parse(JinjaTemplate **template, const char *text, size_t size, cons
 void jinja_free(JinjaTemplate *template); // takes NULL
 // Returns whether the template has a {% generation %} block, which marks what the model is to write.
 bool jinja_marks_generation(const JinjaTemplate *template);
+// Returns whether the template reads a variable of this name anywhere.
+bool jinja_reads(const JinjaTemplate *template, const char *name);
 
 // A name that the template may use.
 typedef struct {

@@ -81,8 +81,7 @@ static Status replace(Render *r, const Value *value, const Value *args, Value *o
         text_add_bytes(&text, at, (size_t)(found - at));
         text_add_bytes(&text, new.string, new.size);
         at = found + old.size;
-        if (text.size > JINJA_MAX_OUTPUT_BYTES)
-            status = jinja_fail(r, "the template writes more than 64 MiB");
+        if (text.size > JINJA_MAX_OUTPUT_BYTES) status = jinja_fail(r, "the template writes more than 8 MiB");
     }
     text_add_bytes(&text, at, (size_t)(end - at));
     return finish(r, status, &text, out);
@@ -99,15 +98,14 @@ static Status indent(Render *r, const Value *value, const Value *args, Value *ou
     bool first = jinja_truth(&args[1]), empty = jinja_truth(&args[2]);
     Text text = {0};
     Status status = OK;
-    for (size_t at = 0; at < string.size && status == OK;) {
-        const char *found = memchr(string.string + at, '\n', string.size - at);
-        size_t next = found ? (size_t)(found - string.string) + 1 : string.size;
-        bool filled = string.string[at] != '\n' || empty;
-        if ((at ? filled : first)) text_add_bytes(&text, margin.string, margin.size);
-        text_add_bytes(&text, string.string + at, next - at);
-        at = next;
-        if (text.size > JINJA_MAX_OUTPUT_BYTES)
-            status = jinja_fail(r, "the template writes more than 64 MiB");
+    size_t line_end = 1;
+    for (size_t at = 0; line_end && status == OK;) {
+        size_t size = jinja_line(string.string + at, string.size - at, &line_end);
+        if (at ? size || empty : first) text_add_bytes(&text, margin.string, margin.size);
+        text_add_bytes(&text, string.string + at, size);
+        if (line_end) text_add(&text, "\n");
+        at += size + line_end;
+        if (text.size > JINJA_MAX_OUTPUT_BYTES) status = jinja_fail(r, "the template writes more than 8 MiB");
     }
     return finish(r, status, &text, out);
 }
@@ -332,6 +330,7 @@ Status jinja_filter(Render *r, const char *name, const Value *value, const Jinja
     for (size_t i = 0; i < sizeof FILTERS / sizeof *FILTERS; i++) {
         if (strcmp(name, FILTERS[i].name) != 0) continue;
         TRY(jinja_bind(r, name, FILTERS[i].parameters, given, args));
+        if (value->type == JINJA_STRING) TRY(jinja_work(r, value->size));
         return FILTERS[i].call(r, value, args, out);
     }
     if (jinja_has_list_filter(name)) return jinja_list_filter(r, name, value, given, out);

@@ -65,7 +65,7 @@ static Status add_list(Render *r, const Value *list, int indent, int depth, bool
 Status jinja_add_json(Render *r, const Value *value, int indent, int depth, bool sorted, Text *out) {
     if (depth > JINJA_MAX_DEPTH)
         return jinja_fail(r, "tojson: more than %d lists within each other", JINJA_MAX_DEPTH);
-    if (out->size > JINJA_MAX_OUTPUT_BYTES) return jinja_fail(r, "the template writes more than 64 MiB");
+    if (out->size > JINJA_MAX_OUTPUT_BYTES) return jinja_fail(r, "the template writes more than 8 MiB");
     TRY(jinja_step(r));
     switch (value->type) {
     case JINJA_NONE: text_add(out, "null"); return OK;

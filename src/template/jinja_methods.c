@@ -129,20 +129,20 @@ static Status rsplit(Render *r, const Value *self, const Value *args, Value *out
 }
 
 static Status splitlines(Render *r, const Value *self, const Value *args, Value *out) {
-    Value *items;
-    size_t count = 0, most = 1;
+    Value *items = NULL;
     bool keep = jinja_given(&args[0]) && jinja_truth(&args[0]);
-    for (size_t i = 0; i < self->size; i++) most += self->string[i] == '\n' || self->string[i] == '\r';
-    TRY(jinja_make_list(r, JINJA_LIST, most, &items, out));
-    for (size_t at = 0; at < self->size;) {
-        size_t end = at;
-        while (end < self->size && self->string[end] != '\n' && self->string[end] != '\r') end++;
-        size_t next = end + (end < self->size);
-        if (end + 1 < self->size && self->string[end] == '\r' && self->string[end + 1] == '\n') next++;
-        items[count++] = part(self, at, keep ? next : end);
-        at = next;
+    size_t most = 1, line_end;
+    for (size_t at = 0; at < self->size; at += line_end) {
+        at += jinja_line(self->string + at, self->size - at, &line_end);
+        most++;
     }
-    out->size = count;
+    TRY(jinja_make_list(r, JINJA_LIST, most, &items, out));
+    out->size = 0;
+    for (size_t at = 0; at < self->size;) {
+        size_t end = at + jinja_line(self->string + at, self->size - at, &line_end);
+        items[out->size++] = part(self, at, end + (keep ? line_end : 0));
+        at = end + line_end;
+    }
     return OK;
 }
 
@@ -394,5 +394,6 @@ Status jinja_method(Render *r, const Value *object, const char *name, const Jinj
     Value args[MAX_PARAMETERS] = {{0}};
     CHECK(m >= 0, "the method %s", name);
     TRY(jinja_bind(r, name, METHODS[m].parameters, given, args));
+    TRY(jinja_work(r, object->size));
     return METHODS[m].call(r, object, args, out);
 }

@@ -130,6 +130,7 @@ Status jinja_binary(Render *r, JinjaSign sign, const Value *a, const Value *b, V
 
 static Status contains(Render *r, const Value *value, const Value *in, bool *out) {
     *out = false;
+    TRY(jinja_work(r, in->type == JINJA_STRING ? in->size : in->size * sizeof(Value)));
     if (in->type == JINJA_UNDEFINED) return OK;
     if (in->type == JINJA_STRING) {
         if (value->type != JINJA_STRING) return cannot(r, JINJA_IN, value, in);
@@ -163,6 +164,7 @@ static Status order(Render *r, JinjaSign sign, const Value *a, const Value *b, i
 Status jinja_compare(Render *r, JinjaSign sign, const Value *a, const Value *b, bool *out) {
     int sides = 0;
     if (sign == JINJA_EQUAL || sign == JINJA_UNEQUAL) {
+        if (a->type == b->type) TRY(jinja_work(r, a->size));
         *out = jinja_equal(a, b, 0) == (sign == JINJA_EQUAL);
         return OK;
     }
@@ -241,6 +243,7 @@ static Status special_member(Render *r, const Value *object, const char *name, b
 Status jinja_attribute(Render *r, const Value *object, const char *name, Value *out) {
     bool found;
     if (object->type == JINJA_UNDEFINED) return jinja_undefined(r, object);
+    if (object->type == JINJA_DICT) TRY(jinja_work(r, object->size * sizeof(Value)));
     TRY(special_member(r, object, name, &found, out));
     if (found) return OK;
     Value key = jinja_string(name, strlen(name));
@@ -262,6 +265,7 @@ static Status element(Render *r, const Value *object, int64_t at, Value *out) {
 Status jinja_item(Render *r, const Value *object, const Value *key, Value *out) {
     if (object->type == JINJA_UNDEFINED) return jinja_undefined(r, object);
     if (object->type == JINJA_DICT) {
+        TRY(jinja_work(r, object->size * sizeof(Value)));
         const Value *found = jinja_find(object, key);
         if (found) {
             *out = *found;

@@ -247,3 +247,9 @@ void jinja_free(JinjaTemplate *t) {
 }
 
 bool jinja_marks_generation(const JinjaTemplate *template) { return template->marks_generation; }
+
+bool jinja_reads(const JinjaTemplate *template, const char *name) {
+    const JinjaBinding *b = template->names;
+    while (b && strcmp(b->name, name) != 0) b = b->next;
+    return b != NULL;
+}

@@ -119,7 +119,11 @@ static Status parse_name(Parser *p, Node **node) {
         return OK;
     }
     *node = jinja_node(p, JINJA_NAME);
-    return jinja_take_name(p, &(*node)->name);
+    TRY(jinja_take_name(p, &(*node)->name));
+    JinjaBinding *name = jinja_pool_take(&p->template->pool, sizeof *name);
+    *name = (JinjaBinding){.name = (*node)->name, .next = p->template->names};
+    p->template->names = name;
+    return OK;
 }
 
 static Status parse_primary(Parser *p, Node **node) {

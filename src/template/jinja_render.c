@@ -20,21 +20,24 @@ Status jinja_fail(const Render *r, const char *fmt, ...) {
 
 Status jinja_take(Render *r, size_t bytes, void *address) {
     if (bytes > JINJA_MAX_MEMORY_BYTES || r->pool.used > JINJA_MAX_MEMORY_BYTES - bytes)
-        return jinja_fail(r, "the template takes more than 128 MiB for its values");
+        return jinja_fail(r, "the template takes more than 64 MiB for its values");
     void *block = jinja_pool_take(&r->pool, bytes);
     memcpy(address, &block, sizeof block);
     return OK;
 }
 
-Status jinja_step(Render *r) {
-    return ++r->steps <= JINJA_MAX_STEPS
+Status jinja_work(Render *r, size_t bytes) {
+    enum { BYTES_A_STEP = 64 };
+    r->steps += 1 + (int64_t)(bytes / BYTES_A_STEP);
+    return r->steps <= JINJA_MAX_STEPS
                ? OK
-               : jinja_fail(r, "the template takes more than 20 million steps: does it end?");
+               : jinja_fail(r, "the template takes more than half a million steps: does it end?");
 }
 
+Status jinja_step(Render *r) { return jinja_work(r, 0); }
+
 static Status check_output(const Render *r) {
-    return r->out->size <= JINJA_MAX_OUTPUT_BYTES ? OK
-                                                  : jinja_fail(r, "the template writes more than 64 MiB");
+    return r->out->size <= JINJA_MAX_OUTPUT_BYTES ? OK : jinja_fail(r, "the template writes more than 8 MiB");
 }
 
 // ---- names -------------------------------------------------------------------------------------------------

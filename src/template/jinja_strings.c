@@ -29,6 +29,20 @@ size_t jinja_blank(const char *text, size_t size) {
     return is_blank(code_at(text, length)) ? length : 0;
 }
 
+size_t jinja_line(const char *text, size_t size, size_t *line_end) {
+    *line_end = 0;
+    for (size_t at = 0, length; at < size; at += length) {
+        length = jinja_character(text + at, size - at);
+        uint32_t code = code_at(text + at, length);
+        bool ends = (code >= 10 && code <= 13) || (code >= 28 && code <= 30) || code == 0x85 ||
+                    code == 0x2028 || code == 0x2029;
+        if (!ends) continue;
+        *line_end = length + (code == '\r' && at + 1 < size && text[at + 1] == '\n');
+        return at;
+    }
+    return size;
+}
+
 static bool contains(const JinjaValue *set, const char *character, size_t length) {
     return memmem(set->string, set->size, character, length) != NULL;
 }

@@ -211,27 +211,27 @@ void jinja_add_float(double value, Text *out) {
     text_add(out, "%.*f", decimals > 1 ? decimals : 1, value);
 }
 
+static bool is_plain(char c, char quote) {
+    return (unsigned char)c >= ' ' && c != 0x7f && c != '\\' && c != quote;
+}
+
 static void add_quoted(const Value *string, Text *out) {
     bool single = memchr(string->string, '\'', string->size),
          twice = memchr(string->string, '"', string->size);
     char quote = single && !twice ? '"' : '\'';
     text_add_bytes(out, &quote, 1);
     for (size_t i = 0; i < string->size; i++) {
+        size_t start = i;
+        while (i < string->size && is_plain(string->string[i], quote)) i++;
+        text_add_bytes(out, string->string + start, i - start);
+        if (i == string->size) break;
         char c = string->string[i];
-        const char *name = c ? strchr("\nn\rr\tt\\\\", c) : NULL;
-        if (name && strchr("\n\r\t\\", c))
-            text_add_bytes(out,
-                           (char[]){'\\', c == '\n'   ? 'n'
-                                          : c == '\r' ? 'r'
-                                          : c == '\t' ? 't'
-                                                      : '\\'},
-                           2);
-        else if (c == quote)
+        if (c == '\n' || c == '\r' || c == '\t')
+            text_add(out, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
+        else if (c == '\\' || c == quote)
             text_add_bytes(out, (char[]){'\\', c}, 2);
-        else if ((unsigned char)c < ' ' || c == 0x7f)
-            text_add(out, "\\x%02x", (unsigned)c);
         else
-            text_add_bytes(out, &c, 1);
+            text_add(out, "\\x%02x", (unsigned)c);
     }
     text_add_bytes(out, &quote, 1);
 }
@@ -264,7 +264,7 @@ static Status add_pairs(Render *r, const Value *dict, int depth, Text *out) {
 static Status add_value(Render *r, const Value *value, int depth, Text *out) {
     if (depth > MAX_VALUE_DEPTH)
         return jinja_fail(r, "a value of more than %d lists within each other", MAX_VALUE_DEPTH);
-    if (out->size > JINJA_MAX_OUTPUT_BYTES) return jinja_fail(r, "the template writes more than 64 MiB");
+    if (out->size > JINJA_MAX_OUTPUT_BYTES) return jinja_fail(r, "the template writes more than 8 MiB");
     TRY(jinja_step(r));
     switch (value->type) {
     case JINJA_UNDEFINED: text_add(out, depth ? "Undefined" : ""); return OK;
@@ -285,7 +285,7 @@ Status jinja_add_repr(Render *r, const Value *value, Text *out) { return add_val
 Status jinja_add_str(Render *r, const Value *value, Text *out) {
     if (value->type != JINJA_STRING) return add_value(r, value, 0, out);
     text_add_bytes(out, value->string, value->size);
-    return out->size <= JINJA_MAX_OUTPUT_BYTES ? OK : jinja_fail(r, "the template writes more than 64 MiB");
+    return out->size <= JINJA_MAX_OUTPUT_BYTES ? OK : jinja_fail(r, "the template writes more than 8 MiB");
 }
 
 Status jinja_str(Render *r, const Value *value, Value *out) {

@@ -88,6 +88,9 @@ const char *tokenizer_pattern(const Tokenizer *tokenizer, int i);
 typedef struct {
     bool adds_bos, adds_eos;
     char *chat_template; // of a conversation; NULL: none
+    // The texts by which chat templates write these tokens: of tokenizer_config.json, or where the tokenizer has none
+    // the spellings of its own; NULL: none.
+    char *bos_token, *eos_token, *pad_token, *unk_token;
 } TokenizerUse;
 Status tokenizer_use_read(TokenizerUse *use, const Tokenizer *tokenizer);
 void tokenizer_use_free(TokenizerUse *use);
@@ -109,6 +112,12 @@ void encoder_close(Encoder *encoder);
 Status encoder_encode(Encoder *encoder, const char *text, size_t bytes, TokenList *out);
 // Encodes a single text, such as a prompt, with an encoder of its own.
 Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t bytes, TokenList *out);
+
+// Finds where the tokens that encoder_encode made of `text` lie: token i ends before byte ends[i] (ends [count]) and
+// begins where the one before it ends; a token with a part of a character ends within it. Fails with ERR_UNAVAILABLE
+// for a tokenizer that changes text before it cuts it, and for the null tokenizer.
+Status tokenizer_locate(const Tokenizer *tokenizer, const char *text, size_t bytes, const int32_t *ids,
+                        size_t count, size_t *ends);
 
 // ---- train ----------------------------------------------------------------------------------------
 

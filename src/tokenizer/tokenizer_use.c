@@ -52,18 +52,36 @@ static bool begins_texts(const Tokenizer *t, const Json *config) {
     return t->kind == TOKENIZER_SENTENCEPIECE && class && !strncmp(class, "LlamaTokenizer", 14);
 }
 
+static char *copy(const char *string) {
+    char *made = string ? strdup(string) : NULL;
+    CHECK(made || !string, "no memory for %zu bytes", string ? strlen(string) : 0);
+    return made;
+}
+
+// A token is a string, or {"content": "..."}.
+static char *find_token(const Json *config, const char *name) {
+    const Json *token = json_member(config, name), *content = json_member(token, "content");
+    return copy(json_string(content ? content : token));
+}
+
+static char *own_token(const Tokenizer *t, int id) { return id < 0 ? NULL : copy(tokenizer_spelling(t, id)); }
+
 static Status read_config(const Tokenizer *t, TokenizerUse *use) {
     Json *config;
-    if (!t->config.size) return OK;
+    if (!t->config.size) {
+        use->bos_token = own_token(t, tokenizer_bos(t));
+        use->eos_token = own_token(t, tokenizer_eod(t));
+        return OK;
+    }
     TRY(json_parse(&config, t->config.data, t->config.size, "tokenizer_config.json"));
     if (begins_texts(t, config)) use->adds_bos = true;
     (void)json_flag(json_member(config, "add_bos_token"), &use->adds_bos);
     (void)json_flag(json_member(config, "add_eos_token"), &use->adds_eos);
-    const char *template = find_template(json_member(config, "chat_template"));
-    if (template) {
-        use->chat_template = strdup(template);
-        CHECK(use->chat_template, "no memory for a template of %zu bytes", strlen(template));
-    }
+    use->chat_template = copy(find_template(json_member(config, "chat_template")));
+    use->bos_token = find_token(config, "bos_token");
+    use->eos_token = find_token(config, "eos_token");
+    use->pad_token = find_token(config, "pad_token");
+    use->unk_token = find_token(config, "unk_token");
     json_free(config);
     return OK;
 }
@@ -75,6 +93,8 @@ Status tokenizer_use_read(TokenizerUse *use, const Tokenizer *t) {
 }
 
 void tokenizer_use_free(TokenizerUse *use) {
-    free(use->chat_template);
+    char *const strings[] = {use->chat_template, use->bos_token, use->eos_token, use->pad_token,
+                             use->unk_token};
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) free(strings[i]);
     *use = (TokenizerUse){0};
 }

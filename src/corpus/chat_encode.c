@@ -1,0 +1,193 @@
+// Renders a conversation, encodes it, and finds the tokens of its answers.
+#include "base/array.h"
+#include "corpus/chat_format.h"
+#include <stdlib.h>
+#include <string.h>
+
+Status chat_worker_open(ChatWorker *w, const ChatFormat *format) {
+    *w = (ChatWorker){.format = format};
+    return encoder_open(&w->encoder, format->tokenizer);
+}
+
+void chat_worker_close(ChatWorker *w) {
+    encoder_close(w->encoder);
+    jinja_output_free(&w->whole);
+    jinja_output_free(&w->part);
+    free(w->ends);
+    *w = (ChatWorker){0};
+}
+
+// ---- the text ------------------------------------------------------------------------------------------------
+
+static Json string_of(const char *text) {
+    return (Json){.type = JSON_STRING, .string = text ? text : "", .size = text ? strlen(text) : 0};
+}
+
+// The first `count` messages, with the names that transformers gives to a template.
+static Status render(const ChatWorker *w, const Conversation *c, size_t count, bool prompt,
+                     JinjaOutput *out) {
+    const TokenizerUse *use = &w->format->use;
+    Json messages = *c->messages, flag = {.type = prompt ? JSON_TRUE : JSON_FALSE};
+    const struct {
+        const char *name, *text;
+    } TOKENS[] = {{"bos_token", use->bos_token},
+                  {"eos_token", use->eos_token},
+                  {"pad_token", use->pad_token},
+                  {"unk_token", use->unk_token}};
+    enum { NUM_TOKENS = sizeof TOKENS / sizeof *TOKENS };
+    JinjaVariable variables[4 + NUM_TOKENS] = {
+        {"messages", &messages}, {"tools", c->tools}, {"documents", NULL}, {"add_generation_prompt", &flag}};
+    Json strings[NUM_TOKENS];
+    int number = 4;
+    messages.count = count;
+    for (int i = 0; i < NUM_TOKENS; i++) {
+        if (!TOKENS[i].text) continue; // undefined for the template, too
+        strings[i] = string_of(TOKENS[i].text);
+        variables[number++] = (JinjaVariable){TOKENS[i].name, &strings[i]};
+    }
+    return jinja_render(w->format->template, variables, number, w->format->now, out);
+}
+
+// ---- stretches of answers by rendering less of the conversation -------------------------------------------------
+
+static bool starts_whole(const ChatWorker *w) {
+    const Text *whole = &w->whole.text, *part = &w->part.text;
+    return part->size <= whole->size && (!part->size || !memcmp(part->data, whole->data, part->size));
+}
+
+static Status ambiguous(size_t message) {
+    return fail(
+        ERR_DATA,
+        "message %zu: the template writes the conversation up to this answer in another way than within the whole, "
+        "so the answer has no place of its own: mark answers with {%% generation %%} in a copy of the template, "
+        "and name it by --chat-template FILE",
+        message + 1);
+}
+
+static Status add_span(JinjaOutput *out, size_t start, size_t end) {
+    array_grow(&out->spans, sizeof *out->spans, out->num_spans + 1, &out->capacity);
+    if (end > start) out->spans[out->num_spans++] = (JinjaSpan){start, end};
+    return OK;
+}
+
+static Status find_answer(ChatWorker *w, const Conversation *c, size_t k) {
+    TRY(render(w, c, k, true, &w->part));
+    size_t start = w->part.text.size;
+    if (!starts_whole(w)) return ambiguous(k);
+    TRY(render(w, c, k + 1, false, &w->part));
+    if (!starts_whole(w) || w->part.text.size < start) return ambiguous(k);
+    return add_span(&w->whole, start, w->part.text.size);
+}
+
+static Status find_answers(ChatWorker *w, const Conversation *c) {
+    for (size_t k = 0; k < c->messages->count; k++)
+        if (message_is_answer(&c->messages->items[k])) TRY(find_answer(w, c, k));
+    return OK;
+}
+
+// ---- tokens ---------------------------------------------------------------------------------------------------------
+
+static bool is_special(const Tokenizer *t, int32_t id) {
+    TokenType type = tokenizer_token_type(t, id);
+    return type == TOKEN_CONTROL || type == TOKEN_USER_DEFINED;
+}
+
+// The bytes of the control token of SentencePiece that stands at `text`, and its id; 0: there is none.
+static size_t control_at(const Tokenizer *t, const char *text, size_t size, int32_t *id) {
+    const int ids[] = {tokenizer_bos(t), tokenizer_eod(t)};
+    for (int i = 0; i < 2; i++) {
+        const char *spelling = ids[i] < 0 ? "" : tokenizer_spelling(t, ids[i]);
+        size_t length = strlen(spelling);
+        *id = ids[i];
+        if (length && length <= size && !memcmp(text, spelling, length)) return length;
+    }
+    return 0;
+}
+
+// SentencePiece takes <s> in a text for characters. Here, as in transformers, it is the token, and what is between two
+// of them is encoded by itself.
+static Status encode(ChatWorker *w, const char *text, size_t size, TokenList *out) {
+    const Tokenizer *t = w->format->tokenizer;
+    if (tokenizer_kind(t) != TOKENIZER_SENTENCEPIECE) return encoder_encode(w->encoder, text, size, out);
+    size_t start = 0, length;
+    int32_t id;
+    for (size_t at = 0; at < size; at += length ? length : 1) {
+        length = control_at(t, text + at, size - at, &id);
+        if (!length) continue;
+        TRY(encoder_encode(w->encoder, text + start, at - start, out));
+        token_list_add(out, &id, 1);
+        start = at + length;
+    }
+    return encoder_encode(w->encoder, text + start, size - start, out);
+}
+
+static bool is_blank(const char *text, size_t from, size_t to) {
+    while (from < to && strchr(" \t\r\n", text[from]) && text[from]) from++;
+    return from == to;
+}
+
+// Sets the mask of tokens [first, end) of a stretch. Blanks behind its last special token are not trained.
+static void mask_span(const ChatWorker *w, const TokenList *tokens, size_t before, size_t first, size_t end,
+                      bool trims, int32_t *mask) {
+    size_t last = end;
+    while (trims && last > first &&
+           is_blank(w->whole.text.data, last - 1 ? w->ends[last - 2] : 0, w->ends[last - 1]))
+        last--;
+    bool ends_turn =
+        last > first && last < end && is_special(w->format->tokenizer, tokens->ids[before + last - 1]);
+    if (!ends_turn) last = end;
+    for (size_t i = first; i < last; i++) mask[i] = 1;
+}
+
+// Tokens that overlap a stretch; both are in the order of the text.
+static void mask_spans(const ChatWorker *w, const TokenList *tokens, size_t before, bool trims,
+                       int32_t *mask) {
+    size_t count = tokens->count - before, first = 0;
+    const JinjaOutput *o = &w->whole;
+    size_t from = w->format->last_answer_only && o->num_spans ? o->num_spans - 1 : 0;
+    for (size_t s = from; s < o->num_spans; s++) {
+        while (first < count && w->ends[first] <= o->spans[s].start) first++;
+        size_t end = first;
+        while (end < count && (end ? w->ends[end - 1] : 0) < o->spans[s].end) end++;
+        mask_span(w, tokens, before, first, end, trims, mask);
+    }
+}
+
+static Status encode_and_mask(ChatWorker *w, bool trims, TokenList *tokens, TokenList *mask) {
+    const Text *text = &w->whole.text;
+    size_t before = tokens->count;
+    TRY(encode(w, text_string(text), text->size, tokens));
+    size_t count = tokens->count - before;
+    array_grow(&w->ends, sizeof *w->ends, count + 1, &w->capacity);
+    TRY(tokenizer_locate(w->format->tokenizer, text_string(text), text->size, tokens->ids + before, count,
+                         w->ends));
+    array_grow(&mask->ids, sizeof *mask->ids, mask->count + count + 1, &mask->capacity);
+    int32_t *own = mask->ids + mask->count;
+    memset(own, 0, (count + 1) * sizeof *own);
+    mask_spans(w, tokens, before, trims, own);
+    own[0] = 0; // nothing comes before it that could predict it
+    mask->count += count;
+    return OK;
+}
+
+static Status encode_conversation(ChatWorker *w, const Conversation *c, TokenList *tokens, TokenList *mask) {
+    const JinjaTemplate *template = w->format->template;
+    bool marks = jinja_marks_generation(template);
+    if (c->tools && !jinja_reads(template, "tools"))
+        return fail(ERR_DATA,
+                    "the conversation has tools, which the template does not write: name one that does, or "
+                    "remove \"tools\"");
+    TRY(render(w, c, c->messages->count, false, &w->whole));
+    if (!marks) TRY(find_answers(w, c));
+    if (!w->whole.num_spans)
+        return fail(ERR_DATA, "the template writes no text for the answers of this conversation");
+    return encode_and_mask(w, !marks, tokens, mask);
+}
+
+Status chat_encode(ChatWorker *w, const Json *line, TokenList *tokens, TokenList *mask) {
+    Conversation c;
+    Status status = conversation_read(&c, line);
+    if (status == OK) status = encode_conversation(w, &c, tokens, mask);
+    conversation_free(&c);
+    return status;
+}

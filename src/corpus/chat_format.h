@@ -1,0 +1,57 @@
+// How a model reads a conversation: its chat template and its tokenizer; and the tokens of a conversation with the mask
+// of those that are trained.
+//
+// The tokens are those of the whole text, as transformers' apply_chat_template(tokenize=True) has them. A token is
+// trained when it lies, as a whole or in part, in a stretch of text that an answer takes. Which stretches these are:
+//
+// 1. Where the template has {% generation %} blocks, what these write.
+// 2. Else, for each answer k, the text is rendered twice more: messages before k, with add_generation_prompt true (P),
+//    and messages up to and with k, without it (Q). P must begin Q, and Q must begin the whole text: then the answer is
+//    what Q has beyond P, less blanks at its end that follow a special token (the line end behind <|im_end|>). Where
+//    this does not hold the template writes a conversation in another way while it goes on, so that its answers have no
+//    place of their own: it is refused.
+#pragma once
+#include "corpus/chat_messages.h"
+#include "template/jinja.h"
+#include "tokenizer/tokenizer.h"
+
+typedef struct {
+    JinjaTemplate *template;
+    const Tokenizer *tokenizer; // borrowed
+    TokenizerUse use;
+    time_t now;
+    bool last_answer_only;
+} ChatFormat;
+
+// Opens the template: of `named`, a file or the name of a built-in one, or where that is NULL the model's own, in the
+// folder `tokenizer_path`: chat_template.jinja, or tokenizer_config.json. Fails with ERR_CONFIG where there is none or
+// where the tokenizer lacks a token that a built-in template writes, with ERR_DATA for a template that does not parse
+// and for a config.json of a smaller vocabulary than the tokenizer's.
+Status chat_format_open(ChatFormat *format, const Tokenizer *tokenizer, const char *tokenizer_path,
+                        const char *named);
+void chat_format_close(ChatFormat *format);
+
+// The tools of one thread.
+typedef struct {
+    const ChatFormat *format;
+    Encoder *encoder;
+    JinjaOutput whole, part;
+    size_t *ends; // of the tokens of a conversation
+    size_t capacity;
+} ChatWorker;
+
+Status chat_worker_open(ChatWorker *worker, const ChatFormat *format);
+void chat_worker_close(ChatWorker *worker);
+// Appends the tokens of the conversation, and for each 1 or 0: it is trained or not; the first one never is. Fails with
+// ERR_DATA, in words to which the caller adds the place.
+Status chat_encode(ChatWorker *worker, const Json *line, TokenList *tokens, TokenList *mask);
+
+// A built-in template.
+typedef struct {
+    const char *name, *source;
+    const char *markers; // tokens that it writes, separated by blanks, each one token of the vocabulary
+} ChatTemplate;
+
+const ChatTemplate *chat_template_named(const char *name); // NULL: there is none
+extern const ChatTemplate chat_templates[];
+extern const int num_chat_templates;

@@ -1,0 +1,219 @@
+// Reads the conversation of a line: messages, prompt and completion, ShareGPT, Alpaca.
+#include "corpus/chat_messages.h"
+#include <string.h>
+
+static bool same(const Json *value, const char *string) {
+    return value && value->type == JSON_STRING && value->size == strlen(string) &&
+           !memcmp(value->string, string, value->size);
+}
+
+static void add_message(Text *out, const char *role, const Json *content) {
+    text_add(out, "%s{\"role\": \"%s\", \"content\": ", out->data[out->size - 1] == '[' ? "" : ", ", role);
+    json_add_string(out, content->string, content->size);
+    text_add(out, "}");
+}
+
+static Status need_string(const Json *line, const char *key, const Json **string) {
+    *string = json_member(line, key);
+    if (*string && (*string)->type == JSON_STRING) return OK;
+    return fail(ERR_DATA, "\"%s\" is %s: it has to be a string", key, *string ? "no string" : "missing");
+}
+
+// ---- ShareGPT: {"conversations": [{"from": "human", "value": "..."}]} --------------------------------------
+
+static const struct {
+    const char *from, *role;
+} SPEAKERS[] = {{"human", "user"},          {"user", "user"},         {"gpt", "assistant"},
+                {"assistant", "assistant"}, {"chatgpt", "assistant"}, {"bing", "assistant"},
+                {"bard", "assistant"},      {"model", "assistant"},   {"system", "system"},
+                {"tool", "tool"},           {"observation", "tool"}};
+
+static const char *role_of(const Json *from) {
+    for (size_t i = 0; i < sizeof SPEAKERS / sizeof *SPEAKERS; i++)
+        if (same(from, SPEAKERS[i].from)) return SPEAKERS[i].role;
+    return NULL;
+}
+
+static Status of_share_gpt(const Json *line, const Json *turns, Text *out) {
+    const Json *system = json_member(line, "system"), *value;
+    if (system && system->type == JSON_STRING && system->size) add_message(out, "system", system);
+    for (size_t i = 0; i < turns->count; i++) {
+        const Json *from = json_member(&turns->items[i], "from");
+        const char *role = role_of(from);
+        if (!role)
+            return fail(
+                ERR_DATA,
+                "conversations, turn %zu: \"from\" is \"%.40s\"; human, gpt, system and tool are known",
+                i + 1, from && from->type == JSON_STRING ? from->string : "missing");
+        TRY(need_string(&turns->items[i], "value", &value));
+        add_message(out, role, value);
+    }
+    return OK;
+}
+
+// ---- Alpaca: {"instruction": "...", "input": "...", "output": "..."} ----------------------------------------
+
+static Status add_history(const Json *history, Text *out) {
+    for (size_t i = 0; history && history->type == JSON_ARRAY && i < history->count; i++) {
+        const Json *turn = &history->items[i];
+        bool pair = turn->type == JSON_ARRAY && turn->count == 2 && turn->items[0].type == JSON_STRING &&
+                    turn->items[1].type == JSON_STRING;
+        if (!pair) return fail(ERR_DATA, "\"history\", turn %zu: it has to be a list of two strings", i + 1);
+        add_message(out, "user", &turn->items[0]);
+        add_message(out, "assistant", &turn->items[1]);
+    }
+    return OK;
+}
+
+static Status of_alpaca(const Json *line, Text *out) {
+    const Json *instruction, *output, *input = json_member(line, "input"),
+                                      *system = json_member(line, "system");
+    TRY(need_string(line, "instruction", &instruction));
+    TRY(need_string(line, "output", &output));
+    if (system && system->type == JSON_STRING && system->size) add_message(out, "system", system);
+    TRY(add_history(json_member(line, "history"), out));
+    Text both = {0};
+    text_add_bytes(&both, instruction->string, instruction->size);
+    if (input && input->type == JSON_STRING && input->size) {
+        text_add(&both, "\n");
+        text_add_bytes(&both, input->string, input->size);
+    }
+    Json question = {.type = JSON_STRING, .string = text_string(&both), .size = both.size};
+    add_message(out, "user", &question);
+    text_free(&both);
+    add_message(out, "assistant", output);
+    return OK;
+}
+
+// ---- {"prompt": ..., "completion": ...}: strings, or lists of messages ---------------------------------------
+
+static void add_value(const Json *value, Text *out) {
+    static const char *const WORDS[] = {"null", "false", "true"};
+    if (value->type <= JSON_TRUE) text_add(out, "%s", WORDS[value->type]);
+    if (value->type == JSON_NUMBER) text_add_bytes(out, value->string, value->size);
+    if (value->type == JSON_STRING) json_add_string(out, value->string, value->size);
+    if (value->type < JSON_ARRAY) return;
+    text_add(out, value->type == JSON_ARRAY ? "[" : "{");
+    for (size_t i = 0; i < value->count; i++) {
+        if (i) text_add(out, ", ");
+        if (value->items[i].key) json_add_string(out, value->items[i].key, value->items[i].key_size);
+        if (value->items[i].key) text_add(out, ": ");
+        add_value(&value->items[i], out);
+    }
+    text_add(out, value->type == JSON_ARRAY ? "]" : "}");
+}
+
+static Status of_prompt(const Json *line, Text *out) {
+    static const char *const ROLES[] = {"user", "assistant"};
+    const Json *parts[] = {json_member(line, "prompt"), json_member(line, "completion")};
+    for (int i = 0; i < 2; i++) {
+        if (parts[i] && parts[i]->type == JSON_STRING) {
+            add_message(out, ROLES[i], parts[i]);
+            continue;
+        }
+        if (!parts[i] || parts[i]->type != JSON_ARRAY)
+            return fail(ERR_DATA, "\"%s\" is %s: it has to be a string or a list of messages",
+                        i ? "completion" : "prompt", parts[i] ? "neither" : "missing");
+        for (size_t k = 0; k < parts[i]->count; k++) {
+            if (out->data[out->size - 1] != '[') text_add(out, ", ");
+            add_value(&parts[i]->items[k], out);
+        }
+    }
+    return OK;
+}
+
+// ---- which shape ----------------------------------------------------------------------------------------------
+
+typedef enum { MESSAGES, SHARE_GPT, ALPACA, PROMPT, NUM_SHAPES } Shape;
+static const char *const KEYS[NUM_SHAPES] = {"messages", "conversations", "instruction", "prompt"};
+
+static Status find_shape(const Json *line, Shape *shape) {
+    int found = -1;
+    if (line->type != JSON_OBJECT) return fail(ERR_DATA, "a line has to be an object: {\"messages\": [...]}");
+    for (int i = 0; i < NUM_SHAPES; i++) {
+        if (!json_member(line, KEYS[i])) continue;
+        if (found >= 0)
+            return fail(ERR_DATA, "\"%s\" and \"%s\" are both there: keep the one that is the conversation",
+                        KEYS[found], KEYS[i]);
+        found = i;
+    }
+    if (found < 0)
+        return fail(
+            ERR_DATA,
+            "no conversation: \"messages\", \"conversations\" (ShareGPT), \"instruction\" (Alpaca) or "
+            "\"prompt\" with \"completion\" is expected");
+    *shape = (Shape)found;
+    return OK;
+}
+
+static Status check_list(const Json *list, const char *key) {
+    if (list->type != JSON_ARRAY || !list->count)
+        return fail(ERR_DATA, "\"%s\" has to be a list of turns", key);
+    for (size_t i = 0; i < list->count; i++)
+        if (list->items[i].type != JSON_OBJECT)
+            return fail(ERR_DATA, "\"%s\", turn %zu is no object", key, i + 1);
+    return OK;
+}
+
+static Status make(Conversation *c, const Json *line, Shape shape) {
+    Text text = {0};
+    text_add(&text, "[");
+    Status status = shape == SHARE_GPT ? of_share_gpt(line, json_member(line, KEYS[shape]), &text)
+                    : shape == ALPACA  ? of_alpaca(line, &text)
+                                       : of_prompt(line, &text);
+    text_add(&text, "]");
+    if (status == OK) status = json_parse(&c->made, text.data, text.size, "the conversation");
+    text_free(&text);
+    c->messages = c->made;
+    return status;
+}
+
+// ---- what every conversation needs -----------------------------------------------------------------------------
+
+bool message_is_answer(const Json *message) { return same(json_member(message, "role"), "assistant"); }
+
+static Status check_messages(const Json *messages) {
+    static const char *const ROLES[] = {"system", "user", "assistant", "tool", "developer"};
+    enum { NUM_ROLES = sizeof ROLES / sizeof *ROLES };
+    bool answered = false;
+    TRY(check_list(messages, "messages"));
+    for (size_t i = 0; i < messages->count; i++) {
+        const char *role = json_string(json_member(&messages->items[i], "role"));
+        int known = 0;
+        while (role && known < NUM_ROLES && strcmp(role, ROLES[known]) != 0) known++;
+        if (!role || known == NUM_ROLES)
+            return fail(
+                ERR_DATA,
+                "message %zu: the role is \"%.40s\"; system, user, assistant, tool and developer are known",
+                i + 1, role ? role : "missing");
+        answered = answered || message_is_answer(&messages->items[i]);
+    }
+    return answered
+               ? OK
+               : fail(ERR_DATA,
+                      "a conversation without an answer: there is nothing to train on; add a turn of the "
+                      "assistant, or leave the line out");
+}
+
+Status conversation_read(Conversation *c, const Json *line) {
+    *c = (Conversation){0};
+    Shape shape = MESSAGES;
+    TRY(find_shape(line, &shape));
+    const Json *turns = json_member(line, KEYS[shape]), *tools = json_member(line, "tools");
+    if (shape == MESSAGES || shape == SHARE_GPT) TRY(check_list(turns, KEYS[shape]));
+    // Some data sets have messages under ShareGPT's key.
+    bool ready = shape == MESSAGES || (shape == SHARE_GPT && json_member(&turns->items[0], "role"));
+    if (ready)
+        c->messages = turns;
+    else
+        TRY(make(c, line, shape));
+    if (tools && tools->type == JSON_ARRAY && tools->count) c->tools = tools;
+    if (tools && tools->type != JSON_ARRAY && tools->type != JSON_NULL)
+        return fail(ERR_DATA, "\"tools\" has to be a list of JSON schemas");
+    return check_messages(c->messages);
+}
+
+void conversation_free(Conversation *c) {
+    json_free(c->made);
+    *c = (Conversation){0};
+}

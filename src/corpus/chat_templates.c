@@ -1,0 +1,135 @@
+// Built-in chat templates, written from the documented formats of the model families, with their answers marked.
+#include "corpus/chat_format.h"
+#include <string.h>
+
+// <|im_start|>role, a line end, the content, <|im_end|>, a line end. ChatML; Qwen, SmolLM.
+static const char CHATML[] =
+    "{% for message in messages %}\n"
+    "{{- '<|im_start|>' + message['role'] + '\\n' -}}\n"
+    "{% if message['role'] == 'assistant' %}\n"
+    "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{- '\\n' -}}\n"
+    "{% else %}\n"
+    "{{- message['content'] + '<|im_end|>\\n' -}}\n"
+    "{% endif %}\n"
+    "{% endfor %}\n"
+    "{% if add_generation_prompt %}\n"
+    "{{- '<|im_start|>assistant\\n' -}}\n"
+    "{% endif %}\n";
+
+// Of Llama 3: each message is a header and a text without blanks around it.
+static const char LLAMA3[] =
+    "{{- bos_token -}}\n"
+    "{% for message in messages %}\n"
+    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' -}}\n"
+    "{% if message['role'] == 'assistant' %}\n"
+    "{% generation %}{{ message['content'] | trim + '<|eot_id|>' }}{% endgeneration %}\n"
+    "{% else %}\n"
+    "{{- message['content'] | trim + '<|eot_id|>' -}}\n"
+    "{% endif %}\n"
+    "{% endfor %}\n"
+    "{% if add_generation_prompt %}\n"
+    "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}\n"
+    "{% endif %}\n";
+
+// [INST] question [/INST] answer</s>; a system message stands before the first question.
+static const char MISTRAL[] =
+    "{% set ns = namespace(before='') %}\n"
+    "{{- bos_token -}}\n"
+    "{% for message in messages %}\n"
+    "{% if message['role'] == 'system' %}\n"
+    "{% if not loop.first %}{{ raise_exception('a system message comes first') }}{% endif %}\n"
+    "{% set ns.before = message['content'] + '\\n\\n' %}\n"
+    "{% elif message['role'] == 'user' %}\n"
+    "{{- '[INST] ' + ns.before + message['content'] + ' [/INST]' -}}\n"
+    "{% set ns.before = '' %}\n"
+    "{% elif message['role'] == 'assistant' %}\n"
+    "{% generation %}{{ ' ' + message['content'] + eos_token }}{% endgeneration %}\n"
+    "{% else %}\n"
+    "{{- raise_exception('the roles are system, user and assistant') -}}\n"
+    "{% endif %}\n"
+    "{% endfor %}\n";
+
+// Turns of user and model; a system message stands before the first question.
+static const char GEMMA[] =
+    "{% set ns = namespace(before='') %}\n"
+    "{{- bos_token -}}\n"
+    "{% for message in messages %}\n"
+    "{% if message['role'] == 'system' %}\n"
+    "{% if not loop.first %}{{ raise_exception('a system message comes first') }}{% endif %}\n"
+    "{% set ns.before = message['content'] | trim + '\\n\\n' %}\n"
+    "{% elif message['role'] == 'assistant' %}\n"
+    "{{- '<start_of_turn>model\\n' -}}\n"
+    "{% generation %}{{ message['content'] | trim + '<end_of_turn>' }}{% endgeneration %}{{- '\\n' -}}\n"
+    "{% elif message['role'] == 'user' %}\n"
+    "{{- '<start_of_turn>user\\n' + ns.before + message['content'] | trim + '<end_of_turn>\\n' -}}\n"
+    "{% set ns.before = '' %}\n"
+    "{% else %}\n"
+    "{{- raise_exception('the roles are system, user and assistant') -}}\n"
+    "{% endif %}\n"
+    "{% endfor %}\n"
+    "{% if add_generation_prompt %}\n"
+    "{{- '<start_of_turn>model\\n' -}}\n"
+    "{% endif %}\n";
+
+// <|role|>, a line end, the content, <|end|>, a line end. Phi-3.
+static const char PHI3[] =
+    "{% for message in messages %}\n"
+    "{{- '<|' + message['role'] + '|>\\n' -}}\n"
+    "{% if message['role'] == 'assistant' %}\n"
+    "{% generation %}{{ message['content'] + '<|end|>' }}{% endgeneration %}{{- '\\n' -}}\n"
+    "{% else %}\n"
+    "{{- message['content'] + '<|end|>\\n' -}}\n"
+    "{% endif %}\n"
+    "{% endfor %}\n"
+    "{% if add_generation_prompt %}\n"
+    "{{- '<|assistant|>\\n' -}}\n"
+    "{% endif %}\n";
+
+// <|role|>, a line end, the content, the token that ends a text, a line end. The roles are no tokens.
+static const char ZEPHYR[] =
+    "{% for message in messages %}\n"
+    "{{- '<|' + message['role'] + '|>\\n' -}}\n"
+    "{% if message['role'] == 'assistant' %}\n"
+    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}{{- '\\n' -}}\n"
+    "{% else %}\n"
+    "{{- message['content'] + eos_token + '\\n' -}}\n"
+    "{% endif %}\n"
+    "{% endfor %}\n"
+    "{% if add_generation_prompt %}\n"
+    "{{- '<|assistant|>\\n' -}}\n"
+    "{% endif %}\n";
+
+// Headings of plain text, for tokenizers without tokens for conversations.
+static const char ALPACA[] =
+    "{% for message in messages %}\n"
+    "{% if message['role'] == 'system' %}\n"
+    "{{- message['content'] + '\\n\\n' -}}\n"
+    "{% elif message['role'] == 'user' %}\n"
+    "{{- '### Instruction:\\n' + message['content'] + '\\n\\n' -}}\n"
+    "{% elif message['role'] == 'assistant' %}\n"
+    "{{- '### Response:\\n' -}}\n"
+    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}{{- '\\n\\n' -}}\n"
+    "{% else %}\n"
+    "{{- raise_exception('the roles are system, user and assistant') -}}\n"
+    "{% endif %}\n"
+    "{% endfor %}\n"
+    "{% if add_generation_prompt %}\n"
+    "{{- '### Response:\\n' -}}\n"
+    "{% endif %}\n";
+
+const ChatTemplate chat_templates[] = {
+    {"chatml", CHATML, "<|im_start|> <|im_end|>"},
+    {"llama3", LLAMA3, "<|start_header_id|> <|end_header_id|> <|eot_id|>"},
+    {"mistral", MISTRAL, ""},
+    {"gemma", GEMMA, "<start_of_turn> <end_of_turn>"},
+    {"phi3", PHI3, "<|user|> <|assistant|> <|end|>"},
+    {"zephyr", ZEPHYR, ""},
+    {"alpaca", ALPACA, ""},
+};
+const int num_chat_templates = sizeof chat_templates / sizeof *chat_templates;
+
+const ChatTemplate *chat_template_named(const char *name) {
+    for (int i = 0; i < num_chat_templates; i++)
+        if (!strcmp(name, chat_templates[i].name)) return &chat_templates[i];
+    return NULL;
+}

@@ -1,0 +1,355 @@
+// Tests conversations: their shapes, the tokens that are trained, packing, and what is refused with file and line.
+#include "base/rng.h"
+#include "corpus/chat.h"
+#include "corpus/chat_format.h"
+#include "corpus/chat_pack.h"
+#include "small_tokenizer.h"
+#include <inttypes.h>
+
+static const char MARKED[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
+    "{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+static const char UNMARKED[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+                               "{{ m.content }}<|im_end|>{{ '\\n' }}{% endfor %}"
+                               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+// ---- a model's folder -----------------------------------------------------------------------------------------
+
+static void put(const char *name, const char *text) {
+    EXPECT_OK(file_write(harness_path(name), text, strlen(text)));
+}
+
+static void make_folder(const char *template) {
+    Parts parts = plain;
+    parts.added = "{\"id\": 261, \"content\": \"<|endoftext|>\", \"special\": true},"
+                  "{\"id\": 262, \"content\": \"<|im_start|>\", \"special\": true},"
+                  "{\"id\": 263, \"content\": \"<|im_end|>\", \"special\": true}";
+    Text tokenizer = json_of(parts), config = {0};
+    EXPECT_OK(folder_make(harness_path("model")));
+    text_add(&config, "{\"eos_token\": \"<|im_end|>\"");
+    if (template) {
+        text_add(&config, ", \"chat_template\": ");
+        json_add_string(&config, template, strlen(template));
+    }
+    text_add(&config, "}");
+    EXPECT_OK(file_write(harness_path("model/tokenizer.json"), tokenizer.data, tokenizer.size));
+    EXPECT_OK(file_write(harness_path("model/tokenizer_config.json"), config.data, config.size));
+    text_free(&tokenizer);
+    text_free(&config);
+}
+
+// The job of one file of lines.
+typedef struct {
+    char input[4096], prefix[4096], folder[4096];
+    const char *inputs[1];
+    ChatJob job;
+} Small;
+
+static void small_job(Small *s, const char *lines) {
+    put("chats.jsonl", lines);
+    snprintf(s->input, sizeof s->input, "%s", harness_path("chats.jsonl"));
+    snprintf(s->prefix, sizeof s->prefix, "%s", harness_path("chats"));
+    snprintf(s->folder, sizeof s->folder, "%s", harness_path("model"));
+    s->inputs[0] = s->input;
+    s->job = (ChatJob){.inputs = s->inputs,
+                       .num_inputs = 1,
+                       .output_prefix = s->prefix,
+                       .tokenizer_path = s->folder,
+                       .seq_length = 255,
+                       .pack = true,
+                       .workers = 1};
+}
+
+// ---- shapes and masks ---------------------------------------------------------------------------------------
+
+// Adds the text, with '[' and ']' around what is trained.
+static Status note(void *self, const ChatSample *sample) {
+    Text *out = self;
+    for (size_t i = 0; i < sample->count; i++) {
+        int before = i ? sample->mask[i - 1] : 0;
+        if (sample->mask[i] != before) text_add(out, "%s", before ? "]" : "[");
+        TRY(tokenizer_decode(sample->tokenizer, &sample->tokens[i], 1, out));
+    }
+    text_add(out, "%s\n", sample->mask[sample->count - 1] ? "]" : "");
+    return OK;
+}
+
+static void expect_marked(const char *template, const char *lines, bool last_only, const char *expected) {
+    Small small;
+    Text text = {0};
+    ChatSummary summary;
+    make_folder(template);
+    small_job(&small, lines);
+    small.job.output_prefix = NULL;
+    small.job.last_answer_only = last_only;
+    small.job.show = note;
+    small.job.self = &text;
+    small.job.num_shown = 100;
+    EXPECT_OK(chat_prepare(&small.job, &summary));
+    EXPECT(!strcmp(text_string(&text), expected), "%s\ngives\n%s\ninstead of\n%s", lines, text_string(&text),
+           expected);
+    text_free(&text);
+    text_free(&summary.left_out);
+}
+
+#define TWO_TURNS                                                                                                 \
+    "<|im_start|>system\nbe<|im_end|>\n<|im_start|>user\na b<|im_end|>\n<|im_start|>assistant\n[abc<|im_end|>]\n" \
+    "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n[\xc3\xa9<|im_end|>]\n\n"
+
+static void shapes_are_one(void) {
+    static const char *const LINES[] = {
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"be\"}, {\"role\": \"user\", \"content\": \"a b\"}, {\"role\": "
+        "\"assistant\", \"content\": \"abc\"}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": \"assistant\", "
+        "\"content\": \"\\u00e9\"}], \"id\": 7}\n",
+        "{\"conversations\": [{\"from\": \"system\", \"value\": \"be\"}, {\"from\": \"human\", \"value\": \"a b\"}, "
+        "{\"from\": \"gpt\", \"value\": \"abc\"}, {\"from\": \"user\", \"value\": \"c\"}, {\"from\": \"assistant\", "
+        "\"value\": \"\\u00e9\"}]}\n",
+        "{\"system\": \"be\", \"conversations\": [{\"from\": \"human\", \"value\": \"a b\"}, {\"from\": \"gpt\", \"value\": "
+        "\"abc\"}, {\"from\": \"human\", \"value\": \"c\"}, {\"from\": \"gpt\", \"value\": \"\xc3\xa9\"}]}\n",
+        "{\"conversations\": [{\"role\": \"system\", \"content\": \"be\"}, {\"role\": \"user\", \"content\": \"a b\"}, "
+        "{\"role\": \"assistant\", \"content\": \"abc\"}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": "
+        "\"assistant\", \"content\": \"\\u00e9\"}]}\n",
+        "{\"system\": \"be\", \"instruction\": \"c\", \"input\": \"\", \"output\": \"\\u00e9\", \"history\": [[\"a b\", "
+        "\"abc\"]]}\n",
+        "{\"prompt\": [{\"role\": \"system\", \"content\": \"be\"}, {\"role\": \"user\", \"content\": \"a b\"}, {\"role\": "
+        "\"assistant\", \"content\": \"abc\"}, {\"role\": \"user\", \"content\": \"c\"}], \"completion\": [{\"role\": "
+        "\"assistant\", \"content\": \"\\u00e9\"}]}\n",
+    };
+    for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++)
+        expect_marked(MARKED, LINES[i], false, TWO_TURNS);
+    expect_marked(
+        MARKED,
+        "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"instruction\": \"a\", \"input\": \"x\", \"output\": \"b\"}\n",
+        false,
+        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n\n"
+        "<|im_start|>user\na\nx<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n\n");
+}
+
+#define TALK                                                                                                        \
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b \\n\"}, " \
+    "{\"role\": \"user\", \"content\": \"c\"}, {\"role\": \"assistant\", \"content\": \"d\"}]}\n"
+
+// Without marks an answer is what a longer conversation has beyond a shorter one, less the line end of the turn.
+static void answers_are_found(void) {
+    static const char *const ALL = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b \n<|im_end|>]\n"
+                                   "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n[d<|im_end|>]\n\n";
+    static const char *const LAST = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb \n<|im_end|>\n"
+                                    "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n[d<|im_end|>]\n\n";
+    expect_marked(MARKED, TALK, false, ALL);
+    expect_marked(UNMARKED, TALK, false, ALL);
+    expect_marked(MARKED, TALK, true, LAST);
+    expect_marked(UNMARKED, TALK, true, LAST);
+}
+
+// ---- what is refused ----------------------------------------------------------------------------------------
+
+static void expect_refused(Small *small, Status status, const char *words) {
+    ChatSummary summary;
+    Status got = chat_prepare(&small->job, &summary);
+    EXPECT(got == status && strstr(fail_message(), words), "%s\nis expected, got %d:\n%s", words, (int)got,
+           fail_message());
+    if (got == OK) text_free(&summary.left_out);
+    Text made = {0};
+    text_add(&made, "%s.idx", small->prefix);
+    EXPECT(!file_exists(made.data), "a data set was written");
+    text_free(&made);
+}
+
+#define ANSWERED "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
+
+static void wrong_lines_are_refused(void) {
+    static const struct {
+        const char *lines, *words;
+    } CASES[] = {
+        {ANSWERED "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n",
+         "chats.jsonl:2: a conversation without an answer: there is nothing to train on; add a turn of the assistant, or "
+         "leave the line out; --skip-bad-lines leaves such lines out"},
+        {"{\"text\": \"a\"}\n",
+         "chats.jsonl:1: no conversation: \"messages\", \"conversations\" (ShareGPT), \"instruction\" "
+         "(Alpaca) or \"prompt\" with \"completion\" is expected"},
+        {"{\"prompt\": \"a\", \"messages\": []}\n", "\"messages\" and \"prompt\" are both there"},
+        {"{\"prompt\": \"a\"}\n", "\"completion\" is missing: it has to be a string or a list of messages"},
+        {"{\"instruction\": \"a\", \"output\": 3}\n", "\"output\" is no string"},
+        {"{\"messages\": 3}\n", "\"messages\" has to be a list of turns"},
+        {"{\"messages\": [3]}\n", "\"messages\", turn 1 is no object"},
+        {"{\"messages\": [{\"role\": \"bot\", \"content\": \"a\"}]}\n",
+         "message 1: the role is \"bot\"; system, user, "},
+        {"{\"conversations\": [{\"from\": \"x\", \"value\": \"a\"}]}\n",
+         "conversations, turn 1: \"from\" is \"x\"; human, gpt"},
+        {"{\"conversations\": [{\"from\": \"gpt\"}]}\n", "\"value\" is missing"},
+        {"[\n" ANSWERED "]\n", "chats.jsonl:1: a list over many lines is no JSON lines: `jq -c '.[]' FILE`"},
+        {ANSWERED "{\"prompt\": \"a\n", "chats.jsonl:2: byte "},
+        {"{\"prompt\": \"a\", \"completion\": \"b\", \"tools\": [{}]}\n",
+         "the conversation has tools, which the template does"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\"}]}\n",
+         "chats.jsonl:1: " /* the template */},
+    };
+    Small small;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        make_folder(
+            "{% for m in messages %}{{ m.role + '|' }}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}"
+            "{% endfor %}");
+        small_job(&small, CASES[i].lines);
+        expect_refused(&small, ERR_DATA, CASES[i].words);
+        small.job.skip_bad_lines = true;
+        ChatSummary summary;
+        Status status = chat_prepare(&small.job, &summary);
+        EXPECT(status == (strstr(CASES[i].lines, ANSWERED) ? OK : ERR_DATA), "case %zu: %s", i,
+               fail_message());
+        if (status == OK) EXPECT(summary.bad_lines >= 1 && summary.conversations == 1, "%zu", i);
+        if (status == OK) text_free(&summary.left_out);
+        Text index = {0};
+        text_add(&index, "%s.idx", small.prefix);
+        remove(index.data);
+        text_free(&index);
+    }
+}
+
+static void long_conversations(void) {
+    Small small;
+    ChatSummary summary;
+    make_folder(MARKED);
+    small_job(&small, ANSWERED
+              "{\"prompt\": \"x\", \"completion\": \"0123456789 0123456789 0123456789 0123456789\"}\n"
+              "{\"prompt\": \"0123456789 0123456789 0123456789 0123456789\", \"completion\": \"x\"}\n");
+    small.job.seq_length = 47;
+    expect_refused(
+        &small, ERR_DATA,
+        "chats.jsonl:2: a conversation of 65 tokens, but a sample has 48 (--seq-length 47 and the one that "
+        "follows): give a larger --seq-length, or --too-long truncate or drop");
+    small.job.too_long = CHAT_TRUNCATE;
+    EXPECT_OK(chat_prepare(&small.job, &summary));
+    EXPECT(summary.conversations == 2 && summary.truncated == 1 && summary.dropped == 1 &&
+               summary.longest == 65,
+           "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64, summary.conversations, summary.truncated,
+           summary.dropped, summary.longest);
+    small.job.too_long = CHAT_DROP;
+    EXPECT_OK(chat_prepare(&small.job, &summary));
+    EXPECT(summary.conversations == 1 && summary.truncated == 0 && summary.dropped == 2, "%" PRId64,
+           summary.dropped);
+}
+
+static void templates_have_to_suit(void) {
+    Small small;
+    make_folder(NULL);
+    small_job(&small, ANSWERED);
+    remove(harness_path("chats.idx"));
+    expect_refused(&small, ERR_CONFIG,
+                   "model: this tokenizer has no chat template, neither chat_template.jinja nor in ");
+    small.job.template = "llama3";
+    expect_refused(&small, ERR_CONFIG,
+                   "--chat-template llama3: the vocabulary has no token <|start_header_id|>");
+    small.job.template = "chatlm";
+    expect_refused(&small, ERR_NO_INPUT,
+                   "--chat-template chatlm: there is no such file, and no template of this name; built "
+                   "in are chatml, llama3, mistral, gemma, phi3, zephyr, alpaca");
+    small.job.template = NULL;
+    make_folder("{% for m in messages %}{{ m.name.first }}{% endfor %}");
+    expect_refused(&small, ERR_DATA, "chats.jsonl:1: ");
+    expect_refused(&small, ERR_DATA,
+                   "tokenizer_config.json, chat_template:1: a value of type dict has no 'name'");
+    make_folder("{% if %}");
+    expect_refused(&small, ERR_DATA,
+                   "tokenizer_config.json, chat_template:1: a value is expected, not the end of the tag");
+    make_folder("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}");
+    expect_refused(&small, ERR_DATA,
+                   "chats.jsonl:1: message 2: the template writes the conversation up to this answer in");
+    put("model/chat_template.jinja", "{{ messages[0].content }}");
+    expect_refused(&small, ERR_DATA,
+                   "chats.jsonl:1: the template writes no text for the answers of this conversation");
+    remove(harness_path("model/chat_template.jinja"));
+    make_folder(MARKED);
+    put("model/config.json", "{\"vocab_size\": 263}");
+    expect_refused(&small, ERR_DATA,
+                   "config.json: the model's vocab_size is 263, but the tokenizer has 264 tokens");
+    put("model/config.json", "{\"vocab_size\": 264}");
+    ChatSummary summary;
+    EXPECT_OK(chat_prepare(&small.job, &summary));
+    remove(harness_path("model/config.json"));
+}
+
+// ---- packing -------------------------------------------------------------------------------------------------
+
+enum { PACKED = 400, ROOM = 100 };
+
+static size_t length_of(int i) { return 2 + rng_word(rng_key(5, "lengths", 0), 0, (uint64_t)i) % (ROOM - 1); }
+
+// Every conversation is in one sample, whole, with its mask; no sample is larger than the window; few are far from full.
+static void packing_keeps_all(void) {
+    ChatPacker *packer = calloc(1, sizeof *packer);
+    int32_t tokens[ROOM], mask[ROOM];
+    bool seen[PACKED] = {false};
+    int64_t total = 0;
+    EXPECT_OK(chat_packer_open(packer, harness_path("packed"), 1000, ROOM, true));
+    for (int i = 0; i < PACKED; i++) {
+        size_t length = length_of(i);
+        for (size_t k = 0; k < length; k++) {
+            tokens[k] = i;
+            mask[k] = (int32_t)((k + (size_t)i) % 2);
+        }
+        EXPECT_OK(chat_packer_add(packer, tokens, mask, length));
+        total += (int64_t)length;
+    }
+    EXPECT_OK(chat_packer_flush(packer));
+    int64_t samples = packer->samples;
+    EXPECT_OK(indexed_writer_finish(packer->mask));
+    EXPECT_OK(indexed_writer_finish(packer->tokens));
+    chat_packer_close(packer);
+    free(packer);
+    IndexedDataset *set, *masks;
+    EXPECT_OK(indexed_dataset_open(&set, harness_path("packed"), 1000));
+    EXPECT_OK(indexed_dataset_open(&masks, harness_path("packed_loss_mask"), 2));
+    EXPECT(indexed_dataset_num_sequences(set) == PACKED && indexed_dataset_num_sequences(masks) == PACKED,
+           "sequences");
+    EXPECT(indexed_dataset_num_documents(set) == samples && indexed_dataset_num_documents(masks) == samples,
+           "samples");
+    EXPECT(samples * ROOM * 90 < total * 100, "%d tokens of %d samples", (int)total, (int)samples);
+    for (int64_t s = 0; s < PACKED; s++) {
+        int32_t length = indexed_dataset_length(set, s);
+        EXPECT_OK(indexed_dataset_read(set, s, 0, length, tokens, 1));
+        EXPECT_OK(indexed_dataset_read(masks, s, 0, length, mask, 1));
+        int i = tokens[0];
+        EXPECT(i >= 0 && i < PACKED && !seen[i] && (size_t)length == length_of(i), "sequence %d is %d",
+               (int)s, i);
+        seen[i] = true;
+        for (int32_t k = 0; k < length; k++)
+            EXPECT(tokens[k] == i && mask[k] == (k + i) % 2, "token %d of %d", k, i);
+    }
+    indexed_dataset_close(set);
+    indexed_dataset_close(masks);
+}
+
+static void workers_change_nothing(void) {
+    Text lines = {0};
+    Small small;
+    ChatSummary one, three;
+    make_folder(UNMARKED);
+    for (int i = 0; i < 3000; i++)
+        text_add(&lines, "{\"prompt\": \"question %d\", \"completion\": \"%0*d\"}\n", i, 1 + i * 7 % 60, i);
+    small_job(&small, lines.data);
+    EXPECT_OK(chat_prepare(&small.job, &one));
+    small.job.workers = 3;
+    snprintf(small.prefix, sizeof small.prefix, "%s", harness_path("again"));
+    EXPECT_OK(chat_prepare(&small.job, &three));
+    EXPECT(one.tokens == three.tokens && one.samples == three.samples && one.trained == three.trained,
+           "sums");
+    expect_same_file(harness_path("chats.bin"), harness_path("again.bin"));
+    expect_same_file(harness_path("chats.idx"), harness_path("again.idx"));
+    expect_same_file(harness_path("chats_loss_mask.bin"), harness_path("again_loss_mask.bin"));
+    expect_same_file(harness_path("chats_loss_mask.idx"), harness_path("again_loss_mask.idx"));
+    text_free(&lines);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"shapes_are_one", shapes_are_one},
+                                      {"answers_are_found", answers_are_found},
+                                      {"wrong_lines_are_refused", wrong_lines_are_refused},
+                                      {"long_conversations", long_conversations},
+                                      {"templates_have_to_suit", templates_have_to_suit},
+                                      {"packing_keeps_all", packing_keeps_all},
+                                      {"workers_change_nothing", workers_change_nothing},
+                                      {0}},
+                       argc, argv);
+}
