@@ -231,6 +231,37 @@ static void recomputation(void) {
     }
 }
 
+static void windows(void) {
+    static const struct {
+        const char *line;
+        int window, period;
+        uint64_t layers;
+    } rows[] = {
+        {"--window-size 127,0", 128, 0, 0},
+        {"--window-size=(3,0)", 4, 0, 0},
+        {"--window-size=(3,-1)", 4, 0, 0},
+        {"--window-size=-1,0", 0, 0, 0},
+        {"--window-size 3,0 --window-attn-skip-freq 2", 4, 2, 1},
+        {"--window-size 3,0 --window-attn-skip-freq 6", 4, 6, 31},
+        {"--window-size 3,0 --window-attn-skip-freq 1", 0, 0, 0},
+        {"--window-size 3,0 --window-attn-skip-freq 9", 4, 0, 0},
+        {"--window-size 3,0 --window-attn-skip-freq [1,1,0]", 4, 3, 3},
+        {"--window-size 3,0 --window-attn-skip-freq=[0,1]*4", 4, 2, 2},
+        {"--window-size 3,0 --window-attn-skip-freq=([1]*3+[0])*2", 4, 4, 7},
+        {"--window-size 3,0 --window-attn-skip-freq=[1]*8", 4, 0, 0},
+        {"--window-size 3,0 --window-attn-skip-freq=[0]", 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Options o;
+        EXPECT_OK(resolve_run(&o, rows[i].line));
+        EXPECT(o.shape.window == rows[i].window && o.shape.window_period == rows[i].period &&
+                   o.shape.window_layers == rows[i].layers,
+               "%s: %d, %d, %llx", rows[i].line, o.shape.window, o.shape.window_period,
+               (unsigned long long)o.shape.window_layers);
+        options_destroy(&o);
+    }
+}
+
 static void shards(void) {
     Options o;
     EXPECT_OK(resolve_run(&o, "--ranks 2 --tp 2 --sequence-parallel"));
@@ -250,6 +281,7 @@ int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"presets are what they say", presets_are_what_they_say},
                        {"presets give way", presets_give_way},
+                       {"windows", windows},
                        {"mock data take the model's vocabulary", mock_data_take_the_models_vocabulary},
                        {"checkpoints give way", checkpoints_give_way},
                        {"memory needs no data", memory_needs_no_data},

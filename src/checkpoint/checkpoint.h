@@ -263,12 +263,12 @@ FoundThere model_absent(const char *path, Text *what);
 // One option of a model. `train` takes these from --load, and import writes them to config.yaml.
 typedef struct {
     const char *option; // the name of the field of Options
-    char value[32];     // as a user types it; "": the model has no such part
+    char value[128];    // as a user types it; "": the model has no such part
     bool is_fixed;      // with another value the weights would not fit or mean something else
     bool follows;       // where it is not given, it follows from the other rows
     bool is_training;   // only training uses it
 } ModelOption;
-enum { MAX_MODEL_OPTIONS = 40 };
+enum { MAX_MODEL_OPTIONS = 64 };
 // The options that make a model of this shape. Returns their number. They are the same options in the same order for
 // every model, so two models can be compared row by row.
 int model_options(const ModelShape *shape, ModelOption out[MAX_MODEL_OPTIONS]);

@@ -8,10 +8,11 @@
 
 static const char *const activation_words[] = {"gelu", "swiglu", "gelu_erf", NULL};
 static const char *const position_words[] = {"learned", "rotary", "none", NULL};
+static const char *const softmax_words[] = {"plain", "off_by_one", "sinks", NULL};
 static const char *const rope_words[] = {"plain", "linear", "llama3", NULL};
 
 _Static_assert(sizeof(Activation) == sizeof(int) && sizeof(Position) == sizeof(int) &&
-                   sizeof(RopeScaling) == sizeof(int),
+                   sizeof(RopeScaling) == sizeof(int) && sizeof(Softmax) == sizeof(int),
                "read as int");
 
 #define X(TYPE, field, most) {#field, TYPE##_FIELD, offsetof(RunState, field), 0, most, NULL},
@@ -29,6 +30,7 @@ enum { NUM_STATE = sizeof state_fields / sizeof state_fields[0] };
 #define TYPE_ACTIVATION   WORD_FIELD, activation_words
 #define TYPE_POSITION     WORD_FIELD, position_words
 #define TYPE_ROPE_SCALING WORD_FIELD, rope_words
+#define TYPE_SOFTMAX      WORD_FIELD, softmax_words
 
 #define ROW(name, type_and_words, member, least, most) ROW_OF(name, type_and_words, member, least, most)
 #define ROW_OF(name, type, words, member, least, most)                                                       \

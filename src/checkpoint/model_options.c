@@ -90,6 +90,28 @@ static void add_scaling(Rows *rows, const Rope *rope) {
     add_size(rows, "rope_original_max_position_embeddings", FIXED, llama3, rope->original);
 }
 
+// The list of layers with a window as far as it does not repeat; a plain number where every Nth layer has none.
+static void add_windows(Rows *rows, const ModelShape *s) {
+    static const char *const types[] = {
+        [SOFTMAX_PLAIN] = "vanilla", [SOFTMAX_OFF_BY_ONE] = "off-by-one", [SOFTMAX_SINKS] = "learnable"};
+    uint64_t every = s->window_period ? ((uint64_t)1 << (s->window_period - 1)) - 1 : 0;
+    Text list = {0};
+    if (s->window_period && s->window_layers == every) {
+        text_add(&list, "%d", s->window_period);
+    } else {
+        for (int i = 0; i < s->window_period; i++)
+            text_add(&list, "%s%d", i ? "," : "[", model_window(s, i) > 0);
+        if (s->window_period) text_add(&list, "]");
+    }
+    if (s->window)
+        add_row(rows, "window_size", FIXED, "%d,0", s->window - 1);
+    else
+        add_row(rows, "window_size", FIXED, "%s", "");
+    add_row(rows, "window_attn_skip_freq", FIXED, "%s", text_string(&list));
+    add_row(rows, "softmax_type", FIXED, "%s", types[s->softmax]);
+    text_free(&list);
+}
+
 // Sizes that are options' values as they are.
 static void add_sizes(Rows *rows, const ModelShape *shape) {
     for (int i = 0; i < num_model_sizes; i++) {
@@ -117,6 +139,7 @@ static void add_rules(Rows *rows, const ModelShape *s) {
     add_size(rows, "num_query_groups", FIXED, grouped, model_groups(s));
     add_positions(rows, s);
     add_scaling(rows, &s->rope);
+    add_windows(rows, s);
     add_row(rows, "normalization", FIXED, "%s", s->rms_norm ? "RMSNorm" : "LayerNorm");
     add_flag(rows, "swiglu", swiglu);
     add_flag(rows, "bias_gelu_fusion", s->activation != ACTIVATION_GELU_ERF);

@@ -98,6 +98,9 @@ typedef struct {
     int schedule_stash_limit; // microbatches that a rank may hold; 0: as many as pipeline ranks
     int query_groups;   // groups of heads with their own keys and values: all heads, or --num-query-groups
     int rotary_columns; // columns of each head that rope rotates; 0: none
+    int window; // keys that a query sees in layers that have a window, its own included; 0: no layer has one
+    int window_period; // layer l has the window where bit l % window_period of window_layers is set; 0: all have it
+    uint64_t window_layers;
     bool sequence_parallel;  // --sequence-parallel, and t > 1
     bool keep_probabilities; // attention saves its S x S matrix for the backward
     const char *recompute;   // "nothing", "selective", "uniform", "block"

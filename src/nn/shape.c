@@ -18,6 +18,14 @@ bool model_has_qkv_bias(const ModelShape *s) { return !s->no_linear_bias || s->q
 bool model_has_proj_bias(const ModelShape *s) { return !s->no_linear_bias || s->proj_bias; }
 bool model_has_mlp_bias(const ModelShape *s) { return !s->no_linear_bias || s->mlp_bias; }
 
+int model_window(const ModelShape *s, int layer) {
+    return !s->window_period || s->window_layers >> layer % s->window_period & 1 ? s->window : 0;
+}
+
+double model_softmax_scale(const ModelShape *s) {
+    return s->softmax_scale > 0 ? s->softmax_scale : 1 / sqrt(s->head_size);
+}
+
 // ---- rotary positions -----------------------------------------------------------------------------------
 
 int model_rotary_columns(const ModelShape *s) { return s->rotary_columns ? s->rotary_columns : s->head_size; }

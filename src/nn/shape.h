@@ -7,6 +7,8 @@
 // GELU in its tanh form, SwiGLU, GELU by erf.
 typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATION_GELU_ERF } Activation;
 typedef enum { POSITION_LEARNED, POSITION_ROTARY, POSITION_NONE } Position;
+// What joins the denominator of a softmax of attention: nothing, exp(0), or exp of a weight of the head (a sink).
+typedef enum { SOFTMAX_PLAIN, SOFTMAX_OFF_BY_ONE, SOFTMAX_SINKS } Softmax;
 typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
 
 // The C types of the rows of sizes.def.
@@ -18,6 +20,7 @@ typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
 #define SIZE_ACTIVATION   Activation
 #define SIZE_POSITION     Position
 #define SIZE_ROPE_SCALING RopeScaling
+#define SIZE_SOFTMAX      Softmax
 
 // How the frequencies of rotary positions are lowered, for texts longer than those that a model was first trained on.
 // LINEAR divides all by `factor`. LLAMA3 divides those whose wavelength is above `original / low`, leaves those below
@@ -68,7 +71,10 @@ int model_groups(const ModelShape *shape); // heads where groups is 0
 bool model_has_qkv_bias(const ModelShape *shape);
 bool model_has_proj_bias(const ModelShape *shape);
 bool model_has_mlp_bias(const ModelShape *shape);
-int model_rotary_columns(const ModelShape *shape); // R
+// The window of a layer: how many keys a query sees, its own included. 0: all.
+int model_window(const ModelShape *shape, int layer);
+double model_softmax_scale(const ModelShape *shape); // the factor of scores
+int model_rotary_columns(const ModelShape *shape);   // R
 // Returns the frequency of column i of a head, 0 <= i < R/2: position s turns columns i and R/2 + i by the angle
 // s * frequency. Every table of rotary positions is made with it.
 double model_rotary_frequency(const ModelShape *shape, int i);

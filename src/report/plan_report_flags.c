@@ -66,6 +66,17 @@ static void put_option(Command *to, const ModelOption *row) {
     put(to, "--%s%s%s", name, is_flag ? "" : " ", is_flag ? "" : row->value);
 }
 
+static void add_windows(Command *to, const ModelShape *m) {
+    static const char *const options[] = {"window_size", "window_attn_skip_freq", "softmax_type"};
+    ModelOption rows[MAX_MODEL_OPTIONS];
+    int count = model_options(m, rows);
+    for (int j = 0; j < count; j++)
+        for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+            if (!strcmp(rows[j].option, options[i]) && *rows[j].value &&
+                strcmp(rows[j].value, "vanilla") != 0)
+                put_option(to, &rows[j]);
+}
+
 // Adds the options of all other sizes that are not zero.
 static void add_other_sizes(Command *to, const ModelShape *m) {
     ModelOption rows[MAX_MODEL_OPTIONS];
@@ -106,6 +117,7 @@ static void add_model(Command *to, const ModelShape *m) {
     if (m->untied) put(to, "--untie-embeddings-and-output-weights");
     if (m->attention_dropout != 0.1f) put(to, "--attention-dropout %g", (double)m->attention_dropout);
     if (m->hidden_dropout != 0.1f) put(to, "--hidden-dropout %g", (double)m->hidden_dropout);
+    add_windows(to, m);
     add_other_sizes(to, m);
 }
 

@@ -20,6 +20,11 @@ static Activation activation_of(const Options *o) {
     return o->bias_gelu_fusion || o->openai_gelu ? ACTIVATION_GELU : ACTIVATION_GELU_ERF;
 }
 
+static Softmax softmax_of(const Options *o) {
+    if (!strcmp(o->softmax_type, "off-by-one")) return SOFTMAX_OFF_BY_ONE;
+    return strcmp(o->softmax_type, "learnable") ? SOFTMAX_PLAIN : SOFTMAX_SINKS;
+}
+
 static Rope rope_of(const Options *o) {
     if (strcmp(o->position_embedding_type, "rope") != 0) return (Rope){0};
     if (o->use_rope_scaling)
@@ -44,6 +49,10 @@ ModelShape options_model(const Options *o, int vocabulary) {
                                                                   : POSITION_LEARNED,
         .rotary_columns = o->shape.rotary_columns,
         .rope = rope_of(o),
+        .window = o->shape.window,
+        .window_period = o->shape.window_period,
+        .window_layers = o->shape.window_layers,
+        .softmax = softmax_of(o),
         .rms_norm = !strcmp(o->normalization, "RMSNorm"),
     };
 }
@@ -151,8 +160,19 @@ static void list_smaller_batches(const RunShape *shape, int samples_each, int *s
     }
 }
 
+// The kernels of attention compute plain causal attention.
+static Status check_attention(const Options *o) {
+    const char *missing = o->shape.window                 ? "--window-size"
+                          : softmax_of(o)                 ? "--softmax-type"
+                          : o->softmax_scale > 0          ? "--softmax-scale"
+                          : o->attn_logit_softcapping > 0 ? "--attn-logit-softcapping"
+                                                          : NULL;
+    return missing ? fail(ERR_UNAVAILABLE, "%s is not available yet: leave it out", missing) : OK;
+}
+
 Status engine_spec(const Options *o, int threads, int vocabulary, int *room, EngineSpec *spec) {
     const RunShape *shape = &o->shape;
+    TRY(check_attention(o));
     *spec = (EngineSpec){
         .grid = GRID(shape->tp, shape->dp, shape->pp),
         .shape = options_model(o, vocabulary),
