@@ -166,17 +166,22 @@ static void bench_attention(Bench *b, const char *label, float probability, int6
     double product = 2.0 * TOKENS * TOKENS * HIDDEN;
     char text[64];
     Tensor probabilities = keeps ? values(b, 12 * TOKENS, TOKENS) : (Tensor){0};
-    AttentionForward forward = {values(b, TOKENS, width),
-                                values(b, TOKENS, HIDDEN),
-                                floats(b, 12, TOKENS),
-                                probabilities,
-                                shape,
-                                dropout};
+    AttentionForward forward = {.qkv = values(b, TOKENS, width),
+                                .out = values(b, TOKENS, HIDDEN),
+                                .stats = floats(b, 12, TOKENS),
+                                .probabilities = probabilities,
+                                .shape = shape,
+                                .dropout = dropout};
     snprintf(text, sizeof text, "attention forward, %s", label);
     flops_row(b, text, time_op(b, OP_ATTENTION_FORWARD, &forward), 2 * product, 0.5);
-    AttentionBackward backward = {
-        values(b, TOKENS, HIDDEN), forward.qkv, forward.out, forward.stats, probabilities,
-        values(b, TOKENS, width),  shape,       dropout};
+    AttentionBackward backward = {.dout = values(b, TOKENS, HIDDEN),
+                                  .qkv = forward.qkv,
+                                  .out = forward.out,
+                                  .stats = forward.stats,
+                                  .probabilities = probabilities,
+                                  .dqkv = values(b, TOKENS, width),
+                                  .shape = shape,
+                                  .dropout = dropout};
     snprintf(text, sizeof text, "attention backward, %s", label);
     flops_row(b, text, time_op(b, OP_ATTENTION_BACKWARD, &backward), 5 * product, 0.5);
     arena_release(&b->arena, mark);

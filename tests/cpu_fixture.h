@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_BLOCKS = 128 };
+enum { MAX_BLOCKS = 512 };
 
 typedef struct {
     const CpuVariant *variant;

@@ -1,7 +1,7 @@
 // Cases of every operation: odd sizes, with and without optional tensors, dropout on and off, parts of heads, rows and
 // vocabularies, in place. Tests compare what they leave on several devices, in every element type.
 #pragma once
-#include "device_fixture.h"
+#include "attention_cases.h"
 
 typedef struct {
     const char *name;
@@ -16,11 +16,6 @@ static const DType ELEMENTS[] = {F32, BF16, F16};
 enum { NUM_ELEMENTS = sizeof ELEMENTS / sizeof *ELEMENTS };
 
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, WITH_BIAS = 8, TO_F32 = 16 };
-
-// A drawn vector, or an absent one.
-static Tensor optional(Fixture *b, bool present, int64_t rows, int64_t cols) {
-    return present ? normals(b, rows, cols) : (Tensor){0};
-}
 
 static void run_matmul(Fixture *b, const int64_t *n, float p) {
     (void)p;
@@ -152,22 +147,6 @@ static void run_rotary(Fixture *b, const int64_t *n, float p) {
     rotary(b->device, b->stream, (Rotary){angles(b, n[1], n[5]), qkv, shape, n[6]});
 }
 
-enum { STORED = 1, IN_PLACE = 2 };
-
-static void run_attention(Fixture *b, const int64_t *n, float p) {
-    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], n[5]};
-    int64_t rows = n[0] * n[1], width = n[2] * n[4], qkv_width = (n[2] + 2 * n[3]) * n[4];
-    Tensor qkv = normals(b, rows, qkv_width), out = output(b, "out", tensor(b, rows, width));
-    Tensor stats = output(b, "stats", tensor_f32(b, n[0] * n[2], n[1])), stored = {0};
-    if (n[6] & STORED) stored = output(b, "probabilities", tensor(b, n[0] * n[2] * n[1], n[1]));
-    Dropout dropout = dropout_of(p, n[0]);
-    attention_forward(b->device, b->stream, (AttentionForward){qkv, out, stats, stored, shape, dropout});
-    Tensor dout = normals(b, rows, width), dqkv = n[6] & IN_PLACE ? qkv : tensor(b, rows, qkv_width);
-    attention_backward(
-        b->device, b->stream,
-        (AttentionBackward){dout, qkv, out, stats, stored, output(b, "dqkv", dqkv), shape, dropout});
-}
-
 static void run_embedding(Fixture *b, const int64_t *n, float p) {
     (void)p;
     int64_t rows = n[0], cols = n[1], local = n[2], first = n[3];
@@ -187,17 +166,6 @@ static void run_position(Fixture *b, const int64_t *n, float p) {
     dropout.first_row = n[6];
     position_dropout(b->device, b->stream, (PositionDropout){x, position, y, dropout});
     position_backward(b->device, b->stream, (PositionBackward){dy, dposition, n[2], n[6]});
-}
-
-static void run_cached(Fixture *b, const int64_t *n, float p) {
-    (void)p;
-    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0};
-    int64_t rows = n[0] * n[1], so_far = n[0] * (n[5] + n[1]), size = n[4];
-    Tensor qkv = normals(b, rows, (n[2] + 2 * n[3]) * size);
-    Tensor out = output(b, "out", tensor(b, rows, n[2] * size));
-    Tensor keys = output(b, "keys", normals(b, so_far, n[3] * size));
-    Tensor values = output(b, "values", normals(b, so_far, n[3] * size));
-    attention_cached(b->device, b->stream, (AttentionCached){qkv, out, keys, values, shape, n[5]});
 }
 
 static void run_loss(Fixture *b, const int64_t *n, float p) {
@@ -388,7 +356,7 @@ static const Case CASES[] = {
     {"rotary", run_rotary, 1e-6, 1, {2, 9, 3, 3, 8, 8, 0}, 0},
     {"rotary inverse in part", run_rotary, 1e-6, 1, {3, 17, 4, 2, 10, 6, 1}, 0},
     {"rotary of one group", run_rotary, 1e-6, 1, {1, 70, 6, 1, 64, 64, 0}, 0},
-    // B, S, N/t, G/t, D, first head, stored probabilities and dqkv over qkv
+    // B, S, N/t, G/t, D, first head, what is stored and where, rules
     {"attention of one token", run_attention, 1e-5, 3, {1, 1, 1, 1, 4, 0}, 0},
     {"attention", run_attention, 1e-5, 3, {2, 37, 3, 3, 8, 0}, 0},
     {"attention with dropout", run_attention, 1e-5, 3, {2, 33, 2, 2, 16, 0, STORED}, 0.25f},
@@ -396,12 +364,44 @@ static const Case CASES[] = {
     {"attention of many blocks", run_attention, 1e-5, 3, {1, 131, 1, 1, 64, 1}, 0.1f},
     {"attention of groups", run_attention, 1e-5, 3, {2, 67, 6, 2, 8, 12, IN_PLACE}, 0.1f},
     {"attention of one group", run_attention, 1e-5, 3, {1, 130, 4, 1, 16, 0, STORED | IN_PLACE}, 0},
-    // B, S, N/t, G/t, D, position
+    {"attention of a window", run_attention, 1e-5, 3, {2, 200, 2, 2, 16, 0, WINDOW}, 0.1f},
+    {"attention of documents", run_attention, 1e-5, 3, {3, 201, 4, 2, 8, 0, DOCUMENTS}, 0.1f},
+    {"attention of documents and a window",
+     run_attention,
+     1e-5,
+     3,
+     {2, 300, 2, 1, 20, 3, DOCUMENTS | WINDOW | STORED | IN_PLACE},
+     0},
+    {"attention of sinks", run_attention, 1e-5, 3, {2, 70, 4, 2, 16, 0, SINKS | IN_PLACE}, 0.1f},
+    {"attention off by one", run_attention, 1e-5, 3, {1, 37, 2, 2, 8, 0, OFF_BY_ONE | SCALE}, 0},
+    {"attention of capped scores", run_attention, 1e-5, 3, {2, 67, 2, 1, 16, 0, CAP}, 0.1f},
+    {"attention of all rules",
+     run_attention,
+     1e-5,
+     3,
+     {2, 150, 4, 2, 64, 1, CAP | SCALE | SINKS | WINDOW | DOCUMENTS},
+     0.1f},
+    {"attention of all rules, stored",
+     run_attention,
+     1e-5,
+     3,
+     {2, 150, 4, 2, 16, 1, CAP | SCALE | SINKS | WINDOW | DOCUMENTS | STORED | IN_PLACE},
+     0},
+    // B, S, N/t, G/t, D, position, rules
     {"cached attention of one token", run_cached, 1e-5, 1, {1, 1, 1, 1, 4, 0}, 0},
     {"cached attention from the start", run_cached, 1e-5, 1, {2, 19, 3, 3, 8, 0}, 0},
     {"cached attention of the next token", run_cached, 1e-5, 1, {3, 1, 4, 4, 64, 130}, 0},
     {"cached attention of groups", run_cached, 1e-5, 1, {2, 5, 6, 2, 10, 33}, 0},
     {"cached attention of one group", run_cached, 1e-5, 1, {1, 9, 4, 1, 33, 7}, 0},
+    {"cached attention of a window", run_cached, 1e-5, 1, {2, 5, 4, 2, 16, 33, WINDOW}, 0},
+    {"cached attention of sinks", run_cached, 1e-5, 1, {2, 20, 4, 2, 16, 0, SINKS | WINDOW}, 0},
+    {"cached attention of all rules",
+     run_cached,
+     1e-5,
+     1,
+     {1, 3, 2, 1, 64, 200, SINKS | WINDOW | CAP | SCALE},
+     0},
+    {"cached attention off by one", run_cached, 1e-5, 1, {1, 3, 2, 2, 8, 9, OFF_BY_ONE}, 0},
     // rows, columns, local rows, first row, vocabulary
     {"embedding", run_embedding, 1e-6, 0, {21, 33, 50, 0, 50}, 0},
     {"embedding of a slice", run_embedding, 1e-6, 0, {64, 16, 10, 20, 50}, 0},

@@ -15,6 +15,7 @@ typedef struct {
     Tensor other[3];
     Dropout dropout;
     AttentionShape shape;
+    AttentionRules rules;
 } Problem;
 
 typedef void Step(Fixture *b, Problem *p);

@@ -10,9 +10,22 @@ static int64_t qkv_width(AttentionShape s) { return (s.heads + 2 * s.groups) * s
 static void attend(Fixture *b, Tensor qkv, Tensor dout, Tensor out, Tensor stored, Tensor dqkv,
                    AttentionShape shape, Dropout dropout) {
     Tensor stats = tensor_f32(b, shape.batch * shape.heads, shape.sequence);
-    attention_forward(b->device, b->stream, (AttentionForward){qkv, out, stats, stored, shape, dropout});
+    attention_forward(b->device, b->stream,
+                      (AttentionForward){.qkv = qkv,
+                                         .out = out,
+                                         .stats = stats,
+                                         .probabilities = stored,
+                                         .shape = shape,
+                                         .dropout = dropout});
     attention_backward(b->device, b->stream,
-                       (AttentionBackward){dout, qkv, out, stats, stored, dqkv, shape, dropout});
+                       (AttentionBackward){.dout = dout,
+                                           .qkv = qkv,
+                                           .out = out,
+                                           .stats = stats,
+                                           .probabilities = stored,
+                                           .dqkv = dqkv,
+                                           .shape = shape,
+                                           .dropout = dropout});
 }
 
 // ---- the parts and the whole ------------------------------------------------------------------------------
@@ -91,9 +104,20 @@ static void mask_does_not_depend_on_the_batch(Fixture *b) {
         device_copy(b->device, b->stream, tensor_rows(single, s, 1), tensor_rows(pair, 2 * s + 1, 1));
     Tensor out = tensor(b, ROWS, WIDTH), single_out = tensor(b, SEQUENCE, WIDTH), stats[2], none = {0};
     stats[0] = tensor_f32(b, 2 * HEADS, SEQUENCE), stats[1] = tensor_f32(b, HEADS, SEQUENCE);
-    attention_forward(b->device, b->stream, (AttentionForward){pair, out, stats[0], none, shape, both});
     attention_forward(b->device, b->stream,
-                      (AttentionForward){single, single_out, stats[1], none, alone, one});
+                      (AttentionForward){.qkv = pair,
+                                         .out = out,
+                                         .stats = stats[0],
+                                         .probabilities = none,
+                                         .shape = shape,
+                                         .dropout = both});
+    attention_forward(b->device, b->stream,
+                      (AttentionForward){.qkv = single,
+                                         .out = single_out,
+                                         .stats = stats[1],
+                                         .probabilities = none,
+                                         .shape = alone,
+                                         .dropout = one});
     expect_near(b, "stats of the sample", stats[1], tensor_rows(stats[0], HEADS, HEADS), 0);
     dropout_backward(b->device, b->stream, (DropoutBackward){out, out, both});
     dropout_backward(b->device, b->stream, (DropoutBackward){single_out, single_out, one});
@@ -182,7 +206,12 @@ static void rotary_knows_distances(Fixture *b) {
         rotary(b->device, b->stream, (Rotary){part, qkv, shape, false});
         stats[i] = tensor_f32(b, 1, SEQUENCE);
         attention_forward(b->device, b->stream,
-                          (AttentionForward){qkv, out, stats[i], {0}, shape, {.probability = 0}});
+                          (AttentionForward){.qkv = qkv,
+                                             .out = out,
+                                             .stats = stats[i],
+                                             .probabilities = {0},
+                                             .shape = shape,
+                                             .dropout = {.probability = 0}});
     }
     expect_near(b, "stats", stats[1], stats[0], 1e-5);
 }
@@ -193,7 +222,12 @@ static void rotary_knows_distances(Fixture *b) {
 static void golden_attention(Fixture *b) {
     Tensor qkv = from_floats(b, 2, 3, (const float[]){3, 2, 1, 5, 2, 5}), stored = tensor(b, 2, 2);
     Tensor out = tensor(b, 2, 1), stats = tensor_f32(b, 1, 2);
-    AttentionForward args = {qkv, out, stats, stored, {1, 2, 1, 1, 1, 0}, {.probability = 0}};
+    AttentionForward args = {.qkv = qkv,
+                             .out = out,
+                             .stats = stats,
+                             .probabilities = stored,
+                             .shape = {1, 2, 1, 1, 1, 0},
+                             .dropout = {.probability = 0}};
     attention_forward(b->device, b->stream, args);
     expect_near(b, "out", out, from_floats(b, 2, 1, (const float[]){1, 3}), 1e-6);
     expect_near(b, "stats", stats, from_floats(b, 1, 2, (const float[]){6, 10.693147181f}), 2e-6);

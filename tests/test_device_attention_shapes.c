@@ -27,15 +27,45 @@ typedef struct {
     AttentionBackward backward;
 } Call;
 
-static Call call_in(Fixture *b, DType type, AttentionShape shape, Dropout d, Tensor qkv, Tensor dout,
-                    bool keeps) {
+// What restricts a call: its rules, documents of this length in all samples (0: none), whether it has sinks.
+typedef struct {
+    AttentionRules rules;
+    int64_t document;
+    bool has_sinks;
+} Limits;
+
+static Tensor first_keys(Fixture *b, AttentionShape shape, int64_t document) {
+    Tensor x = {0};
+    if (!document) return x;
+    x = (Tensor){block(b, (size_t)(shape.sequence * shape.batch) * sizeof(int32_t)), 1,
+                 shape.sequence * shape.batch, I32};
+    for (int64_t i = 0; i < x.cols; i++)
+        ((int32_t *)x.data)[i] = (int32_t)(i / shape.batch / document * document);
+    return x;
+}
+
+static Call call_in(Fixture *b, DType type, AttentionShape shape, Dropout d, Limits limits, Tensor qkv,
+                    Tensor dout, bool keeps) {
     Tensor kept = {0}, in = narrowed(b, type, qkv), gradient = narrowed(b, type, dout);
     Tensor nothing = constant(b, shape.batch * shape.heads * shape.sequence, shape.sequence, NAN);
     if (keeps) kept = narrowed(b, type, nothing);
     Tensor out = narrowed(b, type, constant(b, dout.rows, dout.cols, NAN));
     Tensor dqkv = narrowed(b, type, constant(b, qkv.rows, qkv.cols, NAN));
     Tensor stats = constant(b, shape.batch * shape.heads, shape.sequence, NAN);
-    return (Call){{in, out, stats, kept, shape, d}, {gradient, in, out, stats, kept, dqkv, shape, d}};
+    Call call = {
+        .forward = {.qkv = in, .out = out, .stats = stats, .probabilities = kept, .shape = shape},
+        .backward = {.dout = gradient, .qkv = in, .out = out, .stats = stats, .probabilities = kept}};
+    if (limits.has_sinks) {
+        Tensor sinks = constant(b, 1, shape.heads, 0.75f);
+        call.forward.sinks = narrowed(b, type, sinks);
+        call.backward.dsinks = constant(b, 1, shape.heads, 0);
+    }
+    call.forward.first_key = first_keys(b, shape, limits.document);
+    call.forward.rules = limits.rules, call.forward.dropout = d;
+    call.backward.first_key = call.forward.first_key, call.backward.sinks = call.forward.sinks;
+    call.backward.dqkv = dqkv, call.backward.shape = shape;
+    call.backward.rules = limits.rules, call.backward.dropout = d;
+    return call;
 }
 
 static void define(const Call *call) {
@@ -64,13 +94,14 @@ static void expect_close(Fixture *b, const char *what, AttentionShape s, Tensor 
            (long long)s.head_size, what, worst, largest);
 }
 
-static void compare(Fixture *b, AttentionShape shape, float probability, bool keeps, float scale) {
+static void compare_within(Fixture *b, AttentionShape shape, float probability, bool keeps, float scale,
+                           Limits limits) {
     int64_t rows = shape.sequence * shape.batch, width = shape.heads * shape.head_size;
     int64_t wide = width + 2 * shape.groups * shape.head_size;
     Dropout d = dropout_of(probability, shape.batch);
     Tensor qkv = elements(b, b->dtype, rows, wide, scale), dout = elements(b, b->dtype, rows, width, 1);
-    Call want = call_in(b, F32, shape, d, qkv, dout, keeps),
-         got = call_in(b, b->dtype, shape, d, qkv, dout, keeps);
+    Call want = call_in(b, F32, shape, d, limits, qkv, dout, keeps),
+         got = call_in(b, b->dtype, shape, d, limits, qkv, dout, keeps);
     define(&want);
     run(b, OP_ATTENTION_FORWARD, &got.forward);
     run(b, OP_ATTENTION_BACKWARD, &got.backward);
@@ -81,6 +112,12 @@ static void compare(Fixture *b, AttentionShape shape, float probability, bool ke
         expect_close(b, "probabilities", shape, got.forward.probabilities, want.forward.probabilities, unit);
     expect_close(b, "dqkv", shape, got.backward.dqkv, want.backward.dqkv,
                  3 * unit + 4e-6 * ((double)scale - 1));
+    if (limits.has_sinks)
+        expect_close(b, "dsinks", shape, got.backward.dsinks, want.backward.dsinks, 4 * unit);
+}
+
+static void compare(Fixture *b, AttentionShape shape, float probability, bool keeps, float scale) {
+    compare_within(b, shape, probability, keeps, scale, (Limits){0});
 }
 
 // Whether variant i has a kernel of its own for this type, not that of the next one.
@@ -113,6 +150,22 @@ static void long_shapes(Fixture *b) {
     compare(b, (AttentionShape){1, 193, 1, 1, 128, 0}, 0.1f, false, 1);
 }
 
+// Windows and documents around the sizes of blocks, on and off their edges.
+static void limited_shapes(Fixture *b) {
+    static const Limits LIMITS[] = {
+        {.rules = {.window = 1}},
+        {.rules = {.window = 64}, .has_sinks = true},
+        {.rules = {.window = 65, .cap = 2}},
+        {.document = 64},
+        {.document = 1, .has_sinks = true},
+        {.document = 129, .rules = {.window = 100, .scale = 0.3f, .off_by_one = true}},
+        {.document = 7, .rules = {.cap = 1.5f}, .has_sinks = true},
+    };
+    for (size_t i = 0; i < sizeof LIMITS / sizeof *LIMITS; i++)
+        compare_within(b, (AttentionShape){2, i % 2 ? 193 : 320, 4, 2, i % 3 ? 16 : 40, 1}, i % 2 ? 0.1f : 0,
+                       i % 3 == 1, 1, LIMITS[i]);
+}
+
 // Scores of hundreds, most of whose exponentials vanish beside the largest.
 static void far_scores(Fixture *b) { compare(b, (AttentionShape){1, 200, 1, 1, 16, 0}, 0, false, 6); }
 
@@ -129,7 +182,7 @@ static void growing_scores(Fixture *b) {
         f(qkv)[s * 3 * D] = 16, f(qkv)[s * 3 * D + D] = (float)s / 2;
         f(qkv)[s * 3 * D + 2 * D] = 1, f(qkv)[s * 3 * D + 2 * D + 1] = (float)(s % 2);
     }
-    Call call = call_in(b, F32, shape, dropout_of(0, 1), qkv, dout, false);
+    Call call = call_in(b, F32, shape, dropout_of(0, 1), (Limits){0}, qkv, dout, false);
     with_threads(b, 1, OP_ATTENTION_FORWARD, &call.forward);
     with_threads(b, 1, OP_ATTENTION_BACKWARD, &call.backward);
     for (int64_t s = 0; s < S; s++) {
@@ -143,12 +196,14 @@ static void growing_scores(Fixture *b) {
 
 static void shape_law(void) { each_type(shapes); }
 static void long_law(void) { each_type(long_shapes); }
+static void limited_law(void) { each_type(limited_shapes); }
 static void far_law(void) { each_type(far_scores); }
 static void growing_law(void) { each_variant(growing_scores); }
 
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"shapes", shape_law},
                                       {"several blocks", long_law},
+                                      {"windows, documents, sinks, caps", limited_law},
                                       {"scores far apart", far_law},
                                       {"growing scores", growing_law},
                                       {0}},

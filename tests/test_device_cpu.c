@@ -203,8 +203,14 @@ static void attention(Fixture *b, AttentionShape shape, float probability) {
         .qkv = qkv, .out = constant(b, rows, width, NAN), .shape = shape, .dropout = d};
     forward.stats = zeros(b, shape.batch * shape.heads, shape.sequence);
     run(b, OP_ATTENTION_FORWARD, &forward);
-    AttentionBackward backward = {
-        dout, qkv, forward.out, forward.stats, {0}, constant(b, rows, 3 * width, NAN), shape, d};
+    AttentionBackward backward = {.dout = dout,
+                                  .qkv = qkv,
+                                  .out = forward.out,
+                                  .stats = forward.stats,
+                                  .probabilities = {0},
+                                  .dqkv = constant(b, rows, 3 * width, NAN),
+                                  .shape = shape,
+                                  .dropout = d};
     run(b, OP_ATTENTION_BACKWARD, &backward);
     for (int64_t i = 0; i < shape.batch * shape.heads; i++)
         compare_head(b, &backward, i / shape.heads, i % shape.heads);

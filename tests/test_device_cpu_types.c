@@ -322,9 +322,18 @@ static void attention(Draw *d, AttentionShape s, float probability, bool keeps) 
     Tensor stats = sums(d, s.batch * s.heads, s.sequence), dout = elements(d, rows, s.heads * s.head_size);
     Tensor kept = keeps ? output(d, elements(d, s.batch * s.heads * s.sequence, s.sequence)) : (Tensor){0};
     Dropout dropout = dropout_of(probability, s.batch);
-    run(d->b, OP_ATTENTION_FORWARD, &(AttentionForward){qkv, out, stats, kept, s, dropout});
+    run(d->b, OP_ATTENTION_FORWARD,
+        &(AttentionForward){
+            .qkv = qkv, .out = out, .stats = stats, .probabilities = kept, .shape = s, .dropout = dropout});
     run(d->b, OP_ATTENTION_BACKWARD,
-        &(AttentionBackward){dout, qkv, out, stats, kept, output(d, qkv), s, dropout});
+        &(AttentionBackward){.dout = dout,
+                             .qkv = qkv,
+                             .out = out,
+                             .stats = stats,
+                             .probabilities = kept,
+                             .dqkv = output(d, qkv),
+                             .shape = s,
+                             .dropout = dropout});
 }
 
 static void attentions(Draw *d) {
@@ -347,7 +356,9 @@ static void cached(Draw *d) {
         Tensor out = output(d, elements(d, rows, s.heads * s.head_size));
         Tensor keys = output(d, elements(d, all, s.groups * s.head_size));
         Tensor values = output(d, elements(d, all, s.groups * s.head_size));
-        run(d->b, OP_ATTENTION_CACHED, &(AttentionCached){qkv, out, keys, values, s, position});
+        run(d->b, OP_ATTENTION_CACHED,
+            &(AttentionCached){
+                .qkv = qkv, .out = out, .keys = keys, .values = values, .shape = s, .position = position});
     }
 }
 

@@ -257,15 +257,65 @@ static void declare_stored(Fixture *b, Problem *p) {
     p->other[1] = tensor(b, 40, 5);
 }
 
+static void declare_rules(Fixture *b, Problem *p, AttentionRules rules, bool stores) {
+    declare_attention_of(b, p, 2, 0.3f);
+    p->rules = rules;
+    if (stores) p->other[1] = tensor(b, 40, 5);
+}
+
+static void declare_window(Fixture *b, Problem *p) {
+    declare_rules(b, p, (AttentionRules){.window = 2}, false);
+}
+
+// Sample 0 has documents of 2 and 3 tokens, sample 1 of 1, 1 and 3.
+static void declare_documents(Fixture *b, Problem *p) {
+    static const int32_t FIRST[] = {0, 0, 0, 1, 2, 2, 2, 2, 2, 2};
+    declare_rules(b, p, (AttentionRules){0}, true);
+    p->other[2] = tensor_of(b, I32, 1, 10);
+    device_upload(b->device, b->stream, p->other[2], FIRST);
+}
+
+static void declare_cap(Fixture *b, Problem *p) {
+    declare_rules(b, p, (AttentionRules){.cap = 1.25f, .scale = 0.8f}, false);
+}
+
+static void declare_capped_stored(Fixture *b, Problem *p) {
+    declare_rules(b, p, (AttentionRules){.cap = 1.25f, .off_by_one = true}, true);
+}
+
+static void declare_sinks(Fixture *b, Problem *p) {
+    declare_documents(b, p);
+    p->rules = (AttentionRules){.window = 2, .cap = 2};
+    add_input(b, p, 1, 1, 4);
+}
+
 static void self_attention_forward(Fixture *b, Problem *p) {
     attention_forward(b->device, b->stream,
-                      (AttentionForward){p->inputs[0], p->y, p->other[0], p->other[1], p->shape, p->dropout});
+                      (AttentionForward){.qkv = p->inputs[0],
+                                         .first_key = p->other[2],
+                                         .sinks = p->inputs[1],
+                                         .rules = p->rules,
+                                         .out = p->y,
+                                         .stats = p->other[0],
+                                         .probabilities = p->other[1],
+                                         .shape = p->shape,
+                                         .dropout = p->dropout});
 }
 
 static void self_attention_backward(Fixture *b, Problem *p) {
     attention_backward(b->device, b->stream,
-                       (AttentionBackward){p->dy, p->inputs[0], p->y, p->other[0], p->other[1],
-                                           p->gradients[0], p->shape, p->dropout});
+                       (AttentionBackward){.dout = p->dy,
+                                           .qkv = p->inputs[0],
+                                           .out = p->y,
+                                           .stats = p->other[0],
+                                           .probabilities = p->other[1],
+                                           .first_key = p->other[2],
+                                           .sinks = p->inputs[1],
+                                           .dqkv = p->gradients[0],
+                                           .dsinks = p->gradients[1],
+                                           .rules = p->rules,
+                                           .shape = p->shape,
+                                           .dropout = p->dropout});
 }
 
 static void attention(void) {
@@ -278,6 +328,14 @@ static void attention(void) {
                     self_attention_backward);
     check_gradients("attention with stored probabilities", declare_stored, self_attention_forward,
                     self_attention_backward);
+    check_gradients("attention of a window", declare_window, self_attention_forward, self_attention_backward);
+    check_gradients("attention of documents", declare_documents, self_attention_forward,
+                    self_attention_backward);
+    check_gradients("attention of capped scores", declare_cap, self_attention_forward,
+                    self_attention_backward);
+    check_gradients("attention of capped scores, stored", declare_capped_stored, self_attention_forward,
+                    self_attention_backward);
+    check_gradients("attention of sinks", declare_sinks, self_attention_forward, self_attention_backward);
 }
 
 // ---- embedding: table [V/t, H]; other: tokens -------------------------------------------------------------

@@ -40,8 +40,12 @@ static Calls calls_of(Gpu *gpu, const Job *job) {
     Tensor dqkv = job->ways & IN_PLACE ? qkv : gpu_tensor(gpu, job->dtype, rows, wide, 0);
     if (job->ways & STORED)
         stored = gpu_tensor(gpu, job->dtype, job->batch * job->heads * job->sequence, job->sequence, 0);
-    return (Calls){{qkv, out, stats, stored, shape, dropout},
-                   {dout, qkv, out, stats, stored, dqkv, shape, dropout}};
+    Calls calls = {
+        .forward = {.qkv = qkv, .out = out, .stats = stats, .probabilities = stored, .shape = shape},
+        .backward = {.dout = dout, .qkv = qkv, .out = out, .stats = stats, .probabilities = stored}};
+    calls.forward.dropout = calls.backward.dropout = dropout;
+    calls.backward.dqkv = dqkv, calls.backward.shape = shape;
+    return calls;
 }
 
 static void run(const Gpu *gpu, const Calls *calls) {
@@ -160,6 +164,31 @@ static void calls_that_cudnn_takes(void) {
         const int got = by_cudnn(&rows[i].job, ATTENTION_CUDNN);
         EXPECT(got == rows[i].by_cudnn, "call %zu: %d", i, got);
         EXPECT(by_cudnn(&rows[i].job, ATTENTION_OWN) == 0, "call %zu, by the program", i);
+    }
+}
+
+// Whatever restricts a call beside causality is not cuDNN's; a window that hides nothing is none.
+static void calls_with_rules_are_the_program_s(void) {
+    static const struct {
+        AttentionRules rules;
+        bool documents, sinks;
+        int by_cudnn;
+    } rows[] = {{{.window = 8}, false, false, 0},        {{.window = 9}, false, false, 1},
+                {{.scale = 1}, false, false, 0},         {{.cap = 1}, false, false, 0},
+                {{.off_by_one = true}, false, false, 0}, {{.window = 0}, true, false, 0},
+                {{.window = 0}, false, true, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Gpu gpu = gpu_for(&PLAIN, ATTENTION_CUDNN);
+        Calls calls = calls_of(&gpu, &PLAIN);
+        calls.forward.rules = calls.backward.rules = rows[i].rules;
+        if (rows[i].documents) calls.forward.first_key = gpu_tensor(&gpu, I32, 1, 9, 0);
+        if (rows[i].sinks) calls.forward.sinks = numbers_of(&gpu, BF16, 1, 2, 0);
+        calls.backward.first_key = calls.forward.first_key, calls.backward.sinks = calls.forward.sinks;
+        if (rows[i].documents) memset(calls.forward.first_key.data, 0, tensor_bytes(calls.forward.first_key));
+        const size_t before = sim_num_cudnn_objects();
+        run(&gpu, &calls);
+        EXPECT((sim_num_cudnn_objects() > before) == rows[i].by_cudnn, "call %zu", i);
+        gpu_close(&gpu);
     }
 }
 
@@ -417,6 +446,7 @@ int main(int argc, char **argv) {
         (const Test[]){{"agrees_with_own_kernels", agrees_with_own_kernels},
                        {"bits_repeat_unless_told_otherwise", bits_repeat_unless_told_otherwise},
                        {"calls_that_cudnn_takes", calls_that_cudnn_takes},
+                       {"calls with rules are the program's", calls_with_rules_are_the_program_s},
                        {"gpus_that_cudnn_is_for", gpus_that_cudnn_is_for},
                        {"choice_falls_back", choice_falls_back},
                        {"plans_are_kept", plans_are_kept},

@@ -53,8 +53,10 @@ static void check_shapes(const OpRow *row, const Tensor *tensors, const Shape *s
 }
 
 // The number of multiplications in one of the products of attention, of the queries of a call with so many positions.
-static double attention_products(AttentionShape s, int64_t positions) {
-    return (double)s.batch * (double)s.heads * (double)s.sequence * (double)positions * (double)s.head_size;
+static double attention_products(AttentionShape s, AttentionRules rules, int64_t positions) {
+    double all =
+        (double)s.batch * (double)s.heads * (double)s.sequence * (double)positions * (double)s.head_size;
+    return all * attention_visible_share(rules.window, positions - s.sequence, s.sequence);
 }
 
 static double op_flops(DeviceOp op, const void *args) {
@@ -66,10 +68,13 @@ static double op_flops(DeviceOp op, const void *args) {
     if (op_product(op, args, &product))
         return 2.0 * (double)tensor_count(m->d) * (double)(m->transpose_a ? m->a.rows : m->a.cols);
     switch (op) {
-    case OP_ATTENTION_FORWARD: return 4 * attention_products(forward->shape, forward->shape.sequence);
-    case OP_ATTENTION_BACKWARD: return 10 * attention_products(backward->shape, backward->shape.sequence);
+    case OP_ATTENTION_FORWARD:
+        return 4 * attention_products(forward->shape, forward->rules, forward->shape.sequence);
+    case OP_ATTENTION_BACKWARD:
+        return 10 * attention_products(backward->shape, backward->rules, backward->shape.sequence);
     case OP_ATTENTION_CACHED:
-        return 4 * attention_products(cached->shape, cached->position + cached->shape.sequence);
+        return 4 *
+               attention_products(cached->shape, cached->rules, cached->position + cached->shape.sequence);
     default: return 0;
     }
 }
@@ -282,6 +287,12 @@ static void check_heads(DeviceOp op, AttentionShape shape) {
           (long long)shape.head_size, (long long)shape.first_head);
 }
 
+static void check_rules(DeviceOp op, AttentionRules rules, Tensor sinks) {
+    CHECK(rules.window >= 0 && rules.scale >= 0 && rules.cap >= 0, "%s: window %lld, scale %g, cap %g",
+          op_rows[op].name, (long long)rules.window, (double)rules.scale, (double)rules.cap);
+    CHECK(!rules.off_by_one || !sinks.data, "%s: a softmax off by one has sinks", op_rows[op].name);
+}
+
 static void check_attention(DeviceOp op, AttentionShape shape, Dropout dropout) {
     check_heads(op, shape);
     check_dropout(op, dropout, shape.sequence * shape.batch);
@@ -297,6 +308,9 @@ static Shape qkv_of(DType e, AttentionShape s) {
 static Shape out_of(DType e, AttentionShape s) { return of(e, s.sequence * s.batch, s.heads * s.head_size); }
 
 static Shape stats_of(AttentionShape s) { return f32(s.batch * s.heads, s.sequence); }
+
+static Shape first_key_of(AttentionShape s) { return optional(i32(1, s.sequence * s.batch)); }
+static Shape sinks_of(DType e, AttentionShape s) { return optional(of(e, 1, s.heads)); }
 
 static Shape probabilities_of(DType e, AttentionShape s) {
     return optional(of(e, s.batch * s.heads * s.sequence, s.sequence));
@@ -316,26 +330,33 @@ void attention_forward(Device *device, Stream *stream, AttentionForward args) {
     AttentionShape s = args.shape;
     DType e = element_type(OP_ATTENTION_FORWARD, args.qkv);
     check_attention(OP_ATTENTION_FORWARD, s, args.dropout);
+    check_rules(OP_ATTENTION_FORWARD, args.rules, args.sinks);
     launch(device, stream, OP_ATTENTION_FORWARD, &args,
-           (Shape[]){qkv_of(e, s), out_of(e, s), stats_of(s), probabilities_of(e, s)});
+           (Shape[]){qkv_of(e, s), first_key_of(s), sinks_of(e, s), out_of(e, s), stats_of(s),
+                     probabilities_of(e, s)});
 }
 
 void attention_backward(Device *device, Stream *stream, AttentionBackward args) {
     AttentionShape s = args.shape;
     DType e = element_type(OP_ATTENTION_BACKWARD, args.qkv);
     check_attention(OP_ATTENTION_BACKWARD, s, args.dropout);
+    check_rules(OP_ATTENTION_BACKWARD, args.rules, args.sinks);
+    CHECK(!args.dsinks.data || args.sinks.data, "attention_backward: dsinks without sinks");
     Shape qkv = qkv_of(e, s), out = out_of(e, s);
     launch(device, stream, OP_ATTENTION_BACKWARD, &args,
-           (Shape[]){out, qkv, out, stats_of(s), probabilities_of(e, s), qkv});
+           (Shape[]){out, qkv, out, stats_of(s), probabilities_of(e, s), first_key_of(s), sinks_of(e, s), qkv,
+                     optional(f32(1, s.heads))});
 }
 
 void attention_cached(Device *device, Stream *stream, AttentionCached args) {
     AttentionShape s = args.shape;
     DType e = element_type(OP_ATTENTION_CACHED, args.qkv);
     check_heads(OP_ATTENTION_CACHED, s);
+    check_rules(OP_ATTENTION_CACHED, args.rules, args.sinks);
     CHECK(args.position >= 0, "attention_cached: position %lld", (long long)args.position);
     Shape cache = of(e, (args.position + s.sequence) * s.batch, s.groups * s.head_size);
-    launch(device, stream, OP_ATTENTION_CACHED, &args, (Shape[]){qkv_of(e, s), out_of(e, s), cache, cache});
+    launch(device, stream, OP_ATTENTION_CACHED, &args,
+           (Shape[]){qkv_of(e, s), sinks_of(e, s), out_of(e, s), cache, cache});
 }
 
 // ---- embedding --------------------------------------------------------------------------------------------

@@ -18,10 +18,11 @@
     X(NORM_BACKWARD_INPUT, NormBackwardInput, dy, dx, "dy", "x", "gamma", "mean", "rstd", "residual", "dx")  \
     X(NORM_BACKWARD_WEIGHT, NormBackwardWeight, dy, dbeta, "dy", "x", "mean", "rstd", "dgamma", "dbeta")     \
     X(ROTARY, Rotary, qkv, qkv, "table", "qkv")                                                              \
-    X(ATTENTION_FORWARD, AttentionForward, qkv, probabilities, "qkv", "out", "stats", "probabilities")       \
-    X(ATTENTION_BACKWARD, AttentionBackward, dout, dqkv, "dout", "qkv", "out", "stats", "probabilities",     \
-      "dqkv")                                                                                                \
-    X(ATTENTION_CACHED, AttentionCached, qkv, values, "qkv", "out", "keys", "values")                        \
+    X(ATTENTION_FORWARD, AttentionForward, qkv, probabilities, "qkv", "first_key", "sinks", "out", "stats",  \
+      "probabilities")                                                                                       \
+    X(ATTENTION_BACKWARD, AttentionBackward, dout, dsinks, "dout", "qkv", "out", "stats", "probabilities",   \
+      "first_key", "sinks", "dqkv", "dsinks")                                                                \
+    X(ATTENTION_CACHED, AttentionCached, qkv, values, "qkv", "sinks", "out", "keys", "values")               \
     X(EMBEDDING_FORWARD, EmbeddingForward, table, y, "tokens", "table", "y")                                 \
     X(EMBEDDING_BACKWARD, EmbeddingBackward, dy, dtable, "tokens", "dy", "dtable")                           \
     X(POSITION_DROPOUT, PositionDropout, x, y, "x", "position", "y")                                         \
@@ -81,6 +82,7 @@ bool op_updates(DeviceOp op, const void *args, int i) {
         const MatmulSums *both = args;
         return i == 2 ? both->accumulate : both->accumulate_sums;
     }
+    case OP_ATTENTION_BACKWARD: return i == 8;
     case OP_NORM_BACKWARD: return i > 6 && ((const NormBackward *)args)->accumulate;
     case OP_COLUMN_SUM:
     case OP_NORM_BACKWARD_WEIGHT:
@@ -97,7 +99,19 @@ bool op_updates(DeviceOp op, const void *args, int i) {
 
 int64_t op_kept_rows(DeviceOp op, const void *args, int i) {
     const AttentionCached *cached = args;
-    return op == OP_ATTENTION_CACHED && i > 1 ? cached->position * cached->shape.batch : 0;
+    return op == OP_ATTENTION_CACHED && i > 2 ? cached->position * cached->shape.batch : 0;
+}
+
+// The sum of min(i, w) for i from 1 to n.
+static double visible_pairs(double w, double n) {
+    return n <= w ? n * (n + 1) / 2 : w * (w + 1) / 2 + (n - w) * w;
+}
+
+double attention_visible_share(int64_t window, int64_t first, int64_t count) {
+    double before = (double)first, all = before + (double)count, w = (double)window;
+    if (window == 0 || window >= first + count) return 1;
+    return (visible_pairs(w, all) - visible_pairs(w, before)) /
+           (visible_pairs(all, all) - visible_pairs(all, before));
 }
 
 int op_segments(DeviceOp op, const void *args, const OpSegment **segments) {

@@ -33,9 +33,9 @@
     X(NORM_BACKWARD_INPUT, norm_backward_input, NormBackwardInput, 6, 1)                                     \
     X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight, 4, 2)                                  \
     X(ROTARY, rotary, Rotary, 1, 1)                                                                          \
-    X(ATTENTION_FORWARD, attention_forward, AttentionForward, 1, 3)                                          \
-    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 5, 1)                                       \
-    X(ATTENTION_CACHED, attention_cached, AttentionCached, 1, 3)                                             \
+    X(ATTENTION_FORWARD, attention_forward, AttentionForward, 3, 3)                                          \
+    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 7, 2)                                       \
+    X(ATTENTION_CACHED, attention_cached, AttentionCached, 2, 3)                                             \
     X(EMBEDDING_FORWARD, embedding_forward, EmbeddingForward, 2, 1)                                          \
     X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward, 2, 1)                                       \
     X(POSITION_DROPOUT, position_dropout, PositionDropout, 2, 1)                                             \
@@ -66,7 +66,7 @@ typedef struct {
     int64_t calls;
     // The operations of matrix products, as specified; all else is bound by memory and counts 0. matmul 2MNK; causal
     // attention in full, B*S*S*D*N/t times 4 forward and 10 backward (scores again, dv, dp, dq, dk); with a
-    // cache 4 B*S*P*D*N/t.
+    // cache 4 B*S*P*D*N/t. A window counts the share of the causal scores that it leaves; documents count as one.
     double flops;
     double bytes; // the size of its tensors, each once (one that is updated in place too)
 } OpCount;
@@ -234,7 +234,7 @@ typedef struct {
 } NormBackward;
 void norm_backward(Device *device, Stream *stream, NormBackward args);
 
-// ---- causal self-attention --------------------------------------------------------------------------------
+// ---- self-attention ---------------------------------------------------------------------------------------
 
 // Columns of qkv: for each local group its N/G query heads, then its key and its value head (D each), so a
 // cut by groups is a cut of rows of the weight; as many groups as heads is the attention of GPT-2, fewer is
@@ -245,6 +245,21 @@ typedef struct {
     int64_t batch, sequence, heads, groups, head_size; // B, S, N/t, G/t, D
     int64_t first_head;                                // global number of local head 0
 } AttentionShape;
+
+// Which keys a query sees, and what a score becomes. Position i of a sample sees the keys from first(i) to i, where
+// first(i) is the larger of first_key[i] (0 where the tensor is absent) and i - window + 1 (0 without a window). Scores
+// outside are never computed where whole blocks of them lie outside. A score is x = scale * q.k, then with a cap C
+// C tanh(x / C). With sinks the denominator of a query's softmax has a term more, exp(z) of the head's sink z; with
+// off_by_one exp(0). Zeros: plain causal attention.
+typedef struct {
+    int64_t window;  // keys that a query sees, its own included; 0: all
+    float scale;     // 0: 1/sqrt(D)
+    float cap;       // C; 0: none
+    bool off_by_one; // only without sinks
+} AttentionRules;
+
+// Returns the share of the causal scores of positions [first, first + count) that a window leaves; 1 without one.
+double attention_visible_share(int64_t window, int64_t first, int64_t count);
 
 // Rotary position embedding (Su 2021), half by half as in Llama and Megatron-LM: in every query and key head
 // (x1, x2) = (columns i, i + R/2) become (x1 cos - x2 sin, x2 cos + x1 sin); columns from R on stay.
@@ -258,22 +273,27 @@ typedef struct {
 } Rotary;
 void rotary(Device *device, Stream *stream, Rotary args);
 
-//   qkv [T, (N + 2G)/t * D], out [T, D*N/t], stats F32 [B*N/t, S]: log of the sum of exp(scores) per query
-//   probabilities [B*N/t * S, S] before dropout, zero above the diagonal, or absent: then no S x S matrix
-//   exists (Dao 2022)
+//   qkv [T, (N + 2G)/t * D], out [T, D*N/t]
+//   first_key I32 [1, T] or absent: of row s*B + b a position of sample b up to s; along a sample it never falls
+//   sinks [1, N/t] or absent
+//   stats F32 [B*N/t, S]: log of the sum of exp(scores) per query, with the sink's
+//   probabilities [B*N/t * S, S] before dropout, zero where a query does not see a key, or absent: then no S x S
+//   matrix exists (Dao 2022)
 typedef struct {
-    Tensor qkv;
+    Tensor qkv, first_key, sinks;
     Tensor out, stats, probabilities;
     AttentionShape shape;
+    AttentionRules rules;
     Dropout dropout;
 } AttentionForward;
 void attention_forward(Device *device, Stream *stream, AttentionForward args);
 
-// dqkv may be qkv. probabilities absent: computed again from qkv and stats.
+// dqkv may be qkv. probabilities absent: computed again from qkv and stats. dsinks F32, +=; absent without sinks.
 typedef struct {
-    Tensor dout, qkv, out, stats, probabilities;
-    Tensor dqkv;
+    Tensor dout, qkv, out, stats, probabilities, first_key, sinks;
+    Tensor dqkv, dsinks;
     AttentionShape shape;
+    AttentionRules rules;
     Dropout dropout;
 } AttentionBackward;
 void attention_backward(Device *device, Stream *stream, AttentionBackward args);
@@ -283,9 +303,10 @@ void attention_backward(Device *device, Stream *stream, AttentionBackward args);
 // bits of one call with all positions, however they were cut into calls.
 //   qkv [S*B, (N + 2G)/t * D], out [S*B, N/t * D], keys, values [P*B, G/t * D], row = position * B + b
 typedef struct {
-    Tensor qkv;
+    Tensor qkv, sinks;
     Tensor out, keys, values;
     AttentionShape shape; // sequence: S of this call
+    AttentionRules rules;
     int64_t position;
 } AttentionCached;
 void attention_cached(Device *device, Stream *stream, AttentionCached args);

@@ -29,7 +29,11 @@ static bool same_tensors(const DeviceCall *a, const DeviceCall *b) {
 }
 
 // Of the same tensors, which say all of an AttentionShape but its first head.
-static bool same_attention(const Dropout *x, const Dropout *y) { return x->probability == y->probability; }
+static bool same_attention(const Dropout *x, const Dropout *y, const AttentionRules *a,
+                           const AttentionRules *b) {
+    return x->probability == y->probability && a->window == b->window && a->scale == b->scale &&
+           a->cap == b->cap && a->off_by_one == b->off_by_one;
+}
 
 // Of the same tensors.
 static bool same_product(const DeviceCall *x, const DeviceCall *y) {
@@ -46,9 +50,11 @@ static bool same_kind(const DeviceCall *x, const DeviceCall *y) {
     if (x->op != y->op || !same_tensors(x, y)) return false;
     switch (x->op) {
     case OP_ATTENTION_FORWARD:
-        return same_attention(&x->args.attention_forward.dropout, &y->args.attention_forward.dropout);
+        return same_attention(&x->args.attention_forward.dropout, &y->args.attention_forward.dropout,
+                              &x->args.attention_forward.rules, &y->args.attention_forward.rules);
     case OP_ATTENTION_BACKWARD:
-        return same_attention(&x->args.attention_backward.dropout, &y->args.attention_backward.dropout);
+        return same_attention(&x->args.attention_backward.dropout, &y->args.attention_backward.dropout,
+                              &x->args.attention_backward.rules, &y->args.attention_backward.rules);
     default: return same_product(x, y);
     }
 }

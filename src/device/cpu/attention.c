@@ -1,10 +1,11 @@
-// Causal attention of one instruction set and element type, without the S x S matrix: a block of query rows
-// against a block of keys at a time, with a running maximum and sum of every row, so that what is worked on
-// stays in the caches whatever S is. Blocks above the diagonal are left out; on it, strips of queries take
-// only the keys that they see. One thread works on one head of one sample; backward on the heads of one
-// group, whose key and value gradients it sums in fp32. Sources: Dao 2022 (FlashAttention), algorithms 1 and
-// 4; Dao 2023 (FlashAttention-2), for queries in the outer loop and the division at the end.
+// Attention of one instruction set and element type, without the S x S matrix: a block of query rows against a
+// block of keys at a time, with a running maximum and sum of every row, so that what is worked on stays in the
+// caches whatever S is. Pairs of blocks are left out in which no query sees a key, and so are strips of queries;
+// on the diagonal strips take only the keys that they see. One thread works on one head of one sample; backward
+// on the heads of one group, whose key and value gradients it sums in fp32. Sources: Dao 2022 (FlashAttention),
+// algorithms 1 and 4; Dao 2023 (FlashAttention-2), for queries in the outer loop and the division at the end.
 #include "device/cpu/strips.h"
+#include "device/visible.h"
 #include <omp.h>
 
 enum { KEYS = ATTENTION_KEYS, QUERIES = ATTENTION_QUERIES };
@@ -21,7 +22,14 @@ typedef struct {
     Element *dq, *dk, *dv;        // backward only
     const Element *dout;          // backward only
     float *stats;
-    float scale;           // of the scores
+    float scale, cap; // of the scores
+    float unit;       // makes scores, capped where there is a cap, units of log2
+    bool has_sink;    // a term more in the sum of a row, of this logarithm to base 2:
+    float sink;
+    // Which keys queries see (visible.h). `restricted`: some query may not see key 0.
+    Tensor first_keys;
+    int64_t window, batch, sample;
+    bool restricted;
     uint64_t mask_element; // of the sample's mask where the head's S x S elements begin
     Mask masks[PAIR];      // of the sample, one for each row at a time
     bool sums;             // sum_dk and sum_dv hold something already
@@ -38,6 +46,7 @@ typedef struct {
     float *rows;               // out or dq, [QUERIES, width]
     // For each query, in units of log2: its largest score so far, or (backward) log-sum-exp; and dout . out.
     float maxima[QUERIES], deltas[QUERIES];
+    int64_t first[QUERIES];     // for each query the first key that it sees, where `restricted`
     float sum[QUERIES * LANES]; // of exponentials, a vector per query
 } Head;
 
@@ -74,6 +83,18 @@ static void open_workspace(Head *head, const AttentionBackward *p, float *space)
     head->gradient_rows = PAIR == 1 ? head->gradients : take(&space, sizes.scores);
 }
 
+static void open_rules(Head *head, const AttentionBackward *p, int64_t b, int64_t h) {
+    const AttentionRules *rules = &p->rules;
+    head->scale = attention_scale(&p->shape, rules);
+    head->cap = rules->cap;
+    head->unit = rules->cap > 0 ? LOG2_E : head->scale * LOG2_E;
+    head->has_sink = p->sinks.data || rules->off_by_one;
+    head->sink = p->sinks.data ? load_e((const Element *)p->sinks.data + h, 1)[0] * LOG2_E : 0;
+    head->first_keys = p->first_key, head->batch = p->shape.batch, head->sample = b;
+    head->window = rules->window < p->shape.sequence ? rules->window : 0;
+    head->restricted = p->first_key.data || head->window;
+}
+
 // Opens local head h of sample b; forward is backward without dout and dqkv. `workspace` is the thread's.
 static void head_open(Head *head, const AttentionBackward *p, float *workspace, int64_t b, int64_t h) {
     const AttentionShape *shape = &p->shape;
@@ -97,7 +118,7 @@ static void head_open(Head *head, const AttentionBackward *p, float *workspace, 
         head->dk = (Element *)p->dqkv.data + k;
         head->dv = head->dk + size;
     }
-    head->scale = 1.0f / sqrtf((float)size);
+    open_rules(head, p, b, h);
     head->mask_element = (uint64_t)((shape->first_head + h) * shape->sequence * shape->sequence);
     for (int place = 0; place < PAIR; place++) {
         mask_open(&head->masks[place], &p->dropout);
@@ -121,14 +142,36 @@ static void pack_head_columns(const Head *head, Term *to, const Element *x) {
 
 // ---- a pair of blocks -------------------------------------------------------------------------------------
 
-// Queries from `query` on, of which `rows` exist and `strips` rows are computed, against keys from `key` on.
+// Queries from `query` on, of which `rows` exist, in whole strips `strips` rows, against keys from `key` on. The first
+// `end` rows are computed: first keys never fall along the queries, so that the other rows see none of these keys.
 typedef struct {
-    int64_t query, key, rows, strips;
+    int64_t query, key, rows, strips, end;
 } Blocks;
 
-static Blocks blocks_at(const Head *head, int64_t query) {
-    int64_t rows = at_most(head->sequence - query, QUERIES);
-    return (Blocks){query, 0, rows, round_up(rows, WHOLE)};
+static void restrict_rows(const Head *head, Blocks *at) {
+    int64_t rows = at->rows;
+    while (rows > 0 && head->first[rows - 1] >= at->key + KEYS) rows--;
+    at->end = rows == at->rows ? at->strips : round_up(rows, WHOLE);
+}
+
+static Blocks blocks_at(Head *head, int64_t query) {
+    int64_t rows = at_most(head->sequence - query, QUERIES), strips = round_up(rows, WHOLE);
+    Blocks at = {.query = query, .rows = rows, .strips = strips, .end = strips};
+    if (!head->restricted) return at;
+    for (int64_t row = 0; row < rows; row++)
+        head->first[row] =
+            attention_first_key(head->first_keys, head->window, head->batch, head->sample, query + row);
+    at.key = head->first[0] / KEYS * KEYS;
+    restrict_rows(head, &at);
+    return at;
+}
+
+// Goes on to the next keys. Returns false after the last that the block of queries sees.
+static bool next_keys(const Head *head, Blocks *at) {
+    at->key += KEYS;
+    if (at->key >= at->query + at->rows) return false;
+    if (head->restricted) restrict_rows(head, at);
+    return true;
 }
 
 // The first row of the block of queries that sees any of the keys.
@@ -145,7 +188,7 @@ static inline int64_t keys_taken(Blocks at, int64_t strip) {
 static void block_scores(const Head *head, Blocks at, const Term *rows, const Term *transposed,
                          float *scores) {
     Right b = {transposed + at.key * head->stride, KEYS};
-    for (int64_t strip = first_row(at); strip < at.strips; strip += STRIP) {
+    for (int64_t strip = first_row(at); strip < at.end; strip += STRIP) {
         Left a = {rows + strip * head->terms, head->terms, 1};
         strip_product(keys_taken(at, strip), head->terms, a, b, false, scores + strip * KEYS, KEYS);
     }
@@ -154,9 +197,9 @@ static void block_scores(const Head *head, Blocks at, const Term *rows, const Te
 // rows [QUERIES, width] (+)= terms along the keys, times keys or values.
 static void add_rows(const Head *head, Blocks at, const Term *left, int64_t stride, const Term *columns) {
     Right b = {columns + at.key / PAIR * head->width, head->width};
-    for (int64_t strip = first_row(at); strip < at.strips; strip += STRIP) {
+    for (int64_t strip = first_row(at); strip < at.end; strip += STRIP) {
         Left a = {left + strip * stride, stride, 1};
-        strip_product(head->width, num_terms(keys_taken(at, strip)), a, b, at.key > 0,
+        strip_product(head->width, num_terms(keys_taken(at, strip)), a, b, head->restricted || at.key > 0,
                       head->rows + strip * head->width, head->width);
     }
 }
@@ -191,11 +234,21 @@ static inline Halves nearest_bf16(Floats x) {
 #endif
 }
 
-// Scores that the query does not see, up to the vectors that its strip takes, become -inf. Returns the end of
-// those vectors.
-static int64_t cover_keys(float *row, int64_t seen, int64_t taken) {
+static void cap_scores(const Head *head, float *row, int64_t used) {
+    float by = head->scale / head->cap;
+    for (int64_t key = 0; key < used; key += LANES)
+        store(row + key, LANES, hyperbolic_tangent(load(row + key, LANES) * by) * head->cap);
+}
+
+// Scores are capped, and those that the query does not see, up to the vectors that its strip takes, become -inf.
+// Returns the end of those vectors.
+static int64_t cover_keys(const Head *head, Blocks at, int64_t row, float *scores, int64_t taken) {
     int64_t used = round_up(taken, LANES);
-    for (int64_t key = seen; key < used; key++) row[key] = -INFINITY;
+    if (head->cap > 0) cap_scores(head, scores, used);
+    for (int64_t key = keys_seen(at, row); key < used; key++) scores[key] = -INFINITY;
+    if (!head->restricted || row >= at.rows) return used;
+    int64_t unseen = at_most(head->first[row] - at.key, used);
+    for (int64_t key = 0; key < unseen; key++) scores[key] = -INFINITY;
     return used;
 }
 
@@ -243,23 +296,27 @@ static inline Floats exponential_of_scores(const float *scores, float unit, floa
 }
 
 // Makes room for scores far above those before: what was added up under the old maximum shrinks.
-static void raise_maximum(Head *head, Blocks at, int64_t row, float max) {
+static void raise_maximum(Head *head, int64_t row, float max) {
     float before = head->maxima[row];
     head->maxima[row] = max;
-    if (at.key == 0) return;
+    if (before == -INFINITY) return;
     float factor = exponential_of_base_2(splat(before - max))[0];
     scale_row(head->sum + row * LANES, LANES, factor);
     scale_row(head->rows + row * head->width, head->width, factor);
 }
 
-// Scores of a query become dropout(exp(score - max)) but for dropout's scale, zero beyond the diagonal.
+// Scores of a query become dropout(exp(score - max)) but for dropout's scale, zero for keys that it does not see.
 static void softmax_row(Head *head, Blocks at, int64_t row, int64_t taken) {
-    float *scores = head->scores + row * KEYS, unit = head->scale * LOG2_E;
-    int64_t used = cover_keys(scores, keys_seen(at, row), taken);
+    float *scores = head->scores + row * KEYS, unit = head->unit;
+    int64_t used = cover_keys(head, at, row, scores, taken);
+    if (head->restricted && head->first[row] >= at.key + used) {
+        memset(scores, 0, (size_t)used * sizeof *scores);
+        return;
+    }
     Floats most = load(scores, LANES);
     for (int64_t key = LANES; key < used; key += LANES) most = greater(most, load(scores + key, LANES));
     if (any_exceeds(most * unit, head->maxima[row] + HEADROOM))
-        raise_maximum(head, at, row, unit * greatest_lane(most));
+        raise_maximum(head, row, unit * greatest_lane(most));
     float max = head->maxima[row];
     const uint32_t *words = mask_of(head, 0, at.query + row, at.key, used);
     Floats sum = load(head->sum + row * LANES, LANES);
@@ -286,20 +343,24 @@ static void finish_row(Head *head, Blocks at, int64_t row) {
 // A block of probabilities, from its scores once more.
 static void keep_probabilities(const Head *head, Blocks at) {
     block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
-    for (int64_t row = first_row(at); row < at.rows; row++) {
+    for (int64_t row = first_row(at); row < at_most(at.rows, at.end); row++) {
         int64_t query = at.query + row, seen = keys_seen(at, row);
-        float unit = head->scale * LOG2_E, log = head->stats[query] * LOG2_E;
-        const float *scores = head->scores + row * KEYS;
+        float unit = head->unit, log = head->stats[query] * LOG2_E, *scores = head->scores + row * KEYS;
+        if (head->restricted || head->cap > 0)
+            cover_keys(head, at, row, scores, keys_taken(at, row / STRIP * STRIP));
         Element *to = head->probabilities + query * head->sequence + at.key;
         for (int64_t key = 0; key < seen; key += LANES)
             store_e(to + key, seen - key, exponential_of_scores(scores + key, unit, log));
     }
 }
 
-static void clear_above_diagonal(const Head *head, Blocks at) {
-    for (int64_t query = at.query; query < at.query + at.rows; query++)
-        memset(head->probabilities + query * head->sequence + query + 1, 0,
-               (size_t)(head->sequence - query - 1) * sizeof(Element));
+static void clear_unseen(const Head *head, Blocks at) {
+    for (int64_t row = 0; row < at.rows; row++) {
+        int64_t query = at.query + row;
+        Element *to = head->probabilities + query * head->sequence;
+        memset(to + query + 1, 0, (size_t)(head->sequence - query - 1) * sizeof(Element));
+        if (head->restricted) memset(to, 0, (size_t)head->first[row] * sizeof(Element));
+    }
 }
 
 static void pack_queries(const Head *head, Blocks at, Term *to, const Element *x, int64_t stride) {
@@ -307,21 +368,32 @@ static void pack_queries(const Head *head, Blocks at, Term *to, const Element *x
     memset(to + at.rows * head->terms, 0, (size_t)((at.strips - at.rows) * head->terms) * sizeof *to);
 }
 
+// Begins the rows and sums of a block of queries. Queries that do not see the first keys add to zeros.
+static void open_sums(Head *head, Blocks at) {
+    memset(head->sum, 0, sizeof head->sum);
+    if (head->restricted) memset(head->rows, 0, (size_t)(at.strips * head->width) * sizeof *head->rows);
+    for (int64_t row = 0; row < at.rows; row++) {
+        head->maxima[row] = head->has_sink ? head->sink : -INFINITY;
+        head->sum[row * LANES] = head->has_sink;
+    }
+}
+
 static void block_forward(Head *head, int64_t query) {
     Blocks at = blocks_at(head, query);
     pack_queries(head, at, head->q_rows, head->q, head->qkv_stride);
-    memset(head->sum, 0, sizeof head->sum);
-    for (int64_t row = 0; row < at.rows; row++) head->maxima[row] = -INFINITY;
-    for (; at.key < query + at.rows; at.key += KEYS) {
+    open_sums(head, at);
+    do {
         block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
-        for (int64_t row = first_row(at); row < at.rows; row++)
+        for (int64_t row = first_row(at); row < at_most(at.rows, at.end); row++)
             softmax_row(head, at, row, keys_taken(at, row / STRIP * STRIP));
         add_rows(head, at, head->scores, KEYS, head->values);
-    }
+    } while (next_keys(head, &at));
     for (int64_t row = 0; row < at.rows; row++) finish_row(head, at, row);
     if (!head->probabilities) return;
-    for (at.key = 0; at.key < query + at.rows; at.key += KEYS) keep_probabilities(head, at);
-    clear_above_diagonal(head, at);
+    at = blocks_at(head, query);
+    do keep_probabilities(head, at);
+    while (next_keys(head, &at));
+    clear_unseen(head, at);
 }
 
 static float *workspace_of_thread(const Exec *exec, const AttentionBackward *p) {
@@ -332,6 +404,7 @@ static float *workspace_of_thread(const Exec *exec, const AttentionBackward *p) 
 void CPU_NAME(cpu_attention_forward)(const Exec *exec, const AttentionForward *forward) {
     AttentionBackward p = {.qkv = forward->qkv, .out = forward->out, .stats = forward->stats};
     p.probabilities = forward->probabilities, p.shape = forward->shape, p.dropout = forward->dropout;
+    p.first_key = forward->first_key, p.sinks = forward->sinks, p.rules = forward->rules;
     int64_t heads = p.shape.heads;
 #pragma omp parallel num_threads(exec->threads)
     {
@@ -372,15 +445,21 @@ static Floats kept_probabilities(const Head *head, Blocks at, int64_t row, int64
     return load_e(head->probabilities + (at.query + row) * head->sequence + at.key + key, left);
 }
 
+// The derivative of the cap at scores; 0 at -inf.
+static inline Floats cap_slope(Floats scores, float cap) {
+    Floats share = greater(scores / cap, splat(-1.0f));
+    return 1.0f - share * share;
+}
+
 // With P = exp(score - stats), its dropout mask f, and dA in `gradients`: scores become P f, gradients the
 // gradient of q k^T, P (f dA - delta); all but for scales, which follow at the end. PAIR rows at a time.
 static void softmax_backward_rows(Head *head, Blocks at, int64_t row, int64_t taken) {
     float *scores = head->scores + row * KEYS, *gradients = head->gradients + row * KEYS;
-    float unit = head->scale * LOG2_E;
+    float unit = head->unit, cap = head->cap;
     const uint32_t *words[PAIR];
     int64_t used = 0;
     for (int i = 0; i < PAIR; i++) {
-        used = cover_keys(scores + i * KEYS, keys_seen(at, row + i), taken);
+        used = cover_keys(head, at, row + i, scores + i * KEYS, taken);
         words[i] = mask_of(head, i, at.query + row + i, at.key, used);
     }
     for (int64_t key = 0; key < used; key += LANES) {
@@ -391,6 +470,7 @@ static void softmax_backward_rows(Head *head, Blocks at, int64_t row, int64_t ta
                        : exponential_of_scores(scores + i * KEYS + key, unit, head->maxima[row + i]);
             Floats dp = mask_keep(head->masks, words[i] + key, load(gradients + i * KEYS + key, LANES));
             d[i] = p[i] * (dp - head->deltas[row + i]);
+            if (cap > 0) d[i] *= cap_slope(load(scores + i * KEYS + key, LANES), cap);
             p[i] = mask_keep(head->masks, words[i] + key, p[i]);
             store_terms(head->gradient_rows + (row + i) * (KEYS / PAIR), key, d[i]);
         }
@@ -406,20 +486,20 @@ static void softmax_backward_rows(Head *head, Blocks at, int64_t row, int64_t ta
 // sums [keys, width] += the transposed of `left`, which has terms along the queries, times rows of queries. A
 // tile's left factor needs its terms side by side: there it is the transposed of all this that is added.
 static void add_keys(const Head *head, Blocks at, const Term *left, const Term *columns, float *sums) {
-    int64_t keys = keys_taken(at, at.strips - STRIP);
+    int64_t keys = keys_taken(at, at.end - STRIP);
     for (int64_t strip = 0; !TILES && strip < keys; strip += STRIP) {
         int64_t key = at.key + strip,
                 first = key > at.query ? key - at.query : 0; // query that sees these keys
         Left a = {left + first * KEYS + strip, 1, PAIR * KEYS};
         Right b = {columns + first / PAIR * head->width, head->width};
-        strip_product(head->width, (at.strips - first) / PAIR, a, b, head->sums, sums + key * head->width,
+        strip_product(head->width, (at.end - first) / PAIR, a, b, head->sums, sums + key * head->width,
                       head->width);
     }
     for (int64_t strip = 0; TILES && strip < head->width; strip += STRIP) {
         int64_t first = first_row(at), terms = at.strips / PAIR;
         Left a = {columns + strip * terms + first / PAIR, terms, 1};
         Right b = {left + first * KEYS, PAIR * KEYS};
-        strip_product(keys, terms - first / PAIR, a, b, head->sums,
+        strip_product(keys, (at.end - first) / PAIR, a, b, head->sums,
                       sums + at.key * head->width + strip * KEYS, KEYS);
     }
 }
@@ -446,7 +526,7 @@ static void pack_query_columns(const Head *head, Blocks at, Term *to, const Elem
 }
 
 // Adds to the sums of dk and dv of all keys that the block sees. The first block to come is the last one,
-// which sees all keys. dq may lie where q was: it is written when q is no longer needed.
+// which sees all keys unless they are restricted. dq may lie where q was: it is written when q is no longer needed.
 static void block_backward(Head *head, int64_t query) {
     Blocks at = blocks_at(head, query);
     pack_queries(head, at, head->q_rows, head->q, head->qkv_stride);
@@ -454,18 +534,42 @@ static void block_backward(Head *head, int64_t query) {
     pack_query_columns(head, at, head->q_columns, head->q, head->qkv_stride);
     pack_query_columns(head, at, head->dout_columns, head->dout, head->out_stride);
     open_rows(head, at);
-    for (; at.key < query + at.rows; at.key += KEYS) {
-        if (!head->probabilities) block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
+    if (head->restricted) memset(head->rows, 0, (size_t)(at.strips * head->width) * sizeof *head->rows);
+    do {
+        if (!head->probabilities || head->cap > 0)
+            block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
         block_scores(head, at, head->dout_rows, head->values_transposed, head->gradients);
-        for (int64_t row = first_row(at); row < at.strips; row += PAIR)
+        for (int64_t row = first_row(at); row < at.end; row += PAIR)
             softmax_backward_rows(head, at, row, keys_taken(at, row / STRIP * STRIP));
         add_rows(head, at, head->gradient_rows, KEYS / PAIR, head->keys);
         add_keys(head, at, head->scores, head->dout_columns, head->sum_dv);
         add_keys(head, at, head->gradients, head->q_columns, head->sum_dk);
-    }
+    } while (next_keys(head, &at));
     head->sums = true;
     round_rows(head->dq + query * head->qkv_stride, head->qkv_stride, head->rows, head, at.rows,
                head->scale * head->masks->scale);
+}
+
+static void clear_key_sums(const Head *head) {
+    size_t bytes = (size_t)(round_up(head->sequence, KEYS) * head->width) * sizeof(float);
+    memset(head->sum_dk, 0, bytes);
+    memset(head->sum_dv, 0, bytes);
+}
+
+// The gradient of a head's sink: the sum over queries of -exp(sink - log-sum-exp) dout . out.
+static void sink_backward(const AttentionBackward *p, int64_t h) {
+    const AttentionShape *s = &p->shape;
+    const Element *dout = p->dout.data, *out = p->out.data;
+    float sink = load_e((const Element *)p->sinks.data + h, 1)[0];
+    double sum = 0;
+    for (int64_t b = 0; b < s->batch; b++)
+        for (int64_t query = 0; query < s->sequence; query++) {
+            int64_t at = ((query * s->batch + b) * s->heads + h) * s->head_size;
+            float stats = ((const float *)p->stats.data)[(b * s->heads + h) * s->sequence + query];
+            float share = exponential(splat(sink - stats))[0];
+            sum -= (double)share * (double)dot(dout + at, out + at, s->head_size);
+        }
+    ((float *)p->dsinks.data)[h] += (float)sum;
 }
 
 // The heads of a group add to one dk and dv, one after the other.
@@ -475,7 +579,8 @@ static void group_backward(const AttentionBackward *p, float *workspace, int64_t
     tiles_open();
     for (int64_t h = 0; h < per_group; h++) {
         head_open(&head, p, workspace, b, group * per_group + h);
-        head.sums = h > 0;
+        head.sums = h > 0 || head.restricted;
+        if (h == 0 && head.restricted) clear_key_sums(&head);
         if (h == 0) {
             pack_head_transposed(&head, head.keys_transposed, head.k);
             pack_head_transposed(&head, head.values_transposed, head.v);
@@ -496,5 +601,7 @@ void CPU_NAME(cpu_attention_backward)(const Exec *exec, const AttentionBackward 
 #pragma omp for schedule(dynamic)
         for (int64_t piece = 0; piece < p->shape.batch * groups; piece++)
             group_backward(p, workspace_of_thread(exec, p), piece / groups, piece % groups);
+#pragma omp for
+        for (int64_t h = 0; h < (p->dsinks.data ? p->shape.heads : 0); h++) sink_backward(p, h);
     }
 }

@@ -1,8 +1,9 @@
-// Causal attention over a cache, of one instruction set and element type: one query of one head at a time,
+// Attention over a cache, of one instruction set and element type: one query of one head at a time,
 // which adds along its own row alone, so that its bits do not depend on how many queries came with it. With
 // few of them the time goes into reading the cache, which products of blocks would not make faster.
 #include "device/cpu/cpu.h"
 #include "device/cpu/vector.h"
+#include "device/visible.h"
 #include <omp.h>
 
 // One head of one sample; rows of its tensors lie `stride` elements apart.
@@ -15,8 +16,9 @@ typedef struct {
     Rows queries, keys, values;
     Element *out;
     int64_t size, out_stride;
-    float scale;   // of the scores
-    float *scores; // of the calling thread: of one query
+    float scale, cap; // of the scores
+    bool has_sink;
+    float sink, *scores; // of the calling thread: of one query
 } Head;
 
 static int64_t qkv_width(const AttentionShape *s) { return (s->heads + 2 * s->groups) * s->head_size; }
@@ -56,34 +58,49 @@ static Head head_of(const AttentionCached *p, int64_t b, int64_t h, float *score
         .out = (Element *)p->out.data + (b * s->heads + h) * size,
         .size = size,
         .out_stride = s->batch * s->heads * size,
-        .scale = 1.0f / sqrtf((float)size),
+        .scale = attention_scale(s, &p->rules),
+        .cap = p->rules.cap,
+        .has_sink = p->sinks.data || p->rules.off_by_one,
+        .sink = p->sinks.data ? load_e((const Element *)p->sinks.data + h, 1)[0] : 0,
         .scores = scores,
     };
 }
 
-// The scores become exp(score - max), and zeros up to a whole vector. Returns their sum.
-static float exponentials(float *scores, int64_t keys) {
+// The scores become exp(score - max), and zeros up to a whole vector. Returns their sum, with the sink's.
+static float exponentials(const Head *head, int64_t keys) {
+    float *scores = head->scores;
     Floats most = splat(-INFINITY), sum = {0};
     for (int64_t key = keys; key % LANES; key++) scores[key] = -INFINITY;
     for (int64_t key = 0; key < keys; key += LANES) most = larger(most, load(scores + key, LANES));
     float max = max_lanes(most);
+    if (head->has_sink && head->sink > max) max = head->sink;
     for (int64_t key = 0; key < keys; key += LANES) {
         Floats e = exponential(load(scores + key, LANES) - max);
         store(scores + key, LANES, e);
         sum += e;
     }
-    return sum_lanes(sum);
+    return sum_lanes(sum) + (head->has_sink ? exponential(splat(head->sink - max))[0] : 0);
 }
 
-static void attend(const Head *head, int64_t query, int64_t keys) {
+static void cap_scores(const Head *head, int64_t keys) {
+    for (int64_t key = 0; key < keys; key += LANES) {
+        Floats x = load(head->scores + key, keys - key);
+        store(head->scores + key, keys - key, hyperbolic_tangent(x / head->cap) * head->cap);
+    }
+}
+
+// A query sees `keys` keys from `first` on.
+static void attend(const Head *head, int64_t query, int64_t first, int64_t keys) {
     const Element *q = head->queries.data + query * head->queries.stride;
     Element *out = head->out + query * head->out_stride;
     for (int64_t key = 0; key < keys; key++)
-        head->scores[key] = head->scale * dot(q, head->keys.data + key * head->keys.stride, head->size);
-    float total = exponentials(head->scores, keys);
+        head->scores[key] =
+            head->scale * dot(q, head->keys.data + (first + key) * head->keys.stride, head->size);
+    if (head->cap > 0) cap_scores(head, keys);
+    float total = exponentials(head, keys);
     for (int64_t c = 0; c < head->size; c += LANES) {
         Floats sum = {0};
-        const Element *value = head->values.data + c;
+        const Element *value = head->values.data + first * head->values.stride + c;
         for (int64_t key = 0; key < keys; key++, value += head->values.stride)
             sum = fused(splat(head->scores[key]), load_e(value, head->size - c), sum);
         store_e(out + c, head->size - c, sum / total);
@@ -101,8 +118,11 @@ void CPU_NAME(cpu_attention_cached)(const Exec *exec, const AttentionCached *p) 
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < heads; i++) {
             Head head = head_of(p, i / s->heads, i % s->heads, scores);
-            for (int64_t query = 0; query < s->sequence; query++)
-                attend(&head, query, p->position + query + 1);
+            for (int64_t query = 0; query < s->sequence; query++) {
+                int64_t position = p->position + query;
+                int64_t first = attention_first_key((Tensor){0}, p->rules.window, 1, 0, position);
+                attend(&head, query, first, position + 1 - first);
+            }
         }
     }
 }

@@ -296,6 +296,15 @@ static inline Floats exponential_of_base_2(Floats x) {
     return (Floats)(~(x < -126.0f) & (Ints)scaled_by_power(y, shifted, n));
 }
 
+// tanh(x) to about 3 units in the last place: by powers of 2, and near 0, where they would cancel, by its series.
+static inline Floats hyperbolic_tangent(Floats x) {
+    Floats size = choose(x < 0.0f, -x, x), e = exponential_of_base_2(size * (-2.0f * LOG2_E));
+    Floats far = (1.0f - e) / (1.0f + e), x2 = x * x;
+    Floats series = fused(x2, splat(62.0f / 2835), splat(-17.0f / 315));
+    series = fused(fused(series, x2, splat(2.0f / 15)), x2, splat(-1.0f / 3));
+    return choose(size < 0.25f, fused(x * x2, series, x), choose(x < 0.0f, -far, far));
+}
+
 // ---- dropout ----------------------------------------------------------------------------------------------
 
 // The products of the low halves of a's 64-bit lanes with k. Not left to the compiler: gcc would multiply 64

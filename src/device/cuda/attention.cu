@@ -1,7 +1,8 @@
-// Causal self-attention without the S x S matrix (Dao 2022, 2023): kernels for every element type, head size and
+// Self-attention without the S x S matrix (Dao 2022, 2023): kernels for every element type, head size and
 // option, in fp32. Each warp owns a few queries, or in the gradients of keys and values a few keys, and meets the
 // others a tile at a time; the sums over tiles have the order of the sequence, whatever the GPU.
 #include "device/cuda/attention.h"
+#include "device/visible.h"
 
 // Registers: at most 168, in the gradients of keys and values 255. With fewer nvcc spills.
 enum {
@@ -133,9 +134,15 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
     load_rows(own, size, qkv, query_place(call, head), block, ROWS, call);
 
     float sums[OWN][COLUMNS], maxima[OWN], exponentials[OWN]; // the last: the lane's keys alone
+    int firsts[OWN];
     clear(sums);
-    for (int r = 0; r < OWN; r++) maxima[r] = -INFINITY, exponentials[r] = 0.0f;
-    for (int first = 0; first < block + ROWS && first < call.sequence; first += TILE) {
+    for (int r = 0; r < OWN; r++) {
+        firsts[r] = first_key(call, head / call.heads, first_own + r);
+        maxima[r] = call.limits.has_sink ? sink_of(call, head) : NO_SCORE;
+        exponentials[r] = call.limits.has_sink && lane == 0 ? 1.0f : 0.0f;
+    }
+    const int begin = first_key(call, head / call.heads, block) / TILE * TILE;
+    for (int first = begin; first < block + ROWS && first < call.sequence; first += TILE) {
         const int key = first + lane;
         float scores[OWN];
         next_tile(tile, qkv, part_place(call, group, per), first, call);
@@ -146,7 +153,8 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
         UNROLL
         for (int r = 0; r < OWN; r++) {
             const int query = first_own + r;
-            const float score = key <= query ? scores[r] * call.scale : -INFINITY;
+            const float score =
+                key <= query && key >= firsts[r] ? capped_score(call, scores[r]).score : -INFINITY;
             const float maximum = fmaxf(maxima[r], warp_max(score));
             const float shrink = exponential(maxima[r] - maximum), p = exponential(score - maximum);
             maxima[r] = maximum;
@@ -175,12 +183,14 @@ __global__ void __launch_bounds__(128)
     const int head = blockIdx.x, query = blockIdx.y, per = call.heads / call.groups;
     const Rows<const E> queries = query_of(call, qkv, head), keys = part_of(call, qkv, head / per, per);
     const int64_t row = (int64_t)head * call.sequence + query;
+    const int first = first_key(call, head / call.heads, query);
     for (int key = thread_now(); key < call.sequence; key += (int)blockDim.x) {
         float dot = 0.0f;
-        for (int d = 0; d < call.size && key <= query; d++)
+        for (int d = 0; d < call.size && key <= query && key >= first; d++)
             dot = fmaf(to_float(queries.data[query * queries.stride + d]),
                        to_float(keys.data[key * keys.stride + d]), dot);
-        const float p = key <= query ? exponential(dot * call.scale - stats[row]) : 0.0f;
+        const float p =
+            key <= query && key >= first ? exponential(capped_score(call, dot).score - stats[row]) : 0.0f;
         probabilities[row * call.sequence + key] = from_float<E>(p);
     }
 }
@@ -193,15 +203,17 @@ struct Weights {
     float value, score;
 };
 
-// Computes them from the score before scaling (`dot`) and the gradient of the value's weight (`change`). The
-// probability is read from `probabilities` unless there are none.
+// Computes them from the score before scaling (`dot`) and the gradient of the value's weight (`change`). The query sees
+// keys from `first` on. The probability is read from `probabilities` unless there are none.
+template <bool LIMITED>
 DEVICE Weights weights_of(const AttentionCall &call, const AttentionRows &rows, Elements probabilities,
-                          float dot, float change, float factor, int head, int query, int key) {
-    if (key > query || query >= call.sequence) return {0.0f, 0.0f};
+                          float dot, float change, float factor, int head, int query, int key, int first) {
+    if (key > query || key < first || query >= call.sequence) return {0.0f, 0.0f};
     const int64_t row = (int64_t)head * call.sequence + query;
+    const CappedScore capped = LIMITED ? capped_score(call, dot) : CappedScore{dot * call.scale, 1.0f};
     const float p = probabilities.data ? load_element(probabilities, row * call.sequence + key)
-                                       : exponential(dot * call.scale - rows.stats[row]);
-    return {p * factor, p * (change * factor - rows.deltas[row])};
+                                       : exponential(capped.score - rows.stats[row]);
+    return {p * factor, p * (change * factor - rows.deltas[row]) * (LIMITED ? capped.slope : 1.0f)};
 }
 
 // Blocks: rows of a head, four at a time. Sum over k of P dP, which is dout . out. At most 64 registers.
@@ -219,8 +231,9 @@ __global__ void __launch_bounds__(WARPS *WARP)
 }
 
 // Blocks: a head, ROWS queries of it. dq is dqkv's, or a tensor like out in the workspace (`apart`).
-// At most 168 registers.
-__global__ void __launch_bounds__(WARPS *WARP, 3)
+// At most 216 registers.
+template <bool LIMITED>
+__global__ void __launch_bounds__(WARPS *WARP, LIMITED ? 2 : 3)
     attention_dq_kernel(AttentionCall call, Elements qkv, Elements dout, AttentionRows rows,
                         Elements probabilities, Elements dq, bool apart) {
     DYNAMIC_SHARED(float, own);
@@ -235,7 +248,9 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
 
     float sums[OWN][COLUMNS];
     clear(sums);
-    for (int first = 0; first < block + ROWS && first < call.sequence; first += TILE) {
+    const int b = head / call.heads;
+    for (int first = LIMITED ? first_key(call, b, block) / TILE * TILE : 0;
+         first < block + ROWS && first < call.sequence; first += TILE) {
         const int key = first + lane;
         float scores[OWN], changes[OWN];
         next_tile(tile, qkv, part_place(call, group, per), first, call);
@@ -248,7 +263,8 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
         for (int r = 0; r < OWN; r++) {
             const float factor = kept >> r & 1 ? call.mask.factor : 0.0f;
             weights[r * TILE + lane] =
-                weights_of(call, rows, probabilities, scores[r], changes[r], factor, head, first_own + r, key)
+                weights_of<LIMITED>(call, rows, probabilities, scores[r], changes[r], factor, head,
+                                    first_own + r, key, LIMITED ? first_key(call, b, first_own + r) : 0)
                     .score;
         }
         next_tile(tile, qkv, part_place(call, group, per), first, call);
@@ -273,10 +289,11 @@ __global__ void __launch_bounds__(WARPS *WARP, 2)
 
     float dk[OWN][COLUMNS], dv[OWN][COLUMNS];
     clear(dk), clear(dv);
+    const int b = group / call.groups, end = end_of_queries(call, b, block, block + ROWS);
     for (int head = group * per; head < (group + 1) * per; head++) {
         const uint64_t sample = sample_of(call, head), begins = mask_begins(call, head);
-        for (int first = block / TILE * TILE; first < call.sequence; first += TILE) {
-            const int query = first + lane;
+        for (int first = block / TILE * TILE; first < end; first += TILE) {
+            const int query = first + lane, first_seen = first_key(call, b, query);
             float scores[OWN], changes[OWN];
             next_tile(tile, qkv, query_place(call, head), first, call);
             dot_rows(scores, keys, tile, size);
@@ -287,8 +304,8 @@ __global__ void __launch_bounds__(WARPS *WARP, 2)
             UNROLL
             for (int r = 0; r < OWN; r++) {
                 const float factor = kept >> r & 1 ? call.mask.factor : 0.0f;
-                const Weights w = weights_of(call, rows, probabilities, scores[r], changes[r], factor, head,
-                                             query, first_own + r);
+                const Weights w = weights_of<true>(call, rows, probabilities, scores[r], changes[r], factor,
+                                                   head, query, first_own + r, first_seen);
                 weights[r * TILE + lane] = w.value;
                 weights[(OWN + r) * TILE + lane] = w.score;
             }
@@ -301,6 +318,20 @@ __global__ void __launch_bounds__(WARPS *WARP, 2)
     const float factors[OWN] = {call.scale, call.scale, call.scale, call.scale}, ones[OWN] = {1, 1, 1, 1};
     store_rows(dqkv, part_place(call, group, per), first_own, dk, factors, call);
     store_rows(dqkv, part_place(call, group, per + 1), first_own, dv, ones, call);
+}
+
+// Blocks: a head of a sample. Adds to the gradient of its sink. At most 32 registers.
+__global__ void __launch_bounds__(128)
+    attention_dsinks_kernel(AttentionCall call, AttentionRows rows, float *dsinks) {
+    SHARED(float, room, 128);
+    float sum = 0.0f;
+    for (int head = blockIdx.x; head < call.batch * call.heads; head += call.heads)
+        for (int s = thread_now(); s < call.sequence; s += 128) {
+            const int64_t row = (int64_t)head * call.sequence + s;
+            sum = fmaf(exponential(sink_of(call, head) - rows.stats[row]), rows.deltas[row], sum);
+        }
+    sum = block_sum(sum, room);
+    if (thread_now() == 0) dsinks[blockIdx.x] -= sum;
 }
 
 // Blocks: a head, a row. From the workspace to dqkv. At most 32 registers.
@@ -316,12 +347,20 @@ __global__ void __launch_bounds__(128) attention_copy_dq_kernel(AttentionCall ca
 
 // ---- launches ---------------------------------------------------------------------------------------------
 
-AttentionCall attention_call(const AttentionShape *shape, const Dropout *dropout) {
+AttentionCall attention_call(const AttentionShape *shape, const AttentionRules *rules, const Dropout *dropout,
+                             Tensor first_key, Tensor sinks) {
     CHECK(shape->head_size <= MAX_SIZE, "attention: heads of %lld, at most %d", (long long)shape->head_size,
           MAX_SIZE);
-    AttentionCall call = {(int)shape->batch,  (int)shape->sequence,  (int)shape->heads,
-                          (int)shape->groups, (int)shape->head_size, 1.0f / sqrtf((float)shape->head_size),
-                          {{}, 0, 1.0f, 0, 0}};
+    AttentionCall call = {
+        (int)shape->batch,     (int)shape->sequence,          (int)shape->heads,   (int)shape->groups,
+        (int)shape->head_size, attention_scale(shape, rules), {{}, 0, 1.0f, 0, 0}, {}};
+    const bool is_window = rules->window && rules->window < shape->sequence;
+    call.limits = {(const int32_t *)first_key.data,
+                   is_window ? (int)rules->window : 0,
+                   rules->cap,
+                   sinks.data || rules->off_by_one,
+                   sinks.data,
+                   sinks.dtype};
     if (dropout && dropout->probability > 0)
         call.mask = {dropout->key, rng_dropout_threshold(dropout->probability),
                      1.0f / (1.0f - dropout->probability), (uint64_t)dropout->first_sample,
@@ -352,7 +391,8 @@ static void store_probabilities(cudaStream_t stream, const AttentionCall &call,
 }
 
 extern "C" void cuda_own_attention_forward(const Exec *exec, const AttentionForward *args) {
-    const AttentionCall call = attention_call(&args->shape, &args->dropout);
+    const AttentionCall call =
+        attention_call(&args->shape, &args->rules, &args->dropout, args->first_key, args->sinks);
     const Tensor tensors[] = {args->qkv, args->out};
     if (attention_mma_takes(&args->shape, tensors, 2))
         attention_mma_forward(stream_of(exec), &call, args);
@@ -376,8 +416,13 @@ static void backward(cudaStream_t stream, const AttentionCall &call, const Atten
                    dqkv = elements_of(args->dqkv);
     const Elements probabilities = elements_of(args->probabilities), apart = {dq, dqkv.dtype};
     const unsigned blocks = num_blocks(call.sequence, ROWS);
-    LAUNCH(attention_dq_kernel, dim3(call.batch * call.heads, blocks), WARPS * WARP, shared_bytes(call, 2, 1),
-           stream, call, qkv, dout, rows, probabilities, dq ? apart : dqkv, dq != NULL);
+    const dim3 grid(call.batch * call.heads, blocks);
+    if (is_limited(&call))
+        LAUNCH(attention_dq_kernel<true>, grid, WARPS * WARP, shared_bytes(call, 2, 1), stream, call, qkv,
+               dout, rows, probabilities, dq ? apart : dqkv, dq != NULL);
+    else
+        LAUNCH(attention_dq_kernel<false>, grid, WARPS * WARP, shared_bytes(call, 2, 1), stream, call, qkv,
+               dout, rows, probabilities, dq ? apart : dqkv, dq != NULL);
     LAUNCH(attention_dkv_kernel, dim3(call.batch * call.groups, blocks), WARPS * WARP,
            shared_bytes(call, 2, 2), stream, call, qkv, dout, rows, probabilities, dqkv);
 }
@@ -403,7 +448,8 @@ extern "C" size_t cuda_own_attention_backward_workspace(const AttentionBackward 
 
 // In place dq waits in the workspace until the gradients of keys and values are there, which need the queries.
 extern "C" void cuda_own_attention_backward(const Exec *exec, const AttentionBackward *args) {
-    const AttentionCall call = attention_call(&args->shape, &args->dropout);
+    const AttentionCall call =
+        attention_call(&args->shape, &args->rules, &args->dropout, args->first_key, args->sinks);
     cudaStream_t stream = stream_of(exec);
     float *deltas = (float *)exec->workspace;
     void *dq = is_in_place(args) ? (char *)exec->workspace + delta_bytes(args) : NULL;
@@ -414,5 +460,7 @@ extern "C" void cuda_own_attention_backward(const Exec *exec, const AttentionBac
         attention_mma_backward(stream, &call, args, &rows, dq);
     else
         backward(stream, call, args, rows, dq);
+    if (args->dsinks.data)
+        LAUNCH(attention_dsinks_kernel, call.heads, 128, 0, stream, call, rows, (float *)args->dsinks.data);
     if (dq) BY_ELEMENT(args->qkv.dtype, copy_dq, stream, call, args, dq);
 }

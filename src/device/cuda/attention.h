@@ -35,12 +35,78 @@ struct AttentionMask {
     uint64_t first_sample, first_head;
 };
 
+// What restricts a call beside causality (AttentionRules in ops.h). Zeros: nothing.
+struct AttentionLimits {
+    const int32_t *first_keys; // of row s * B + b, or NULL
+    int window;                // 0: none
+    float cap;                 // 0: none
+    bool has_sink;
+    const void *sinks; // of each head, of the call's element type; NULL: zeros
+    DType sinks_dtype;
+};
+
 // The arguments of a call that its kernels get. Heads are counted from 0 to B * N/t: number b * N/t + h.
 struct AttentionCall {
     int batch, sequence, heads, groups, size; // B, S, N/t, G/t, D
     float scale;                              // of the scores
     AttentionMask mask;
+    AttentionLimits limits;
 };
+
+// Returns the first key that a query of a sample sees. Queries behind the sequence see what the last one sees.
+DEVICE int first_key(const AttentionCall &call, int sample, int query) {
+    const int s = min(query, call.sequence - 1);
+    const int first = call.limits.first_keys ? call.limits.first_keys[(int64_t)s * call.batch + sample] : 0;
+    return call.limits.window ? max(first, s - call.limits.window + 1) : first;
+}
+
+// Returns the end of the queries of a sample that see a key before `end_of_keys`, at least `begin`. First keys never
+// fall along a sample.
+DEVICE int end_of_queries(const AttentionCall &call, int sample, int begin, int end_of_keys) {
+    int low = begin, high = call.sequence; // queries before `low` see one, those from `high` on do not
+    if (!call.limits.first_keys && !call.limits.window) return call.sequence;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (first_key(call, sample, middle) < end_of_keys)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// Returns the sink of head 0 to B * N/t.
+DEVICE float sink_of(const AttentionCall &call, int head) {
+    const int h = head % call.heads;
+    if (!call.limits.sinks) return 0.0f;
+    if (call.limits.sinks_dtype == BF16) return to_float(((const Bf16 *)call.limits.sinks)[h]);
+    if (call.limits.sinks_dtype == F16) return to_float(((const Fp16 *)call.limits.sinks)[h]);
+    return ((const float *)call.limits.sinks)[h];
+}
+
+// tanh(x): by an exponential, and near 0, where that would cancel, by its series.
+DEVICE float hyperbolic_tangent(float x) {
+    const float size = fabsf(x), e = exponential(-2.0f * size), far = (1.0f - e) / (1.0f + e), x2 = x * x;
+    float series = fmaf(x2, 62.0f / 2835, -17.0f / 315);
+    series = fmaf(fmaf(series, x2, 2.0f / 15), x2, -1.0f / 3);
+    return size < 0.25f ? fmaf(x * x2, series, x) : x < 0.0f ? -far : far;
+}
+
+// A score and the derivative of the cap there.
+struct CappedScore {
+    float score, slope;
+};
+
+// The score of a product q.k.
+DEVICE CappedScore capped_score(const AttentionCall &call, float product) {
+    const float score = product * call.scale, cap = call.limits.cap;
+    if (cap == 0.0f) return {score, 1.0f};
+    const float share = hyperbolic_tangent(score / cap);
+    return {cap * share, 1.0f - share * share};
+}
+
+// A maximum of a row that has seen no key: unlike minus infinity it can be subtracted from minus infinity.
+#define NO_SCORE (-1e30f)
 
 // Head `part` of group `group` (0 to B * G/t) of qkv. Its parts are its query heads, then its key (number N/G) and its
 // value.
@@ -82,8 +148,14 @@ DEVICE uint64_t sample_of(const AttentionCall &call, int head) {
     return call.mask.first_sample + head / call.heads;
 }
 
-// Converts a call's arguments for its kernels. `dropout` may be NULL.
-AttentionCall attention_call(const AttentionShape *shape, const Dropout *dropout);
+// Converts a call's arguments for its kernels. `dropout` may be NULL; first_key and sinks may be absent.
+AttentionCall attention_call(const AttentionShape *shape, const AttentionRules *rules, const Dropout *dropout,
+                             Tensor first_key, Tensor sinks);
+// Returns whether anything beside causality restricts the call.
+static inline bool is_limited(const AttentionCall *call) {
+    const AttentionLimits *limits = &call->limits;
+    return limits->first_keys || limits->window || limits->cap > 0 || limits->has_sink;
+}
 
 // ---- attention_mma_*.cu: the same on tensor cores ----------------------------------------------------------
 

@@ -1,5 +1,5 @@
-// The kernels of causal self-attention on tensor cores share this header: tiles in shared memory, products of tiles,
-// and masks. They serve bf16 and fp16.
+// The kernels of self-attention on tensor cores share this header: tiles in shared memory, products of tiles, and
+// masks. Those that are LIMITED take AttentionLimits; the others are plain causal attention. They serve bf16 and fp16.
 //
 // The method is FlashAttention-2 (Dao 2023), with the gradient of the queries in a kernel of its own, so that every sum
 // has a fixed order. Probabilities and gradients of scores stay in registers: the product that computes them leaves
@@ -219,14 +219,21 @@ template <int WIDE> DEVICE uint32_t kept_of_keys(const HeadMask &mask, int key, 
 struct OwnQueries {
     int head, group;
     int first, own; // the first query of the block, and of the warp
-    int end;        // behind the last key that a query of the block sees
+    int begin, end; // from the tile of the first key that a query of the block sees to behind the last one
+    int begin_own;  // the first key that a query of the warp sees
 };
 
-template <int TALL> DEVICE OwnQueries own_queries(const AttentionCall &call) {
+template <int TALL, int KEYS, bool LIMITED> DEVICE OwnQueries own_queries(const AttentionCall &call) {
     constexpr int QUERIES = 16 * TALL * WARPS;
     const int head = blockIdx.x, first = (gridDim.y - 1 - blockIdx.y) * QUERIES;
-    return {head, head / (call.heads / call.groups), first, first + warp_now() * 16 * TALL,
-            min(first + QUERIES, call.sequence)};
+    const int own = first + warp_now() * 16 * TALL, b = head / call.heads;
+    return {head,
+            head / (call.heads / call.groups),
+            first,
+            own,
+            LIMITED ? first_key(call, b, first) / KEYS * KEYS : 0,
+            min(first + QUERIES, call.sequence),
+            LIMITED ? first_key(call, b, own) : 0};
 }
 
 // Begins to load the tile of KEYS keys and values from key `first` on.
@@ -242,12 +249,13 @@ DEVICE void load_keys(E *tiles, const AttentionCall &call, const E *qkv, int gro
 template <int SIZE, int TALL, int KEYS, class E, class Work>
 DEVICE void for_tiles_of_keys(E *tiles, const AttentionCall &call, const E *qkv, const OwnQueries &of,
                               Work work) {
-    load_keys<SIZE, KEYS>(tiles, call, qkv, of.group, 0);
-    for (int first = 0; first < of.end; first += KEYS) {
+    load_keys<SIZE, KEYS>(tiles, call, qkv, of.group, of.begin);
+    for (int first = of.begin; first < of.end; first += KEYS) {
         const E *keys = tile_of<SIZE, KEYS>(tiles, first / KEYS);
         wait_for_tile();
         if (first + KEYS < of.end) load_keys<SIZE, KEYS>(tiles, call, qkv, of.group, first + KEYS);
-        if (first < of.own + 16 * TALL) work(first, keys, keys + KEYS * PITCH<SIZE>);
+        if (first < of.own + 16 * TALL && first + KEYS > of.begin_own)
+            work(first, keys, keys + KEYS * PITCH<SIZE>);
     }
 }
 
@@ -262,6 +270,26 @@ template <int TALL, int WIDE> DEVICE void hide_later(float (&scores)[TALL][WIDE]
             UNROLL
             for (int e = 0; e < 4; e++)
                 if (key + 8 * n + e % 2 > query + 16 * i + e / 2 * 8) scores[i][n][e] = -INFINITY;
+        }
+    }
+}
+
+// Hides the keys that lie before the first one that a query of sample b sees.
+template <int TALL, int WIDE>
+DEVICE void hide_earlier(float (&scores)[TALL][WIDE][4], const AttentionCall &call, int b, int query,
+                         int first) {
+    const int key = first + thread_now() % 4 * 2;
+    UNROLL
+    for (int i = 0; i < TALL; i++) {
+        UNROLL
+        for (int half = 0; half < 2; half++) {
+            const int seen = first_key(call, b, query + 16 * i + half * 8);
+            UNROLL
+            for (int n = 0; n < WIDE; n++) {
+                UNROLL
+                for (int e = 2 * half; e < 2 * half + 2; e++)
+                    if (key + 8 * n + e % 2 < seen) scores[i][n][e] = -INFINITY;
+            }
         }
     }
 }

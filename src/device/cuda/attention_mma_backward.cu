@@ -1,19 +1,28 @@
-// Computes causal self-attention on tensor cores: the backward pass. Powers of 2 are approximate instructions.
+// Computes self-attention on tensor cores: the backward pass. Powers of 2 are approximate instructions.
 #include "device/cuda/attention_mma.h"
 
 // Replaces the score and the gradient of the key's weight by the gradient of the score and that weight. The weight is
 // what the value was multiplied with: the probability after dropout. `stat` is in units of log2; `factor` is the
-// mask's.
-DEVICE void gradient(float &score, float &change, float scale, float stat, float delta, float factor) {
-    const float p = fast_exp2(fmaf(score, scale, -stat));
+// mask's. A score that is hidden is minus infinity.
+template <bool LIMITED>
+DEVICE void gradient(float &score, float &change, const AttentionCall &call, float stat, float delta,
+                     float factor) {
+    const float scale = call.scale * LOG2_E;
+    CappedScore capped = {score, 1.0f};
+    if (LIMITED && call.limits.cap > 0 && score > -INFINITY) {
+        capped = capped_score(call, score);
+        capped.score /= call.scale;
+    }
+    const float p = fast_exp2(fmaf(capped.score, scale, -stat));
     score = p * (change * factor - delta);
+    if (LIMITED) score *= capped.slope;
     change = p * factor;
 }
 
 // ---- the gradient of the queries --------------------------------------------------------------------------
 
 // Does this for the tile of a warp: its queries from `own` on, and the keys from `first` on.
-template <int TALL, int WIDE>
+template <bool LIMITED, int TALL, int WIDE>
 DEVICE void take_gradients(float (&scores)[TALL][WIDE][4], float (&changes)[TALL][WIDE][4],
                            const float (&stats)[TALL][2], const float (&deltas)[TALL][2],
                            const AttentionCall &call, const HeadMask &mask, int query, int first) {
@@ -25,23 +34,23 @@ DEVICE void take_gradients(float (&scores)[TALL][WIDE][4], float (&changes)[TALL
             UNROLL
             for (int e = 0; e < 4; e++) {
                 const float factor = kept >> (4 * n + e) & 1 ? call.mask.factor : 0.0f;
-                gradient(scores[i][n][e], changes[i][n][e], call.scale * LOG2_E, stats[i][e / 2],
-                         deltas[i][e / 2], factor);
+                gradient<LIMITED>(scores[i][n][e], changes[i][n][e], call, stats[i][e / 2], deltas[i][e / 2],
+                                  factor);
             }
         }
     }
 }
 
 // Blocks: a head, 64 TALL queries of it; they meet KEYS keys at a time. dq is dqkv's, or a tensor like out in the
-// workspace (`apart`). At most 168 registers.
-template <class E, int SIZE, int TALL, int KEYS>
-__global__ void __launch_bounds__(THREADS, 3)
+// workspace (`apart`). At most 255 registers.
+template <class E, int SIZE, int TALL, int KEYS, bool LIMITED>
+__global__ void __launch_bounds__(THREADS, LIMITED ? 2 : 3)
     attention_dq_mma_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows, E *dq,
                             bool apart) {
     constexpr int QUERIES = 16 * TALL * WARPS;
     DYNAMIC_SHARED(E, queries);
     E *gradients = queries + QUERIES * PITCH<SIZE>;
-    const OwnQueries of = own_queries<TALL>(call);
+    const OwnQueries of = own_queries<TALL, KEYS, LIMITED>(call);
     const int lane = lane_now(), head = of.head, own = of.own, at_own = warp_now() * 16 * TALL * PITCH<SIZE>;
     load_tile<SIZE, QUERIES>(queries, query_of(call, qkv, head), of.first, call);
     load_tile<SIZE, QUERIES>(gradients, out_of(call, dout, head), of.first, call);
@@ -58,16 +67,17 @@ __global__ void __launch_bounds__(THREADS, 3)
             deltas[i][half] = query < call.sequence ? rows.deltas[at] : 0.0f;
         }
     }
-    for_tiles_of_keys<SIZE, TALL, KEYS>(gradients + QUERIES * PITCH<SIZE>, call, qkv, of,
-                                        [&](int first, const E *keys, const E *values) {
-                                            float scores[TALL][KEYS / 8][4], changes[TALL][KEYS / 8][4];
-                                            multiply_rows<SIZE>(scores, queries + at_own, keys);
-                                            multiply_rows<SIZE>(changes, gradients + at_own, values);
-                                            if (first + KEYS > own) hide_later(scores, own + lane / 4, first);
-                                            take_gradients(scores, changes, stats, deltas, call,
-                                                           head_mask(call, head), own + lane / 4, first);
-                                            add_product<SIZE>(sums, scores, keys);
-                                        });
+    for_tiles_of_keys<SIZE, TALL, KEYS>(
+        gradients + QUERIES * PITCH<SIZE>, call, qkv, of, [&](int first, const E *keys, const E *values) {
+            float scores[TALL][KEYS / 8][4], changes[TALL][KEYS / 8][4];
+            multiply_rows<SIZE>(scores, queries + at_own, keys);
+            multiply_rows<SIZE>(changes, gradients + at_own, values);
+            if (LIMITED) hide_earlier(scores, call, head / call.heads, own + lane / 4, first);
+            if (first + KEYS > own) hide_later(scores, own + lane / 4, first);
+            take_gradients<LIMITED>(scores, changes, stats, deltas, call, head_mask(call, head),
+                                    own + lane / 4, first);
+            add_product<SIZE>(sums, scores, keys);
+        });
     const float factors[2] = {call.scale, call.scale};
     UNROLL
     for (int i = 0; i < TALL; i++)
@@ -101,8 +111,8 @@ DEVICE void load_queries(E *tiles, float *tile_rows, const AttentionCall &call, 
 
 // Blocks: a group, 64 keys of it, QUERIES queries at a time; sums over the group's heads and their queries, in order.
 // All is transposed: rows are keys. dqkv may be qkv: the rows of keys and values that a block writes are its own, read
-// before. At most 248 registers.
-template <class E, int SIZE, int QUERIES>
+// before. At most 255 registers.
+template <class E, int SIZE, int QUERIES, bool LIMITED>
 __global__ void __launch_bounds__(THREADS)
     attention_dkv_mma_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows, E *dqkv) {
     constexpr int KEYS = 16 * WARPS;
@@ -112,7 +122,9 @@ __global__ void __launch_bounds__(THREADS)
     const int lane = lane_now(), warp = warp_now(), group = blockIdx.x;
     const int per = call.heads / call.groups, block = blockIdx.y * KEYS, own = block + warp * 16;
     QueryTiles of = {group * per, block / QUERIES * QUERIES, 0, 0};
-    of.of_head = (call.sequence - of.begin + QUERIES - 1) / QUERIES, of.count = of.of_head * per;
+    const int b = group / call.groups,
+              end = LIMITED ? end_of_queries(call, b, block, block + KEYS) : call.sequence;
+    of.of_head = (end - of.begin + QUERIES - 1) / QUERIES, of.count = of.of_head * per;
     load_tile<SIZE, KEYS>(keys, part_of(call, qkv, group, per), block, call);
     load_tile<SIZE, KEYS>(values, part_of(call, qkv, group, per + 1), block, call);
     load_queries<SIZE, QUERIES>(tiles, tile_rows, call, qkv, dout, rows, of, 0);
@@ -141,8 +153,10 @@ __global__ void __launch_bounds__(THREADS)
             for (int e = 0; e < 4; e++) {
                 const float factor = kept >> (4 * n + e) & 1 ? call.mask.factor : 0.0f;
                 if (key + e / 2 * 8 > first + col + e % 2) scores[0][n][e] = -INFINITY;
-                gradient(scores[0][n][e], changes[0][n][e], call.scale * LOG2_E, stats[col + e % 2] * LOG2_E,
-                         deltas[col + e % 2], factor);
+                if (LIMITED && key + e / 2 * 8 < first_key(call, b, first + col + e % 2))
+                    scores[0][n][e] = -INFINITY;
+                gradient<LIMITED>(scores[0][n][e], changes[0][n][e], call, stats[col + e % 2] * LOG2_E,
+                                  deltas[col + e % 2], factor);
             }
         }
         add_product<SIZE>(dv, changes, gradients);
@@ -155,42 +169,51 @@ __global__ void __launch_bounds__(THREADS)
 
 // ---- launches ---------------------------------------------------------------------------------------------
 
-template <class E, int SIZE, int TALL, int KEYS>
+template <class E, int SIZE, int TALL, int KEYS, bool LIMITED>
 static void backward_queries(cudaStream_t stream, const AttentionCall *call, const AttentionBackward *args,
                              const AttentionRows *rows, void *dq) {
     constexpr int QUERIES = 16 * TALL * WARPS;
     const dim3 grid(call->batch * call->heads, num_blocks(call->sequence, QUERIES));
-    LAUNCH((attention_dq_mma_kernel<E, SIZE, TALL, KEYS>), grid, THREADS,
+    LAUNCH((attention_dq_mma_kernel<E, SIZE, TALL, KEYS, LIMITED>), grid, THREADS,
            tile_bytes<SIZE>(2 * QUERIES + 4 * KEYS), stream, *call, (const E *)args->qkv.data,
            (const E *)args->dout.data, *rows, (E *)(dq ? dq : args->dqkv.data), dq != NULL);
 }
 
-template <class E, int SIZE, int QUERIES>
+template <class E, int SIZE, int QUERIES, bool LIMITED>
 static void backward_keys(cudaStream_t stream, const AttentionCall *call, const AttentionBackward *args,
                           const AttentionRows *rows) {
     constexpr int KEYS = 16 * WARPS;
     const dim3 grid(call->batch * call->groups, num_blocks(call->sequence, KEYS));
-    LAUNCH((attention_dkv_mma_kernel<E, SIZE, QUERIES>), grid, THREADS,
+    LAUNCH((attention_dkv_mma_kernel<E, SIZE, QUERIES, LIMITED>), grid, THREADS,
            tile_bytes<SIZE>(2 * KEYS + 4 * QUERIES), stream, *call, (const E *)args->qkv.data,
            (const E *)args->dout.data, *rows, (E *)args->dqkv.data);
 }
 
-template <class E>
+template <class E, bool LIMITED>
 static void backward_of(cudaStream_t stream, const AttentionCall *call, const AttentionBackward *args,
                         const AttentionRows *rows, void *dq) {
     if (call->size <= 64) {
-        backward_queries<E, 64, 1, 64>(stream, call, args, rows, dq);
-        backward_keys<E, 64, 64>(stream, call, args, rows);
+        backward_queries<E, 64, 1, 64, LIMITED>(stream, call, args, rows, dq);
+        backward_keys<E, 64, 64, LIMITED>(stream, call, args, rows);
     } else {
-        backward_queries<E, 128, 1, 32>(stream, call, args, rows, dq);
-        backward_keys<E, 128, 32>(stream, call, args, rows);
+        backward_queries<E, 128, 1, 32, LIMITED>(stream, call, args, rows, dq);
+        backward_keys<E, 128, 32, LIMITED>(stream, call, args, rows);
     }
+}
+
+template <class E>
+static void backward_by(cudaStream_t stream, const AttentionCall *call, const AttentionBackward *args,
+                        const AttentionRows *rows, void *dq) {
+    if (is_limited(call))
+        backward_of<E, true>(stream, call, args, rows, dq);
+    else
+        backward_of<E, false>(stream, call, args, rows, dq);
 }
 
 void attention_mma_backward(cudaStream_t stream, const AttentionCall *call, const AttentionBackward *args,
                             const AttentionRows *rows, void *dq) {
     if (args->qkv.dtype == BF16)
-        backward_of<Bf16>(stream, call, args, rows, dq);
+        backward_by<Bf16>(stream, call, args, rows, dq);
     else
-        backward_of<Fp16>(stream, call, args, rows, dq);
+        backward_by<Fp16>(stream, call, args, rows, dq);
 }

@@ -1,4 +1,4 @@
-// Computes causal self-attention on tensor cores: the forward pass. Powers of 2 are approximate instructions.
+// Computes self-attention on tensor cores: the forward pass. Powers of 2 are approximate instructions.
 #include "device/cuda/attention_mma.h"
 
 // Replaces the scores of a tile by exp(score - largest score so far of the row), and scales the sums over earlier
@@ -34,6 +34,20 @@ DEVICE void soften(float (&scores)[TALL][WIDE][4], float (&sums)[TALL][SUMS][4],
     }
 }
 
+// Replaces products by capped scores before scaling.
+template <int TALL, int WIDE>
+DEVICE void cap_scores(float (&scores)[TALL][WIDE][4], const AttentionCall &call) {
+    UNROLL
+    for (int i = 0; i < TALL; i++) {
+        UNROLL
+        for (int n = 0; n < WIDE; n++) {
+            UNROLL
+            for (int e = 0; e < 4; e++)
+                scores[i][n][e] = capped_score(call, scores[i][n][e]).score / call.scale;
+        }
+    }
+}
+
 // Makes those probabilities zero that the mask drops. `query` is the first one of the lane, `first` the first key of
 // the tile.
 template <int TALL, int WIDE>
@@ -50,15 +64,15 @@ DEVICE void drop(float (&p)[TALL][WIDE][4], const HeadMask &mask, int query, int
     }
 }
 
-// Blocks: a head, 64 TALL queries of it; they meet KEYS keys at a time. At most 248 registers.
-template <class E, int SIZE, int TALL, int KEYS>
+// Blocks: a head, 64 TALL queries of it; they meet KEYS keys at a time. At most 255 registers.
+template <class E, int SIZE, int TALL, int KEYS, bool LIMITED>
 __global__ void __launch_bounds__(THREADS)
     attention_forward_mma_kernel(AttentionCall call, const E *qkv, E *out, float *stats) {
     static_assert(KEYS % (16 * TALL) == 0,
                   "every row of a warp sees the first key of each tile that the warp meets");
     constexpr int QUERIES = 16 * TALL * WARPS;
     DYNAMIC_SHARED(E, queries);
-    const OwnQueries of = own_queries<TALL>(call);
+    const OwnQueries of = own_queries<TALL, KEYS, LIMITED>(call);
     const int lane = lane_now(), head = of.head, own = of.own;
     const E *rows = queries + warp_now() * 16 * TALL * PITCH<SIZE>;
     load_tile<SIZE, QUERIES>(queries, query_of(call, qkv, head), of.first, call);
@@ -67,16 +81,22 @@ __global__ void __launch_bounds__(THREADS)
     clear(sums);
     for (int i = 0; i < TALL; i++)
         for (int half = 0; half < 2; half++) maxima[i][half] = -INFINITY, exponentials[i][half] = 0.0f;
-    for_tiles_of_keys<SIZE, TALL, KEYS>(queries + QUERIES * PITCH<SIZE>, call, qkv, of,
-                                        [&](int first, const E *keys, const E *values) {
-                                            float scores[TALL][KEYS / 8][4];
-                                            multiply_rows<SIZE>(scores, rows, keys);
-                                            if (first + KEYS > own) hide_later(scores, own + lane / 4, first);
-                                            soften(scores, sums, maxima, exponentials, call.scale * LOG2_E);
-                                            if (call.mask.threshold)
-                                                drop(scores, head_mask(call, head), own + lane / 4, first);
-                                            add_product<SIZE>(sums, scores, values);
-                                        });
+    for (int i = 0; LIMITED && i < TALL; i++)
+        for (int half = 0; half < 2; half++) {
+            maxima[i][half] = call.limits.has_sink ? sink_of(call, head) / call.scale : NO_SCORE;
+            exponentials[i][half] = call.limits.has_sink && lane % 4 == 0 ? 1.0f : 0.0f;
+        }
+    for_tiles_of_keys<SIZE, TALL, KEYS>(
+        queries + QUERIES * PITCH<SIZE>, call, qkv, of, [&](int first, const E *keys, const E *values) {
+            float scores[TALL][KEYS / 8][4];
+            multiply_rows<SIZE>(scores, rows, keys);
+            if (LIMITED && call.limits.cap > 0) cap_scores(scores, call);
+            if (LIMITED) hide_earlier(scores, call, head / call.heads, own + lane / 4, first);
+            if (first + KEYS > own) hide_later(scores, own + lane / 4, first);
+            soften(scores, sums, maxima, exponentials, call.scale * LOG2_E);
+            if (call.mask.threshold) drop(scores, head_mask(call, head), own + lane / 4, first);
+            add_product<SIZE>(sums, scores, values);
+        });
     UNROLL
     for (int i = 0; i < TALL; i++) {
         float factors[2];
@@ -104,26 +124,34 @@ bool attention_mma_takes(const AttentionShape *shape, const Tensor *tensors, int
     return takes;
 }
 
-template <class E, int SIZE, int TALL, int KEYS>
+template <class E, int SIZE, int TALL, int KEYS, bool LIMITED>
 static void forward(cudaStream_t stream, const AttentionCall *call, const AttentionForward *args) {
     constexpr int QUERIES = 16 * TALL * WARPS;
     const dim3 grid(call->batch * call->heads, num_blocks(call->sequence, QUERIES));
-    LAUNCH((attention_forward_mma_kernel<E, SIZE, TALL, KEYS>), grid, THREADS,
+    LAUNCH((attention_forward_mma_kernel<E, SIZE, TALL, KEYS, LIMITED>), grid, THREADS,
            tile_bytes<SIZE>(QUERIES + 4 * KEYS), stream, *call, (const E *)args->qkv.data,
            (E *)args->out.data, (float *)args->stats.data);
 }
 
-template <class E>
+template <class E, bool LIMITED>
 static void forward_of(cudaStream_t stream, const AttentionCall *call, const AttentionForward *args) {
     if (call->size <= 64)
-        forward<E, 64, 2, 64>(stream, call, args);
+        forward<E, 64, 2, 64, LIMITED>(stream, call, args);
     else
-        forward<E, 128, 2, 32>(stream, call, args);
+        forward<E, 128, 2, 32, LIMITED>(stream, call, args);
+}
+
+template <class E>
+static void forward_by(cudaStream_t stream, const AttentionCall *call, const AttentionForward *args) {
+    if (is_limited(call))
+        forward_of<E, true>(stream, call, args);
+    else
+        forward_of<E, false>(stream, call, args);
 }
 
 void attention_mma_forward(cudaStream_t stream, const AttentionCall *call, const AttentionForward *args) {
     if (args->qkv.dtype == BF16)
-        forward_of<Bf16>(stream, call, args);
+        forward_by<Bf16>(stream, call, args);
     else
-        forward_of<Fp16>(stream, call, args);
+        forward_by<Fp16>(stream, call, args);
 }

@@ -1,4 +1,4 @@
-// Causal attention over a cache. The keys of a query are cut into blocks of KEYS by their positions alone; each block's
+// Attention over a cache. The keys of a query are cut into blocks of KEYS by their positions alone; each block's
 // part of the softmax is computed by itself, so that one new token keeps a whole GPU busy, and the parts are joined in
 // order. So the bits of a query do not depend on how many queries came with it.
 #include "device/cuda/attention.h"
@@ -51,16 +51,17 @@ DEVICE float partial_dot(const float *query, const E *key, int part, int size) {
     return sum;
 }
 
-// The scores of `count` keys; those of the block that are not there are minus infinity.
+// The scores of keys [first, count) of a block; those that are not there are minus infinity.
 template <bool WHOLE, class E>
-DEVICE void find_scores(float *scores, const float *query, Rows<const E> keys, int count, int size,
-                        float scale) {
+DEVICE void find_scores(float *scores, const float *query, Rows<const E> keys, int first, int count,
+                        const AttentionCall &call) {
     const int part = thread_now() % LANES;
     for (int k = thread_now() / LANES; k < KEYS; k += KEYS / LANES) {
         float sum = 0.0f;
-        if (k < count) sum = partial_dot<WHOLE>(query, keys.data + k * keys.stride, part, size);
+        const bool is_seen = k >= first && k < count;
+        if (is_seen) sum = partial_dot<WHOLE>(query, keys.data + k * keys.stride, part, call.size);
         for (int lanes = LANES / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, lanes);
-        if (part == 0) scores[k] = k < count ? sum * scale : -INFINITY;
+        if (part == 0) scores[k] = is_seen ? capped_score(call, sum).score : -INFINITY;
     }
 }
 
@@ -86,6 +87,11 @@ DEVICE void add_values(float *sums, const float *weights, float *room, Rows<cons
     }
 }
 
+// Returns the first key that a query of the call sees.
+DEVICE int first_of(const AttentionCall &call, int position) {
+    return call.limits.window ? max(position - call.limits.window + 1, 0) : 0;
+}
+
 // Blocks: a head, a block of keys, a query from `query` on. At most 32 registers, 16 bytes a load.
 template <class E, bool WHOLE>
 __global__ void __launch_bounds__(KEYS)
@@ -96,7 +102,8 @@ __global__ void __launch_bounds__(KEYS)
     SHARED(float, room, KEYS);
     const int head = blockIdx.x, group = head / (call.heads / call.groups), first = blockIdx.y * KEYS;
     const int s = query + blockIdx.z, count = min(position + s + 1 - first, (int)KEYS);
-    if (count <= 0) return;
+    const int seen = max(first_of(call, position + s) - first, 0); // the first key of the block that is seen
+    if (count <= 0 || seen >= count) return;
     const Rows<const E> queries = query_of(call, qkv, head);
     Rows<const E> block_keys = cached_rows(call, keys, group),
                   block_values = cached_rows(call, values, group);
@@ -106,7 +113,7 @@ __global__ void __launch_bounds__(KEYS)
     for (int d = thread_now(); d < call.size; d += KEYS)
         row[d] = to_float(queries.data[s * queries.stride + d]);
     __syncthreads();
-    find_scores<WHOLE>(weights, row, block_keys, count, call.size, call.scale);
+    find_scores<WHOLE>(weights, row, block_keys, seen, count, call);
     __syncthreads();
     const float score = weights[thread_now()], largest = block_max(score, room);
     const float weight = exponential(score - largest), sum = block_sum(weight, room);
@@ -123,8 +130,9 @@ __global__ void __launch_bounds__(KEYS)
     const int head = blockIdx.x, s = query + blockIdx.y, used = (position + s) / KEYS + 1;
     const Rows<E> rows = out_of(call, out, head);
     for (int d = thread_now(); d < call.size; d += KEYS) {
-        float largest = -INFINITY, sum = 0.0f, value = 0.0f;
-        for (int block = 0; block < used; block++) {
+        float largest = call.limits.has_sink ? sink_of(call, head) : -INFINITY;
+        float sum = call.limits.has_sink ? 1.0f : 0.0f, value = 0.0f;
+        for (int block = first_of(call, position + s) / KEYS; block < used; block++) {
             const float *part = cached_part(call, parts, blockIdx.y, head, block, blocks);
             const float maximum = fmaxf(largest, part[0]);
             const float before = exponential(largest - maximum), now = exponential(part[0] - maximum);
@@ -187,6 +195,8 @@ static void cached(cudaStream_t stream, const AttentionCall &call, const Attenti
 }
 
 extern "C" void cuda_attention_cached(const Exec *exec, const AttentionCached *args) {
-    const AttentionCall call = attention_call(&args->shape, NULL);
+    const Tensor all_keys = {};
+    AttentionCall call = attention_call(&args->shape, &args->rules, NULL, all_keys, args->sinks);
+    call.limits.window = (int)args->rules.window;
     BY_ELEMENT(args->qkv.dtype, cached, stream_of(exec), call, args, (float *)exec->workspace);
 }

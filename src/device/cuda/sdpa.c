@@ -20,6 +20,13 @@ static bool is_for_cudnn(int major) { return major == 9 || major == 10; }
 
 static bool may_use_cudnn(const DeviceOptions *options) { return options->attention != ATTENTION_OWN; }
 
+static bool is_plain(const AttentionShape *shape, const AttentionRules *rules, Tensor first_key,
+                     Tensor sinks) {
+    bool window = rules->window && rules->window < shape->sequence;
+    return !window && rules->scale == 0 && rules->cap == 0 && !rules->off_by_one && !first_key.data &&
+           !sinks.data;
+}
+
 // What cuDNN takes by its documentation, and of a backward pass more than one position. Its dropout draws other masks.
 static bool takes_shape(const AttentionShape *shape, Tensor qkv, Tensor probabilities,
                         const Dropout *dropout) {
@@ -28,11 +35,13 @@ static bool takes_shape(const AttentionShape *shape, Tensor qkv, Tensor probabil
 }
 
 static bool takes_forward(const AttentionForward *p) {
-    return takes_shape(&p->shape, p->qkv, p->probabilities, &p->dropout);
+    return is_plain(&p->shape, &p->rules, p->first_key, p->sinks) &&
+           takes_shape(&p->shape, p->qkv, p->probabilities, &p->dropout);
 }
 
 static bool takes_backward(const AttentionBackward *p) {
-    return takes_shape(&p->shape, p->qkv, p->probabilities, &p->dropout);
+    return is_plain(&p->shape, &p->rules, p->first_key, p->sinks) &&
+           takes_shape(&p->shape, p->qkv, p->probabilities, &p->dropout);
 }
 
 static SdpaKey key_of(const AttentionShape *shape, Tensor qkv, bool backward, bool any_order) {

@@ -1,17 +1,45 @@
-// Defines causal self-attention: one head of one sample at a time. The gradients need the whole S x S matrices, which
-// lie in the workspace.
-//   scores = q k^T / sqrt(D), causal;  P = softmax(scores);  A = P * mask / (1 - p);  out = A v
-//   dA = dout v^T;  dv = A^T dout;  dP = dA * mask / (1 - p);  dscores = P (dP - sum_k P dP);
-//   dq = dscores k / sqrt(D), dk = dscores^T q / sqrt(D)
+// Defines self-attention: one head of one sample at a time. The gradients need the whole S x S matrices, which lie in
+// the workspace.
+//   scores = c q k^T, of the keys that a query sees, with a cap C tanh(scores / C);  P = softmax(scores), with a
+//   sink's exp(z) in the denominator;  A = P * mask / (1 - p);  out = A v
+//   dA = dout v^T;  dv = A^T dout;  dP = dA * mask / (1 - p);  dscores = P (dP - sum_k P dP), with a cap times
+//   1 - (scores / C)^2;  dq = c dscores k, dk = c dscores^T q;  dz = -exp(z - log-sum-exp) sum_k P dP
 #include "device/reference/reference.h"
+#include "device/visible.h"
 #include <math.h>
 
 // One query head of one sample; it shares keys and values with the other heads of its group.
 typedef struct {
     const AttentionShape *shape;
+    const AttentionRules *rules;
+    Tensor first_key, sinks;
     const Dropout *dropout;
     int64_t b, h;
 } Head;
+
+static int64_t first_key(const Head *head, int64_t query) {
+    return attention_first_key(head->first_key, head->rules->window, head->shape->batch, head->b, query);
+}
+
+static double scale_of(const Head *head) {
+    return head->rules->scale > 0 ? (double)head->rules->scale : 1 / sqrt((double)head->shape->head_size);
+}
+
+static bool has_sink(const Head *head) { return head->sinks.data || head->rules->off_by_one; }
+static double sink_of(const Head *head) { return head->sinks.data ? load(head->sinks, head->h) : 0; }
+
+// Returns the score of a product q.k.
+static double score_of(const Head *head, double product) {
+    double size = (double)head->shape->head_size, scale = (double)head->rules->scale;
+    double score = scale > 0 ? product * scale : product / sqrt(size), cap = (double)head->rules->cap;
+    return cap > 0 ? cap * tanh(score / cap) : score;
+}
+
+// Returns the derivative of the cap at a score.
+static double slope_of(const Head *head, double score) {
+    double share = head->rules->cap > 0 ? score / (double)head->rules->cap : 0;
+    return 1 - share * share;
+}
 
 // Heads side by side in a group of qkv: its query heads, then its key (number per_group) and its value (+ 1).
 static int64_t per_group(const AttentionShape *shape) { return shape->heads / shape->groups; }
@@ -70,7 +98,7 @@ static void rotate_head(const Rotary *p, const Head *head, int64_t part, int64_t
 void reference_rotary(const Exec *exec, const Rotary *p) {
     (void)exec;
     int64_t per = per_group(&p->shape);
-    Head head = {&p->shape, NULL, 0, 0}; // the first of each group stands for it
+    Head head = {.shape = &p->shape}; // the first of each group stands for it
     for (head.b = 0; head.b < p->shape.batch; head.b++)
         for (head.h = 0; head.h < p->shape.heads; head.h += per)
             for (int64_t i = 0; i < (per + 1) * p->shape.sequence; i++)
@@ -79,43 +107,56 @@ void reference_rotary(const Exec *exec, const Rotary *p) {
 
 // ---- forward ----------------------------------------------------------------------------------------------
 
-// Row `query` of P, over keys 0..query. Returns the log of the sum of exp(scores).
-static double softmax_row(const Head *head, Tensor qkv, int64_t query, double *row) {
-    int64_t size = head->shape->head_size;
-    double max = -INFINITY, sum = 0;
-    for (int64_t key = 0; key <= query; key++) {
-        double score = 0;
-        for (int64_t d = 0; d < size; d++)
-            score += load(qkv, query_at(head, query, d)) * load(qkv, key_at(head, key, d));
-        row[key] = score / sqrt((double)size);
-        max = fmax(max, row[key]);
+// Row `query` of the scores.
+static void score_row(const Head *head, Tensor qkv, int64_t query, double *row) {
+    for (int64_t key = first_key(head, query); key <= query; key++) {
+        double product = 0;
+        for (int64_t d = 0; d < head->shape->head_size; d++)
+            product += load(qkv, query_at(head, query, d)) * load(qkv, key_at(head, key, d));
+        row[key] = score_of(head, product);
     }
-    for (int64_t key = 0; key <= query; key++) sum += row[key] = exp(row[key] - max);
-    for (int64_t key = 0; key <= query; key++) row[key] /= sum;
+}
+
+// A row of scores of keys [first, end) becomes one of P. Returns the log of the sum of exp(scores).
+static double softmax(const Head *head, double *row, int64_t first, int64_t end) {
+    double max = has_sink(head) ? sink_of(head) : -INFINITY, sum = 0;
+    for (int64_t key = first; key < end; key++) max = fmax(max, row[key]);
+    if (has_sink(head)) sum = exp(sink_of(head) - max);
+    for (int64_t key = first; key < end; key++) sum += row[key] = exp(row[key] - max);
+    for (int64_t key = first; key < end; key++) row[key] /= sum;
     return max + log(sum);
 }
 
+// Row `query` of P. Returns the log of the sum of exp(scores).
+static double softmax_row(const Head *head, Tensor qkv, int64_t query, double *row) {
+    score_row(head, qkv, query, row);
+    return softmax(head, row, first_key(head, query), query + 1);
+}
+
 static void store_probabilities(const Head *head, Tensor probabilities, int64_t query, const double *row) {
-    int64_t sequence = head->shape->sequence;
+    int64_t sequence = head->shape->sequence, first = first_key(head, query);
     for (int64_t key = 0; key < sequence; key++)
-        store(probabilities, row_at(head, query) * sequence + key, key <= query ? row[key] : 0);
+        store(probabilities, row_at(head, query) * sequence + key,
+              key >= first && key <= query ? row[key] : 0);
 }
 
 static void head_forward(const Head *head, const AttentionForward *p, double *row) {
     for (int64_t query = 0; query < head->shape->sequence; query++) {
         store(p->stats, row_at(head, query), softmax_row(head, p->qkv, query, row));
         if (p->probabilities.data) store_probabilities(head, p->probabilities, query, row);
-        for (int64_t key = 0; key <= query; key++) row[key] *= factor_at(head, query, key);
+        int64_t first = first_key(head, query);
+        for (int64_t key = first; key <= query; key++) row[key] *= factor_at(head, query, key);
         for (int64_t d = 0; d < head->shape->head_size; d++) {
             double sum = 0;
-            for (int64_t key = 0; key <= query; key++) sum += row[key] * load(p->qkv, value_at(head, key, d));
+            for (int64_t key = first; key <= query; key++)
+                sum += row[key] * load(p->qkv, value_at(head, key, d));
             store(p->out, out_at(head, query, d), sum);
         }
     }
 }
 
 void reference_attention_forward(const Exec *exec, const AttentionForward *p) {
-    Head head = {&p->shape, &p->dropout, 0, 0};
+    Head head = {&p->shape, &p->rules, p->first_key, p->sinks, &p->dropout, 0, 0};
     for (head.b = 0; head.b < p->shape.batch; head.b++)
         for (head.h = 0; head.h < p->shape.heads; head.h++) head_forward(&head, p, exec->workspace);
 }
@@ -139,30 +180,27 @@ static void remember_head(const Head *head, const AttentionCached *p) {
     }
 }
 
-// Row `query` of P, over `keys` of the cache.
-static void cached_softmax_row(const Head *head, const AttentionCached *p, int64_t query, int64_t keys,
+// The row of P of a new query at `position`.
+static void cached_softmax_row(const Head *head, const AttentionCached *p, int64_t query, int64_t position,
                                double *row) {
-    int64_t size = head->shape->head_size;
-    double max = -INFINITY, sum = 0;
-    for (int64_t key = 0; key < keys; key++) {
-        double score = 0;
-        for (int64_t d = 0; d < size; d++)
-            score += load(p->qkv, query_at(head, query, d)) * load(p->keys, cache_at(head, key, d));
-        row[key] = score / sqrt((double)size);
-        max = fmax(max, row[key]);
+    int64_t first = first_key(head, position);
+    for (int64_t key = first; key <= position; key++) {
+        double product = 0;
+        for (int64_t d = 0; d < head->shape->head_size; d++)
+            product += load(p->qkv, query_at(head, query, d)) * load(p->keys, cache_at(head, key, d));
+        row[key] = score_of(head, product);
     }
-    for (int64_t key = 0; key < keys; key++) sum += row[key] = exp(row[key] - max);
-    for (int64_t key = 0; key < keys; key++) row[key] /= sum;
+    softmax(head, row, first, position + 1);
 }
 
 static void cached_head(const Head *head, const AttentionCached *p, double *row) {
     remember_head(head, p);
     for (int64_t query = 0; query < head->shape->sequence; query++) {
-        int64_t keys = p->position + query + 1;
-        cached_softmax_row(head, p, query, keys, row);
+        int64_t position = p->position + query;
+        cached_softmax_row(head, p, query, position, row);
         for (int64_t d = 0; d < head->shape->head_size; d++) {
             double sum = 0;
-            for (int64_t key = 0; key < keys; key++)
+            for (int64_t key = first_key(head, position); key <= position; key++)
                 sum += row[key] * load(p->values, cache_at(head, key, d));
             store(p->out, out_at(head, query, d), sum);
         }
@@ -170,7 +208,7 @@ static void cached_head(const Head *head, const AttentionCached *p, double *row)
 }
 
 void reference_attention_cached(const Exec *exec, const AttentionCached *p) {
-    Head head = {&p->shape, NULL, 0, 0};
+    Head head = {.shape = &p->shape, .rules = &p->rules, .sinks = p->sinks};
     for (head.b = 0; head.b < p->shape.batch; head.b++)
         for (head.h = 0; head.h < p->shape.heads; head.h++) cached_head(&head, p, exec->workspace);
 }
@@ -181,6 +219,7 @@ void reference_attention_cached(const Exec *exec, const AttentionCached *p) {
 // are complete: a key's is a sum over the group's heads, and each head still needs the keys.
 typedef struct {
     double *weights, *dscores; // [S, S] of one head: A and the gradient of the scores
+    double *scores;            // a row of them, [S]
     double *gradients;         // [heads of the group + 2, S, D], in the order of qkv
 } Scratch;
 
@@ -188,42 +227,50 @@ static double *gradient_at(const Head *head, const Scratch *scratch, int64_t par
     return &scratch->gradients[(part * head->shape->sequence + s) * head->shape->head_size + d];
 }
 
-// Row `query` of P: computed again, or read where it was stored. This backend does not use `stats`.
-static void probability_row(const Head *head, const AttentionBackward *p, int64_t query, double *row) {
-    if (!p->probabilities.data) {
-        softmax_row(head, p->qkv, query, row);
-        return;
-    }
-    for (int64_t key = 0; key <= query; key++)
+// Row `query` of P: computed again, or read where it was stored. Returns the log of the sum of exp(scores).
+static double probability_row(const Head *head, const AttentionBackward *p, int64_t query, double *row) {
+    if (!p->probabilities.data) return softmax_row(head, p->qkv, query, row);
+    for (int64_t key = first_key(head, query); key <= query; key++)
         row[key] = load(p->probabilities, row_at(head, query) * head->shape->sequence + key);
+    return load(p->stats, row_at(head, query));
 }
 
-// Row `query` of A (over P, in place in `weights`) and of dscores.
-static void score_gradients(const Head *head, const AttentionBackward *p, int64_t query, double *weights,
-                            double *dscores) {
+// Row `query` of A (over P, in place in `weights`) and of dscores. Returns the sum of P dP.
+static double score_gradients(const Head *head, const AttentionBackward *p, int64_t query, double *weights,
+                              double *dscores) {
     double dot = 0;
-    for (int64_t key = 0; key <= query; key++) {
+    int64_t first = first_key(head, query);
+    for (int64_t key = first; key <= query; key++) {
         double sum = 0;
         for (int64_t d = 0; d < head->shape->head_size; d++)
             sum += load(p->dout, out_at(head, query, d)) * load(p->qkv, value_at(head, key, d));
         dscores[key] = sum * factor_at(head, query, key);
         dot += weights[key] * dscores[key];
     }
-    for (int64_t key = 0; key <= query; key++) {
+    for (int64_t key = first; key <= query; key++) {
         dscores[key] = weights[key] * (dscores[key] - dot);
         weights[key] *= factor_at(head, query, key);
     }
+    return dot;
 }
 
-// Adds the head's part to row s, column d of dq, dk and dv, each a sum over the queries or keys that
-// causality lets row s meet.
+// Multiplies row `query` of dscores by the slopes of the cap. `scores` holds a row and is overwritten.
+static void cap_gradients(const Head *head, const AttentionBackward *p, int64_t query, double *scores,
+                          double *dscores) {
+    if (head->rules->cap == 0) return;
+    score_row(head, p->qkv, query, scores);
+    for (int64_t key = first_key(head, query); key <= query; key++)
+        dscores[key] *= slope_of(head, scores[key]);
+}
+
+// Adds the head's part to row s, column d of dq, dk and dv, each a sum over the queries or keys that row s meets.
 static void add_gradients(const Head *head, const AttentionBackward *p, const Scratch *scratch, int64_t s,
                           int64_t d) {
     int64_t sequence = head->shape->sequence, per = per_group(head->shape);
-    double scale = 1 / sqrt((double)head->shape->head_size), dq = 0, dk = 0, dv = 0;
-    for (int64_t key = 0; key <= s; key++)
+    double scale = scale_of(head), dq = 0, dk = 0, dv = 0;
+    for (int64_t key = first_key(head, s); key <= s; key++)
         dq += scratch->dscores[s * sequence + key] * load(p->qkv, key_at(head, key, d));
-    for (int64_t query = s; query < sequence; query++) {
+    for (int64_t query = s; query < sequence && first_key(head, query) <= s; query++) {
         dk += scratch->dscores[query * sequence + s] * load(p->qkv, query_at(head, query, d));
         dv += scratch->weights[query * sequence + s] * load(p->dout, out_at(head, query, d));
     }
@@ -234,11 +281,15 @@ static void add_gradients(const Head *head, const AttentionBackward *p, const Sc
 
 static void head_backward(const Head *head, const AttentionBackward *p, const Scratch *scratch) {
     int64_t sequence = head->shape->sequence, size = head->shape->head_size;
+    double dz = 0;
     for (int64_t query = 0; query < sequence; query++) {
-        double *weights = scratch->weights + query * sequence;
-        probability_row(head, p, query, weights);
-        score_gradients(head, p, query, weights, scratch->dscores + query * sequence);
+        double *weights = scratch->weights + query * sequence, *dscores = scratch->dscores + query * sequence;
+        double sum = probability_row(head, p, query, weights);
+        double dot = score_gradients(head, p, query, weights, dscores);
+        cap_gradients(head, p, query, scratch->scores, dscores);
+        if (p->dsinks.data) dz -= exp(sink_of(head) - sum) * dot;
     }
+    if (p->dsinks.data) store(p->dsinks, head->h, load(p->dsinks, head->h) + dz);
     for (int64_t i = 0; i < sequence * size; i++) add_gradients(head, p, scratch, i / size, i % size);
 }
 
@@ -257,8 +308,9 @@ static void group_backward(Head head, const AttentionBackward *p, const Scratch 
 void reference_attention_backward(const Exec *exec, const AttentionBackward *p) {
     int64_t square = p->shape.sequence * p->shape.sequence;
     double *workspace = exec->workspace;
-    Scratch scratch = {workspace, workspace + square, workspace + 2 * square};
-    Head head = {&p->shape, &p->dropout, 0, 0};
+    Scratch scratch = {.weights = workspace, .dscores = workspace + square, .scores = workspace + 2 * square};
+    scratch.gradients = scratch.scores + p->shape.sequence;
+    Head head = {&p->shape, &p->rules, p->first_key, p->sinks, &p->dropout, 0, 0};
     for (head.b = 0; head.b < p->shape.batch; head.b++)
         for (head.h = 0; head.h < p->shape.heads; head.h += per_group(&p->shape))
             group_backward(head, p, &scratch);
@@ -276,5 +328,5 @@ size_t reference_attention_workspace_bytes(DeviceOp op, const void *args) {
     if (op != OP_ATTENTION_BACKWARD) return 0;
     AttentionShape s = ((const AttentionBackward *)args)->shape;
     int64_t parts = per_group(&s) + 2;
-    return (size_t)(2 * s.sequence * s.sequence + parts * s.sequence * s.head_size) * sizeof(double);
+    return (size_t)((2 * s.sequence + 1) * s.sequence + parts * s.sequence * s.head_size) * sizeof(double);
 }

@@ -1,0 +1,16 @@
+// The rules of attention for backends that compute on the host: which keys a query sees, and how scores are scaled.
+#pragma once
+#include "device/ops.h"
+#include <math.h>
+
+// Returns the first key that position `query` of sample b sees. `first_key` may be absent.
+static inline int64_t attention_first_key(Tensor first_key, int64_t window, int64_t batch, int64_t b,
+                                          int64_t query) {
+    int64_t first = first_key.data ? ((const int32_t *)first_key.data)[query * batch + b] : 0;
+    int64_t windowed = window ? query - window + 1 : 0;
+    return first > windowed ? first : windowed > 0 ? windowed : 0;
+}
+
+static inline float attention_scale(const AttentionShape *shape, const AttentionRules *rules) {
+    return rules->scale > 0 ? rules->scale : 1.0f / sqrtf((float)shape->head_size);
+}
