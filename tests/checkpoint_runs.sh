@@ -340,6 +340,17 @@ if check "an old checkpoint goes for every new one"; then
     no_room 1500000 --save room3 --save-interval 2 --keep-last 1 --load room3 --train-iters 20
     [[ $status == 0 ]] || complain "room3: exit $status: $(tail -3 room.log)"
 fi
+# With a ledger of 60,000 failures an interval is short.
+if check "--save-interval auto tries again half an interval after a save that failed"; then
+    yes '{"at": "2026-11-24T00:00:00.000Z", "mono_s": 0, "event": "opening"}' | head -60000 >often.jsonl
+    LD_PRELOAD=$faults TRIREME_FAULT=rename@retried/.tmp-step:1:EIO train retried "${no_evaluation[@]}" \
+        --train-iters 300 --save retried --save-interval auto --ledger often.jsonl
+    says retried "WARNING: iteration [0-9]* was not saved, training goes on"
+    sed -n 's/^saving every \([0-9]*\) it.*/every \1/p; s/^saving checkpoint at iteration *\([0-9]*\) .*/save \1/p' \
+        retried.log >retried.lines
+    awk '/every/ && $2 > most { most = $2 } /save/ && ++saves == 2 { exit bad = $2 - last > most / 2 + 1 } /save/ { last = $2 }
+        END { exit bad || saves < 2 }' retried.lines || complain "$(tr '\n' ' ' <retried.lines)"
+fi
 if check "a folder whose name is too long is refused"; then
     long=$(printf "%0250d/" {1..16})$(printf "%036d" 0)
     refused 73 "the name of the folder is too long: a checkpoint there needs paths of up to" "${common[@]}" --save "$long"

@@ -66,6 +66,11 @@ if check "the environment names the ledger, and signals end it"; then
     grep -q '"event": "end", "iteration": 3, "status": 0}' named.jsonl || complain "$(cat named.jsonl)"
 fi
 
+if check "a save that is not needed is no save in the ledger"; then
+    train once "${no_evaluation[@]}" --train-iters 9 --save once --save-interval 4 --exit-interval 8 --ledger once.ledger
+    [[ $(grep -c '"event": "save"' once.ledger) == 2 ]] || complain "$(grep save once.ledger)"
+fi
+
 # ---- checksums of the parameters -------------------------------------------------------------------------
 checked=("${no_evaluation[@]}" --train-iters 12 --metrics-checksum-interval 3)
 run_summed() { train whole "${checked[@]}" --ranks 2 --pp 2 --save whole --save-interval 4; }

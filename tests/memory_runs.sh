@@ -234,11 +234,22 @@ fi
 # Its folder takes two renames, then each save in memory one. Each save to disk first completes that in memory.
 if check "saves in memory that fail are told, training goes on"; then
     LD_PRELOAD=$faults TRIREME_FAULT=rename@memory/trireme:4+:EIO timeout -k 5 180 "$trireme" train "${common[@]}" \
-        --save failing --save-interval 10 "${saving[@]}" --run-file failing.run >failing.log 2>&1 </dev/null
+        --save failing --save-interval 10 "${saving[@]}" --trace failing.trace --run-file failing.run >failing.log 2>&1 </dev/null
     says failing "WARNING: iteration [0-9]* was not saved in memory, training goes on: "
     says failing "WARNING: iteration [0-9]* was not saved in memory, training goes on and saves to disk alone: "
     [[ $(grep -c "not saved in memory" failing.log) == 2 ]] || complain "failing: $(grep "not saved" failing.log)"
     says failing "iteration       60/"
+    # Replicas are compared at the start and before each save: at most three in memory, six on disk.
+    [[ $(grep -o '"compare replicas"' failing.trace | wc -l) -le 10 ]] ||
+        complain "replicas were compared $(grep -o '"compare replicas"' failing.trace | wc -l) times"
+fi
+if check "--save-interval auto leaves the waits for saves in memory out"; then
+    yes '{"at": "2026-11-24T00:00:00.000Z", "mono_s": 0, "event": "opening"}' | head -20000 >often.jsonl
+    LD_PRELOAD=$faults TRIREME_FAULT=rename@memory/trireme:3+:DELAY1500 timeout -k 5 180 "$trireme" train "${common[@]}" \
+        --memory-save-dir memory --memory-save-interval 1 --save-interval auto --save slow --ledger often.jsonl >slow.log 2>&1 \
+        </dev/null || complain "slow: $(tail -3 slow.log)"
+    says slow "saving checkpoint at iteration "
+    ! grep -E "a save takes [1-9][0-9.]* s" slow.log || complain "the wait for a save in memory counts"
 fi
 
 # ---- two machines -----------------------------------------------------------------------------------------

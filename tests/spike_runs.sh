@@ -125,6 +125,31 @@ if check "a run goes back to checkpoints of its own alone"; then
     says own_none "the run cannot go back: bare has no checkpoint of this run of step [0-9]+ or before"
 fi
 
+# saves_keep_up NAME: no step is further from the save before it, or from where the run has gone back to, than the longest
+# interval since then.
+saves_keep_up() {
+    sed -nE 's/^saving every ([0-9]+) it.*/every \1/p; s/^saving checkpoint at iteration +([0-9]+) .*/save \1/p
+        s/.*the run goes back to iteration ([0-9]+) .*/back \1/p; s/^ \[.* iteration +([0-9]+)\/.*/step \1/p' "$1.log" >"$1.lines"
+    awk '$1 == "every" { now = $2; most = now > most ? now : most }
+        $1 == "step" && most && $2 - last > most { exit bad = 1 }
+        $1 == "save" || $1 == "back" { last = $2; most = now }
+        END { exit bad || !now }' "$1.lines" || complain "$1: steps far from a save: $(grep -v step "$1.lines" | tr '\n' ' ')"
+}
+if check "the ledger has the rewinds, and --save-interval auto counts from where the run goes on"; then
+    yes '{"at": "2026-11-24T00:00:00.000Z", "mono_s": 0, "event": "opening"}' | head -60000 >failing.jsonl
+    "$trireme" train "${corpus[@]}" "${rewinding[@]}" --num-layers 6 --hidden-size 96 --lr 2e-3 --loss-spike-factor 4 \
+        --save-interval auto --rewind-margin 80 --max-rewinds 2 --exit-interval 330 --save auto --ledger failing.jsonl \
+        >auto.log 2>&1 </dev/null
+    [[ $? == 0 || $? == 76 ]] || complain "auto: $(tail -3 auto.log)"
+    saves_keep_up auto
+    train told "${rewinding[@]}" --save told --ledger told.ledger
+    "$trireme" goodput told.ledger --json >told.json || complain "goodput: $?"
+    told=$(back told | wc -l)
+    [[ $(grep -c '"event": "rewind", "from": [0-9]*, "to": [0-9]*, "seconds": 0' told.ledger) == "$told" ]] ||
+        complain "not $told rewinds: $(grep rewind told.ledger)"
+    grep -q "\"rewinds\": $told," told.json || complain "$(cat told.json)"
+fi
+
 # ---- giving up -------------------------------------------------------------------------------------------
 if check "after --max-rewinds the run ends and says why"; then
     fails 76 most "${rewinding[@]}" --save most --max-rewinds 1

@@ -78,6 +78,23 @@ static void one_start_is_divided(void) {
     finish(&m, &g);
 }
 
+static void rewinds_are_loading(void) {
+    Made m = {0};
+    at(&m, 0, "\"event\": \"opening\"");
+    at(&m, 1, "\"event\": \"loaded\", \"iteration\": 0");
+    at(&m, 10, "\"event\": \"steps\", \"from\": 0, \"to\": 100, \"seconds\": 10");
+    at(&m, 0.5, "\"event\": \"rewind\", \"from\": 100, \"to\": 80, \"seconds\": 0.4");
+    Goodput back = sums(&m);
+    EXPECT(back.starts[0].reached == 80 && back.iteration == 100, "it is at %lld",
+           (long long)back.starts[0].reached);
+    goodput_free(&back);
+    at(&m, 4, "\"event\": \"steps\", \"from\": 80, \"to\": 120, \"seconds\": 4");
+    Goodput g = sums(&m);
+    expect_parts(&g, (int64_t[]){10000 + 2000, 2000, 0, 0, 0, 0, 1000 + 400, 0, 0, 0, 0, 0, 100});
+    EXPECT(g.rewinds == 1 && g.steps_again == 20 && g.iteration == 120, "%lld rewinds", (long long)g.rewinds);
+    finish(&m, &g);
+}
+
 // ---- failures -----------------------------------------------------------------------------------
 
 static void killed_without_supervisor(void) {
@@ -205,6 +222,7 @@ static void what_is_no_ledger_is_refused(void) {
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"one_start_is_divided", one_start_is_divided},
+                       {"rewinds_are_loading", rewinds_are_loading},
                        {"killed_without_supervisor", killed_without_supervisor},
                        {"restarts_of_a_supervisor", restarts_of_a_supervisor},
                        {"clocks_that_jump", clocks_that_jump},

@@ -62,6 +62,14 @@ static void before_anything_is_known(void) {
            "due");
     save_plan_saved(&plan, 50 + plan.interval, 2);
     EXPECT(!save_plan_is_due(&plan, 51 + plan.interval), "due again");
+    int64_t failed = 50 + 2 * plan.interval, half = plan.interval - plan.interval / 2;
+    save_plan_saved(&plan, failed, 2);
+    save_plan_failed(&plan);
+    EXPECT(!save_plan_is_due(&plan, failed + half - 1) && save_plan_is_due(&plan, failed + half),
+           "due after a failure");
+    save_plan_begin(&plan, 20); // a rewind
+    EXPECT(!save_plan_is_due(&plan, 19 + plan.interval) && save_plan_is_due(&plan, 20 + plan.interval),
+           "due after a rewind");
     SavePlan wide = plan_of(8000, 400e6); // of 8,000 ranks one fails every hour
     EXPECT(fabs(save_plan_mtbf_s(&wide, 100) - 3600) < 1e-9 &&
                fabs(save_plan_mtbf_s(&wide, 3700) - 7200) < 1e-9,

@@ -41,6 +41,8 @@ static void note_of(const Goodput *g, TimePart part, char note[64]) {
     if (part == TIME_RECOMPUTED && g->steps_again)
         snprintf(note, 64, "%" PRId64 " step%s", g->steps_again, plural(g->steps_again));
     if (part == TIME_SAVING && g->saves) snprintf(note, 64, "%" PRId64 " save%s", g->saves, plural(g->saves));
+    if (part == TIME_LOADING && g->rewinds)
+        snprintf(note, 64, "%" PRId64 " rewind%s among them", g->rewinds, plural(g->rewinds));
     if (part == TIME_EVALUATING && g->evaluations)
         snprintf(note, 64, "%" PRId64 " evaluation%s", g->evaluations, plural(g->evaluations));
 }
@@ -170,9 +172,9 @@ void goodput_json(const Goodput *g, const char *path, Text *out) {
     add_all_parts(out, g->us);
     text_add(out,
              ",\n \"failures\": %" PRId64 ", \"iteration\": %" PRId64 ", \"steps_again\": %" PRId64
-             ", \"saves\": %" PRId64 ", \"evaluations\": %" PRId64 ", \"damaged_lines\": %" PRId64
-             ",\n \"starts\": [",
-             g->failures, g->iteration, g->steps_again, g->saves, g->evaluations, g->damaged);
+             ", \"saves\": %" PRId64 ", \"evaluations\": %" PRId64 ", \"rewinds\": %" PRId64
+             ", \"damaged_lines\": %" PRId64 ",\n \"starts\": [",
+             g->failures, g->iteration, g->steps_again, g->saves, g->evaluations, g->rewinds, g->damaged);
     for (int i = 0; i < g->num_starts; i++) {
         text_add(out, i ? ",\n" : "\n");
         add_json_start(out, &g->starts[i]);

@@ -211,6 +211,13 @@ static void on_evaluation(Account *a, const Json *line) {
     claim_rest(a, TIME_UNKNOWN);
 }
 
+static void on_rewind(Account *a, const Json *line) {
+    a->sum->rewinds++;
+    claim(a, TIME_LOADING, us_of(line, "seconds"));
+    claim_rest(a, TIME_UNKNOWN);
+    if (current(a)) current(a)->reached = iteration_of(line, "to");
+}
+
 static bool is_failure(int status) { return status != OK && status != INTERRUPTED; }
 
 static void on_end(Account *a, const Json *line) {
@@ -253,9 +260,9 @@ static const struct {
 } events[] = {
     {"opening", on_opening},       {"ready", on_ready},       {"loaded", on_loaded},
     {"first_step", on_first_step}, {"steps", on_steps},       {"save", on_save},
-    {"evaluation", on_evaluation}, {"end", on_end},           {"started", on_started},
-    {"detected", on_detected},     {"stopping", on_detected}, {"ended", on_ended},
-    {"decided", on_decided},       {"done", on_decided},
+    {"evaluation", on_evaluation}, {"rewind", on_rewind},     {"end", on_end},
+    {"started", on_started},       {"detected", on_detected}, {"stopping", on_detected},
+    {"ended", on_ended},           {"decided", on_decided},   {"done", on_decided},
 };
 
 // ---- lines --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ typedef enum {
     TIME_STOPPING,   // until all its processes had ended
     TIME_DOWN,       // until the next start
     TIME_STARTING,   // until the ranks were connected and had their memory
-    TIME_LOADING,    // until the checkpoint was loaded
+    TIME_LOADING,    // until the checkpoint was loaded; going back to one
     TIME_FIRST_STEP, // what the first step of a start took longer than those after it
     TIME_SAVING,     // steps waited for a save
     TIME_EVALUATING,
@@ -42,11 +42,11 @@ typedef struct {
     int64_t us[NUM_TIME_PARTS];
     RunStart *starts;
     int num_starts;
-    int64_t failures;           // starts that ended by themselves with an error, or without a word
-    int64_t iteration;          // the furthest; 0: none
-    int64_t steps_again;        // steps that were trained again
-    int64_t saves, evaluations; // lines of them
-    int64_t save_us;            // stalls of the `saves`
+    int64_t failures;                    // starts that ended by themselves with an error, or without a word
+    int64_t iteration;                   // the furthest; 0: none
+    int64_t steps_again;                 // steps that were trained again
+    int64_t saves, evaluations, rewinds; // lines of them
+    int64_t save_us;                     // stalls of the `saves`
     int64_t lines;
     int64_t damaged, first_damaged; // lines that could not be read; the number of the first one
     char first_at[32], last_at[32]; // UTC

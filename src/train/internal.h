@@ -287,12 +287,15 @@ Status saver_check_room(const Saver *saver, const ModelShape *shape, int64_t fro
 // fewer machines than before, then saves to disk alone and says so.
 Status saver_take_memory(Saver *saver, Engine *engine, bool goes_on);
 void saver_close(Saver *saver);
+// Whether the step is to be saved: it is not saved yet. In memory a save is left out while another one is under way,
+// and after several failures. The same on all ranks.
+bool saver_is_needed(const Saver *saver, SaveTarget target, int64_t iteration);
 // Saves the run in its present state, after a save that is under way. With --async-save it returns when the state is
 // copied, except for the last save of the run. A first failure is only reported; a second one in a row, or one of the
 // last save, fails the run.
 Status saver_start(Saver *saver, Engine *engine, const RunState *state, bool is_last);
-// The same in the memory of the machines, always beside the steps. It is left out while another save is under way. A
-// failure is only reported; after two in a row the run saves to disk alone.
+// The same in the memory of the machines, always beside the steps, while no other save is under way. A failure is only
+// reported; after two in a row the run saves to disk alone.
 Status saver_start_in_memory(Saver *saver, Engine *engine, const RunState *state);
 // Whether a checkpoint in --save is one of this run, not of one that has gone another way. On rank 0.
 bool saver_owns(const Saver *saver, int64_t step);

@@ -28,6 +28,18 @@ static int signal_here(const TrainingRun *run) {
     return number ? number : unread ? SIGPIPE : 0;
 }
 
+// Goes on with the save under way, while the steps wait.
+static Status go_on_saving(TrainingRun *run, Status go_on(Saver *saver)) {
+    SaveTarget target = run->saver.target;
+    int failures = run->saver.failures;
+    double start = clock_s();
+    Status status = go_on(&run->saver);
+    spans_saving(&run->spans, clock_s() - start);
+    if (target == TO_DISK) save_plan_stall(&run->save_plan, clock_s() - start);
+    if (run->saver.failures > failures) save_plan_failed(&run->save_plan);
+    return status;
+}
+
 // Reads a batch. The ranks also share what only some of them may know: that the batch cannot be read (a token outside
 // the vocabulary), that a signal came, that time is up, that a rank still writes a checkpoint.   Collective over the
 // world. The state of the run is written first, since other ranks wait here under the limit between steps.
@@ -48,12 +60,7 @@ static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, in
     run->save_asked = news[SAVE] > 0;
     *verdict = run->signal ? STOPPED : news[TIME] > 0 ? TIME_IS_UP : GO_ON;
     if (news[FAILED] > 0) return comm_agree(run->world, status);
-    if (news[BUSY] > 0) return OK;
-    start = clock_s();
-    status = saver_advance(&run->saver);
-    spans_saving(&run->spans, clock_s() - start);
-    save_plan_stall(&run->save_plan, clock_s() - start);
-    return status;
+    return news[BUSY] > 0 ? OK : go_on_saving(run, saver_advance);
 }
 
 static Status stopped(const TrainingRun *run) {
@@ -147,22 +154,28 @@ static RunState state_of(const TrainingRun *run) {
 
 // Replicas that differ are never saved.
 static Status save(TrainingRun *run, bool last) {
+    int64_t iteration = run->control.iteration;
     if (!run->options->save) return OK;
-    beat_phase(rank_current()->beat, BEAT_SAVING, run->control.iteration);
+    beat_phase(rank_current()->beat, BEAT_SAVING, iteration);
+    TRY(go_on_saving(run, saver_finish));
+    if (!saver_is_needed(&run->saver, TO_DISK, iteration)) return OK;
     TRY(compare_replicas(run));
     report_parameters(run);
     RunState state = state_of(run);
+    int failures = run->saver.failures;
     spans_flush(&run->spans);
     double start = clock_s();
     Status status = saver_start(&run->saver, run->engine, &state, last);
-    trace_span("checkpoint", start, state.iteration);
-    if (status == OK) spans_save(&run->spans, state.iteration, clock_s() - start, "disk");
-    save_plan_saved(&run->save_plan, state.iteration, clock_s() - start);
-    run_file_saved(run->file, run->control.iteration, run->saver.last);
+    trace_span("checkpoint", start, iteration);
+    if (status == OK) spans_save(&run->spans, iteration, clock_s() - start, "disk");
+    save_plan_saved(&run->save_plan, iteration, clock_s() - start);
+    if (run->saver.failures > failures) save_plan_failed(&run->save_plan);
+    run_file_saved(run->file, iteration, run->saver.last);
     return status;
 }
 
 static Status save_in_memory(TrainingRun *run) {
+    if (!saver_is_needed(&run->saver, TO_MEMORY, run->control.iteration)) return OK;
     TRY(compare_replicas(run));
     RunState state = state_of(run);
     spans_flush(&run->spans);

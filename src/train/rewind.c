@@ -1,4 +1,5 @@
 // Leaves samples out of the training, and goes back to an earlier checkpoint after a spike of the loss.
+#include "base/beat.h"
 #include "train/run.h"
 #include <inttypes.h>
 #include <math.h>
@@ -79,6 +80,9 @@ Status run_rewind(TrainingRun *run, const StepReport *step, double usual) {
     char spike[160];
     describe_spike(step, usual, spike);
     if (control->rewinds >= o->max_rewinds) return gave_up(run, spike);
+    beat_phase(rank_current()->beat, BEAT_LOADING, -1);
+    spans_flush(&run->spans);
+    double start = clock_s();
     TRY(saver_finish(&run->saver));
     Status status = run_restore_before(run->engine, &run->saver, step->iteration - o->rewind_margin, &state);
     if (status != OK) return not_restored(status, spike);
@@ -89,6 +93,8 @@ Status run_rewind(TrainingRun *run, const StepReport *step, double usual) {
     run->saver.last = state.iteration;
     if (state.iteration < run->first) run->first = state.iteration;
     TRY(remove_later(run, step->iteration));
+    save_plan_begin(&run->save_plan, state.iteration);
+    spans_rewind(&run->spans, step->iteration, state.iteration, clock_s() - start);
     if (run->reporter) reporter_rewound(run->reporter, spike, &state, control->rewinds, skipped);
     run_skip(run);
     return OK;

@@ -22,7 +22,10 @@ SavePlan save_plan_open(const Options *options, const char *ledger, double check
     return plan;
 }
 
-void save_plan_begin(SavePlan *plan, int64_t iteration) { plan->saved = iteration; }
+void save_plan_begin(SavePlan *plan, int64_t iteration) {
+    plan->saved = iteration;
+    plan->failed = false;
+}
 
 // The first step takes longer than those after it.
 void save_plan_step(SavePlan *plan, double seconds) {
@@ -34,8 +37,10 @@ void save_plan_stall(SavePlan *plan, double seconds) { plan->stall_s += seconds;
 void save_plan_saved(SavePlan *plan, int64_t iteration, double stall_s) {
     plan->stall_s += stall_s;
     plan->saves++;
-    plan->saved = iteration;
+    save_plan_begin(plan, iteration);
 }
+
+void save_plan_failed(SavePlan *plan) { plan->failed = true; }
 
 double save_plan_cost_s(const SavePlan *plan) {
     return plan->saves ? plan->stall_s / (double)plan->saves : plan->guess_s;
@@ -57,5 +62,6 @@ bool save_plan_choose(SavePlan *plan, double now_s) {
 }
 
 bool save_plan_is_due(const SavePlan *plan, int64_t iteration) {
-    return plan->automatic && plan->interval && iteration - plan->saved >= plan->interval;
+    int64_t interval = plan->failed ? (plan->interval + 1) / 2 : plan->interval;
+    return plan->automatic && interval && iteration - plan->saved >= interval;
 }

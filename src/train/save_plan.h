@@ -20,7 +20,8 @@ typedef struct {
     double opened_s;
     double stall_s, training_s; // of the saves and steps of this start, without its first step
     int64_t saves, steps;
-    int64_t saved;    // the iteration of the newest checkpoint, or that the run began with
+    int64_t saved;    // the iteration of the newest save, or that the run began with
+    bool failed;      // that save
     int64_t interval; // steps; 0: not known yet
 } SavePlan;
 
@@ -31,6 +32,9 @@ void save_plan_begin(SavePlan *plan, int64_t iteration); // the iteration that t
 void save_plan_step(SavePlan *plan, double seconds);
 void save_plan_stall(SavePlan *plan, double seconds); // of a part of a save that goes on
 void save_plan_saved(SavePlan *plan, int64_t iteration, double stall_s);
+// The save has failed. The next try comes half an interval after it: not at once, since two failures in a row end the
+// run, and not a whole one, since what would be lost is an interval more already.
+void save_plan_failed(SavePlan *plan);
 double save_plan_cost_s(const SavePlan *plan);               // C
 double save_plan_mtbf_s(const SavePlan *plan, double now_s); // M
 // Chooses the interval anew. It keeps one that is right within a fifth, so that it does not change all the time.

@@ -417,9 +417,15 @@ static Status start_save(Saver *saver, Engine *engine, const RunState *state) {
     return is_async(saver) && !saver->is_last ? OK : saver_finish(saver);
 }
 
+bool saver_is_needed(const Saver *saver, SaveTarget target, int64_t iteration) {
+    if (target == TO_DISK) return saver->last != iteration;
+    if (!saver->memory.world || saver->phase != SAVER_IDLE) return false;
+    if (saver->last == iteration || saver->memory.newest == iteration) return false;
+    return saver->failures_in_memory < MAX_FAILED_SAVES;
+}
+
 Status saver_start(Saver *saver, Engine *engine, const RunState *state, bool is_last) {
     TRY(saver_finish(saver));
-    if (saver->last == state->iteration) return OK;
     saver->is_last = is_last;
     saver->target = TO_DISK;
     rank_doing("saving a checkpoint");
@@ -428,10 +434,6 @@ Status saver_start(Saver *saver, Engine *engine, const RunState *state, bool is_
 }
 
 Status saver_start_in_memory(Saver *saver, Engine *engine, const RunState *state) {
-    int64_t iteration = state->iteration;
-    bool is_there = saver->last == iteration || saver->memory.newest == iteration;
-    if (!saver->memory.world || is_there || saver->phase != SAVER_IDLE) return OK;
-    if (saver->failures_in_memory >= MAX_FAILED_SAVES) return OK;
     saver->is_last = false;
     saver->target = TO_MEMORY;
     rank_doing("saving a checkpoint in memory");

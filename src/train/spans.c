@@ -143,6 +143,15 @@ void spans_evaluation(Spans *s, int64_t iteration, double seconds) {
     write_line(s, &line);
 }
 
+void spans_rewind(Spans *s, int64_t from, int64_t to, double seconds) {
+    if (!s->path) return;
+    Text line = {0};
+    text_add(&line, "{\"event\": \"rewind\", \"from\": %" PRId64 ", \"to\": %" PRId64 ", \"seconds\": %.6f",
+             from, to, seconds);
+    s->from = s->to = to;
+    write_line(s, &line);
+}
+
 void spans_end(Spans *s, int64_t iteration, Status status, int signal) {
     if (!s->path) return;
     spans_flush(s);

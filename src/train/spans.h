@@ -33,4 +33,6 @@ void spans_flush(Spans *spans);                  // before anything that has a l
 // The steps have waited so long for a save `to` "disk" or "memory". Call spans_flush before it begins.
 void spans_save(Spans *spans, int64_t iteration, double stall_s, const char *to);
 void spans_evaluation(Spans *spans, int64_t iteration, double seconds); // the same for an evaluation
+// The run has gone back to the checkpoint of iteration `to`. Call spans_flush before it begins.
+void spans_rewind(Spans *spans, int64_t from, int64_t to, double seconds);
 void spans_end(Spans *spans, int64_t iteration, Status status, int signal);
